@@ -12,16 +12,13 @@ from typing import Any
 
 import jax
 
+from functx import ops
 from functx.core.errors import ArgumentError, ShapeError
 from functx.core.tracing import aval_of
 from functx.core.types import Shape, accumulation_dtype
 from functx.ops.activations import log_sigmoid, log_softmax_backward, softmax_backward
-from functx.ops.arithmetic import abs, div, mul, neg
 from functx.ops.batch_norm import BatchNormBackward, BatchNormInferenceBackward
 from functx.ops.classification_losses import NllLossBackward
-from functx.ops.conversion import convert_element_type
-from functx.ops.indexing import EmbeddingBackward
-from functx.ops.logic import eq, select
 from functx.ops.losses import (
     BinaryCrossEntropyBackward,
     HuberLossBackward,
@@ -38,9 +35,7 @@ from functx.ops.operands import (
     check_index_range,
     literal,
 )
-from functx.ops.shapes import full, reshape
 from functx.ops.statistics import recompute_mean_var
-from functx.ops.transcendental import exp, logistic
 
 __all__ = [
     "batch_norm_backward",
@@ -100,7 +95,7 @@ def native_layer_norm_backward(
     pull = LayerNormBackward(
         eps=None, weighted=weight is not None, normalized_ndim=len(inner), output_mask=wanted
     )
-    found = _cotangents_by_mask(pull, wanted, grad_out, input, reshape(rstd, outer), weight)
+    found = _cotangents_by_mask(pull, wanted, grad_out, input, ops.reshape(rstd, outer), weight)
     return (
         _zeros(aval.shape, input) if found[0] is None else found[0],
         _affine_cotangent(found[1], weight, inner, input),
@@ -273,11 +268,11 @@ def _affine_cotangent(found: Any, x: Any, shape: Shape, like: Any) -> Any:
 
 
 def _cast_like(found: Any, like: Any) -> Any:
-    return convert_element_type(found, aval_of(like).dtype)
+    return ops.convert_element_type(found, aval_of(like).dtype)
 
 
 def _zeros(shape: Shape, like: Any) -> Any:
-    return full(shape, literal(0, aval_of(like).dtype))
+    return ops.full(shape, literal(0, aval_of(like).dtype))
 
 
 REDUCTIONS = ("none", "mean", "sum")
@@ -379,8 +374,8 @@ def log_sigmoid_forward(x: Any, platform: str | None = None) -> tuple[Any, Any]:
     `platform` is JAX's default one if none is given.
     """
     if (jax.default_backend() if platform is None else platform) == "cpu":
-        return log_sigmoid(x), exp(neg(abs(x)))
-    return log_sigmoid(x), full((0,), literal(0, aval_of(x).dtype))
+        return log_sigmoid(x), ops.exp(ops.neg(ops.abs(x)))
+    return log_sigmoid(x), ops.full((0,), literal(0, aval_of(x).dtype))
 
 
 def log_sigmoid_backward(grad_output: Any, x: Any, buffer: Any = None) -> Any:
@@ -389,7 +384,7 @@ def log_sigmoid_backward(grad_output: Any, x: Any, buffer: Any = None) -> Any:
     The second output of `log_sigmoid_forward` is taken for form's sake: the derivative is
     1 / (1 + exp(x)), which is right in all places and its own derivatives too.
     """
-    return mul(grad_output, logistic(neg(x)))
+    return ops.mul(grad_output, ops.logistic(ops.neg(x)))
 
 
 def embedding_backward(
@@ -403,7 +398,7 @@ def embedding_backward(
     (rows,) = canonical_shape(as_int(f"{name}: num_weights", num_weights), f"{name}: num_weights")
     padding = None if padding_idx is None else as_int(f"{name}: padding_idx", padding_idx)
     padding = None if padding is not None and not 0 <= padding < rows else padding
-    out = EmbeddingBackward(rows, padding)(grad_output, indices)
+    out = ops.EmbeddingBackward(rows, padding)(grad_output, indices)
     check_index_range(name, "indices", indices, rows)
     return out
 
@@ -435,7 +430,7 @@ def _nll_loss_backward(
         raise ShapeError(f"{name}: total_weight must be one number; got {aval_of(total_weight)!r}")
     wide = accumulation_dtype(x.dtype)
     ct, *weights = [
-        convert_element_type(y, wide) for y in ([ct] if weight is None else [ct, weight])
+        ops.convert_element_type(y, wide) for y in ([ct] if weight is None else [ct, weight])
     ]
     if reduction == "none":
         if aval_of(ct).shape != rows:
@@ -446,13 +441,13 @@ def _nll_loss_backward(
     else:
         ct = _as_scalar(name, ct, reduction)
     if reduction == "mean":
-        total = reshape(convert_element_type(total_weight, wide), ())
-        nothing = eq(total, 0.0)
-        ct = select(nothing, 0.0, div(ct, select(nothing, 1.0, total)))
+        total = ops.reshape(ops.convert_element_type(total_weight, wide), ())
+        nothing = ops.eq(total, 0.0)
+        ct = ops.select(nothing, 0.0, ops.div(ct, ops.select(nothing, 1.0, total)))
         reduction = "sum"
     ignored = as_int(f"{name}: ignore_index", ignore_index)
     backward = NllLossBackward(reduction, axis=axis, ignore_index=ignored, classes=x.shape[axis])
-    out = convert_element_type(backward(ct, target, *weights), x.dtype)
+    out = ops.convert_element_type(backward(ct, target, *weights), x.dtype)
     check_index_range(name, "classes", target, x.shape[axis], ignored)
     return out
 
@@ -468,7 +463,7 @@ def _as_scalar(name: str, ct: Any, reduction: str) -> Any:
             f"{name}: grad_output must be one number with the reduction {reduction!r}; got "
             f"{aval_of(ct)!r}"
         )
-    return reshape(ct, ())
+    return ops.reshape(ct, ())
 
 
 def _canonical_reduction(name: str, reduction: Any) -> str:

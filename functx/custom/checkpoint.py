@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jax.extend.mlir.dialects import stablehlo
 
+from functx import ops
 from functx.core import tree
 from functx.core.errors import ArgnumsError, ArgumentError, EffectError, type_name
 from functx.core.primitive import Primitive
@@ -19,10 +20,7 @@ from functx.core.samples import f32, sample
 from functx.core.tracing import current_builder, trace_closed
 from functx.custom.checkpoint_policies import MinCut, everything_saveable
 from functx.custom.custom_function import has_jax_tracers
-from functx.ops.arithmetic import mul
-from functx.ops.autodiff import CheckpointName
 from functx.ops.operands import batch_size
-from functx.ops.transcendental import sin
 from functx.passes.rematerialization import MIN_CUT_PLAN, MinCutSplit, use_memory_plan
 from functx.transforms.call_primitive import (
     Call,
@@ -152,7 +150,7 @@ remat = checkpoint
 
 def _example() -> Program:
     def body(x: Any, y: Any) -> list[Any]:
-        return [sin(mul(sin(x), y))]
+        return [ops.sin(ops.mul(ops.sin(x), y))]
 
     return trace_closed(body, [f32[3], f32[3]], name="example")
 
@@ -361,7 +359,9 @@ class RematPartialEval(Rewrite[RematSplit]):
         changed: dict[Equation, Equation] = {}
         for eqn in reversed(values.equations):
             needed = [v for v in eqn.outputs if v in wanted]
-            if type(eqn.primitive) is CheckpointName and (needed or eqn.inputs[0] in wanted & made):
+            if type(eqn.primitive) is ops.CheckpointName and (
+                needed or eqn.inputs[0] in wanted & made
+            ):
                 (out,) = eqn.outputs
                 if self.is_saved(eqn, out):
                     saved.append(out)
@@ -449,7 +449,7 @@ class RematPartialEval(Rewrite[RematSplit]):
             return False
         primitive = eqn.primitive
         params: dict[str, Any] = {f: getattr(primitive, f) for f in primitive.fields}
-        if isinstance(primitive, CheckpointName):
+        if isinstance(primitive, ops.CheckpointName):
             params = {"name": primitive.label}
         verdict = self.policy(primitive, *[a.aval for a in eqn.inputs], **params)
         if not isinstance(verdict, (bool, np.bool_)):

@@ -12,10 +12,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from functx import ops
 from functx.core.errors import ArgumentError, type_name
 from functx.core.records import Record
-from functx.ops.autodiff import CheckpointName
-from functx.ops.contraction import DotGeneral
 from functx.passes.memory_cost_model import is_cheap_to_recompute
 
 Policy = Callable[..., bool]
@@ -47,12 +46,12 @@ def nothing_saveable(*_: Any, **__: Any) -> bool:
 
 def dots_saveable(primitive: Any, *_: Any, **__: Any) -> bool:
     """Save the outputs of products of matrices, and compute what is elementwise again."""
-    return isinstance(primitive, DotGeneral)
+    return isinstance(primitive, ops.DotGeneral)
 
 
 def dots_with_no_batch_dims_saveable(primitive: Any, *_: Any, **__: Any) -> bool:
     """Save the outputs of products without batch dimensions, such as those with weights."""
-    return isinstance(primitive, DotGeneral) and primitive.batch_dims == ((), ())
+    return isinstance(primitive, ops.DotGeneral) and primitive.batch_dims == ((), ())
 
 
 class MinCut:
@@ -108,7 +107,7 @@ class _SaveByName(Record):
     unnamed: bool
 
     def __call__(self, primitive: Any, *_: Any, name: str | None = None, **__: Any) -> bool:
-        if not isinstance(primitive, CheckpointName):
+        if not isinstance(primitive, ops.CheckpointName):
             return self.unnamed
         return (name in self.names) is self.listed
 

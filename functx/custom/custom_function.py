@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import jax
 
+from functx import ops
 from functx.core import tree
 from functx.core.errors import (
     ArgnumsError,
@@ -36,7 +37,6 @@ from functx.custom.rule_tracing import (
     transform_rules,
 )
 from functx.ops.operands import batch_size
-from functx.ops.reductions import reduce_sum
 from functx.transforms.operand_masks import inexact_mask, select_where
 from functx.transforms.tracing_api import (
     avals_of,
@@ -338,7 +338,7 @@ class BatchBackwardRule(Rewrite[Program]):
         def body(*xs: Any) -> list[Any]:
             outs = apply_program(batched, xs)
             return [
-                reduce_sum(x, (0,)) if d is None else x
+                ops.reduce_sum(x, (0,)) if d is None else x
                 for x, d in zip(outs, self.cotangent_dims, strict=True)
             ]
 

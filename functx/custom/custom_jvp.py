@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from functx import ops
 from functx.core import tree
 from functx.core.errors import ArgumentError, RuleError
 from functx.core.primitive import Primitive
@@ -24,8 +25,6 @@ from functx.custom.custom_function import (
 )
 from functx.custom.rule_results import RuleResult, rule_source, with_symbolic_zeros
 from functx.custom.rule_tracing import Activity, Captures, RuleTrace, TracedRule, rule_programs
-from functx.ops.arithmetic import add, mul
-from functx.ops.transcendental import cos, sin
 from functx.transforms.call_primitive import TransposeLinearInputs
 from functx.transforms.dce import Subprogram, dependents_of
 from functx.transforms.decompose import decompose_missing_rules
@@ -119,7 +118,7 @@ class CustomJVPFunction(CustomFunction):
             for rule, t in zip(jvps, tangents, strict=True):
                 if rule is not None and tree.leaves(t):
                     term = rule(t, out, *primals)
-                    total = term if total is None else tree.map(add, total, term)
+                    total = term if total is None else tree.map(ops.add, total, term)
             return out, total
 
         jvp.__name__ = f"{function_name(self.fun)}_jvps"
@@ -190,10 +189,13 @@ def trace_jvp_rule(
 
 def _examples() -> tuple[Program, tuple[Program]]:
     def primal(x: Any, y: Any) -> list[Any]:
-        return [mul(sin(x), y)]
+        return [ops.mul(ops.sin(x), y)]
 
     def rule(x: Any, y: Any, dx: Any, dy: Any) -> list[Any]:
-        return [mul(sin(x), y), add(mul(mul(cos(x), y), dx), mul(sin(x), dy))]
+        return [
+            ops.mul(ops.sin(x), y),
+            ops.add(ops.mul(ops.mul(ops.cos(x), y), dx), ops.mul(ops.sin(x), dy)),
+        ]
 
     avals = [f32[3], f32[3]]
     return (

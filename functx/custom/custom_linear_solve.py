@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
+from functx import ops
 from functx.core import tree
 from functx.core.errors import DTypeError, MissingRuleError, ShapeError, TreeError
 from functx.core.primitive import LinearInput, Primitive
@@ -17,10 +18,7 @@ from functx.core.tracebacks import api_boundary
 from functx.core.tracing import trace_closed
 from functx.core.types import ShapedArray, is_inexact
 from functx.custom.rule_tracing import Captures
-from functx.ops.arithmetic import add, div, mul, neg, sub
-from functx.ops.cumulative import linear_recurrence, shift_along
 from functx.ops.operands import batch_size
-from functx.ops.shapes import batch_dim_at
 from functx.transforms.control.body_tracing import (
     body_name,
     cast_outputs,
@@ -150,7 +148,7 @@ def negated_consts_vjp(
     values, backward = cached_rewrite(SplitVJP(varying), program)
     outs = apply_program(values, [*xs, *consts])
     found = apply_program(backward, [*cts, *outs[len(program.outputs) :]])
-    return scatter_where([neg(ct) for ct in found], active)
+    return scatter_where([ops.neg(ct) for ct in found], active)
 
 
 def instantiate_cotangents(cts: Sequence[Any], like: Sequence[Any]) -> list[Any] | None:
@@ -189,7 +187,7 @@ def batch_solver(
     """
     size = batch_size(args, dims)
     moved = [
-        batch_dim_at(x, d, 0, size) if i < unknowns or d is not None else x
+        ops.batch_dim_at(x, d, 0, size) if i < unknowns or d is not None else x
         for i, (x, d) in enumerate(zip(args, dims, strict=True))
     ]
     rest = [None if d is None else 0 for d in dims[unknowns:]]
@@ -279,13 +277,15 @@ def custom_linear_solve(
 def _examples() -> dict[str, Any]:
     # A matrix with the diagonal d, and ones below it.
     def matvec(x: Any, d: Any) -> list[Any]:
-        return [add(mul(d, x), shift_along(x, 0, False, 0))]
+        return [ops.add(ops.mul(d, x), ops.shift_along(x, 0, False, 0))]
 
     def vecmat(x: Any, d: Any) -> list[Any]:
-        return [add(mul(d, x), shift_along(x, 0, True, 0))]
+        return [ops.add(ops.mul(d, x), ops.shift_along(x, 0, True, 0))]
 
     def solve(reverse: bool) -> Callable[..., list[Any]]:
-        return lambda b, d: [linear_recurrence(neg(div(1.0, d)), div(b, d), 0, reverse)]
+        return lambda b, d: [
+            ops.linear_recurrence(ops.neg(ops.div(1.0, d)), ops.div(b, d), 0, reverse)
+        ]
 
     avals = [f64[3], f64[3]]
     return {
@@ -355,7 +355,7 @@ class CustomLinearSolve(Primitive):
         rhs = instantiate_zeros(db, b)
         if moved is not None:
             rhs = [
-                neg(change) if t is None else sub(t, change)
+                ops.neg(change) if t is None else ops.sub(t, change)
                 for t, change in zip(db, moved, strict=True)
             ]
         found = self.without_aux()(*rhs, *consts)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+from functx import ops
 from functx.core import tree
 from functx.core.errors import LinearityError, MissingRuleError
 from functx.core.primitive import Primitive
@@ -25,8 +26,6 @@ from functx.custom.custom_linear_solve import (
     negated_consts_vjp,
 )
 from functx.custom.rule_tracing import Captures
-from functx.ops.arithmetic import div, mul, neg, sub
-from functx.ops.transcendental import sqrt
 from functx.transforms.control.body_tracing import (
     body_name,
     cast_outputs,
@@ -130,13 +129,13 @@ def _trace_transpose_solve(
 
 def _examples() -> dict[str, Any]:
     def function(x: Any, c: Any) -> list[Any]:
-        return [sub(mul(x, x), c)]
+        return [ops.sub(ops.mul(x, x), c)]
 
     def solve(x: Any, c: Any) -> list[Any]:
-        return [sqrt(c)]
+        return [ops.sqrt(c)]
 
     def tangent_solve(y: Any, x: Any, c: Any) -> list[Any]:
-        return [div(y, mul(x, 2.0))]
+        return [ops.div(y, ops.mul(x, 2.0))]
 
     x = f64[3]
     return {
@@ -186,7 +185,7 @@ class CustomRoot(Primitive):
         moved = consts_jvp(self.function, x, consts, dconsts)
         if moved is None:
             return outs, [None] * len(outs)
-        found = self.linearized()(*[neg(t) for t in moved], *x, *consts)
+        found = self.linearized()(*[ops.neg(t) for t in moved], *x, *consts)
         return outs, [*found, *[None] * (len(outs) - len(x))]
 
     def vjp(self, cts, outs, args, active):

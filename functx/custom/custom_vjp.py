@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from functx import ops
 from functx.core import tree
 from functx.core.primitive import Primitive
 from functx.core.program import Program
@@ -35,9 +36,6 @@ from functx.custom.rule_tracing import (
     TracedRule,
     rule_programs,
 )
-from functx.ops.arithmetic import mul
-from functx.ops.shapes import zeros_like
-from functx.ops.transcendental import cos, sin
 from functx.transforms.dce import Subprogram, dependents_of, used_variables
 from functx.transforms.decompose import decompose_missing_rules
 from functx.transforms.linear_transpose import transpose_program
@@ -230,13 +228,13 @@ def trace_bwd_rule(
 
 def _examples() -> tuple[Program, tuple[Program, Program]]:
     def primal(x: Any, y: Any) -> list[Any]:
-        return [mul(sin(x), y)]
+        return [ops.mul(ops.sin(x), y)]
 
     def forward(x: Any, y: Any) -> list[Any]:
-        return [mul(sin(x), y), x, y]
+        return [ops.mul(ops.sin(x), y), x, y]
 
     def backward(ct: Any, x: Any, y: Any) -> list[Any]:
-        return [mul(ct, mul(cos(x), y)), mul(ct, sin(x))]
+        return [ops.mul(ct, ops.mul(ops.cos(x), y)), ops.mul(ct, ops.sin(x))]
 
     avals = [f32[3], f32[3]]
     return (
@@ -342,7 +340,8 @@ class CustomVJP(CustomDerivativeCall):
         )
         rest = iter(apply_program(values, [args[i] for i in known]))
         residuals = [
-            zeros_like(a.aval) if a in linear_vars else next(rest) for a in first.outputs[count:]
+            ops.zeros_like(a.aval) if a in linear_vars else next(rest)
+            for a in first.outputs[count:]
         ]
         return self.vjp(cts, residuals, args, linear)
 

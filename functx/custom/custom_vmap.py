@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+from functx import ops
 from functx.core import tree
 from functx.core.errors import ArgumentError, MissingRuleError, TreeError, type_name
 from functx.core.functionalization import build_functionalized
@@ -27,10 +28,7 @@ from functx.custom.custom_vmap_derivatives import (
 )
 from functx.custom.rule_results import RuleResult
 from functx.custom.rule_tracing import Captures, RuleBuilder, identity_key, reopened_builders
-from functx.ops.arithmetic import mul
 from functx.ops.operands import batch_size
-from functx.ops.shapes import batch_dim_at, expand_dims, reshape
-from functx.ops.transcendental import sin
 from functx.transforms.control.scan import map as map_rows
 from functx.transforms.dce import active_outputs
 from functx.transforms.operand_masks import (
@@ -157,7 +155,7 @@ class _ExampleRule:
 
 def _example() -> Program:
     def body(x: Any, y: Any) -> list[Any]:
-        return [mul(sin(x), y)]
+        return [ops.mul(ops.sin(x), y)]
 
     return trace_closed(body, [f32[3], f32[3]], name="example")
 
@@ -221,7 +219,8 @@ class CustomVmap(Primitive):
             rule = NestedVmapRule(self.rule, size, tuple(dims))
             return CustomVmap(program, rule)(*args), list(zeros)
         rows = [
-            x if d is None else batch_dim_at(x, d, 0, size) for x, d in zip(args, dims, strict=True)
+            x if d is None else ops.batch_dim_at(x, d, 0, size)
+            for x, d in zip(args, dims, strict=True)
         ]
         outs, out_flags = self.rule(size, flags, rows)
         return outs, [0 if on else None for on in out_flags]
@@ -317,10 +316,13 @@ class UserVmapRule:
         marks = [i < own for i in range(len(args))]
 
         def of_one(*xs: Any) -> list[Any]:
-            rows = [expand_dims(x, (0,)) if one else x for x, one in zip(xs, marks, strict=True)]
+            rows = [
+                ops.expand_dims(x, (0,)) if one else x for x, one in zip(xs, marks, strict=True)
+            ]
             outs, out_flags = self(1, marks, rows)
             return [
-                reshape(x, x.shape[1:]) if on else x for x, on in zip(outs, out_flags, strict=True)
+                ops.reshape(x, x.shape[1:]) if on else x
+                for x, on in zip(outs, out_flags, strict=True)
             ]
 
         dims = tuple([0 if on else None for on in flags])

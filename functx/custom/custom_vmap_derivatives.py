@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
+from functx import ops
 from functx.core.named_axes import AxisNames, batched_axis_names
 from functx.core.program import Program
 from functx.core.records import Record, Rewrite, field
 from functx.core.rewriting import apply, cached_rewrite
 from functx.core.tracing import Tracer, aval_of, trace_closed
 from functx.core.types import ShapedArray
-from functx.ops.shapes import broadcast_in_dim
 from functx.transforms.ad_canonicalization import canonicalize_for_ad
 from functx.transforms.call_primitive import TransposeLinearInputs
 from functx.transforms.dce import RemoveEffects, with_io
@@ -111,7 +111,7 @@ def trace_vmap_rule(
 
 def broadcast_along_batch(x: Any, size: int) -> Any:
     """`x`, `size` times along a new first axis."""
-    return broadcast_in_dim(x, (size, *x.shape), tuple(range(1, x.ndim + 1)))
+    return ops.broadcast_in_dim(x, (size, *x.shape), tuple(range(1, x.ndim + 1)))
 
 
 def materialize_batch_dims(

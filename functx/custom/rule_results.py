@@ -10,15 +10,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from functx import ops
 from functx.core import tree
 from functx.core.errors import ArgumentError, RuleError, type_name
 from functx.core.records import Record
 from functx.core.source_info import Source, unwrap_function
 from functx.core.tracing import aval_of
 from functx.core.types import HasAval, ShapedArray, float0, is_inexact, kind
-from functx.ops.conversion import ConvertElementType
 from functx.ops.operands import PYTHON_SCALARS, literal
-from functx.ops.shapes import zeros_like
 from functx.transforms.operand_masks import inexact_mask, is_float0, scatter_where, tangent_avals
 from functx.transforms.tracing_api import function_name, key_path_strings
 
@@ -91,7 +90,7 @@ def zero_from_primal(x: Any, symbolic_zeros: bool = False) -> Any:
         aval = aval_of(leaf)
         if symbolic_zeros:
             return SymbolicZero(aval)
-        return zeros_like(leaf) if is_inexact(aval.dtype) else np.zeros(aval.shape, float0)
+        return ops.zeros_like(leaf) if is_inexact(aval.dtype) else np.zeros(aval.shape, float0)
 
     return tree.map(zero, x)
 
@@ -193,7 +192,7 @@ class RuleResult(Record):
                         type_name(x), f"None or float0{list(aval.shape)}", place
                     )
             elif is_symbolic_zero(x, aval.shape):
-                found.append(zeros_like(aval))
+                found.append(ops.zeros_like(aval))
             else:
                 found.append(self.cast_leaf(x, aval, place, any_width))
         return found
@@ -217,7 +216,7 @@ class RuleResult(Record):
             raise self.mismatch_error(repr(given), repr(aval), place)
         if type(x) in PYTHON_SCALARS and not aval.weak_type:
             return literal(x, aval.dtype)
-        return ConvertElementType(aval.dtype, aval.weak_type)(x)
+        return ops.ConvertElementType(aval.dtype, aval.weak_type)(x)
 
     def mismatch_error(self, given: str, expected: str, place: Callable[[], str]) -> RuleError:
         return self.error(

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from types import CodeType
 from typing import Any
 
+from functx import ops
 from functx.core import tree
 from functx.core.source_info import user_frame
 from functx.core.tracing import Tracer
-from functx.ops.callbacks import DebugCallback, flat_callback
 from functx.transforms.tracer_values import tracer_value
 
 
@@ -49,8 +49,8 @@ def breakpoint(*, ordered: bool = False) -> None:
         return
     known = {k: x for k, x in variables.items() if k not in traced}
     at = BreakpointCallback(frame.f_code, frame.f_lineno, frame.f_globals, known)
-    host, leaves = flat_callback("debug.breakpoint", at, (traced,), {}, static_too=True)
-    DebugCallback(host, (), bool(ordered))(*leaves)
+    host, leaves = ops.flat_callback("debug.breakpoint", at, (traced,), {}, static_too=True)
+    ops.DebugCallback(host, (), bool(ordered))(*leaves)
 
 
 def _is_open_tracer(x: Any) -> bool:

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from functx import ops
 from functx.core import tree
 from functx.core.errors import ArgumentError, FormatError, FunctxError, type_name
 from functx.core.tracing import aval_of
-from functx.ops.callbacks import DebugCallback, check_callback, flat_callback
 
 
 def callback(
@@ -45,9 +45,9 @@ def callback(
 
 
 def _bind_callback(ordered: bool, callback: Any, /, *args: Any, **kwargs: Any) -> None:
-    check_callback("debug.callback", callback)
-    host, leaves = flat_callback("debug.callback", callback, args, kwargs, static_too=True)
-    DebugCallback(host, (), bool(ordered))(*leaves)
+    ops.check_callback("debug.callback", callback)
+    host, leaves = ops.flat_callback("debug.callback", callback, args, kwargs, static_too=True)
+    ops.DebugCallback(host, (), bool(ordered))(*leaves)
 
 
 def print(fmt: str | None = None, *args: Any, ordered: bool = False, **kwargs: Any) -> Any:
@@ -80,8 +80,8 @@ def _print(ordered: bool, fmt: Any, /, *args: Any, **kwargs: Any) -> None:
         )
     has_fields = check_format(fmt, args, kwargs)
     shown = PrintCallback(fmt, has_fields)
-    host, leaves = flat_callback("debug.print", shown, args, kwargs, static_too=True)
-    DebugCallback(host, (), bool(ordered))(*leaves)
+    host, leaves = ops.flat_callback("debug.print", shown, args, kwargs, static_too=True)
+    ops.DebugCallback(host, (), bool(ordered))(*leaves)
 
 
 class PrintCallback:

@@ -9,6 +9,7 @@ import jax
 import numpy as np
 from jax import lax
 
+from functx import ops
 from functx.core.tracing import aval_of
 from functx.interop.jaxprs import int_tuple
 from functx.interop.translation import (
@@ -18,215 +19,111 @@ from functx.interop.translation import (
 )
 from functx.lowering.jax_bridge import prng_key_type
 from functx.ops import indexing, scattering
-from functx.ops.arithmetic import (
-    Abs,
-    Add,
-    Div,
-    IntegerPow,
-    Max,
-    Min,
-    Mul,
-    Neg,
-    NextAfter,
-    Pow,
-    Rem,
-    Sign,
-    Square,
-    Sub,
-    add,
-)
-from functx.ops.autodiff import CheckpointName, StopGradient
-from functx.ops.concatenation import Concatenate, Pad, Split
-from functx.ops.contraction import DotGeneral, Fft
-from functx.ops.conversion import (
-    BitcastConvertType,
-    Ceil,
-    Complex,
-    Floor,
-    Imag,
-    IsFinite,
-    Real,
-    ReducePrecision,
-    Round,
-    conj,
-    convert_element_type,
-)
-from functx.ops.cumulative import CumLogSumExp, CumMax, CumMin, CumProd, CumSum
-from functx.ops.factorizations import Cholesky, Eigh, Svd
-from functx.ops.linear_algebra import TriangularSolve
-from functx.ops.logic import (
-    And,
-    Clamp,
-    CountLeadingZeros,
-    Eq,
-    Ge,
-    Gt,
-    Le,
-    Lt,
-    Ne,
-    Not,
-    Or,
-    PopulationCount,
-    ShiftLeft,
-    ShiftRightArithmetic,
-    ShiftRightLogical,
-    Xor,
-    ge,
-    gt,
-    select,
-    select_n,
-)
 from functx.ops.operands import literal
 from functx.ops.random import RandomBits, RandomFoldIn, RandomSeed, RandomSplit
-from functx.ops.reductions import (
-    ArgMax,
-    ArgMin,
-    ReduceAnd,
-    ReduceMax,
-    ReduceMin,
-    ReduceOr,
-    ReduceProd,
-    ReduceSum,
-    ReduceXor,
-)
-from functx.ops.shapes import (
-    Iota,
-    Rev,
-    broadcast_in_dim,
-    broadcasted_iota,
-    full,
-    permute_dims,
-    reshape,
-)
-from functx.ops.slicing import DynamicSlice, DynamicUpdateSlice, Slice
-from functx.ops.sorting import Sort, TopK
-from functx.ops.special import Digamma, Erf, Erfc, ErfInv, Lgamma, Polygamma
-from functx.ops.transcendental import (
-    Acos,
-    Acosh,
-    Asin,
-    Asinh,
-    Atan,
-    Atan2,
-    Atanh,
-    Cbrt,
-    Cos,
-    Cosh,
-    Exp,
-    Exp2,
-    Expm1,
-    Log,
-    Log1p,
-    Logistic,
-    Rsqrt,
-    Sin,
-    Sinh,
-    Sqrt,
-    Tan,
-    Tanh,
-)
-from functx.ops.windows import ReduceWindowMax, ReduceWindowMin, ReduceWindowSum
 
 ELEMENTWISE_PRIMITIVES.update(
-    neg=Neg(),
-    add=Add(),
-    add_any=Add(),
-    sub=Sub(),
-    mul=Mul(),
-    div=Div(),
-    rem=Rem(),
-    max=Max(),
-    min=Min(),
-    pow=Pow(),
-    square=Square(),
-    sign=Sign(),
-    abs=Abs(),
-    nextafter=NextAfter(),
-    exp=Exp(),
-    exp2=Exp2(),
-    expm1=Expm1(),
-    log=Log(),
-    log1p=Log1p(),
-    sqrt=Sqrt(),
-    rsqrt=Rsqrt(),
-    cbrt=Cbrt(),
-    logistic=Logistic(),
-    sin=Sin(),
-    cos=Cos(),
-    tan=Tan(),
-    asin=Asin(),
-    acos=Acos(),
-    atan=Atan(),
-    atan2=Atan2(),
-    sinh=Sinh(),
-    cosh=Cosh(),
-    tanh=Tanh(),
-    asinh=Asinh(),
-    acosh=Acosh(),
-    atanh=Atanh(),
-    erf=Erf(),
-    erfc=Erfc(),
-    erf_inv=ErfInv(),
-    lgamma=Lgamma(),
-    digamma=Digamma(),
-    polygamma=Polygamma(),
-    floor=Floor(),
-    ceil=Ceil(),
-    is_finite=IsFinite(),
-    eq=Eq(),
-    ne=Ne(),
-    lt=Lt(),
-    le=Le(),
-    gt=Gt(),
-    ge=Ge(),
-    real=Real(),
-    imag=Imag(),
-    complex=Complex(),
-    clamp=Clamp(),
-    population_count=PopulationCount(),
-    clz=CountLeadingZeros(),
-    shift_left=ShiftLeft(),
-    shift_right_logical=ShiftRightLogical(),
-    shift_right_arithmetic=ShiftRightArithmetic(),
-    stop_gradient=StopGradient(),
+    neg=ops.Neg(),
+    add=ops.Add(),
+    add_any=ops.Add(),
+    sub=ops.Sub(),
+    mul=ops.Mul(),
+    div=ops.Div(),
+    rem=ops.Rem(),
+    max=ops.Max(),
+    min=ops.Min(),
+    pow=ops.Pow(),
+    square=ops.Square(),
+    sign=ops.Sign(),
+    abs=ops.Abs(),
+    nextafter=ops.NextAfter(),
+    exp=ops.Exp(),
+    exp2=ops.Exp2(),
+    expm1=ops.Expm1(),
+    log=ops.Log(),
+    log1p=ops.Log1p(),
+    sqrt=ops.Sqrt(),
+    rsqrt=ops.Rsqrt(),
+    cbrt=ops.Cbrt(),
+    logistic=ops.Logistic(),
+    sin=ops.Sin(),
+    cos=ops.Cos(),
+    tan=ops.Tan(),
+    asin=ops.Asin(),
+    acos=ops.Acos(),
+    atan=ops.Atan(),
+    atan2=ops.Atan2(),
+    sinh=ops.Sinh(),
+    cosh=ops.Cosh(),
+    tanh=ops.Tanh(),
+    asinh=ops.Asinh(),
+    acosh=ops.Acosh(),
+    atanh=ops.Atanh(),
+    erf=ops.Erf(),
+    erfc=ops.Erfc(),
+    erf_inv=ops.ErfInv(),
+    lgamma=ops.Lgamma(),
+    digamma=ops.Digamma(),
+    polygamma=ops.Polygamma(),
+    floor=ops.Floor(),
+    ceil=ops.Ceil(),
+    is_finite=ops.IsFinite(),
+    eq=ops.Eq(),
+    ne=ops.Ne(),
+    lt=ops.Lt(),
+    le=ops.Le(),
+    gt=ops.Gt(),
+    ge=ops.Ge(),
+    real=ops.Real(),
+    imag=ops.Imag(),
+    complex=ops.Complex(),
+    clamp=ops.Clamp(),
+    population_count=ops.PopulationCount(),
+    clz=ops.CountLeadingZeros(),
+    shift_left=ops.ShiftLeft(),
+    shift_right_logical=ops.ShiftRightLogical(),
+    shift_right_arithmetic=ops.ShiftRightArithmetic(),
+    stop_gradient=ops.StopGradient(),
 )
-ELEMENTWISE_PRIMITIVES.update({"and": And(), "or": Or(), "xor": Xor(), "not": Not()})
+ELEMENTWISE_PRIMITIVES.update(
+    {"and": ops.And(), "or": ops.Or(), "xor": ops.Xor(), "not": ops.Not()}
+)
 
 
 @register_translation("integer_pow")
 def translate_integer_pow(eqn: Any, x: Any) -> Any:
-    return IntegerPow(int(eqn.params["y"]))(x)
+    return ops.IntegerPow(int(eqn.params["y"]))(x)
 
 
 @register_translation("round")
 def translate_round(eqn: Any, x: Any) -> Any:
-    return Round(eqn.params["rounding_method"] == lax.RoundingMethod.TO_NEAREST_EVEN)(x)
+    return ops.Round(eqn.params["rounding_method"] == lax.RoundingMethod.TO_NEAREST_EVEN)(x)
 
 
 @register_translation("conj")
 def translate_conj(eqn: Any, x: Any) -> Any:
     # JAX's takes real arrays too, and gives complex ones.
-    return conj(convert_element_type(x, eqn.outvars[0].aval.dtype))
+    return ops.conj(ops.convert_element_type(x, eqn.outvars[0].aval.dtype))
 
 
 @register_translation("select_n")
 def translate_select_n(eqn: Any, which: Any, *cases: Any) -> Any:
-    return select_n(*broadcast_unit_dims(eqn, (which, *cases)))
+    return ops.select_n(*broadcast_unit_dims(eqn, (which, *cases)))
 
 
 @register_translation("convert_element_type")
 def translate_convert_element_type(eqn: Any, x: Any) -> Any:
-    return convert_element_type(x, eqn.params["new_dtype"], bool(eqn.params["weak_type"]))
+    return ops.convert_element_type(x, eqn.params["new_dtype"], bool(eqn.params["weak_type"]))
 
 
 @register_translation("bitcast_convert_type")
 def translate_bitcast_convert_type(eqn: Any, x: Any) -> Any:
-    return BitcastConvertType(eqn.params["new_dtype"])(x)
+    return ops.BitcastConvertType(eqn.params["new_dtype"])(x)
 
 
 @register_translation("reduce_precision")
 def translate_reduce_precision(eqn: Any, x: Any) -> Any:
-    return ReducePrecision(eqn.params["exponent_bits"], eqn.params["mantissa_bits"])(x)
+    return ops.ReducePrecision(eqn.params["exponent_bits"], eqn.params["mantissa_bits"])(x)
 
 
 @register_translation("copy", "copy_p", "random_clone", keys=True)
@@ -236,7 +133,7 @@ def translate_identity(eqn: Any, *xs: Any) -> Any:
 
 @register_translation("name")
 def translate_name(eqn: Any, x: Any) -> Any:
-    return CheckpointName(eqn.params["name"])(x)
+    return ops.CheckpointName(eqn.params["name"])(x)
 
 
 @register_translation("device_put", keys=True)
@@ -273,8 +170,8 @@ def translate_broadcast_in_dim(eqn: Any, x: Any, *dynamic: Any) -> Any:
     shape = (*int_tuple(eqn.params["shape"]), *key_words_shape(eqn))
     dims = dims_with_key_words(eqn, eqn.params["broadcast_dimensions"])
     if not aval_of(x).shape:
-        return full(shape, x) if shape else x
-    return broadcast_in_dim(x, shape, dims)
+        return ops.full(shape, x) if shape else x
+    return ops.broadcast_in_dim(x, shape, dims)
 
 
 @register_translation("reshape", "squeeze", keys=True)
@@ -283,44 +180,44 @@ def translate_reshape(eqn: Any, x: Any, *dynamic: Any) -> Any:
     if dynamic or (order is not None and key_words_shape(eqn)):
         return NotImplemented
     if order is not None:
-        x = permute_dims(x, int_tuple(order))
-    return reshape(x, (*eqn.outvars[0].aval.shape, *key_words_shape(eqn)))
+        x = ops.permute_dims(x, int_tuple(order))
+    return ops.reshape(x, (*eqn.outvars[0].aval.shape, *key_words_shape(eqn)))
 
 
 @register_translation("transpose", keys=True)
 def translate_transpose(eqn: Any, x: Any) -> Any:
-    return permute_dims(x, dims_with_key_words(eqn, eqn.params["permutation"]))
+    return ops.permute_dims(x, dims_with_key_words(eqn, eqn.params["permutation"]))
 
 
 @register_translation("rev", keys=True)
 def translate_rev(eqn: Any, x: Any) -> Any:
     axes = int_tuple(eqn.params["dimensions"])
-    return Rev(axes)(x) if axes else x
+    return ops.Rev(axes)(x) if axes else x
 
 
 @register_translation("concatenate", keys=True)
 def translate_concatenate(eqn: Any, *xs: Any) -> Any:
-    return Concatenate(int(eqn.params["dimension"]))(*xs)
+    return ops.Concatenate(int(eqn.params["dimension"]))(*xs)
 
 
 @register_translation("stack", keys=True)
 def translate_stack(eqn: Any, *xs: Any) -> Any:
     axis = int(eqn.params["axis"])
     shape = aval_of(xs[0]).shape
-    rows = [reshape(x, (*shape[:axis], 1, *shape[axis:])) for x in xs]
-    return Concatenate(axis)(*rows)
+    rows = [ops.reshape(x, (*shape[:axis], 1, *shape[axis:])) for x in xs]
+    return ops.Concatenate(axis)(*rows)
 
 
 @register_translation("unstack", keys=True)
 def translate_unstack(eqn: Any, x: Any) -> Any:
     axis, shape = int(eqn.params["axis"]), aval_of(x).shape
     row = (*shape[:axis], *shape[axis + 1 :])
-    return [reshape(part, row) for part in Split((1,) * shape[axis], axis)(x)]
+    return [ops.reshape(part, row) for part in ops.Split((1,) * shape[axis], axis)(x)]
 
 
 @register_translation("split", keys=True)
 def translate_split(eqn: Any, x: Any) -> Any:
-    return Split(int_tuple(eqn.params["sizes"]), int(eqn.params["axis"]))(x)
+    return ops.Split(int_tuple(eqn.params["sizes"]), int(eqn.params["axis"]))(x)
 
 
 @register_translation("slice", keys=True)
@@ -332,14 +229,16 @@ def translate_slice(eqn: Any, x: Any) -> Any:
     if strides is not None:
         strides = (*int_tuple(strides), *[1] * len(words))
         strides = None if all(n == 1 for n in strides) else strides
-    return Slice((*int_tuple(start), *[0] * len(words)), (*int_tuple(limit), *words), strides)(x)
+    return ops.Slice((*int_tuple(start), *[0] * len(words)), (*int_tuple(limit), *words), strides)(
+        x
+    )
 
 
 @register_translation("pad")
 def translate_pad(eqn: Any, x: Any, value: Any) -> Any:
     amounts = eqn.params["padding_config"]
     config = tuple([(int(low), int(high), int(inner)) for low, high, inner in amounts])
-    return Pad(config)(x, value) if any(map(any, config)) else x
+    return ops.Pad(config)(x, value) if any(map(any, config)) else x
 
 
 @register_translation("iota")
@@ -347,17 +246,19 @@ def translate_iota(eqn: Any, *dynamic: Any) -> Any:
     if dynamic:
         return NotImplemented
     params = eqn.params
-    return Iota(np.dtype(params["dtype"]), int_tuple(params["shape"]), int(params["dimension"]))()
+    return ops.Iota(
+        np.dtype(params["dtype"]), int_tuple(params["shape"]), int(params["dimension"])
+    )()
 
 
 @register_translation("dynamic_slice")
 def translate_dynamic_slice(eqn: Any, x: Any, *indices: Any) -> Any:
-    return DynamicSlice(int_tuple(eqn.params["slice_sizes"]))(x, *indices)
+    return ops.DynamicSlice(int_tuple(eqn.params["slice_sizes"]))(x, *indices)
 
 
 @register_translation("dynamic_update_slice")
 def translate_dynamic_update_slice(eqn: Any, x: Any, update: Any, *indices: Any) -> Any:
-    return DynamicUpdateSlice()(x, update, *indices)
+    return ops.DynamicUpdateSlice()(x, update, *indices)
 
 
 @register_translation("gather")
@@ -416,13 +317,13 @@ def _out_of_bounds_mode(mode: Any, outside: str) -> str | None:
 
 
 _REDUCTIONS = {
-    "reduce_sum": ReduceSum,
-    "reduce_prod": ReduceProd,
-    "reduce_max": ReduceMax,
-    "reduce_min": ReduceMin,
-    "reduce_and": ReduceAnd,
-    "reduce_or": ReduceOr,
-    "reduce_xor": ReduceXor,
+    "reduce_sum": ops.ReduceSum,
+    "reduce_prod": ops.ReduceProd,
+    "reduce_max": ops.ReduceMax,
+    "reduce_min": ops.ReduceMin,
+    "reduce_and": ops.ReduceAnd,
+    "reduce_or": ops.ReduceOr,
+    "reduce_xor": ops.ReduceXor,
 }
 
 
@@ -433,9 +334,9 @@ def translate_reduction(eqn: Any, x: Any) -> Any:
 
 
 _WINDOW_REDUCTIONS = {
-    "reduce_window_sum": ReduceWindowSum,
-    "reduce_window_max": ReduceWindowMax,
-    "reduce_window_min": ReduceWindowMin,
+    "reduce_window_sum": ops.ReduceWindowSum,
+    "reduce_window_max": ops.ReduceWindowMax,
+    "reduce_window_min": ops.ReduceWindowMin,
 }
 
 
@@ -450,7 +351,7 @@ def translate_reduce_window(eqn: Any, x: Any) -> Any:
     return _WINDOW_REDUCTIONS[eqn.primitive.name](sizes, strides, padding, holes, apart)(x)
 
 
-_EXTREMA = {"argmax": ArgMax, "argmin": ArgMin}
+_EXTREMA = {"argmax": ops.ArgMax, "argmin": ops.ArgMin}
 
 
 @register_translation(*_EXTREMA)
@@ -460,11 +361,11 @@ def translate_argminmax(eqn: Any, x: Any) -> Any:
 
 
 _CUMULATIVE = {
-    "cumsum": CumSum,
-    "cumprod": CumProd,
-    "cummax": CumMax,
-    "cummin": CumMin,
-    "cumlogsumexp": CumLogSumExp,
+    "cumsum": ops.CumSum,
+    "cumprod": ops.CumProd,
+    "cummax": ops.CumMax,
+    "cummin": ops.CumMin,
+    "cumlogsumexp": ops.CumLogSumExp,
 }
 
 
@@ -488,19 +389,21 @@ def translate_dot_general(eqn: Any, x: Any, y: Any) -> Any:
     ]
     wide = params["preferred_element_type"]
     wide = None if wide is None or np.dtype(wide) == aval_of(x).dtype else np.dtype(wide)
-    return DotGeneral(contract, batched, precision, wide)(x, y)  # type: ignore[arg-type]
+    return ops.DotGeneral(contract, batched, precision, wide)(x, y)  # type: ignore[arg-type]
 
 
 @register_translation("sort")
 def translate_sort(eqn: Any, *xs: Any) -> Any:
     params = eqn.params
-    return Sort(int(params["dimension"]), int(params["num_keys"]), bool(params["is_stable"]))(*xs)
+    return ops.Sort(int(params["dimension"]), int(params["num_keys"]), bool(params["is_stable"]))(
+        *xs
+    )
 
 
 @register_translation("top_k")
 def translate_top_k(eqn: Any, x: Any) -> Any:
     last = eqn.params.get("axis", -1) in (-1, aval_of(x).ndim - 1)
-    return TopK(int(eqn.params["k"]))(x) if last else NotImplemented
+    return ops.TopK(int(eqn.params["k"]))(x) if last else NotImplemented
 
 
 @register_translation("fft")
@@ -509,7 +412,7 @@ def translate_fft(eqn: Any, x: Any) -> Any:
     whole = aval_of(x).shape[-len(lengths) :] == lengths
     if kind not in (lax.FftType.FFT, lax.FftType.IFFT) or not lengths or not whole:
         return NotImplemented
-    return Fft(len(lengths), kind == lax.FftType.IFFT)(x)
+    return ops.Fft(len(lengths), kind == lax.FftType.IFFT)(x)
 
 
 @register_translation("triangular_solve")
@@ -517,7 +420,7 @@ def translate_triangular_solve(eqn: Any, a: Any, b: Any) -> Any:
     params = eqn.params
     left = params["left_side"]
     # x op(a) = b is op(a)^T x^T = b^T.
-    solve = TriangularSolve(
+    solve = ops.TriangularSolve(
         params["lower"],
         params["transpose_a"] if left else not params["transpose_a"],
         params["conjugate_a"],
@@ -528,7 +431,7 @@ def translate_triangular_solve(eqn: Any, a: Any, b: Any) -> Any:
 
 @register_translation("cholesky")
 def translate_cholesky(eqn: Any, x: Any) -> Any:
-    return Cholesky()(_symmetrize_lower(x))
+    return ops.Cholesky()(_symmetrize_lower(x))
 
 
 @register_translation("eigh")
@@ -537,7 +440,7 @@ def translate_eigh(eqn: Any, x: Any) -> Any:
     plain = params["lower"] and params["sort_eigenvalues"] and params["subset_by_index"] is None
     if not plain or params.get("algorithm") is not None:
         return NotImplemented
-    values, vectors = Eigh()(_symmetrize_lower(x))
+    values, vectors = ops.Eigh()(_symmetrize_lower(x))
     return [vectors, values]
 
 
@@ -546,25 +449,28 @@ def translate_svd(eqn: Any, x: Any) -> Any:
     params, (m, n) = eqn.params, aval_of(x).shape[-2:]
     if params["subset_by_index"] is not None or params.get("algorithm") is not None:
         return NotImplemented
-    u, s, vh = Svd(params["compute_uv"] and params["full_matrices"] and m != n)(x)
+    u, s, vh = ops.Svd(params["compute_uv"] and params["full_matrices"] and m != n)(x)
     return [s, u, vh] if params["compute_uv"] else [s]
 
 
 def _matrix_transpose(x: Any) -> Any:
     rank = aval_of(x).ndim
-    return permute_dims(x, (*range(rank - 2), rank - 1, rank - 2))
+    return ops.permute_dims(x, (*range(rank - 2), rank - 1, rank - 2))
 
 
 def _symmetrize_lower(x: Any) -> Any:
     """The Hermitian matrix of which `x` holds the lower triangle, which is all that counts."""
     aval = aval_of(x)
     rows, columns = [
-        broadcasted_iota("int32", aval.shape, d) for d in (aval.ndim - 2, aval.ndim - 1)
+        ops.broadcasted_iota("int32", aval.shape, d) for d in (aval.ndim - 2, aval.ndim - 1)
     ]
     zero = literal(0, aval.dtype)
-    lower, below = select(ge(rows, columns), x, zero), select(gt(rows, columns), x, zero)
+    lower, below = (
+        ops.select(ops.ge(rows, columns), x, zero),
+        ops.select(ops.gt(rows, columns), x, zero),
+    )
     upper = _matrix_transpose(below)
-    return add(lower, conj(upper) if aval.dtype.kind == "c" else upper)
+    return ops.add(lower, ops.conj(upper) if aval.dtype.kind == "c" else upper)
 
 
 def is_threefry(variable: Any) -> bool:

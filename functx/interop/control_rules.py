@@ -9,6 +9,7 @@ import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr, primitives
 from jax.extend.core import Primitive as JaxPrimitive
 
+from functx import ops
 from functx.core import tree
 from functx.core.named_axes import (
     Axis,
@@ -25,24 +26,6 @@ from functx.interop.translation import TranslatedJaxpr, register_translation, tr
 from functx.lowering.callbacks import ordered_effect
 from functx.lowering.functx_call import functx_call
 from functx.lowering.shard_map import ShardMap, dim_specs_of
-from functx.ops.callbacks import VMAP_METHODS, DebugCallback, FlatCallback, IoCallback, PureCallback
-from functx.ops.collectives import (
-    AllGather,
-    AllToAll,
-    AxisIndex,
-    AxisIndexGroups,
-    Pmax,
-    Pmin,
-    Ppermute,
-    Psum,
-    PsumScatter,
-    Pvary,
-)
-from functx.ops.contraction import DotGeneral
-from functx.ops.logic import select
-from functx.ops.parallel import ShardingConstraint, with_auto_axes
-from functx.ops.reductions import reduce_or
-from functx.ops.shapes import broadcast_in_dim, expand_dims, squeeze
 from functx.transforms.control.cond import Cond
 from functx.transforms.control.scan import Scan
 from functx.transforms.control.while_loop import While
@@ -107,7 +90,7 @@ class JaxPolicy(Record):
 
     def __call__(self, primitive: Any, *avals: Any, **params: Any) -> bool:
         theirs = getattr(primitives, f"{primitive.name}_p", None) or JaxPrimitive(primitive.name)
-        if isinstance(primitive, DotGeneral):
+        if isinstance(primitive, ops.DotGeneral):
             params = {"dimension_numbers": (primitive.contracting_dims, primitive.batch_dims)}
         verdict = self.policy(theirs, *jax_avals(avals), **params)
         return verdict is True or type(verdict).__name__ == "SaveableType"
@@ -217,14 +200,14 @@ def while_with_batched_condition(
     """A loop that `jax.vmap` has batched: each lane goes on for as long as its condition holds."""
 
     def runs(*xs: Any) -> list[Any]:
-        return [reduce_or(condition([*xs[:m], *xs[n:]])[0])]
+        return [ops.reduce_or(condition([*xs[:m], *xs[n:]])[0])]
 
     def step(*xs: Any) -> list[Any]:
         (active,) = condition([*xs[:m], *xs[n:]])
         moved = body(xs[m:])
         lead = tuple(range(active.ndim))
         return [
-            select(broadcast_in_dim(active, x.shape, lead), new, x)
+            ops.select(ops.broadcast_in_dim(active, x.shape, lead), new, x)
             for x, new in zip(xs[n:], moved, strict=True)
         ]
 
@@ -238,11 +221,13 @@ def while_with_batched_condition(
     return loop(*first[1], *args[:n], *second[1], *args)
 
 
-def host_function_of_leaves(fun: Callable[..., Any], eqn: Any, results: int | None) -> FlatCallback:
+def host_function_of_leaves(
+    fun: Callable[..., Any], eqn: Any, results: int | None
+) -> ops.FlatCallback:
     """A function of as many arrays as the equation has operands, which gives `results` of them."""
     in_tree = tree.structure(((0,) * len(eqn.invars), {}))
     out_tree = None if results is None else tree.structure([0] * results)
-    return FlatCallback(fun, in_tree, (), out_tree)
+    return ops.FlatCallback(fun, in_tree, (), out_tree)
 
 
 def callback_result_avals(eqn: Any) -> tuple[Any, ...]:
@@ -252,23 +237,23 @@ def callback_result_avals(eqn: Any) -> tuple[Any, ...]:
 @register_translation("pure_callback")
 def translate_pure_callback(eqn: Any, *args: Any) -> Any:
     results, method = callback_result_avals(eqn), eqn.params["vmap_method"]
-    if method is not None and method not in VMAP_METHODS:
+    if method is not None and method not in ops.VMAP_METHODS:
         return NotImplemented
     host = host_function_of_leaves(eqn.params["callback"], eqn, len(results))
-    return PureCallback(host, results, method)(*args)
+    return ops.PureCallback(host, results, method)(*args)
 
 
 @register_translation("io_callback")
 def translate_io_callback(eqn: Any, *args: Any) -> Any:
     results = callback_result_avals(eqn)
     host = host_function_of_leaves(eqn.params["callback"], eqn, len(results))
-    return IoCallback(host, results, bool(eqn.params["ordered"]))(*args)
+    return ops.IoCallback(host, results, bool(eqn.params["ordered"]))(*args)
 
 
 @register_translation("debug_callback")
 def translate_debug_callback(eqn: Any, *args: Any) -> Any:
     host = host_function_of_leaves(eqn.params["callback"], eqn, None)
-    return DebugCallback(host, (), ordered_effect() in eqn.effects)(*args)
+    return ops.DebugCallback(host, (), ordered_effect() in eqn.effects)(*args)
 
 
 class FormattedPrint(Record):
@@ -294,11 +279,16 @@ def translate_debug_print(eqn: Any, *args: Any) -> Any:
     printed = FormattedPrint(
         params["fmt"], params["has_placeholders"], tuple(params["np_printoptions"])
     )
-    host = FlatCallback(printed, params["in_tree"], params["static_args"], None)
-    return DebugCallback(host, (), bool(params["ordered"]))(*args)
+    host = ops.FlatCallback(printed, params["in_tree"], params["static_args"], None)
+    return ops.DebugCallback(host, (), bool(params["ordered"]))(*args)
 
 
-COLLECTIVE_REDUCTIONS = {"psum": Psum, "psum_invariant": Psum, "pmax": Pmax, "pmin": Pmin}
+COLLECTIVE_REDUCTIONS = {
+    "psum": ops.Psum,
+    "psum_invariant": ops.Psum,
+    "pmax": ops.Pmax,
+    "pmin": ops.Pmin,
+}
 
 
 @register_translation(*COLLECTIVE_REDUCTIONS)
@@ -311,50 +301,50 @@ def translate_collective_reduction(eqn: Any, x: Any) -> Any:
 
 @register_translation("pvary")
 def translate_pvary(eqn: Any, x: Any) -> Any:
-    return Pvary(tuple(eqn.params["axes"]))(x)
+    return ops.Pvary(tuple(eqn.params["axes"]))(x)
 
 
 @register_translation("all_gather")
 def translate_all_gather(eqn: Any, x: Any) -> Any:
     axis = eqn.params["all_gather_dimension"]
-    x = x if eqn.params["tiled"] else expand_dims(x, (axis,))
-    return AllGather(*axes_sizes_and_groups(eqn), axis)(x)
+    x = x if eqn.params["tiled"] else ops.expand_dims(x, (axis,))
+    return ops.AllGather(*axes_sizes_and_groups(eqn), axis)(x)
 
 
 @register_translation("reduce_scatter")
 def translate_reduce_scatter(eqn: Any, x: Any) -> Any:
     axis = eqn.params["scatter_dimension"]
-    out = PsumScatter(*axes_sizes_and_groups(eqn), axis)(x)
-    return out if eqn.params["tiled"] else squeeze(out, (axis,))
+    out = ops.PsumScatter(*axes_sizes_and_groups(eqn), axis)(x)
+    return out if eqn.params["tiled"] else ops.squeeze(out, (axis,))
 
 
 @register_translation("all_to_all")
 def translate_all_to_all(eqn: Any, x: Any) -> Any:
     split, concat = eqn.params["split_axis"], eqn.params["concat_axis"]
-    return AllToAll(*axes_sizes_and_groups(eqn), split, concat)(x)
+    return ops.AllToAll(*axes_sizes_and_groups(eqn), split, concat)(x)
 
 
 @register_translation("ppermute")
 def translate_ppermute(eqn: Any, x: Any) -> Any:
     pairs = sorted([int_tuple(pair) for pair in eqn.params["perm"]])
-    return Ppermute(canonical_axis_names(eqn.params["axis_name"]), tuple(pairs))(x)  # type: ignore[arg-type]
+    return ops.Ppermute(canonical_axis_names(eqn.params["axis_name"]), tuple(pairs))(x)  # type: ignore[arg-type]
 
 
 @register_translation("axis_index")
 def translate_axis_index(eqn: Any) -> Any:
     (name,) = canonical_axis_names(eqn.params["axis_name"])
-    return AxisIndex(name, named_axis_size(name, "axis_index"))()
+    return ops.AxisIndex(name, named_axis_size(name, "axis_index"))()
 
 
 @register_translation("sharding_constraint")
 def translate_sharding_constraint(eqn: Any, x: Any) -> Any:
-    return ShardingConstraint(eqn.params["sharding"])(x)
+    return ops.ShardingConstraint(eqn.params["sharding"])(x)
 
 
 @register_translation("shard_map")
 def translate_shard_map(eqn: Any, *args: Any) -> Any:
     params = eqn.params
-    mesh, jaxpr = with_auto_axes(params["mesh"]), params["jaxpr"]
+    mesh, jaxpr = ops.with_auto_axes(params["mesh"]), params["jaxpr"]
     names = tuple([name for name in mesh.axis_names if name in params["newly_manual_axes"]])
     avals = [aval_from_jax(v.aval) for v in jaxpr.invars]
     with bind_named_axes((*bound_axes(), *[Axis(name, mesh.shape[name]) for name in names])):
@@ -367,7 +357,7 @@ def translate_shard_map(eqn: Any, *args: Any) -> Any:
     return device_map(*args, *body.captured)
 
 
-def axes_sizes_and_groups(eqn: Any) -> tuple[tuple[Any, ...], tuple[int, ...], AxisIndexGroups]:
+def axes_sizes_and_groups(eqn: Any) -> tuple[tuple[Any, ...], tuple[int, ...], ops.AxisIndexGroups]:
     """The names of the axes of an equation, the numbers of places along them, and its groups."""
     names, groups = canonical_axis_names(eqn.params["axis_name"]), replica_groups(eqn)
     if groups is not None:
@@ -375,7 +365,7 @@ def axes_sizes_and_groups(eqn: Any) -> tuple[tuple[Any, ...], tuple[int, ...], A
     return names, tuple([named_axis_size(name, eqn.primitive.name) for name in names]), None
 
 
-def replica_groups(eqn: Any) -> AxisIndexGroups:
+def replica_groups(eqn: Any) -> ops.AxisIndexGroups:
     """The groups of places of an equation."""
     groups = eqn.params.get("axis_index_groups")
     return None if groups is None else tuple([int_tuple(group) for group in groups])

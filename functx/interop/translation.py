@@ -11,6 +11,7 @@ import jax
 import numpy as np
 from jax.extend.core import ClosedJaxpr, Literal, Var, find_top_trace, jaxpr_as_fun
 
+from functx import ops
 from functx.core.caches import Cache, clear_on_rule_change
 from functx.core.errors import (
     DTypeError,
@@ -36,9 +37,7 @@ from functx.interop.jaxprs import (
     literal_value,
 )
 from functx.lowering.jax_bridge import prng_key_type
-from functx.ops.conversion import ConvertElementType
 from functx.ops.operands import batch_size
-from functx.ops.shapes import broadcast_in_dim, embed_constant
 from functx.transforms.call_primitive import Call
 from functx.transforms.control.body_tracing import check_operands, is_linearizing
 from functx.transforms.operand_masks import (
@@ -128,7 +127,7 @@ def dense_constant(x: Any) -> Any:
             f"tracing around it, as one with nondiff_argnums does; got {x.aval}",
             fix="Give that argument as a Python number, or close over a concrete array.",
         )
-    return embed_constant(x)
+    return ops.embed_constant(x)
 
 
 def fix_unmarked(
@@ -510,7 +509,7 @@ def broadcast_unit_dims(eqn: Any, args: Sequence[Any]) -> Sequence[Any]:
     if all(x.shape in ((), shape) for x in args):
         return args
     dims = tuple(range(len(shape)))
-    return [broadcast_in_dim(x, shape, dims) if x.shape else x for x in args]
+    return [ops.broadcast_in_dim(x, shape, dims) if x.shape else x for x in args]
 
 
 def _matches_types(outs: Sequence[Any], variables: Sequence[Any]) -> bool:
@@ -531,4 +530,4 @@ def with_jax_type(x: Any, jax_aval: Any) -> Any:
     if type(x.atom) is FunctxLiteral:
         aval = ShapedArray((), x.dtype, weak)
         return Tracer(FunctxLiteral(x.atom.value, aval), x.builder)
-    return ConvertElementType(x.dtype, weak)(x)
+    return ops.ConvertElementType(x.dtype, weak)(x)

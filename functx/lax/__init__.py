@@ -11,7 +11,23 @@ from functx.lax.reductions import *
 from functx.lax.slicing import *
 from functx.numpy.promotion import returns_new_array as _never_aliased
 from functx.ops.contraction import Precision
-from functx.ops.parallel import *
+from functx.ops.parallel import (
+    all_gather,
+    all_to_all,
+    axis_index,
+    axis_size,
+    pbroadcast,
+    pcast,
+    pmax,
+    pmean,
+    pmin,
+    ppermute,
+    pshuffle,
+    psum,
+    psum_scatter,
+    pswapaxes,
+    with_sharding_constraint,
+)
 from functx.transforms.control.associative_scan import associative_scan
 from functx.transforms.control.cond import cond, switch
 from functx.transforms.control.loops import fori_loop, while_loop

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from functx import ops
 from functx.core import tree
 from functx.core.errors import AxisError, ShapeError
 from functx.core.tracing import aval_of
 from functx.ops import autodiff, concatenation, shapes
-from functx.ops.conversion import convert_element_type
 from functx.ops.operands import (
     PYTHON_SCALARS,
     canonical_axis_sequence,
@@ -175,7 +175,7 @@ def full_like(x: Any, fill_value: Any, dtype: Any = None, shape: Any = None) -> 
     aval = aval_of(x)
     value = _fill_scalar(fill_value, aval.dtype if dtype is None else dtype)
     if dtype is None and aval.weak_type:
-        value = convert_element_type(value, aval.dtype, weak=True)
+        value = ops.convert_element_type(value, aval.dtype, weak=True)
     return shapes.full(aval.shape if shape is None else canonical_shape(shape), value)
 
 
@@ -184,7 +184,7 @@ def _fill_scalar(value: Any, dtype: Any) -> Any:
         return value
     if type(value) in PYTHON_SCALARS:
         return literal(np.asarray(value).astype(dtype).item(), np.dtype(dtype))
-    return convert_element_type(value, dtype)
+    return ops.convert_element_type(value, dtype)
 
 
 def empty(shape: Any, dtype: Any) -> Any:

@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from functx import ops
 from functx.core.errors import ArgumentError, ShapeError, ValueRangeError
 from functx.core.tracing import aval_of
 from functx.core.types import canonical_dtype
 from functx.numpy.promotion import promote
-from functx.ops.contraction import canonical_precision
 from functx.ops.convolution import ConvLayouts, Convolution, DimSpec, GroupCounts
 from functx.ops.operands import as_bool, as_int, as_ints, canonical_shape
-from functx.ops.shapes import rev
-from functx.ops.windows import canonical_padding, dilate_dim, make_window
 
 __all__ = [
     "ConvDimensionNumbers",
@@ -120,7 +118,7 @@ def conv_general_dilated(
         tuple([shape[d] for d in layout[2:]])
         for shape, layout in zip(shapes, layouts[:2], strict=True)
     ]
-    window = make_window(
+    window = ops.make_window(
         "conv_general_dilated", space, sizes, window_strides, padding, lhs_dilation, rhs_dilation
     )
     feature_group_count, batch_group_count = [
@@ -142,7 +140,7 @@ def conv_general_dilated(
         )
     wide = None if preferred_element_type is None else canonical_dtype(preferred_element_type)
     groups = GroupCounts(feature_group_count, batch_group_count)
-    return Convolution(window, layouts, groups, canonical_precision(precision), wide)(lhs, rhs)
+    return Convolution(window, layouts, groups, ops.canonical_precision(precision), wide)(lhs, rhs)
 
 
 def conv(
@@ -210,16 +208,16 @@ def conv_transpose(
         apart = as_ints("conv_transpose: rhs_dilation", rhs_dilation, len(sizes))
     if isinstance(padding, str):
         padding = [
-            _conv_transpose_padding(padding, dilate_dim(k, step), stride)
+            _conv_transpose_padding(padding, ops.dilate_dim(k, step), stride)
             for k, step, stride in zip(sizes, apart, strides, strict=True)
         ]
     elif as_bool("conv_transpose: use_consistent_padding", use_consistent_padding):
-        reaches = [dilate_dim(k, step) - 1 for k, step in zip(sizes, apart, strict=True)]
-        around = canonical_padding("conv_transpose", padding)
+        reaches = [ops.dilate_dim(k, step) - 1 for k, step in zip(sizes, apart, strict=True)]
+        around = ops.canonical_padding("conv_transpose", padding)
         padding = [(n - low, n - high) for n, (low, high) in zip(reaches, around, strict=False)]
     if as_bool("conv_transpose: transpose_kernel", transpose_kernel):
         out, inner, *space = numbers.rhs_spec
-        rhs = rev(rhs, tuple(space))
+        rhs = ops.rev(rhs, tuple(space))
         numbers = numbers._replace(rhs_spec=(inner, out, *space))
     return conv_general_dilated(
         lhs, rhs, [1] * len(sizes), padding, strides, rhs_dilation, numbers,

@@ -11,6 +11,7 @@ from enum import Enum
 from functools import wraps
 from typing import Any
 
+from functx import ops
 from functx.core.errors import ArgumentError, ShapeError, ValueRangeError
 from functx.core.tracing import aval_of
 from functx.core.types import is_complex
@@ -24,7 +25,6 @@ from functx.ops import (
 from functx.ops.arithmetic import abs, neg, reciprocal, sign, square
 from functx.ops.conversion import ceil, floor, imag, is_finite, real
 from functx.ops.logic import bitwise_not, clz, population_count, select_n
-from functx.ops.shapes import broadcast_in_dim
 from functx.ops.special import digamma, erf, erf_inv, erfc, lgamma
 from functx.ops.transcendental import (
     acos,
@@ -141,7 +141,7 @@ def with_unit_dim_broadcasting(operation: Callable[..., Any]) -> Callable[..., A
                 raise
         dims = tuple(range(len(shape)))
         wide = [
-            broadcast_in_dim(x, shape, dims) if s not in ((), shape) else x
+            ops.broadcast_in_dim(x, shape, dims) if s not in ((), shape) else x
             for x, s in zip(args, shapes, strict=True)
         ]
         return operation(*wide)

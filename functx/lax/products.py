@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from functx import ops
 from functx.core.errors import ArgumentError, ShapeError
 from functx.core.tracing import aval_of
 from functx.core.types import canonical_dtype, promote_types
-from functx.ops.contraction import DotGeneral, canonical_precision
-from functx.ops.conversion import convert_element_type
 from functx.ops.operands import canonical_axis_sequence
 
 __all__ = ["batch_matmul", "dot", "dot_general"]
@@ -43,10 +42,10 @@ def dot_general(
     )
     dtype = None if preferred_element_type is None else canonical_dtype(preferred_element_type)
     lhs, rhs = _promote_operands(lhs, rhs)
-    out = DotGeneral(
-        (left, right), (left_batch, right_batch), canonical_precision(precision), dtype
+    out = ops.DotGeneral(
+        (left, right), (left_batch, right_batch), ops.canonical_precision(precision), dtype
     )(lhs, rhs)
-    return out if dtype is None else convert_element_type(out, dtype)
+    return out if dtype is None else ops.convert_element_type(out, dtype)
 
 
 def _promote_operands(lhs: Any, rhs: Any) -> tuple[Any, Any]:
@@ -57,7 +56,7 @@ def _promote_operands(lhs: Any, rhs: Any) -> tuple[Any, Any]:
         found = promote_types(((x.dtype, x.weak_type), (y.dtype, y.weak_type)))
     if found is None:
         return lhs, rhs
-    return convert_element_type(lhs, found[0]), convert_element_type(rhs, found[0])
+    return ops.convert_element_type(lhs, found[0]), ops.convert_element_type(rhs, found[0])
 
 
 def dot(

@@ -7,11 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from functx import ops
 from functx.core.tracing import aval_of
 from functx.ops import cumulative, reductions, sorting
-from functx.ops.conversion import convert_element_type
 from functx.ops.operands import canonical_axis
-from functx.ops.shapes import moveaxis
 
 __all__ = [
     "argmax",
@@ -124,8 +123,8 @@ def top_k(operand: Any, k: int, *, axis: int = -1) -> tuple[Any, Any]:
     """The `k` largest elements along `axis`, in descending order, and their places."""
     ndim = aval_of(operand).ndim
     place = canonical_axis(axis, ndim, "top_k: axis")
-    rows = moveaxis(operand, place, ndim - 1)
+    rows = ops.moveaxis(operand, place, ndim - 1)
     boolean = aval_of(operand).dtype == np.bool_
-    values, places = sorting.top_k(convert_element_type(rows, np.uint8) if boolean else rows, k)
-    values = convert_element_type(values, np.bool_) if boolean else values
-    return moveaxis(values, ndim - 1, place), moveaxis(places, ndim - 1, place)
+    values, places = sorting.top_k(ops.convert_element_type(rows, np.uint8) if boolean else rows, k)
+    values = ops.convert_element_type(values, np.bool_) if boolean else values
+    return ops.moveaxis(values, ndim - 1, place), ops.moveaxis(places, ndim - 1, place)

@@ -9,16 +9,13 @@ from typing import Any
 
 import numpy as np
 
+from functx import ops
 from functx.core.errors import IndexingError
 from functx.core.tracing import aval_of
 from functx.ops import slicing
-from functx.ops.arithmetic import neg
-from functx.ops.concatenation import split as split_in_sizes
 from functx.ops.indexing import GatherDimensionNumbers, ScatterDimensionNumbers, gather
 from functx.ops.operands import canonical_axis, canonical_shape, promote_scalars
 from functx.ops.scattering import scatter, scatter_add, scatter_max, scatter_min, scatter_mul
-from functx.ops.shapes import expand_dims, reshape
-from functx.ops.slicing import DynamicSlice, DynamicUpdateSlice
 
 __all__ = [
     "GatherDimensionNumbers",
@@ -66,7 +63,7 @@ def scatter_sub(
     return scatter_add(
         operand,
         scatter_indices,
-        neg(updates),
+        ops.neg(updates),
         dimension_numbers,
         indices_are_sorted=indices_are_sorted,
         unique_indices=unique_indices,
@@ -112,7 +109,7 @@ def index_in_dim(operand: Any, index: int, axis: int = 0, keepdims: bool = True)
         )
     place %= n
     part = slicing.slice_in_dim(operand, place, place + 1, 1, axis)
-    return part if keepdims else reshape(part, (*shape[:axis], *shape[axis + 1 :]))
+    return part if keepdims else ops.reshape(part, (*shape[:axis], *shape[axis + 1 :]))
 
 
 def dynamic_slice(
@@ -129,7 +126,7 @@ def dynamic_slice(
     """
     sizes = canonical_shape(slice_sizes, "dynamic_slice: slice_sizes")
     starts = _start_indices(operand, start_indices, allow_negative_indices)
-    return DynamicSlice(sizes)(operand, *starts)
+    return ops.DynamicSlice(sizes)(operand, *starts)
 
 
 def dynamic_update_slice(
@@ -144,7 +141,7 @@ def dynamic_update_slice(
     The indices are those of `dynamic_slice`.
     """
     starts = _start_indices(operand, start_indices, allow_negative_indices)
-    return DynamicUpdateSlice()(*promote_scalars(operand, update), *starts)
+    return ops.DynamicUpdateSlice()(*promote_scalars(operand, update), *starts)
 
 
 def _start_indices(operand: Any, indices: Any, from_the_end: bool | Sequence[bool]) -> list[Any]:
@@ -152,8 +149,8 @@ def _start_indices(operand: Any, indices: Any, from_the_end: bool | Sequence[boo
     if isinstance(indices, np.ndarray):
         indices = indices.tolist()
     elif not isinstance(indices, (tuple, list)):
-        parts = split_in_sizes(indices, (1,) * aval_of(indices).shape[0])
-        indices = [reshape(part, ()) for part in parts]
+        parts = ops.split(indices, (1,) * aval_of(indices).shape[0])
+        indices = [ops.reshape(part, ()) for part in parts]
     if from_the_end is True:
         return slicing.normalize_start_indices(operand, indices)
     ndim = aval_of(operand).ndim
@@ -199,7 +196,7 @@ def dynamic_index_in_dim(
     )
     shape = aval_of(part).shape
     axis = canonical_axis(axis, len(shape))
-    return part if keepdims else reshape(part, (*shape[:axis], *shape[axis + 1 :]))
+    return part if keepdims else ops.reshape(part, (*shape[:axis], *shape[axis + 1 :]))
 
 
 def dynamic_update_slice_in_dim(
@@ -237,11 +234,11 @@ def dynamic_update_index_in_dim(
     axis = canonical_axis(axis, ndim, "dynamic_update_index_in_dim: axis")
     _, update = promote_scalars(operand, update)
     if aval_of(update).ndim != ndim:
-        update = expand_dims(update, axis)
+        update = ops.expand_dims(update, axis)
     return dynamic_update_slice_in_dim(
         operand, update, index, axis, allow_negative_indices=allow_negative_indices
     )
 
 
 def _scalar_index(index: Any) -> Any:
-    return index if isinstance(index, int) else reshape(index, ())
+    return index if isinstance(index, int) else ops.reshape(index, ())

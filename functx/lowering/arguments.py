@@ -15,6 +15,7 @@ import jax
 import numpy as np
 from jax.sharding import NamedSharding
 
+from functx import ops
 from functx.core import tree
 from functx.core.errors import (
     ArgumentError,
@@ -27,7 +28,6 @@ from functx.core.errors import (
 from functx.core.source_info import source_line, user_frame
 from functx.core.tracing import Tracer, aval_of
 from functx.core.types import canonical_dtype
-from functx.ops.parallel import check_partition_spec
 from functx.transforms.tracing_api import function_name
 
 ArgNames = str | Sequence[str] | None
@@ -166,7 +166,7 @@ def check_divisible(what: str, names: Sequence[str], args: tuple[Any, ...], shar
     flat = tree.broadcast_prefix(shardings, tree.structure(args), f"{what}: in_shardings")
     for name, x, sharding in zip(names, tree.leaves(args), flat, strict=False):
         if isinstance(sharding, NamedSharding):
-            check_partition_spec(f"{what}: `{name}`", aval_of(x), sharding.spec, sharding.mesh)
+            ops.check_partition_spec(f"{what}: `{name}`", aval_of(x), sharding.spec, sharding.mesh)
 
 
 def check_donated_once(

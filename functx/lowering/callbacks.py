@@ -14,11 +14,11 @@ from jax.experimental import io_callback
 from jax.extend.core import find_top_trace
 from jax.interpreters import mlir
 
+from functx import ops
 from functx.core.errors import FunctxError
 from functx.core.program import NO_EFFECTS, Effect, Effects, Program
 from functx.core.source_info import Source, source_line
 from functx.lowering.jax_bridge import jax_aval
-from functx.ops.callbacks import HostPrimitive, IoCallback
 
 
 @cache
@@ -58,12 +58,12 @@ def jax_effects(program: Program) -> frozenset[Any]:
     with_results: bool | None = program.memo.get(jax_effects)
     if with_results is None:
         with_results = program.memo[jax_effects] = any(
-            type(eqn.primitive) is IoCallback for each in program.walk() for eqn in each
+            type(eqn.primitive) is ops.IoCallback for each in program.walk() for eqn in each
         )
     return _jax_effects(program.effects, with_results)
 
 
-def emit_callback(ctx: Any, primitive: HostPrimitive, values: Sequence[Any]) -> list[Any]:
+def emit_callback(ctx: Any, primitive: ops.HostPrimitive, values: Sequence[Any]) -> list[Any]:
     """The outputs of a call of the host, which waits for the module's token if it is ordered."""
     module = ctx.module
     ordered = Effect.ORDERED in primitive.effects
@@ -115,7 +115,7 @@ def _emit_on_one_device(
 class DeviceCallback:
     """A call of the host, as the device makes it: keeps what the callback raises for `reraise_callback_error`."""
 
-    def __init__(self, primitive: HostPrimitive, source: Source | None):
+    def __init__(self, primitive: ops.HostPrimitive, source: Source | None):
         self.primitive, self.source = primitive, source
 
     def __call__(self, *arrays: Any) -> tuple[Any, ...]:
@@ -178,7 +178,7 @@ def effects_barrier() -> None:
     call_reraising_callback_errors(jax.effects_barrier)
 
 
-def run_callback(primitive: HostPrimitive, args: Sequence[Any]) -> list[Any]:
+def run_callback(primitive: ops.HostPrimitive, args: Sequence[Any]) -> list[Any]:
     """The outputs of a call of the host outside of any program, as NumPy arrays."""
     if Effect.ORDERED in primitive.effects and not getattr(_thread_state, "depth", 0):
         effects_barrier()

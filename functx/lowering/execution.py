@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from functx import ops
 from functx.core.caches import Cache
 from functx.core.concretization import Guard
 from functx.core.config import config, contextual_key, outline_mode
@@ -31,7 +32,6 @@ from functx.lowering.arguments import check_usable
 from functx.lowering.callbacks import call_reraising_callback_errors, jax_is_tracing, run_callback
 from functx.lowering.functx_call import jit_program
 from functx.lowering.recompilation import code_of_program, record_compilation
-from functx.ops.callbacks import HostPrimitive
 from functx.passes.outlining import MIN_EQUATIONS, Outline
 from functx.transforms.dce import RemoveEffects
 from functx.transforms.decompose import apply_user_decompositions
@@ -208,7 +208,7 @@ def evaluate(primitive: Primitive, args: Sequence[Any]) -> Any:
             return run(None, program, values)
 
     elif compiled is None:
-        host = isinstance(primitive, HostPrimitive)
+        host = isinstance(primitive, ops.HostPrimitive)
         if host and not jax_is_tracing():
             return _call_host_function(primitive, args, avals)
         compiled = jit_program(_single_equation_program(primitive, avals))

@@ -9,11 +9,11 @@ from typing import Any
 import jax
 from jax.sharding import AxisType, ManualAxisType, Mesh, NamedSharding, PartitionSpec
 
+from functx import ops
 from functx.core.errors import UnboundAxisError
 from functx.core.program import Program
 from functx.core.tracing import backend
 from functx.lowering.jax_bridge import jax_aval
-from functx.ops.parallel import with_auto_axes
 from functx.transforms.varying_axes import resolve_boundaries, varying_axes
 
 
@@ -75,7 +75,7 @@ def constrain_to_devices(program: Program, values: Sequence[Any]) -> list[Any]:
     values = list(values)
     for mesh in meshes_in(program):
         anywhere = PartitionSpec(*[PartitionSpec.UNCONSTRAINED] * jax.numpy.ndim(values[0]))
-        sharding = NamedSharding(with_auto_axes(mesh), anywhere)
+        sharding = NamedSharding(ops.with_auto_axes(mesh), anywhere)
         values[0] = jax.lax.with_sharding_constraint(values[0], sharding)
     return values
 

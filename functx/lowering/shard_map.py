@@ -9,6 +9,7 @@ from typing import Any
 import jax
 from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 
+from functx import ops
 from functx.core import tree
 from functx.core.errors import (
     ArgumentError,
@@ -35,17 +36,7 @@ from functx.core.samples import f64, sample
 from functx.core.tracing import Tracer, trace_closed
 from functx.core.types import ShapedArray
 from functx.lowering.functx_call import bind_functx_call
-from functx.ops.arithmetic import div, mul
-from functx.ops.collectives import Psum
 from functx.ops.operands import batch_size
-from functx.ops.parallel import (
-    check_partition_spec,
-    current_mesh,
-    mesh_axes_of_entry,
-    with_auto_axes,
-)
-from functx.ops.shapes import expand_dims, squeeze
-from functx.ops.transcendental import sin
 from functx.passes.rematerialization import recomputes_forward, with_rematerialization
 from functx.transforms.call_primitive import RematerializedCall, TransposeLinearInputs
 from functx.transforms.dce import active_outputs, dce_program
@@ -79,7 +70,7 @@ DimSpecs = tuple[Any, ...]
 
 def _sample_program() -> Program:
     def body(x: Any, y: Any) -> list[Any]:
-        return [mul(sin(x), Psum(("i",))(y)), y]
+        return [ops.mul(ops.sin(x), ops.Psum(("i",))(y)), y]
 
     return trace_closed(body, [f64[3], f64[3]], name="example")
 
@@ -283,7 +274,7 @@ def insert_dim_spec(spec: DimSpecs, dim: int | None, names: Sequence[Any]) -> Di
 
 def dim_specs_of(spec: Any, ndim: int) -> DimSpecs:
     """A PartitionSpec as a spec of `ShardMap`."""
-    return tuple([mesh_axes_of_entry(e) for e in spec]) + ((),) * (ndim - len(spec))
+    return tuple([ops.mesh_axes_of_entry(e) for e in spec]) + ((),) * (ndim - len(spec))
 
 
 class AddShardAxis(Rewrite[Program]):
@@ -294,7 +285,7 @@ class AddShardAxis(Rewrite[Program]):
     def __call__(self, program: Program) -> Program:
         def body(*args: Any) -> list[Any]:
             outs = apply_program(program, args)
-            return [*outs[: self.first], *[expand_dims(x, (0,)) for x in outs[self.first :]]]
+            return [*outs[: self.first], *[ops.expand_dims(x, (0,)) for x in outs[self.first :]]]
 
         return trace_closed(body, program.in_avals, name=program.name, in_names=program.in_names)
 
@@ -306,7 +297,7 @@ class DropShardAxis(Rewrite[Program]):
 
     def __call__(self, program: Program) -> Program:
         def body(*args: Any) -> list[Any]:
-            rows = [squeeze(x, (0,)) for x in args[self.first :]]
+            rows = [ops.squeeze(x, (0,)) for x in args[self.first :]]
             return apply_program(program, [*args[: self.first], *rows])
 
         own, rest = program.in_avals[: self.first], program.in_avals[self.first :]
@@ -338,12 +329,12 @@ class ReduceReplicatedCotangents(Rewrite[Program]):
         def body(*args: Any) -> list[Any]:
             n = len(self.replica_counts)
             cts = [
-                ct if k == 1 else div(ct, k)
+                ct if k == 1 else ops.div(ct, k)
                 for ct, k in zip(args[:n], self.replica_counts, strict=True)
             ]
             outs = apply_program(program, [*cts, *args[n:]])
             return [
-                Psum(names)(x) if names else x
+                ops.Psum(names)(x) if names else x
                 for x, names in zip(outs, self.psum_axes, strict=True)
             ]
 
@@ -385,7 +376,7 @@ def shard_map(
 
     def wrapper(*args: Any) -> Any:
         leaves, in_tree = tree.flatten_with_key_data((args, {}))
-        on = with_auto_axes(mesh if mesh is not None else current_mesh(what))
+        on = ops.with_auto_axes(mesh if mesh is not None else ops.current_mesh(what))
         names = tuple([n for n in on.axis_names if not axis_names or n in axis_names])
         if unknown := set(axis_names) - set(names):
             raise ArgumentError(
@@ -468,7 +459,7 @@ def _check_spec(
     spec = PartitionSpec() if spec is None else spec
     if not isinstance(spec, PartitionSpec):
         raise ArgumentError(f"{what}: specs must be PartitionSpecs; got {type_name(spec)} {spec!r}")
-    check_partition_spec(what, aval.update(shape=aval.shape[: aval.ndim - is_key]), spec, mesh)
+    ops.check_partition_spec(what, aval.update(shape=aval.shape[: aval.ndim - is_key]), spec, mesh)
     found = dim_specs_of(spec, aval.ndim)
     if others := [name for entry in found for name in entry if name not in names]:
         raise ArgumentError(

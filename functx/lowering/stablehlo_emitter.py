@@ -11,6 +11,7 @@ from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import func, stablehlo
 from jax.interpreters import mlir
 
+from functx import ops
 from functx.core.config import config
 from functx.core.errors import RuleError
 from functx.core.program import Effect, Equation, Program, Var
@@ -18,7 +19,6 @@ from functx.core.rewriting import cached_rewrite
 from functx.core.source_info import Source
 from functx.core.types import ShapedArray, is_complex, kind
 from functx.lowering import callbacks, control_flow, meshes
-from functx.ops.callbacks import HostPrimitive
 from functx.passes.in_place_update_safety import FixOverlappingUpdates
 from functx.passes.outlining import DeduplicateCalls, Outline
 from functx.passes.pipeline import selected_passes
@@ -359,7 +359,7 @@ class FunctionEmitter:
                 results = [results]
             if primitive.is_user_defined:
                 self.check_types(eqn, results)
-            once = primitive.effects or isinstance(primitive, HostPrimitive)
+            once = primitive.effects or isinstance(primitive, ops.HostPrimitive)
             new = ctx.module.reuses_templates and not once and key not in self.templates
             if new and are_unambiguous(operands, ctx.constants):
                 self.templates[key] = Template.of(results, operands, self.constants)

@@ -5,18 +5,13 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from functx import ops
 from functx.core.errors import ShapeError
 from functx.core.tracing import Tracer, aval_of, bind
 from functx.numpy.promotion import bind_binary, copy_array, operand, promote_inexact
 from functx.numpy.ufuncs import where
 from functx.ops import activations
-from functx.ops.arithmetic import Add, Div, Mul, abs, add, div, max, min, mul, neg
-from functx.ops.logic import Select, clamp, ge, gt, le, select
 from functx.ops.operands import as_bool, canonical_axis, literal
-from functx.ops.slicing import slice_in_dim
-from functx.ops.transcendental import exp, expm1, log, log1p, sqrt
-from functx.ops.transcendental import logistic as logistic_op
-from functx.ops.transcendental import tanh as tanh_op
 
 
 def identity(x: Any) -> Any:
@@ -29,17 +24,17 @@ def relu(x: Any) -> Any:
     x = operand(x)
     # A comparison rather than a maximum: nan stays nan, and a tie with 0 takes the 0.
     zero = literal(0, aval_of(x).dtype)
-    return bind(Select(), (le(x, zero), x, zero))
+    return bind(ops.Select(), (ops.le(x, zero), x, zero))
 
 
 def relu6(x: Any) -> Any:
     """`x` between 0 and 6; the derivative at both is 0."""
-    return clamp(0.0, _float(x), 6.0)
+    return ops.clamp(0.0, _float(x), 6.0)
 
 
 def sigmoid(x: Any) -> Any:
     """1 / (1 + exp(-x))."""
-    return logistic_op(_float(x))
+    return ops.logistic(_float(x))
 
 
 def log_sigmoid(x: Any) -> Any:
@@ -55,19 +50,21 @@ def softplus(x: Any) -> Any:
 def sparse_plus(x: Any) -> Any:
     """0 up to -1, `x` from 1 on, and (x + 1)**2 / 4 between."""
     x = _float(x)
-    root = add(x, 1.0)
-    return select(le(x, -1.0), 0.0, select(ge(x, 1.0), x, mul(mul(root, root), 0.25)))
+    root = ops.add(x, 1.0)
+    return ops.select(
+        ops.le(x, -1.0), 0.0, ops.select(ops.ge(x, 1.0), x, ops.mul(ops.mul(root, root), 0.25))
+    )
 
 
 def sparse_sigmoid(x: Any) -> Any:
     """(x + 1) / 2 between 0 and 1."""
-    return mul(clamp(0.0, add(_float(x), 1.0), 2.0), 0.5)
+    return ops.mul(ops.clamp(0.0, ops.add(_float(x), 1.0), 2.0), 0.5)
 
 
 def soft_sign(x: Any) -> Any:
     """x / (1 + |x|)."""
     x = _float(x)
-    return div(x, add(abs(x), 1.0))
+    return ops.div(x, ops.add(ops.abs(x), 1.0))
 
 
 def silu(x: Any) -> Any:
@@ -80,7 +77,7 @@ swish = silu
 
 def tanh(x: Any) -> Any:
     """The hyperbolic tangent."""
-    return tanh_op(_float(x))
+    return ops.tanh(_float(x))
 
 
 def mish(x: Any) -> Any:
@@ -99,46 +96,46 @@ def gelu(x: Any, approximate: bool = True) -> Any:
 def elu(x: Any, alpha: Any = 1.0) -> Any:
     """`x` above 0, and alpha (exp(x) - 1) elsewhere."""
     x = _float(x)
-    positive = gt(x, 0.0)
+    positive = ops.gt(x, 0.0)
     # What is not taken must not overflow, since its derivative would be infinite.
-    below = expm1(select(positive, 0.0, x))
+    below = ops.expm1(ops.select(positive, 0.0, x))
     plain = isinstance(alpha, float | int) and alpha == 1
-    return where(positive, x, below if plain else bind_binary(Mul(), alpha, below))
+    return where(positive, x, below if plain else bind_binary(ops.Mul(), alpha, below))
 
 
 def selu(x: Any) -> Any:
     """1.05070 elu(x, 1.67326), which keeps mean 0 and variance 1 through layers."""
-    return mul(elu(x, 1.6732632423543772), 1.0507009873554805)
+    return ops.mul(elu(x, 1.6732632423543772), 1.0507009873554805)
 
 
 def celu(x: Any, alpha: Any = 1.0) -> Any:
     """`x` above 0, and alpha (exp(x / alpha) - 1) elsewhere, which is smooth."""
     x = _float(x)
-    below = bind_binary(Mul(), alpha, expm1(bind_binary(Div(), min(x, 0.0), alpha)))
-    return bind_binary(Add(), max(x, 0.0), below)
+    below = bind_binary(ops.Mul(), alpha, ops.expm1(bind_binary(ops.Div(), ops.min(x, 0.0), alpha)))
+    return bind_binary(ops.Add(), ops.max(x, 0.0), below)
 
 
 def leaky_relu(x: Any, negative_slope: Any = 0.01) -> Any:
     """`x` from 0 on, and negative_slope x below."""
     x = _float(x)
-    return where(ge(x, 0.0), x, bind_binary(Mul(), negative_slope, x))
+    return where(ops.ge(x, 0.0), x, bind_binary(ops.Mul(), negative_slope, x))
 
 
 def hard_tanh(x: Any) -> Any:
     """`x` between -1 and 1."""
     x = operand(x)
-    return select(gt(x, 1), 1, select(le(x, -1), -1, x))
+    return ops.select(ops.gt(x, 1), 1, ops.select(ops.le(x, -1), -1, x))
 
 
 def hard_sigmoid(x: Any) -> Any:
     """relu6(x + 3) / 6."""
-    return div(relu6(add(_float(x), 3.0)), 6.0)
+    return ops.div(relu6(ops.add(_float(x), 3.0)), 6.0)
 
 
 def hard_silu(x: Any) -> Any:
     """x relu6(x + 3) / 6."""
     x = _float(x)
-    return mul(x, hard_sigmoid(x))
+    return ops.mul(x, hard_sigmoid(x))
 
 
 hard_swish = hard_silu
@@ -147,7 +144,9 @@ hard_swish = hard_silu
 def squareplus(x: Any, b: Any = 4) -> Any:
     """(x + sqrt(x**2 + b)) / 2."""
     x = _float(x)
-    return mul(bind_binary(Add(), x, sqrt(bind_binary(Add(), mul(x, x), b))), 0.5)
+    return ops.mul(
+        bind_binary(ops.Add(), x, ops.sqrt(bind_binary(ops.Add(), ops.mul(x, x), b))), 0.5
+    )
 
 
 def glu(x: Any, axis: int = -1) -> Any:
@@ -158,16 +157,19 @@ def glu(x: Any, axis: int = -1) -> Any:
     half, odd = divmod(shape[axis], 2)
     if odd:
         raise ShapeError(f"glu: the axis must have an even length; got {shape[axis]}")
-    first, second = slice_in_dim(x, 0, half, axis=axis), slice_in_dim(x, half, None, axis=axis)
-    return mul(first, logistic_op(second))
+    first, second = (
+        ops.slice_in_dim(x, 0, half, axis=axis),
+        ops.slice_in_dim(x, half, None, axis=axis),
+    )
+    return ops.mul(first, ops.logistic(second))
 
 
 def log1mexp(x: Any) -> Any:
     """log(1 - exp(-x)) for x > 0, accurate near 0 and for large x."""
     x = _float(x)
-    small = le(x, math.log(2.0))
-    near, far = log(neg(expm1(neg(x)))), log1p(neg(exp(neg(x))))
-    return select(small, near, far)
+    small = ops.le(x, math.log(2.0))
+    near, far = ops.log(ops.neg(ops.expm1(ops.neg(x)))), ops.log1p(ops.neg(ops.exp(ops.neg(x))))
+    return ops.select(small, near, far)
 
 
 def _float(x: Any) -> Any:

@@ -13,6 +13,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as onp
 
 import functx.numpy as np
+from functx import ops
 from functx.core.errors import ArgumentError, DTypeError, ShapeError, ValueRangeError
 from functx.core.primitive import Primitive
 from functx.core.samples import bool_, f32, sample
@@ -20,10 +21,7 @@ from functx.core.tracing import aval_of
 from functx.core.types import ShapedArray, accumulation_dtype, is_floating
 from functx.lax.slicing import dynamic_slice_in_dim
 from functx.numpy.promotion import promote_inexact
-from functx.ops.autodiff import stop_gradient
-from functx.ops.conversion import convert_element_type
 from functx.ops.operands import as_bool, as_float, as_int, batch_size
-from functx.ops.shapes import batch_dim_at, moveaxis, reshape, zeros_like
 from functx.transforms.control.scan import scan
 
 
@@ -181,7 +179,7 @@ class AttentionBase(Primitive, abstract=True):
         Those numbered in `shared` stay as they are if they are the same for all.
         """
         size = batch_size(args, dims)
-        lanes = [batch_dim_at(x, dim, 0, size) for x, dim in zip(args, dims, strict=True)]
+        lanes = [ops.batch_dim_at(x, dim, 0, size) for x, dim in zip(args, dims, strict=True)]
         b = lanes[0].shape[1]
         found = []
         for i, (x, dim, lane) in enumerate(zip(args, dims, lanes, strict=True)):
@@ -191,7 +189,7 @@ class AttentionBase(Primitive, abstract=True):
             own = lane.shape[2:]
             if lane.shape[1] != b:
                 lane = np.broadcast_to(lane, (size, b, *own))
-            found.append(reshape(lane, (size * b, *own)))
+            found.append(ops.reshape(lane, (size * b, *own)))
         return size, found
 
 
@@ -240,7 +238,7 @@ class DotProductAttention(AttentionBase):
         s = self.scores(part, length, start)
         # A finite bound below all scores, so that a block without keys makes no nan.
         lowest = float(np.finfo(s.dtype).min) / 2
-        largest = stop_gradient(np.max(s, axis=-1, keepdims=True, initial=lowest))
+        largest = ops.stop_gradient(np.max(s, axis=-1, keepdims=True, initial=lowest))
         powers = np.exp(s - largest)
         weighted = np.einsum(
             "bktgs,bskv->bktgv",
@@ -258,7 +256,7 @@ class DotProductAttention(AttentionBase):
         out, logs = saved
         ct, ct_logs = cts
         if ct is None:
-            ct = zeros_like(out)
+            ct = ops.zeros_like(out)
         products = np.einsum("btkgv,btkgv->bktg", ct, out, preferred_element_type=logs.dtype)
         if ct_logs is not None:
             products = products - ct_logs
@@ -318,7 +316,7 @@ class DotProductAttentionBackward(AttentionBase):
                 return (before[0] + dq, before[1] + dbias), (dk, dv)
             return (before[0] + dq,), (dk, dv, dbias)
 
-        begin = [zeros_like(given.q)] + ([zeros_like(given.bias)] if summed else [])
+        begin = [ops.zeros_like(given.q)] + ([ops.zeros_like(given.bias)] if summed else [])
         (dq, *once), (dk, dv, *rows) = scan(step, tuple(begin), np.arange(count) * size)
         dk, dv = [concatenate_blocks(x, 1, length) for x in (dk, dv)]
         dbias = once or [concatenate_blocks(x, 4, length) for x in rows if x is not None]
@@ -348,7 +346,7 @@ class DotProductAttentionBackward(AttentionBase):
             args, dims, range(3 + self.biased, 3 + self.biased + self.masked)
         )
         found = [unmerge_batch(x, size) for x in self(*merged)]
-        if self.biased and batch_dim_at(args[3], dims[3], 0, size).shape[1] == 1:
+        if self.biased and ops.batch_dim_at(args[3], dims[3], 0, size).shape[1] == 1:
             found[3] = np.sum(found[3], axis=1, keepdims=True)
         return found, [0] * len(found)
 
@@ -362,14 +360,14 @@ def merge_softmax_sums(x: tuple[Any, Any, Any], y: tuple[Any, Any, Any]) -> tupl
 
 def unmerge_batch(x: Any, size: int) -> Any:
     """`x` with its first dimension split in a batch of `size` and the rest."""
-    return reshape(x, (size, x.shape[0] // size, *x.shape[1:]))
+    return ops.reshape(x, (size, x.shape[0] // size, *x.shape[1:]))
 
 
 def concatenate_blocks(x: Any, axis: int, length: int) -> Any:
     """The blocks that a loop stacked, side by side along `axis`, as far as `length`."""
-    x = moveaxis(x, 0, axis)
+    x = ops.moveaxis(x, 0, axis)
     shape = (*x.shape[:axis], x.shape[axis] * x.shape[axis + 1], *x.shape[axis + 2 :])
-    return reshape(x, shape)[(slice(None),) * axis + (slice(0, length),)]
+    return ops.reshape(x, shape)[(slice(None),) * axis + (slice(0, length),)]
 
 
 def sum_to_shape(x: Any, shape: tuple[int, ...]) -> Any:
@@ -452,14 +450,14 @@ def dot_product_attention(
         seen is not None,
         block_size,
     )
-    out, logs = attend(reshape(q, (b, t, heads, groups, h)), k, v, *given)
-    out = reshape(out, (b, t, n, shapes[2][-1]))
+    out, logs = attend(ops.reshape(q, (b, t, heads, groups, h)), k, v, *given)
+    out = ops.reshape(out, (b, t, n, shapes[2][-1]))
     if query_seq_lengths is not None:
         ends = _check_seq_lengths("query_seq_lengths", query_seq_lengths, b)
         out = np.where((np.arange(t) < ends[:, None])[:, :, None, None], out, 0)
-    logs = reshape(np.permute_dims(logs, (0, 2, 1, 3)), (b, t, n))
+    logs = ops.reshape(np.permute_dims(logs, (0, 2, 1, 3)), (b, t, n))
     out, logs = (out[0], logs[0]) if alone else (out, logs)
-    return (out, convert_element_type(logs, aval_of(q).dtype)) if residual else out
+    return (out, ops.convert_element_type(logs, aval_of(q).dtype)) if residual else out
 
 
 def _check_attention_shapes(shapes: list[Any], block_size: int) -> int:
@@ -498,7 +496,7 @@ def _group_heads(name: str, x: Any, scored: tuple[int, ...], heads: int) -> Any:
         )
     b, n, t, s = shape
     grouped = (b, 1, 1, t, s) if n == 1 else (b, heads, n // heads, t, s)
-    return np.permute_dims(reshape(x, grouped), (0, 1, 3, 2, 4))
+    return np.permute_dims(ops.reshape(x, grouped), (0, 1, 3, 2, 4))
 
 
 def _check_seq_lengths(name: str, x: Any, b: int) -> Any:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from functx import ops
 from functx.core.errors import ArgumentError, DTypeError, ShapeError, ValueRangeError
 from functx.core.tracing import aval_of
 from functx.core.types import DType, is_complex
@@ -18,10 +19,6 @@ from functx.numpy.promotion import (
     operand,
     promote_inexact,
 )
-from functx.ops.arithmetic import div, mul
-from functx.ops.conversion import convert_element_type
-from functx.ops.indexing import Embedding
-from functx.ops.logic import gt, select
 from functx.ops.operands import (
     as_bool,
     as_float,
@@ -31,17 +28,7 @@ from functx.ops.operands import (
     literal,
 )
 from functx.ops.random import Dropout
-from functx.ops.reductions import reduce_sum
-from functx.ops.shapes import broadcast_in_dim, full
 from functx.ops.statistics import broadcast_along, upcast_half, vector_norm
-from functx.ops.windows import (
-    ReduceWindowMax,
-    ReduceWindowMin,
-    ReduceWindowSum,
-    Window,
-    check_window,
-    make_window,
-)
 from functx.random.keys import check_single_key
 
 
@@ -64,9 +51,9 @@ def max_pool(
     [1.0, 3.0, 5.0]
     """
     inputs = _check_real("max_pool", inputs)
-    return ReduceWindowMax(*_make_pool_window("max_pool", inputs, window_shape, strides, padding))(
-        inputs
-    )
+    return ops.ReduceWindowMax(
+        *_make_pool_window("max_pool", inputs, window_shape, strides, padding)
+    )(inputs)
 
 
 def min_pool(
@@ -83,9 +70,9 @@ def min_pool(
     [0.0, 2.0, 4.0]
     """
     inputs = _check_real("min_pool", inputs)
-    return ReduceWindowMin(*_make_pool_window("min_pool", inputs, window_shape, strides, padding))(
-        inputs
-    )
+    return ops.ReduceWindowMin(
+        *_make_pool_window("min_pool", inputs, window_shape, strides, padding)
+    )(inputs)
 
 
 def avg_pool(
@@ -113,19 +100,19 @@ def avg_pool(
     window = _make_pool_window("avg_pool", inputs, window_shape, strides, padding)
     # A half float would stop to grow at a few hundred ones.
     wide = np.dtype("float32") if aval.dtype.itemsize < 4 else aval.dtype
-    total = ReduceWindowSum(*window)(convert_element_type(inputs, wide))
+    total = ops.ReduceWindowSum(*window)(ops.convert_element_type(inputs, wide))
     count = literal(prod(window.sizes), wide)
     if not count_include_pad:
         count = _window_counts(aval.shape, wide, window)
-    return convert_element_type(div(total, count), aval.dtype)
+    return ops.convert_element_type(ops.div(total, count), aval.dtype)
 
 
-def _window_counts(shape: tuple[int, ...], dtype: DType, window: Window) -> Any:
+def _window_counts(shape: tuple[int, ...], dtype: DType, window: ops.Window) -> Any:
     """How many elements of an array of `shape` there are in each window."""
     slides = tuple([d for d, size in enumerate(window.sizes) if size > 1 or any(window.padding[d])])
-    cut = Window(*[tuple([field[d] for d in slides]) for field in window])  # type: ignore[arg-type]
-    ones = full(tuple([shape[d] for d in slides]), literal(1, dtype))
-    return broadcast_in_dim(ReduceWindowSum(*cut)(ones), window.result_shape(shape), slides)
+    cut = ops.Window(*[tuple([field[d] for d in slides]) for field in window])  # type: ignore[arg-type]
+    ones = ops.full(tuple([shape[d] for d in slides]), literal(1, dtype))
+    return ops.broadcast_in_dim(ops.ReduceWindowSum(*cut)(ones), window.result_shape(shape), slides)
 
 
 def _check_real(what: str, inputs: Any) -> Any:
@@ -137,7 +124,7 @@ def _check_real(what: str, inputs: Any) -> Any:
 
 def _make_pool_window(
     what: str, inputs: Any, window_shape: Any, strides: Any, padding: Any
-) -> Window:
+) -> ops.Window:
     """The windows on all axes of `inputs`, which lie on those before the last."""
     aval = aval_of(inputs)
     if not isinstance(window_shape, (tuple, list, np.ndarray)):
@@ -151,8 +138,8 @@ def _make_pool_window(
             f"{what}: inputs must have an axis for each entry of window_shape, then one for "
             f"channels; got {aval!r} for window_shape {tuple(window_shape)}"
         )
-    middle = make_window(what, aval.shape[lead:-1], window_shape, strides, padding)
-    check_window(what, aval.shape[lead:-1], middle)
+    middle = ops.make_window(what, aval.shape[lead:-1], window_shape, strides, padding)
+    ops.check_window(what, aval.shape[lead:-1], middle)
     for d in [*range(lead), aval.ndim - 1]:
         middle = middle.with_batch_dim(d)
     return middle
@@ -180,7 +167,7 @@ def embedding(indices: Any, weight: Any, padding_idx: int | None = None) -> Any:
                 f"{padding}"
             )
         padding %= shape[0]
-    out = Embedding(padding)(indices, weight)
+    out = ops.Embedding(padding)(indices, weight)
     check_index_range("embedding", "indices", indices, shape[0])
     return out
 
@@ -232,9 +219,9 @@ def cosine_similarity(x1: Any, x2: Any, axis: int = 1, eps: float = 1e-8) -> Any
         )
     axes = (canonical_axis(axis, len(shape), "cosine_similarity: axis"),)
     units = [_normalize(upcast_half(broadcast_to(x, shape)), axes, eps) for x in (x1, x2)]
-    return convert_element_type(reduce_sum(mul(*units), axes), dtype)
+    return ops.convert_element_type(ops.reduce_sum(ops.mul(*units), axes), dtype)
 
 
 def _normalize(x: Any, axes: tuple[int, ...], eps: float) -> Any:
     norm = vector_norm(x, 2.0, axes)
-    return div(x, broadcast_along(select(gt(norm, eps), norm, eps), x, axes))
+    return ops.div(x, broadcast_along(ops.select(ops.gt(norm, eps), norm, eps), x, axes))

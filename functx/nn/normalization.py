@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from ml_dtypes import finfo
 
+from functx import ops
 from functx.core.errors import ArgumentError, DTypeError, ShapeError, ValueRangeError, type_name
 from functx.core.tracing import aval_of
 from functx.core.types import Shape, is_complex
@@ -19,7 +20,6 @@ from functx.numpy.reductions import var as variance_over
 from functx.ops.batch_norm import BatchNorm, BatchNormInference
 from functx.ops.normalizations import GroupNorm, LayerNorm, RMSNorm
 from functx.ops.operands import as_bool, canonical_shape
-from functx.ops.shapes import broadcast_in_dim
 from functx.ops.statistics import mean_along
 
 
@@ -269,7 +269,7 @@ def _check_multiple_elements(name: str, x: Any, axes: Shape) -> None:
 
 
 def _tile_over_examples(x: Any, shape: Shape) -> Any:
-    return broadcast_in_dim(x, shape, (1,))
+    return ops.broadcast_in_dim(x, shape, (1,))
 
 
 def _count(what: str, value: Any) -> int:

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from functx import ops
 from functx.core.errors import DTypeError, ValueRangeError
 from functx.core.tracing import Tracer, aval_of
 from functx.core.types import Shape, is_complex, is_floating, is_inexact
@@ -15,10 +16,6 @@ from functx.numpy.reductions import sum
 from functx.numpy.shapes import broadcast_to
 from functx.numpy.ufuncs import where as choose
 from functx.ops.activations import LogSoftmax, LogSumExp, Softmax
-from functx.ops.arithmetic import Add, Mul, Sub, abs, add, max, mul, sign, square, sub
-from functx.ops.autodiff import stop_gradient
-from functx.ops.conversion import convert_element_type, is_finite, real
-from functx.ops.logic import eq, lt, ne, select
 from functx.ops.operands import (
     as_int,
     canonical_axes,
@@ -27,9 +24,6 @@ from functx.ops.operands import (
     sum_upcast,
     tuple_delete,
 )
-from functx.ops.reductions import reduce_max
-from functx.ops.shapes import broadcast_in_dim, broadcasted_iota, reshape
-from functx.ops.transcendental import exp, log, rsqrt
 
 INF = float("inf")
 NAN = float("nan")
@@ -71,7 +65,7 @@ def logsumexp(
         (a,) = promote_inexact(a)
     else:
         a, b = broadcast(*promote_inexact(a, b))
-        a = choose(ne(b, 0), a, -INF)
+        a = choose(ops.ne(b, 0), a, -INF)
     a = _masked(a, where, -INF)
     aval = aval_of(a)
     axes = canonical_axes(axis, aval.ndim)
@@ -84,30 +78,30 @@ def logsumexp(
         out, signs = _signed_logsumexp(a, b, axes, return_sign)
     if keepdims:
         shape = tuple([1 if i in axes else n for i, n in enumerate(aval.shape)])
-        out = reshape(out, shape)
-        signs = reshape(signs, shape) if return_sign else None
+        out = ops.reshape(out, shape)
+        signs = ops.reshape(signs, shape) if return_sign else None
     return (out, signs) if return_sign else out
 
 
 def _signed_logsumexp(a: Any, b: Any, axes: Shape, return_sign: bool) -> tuple[Any, Any]:
     """log(|sum(b exp(a))|) and the sign of the sum; nan for a negative one without `return_sign`."""
     aval = aval_of(a)
-    largest = reduce_max(real(a) if is_complex(aval.dtype) else a, axes)
-    largest = stop_gradient(select(is_finite(largest), largest, 0))
-    largest = convert_element_type(largest, aval.dtype)
-    powers = exp(
-        sub(a, broadcast_in_dim(largest, aval.shape, tuple_delete(range(aval.ndim), axes)))
+    largest = ops.reduce_max(ops.real(a) if is_complex(aval.dtype) else a, axes)
+    largest = ops.stop_gradient(ops.select(ops.is_finite(largest), largest, 0))
+    largest = ops.convert_element_type(largest, aval.dtype)
+    powers = ops.exp(
+        ops.sub(a, ops.broadcast_in_dim(largest, aval.shape, tuple_delete(range(aval.ndim), axes)))
     )
-    total = sum_upcast(powers if b is None else mul(powers, b), axes)
-    signs = sign(total)
+    total = sum_upcast(powers if b is None else ops.mul(powers, b), axes)
+    signs = ops.sign(total)
     real_valued = return_sign or not is_complex(aval.dtype)
     if real_valued:
-        total, largest = abs(total), real(largest) if is_complex(aval.dtype) else largest
+        total, largest = ops.abs(total), ops.real(largest) if is_complex(aval.dtype) else largest
     # The slope of log at 0 would make nan of what does not matter.
-    nothing = eq(total, 0)
-    out = add(select(nothing, -INF, log(select(nothing, 1, total))), largest)
+    nothing = ops.eq(total, 0)
+    out = ops.add(ops.select(nothing, -INF, ops.log(ops.select(nothing, 1, total))), largest)
     if real_valued and not return_sign:
-        out = select(lt(signs, 0), NAN, out)
+        out = ops.select(ops.lt(signs, 0), NAN, out)
     return out, signs
 
 
@@ -120,7 +114,7 @@ def logmeanexp(x: Any, axis: Any = None, where: Any = None, keepdims: bool = Fal
     shape, dtype = aval_of(operand(x)).shape, aval_of(total).dtype
     held = broadcast_to(True if where is None else where, shape)
     count = sum(held, axis=axis, keepdims=keepdims, dtype=dtype)
-    return sub(total, log(count))
+    return ops.sub(total, ops.log(count))
 
 
 def standardize(
@@ -145,14 +139,14 @@ def standardize(
     (x,) = promote_inexact(x)
     if mean is None:
         mean = average(x, axis, keepdims=True, where=where)
-    centered = bind_binary(Sub(), x, mean)
+    centered = bind_binary(ops.Sub(), x, mean)
     if variance is None and algorithm == "stable":
-        variance = average(square(centered), axis, keepdims=True, where=where)
+        variance = average(ops.square(centered), axis, keepdims=True, where=where)
     elif variance is None:
-        squares = average(square(x), axis, keepdims=True, where=where)
-        variance = max(bind_binary(Sub(), squares, square(mean)), 0)
+        squares = average(ops.square(x), axis, keepdims=True, where=where)
+        variance = ops.max(bind_binary(ops.Sub(), squares, ops.square(mean)), 0)
     return bind_binary(
-        Mul(), centered, rsqrt(*promote_inexact(bind_binary(Add(), variance, epsilon)))
+        ops.Mul(), centered, ops.rsqrt(*promote_inexact(bind_binary(ops.Add(), variance, epsilon)))
     )
 
 
@@ -168,14 +162,14 @@ def one_hot(x: Any, num_classes: int, *, dtype: Any = None, axis: int = -1) -> A
             f"one_hot: x must hold integers; got {aval!r}", fix="Convert it with astype(int)."
         )
     if aval.dtype.itemsize < 4:
-        x = convert_element_type(x, np.int32)
+        x = ops.convert_element_type(x, np.int32)
     axis = canonical_axis(axis, aval.ndim + 1)
     what = "one_hot: num_classes"
     count = canonical_shape(as_int(what, num_classes), what)
     shape = (*aval.shape[:axis], *count, *aval.shape[axis:])
-    repeated = broadcast_in_dim(x, shape, tuple_delete(range(len(shape)), (axis,)))
-    places = broadcasted_iota(aval_of(x).dtype, shape, axis)
-    return convert_element_type(eq(repeated, places), float if dtype is None else dtype)
+    repeated = ops.broadcast_in_dim(x, shape, tuple_delete(range(len(shape)), (axis,)))
+    places = ops.broadcasted_iota(aval_of(x).dtype, shape, axis)
+    return ops.convert_element_type(ops.eq(repeated, places), float if dtype is None else dtype)
 
 
 def _masked(x: Any, where: Any, fill: float) -> Any:

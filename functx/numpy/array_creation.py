@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from functx import ops
 from functx.core.concretization import check_not_differentiated, concretize
 from functx.core.errors import ArgumentError, DTypeError, ShapeError, ValueRangeError, short_repr
 from functx.core.functionalization import is_contiguous
@@ -32,12 +33,7 @@ from functx.numpy.promotion import (
     promote_inexact,
     promoted_dtype,
 )
-from functx.ops.arithmetic import add, div, mul, sub
-from functx.ops.concatenation import concatenate
-from functx.ops.conversion import convert_element_type
-from functx.ops.logic import eq, select
 from functx.ops.operands import PYTHON_SCALARS, as_int, canonical_axis, canonical_shape, literal
-from functx.ops.shapes import Full, broadcasted_iota, expand_dims, iota, reshape
 
 __all__ = [
     "arange",
@@ -67,7 +63,7 @@ def asarray(
 ) -> Any:
     """`a` as an array: numbers, nested lists of numbers and of arrays, or an array itself."""
     if type(a) is Tracer:
-        made = a if dtype is None else convert_element_type(a, dtype)
+        made = a if dtype is None else ops.convert_element_type(a, dtype)
         return copy_if_same_memory(made, a) if copy else made
     if isinstance(a, (list, tuple)):
         made = _array_from_list(a, dtype)
@@ -100,7 +96,7 @@ def asarray(
     aval_of(a)
     if builder is not None:
         a = Tracer(builder.atom(a), builder)
-    return a if dtype is None else convert_element_type(a, dtype)
+    return a if dtype is None else ops.convert_element_type(a, dtype)
 
 
 def array(
@@ -112,7 +108,7 @@ def array(
     if copy and (not isinstance(object, (list, tuple)) or current_builder.get() is not None):
         made = copy_array(made)
     missing = ndmin - aval_of(made).ndim
-    return reshape(made, (1,) * missing + aval_of(made).shape) if missing > 0 else made
+    return ops.reshape(made, (1,) * missing + aval_of(made).shape) if missing > 0 else made
 
 
 def asanyarray(a: Any, dtype: Any = None, order: Any = None) -> Any:
@@ -125,7 +121,7 @@ def ascontiguousarray(a: Any, dtype: Any = None) -> Any:
     a = asarray(a, dtype)
     if not is_contiguous(a):
         return copy_array(a)
-    return a if aval_of(a).shape else reshape(a, (1,))
+    return a if aval_of(a).shape else ops.reshape(a, (1,))
 
 
 def _array_from_list(items: Any, dtype: Any) -> Any:
@@ -143,9 +139,9 @@ def _array_from_list(items: Any, dtype: Any) -> Any:
     if dtype is None:
         leaves = list(promote(*leaves))
     rows = [_raveled_leaf(x, dtype) for x in leaves]
-    joined = rows[0] if len(rows) == 1 else concatenate(rows, 0)
-    joined = convert_element_type(joined, aval_of(joined).dtype)
-    return reshape(joined, shape)
+    joined = rows[0] if len(rows) == 1 else ops.concatenate(rows, 0)
+    joined = ops.convert_element_type(joined, aval_of(joined).dtype)
+    return ops.reshape(joined, shape)
 
 
 def _raveled_leaf(x: Any, dtype: Any) -> Any:
@@ -154,8 +150,8 @@ def _raveled_leaf(x: Any, dtype: Any) -> Any:
         x = asarray(x, dtype)
     aval = aval_of(x)
     if aval.ndim:
-        return reshape(x, (aval.size,))
-    return bind(Full((1,)), (literal(x.value, aval.dtype) if type(x) is Literal else x,))
+        return ops.reshape(x, (aval.size,))
+    return bind(ops.Full((1,)), (literal(x.value, aval.dtype) if type(x) is Literal else x,))
 
 
 def _collect_leaves(items: Any, leaves: list[Any]) -> tuple[int, ...]:
@@ -188,7 +184,7 @@ def _full(shape: Any, value: Any, dtype: DType, weak: bool = False) -> Any:
     if builder is None:
         return filled_ndarray(value, shape, dtype, weak)
     fill = literal_of(value) if weak else literal(value, dtype)
-    return builder.append(Full(shape), (fill,))
+    return builder.append(ops.Full(shape), (fill,))
 
 
 def zeros(shape: Any, dtype: Any = None, order: Any = "C", *, device: Any = None) -> Any:
@@ -320,13 +316,13 @@ def arange(
     count = max(0, math.ceil((stop - start) / step))
     # Short floats cannot count far, and bool cannot count.
     wide = canonical_dtype(INT) if found == np.bool_ else _at_least_single(found)
-    numbers = iota(wide, count)
+    numbers = ops.iota(wide, count)
     # NumPy's scalars are cast: of unsigned integers, a negative step counts round.
     if step != 1:
-        numbers = mul(numbers, cast_literal(np.asarray(step)[()], wide))
+        numbers = ops.mul(numbers, cast_literal(np.asarray(step)[()], wide))
     if start != 0:
-        numbers = add(numbers, cast_literal(np.asarray(start)[()], wide))
-    return convert_element_type(numbers, found)
+        numbers = ops.add(numbers, cast_literal(np.asarray(start)[()], wide))
+    return ops.convert_element_type(numbers, found)
 
 
 def _static_number(x: Any, asked: str) -> Any:
@@ -371,28 +367,28 @@ def linspace(
     wanted = inexact_dtype(wide) if dtype is None else canonical_dtype(dtype)
     # (1 - t) start + t stop keeps more digits than start + t (stop - start).
     dims = (*shape[:axis], num, *shape[axis:])
-    position = broadcasted_iota(_real_dtype(wide), dims, axis)
-    t = div(position, float(gaps or 1))
+    position = ops.broadcasted_iota(_real_dtype(wide), dims, axis)
+    t = ops.div(position, float(gaps or 1))
     if is_complex(wide):
-        t = convert_element_type(t, wide)
-    numbers = add(
-        mul(_broadcast_unless_scalar(start, dims, axis), sub(1.0, t)),
-        mul(_broadcast_unless_scalar(stop, dims, axis), t),
+        t = ops.convert_element_type(t, wide)
+    numbers = ops.add(
+        ops.mul(_broadcast_unless_scalar(start, dims, axis), ops.sub(1.0, t)),
+        ops.mul(_broadcast_unless_scalar(stop, dims, axis), t),
     )
     if endpoint and num > 1:
-        numbers = select(
-            eq(position, float(gaps)), _broadcast_unless_scalar(stop, dims, axis), numbers
+        numbers = ops.select(
+            ops.eq(position, float(gaps)), _broadcast_unless_scalar(stop, dims, axis), numbers
         )
     if kind(wanted) in "iu":
         from functx.numpy.floating_point import floor
 
         numbers = floor(numbers)
-    numbers = convert_element_type(numbers, wanted)
+    numbers = ops.convert_element_type(numbers, wanted)
     if not retstep:
         return numbers
-    gap = sub(stop, start) if gaps > 0 else full(shape, math.nan, wide)
-    step = reshape(div(gap, float(max(gaps, 1))), shape)
-    return numbers, convert_element_type(step, inexact_dtype(wanted))
+    gap = ops.sub(stop, start) if gaps > 0 else full(shape, math.nan, wide)
+    step = ops.reshape(ops.div(gap, float(max(gaps, 1))), shape)
+    return numbers, ops.convert_element_type(step, inexact_dtype(wanted))
 
 
 def sample_count(name: str, num: Any) -> int:
@@ -408,7 +404,7 @@ def _real_dtype(dtype: DType) -> DType:
 
 def _with_unit_axis(x: Any, shape: tuple[int, ...], axis: int) -> Any:
     """A bound with a unit dimension at `axis`; a scalar stays one."""
-    return expand_dims(broadcast_to(x, shape), axis) if shape else x
+    return ops.expand_dims(broadcast_to(x, shape), axis) if shape else x
 
 
 def _broadcast_unless_scalar(x: Any, dims: tuple[int, ...], axis: int) -> Any:
@@ -428,7 +424,7 @@ def logspace(
     from functx.numpy.operators import power
 
     numbers = power(base, linspace(start, stop, num, endpoint, axis=axis))
-    return numbers if dtype is None else convert_element_type(numbers, dtype)
+    return numbers if dtype is None else ops.convert_element_type(numbers, dtype)
 
 
 def geomspace(
@@ -440,7 +436,7 @@ def geomspace(
     num = sample_count("geomspace", num)
     start, stop = broadcast(*promote_inexact(start, stop))
     wide = aval_of(start).dtype
-    ratio = ufuncs.log(div(stop, start))
+    ratio = ufuncs.log(ops.div(stop, start))
     exponents = linspace(operators.multiply(ratio, 0.0), ratio, num, endpoint, axis=axis)
     shape = max(aval_of(start).shape, aval_of(stop).shape, key=len)
     axis = canonical_axis(axis, len(shape) + 1)
@@ -448,8 +444,8 @@ def geomspace(
     first, last = [
         _broadcast_unless_scalar(_with_unit_axis(x, shape, axis), dims, axis) for x in (start, stop)
     ]
-    numbers = mul(first, ufuncs.exp(exponents))
+    numbers = ops.mul(first, ufuncs.exp(exponents))
     if endpoint and num > 1:
-        position = broadcasted_iota(np.int32, dims, axis)
-        numbers = select(eq(position, num - 1), last, numbers)
-    return convert_element_type(numbers, inexact_dtype(wide) if dtype is None else dtype)
+        position = ops.broadcasted_iota(np.int32, dims, axis)
+        numbers = ops.select(ops.eq(position, num - 1), last, numbers)
+    return ops.convert_element_type(numbers, inexact_dtype(wide) if dtype is None else dtype)

@@ -6,14 +6,13 @@ import operator
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from functx import ops
 from functx.core.errors import IndexingError
 from functx.core.program import Literal
 from functx.core.tracing import Tracer, aval_of
 from functx.core.types import Shape
 from functx.numpy.indexer import cast_for_assignment, drop_leading_ones
 from functx.numpy.promotion import broadcast_to
-from functx.ops.logic import select
-from functx.ops.shapes import broadcast_in_dim, full_like, reshape
 
 
 class BooleanMaskIndex(NamedTuple):
@@ -32,7 +31,7 @@ class BooleanMaskIndex(NamedTuple):
             )
         if not own or own == shape:
             return self.mask
-        return broadcast_in_dim(self.mask, shape, tuple(range(self.axis, self.axis + len(own))))
+        return ops.broadcast_in_dim(self.mask, shape, tuple(range(self.axis, self.axis + len(own))))
 
     def trailing_axes(self, shape: Shape) -> int:
         """The number of axes that follow those of the mask."""
@@ -56,7 +55,7 @@ class BooleanMaskIndex(NamedTuple):
         if len(own) > after:
             at = len(own) - after - 1
             masked = [1] * aval_of(self.mask).ndim
-            values = reshape(values, (*own[:at], *masked, *own[at + 1 :]))
+            values = ops.reshape(values, (*own[:at], *masked, *own[at + 1 :]))
         return broadcast_to(values, shape)
 
 
@@ -116,7 +115,7 @@ class MaskedElements:
     def select_into(self, x: Any) -> Any:
         """`x` with these elements where the mask holds."""
         aval = aval_of(x)
-        return select(
+        return ops.select(
             self.axes.broadcast_mask(aval.shape), cast_for_assignment(self.array, aval.dtype), x
         )
 
@@ -154,7 +153,7 @@ def masked_elements(x: Any, idx: Any, error: IndexingError) -> MaskedElements | 
     if axes is None or type(axes.mask) is not Tracer:
         return None
     # Where the mask does not hold, nothing may go wrong, derivatives included.
-    whole = select(axes.broadcast_mask(x.shape), x, full_like(x, 1))
+    whole = ops.select(axes.broadcast_mask(x.shape), x, ops.full_like(x, 1))
     return MaskedElements(whole, axes, error)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from functx import ops
 from functx.core.errors import (
     ArgumentError,
     AxisError,
@@ -20,13 +21,7 @@ from functx.numpy.mutation import write_out_exact
 from functx.numpy.promotion import broadcast_to, operand, promote, promote_inexact
 from functx.numpy.reductions import ravel_array, sum, sum_dtype
 from functx.ops import arithmetic, cumulative
-from functx.ops.arithmetic import div, mul, sub
-from functx.ops.concatenation import concatenate
-from functx.ops.conversion import convert_element_type
-from functx.ops.logic import ne
 from functx.ops.operands import canonical_axes, canonical_axis
-from functx.ops.shapes import reshape
-from functx.ops.slicing import slice_in_dim
 
 __all__ = [
     "cumprod",
@@ -56,14 +51,16 @@ def _cumulative_reduction(
     x = asarray(a)
     aval = aval_of(x)
     if axis is None:
-        x, axis = reshape(x, (aval.size,)), 0
+        x, axis = ops.reshape(x, (aval.size,)), 0
     if dtype is not None:
-        x = convert_element_type(x, dtype)
+        x = ops.convert_element_type(x, dtype)
     if aval_of(x).dtype == np.bool_:
-        x = convert_element_type(x, "int64")
-    total = scan(convert_element_type(x, aval_of(x).dtype), canonical_axis(axis, aval_of(x).ndim))
+        x = ops.convert_element_type(x, "int64")
+    total = scan(
+        ops.convert_element_type(x, aval_of(x).dtype), canonical_axis(axis, aval_of(x).ndim)
+    )
     if dtype is not None:
-        total = convert_element_type(total, dtype)
+        total = ops.convert_element_type(total, dtype)
     return write_out_exact(name, total, out)
 
 
@@ -102,7 +99,7 @@ def _with_initial(
         return out
     shape = tuple([1 if d == axis else n for d, n in enumerate(aval.shape)])
     start = broadcast_to(asarray(first, aval_of(out).dtype), shape)
-    return concatenate([start, out], axis)
+    return ops.concatenate([start, out], axis)
 
 
 def diff(a: Any, n: int = 1, axis: int = -1, prepend: Any = None, append: Any = None) -> Any:
@@ -118,13 +115,13 @@ def diff(a: Any, n: int = 1, axis: int = -1, prepend: Any = None, append: Any = 
     parts = [_diff_boundary(part, x, axis) for part in (prepend, append)]
     joined = [part for part in (parts[0], x, parts[1]) if part is not None]
     if len(joined) > 1:
-        x = concatenate(promote(*joined), axis)
-    apart = ne if aval_of(x).dtype == np.bool_ else sub
+        x = ops.concatenate(promote(*joined), axis)
+    apart = ops.ne if aval_of(x).dtype == np.bool_ else ops.sub
     for _ in range(n):
         length = aval_of(x).shape[axis]
         last = max(length - 1, 0)
-        later = slice_in_dim(x, min(1, length), length, 1, axis)
-        x = apart(later, slice_in_dim(x, 0, last, 1, axis))
+        later = ops.slice_in_dim(x, min(1, length), length, 1, axis)
+        x = apart(later, ops.slice_in_dim(x, 0, last, 1, axis))
     return x
 
 
@@ -142,14 +139,14 @@ def _diff_boundary(part: Any, x: Any, axis: int) -> Any:
 def ediff1d(ary: Any, to_end: Any = None, to_begin: Any = None) -> Any:
     """The differences of consecutive elements, between `to_begin` and `to_end`."""
     x = asarray(ary)
-    x = reshape(x, (aval_of(x).size,))
+    x = ops.reshape(x, (aval_of(x).size,))
     parts = [to_begin, diff(x), to_end]
     flat = [
-        part if part is parts[1] else convert_element_type(ravel_array(part), aval_of(x).dtype)
+        part if part is parts[1] else ops.convert_element_type(ravel_array(part), aval_of(x).dtype)
         for part in parts
         if part is not None
     ]
-    return flat[0] if len(flat) == 1 else concatenate(flat, 0)
+    return flat[0] if len(flat) == 1 else ops.concatenate(flat, 0)
 
 
 def trapezoid(y: Any, x: Any = None, dx: Any = 1.0, axis: int = -1) -> Any:
@@ -164,16 +161,16 @@ def trapezoid(y: Any, x: Any = None, dx: Any = 1.0, axis: int = -1) -> Any:
         place = canonical_axis(axis, rank)
         if aval_of(x).ndim == 1:
             dx = diff(x)
-            dx = reshape(dx, tuple([dx.size if d == place else 1 for d in range(rank)]))
+            dx = ops.reshape(dx, tuple([dx.size if d == place else 1 for d in range(rank)]))
         else:
             dx = diff(x, axis=axis)
     axis = canonical_axis(axis, aval_of(y).ndim)
     n = aval_of(y).shape[axis]
     heights = arithmetic.add(
-        slice_in_dim(y, min(1, n), n, 1, axis),
-        slice_in_dim(y, 0, max(n - 1, 0), 1, axis),
+        ops.slice_in_dim(y, min(1, n), n, 1, axis),
+        ops.slice_in_dim(y, 0, max(n - 1, 0), 1, axis),
     )
-    areas = operators.multiply(mul(heights, 0.5), dx)
+    areas = operators.multiply(ops.mul(heights, 0.5), dx)
     return sum(areas, axis - aval_of(y).ndim)
 
 
@@ -205,36 +202,36 @@ def _gradient_along(x: Any, spacing: Any, axis: int) -> Any:
         raise ShapeError(f"gradient: an axis must have two elements; got {aval!r}, axis {axis}")
 
     def part(start: int, stop: int) -> Any:
-        return slice_in_dim(x, start, stop, 1, axis)
+        return ops.slice_in_dim(x, start, stop, 1, axis)
 
-    first, last = sub(part(1, 2), part(0, 1)), sub(part(n - 1, n), part(n - 2, n - 1))
+    first, last = ops.sub(part(1, 2), part(0, 1)), ops.sub(part(n - 1, n), part(n - 2, n - 1))
     before, after = part(0, n - 2), part(2, n)
     spacing = operand(spacing)
     if aval_of(spacing).ndim == 0:
-        inner = mul(sub(after, before), 0.5)
-        joined = concatenate([first, inner, last] if n > 2 else [first, last], axis)
+        inner = ops.mul(ops.sub(after, before), 0.5)
+        joined = ops.concatenate([first, inner, last] if n > 2 else [first, last], axis)
         return operators.divide(joined, spacing)
     if aval_of(spacing).shape != (n,):
         raise ShapeError(
             f"gradient: places must be as many as the axis is long, {n}; got {aval_of(spacing)!r}"
         )
     dims = tuple([-1 if d == axis else 1 for d in range(aval.ndim)])
-    h = convert_element_type(diff(spacing), aval.dtype)
-    h = reshape(h, tuple([n - 1 if d == -1 else 1 for d in dims]))
+    h = ops.convert_element_type(diff(spacing), aval.dtype)
+    h = ops.reshape(h, tuple([n - 1 if d == -1 else 1 for d in dims]))
     left, right = (
-        slice_in_dim(h, 0, n - 2, 1, axis),
-        slice_in_dim(h, 1, n - 1, 1, axis),
+        ops.slice_in_dim(h, 0, n - 2, 1, axis),
+        ops.slice_in_dim(h, 1, n - 1, 1, axis),
     )
     # The parabola through three points: weights -r / (l (l + r)), (r - l) / (l r), l / (r (l + r))
     total = arithmetic.add(left, right)
     slope = operators.subtract(
-        operators.multiply(after, div(left, mul(right, total))),
-        operators.multiply(before, div(right, mul(left, total))),
+        operators.multiply(after, ops.div(left, ops.mul(right, total))),
+        operators.multiply(before, ops.div(right, ops.mul(left, total))),
     )
-    middle = operators.multiply(part(1, n - 1), div(sub(right, left), mul(left, right)))
+    middle = operators.multiply(part(1, n - 1), ops.div(ops.sub(right, left), ops.mul(left, right)))
     ends = [
-        operators.divide(step, slice_in_dim(h, i, i + 1, 1, axis))
+        operators.divide(step, ops.slice_in_dim(h, i, i + 1, 1, axis))
         for step, i in ((first, 0), (last, n - 2))
     ]
     inner = [arithmetic.add(slope, middle)] if n > 2 else []
-    return concatenate([ends[0], *inner, ends[1]], axis)
+    return ops.concatenate([ends[0], *inner, ends[1]], axis)

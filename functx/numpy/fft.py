@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from functx import ops
 from functx.core.errors import ArgumentError, ValueRangeError
 from functx.core.tracing import aval_of
 from functx.core.types import complex_dtype, inexact_dtype, is_complex
@@ -12,9 +13,7 @@ from functx.numpy import floating_point, joining, rearranging, shapes, ufuncs
 from functx.numpy.array_creation import arange
 from functx.numpy.promotion import copy_if_shared, operand
 from functx.ops import contraction
-from functx.ops.conversion import convert_element_type, real
 from functx.ops.operands import canonical_axes, canonical_axis
-from functx.ops.slicing import slice_in_dim
 
 __all__ = [
     "fft",
@@ -70,7 +69,7 @@ def rfft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None) 
         raise ArgumentError(f"rfft: the array must be real; got {aval_of(a)!r}", fix="Use fft.")
     axis = canonical_axis(axis, aval_of(operand(a)).ndim)
     full = fft(a, aval_of(operand(a)).shape[axis] if n is None else n, axis, norm)
-    return slice_in_dim(full, 0, full.shape[axis] // 2 + 1, axis=axis)
+    return ops.slice_in_dim(full, 0, full.shape[axis] // 2 + 1, axis=axis)
 
 
 def irfft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None) -> Any:
@@ -80,11 +79,11 @@ def irfft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None)
     n = 2 * (a.shape[axis] - 1) if n is None else n
     half = _crop_or_pad("irfft", a, n // 2 + 1, axis)
     # What real values leave out: the conjugates of the inner terms, last first.
-    inner = slice_in_dim(half, 1, (n + 1) // 2, axis=axis)
+    inner = ops.slice_in_dim(half, 1, (n + 1) // 2, axis=axis)
     mirrored = floating_point.conj(rearranging.flip(inner, axis=axis))
     # The imaginary parts of the first term and the middle one have no influence.
     whole = joining.concatenate([half, mirrored], axis=axis)
-    plain = real(ifft(whole, axis=axis, norm=norm))
+    plain = ops.real(ifft(whole, axis=axis, norm=norm))
     return plain
 
 
@@ -143,7 +142,7 @@ def _norm_factor(name: str, norm: str | None, size: int, inverse: bool) -> float
 
 def _as_complex(a: Any) -> Any:
     a = operand(a)
-    return convert_element_type(a, complex_dtype(inexact_dtype(aval_of(a).dtype)))
+    return ops.convert_element_type(a, complex_dtype(inexact_dtype(aval_of(a).dtype)))
 
 
 def _crop_or_pad(name: str, a: Any, n: int, axis: int) -> Any:
@@ -152,6 +151,6 @@ def _crop_or_pad(name: str, a: Any, n: int, axis: int) -> Any:
         raise ValueRangeError(f"{name}: the number of terms must be positive; got {n}")
     size = a.shape[axis]
     if n <= size:
-        return a if n == size else slice_in_dim(a, 0, n, axis=axis)
+        return a if n == size else ops.slice_in_dim(a, 0, n, axis=axis)
     widths = [(0, n - size if d == axis else 0) for d in range(a.ndim)]
     return rearranging.pad(a, widths)

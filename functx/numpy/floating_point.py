@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from ml_dtypes import finfo, iinfo
 
+from functx import ops
 from functx.core.errors import DTypeError
 from functx.core.primitive import Primitive
 from functx.core.program import Literal
@@ -40,13 +41,7 @@ from functx.numpy.ufuncs import (
 from functx.ops import arithmetic, conversion, logic, special
 from functx.ops import conversion as parts
 from functx.ops import transcendental as angles
-from functx.ops.arithmetic import BOOL, div, mul, neg, rem, sub
-from functx.ops.conversion import bitcast_convert_type, convert_element_type
-from functx.ops.logic import bitwise_and as both
-from functx.ops.logic import bitwise_or as either
-from functx.ops.logic import eq, gt, lt, ne
 from functx.ops.operands import literal
-from functx.ops.shapes import full, zeros_like
 
 __all__ = [
     "angle",
@@ -95,46 +90,46 @@ nextafter = inexact_binary_ufunc(
 
 
 def _float_predicate(
-    x: Any, test: Callable[[Any], Any], otherwise: bool, join: Any = either
+    x: Any, test: Callable[[Any], Any], otherwise: bool, join: Any = ops.bitwise_or
 ) -> Any:
     """`test` of floating point `x`, of the parts of complex `x` joined; of others `otherwise`."""
     x = operand(x)
     aval = aval_of(x)
     if is_complex(aval.dtype):
         return join(*[test(part) for part in real_and_imag(x)])
-    return test(x) if is_floating(aval.dtype) else full(aval.shape, otherwise)
+    return test(x) if is_floating(aval.dtype) else ops.full(aval.shape, otherwise)
 
 
 @ufunc
 def isfinite(x: Any, /) -> Any:
     """Whether each element is neither infinite nor nan."""
-    return _float_predicate(x, conversion.is_finite, True, both)
+    return _float_predicate(x, conversion.is_finite, True, ops.bitwise_and)
 
 
 @ufunc
 def isnan(x: Any, /) -> Any:
     """Whether each element is nan."""
-    return _float_predicate(x, lambda x: ne(x, x), False)
+    return _float_predicate(x, lambda x: ops.ne(x, x), False)
 
 
 @ufunc
 def isinf(x: Any, /) -> Any:
     """Whether each element is infinite."""
     return _float_predicate(
-        x, lambda x: eq(arithmetic.abs(x), literal(math.inf, aval_of(x).dtype)), False
+        x, lambda x: ops.eq(arithmetic.abs(x), literal(math.inf, aval_of(x).dtype)), False
     )
 
 
 @ufunc
 def isposinf(x: Any, /) -> Any:
     """Whether each element is infinity."""
-    return _float_predicate(_check_real("isposinf", x), lambda x: eq(x, math.inf), False)
+    return _float_predicate(_check_real("isposinf", x), lambda x: ops.eq(x, math.inf), False)
 
 
 @ufunc
 def isneginf(x: Any, /) -> Any:
     """Whether each element is -infinity."""
-    return _float_predicate(_check_real("isneginf", x), lambda x: eq(x, -math.inf), False)
+    return _float_predicate(_check_real("isneginf", x), lambda x: ops.eq(x, -math.inf), False)
 
 
 def _check_real(name: str, x: Any) -> Any:
@@ -161,9 +156,9 @@ def nan_to_num(
 
     def replaced(x: Any) -> Any:
         for which, number in (
-            (ne(x, x), nan),
-            (eq(x, math.inf), posinf),
-            (eq(x, -math.inf), neginf),
+            (ops.ne(x, x), nan),
+            (ops.eq(x, math.inf), posinf),
+            (ops.eq(x, -math.inf), neginf),
         ):
             x = where(which, number, x)
         return x
@@ -179,19 +174,19 @@ def signbit(x: Any, /) -> Any:
     x = operand(x)
     aval = aval_of(x)
     if is_floating(aval.dtype):
-        return lt(_bits(x, "int"), 0)
-    return full(aval.shape, False) if aval.dtype.kind in "bu" else lt(x, zero_literal(x))
+        return ops.lt(_bits(x, "int"), 0)
+    return ops.full(aval.shape, False) if aval.dtype.kind in "bu" else ops.lt(x, zero_literal(x))
 
 
 def _bits(x: Any, sign: str) -> Any:
-    return bitcast_convert_type(x, f"{sign}{8 * aval_of(x).dtype.itemsize}")
+    return ops.bitcast_convert_type(x, f"{sign}{8 * aval_of(x).dtype.itemsize}")
 
 
 @ufunc
 def copysign(x: Any, y: Any, /) -> Any:
     """The magnitude of x with the sign of y."""
     x, y = broadcast_inexact(x, y)
-    return logic.select(ne(signbit(x), signbit(y)), neg(x), x)
+    return logic.select(ops.ne(signbit(x), signbit(y)), ops.neg(x), x)
 
 
 @ufunc
@@ -200,7 +195,7 @@ def ldexp(x: Any, n: Any, /) -> Any:
     (x,), n = promote_inexact(x), operand(n)
     if kind(aval_of(n).dtype) not in "biu":
         raise DTypeError(f"ldexp: the exponent must be integers; got {aval_of(n)!r}")
-    x, n = broadcast(x, convert_element_type(n, np.int32))
+    x, n = broadcast(x, ops.convert_element_type(n, np.int32))
     return _scale_by_power_of_two(x, n)
 
 
@@ -209,17 +204,17 @@ def _scale_by_power_of_two(x: Any, n: Any) -> Any:
     dtype = aval_of(x).dtype
     limit = finfo(dtype).maxexp - 1
     n = logic.clamp(-3 * limit, n, 3 * limit)
-    third = div(n, 3)
-    for step in (third, third, sub(n, mul(third, 2))):
-        x = mul(x, _power_of_two(step, dtype))
+    third = ops.div(n, 3)
+    for step in (third, third, ops.sub(n, ops.mul(third, 2))):
+        x = ops.mul(x, _power_of_two(step, dtype))
     return x
 
 
 def _power_of_two(n: Any, dtype: Any) -> Any:
     """2**n for integers n between the least and the largest exponent, made of its bits."""
     limits, word = finfo(dtype), f"int{8 * dtype.itemsize}"
-    exponent = convert_element_type(arithmetic.add(n, limits.maxexp - 1), word)
-    return bitcast_convert_type(logic.shift_left(exponent, limits.nmant), dtype)
+    exponent = ops.convert_element_type(arithmetic.add(n, limits.maxexp - 1), word)
+    return ops.bitcast_convert_type(logic.shift_left(exponent, limits.nmant), dtype)
 
 
 @ufunc
@@ -230,16 +225,16 @@ def frexp(x: Any, /) -> Any:
     if not is_floating(dtype):
         raise DTypeError(f"frexp: the array must be real; got {aval_of(x)!r}")
     limits = finfo(dtype)
-    ordinary = both(conversion.is_finite(x), ne(x, zero_literal(x)))
-    tiny = lt(arithmetic.abs(x), float(limits.smallest_normal))
+    ordinary = ops.bitwise_and(conversion.is_finite(x), ops.ne(x, zero_literal(x)))
+    tiny = ops.lt(arithmetic.abs(x), float(limits.smallest_normal))
     extra = limits.nmant + 2
-    scaled = logic.select(tiny, mul(x, 2.0**extra), x)
+    scaled = logic.select(tiny, ops.mul(x, 2.0**extra), x)
     field = logic.shift_right_logical(_bits(scaled, "uint"), limits.nmant)
-    biased = convert_element_type(logic.bitwise_and(field, 2**limits.nexp - 1), np.int32)
-    exponent = sub(biased, limits.maxexp - 2)
-    exponent = sub(exponent, logic.select(tiny, np.int32(extra), np.int32(0)))
+    biased = ops.convert_element_type(logic.bitwise_and(field, 2**limits.nexp - 1), np.int32)
+    exponent = ops.sub(biased, limits.maxexp - 2)
+    exponent = ops.sub(exponent, logic.select(tiny, np.int32(extra), np.int32(0)))
     exponent = logic.select(ordinary, exponent, np.int32(0))
-    return _scale_by_power_of_two(x, neg(exponent)), exponent
+    return _scale_by_power_of_two(x, ops.neg(exponent)), exponent
 
 
 @ufunc
@@ -256,7 +251,7 @@ def imag(x: Any, /) -> Any:
     if is_complex(aval_of(x).dtype):
         return parts.imag(x)
     # Read-only, as in NumPy.
-    return broadcast_to(full((), zero_literal(x)), aval_of(x).shape)
+    return broadcast_to(ops.full((), zero_literal(x)), aval_of(x).shape)
 
 
 @ufunc
@@ -279,7 +274,7 @@ def angle(z: Any, deg: bool = False) -> Any:
         found = logic.select(
             signbit(z), number_literal_like(math.pi, z), number_literal_like(0.0, z)
         )
-        found = logic.select(ne(z, z), z, found)
+        found = logic.select(ops.ne(z, z), z, found)
     return rad2deg(found) if deg else found
 
 
@@ -288,7 +283,7 @@ def iscomplex(x: Any, /) -> Any:
     """Whether each element has an imaginary part that is not 0."""
     x = operand(x)
     aval = aval_of(x)
-    return ne(parts.imag(x), 0) if is_complex(aval.dtype) else full(aval.shape, False)
+    return ops.ne(parts.imag(x), 0) if is_complex(aval.dtype) else ops.full(aval.shape, False)
 
 
 @ufunc
@@ -317,13 +312,13 @@ def floor_divide(x: Any, y: Any, /) -> Any:
     if is_inexact(dtype):
         return _float_divmod(x, y)[0]
     safe = _nonzero_divisor(y)
-    quotient = div(x, safe)
+    quotient = ops.div(x, safe)
     if dtype.kind == "i":
-        off = _needs_floor_correction(rem(x, safe), safe)
-        quotient = sub(quotient, convert_element_type(off, dtype, aval_of(x).weak_type))
+        off = _needs_floor_correction(ops.rem(x, safe), safe)
+        quotient = ops.sub(quotient, ops.convert_element_type(off, dtype, aval_of(x).weak_type))
     if safe is y:
         return quotient
-    return logic.select(eq(y, 0), number_literal_like(0, quotient), quotient)
+    return logic.select(ops.eq(y, 0), number_literal_like(0, quotient), quotient)
 
 
 @ufunc
@@ -331,9 +326,9 @@ def remainder(x: Any, y: Any, /) -> Any:
     """x - y * floor_divide(x, y), which has the sign of y; of integers, 0 where y is 0."""
     x, y = promote_numeric(x, y)
     if is_inexact(aval_of(x).dtype):
-        return _floor_remainder(rem(x, y), y)
+        return _floor_remainder(ops.rem(x, y), y)
     safe = _nonzero_divisor(y)
-    return _floor_remainder(rem(x, safe), safe)
+    return _floor_remainder(ops.rem(x, safe), safe)
 
 
 mod = remainder
@@ -343,7 +338,7 @@ mod = remainder
 def fmod(x: Any, y: Any, /) -> Any:
     """The remainder of x / y rounded towards zero, with the sign of x; of integers, 0 where y is 0."""
     x, y = promote_numeric(x, y)
-    return rem(x, y if is_inexact(aval_of(x).dtype) else _nonzero_divisor(y))
+    return ops.rem(x, y if is_inexact(aval_of(x).dtype) else _nonzero_divisor(y))
 
 
 @ufunc
@@ -359,16 +354,16 @@ def _nonzero_divisor(y: Any) -> Any:
     """The integers `y` with 1 in place of 0: by those the division of any machine is defined."""
     if type(y) is Literal and y.value != 0:
         return y
-    return logic.select(eq(y, 0), number_literal_like(1, y), y)
+    return logic.select(ops.eq(y, 0), number_literal_like(1, y), y)
 
 
 def _needs_floor_correction(r: Any, y: Any) -> Any:
     """Where rounding x / y towards zero, with the remainder r, rounded it up."""
     if type(y) is Literal and y.value > 0:
-        return lt(r, 0)
+        return ops.lt(r, 0)
     if is_inexact(aval_of(r).dtype):
-        return both(ne(r, 0), ne(lt(r, 0), lt(y, 0)))
-    return both(ne(r, 0), lt(logic.bitwise_xor(r, y), 0))
+        return ops.bitwise_and(ops.ne(r, 0), ops.ne(ops.lt(r, 0), ops.lt(y, 0)))
+    return ops.bitwise_and(ops.ne(r, 0), ops.lt(logic.bitwise_xor(r, y), 0))
 
 
 def _floor_remainder(r: Any, y: Any) -> Any:
@@ -387,14 +382,14 @@ def _correct_remainder(r: Any, y: Any, off: Any) -> Any:
 
 def _float_divmod(x: Any, y: Any) -> tuple[Any, Any]:
     # (x - r) / y is within rounding of a whole number, where x / y may be rounded across one.
-    r = rem(x, y)
+    r = ops.rem(x, y)
     off = _needs_floor_correction(r, y)
-    quotient = conversion.round(div(sub(x, r), y), to_even=True)
-    quotient = logic.select(off, sub(quotient, number_literal_like(1.0, x)), quotient)
+    quotient = conversion.round(ops.div(ops.sub(x, r), y), to_even=True)
+    quotient = logic.select(off, ops.sub(quotient, number_literal_like(1.0, x)), quotient)
     # A zero has the sign of x / y, and what rounding leaves at y = 0 is x / y itself.
-    plain = div(x, y)
-    quotient = logic.select(eq(quotient, 0), conversion.floor(plain), quotient)
-    return logic.select(eq(y, 0), plain, quotient), _correct_remainder(r, y, off)
+    plain = ops.div(x, y)
+    quotient = logic.select(ops.eq(quotient, 0), conversion.floor(plain), quotient)
+    return logic.select(ops.eq(y, 0), plain, quotient), _correct_remainder(r, y, off)
 
 
 @ufunc
@@ -409,7 +404,7 @@ def lcm(x: Any, y: Any, /) -> Any:
     x, y = promote_numeric(x, y)
     divisor = special.gcd(x, y)
     safe = _nonzero_divisor(divisor)
-    return mul(arithmetic.abs(x), div(arithmetic.abs(y), safe))
+    return ops.mul(arithmetic.abs(x), ops.div(arithmetic.abs(y), safe))
 
 
 floor = _rounding_ufunc("floor", conversion.Floor(), "The largest whole number not above x.")
@@ -423,7 +418,7 @@ def trunc(x: Any, /) -> Any:
     x = operand(x)
     if kind(aval_of(x).dtype) in "biu":
         return asarray(x)
-    return logic.select(lt(x, zero_literal(x)), conversion.ceil(x), conversion.floor(x))
+    return logic.select(ops.lt(x, zero_literal(x)), conversion.ceil(x), conversion.floor(x))
 
 
 fix = trunc
@@ -440,13 +435,13 @@ def round(a: Any, decimals: int = 0, out: Any = None) -> Any:
     a = asarray(a)
     dtype = aval_of(a).dtype
     if kind(dtype) in "biu":
-        whole = decimals >= 0 or dtype == BOOL
+        whole = decimals >= 0 or dtype == ops.BOOL
         rounded = copy_array(a) if whole else _round_integers(a, 10 ** (-decimals))
         return write_out("round", rounded, out)
     if decimals == 0:
         return write_out("round", rint(a), out)
     scale = float(10 ** abs(decimals))
-    apply, undo = (mul, div) if decimals > 0 else (div, mul)
+    apply, undo = (ops.mul, ops.div) if decimals > 0 else (ops.div, ops.mul)
 
     def to_decimals(x: Any) -> Any:
         scaled = apply(*promote(x, scale))
@@ -464,12 +459,12 @@ def _round_integers(x: Any, unit: int) -> Any:
     """The multiple of `unit` nearest to `x`, halves to the even one."""
     dtype = aval_of(x).dtype
     if unit > iinfo(dtype).max:
-        return zeros_like(x)
+        return ops.zeros_like(x)
     quotient, r = floor_divide(x, unit), remainder(x, unit)
-    rest = sub(unit, r)
-    odd = ne(rem(quotient, 2), 0)
-    up = either(gt(r, rest), both(eq(r, rest), odd))
-    return mul(arithmetic.add(quotient, convert_element_type(up, dtype)), unit)
+    rest = ops.sub(unit, r)
+    odd = ops.ne(ops.rem(quotient, 2), 0)
+    up = ops.bitwise_or(ops.gt(r, rest), ops.bitwise_and(ops.eq(r, rest), odd))
+    return ops.mul(arithmetic.add(quotient, ops.convert_element_type(up, dtype)), unit)
 
 
 @ufunc
@@ -477,5 +472,5 @@ def modf(x: Any, /) -> Any:
     """The pair of the fractional and the whole part of `x`, both with its sign."""
     (x,) = promote_inexact(x)
     whole = trunc(x)
-    infinite = eq(arithmetic.abs(x), math.inf)
-    return logic.select(infinite, copysign(0.0, x), sub(x, whole)), whole
+    infinite = ops.eq(arithmetic.abs(x), math.inf)
+    return logic.select(infinite, copysign(0.0, x), ops.sub(x, whole)), whole

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from functx import ops
 from functx.core.errors import DTypeError, ShapeError, ValueRangeError
 from functx.core.ndarray import as_ndarray
 from functx.core.tracing import aval_of
@@ -17,8 +18,6 @@ from functx.numpy.promotion import broadcast_to, copy_array, promote
 from functx.numpy.shapes import ensure_array, static_integers
 from functx.ops import shapes
 from functx.ops.operands import as_int, canonical_shape
-from functx.ops.shapes import reshape
-from functx.ops.slicing import widen_index
 
 __all__ = [
     "diag_indices",
@@ -113,7 +112,7 @@ def meshgrid(*xi: Any, copy: bool = True, sparse: bool = False, indexing: str = 
     grids = []
     for x, place in zip(vectors, places, strict=True):
         dims = tuple([aval_of(x).size if d == place else 1 for d in range(len(shape))])
-        grids.append(broadcast_to(reshape(x, dims), dims if sparse else shape))
+        grids.append(broadcast_to(ops.reshape(x, dims), dims if sparse else shape))
     return [copy_array(grid) for grid in grids] if copy else grids
 
 
@@ -204,7 +203,7 @@ def unravel_index(indices: Any, shape: Any) -> tuple[Any, ...]:
         raise DTypeError(f"unravel_index: indices must be integers; got {aval_of(indices)!r}")
     sizes = canonical_shape(shape, "unravel_index: shape")
     total = prod(sizes)
-    indices = widen_index(indices, total)
+    indices = ops.widen_index(indices, total)
     if aval_of(indices).dtype.kind == "i":
         indices = ufuncs.where(operators.less(indices, 0), indices + total, indices)
     left = ufuncs.clip(indices, 0, max(total - 1, 0))
@@ -226,7 +225,7 @@ def ravel_multi_index(
     from functx.numpy import floating_point, operators, ufuncs
 
     sizes = canonical_shape(dims, "ravel_multi_index: dims")
-    arrays = [widen_index(x, prod(sizes)) for x in promote(*multi_index)]
+    arrays = [ops.widen_index(x, prod(sizes)) for x in promote(*multi_index)]
     modes = mode if isinstance(mode, tuple) else (mode,) * len(sizes)
     if len(arrays) != len(sizes) or len(modes) != len(sizes):
         raise ShapeError(

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from functx import ops
 from functx.core.concretization import concretize
 from functx.core.errors import ConcretizationError, DTypeError, IndexingError, ShapeError, type_name
 from functx.core.ndarray import as_numpy_array
@@ -18,27 +19,7 @@ from functx.core.tracing import Tracer, aval_of, bind
 from functx.core.types import Shape, is_complex, is_inexact, kind
 from functx.numpy.promotion import broadcast_shapes, broadcast_to, number_literal, operand
 from functx.ops import arithmetic
-from functx.ops.concatenation import concatenate
-from functx.ops.conversion import convert_element_type
-from functx.ops.indexing import Gather, GatherDimensionNumbers
 from functx.ops.operands import PYTHON_SCALARS, literal
-from functx.ops.scattering import (
-    Scatter,
-    ScatterAdd,
-    ScatterMax,
-    ScatterMin,
-    ScatterMul,
-    ScatterSet,
-)
-from functx.ops.shapes import Reshape, Rev, broadcast_in_dim, full, reshape, rev
-from functx.ops.slicing import (
-    Bounds,
-    DynamicSlice,
-    DynamicUpdateSlice,
-    Slice,
-    normalize_start_index,
-    update_strided_slice,
-)
 from functx.ops.views import AsStrided, element_view
 
 
@@ -215,7 +196,7 @@ def normalize_index(at: Any, axis: int, size: int, mode: IndexingOptions) -> Any
     """`at` counted from the start of an axis of `size`; known integers are checked."""
     if is_static_index(at):
         return _normalize_static_index(at, axis, size, mode)
-    return normalize_start_index(at, size) if mode.wrap_negative else at
+    return ops.normalize_start_index(at, size) if mode.wrap_negative else at
 
 
 def _normalize_static_index(at: Any, axis: int, size: int, mode: IndexingOptions) -> Any:
@@ -249,14 +230,14 @@ class ScatterUpdate(NamedTuple):
     """How values are written: combined with what is there, None to replace it."""
 
     combine: Callable[[Any, Any], Any] | None
-    scatter: type[Scatter]
+    scatter: type[ops.Scatter]
 
 
-SET = ScatterUpdate(None, ScatterSet)
-ADD = ScatterUpdate(arithmetic.add, ScatterAdd)
-MULTIPLY = ScatterUpdate(arithmetic.mul, ScatterMul)
-MIN = ScatterUpdate(arithmetic.min, ScatterMin)
-MAX = ScatterUpdate(arithmetic.max, ScatterMax)
+SET = ScatterUpdate(None, ops.ScatterSet)
+ADD = ScatterUpdate(arithmetic.add, ops.ScatterAdd)
+MULTIPLY = ScatterUpdate(arithmetic.mul, ops.ScatterMul)
+MIN = ScatterUpdate(arithmetic.min, ops.ScatterMin)
+MAX = ScatterUpdate(arithmetic.max, ops.ScatterMax)
 
 
 class Indexer:
@@ -336,20 +317,20 @@ class Indexer:
                 x = bind(step, (x,))
             return x
         if self.is_empty():
-            return full(self.result_shape, literal(0, aval_of(x).dtype))
+            return ops.full(self.result_shape, literal(0, aval_of(x).dtype))
         if self.strided_bounds:
             return self.after_strides().read(self.apply_strides(x))
         if self.index_shape is None and self.mode.out_of_bounds != "fill":
-            window = rev(self.slice_window(x), self.reversed_axes)
+            window = ops.rev(self.slice_window(x), self.reversed_axes)
         else:
-            window = rev(self.gather(x), self.reversed_window_dims)
+            window = ops.rev(self.gather(x), self.reversed_window_dims)
         return self.to_result_shape(window)
 
     def to_result_shape(self, window: Any) -> Any:
         """The window in the shape of the result; with Ellipsis one element is a view as well."""
         if self.has_ellipsis and not self.result_shape and aval_of(window).shape:
             return element_view(window, (0,) * aval_of(window).ndim)
-        return reshape(window, self.result_shape)
+        return ops.reshape(window, self.result_shape)
 
     def write(self, x: Any, value: Any, update: ScatterUpdate) -> Any:
         """`x` with `value` written to what is selected."""
@@ -358,7 +339,7 @@ class Indexer:
             return x
         if self.strided_bounds and not self.is_static:
             part = self.after_strides().write(self.apply_strides(x), value, update)
-            return update_strided_slice(x, part, self.stride_bounds())
+            return ops.update_strided_slice(x, part, self.stride_bounds())
         if self.index_shape is None and (
             self.is_static or self.mode.out_of_bounds in IN_BOUNDS_MODES
         ):
@@ -381,16 +362,16 @@ class Indexer:
             value = update.combine(self.slice_window(x), value)
         value = fill_to_shape(value, sizes)
         if self.is_static:
-            return update_strided_slice(x, value, self.window_bounds())
-        return DynamicUpdateSlice()(x, value, *self.scalar_starts())
+            return ops.update_strided_slice(x, value, self.window_bounds())
+        return ops.DynamicUpdateSlice()(x, value, *self.scalar_starts())
 
     def slice_window(self, x: Any) -> Any:
         """The one window of `x`, its elements in the order that `x` has them."""
         if self.is_static:
             return _slice_bounds(x, self.window_bounds())
-        return DynamicSlice(tuple(self.sizes))(x, *self.scalar_starts())
+        return ops.DynamicSlice(tuple(self.sizes))(x, *self.scalar_starts())
 
-    def window_bounds(self) -> list[Bounds]:
+    def window_bounds(self) -> list[ops.Bounds]:
         """The (start, limit, stride) of the one window, whose place is known."""
         return [
             self.strided_bounds.get(axis, (start, start + size, 1))
@@ -405,11 +386,11 @@ class Indexer:
         bounds = self.window_bounds()
         if bounds != _full_bounds(self.shape):
             starts, limits, strides = zip(*bounds, strict=True)
-            steps.append(Slice(starts, limits, strides if self.strided_bounds else None))
+            steps.append(ops.Slice(starts, limits, strides if self.strided_bounds else None))
         if self.reversed_axes:
-            steps.append(Rev(tuple(self.reversed_axes)))
+            steps.append(ops.Rev(tuple(self.reversed_axes)))
         if tuple(self.sizes) != self.result_shape:
-            steps.append(Reshape(self.result_shape))
+            steps.append(ops.Reshape(self.result_shape))
         return tuple(steps)
 
     def is_empty(self) -> bool:
@@ -423,7 +404,7 @@ class Indexer:
                 )
         return empty
 
-    def stride_bounds(self) -> list[Bounds]:
+    def stride_bounds(self) -> list[ops.Bounds]:
         """The (start, limit, stride) of what the strided axes keep of the array."""
         return [self.strided_bounds.get(axis, (0, n, 1)) for axis, n in enumerate(self.shape)]
 
@@ -456,9 +437,9 @@ class Indexer:
             read = read.replace(fill_value=mode.fill_value)
         return read(x, self.start_indices())
 
-    def dimension_numbers(self) -> GatherDimensionNumbers:
+    def dimension_numbers(self) -> ops.GatherDimensionNumbers:
         """Which dimensions do what when the windows are gathered."""
-        return GatherDimensionNumbers(
+        return ops.GatherDimensionNumbers(
             tuple(self.offset_dims), tuple(sorted(self.indexed_axes)), tuple(self.start_index_map())
         )
 
@@ -480,7 +461,7 @@ class Indexer:
         wide = any(aval_of(at).dtype.itemsize == 8 for at in columns if type(at) is not int)
         dtype = np.dtype("int64" if wide else "int32")
         columns = [self.starts_in_dtype(axis, dtype) for axis in self.start_index_map()]
-        return concatenate([_index_column(at, block) for at in columns], len(block))
+        return ops.concatenate([_index_column(at, block) for at in columns], len(block))
 
     def starts_in_dtype(self, axis: int, dtype: Any) -> Any:
         """Where windows begin along `axis`, in the signed `dtype`."""
@@ -491,7 +472,7 @@ class Indexer:
             return at.astype(dtype)
         if kind(at.dtype) == "u" and at.dtype.itemsize == dtype.itemsize:
             at = arithmetic.min(at, self.shape[axis])
-        return convert_element_type(at, dtype)
+        return ops.convert_element_type(at, dtype)
 
     def scalar_starts(self) -> list[Any]:
         """Where the one window begins: a scalar an axis, all in one dtype where that is free."""
@@ -527,7 +508,7 @@ class Indexer:
 
     def to_window_order(self, value: Any, shape: Shape, backwards: Sequence[int]) -> Any:
         """`value` in the shape and order of the windows; a scalar stays one."""
-        return rev(reshape(value, shape), backwards) if aval_of(value).shape else value
+        return ops.rev(ops.reshape(value, shape), backwards) if aval_of(value).shape else value
 
 
 IN_BOUNDS_MODES = "clip", "promise_in_bounds"
@@ -536,14 +517,14 @@ _MAX_CHECKED_INDICES = 1 << 16
 
 
 # A primitive with a field of any type is not remembered by its own class.
-_gather = lru_cache(maxsize=4096)(Gather)
+_gather = lru_cache(maxsize=4096)(ops.Gather)
 
 
 def drop_leading_ones(value: Any, rank: int) -> Any:
     """`value` without those of its first dimensions, of length 1, that exceed `rank`."""
     shape = aval_of(value).shape
     extra = len(shape) - rank
-    return reshape(value, shape[extra:]) if extra > 0 and prod(shape[:extra]) == 1 else value
+    return ops.reshape(value, shape[extra:]) if extra > 0 and prod(shape[:extra]) == 1 else value
 
 
 def _index_array_shape(shapes: Sequence[Shape]) -> Shape | None:
@@ -556,28 +537,28 @@ def _index_array_shape(shapes: Sequence[Shape]) -> Shape | None:
         ) from None
 
 
-def _full_bounds(shape: Shape) -> list[Bounds]:
+def _full_bounds(shape: Shape) -> list[ops.Bounds]:
     return [(0, n, 1) for n in shape]
 
 
-def _slice_bounds(x: Any, bounds: Sequence[Bounds]) -> Any:
+def _slice_bounds(x: Any, bounds: Sequence[ops.Bounds]) -> Any:
     """The elements of `x` within (start, limit, stride) along each axis."""
     if bounds == _full_bounds(aval_of(x).shape):
         return x
     starts, limits, strides = zip(*bounds, strict=True)
-    return Slice(starts, limits, strides if any(n != 1 for n in strides) else None)(x)
+    return ops.Slice(starts, limits, strides if any(n != 1 for n in strides) else None)(x)
 
 
 def _index_column(at: Any, block: Shape) -> Any:
     """`at`, broadcast to `block`, with a last dimension of length 1."""
     shape = aval_of(at).shape
     if shape == block:
-        return reshape(at, (*block, 1))
-    return broadcast_in_dim(at, (*block, 1), tuple(range(len(block) - len(shape), len(block))))
+        return ops.reshape(at, (*block, 1))
+    return ops.broadcast_in_dim(at, (*block, 1), tuple(range(len(block) - len(shape), len(block))))
 
 
 def fill_to_shape(value: Any, shape: Shape) -> Any:
-    return value if aval_of(value).shape == shape else full(shape, value)
+    return value if aval_of(value).shape == shape else ops.full(shape, value)
 
 
 def cast_for_assignment(value: Any, dtype: Any) -> Any:
@@ -599,7 +580,7 @@ def cast_for_assignment(value: Any, dtype: Any) -> Any:
                 fix="Convert the array to a float dtype first (x.astype(float)).",
             )
         return literal(int(value), dtype)
-    return convert_element_type(value, dtype)
+    return ops.convert_element_type(value, dtype)
 
 
 def make_indexer(x: Any, idx: Any, mode: IndexingOptions) -> Indexer:

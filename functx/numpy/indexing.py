@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from functx import ops
 from functx.core.errors import ArgumentError, IndexingError, ShapeError, type_name
 from functx.core.primitive import Primitive
 from functx.core.tracing import Tracer, aval_of, bind
@@ -33,13 +34,7 @@ from functx.numpy.indexer import (
 )
 from functx.numpy.promotion import broadcast, broadcast_to, copy_if_shared, operand, promote
 from functx.ops import arithmetic
-from functx.ops.indexing import Gather, GatherDimensionNumbers, canonical_index_mode
-from functx.ops.logic import lt, select, select_n
 from functx.ops.operands import PYTHON_SCALARS, canonical_axis, literal
-from functx.ops.reductions import reduce_max
-from functx.ops.scattering import ScatterSet
-from functx.ops.shapes import full, full_like, reshape
-from functx.ops.slicing import widen_index
 from functx.transforms.control.loops import fori_loop
 
 COUNT_DTYPE = np.dtype("int32")
@@ -200,7 +195,7 @@ class IndexUpdateRef:
         shape, dtype = aval_of(self.x).shape, aval_of(self.x).dtype
         masked = parse_mask_index(self.idx, shape)
         if masked is not None:
-            return select(
+            return ops.select(
                 masked.broadcast_mask(shape), cast_for_assignment(fun(self.x), dtype), self.x
             )
         found = make_indexer(self.x, self.idx, mode)
@@ -212,17 +207,17 @@ class IndexUpdateRef:
         old = reads.read(self.x)
         if found.index_shape is None or found.has_unique_indices(found.start_indices()):
             return copy_if_shared(found.write(self.x, fun(old), SET), self.x)
-        counts = reads.read(found.write(full(shape, literal(0, COUNT_DTYPE)), 1, ADD))
+        counts = reads.read(found.write(ops.full(shape, literal(0, COUNT_DTYPE)), 1, ADD))
 
         def again(i: Any, value: Any) -> Any:
-            return select(lt(i, counts), cast_for_assignment(fun(value), dtype), value)
+            return ops.select(ops.lt(i, counts), cast_for_assignment(fun(value), dtype), value)
 
-        last = fori_loop(0, reduce_max(counts, tuple(range(aval_of(counts).ndim))), again, old)
+        last = fori_loop(0, ops.reduce_max(counts, tuple(range(aval_of(counts).ndim))), again, old)
         return found.write(self.x, last, SET)
 
     def _factors(self, values: Any, **keywords: Any) -> Any:
         """Ones in the shape of `x`, multiplied at the index by `values`."""
-        return IndexUpdateRef(full_like(self.x, 1), self.idx).multiply(values, **keywords)
+        return IndexUpdateRef(ops.full_like(self.x, 1), self.idx).multiply(values, **keywords)
 
     def _write(self, values: Any, update: ScatterUpdate, **keywords: Any) -> Any:
         return copy_if_shared(
@@ -242,7 +237,7 @@ def scatter_update(
         new = masked.broadcast_values(values, aval.shape)
         if update.combine is not None:
             new = update.combine(x, new)
-        return select(masked.broadcast_mask(aval.shape), new, x)
+        return ops.select(masked.broadcast_mask(aval.shape), new, x)
     return make_indexer(x, idx, mode).write(x, values, update)
 
 
@@ -261,7 +256,7 @@ def _indexing_options(
             fix="Give the result a sharding with functx.lax.with_sharding_constraint; to drop negative "
             "indices, replace them by the size of the axis.",
         )
-    outside = None if mode is None else canonical_index_mode(mode, "fill")
+    outside = None if mode is None else ops.canonical_index_mode(mode, "fill")
     return IndexingOptions(outside, indices_are_sorted, unique_indices, fill_value)
 
 
@@ -296,12 +291,12 @@ def take(
     """
     x, indices = operand(x), _integer_indices("take", indices)
     if axis is None:
-        x, axis = reshape(x, (aval_of(x).size,)), 0
+        x, axis = ops.reshape(x, (aval_of(x).size,)), 0
     shape = aval_of(x).shape
     axis = canonical_axis(axis, len(shape))
     if mode == "wrap":
         size = shape[axis] or 1
-        indices = widen_index(indices, size)
+        indices = ops.widen_index(indices, size)
         indices, mode = (
             (indices % size if is_static_index(indices) else arithmetic.rem(indices, size)),
             "clip",
@@ -349,10 +344,10 @@ def take_along_axis(
     settings = _take_options(mode, indices)
     numbers, places, shape = _along_axis_gather(aval_of(x).shape, indices, axis, settings)
     if 0 in shape:
-        return full(shape, literal(0, aval_of(x).dtype))
+        return ops.full(shape, literal(0, aval_of(x).dtype))
     sizes = tuple([n if d in numbers.offset_dims else 1 for d, n in enumerate(aval_of(x).shape)])
     outside, fill_value = settings.out_of_bounds or "clip", static_fill_value(fill_value)
-    return Gather(*numbers, False, False, outside, sizes, fill_value)(x, places)
+    return ops.Gather(*numbers, False, False, outside, sizes, fill_value)(x, places)
 
 
 def scatter_along_axis(
@@ -368,16 +363,16 @@ def scatter_along_axis(
     numbers, places, shape = _along_axis_gather(aval_of(x).shape, indices, axis, settings)
     values = cast_for_assignment(values, aval_of(x).dtype)
     if 0 in shape:
-        return reshape(x, whole)
+        return ops.reshape(x, whole)
     outside = settings.out_of_bounds if settings.out_of_bounds in IN_BOUNDS_MODES else "drop"
     values = fill_to_shape(broadcast_to(values, shape), shape)
-    return reshape(ScatterSet(*numbers, mode=outside)(x, places, values), whole)
+    return ops.reshape(ops.ScatterSet(*numbers, mode=outside)(x, places, values), whole)
 
 
 def _along_axis_operands(name: str, x: Any, indices: Any, axis: int | None) -> tuple[Any, Any, int]:
     x, indices = operand(x), _integer_indices(name, indices)
     if axis is None:
-        flat = [reshape(a, (aval_of(a).size,)) for a in (x, indices)]
+        flat = [ops.reshape(a, (aval_of(a).size,)) for a in (x, indices)]
         return flat[0], flat[1], 0
     shape, own = aval_of(x).shape, aval_of(indices).shape
     axis = canonical_axis(axis, len(shape))
@@ -394,7 +389,7 @@ def _along_axis_operands(name: str, x: Any, indices: Any, axis: int | None) -> t
 
 def _along_axis_gather(
     shape: Shape, indices: Any, axis: int, settings: IndexingOptions
-) -> tuple[GatherDimensionNumbers, Any, Shape]:
+) -> tuple[ops.GatherDimensionNumbers, Any, Shape]:
     """The gather that reads one element along `axis` for each index beside it.
 
     Its dimension numbers, the index vectors, and the shape of the result.
@@ -405,7 +400,7 @@ def _along_axis_gather(
     paired = [d for d in others if own[d] == shape[d] != 1]
     kept = [d for d in range(len(own)) if d not in whole]
     places = normalize_index(indices, axis, shape[axis], settings)
-    numbers = GatherDimensionNumbers(
+    numbers = ops.GatherDimensionNumbers(
         offset_dims=tuple(whole),
         collapsed_slice_dims=tuple([d for d in range(len(shape)) if d not in whole + paired]),
         start_index_map=(axis,),
@@ -415,7 +410,7 @@ def _along_axis_gather(
     result = tuple([shape[d] if d in whole else n for d, n in enumerate(own)])
     if 0 not in result and not shape[axis]:
         raise IndexingError(f"an axis of length 0 has no elements to index; got axis {axis}")
-    return numbers, reshape(places, (*[own[d] for d in kept], 1)), result
+    return numbers, ops.reshape(places, (*[own[d] for d in kept], 1)), result
 
 
 def _integer_indices(name: str, indices: Any) -> Any:
@@ -436,7 +431,7 @@ def choose(a: Any, choices: Any, out: Any = None, mode: str = "raise") -> Any:
     """
     places, cases = _integer_indices("choose", a), promote(*choices)
     count = len(cases)
-    places = widen_index(places, count)
+    places = ops.widen_index(places, count)
     if is_static_index(places):
         places = np.asarray(places)
         if mode == "raise" and np.any((places < 0) | (places >= count)):
@@ -445,4 +440,4 @@ def choose(a: Any, choices: Any, out: Any = None, mode: str = "raise") -> Any:
     elif mode == "wrap":
         places = normalize_index(arithmetic.rem(places, count), 0, count, IndexingOptions())
     operands = broadcast(places, *cases)
-    return write_out_late("choose", copy_if_shared(select_n(*operands), *operands), out)
+    return write_out_late("choose", copy_if_shared(ops.select_n(*operands), *operands), out)

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from functx import ops
 from functx.core.errors import ShapeError, ValueRangeError
 from functx.core.tracing import Tracer, aval_of, bind
 from functx.core.types import canonical_dtype
@@ -25,11 +26,7 @@ from functx.numpy.shapes import (
     static_integers,
 )
 from functx.ops import concatenation, shapes
-from functx.ops.conversion import convert_element_type
-from functx.ops.indexing import Gather
 from functx.ops.operands import canonical_axis, literal, tuple_delete
-from functx.ops.shapes import Reshape, broadcast_in_dim
-from functx.ops.slicing import slice_in_dim
 
 __all__ = [
     "append",
@@ -58,7 +55,7 @@ def _promote_arrays(name: str, arrays: Any, dtype: Any) -> tuple[Any, ...]:
         arrays = promote(*arrays)
     if dtype is not None:
         dtype = canonical_dtype(dtype)
-        arrays = [convert_element_type(x, dtype) for x in arrays]
+        arrays = [ops.convert_element_type(x, dtype) for x in arrays]
     return tuple(arrays)
 
 
@@ -121,8 +118,8 @@ def stack(arrays: Any, axis: int = 0, *, dtype: Any = None) -> Any:
     if axis < len(shape):
         # The joined axis counts the arrays, and then along each: two axes of the result.
         joined = concatenation.concatenate(arrays, axis)
-        return bind(Reshape((*shape[:axis], n, *shape[axis:])), (joined,))
-    joined = bind(Reshape((n, *shape)), (concatenation.concatenate(arrays, 0),))
+        return bind(ops.Reshape((*shape[:axis], n, *shape[axis:])), (joined,))
+    joined = bind(ops.Reshape((n, *shape)), (concatenation.concatenate(arrays, 0),))
     return shapes.moveaxis(joined, 0, axis)
 
 
@@ -192,7 +189,7 @@ def slice_along(x: Any, start: int, stop: int, axis: int) -> Any:
     """`x[start:stop]` along `axis`."""
     if start == 0 and stop == aval_of(x).shape[axis]:
         return x
-    return slice_in_dim(x, start, stop, 1, axis)
+    return ops.slice_in_dim(x, start, stop, 1, axis)
 
 
 def _split_sections(name: str, ary: Any, sections: Any, axis: int, even: bool) -> list[Any]:
@@ -270,7 +267,7 @@ def gather_along(x: Any, indices: Any, axis: int) -> Any:
     if not count:
         return shapes.full((*aval.shape[:axis], 0, *aval.shape[axis + 1 :]), literal(0, aval.dtype))
     sizes = tuple([1 if d == axis else n for d, n in enumerate(aval.shape)])
-    gather = Gather(
+    gather = ops.Gather(
         offset_dims=tuple_delete(range(aval.ndim), (axis,)),
         collapsed_slice_dims=(axis,),
         start_index_map=(axis,),
@@ -319,4 +316,6 @@ def slice_run(x: Any, run: tuple[int, int, int], axis: int) -> Any:
         return shapes.rev(slice_along(x, first - count + 1, first + 1, axis), (axis,))
     shape = aval_of(x).shape
     shape = (*shape[:axis], count, *shape[axis + 1 :])
-    return broadcast_in_dim(slice_along(x, first, first + 1, axis), shape, tuple(range(len(shape))))
+    return ops.broadcast_in_dim(
+        slice_along(x, first, first + 1, axis), shape, tuple(range(len(shape)))
+    )

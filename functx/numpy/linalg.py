@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from functx import ops
 from functx.core.errors import ShapeError, ValueRangeError
 from functx.core.tracing import aval_of
 from functx.core.types import real_dtype
@@ -17,9 +18,7 @@ from functx.numpy import floating_point, operators, reductions, shapes
 from functx.numpy.matrices import eye, matrix_power, multi_dot
 from functx.numpy.promotion import broadcast_shapes, promote_inexact
 from functx.ops import factorizations, linear_algebra, statistics
-from functx.ops.logic import ne
 from functx.ops.operands import canonical_axes
-from functx.ops.shapes import expand_dims, squeeze
 
 __all__ = [
     "cholesky",
@@ -69,7 +68,7 @@ def solve(a: Any, b: Any) -> Any:
     shape, right = aval_of(a).shape, aval_of(b).shape
     vector = len(right) == 1
     if vector:
-        b, right = expand_dims(b, 1), (*right, 1)
+        b, right = ops.expand_dims(b, 1), (*right, 1)
     if len(shape) < 2 or len(right) < 2 or shape[-1] != shape[-2] or right[-2] != shape[-1]:
         raise ShapeError(
             "solve: a must hold square matrices, and b as many rows; "
@@ -80,7 +79,7 @@ def solve(a: Any, b: Any) -> Any:
         a = shapes.broadcast_to(a, (*batch, *shape[-2:]))
         b = shapes.broadcast_to(b, (*batch, *right[-2:]))
     x = linear_algebra.solve(a, b)
-    return squeeze(x, (aval_of(x).ndim - 1,)) if vector else x
+    return ops.squeeze(x, (aval_of(x).ndim - 1,)) if vector else x
 
 
 def inv(a: Any) -> Any:
@@ -190,7 +189,7 @@ def norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> A
         out = _matrix_norm(x, ord, axes)
     else:
         raise ValueRangeError(f"norm: axis must name one or two axes; got {axes} with ord={ord!r}")
-    return expand_dims(out, axes) if keepdims and axes else out
+    return ops.expand_dims(out, axes) if keepdims and axes else out
 
 
 def vector_norm(x: Any, /, *, axis: Any = None, keepdims: bool = False, ord: Any = 2) -> Any:
@@ -201,7 +200,7 @@ def vector_norm(x: Any, /, *, axis: Any = None, keepdims: bool = False, ord: Any
     (x,) = promote_inexact(x)
     axes = canonical_axes(axis, aval_of(x).ndim)
     out = _vector_norm(x, ord, axes)
-    return expand_dims(out, axes) if keepdims and axes else out
+    return ops.expand_dims(out, axes) if keepdims and axes else out
 
 
 def _vector_norm(x: Any, ord: Any, axes: tuple[int, ...]) -> Any:
@@ -211,7 +210,7 @@ def _vector_norm(x: Any, ord: Any, axes: tuple[int, ...]) -> Any:
     if not isinstance(ord, (int, float, np.number)):
         return reductions.sum(operators.abs(x) ** ord, axis=axes) ** (1.0 / ord)
     if ord == 0:
-        return reductions.sum(ne(x, 0), axis=axes, dtype=real_dtype(aval.dtype))
+        return reductions.sum(ops.ne(x, 0), axis=axes, dtype=real_dtype(aval.dtype))
     if ord in (inf, -inf) and 0 in [aval.shape[d] for d in axes]:
         raise ValueRangeError(f"norm: with ord={ord} there must be elements; got {aval!r}")
     return statistics.vector_norm(x, float(ord), axes)

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from functx import ops
 from functx.core.errors import ArgumentError, ShapeError, ValueRangeError
 from functx.core.ndarray import as_ndarray
 from functx.core.tracing import aval_of, current_builder
@@ -18,14 +19,7 @@ from functx.numpy.mutation import accept_out
 from functx.numpy.promotion import broadcast, operand, promote
 from functx.numpy.reductions import sum_dtype
 from functx.numpy.tensor_contractions import einsum, matmul, promote_operands, static_diagonal
-from functx.ops.arithmetic import add, mul, sub
-from functx.ops.concatenation import concatenate, pad
-from functx.ops.conversion import convert_element_type
-from functx.ops.logic import eq, ge, select
 from functx.ops.operands import canonical_axes, canonical_axis, canonical_shape, literal
-from functx.ops.reductions import reduce_sum
-from functx.ops.shapes import broadcast_in_dim, broadcasted_iota, expand_dims, moveaxis, reshape
-from functx.ops.slicing import slice as slice_
 from functx.ops.views import AsStrided
 
 __all__ = [
@@ -58,7 +52,7 @@ def eye(
     found = canonical_dtype(FLOAT if dtype is None else dtype)
     if current_builder.get() is None:
         return as_ndarray(np.eye(rows, columns, k, dtype=found))
-    return convert_element_type(_compare_indices(eq, (rows, columns), k), found)
+    return ops.convert_element_type(_compare_indices(ops.eq, (rows, columns), k), found)
 
 
 def identity(n: int, dtype: Any = None) -> Any:
@@ -72,7 +66,7 @@ def tri(N: int, M: int | None = None, k: int = 0, dtype: Any = None) -> Any:  # 
     found = canonical_dtype(FLOAT if dtype is None else dtype)
     if current_builder.get() is None:
         return as_ndarray(np.tri(rows, columns, k, dtype=found))
-    return convert_element_type(_compare_indices(ge, (rows, columns), k), found)
+    return ops.convert_element_type(_compare_indices(ops.ge, (rows, columns), k), found)
 
 
 def _matrix_shape(name: str, rows: Any, columns: Any) -> tuple[int, int]:
@@ -82,9 +76,9 @@ def _matrix_shape(name: str, rows: Any, columns: Any) -> tuple[int, int]:
 
 def _compare_indices(compare: Callable[..., Any], shape: tuple[int, ...], k: Any) -> Any:
     """`compare(row + k, column)` at each place of matrices."""
-    row = broadcasted_iota(np.int32, shape, len(shape) - 2)
-    column = broadcasted_iota(np.int32, shape, len(shape) - 1)
-    return compare(row if type(k) is int and k == 0 else add(row, k), column)
+    row = ops.broadcasted_iota(np.int32, shape, len(shape) - 2)
+    column = ops.broadcasted_iota(np.int32, shape, len(shape) - 1)
+    return compare(row if type(k) is int and k == 0 else ops.add(row, k), column)
 
 
 def tril(m: Any, k: int = 0) -> Any:
@@ -102,10 +96,10 @@ def _triangle(name: str, m: Any, k: Any, lower: bool) -> Any:
     aval = aval_of(m)
     if aval.ndim < 2:
         raise ShapeError(f"{name}: the array must have at least two dimensions; got {aval!r}")
-    inside = _compare_indices(ge, aval.shape[-2:], k if lower else k - 1)
-    inside = broadcast_in_dim(inside, aval.shape, (aval.ndim - 2, aval.ndim - 1))
+    inside = _compare_indices(ops.ge, aval.shape[-2:], k if lower else k - 1)
+    inside = ops.broadcast_in_dim(inside, aval.shape, (aval.ndim - 2, aval.ndim - 1))
     zero = literal(0, aval.dtype)
-    return select(inside, m, zero) if lower else select(inside, zero, m)
+    return ops.select(inside, m, zero) if lower else ops.select(inside, zero, m)
 
 
 def diagonal(a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Any:
@@ -145,14 +139,14 @@ def diag(v: Any, k: int = 0) -> Any:
     # Row by row, neighbours on a diagonal lie n + 1 apart.
     before = k if k >= 0 else -k * n
     after = n * n - before - length - (length - 1) * n
-    flat = pad(v, literal(0, aval.dtype), ((before, after, n),))
-    return reshape(flat, (n, n))
+    flat = ops.pad(v, literal(0, aval.dtype), ((before, after, n),))
+    return ops.reshape(flat, (n, n))
 
 
 def diagflat(v: Any, k: int = 0) -> Any:
     """The matrix with the elements of `v` on its diagonal `k`."""
     v = asarray(v)
-    return diag(reshape(v, (aval_of(v).size,)), k)
+    return diag(ops.reshape(v, (aval_of(v).size,)), k)
 
 
 def vander(x: Any, N: int | None = None, increasing: bool = False) -> Any:  # noqa: N803
@@ -166,15 +160,15 @@ def vander(x: Any, N: int | None = None, increasing: bool = False) -> Any:  # no
     count = aval.shape[0] if N is None else sample_count("vander", N)
     found = aval.dtype if kind(aval.dtype) in "iu" else np.int32
     exponents = arange(count, dtype=found) if increasing else arange(count - 1, -1, -1, found)
-    return power(expand_dims(x, 1), exponents)
+    return power(ops.expand_dims(x, 1), exponents)
 
 
 @partial(accept_out, place=2)
 def outer(a: Any, b: Any) -> Any:
     """The products of every element of `a` with every one of `b`, as a matrix."""
-    a, b = (reshape(x, (aval_of(x).size,)) for x in promote(a, b))
+    a, b = (ops.reshape(x, (aval_of(x).size,)) for x in promote(a, b))
     shape = aval_of(a).size, aval_of(b).size
-    return mul(broadcast_in_dim(a, shape, (0,)), broadcast_in_dim(b, shape, (1,)))
+    return ops.mul(ops.broadcast_in_dim(a, shape, (0,)), ops.broadcast_in_dim(b, shape, (1,)))
 
 
 def kron(a: Any, b: Any) -> Any:
@@ -184,9 +178,9 @@ def kron(a: Any, b: Any) -> Any:
     rank = max(len(x), len(y))
     x, y = (1,) * (rank - len(x)) + x, (1,) * (rank - len(y)) + y
     shape = tuple([n for pair in zip(x, y, strict=True) for n in pair])
-    a = broadcast_in_dim(reshape(a, x), shape, tuple(range(0, 2 * rank, 2)))
-    b = broadcast_in_dim(reshape(b, y), shape, tuple(range(1, 2 * rank, 2)))
-    return reshape(mul(a, b), tuple([n * m for n, m in zip(x, y, strict=True)]))
+    a = ops.broadcast_in_dim(ops.reshape(a, x), shape, tuple(range(0, 2 * rank, 2)))
+    b = ops.broadcast_in_dim(ops.reshape(b, y), shape, tuple(range(1, 2 * rank, 2)))
+    return ops.reshape(ops.mul(a, b), tuple([n * m for n, m in zip(x, y, strict=True)]))
 
 
 def cross(
@@ -202,7 +196,7 @@ def cross(
     a, b = promote_operands(a, b)
     given = aval_of(a), aval_of(b)
     a, b = (
-        moveaxis(x, canonical_axis(k, aval_of(x).ndim, f"cross: {name}"), aval_of(x).ndim - 1)
+        ops.moveaxis(x, canonical_axis(k, aval_of(x).ndim, f"cross: {name}"), aval_of(x).ndim - 1)
         for x, k, name in ((a, axisa, "axisa"), (b, axisb, "axisb"))
     )
     sizes = aval_of(a).shape[-1], aval_of(b).shape[-1]
@@ -212,35 +206,39 @@ def cross(
         )
     if sizes == (2, 2):
         first, second = (_components(x) for x in (a, b))
-        left = mul(*broadcast(first[0], second[1]))
-        return sub(left, mul(*broadcast(first[1], second[0])))
+        left = ops.mul(*broadcast(first[0], second[1]))
+        return ops.sub(left, ops.mul(*broadcast(first[1], second[0])))
     a, b = broadcast(
         *[_pad_to_three(x) if n == 2 else x for x, n in zip((a, b), sizes, strict=True)]
     )
     # With the components rotated: c[i + 2] = a[i] b[i + 1] - a[i + 1] b[i]
-    out = _rotate_components(sub(mul(a, _rotate_components(b)), mul(_rotate_components(a), b)))
+    out = _rotate_components(
+        ops.sub(ops.mul(a, _rotate_components(b)), ops.mul(_rotate_components(a), b))
+    )
     ndim = aval_of(out).ndim
-    return moveaxis(out, ndim - 1, canonical_axis(axisc, ndim, "cross: axisc"))
+    return ops.moveaxis(out, ndim - 1, canonical_axis(axisc, ndim, "cross: axisc"))
 
 
 def _slice_last_axis(x: Any, start: int, stop: int) -> Any:
     lead = aval_of(x).shape[:-1]
-    return slice_(x, (*(0 for _ in lead), start), (*lead, stop))
+    return ops.slice(x, (*(0 for _ in lead), start), (*lead, stop))
 
 
 def _components(x: Any) -> list[Any]:
     shape = aval_of(x).shape
-    return [reshape(_slice_last_axis(x, i, i + 1), shape[:-1]) for i in range(shape[-1])]
+    return [ops.reshape(_slice_last_axis(x, i, i + 1), shape[:-1]) for i in range(shape[-1])]
 
 
 def _rotate_components(x: Any) -> Any:
-    return concatenate([_slice_last_axis(x, 1, 3), _slice_last_axis(x, 0, 1)], aval_of(x).ndim - 1)
+    return ops.concatenate(
+        [_slice_last_axis(x, 1, 3), _slice_last_axis(x, 0, 1)], aval_of(x).ndim - 1
+    )
 
 
 def _pad_to_three(x: Any) -> Any:
     """Vectors of two components with a third that is zero."""
     aval = aval_of(x)
-    return pad(x, literal(0, aval.dtype), (*((0, 0, 0) for _ in aval.shape[:-1]), (0, 1, 0)))
+    return ops.pad(x, literal(0, aval.dtype), (*((0, 0, 0) for _ in aval.shape[:-1]), (0, 1, 0)))
 
 
 @partial(accept_out, place=5)
@@ -256,8 +254,8 @@ def trace(a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1, dtype: Any = 
     axes = canonical_axes((axis1, axis2), aval.ndim, "trace: axis1 and axis2")
     if dtype is None:
         dtype = sum_dtype(aval.dtype)
-    on_diagonal = convert_element_type(static_diagonal(a, index(offset), *axes), dtype)
-    return reduce_sum(on_diagonal, aval.ndim - 2)
+    on_diagonal = ops.convert_element_type(static_diagonal(a, index(offset), *axes), dtype)
+    return ops.reduce_sum(on_diagonal, aval.ndim - 2)
 
 
 def matrix_power(a: Any, n: int) -> Any:
@@ -274,7 +272,7 @@ def matrix_power(a: Any, n: int) -> Any:
         from functx.numpy.matrices import eye
 
         unit = eye(aval.shape[-1], dtype=aval.dtype)
-        return broadcast_in_dim(unit, aval.shape, (aval.ndim - 2, aval.ndim - 1))
+        return ops.broadcast_in_dim(unit, aval.shape, (aval.ndim - 2, aval.ndim - 1))
     if n < 0:
         raise ValueRangeError(
             f"matrix_power: n must not be negative; got {n}", fix="Invert the matrices first."

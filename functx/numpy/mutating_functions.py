@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from functx import ops
 from functx.core.errors import ArgumentError, ImmutableArrayError, ShapeError, type_name
 from functx.core.program import Equation
 from functx.core.tracing import Tracer, aval_of, current_builder
@@ -18,7 +19,6 @@ from functx.numpy.mutation import assign_array, check_mask, set_item
 from functx.numpy.promotion import operand
 from functx.numpy.scalar_types import can_cast
 from functx.ops.operands import PYTHON_SCALARS
-from functx.ops.slicing import widen_index
 from functx.ops.views import Copy
 
 __all__ = ["copyto", "fill_diagonal", "place", "put", "put_along_axis", "putmask"]
@@ -81,7 +81,7 @@ def put(a: Any, ind: Any, v: Any, mode: str = "raise", *, inplace: bool = True) 
         places = shapes.astype(places, np.int32)
     values = _ravel(asarray(v))
     count, size = aval_of(places).size, aval_of(a).size
-    places = widen_index(places, size)
+    places = ops.widen_index(places, size)
     if not count or not aval_of(values).size:
         return None if inplace else a
     if mode == "wrap":

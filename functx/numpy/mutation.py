@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from functx import ops
 from functx.core.errors import (
     ArgumentError,
     CapturedWriteError,
@@ -28,7 +29,6 @@ from functx.numpy.boolean_masks import MaskedElements, is_same_mask, parse_mask_
 from functx.numpy.indexer import IndexingOptions, fill_to_shape, make_indexer
 from functx.numpy.indexing import scatter_update, static_index_key, static_index_primitives
 from functx.numpy.promotion import broadcast_to, number_literal, operand
-from functx.ops.conversion import convert_element_type
 from functx.ops.operands import PYTHON_SCALARS
 from functx.ops.views import Write
 
@@ -59,7 +59,7 @@ def write_array(x: Tracer, value: Any, what: str) -> None:
                 f"got {aval!r} for {x.atom.aval!r}"
             )
         value = fill_to_shape(broadcast_to(value, x.shape), x.shape)
-    Write()(x, convert_element_type(value, x.dtype, x.weak_type))
+    Write()(x, ops.convert_element_type(value, x.dtype, x.weak_type))
 
 
 def check_same_kind_cast(given: Any, dtype: Any, what: str) -> None:
@@ -147,7 +147,7 @@ def set_item(x: Tracer, idx: Any, value: Any) -> None:
     else:
         check_value_rank(x, idx, value)
         new = scatter_update(x, idx, value)
-    Write()(x, convert_element_type(new, x.dtype, x.weak_type))
+    Write()(x, ops.convert_element_type(new, x.dtype, x.weak_type))
 
 
 def check_value_rank(x: Tracer, idx: Any, value: Any) -> None:

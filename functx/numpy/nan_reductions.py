@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+from functx import ops
 from functx.core.tracing import aval_of
 from functx.core.types import (
     DType,
@@ -29,8 +30,6 @@ from functx.numpy.reductions import (
     sum,
     var,
 )
-from functx.ops import reductions as ops
-from functx.ops.logic import select
 
 __all__ = [
     "nanargmax",
@@ -179,7 +178,7 @@ def _nan_extremum(
     best = reduce(filled, axis, out, keepdims, initial, where)
     if initial is not None:
         return best
-    return select(any(valid, axis, keepdims=keepdims), best, math.nan)
+    return ops.select(any(valid, axis, keepdims=keepdims), best, math.nan)
 
 
 def nanargmax(a: Any, axis: Any = None, out: Any = None, keepdims: bool = False) -> Any:
@@ -205,7 +204,7 @@ def _nan_position(
     if valid is None:
         return find(x, axis, out, keepdims)
     found = find(fill_masked(x, valid, start(aval_of(x).dtype)), axis, out, keepdims)
-    return select(any(valid, axis, keepdims=keepdims), found, -1)
+    return ops.select(any(valid, axis, keepdims=keepdims), found, -1)
 
 
 def nancumsum(a: Any, axis: Any = None, dtype: Any = None, out: Any = None) -> Any:

@@ -12,6 +12,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from functx import ops
 from functx.core.errors import ArgumentError
 from functx.core.ndarray import (
     FUNCTX_ARRAY_TYPES,
@@ -31,7 +32,6 @@ from functx.numpy.tracer_methods import (
     functx_ufunc,
     make_operator_pair,
 )
-from functx.ops.conversion import convert_element_type
 
 __all__ = ["ndarray"]
 
@@ -81,7 +81,7 @@ def _define_numpy_method(name: str) -> None:
         return (
             found
             if found is None or found.base is not None
-            else convert_element_type(found, aval_of(self).dtype, self.weak_type)
+            else ops.convert_element_type(found, aval_of(self).dtype, self.weak_type)
         )
 
     method.__name__, method.__doc__ = name, general.__doc__

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from functx import ops
 from functx.core.errors import DTypeError, ShapeError, ValueRangeError
 from functx.core.primitive import Primitive
 from functx.core.tracing import aval_of, bind
@@ -37,13 +38,7 @@ from functx.numpy.ufuncs import (
 )
 from functx.ops import arithmetic, logic
 from functx.ops import transcendental as exponentials
-from functx.ops.arithmetic import BOOL, sub
-from functx.ops.conversion import convert_element_type
-from functx.ops.logic import bitwise_and as both
-from functx.ops.logic import bitwise_or as either
-from functx.ops.logic import eq
 from functx.ops.operands import literal
-from functx.ops.shapes import full, full_like
 
 __all__ = [
     "abs",
@@ -112,7 +107,7 @@ def _compare_general(primitive: Primitive, x: Any, y: Any) -> Any:
     if not is_complex(aval_of(x).dtype):
         return bind(primitive, (x, y))
     re, im = zip(real_and_imag(x), real_and_imag(y), strict=True)
-    return logic.select(eq(*re), bind(primitive, im), bind(primitive, re))
+    return logic.select(ops.eq(*re), bind(primitive, im), bind(primitive, re))
 
 
 def _out_of_range_operands(x: Any, number: int) -> tuple[Any, Any]:
@@ -121,7 +116,7 @@ def _out_of_range_operands(x: Any, number: int) -> tuple[Any, Any]:
     if aval_of(x).dtype.kind not in "iu":
         return x, number
     above = int(number > 0)
-    return full_like(x, 1 - above), above
+    return ops.full_like(x, 1 - above), above
 
 
 def _logical_ufunc(name: str, primitive: Primitive, doc: str) -> Callable[..., Any]:
@@ -154,7 +149,7 @@ def positive(x: Any, /) -> Any:
 def absolute(x: Any, /) -> Any:
     """The magnitude of `x`, real for complex `x`; its derivative at 0 is 0."""
     x = operand(x)
-    return copy_array(asarray(x)) if aval_of(x).dtype == BOOL else arithmetic.abs(x)
+    return copy_array(asarray(x)) if aval_of(x).dtype == ops.BOOL else arithmetic.abs(x)
 
 
 abs = absolute
@@ -241,7 +236,7 @@ def logical_not(x: Any, /) -> Any:
     """Whether `x` is zero."""
     x = operand(x)
     dtype = aval_of(x).dtype
-    return logic.bitwise_not(x) if dtype == BOOL else eq(x, literal(0, dtype))
+    return logic.bitwise_not(x) if dtype == ops.BOOL else ops.eq(x, literal(0, dtype))
 
 
 @ufunc
@@ -265,16 +260,16 @@ bitwise_left_shift, bitwise_right_shift = left_shift, right_shift
 def bitwise_count(x: Any, /) -> Any:
     """The number of bits set in the magnitude of the integer `x`, as uint8."""
     (x,) = promote_numeric(x)
-    return convert_element_type(logic.population_count(arithmetic.abs(x)), np.uint8)
+    return ops.convert_element_type(logic.population_count(arithmetic.abs(x)), np.uint8)
 
 
 def isclose(a: Any, b: Any, rtol: Any = 1e-05, atol: Any = 1e-08, equal_nan: bool = False) -> Any:
     """Whether |a - b| <= atol + rtol * |b|, infinities being close to themselves."""
     a, b = broadcast_inexact(a, b)
-    gap, size = absolute(sub(a, b)), absolute(b)
-    near = both(less_equal(gap, add(atol, multiply(rtol, size))), isfinite(b))
-    near = either(near, eq(a, b))
-    return either(near, both(isnan(a), isnan(b))) if equal_nan else near
+    gap, size = absolute(ops.sub(a, b)), absolute(b)
+    near = ops.bitwise_and(less_equal(gap, add(atol, multiply(rtol, size))), isfinite(b))
+    near = ops.bitwise_or(near, ops.eq(a, b))
+    return ops.bitwise_or(near, ops.bitwise_and(isnan(a), isnan(b))) if equal_nan else near
 
 
 def allclose(a: Any, b: Any, rtol: Any = 1e-05, atol: Any = 1e-08, equal_nan: bool = False) -> Any:
@@ -288,7 +283,7 @@ def array_equal(a1: Any, a2: Any, equal_nan: bool = False) -> Any:
     """Whether two arrays have one shape and equal elements."""
     a1, a2 = operand(a1), operand(a2)
     if aval_of(a1).shape != aval_of(a2).shape:
-        return full((), False)
+        return ops.full((), False)
     return _all_equal(a1, a2, equal_nan)
 
 
@@ -297,14 +292,14 @@ def array_equiv(a1: Any, a2: Any) -> Any:
     try:
         return _all_equal(operand(a1), operand(a2), False)
     except ShapeError:
-        return full((), False)
+        return ops.full((), False)
 
 
 def _all_equal(a: Any, b: Any, equal_nan: bool) -> Any:
     from functx.numpy.reductions import all
 
     same = equal(a, b)
-    return all(either(same, both(isnan(a), isnan(b))) if equal_nan else same)
+    return all(ops.bitwise_or(same, ops.bitwise_and(isnan(a), isnan(b))) if equal_nan else same)
 
 
 pow = power

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from functx import ops
 from functx.core.errors import DTypeError, ShapeError
 from functx.core.functionalization import is_computed
 from functx.core.ndarray import as_ndarray, as_numpy_array, copy_as_ndarray, evaluate_binary_on_host
@@ -15,9 +16,7 @@ from functx.core.primitive import Primitive
 from functx.core.program import Literal, scalar_literal
 from functx.core.tracing import Tracer, aval_of, bind, current_builder
 from functx.core.types import Shape, inexact_dtype, is_inexact, promote_types
-from functx.ops.conversion import convert_element_type
 from functx.ops.operands import PYTHON_SCALARS, literal
-from functx.ops.shapes import BroadcastInDim, broadcast_in_dim
 from functx.ops.views import Copy
 
 
@@ -174,7 +173,7 @@ def _convert(x: Any, dtype: Any, weak: bool) -> Any:
     if type(x) in _NUMBERS:
         return number_literal(x.value if type(x) is Literal else x, dtype, weak)
     # A dtype that all operands have is weak only if they all are, without a conversion.
-    return x if aval_of(x).dtype == dtype else convert_element_type(x, dtype, weak)
+    return x if aval_of(x).dtype == dtype else ops.convert_element_type(x, dtype, weak)
 
 
 def number_literal(value: Any, dtype: Any, weak: bool = False) -> Literal:
@@ -190,14 +189,14 @@ def broadcast(*args: Any) -> tuple[Any, ...]:
 
 
 @lru_cache(maxsize=4096)
-def _broadcasts(*shapes: Shape) -> tuple[BroadcastInDim | None, ...]:
+def _broadcasts(*shapes: Shape) -> tuple[ops.BroadcastInDim | None, ...]:
     """What gives arrays of `shapes` their common shape; None where nothing is to be done."""
     shape = broadcast_shapes(*shapes)
     return tuple(
         [
             None
             if not s or s == shape
-            else BroadcastInDim(shape, _trailing_dims(len(s), len(shape)))
+            else ops.BroadcastInDim(shape, _trailing_dims(len(s), len(shape)))
             for s in shapes
         ]
     )
@@ -215,7 +214,7 @@ def broadcast_to(x: Any, shape: Shape) -> Any:
     lead = len(shape) - len(own)
     if lead < 0 or any(n not in (1, m) for n, m in zip(own, shape[lead:], strict=True)):
         raise ShapeError(f"broadcast_to: {aval_of(x)!r} must broadcast to the shape; got {shape}")
-    return broadcast_in_dim(x, shape, _trailing_dims(len(own), len(shape)))
+    return ops.broadcast_in_dim(x, shape, _trailing_dims(len(own), len(shape)))
 
 
 @lru_cache(maxsize=4096)

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from functx import ops
 from functx.core.errors import (
     ArgumentError,
     AxisError,
@@ -40,9 +41,6 @@ from functx.numpy.shapes import (
     swapaxes,
 )
 from functx.ops import arithmetic, concatenation, shapes
-from functx.ops.arithmetic import add, rem, sub
-from functx.ops.conversion import convert_element_type
-from functx.ops.logic import eq, ge, lt, select
 from functx.ops.operands import (
     PYTHON_SCALARS,
     canonical_axes,
@@ -51,8 +49,6 @@ from functx.ops.operands import (
     literal,
     tuple_delete,
 )
-from functx.ops.shapes import broadcast_in_dim, iota
-from functx.ops.slicing import dynamic_slice, widen_index
 
 __all__ = [
     "delete",
@@ -83,7 +79,7 @@ def tile(A: Any, reps: Any) -> Any:  # noqa: N803 - NumPy's name
     wide = tuple([n for pair in zip(counts, shape, strict=True) for n in pair])
     kept = tuple(range(2 * (rank - aval_of(a).ndim) + 1, 2 * rank, 2))
     whole = tuple([n * m for n, m in zip(counts, shape, strict=True)])
-    return copy_array(shapes.reshape(broadcast_in_dim(a, wide, kept), whole))
+    return copy_array(shapes.reshape(ops.broadcast_in_dim(a, wide, kept), whole))
 
 
 @returns_new_array
@@ -134,19 +130,18 @@ def _repeat_each(a: Any, count: int, axis: int) -> Any:
         return a
     shape = aval_of(a).shape
     wide = (*shape[: axis + 1], count, *shape[axis + 1 :])
-    repeated = broadcast_in_dim(a, wide, tuple_delete(range(len(wide)), (axis + 1,)))
+    repeated = ops.broadcast_in_dim(a, wide, tuple_delete(range(len(wide)), (axis + 1,)))
     return shapes.reshape(repeated, (*shape[:axis], shape[axis] * count, *shape[axis + 1 :]))
 
 
 def _repeat_to(a: Any, repeats: Any, axis: int, length: int) -> Any:
     from functx.numpy.sorting_and_searching import searchsorted
-    from functx.ops.cumulative import cumsum
 
     n = aval_of(a).shape[axis]
-    counts = promotion.broadcast_to(widen_index(repeats, np.iinfo(np.int32).max), (n,))
+    counts = promotion.broadcast_to(ops.widen_index(repeats, np.iinfo(np.int32).max), (n,))
     # Place i of the result holds the element whose span of counts i falls in.
-    places = iota(aval_of(counts).dtype, length)
-    return gather_along(a, searchsorted(cumsum(counts, 0), places, side="right"), axis)
+    places = ops.iota(aval_of(counts).dtype, length)
+    return gather_along(a, searchsorted(ops.cumsum(counts, 0), places, side="right"), axis)
 
 
 def flip(m: Any, axis: Any = None) -> Any:
@@ -212,10 +207,10 @@ def _roll_along(a: Any, shift: Any, axis: int) -> Any:
     if type(shift) is Tracer:
         if not n:
             return a
-        shift = widen_index(shapes.reshape(shift, ()), 2 * n)
-        start = sub(n, rem(add(rem(shift, n), n), n))
+        shift = ops.widen_index(shapes.reshape(shift, ()), 2 * n)
+        start = ops.sub(n, ops.rem(ops.add(ops.rem(shift, n), n), n))
         starts = [start if d == axis else 0 for d in range(aval_of(a).ndim)]
-        return dynamic_slice(concatenation.concatenate([a, a], axis), starts, aval_of(a).shape)
+        return ops.dynamic_slice(concatenation.concatenate([a, a], axis), starts, aval_of(a).shape)
     by = shift if type(shift) is int else static_integers(shift, "roll: the shift").item()
     by %= max(n, 1)
     if by == 0:
@@ -266,11 +261,11 @@ def _remaining_indices(left_out: Any, n: int) -> Any:
     from functx.numpy.sorting_and_searching import sort
 
     aval = aval_of(left_out)
-    wrapped = rem(add(left_out, n), n)
-    places = iota(aval.dtype, n - aval.size)
+    wrapped = ops.rem(ops.add(left_out, n), n)
+    places = ops.iota(aval.dtype, n - aval.size)
     # Each one left out moves on by one the places from where it stood.
     for gone in unstack(sort(wrapped)):
-        places = add(places, convert_element_type(ge(places, gone), aval.dtype))
+        places = ops.add(places, ops.convert_element_type(ops.ge(places, gone), aval.dtype))
     return places
 
 
@@ -289,7 +284,9 @@ def insert(arr: Any, obj: Any, values: Any, axis: int | None = None) -> Any:
     traced = type(obj) is Tracer and obj.aval.dtype.kind in "iu"
     places = _traced_positions(obj, n) if traced else _static_positions("insert", obj, n)
     values = (
-        convert_element_type(values, aval.dtype) if aval_of(values).dtype != aval.dtype else values
+        ops.convert_element_type(values, aval.dtype)
+        if aval_of(values).dtype != aval.dtype
+        else values
     )
     shape = list(aval.shape)
     if places.size == 1:
@@ -318,8 +315,8 @@ def insert(arr: Any, obj: Any, values: Any, axis: int | None = None) -> Any:
 
 def _traced_positions(obj: Any, n: int) -> Any:
     """Traced integers as `_static_positions` has known ones, moved into bounds."""
-    places = convert_element_type(obj, np.int32)
-    places = select(lt(places, 0), add(places, n), places)
+    places = ops.convert_element_type(obj, np.int32)
+    places = ops.select(ops.lt(places, 0), ops.add(places, n), places)
     return arithmetic.max(arithmetic.min(places, n), 0)
 
 
@@ -330,13 +327,13 @@ def _insertion_sources(places: Any, n: int) -> Any:
     count = aval_of(places).size
     size = n + count
     order = argsort(places, stable=True)
-    inserted = add(take_from_vector(places, order), np.arange(count, dtype=np.int32))
+    inserted = ops.add(take_from_vector(places, order), np.arange(count, dtype=np.int32))
     target = np.arange(size, dtype=np.int32)
-    before = convert_element_type(searchsorted(inserted, target), np.int32)
+    before = ops.convert_element_type(searchsorted(inserted, target), np.int32)
     nearest = arithmetic.min(before, count - 1)
-    is_new = eq(take_from_vector(inserted, nearest), target)
-    new = add(convert_element_type(take_from_vector(order, nearest), np.int32), n)
-    return select(is_new, new, sub(target, before))
+    is_new = ops.eq(take_from_vector(inserted, nearest), target)
+    new = ops.add(ops.convert_element_type(take_from_vector(order, nearest), np.int32), n)
+    return ops.select(is_new, new, ops.sub(target, before))
 
 
 def resize(a: Any, new_shape: Any) -> Any:
@@ -446,7 +443,7 @@ def _fill_value(value: Any, like: Any) -> Any:
     if type(value) in PYTHON_SCALARS:
         value = np.asarray(value).astype(aval_of(like).dtype).item()
         return promotion.number_literal_like(value, like)
-    return convert_element_type(operand(value), aval_of(like).dtype)
+    return ops.convert_element_type(operand(value), aval_of(like).dtype)
 
 
 def _pad_by_elements(mode: str, x: Any, axis: int, low: int, high: int) -> Any:
@@ -492,6 +489,6 @@ def _edge_statistic(mode: str, x: Any, axis: int, width: int, count: Any, end: b
     dtype = aval_of(x).dtype
     if aval_of(value).dtype != dtype:
         whole = value if dtype.kind == "b" else floating_point.round(value)
-        value = convert_element_type(whole, dtype)
+        value = ops.convert_element_type(whole, dtype)
     shape = (*shape[:axis], width, *shape[axis + 1 :])
-    return [broadcast_in_dim(value, shape, tuple(range(len(shape))))]
+    return [ops.broadcast_in_dim(value, shape, tuple(range(len(shape))))]

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from functx import ops
 from functx.core.errors import ArgumentError, ShapeError, ValueRangeError, short_repr
 from functx.core.tracing import Tracer, aval_of, bind
 from functx.core.types import (
@@ -25,15 +26,8 @@ from functx.numpy.array_creation import asarray
 from functx.numpy.mutation import check_mask, write_out_exact
 from functx.numpy.promotion import broadcast, broadcast_to, copy_if_same_memory, promote_inexact
 from functx.ops import arithmetic
-from functx.ops import reductions as ops
-from functx.ops.arithmetic import Div, add, div, mul, sub
-from functx.ops.conversion import conj, convert_element_type, real
-from functx.ops.logic import ne
 from functx.ops.operands import as_bool, canonical_axes, canonical_axis, literal
-from functx.ops.reductions import ReduceSum
-from functx.ops.shapes import broadcast_in_dim, permute_dims, reshape
 from functx.ops.statistics import StandardDeviation, Variance
-from functx.ops.transcendental import safe_sqrt
 
 __all__ = [
     "all",
@@ -59,12 +53,12 @@ def restore_reduced_axes(out: Any, shape: Shape, axes: Shape, keepdims: bool) ->
     """`out`, with the axes that `shape` lost as unit dimensions if `keepdims`."""
     if not (keepdims if type(keepdims) is bool else as_bool("keepdims", keepdims)):
         return out
-    return reshape(out, tuple([1 if d in axes else n for d, n in enumerate(shape)]))
+    return ops.reshape(out, tuple([1 if d in axes else n for d, n in enumerate(shape)]))
 
 
 def ravel_array(x: Any) -> Any:
     x = asarray(x)
-    return reshape(x, (aval_of(x).size,))
+    return ops.reshape(x, (aval_of(x).size,))
 
 
 def fill_masked(x: Any, where: Any, fill: Any) -> Any:
@@ -118,12 +112,14 @@ def _sum_or_prod(
         result = canonical_dtype(dtype)
     working = canonical_dtype("int64") if kind(result) == "b" else accumulation_dtype(result)
     if kind(result) == "b":
-        x = convert_element_type(x, result)
-    x = fill_masked(convert_element_type(x, working), where, neutral)
+        x = ops.convert_element_type(x, result)
+    x = fill_masked(ops.convert_element_type(x, working), where, neutral)
     total = reduce(x, axes)
     if initial is not None:
-        total = combine(total, convert_element_type(asarray(initial), working))
-    total = convert_element_type(restore_reduced_axes(total, aval.shape, axes, keepdims), result)
+        total = combine(total, ops.convert_element_type(asarray(initial), working))
+    total = ops.convert_element_type(
+        restore_reduced_axes(total, aval.shape, axes, keepdims), result
+    )
     return write_out_exact(name, copy_if_same_memory(total, a), out)
 
 
@@ -152,7 +148,7 @@ def sum(
         and a.atom.aval.ndim
         and axis != ()
     ):
-        return bind(ReduceSum(canonical_axes(axis, a.atom.aval.ndim)), (a,))
+        return bind(ops.ReduceSum(canonical_axes(axis, a.atom.aval.ndim)), (a,))
     return _sum_or_prod(
         "sum", a, axis, dtype, out, keepdims, initial, where,
         ops.reduce_sum, arithmetic.add, 0, promote_integers,
@@ -172,7 +168,7 @@ def prod(
     """The product along `axis`, an int, several or None for all, times `initial`."""
     return _sum_or_prod(
         "prod", a, axis, dtype, out, keepdims, initial, where,
-        ops.reduce_prod, mul, 1, promote_integers,
+        ops.reduce_prod, ops.mul, 1, promote_integers,
     )  # fmt: skip
 
 
@@ -203,8 +199,10 @@ def _extremum(
     best = reduce(x, axes)
     if initial is not None:
         at_least = asarray(initial, aval.dtype if type(initial) is int else None)
-        best = combine(best, convert_element_type(at_least, aval.dtype))
-    best = convert_element_type(restore_reduced_axes(best, aval.shape, axes, keepdims), aval.dtype)
+        best = combine(best, ops.convert_element_type(at_least, aval.dtype))
+    best = ops.convert_element_type(
+        restore_reduced_axes(best, aval.shape, axes, keepdims), aval.dtype
+    )
     return write_out_exact(name, copy_if_same_memory(best, a), out)
 
 
@@ -276,7 +274,7 @@ def _logical_reduction(
     x = asarray(a)
     aval = aval_of(x)
     axes = canonical_axes(axis, aval.ndim)
-    holds = x if aval.dtype == np.bool_ else ne(x, 0)
+    holds = x if aval.dtype == np.bool_ else ops.ne(x, 0)
     found = reduce(fill_masked(holds, where, neutral), axes)
     return write_out_exact(
         name, copy_if_same_memory(restore_reduced_axes(found, aval.shape, axes, keepdims), x), out
@@ -300,7 +298,7 @@ def _arg_extremum(
     x = asarray(a)
     aval = aval_of(x)
     if axis is None:
-        x, axes = reshape(x, (aval.size,)), tuple(range(aval.ndim))
+        x, axes = ops.reshape(x, (aval.size,)), tuple(range(aval.ndim))
         found = find(x, 0, canonical_dtype("int64"))
     else:
         axes = (canonical_axis(axis, aval.ndim),)
@@ -310,21 +308,21 @@ def _arg_extremum(
 
 def ptp(a: Any, axis: Any = None, out: Any = None, keepdims: bool = False) -> Any:
     """The largest less the smallest element along `axis`."""
-    spread = sub(max(a, axis, keepdims=keepdims), min(a, axis, keepdims=keepdims))
+    spread = ops.sub(max(a, axis, keepdims=keepdims), min(a, axis, keepdims=keepdims))
     return write_out_exact("ptp", spread, out)
 
 
 def count_nonzero(a: Any, axis: Any = None, keepdims: bool = False) -> Any:
     """The number of elements along `axis` that are not zero."""
     x = asarray(a)
-    return sum(x if aval_of(x).dtype == np.bool_ else ne(x, 0), axis, keepdims=keepdims)
+    return sum(x if aval_of(x).dtype == np.bool_ else ops.ne(x, 0), axis, keepdims=keepdims)
 
 
 def _in_mean_dtype(a: Any, dtype: Any) -> tuple[Any, DType]:
     """`a` in the dtype to average in, and the dtype of the average."""
     x = asarray(a)
     result = inexact_dtype(aval_of(x).dtype) if dtype is None else canonical_dtype(dtype)
-    return convert_element_type(x, accumulation_dtype(inexact_dtype(result))), result
+    return ops.convert_element_type(x, accumulation_dtype(inexact_dtype(result))), result
 
 
 def _element_count(aval: Any, axes: Shape, where: Any, dtype: DType) -> Any:
@@ -332,7 +330,7 @@ def _element_count(aval: Any, axes: Shape, where: Any, dtype: DType) -> Any:
     if where is None or where is True:
         return _static_element_count(aval.shape, axes, dtype)
     mask = broadcast_to(ufuncs.as_boolean(where), aval.shape)
-    return ops.reduce_sum(convert_element_type(mask, real_part_dtype(dtype)), axes)
+    return ops.reduce_sum(ops.convert_element_type(mask, real_part_dtype(dtype)), axes)
 
 
 @lru_cache(maxsize=1024)
@@ -364,10 +362,10 @@ def mean(
         and axis != ()
     ):
         axes = canonical_axes(axis, a.atom.aval.ndim)
-        total = bind(ReduceSum(axes), (a,))
+        total = bind(ops.ReduceSum(axes), (a,))
         return write_out_exact(
             "mean",
-            bind(Div(), (total, _element_count(a.atom.aval, axes, None, a.atom.aval.dtype))),
+            bind(ops.Div(), (total, _element_count(a.atom.aval, axes, None, a.atom.aval.dtype))),
             out,
         )
     x, result = _in_mean_dtype(a, dtype)
@@ -376,7 +374,7 @@ def mean(
     average = _mean(x, axes, where)
     return write_out_exact(
         "mean",
-        convert_element_type(restore_reduced_axes(average, aval.shape, axes, keepdims), result),
+        ops.convert_element_type(restore_reduced_axes(average, aval.shape, axes, keepdims), result),
         out,
     )
 
@@ -385,8 +383,8 @@ def _mean(x: Any, axes: Shape, where: Any) -> Any:
     aval = aval_of(x)
     count = _element_count(aval, axes, where, aval.dtype)
     if is_complex(aval.dtype):
-        count = convert_element_type(count, aval.dtype)
-    return div(ops.reduce_sum(fill_masked(x, where, 0), axes), count)
+        count = ops.convert_element_type(count, aval.dtype)
+    return ops.div(ops.reduce_sum(fill_masked(x, where, 0), axes), count)
 
 
 def var(
@@ -427,7 +425,7 @@ def std(
     ddof = resolve_ddof("std", ddof, correction)
     if where is mean is None and type(ddof) in (int, float):
         return _unmasked_variance("std", a, axis, dtype, out, ddof, keepdims, StandardDeviation)
-    return _masked_variance("std", a, axis, dtype, out, ddof, keepdims, where, mean, safe_sqrt)
+    return _masked_variance("std", a, axis, dtype, out, ddof, keepdims, where, mean, ops.safe_sqrt)
 
 
 def resolve_ddof(name: str, ddof: Any, correction: Any) -> Any:
@@ -457,10 +455,12 @@ def _unmasked_variance(
     own = inexact_dtype(aval_of(x).dtype)
     if result is not None and inexact_dtype(result) != own:
         own = accumulation_dtype(inexact_dtype(result))
-    x = convert_element_type(x, own)
+    x = ops.convert_element_type(x, own)
     axes = canonical_axes(axis, aval_of(x).ndim)
     found = restore_reduced_axes(primitive(axes, float(ddof))(x), aval_of(x).shape, axes, keepdims)
-    return write_out_exact(name, convert_element_type(found, result or real_part_dtype(own)), out)
+    return write_out_exact(
+        name, ops.convert_element_type(found, result or real_part_dtype(own)), out
+    )
 
 
 def _masked_variance(
@@ -482,24 +482,24 @@ def _masked_variance(
         kept = tuple([d for d in range(aval.ndim) if d not in axes])
 
         def mean_along(x: Any) -> Any:
-            return broadcast_in_dim(_mean(x, axes, where), aval.shape, kept)
+            return ops.broadcast_in_dim(_mean(x, axes, where), aval.shape, kept)
 
         # The mean is rounded, so that even equal elements may lie apart from it.
         mean = mean_along(x)
-        mean = add(mean, mean_along(sub(x, mean)))
+        mean = ops.add(mean, mean_along(ops.sub(x, mean)))
     else:
-        mean = broadcast(x, convert_element_type(asarray(mean), aval.dtype))[1]
-    squares = _squared_magnitude(sub(x, mean))
+        mean = broadcast(x, ops.convert_element_type(asarray(mean), aval.dtype))[1]
+    squares = _squared_magnitude(ops.sub(x, mean))
     count = _element_count(aval, axes, where, aval_of(squares).dtype)
     if type(ddof) not in (int, float) or ddof != 0:
         # Too few elements have no variance: 0 / 0 of one, and infinity of more.
         count = ufuncs.maximum(operators.subtract(count, ddof), 0)
-    total = div(ops.reduce_sum(fill_masked(squares, where, 0), axes), count)
+    total = ops.div(ops.reduce_sum(fill_masked(squares, where, 0), axes), count)
     if dtype is None:
         result = real_part_dtype(result)
     return write_out_exact(
         name,
-        convert_element_type(
+        ops.convert_element_type(
             finish(restore_reduced_axes(total, aval.shape, axes, keepdims)), result
         ),
         out,
@@ -508,7 +508,9 @@ def _masked_variance(
 
 def _squared_magnitude(x: Any) -> Any:
     """The squared magnitude."""
-    return real(mul(x, conj(x))) if is_complex(aval_of(x).dtype) else arithmetic.square(x)
+    return (
+        ops.real(ops.mul(x, ops.conj(x))) if is_complex(aval_of(x).dtype) else arithmetic.square(x)
+    )
 
 
 def average(
@@ -535,9 +537,9 @@ def average(
                 f"{own!r} for {aval!r} with axis {axis}"
             )
         order = sorted(range(len(axes)), key=axes.__getitem__)
-        weights = permute_dims(weights, tuple(order))
-        weights = broadcast_in_dim(weights, aval.shape, tuple(sorted(axes)))
+        weights = ops.permute_dims(weights, tuple(order))
+        weights = ops.broadcast_in_dim(weights, aval.shape, tuple(sorted(axes)))
     x, weights = promote_inexact(a, weights)
     total = sum(weights, axis, keepdims=keepdims)
-    found = div(sum(mul(asarray(x), weights), axis, keepdims=keepdims), total)
+    found = ops.div(sum(ops.mul(asarray(x), weights), axis, keepdims=keepdims), total)
     return (found, total) if returned else found

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from ml_dtypes import iinfo
 
+from functx import ops
 from functx.core.errors import ValueRangeError
 from functx.core.tracing import aval_of
 from functx.core.types import canonical_dtype, is_complex, is_inexact, is_integer, real_dtype
@@ -27,15 +28,7 @@ from functx.numpy.sorting_and_searching import (
     true_indices,
 )
 from functx.ops import concatenation, shapes, sorting
-from functx.ops.arithmetic import sub
-from functx.ops.conversion import convert_element_type
-from functx.ops.cumulative import cumsum
-from functx.ops.logic import bitwise_and, bitwise_not, bitwise_or, eq, lt, ne, select
 from functx.ops.operands import canonical_axis, literal
-from functx.ops.reductions import reduce_or
-from functx.ops.slicing import slice as slice_
-from functx.ops.sorting import Sort
-from functx.ops.sorting import sort as sorted_along
 
 __all__ = [
     "intersect1d",
@@ -72,18 +65,18 @@ def _sort_unique(rows: Any, equal_nan: bool = True) -> SortedUnique:
     columns = [rows] if len(shape) == 1 else _sort_keys(rows)
     if is_complex(aval_of(rows).dtype):
         # Numbers with a nan in either part come last, and are one.
-        columns = [select(ne(c, c), literal(_NAN, aval_of(c).dtype), c) for c in columns]
-    *columns, places = Sort(0, len(columns), True, True)(*columns)
+        columns = [ops.select(ops.ne(c, c), literal(_NAN, aval_of(c).dtype), c) for c in columns]
+    *columns, places = ops.Sort(0, len(columns), True, True)(*columns)
     plain = len(shape) == 1 and not is_complex(aval_of(rows).dtype)
     values = columns[0] if plain else gather_along(rows, places, 0)
     differs: Any = None
     for column in columns:
-        before, after = slice_(column, (0,), (n - 1,)), slice_(column, (1,), (n,))
-        changed = ne(before, after)
+        before, after = ops.slice(column, (0,), (n - 1,)), ops.slice(column, (1,), (n,))
+        changed = ops.ne(before, after)
         if equal_nan and is_inexact(aval_of(column).dtype):
-            both_nan = bitwise_and(ne(before, before), ne(after, after))
-            changed = bitwise_and(changed, bitwise_not(both_nan))
-        differs = changed if differs is None else bitwise_or(differs, changed)
+            both_nan = ops.bitwise_and(ops.ne(before, before), ops.ne(after, after))
+            changed = ops.bitwise_and(changed, ops.bitwise_not(both_nan))
+        differs = changed if differs is None else ops.bitwise_or(differs, changed)
     start = shapes.full((1,), literal(True, BOOL))
     return SortedUnique(values, concatenation.concatenate([start, differs], 0), places)
 
@@ -131,7 +124,7 @@ def unique(
         found = take_or_fill(values, starts, there, fill_value)
     results = [shapes.moveaxis(found, 0, along)]
     if return_index:
-        results.append(convert_element_type(take_from_vector(places, starts), INT))
+        results.append(ops.convert_element_type(take_from_vector(places, starts), INT))
     if return_inverse:
         results.append(shapes.reshape(_inverse(first, places), inverse_shape))
     if return_counts:
@@ -146,9 +139,9 @@ def _first_indices(first: Any, size: int | None) -> tuple[Any, Any, Any]:
         return starts, np.append(starts, aval_of(first).size), None
     count = static_size(size)
     bounds, there = true_indices(first, count + 1)
-    starts, there = slice_(bounds, (0,), (count,)), slice_(there, (0,), (count,))
+    starts, there = ops.slice(bounds, (0,), (count,)), ops.slice(there, (0,), (count,))
     # Those left over repeat the first.
-    return select(there, starts, literal(0, aval_of(starts).dtype)), bounds, there
+    return ops.select(there, starts, literal(0, aval_of(starts).dtype)), bounds, there
 
 
 def _segment_lengths(bounds: Any, n: int, size: int | None) -> Any:
@@ -157,8 +150,8 @@ def _segment_lengths(bounds: Any, n: int, size: int | None) -> Any:
         return ensure_array(np.diff(bounds).astype(canonical_dtype(INT)))
     count = aval_of(bounds).size - 1
     bounds = ufuncs.minimum(bounds, n)
-    after = slice_(bounds, (1,), (count + 1,))
-    return sub(after, slice_(bounds, (0,), (count,)))
+    after = ops.slice(bounds, (1,), (count + 1,))
+    return ops.sub(after, ops.slice(bounds, (0,), (count,)))
 
 
 def _unique_of_empty(
@@ -171,7 +164,7 @@ def _unique_of_empty(
     fill = (
         literal(0, aval.dtype)
         if fill_value is None
-        else convert_element_type(fill_value, aval.dtype)
+        else ops.convert_element_type(fill_value, aval.dtype)
     )
     zeros = shapes.full((count,), literal(0, integer))
     wanted = [
@@ -186,8 +179,8 @@ def _unique_of_empty(
 
 def _inverse(first: Any, places: Any) -> Any:
     """For each element of the vector, its place among the distinct ones."""
-    rank = sub(cumsum(convert_element_type(first, INT), 0), 1)
-    back = Sort(0, 1, True, True)(places)[-1]
+    rank = ops.sub(ops.cumsum(ops.convert_element_type(first, INT), 0), 1)
+    back = ops.Sort(0, 1, True, True)(places)[-1]
     return take_from_vector(rank, back)
 
 
@@ -267,16 +260,16 @@ def isin(
         return shapes.full(shape, literal(invert, np.dtype(bool)))
     if method == "compare_all" or (method == "auto" and n <= 32):
         wide = (*shape, n)
-        pairs = eq(
+        pairs = ops.eq(
             shapes.broadcast_in_dim(x, wide, tuple(range(len(shape)))),
             shapes.broadcast_in_dim(tests, wide, (len(shape),)),
         )
-        among = reduce_or(pairs, (len(shape),))
+        among = ops.reduce_or(pairs, (len(shape),))
     else:
-        ordered = sorted_along(tests, 0)
+        ordered = ops.sort(tests, 0)
         how = "sort" if method == "sort" else "scan"
-        among = eq(take_from_vector(ordered, sorting.searchsorted(ordered, x, "left", how)), x)
-    return bitwise_not(among) if invert else among
+        among = ops.eq(take_from_vector(ordered, sorting.searchsorted(ordered, x, "left", how)), x)
+    return ops.bitwise_not(among) if invert else among
 
 
 def _promote_exactly(x: Any, y: Any) -> tuple[Any, ...]:
@@ -292,18 +285,18 @@ def _promote_exactly(x: Any, y: Any) -> tuple[Any, ...]:
 def _exact_or_nan(x: Any, dtype: Any) -> Any:
     """Integers in an inexact dtype, those that it does not hold exactly as nan."""
     own, real = aval_of(x).dtype, real_dtype(dtype)
-    found = convert_element_type(x, real)
+    found = ops.convert_element_type(x, real)
     # The largest integer may be rounded to the number after it, and be the same back again.
-    inside = lt(found, literal(float(iinfo(own).max) + 1, real))
-    exact = bitwise_and(inside, eq(convert_element_type(found, own), x))
-    return select(exact, found, literal(float("nan"), real))
+    inside = ops.lt(found, literal(float(iinfo(own).max) + 1, real))
+    exact = ops.bitwise_and(inside, ops.eq(ops.convert_element_type(found, own), x))
+    return ops.select(exact, found, literal(float("nan"), real))
 
 
 def _select_members(
     name: str, a: SortedUnique, wanted: Any, size: int | None, fill_value: Any
 ) -> tuple[Any, Any, Any]:
     """The elements of a set that are `wanted`, their places in it, and which there are."""
-    mask = bitwise_and(a.is_first, wanted)
+    mask = ops.bitwise_and(a.is_first, wanted)
     if size is None:
         known = np.flatnonzero(concrete_mask(mask, name)).astype(np.int32)
         return gather_along(a.values, known, 0), known, None
@@ -363,11 +356,11 @@ def intersect1d(
         both = _sort_unique(concatenate([x, y]), equal_nan=False)
         # After sorting, an element of both arrays is next to its equal.
         end = shapes.full((1,), literal(True, BOOL))
-        last = concatenation.concatenate([slice_(both.is_first, (1,), (n + m,)), end], 0)
-        among = both._replace(is_first=bitwise_not(last))
+        last = concatenation.concatenate([ops.slice(both.is_first, (1,), (n + m,)), end], 0)
+        among = both._replace(is_first=ops.bitwise_not(last))
         return _select_members("intersect1d", among, among.is_first, size, fill_value)[0]
     a, b = _sort_unique(x), _sort_unique(y)
-    wanted = bitwise_and(isin(a.values, y), a.is_first)
+    wanted = ops.bitwise_and(isin(a.values, y), a.is_first)
     if fill_value is None and size:
         least, there = true_indices(wanted, 1)
         fill_value = shapes.reshape(take_or_fill(a.values, least, there, 0), ())
@@ -377,13 +370,13 @@ def intersect1d(
     if not (n and m):
         shape, dtype = aval_of(found).shape, canonical_dtype(INT)
         return found, *[shapes.full(shape, literal(k, dtype)) for k in (n, m)]
-    first = convert_element_type(take_from_vector(a.permutation, places), INT)
+    first = ops.convert_element_type(take_from_vector(a.permutation, places), INT)
     at = sorting.searchsorted(b.values, gather_along(a.values, places, 0))
-    second = convert_element_type(take_from_vector(b.permutation, at), INT)
+    second = ops.convert_element_type(take_from_vector(b.permutation, at), INT)
     if there is not None:
         dtype = canonical_dtype(INT)
-        first = select(there, first, literal(n, dtype))
-        second = select(there, second, literal(m, dtype))
+        first = ops.select(there, first, literal(n, dtype))
+        second = ops.select(there, second, literal(m, dtype))
     return found, first, second
 
 
@@ -409,13 +402,13 @@ def setxor1d(
         n = aval_of(both).size
         # An element alone differs from the one after it too.
         end = shapes.full((1,), literal(True, BOOL))
-        last = concatenation.concatenate([slice_(a.is_first, (1,), (n,)), end], 0)
+        last = concatenation.concatenate([ops.slice(a.is_first, (1,), (n,)), end], 0)
         return _select_members("setxor1d", a, last, size, fill_value)[0]
     left, right = _sort_unique(x), _sort_unique(y)
     alone = concatenation.concatenate(
         [
-            bitwise_and(left.is_first, isin(left.values, y, invert=True)),
-            bitwise_and(right.is_first, isin(right.values, x, invert=True)),
+            ops.bitwise_and(left.is_first, isin(left.values, y, invert=True)),
+            ops.bitwise_and(right.is_first, isin(right.values, x, invert=True)),
         ],
         0,
     )

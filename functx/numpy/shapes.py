@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from functx import ops
 from functx.core.concretization import concretize
 from functx.core.errors import (
     AxisError,
@@ -28,7 +29,6 @@ from functx.core.types import Shape, ShapedArray
 from functx.numpy import promotion
 from functx.numpy.promotion import copy_array, copy_if_same_memory, operand
 from functx.ops import shapes
-from functx.ops.conversion import convert_element_type
 from functx.ops.operands import (
     PYTHON_SCALARS,
     as_int,
@@ -37,7 +37,6 @@ from functx.ops.operands import (
     canonical_shape,
     tuple_delete,
 )
-from functx.ops.shapes import Reshape
 from functx.ops.views import element_view
 
 __all__ = [
@@ -142,7 +141,7 @@ def is_column_major(a: Any) -> bool:
 
 def _bind_reshape(a: Any, shape: Shape) -> Any:
     # Without dimensions it still is an array, which shares memory with `a`.
-    return bind(Reshape(shape), (a,)) if shape else element_view(a, (0,) * aval_of(a).ndim)
+    return bind(ops.Reshape(shape), (a,)) if shape else element_view(a, (0,) * aval_of(a).ndim)
 
 
 @lru_cache(maxsize=4096)
@@ -359,5 +358,5 @@ def copy(a: Any, order: str | None = None) -> Any:
 
 def astype(x: Any, dtype: Any, /, *, copy: bool = True, device: Any = None) -> Any:
     """`x` in `dtype`: floats to integers towards zero, complex numbers to their real parts."""
-    out = convert_element_type(ensure_array(x), np.float64 if dtype is None else dtype)
+    out = ops.convert_element_type(ensure_array(x), np.float64 if dtype is None else dtype)
     return copy_if_same_memory(out, x) if copy else out

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from ml_dtypes import finfo
 
+from functx import ops
 from functx.core.concretization import concretize
 from functx.core.errors import (
     ArgumentError,
@@ -26,15 +27,7 @@ from functx.numpy.mutation import accept_out
 from functx.numpy.promotion import broadcast_to, promote, promote_inexact
 from functx.numpy.shapes import ensure_array, ravel
 from functx.ops import shapes, sorting
-from functx.ops.arithmetic import add, rem, sub
-from functx.ops.conversion import convert_element_type
-from functx.ops.cumulative import cumsum
-from functx.ops.logic import lt, ne, select
 from functx.ops.operands import canonical_axes, canonical_axis, canonical_shape, literal
-from functx.ops.shapes import iota
-from functx.ops.slicing import slice as slice_
-from functx.ops.sorting import Sort
-from functx.ops.sorting import sort as sorted_along
 
 __all__ = [
     "argpartition",
@@ -83,7 +76,7 @@ def sort(
     The order is stable whatever `kind` and `stable` say.
     """
     a, along = _sort_operand("sort", a, axis, kind, order)
-    result = sorted_along(a, along)
+    result = ops.sort(a, along)
     return shapes.rev(result, (along,)) if descending else result
 
 
@@ -104,10 +97,10 @@ def argsort(
     a, along = _sort_operand("argsort", a, axis, kind, order)
     if descending:
         a = shapes.rev(a, (along,))
-    places = Sort(along, 1, True, True)(a)[-1]
+    places = ops.Sort(along, 1, True, True)(a)[-1]
     if descending:
-        places = sub(aval_of(a).shape[along] - 1, shapes.rev(places, (along,)))
-    return convert_element_type(places, INT if dtype is None else dtype)
+        places = ops.sub(aval_of(a).shape[along] - 1, shapes.rev(places, (along,)))
+    return ops.convert_element_type(places, INT if dtype is None else dtype)
 
 
 def lexsort(keys: Any, axis: int = -1) -> Any:
@@ -120,16 +113,16 @@ def lexsort(keys: Any, axis: int = -1) -> Any:
     if any(aval.shape != avals[0].shape for aval in avals):
         raise ShapeError("lexsort: keys must have one shape; got " + " and ".join(map(repr, avals)))
     if not avals[0].ndim:
-        return convert_element_type(ensure_array(0), INT)
+        return ops.convert_element_type(ensure_array(0), INT)
     along = canonical_axis(axis, avals[0].ndim, "lexsort: axis")
-    places = Sort(along, len(arrays), True, True)(*arrays[::-1])[-1]
-    return convert_element_type(places, INT)
+    places = ops.Sort(along, len(arrays), True, True)(*arrays[::-1])[-1]
+    return ops.convert_element_type(places, INT)
 
 
 def sort_complex(a: Any) -> Any:
     """The elements of `a` as complex numbers, in order of real, then of imaginary parts."""
     a = ensure_array(a)
-    return sort(convert_element_type(a, complex_dtype(aval_of(a).dtype)))
+    return sort(ops.convert_element_type(a, complex_dtype(aval_of(a).dtype)))
 
 
 def partition(a: Any, kth: Any, axis: int | None = -1) -> Any:
@@ -139,7 +132,7 @@ def partition(a: Any, kth: Any, axis: int | None = -1) -> Any:
     """
     a, along = _sort_operand("partition", a, axis, None, None)
     _check_kth("partition", kth, aval_of(a).shape[along])
-    return sorted_along(a, along)
+    return ops.sort(a, along)
 
 
 def argpartition(a: Any, kth: Any, axis: int | None = -1) -> Any:
@@ -192,17 +185,17 @@ def digitize(x: Any, bins: Any, right: bool = False, *, method: str | None = Non
         ascending: Any = bool(bins[-1] >= bins[0])
         if ascending:
             return searchsorted(bins, x, side, method=how)
-    descending = sub(n, searchsorted(shapes.rev(bins, (0,)), x, side, method=how))
+    descending = ops.sub(n, searchsorted(shapes.rev(bins, (0,)), x, side, method=how))
     if type(bins) is not Tracer:
         return descending
     ascending = operators.greater_equal(take_from_vector(bins, n - 1), take_from_vector(bins, 0))
-    return select(ascending, searchsorted(bins, x, side, method=how), descending)
+    return ops.select(ascending, searchsorted(bins, x, side, method=how), descending)
 
 
 def take_from_vector(x: Any, places: Any) -> Any:
     """The elements of the vector `x` at `places`, an integer or any array of them."""
     if isinstance(places, int):
-        return shapes.reshape(slice_(x, (places,), (places + 1,)), ())
+        return shapes.reshape(ops.slice(x, (places,), (places + 1,)), ())
     return shapes.reshape(gather_along(x, ravel(places), 0), aval_of(places).shape)
 
 
@@ -230,7 +223,7 @@ def interp(
         line = shapes.reshape(line, aval_of(x).shape)
     else:
         above = ufuncs.clip(searchsorted(xp, x, "right"), 1, n - 1)
-        below = sub(above, 1)
+        below = ops.sub(above, 1)
         start, value = take_from_vector(xp, below), take_from_vector(fp, below)
         width = operators.subtract(take_from_vector(xp, above), start)
         # Points that coincide have no line between them, and 0 / 0 would spoil derivatives.
@@ -266,7 +259,7 @@ def _periodic_points(x: Any, xp: Any, fp: Any, period: Any) -> tuple[Any, Any, A
     period = operators.absolute(period)
     x, xp = floating_point.remainder(x, period), floating_point.remainder(xp, period)
     n = aval_of(xp).size
-    xp, places = Sort(0, 1, True, True)(xp)
+    xp, places = ops.Sort(0, 1, True, True)(xp)
     fp = take_from_vector(fp, places)
 
     def ends(v: Any, shift: Any) -> list[Any]:
@@ -297,7 +290,7 @@ def static_size(size: Any) -> int:
 
 def _nonzero_mask(a: Any) -> Any:
     dtype = aval_of(a).dtype
-    return a if dtype == np.bool_ else ne(a, literal(0, dtype))
+    return a if dtype == np.bool_ else ops.ne(a, literal(0, dtype))
 
 
 def true_indices(mask: Any, size: int) -> tuple[Any, Any]:
@@ -309,11 +302,11 @@ def true_indices(mask: Any, size: int) -> tuple[Any, Any]:
     if not n:
         nothing = shapes.full((size,), literal(0, canonical_dtype(INT)))
         return nothing, shapes.full((size,), literal(False, np.dtype(bool)))
-    counts = cumsum(convert_element_type(mask, INT), 0)
+    counts = ops.cumsum(ops.convert_element_type(mask, INT), 0)
     # The k-th true element is the first with k of them up to there.
-    wanted = add(iota(INT, size), 1)
-    places = convert_element_type(sorting.searchsorted(counts, wanted), INT)
-    return places, lt(places, n)
+    wanted = ops.add(ops.iota(INT, size), 1)
+    places = ops.convert_element_type(sorting.searchsorted(counts, wanted), INT)
+    return places, ops.lt(places, n)
 
 
 def nonzero(a: Any, *, size: int | None = None, fill_value: Any = None) -> tuple[Any, ...]:
@@ -345,11 +338,11 @@ def nonzero_indices(name: str, a: Any, size: int | None, fill_value: Any) -> tup
         )
     results = []
     for n, fill in zip(reversed(shape), reversed(fills), strict=True):
-        index = rem(places, max(n, 1)) if len(shape) > 1 else places
+        index = ops.rem(places, max(n, 1)) if len(shape) > 1 else places
         places = floating_point.floor_divide(places, max(n, 1)) if len(shape) > 1 else places
         fill = 0 if fill is None else fill
-        fill = convert_element_type(ensure_array(fill), INT)
-        results.append(select(there, index, shapes.full((), fill)))
+        fill = ops.convert_element_type(ensure_array(fill), INT)
+        results.append(ops.select(there, index, shapes.full((), fill)))
     return tuple(results[::-1])
 
 
@@ -416,7 +409,7 @@ def compress(
             )
         return gather_along(a, known.astype(np.int32), axis)
     if aval_of(mask).size > n:
-        mask = slice_(mask, (0,), (n,))
+        mask = ops.slice(mask, (0,), (n,))
     places, there = true_indices(mask, static_size(size))
     return take_or_fill(a, places, there, fill_value, axis)
 
@@ -430,9 +423,9 @@ def take_or_fill(a: Any, places: Any, there: Any, fill_value: Any, axis: int = 0
         a = shapes.full(tuple(shape), literal(0, aval_of(a).dtype))
     taken = gather_along(a, places, axis)
     aval = aval_of(taken)
-    fill = convert_element_type(ensure_array(fill_value), aval.dtype)
+    fill = ops.convert_element_type(ensure_array(fill_value), aval.dtype)
     there = shapes.broadcast_in_dim(there, aval.shape, (axis,))
-    return select(there, taken, broadcast_to(fill, aval.shape))
+    return ops.select(there, taken, broadcast_to(fill, aval.shape))
 
 
 def extract(condition: Any, arr: Any, *, size: int | None = None, fill_value: Any = 0) -> Any:

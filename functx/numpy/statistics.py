@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from functx import ops
 from functx.core.concretization import concretize
 from functx.core.errors import DTypeError, ShapeError, ValueRangeError
 from functx.core.tracing import Tracer, aval_of
@@ -24,7 +25,6 @@ from functx.core.types import (
 from functx.numpy import floating_point, operators, ufuncs
 from functx.numpy.array_creation import asarray, linspace
 from functx.numpy.cumulative import diff
-from functx.numpy.floating_point import conj
 from functx.numpy.indexing import At
 from functx.numpy.joining import gather_static
 from functx.numpy.matrices import diagonal
@@ -35,18 +35,8 @@ from functx.numpy.sorting_and_searching import searchsorted
 from functx.numpy.tensor_contractions import tensordot
 from functx.numpy.ufuncs import map_real_and_imag
 from functx.ops import arithmetic
-from functx.ops import reductions as ops
-from functx.ops.arithmetic import div, mul, sub
-from functx.ops.concatenation import concatenate
-from functx.ops.contraction import canonical_precision
-from functx.ops.conversion import conj, convert_element_type
 from functx.ops.convolution import ConvLayouts, Convolution
-from functx.ops.logic import eq, ne, select
 from functx.ops.operands import canonical_axes
-from functx.ops.shapes import broadcast_in_dim, expand_dims, moveaxis, permute_dims, reshape, rev
-from functx.ops.slicing import slice_in_dim
-from functx.ops.sorting import sort, take_along_axis
-from functx.ops.windows import Window
 
 __all__ = [
     "bincount",
@@ -76,12 +66,12 @@ def bincount(x: Any, weights: Any = None, minlength: int = 0, *, length: int | N
     if kind(aval.dtype) not in "biu" or aval.ndim != 1:
         raise DTypeError(f"bincount: the array must be a vector of integers; got {aval!r}")
     if aval.dtype.itemsize < 4:
-        places = convert_element_type(places, np.int32)
+        places = ops.convert_element_type(places, np.int32)
     if length is None:
         known = concretize(places, "bincount without length=") if type(places) is Tracer else places
         length = builtins.max(minlength, int(np.max(known)) + 1 if aval.size else 0)
     counted = asarray(1 if weights is None else weights)
-    counted = convert_element_type(
+    counted = ops.convert_element_type(
         counted,
         canonical_dtype("int64") if weights is None else sum_dtype(aval_of(counted).dtype),
     )
@@ -105,7 +95,7 @@ def histogram_bin_edges(a: Any, bins: Any = 10, range: Any = None, weights: Any 
     same = operators.equal(low, high)
     half = ufuncs.where(same, 0.5, 0.0)
     edges = linspace(operators.subtract(low, half), operators.add(high, half), int(bins) + 1)
-    return convert_element_type(edges, aval_of(x).dtype)
+    return ops.convert_element_type(edges, aval_of(x).dtype)
 
 
 def histogram(
@@ -118,18 +108,18 @@ def histogram(
     (x,) = promote_inexact(a)
     x = ravel_array(x)
     edges = histogram_bin_edges(x, bins, range)
-    edges = convert_element_type(edges, aval_of(x).dtype)
+    edges = ops.convert_element_type(edges, aval_of(x).dtype)
     n = aval_of(edges).shape[0] - 1
-    first, last = slice_in_dim(edges, 0, 1), slice_in_dim(edges, n, n + 1)
-    place = sub(convert_element_type(searchsorted(edges, x, side="right"), np.int32), 1)
+    first, last = ops.slice_in_dim(edges, 0, 1), ops.slice_in_dim(edges, n, n + 1)
+    place = ops.sub(ops.convert_element_type(searchsorted(edges, x, side="right"), np.int32), 1)
     place = ufuncs.where(operators.equal(x, last), n - 1, place)
     inside = operators.logical_and(operators.greater_equal(x, first), operators.less_equal(x, last))
     amounts = asarray(1, aval_of(x).dtype) if weights is None else ravel_array(asarray(weights))
-    amounts = convert_element_type(amounts, inexact_dtype(aval_of(amounts).dtype))
+    amounts = ops.convert_element_type(amounts, inexact_dtype(aval_of(amounts).dtype))
     amounts = broadcast_to(amounts, aval_of(x).shape)
     counts = _scatter_counts(ufuncs.where(inside, place, n), amounts, n)
     if density:
-        counts = div(counts, operators.multiply(diff(edges), sum(counts)))
+        counts = ops.div(counts, operators.multiply(diff(edges), sum(counts)))
     return counts, edges
 
 
@@ -146,7 +136,7 @@ def cov(
     x = _observation_rows("cov", m, rowvar)
     if y is not None:
         x, other = promote(x, _observation_rows("cov", y, rowvar))
-        x = concatenate([x, other], 0)
+        x = ops.concatenate([x, other], 0)
     (x,) = promote_inexact(x)
     dtype = aval_of(x).dtype
     n = aval_of(x).shape[1]
@@ -156,24 +146,24 @@ def cov(
         weights, total, less = _observation_weights(
             fweights, aweights, freedom, real_part_dtype(dtype)
         )
-        weights = convert_element_type(weights, dtype)
-        centre = div(
+        weights = ops.convert_element_type(weights, dtype)
+        centre = ops.div(
             ops.reduce_sum(operators.multiply(x, weights), (1,)),
-            convert_element_type(total, dtype),
+            ops.convert_element_type(total, dtype),
         )
     else:
-        centre = div(ops.reduce_sum(x, (1,)), total)
-    x = sub(x, broadcast_in_dim(centre, aval_of(x).shape, (0,)))
+        centre = ops.div(ops.reduce_sum(x, (1,)), total)
+    x = ops.sub(x, ops.broadcast_in_dim(centre, aval_of(x).shape, (0,)))
     weighted = x if weights is None else operators.multiply(x, weights)
-    conjugate = conj(x) if is_complex(dtype) else x
+    conjugate = ops.conj(x) if is_complex(dtype) else x
     products = tensordot(weighted, conjugate, axes=((1,), (1,)))
     if weights is None:
         rest: Any = builtins.max(total - less, 0.0)
     else:
-        rest = ufuncs.maximum(sub(total, less), 0.0)
+        rest = ufuncs.maximum(ops.sub(total, less), 0.0)
     found = operators.divide(products, rest)
     shape = aval_of(found).shape
-    return reshape(found, tuple([k for k in shape if k != 1]) if 1 in shape else shape)
+    return ops.reshape(found, tuple([k for k in shape if k != 1]) if 1 in shape else shape)
 
 
 def _observation_rows(name: str, m: Any, rowvar: bool) -> Any:
@@ -182,21 +172,21 @@ def _observation_rows(name: str, m: Any, rowvar: bool) -> Any:
     if aval.ndim > 2:
         raise ShapeError(f"{name}: arrays must have at most two dimensions; got {aval!r}")
     if aval.ndim < 2:
-        return reshape(x, (1, aval.size))
-    return x if rowvar or aval.shape[0] == 1 else permute_dims(x, (1, 0))
+        return ops.reshape(x, (1, aval.size))
+    return x if rowvar or aval.shape[0] == 1 else ops.permute_dims(x, (1, 0))
 
 
 def _observation_weights(fweights: Any, aweights: Any, ddof: int, dtype: DType) -> Any:
     """The weights of the observations, their sum, and what to take from it for `ddof`."""
-    frequency = None if fweights is None else convert_element_type(asarray(fweights), dtype)
+    frequency = None if fweights is None else ops.convert_element_type(asarray(fweights), dtype)
     weight = frequency
     if aweights is not None:
-        own = convert_element_type(asarray(aweights), dtype)
-        weight = own if frequency is None else mul(frequency, own)
+        own = ops.convert_element_type(asarray(aweights), dtype)
+        weight = own if frequency is None else ops.mul(frequency, own)
     total = ops.reduce_sum(weight)
     if aweights is None:
         return weight, total, float(ddof)
-    return weight, total, div(mul(ops.reduce_sum(mul(weight, own)), float(ddof)), total)
+    return weight, total, ops.div(ops.mul(ops.reduce_sum(ops.mul(weight, own)), float(ddof)), total)
 
 
 def corrcoef(x: Any, y: Any = None, rowvar: bool = True) -> Any:
@@ -204,9 +194,9 @@ def corrcoef(x: Any, y: Any = None, rowvar: bool = True) -> Any:
     c = cov(x, y, rowvar)
     aval = aval_of(c)
     if aval.ndim == 0:
-        return div(c, c)
+        return ops.div(c, c)
     deviation = ufuncs.sqrt(floating_point.real(diagonal(c)))
-    scale = [broadcast_in_dim(deviation, aval.shape, (d,)) for d in (0, 1)]
+    scale = [ops.broadcast_in_dim(deviation, aval.shape, (d,)) for d in (0, 1)]
     for one in scale:
         c = operators.divide(c, one)
     clipped = map_real_and_imag(lambda part: ufuncs.clip(part, -1.0, 1.0), c)
@@ -279,8 +269,8 @@ def quantile(
     if n == 0:
         raise ValueRangeError(f"quantile: there must be elements; got an array of shape {shape}")
     q, found = _quantile_values(ordered, q, n, method, nans=False)
-    largest = slice_in_dim(ordered, n - 1, n, 1, -1)
-    found = ufuncs.where(ne(largest, largest), math.nan, found)
+    largest = ops.slice_in_dim(ordered, n - 1, n, 1, -1)
+    found = ufuncs.where(ops.ne(largest, largest), math.nan, found)
     return write_out_exact(
         "quantile", _restore_dims(found, aval_of(q).shape, shape, axes, keepdims, a), out
     )
@@ -312,10 +302,10 @@ def _sort_reduced_axes(name: str, a: Any, axis: Any) -> tuple[Any, Shape, Shape]
         raise DTypeError(f"{name}: the array must be real; got {aval!r}")
     axes = canonical_axes(axis, aval.ndim)
     rest = tuple([d for d in range(aval.ndim) if d not in axes])
-    x = permute_dims(x, (*rest, *axes))
+    x = ops.permute_dims(x, (*rest, *axes))
     length = math.prod(aval.shape[d] for d in axes)
-    x = reshape(x, (*[aval.shape[d] for d in rest], length))
-    return sort(x, -1), aval.shape, axes
+    x = ops.reshape(x, (*[aval.shape[d] for d in rest], length))
+    return ops.sort(x, -1), aval.shape, axes
 
 
 def _quantile_values(ordered: Any, q: Any, n: int, method: str, nans: bool) -> tuple[Any, Any]:
@@ -334,25 +324,25 @@ def _quantile_values(ordered: Any, q: Any, n: int, method: str, nans: bool) -> t
             return q, _static_quantile_values(ordered, q.ravel() * (n - 1), method)
     q = asarray(q)
     dtype = np.dtype("float64") if aval.dtype == np.float64 else np.dtype("float32")
-    shares = reshape(convert_element_type(q, dtype), (aval_of(q).size,))
+    shares = ops.reshape(ops.convert_element_type(q, dtype), (aval_of(q).size,))
     last: Any = float(n - 1)
     if nans:
-        valid = convert_element_type(eq(ordered, ordered), dtype)
-        last = sub(ops.reduce_sum(valid, (aval.ndim - 1,)), 1.0)
-        last = expand_dims(ufuncs.maximum(last, 0.0), -1)
+        valid = ops.convert_element_type(ops.eq(ordered, ordered), dtype)
+        last = ops.sub(ops.reduce_sum(valid, (aval.ndim - 1,)), 1.0)
+        last = ops.expand_dims(ufuncs.maximum(last, 0.0), -1)
     places = operators.multiply(last, shares)
     places = broadcast_to(places, (*aval.shape[:-1], aval_of(shares).shape[0]))
     low = ufuncs.clip(floating_point.floor(places), 0.0, last)
     high = ufuncs.clip(floating_point.ceil(places), 0.0, last)
     at = [
-        take_along_axis(ordered, convert_element_type(i, np.int32), aval.ndim - 1)
+        ops.take_along_axis(ordered, ops.convert_element_type(i, np.int32), aval.ndim - 1)
         for i in (low, high)
     ]
-    share = sub(places, low)
+    share = ops.sub(places, low)
     if method == "nearest":
         nearest = floating_point.rint(places)
-        return q, select(eq(nearest, low), *at)
-    return q, _INTERPOLATIONS[method](*at, convert_element_type(share, aval.dtype))
+        return q, ops.select(ops.eq(nearest, low), *at)
+    return q, _INTERPOLATIONS[method](*at, ops.convert_element_type(share, aval.dtype))
 
 
 def _static_quantile_values(ordered: Any, places: Any, method: str) -> Any:
@@ -375,17 +365,17 @@ def _static_quantile_values(ordered: Any, places: Any, method: str) -> Any:
 def _linear_interpolation(low: Any, high: Any, share: Any) -> Any:
     # Weighing both keeps low = -inf and high = inf apart, where low + share (high - low) is nan.
     if type(share) is float:
-        return arithmetic.add(mul(low, 1.0 - share), mul(high, share))
-    rest = sub(1.0, share)
+        return arithmetic.add(ops.mul(low, 1.0 - share), ops.mul(high, share))
+    rest = ops.sub(1.0, share)
     weighed = arithmetic.add(operators.multiply(low, rest), operators.multiply(high, share))
-    return ufuncs.where(eq(share, 0.0), low, weighed)
+    return ufuncs.where(ops.eq(share, 0.0), low, weighed)
 
 
 _INTERPOLATIONS: dict[str, Callable[..., Any]] = {
     "linear": _linear_interpolation,
     "lower": lambda low, high, share: low,
     "higher": lambda low, high, share: high,
-    "midpoint": lambda low, high, share: mul(arithmetic.add(low, high), 0.5),
+    "midpoint": lambda low, high, share: ops.mul(arithmetic.add(low, high), 0.5),
     "nearest": lambda low, high, share: low,
 }
 
@@ -394,10 +384,10 @@ def _restore_dims(
     found: Any, q_shape: Shape, shape: Shape, axes: Shape, keepdims: bool, a: Any
 ) -> Any:
     """Results along the last axis, with the dimensions of `q` in front instead."""
-    found = moveaxis(found, aval_of(found).ndim - 1, 0)
+    found = ops.moveaxis(found, aval_of(found).ndim - 1, 0)
     rest = tuple([1 if d in axes else n for d, n in enumerate(shape) if keepdims or d not in axes])
-    found = reshape(found, (*q_shape, *rest))
-    return convert_element_type(found, aval_of(found).dtype)
+    found = ops.reshape(found, (*q_shape, *rest))
+    return ops.convert_element_type(found, aval_of(found).dtype)
 
 
 def convolve(
@@ -413,7 +403,9 @@ def convolve(
     a, v = _vector_operands("convolve", a, v)
     if aval_of(a).shape < aval_of(v).shape:
         a, v = v, a
-    return _convolve_vectors("convolve", a, rev(v, (0,)), mode, precision, preferred_element_type)
+    return _convolve_vectors(
+        "convolve", a, ops.rev(v, (0,)), mode, precision, preferred_element_type
+    )
 
 
 def correlate(
@@ -431,10 +423,10 @@ def correlate(
     Raises ShapeError unless both are one-dimensional and not empty.
     """
     a, v = _vector_operands("correlate", a, v)
-    v = conj(v)
+    v = ops.conj(v)
     if aval_of(a).shape < aval_of(v).shape:
         found = _convolve_vectors("correlate", v, a, mode, precision, preferred_element_type)
-        return rev(found, (0,))
+        return ops.rev(found, (0,))
     return _convolve_vectors("correlate", a, v, mode, precision, preferred_element_type)
 
 
@@ -456,10 +448,10 @@ def _convolve_vectors(name: str, a: Any, v: Any, mode: str, precision: Any, wide
         raise ValueRangeError(f'{name}: mode must be "full", "same" or "valid"; got {mode!r}')
     layout = (0, 1, 2)
     slide = Convolution(
-        Window((n,), (1,), (paddings[mode],), (1,), (1,)),
+        ops.Window((n,), (1,), (paddings[mode],), (1,), (1,)),
         ConvLayouts(layout, layout, layout),
-        precision=canonical_precision(precision),
+        precision=ops.canonical_precision(precision),
         preferred_element_type=None if wide is None else canonical_dtype(wide),
     )
-    out = slide(reshape(a, (1, 1, aval_of(a).size)), reshape(v, (1, 1, n)))
-    return reshape(out, aval_of(out).shape[2:])
+    out = slide(ops.reshape(a, (1, 1, aval_of(a).size)), ops.reshape(v, (1, 1, n)))
+    return ops.reshape(out, aval_of(out).shape[2:])

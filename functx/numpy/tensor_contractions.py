@@ -9,18 +9,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from functx import ops
 from functx.core.errors import ArgumentError, AxisError, ShapeError, ValueRangeError
 from functx.core.tracing import Tracer, aval_of
 from functx.core.types import Shape, ShapedArray, canonical_dtype, is_complex
 from functx.numpy.mutation import accept_out
 from functx.numpy.promotion import operand, promote
-from functx.ops.arithmetic import mul
-from functx.ops.contraction import DotGeneral, canonical_precision
-from functx.ops.conversion import conj, convert_element_type
 from functx.ops.operands import canonical_axes, canonical_axis
-from functx.ops.reductions import reduce_or, reduce_sum
-from functx.ops.shapes import moveaxis, permute_dims, reshape
-from functx.ops.slicing import slice as slice_
 from functx.ops.views import AsStrided
 
 __all__ = [
@@ -59,12 +54,15 @@ def pairwise_contraction(
 
         def elementwise(x: Any, y: Any) -> Any:
             args = [
-                permute_dims(
-                    reshape(a if preferred is None else convert_element_type(a, preferred), s), o
+                ops.permute_dims(
+                    ops.reshape(
+                        a if preferred is None else ops.convert_element_type(a, preferred), s
+                    ),
+                    o,
                 )
                 for a, s, o in zip((x, y), shapes, orders, strict=True)
             ]
-            return mul(*args)
+            return ops.mul(*args)
 
         return elementwise
     batched = tuple([label for label in out if label in left and label in right])
@@ -74,7 +72,7 @@ def pairwise_contraction(
     swapped = out == batched + other + free != batched + free + other
     if swapped:
         left, right, free, other = right, left, other, free
-    dot = DotGeneral(
+    dot = ops.DotGeneral(
         (label_positions(left, contracted), label_positions(right, contracted)),
         (label_positions(left, batched), label_positions(right, batched)),
         precision[::-1] if swapped and precision else precision,
@@ -85,8 +83,8 @@ def pairwise_contraction(
         return dot
 
     def contraction(x: Any, y: Any) -> Any:
-        x, y = reshape(x, shapes[0]), reshape(y, shapes[1])
-        return permute_dims(dot(y, x) if swapped else dot(x, y), axes)
+        x, y = ops.reshape(x, shapes[0]), ops.reshape(y, shapes[1])
+        return ops.permute_dims(dot(y, x) if swapped else dot(x, y), axes)
 
     return contraction
 
@@ -115,7 +113,7 @@ def canonical_preferred_dtype(dtype: Any) -> Any:
 
 def to_preferred_dtype(out: Any, dtype: Any) -> Any:
     """`out`; of exactly `dtype` where the caller preferred one."""
-    return out if dtype is None else convert_element_type(out, dtype)
+    return out if dtype is None else ops.convert_element_type(out, dtype)
 
 
 @accept_out
@@ -131,7 +129,7 @@ def matmul(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any
             return _matmul(x, y, None, None)(a, b)
     a, b = promote_operands(a, b)
     dtype = canonical_preferred_dtype(preferred_element_type)
-    product = _matmul(aval_of(a), aval_of(b), canonical_precision(precision), dtype)
+    product = _matmul(aval_of(a), aval_of(b), ops.canonical_precision(precision), dtype)
     return to_preferred_dtype(product(a, b), dtype)
 
 
@@ -210,18 +208,24 @@ def vecdot(
     x1, x2 = promote_operands(x1, x2)
     ndims = aval_of(x1).ndim, aval_of(x2).ndim
     x1, x2 = (
-        moveaxis(x, canonical_axis(axis, n, "vecdot: axis"), n - 1)
+        ops.moveaxis(x, canonical_axis(axis, n, "vecdot: axis"), n - 1)
         for x, n in zip((x1, x2), ndims, strict=True)
     )
     dtype = canonical_preferred_dtype(preferred_element_type)
     product = _batched_contraction(
-        "vecdot", aval_of(x1), aval_of(x2), ("k",), ("k",), canonical_precision(precision), dtype
+        "vecdot",
+        aval_of(x1),
+        aval_of(x2),
+        ("k",),
+        ("k",),
+        ops.canonical_precision(precision),
+        dtype,
     )
     return to_preferred_dtype(product(_conjugate(x1), x2), dtype)
 
 
 def _conjugate(x: Any) -> Any:
-    return conj(x) if is_complex(aval_of(x).dtype) else x
+    return ops.conj(x) if is_complex(aval_of(x).dtype) else x
 
 
 def _tensordot(
@@ -237,7 +241,7 @@ def _tensordot(
         )
     dtype = canonical_preferred_dtype(preferred_element_type)
     return to_preferred_dtype(
-        DotGeneral(axes, ((), ()), canonical_precision(precision), dtype)(a, b), dtype
+        ops.DotGeneral(axes, ((), ()), ops.canonical_precision(precision), dtype)(a, b), dtype
     )
 
 
@@ -251,7 +255,7 @@ def dot(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any = 
     n, m = aval_of(a).ndim, aval_of(b).ndim
     if not n or not m:
         dtype = canonical_preferred_dtype(preferred_element_type)
-        return mul(to_preferred_dtype(a, dtype), to_preferred_dtype(b, dtype))
+        return ops.mul(to_preferred_dtype(a, dtype), to_preferred_dtype(b, dtype))
     return _tensordot("dot", a, b, ((n - 1,), (max(m - 2, 0),)), precision, preferred_element_type)
 
 
@@ -261,13 +265,13 @@ def inner(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any 
     n, m = aval_of(a).ndim, aval_of(b).ndim
     if not n or not m:
         dtype = canonical_preferred_dtype(preferred_element_type)
-        return mul(to_preferred_dtype(a, dtype), to_preferred_dtype(b, dtype))
+        return ops.mul(to_preferred_dtype(a, dtype), to_preferred_dtype(b, dtype))
     return _tensordot("inner", a, b, ((n - 1,), (m - 1,)), precision, preferred_element_type)
 
 
 def vdot(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any = None) -> Any:
     """The sum of `conj(a) * b` over all elements, each operand taken as one vector."""
-    a, b = (reshape(x, (aval_of(x).size,)) for x in promote(a, b))
+    a, b = (ops.reshape(x, (aval_of(x).size,)) for x in promote(a, b))
     return _tensordot("vdot", _conjugate(a), b, ((0,), (0,)), precision, preferred_element_type)
 
 
@@ -306,12 +310,12 @@ def static_diagonal(x: Any, offset: int, axis1: int, axis2: int) -> Any:
     n, m = shape[axis1], shape[axis2]
     count = max(0, min(n + min(offset, 0), m - max(offset, 0)))
     first = offset if offset >= 0 else -offset * m
-    x = reshape(permute_dims(x, (*lead, axis1, axis2)), (*sizes, n * m))
+    x = ops.reshape(ops.permute_dims(x, (*lead, axis1, axis2)), (*sizes, n * m))
     if not count:
         first = 0
     stop = first + (count - 1) * (m + 1) + 1 if count else 0
     strides = (*(1 for _ in sizes), m + 1)
-    return slice_(x, (*(0 for _ in sizes), first), (*sizes, stop), strides)
+    return ops.slice(x, (*(0 for _ in sizes), first), (*sizes, stop), strides)
 
 
 class EinsumPlan(NamedTuple):
@@ -353,7 +357,7 @@ def einsum(
     if isinstance(optimize, list):
         optimize = tuple([step if isinstance(step, str) else tuple(step) for step in optimize])
     dtype = canonical_preferred_dtype(preferred_element_type)
-    plan = _einsum_plan(subscripts, shapes, optimize, canonical_precision(precision), dtype)
+    plan = _einsum_plan(subscripts, shapes, optimize, ops.canonical_precision(precision), dtype)
     return to_preferred_dtype(plan(arrays), dtype)
 
 
@@ -545,14 +549,14 @@ def _prepare_operand(
         steps = tuple([tuple([int(c == label) for c in term]) for label in output])
         sizes = tuple([shape[term.index(label)] for label in output])
         view = AsStrided(sizes, (0,) * len(shape), steps)
-        return lambda x: view(reshape(x, shape)), left
+        return lambda x: view(ops.reshape(x, shape)), left
 
     def prepare(x: Any) -> Any:
-        x = reshape(x, shape)
+        x = ops.reshape(x, shape)
         for first, second in diagonals:
             x = static_diagonal(x, 0, first, second)
         if summed:
-            x = (reduce_or if aval_of(x).dtype == np.bool_ else reduce_sum)(x, summed)
-        return permute_dims(x, axes)
+            x = (ops.reduce_or if aval_of(x).dtype == np.bool_ else ops.reduce_sum)(x, summed)
+        return ops.permute_dims(x, axes)
 
     return prepare, left

@@ -10,6 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from functx import ops
 from functx.core.concretization import check_not_differentiated, concretize
 from functx.core.errors import (
     ArgumentError,
@@ -41,8 +42,6 @@ from functx.numpy import (
     ufuncs,
 )
 from functx.numpy.scalar_types import can_cast
-from functx.ops.arithmetic import Add, IntegerPow, Mul, Sub
-from functx.ops.conversion import bit_width, bitcast_convert_type
 from functx.ops.operands import PYTHON_SCALARS
 from functx.ops.views import Copy, ViewAsComplex, ViewAsReal
 from functx.transforms.tracer_values import format_tracer, tracer_repr
@@ -99,13 +98,13 @@ def _define_tracer_operator(
 def _power(x: Any, y: Any) -> Any:
     # The exponent of most code is a small int, and makes a program of its own kind.
     if type(y) is int and type(x) is Tracer and x.atom.aval.dtype.kind == "f":
-        return bind(IntegerPow(y), (x,))
+        return bind(ops.IntegerPow(y), (x,))
     return operators.power(x, y)
 
 
-_define_tracer_operator("add", operators.add, Add())
-_define_tracer_operator("sub", operators.subtract, Sub())
-_define_tracer_operator("mul", operators.multiply, Mul())
+_define_tracer_operator("add", operators.add, ops.Add())
+_define_tracer_operator("sub", operators.subtract, ops.Sub())
+_define_tracer_operator("mul", operators.multiply, ops.Mul())
 _define_tracer_operator("pow", _power)
 _fun: Any
 for _name, _fun in {
@@ -221,9 +220,9 @@ def _view(self: Tracer, dtype: Any = None) -> Any:
     if is_complex(wanted) and self.shape:
         parts = _view(self, real_dtype(wanted))
         return ViewAsComplex()(shapes.reshape(parts, (*parts.shape[:-1], _complex_count(parts), 2)))
-    old, new = bit_width(self.dtype), bit_width(wanted)
+    old, new = ops.bit_width(self.dtype), ops.bit_width(wanted)
     if old == new:
-        return bitcast_convert_type(self, dtype)
+        return ops.bitcast_convert_type(self, dtype)
     is_contiguous(self)
     strides, times = strides_of(self.builder, self.atom), max(new // old, 1)
     if (
@@ -237,10 +236,10 @@ def _view(self: Tracer, dtype: Any = None) -> Any:
             fix="Copy it first (.copy()).",
         )
     if old > new:
-        parts = bitcast_convert_type(self, dtype)
+        parts = ops.bitcast_convert_type(self, dtype)
         return shapes.reshape(parts, (*self.shape[:-1], self.shape[-1] * (old // new)))
     parts = shapes.reshape(self, (*self.shape[:-1], self.shape[-1] // times, times))
-    return bitcast_convert_type(parts, dtype)
+    return ops.bitcast_convert_type(parts, dtype)
 
 
 def _complex_count(parts: Any) -> int:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from functx import ops
 from functx.core.errors import ShapeError, type_name
 from functx.core.tracing import aval_of
 from functx.numpy import (
@@ -21,7 +22,6 @@ from functx.numpy.array_creation import asarray
 from functx.numpy.indexing import IndexUpdateRef
 from functx.numpy.mutating_functions import check_assignable
 from functx.numpy.mutation import assign_array, check_same_kind_cast, write_out_exact
-from functx.ops.cumulative import cummax, cummin
 from functx.ops.operands import canonical_axis
 from functx.transforms.control.scan import scan
 
@@ -153,8 +153,8 @@ _REDUCE_FUNCTIONS: dict[str, Callable[..., Any]] = {
 _ACCUMULATE_FUNCTIONS: dict[str, Callable[..., Any]] = {
     "add": cumulative.cumsum,
     "multiply": cumulative.cumprod,
-    "maximum": cummax,
-    "minimum": cummin,
+    "maximum": ops.cummax,
+    "minimum": ops.cummin,
 }
 for _module in (ufuncs, ufuncs, floating_point, operators, floating_point):
     for _name, _function in list(vars(_module).items()):

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from ml_dtypes import iinfo
 
+from functx import ops
 from functx.core.errors import ArgumentError, DTypeError, ValueRangeError
 from functx.core.ndarray import evaluate_binary_on_host
 from functx.core.primitive import Primitive
@@ -30,11 +31,7 @@ from functx.numpy.promotion import (
 from functx.ops import arithmetic, conversion, logic, special
 from functx.ops import transcendental as angles
 from functx.ops import transcendental as exponentials
-from functx.ops.arithmetic import BOOL, div, mul
-from functx.ops.conversion import convert_element_type
-from functx.ops.logic import Select, eq, gt, ne
 from functx.ops.operands import PYTHON_SCALARS, literal
-from functx.ops.shapes import full_like
 
 __all__ = [
     "acos",
@@ -179,20 +176,20 @@ def as_boolean(x: Any) -> Any:
     """Whether each element is not zero."""
     x = operand(x)
     dtype = aval_of(x).dtype
-    return x if dtype == BOOL else ne(x, literal(0, dtype))
+    return x if dtype == ops.BOOL else ops.ne(x, literal(0, dtype))
 
 
 def promote_numeric(*args: Any) -> tuple[Any, ...]:
     """`args` promoted and broadcast, booleans as integers."""
     args = promote(*args)
-    if aval_of(args[0]).dtype == BOOL:
+    if aval_of(args[0]).dtype == ops.BOOL:
         args = tuple([_as_integer(x) for x in args])
     return broadcast(*args)
 
 
 def _as_integer(x: Any) -> Any:
     dtype = np.dtype(np.int32)
-    return literal(x.value, dtype) if type(x) is Literal else convert_element_type(x, dtype)
+    return literal(x.value, dtype) if type(x) is Literal else ops.convert_element_type(x, dtype)
 
 
 def broadcast_inexact(x: Any, y: Any) -> tuple[Any, ...]:
@@ -220,21 +217,21 @@ cbrt = inexact_ufunc("cbrt", exponentials.Cbrt(), "The cube root, negative for n
 @ufunc
 def log2(x: Any, /) -> Any:
     """The logarithm to base 2."""
-    return map_real_and_imag(lambda part: div(part, math.log(2)), log(x))
+    return map_real_and_imag(lambda part: ops.div(part, math.log(2)), log(x))
 
 
 @ufunc
 def log10(x: Any, /) -> Any:
     """The logarithm to base 10."""
-    return map_real_and_imag(lambda part: div(part, math.log(10)), log(x))
+    return map_real_and_imag(lambda part: ops.div(part, math.log(10)), log(x))
 
 
 @ufunc
 def logaddexp2(x: Any, y: Any, /) -> Any:
     """log2(2**x + 2**y), without overflow."""
     x, y = broadcast_inexact(x, y)
-    scaled = mul(x, math.log(2)), mul(y, math.log(2))
-    return div(special.logaddexp(*scaled), math.log(2))
+    scaled = ops.mul(x, math.log(2)), ops.mul(y, math.log(2))
+    return ops.div(special.logaddexp(*scaled), math.log(2))
 
 
 sin = inexact_ufunc("sin", angles.Sin(), "The sine of x.")
@@ -290,8 +287,8 @@ minimum = binary_ufunc(
 def heaviside(x: Any, h: Any, /) -> Any:
     """0 where x < 0, 1 where x > 0, h where x is 0."""
     x, h = broadcast_inexact(x, h)
-    flat = convert_element_type(gt(x, 0), aval_of(x).dtype)
-    return logic.select(eq(x, 0), h, logic.select(ne(x, x), x, flat))
+    flat = ops.convert_element_type(ops.gt(x, 0), aval_of(x).dtype)
+    return logic.select(ops.eq(x, 0), h, logic.select(ops.ne(x, x), x, flat))
 
 
 @ufunc
@@ -311,7 +308,7 @@ def _nan_ignoring_extremum(extremum: Callable[..., Any], x: Any, y: Any) -> Any:
     out = extremum(x, y)
     if not is_inexact(aval_of(x).dtype):
         return out
-    return logic.select(ne(x, x), y, logic.select(ne(y, y), x, out))
+    return logic.select(ops.ne(x, x), y, logic.select(ops.ne(y, y), x, out))
 
 
 def clip(
@@ -346,7 +343,7 @@ def _dtype_bounds(dtype: Any) -> tuple[Any, Any]:
     """The lowest and the highest value of a dtype."""
     if is_floating(dtype):
         return -math.inf, math.inf
-    return (False, True) if dtype == BOOL else (iinfo(dtype).min, iinfo(dtype).max)
+    return (False, True) if dtype == ops.BOOL else (iinfo(dtype).min, iinfo(dtype).max)
 
 
 def where(
@@ -368,16 +365,16 @@ def where(
         from functx.numpy.sorting_and_searching import nonzero_indices
 
         return nonzero_indices("where", condition, size, fill_value)
-    if type(condition) is Tracer and condition.atom.aval.dtype == BOOL:
+    if type(condition) is Tracer and condition.atom.aval.dtype == ops.BOOL:
         shape = condition.atom.aval.shape
         if type(x) is Tracer and x.atom.aval.shape == shape:
             if type(y) is Tracer:
                 if x.atom.aval is y.atom.aval:
-                    return bind(Select(), (condition, y, x))
+                    return bind(ops.Select(), (condition, y, x))
             elif type(y) is float and x.atom.aval.dtype.kind == "f" and not x.atom.aval.weak_type:
-                return bind(Select(), (condition, literal(y, x.atom.aval.dtype), x))
+                return bind(ops.Select(), (condition, literal(y, x.atom.aval.dtype), x))
     condition, x, y = broadcast(as_boolean(condition), *promote(x, y))
-    return bind(Select(), (condition, y, x))
+    return bind(ops.Select(), (condition, y, x))
 
 
 def select(condlist: Sequence[Any], choicelist: Sequence[Any], default: Any = 0) -> Any:
@@ -420,7 +417,7 @@ def piecewise(x: Any, condlist: Any, funclist: Sequence[Any], *args: Any, **kw: 
         same = aval_of(out).dtype == dtype and type(out) not in PYTHON_SCALARS
         return out if same else asarray(out, dtype)
 
-    chosen = broadcast(value(functions[-1]), full_like(x, 0))[0]
+    chosen = broadcast(value(functions[-1]), ops.full_like(x, 0))[0]
     for condition, function in zip(condlist, functions, strict=False):
         chosen = where(condition, value(function), chosen)
     return chosen

@@ -13,29 +13,27 @@ from functx.ops.families import (
 
 # isort: split
 # The families first, since every file needs them; then whatever registers primitives.
-from functx.ops import (  # noqa: F401
-    arithmetic,
-    autodiff,
-    callbacks,
-    collectives,
-    concatenation,
-    contraction,
-    conversion,
-    cumulative,
-    factorizations,
-    indexing,
-    linear_algebra,
-    logic,
-    parallel,
-    reductions,
-    scattering,
-    shapes,
-    slicing,
-    sorting,
-    special,
-    transcendental,
-    windows,
-)
+from functx.ops.arithmetic import *  # noqa: F403
+from functx.ops.autodiff import *  # noqa: F403
+from functx.ops.callbacks import *  # noqa: F403
+from functx.ops.collectives import *  # noqa: F403
+from functx.ops.concatenation import *  # noqa: F403
+from functx.ops.contraction import *  # noqa: F403
+from functx.ops.conversion import *  # noqa: F403
+from functx.ops.cumulative import *  # noqa: F403
+from functx.ops.factorizations import *  # noqa: F403
+from functx.ops.indexing import *  # noqa: F403
+from functx.ops.linear_algebra import *  # noqa: F403
+from functx.ops.logic import *  # noqa: F403
+from functx.ops.parallel import *  # noqa: F403
+from functx.ops.reductions import *  # noqa: F403
+from functx.ops.scattering import *  # noqa: F403
+from functx.ops.shapes import *  # noqa: F403
+from functx.ops.slicing import *  # noqa: F403
+from functx.ops.sorting import *  # noqa: F403
+from functx.ops.special import *  # noqa: F403
+from functx.ops.transcendental import *  # noqa: F403
+from functx.ops.windows import *  # noqa: F403
 
 __all__ = [
     "Binary",

@@ -5,16 +5,13 @@ from __future__ import annotations
 import math
 from typing import Any, ClassVar
 
+from functx import ops
 from functx.core.errors import DTypeError, ShapeError
 from functx.core.primitive import Primitive
 from functx.core.samples import Sample, f32, sample
 from functx.core.tracing import aval_of
 from functx.core.types import canonical_dtype, is_floating
-from functx.ops.arithmetic import abs, add, div, max, min, mul, neg, sub
-from functx.ops.autodiff import stop_gradient
-from functx.ops.conversion import convert_element_type
 from functx.ops.families import Inexact, check_same_dtype
-from functx.ops.logic import clamp, eq, select
 from functx.ops.operands import (
     batch_size,
     canonical_axes,
@@ -23,10 +20,7 @@ from functx.ops.operands import (
     tuple_delete,
     upcast_half,
 )
-from functx.ops.reductions import Reduction, reduce_max, reduce_sum, shift_reduced_axes
-from functx.ops.shapes import batch_dim_at, broadcast_in_dim
-from functx.ops.special import erfc
-from functx.ops.transcendental import exp, log, log1p, logistic, tanh
+from functx.ops.reductions import Reduction
 
 INFINITY = float("inf")
 
@@ -55,11 +49,13 @@ class LogSumExp(Reduction):
 
     def decompose(self, x):
         _, total, largest = self.exponentials(upcast_half(x))
-        return cast_like_input(add(log(total), largest), x)
+        return cast_like_input(ops.add(ops.log(total), largest), x)
 
     def jvp(self, primals, tangents):
         (x,), (t,) = primals, tangents
-        pushed = reduce_sum(mul(self.derivative_weights(upcast_half(x)), upcast_half(t)), self.axes)
+        pushed = ops.reduce_sum(
+            ops.mul(self.derivative_weights(upcast_half(x)), upcast_half(t)), self.axes
+        )
         return self(x), cast_like_input(pushed, x)
 
     def vjp(self, ct, out, args, active):
@@ -67,18 +63,18 @@ class LogSumExp(Reduction):
         wide = upcast_half(x)
         return (
             cast_like_input(
-                mul(self.broadcast_back(upcast_half(ct), x), self.derivative_weights(wide)), x
+                ops.mul(self.broadcast_back(upcast_half(ct), x), self.derivative_weights(wide)), x
             ),
         )
 
     def exponentials(self, x: Any) -> tuple[Any, Any, Any]:
         """exp(x - largest), the sum of that, and the largest element, 0 if that is -inf."""
-        largest = stop_gradient(reduce_max(x, self.axes))
-        largest = select(eq(largest, -INFINITY), 0, largest)
+        largest = ops.stop_gradient(ops.reduce_max(x, self.axes))
+        largest = ops.select(ops.eq(largest, -INFINITY), 0, largest)
         # Of infinite elements, each counts as 1 beside the others' 0.
-        powers = exp(sub(x, self.broadcast_back(largest, x)))
-        powers = select(eq(x, INFINITY), 1.0, powers)
-        return powers, reduce_sum(powers, self.axes), largest
+        powers = ops.exp(ops.sub(x, self.broadcast_back(largest, x)))
+        powers = ops.select(ops.eq(x, INFINITY), 1.0, powers)
+        return powers, ops.reduce_sum(powers, self.axes), largest
 
     def derivative_weights(self, x: Any) -> Any:
         # Compiling finds that their parts are those of `out`.
@@ -103,11 +99,11 @@ class SoftmaxLike(Primitive, abstract=True):
 
     def batch(self, args, dims):
         (x,), (dim,) = args, dims
-        return type(self)(shift_reduced_axes(self.axes, dim)[0])(x), dim
+        return type(self)(ops.shift_reduced_axes(self.axes, dim)[0])(x), dim
 
     def subtract_max(self, x: Any) -> Any:
         """`x` less the largest along the axes, so that its exponentials do not overflow."""
-        return sub(x, broadcast_along(reduce_max(x, self.axes), x, self.axes))
+        return ops.sub(x, broadcast_along(ops.reduce_max(x, self.axes), x, self.axes))
 
 
 class Softmax(SoftmaxLike):
@@ -124,8 +120,8 @@ class Softmax(SoftmaxLike):
     )
 
     def decompose(self, x):
-        powers = exp(self.subtract_max(upcast_half(x)))
-        return cast_like_input(div(powers, sum_and_broadcast(powers, self.axes)), x)
+        powers = ops.exp(self.subtract_max(upcast_half(x)))
+        return cast_like_input(ops.div(powers, sum_and_broadcast(powers, self.axes)), x)
 
     def jvp(self, primals, tangents):
         # The Jacobian is symmetric, so tangents go forward as cotangents go back.
@@ -156,7 +152,9 @@ class LogSumExpDerivative(Softmax):
     def decompose(self, x):
         # exp(x - out), out the logsumexp, would lose the digits that log cuts off.
         powers, total, _ = LogSumExp(self.axes).exponentials(upcast_half(x))
-        weights = div(powers, broadcast_along(select(eq(total, 0), 1, total), x, self.axes))
+        weights = ops.div(
+            powers, broadcast_along(ops.select(ops.eq(total, 0), 1, total), x, self.axes)
+        )
         return cast_like_input(weights, x)
 
 
@@ -175,8 +173,8 @@ class LogSoftmax(SoftmaxLike):
 
     def decompose(self, x):
         shifted = self.subtract_max(upcast_half(x))
-        total = log(reduce_sum(exp(shifted), self.axes))
-        return cast_like_input(sub(shifted, broadcast_along(total, x, self.axes)), x)
+        total = ops.log(ops.reduce_sum(ops.exp(shifted), self.axes))
+        return cast_like_input(ops.sub(shifted, broadcast_along(total, x, self.axes)), x)
 
     def jvp(self, primals, tangents):
         out = self(*primals)
@@ -221,7 +219,7 @@ class SoftmaxLikeBackward(Primitive, abstract=True):
             term = self.cast_result(
                 self.cotangent_derivative(*map(upcast_half, (ct, out, dout))), ct
             )
-            total = term if total is None else add(total, term)
+            total = term if total is None else ops.add(total, term)
         return result, total
 
     def vjp(self, ct, out, args, active):
@@ -242,11 +240,15 @@ class SoftmaxLikeBackward(Primitive, abstract=True):
     def batch(self, args, dims):
         dim = next(d for d in dims if d is not None)
         size = batch_size(args, dims)
-        args = [batch_dim_at(x, d, dim, size) for x, d in zip(args, dims, strict=True)]
-        return type(self)(shift_reduced_axes(self.axes, dim)[0], self.dtype)(*args), dim
+        args = [ops.batch_dim_at(x, d, dim, size) for x, d in zip(args, dims, strict=True)]
+        return type(self)(ops.shift_reduced_axes(self.axes, dim)[0], self.dtype)(*args), dim
 
     def cast_result(self, x: Any, ct: Any) -> Any:
-        return cast_like_input(x, ct) if self.dtype is None else convert_element_type(x, self.dtype)
+        return (
+            cast_like_input(x, ct)
+            if self.dtype is None
+            else ops.convert_element_type(x, self.dtype)
+        )
 
     def input_cotangent(self, ct: Any, out: Any) -> Any:
         """The cotangent of what was normalized."""
@@ -269,7 +271,7 @@ class SoftmaxBackward(SoftmaxLikeBackward):
     """out (ct - mean of ct, weighed by out) along `axes`: the cotangent of x for out = softmax(x)."""
 
     def input_cotangent(self, ct, out):
-        return mul(out, subtract_weighted_mean(ct, out, self.axes))
+        return ops.mul(out, subtract_weighted_mean(ct, out, self.axes))
 
     def output_tangent(self, t, out):
         return self.input_cotangent(t, out)
@@ -277,11 +279,11 @@ class SoftmaxBackward(SoftmaxLikeBackward):
     def cotangent_derivative(self, ct, out, t):
         # With c = ct - mean: t c - out sum(t c) / sum(out)
         return subtract_weighted_total(
-            mul(t, subtract_weighted_mean(ct, out, self.axes)), out, self.axes
+            ops.mul(t, subtract_weighted_mean(ct, out, self.axes)), out, self.axes
         )
 
     def cotangent_derivative_transpose(self, t, ct, out):
-        return mul(
+        return ops.mul(
             subtract_weighted_mean(t, out, self.axes), subtract_weighted_mean(ct, out, self.axes)
         )
 
@@ -290,16 +292,19 @@ class LogSoftmaxBackward(SoftmaxLikeBackward):
     """ct - p sum(ct) along `axes`, p = softmax(out): the cotangent of x for out = log_softmax(x)."""
 
     def input_cotangent(self, ct, out):
-        return subtract_weighted_total(ct, exp(out), self.axes)
+        return subtract_weighted_total(ct, ops.exp(out), self.axes)
 
     def output_tangent(self, t, out):
         return log_softmax_tangent(t, out, self.axes)
 
     def cotangent_derivative(self, ct, out, t):
-        p = exp(out)
-        p = div(p, nonzero_total(p, self.axes))
-        return neg(
-            mul(mul(p, subtract_weighted_mean(t, p, self.axes)), sum_and_broadcast(ct, self.axes))
+        p = ops.exp(out)
+        p = ops.div(p, nonzero_total(p, self.axes))
+        return ops.neg(
+            ops.mul(
+                ops.mul(p, subtract_weighted_mean(t, p, self.axes)),
+                sum_and_broadcast(ct, self.axes),
+            )
         )
 
     def cotangent_derivative_transpose(self, t, ct, out):
@@ -308,7 +313,9 @@ class LogSoftmaxBackward(SoftmaxLikeBackward):
 
 def log_softmax_tangent(t: Any, out: Any, axes: tuple[int, ...]) -> Any:
     """t - mean of t: the tangent of the logarithms of probabilities `out`."""
-    return cast_like_input(subtract_weighted_mean(upcast_half(t), exp(upcast_half(out)), axes), t)
+    return cast_like_input(
+        subtract_weighted_mean(upcast_half(t), ops.exp(upcast_half(out)), axes), t
+    )
 
 
 def subtract_weighted_mean(x: Any, weights: Any, axes: tuple[int, ...]) -> Any:
@@ -318,8 +325,8 @@ def subtract_weighted_mean(x: Any, weights: Any, axes: tuple[int, ...]) -> Any:
     the mean, and the first difference is rounded. Of the differences the mean is almost 0.
     """
     weight = nonzero_total(weights, axes)
-    x = sub(x, div(sum_and_broadcast(mul(weights, x), axes), weight))
-    return sub(x, div(sum_and_broadcast(mul(weights, x), axes), weight))
+    x = ops.sub(x, ops.div(sum_and_broadcast(ops.mul(weights, x), axes), weight))
+    return ops.sub(x, ops.div(sum_and_broadcast(ops.mul(weights, x), axes), weight))
 
 
 def subtract_weighted_total(x: Any, shares: Any, axes: tuple[int, ...]) -> Any:
@@ -328,24 +335,24 @@ def subtract_weighted_total(x: Any, shares: Any, axes: tuple[int, ...]) -> Any:
     Taken twice, which keeps the digits in the same way: what the first leaves has almost the total 0.
     """
     weight = nonzero_total(shares, axes)
-    x = sub(x, mul(shares, div(sum_and_broadcast(x, axes), weight)))
-    return sub(x, mul(shares, div(sum_and_broadcast(x, axes), weight)))
+    x = ops.sub(x, ops.mul(shares, ops.div(sum_and_broadcast(x, axes), weight)))
+    return ops.sub(x, ops.mul(shares, ops.div(sum_and_broadcast(x, axes), weight)))
 
 
 def nonzero_total(weights: Any, axes: tuple[int, ...]) -> Any:
     """The sum of `weights` along `axes`; 1 where it is 0."""
     total = sum_and_broadcast(weights, axes)
-    return select(eq(total, 0.0), 1.0, total)
+    return ops.select(ops.eq(total, 0.0), 1.0, total)
 
 
 def broadcast_along(x: Any, like: Any, axes: tuple[int, ...]) -> Any:
     """`x`, which lacks `axes` of the array `like`, repeated along them."""
-    return broadcast_in_dim(x, like.shape, tuple_delete(range(like.ndim), axes))
+    return ops.broadcast_in_dim(x, like.shape, tuple_delete(range(like.ndim), axes))
 
 
 def sum_and_broadcast(x: Any, axes: tuple[int, ...]) -> Any:
     """The sum over `axes`, repeated along them."""
-    return broadcast_along(reduce_sum(x, axes), x, axes)
+    return broadcast_along(ops.reduce_sum(x, axes), x, axes)
 
 
 def logsumexp(x: Any, axes: Any = None) -> Any:
@@ -407,10 +414,10 @@ class Softplus(Inexact):
     )
 
     def derivative(self, out, x):
-        return logistic(x)
+        return ops.logistic(x)
 
     def decompose(self, x):
-        return add(max(x, 0), log1p(exp(neg(abs(x)))))
+        return ops.add(ops.max(x, 0), ops.log1p(ops.exp(ops.neg(ops.abs(x)))))
 
 
 class LogSigmoid(Inexact):
@@ -424,10 +431,10 @@ class LogSigmoid(Inexact):
     )
 
     def derivative(self, out, x):
-        return logistic(neg(x))
+        return ops.logistic(ops.neg(x))
 
     def decompose(self, x):
-        return sub(min(x, 0), log1p(exp(neg(abs(x)))))
+        return ops.sub(ops.min(x, 0), ops.log1p(ops.exp(ops.neg(ops.abs(x)))))
 
 
 class Silu(Inexact):
@@ -442,11 +449,11 @@ class Silu(Inexact):
 
     def derivative(self, out, x):
         # s (1 + x (1 - s)) for the sigmoid s
-        s = logistic(x)
-        return mul(s, add(mul(clamp(-1000.0, x, 1000.0), sub(1.0, s)), 1.0))
+        s = ops.logistic(x)
+        return ops.mul(s, ops.add(ops.mul(ops.clamp(-1000.0, x, 1000.0), ops.sub(1.0, s)), 1.0))
 
     def decompose(self, x):
-        return mul(x, logistic(x))
+        return ops.mul(x, ops.logistic(x))
 
 
 class Mish(Inexact):
@@ -461,12 +468,12 @@ class Mish(Inexact):
 
     def derivative(self, out, x):
         # t + x s (1 - t^2) for the sigmoid s and t = tanh(log(1 + exp(x)))
-        t = tanh(softplus(x))
-        x = clamp(-1000.0, x, 1000.0)
-        return add(t, mul(mul(x, logistic(x)), sub(1.0, mul(t, t))))
+        t = ops.tanh(softplus(x))
+        x = ops.clamp(-1000.0, x, 1000.0)
+        return ops.add(t, ops.mul(ops.mul(x, ops.logistic(x)), ops.sub(1.0, ops.mul(t, t))))
 
     def decompose(self, x):
-        return mul(x, tanh(softplus(x)))
+        return ops.mul(x, ops.tanh(softplus(x)))
 
 
 class Gelu(Inexact):
@@ -492,26 +499,26 @@ class Gelu(Inexact):
 
     def derivative(self, out, x):
         # d(x F(x)) = F(x) + x F'(x), which from 100 on, where powers may overflow, is 0 or 1.
-        x = clamp(-100.0, x, 100.0)
+        x = ops.clamp(-100.0, x, 100.0)
         if not self.approximate:
-            density = mul(exp(mul(mul(x, x), -0.5)), 1 / math.sqrt(2 * math.pi))
-            return add(self.normal_cdf(x), mul(x, density))
+            density = ops.mul(ops.exp(ops.mul(ops.mul(x, x), -0.5)), 1 / math.sqrt(2 * math.pi))
+            return ops.add(self.normal_cdf(x), ops.mul(x, density))
         share = self.normal_cdf(x)
-        slope = mul(add(mul(mul(x, x), 3 * GELU_CUBIC), 1.0), 2 * GELU_SCALE)
-        return add(share, mul(x, mul(mul(share, sub(1.0, share)), slope)))
+        slope = ops.mul(ops.add(ops.mul(ops.mul(x, x), 3 * GELU_CUBIC), 1.0), 2 * GELU_SCALE)
+        return ops.add(share, ops.mul(x, ops.mul(ops.mul(share, ops.sub(1.0, share)), slope)))
 
     def decompose(self, x):
-        return mul(x, self.normal_cdf(x))
+        return ops.mul(x, self.normal_cdf(x))
 
     def normal_cdf(self, x: Any) -> Any:
         if self.approximate:
             # (1 + tanh(u)) / 2 is logistic(2 u), which keeps its digits for very negative u.
-            return logistic(self.sigmoid_argument(x))
-        return mul(erfc(mul(x, -math.sqrt(0.5))), 0.5)
+            return ops.logistic(self.sigmoid_argument(x))
+        return ops.mul(ops.erfc(ops.mul(x, -math.sqrt(0.5))), 0.5)
 
     def sigmoid_argument(self, x: Any) -> Any:
         # 2 sqrt(2 / pi) (x + 0.044715 x^3)
-        return mul(add(x, mul(mul(mul(x, x), x), GELU_CUBIC)), 2 * GELU_SCALE)
+        return ops.mul(ops.add(x, ops.mul(ops.mul(ops.mul(x, x), x), GELU_CUBIC)), 2 * GELU_SCALE)
 
 
 def softplus(x: Any) -> Any:

@@ -10,12 +10,12 @@ import numpy as np
 from jax import lax
 from jax.extend.mlir.dialects import chlo, stablehlo
 
+from functx import ops
 from functx.core.errors import DTypeError
 from functx.core.samples import Sample, c64, f32, i32, sample
 from functx.core.tracing import Tracer, aval_of
 from functx.core.types import ShapedArray, is_complex, is_inexact, is_integer, kind, real_dtype
 from functx.ops.families import Binary, Unary, apply_mask, check_same_dtype, elementwise_shape
-from functx.ops.logic import bitwise_and, bitwise_not, eq, ge, gt, lt, ne, select
 from functx.ops.operands import (
     PYTHON_SCALARS,
     has_exact_arithmetic,
@@ -173,16 +173,16 @@ class Sign(Unary):
         if not is_complex(x.dtype):
             return out, None
         # d(x / |x|) = i out imag(conj(out) dx) / |x|
-        turn = div(imag(mul(conj(out), t)), _replace_zero_by_one(abs(x)))
-        return out, mul(out, complex(0.0, turn))
+        turn = div(ops.imag(mul(ops.conj(out), t)), _replace_zero_by_one(abs(x)))
+        return out, mul(out, ops.complex(0.0, turn))
 
     def vjp(self, ct, out, args, active):
         (x,) = args
         if not is_complex(x.dtype):
             return (None,)
         # The same, transposed: i conj(out) imag(ct out) / |x|
-        turn = div(imag(mul(ct, out)), _replace_zero_by_one(abs(x)))
-        return (mul(conj(out), complex(0.0, turn)),)
+        turn = div(ops.imag(mul(ct, out)), _replace_zero_by_one(abs(x)))
+        return (mul(ops.conj(out), ops.complex(0.0, turn)),)
 
     def lower(self, ctx, x):
         if kind(ctx.avals_in[0].dtype) == "u":
@@ -216,17 +216,17 @@ class Abs(Unary):
         if not is_complex(x.dtype):
             return self(x), apply_mask(self.nonzero_derivative_mask(0, x), mul(t, slope))
         # d|x| = re(conj(x / |x|) dx)
-        return self(x), real(mul(t, conj(slope)))
+        return self(x), ops.real(mul(t, ops.conj(slope)))
 
     def vjp(self, ct, out, args, active):
         (x,) = args
         slope = sign(x)
         if not is_complex(x.dtype):
             return (apply_mask(self.nonzero_derivative_mask(0, x), mul(ct, slope)),)
-        return (mul(complex(ct, 0.0), conj(slope)),)
+        return (mul(ops.complex(ct, 0.0), ops.conj(slope)),)
 
     def nonzero_derivative_mask(self, i, x):
-        return ne(x, 0)
+        return ops.ne(x, 0)
 
     def preserves_zero(self, i, x):
         return not is_complex(x.dtype)
@@ -256,7 +256,7 @@ class Rem(Binary):
 
     def partial(self, i, t, out, x, y):
         # x = out + y * n for the whole number n of times that y fits into x
-        return t if i == 0 else neg(mul(t, round(div(sub(x, out), y))))
+        return t if i == 0 else neg(mul(t, ops.round(div(sub(x, out), y))))
 
     def lower(self, ctx, x, y):
         return stablehlo.remainder(x, y)
@@ -268,13 +268,13 @@ class _BinaryExtremum(Binary, abstract=True):
     has_finite_derivative = True
 
     def partial(self, i, t, out, x, y):
-        tie = select(eq(x, y), mul(t, 0.5), 0)
-        return select(self.is_selected((x, y)[i], (y, x)[i], out), t, tie)
+        tie = ops.select(ops.eq(x, y), mul(t, 0.5), 0)
+        return ops.select(self.is_selected((x, y)[i], (y, x)[i], out), t, tie)
 
     def nonzero_derivative_mask(self, i, x, y):
         if is_complex(x.dtype):
             return None
-        return bitwise_not(
+        return ops.bitwise_not(
             self.is_strictly_selected(y, x) if i == 0 else self.is_strictly_selected(x, y)
         )
 
@@ -284,7 +284,7 @@ class _BinaryExtremum(Binary, abstract=True):
     def is_selected(self, x: Any, y: Any, out: Any) -> Any:
         """Where the output is x and not y."""
         return (
-            bitwise_and(eq(x, out), ne(x, y))
+            ops.bitwise_and(ops.eq(x, out), ops.ne(x, y))
             if is_complex(x.dtype)
             else self.is_strictly_selected(x, y)
         )
@@ -315,7 +315,7 @@ class Max(_BinaryExtremum):
     samples = _extremum_samples([0.0, 0.5, 1.0], [1.0, 0.5, 0.0])
 
     def is_strictly_selected(self, x, y):
-        return gt(x, y)
+        return ops.gt(x, y)
 
     def lower(self, ctx, x, y):
         if is_complex(ctx.avals_in[0].dtype):
@@ -329,7 +329,7 @@ class Min(_BinaryExtremum):
     samples = _extremum_samples([1.0, 0.5, 0.0], [0.0, 0.5, 1.0])
 
     def is_strictly_selected(self, x, y):
-        return lt(x, y)
+        return ops.lt(x, y)
 
     def lower(self, ctx, x, y):
         if is_complex(ctx.avals_in[0].dtype):
@@ -366,12 +366,12 @@ class Pow(Binary):
     def partial(self, i, t, out, x, y):
         if i == 0:
             # y x**(y - 1), which at x = y = 0 is 0 and not 0 * inf.
-            y = convert_element_type(y, x.dtype)
-            base = select(bitwise_and(eq(x, 0), eq(y, 0)), 1, x)
+            y = ops.convert_element_type(y, x.dtype)
+            base = ops.select(ops.bitwise_and(ops.eq(x, 0), ops.eq(y, 0)), 1, x)
             return mul(t, mul(y, pow(base, sub(y, 1))))
         # log(x) x**y, which at x = 0 is 0 unless y is negative.
-        base = select(bitwise_and(eq(x, 0), _is_nonnegative(y)), 1, x)
-        return mul(t, mul(log(base), out))
+        base = ops.select(ops.bitwise_and(ops.eq(x, 0), _is_nonnegative(y)), 1, x)
+        return mul(t, mul(ops.log(base), out))
 
     def simplify(self, facts, x, y):
         return x if is_literal_equal(y, 1) and not is_complex(x.aval.dtype) else None
@@ -413,7 +413,7 @@ class IntegerPow(Unary):
     def partial(self, i, t, out, x):
         n = self.exponent
         if n == 0:
-            return zeros_like(t)
+            return ops.zeros_like(t)
         return mul(t, mul(integer_pow(x, n - 1), n)) if n != 1 else t
 
     def simplify(self, facts, x):
@@ -464,7 +464,7 @@ class NextAfter(Binary):
     samples = (sample(f32[3, 4], f32[3, 4]),)
 
     def partial(self, i, t, out, x, y):
-        return t if i == 0 else zeros_like(t)
+        return t if i == 0 else ops.zeros_like(t)
 
     def lower(self, ctx, x, y):
         return chlo.next_after(x, y)
@@ -506,11 +506,11 @@ def _signs_of_infinite_parts(x: Any) -> Any:
 
 
 def _is_nonnegative(x: Any) -> Any:
-    return ge(real(x) if is_complex(x.dtype) else x, 0)
+    return ops.ge(ops.real(x) if is_complex(x.dtype) else x, 0)
 
 
 def _replace_zero_by_one(x: Any) -> Any:
-    return select(eq(x, 0), 1, x)
+    return ops.select(ops.eq(x, 0), 1, x)
 
 
 def neg(x: Any) -> Any:
@@ -597,8 +597,3 @@ def square(x: Any) -> Any:
 def nextafter(x: Any, y: Any) -> Any:
     """The number of the dtype that follows x on the way to y, elementwise."""
     return NextAfter()(*promote_scalars(x, y))
-
-
-from functx.ops.conversion import complex, conj, convert_element_type, imag, real, round
-from functx.ops.shapes import zeros_like
-from functx.ops.transcendental import log

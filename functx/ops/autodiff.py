@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import Any
 
+from functx import ops
 from functx.core import tree
 from functx.core.errors import ArgumentError, type_name
 from functx.core.primitive import Primitive
 from functx.core.samples import f32, i32, sample
 from functx.ops.families import Linear
 from functx.ops.operands import batch_size
-from functx.ops.shapes import batch_dim_at
 
 
 class StopGradient(Primitive):
@@ -121,7 +121,7 @@ class DerivativeBoundary(Primitive):
 
     def batch(self, args, dims):
         (x, like), (dim, _) = args, dims
-        x = batch_dim_at(x, dim, 0, batch_size(args, dims))
+        x = ops.batch_dim_at(x, dim, 0, batch_size(args, dims))
         return self(x, like), 0
 
     def lower(self, ctx, x, like):

@@ -5,11 +5,10 @@ from __future__ import annotations
 from math import prod
 from typing import Any
 
+from functx import ops
 from functx.core.errors import ShapeError
 from functx.core.samples import f32, sample
 from functx.core.types import ShapedArray
-from functx.ops.arithmetic import add, mul, sub
-from functx.ops.conversion import convert_element_type
 from functx.ops.families import apply_mask
 from functx.ops.normalizations import (
     BackwardNormalization,
@@ -18,9 +17,7 @@ from functx.ops.normalizations import (
     NormalizationLayout,
 )
 from functx.ops.operands import batch_size, check_axes, tuple_delete
-from functx.ops.shapes import batch_dim_at
 from functx.ops.statistics import broadcast_along, check_real, mean_along, working_dtype
-from functx.ops.transcendental import rsqrt
 
 
 class BatchNorm(ForwardNormalization):
@@ -74,7 +71,9 @@ class BatchNorm(ForwardNormalization):
         if self.tracked:
             correction = self.bessel_correction(args[0])
             outs.append(self.update_running(means, found.mean, args[0]))
-            outs.append(self.update_running(variances, mul(found.variance, correction), args[0]))
+            outs.append(
+                self.update_running(variances, ops.mul(found.variance, correction), args[0])
+            )
         return outs
 
     def jvp(self, primals, tangents):
@@ -85,12 +84,12 @@ class BatchNorm(ForwardNormalization):
             moved_mean = moved_variance = None
             if t is not None:
                 dtype = working_dtype(*primals)
-                t, wide = convert_element_type(t, dtype), convert_element_type(x, dtype)
+                t, wide = ops.convert_element_type(t, dtype), ops.convert_element_type(x, dtype)
                 # d mean((x - m)^2) = 2 mean((x - m) dx)
-                rest = sub(wide, broadcast_along(mean_along(wide, self.axes), x, self.axes))
+                rest = ops.sub(wide, broadcast_along(mean_along(wide, self.axes), x, self.axes))
                 moved_mean = mean_along(t, self.axes)
-                moved_variance = mul(
-                    mean_along(mul(rest, t), self.axes), 2 * self.bessel_correction(x)
+                moved_variance = ops.mul(
+                    mean_along(ops.mul(rest, t), self.axes), 2 * self.bessel_correction(x)
                 )
             running = self.running_statistics(primals)
             out_tangents.append(self.update_running(t_mean, moved_mean, x, running[0]))
@@ -107,7 +106,7 @@ class BatchNorm(ForwardNormalization):
         x = args[0]
         if not x.size:
             return [*found, *of_running]
-        kept = [None if ct is None else mul(ct, 1 - self.momentum) for ct in of_running]
+        kept = [None if ct is None else ops.mul(ct, 1 - self.momentum) for ct in of_running]
         if active[0]:
             found[0] = self.add_running_cotangents(found[0], of_running, x, args)
         return [*found, *kept]
@@ -118,17 +117,17 @@ class BatchNorm(ForwardNormalization):
         count = prod([x.shape[d] for d in self.axes])
         terms = []
         if cts[0] is not None:
-            share = mul(convert_element_type(cts[0], dtype), self.momentum / count)
+            share = ops.mul(ops.convert_element_type(cts[0], dtype), self.momentum / count)
             terms.append(broadcast_along(share, x, self.axes))
         if cts[1] is not None:
-            wide = convert_element_type(x, dtype)
-            rest = sub(wide, broadcast_along(mean_along(wide, self.axes), x, self.axes))
+            wide = ops.convert_element_type(x, dtype)
+            rest = ops.sub(wide, broadcast_along(mean_along(wide, self.axes), x, self.axes))
             factor = 2 * self.momentum * self.bessel_correction(x) / count
-            share = mul(convert_element_type(cts[1], dtype), factor)
-            terms.append(mul(rest, broadcast_along(share, x, self.axes)))
+            share = ops.mul(ops.convert_element_type(cts[1], dtype), factor)
+            terms.append(ops.mul(rest, broadcast_along(share, x, self.axes)))
         for term in terms:
-            term = convert_element_type(term, x.dtype)
-            found = term if found is None else add(found, term)
+            term = ops.convert_element_type(term, x.dtype)
+            found = term if found is None else ops.add(found, term)
         return found
 
     def running_statistics(self, values: Any) -> Any:
@@ -146,11 +145,15 @@ class BatchNorm(ForwardNormalization):
             return old
         dtype = (old if like is None else like).dtype
         terms = [
-            mul(convert_element_type(old, dtype), 1 - self.momentum) if old is not None else None,
-            mul(convert_element_type(new, dtype), self.momentum) if new is not None else None,
+            ops.mul(ops.convert_element_type(old, dtype), 1 - self.momentum)
+            if old is not None
+            else None,
+            ops.mul(ops.convert_element_type(new, dtype), self.momentum)
+            if new is not None
+            else None,
         ]
         terms = [term for term in terms if term is not None]
-        return add(*terms) if len(terms) == 2 else terms[0] if terms else None
+        return ops.add(*terms) if len(terms) == 2 else terms[0] if terms else None
 
     def batch(self, args, dims):
         outs, _ = super().batch(args, dims)
@@ -206,7 +209,7 @@ class FixedStatisticsNormalization(Normalization, abstract=True):
 
     def batch(self, args, dims):
         size = batch_size(args, dims)
-        args = [batch_dim_at(x, d, 0, size) for x, d in zip(args, dims, strict=True)]
+        args = [ops.batch_dim_at(x, d, 0, size) for x, d in zip(args, dims, strict=True)]
         outs = self.replace(axes=tuple([d + 1 for d in self.axes]))(*args)
         return outs, [0] * len(outs) if self.multiple_results else 0
 
@@ -247,14 +250,14 @@ class BatchNormInference(FixedStatisticsNormalization):
 
     def decompose(self, x, mean, variance, *affine):
         seen, dtype = self.layout_of(x), working_dtype(x, mean, variance, *affine)
-        rest = sub(convert_element_type(x, dtype), seen.broadcast_affine(mean, dtype))
-        scale = rsqrt(add(convert_element_type(variance, dtype), self.eps))
+        rest = ops.sub(ops.convert_element_type(x, dtype), seen.broadcast_affine(mean, dtype))
+        scale = ops.rsqrt(ops.add(ops.convert_element_type(variance, dtype), self.eps))
         if self.weighted:
-            scale = mul(scale, convert_element_type(affine[0], dtype))
-        out = mul(rest, seen.broadcast_affine(scale, dtype))
+            scale = ops.mul(scale, ops.convert_element_type(affine[0], dtype))
+        out = ops.mul(rest, seen.broadcast_affine(scale, dtype))
         if self.biased:
-            out = add(out, seen.broadcast_affine(affine[-1], dtype))
-        return convert_element_type(out, x.dtype)
+            out = ops.add(out, seen.broadcast_affine(affine[-1], dtype))
+        return ops.convert_element_type(out, x.dtype)
 
     def vjp(self, ct, out, args, active):
         flags = [*active[:3], self.weighted and active[3], self.biased and active[-1]]
@@ -265,7 +268,7 @@ class BatchNormInference(FixedStatisticsNormalization):
         found = iter(pull(ct, *args[: 3 + self.weighted]))
         cts = [next(found) if on else None for on in flags]
         if flags[4]:
-            cts[4] = convert_element_type(cts[4], bias.dtype)
+            cts[4] = ops.convert_element_type(cts[4], bias.dtype)
         return [*cts[:3], *cts[3:4] * self.weighted, *cts[4:] * self.biased]
 
     def vjp_where(self, live, ct, out, args, active):
@@ -321,23 +324,25 @@ class BatchNormInferenceBackward(FixedStatisticsNormalization):
 
     def decompose(self, ct, x, mean, variance, *weight):
         seen, dtype = self.layout_of(x), working_dtype(ct, x, mean, variance, *weight)
-        ct = convert_element_type(ct, dtype)
-        rstd = rsqrt(add(convert_element_type(variance, dtype), self.eps))
-        scale = mul(rstd, convert_element_type(weight[0], dtype)) if weight else rstd
+        ct = ops.convert_element_type(ct, dtype)
+        rstd = ops.rsqrt(ops.add(ops.convert_element_type(variance, dtype), self.eps))
+        scale = ops.mul(rstd, ops.convert_element_type(weight[0], dtype)) if weight else rstd
         outs: list[Any] = [None] * 5
         if self.output_mask[0]:
-            outs[0] = convert_element_type(mul(ct, seen.broadcast_affine(scale, dtype)), x.dtype)
+            outs[0] = ops.convert_element_type(
+                ops.mul(ct, seen.broadcast_affine(scale, dtype)), x.dtype
+            )
         if self.output_mask[1] or self.output_mask[4]:
             total = seen.sum_to_affine(ct, dtype)
-            outs[1] = convert_element_type(mul(total, mul(scale, -1.0)), mean.dtype)
-            outs[4] = convert_element_type(total, (*weight, mean)[0].dtype)
+            outs[1] = ops.convert_element_type(ops.mul(total, ops.mul(scale, -1.0)), mean.dtype)
+            outs[4] = ops.convert_element_type(total, (*weight, mean)[0].dtype)
         if self.output_mask[2] or self.output_mask[3]:
-            rest = sub(convert_element_type(x, dtype), seen.broadcast_affine(mean, dtype))
-            along = mul(seen.sum_to_affine(mul(ct, rest), dtype), rstd)
+            rest = ops.sub(ops.convert_element_type(x, dtype), seen.broadcast_affine(mean, dtype))
+            along = ops.mul(seen.sum_to_affine(ops.mul(ct, rest), dtype), rstd)
             # d (v + eps)^(-1/2) = -1/2 (v + eps)^(-3/2) dv
-            slope = mul(mul(along, mul(rstd, scale)), -0.5)
-            outs[2] = convert_element_type(slope, variance.dtype)
-            outs[3] = convert_element_type(along, (*weight, mean)[0].dtype)
+            slope = ops.mul(ops.mul(along, ops.mul(rstd, scale)), -0.5)
+            outs[2] = ops.convert_element_type(slope, variance.dtype)
+            outs[3] = ops.convert_element_type(along, (*weight, mean)[0].dtype)
         return self.select_outputs(outs)
 
 

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from functx import ops
 from functx.core import tree
 from functx.core.errors import (
     ArgumentError,
@@ -33,7 +34,6 @@ from functx.core.types import (
     x64_enabled,
 )
 from functx.ops.operands import batch_size
-from functx.ops.shapes import batch_dim_at, broadcast_in_dim
 
 Array = np.ndarray[Any, Any]
 
@@ -288,9 +288,9 @@ class PureCallback(HostCallback):
             size = batch_size(args, dims)
             wide = size if method == "broadcast_all" else 1
             args = [
-                broadcast_in_dim(x, (wide, *x.shape), tuple(range(1, x.ndim + 1)))
+                ops.broadcast_in_dim(x, (wide, *x.shape), tuple(range(1, x.ndim + 1)))
                 if d is None
-                else batch_dim_at(x, d, 0, size)
+                else ops.batch_dim_at(x, d, 0, size)
                 for x, d in zip(args, dims, strict=True)
             ]
             results = tuple([a.update(shape=(size, *a.shape)) for a in self.results])

@@ -9,16 +9,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from ml_dtypes import iinfo
 
+from functx import ops
 from functx.core.errors import DTypeError, ShapeError, ValueRangeError
 from functx.core.samples import f32, i32, sample
 from functx.core.types import DType, Shape, ShapedArray, is_integer
 from functx.ops.activations import broadcast_along, log_softmax, softmax
-from functx.ops.arithmetic import add, div, mul, neg, sub
-from functx.ops.autodiff import stop_gradient
-from functx.ops.conversion import convert_element_type
 from functx.ops.families import check_same_dtype
 from functx.ops.indexing import Gather
-from functx.ops.logic import eq, ne, select
 from functx.ops.losses import Loss, multiply_no_nan, zero_infinities_of_zero_weight
 from functx.ops.operands import (
     batch_size,
@@ -28,16 +25,6 @@ from functx.ops.operands import (
     tuple_delete,
     upcast_half,
 )
-from functx.ops.reductions import reduce_max, reduce_sum
-from functx.ops.shapes import (
-    batch_dim_at,
-    broadcast_in_dim,
-    broadcasted_iota,
-    full,
-    reshape,
-    zeros_like,
-)
-from functx.ops.transcendental import exp, log
 
 
 class ClassIndexPrimitive(Loss, abstract=True):
@@ -73,15 +60,15 @@ class ClassIndexPrimitive(Loss, abstract=True):
 
     def batch_operands(self, args: Any, dims: Any, size: int) -> list[Any]:
         """Scores, target and weights with their batch dimension first."""
-        x, target = [batch_dim_at(y, d, 0, size) for y, d in zip(args[:2], dims, strict=False)]
+        x, target = [ops.batch_dim_at(y, d, 0, size) for y, d in zip(args[:2], dims, strict=False)]
         return [x, target, *batched_weights(args[2:], dims[2:], x.shape, self.batch_ndim)]
 
     def target_rows(self, target: Any, weights: Any, dtype: DType) -> TargetRows:
         """What the rows of `target` count."""
         counts = not_ignored_mask(target, self.ignore_index)
-        classes = target if counts is None else select(counts, target, 0)
+        classes = target if counts is None else ops.select(counts, target, 0)
         if classes.dtype.itemsize < 4:
-            classes = convert_element_type(classes, np.int32)
+            classes = ops.convert_element_type(classes, np.int32)
         weight = (
             take_class_scores(upcast_half(weights[0]), classes, weights[0].ndim - 1)
             if weights
@@ -101,7 +88,7 @@ class ClassIndexPrimitive(Loss, abstract=True):
         if self.reduction == "none":
             return ct
         ct = ct if self.reduction == "sum" else rows.weighted_mean(ct, 0.0)
-        return broadcast_in_dim(ct, rows.classes.shape, tuple(range(ct.ndim)))
+        return ops.broadcast_in_dim(ct, rows.classes.shape, tuple(range(ct.ndim)))
 
 
 class ClassIndexLoss(ClassIndexPrimitive, abstract=True):
@@ -150,10 +137,10 @@ class ClassIndexLoss(ClassIndexPrimitive, abstract=True):
         if self.reduction == "mean":
             # With the mean m of terms l: m = sum(w l) / sum(w), dm = sum((l - m) dw) / sum(w).
             mean = rows.weighted_mean(self.sum_terms(self.terms(x, rows, [weight])), 0.0)
-            terms = sub(terms, self.broadcast_over_batch(mean, terms.shape))
-        found = rows.zero_ignored(mul(self.term_cotangents(ct, rows), terms))
+            terms = ops.sub(terms, self.broadcast_over_batch(mean, terms.shape))
+        found = rows.zero_ignored(ops.mul(self.term_cotangents(ct, rows), terms))
         read, places = class_gather(weight, rows.classes, weight.ndim - 1)
-        return read.add_to_cotangent(zeros_like(weight), found, (weight, places))
+        return read.add_to_cotangent(ops.zeros_like(weight), found, (weight, places))
 
 
 class ClassIndexLossBackward(ClassIndexPrimitive, abstract=True):
@@ -184,39 +171,39 @@ class TargetRows(NamedTuple):
 
     def apply_weights(self, x: Any) -> Any:
         """`x` times the weights, and 0 in rows that do not count."""
-        x = x if self.weight is None else mul(x, self.weight)
+        x = x if self.weight is None else ops.mul(x, self.weight)
         return self.zero_ignored(x)
 
     def zero_ignored(self, x: Any) -> Any:
         """`x`, and 0 in rows that do not count."""
-        return x if self.is_counted is None else select(self.is_counted, x, 0.0)
+        return x if self.is_counted is None else ops.select(self.is_counted, x, 0.0)
 
     def zero_ignored_along(self, x: Any, axis: int) -> Any:
         """`x`, which has values along `axis` in each row, and 0 in rows that do not count."""
         if self.is_counted is None:
             return x
         rows = tuple_delete(range(x.ndim), (axis,))
-        return select(broadcast_in_dim(self.is_counted, x.shape, rows), x, 0.0)
+        return ops.select(ops.broadcast_in_dim(self.is_counted, x.shape, rows), x, 0.0)
 
     def weighted_mean(self, total: Any, of_nothing: float) -> Any:
         """`total` over the weights of the rows of each lane; `of_nothing` where they are 0."""
         weight = self.total_weight()
-        nothing = eq(weight, 0.0)
-        return select(nothing, of_nothing, div(total, select(nothing, 1.0, weight)))
+        nothing = ops.eq(weight, 0.0)
+        return ops.select(nothing, of_nothing, ops.div(total, ops.select(nothing, 1.0, weight)))
 
     def total_weight(self) -> Any:
         """The sum of the weights of the rows of each lane."""
         axes = tuple(range(self.batch_ndim, self.classes.ndim))
         if self.weight is not None:
-            return reduce_sum(self.zero_ignored(self.weight), axes)
+            return ops.reduce_sum(self.zero_ignored(self.weight), axes)
         if self.is_counted is None:
             shape = self.classes.shape
-            return full(
+            return ops.full(
                 shape[: self.batch_ndim], literal(float(prod(shape[self.batch_ndim :])), self.dtype)
             )
         # Counted as integers: single precision ends to count at 16 million.
-        count = reduce_sum(convert_element_type(self.is_counted, np.int32), axes)
-        return convert_element_type(count, self.dtype)
+        count = ops.reduce_sum(ops.convert_element_type(self.is_counted, np.int32), axes)
+        return ops.convert_element_type(count, self.dtype)
 
 
 def batched_weights(weights: Any, dims: Any, shape: Shape, lanes: int) -> list[Any]:
@@ -224,13 +211,13 @@ def batched_weights(weights: Any, dims: Any, shape: Shape, lanes: int) -> list[A
     found = []
     for weight, dim in zip(weights, dims, strict=True):
         if weight.ndim - (dim is not None) > 1:
-            found.append(batch_dim_at(weight, dim, 0, shape[0]))
+            found.append(ops.batch_dim_at(weight, dim, 0, shape[0]))
         elif dim is None:
             found.append(weight)
         else:
             all_lanes = (*shape[: lanes + 1], weight.shape[1 - dim])
-            weight = batch_dim_at(weight, dim, 0, shape[0])
-            found.append(broadcast_in_dim(weight, all_lanes, (0, lanes + 1)))
+            weight = ops.batch_dim_at(weight, dim, 0, shape[0])
+            found.append(ops.broadcast_in_dim(weight, all_lanes, (0, lanes + 1)))
     return found
 
 
@@ -250,7 +237,7 @@ def not_ignored_mask(target: Any, ignore_index: int) -> Any:
     limits = iinfo(target.dtype)
     if not limits.min <= ignore_index <= limits.max:
         return None
-    return ne(target, literal(ignore_index, target.dtype))
+    return ops.ne(target, literal(ignore_index, target.dtype))
 
 
 def class_gather(x: Any, classes: Any, axis: int) -> tuple[Gather, Any]:
@@ -259,7 +246,7 @@ def class_gather(x: Any, classes: Any, axis: int) -> tuple[Gather, Any]:
     The other dimensions of `x` are the first ones of `classes`.
     """
     others = tuple_delete(range(x.ndim), (axis,))
-    gather = Gather(
+    gather = ops.Gather(
         collapsed_slice_dims=(axis,),
         start_index_map=(axis,),
         operand_batching_dims=others,
@@ -267,7 +254,7 @@ def class_gather(x: Any, classes: Any, axis: int) -> tuple[Gather, Any]:
         slice_sizes=tuple([min(1, n) for n in x.shape]),
         mode="fill",
     )
-    return gather, reshape(classes, (*classes.shape, 1))
+    return gather, ops.reshape(classes, (*classes.shape, 1))
 
 
 def take_class_scores(x: Any, classes: Any, axis: int) -> Any:
@@ -279,8 +266,8 @@ def take_class_scores(x: Any, classes: Any, axis: int) -> Any:
 def one_hot_mask(classes: Any, shape: Shape, axis: int) -> Any:
     """Whether each place of `shape` is, along `axis`, that of the class of its row."""
     rows = tuple_delete(range(len(shape)), (axis,))
-    places = broadcasted_iota(classes.dtype, shape, axis)
-    return eq(broadcast_in_dim(classes, shape, rows), places)
+    places = ops.broadcasted_iota(classes.dtype, shape, axis)
+    return ops.eq(ops.broadcast_in_dim(classes, shape, rows), places)
 
 
 class NllLoss(ClassIndexLoss):
@@ -305,7 +292,7 @@ class NllLoss(ClassIndexLoss):
         return rows.apply_weights(self.unweighted_terms(x, rows))
 
     def unweighted_terms(self, x, rows):
-        return neg(take_class_scores(x, rows.classes, self.axis))
+        return ops.neg(take_class_scores(x, rows.classes, self.axis))
 
     def backward(self, ct, x, target, *weights):
         backward = NllLossBackward(
@@ -354,14 +341,16 @@ class NllLossBackward(ClassIndexLossBackward):
     def decompose(self, ct, target, *weights):
         wide = upcast_half(ct)
         rows = self.target_rows(target, weights, wide.dtype)
-        found = rows.apply_weights(neg(self.term_cotangents(wide, rows)))
+        found = rows.apply_weights(ops.neg(self.term_cotangents(wide, rows)))
         shape = self.scores_shape(target.shape)
-        found = broadcast_in_dim(found, shape, tuple_delete(range(len(shape)), (self.axis,)))
-        return cast_like_input(select(one_hot_mask(rows.classes, shape, self.axis), found, 0.0), ct)
+        found = ops.broadcast_in_dim(found, shape, tuple_delete(range(len(shape)), (self.axis,)))
+        return cast_like_input(
+            ops.select(one_hot_mask(rows.classes, shape, self.axis), found, 0.0), ct
+        )
 
     def batch(self, args, dims):
         size = batch_size(args, dims)
-        ct, target = [batch_dim_at(y, d, 0, size) for y, d in zip(args[:2], dims, strict=False)]
+        ct, target = [ops.batch_dim_at(y, d, 0, size) for y, d in zip(args[:2], dims, strict=False)]
         weights = batched_weights(args[2:], dims[2:], target.shape, self.batch_ndim)
         return self.replace(batch_ndim=self.batch_ndim + 1, axis=self.axis + 1)(
             ct, target, *weights
@@ -397,24 +386,26 @@ class CrossEntropy(ClassIndexLoss):
 
     def terms(self, x, rows, weights):
         alone, shifted, total = self.log_softmax_parts(x, rows)
-        terms = rows.apply_weights(mul(alone, 1.0 - self.label_smoothing))
+        terms = rows.apply_weights(ops.mul(alone, 1.0 - self.label_smoothing))
         if not self.label_smoothing:
             return terms
-        logs = sub(shifted, broadcast_along(total, x, (self.axis,)))
+        logs = ops.sub(shifted, broadcast_along(total, x, (self.axis,)))
         spread, _ = smoothing_terms(self, x, weights)
-        return sub(terms, rows.zero_ignored(reduce_sum(mul(logs, spread), (self.axis,))))
+        return ops.sub(
+            terms, rows.zero_ignored(ops.reduce_sum(ops.mul(logs, spread), (self.axis,)))
+        )
 
     def unweighted_terms(self, x, rows):
-        return mul(self.log_softmax_parts(x, rows)[0], 1.0 - self.label_smoothing)
+        return ops.mul(self.log_softmax_parts(x, rows)[0], 1.0 - self.label_smoothing)
 
     def log_softmax_parts(self, x: Any, rows: TargetRows) -> tuple[Any, Any, Any]:
         """-log(softmax(x)) at the class of each row; x less its largest; the log of its sum."""
         # Picked from x, which is there, not from log(softmax(x)), which would have to be made.
-        largest = stop_gradient(reduce_max(x, (self.axis,)))
-        shifted = sub(x, broadcast_along(largest, x, (self.axis,)))
-        total = log(reduce_sum(exp(shifted), (self.axis,)))
+        largest = ops.stop_gradient(ops.reduce_max(x, (self.axis,)))
+        shifted = ops.sub(x, broadcast_along(largest, x, (self.axis,)))
+        total = ops.log(ops.reduce_sum(ops.exp(shifted), (self.axis,)))
         return (
-            sub(total, sub(take_class_scores(x, rows.classes, self.axis), largest)),
+            ops.sub(total, ops.sub(take_class_scores(x, rows.classes, self.axis), largest)),
             shifted,
             total,
         )
@@ -428,9 +419,11 @@ class CrossEntropy(ClassIndexLoss):
         if not self.label_smoothing:
             return found
         share = broadcast_along(rows.zero_ignored(self.term_cotangents(ct, rows)), x, (self.axis,))
-        logs = mul(log_softmax(x, self.axis), -self.label_smoothing / x.shape[self.axis])
+        logs = ops.mul(log_softmax(x, self.axis), -self.label_smoothing / x.shape[self.axis])
         kept = (*range(weight.ndim - 1), self.axis)
-        return add(found, reduce_sum(mul(share, logs), tuple_delete(range(x.ndim), kept)))
+        return ops.add(
+            found, ops.reduce_sum(ops.mul(share, logs), tuple_delete(range(x.ndim), kept))
+        )
 
 
 class CrossEntropyBackward(ClassIndexLossBackward):
@@ -464,31 +457,34 @@ class CrossEntropyBackward(ClassIndexLossBackward):
         wide = upcast_half(x)
         rows = self.target_rows(target, weights, wide.dtype)
         share = self.term_cotangents(upcast_half(ct), rows)
-        right = rows.apply_weights(mul(share, 1.0 - self.label_smoothing))
+        right = rows.apply_weights(ops.mul(share, 1.0 - self.label_smoothing))
         there = one_hot_mask(rows.classes, x.shape, self.axis)
         if not self.label_smoothing:
             # 1 - p, of the class, is the sum of the others, and 1 that of all.
-            largest = stop_gradient(reduce_max(wide, (self.axis,)))
-            powers = exp(sub(wide, broadcast_along(largest, x, (self.axis,))))
-            others = reduce_sum(select(there, 0.0, powers), (self.axis,))
-            total = add(others, exp(sub(take_class_scores(wide, rows.classes, self.axis), largest)))
-            found = select(there, broadcast_along(neg(others), x, (self.axis,)), powers)
-            found = mul(found, broadcast_along(div(right, total), x, (self.axis,)))
+            largest = ops.stop_gradient(ops.reduce_max(wide, (self.axis,)))
+            powers = ops.exp(ops.sub(wide, broadcast_along(largest, x, (self.axis,))))
+            others = ops.reduce_sum(ops.select(there, 0.0, powers), (self.axis,))
+            total = ops.add(
+                others, ops.exp(ops.sub(take_class_scores(wide, rows.classes, self.axis), largest))
+            )
+            found = ops.select(there, broadcast_along(ops.neg(others), x, (self.axis,)), powers)
+            found = ops.mul(found, broadcast_along(ops.div(right, total), x, (self.axis,)))
         else:
             spread, total = smoothing_terms(self, wide, weights)
-            beside = mul(broadcast_along(share, x, (self.axis,)), spread)
-            found = mul(
+            beside = ops.mul(broadcast_along(share, x, (self.axis,)), spread)
+            found = ops.mul(
                 softmax(wide, self.axis),
-                broadcast_along(add(right, mul(share, total)), x, (self.axis,)),
+                broadcast_along(ops.add(right, ops.mul(share, total)), x, (self.axis,)),
             )
-            found = sub(
-                sub(found, beside), select(there, broadcast_along(right, x, (self.axis,)), 0.0)
+            found = ops.sub(
+                ops.sub(found, beside),
+                ops.select(there, broadcast_along(right, x, (self.axis,)), 0.0),
             )
         return cast_like_input(rows.zero_ignored_along(found, self.axis), x)
 
     def batch(self, args, dims):
         size = batch_size(args, dims)
-        ct = batch_dim_at(args[0], dims[0], 0, size)
+        ct = ops.batch_dim_at(args[0], dims[0], 0, size)
         batched = self.batch_operands(args[1:], dims[1:], size)
         return self.replace(batch_ndim=self.batch_ndim + 1, axis=self.axis + 1)(ct, *batched), 0
 
@@ -522,7 +518,7 @@ class ClassProbabilityPrimitive(Loss, abstract=True):
         if not self.label_smoothing:
             return target
         share = self.label_smoothing / target.shape[self.axis]
-        return add(mul(target, 1.0 - self.label_smoothing), share)
+        return ops.add(ops.mul(target, 1.0 - self.label_smoothing), share)
 
     def weighted_target(self, target: Any, weights: Any) -> Any:
         """The target, smoothed and times the weights of the classes."""
@@ -532,19 +528,19 @@ class ClassProbabilityPrimitive(Loss, abstract=True):
 
     def apply_weights(self, x: Any, weights: Any) -> Any:
         """`x`, which has a value for each class of a row, times the weights of the classes."""
-        return mul(x, broadcast_class_weights(weights[0], x.shape, self.axis)) if weights else x
+        return ops.mul(x, broadcast_class_weights(weights[0], x.shape, self.axis)) if weights else x
 
     def term_cotangents(self, ct: Any, shape: tuple[int, ...]) -> Any:
         """The cotangent of each row, at each class."""
         rows = tuple_delete(shape, (self.axis,))
         if self.reduction == "mean":
-            ct = div(ct, float(prod(rows[self.batch_ndim :])))
-        ct = broadcast_in_dim(ct, rows, tuple(range(ct.ndim)))
-        return broadcast_in_dim(ct, shape, tuple_delete(range(len(shape)), (self.axis,)))
+            ct = ops.div(ct, float(prod(rows[self.batch_ndim :])))
+        ct = ops.broadcast_in_dim(ct, rows, tuple(range(ct.ndim)))
+        return ops.broadcast_in_dim(ct, shape, tuple_delete(range(len(shape)), (self.axis,)))
 
     def batch_operands(self, args: Any, dims: Any, size: int) -> list[Any]:
         """Scores, target and weights with their batch dimension first."""
-        x, target = [batch_dim_at(y, d, 0, size) for y, d in zip(args[:2], dims, strict=False)]
+        x, target = [ops.batch_dim_at(y, d, 0, size) for y, d in zip(args[:2], dims, strict=False)]
         return [x, target, *batched_weights(args[2:], dims[2:], x.shape, self.batch_ndim)]
 
 
@@ -570,11 +566,13 @@ class SoftTargetCrossEntropy(ClassProbabilityPrimitive):
         terms = multiply_no_nan(
             self.weighted_target(target, weights), log_softmax(upcast_half(x), self.axis)
         )
-        terms = neg(reduce_sum(terms, (self.axis,)))
+        terms = ops.neg(ops.reduce_sum(terms, (self.axis,)))
         if self.reduction != "none":
             terms = self.sum_terms(terms)
         if self.reduction == "mean":
-            terms = div(terms, float(prod(tuple_delete(x.shape, (self.axis,))[self.batch_ndim :])))
+            terms = ops.div(
+                terms, float(prod(tuple_delete(x.shape, (self.axis,))[self.batch_ndim :]))
+            )
         return cast_like_input(terms, x)
 
     def vjp(self, ct, out, args, active):
@@ -586,20 +584,20 @@ class SoftTargetCrossEntropy(ClassProbabilityPrimitive):
             x, target, *weights = [upcast_half(y) for y in args]
             target, share = (
                 self.smooth_target(target),
-                neg(self.term_cotangents(upcast_half(ct), x.shape)),
+                ops.neg(self.term_cotangents(upcast_half(ct), x.shape)),
             )
-            share = mul(
+            share = ops.mul(
                 share,
                 zero_infinities_of_zero_weight(
                     self.apply_weights(target, weights), log_softmax(x, self.axis)
                 ),
             )
             if active[1]:
-                slope = mul(self.apply_weights(share, weights), 1.0 - self.label_smoothing)
+                slope = ops.mul(self.apply_weights(share, weights), 1.0 - self.label_smoothing)
                 found[1] = cast_like_input(slope, args[1])
             if weights and active[2]:
                 kept = (*range(weights[0].ndim - 1), self.axis)
-                slope = reduce_sum(mul(share, target), tuple_delete(range(x.ndim), kept))
+                slope = ops.reduce_sum(ops.mul(share, target), tuple_delete(range(x.ndim), kept))
                 found[2] = cast_like_input(slope, args[2])
         return found
 
@@ -626,13 +624,13 @@ class SoftTargetCrossEntropyBackward(ClassProbabilityPrimitive):
 
     def decompose(self, ct, x, target, *weights):
         shares = self.weighted_target(target, weights)
-        total = broadcast_along(reduce_sum(shares, (self.axis,)), x, (self.axis,))
-        slope = sub(mul(softmax(upcast_half(x), self.axis), total), shares)
-        return cast_like_input(mul(slope, self.term_cotangents(upcast_half(ct), x.shape)), x)
+        total = broadcast_along(ops.reduce_sum(shares, (self.axis,)), x, (self.axis,))
+        slope = ops.sub(ops.mul(softmax(upcast_half(x), self.axis), total), shares)
+        return cast_like_input(ops.mul(slope, self.term_cotangents(upcast_half(ct), x.shape)), x)
 
     def batch(self, args, dims):
         size = batch_size(args, dims)
-        ct = batch_dim_at(args[0], dims[0], 0, size)
+        ct = ops.batch_dim_at(args[0], dims[0], 0, size)
         batched = self.batch_operands(args[1:], dims[1:], size)
         return self.replace(batch_ndim=self.batch_ndim + 1, axis=self.axis + 1)(ct, *batched), 0
 
@@ -651,10 +649,10 @@ def smoothing_terms(primitive: Any, x: Any, weights: Any) -> tuple[Any, Any]:
     share, axis = primitive.label_smoothing / x.shape[primitive.axis], primitive.axis
     if not weights:
         return share, primitive.label_smoothing
-    each = broadcast_class_weights(mul(upcast_half(weights[0]), share), x.shape, axis)
-    return each, reduce_sum(each, (axis,))
+    each = broadcast_class_weights(ops.mul(upcast_half(weights[0]), share), x.shape, axis)
+    return each, ops.reduce_sum(each, (axis,))
 
 
 def broadcast_class_weights(weight: Any, shape: tuple[int, ...], axis: int) -> Any:
     """One value a class, perhaps of each lane, at each place of `shape`."""
-    return broadcast_in_dim(weight, shape, (*range(weight.ndim - 1), axis))
+    return ops.broadcast_in_dim(weight, shape, (*range(weight.ndim - 1), axis))

@@ -13,30 +13,15 @@ from typing import Any, ClassVar
 import numpy as np
 from jax import lax
 
+from functx import ops
 from functx.core.errors import CollectiveError, ShapeError
 from functx.core.named_axes import batched_axis, batched_axis_names
 from functx.core.primitive import Primitive
 from functx.core.samples import f32, i32, sample
 from functx.core.tracing import aval_of
 from functx.core.types import ShapedArray, real_dtype
-from functx.ops.arithmetic import div, mul
-from functx.ops.concatenation import concatenate
-from functx.ops.conversion import convert_element_type
 from functx.ops.families import Constant, Linear, check_same_dtype
-from functx.ops.logic import eq, select
 from functx.ops.operands import check_axes, literal, tuple_delete
-from functx.ops.reductions import reduce_max, reduce_min, reduce_sum
-from functx.ops.shapes import (
-    PermuteDims,
-    Reshape,
-    broadcast_in_dim,
-    full,
-    iota,
-    moveaxis,
-    reshape,
-    zeros_like,
-)
-from functx.ops.slicing import slice_in_dim, tuple_insert
 
 AxisIndexGroups = tuple[tuple[int, ...], ...] | None
 BatchedValue = tuple[Any, int | None]
@@ -72,15 +57,17 @@ class Collective(Primitive, abstract=True):
         if groups is None:
             return self.batch_over_axis(x, dim, axis.size)
         # Each group is an axis of its own.
-        x = broadcast_new_dim(x, axis.size) if dim is None else moveaxis(x, dim, 0)
+        x = broadcast_new_dim(x, axis.size) if dim is None else ops.moveaxis(x, dim, 0)
         found: list[Any] = []
         for group in groups:
             out, out_dim = self.batch_over_axis(take_or_zero(x, 0, group), 0, len(group))
             found.append(
-                broadcast_new_dim(out, len(group)) if out_dim is None else moveaxis(out, out_dim, 0)
+                broadcast_new_dim(out, len(group))
+                if out_dim is None
+                else ops.moveaxis(out, out_dim, 0)
             )
         order = [place for group in groups for place in group]
-        return take_or_zero(concatenate(found, 0), 0, np.argsort(order).tolist()), 0
+        return take_or_zero(ops.concatenate(found, 0), 0, np.argsort(order).tolist()), 0
 
     def batch_one_axis_of_several(self, x: Any, dim: int | None) -> BatchedValue:
         """The output when one of several axes becomes a batch: that of one axis after the other."""
@@ -160,8 +147,8 @@ class Psum(AllReduce, Linear):
 
     def batch_over_axis(self, x, dim, size):
         if dim is None:
-            return mul(x, literal(size, x.dtype)), None
-        return reduce_sum(x, (dim,)), None
+            return ops.mul(x, literal(size, x.dtype)), None
+        return ops.reduce_sum(x, (dim,)), None
 
     def jax_collective(self, x):
         return lax.psum(x, self.axes, axis_index_groups=self.groups)
@@ -182,20 +169,20 @@ class AllReduceExtremum(AllReduce, abstract=True):
     def jvp(self, primals, tangents):
         (x,), (t,) = primals, tangents
         out = self(x)
-        chosen = eq(x, out)
+        chosen = ops.eq(x, out)
         # Half floats cannot count far.
         wide = real_dtype(x.dtype) if x.dtype.itemsize > 2 else np.dtype("float32")
         add_up = Psum(self.axes, self.groups)
-        share = div(1.0, add_up(convert_element_type(chosen, wide)))
-        total = add_up(select(chosen, t, zeros_like(t)))
-        return out, mul(total, convert_element_type(share, x.dtype))
+        share = ops.div(1.0, add_up(ops.convert_element_type(chosen, wide)))
+        total = add_up(ops.select(chosen, t, ops.zeros_like(t)))
+        return out, ops.mul(total, ops.convert_element_type(share, x.dtype))
 
 
 class Pmax(AllReduceExtremum):
     """The largest over all places of the axes; nan if there is one."""
 
     def batch_over_axis(self, x, dim, size):
-        return (x if dim is None else reduce_max(x, (dim,))), None
+        return (x if dim is None else ops.reduce_max(x, (dim,))), None
 
     def jax_collective(self, x):
         return lax.pmax(x, self.axes, axis_index_groups=self.groups)
@@ -205,7 +192,7 @@ class Pmin(AllReduceExtremum):
     """The smallest over all places of the axes; nan if there is one."""
 
     def batch_over_axis(self, x, dim, size):
-        return (x if dim is None else reduce_min(x, (dim,))), None
+        return (x if dim is None else ops.reduce_min(x, (dim,))), None
 
     def jax_collective(self, x):
         return lax.pmin(x, self.axes, axis_index_groups=self.groups)
@@ -251,7 +238,7 @@ class AxisIndex(Constant):
         return ShapedArray((), np.dtype("int32"))
 
     def batch(self, args, dims):
-        return iota(np.dtype("int32"), self.size), 0
+        return ops.iota(np.dtype("int32"), self.size), 0
 
     def lower(self, ctx):
         return ctx.collective((self.axis,), lambda: lax.axis_index(self.axis))
@@ -273,19 +260,20 @@ def take_or_zero(x: Any, dim: int, places: Sequence[int | None]) -> Any:
     for run in runs:
         if run[0] is None:
             parts.append(
-                full(
-                    tuple_insert(tuple_delete(x.shape, (dim,)), dim, len(run)), literal(0, x.dtype)
+                ops.full(
+                    ops.tuple_insert(tuple_delete(x.shape, (dim,)), dim, len(run)),
+                    literal(0, x.dtype),
                 )
             )
         else:
-            parts.append(slice_in_dim(x, run[0], run[0] + len(run), axis=dim))
-    return parts[0] if len(parts) == 1 else concatenate(parts, dim)
+            parts.append(ops.slice_in_dim(x, run[0], run[0] + len(run), axis=dim))
+    return parts[0] if len(parts) == 1 else ops.concatenate(parts, dim)
 
 
 def broadcast_new_dim(x: Any, size: int, dim: int = 0) -> Any:
     """`x`, `size` times along a new dimension `dim`."""
-    shape = tuple_insert(x.shape, dim, size)
-    return broadcast_in_dim(x, shape, tuple_delete(range(len(shape)), (dim,)))
+    shape = ops.tuple_insert(x.shape, dim, size)
+    return ops.broadcast_in_dim(x, shape, tuple_delete(range(len(shape)), (dim,)))
 
 
 def unmapped_aval(x: ShapedArray, dim: int) -> ShapedArray:
@@ -351,7 +339,11 @@ class AllGather(TiledCollective):
         return [AllGather((name,), (size,), None, self.axis) for name, size in each]
 
     def batch_over_axis(self, x, dim, size):
-        x = broadcast_new_dim(x, size, self.axis) if dim is None else moveaxis(x, dim, self.axis)
+        x = (
+            broadcast_new_dim(x, size, self.axis)
+            if dim is None
+            else ops.moveaxis(x, dim, self.axis)
+        )
         return merge_dims(x, self.axis), None
 
     def jax_collective(self, x):
@@ -384,7 +376,7 @@ class PsumScatter(TiledCollective):
         return [PsumScatter((name,), (size,), None, self.axis) for name, size in each]
 
     def batch_over_axis(self, x, dim, size):
-        x = mul(x, literal(size, x.dtype)) if dim is None else reduce_sum(x, (dim,))
+        x = ops.mul(x, literal(size, x.dtype)) if dim is None else ops.reduce_sum(x, (dim,))
         return split_dim(x, self.axis, (size,)), self.axis
 
     def jax_collective(self, x):
@@ -424,19 +416,19 @@ class AllToAll(TiledCollective):
         k, c, n = self.split, self.concat, len(self.sizes)
         part = x.shape[k] // prod(self.sizes)
         shape = (*x.shape[:k], *self.sizes, part, *x.shape[k + 1 :])
-        steps: list[Primitive] = [Reshape(shape)]
+        steps: list[Primitive] = [ops.Reshape(shape)]
         for i, (name, size) in enumerate(zip(self.axes, self.sizes, strict=True)):
             steps.append(AllToAll((name,), (size,), None, k + i, k + i))
         others = [*range(k), *range(k + n, len(shape))]
         order = (*others[:c], *range(k, k + n), *others[c:])
         after = self.abstract_eval(x)
-        return [*steps, PermuteDims(order), Reshape(after.shape)]
+        return [*steps, ops.PermuteDims(order), ops.Reshape(after.shape)]
 
     def batch_over_axis(self, x, dim, size):
-        x = broadcast_new_dim(x, size) if dim is None else moveaxis(x, dim, 0)
+        x = broadcast_new_dim(x, size) if dim is None else ops.moveaxis(x, dim, 0)
         # The places that get the parts come first, then those that sent them.
-        x = moveaxis(split_dim(x, self.split + 1, (size,)), self.split + 1, 0)
-        return merge_dims(moveaxis(x, 1, self.concat + 1), self.concat + 1), 0
+        x = ops.moveaxis(split_dim(x, self.split + 1, (size,)), self.split + 1, 0)
+        return merge_dims(ops.moveaxis(x, 1, self.concat + 1), self.concat + 1), 0
 
     def jax_collective(self, x):
         return lax.all_to_all(
@@ -474,7 +466,7 @@ class Ppermute(Collective, Linear):
         source = {to: place for place, to in self.perm}
         if dim is None and len(source) == size:
             return x, None
-        x = broadcast_new_dim(x, size) if dim is None else moveaxis(x, dim, 0)
+        x = broadcast_new_dim(x, size) if dim is None else ops.moveaxis(x, dim, 0)
         return take_or_zero(x, 0, [source.get(to) for to in range(size)]), 0
 
     def jax_collective(self, x):
@@ -483,13 +475,13 @@ class Ppermute(Collective, Linear):
 
 def merge_dims(x: Any, dim: int) -> Any:
     """`x` with dimension `dim` and the next as one."""
-    return reshape(x, (*x.shape[:dim], x.shape[dim] * x.shape[dim + 1], *x.shape[dim + 2 :]))
+    return ops.reshape(x, (*x.shape[:dim], x.shape[dim] * x.shape[dim + 1], *x.shape[dim + 2 :]))
 
 
 def split_dim(x: Any, dim: int, sizes: tuple[int, ...]) -> Any:
     """`x` with dimension `dim` as several: of `sizes`, and of what is left."""
     rest = x.shape[dim] // prod(sizes)
-    return reshape(x, (*x.shape[:dim], *sizes, rest, *x.shape[dim + 1 :]))
+    return ops.reshape(x, (*x.shape[:dim], *sizes, rest, *x.shape[dim + 1 :]))
 
 
 def resize_dim(x: ShapedArray, dim: int, size: int) -> ShapedArray:

@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 
 from jax.extend.mlir.dialects import stablehlo
 
+from functx import ops
 from functx.core.errors import ShapeError
 from functx.core.primitive import LinearInput
 from functx.core.samples import f32, sample
 from functx.core.tracing import aval_of
 from functx.core.types import ShapedArray
-from functx.ops.arithmetic import add
 from functx.ops.families import Linear
 from functx.ops.operands import (
     batch_size,
@@ -25,7 +25,6 @@ from functx.ops.operands import (
     promote_scalars,
     tuple_delete,
 )
-from functx.ops.shapes import batch_dim_at, broadcast_in_dim, full, instantiate_mask, zeros_like
 
 
 class Concatenate(Linear):
@@ -70,7 +69,9 @@ class Concatenate(Linear):
     def tangent_mask(self, lives, args):
         if all([live is None for live in lives]):
             return None
-        return self(*[instantiate_mask(live, x.shape) for live, x in zip(lives, args, strict=True)])
+        return self(
+            *[ops.instantiate_mask(live, x.shape) for live, x in zip(lives, args, strict=True)]
+        )
 
     def cotangent_masks(self, live, args):
         if live is None or not live.shape:
@@ -88,13 +89,13 @@ class Concatenate(Linear):
         end = 0
         for size, on in zip(sizes, wanted, strict=True):
             start, end = end, end + size
-            parts.append(slice_in_dim(ct, start, end, axis=self.axis) if on else None)
+            parts.append(ops.slice_in_dim(ct, start, end, axis=self.axis) if on else None)
         return parts
 
     def batch(self, args, dims):
         dim = next(d for d in dims if d is not None)
         size = batch_size(args, dims)
-        args = [batch_dim_at(x, d, dim, size) for x, d in zip(args, dims, strict=True)]
+        args = [ops.batch_dim_at(x, d, dim, size) for x, d in zip(args, dims, strict=True)]
         return Concatenate(self.axis + (self.axis >= dim))(*args), dim
 
     def simplify(self, facts, *operands):
@@ -128,7 +129,7 @@ class Split(Linear):
     def transpose(self, cts, x):
         before, after = x.shape[: self.axis], x.shape[self.axis + 1 :]
         parts = [
-            zeros_like(x.aval.update(shape=(*before, size, *after))) if ct is None else ct
+            ops.zeros_like(x.aval.update(shape=(*before, size, *after))) if ct is None else ct
             for ct, size in zip(cts, self.sizes, strict=True)
         ]
         return (concatenate(parts, self.axis),)
@@ -145,7 +146,7 @@ class Split(Linear):
             return x
         start = [0] * x.ndim
         start[self.axis] = sum(self.sizes[:index])
-        return update_strided_slice(
+        return ops.update_strided_slice(
             x, part, [(a, a + n, 1) for a, n in zip(start, part.shape, strict=True)]
         )
 
@@ -211,7 +212,9 @@ class Pad(Linear):
 
     def operand_cotangents(self, ct: Any, x: Any, to_x: bool, to_value: bool) -> tuple[Any, Any]:
         return (self.unpad(ct, x) if to_x else None), (
-            reduce_sum(select(self.padding_mask(x), ct, zeros_like(ct))) if to_value else None
+            ops.reduce_sum(ops.select(self.padding_mask(x), ct, ops.zeros_like(ct)))
+            if to_value
+            else None
         )
 
     def tangent_mask(self, lives, args):
@@ -220,14 +223,14 @@ class Pad(Linear):
             return None
         if live is None and all([max(entry) <= 0 for entry in self.config]):
             return None
-        return pad(instantiate_mask(live, args[0].shape), False, self.config)
+        return pad(ops.instantiate_mask(live, args[0].shape), False, self.config)
 
     def cotangent_masks(self, live, args):
         x, value = args
         if live is None and all(low >= 0 <= high for low, high, _ in self.config):
             return [None, None]
         out = self.abstract_eval(aval_of(x), aval_of(value))
-        return [self.unpad(instantiate_mask(live, out.shape), x), None]
+        return [self.unpad(ops.instantiate_mask(live, out.shape), x), None]
 
     def unpad(self, ct: Any, x: Any) -> Any:
         """The elements of `ct` where those of `x` lie, zero for those cut off."""
@@ -236,21 +239,23 @@ class Pad(Linear):
         if not any(interior for _, _, interior in self.config):
             return ct
         strides = tuple([interior + 1 for _, _, interior in self.config])
-        return slice(ct, (0,) * ct.ndim, ct.shape, strides)
+        return ops.slice(ct, (0,) * ct.ndim, ct.shape, strides)
 
     def padding_mask(self, x: Any) -> Any:
         """Whether each element of the result is padding."""
-        return Pad(self.config)(full(x.shape, False), True)
+        return Pad(self.config)(ops.full(x.shape, False), True)
 
     def batch(self, args, dims):
         (x, value), (dim, value_dim) = args, dims
         if value_dim is None:
             return self.with_batch_dim(dim)(x, value), dim
         size = value.shape[0]
-        x = batch_dim_at(x, dim, 0, size)
+        x = ops.batch_dim_at(x, dim, 0, size)
         rest = self.with_batch_dim(0)
         out = rest(x, literal(0, x.dtype))
-        return select(rest.padding_mask(x), broadcast_in_dim(value, out.shape, (0,)), out), 0
+        return ops.select(
+            rest.padding_mask(x), ops.broadcast_in_dim(value, out.shape, (0,)), out
+        ), 0
 
     def with_batch_dim(self, dim: int) -> Pad:
         return Pad((*self.config[:dim], (0, 0, 0), *self.config[dim:]))
@@ -316,10 +321,10 @@ def sum_tiles(tiles: Sequence[SliceTile], aval: ShapedArray) -> Any:
             tiles = join_tiles_along(tiles, axis, aval.shape[axis], use)
         tiles = add_coinciding_tiles(tiles)
     if not tiles:
-        return zeros_like(aval)
+        return ops.zeros_like(aval)
     total, *rest = [pad_tile(tile, aval.shape) for tile in tiles]
     for each in rest:
-        total = add(total, each)
+        total = ops.add(total, each)
     return total
 
 
@@ -344,7 +349,7 @@ def add_coinciding_tiles(tiles: Sequence[SliceTile]) -> list[SliceTile]:
     for tile in tiles:
         place = tile.start, tile.limit
         if place in found:
-            tile = SliceTile(*place, add(found[place].values, tile.values), tile.user_location)
+            tile = SliceTile(*place, ops.add(found[place].values, tile.values), tile.user_location)
         found[place] = tile
     return list(found.values())
 
@@ -375,7 +380,7 @@ def concatenate_tiles(row: Sequence[SliceTile], axis: int, length: int) -> Slice
         if here > end:
             shape = list(first.values.shape)
             shape[axis] = here - end
-            pieces.append(full(tuple(shape), literal(0, first.values.dtype)))
+            pieces.append(ops.full(tuple(shape), literal(0, first.values.dtype)))
         if tile is not None:
             pieces.append(tile.values)
             end = tile.limit[axis]
@@ -390,8 +395,3 @@ def pad_tile(tile: SliceTile, shape: Shape) -> Any:
         return tile.values
     places = zip(tile.start, tile.limit, shape, strict=True)
     return pad(tile.values, 0, [(start, n - limit, 0) for start, limit, n in places])
-
-
-from functx.ops.logic import select
-from functx.ops.reductions import reduce_sum
-from functx.ops.slicing import slice, slice_in_dim, update_strided_slice

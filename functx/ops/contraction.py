@@ -9,13 +9,13 @@ from jax import lax
 from jax import numpy as jnp
 from jax.extend.mlir.dialects import stablehlo
 
+from functx import ops
 from functx.core.errors import DTypeError, ShapeError, ValueRangeError
 from functx.core.primitive import LinearInput, Primitive
 from functx.core.samples import c64, f32, sample
 from functx.core.types import DType, ShapedArray, is_complex
 from functx.ops.families import Linear, check_same_dtype
 from functx.ops.operands import check_axes, tuple_delete
-from functx.ops.shapes import moveaxis
 
 Dims = tuple[int, ...]
 
@@ -67,7 +67,7 @@ class DotGeneral(Primitive):
         (x, y), (dx, dy) = primals, tangents
         terms = [self(dx, y)] if dx is not None else []
         terms += [self(x, dy)] if dy is not None else []
-        return self(x, y), terms[0] if len(terms) == 1 else add(*terms)
+        return self(x, y), terms[0] if len(terms) == 1 else ops.add(*terms)
 
     def transpose(self, ct, x, y):
         if type(x) is LinearInput:
@@ -107,14 +107,14 @@ class DotGeneral(Primitive):
         if straight != tuple(range(x.ndim)) == (*xb, *from_y, *x_free):
             return self._with_dtype_of(x, (y_free, ct_y), (yb, ct_b))(y, ct)
         dx = self._with_dtype_of(x, (ct_y, y_free), (ct_b, yb))(ct, y)
-        return permute_dims(dx, _inverse_permutation(straight))
+        return ops.permute_dims(dx, _inverse_permutation(straight))
 
     def _with_dtype_of(self, x: Any, contract: Any, batched: Any) -> DotGeneral:
         wide = self.preferred_element_type is not None
         return DotGeneral(contract, batched, self.precision, x.dtype if wide else None)
 
     def _cast_to_cotangent(self, y: Any, ct: Any) -> Any:
-        return y if y.dtype == ct.dtype else convert_element_type(y, ct.dtype)
+        return y if y.dtype == ct.dtype else ops.convert_element_type(y, ct.dtype)
 
     def batch(self, args, dims):
         (x, y), (dx, dy) = args, dims
@@ -288,7 +288,7 @@ class Fft(Linear):
         return (self(ct),)
 
     def batch(self, args, dims):
-        return self(moveaxis(args[0], dims[0], 0)), 0
+        return self(ops.moveaxis(args[0], dims[0], 0)), 0
 
     def lower(self, ctx, x):
         shape = ctx.avals_in[0].shape
@@ -310,8 +310,3 @@ class Fft(Linear):
 def fft(x: Any, ndim: int = 1, inverse: bool = False) -> Any:
     """The discrete Fourier transform of the complex `x` over its last `ndim` dimensions."""
     return Fft(ndim, inverse)(x)
-
-
-from functx.ops.arithmetic import add
-from functx.ops.conversion import convert_element_type
-from functx.ops.shapes import permute_dims

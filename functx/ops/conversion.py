@@ -8,6 +8,7 @@ import ml_dtypes
 import numpy as np
 from jax.extend.mlir.dialects import stablehlo
 
+from functx import ops
 from functx.core.errors import DTypeError, ShapeError
 from functx.core.ndarray import HOST_ARRAY_TYPES, as_ndarray
 from functx.core.primitive import LinearInput, Primitive
@@ -22,7 +23,6 @@ from functx.core.types import (
     kind,
     real_dtype,
 )
-from functx.ops.arithmetic import BOOL, neg
 from functx.ops.families import Binary, Linear, Unary, broadcast_scalar, unbroadcast_scalar
 from functx.ops.operands import identity_result, promote_scalars
 
@@ -157,7 +157,7 @@ class BitcastConvertType(Primitive):
         return strides if old == new else (*[n * old // new for n in strides], 1)
 
     def batch(self, args, dims):
-        x = moveaxis(args[0], dims[0], 0)
+        x = ops.moveaxis(args[0], dims[0], 0)
         return self(x), 0
 
     def lower(self, ctx, x):
@@ -257,7 +257,7 @@ class IsFinite(Unary):
     samples = (sample(f32[3, 4]),)
 
     def out_dtype(self, dtype):
-        return BOOL
+        return ops.BOOL
 
     def lower(self, ctx, x):
         return stablehlo.is_finite(x)
@@ -315,7 +315,7 @@ class Complex(Binary):
         re, im = args
         return [
             unbroadcast_scalar(real(ct), re) if active[0] else None,
-            unbroadcast_scalar(neg(imag(ct)), im) if active[1] else None,
+            unbroadcast_scalar(ops.neg(imag(ct)), im) if active[1] else None,
         ]
 
     def lower(self, ctx, re, im):
@@ -371,7 +371,7 @@ class Imag(_ComplexPart):
 
     def transpose(self, ct, x):
         # ct imag(x) = re(-i ct x)
-        return (complex(0.0, neg(ct)),)
+        return (complex(0.0, ops.neg(ct)),)
 
     def scatter_into_base(self, part, index, x):
         return complex(real(x), part)
@@ -427,6 +427,3 @@ def imag(x: Any) -> Any:
 def conj(x: Any) -> Any:
     """The complex conjugate of a complex `x`, elementwise."""
     return Conj()(x)
-
-
-from functx.ops.shapes import moveaxis

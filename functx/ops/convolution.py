@@ -9,15 +9,13 @@ from jax import lax
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
 
+from functx import ops
 from functx.core.errors import DTypeError, ShapeError
 from functx.core.primitive import LinearInput, Primitive
 from functx.core.samples import f32, sample
 from functx.core.types import DType, ShapedArray, is_complex
-from functx.ops.arithmetic import add
-from functx.ops.conversion import convert_element_type
 from functx.ops.families import check_same_dtype
-from functx.ops.shapes import moveaxis, reshape, rev, zeros_like
-from functx.ops.windows import Dims, Pairs, Window, check_window, dilate_dim
+from functx.ops.windows import Dims, Pairs, Window
 
 DimSpec = Dims
 """Which dimension of an array is the first, the second, and each of those in space."""
@@ -106,7 +104,7 @@ class Convolution(Primitive):
             raise ShapeError(
                 f"convolution: the window must be that of the kernel; got {self.window.sizes} for {k!r}"
             )
-        check_window("convolution", tuple(space), self.window)
+        ops.check_window("convolution", tuple(space), self.window)
         found = n // batch, o, *self.window.result_shape(tuple(space))
         shape = tuple([found[layouts.out.index(d)] for d in range(x.ndim)])
         return ShapedArray(shape, wide or x.dtype, x.weak_type and k.weak_type)
@@ -115,7 +113,7 @@ class Convolution(Primitive):
         (x, k), (dx, dk) = primals, tangents
         terms = [self(dx, k)] if dx is not None else []
         terms += [self(x, dk)] if dk is not None else []
-        return self(x, k), terms[0] if len(terms) == 1 else add(*terms)
+        return self(x, k), terms[0] if len(terms) == 1 else ops.add(*terms)
 
     def transpose(self, ct, x, k):
         if type(x) is LinearInput:
@@ -132,17 +130,17 @@ class Convolution(Primitive):
         """The cotangent of the array: ct, with holes for strides, met by the kernel flipped."""
         window, layouts, (channels, batch) = self.window, self.layouts, self.groups
         if 0 in ct.shape:
-            return zeros_like(x)
+            return ops.zeros_like(x)
         groups = channels * batch
         k = cast_to_cotangent(k, ct)
         if groups > 1:
             # Output channels become input channels, those of each group its own.
             k = move_group_dim(k, layouts.kernel[0], layouts.kernel[1], groups)
-        back = Window(
+        back = ops.Window(
             window.sizes, window.base_dilation, self.lhs_cotangent_padding(x), window.strides,
             window.window_dilation,
         )  # fmt: skip
-        flipped = rev(k, layouts.kernel[2:]) if layouts.kernel[2:] else k
+        flipped = ops.rev(k, layouts.kernel[2:]) if layouts.kernel[2:] else k
         found = self.with_layouts(
             back,
             ConvLayouts(layouts.out, swap_leading_roles(layouts.kernel), layouts.array),
@@ -161,10 +159,10 @@ class Convolution(Primitive):
         for n, size, stride, (low, _), hole, apart, out in zip(
             space, *window, window.result_shape(space), strict=True
         ):
-            reach = dilate_dim(size, apart)
+            reach = ops.dilate_dim(size, apart)
             before = reach - low - 1
             pairs.append(
-                (before, dilate_dim(n, hole) + reach - 1 - dilate_dim(out, stride) - before)
+                (before, ops.dilate_dim(n, hole) + reach - 1 - ops.dilate_dim(out, stride) - before)
             )
         return tuple(pairs)
 
@@ -173,16 +171,21 @@ class Convolution(Primitive):
         window, layouts = self.window, self.layouts
         # No windows have no sizes that a kernel could have.
         if 0 in ct.shape:
-            return zeros_like(k)
+            return ops.zeros_like(k)
         space = permuted_shape(x, layouts.array)[2:]
         pairs = []
         for n, size, stride, (low, _), hole, apart, out in zip(
             space, *window, window.result_shape(space), strict=True
         ):
-            total = dilate_dim(out, stride) + dilate_dim(size, apart) - dilate_dim(n, hole) - 1
+            total = (
+                ops.dilate_dim(out, stride)
+                + ops.dilate_dim(size, apart)
+                - ops.dilate_dim(n, hole)
+                - 1
+            )
             pairs.append((low, total - low))
         sizes = permuted_shape(ct, layouts.out)[2:]
-        around = Window(
+        around = ops.Window(
             sizes, window.window_dilation, tuple(pairs), window.base_dilation, window.strides
         )
         turned = ConvLayouts(
@@ -267,33 +270,33 @@ def swap_leading_roles(layout: DimSpec) -> DimSpec:
 
 
 def cast_to_cotangent(x: Any, ct: Any) -> Any:
-    return x if x.dtype == ct.dtype else convert_element_type(x, ct.dtype)
+    return x if x.dtype == ct.dtype else ops.convert_element_type(x, ct.dtype)
 
 
 def split_dim_out_of(x: Any, dim: int, count: int, inner: int) -> tuple[Any, int]:
     """`x` with `dim` split into `inner` groups of `count`, and where the `count` then lies."""
     n = x.shape[dim] // (count * inner)
     shape = (*x.shape[:dim], inner, count, n, *x.shape[dim + 1 :])
-    x = moveaxis(reshape(x, shape), dim + 1, 0)
-    return reshape(x, (count, *x.shape[1 : dim + 1], inner * n, *x.shape[dim + 3 :])), 0
+    x = ops.moveaxis(ops.reshape(x, shape), dim + 1, 0)
+    return ops.reshape(x, (count, *x.shape[1 : dim + 1], inner * n, *x.shape[dim + 3 :])), 0
 
 
 def merge_dim_into(x: Any, dim: int, into: int, inner: int) -> Any:
     """`x` with its batch `dim` made part of `into`, in each of `inner` groups of that, in front."""
-    x = moveaxis(x, dim, into)
+    x = ops.moveaxis(x, dim, into)
     count, n = x.shape[into], x.shape[into + 1]
     rest = x.shape[into + 2 :]
     if inner > 1:
-        x = reshape(x, (*x.shape[:into], count, inner, n // inner, *rest))
-        x = moveaxis(x, into, into + 1)
-    return reshape(x, (*x.shape[:into], count * n, *rest))
+        x = ops.reshape(x, (*x.shape[:into], count, inner, n // inner, *rest))
+        x = ops.moveaxis(x, into, into + 1)
+    return ops.reshape(x, (*x.shape[:into], count * n, *rest))
 
 
 def move_group_dim(x: Any, source: int, target: int, groups: int) -> Any:
     """`x` with the number of the group, which leads in `source`, leading in `target` instead."""
     shape = (*x.shape[:source], groups, x.shape[source] // groups, *x.shape[source + 1 :])
-    x = reshape(x, shape)
+    x = ops.reshape(x, shape)
     # Without `source`'s group the dimensions are those of before; put it in front of `target`.
-    x = moveaxis(x, source, target)
+    x = ops.moveaxis(x, source, target)
     shape = (*x.shape[:target], groups * x.shape[target + 1], *x.shape[target + 2 :])
-    return reshape(x, shape)
+    return ops.reshape(x, shape)

@@ -9,6 +9,7 @@ from jax import lax
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
 
+from functx import ops
 from functx.core.errors import ShapeError
 from functx.core.primitive import Primitive
 from functx.core.samples import bool_, c64, f32, i32, sample
@@ -105,7 +106,7 @@ class CumProd(Cumulative):
         (x,), (t,) = primals, tangents
         out = self(x)
         earlier = shift_along(out, self.axis, self.reverse, 1)
-        return out, linear_recurrence(x, mul(t, earlier), self.axis, self.reverse)
+        return out, linear_recurrence(x, ops.mul(t, earlier), self.axis, self.reverse)
 
     def lower(self, ctx, x):
         return self.scan(ctx, x, stablehlo.MulOp, 1, accumulation_dtype(ctx.avals_in[0].dtype))
@@ -128,12 +129,12 @@ class CumExtremum(Cumulative, abstract=True):
         out = self(x)
         # The places that have one record lie together: sums over the elements that attain it
         # go on for as long as it stands.
-        attains = eq(x, out)
-        stands = eq(out, shift_along(out, self.axis, self.reverse, 0))
+        attains = ops.eq(x, out)
+        stands = ops.eq(out, shift_along(out, self.axis, self.reverse, 0))
         wide = real_dtype(x.dtype) if x.dtype.itemsize > 2 else np.dtype("float32")
-        terms = convert_element_type(attains, wide), select(attains, t, zeros_like(t))
+        terms = ops.convert_element_type(attains, wide), ops.select(attains, t, ops.zeros_like(t))
         count, total = [linear_recurrence(stands, y, self.axis, self.reverse) for y in terms]
-        return out, mul(total, convert_element_type(div(1.0, count), x.dtype))
+        return out, ops.mul(total, ops.convert_element_type(ops.div(1.0, count), x.dtype))
 
 
 class CumMax(CumExtremum):
@@ -144,7 +145,7 @@ class CumMax(CumExtremum):
     def lower(self, ctx, x):
         if is_complex(ctx.avals_in[0].dtype):
             return ctx.via_jax(lambda x: lax.cummax(x, self.axis, self.reverse), x)
-        return self.scan(ctx, x, stablehlo.MaxOp, lowest(ctx.avals_in[0].dtype))
+        return self.scan(ctx, x, stablehlo.MaxOp, ops.lowest(ctx.avals_in[0].dtype))
 
 
 class CumMin(CumExtremum):
@@ -155,7 +156,7 @@ class CumMin(CumExtremum):
     def lower(self, ctx, x):
         if is_complex(ctx.avals_in[0].dtype):
             return ctx.via_jax(lambda x: lax.cummin(x, self.axis, self.reverse), x)
-        return self.scan(ctx, x, stablehlo.MinOp, highest(ctx.avals_in[0].dtype))
+        return self.scan(ctx, x, stablehlo.MinOp, ops.highest(ctx.avals_in[0].dtype))
 
 
 class CumLogSumExp(Cumulative):
@@ -179,19 +180,21 @@ class CumLogSumExp(Cumulative):
         (x,), (t,) = primals, tangents
         out = self(x)
         # Where out is -inf everything so far is, and all weights are e^-inf.
-        finite = select(eq(out, -np.inf), 0.0, out)
-        factor = exp(sub(shift_along(out, self.axis, self.reverse, 0), finite))
-        return out, linear_recurrence(factor, mul(t, exp(sub(x, finite))), self.axis, self.reverse)
+        finite = ops.select(ops.eq(out, -np.inf), 0.0, out)
+        factor = ops.exp(ops.sub(shift_along(out, self.axis, self.reverse, 0), finite))
+        return out, linear_recurrence(
+            factor, ops.mul(t, ops.exp(ops.sub(x, finite))), self.axis, self.reverse
+        )
 
     def decompose(self, x):
         # With m the largest so far, s[i] = e^(m[i - 1] - m[i]) * s[i - 1] + e^(x[i] - m[i]).
-        wide = convert_element_type(x, np.float32) if x.dtype.itemsize < 4 else x
+        wide = ops.convert_element_type(x, np.float32) if x.dtype.itemsize < 4 else x
         top = cummax(wide, self.axis, self.reverse)
-        finite = select(is_finite(top), top, 0.0)
-        factor = exp(sub(shift_along(top, self.axis, self.reverse, 0), finite))
-        sums = linear_recurrence(factor, exp(sub(wide, finite)), self.axis, self.reverse)
-        out = add(finite, log(sums))
-        return convert_element_type(out, x.dtype) if wide is not x else out
+        finite = ops.select(ops.is_finite(top), top, 0.0)
+        factor = ops.exp(ops.sub(shift_along(top, self.axis, self.reverse, 0), finite))
+        sums = linear_recurrence(factor, ops.exp(ops.sub(wide, finite)), self.axis, self.reverse)
+        out = ops.add(finite, ops.log(sums))
+        return ops.convert_element_type(out, x.dtype) if wide is not x else out
 
 
 class LinearRecurrence(Primitive):
@@ -224,8 +227,8 @@ class LinearRecurrence(Primitive):
         (factor, x), (dfactor, dx) = primals, tangents
         out = self(factor, x)
         if dfactor is not None:
-            term = mul(dfactor, shift_along(out, self.axis, self.reverse, 0))
-            dx = term if dx is None else add(dx, term)
+            term = ops.mul(dfactor, shift_along(out, self.axis, self.reverse, 0))
+            dx = term if dx is None else ops.add(dx, term)
         return out, self(factor, dx)
 
     def transpose(self, ct, factor, x):
@@ -235,7 +238,7 @@ class LinearRecurrence(Primitive):
         dx = self.term_cotangent(ct, args[0])
         if not active[0]:
             return None, dx
-        return mul(dx, shift_along(out, self.axis, self.reverse, 0)), dx
+        return ops.mul(dx, shift_along(out, self.axis, self.reverse, 0)), dx
 
     def term_cotangent(self, ct: Any, factor: Any) -> Any:
         """The cotangent of x: the same recurrence run the other way."""
@@ -304,7 +307,7 @@ def shift_along(x: Any, axis: int, reverse: bool, fill: Any) -> Any:
     """`x` moved one place along `axis`, back with `reverse`, and the number `fill` before it."""
     config = [(0, 0, 0)] * x.ndim
     config[axis] = (-1, 1, 0) if reverse else (1, -1, 0)
-    return pad(x, fill, config)
+    return ops.pad(x, fill, config)
 
 
 def cumsum(x: Any, axis: int = 0, reverse: bool = False) -> Any:
@@ -347,12 +350,3 @@ def linear_recurrence(factor: Any, x: Any, axis: int = 0, reverse: bool = False)
     With `reverse`, y[i] comes from y[i + 1]. A boolean factor says whether that counts.
     """
     return LinearRecurrence(canonical_axis(axis, aval_of(x).ndim), reverse)(factor, x)
-
-
-from functx.ops.arithmetic import add, div, mul, sub
-from functx.ops.concatenation import pad
-from functx.ops.conversion import convert_element_type, is_finite
-from functx.ops.logic import eq, select
-from functx.ops.reductions import highest, lowest
-from functx.ops.shapes import zeros_like
-from functx.ops.transcendental import exp, log

@@ -11,12 +11,11 @@ import numpy as np
 from jax import lax
 from jax.extend.mlir.dialects import stablehlo
 
+from functx import ops
 from functx.core.primitive import LinearInput
 from functx.core.samples import bool_, f32, sample
 from functx.core.tracing import aval_of
 from functx.core.types import ShapedArray, is_complex, real_dtype
-from functx.ops.arithmetic import BOOL, abs, add, div, mul, neg, sub
-from functx.ops.concatenation import pad
 from functx.ops.families import (
     Elementwise,
     apply_mask,
@@ -26,27 +25,10 @@ from functx.ops.families import (
 )
 from functx.ops.linear_algebra import (
     MatrixFunction,
-    TriangularSolve,
-    adjoint,
-    cast_like,
-    conj_if_complex,
-    extract_diagonal,
-    hermitian_part,
-    insert_matrix_dim,
-    matmul_highest,
-    matrix_transpose,
-    position_mask,
     positive_definite,
-    real_if_complex,
-    scale_columns,
     well_conditioned,
 )
-from functx.ops.logic import bitwise_and, bitwise_not, bitwise_or, eq, gt, le, select
 from functx.ops.operands import literal
-from functx.ops.reductions import reduce_max, reduce_or
-from functx.ops.shapes import broadcast_in_dim, full_like
-from functx.ops.shapes import instantiate_mask as mask_of
-from functx.ops.slicing import slice, slice_in_dim
 
 
 class UndefinedDerivative(Elementwise):
@@ -81,7 +63,7 @@ class UndefinedDerivative(Elementwise):
         return self.transpose(ct, which, LinearInput(aval_of(x)))
 
     def transpose(self, ct, which, x):
-        return [None, select(which, literal(nan, ct.dtype), ct)]
+        return [None, ops.select(which, literal(nan, ct.dtype), ct)]
 
     def lower(self, ctx, which, x):
         aval = ctx.avals_in[1]
@@ -98,25 +80,25 @@ class MaskedReciprocal(NamedTuple):
     @staticmethod
     def from_values(x: Any, scale: Any) -> MaskedReciprocal:
         """The inverses of `x`, which counts as 0 within rounding error of the largest of `scale`."""
-        largest = reduce_max(abs(scale), (scale.ndim - 1,))
-        least = mul(largest, max(8.0, scale.shape[-1]) * float(np.finfo(x.dtype).eps))
-        small = le(abs(x), broadcast_in_dim(least, x.shape, tuple(range(largest.ndim))))
-        inverse = div(literal(1, x.dtype), select(small, literal(1, x.dtype), x))
-        return MaskedReciprocal(select(small, literal(0, x.dtype), inverse), small)
+        largest = ops.reduce_max(ops.abs(scale), (scale.ndim - 1,))
+        least = ops.mul(largest, max(8.0, scale.shape[-1]) * float(np.finfo(x.dtype).eps))
+        small = ops.le(ops.abs(x), ops.broadcast_in_dim(least, x.shape, tuple(range(largest.ndim))))
+        inverse = ops.div(literal(1, x.dtype), ops.select(small, literal(1, x.dtype), x))
+        return MaskedReciprocal(ops.select(small, literal(0, x.dtype), inverse), small)
 
     @staticmethod
     def from_gaps(x: Any, y: Any) -> MaskedReciprocal:
         """The inverses of x_j - y_i, in row i and column j."""
         shape = (*x.shape, x.shape[-1])
         return MaskedReciprocal.from_values(
-            sub(broadcast_columns(x, shape), broadcast_rows(y, shape)), x
+            ops.sub(broadcast_columns(x, shape), broadcast_rows(y, shape)), x
         )
 
     @property
     def off_diagonal(self) -> MaskedReciprocal:
         """These, of square matrices, with a diagonal that is 0 because nothing varies along it."""
-        elsewhere = bitwise_not(position_mask(self.factors.shape, eq))
-        return MaskedReciprocal(self.factors, bitwise_and(self.undefined, elsewhere))
+        elsewhere = ops.bitwise_not(ops.position_mask(self.factors.shape, ops.eq))
+        return MaskedReciprocal(self.factors, ops.bitwise_and(self.undefined, elsewhere))
 
     def broadcast_by(self, lay: Any, shape: tuple[int, ...]) -> MaskedReciprocal:
         """These repeated to matrices of `shape` by `lay`, which is `broadcast_rows` or `broadcast_columns`."""
@@ -124,22 +106,22 @@ class MaskedReciprocal(NamedTuple):
 
     def multiply_tangent(self, t: Any) -> Any:
         """The products with a tangent; nan where one that is not 0 meets an undefined factor."""
-        return mul(cast_like(self.factors, t), UndefinedDerivative()(self.undefined, t))
+        return ops.mul(ops.cast_like(self.factors, t), UndefinedDerivative()(self.undefined, t))
 
     def multiply_cotangent(self, ct: Any, live: Any = None) -> Any:
         """The products with a cotangent; nan where the factor is undefined and the mask `live` is True."""
-        found = mul(cast_like(self.factors, ct), ct)
-        return select(combine_masks(live, self.undefined), literal(nan, ct.dtype), found)
+        found = ops.mul(ops.cast_like(self.factors, ct), ct)
+        return ops.select(combine_masks(live, self.undefined), literal(nan, ct.dtype), found)
 
 
 def broadcast_rows(x: Any, shape: tuple[int, ...]) -> Any:
     """Matrices of `shape` with the elements of `x` each along a whole row."""
-    return insert_matrix_dim(x, shape, drop=1)
+    return ops.insert_matrix_dim(x, shape, drop=1)
 
 
 def broadcast_columns(x: Any, shape: tuple[int, ...]) -> Any:
     """Matrices of `shape` with the elements of `x` each along a whole column."""
-    return insert_matrix_dim(x, shape, drop=2)
+    return ops.insert_matrix_dim(x, shape, drop=2)
 
 
 def vector_mask(live: Any, shape: tuple[int, ...], drop: int) -> Any:
@@ -147,7 +129,11 @@ def vector_mask(live: Any, shape: tuple[int, ...], drop: int) -> Any:
 
     None where that is anywhere.
     """
-    return None if live is None else reduce_or(mask_of(live, shape), (len(shape) - drop,))
+    return (
+        None
+        if live is None
+        else ops.reduce_or(ops.instantiate_mask(live, shape), (len(shape) - drop,))
+    )
 
 
 def vector_pair_mask(live: Any) -> Any:
@@ -155,7 +141,7 @@ def vector_pair_mask(live: Any) -> Any:
     if live is None:
         return None
     shape = (*live.shape, live.shape[-1])
-    return bitwise_or(broadcast_rows(live, shape), broadcast_columns(live, shape))
+    return ops.bitwise_or(broadcast_rows(live, shape), broadcast_columns(live, shape))
 
 
 class Cholesky(MatrixFunction):
@@ -173,12 +159,16 @@ class Cholesky(MatrixFunction):
     def jvp(self, primals, tangents):
         out = self(*primals)
         # l^-1 dx l^-H = l^-1 dl + (l^-1 dl)^H, and l^-1 dl is lower triangular.
-        left = TriangularSolve()(out, hermitian_part(tangents[0]))
-        both = matrix_transpose(TriangularSolve(conjugated=True)(out, matrix_transpose(left)))
+        left = ops.TriangularSolve()(out, ops.hermitian_part(tangents[0]))
+        both = ops.matrix_transpose(
+            ops.TriangularSolve(conjugated=True)(out, ops.matrix_transpose(left))
+        )
         zero = literal(0, out.dtype)
-        diagonal = select(position_mask(both.shape, eq), mul(both, literal(0.5, out.dtype)), zero)
-        lower = add(select(position_mask(both.shape, gt), both, zero), diagonal)
-        return out, matmul_highest(out, lower)
+        diagonal = ops.select(
+            ops.position_mask(both.shape, ops.eq), ops.mul(both, literal(0.5, out.dtype)), zero
+        )
+        lower = ops.add(ops.select(ops.position_mask(both.shape, ops.gt), both, zero), diagonal)
+        return out, ops.matmul_highest(out, lower)
 
     def lower(self, ctx, x):
         return ctx.via_jax(lambda x: lax.linalg.cholesky(x, symmetrize_input=True), x)
@@ -204,11 +194,13 @@ class Eigh(MatrixFunction):
 
     def jvp(self, primals, tangents):
         w, v = outs = self(*primals)
-        turned = matmul_highest(adjoint(v), matmul_highest(hermitian_part(tangents[0]), v))
-        dv = matmul_highest(
+        turned = ops.matmul_highest(
+            ops.adjoint(v), ops.matmul_highest(ops.hermitian_part(tangents[0]), v)
+        )
+        dv = ops.matmul_highest(
             v, MaskedReciprocal.from_gaps(w, w).off_diagonal.multiply_tangent(turned)
         )
-        return outs, [real_if_complex(extract_diagonal(turned)), dv]
+        return outs, [ops.real_if_complex(ops.extract_diagonal(turned)), dv]
 
     def vjp(self, cts, outs, args, active):
         return self.vjp_masked(cts, [None, None], outs, args, active)[0]
@@ -218,16 +210,18 @@ class Eigh(MatrixFunction):
         terms = []
         if dw is not None:
             own = masked_vectors(lives[0], v, broadcast_columns)
-            scaled = scale_columns(conj_if_complex(own), cast_like(dw, v))
-            terms.append(matmul_highest(scaled, matrix_transpose(own)))
+            scaled = ops.scale_columns(ops.conj_if_complex(own), ops.cast_like(dw, v))
+            terms.append(ops.matmul_highest(scaled, ops.matrix_transpose(own)))
         if dv is not None:
             pairs = vector_pair_mask(vector_mask(lives[1], v.shape, drop=2))
             gaps = MaskedReciprocal.from_gaps(w, w).off_diagonal
-            turned = gaps.multiply_cotangent(matmul_highest(matrix_transpose(v), dv), pairs)
+            turned = gaps.multiply_cotangent(ops.matmul_highest(ops.matrix_transpose(v), dv), pairs)
             terms.append(
-                matmul_highest(conj_if_complex(v), matmul_highest(turned, matrix_transpose(v)))
+                ops.matmul_highest(
+                    ops.conj_if_complex(v), ops.matmul_highest(turned, ops.matrix_transpose(v))
+                )
             )
-        return [hermitian_part(reduce(add, terms))], [None]
+        return [ops.hermitian_part(reduce(ops.add, terms))], [None]
 
     def lower(self, ctx, x):
         def eigh(x: Any) -> Any:
@@ -272,36 +266,36 @@ class Svd(MatrixFunction):
         (x,), (dx,) = primals, tangents
         outs = self(x)
         u, s, vh = thin_svd(outs)
-        v = adjoint(vh)
+        v = ops.adjoint(vh)
         # With du = u p, dv = v q: u^H dx v = p s + ds - s q, p and q antihermitian.
-        dp = matmul_highest(adjoint(u), matmul_highest(dx, v))
-        even = hermitian_part(dp)
+        dp = ops.matmul_highest(ops.adjoint(u), ops.matmul_highest(dx, v))
+        even = ops.hermitian_part(dp)
         together = MaskedReciprocal.from_gaps(s, s).off_diagonal.multiply_tangent(even)
-        apart = reciprocal_sums(s, x.dtype).multiply_tangent(sub(dp, even))
-        du = matmul_highest(u, add(together, apart))
-        dv = matmul_highest(v, sub(together, apart))
+        apart = reciprocal_sums(s, x.dtype).multiply_tangent(ops.sub(dp, even))
+        du = ops.matmul_highest(u, ops.add(together, apart))
+        dv = ops.matmul_highest(v, ops.sub(together, apart))
         *_, m, n = x.shape
         if m > n:
-            rest = matmul_highest(dx, v)
-            rest = sub(rest, matmul_highest(u, matmul_highest(adjoint(u), rest)))
-            du = add(
+            rest = ops.matmul_highest(dx, v)
+            rest = ops.sub(rest, ops.matmul_highest(u, ops.matmul_highest(ops.adjoint(u), rest)))
+            du = ops.add(
                 du,
                 MaskedReciprocal.from_values(s, s)
                 .broadcast_by(broadcast_columns, rest.shape)
                 .multiply_tangent(rest),
             )
         if n > m:
-            rest = matmul_highest(adjoint(dx), u)
-            rest = sub(rest, matmul_highest(v, matmul_highest(vh, rest)))
-            dv = add(
+            rest = ops.matmul_highest(ops.adjoint(dx), u)
+            rest = ops.sub(rest, ops.matmul_highest(v, ops.matmul_highest(vh, rest)))
+            dv = ops.add(
                 dv,
                 MaskedReciprocal.from_values(s, s)
                 .broadcast_by(broadcast_columns, rest.shape)
                 .multiply_tangent(rest),
             )
-        tangents = zip((du, adjoint(dv)), (outs[0], outs[2]), strict=True)
+        tangents = zip((du, ops.adjoint(dv)), (outs[0], outs[2]), strict=True)
         du, dvh = [pad_with_nan(t, out.shape) for t, out in tangents]
-        return outs, [du, real_if_complex(extract_diagonal(even)), dvh]
+        return outs, [du, ops.real_if_complex(ops.extract_diagonal(even)), dvh]
 
     def vjp(self, cts, outs, args, active):
         return self.vjp_masked(cts, [None, None, None], outs, args, active)[0]
@@ -315,12 +309,12 @@ class Svd(MatrixFunction):
                 masked_vectors(lives[1], u, broadcast_columns),
                 masked_vectors(lives[1], vh, broadcast_rows),
             )
-            scaled = scale_columns(conj_if_complex(left), cast_like(ds, u))
-            terms.append(matmul_highest(scaled, conj_if_complex(right)))
+            scaled = ops.scale_columns(ops.conj_if_complex(left), ops.cast_like(ds, u))
+            terms.append(ops.matmul_highest(scaled, ops.conj_if_complex(right)))
         if du is not None:
             live = vector_mask_beyond_thin(lives[0], whole_u, u, drop=2)
             given = leading_block(du, u.shape)
-            turn = matmul_highest(matrix_transpose(u), given)
+            turn = ops.matmul_highest(ops.matrix_transpose(u), given)
             terms.append(rotation_cotangent(turn, turn, live, u, s, vh))
             if u.shape[-2] > s.shape[-1]:
                 inverse = MaskedReciprocal.from_values(s, s).broadcast_by(
@@ -332,28 +326,32 @@ class Svd(MatrixFunction):
                     else broadcast_columns(leading_block(live, s.shape), u.shape)
                 )
                 rest = inverse.multiply_cotangent(given, there)
-                rest = sub(
+                rest = ops.sub(
                     rest,
-                    matmul_highest(conj_if_complex(u), matmul_highest(matrix_transpose(u), rest)),
+                    ops.matmul_highest(
+                        ops.conj_if_complex(u), ops.matmul_highest(ops.matrix_transpose(u), rest)
+                    ),
                 )
-                terms.append(matmul_highest(rest, conj_if_complex(vh)))
+                terms.append(ops.matmul_highest(rest, ops.conj_if_complex(vh)))
         if dvh is not None:
             live = vector_mask_beyond_thin(lives[2], whole_vh, vh, drop=1)
             given = leading_block(dvh, vh.shape)
-            turn = matmul_highest(given, matrix_transpose(vh))
-            terms.append(rotation_cotangent(neg(turn), turn, live, u, s, vh))
+            turn = ops.matmul_highest(given, ops.matrix_transpose(vh))
+            terms.append(rotation_cotangent(ops.neg(turn), turn, live, u, s, vh))
             if vh.shape[-1] > s.shape[-1]:
                 inverse = MaskedReciprocal.from_values(s, s).broadcast_by(broadcast_rows, vh.shape)
                 there = (
                     None if live is None else broadcast_rows(leading_block(live, s.shape), vh.shape)
                 )
                 rest = inverse.multiply_cotangent(given, there)
-                rest = sub(
+                rest = ops.sub(
                     rest,
-                    matmul_highest(matmul_highest(rest, matrix_transpose(vh)), conj_if_complex(vh)),
+                    ops.matmul_highest(
+                        ops.matmul_highest(rest, ops.matrix_transpose(vh)), ops.conj_if_complex(vh)
+                    ),
                 )
-                terms.append(matmul_highest(conj_if_complex(u), rest))
-        return [reduce(add, terms)], [None]
+                terms.append(ops.matmul_highest(ops.conj_if_complex(u), rest))
+        return [reduce(ops.add, terms)], [None]
 
     def lower(self, ctx, x):
         return ctx.via_jax(lambda x: tuple(jnp.linalg.svd(x, full_matrices=self.full_matrices)), x)
@@ -373,13 +371,13 @@ def thin_svd(outs: Any) -> tuple[Any, Any, Any]:
 def vector_mask_beyond_thin(live: Any, whole: Any, own: Any, drop: int) -> Any:
     """As `vector_mask` of `whole`; never None where that has vectors beside `own`."""
     if live is None and whole.shape != own.shape:
-        live = full_like(ShapedArray((), BOOL), True)
+        live = ops.full_like(ShapedArray((), ops.BOOL), True)
     return vector_mask(live, whole.shape, drop)
 
 
 def reciprocal_sums(s: Any, dtype: Any) -> MaskedReciprocal:
     """1 / (s_i + s_j); the diagonal counts for complex matrices alone, whose vectors have phases."""
-    found = MaskedReciprocal.from_gaps(s, neg(s))
+    found = MaskedReciprocal.from_gaps(s, ops.neg(s))
     return found if is_complex(dtype) else found.off_diagonal
 
 
@@ -391,14 +389,16 @@ def rotation_cotangent(together: Any, apart: Any, live: Any, u: Any, s: Any, vh:
     pairs = vector_pair_mask(None if live is None else leading_block(live, s.shape))
     even = MaskedReciprocal.from_gaps(s, s).off_diagonal.multiply_cotangent(together, pairs)
     odd = reciprocal_sums(s, u.dtype).multiply_cotangent(apart, pairs)
-    total = add(hermitian_part(even), sub(odd, hermitian_part(odd)))
-    total = matmul_highest(conj_if_complex(u), matmul_highest(total, conj_if_complex(vh)))
+    total = ops.add(ops.hermitian_part(even), ops.sub(odd, ops.hermitian_part(odd)))
+    total = ops.matmul_highest(
+        ops.conj_if_complex(u), ops.matmul_highest(total, ops.conj_if_complex(vh))
+    )
     k = s.shape[-1]
     if live is None or live.shape[-1] == k:
         return total
-    beyond = reduce_or(slice_in_dim(live, k, None, axis=live.ndim - 1), (live.ndim - 1,))
-    beyond = broadcast_in_dim(beyond, total.shape, tuple(range(beyond.ndim)))
-    return select(beyond, literal(nan, total.dtype), total)
+    beyond = ops.reduce_or(ops.slice_in_dim(live, k, None, axis=live.ndim - 1), (live.ndim - 1,))
+    beyond = ops.broadcast_in_dim(beyond, total.shape, tuple(range(beyond.ndim)))
+    return ops.select(beyond, literal(nan, total.dtype), total)
 
 
 def masked_vectors(live: Any, vectors: Any, lay: Any) -> Any:
@@ -409,12 +409,14 @@ def masked_vectors(live: Any, vectors: Any, lay: Any) -> Any:
     if live is None:
         return vectors
     count = vectors.shape[-1 if lay is broadcast_columns else -2]
-    return apply_mask(lay(mask_of(live, (*vectors.shape[:-2], count)), vectors.shape), vectors)
+    return apply_mask(
+        lay(ops.instantiate_mask(live, (*vectors.shape[:-2], count)), vectors.shape), vectors
+    )
 
 
 def leading_block(x: Any, shape: tuple[int, ...]) -> Any:
     """The first elements of `x` along each dimension, as many as `shape` has."""
-    return x if x.shape == shape else slice(x, (0,) * len(shape), shape)
+    return x if x.shape == shape else ops.slice(x, (0,) * len(shape), shape)
 
 
 def pad_with_nan(x: Any, shape: tuple[int, ...]) -> Any:
@@ -422,7 +424,7 @@ def pad_with_nan(x: Any, shape: tuple[int, ...]) -> Any:
     if x.shape == shape:
         return x
     config = [(0, n - k, 0) for k, n in zip(x.shape, shape, strict=True)]
-    return pad(x, literal(nan, x.dtype), tuple(config))
+    return ops.pad(x, literal(nan, x.dtype), tuple(config))
 
 
 def cholesky(x: Any) -> Any:

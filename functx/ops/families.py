@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
+from functx import ops
 from functx.core.errors import DTypeError, ShapeError
 from functx.core.primitive import LinearInput, Primitive
 from functx.core.tracing import aval_of
@@ -68,7 +69,7 @@ class Elementwise(Primitive, abstract=True):
                 if lives[i] is not None and term is not t and not self.preserves_zero(i, *primals):
                     term = apply_mask(lives[i], term)
                 term = broadcast_scalar(term, out.shape)
-                total = term if total is None else add(total, term)
+                total = term if total is None else ops.add(total, term)
         return out, total
 
     def tangent_mask(self, lives: Sequence[Any], args: Sequence[Any]) -> Any:
@@ -82,7 +83,7 @@ class Elementwise(Primitive, abstract=True):
                 live = combine_masks(live, self.nonzero_derivative_mask(i, *args))
                 if live is None:
                     return None
-                total = live if total is None else bitwise_or(total, live)
+                total = live if total is None else ops.bitwise_or(total, live)
         return total
 
     def vjp(self, ct: Any, out: Any, args: Sequence[Any], active: Sequence[bool]) -> list[Any]:
@@ -134,7 +135,7 @@ class Unary(Elementwise, abstract=True):
         raise self.missing_rule_error("derivative")
 
     def partial(self, i: int, t: Any, out: Any, *args: Any) -> Any:
-        return mul(t, self.derivative(out, *args))
+        return ops.mul(t, self.derivative(out, *args))
 
 
 class Inexact(Unary, abstract=True):
@@ -154,7 +155,7 @@ class Comparison(Elementwise, abstract=True):
 
     def abstract_eval(self, *avals: Any) -> Any:
         check_same_dtype(self, avals)
-        return ShapedArray(elementwise_shape(self, avals), BOOL)
+        return ShapedArray(elementwise_shape(self, avals), ops.BOOL)
 
 
 class Bitwise(Elementwise, abstract=True):
@@ -172,7 +173,7 @@ class Linear(Primitive, abstract=True):
 
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
         tangents = [
-            zeros_like(x) if t is None else t for x, t in zip(primals, tangents, strict=True)
+            ops.zeros_like(x) if t is None else t for x, t in zip(primals, tangents, strict=True)
         ]
         return self(*primals), self(*tangents)
 
@@ -187,7 +188,7 @@ class Linear(Primitive, abstract=True):
     def cotangent_masks(self, live: Any, args: Sequence[Any]) -> Sequence[Any]:
         if live is None or not self.is_element_mapping or not live.shape:
             return [live if self.is_element_mapping else None] * len(args)
-        return self.transpose(live, LinearInput(aval_of(args[0]).update(dtype=BOOL)))
+        return self.transpose(live, LinearInput(aval_of(args[0]).update(dtype=ops.BOOL)))
 
 
 class Constant(Primitive, abstract=True):
@@ -252,11 +253,11 @@ def align_batch_dims(args: Sequence[Any], dims: Sequence[int | None]) -> tuple[l
     for x, d in zip(args, dims, strict=True):
         if d is None:
             kept = [i for i in range(rank + 1) if i != dim]
-            aligned.append(x if x.ndim == 0 else broadcast_in_dim(x, shape, tuple(kept)))
+            aligned.append(x if x.ndim == 0 else ops.broadcast_in_dim(x, shape, tuple(kept)))
         elif x.ndim < rank + 1:
-            aligned.append(broadcast_in_dim(x, shape, (dim,)))
+            aligned.append(ops.broadcast_in_dim(x, shape, (dim,)))
         else:
-            aligned.append(moveaxis(x, d, dim))
+            aligned.append(ops.moveaxis(x, d, dim))
     return aligned, dim
 
 
@@ -264,27 +265,21 @@ def combine_masks(live: Any, there: Any) -> Any:
     """Where both hold, None standing for anywhere."""
     if live is None or there is None:
         return there if live is None else live
-    return bitwise_and(live, there)
+    return ops.bitwise_and(live, there)
 
 
 def apply_mask(live: Any, x: Any) -> Any:
     """`x` where `live` holds, zero elsewhere."""
-    return select(live, x, literal(0, x.dtype))
+    return ops.select(live, x, literal(0, x.dtype))
 
 
 def broadcast_scalar(x: Any, shape: tuple[int, ...]) -> Any:
     """`x`, as an array of `shape` if it is a scalar."""
-    return full(shape, x) if x.shape != shape else x
+    return ops.full(shape, x) if x.shape != shape else x
 
 
 def unbroadcast_scalar(x: Any, like: Any) -> Any:
     """The cotangent `x` for `like`, which may be a scalar that stood for an array."""
     if x.shape == like.shape:
         return x
-    return reduce_sum(x, tuple(range(x.ndim)))
-
-
-from functx.ops.arithmetic import BOOL, add, mul
-from functx.ops.logic import bitwise_and, bitwise_or, select
-from functx.ops.reductions import reduce_sum
-from functx.ops.shapes import broadcast_in_dim, full, moveaxis, zeros_like
+    return ops.reduce_sum(x, tuple(range(x.ndim)))

@@ -10,15 +10,13 @@ import numpy as np
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
 
+from functx import ops
 from functx.core.errors import ArgumentError, DTypeError, ShapeError
 from functx.core.primitive import Primitive
 from functx.core.samples import f32, i32, sample
 from functx.core.tracing import aval_of
 from functx.core.types import ShapedArray, is_inexact, is_integer, kind
-from functx.ops.autodiff import stop_gradient
-from functx.ops.logic import eq, select
 from functx.ops.operands import literal, tuple_delete
-from functx.ops.shapes import broadcast_in_dim, full, reshape
 
 Dims = tuple[int, ...]
 
@@ -267,7 +265,7 @@ class Gather(GatherScatter):
         return self(x, indices), None if dx is None else self.replace(fill_value=0)(dx, indices)
 
     def transpose(self, ct, x, indices):
-        return self.add_to_cotangent(zeros_like(x), ct, (x, indices)), None
+        return self.add_to_cotangent(ops.zeros_like(x), ct, (x, indices)), None
 
     def vjp(self, ct, out, args, active):
         return self.transpose(ct, *args)
@@ -281,15 +279,15 @@ class Gather(GatherScatter):
     def cotangent_masks(self, live, args):
         x, indices = args
         out = self.abstract_eval(aval_of(x), aval_of(indices))
-        if is_small_part(out, x):
+        if ops.is_small_part(out, x):
             return [None, None]
-        read = convert_element_type(instantiate_mask(live, out.shape), "int32")
-        total = self.add_to_cotangent(full(x.shape, literal(0, read.dtype)), read, args)
-        return [ne(total, 0), None]
+        read = ops.convert_element_type(ops.instantiate_mask(live, out.shape), "int32")
+        total = self.add_to_cotangent(ops.full(x.shape, literal(0, read.dtype)), read, args)
+        return [ops.ne(total, 0), None]
 
     def add_to_cotangent(self, total, ct, args):
         mode = "drop" if self.mode == "fill" else self.mode
-        add = ScatterAdd(
+        add = ops.ScatterAdd(
             *self.dimension_numbers, self.indices_are_sorted, self.unique_indices, mode
         )
         return add(total, args[1], ct)
@@ -310,7 +308,7 @@ class Gather(GatherScatter):
             indices_are_sorted=False,
             unique_indices=self.unique_indices and dx is not None,
         )
-        return gather(x, moveaxis(indices, di, 0)), 0
+        return gather(x, ops.moveaxis(indices, di, 0)), 0
 
     def lower(self, ctx, x, indices):
         numbers = stablehlo.GatherDimensionNumbers.get(
@@ -367,7 +365,7 @@ def take_distinct(x: Any, places: Any) -> Any:
         unique_indices=True,
         mode="promise_in_bounds",
     )
-    return one_each(x, reshape(places, (*places.shape, 1)))
+    return one_each(x, ops.reshape(places, (*places.shape, 1)))
 
 
 def gather(
@@ -430,7 +428,7 @@ class Embedding(Primitive):
         rows = self.gather_rows(indices, weight)
         if self.padding is None:
             return rows
-        return select(self.is_padding(indices, rows.shape), stop_gradient(rows), rows)
+        return ops.select(self.is_padding(indices, rows.shape), ops.stop_gradient(rows), rows)
 
     def jvp(self, primals, tangents):
         (indices, weight), (_, t) = primals, tangents
@@ -444,19 +442,19 @@ class Embedding(Primitive):
 
     def gather_rows(self, indices: Any, weight: Any) -> Any:
         if not weight.shape[0]:
-            return full((*indices.shape, weight.shape[1]), literal(float("nan"), weight.dtype))
+            return ops.full((*indices.shape, weight.shape[1]), literal(float("nan"), weight.dtype))
         gather = row_gather(indices, weight)
-        return gather(weight, reshape(indices, (*indices.shape, 1)))
+        return gather(weight, ops.reshape(indices, (*indices.shape, 1)))
 
     def is_padding(self, indices: Any, shape: tuple[int, ...]) -> Any:
-        there = eq(indices, literal(self.padding, indices.dtype))
-        return broadcast_in_dim(there, shape, tuple(range(indices.ndim)))
+        there = ops.eq(indices, literal(self.padding, indices.dtype))
+        return ops.broadcast_in_dim(there, shape, tuple(range(indices.ndim)))
 
     def zero_padding_rows(self, indices: Any, rows: Any) -> Any:
         """`rows`, and 0 in those of the padding."""
         if self.padding is None:
             return rows
-        return select(self.is_padding(indices, rows.shape), 0.0, rows)
+        return ops.select(self.is_padding(indices, rows.shape), 0.0, rows)
 
 
 class EmbeddingBackward(Primitive):
@@ -477,10 +475,10 @@ class EmbeddingBackward(Primitive):
 
     def decompose(self, ct, indices):
         ct = Embedding(self.padding).zero_padding_rows(indices, ct)
-        zeros = full((self.rows, ct.shape[-1]), literal(0, ct.dtype))
+        zeros = ops.full((self.rows, ct.shape[-1]), literal(0, ct.dtype))
         if not self.rows:
             return zeros
-        places = reshape(indices, (*indices.shape, 1))
+        places = ops.reshape(indices, (*indices.shape, 1))
         return row_gather(indices, zeros).add_to_cotangent(zeros, ct, (zeros, places))
 
     def jvp(self, primals, tangents):
@@ -511,10 +509,3 @@ def check_integer_indices(name: str, indices: ShapedArray) -> None:
         raise DTypeError(
             f"{name}: indices must be integers; got {indices!r}", fix="Convert with astype(int)."
         )
-
-
-from functx.ops.conversion import convert_element_type
-from functx.ops.logic import ne
-from functx.ops.scattering import ScatterAdd
-from functx.ops.shapes import instantiate_mask, moveaxis, zeros_like
-from functx.ops.slicing import is_small_part

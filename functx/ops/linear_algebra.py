@@ -12,24 +12,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from functx import ops
 from functx.core.errors import DTypeError, ShapeError
 from functx.core.primitive import Primitive
 from functx.core.samples import f32, sample
 from functx.core.types import ShapedArray, is_complex, real_dtype
-from functx.ops.arithmetic import add, mul, neg, sub
-from functx.ops.contraction import dot_general
-from functx.ops.conversion import complex, conj, convert_element_type, imag, real
-from functx.ops.factorizations import Svd
-from functx.ops.logic import eq, ge, gt, le, lt, select
 from functx.ops.operands import batch_size, literal
-from functx.ops.reductions import reduce_prod, reduce_sum
-from functx.ops.shapes import (
-    batch_dim_at,
-    broadcast_in_dim,
-    broadcasted_iota,
-    full_like,
-    permute_dims,
-)
 
 _LAPACK_DTYPES = tuple([np.dtype(t) for t in ("float32", "float64", "complex64", "complex128")])
 
@@ -75,7 +63,7 @@ class MatrixFunction(Primitive, abstract=True):
 
     def batch(self, args, dims):
         size = batch_size(args, dims)
-        outs = self(*[batch_dim_at(x, d, 0, size) for x, d in zip(args, dims, strict=True)])
+        outs = self(*[ops.batch_dim_at(x, d, 0, size) for x, d in zip(args, dims, strict=True)])
         return outs, [0] * len(outs) if self.multiple_results else 0
 
 
@@ -83,18 +71,18 @@ def matmul_highest(x: Any, y: Any) -> Any:
     """The products of the matrices of `x` and `y`."""
     n = x.ndim
     batch = tuple(range(n - 2))
-    return dot_general(x, y, ((n - 1,), (n - 2,)), (batch, batch), ("HIGHEST", "HIGHEST"))
+    return ops.dot_general(x, y, ((n - 1,), (n - 2,)), (batch, batch), ("HIGHEST", "HIGHEST"))
 
 
 def matrix_transpose(x: Any) -> Any:
     """`x` with its last two dimensions exchanged."""
     n = x.ndim
-    return permute_dims(x, (*range(n - 2), n - 1, n - 2))
+    return ops.permute_dims(x, (*range(n - 2), n - 1, n - 2))
 
 
 def conj_if_complex(x: Any) -> Any:
     """The complex conjugate; real matrices themselves."""
-    return conj(x) if is_complex(x.dtype) else x
+    return ops.conj(x) if is_complex(x.dtype) else x
 
 
 def adjoint(x: Any) -> Any:
@@ -104,47 +92,49 @@ def adjoint(x: Any) -> Any:
 
 def hermitian_part(x: Any) -> Any:
     """(x + x.H) / 2."""
-    return mul(add(x, adjoint(x)), literal(0.5, x.dtype))
+    return ops.mul(ops.add(x, adjoint(x)), literal(0.5, x.dtype))
 
 
 def real_if_complex(x: Any) -> Any:
     """The real part; real matrices themselves."""
-    return real(x) if is_complex(x.dtype) else x
+    return ops.real(x) if is_complex(x.dtype) else x
 
 
 def cast_like(x: Any, like: Any) -> Any:
     """The real `x` in the dtype of `like`."""
-    return x if x.dtype == like.dtype else convert_element_type(x, like.dtype)
+    return x if x.dtype == like.dtype else ops.convert_element_type(x, like.dtype)
 
 
 def position_mask(shape: tuple[int, ...], relation: Callable[[Any, Any], Any]) -> Any:
     """Where `relation(row, column)` holds in matrices of `shape`."""
     n = len(shape)
-    rows, columns = [broadcasted_iota(np.int32, shape, axis) for axis in (n - 2, n - 1)]
+    rows, columns = [ops.broadcasted_iota(np.int32, shape, axis) for axis in (n - 2, n - 1)]
     return relation(rows, columns)
 
 
 def insert_matrix_dim(x: Any, shape: tuple[int, ...], drop: int) -> Any:
     """`x` repeated to `shape`, which has one more dimension, `drop` before its end."""
     n = len(shape)
-    return broadcast_in_dim(x, shape, tuple([i for i in range(n) if i != n - drop]))
+    return ops.broadcast_in_dim(x, shape, tuple([i for i in range(n) if i != n - drop]))
 
 
 def scale_columns(x: Any, factor: Any) -> Any:
     """`x` with its columns multiplied by `factor`."""
-    return mul(x, insert_matrix_dim(factor, x.shape, drop=2))
+    return ops.mul(x, insert_matrix_dim(factor, x.shape, drop=2))
 
 
 def extract_diagonal(x: Any) -> Any:
     """The elements on the diagonals of square matrices."""
-    return reduce_sum(select(position_mask(x.shape, eq), x, literal(0, x.dtype)), (x.ndim - 1,))
+    return ops.reduce_sum(
+        ops.select(position_mask(x.shape, ops.eq), x, literal(0, x.dtype)), (x.ndim - 1,)
+    )
 
 
 def construct_diagonal(x: Any) -> Any:
     """Matrices with `x` on their diagonals, and zeros elsewhere."""
     shape = (*x.shape, x.shape[-1])
-    return select(
-        position_mask(shape, eq), insert_matrix_dim(x, shape, drop=1), literal(0, x.dtype)
+    return ops.select(
+        position_mask(shape, ops.eq), insert_matrix_dim(x, shape, drop=1), literal(0, x.dtype)
     )
 
 
@@ -184,11 +174,11 @@ class TriangularSolve(MatrixFunction):
 
     def effective_matrix(self, a: Any) -> Any:
         """The matrix that is solved with."""
-        relation = ge if self.lower_triangle else le
+        relation = ops.ge if self.lower_triangle else ops.le
         mask = position_mask(
             a.shape, _strict_relation(relation) if self.unit_diagonal else relation
         )
-        a = select(mask, a, literal(0, a.dtype))
+        a = ops.select(mask, a, literal(0, a.dtype))
         a = matrix_transpose(a) if self.transposed else a
         return conj_if_complex(a) if self.conjugated else a
 
@@ -197,7 +187,7 @@ class TriangularSolve(MatrixFunction):
         x = self(a, b)
         if da is not None:
             term = matmul_highest(self.effective_matrix(da), x)
-            db = neg(term) if db is None else sub(db, term)
+            db = ops.neg(term) if db is None else ops.sub(db, term)
         return x, self(a, db)
 
     def transpose(self, ct, a, b):
@@ -245,14 +235,14 @@ class Solve(MatrixFunction):
         if da is not None:
             # a dx = db - da x
             term = matmul_highest(matrix_transpose(da) if self.transposed else da, x)
-            db = neg(term) if db is None else sub(db, term)
+            db = ops.neg(term) if db is None else ops.sub(db, term)
         return x, self(a, db)
 
     def vjp(self, ct, out, args, active):
         pulled = Solve(not self.transposed)(args[0], ct)
         if not active[0]:
             return None, pulled
-        term = neg(matmul_highest(pulled, matrix_transpose(out)))
+        term = ops.neg(matmul_highest(pulled, matrix_transpose(out)))
         return matrix_transpose(term) if self.transposed else term, pulled
 
     def transpose(self, ct, a, b):
@@ -274,7 +264,7 @@ def _check_right_hand_side(primitive: Any, a: ShapedArray, b: ShapedArray) -> No
 
 
 def _strict_relation(relation: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    return gt if relation is ge else lt
+    return ops.gt if relation is ops.ge else ops.lt
 
 
 def triangular_solve(
@@ -315,12 +305,12 @@ class Det(MatrixFunction):
 
     def jvp(self, primals, tangents):
         (x,), (dx,) = primals, tangents
-        return self(x), reduce_sum(mul(Cofactors()(x), dx), (x.ndim - 2, x.ndim - 1))
+        return self(x), ops.reduce_sum(ops.mul(Cofactors()(x), dx), (x.ndim - 2, x.ndim - 1))
 
     def vjp(self, ct, out, args, active):
         (x,) = args
-        wide = broadcast_in_dim(ct, x.shape, tuple(range(x.ndim - 2)))
-        return (mul(wide, Cofactors()(x)),)
+        wide = ops.broadcast_in_dim(ct, x.shape, tuple(range(x.ndim - 2)))
+        return (ops.mul(wide, Cofactors()(x)),)
 
     def lower(self, ctx, x):
         return ctx.via_jax(jnp.linalg.det, x)
@@ -341,18 +331,18 @@ class Cofactors(MatrixFunction):
 
     def jvp(self, primals, tangents):
         (x,), (dx,) = primals, tangents
-        u, s, vh = Svd()(x)
-        sign = mul(Det()(u), Det()(vh))
+        u, s, vh = ops.Svd()(x)
+        sign = ops.mul(Det()(u), Det()(vh))
         e = matmul_highest(adjoint(u), matmul_highest(dx, adjoint(vh)))
         # Of s + e: diagonal sum_k p_ik e_kk, elsewhere -p_ij e_ji, p the products of others.
         p = cast_like(_products_of_others(s), u)
         traces = matmul_highest(
             p, insert_matrix_dim(extract_diagonal(e), (*e.shape[:-1], 1), drop=1)
         )
-        inner = sub(construct_diagonal(_sum_last_dim(traces)), mul(p, matrix_transpose(e)))
+        inner = ops.sub(construct_diagonal(_sum_last_dim(traces)), ops.mul(p, matrix_transpose(e)))
         outer = matmul_highest(conj_if_complex(u), matmul_highest(inner, conj_if_complex(vh)))
-        wide = broadcast_in_dim(sign, x.shape, tuple(range(x.ndim - 2)))
-        return self(x), mul(wide, outer)
+        wide = ops.broadcast_in_dim(sign, x.shape, tuple(range(x.ndim - 2)))
+        return self(x), ops.mul(wide, outer)
 
     def lower(self, ctx, x):
         return ctx.via_jax(_cofactors, x)
@@ -383,11 +373,11 @@ class Slogdet(MatrixFunction):
         (x,), (dx,) = primals, tangents
         sign, size = self(x)
         part = extract_diagonal(Solve()(x, dx))
-        trace = reduce_sum(part, (part.ndim - 1,))
+        trace = ops.reduce_sum(part, (part.ndim - 1,))
         turn = None
         if is_complex(x.dtype):
             # The sign turns by the imaginary part.
-            turn = mul(sign, complex(full_like(size, 0), imag(trace)))
+            turn = ops.mul(sign, ops.complex(ops.full_like(size, 0), ops.imag(trace)))
         return [sign, size], [turn, real_if_complex(trace)]
 
     def lower(self, ctx, x):
@@ -395,18 +385,20 @@ class Slogdet(MatrixFunction):
 
 
 def _sum_last_dim(x: Any) -> Any:
-    return reduce_sum(x, (x.ndim - 1,))
+    return ops.reduce_sum(x, (x.ndim - 1,))
 
 
 def _products_of_others(s: Any) -> Any:
     """The product of all s but those at i and at j, in row i and column j; 0 for i = j."""
     shape = (*s.shape[:-1], *s.shape[-1:] * 3)
     n = len(shape)
-    i, j, k = [broadcasted_iota(np.int32, shape, axis) for axis in range(n - 3, n)]
-    wide = broadcast_in_dim(s, shape, (*range(n - 3), n - 1))
+    i, j, k = [ops.broadcasted_iota(np.int32, shape, axis) for axis in range(n - 3, n)]
+    wide = ops.broadcast_in_dim(s, shape, (*range(n - 3), n - 1))
     one = literal(1, s.dtype)
-    product = reduce_prod(select(eq(i, k), one, select(eq(j, k), one, wide)), (n - 1,))
-    return select(position_mask(product.shape, eq), literal(0, s.dtype), product)
+    product = ops.reduce_prod(
+        ops.select(ops.eq(i, k), one, ops.select(ops.eq(j, k), one, wide)), (n - 1,)
+    )
+    return ops.select(position_mask(product.shape, ops.eq), literal(0, s.dtype), product)
 
 
 def det(x: Any) -> Any:

@@ -7,18 +7,14 @@ from collections.abc import Sequence
 from math import prod
 from typing import Any, ClassVar
 
+from functx import ops
 from functx.core.errors import ShapeError, ValueRangeError
 from functx.core.primitive import Primitive
 from functx.core.samples import f32, sample
 from functx.core.types import ShapedArray
 from functx.ops.activations import softplus
-from functx.ops.arithmetic import abs, add, div, max, mul, neg, sign, square, sub
 from functx.ops.families import check_same_dtype, unbroadcast_scalar
-from functx.ops.logic import bitwise_and, clamp, eq, le, select
 from functx.ops.operands import batch_size, cast_like_input, upcast_half
-from functx.ops.reductions import reduce_sum
-from functx.ops.shapes import batch_dim_at, broadcast_in_dim
-from functx.ops.transcendental import exp, log, log1p, logistic
 
 REDUCTIONS = ("none", "mean", "sum")
 
@@ -50,11 +46,11 @@ class Loss(Primitive, abstract=True):
 
     def broadcast_over_batch(self, x: Any, shape: tuple[int, ...]) -> Any:
         """`x`, one value a lane, at each place of `shape`; a scalar stands for that."""
-        return broadcast_in_dim(x, shape, tuple(range(x.ndim))) if x.ndim else x
+        return ops.broadcast_in_dim(x, shape, tuple(range(x.ndim))) if x.ndim else x
 
     def sum_terms(self, terms: Any) -> Any:
         """The sum of the terms of each lane."""
-        return reduce_sum(terms, tuple(range(self.batch_ndim, terms.ndim)))
+        return ops.reduce_sum(terms, tuple(range(self.batch_ndim, terms.ndim)))
 
 
 class PointwiseLoss(Loss, abstract=True):
@@ -99,8 +95,8 @@ class PointwiseLoss(Loss, abstract=True):
         total = None
         for i, t in enumerate(tangents):
             if t is not None:
-                term = mul(upcast_half(t), self.terms_derivative(i, *wide))
-                total = term if total is None else add(total, term)
+                term = ops.mul(upcast_half(t), self.terms_derivative(i, *wide))
+                total = term if total is None else ops.add(total, term)
         return self(*primals), cast_like_input(self.reduce_terms(total), primals[0])
 
     def vjp(self, ct, out, args, active):
@@ -114,7 +110,7 @@ class PointwiseLoss(Loss, abstract=True):
             for i, on in enumerate(active):
                 if on and i:
                     pulled = unbroadcast_scalar(
-                        mul(share, self.terms_derivative(i, *wide)), args[i]
+                        ops.mul(share, self.terms_derivative(i, *wide)), args[i]
                     )
                     found[i] = cast_like_input(pulled, args[i])
         return found
@@ -128,13 +124,13 @@ class PointwiseLoss(Loss, abstract=True):
         if self.reduction == "none":
             return terms
         total = self.sum_terms(terms)
-        return total if self.reduction == "sum" else div(total, self.mean_divisor(terms.shape))
+        return total if self.reduction == "sum" else ops.div(total, self.mean_divisor(terms.shape))
 
     def term_cotangents(self, ct: Any, shape: tuple[int, ...]) -> Any:
         """The cotangent of each term, given that of the loss."""
         if self.reduction == "none":
             return ct
-        ct = ct if self.reduction == "sum" else div(ct, self.mean_divisor(shape))
+        ct = ct if self.reduction == "sum" else ops.div(ct, self.mean_divisor(shape))
         return self.broadcast_over_batch(ct, shape)
 
     def batch(self, args, dims):
@@ -171,12 +167,12 @@ class PointwiseLossBackward(Loss, abstract=True):
         loss = self.forward_loss()
         share = loss.term_cotangents(upcast_half(ct), args[0].shape)
         return cast_like_input(
-            mul(share, loss.terms_derivative(0, *map(upcast_half, args))), args[0]
+            ops.mul(share, loss.terms_derivative(0, *map(upcast_half, args))), args[0]
         )
 
     def batch(self, args, dims):
         size = batch_size(args, dims)
-        ct = batch_dim_at(args[0], dims[0], 0, size)
+        ct = ops.batch_dim_at(args[0], dims[0], 0, size)
         places = batch_loss_operands(args[1:], dims[1:], size)
         return self.replace(batch_ndim=self.batch_ndim + 1)(ct, *places), 0
 
@@ -187,10 +183,10 @@ class L1Loss(PointwiseLoss):
     samples = (sample(f32[2, 3], f32[2, 3], reduction="sum", batch_ndim=1),)
 
     def terms(self, x, target):
-        return abs(sub(x, target))
+        return ops.abs(ops.sub(x, target))
 
     def terms_derivative(self, i, x, target):
-        return sign(sub(x, target) if i == 0 else sub(target, x))
+        return ops.sign(ops.sub(x, target) if i == 0 else ops.sub(target, x))
 
 
 class MseLoss(PointwiseLoss):
@@ -199,10 +195,10 @@ class MseLoss(PointwiseLoss):
     samples = (sample(f32[3, 2], f32[3, 2], reduction="mean"),)
 
     def terms(self, x, target):
-        return square(sub(x, target))
+        return ops.square(ops.sub(x, target))
 
     def terms_derivative(self, i, x, target):
-        return mul(sub(x, target) if i == 0 else sub(target, x), 2.0)
+        return ops.mul(ops.sub(x, target) if i == 0 else ops.sub(target, x), 2.0)
 
 
 class SmoothL1Loss(PointwiseLoss):
@@ -217,15 +213,17 @@ class SmoothL1Loss(PointwiseLoss):
             raise ValueRangeError(f"{self.name}: beta must not be negative; got {self.beta}")
 
     def terms(self, x, target):
-        d = sub(x, target)
-        far = sub(abs(d), 0.5 * self.beta)
+        d = ops.sub(x, target)
+        far = ops.sub(ops.abs(d), 0.5 * self.beta)
         if not self.beta:
             return far
-        return select(le(abs(d), self.beta), mul(square(d), 0.5 / self.beta), far)
+        return ops.select(
+            ops.le(ops.abs(d), self.beta), ops.mul(ops.square(d), 0.5 / self.beta), far
+        )
 
     def terms_derivative(self, i, x, target):
-        d = sub(x, target) if i == 0 else sub(target, x)
-        return clamp(-1.0, div(d, self.beta), 1.0) if self.beta else sign(d)
+        d = ops.sub(x, target) if i == 0 else ops.sub(target, x)
+        return ops.clamp(-1.0, ops.div(d, self.beta), 1.0) if self.beta else ops.sign(d)
 
 
 class HuberLoss(PointwiseLoss):
@@ -240,12 +238,14 @@ class HuberLoss(PointwiseLoss):
             raise ValueRangeError(f"{self.name}: delta must be positive; got {self.delta}")
 
     def terms(self, x, target):
-        d = sub(x, target)
-        far = mul(sub(abs(d), 0.5 * self.delta), self.delta)
-        return select(le(abs(d), self.delta), mul(square(d), 0.5), far)
+        d = ops.sub(x, target)
+        far = ops.mul(ops.sub(ops.abs(d), 0.5 * self.delta), self.delta)
+        return ops.select(ops.le(ops.abs(d), self.delta), ops.mul(ops.square(d), 0.5), far)
 
     def terms_derivative(self, i, x, target):
-        return clamp(-self.delta, sub(x, target) if i == 0 else sub(target, x), self.delta)
+        return ops.clamp(
+            -self.delta, ops.sub(x, target) if i == 0 else ops.sub(target, x), self.delta
+        )
 
 
 class L1LossBackward(PointwiseLossBackward):
@@ -283,13 +283,13 @@ def batch_loss_operands(args: Sequence[Any], dims: Sequence[int | None], size: i
 
     Scalars stay scalars if the whole batch shares them.
     """
-    first = batch_dim_at(args[0], dims[0], 0, size)
+    first = ops.batch_dim_at(args[0], dims[0], 0, size)
     batched = [first]
     for x, d in zip(args[1:], dims[1:], strict=True):
         if x.ndim - (d is not None) == first.ndim - 1:
-            batched.append(batch_dim_at(x, d, 0, size))
+            batched.append(ops.batch_dim_at(x, d, 0, size))
         else:
-            batched.append(x if d is None else broadcast_in_dim(x, first.shape, (0,)))
+            batched.append(x if d is None else ops.broadcast_in_dim(x, first.shape, (0,)))
     return batched
 
 
@@ -318,18 +318,20 @@ class BinaryCrossEntropy(PointwiseLoss):
     )
 
     def terms(self, x, target, *weights):
-        inside = mul(target, max(log(x), MIN_LOG_PROBABILITY))
-        outside = mul(sub(1.0, target), max(log1p(neg(x)), MIN_LOG_PROBABILITY))
-        return multiply_by_all(neg(add(inside, outside)), *weights)
+        inside = ops.mul(target, ops.max(ops.log(x), MIN_LOG_PROBABILITY))
+        outside = ops.mul(ops.sub(1.0, target), ops.max(ops.log1p(ops.neg(x)), MIN_LOG_PROBABILITY))
+        return multiply_by_all(ops.neg(ops.add(inside, outside)), *weights)
 
     def terms_derivative(self, i, x, target, *weights):
         if i == 0:
-            inside = div(target, max(x, MIN_PROBABILITY))
-            outside = div(sub(1.0, target), max(sub(1.0, x), MIN_PROBABILITY))
-            return multiply_by_all(sub(outside, inside), *weights)
+            inside = ops.div(target, ops.max(x, MIN_PROBABILITY))
+            outside = ops.div(ops.sub(1.0, target), ops.max(ops.sub(1.0, x), MIN_PROBABILITY))
+            return multiply_by_all(ops.sub(outside, inside), *weights)
         if i == 1:
-            inside = max(log(x), MIN_LOG_PROBABILITY)
-            return multiply_by_all(sub(max(log1p(neg(x)), MIN_LOG_PROBABILITY), inside), *weights)
+            inside = ops.max(ops.log(x), MIN_LOG_PROBABILITY)
+            return multiply_by_all(
+                ops.sub(ops.max(ops.log1p(ops.neg(x)), MIN_LOG_PROBABILITY), inside), *weights
+            )
         return self.terms(x, target)
 
 
@@ -353,22 +355,27 @@ class BinaryCrossEntropyWithLogits(PointwiseLoss):
     )
 
     def terms(self, x, target, *weights):
-        inside = multiply_no_nan(target, softplus(neg(x)))
-        outside = multiply_no_nan(sub(1.0, target), softplus(x))
-        return multiply_by_all(add(multiply_by_all(inside, *weights[1:]), outside), *weights[:1])
+        inside = multiply_no_nan(target, softplus(ops.neg(x)))
+        outside = multiply_no_nan(ops.sub(1.0, target), softplus(x))
+        return multiply_by_all(
+            ops.add(multiply_by_all(inside, *weights[1:]), outside), *weights[:1]
+        )
 
     def terms_derivative(self, i, x, target, *weights):
         if i == 3:
-            return multiply_by_all(multiply_no_nan(target, softplus(neg(x))), *weights[:1])
+            return multiply_by_all(multiply_no_nan(target, softplus(ops.neg(x))), *weights[:1])
         if i == 2:
             return self.terms(x, target, 1.0, *weights[1:])
         if i == 1:
             return multiply_by_all(
-                sub(multiply_by_all(softplus(neg(x)), *weights[1:]), softplus(x)), *weights[:1]
+                ops.sub(multiply_by_all(softplus(ops.neg(x)), *weights[1:]), softplus(x)),
+                *weights[:1],
             )
         # Not logistic(x) - target, in which a small difference would lose its digits.
-        inside = multiply_by_all(mul(target, logistic(neg(x))), *weights[1:])
-        return multiply_by_all(sub(mul(sub(1.0, target), logistic(x)), inside), *weights[:1])
+        inside = multiply_by_all(ops.mul(target, ops.logistic(ops.neg(x))), *weights[1:])
+        return multiply_by_all(
+            ops.sub(ops.mul(ops.sub(1.0, target), ops.logistic(x)), inside), *weights[:1]
+        )
 
 
 class KlDiv(PointwiseLoss):
@@ -400,19 +407,19 @@ class KlDiv(PointwiseLoss):
 
     def terms(self, x, target):
         if self.log_target:
-            return multiply_no_nan(exp(target), sub(target, x))
-        entropy = mul(target, log(select(eq(target, 0.0), 1.0, target)))
-        return sub(entropy, multiply_no_nan(target, x))
+            return multiply_no_nan(ops.exp(target), ops.sub(target, x))
+        entropy = ops.mul(target, ops.log(ops.select(ops.eq(target, 0.0), 1.0, target)))
+        return ops.sub(entropy, multiply_no_nan(target, x))
 
     def terms_derivative(self, i, x, target):
         if i == 0:
-            return neg(exp(target) if self.log_target else target)
+            return ops.neg(ops.exp(target) if self.log_target else target)
         if self.log_target:
-            return multiply_no_nan(exp(target), add(sub(target, x), 1.0))
+            return multiply_no_nan(ops.exp(target), ops.add(ops.sub(target, x), 1.0))
         # The slope of t log(t) at 0, which is infinite, counts as 0.
-        nothing = eq(target, 0.0)
-        slope = add(log(select(nothing, 1.0, target)), 1.0)
-        return sub(select(nothing, 0.0, slope), zero_infinities_of_zero_weight(target, x))
+        nothing = ops.eq(target, 0.0)
+        slope = ops.add(ops.log(ops.select(nothing, 1.0, target)), 1.0)
+        return ops.sub(ops.select(nothing, 0.0, slope), zero_infinities_of_zero_weight(target, x))
 
 
 class BinaryCrossEntropyBackward(PointwiseLossBackward):
@@ -440,15 +447,15 @@ class KlDivBackward(PointwiseLossBackward):
 def multiply_by_all(x: Any, *factors: Any) -> Any:
     """`x` times the factors that there are."""
     for factor in factors:
-        x = mul(x, factor)
+        x = ops.mul(x, factor)
     return x
 
 
 def multiply_no_nan(weight: Any, x: Any) -> Any:
     """weight * x, and 0 where the weight is 0, even of infinities."""
-    return mul(weight, zero_infinities_of_zero_weight(weight, x))
+    return ops.mul(weight, zero_infinities_of_zero_weight(weight, x))
 
 
 def zero_infinities_of_zero_weight(weight: Any, x: Any) -> Any:
     """`x`, and 0 where it is infinite and the weight 0."""
-    return select(bitwise_and(eq(weight, 0.0), eq(abs(x), math.inf)), 0.0, x)
+    return ops.select(ops.bitwise_and(ops.eq(weight, 0.0), ops.eq(ops.abs(x), math.inf)), 0.0, x)

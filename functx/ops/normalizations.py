@@ -5,16 +5,13 @@ from __future__ import annotations
 from math import prod
 from typing import Any, ClassVar, NamedTuple
 
+from functx import ops
 from functx.core.errors import AxisError, ShapeError
 from functx.core.primitive import Primitive
 from functx.core.samples import f32, sample
 from functx.core.types import Shape, ShapedArray
-from functx.ops.arithmetic import add, mul
-from functx.ops.conversion import convert_element_type
 from functx.ops.families import apply_mask
 from functx.ops.operands import batch_size, tuple_delete
-from functx.ops.reductions import reduce_or, reduce_sum
-from functx.ops.shapes import batch_dim_at, broadcast_in_dim, reshape
 from functx.ops.statistics import (
     Standardized,
     broadcast_along,
@@ -44,12 +41,12 @@ class NormalizationLayout(NamedTuple):
 
     def broadcast_affine(self, x: Any, dtype: Any) -> Any:
         """A weight or a bias, in `dtype`, repeated to the whole shape."""
-        return broadcast_in_dim(convert_element_type(x, dtype), self.full_shape, self.dims)
+        return ops.broadcast_in_dim(ops.convert_element_type(x, dtype), self.full_shape, self.dims)
 
     def sum_to_affine(self, x: Any, dtype: Any) -> Any:
         """The transpose of `spread`."""
-        total = reduce_sum(x, tuple_delete(range(len(self.full_shape)), self.dims))
-        return convert_element_type(total, dtype)
+        total = ops.reduce_sum(x, tuple_delete(range(len(self.full_shape)), self.dims))
+        return ops.convert_element_type(total, dtype)
 
 
 class Normalization(Primitive, abstract=True):
@@ -129,25 +126,25 @@ class ForwardNormalization(Normalization, abstract=True):
         seen = self.layout_of(x)
         if live.shape != x.shape:
             return None
-        some = reduce_or(reshape(live, seen.grouped_shape), seen.axes)
-        return reshape(
+        some = ops.reduce_or(ops.reshape(live, seen.grouped_shape), seen.axes)
+        return ops.reshape(
             broadcast_along(some, ShapedArray(seen.grouped_shape, live.dtype), seen.axes), x.shape
         )
 
     def standardized_input(self, args: Any) -> Standardized:
         """The standardized x, split."""
         seen = self.layout_of(args[0])
-        x = convert_element_type(args[0], working_dtype(*args))
-        return standardize(reshape(x, seen.grouped_shape), seen.axes, self.eps, self.centered)
+        x = ops.convert_element_type(args[0], working_dtype(*args))
+        return standardize(ops.reshape(x, seen.grouped_shape), seen.axes, self.eps, self.centered)
 
     def apply_affine(self, found: Standardized, args: Any) -> Any:
         """The output, of the standardized x."""
         x, seen, dtype = args[0], self.layout_of(args[0]), working_dtype(*args)
         weight, bias = self.affine(args)
-        out = reshape(found.x, x.shape)
-        out = out if weight is None else mul(out, seen.broadcast_affine(weight, dtype))
-        out = out if bias is None else add(out, seen.broadcast_affine(bias, dtype))
-        return convert_element_type(out, x.dtype)
+        out = ops.reshape(found.x, x.shape)
+        out = out if weight is None else ops.mul(out, seen.broadcast_affine(weight, dtype))
+        out = out if bias is None else ops.add(out, seen.broadcast_affine(bias, dtype))
+        return ops.convert_element_type(out, x.dtype)
 
     def output_tangent(self, primals: Any, tangents: Any) -> Any:
         """The tangent of the output; None if it does not vary."""
@@ -157,19 +154,21 @@ class ForwardNormalization(Normalization, abstract=True):
         found = self.standardized_input(primals)
         terms = []
         if tangents[0] is not None:
-            t = reshape(convert_element_type(tangents[0], dtype), seen.grouped_shape)
-            t = reshape(standardize_jacobian(t, found, seen.axes), x.shape)
-            terms.append(t if weight is None else mul(t, seen.broadcast_affine(weight, dtype)))
+            t = ops.reshape(ops.convert_element_type(tangents[0], dtype), seen.grouped_shape)
+            t = ops.reshape(standardize_jacobian(t, found, seen.axes), x.shape)
+            terms.append(t if weight is None else ops.mul(t, seen.broadcast_affine(weight, dtype)))
         if t_weight is not None:
-            terms.append(mul(reshape(found.x, x.shape), seen.broadcast_affine(t_weight, dtype)))
+            terms.append(
+                ops.mul(ops.reshape(found.x, x.shape), seen.broadcast_affine(t_weight, dtype))
+            )
         if t_bias is not None:
             terms.append(seen.broadcast_affine(t_bias, dtype))
         if not terms:
             return None
         total = terms[0]
         for term in terms[1:]:
-            total = add(total, term)
-        return convert_element_type(total, x.dtype)
+            total = ops.add(total, term)
+        return ops.convert_element_type(total, x.dtype)
 
     def input_cotangents(self, ct: Any, args: Any, active: Any) -> list[Any]:
         """The cotangents of x, weight and bias, given that of the output."""
@@ -178,14 +177,14 @@ class ForwardNormalization(Normalization, abstract=True):
         of_weight, of_bias = self.affine(active, absent=False)
         if not active[0] and not of_weight:
             # x does not matter, so that nothing keeps it.
-            wide = convert_element_type(ct, working_dtype(*args))
+            wide = ops.convert_element_type(ct, working_dtype(*args))
             alone = [seen.sum_to_affine(wide, bias.dtype)] if of_bias else [None] * self.biased
             return [None, *[None] * self.weighted, *alone]
         pull = self.backward_primitive((active[0], of_weight, of_bias))
         found = iter(pull(ct, x, *[weight] * self.weighted))
         cts = [next(found) if on else None for on in (active[0], of_weight, of_bias)]
         if of_bias:
-            cts[2] = convert_element_type(cts[2], bias.dtype)
+            cts[2] = ops.convert_element_type(cts[2], bias.dtype)
         return [cts[0], *cts[1:2] * self.weighted, *cts[2:] * self.biased]
 
     def backward_primitive(self, wanted: tuple[bool, bool, bool]) -> BackwardNormalization:
@@ -198,7 +197,7 @@ class ForwardNormalization(Normalization, abstract=True):
         shared = self.can_share_affine and all([d is None for d in dims[1:]])
         primitive, place = self.batched_primitive(shared)
         args = [
-            x if shared and i else batch_dim_at(x, d, 0 if i else place, size)
+            x if shared and i else ops.batch_dim_at(x, d, 0 if i else place, size)
             for i, (x, d) in enumerate(zip(args, dims, strict=True))
         ]
         return primitive(*args), place
@@ -244,17 +243,17 @@ class BackwardNormalization(Normalization, abstract=True):
         seen, dtype = self.layout_of(x), working_dtype(ct, x, *rest)
         *rstd, weight = rest if self.weighted else (*rest, None)
         affine = working_dtype(ct, x) if weight is None else weight.dtype
-        wide = convert_element_type(ct, dtype)
-        split = reshape(convert_element_type(x, dtype), seen.grouped_shape)
-        saved = convert_element_type(rstd[0], dtype) if rstd else None
+        wide = ops.convert_element_type(ct, dtype)
+        split = ops.reshape(ops.convert_element_type(x, dtype), seen.grouped_shape)
+        saved = ops.convert_element_type(rstd[0], dtype) if rstd else None
         found = standardize(split, seen.axes, self.eps, self.centered, saved)
         outs: list[Any] = [None] * 3
         if self.output_mask[0]:
-            scaled = wide if weight is None else mul(wide, seen.broadcast_affine(weight, dtype))
-            pulled = standardize_jacobian(reshape(scaled, seen.grouped_shape), found, seen.axes)
-            outs[0] = convert_element_type(reshape(pulled, x.shape), x.dtype)
+            scaled = wide if weight is None else ops.mul(wide, seen.broadcast_affine(weight, dtype))
+            pulled = standardize_jacobian(ops.reshape(scaled, seen.grouped_shape), found, seen.axes)
+            outs[0] = ops.convert_element_type(ops.reshape(pulled, x.shape), x.dtype)
         if self.output_mask[1]:
-            outs[1] = seen.sum_to_affine(mul(wide, reshape(found.x, x.shape)), affine)
+            outs[1] = seen.sum_to_affine(ops.mul(wide, ops.reshape(found.x, x.shape)), affine)
         if self.output_mask[2]:
             outs[2] = seen.sum_to_affine(wide, affine)
         return self.select_outputs(outs)
@@ -266,7 +265,7 @@ class BackwardNormalization(Normalization, abstract=True):
         primitive, place = self.batched_primitive(shared)
         last = len(args) - 1
         args = [
-            x if shared and self.weighted and i == last else batch_dim_at(x, d, place, size)
+            x if shared and self.weighted and i == last else ops.batch_dim_at(x, d, place, size)
             for i, (x, d) in enumerate(zip(args, dims, strict=True))
         ]
         return primitive(*args), self.select_outputs([place, 0, 0])

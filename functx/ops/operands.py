@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from ml_dtypes import iinfo
 
+from functx import ops
 from functx.core.concretization import is_finite
 from functx.core.errors import (
     ArgumentError,
@@ -35,8 +36,6 @@ from functx.core.types import (
     is_integer,
     kind,
 )
-from functx.ops.conversion import convert_element_type
-from functx.ops.reductions import reduce_sum
 
 PYTHON_SCALARS = frozenset({bool, int, float, complex})
 
@@ -291,17 +290,17 @@ def upcast_aval(aval: ShapedArray) -> ShapedArray:
 def upcast_half(x: Any) -> Any:
     """`x` in single precision if it holds half floats, else as it is."""
     wide = accumulation_dtype(x.dtype)
-    return x if wide == x.dtype else convert_element_type(x, wide)
+    return x if wide == x.dtype else ops.convert_element_type(x, wide)
 
 
 def cast_like_input(x: Any, like: Any) -> Any:
     """`x` in the dtype of `like`, which it was computed from after `upcast_half`."""
-    return x if x.dtype == like.dtype else convert_element_type(x, like.dtype)
+    return x if x.dtype == like.dtype else ops.convert_element_type(x, like.dtype)
 
 
 def sum_upcast(x: Any, axes: tuple[int, ...]) -> Any:
     """The sum over `axes`, of half floats in single precision."""
-    return cast_like_input(reduce_sum(upcast_half(x), axes), x)
+    return cast_like_input(ops.reduce_sum(upcast_half(x), axes), x)
 
 
 class DefUse(NamedTuple):

@@ -11,49 +11,18 @@ import jax
 import numpy as np
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec, Sharding
 
+from functx import ops
 from functx.core import tree
 from functx.core.errors import ArgumentError, AxisError, ShapeError, ValueRangeError, type_name
 from functx.core.named_axes import batched_axis, canonical_axis_names, named_axis_size
 from functx.core.samples import c64, f32, sample
 from functx.core.tracing import aval_of, current_builder
 from functx.core.types import ShapedArray
-from functx.ops.arithmetic import add, mul
 from functx.ops.collectives import (
-    AllGather,
-    AllToAll,
-    AxisIndex,
     AxisIndexGroups,
-    Pmax,
-    Pmin,
-    Ppermute,
-    Psum,
-    PsumScatter,
-    Pvary,
 )
-from functx.ops.conversion import convert_element_type
 from functx.ops.families import Linear
-from functx.ops.logic import eq, select
 from functx.ops.operands import PYTHON_SCALARS, canonical_axis
-from functx.ops.shapes import expand_dims, squeeze, zeros_like
-
-__all__ = [
-    "all_gather",
-    "all_to_all",
-    "axis_index",
-    "axis_size",
-    "pbroadcast",
-    "pcast",
-    "pmax",
-    "pmean",
-    "pmin",
-    "ppermute",
-    "pshuffle",
-    "psum",
-    "psum_scatter",
-    "pswapaxes",
-    "with_sharding_constraint",
-]
-
 
 # A mesh without devices, since devices are looked up when something first runs.
 _ONE_AXIS_SHARDING = NamedSharding(
@@ -210,8 +179,8 @@ def psum(x: Any, axis_name: Any, *, axis_index_groups: Any = None) -> Any:
         if type(leaf) in PYTHON_SCALARS:
             return leaf * prod(sizes)
         if aval_of(leaf).dtype == bool:
-            leaf = convert_element_type(leaf, np.int32)
-        return Psum(names, groups)(leaf)
+            leaf = ops.convert_element_type(leaf, np.int32)
+        return ops.Psum(names, groups)(leaf)
 
     return tree.map(add_up, x)
 
@@ -228,7 +197,7 @@ def pmax(x: Any, axis_name: Any, *, axis_index_groups: Any = None) -> Any:
 
     Places that tie share the derivative.
     """
-    return _all_reduce_extremum("pmax", Pmax, x, axis_name, axis_index_groups)
+    return _all_reduce_extremum("pmax", ops.Pmax, x, axis_name, axis_index_groups)
 
 
 def pmin(x: Any, axis_name: Any, *, axis_index_groups: Any = None) -> Any:
@@ -236,7 +205,7 @@ def pmin(x: Any, axis_name: Any, *, axis_index_groups: Any = None) -> Any:
 
     Places that tie share the derivative.
     """
-    return _all_reduce_extremum("pmin", Pmin, x, axis_name, axis_index_groups)
+    return _all_reduce_extremum("pmin", ops.Pmin, x, axis_name, axis_index_groups)
 
 
 def _all_reduce_extremum(
@@ -271,8 +240,8 @@ def all_gather(
     def gather(leaf: Any) -> Any:
         ndim = aval_of(leaf).ndim
         along = canonical_axis(axis, ndim if tiled else ndim + 1)
-        leaf = leaf if tiled else expand_dims(leaf, (along,))
-        return AllGather(names, sizes, groups, along, to == "invariant")(leaf)
+        leaf = leaf if tiled else ops.expand_dims(leaf, (along,))
+        return ops.AllGather(names, sizes, groups, along, to == "invariant")(leaf)
 
     return tree.map(gather, x)
 
@@ -299,8 +268,8 @@ def psum_scatter(
         along = canonical_axis(scatter_dimension, aval.ndim, "scatter_dimension")
         if not tiled:
             _check_dim_matches_axis("psum_scatter", "scatter_dimension", along, aval, sizes)
-        out = PsumScatter(names, sizes, groups, along)(leaf)
-        return out if tiled else squeeze(out, (along,))
+        out = ops.PsumScatter(names, sizes, groups, along)(leaf)
+        return out if tiled else ops.squeeze(out, (along,))
 
     return tree.map(scatter, x)
 
@@ -329,16 +298,16 @@ def all_to_all(
         split = canonical_axis(split_axis, aval.ndim, "split_axis")
         concat = canonical_axis(concat_axis, aval.ndim, "concat_axis")
         if tiled:
-            return AllToAll(names, sizes, groups, split, concat)(leaf)
+            return ops.AllToAll(names, sizes, groups, split, concat)(leaf)
         _check_dim_matches_axis("all_to_all", "split_axis", split, aval, sizes)
         if split == concat:
-            return AllToAll(names, sizes, groups, split, concat)(leaf)
+            return ops.AllToAll(names, sizes, groups, split, concat)(leaf)
         if split < concat:
             concat += 1
         else:
             split += 1
-        out = AllToAll(names, sizes, groups, split, concat)(expand_dims(leaf, (concat,)))
-        return squeeze(out, (split,))
+        out = ops.AllToAll(names, sizes, groups, split, concat)(ops.expand_dims(leaf, (concat,)))
+        return ops.squeeze(out, (split,))
 
     return tree.map(exchange, x)
 
@@ -370,7 +339,7 @@ def ppermute(x: Any, axis_name: Any, perm: Any) -> Any:
                 f"ppermute: perm must have each of the {count} places at most once as a source and "
                 f"once as a destination; got {perm}"
             )
-    return tree.map(Ppermute(names, tuple(sorted(pairs))), x)
+    return tree.map(ops.Ppermute(names, tuple(sorted(pairs))), x)
 
 
 def pshuffle(x: Any, axis_name: Any, perm: Sequence[int]) -> Any:
@@ -388,8 +357,8 @@ def pshuffle(x: Any, axis_name: Any, perm: Sequence[int]) -> Any:
 
 def pbroadcast(x: Any, axis_name: Any, source: int) -> Any:
     """Each leaf of `x` as it is at the place number `source`, in all places."""
-    here = eq(axis_index(axis_name), source)
-    return psum(tree.map(lambda leaf: select(here, leaf, zeros_like(leaf)), x), axis_name)
+    here = ops.eq(axis_index(axis_name), source)
+    return psum(tree.map(lambda leaf: ops.select(here, leaf, ops.zeros_like(leaf)), x), axis_name)
 
 
 def pcast(x: Any, axis_name: Any, *, to: str) -> Any:
@@ -401,7 +370,7 @@ def pcast(x: Any, axis_name: Any, *, to: str) -> Any:
     names, _, _ = _bound_axes("pcast", axis_name, None)
     if to != "varying":
         raise ValueRangeError(f'pcast: to must be "varying"; got {to!r}')
-    return tree.map(Pvary(names), x)
+    return tree.map(ops.Pvary(names), x)
 
 
 def axis_index(axis_name: Any) -> Any:
@@ -409,8 +378,8 @@ def axis_index(axis_name: Any) -> Any:
     number: Any = None
     for name in canonical_axis_names(axis_name):
         size = named_axis_size(name, "axis_index")
-        here = AxisIndex(name, size)()
-        number = here if number is None else add(mul(number, size), here)
+        here = ops.AxisIndex(name, size)()
+        number = here if number is None else ops.add(ops.mul(number, size), here)
     return number
 
 

@@ -10,14 +10,12 @@ import numpy as np
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
 
+from functx import ops
 from functx.core.errors import DTypeError, ShapeError
 from functx.core.program import Effect, Effects
 from functx.core.samples import i32, sample
 from functx.core.types import ShapedArray, is_integer
 from functx.ops.callbacks import HostPrimitive
-from functx.ops.reductions import reduce_max
-from functx.ops.shapes import squeeze
-from functx.ops.slicing import slice_in_dim
 
 # How often a loop reports, and how long a line stays at least.
 _MAX_REPORTS = 100
@@ -107,11 +105,11 @@ class ShowProgress(HostPrimitive):
         # One line for all lanes: that of the one which is furthest.
         (step, *after), (dim, *after_dims) = args, dims
         some = [
-            x if d is None else squeeze(slice_in_dim(x, 0, 1))
+            x if d is None else ops.squeeze(ops.slice_in_dim(x, 0, 1))
             for x, d in zip(after, after_dims, strict=True)
             if d is None or x.size
         ]
-        return self(step if dim is None else reduce_max(step, (dim,)), *some), ()
+        return self(step if dim is None else ops.reduce_max(step, (dim,)), *some), ()
 
     def lower(self, ctx, step, *after):
         if self.done:

@@ -15,6 +15,7 @@ import ml_dtypes
 import numpy as np
 from jax.extend.mlir.dialects import stablehlo
 
+from functx import ops
 from functx.core.errors import DTypeError, ShapeError, ValueRangeError
 from functx.core.primitive import Primitive
 from functx.core.samples import Sample, f32, i32, sample, u32
@@ -28,16 +29,8 @@ from functx.core.types import (
     kind,
     real_dtype,
 )
-from functx.ops.arithmetic import BOOL, abs, add, div, max, mul, neg, nextafter, rem, sign, sub
-from functx.ops.conversion import bitcast_convert_type, complex, convert_element_type
 from functx.ops.families import check_same_dtype
-from functx.ops.logic import bitwise_or, clamp, lt, select, shift_right_logical
 from functx.ops.operands import literal
-from functx.ops.shapes import broadcast_in_dim, full, moveaxis, squeeze, zeros_like
-from functx.ops.slicing import slice_in_dim
-from functx.ops.sorting import sort
-from functx.ops.special import erf, erf_inv
-from functx.ops.transcendental import log, log1p, tan
 
 UINT32 = np.dtype("uint32")
 UINT64 = np.dtype("uint64")
@@ -89,12 +82,14 @@ class RandomFoldIn(Primitive):
         (key, data), (key_dim, data_dim) = args, dims
         if key_dim is None:
             last = data.ndim - 1
-            return self(key, moveaxis(data, data_dim, last)), last
-        key = moveaxis(key, key_dim, 0)
+            return self(key, ops.moveaxis(data, data_dim, last)), last
+        key = ops.moveaxis(key, key_dim, 0)
         if data_dim is None:
-            data = broadcast_in_dim(data, (key.shape[0], *data.shape), _range_from(1, data.ndim))
+            data = ops.broadcast_in_dim(
+                data, (key.shape[0], *data.shape), _range_from(1, data.ndim)
+            )
         else:
-            data = moveaxis(data, data_dim, 0)
+            data = ops.moveaxis(data, data_dim, 0)
         return self(key, data), 0
 
     def lower(self, ctx, key, data):
@@ -119,7 +114,7 @@ class RandomSplit(Primitive):
         return ShapedArray((*key.shape[:-1], *self.shape, 2), UINT32)
 
     def batch(self, args, dims):
-        return self(moveaxis(args[0], dims[0], 0)), 0
+        return self(ops.moveaxis(args[0], dims[0], 0)), 0
 
     def lower(self, ctx, key):
         words, first, second = threefry_words(ctx, key, self.shape)
@@ -143,7 +138,7 @@ class RandomBits(Primitive):
         return ShapedArray((*key.shape[:-1], *self.shape), self.dtype)
 
     def batch(self, args, dims):
-        return self(moveaxis(args[0], dims[0], 0)), 0
+        return self(ops.moveaxis(args[0], dims[0], 0)), 0
 
     def lower(self, ctx, key):
         _, first, second = threefry_words(ctx, key, self.shape)
@@ -289,7 +284,7 @@ class StandardDistribution(Primitive, abstract=True):
         return ShapedArray((*key.shape[:-1], *self.shape), self.dtype)
 
     def batch(self, args, dims):
-        return self(moveaxis(args[0], dims[0], 0)), 0
+        return self(ops.moveaxis(args[0], dims[0], 0)), 0
 
 
 class ParametricDistribution(Primitive, abstract=True):
@@ -327,10 +322,10 @@ class RandomUniform(StandardDistribution):
         unsigned = np.dtype(f"uint{info.bits}")
         # Random bits for the mantissa of numbers in [1, 2). A short mantissa needs a byte.
         drawn = np.dtype("uint8") if info.nmant < 8 else unsigned
-        words = convert_element_type(random_bits(key, self.shape, drawn), unsigned)
-        mantissa = shift_right_logical(words, drawn.itemsize * 8 - info.nmant)
+        words = ops.convert_element_type(random_bits(key, self.shape, drawn), unsigned)
+        mantissa = ops.shift_right_logical(words, drawn.itemsize * 8 - info.nmant)
         one = int(np.ones((), self.dtype).view(unsigned))
-        return sub(bitcast_convert_type(bitwise_or(mantissa, one), self.dtype), 1.0)
+        return ops.sub(ops.bitcast_convert_type(ops.bitwise_or(mantissa, one), self.dtype), 1.0)
 
 
 class RandomUniformBetween(ParametricDistribution):
@@ -344,7 +339,7 @@ class RandomUniformBetween(ParametricDistribution):
 
     def decompose(self, key, low, high):
         unit = random_uniform(key, self.shape, low.dtype)
-        return max(low, add(mul(unit, sub(high, low)), low))
+        return ops.max(low, ops.add(ops.mul(unit, ops.sub(high, low)), low))
 
 
 class RandomNormal(StandardDistribution):
@@ -354,11 +349,11 @@ class RandomNormal(StandardDistribution):
         if is_complex(self.dtype):
             real = real_dtype(self.dtype)
             parts = [RandomNormal(self.shape, real)(subkey(key, i)) for i in (0, 1)]
-            return div(complex(*parts), math.sqrt(2.0))
+            return ops.div(ops.complex(*parts), math.sqrt(2.0))
         # sqrt(2) erf_inv(u) for u in (-1, 1)
         lowest = np.nextafter(np.array(-1.0, self.dtype), np.array(0.0, self.dtype))
         unit = random_uniform(key, self.shape, self.dtype, float(lowest), 1.0)
-        return mul(erf_inv(unit), math.sqrt(2.0))
+        return ops.mul(ops.erf_inv(unit), math.sqrt(2.0))
 
 
 class RandomTruncatedNormal(ParametricDistribution):
@@ -371,18 +366,18 @@ class RandomTruncatedNormal(ParametricDistribution):
 
     def decompose(self, key, low, high):
         root = math.sqrt(2.0)
-        bounds = [erf(div(x, root)) for x in (low, high)]
-        drawn = mul(erf_inv(random_uniform(key, self.shape, low.dtype, *bounds)), root)
+        bounds = [ops.erf(ops.div(x, root)) for x in (low, high)]
+        drawn = ops.mul(ops.erf_inv(random_uniform(key, self.shape, low.dtype, *bounds)), root)
         # Rounding must not reach the bounds; how they move does not move the numbers.
-        inside = [nextafter(low, math.inf), nextafter(high, -math.inf)]
-        return clamp(inside[0], drawn, inside[1])
+        inside = [ops.nextafter(low, math.inf), ops.nextafter(high, -math.inf)]
+        return ops.clamp(inside[0], drawn, inside[1])
 
 
 class RandomExponential(StandardDistribution):
     """Numbers with the density exp(-x) for x >= 0."""
 
     def decompose(self, key):
-        return neg(log1p(neg(random_uniform(key, self.shape, self.dtype))))
+        return ops.neg(ops.log1p(ops.neg(random_uniform(key, self.shape, self.dtype))))
 
 
 class RandomLaplace(StandardDistribution):
@@ -391,7 +386,7 @@ class RandomLaplace(StandardDistribution):
     def decompose(self, key):
         lowest = -1.0 + float(ml_dtypes.finfo(self.dtype).epsneg)
         unit = random_uniform(key, self.shape, self.dtype, lowest, 1.0)
-        return mul(sign(unit), log1p(neg(abs(unit))))
+        return ops.mul(ops.sign(unit), ops.log1p(ops.neg(ops.abs(unit))))
 
 
 class RandomLogistic(StandardDistribution):
@@ -399,7 +394,7 @@ class RandomLogistic(StandardDistribution):
 
     def decompose(self, key):
         unit = random_uniform(key, self.shape, self.dtype, _smallest_normal(self.dtype), 1.0)
-        return sub(log(unit), log1p(neg(unit)))
+        return ops.sub(ops.log(unit), ops.log1p(ops.neg(unit)))
 
 
 class RandomCauchy(StandardDistribution):
@@ -408,7 +403,7 @@ class RandomCauchy(StandardDistribution):
     def decompose(self, key):
         smallest = float(ml_dtypes.finfo(self.dtype).eps)
         unit = random_uniform(key, self.shape, self.dtype, smallest, 1.0)
-        return tan(mul(sub(unit, 0.5), math.pi))
+        return ops.tan(ops.mul(ops.sub(unit, 0.5), math.pi))
 
 
 class RandomGumbel(StandardDistribution):
@@ -423,12 +418,12 @@ class RandomGumbel(StandardDistribution):
     def decompose(self, key):
         if not self.fine:
             unit = random_uniform(key, self.shape, self.dtype, _smallest_normal(self.dtype), 1.0)
-            return neg(log(neg(log(unit))))
+            return ops.neg(ops.log(ops.neg(ops.log(unit))))
         high, low = uniform_pair(key, self.shape, self.dtype)
         step = 2.0 ** -ml_dtypes.finfo(self.dtype).nmant
-        detailed = add(add(high, mul(low, step)), _smallest_normal(self.dtype))
-        x = select(lt(high, 0.5), detailed, high)
-        return neg(log(neg(log1p(neg(x)))))
+        detailed = ops.add(ops.add(high, ops.mul(low, step)), _smallest_normal(self.dtype))
+        x = ops.select(ops.lt(high, 0.5), detailed, high)
+        return ops.neg(ops.log(ops.neg(ops.log1p(ops.neg(x)))))
 
 
 class RandomBernoulli(ParametricDistribution):
@@ -445,14 +440,14 @@ class RandomBernoulli(ParametricDistribution):
     )
 
     def out_dtype(self, dtype):
-        return BOOL
+        return ops.BOOL
 
     def decompose(self, key, p):
         if not self.fine:
-            return lt(random_uniform(key, self.shape, p.dtype), p)
+            return ops.lt(random_uniform(key, self.shape, p.dtype), p)
         first, second = uniform_pair(key, self.shape, p.dtype)
         step = 2.0 ** -ml_dtypes.finfo(p.dtype).nmant
-        return lt(mul(second, step), sub(p, first))
+        return ops.lt(ops.mul(second, step), ops.sub(p, first))
 
 
 class RandomIntegers(ParametricDistribution):
@@ -471,12 +466,15 @@ class RandomIntegers(ParametricDistribution):
     def decompose(self, key, low, count):
         bits = low.dtype.itemsize * 8
         unsigned = np.dtype(f"uint{bits}")
-        count = convert_element_type(count, unsigned)
+        count = ops.convert_element_type(count, unsigned)
         high_bits, low_bits = [random_bits(subkey(key, i), self.shape, unsigned) for i in (0, 1)]
         # (high * 2^bits + low) mod count, where 2^bits mod count is a square of remainders.
-        root = rem(literal(2 ** (bits // 2), unsigned), count)
-        offset = add(mul(rem(high_bits, count), rem(mul(root, root), count)), rem(low_bits, count))
-        return add(convert_element_type(rem(offset, count), low.dtype), low)
+        root = ops.rem(literal(2 ** (bits // 2), unsigned), count)
+        offset = ops.add(
+            ops.mul(ops.rem(high_bits, count), ops.rem(ops.mul(root, root), count)),
+            ops.rem(low_bits, count),
+        )
+        return ops.add(ops.convert_element_type(ops.rem(offset, count), low.dtype), low)
 
 
 class RandomShuffle(Primitive):
@@ -494,7 +492,7 @@ class RandomShuffle(Primitive):
         rounds = math.ceil(3 * math.log(builtins.max(1, x.size)) / math.log(2**32 - 1))
         for _ in range(rounds):
             key, words_key = subkey(key, 0), subkey(key, 1)
-            _, x = sort((random_bits(words_key, x.shape), x), self.axis)
+            _, x = ops.sort((random_bits(words_key, x.shape), x), self.axis)
         return x
 
 
@@ -502,15 +500,15 @@ def subkey(key: Any, i: int) -> Any:
     """The key (for each of a batch) that `split` gives at position `i`."""
     lanes = aval_of(key).shape[:-1]
     position = literal(i, UINT32)
-    return random_fold_in(key, full(lanes, position) if lanes else position)
+    return random_fold_in(key, ops.full(lanes, position) if lanes else position)
 
 
 def uniform_pair(key: Any, shape: Shape, dtype: DType) -> list[Any]:
     """Two independent arrays of `shape` of uniform numbers in [0, 1)."""
     lanes = aval_of(key).ndim - 1
     both = random_uniform(key, (2, *shape), dtype)
-    halves = [slice_in_dim(both, i, i + 1, axis=lanes) for i in (0, 1)]
-    return [squeeze(half, (lanes,)) for half in halves]
+    halves = [ops.slice_in_dim(both, i, i + 1, axis=lanes) for i in (0, 1)]
+    return [ops.squeeze(half, (lanes,)) for half in halves]
 
 
 def _smallest_normal(dtype: DType) -> float:
@@ -555,9 +553,9 @@ class Dropout(Primitive):
 
     def decompose(self, x, key):
         if self.rate == 1:
-            return zeros_like(x)
+            return ops.zeros_like(x)
         kept = RandomBernoulli(x.shape)(key, literal(1.0 - self.rate, canonical_dtype(float)))
-        return select(kept, div(x, 1.0 - self.rate), 0.0)
+        return ops.select(kept, ops.div(x, 1.0 - self.rate), 0.0)
 
     def jvp(self, primals, tangents):
         (x, key), (t, _) = primals, tangents

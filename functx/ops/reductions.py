@@ -11,6 +11,7 @@ from jax import lax
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
 
+from functx import ops
 from functx.core.errors import DTypeError, ShapeError
 from functx.core.primitive import Primitive
 from functx.core.samples import bool_, c64, f32, i32, sample, u32
@@ -52,7 +53,7 @@ class Reduction(Primitive, abstract=True):
         """`x` in the shape of the output, where each of its elements is one of the output's."""
         if any([x.aval.shape[a] != 1 for a in self.axes]):
             return None
-        return Reshape(tuple_delete(x.aval.shape, self.axes)), [x]
+        return ops.Reshape(tuple_delete(x.aval.shape, self.axes)), [x]
 
     def batch(self, args, dims):
         (x,), (dim,) = args, dims
@@ -66,7 +67,7 @@ class Reduction(Primitive, abstract=True):
 
     def broadcast_back(self, out: Any, x: Any) -> Any:
         """`out`, of the reduced shape, repeated along the axes that `x` had."""
-        return broadcast_in_dim(out, x.shape, tuple_delete(range(x.ndim), self.axes))
+        return ops.broadcast_in_dim(out, x.shape, tuple_delete(range(x.ndim), self.axes))
 
 
 class ReduceSum(Reduction, Linear):
@@ -108,11 +109,11 @@ class ReduceProd(Reduction):
 
     def jvp(self, primals, tangents):
         (x,), (t,) = primals, tangents
-        return self(x), reduce_sum(mul(t, self.products_of_others(x)), self.axes)
+        return self(x), reduce_sum(ops.mul(t, self.products_of_others(x)), self.axes)
 
     def vjp(self, ct, out, args, active):
         (x,) = args
-        return (mul(self.broadcast_back(ct, x), self.products_of_others(x)),)
+        return (ops.mul(self.broadcast_back(ct, x), self.products_of_others(x)),)
 
     def products_of_others(self, x: Any) -> Any:
         """At each element, the product of the elements beside it; no division, so zeros may be."""
@@ -121,13 +122,13 @@ class ReduceProd(Reduction):
         lead = tuple([x.shape[d] for d in kept])
         n = prod([x.shape[d] for d in self.axes])
         if x.size == 0 or n == 1:
-            return full_like(x, 1)
-        rows = reshape(permute_dims(x, order), (*lead, n))
+            return ops.full_like(x, 1)
+        rows = ops.reshape(ops.permute_dims(x, order), (*lead, n))
         keep = [(0, 0, 0)] * len(lead)
-        before = pad(cumprod(rows, len(lead)), 1, [*keep, (1, -1, 0)])
-        after = pad(cumprod(rows, len(lead), reverse=True), 1, [*keep, (-1, 1, 0)])
-        beside = reshape(mul(before, after), tuple([x.shape[d] for d in order]))
-        return permute_dims(beside, tuple([order.index(d) for d in range(x.ndim)]))
+        before = ops.pad(ops.cumprod(rows, len(lead)), 1, [*keep, (1, -1, 0)])
+        after = ops.pad(ops.cumprod(rows, len(lead), reverse=True), 1, [*keep, (-1, 1, 0)])
+        beside = ops.reshape(ops.mul(before, after), tuple([x.shape[d] for d in order]))
+        return ops.permute_dims(beside, tuple([order.index(d) for d in range(x.ndim)]))
 
     def simplify(self, facts, x):
         return self.as_reshape(x)
@@ -155,40 +156,42 @@ class ReduceExtremum(Reduction, abstract=True):
         out = self(x)
         if out.size == 0 or x.size == 0:
             return out, None
-        chosen = eq(x, self.broadcast_back(out, x))
-        total = reduce_sum(select(chosen, t, zeros_like(t)), self.axes)
-        return out, mul(total, self.tie_weight(chosen, x.dtype))
+        chosen = ops.eq(x, self.broadcast_back(out, x))
+        total = reduce_sum(ops.select(chosen, t, ops.zeros_like(t)), self.axes)
+        return out, ops.mul(total, self.tie_weight(chosen, x.dtype))
 
     def vjp(self, ct, out, args, active):
         (x,) = args
         if x.size == 0:
-            return (zeros_like(x),)
-        chosen = eq(x, self.broadcast_back(out, x))
-        ct = self.broadcast_back(mul(ct, self.tie_weight(chosen, x.dtype)), x)
-        return (select(chosen, ct, zeros_like(ct)),)
+            return (ops.zeros_like(x),)
+        chosen = ops.eq(x, self.broadcast_back(out, x))
+        ct = self.broadcast_back(ops.mul(ct, self.tie_weight(chosen, x.dtype)), x)
+        return (ops.select(chosen, ct, ops.zeros_like(ct)),)
 
     def tangent_mask(self, lives, args):
         (x,), (live,) = args, lives
         if live is None or x.size == 0:
             return None
-        chosen = eq(x, self.broadcast_back(self(x), x))
-        return reduce_or(bitwise_and(chosen, live), self.axes)
+        chosen = ops.eq(x, self.broadcast_back(self(x), x))
+        return reduce_or(ops.bitwise_and(chosen, live), self.axes)
 
     def cotangent_masks(self, live, args):
         (x,) = args
         if x.size == 0:
             return [None]
-        chosen = eq(x, self.broadcast_back(self(x), x))
+        chosen = ops.eq(x, self.broadcast_back(self(x), x))
         (beside,) = super().cotangent_masks(live, args)
         return [
-            chosen if beside is None else bitwise_and(chosen, instantiate_mask(beside, x.shape))
+            chosen
+            if beside is None
+            else ops.bitwise_and(chosen, ops.instantiate_mask(beside, x.shape))
         ]
 
     def tie_weight(self, chosen: Any, dtype: DType) -> Any:
         """One over the number of elements chosen, counted where a half float would overflow."""
         wide = real_dtype(dtype) if dtype.itemsize > 2 else np.dtype("float32")
-        count = reduce_sum(convert_element_type(chosen, wide), self.axes)
-        return convert_element_type(div(1.0, count), dtype)
+        count = reduce_sum(ops.convert_element_type(chosen, wide), self.axes)
+        return ops.convert_element_type(ops.div(1.0, count), dtype)
 
     def simplify(self, facts, x):
         return self.as_reshape(x)
@@ -428,19 +431,3 @@ def argmax(x: Any, axis: int, index_dtype: Any) -> Any:
 def argmin(x: Any, axis: int, index_dtype: Any) -> Any:
     """The position of the first smallest element along `axis`; of the first nan if there is one."""
     return ArgMin(canonical_axis(axis, aval_of(x).ndim), canonical_dtype(index_dtype))(x)
-
-
-from functx.ops.arithmetic import div, mul
-from functx.ops.concatenation import pad
-from functx.ops.conversion import convert_element_type
-from functx.ops.cumulative import cumprod
-from functx.ops.logic import bitwise_and, eq, select
-from functx.ops.shapes import (
-    Reshape,
-    broadcast_in_dim,
-    full_like,
-    instantiate_mask,
-    permute_dims,
-    reshape,
-    zeros_like,
-)

@@ -10,6 +10,7 @@ import numpy as np
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
 
+from functx import ops
 from functx.core.errors import ShapeError
 from functx.core.primitive import LinearInput
 from functx.core.samples import f32, i32, sample
@@ -19,11 +20,7 @@ from functx.ops.families import check_same_dtype, combine_masks
 from functx.ops.indexing import (
     Dims,
     GatherScatter,
-    ScatterDimensionNumbers,
-    canonical_index_mode,
-    take_distinct,
 )
-from functx.ops.logic import bitwise_and, ge, le
 from functx.ops.operands import literal, promote_scalars, tuple_delete
 
 
@@ -57,7 +54,7 @@ class Scatter(GatherScatter, abstract=True):
 
     def gather_written(self, x: Any, indices: Any, updates: Any, fill_value: Any = 0) -> Any:
         """What `x` holds in the places where `updates` are written, `fill_value` outside."""
-        read = Gather(
+        read = ops.Gather(
             *self.dimension_numbers,
             self.indices_are_sorted,
             self.unique_indices,
@@ -83,11 +80,11 @@ class Scatter(GatherScatter, abstract=True):
         limits = self.start_limits(x, self.slice_sizes(x, updates), indices.dtype)
         there, lead = None, indices.shape[:-1]
         for k, limit in enumerate(limits.tolist()):
-            at = reshape(slice_in_dim(indices, k, k + 1, axis=-1), lead)
-            there = combine_masks(there, bitwise_and(ge(at, 0), le(at, limit)))
+            at = ops.reshape(ops.slice_in_dim(indices, k, k + 1, axis=-1), lead)
+            there = combine_masks(there, ops.bitwise_and(ops.ge(at, 0), ops.le(at, limit)))
         if there is None:
             return None
-        return broadcast_in_dim(
+        return ops.broadcast_in_dim(
             there, updates.shape, tuple_delete(range(updates.ndim), self.offset_dims)
         )
 
@@ -105,17 +102,17 @@ class Scatter(GatherScatter, abstract=True):
         (x, indices, updates), (dx, di, du) = args, dims
         size = next(a.shape[d] for a, d in zip(args, dims, strict=True) if d is not None)
         if dx is None:
-            x, dx = broadcast_in_dim(x, (size, *x.shape), tuple(range(1, x.ndim + 1))), 0
+            x, dx = ops.broadcast_in_dim(x, (size, *x.shape), tuple(range(1, x.ndim + 1))), 0
         if di is None:
             numbers, at = self.with_window_dim(dx, x.ndim)
         else:
             numbers, at = self.with_batch_dim(dx), 0
-            indices = moveaxis(indices, di, 0)
+            indices = ops.moveaxis(indices, di, 0)
         if du is None:
             shape = (*updates.shape[:at], size, *updates.shape[at:])
-            updates = broadcast_in_dim(updates, shape, tuple_delete(range(len(shape)), (at,)))
+            updates = ops.broadcast_in_dim(updates, shape, tuple_delete(range(len(shape)), (at,)))
         else:
-            updates = moveaxis(updates, du, at)
+            updates = ops.moveaxis(updates, du, at)
         batched = self.replace(
             **numbers._asdict(), indices_are_sorted=self.indices_are_sorted and di is None
         )
@@ -184,7 +181,7 @@ class ScatterAdd(Scatter):
         (x, indices, _), (dx, _, du) = primals, tangents
         if du is None:
             return self(*primals), dx
-        return self(*primals), self(zeros_like(x) if dx is None else dx, indices, du)
+        return self(*primals), self(ops.zeros_like(x) if dx is None else dx, indices, du)
 
     def transpose(self, ct, x, indices, updates):
         return (
@@ -248,10 +245,12 @@ def bind_scatter(
     unique_indices: bool,
     mode: Any,
 ) -> Any:
-    dims = ScatterDimensionNumbers(
-        *[tuple(getattr(numbers, field)) for field in ScatterDimensionNumbers._fields]
+    dims = ops.ScatterDimensionNumbers(
+        *[tuple(getattr(numbers, field)) for field in ops.ScatterDimensionNumbers._fields]
     )
-    primitive = cls(*dims, indices_are_sorted, unique_indices, canonical_index_mode(mode, "drop"))
+    primitive = cls(
+        *dims, indices_are_sorted, unique_indices, ops.canonical_index_mode(mode, "drop")
+    )
     operand, updates = promote_scalars(operand, updates)
     return primitive(operand, indices, updates)
 
@@ -296,9 +295,9 @@ class ScatterMul(Scatter):
             # d(x u v) = dx u v + (x v) du + (x u) dv
             others = self.gather_written(x, indices, updates)
             if not self.has_unique_indices(x, indices):
-                others = mul(others, self.product_of_others(x, indices, updates))
-            base = zeros_like(x) if out_t is None else out_t
-            out_t = self.with_class(ScatterAdd)(base, indices, mul(du, others))
+                others = ops.mul(others, self.product_of_others(x, indices, updates))
+            base = ops.zeros_like(x) if out_t is None else out_t
+            out_t = self.with_class(ScatterAdd)(base, indices, ops.mul(du, others))
         return self(*primals), out_t
 
     def transpose(self, ct, x, indices, updates):
@@ -310,15 +309,22 @@ class ScatterMul(Scatter):
         Made of products alone, since a quotient would fail at zeros.
         """
         shape = updates.shape
-        places = self.gather_written(reshape(iota(np.int32, x.size), x.shape), indices, updates, -1)
-        places, updates = reshape(places, (updates.size,)), reshape(updates, (updates.size,))
-        order = argsort(places)
-        runs, values = take_distinct(places, order), take_distinct(updates, order)
+        places = self.gather_written(
+            ops.reshape(ops.iota(np.int32, x.size), x.shape), indices, updates, -1
+        )
+        places, updates = (
+            ops.reshape(places, (updates.size,)),
+            ops.reshape(updates, (updates.size,)),
+        )
+        order = ops.argsort(places)
+        runs, values = ops.take_distinct(places, order), ops.take_distinct(updates, order)
         before = _exclusive_segment_products(values, runs)
-        after = rev(_exclusive_segment_products(rev(values, (0,)), rev(runs, (0,))), (0,))
-        products = take_distinct(mul(before, after), argsort(order))
+        after = ops.rev(
+            _exclusive_segment_products(ops.rev(values, (0,)), ops.rev(runs, (0,))), (0,)
+        )
+        products = ops.take_distinct(ops.mul(before, after), ops.argsort(order))
         # Those that are dropped form a run too, whose product may overflow.
-        return reshape(select(lt(places, 0), 1, products), shape)
+        return ops.reshape(ops.select(ops.lt(places, 0), 1, products), shape)
 
     accumulation_dtype = ScatterAdd.accumulation_dtype
 
@@ -344,14 +350,14 @@ class ScatterExtremum(Scatter, abstract=True):
         updates_lost = self.is_not_extremum(self.gather_written(out, indices, updates), updates)
         zero, one = literal(0, out.dtype), literal(1, out.dtype)
         count = of_updates(
-            select(x_lost, zero, full(x.shape, one)),
+            ops.select(x_lost, zero, ops.full(x.shape, one)),
             indices,
-            select(updates_lost, zero, full(updates.shape, one)),
+            ops.select(updates_lost, zero, ops.full(updates.shape, one)),
         )
-        total = zeros_like(x) if dx is None else select(x_lost, zero, dx)
+        total = ops.zeros_like(x) if dx is None else ops.select(x_lost, zero, dx)
         if du is not None:
-            total = of_updates(total, indices, select(updates_lost, zero, du))
-        return out, div(total, count)
+            total = of_updates(total, indices, ops.select(updates_lost, zero, du))
+        return out, ops.div(total, count)
 
 
 class ScatterMin(ScatterExtremum):
@@ -380,7 +386,7 @@ class ScatterMin(ScatterExtremum):
     )
 
     def is_not_extremum(self, out, x):
-        return lt(out, x)
+        return ops.lt(out, x)
 
     def combine(self, x, update):
         return stablehlo.minimum(x, update)
@@ -412,7 +418,7 @@ class ScatterMax(ScatterExtremum):
     )
 
     def is_not_extremum(self, out, x):
-        return gt(out, x)
+        return ops.gt(out, x)
 
     def combine(self, x, update):
         return stablehlo.maximum(x, update)
@@ -422,14 +428,14 @@ def _exclusive_segment_products(updates: Any, places: Any) -> Any:
     """The product of the earlier elements in the run of equal `places` that each is in."""
 
     def earlier(x: Any, k: int, fill: Any) -> Any:
-        return pad(x, fill, [(k, -k, 0)])
+        return ops.pad(x, fill, [(k, -k, 0)])
 
     size = updates.shape[0]
-    products = select(eq(earlier(places, 1, -2), places), earlier(updates, 1, 1), 1)
+    products = ops.select(ops.eq(earlier(places, 1, -2), places), earlier(updates, 1, 1), 1)
     k = 1
     while k < size:
-        products = mul(
-            products, select(eq(earlier(places, k, -2), places), earlier(products, k, 1), 1)
+        products = ops.mul(
+            products, ops.select(ops.eq(earlier(places, k, -2), places), earlier(products, k, 1), 1)
         )
         k *= 2
     return products
@@ -525,13 +531,13 @@ class ScatterSet(Scatter):
 
     def jvp(self, primals, tangents):
         (x, indices, updates), (dx, _, du) = primals, tangents
-        dx = zeros_like(x) if dx is None else dx
-        du = zeros_like(updates) if du is None else du
+        dx = ops.zeros_like(x) if dx is None else dx
+        du = ops.zeros_like(updates) if du is None else du
         return self(*primals), self(dx, indices, du)
 
     def transpose(self, ct, x, indices, updates):
         return (
-            self.operand_cotangent(ct, indices, zeros_like(updates))
+            self.operand_cotangent(ct, indices, ops.zeros_like(updates))
             if type(x) is LinearInput
             else None,
             None,
@@ -541,17 +547,17 @@ class ScatterSet(Scatter):
     def vjp(self, ct, out, args, active):
         _, indices, updates = args
         written = self.update_cotangent(ct, indices, updates) if active[2] else None
-        zeros = zeros_like(updates)
-        if written is not None and is_small_part(updates, ct):
-            written, zeros = ReadBeforeWrite()(written)
+        zeros = ops.zeros_like(updates)
+        if written is not None and ops.is_small_part(updates, ct):
+            written, zeros = ops.ReadBeforeWrite()(written)
         return self.operand_cotangent(ct, indices, zeros) if active[0] else None, None, written
 
     def cotangent_masks(self, live, args):
         x, indices, updates = args
         kept = None
-        if not is_small_part(updates, x):
+        if not ops.is_small_part(updates, x):
             kept = self.operand_cotangent(
-                instantiate_mask(live, x.shape), indices, full(updates.shape, False)
+                ops.instantiate_mask(live, x.shape), indices, ops.full(updates.shape, False)
             )
         shows = (
             None
@@ -569,7 +575,7 @@ class ScatterSet(Scatter):
         written = self.gather_written(ct, indices, updates)
         if self.has_unique_indices(ct, indices):
             return written
-        return select(self.last_write_mask(ct, indices, updates), written, 0)
+        return ops.select(self.last_write_mask(ct, indices, updates), written, 0)
 
     def last_write_mask(self, x: Any, indices: Any, updates: Any) -> Any:
         """Whether each element of the updates is the last that is written to its place.
@@ -584,7 +590,7 @@ class ScatterSet(Scatter):
             for n, out in ((x.ndim, whole), (updates.ndim, [window[d] for d in whole]))
         ]
 
-        def renumber(named: Dims, among: Dims) -> Dims:
+        def renumber(named: ops.Dims, among: ops.Dims) -> ops.Dims:
             return tuple([among.index(d) for d in named])
 
         highest = ScatterMax(
@@ -599,11 +605,13 @@ class ScatterSet(Scatter):
         lead = indices.shape[:-1]
         shape = tuple([updates.shape[d] for d in update_dims])
         places = renumber(tuple_delete(range(updates.ndim), self.offset_dims), update_dims)
-        numbers = broadcast_in_dim(reshape(iota(np.int32, prod(lead)), lead), shape, places)
-        nothing = full(tuple([x.shape[d] for d in dims]), literal(-1, numbers.dtype))
+        numbers = ops.broadcast_in_dim(
+            ops.reshape(ops.iota(np.int32, prod(lead)), lead), shape, places
+        )
+        nothing = ops.full(tuple([x.shape[d] for d in dims]), literal(-1, numbers.dtype))
         written = highest(nothing, indices, numbers)
-        shows = eq(highest.gather_written(written, indices, numbers, -1), numbers)
-        return broadcast_in_dim(shows, updates.shape, update_dims)
+        shows = ops.eq(highest.gather_written(written, indices, numbers, -1), numbers)
+        return ops.broadcast_in_dim(shows, updates.shape, update_dims)
 
     def combine(self, x, update):
         return update
@@ -620,8 +628,8 @@ class ScatterSet(Scatter):
         shows = self.last_write_mask(x, indices, updates)
         # The float that changes nothing when added, not even the sign of zero.
         zero = literal(-0.0 if is_inexact(x.dtype) else 0, x.dtype)
-        cleared = self.replace(unique_indices=True)(x, indices, full(updates.shape, zero))
-        return [self.with_class(ScatterAdd)(cleared, indices, select(shows, updates, zero))]
+        cleared = self.replace(unique_indices=True)(x, indices, ops.full(updates.shape, zero))
+        return [self.with_class(ScatterAdd)(cleared, indices, ops.select(shows, updates, zero))]
 
 
 def scatter(
@@ -645,21 +653,3 @@ def scatter(
         ScatterSet, operand, scatter_indices, updates, dimension_numbers,
         indices_are_sorted, unique_indices, mode,
     )  # fmt: skip
-
-
-from functx.ops.arithmetic import div, mul
-from functx.ops.concatenation import pad
-from functx.ops.indexing import Gather
-from functx.ops.logic import eq, gt, lt, select
-from functx.ops.shapes import (
-    broadcast_in_dim,
-    full,
-    instantiate_mask,
-    iota,
-    moveaxis,
-    reshape,
-    rev,
-    zeros_like,
-)
-from functx.ops.slicing import ReadBeforeWrite, is_small_part, slice_in_dim
-from functx.ops.sorting import argsort

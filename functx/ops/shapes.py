@@ -10,6 +10,7 @@ import numpy as np
 from jax.extend.mlir.dialects import stablehlo
 from jax.interpreters import mlir
 
+from functx import ops
 from functx.core.errors import AxisError, DTypeError, ShapeError
 from functx.core.functionalization import reshape_strides
 from functx.core.primitive import LinearInput
@@ -51,7 +52,7 @@ class BroadcastInDim(Linear):
         return x.update(shape=self.shape)
 
     def transpose(self, ct, x):
-        return (reshape(reduce_sum(ct, self.broadcast_dims(x)), x.shape),)
+        return (reshape(ops.reduce_sum(ct, self.broadcast_dims(x)), x.shape),)
 
     def broadcast_dims(self, x: Any) -> tuple[int, ...]:
         """The dimensions of the result along which `x` is repeated."""
@@ -67,7 +68,7 @@ class BroadcastInDim(Linear):
         if live is None or not live.shape:
             return [live]
         (x,) = args
-        return [reshape(reduce_or(live, self.broadcast_dims(x)), x.shape)]
+        return [reshape(ops.reduce_or(live, self.broadcast_dims(x)), x.shape)]
 
     def batch(self, args, dims):
         (x,), (dim,) = args, dims
@@ -120,13 +121,13 @@ class Full(Linear):
         return x.update(shape=self.shape)
 
     def transpose(self, ct, x):
-        return (reduce_sum(ct, tuple(range(ct.ndim))),)
+        return (ops.reduce_sum(ct, tuple(range(ct.ndim))),)
 
     def tangent_mask(self, lives, args):
         return lives[0]
 
     def cotangent_masks(self, live, args):
-        return [live if live is None else reduce_or(live)]
+        return [live if live is None else ops.reduce_or(live)]
 
     def batch(self, args, dims):
         (x,) = args
@@ -221,7 +222,7 @@ class PermuteDims(Linear):
             return PermuteDims(tuple([axes[a] for a in self.axes])), inner.inputs
         if inner := facts.defining_equation(x, Full):
             return Full(tuple([x.aval.shape[a] for a in self.axes])), inner.inputs
-        if facts.has_one_use(x) and (inner := facts.defining_equation(x, DotGeneral)):
+        if facts.has_one_use(x) and (inner := facts.defining_equation(x, ops.DotGeneral)):
             return inner.primitive.transposed_product(self.axes, *inner.inputs)
         return None
 
@@ -412,7 +413,3 @@ def embed_constant(x: Any) -> Any:
     """The concrete array `x` as part of the program, for values that cannot be operands."""
     aval = aval_of(x)
     return DenseConstant(aval, np.ascontiguousarray(np.asarray(x, aval.dtype)).tobytes())()
-
-
-from functx.ops.contraction import DotGeneral
-from functx.ops.reductions import reduce_or, reduce_sum

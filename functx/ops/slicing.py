@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from jax.extend.mlir.dialects import stablehlo
 
+from functx import ops
 from functx.core.errors import DTypeError, IndexingError, ShapeError
 from functx.core.primitive import LinearInput, Primitive
 from functx.core.program import Literal
@@ -52,23 +53,25 @@ class Slice(Linear):
     def transpose(self, ct, x):
         strides = self.full_strides
         if ct.size == 0:
-            return (zeros_like(x),)
+            return (ops.zeros_like(x),)
         config = [
             (a, n - a - (m - 1) * s - 1, s - 1)
             for a, s, m, n in zip(self.start, strides, ct.shape, x.shape, strict=True)
         ]
-        return (pad(ct, 0, config),)
+        return (ops.pad(ct, 0, config),)
 
     @staticmethod
     def accumulate_slices(parts, aval):
-        return sum_tiles([part.cotangent_tile(ct, use) for part, ct, use in parts if ct.size], aval)
+        return ops.sum_tiles(
+            [part.cotangent_tile(ct, use) for part, ct, use in parts if ct.size], aval
+        )
 
     def cotangent_tile(self, ct: Any, use: Any) -> SliceTile:
         """What is taken, `ct`, in its place, with zeros between."""
         if self.strides:
-            ct = pad(ct, 0, [(0, 0, step - 1) for step in self.strides])
+            ct = ops.pad(ct, 0, [(0, 0, step - 1) for step in self.strides])
         limit = tuple([a + n for a, n in zip(self.start, ct.shape, strict=True)])
-        return SliceTile(self.start, limit, ct, use)
+        return ops.SliceTile(self.start, limit, ct, use)
 
     def tangent_mask(self, lives, args):
         (live,) = lives
@@ -76,7 +79,7 @@ class Slice(Linear):
 
     def cotangent_masks(self, live, args):
         (x,) = args
-        live = instantiate_mask(live, self.abstract_eval(aval_of(x)).shape)
+        live = ops.instantiate_mask(live, self.abstract_eval(aval_of(x)).shape)
         return self.transpose(live, LinearInput(aval_of(x).update(dtype=live.dtype)))
 
     view = True
@@ -108,13 +111,13 @@ class Slice(Linear):
         strides = self.strides or (1,) * len(shape)
         if self.start == (0,) * len(shape) and self.limit == shape and max(strides, default=1) == 1:
             return x
-        if inner := facts.defining_equation(x, Full):
-            return Full(self.abstract_eval(x.aval).shape), inner.inputs
+        if inner := facts.defining_equation(x, ops.Full):
+            return ops.Full(self.abstract_eval(x.aval).shape), inner.inputs
         if inner := facts.defining_equation(x, Slice):
             return inner.primitive.compose(self), inner.inputs
-        if inner := facts.defining_equation(x, Concatenate):
+        if inner := facts.defining_equation(x, ops.Concatenate):
             return self.slice_of_concatenated(inner.primitive.axis, inner.inputs)
-        if inner := facts.defining_equation(x, Pad):
+        if inner := facts.defining_equation(x, ops.Pad):
             return self.slice_of_padded(inner.primitive.config, inner.inputs[0])
         return None
 
@@ -191,7 +194,7 @@ class DynamicSlice(Primitive):
         return self(x, *indices), self(tangents[0], *indices)
 
     def transpose(self, ct, x, *indices):
-        into = DynamicUpdateSlice()(zeros_like(x), ct, *indices)
+        into = DynamicUpdateSlice()(ops.zeros_like(x), ct, *indices)
         return (into, *[None] * len(indices))
 
     def vjp(self, ct, out, args, active):
@@ -205,12 +208,12 @@ class DynamicSlice(Primitive):
         x, *indices = args
         if is_small_part(self.abstract_eval(*map(aval_of, args)), x):
             return [None] * len(args)
-        live = instantiate_mask(live, self.sizes)
+        live = ops.instantiate_mask(live, self.sizes)
         return self.transpose(live, LinearInput(aval_of(x).update(dtype=live.dtype)), *indices)
 
     def add_to_cotangent(self, total, ct, args):
         _, *indices = args
-        return DynamicUpdateSlice()(total, add(self(total, *indices), ct), *indices)
+        return DynamicUpdateSlice()(total, ops.add(self(total, *indices), ct), *indices)
 
     view = True
 
@@ -267,8 +270,8 @@ class DynamicUpdateSlice(Primitive):
 
     def jvp(self, primals, tangents):
         (x, update, *indices), (dx, dupdate, *_) = primals, tangents
-        dx = zeros_like(x) if dx is None else dx
-        dupdate = zeros_like(update) if dupdate is None else dupdate
+        dx = ops.zeros_like(x) if dx is None else dx
+        dupdate = ops.zeros_like(update) if dupdate is None else dupdate
         return self(*primals), self(dx, dupdate, *indices)
 
     def transpose(self, ct, x, update, *indices):
@@ -278,7 +281,7 @@ class DynamicUpdateSlice(Primitive):
     def vjp(self, ct, out, args, active):
         _, update, *indices = args
         part = DynamicSlice(update.shape)(ct, *indices) if active[1] else None
-        zeros = zeros_like(update)
+        zeros = ops.zeros_like(update)
         if part is not None and is_small_part(update, ct):
             part, zeros = ReadBeforeWrite()(part)
         kept = self(ct, zeros, *indices) if active[0] else None
@@ -288,18 +291,21 @@ class DynamicUpdateSlice(Primitive):
         x, update, *indices = args
         if lives[0] is not False and (lives[0] is None or is_small_part(update, x)):
             return None
-        kept, part = instantiate_mask(lives[0], x.shape), instantiate_mask(lives[1], update.shape)
+        kept, part = (
+            ops.instantiate_mask(lives[0], x.shape),
+            ops.instantiate_mask(lives[1], update.shape),
+        )
         return self(kept, part, *indices)
 
     def cotangent_masks(self, live, args):
         x, update, *indices = args
         if is_small_part(update, x):
             return [None] * len(args)
-        kept = self(instantiate_mask(live, x.shape), full(update.shape, False), *indices)
+        kept = self(ops.instantiate_mask(live, x.shape), ops.full(update.shape, False), *indices)
         part = (
             None
             if live is None
-            else DynamicSlice(update.shape)(instantiate_mask(live, x.shape), *indices)
+            else DynamicSlice(update.shape)(ops.instantiate_mask(live, x.shape), *indices)
         )
         return [kept, part, *[None] * len(indices)]
 
@@ -308,9 +314,12 @@ class DynamicUpdateSlice(Primitive):
         size = next(a.shape[d] for a, d in zip(args, dims, strict=True) if d is not None)
         if all(d is None for d in index_dims):
             at = dim if dim is not None else update_dim
-            x, update = batch_dim_at(x, dim, at, size), batch_dim_at(update, update_dim, at, size)
+            x, update = (
+                ops.batch_dim_at(x, dim, at, size),
+                ops.batch_dim_at(update, update_dim, at, size),
+            )
             return self(x, update, *tuple_insert(indices, at, zero_index(indices))), at
-        x, update = batch_dim_at(x, dim, 0, size), batch_dim_at(update, update_dim, 0, size)
+        x, update = ops.batch_dim_at(x, dim, 0, size), ops.batch_dim_at(update, update_dim, 0, size)
         return batched_scatter(x, update, indices, index_dims), 0
 
     def lower(self, ctx, x, update, *indices):
@@ -405,10 +414,10 @@ def stack_index_vectors(indices: Sequence[Any], dims: Sequence[int | None]) -> A
     if any(i.dtype != dtype for i in indices):
         dtype = canonical_dtype(np.int64)
     columns = [
-        reshape(batch_dim_at(convert_element_type(i, dtype), d, 0, size), (size, 1))
+        ops.reshape(ops.batch_dim_at(ops.convert_element_type(i, dtype), d, 0, size), (size, 1))
         for i, d in zip(indices, dims, strict=True)
     ]
-    return concatenate(columns, 1)
+    return ops.concatenate(columns, 1)
 
 
 def batched_gather(
@@ -417,16 +426,16 @@ def batched_gather(
     """The parts of `x` of shape `sizes` at batched indices, the batch first."""
     rank, both = len(sizes), dim is not None
     if dim is not None:
-        x = moveaxis(x, dim, 0)
+        x = ops.moveaxis(x, dim, 0)
         sizes = (min(1, x.shape[0]), *sizes)
-    numbers = GatherDimensionNumbers(
+    numbers = ops.GatherDimensionNumbers(
         offset_dims=tuple(range(1, rank + 1)),
         collapsed_slice_dims=(),
         start_index_map=tuple(range(both, rank + both)),
         operand_batching_dims=(0,) * both,
         start_indices_batching_dims=(0,) * both,
     )
-    return gather(x, stack_index_vectors(indices, index_dims), numbers, sizes, mode="clip")
+    return ops.gather(x, stack_index_vectors(indices, index_dims), numbers, sizes, mode="clip")
 
 
 def batched_scatter(
@@ -434,7 +443,7 @@ def batched_scatter(
 ) -> Any:
     """The batch `x` with each of the batch `update` at its own batched indices."""
     rank = x.ndim - 1
-    numbers = ScatterDimensionNumbers(
+    numbers = ops.ScatterDimensionNumbers(
         update_window_dims=tuple(range(1, rank + 1)),
         inserted_window_dims=(),
         scatter_dims_to_operand_dims=tuple(range(1, rank + 1)),
@@ -442,7 +451,7 @@ def batched_scatter(
         scatter_indices_batching_dims=(0,),
     )
     vectors = stack_index_vectors(indices, index_dims)
-    return scatter(x, vectors, update, numbers, unique_indices=True, mode="clip")
+    return ops.scatter(x, vectors, update, numbers, unique_indices=True, mode="clip")
 
 
 Bounds = tuple[int, int, int]
@@ -462,14 +471,16 @@ def update_strided_slice(x: Any, part: Any, bounds: Sequence[Bounds]) -> Any:
         (start, n - start - (m - 1) * stride - 1, stride - 1)
         for (start, _, stride), m, n in zip(bounds, aval_of(part).shape, shape, strict=True)
     ]
-    replaced = pad(full(aval_of(part).shape, literal(True, np.dtype("bool"))), False, config)
-    return select(replaced, pad(part, zero_scalar_like(part), config), x)
+    replaced = ops.pad(
+        ops.full(aval_of(part).shape, literal(True, np.dtype("bool"))), False, config
+    )
+    return ops.select(replaced, ops.pad(part, zero_scalar_like(part), config), x)
 
 
 def zero_scalar_like(x: Any) -> Any:
     """Zero of the dtype of `x`, and weak if that is."""
     aval = aval_of(x)
-    return convert_element_type(literal(0, aval.dtype), aval.dtype, aval.weak_type)
+    return ops.convert_element_type(literal(0, aval.dtype), aval.dtype, aval.weak_type)
 
 
 def slice(
@@ -540,7 +551,7 @@ def normalize_start_index(i: Any, n: int) -> Any:
     if kind(aval_of(i).dtype) != "i":
         return i
     i = widen_index(i, n)
-    return select(lt(i, 0), add(i, n), i)
+    return ops.select(ops.lt(i, 0), ops.add(i, n), i)
 
 
 def widen_index(i: Any, n: int) -> Any:
@@ -550,21 +561,9 @@ def widen_index(i: Any, n: int) -> Any:
     dtype = aval_of(i).dtype
     if dtype.itemsize >= 4 or np.iinfo(dtype).max >= n:
         return i
-    return i.astype(np.int32) if isinstance(i, np.ndarray) else convert_element_type(i, np.int32)
+    return (
+        i.astype(np.int32) if isinstance(i, np.ndarray) else ops.convert_element_type(i, np.int32)
+    )
 
 
-from functx.ops.arithmetic import add
-from functx.ops.concatenation import Concatenate, Pad, SliceTile, concatenate, pad, sum_tiles
-from functx.ops.conversion import convert_element_type
-from functx.ops.indexing import GatherDimensionNumbers, ScatterDimensionNumbers, gather
-from functx.ops.logic import lt, select
-from functx.ops.scattering import scatter
-from functx.ops.shapes import (
-    Full,
-    batch_dim_at,
-    full,
-    instantiate_mask,
-    moveaxis,
-    reshape,
-    zeros_like,
-)
+from functx.ops.concatenation import SliceTile

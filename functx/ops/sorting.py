@@ -10,6 +10,7 @@ import numpy as np
 from jax import lax
 from jax.extend.mlir.dialects import stablehlo
 
+from functx import ops
 from functx.core.errors import ShapeError, ValueRangeError
 from functx.core.primitive import Primitive
 from functx.core.samples import bool_, f32, i32, sample
@@ -17,7 +18,6 @@ from functx.core.tracing import aval_of
 from functx.core.types import ShapedArray, canonical_dtype
 from functx.ops.families import check_same_dtype
 from functx.ops.operands import batch_size, canonical_axis, check_axes, literal, tuple_delete
-from functx.ops.shapes import batch_dim_at
 
 
 class Sort(Primitive):
@@ -86,7 +86,7 @@ class Sort(Primitive):
     def batch(self, args, dims):
         dim = next(d for d in dims if d is not None)
         size = batch_size(args, dims)
-        args = [batch_dim_at(x, d, dim, size) for x, d in zip(args, dims, strict=True)]
+        args = [ops.batch_dim_at(x, d, dim, size) for x, d in zip(args, dims, strict=True)]
         axis = self.axis + (self.axis >= dim)
         outs = Sort(axis, self.num_keys, self.stable, self.permutation)(*args)
         return outs, [dim] * len(outs)
@@ -140,7 +140,7 @@ class TopK(Primitive):
 
     def batch(self, args, dims):
         (x,), (dim,) = args, dims
-        return self(moveaxis(x, dim, 0)), [0, 0]
+        return self(ops.moveaxis(x, dim, 0)), [0, 0]
 
     def lower(self, ctx, x):
         return ctx.via_jax(lambda x: lax.top_k(x, self.k), x)
@@ -149,12 +149,12 @@ class TopK(Primitive):
 def take_along_axis(x: Any, places: Any, axis: int) -> Any:
     """The elements of `x` at `places` along `axis`, which are in bounds and distinct."""
     if places.size == 0:
-        return full(places.shape, literal(0, x.dtype))
+        return ops.full(places.shape, literal(0, x.dtype))
     beside = tuple_delete(range(x.ndim), (axis,))
-    numbers = GatherDimensionNumbers((), (axis,), (axis,), beside, beside)
-    return gather(
+    numbers = ops.GatherDimensionNumbers((), (axis,), (axis,), beside, beside)
+    return ops.gather(
         x,
-        expand_dims(places, places.ndim),
+        ops.expand_dims(places, places.ndim),
         numbers,
         (1,) * x.ndim,
         unique_indices=True,
@@ -166,14 +166,14 @@ def put_along_axis(updates: Any, places: Any, axis: int, size: int | None = None
     """Zeros, `size` of them along `axis`, with `updates` at `places`: what takes them back."""
     shape = list(places.shape)
     shape[axis] = shape[axis] if size is None else size
-    zeros = full(tuple(shape), literal(0, updates.dtype))
+    zeros = ops.full(tuple(shape), literal(0, updates.dtype))
     if places.size == 0:
         return zeros
     beside = tuple_delete(range(places.ndim), (axis,))
-    numbers = ScatterDimensionNumbers((), (axis,), (axis,), beside, beside)
-    return scatter_add(
+    numbers = ops.ScatterDimensionNumbers((), (axis,), (axis,), beside, beside)
+    return ops.scatter_add(
         zeros,
-        expand_dims(places, places.ndim),
+        ops.expand_dims(places, places.ndim),
         updates,
         numbers,
         unique_indices=True,
@@ -250,7 +250,7 @@ class SearchSorted(Primitive):
         if dx is None and not self.batch_ndim:
             return self(x, values), dv
         size = next(a.shape[d] for a, d in zip(args, dims, strict=True) if d is not None)
-        x, values = batch_dim_at(x, dx, 0, size), batch_dim_at(values, dv, 0, size)
+        x, values = ops.batch_dim_at(x, dx, 0, size), ops.batch_dim_at(values, dv, 0, size)
         return SearchSorted(self.side, self.method, self.batch_ndim + 1)(x, values), 0
 
     def lower(self, ctx, x, values):
@@ -271,8 +271,3 @@ def searchsorted(x: Any, values: Any, side: str = "left", method: str = "scan") 
     if aval_of(x).ndim != 1:
         raise ShapeError(f"searchsorted: the first operand must be a vector; got {aval_of(x)!r}")
     return SearchSorted(side, method)(x, values)
-
-
-from functx.ops.indexing import GatherDimensionNumbers, ScatterDimensionNumbers, gather
-from functx.ops.scattering import scatter_add
-from functx.ops.shapes import expand_dims, full, moveaxis

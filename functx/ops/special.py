@@ -11,16 +11,12 @@ from jax.extend.mlir.dialects import chlo
 from jax.scipy import special as jax_special
 from ml_dtypes import finfo
 
+from functx import ops
 from functx.core.errors import MissingRuleError
 from functx.core.samples import c64, f32, i32, sample
 from functx.core.types import ShapedArray, is_complex, is_integer
-from functx.ops.arithmetic import abs, add, div, max, min, mul, neg, sign, square, sub
-from functx.ops.conversion import complex, convert_element_type, imag, real, round
 from functx.ops.families import Binary, Bitwise, Inexact, check_same_dtype, elementwise_shape
-from functx.ops.logic import bitwise_and, bitwise_or, eq, gt, lt, select
 from functx.ops.operands import cast_like_input, literal, promote_scalars, upcast_half
-from functx.ops.shapes import zeros_like
-from functx.ops.transcendental import cos, exp, log, log1p, logistic, sin, sqrt
 
 
 class Erf(Inexact):
@@ -31,7 +27,7 @@ class Erf(Inexact):
     samples = (sample(f32[3, 4]),)
 
     def derivative(self, out, x):
-        return mul(exp(neg(square(x))), 2.0 / math.sqrt(math.pi))
+        return ops.mul(ops.exp(ops.neg(ops.square(x))), 2.0 / math.sqrt(math.pi))
 
     def lower(self, ctx, x):
         return chlo.erf(x)
@@ -44,7 +40,7 @@ class Erfc(Inexact):
     samples = (sample(f32[3, 4]),)
 
     def derivative(self, out, x):
-        return mul(exp(neg(square(x))), -2.0 / math.sqrt(math.pi))
+        return ops.mul(ops.exp(ops.neg(ops.square(x))), -2.0 / math.sqrt(math.pi))
 
     def lower(self, ctx, x):
         return chlo.erfc(x)
@@ -57,7 +53,7 @@ class ErfInv(Inexact):
     samples = (sample(f32[3, 4], domain=(-0.8, 0.8)),)
 
     def derivative(self, out, x):
-        return mul(exp(square(out)), math.sqrt(math.pi) / 2.0)
+        return ops.mul(ops.exp(ops.square(out)), math.sqrt(math.pi) / 2.0)
 
     def lower(self, ctx, x):
         return chlo.erf_inv(x)
@@ -78,7 +74,7 @@ class Ndtri(Inexact):
     )
 
     def derivative(self, out, x):
-        return mul(exp(mul(square(out), 0.5)), math.sqrt(2.0 * math.pi))
+        return ops.mul(ops.exp(ops.mul(ops.square(out), 0.5)), math.sqrt(2.0 * math.pi))
 
     def lower(self, ctx, x):
         def ndtri(x: Any) -> Any:
@@ -109,10 +105,10 @@ class Digamma(Inexact):
 
     def derivative(self, out, x):
         # digamma'(x) = (pi / sin(pi x))**2 - digamma'(1 - x), needed where x is negative.
-        negative = lt(x, 0)
-        slope = polygamma(1, select(negative, sub(1, x), x))
-        sine = sin(mul(select(negative, x, 0.5), math.pi))
-        return select(negative, sub(square(div(math.pi, sine)), slope), slope)
+        negative = ops.lt(x, 0)
+        slope = polygamma(1, ops.select(negative, ops.sub(1, x), x))
+        sine = ops.sin(ops.mul(ops.select(negative, x, 0.5), math.pi))
+        return ops.select(negative, ops.sub(ops.square(ops.div(math.pi, sine)), slope), slope)
 
     def lower(self, ctx, x):
         return chlo.digamma(x)
@@ -134,7 +130,7 @@ class Polygamma(Binary):
     def partial(self, i, t, out, m, x):
         if i == 0:
             raise MissingRuleError("polygamma: the order must not be differentiated")
-        return mul(t, polygamma(add(m, 1), x))
+        return ops.mul(t, polygamma(ops.add(m, 1), x))
 
     def lower(self, ctx, m, x):
         source, target = ctx.avals_in
@@ -160,11 +156,11 @@ class Xlogy(Binary):
 
     def partial(self, i, t, out, x, y):
         # x / y, which where both are 0 is 0, as along all lines towards y = 0.
-        return mul(t, log(y) if i == 0 else div(x, infinity_where_both_zero(x, y)))
+        return ops.mul(t, ops.log(y) if i == 0 else ops.div(x, infinity_where_both_zero(x, y)))
 
     def decompose(self, x, y):
-        nothing = bitwise_and(eq(x, 0.0), eq(y, y))
-        return select(nothing, 0.0, mul(x, log(select(nothing, 1.0, y))))
+        nothing = ops.bitwise_and(ops.eq(x, 0.0), ops.eq(y, y))
+        return ops.select(nothing, 0.0, ops.mul(x, ops.log(ops.select(nothing, 1.0, y))))
 
 
 class Xlog1py(Binary):
@@ -184,11 +180,13 @@ class Xlog1py(Binary):
     )
 
     def partial(self, i, t, out, x, y):
-        return mul(t, log1p(y) if i == 0 else div(x, infinity_where_both_zero(x, add(y, 1.0))))
+        return ops.mul(
+            t, ops.log1p(y) if i == 0 else ops.div(x, infinity_where_both_zero(x, ops.add(y, 1.0)))
+        )
 
     def decompose(self, x, y):
-        nothing = bitwise_and(eq(x, 0.0), eq(y, y))
-        return select(nothing, 0.0, mul(x, log1p(select(nothing, 0.0, y))))
+        nothing = ops.bitwise_and(ops.eq(x, 0.0), ops.eq(y, y))
+        return ops.select(nothing, 0.0, ops.mul(x, ops.log1p(ops.select(nothing, 0.0, y))))
 
 
 class BesselI0(Inexact):
@@ -205,7 +203,7 @@ class BesselI0(Inexact):
         return bessel_i1(x)
 
     def decompose(self, x):
-        return undo_exponential_scaling(bessel_i0e, x, abs(x))
+        return undo_exponential_scaling(bessel_i0e, x, ops.abs(x))
 
 
 class BesselI1(Inexact):
@@ -220,7 +218,7 @@ class BesselI1(Inexact):
 
     def derivative(self, out, x):
         # i0 - i1 / x, which where both overflow is infinite
-        return mul(bessel_i0(x), sub(1.0, bessel_ratio(x)))
+        return ops.mul(bessel_i0(x), ops.sub(1.0, bessel_ratio(x)))
 
     def decompose(self, x):
         return undo_exponential_scaling(bessel_i1e, x, x)
@@ -237,7 +235,7 @@ class BesselI0e(Inexact):
     )
 
     def derivative(self, out, x):
-        return neg(mul(sign(x), bessel_difference(abs(x))))
+        return ops.neg(ops.mul(ops.sign(x), bessel_difference(ops.abs(x))))
 
     def lower(self, ctx, x):
         return ctx.via_jax(lax.bessel_i0e, x)
@@ -254,7 +252,7 @@ class BesselI1e(Inexact):
     )
 
     def derivative(self, out, x):
-        return sub(bessel_difference(abs(x)), mul(bessel_ratio(x), bessel_i0e(x)))
+        return ops.sub(bessel_difference(ops.abs(x)), ops.mul(bessel_ratio(x), bessel_i0e(x)))
 
     def lower(self, ctx, x):
         return ctx.via_jax(lax.bessel_i1e, x)
@@ -263,32 +261,36 @@ class BesselI1e(Inexact):
 def undo_exponential_scaling(function: Any, x: Any, at_infinity: Any) -> Any:
     """exp(|x|) times `function` of x, which overflows where the product does."""
     wide = upcast_half(x)
-    half = exp(mul(abs(wide), 0.5))
-    out = mul(mul(function(wide), half), half)
-    return select(eq(abs(x), math.inf), at_infinity, cast_like_input(out, x))
+    half = ops.exp(ops.mul(ops.abs(wide), 0.5))
+    out = ops.mul(ops.mul(function(wide), half), half)
+    return ops.select(ops.eq(ops.abs(x), math.inf), at_infinity, cast_like_input(out, x))
 
 
 def bessel_ratio(x: Any) -> Any:
     """i1(x) / (x i0(x)), which is 1/2 at 0 and 0 at infinity."""
-    near = lt(abs(x), math.sqrt(finfo(x.dtype).eps))
+    near = ops.lt(ops.abs(x), math.sqrt(finfo(x.dtype).eps))
     i0e = bessel_i0e(x)
-    below = mul(select(near, 1.0, x), select(eq(i0e, 0.0), 1.0, i0e))
-    return select(near, sub(0.5, mul(square(x), 1 / 16)), div(bessel_i1e(x), below))
+    below = ops.mul(ops.select(near, 1.0, x), ops.select(ops.eq(i0e, 0.0), 1.0, i0e))
+    return ops.select(
+        near, ops.sub(0.5, ops.mul(ops.square(x), 1 / 16)), ops.div(bessel_i1e(x), below)
+    )
 
 
 def bessel_difference(x: Any) -> Any:
     """i0e(x) - i1e(x) for x not below 0, also where both are large beside it."""
     start, count = (100.0, 9) if x.dtype.itemsize > 4 else (30.0, 5)
-    far = gt(x, start)
-    large = select(far, x, start)
-    total = zeros_like(large)
+    far = ops.gt(x, start)
+    large = ops.select(far, x, start)
+    total = ops.zeros_like(large)
     for k in reversed(range(1, count)):
-        total = div(
-            add(total, bessel_asymptotic_coefficient(0, k) - bessel_asymptotic_coefficient(1, k)),
+        total = ops.div(
+            ops.add(
+                total, bessel_asymptotic_coefficient(0, k) - bessel_asymptotic_coefficient(1, k)
+            ),
             large,
         )
-    series = div(total, mul(sqrt(large), math.sqrt(2.0 * math.pi)))
-    return select(far, series, sub(bessel_i0e(x), bessel_i1e(x)))
+    series = ops.div(total, ops.mul(ops.sqrt(large), math.sqrt(2.0 * math.pi)))
+    return ops.select(far, series, ops.sub(bessel_i0e(x), bessel_i1e(x)))
 
 
 def bessel_asymptotic_coefficient(order: int, k: int) -> float:
@@ -299,7 +301,7 @@ def bessel_asymptotic_coefficient(order: int, k: int) -> float:
 
 def infinity_where_both_zero(x: Any, y: Any) -> Any:
     """`y` to divide x by, infinite where both are 0."""
-    return select(bitwise_and(eq(x, 0.0), eq(y, 0.0)), math.inf, y)
+    return ops.select(ops.bitwise_and(ops.eq(x, 0.0), ops.eq(y, 0.0)), math.inf, y)
 
 
 def xlogy(x: Any, y: Any) -> Any:
@@ -393,15 +395,15 @@ class Hypot(Binary):
 
     def partial(self, i, t, out, x, y):
         # At the origin 0 / inf, of which all derivatives are 0 too.
-        return mul(t, div((x, y)[i], select(eq(out, 0.0), math.inf, out)))
+        return ops.mul(t, ops.div((x, y)[i], ops.select(ops.eq(out, 0.0), math.inf, out)))
 
     def decompose(self, x, y):
-        x, y = abs(x), abs(y)
-        larger = max(x, y)
-        ratio = div(min(x, y), _replace_zero_by_one(larger))
-        out = mul(larger, sqrt(add(mul(ratio, ratio), 1.0)))
-        infinite = bitwise_or(eq(x, math.inf), eq(y, math.inf))
-        return select(infinite, math.inf, out)
+        x, y = ops.abs(x), ops.abs(y)
+        larger = ops.max(x, y)
+        ratio = ops.div(ops.min(x, y), _replace_zero_by_one(larger))
+        out = ops.mul(larger, ops.sqrt(ops.add(ops.mul(ratio, ratio), 1.0)))
+        infinite = ops.bitwise_or(ops.eq(x, math.inf), ops.eq(y, math.inf))
+        return ops.select(infinite, math.inf, out)
 
 
 class Logaddexp(Binary):
@@ -422,20 +424,22 @@ class Logaddexp(Binary):
 
     def partial(self, i, t, out, x, y):
         # The weights are those of softmax, and 1/2 where both are the same infinity.
-        gap = sub(x, y) if i == 0 else sub(y, x)
-        alike = bitwise_and(eq(x, y), eq(abs(x), math.inf))
-        return mul(t, logistic(select(alike, 0.0, gap)))
+        gap = ops.sub(x, y) if i == 0 else ops.sub(y, x)
+        alike = ops.bitwise_and(ops.eq(x, y), ops.eq(ops.abs(x), math.inf))
+        return ops.mul(t, ops.logistic(ops.select(alike, 0.0, gap)))
 
     def decompose(self, x, y):
-        gap = sub(x, y)
-        swap = lt(real(gap), 0.0) if is_complex(x.dtype) else lt(gap, 0.0)
-        out = add(select(swap, y, x), log1p(exp(select(swap, gap, neg(gap)))))
+        gap = ops.sub(x, y)
+        swap = ops.lt(ops.real(gap), 0.0) if is_complex(x.dtype) else ops.lt(gap, 0.0)
+        out = ops.add(
+            ops.select(swap, y, x), ops.log1p(ops.exp(ops.select(swap, gap, ops.neg(gap))))
+        )
         # Between two infinities of one sign the gap is nan.
-        out = select(eq(x, y), add(x, math.log(2.0)), out)
+        out = ops.select(ops.eq(x, y), ops.add(x, math.log(2.0)), out)
         if not is_complex(x.dtype):
             return out
-        turns = round(div(imag(out), 2.0 * math.pi), to_even=True)
-        return complex(real(out), sub(imag(out), mul(turns, 2.0 * math.pi)))
+        turns = ops.round(ops.div(ops.imag(out), 2.0 * math.pi), to_even=True)
+        return ops.complex(ops.real(out), ops.sub(ops.imag(out), ops.mul(turns, 2.0 * math.pi)))
 
 
 class CopyZeroSign(Binary):
@@ -455,14 +459,14 @@ class CopyZeroSign(Binary):
     )
 
     def partial(self, i, t, out, x, y):
-        return t if i == 0 else zeros_like(t)
+        return t if i == 0 else ops.zeros_like(t)
 
     def preserves_zero(self, i, x, y):
         return True
 
     def decompose(self, x, y):
         zeros = [literal(zero, x.dtype) for zero in (-0.0, 0.0)]
-        return select(eq(x, 0.0), select(lt(y, 0.0), *zeros), x)
+        return ops.select(ops.eq(x, 0.0), ops.select(ops.lt(y, 0.0), *zeros), x)
 
 
 class Sinc(Inexact):
@@ -482,34 +486,34 @@ class Sinc(Inexact):
 
     def decompose(self, x):
         if x.dtype.itemsize < 4:
-            return convert_element_type(self(convert_element_type(x, "float32")), x.dtype)
-        z = mul(x, math.pi)
-        value = mul(self.away_from_zero(z), math.pi**self.order)
+            return ops.convert_element_type(self(ops.convert_element_type(x, "float32")), x.dtype)
+        z = ops.mul(x, math.pi)
+        value = ops.mul(self.away_from_zero(z), math.pi**self.order)
         if self.order == 0:
-            return select(eq(x, 0.0), 1.0, value)
-        near = lt(abs(z), self.order + 1.0)
-        return select(near, mul(self.near_zero(z), math.pi**self.order), value)
+            return ops.select(ops.eq(x, 0.0), 1.0, value)
+        near = ops.lt(ops.abs(z), self.order + 1.0)
+        return ops.select(near, ops.mul(self.near_zero(z), math.pi**self.order), value)
 
     def away_from_zero(self, z: Any) -> Any:
         # s(z) = sin(z) / z, and s^(k) z + k s^(k-1) = sin^(k)
         safe = _replace_zero_by_one(z)
-        value = div(sin(z), safe)
+        value = ops.div(ops.sin(z), safe)
         for k in range(1, self.order + 1):
-            slope = (sin, cos)[k % 2](z)
-            slope = neg(slope) if k % 4 in (2, 3) else slope
-            value = div(sub(slope, mul(value, float(k))), safe)
+            slope = (ops.sin, ops.cos)[k % 2](z)
+            slope = ops.neg(slope) if k % 4 in (2, 3) else slope
+            value = ops.div(ops.sub(slope, ops.mul(value, float(k))), safe)
         return value
 
     def near_zero(self, z: Any) -> Any:
         # The sum over even n of (-1)^(n/2) z^(n-k) / ((n-k)! (n+1))
         k = self.order
         first = k + k % 2
-        square = mul(z, z)
+        square = ops.mul(z, z)
         total = None
         for n in reversed(range(first, first + 3 * k + 27, 2)):
             term = (-1.0) ** (n // 2) / (math.factorial(n - k) * (n + 1))
-            total = term if total is None else add(mul(total, square), term)
-        return mul(total, z) if k % 2 else total
+            total = term if total is None else ops.add(ops.mul(total, square), term)
+        return ops.mul(total, z) if k % 2 else total
 
 
 class Gcd(Bitwise):
@@ -531,7 +535,7 @@ def _gcd_of_magnitudes(x: Any, y: Any) -> Any:
 
 def _replace_zero_by_one(x: Any) -> Any:
     """`x` with 1 in place of 0."""
-    return select(eq(x, 0.0), 1.0, x)
+    return ops.select(ops.eq(x, 0.0), 1.0, x)
 
 
 def hypot(x: Any, y: Any) -> Any:

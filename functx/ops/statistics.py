@@ -8,20 +8,15 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from functx import ops
 from functx.core.errors import DTypeError
 from functx.core.samples import Sample, c64, f32, sample
 from functx.core.tracing import aval_of
 from functx.core.types import DType, Shape, ShapedArray, is_complex, kind, real_dtype
 from functx.ops import arithmetic
-from functx.ops.arithmetic import abs, add, div, integer_pow, mul, pow, sign, square, sub
-from functx.ops.autodiff import stop_gradient
-from functx.ops.conversion import conj, convert_element_type, imag, real
 from functx.ops.families import apply_mask, check_same_dtype
-from functx.ops.logic import bitwise_or, eq, select
 from functx.ops.operands import canonical_axes, check_axes, tuple_delete
-from functx.ops.reductions import Reduction, reduce_max, reduce_min, reduce_sum, shift_reduced_axes
-from functx.ops.shapes import broadcast_in_dim, reshape
-from functx.ops.transcendental import rsqrt, safe_sqrt, sqrt
+from functx.ops.reductions import Reduction
 
 
 class Standardized(NamedTuple):
@@ -53,12 +48,12 @@ def check_real(op: str, *avals: ShapedArray) -> None:
 
 def broadcast_along(x: Any, like: Any, axes: Shape) -> Any:
     """`x`, which lacks `axes` of the array `like`, repeated along them."""
-    return broadcast_in_dim(x, like.shape, tuple_delete(range(like.ndim), axes))
+    return ops.broadcast_in_dim(x, like.shape, tuple_delete(range(like.ndim), axes))
 
 
 def mean_along(x: Any, axes: Shape) -> Any:
     """The mean of `x` over `axes`; nan of nothing."""
-    return div(reduce_sum(x, axes), float(prod([x.shape[d] for d in axes])))
+    return ops.div(ops.reduce_sum(x, axes), float(prod([x.shape[d] for d in axes])))
 
 
 def standardize(
@@ -69,15 +64,15 @@ def standardize(
     Without `eps` it is the one that gave `rstd` before, held constant.
     """
     mean = mean_along(x, axes) if centered else None
-    rest = sub(x, broadcast_along(mean, x, axes)) if centered else x
-    variance = mean_along(square(rest), axes)
+    rest = ops.sub(x, broadcast_along(mean, x, axes)) if centered else x
+    variance = mean_along(ops.square(rest), axes)
     if eps is None:
         # Rounding may leave it negative, and yet the sum below is right to the last digits.
-        recovered = stop_gradient(sub(div(1.0, square(rstd)), variance))
-        rstd = rsqrt(add(variance, recovered))
+        recovered = ops.stop_gradient(ops.sub(ops.div(1.0, ops.square(rstd)), variance))
+        rstd = ops.rsqrt(ops.add(variance, recovered))
     else:
-        rstd = rsqrt(add(variance, eps))
-    return Standardized(mul(rest, broadcast_along(rstd, x, axes)), mean, variance, rstd)
+        rstd = ops.rsqrt(ops.add(variance, eps))
+    return Standardized(ops.mul(rest, broadcast_along(rstd, x, axes)), mean, variance, rstd)
 
 
 def standardize_jacobian(t: Any, out: Standardized, axes: Shape) -> Any:
@@ -86,9 +81,9 @@ def standardize_jacobian(t: Any, out: Standardized, axes: Shape) -> Any:
     The Jacobian is symmetric.
     """
     # r (t - mean(t) - out mean(out t))
-    along = broadcast_along(mean_along(mul(out.x, t), axes), t, axes)
-    rest = t if out.mean is None else sub(t, broadcast_along(mean_along(t, axes), t, axes))
-    return mul(sub(rest, mul(out.x, along)), broadcast_along(out.rstd, t, axes))
+    along = broadcast_along(mean_along(ops.mul(out.x, t), axes), t, axes)
+    rest = t if out.mean is None else ops.sub(t, broadcast_along(mean_along(t, axes), t, axes))
+    return ops.mul(ops.sub(rest, ops.mul(out.x, along)), broadcast_along(out.rstd, t, axes))
 
 
 def recompute_mean_var(x: Any, rstd: Any, dims: Any, keepdim: bool = True) -> tuple[Any, Any]:
@@ -101,11 +96,11 @@ def recompute_mean_var(x: Any, rstd: Any, dims: Any, keepdim: bool = True) -> tu
     aval, dtype = aval_of(x), aval_of(rstd).dtype
     axes = canonical_axes(dims, aval.ndim)
     work = working_dtype(aval, aval_of(rstd))
-    saved = reshape(convert_element_type(rstd, work), tuple_delete(aval.shape, axes))
-    found = standardize(convert_element_type(x, work), axes, None, rstd=saved)
+    saved = ops.reshape(ops.convert_element_type(rstd, work), tuple_delete(aval.shape, axes))
+    found = standardize(ops.convert_element_type(x, work), axes, None, rstd=saved)
     shape = tuple([1 if d in axes else n for d, n in enumerate(aval.shape)])
     mean, rstd = [
-        convert_element_type(reshape(part, shape) if keepdim else part, dtype)
+        ops.convert_element_type(ops.reshape(part, shape) if keepdim else part, dtype)
         for part in (found.mean, found.rstd)
     ]
     return mean, rstd
@@ -133,7 +128,7 @@ class RealReduction(Reduction, abstract=True):
         return x.update(shape=tuple_delete(x.shape, self.axes), dtype=real_dtype(x.dtype))
 
     def decompose(self, x):
-        return convert_element_type(
+        return ops.convert_element_type(
             self.compute_upcast(upcast_half(x)), real_dtype(x.dtype), x.weak_type
         )
 
@@ -141,16 +136,18 @@ class RealReduction(Reduction, abstract=True):
         (x,), (t,) = primals, tangents
         out = self(x)
         direction = self.upcast_gradient(x, out)
-        t = reduce_sum(real_conj_product(direction, upcast_half(t)), self.axes)
-        return out, convert_element_type(t, out.dtype, out.weak_type)
+        t = ops.reduce_sum(real_conj_product(direction, upcast_half(t)), self.axes)
+        return out, ops.convert_element_type(t, out.dtype, out.weak_type)
 
     def vjp(self, ct, out, args, active):
         (x,) = args
         direction = self.upcast_gradient(x, out)
         # The transpose of the real part of a product, without conjugation.
-        direction = conj(direction) if is_complex(x.dtype) else direction
-        ct = broadcast_along(convert_element_type(upcast_half(ct), direction.dtype), x, self.axes)
-        return (convert_element_type(mul(ct, direction), x.dtype, x.weak_type),)
+        direction = ops.conj(direction) if is_complex(x.dtype) else direction
+        ct = broadcast_along(
+            ops.convert_element_type(upcast_half(ct), direction.dtype), x, self.axes
+        )
+        return (ops.convert_element_type(ops.mul(ct, direction), x.dtype, x.weak_type),)
 
     def vjp_where(self, live, ct, out, args, active):
         (found,), (there,) = self.vjp(ct, out, args, active), self.cotangent_masks(live, args)
@@ -163,7 +160,7 @@ class RealReduction(Reduction, abstract=True):
 
     def batch(self, args, dims):
         (x,), (dim,) = args, dims
-        axes, out_dim = shift_reduced_axes(self.axes, dim)
+        axes, out_dim = ops.shift_reduced_axes(self.axes, dim)
         params = {**{f: getattr(self, f) for f in self.fields}, "axes": axes}
         return type(self)(**params)(x), out_dim
 
@@ -189,18 +186,19 @@ class Variance(RealReduction):
         # distances is what it is off by (the corrected two-pass algorithm of Chan, Golub and
         # LeVeque, "Algorithms for computing the sample variance", 1983, equation 1.7).
         apart = self.centered(x)
-        off = div(
-            abs_squared(reduce_sum(apart, self.axes)), float(prod([x.shape[d] for d in self.axes]))
+        off = ops.div(
+            abs_squared(ops.reduce_sum(apart, self.axes)),
+            float(prod([x.shape[d] for d in self.axes])),
         )
-        total = arithmetic.max(sub(reduce_sum(abs_squared(apart), self.axes), off), 0.0)
-        return div(total, self.divisor(x))
+        total = arithmetic.max(ops.sub(ops.reduce_sum(abs_squared(apart), self.axes), off), 0.0)
+        return ops.div(total, self.divisor(x))
 
     def gradient(self, x, out):
         # d sum |x - m|^2 = 2 sum Re(conj(x - m) dx), since the x - m add up to 0.
-        return div(mul(self.centered(x), 2.0), self.divisor(x))
+        return ops.div(ops.mul(self.centered(x), 2.0), self.divisor(x))
 
     def centered(self, x: Any) -> Any:
-        return sub(x, broadcast_along(mean_along(x, self.axes), x, self.axes))
+        return ops.sub(x, broadcast_along(mean_along(x, self.axes), x, self.axes))
 
     def divisor(self, x: Any) -> float:
         # Too few elements have no variance: 0 / 0 of one, and infinity of more.
@@ -216,13 +214,13 @@ class StandardDeviation(Variance):
     )
 
     def compute_upcast(self, x):
-        return safe_sqrt(super().compute_upcast(x))
+        return ops.safe_sqrt(super().compute_upcast(x))
 
     def gradient(self, x, out):
         # d sqrt(v) = dv / (2 sqrt(v))
-        return div(
+        return ops.div(
             super().gradient(x, out),
-            broadcast_along_as(mul(replace_zero_by_infinity(out), 2.0), x, self.axes),
+            broadcast_along_as(ops.mul(replace_zero_by_infinity(out), 2.0), x, self.axes),
         )
 
 
@@ -254,59 +252,65 @@ class VectorNorm(RealReduction):
 
     def compute_upcast(self, x):
         if self.ord == 2:
-            return sqrt(reduce_sum(abs_squared(x), self.axes))
-        size = abs(x)
+            return ops.sqrt(ops.reduce_sum(abs_squared(x), self.axes))
+        size = ops.abs(x)
         if math.isinf(self.ord):
-            return (reduce_max if self.ord > 0 else reduce_min)(size, self.axes)
+            return (ops.reduce_max if self.ord > 0 else ops.reduce_min)(size, self.axes)
         if self.ord == 1:
-            return reduce_sum(size, self.axes)
-        return pow(reduce_sum(self.power(size, self.ord), self.axes), 1 / self.ord)
+            return ops.reduce_sum(size, self.axes)
+        return ops.pow(ops.reduce_sum(self.power(size, self.ord), self.axes), 1 / self.ord)
 
     def gradient(self, x, out):
         if self.ord == 2:
-            return div(x, broadcast_along_as(replace_zero_by_infinity(out), x, self.axes))
+            return ops.div(x, broadcast_along_as(replace_zero_by_infinity(out), x, self.axes))
         if self.ord == 1:
-            return sign(x)
-        size = abs(x)
+            return ops.sign(x)
+        size = ops.abs(x)
         if math.isinf(self.ord):
-            chosen = eq(size, broadcast_along(out, x, self.axes))
-            share = reduce_sum(convert_element_type(chosen, out.dtype), self.axes)
-            weight = select(chosen, broadcast_along(div(1.0, share), x, self.axes), 0.0)
+            chosen = ops.eq(size, broadcast_along(out, x, self.axes))
+            share = ops.reduce_sum(ops.convert_element_type(chosen, out.dtype), self.axes)
+            weight = ops.select(chosen, broadcast_along(ops.div(1.0, share), x, self.axes), 0.0)
         else:
             # sign(x) (|x| / out)^(ord - 1)
             beside = broadcast_along(out, x, self.axes)
-            nothing = bitwise_or(eq(size, 0.0), eq(beside, 0.0))
-            share = div(select(nothing, 1.0, size), select(nothing, 1.0, beside))
-            weight = select(nothing, 0.0, self.power(share, self.ord - 1))
-        return mul(sign(x), convert_element_type(weight, x.dtype))
+            nothing = ops.bitwise_or(ops.eq(size, 0.0), ops.eq(beside, 0.0))
+            share = ops.div(ops.select(nothing, 1.0, size), ops.select(nothing, 1.0, beside))
+            weight = ops.select(nothing, 0.0, self.power(share, self.ord - 1))
+        return ops.mul(ops.sign(x), ops.convert_element_type(weight, x.dtype))
 
     def power(self, x: Any, exponent: float) -> Any:
-        return integer_pow(x, int(exponent)) if exponent == int(exponent) else pow(x, exponent)
+        return (
+            ops.integer_pow(x, int(exponent)) if exponent == int(exponent) else ops.pow(x, exponent)
+        )
 
 
 def upcast_half(x: Any) -> Any:
     """`x`, in single precision if it is of halves."""
-    return convert_element_type(x, "float32") if x.dtype.itemsize < 4 else x
+    return ops.convert_element_type(x, "float32") if x.dtype.itemsize < 4 else x
 
 
 def abs_squared(x: Any) -> Any:
     """The squared magnitude."""
-    return add(square(real(x)), square(imag(x))) if is_complex(x.dtype) else square(x)
+    return (
+        ops.add(ops.square(ops.real(x)), ops.square(ops.imag(x)))
+        if is_complex(x.dtype)
+        else ops.square(x)
+    )
 
 
 def real_conj_product(x: Any, y: Any) -> Any:
     """The real part of conj(x) y."""
-    return real(mul(conj(x), y)) if is_complex(x.dtype) else mul(x, y)
+    return ops.real(ops.mul(ops.conj(x), y)) if is_complex(x.dtype) else ops.mul(x, y)
 
 
 def replace_zero_by_infinity(x: Any) -> Any:
     """`x` to divide by, with infinity in place of 0."""
-    return select(eq(x, 0.0), math.inf, x)
+    return ops.select(ops.eq(x, 0.0), math.inf, x)
 
 
 def broadcast_along_as(x: Any, like: Any, axes: tuple[int, ...]) -> Any:
     """The real `x` in the dtype of the array `like`, repeated along `axes` of it."""
-    return broadcast_along(convert_element_type(x, like.dtype), like, axes)
+    return broadcast_along(ops.convert_element_type(x, like.dtype), like, axes)
 
 
 def variance(x: Any, axes: Any = None, ddof: float = 0.0) -> Any:

@@ -8,11 +8,10 @@ from typing import Any
 from jax import lax
 from jax.extend.mlir.dialects import chlo, stablehlo
 
+from functx import ops
 from functx.core.samples import c64, f32, sample
 from functx.core.types import is_complex
-from functx.ops.arithmetic import add, div, integer_pow, mul, neg, square, sub
 from functx.ops.families import Binary, Inexact
-from functx.ops.logic import bitwise_and, bitwise_or, eq, select
 from functx.ops.operands import promote_scalars
 
 
@@ -35,7 +34,7 @@ class Exp2(Inexact):
     samples = sample(f32[3, 4]), sample(c64[3])
 
     def derivative(self, out, x):
-        return mul(out, math.log(2.0))
+        return ops.mul(out, math.log(2.0))
 
     def lower(self, ctx, x):
         return stablehlo.exponential(
@@ -62,7 +61,7 @@ class Log(Inexact):
     samples = (sample(f32[3, 4], domain=(0.5, 2.0)),)
 
     def partial(self, i, t, out, x):
-        return div(t, x)
+        return ops.div(t, x)
 
     def lower(self, ctx, x):
         return stablehlo.log(x)
@@ -74,7 +73,7 @@ class Log1p(Inexact):
     samples = sample(f32[3, 4], domain=(-0.5, 2.0)), sample(c64[3], domain=(0.5, 2.0))
 
     def partial(self, i, t, out, x):
-        return div(t, add(x, 1.0))
+        return ops.div(t, ops.add(x, 1.0))
 
     def lower(self, ctx, x):
         return stablehlo.log_plus_one(x)
@@ -90,7 +89,7 @@ class Sqrt(Inexact):
     )
 
     def partial(self, i, t, out, x):
-        return div(t, mul(out, 2.0))
+        return ops.div(t, ops.mul(out, 2.0))
 
     def lower(self, ctx, x):
         return stablehlo.sqrt(x)
@@ -106,8 +105,8 @@ class SafeSqrt(Inexact):
     )
 
     def partial(self, i, t, out, x):
-        zero = eq(out, 0)
-        return select(zero, 0, div(t, mul(select(zero, 1, out), 2.0)))
+        zero = ops.eq(out, 0)
+        return ops.select(zero, 0, ops.div(t, ops.mul(ops.select(zero, 1, out), 2.0)))
 
     def lower(self, ctx, x):
         return stablehlo.sqrt(x)
@@ -119,7 +118,7 @@ class Rsqrt(Inexact):
     samples = sample(f32[3, 4], domain=(0.5, 2.0)), sample(c64[3], nonzero=(0,))
 
     def derivative(self, out, x):
-        return mul(mul(out, -0.5), mul(out, out))
+        return ops.mul(ops.mul(out, -0.5), ops.mul(out, out))
 
     def lower(self, ctx, x):
         return stablehlo.rsqrt(x)
@@ -135,7 +134,7 @@ class Cbrt(Inexact):
     )
 
     def derivative(self, out, x):
-        return mul(integer_pow(out, -2), 1.0 / 3.0)
+        return ops.mul(ops.integer_pow(out, -2), 1.0 / 3.0)
 
     def lower(self, ctx, x):
         return stablehlo.cbrt(x)
@@ -149,7 +148,7 @@ class Logistic(Inexact):
 
     def derivative(self, out, x):
         # 1 - out, without the cancellation for large x.
-        return mul(out, logistic(neg(x)))
+        return ops.mul(out, logistic(ops.neg(x)))
 
     def lower(self, ctx, x):
         one = ctx.constant(1, ctx.avals_in[0])
@@ -228,7 +227,7 @@ class Cos(Inexact):
     samples = sample(f32[3, 4]), sample(c64[3])
 
     def partial(self, i, t, out, x):
-        return neg(mul(t, sin(x)))
+        return ops.neg(ops.mul(t, sin(x)))
 
     def lower(self, ctx, x):
         if is_complex(ctx.avals_in[0].dtype):
@@ -242,7 +241,7 @@ class Tan(Inexact):
     samples = sample(f32[3, 4], domain=(-1.2, 1.2)), sample(c64[3])
 
     def derivative(self, out, x):
-        return add(square(out), 1.0)
+        return ops.add(ops.square(out), 1.0)
 
     def lower(self, ctx, x):
         return stablehlo.tan(x)
@@ -267,8 +266,8 @@ def one_minus_square(x: Any) -> Any:
     and 1 - x and x + 1 have lost it.
     """
     if is_complex(x.dtype):
-        return neg(mul(sub(x, 1.0), sub(x, -1.0)))
-    return mul(sub(1.0, x), add(x, 1.0))
+        return ops.neg(ops.mul(ops.sub(x, 1.0), ops.sub(x, -1.0)))
+    return ops.mul(ops.sub(1.0, x), ops.add(x, 1.0))
 
 
 class Acos(Inexact):
@@ -277,7 +276,7 @@ class Acos(Inexact):
     samples = sample(f32[3, 4], domain=(-0.9, 0.9)), sample(c64[3])
 
     def partial(self, i, t, out, x):
-        return neg(mul(t, rsqrt(one_minus_square(x))))
+        return ops.neg(ops.mul(t, rsqrt(one_minus_square(x))))
 
     def lower(self, ctx, x):
         return chlo.acos(x)
@@ -290,7 +289,7 @@ class Atan(Inexact):
     samples = sample(f32[3, 4]), sample(c64[3])
 
     def partial(self, i, t, out, x):
-        return div(t, add(square(x), 1.0))
+        return ops.div(t, ops.add(ops.square(x), 1.0))
 
     def lower(self, ctx, x):
         return chlo.atan(x)
@@ -320,11 +319,11 @@ class Atan2(Binary):
     def partial(self, i, t, out, x, y):
         # d atan2(x, y) = (y dx - x dy) / (x**2 + y**2); 0 over inf at the origin and at infinity,
         # of which all derivatives are 0 too.
-        distance = add(square(x), square(y))
-        origin = bitwise_and(eq(x, 0), eq(y, 0))
-        flat = bitwise_or(origin, eq(distance, math.inf))
-        slope = select(flat, 0.0, y if i == 0 else neg(x))
-        return mul(t, div(slope, select(flat, math.inf, distance)))
+        distance = ops.add(ops.square(x), ops.square(y))
+        origin = ops.bitwise_and(ops.eq(x, 0), ops.eq(y, 0))
+        flat = ops.bitwise_or(origin, ops.eq(distance, math.inf))
+        slope = ops.select(flat, 0.0, y if i == 0 else ops.neg(x))
+        return ops.mul(t, ops.div(slope, ops.select(flat, math.inf, distance)))
 
     def lower(self, ctx, x, y):
         return stablehlo.atan2(x, y)
@@ -363,7 +362,7 @@ class Tanh(Inexact):
     def derivative(self, out, x):
         # 1 - out**2 with less cancellation, and without an exponential of its own: a fusion
         # would compute that again for every element it makes of it.
-        return mul(sub(1.0, out), add(1.0, out))
+        return ops.mul(ops.sub(1.0, out), ops.add(1.0, out))
 
     def lower(self, ctx, x):
         return stablehlo.tanh(x)
@@ -376,7 +375,7 @@ class Asinh(Inexact):
 
     def derivative(self, out, x):
         # Not + 1.0, which loses the sign of an imaginary part of 0: that is the side of the cut.
-        return rsqrt(sub(square(x), -1.0))
+        return rsqrt(ops.sub(ops.square(x), -1.0))
 
     def lower(self, ctx, x):
         return chlo.asinh(x)
@@ -390,7 +389,7 @@ class Acosh(Inexact):
     def derivative(self, out, x):
         # Not one root of the product, whose sign is wrong where the real part is negative; and
         # not + 1.0, which loses the sign of an imaginary part of 0.
-        return mul(rsqrt(sub(x, 1.0)), rsqrt(sub(x, -1.0)))
+        return ops.mul(rsqrt(ops.sub(x, 1.0)), rsqrt(ops.sub(x, -1.0)))
 
     def lower(self, ctx, x):
         return chlo.acosh(x)
@@ -402,7 +401,7 @@ class Atanh(Inexact):
     samples = sample(f32[3, 4], domain=(-0.9, 0.9)), sample(c64[3])
 
     def partial(self, i, t, out, x):
-        return div(t, mul(sub(1.0, x), add(1.0, x)))
+        return ops.div(t, ops.mul(ops.sub(1.0, x), ops.add(1.0, x)))
 
     def lower(self, ctx, x):
         return chlo.atanh(x)

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from functx import ops
 from functx.core.errors import CapturedWriteError, DTypeError, ProgramError, ShapeError
 from functx.core.functionalization import Strides, row_major_strides
 from functx.core.primitive import Primitive
@@ -14,15 +15,8 @@ from functx.core.program import Effect
 from functx.core.samples import c64, f32, sample
 from functx.core.tracing import aval_of, current_builder
 from functx.core.types import complex_dtype, is_complex, kind, real_dtype
-from functx.ops.arithmetic import add, mul
-from functx.ops.concatenation import concatenate
-from functx.ops.conversion import complex, imag, real
 from functx.ops.families import Linear
-from functx.ops.indexing import Gather, ScatterDimensionNumbers
 from functx.ops.operands import literal
-from functx.ops.scattering import scatter
-from functx.ops.shapes import broadcasted_iota, expand_dims, full, permute_dims, reshape, rev
-from functx.ops.slicing import slice, slice_in_dim, update_strided_slice
 
 
 class Write(Primitive):
@@ -154,30 +148,30 @@ class AsStrided(Primitive):
     def flat_indices(self, shape: tuple[int, ...]) -> Any:
         """Where in the elements of an array of `shape` in a row each element lies."""
         first, strides = self.flat_strides(shape)
-        found = full(self.shape, literal(first, INDEX_DTYPE))
+        found = ops.full(self.shape, literal(first, INDEX_DTYPE))
         for d, step in enumerate(strides):
-            along = broadcasted_iota(INDEX_DTYPE, self.shape, d)
-            found = add(found, mul(along, full(self.shape, literal(step, INDEX_DTYPE))))
+            along = ops.broadcasted_iota(INDEX_DTYPE, self.shape, d)
+            found = ops.add(found, ops.mul(along, ops.full(self.shape, literal(step, INDEX_DTYPE))))
         return found
 
     def decompose(self, x):
         if 0 in self.shape:
-            return full(self.shape, literal(0, x.dtype))
+            return ops.full(self.shape, literal(0, x.dtype))
         first, strides = self.flat_strides(x.shape)
         if strides == row_major_strides(self.shape):
             size = prod(self.shape)
-            return reshape(slice(_flatten(x), [first], [first + size]), self.shape)
+            return ops.reshape(ops.slice(_flatten(x), [first], [first + size]), self.shape)
         for way in (self.as_slice, self.as_diagonal, self.as_stack):
             found = way(x)
             if found is not None:
                 return found
-        read = Gather(
+        read = ops.Gather(
             collapsed_slice_dims=(0,),
             start_index_map=(0,),
             slice_sizes=(1,),
             mode="promise_in_bounds",
         )
-        return read(_flatten(x), reshape(self.flat_indices(x.shape), (*self.shape, 1)))
+        return read(_flatten(x), ops.reshape(self.flat_indices(x.shape), (*self.shape, 1)))
 
     def as_slice(self, x: Any) -> Any:
         """The result as a slice, if each of its dimensions goes along one of `x` of its own."""
@@ -190,10 +184,10 @@ class AsStrided(Primitive):
             end = self.start[d] + (n - 1) * step[d]
             low[d], high[d] = min(low[d], end), max(low[d], end) + 1
             strides[d] = abs(step[d])
-        x = slice(x, low, high, strides)
-        x = rev(x, [d for d, step in zip(used, self.steps, strict=True) if step[d] < 0])
-        x = permute_dims(x, (*used, *[d for d in range(x.ndim) if d not in used]))
-        return reshape(x, self.shape)
+        x = ops.slice(x, low, high, strides)
+        x = ops.rev(x, [d for d, step in zip(used, self.steps, strict=True) if step[d] < 0])
+        x = ops.permute_dims(x, (*used, *[d for d in range(x.ndim) if d not in used]))
+        return ops.reshape(x, self.shape)
 
     def as_diagonal(self, x: Any) -> Any:
         """The result as a slice, if it keeps dimensions of `x` and goes through the others at once."""
@@ -213,11 +207,11 @@ class AsStrided(Primitive):
         if step <= 0:
             return None
         sizes = self.shape[:-1]
-        x = permute_dims(x, (*kept, *others))
-        x = reshape(x, (*sizes, prod([x.shape[d] for d in range(len(kept), x.ndim)])))
+        x = ops.permute_dims(x, (*kept, *others))
+        x = ops.reshape(x, (*sizes, prod([x.shape[d] for d in range(len(kept), x.ndim)])))
         limit = first + (self.shape[-1] - 1) * step + 1
         ones = [1] * len(sizes)
-        return slice(x, [*[0] * len(sizes), first], [*sizes, limit], [*ones, step])
+        return ops.slice(x, [*[0] * len(sizes), first], [*sizes, limit], [*ones, step])
 
     def as_stack(self, x: Any) -> Any:
         """The result as a stack of views without its last dimension, if that is short."""
@@ -230,7 +224,7 @@ class AsStrided(Primitive):
         ]
         axis = len(self.shape) - 1
         parts = [AsStrided(self.shape[:-1], s, self.steps[:-1]).decompose(x) for s in starts]
-        return concatenate([expand_dims(part, axis) for part in parts], axis)
+        return ops.concatenate([ops.expand_dims(part, axis) for part in parts], axis)
 
     def scatter_into_base(self, part, index, x):
         if not part.size:
@@ -238,12 +232,14 @@ class AsStrided(Primitive):
         row, (first, strides) = _flatten(x), self.flat_strides(x.shape)
         if strides == row_major_strides(self.shape):
             bounds = [(first, first + part.size, 1)]
-            return reshape(update_strided_slice(row, reshape(part, (part.size,)), bounds), x.shape)
-        numbers = ScatterDimensionNumbers((), (0,), (0,))
-        places = reshape(self.flat_indices(x.shape), (part.size, 1))
-        values = reshape(part, (part.size,))
-        row = scatter(row, places, values, numbers, mode="promise_in_bounds")
-        return reshape(row, x.shape)
+            return ops.reshape(
+                ops.update_strided_slice(row, ops.reshape(part, (part.size,)), bounds), x.shape
+            )
+        numbers = ops.ScatterDimensionNumbers((), (0,), (0,))
+        places = ops.reshape(self.flat_indices(x.shape), (part.size, 1))
+        values = ops.reshape(part, (part.size,))
+        row = ops.scatter(row, places, values, numbers, mode="promise_in_bounds")
+        return ops.reshape(row, x.shape)
 
     def is_read_only_view(self, x):
         repeats = any(n > 1 and not any(k) for n, k in zip(self.shape, self.steps, strict=True))
@@ -259,7 +255,7 @@ class AsStrided(Primitive):
 
 
 def _flatten(x: Any) -> Any:
-    return reshape(x, (x.size,))
+    return ops.reshape(x, (x.size,))
 
 
 def element_view(x: Any, place: tuple[int, ...]) -> Any:
@@ -279,7 +275,9 @@ class ViewAsReal(Primitive):
         return x.update(shape=(*x.shape, 2), dtype=real_dtype(x.dtype))
 
     def decompose(self, x):
-        return concatenate([expand_dims(part, x.ndim) for part in (real(x), imag(x))], x.ndim)
+        return ops.concatenate(
+            [ops.expand_dims(part, x.ndim) for part in (ops.real(x), ops.imag(x))], x.ndim
+        )
 
     def scatter_into_base(self, part, index, x):
         return ViewAsComplex()(part)
@@ -302,7 +300,7 @@ class ViewAsComplex(Primitive):
         return x.update(shape=x.shape[:-1], dtype=complex_dtype(x.dtype))
 
     def decompose(self, x):
-        return complex(*[_part(x, i) for i in (0, 1)])
+        return ops.complex(*[_part(x, i) for i in (0, 1)])
 
     def scatter_into_base(self, part, index, x):
         return ViewAsReal()(part)
@@ -313,4 +311,4 @@ class ViewAsComplex(Primitive):
 
 
 def _part(x: Any, i: int) -> Any:
-    return reshape(slice_in_dim(x, i, i + 1, 1, x.ndim - 1), x.shape[:-1])
+    return ops.reshape(ops.slice_in_dim(x, i, i + 1, 1, x.ndim - 1), x.shape[:-1])

@@ -10,18 +10,15 @@ import numpy as np
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
 
+from functx import ops
 from functx.core.errors import ArgumentError, ShapeError, ValueRangeError
 from functx.core.primitive import Primitive
 from functx.core.program import Program
 from functx.core.samples import bool_, c64, f32, i32, sample
 from functx.core.tracing import aval_of
 from functx.core.types import Shape, ShapedArray
-from functx.ops.concatenation import pad
 from functx.ops.families import Linear, check_same_dtype
-from functx.ops.indexing import Gather
 from functx.ops.operands import upcast_aval
-from functx.ops.reductions import highest, lowest, select_first_extremum
-from functx.ops.shapes import moveaxis, reshape, zeros_like
 
 Dims = tuple[int, ...]
 Pairs = tuple[tuple[int, int], ...]
@@ -247,7 +244,7 @@ class ReduceWindowSum(WindowReduction, Linear):
 
     def transpose(self, ct, x):
         if not x.size or not ct.size:
-            return (zeros_like(x),)
+            return (ops.zeros_like(x),)
         # out[o] = sum_k x[(stride o + apart k - low) / hole], so x[i] gets the sum over k of
         # ct[(hole i + low - apart k) / stride]: windows on a ct with holes, counted backwards.
         config = []
@@ -267,7 +264,7 @@ class ReduceWindowSum(WindowReduction, Linear):
         flat = self.window._replace(
             strides=self.base_dilation, padding=((0, 0),) * x.ndim, base_dilation=ones
         )
-        return (ReduceWindowSum(*flat)(pad(ct, 0, config)),)
+        return (ReduceWindowSum(*flat)(ops.pad(ct, 0, config)),)
 
     def lower(self, ctx, x):
         (aval,), (out_aval,) = ctx.avals_in, ctx.avals_out
@@ -298,14 +295,14 @@ class WindowExtremum(WindowReduction, abstract=True):
             return out, None
         places = self.argument_primitive()(x)
         # A window on nothing but padding has a place outside, from where a zero is read.
-        pick = Gather(
+        pick = ops.Gather(
             collapsed_slice_dims=(0,),
             start_index_map=(0,),
             slice_sizes=(1,),
             mode="fill",
             fill_value=0,
         )
-        return out, pick(reshape(t, (x.size,)), reshape(places, (*out.shape, 1)))
+        return out, pick(ops.reshape(t, (x.size,)), ops.reshape(places, (*out.shape, 1)))
 
     def argument_primitive(self) -> Primitive:
         """The operation that says which element the derivative goes through."""
@@ -319,7 +316,7 @@ class ReduceWindowMax(WindowExtremum):
         return ReduceWindowArgmax(*self.window)
 
     def lower(self, ctx, x):
-        return self.reduce(ctx, x, stablehlo.MaxOp, lowest(ctx.avals_in[0].dtype))
+        return self.reduce(ctx, x, stablehlo.MaxOp, ops.lowest(ctx.avals_in[0].dtype))
 
 
 class ReduceWindowMin(WindowExtremum):
@@ -329,7 +326,7 @@ class ReduceWindowMin(WindowExtremum):
         return ReduceWindowArgmin(*self.window)
 
     def lower(self, ctx, x):
-        return self.reduce(ctx, x, stablehlo.MinOp, highest(ctx.avals_in[0].dtype))
+        return self.reduce(ctx, x, stablehlo.MinOp, ops.highest(ctx.avals_in[0].dtype))
 
 
 class WindowArgExtremum(WindowReduction, abstract=True):
@@ -357,7 +354,7 @@ class WindowArgExtremum(WindowReduction, abstract=True):
     def batch(self, args, dims):
         (x,), (dim,) = args, dims
         fields = self.window.with_batch_dim(0)
-        return type(self)(*fields, self.batch_ndim + 1)(moveaxis(x, dim, 0)), 0
+        return type(self)(*fields, self.batch_ndim + 1)(ops.moveaxis(x, dim, 0)), 0
 
     def lower(self, ctx, x):
         (aval,), (out,) = ctx.avals_in, ctx.avals_out
@@ -369,10 +366,10 @@ class WindowArgExtremum(WindowReduction, abstract=True):
             stablehlo.reshape(ctx.type(lane), flat),
             ctx.i64_array(range(self.batch_ndim, aval.ndim)),
         )
-        worst = lowest(aval.dtype) if self.direction == "GT" else highest(aval.dtype)
+        worst = ops.lowest(aval.dtype) if self.direction == "GT" else ops.highest(aval.dtype)
 
         def combine(pairs: Sequence[Any]) -> list[Any]:
-            return select_first_extremum(ctx, self.direction, pairs, value, place)
+            return ops.select_first_extremum(ctx, self.direction, pairs, value, place)
 
         starts = [worst, lane.size]
         avals = [out.update(dtype=aval.dtype), out]

@@ -8,20 +8,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from functx import ops
 from functx.core.program import Literal
 from functx.core.tracing import aval_of
 from functx.core.types import DType, ShapedArray, is_floating
-from functx.ops.arithmetic import abs, div, mul, square
-from functx.ops.arithmetic import max as larger
-from functx.ops.concatenation import concatenate
-from functx.ops.contraction import dot_general
-from functx.ops.conversion import convert_element_type
-from functx.ops.indexing import ScatterDimensionNumbers
-from functx.ops.logic import bitwise_and, clamp, eq, ge, gt, select
 from functx.ops.operands import literal, minus_one
-from functx.ops.reductions import reduce_max, reduce_sum
-from functx.ops.scattering import scatter_add
-from functx.ops.shapes import Iota, broadcast_in_dim, full, permute_dims, reshape
 from functx.passes.einsum_factors import (
     ConcatenatedSum,
     Factor,
@@ -227,10 +218,10 @@ class Einsum:
         array = work.to_array(result, self.out)
         # A square that was multiplied out is a sum of terms that cancel.
         if not self.terms and any([again != term.labels for term, again in self.squared_terms]):
-            array = larger(array, 0.0)
-        array = reshape(array, self.aval.shape)
+            array = ops.max(array, 0.0)
+        array = ops.reshape(array, self.aval.shape)
         if aval_of(array) is not self.aval:
-            array = convert_element_type(array, self.aval.dtype, self.aval.weak_type)
+            array = ops.convert_element_type(array, self.aval.dtype, self.aval.weak_type)
         return array
 
 
@@ -281,10 +272,10 @@ class _EinsumEmitter:
         if factor.one_hot_label is not None:
             return self.row_numbers(factor, array), False
         if array.dtype != self.dtype:
-            array = convert_element_type(array, self.dtype)
+            array = ops.convert_element_type(array, self.dtype)
         labels = factor.labels()
         return LabeledArray(
-            reshape(array, tuple([x.size for x in labels])), labels
+            ops.reshape(array, tuple([x.size for x in labels])), labels
         ), factor.is_divisor
 
     def concatenated_addends(self, sum_of: ConcatenatedSum, labels: Labels) -> LabeledArray:
@@ -295,11 +286,11 @@ class _EinsumEmitter:
             array = None
             for value, divides in [self.one_hot_array(f) for f in factors]:
                 wide = self.broadcast_to_labels(value, along)
-                array = wide if array is None else (div if divides else mul)(array, wide)
+                array = wide if array is None else (ops.div if divides else ops.mul)(array, wide)
             arrays.append(
-                reshape(array, (*[x.size for x in shared], label_size(resolve_labels(own))))
+                ops.reshape(array, (*[x.size for x in shared], label_size(resolve_labels(own))))
             )
-        return LabeledArray(concatenate(arrays, len(shared)), labels)
+        return LabeledArray(ops.concatenate(arrays, len(shared)), labels)
 
     def one_hot_array(self, factor: Factor) -> tuple[LabeledArray, bool]:
         """As `factor`, with the ones and zeros of a factor that chooses."""
@@ -307,39 +298,39 @@ class _EinsumEmitter:
         if value.one_hot_label is None:
             return value, divides
         shape = tuple([x.size for x in value.labels])
-        numbers = broadcast_in_dim(value.array, shape, tuple(range(len(shape) - 1)))
-        same = eq(numbers, Iota(value.array.dtype, shape, len(shape) - 1)())
-        return LabeledArray(convert_element_type(same, self.dtype), value.labels), divides
+        numbers = ops.broadcast_in_dim(value.array, shape, tuple(range(len(shape) - 1)))
+        same = ops.eq(numbers, ops.Iota(value.array.dtype, shape, len(shape) - 1)())
+        return LabeledArray(ops.convert_element_type(same, self.dtype), value.labels), divides
 
     def row_numbers(self, factor: Factor, array: Any) -> LabeledArray:
         """The numbers of rows that a factor chooses; -1 for those of no row."""
         label, labels = factor.one_hot_label, factor.labels()
         assert label is not None
-        array = reshape(array, tuple([x.size for x in labels[:-1]]))
-        clipped = clamp(0, array, label.size - 1)
+        array = ops.reshape(array, tuple([x.size for x in labels[:-1]]))
+        clipped = ops.clamp(0, array, label.size - 1)
         if not factor.clips_indices:
-            clipped = select(eq(clipped, array), array, minus_one(array.dtype))
+            clipped = ops.select(ops.eq(clipped, array), array, minus_one(array.dtype))
         return LabeledArray(clipped, labels, label)
 
     def term(self, term: Term) -> LabeledArray:
         """The product of the factors of a term."""
         first, divides = self.factor(term.factors[0])
         if divides:
-            first = LabeledArray(div(1.0, first.array), first.labels)
+            first = LabeledArray(ops.div(1.0, first.array), first.labels)
         for factor in term.factors[1:]:
             value, _ = self.factor(factor)
             wide = self.broadcast_to_labels(value, first.labels)
-            first = LabeledArray(div(first.array, wide), first.labels)
+            first = LabeledArray(ops.div(first.array, wide), first.labels)
         return first
 
     def normalized(self, value: LabeledArray) -> tuple[LabeledArray, LabeledArray]:
         """`value` over its largest element at each index of the result, and that."""
         kept = tuple([x for x in value.labels if x in self.out])
         axes = tuple([d for d, x in enumerate(value.labels) if x not in self.out])
-        largest = reduce_max(abs(value.array), axes)
-        fit = bitwise_and(gt(largest, 0), gt(float("inf"), largest))
-        largest = LabeledArray(select(fit, largest, 1.0), kept)
-        small = div(value.array, self.broadcast_to_labels(largest, value.labels))
+        largest = ops.reduce_max(ops.abs(value.array), axes)
+        fit = ops.bitwise_and(ops.gt(largest, 0), ops.gt(float("inf"), largest))
+        largest = LabeledArray(ops.select(fit, largest, 1.0), kept)
+        small = ops.div(value.array, self.broadcast_to_labels(largest, value.labels))
         return LabeledArray(small, value.labels), largest
 
     def product_of(self, factors: Iterable[tuple[LabeledArray, bool]]) -> LabeledArray | None:
@@ -347,14 +338,14 @@ class _EinsumEmitter:
         product: LabeledArray | None = None
         for value, divides in sorted(factors, key=lambda pair: pair[1]):
             if product is None:
-                array = div(1.0, value.array) if divides else value.array
+                array = ops.div(1.0, value.array) if divides else value.array
                 product = LabeledArray(array, value.labels)
             else:
-                product = self.multiply(product, value, div if divides else mul)
+                product = self.multiply(product, value, ops.div if divides else ops.mul)
         return product
 
     def multiply(
-        self, x: LabeledArray | None, y: LabeledArray, operation: Any = mul
+        self, x: LabeledArray | None, y: LabeledArray, operation: Any = ops.mul
     ) -> LabeledArray:
         """`x` times `y` element by element, along the labels of both."""
         if x is None:
@@ -393,7 +384,7 @@ class _EinsumEmitter:
         if not axes:
             return value
         labels = tuple([x for d, x in enumerate(value.labels) if d not in axes])
-        return LabeledArray(reduce_sum(value.array, axes), labels)
+        return LabeledArray(ops.reduce_sum(value.array, axes), labels)
 
     def contract_pair(
         self, x: LabeledArray, y: LabeledArray, users: dict[Label, int]
@@ -423,16 +414,16 @@ class _EinsumEmitter:
                     tuple([y.labels.index(label) for label in labels]),
                 )
 
-            array = dot_general(x.array, y.array, places(gone), places(kept), self.precision)
+            array = ops.dot_general(x.array, y.array, places(gone), places(kept), self.precision)
             return LabeledArray(array, (*kept, *x_free, *y_free))
         wide, other = (y, x) if y_free else (x, y)
         if other.array is wide.array and other.labels == wide.labels:
-            array = square(wide.array)
+            array = ops.square(wide.array)
         else:
-            array = mul(wide.array, self.broadcast_to_labels(other, wide.labels))
+            array = ops.mul(wide.array, self.broadcast_to_labels(other, wide.labels))
         axes = tuple([d for d, label in enumerate(wide.labels) if label in gone])
         labels = tuple([label for label in wide.labels if label not in gone])
-        return LabeledArray(reduce_sum(array, axes) if axes else array, labels)
+        return LabeledArray(ops.reduce_sum(array, axes) if axes else array, labels)
 
     def contract_one_hots(
         self, x: LabeledArray, y: LabeledArray, users: dict[Label, int]
@@ -441,8 +432,8 @@ class _EinsumEmitter:
         labels = (*x.labels[:-1], *[z for z in y.labels[:-1] if z not in x.labels])
         first = self.broadcast_to_labels(LabeledArray(x.array, x.labels[:-1]), labels)
         second = self.broadcast_to_labels(LabeledArray(y.array, y.labels[:-1]), labels)
-        same = bitwise_and(eq(first, second), ge(first, 0))
-        return self.summed(LabeledArray(convert_element_type(same, self.dtype), labels), users)
+        same = ops.bitwise_and(ops.eq(first, second), ops.ge(first, 0))
+        return self.summed(LabeledArray(ops.convert_element_type(same, self.dtype), labels), users)
 
     def scatter_rows(
         self, x: LabeledArray, y: LabeledArray, users: dict[Label, int]
@@ -456,10 +447,13 @@ class _EinsumEmitter:
         numbers = self.broadcast_to_labels(LabeledArray(x.array, labels), (*kept, *gone))
         values = self.broadcast_to_labels(y, (*kept, *gone, *free))
         lengths = [label_size(group) for group in (kept, gone, free)]
-        numbers, values = reshape(numbers, (*lengths[:2], 1)), reshape(values, tuple(lengths))
-        into = full((lengths[0], label.size, lengths[2]), literal(0, self.dtype))
-        found = scatter_add(into, numbers, values, _ROW_SCATTER_DIMS, mode="drop")
-        found = reshape(found, tuple([z.size for z in (*kept, label, *free)]))
+        numbers, values = (
+            ops.reshape(numbers, (*lengths[:2], 1)),
+            ops.reshape(values, tuple(lengths)),
+        )
+        into = ops.full((lengths[0], label.size, lengths[2]), literal(0, self.dtype))
+        found = ops.scatter_add(into, numbers, values, _ROW_SCATTER_DIMS, mode="drop")
+        found = ops.reshape(found, tuple([z.size for z in (*kept, label, *free)]))
         return LabeledArray(found, (*kept, label, *free))
 
     def comes_first(self, x: LabeledArray, y: LabeledArray) -> bool:
@@ -479,18 +473,18 @@ class _EinsumEmitter:
         if not value.labels:
             return value.array
         ordered = tuple([label for label in labels if label in value.labels])
-        array = permute_dims(value.array, tuple([value.labels.index(x) for x in ordered]))
+        array = ops.permute_dims(value.array, tuple([value.labels.index(x) for x in ordered]))
         places = tuple([d for d, label in enumerate(labels) if label in value.labels])
-        return broadcast_in_dim(array, tuple([x.size for x in labels]), places)
+        return ops.broadcast_in_dim(array, tuple([x.size for x in labels]), places)
 
     def to_array(self, value: LabeledArray | None, labels: Labels) -> Any:
         """`value` as an array along `labels`."""
         if value is None:
             value = LabeledArray(literal(1, self.dtype), ())
         if not value.labels:
-            return full(tuple([x.size for x in labels]), value.array)
+            return ops.full(tuple([x.size for x in labels]), value.array)
         return self.broadcast_to_labels(value, labels)
 
 
-_ROW_SCATTER_DIMS = ScatterDimensionNumbers((2,), (1,), (1,), (0,), (0,))
+_ROW_SCATTER_DIMS = ops.ScatterDimensionNumbers((2,), (1,), (1,), (0,), (0,))
 """Of numbers along (batch, row) and rows along (batch, row, column), into (batch, number, column)."""

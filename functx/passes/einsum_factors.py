@@ -6,14 +6,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import prod
 from typing import Any, NamedTuple
 
+from functx import ops
 from functx.core.program import Atom, Equation, Literal
 from functx.core.types import is_floating
-from functx.ops.arithmetic import Add, Div, IntegerPow, Mul, Neg, Square, Sub
-from functx.ops.contraction import DotGeneral
-from functx.ops.conversion import ConvertElementType
 from functx.ops.operands import minus_one, tuple_delete
-from functx.ops.scattering import ScatterAdd
-from functx.ops.shapes import BroadcastInDim, Full, PermuteDims, Reshape
 
 
 class Label:
@@ -382,23 +378,25 @@ def is_zero_array(atom: Any, makers: dict[Any, Equation]) -> bool:
 
 
 _EXPANSION_RULES: dict[Any, Callable[..., bool]] = {
-    Mul: ProductExpression.expand_mul,
-    Div: ProductExpression.expand_div,
-    Neg: ProductExpression.expand_neg,
-    Square: ProductExpression.expand_square,
-    IntegerPow: ProductExpression.expand_integer_pow,
-    DotGeneral: ProductExpression.expand_dot_general,
-    BroadcastInDim: ProductExpression.expand_broadcast,
-    Full: ProductExpression.expand_full,
-    PermuteDims: ProductExpression.expand_permute_dims,
-    Reshape: ProductExpression.expand_reshape,
-    ConvertElementType: ProductExpression.expand_convert,
-    ScatterAdd: ProductExpression.expand_scatter_add,
-    Add: ProductExpression.expand_add,
-    Sub: ProductExpression.expand_sub,
+    ops.Mul: ProductExpression.expand_mul,
+    ops.Div: ProductExpression.expand_div,
+    ops.Neg: ProductExpression.expand_neg,
+    ops.Square: ProductExpression.expand_square,
+    ops.IntegerPow: ProductExpression.expand_integer_pow,
+    ops.DotGeneral: ProductExpression.expand_dot_general,
+    ops.BroadcastInDim: ProductExpression.expand_broadcast,
+    ops.Full: ProductExpression.expand_full,
+    ops.PermuteDims: ProductExpression.expand_permute_dims,
+    ops.Reshape: ProductExpression.expand_reshape,
+    ops.ConvertElementType: ProductExpression.expand_convert,
+    ops.ScatterAdd: ProductExpression.expand_scatter_add,
+    ops.Add: ProductExpression.expand_add,
+    ops.Sub: ProductExpression.expand_sub,
 }
-_ALWAYS_EXPANDED = frozenset({BroadcastInDim, Full})
+_ALWAYS_EXPANDED = frozenset({ops.BroadcastInDim, ops.Full})
 """What is opened up wherever it is found: the factor is then smaller, and as good."""
 
-EXPANDABLE_PRIMITIVES = frozenset(_EXPANSION_RULES.keys() - {DotGeneral, ScatterAdd, Add, Sub})
+EXPANDABLE_PRIMITIVES = frozenset(
+    _EXPANSION_RULES.keys() - {ops.DotGeneral, ops.ScatterAdd, ops.Add, ops.Sub}
+)
 """What an operand may be opened up through."""

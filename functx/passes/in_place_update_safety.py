@@ -13,29 +13,15 @@ from typing import Any
 
 import numpy as np
 
+from functx import ops
 from functx.core.program import Equation, Literal, Program, Var
 from functx.core.records import Rewrite
 from functx.core.rewriting import bind_equation, interpret
 from functx.core.tracing import Tracer, trace_closed
 from functx.core.types import ShapedArray
-from functx.ops.arithmetic import add
-from functx.ops.concatenation import pad
-from functx.ops.conversion import BitcastConvertType, convert_element_type
 from functx.ops.families import Elementwise
-from functx.ops.indexing import Gather
-from functx.ops.logic import select
-from functx.ops.scattering import Scatter
-from functx.ops.shapes import BroadcastInDim, PermuteDims, Reshape, full, reshape
-from functx.ops.slicing import (
-    DynamicSlice,
-    DynamicUpdateSlice,
-    ReadBeforeWrite,
-    Slice,
-    slice,
-    zero_scalar_like,
-)
 
-_RESHAPING_PRIMITIVES = Reshape, PermuteDims, BroadcastInDim, BitcastConvertType
+_RESHAPING_PRIMITIVES = ops.Reshape, ops.PermuteDims, ops.BroadcastInDim, ops.BitcastConvertType
 _MAX_PART_RATIO = 8
 
 
@@ -48,7 +34,7 @@ class FixOverlappingUpdates(Rewrite[Program]):
     inline: bool = False
 
     def __call__(self, program: Program) -> Program:
-        writes = [e for e in program.equations if type(e.primitive) is DynamicUpdateSlice]
+        writes = [e for e in program.equations if type(e.primitive) is ops.DynamicUpdateSlice]
         writes = [e for e in writes if e.inputs[1].aval.size > 1]
         if not writes:
             return program
@@ -78,13 +64,13 @@ def _update_without_overlap(x: Tracer, part: Tracer, *places: Tracer) -> Any:
     """`x` with `part` at `places`, which is computed before any of it is written."""
     starts = [at.atom.value for at in places if type(at.atom) is Literal]
     if len(starts) < x.ndim or part.size * _MAX_PART_RATIO < x.size:
-        part, _ = ReadBeforeWrite()(part)
-        return DynamicUpdateSlice()(x, part, *places)
+        part, _ = ops.ReadBeforeWrite()(part)
+        return ops.DynamicUpdateSlice()(x, part, *places)
     sizes = list(zip(x.shape, part.shape, strict=True))
     starts = [min(max(int(at), 0), n - m) for at, (n, m) in zip(starts, sizes, strict=True)]
     config = [(at, n - at - m, 0) for at, (n, m) in zip(starts, sizes, strict=True)]
-    replaced = pad(full(part.shape, True), False, config)
-    return select(replaced, pad(part, zero_scalar_like(part), config), x)
+    replaced = ops.pad(ops.full(part.shape, True), False, config)
+    return ops.select(replaced, ops.pad(part, ops.zero_scalar_like(part), config), x)
 
 
 class _DefUse:
@@ -119,7 +105,7 @@ class _DefUse:
                 continue
             seen.add(atom)
             maker = self.producers.get(atom)
-            if maker is not None and type(maker.primitive) is not ReadBeforeWrite:
+            if maker is not None and type(maker.primitive) is not ops.ReadBeforeWrite:
                 pending += maker.inputs
         return False
 
@@ -139,10 +125,10 @@ class _DefUse:
                 return True
             for user in self.users.get(atom, ()):
                 primitive = user.primitive
-                if isinstance(primitive, (Slice, DynamicSlice)):
+                if isinstance(primitive, (ops.Slice, ops.DynamicSlice)):
                     continue
                 moved_along = isinstance(primitive, Elementwise) or (
-                    type(primitive) is DynamicUpdateSlice and user.inputs[0] is atom
+                    type(primitive) is ops.DynamicUpdateSlice and user.inputs[0] is atom
                 )
                 if not moved_along:
                     return True
@@ -150,8 +136,8 @@ class _DefUse:
         return False
 
 
-_READ_PRIMITIVES = DynamicSlice, Gather, Slice
-_WRITE_PRIMITIVES = DynamicUpdateSlice, Scatter
+_READ_PRIMITIVES = ops.DynamicSlice, ops.Gather, ops.Slice
+_WRITE_PRIMITIVES = ops.DynamicUpdateSlice, ops.Scatter
 
 
 def _is_cheap_to_materialize(part: ShapedArray, whole: ShapedArray) -> bool:
@@ -176,14 +162,14 @@ class OrderReadsBeforeWrites(Rewrite[Program]):
         def step(eqn: Equation, *args: Tracer) -> Sequence[Tracer]:
             if eqn in reads:
                 source = eqn.inputs[0]
-                read, zero = ReadBeforeWrite()(*bind_equation(eqn, *args))
+                read, zero = ops.ReadBeforeWrite()(*bind_equation(eqn, *args))
                 if eqn not in dependent[writer[source]]:  # type: ignore[index]
                     zeros.setdefault(source, []).append(zero)  # type: ignore[arg-type]
                 return [read]
             writes = isinstance(eqn.primitive, _WRITE_PRIMITIVES)
             waits = zeros.get(eqn.inputs[0], []) if writes else []  # type: ignore[arg-type]
             if waits:
-                at = 1 if isinstance(eqn.primitive, Scatter) else 2
+                at = 1 if isinstance(eqn.primitive, ops.Scatter) else 2
                 args = (*args[:at], with_data_dependence(args[at], waits), *args[at + 1 :])
             return bind_equation(eqn, *args)
 
@@ -196,9 +182,9 @@ class OrderReadsBeforeWrites(Rewrite[Program]):
 def with_data_dependence(index: Tracer, zeros: Sequence[Tracer]) -> Tracer:
     """`index`, which is known only after all of `zeros`."""
     for zero in zeros:
-        first = reshape(slice(reshape(zero, (zero.size,)), [0], [1]), ())
-        nothing = convert_element_type(first, np.dtype("int32"))
-        index = add(index, convert_element_type(nothing, index.dtype, index.weak_type))
+        first = ops.reshape(ops.slice(ops.reshape(zero, (zero.size,)), [0], [1]), ())
+        nothing = ops.convert_element_type(first, np.dtype("int32"))
+        index = ops.add(index, ops.convert_element_type(nothing, index.dtype, index.weak_type))
     return index
 
 

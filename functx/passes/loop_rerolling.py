@@ -8,17 +8,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from functx import ops
 from functx.core.concretization import is_concrete_literal
 from functx.core.program import Atom, Equation, Literal, Program, Var, subprograms
 from functx.core.rewriting import cached_rewrite
 from functx.core.types import ShapedArray, is_inexact
-from functx.ops.arithmetic import Add, Mul
-from functx.ops.concatenation import Concatenate, Split
-from functx.ops.contraction import DotGeneral
 from functx.ops.families import Constant, Elementwise, Linear
-from functx.ops.logic import Select
-from functx.ops.shapes import DenseConstant, Full, Iota, PermuteDims, Reshape, Rev
-from functx.ops.slicing import DynamicSlice, Slice
 from functx.passes.repeat_detection import (
     EquationDataflow,
     RepeatGroup,
@@ -51,20 +46,20 @@ def static_slice_of(
             return None
         eqn = flow.equations[place[0]]
         primitive = eqn.primitive
-        if type(primitive) is Slice and has_unit_strides(primitive):
+        if type(primitive) is ops.Slice and has_unit_strides(primitive):
             return StaticSlice(eqn.inputs[0], primitive.start, eqn.outputs[0].aval.shape)
-        if type(primitive) is Split:
+        if type(primitive) is ops.Split:
             before = sum(primitive.sizes[: place[1]])
             start = [0] * atom.aval.ndim
             start[primitive.axis] = before
             return StaticSlice(eqn.inputs[0], tuple(start), atom.aval.shape)
-        if type(primitive) is not Reshape:
+        if type(primitive) is not ops.Reshape:
             return None
         atom = eqn.inputs[0]
     return None
 
 
-_LINEAR_OPS = Linear, Constant, DotGeneral, DynamicSlice
+_LINEAR_OPS = Linear, Constant, ops.DotGeneral, ops.DynamicSlice
 
 
 def has_finite_derivatives(equations: Iterable[Equation]) -> bool:
@@ -125,7 +120,7 @@ def coalesce_rows(
         else:
             operands.append(piece)
             at += 1
-    made.append(eqn.replace(primitive=Concatenate(axis), inputs=operands))
+    made.append(eqn.replace(primitive=ops.Concatenate(axis), inputs=operands))
     return made
 
 
@@ -182,13 +177,13 @@ def emit_row_run(run: RowRun, shape: tuple[int, ...], axis: int) -> list[Equatio
     ends = run.first, run.first + run.stride * (run.length - 1)
     rest, gap = whole[1:], abs(run.stride)
     strides = (gap, *[1] * len(rest)) if gap > 1 else None
-    then(Slice((min(ends), *[0] * len(rest)), (max(ends) + 1, *rest), strides))
+    then(ops.Slice((min(ends), *[0] * len(rest)), (max(ends) + 1, *rest), strides))
     if run.stride < 0:
-        then(Rev((0,)))
-    then(Reshape((run.length, *shape)))
+        then(ops.Rev((0,)))
+    then(ops.Reshape((run.length, *shape)))
     if prod(shape[:axis]) != 1:
-        then(PermuteDims((*range(1, axis + 1), 0, *range(axis + 1, len(shape) + 1))))
-    then(Reshape((*shape[:axis], run.length * shape[axis], *shape[axis + 1 :])))
+        then(ops.PermuteDims((*range(1, axis + 1), 0, *range(axis + 1, len(shape) + 1))))
+    then(ops.Reshape((*shape[:axis], run.length * shape[axis], *shape[axis + 1 :])))
     return made
 
 
@@ -376,12 +371,13 @@ class _Reroller:
             return (
                 self.affine_indices(numbers)
                 if even
-                else self.emit(DenseConstant(whole, numbers.tobytes()), [])
+                else self.emit(ops.DenseConstant(whole, numbers.tobytes()), [])
             )
         pieces = [
-            self.emit(Full((1,)) if type(a) is Literal else Reshape((1,)), [a]) for a in atoms
+            self.emit(ops.Full((1,)) if type(a) is Literal else ops.Reshape((1,)), [a])
+            for a in atoms
         ]
-        joint = self.emit(Concatenate(0), pieces)
+        joint = self.emit(ops.Concatenate(0), pieces)
         parts: dict[Any, StaticSlice | None] = {
             piece: self.slice_before_loop(atom) for piece, atom in zip(pieces, atoms, strict=True)
         }
@@ -397,11 +393,13 @@ class _Reroller:
 
     def affine_indices(self, numbers: Any) -> Var:
         """An array of indices that lie equally far apart."""
-        found = self.emit(Iota(_INDEX_AVAL.dtype, (self.count,)), [])
+        found = self.emit(ops.Iota(_INDEX_AVAL.dtype, (self.count,)), [])
         step = int(numbers[1] - numbers[0])
         if step != 1:
-            found = self.emit(Mul(), [found, index_literal(step)])
-        return self.emit(Add(), [found, index_literal(int(numbers[0]))]) if numbers[0] else found
+            found = self.emit(ops.Mul(), [found, index_literal(step)])
+        return (
+            self.emit(ops.Add(), [found, index_literal(int(numbers[0]))]) if numbers[0] else found
+        )
 
     def match_slices(self, v: Var, atoms: Sequence[Atom], results: ResultVars) -> bool:
         """As parts of one array, which the loop finds there."""
@@ -420,14 +418,14 @@ class _Reroller:
         places = [
             self.position_operand(each) for each in zip(*[p.start for p in parts], strict=True)
         ]
-        shown = Equation.of(DynamicSlice(sizes), [source, *places])
+        shown = Equation.of(ops.DynamicSlice(sizes), [source, *places])
         if sizes == v.aval.shape:
             shown.outputs[:] = [v]
             self.slice_equations.append(shown)
         else:
             self.slice_equations += [
                 shown,
-                Equation(Reshape(v.aval.shape), [*shown.outputs], [v], None),
+                Equation(ops.Reshape(v.aval.shape), [*shown.outputs], [v], None),
             ]
         return True
 
@@ -435,7 +433,7 @@ class _Reroller:
         """Whether a derivative of the loop may be nan for what is not selected after it."""
         later = self.flow.equations[self.stop :]
         return not has_finite_derivatives(block) or any(
-            type(eqn.primitive) is Select for eqn in later
+            type(eqn.primitive) is ops.Select for eqn in later
         )
 
     def slices_to_rows(self, equations: Sequence[Equation]) -> list[Equation] | None:
@@ -452,7 +450,9 @@ class _Reroller:
             )
             if row is None:
                 return None
-            found.append(eqn.replace(primitive=Reshape(eqn.outputs[0].aval.shape), inputs=[row]))
+            found.append(
+                eqn.replace(primitive=ops.Reshape(eqn.outputs[0].aval.shape), inputs=[row])
+            )
         needed = {atom for eqn in found for atom in eqn.inputs}
         self.row_inputs = {v: rows for v, rows in self.row_inputs.items() if v in needed}
         self.consts = {whole: v for whole, v in self.consts.items() if v in needed}
@@ -460,7 +460,7 @@ class _Reroller:
 
     def row_input(self, whole: Atom, eqn: Equation, starts: list[tuple[Any, ...]]) -> Var | None:
         """The row of `whole` that `eqn` looks up, if each step looks up the next one."""
-        if type(eqn.primitive) is not DynamicSlice or not starts:
+        if type(eqn.primitive) is not ops.DynamicSlice or not starts:
             return None
         if not all([is_concrete_literal(atom) for atoms in starts for atom in atoms]):
             return None
@@ -473,7 +473,7 @@ class _Reroller:
         rows = whole
         if self.count != shape[0]:
             rest = [0] * (len(shape) - 1)
-            rows = self.emit(Slice((first, *rest), (stop, *shape[1:])), [whole])
+            rows = self.emit(ops.Slice((first, *rest), (stop, *shape[1:])), [whole])
         v = Var(whole.aval.update(shape=shape[1:]))
         self.row_inputs[v] = rows
         return v
@@ -515,15 +515,15 @@ class _Reroller:
         part = static_slice_of(v, self.flow, self.known_slices)
         assert part is not None
         limit = tuple([a + n for a, n in zip(part.start, part.sizes, strict=True)])
-        cut = Equation.of(Slice(part.start, limit), [part.array])
+        cut = Equation.of(ops.Slice(part.start, limit), [part.array])
         if part.sizes == v.aval.shape:
             return [cut.replace(outputs=[v])]
-        return [cut, Equation(Reshape(v.aval.shape), [*cut.outputs], [v], None)]
+        return [cut, Equation(ops.Reshape(v.aval.shape), [*cut.outputs], [v], None)]
 
     def zeros(self, aval: ShapedArray) -> Atom:
         """Zeros of `aval`."""
         zero = Literal(aval.dtype.type(0).item(), ShapedArray((), aval.dtype, aval.weak_type))
-        return self.emit(Full(aval.shape), [zero]) if aval.shape else zero
+        return self.emit(ops.Full(aval.shape), [zero]) if aval.shape else zero
 
     def emit(self, primitive: Any, operands: list[Any]) -> Var:
         """What an equation before the loop computes."""
@@ -536,7 +536,7 @@ class _Reroller:
 
 def accumulates_cotangent(eqn: Equation) -> bool:
     """Whether the cotangent of the first operand is added in its place, as that of a part is."""
-    return type(eqn.primitive) is Slice or eqn.primitive.add_to_cotangent is not None
+    return type(eqn.primitive) is ops.Slice or eqn.primitive.add_to_cotangent is not None
 
 
 def stacked_aval(count: int, aval: ShapedArray) -> ShapedArray:

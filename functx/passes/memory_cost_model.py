@@ -8,16 +8,12 @@ from itertools import accumulate
 from math import prod
 from typing import Any, NamedTuple
 
+from functx import ops
 from functx.core.primitive import Primitive
 from functx.core.program import Equation, Program, Var, subprograms
 from functx.core.rewriting import cached_rewrite
 from functx.core.types import ShapedArray
 from functx.ops.activations import LogSoftmax, Softmax
-from functx.ops.arithmetic import Div, Pow, Rem
-from functx.ops.autodiff import CheckpointName, StopGradient
-from functx.ops.concatenation import Concatenate, Pad, Split
-from functx.ops.contraction import DotGeneral
-from functx.ops.conversion import ConvertElementType
 from functx.ops.convolution import Convolution
 from functx.ops.families import Constant, Elementwise, Inexact
 from functx.ops.losses import Loss
@@ -31,29 +27,25 @@ from functx.ops.random import (
     RandomSplit,
     StandardDistribution,
 )
-from functx.ops.reductions import Reduction
-from functx.ops.shapes import BroadcastInDim, Full, Iota, PermuteDims, Reshape, Rev
-from functx.ops.slicing import DynamicSlice, Slice
-from functx.ops.transcendental import Atan2
 from functx.ops.views import Copy
 from functx.transforms.decompose import lowering_decomposition
 
 VIEW_PRIMITIVES = (
-    BroadcastInDim, Copy, DynamicSlice, CheckpointName, PermuteDims, Reshape, Rev, Slice, Split, StopGradient,
+    ops.BroadcastInDim, Copy, ops.DynamicSlice, ops.CheckpointName, ops.PermuteDims, ops.Reshape, ops.Rev, ops.Slice, ops.Split, ops.StopGradient,
 )  # fmt: skip
 """What shows an array in another way: it costs nothing to do again."""
 _POINTWISE = (
     Elementwise,
     Constant,
-    Concatenate,
-    ConvertElementType,
-    Full,
-    Iota,
-    Pad,
+    ops.Concatenate,
+    ops.ConvertElementType,
+    ops.Full,
+    ops.Iota,
+    ops.Pad,
     *VIEW_PRIMITIVES,
 )
-_CHEAP = (*_POINTWISE, Reduction, Normalization, Loss, Softmax, LogSoftmax)
-_EXPENSIVE_POINTWISE = (Inexact, Atan2, Div, Pow, Rem)
+_CHEAP = (*_POINTWISE, ops.Reduction, Normalization, Loss, Softmax, LogSoftmax)
+_EXPENSIVE_POINTWISE = (Inexact, ops.Atan2, ops.Div, ops.Pow, ops.Rem)
 RANDOM_PRIMITIVES = (
     RandomBits,
     RandomFoldIn,
@@ -99,7 +91,7 @@ def compute_cost(eqn: Equation) -> int:
     """How much an equation takes to compute, in bytes that could be moved in the time."""
     primitive, outs = eqn.primitive, eqn.outputs
     moved = sum([bytes_of(atom.aval) for atom in (*eqn.inputs, *outs)])
-    if isinstance(primitive, DotGeneral):
+    if isinstance(primitive, ops.DotGeneral):
         shape = eqn.inputs[0].aval.shape
         terms = prod([shape[d] for d in primitive.contracting_dims[0]])
         return moved + 2 * outs[0].aval.size * terms // _FLOPS_PER_BYTE
@@ -217,7 +209,7 @@ class MemoryTimeline:
 
 
 def _is_fusible_consumer(eqn: Equation) -> bool:
-    return is_pointwise(eqn.primitive) or isinstance(eqn.primitive, Reduction)
+    return is_pointwise(eqn.primitive) or isinstance(eqn.primitive, ops.Reduction)
 
 
 def temporary_bytes(program: Program) -> int:

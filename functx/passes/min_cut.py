@@ -9,11 +9,11 @@ from heapq import heappop, heappush
 from math import inf
 from typing import Any, NamedTuple
 
+from functx import ops
 from functx.core.errors import ArgumentError, ProgramError, ValueRangeError, type_name
 from functx.core.primitive import Primitive
 from functx.core.printing import variable_names
 from functx.core.program import Equation, Program, Var, dce_equations
-from functx.ops.callbacks import HostPrimitive
 from functx.passes.joint_programs import JointDataflow, JointProgram
 from functx.passes.memory_cost_model import (
     RANDOM_PRIMITIVES,
@@ -179,7 +179,7 @@ class RecomputeHeuristics:
         """What it costs to do `eqn` again: nothing if it is not banned."""
         if eqn not in self.banned:
             return 0
-        if eqn.primitive.effects or isinstance(eqn.primitive, HostPrimitive):
+        if eqn.primitive.effects or isinstance(eqn.primitive, ops.HostPrimitive):
             return inf
         price = self.config.price
         return inf if price == inf else price * compute_cost(eqn)

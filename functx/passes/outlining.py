@@ -8,12 +8,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from functx import ops
 from functx.core.primitive import Primitive
 from functx.core.program import Atom, Equation, Literal, Program
 from functx.core.program_editing import replace_program_fields
 from functx.core.records import Record, Rewrite
 from functx.core.rewriting import cached_rewrite
-from functx.ops.concatenation import Concatenate
 from functx.passes.loop_rerolling import (
     StaticSlice,
     accumulates_cotangent,
@@ -199,7 +199,7 @@ class _OutliningRound:
         """Join rows of the stacks that loops made at once, where they are joined."""
         for i, eqn in enumerate(self.equations_before):
             if (
-                type(eqn.primitive) is Concatenate
+                type(eqn.primitive) is ops.Concatenate
                 and not self.replaced_until[i]
                 and i not in self.replacements
             ):

@@ -6,16 +6,12 @@ from collections.abc import Callable, Iterable, Sequence
 from math import prod
 from typing import Any, NamedTuple
 
+from functx import ops
 from functx.core.program import Atom, Equation, Program, Var, dce_equations
 from functx.core.program_editing import replace_program_fields
 from functx.core.records import Record, Rewrite
 from functx.core.rewriting import bind_equation, cached_rewrite, interpret
 from functx.core.tracing import Tracer, trace_closed
-from functx.ops.arithmetic import Add, Mul, Sub
-from functx.ops.concatenation import Concatenate
-from functx.ops.contraction import DotGeneral
-from functx.ops.scattering import ScatterAdd
-from functx.ops.shapes import BroadcastInDim, Full, PermuteDims, Reshape
 from functx.passes.einsum import MEMORY_COST
 from functx.passes.einsum_factors import (
     EXPANDABLE_PRIMITIVES,
@@ -259,11 +255,11 @@ class ReassociateContractions(Rewrite[Program]):
 
 def may_have_large_products(program: Program, worth: ReassociationThresholds) -> bool:
     """Whether a product may be larger than what it is made of, as far as a glance tells."""
-    wide = {e.outputs[0] for e in program.equations if type(e.primitive) is BroadcastInDim}
+    wide = {e.outputs[0] for e in program.equations if type(e.primitive) is ops.BroadcastInDim}
     outputs = {*program.outputs}
     for eqn in program.equations:
         kind_of = type(eqn.primitive)
-        if kind_of is DotGeneral:
+        if kind_of is ops.DotGeneral:
             x, y = eqn.inputs
             (out,) = eqn.outputs
             size, given = out.aval.size, x.aval.size + y.aval.size
@@ -272,10 +268,10 @@ def may_have_large_products(program: Program, worth: ReassociationThresholds) ->
             large = size >= worth.min_elements and size > min_expansion(eqn.primitive) * given
             if large and looked_into:
                 return True
-        elif kind_of is Mul:
+        elif kind_of is ops.Mul:
             if wide and eqn.inputs[0] in wide and eqn.inputs[1] in wide:
                 return True
-        elif kind_of is ScatterAdd:
+        elif kind_of is ops.ScatterAdd:
             (out,) = eqn.outputs
             if out.aval.size >= worth.min_elements and out not in outputs:
                 return True
@@ -313,14 +309,14 @@ class LargeProducts:
             for v in eqn.outputs:
                 self.producers[v] = eqn
             kind_of = type(eqn.primitive)
-            if kind_of is DotGeneral or kind_of is Mul:
+            if kind_of is ops.DotGeneral or kind_of is ops.Mul:
                 self.visit_product(eqn)
-            elif kind_of is ScatterAdd:
+            elif kind_of is ops.ScatterAdd:
                 self.visit_scatter(eqn)
             elif self.products_within:
-                if kind_of in EXPANDABLE_PRIMITIVES or kind_of is Concatenate:
+                if kind_of in EXPANDABLE_PRIMITIVES or kind_of is ops.Concatenate:
                     self.propagate(eqn)
-                elif kind_of is Add or kind_of is Sub:
+                elif kind_of is ops.Add or kind_of is ops.Sub:
                     # The sum of a product and of something else is formed.
                     if (
                         eqn.inputs[0] in self.products_within
@@ -332,7 +328,7 @@ class LargeProducts:
 
     def visit_product(self, eqn: Equation) -> None:
         (out,) = eqn.outputs
-        of_dot = type(eqn.primitive) is DotGeneral
+        of_dot = type(eqn.primitive) is ops.DotGeneral
         contract = of_dot and eqn.primitive.contracting_dims[0]  # type: ignore[attr-defined]
         times = min_expansion(eqn.primitive) if of_dot else 1
         size = out.aval.size
@@ -456,9 +452,9 @@ class LargeProducts:
 
     def contracted_size(self, eqn: Equation) -> int:
         """How many products are summed for an element of a large product; 0 without a sum."""
-        if type(eqn.primitive) is ScatterAdd:
+        if type(eqn.primitive) is ops.ScatterAdd:
             return 1
-        if type(eqn.primitive) is not DotGeneral or not eqn.primitive.contracting_dims[0]:
+        if type(eqn.primitive) is not ops.DotGeneral or not eqn.primitive.contracting_dims[0]:
             return 0
         return prod([eqn.inputs[0].aval.shape[d] for d in eqn.primitive.contracting_dims[0]])
 
@@ -470,10 +466,10 @@ class LargeProducts:
 
     def cost_as_written(self, eqn: Equation) -> float:
         """What it costs to make a sum of the products as they are."""
-        if type(eqn.primitive) is DotGeneral:
+        if type(eqn.primitive) is ops.DotGeneral:
             return self.cost(eqn)
         return float(MEMORY_COST * (eqn.outputs[0].aval.size + eqn.inputs[0].aval.size))
 
 
 _MIN_MATMUL_EXPANSION = 4
-_SHAPE_OPS = frozenset({BroadcastInDim, Full, Reshape, PermuteDims})
+_SHAPE_OPS = frozenset({ops.BroadcastInDim, ops.Full, ops.Reshape, ops.PermuteDims})

@@ -7,6 +7,7 @@ from functools import partial
 from itertools import accumulate, pairwise
 from typing import Any
 
+from functx import ops
 from functx.core.config import MemoryBudget, memory_plan
 from functx.core.program import Equation, Program, Var
 from functx.core.program_editing import apply_program, replace_program_fields
@@ -14,7 +15,6 @@ from functx.core.records import Rewrite
 from functx.core.rewriting import cached_rewrite
 from functx.core.tracing import current_builder, trace_closed
 from functx.core.types import is_inexact
-from functx.ops.shapes import full_like
 from functx.passes.joint_programs import join_split
 from functx.passes.memory_cost_model import bytes_of
 from functx.passes.rematerialization import (
@@ -176,7 +176,7 @@ class RematerializedGradient(Rewrite[Program]):
         count = len(program.outputs)
         first = [i == 0 for i, a in enumerate(program.out_avals) if is_inexact(a.dtype)]
         pull = cached_rewrite(DropZeroInputs(tuple(first)), backward)
-        given = [full_like(found[0], 1), *found[count:]]
+        given = [ops.full_like(found[0], 1), *found[count:]]
         again = recomputes_forward(split, program)
         grads = (
             RematerializedCall(segment_backward(pull), True)(*given)

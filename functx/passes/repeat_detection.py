@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from functx import ops
 from functx.core.decompositions import fallback_decomposition
 from functx.core.primitive import Primitive
 from functx.core.program import (
@@ -27,8 +28,6 @@ from functx.core.program import (
     subprograms,
 )
 from functx.core.rewriting import cached_rewrite
-from functx.ops.shapes import Iota, Reshape
-from functx.ops.slicing import DynamicSlice, Slice
 from functx.transforms.call_primitive import Call
 
 
@@ -139,7 +138,7 @@ def doubling_windows(tokens: Sequence[int]) -> Iterator[tuple[int, Any, Any]]:
 
 
 # What XLA merges into its uses, nearly for nothing.
-_FREE_OPS = Iota, Reshape, Slice
+_FREE_OPS = ops.Iota, ops.Reshape, ops.Slice
 # What is emitted as others is not opened up just to be counted.
 _COMPOSITE_WEIGHT = 8
 _PINNED_EFFECTS = frozenset({Effect.WRITE, Effect.PROGRESS})
@@ -154,8 +153,8 @@ def tokenize(equations: Sequence[Equation]) -> tuple[list[int], list[int]]:
         primitive = eqn.primitive
         avals = tuple([atom.aval for atom in eqn.inputs])
         key: Any = primitive, avals
-        if type(primitive) is Slice and has_unit_strides(primitive):
-            key = Slice, eqn.outputs[0].aval.shape, avals
+        if type(primitive) is ops.Slice and has_unit_strides(primitive):
+            key = ops.Slice, eqn.outputs[0].aval.shape, avals
         elif primitive.effects and not _PINNED_EFFECTS.isdisjoint(primitive.effects):
             key = i
         token = numbers.get(key)
@@ -166,7 +165,7 @@ def tokenize(equations: Sequence[Equation]) -> tuple[list[int], list[int]]:
     return tokens, [weights[token] for token in tokens]
 
 
-def has_unit_strides(primitive: Slice) -> bool:
+def has_unit_strides(primitive: ops.Slice) -> bool:
     """Whether the slice can begin where an operand says."""
     return primitive.strides is None or set(primitive.strides) <= {1}
 
@@ -324,7 +323,7 @@ class RepeatGroup:
                 )
             primitive = first.primitive
             if any([eqn.primitive is not primitive for eqn in alike]):
-                primitive = DynamicSlice(first.outputs[0].aval.shape)
+                primitive = ops.DynamicSlice(first.outputs[0].aval.shape)
                 places = zip(*[eqn.primitive.start for eqn in alike], strict=True)  # type: ignore[attr-defined]
                 args += [operand(tuple([index_literal(at) for at in each])) for each in places]
             outputs = [Var(v.aval) for v in first.outputs]

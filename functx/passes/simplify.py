@@ -7,44 +7,39 @@ from typing import Any
 
 import numpy as np
 
+from functx import ops
 from functx.core.primitive import Primitive
 from functx.core.program import Atom, Equation, Literal, Program, Var, dce_equations, scalar_literal
 from functx.core.program_editing import map_primitive_programs, replace_program_fields
 from functx.core.records import Rewrite
 from functx.core.rewriting import cached_rewrite
 from functx.core.types import DType, is_complex, kind
-from functx.ops.arithmetic import Abs, Add, Div, Max, Min, Mul, Neg, Sub
-from functx.ops.contraction import DotGeneral
-from functx.ops.conversion import ConvertElementType
-from functx.ops.logic import And, Clamp, Eq, Ge, Gt, Le, Lt, Ne, Not, Or, Xor
 from functx.ops.operands import DefUse
-from functx.ops.shapes import BroadcastInDim, DenseConstant, Full, Iota, PermuteDims, Reshape
-from functx.ops.slicing import Slice
 from functx.passes.reassociation import ReassociateContractions
 from functx.transforms.control.scan import Scan
 from functx.transforms.control.while_loop import While
 
 # What IEEE arithmetic and two's complement say to the last bit, wherever it is computed.
 _EXACT_OPS: dict[Any, Callable[..., Any]] = {
-    Abs: np.abs,
-    Add: np.add,
-    And: np.bitwise_and,
-    Clamp: lambda low, x, high: np.minimum(np.maximum(x, low), high),
-    Div: np.divide,
-    Eq: np.equal,
-    Ge: np.greater_equal,
-    Gt: np.greater,
-    Le: np.less_equal,
-    Lt: np.less,
-    Max: np.maximum,
-    Min: np.minimum,
-    Mul: np.multiply,
-    Ne: np.not_equal,
-    Neg: np.negative,
-    Not: np.invert,
-    Or: np.bitwise_or,
-    Sub: np.subtract,
-    Xor: np.bitwise_xor,
+    ops.Abs: np.abs,
+    ops.Add: np.add,
+    ops.And: np.bitwise_and,
+    ops.Clamp: lambda low, x, high: np.minimum(np.maximum(x, low), high),
+    ops.Div: np.divide,
+    ops.Eq: np.equal,
+    ops.Ge: np.greater_equal,
+    ops.Gt: np.greater,
+    ops.Le: np.less_equal,
+    ops.Lt: np.less,
+    ops.Max: np.maximum,
+    ops.Min: np.minimum,
+    ops.Mul: np.multiply,
+    ops.Ne: np.not_equal,
+    ops.Neg: np.negative,
+    ops.Not: np.invert,
+    ops.Or: np.bitwise_or,
+    ops.Sub: np.subtract,
+    ops.Xor: np.bitwise_xor,
 }
 _SMALLEST_PORTABLE = 1e-30
 
@@ -57,12 +52,12 @@ def fold_constants(eqn: Equation) -> Literal | None:
     if not all([_is_portable_number(x, x.dtype) for x in operands]):
         return None
     with np.errstate(all="ignore"):
-        if type(eqn.primitive) is ConvertElementType:
+        if type(eqn.primitive) is ops.ConvertElementType:
             if kind(operands[0].dtype) == "f" and kind(dtype) in "iu":
                 return None
             value = operands[0].astype(dtype)
         else:
-            if type(eqn.primitive) is Div and kind(dtype) in "iu":
+            if type(eqn.primitive) is ops.Div and kind(dtype) in "iu":
                 return None
             value = np.asarray(_EXACT_OPS[type(eqn.primitive)](*operands)).astype(dtype)
     if not _is_portable_number(value, dtype):
@@ -74,7 +69,7 @@ def fold_constants(eqn: Equation) -> Literal | None:
 def can_fold_constants(eqn: Equation) -> bool:
     """Whether `eqn` is one that can be computed from numbers alone, and there are no others."""
     primitive = type(eqn.primitive)
-    if primitive not in _EXACT_OPS and primitive is not ConvertElementType:
+    if primitive not in _EXACT_OPS and primitive is not ops.ConvertElementType:
         return False
     return all([type(a) is Literal for a in eqn.inputs])
 
@@ -131,7 +126,15 @@ def _cheap_producers(eqn: Equation, cheap: dict[Any, Equation]) -> list[Equation
     return needed[::-1]
 
 
-_CHEAP_OPS = (BroadcastInDim, Full, Iota, DenseConstant, Reshape, PermuteDims, Slice)
+_CHEAP_OPS = (
+    ops.BroadcastInDim,
+    ops.Full,
+    ops.Iota,
+    ops.DenseConstant,
+    ops.Reshape,
+    ops.PermuteDims,
+    ops.Slice,
+)
 _SMALL_BYTES = 256
 
 
@@ -314,7 +317,7 @@ class _LocalSimplifier:
             if found is None:
                 break
             if type(found) is Literal and out.aval.shape:
-                found = Full(out.aval.shape), [found]
+                found = ops.Full(out.aval.shape), [found]
             if type(found) is not tuple:
                 if found.aval is not out.aval:
                     break
@@ -332,7 +335,7 @@ class _LocalSimplifier:
     def with_scalars(self, eqn: Equation) -> Any:
         """An elementwise operation on scalars in place of arrays filled with them, if it has any."""
         shape = eqn.outputs[0].aval.shape
-        filled = [self.context.defining_equation(a, Full) for a in eqn.inputs]
+        filled = [self.context.defining_equation(a, ops.Full) for a in eqn.inputs]
         if all([f is None for f in filled]):
             return None
         inputs = [a if f is None else f.inputs[0] for a, f in zip(eqn.inputs, filled, strict=True)]
@@ -397,11 +400,11 @@ def is_profitable(program: Program) -> bool:
     if not primitives.isdisjoint(HOISTING_RULES):
         return True
     return (
-        PermuteDims in primitives
-        and DotGeneral in primitives
+        ops.PermuteDims in primitives
+        and ops.DotGeneral in primitives
         and any([_is_outer_product(eqn.primitive) for eqn in program.equations])
     )
 
 
 def _is_outer_product(primitive: Primitive) -> bool:
-    return type(primitive) is DotGeneral and not primitive.contracting_dims[0]
+    return type(primitive) is ops.DotGeneral and not primitive.contracting_dims[0]

@@ -5,17 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from functx import ops
 from functx.core.program import Equation
 from functx.core.tracing import aval_of
 from functx.core.types import ShapedArray, is_floating, kind
-from functx.ops.arithmetic import IntegerPow, Mul, Neg, Square, add
-from functx.ops.concatenation import Concatenate, concatenate
-from functx.ops.contraction import DotGeneral
-from functx.ops.conversion import convert_element_type
 from functx.ops.operands import tuple_delete
-from functx.ops.reductions import ReduceSum
 from functx.ops.statistics import VectorNorm
-from functx.ops.transcendental import sqrt
 from functx.passes.einsum import Einsum
 from functx.passes.einsum_factors import LabelGroups, ProductExpression, fresh_labels
 
@@ -40,25 +35,25 @@ class SumOfEinsums(NamedTuple):
         arrays = [part.emit(read) for part in self.einsums]
         total = arrays[0]
         if self.axis is not None and len(arrays) > 1:
-            total = concatenate(arrays, self.axis)
+            total = ops.concatenate(arrays, self.axis)
         else:
             for array in arrays[1:]:
-                total = add(total, array)
+                total = ops.add(total, array)
         if self.takes_sqrt:
-            total = sqrt(total)
+            total = ops.sqrt(total)
         if aval_of(total) is not self.aval:
-            total = convert_element_type(total, self.aval.dtype, self.aval.weak_type)
+            total = ops.convert_element_type(total, self.aval.dtype, self.aval.weak_type)
         return total
 
 
 def is_sum(eqn: Equation) -> bool:
     """Whether an equation sums products, or what may be products."""
     primitive = eqn.primitive
-    if type(primitive) is DotGeneral:
+    if type(primitive) is ops.DotGeneral:
         return bool(primitive.contracting_dims[0])
     if type(primitive) is VectorNorm:
         return primitive.ord == 2 and is_floating(eqn.inputs[0].aval.dtype)
-    return type(primitive) is ReduceSum
+    return type(primitive) is ops.ReduceSum
 
 
 def expand_sum(eqn: Equation, makers: Producers, open_to: set[Any]) -> SumOfEinsums | None:
@@ -75,7 +70,7 @@ def expand_sum(eqn: Equation, makers: Producers, open_to: set[Any]) -> SumOfEins
     pieces, axis = found
     parts = []
     # Some machines round the operands of matrix products that do not ask for more.
-    precision = None if type(eqn.primitive) is DotGeneral else ("HIGHEST", "HIGHEST")
+    precision = None if type(eqn.primitive) is ops.DotGeneral else ("HIGHEST", "HIGHEST")
     for instead, shapes in pieces:
         product = ProductExpression(makers, open_to.__contains__, instead)
         groups = expand_summands(product, eqn, shapes)
@@ -108,7 +103,7 @@ def split_at_concatenation(
     primitive: Any = eqn.primitive
     at: int = join.primitive.axis  # type: ignore[attr-defined]
     axis: int | None = None
-    if type(primitive) is not DotGeneral:
+    if type(primitive) is not ops.DotGeneral:
         if at not in primitive.axes:
             axis = tuple_delete(range(len(shapes[0])), primitive.axes).index(at)
     else:
@@ -146,16 +141,16 @@ def split_at_concatenation(
 def concatenation_of(atom: Any, makers: Producers) -> Equation | None:
     """The equation that joins arrays to what `atom` is, element by element; None if none does."""
     while (eqn := makers.get(atom)) is not None:
-        if type(eqn.primitive) is Concatenate:
+        if type(eqn.primitive) is ops.Concatenate:
             return eqn
-        alone = type(eqn.primitive) is Mul and eqn.inputs[0] is eqn.inputs[1]
+        alone = type(eqn.primitive) is ops.Mul and eqn.inputs[0] is eqn.inputs[1]
         if type(eqn.primitive) not in _ELEMENTWISE_OPS and not alone:
             break
         atom = eqn.inputs[0]
     return None
 
 
-_ELEMENTWISE_OPS = frozenset({Neg, Square, IntegerPow})
+_ELEMENTWISE_OPS = frozenset({ops.Neg, ops.Square, ops.IntegerPow})
 
 
 def expand_summands(
@@ -163,7 +158,7 @@ def expand_summands(
 ) -> LabelGroups | None:
     """Put what `eqn` sums into `product`, from operands of `shapes`; the labels of the result."""
     primitive: Any = eqn.primitive
-    if type(primitive) is DotGeneral:
+    if type(primitive) is ops.DotGeneral:
         out = primitive.infer_out_avals(
             tuple([x.aval.update(shape=s) for x, s in zip(eqn.inputs, shapes, strict=True)])
         )[0]

@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 
+from functx import ops
 from functx.core import tree
 from functx.core.errors import ArgumentError, DTypeError, ShapeError, ValueRangeError, type_name
 from functx.core.ndarray import as_ndarray
 from functx.core.tracing import Tracer, aval_of, current_builder
 from functx.core.types import canonical_dtype, is_integer, x64_enabled
 from functx.lowering.jax_bridge import threefry_key_data
-from functx.ops.conversion import convert_element_type
 from functx.ops.operands import canonical_shape, literal
 from functx.ops.random import (
     UINT32,
@@ -92,7 +92,7 @@ def fold_in(key: Any, data: Any) -> Any:
         raise DTypeError(
             f"fold_in: data must be one integer; got {aval!r}", fix="Use vmap for many keys."
         )
-    return _like_key(given, random_fold_in(key, convert_element_type(data, UINT32)))
+    return _like_key(given, random_fold_in(key, ops.convert_element_type(data, UINT32)))
 
 
 def bits(key: Any, shape: Any = (), dtype: Any = None) -> Any:

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from functx import ops
 from functx.core.errors import DTypeError, ShapeError, ValueRangeError
 from functx.core.tracing import aval_of
 from functx.core.types import (
@@ -26,10 +27,6 @@ from functx.core.types import (
 from functx.numpy.indexing import take
 from functx.numpy.promotion import broadcast_shapes, broadcast_to, operand, promote_inexact
 from functx.numpy.sorting_and_searching import searchsorted
-from functx.ops.arithmetic import add, mul, sub
-from functx.ops.conversion import convert_element_type
-from functx.ops.cumulative import cumsum
-from functx.ops.logic import clamp, gt, select
 from functx.ops.operands import PYTHON_SCALARS, canonical_axis, canonical_shape, literal
 from functx.ops.random import (
     RandomBernoulli,
@@ -44,11 +41,6 @@ from functx.ops.random import (
     RandomTruncatedNormal,
     random_uniform,
 )
-from functx.ops.reductions import argmax
-from functx.ops.shapes import full, iota, moveaxis, reshape
-from functx.ops.slicing import slice_in_dim
-from functx.ops.sorting import top_k
-from functx.ops.transcendental import log
 from functx.random.keys import check_single_key, wrapping_literal
 
 
@@ -138,8 +130,8 @@ def bernoulli(key: Any, p: Any = 0.5, shape: Any = None, mode: str = "low") -> A
 def rademacher(key: Any, shape: Any = (), dtype: Any = None) -> Any:
     """Numbers that are -1 or 1, equally likely."""
     dtype = canonical_dtype(int if dtype is None else dtype)
-    heads = convert_element_type(bernoulli(key, shape=shape), dtype)
-    return sub(add(heads, heads), 1)
+    heads = ops.convert_element_type(bernoulli(key, shape=shape), dtype)
+    return ops.sub(ops.add(heads, heads), 1)
 
 
 def randint(key: Any, shape: Any, minval: Any, maxval: Any, dtype: Any = None) -> Any:
@@ -160,7 +152,7 @@ def randint(key: Any, shape: Any, minval: Any, maxval: Any, dtype: Any = None) -
         ]
         low, count = _traced_integer_range(minval, maxval, dtype, drawn)
     integers = RandomIntegers(shape)(check_single_key("randint", key), low, count)
-    return convert_element_type(integers, dtype)
+    return ops.convert_element_type(integers, dtype)
 
 
 @lru_cache(maxsize=1024)
@@ -175,18 +167,18 @@ def _static_integer_range(minval: int, maxval: int, dtype: DType, drawn: DType) 
 def _traced_integer_range(minval: Any, maxval: Any, dtype: DType, drawn: DType) -> tuple[Any, Any]:
     """The same, worked out on arrays, without a number that `drawn` cannot hold."""
     (low, _), (high, beyond) = [_clip_bound(x, np.iinfo(dtype), drawn) for x in (minval, maxval)]
-    span = add(sub(high, low), convert_element_type(beyond, drawn))
-    return low, select(gt(high, low), span, 1)
+    span = ops.add(ops.sub(high, low), ops.convert_element_type(beyond, drawn))
+    return low, ops.select(ops.gt(high, low), span, 1)
 
 
 def _clip_bound(x: Any, info: Any, drawn: DType) -> tuple[Any, Any]:
     """A bound as `drawn`, within the range that `info` gives, and whether it lay above it."""
     if type(x) in PYTHON_SCALARS or not is_integer(aval_of(x).dtype):
-        x = convert_element_type(x, np.int64)
+        x = ops.convert_element_type(x, np.int64)
     own = np.iinfo(aval_of(x).dtype)
     lowest, highest = max(own.min, info.min), min(own.max, info.max)
-    clipped = convert_element_type(clamp(lowest, x, highest), drawn)
-    return clipped, gt(x, highest)
+    clipped = ops.convert_element_type(ops.clamp(lowest, x, highest), drawn)
+    return clipped, ops.gt(x, highest)
 
 
 def _check_arguments(name: str, key: Any, shape: Any, dtype: Any) -> tuple[Any, Shape, DType]:
@@ -211,7 +203,7 @@ def _as_parameter(name: str, x: Any, shape: Shape, dtype: DType) -> Any:
     x = operand(x)
     if is_complex(aval_of(x).dtype):
         raise DTypeError(f"{name}: parameters must be real; got {aval_of(x)!r}")
-    return _broadcast_parameter(name, convert_element_type(x, dtype), shape)
+    return _broadcast_parameter(name, ops.convert_element_type(x, dtype), shape)
 
 
 def _broadcast_parameter(name: str, x: Any, shape: Shape) -> Any:
@@ -278,7 +270,7 @@ def choice(
     drawn = prod(shape)
     if not drawn:
         dtype = aval.dtype if aval.ndim else canonical_dtype(int)
-        return full(shape, literal(0, dtype))
+        return ops.full(shape, literal(0, dtype))
     if count <= 0 or (not replace and drawn > count):
         raise ValueRangeError(
             f"choice: there must be enough to choose from; got {count} for {drawn} "
@@ -290,8 +282,10 @@ def choice(
         places = randint(key, shape, 0, count)
     else:
         ordered = permutation(key, a if aval.ndim else count, axis)
-        return reshape(slice_in_dim(ordered, 0, drawn, axis=axis if aval.ndim else 0), out_shape)
-    return reshape(take(a, places, axis, mode="clip") if aval.ndim else places, out_shape)
+        return ops.reshape(
+            ops.slice_in_dim(ordered, 0, drawn, axis=axis if aval.ndim else 0), out_shape
+        )
+    return ops.reshape(take(a, places, axis, mode="clip") if aval.ndim else places, out_shape)
 
 
 def _weighted_indices(
@@ -305,14 +299,14 @@ def _weighted_indices(
             f"choice: p must have one number for each of the {count} to choose from; got {aval!r}"
         )
     if replace:
-        total = cumsum(p, 0)
-        last = reshape(slice_in_dim(total, count - 1, count), ())
-        places = searchsorted(total, mul(sub(1.0, uniform(key, shape, aval.dtype)), last))
+        total = ops.cumsum(p, 0)
+        last = ops.reshape(ops.slice_in_dim(total, count - 1, count), ())
+        places = searchsorted(total, ops.mul(ops.sub(1.0, uniform(key, shape, aval.dtype)), last))
     else:
         # The largest of log p + gumbel are a weighted sample without repetitions.
         noise = gumbel(key, (count,), aval.dtype, mode)
-        _, places = top_k(add(noise, log(p)), prod(shape))
-    return convert_element_type(places, canonical_dtype(int))
+        _, places = ops.top_k(ops.add(noise, ops.log(p)), prod(shape))
+    return ops.convert_element_type(places, canonical_dtype(int))
 
 
 def categorical(
@@ -345,20 +339,22 @@ def categorical(
     if replace:
         whole = (*shape[: lead + axis], aval.shape[axis], *shape[lead + axis :])
         noise = gumbel(key, whole, aval.dtype, mode)
-        return argmax(add(noise, broadcast_to(logits, whole)), lead + axis, canonical_dtype(int))
+        return ops.argmax(
+            ops.add(noise, broadcast_to(logits, whole)), lead + axis, canonical_dtype(int)
+        )
     count = prod(shape[:lead])
     if wide != lanes or count > aval.shape[axis]:
         raise ValueRangeError(
             f"categorical: without replacement at most {aval.shape[axis]} can be drawn, for "
             f"logits of the shape {lanes} beside the axis; got the shape {shape}"
         )
-    noisy = add(logits, gumbel(key, aval.shape, aval.dtype, mode))
-    _, chosen = top_k(moveaxis(noisy, axis, aval.ndim - 1), count)
-    return reshape(moveaxis(chosen, aval.ndim - 1, 0), shape)
+    noisy = ops.add(logits, gumbel(key, aval.shape, aval.dtype, mode))
+    _, chosen = ops.top_k(ops.moveaxis(noisy, axis, aval.ndim - 1), count)
+    return ops.reshape(ops.moveaxis(chosen, aval.ndim - 1, 0), shape)
 
 
 def _iota(count: int) -> Any:
-    return iota(canonical_dtype(int), count)
+    return ops.iota(canonical_dtype(int), count)
 
 
 def _check_bound(name: str, x: Any) -> int:

@@ -7,6 +7,7 @@ from typing import Any
 
 from ml_dtypes import finfo
 
+from functx import ops
 from functx.core.errors import ArgumentError
 from functx.core.tracing import aval_of
 from functx.core.types import accumulation_dtype, is_integer
@@ -16,12 +17,6 @@ from functx.nn.softmax import logsumexp
 from functx.nn.softmax import softmax as _softmax
 from functx.numpy.promotion import broadcast, operand, promote_inexact
 from functx.ops import special
-from functx.ops.arithmetic import abs, add, div, max, min, mul, neg, rem, square, sub
-from functx.ops.autodiff import stop_gradient
-from functx.ops.conversion import convert_element_type, floor
-from functx.ops.logic import bitwise_and, bitwise_or, eq, ge, gt, lt, select
-from functx.ops.shapes import full_like
-from functx.ops.transcendental import exp, log, log1p
 
 __all__ = [
     "beta",
@@ -71,7 +66,7 @@ def log_softmax(x: Any, /, *, axis: Any = None) -> Any:
 def logit(x: Any) -> Any:
     """log(x / (1 - x)), the inverse of `expit`; infinitely steep at 0 and at 1."""
     x = _float(x)
-    return sub(log(x), log1p(neg(x)))
+    return ops.sub(ops.log(x), ops.log1p(ops.neg(x)))
 
 
 def xlogy(x: Any, y: Any) -> Any:
@@ -87,7 +82,7 @@ def xlog1py(x: Any, y: Any) -> Any:
 def entr(x: Any) -> Any:
     """-x log(x), 0 at 0, where it is infinitely steep, and -inf below."""
     x = _float(x)
-    return select(lt(x, 0.0), -math.inf, neg(special.xlogy(x, x)))
+    return ops.select(ops.lt(x, 0.0), -math.inf, ops.neg(special.xlogy(x, x)))
 
 
 def rel_entr(p: Any, q: Any) -> Any:
@@ -96,20 +91,20 @@ def rel_entr(p: Any, q: Any) -> Any:
     Where p is 0, the derivative in `q` is 0 and that in `p` -inf.
     """
     p, q = _floats(p, q)
-    ratio = div(p, select(eq(p, 0.0), 1.0, q))
+    ratio = ops.div(p, ops.select(ops.eq(p, 0.0), 1.0, q))
     out = special.xlogy(p, ratio)
     # Where the ratio of positive numbers is beyond all numbers, its logarithm is not.
     tiny = float(finfo(aval_of(ratio).dtype).tiny)
-    beyond = bitwise_or(eq(ratio, math.inf), lt(ratio, tiny))
-    beyond = bitwise_and(beyond, bitwise_and(gt(p, 0.0), gt(q, 0.0)))
-    out = select(beyond, mul(p, sub(log(p), log(q))), out)
-    return select(bitwise_or(lt(p, 0.0), lt(q, 0.0)), math.inf, out)
+    beyond = ops.bitwise_or(ops.eq(ratio, math.inf), ops.lt(ratio, tiny))
+    beyond = ops.bitwise_and(beyond, ops.bitwise_and(ops.gt(p, 0.0), ops.gt(q, 0.0)))
+    out = ops.select(beyond, ops.mul(p, ops.sub(ops.log(p), ops.log(q))), out)
+    return ops.select(ops.bitwise_or(ops.lt(p, 0.0), ops.lt(q, 0.0)), math.inf, out)
 
 
 def kl_div(p: Any, q: Any) -> Any:
     """`rel_entr(p, q) - p + q`, which is never negative."""
     p, q = _floats(p, q)
-    return add(sub(rel_entr(p, q), p), q)
+    return ops.add(ops.sub(rel_entr(p, q), p), q)
 
 
 def erf(x: Any) -> Any:
@@ -129,7 +124,7 @@ def erfinv(x: Any) -> Any:
 
 def ndtr(x: Any) -> Any:
     """The normal distribution function, the integral of its density up to x."""
-    return mul(special.erfc(mul(_float(x), -math.sqrt(0.5))), 0.5)
+    return ops.mul(special.erfc(ops.mul(_float(x), -math.sqrt(0.5))), 0.5)
 
 
 def ndtri(p: Any) -> Any:
@@ -149,15 +144,17 @@ def log_ndtr(x: Any, series_order: int = 3) -> Any:
     x = _float(x)
     low, high = (-20.0, 8.0) if x.dtype.itemsize > 4 else (-10.0, 5.0)
     # log(1 - ndtr(-x)) for large x, -x^2 / 2 - log(-x sqrt(2 pi)) + log(1 - 1 / x^2 + 3 / x^4 ...)
-    near = log(ndtr(max(x, low)))
-    far = min(x, low)
-    tail = sub(sub(mul(square(far), -0.5), log(neg(far))), HALF_LOG_TWO_PI)
+    near = ops.log(ndtr(ops.max(x, low)))
+    far = ops.min(x, low)
+    tail = ops.sub(ops.sub(ops.mul(ops.square(far), -0.5), ops.log(ops.neg(far))), HALF_LOG_TWO_PI)
     series: Any = 0.0
     for n in reversed(range(1, series_order + 1)):
-        series = div(mul(add(series, 1.0), -(2.0 * n - 1.0)), square(far))
+        series = ops.div(ops.mul(ops.add(series, 1.0), -(2.0 * n - 1.0)), ops.square(far))
     if series_order:
-        tail = add(tail, log1p(series))
-    return select(gt(x, high), neg(ndtr(neg(x))), select(gt(x, low), near, tail))
+        tail = ops.add(tail, ops.log1p(series))
+    return ops.select(
+        ops.gt(x, high), ops.neg(ndtr(ops.neg(x))), ops.select(ops.gt(x, low), near, tail)
+    )
 
 
 def gammaln(x: Any) -> Any:
@@ -168,17 +165,17 @@ def gammaln(x: Any) -> Any:
 def gammasgn(x: Any) -> Any:
     """The sign of gamma(x), which does not vary; nan at negative whole numbers."""
     x = _float(x)
-    whole = floor(x)
-    odd = eq(abs(rem(whole, 2.0)), 1.0)
-    below = select(eq(x, whole), math.nan, select(odd, -1.0, full_like(x, 1.0)))
-    at_zero = select(lt(div(1.0, x), 0.0), -1.0, full_like(x, 1.0))
-    positive = select(gt(x, 0.0), 1.0, stop_gradient(x))
-    return select(lt(x, 0.0), below, select(eq(x, 0.0), at_zero, positive))
+    whole = ops.floor(x)
+    odd = ops.eq(ops.abs(ops.rem(whole, 2.0)), 1.0)
+    below = ops.select(ops.eq(x, whole), math.nan, ops.select(odd, -1.0, ops.full_like(x, 1.0)))
+    at_zero = ops.select(ops.lt(ops.div(1.0, x), 0.0), -1.0, ops.full_like(x, 1.0))
+    positive = ops.select(ops.gt(x, 0.0), 1.0, ops.stop_gradient(x))
+    return ops.select(ops.lt(x, 0.0), below, ops.select(ops.eq(x, 0.0), at_zero, positive))
 
 
 def gamma(x: Any) -> Any:
     """The gamma function, of whole numbers the factorial of x - 1."""
-    return mul(gammasgn(x), exp(gammaln(x)))
+    return ops.mul(gammasgn(x), ops.exp(gammaln(x)))
 
 
 def factorial(n: Any, exact: bool = False) -> Any:
@@ -189,7 +186,7 @@ def factorial(n: Any, exact: bool = False) -> Any:
     if exact:
         raise ArgumentError("factorial: exact must be False; got True")
     n = _float(n)
-    return select(lt(n, 0.0), 0.0, exp(special.lgamma(add(n, 1.0))))
+    return ops.select(ops.lt(n, 0.0), 0.0, ops.exp(special.lgamma(ops.add(n, 1.0))))
 
 
 def betaln(a: Any, b: Any) -> Any:
@@ -197,22 +194,27 @@ def betaln(a: Any, b: Any) -> Any:
     a, b = _floats(a, b)
     own = aval_of(a).dtype
     if accumulation_dtype(own) != own:
-        wide = [convert_element_type(x, accumulation_dtype(own)) for x in (a, b)]
-        return convert_element_type(betaln(*wide), own)
-    plain = sub(add(special.lgamma(a), special.lgamma(b)), special.lgamma(add(a, b)))
+        wide = [ops.convert_element_type(x, accumulation_dtype(own)) for x in (a, b)]
+        return ops.convert_element_type(betaln(*wide), own)
+    plain = ops.sub(ops.add(special.lgamma(a), special.lgamma(b)), special.lgamma(ops.add(a, b)))
     # Not by min and max, whose second derivatives are wrong where a is b.
-    swapped = gt(a, b)
-    a, b = select(swapped, b, a), select(swapped, a, b)
-    total, ratio = add(a, b), div(a, b)
-    rest = sub(_stirling_remainder(b), _stirling_remainder(total))
+    swapped = ops.gt(a, b)
+    a, b = ops.select(swapped, b, a), ops.select(swapped, a, b)
+    total, ratio = ops.add(a, b), ops.div(a, b)
+    rest = ops.sub(_stirling_remainder(b), _stirling_remainder(total))
     # log gamma(b) - log gamma(a + b), by Stirling's formula for both
-    change = add(sub(a, mul(sub(total, 0.5), log1p(ratio))), sub(rest, mul(a, log(b))))
-    of_one = add(special.lgamma(a), change)
-    terms = add(mul(sub(a, 0.5), log1p(div(b, a))), mul(b, log1p(ratio)))
-    half = mul(0.5, sub(math.log(2 * math.pi), log(b)))
-    of_both = add(sub(half, terms), add(_stirling_remainder(a), rest))
-    large = bitwise_and(ge(b, _STIRLING_MIN), ge(total, _STIRLING_MIN))
-    return select(large, select(ge(a, _STIRLING_MIN), of_both, of_one), plain)
+    change = ops.add(
+        ops.sub(a, ops.mul(ops.sub(total, 0.5), ops.log1p(ratio))),
+        ops.sub(rest, ops.mul(a, ops.log(b))),
+    )
+    of_one = ops.add(special.lgamma(a), change)
+    terms = ops.add(
+        ops.mul(ops.sub(a, 0.5), ops.log1p(ops.div(b, a))), ops.mul(b, ops.log1p(ratio))
+    )
+    half = ops.mul(0.5, ops.sub(math.log(2 * math.pi), ops.log(b)))
+    of_both = ops.add(ops.sub(half, terms), ops.add(_stirling_remainder(a), rest))
+    large = ops.bitwise_and(ops.ge(b, _STIRLING_MIN), ops.ge(total, _STIRLING_MIN))
+    return ops.select(large, ops.select(ops.ge(a, _STIRLING_MIN), of_both, of_one), plain)
 
 
 _STIRLING_MIN = 10.0
@@ -222,19 +224,19 @@ _STIRLING_COEFFICIENTS = (1 / 12, -1 / 360, 1 / 1260, -1 / 1680, 1 / 1188, -691 
 
 def _stirling_remainder(z: Any) -> Any:
     """log gamma(z) - ((z - 1/2) log(z) - z + log(2 pi) / 2) for large z."""
-    inverse = div(1.0, z)
-    square = mul(inverse, inverse)
-    total = mul(square, _STIRLING_COEFFICIENTS[-1])
+    inverse = ops.div(1.0, z)
+    square = ops.mul(inverse, inverse)
+    total = ops.mul(square, _STIRLING_COEFFICIENTS[-1])
     for term in reversed(_STIRLING_COEFFICIENTS[1:-1]):
-        total = mul(square, add(term, total))
-    return mul(inverse, add(_STIRLING_COEFFICIENTS[0], total))
+        total = ops.mul(square, ops.add(term, total))
+    return ops.mul(inverse, ops.add(_STIRLING_COEFFICIENTS[0], total))
 
 
 def beta(a: Any, b: Any) -> Any:
     """gamma(a) gamma(b) / gamma(a + b)."""
     a, b = _floats(a, b)
-    sign = mul(mul(gammasgn(a), gammasgn(b)), gammasgn(add(a, b)))
-    return mul(sign, exp(betaln(a, b)))
+    sign = ops.mul(ops.mul(gammasgn(a), gammasgn(b)), gammasgn(ops.add(a, b)))
+    return ops.mul(sign, ops.exp(betaln(a, b)))
 
 
 def multigammaln(a: Any, d: int) -> Any:
@@ -247,8 +249,8 @@ def multigammaln(a: Any, d: int) -> Any:
     a = _float(a)
     total = special.lgamma(a)
     for i in range(1, d):
-        total = add(total, special.lgamma(sub(a, i / 2)))
-    return add(total, d * (d - 1) / 4 * math.log(math.pi))
+        total = ops.add(total, special.lgamma(ops.sub(a, i / 2)))
+    return ops.add(total, d * (d - 1) / 4 * math.log(math.pi))
 
 
 def digamma(x: Any) -> Any:
@@ -260,7 +262,7 @@ def polygamma(n: Any, x: Any) -> Any:
     """Derivative number n of `digamma`; in n itself it cannot be differentiated."""
     whole = is_integer(aval_of(operand(n)).dtype)
     n, x = _floats(n, x)
-    return special.polygamma(convert_element_type(n, "int32") if whole else n, x)
+    return special.polygamma(ops.convert_element_type(n, "int32") if whole else n, x)
 
 
 def i0e(x: Any) -> Any:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from functx import ops
 from functx.core.errors import DTypeError, ShapeError
 from functx.core.named_axes import AxisNames
 from functx.core.primitive import LinearInput, Primitive
@@ -24,8 +25,6 @@ from functx.core.types import (
     is_inexact,
     kind,
 )
-from functx.ops.collectives import Psum
-from functx.ops.shapes import batch_dim_at
 from functx.testing.numerical_derivatives import Array, central_difference, widen
 from functx.testing.rule_evaluation import (
     BATCH_SIZES,
@@ -353,7 +352,7 @@ class NamedAxisMap(Primitive):
 
     primitive: Any
     axes: tuple[tuple[Hashable, int], ...]
-    samples = (sample(f32[4, 3], primitive=Psum(("i",)), axes=(("i", 4),)),)
+    samples = (sample(f32[4, 3], primitive=ops.Psum(("i",)), axes=(("i", 4),)),)
 
     @property
     def linear(self) -> tuple[int, ...]:
@@ -419,7 +418,7 @@ class NamedAxisMap(Primitive):
         assert dim is not None
         # The batch goes in front in each place, behind the places.
         n = len(self.axes)
-        moved = [batch_dim_at(x, d, n, size) for x, d in zip(args, dims, strict=True)]
+        moved = [ops.batch_dim_at(x, d, n, size) for x, d in zip(args, dims, strict=True)]
         (out,) = self.run_batched(program, moved)
         return out, dim + n
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
+from functx import ops
 from functx.core.decompositions import registered_decompositions
 from functx.core.primitive import LinearInput, Primitive
 from functx.core.program import Program
@@ -19,7 +20,6 @@ from functx.core.tracing import current_builder, program_checks, trace
 from functx.core.types import ShapedArray, x64_enabled
 from functx.lowering.functx_call import jit_program
 from functx.ops.families import apply_mask
-from functx.ops.shapes import zeros_like
 from functx.testing.numerical_derivatives import Array
 from functx.transforms.decompose import trace_decomposition
 from functx.transforms.forward_mode import JVPRewrite
@@ -226,7 +226,7 @@ def _evaluate_transpose(
         if i in chosen:
             args.append(LinearInput(trial.avals[i]))
         else:
-            args.append(zeros_like(x) if zero and trial.inexact_mask[i] else x)
+            args.append(ops.zeros_like(x) if zero and trial.inexact_mask[i] else x)
     cts = dict(zip(trial.inexact_outs, given.cts, strict=True))
     every = [cts.get(k) for k in range(len(trial.out_avals))]
     results = trial.primitive.transpose(
@@ -298,7 +298,7 @@ def as_list(primitive: Primitive, out: Any) -> list[Any]:
 
 
 def _or_zeros(ct: Any, aval: ShapedArray) -> Any:
-    return zeros_like(aval) if ct is None else ct
+    return ops.zeros_like(aval) if ct is None else ct
 
 
 def _stack(rows: Sequence[Sequence[Array]], inner: int | None, outer: int | None) -> Array:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from functx import ops
 from functx.core import tree
 from functx.core.concretization import concretize
 from functx.core.primitive import Primitive
@@ -27,10 +28,7 @@ from functx.core.tracing import (
 from functx.core.types import is_inexact
 from functx.custom.checkpoint import Checkpoint
 from functx.custom.custom_vmap import CustomVmap
-from functx.ops.concatenation import concatenate
 from functx.ops.families import Elementwise
-from functx.ops.shapes import expand_dims, full_like, squeeze, zeros_like
-from functx.ops.slicing import slice_in_dim
 from functx.transforms.ad_canonicalization import canonicalize_for_ad
 from functx.transforms.call_primitive import Call
 from functx.transforms.control.cond import Cond
@@ -226,7 +224,7 @@ def _(primitive: Scan, *args: Tracer) -> list[Tracer]:
     count, found = primitive.carries, []
     steps = range(primitive.length)
     for i in reversed(steps) if primitive.reverse else steps:
-        rows = [squeeze(slice_in_dim(x, i, i + 1), (0,)) for x in columns]
+        rows = [ops.squeeze(ops.slice_in_dim(x, i, i + 1), (0,)) for x in columns]
         outs = inline_control_flow(primitive.program, [*consts, *carry, *rows])
         carry = outs[:count]
         found.append(outs[count:])
@@ -237,7 +235,7 @@ def _(primitive: Scan, *args: Tracer) -> list[Tracer]:
 
 
 def _stack_rows(rows: Sequence[Tracer], aval: Any) -> Any:
-    return concatenate([expand_dims(x, 0) for x in rows]) if rows else zeros_like(aval)
+    return ops.concatenate([ops.expand_dims(x, 0) for x in rows]) if rows else ops.zeros_like(aval)
 
 
 @dataclass(frozen=True)
@@ -350,7 +348,7 @@ def explain_derivative(
 
     def body(*tracers: Tracer) -> list[Tracer]:
         outs, watched.tape = forward_sweep(program, tracers, active)
-        seeds = [full_like(x, 1) if is_inexact(x.dtype) else None for x in outs[: len(outputs)]]
+        seeds = [ops.full_like(x, 1) if is_inexact(x.dtype) else None for x in outs[: len(outputs)]]
         seeds += [None] * (len(outs) - len(outputs))
         return backward_sweep(program, watched.tape, seeds, active, watched)
 

@@ -4,24 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+from functx import ops
 from functx.core.program import Equation, Literal, Program, Var
 from functx.core.rewriting import cached_rewrite
 from functx.core.types import is_floating
-from functx.ops.arithmetic import Add, Div, IntegerPow, Mul, Square
-from functx.ops.concatenation import Concatenate, Pad
-from functx.ops.contraction import DotGeneral
-from functx.ops.conversion import ConvertElementType
-from functx.ops.factorizations import Eigh, Svd
-from functx.ops.logic import Select
-from functx.ops.reductions import ReduceSum
-from functx.ops.shapes import BroadcastInDim, Full, PermuteDims, Reshape
-from functx.ops.slicing import Slice
-from functx.ops.transcendental import SafeSqrt, Sqrt
 from functx.transforms.decompose import decompose_missing_rules
 
 _SUM_PRESERVING = (
-    Add, ReduceSum, BroadcastInDim, Concatenate, ConvertElementType, Full, Pad, PermuteDims, Reshape,
-    Slice,
+    ops.Add, ops.ReduceSum, ops.BroadcastInDim, ops.Concatenate, ops.ConvertElementType, ops.Full, ops.Pad, ops.PermuteDims, ops.Reshape,
+    ops.Slice,
 )  # fmt: skip
 
 
@@ -31,7 +22,7 @@ def canonicalize_for_ad(program: Program, *rules: str) -> Program:
     Functions of matrices that are made of their spectra become operations, too.
     """
     program = cached_rewrite(recognize_norms, decompose_missing_rules(program, *rules))
-    if any([type(eqn.primitive) in (Eigh, Svd) for eqn in program]):
+    if any([type(eqn.primitive) in (ops.Eigh, ops.Svd) for eqn in program]):
         # It takes derivatives of functions of eigenvalues, and so comes later.
         from functx.passes.spectral.recognition import recognize_spectral_functions
 
@@ -41,11 +32,11 @@ def canonicalize_for_ad(program: Program, *rules: str) -> Program:
 
 def recognize_norms(program: Program) -> Program:
     """`program` with `root_of_squares` in place of each `sqrt` of a sum of squares."""
-    if not any(type(eqn.primitive) is Sqrt for eqn in program):
+    if not any(type(eqn.primitive) is ops.Sqrt for eqn in program):
         return program
     squares = SumOfSquaresAnalysis(program)
     equations = [
-        eqn.replace(primitive=SafeSqrt()) if squares.is_norm(eqn) else eqn for eqn in program
+        eqn.replace(primitive=ops.SafeSqrt()) if squares.is_norm(eqn) else eqn for eqn in program
     ]
     return Program(
         program.name, program.inputs, equations, program.outputs, in_names=program.in_names
@@ -61,7 +52,7 @@ class SumOfSquaresAnalysis:
 
     def is_norm(self, eqn: Equation) -> bool:
         """Whether `eqn` is the root of a sum of squares of real numbers."""
-        if type(eqn.primitive) is not Sqrt:
+        if type(eqn.primitive) is not ops.Sqrt:
             return False
         (x,) = eqn.inputs
         return is_floating(x.aval.dtype) and self.is_sum_of_squares(x)
@@ -94,13 +85,13 @@ class SumOfSquaresAnalysis:
     def is_square(self, eqn: Equation, v: Var) -> bool:
         """Whether `v`, which `eqn` makes, holds squares, or sums of them that it makes itself."""
         primitive = eqn.primitive
-        if isinstance(primitive, Square):
+        if isinstance(primitive, ops.Square):
             return True
-        if isinstance(primitive, IntegerPow):
+        if isinstance(primitive, ops.IntegerPow):
             return primitive.exponent > 0 and primitive.exponent % 2 == 0
-        if isinstance(primitive, Mul):
+        if isinstance(primitive, ops.Mul):
             return self.is_same_value(*eqn.inputs)
-        if isinstance(primitive, DotGeneral):
+        if isinstance(primitive, ops.DotGeneral):
             (left, right), (rows, _) = primitive.contracting_dims, primitive.batch_dims
             summed = len(left) + len(rows) == eqn.inputs[0].aval.ndim
             return left == right and summed and self.is_same_value(*eqn.inputs)
@@ -131,11 +122,11 @@ def _summed_operands(eqn: Equation) -> list[Any]:
     primitive, inputs = eqn.primitive, eqn.inputs
     if isinstance(primitive, _SUM_PRESERVING):
         return list(inputs)
-    if isinstance(primitive, Select):
+    if isinstance(primitive, ops.Select):
         return list(inputs[1:])
-    if isinstance(primitive, (Mul, Div)):
+    if isinstance(primitive, (ops.Mul, ops.Div)):
         x, y = inputs
-        if isinstance(primitive, Mul) and type(x) is Literal:
+        if isinstance(primitive, ops.Mul) and type(x) is Literal:
             x, y = y, x
         return [x] if type(y) is Literal and y.value > 0 else []
     return []

@@ -7,12 +7,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from functx import ops
 from functx.core.errors import ArgumentError, type_name
 from functx.core.functionalization import MemoryLocation, Strides, memory_location, storage_base
 from functx.core.program import Var
 from functx.core.tracing import Tracer
 from functx.ops.operands import literal
-from functx.ops.shapes import full
 from functx.ops.views import AsStrided
 
 OffsetAndStrides = tuple[int, Strides]
@@ -32,7 +32,7 @@ class SharedBuffer(NamedTuple):
         """
         members = sorted(self.members, key=lambda member: member[0] in last)
         first = args[members[0][0]]
-        whole = full((self.size,), literal(0, first.dtype))
+        whole = ops.full((self.size,), literal(0, first.dtype))
         views = {
             i: AsStrided(args[i].shape, (start,), tuple([(step,) for step in steps]))
             for i, (start, steps) in members

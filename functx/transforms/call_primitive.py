@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
+from functx import ops
 from functx.core.errors import DTypeError
 from functx.core.primitive import Primitive
 from functx.core.program import Literal, Program, Var
@@ -15,11 +16,7 @@ from functx.core.rewriting import cached_rewrite
 from functx.core.samples import f64, sample
 from functx.core.tracing import aval_of, current_builder, trace, trace_closed
 from functx.core.types import ShapedArray
-from functx.ops.arithmetic import BOOL, Mul
 from functx.ops.operands import batch_size
-from functx.ops.shapes import full_like, instantiate_mask
-from functx.ops.shapes import instantiate_mask as mask_of
-from functx.ops.transcendental import Sin
 from functx.passes.rematerialization import recomputes_forward, with_rematerialization
 from functx.transforms.ad_canonicalization import canonicalize_for_ad
 from functx.transforms.dce import Subprogram, active_outputs, dce_program
@@ -65,7 +62,7 @@ class SplitMaskedVJP(Rewrite[MaskedVJPPrograms]):
         def body(*args: Any) -> list[Any]:
             outs, tape = forward_sweep(program, args, self.active)
             avals = [aval_of(out) for out in select_where(outs, inexact_mask(outs))]
-            masks = [aval.update(dtype=BOOL, weak_type=False) for aval in avals]
+            masks = [aval.update(dtype=ops.BOOL, weak_type=False) for aval in avals]
             pull_back = partial(self.backward, program, tape, len(avals))
             name = f"pullback_{program.name}"
             names = ["ct"] if len(avals) == 1 else [f"ct_{i}" for i in range(len(avals))]
@@ -93,11 +90,11 @@ class SplitMaskedVJP(Rewrite[MaskedVJPPrograms]):
         masks = [cts.masks.get(v) for v in select_where(program.inputs, self.active)]
         if all([mask is None for mask in masks]):
             return grads
-        anywhere = full_like(ShapedArray((), BOOL), True)
+        anywhere = ops.full_like(ShapedArray((), ops.BOOL), True)
         shown = zip(masks, grads, strict=True)
         return [
             *grads,
-            *[anywhere if m is None else instantiate_mask(m, g.shape) for m, g in shown],
+            *[anywhere if m is None else ops.instantiate_mask(m, g.shape) for m, g in shown],
         ]
 
 
@@ -138,7 +135,7 @@ def select_pullback(
     cts, lives = select_where(cts, inexact), select_where(lives, inexact)
     if any([live is not None for live in lives]):
         avals = select_where(program.out_avals, inexact)
-        full = [full_like(a, 0) if ct is None else ct for ct, a in zip(cts, avals, strict=True)]
+        full = [ops.full_like(a, 0) if ct is None else ct for ct, a in zip(cts, avals, strict=True)]
         return halves.masked, [*full, *broadcast_masks(lives, full)]
     marks = tuple([ct is not None for ct in cts])
     plain = cached_rewrite(DropZeroInputs(marks), halves.unmasked)
@@ -147,7 +144,7 @@ def select_pullback(
 
 def broadcast_masks(lives: Sequence[Any], cts: Sequence[Any]) -> list[Any]:
     """`lives` as arrays of the shapes of the cotangents."""
-    return [instantiate_mask(live, ct.shape) for live, ct in zip(lives, cts, strict=True)]
+    return [ops.instantiate_mask(live, ct.shape) for live, ct in zip(lives, cts, strict=True)]
 
 
 def unpack_masked_cotangents(
@@ -165,7 +162,7 @@ def unpack_masked_cotangents(
 
 def _example() -> Program:
     def body(x: Any, y: Any) -> list[Any]:
-        return [Sin()(Mul()(x, y))]
+        return [ops.Sin()(ops.Mul()(x, y))]
 
     return trace_closed(body, [f64[3], f64[3]], name="example")
 
@@ -232,7 +229,11 @@ class Call(Primitive):
         masked = tuple([live is not None and live is not False for live in lives])
         split = Linearize(varying, masked)
         values, tangent_program = cached_rewrite(split, self.program)
-        masks = [mask_of(m, x.shape) for m, x, on in zip(lives, primals, masked, strict=True) if on]
+        masks = [
+            ops.instantiate_mask(m, x.shape)
+            for m, x, on in zip(lives, primals, masked, strict=True)
+            if on
+        ]
         found = self.call_with_forwarding(values, [*primals, *masks])
         inexact = inexact_mask(self.program.out_avals)
         count, end = len(inexact), len(inexact) + sum(inexact)

@@ -7,19 +7,14 @@ from typing import Any, TypeGuard
 
 import numpy as np
 
+from functx import ops
 from functx.core.errors import ValueRangeError
 from functx.core.named_axes import AxisNames
 from functx.core.program import Program
 from functx.core.rewriting import apply, cached_rewrite
 from functx.core.tracing import aval_of, trace_closed
 from functx.core.types import ShapedArray
-from functx.ops.arithmetic import add, min, mul
-from functx.ops.concatenation import concatenate
-from functx.ops.conversion import convert_element_type
-from functx.ops.logic import eq
 from functx.ops.operands import literal
-from functx.ops.shapes import broadcasted_iota, expand_dims, moveaxis, reshape, zeros_like
-from functx.ops.slicing import DynamicUpdateSlice, slice_in_dim
 from functx.transforms.control.scan import Scan
 from functx.transforms.dce import with_io
 from functx.transforms.operand_masks import select_where, select_where_not
@@ -59,32 +54,36 @@ class ChunkedBatch(Batch):
             select_where(program.outputs, laid_out),
         )
         dims = select_where(self.in_dims, mapped)
-        rows = [moveaxis(x, d, 0) for x, d in zip(select_where(args, mapped), dims, strict=True)]
+        rows = [
+            ops.moveaxis(x, d, 0) for x, d in zip(select_where(args, mapped), dims, strict=True)
+        ]
         consts = select_where_not(args, mapped)
         whole = self.size - self.size % self.chunk
         parts = []
         if whole or self.chunk == 1:
             parts.append(self.scan_chunks(lane, consts, rows, whole))
         if whole < self.size or not parts:
-            rest = [slice_in_dim(x, whole, self.size) for x in rows]
+            rest = [ops.slice_in_dim(x, whole, self.size) for x in rows]
             batch = batch_leading_axis(lane, len(consts), self.size - whole)
             parts.append(apply(batch, lane, [*consts, *rest]))
-        found = iter([concatenate(ys, 0) for ys in zip(*parts, strict=True)])
+        found = iter([ops.concatenate(ys, 0) for ys in zip(*parts, strict=True)])
         fixed = iter(self.unbatched_outputs(program, args))
-        return [next(fixed) if d is None else moveaxis(next(found), 0, d) for d in self.out_dims]
+        return [
+            next(fixed) if d is None else ops.moveaxis(next(found), 0, d) for d in self.out_dims
+        ]
 
     def scan_chunks(
         self, lane: Program, consts: Sequence[Any], rows: Sequence[Any], count: int
     ) -> list[Any]:
         """The outputs of `lane` on the first `count` of `rows`, a multiple of the chunk."""
         steps = count // self.chunk
-        rows = [slice_in_dim(x, 0, count) for x in rows]
+        rows = [ops.slice_in_dim(x, 0, count) for x in rows]
         if self.chunk == 1:
             return Scan(lane, len(consts), 0, steps)(*consts, *rows)  # type: ignore[no-any-return]
         batch = batch_leading_axis(lane, len(consts), self.chunk)
-        chunks = [reshape(x, (steps, self.chunk, *x.shape[1:])) for x in rows]
+        chunks = [ops.reshape(x, (steps, self.chunk, *x.shape[1:])) for x in rows]
         outs = Scan(cached_rewrite(batch, lane), len(consts), 0, steps)(*consts, *chunks)
-        return [reshape(y, (count, *y.shape[2:])) for y in outs]
+        return [ops.reshape(y, (count, *y.shape[2:])) for y in outs]
 
     def unbatched_outputs(self, program: Program, args: Sequence[Any]) -> list[Any]:
         """The outputs that have no batch dimension; BatchedOutputError for one that must have."""
@@ -117,12 +116,12 @@ def standard_basis(
     parts = []
     start = 0
     for aval in avals:
-        rows = broadcasted_iota("int32", (count, aval.size), 0)
-        columns = broadcasted_iota("int32", (count, aval.size), 1)
-        rows = rows if first is None else add(rows, first)
-        columns = add(columns, start) if start else columns
-        ones = convert_element_type(eq(rows, columns), aval.dtype, aval.weak_type)
-        parts.append(reshape(ones, (count, *aval.shape)))
+        rows = ops.broadcasted_iota("int32", (count, aval.size), 0)
+        columns = ops.broadcasted_iota("int32", (count, aval.size), 1)
+        rows = rows if first is None else ops.add(rows, first)
+        columns = ops.add(columns, start) if start else columns
+        ones = ops.convert_element_type(ops.eq(rows, columns), aval.dtype, aval.weak_type)
+        parts.append(ops.reshape(ones, (count, *aval.shape)))
         start += aval.size
     return parts
 
@@ -148,23 +147,23 @@ def map_over_basis(
 
     def step(*args: Any) -> list[Any]:
         consts, found, i = args[: len(rest)], args[len(rest) : -1], args[-1]
-        first = min(mul(i, each), total - each)
+        first = ops.min(ops.mul(i, each), total - each)
         vectors = standard_basis(avals, first, each)
         if each == 1:
-            lane = apply(None, program, [*[reshape(x, x.shape[1:]) for x in vectors], *consts])
-            columns = [expand_dims(y, axis) for y, axis in zip(lane, axes, strict=True)]
+            lane = apply(None, program, [*[ops.reshape(x, x.shape[1:]) for x in vectors], *consts])
+            columns = [ops.expand_dims(y, axis) for y, axis in zip(lane, axes, strict=True)]
         else:
             in_dims = (0,) * len(avals) + (None,) * len(consts)
             batch = Batch(each, in_dims, tuple(axes), names=AxisNames())
             columns = apply(batch, program, [*vectors, *consts])
         return [
-            DynamicUpdateSlice()(x, y, *[first if d == axis else origin for d in range(x.ndim)])
+            ops.DynamicUpdateSlice()(x, y, *[first if d == axis else origin for d in range(x.ndim)])
             for x, y, axis in zip(found, columns, axes, strict=True)
         ]
 
     # The result is a carry, written into in place, and not stacked and then laid out anew.
-    empty = [zeros_like(add_axis(a, axis, total)) for a, axis in zip(outs, axes, strict=True)]
-    numbers = broadcasted_iota("int32", (steps,), 0)
+    empty = [ops.zeros_like(add_axis(a, axis, total)) for a, axis in zip(outs, axes, strict=True)]
+    numbers = ops.broadcasted_iota("int32", (steps,), 0)
     inputs = [v.aval for v in program.inputs[len(avals) :]]
     inputs += [*[aval_of(x) for x in empty], aval_of(numbers).update(shape=())]
     body = trace_closed(step, inputs, name=program.name)

@@ -7,6 +7,7 @@ from contextvars import ContextVar
 from functools import lru_cache, partial
 from typing import Any
 
+from functx import ops
 from functx.core import tree
 from functx.core.caches import clear_on_rule_change
 from functx.core.config import contextual_key
@@ -29,7 +30,6 @@ from functx.core.records import Rewrite
 from functx.core.rewriting import apply, bind_equation, cached_rewrite, interpret, user_rule_runs
 from functx.core.tracing import aval_of, backend, current_builder, trace_closed
 from functx.core.types import ShapedArray, x64_enabled
-from functx.ops.conversion import convert_element_type
 from functx.transforms.tracing_api import avals_of, check_callable, trace_function, wrap_transform
 
 FindDecomposition = Callable[[Primitive], Decomposition | None]
@@ -254,7 +254,7 @@ def check_decomposition_results(
             fix="Convert with astype, or reshape, before it returns.",
         )
     return [
-        x if given is aval else convert_element_type(x, aval.dtype, aval.weak_type)
+        x if given is aval else ops.convert_element_type(x, aval.dtype, aval.weak_type)
         for x, given, aval in zip(outs, avals, stated, strict=True)
     ]
 

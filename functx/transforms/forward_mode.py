@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
+from functx import ops
 from functx.core.primitive import Primitive
 from functx.core.program import Equation, Program, pad_input_names
 from functx.core.records import Rewrite
@@ -18,10 +19,7 @@ from functx.core.tracing import (
     trace_closed,
 )
 from functx.core.types import ShapedArray, is_inexact
-from functx.ops.arithmetic import BOOL
 from functx.ops.families import Elementwise, apply_mask
-from functx.ops.shapes import full_like, zeros_like
-from functx.ops.shapes import instantiate_mask as mask_of
 from functx.transforms.ad_canonicalization import canonicalize_for_ad
 from functx.transforms.dce import varying_output_mask
 from functx.transforms.operand_masks import scatter_where, select_where
@@ -167,7 +165,7 @@ class Linearize(Rewrite[tuple[Program, Program]]):
             linear.append(tangent_program)
             return [*outs, *residuals]
 
-        masks = [a.update(dtype=BOOL) for a in select_where(program.in_avals, masked)]
+        masks = [a.update(dtype=ops.BOOL) for a in select_where(program.in_avals, masked)]
         avals = [*program.in_avals, *masks]
         values = trace_closed(body, avals, name=program.name, in_names=program.in_names)
         return values, linear[0]
@@ -175,9 +173,9 @@ class Linearize(Rewrite[tuple[Program, Program]]):
 
 def output_masks(results: Sequence[MaskedDual]) -> list[Any]:
     """Where the tangents of the inexact outputs can be other than zero, a literal for anywhere."""
-    anywhere = full_like(ShapedArray((), BOOL), True)
+    anywhere = ops.full_like(ShapedArray((), ops.BOOL), True)
     return [
-        anywhere if live is None else mask_of(live, x.shape)
+        anywhere if live is None else ops.instantiate_mask(live, x.shape)
         for x, _, live in results
         if is_inexact(x.dtype)
     ]
@@ -185,4 +183,4 @@ def output_masks(results: Sequence[MaskedDual]) -> list[Any]:
 
 def output_tangents(results: Sequence[MaskedDual]) -> list[Any]:
     """The tangents of the inexact outputs, zeros where there is none."""
-    return [zeros_like(x) if t is None else t for x, t, _ in results if is_inexact(x.dtype)]
+    return [ops.zeros_like(x) if t is None else t for x, t, _ in results if is_inexact(x.dtype)]

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any
 
+from functx import ops
 from functx.core import tree
 from functx.core.errors import ArgumentError, GradientError, type_name
 from functx.core.named_axes import AxisNames
@@ -15,8 +16,6 @@ from functx.core.rewriting import apply
 from functx.core.tracebacks import api_boundary
 from functx.core.tracing import aval_of, trace_closed
 from functx.core.types import is_complex, is_inexact
-from functx.ops.shapes import reshape, zeros_like
-from functx.ops.slicing import slice as slice_
 from functx.passes.rematerialized_gradients import vjp_split
 from functx.transforms.chunked_batching import (
     check_chunk_size,
@@ -219,7 +218,7 @@ class ReverseJacobian(Rewrite[Program]):
             outs, residuals = outs[:count], outs[count:]
             inexact = [aval_of(o) for o in outs if is_inexact(o.dtype)]
             own = inexact[: self.outputs]
-            rest = [zeros_like(a) for a in inexact[self.outputs :]]
+            rest = [ops.zeros_like(a) for a in inexact[self.outputs :]]
             size = sum(a.size for a in own)
             if size and needs_chunking(self.chunk, size):
                 found = map_over_basis(backward, own, [*rest, *residuals], self.chunk)
@@ -244,8 +243,8 @@ def split_last_axis(x: Any, shapes: Sequence[tuple[int, ...]]) -> list[Any]:
         stop = start + prod(shape)
         piece = x
         if stop - start != x.shape[-1]:
-            piece = slice_(x, (0,) * len(lead) + (start,), (*lead, stop))
-        blocks.append(reshape(piece, (*lead, *shape)))
+            piece = ops.slice(x, (0,) * len(lead) + (start,), (*lead, stop))
+        blocks.append(ops.reshape(piece, (*lead, *shape)))
         start = stop
     return blocks
 
@@ -258,8 +257,8 @@ def split_first_axis(x: Any, shapes: Sequence[tuple[int, ...]]) -> list[Any]:
         stop = start + prod(shape)
         piece = x
         if stop - start != x.shape[0]:
-            piece = slice_(x, (start,) + (0,) * len(rest), (stop, *rest))
-        blocks.append(reshape(piece, (*shape, *rest)))
+            piece = ops.slice(x, (start,) + (0,) * len(rest), (stop, *rest))
+        blocks.append(ops.reshape(piece, (*shape, *rest)))
         start = stop
     return blocks
 

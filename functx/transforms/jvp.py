@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
+from functx import ops
 from functx.core import tree
 from functx.core.errors import ArgumentError, GradientError, type_name
 from functx.core.rewriting import apply, rewrite_by_structure
 from functx.core.tracebacks import api_boundary
 from functx.core.types import ShapedArray, is_inexact
-from functx.ops.shapes import zeros_like
 from functx.passes.rematerialized_gradients import vjp_split
 from functx.transforms.dce import dependents_of
 from functx.transforms.forward_mode import JVPRewrite, Linearize
@@ -240,7 +240,7 @@ def vjp(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
                 f"got {len(ct)} arguments"
             )
         cts = _check_cotangents(fun, out_tree, out_avals, ct[0])
-        cts += [zeros_like(a) for a in traced.program.out_avals[own:] if is_inexact(a.dtype)]
+        cts += [ops.zeros_like(a) for a in traced.program.out_avals[own:] if is_inexact(a.dtype)]
         pulled = apply(None, backward, [*cts, *residuals])
         found = scatter_where(
             copy_transform_results(pulled, [*cts, *residuals]), inexact_mask(avals)
@@ -263,7 +263,7 @@ def _check_cotangents(fun: Callable[..., Any], out_tree: Any, avals: Any, ct: An
         return must, f"output{key_path_strings(out_tree, avals[: len(leaves)])[i]}"
 
     return [
-        zeros_like(aval) if x is None else check_tangent(x, aval, partial(output, i))
+        ops.zeros_like(aval) if x is None else check_tangent(x, aval, partial(output, i))
         for i, (x, aval) in enumerate(zip(leaves, avals, strict=False))
         if is_inexact(aval.dtype)
     ]

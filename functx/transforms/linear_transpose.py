@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from functx import ops
 from functx.core import tree
 from functx.core.errors import (
     ArgumentError,
@@ -21,9 +22,7 @@ from functx.core.rewriting import apply, cached_rewrite, rewrite_by_structure
 from functx.core.tracebacks import api_boundary
 from functx.core.tracing import aval_of, current_builder, trace_closed
 from functx.core.types import is_inexact, kind
-from functx.ops.conversion import convert_element_type
 from functx.ops.families import Linear
-from functx.ops.shapes import zeros_like
 from functx.transforms.dce import varied
 from functx.transforms.decompose import decompose_missing_rules
 from functx.transforms.refused import raise_refusal
@@ -113,9 +112,9 @@ def _check_output_cotangents(what: str, out_tree: Any, avals: Sequence[Any], ct:
                 f"got {given!r} for output{key_path_strings(out_tree, avals)[i]}: {aval!r}"
             )
         if x is None:
-            x = zeros_like(aval)
+            x = ops.zeros_like(aval)
         elif given.dtype != aval.dtype or (given is not aval and current_builder.get() is not None):
-            x = convert_element_type(x, aval.dtype, aval.weak_type)
+            x = ops.convert_element_type(x, aval.dtype, aval.weak_type)
         found.append(x)
     return found
 
@@ -154,7 +153,7 @@ class LinearTranspose(Rewrite[Program]):
                     raise
                 except Exception as error:  # Rules fail on what is not linear as they may.
                     raise self.linearity_error(eqn, "it is not linear") from error
-            return [cts.values[v] if v in cts.values else zeros_like(v.aval) for v in inputs]
+            return [cts.values[v] if v in cts.values else ops.zeros_like(v.aval) for v in inputs]
 
         avals = [*program.out_avals, *program.in_avals[self.linear :]]
         return trace_closed(body, avals, name=f"transpose_{program.name}")

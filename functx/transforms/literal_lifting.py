@@ -9,12 +9,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from functx import ops
 from functx.core.concretization import Guard, SymbolicScalar
 from functx.core.program import Equation, Literal, Program, ProgramKey, Var, subprograms
 from functx.core.types import ShapedArray
-from functx.ops.conversion import ConvertElementType
-from functx.ops.shapes import Reshape
-from functx.ops.slicing import Slice
 
 IndexSet = frozenset[int]
 
@@ -183,8 +181,10 @@ class _PackedScalars:
         for aval in avals:
             at, kind = before[aval], aval.dtype
             before[aval] += 1
-            row = self.append(Slice((at,), (at + 1,)), self.arrays[aval], ShapedArray((1,), kind))
-            scalar = self.append(Reshape(()), row, ShapedArray((), kind))
+            row = self.append(
+                ops.Slice((at,), (at + 1,)), self.arrays[aval], ShapedArray((1,), kind)
+            )
+            scalar = self.append(ops.Reshape(()), row, ShapedArray((), kind))
             self.variables.append(self.convert(scalar, aval))
 
     def append(self, primitive: Any, x: Var, aval: ShapedArray) -> Var:
@@ -195,7 +195,7 @@ class _PackedScalars:
     def convert(self, x: Var, aval: ShapedArray) -> Var:
         if x.aval is aval:
             return x
-        return self.append(ConvertElementType(aval.dtype, aval.weak_type), x, aval)
+        return self.append(ops.ConvertElementType(aval.dtype, aval.weak_type), x, aval)
 
     def scalar_of(self, literal: Literal) -> Var:
         """The variable for an unknown number."""

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from functx import ops
 from functx.core import tree
 from functx.core.primitive import LinearInput
 from functx.core.types import ShapedArray, float0, is_inexact
-from functx.ops.shapes import zeros_like
 
 
 def select_where(items: Sequence[Any], marks: Sequence[bool]) -> list[Any]:
@@ -42,7 +42,7 @@ def replace_where(items: Sequence[Any], marks: Sequence[bool], new: Sequence[Any
 
 def instantiate_zeros(values: Sequence[Any], like: Sequence[Any]) -> list[Any]:
     """`values` with zeros, of the types of `like`, in place of None."""
-    return [zeros_like(a) if x is None else x for x, a in zip(values, like, strict=True)]
+    return [ops.zeros_like(a) if x is None else x for x, a in zip(values, like, strict=True)]
 
 
 def is_float0(x: Any) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
+from functx import ops
 from functx.core.errors import RuleError
 from functx.core.primitive import LinearInput, Primitive
 from functx.core.program import Equation, Program, Var, dce_equations
@@ -14,10 +15,7 @@ from functx.core.rewriting import bind_equation, interpret, user_rule_runs
 from functx.core.source_info import backward_source, expression_key
 from functx.core.tracing import LinearBuilder, Tracer, aval_of, current_builder, trace, trace_closed
 from functx.core.types import is_inexact
-from functx.ops.arithmetic import add
 from functx.ops.families import Elementwise, apply_mask
-from functx.ops.logic import bitwise_or
-from functx.ops.shapes import full_like, zeros_like
 from functx.transforms.ad_canonicalization import canonicalize_for_ad
 from functx.transforms.dce import RemoveEffects, used_variables, varied, varying_output_mask
 from functx.transforms.operand_masks import (
@@ -133,7 +131,7 @@ class SparseCotangent(NamedTuple):
         if total is not None and primitive.add_to_cotangent is not None:
             return primitive.add_to_cotangent(total, ct, args)
         own = primitive.vjp(ct, None, args, (True,))[0]  # type: ignore[misc]
-        return own if total is None else add(total, own)
+        return own if total is None else ops.add(total, own)
 
 
 def group_by_primitive(
@@ -163,7 +161,7 @@ class Cotangents:
         if ct is None or type(atom) is not Var:
             return
         self.merge_mask(atom, live)
-        self.values[atom] = add(self.values[atom], ct) if atom in self.values else ct
+        self.values[atom] = ops.add(self.values[atom], ct) if atom in self.values else ct
 
     def defer(self, atom: Any, part: SparseCotangent, live: Any) -> None:
         """Let `part`, which is zero wherever `live` does not hold, be added to that of `atom`."""
@@ -177,7 +175,7 @@ class Cotangents:
             return
         before = self.masks.pop(atom, None)
         if live is not None and before is not None and live.shape == before.shape:
-            self.masks[atom] = bitwise_or(before, live)
+            self.masks[atom] = ops.bitwise_or(before, live)
 
     def pop(self, var: Var) -> Any:
         """The cotangent of `var`, None for zero, which is forgotten."""
@@ -192,7 +190,7 @@ class Cotangents:
             if kind.accumulate_slices is not None and len(alike) > 1:
                 given = [(part.primitive, part.ct, part.user_location) for part in alike]
                 found = kind.accumulate_slices(given, aval_of(alike[0].args[0]))
-                total = found if total is None else add(total, found)
+                total = found if total is None else ops.add(total, found)
                 continue
             for part in alike:
                 builder.source = part.source
@@ -332,7 +330,7 @@ class ValueAndGrad(Rewrite[Program]):
         """The outputs of the rewritten program on `args`, appended to the trace that is on."""
         program = canonicalize_for_ad(program, "vjp", "jvp", "transpose")
         outs, tape = forward_sweep(program, args, self.active)
-        seeds = [full_like(outs[0], 1)] + [None] * (len(outs) - 1)
+        seeds = [ops.full_like(outs[0], 1)] + [None] * (len(outs) - 1)
         grads = backward_sweep(program, tape, seeds, self.active)
         return [*outs[0 if self.with_value else 1 :], *grads]
 
@@ -392,7 +390,7 @@ class Transpose(Rewrite[Program]):
             linear_equations = evaluate_known(program, known)
             transpose_equations(linear_equations, known, cts)
             return [
-                cts.values[v] if v in cts.values else zeros_like(v.aval)
+                cts.values[v] if v in cts.values else ops.zeros_like(v.aval)
                 for v in program.inputs[: self.linear]
             ]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
+from functx import ops
 from functx.core.errors import LinearityError, RuleError, type_name
 from functx.core.primitive import LinearInput, Primitive
 from functx.core.program import Equation, Literal, Program
@@ -12,13 +13,7 @@ from functx.core.rewriting import user_rule_runs
 from functx.core.source_info import Source
 from functx.core.tracing import Tracer, aval_of, current_builder, trace
 from functx.core.types import ShapedArray, is_inexact
-from functx.ops.arithmetic import Add, Mul, Sub
-from functx.ops.contraction import DotGeneral
 from functx.ops.families import Linear
-from functx.ops.logic import Select
-from functx.ops.scattering import ScatterAdd
-from functx.ops.shapes import Full
-from functx.ops.slicing import DynamicUpdateSlice
 from functx.transforms.dce import varied
 
 
@@ -201,23 +196,23 @@ def is_known_zero(x: Tracer) -> bool:
 
 def outputs_are_zero(eqn: Equation, is_zero: Callable[[Any], bool]) -> bool:
     """Whether the outputs of `eqn` are zero everywhere, given which of its operands are."""
-    if isinstance(eqn.primitive, (Mul, DotGeneral)):
+    if isinstance(eqn.primitive, (ops.Mul, ops.DotGeneral)):
         return any(map(is_zero, eqn.inputs))
-    if isinstance(eqn.primitive, Select):
+    if isinstance(eqn.primitive, ops.Select):
         return all(map(is_zero, eqn.inputs[1:]))
-    return isinstance(eqn.primitive, (Linear, Full)) and all(map(is_zero, eqn.inputs))
+    return isinstance(eqn.primitive, (Linear, ops.Full)) and all(map(is_zero, eqn.inputs))
 
 
 def jointly_linear_operands(eqn: Equation) -> Sequence[Any]:
     """The operands of which all must be linear or zero for the equation to be linear."""
     primitive: Primitive = eqn.primitive
-    if isinstance(primitive, Select):
+    if isinstance(primitive, ops.Select):
         return eqn.inputs[1:]
-    if isinstance(primitive, DynamicUpdateSlice):
+    if isinstance(primitive, ops.DynamicUpdateSlice):
         return eqn.inputs[:2]
-    if isinstance(primitive, ScatterAdd):
+    if isinstance(primitive, ops.ScatterAdd):
         return [a for a in eqn.inputs if a.aval.dtype == eqn.outputs[0].aval.dtype]
-    return eqn.inputs if isinstance(primitive, (Add, Sub, Linear)) else ()
+    return eqn.inputs if isinstance(primitive, (ops.Add, ops.Sub, Linear)) else ()
 
 
 def rule_error(primitive: Primitive, rule: str, problem: str, fix: str = "") -> RuleError:

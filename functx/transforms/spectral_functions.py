@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from functx import ops
 from functx.core.errors import DTypeError
 from functx.core.primitive import LinearInput
 from functx.core.program import Program
@@ -23,26 +24,7 @@ from functx.core.rewriting import cached_rewrite
 from functx.core.samples import f64, sample
 from functx.core.tracing import aval_of, current_builder, trace
 from functx.core.types import ShapedArray, is_complex, real_dtype
-from functx.ops.arithmetic import abs, add, div, mul, neg, sub
-from functx.ops.concatenation import concatenate, pad
-from functx.ops.factorizations import Eigh, MaskedReciprocal, Svd, broadcast_columns, broadcast_rows
-from functx.ops.linear_algebra import (
-    MatrixFunction,
-    adjoint,
-    cast_like,
-    hermitian_part,
-    matmul_highest,
-    matrix_transpose,
-    positive_definite,
-    real_if_complex,
-    scale_columns,
-)
-from functx.ops.logic import bitwise_and, bitwise_not, bitwise_or, eq, le, select
 from functx.ops.operands import batch_size, literal
-from functx.ops.reductions import reduce_sum
-from functx.ops.shapes import batch_dim_at, broadcast_in_dim, full_like, zeros_like
-from functx.ops.slicing import slice_in_dim
-from functx.ops.transcendental import exp, sqrt
 from functx.transforms.decompose import builtin_decomposition, decompose_missing_rules
 from functx.transforms.forward_mode import jvp_program
 from functx.transforms.vmap import Batch
@@ -55,9 +37,11 @@ class ElementwiseDerivative(Rewrite[Program]):
 
     def __call__(self, program: Program) -> Program:
         def body(*args: Any) -> list[Any]:
-            tangents = [full_like(x, 1) if i == self.place else None for i, x in enumerate(args)]
+            tangents = [
+                ops.full_like(x, 1) if i == self.place else None for i, x in enumerate(args)
+            ]
             ((out, t, _),) = jvp_program(program, args, tangents)
-            return [zeros_like(out) if t is None else t]
+            return [ops.zeros_like(out) if t is None else t]
 
         return trace(body, program.in_avals, name=f"slope_of_{program.name}")[0]
 
@@ -75,12 +59,12 @@ def inline_single_output(program: Program, args: Sequence[Any]) -> Any:
 
 def _example(parameters: int = 0) -> Program:
     def body(w: Any, *scale: Any) -> list[Any]:
-        return [exp(mul(w, *scale) if scale else w)]
+        return [ops.exp(ops.mul(w, *scale) if scale else w)]
 
     return trace(body, [f64[3], f64[()]][: 1 + parameters], name="example")[0]
 
 
-class SpectralPrimitive(MatrixFunction, abstract=True):
+class SpectralPrimitive(ops.MatrixFunction, abstract=True):
     """A function f of the eigenvalues of a Hermitian matrix, the first operand.
 
     `program` computes f element by element, from the eigenvalues and from parameters, which have
@@ -104,29 +88,29 @@ class SpectralPrimitive(MatrixFunction, abstract=True):
 
     def hermitian_direction(self, e: Any) -> Any:
         """The part of a direction that the derivative depends on."""
-        return hermitian_dilation(upper_block(e, self.rows)) if self.rows else hermitian_part(e)
+        return hermitian_dilation(upper_block(e, self.rows)) if self.rows else ops.hermitian_part(e)
 
     def spectrum(self, a: Any) -> tuple[Any, Any]:
         """The eigenvalues and eigenvectors of `a`."""
         if not self.rows:
-            w, v = Eigh()(a)
+            w, v = ops.Eigh()(a)
             return w, v
         m, last = self.rows, a.ndim - 1
         n = a.shape[-1] - m
-        u, s, vh = Svd(m != n)(upper_block(a, m))
-        v, k = adjoint(vh), s.shape[-1]
+        u, s, vh = ops.Svd(m != n)(upper_block(a, m))
+        v, k = ops.adjoint(vh), s.shape[-1]
         root = literal(0.5**0.5, a.dtype)
-        one, other = [mul(slice_columns(x, 0, k), root) for x in (u, v)]
-        sides = [concatenate(pair, last - 1) for pair in ((one, other), (one, neg(other)))]
-        values = [s, neg(s)]
+        one, other = [ops.mul(slice_columns(x, 0, k), root) for x in (u, v)]
+        sides = [ops.concatenate(pair, last - 1) for pair in ((one, other), (one, ops.neg(other)))]
+        values = [s, ops.neg(s)]
         if m != n:
             # Vectors that belong to no singular value are eigenvectors of 0.
             longer, low, high = (u, 0, n) if m > n else (v, m, 0)
             config = [(0, 0, 0)] * (last - 1) + [(low, high, 0), (0, 0, 0)]
             rest = slice_columns(longer, k, None)
-            sides.append(pad(rest, literal(0, a.dtype), config))
-            values.append(zeros_like(aval_of(s).update(shape=(*s.shape[:-1], rest.shape[-1]))))
-        return concatenate(values, last - 1), concatenate(sides, last)
+            sides.append(ops.pad(rest, literal(0, a.dtype), config))
+            values.append(ops.zeros_like(aval_of(s).update(shape=(*s.shape[:-1], rest.shape[-1]))))
+        return ops.concatenate(values, last - 1), ops.concatenate(sides, last)
 
     def parameter_tangents(self, args: Sequence[Any], tangents: Sequence[Any]) -> list[Any]:
         """The terms of the tangent that come from those of the parameters."""
@@ -136,8 +120,8 @@ class SpectralPrimitive(MatrixFunction, abstract=True):
             t = tangents[first + place]
             if t is not None:
                 part = self.with_program(elementwise_derivative(self.program, place))(*args)
-                wide = broadcast_in_dim(t, part.shape, tuple(range(t.ndim)))
-                terms.append(mul(part, cast_like(wide, part)))
+                wide = ops.broadcast_in_dim(t, part.shape, tuple(range(t.ndim)))
+                terms.append(ops.mul(part, ops.cast_like(wide, part)))
         return terms
 
     def with_program(self, program: Program) -> Any:
@@ -146,7 +130,7 @@ class SpectralPrimitive(MatrixFunction, abstract=True):
 
     def batch(self, args, dims):
         size = batch_size(args, dims)
-        given = [batch_dim_at(x, d, 0, size) for x, d in zip(args, dims, strict=True)]
+        given = [ops.batch_dim_at(x, d, 0, size) for x, d in zip(args, dims, strict=True)]
         fields = Batch(size, (0,) * len(self.program.inputs), (0,))
         return self.with_program(cached_rewrite(fields, self.program))(*given), 0
 
@@ -164,7 +148,10 @@ class SpectralFunction(SpectralPrimitive):
     order: int = 0
     samples = (
         sample(
-            f64[3, 3], program=_example(), values={0: positive_definite((3, 3))}, dtypes=("f64",)
+            f64[3, 3],
+            program=_example(),
+            values={0: ops.positive_definite((3, 3))},
+            dtypes=("f64",),
         ),
         sample(
             f64[3, 3],
@@ -208,7 +195,7 @@ class SpectralFunction(SpectralPrimitive):
             t = tangents[1 + k]
             if t is not None:
                 terms.append(self(a, *rest[:k], t, *rest[k + 1 :]))
-        return self(*primals), reduce(add, terms)
+        return self(*primals), reduce(ops.add, terms)
 
     def jvp_by_decomposition(self, primals: Sequence[Any], tangents: Sequence[Any]) -> Any:
         program = decompose_missing_rules(
@@ -220,8 +207,8 @@ class SpectralFunction(SpectralPrimitive):
     def transpose(self, ct, a, *others):
         (k,) = [i for i, x in enumerate(others) if type(x) is LinearInput]
         # The trace of products stays when its factors move round.
-        given = [*others[k + 1 : self.order], matrix_transpose(ct), *others[:k]]
-        found = matrix_transpose(self(a, *given, *others[self.order :]))
+        given = [*others[k + 1 : self.order], ops.matrix_transpose(ct), *others[:k]]
+        found = ops.matrix_transpose(self(a, *given, *others[self.order :]))
         return [None, *[found if i == k else None for i in range(len(others))]]
 
     def decompose(self, a, *others):
@@ -229,7 +216,7 @@ class SpectralFunction(SpectralPrimitive):
         args = w, *others[self.order :]
         f = inline_single_output(self.program, args)
         if self.order == 0:
-            return matmul_highest(scale_columns(v, cast_like(f, v)), adjoint(v))
+            return ops.matmul_highest(ops.scale_columns(v, ops.cast_like(f, v)), ops.adjoint(v))
         first = elementwise_derivative(self.program)
         differences = DividedDifferences.of(
             w,
@@ -237,13 +224,16 @@ class SpectralFunction(SpectralPrimitive):
             inline_single_output(first, args),
             inline_single_output(elementwise_derivative(first), args),
         )
-        turned = [matmul_highest(adjoint(v), matmul_highest(e, v)) for e in others[: self.order]]
+        turned = [
+            ops.matmul_highest(ops.adjoint(v), ops.matmul_highest(e, v))
+            for e in others[: self.order]
+        ]
         found = (
             differences.first_order(*turned)
             if self.order == 1
             else differences.second_order(*turned)
         )
-        return matmul_highest(v, matmul_highest(found, adjoint(v)))
+        return ops.matmul_highest(v, ops.matmul_highest(found, ops.adjoint(v)))
 
 
 class SpectralTrace(SpectralPrimitive):
@@ -251,7 +241,10 @@ class SpectralTrace(SpectralPrimitive):
 
     samples = (
         sample(
-            f64[3, 3], program=_example(), values={0: positive_definite((3, 3))}, dtypes=("f64",)
+            f64[3, 3],
+            program=_example(),
+            values={0: ops.positive_definite((3, 3))},
+            dtypes=("f64",),
         ),
         sample(f64[3, 3], f64[()], program=_example(1), values={0: np.eye(3)}, dtypes=("f64",)),
     )
@@ -267,14 +260,16 @@ class SpectralTrace(SpectralPrimitive):
         out, terms = self(*primals), self.parameter_tangents(primals, tangents)
         if tangents[0] is not None:
             function = SpectralFunction(elementwise_derivative(self.program), self.rows)(*primals)
-            products = mul(function, matrix_transpose(self.hermitian_direction(tangents[0])))
-            total = reduce_sum(products, (products.ndim - 2, products.ndim - 1))
-            terms.append(total if is_complex(out.dtype) else real_if_complex(total))
-        return out, reduce(add, terms)
+            products = ops.mul(
+                function, ops.matrix_transpose(self.hermitian_direction(tangents[0]))
+            )
+            total = ops.reduce_sum(products, (products.ndim - 2, products.ndim - 1))
+            terms.append(total if is_complex(out.dtype) else ops.real_if_complex(total))
+        return out, reduce(ops.add, terms)
 
     def decompose(self, a, *parameters):
         f = inline_single_output(self.program, [self.spectrum(a)[0], *parameters])
-        return reduce_sum(f, (f.ndim - 1,))
+        return ops.reduce_sum(f, (f.ndim - 1,))
 
 
 class DividedDifferences(NamedTuple):
@@ -300,98 +295,102 @@ class DividedDifferences(NamedTuple):
     def of(w: Any, f: Any, slopes: Any, curvatures: Any) -> DividedDifferences:
         """The divided differences of a function at `w`, from its values `f` and its derivatives."""
         gaps, changes = pairwise_differences(w), pairwise_differences(f)
-        tied = MaskedReciprocal.from_gaps(w, w).undefined
-        bend = mul(pairwise_differences(curvatures), cast_like(mul(gaps, 1 / 12), f))
-        bend = select(eq(gaps, 0.0), literal(0, bend.dtype), bend)
-        means = sub(mul(pairwise_sums(slopes), 0.5), bend)
-        noise = pairwise_sums(add(abs(f), abs(mul(cast_like(w, f), slopes))))
+        tied = ops.MaskedReciprocal.from_gaps(w, w).undefined
+        bend = ops.mul(pairwise_differences(curvatures), ops.cast_like(ops.mul(gaps, 1 / 12), f))
+        bend = ops.select(ops.eq(gaps, 0.0), literal(0, bend.dtype), bend)
+        means = ops.sub(ops.mul(pairwise_sums(slopes), 0.5), bend)
+        noise = pairwise_sums(ops.add(ops.abs(f), ops.abs(ops.mul(ops.cast_like(w, f), slopes))))
         close = is_close(changes, gaps, means, noise)
-        apart = select(close, literal(1, gaps.dtype), gaps)
-        quotients = div(changes, cast_like(apart, changes))
-        unknown = bitwise_and(tied, bitwise_not(close))
-        quotients = select(unknown, literal(nan, f.dtype), select(close, means, quotients))
-        errors = div(select(close, literal(0, noise.dtype), noise), abs(apart))
-        errors = add(errors, abs(quotients))
+        apart = ops.select(close, literal(1, gaps.dtype), gaps)
+        quotients = ops.div(changes, ops.cast_like(apart, changes))
+        unknown = ops.bitwise_and(tied, ops.bitwise_not(close))
+        quotients = ops.select(unknown, literal(nan, f.dtype), ops.select(close, means, quotients))
+        errors = ops.div(ops.select(close, literal(0, noise.dtype), noise), ops.abs(apart))
+        errors = ops.add(errors, ops.abs(quotients))
         return DividedDifferences(w, gaps, quotients, slopes, curvatures, tied, errors)
 
     def first_order(self, e: Any) -> Any:
         """f[w_i, w_j] e_ij."""
-        return mul(cast_like(self.quotients, e), e)
+        return ops.mul(ops.cast_like(self.quotients, e), e)
 
     def second_order(self, e: Any, g: Any) -> Any:
         """The sum over k of f[w_i, w_k, w_j] e_ik g_kj."""
         # (f[w_k, w_j] - f[w_i, w_k]) / (w_j - w_i) where these differ; else f[w_i, w_i, w_k].
-        twice = cast_like(self.at_double_points(), e)
-        changes = sub(
-            matmul_highest(e, self.first_order(g)), matmul_highest(self.first_order(e), g)
+        twice = ops.cast_like(self.at_double_points(), e)
+        changes = ops.sub(
+            ops.matmul_highest(e, self.first_order(g)), ops.matmul_highest(self.first_order(e), g)
         )
-        means = add(
-            matmul_highest(mul(twice, e), g), matmul_highest(e, mul(matrix_transpose(twice), g))
+        means = ops.add(
+            ops.matmul_highest(ops.mul(twice, e), g),
+            ops.matmul_highest(e, ops.mul(ops.matrix_transpose(twice), g)),
         )
-        noise = products_of_norms(mul(self.errors, abs(e)), abs(g))
-        noise = add(noise, products_of_norms(abs(e), mul(self.errors, abs(g))))
-        return self.divide_by_gaps(changes, mul(means, 0.5), noise)
+        noise = products_of_norms(ops.mul(self.errors, ops.abs(e)), ops.abs(g))
+        noise = ops.add(noise, products_of_norms(ops.abs(e), ops.mul(self.errors, ops.abs(g))))
+        return self.divide_by_gaps(changes, ops.mul(means, 0.5), noise)
 
     def at_double_points(self) -> Any:
         """f[w_i, w_i, w_k] in row i and column k."""
         shape = self.gaps.shape
-        means = mul(broadcast_rows(self.curvatures, shape), 1 / 3)
-        means = add(means, mul(broadcast_columns(self.curvatures, shape), 1 / 6))
-        bent = mul(cast_like(self.points, self.curvatures), self.curvatures)
-        noise = add(self.errors, pairwise_sums(add(abs(self.slopes), abs(bent))))
+        means = ops.mul(ops.broadcast_rows(self.curvatures, shape), 1 / 3)
+        means = ops.add(means, ops.mul(ops.broadcast_columns(self.curvatures, shape), 1 / 6))
+        bent = ops.mul(ops.cast_like(self.points, self.curvatures), self.curvatures)
+        noise = ops.add(self.errors, pairwise_sums(ops.add(ops.abs(self.slopes), ops.abs(bent))))
         return self.divide_by_gaps(
-            sub(self.quotients, broadcast_rows(self.slopes, shape)), means, noise
+            ops.sub(self.quotients, ops.broadcast_rows(self.slopes, shape)), means, noise
         )
 
     def divide_by_gaps(self, changes: Any, means: Any, noise: Any) -> Any:
         """`changes` over the gaps, or `means` where these are closer to it than rounding errors."""
-        close = bitwise_or(self.tied, is_close(changes, self.gaps, means, noise))
-        apart = select(close, literal(1, self.gaps.dtype), self.gaps)
-        return select(close, means, div(changes, cast_like(apart, changes)))
+        close = ops.bitwise_or(self.tied, is_close(changes, self.gaps, means, noise))
+        apart = ops.select(close, literal(1, self.gaps.dtype), self.gaps)
+        return ops.select(close, means, ops.div(changes, ops.cast_like(apart, changes)))
 
 
 def is_close(changes: Any, gaps: Any, means: Any, noise: Any) -> Any:
     """Where `changes` are `means` times `gaps`, but for some units of rounding times `noise`."""
     zero = literal(0, gaps.dtype)
-    apart = abs(sub(changes, mul(cast_like(gaps, changes), means)))
-    close = le(apart, mul(noise, 8 * float(np.finfo(gaps.dtype).eps)))
+    apart = ops.abs(ops.sub(changes, ops.mul(ops.cast_like(gaps, changes), means)))
+    close = ops.le(apart, ops.mul(noise, 8 * float(np.finfo(gaps.dtype).eps)))
     # An infinite mean is still one of equal points.
-    equal = bitwise_and(eq(gaps, zero), eq(changes, literal(0, changes.dtype)))
-    return bitwise_or(close, equal)
+    equal = ops.bitwise_and(ops.eq(gaps, zero), ops.eq(changes, literal(0, changes.dtype)))
+    return ops.bitwise_or(close, equal)
 
 
 def pairwise_differences(x: Any) -> Any:
     """x_j - x_i, in row i and column j."""
     shape = (*x.shape, x.shape[-1])
-    return sub(broadcast_columns(x, shape), broadcast_rows(x, shape))
+    return ops.sub(ops.broadcast_columns(x, shape), ops.broadcast_rows(x, shape))
 
 
 def pairwise_sums(x: Any) -> Any:
     """x_i + x_j, in row i and column j."""
     shape = (*x.shape, x.shape[-1])
-    return add(broadcast_columns(x, shape), broadcast_rows(x, shape))
+    return ops.add(ops.broadcast_columns(x, shape), ops.broadcast_rows(x, shape))
 
 
 def products_of_norms(x: Any, y: Any) -> Any:
     """The norm of row i of `x` times that of column j of `y`, in row i and column j."""
-    by_row = sqrt(reduce_sum(mul(x, x), (x.ndim - 1,)))
-    by_column = sqrt(reduce_sum(mul(y, y), (y.ndim - 2,)))
-    return mul(broadcast_rows(by_row, x.shape), broadcast_columns(by_column, y.shape))
+    by_row = ops.sqrt(ops.reduce_sum(ops.mul(x, x), (x.ndim - 1,)))
+    by_column = ops.sqrt(ops.reduce_sum(ops.mul(y, y), (y.ndim - 2,)))
+    return ops.mul(ops.broadcast_rows(by_row, x.shape), ops.broadcast_columns(by_column, y.shape))
 
 
 def slice_columns(x: Any, first: int, last: int | None) -> Any:
     """Columns of matrices."""
-    return slice_in_dim(x, first, last, axis=x.ndim - 1)
+    return ops.slice_in_dim(x, first, last, axis=x.ndim - 1)
 
 
 def upper_block(a: Any, m: int) -> Any:
     """The block x, of `m` rows, of [[0, x], [x^H, 0]]."""
-    return slice_in_dim(slice_columns(a, m, None), 0, m, axis=a.ndim - 2)
+    return ops.slice_in_dim(slice_columns(a, m, None), 0, m, axis=a.ndim - 2)
 
 
 def hermitian_dilation(x: Any) -> Any:
     """[[0, x], [x^H, 0]]."""
     *batch, m, n = x.shape
-    above, below = [zeros_like(aval_of(x).update(shape=(*batch, k, k))) for k in (m, n)]
-    sides = concatenate([above, x], x.ndim - 1), concatenate([adjoint(x), below], x.ndim - 1)
-    return concatenate(sides, x.ndim - 2)
+    above, below = [ops.zeros_like(aval_of(x).update(shape=(*batch, k, k))) for k in (m, n)]
+    sides = (
+        ops.concatenate([above, x], x.ndim - 1),
+        ops.concatenate([ops.adjoint(x), below], x.ndim - 1),
+    )
+    return ops.concatenate(sides, x.ndim - 2)

@@ -6,13 +6,12 @@ from collections.abc import Iterable, Sequence
 from functools import singledispatch
 from typing import Any
 
+from functx import ops
 from functx.core.program import Atom, Equation, Literal, Program, scalar_literal
 from functx.core.records import Rewrite
 from functx.core.rewriting import cached_rewrite
 from functx.core.tracing import Tracer
-from functx.ops.arithmetic import Add, Sub
 from functx.ops.operands import literal
-from functx.ops.shapes import Full
 from functx.transforms.dce import with_io
 from functx.transforms.operand_masks import select_where, select_where_not
 
@@ -27,7 +26,7 @@ def zero_filled_variables(equations: Iterable[Equation]) -> set[Any]:
     return {
         eqn.outputs[0]
         for eqn in equations
-        if type(eqn.primitive) is Full and is_zero_literal(eqn.inputs[0])
+        if type(eqn.primitive) is ops.Full and is_zero_literal(eqn.inputs[0])
     }
 
 
@@ -79,7 +78,7 @@ class ZeroPropagation:
             value = literal(0, aval.dtype).value
             zero: Atom = scalar_literal(value, aval.dtype, aval.weak_type, repr(value))
             if aval.shape:
-                self.equations.append(Equation.of(Full(aval.shape), [zero]))
+                self.equations.append(Equation.of(ops.Full(aval.shape), [zero]))
                 (zero,) = self.equations[-1].outputs
             self.instantiated[atom] = zero
         return self.instantiated.get(atom) or self.aliases.get(atom, atom)
@@ -133,7 +132,7 @@ def with_programs(primitive: Any, programs: Sequence[Program]) -> Any:
 def _is_identity_sum(eqn: Equation, left: Atom) -> bool:
     """Whether `eqn` gives the operand `left` when its other one is zero."""
     primitive = type(eqn.primitive)
-    adds = primitive is Add or (primitive is Sub and eqn.inputs[0] is left)
+    adds = primitive is ops.Add or (primitive is ops.Sub and eqn.inputs[0] is left)
     return adds and left.aval == eqn.outputs[0].aval
 
 

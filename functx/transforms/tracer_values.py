@@ -6,12 +6,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from functx import ops
 from functx.core.functionalization import functionalized_atom
 from functx.core.named_axes import AxisNames
 from functx.core.program import Atom, Equation, Literal, Program, Var, subprograms
 from functx.core.rewriting import cached_rewrite
 from functx.core.tracing import Builder, Tracer, backend, current_builder
-from functx.ops.callbacks import HostPrimitive
 from functx.transforms.call_primitive import Call
 from functx.transforms.vmap import Batch
 
@@ -97,7 +97,7 @@ def _read_value(memo: dict[Any, TracerValue], atom: Atom) -> TracerValue:
 
 def _is_pure(eqn: Equation) -> bool:
     """Whether an equation may be computed once more: it has no effect, and calls no Python."""
-    if eqn.primitive.effects or isinstance(eqn.primitive, HostPrimitive):
+    if eqn.primitive.effects or isinstance(eqn.primitive, ops.HostPrimitive):
         return False
     return all(_is_pure(each) for sub in subprograms(eqn.primitive) for each in sub.equations)
 

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from functx import ops
 from functx.core import tree
 from functx.core.errors import (
     ArgumentError,
@@ -45,8 +46,6 @@ from functx.core.source_info import (
 from functx.core.tracebacks import unnamed_api_boundary
 from functx.core.tracing import Tracer, aval_of, backend, current_builder, trace
 from functx.core.types import ShapedArray, canonical_dtype, is_complex
-from functx.ops.autodiff import DerivativeBoundary
-from functx.ops.conversion import convert_element_type
 from functx.ops.views import Copy, Write
 from functx.transforms.aliasing import (
     SharedBuffer,
@@ -317,7 +316,7 @@ def trace_function(
         on_devices = tracked_mesh_axes() if differentiated else ()
         marked = {i: leaves[i] for i in differentiated if on_devices}
         for i, x in marked.items():
-            leaves[i] = DerivativeBoundary("argument", on_devices)(x, x)
+            leaves[i] = ops.DerivativeBoundary("argument", on_devices)(x, x)
         args, kwargs = in_tree.unflatten(leaves)
         try:
             out = fun(*args, **kwargs)
@@ -344,7 +343,7 @@ def trace_function(
             if type(x) is not Tracer:
                 check_output(x, out, kind, fun)
         if on_devices:
-            outs = [DerivativeBoundary("result", on_devices)(x, x) for x in outs]
+            outs = [ops.DerivativeBoundary("result", on_devices)(x, x) for x in outs]
         wrote, asked = builder.writes, builder.layout_dependent
         for i in [i for i in marked if wrote and is_written_to(leaves[i])]:
             Write()(marked[i], leaves[i])
@@ -504,7 +503,7 @@ def check_tangent(x: Any, aval: ShapedArray, problem: Callable[[], tuple[str, st
         )
     if given is aval or (given.dtype == aval.dtype and current_builder.get() is None):
         return x
-    return convert_element_type(x, aval.dtype, aval.weak_type)
+    return ops.convert_element_type(x, aval.dtype, aval.weak_type)
 
 
 def check_output(x: Any, out: Any, kind: str, fun: Callable[..., Any]) -> None:

@@ -7,6 +7,7 @@ from functools import singledispatch
 from math import prod
 from typing import Any
 
+from functx import ops
 from functx.core.errors import CollectiveError
 from functx.core.program import Equation, Program, Var, scalar_literal, subprograms
 from functx.core.program_editing import map_primitive_programs, replace_program_fields
@@ -14,9 +15,6 @@ from functx.core.records import Rewrite
 from functx.core.rewriting import cached_rewrite
 from functx.core.tracing import aval_of
 from functx.core.types import is_complex, kind
-from functx.ops.arithmetic import Mul
-from functx.ops.autodiff import DerivativeBoundary
-from functx.ops.collectives import AxisIndex, Collective, Psum
 from functx.transforms.control.cond import Cond
 from functx.transforms.control.scan import Scan
 from functx.transforms.control.while_loop import While
@@ -64,7 +62,7 @@ class ResolveBoundaries(Rewrite[Program]):
             [
                 axis
                 for e in program
-                if type(e.primitive) is DerivativeBoundary
+                if type(e.primitive) is ops.DerivativeBoundary
                 for axis in e.primitive.axes
             ]
         )
@@ -101,7 +99,7 @@ def has_boundary(program: Program) -> bool:
     found: bool | None = program.memo.get(has_boundary)
     if found is None:
         found = program.memo[has_boundary] = any(
-            type(eqn.primitive) is DerivativeBoundary
+            type(eqn.primitive) is ops.DerivativeBoundary
             for each in program.walk()
             for eqn in each.equations
         )
@@ -116,16 +114,16 @@ def replacements_for(
     primitive: Any, x: Any, given: Sequence[AxisSet], sizes: dict[Any, int]
 ) -> Sequence[Replacement]:
     """The operations that stand for an equation on `x` and others; none where its output is `x`."""
-    if type(primitive) is Psum and primitive.groups is None:
+    if type(primitive) is ops.Psum and primitive.groups is None:
         return sum_over_axes(primitive.axes, x, given[0], sizes)
-    if type(primitive) is not DerivativeBoundary:
+    if type(primitive) is not ops.DerivativeBoundary:
         return [(primitive, None)]
     shared = [name for name, _ in primitive.axes if name not in given[1]]
     if primitive.is_identity or not shared:
         return []
     if primitive.kind == "sum":
         return sum_over_axes(shared, x, given[0], sizes)
-    return [(Mul(), [literal_like(x, 1 / prod([sizes[name] for name in shared]))])]
+    return [(ops.Mul(), [literal_like(x, 1 / prod([sizes[name] for name in shared]))])]
 
 
 def sum_over_axes(
@@ -134,9 +132,9 @@ def sum_over_axes(
     """The sum of `x` along axes, without a message along those where it is the same."""
     same = [name for name in names if name in sizes and name not in over]
     rest = tuple([name for name in names if name not in same])
-    steps: list[Replacement] = [(Psum(rest), [])] if rest else []
+    steps: list[Replacement] = [(ops.Psum(rest), [])] if rest else []
     if same:
-        steps.insert(0, (Mul(), [literal_like(x, prod([sizes[name] for name in same]))]))
+        steps.insert(0, (ops.Mul(), [literal_like(x, prod([sizes[name] for name in same]))]))
     return steps
 
 
@@ -190,17 +188,17 @@ def output_axes(primitive: Any, given: Sequence[AxisSet], count: int) -> Sequenc
 
 
 @output_axes.register
-def _(primitive: DerivativeBoundary, given: Sequence[AxisSet], count: int) -> Sequence[AxisSet]:
+def _(primitive: ops.DerivativeBoundary, given: Sequence[AxisSet], count: int) -> Sequence[AxisSet]:
     return [given[0] & given[1] if primitive.kind == "sum" else given[0]]
 
 
 @output_axes.register
-def _(primitive: Collective, given: Sequence[AxisSet], count: int) -> Sequence[AxisSet]:
+def _(primitive: ops.Collective, given: Sequence[AxisSet], count: int) -> Sequence[AxisSet]:
     return [primitive.varying_axes(given[0])]
 
 
 @output_axes.register
-def _(primitive: AxisIndex, given: Sequence[AxisSet], count: int) -> Sequence[AxisSet]:
+def _(primitive: ops.AxisIndex, given: Sequence[AxisSet], count: int) -> Sequence[AxisSet]:
     return [primitive.named_axes]
 
 

@@ -7,6 +7,7 @@ from functools import partial
 from operator import index
 from typing import Any
 
+from functx import ops
 from functx.core import tree
 from functx.core.errors import (
     ArgumentError,
@@ -40,7 +41,6 @@ from functx.core.records import Rewrite, field
 from functx.core.rewriting import apply, bind_equation, interpret, user_rule_runs
 from functx.core.tracing import aval_of, trace_closed
 from functx.core.types import ShapedArray
-from functx.ops.shapes import broadcast_in_dim, moveaxis
 from functx.transforms.aliasing import written_shared_buffers
 from functx.transforms.decompose import decompose_missing_rules
 from functx.transforms.rule_checks import check_batch_result
@@ -92,8 +92,8 @@ class Batch(Rewrite[Program]):
             shape = list(x.shape)
             shape.insert(wanted, self.size)
             dims = tuple(d + (d >= wanted) for d in range(x.ndim))
-            return broadcast_in_dim(x, tuple(shape), dims)
-        return moveaxis(x, dim, wanted)
+            return ops.broadcast_in_dim(x, tuple(shape), dims)
+        return ops.moveaxis(x, dim, wanted)
 
 
 class BatchWithInferredOutDims(Rewrite[tuple[Program, tuple[int | None, ...]]]):

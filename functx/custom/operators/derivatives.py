@@ -7,6 +7,7 @@ from contextvars import ContextVar
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from functx import ops
 from functx.core import tree
 from functx.core.concretization import is_being_differentiated
 from functx.core.errors import NoAutogradFormulaError, OperatorRuleError, RegistrationError
@@ -18,7 +19,6 @@ from functx.custom.operators.outputs import GradientChecker, Gradients, OutputTy
 from functx.custom.operators.registry import Registration, get_rule
 from functx.custom.rule_results import RuleResult
 from functx.custom.rule_tracing import Residuals, inline_rule
-from functx.ops.shapes import zeros_like
 from functx.transforms.decompose import decompose_missing_rules
 from functx.transforms.linear_transpose import transpose_program
 from functx.transforms.operand_masks import inexact_mask
@@ -323,7 +323,7 @@ def _apply_backward(
     marks = differentiable_output_mask(call, results)
     arrays = results.per_leaf([r.type.is_array for r in call.operator.schema.new_returns])
     given = [
-        None if not (on or array) else zeros_like(aval) if ct is None or not on else ct
+        None if not (on or array) else ops.zeros_like(aval) if ct is None or not on else ct
         for ct, aval, on, array in zip(cts, results.avals, marks, arrays, strict=False)
     ]
     return formula.run_backward(call, results, kept, given, args)
@@ -385,7 +385,7 @@ def _jvp_by_rule(
     out = RuleResult(operator.qualname, rule.fun)
     moving = [is_inexact(x.dtype) for x in primals]
     given = [
-        (zeros_like(x) if t is None else t)
+        (ops.zeros_like(x) if t is None else t)
         for x, t, on in zip(primals, tangents, moving, strict=True)
         if on
     ]
@@ -425,7 +425,7 @@ def _jvp_by_transpose(
         cts = [next(rest) if on else None for on in marks]
         found = _apply_backward(call, formula, kept, cts, primals)
         return [
-            zeros_like(x) if ct is None else ct
+            ops.zeros_like(x) if ct is None else ct
             for x, ct, on in zip(primals, found, active, strict=True)
             if on
         ]
@@ -467,7 +467,7 @@ def transpose_operator(
     The derivative of what is linear is the same everywhere, so it is taken at zero.
     """
     linear = [type(x) is LinearInput for x in args]
-    values = [zeros_like(x) if on else x for x, on in zip(args, linear, strict=True)]
+    values = [ops.zeros_like(x) if on else x for x, on in zip(args, linear, strict=True)]
     around = _calls_being_transposed.get()
     if call in around:
         raise NoAutogradFormulaError(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import jax
 import numpy as np
 
+from functx import ops
 from functx.core.config import config
 from functx.core.errors import ForeignCodeError, ImmutableArrayError, type_name
 from functx.core.functionalization import Functionalize, FunctionalizedProgram, storage_base
@@ -22,7 +23,6 @@ from functx.custom.operators.outputs import OutputTypes, flatten_outputs, operat
 from functx.custom.operators.registry import Registration
 from functx.custom.operators.schema import Return
 from functx.lowering.callbacks import DeviceCallback
-from functx.ops.callbacks import HostPrimitive
 
 if TYPE_CHECKING:
     from functx.custom.operators.operator import Operator
@@ -219,7 +219,7 @@ def _as_python_scalar(x: Any) -> Any:
     return x if traced or isinstance(x, (bool, int, float, complex)) else x.item()
 
 
-class HostKernel(HostPrimitive, abstract=True):
+class HostKernel(ops.HostPrimitive, abstract=True):
     """The call of an implementation by the device, for results of the types `results`."""
 
     call: Any

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 import jax
 import numpy as np
 
+from functx import ops
 from functx.core import tree
 from functx.core.errors import (
     ArgumentError,
@@ -24,7 +25,6 @@ from functx.custom.operators.registry import Registration, get_rule
 from functx.custom.operators.schema import Argument, Return, Schema
 from functx.custom.rule_results import describe_type
 from functx.custom.rule_tracing import is_array
-from functx.ops.conversion import ConvertElementType
 
 if TYPE_CHECKING:
     from functx.custom.operators.primitives import OperatorPrimitive
@@ -376,7 +376,7 @@ class GradientChecker:
             )
         if not is_inexact(aval.dtype):
             return None
-        return g if given is aval else ConvertElementType(aval.dtype, aval.weak_type)(g)
+        return g if given is aval else ops.ConvertElementType(aval.dtype, aval.weak_type)(g)
 
 
 _KIND_ORDER = "buifc"

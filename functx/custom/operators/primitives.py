@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
+from functx import ops
 from functx.core import tree
 from functx.core.config import config, contextual_key
 from functx.core.errors import MissingRuleError, TreeError, type_name
@@ -21,9 +22,7 @@ from functx.custom.operators.outputs import OutputTypes, operator_rule_error
 from functx.custom.operators.registry import Registration, get_rule
 from functx.custom.rule_results import describe_type
 from functx.custom.rule_tracing import inline_rule
-from functx.ops.conversion import ConvertElementType
 from functx.ops.operands import batch_size
-from functx.ops.shapes import batch_dim_at
 from functx.transforms.control.scan import map as map_rows
 from functx.transforms.decompose import builtin_decomposition
 
@@ -175,7 +174,9 @@ def _batch_sequentially(
     call: OperatorPrimitive, args: Sequence[Any], dims: Sequence[int | None]
 ) -> tuple[list[Any], list[int | None]]:
     size = batch_size(args, dims)
-    rows = [batch_dim_at(x, d, 0, size) for x, d in zip(args, dims, strict=True) if d is not None]
+    rows = [
+        ops.batch_dim_at(x, d, 0, size) for x, d in zip(args, dims, strict=True) if d is not None
+    ]
 
     def of_row(row: Sequence[Any]) -> list[Any]:
         rest = iter(row)
@@ -295,5 +296,5 @@ def _check_batched_outputs(
             raise operator_rule_error(
                 qualname, rule, f"return {aval!r} as output {i}; got {own!r} ({type_name(x)})"
             )
-        found.append(x if own is aval else ConvertElementType(aval.dtype, aval.weak_type)(x))
+        found.append(x if own is aval else ops.ConvertElementType(aval.dtype, aval.weak_type)(x))
     return found

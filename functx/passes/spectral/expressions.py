@@ -7,30 +7,12 @@ from functools import partial
 from math import inf
 from typing import Any, NamedTuple
 
+from functx import ops
 from functx.core.program import Equation, Literal, Program
 from functx.core.tracing import Tracer, aval_of, current_builder, trace
 from functx.core.types import ShapedArray, complex_dtype, is_complex, real_dtype
-from functx.ops.arithmetic import abs, div, mul, sub
-from functx.ops.conversion import ConvertElementType, conj, convert_element_type
-from functx.ops.factorizations import Svd
 from functx.ops.families import Elementwise
-from functx.ops.linear_algebra import cast_like, extract_diagonal
-from functx.ops.logic import bitwise_and, ge, lt, select
 from functx.ops.operands import literal
-from functx.ops.shapes import (
-    BroadcastInDim,
-    Full,
-    Iota,
-    PermuteDims,
-    Reshape,
-    broadcast_in_dim,
-    broadcasted_iota,
-    full,
-    permute_dims,
-    reshape,
-    zeros_like,
-)
-from functx.ops.slicing import Slice, slice_in_dim
 from functx.passes.einsum_factors import Label, LabelGroup, LabelGroups, resolve_labels
 from functx.transforms.spectral_functions import (
     SpectralFunction,
@@ -104,7 +86,7 @@ class ExpressionBuilder:
     def expression(self, atom: Any, groups: LabelGroups, inside: bool) -> Any:
         if type(atom) is ConjugatedAtom:
             inner = self.of(atom.atom, groups, inside)
-            return None if inner is None else ElementwiseTerm(conj, (inner,))
+            return None if inner is None else ElementwiseTerm(ops.conj, (inner,))
         labels = [label for group in groups for label in group]
         if labels.count(self.label) > 1:
             return None
@@ -123,26 +105,26 @@ class ExpressionBuilder:
     def elementwise_term(self, eqn: Equation, groups: LabelGroups, inside: bool) -> Any:
         primitive: Any = eqn.primitive
         kind = type(primitive)
-        if isinstance(primitive, Elementwise) or kind is ConvertElementType:
+        if isinstance(primitive, Elementwise) or kind is ops.ConvertElementType:
             operands = [self.of(x, groups if x.aval.ndim else (), inside) for x in eqn.inputs]
             return None if None in operands else ElementwiseTerm(primitive, tuple(operands))
-        if kind is Iota:
+        if kind is ops.Iota:
             along = groups[primitive.dimension] == (self.label,) and (inside or self.whole)
             alone = sum(map(len, groups)) == 1
             return EigenvalueIndices(eqn.outputs[0].aval) if along and alone else None
         (x, *_) = [*eqn.inputs, None]
-        if kind is BroadcastInDim:
+        if kind is ops.BroadcastInDim:
             dims = zip(x.aval.shape, primitive.dims, strict=True)
             return self.of(x, tuple([() if n == 1 else groups[d] for n, d in dims]), inside)
-        if kind is Full:
+        if kind is ops.Full:
             return self.of(x, (), inside)
-        if kind is PermuteDims:
+        if kind is ops.PermuteDims:
             place = {axis: i for i, axis in enumerate(primitive.axes)}
             return self.of(x, tuple([groups[place[d]] for d in range(len(groups))]), inside)
-        if kind is Reshape:
+        if kind is ops.Reshape:
             given = squeeze_groups(x.aval.shape, eqn.outputs[0].aval.shape, groups)
             return None if given is None else self.of(x, given, inside)
-        if kind is Slice and not inside and primitive.strides is None:
+        if kind is ops.Slice and not inside and primitive.strides is None:
             bounds = zip(primitive.start, primitive.limit, x.aval.shape, strict=True)
             parts = [(a, b) for a, b, n in bounds if (a, b) != (0, n)]
             axes = [d for d, group in enumerate(groups) if group == (self.label,)]
@@ -180,7 +162,7 @@ class ExpressionEvaluator:
             return self.parameters[x.place]
         if id(x) not in self.memo:
             if type(x) is EigenvalueIndices:
-                self.memo[id(x)] = convert_element_type(self.places, x.aval.dtype)
+                self.memo[id(x)] = ops.convert_element_type(self.places, x.aval.dtype)
             else:
                 self.memo[id(x)] = x.operation(*[self.of(y) for y in x.operands])
         return self.memo[id(x)]
@@ -191,15 +173,15 @@ def product_expression(factors: Iterable[tuple[Any, bool]]) -> Any:
     found: Any = None
     for x, divides in sorted(factors, key=lambda pair: pair[1]):
         if found is None:
-            found = ElementwiseTerm(div, (1.0, x)) if divides else x
+            found = ElementwiseTerm(ops.div, (1.0, x)) if divides else x
         else:
-            found = ElementwiseTerm(div if divides else mul, (found, x))
+            found = ElementwiseTerm(ops.div if divides else ops.mul, (found, x))
     return found
 
 
 def broadcast_batch(x: Any, shape: tuple[int, ...]) -> Any:
     """`x`, which has the first dimensions of `shape`, repeated along the others."""
-    return x if not x.shape else broadcast_in_dim(x, shape, tuple(range(x.ndim)))
+    return x if not x.shape else ops.broadcast_in_dim(x, shape, tuple(range(x.ndim)))
 
 
 IndexRange = tuple[int, int]
@@ -229,18 +211,18 @@ class SpectralSum(NamedTuple):
         """The equations that compute it, along `batch`, from what `read` gives for each variable."""
         a = read(self.eqn.inputs[0])
         a = align_to_batch(
-            reshape(a, (*label_sizes(self.equation_batch), *a.shape[-2:])),
+            ops.reshape(a, (*label_sizes(self.equation_batch), *a.shape[-2:])),
             self.equation_batch,
             self.batch,
         )
         m, n = a.shape[-2:]
-        rows = m if type(self.eqn.primitive) is Svd else 0
+        rows = m if type(self.eqn.primitive) is ops.Svd else 0
         a = hermitian_dilation(a) if rows else a
         given = [self.parameter(atom, groups, read) for atom, groups in self.parameters]
         function = EigenvalueFunction(self, aval_of(a), rows)
         program = function.program([aval_of(x) for x in given])
         if is_complex(program.out_avals[0].dtype) and not is_complex(a.dtype):
-            a = convert_element_type(a, program.out_avals[0].dtype)
+            a = ops.convert_element_type(a, program.out_avals[0].dtype)
         if not self.outputs:
             return SpectralTrace(program, rows)(a, *given)
         found = SpectralFunction(program, rows)(a, *given)
@@ -248,13 +230,13 @@ class SpectralSum(NamedTuple):
             # Left vectors are the upper parts of eigenvectors, right ones the lower.
             parts = [(0, m) if output == 0 else (m, m + n) for output in self.outputs]
             for axis, (start, end) in zip((found.ndim - 2, found.ndim - 1), parts, strict=True):
-                found = slice_in_dim(found, start, end, axis=axis)
-        return extract_diagonal(found) if self.diagonal else found
+                found = ops.slice_in_dim(found, start, end, axis=axis)
+        return ops.extract_diagonal(found) if self.diagonal else found
 
     def parameter(self, atom: Any, groups: LabelGroups, read: Callable[[Any], Any]) -> Any:
         """A parameter along the batch."""
         labels = resolve_labels([label for group in groups for label in group])
-        x = reshape(read(atom), label_sizes(labels))
+        x = ops.reshape(read(atom), label_sizes(labels))
         return align_to_batch(x, labels, self.batch)
 
 
@@ -281,19 +263,19 @@ class EigenvalueFunction(NamedTuple):
     def values(self, w: Any, *parameters: Any) -> list[Any]:
         """The function at `w`, where the window is; else zeros."""
         real = w.dtype
-        f = full(w.shape, literal(1, real))
+        f = ops.full(w.shape, literal(1, real))
         if self.of.expression is not None:
             repeats = [broadcast_batch(x, w.shape) for x in parameters]
             f = ExpressionEvaluator(w, self.eigenvalue_indices(w), repeats).of(self.of.expression)
             wanted = complex_dtype(real) if is_complex(f.dtype) else real
-            f = f if f.dtype == wanted else convert_element_type(f, wanted)
+            f = f if f.dtype == wanted else ops.convert_element_type(f, wanted)
         first, last = self.of.window
         if (first, last) != (0, self.width):
-            inside = bitwise_and(
-                ge(self.eigenvalue_indices(w), first), lt(self.eigenvalue_indices(w), last)
+            inside = ops.bitwise_and(
+                ops.ge(self.eigenvalue_indices(w), first), ops.lt(self.eigenvalue_indices(w), last)
             )
-            return [select(inside, f, literal(0, f.dtype))]
-        return [f if f.shape else full(w.shape, f)]
+            return [ops.select(inside, f, literal(0, f.dtype))]
+        return [f if f.shape else ops.full(w.shape, f)]
 
     @property
     def width(self) -> int:
@@ -303,9 +285,9 @@ class EigenvalueFunction(NamedTuple):
 
     def eigenvalue_indices(self, w: Any) -> Any:
         """The position of each eigenvalue; of singular values those of both their signs."""
-        places = broadcasted_iota("int32", w.shape, w.ndim - 1)
+        places = ops.broadcasted_iota("int32", w.shape, w.ndim - 1)
         k = self.width
-        return select(lt(places, k), places, sub(places, k)) if self.rows else places
+        return ops.select(ops.lt(places, k), places, ops.sub(places, k)) if self.rows else places
 
     def evaluate_singular_values(self, plain: Program, w: Any, *parameters: Any) -> list[Any]:
         """The values of the function at the singular values and their negatives.
@@ -313,13 +295,13 @@ class EigenvalueFunction(NamedTuple):
         It is odd for a left with a right vector, even for two of one side, and half for a sum.
         """
         builder, is_odd = current_builder.require(), len({*self.of.outputs}) == 2
-        places = broadcasted_iota("int32", w.shape, w.ndim - 1)
-        signs = select(lt(places, self.width), literal(1, w.dtype), literal(-1, w.dtype))
-        (f,) = builder.inline(plain, [mul(signs, w), *parameters])
+        places = ops.broadcasted_iota("int32", w.shape, w.ndim - 1)
+        signs = ops.select(ops.lt(places, self.width), literal(1, w.dtype), literal(-1, w.dtype))
+        (f,) = builder.inline(plain, [ops.mul(signs, w), *parameters])
         if not self.of.outputs:
-            f = mul(f, 0.5)
+            f = ops.mul(f, 0.5)
         elif is_odd:
-            f = mul(f, cast_like(signs, f))
+            f = ops.mul(f, ops.cast_like(signs, f))
         if 2 * self.width == w.shape[-1]:
             return [f]
         # Vectors beyond meet those of values near 0 as if they were of such: there an odd function
@@ -329,11 +311,11 @@ class EigenvalueFunction(NamedTuple):
             if is_odd
             else elementwise_derivative(elementwise_derivative(plain))
         )
-        (leading,) = builder.inline(steep, [zeros_like(w), *parameters])
-        leading = select(lt(abs(leading), inf), leading, literal(0, leading.dtype))
-        power = w if is_odd else mul(mul(w, w), 0.5)
-        beyond = mul(leading, cast_like(power, leading))
-        return [select(lt(places, 2 * self.width), f, beyond)]
+        (leading,) = builder.inline(steep, [ops.zeros_like(w), *parameters])
+        leading = ops.select(ops.lt(ops.abs(leading), inf), leading, literal(0, leading.dtype))
+        power = w if is_odd else ops.mul(ops.mul(w, w), 0.5)
+        beyond = ops.mul(leading, ops.cast_like(power, leading))
+        return [ops.select(ops.lt(places, 2 * self.width), f, beyond)]
 
 
 def label_sizes(labels: LabelGroup) -> tuple[int, ...]:
@@ -347,7 +329,7 @@ def align_to_batch(x: Any, labels: LabelGroup, batch: LabelGroup) -> Any:
         return x
     ordered = [label for label in batch if label in labels]
     rest = range(len(labels), x.ndim)
-    x = permute_dims(x, (*[labels.index(label) for label in ordered], *rest))
+    x = ops.permute_dims(x, (*[labels.index(label) for label in ordered], *rest))
     shape = (*label_sizes(batch), *x.shape[len(labels) :])
     places = [batch.index(label) for label in ordered]
-    return broadcast_in_dim(x, shape, (*places, *range(len(batch), len(shape))))
+    return ops.broadcast_in_dim(x, shape, (*places, *range(len(batch), len(shape))))

@@ -5,21 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from functx import ops
 from functx.core.program import Equation, Literal, Program, Var
 from functx.core.program_editing import replace_program_fields
 from functx.core.rewriting import bind_equation, interpret
 from functx.core.tracing import Tracer, trace
 from functx.core.types import is_complex
-from functx.ops.arithmetic import Div, IntegerPow, Mul, Neg, Square
-from functx.ops.concatenation import Pad
-from functx.ops.contraction import DotGeneral
-from functx.ops.conversion import Conj, ConvertElementType, conj, holds_exactly
-from functx.ops.factorizations import Eigh, Svd
 from functx.ops.families import Elementwise
 from functx.ops.operands import literal
-from functx.ops.reductions import ReduceSum
-from functx.ops.shapes import BroadcastInDim, Full, PermuteDims, Reshape
-from functx.ops.slicing import Slice
 from functx.passes.einsum import Einsum
 from functx.passes.einsum_factors import (
     Factor,
@@ -41,12 +34,14 @@ from functx.passes.sums_of_products import expand_summands
 
 TRANSPARENT_PRIMITIVES = frozenset(
     {
-        BroadcastInDim, Conj, ConvertElementType, Div, DotGeneral, Full, IntegerPow, Mul, Neg,
-        PermuteDims, ReduceSum, Reshape, Slice, Square,
+        ops.BroadcastInDim, ops.Conj, ops.ConvertElementType, ops.Div, ops.DotGeneral, ops.Full, ops.IntegerPow, ops.Mul, ops.Neg,
+        ops.PermuteDims, ops.ReduceSum, ops.Reshape, ops.Slice, ops.Square,
     }
 )  # fmt: skip
 """The primitives through which eigenvectors are followed."""
-CONTRACTING_PRIMITIVES = frozenset({DotGeneral, IntegerPow, Mul, ReduceSum, Square})
+CONTRACTING_PRIMITIVES = frozenset(
+    {ops.DotGeneral, ops.IntegerPow, ops.Mul, ops.ReduceSum, ops.Square}
+)
 """The primitives that may contract eigenvectors with eigenvectors."""
 HIGHEST_PRECISION = ("HIGHEST", "HIGHEST")
 MAX_ASPECT_RATIO = 4
@@ -66,7 +61,7 @@ def recognize_spectral_functions(program: Program) -> Program:
 
     def read(atom: Any) -> Any:
         if type(atom) is ConjugatedAtom:
-            return conj(read(atom.atom))
+            return ops.conj(read(atom.atom))
         return atom.emit(read) if type(atom) is SpectralSum else values[atom]
 
     def step(eqn: Equation, *args: Tracer) -> Sequence[Any]:
@@ -119,7 +114,7 @@ class SpectralSearch:
 
     def visit(self, eqn: Equation) -> None:
         kind = type(eqn.primitive)
-        if kind is Eigh or kind is Svd:
+        if kind is ops.Eigh or kind is ops.Svd:
             m, n = eqn.inputs[0].aval.shape[-2:]
             # A matrix of both dimensions together is no longer small beside a slim one.
             if 1 < max(m, n) <= MAX_ASPECT_RATIO * min(m, n) and not getattr(
@@ -134,7 +129,7 @@ class SpectralSearch:
         if vectors:
             self.of_vectors.update(eqn.outputs)
         if (vectors and kind in CONTRACTING_PRIMITIVES) or (
-            values and kind in (ReduceSum, DotGeneral)
+            values and kind in (ops.ReduceSum, ops.DotGeneral)
         ):
             einsum = self.match_contraction(eqn, [] if vectors else values)
             if einsum is not None:
@@ -142,7 +137,7 @@ class SpectralSearch:
                 self.of_vectors.difference_update(eqn.outputs)
         elif (
             values
-            and kind is Slice
+            and kind is ops.Slice
             and (einsum := self.match_single_eigenvalue(eqn, values)) is not None
         ):
             self.found[eqn] = einsum
@@ -159,7 +154,7 @@ class SpectralSearch:
             return None
         product, whole = SpectralProduct(self), fresh_labels(out.aval.shape)
         groups: LabelGroups | None = whole
-        if type(eqn.primitive) is ReduceSum:
+        if type(eqn.primitive) is ops.ReduceSum:
             groups = expand_summands(product, eqn, [eqn.inputs[0].aval.shape])
         else:
             product.multiply(out, whole)
@@ -207,7 +202,7 @@ def full_range(eqn: Equation) -> IndexRange:
 
 def eigenvalue_output_index(eqn: Equation) -> int:
     """The place of the eigenvalues or singular values among the outputs of `eqn`."""
-    return 0 if type(eqn.primitive) is Eigh else 1
+    return 0 if type(eqn.primitive) is ops.Eigh else 1
 
 
 class SpectralProduct(ProductExpression):
@@ -224,7 +219,7 @@ class SpectralProduct(ProductExpression):
         eqn = self.producers.get(atom)
         if eqn is None:
             return super().multiply(atom, groups)
-        if type(eqn.primitive) in (Eigh, Svd) and atom in self.search.of_vectors:
+        if type(eqn.primitive) in (ops.Eigh, ops.Svd) and atom in self.search.of_vectors:
             self.factors.append(eigenvector_factor(eqn, atom, groups))
         elif (along := diagonal_operand(atom, self.producers)) is not None:
             self.diagonal(along, atom, groups)
@@ -239,22 +234,22 @@ class SpectralProduct(ProductExpression):
         primitive: Any = eqn.primitive
         kind = type(primitive)
         (x, *_) = eqn.inputs
-        if kind is Conj:
+        if kind is ops.Conj:
             start = len(self.factors)
             self.multiply(x, groups)
             self.factors[start:] = [
                 f._replace(atom=conjugate(f.atom)) for f in self.factors[start:]
             ]
             return True
-        if kind is ConvertElementType and holds_exactly(primitive.dtype, x.aval.dtype):
+        if kind is ops.ConvertElementType and ops.holds_exactly(primitive.dtype, x.aval.dtype):
             self.multiply(x, groups)
             return True
-        if kind is ReduceSum:
+        if kind is ops.ReduceSum:
             given, summed = iter(groups), self.sum_over([x.aval.shape[d] for d in primitive.axes])
             at = dict(zip(primitive.axes, summed, strict=True))
             self.multiply(x, tuple([at[d] if d in at else next(given) for d in range(x.aval.ndim)]))
             return True
-        return kind is Slice and self.window(primitive, x, groups)
+        return kind is ops.Slice and self.window(primitive, x, groups)
 
     def window(self, primitive: Any, x: Any, groups: LabelGroups) -> bool:
         """Take vectors in part; False where `x` is not vectors, or where each of them is cut."""
@@ -316,8 +311,8 @@ def conjugate(atom: Any) -> Any:
 def diagonal_operand(atom: Any, makers: dict[Any, Equation]) -> Any:
     """The diagonal of `atom` if it was built as diagonal matrices; else None."""
     outer = makers[atom]
-    inner = makers.get(outer.inputs[0]) if type(outer.primitive) is Reshape else None
-    if inner is None or type(inner.primitive) is not Pad:
+    inner = makers.get(outer.inputs[0]) if type(outer.primitive) is ops.Reshape else None
+    if inner is None or type(inner.primitive) is not ops.Pad:
         return None
     x, value = inner.inputs
     n = x.aval.shape[-1] if x.aval.shape else 0

@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from ml_dtypes import finfo
 
+from functx import ops
 from functx.core.errors import FunctxError, ProgramError, RuleError
 from functx.core.program import Equation, Program
 from functx.core.tracing import current_builder, trace
 from functx.core.types import ShapedArray, is_complex, is_inexact
-from functx.ops.indexing import Embedding
 from functx.testing.numerical_derivatives import central_difference, real_inner_product
 from functx.testing.reference.interpreter import (
     EXACT_DTYPE_RULES,
@@ -167,7 +167,7 @@ def has_explicit_derivatives(program: Program, names: Collection[str]) -> bool:
             rounds = type(eqn.primitive).__name__ in EXACT_DTYPE_RULES
             if name in names or name.endswith(BACKWARD_SUFFIX):
                 return True
-            if type(eqn.primitive) is Embedding and eqn.primitive.padding is not None:
+            if type(eqn.primitive) is ops.Embedding and eqn.primitive.padding is not None:
                 return True
             if rounds and any(is_inexact(a.aval.dtype) for a in eqn.inputs):
                 return True

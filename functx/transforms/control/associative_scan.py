@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from functx import ops
 from functx.core import tree
 from functx.core.errors import ArgumentError, DTypeError, ShapeError, TreeError, type_name
 from functx.core.tracebacks import api_boundary
 from functx.core.tracing import aval_of
 from functx.numpy.promotion import copy_if_shared
-from functx.ops.concatenation import concatenate
 from functx.ops.operands import canonical_axis
-from functx.ops.shapes import reshape, rev
-from functx.ops.slicing import slice_in_dim
 from functx.transforms.control.body_tracing import body_name, check_callables
 
 __all__ = ["associative_scan"]
@@ -67,10 +65,10 @@ def associative_scan(
         return outs  # type: ignore[no-any-return]
 
     if reverse:
-        leaves = [rev(x, (axis,)) for x in leaves]
+        leaves = [ops.rev(x, (axis,)) for x in leaves]
     outs = _scan_recursively(combine, leaves, avals[0].shape[axis], axis)
     if reverse:
-        outs = [rev(x, (axis,)) for x in outs]
+        outs = [ops.rev(x, (axis,)) for x in outs]
     return tree.unflatten(structure, [copy_if_shared(x, *leaves) for x in outs])
 
 
@@ -84,19 +82,19 @@ def _scan_recursively(
         return xs
     half = count // 2
     pairs = combine(
-        [slice_in_dim(x, 0, 2 * half, 2, axis) for x in xs],
-        [slice_in_dim(x, 1, 2 * half, 2, axis) for x in xs],
+        [ops.slice_in_dim(x, 0, 2 * half, 2, axis) for x in xs],
+        [ops.slice_in_dim(x, 1, 2 * half, 2, axis) for x in xs],
     )
     # Up to each odd place; up to an even one comes what lies there besides.
     odd = _scan_recursively(combine, pairs, half, axis)
-    first = [slice_in_dim(x, 0, 1, 1, axis) for x in xs]
+    first = [ops.slice_in_dim(x, 0, 1, 1, axis) for x in xs]
     rest = (count - 1) // 2
     if rest:
         later = combine(
-            [slice_in_dim(x, 0, rest, 1, axis) for x in odd],
-            [slice_in_dim(x, 2, count, 2, axis) for x in xs],
+            [ops.slice_in_dim(x, 0, rest, 1, axis) for x in odd],
+            [ops.slice_in_dim(x, 2, count, 2, axis) for x in xs],
         )
-        first = [concatenate(parts, axis) for parts in zip(first, later, strict=True)]
+        first = [ops.concatenate(parts, axis) for parts in zip(first, later, strict=True)]
     return [_interleave(x, y, axis) for x, y in zip(first, odd, strict=True)]
 
 
@@ -105,11 +103,11 @@ def _interleave(even: Any, odd: Any, axis: int) -> Any:
     shape = aval_of(odd).shape
     n = shape[axis]
     each = (*shape[:axis], n, 1, *shape[axis + 1 :])
-    pairs = [reshape(slice_in_dim(even, 0, n, 1, axis), each), reshape(odd, each)]
-    both = reshape(concatenate(pairs, axis + 1), (*shape[:axis], 2 * n, *shape[axis + 1 :]))
+    pairs = [ops.reshape(ops.slice_in_dim(even, 0, n, 1, axis), each), ops.reshape(odd, each)]
+    both = ops.reshape(ops.concatenate(pairs, axis + 1), (*shape[:axis], 2 * n, *shape[axis + 1 :]))
     if aval_of(even).shape[axis] == n:
         return both
-    return concatenate([both, slice_in_dim(even, n, n + 1, 1, axis)], axis)
+    return ops.concatenate([both, ops.slice_in_dim(even, n, n + 1, 1, axis)], axis)
 
 
 def _check_same_type(what: str, path: str, out: Any, expected: Any) -> None:

@@ -12,21 +12,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from functx import ops
 from functx.core.program import Atom, Equation, Literal, Program, Var
 from functx.core.program_editing import apply_program
 from functx.core.records import Rewrite, Uncompared
 from functx.core.rewriting import apply
 from functx.core.tracing import trace_closed
 from functx.core.types import ShapedArray
-from functx.ops.arithmetic import Add, Div, Mul, Neg, add
-from functx.ops.contraction import DotGeneral
-from functx.ops.conversion import convert_element_type
 from functx.ops.families import Linear
 from functx.ops.operands import upcast_aval, upcast_half
-from functx.ops.reductions import ReduceSum, reduce_sum
-from functx.ops.scattering import ScatterAdd
-from functx.ops.shapes import Full, zeros_like
-from functx.ops.slicing import DynamicSlice, DynamicUpdateSlice
 from functx.transforms.control.scan_partial_eval import loop_invariant_variables
 from functx.transforms.dce import with_io
 from functx.transforms.operand_masks import select_where
@@ -167,7 +161,7 @@ class AccumulatedSum(NamedTuple):
 
     def value(self, env: FinalValues) -> Any:
         total = env.sums[self.position]
-        return total if total.dtype == self.dtype else convert_element_type(total, self.dtype)
+        return total if total.dtype == self.dtype else ops.convert_element_type(total, self.dtype)
 
 
 class ZeroSum(NamedTuple):
@@ -176,7 +170,7 @@ class ZeroSum(NamedTuple):
     aval: ShapedArray
 
     def value(self, env: FinalValues) -> Any:
-        return zeros_like(self.aval)
+        return ops.zeros_like(self.aval)
 
 
 class StackedSum(NamedTuple):
@@ -186,7 +180,7 @@ class StackedSum(NamedTuple):
     axes: tuple[int, ...] = ()
 
     def value(self, env: FinalValues) -> Any:
-        return reduce_sum(env.stacks[self.atom], (0, *[a + 1 for a in self.axes]))
+        return ops.reduce_sum(env.stacks[self.atom], (0, *[a + 1 for a in self.axes]))
 
 
 class ContractedSum(NamedTuple):
@@ -200,7 +194,7 @@ class ContractedSum(NamedTuple):
             [tuple([d + 1 for d in dims]) for dims in pair]
             for pair in (dot.contracting_dims, dot.batch_dims)
         )
-        whole = DotGeneral(
+        whole = ops.DotGeneral(
             ((0, *contract[0]), (0, *contract[1])),
             (batched[0], batched[1]),
             dot.precision,
@@ -231,7 +225,7 @@ class SumOfSums(NamedTuple):
     def value(self, env: FinalValues) -> Any:
         first, *others = [total.value(env) for total in self.reductions]
         for x in others:
-            first = add(first, x)
+            first = ops.add(first, x)
         return first
 
 
@@ -281,7 +275,7 @@ class ReductionPlan:
             eqn = self.producers.get(term)
             if (
                 eqn is not None
-                and type(eqn.primitive) is Add
+                and type(eqn.primitive) is ops.Add
                 and term not in self.invariants
                 and all(a.aval.shape == term.aval.shape for a in eqn.inputs)
             ):
@@ -306,7 +300,7 @@ class ReductionPlan:
         eqn = self.producers.get(atom)
         if eqn is None:
             return None
-        if type(eqn.primitive) is ReduceSum and self.is_stacked(eqn.inputs[0]):
+        if type(eqn.primitive) is ops.ReduceSum and self.is_stacked(eqn.inputs[0]):
             self.stacked[eqn.inputs[0]] = None
             return StackedSum(eqn.inputs[0], eqn.primitive.axes)
         if self.is_stacked_product(eqn):
@@ -331,7 +325,9 @@ class ReductionPlan:
 
     def is_stacked_product(self, eqn: Equation) -> bool:
         """Whether it is less to keep the factors of a product of rows than to add it up."""
-        if type(eqn.primitive) is not DotGeneral or any(a in self.invariants for a in eqn.inputs):
+        if type(eqn.primitive) is not ops.DotGeneral or any(
+            a in self.invariants for a in eqn.inputs
+        ):
             return False
         new = {a for a in eqn.inputs if not self.is_stacked(a)}
         return sum([a.aval.size for a in new]) <= eqn.outputs[0].aval.size
@@ -345,10 +341,13 @@ class ReductionPlan:
         fixed = [a for i, a in enumerate(eqn.inputs) if i not in moving]
         if isinstance(primitive, Linear) and not primitive.multiple_results:
             return moving if all(self.is_zero(a) for a in fixed) else []
-        if type(primitive) is DotGeneral:
+        if type(primitive) is ops.DotGeneral:
             return moving if len(moving) == 1 else []
         # A sum of float16 that waits for its factor may leave their range.
-        if type(primitive) in (Mul, Div, Neg) and eqn.outputs[0].aval.dtype != np.float16:
+        if (
+            type(primitive) in (ops.Mul, ops.Div, ops.Neg)
+            and eqn.outputs[0].aval.dtype != np.float16
+        ):
             return moving if len(moving) == 1 and moving[0] in primitive.linear else []
         return []
 
@@ -357,7 +356,7 @@ class ReductionPlan:
         if type(atom) is Literal:
             return not atom.value
         eqn = self.producers.get(atom)
-        return eqn is not None and type(eqn.primitive) is Full and self.is_zero(eqn.inputs[0])
+        return eqn is not None and type(eqn.primitive) is ops.Full and self.is_zero(eqn.inputs[0])
 
     def accumulation_of(self, term: Atom) -> tuple[Callable[..., Any], Sequence[Atom]]:
         """How a step adds `term` to a sum, and what it needs for that: no zeros around a part."""
@@ -366,11 +365,11 @@ class ReductionPlan:
         if added is not None:
             return added
         if eqn is not None and self.is_zero(eqn.inputs[0] if eqn.inputs else None):
-            if type(eqn.primitive) is DynamicUpdateSlice:
+            if type(eqn.primitive) is ops.DynamicUpdateSlice:
                 return add_to_slice, eqn.inputs[1:]
-            if type(eqn.primitive) is ScatterAdd:
+            if type(eqn.primitive) is ops.ScatterAdd:
                 return eqn.primitive, eqn.inputs[1:]
-        return add, [term]
+        return ops.add, [term]
 
     def sparse_update(
         self, eqn: Equation | None
@@ -378,18 +377,18 @@ class ReductionPlan:
         """How to add the part that `eqn` adds to its first operand, and what that needs, if it does."""
         if eqn is None or not eqn.inputs or self.is_zero(eqn.inputs[0]):
             return None
-        if type(eqn.primitive) is ScatterAdd:
+        if type(eqn.primitive) is ops.ScatterAdd:
             return eqn.primitive, eqn.inputs[1:]
-        if type(eqn.primitive) is not DynamicUpdateSlice:
+        if type(eqn.primitive) is not ops.DynamicUpdateSlice:
             return None
         base, new, *indices = eqn.inputs
         added = self.producers.get(new)
-        if added is None or type(added.primitive) is not Add:
+        if added is None or type(added.primitive) is not ops.Add:
             return None
         read = self.producers.get(added.inputs[0])
         if (
             read is None
-            or type(read.primitive) is not DynamicSlice
+            or type(read.primitive) is not ops.DynamicSlice
             or list(read.inputs) != [base, *indices]
             or added.inputs[1].aval.shape != new.aval.shape
         ):
@@ -399,5 +398,5 @@ class ReductionPlan:
 
 def add_to_slice(total: Any, part: Any, *indices: Any) -> Any:
     """`total` with `part` added to it at `indices`."""
-    so_far = DynamicSlice(part.shape)(total, *indices)
-    return DynamicUpdateSlice()(total, add(so_far, part), *indices)
+    so_far = ops.DynamicSlice(part.shape)(total, *indices)
+    return ops.DynamicUpdateSlice()(total, ops.add(so_far, part), *indices)

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from functx import ops
 from functx.core import tree
 from functx.core.errors import (
     ArgumentError,
@@ -35,12 +36,8 @@ from functx.core.tracing import (
     trace_closed,
 )
 from functx.core.types import ShapedArray, promote_types
-from functx.ops.arithmetic import add
-from functx.ops.conversion import convert_element_type
 from functx.ops.operands import PYTHON_SCALARS, literal
 from functx.ops.progress import ShowProgress
-from functx.ops.shapes import reshape
-from functx.ops.slicing import slice_in_dim
 from functx.transforms.aliasing import written_shared_buffers
 from functx.transforms.dce import active_outputs, with_io
 from functx.transforms.tracing_api import (
@@ -218,7 +215,7 @@ def cast_to(x: Any, aval: ShapedArray) -> Any:
         return x
     if type(x) in PYTHON_SCALARS:
         return literal(x, aval.dtype)
-    return convert_element_type(x, aval.dtype)
+    return ops.convert_element_type(x, aval.dtype)
 
 
 def cast_to_strong(x: Any, aval: ShapedArray) -> Any:
@@ -228,7 +225,7 @@ def cast_to_strong(x: Any, aval: ShapedArray) -> Any:
     given = aval_of(x)
     if given.dtype == aval.dtype and not given.weak_type:
         return x
-    return convert_element_type(x, aval.dtype)
+    return ops.convert_element_type(x, aval.dtype)
 
 
 def check_operands(
@@ -461,7 +458,7 @@ class WithProgress(Rewrite[Program]):
         def body(*args: Any) -> list[Any]:
             ShowProgress(self.label, self.total)(args[n])
             outs = apply(None, program, [*args[:n], *args[n + 1 :]])
-            return [*outs[: self.carries], add(args[n], 1), *outs[self.carries :]]
+            return [*outs[: self.carries], ops.add(args[n], 1), *outs[self.carries :]]
 
         avals = [*program.in_avals[:n], COUNTER_AVAL, *program.in_avals[n:]]
         names = program.in_names
@@ -478,7 +475,9 @@ def show_completion(label: str, total: int | None, step: Any, outs: Sequence[Any
     """Show that the loop is done after `step` steps, when its results `outs` are there."""
     after = [x for x in outs if aval_of(x).size][:4]
     # The compiler may know the number of steps, so an element of the results tells the time.
-    elements = [reshape(slice_in_dim(reshape(x, (aval_of(x).size,)), 0, 1), ()) for x in after]
+    elements = [
+        ops.reshape(ops.slice_in_dim(ops.reshape(x, (aval_of(x).size,)), 0, 1), ()) for x in after
+    ]
     ShowProgress(label, total, True)(step, *elements)
 
 

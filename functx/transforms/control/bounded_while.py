@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from functx import ops
 from functx.core.program import Program, Var
 from functx.core.records import Rewrite
 from functx.core.rewriting import apply, cached_rewrite
 from functx.core.tracing import trace_closed
 from functx.core.types import ShapedArray
-from functx.ops.arithmetic import add, sub
-from functx.ops.logic import bitwise_and, gt, lt
 from functx.ops.operands import cast_like_input, literal, upcast_aval, upcast_half
-from functx.ops.shapes import reshape, zeros_like
-from functx.ops.slicing import DynamicSlice, DynamicUpdateSlice
 from functx.passes.rematerialization import with_rematerialization
 from functx.transforms.call_primitive import TransposeLinearInputs
 from functx.transforms.control.checkpoint_schedule import STEP_DTYPE
@@ -38,7 +35,9 @@ STEP_AVAL = ShapedArray((), STEP_DTYPE)
 def write_rows(stacks: Sequence[Any], rows: Sequence[Any], at: Any) -> list[Any]:
     """Each of `stacks` with the row of `rows` at the place `at`."""
     return [
-        DynamicUpdateSlice()(stack, reshape(row, (1, *row.shape)), *_row_indices(at, row.ndim))
+        ops.DynamicUpdateSlice()(
+            stack, ops.reshape(row, (1, *row.shape)), *_row_indices(at, row.ndim)
+        )
         for stack, row in zip(stacks, rows, strict=True)
     ]
 
@@ -46,8 +45,8 @@ def write_rows(stacks: Sequence[Any], rows: Sequence[Any], at: Any) -> list[Any]
 def read_rows(stacks: Sequence[Any], at: Any) -> list[Any]:
     """The row of each of `stacks` at the place `at`."""
     return [
-        reshape(
-            DynamicSlice((1, *stack.shape[1:]))(stack, *_row_indices(at, stack.ndim - 1)),
+        ops.reshape(
+            ops.DynamicSlice((1, *stack.shape[1:]))(stack, *_row_indices(at, stack.ndim - 1)),
             stack.shape[1:],
         )
         for stack in stacks
@@ -95,7 +94,7 @@ class WithTripLimit(Rewrite[Program]):
 
         def limited(*args: Any) -> list[Any]:
             (goes_on,) = apply(None, condition, args[:count])
-            return [bitwise_and(goes_on, lt(args[count], self.limit))]
+            return [ops.bitwise_and(goes_on, ops.lt(args[count], self.limit))]
 
         return trace_closed(limited, [*condition.in_avals, *self.avals], name=condition.name)
 
@@ -107,7 +106,7 @@ class CounterPositive(Rewrite[Program]):
 
     def __call__(self, body: Program) -> Program:
         carry = body.in_avals[self.consts :]
-        return trace_closed(lambda todo, *_: [gt(todo, 0)], carry, name="remaining")
+        return trace_closed(lambda todo, *_: [ops.gt(todo, 0)], carry, name="remaining")
 
 
 class InstantiateCotangents(Rewrite[Program]):
@@ -235,7 +234,7 @@ class StackResiduals(Rewrite[Program]):
             step, *stacks = args[count:]
             outs = apply(None, values, args[:count])
             now = write_rows(stacks, outs[self.carries :], step)
-            return [*outs[: self.carries], add(step, 1), *now]
+            return [*outs[: self.carries], ops.add(step, 1), *now]
 
         stacks = stacked_avals(values.out_avals[self.carries :], self.size)
         return trace_closed(body, [*values.in_avals, STEP_AVAL, *stacks], name=values.name)
@@ -260,10 +259,12 @@ class BackwardWhileBody(Rewrite[Program]):
         held = self.consts + len(stacks)
 
         def body(*args: Any) -> list[Any]:
-            todo, found = sub(args[held], 1), args[held + 1 :]
+            todo, found = ops.sub(args[held], 1), args[held + 1 :]
             rows = read_rows(args[self.consts : held], todo)
             pulled = apply(None, pull, [*found[sums:], *args[: self.consts], *rows])
-            added = [add(x, upcast_half(ct)) for x, ct in zip(found[:sums], pulled, strict=False)]
+            added = [
+                ops.add(x, upcast_half(ct)) for x, ct in zip(found[:sums], pulled, strict=False)
+            ]
             return [todo, *added, *pulled[sums:]]
 
         return trace_closed(body, [*fixed, *stacks, STEP_AVAL, *found], name=pull.name)
@@ -293,7 +294,7 @@ class LinearizedWhileBody(Rewrite[Program]):
             step = args[c]
             rows = read_rows(args[b:c], step)
             found = apply(None, rest, [*args[:a], *args[c + 1 :], *args[a:b], *rows])
-            return [add(step, 1), *select_where(found, self.kept)]
+            return [ops.add(step, 1), *select_where(found, self.kept)]
 
         return trace_closed(body, [*dconsts, *fixed, *stacks, STEP_AVAL, *dcarry], name=rest.name)
 
@@ -315,7 +316,7 @@ def run_with_stacks(
     more = body.in_avals[len(values.inputs) :]
     limit = loop.max_steps if limited else None
     condition = cached_rewrite(WithTripLimit(limit, tuple(more)), loop.condition)
-    start = [literal(0, STEP_DTYPE), *[zeros_like(a) for a in more[1:]]]
+    start = [literal(0, STEP_DTYPE), *[ops.zeros_like(a) for a in more[1:]]]
     found = loop.with_program(condition, body, len(shared), len(consts))(
         *shared, *consts, *carry, *start
     )
@@ -333,6 +334,6 @@ def backward_from_stacks(
     body = cached_rewrite(BackwardWhileBody(len(cts), len(consts), loop.max_steps or 0), pull)
     held = len(consts) + len(stacks)
     condition = cached_rewrite(CounterPositive(held), body)
-    sums = [zeros_like(upcast_aval(a)) for a in pull.out_avals[: len(pull.outputs) - len(cts)]]
+    sums = [ops.zeros_like(upcast_aval(a)) for a in pull.out_avals[: len(pull.outputs) - len(cts)]]
     found = loop.with_program(condition, body, 0, held)(*consts, *stacks, steps, *sums, *cts)[1:]
     return [cast_like_input(x, a) for x, a in zip(found, pull.out_avals, strict=True)]

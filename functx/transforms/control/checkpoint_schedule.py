@@ -19,14 +19,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from functx.ops.arithmetic import add, div, mul, sub
-from functx.ops.conversion import convert_element_type
-from functx.ops.logic import bitwise_and, eq, ge, gt, le, lt, select
+from functx import ops
 from functx.ops.operands import literal
-from functx.ops.reductions import reduce_min, reduce_sum
-from functx.ops.shapes import full, iota, reshape
-from functx.ops.slicing import DynamicSlice, DynamicUpdateSlice
-from functx.ops.sorting import sort
 
 STEP_DTYPE, BINOMIAL_DTYPE = np.dtype("int32"), np.dtype("float32")
 NO_STEP = -1
@@ -49,8 +43,8 @@ class OnlineSchedule(NamedTuple):
 def empty_schedule(slots: int) -> OnlineSchedule:
     """Vacant slots."""
     return OnlineSchedule(
-        full((slots,), literal(NO_STEP, STEP_DTYPE)),
-        full((slots,), literal(VACANT_LEVEL, STEP_DTYPE)),
+        ops.full((slots,), literal(NO_STEP, STEP_DTYPE)),
+        ops.full((slots,), literal(VACANT_LEVEL, STEP_DTYPE)),
         literal(0, STEP_DTYPE),
         literal(VACANT_LEVEL, STEP_DTYPE),
     )
@@ -59,15 +53,15 @@ def empty_schedule(slots: int) -> OnlineSchedule:
 def assign_slot(filling: OnlineSchedule, step: Any) -> tuple[Any, OnlineSchedule]:
     """The slot for the state before `step`, the one after the last that was given a slot."""
     places, levels, newest, top = filling
-    lowest = reduce_min(levels)
-    vacant = eq(lowest, VACANT_LEVEL)
-    slot = select(vacant, first_true(eq(levels, lowest)), newest)
-    level = select(vacant, 1, add(top, 1))
-    level = select(eq(step, 0), FIRST_STATE_LEVEL, level)
-    here = eq(iota(STEP_DTYPE, places.shape[0]), slot)
-    given_up = le(levels, select(vacant, VACANT_LEVEL, top))
-    levels = select(here, level, select(given_up, VACANT_LEVEL, levels))
-    return slot, OnlineSchedule(select(here, step, places), levels, slot, level)
+    lowest = ops.reduce_min(levels)
+    vacant = ops.eq(lowest, VACANT_LEVEL)
+    slot = ops.select(vacant, first_true(ops.eq(levels, lowest)), newest)
+    level = ops.select(vacant, 1, ops.add(top, 1))
+    level = ops.select(ops.eq(step, 0), FIRST_STATE_LEVEL, level)
+    here = ops.eq(ops.iota(STEP_DTYPE, places.shape[0]), slot)
+    given_up = ops.le(levels, ops.select(vacant, VACANT_LEVEL, top))
+    levels = ops.select(here, level, ops.select(given_up, VACANT_LEVEL, levels))
+    return slot, OnlineSchedule(ops.select(here, step, places), levels, slot, level)
 
 
 class RevolveSchedule(NamedTuple):
@@ -93,9 +87,9 @@ class RevolveSchedule(NamedTuple):
 def start_backward(places: Any) -> tuple[Any, RevolveSchedule]:
     """The slot of the last of the states that are kept at `places`, and the walk from there."""
     last = np.iinfo(STEP_DTYPE).max
-    known = select(lt(places, 0), last, places)
-    places, order = sort([known, iota(STEP_DTYPE, places.shape[0])])
-    held = reduce_sum(convert_element_type(lt(places, last), STEP_DTYPE))
+    known = ops.select(ops.lt(places, 0), last, places)
+    places, order = ops.sort([known, ops.iota(STEP_DTYPE, places.shape[0])])
+    held = ops.reduce_sum(ops.convert_element_type(ops.lt(places, last), STEP_DTYPE))
     return _at_last_checkpoint(order, places, held)
 
 
@@ -104,8 +98,8 @@ def restart_from_checkpoint(walk: RevolveSchedule, todo: Any) -> tuple[Any, Any,
 
     With the slot of that state, and before it one that is vacant.
     """
-    pulled = ge(element_at(walk.kept_steps, sub(walk.num_kept, 1)), todo)
-    held = sub(walk.num_kept, convert_element_type(pulled, STEP_DTYPE))
+    pulled = ops.ge(element_at(walk.kept_steps, ops.sub(walk.num_kept, 1)), todo)
+    held = ops.sub(walk.num_kept, ops.convert_element_type(pulled, STEP_DTYPE))
     return element_at(walk.slot_order, held), *_at_last_checkpoint(
         walk.slot_order, walk.kept_steps, held
     )
@@ -116,46 +110,50 @@ def advance_state(walk: RevolveSchedule, todo: Any) -> tuple[Any, RevolveSchedul
 
     It stays in that slot if it is one to keep on the way to step `todo - 1`.
     """
-    order, places, held, at = walk.slot_order, walk.kept_steps, walk.num_kept, add(walk.step, 1)
-    free, gone, repeats = sub(order.shape[0] - 1, held), add(walk.distance, 1), walk.repeats
+    order, places, held, at = walk.slot_order, walk.kept_steps, walk.num_kept, ops.add(walk.step, 1)
+    free, gone, repeats = ops.sub(order.shape[0] - 1, held), ops.add(walk.distance, 1), walk.repeats
     # near = C(free + repeats, repeats - 1), far = C(free + repeats, repeats).
-    longer = gt(_as_binomial(gone), walk.shorter_reach)
-    upper, lower = _as_binomial(add(add(free, repeats), 1)), _as_binomial(repeats)
-    near = select(longer, div(mul(walk.shorter_reach, upper), lower), walk.shorter_reach)
-    far = select(longer, div(mul(walk.reach, upper), add(lower, 1.0)), walk.reach)
-    repeats = add(repeats, convert_element_type(longer, STEP_DTYPE))
-    left = sub(todo, at)
-    keep = bitwise_and(bitwise_and(gt(free, 0), gt(left, 1)), le(_as_binomial(left), far))
-    now = add(held, convert_element_type(keep, STEP_DTYPE))
-    places = DynamicUpdateSlice()(places, reshape(at, (1,)), held)
+    longer = ops.gt(_as_binomial(gone), walk.shorter_reach)
+    upper, lower = _as_binomial(ops.add(ops.add(free, repeats), 1)), _as_binomial(repeats)
+    near = ops.select(
+        longer, ops.div(ops.mul(walk.shorter_reach, upper), lower), walk.shorter_reach
+    )
+    far = ops.select(longer, ops.div(ops.mul(walk.reach, upper), ops.add(lower, 1.0)), walk.reach)
+    repeats = ops.add(repeats, ops.convert_element_type(longer, STEP_DTYPE))
+    left = ops.sub(todo, at)
+    keep = ops.bitwise_and(
+        ops.bitwise_and(ops.gt(free, 0), ops.gt(left, 1)), ops.le(_as_binomial(left), far)
+    )
+    now = ops.add(held, ops.convert_element_type(keep, STEP_DTYPE))
+    places = ops.DynamicUpdateSlice()(places, ops.reshape(at, (1,)), held)
     return element_at(order, held), RevolveSchedule(
         order,
         places,
         now,
         at,
-        select(keep, 0, gone),
-        select(keep, 1, repeats),
-        select(keep, 1.0, near),
-        select(keep, _as_binomial(free), far),
+        ops.select(keep, 0, gone),
+        ops.select(keep, 1, repeats),
+        ops.select(keep, 1.0, near),
+        ops.select(keep, _as_binomial(free), far),
     )
 
 
 def element_at(x: Any, i: Any) -> Any:
     """`x[i]`, for the nearest `i` that is in range."""
-    return reshape(DynamicSlice((1,))(x, i), ())
+    return ops.reshape(ops.DynamicSlice((1,))(x, i), ())
 
 
 def first_true(flags: Any) -> Any:
     """The position of the first flag that is set, their number if none is."""
     (size,) = flags.shape
-    return reduce_min(select(flags, iota(STEP_DTYPE, size), size))
+    return ops.reduce_min(ops.select(flags, ops.iota(STEP_DTYPE, size), size))
 
 
 def _at_last_checkpoint(order: Any, places: Any, held: Any) -> tuple[Any, RevolveSchedule]:
-    last = sub(held, 1)
+    last = ops.sub(held, 1)
     zero, one = literal(0, STEP_DTYPE), literal(1, STEP_DTYPE)
     # C(free + 1, 0) = 1 and C(free + 1, 1) = free + 1.
-    far = _as_binomial(sub(order.shape[0], held))
+    far = _as_binomial(ops.sub(order.shape[0], held))
     at = element_at(places, last)
     return element_at(order, last), RevolveSchedule(
         order, places, held, at, zero, one, literal(1.0, BINOMIAL_DTYPE), far
@@ -164,4 +162,4 @@ def _at_last_checkpoint(order: Any, places: Any, held: Any) -> tuple[Any, Revolv
 
 def _as_binomial(x: Any) -> Any:
     # In floats, since the binomials are only compared and would overflow an int32.
-    return convert_element_type(x, BINOMIAL_DTYPE)
+    return ops.convert_element_type(x, BINOMIAL_DTYPE)

@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from functx import ops
 from functx.core.program import Program, Var, subprograms
 from functx.core.records import Rewrite
 from functx.core.rewriting import apply, cached_rewrite
 from functx.core.tracing import trace_closed
 from functx.core.types import ShapedArray
-from functx.ops.arithmetic import add, sub
-from functx.ops.conversion import convert_element_type
-from functx.ops.logic import eq
 from functx.ops.operands import cast_like_input, literal, upcast_aval, upcast_half
-from functx.ops.shapes import zeros_like
 from functx.transforms.control import checkpoint_schedule
 from functx.transforms.control.bounded_while import (
     STEP_AVAL,
@@ -195,7 +192,7 @@ class SaveCheckpoints(Rewrite[Program]):
             )
             now = select_where(args[self.consts : count], self.state_mask)
             kept = write_rows(rest[ONLINE_FIELDS:], now, slot)
-            return [*apply(None, program, args[:count]), add(step, 1), *filling, *kept]
+            return [*apply(None, program, args[:count]), ops.add(step, 1), *filling, *kept]
 
         more = [STEP_AVAL, *online_schedule_avals(self.slots), *stacked_avals(state, self.slots)]
         return trace_closed(body, [*program.in_avals, *more], name=program.name)
@@ -235,8 +232,10 @@ class CheckpointedBackwardBody(Rewrite[Program]):
         def pull_back(todo: Any, *args: Any) -> list[Any]:
             x, found, consts = args[REVOLVE_FIELDS : b - 1], args[b - 1 : c - 1], args[c - 1 :]
             pulled = apply(None, pull, [*found[sums:], *consts, *x])
-            added = [add(x, upcast_half(ct)) for x, ct in zip(found[:sums], pulled, strict=False)]
-            todo = sub(todo, 1)
+            added = [
+                ops.add(x, upcast_half(ct)) for x, ct in zip(found[:sums], pulled, strict=False)
+            ]
+            todo = ops.sub(todo, 1)
             vacant, slot, walk = checkpoint_schedule.restart_from_checkpoint(
                 RevolveSchedule(*args[:REVOLVE_FIELDS]), todo
             )
@@ -247,8 +246,8 @@ class CheckpointedBackwardBody(Rewrite[Program]):
 
         def body(*args: Any) -> list[Any]:
             consts, args = args[: self.consts], args[self.consts :]
-            there = eq(RevolveSchedule(*args[1:a]).step, sub(args[0], 1))
-            index = convert_element_type(there, STEP_DTYPE)
+            there = ops.eq(RevolveSchedule(*args[1:a]).step, ops.sub(args[0], 1))
+            index = ops.convert_element_type(there, STEP_DTYPE)
             to, source, *outs = Cond(branches)(index, *args[:b], *args[d:], *consts)
             # Read after writing, for the slots to be updated in place.
             slots = write_rows(args[b:d], outs[a:b], to)
@@ -275,7 +274,7 @@ def run_with_checkpoints(
     body = cached_rewrite(SaveCheckpoints(len(consts), reversal.state_mask, slots), program)
     more = body.in_avals[len(program.inputs) :]
     condition = cached_rewrite(WithUnusedInputs(tuple(more)), loop.condition)
-    kept = [zeros_like(a) for a in more[1 + ONLINE_FIELDS :]]
+    kept = [ops.zeros_like(a) for a in more[1 + ONLINE_FIELDS :]]
     start = [literal(0, STEP_DTYPE), *checkpoint_schedule.empty_schedule(slots), *kept]
     found = loop.with_program(condition, body, len(shared), len(consts))(
         *shared, *consts, *carry, *start
@@ -298,7 +297,7 @@ def backward_from_checkpoints(
         CheckpointedBackwardBody(len(consts), pull, len(cts), loop.checkpoints + 1), ahead
     )
     condition = cached_rewrite(CounterPositive(len(consts)), body)
-    sums = [zeros_like(upcast_aval(a)) for a in pull.out_avals[: len(pull.outputs) - len(cts)]]
+    sums = [ops.zeros_like(upcast_aval(a)) for a in pull.out_avals[: len(pull.outputs) - len(cts)]]
     start = [blocks, *walk, *read_rows(slots, slot), *slots, *sums, *cts]
     found: list[Any] = loop.with_program(condition, body, 0, len(consts))(*consts, *start)
     found = found[len(found) - len(pull.outputs) :]

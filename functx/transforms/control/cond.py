@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from functx import ops
 from functx.core import tree
 from functx.core.errors import ArgumentError, CollectiveError, DTypeError, ShapeError, type_name
 from functx.core.named_axes import batched_axis_names
@@ -19,13 +20,7 @@ from functx.core.samples import f64, i32, sample
 from functx.core.tracebacks import api_boundary
 from functx.core.tracing import Tracer, aval_of, current_builder, trace_closed
 from functx.core.types import is_complex, is_integer
-from functx.ops.arithmetic import mul
-from functx.ops.conversion import convert_element_type
-from functx.ops.logic import clamp, eq, ne, select
 from functx.ops.operands import batch_size
-from functx.ops.shapes import zeros_like
-from functx.ops.slicing import widen_index
-from functx.ops.transcendental import sin
 from functx.passes.rematerialization import with_rematerialization
 from functx.transforms.call_primitive import Call, TransposeLinearInputs
 from functx.transforms.control.body_tracing import (
@@ -76,10 +71,10 @@ from functx.transforms.vmap import Batch, BatchWithInferredOutDims, interpret_ba
 
 def _sample_branches() -> tuple[Program, ...]:
     def product(x: Any, y: Any, n: Any) -> list[Any]:
-        return [sin(mul(x, y)), n]
+        return [ops.sin(ops.mul(x, y)), n]
 
     def first(x: Any, y: Any, n: Any) -> list[Any]:
-        return [mul(x, 2.0), mul(n, 3)]
+        return [ops.mul(x, 2.0), ops.mul(n, 3)]
 
     avals = [f64[3], f64[3], i32[()]]
     return tuple(trace_closed(f, avals, name=f.__name__) for f in (product, first))
@@ -245,18 +240,20 @@ class CondToSelect(Rewrite[Program]):
             for i, (branch, along) in enumerate(
                 zip(self.branches, self.borrow_active, strict=True)
             ):
-                live = eq(index, i)
+                live = ops.eq(index, i)
                 gated = cached_rewrite(Predicated(roots, along), branch)
                 if has_unbounded_loop(branch):
                     choice = Cond((cached_rewrite(InactiveBranch(roots), gated), gated))
-                    found = choice(convert_element_type(AnyActive()(live), np.int32), live, *state)
+                    found = choice(
+                        ops.convert_element_type(AnyActive()(live), np.int32), live, *state
+                    )
                 else:
                     found = apply(None, gated, [live, *state])
                 for j, root in enumerate(roots):
                     if root is not None:
                         state[root] = found[j]
                     elif i:
-                        found[j] = select(live, found[j], outs[j])
+                        found[j] = ops.select(live, found[j], outs[j])
                 outs = found
             return outs
 
@@ -272,7 +269,7 @@ class InactiveBranch(Rewrite[Program]):
     def __call__(self, gated: Program) -> Program:
         def body(live: Any, *operands: Any) -> list[Any]:
             return [
-                zeros_like(aval) if root is None else operands[root]
+                ops.zeros_like(aval) if root is None else operands[root]
                 for aval, root in zip(gated.out_avals, self.in_place_inputs, strict=True)
             ]
 
@@ -384,8 +381,8 @@ def cond(
     if fixed is not None:
         outs = inline_or_run(on_true if fixed else on_false, args, pred)
     else:
-        which = pred if aval.dtype == np.bool_ else ne(pred, 0)
-        outs = Cond((on_false, on_true))(convert_element_type(which, np.int32), *args)
+        which = pred if aval.dtype == np.bool_ else ops.ne(pred, 0)
+        outs = Cond((on_false, on_true))(ops.convert_element_type(which, np.int32), *args)
     return tree.unflatten(out_tree, _write_back_results(outs, args, written))
 
 
@@ -426,8 +423,8 @@ def switch(
     if fixed is not None:
         outs = inline_or_run(programs[min(max(int(fixed), 0), last)], args, index)
     else:
-        place = clamp(0, widen_index(index, last), last)
-        outs = Cond(programs)(convert_element_type(place, np.int32), *args)
+        place = ops.clamp(0, ops.widen_index(index, last), last)
+        outs = Cond(programs)(ops.convert_element_type(place, np.int32), *args)
     return tree.unflatten(out_tree, _write_back_results(outs, args, written))
 
 
@@ -563,7 +560,7 @@ def _with_residual_slots(
         saved = {
             i: x for (is_passed, i), x in zip(places, outs[count:], strict=True) if not is_passed
         }
-        filled = [saved[i] if i in saved else zeros_like(aval) for i, aval in enumerate(slots)]
+        filled = [saved[i] if i in saved else ops.zeros_like(aval) for i, aval in enumerate(slots)]
         return [*outs[:count], *filled]
 
     return trace_closed(body, values.in_avals, name=values.name)

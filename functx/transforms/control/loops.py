@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from functx import ops
 from functx.core import tree
 from functx.core.concretization import concretize
 from functx.core.errors import (
@@ -25,8 +26,6 @@ from functx.core.rewriting import cached_rewrite
 from functx.core.tracebacks import api_boundary
 from functx.core.tracing import Tracer, aval_of, trace_closed
 from functx.core.types import ShapedArray, is_complex, is_inexact, is_integer, promote_types
-from functx.ops.arithmetic import add
-from functx.ops.logic import lt
 from functx.transforms.control.body_tracing import (
     COUNTER_AVAL,
     WithProgress,
@@ -257,7 +256,7 @@ def fori_loop(
     del leaves[0]
 
     def step(value: Any, i: Any) -> tuple[Any, Any]:
-        return body_fun(i, value), add(i, 1)
+        return body_fun(i, value), ops.add(i, 1)
 
     step.__name__ = function_name(body_fun)
 
@@ -301,7 +300,7 @@ class CounterBelowLimit(Rewrite[Program]):
 
     def __call__(self, body: Program) -> Program:
         avals = [self.avals[-1], *self.avals]
-        return trace_closed(lambda limit, *carry: [lt(carry[-1], limit)], avals, name="below")
+        return trace_closed(lambda limit, *carry: [ops.lt(carry[-1], limit)], avals, name="below")
 
 
 def _counter_aval(lower: Any, upper: Any) -> ShapedArray:

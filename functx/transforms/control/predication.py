@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from functx import ops
 from functx.core.errors import DTypeError, ShapeError
 from functx.core.primitive import Primitive
 from functx.core.program import Equation, Literal, Program, Var
@@ -20,13 +21,7 @@ from functx.core.rewriting import apply, bind_equation, cached_rewrite, interpre
 from functx.core.samples import bool_, f32, i32, sample
 from functx.core.tracing import aval_of, trace_closed
 from functx.core.types import is_inexact, kind
-from functx.ops.indexing import Gather
-from functx.ops.logic import bitwise_and, select
 from functx.ops.operands import batch_size, literal
-from functx.ops.reductions import argmax, reduce_or
-from functx.ops.scattering import Scatter, ScatterAdd, ScatterMul
-from functx.ops.shapes import batch_dim_at, broadcast_in_dim, moveaxis
-from functx.ops.slicing import DynamicSlice, DynamicUpdateSlice, Slice
 from functx.transforms.control.scan import Scan
 
 MASK_AVAL = bool_[()]
@@ -78,14 +73,14 @@ class MaskedOperand(Primitive):
         size = next(a.shape[d] for a, d in zip(args, dims, strict=True) if d is not None)
         if (live_dim is None and not live.ndim) or (size == 0 and self.borrow_active):
             return self(*args) if live_dim is None else x, dim
-        live = batch_dim_at(live, live_dim, 0, size)
+        live = ops.batch_dim_at(live, live_dim, 0, size)
         if self.borrow_active:
             # A batch around this one may hold lanes that take none of these.
-            x = x if dim is None else borrow_active_row(live, moveaxis(x, dim, 0))
-            return self(reduce_or(live), x), None if dim is None else 0
+            x = x if dim is None else borrow_active_row(live, ops.moveaxis(x, dim, 0))
+            return self(ops.reduce_or(live), x), None if dim is None else 0
         if dim is None and not is_inexact(x.dtype):
             return x, None
-        return self(live, batch_dim_at(x, dim, 0, size)), 0
+        return self(live, ops.batch_dim_at(x, dim, 0, size)), 0
 
     def lower(self, ctx, live, x):
         return x
@@ -93,11 +88,11 @@ class MaskedOperand(Primitive):
 
 def borrow_active_row(live: Any, x: Any) -> Any:
     """`x` with what the first live lane has in place of what those have that are not."""
-    first = argmax(live, 0, np.int32)
+    first = ops.argmax(live, 0, np.int32)
     at = [first, *[literal(0, first.dtype)] * (x.ndim - 1)]
-    row = MaskedOperand(False)(False, DynamicSlice((1, *x.shape[1:]))(x, *at))
-    other = broadcast_in_dim(row, x.shape, tuple(range(x.ndim)))
-    return select(broadcast_in_dim(live, x.shape, (0,)), x, other)
+    row = MaskedOperand(False)(False, ops.DynamicSlice((1, *x.shape[1:]))(x, *at))
+    other = ops.broadcast_in_dim(row, x.shape, tuple(range(x.ndim)))
+    return ops.select(ops.broadcast_in_dim(live, x.shape, (0,)), x, other)
 
 
 class AnyActive(Primitive):
@@ -112,7 +107,7 @@ class AnyActive(Primitive):
         return live
 
     def batch(self, args, dims):
-        return reduce_or(args[0], (dims[0],)), None
+        return ops.reduce_or(args[0], (dims[0],)), None
 
     def lower(self, ctx, live):
         return live
@@ -123,8 +118,8 @@ def zero_inactive(live: Any, t: Any) -> Any:
     if type(live.atom) is Literal and not live.atom.value:
         return None
     if live.ndim:
-        live = broadcast_in_dim(live, t.shape, tuple(range(live.ndim)))
-    return select(live, t, literal(0, t.dtype))
+        live = ops.broadcast_in_dim(live, t.shape, tuple(range(live.ndim)))
+    return ops.select(live, t, literal(0, t.dtype))
 
 
 class Predicated(Rewrite[Program]):
@@ -194,7 +189,7 @@ class Predicated(Rewrite[Program]):
             pairs = [(x, stand_ins.get(v, x)) for v, x in given.items()]
             outs = interpret(program, pairs, step, constant=lambda c: (c, c))
             return [
-                x if root is None or found is not None else select(live, x, args[root])
+                x if root is None or found is not None else ops.select(live, x, args[root])
                 for (x, _), root, found in zip(outs, self.in_place_inputs, paths, strict=True)
             ]
 
@@ -205,13 +200,13 @@ class Predicated(Rewrite[Program]):
         return self.borrow_active or is_inexact(aval.dtype)
 
 
-READ_PRIMITIVES = DynamicSlice, Gather, Slice
+READ_PRIMITIVES = ops.DynamicSlice, ops.Gather, ops.Slice
 
 
 @singledispatch
 def in_place_operand(primitive: Any, output: int) -> Any:
     """The operand that an output is but for updates of parts of it; None if there is none."""
-    return 0 if isinstance(primitive, (DynamicUpdateSlice, Scatter)) else None
+    return 0 if isinstance(primitive, (ops.DynamicUpdateSlice, ops.Scatter)) else None
 
 
 @singledispatch
@@ -226,18 +221,18 @@ def masked_update(
 ) -> list[Any]:
     """The outputs of `primitive`, those `changed` left as the operand was unless `live` holds."""
     x, *rest = args
-    if isinstance(primitive, DynamicUpdateSlice):
+    if isinstance(primitive, ops.DynamicUpdateSlice):
         update, *indices = rest
-        there = DynamicSlice(update.shape)(x, *indices)
-        return [primitive(x, select(live, update, there), *indices)]
+        there = ops.DynamicSlice(update.shape)(x, *indices)
+        return [primitive(x, ops.select(live, update, there), *indices)]
     indices, updates = rest
-    if isinstance(primitive, ScatterAdd):
+    if isinstance(primitive, ops.ScatterAdd):
         there = literal(ADDITIVE_IDENTITIES.get(kind(x.dtype), 0), x.dtype)
-    elif isinstance(primitive, ScatterMul):
+    elif isinstance(primitive, ops.ScatterMul):
         there = literal(1, x.dtype)
     else:
         there = primitive.gather(x, indices, updates)
-    return [primitive(x, indices, select(live, updates, there))]
+    return [primitive(x, indices, ops.select(live, updates, there))]
 
 
 # Added to any number it leaves even the sign of zero.
@@ -333,7 +328,7 @@ class PredicatedLoop(Rewrite[tuple[Program, Program]]):
             shared, own = args[: self.shared], args[self.shared : self.shared + consts]
             carry = apply(None, gated, [live, *own, *args[self.shared + consts + 1 :]])
             (again,) = apply(None, runs, [*[live] * waits, *shared, *carry])
-            return [bitwise_and(live, again), *carry]
+            return [ops.bitwise_and(live, again), *carry]
 
         carry_avals = [MASK_AVAL, *body.in_avals[consts:]]
         avals = [
@@ -349,7 +344,7 @@ def batch_sequentially(primitive: Any, args: Sequence[Any], dims: Sequence[int |
     """The batched outputs of `primitive`, run on one lane after another, with their dimensions."""
     size = batch_size(args, dims)
     shared = [x for x, d in zip(args, dims, strict=True) if d is None]
-    rows = [moveaxis(x, d, 0) for x, d in zip(args, dims, strict=True) if d is not None]
+    rows = [ops.moveaxis(x, d, 0) for x, d in zip(args, dims, strict=True) if d is not None]
 
     def lane(*xs: Any) -> list[Any]:
         own, given = iter(xs[len(shared) :]), iter(xs)

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from functx import ops
 from functx.core import tree
 from functx.core.errors import (
     ArgumentError,
@@ -24,33 +25,7 @@ from functx.core.samples import f64, i32, sample
 from functx.core.tracebacks import api_boundary
 from functx.core.tracing import Tracer, aval_of, trace_closed
 from functx.core.types import ShapedArray, kind
-from functx.ops.arithmetic import Add, Max, Min, Mul, add, mul
-from functx.ops.concatenation import concatenate, pad
-from functx.ops.logic import And, Or, Xor, gt, select
 from functx.ops.operands import batch_size, canonical_axis_sequence, check_axes, tuple_delete
-from functx.ops.reductions import (
-    ReduceAnd,
-    ReduceMax,
-    ReduceMin,
-    ReduceOr,
-    ReduceProd,
-    ReduceSum,
-    ReduceXor,
-    highest,
-    lowest,
-)
-from functx.ops.shapes import batch_dim_at, broadcast_in_dim, permute_dims, reshape
-from functx.ops.slicing import slice as slice_
-from functx.ops.windows import (
-    ReduceWindowMax,
-    ReduceWindowMin,
-    ReduceWindowSum,
-    Window,
-    check_window,
-    dilate_dim,
-    lower_window_program,
-    make_window,
-)
 from functx.transforms.control.body_tracing import (
     body_name,
     cast_outputs,
@@ -105,7 +80,7 @@ class ProgramReduction(Primitive, abstract=True):
         xs, *rest = self.split_operands(args)
         x_dims, *rest_dims = self.split_operands(dims)
         if all(d is None for group in rest_dims for d in group):
-            xs = [batch_dim_at(x, d, 0, size) for x, d in zip(xs, x_dims, strict=True)]
+            xs = [ops.batch_dim_at(x, d, 0, size) for x, d in zip(xs, x_dims, strict=True)]
             return self.with_batch_dim()(*xs, *rest[0], *rest[1]), [0] * len(xs)
         lanes = tuple(
             [
@@ -120,7 +95,7 @@ class ProgramReduction(Primitive, abstract=True):
 
 def _argmax_program() -> Program:
     def better(x: Any, n: Any, y: Any, m: Any) -> list[Any]:
-        return [select(gt(y, x), y, x), select(gt(y, x), m, n)]
+        return [ops.select(ops.gt(y, x), y, x), ops.select(ops.gt(y, x), m, n)]
 
     return trace_closed(better, [f64[()], i32[()], f64[()], i32[()]], name="better")
 
@@ -128,7 +103,7 @@ def _argmax_program() -> Program:
 def _affine_program() -> Program:
     # Associative and not commutative in the second pair: (a, b) is the map t -> a t + b.
     def compose(a: Any, b: Any, c: Any, d: Any, scale: Any) -> list[Any]:
-        return [mul(mul(a, c), scale), add(mul(mul(c, b), scale), d)]
+        return [ops.mul(ops.mul(a, c), scale), ops.add(ops.mul(ops.mul(c, b), scale), d)]
 
     return trace_closed(compose, [f64[()]] * 5, name="compose")
 
@@ -170,13 +145,13 @@ class Reduce(ProgramReduction):
         count, out_shape = prod([shape[a] for a in axes]), tuple_delete(shape, axes)
         lanes = prod(out_shape)
         if not count or not lanes:
-            return [broadcast_in_dim(start, out_shape, ()) for start in starts]
-        rows = [reshape(permute_dims(x, (*axes, *kept)), (count, lanes)) for x in xs]
-        totals = [reshape(x, (lanes,)) for x in tree_reduce(self.program, rows, consts)]
+            return [ops.broadcast_in_dim(start, out_shape, ()) for start in starts]
+        rows = [ops.reshape(ops.permute_dims(x, (*axes, *kept)), (count, lanes)) for x in xs]
+        totals = [ops.reshape(x, (lanes,)) for x in tree_reduce(self.program, rows, consts)]
         n, none = len(xs), (None,) * len(consts)
         combine = Batch(lanes, (None,) * n + (0,) * n + none, (0,) * n)
         outs = apply(combine, self.program, [*starts, *totals, *consts])
-        return [reshape(x, out_shape) for x in outs]
+        return [ops.reshape(x, out_shape) for x in outs]
 
 
 def tree_reduce(program: Program, rows: Sequence[Any], consts: Sequence[Any]) -> Sequence[Any]:
@@ -186,16 +161,16 @@ def tree_reduce(program: Program, rows: Sequence[Any], consts: Sequence[Any]) ->
     while count > 1:
         half = count // 2
         pairs = [
-            reshape(slice_(x, (first, 0), (2 * half, lanes), (2, 1)), (half * lanes,))
+            ops.reshape(ops.slice(x, (first, 0), (2 * half, lanes), (2, 1)), (half * lanes,))
             for first in (0, 1)
             for x in rows
         ]
         combine = Batch(half * lanes, (0,) * (2 * n) + none, (0,) * n)
         found = apply(combine, program, [*pairs, *consts])
-        joined = [reshape(x, (half, lanes)) for x in found]
+        joined = [ops.reshape(x, (half, lanes)) for x in found]
         if count % 2:
-            last = [slice_(x, (count - 1, 0), (count, lanes)) for x in rows]
-            joined = [concatenate(parts, 0) for parts in zip(joined, last, strict=True)]
+            last = [ops.slice(x, (count - 1, 0), (count, lanes)) for x in rows]
+            joined = [ops.concatenate(parts, 0) for parts in zip(joined, last, strict=True)]
         rows, count = joined, half + count % 2
     return rows
 
@@ -234,13 +209,13 @@ class ReduceWindow(ProgramReduction):
     )  # fmt: skip
 
     @property
-    def window(self) -> Window:
-        return Window(
+    def window(self) -> ops.Window:
+        return ops.Window(
             self.sizes, self.strides, self.padding, self.base_dilation, self.window_dilation
         )
 
     def result_shape(self, shape):
-        check_window(self.name, shape, self.window)
+        ops.check_window(self.name, shape, self.window)
         return self.window.result_shape(shape)
 
     def with_batch_dim(self):
@@ -259,13 +234,13 @@ class ReduceWindow(ProgramReduction):
             return ctx.module.emit(builtin_decomposition(self, tuple(ctx.avals_in)), values)
         n = len(xs)
         begin = cached_rewrite(Batch(aval.size, (None,) * n + (0,) * n, (0,) * n), self.program)
-        return lower_window_program(ctx, self.window, xs, starts, self.program, begin)
+        return ops.lower_window_program(ctx, self.window, xs, starts, self.program, begin)
 
 
-def window_patches(x: Any, start: Any, window: Window) -> Any:
+def window_patches(x: Any, start: Any, window: ops.Window) -> Any:
     """For each place in a window, in row-major order, what lies there in all the windows."""
     counts = window.result_shape(x.shape)
-    x = pad(x, start, window.pad_config())
+    x = ops.pad(x, start, window.pad_config())
     for d, (size, stride, apart) in enumerate(
         zip(window.sizes, window.strides, window.window_dilation, strict=True)
     ):
@@ -275,11 +250,11 @@ def window_patches(x: Any, start: Any, window: Window) -> Any:
             first, limit, steps = [0] * x.ndim, list(x.shape), [1] * x.ndim
             # Where no window fits, its places may lie beyond the array.
             first[2 * d], steps[2 * d] = k * apart if counts[d] else 0, stride
-            limit[2 * d] = first[2 * d] + dilate_dim(counts[d], stride)
-            part = slice_(x, tuple(first), tuple(limit), tuple(steps))
-            parts.append(reshape(part, (*part.shape[:d], 1, *part.shape[d:])))
-        x = concatenate(parts, d)
-    return reshape(x, (prod(window.sizes), *counts))
+            limit[2 * d] = first[2 * d] + ops.dilate_dim(counts[d], stride)
+            part = ops.slice(x, tuple(first), tuple(limit), tuple(steps))
+            parts.append(ops.reshape(part, (*part.shape[:d], 1, *part.shape[d:])))
+        x = ops.concatenate(parts, d)
+    return ops.reshape(x, (prod(window.sizes), *counts))
 
 
 class Monoid(NamedTuple):
@@ -291,13 +266,13 @@ class Monoid(NamedTuple):
 
 
 _MONOIDS: dict[type[Primitive], Monoid] = {
-    Add: Monoid(ReduceSum, lambda dtype: 0, ReduceWindowSum),
-    Mul: Monoid(ReduceProd, lambda dtype: 1),
-    Max: Monoid(ReduceMax, lowest, ReduceWindowMax),
-    Min: Monoid(ReduceMin, highest, ReduceWindowMin),
-    And: Monoid(ReduceAnd, lambda dtype: -1 if kind(dtype) == "i" else highest(dtype)),
-    Or: Monoid(ReduceOr, lambda dtype: 0),
-    Xor: Monoid(ReduceXor, lambda dtype: 0),
+    ops.Add: Monoid(ops.ReduceSum, lambda dtype: 0, ops.ReduceWindowSum),
+    ops.Mul: Monoid(ops.ReduceProd, lambda dtype: 1),
+    ops.Max: Monoid(ops.ReduceMax, ops.lowest, ops.ReduceWindowMax),
+    ops.Min: Monoid(ops.ReduceMin, ops.highest, ops.ReduceWindowMin),
+    ops.And: Monoid(ops.ReduceAnd, lambda dtype: -1 if kind(dtype) == "i" else ops.highest(dtype)),
+    ops.Or: Monoid(ops.ReduceOr, lambda dtype: 0),
+    ops.Xor: Monoid(ops.ReduceXor, lambda dtype: 0),
 }
 
 
@@ -332,7 +307,11 @@ class ReduceCall(NamedTuple):
         if reduction is None or kind(dtype) not in reduction.accepts:
             return None
         start = self.init_values[0]
-        neutral = kind(dtype) != "c" or reduction in (ReduceSum, ReduceProd, ReduceWindowSum)
+        neutral = kind(dtype) != "c" or reduction in (
+            ops.ReduceSum,
+            ops.ReduceProd,
+            ops.ReduceWindowSum,
+        )
         if neutral and _equals_number(start, monoid.neutral(dtype)):
             start = None
         return operation, reduction, start
@@ -410,7 +389,7 @@ def reduce_window(
     [1.0, 5.0, 9.0]
     """
     call = _check_reduce_call("reduce_window", operand, init_value, computation)
-    window = make_window(
+    window = ops.make_window(
         "reduce_window",
         aval_of(call.xs[0]).shape,
         window_dimensions,
@@ -425,9 +404,9 @@ def reduce_window(
         return tree.unflatten(call.out_tree, outs)
     operation, reduction, start = found
     (x,) = call.xs
-    if start is not None and reduction is ReduceWindowSum:
-        check_window("reduce_window", aval_of(x).shape, window)
-        x, window = pad(x, start, window.pad_config()), window.without_padding()
+    if start is not None and reduction is ops.ReduceWindowSum:
+        ops.check_window("reduce_window", aval_of(x).shape, window)
+        x, window = ops.pad(x, start, window.pad_config()), window.without_padding()
     total = reduction(*window)(x)
     return tree.unflatten(call.out_tree, [total if start is None else operation(start, total)])
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from functx import ops
 from functx.core import tree
 from functx.core.errors import ArgumentError, AxisSizeError, ValueRangeError, short_repr, type_name
 from functx.core.primitive import Primitive
@@ -19,12 +20,7 @@ from functx.core.samples import f64, i32, sample
 from functx.core.tracebacks import api_boundary
 from functx.core.tracing import aval_of, current_builder, trace_closed
 from functx.core.types import is_inexact
-from functx.ops.arithmetic import add, mul
-from functx.ops.concatenation import concatenate
 from functx.ops.operands import batch_size
-from functx.ops.shapes import batch_dim_at, reshape, zeros_like
-from functx.ops.slicing import slice_in_dim
-from functx.ops.transcendental import sin
 from functx.ops.views import Copy
 from functx.passes.rematerialization import with_rematerialization
 from functx.transforms.call_primitive import TransposeLinearInputs
@@ -75,15 +71,15 @@ from functx.transforms.vmap import Batch, BatchWithInferredOutDims, vmap
 
 def _sample_step() -> Program:
     def step(w: Any, n: Any, c: Any, x: Any) -> list[Any]:
-        h = sin(add(mul(c, w), x))
-        return [add(n, 1), h, mul(h, c)]
+        h = ops.sin(ops.add(ops.mul(c, w), x))
+        return [ops.add(n, 1), h, ops.mul(h, c)]
 
     return trace_closed(step, [f64[2], i32[()], f64[2], f64[2]], name="step")
 
 
 def _linear_sample_step() -> Program:
     def step(n: Any, c: Any, x: Any) -> list[Any]:
-        return [add(n, 1.0), add(mul(c, n), x), c]
+        return [ops.add(n, 1.0), ops.add(ops.mul(c, n), x), c]
 
     return trace_closed(step, [f64[()], f64[2], f64[2]], name="step")
 
@@ -275,12 +271,12 @@ class Scan(Primitive):
             BuildBackwardScan(sources, kinds, sum(consts_on), reached, Uncompared(names)), pull
         )
         start = [
-            zeros_like(avals[i]) if cts[i] is None else cts[i]
+            ops.zeros_like(avals[i]) if cts[i] is None else cts[i]
             for i in range(self.carries)
             if carried[i]
         ]
         given = [cts[i] for i in inexact if i >= self.carries and cts[i] is not None]
-        sums = [zeros_like(aval) for aval in loop.sums]
+        sums = [ops.zeros_like(aval) for aval in loop.sums]
         backwards = self.with_program(
             loop.body, len(invariant), len(sums) + len(start), flipped=True
         )
@@ -333,7 +329,7 @@ class Scan(Primitive):
         body = cached_rewrite(Batch(size, in_dims, out_dims), self.program)
         # The batch lies first in what a step is given, so behind the rows in whole arrays.
         operands = [
-            x if not on else batch_dim_at(x, d, 1 if i >= n else 0, size)
+            x if not on else ops.batch_dim_at(x, d, 1 if i >= n else 0, size)
             for i, (x, d, on) in enumerate(zip(args, dims, flags, strict=True))
         ]
         outs = self.with_program(body, self.consts, self.carries)(*operands)
@@ -527,17 +523,20 @@ def map(f: Callable[[Any], Any], xs: Any, *, batch_size: int | None = None) -> A
     parts = []
     if whole or not length:
         batches = [
-            reshape(
-                slice_in_dim(x, 0, whole), (whole // batch_size, batch_size, *aval_of(x).shape[1:])
+            ops.reshape(
+                ops.slice_in_dim(x, 0, whole),
+                (whole // batch_size, batch_size, *aval_of(x).shape[1:]),
             )
             for x in leaves
         ]
         stacked = map(vmap(f), tree.unflatten(x_tree, batches))
-        parts.append(_map_key_words(lambda y: reshape(y, (whole, *aval_of(y).shape[2:])), stacked))
+        parts.append(
+            _map_key_words(lambda y: ops.reshape(y, (whole, *aval_of(y).shape[2:])), stacked)
+        )
     if whole < length:
-        rest = [slice_in_dim(x, whole, length) for x in leaves]
+        rest = [ops.slice_in_dim(x, whole, length) for x in leaves]
         parts.append(vmap(f)(tree.unflatten(x_tree, rest)))
-    return parts[0] if len(parts) == 1 else _map_key_words(lambda *ys: concatenate(ys), *parts)
+    return parts[0] if len(parts) == 1 else _map_key_words(lambda *ys: ops.concatenate(ys), *parts)
 
 
 def _map_key_words(f: Callable[..., Any], *trees: Any) -> Any:

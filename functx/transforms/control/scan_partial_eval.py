@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from functx import ops
 from functx.core.printing import variable_names
 from functx.core.program import Atom, Equation, Literal, Program, Var, dce_equations
 from functx.core.program_editing import replace_program_fields
 from functx.core.records import Rewrite
 from functx.core.rewriting import cached_rewrite
 from functx.core.types import is_inexact
-from functx.ops.concatenation import concatenate
-from functx.ops.indexing import Gather
-from functx.ops.shapes import BroadcastInDim, Full, PermuteDims, Reshape, Rev, reshape
-from functx.ops.slicing import DynamicSlice, Slice, slice_in_dim
 from functx.transforms.dce import keep_effects_depending_on, used_variables, with_io
 from functx.transforms.forward_mode import JVPRewrite
 from functx.transforms.operand_masks import indices_where, inexact_mask, scatter_where, select_where
@@ -67,10 +64,10 @@ def carry_history(start: Any, after: Any, reverse: bool) -> Any:
     length = after.shape[0]
     if not length:
         return after
-    first = reshape(start, (1, *after.shape[1:]))
+    first = ops.reshape(start, (1, *after.shape[1:]))
     if reverse:
-        return concatenate([slice_in_dim(after, 1, length), first])
-    return concatenate([first, slice_in_dim(after, 0, length - 1)])
+        return ops.concatenate([ops.slice_in_dim(after, 1, length), first])
+    return ops.concatenate([first, ops.slice_in_dim(after, 0, length - 1)])
 
 
 def drop_effectful_equations(program: Program) -> Program:
@@ -203,7 +200,7 @@ def recompute_layout_ops(
 
 
 _LAYOUT_OPS = (
-    BroadcastInDim, DynamicSlice, Full, Gather, PermuteDims, Reshape, Rev, Slice,
+    ops.BroadcastInDim, ops.DynamicSlice, ops.Full, ops.Gather, ops.PermuteDims, ops.Reshape, ops.Rev, ops.Slice,
 )  # fmt: skip
 
 

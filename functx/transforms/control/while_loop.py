@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from functx import ops
 from functx.core.errors import CollectiveError
 from functx.core.named_axes import batched_axis_names
 from functx.core.primitive import Primitive
@@ -14,10 +15,7 @@ from functx.core.rewriting import apply, cached_rewrite
 from functx.core.samples import f64, i32, sample
 from functx.core.tracing import aval_of, trace_closed
 from functx.core.types import ShapedArray
-from functx.ops.arithmetic import add, mul
-from functx.ops.logic import lt
 from functx.ops.operands import batch_size, literal
-from functx.ops.shapes import batch_dim_at
 from functx.transforms.control.body_tracing import (
     carry_dependence,
     check_operands,
@@ -57,10 +55,10 @@ DEFAULT_CHECKPOINTS = 64
 
 def _sample_programs(x: ShapedArray) -> tuple[Program, Program]:
     def condition(limit: Any, n: Any, x: Any) -> list[Any]:
-        return [lt(n, limit)]
+        return [ops.lt(n, limit)]
 
     def body(factor: Any, n: Any, x: Any) -> list[Any]:
-        return [add(n, 1), mul(x, factor)]
+        return [ops.add(n, 1), ops.mul(x, factor)]
 
     return (
         trace_closed(condition, [i32[()], i32[()], x], name="condition"),
@@ -255,7 +253,7 @@ class While(Primitive):
         out_dims = tuple([0 if on else None for on in carry_on])
         body = cached_rewrite(Batch(size, in_dims, out_dims), self.body)
         args = [
-            batch_dim_at(x, d, 0, size) if on else x
+            ops.batch_dim_at(x, d, 0, size) if on else x
             for x, d, on in zip(args, dims, (*shared_on, *consts_on, *carry_on), strict=True)
         ]
         return self.with_program(runs, body, len(shared_on), len(consts_on))(*args), out_dims
@@ -335,4 +333,4 @@ class StepBelowLimit(Rewrite[Program]):
 
     def __call__(self, body: Program) -> Program:
         avals = [body.in_avals[self.consts], *body.in_avals[self.consts :]]
-        return trace_closed(lambda limit, step, *_: [lt(step, limit)], avals, name="before")
+        return trace_closed(lambda limit, step, *_: [ops.lt(step, limit)], avals, name="before")
