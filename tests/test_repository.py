@@ -56,7 +56,7 @@ def test_only_the_public_names_need_what_is_highest():
 
 # The parts of JAX that the core may use: pytrees, the 64-bit switch and the class of what JAX
 # traces, no array code.
-CORE_MAY_IMPORT = {"tree.py": {"jax.tree_util"}, "dtypes.py": {"jax"}, "tracing.py": {"jax.core"}}
+CORE_MAY_IMPORT = {"tree.py": {"jax.tree_util"}, "types.py": {"jax"}, "tracing.py": {"jax.core"}}
 
 
 @pytest.mark.parametrize(

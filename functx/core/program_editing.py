@@ -170,22 +170,22 @@ def replace_equation(program: Program, old: Equation, new: Sequence[Equation]) -
             f"got one of {old.primitive.name}"
         )
     defined = {v for eqn in new for v in eqn.outputs}
-    stand_in: dict[Any, Atom] = {}
+    masked_operand: dict[Any, Atom] = {}
     if new and len(new[-1].outputs) == len(old.outputs):
         pairs = zip(old.outputs, new[-1].outputs, strict=True)
-        stand_in = {v: w for v, w in pairs if v not in defined}
+        masked_operand = {v: w for v, w in pairs if v not in defined}
     following = program.equations[position + 1 :]
-    if stand_in:
+    if masked_operand:
         following = [
-            eqn.replace(inputs=[stand_in.get(atom, atom) for atom in eqn.inputs])
-            if any(atom in stand_in for atom in eqn.inputs)
+            eqn.replace(inputs=[masked_operand.get(atom, atom) for atom in eqn.inputs])
+            if any(atom in masked_operand for atom in eqn.inputs)
             else eqn
             for eqn in following
         ]
     edited = replace_program_fields(
         program,
         equations=[*program.equations[:position], *new, *following],
-        outputs=[stand_in.get(atom, atom) for atom in program.outputs],
+        outputs=[masked_operand.get(atom, atom) for atom in program.outputs],
     )
     check_program(edited)
     return edited

@@ -253,9 +253,10 @@ class Captures:
         """`program`, which captured some of the values, with an input for every one."""
         own = program.inputs[: len(program.inputs) - len(captured)]
         given = zip(captured, program.inputs[len(own) :], strict=True)
-        stand_in = {self.index(x): v for x, v in given}
+        masked_operand = {self.index(x): v for x, v in given}
         inputs = [
-            stand_in[i] if i in stand_in else Var(aval_of(x)) for i, x in enumerate(self.values)
+            masked_operand[i] if i in masked_operand else Var(aval_of(x))
+            for i, x in enumerate(self.values)
         ]
         # Two captured arrays may be found equal to one value.
         same = {

@@ -189,7 +189,7 @@ class CheckpointInliner:
     def inline_checkpoint(self, eqn: Equation, inputs: list[Atom]) -> None:
         """Take the equations of a checkpoint in its place."""
         region: Any = eqn.primitive
-        if region.again:
+        if region.differentiated:
             self.region_inputs.update(inputs)
         program: Program = region.program
         own: dict[Any, Atom] = dict(zip(program.inputs, inputs, strict=True))
@@ -197,6 +197,6 @@ class CheckpointInliner:
             outputs = [Var(v.aval) for v in inner.outputs]
             copy = inner.replace(inputs=[own.get(a, a) for a in inner.inputs], outputs=outputs)
             own.update(zip(inner.outputs, outputs, strict=True))
-            self.add(copy, region.again)
+            self.add(copy, region.differentiated)
         results = [self.read(own.get(a, a)) for a in program.outputs]
         self.aliases.update(zip(eqn.outputs, results, strict=True))

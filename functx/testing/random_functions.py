@@ -43,9 +43,9 @@ SHAPES = ((), (3,), (4,), (2, 3), (3, 3), (1, 4), (2, 3, 2), (0, 3))
 EXCLUDED_PRIMITIVES = frozenset(
     {
         *("across", "psum", "pmax", "pmin", "all_gather", "all_to_all", "psum_scatter", "ppermute"),
-        *("axis_index", "vary", "boundary", "shard_map", "sharding_constraint"),
+        *("axis_index", "pvary", "derivative_boundary", "shard_map", "sharding_constraint"),
         *("io_callback", "debug_callback", "show_progress", "pure_callback"),
-        *("rerun", "stand_in", "any_lane", "write"),
+        *("rematerialized_call", "masked_operand", "any_active", "write"),
         *("custom_jvp", "custom_vjp", "custom_vmap", "custom_root", "custom_linear_solve"),
     }
 )

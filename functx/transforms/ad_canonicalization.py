@@ -31,7 +31,7 @@ def canonicalize_for_ad(program: Program, *rules: str) -> Program:
 
 
 def recognize_norms(program: Program) -> Program:
-    """`program` with `root_of_squares` in place of each `sqrt` of a sum of squares."""
+    """`program` with `safe_sqrt` in place of each `sqrt` of a sum of squares."""
     if not any(type(eqn.primitive) is ops.Sqrt for eqn in program):
         return program
     squares = SumOfSquaresAnalysis(program)

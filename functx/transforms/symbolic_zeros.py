@@ -50,7 +50,7 @@ class ZeroPropagation:
 
     They are linear in the variables `linear`, of which `zeros` are zero. `equations` are those
     that remain, `read` tells what stands for a variable. An equation with several outputs is
-    left out only with `several`, for where none of them is anything but linear.
+    left out only with `drop_multiple_results`, for where none of them is anything but linear.
     """
 
     def __init__(
@@ -169,5 +169,5 @@ class DropZeroInputs(Rewrite[Program]):
             return program
         count, rest = len(self.nonzero), len(program.inputs) - len(self.nonzero)
         zeros = (*[not on for on in self.nonzero], *[False] * rest)
-        without = WithoutZeros((True,) * count + (False,) * rest, zeros, several=True)
+        without = WithoutZeros((True,) * count + (False,) * rest, zeros, drop_multiple_results=True)
         return cached_rewrite(without, program)

@@ -72,7 +72,7 @@ class Probe(Primitive):
     """The operand itself, with parameters of every kind."""
 
     value: Any
-    operand: Any = -0.0
+    other: Any = -0.0
 
     def abstract_eval(self, x):
         return x

@@ -18,7 +18,7 @@ def test_trees_are_mapped_with_paths_transposed_and_broadcast_as_by_jax():
 
 def test_a_decay_can_spare_leaves_by_their_path():
     def decay(weights):
-        spare = lambda path, w: 0.0 if "bias" in tree.path_text(path) else w**2  # noqa: E731
+        spare = lambda path, w: 0.0 if "bias" in tree.keystr(path) else w**2  # noqa: E731
         return tree.reduce(lambda x, y: x + y, tree.map_with_path(spare, weights))
 
     slopes = grad(decay)({"bias": 3.0, "kernel": 2.0})

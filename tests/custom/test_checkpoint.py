@@ -67,7 +67,7 @@ def test_a_checkpoint_keeps_its_arguments_alone_and_computes_again():
     assert len(kept(chain)) > 1
     program = fx.make_ir(fx.grad(lambda x: fx.remat(chain)(x).sum() * 2.0))(x)
     (again,) = [e for e in program if isinstance(e.primitive, Checkpoint)]
-    assert again.primitive.again and sines(again.primitive.program) == 2
+    assert again.primitive.differentiated and sines(again.primitive.program) == 2
     text = fx.jit(fx.grad(lambda x: (fx.checkpoint(chain)(x) ** 2).sum())).lower(x).as_text()
     assert "optimization_barrier" in text
 
@@ -156,7 +156,9 @@ def test_a_policy_changes_no_derivative(policy):
 
 def repeated(program):
     """The primitives that are computed again, by name."""
-    (again,) = [e.primitive.program for e in program if getattr(e.primitive, "again", False)]
+    (again,) = [
+        e.primitive.program for e in program if getattr(e.primitive, "differentiated", False)
+    ]
     return [e.primitive.name for e in again]
 
 
@@ -186,7 +188,7 @@ def test_policies_see_the_primitive_its_types_and_its_parameters():
     f = fx.checkpoint(lambda x: np.sin(fx.checkpoint_name(x * 2.0, "y")).sum(), policy=policy)
     fx.make_ir(fx.grad(f))(ROW)
     by_name = {name: (avals, params) for name, avals, params in seen}
-    assert by_name["name"][1] == {"name": "y"}
+    assert by_name["checkpoint_name"][1] == {"name": "y"}
     assert [repr(a) for a in by_name["mul"][0]] == ["f32[4]", "f32[]"]
 
 
@@ -223,7 +225,9 @@ def test_a_policy_reaches_into_loops():
     kept = residuals(jax.checkpoint(theirs, policy=jax.checkpoint_policies.dots_saveable), jax.vjp)
     assert residuals(mine, fx.vjp) == kept
     program = fx.make_ir(fx.grad(mine))(WEIGHTS, ROW)
-    (again,) = [e.primitive.program for e in program if getattr(e.primitive, "again", False)]
+    (again,) = [
+        e.primitive.program for e in program if getattr(e.primitive, "differentiated", False)
+    ]
     (repeated, _) = [e.primitive.program for e in again if e.primitive.name == "scan"]
     assert sorted([e.primitive.name for e in repeated]) == ["sin", "tanh"]
     for got, want in zip(

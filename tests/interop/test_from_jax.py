@@ -295,10 +295,10 @@ def test_a_translation_is_remembered_while_it_stays_right():
     assert len(seen) == 2
 
     calls = TracedJaxFunction(lambda x: jnp.sin(x) * scale)
-    flat = calls.flattened("tree", [])
-    assert calls.flattened("tree", []) is flat
+    flat = calls.flat_function("tree", [])
+    assert calls.flat_function("tree", []) is flat
     scale = 3.0
-    assert calls.flattened("tree", []) is not flat
+    assert calls.flat_function("tree", []) is not flat
 
 
 def test_what_changes_in_a_closure_is_seen():

@@ -329,7 +329,7 @@ def test_programs_without_end_take_no_memory_without_end(monkeypatch):
 def test_types_and_rewrites_that_are_remembered_are_few():
     for n in range(2000):
         Add().infer_out_avals((functx.ShapedArray((n,), np.dtype("float32")),) * 2)
-    assert len(Add().types) <= 1024
+    assert len(Add().out_avals_memo) <= 1024
     program = functx.make_ir(lambda x: x + 1.0)(X)
     for n in range(600):
         cached_rewrite(BatchWithInferredOutDims(n, (0,)), program)

@@ -303,7 +303,7 @@ def test_what_is_no_budget_is_refused(given, error, text):
 
 
 def test_a_budget_may_be_as_large_as_one_likes():
-    assert parse_memory_mode("jit", "9" * 400 + "TiB").of(0) > 10**400
+    assert parse_memory_mode("jit", "9" * 400 + "TiB").bytes_for(0) > 10**400
 
 
 def test_the_policy_min_cut_saves_what_is_slow_and_repeats_the_rest():

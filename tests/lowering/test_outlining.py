@@ -335,7 +335,7 @@ def test_a_printed_program_says_how_often_a_block_is_called_and_parses_back():
     text = str(program)
     calls = [e for e in program if type(e.primitive) is Call]
     assert f"block_1 x {len(calls)}" in text
-    assert "apart=True" in text
+    assert "noinline=True" in text
     assert functx.Program.parse(text) == program
 
 
@@ -586,7 +586,7 @@ def unlike(count):
 
 GIVES_ONE_VALUE_TWICE = """
 program f(x: f32[2,3], y: f32[2,3]):
-  a: f32[2,3], b: f32[2,3] = call[program=block, apart=True] x
+  a: f32[2,3], b: f32[2,3] = call[program=block, noinline=True] x
     program block(x: f32[2,3]):
       a: f32[2,3] = sin x
       b: f32[2,3] = sin x
@@ -601,7 +601,7 @@ GETS_ONE_VALUE_TWICE = """
 program f(x: f32[2,3], y: f32[2,3]):
   a: f32[2,3] = sin x
   b: f32[2,3] = sin x
-  c: f32[2,3], d: f32[2,3], e: f32[2,3] = call[program=block, apart=True] a b y
+  c: f32[2,3], d: f32[2,3], e: f32[2,3] = call[program=block, noinline=True] a b y
     program block(x: f32[2,3], y: f32[2,3], z: f32[2,3]):
       a: f32[2,3] = rev[axes=(0,)] x
       b: f32[2,3] = cos y

@@ -192,7 +192,7 @@ def test_losses_of_classes_are_one_equation_and_so_are_their_gradients():
     for loss, t, name in (
         (nn.cross_entropy, target, "cross_entropy"),
         (nn.nll_loss, target, "nll_loss"),
-        (nn.cross_entropy, soft, "soft_cross_entropy"),
+        (nn.cross_entropy, soft, "soft_target_cross_entropy"),
     ):
         both = functx.value_and_grad(lambda x, loss=loss, t=t: loss(x, t))
         assert program_of(both, x) == [name, f"{name}_backward"]

@@ -214,7 +214,12 @@ ROWS = {
     "log_softmax": ({"axes": (2,)}, [f32[3, 4]], "AxisError", "each axis must be in [0, 2)"),
     "log_sum_exp": ({"axes": (0,)}, [i32[3]], "DTypeError", "must be float; got i32[3]"),
     "softmax": ({"axes": (0, 0)}, [f32[3, 4]], "AxisError", "named once; got (0, 0)"),
-    "shared_softmax": ({"axes": (0, 0)}, [f32[3, 4]], "AxisError", "named once; got (0, 0)"),
+    "log_sum_exp_derivative": (
+        {"axes": (0, 0)},
+        [f32[3, 4]],
+        "AxisError",
+        "named once; got (0, 0)",
+    ),
     "softmax_backward": (
         {"axes": (0,)},
         [f32[3], f32[4]],
@@ -315,13 +320,13 @@ ROWS = {
         "DTypeError",
         "the target must hold the numbers of classes, integers; got f32[3]",
     ),
-    "soft_cross_entropy": (
+    "soft_target_cross_entropy": (
         {"reduction": "mean", "label_smoothing": 1.5},
         [f32[3, 4], f32[3, 4]],
         "ValueRangeError",
         "label_smoothing must be between 0 and 1; got 1.5",
     ),
-    "soft_cross_entropy_backward": (
+    "soft_target_cross_entropy_backward": (
         {"reduction": "none"},
         [f32[4], f32[3, 4], f32[3, 4]],
         "ShapeError",
@@ -544,8 +549,8 @@ ROWS = {
         "ShapeError",
         "must be a multiple of the 4 places",
     ),
-    "any_lane": ({}, [i32[()]], "DTypeError", "`live` must be boolean; got i32[]"),
-    "stand_in": (
+    "any_active": ({}, [i32[()]], "DTypeError", "`live` must be boolean; got i32[]"),
+    "masked_operand": (
         {"along": False},
         [bool_[2], f32[3]],
         "ShapeError",
@@ -563,7 +568,7 @@ TAKE_ANYTHING = {
     "stop_gradient", "vary",
 }  # fmt: skip
 MADE_BY_TRANSFORMS = {
-    "call", "checkpoint", "cond", "custom_jvp", "custom_vjp", "custom_vmap", "jax_call", "rerun",
+    "call", "checkpoint", "cond", "custom_jvp", "custom_vjp", "custom_vmap", "jax_call", "rematerialized_call",
     "scan", "while",
 }  # fmt: skip
 

@@ -136,3 +136,16 @@ def test_the_switch_checks_every_new_program_of_jit_and_of_transforms(monkeypatc
                     broken(X)
         monkeypatch.undo()
     np.testing.assert_allclose(functx.jit(lambda x: x + 3.0)(X), X + 3.0)
+
+
+def test_the_reference_knows_functions_of_the_zero_matrix():
+    program = functx.Program.parse(
+        """program f(a: f32[2,2], b: f32[2,2]):
+  c: f32[2,2] = spectral_function[program=exponential, order=1] a b
+    program exponential(w: f32[2]):
+      d: f32[2] = exp w
+      return d
+  return c"""
+    )
+    along = np.array([[1, 2], [2, 3]], "float32")
+    np.testing.assert_allclose(verify(program)(0 * along, along)[0], along)

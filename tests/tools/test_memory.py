@@ -72,7 +72,7 @@ def test_a_plan_saves_less_and_shows_it():
     planned = memory(fx.jit(g, memory="min_cut"))(X, W)
     assert planned.saved_bytes == 3 * WIDE < plain.saved_bytes
     assert planned.temporary_bytes < plain.temporary_bytes
-    assert planned.timeline[-1].operation != "rerun pullback_f"
+    assert planned.timeline[-1].operation != "rematerialized_call pullback_f"
 
 
 def test_calls_and_loops_show_what_makes_their_results():

@@ -553,6 +553,6 @@ def test_mistakes_are_named_with_branch_path_and_line(call, error, parts):
 
 def test_operations_of_lanes_print_and_parse():
     program = functx.make_ir(functx.vmap(logarithm, (0, None)))(LANES, W)
-    assert "stand_in[along=True]" in str(program)
+    assert "masked_operand[along=True]" in str(program)
     assert functx.Program.parse(str(program)) == program
-    assert {"stand_in", "any_lane"} <= Primitive.registry.keys()
+    assert {"masked_operand", "any_active"} <= Primitive.registry.keys()

@@ -174,9 +174,9 @@ _TYPE_SUFFIXES = {
     "": {},
     "?": {"optional": True},
     "[]": {"is_list": True},
-    "?[]": {"is_list": True, "holes": True},
+    "?[]": {"is_list": True, "optional_elements": True},
     "[]?": {"is_list": True, "optional": True},
-    "?[]?": {"is_list": True, "holes": True, "optional": True},
+    "?[]?": {"is_list": True, "optional_elements": True, "optional": True},
 }
 
 

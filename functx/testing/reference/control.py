@@ -25,8 +25,8 @@ def Call(run, *args, program, **others):
     return run(program, args)
 
 
-REFERENCE_RULES |= dict.fromkeys(("Checkpoint", "CustomVmap", "Rerun"), Call)
-SUBPROGRAM_RULES.update(("Checkpoint", "CustomVmap", "Rerun"))
+REFERENCE_RULES |= dict.fromkeys(("Checkpoint", "CustomVmap", "RematerializedCall"), Call)
+SUBPROGRAM_RULES.update(("Checkpoint", "CustomVmap", "RematerializedCall"))
 
 
 @subprogram_rule
@@ -203,7 +203,7 @@ def Ppermute(x, perm):
 
 
 @grouped_collective
-def Vary(x):
+def Pvary(x):
     return x
 
 
@@ -213,7 +213,7 @@ def AxisIndex(x, axis, size):
 
 
 @reference_rule
-def Boundary(x, like, kind, axes):
+def DerivativeBoundary(x, like, kind, axes):
     return x
 
 

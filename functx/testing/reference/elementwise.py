@@ -162,7 +162,7 @@ def Digamma(x):
 
 
 @reference_rule
-def SignedZero(x, y):
+def CopyZeroSign(x, y):
     return np.where(x == 0, np.copysign(0.0, y), x)
 
 
@@ -352,17 +352,17 @@ def ReadBeforeWrite(x):
 
 
 @reference_rule
-def Parts(x):
+def ViewAsReal(x):
     return np.stack([x.real, x.imag], -1)
 
 
 @reference_rule
-def OfParts(x):
+def ViewAsComplex(x):
     return np.ascontiguousarray(x).view(np.result_type(x.dtype, np.complex64))[..., 0]
 
 
 @reference_rule
-def Strided(x, shape, start, steps, writable):
+def AsStrided(x, shape, start, steps, writable):
     if 0 in shape:
         return np.zeros(shape, x.dtype)
     strides = [sum(k * n for k, n in zip(step, x.strides, strict=True)) for step in steps]
@@ -396,20 +396,20 @@ def DynamicUpdateSlice(x, update, *indices):
 
 
 @reference_rule
-def Name(x, label):
+def CheckpointName(x, label):
     return x
 
 
 @exact_dtype_rule
-def Dense(aval, data):
+def DenseConstant(aval, data):
     return np.frombuffer(data, aval.dtype).reshape(aval.shape)
 
 
 @reference_rule
-def StandIn(live, x, *, along):
+def MaskedOperand(live, x, *, along):
     return x
 
 
 @reference_rule
-def AnyLane(live):
+def AnyActive(live):
     return live

@@ -52,7 +52,7 @@ EXACT_PRIMITIVES = (
     | SUBPROGRAM_RULES
     | {
         *("BroadcastInDim", "Full", "Reshape", "PermuteDims", "Concatenate", "Split", "Pad", "Rev"),
-        *("Copy", "ReadBeforeWrite", "Strided", "Slice", "DynamicSlice", "DynamicUpdateSlice"),
+        *("Copy", "ReadBeforeWrite", "AsStrided", "Slice", "DynamicSlice", "DynamicUpdateSlice"),
         *("Gather", "ScatterSet", "ScatterMin", "ScatterMax", "Sort", "TopK", "StopGradient"),
         *("Max", "Min", "Clamp", "Select", "Neg", "Sign", "Floor", "Ceil", "Round", "Rem"),
         *(
@@ -60,7 +60,7 @@ EXACT_PRIMITIVES = (
             "Imag",
             "Conj",
             "Complex",
-            "Parts",
+            "ViewAsReal",
             "ViewAsComplex",
             "ReduceMax",
             "ReduceMin",
@@ -71,9 +71,9 @@ EXACT_PRIMITIVES = (
             "ReduceWindowMax",
             "ReduceWindowMin",
             "Embedding",
-            "Boundary",
-            "Vary",
-            "Name",
+            "DerivativeBoundary",
+            "Pvary",
+            "CheckpointName",
             "MaskedOperand",
             "AnyActive",
         ),

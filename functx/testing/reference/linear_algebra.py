@@ -11,14 +11,14 @@ from functx.transforms.spectral_functions import elementwise_derivative
 
 
 @reference_rule
-def DotGeneral(x, y, contract, batched, precision, preferred_element_type):
+def DotGeneral(x, y, contracting_dims, batch_dims, precision, preferred_element_type):
     if preferred_element_type is not None and x.dtype.kind in "iu":
         x, y = x.astype(preferred_element_type), y.astype(preferred_element_type)
     letters = iter("abcdefghijklmnop")
     left, right = [None] * x.ndim, [None] * y.ndim
-    for i, j in (*zip(*batched, strict=True), *zip(*contract, strict=True)):
+    for i, j in (*zip(*batch_dims, strict=True), *zip(*contracting_dims, strict=True)):
         left[i] = right[j] = next(letters)
-    lead = "".join([left[i] for i in batched[0]])
+    lead = "".join([left[i] for i in batch_dims[0]])
     free = ["", ""]
     for k, labels in enumerate((left, right)):
         for i, label in enumerate(labels):
@@ -91,14 +91,14 @@ def attention_operands(args, biased, masked):
 
 
 @reference_rule
-def DotProductAttention(*args, scale, causal, window, biased, masked, block):
+def DotProductAttention(*args, scale, causal, window, biased, masked, block_size):
     q, k, v, bias, mask, _ = attention_operands(args, biased, masked)
     weights, logs = attention_weights(attention_scores(q, k, bias, mask, scale, causal, window))
     return np.einsum("bktgs,bskv->btkgv", weights, v), logs
 
 
 @reference_rule
-def DotProductAttentionBackward(*args, scale, causal, window, biased, masked, block):
+def DotProductAttentionBackward(*args, scale, causal, window, biased, masked, block_size):
     q, k, v, bias, mask, (logs, products, ct) = attention_operands(args, biased, masked)
     s = attention_scores(q, k, bias, mask, scale, causal, window)
     p = np.where(s == -np.inf, 0, np.exp(s - logs[..., None]))
@@ -127,9 +127,9 @@ def adjoint(x):
 
 
 @reference_rule
-def TriangularSolve(a, b, lower_triangle, transposed, conjugated, unit):
+def TriangularSolve(a, b, lower_triangle, transposed, conjugated, unit_diagonal):
     a = np.tril(a) if lower_triangle else np.triu(a)
-    if unit:
+    if unit_diagonal:
         a = np.where(np.eye(a.shape[-1], dtype=bool), 1, a)
     a = np.swapaxes(a, -1, -2) if transposed else a
     a = np.conj(a) if conjugated else a
@@ -191,7 +191,7 @@ def SpectralFunction(run, a, *others, program, rows, order):
     if order == 0:
         return (v * f[..., None, :]) @ adjoint(v)
     gaps = w[..., None, :] - w[..., None]
-    near = np.abs(gaps) < 1e-6 * np.abs(w).max(-1)[..., None, None]
+    near = np.abs(gaps) <= 1e-6 * np.abs(w).max(-1)[..., None, None]
     apart = np.where(near, 1, gaps)
     first = np.where(near, slopes[..., None], (f[..., None, :] - f[..., None]) / apart)
     if order == 1:
@@ -212,6 +212,6 @@ REFERENCE_RULES |= {
     "Det": np.linalg.det,
     "Eigh": lambda x: np.linalg.eigh((x + adjoint(x)) / 2),
     "Slogdet": np.linalg.slogdet,
-    "Svd": lambda x, full: np.linalg.svd(x, full_matrices=full),
-    "Undefined": lambda which, x: np.where(which & (x != 0), np.nan, x),
+    "Svd": lambda x, full_matrices: np.linalg.svd(x, full_matrices=full_matrices),
+    "UndefinedDerivative": lambda which, x: np.where(which & (x != 0), np.nan, x),
 }

@@ -24,15 +24,15 @@ def LogSoftmaxBackward(ct, out, axes, dtype):
     return ct - p * ct.sum(axes, keepdims=True)
 
 
-def reduce_terms(terms, reduction, lanes):
-    rows = terms.reshape((*terms.shape[:lanes], -1))
+def reduce_terms(terms, reduction, batch_ndim):
+    rows = terms.reshape((*terms.shape[:batch_ndim], -1))
     if reduction == "batchmean":
-        return rows.sum(-1) / terms.shape[lanes]
+        return rows.sum(-1) / terms.shape[batch_ndim]
     return {"none": terms, "sum": rows.sum(-1), "mean": rows.mean(-1)}[reduction]
 
 
-def distribute_cotangent(ct, x, reduction, lanes):
-    count = {"mean": x[(0,) * lanes].size, "batchmean": x.shape[min(lanes, x.ndim - 1)]}
+def distribute_cotangent(ct, x, reduction, batch_ndim):
+    count = {"mean": x[(0,) * batch_ndim].size, "batchmean": x.shape[min(batch_ndim, x.ndim - 1)]}
     rest = x.shape[ct.ndim :] if reduction != "none" else ()
     return (ct / count.get(reduction, 1)).reshape(ct.shape + (1,) * len(rest))
 
@@ -86,17 +86,17 @@ DERIVATIVES = {
 
 
 for _name, _terms in TERMS.items():
-    REFERENCE_RULES[_name] = lambda *args, reduction, lanes, terms=_terms, **params: reduce_terms(
-        terms(*args, **params), reduction, lanes
+    REFERENCE_RULES[_name] = lambda *args, reduction, batch_ndim, terms=_terms, **params: (
+        reduce_terms(terms(*args, **params), reduction, batch_ndim)
     )
     REFERENCE_RULES[f"{_name}Backward"] = (
-        lambda ct, *args, reduction, lanes, slope=DERIVATIVES[_name], **params: (
-            distribute_cotangent(ct, args[0], reduction, lanes) * slope(*args, **params)
+        lambda ct, *args, reduction, batch_ndim, slope=DERIVATIVES[_name], **params: (
+            distribute_cotangent(ct, args[0], reduction, batch_ndim) * slope(*args, **params)
         )
     )
 
 
-def one_hot_rows(target, weights, classes, axis, lanes, ignore_index):
+def one_hot_rows(target, weights, classes, axis, batch_ndim, ignore_index):
     """Along the last axis, 1 at the class of each row; and what each row weighs."""
     counts = target != ignore_index
     there = counts[..., None] & (target[..., None] == np.arange(classes))
@@ -112,43 +112,43 @@ def nan_for_unknown_class(terms, target, classes, ignore_index):
     return np.where(absent, np.nan, terms)
 
 
-def weighted_mean(total, weight, lanes, of_nothing):
-    weight = weight.reshape((*weight.shape[:lanes], -1)).sum(-1)
+def weighted_mean(total, weight, batch_ndim, of_nothing):
+    weight = weight.reshape((*weight.shape[:batch_ndim], -1)).sum(-1)
     return np.where(weight == 0, of_nothing, total / np.where(weight == 0, 1, weight))
 
 
-def reduce_weighted_terms(terms, weight, reduction, lanes):
+def reduce_weighted_terms(terms, weight, reduction, batch_ndim):
     if reduction != "mean":
-        return reduce_terms(terms, reduction, lanes)
-    return weighted_mean(reduce_terms(terms, "sum", lanes), weight, lanes, np.nan)
+        return reduce_terms(terms, reduction, batch_ndim)
+    return weighted_mean(reduce_terms(terms, "sum", batch_ndim), weight, batch_ndim, np.nan)
 
 
-def distribute_weighted_cotangent(ct, weight, reduction, lanes):
-    ct = weighted_mean(ct, weight, lanes, 0.0) if reduction == "mean" else ct
+def distribute_weighted_cotangent(ct, weight, reduction, batch_ndim):
+    ct = weighted_mean(ct, weight, batch_ndim, 0.0) if reduction == "mean" else ct
     return ct.reshape(ct.shape + (1,) * (weight.ndim - ct.ndim)) * weight
 
 
 @reference_rule
-def NllLoss(x, target, *weights, reduction, lanes, axis, ignore_index):
-    there, _, weight = one_hot_rows(target, weights, x.shape[axis], axis, lanes, ignore_index)
+def NllLoss(x, target, *weights, reduction, batch_ndim, axis, ignore_index):
+    there, _, weight = one_hot_rows(target, weights, x.shape[axis], axis, batch_ndim, ignore_index)
     terms = -zero_safe_product(weight, np.where(there, np.moveaxis(x, axis, -1), 0).sum(-1))
     terms = nan_for_unknown_class(terms, target, x.shape[axis], ignore_index)
-    return reduce_weighted_terms(terms, weight, reduction, lanes)
+    return reduce_weighted_terms(terms, weight, reduction, batch_ndim)
 
 
 @reference_rule
-def NllLossBackward(ct, target, *weights, reduction, lanes, axis, ignore_index, classes):
-    there, _, weight = one_hot_rows(target, weights, classes, axis, lanes, ignore_index)
+def NllLossBackward(ct, target, *weights, reduction, batch_ndim, axis, ignore_index, classes):
+    there, _, weight = one_hot_rows(target, weights, classes, axis, batch_ndim, ignore_index)
     found = -zero_safe_product(
-        there, distribute_weighted_cotangent(ct, weight, reduction, lanes)[..., None]
+        there, distribute_weighted_cotangent(ct, weight, reduction, batch_ndim)[..., None]
     )
     return np.moveaxis(found, -1, axis)
 
 
-def class_distribution(target, weights, x, axis, lanes, ignore_index, label_smoothing):
+def class_distribution(target, weights, x, axis, batch_ndim, ignore_index, label_smoothing):
     """Along the last axis, what each class of a row counts; and what the row weighs."""
     classes = x.shape[axis]
-    there, each, weight = one_hot_rows(target, weights, classes, axis, lanes, ignore_index)
+    there, each, weight = one_hot_rows(target, weights, classes, axis, batch_ndim, ignore_index)
     counts = (target != ignore_index)[..., None]
     smooth = label_smoothing / classes * each
     return counts * ((1 - label_smoothing) * there * weight[..., None] + smooth), weight
@@ -160,21 +160,21 @@ def softmax_minus_target(x, shares, axis):
 
 
 @reference_rule
-def CrossEntropy(x, target, *weights, reduction, lanes, axis, ignore_index, label_smoothing):
+def CrossEntropy(x, target, *weights, reduction, batch_ndim, axis, ignore_index, label_smoothing):
     shares, weight = class_distribution(
-        target, weights, x, axis, lanes, ignore_index, label_smoothing
+        target, weights, x, axis, batch_ndim, ignore_index, label_smoothing
     )
     logs = np.moveaxis(scipy.special.log_softmax(x, axis), axis, -1)
     terms = nan_for_unknown_class(
         -zero_safe_product(shares, logs).sum(-1), target, x.shape[axis], ignore_index
     )
-    return reduce_weighted_terms(terms, weight, reduction, lanes)
+    return reduce_weighted_terms(terms, weight, reduction, batch_ndim)
 
 
 @reference_rule
-def CrossEntropyBackward(ct, x, target, *weights, reduction, lanes, axis, **others):
-    shares, weight = class_distribution(target, weights, x, axis, lanes, **others)
-    ct = weighted_mean(ct, weight, lanes, 0.0) if reduction == "mean" else ct
+def CrossEntropyBackward(ct, x, target, *weights, reduction, batch_ndim, axis, **others):
+    shares, weight = class_distribution(target, weights, x, axis, batch_ndim, **others)
+    ct = weighted_mean(ct, weight, batch_ndim, 0.0) if reduction == "mean" else ct
     ct = ct.reshape(ct.shape + (1,) * (x.ndim - ct.ndim))
     return np.moveaxis(ct * softmax_minus_target(x, shares, axis), -1, axis)
 
@@ -190,16 +190,18 @@ def smoothed_target(target, weights, axis, label_smoothing):
 
 
 @reference_rule
-def SoftCrossEntropy(x, target, *weights, reduction, lanes, axis, label_smoothing):
+def SoftTargetCrossEntropy(x, target, *weights, reduction, batch_ndim, axis, label_smoothing):
     shares = smoothed_target(target, weights, axis, label_smoothing)
     logs = np.moveaxis(scipy.special.log_softmax(x, axis), axis, -1)
-    return reduce_terms(-(shares * logs).sum(-1), reduction, lanes)
+    return reduce_terms(-(shares * logs).sum(-1), reduction, batch_ndim)
 
 
 @reference_rule
-def SoftCrossEntropyBackward(ct, x, target, *weights, reduction, lanes, axis, label_smoothing):
+def SoftTargetCrossEntropyBackward(
+    ct, x, target, *weights, reduction, batch_ndim, axis, label_smoothing
+):
     found = softmax_minus_target(x, smoothed_target(target, weights, axis, label_smoothing), axis)
-    ct = distribute_cotangent(ct, found[..., 0], reduction, lanes)[..., None]
+    ct = distribute_cotangent(ct, found[..., 0], reduction, batch_ndim)[..., None]
     return np.moveaxis(ct * found, -1, axis)
 
 
@@ -228,7 +230,7 @@ def normalization(layout, centered=True):
 
 
 def normalization_backward(layout, centered=True):
-    def pull(ct, x, *rest, eps, weighted=False, wanted=(True, True, True), **params):
+    def pull(ct, x, *rest, eps, weighted=False, output_mask=(True, True, True), **params):
         shape, axes, kept = layout(x, **params)
         out, rstd = normalize(x, shape, axes, eps, centered, None if eps is not None else rest[0])
         weight = rest[-1] if weighted else np.ones([n for n in kept if n != 1] or 1, x.dtype)
@@ -240,14 +242,14 @@ def normalization_backward(layout, centered=True):
         sizes = [n for d, n in enumerate(x.shape) if d not in summed]
         sums = [t.sum(summed).reshape(sizes) for t in (ct * out.reshape(x.shape), ct)]
         found = of_x.reshape(x.shape), *sums
-        return [one for one, on in zip(found, wanted, strict=True) if on]
+        return [one for one, on in zip(found, output_mask, strict=True) if on]
 
     return pull
 
 
-def layer_layout(x, rank, lead=0):
-    kept = [n if d < lead or d >= x.ndim - rank else 1 for d, n in enumerate(x.shape)]
-    return x.shape, tuple(range(x.ndim - rank, x.ndim)), kept
+def layer_layout(x, normalized_ndim, lead=0):
+    kept = [n if d < lead or d >= x.ndim - normalized_ndim else 1 for d, n in enumerate(x.shape)]
+    return x.shape, tuple(range(x.ndim - normalized_ndim, x.ndim)), kept
 
 
 def group_layout(x, groups, axis=1, lead=0):
@@ -296,7 +298,9 @@ def BatchNormInference(x, mean, variance, *affine, eps, axes, weighted=False, bi
 
 
 @reference_rule
-def BatchNormInferenceBackward(ct, x, mean, variance, *weight, eps, axes, wanted=(True,) * 5, **_):
+def BatchNormInferenceBackward(
+    ct, x, mean, variance, *weight, eps, axes, output_mask=(True,) * 5, **_
+):
     kept = batch_layout(x, axes)[2]
     rstd = 1 / np.sqrt(variance + eps)
     scale = rstd * weight[0] if weight else rstd
@@ -308,4 +312,4 @@ def BatchNormInferenceBackward(ct, x, mean, variance, *weight, eps, axes, wanted
         along * rstd,
         total,
     )
-    return [one for one, on in zip(found, wanted, strict=True) if on]
+    return [one for one, on in zip(found, output_mask, strict=True) if on]

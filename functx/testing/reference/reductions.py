@@ -53,7 +53,7 @@ def highest(dtype):
 
 
 @reference_rule
-def SharedSoftmax(x, axes):
+def LogSumExpDerivative(x, axes):
     if not x.size:
         return x
     top = x.max(axes, keepdims=True)
@@ -286,8 +286,8 @@ def TopK(x, k):
 
 
 @reference_rule
-def SearchSorted(x, values, side, method, batched):
-    lead = x.shape[:-1] if batched else ()
+def SearchSorted(x, values, side, method, batch_ndim):
+    lead = x.shape[:-1] if batch_ndim else ()
     rows = x.reshape(prod(lead), x.shape[-1])
     sought = values.reshape(prod(lead), prod(values.shape[len(lead) :]))
     found = [np.searchsorted(row, v, side) for row, v in zip(rows, sought, strict=True)]

@@ -88,7 +88,7 @@ def inline_calls(case: ProgramCase) -> Iterator[ProgramCase]:
     names = {eqn.primitive.name for eqn in case.program if hasattr(eqn.primitive, "program")} & {
         "call",
         "checkpoint",
-        "rerun",
+        "rematerialized_call",
     }
     if names:
         yield ProgramCase(case.program.inline(*names), case.args)

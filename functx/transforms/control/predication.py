@@ -51,10 +51,10 @@ class MaskedOperand(Primitive):
 
     def abstract_eval(self, live, x):
         if live.dtype != bool:
-            raise DTypeError(f"stand_in: `live` must be boolean; got {live!r}")
+            raise DTypeError(f"masked_operand: `live` must be boolean; got {live!r}")
         if x.shape[: live.ndim] != live.shape or (self.borrow_active and live.shape):
             raise ShapeError(
-                "stand_in: `live` must have the first dimensions of the operand; "
+                "masked_operand: `live` must have the first dimensions of the operand; "
                 f"got {live!r} for {x!r}"
             )
         return x
@@ -103,7 +103,7 @@ class AnyActive(Primitive):
 
     def abstract_eval(self, live):
         if live.dtype != bool:
-            raise DTypeError(f"any_lane: `live` must be boolean; got {live!r}")
+            raise DTypeError(f"any_active: `live` must be boolean; got {live!r}")
         return live
 
     def batch(self, args, dims):
@@ -173,9 +173,9 @@ class Predicated(Rewrite[Program]):
                     value
                     if i in plain
                     else MaskedOperand(self.borrow_active)(live, value)
-                    if stand_in is None
-                    else stand_in
-                    for i, (value, stand_in) in enumerate(operands)
+                    if masked_operand is None
+                    else masked_operand
+                    for i, (value, masked_operand) in enumerate(operands)
                 ]
                 changed = [v in updates for v in eqn.outputs]
                 if any(changed):
@@ -336,8 +336,10 @@ class PredicatedLoop(Rewrite[tuple[Program, Program]]):
             *body.in_avals[:consts],
             *carry_avals,
         ]
-        any_lane = trace_closed(lambda live, *_: [AnyActive()(live)], carry_avals, name="any_lane")
-        return any_lane, trace_closed(step, avals, name=body.name)
+        any_active = trace_closed(
+            lambda live, *_: [AnyActive()(live)], carry_avals, name="any_active"
+        )
+        return any_active, trace_closed(step, avals, name=body.name)
 
 
 def batch_sequentially(primitive: Any, args: Sequence[Any], dims: Sequence[int | None]) -> Any:

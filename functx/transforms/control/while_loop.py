@@ -276,12 +276,12 @@ class While(Primitive):
         same = [*[True] * n, *kept]
         given = zip((*consts_dims, *carry_dims), same, strict=True)
         along = must_borrow_active(self.body, [d is None and on for d, on in given])
-        any_lane, body = cached_rewrite(
+        any_active, body = cached_rewrite(
             PredicatedLoop(self.condition, len(shared), along), self.body
         )
         runs = cached_rewrite(Batch(size, (*shared_dims, *carry_dims), (0,)), self.condition)
         (live,) = apply(None, runs, [*shared, *carry])
-        outs, out_dims = self.with_program(any_lane, body, 0, len(shared) + n).batch(
+        outs, out_dims = self.with_program(any_active, body, 0, len(shared) + n).batch(
             [*shared, *consts, live, *carry], [*shared_dims, *consts_dims, 0, *carry_dims]
         )
         return outs[1:], out_dims[1:]
