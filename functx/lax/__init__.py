@@ -28,7 +28,7 @@ from functx.ops.parallel import (
     pswapaxes,
     with_sharding_constraint,
 )
-from functx.transforms.control.associative_scan import associative_scan
+from functx.lax.associative_scan import associative_scan
 from functx.transforms.control.cond import cond, switch
 from functx.transforms.control.loops import fori_loop, while_loop
 from functx.transforms.control.reduce import reduce, reduce_window

@@ -32,7 +32,7 @@ def associative_scan(
     Raises TreeError, ShapeError and DTypeError where `fn` returns something unlike its arguments.
 
     >>> import functx, numpy
-    >>> functx.transforms.control.associative_scan(lambda x, y: x * y, numpy.arange(1.0, 6.0)).tolist()
+    >>> functx.lax.associative_scan(lambda x, y: x * y, numpy.arange(1.0, 6.0)).tolist()
     [1.0, 2.0, 6.0, 24.0, 120.0]
     """
     check_callables("associative_scan", fn=fn)
