@@ -12,6 +12,7 @@ _gc.disable()
 
 from functx import (
     aot,
+    aten,
     custom_batching,
     custom_derivatives,
     debug,
@@ -60,6 +61,7 @@ __all__ = [
     "Program",
     "ShapedArray",
     "aot",
+    "aten",
     "cache_info",
     "checkpoint",
     "checkpoint_name",

@@ -1,8 +1,8 @@
-"""The backward of layer and batch norm as PyTorch signs them, with saved statistics.
+"""PyTorch's backward functions by the names, signatures and argument orders of ATen.
 
-What was saved does not vary, so that a derivative taken through it would be wrong without a
-word. Therefore the statistics are computed again from `x`; of what was saved only the eps is
-used, which is implied in it and held constant.
+The backward functions of layer and batch norm take saved statistics, which do not vary: a derivative
+through them would be wrong without an error. Therefore they compute the statistics again from the input and
+take only eps from the saved ones, which is implied in them and held constant.
 """
 
 from __future__ import annotations
@@ -14,12 +14,14 @@ import jax
 
 from functx import ops
 from functx.core.errors import ArgumentError, ShapeError
+from functx.core.primitive import Primitive
 from functx.core.tracing import aval_of
-from functx.core.types import Shape, accumulation_dtype
-from functx.ops.activations import log_sigmoid, log_softmax_backward, softmax_backward
+from functx.core.types import DType, Shape, accumulation_dtype, canonical_dtype
+from functx.ops.activations import LogSoftmaxBackward, SoftmaxBackward, log_sigmoid
 from functx.ops.batch_norm import BatchNormBackward, BatchNormInferenceBackward
 from functx.ops.classification_losses import NllLossBackward
 from functx.ops.losses import (
+    REDUCTIONS,
     BinaryCrossEntropyBackward,
     HuberLossBackward,
     L1LossBackward,
@@ -31,11 +33,13 @@ from functx.ops.operands import (
     as_bool,
     as_float,
     as_int,
+    canonical_axes,
     canonical_shape,
     check_index_range,
     literal,
+    tuple_delete,
 )
-from functx.ops.statistics import recompute_mean_var
+from functx.ops.statistics import standardize, working_dtype
 
 __all__ = [
     "batch_norm_backward",
@@ -69,13 +73,13 @@ def native_layer_norm_backward(
     bias: Any,
     output_mask: Sequence[bool],
 ) -> tuple[Any, Any, Any]:
-    """The cotangents of input, weight and bias of a layer norm, given that of its output.
+    """The cotangents of the input, the weight and the bias of a layer norm, given that of its output.
 
-    `mean` and `rstd` are those of the forward computation, with unit dimensions for those of
-    `normalized_shape`. Where `output_mask` is false the result is zeros; for a weight or a
-    bias that is None it is a scalar zero.
+    `mean` and `rstd` are the saved statistics, with unit dimensions in place of `normalized_shape`.
+    A result whose entry of `output_mask` is false is zeros; for a weight or a bias that is None it
+    is a scalar zero.
 
-    Raises ShapeError where the shapes do not fit.
+    Raises ShapeError for shapes that do not fit.
     """
     name = "native_layer_norm_backward"
     mask = _canonical_output_mask(name, output_mask)
@@ -86,20 +90,21 @@ def native_layer_norm_backward(
             f"{name}: normalized_shape must be the last dimensions of input, at least one; got "
             f"{inner} for {aval!r}"
         )
-    kept = (*outer, *[1] * len(inner))
-    _check_shapes(name, kept, mean=mean, rstd=rstd)
+    _check_shapes(name, (*outer, *[1] * len(inner)), mean=mean, rstd=rstd)
     _check_shapes(name, inner, weight=weight, bias=bias)
     if 0 in aval.shape:
         return _zeros(aval.shape, input), _zeros(inner, input), _zeros(inner, input)
-    wanted = mask[0], mask[1] and weight is not None, mask[2] and bias is not None
-    pull = LayerNormBackward(
-        eps=None, weighted=weight is not None, normalized_ndim=len(inner), output_mask=wanted
+    mask = mask[0], mask[1] and weight is not None, mask[2] and bias is not None
+    backward = LayerNormBackward(
+        eps=None, weighted=weight is not None, normalized_ndim=len(inner), output_mask=mask
     )
-    found = _cotangents_by_mask(pull, wanted, grad_out, input, ops.reshape(rstd, outer), weight)
+    input_ct, weight_ct, bias_ct = _cotangents_by_mask(
+        backward, mask, grad_out, input, ops.reshape(rstd, outer), weight
+    )
     return (
-        _zeros(aval.shape, input) if found[0] is None else found[0],
-        _affine_cotangent(found[1], weight, inner, input),
-        _affine_cotangent(found[2], bias, inner, input),
+        _zeros(aval.shape, input) if input_ct is None else input_ct,
+        _affine_cotangent(weight_ct, weight, inner, input),
+        _affine_cotangent(bias_ct, bias, inner, input),
     )
 
 
@@ -115,14 +120,14 @@ def native_batch_norm_backward(
     eps: float,
     output_mask: Sequence[bool],
 ) -> tuple[Any, Any, Any]:
-    """The cotangents of input, weight and bias of a batch norm, given that of its output.
+    """The cotangents of the input, the weight and the bias of a batch norm, given that of its output.
 
-    The channels lie along axis 1. If `train`, `save_mean` and `save_invstd` are those of the
-    forward computation; otherwise it was normalized by the running statistics. The first
-    result is computed whatever `output_mask` says; where that is false the others are zeros,
-    the second a scalar zero for a weight that is None.
+    The channels are axis 1. If `train`, the batch norm used the statistics of the batch, saved as
+    `save_mean` and `save_invstd` = 1 / sqrt(variance + eps); otherwise it used the running ones. The
+    cotangent of the input is always computed. The others are zeros where `output_mask` is false, and
+    that of a weight that is None is a scalar zero.
 
-    Raises ShapeError where the shapes do not fit, ArgumentError where statistics are missing.
+    Raises ShapeError for shapes that do not fit, ArgumentError for missing statistics.
     """
     name = "native_batch_norm_backward"
     mask, aval = _canonical_output_mask(name, output_mask), aval_of(input)
@@ -138,24 +143,27 @@ def native_batch_norm_backward(
         needed = "save_mean and save_invstd" if train else "running_mean and running_var"
         raise ArgumentError(f"{name}: {needed} must be arrays if train={train}; got None")
     axes, weighted = (0, *range(2, aval.ndim)), weight is not None
-    of_weight, of_bias = mask[1:]
     if train:
-        wanted = True, of_weight, of_bias
-        pull: Any = BatchNormBackward(eps=None, weighted=weighted, axes=axes, output_mask=wanted)
-        found = _cotangents_by_mask(pull, wanted, grad_out, input, save_invstd, weight)
-    else:
-        flags = True, False, False, of_weight, of_bias
-        pull = BatchNormInferenceBackward(
-            eps=as_float(f"{name}: eps", eps), weighted=weighted, axes=axes, output_mask=flags
+        mask = True, *mask[1:]
+        backward: Primitive = BatchNormBackward(
+            eps=None, weighted=weighted, axes=axes, output_mask=mask
         )
-        found = _cotangents_by_mask(pull, flags, grad_out, input, running_mean, running_var, weight)
-        found = [found[0], *found[3:]]
+        cts = _cotangents_by_mask(backward, mask, grad_out, input, save_invstd, weight)
+    else:
+        mask = True, False, False, *mask[1:]
+        backward = BatchNormInferenceBackward(
+            eps=as_float(f"{name}: eps", eps), weighted=weighted, axes=axes, output_mask=mask
+        )
+        cts = _cotangents_by_mask(
+            backward, mask, grad_out, input, running_mean, running_var, weight
+        )
+    input_ct, weight_ct, bias_ct = cts[0], *cts[-2:]
     like = input if weight is None else weight
-    absent = () if weight is None else channels
+    weight_shape = () if weight is None else channels
     return (
-        found[0],
-        _zeros(absent, like) if found[1] is None else _cast_like(found[1], like),
-        _zeros(channels, like) if found[2] is None else _cast_like(found[2], like),
+        input_ct,
+        _zeros(weight_shape, like) if weight_ct is None else _cast_like(weight_ct, like),
+        _zeros(channels, like) if bias_ct is None else _cast_like(bias_ct, like),
     )
 
 
@@ -172,22 +180,14 @@ def batch_norm_backward(
     output_mask: Sequence[bool],
     reserve: Any,
 ) -> tuple[Any, Any, Any]:
-    """`native_batch_norm_backward`, with `update` for `train`; `reserve` is not used.
+    """`native_batch_norm_backward` with `update` as `train` and `save_var` as `save_invstd`.
 
-    `save_var` is what that calls `save_invstd`, 1 / sqrt(variance + eps).
+    `save_var` holds 1 / sqrt(variance + eps). `reserve` is not used.
     """
     return native_batch_norm_backward(
-        grad_out,
-        input,
-        weight,
-        running_mean,
-        running_var,
-        save_mean,
-        save_var,
-        update,
-        eps,
+        grad_out, input, weight, running_mean, running_var, save_mean, save_var, update, eps,
         output_mask,
-    )
+    )  # fmt: skip
 
 
 def cudnn_batch_norm_backward(
@@ -201,22 +201,14 @@ def cudnn_batch_norm_backward(
     epsilon: float,
     reserve: Any = None,
 ) -> tuple[Any, Any, Any]:
-    """`native_batch_norm_backward` in training, of everything; `reserve` is not used.
+    """`native_batch_norm_backward` in training, with all three cotangents.
 
-    `save_var` is what that calls `save_invstd`, 1 / sqrt(variance + eps).
+    `save_var` holds 1 / sqrt(variance + eps). `reserve` is not used.
     """
     return native_batch_norm_backward(
-        grad_output,
-        input,
-        weight,
-        running_mean,
-        running_var,
-        save_mean,
-        save_var,
-        True,
-        epsilon,
+        grad_output, input, weight, running_mean, running_var, save_mean, save_var, True, epsilon,
         (True, True, True),
-    )
+    )  # fmt: skip
 
 
 def miopen_batch_norm_backward(
@@ -229,53 +221,50 @@ def miopen_batch_norm_backward(
     save_var: Any,
     epsilon: float,
 ) -> tuple[Any, Any, Any]:
-    """`cudnn_batch_norm_backward` without its last argument."""
+    """`cudnn_batch_norm_backward` without `reserve`."""
     return cudnn_batch_norm_backward(
         input, grad_output, weight, running_mean, running_var, save_mean, save_var, epsilon
     )
 
 
-def _canonical_output_mask(name: str, mask: Any) -> tuple[bool, ...]:
-    try:
-        given = tuple(mask)
-    except TypeError:
-        given = ()
-    if len(given) != 3:
-        raise ArgumentError(
-            f"{name}: output_mask must have one flag for each of input, weight and bias; got {mask}"
-        )
-    return tuple([as_bool(f"{name}: output_mask", on) for on in given])
+def recompute_mean_var(x: Any, rstd: Any, dims: Any, keepdim: bool = True) -> tuple[Any, Any]:
+    """The mean of `x` over `dims` and 1 / sqrt(variance + eps), computed from `x` again.
+
+    `rstd` is the saved 1 / sqrt(variance + eps). Both results vary with `x`; the eps is the one that
+    `rstd` implies, held constant. `rstd` may have unit dimensions at `dims` or lack them; the results
+    have them if `keepdim`. The results have the dtype of `rstd`.
+    """
+    aval, dtype = aval_of(x), aval_of(rstd).dtype
+    axes = canonical_axes(dims, aval.ndim)
+    work = working_dtype(aval, aval_of(rstd))
+    saved = ops.reshape(ops.convert_element_type(rstd, work), tuple_delete(aval.shape, axes))
+    standardized = standardize(ops.convert_element_type(x, work), axes, None, rstd=saved)
+    shape = tuple([1 if d in axes else n for d, n in enumerate(aval.shape)])
+    mean, rstd = [
+        ops.convert_element_type(ops.reshape(statistic, shape) if keepdim else statistic, dtype)
+        for statistic in (standardized.mean, standardized.rstd)
+    ]
+    return mean, rstd
 
 
-def _check_shapes(name: str, shape: Shape, **arrays: Any) -> None:
-    for what, x in arrays.items():
-        if x is not None and aval_of(x).shape != shape:
-            raise ShapeError(f"{name}: {what} must have the shape {shape}; got {aval_of(x)!r}")
+def softmax_backward(ct: Any, out: Any, axes: Any = -1, dtype: Any = None) -> Any:
+    """The cotangent of `x` in `out = softmax(x, axes)`, given the cotangent `ct` of `out`.
+
+    The result has the dtype `dtype`, by default that of `ct`. Half floats are computed in single
+    precision. Raises ShapeError and DTypeError for operands of different types.
+    """
+    return SoftmaxBackward(canonical_axes(axes, aval_of(out).ndim), _dtype_or_none(dtype))(ct, out)
 
 
-def _cotangents_by_mask(pull: Any, wanted: Sequence[bool], *operands: Any) -> list[Any]:
-    """One entry for each of `wanted`: the cotangent, or None where it is not wanted."""
-    if not any(wanted):
-        return [None] * len(wanted)
-    rest = iter(pull(*[x for x in operands if x is not None]))
-    return [next(rest) if on else None for on in wanted]
+def log_softmax_backward(ct: Any, out: Any, axes: Any = -1, dtype: Any = None) -> Any:
+    """The cotangent of `x` in `out = log_softmax(x, axes)`, given the cotangent `ct` of `out`.
 
-
-def _affine_cotangent(found: Any, x: Any, shape: Shape, like: Any) -> Any:
-    if x is None:
-        return _zeros((), like)
-    return _zeros(shape, x) if found is None else _cast_like(found, x)
-
-
-def _cast_like(found: Any, like: Any) -> Any:
-    return ops.convert_element_type(found, aval_of(like).dtype)
-
-
-def _zeros(shape: Shape, like: Any) -> Any:
-    return ops.full(shape, literal(0, aval_of(like).dtype))
-
-
-REDUCTIONS = ("none", "mean", "sum")
+    The result has the dtype `dtype`, by default that of `ct`. Half floats are computed in single
+    precision. Raises ShapeError and DTypeError for operands of different types.
+    """
+    return LogSoftmaxBackward(canonical_axes(axes, aval_of(out).ndim), _dtype_or_none(dtype))(
+        ct, out
+    )
 
 
 def nll_loss_backward(
@@ -290,9 +279,9 @@ def nll_loss_backward(
     """The cotangent of `input` in `nll_loss(input, target, ...)`, given that of the loss.
 
     `input` has the shape (C,) or (N, C). `reduction` is "none", "mean" or "sum", or 0, 1 or 2.
-    A mean is over `total_weight`; where that is 0, and in rows of `ignore_index`, the result
-    is 0. Raises ShapeError with the shapes that do not fit, and IndexingError for a class that
-    there is not, where `target` is known.
+    A mean divides by `total_weight`. The result is 0 if that is 0, and in rows whose class is
+    `ignore_index`. Raises ShapeError for shapes that do not fit, and IndexingError for a known class
+    out of range.
     """
     name, x, classes = "nll_loss_backward", aval_of(input), aval_of(target)
     if x.ndim not in (1, 2):
@@ -313,7 +302,7 @@ def nll_loss2d_backward(
     ignore_index: int,
     total_weight: Any,
 ) -> Any:
-    """As `nll_loss_backward`, for an `input` of shape (N, C, H, W) and a `target` (N, H, W)."""
+    """`nll_loss_backward` for an `input` of shape (N, C, H, W) and a `target` of shape (N, H, W)."""
     name, x, classes = "nll_loss2d_backward", aval_of(input), aval_of(target)
     if x.ndim != 4:
         raise ShapeError(f"{name}: input must have 4 dimensions; got {x!r}")
@@ -339,7 +328,7 @@ def l1_loss_backward(grad_output: Any, input: Any, target: Any, reduction: Any) 
 def smooth_l1_loss_backward(
     grad_output: Any, input: Any, target: Any, reduction: Any, beta: float
 ) -> Any:
-    """The cotangent of `input` in a `smooth_l1_loss` with `beta`, given that of the loss."""
+    """The cotangent of `input` in a smooth L1 loss with `beta`, given that of the loss."""
     name = "smooth_l1_loss_backward"
     backward = SmoothL1LossBackward(
         _canonical_reduction(name, reduction), beta=as_float(f"{name}: beta", beta)
@@ -350,7 +339,7 @@ def smooth_l1_loss_backward(
 def huber_loss_backward(
     grad_output: Any, input: Any, target: Any, reduction: Any, delta: float
 ) -> Any:
-    """The cotangent of `input` in a `huber_loss` with `delta`, given that of the loss."""
+    """The cotangent of `input` in a Huber loss with `delta`, given that of the loss."""
     name = "huber_loss_backward"
     backward = HuberLossBackward(
         _canonical_reduction(name, reduction), delta=as_float(f"{name}: delta", delta)
@@ -361,7 +350,7 @@ def huber_loss_backward(
 def binary_cross_entropy_backward(
     grad_output: Any, input: Any, target: Any, weight: Any = None, reduction: Any = "mean"
 ) -> Any:
-    """The cotangent of `input` in a `binary_cross_entropy`, given that of the loss."""
+    """The cotangent of `input` in a binary cross entropy, given that of the loss."""
     name = "binary_cross_entropy_backward"
     backward = BinaryCrossEntropyBackward(_canonical_reduction(name, reduction))
     weights = [] if weight is None else [weight]
@@ -369,9 +358,9 @@ def binary_cross_entropy_backward(
 
 
 def log_sigmoid_forward(x: Any, platform: str | None = None) -> tuple[Any, Any]:
-    """log(1 / (1 + exp(-x))), and exp(-|x|), which other platforms than "cpu" leave empty.
+    """log(1 / (1 + exp(-x))), and a buffer: exp(-|x|) on the platform "cpu", empty on others.
 
-    `platform` is JAX's default one if none is given.
+    `platform` is by default JAX's default backend.
     """
     if (jax.default_backend() if platform is None else platform) == "cpu":
         return log_sigmoid(x), ops.exp(ops.neg(ops.abs(x)))
@@ -379,10 +368,10 @@ def log_sigmoid_forward(x: Any, platform: str | None = None) -> tuple[Any, Any]:
 
 
 def log_sigmoid_backward(grad_output: Any, x: Any, buffer: Any = None) -> Any:
-    """The cotangent of `x` in `log_sigmoid(x)`, given that of the value.
+    """The cotangent of `x` in `log_sigmoid(x)`, given that of the output.
 
-    The second output of `log_sigmoid_forward` is taken for form's sake: the derivative is
-    1 / (1 + exp(x)), which is right in all places and its own derivatives too.
+    `buffer`, the second output of `log_sigmoid_forward`, is not used: the derivative is computed
+    from `x` as 1 / (1 + exp(x)), so that it has the right derivatives itself.
     """
     return ops.mul(grad_output, ops.logistic(ops.neg(x)))
 
@@ -390,14 +379,16 @@ def log_sigmoid_backward(grad_output: Any, x: Any, buffer: Any = None) -> Any:
 def embedding_backward(
     grad_output: Any, indices: Any, num_weights: int, padding_idx: int | None = None
 ) -> Any:
-    """The cotangent of the table of `num_weights` rows in an `embedding`, given that of the rows.
+    """The cotangent of an embedding table of `num_weights` rows, given that of the rows read from it.
 
-    None goes to the row `padding_idx`, nor to any if that is negative.
+    The row `padding_idx` gets zeros; a negative `padding_idx` counts as None. Raises IndexingError
+    for a known index out of range.
     """
     name = "embedding_backward"
     (rows,) = canonical_shape(as_int(f"{name}: num_weights", num_weights), f"{name}: num_weights")
     padding = None if padding_idx is None else as_int(f"{name}: padding_idx", padding_idx)
-    padding = None if padding is not None and not 0 <= padding < rows else padding
+    if padding is not None and not 0 <= padding < rows:
+        padding = None
     out = ops.EmbeddingBackward(rows, padding)(grad_output, indices)
     check_index_range(name, "indices", indices, rows)
     return out
@@ -428,9 +419,9 @@ def _nll_loss_backward(
         )
     if aval_of(total_weight).size != 1:
         raise ShapeError(f"{name}: total_weight must be one number; got {aval_of(total_weight)!r}")
-    wide = accumulation_dtype(x.dtype)
+    dtype = accumulation_dtype(x.dtype)
     ct, *weights = [
-        ops.convert_element_type(y, wide) for y in ([ct] if weight is None else [ct, weight])
+        ops.convert_element_type(y, dtype) for y in ([ct] if weight is None else [ct, weight])
     ]
     if reduction == "none":
         if aval_of(ct).shape != rows:
@@ -441,9 +432,9 @@ def _nll_loss_backward(
     else:
         ct = _as_scalar(name, ct, reduction)
     if reduction == "mean":
-        total = ops.reshape(ops.convert_element_type(total_weight, wide), ())
-        nothing = ops.eq(total, 0.0)
-        ct = ops.select(nothing, 0.0, ops.div(ct, ops.select(nothing, 1.0, total)))
+        total = ops.reshape(ops.convert_element_type(total_weight, dtype), ())
+        is_zero = ops.eq(total, 0.0)
+        ct = ops.select(is_zero, 0.0, ops.div(ct, ops.select(is_zero, 1.0, total)))
         reduction = "sum"
     ignored = as_int(f"{name}: ignore_index", ignore_index)
     backward = NllLossBackward(reduction, axis=axis, ignore_index=ignored, classes=x.shape[axis])
@@ -453,7 +444,7 @@ def _nll_loss_backward(
 
 
 def _loss_cotangent(backward: Any, ct: Any) -> Any:
-    """The cotangent of a loss, one number unless the loss is not reduced."""
+    """The cotangent `ct` of a loss: a scalar unless the reduction is "none"."""
     return ct if backward.reduction == "none" else _as_scalar(backward.name, ct, backward.reduction)
 
 
@@ -467,7 +458,7 @@ def _as_scalar(name: str, ct: Any, reduction: str) -> Any:
 
 
 def _canonical_reduction(name: str, reduction: Any) -> str:
-    """A reduction by its name, or by PyTorch's number for it."""
+    """The name of `reduction`, which is that name or PyTorch's number for it."""
     if isinstance(reduction, str) and reduction in REDUCTIONS:
         return reduction
     if type(reduction) is int and 0 <= reduction < len(REDUCTIONS):
@@ -475,3 +466,49 @@ def _canonical_reduction(name: str, reduction: Any) -> str:
     raise ArgumentError(
         f"{name}: reduction must be 'none', 'mean' or 'sum', or 0, 1 or 2; got {reduction!r}"
     )
+
+
+def _dtype_or_none(dtype: Any) -> DType | None:
+    """The canonical form of `dtype`; None stays None."""
+    return None if dtype is None else canonical_dtype(dtype)
+
+
+def _canonical_output_mask(name: str, mask: Any) -> tuple[bool, ...]:
+    try:
+        flags = tuple(mask)
+    except TypeError:
+        flags = ()
+    if len(flags) != 3:
+        raise ArgumentError(
+            f"{name}: output_mask must have one flag for each of input, weight and bias; got {mask}"
+        )
+    return tuple([as_bool(f"{name}: output_mask", flag) for flag in flags])
+
+
+def _check_shapes(name: str, shape: Shape, **arrays: Any) -> None:
+    for argument, x in arrays.items():
+        if x is not None and aval_of(x).shape != shape:
+            raise ShapeError(f"{name}: {argument} must have the shape {shape}; got {aval_of(x)!r}")
+
+
+def _cotangents_by_mask(backward: Primitive, mask: Sequence[bool], *operands: Any) -> list[Any]:
+    """The outputs of `backward` at the true entries of `mask`, None at the others."""
+    if not any(mask):
+        return [None] * len(mask)
+    cts = iter(backward(*[x for x in operands if x is not None]))
+    return [next(cts) if on else None for on in mask]
+
+
+def _affine_cotangent(ct: Any, x: Any, shape: Shape, like: Any) -> Any:
+    """The cotangent `ct` of the weight or bias `x`, zeros where one of them is None."""
+    if x is None:
+        return _zeros((), like)
+    return _zeros(shape, x) if ct is None else _cast_like(ct, x)
+
+
+def _cast_like(x: Any, like: Any) -> Any:
+    return ops.convert_element_type(x, aval_of(like).dtype)
+
+
+def _zeros(shape: Shape, like: Any) -> Any:
+    return ops.full(shape, literal(0, aval_of(like).dtype))

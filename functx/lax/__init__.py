@@ -1,9 +1,9 @@
 """JAX's names for the primitives. As in JAX, every result is an array of its own, never a view."""
 
-from functx.aten import *
 from functx.custom.custom_linear_solve import custom_linear_solve
 from functx.custom.custom_root import custom_root
 from functx.lax.arrays import *
+from functx.lax.associative_scan import associative_scan
 from functx.lax.convolution import *
 from functx.lax.elementwise import *
 from functx.lax.products import *
@@ -28,7 +28,6 @@ from functx.ops.parallel import (
     pswapaxes,
     with_sharding_constraint,
 )
-from functx.lax.associative_scan import associative_scan
 from functx.transforms.control.cond import cond, switch
 from functx.transforms.control.loops import fori_loop, while_loop
 from functx.transforms.control.reduce import reduce, reduce_window

@@ -371,36 +371,8 @@ def log_softmax(x: Any, axes: Any = -1) -> Any:
     return LogSoftmax(canonical_axes(axes, aval_of(x).ndim))(x)
 
 
-def softmax_backward(ct: Any, out: Any, axes: Any = -1, dtype: Any = None) -> Any:
-    """The cotangent of `x`, given `ct`, that of `out = softmax(x, axes)`.
-
-    It has the dtype of `ct`, or `dtype`. Half floats are computed with in single precision.
-    Raises ShapeError and DTypeError for operands that are not of one type.
-    """
-    return SoftmaxBackward(canonical_axes(axes, aval_of(out).ndim), canonical_dtype_or_none(dtype))(
-        ct, out
-    )
-
-
-def log_softmax_backward(ct: Any, out: Any, axes: Any = -1, dtype: Any = None) -> Any:
-    """The cotangent of `x`, given `ct`, that of `out = log_softmax(x, axes)`.
-
-    It has the dtype of `ct`, or `dtype`. Half floats are computed with in single precision.
-    Raises ShapeError and DTypeError for operands that are not of one type.
-    """
-    return LogSoftmaxBackward(
-        canonical_axes(axes, aval_of(out).ndim), canonical_dtype_or_none(dtype)
-    )(ct, out)
-
-
-def canonical_dtype_or_none(dtype: Any) -> Any:
-    """`dtype` as a field holds it, None if there is none."""
-    return None if dtype is None else canonical_dtype(dtype)
-
-
 GELU_CUBIC = 0.044715
 GELU_SCALE = math.sqrt(2 / math.pi)
-INF = math.inf
 
 
 class Softplus(Inexact):
@@ -444,7 +416,11 @@ class Silu(Inexact):
     accepts = "f"
     samples = (
         sample(f32[3, 4]),
-        sample(f32[4], values={0: [-INF, 0.0, 1000.0, INF]}, gradients={0: [0.0, 0.5, 1.0, 1.0]}),
+        sample(
+            f32[4],
+            values={0: [-INFINITY, 0.0, 1000.0, INFINITY]},
+            gradients={0: [0.0, 0.5, 1.0, 1.0]},
+        ),
     )
 
     def derivative(self, out, x):
@@ -463,7 +439,11 @@ class Mish(Inexact):
     accepts = "f"
     samples = (
         sample(f32[3, 4]),
-        sample(f32[4], values={0: [-INF, 0.0, 1000.0, INF]}, gradients={0: [0.0, 0.6, 1.0, 1.0]}),
+        sample(
+            f32[4],
+            values={0: [-INFINITY, 0.0, 1000.0, INFINITY]},
+            gradients={0: [0.0, 0.6, 1.0, 1.0]},
+        ),
     )
 
     def derivative(self, out, x):
@@ -489,7 +469,7 @@ class Gelu(Inexact):
             sample(
                 f32[5],
                 approximate=approximate,
-                values={0: [-INF, -1e30, 0.0, 1e30, INF]},
+                values={0: [-INFINITY, -1e30, 0.0, 1e30, INFINITY]},
                 gradients={0: [0.0, 0.0, 0.5, 1.0, 1.0]},
                 dtypes=("f64", "f32", "bf16"),
             )

@@ -25,7 +25,7 @@ from functx.ops.statistics import (
 class NormalizationLayout(NamedTuple):
     """How a normalization looks at an array of shape `whole`.
 
-    In the shape `split` it takes statistics over `axes`. The weight and the bias lie along the
+    In the shape `grouped_shape` it takes statistics over `axes`. The weight and the bias lie along the
     dimensions `dims` of the whole.
     """
 

@@ -86,26 +86,6 @@ def standardize_jacobian(t: Any, out: Standardized, axes: Shape) -> Any:
     return ops.mul(ops.sub(rest, ops.mul(out.x, along)), broadcast_along(out.rstd, t, axes))
 
 
-def recompute_mean_var(x: Any, rstd: Any, dims: Any, keepdim: bool = True) -> tuple[Any, Any]:
-    """The mean of `x` over `dims`, and `rstd`, which was 1 / sqrt(variance + eps), made anew.
-
-    Both vary with `x`, which saved statistics do not. The eps is what `rstd` implies, held
-    constant. `rstd` may have the axes `dims` as unit dimensions, or lack them; the results
-    have them if `keepdim`.
-    """
-    aval, dtype = aval_of(x), aval_of(rstd).dtype
-    axes = canonical_axes(dims, aval.ndim)
-    work = working_dtype(aval, aval_of(rstd))
-    saved = ops.reshape(ops.convert_element_type(rstd, work), tuple_delete(aval.shape, axes))
-    found = standardize(ops.convert_element_type(x, work), axes, None, rstd=saved)
-    shape = tuple([1 if d in axes else n for d, n in enumerate(aval.shape)])
-    mean, rstd = [
-        ops.convert_element_type(ops.reshape(part, shape) if keepdim else part, dtype)
-        for part in (found.mean, found.rstd)
-    ]
-    return mean, rstd
-
-
 class RealReduction(Reduction, abstract=True):
     """A real number for all elements along `axes`; halves are computed with in single precision.
 

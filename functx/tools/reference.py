@@ -22,6 +22,7 @@ NAMESPACES = (
     "numpy.linalg",
     "numpy.fft",
     "lax",
+    "aten",
     "library",
     "nn",
     "random",

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import functx
-from functx import lax, nn, random
+from functx import aten, nn, random
 from functx.core.errors import (
     ArgumentError,
     DTypeError,
@@ -44,15 +44,15 @@ def test_log_sigmoid_is_right_to_second_order_everywhere(x64):
 
 def test_log_sigmoid_forward_gives_a_buffer_on_a_cpu_alone(x64):
     x = np.array([[0.0, 2.0], [-3.0, 1000.0]])
-    value, buffer = lax.log_sigmoid_forward(x, "cpu")
+    value, buffer = aten.log_sigmoid_forward(x, "cpu")
     close(value, nn.log_sigmoid(x))
     close(buffer, np.exp(-abs(x)))
-    value, empty = lax.log_sigmoid_forward(x, "gpu")
+    value, empty = aten.log_sigmoid_forward(x, "gpu")
     close(value, nn.log_sigmoid(x))
-    assert empty.shape == (0,) and lax.log_sigmoid_forward(x)[1].shape == x.shape
+    assert empty.shape == (0,) and aten.log_sigmoid_forward(x)[1].shape == x.shape
     ct = np.array([[1.0, -1.0], [2.0, 3.0]])
     for given in (buffer, empty):
-        pulled = lax.log_sigmoid_backward(ct, x, given)
+        pulled = aten.log_sigmoid_backward(ct, x, given)
         close(pulled, ct * np.array([[0.5, 1 / (1 + np.exp(2))], [1 / (1 + np.exp(-3)), 0.0]]))
 
 
@@ -134,7 +134,7 @@ def test_an_embedding_reads_rows_and_adds_up_what_comes_back():
     np.add.at(wanted, PLACES, ct)
     for padding, row in ((None, None), (1, 1), (-1, 4)):
         pulled = functx.vjp(lambda w, p=padding: nn.embedding(PLACES, w, p), TABLE)[1](ct)[0]
-        low = lax.embedding_backward(ct, PLACES, 5, row)
+        low = aten.embedding_backward(ct, PLACES, 5, row)
         expected = wanted.copy()
         if row is not None:
             expected[row] = 0

@@ -5,7 +5,7 @@ import pytest
 
 import functx
 import functx.numpy as np
-from functx import jit, lax, nn
+from functx import aten, jit, lax, nn
 from functx.core.errors import ArgumentError, DTypeError, ValueRangeError
 
 X = numpy.ones((2, 4), "float32")
@@ -23,7 +23,7 @@ NUMBERS = {
     "dot_product_attention: scale": lambda v: nn.dot_product_attention(
         HEADS, HEADS, HEADS, scale=v
     ),
-    "huber_loss_backward: delta": lambda v: lax.huber_loss_backward(1.0, X, X, "mean", v),
+    "huber_loss_backward: delta": lambda v: aten.huber_loss_backward(1.0, X, X, "mean", v),
 }
 INTEGERS = {
     "nll_loss: ignore_index": lambda v: nn.nll_loss(X, CLASSES, ignore_index=v),

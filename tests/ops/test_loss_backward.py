@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import functx
-from functx import lax, nn
+from functx import aten, nn
 from functx import numpy as fnp
 from functx.core.errors import ArgumentError, DTypeError, IndexingError, ShapeError
 from functx.core.primitive import Primitive
@@ -294,7 +294,7 @@ def nll_by_numpy(ct, x, target, weight, reduction, ignored, total):
 
 @pytest.mark.parametrize("shape", [(4,), (3, 4), (2, 4, 1, 3)], ids=str)
 def test_nll_loss_backward_is_the_cotangent_row_by_row(shape):
-    rule = lax.nll_loss2d_backward if len(shape) == 4 else lax.nll_loss_backward
+    rule = aten.nll_loss2d_backward if len(shape) == 4 else aten.nll_loss_backward
     rows = shape[:1] + shape[2:] if len(shape) > 1 else ()
     x, target = drawn(shape), np.resize([1, 3, 0], rows)
     for weight, ignored, (number, reduction) in itertools.product(
@@ -317,7 +317,7 @@ def test_nll_loss_backward_of_nothing_that_counts_is_0_to_any_order():
     x, target = drawn((2, 3)), np.array([7, 7])
 
     def f(ct, total):
-        return lax.nll_loss_backward(ct, x, target, None, "mean", 7, total)
+        return aten.nll_loss_backward(ct, x, target, None, "mean", 7, total)
 
     assert not np.any(evaluate(f, np.float64(1.0), np.float64(0.0))[0])
     for jacobian in (functx.jacfwd, functx.jacrev):
@@ -328,13 +328,13 @@ def test_nll_loss_backward_of_nothing_that_counts_is_0_to_any_order():
 def test_half_cotangents_are_computed_with_in_single_precision():
     # Halves stop to count at 2048, so that a sum of ones in halves would be half of what it is.
     out, ct = np.full((1, 4096), -np.log(4096), "float16"), np.ones((1, 4096), "float16")
-    assert abs(np.asarray(lax.log_softmax_backward(ct, out, 1), "float64")).max() < 4e-3
+    assert abs(np.asarray(aten.log_softmax_backward(ct, out, 1), "float64")).max() < 4e-3
     wide = drawn((2, 3)).astype("float32")
-    for rule in (lax.softmax_backward, lax.log_softmax_backward):
+    for rule in (aten.softmax_backward, aten.log_softmax_backward):
         narrow = rule(wide, nn.log_softmax(wide), -1, "float16")
         assert narrow.dtype == np.float16
         close(narrow.astype("float32"), rule(wide, nn.log_softmax(wide), 1), 2e-3)
-    total = lax.nll_loss_backward(
+    total = aten.nll_loss_backward(
         np.float16(1.0), ct, np.array([3]), None, "mean", -100, np.float32(70000.0)
     )
     assert total.dtype == np.float16 and total[0, 3] < 0
@@ -348,7 +348,7 @@ def test_low_level_rules_of_differences_take_the_cotangent_of_the_loss():
         ("smooth_l1_loss", {"beta": 0.5}),
         ("huber_loss", {"delta": 0.5}),
     ):
-        loss, rule = getattr(nn, name), getattr(lax, f"{name}_backward")
+        loss, rule = getattr(nn, name), getattr(aten, f"{name}_backward")
         for number, reduction in enumerate(("none", "mean", "sum")):
             ct = drawn((2, 3), 2) if reduction == "none" else np.array([1.5])
             found = evaluate(
@@ -362,7 +362,9 @@ def test_low_level_rules_of_differences_take_the_cotangent_of_the_loss():
             )
             close(found[0], wanted[0])
     p = np.array([0.2, 0.7])
-    pulled = lax.binary_cross_entropy_backward(np.float64(1.0), p, p * 0.5, np.array([1.0, 3.0]), 2)
+    pulled = aten.binary_cross_entropy_backward(
+        np.float64(1.0), p, p * 0.5, np.array([1.0, 3.0]), 2
+    )
     close(pulled, np.array([1.0, 3.0]) * (0.5 * p) / (p * (1 - p)))
 
 
@@ -371,11 +373,11 @@ T = np.array([0, 1, 2])
 
 
 def nll(ct=ONE, x=X, target=T, weight=None, reduction="mean", total=ONE):
-    return lambda: lax.nll_loss_backward(ct, x, target, weight, reduction, -100, total)
+    return lambda: aten.nll_loss_backward(ct, x, target, weight, reduction, -100, total)
 
 
 def nll_images(x, target):
-    return lambda: lax.nll_loss2d_backward(ONE, x, target, None, "mean", -100, ONE)
+    return lambda: aten.nll_loss2d_backward(ONE, x, target, None, "mean", -100, ONE)
 
 
 MISTAKES = {
@@ -437,17 +439,17 @@ MISTAKES = {
         r"without axis 1, \(1, 3, 3\); got i64\[1,3,2\] for f64\[1,2,3,3\]",
     ),
     "axis": (
-        lambda: lax.softmax_backward(X, X, 2),
+        lambda: aten.softmax_backward(X, X, 2),
         functx.core.errors.AxisError,
         r"axis must be in \[-2, 2\)",
     ),
     "outcome": (
-        lambda: lax.log_softmax_backward(X, X[:2]),
+        lambda: aten.log_softmax_backward(X, X[:2]),
         ShapeError,
         r"shape of the output; got f64\[3,4\] for f64\[2,4\]",
     ),
     "rows of a table": (
-        lambda: lax.embedding_backward(X, np.array([0, 1, 9]), 5),
+        lambda: aten.embedding_backward(X, np.array([0, 1, 9]), 5),
         IndexingError,
         r"indices must be in \[0, 5\); got 9",
     ),

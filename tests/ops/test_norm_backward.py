@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import functx
-from functx import lax, nn
+from functx import aten, nn
 from functx.core.errors import ArgumentError, FunctxError, ShapeError
 from functx.core.rewriting import cached_rewrite
 from functx.ops.arithmetic import div, mul, square, sub
@@ -72,7 +72,7 @@ def tangent_error(backward, definition, primals, order=1):
 
 def of_layer(x):
     mean, rstd = saved(x, -1)
-    return lambda g, x, w, b: lax.native_layer_norm_backward(
+    return lambda g, x, w, b: aten.native_layer_norm_backward(
         g, x, x.shape[-1:], mean, rstd, w, b, (True, True, True)
     )
 
@@ -133,7 +133,7 @@ def test_tangents_of_batch_norm_backward_are_those_of_the_true_one(shape, order)
     mean, invstd = saved(x, (0, *range(2, x.ndim)), keepdims=False)
 
     def backward(g, x, w, b):
-        return lax.native_batch_norm_backward(
+        return aten.native_batch_norm_backward(
             g, x, w, None, None, mean, invstd, True, EPS, (True, True, True)
         )
 
@@ -150,7 +150,7 @@ def test_tangents_of_batch_norm_backward_in_evaluation():
         return out * w.reshape(kept) + b.reshape(kept)
 
     def backward(g, x, w, b):
-        return lax.native_batch_norm_backward(
+        return aten.native_batch_norm_backward(
             g, x, w, mean, var, None, None, False, EPS, (True, True, True)
         )
 
@@ -225,7 +225,7 @@ def test_a_recovered_eps_may_be_lost_in_rounding_and_yet_serve(scale):
         np.testing.assert_allclose(implied, true, rtol=0.02)
     else:
         assert np.abs(implied - true).max() > 1e-3
-    found = lax.native_layer_norm_backward(g, x, (5,), mean, rstd, w, b, (True,) * 3)
+    found = aten.native_layer_norm_backward(g, x, (5,), mean, rstd, w, b, (True,) * 3)
     truth = jax.vjp(
         lambda x, w, b: layer(x, w, b, true), *[a.astype("float64") for a in (x, w, b)]
     )[1](g.astype("float64"))
@@ -238,11 +238,11 @@ def test_recomputed_statistics_have_the_shape_asked_for_and_vary():
     x = rows(3, 4)
     mean, rstd = saved(x, 1)
     for keepdim, shape in ((True, (3, 1)), (False, (3,))):
-        found = lax.recompute_mean_var(x, rstd, (1,), keepdim)
+        found = aten.recompute_mean_var(x, rstd, (1,), keepdim)
         assert [part.shape for part in found] == [shape, shape]
         for part, wanted in zip(found, (mean, rstd), strict=True):
             np.testing.assert_allclose(np.ravel(part), np.ravel(wanted), rtol=1e-12)
-    ours = functx.jvp(lambda x: lax.recompute_mean_var(x, rstd, 1), (x,), (rows(3, 4, seed=1),))[1]
+    ours = functx.jvp(lambda x: aten.recompute_mean_var(x, rstd, 1), (x,), (rows(3, 4, seed=1),))[1]
     theirs = jax.jvp(
         lambda x: (x.mean(1, keepdims=True), (x.var(1, keepdims=True) + EPS) ** -0.5),
         (x,),
@@ -269,7 +269,7 @@ def test_each_mask_of_layer_norm_backward(weighted, biased):
     g, x, w, b = layer_primals()
     mean, rstd = saved(x, -1)
     truth = pulled(layer)(g, x, w if weighted else np.ones(5), b)
-    backward = lax.native_layer_norm_backward
+    backward = aten.native_layer_norm_backward
     of_each = functx.jit(
         lambda g, x, w, b: [backward(g, x, (5,), mean, rstd, w, b, mask) for mask in MASKS]
     )
@@ -297,7 +297,7 @@ def test_each_mask_of_batch_norm_backward(weighted, train):
             return (x - mean[:, None]) * invstd[:, None] * w[:, None] + b[:, None]
 
     truth = pulled(definition)(g, x, w if weighted else np.ones(3), np.zeros(3))
-    backward, statistics = lax.native_batch_norm_backward, (mean, var, mean, invstd)
+    backward, statistics = aten.native_batch_norm_backward, (mean, var, mean, invstd)
     of_each = functx.jit(
         lambda g, x, w: [backward(g, x, w, *statistics, train, EPS, mask) for mask in MASKS]
     )
@@ -315,7 +315,7 @@ def test_layer_norm_backward_of_nothing_is_zeros(shape):
     x, w = np.zeros(shape), np.ones(shape[-1:])
     kept = (*shape[:-1], 1)
     for mask, weight in product([(True, True, True), (False, False, False)], [w, None]):
-        found = lax.native_layer_norm_backward(
+        found = aten.native_layer_norm_backward(
             x, x, shape[-1:], np.zeros(kept), np.ones(kept), weight, None, mask
         )
         same(found, [np.zeros(shape), np.zeros(shape[-1:]), np.zeros(shape[-1:])])
@@ -329,7 +329,7 @@ def test_layer_norm_backward_of_nothing_is_zeros(shape):
 @pytest.mark.parametrize("shape", [(0, 3), (0, 3, 2), (2, 3, 0), (2, 0)])
 def test_batch_norm_backward_of_nothing_is_zeros(shape):
     x, w = np.zeros(shape), np.ones(shape[1])
-    found = lax.native_batch_norm_backward(
+    found = aten.native_batch_norm_backward(
         x, x, w, None, None, 0 * w, w, True, EPS, (True, True, True)
     )
     same(found, [np.zeros(shape), np.zeros(shape[1]), np.zeros(shape[1])])
@@ -339,7 +339,7 @@ def test_batch_norm_backward_of_nothing_is_zeros(shape):
 
 def test_batch_norm_backward_of_one_element_is_zero():
     x, ones = np.full((1, 3), 7.0), np.ones(3)
-    found = lax.native_batch_norm_backward(
+    found = aten.native_batch_norm_backward(
         ones[None], x, ones, None, None, x[0], ones / np.sqrt(EPS), True, EPS, (True,) * 3
     )
     same(found, [np.zeros((1, 3)), np.zeros(3), ones])
@@ -351,15 +351,15 @@ def test_batch_norm_backward_of_one_element_is_zero():
 def test_other_signatures_of_batch_norm_backward_differ_in_order_alone():
     g, x, w = rows(4, 3, seed=1), rows(4, 3), rows(3, seed=2)
     mean, invstd = saved(x, 0, keepdims=False)
-    wanted = lax.native_batch_norm_backward(
+    wanted = aten.native_batch_norm_backward(
         g, x, w, mean, invstd, mean, invstd, True, EPS, (True,) * 3
     )
     for found in (
-        lax.batch_norm_backward(
+        aten.batch_norm_backward(
             g, x, w, mean, invstd, mean, invstd, True, EPS, (True,) * 3, np.zeros(0)
         ),
-        lax.cudnn_batch_norm_backward(x, g, w, mean, invstd, mean, invstd, EPS, np.zeros(0)),
-        lax.miopen_batch_norm_backward(x, g, w, mean, invstd, mean, invstd, EPS),
+        aten.cudnn_batch_norm_backward(x, g, w, mean, invstd, mean, invstd, EPS, np.zeros(0)),
+        aten.miopen_batch_norm_backward(x, g, w, mean, invstd, mean, invstd, EPS),
     ):
         same(found, wanted)
 
@@ -372,7 +372,7 @@ def test_halves_are_computed_with_in_single_precision(dtype):
     g, x, w, b = [jnp.asarray(a, dtype) for a in layer_primals(2.0)]
     wide = [np.asarray(a, "float64") for a in (g, x, w, b)]
     stats = [a.astype("float32") for a in saved(wide[1], -1)]
-    found = lax.native_layer_norm_backward(g, x, (5,), *stats, w, b, (True,) * 3)
+    found = aten.native_layer_norm_backward(g, x, (5,), *stats, w, b, (True,) * 3)
     digits = float(jnp.finfo(dtype).eps)
     for one, other in zip(found, pulled(layer)(*wide), strict=True):
         assert one.dtype == dtype
@@ -387,7 +387,7 @@ def test_a_half_input_with_wide_statistics_gives_wide_cotangents_of_these(dtype,
     w, wide = rows(3, seed=2).astype("float32"), np.asarray(x, "float32")
     mean, invstd = saved(wide, 0, keepdims=False)
     var = wide.var(0)
-    found = lax.native_batch_norm_backward(
+    found = aten.native_batch_norm_backward(
         g, x, w, mean, var, mean, invstd, train, EPS, (True,) * 3
     )
     assert [str(part.dtype) for part in found] == [dtype, "float32", "float32"]
@@ -479,48 +479,50 @@ STATS = np.ones((3, 1))
     ("call", "error", "message"),
     [
         (
-            lambda: lax.native_layer_norm_backward(X, X, (3,), STATS, STATS, ONES, ONES, [1, 1, 1]),
+            lambda: aten.native_layer_norm_backward(
+                X, X, (3,), STATS, STATS, ONES, ONES, [1, 1, 1]
+            ),
             ShapeError,
             "normalized_shape must be the last dimensions of input, at least one; got (3,) for",
         ),
         (
-            lambda: lax.native_layer_norm_backward(X, X, (4,), STATS, ONES, ONES, ONES, [1, 1, 1]),
+            lambda: aten.native_layer_norm_backward(X, X, (4,), STATS, ONES, ONES, ONES, [1, 1, 1]),
             ShapeError,
             "rstd must have the shape (3, 1); got",
         ),
         (
-            lambda: lax.native_layer_norm_backward(X, X, (4,), STATS, STATS, X, ONES, [1, 1, 1]),
+            lambda: aten.native_layer_norm_backward(X, X, (4,), STATS, STATS, X, ONES, [1, 1, 1]),
             ShapeError,
             "weight must have the shape (4,); got",
         ),
         (
-            lambda: lax.native_layer_norm_backward(X, X, (4,), STATS, STATS, ONES, ONES, [1, 1]),
+            lambda: aten.native_layer_norm_backward(X, X, (4,), STATS, STATS, ONES, ONES, [1, 1]),
             ArgumentError,
             "output_mask must have one flag for each of input, weight and bias; got [1, 1]",
         ),
         (
-            lambda: lax.native_batch_norm_backward(
+            lambda: aten.native_batch_norm_backward(
                 X, X, ONES, ONES, ONES, None, None, True, EPS, [1, 1, 1]
             ),
             ArgumentError,
             "save_mean and save_invstd must be arrays if train=True; got None",
         ),
         (
-            lambda: lax.native_batch_norm_backward(
+            lambda: aten.native_batch_norm_backward(
                 X, X, ONES, None, None, ONES, ONES, False, EPS, [1, 1, 1]
             ),
             ArgumentError,
             "running_mean and running_var must be arrays if train=False; got None",
         ),
         (
-            lambda: lax.native_batch_norm_backward(
+            lambda: aten.native_batch_norm_backward(
                 ONES, ONES, ONES, ONES, ONES, ONES, ONES, True, EPS, [1, 1, 1]
             ),
             ShapeError,
             "input must have axes for examples and channels; got",
         ),
         (
-            lambda: lax.native_batch_norm_backward(
+            lambda: aten.native_batch_norm_backward(
                 X[:2], X, ONES, ONES, ONES, ONES, ONES, True, EPS, [1, 1, 1]
             ),
             ShapeError,
