@@ -242,7 +242,7 @@ def _stack_rows(rows: Sequence[Tracer], aval: Any) -> Any:
 class Explanation:
     """What `explain_nan` found: false if all is finite, else the births of what is not.
 
-    `what` names the result or the derivative that is not finite. The first of `births` made
+    `summary` names the result or the derivative that is not finite. The first of `origins` made
     it; those after it, the infinities that it was made of.
     """
 

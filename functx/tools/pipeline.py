@@ -21,7 +21,7 @@ def outlined(program: Program, mode: str = "auto") -> Program:
     ...         x = functx.numpy.sin(x) * 0.5 + x / 3.0
     ...     return x
     >>> program = functx.make_ir(steps)(1.0)
-    >>> len(program), len(functx.tools.pipeline(program))
+    >>> len(program), len(functx.tools.outlined(program))
     (200, 1)
     """
     check_choice("outlined: mode", mode, OUTLINE_MODES)
@@ -38,7 +38,7 @@ def simplified(program: Program, mode: str = "always") -> Program:
 
     >>> import functx
     >>> program = functx.make_ir(lambda x: (x * 1 + x * 1, x - 0))(2.0)
-    >>> len(program), len(functx.tools.pipeline(program))
+    >>> len(program), len(functx.tools.simplified(program))
     (4, 1)
     """
     check_choice("simplified: mode", mode, SIMPLIFY_MODES)

@@ -406,7 +406,7 @@ def DenseConstant(aval, data):
 
 
 @reference_rule
-def MaskedOperand(live, x, *, along):
+def MaskedOperand(live, x, *, borrow_active):
     return x
 
 
