@@ -23,7 +23,15 @@ from functx.core.ndarray import (
 from functx.core.program import Literal
 from functx.core.rewriting import apply
 from functx.core.tracing import Tracer, aval_of, bind, current_builder, literal_of, trace
-from functx.core.types import DType, canonical_dtype, inexact_dtype, is_complex, is_inexact, kind
+from functx.core.types import (
+    DType,
+    accumulation_dtype,
+    canonical_dtype,
+    inexact_dtype,
+    is_complex,
+    kind,
+    real_dtype,
+)
 from functx.numpy.promotion import (
     broadcast,
     broadcast_to,
@@ -315,7 +323,7 @@ def arange(
         raise ValueRangeError("arange: the step must not be 0; got 0")
     count = max(0, math.ceil((stop - start) / step))
     # Short floats cannot count far, and bool cannot count.
-    wide = canonical_dtype(INT) if found == np.bool_ else _at_least_single(found)
+    wide = canonical_dtype(INT) if found == np.bool_ else accumulation_dtype(found)
     numbers = ops.iota(wide, count)
     # NumPy's scalars are cast: of unsigned integers, a negative step counts round.
     if step != 1:
@@ -336,10 +344,6 @@ def _static_number(x: Any, asked: str) -> Any:
     if value.ndim:
         raise ArgumentError(f"{asked}: the bounds must be numbers; got {aval_of(x)!r}")
     return value[()]
-
-
-def _at_least_single(dtype: DType) -> DType:
-    return np.dtype("float32") if is_inexact(dtype) and dtype.itemsize < 4 else dtype
 
 
 def linspace(
@@ -367,7 +371,7 @@ def linspace(
     wanted = inexact_dtype(wide) if dtype is None else canonical_dtype(dtype)
     # (1 - t) start + t stop keeps more digits than start + t (stop - start).
     dims = (*shape[:axis], num, *shape[axis:])
-    position = ops.broadcasted_iota(_real_dtype(wide), dims, axis)
+    position = ops.broadcasted_iota(real_dtype(wide), dims, axis)
     t = ops.div(position, float(gaps or 1))
     if is_complex(wide):
         t = ops.convert_element_type(t, wide)
@@ -396,10 +400,6 @@ def sample_count(name: str, num: Any) -> int:
     if count < 0:
         raise ValueRangeError(f"{name}: the number of samples must not be negative; got {count}")
     return count
-
-
-def _real_dtype(dtype: DType) -> DType:
-    return np.dtype(f"float{dtype.itemsize * 4}") if is_complex(dtype) else dtype
 
 
 def _with_unit_axis(x: Any, shape: tuple[int, ...], axis: int) -> Any:

@@ -19,7 +19,8 @@ from functx.numpy import operators
 from functx.numpy.array_creation import asarray
 from functx.numpy.mutation import write_out_exact
 from functx.numpy.promotion import broadcast_to, operand, promote, promote_inexact
-from functx.numpy.reductions import ravel_array, sum, sum_dtype
+from functx.numpy.reductions import sum, sum_dtype
+from functx.numpy.shapes import reshape
 from functx.ops import arithmetic, cumulative
 from functx.ops.operands import canonical_axes, canonical_axis
 
@@ -142,7 +143,9 @@ def ediff1d(ary: Any, to_end: Any = None, to_begin: Any = None) -> Any:
     x = ops.reshape(x, (aval_of(x).size,))
     parts = [to_begin, diff(x), to_end]
     flat = [
-        part if part is parts[1] else ops.convert_element_type(ravel_array(part), aval_of(x).dtype)
+        part
+        if part is parts[1]
+        else ops.convert_element_type(reshape(asarray(part), -1), aval_of(x).dtype)
         for part in parts
         if part is not None
     ]

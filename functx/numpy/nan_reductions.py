@@ -1,4 +1,4 @@
-"""Reductions that leave out the elements that are nan."""
+"""Reductions that ignore elements that are nan."""
 
 from __future__ import annotations
 
@@ -8,23 +8,19 @@ from typing import Any
 
 from functx import ops
 from functx.core.tracing import aval_of
-from functx.core.types import (
-    DType,
-    is_inexact,
-)
+from functx.core.types import DType, Shape, is_inexact, real_dtype
 from functx.numpy import floating_point, operators
 from functx.numpy.array_creation import asarray
 from functx.numpy.cumulative import cumprod, cumsum
 from functx.numpy.reductions import (
     any,
-    argmax,
-    argmin,
+    arg_extremum,
     fill_masked,
     max,
     mean,
     min,
     prod,
-    real_part_dtype,
+    reduction,
     resolve_ddof,
     std,
     sum,
@@ -46,19 +42,15 @@ __all__ = [
 ]
 
 
-def _not_nan(x: Any) -> Any:
-    """Where `x` is not nan; None where it cannot be."""
+def _not_nan(x: Any, where: Any = None) -> Any:
+    """The mask `where` without the elements of `x` that are nan; None masks nothing."""
     if not is_inexact(aval_of(x).dtype):
-        return None
-    return operators.logical_not(floating_point.isnan(x))
+        return where
+    valid = operators.logical_not(floating_point.isnan(x))
+    return valid if where is None else operators.logical_and(valid, where)
 
 
-def _combine_masks(valid: Any, where: Any) -> Any:
-    if valid is None or where is None:
-        return where if valid is None else valid
-    return operators.logical_and(valid, where)
-
-
+@reduction()
 def nansum(
     a: Any,
     axis: Any = None,
@@ -69,10 +61,10 @@ def nansum(
     where: Any = None,
 ) -> Any:
     """The sum along `axis` of the elements that are not nan."""
-    x = asarray(a)
-    return sum(x, axis, dtype, out, keepdims, initial, _combine_masks(_not_nan(x), where))
+    return sum(a, axis, dtype, initial=initial, where=_not_nan(a, where))
 
 
+@reduction()
 def nanprod(
     a: Any,
     axis: Any = None,
@@ -83,10 +75,10 @@ def nanprod(
     where: Any = None,
 ) -> Any:
     """The product along `axis` of the elements that are not nan."""
-    x = asarray(a)
-    return prod(x, axis, dtype, out, keepdims, initial, _combine_masks(_not_nan(x), where))
+    return prod(a, axis, dtype, initial=initial, where=_not_nan(a, where))
 
 
+@reduction()
 def nanmean(
     a: Any,
     axis: Any = None,
@@ -96,10 +88,10 @@ def nanmean(
     where: Any = None,
 ) -> Any:
     """The average along `axis` of the elements that are not nan; nan where all are."""
-    x = asarray(a)
-    return mean(x, axis, dtype, out, keepdims, where=_combine_masks(_not_nan(x), where))
+    return mean(a, axis, dtype, where=_not_nan(a, where))
 
 
+@reduction()
 def nanvar(
     a: Any,
     axis: Any = None,
@@ -112,12 +104,11 @@ def nanvar(
     correction: Any = None,
 ) -> Any:
     """The variance along `axis` of the elements that are not nan; arguments as for `var`."""
-    x = asarray(a)
     ddof = resolve_ddof("nanvar", ddof, correction)
-    where = _combine_masks(_not_nan(x), where)
-    return var(x, axis, dtype, out, ddof, keepdims, where=where, mean=mean)
+    return var(a, axis, dtype, ddof=ddof, where=_not_nan(a, where), mean=mean)
 
 
+@reduction()
 def nanstd(
     a: Any,
     axis: Any = None,
@@ -130,12 +121,11 @@ def nanstd(
     correction: Any = None,
 ) -> Any:
     """The standard deviation along `axis` of the elements that are not nan; arguments as for `std`."""
-    x = asarray(a)
     ddof = resolve_ddof("nanstd", ddof, correction)
-    where = _combine_masks(_not_nan(x), where)
-    return std(x, axis, dtype, out, ddof, keepdims, where=where, mean=mean)
+    return std(a, axis, dtype, ddof=ddof, where=_not_nan(a, where), mean=mean)
 
 
+@reduction()
 def nanmax(
     a: Any,
     axis: Any = None,
@@ -145,9 +135,10 @@ def nanmax(
     where: Any = None,
 ) -> Any:
     """The largest element along `axis` that is not nan; nan where all are."""
-    return _nan_extremum(max, ops.lowest, a, axis, out, keepdims, initial, where)
+    return _nan_extremum(max, ops.lowest, a, axis, initial, where)
 
 
+@reduction()
 def nanmin(
     a: Any,
     axis: Any = None,
@@ -157,54 +148,46 @@ def nanmin(
     where: Any = None,
 ) -> Any:
     """The smallest element along `axis` that is not nan; nan where all are."""
-    return _nan_extremum(min, ops.highest, a, axis, out, keepdims, initial, where)
+    return _nan_extremum(min, ops.highest, a, axis, initial, where)
 
 
 def _nan_extremum(
     reduce: Callable[..., Any],
     start: Callable[[DType], Any],
-    a: Any,
-    axis: Any,
-    out: Any,
-    keepdims: bool,
+    x: Any,
+    axes: Shape,
     initial: Any,
     where: Any,
 ) -> Any:
-    x = asarray(a)
     valid = _not_nan(x)
-    if valid is None:
-        return reduce(x, axis, out, keepdims, initial, where)
-    filled = fill_masked(x, valid, start(real_part_dtype(aval_of(x).dtype)))
-    best = reduce(filled, axis, out, keepdims, initial, where)
-    if initial is not None:
-        return best
-    return ops.select(any(valid, axis, keepdims=keepdims), best, math.nan)
+    if valid is not None:
+        x = fill_masked(x, valid, start(real_dtype(aval_of(x).dtype)))
+    extremum = reduce(x, axes, initial=initial, where=where)
+    if valid is None or initial is not None:
+        return extremum
+    return ops.select(any(valid, axes), extremum, math.nan)
 
 
+@reduction(single_axis=True)
 def nanargmax(a: Any, axis: Any = None, out: Any = None, keepdims: bool = False) -> Any:
     """The position of the first largest element that is not nan; -1 where all are."""
-    return _nan_position(argmax, ops.lowest, a, axis, out, keepdims)
+    return _nan_arg_extremum(ops.argmax, ops.lowest, a, axis)
 
 
+@reduction(single_axis=True)
 def nanargmin(a: Any, axis: Any = None, out: Any = None, keepdims: bool = False) -> Any:
     """The position of the first smallest element that is not nan; -1 where all are."""
-    return _nan_position(argmin, ops.highest, a, axis, out, keepdims)
+    return _nan_arg_extremum(ops.argmin, ops.highest, a, axis)
 
 
-def _nan_position(
-    find: Callable[..., Any],
-    start: Callable[[DType], Any],
-    a: Any,
-    axis: Any,
-    out: Any,
-    keepdims: bool,
+def _nan_arg_extremum(
+    find: Callable[..., Any], start: Callable[[DType], Any], x: Any, axes: Shape
 ) -> Any:
-    x = asarray(a)
     valid = _not_nan(x)
     if valid is None:
-        return find(x, axis, out, keepdims)
-    found = find(fill_masked(x, valid, start(aval_of(x).dtype)), axis, out, keepdims)
-    return ops.select(any(valid, axis, keepdims=keepdims), found, -1)
+        return arg_extremum(find, x, axes)
+    index = arg_extremum(find, fill_masked(x, valid, start(aval_of(x).dtype)), axes)
+    return ops.select(any(valid, axes), index, -1)
 
 
 def nancumsum(a: Any, axis: Any = None, dtype: Any = None, out: Any = None) -> Any:

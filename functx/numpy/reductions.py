@@ -1,11 +1,11 @@
-"""Sums, products, extrema, truth and positions along axes."""
+"""Reductions: sums, products, extrema, truth values, averages and variances along axes."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import lru_cache
-from typing import Any
+from functools import lru_cache, wraps
+from typing import Any, ParamSpec, cast
 
 import numpy as np
 
@@ -15,16 +15,23 @@ from functx.core.tracing import Tracer, aval_of, bind
 from functx.core.types import (
     DType,
     Shape,
+    ShapedArray,
+    accumulation_dtype,
     canonical_dtype,
     inexact_dtype,
     is_complex,
-    is_inexact,
     kind,
+    real_dtype,
 )
 from functx.numpy import operators, ufuncs
 from functx.numpy.array_creation import asarray
 from functx.numpy.mutation import check_mask, write_out_exact
-from functx.numpy.promotion import broadcast, broadcast_to, copy_if_same_memory, promote_inexact
+from functx.numpy.promotion import (
+    broadcast,
+    broadcast_to,
+    copy_if_same_memory,
+    promote_inexact,
+)
 from functx.ops import arithmetic
 from functx.ops.operands import as_bool, canonical_axes, canonical_axis, literal
 from functx.ops.statistics import StandardDeviation, Variance
@@ -49,33 +56,77 @@ __all__ = [
 ]
 
 
+P = ParamSpec("P")
+
+
+def reduction(
+    *, single_axis: bool = False, of_floats: Callable[[Tracer, Shape], Any] | None = None
+) -> Callable[[Callable[P, Any]], Callable[P, Any]]:
+    """Makes a reduction with NumPy's arguments of the function that computes it.
+
+    The decorated function is called with an array `a` and a tuple `axis` of distinct,
+    non-negative ints, and returns the result without these axes. The reduction takes any array-like
+    `a`, and an int, a sequence of ints or None as `axis`; it restores the reduced axes with
+    length 1 if `keepdims`, writes the result to `out`, and copies a result that shares memory
+    with `a`.
+
+    With `single_axis`, `axis` must be an int or None. `of_floats` is a shortcut: it computes
+    the result for a traced float32 or float64 array and no other arguments than `axis`.
+    """
+
+    def decorate(function: Callable[P, Any]) -> Callable[P, Any]:
+        name, code = function.__name__, function.__code__
+        parameters = code.co_varnames[2 : code.co_argcount]
+        out_position, keepdims_position = parameters.index("out"), parameters.index("keepdims")
+
+        @wraps(function)
+        def call(a: Any, axis: Any = None, *args: Any, **options: Any) -> Any:
+            if (
+                of_floats is not None
+                and not args
+                and not options
+                and type(a) is Tracer
+                and axis != ()
+                and _is_float_array(a.atom.aval)
+            ):
+                return of_floats(a, canonical_axes(axis, a.atom.aval.ndim))
+            x = asarray(a)
+            shape = aval_of(x).shape
+            if single_axis and axis is not None:
+                axes: Shape = (canonical_axis(axis, len(shape)),)
+            else:
+                axes = canonical_axes(axis, len(shape))
+            result = function(x, axes, *args, **options)  # type: ignore[call-arg, arg-type]
+            if len(args) > keepdims_position or "keepdims" in options:
+                keepdims = options.get("keepdims", *args[keepdims_position:][:1])
+                result = restore_reduced_axes(result, shape, axes, keepdims)
+            out = args[out_position] if len(args) > out_position else options.get("out")
+            return write_out_exact(name, copy_if_same_memory(result, a), out)
+
+        return cast(Callable[P, Any], call)
+
+    return decorate
+
+
+def _is_float_array(aval: ShapedArray) -> bool:
+    """Whether arrays of a type are reduced as they are: float32 or float64, with a dimension."""
+    dtype = aval.dtype
+    return dtype.kind == "f" and dtype.itemsize > 2 and not aval.weak_type and bool(aval.shape)
+
+
 def restore_reduced_axes(out: Any, shape: Shape, axes: Shape, keepdims: bool) -> Any:
-    """`out`, with the axes that `shape` lost as unit dimensions if `keepdims`."""
+    """`out` with the reduced axes of `shape` restored as dimensions of length 1 if `keepdims`."""
     if not (keepdims if type(keepdims) is bool else as_bool("keepdims", keepdims)):
         return out
     return ops.reshape(out, tuple([1 if d in axes else n for d, n in enumerate(shape)]))
 
 
-def ravel_array(x: Any) -> Any:
-    x = asarray(x)
-    return ops.reshape(x, (aval_of(x).size,))
-
-
 def fill_masked(x: Any, where: Any, fill: Any) -> Any:
-    """`x`, with `fill` where the mask does not hold."""
+    """`x` with `fill` where the mask `where` is False; None and True mask nothing."""
     if where is None or where is True:
         return x
     check_mask("a reduction", where)
     return ufuncs.where(where, x, literal(fill, aval_of(x).dtype))
-
-
-def _is_half_precision(dtype: DType) -> bool:
-    return is_inexact(dtype) and dtype.itemsize < 4
-
-
-def accumulation_dtype(dtype: DType) -> DType:
-    """The dtype to add up in: halves lose digits that single precision keeps."""
-    return np.dtype("float32") if _is_half_precision(dtype) else dtype
 
 
 def sum_dtype(dtype: DType) -> DType:
@@ -89,40 +140,7 @@ def sum_dtype(dtype: DType) -> DType:
     return default if dtype.itemsize < default.itemsize else dtype
 
 
-def _sum_or_prod(
-    name: str,
-    a: Any,
-    axis: Any,
-    dtype: Any,
-    out: Any,
-    keepdims: bool,
-    initial: Any,
-    where: Any,
-    reduce: Callable[..., Any],
-    combine: Callable[..., Any],
-    neutral: int,
-    promote_integers: bool = True,
-) -> Any:
-    x = asarray(a)
-    aval = aval_of(x)
-    axes = canonical_axes(axis, aval.ndim)
-    if dtype is None:
-        result = sum_dtype(aval.dtype) if promote_integers or aval.dtype == np.bool_ else aval.dtype
-    else:
-        result = canonical_dtype(dtype)
-    working = canonical_dtype("int64") if kind(result) == "b" else accumulation_dtype(result)
-    if kind(result) == "b":
-        x = ops.convert_element_type(x, result)
-    x = fill_masked(ops.convert_element_type(x, working), where, neutral)
-    total = reduce(x, axes)
-    if initial is not None:
-        total = combine(total, ops.convert_element_type(asarray(initial), working))
-    total = ops.convert_element_type(
-        restore_reduced_axes(total, aval.shape, axes, keepdims), result
-    )
-    return write_out_exact(name, copy_if_same_memory(total, a), out)
-
-
+@reduction(of_floats=lambda x, axes: bind(ops.ReduceSum(axes), (x,)))
 def sum(
     a: Any,
     axis: Any = None,
@@ -136,25 +154,14 @@ def sum(
     """The sum along `axis`, an int, several or None for all, plus `initial`.
 
     Booleans and narrow integers are added in the default integer type. With a mask `where`,
-    only the elements where it holds count.
+    only the elements where it is True count.
     """
-    if (
-        type(a) is Tracer
-        and a.atom.aval.dtype.kind == "f"
-        and a.atom.aval.dtype.itemsize > 2
-        and dtype is out is initial is where is None
-        and not keepdims
-        and not a.atom.aval.weak_type
-        and a.atom.aval.ndim
-        and axis != ()
-    ):
-        return bind(ops.ReduceSum(canonical_axes(axis, a.atom.aval.ndim)), (a,))
     return _sum_or_prod(
-        "sum", a, axis, dtype, out, keepdims, initial, where,
-        ops.reduce_sum, arithmetic.add, 0, promote_integers,
-    )  # fmt: skip
+        ops.reduce_sum, arithmetic.add, 0, a, axis, dtype, initial, where, promote_integers
+    )
 
 
+@reduction()
 def prod(
     a: Any,
     axis: Any = None,
@@ -167,49 +174,36 @@ def prod(
 ) -> Any:
     """The product along `axis`, an int, several or None for all, times `initial`."""
     return _sum_or_prod(
-        "prod", a, axis, dtype, out, keepdims, initial, where,
-        ops.reduce_prod, ops.mul, 1, promote_integers,
-    )  # fmt: skip
+        ops.reduce_prod, ops.mul, 1, a, axis, dtype, initial, where, promote_integers
+    )
 
 
-def _extremum(
-    name: str,
-    a: Any,
-    axis: Any,
-    out: Any,
-    keepdims: bool,
-    initial: Any,
-    where: Any,
+def _sum_or_prod(
     reduce: Callable[..., Any],
     combine: Callable[..., Any],
-    start: Callable[[DType], Any],
+    neutral: int,
+    x: Any,
+    axes: Shape,
+    dtype: Any,
+    initial: Any,
+    where: Any,
+    promote_integers: bool,
 ) -> Any:
-    x = asarray(a)
-    aval = aval_of(x)
-    axes = canonical_axes(axis, aval.ndim)
-    if initial is None:
-        if where is not None:
-            raise ArgumentError(f"{name}: with where=, initial= must be given; got none")
-        if 0 in [aval.shape[d] for d in axes]:
-            raise ValueRangeError(
-                f"{name}: there must be an element to choose, or initial=; got {aval!r}"
-            )
-    if where is not None:
-        x = fill_masked(x, where, start(real_part_dtype(aval.dtype)))
-    best = reduce(x, axes)
+    result = aval_of(x).dtype
+    if dtype is not None:
+        result = canonical_dtype(dtype)
+    elif promote_integers or result == np.bool_:
+        result = sum_dtype(result)
+    working = accumulation_dtype(result)
+    if kind(result) == "b":
+        x, working = ops.convert_element_type(x, result), canonical_dtype("int64")
+    total = reduce(fill_masked(ops.convert_element_type(x, working), where, neutral), axes)
     if initial is not None:
-        at_least = asarray(initial, aval.dtype if type(initial) is int else None)
-        best = combine(best, ops.convert_element_type(at_least, aval.dtype))
-    best = ops.convert_element_type(
-        restore_reduced_axes(best, aval.shape, axes, keepdims), aval.dtype
-    )
-    return write_out_exact(name, copy_if_same_memory(best, a), out)
+        total = combine(total, ops.convert_element_type(asarray(initial), working))
+    return ops.convert_element_type(total, result)
 
 
-def real_part_dtype(dtype: DType) -> DType:
-    return np.dtype(f"float{4 * dtype.itemsize}") if is_complex(dtype) else dtype
-
-
+@reduction()
 def max(
     a: Any,
     axis: Any = None,
@@ -222,11 +216,10 @@ def max(
 
     At least `initial`, where it is given; elements that tie share the derivative.
     """
-    return _extremum(
-        "max", a, axis, out, keepdims, initial, where, ops.reduce_max, arithmetic.max, ops.lowest
-    )
+    return _extremum("max", ops.reduce_max, arithmetic.max, ops.lowest, a, axis, initial, where)
 
 
+@reduction()
 def min(
     a: Any,
     axis: Any = None,
@@ -239,98 +232,97 @@ def min(
 
     At most `initial`, where it is given; elements that tie share the derivative.
     """
-    return _extremum(
-        "min", a, axis, out, keepdims, initial, where, ops.reduce_min, arithmetic.min, ops.highest
-    )
+    return _extremum("min", ops.reduce_min, arithmetic.min, ops.highest, a, axis, initial, where)
 
 
 amax, amin = max, min
 
 
+def _extremum(
+    name: str,
+    reduce: Callable[..., Any],
+    combine: Callable[..., Any],
+    start: Callable[[DType], Any],
+    x: Any,
+    axes: Shape,
+    initial: Any,
+    where: Any,
+) -> Any:
+    aval = aval_of(x)
+    if initial is None:
+        if where is not None:
+            raise ArgumentError(f"{name}: with where=, initial= must be given; got none")
+        if 0 in [aval.shape[d] for d in axes]:
+            raise ValueRangeError(
+                f"{name}: there must be an element to choose, or initial=; got {aval!r}"
+            )
+    if where is not None:
+        x = fill_masked(x, where, start(real_dtype(aval.dtype)))
+    extremum = reduce(x, axes)
+    if initial is not None:
+        bound = asarray(initial, aval.dtype if type(initial) is int else None)
+        extremum = combine(extremum, ops.convert_element_type(bound, aval.dtype))
+    return ops.convert_element_type(extremum, aval.dtype)
+
+
+@reduction()
 def any(
     a: Any, axis: Any = None, out: Any = None, keepdims: bool = False, *, where: Any = None
 ) -> Any:
     """Whether an element along `axis`, an int, several or None for all, is not zero."""
-    return _logical_reduction("any", a, axis, out, keepdims, where, ops.reduce_or, False)
+    return ops.reduce_or(fill_masked(ufuncs.as_boolean(a), where, False), axis)
 
 
+@reduction()
 def all(
     a: Any, axis: Any = None, out: Any = None, keepdims: bool = False, *, where: Any = None
 ) -> Any:
     """Whether every element along `axis`, an int, several or None for all, is not zero."""
-    return _logical_reduction("all", a, axis, out, keepdims, where, ops.reduce_and, True)
+    return ops.reduce_and(fill_masked(ufuncs.as_boolean(a), where, True), axis)
 
 
-def _logical_reduction(
-    name: str,
-    a: Any,
-    axis: Any,
-    out: Any,
-    keepdims: bool,
-    where: Any,
-    reduce: Callable[..., Any],
-    neutral: bool,
-) -> Any:
-    x = asarray(a)
-    aval = aval_of(x)
-    axes = canonical_axes(axis, aval.ndim)
-    holds = x if aval.dtype == np.bool_ else ops.ne(x, 0)
-    found = reduce(fill_masked(holds, where, neutral), axes)
-    return write_out_exact(
-        name, copy_if_same_memory(restore_reduced_axes(found, aval.shape, axes, keepdims), x), out
-    )
-
-
+@reduction(single_axis=True)
 def argmax(a: Any, axis: Any = None, out: Any = None, keepdims: bool = False) -> Any:
     """The position of the first largest element along `axis`, or of the first nan."""
-    return _arg_extremum("argmax", a, axis, out, keepdims, ops.argmax)
+    return arg_extremum(ops.argmax, a, axis)
 
 
+@reduction(single_axis=True)
 def argmin(a: Any, axis: Any = None, out: Any = None, keepdims: bool = False) -> Any:
     """The position of the first smallest element along `axis`, or of the first nan."""
-    return _arg_extremum("argmin", a, axis, out, keepdims, ops.argmin)
+    return arg_extremum(ops.argmin, a, axis)
 
 
-def _arg_extremum(
-    name: str, a: Any, axis: Any, out: Any, keepdims: bool, find: Callable[..., Any]
-) -> Any:
-    """Where along one axis, or in row-major order of them all, `find` says."""
-    x = asarray(a)
-    aval = aval_of(x)
-    if axis is None:
-        x, axes = ops.reshape(x, (aval.size,)), tuple(range(aval.ndim))
-        found = find(x, 0, canonical_dtype("int64"))
-    else:
-        axes = (canonical_axis(axis, aval.ndim),)
-        found = find(x, axes[0], canonical_dtype("int64"))
-    return write_out_exact(name, restore_reduced_axes(found, aval.shape, axes, keepdims), out)
+def arg_extremum(find: Callable[..., Any], x: Any, axes: Shape) -> Any:
+    """The index that `find` returns along one axis, or along all axes in row-major order."""
+    if len(axes) != 1:
+        x, axes = ops.reshape(x, (aval_of(x).size,)), (0,)
+    return find(x, axes[0], canonical_dtype("int64"))
 
 
+@reduction()
 def ptp(a: Any, axis: Any = None, out: Any = None, keepdims: bool = False) -> Any:
     """The largest less the smallest element along `axis`."""
-    spread = ops.sub(max(a, axis, keepdims=keepdims), min(a, axis, keepdims=keepdims))
-    return write_out_exact("ptp", spread, out)
+    return ops.sub(max(a, axis), min(a, axis))
 
 
 def count_nonzero(a: Any, axis: Any = None, keepdims: bool = False) -> Any:
     """The number of elements along `axis` that are not zero."""
-    x = asarray(a)
-    return sum(x if aval_of(x).dtype == np.bool_ else ops.ne(x, 0), axis, keepdims=keepdims)
+    return sum(ufuncs.as_boolean(asarray(a)), axis, keepdims=keepdims)
 
 
-def _in_mean_dtype(a: Any, dtype: Any) -> tuple[Any, DType]:
-    """`a` in the dtype to average in, and the dtype of the average."""
-    x = asarray(a)
+def _in_mean_dtype(x: Any, dtype: Any) -> tuple[Any, DType]:
+    """`x` in the dtype to average in, and the dtype of the average."""
     result = inexact_dtype(aval_of(x).dtype) if dtype is None else canonical_dtype(dtype)
     return ops.convert_element_type(x, accumulation_dtype(inexact_dtype(result))), result
 
 
-def _element_count(aval: Any, axes: Shape, where: Any, dtype: DType) -> Any:
-    """How many elements there are along `axes`, or hold in the mask `where`."""
+def _element_count(aval: ShapedArray, axes: Shape, where: Any, dtype: DType) -> Any:
+    """The number of elements along `axes`, or of those where the mask `where` is True."""
     if where is None or where is True:
         return _static_element_count(aval.shape, axes, dtype)
     mask = broadcast_to(ufuncs.as_boolean(where), aval.shape)
-    return ops.reduce_sum(ops.convert_element_type(mask, real_part_dtype(dtype)), axes)
+    return ops.reduce_sum(ops.convert_element_type(mask, real_dtype(dtype)), axes)
 
 
 @lru_cache(maxsize=1024)
@@ -338,6 +330,13 @@ def _static_element_count(shape: Shape, axes: Shape, dtype: DType) -> Any:
     return literal(math.prod([shape[d] for d in axes]), dtype)
 
 
+def _mean_of_floats(x: Tracer, axes: Shape) -> Any:
+    aval = x.atom.aval
+    count = _static_element_count(aval.shape, axes, aval.dtype)
+    return bind(ops.Div(), (bind(ops.ReduceSum(axes), (x,)), count))
+
+
+@reduction(of_floats=_mean_of_floats)
 def mean(
     a: Any,
     axis: Any = None,
@@ -349,34 +348,10 @@ def mean(
 ) -> Any:
     """The average along `axis`, an int, several or None for all; nan of no elements.
 
-    With a mask `where`, that of the elements where it holds.
+    With a mask `where`, that of the elements where it is True.
     """
-    if (
-        type(a) is Tracer
-        and a.atom.aval.dtype.kind == "f"
-        and a.atom.aval.dtype.itemsize > 2
-        and dtype is where is None
-        and not keepdims
-        and not a.atom.aval.weak_type
-        and a.atom.aval.ndim
-        and axis != ()
-    ):
-        axes = canonical_axes(axis, a.atom.aval.ndim)
-        total = bind(ops.ReduceSum(axes), (a,))
-        return write_out_exact(
-            "mean",
-            bind(ops.Div(), (total, _element_count(a.atom.aval, axes, None, a.atom.aval.dtype))),
-            out,
-        )
     x, result = _in_mean_dtype(a, dtype)
-    aval = aval_of(x)
-    axes = canonical_axes(axis, aval.ndim)
-    average = _mean(x, axes, where)
-    return write_out_exact(
-        "mean",
-        ops.convert_element_type(restore_reduced_axes(average, aval.shape, axes, keepdims), result),
-        out,
-    )
+    return ops.convert_element_type(_mean(x, axis, where), result)
 
 
 def _mean(x: Any, axes: Shape, where: Any) -> Any:
@@ -387,6 +362,7 @@ def _mean(x: Any, axes: Shape, where: Any) -> Any:
     return ops.div(ops.reduce_sum(fill_masked(x, where, 0), axes), count)
 
 
+@reduction()
 def var(
     a: Any,
     axis: Any = None,
@@ -405,10 +381,11 @@ def var(
     """
     ddof = resolve_ddof("var", ddof, correction)
     if where is mean is None and type(ddof) in (int, float):
-        return _unmasked_variance("var", a, axis, dtype, out, ddof, keepdims, Variance)
-    return _masked_variance("var", a, axis, dtype, out, ddof, keepdims, where, mean)
+        return _unmasked_variance(Variance, a, axis, dtype, ddof)
+    return _masked_variance(lambda x: x, a, axis, dtype, ddof, where, mean)
 
 
+@reduction()
 def std(
     a: Any,
     axis: Any = None,
@@ -424,12 +401,12 @@ def std(
     """The square root of `var`; of equal elements its derivative is 0."""
     ddof = resolve_ddof("std", ddof, correction)
     if where is mean is None and type(ddof) in (int, float):
-        return _unmasked_variance("std", a, axis, dtype, out, ddof, keepdims, StandardDeviation)
-    return _masked_variance("std", a, axis, dtype, out, ddof, keepdims, where, mean, ops.safe_sqrt)
+        return _unmasked_variance(StandardDeviation, a, axis, dtype, ddof)
+    return _masked_variance(ops.safe_sqrt, a, axis, dtype, ddof, where, mean)
 
 
 def resolve_ddof(name: str, ddof: Any, correction: Any) -> Any:
-    """The correction to the number of elements, given as `ddof` or as `correction`."""
+    """The number subtracted from the number of elements, given as `ddof` or as `correction`."""
     if correction is None:
         return ddof
     if type(ddof) is not int or ddof != 0:
@@ -441,50 +418,37 @@ def resolve_ddof(name: str, ddof: Any, correction: Any) -> Any:
 
 
 def _unmasked_variance(
-    name: str,
-    a: Any,
-    axis: Any,
-    dtype: Any,
-    out: Any,
-    ddof: float,
-    keepdims: bool,
-    primitive: type[Variance],
+    primitive: type[Variance], x: Any, axes: Shape, dtype: Any, ddof: float
 ) -> Any:
-    """A spread of all elements about their own mean, as one equation."""
-    x, result = asarray(a), canonical_dtype(dtype) if dtype is not None else None
-    own = inexact_dtype(aval_of(x).dtype)
-    if result is not None and inexact_dtype(result) != own:
-        own = accumulation_dtype(inexact_dtype(result))
-    x = ops.convert_element_type(x, own)
-    axes = canonical_axes(axis, aval_of(x).ndim)
-    found = restore_reduced_axes(primitive(axes, float(ddof))(x), aval_of(x).shape, axes, keepdims)
-    return write_out_exact(
-        name, ops.convert_element_type(found, result or real_part_dtype(own)), out
-    )
+    """The variance or standard deviation of all elements about their own mean, as one equation."""
+    working = inexact_dtype(aval_of(x).dtype)
+    result = real_dtype(working)
+    if dtype is not None:
+        result = canonical_dtype(dtype)
+        if inexact_dtype(result) != working:
+            working = accumulation_dtype(inexact_dtype(result))
+    x = ops.convert_element_type(x, working)
+    return ops.convert_element_type(primitive(axes, float(ddof))(x), result)
 
 
 def _masked_variance(
-    name: str,
-    a: Any,
-    axis: Any,
+    finish: Callable[[Any], Any],
+    x: Any,
+    axes: Shape,
     dtype: Any,
-    out: Any,
     ddof: Any,
-    keepdims: bool,
     where: Any,
     mean: Any,
-    finish: Callable[[Any], Any] = lambda x: x,
 ) -> Any:
-    x, result = _in_mean_dtype(a, dtype)
+    x, result = _in_mean_dtype(x, dtype)
     aval = aval_of(x)
-    axes = canonical_axes(axis, aval.ndim)
     if mean is None:
-        kept = tuple([d for d in range(aval.ndim) if d not in axes])
+        remaining = tuple([d for d in range(aval.ndim) if d not in axes])
 
         def mean_along(x: Any) -> Any:
-            return ops.broadcast_in_dim(_mean(x, axes, where), aval.shape, kept)
+            return ops.broadcast_in_dim(_mean(x, axes, where), aval.shape, remaining)
 
-        # The mean is rounded, so that even equal elements may lie apart from it.
+        # The mean is rounded: equal elements may differ from it. The second pass corrects it.
         mean = mean_along(x)
         mean = ops.add(mean, mean_along(ops.sub(x, mean)))
     else:
@@ -492,25 +456,18 @@ def _masked_variance(
     squares = _squared_magnitude(ops.sub(x, mean))
     count = _element_count(aval, axes, where, aval_of(squares).dtype)
     if type(ddof) not in (int, float) or ddof != 0:
-        # Too few elements have no variance: 0 / 0 of one, and infinity of more.
+        # With at most `ddof` elements: 0 / 0 = nan for a single one, infinity for more.
         count = ufuncs.maximum(operators.subtract(count, ddof), 0)
-    total = ops.div(ops.reduce_sum(fill_masked(squares, where, 0), axes), count)
-    if dtype is None:
-        result = real_part_dtype(result)
-    return write_out_exact(
-        name,
-        ops.convert_element_type(
-            finish(restore_reduced_axes(total, aval.shape, axes, keepdims)), result
-        ),
-        out,
+    variance = ops.div(ops.reduce_sum(fill_masked(squares, where, 0), axes), count)
+    return ops.convert_element_type(
+        finish(variance), real_dtype(result) if dtype is None else result
     )
 
 
 def _squared_magnitude(x: Any) -> Any:
-    """The squared magnitude."""
-    return (
-        ops.real(ops.mul(x, ops.conj(x))) if is_complex(aval_of(x).dtype) else arithmetic.square(x)
-    )
+    if is_complex(aval_of(x).dtype):
+        return ops.real(ops.mul(x, ops.conj(x)))
+    return arithmetic.square(x)
 
 
 def average(
@@ -520,26 +477,26 @@ def average(
 
     With `returned` the pair of the average and the sum of the weights.
     """
-    x, _ = _in_mean_dtype(a, None)
+    x, _ = _in_mean_dtype(asarray(a), None)
     aval = aval_of(x)
     axes = canonical_axes(axis, aval.ndim)
     if weights is None:
-        found = mean(a, axis, keepdims=keepdims)
-        count = _element_count(aval, axes, None, aval_of(found).dtype)
-        total = broadcast_to(asarray(count), aval_of(found).shape)
-        return (found, total) if returned else found
+        result = mean(a, axis, keepdims=keepdims)
+        count = _element_count(aval, axes, None, aval_of(result).dtype)
+        total = broadcast_to(asarray(count), aval_of(result).shape)
+        return (result, total) if returned else result
     weights = asarray(weights)
-    own = aval_of(weights)
-    if own.shape != aval.shape:
-        if own.ndim != len(axes) or own.shape != tuple([aval.shape[d] for d in axes]):
+    given = aval_of(weights)
+    if given.shape != aval.shape:
+        if given.ndim != len(axes) or given.shape != tuple([aval.shape[d] for d in axes]):
             raise ShapeError(
                 "average: weights must have the shape of the array, or of its axis; got "
-                f"{own!r} for {aval!r} with axis {axis}"
+                f"{given!r} for {aval!r} with axis {axis}"
             )
         order = sorted(range(len(axes)), key=axes.__getitem__)
         weights = ops.permute_dims(weights, tuple(order))
         weights = ops.broadcast_in_dim(weights, aval.shape, tuple(sorted(axes)))
     x, weights = promote_inexact(a, weights)
     total = sum(weights, axis, keepdims=keepdims)
-    found = ops.div(sum(ops.mul(asarray(x), weights), axis, keepdims=keepdims), total)
-    return (found, total) if returned else found
+    result = ops.div(sum(ops.mul(asarray(x), weights), axis, keepdims=keepdims), total)
+    return (result, total) if returned else result

@@ -21,6 +21,7 @@ from functx.core.types import (
     is_complex,
     is_floating,
     kind,
+    real_dtype,
 )
 from functx.numpy import floating_point, operators, ufuncs
 from functx.numpy.array_creation import asarray, linspace
@@ -30,7 +31,8 @@ from functx.numpy.joining import gather_static
 from functx.numpy.matrices import diagonal
 from functx.numpy.mutation import write_out_exact
 from functx.numpy.promotion import broadcast_to, promote, promote_inexact
-from functx.numpy.reductions import max, min, ravel_array, real_part_dtype, sum, sum_dtype
+from functx.numpy.reductions import max, min, sum, sum_dtype
+from functx.numpy.shapes import reshape
 from functx.numpy.sorting_and_searching import searchsorted
 from functx.numpy.tensor_contractions import tensordot
 from functx.numpy.ufuncs import map_real_and_imag
@@ -88,7 +90,7 @@ def histogram_bin_edges(a: Any, bins: Any = 10, range: Any = None, weights: Any 
     if not isinstance(bins, (int, np.integer)):
         return asarray(bins)
     (x,) = promote_inexact(a)
-    x = ravel_array(x)
+    x = reshape(x, -1)
     if range is None:
         range = (min(x), max(x)) if aval_of(x).size else (0.0, 1.0)
     low, high = promote_inexact(*range)
@@ -106,7 +108,7 @@ def histogram(
     With `density`, as shares for each unit of width. The last bin holds its upper edge too.
     """
     (x,) = promote_inexact(a)
-    x = ravel_array(x)
+    x = reshape(x, -1)
     edges = histogram_bin_edges(x, bins, range)
     edges = ops.convert_element_type(edges, aval_of(x).dtype)
     n = aval_of(edges).shape[0] - 1
@@ -114,7 +116,7 @@ def histogram(
     place = ops.sub(ops.convert_element_type(searchsorted(edges, x, side="right"), np.int32), 1)
     place = ufuncs.where(operators.equal(x, last), n - 1, place)
     inside = operators.logical_and(operators.greater_equal(x, first), operators.less_equal(x, last))
-    amounts = asarray(1, aval_of(x).dtype) if weights is None else ravel_array(asarray(weights))
+    amounts = asarray(1, aval_of(x).dtype) if weights is None else reshape(asarray(weights), -1)
     amounts = ops.convert_element_type(amounts, inexact_dtype(aval_of(amounts).dtype))
     amounts = broadcast_to(amounts, aval_of(x).shape)
     counts = _scatter_counts(ufuncs.where(inside, place, n), amounts, n)
@@ -143,9 +145,7 @@ def cov(
     freedom = (0 if bias else 1) if ddof is None else ddof
     weights, total, less = None, float(n), float(freedom)
     if fweights is not None or aweights is not None:
-        weights, total, less = _observation_weights(
-            fweights, aweights, freedom, real_part_dtype(dtype)
-        )
+        weights, total, less = _observation_weights(fweights, aweights, freedom, real_dtype(dtype))
         weights = ops.convert_element_type(weights, dtype)
         centre = ops.div(
             ops.reduce_sum(operators.multiply(x, weights), (1,)),

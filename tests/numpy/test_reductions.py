@@ -501,3 +501,12 @@ def test_sums_of_float16_are_added_up_in_wider_numbers():
         assert found.dtype == "float16" and found.ravel()[-1] == 5000
     assert grad(lambda s: np.sum(s * x))(numpy.float16(1)) == 5000
     assert jit(np.mean)(x) == 1 and jit(lambda x: x @ x)(x) == 5000
+
+
+@pytest.mark.parametrize("name", ["nanmax", "nanmin", "nanargmax", "nanargmin"])
+def test_out_of_a_nan_reduction_holds_its_result_where_all_are_nan(name):
+    x = numpy.array([[1.0, numpy.nan], [numpy.nan, numpy.nan]], "float32")
+    want = getattr(np, name)(x, 1)
+    out = numpy.zeros(2, want.dtype)
+    assert getattr(np, name)(x, 1, out=out) is out
+    assert numpy.array_equal(out, want, equal_nan=True)
