@@ -37,7 +37,6 @@ from functx.core.tracing import Tracer, trace_closed
 from functx.core.types import ShapedArray
 from functx.lowering.functx_call import bind_functx_call
 from functx.ops.operands import batch_size
-from functx.passes.rematerialization import recomputes_forward, with_rematerialization
 from functx.transforms.call_primitive import RematerializedCall, TransposeLinearInputs
 from functx.transforms.dce import active_outputs, dce_program
 from functx.transforms.decompose import decompose_missing_rules
@@ -50,6 +49,7 @@ from functx.transforms.operand_masks import (
     select_where,
     select_where_not,
 )
+from functx.transforms.partial_evaluation_policy import policy
 from functx.transforms.reverse_mode import SplitVJP
 from functx.transforms.tracing_api import (
     TracedFunction,
@@ -183,14 +183,14 @@ class ShardMap(Primitive):
         return found[:count], found[count:], specs
 
     def forward(self, args: Sequence[Any], active: Sequence[bool]) -> Any:
-        values, _ = cached_rewrite(with_rematerialization(SplitVJP(tuple(active))), self.program)
+        values, _ = cached_rewrite(policy.limit_residuals(SplitVJP(tuple(active))), self.program)
         outs, residuals, _ = self.run_known(values, args)
         return outs, residuals
 
     def vjp(self, cts: Any, residuals: Any, args: Any, active: Sequence[bool]) -> Any:
-        split = with_rematerialization(SplitVJP(tuple(active)))
+        split = policy.limit_residuals(SplitVJP(tuple(active)))
         values, backward = cached_rewrite(split, self.program)
-        if recomputes_forward(split, self.program):
+        if policy.recomputes_forward(split, self.program):
             backward = cached_rewrite(WrapInRematerialize(), backward)
         specs = [self.residual_spec(a) for a in values.out_avals[len(cts) :]]
         given = inexact_cotangents(cts, self.program.out_avals)

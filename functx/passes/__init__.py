@@ -1,1 +1,5 @@
-"""What to keep between a forward and a backward computation, and what to compute again."""
+"""Optimizations of programs; importing them installs those that derivatives use."""
+
+from functx.passes import rematerialized_gradients, spectral
+
+__all__ = ["rematerialized_gradients", "spectral"]

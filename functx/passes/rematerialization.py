@@ -121,7 +121,7 @@ class RematerializedSplit(Rewrite[Any]):
         return cached_rewrite(self.min_cut_split, program).programs
 
 
-def with_rematerialization(split: Any, free: Indices = (), consts: int = 0) -> Any:
+def limit_residuals(split: Any, free: Indices = (), consts: int = 0) -> Any:
     """`split`, planned as derivatives are now; `split` itself where they keep all that they need."""
     plan = memory_plan()
     if plan == "off":
@@ -132,7 +132,7 @@ def with_rematerialization(split: Any, free: Indices = (), consts: int = 0) -> A
 
 
 def recomputes_forward(split: Any, program: Program) -> bool:
-    """Whether the second half of `program` does, when `split`, of `with_rematerialization`, splits it."""
+    """Whether the second half of `program` does, when `split`, of `limit_residuals`, splits it."""
     return (
         type(split) is RematerializedSplit
         and cached_rewrite(split.min_cut_split, program).recomputes

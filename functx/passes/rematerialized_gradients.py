@@ -19,12 +19,13 @@ from functx.passes.joint_programs import join_split
 from functx.passes.memory_cost_model import bytes_of
 from functx.passes.rematerialization import (
     MemoryPlan,
+    limit_residuals,
     plan_within_budget,
     recomputes_forward,
     use_memory_plan,
-    with_rematerialization,
 )
 from functx.transforms.call_primitive import Call, RematerializedCall
+from functx.transforms.partial_evaluation_policy import policy
 from functx.transforms.reverse_mode import SplitVJP, ValueAndGrad
 from functx.transforms.symbolic_zeros import DropZeroInputs
 
@@ -134,7 +135,7 @@ class RematerializedVJPSplit(Rewrite[tuple[Program, Program]]):
             with use_memory_plan(plan):
                 return cached_rewrite(vjp_split(self.active), program)  # type: ignore[no-any-return]
         program = split_into_segments(program)
-        split = with_rematerialization(SplitVJP(self.active), tuple(range(len(program.inputs))))
+        split = limit_residuals(SplitVJP(self.active), tuple(range(len(program.inputs))))
         values, backward = cached_rewrite(split, program)
         if not recomputes_forward(split, program):
             return values, backward
@@ -170,7 +171,7 @@ class RematerializedGradient(Rewrite[Program]):
             rewrite = GradientUnderPlan(self.active, self.with_value)
             return apply_program(plan_within_budget(budget, rewrite, program)[1], args)
         program = split_into_segments(program)
-        split = with_rematerialization(SplitVJP(self.active), tuple(range(len(args))))
+        split = limit_residuals(SplitVJP(self.active), tuple(range(len(args))))
         values, backward = cached_rewrite(split, program)
         found = current_builder.require().inline(values, args)
         count = len(program.outputs)
@@ -194,3 +195,9 @@ class GradientUnderPlan(Rewrite[Program]):
 
     def __call__(self, program: Program) -> Program:
         return gradient_rewrite(self.active, self.with_value)(program)  # type: ignore[no-any-return]
+
+
+policy.limit_residuals = limit_residuals
+policy.recomputes_forward = recomputes_forward
+policy.vjp_split = vjp_split
+policy.gradient_rewrite = gradient_rewrite

@@ -1,7 +1,12 @@
-"""Roots of sums of squares, found before a derivative is taken: at 0 theirs is 0."""
+"""The canonical form of programs before differentiation: primitives with rules, and norms.
+
+The derivative of `sqrt` is infinite at 0; that of a norm, the root of a sum of squares, is 0
+there. So norms are recognized first.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from functx import ops
@@ -17,16 +22,13 @@ _SUM_PRESERVING = (
 
 
 def canonicalize_for_ad(program: Program, *rules: str) -> Program:
-    """`program` with what has none of `rules` decomposed, and roots of squares as such.
+    """The canonical form of `program` for a transform that uses `rules`.
 
-    Functions of matrices that are made of their spectra become operations, too.
+    Primitives that have none of the rules are decomposed; then the `ad_rewrites` are applied.
     """
-    program = cached_rewrite(recognize_norms, decompose_missing_rules(program, *rules))
-    if any([type(eqn.primitive) in (ops.Eigh, ops.Svd) for eqn in program]):
-        # It takes derivatives of functions of eigenvalues, and so comes later.
-        from functx.passes.spectral.recognition import recognize_spectral_functions
-
-        program = cached_rewrite(recognize_spectral_functions, program)
+    program = decompose_missing_rules(program, *rules)
+    for rewrite in ad_rewrites:
+        program = cached_rewrite(rewrite, program)
     return program
 
 
@@ -41,6 +43,10 @@ def recognize_norms(program: Program) -> Program:
     return Program(
         program.name, program.inputs, equations, program.outputs, in_names=program.in_names
     )
+
+
+ad_rewrites: list[Callable[[Program], Program]] = [recognize_norms]
+"""The rewrites of a program before its derivative is taken; `functx.passes` adds to them."""
 
 
 class SumOfSquaresAnalysis:

@@ -17,7 +17,6 @@ from functx.core.samples import f64, sample
 from functx.core.tracing import aval_of, current_builder, trace, trace_closed
 from functx.core.types import ShapedArray
 from functx.ops.operands import batch_size
-from functx.passes.rematerialization import recomputes_forward, with_rematerialization
 from functx.transforms.ad_canonicalization import canonicalize_for_ad
 from functx.transforms.dce import Subprogram, active_outputs, dce_program
 from functx.transforms.forward_mode import Linearize
@@ -31,6 +30,7 @@ from functx.transforms.operand_masks import (
     select_where_not,
 )
 from functx.transforms.operand_masks import scatter_where as spread_to
+from functx.transforms.partial_evaluation_policy import policy
 from functx.transforms.reverse_mode import Cotangents, Transpose, backward_sweep, forward_sweep
 from functx.transforms.symbolic_zeros import DropZeroInputs, programs_run, with_programs
 from functx.transforms.vmap import BatchWithInferredOutDims
@@ -130,7 +130,7 @@ def select_pullback(
     active: Sequence[bool], program: Program, cts: Sequence[Any], lives: Sequence[Any]
 ) -> tuple[Program, list[Any]]:
     """The program that pulls `cts` back, zero where `lives` do not hold, and its first operands."""
-    halves = cached_rewrite(with_rematerialization(SplitMaskedVJP(tuple(active))), program)
+    halves = cached_rewrite(policy.limit_residuals(SplitMaskedVJP(tuple(active))), program)
     inexact = inexact_mask(program.out_avals)
     cts, lives = select_where(cts, inexact), select_where(lives, inexact)
     if any([live is not None for live in lives]):
@@ -195,7 +195,7 @@ class Call(Primitive):
         """A call of `backward`, made by `split`, which may compute again what came before."""
         return (
             RematerializedCall(backward, True)
-            if recomputes_forward(split, self.program)
+            if policy.recomputes_forward(split, self.program)
             else self.with_program(backward)
         )
 
@@ -247,7 +247,7 @@ class Call(Primitive):
 
     def forward(self, args, active):
         values = cached_rewrite(
-            with_rematerialization(SplitMaskedVJP(tuple(active))), self.program
+            policy.limit_residuals(SplitMaskedVJP(tuple(active))), self.program
         ).values
         outs = self.call_with_forwarding(values, args)
         count = len(self.program.outputs)
@@ -258,7 +258,7 @@ class Call(Primitive):
 
     def vjp_masked(self, cts, lives, residuals, args, active):
         backward, given = select_pullback(active, self.program, cts, lives)
-        pull = self.backward_call(backward, with_rematerialization(SplitMaskedVJP(tuple(active))))
+        pull = self.backward_call(backward, policy.limit_residuals(SplitMaskedVJP(tuple(active))))
         return unpack_masked_cotangents(active, backward, pull(*given, *residuals))
 
     def transpose(self, cts, *args):

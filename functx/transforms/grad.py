@@ -10,8 +10,8 @@ from functx.core import tree
 from functx.core.errors import ArgnumsError, GradientError
 from functx.core.rewriting import apply
 from functx.core.types import is_complex, is_inexact
-from functx.passes.rematerialized_gradients import gradient_rewrite
 from functx.transforms.operand_masks import unflatten_tangents
+from functx.transforms.partial_evaluation_policy import policy
 from functx.transforms.tracing_api import (
     argument_names,
     as_decorator,
@@ -110,7 +110,7 @@ def make_gradient_function(
         wanted = set(chosen)
         active = tuple([i in wanted for i in range(len(traced.program.inputs))])
         operands = [*leaves, *traced.captured]
-        outs = apply(gradient_rewrite(active, with_value), traced.program, operands)
+        outs = apply(policy.gradient_rewrite(active, with_value), traced.program, operands)
         split = len(outs) - len(chosen)
         # Before the arguments are written to: a gradient may be one of them.
         gradients = copy_transform_results(outs[split:], operands)

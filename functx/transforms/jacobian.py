@@ -16,7 +16,6 @@ from functx.core.rewriting import apply
 from functx.core.tracebacks import api_boundary
 from functx.core.tracing import aval_of, trace_closed
 from functx.core.types import is_complex, is_inexact
-from functx.passes.rematerialized_gradients import vjp_split
 from functx.transforms.chunked_batching import (
     check_chunk_size,
     map_over_basis,
@@ -34,6 +33,7 @@ from functx.transforms.grad import (
 )
 from functx.transforms.jvp import jvp
 from functx.transforms.operand_masks import select_where, unflatten_tangents
+from functx.transforms.partial_evaluation_policy import policy
 from functx.transforms.tracing_api import (
     argument_names,
     as_decorator,
@@ -210,7 +210,7 @@ class ReverseJacobian(Rewrite[Program]):
     chunk: int | None = None
 
     def __call__(self, program: Program) -> Program:
-        forward, backward = vjp_split(self.active)(program)
+        forward, backward = policy.vjp_split(self.active)(program)
 
         def body(*args: Any) -> list[Any]:
             outs = apply(None, forward, args)

@@ -12,7 +12,6 @@ from functx.core.errors import ArgumentError, GradientError, type_name
 from functx.core.rewriting import apply, rewrite_by_structure
 from functx.core.tracebacks import api_boundary
 from functx.core.types import ShapedArray, is_inexact
-from functx.passes.rematerialized_gradients import vjp_split
 from functx.transforms.dce import dependents_of
 from functx.transforms.forward_mode import JVPRewrite, Linearize
 from functx.transforms.grad import convert_ints_to_floats
@@ -25,6 +24,7 @@ from functx.transforms.operand_masks import (
     select_where,
     unflatten_tangents,
 )
+from functx.transforms.partial_evaluation_policy import policy
 from functx.transforms.tracing_api import (
     TracedFunction,
     argument_names,
@@ -228,7 +228,7 @@ def vjp(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
     out_avals = traced.out_avals
     out_tree = traced.tree_without_aux(has_aux)
     own = out_tree.num_leaves
-    forward, backward = rewrite_by_structure(vjp_split(given.varying), traced.program)
+    forward, backward = rewrite_by_structure(policy.vjp_split(given.varying), traced.program)
     operands = [*given.leaves, *traced.captured]
     outs = apply(None, forward, operands)
     count = len(traced.program.outputs)

@@ -12,7 +12,6 @@ from functx.core.rewriting import apply, cached_rewrite
 from functx.core.tracing import trace_closed
 from functx.core.types import ShapedArray
 from functx.ops.operands import cast_like_input, literal, upcast_aval, upcast_half
-from functx.passes.rematerialization import with_rematerialization
 from functx.transforms.call_primitive import TransposeLinearInputs
 from functx.transforms.control.checkpoint_schedule import STEP_DTYPE
 from functx.transforms.control.scan_partial_eval import (
@@ -27,6 +26,7 @@ from functx.transforms.operand_masks import (
     scatter_where,
     select_where,
 )
+from functx.transforms.partial_evaluation_policy import policy
 from functx.transforms.reverse_mode import SplitVJP
 
 STEP_AVAL = ShapedArray((), STEP_DTYPE)
@@ -183,7 +183,7 @@ class SplitWhileVJP(Rewrite[WhileSplit]):
     def __call__(self, body: Program) -> WhileSplit:
         halves: WhileSplit = cached_rewrite(
             PartialEvalWhile(
-                with_rematerialization(SplitVJP(self.flags), consts=self.consts), self.consts
+                policy.limit_residuals(SplitVJP(self.flags), consts=self.consts), self.consts
             ),
             body,
         )

@@ -21,7 +21,6 @@ from functx.core.tracebacks import api_boundary
 from functx.core.tracing import Tracer, aval_of, current_builder, trace_closed
 from functx.core.types import is_complex, is_integer
 from functx.ops.operands import batch_size
-from functx.passes.rematerialization import with_rematerialization
 from functx.transforms.call_primitive import Call, TransposeLinearInputs
 from functx.transforms.control.body_tracing import (
     check_callables,
@@ -54,6 +53,7 @@ from functx.transforms.operand_masks import (
     select_where,
     select_where_not,
 )
+from functx.transforms.partial_evaluation_policy import policy
 from functx.transforms.reverse_mode import SplitVJP
 from functx.transforms.symbolic_zeros import (
     DropZeroInputs,
@@ -164,13 +164,13 @@ class Cond(Primitive):
         return split
 
     def forward(self, args, active):
-        split = self.partial_eval(with_rematerialization(SplitVJP(tuple(active[1:]))))
+        split = self.partial_eval(policy.limit_residuals(SplitVJP(tuple(active[1:]))))
         found = Cond(split.known)(*args)
         count = len(self.branches[0].outputs)
         return found[:count], split.residuals(args[1:], found[count:])
 
     def vjp(self, cts, known, args, active):
-        split = self.partial_eval(with_rematerialization(SplitVJP(tuple(active[1:]))))
+        split = self.partial_eval(policy.limit_residuals(SplitVJP(tuple(active[1:]))))
         given = select_where(cts, inexact_mask(self.branches[0].out_avals))
         marks = tuple([ct is not None for ct in given])
         rest = tuple([cached_rewrite(DropZeroInputs(marks), b) for b in split.unknown])

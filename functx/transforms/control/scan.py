@@ -22,7 +22,6 @@ from functx.core.tracing import aval_of, current_builder, trace_closed
 from functx.core.types import is_inexact
 from functx.ops.operands import batch_size
 from functx.ops.views import Copy
-from functx.passes.rematerialization import with_rematerialization
 from functx.transforms.call_primitive import TransposeLinearInputs
 from functx.transforms.control.backward_scan import BuildBackwardScan
 from functx.transforms.control.body_tracing import (
@@ -58,6 +57,7 @@ from functx.transforms.operand_masks import (
     scatter_where,
     select_where,
 )
+from functx.transforms.partial_evaluation_policy import policy
 from functx.transforms.reverse_mode import SplitVJP
 from functx.transforms.tracing_api import (
     TracedFunction,
@@ -207,7 +207,7 @@ class Scan(Primitive):
         flags, _ = self.varying(active)
         first, end = self.consts, self.consts + self.carries
         free = (*range(first), *range(end, len(flags)))
-        return self.partial_eval(with_rematerialization(SplitVJP(flags), free, self.consts)), flags
+        return self.partial_eval(policy.limit_residuals(SplitVJP(flags), free, self.consts)), flags
 
     def forward(self, args, active):
         split, _ = self.vjp_partial_eval(active)
