@@ -11,9 +11,7 @@ from jax.extend.mlir.dialects import stablehlo
 from jax.interpreters import mlir
 
 from functx.core.program import Effect, Program
-from functx.core.rewriting import cached_rewrite
 from functx.core.types import ShapedArray
-from functx.passes.in_place_update_safety import OrderReadsBeforeWrites
 
 _COUNTER_AVAL = ShapedArray((), np.dtype("int32"))
 
@@ -39,13 +37,12 @@ def while_loop(ctx: Any, loop: Any, values: Sequence[Any]) -> list[Any]:
     module = ctx.module
     m, n = loop.condition_consts, loop.condition_consts + loop.body_consts
     ordered = Effect.ORDERED in loop.effects
-    step = order_reads_before_writes(ctx, loop.body, loop.body_consts, len(loop.body.outputs))
 
     def condition(args: Sequence[Any]) -> Any:
         return module.emit(loop.condition, [*args[:m], *args[n:]])[0]
 
     def body(args: Sequence[Any]) -> list[Any]:
-        return [*args[:n], *module.emit(step, args[m:])]
+        return [*args[:n], *module.emit(loop.body, args[m:])]
 
     if not loop.condition.effects:
         return _emit_while(module, values, condition, body, ordered)[n:]
@@ -61,18 +58,10 @@ def while_loop(ctx: Any, loop: Any, values: Sequence[Any]) -> list[Any]:
     return _emit_while(module, [condition(values), *values], runs, round_of, ordered)[n + 1 :]
 
 
-def order_reads_before_writes(ctx: Any, body: Program, first: int, count: int) -> Program:
-    """A loop body whose reads come before its writes, where XLA has to be told."""
-    if tuple(ctx.platforms) != ("cpu",) or "reads_first" not in ctx.module.passes:
-        return body
-    return cached_rewrite(OrderReadsBeforeWrites(first, count), body)  # type: ignore[no-any-return]
-
-
 def scan(ctx: Any, loop: Any, values: Sequence[Any]) -> list[Any]:
     """The last carry of a `Scan`, and its stacked outputs."""
     module, program, length = ctx.module, loop.program, loop.length
     first, last = loop.consts, loop.consts + loop.carries
-    program = order_reads_before_writes(ctx, program, first, loop.carries)
     consts, xs = values[:first], values[last:]
     x_types = [module.type(a) for a in program.in_avals[last:]]
     state = list(values[first:last])

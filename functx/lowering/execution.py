@@ -32,7 +32,8 @@ from functx.lowering.arguments import check_usable
 from functx.lowering.callbacks import call_reraising_callback_errors, jax_is_tracing, run_callback
 from functx.lowering.functx_call import jit_program
 from functx.lowering.recompilation import code_of_program, record_compilation
-from functx.passes.outlining import MIN_EQUATIONS, Outline
+from functx.passes.outlining import MIN_EQUATIONS
+from functx.passes.pipeline import Stage, Target, run_passes
 from functx.transforms.dce import RemoveEffects
 from functx.transforms.decompose import apply_user_decompositions
 from functx.transforms.literal_lifting import (
@@ -168,17 +169,19 @@ class Specialization(NamedTuple):
 
 def _rewrite_to_compile(rewrite: Any, program: Program) -> Program:
     made = cached_rewrite(rewrite, program if rewrite is None else outline_repeats(program))
-    return cached_rewrite(apply_user_decompositions, made)  # type: ignore[no-any-return]
+    return run_passes(Stage.LOOKUP, current_target(), made)
+
+
+def current_target() -> Target:
+    """The target of programs that are looked up here."""
+    return Target((jax.default_backend(),), outline_mode())
 
 
 def outline_repeats(program: Program) -> Program:
     """`program` with its repeats as calls, so that a transform rewrites each once."""
     if len(program.equations) < MIN_EQUATIONS:
         return program
-    mode = outline_mode()
-    # Calls can be inlined again where they do not pay; loops cannot.
-    loops = mode == "always" or jax.default_backend() == "cpu"
-    return cached_rewrite(Outline(mode, before_transforms=True, loops=loops), program)  # type: ignore[no-any-return]
+    return run_passes(Stage.TRANSFORM, current_target()._replace(is_transformed=True), program)
 
 
 def evaluate(primitive: Primitive, args: Sequence[Any]) -> Any:

@@ -88,7 +88,7 @@ def _lower_functx_call(ctx: Any, *values: Any, program: ProgramParam) -> list[An
     if ordered:
         emitter.token = ctx.tokens_in.get(ordered_effect())
     with pause_gc():
-        outs = emitter.emit(emitter.fix_overlapping_updates(program.program), values)
+        outs = emitter.emit(program.program, values, is_function=True)
     if ordered:
         after = mlir.TokenSet({ordered_effect(): emitter.token})
         ctx.set_tokens_out(ctx.tokens_in.update_tokens(after))

@@ -29,7 +29,7 @@ from functx.core.functionalization import Strides
 from functx.core.named_axes import bound_axes
 from functx.core.program_editing import hoist_captures
 from functx.core.records import Record
-from functx.core.rewriting import cached_rewrite, pause_gc
+from functx.core.rewriting import pause_gc
 from functx.core.tracebacks import api_boundary, filter_traceback
 from functx.core.tracing import aval_of, backend, check_no_escaped_tracers, current_builder
 from functx.core.types import x64_enabled
@@ -45,12 +45,13 @@ from functx.lowering.arguments import (
     infer_argnums_and_argnames,
     static_value,
 )
+from functx.lowering.execution import current_target
 from functx.lowering.functx_call import bind_functx_call
 from functx.lowering.recompilation import code_of_function, record_compilation
 from functx.lowering.stages import CallingConvention, Lowered
+from functx.passes.pipeline import Stage, run_passes
 from functx.transforms.aliasing import SharedBuffer, find_aliased_pair, shared_buffers
 from functx.transforms.call_primitive import Call
-from functx.transforms.decompose import apply_user_decompositions
 from functx.transforms.make_ir import eval_shape
 from functx.transforms.tracing_api import (
     TracedFunction,
@@ -188,12 +189,6 @@ class DispatchKey(Record):
     modes: tuple[Any, ...] = ()
 
 
-def expand_user_decompositions(traced: TracedFunction) -> TracedFunction:
-    """`traced` with what users' decompositions stand for opened up, and what they captured."""
-    program, captured = hoist_captures(cached_rewrite(apply_user_decompositions, traced.program))
-    return traced._replace(program=program, captured=[*traced.captured, *captured])
-
-
 class _WritesArguments(Exception):
     """The function writes to its arguments; the next call takes their new values back."""
 
@@ -297,7 +292,11 @@ class JittedFunction:
                 traced = trace_function(
                     fun, in_tree, avals, "jit", blocks=setting.blocks, layouts=layouts
                 )
-            traced = expand_user_decompositions(traced)
+            decomposed = run_passes(Stage.LOOKUP, current_target(), traced.program)
+            program, captured_by_rules = hoist_captures(decomposed)
+            traced = traced._replace(
+                program=program, captured=[*traced.captured, *captured_by_rules]
+            )
         finally:
             trace_options.reset(asking)
         alone = [_reference_count(x) <= _UNSHARED_REFERENCE_COUNT for x in traced.captured]

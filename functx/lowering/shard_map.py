@@ -249,7 +249,7 @@ class ShardMap(Primitive):
         several = len(self.out_specs) != 1
 
         def run(*xs: Any) -> Any:
-            outs = bind_functx_call(self.program, xs, ctx.module.outline.mode)
+            outs = bind_functx_call(self.program, xs, ctx.module.target.outline)
             return tuple(outs) if several else outs[0]
 
         # Within another map JAX's mesh is the one of which some axes are mapped already.

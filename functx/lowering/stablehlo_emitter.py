@@ -12,17 +12,13 @@ from jax.extend.mlir.dialects import func, stablehlo
 from jax.interpreters import mlir
 
 from functx import ops
-from functx.core.config import config
 from functx.core.errors import RuleError
 from functx.core.program import Effect, Equation, Program, Var
 from functx.core.rewriting import cached_rewrite
 from functx.core.source_info import Source
 from functx.core.types import ShapedArray, is_complex, kind
 from functx.lowering import callbacks, control_flow, meshes
-from functx.passes.in_place_update_safety import FixOverlappingUpdates
-from functx.passes.outlining import DeduplicateCalls, Outline
-from functx.passes.pipeline import selected_passes
-from functx.passes.simplify import Simplify
+from functx.passes.pipeline import Stage, lowering_target, rewrites_for, selected_passes
 from functx.transforms.decompose import lowering_decomposition
 
 
@@ -183,21 +179,14 @@ class ModuleEmitter:
         module_context = jax_context.module_context
         self.module_context = module_context
         self.platforms = tuple(module_context.platforms)
-        # Calls pay on one CPU; across devices they keep what is sent between these apart.
         devices = getattr(module_context.axis_context, "num_devices", None)
-        self.allows_noinline = outline == "always" or (self.platforms == ("cpu",) and devices == 1)
-        self.passes, always = selected_passes.get()
-        outlines = self.allows_noinline and "outline" in self.passes
-        self.outline = Outline(("always" if always else outline) if outlines else "never")
-        self.fixes_overlapping_updates = "parts_first" in self.passes and self.platforms == ("cpu",)
-        rewrites = [
-            ("parts_first", FixOverlappingUpdates() if self.fixes_overlapping_updates else None),
-            ("simplify", Simplify("always" if always else config.simplify)),
-            ("outline", self.outline),
-            ("distinct", DeduplicateCalls()),
-        ]
-        self.rewrites = [rewrite for name, rewrite in rewrites if name in self.passes]
-        self.reuses_templates = "templates" in self.passes
+        self.target = target = lowering_target(self.platforms, devices, outline)
+        names = selected_passes.get().names
+        self.rewrites = rewrites_for(Stage.LOWERING, target, names)
+        self.function_rewrites = rewrites_for(
+            Stage.LOWERING, target._replace(is_function=True), names
+        )
+        self.reuses_templates = "reuse_operations" in names
         self.functions: dict[Program, Any] = {}
         self.identity_functions: dict[ShapedArray, Any] = {}
         self.types: dict[ShapedArray, Any] = {}
@@ -223,9 +212,10 @@ class ModuleEmitter:
         element = ir.DenseElementsAttr(scalar.owner.attributes["value"]).get_splat_value()
         return stablehlo.constant(ir.DenseElementsAttr.get_splat(self.type(aval), element))
 
-    def emit(self, program: Program, values: Sequence[Any]) -> list[Any]:
+    def emit(self, program: Program, values: Sequence[Any], is_function: bool = False) -> list[Any]:
         """The values of the outputs of `program` applied to `values`, built in place."""
-        return FunctionEmitter(self).program(program, values)
+        rewrites = self.function_rewrites if is_function else self.rewrites
+        return FunctionEmitter(self).program(program, values, rewrites)
 
     def call(self, program: Program, values: Sequence[Any], apart: bool = False) -> list[Any]:
         function = self.functions.get(program)
@@ -233,7 +223,7 @@ class ModuleEmitter:
             function = self.functions[program] = self.function(program)
         ordered = Effect.ORDERED in program.effects
         call = func.CallOp(function, [*values, self.token] if ordered else list(values))
-        if apart and self.allows_noinline:
+        if apart and self.target.allows_noinline:
             mark_noinline(call)
         outs = list(call.results)
         if ordered:
@@ -282,16 +272,10 @@ class ModuleEmitter:
             args = list(block.arguments)
             if ordered:
                 self.token = args.pop()
-            outs = self.emit(self.fix_overlapping_updates(program), args)
+            outs = self.emit(program, args, is_function=True)
             func.ReturnOp([*outs, self.token] if ordered else outs)
         self.token = before
         return function
-
-    def fix_overlapping_updates(self, program: Program) -> Program:
-        """`program`, of a whole function, with the parts fixed that it computes from their target."""
-        return cached_rewrite(
-            FixOverlappingUpdates(inline=True) if self.fixes_overlapping_updates else None, program
-        )  # type: ignore[no-any-return]
 
 
 def mark_noinline(call: Any) -> None:
@@ -309,9 +293,11 @@ class FunctionEmitter:
         self.templates: dict[Any, Template | None] = {}
         self.ctx = LoweringContext(module, self)
 
-    def program(self, program: Program, values: Sequence[Any]) -> list[Any]:
+    def program(
+        self, program: Program, values: Sequence[Any], rewrites: Sequence[Any]
+    ) -> list[Any]:
         """Emit the equations of `program` applied to `values`; the values of its outputs."""
-        for rewrite in self.ctx.module.rewrites:
+        for rewrite in rewrites:
             program = cached_rewrite(rewrite, program)
         outer, self.env = self.env, dict(zip(program.inputs, values, strict=True))
         for eqn in program.equations:
@@ -349,7 +335,7 @@ class FunctionEmitter:
                 env[eqn.outputs[0]] = results[0]
                 return
         elif (opened := lowering_decomposition(primitive, tuple(avals))) is not None:
-            results = self.program(opened, operands)
+            results = self.program(opened, operands, self.ctx.module.rewrites)
         else:
             ctx = self.ctx
             ctx.avals_in, ctx.avals_out = avals, [v.aval for v in eqn.outputs]

@@ -9,17 +9,21 @@ into a new array instead.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import is_
 from typing import Any
 
 import numpy as np
 
 from functx import ops
 from functx.core.program import Equation, Literal, Program, Var
+from functx.core.program_editing import replace_program_fields
 from functx.core.records import Rewrite
-from functx.core.rewriting import bind_equation, interpret
+from functx.core.rewriting import bind_equation, cached_rewrite, interpret
 from functx.core.tracing import Tracer, trace_closed
 from functx.core.types import ShapedArray
 from functx.ops.families import Elementwise
+from functx.transforms.control.scan import Scan
+from functx.transforms.control.while_loop import While
 
 _RESHAPING_PRIMITIVES = ops.Reshape, ops.PermuteDims, ops.BroadcastInDim, ops.BitcastConvertType
 _MAX_PART_RATIO = 8
@@ -146,7 +150,32 @@ def _is_cheap_to_materialize(part: ShapedArray, whole: ShapedArray) -> bool:
 
 
 class OrderReadsBeforeWrites(Rewrite[Program]):
-    """The rewrite of a loop body whose `count` carries are its inputs from `first` on."""
+    """Rewrites the loops of a program, so that a step reads a carried buffer before it writes to it."""
+
+    def __call__(self, program: Program) -> Program:
+        equations = [order_loop(eqn) for eqn in program.equations]
+        if all(map(is_, equations, program.equations)):
+            return program
+        return replace_program_fields(program, equations=equations)
+
+
+def order_loop(eqn: Equation) -> Equation:
+    """The equation of a loop with the rewritten body; any other equation as it is."""
+    loop = eqn.primitive
+    if type(loop) is Scan:
+        body = cached_rewrite(OrderLoopBody(loop.consts, loop.carries), loop.program)
+        if body is not loop.program:
+            return eqn.replace(primitive=loop.with_program(body, loop.consts, loop.carries))
+    elif type(loop) is While:
+        consts = loop.condition_consts, loop.body_consts
+        body = cached_rewrite(OrderLoopBody(consts[1], len(loop.body.outputs)), loop.body)
+        if body is not loop.body:
+            return eqn.replace(primitive=loop.with_program(loop.condition, body, *consts))
+    return eqn
+
+
+class OrderLoopBody(Rewrite[Program]):
+    """Rewrites a loop body, whose `count` carries are its inputs from `first` on, in the same way."""
 
     first: int
     count: int

@@ -2,6 +2,6 @@
 
 from functx.tools.explain_nan import explain_nan
 from functx.tools.memory import memory
-from functx.tools.pipeline import outlined, simplified
+from functx.tools.passes import outlined, passes, simplified
 
-__all__ = ["explain_nan", "memory", "outlined", "simplified"]
+__all__ = ["explain_nan", "memory", "outlined", "passes", "simplified"]

@@ -14,7 +14,7 @@ def test_a_pass_that_is_left_out_does_nothing_to_what_is_lowered():
 
     every, needed = text(*ALL_PASSES), text(*REQUIRED_PASSES)
     assert "while" in every and "while" not in needed
-    assert text(*REQUIRED_PASSES, "templates") == needed
+    assert text(*REQUIRED_PASSES, "reuse_operations") == needed
     assert "divide" in needed and "divide" not in text(*REQUIRED_PASSES, "simplify")
 
 

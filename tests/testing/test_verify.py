@@ -58,7 +58,7 @@ def test_a_template_that_compares_operands_by_identity_is_found_and_reduced(monk
     monkeypatch.setattr(
         stablehlo_emitter, "are_unambiguous", lambda xs, _: len({*map(id, xs)}) == len(xs)
     )
-    with pytest.raises(VerificationError, match="`templates` alone") as found:
+    with pytest.raises(VerificationError, match="`reuse_operations` alone") as found:
         f(1.0, 2.0, 3.0)
     assert str(found.value).count("= add") == 2
     assert "sin" not in str(found.value).split("at test_verify")[0].replace("test", "")

@@ -1,0 +1,188 @@
+"""`outline_repeats`: what a program repeats, as programs and loops of its own, for reading."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from time import perf_counter
+from typing import Any, NamedTuple
+
+import jax
+from jax.extend.mlir import ir
+
+from functx.core.checking import check_program_argument
+from functx.core.config import OUTLINE_MODES, SIMPLIFY_MODES, check_choice, outline_mode
+from functx.core.program import Equation, Program
+from functx.core.program_editing import map_primitive_programs, replace_program_fields
+from functx.lowering.functx_call import jit_program
+from functx.passes.outlining import Outline
+from functx.passes.pipeline import (
+    PASSES,
+    Pass,
+    Stage,
+    Target,
+    lowering_target,
+    select_passes,
+)
+from functx.passes.simplify import Simplify
+from functx.transforms.call_primitive import Call
+from functx.transforms.make_ir import make_ir
+from functx.transforms.tracing_api import check_callable, function_name, wrap_transform
+
+
+def outlined(program: Program, mode: str = "auto") -> Program:
+    """`program` as it is lowered: repeats are calls of programs of their own, or loops.
+
+    `mode` is one of those of `functx.config.outline`. A program in which values change is
+    returned as it is; see `functx.functionalize`.
+
+    >>> import functx
+    >>> def steps(x):
+    ...     for _ in range(50):
+    ...         x = functx.numpy.sin(x) * 0.5 + x / 3.0
+    ...     return x
+    >>> program = functx.make_ir(steps)(1.0)
+    >>> len(program), len(functx.tools.outlined(program))
+    (200, 1)
+    """
+    check_choice("outlined: mode", mode, OUTLINE_MODES)
+    check_program_argument("outlined", program)
+    found = Outline(mode)(program)
+    return found.map_subprograms(lambda nested: outlined(nested, mode))
+
+
+def simplified(program: Program, mode: str = "always") -> Program:
+    """`program` made simpler: what it computes, in fewer and cheaper equations.
+
+    `mode` is one of those of `functx.config.simplify`; what is lowered is by default what "auto"
+    gives. A program in which values change is returned as it is; see `functx.functionalize`.
+
+    >>> import functx
+    >>> program = functx.make_ir(lambda x: (x * 1 + x * 1, x - 0))(2.0)
+    >>> len(program), len(functx.tools.simplified(program))
+    (4, 1)
+    """
+    check_choice("simplified: mode", mode, SIMPLIFY_MODES)
+    check_program_argument("simplified", program)
+    return Simplify(mode, deep=True)(program)
+
+
+def passes(fun: Callable[..., Any]) -> Callable[..., PassTable]:
+    """The function that shows the passes between the trace of `fun(*args)` and XLA, as a table.
+
+    The table has a row for each pass, in order: its name, the number of equations after it, those
+    of inner programs included, the seconds that it took, and the program itself. A pass that does
+    not apply took None. The last row, `emit`, is the translation to StableHLO, and counts its
+    operations. Arguments may be arrays, or have a shape and a dtype; nothing is compiled.
+
+    Raises ArgumentError for what is no function, and whatever `fun` raises.
+
+    >>> import functx
+    >>> def steps(x):
+    ...     for _ in range(50):
+    ...         x = functx.numpy.sin(x) * 0.5 + x / 3.0
+    ...     return x
+    >>> table = functx.tools.passes(steps)(1.0)
+    >>> table["trace"].equations, table["outline"].equations
+    (200, 5)
+    """
+    check_callable(fun, "passes")
+
+    def wrapper(*args: Any, **kwargs: Any) -> PassTable:
+        clock = Stopwatch()
+        program = make_ir(fun)(*args, **kwargs)
+        rows = [PassRow("trace", count_equations(program), clock.lap(), program)]
+        target = lowering_target((jax.default_backend(),), 1, outline_mode())
+        for each in PASSES:
+            if each.stage is Stage.EMISSION:
+                continue
+            seconds = None
+            if each.when(target):
+                program = run_deeply(each, target._replace(is_function=True), program)
+                seconds = clock.lap()
+            rows.append(PassRow(each.name, count_equations(program), seconds, program))
+        operations = count_operations(program)
+        rows.append(PassRow("emit", operations, clock.lap(), program))
+        return PassTable(function_name(fun), tuple(rows))
+
+    return wrap_transform(wrapper, fun, "passes")
+
+
+class PassRow(NamedTuple):
+    """A pass: the size of the program after it, and the seconds that it took if it applies."""
+
+    name: str
+    equations: int
+    seconds: float | None
+    program: Program
+
+    def __str__(self) -> str:
+        took = "-" if self.seconds is None else f"{1e3 * self.seconds:.2f} ms"
+        return f"{self.name:28}{self.equations:10}{took:>14}"
+
+
+@dataclass(frozen=True)
+class PassTable:
+    """The passes that a function goes through; `table[name]` is the row of one of them."""
+
+    function: str
+    rows: tuple[PassRow, ...]
+
+    def __getitem__(self, name: str) -> PassRow:
+        return next(row for row in self.rows if row.name == name)
+
+    def __str__(self) -> str:
+        head = f"{f'passes of {self.function}':28}{'equations':>10}{'time':>14}"
+        return "\n".join([head, *map(str, self.rows)])
+
+    __repr__ = __str__
+
+
+class Stopwatch:
+    """The seconds since it was made, or since the last lap."""
+
+    def __init__(self) -> None:
+        self.start = perf_counter()
+
+    def lap(self) -> float:
+        before, self.start = self.start, perf_counter()
+        return self.start - before
+
+
+def count_equations(program: Program) -> int:
+    """The number of equations of `program` and of the programs inside, each counted once."""
+    return sum([len(each) for each in program.walk()])
+
+
+def run_deeply(each: Pass, target: Target, program: Program) -> Program:
+    """`program` after a pass, which also runs on the programs inside."""
+    rewrite = each.rewrite(target)
+    assert rewrite is not None
+    program = rewrite(program)
+    if each.stage is not Stage.LOWERING:
+        return program
+
+    def nested(eqn: Equation) -> Equation:
+        inner = target._replace(is_function=isinstance(eqn.primitive, Call))
+        primitive = map_primitive_programs(eqn.primitive, partial(run_deeply, each, inner))
+        return eqn.replace(primitive=primitive)
+
+    return replace_program_fields(program, equations=[nested(eqn) for eqn in program])
+
+
+def count_operations(program: Program) -> int:
+    """The number of StableHLO operations that `program` becomes, in functions and loops too."""
+    avals = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in program.in_avals]
+    jitted: Any = jit_program(program)
+    with select_passes("reuse_operations"):
+        module = jitted.lower(*avals).compiler_ir("stablehlo")
+    count = 0
+
+    def visit(operation: Any) -> Any:
+        nonlocal count
+        count += operation.name.startswith("stablehlo.")
+        return ir.WalkResult.ADVANCE
+
+    module.operation.walk(visit)
+    return count
