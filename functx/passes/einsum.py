@@ -1,4 +1,4 @@
-"""The cheapest order in which to multiply and sum the factors of a product."""
+"""Einsums of labelled factors: the cheapest order of contractions, and their equations."""
 
 from __future__ import annotations
 
@@ -26,64 +26,68 @@ from functx.passes.einsum_factors import (
 LabelSet = frozenset[Label]
 
 MEMORY_COST = 16
-"""What it costs to read or write an element, in operations of a matrix product."""
+"""The cost to read or write an element, in operations of a matrix product."""
 ELEMENTWISE_COST = 4
-"""What it costs to multiply two elements outside a matrix product."""
+"""The cost to multiply two elements outside a matrix product."""
 MAX_FACTORS = 7
-"""How many factors are ordered; the time it takes grows by 3 with each."""
+"""The most factors that are ordered; each one more triples the time of the search."""
 
 
 class ContractionOrder(NamedTuple):
-    """A cost, and how the factors come together: a position, or a pair of what comes together."""
+    """A cost, and the tree of pairwise contractions: a factor's position, or two subtrees."""
 
     cost: float
     tree: Any
 
 
 def best_contraction_order(
-    terms: Sequence[LabelSet], out: LabelSet, chosen: Sequence[Label | None] = ()
+    terms: Sequence[LabelSet], out: LabelSet, one_hot_labels: Sequence[Label | None] = ()
 ) -> ContractionOrder:
-    """The cheapest order for factors along `terms`, of which the labels not in `out` are summed.
+    """The cheapest order for factors with labels `terms`; labels not in `out` are summed.
 
-    `chosen` gives the label of factors that are 1 where it is one, else 0. The cost is infinite
-    where there is no order.
+    `one_hot_labels` gives the label of each factor that is one-hot along it, else None. The cost
+    is infinite if there is no order.
     """
     count = len(terms)
     everything = (1 << count) - 1
-    found: dict[int, tuple[ContractionOrder, LabelSet, Label | None]] = {}
+    best_of: dict[int, tuple[ContractionOrder, LabelSet, Label | None]] = {}
     for i, labels in enumerate(terms):
-        kept = labels & _needed_labels(terms, out, 1 << i)
-        found[1 << i] = ContractionOrder(0.0, i), kept, chosen[i] if chosen else None
+        kept_labels = labels & _needed_labels(terms, out, 1 << i)
+        best_of[1 << i] = (
+            ContractionOrder(0.0, i),
+            kept_labels,
+            one_hot_labels[i] if one_hot_labels else None,
+        )
     for subset in sorted(range(1, everything + 1), key=int.bit_count):
-        if subset in found:
+        if subset in best_of:
             continue
         needed = _needed_labels(terms, out, subset)
         best: ContractionOrder | None = None
-        part = (subset - 1) & subset
-        while part:
-            rest = subset ^ part
-            if part > rest:
-                (first, x, a), (second, y, b) = found[part], found[rest]
+        first_set = (subset - 1) & subset
+        while first_set:
+            second_set = subset ^ first_set
+            if first_set > second_set:
+                (first, x, a), (second, y, b) = best_of[first_set], best_of[second_set]
                 cost = first.cost + second.cost
                 cost += (
                     pair_cost(x, y, needed) if a is b is None else one_hot_cost(x, y, needed, a, b)
                 )
                 if best is None or cost < best.cost:
                     best = ContractionOrder(cost, (first.tree, second.tree))
-                    kept = (x | y) & needed
-            part = (part - 1) & subset
+                    kept_labels = (x | y) & needed
+            first_set = (first_set - 1) & subset
         assert best is not None
-        found[subset] = best, kept, None
-    return found[everything][0]
+        best_of[subset] = best, kept_labels, None
+    return best_of[everything][0]
 
 
 def _needed_labels(terms: Sequence[LabelSet], out: LabelSet, subset: int) -> LabelSet:
-    """The labels that a product of the terms in `subset` has to keep."""
+    """The labels that a product of the terms in `subset` must keep."""
     return out.union(*[labels for i, labels in enumerate(terms) if not subset >> i & 1])
 
 
 def pair_cost(x: LabelSet, y: LabelSet, needed: LabelSet) -> float:
-    """What it costs to multiply and sum two factors."""
+    """The cost to multiply and sum two factors, whose result keeps the labels in `needed`."""
     both = x | y
     matrices = x - y and y - x and (x & y) - needed
     work = 2 * label_size(both) if matrices else ELEMENTWISE_COST * label_size(both)
@@ -93,9 +97,9 @@ def pair_cost(x: LabelSet, y: LabelSet, needed: LabelSet) -> float:
 def one_hot_cost(
     x: LabelSet, y: LabelSet, needed: LabelSet, a: Label | None, b: Label | None
 ) -> float:
-    """As `pair_cost`, where `x`, `y` or both are 1 where their labels `a` and `b` are chosen."""
+    """Like `pair_cost`, for factors of which one or both are one-hot along the label `a` or `b`."""
     if a is not None and b is not None:
-        # Where both choose the same.
+        # Their product is 1 where both have their ones at the same position.
         both = (x | y) - {a}
         return pair_cost(x - {a}, y - {a}, needed & both) if a is b and a not in needed else inf
     label, rows, other = (a, x, y) if a is not None else (b, y, x)
@@ -109,18 +113,18 @@ Labels = tuple[Label, ...]
 
 
 class Term(NamedTuple):
-    """Factors that are multiplied element by element into the first of them, which has all labels."""
+    """Factors multiplied elementwise into the first, which has all of their labels."""
 
     labels: Labels
     factors: tuple[Factor, ...]
 
 
 class Einsum:
-    """The sum over all labels but `out` of a product of `terms`, times what has no other labels.
+    """The sum over all labels but `out` of the product of `terms`, times outer factors.
 
-    `roots` are the terms of a value that is squared: each stands for itself twice, with the labels
-    in `again` in place of its own the second time. `outside` are factors along labels of `out`
-    alone, and `squared_outer_factors` those of a value that is squared.
+    `squared_terms` are the terms of a value that is squared: each occurs twice, the second time
+    with other labels in place of its own. `outer_factors` have only labels of `out`, and
+    `squared_outer_factors` are those of a squared value.
     """
 
     def __init__(self, aval: ShapedArray, out: Labels, precision: Any):
@@ -134,90 +138,96 @@ class Einsum:
         self.cost = 0.0
 
     @staticmethod
-    def of(
+    def from_product(
         product: ProductExpression, groups: LabelGroups, aval: ShapedArray, precision: Any = None
     ) -> Einsum | None:
-        """The sum of `product` over what is not in `groups`, the labels of the result's dimensions.
+        """The sum of `product` over the labels not in `groups`, those of the result's axes.
 
-        None for one of too many factors, or of squares of squares. `precision` is that of matrix
-        products that it is made of.
+        None if there are too many factors, or squares of squares. `precision` is that of the matrix
+        products.
         """
         out = resolve_labels([label for group in groups for label in group])
-        found = Einsum(aval, out, precision)
+        einsum = Einsum(aval, out, precision)
         factors = product.factors
         squared = [range(s.first, s.second + s.length) for s in product.squares]
         if sum(map(len, squared)) != len({i for run in squared for i in run}):
             return None
         if squared and not is_floating(aval.dtype):
             squared = []
-        inside = {i for run in squared for i in run}
-        found.terms, found.outer_factors = group_into_terms(
-            [f for i, f in enumerate(factors) if i not in inside], {*out}
+        squared_factors = {i for run in squared for i in run}
+        einsum.terms, einsum.outer_factors = group_into_terms(
+            [f for i, f in enumerate(factors) if i not in squared_factors], {*out}
         )
         for s in product.squares if squared else ():
             first, second = factors[s.first : s.second], factors[s.second : s.second + s.length]
-            again = dict(
+            second_labels = dict(
                 pair
                 for f, g in zip(first, second, strict=True)
                 for pair in zip(f.labels(), g.labels(), strict=True)
             )
-            terms, outside = group_into_terms(first, {*out})
-            found.squared_terms += [(t, tuple([again[x] for x in t.labels])) for t in terms]
-            found.squared_outer_factors += outside
-        all_terms = found.all_terms()
+            terms, outer_factors = group_into_terms(first, {*out})
+            einsum.squared_terms += [
+                (t, tuple([second_labels[x] for x in t.labels])) for t in terms
+            ]
+            einsum.squared_outer_factors += outer_factors
+        all_terms = einsum.all_terms()
         if len(all_terms) > MAX_FACTORS:
             return None
         covered = {x for f in factors for x in f.labels()}
-        found.repeat_count = prod(
+        einsum.repeat_count = prod(
             [x.size for x in resolve_labels(product.summed) if x not in covered]
         )
-        wanted = frozenset(out)
+        out_labels = frozenset(out)
         if all_terms:
-            chosen = [t.factors[0].one_hot_label for t in found.terms]
-            chosen += [t.factors[0].one_hot_label for t, _ in found.squared_terms for _ in range(2)]
+            one_hot_labels = [t.factors[0].one_hot_label for t in einsum.terms]
+            one_hot_labels += [
+                t.factors[0].one_hot_label for t, _ in einsum.squared_terms for _ in range(2)
+            ]
             labels = [frozenset(x) for x in all_terms]
-            found.cost, found.order = best_contraction_order(labels, wanted, chosen)
-            if found.cost == inf or (len(all_terms) == 1 and chosen[0] is not None):
+            einsum.cost, einsum.order = best_contraction_order(labels, out_labels, one_hot_labels)
+            if einsum.cost == inf or (len(all_terms) == 1 and one_hot_labels[0] is not None):
                 return None
             if len(all_terms) == 1:
-                found.cost = pair_cost(frozenset(all_terms[0]), frozenset(), wanted)
-        return found
+                einsum.cost = pair_cost(frozenset(all_terms[0]), frozenset(), out_labels)
+        return einsum
 
     def all_terms(self) -> list[Labels]:
-        """The labels of each term, those of a squared value twice."""
+        """The labels of each term; those of a squared value occur twice."""
         terms = [t.labels for t in self.terms]
-        for term, again in self.squared_terms:
-            terms += [term.labels, again]
+        for term, second_labels in self.squared_terms:
+            terms += [term.labels, second_labels]
         return terms
 
     def emit(self, read: Callable[[Any], Any]) -> Any:
-        """The equations that compute the sum, from what `read` gives for each variable."""
+        """Emit the equations that compute the sum; `read` gives the value of each variable."""
         dtype = self.aval.dtype
         if self.squared_terms and dtype.itemsize < 4:
             dtype = np.dtype("float32")
-        work = _EinsumEmitter(read, dtype, self.out, self.precision)
-        values = [work.term(t) for t in self.terms]
-        outside = [work.factor(f) for f in self.squared_outer_factors]
-        for term, again in self.squared_terms:
-            # Largest elements of 1, so that a square overflows only if that of the product does.
-            value = work.term(term)
+        emitter = _EinsumEmitter(read, dtype, self.out, self.precision)
+        values = [emitter.term(t) for t in self.terms]
+        squared_outer = [emitter.factor(f) for f in self.squared_outer_factors]
+        for term, second_labels in self.squared_terms:
+            # Scaled to largest elements of 1, so that squares overflow only if the result does.
+            value = emitter.term(term)
             if value.one_hot_label is None:
-                value, scale = work.normalized(value)
-                outside.append((scale, False))
-            values += [value, value._replace(labels=again)]
-        result = work.contract_in_order(self.order, values)
-        root = work.product_of(outside)
-        if root is not None:
-            result = work.multiply(work.multiply(result, root), root)
-        rest = work.product_of([work.factor(f) for f in self.outer_factors])
-        if rest is not None:
-            result = work.multiply(result, rest)
+                value, scale = emitter.normalized(value)
+                squared_outer.append((scale, False))
+            values += [value, value._replace(labels=second_labels)]
+        result = emitter.contract_in_order(self.order, values)
+        square_root = emitter.product_of(squared_outer)
+        if square_root is not None:
+            result = emitter.multiply(emitter.multiply(result, square_root), square_root)
+        outer = emitter.product_of([emitter.factor(f) for f in self.outer_factors])
+        if outer is not None:
+            result = emitter.multiply(result, outer)
         if self.repeat_count != 1:
             number = LabeledArray(literal(self.repeat_count, dtype), ())
-            result = work.multiply(result, number)
-        array = work.to_array(result, self.out)
-        # A square that was multiplied out is a sum of terms that cancel.
-        if not self.terms and any([again != term.labels for term, again in self.squared_terms]):
+            result = emitter.multiply(result, number)
+        array = emitter.to_array(result, self.out)
+        # The terms of an expanded square cancel, and rounding may leave a negative number.
+        if not self.terms and any(
+            [second_labels != term.labels for term, second_labels in self.squared_terms]
+        ):
             array = ops.max(array, 0.0)
         array = ops.reshape(array, self.aval.shape)
         if aval_of(array) is not self.aval:
@@ -226,28 +236,29 @@ class Einsum:
 
 
 def group_into_terms(factors: Sequence[Factor], out: set[Label]) -> tuple[list[Term], list[Factor]]:
-    """`factors` as terms, and those along labels in `out` alone.
+    """`factors` as terms, and the factors with only labels of `out`.
 
-    What divides is put to the smallest factor that has its labels.
+    A divisor joins the smallest factor that has all of its labels.
     """
-    outside = [f for f in factors if out.issuperset(f.labels())]
-    inside = [f for f in factors if not out.issuperset(f.labels())]
-    hosts = [[f] for f in inside if not f.is_divisor and f.one_hot_label is None]
-    for f in [f for f in inside if f.is_divisor]:
+    outer = [f for f in factors if out.issuperset(f.labels())]
+    inner = [f for f in factors if not out.issuperset(f.labels())]
+    hosts = [[f] for f in inner if not f.is_divisor and f.one_hot_label is None]
+    for f in [f for f in inner if f.is_divisor]:
         labels = {*f.labels()}
         fit = [h for h in hosts if labels.issubset(h[0].labels())]
         if fit:
             sorted(fit, key=lambda h: label_size(h[0].labels()))[0].append(f)
         else:
             hosts.append([f])
-    hosts += [[f] for f in inside if f.one_hot_label is not None]
-    return [Term(h[0].labels(), tuple(h)) for h in hosts], outside
+    hosts += [[f] for f in inner if f.one_hot_label is not None]
+    return [Term(h[0].labels(), tuple(h)) for h in hosts], outer
 
 
 class LabeledArray(NamedTuple):
-    """An array, or a literal, with a label along each dimension.
+    """An array or a literal with a label along each axis.
 
-    With `chosen`, the last label, what is meant is 1 where the array holds its number, else 0.
+    With `one_hot_label`, which is the last label, the array has no axis for it. It stands for
+    one-hot vectors along that label: 1 at the position that the array holds, else 0.
     """
 
     array: Any
@@ -256,13 +267,13 @@ class LabeledArray(NamedTuple):
 
 
 class _EinsumEmitter:
-    """The equations of a sum in the making."""
+    """Emits the equations of one sum."""
 
     def __init__(self, read: Callable[[Any], Any], dtype: DType, out: Labels, precision: Any):
         self.read, self.dtype, self.out, self.precision = read, dtype, out, precision
 
     def factor(self, factor: Factor) -> tuple[LabeledArray, bool]:
-        """The array of a factor in the dtype of the sum, a label a dimension; whether it divides."""
+        """The array of a factor, in the dtype of the sum; whether it divides."""
         atom = factor.atom
         if type(atom) is ConcatenatedSum:
             return self.concatenated_addends(atom, factor.labels()), False
@@ -279,21 +290,27 @@ class _EinsumEmitter:
         ), factor.is_divisor
 
     def concatenated_addends(self, sum_of: ConcatenatedSum, labels: Labels) -> LabeledArray:
-        """The factors of the addends of a sum, one behind the other along the last dimension."""
+        """The factors of the addends of a sum, concatenated along the last axis."""
         shared, arrays = resolve_labels(sum_of.shared), []
-        for factors, own in sum_of.addends:
-            along = (*shared, *resolve_labels(own))
+        for factors, own_labels in sum_of.addends:
+            labels_of_addend = (*shared, *resolve_labels(own_labels))
             array = None
             for value, divides in [self.one_hot_array(f) for f in factors]:
-                wide = self.broadcast_to_labels(value, along)
-                array = wide if array is None else (ops.div if divides else ops.mul)(array, wide)
+                factor_array = self.broadcast_to_labels(value, labels_of_addend)
+                array = (
+                    factor_array
+                    if array is None
+                    else (ops.div if divides else ops.mul)(array, factor_array)
+                )
             arrays.append(
-                ops.reshape(array, (*[x.size for x in shared], label_size(resolve_labels(own))))
+                ops.reshape(
+                    array, (*[x.size for x in shared], label_size(resolve_labels(own_labels)))
+                )
             )
         return LabeledArray(ops.concatenate(arrays, len(shared)), labels)
 
     def one_hot_array(self, factor: Factor) -> tuple[LabeledArray, bool]:
-        """As `factor`, with the ones and zeros of a factor that chooses."""
+        """Like `factor`, with one-hot vectors as an array of ones and zeros."""
         value, divides = self.factor(factor)
         if value.one_hot_label is None:
             return value, divides
@@ -303,7 +320,7 @@ class _EinsumEmitter:
         return LabeledArray(ops.convert_element_type(same, self.dtype), value.labels), divides
 
     def row_numbers(self, factor: Factor, array: Any) -> LabeledArray:
-        """The numbers of rows that a factor chooses; -1 for those of no row."""
+        """The positions of the ones of a one-hot factor, -1 for vectors of zeros."""
         label, labels = factor.one_hot_label, factor.labels()
         assert label is not None
         array = ops.reshape(array, tuple([x.size for x in labels[:-1]]))
@@ -324,17 +341,17 @@ class _EinsumEmitter:
         return first
 
     def normalized(self, value: LabeledArray) -> tuple[LabeledArray, LabeledArray]:
-        """`value` over its largest element at each index of the result, and that."""
-        kept = tuple([x for x in value.labels if x in self.out])
+        """`value` divided by its largest element at each index of the result, and that element."""
+        kept_labels = tuple([x for x in value.labels if x in self.out])
         axes = tuple([d for d, x in enumerate(value.labels) if x not in self.out])
         largest = ops.reduce_max(ops.abs(value.array), axes)
-        fit = ops.bitwise_and(ops.gt(largest, 0), ops.gt(float("inf"), largest))
-        largest = LabeledArray(ops.select(fit, largest, 1.0), kept)
-        small = ops.div(value.array, self.broadcast_to_labels(largest, value.labels))
-        return LabeledArray(small, value.labels), largest
+        is_usable = ops.bitwise_and(ops.gt(largest, 0), ops.gt(float("inf"), largest))
+        largest = LabeledArray(ops.select(is_usable, largest, 1.0), kept_labels)
+        quotient = ops.div(value.array, self.broadcast_to_labels(largest, value.labels))
+        return LabeledArray(quotient, value.labels), largest
 
     def product_of(self, factors: Iterable[tuple[LabeledArray, bool]]) -> LabeledArray | None:
-        """The product of factors along labels of the result; None where there are none."""
+        """The product of factors along labels of the result; None without factors."""
         product: LabeledArray | None = None
         for value, divides in sorted(factors, key=lambda pair: pair[1]):
             if product is None:
@@ -347,7 +364,7 @@ class _EinsumEmitter:
     def multiply(
         self, x: LabeledArray | None, y: LabeledArray, operation: Any = ops.mul
     ) -> LabeledArray:
-        """`x` times `y` element by element, along the labels of both."""
+        """`x` times `y`, or another `operation`, elementwise along the labels of both."""
         if x is None:
             return y
         labels = (*x.labels, *[label for label in y.labels if label not in x.labels])
@@ -357,7 +374,7 @@ class _EinsumEmitter:
         )
 
     def contract_in_order(self, tree: Any, values: Sequence[LabeledArray]) -> LabeledArray | None:
-        """The product of `values`, summed over all labels but the result's, in the order of `tree`."""
+        """The product of `values` in the order of `tree`, summed over labels not in the result."""
         if tree is None:
             return None
         users: dict[Label, int] = dict.fromkeys(self.out, 1)
@@ -365,19 +382,19 @@ class _EinsumEmitter:
             for label in value.labels:
                 users[label] = users.get(label, 0) + 1
 
-        def made(tree: Any) -> LabeledArray:
+        def contract(tree: Any) -> LabeledArray:
             if type(tree) is int:
-                return self.summed(values[tree], users)
-            x, y = made(tree[0]), made(tree[1])
+                return self.sum_unused_labels(values[tree], users)
+            x, y = contract(tree[0]), contract(tree[1])
             for label in x.labels:
                 if label in y.labels:
                     users[label] -= 1
             return self.contract_pair(x, y, users)
 
-        return made(tree)
+        return contract(tree)
 
-    def summed(self, value: LabeledArray, users: dict[Label, int]) -> LabeledArray:
-        """`value` summed over the labels that nothing else has."""
+    def sum_unused_labels(self, value: LabeledArray, users: dict[Label, int]) -> LabeledArray:
+        """`value` summed over the labels that no other value has."""
         if value.one_hot_label is not None:
             return value
         axes = tuple([d for d, x in enumerate(value.labels) if users[x] == 1 and x not in self.out])
@@ -389,7 +406,7 @@ class _EinsumEmitter:
     def contract_pair(
         self, x: LabeledArray, y: LabeledArray, users: dict[Label, int]
     ) -> LabeledArray:
-        """`x` times `y`, summed over the labels that nothing else has."""
+        """`x` times `y`, summed over the labels that no other value has."""
         if x.one_hot_label is not None and y.one_hot_label is not None:
             return self.contract_one_hots(x, y, users)
         if x.one_hot_label is not None or y.one_hot_label is not None:
@@ -401,64 +418,68 @@ class _EinsumEmitter:
         if self.comes_first(y, x):
             x, y = y, x
         shared = [label for label in x.labels if label in y.labels]
-        gone = [label for label in shared if users[label] == 1 and label not in self.out]
-        kept = [label for label in shared if label not in gone]
+        summed = [label for label in shared if users[label] == 1 and label not in self.out]
+        batch = [label for label in shared if label not in summed]
         x_free = [label for label in x.labels if label not in shared]
         y_free = [label for label in y.labels if label not in shared]
-        if ((x_free or y_free) and gone) or (x_free and y_free):
+        if ((x_free or y_free) and summed) or (x_free and y_free):
 
-            def places(labels: Iterable[Label]) -> tuple[Any, Any]:
+            def axes_of(labels: Iterable[Label]) -> tuple[Any, Any]:
                 labels = [*labels]
                 return (
                     tuple([x.labels.index(label) for label in labels]),
                     tuple([y.labels.index(label) for label in labels]),
                 )
 
-            array = ops.dot_general(x.array, y.array, places(gone), places(kept), self.precision)
-            return LabeledArray(array, (*kept, *x_free, *y_free))
-        wide, other = (y, x) if y_free else (x, y)
-        if other.array is wide.array and other.labels == wide.labels:
-            array = ops.square(wide.array)
+            array = ops.dot_general(
+                x.array, y.array, axes_of(summed), axes_of(batch), self.precision
+            )
+            return LabeledArray(array, (*batch, *x_free, *y_free))
+        larger, smaller = (y, x) if y_free else (x, y)
+        if smaller.array is larger.array and smaller.labels == larger.labels:
+            array = ops.square(larger.array)
         else:
-            array = ops.mul(wide.array, self.broadcast_to_labels(other, wide.labels))
-        axes = tuple([d for d, label in enumerate(wide.labels) if label in gone])
-        labels = tuple([label for label in wide.labels if label not in gone])
+            array = ops.mul(larger.array, self.broadcast_to_labels(smaller, larger.labels))
+        axes = tuple([d for d, label in enumerate(larger.labels) if label in summed])
+        labels = tuple([label for label in larger.labels if label not in summed])
         return LabeledArray(ops.reduce_sum(array, axes) if axes else array, labels)
 
     def contract_one_hots(
         self, x: LabeledArray, y: LabeledArray, users: dict[Label, int]
     ) -> LabeledArray:
-        """1 where two factors choose the same, else 0, summed over the labels that nothing else has."""
+        """The product of two one-hot values, summed over the labels that no other value has."""
         labels = (*x.labels[:-1], *[z for z in y.labels[:-1] if z not in x.labels])
         first = self.broadcast_to_labels(LabeledArray(x.array, x.labels[:-1]), labels)
         second = self.broadcast_to_labels(LabeledArray(y.array, y.labels[:-1]), labels)
         same = ops.bitwise_and(ops.eq(first, second), ops.ge(first, 0))
-        return self.summed(LabeledArray(ops.convert_element_type(same, self.dtype), labels), users)
+        return self.sum_unused_labels(
+            LabeledArray(ops.convert_element_type(same, self.dtype), labels), users
+        )
 
     def scatter_rows(
         self, x: LabeledArray, y: LabeledArray, users: dict[Label, int]
     ) -> LabeledArray:
-        """`y` added up in the rows that `x` chooses."""
+        """The product of the one-hot value `x` with `y`, as a scatter-add of rows."""
         label, labels = x.one_hot_label, x.labels[:-1]
         assert label is not None
-        kept = [z for z in labels if users[z] > 1 or z in self.out]
-        gone = [z for z in labels if z not in kept]
-        free = [z for z in y.labels if z not in labels]
-        numbers = self.broadcast_to_labels(LabeledArray(x.array, labels), (*kept, *gone))
-        values = self.broadcast_to_labels(y, (*kept, *gone, *free))
-        lengths = [label_size(group) for group in (kept, gone, free)]
+        batch = [z for z in labels if users[z] > 1 or z in self.out]
+        rows = [z for z in labels if z not in batch]
+        columns = [z for z in y.labels if z not in labels]
+        numbers = self.broadcast_to_labels(LabeledArray(x.array, labels), (*batch, *rows))
+        values = self.broadcast_to_labels(y, (*batch, *rows, *columns))
+        lengths = [label_size(group) for group in (batch, rows, columns)]
         numbers, values = (
             ops.reshape(numbers, (*lengths[:2], 1)),
             ops.reshape(values, tuple(lengths)),
         )
-        into = ops.full((lengths[0], label.size, lengths[2]), literal(0, self.dtype))
-        found = ops.scatter_add(into, numbers, values, _ROW_SCATTER_DIMS, mode="drop")
-        found = ops.reshape(found, tuple([z.size for z in (*kept, label, *free)]))
-        return LabeledArray(found, (*kept, label, *free))
+        zeros = ops.full((lengths[0], label.size, lengths[2]), literal(0, self.dtype))
+        result = ops.scatter_add(zeros, numbers, values, _ROW_SCATTER_DIMS, mode="drop")
+        result = ops.reshape(result, tuple([z.size for z in (*batch, label, *columns)]))
+        return LabeledArray(result, (*batch, label, *columns))
 
     def comes_first(self, x: LabeledArray, y: LabeledArray) -> bool:
-        """Whether what `x` alone has lies before what `y` alone has in the result."""
-        places = [
+        """Whether the labels that only `x` has precede those that only `y` has in the result."""
+        positions = [
             [
                 self.out.index(label)
                 for label in a.labels
@@ -466,19 +487,19 @@ class _EinsumEmitter:
             ]
             for a, b in ((x, y), (y, x))
         ]
-        return bool(places[0] and places[1]) and min(places[0]) < min(places[1])
+        return bool(positions[0] and positions[1]) and min(positions[0]) < min(positions[1])
 
     def broadcast_to_labels(self, value: LabeledArray, labels: Labels) -> Any:
-        """`value` along `labels`, repeated along those that it lacks."""
+        """`value` broadcast to `labels`."""
         if not value.labels:
             return value.array
         ordered = tuple([label for label in labels if label in value.labels])
         array = ops.permute_dims(value.array, tuple([value.labels.index(x) for x in ordered]))
-        places = tuple([d for d, label in enumerate(labels) if label in value.labels])
-        return ops.broadcast_in_dim(array, tuple([x.size for x in labels]), places)
+        axes = tuple([d for d, label in enumerate(labels) if label in value.labels])
+        return ops.broadcast_in_dim(array, tuple([x.size for x in labels]), axes)
 
     def to_array(self, value: LabeledArray | None, labels: Labels) -> Any:
-        """`value` as an array along `labels`."""
+        """`value`, or one for None, as an array along `labels`."""
         if value is None:
             value = LabeledArray(literal(1, self.dtype), ())
         if not value.labels:
@@ -487,4 +508,4 @@ class _EinsumEmitter:
 
 
 _ROW_SCATTER_DIMS = ops.ScatterDimensionNumbers((2,), (1,), (1,), (0,), (0,))
-"""Of numbers along (batch, row) and rows along (batch, row, column), into (batch, number, column)."""
+"""Numbers (batch, row) and rows (batch, row, column) scattered into (batch, number, column)."""

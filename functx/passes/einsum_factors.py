@@ -1,4 +1,4 @@
-"""Values as products of factors: what is summed, scaled and reshaped, as one expression."""
+"""Values as products of labelled factors, expanded through the equations that compute them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from functx.ops.operands import minus_one, tuple_delete
 
 
 class Label:
-    """An index that runs over `label_size` values; one that a reshape takes apart has `parts`."""
+    """An index with `size` values; a reshape may split it into `parts`."""
 
     __slots__ = ("parts", "size")
 
@@ -27,7 +27,7 @@ LabelGroups = tuple[LabelGroup, ...]
 
 
 def resolve_labels(group: Iterable[Label]) -> LabelGroup:
-    """The labels of `group`, those that were taken apart replaced by their parts."""
+    """The labels of `group`, with split labels replaced by their parts."""
     found: list[Label] = []
     for label in group:
         if label.parts:
@@ -38,15 +38,16 @@ def resolve_labels(group: Iterable[Label]) -> LabelGroup:
 
 
 def fresh_labels(shape: Iterable[int]) -> LabelGroups:
-    """A label of its own for each dimension, none for those of length 1."""
+    """A new label for each axis, none for axes of length 1."""
     return tuple([() if n == 1 else (Label(n),) for n in shape])
 
 
 class Factor(NamedTuple):
-    """An array in a product: the labels along each of its dimensions, and whether it divides.
+    """An array in a product, with the labels along each of its axes; a divisor divides.
 
-    With `chosen`, the array holds numbers, and the factor is 1 where that of the label `chosen` is
-    the one, else 0. With `clips`, numbers beyond the ends stand for those at the ends.
+    With `one_hot_label`, the array holds positions, and the factor is one-hot along that label:
+    1 at the position, else 0. With `clips_indices`, positions are clamped to the range; otherwise a
+    position out of range gives zeros.
     """
 
     atom: Any
@@ -56,16 +57,16 @@ class Factor(NamedTuple):
     clips_indices: bool = False
 
     def labels(self) -> LabelGroup:
-        """The labels that the factor varies with, `chosen` last."""
+        """The labels that the factor depends on, `one_hot_label` last."""
         labels = [label for group in self.groups for label in resolve_labels(group)]
         return tuple(labels if self.one_hot_label is None else [*labels, self.one_hot_label])
 
 
 class ConcatenatedSum(NamedTuple):
-    """An array that holds the factors of each addend of a sum, one behind the other.
+    """The factors of the addends of a sum, concatenated along the last axis.
 
-    `addends` gives the factors that are multiplied for each, and the labels that it alone has, which
-    share the last dimension. The dimensions before it have the labels in `shared`.
+    `addends` has for each addend its factors, and the labels that only it has, which are merged
+    into the last axis. The axes before it have the labels in `shared`.
     """
 
     addends: tuple[tuple[tuple[Factor, ...], LabelGroup], ...]
@@ -73,7 +74,7 @@ class ConcatenatedSum(NamedTuple):
 
 
 class SquaredFactors(NamedTuple):
-    """Two runs of factors, from `first` and from `second` on, that are the same but for what is summed."""
+    """Two runs of equal factors, from `first` and from `second` on, with other summed labels."""
 
     first: int
     second: int
@@ -81,45 +82,45 @@ class SquaredFactors(NamedTuple):
 
 
 class ProductExpression:
-    """The factors of a value, opened up as far as the equations that made it allow.
+    """A value as a product of factors, expanded through the equations that compute it.
 
-    Opened up are variables that `may_expand` says so of; the rest are factors. `instead` gives
-    what stands in place of some variables.
+    Variables for which `may_expand` holds are expanded; all others are factors. `substitutions`
+    replaces some variables.
     """
 
     def __init__(
         self,
-        makers: dict[Any, Equation],
-        may_open: Callable[[Any], bool],
-        instead: dict[Any, Atom] | None = None,
+        producers: dict[Any, Equation],
+        may_expand: Callable[[Any], bool],
+        substitutions: dict[Any, Atom] | None = None,
     ):
-        self.producers = makers
-        self.may_expand = may_open
-        self.substitutions = instead or {}
+        self.producers = producers
+        self.may_expand = may_expand
+        self.substitutions = substitutions or {}
         self.factors: list[Factor] = []
         self.squares: list[SquaredFactors] = []
         self.summed: list[Label] = []
 
     def sum_over(self, shape: Iterable[int]) -> LabelGroups:
-        """Labels along `shape` that are summed over."""
+        """New labels along `shape` that are summed over."""
         groups = fresh_labels(shape)
         self.summed += [label for group in groups for label in group]
         return groups
 
     def multiply(self, atom: Atom, groups: LabelGroups) -> None:
-        """Take `atom`, with labels along its dimensions, as one more factor, or as several."""
+        """Multiply by `atom`, with labels along its axes: as a factor, or expanded into several."""
         atom = self.substitutions.get(atom, atom)
         eqn = self.producers.get(atom)
         if eqn is not None:
-            shown = type(eqn.primitive) in _ALWAYS_EXPANDED
-            if shown or self.may_expand(atom):
+            always = type(eqn.primitive) in _ALWAYS_EXPANDED
+            if always or self.may_expand(atom):
                 rule = _EXPANSION_RULES.get(type(eqn.primitive))
                 if rule is not None and rule(self, eqn.primitive, eqn.inputs, groups):
                     return
         self.factors.append(Factor(atom, groups))
 
     def atoms(self) -> Iterator[Any]:
-        """The variables and numbers that are multiplied."""
+        """The variables and literals that are multiplied."""
         pending = [*self.factors]
         while pending:
             factor = pending.pop()
@@ -139,7 +140,7 @@ class ProductExpression:
             return False
         start = len(self.factors)
         self.expand_elementwise([y], groups)
-        # A quotient by a product would divide by each factor, of which one may be 0 alone.
+        # Division by each factor of a product is not exact: one may be 0, or overflow.
         if len(self.factors) != start + 1:
             del self.factors[start:]
             self.squares = [s for s in self.squares if s.first < start]
@@ -161,33 +162,35 @@ class ProductExpression:
         return self.concatenate_addends(parts, groups)
 
     def sub_product(self) -> ProductExpression:
-        """A product within this one."""
+        """A product of the same settings without factors."""
         return ProductExpression(self.producers, self.may_expand, self.substitutions)
 
     def concatenate_addends(self, parts: list[ProductExpression], groups: LabelGroups) -> bool:
-        """Take the sum of `parts`, products of two factors each, as one of two; False where it is none."""
-        outer = resolve_labels([label for group in groups for label in group])
+        """Multiply by the sum of `parts` as two factors, if each has two; whether it could."""
+        outer_labels = resolve_labels([label for group in groups for label in group])
         sides: list[list[Any]] = [[], []]
         for part in parts:
             pair = None if part.squares else bipartition(part.factors)
             if pair is None:
                 return False
-            kept = [frozenset(outer).intersection(side[0].labels()) for side in pair]
-            if sides[0] and kept != [first[2] for first, *_ in sides]:
-                pair, kept = pair[::-1], kept[::-1]
-                if kept != [first[2] for first, *_ in sides]:
+            shared_labels = [
+                frozenset(outer_labels).intersection(side[0].labels()) for side in pair
+            ]
+            if sides[0] and shared_labels != [first[2] for first, *_ in sides]:
+                pair, shared_labels = pair[::-1], shared_labels[::-1]
+                if shared_labels != [first[2] for first, *_ in sides]:
                     return False
-            own = [[x for x in side[0].labels() if x not in outer] for side in pair]
+            own = [[x for x in side[0].labels() if x not in outer_labels] for side in pair]
             if {*own[0]} != {*own[1]}:
                 return False
-            for side, factors, found in zip(sides, pair, kept, strict=True):
-                side.append((tuple(factors), tuple(own[0]), found))
-        (together,) = self.sum_over([sum([label_size(own) for _, own, _ in sides[0]])])
+            for side, factors, kept in zip(sides, pair, shared_labels, strict=True):
+                side.append((tuple(factors), tuple(own[0]), kept))
+        (concatenated,) = self.sum_over([sum([label_size(own) for _, own, _ in sides[0]])])
         for side in sides:
-            shared = tuple([x for x in outer if x in side[0][2]])
+            shared = tuple([x for x in outer_labels if x in side[0][2]])
             addends = tuple([(factors, own) for factors, own, _ in side])
             self.factors.append(
-                Factor(ConcatenatedSum(addends, shared), (*[(x,) for x in shared], together))
+                Factor(ConcatenatedSum(addends, shared), (*[(x,) for x in shared], concatenated))
             )
         return True
 
@@ -226,14 +229,16 @@ class ProductExpression:
         y_free = tuple_delete(range(y.aval.ndim), yc + yb)
         batch, rest = groups[: len(xb)], groups[len(xb) :]
         if x is y and (xc, xb) == (yc, yb) and not x_free:
-            of = dict(zip((*xc, *xb), (*summed, *batch), strict=True))
-            return self.expand_square(primitive, [x], tuple([of[d] for d in range(len(shape))]))
+            label_of = dict(zip((*xc, *xb), (*summed, *batch), strict=True))
+            return self.expand_square(
+                primitive, [x], tuple([label_of[d] for d in range(len(shape))])
+            )
         for atom, dims, free, parts in (
             (x, xc + xb, x_free, rest[: len(x_free)]),
             (y, yc + yb, y_free, rest[len(x_free) :]),
         ):
-            of = dict(zip((*dims, *free), (*summed, *batch, *parts), strict=True))
-            self.multiply(atom, tuple([of[d] for d in range(atom.aval.ndim)]))
+            label_of = dict(zip((*dims, *free), (*summed, *batch, *parts), strict=True))
+            self.multiply(atom, tuple([label_of[d] for d in range(atom.aval.ndim)]))
         return True
 
     def expand_broadcast(self, primitive: Any, inputs: list[Any], groups: LabelGroups) -> bool:
@@ -247,8 +252,8 @@ class ProductExpression:
         return True
 
     def expand_permute_dims(self, primitive: Any, inputs: list[Any], groups: LabelGroups) -> bool:
-        place = {axis: i for i, axis in enumerate(primitive.axes)}
-        self.multiply(inputs[0], tuple([groups[place[d]] for d in range(len(groups))]))
+        position_of = {axis: i for i, axis in enumerate(primitive.axes)}
+        self.multiply(inputs[0], tuple([groups[position_of[d]] for d in range(len(groups))]))
         return True
 
     def expand_reshape(self, primitive: Any, inputs: list[Any], groups: LabelGroups) -> bool:
@@ -261,25 +266,25 @@ class ProductExpression:
 
     def expand_scatter_add(self, primitive: Any, inputs: list[Any], groups: LabelGroups) -> bool:
         x, indices, updates = inputs
-        place = scatter_row_axis(primitive, x, indices, updates)
-        label = () if place is None else resolve_labels(groups[place])
-        if place is None or len(label) != 1:
+        row_axis = scatter_row_axis(primitive, x, indices, updates)
+        label = () if row_axis is None else resolve_labels(groups[row_axis])
+        if row_axis is None or len(label) != 1:
             return False
         if not is_zero_array(x, self.producers):
             parts = [self.sub_product(), self.sub_product()]
             parts[0].multiply(x, groups)
-            parts[1].add_scattered_rows(primitive, inputs, groups, place)
+            parts[1].add_scattered_rows(primitive, inputs, groups, row_axis)
             return self.concatenate_addends(parts, groups)
-        self.add_scattered_rows(primitive, inputs, groups, place)
+        self.add_scattered_rows(primitive, inputs, groups, row_axis)
         return True
 
     def add_scattered_rows(
-        self, primitive: Any, inputs: list[Any], groups: LabelGroups, place: int
+        self, primitive: Any, inputs: list[Any], groups: LabelGroups, row_axis: int
     ) -> None:
-        """Take updates that are added into the rows of zeros along dimension `place`."""
+        """Multiply by updates that are added to rows of zeros along axis `row_axis`."""
         x, indices, updates = inputs
-        label = resolve_labels(groups[place])
-        along: dict[int, LabelGroup] = dict(
+        label = resolve_labels(groups[row_axis])
+        label_of: dict[int, LabelGroup] = dict(
             zip(
                 primitive.start_indices_batching_dims,
                 [groups[d] for d in primitive.operand_batching_dims],
@@ -287,24 +292,33 @@ class ProductExpression:
             )
         )
         dims = range(indices.aval.ndim - 1)
-        left = [d for d in dims if d not in along]
-        along.update(zip(left, self.sum_over([indices.aval.shape[d] for d in left]), strict=True))
-        numbers = tuple([along[d] for d in dims])
-        outside = (place, *primitive.operand_batching_dims)
-        windows = iter([groups[d] for d in range(x.aval.ndim) if d not in outside])
-        scattered = iter(numbers)
-        self.factors.append(
-            Factor(indices, (*numbers, ()), False, label[0], primitive.mode == "clip")
+        summed_dims = [d for d in dims if d not in label_of]
+        label_of.update(
+            zip(
+                summed_dims,
+                self.sum_over([indices.aval.shape[d] for d in summed_dims]),
+                strict=True,
+            )
         )
-        inside = primitive.offset_dims
+        index_labels = tuple([label_of[d] for d in dims])
+        other_dims = (row_axis, *primitive.operand_batching_dims)
+        window_groups = iter([groups[d] for d in range(x.aval.ndim) if d not in other_dims])
+        index_labels_iter = iter(index_labels)
+        self.factors.append(
+            Factor(indices, (*index_labels, ()), False, label[0], primitive.mode == "clip")
+        )
+        window_dims = primitive.offset_dims
         dims = range(updates.aval.ndim)
-        self.multiply(updates, tuple([next(windows if d in inside else scattered) for d in dims]))
+        self.multiply(
+            updates,
+            tuple([next(window_groups if d in window_dims else index_labels_iter) for d in dims]),
+        )
 
     def expand_convert(self, primitive: Any, inputs: list[Any], groups: LabelGroups) -> bool:
         (x,) = inputs
         source, target = x.aval.dtype, primitive.dtype
         wider = is_floating(source) and is_floating(target) and source.itemsize <= target.itemsize
-        # The widest dtype of the factors is the one that the product is made in.
+        # The product is computed in the widest dtype of its factors.
         if source != target and not (wider and source.itemsize < target.itemsize):
             return False
         self.multiply(x, groups)
@@ -312,7 +326,7 @@ class ProductExpression:
 
 
 def regroup_labels(shape: tuple[int, ...], labels: list[Label]) -> LabelGroups | None:
-    """`labels` in groups of the lengths `shape`, taking them apart where needed; None if it fails."""
+    """`labels` in groups of the sizes `shape`, split where needed; None if they do not fit."""
     flat = list(resolve_labels(labels))
     groups: list[LabelGroup] = []
     for n in shape:
@@ -337,15 +351,15 @@ def regroup_labels(shape: tuple[int, ...], labels: list[Label]) -> LabelGroups |
 
 
 def bipartition(factors: Sequence[Factor]) -> list[list[Factor]] | None:
-    """`factors` as two lists, in each of which the first has all labels; None where that is not so."""
-    whole = sorted([f for f in factors if not f.is_divisor], key=lambda f: -len(f.labels()))
+    """`factors` in two lists, in each of which the first has all labels; None if none exist."""
+    multipliers = sorted([f for f in factors if not f.is_divisor], key=lambda f: -len(f.labels()))
     sides: list[list[Factor]] = []
-    for factor in [*whole, *[f for f in factors if f.is_divisor]]:
+    for factor in [*multipliers, *[f for f in factors if f.is_divisor]]:
         labels = {*factor.labels()}
-        fit = [side for side in sides if labels.issubset(side[0].labels())]
-        # Two factors along the same labels are the two sides, if there are no others.
-        if fit and (len(sides) == 2 or len(labels) == 0 or factor.is_divisor):
-            fit[-1].append(factor)
+        candidates = [side for side in sides if labels.issubset(side[0].labels())]
+        # Two factors with the same labels are the two sides if there are no others.
+        if candidates and (len(sides) == 2 or len(labels) == 0 or factor.is_divisor):
+            candidates[-1].append(factor)
         elif len(sides) < 2 and not factor.is_divisor:
             sides.append([factor])
         else:
@@ -354,25 +368,25 @@ def bipartition(factors: Sequence[Factor]) -> list[list[Factor]] | None:
 
 
 def label_size(labels: Iterable[Label]) -> int:
-    """How many elements an array along `labels` has."""
+    """The number of elements of an array along `labels`."""
     return prod([label.size for label in labels])
 
 
 def scatter_row_axis(primitive: Any, x: Any, indices: Any, updates: Any) -> int | None:
-    """The dimension of `x` along which a scatter puts whole rows; None for other scatters."""
+    """The axis of `x` along which a scatter adds whole rows; None for other scatters."""
     collapsed = primitive.collapsed_slice_dims
     if len(collapsed) != 1 or collapsed != primitive.start_index_map:
         return None
-    outside = (*collapsed, *primitive.operand_batching_dims)
-    whole = [updates.aval.shape[d] for d in primitive.offset_dims]
-    if whole != list(tuple_delete(x.aval.shape, outside)) or indices.aval.shape[-1] != 1:
+    other_dims = (*collapsed, *primitive.operand_batching_dims)
+    window_shape = [updates.aval.shape[d] for d in primitive.offset_dims]
+    if window_shape != list(tuple_delete(x.aval.shape, other_dims)) or indices.aval.shape[-1] != 1:
         return None
     return int(collapsed[0])
 
 
-def is_zero_array(atom: Any, makers: dict[Any, Equation]) -> bool:
-    """Whether `atom` is an array of zeros, as its equations show it."""
-    while (eqn := makers.get(atom)) is not None and type(eqn.primitive) in _ALWAYS_EXPANDED:
+def is_zero_array(atom: Any, producers: dict[Any, Equation]) -> bool:
+    """Whether `atom` is known to be an array of zeros."""
+    while (eqn := producers.get(atom)) is not None and type(eqn.primitive) in _ALWAYS_EXPANDED:
         atom = eqn.inputs[0]
     return type(atom) is Literal and atom.value == 0
 
@@ -394,9 +408,9 @@ _EXPANSION_RULES: dict[Any, Callable[..., bool]] = {
     ops.Sub: ProductExpression.expand_sub,
 }
 _ALWAYS_EXPANDED = frozenset({ops.BroadcastInDim, ops.Full})
-"""What is opened up wherever it is found: the factor is then smaller, and as good."""
+"""Equations that are always expanded: the factor becomes smaller."""
 
 EXPANDABLE_PRIMITIVES = frozenset(
     _EXPANSION_RULES.keys() - {ops.DotGeneral, ops.ScatterAdd, ops.Add, ops.Sub}
 )
-"""What an operand may be opened up through."""
+"""Equations through which a large product is traced without a sum."""

@@ -1,4 +1,8 @@
-"""Variables that show a part of an array at a known place, so that a loop can look it up."""
+"""Loop rerolling: parts of a program that follow one another and repeat become a `scan`.
+
+The operands of the parts become consts, carries, rows or slices of arrays, which takes an
+analysis of static slices; concatenated rows of one array become one slice.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +31,7 @@ Shape = tuple[int, ...]
 
 
 class StaticSlice(NamedTuple):
-    """The part of `whole` of shape `sizes` that begins at `start`, under another shape or not."""
+    """The slice of `array` of shape `sizes` from `start` on; a variable may hold it reshaped."""
 
     array: Atom
     start: Shape
@@ -35,23 +39,23 @@ class StaticSlice(NamedTuple):
 
 
 def static_slice_of(
-    atom: Atom, flow: EquationDataflow, known: dict[Any, StaticSlice]
+    atom: Atom, flow: EquationDataflow, known_slices: dict[Any, StaticSlice]
 ) -> StaticSlice | None:
-    """The part that `atom` shows, by `known` or by the equations that make it; None for others."""
+    """The slice that `atom` is, by `known_slices` or the equations that compute it; else None."""
     while type(atom) is Var:
-        if atom in known:
-            return known[atom]
-        place = flow.producers.get(atom)
-        if place is None:
+        if atom in known_slices:
+            return known_slices[atom]
+        position = flow.producers.get(atom)
+        if position is None:
             return None
-        eqn = flow.equations[place[0]]
+        eqn = flow.equations[position[0]]
         primitive = eqn.primitive
         if type(primitive) is ops.Slice and has_unit_strides(primitive):
             return StaticSlice(eqn.inputs[0], primitive.start, eqn.outputs[0].aval.shape)
         if type(primitive) is ops.Split:
-            before = sum(primitive.sizes[: place[1]])
+            offset = sum(primitive.sizes[: position[1]])
             start = [0] * atom.aval.ndim
-            start[primitive.axis] = before
+            start[primitive.axis] = offset
             return StaticSlice(eqn.inputs[0], tuple(start), atom.aval.shape)
         if type(primitive) is not ops.Reshape:
             return None
@@ -63,11 +67,12 @@ _LINEAR_OPS = Linear, Constant, ops.DotGeneral, ops.DynamicSlice
 
 
 def has_finite_derivatives(equations: Iterable[Equation]) -> bool:
-    """Whether zero tangents and cotangents stay zero through all `equations`, of finite numbers."""
+    """Whether zero tangents and cotangents stay zero through all `equations`, on finite numbers."""
     return all(map(_has_finite_derivative, equations))
 
 
 def _has_finite_derivative(eqn: Equation) -> bool:
+    """Whether zero tangents and cotangents stay zero through one equation, on finite numbers."""
     primitive = eqn.primitive
     if not primitive.differentiable or isinstance(primitive, _LINEAR_OPS):
         return True
@@ -86,12 +91,12 @@ def _has_finite_derivative(eqn: Equation) -> bool:
     )
 
 
-# From so many rows on, to cut them and to join them costs more than to move all of them at once.
+# From this length on, one slice of all rows is cheaper than one slice for each.
 _MIN_RUN_LENGTH = 4
 
 
 class RowRun(NamedTuple):
-    """`length` rows of `whole` from `first` on, each `step` after the one before, or before it."""
+    """`length` rows of `array` from `first` on, at a constant `stride` that may be negative."""
 
     array: Atom
     first: int
@@ -100,133 +105,137 @@ class RowRun(NamedTuple):
 
 
 def coalesce_rows(
-    eqn: Equation, shown: Callable[[Atom], StaticSlice | None]
+    eqn: Equation, slice_of: Callable[[Atom], StaticSlice | None]
 ) -> list[Equation] | None:
-    """Equations that join what the concatenation `eqn` does, rows at once; None for no rows.
+    """Equations for the concatenation `eqn`, with runs of rows as one slice; None without runs.
 
-    `shown` tells which part of an array that exists an operand is.
+    `slice_of` gives the slice of an existing array that an operand is.
     """
-    pieces = row_runs(eqn.inputs, shown)
+    pieces = row_runs(eqn.inputs, slice_of)
     if all([type(piece) is not RowRun for piece in pieces]):
         return None
-    axis, made, operands = eqn.primitive.axis, [], []  # type: ignore[attr-defined]
-    at = 0
+    axis, equations, operands = eqn.primitive.axis, [], []  # type: ignore[attr-defined]
+    position = 0
     for piece in pieces:
         if type(piece) is RowRun:
-            found = emit_row_run(piece, eqn.inputs[at].aval.shape, axis)
-            made += found
-            operands.append(found[-1].outputs[0])
-            at += piece.length
+            run_equations = emit_row_run(piece, eqn.inputs[position].aval.shape, axis)
+            equations += run_equations
+            operands.append(run_equations[-1].outputs[0])
+            position += piece.length
         else:
             operands.append(piece)
-            at += 1
-    made.append(eqn.replace(primitive=ops.Concatenate(axis), inputs=operands))
-    return made
+            position += 1
+    equations.append(eqn.replace(primitive=ops.Concatenate(axis), inputs=operands))
+    return equations
 
 
-def row_runs(operands: Sequence[Atom], shown: Callable[[Atom], StaticSlice | None]) -> list[Any]:
-    """The operands, with a `RowRun` in the place of rows that follow one another."""
-    rows = [row_number(shown(atom)) for atom in operands]
-    found: list[Any] = []
-    at = 0
-    while at < len(rows):
-        run = longest_run(rows, at)
+def row_runs(operands: Sequence[Atom], slice_of: Callable[[Atom], StaticSlice | None]) -> list[Any]:
+    """The operands, with a `RowRun` in place of consecutive rows of one array."""
+    rows = [row_number(slice_of(atom)) for atom in operands]
+    items: list[Any] = []
+    position = 0
+    while position < len(rows):
+        run = longest_run(rows, position)
         if run is None or run.length < _MIN_RUN_LENGTH:
-            found.append(operands[at])
-            at += 1
+            items.append(operands[position])
+            position += 1
         else:
-            found.append(run)
-            at += run.length
-    return found
+            items.append(run)
+            position += run.length
+    return items
 
 
 def row_number(part: StaticSlice | None) -> tuple[Atom, int] | None:
-    """The array of which `part` is one row, and which one; None for other parts."""
+    """The array and position of the row that `part` is; None for other slices."""
     if part is None:
         return None
-    whole, start, sizes = part
-    if not start or sizes != (1, *whole.aval.shape[1:]):
+    array, start, sizes = part
+    if not start or sizes != (1, *array.aval.shape[1:]):
         return None
-    return whole, start[0]
+    return array, start[0]
 
 
-def longest_run(rows: Sequence[tuple[Atom, int] | None], at: int) -> RowRun | None:
-    """The longest run that begins with the row `at`; None where there is none."""
-    here = rows[at]
-    if here is None:
+def longest_run(rows: Sequence[tuple[Atom, int] | None], position: int) -> RowRun | None:
+    """The longest run of rows that begins at `position`; None if there is none."""
+    row = rows[position]
+    if row is None:
         return None
-    whole, first = here
-    following = rows[at + 1] if at + 1 < len(rows) else None
-    if following is None or following[0] is not whole or following[1] == first:
+    array, first = row
+    following = rows[position + 1] if position + 1 < len(rows) else None
+    if following is None or following[0] is not array or following[1] == first:
         return None
-    step = following[1] - first
+    stride = following[1] - first
     count = 1
-    while at + count < len(rows) and rows[at + count] == (whole, first + step * count):
+    while position + count < len(rows) and rows[position + count] == (
+        array,
+        first + stride * count,
+    ):
         count += 1
-    return RowRun(whole, first, step, count)
+    return RowRun(array, first, stride, count)
 
 
 def emit_row_run(run: RowRun, shape: tuple[int, ...], axis: int) -> list[Equation]:
-    """Equations for the rows of a run, each under `shape`, joined along `axis`."""
-    made: list[Equation] = []
+    """Equations for the rows of a run, each reshaped to `shape`, concatenated along `axis`."""
+    equations: list[Equation] = []
 
-    def then(primitive: Any) -> None:
-        made.append(Equation.of(primitive, [made[-1].outputs[0] if made else run.array]))
+    def append(primitive: Any) -> None:
+        equations.append(
+            Equation.of(primitive, [equations[-1].outputs[0] if equations else run.array])
+        )
 
-    whole = run.array.aval.shape
+    shape_of_array = run.array.aval.shape
     ends = run.first, run.first + run.stride * (run.length - 1)
-    rest, gap = whole[1:], abs(run.stride)
-    strides = (gap, *[1] * len(rest)) if gap > 1 else None
-    then(ops.Slice((min(ends), *[0] * len(rest)), (max(ends) + 1, *rest), strides))
+    trailing, step = shape_of_array[1:], abs(run.stride)
+    strides = (step, *[1] * len(trailing)) if step > 1 else None
+    append(ops.Slice((min(ends), *[0] * len(trailing)), (max(ends) + 1, *trailing), strides))
     if run.stride < 0:
-        then(ops.Rev((0,)))
-    then(ops.Reshape((run.length, *shape)))
+        append(ops.Rev((0,)))
+    append(ops.Reshape((run.length, *shape)))
     if prod(shape[:axis]) != 1:
-        then(ops.PermuteDims((*range(1, axis + 1), 0, *range(axis + 1, len(shape) + 1))))
-    then(ops.Reshape((*shape[:axis], run.length * shape[axis], *shape[axis + 1 :])))
-    return made
+        append(ops.PermuteDims((*range(1, axis + 1), 0, *range(axis + 1, len(shape) + 1))))
+    append(ops.Reshape((*shape[:axis], run.length * shape[axis], *shape[axis + 1 :])))
+    return equations
 
 
-# A stack in which most rows are never looked at may be this large, in bytes.
+# The largest stack, in bytes, of which most rows may be unused.
 _MAX_SPARSE_STACK_BYTES = 1 << 16
 _INDEX_AVAL = index_literal(0).aval
 
 
-# The variables for each result of the block, in each of the parts.
+# By part, the variables of its results.
 ResultVars = list[list[Var]]
 
 
 def consecutive_runs(group: RepeatGroup) -> list[RepeatGroup]:
-    """The parts of `group` in sequences in which each begins where the one before ends."""
-    found: list[list[int]] = []
+    """The parts of `group`, split into sequences in which each begins where the one before ends."""
+    runs: list[list[int]] = []
     for start in group.starts:
-        if found and start == found[-1][-1] + group.length:
-            found[-1].append(start)
+        if runs and start == runs[-1][-1] + group.length:
+            runs[-1].append(start)
         else:
-            found.append([start])
-    return [RepeatGroup(group.flow, starts, group.length, group.live_outs) for starts in found]
+            runs.append([start])
+    return [RepeatGroup(group.flow, starts, group.length, group.live_outs) for starts in runs]
 
 
 def reroll(
     group: RepeatGroup,
     names: Iterator[int],
     rewrite: Any,
-    known: dict[Any, StaticSlice],
-    ends: Sequence[int],
+    known_slices: dict[Any, StaticSlice],
+    replaced_until: Sequence[int],
 ) -> list[Equation] | None:
-    """Equations, a loop among them, in place of parts that follow one another; None if they cannot.
+    """Equations with a loop for parts that follow one another; None if they do not fit.
 
-    What the loop stacks for later is entered in `known` for those who use it. `ends` says of each
-    equation that was replaced where what stands in its place ends, and is 0 for the others.
-    Before transforms there are none for what is better transformed in the open: loops that stack
-    results, look up parts of arrays other than rows in their order, or need masks, which end at
-    a loop.
+    Results that the loop stacks are entered in `known_slices`. `replaced_until` has for each
+    replaced equation the end of its part, and 0 for the others. Before transforms, the list is
+    empty for parts that transforms handle better unrolled: if the loop would stack results, read
+    slices other than consecutive rows, or need masks, which end at a loop.
     """
-    return _Reroller(group, known, ends).equations(names, rewrite)
+    return _Reroller(group, known_slices, replaced_until).build(names, rewrite)
 
 
 class _Reroller:
-    """A loop in the making."""
+    """Builds the loop for one group of parts."""
 
     def __init__(self, group: RepeatGroup, known: dict[Any, StaticSlice], ends: Sequence[int]):
         self.group, self.known_slices, self.replaced_until = group, known, ends
@@ -238,15 +247,15 @@ class _Reroller:
         self.sliced_results: list[int] = []
         self.slice_equations: list[Equation] = []
         self.consts: dict[Atom, Var] = {}
-        # Each with its first value, and what the next is: a result by number, or another carry.
+        # Each with its initial and its next value: the number of a result, or another carry.
         self.carries: list[tuple[Var, Atom, int | Var]] = []
-        # Each with the array of which it is a row in each step; which numbers those are, if it is
-        # a number; and those that are places of look-ups, by their numbers.
+        # By row input: the array of the rows; the scalars of the steps, if it is one. By the
+        # starts of slices: their row input.
         self.row_inputs: dict[Var, Atom] = {}
         self.scalar_inputs: dict[Atom, tuple[Atom, ...]] = {}
         self.position_inputs: dict[tuple[Atom, ...], Var] = {}
 
-    def equations(self, names: Iterator[int], rewrite: Any) -> list[Equation] | None:
+    def build(self, names: Iterator[int], rewrite: Any) -> list[Equation] | None:
         block, operands = self.group.program()
         if block.effects:
             return None
@@ -273,7 +282,7 @@ class _Reroller:
         if equations is None:
             return []
         carried = {at for _, _, at in self.carries}
-        # What only the last part gives is carried, from a start that nothing looks at.
+        # Results of which only the last is used are carried, from an unused initial value.
         for at, v in enumerate(results[-1]):
             if at not in carried and at not in stacked and at not in self.sliced_results:
                 self.carries.append((Var(v.aval), self.zeros(v.aval), at))
@@ -304,34 +313,34 @@ class _Reroller:
                     made += self.emit_slice(each[at])
         return [*self.hoisted, *made]
 
-    # Whether the input `v` of the block, which is `atoms` in the parts, fits into a loop as it
-    # says. What a look-up is made of comes before look-ups.
+    # Each `match` method tries to make the input `v` of the block, which is `atoms` in the
+    # parts, an input of the loop, and returns whether it could.
 
     def match_invariant(self, v: Var, atoms: Sequence[Atom], results: ResultVars) -> bool:
-        """As what is the same in all steps."""
+        """As a loop-invariant value."""
         same = all([atom is atoms[0] for atom in atoms])
         if same:
             self.consts[atoms[0]] = v
         return same
 
     def match_delayed_carry(self, v: Var, atoms: Sequence[Atom], results: ResultVars) -> bool:
-        """As what the last step but one or two computed."""
+        """As a result of the step before the last one, or of the one before that."""
         return any([self.match_carry(v, atoms, results, lag) for lag in (2, 3)])
 
     def match_scalars(self, v: Var, atoms: Sequence[Atom], results: ResultVars) -> bool:
-        """As a number of its own for each step."""
+        """As a scalar of each step."""
         fits = v.aval.shape == () and all([self.is_known(atom) for atom in atoms])
         if fits:
             self.add_scalar_input(v, tuple(atoms))
         return fits
 
     def add_scalar_input(self, v: Var, numbers: tuple[Atom, ...]) -> None:
-        """Let `v` be one of `numbers` in each step."""
+        """Make `v` a row input: the next of `scalars` in each step."""
         self.row_inputs[v] = self.stack_scalars(v.aval, numbers)
         self.scalar_inputs[v] = numbers
 
     def match_carry(self, v: Var, atoms: Sequence[Atom], results: ResultVars, lag: int = 1) -> bool:
-        """As what the step before computed, or the one `lag` steps before."""
+        """As a result of the step before, or of the step `lag` steps before."""
         at = self.result_positions.get(atoms[lag]) if lag < self.count else None
         if at is None or not all([self.is_known(atom) for atom in atoms[:lag]]):
             return False
@@ -348,7 +357,7 @@ class _Reroller:
         return True
 
     def final_result(self, carry: tuple[Var, Atom, int | Var]) -> tuple[int, int]:
-        """The result that a carry is, and of which part, counted from the last, at the end."""
+        """The result that a carry is at the end, and of which part, counted from the last."""
         following, back = carry[2], 1
         while type(following) is not int:
             following = next(source for v, _, source in self.carries if v is following)
@@ -356,14 +365,14 @@ class _Reroller:
         return following, back
 
     def is_known(self, atom: Atom) -> bool:
-        """Whether `atom` has its value before the loop, and not just inside of another."""
+        """Whether `atom` has its value before the loop, outside of other replaced parts."""
         place = self.flow.producers.get(atom)
         if place is None:
             return True
         return place[0] < self.starts[0] and not self.flow.is_internal(atom, self.replaced_until)
 
     def stack_scalars(self, aval: ShapedArray, atoms: Sequence[Atom]) -> Var:
-        """An array of the scalars `atoms`, one a step."""
+        """An array of the scalars `atoms`, one for each step."""
         whole = stacked_aval(self.count, aval)
         if all([is_concrete_literal(atom) for atom in atoms]):
             numbers = np.array([atom.value for atom in atoms], aval.dtype)  # type: ignore[union-attr]
@@ -387,12 +396,12 @@ class _Reroller:
         return joint
 
     def slice_before_loop(self, atom: Atom) -> StaticSlice | None:
-        """The part that `atom` shows of an array that is there before the loop."""
+        """The slice that `atom` is of an array which is computed before the loop."""
         part = static_slice_of(atom, self.flow, self.known_slices)
         return part if part is not None and self.is_known(part.array) else None
 
     def affine_indices(self, numbers: Any) -> Var:
-        """An array of indices that lie equally far apart."""
+        """An array of equidistant indices."""
         found = self.emit(ops.Iota(_INDEX_AVAL.dtype, (self.count,)), [])
         step = int(numbers[1] - numbers[0])
         if step != 1:
@@ -402,7 +411,7 @@ class _Reroller:
         )
 
     def match_slices(self, v: Var, atoms: Sequence[Atom], results: ResultVars) -> bool:
-        """As parts of one array, which the loop finds there."""
+        """As slices of one array, of the same sizes."""
         parts = []
         for atom in atoms:
             part = self.slice_before_loop(atom)
@@ -430,14 +439,14 @@ class _Reroller:
         return True
 
     def needs_masks(self, block: Program) -> bool:
-        """Whether a derivative of the loop may be nan for what is not selected after it."""
+        """Whether derivatives of the loop may be nan where a later selection drops its results."""
         later = self.flow.equations[self.stop :]
         return not has_finite_derivatives(block) or any(
             type(eqn.primitive) is ops.Select for eqn in later
         )
 
     def slices_to_rows(self, equations: Sequence[Equation]) -> list[Equation] | None:
-        """`equations` given rows of the arrays they look up in; None where they look up others."""
+        """`equations` with row inputs for the rows that they slice; None if they slice others."""
         wholes: dict[Any, Atom] = {v: whole for whole, v in self.consts.items()}
         found = []
         for eqn in [*self.slice_equations, *equations]:
@@ -459,7 +468,7 @@ class _Reroller:
         return found
 
     def row_input(self, whole: Atom, eqn: Equation, starts: list[tuple[Any, ...]]) -> Var | None:
-        """The row of `whole` that `eqn` looks up, if each step looks up the next one."""
+        """The row of `array` that `eqn` slices, if each step takes the next one."""
         if type(eqn.primitive) is not ops.DynamicSlice or not starts:
             return None
         if not all([is_concrete_literal(atom) for atoms in starts for atom in atoms]):
@@ -479,7 +488,7 @@ class _Reroller:
         return v
 
     def position_operand(self, places: tuple[int, ...]) -> Any:
-        """Where a part begins along one axis: a number, or a row of all of them."""
+        """The start of a slice along one axis: a literal, or a row input with one for each step."""
         literals = tuple([index_literal(at) for at in places])
         if len({*places}) == 1:
             return literals[0]
@@ -490,7 +499,7 @@ class _Reroller:
         return found
 
     def stacked_results(self, results: ResultVars) -> list[int] | None:
-        """The results to be stacked, since what follows looks at those of several parts."""
+        """The results to stack, because later equations use those of several parts."""
         found = []
         carried: dict[int, int] = {}
         for at, back in map(self.final_result, self.carries):
@@ -511,7 +520,7 @@ class _Reroller:
         return found
 
     def emit_slice(self, v: Var) -> list[Equation]:
-        """Equations for the variable `v`, which is a part of an array."""
+        """Equations that compute the variable `v`, which is a slice of an array."""
         part = static_slice_of(v, self.flow, self.known_slices)
         assert part is not None
         limit = tuple([a + n for a, n in zip(part.start, part.sizes, strict=True)])
@@ -521,12 +530,12 @@ class _Reroller:
         return [cut, Equation(ops.Reshape(v.aval.shape), [*cut.outputs], [v], None)]
 
     def zeros(self, aval: ShapedArray) -> Atom:
-        """Zeros of `aval`."""
+        """Zeros of type `aval`."""
         zero = Literal(aval.dtype.type(0).item(), ShapedArray((), aval.dtype, aval.weak_type))
         return self.emit(ops.Full(aval.shape), [zero]) if aval.shape else zero
 
     def emit(self, primitive: Any, operands: list[Any]) -> Var:
-        """What an equation before the loop computes."""
+        """The result of a new equation before the loop."""
         avals = tuple([atom.aval for atom in operands])
         outs = primitive.out_avals_memo.get(avals) or primitive.infer_out_avals(avals)
         v = Var(outs[0])
@@ -535,10 +544,10 @@ class _Reroller:
 
 
 def accumulates_cotangent(eqn: Equation) -> bool:
-    """Whether the cotangent of the first operand is added in its place, as that of a part is."""
+    """Whether the cotangent of the first operand is added in place, as that of a slice is."""
     return type(eqn.primitive) is ops.Slice or eqn.primitive.add_to_cotangent is not None
 
 
 def stacked_aval(count: int, aval: ShapedArray) -> ShapedArray:
-    """The type of `count` arrays of `aval` in one."""
+    """The type of `count` stacked arrays of type `aval`."""
     return aval.update(shape=(count, *aval.shape))

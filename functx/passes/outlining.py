@@ -1,4 +1,7 @@
-"""Outlining: runs of equations that a program repeats, each kind one program that it calls."""
+"""Outlining: repeated runs of equations become calls of one program, or loops.
+
+`DeduplicateCalls` then removes repeated operands and results of calls that XLA does not inline.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +38,11 @@ from functx.transforms.call_primitive import Call
 
 
 class OutlineThresholds(Record):
-    """From when on repeats pay: `part` operations in a program, `steps` of a loop, `saved` in all."""
+    """The least sizes for which a repeat is replaced.
+
+    `min_operations` are the operations in a called program, `min_steps` the steps of a loop,
+    `min_saved` the operations saved in all.
+    """
 
     min_operations: int
     min_steps: int
@@ -52,11 +59,11 @@ _SEARCH_BUDGET = 64
 
 
 class Outline(Rewrite[Program]):
-    """The rewrite to a program in which repeats worth it are calls of programs, or loops.
+    """Rewrites repeats that are large enough to calls of one program, or to loops.
 
-    What is called is not inlined by XLA either. A call stands where the equations stood, a loop
-    where the first of its steps did. The one that comes `first`, before transforms, makes none
-    of what is better transformed in the open; without `loops`, it makes calls alone.
+    XLA does not inline the calls. A call replaces the equations where they are, a loop where its
+    first step is. `before_transforms` leaves out repeats that transforms handle better inlined;
+    without `loops`, all repeats become calls.
     """
 
     mode: str = "auto"
@@ -64,17 +71,17 @@ class Outline(Rewrite[Program]):
     loops: bool = True
 
     def __call__(self, program: Program) -> Program:
-        worth = OUTLINE_THRESHOLDS.get(self.mode)
-        # What shares memory with what is written to must stay in sight of it.
-        if worth is None or len(program.equations) < MIN_EQUATIONS or program.writes:
+        thresholds = OUTLINE_THRESHOLDS.get(self.mode)
+        # Arrays that share memory with a written one must stay in the same program.
+        if thresholds is None or len(program.equations) < MIN_EQUATIONS or program.writes:
             return program
         names = count(1)
         equations: Sequence[Equation] = program.equations
         for _ in range(_MAX_ROUNDS):
-            shorter = _OutliningRound(equations, program.outputs, worth, self).equations(names)
-            if shorter is None:
+            outlined = _OutliningRound(equations, program.outputs, thresholds, self).outlined(names)
+            if outlined is None:
                 break
-            equations = shorter
+            equations = outlined
         return (
             program
             if equations is program.equations
@@ -83,104 +90,106 @@ class Outline(Rewrite[Program]):
 
 
 class _OutliningRound:
-    """One search through a list of equations, and what it puts in place of the repeats found."""
+    """One search through a list of equations, and the equations that replace the repeats."""
 
     def __init__(
         self,
         equations: Sequence[Equation],
         outputs: Sequence[Atom],
-        worth: OutlineThresholds,
+        thresholds: OutlineThresholds,
         rewrite: Outline,
     ):
         self.equations_before, self.outputs, self.thresholds, self.rewrite = (
             equations,
             outputs,
-            worth,
+            thresholds,
             rewrite,
         )
         self.known_slices: dict[Any, StaticSlice] = {}
-        # For each start of what is replaced: its length, and what stands there in its place.
+        # By the first replaced position: the number of replaced equations, and the new ones.
         self.replacements: dict[int, tuple[int, list[Equation]]] = {}
         self.replaced_until = [0] * len(equations)
 
-    def equations(self, names: Iterator[int]) -> list[Equation] | None:
-        """The equations with the repeats replaced; None where there are none worth it."""
+    def outlined(self, names: Iterator[int]) -> list[Equation] | None:
+        """The equations with the repeats replaced; None if none is large enough."""
         tokens, weights = tokenize(self.equations_before)
         if sum(weights) < self.thresholds.min_saved:
             return None
-        found = find_repeats(tokens, weights, self.thresholds.min_saved)
-        if not found:
+        repeats = find_repeats(tokens, weights, self.thresholds.min_saved)
+        if not repeats:
             return None
         self.total = np.concatenate([[0], np.cumsum(weights)])
         self.flow = EquationDataflow(self.equations_before, self.outputs)
-        # A loop looks up what earlier ones stacked, so they are made in their order.
-        for group, step in sorted(self.select_groups(found), key=lambda pair: pair[0].starts[0]):
+        # In order, since a loop may read results that earlier loops stack.
+        for group, step in sorted(self.select_groups(repeats), key=lambda pair: pair[0].starts[0]):
             self.replace(group, step, names)
         if not self.replacements:
             return None
         self.coalesce_concatenations()
         result: list[Equation] = []
-        at = 0
-        while at < len(self.equations_before):
-            length, instead = self.replacements.get(at, (1, [self.equations_before[at]]))
-            result += instead
-            at += length
+        position = 0
+        while position < len(self.equations_before):
+            length, new = self.replacements.get(position, (1, [self.equations_before[position]]))
+            result += new
+            position += length
         return drop_unused_equations(result, self.outputs)
 
-    def select_groups(self, found: list[Repeat]) -> list[tuple[RepeatGroup, bool]]:
-        """Groups of parts to be replaced, apart from each other; whether each may be a loop."""
+    def select_groups(self, repeats: list[Repeat]) -> list[tuple[RepeatGroup, bool]]:
+        """Disjoint groups of parts to replace; whether each may become a loop."""
         taken = np.zeros(len(self.equations_before), bool)
         chosen = []
-        # Repeats overlap; those that save most come first, and the others are soon used up.
-        effort = _SEARCH_BUDGET * len(self.equations_before)
-        for repeat in found:
-            effort -= repeat.size
-            if effort < 0:
+        # Repeats overlap; those that save most come first, and leave little of the others.
+        budget = _SEARCH_BUDGET * len(self.equations_before)
+        for repeat in repeats:
+            budget -= repeat.size
+            if budget < 0:
                 break
-            for free in repeat.unclaimed(taken):
-                for group in self.isomorphic_groups(free):
+            for unclaimed in repeat.unclaimed(taken):
+                for group in self.isomorphic_groups(unclaimed):
                     if (
                         self.operations_in(group) * (len(group.starts) - 1)
                         >= self.thresholds.min_saved
                     ):
-                        chosen.append((group, type(free) is PeriodicRepeat))
+                        chosen.append((group, type(unclaimed) is PeriodicRepeat))
                         for start in group.starts:
                             taken[start : start + group.length] = True
         return chosen
 
     def isomorphic_groups(self, repeat: Repeat) -> list[RepeatGroup]:
-        """The groups of parts that are alike in what repeats itself."""
+        """The groups of parts of a repeat with the same dataflow."""
         if isinstance(repeat, PeriodicRepeat):
-            return self.flow.isomorphic_groups(self.flow.starts(repeat), repeat.period)
+            return self.flow.isomorphic_groups(self.flow.cut_points(repeat), repeat.period)
         groups = self.flow.isomorphic_groups(repeat.starts, repeat.length)
         return [
             group for group in groups if self.operations_in(group) >= self.thresholds.min_operations
         ]
 
     def operations_in(self, group: RepeatGroup) -> int:
-        """How many operations one part of a group becomes."""
+        """The number of operations in one part of a group."""
         start = group.starts[0]
         return int(self.total[start + group.length] - self.total[start])
 
     def replace(self, group: RepeatGroup, periodic: bool, names: Iterator[int]) -> None:
-        """Put loops or calls in the place of the parts in `group`, where they pay."""
+        """Replace the parts of `group` by loops or calls where they are large enough."""
         runs = consecutive_runs(group)
         if periodic:
             runs = [run for run in runs if not self.reroll(run, names)]
-        several = -(-self.thresholds.min_operations // self.operations_in(group))
-        if several == 1:
+        parts_per_call = -(-self.thresholds.min_operations // self.operations_in(group))
+        if parts_per_call == 1:
             left = [start for run in runs for start in run.starts]
             self.outline_group(RepeatGroup(group.flow, left, group.length, group.live_outs), names)
             return
-        # Short parts are called several at a time.
+        # One call runs several short parts.
         for run in runs:
-            starts = run.starts[: len(run.starts) // several * several : several]
-            for wider in self.flow.isomorphic_groups(starts, several * group.length):
-                self.outline_group(wider, names)
+            starts = run.starts[
+                : len(run.starts) // parts_per_call * parts_per_call : parts_per_call
+            ]
+            for wider_group in self.flow.isomorphic_groups(starts, parts_per_call * group.length):
+                self.outline_group(wider_group, names)
 
     def reroll(self, run: RepeatGroup, names: Iterator[int]) -> bool:
-        """Whether a loop could be put in the place of the parts in `run`."""
-        # What comes first and last is often given in another way than what lies between.
+        """Try to replace the parts of `run` by a loop; whether it worked."""
+        # The operands of the first and last part often come from elsewhere than those between.
         for run in (run.without_ends(first, last) for first in (0, 1) for last in (0, 1)):
             if len(run.starts) < self.thresholds.min_steps:
                 return False
@@ -196,7 +205,7 @@ class _OutliningRound:
         return False
 
     def coalesce_concatenations(self) -> None:
-        """Join rows of the stacks that loops made at once, where they are joined."""
+        """Concatenate rows of stacked results of loops as one slice."""
         for i, eqn in enumerate(self.equations_before):
             if (
                 type(eqn.primitive) is ops.Concatenate
@@ -208,14 +217,14 @@ class _OutliningRound:
                     self.replacements[i] = 1, made
 
     def visible_slice(self, atom: Atom) -> StaticSlice | None:
-        """The part that `atom` shows of an array which is there after what was replaced."""
+        """The slice that `atom` is of an array which still exists after the replacements."""
         part = static_slice_of(atom, self.flow, self.known_slices)
         return (
             None if part is None or self.flow.is_internal(part.array, self.replaced_until) else part
         )
 
     def outline_group(self, group: RepeatGroup, names: Iterator[int]) -> None:
-        """Put calls of one program in the place of the parts in `group`."""
+        """Replace the parts of `group` by calls of one program."""
         count = len(group.starts)
         if count < 2 or self.operations_in(group) * (count - 1) < self.thresholds.min_saved:
             return
@@ -233,18 +242,18 @@ class _OutliningRound:
 
 
 def better_inlined(block: Program) -> bool:
-    """Whether a block is better transformed where it stands.
+    """Whether transforms handle a block better if its equations are not a call.
 
-    What it looks up in arrays from outside gets a cotangent that is added in its place there,
-    and in a call would be one of the whole array.
+    The cotangent of a slice of an input is added in place where the equations are inlined; a call
+    would return a cotangent of the whole array.
     """
-    given = {*block.inputs}
-    looked_up = [eqn for eqn in block if accumulates_cotangent(eqn)]
-    return bool(block.effects) or any([eqn.inputs[0] in given for eqn in looked_up])
+    inputs = {*block.inputs}
+    slices = [eqn for eqn in block if accumulates_cotangent(eqn)]
+    return bool(block.effects) or any([eqn.inputs[0] in inputs for eqn in slices])
 
 
 def drop_unused_equations(equations: list[Equation], outputs: Sequence[Atom]) -> list[Equation]:
-    """The equations without those that nothing needs, each as it is."""
+    """The equations that the outputs or effects need, as the same objects."""
     needed: set[Any] = {*outputs}
     kept = []
     for eqn in reversed(equations):
@@ -256,22 +265,22 @@ def drop_unused_equations(equations: list[Equation], outputs: Sequence[Atom]) ->
 
 
 class DeduplicateCalls(Rewrite[Program]):
-    """The rewrite to a program whose calls kept apart get and give no value twice."""
+    """Rewrites calls that XLA does not inline to take and return each value once."""
 
     def __call__(self, program: Program) -> Program:
         if program.writes or not any([is_noinline(e.primitive) for e in program.equations]):
             return program
         program = simplify_equations(program)
-        same: dict[Any, Atom] = {}
+        substitutions: dict[Any, Atom] = {}
         equations = []
         for eqn in program.equations:
-            if any([atom in same for atom in eqn.inputs]):
-                eqn = eqn.replace(inputs=[same.get(a, a) for a in eqn.inputs])
+            if any([atom in substitutions for atom in eqn.inputs]):
+                eqn = eqn.replace(inputs=[substitutions.get(a, a) for a in eqn.inputs])
             if is_noinline(eqn.primitive):
-                equations += deduplicate_call(eqn, same)
+                equations += deduplicate_call(eqn, substitutions)
             else:
                 equations.append(eqn)
-        outputs = [same.get(a, a) for a in program.outputs]
+        outputs = [substitutions.get(a, a) for a in program.outputs]
         return replace_program_fields(program, equations=equations, outputs=outputs)
 
 
@@ -280,36 +289,36 @@ def is_noinline(primitive: Primitive) -> bool:
     return isinstance(primitive, Call) and primitive.noinline
 
 
-def deduplicate_call(eqn: Equation, same: dict[Any, Atom]) -> list[Equation]:
-    """The equation for what a call has to give; `same` learns what the rest of it is."""
+def deduplicate_call(eqn: Equation, substitutions: dict[Any, Atom]) -> list[Equation]:
+    """The call with distinct operands and results; `substitutions` gets the results it drops."""
     primitive: Any = eqn.primitive
-    first: dict[Atom, int] = {}
-    places = tuple([first.setdefault(atom, i) for i, atom in enumerate(eqn.inputs)])
-    program, results = cached_rewrite(DeduplicateProgram(places), primitive.program)
+    position_of: dict[Atom, int] = {}
+    first_positions = tuple([position_of.setdefault(atom, i) for i, atom in enumerate(eqn.inputs)])
+    program, results = cached_rewrite(DeduplicateProgram(first_positions), primitive.program)
     for v, result in zip(eqn.outputs, results, strict=True):
         if type(result) is int:
-            same[v] = eqn.inputs[result]
+            substitutions[v] = eqn.inputs[result]
         elif type(result) is Literal:
-            same[v] = result
+            substitutions[v] = result
         elif eqn.outputs[result.position] is not v:
-            same[v] = eqn.outputs[result.position]
-    outputs = [v for v in eqn.outputs if v not in same]
+            substitutions[v] = eqn.outputs[result.position]
+    outputs = [v for v in eqn.outputs if v not in substitutions]
     if not outputs and not primitive.effects:
         return []
-    inputs = [atom for i, atom in enumerate(eqn.inputs) if places[i] == i]
+    inputs = [atom for i, atom in enumerate(eqn.inputs) if first_positions[i] == i]
     return [eqn.replace(primitive=primitive.with_program(program), inputs=inputs, outputs=outputs)]
 
 
 class OutputOf(NamedTuple):
-    """The output at a position of what was called, the first of those that are equal."""
+    """The position of the first of the equal outputs of a program."""
 
     position: int
 
 
 class DeduplicatedProgram(NamedTuple):
-    """A program that gives each value once, and what each output of the one before it is.
+    """A program with distinct outputs, and the source of each output of the original program.
 
-    That is an `OutputOf`, the number of an input, or a literal.
+    A source is an `OutputOf`, the position of an input, or a literal.
     """
 
     program: Program
@@ -317,9 +326,9 @@ class DeduplicatedProgram(NamedTuple):
 
 
 class DeduplicateProgram(Rewrite[DeduplicatedProgram]):
-    """The rewrite to a program that is given once what it had at several places, as a `DeduplicatedProgram`.
+    """Rewrites a program to take each distinct operand once and return each result once.
 
-    `places` holds for each input the first with the same value.
+    `first_positions` has for each input the first position with the same operand.
     """
 
     first_positions: tuple[int, ...]
@@ -327,23 +336,26 @@ class DeduplicateProgram(Rewrite[DeduplicatedProgram]):
     def __call__(self, program: Program) -> DeduplicatedProgram:
         program = cached_rewrite(DeduplicateCalls(), program)
         inputs = program.inputs
-        names: dict[Any, Atom] = {
-            v: inputs[at] for v, at in zip(inputs, self.first_positions, strict=True)
+        substitutions: dict[Any, Atom] = {
+            v: inputs[first] for v, first in zip(inputs, self.first_positions, strict=True)
         }
         equations = [
-            eqn.replace(inputs=[names.get(a, a) for a in eqn.inputs]) for eqn in program.equations
+            eqn.replace(inputs=[substitutions.get(a, a) for a in eqn.inputs])
+            for eqn in program.equations
         ]
-        outputs = [names.get(a, a) for a in program.outputs]
-        given: dict[Any, Any] = {v: i for i, v in enumerate(inputs) if self.first_positions[i] == i}
-        inner = simplify_equations(Program(program.name, [*given], equations, outputs))
+        outputs = [substitutions.get(a, a) for a in program.outputs]
+        source_of: dict[Any, Any] = {
+            v: i for i, v in enumerate(inputs) if self.first_positions[i] == i
+        }
+        simplified = simplify_equations(Program(program.name, [*source_of], equations, outputs))
         results: list[Any] = []
-        made: list[Atom] = []
-        for i, atom in enumerate(inner.outputs):
+        distinct: list[Atom] = []
+        for i, atom in enumerate(simplified.outputs):
             if type(atom) is Literal:
                 results.append(atom)
                 continue
-            if atom not in given:
-                given[atom] = OutputOf(i)
-                made.append(atom)
-            results.append(given[atom])
-        return DeduplicatedProgram(replace_program_fields(inner, outputs=made), results)
+            if atom not in source_of:
+                source_of[atom] = OutputOf(i)
+                distinct.append(atom)
+            results.append(source_of[atom])
+        return DeduplicatedProgram(replace_program_fields(simplified, outputs=distinct), results)

@@ -1,4 +1,7 @@
-"""Products that programs within a program return: made outside of those, where sums see them."""
+"""Reassociation: sums of products are computed in the cheapest order of contractions.
+
+Products that calls and loops return are hoisted out of them first, so that sums can see them.
+"""
 
 from __future__ import annotations
 
@@ -27,10 +30,10 @@ _MAX_HOIST_ROUNDS = 4
 
 
 class HoistedProducts(NamedTuple):
-    """A program without the products it returned, and what makes them of its inputs and outputs.
+    """A program without the products that it returned, and the equations that compute them.
 
-    `places` are those of the outputs that `outside` makes. Its inputs are variables of the
-    program: inputs, or the last outputs of `inside`.
+    `hoisted` are those equations; their inputs are inputs of the program or `exposed`, the last
+    outputs of `remaining`. They compute the outputs at `outputs_made_outside`.
     """
 
     outputs_made_outside: tuple[int, ...]
@@ -40,72 +43,73 @@ class HoistedProducts(NamedTuple):
 
 
 class FindHoistableProducts(Rewrite[HoistedProducts | tuple[()]]):
-    """The analysis of a program that takes off the products that it returns, if it does.
+    """Finds the products that a program returns, and splits them off; empty if there are none.
 
-    `reach` gives the variables of a program that are such products, as they are passed on. The
-    inputs at `hidden` are not known outside.
+    `find_products` gives the variables of a program that are products, or made of one without a
+    sum. The inputs at `internal_inputs` are not available outside.
     """
 
     find_products: Callable[[Program], set[Any]]
     internal_inputs: range = range(0)
 
     def __call__(self, program: Program) -> HoistedProducts | tuple[()]:
-        reached = self.find_products(program)
-        places = tuple([i for i, atom in enumerate(program.outputs) if atom in reached])
-        if not places:
+        products = self.find_products(program)
+        positions = tuple([i for i, atom in enumerate(program.outputs) if atom in products])
+        if not positions:
             return ()
-        wanted: set[Any] = {program.outputs[i] for i in places}
-        outside: list[Equation] = []
+        needed_outside: set[Any] = {program.outputs[i] for i in positions}
+        hoisted: list[Equation] = []
         for eqn in reversed(program.equations):
-            if any([v in wanted for v in eqn.outputs]) and eqn.outputs[0] in reached:
-                outside.append(eqn)
-                wanted.update(eqn.inputs)
-        made = {v for eqn in outside for v in eqn.outputs}
-        given = {v for i, v in enumerate(program.inputs) if i not in self.internal_inputs}
-        needed = dict.fromkeys([a for e in outside for a in e.inputs if type(a) is Var])
-        extra = [v for v in needed if v not in made and v not in given]
-        kept = [atom for i, atom in enumerate(program.outputs) if i not in places]
-        outputs: list[Atom] = [*kept, *extra]
-        inside = Program(
+            if any([v in needed_outside for v in eqn.outputs]) and eqn.outputs[0] in products:
+                hoisted.append(eqn)
+                needed_outside.update(eqn.inputs)
+        computed_outside = {v for eqn in hoisted for v in eqn.outputs}
+        available = {v for i, v in enumerate(program.inputs) if i not in self.internal_inputs}
+        needed = dict.fromkeys([a for e in hoisted for a in e.inputs if type(a) is Var])
+        exposed = [v for v in needed if v not in computed_outside and v not in available]
+        other_outputs = [atom for i, atom in enumerate(program.outputs) if i not in positions]
+        outputs: list[Atom] = [*other_outputs, *exposed]
+        remaining = Program(
             program.name, program.inputs, dce_equations(program.equations, outputs), outputs
         )
-        return HoistedProducts(places, inside, extra, outside[::-1])
+        return HoistedProducts(positions, remaining, exposed, hoisted[::-1])
 
 
-def hoist_products(program: Program, reach: Callable[[Program], set[Any]]) -> Program:
-    """`program` with the products that its calls return made outside, and calls that take some inlined."""
+def hoist_products(program: Program, find_products: Callable[[Program], set[Any]]) -> Program:
+    """`program` with the products that calls return hoisted, and calls that take some inlined."""
     for _ in range(_MAX_HOIST_ROUNDS):
         if all(eqn.primitive.name not in CALL_PRIMITIVES for eqn in program.equations):
             break
-        taken_off = _ProductHoister(program, reach)
-        if not taken_off.changed:
+        hoister = _ProductHoister(program, find_products)
+        if not hoister.changed:
             break
         program = Program(
-            program.name, program.inputs, taken_off.equations, taken_off.outputs(program.outputs)
+            program.name, program.inputs, hoister.equations, hoister.substituted(program.outputs)
         )
     return program
 
 
 class _ProductHoister:
-    """One pass over the equations of a program, in which calls are opened up."""
+    """One pass over the equations of a program that hoists products out of calls."""
 
-    def __init__(self, program: Program, reach: Callable[[Program], set[Any]]):
-        self.find_products = reach
+    def __init__(self, program: Program, find_products: Callable[[Program], set[Any]]):
+        self.find_products = find_products
         self.changed = False
         self.equations: list[Equation] = []
         self.substitutions: dict[Any, Atom] = {}
-        reached = reach(program)
+        products = find_products(program)
         returned = {*program.outputs}
         for eqn in program.equations:
             if any([a in self.substitutions for a in eqn.inputs]):
-                eqn = eqn.replace(inputs=self.outputs(eqn.inputs))
+                eqn = eqn.replace(inputs=self.substituted(eqn.inputs))
             primitive: Any = eqn.primitive
             found: Any = ()
             if primitive.name in CALL_PRIMITIVES and not primitive.effects:
-                # What is returned from here as well is needed as it is.
+                # Outputs of this program are needed as they are.
                 if not returned.issuperset(eqn.outputs):
                     found = cached_rewrite(
-                        FindHoistableProducts(reach, carried_operands(primitive)), primitive.program
+                        FindHoistableProducts(find_products, carried_operands(primitive)),
+                        primitive.program,
                     )
                 if found and all([eqn.outputs[i] in returned for i in found.outputs_made_outside]):
                     found = ()
@@ -114,36 +118,40 @@ class _ProductHoister:
             elif (
                 type(primitive) is Call
                 and not primitive.noinline
-                and any([a in reached for a in eqn.inputs])
+                and any([a in products for a in eqn.inputs])
             ):
                 self.inline(eqn)
             else:
                 self.equations.append(eqn)
 
-    def outputs(self, atoms: Sequence[Atom]) -> list[Atom]:
-        """What stands for each of `atoms` now."""
+    def substituted(self, atoms: Sequence[Atom]) -> list[Atom]:
+        """The atoms that now stand for each of `atoms`."""
         return [self.substitutions.get(a, a) for a in atoms]
 
     def hoist_from(self, eqn: Equation, found: HoistedProducts) -> None:
-        """The call of what is left inside, and then what is made outside."""
+        """Append the call of the remaining program, then the hoisted equations."""
         self.changed = True
         primitive: Any = eqn.primitive
         program = primitive.program
         env: dict[Any, Atom] = dict(zip(program.inputs, eqn.inputs, strict=True))
-        kept = [v for i, v in enumerate(eqn.outputs) if i not in found.outputs_made_outside]
-        rows = primitive.length if type(primitive) is Scan else None
-        fresh = [
-            Var(add_axis(v.aval, None if rows is None else 0, rows or 0)) for v in found.exposed
+        other_outputs = [
+            v for i, v in enumerate(eqn.outputs) if i not in found.outputs_made_outside
         ]
-        env.update(zip(found.exposed, fresh, strict=True))
+        length = primitive.length if type(primitive) is Scan else None
+        exposed_outputs = [
+            Var(add_axis(v.aval, None if length is None else 0, length or 0)) for v in found.exposed
+        ]
+        env.update(zip(found.exposed, exposed_outputs, strict=True))
         params = {f: getattr(primitive, f) for f in primitive.fields}
         call = type(primitive)(**params | {"program": found.remaining})
-        if kept or fresh:
-            self.equations.append(eqn.replace(primitive=call, outputs=[*kept, *fresh]))
-        if rows is None:
+        if other_outputs or exposed_outputs:
+            self.equations.append(
+                eqn.replace(primitive=call, outputs=[*other_outputs, *exposed_outputs])
+            )
+        if length is None:
             self.copy_equations(found.hoisted, env)
         else:
-            self.copy_batched(found, program, {*program.inputs[: primitive.consts]}, rows, env)
+            self.copy_batched(found, program, {*program.inputs[: primitive.consts]}, length, env)
         for i in found.outputs_made_outside:
             self.substitutions[eqn.outputs[i]] = env[program.outputs[i]]
 
@@ -152,24 +160,26 @@ class _ProductHoister:
         found: HoistedProducts,
         program: Program,
         consts: set[Any],
-        rows: int,
+        length: int,
         env: dict[Any, Atom],
     ) -> None:
-        """What each step made, for all rows at once; `consts` are the same in each."""
-        made = {v for eqn in found.hoisted for v in eqn.outputs}
+        """Append the hoisted equations of a scan, batched over its steps; `consts` are shared."""
+        computed = {v for eqn in found.hoisted for v in eqn.outputs}
         needed = dict.fromkeys(
-            [a for e in found.hoisted for a in e.inputs if type(a) is Var and a not in made]
+            [a for e in found.hoisted for a in e.inputs if type(a) is Var and a not in computed]
         )
         outputs = list(dict.fromkeys([program.outputs[i] for i in found.outputs_made_outside]))
-        one = Program(program.name, [*needed], found.hoisted, outputs)
+        step = Program(program.name, [*needed], found.hoisted, outputs)
         dims = tuple([None if v in consts else 0 for v in needed])
-        whole = Batch(rows, dims, (0,) * len(outputs))(one)
-        inner: dict[Any, Atom] = dict(zip(whole.inputs, [env[v] for v in needed], strict=True))
-        self.copy_equations(whole.equations, inner)
-        env.update(zip(outputs, [inner[a] for a in whole.outputs], strict=True))  # type: ignore[arg-type]
+        batched = Batch(length, dims, (0,) * len(outputs))(step)
+        batched_env: dict[Any, Atom] = dict(
+            zip(batched.inputs, [env[v] for v in needed], strict=True)
+        )
+        self.copy_equations(batched.equations, batched_env)
+        env.update(zip(outputs, [batched_env[a] for a in batched.outputs], strict=True))  # type: ignore[arg-type]
 
     def inline(self, eqn: Equation) -> None:
-        """The equations of the program in place of its call."""
+        """Append the equations of the called program."""
         self.changed = True
         program = eqn.primitive.program  # type: ignore[attr-defined]
         env: dict[Any, Atom] = dict(zip(program.inputs, eqn.inputs, strict=True))
@@ -178,7 +188,7 @@ class _ProductHoister:
             self.substitutions[v] = env[atom] if type(atom) is Var else atom
 
     def copy_equations(self, equations: Sequence[Equation], env: dict[Any, Atom]) -> None:
-        """Equations once more, with other variables."""
+        """Append `equations` with new variables; `env` maps the old ones to the new."""
         for eqn in equations:
             outputs = [Var(v.aval) for v in eqn.outputs]
             inputs = [env[a] if type(a) is Var else a for a in eqn.inputs]
@@ -187,7 +197,7 @@ class _ProductHoister:
 
 
 def carried_operands(primitive: Any) -> range:
-    """The operands of a loop that change from step to step without being rows."""
+    """The operands of a scan that are carries."""
     if type(primitive) is not Scan:
         return range(0)
     return range(primitive.consts, primitive.consts + primitive.carries)
@@ -197,7 +207,7 @@ CALL_PRIMITIVES = frozenset({"call", "checkpoint", "scan"})
 
 
 class ReassociationThresholds(Record):
-    """From when on an order pays: for products of `elements`, if it costs `times` less."""
+    """The least sizes for another order: of products in elements, and of the speedup."""
 
     min_elements: int
     min_speedup: float
@@ -210,35 +220,34 @@ REASSOCIATION_THRESHOLDS = {
 
 
 class ReassociateContractions(Rewrite[Program]):
-    """The rewrite to a program in which sums of products are made in the cheapest order.
+    """Rewrites sums of products to the cheapest order of contractions.
 
-    A product is looked into only if it is larger than what it is made of. Values change in
-    rounding alone.
+    Only products that are larger than their operands are expanded. Values change by rounding.
     """
 
     mode: str = "auto"
 
     def __call__(self, program: Program) -> Program:
-        worth = REASSOCIATION_THRESHOLDS.get(self.mode)
-        if worth is None or program.writes:
+        thresholds = REASSOCIATION_THRESHOLDS.get(self.mode)
+        if thresholds is None or program.writes:
             return program
-        if not may_have_large_products(program, worth):
+        if not may_have_large_products(program, thresholds):
             return program
-        flat = hoist_products(program, FindLargeProducts(worth))
-        flow = LargeProducts(flat, worth)
-        chosen = flow.select_sums()
-        if not chosen:
+        hoisted = hoist_products(program, FindLargeProducts(thresholds))
+        products = LargeProducts(hoisted, thresholds)
+        einsums = products.select_sums()
+        if not einsums:
             return program
 
         def step(eqn: Equation, *args: Tracer) -> Sequence[Any]:
-            einsum = chosen.get(eqn)
+            einsum = einsums.get(eqn)
             return (
                 bind_equation(eqn, *args) if einsum is None else [einsum.emit(values.__getitem__)]
             )
 
         def body(*args: Tracer) -> list[Tracer]:
-            values.update(zip(flat.inputs, args, strict=True))
-            return interpret(flat, args, remember)
+            values.update(zip(hoisted.inputs, args, strict=True))
+            return interpret(hoisted, args, remember)
 
         values: dict[Any, Any] = {}
 
@@ -247,33 +256,41 @@ class ReassociateContractions(Rewrite[Program]):
             values.update(zip(eqn.outputs, outs, strict=True))
             return outs
 
-        made = trace_closed(body, program.in_avals, name=program.name)
+        rewritten = trace_closed(body, program.in_avals, name=program.name)
         return replace_program_fields(
-            program, inputs=made.inputs, equations=made.equations, outputs=made.outputs
+            program,
+            inputs=rewritten.inputs,
+            equations=rewritten.equations,
+            outputs=rewritten.outputs,
         )
 
 
-def may_have_large_products(program: Program, worth: ReassociationThresholds) -> bool:
-    """Whether a product may be larger than what it is made of, as far as a glance tells."""
-    wide = {e.outputs[0] for e in program.equations if type(e.primitive) is ops.BroadcastInDim}
+def may_have_large_products(program: Program, thresholds: ReassociationThresholds) -> bool:
+    """Whether a product may be larger than its operands, by a quick look at the equations."""
+    broadcasts = {
+        e.outputs[0] for e in program.equations if type(e.primitive) is ops.BroadcastInDim
+    }
     outputs = {*program.outputs}
     for eqn in program.equations:
-        kind_of = type(eqn.primitive)
-        if kind_of is ops.DotGeneral:
+        kind = type(eqn.primitive)
+        if kind is ops.DotGeneral:
             x, y = eqn.inputs
             (out,) = eqn.outputs
-            size, given = out.aval.size, x.aval.size + y.aval.size
-            # A matrix that is returned is needed as it is.
-            looked_into = not eqn.primitive.contracting_dims[0] or out not in outputs  # type: ignore[attr-defined]
-            large = size >= worth.min_elements and size > min_expansion(eqn.primitive) * given
-            if large and looked_into:
+            size, operand_size = out.aval.size, x.aval.size + y.aval.size
+            # A matrix that is an output is needed as it is.
+            expandable = not eqn.primitive.contracting_dims[0] or out not in outputs  # type: ignore[attr-defined]
+            large = (
+                size >= thresholds.min_elements
+                and size > min_expansion(eqn.primitive) * operand_size
+            )
+            if large and expandable:
                 return True
-        elif kind_of is ops.Mul:
-            if wide and eqn.inputs[0] in wide and eqn.inputs[1] in wide:
+        elif kind is ops.Mul:
+            if broadcasts and eqn.inputs[0] in broadcasts and eqn.inputs[1] in broadcasts:
                 return True
-        elif kind_of is ops.ScatterAdd:
+        elif kind is ops.ScatterAdd:
             (out,) = eqn.outputs
-            if out.aval.size >= worth.min_elements and out not in outputs:
+            if out.aval.size >= thresholds.min_elements and out not in outputs:
                 return True
         elif eqn.primitive.name in CALL_PRIMITIVES:
             return True
@@ -281,13 +298,13 @@ def may_have_large_products(program: Program, worth: ReassociationThresholds) ->
 
 
 def min_expansion(product: Any) -> int:
-    """How many times as large as its operands together a product is at least to be looked into."""
-    # Of a plain matrix product the difference must be great.
+    """The ratio of the size of a product to that of its operands from which on it is expanded."""
+    # A plain matrix product must be much larger than its operands.
     return _MIN_MATMUL_EXPANSION if product.contracting_dims[0] and not product.batch_dims[0] else 1
 
 
 class FindLargeProducts(Rewrite[set[Any]]):
-    """The analysis of a program that finds its large products, as far as they are passed on."""
+    """Finds the variables that are large products, or made of one without a sum."""
 
     thresholds: ReassociationThresholds
 
@@ -296,28 +313,28 @@ class FindLargeProducts(Rewrite[set[Any]]):
 
 
 class LargeProducts:
-    """Where the large products of a program go."""
+    """The large products of a program, and the variables and sums that they reach."""
 
-    def __init__(self, program: Program, worth: ReassociationThresholds):
-        self.program, self.thresholds = program, worth
+    def __init__(self, program: Program, thresholds: ReassociationThresholds):
+        self.program, self.thresholds = program, thresholds
         self.producers: dict[Any, Equation] = {}
-        # The large products, and for each value that they reach without being summed, which.
+        # The large products; for each variable that some reach without a sum, which those are.
         self.large: dict[Var, Equation] = {}
         self.products_within: dict[Any, frozenset[Var]] = {}
         self.sums: list[Equation] = []
         for eqn in program.equations:
             for v in eqn.outputs:
                 self.producers[v] = eqn
-            kind_of = type(eqn.primitive)
-            if kind_of is ops.DotGeneral or kind_of is ops.Mul:
+            kind = type(eqn.primitive)
+            if kind is ops.DotGeneral or kind is ops.Mul:
                 self.visit_product(eqn)
-            elif kind_of is ops.ScatterAdd:
+            elif kind is ops.ScatterAdd:
                 self.visit_scatter(eqn)
             elif self.products_within:
-                if kind_of in EXPANDABLE_PRIMITIVES or kind_of is ops.Concatenate:
+                if kind in EXPANDABLE_PRIMITIVES or kind is ops.Concatenate:
                     self.propagate(eqn)
-                elif kind_of is ops.Add or kind_of is ops.Sub:
-                    # The sum of a product and of something else is formed.
+                elif kind is ops.Add or kind is ops.Sub:
+                    # The sum of a product and another array is computed as it is.
                     if (
                         eqn.inputs[0] in self.products_within
                         and eqn.inputs[1] in self.products_within
@@ -327,17 +344,18 @@ class LargeProducts:
                     self.sums.append(eqn)
 
     def visit_product(self, eqn: Equation) -> None:
+        """Record a product if it is large; else the large products that reach its result."""
         (out,) = eqn.outputs
-        of_dot = type(eqn.primitive) is ops.DotGeneral
-        contract = of_dot and eqn.primitive.contracting_dims[0]  # type: ignore[attr-defined]
-        times = min_expansion(eqn.primitive) if of_dot else 1
+        is_dot = type(eqn.primitive) is ops.DotGeneral
+        contract = is_dot and eqn.primitive.contracting_dims[0]  # type: ignore[attr-defined]
+        expansion = min_expansion(eqn.primitive) if is_dot else 1
         size = out.aval.size
-        if size >= self.thresholds.min_elements and size > times * sum(
+        if size >= self.thresholds.min_elements and size > expansion * sum(
             map(self.source_size, eqn.inputs)
         ):
             self.large[out] = eqn
-            below = [self.products_within[a] for a in eqn.inputs if a in self.products_within]
-            self.products_within[out] = frozenset({out}).union(*below)
+            inner = [self.products_within[a] for a in eqn.inputs if a in self.products_within]
+            self.products_within[out] = frozenset({out}).union(*inner)
         elif not self.products_within:
             return
         elif not contract:
@@ -346,6 +364,7 @@ class LargeProducts:
             self.sums.append(eqn)
 
     def visit_scatter(self, eqn: Equation) -> None:
+        """Record a scatter-add of rows, which is a product with one-hot vectors, if it is large."""
         (out,) = eqn.outputs
         x, indices, updates = eqn.inputs
         size = out.aval.size
@@ -359,7 +378,7 @@ class LargeProducts:
             self.products_within[out] = frozenset({out}) | self.products_within.get(x, frozenset())
 
     def source_size(self, atom: Any) -> int:
-        """The number of elements that `atom` shows, however often it repeats them."""
+        """The number of elements that `atom` has without repetitions."""
         while (eqn := self.producers.get(atom)) is not None:
             if type(eqn.primitive) not in _SHAPE_OPS:
                 break
@@ -367,66 +386,71 @@ class LargeProducts:
         return int(atom.aval.size)
 
     def propagate(self, eqn: Equation) -> None:
+        """Record the large products that reach the result of an equation."""
         found = [self.products_within[a] for a in eqn.inputs if a in self.products_within]
         if found:
             self.products_within[eqn.outputs[0]] = frozenset().union(*found)
 
     def select_sums(self) -> dict[Equation, SumOfEinsums]:
-        """The sums to make in another order, and how."""
-        times = self.thresholds.min_speedup
+        """The sums to compute in another order, with their einsums."""
+        speedup = self.thresholds.min_speedup
         kept = self.required_products(self.program.outputs, {*self.sums})
         orders: dict[Equation, Any] = {}
         pending = self.sums
         while pending:
-            open_to = {v for v, found in self.products_within.items() if not found <= kept}
-            pending = [eqn for eqn in pending if any([a in open_to for a in eqn.inputs])]
-            orders = {eqn: expand_sum(eqn, self.producers, open_to) for eqn in pending}
-            closed = [
+            expandable = {v for v, found in self.products_within.items() if not found <= kept}
+            pending = [eqn for eqn in pending if any([a in expandable for a in eqn.inputs])]
+            orders = {eqn: expand_sum(eqn, self.producers, expandable) for eqn in pending}
+            rejected = [
                 eqn
                 for eqn, found in orders.items()
                 if found is None
-                or found.cost * times
+                or found.cost * speedup
                 > self.cost_of_products([eqn], kept) + self.cost_as_written(eqn)
             ]
-            if not closed:
+            if not rejected:
                 break
-            # What a sum reads as it is, others may read, too: those that read less come first.
-            missing = {eqn: self.products_read_by([eqn]) - kept for eqn in closed}
-            least = min(map(len, missing.values()))
+            # Other sums may read the products that one keeps: those that keep fewest come first.
+            missing = {eqn: self.products_read_by([eqn]) - kept for eqn in rejected}
+            fewest = min(map(len, missing.values()))
             for eqn, products in missing.items():
-                if len(products) == least:
+                if len(products) == fewest:
                     kept |= products
                     pending.remove(eqn)
         orders = {eqn: e for eqn, e in orders.items() if eqn in pending}
         chosen: dict[Equation, SumOfEinsums] = {}
         for sums in self.group_by_products([eqn for eqn in self.sums if eqn in orders]):
-            made = self.cost_of_products(sums, kept)
-            alone = {e: orders[e] for e in sums if orders[e].cost * times < self.cost_as_written(e)}
-            apart = sum([orders[e].cost if e in alone else self.cost_as_written(e) for e in sums])
-            together = sum([orders[e].cost for e in sums])
-            better = together * times < made + apart
+            shared_cost = self.cost_of_products(sums, kept)
+            alone = {
+                e: orders[e] for e in sums if orders[e].cost * speedup < self.cost_as_written(e)
+            }
+            separate_cost = sum(
+                [orders[e].cost if e in alone else self.cost_as_written(e) for e in sums]
+            )
+            joint_cost = sum([orders[e].cost for e in sums])
+            better = joint_cost * speedup < shared_cost + separate_cost
             chosen.update({e: orders[e] for e in sums} if better else alone)
         for eqn in self.sums:
-            # Of what is there anyhow, sums of rows are not worth what cancels in them.
-            outer = all(
+            # Products computed anyway: sums of rows would lose accuracy by cancellation.
+            only_outer = all(
                 [not self.contracted_size(self.large[v]) for v in self.products_read_by([eqn])]
             )
-            if outer and eqn not in chosen and eqn not in orders:
+            if only_outer and eqn not in chosen and eqn not in orders:
                 found = expand_sum(eqn, self.producers, {*self.products_within})
-                if found is not None and found.cost * times < self.cost_as_written(eqn):
+                if found is not None and found.cost * speedup < self.cost_as_written(eqn):
                     chosen[eqn] = found
         return chosen
 
     def products_read_by(self, eqns: Iterable[Equation]) -> set[Var]:
-        """The large products that some equations read."""
+        """The large products that equations read."""
         return {p for eqn in eqns for a in eqn.inputs for p in self.products_within.get(a, ())}
 
     def cost_of_products(self, eqns: Iterable[Equation], kept: set[Var]) -> float:
-        """What it costs to make the products that some equations read, but those that are kept."""
-        return sum([self.cost(self.large[v]) for v in self.products_read_by(eqns) - kept])
+        """The cost to compute the products that equations read, except those that are `kept`."""
+        return sum([self.product_cost(self.large[v]) for v in self.products_read_by(eqns) - kept])
 
     def required_products(self, outputs: Iterable[Any], sums: set[Equation]) -> set[Var]:
-        """The products that `outputs` or equations that cannot be opened up need."""
+        """The products that `outputs`, or equations which cannot be expanded, need."""
         needed = {*outputs}
         for eqn in self.program.equations:
             if eqn not in sums and (
@@ -436,38 +460,38 @@ class LargeProducts:
         return set().union(*[found for v, found in self.products_within.items() if v in needed])
 
     def group_by_products(self, sums: Sequence[Equation]) -> list[list[Equation]]:
-        """Sums in groups of those that have a product in common."""
+        """Groups of sums that have products in common."""
         groups: list[tuple[set[Var], list[Equation]]] = []
         for eqn in sums:
             products, members = self.products_read_by([eqn]), [eqn]
-            apart = []
+            others = []
             for group in groups:
                 if group[0].isdisjoint(products):
-                    apart.append(group)
+                    others.append(group)
                 else:
                     products |= group[0]
                     members = group[1] + members
-            groups = [*apart, (products, members)]
+            groups = [*others, (products, members)]
         return [members for _, members in groups]
 
     def contracted_size(self, eqn: Equation) -> int:
-        """How many products are summed for an element of a large product; 0 without a sum."""
+        """The number of products summed for an element of a large product; 0 without a sum."""
         if type(eqn.primitive) is ops.ScatterAdd:
             return 1
         if type(eqn.primitive) is not ops.DotGeneral or not eqn.primitive.contracting_dims[0]:
             return 0
         return prod([eqn.inputs[0].aval.shape[d] for d in eqn.primitive.contracting_dims[0]])
 
-    def cost(self, eqn: Equation) -> float:
-        """What it costs to make a product."""
+    def product_cost(self, eqn: Equation) -> float:
+        """The cost to compute a product."""
         (out,) = eqn.outputs
-        moved = out.aval.size + sum([self.source_size(a) for a in eqn.inputs])
-        return 2.0 * out.aval.size * max(self.contracted_size(eqn), 1) + MEMORY_COST * moved
+        memory = out.aval.size + sum([self.source_size(a) for a in eqn.inputs])
+        return 2.0 * out.aval.size * max(self.contracted_size(eqn), 1) + MEMORY_COST * memory
 
     def cost_as_written(self, eqn: Equation) -> float:
-        """What it costs to make a sum of the products as they are."""
+        """The cost to compute a sum from the products as they are."""
         if type(eqn.primitive) is ops.DotGeneral:
-            return self.cost(eqn)
+            return self.product_cost(eqn)
         return float(MEMORY_COST * (eqn.outputs[0].aval.size + eqn.inputs[0].aval.size))
 
 

@@ -1,8 +1,9 @@
-"""Repeats in a sequence of tokens, in time linear in its length but for a logarithm.
+"""Repeats in a list of equations: detection of equal runs of tokens, and of equal dataflow.
 
-Windows of 1, 2, 4, ... tokens are numbered such that equal windows have equal numbers. Where the
-distance from each window to the one before it that equals it stays the same, the sequence repeats
-itself at that distance.
+Equations become tokens. Windows of 1, 2, 4, ... tokens are numbered so that equal windows have
+equal numbers; runs in which the distance from each window to the previous equal one is constant
+are repeats. That takes O(n log n) time. `EquationDataflow` then groups the repeated parts by
+the dataflow between their equations, and `RepeatGroup` builds one program for a group.
 """
 
 from __future__ import annotations
@@ -32,7 +33,10 @@ from functx.transforms.call_primitive import Call
 
 
 class PeriodicRepeat(NamedTuple):
-    """`length` tokens from `start` on, each equal to the one `period` before it if that is among them."""
+    """`length` tokens from `start` on, each equal to the one `period` before it, except the first.
+
+    The exception are the first `period` tokens.
+    """
 
     start: int
     length: int
@@ -40,11 +44,11 @@ class PeriodicRepeat(NamedTuple):
 
     @property
     def size(self) -> int:
-        """How many tokens a search through it has to look at."""
+        """The number of tokens that a search through the repeat visits."""
         return self.length
 
     def unclaimed(self, taken: Any) -> list[PeriodicRepeat]:
-        """The parts of it, of two periods at least, that lie where nothing is `taken`."""
+        """The parts, of at least two periods, in which no position is `taken`."""
         start, length, period = self
         used = np.flatnonzero(taken[start : start + length])
         edges = [-1, *used.tolist(), length]
@@ -56,18 +60,18 @@ class PeriodicRepeat(NamedTuple):
 
 
 class ScatteredRepeat(NamedTuple):
-    """`length` tokens that are the same from each of `starts` on, which lie at least so far apart."""
+    """`length` tokens that are equal from each of `starts` on, without overlaps."""
 
     starts: tuple[int, ...]
     length: int
 
     @property
     def size(self) -> int:
-        """How many tokens a search through it has to look at."""
+        """The number of tokens that a search through the repeat visits."""
         return self.length * len(self.starts)
 
     def unclaimed(self, taken: Any) -> list[ScatteredRepeat]:
-        """What is left of it where nothing is `taken`, if that is still a repeat."""
+        """The repeat without occurrences in which a position is `taken`, if two are left."""
         length = self.length
         left = tuple([at for at in self.starts if not taken[at : at + length].any()])
         return [ScatteredRepeat(left, length)] if len(left) > 1 else []
@@ -76,10 +80,10 @@ class ScatteredRepeat(NamedTuple):
 Repeat = PeriodicRepeat | ScatteredRepeat
 
 
-def find_repeats(tokens: Sequence[int], weights: Any, least: int) -> list[Repeat]:
-    """The repeats among `tokens` that save at least `least` of their `weights`, in order of merit.
+def find_repeats(tokens: Sequence[int], weights: Any, min_saved: int) -> list[Repeat]:
+    """The repeats among `tokens` that save at least `min_saved` of their `weights`, best first.
 
-    Those with a period come first, since they may become loops; then what saves most.
+    Periodic ones come first, since they may become loops; then those that save most.
     """
     total = np.concatenate([[0], np.cumsum(weights)])
     found: dict[Repeat, int] = {}
@@ -87,37 +91,37 @@ def find_repeats(tokens: Sequence[int], weights: Any, least: int) -> list[Repeat
     for width, numbers, distance in doubling_windows(tokens):
         firsts = np.concatenate([[0], np.flatnonzero(np.diff(distance)) + 1])
         lengths = np.append(firsts[1:], len(distance)) - firsts + width - 1
-        apart = distance[firsts]
+        periods = distance[firsts]
         saved = total[firsts + lengths] - total[firsts]
-        for at in np.flatnonzero((apart > 0) & (saved > 0)):
-            first, length, period = int(firsts[at]), int(lengths[at]), int(apart[at])
+        for i in np.flatnonzero((periods > 0) & (saved > 0)):
+            first, length, period = int(firsts[i]), int(lengths[i]), int(periods[i])
             if length >= period:
-                if saved[at] >= least:
-                    found[PeriodicRepeat(first - period, length + period, period)] = int(saved[at])
+                if saved[i] >= min_saved:
+                    found[PeriodicRepeat(first - period, length + period, period)] = int(saved[i])
             elif width <= length < 2 * width:
                 ends = int(numbers[first]), int(numbers[first + length - width])
                 alike.setdefault((*ends, length), set()).update((first - period, first))
-    for (*_, length), places in alike.items():
-        starts = non_overlapping(length, sorted(places))
-        gain = int(total[starts[0] + length] - total[starts[0]]) * (len(starts) - 1)
-        if gain >= least:
-            found[ScatteredRepeat(starts, length)] = gain
+    for (*_, length), starts_of_run in alike.items():
+        starts = non_overlapping(length, sorted(starts_of_run))
+        saved_in_all = int(total[starts[0] + length] - total[starts[0]]) * (len(starts) - 1)
+        if saved_in_all >= min_saved:
+            found[ScatteredRepeat(starts, length)] = saved_in_all
     return sorted(found, key=lambda each: (type(each) is ScatteredRepeat, -found[each], each[-1]))
 
 
-def non_overlapping(length: int, places: Sequence[int]) -> tuple[int, ...]:
-    """Those of the ascending `places` that lie so far behind the one before."""
-    kept = [places[0]]
-    for place in places:
-        if place >= kept[-1] + length:
-            kept.append(place)
+def non_overlapping(length: int, starts: Sequence[int]) -> tuple[int, ...]:
+    """The ascending `starts` that are at least `length` behind the previous one kept."""
+    kept = [starts[0]]
+    for start in starts:
+        if start >= kept[-1] + length:
+            kept.append(start)
     return tuple(kept)
 
 
 def doubling_windows(tokens: Sequence[int]) -> Iterator[tuple[int, Any, Any]]:
-    """For widths of 1, 2, 4, ...: that, the numbers of the windows, how far before each its equal is.
+    """Yields (width, numbers, distance) for windows of 1, 2, 4, ... tokens, as long as any repeat.
 
-    The distance is 0 for a window without an equal before it.
+    Equal windows have equal `numbers`; `distance` is that to the previous equal window, or 0.
     """
     numbers = np.unique(np.asarray(tokens, np.int64), return_inverse=True)[1].astype(np.int64)
     width = 1
@@ -137,15 +141,15 @@ def doubling_windows(tokens: Sequence[int]) -> Iterator[tuple[int, Any, Any]]:
         width *= 2
 
 
-# What XLA merges into its uses, nearly for nothing.
+# Operations that XLA fuses into their uses at almost no cost.
 _FREE_OPS = ops.Iota, ops.Reshape, ops.Slice
-# What is emitted as others is not opened up just to be counted.
+# The weight of composites, which are not decomposed only to be counted.
 _COMPOSITE_WEIGHT = 8
 _PINNED_EFFECTS = frozenset({Effect.WRITE, Effect.PROGRESS})
 
 
 def tokenize(equations: Sequence[Equation]) -> tuple[list[int], list[int]]:
-    """A token for each equation, and how many operations it becomes."""
+    """A token for each equation, and the number of operations that it is lowered to."""
     numbers: dict[Any, int] = {}
     weights: list[int] = []
     tokens = []
@@ -166,12 +170,12 @@ def tokenize(equations: Sequence[Equation]) -> tuple[list[int], list[int]]:
 
 
 def has_unit_strides(primitive: ops.Slice) -> bool:
-    """Whether the slice can begin where an operand says."""
+    """Whether a slice can become a `DynamicSlice`."""
     return primitive.strides is None or set(primitive.strides) <= {1}
 
 
 def operation_count(primitive: Primitive) -> int:
-    """About how many operations an equation becomes when it is lowered."""
+    """An estimate of the number of operations that an equation is lowered to."""
     if isinstance(primitive, _FREE_OPS) or (type(primitive) is Call and primitive.noinline):
         return 0
     if fallback_decomposition(type(primitive), ("lower",)) is not None:
@@ -180,7 +184,7 @@ def operation_count(primitive: Primitive) -> int:
 
 
 def program_operation_count(program: Program) -> int:
-    """About how many operations a program becomes."""
+    """An estimate of the number of operations that a program is lowered to."""
     return sum([operation_count(e.primitive) for e in program])
 
 
@@ -189,7 +193,7 @@ _INDEX_DTYPE = np.dtype("int32")
 
 
 class EquationDataflow:
-    """Where the variables of a list of equations are computed, and where last used."""
+    """The equation that computes each variable of a list of equations, and its last use."""
 
     def __init__(self, equations: Sequence[Equation], outputs: Sequence[Atom]):
         self.equations = equations
@@ -203,59 +207,66 @@ class EquationDataflow:
                 makers[v] = i, n
         last.update(dict.fromkeys(outputs, len(equations)))
 
-    def is_internal(self, atom: Any, ends: Sequence[int]) -> bool:
-        """Whether `atom` is computed and used only inside of what was replaced.
+    def is_internal(self, atom: Any, replaced_until: Sequence[int]) -> bool:
+        """Whether `atom` is computed and used only within one replaced part.
 
-        `ends` says of each equation that was where what stands in its place ends, else 0.
+        `replaced_until` has for each replaced equation the end of its part, and 0 for the others.
         """
-        place = self.producers.get(atom)
-        return place is not None and self.last_use.get(atom, -1) < ends[place[0]]
+        position = self.producers.get(atom)
+        return position is not None and self.last_use.get(atom, -1) < replaced_until[position[0]]
 
-    def starts(self, repeat: PeriodicRepeat) -> list[int]:
-        """Where to cut what has a period: where the least goes from one part to the next."""
+    def cut_points(self, repeat: PeriodicRepeat) -> list[int]:
+        """The starts of the parts of a repeat, so that the fewest bytes cross from part to part."""
         first, length, period = repeat
         count, phases = divmod(length, period)
-        across = self.bytes_crossing(first, first + length, period)
-        best = min(range(phases + 1), key=lambda phase: across[phase])
+        bytes_at = self.bytes_crossing(first, first + length, period)
+        best = min(range(phases + 1), key=lambda phase: bytes_at[phase])
         if count > 3:
-            # Of many parts one may be given up for a better cut.
-            other = min(range(period), key=lambda phase: across[phase])
-            best = best if across[best] <= 1.5 * across[other] else other
+            # With many parts, a better cut is worth the loss of one part.
+            best_of_full = min(range(period), key=lambda phase: bytes_at[phase])
+            best = best if bytes_at[best] <= 1.5 * bytes_at[best_of_full] else best_of_full
         return list(range(first + best, first + length - period + 1, period))
 
     def bytes_crossing(self, first: int, stop: int, period: int) -> list[int]:
-        """For each phase, the bytes that go from parts which begin there to the next ones."""
-        reach: dict[Any, tuple[int, int]] = {}
-        made = self.producers.get
+        """For each phase of the period, the bytes that cross between parts which start there."""
+        last_read: dict[Any, tuple[int, int]] = {}
+        producer_of = self.producers.get
         for i, eqn in enumerate(self.equations[first:stop], first):
             earliest = max(first, i - period)
             for atom in eqn.inputs:
-                maker = made(atom)
-                if maker is not None and maker[0] >= earliest:
-                    reach[atom] = maker[0], i
+                position = producer_of(atom)
+                if position is not None and position[0] >= earliest:
+                    last_read[atom] = position[0], i
         change = [0] * (stop - first + 1)
-        for v, (begin, i) in reach.items():
+        for v, (begin, i) in last_read.items():
             aval = v.aval
             size = 64 + aval.size * aval.dtype.itemsize
             change[begin + 1 - first] += size
             change[i + 1 - first] -= size
-        found = [0] * period
-        now = 0
-        for i, more in enumerate(change[:-1]):
-            now += more
-            found[i % period] += now
-        return found
+        totals = [0] * period
+        current = 0
+        for i, step in enumerate(change[:-1]):
+            current += step
+            totals[i % period] += current
+        return totals
 
     def internal_operands(self, start: int, length: int) -> tuple[int, ...]:
-        """What the operands of a part are: numbers of its own results, or -1 from outside it."""
-        made = self.producers.get
-        places = [made(a) for e in self.equations[start : start + length] for a in e.inputs]
+        """For each operand of a part, the number of the result of the part that it is, or -1."""
+        producer_of = self.producers.get
+        positions = [
+            producer_of(a) for e in self.equations[start : start + length] for a in e.inputs
+        ]
         return tuple(
-            [-1 if at is None or at[0] < start else (at[0] - start << 16) + at[1] for at in places]
+            [
+                -1
+                if position is None or position[0] < start
+                else (position[0] - start << 16) + position[1]
+                for position in positions
+            ]
         )
 
     def live_out_results(self, start: int, length: int) -> tuple[ResultIndex, ...]:
-        """The results of a part that what follows it uses, or the program returns."""
+        """The results of a part that later equations or the outputs of the program use."""
         stop = start + length
         last = self.last_use
         return tuple(
@@ -268,29 +279,29 @@ class EquationDataflow:
         )
 
     def isomorphic_groups(self, starts: Sequence[int], length: int) -> list[RepeatGroup]:
-        """The parts that begin at `starts`, those that are alike together."""
-        alike: dict[Any, list[int]] = {}
+        """The parts that begin at `starts`, grouped by their dataflow."""
+        by_operands: dict[Any, list[int]] = {}
         for start in starts:
-            alike.setdefault(self.internal_operands(start, length), []).append(start)
-        found = []
-        for members in alike.values():
+            by_operands.setdefault(self.internal_operands(start, length), []).append(start)
+        groups = []
+        for members in by_operands.values():
             by_results: dict[Any, list[int]] = {}
             for start in members:
                 by_results.setdefault(self.live_out_results(start, length), []).append(start)
-            most = max(by_results, key=lambda results: len(by_results[results]))
-            # One that gives less than most of them is like those, with results that go unused.
+            largest = max(by_results, key=lambda results: len(by_results[results]))
+            # A single part with fewer results joins the largest group; its other results are unused.
             for results, group in list(by_results.items()):
-                if len(group) == 1 and results != most and {*results} <= {*most}:
-                    by_results[most] += by_results.pop(results)
+                if len(group) == 1 and results != largest and {*results} <= {*largest}:
+                    by_results[largest] += by_results.pop(results)
             for results, group in by_results.items():
                 if len(group) > 1:
-                    found.append(RepeatGroup(self, sorted(group), length, results))
-        return found
+                    groups.append(RepeatGroup(self, sorted(group), length, results))
+        return groups
 
 
 @dataclass
 class RepeatGroup:
-    """Parts of a list of equations that one program can stand for."""
+    """Parts of a list of equations that one program can replace."""
 
     flow: EquationDataflow
     starts: list[int]
@@ -298,52 +309,57 @@ class RepeatGroup:
     live_outs: tuple[ResultIndex, ...]
 
     def program(self) -> tuple[Program, list[list[Atom]]]:
-        """That program, and for each of its inputs what stands for it in each of the parts."""
+        """That program, and for each of its inputs the operands in each of the parts."""
         flow, starts = self.flow, self.starts
         inputs: dict[tuple[Any, ...], Var] = {}
-        own: dict[Any, Var] = {}
+        inner_vars: dict[Any, Var] = {}
         equations = []
 
         def operand(atoms: tuple[Any, ...]) -> Atom:
             if type(atoms[0]) is Literal and atoms.count(atoms[0]) == len(atoms):
                 return atoms[0]
-            found = inputs.get(atoms)
-            if found is None:
-                found = inputs[atoms] = Var(atoms[0].aval)
-            return found
+            input_var = inputs.get(atoms)
+            if input_var is None:
+                input_var = inputs[atoms] = Var(atoms[0].aval)
+            return input_var
 
         for i in range(self.length):
-            alike = [flow.equations[start + i] for start in starts]
-            first = alike[0]
+            counterparts = [flow.equations[start + i] for start in starts]
+            first = counterparts[0]
             args: list[Atom] = []
             for n, atom in enumerate(first.inputs):
-                inner = own.get(atom)
+                inner_var = inner_vars.get(atom)
                 args.append(
-                    operand(tuple([e.inputs[n] for e in alike])) if inner is None else inner
+                    operand(tuple([e.inputs[n] for e in counterparts]))
+                    if inner_var is None
+                    else inner_var
                 )
             primitive = first.primitive
-            if any([eqn.primitive is not primitive for eqn in alike]):
+            if any([eqn.primitive is not primitive for eqn in counterparts]):
                 primitive = ops.DynamicSlice(first.outputs[0].aval.shape)
-                places = zip(*[eqn.primitive.start for eqn in alike], strict=True)  # type: ignore[attr-defined]
-                args += [operand(tuple([index_literal(at) for at in each])) for each in places]
+                starts_by_axis = zip(*[eqn.primitive.start for eqn in counterparts], strict=True)  # type: ignore[attr-defined]
+                args += [
+                    operand(tuple([index_literal(start_index) for start_index in indices]))
+                    for indices in starts_by_axis
+                ]
             outputs = [Var(v.aval) for v in first.outputs]
-            own.update(zip(first.outputs, outputs, strict=True))
+            inner_vars.update(zip(first.outputs, outputs, strict=True))
             equations.append(Equation(primitive, args, outputs, first.source))
         begin = flow.equations[starts[0] : starts[0] + self.length]
-        outputs = [own[begin[i].outputs[n]] for i, n in self.live_outs]
+        outputs = [inner_vars[begin[i].outputs[n]] for i, n in self.live_outs]
         program = Program("block", list(inputs.values()), equations, outputs)
         return program, [list(atoms) for atoms in inputs]
 
     def without_ends(self, first: int, last: int) -> RepeatGroup:
-        """The group without so many of its first and last parts."""
+        """The group without its `first` first and `last` last parts."""
         starts = self.starts[first : len(self.starts) - last]
         return RepeatGroup(self.flow, starts, self.length, self.live_outs)
 
     def outputs(self, start: int) -> list[Var]:
-        """The variables of what the part that begins at `start` gives."""
+        """The variables that the part from `start` on computes for later use."""
         return [self.flow.equations[start + i].outputs[n] for i, n in self.live_outs]
 
 
 def index_literal(at: int) -> Literal:
-    """A literal that says where a slice begins."""
+    """An integer literal, as slices take it."""
     return scalar_literal(at, _INDEX_DTYPE, False, repr(at))

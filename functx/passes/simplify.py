@@ -1,4 +1,7 @@
-"""Operations on numbers alone, computed while a program is made simpler."""
+"""Simplification: constant folding, CSE, DCE, algebraic rewrites, hoisting out of loops.
+
+`ReassociateContractions` then orders sums of products.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ from functx.passes.reassociation import ReassociateContractions
 from functx.transforms.control.scan import Scan
 from functx.transforms.control.while_loop import While
 
-# What IEEE arithmetic and two's complement say to the last bit, wherever it is computed.
+# Operations that IEEE arithmetic or two's complement define to the last bit.
 _EXACT_OPS: dict[Any, Callable[..., Any]] = {
     ops.Abs: np.abs,
     ops.Add: np.add,
@@ -45,7 +48,7 @@ _SMALLEST_PORTABLE = 1e-30
 
 
 def fold_constants(eqn: Equation) -> Literal | None:
-    """The number that `eqn` computes from numbers alone; None where that is better left to run."""
+    """The literal that `eqn` computes from literals; None if its value depends on the machine."""
     (out,) = eqn.outputs
     dtype = out.aval.dtype
     operands = [np.asarray(a.value, a.aval.dtype) for a in eqn.inputs]  # type: ignore[union-attr]
@@ -67,7 +70,7 @@ def fold_constants(eqn: Equation) -> Literal | None:
 
 
 def can_fold_constants(eqn: Equation) -> bool:
-    """Whether `eqn` is one that can be computed from numbers alone, and there are no others."""
+    """Whether `eqn` has only literal operands, and an operation with an exact NumPy equivalent."""
     primitive = type(eqn.primitive)
     if primitive not in _EXACT_OPS and primitive is not ops.ConvertElementType:
         return False
@@ -75,7 +78,7 @@ def can_fold_constants(eqn: Equation) -> bool:
 
 
 def _is_portable_number(x: Any, dtype: DType) -> bool:
-    """Whether a number is not complex, nan, infinite, or so small that machines differ."""
+    """Whether a number is real, finite, and not so small that machines differ on it."""
     if is_complex(dtype):
         return False
     if kind(dtype) != "f":
@@ -85,44 +88,45 @@ def _is_portable_number(x: Any, dtype: DType) -> bool:
 
 
 HoistedLoop = tuple[list[Equation], Equation, dict[Var, Atom]]
-"""The equations before a loop, the loop, and what outputs of the old one are from then on."""
+"""The equations before a loop, the new loop, and the atoms that replace outputs of the old."""
 
 
 def invariant_equations(program: Program, fixed: set[Any]) -> list[Equation]:
-    """The equations of `program` that compute the same in each step, and pay outside of the loop.
+    """The loop-invariant equations of a body that are worth hoisting.
 
-    `fixed` are the inputs that stay. What repeats or rearranges elements costs little to do again,
-    and outside would hold memory through the whole loop; so would what is larger than its operands.
+    `fixed` are the loop-invariant inputs. Equations that only repeat or rearrange elements are
+    cheap to recompute, and hoisted they would hold memory during the whole loop; so would results
+    larger than their operands.
     """
-    known = set(fixed)
-    moved: list[Equation] = []
+    invariant = set(fixed)
+    hoisted: list[Equation] = []
     cheap: dict[Any, Equation] = {}
     for eqn in program.equations:
         primitive = eqn.primitive
         if primitive.effects or primitive.no_cse or primitive.named_axes:
             continue
-        if not all([type(a) is Literal or a in known or a in cheap for a in eqn.inputs]):
+        if not all([type(a) is Literal or a in invariant or a in cheap for a in eqn.inputs]):
             continue
         if isinstance(primitive, _CHEAP_OPS) or not any([type(a) is Var for a in eqn.inputs]):
             cheap.update(dict.fromkeys(eqn.outputs, eqn))
             continue
-        given = sum([_bytes_of(a) for a in eqn.inputs if a in known])
-        if sum(map(_bytes_of, eqn.outputs)) > max(given, _SMALL_BYTES):
+        read_bytes = sum([_bytes_of(a) for a in eqn.inputs if a in invariant])
+        if sum(map(_bytes_of, eqn.outputs)) > max(read_bytes, _SMALL_BYTES):
             continue
-        moved += _cheap_producers(eqn, cheap)
-        moved.append(eqn)
-        known.update(eqn.outputs)
-    return list(dict.fromkeys(moved))
+        hoisted += _cheap_producers(eqn, cheap)
+        hoisted.append(eqn)
+        invariant.update(eqn.outputs)
+    return list(dict.fromkeys(hoisted))
 
 
 def _cheap_producers(eqn: Equation, cheap: dict[Any, Equation]) -> list[Equation]:
-    """The cheap equations that `eqn` needs, in order, which are done outside as well."""
+    """The cheap equations that `eqn` needs, in order; they are computed before the loop as well."""
     needed: list[Equation] = []
     pending = [cheap[a] for a in eqn.inputs if a in cheap]
     while pending:
-        maker = pending.pop()
-        needed.append(maker)
-        pending += [cheap[a] for a in maker.inputs if a in cheap]
+        producer = pending.pop()
+        needed.append(producer)
+        pending += [cheap[a] for a in producer.inputs if a in cheap]
     return needed[::-1]
 
 
@@ -139,88 +143,101 @@ _SMALL_BYTES = 256
 
 
 def _bytes_of(atom: Atom) -> int:
+    """The bytes of an array."""
     return atom.aval.size * atom.aval.dtype.itemsize
 
 
 def hoist_invariants(
     program: Program, fixed: dict[Any, Atom]
 ) -> tuple[list[Equation], Program, list[Atom]]:
-    """The equations of a body to do before the loop, the body without them, and what it takes more.
+    """The hoisted equations of a body, the body without them, and its additional operands.
 
-    `fixed` gives the atoms outside for the inputs that stay. The new inputs come first.
+    `fixed` maps the loop-invariant inputs to the operands. The new inputs come first.
     """
-    moved = invariant_equations(program, {*fixed})
+    hoisted = invariant_equations(program, {*fixed})
     env: dict[Any, Atom] = dict(fixed)
     before = []
-    for eqn in moved:
+    for eqn in hoisted:
         outputs = [Var(v.aval) for v in eqn.outputs]
         inputs = [env[a] if type(a) is Var else a for a in eqn.inputs]
         env.update(zip(eqn.outputs, outputs, strict=True))
         before.append(eqn.replace(inputs=inputs, outputs=outputs))
-    # What is cheap is made again inside, too, where it is needed.
-    gone = {eqn for eqn in moved if not isinstance(eqn.primitive, _CHEAP_OPS)}
-    left = dce_equations([e for e in program.equations if e not in gone], program.outputs)
-    read = {a for eqn in left for a in eqn.inputs} | {*program.outputs}
-    taken = [v for eqn in moved if eqn in gone for v in eqn.outputs if v in read]
-    body = Program(program.name, [*taken, *program.inputs], left, program.outputs)
-    return before, body, [env[v] for v in taken]
+    # Cheap equations are recomputed inside the loop where it needs them.
+    removed = {eqn for eqn in hoisted if not isinstance(eqn.primitive, _CHEAP_OPS)}
+    remaining = dce_equations([e for e in program.equations if e not in removed], program.outputs)
+    read = {a for eqn in remaining for a in eqn.inputs} | {*program.outputs}
+    new_inputs = [v for eqn in hoisted if eqn in removed for v in eqn.outputs if v in read]
+    body = Program(program.name, [*new_inputs, *program.inputs], remaining, program.outputs)
+    return before, body, [env[v] for v in new_inputs]
 
 
 def hoist_from_scan(eqn: Equation) -> HoistedLoop | None:
-    """A scan whose steps compute nothing that stays the same, and carry nothing that does."""
+    """A scan without loop-invariant equations and without carries that never change."""
     loop: Any = eqn.primitive
     program, n = loop.program, loop.consts
     carried = program.inputs[n : n + loop.carries]
-    kept = [i for i, v in enumerate(carried) if program.outputs[i] is not v]
-    passed: dict[Var, Atom] = {}
+    changing = [i for i, v in enumerate(carried) if program.outputs[i] is not v]
+    replaced: dict[Var, Atom] = {}
     inputs, outputs = list(eqn.inputs), list(eqn.outputs)
-    if len(kept) < loop.carries:
-        still = [i for i in range(loop.carries) if i not in kept]
-        passed = {
-            outputs[i]: inputs[n + i] for i in still if _have_same_aval(outputs[i], inputs[n + i])
+    if len(changing) < loop.carries:
+        unchanging = [i for i in range(loop.carries) if i not in changing]
+        replaced = {
+            outputs[i]: inputs[n + i]
+            for i in unchanging
+            if _have_same_aval(outputs[i], inputs[n + i])
         }
-        if len(passed) < len(still):
+        if len(replaced) < len(unchanging):
             return None
-        order = [*range(n), *[n + i for i in still], *[n + i for i in kept]]
-        order += range(n + loop.carries, len(inputs))
-        inputs, places = [inputs[i] for i in order], [program.inputs[i] for i in order]
-        kept_outputs = [*kept, *range(loop.carries, len(outputs))]
+        operand_order = [*range(n), *[n + i for i in unchanging], *[n + i for i in changing]]
+        operand_order += range(n + loop.carries, len(inputs))
+        inputs, body_inputs = (
+            [inputs[i] for i in operand_order],
+            [program.inputs[i] for i in operand_order],
+        )
+        kept_outputs = [*changing, *range(loop.carries, len(outputs))]
         outputs = [outputs[i] for i in kept_outputs]
         results = [program.outputs[i] for i in kept_outputs]
-        program = Program(program.name, places, program.equations, results)
-        n += len(still)
-        loop = loop.with_program(program, n, len(kept))
+        program = Program(program.name, body_inputs, program.equations, results)
+        n += len(unchanging)
+        loop = loop.with_program(program, n, len(changing))
     fixed = dict(zip(program.inputs[:n], inputs[:n], strict=True))
-    before, body, extra = hoist_invariants(program, fixed)
-    if not before and not passed:
+    before, body, extra_operands = hoist_invariants(program, fixed)
+    if not before and not replaced:
         return None
     if before:
-        loop, inputs = loop.hoist_constants([body], [extra], inputs)
-    return before, eqn.replace(primitive=loop, inputs=list(inputs), outputs=outputs), passed
+        loop, inputs = loop.hoist_constants([body], [extra_operands], inputs)
+    return before, eqn.replace(primitive=loop, inputs=list(inputs), outputs=outputs), replaced
 
 
 def _have_same_aval(v: Var, atom: Atom) -> bool:
+    """Whether two variables have the same type."""
     return v.aval is atom.aval
 
 
 def hoist_from_while(eqn: Equation) -> HoistedLoop | None:
-    """A loop whose condition and body compute nothing that stays the same in each step."""
+    """A while loop whose condition and body have no loop-invariant equations."""
     loop: Any = eqn.primitive
-    shared, consts, _ = loop.split_operands(eqn.inputs)
+    condition_consts, consts, _ = loop.split_operands(eqn.inputs)
     carry = loop.body.inputs[loop.body_consts :]
     fixed: dict[Any, Atom] = dict(zip(loop.body.inputs, consts, strict=False))
-    given = eqn.inputs[loop.condition_consts + loop.body_consts :]
-    in_condition: dict[Any, Atom] = dict(zip(loop.condition.inputs, shared, strict=False))
-    for i, (v, atom) in enumerate(zip(carry, given, strict=True)):
+    init = eqn.inputs[loop.condition_consts + loop.body_consts :]
+    fixed_in_condition: dict[Any, Atom] = dict(
+        zip(loop.condition.inputs, condition_consts, strict=False)
+    )
+    for i, (v, atom) in enumerate(zip(carry, init, strict=True)):
         if loop.body.outputs[i] is v and v.aval is atom.aval:
             fixed[v] = atom
-            in_condition[loop.condition.inputs[loop.condition_consts + i]] = atom
-    before, body, extra = hoist_invariants(loop.body, fixed)
-    more, condition, needed = hoist_invariants(loop.condition, in_condition)
-    if not before and not more:
+            fixed_in_condition[loop.condition.inputs[loop.condition_consts + i]] = atom
+    before, body, body_operands = hoist_invariants(loop.body, fixed)
+    before_condition, condition, condition_operands = hoist_invariants(
+        loop.condition, fixed_in_condition
+    )
+    if not before and not before_condition:
         return None
-    loop, inputs = loop.hoist_constants([condition, body], [needed, extra], eqn.inputs)
-    return [*before, *more], eqn.replace(primitive=loop, inputs=list(inputs)), {}
+    loop, inputs = loop.hoist_constants(
+        [condition, body], [condition_operands, body_operands], eqn.inputs
+    )
+    return [*before, *before_condition], eqn.replace(primitive=loop, inputs=list(inputs)), {}
 
 
 HOISTING_RULES: dict[Any, Callable[[Equation], HoistedLoop | None]] = {
@@ -235,9 +252,9 @@ _MAX_REWRITES = 8
 def simplify_equations(
     program: Program, nested: Callable[[Program], Program] | None = None
 ) -> Program:
-    """`program` without what is unused, done twice, or simpler in another way.
+    """`program` with constants folded, CSE, DCE and algebraic rewrites.
 
-    `nested` is done to the programs in its equations first.
+    `nested` is applied first to the programs inside its equations.
     """
     walk = _LocalSimplifier(program, nested)
     for eqn in program.equations:
@@ -250,7 +267,7 @@ def simplify_equations(
 
 
 class _LocalSimplifier:
-    """What is known of a program up to some equation of it."""
+    """One pass over the equations of a program, in order."""
 
     def __init__(self, program: Program, nested: Callable[[Program], Program] | None):
         self.nested = nested
@@ -269,7 +286,7 @@ class _LocalSimplifier:
         self.context = DefUse(self.producers, uses)
 
     def add_equation(self, eqn: Equation) -> None:
-        """Put what becomes of `eqn` behind what there is."""
+        """Append the simplified `eqn`."""
         names = self.substitutions
         for atom in eqn.inputs:
             if atom in names:
@@ -297,14 +314,14 @@ class _LocalSimplifier:
             self.producers[v] = eqn
 
     def substitute(self, outputs: Sequence[Var], atoms: Sequence[Atom]) -> None:
-        """Let `atoms` be what is meant by `outputs` from here on."""
+        """Use `atoms` in place of `outputs` in all later equations."""
         self.changed = True
         for v, atom in zip(outputs, atoms, strict=True):
             self.substitutions[v] = atom
             self.uses[atom] = self.uses.get(atom, 0) + self.uses.get(v, 0)
 
     def simplify_equation(self, eqn: Equation) -> Equation | None:
-        """What computes the output of `eqn` in the simplest way; None if it is there already."""
+        """The simplest equation for the output of `eqn`; None if that is already computed."""
         (out,) = eqn.outputs
         for _ in range(_MAX_REWRITES):
             found: Any = None
@@ -333,7 +350,7 @@ class _LocalSimplifier:
         return eqn
 
     def with_scalars(self, eqn: Equation) -> Any:
-        """An elementwise operation on scalars in place of arrays filled with them, if it has any."""
+        """An elementwise operation with scalars in place of arrays that repeat them, if any are."""
         shape = eqn.outputs[0].aval.shape
         filled = [self.context.defining_equation(a, ops.Full) for a in eqn.inputs]
         if all([f is None for f in filled]):
@@ -344,7 +361,7 @@ class _LocalSimplifier:
         return None
 
     def simplify_nested(self, eqn: Equation) -> Equation:
-        """As `simpler`, for an equation with several outputs, or with programs."""
+        """The simplified form of an equation with several outputs or with programs inside."""
         if self.nested is not None:
             primitive = map_primitive_programs(eqn.primitive, self.nested)
             if primitive is not eqn.primitive:
@@ -372,10 +389,10 @@ class _LocalSimplifier:
 
 
 class Simplify(Rewrite[Program]):
-    """The rewrite to a program without what is unused, done twice, or simpler in another way.
+    """Rewrites a program by constant folding, CSE, DCE, algebraic rewrites and hoisting.
 
-    Sums of products are made in the cheapest order. With `deep`, the same happens to the programs
-    in its equations; what is lowered is rewritten program by program.
+    Sums of products are computed in the cheapest order. With `deep`, programs inside of equations
+    are simplified too; lowering rewrites each program on its own.
     """
 
     mode: str = "auto"
@@ -395,7 +412,7 @@ class Simplify(Rewrite[Program]):
 
 
 def is_profitable(program: Program) -> bool:
-    """Whether a walk makes what is compiled quicker, where XLA would not do the same."""
+    """Whether simplification makes the compiled program faster than XLA alone would."""
     primitives = {type(eqn.primitive) for eqn in program.equations}
     if not primitives.isdisjoint(HOISTING_RULES):
         return True
@@ -407,4 +424,5 @@ def is_profitable(program: Program) -> bool:
 
 
 def _is_outer_product(primitive: Primitive) -> bool:
+    """Whether the operation is a product without contraction."""
     return type(primitive) is ops.DotGeneral and not primitive.contracting_dims[0]

@@ -1,4 +1,4 @@
-"""The sums of a program, each as one or several sums of products of small factors."""
+"""The sums of a program as einsums of small factors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Producers = dict[Any, Equation]
 
 
 class SumOfEinsums(NamedTuple):
-    """Sums that are added, or joined along `axis`; with `root`, the square root of that."""
+    """Einsums that are added, or concatenated along `axis`; with `takes_sqrt`, the root of that."""
 
     einsums: list[Einsum]
     axis: int | None
@@ -27,11 +27,11 @@ class SumOfEinsums(NamedTuple):
 
     @property
     def cost(self) -> float:
-        """What it costs to compute, in operations of a matrix product."""
+        """The cost of the sum, in operations of a matrix product."""
         return sum([part.cost for part in self.einsums])
 
     def emit(self, read: Callable[[Any], Any]) -> Any:
-        """The equations that compute it, from what `read` gives for each variable."""
+        """Emit the equations that compute the sum; `read` gives the value of each variable."""
         arrays = [part.emit(read) for part in self.einsums]
         total = arrays[0]
         if self.axis is not None and len(arrays) > 1:
@@ -47,7 +47,7 @@ class SumOfEinsums(NamedTuple):
 
 
 def is_sum(eqn: Equation) -> bool:
-    """Whether an equation sums products, or what may be products."""
+    """Whether an equation sums products, or arrays that may be products."""
     primitive = eqn.primitive
     if type(primitive) is ops.DotGeneral:
         return bool(primitive.contracting_dims[0])
@@ -56,59 +56,60 @@ def is_sum(eqn: Equation) -> bool:
     return type(primitive) is ops.ReduceSum
 
 
-def expand_sum(eqn: Equation, makers: Producers, open_to: set[Any]) -> SumOfEinsums | None:
-    """What the sum `eqn` computes, from small factors; None where that cannot be.
+def expand_sum(eqn: Equation, producers: Producers, expandable: set[Any]) -> SumOfEinsums | None:
+    """The sum `eqn` as einsums of small factors; None if it cannot be one.
 
-    The variables `open_to` are looked into, and may not be factors.
+    The variables in `expandable` are expanded, and may not be factors.
     """
     (out,) = eqn.outputs
     if kind(out.aval.dtype) == "b":
         return None
-    found = split_at_concatenation(eqn, makers)
-    if found is None:
+    split = split_at_concatenation(eqn, producers)
+    if split is None:
         return None
-    pieces, axis = found
-    parts = []
-    # Some machines round the operands of matrix products that do not ask for more.
+    pieces, axis = split
+    einsums = []
+    # Some machines round the operands of matrix products of default precision.
     precision = None if type(eqn.primitive) is ops.DotGeneral else ("HIGHEST", "HIGHEST")
-    for instead, shapes in pieces:
-        product = ProductExpression(makers, open_to.__contains__, instead)
+    for substitutions, shapes in pieces:
+        product = ProductExpression(producers, expandable.__contains__, substitutions)
         groups = expand_summands(product, eqn, shapes)
-        if groups is None or any([atom in open_to for atom in product.atoms()]):
+        if groups is None or any([atom in expandable for atom in product.atoms()]):
             return None
         shape = tuple([group[0].size if group else 1 for group in groups])
-        einsum = Einsum.of(product, groups, out.aval.update(shape=shape), precision)
+        einsum = Einsum.from_product(product, groups, out.aval.update(shape=shape), precision)
         if einsum is None:
             return None
-        parts.append(einsum)
-    return SumOfEinsums(parts, axis, type(eqn.primitive) is VectorNorm, out.aval)
+        einsums.append(einsum)
+    return SumOfEinsums(einsums, axis, type(eqn.primitive) is VectorNorm, out.aval)
 
 
 Shapes = list[tuple[int, ...]]
 
 
 def split_at_concatenation(
-    eqn: Equation, makers: Producers
+    eqn: Equation, producers: Producers
 ) -> tuple[list[tuple[dict[Any, Any], Shapes]], int | None] | None:
-    """The sums that `eqn` consists of where operands are joined of parts, and how they make it up.
+    """The sums that `eqn` consists of if operands are concatenated, and how they combine.
 
-    For each what stands in place of the joined array, and the shapes of the operands; then the
-    axis of the result along which they are joined, None for sums that are added.
+    For each sum: the substitution for the concatenated array, and the shapes of the operands.
+    Then the axis along which the results are concatenated, None if they are added. The result is
+    None if the sum cannot be split.
     """
     shapes = [x.aval.shape for x in eqn.inputs]
-    joins = [concatenation_of(x, makers) for x in eqn.inputs]
+    joins = [concatenation_of(x, producers) for x in eqn.inputs]
     join = next((j for j in joins if j is not None), None)
     if join is None:
         return [({}, shapes)], None
     primitive: Any = eqn.primitive
-    at: int = join.primitive.axis  # type: ignore[attr-defined]
+    concat_axis: int = join.primitive.axis  # type: ignore[attr-defined]
     axis: int | None = None
     if type(primitive) is not ops.DotGeneral:
-        if at not in primitive.axes:
-            axis = tuple_delete(range(len(shapes[0])), primitive.axes).index(at)
+        if concat_axis not in primitive.axes:
+            axis = tuple_delete(range(len(shapes[0])), primitive.axes).index(concat_axis)
     else:
         summed = [
-            j is join and at in dims
+            j is join and concat_axis in dims
             for j, dims in zip(joins, primitive.contracting_dims, strict=True)
         ]
         if any(summed):
@@ -124,27 +125,29 @@ def split_at_concatenation(
                 )
             ]
             side = joins.index(join)
-            if at not in free[side]:
+            if concat_axis not in free[side]:
                 return None
-            axis = len(primitive.batch_dims[0]) + side * len(free[0]) + free[side].index(at)
+            axis = (
+                len(primitive.batch_dims[0]) + side * len(free[0]) + free[side].index(concat_axis)
+            )
     pieces = []
     for part in join.inputs:
-        n = part.aval.shape[at]
-        cut = [
-            (*shape[:at], n, *shape[at + 1 :]) if j is join else shape
+        n = part.aval.shape[concat_axis]
+        part_shapes = [
+            (*shape[:concat_axis], n, *shape[concat_axis + 1 :]) if j is join else shape
             for shape, j in zip(shapes, joins, strict=True)
         ]
-        pieces.append(({join.outputs[0]: part}, cut))
+        pieces.append(({join.outputs[0]: part}, part_shapes))
     return pieces, axis
 
 
-def concatenation_of(atom: Any, makers: Producers) -> Equation | None:
-    """The equation that joins arrays to what `atom` is, element by element; None if none does."""
-    while (eqn := makers.get(atom)) is not None:
+def concatenation_of(atom: Any, producers: Producers) -> Equation | None:
+    """The equation that concatenates arrays to `atom`, up to elementwise operations; else None."""
+    while (eqn := producers.get(atom)) is not None:
         if type(eqn.primitive) is ops.Concatenate:
             return eqn
-        alone = type(eqn.primitive) is ops.Mul and eqn.inputs[0] is eqn.inputs[1]
-        if type(eqn.primitive) not in _ELEMENTWISE_OPS and not alone:
+        is_square = type(eqn.primitive) is ops.Mul and eqn.inputs[0] is eqn.inputs[1]
+        if type(eqn.primitive) not in _ELEMENTWISE_OPS and not is_square:
             break
         atom = eqn.inputs[0]
     return None
@@ -156,7 +159,7 @@ _ELEMENTWISE_OPS = frozenset({ops.Neg, ops.Square, ops.IntegerPow})
 def expand_summands(
     product: ProductExpression, eqn: Equation, shapes: Shapes
 ) -> LabelGroups | None:
-    """Put what `eqn` sums into `product`, from operands of `shapes`; the labels of the result."""
+    """Multiply the summands of `eqn`, of `shapes`, into `product`; the labels of the result."""
     primitive: Any = eqn.primitive
     if type(primitive) is ops.DotGeneral:
         out = primitive.infer_out_avals(
@@ -166,8 +169,8 @@ def expand_summands(
         return groups if product.expand_dot_general(primitive, eqn.inputs, groups, shapes) else None
     (x,), (shape,), axes = eqn.inputs, shapes, primitive.axes
     groups = fresh_labels(tuple_delete(shape, axes))
-    given, summed = iter(groups), iter(product.sum_over([shape[d] for d in axes]))
-    dims = tuple([next(summed if d in axes else given) for d in range(len(shape))])
+    free, summed = iter(groups), iter(product.sum_over([shape[d] for d in axes]))
+    dims = tuple([next(summed if d in axes else free) for d in range(len(shape))])
     if type(primitive) is VectorNorm:
         product.expand_square(primitive, [x], dims)
     else:

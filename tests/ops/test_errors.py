@@ -549,7 +549,7 @@ ROWS = {
         "ShapeError",
         "must be a multiple of the 4 places",
     ),
-    "any_active": ({}, [i32[()]], "DTypeError", "`live` must be boolean; got i32[]"),
+    "any_active": ({}, [i32[()]], "DTypeError", "`mask` must be boolean; got i32[]"),
     "masked_operand": (
         {"along": False},
         [bool_[2], f32[3]],

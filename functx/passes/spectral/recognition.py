@@ -170,7 +170,7 @@ class SpectralSearch:
             return None
         product.factors = closing.factors
         product.summed = [x for x in resolve_labels(product.summed) if x not in closing.eliminated]
-        return Einsum.of(product, groups, out.aval, HIGHEST_PRECISION)
+        return Einsum.from_product(product, groups, out.aval, HIGHEST_PRECISION)
 
     def match_single_eigenvalue(self, eqn: Equation, values: list[Equation]) -> Einsum | None:
         """The one eigenvalue, or function of it, that `eqn` takes out; None if it takes others.
@@ -192,7 +192,7 @@ class SpectralSearch:
             return None
         product = SpectralProduct(self)
         product.factors = closing.factors
-        return Einsum.of(product, groups, out.aval, HIGHEST_PRECISION)
+        return Einsum.from_product(product, groups, out.aval, HIGHEST_PRECISION)
 
 
 def full_range(eqn: Equation) -> IndexRange:

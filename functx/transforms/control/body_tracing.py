@@ -1,4 +1,4 @@
-"""What branches and loops share: their traced bodies, and which values in them vary."""
+"""The tracing of the functions that loops and branches run: captures, types of carries, checks."""
 
 from __future__ import annotations
 
@@ -55,35 +55,38 @@ from functx.transforms.tracing_api import (
 
 
 def with_captures_first(traced: TracedFunction, fun: Any = None) -> Program:
-    """The program of a traced call with what it captured as its first inputs.
+    """The program of a traced function with its captured values as the first inputs.
 
-    They take the names of the variables around `fun` that hold them, if it is given.
+    The inputs take the names of the closure variables of `fun` that hold them, if it is given.
     """
     program = traced.program
-    own = len(program.inputs) - len(traced.captured)
-    outer = closure_variable_names(fun, traced.captured)
+    num_own = len(program.inputs) - len(traced.captured)
+    outer_names = closure_variable_names(fun, traced.captured)
     in_names = program.in_names
-    if outer and in_names is not None:
+    if outer_names and in_names is not None:
 
         def names() -> list[str]:
-            given = pad_input_names(in_names(), len(program.inputs))
-            return [*given[:own], *[a or b for a, b in zip(outer, given[own:], strict=True)]]
+            known = pad_input_names(in_names(), len(program.inputs))
+            return [
+                *known[:num_own],
+                *[a or b for a, b in zip(outer_names, known[num_own:], strict=True)],
+            ]
 
         program = replace_program_fields(program, in_names=names)
-    return with_io(program, [*program.inputs[own:], *program.inputs[:own]], program.outputs)
+    return with_io(program, [*program.inputs[num_own:], *program.inputs[:num_own]], program.outputs)
 
 
-def write_back_captures(around: Sequence[Any], outs: Sequence[Any]) -> list[Any]:
-    """The results of a loop behind the first of `outs`, which are written to the arrays `around`."""
-    if not around:
+def write_back_captures(captures: Sequence[Any], outs: Sequence[Any]) -> list[Any]:
+    """The results of a loop, after its first outputs are written back to the arrays `captures`."""
+    if not captures:
         return list(outs)
-    results = copy_if_aliased(outs[len(around) :], around)
-    write_back_arguments(around, dict(zip(range(len(around)), outs, strict=False)))
+    results = copy_if_aliased(outs[len(captures) :], captures)
+    write_back_arguments(captures, dict(zip(range(len(captures)), outs, strict=False)))
     return results
 
 
 def closure_variable_names(fun: Any, values: Sequence[Any]) -> list[str]:
-    """For each of `values`, the variable around `fun` that holds it; empty where there is none."""
+    """For each of `values`, the closure variable of `fun` that holds it, or an empty string."""
     fun = unwrap_function(fun)
     known = {}
     for name, cell in zip(
@@ -101,62 +104,67 @@ def trace_until_carry_types_settle(
     avals: Sequence[ShapedArray],
     carry_tree: Any,
     carry_of: Callable[[Any], Any],
-    what: str,
+    caller: str,
     fun: Any = None,
 ) -> tuple[TracedFunction, list[ShapedArray]]:
-    """A loop body traced with carries of types that it returns, and those types.
+    """A loop body traced with a carry of the types that it returns, and those types.
 
-    A weak type gives way to the one that the body makes of it, until none changes.
-    `carry_of` picks the structure of the carry from that of the result. Errors name the
-    line at which `fun` returns what they are about, or makes it.
+    Weak types are promoted to those that the body returns, until none changes. `carry_of`
+    selects the structure of the carry from that of the result. Errors name the line at which
+    `fun` computes or returns the carry.
     """
     avals = list(avals)
     while True:
         traced = trace_with(avals)
         out_tree = carry_of(traced.out_tree)
         if out_tree != carry_tree:
-            raise carry_structure_error(what, carry_tree, out_tree, fun)
+            raise carry_structure_error(caller, carry_tree, out_tree, fun)
         outs = traced.out_avals[: len(avals)]
-        settled = [common_aval((a, out), a) for a, out in zip(avals, outs, strict=True)]
-        if None in settled:
+        promoted = [common_aval((a, out), a) for a, out in zip(avals, outs, strict=True)]
+        if None in promoted:
             returned = return_source(fun)
             sources = [
                 output_source(traced.program, atom) or returned for atom in traced.program.outputs
             ]
-            bad: list[Any] = [
+            mismatches: list[Any] = [
                 row
                 for *row, fits in zip(
-                    key_path_strings(carry_tree, avals), avals, outs, sources, settled, strict=False
+                    key_path_strings(carry_tree, avals),
+                    avals,
+                    outs,
+                    sources,
+                    promoted,
+                    strict=False,
                 )
                 if fits is None
             ]
             raise CarryTypeError(
-                f"{what}: the body must return a carry of the types that it takes; got "
+                f"{caller}: the body must return a carry of the types that it takes; got "
                 + " and ".join(
-                    [f"carry{path}: {out!r} for {aval!r}" for path, aval, out, _ in bad]
+                    [f"carry{path}: {out!r} for {aval!r}" for path, aval, out, _ in mismatches]
                 ),
                 *[
                     f"carry{path} made at {source_line(source)}"
-                    for path, _, _, source in bad
+                    for path, _, _, source in mismatches
                     if source is not None
                 ],
                 fix="Convert it in the body with astype, or begin with a carry of that type.",
             )
-        if settled == avals:
+        if promoted == avals:
             return traced, avals
-        avals = settled  # type: ignore[assignment]
+        avals = promoted  # type: ignore[assignment]
 
 
-def carry_structure_error(what: str, expected: Any, given: Any, fun: Any) -> CarryTypeError:
-    """The error for a body that returns a carry of the structure `given`."""
-    before, after = key_path_strings(expected), key_path_strings(given)
+def carry_structure_error(caller: str, expected: Any, actual: Any, fun: Any) -> CarryTypeError:
+    """The error for a body that returns a carry of another structure than it takes."""
+    before, after = key_path_strings(expected), key_path_strings(actual)
     missing = [f"carry{path}" for path in before if path not in after]
     new = [f"carry{path}" for path in after if path not in before]
     returned = return_source(fun)
     return CarryTypeError(
-        f"{what}: the body must return a carry of the structure that it takes; "
-        f"got {tree.describe_difference(expected, given)}",
-        *tree.full_structures(expected, given),
+        f"{caller}: the body must return a carry of the structure that it takes; "
+        f"got {tree.describe_difference(expected, actual)}",
+        *tree.full_structures(expected, actual),
         *([f"missing: {', '.join(missing)}"] if missing else []),
         *([f"new: {', '.join(new)}"] if new else []),
         *([f"returned at {source_line(returned)}"] if returned else []),
@@ -165,7 +173,7 @@ def carry_structure_error(what: str, expected: Any, given: Any, fun: Any) -> Car
 
 
 def return_source(fun: Any) -> Source | None:
-    """Where `fun` last returns, if it is a function of Python's."""
+    """Where `fun` last returns, if it is a Python function."""
     fun = unwrap_function(fun)
     code = getattr(fun, "__code__", None)
     if code is None:
@@ -175,14 +183,14 @@ def return_source(fun: Any) -> Source | None:
 
 
 def output_source(program: Program, atom: Atom) -> Source | None:
-    """Where in the user's code an output of `program` was made; None for an input or a number."""
+    """Where the user's code computes an output of `program`; None for inputs and literals."""
     return next((eqn.source for eqn in program.equations if atom in eqn.outputs), None)
 
 
 def common_aval(avals: Sequence[ShapedArray], *fixed: ShapedArray) -> ShapedArray | None:
-    """The one type that values of `avals` take on, weak ones giving way; None without one.
+    """The type that values of `avals` are promoted to, None if there is none.
 
-    Those of `fixed` that are not weak must have that type already.
+    Only weak types are promoted: those of `fixed` that are not weak must have that type already.
     """
     first = avals[0]
     if any(a.shape != first.shape for a in avals):
@@ -193,7 +201,7 @@ def common_aval(avals: Sequence[ShapedArray], *fixed: ShapedArray) -> ShapedArra
     dtype, weak = found
     if any(a.dtype != dtype and not a.weak_type for a in avals):
         return None
-    # A carry that is not weak stays so when the body returns a weak one.
+    # A carry that is not weak stays so if the body returns a weak one.
     return ShapedArray(first.shape, dtype, weak)
 
 
@@ -210,7 +218,7 @@ def cast_outputs(program: Program, avals: Sequence[ShapedArray]) -> Program:
 
 
 def cast_to(x: Any, aval: ShapedArray) -> Any:
-    """`x` in the dtype of `aval`, which it can take on."""
+    """`x` converted to the dtype of `aval`, to which it can be promoted."""
     if aval_of(x).dtype == aval.dtype:
         return x
     if type(x) in PYTHON_SCALARS:
@@ -219,7 +227,7 @@ def cast_to(x: Any, aval: ShapedArray) -> Any:
 
 
 def cast_to_strong(x: Any, aval: ShapedArray) -> Any:
-    """`x` in the dtype of `aval`, which it can take on, and not weak."""
+    """`x` converted to the dtype of `aval`, to which it can be promoted, without a weak type."""
     if type(x) in PYTHON_SCALARS:
         return literal(x, aval.dtype)
     given = aval_of(x)
@@ -229,54 +237,54 @@ def cast_to_strong(x: Any, aval: ShapedArray) -> Any:
 
 
 def check_operands(
-    primitive: Primitive, given: Sequence[ShapedArray], expected: Sequence[ShapedArray]
+    primitive: Primitive, actual: Sequence[ShapedArray], expected: Sequence[ShapedArray]
 ) -> None:
     """Raise unless operands have the shapes and dtypes that the programs of `primitive` take."""
-    same_count = len(given) == len(expected)
+    same_count = len(actual) == len(expected)
     if same_count and all(
         a is b or (a.shape == b.shape and a.dtype == b.dtype)
-        for a, b in zip(given, expected, strict=True)
+        for a, b in zip(actual, expected, strict=True)
     ):
         return
-    dtypes = same_count and any(a.dtype != b.dtype for a, b in zip(given, expected, strict=True))
+    dtypes = same_count and any(a.dtype != b.dtype for a, b in zip(actual, expected, strict=True))
     raise (DTypeError if dtypes else ShapeError)(
         f"{primitive.name}: operands must be {list(expected)}, as its programs take them; "
-        f"got {list(given)}"
+        f"got {list(actual)}"
     )
 
 
 def carry_dependence(
-    program: Program, start: int, count: int, flags: Sequence[bool]
+    program: Program, start: int, count: int, mask: Sequence[bool]
 ) -> tuple[tuple[bool, ...], list[bool]]:
-    """`flags` with the carries added that come to vary in a loop, and the results that do.
+    """The inputs of a loop body that vary when those of `mask` do before the loop; the outputs.
 
     `program` takes its `count` carries from input `start` on, and returns them first.
     """
-    found = list(flags)
+    varying = list(mask)
     while True:
-        outs = active_outputs(program, found)
-        grown = [a or b for a, b in zip(found[start : start + count], outs, strict=False)]
-        if grown == found[start : start + count]:
-            # A carry keeps a variation that it begins with, for there may be no steps.
-            return tuple(found), [*grown, *outs[count:]]
-        found[start : start + count] = grown
+        outs = active_outputs(program, varying)
+        grown = [a or b for a, b in zip(varying[start : start + count], outs, strict=False)]
+        if grown == varying[start : start + count]:
+            # A carry varies if its initial value does: there may be no steps.
+            return tuple(varying), [*grown, *outs[count:]]
+        varying[start : start + count] = grown
 
 
 def is_linearizing() -> bool:
-    """Whether equations on tangents must be linear in them, since they will be transposed."""
+    """Whether equations on tangents must be linear in them, because they will be transposed."""
     builder = current_builder.get()
     if type(builder) is LinearBuilder:
         return True
-    # What a derivative rule traces is of the rule.
+    # Builders of programs nested in a derivative rule belong to the rule.
     while type(builder) is Builder:
         builder = builder.parent
     return builder is not None and type(builder) is not LinearBuilder and builder.is_linear
 
 
 def inline_or_run(program: Program, args: Sequence[Any], *others: Any) -> list[Any]:
-    """The outputs of `program`: inlined in a trace, outside one run like a single operation.
+    """The outputs of `program`: inlined while tracing, else computed like a single operation.
 
-    That gives an `ndarray` each, unless a JAX array is among `args` or `others`.
+    Computed outputs are `ndarray`s, unless a JAX array is among `args` or `others`.
     """
     outs = apply(None, program, args)
     if current_builder.get() is not None:
@@ -287,7 +295,7 @@ def inline_or_run(program: Program, args: Sequence[Any], *others: Any) -> list[A
 
 
 def to_numpy(x: Any) -> Any:
-    """`x` as a new NumPy array; `x` itself while JAX is tracing it, for it has no value then."""
+    """`x` as a new NumPy array; `x` itself while JAX traces it, for then it has no value."""
     try:
         return np.array(x)
     except TypeError:
@@ -295,7 +303,7 @@ def to_numpy(x: Any) -> Any:
 
 
 def describe_function(fun: Any) -> str:
-    """`double (train.py:12)`: a function by its name and where it is defined."""
+    """`double (train.py:12)`: the name of a function and where it is defined."""
     code = getattr(fun, "__code__", None)
     where = "" if code is None else f" ({basename(code.co_filename)}:{code.co_firstlineno})"
     return function_name(fun) + where
@@ -306,21 +314,21 @@ def body_name(kind: str, fun: Any) -> str:
     return f"{kind}({function_name(fun)})"
 
 
-def check_callables(what: str, **functions: Any) -> None:
-    """Raise ArgumentError unless each of `functions`, which `what` takes, can be called."""
+def check_callables(caller: str, **functions: Any) -> None:
+    """Raise ArgumentError unless each of the `functions`, arguments of `caller`, is callable."""
     for name, fun in functions.items():
         if not callable(fun):
-            raise ArgumentError(f"{what}: `{name}` must be a function; got {type_name(fun)}")
+            raise ArgumentError(f"{caller}: `{name}` must be a function; got {type_name(fun)}")
 
 
 def trace_branches(
-    branches: dict[str, Callable[..., Any]], operands: Any, what: str
+    branches: dict[str, Callable[..., Any]], operands: Any, caller: str
 ) -> tuple[tuple[Program, ...], list[Any], Any, list[int]]:
-    """The programs of functions, made to take and to give values of one type.
+    """The programs of functions, adapted to take and return values of common types.
 
-    They take the operands, then the values returned here that one or another captured. Behind
-    their results they give new values of those, at the places returned last, that one or
-    another writes to.
+    They take the operands, then the captured values of all branches. After the results, they
+    return new values of the inputs that a branch writes to. Returns the programs, the captured
+    values, the structure of the results, and the positions of the written inputs.
     """
     leaves, in_tree = tree.flatten_with_key_data((operands, {}))
     functions = list(branches.values())
@@ -330,8 +338,8 @@ def trace_branches(
             trace_function(
                 f,
                 in_tree,
-                avals_of(leaves, what, f, in_tree),
-                what,
+                avals_of(leaves, caller, f, in_tree),
+                caller,
                 from_roots=from_roots,
                 **memory,
             )
@@ -339,11 +347,11 @@ def trace_branches(
         ]
 
     traced = trace_with_shared_captures(trace)
-    own = {i for each in traced for i in each.written if i < len(leaves)}
+    written_operands = {i for each in traced for i in each.written if i < len(leaves)}
     layouts = argument_strides(leaves) if any(each.layout_dependent for each in traced) else []
-    blocks = written_shared_buffers(leaves, own) if own else ()
+    blocks = written_shared_buffers(leaves, written_operands) if written_operands else ()
     if blocks or any(layouts):
-        # Operands lie in memory otherwise than was thought, and a branch depends on that.
+        # A branch depends on the memory layout of the operands, or writes to memory that they share.
         memory = {"blocks": blocks, "layouts": layouts or None}
         traced = trace_with_shared_captures(lambda from_roots: trace(from_roots, **memory))
     out_tree = traced[0].out_tree
@@ -351,25 +359,28 @@ def trace_branches(
     for name, each in zip(others, traced[1:], strict=True):
         if each.out_tree != out_tree:
             raise _structure_mismatch_error(
-                what, (first, name), (out_tree, each.out_tree), branches
+                caller, (first, name), (out_tree, each.out_tree), branches
             )
     by_output = list(zip(*[each.out_avals for each in traced], strict=True))
-    common: list[Any] = [common_aval(avals) for avals in by_output]
-    if None in common:
+    common_avals: list[Any] = [common_aval(avals) for avals in by_output]
+    if None in common_avals:
         raise BranchTypeError(
-            f"{what}: all branches must return values of one type; got "
+            f"{caller}: all branches must return values of one type; got "
             + "; ".join(
                 f"output{path}: " + " and ".join(_describe_types(branches, avals))
-                for path, avals, found in zip(
-                    key_path_strings(out_tree, traced[0].out_avals), by_output, common, strict=True
+                for path, avals, aval in zip(
+                    key_path_strings(out_tree, traced[0].out_avals),
+                    by_output,
+                    common_avals,
+                    strict=True,
                 )
-                if found is None
+                if aval is None
             ),
             *_describe_branches(branches),
             fix="Convert the result of one branch with astype, or broadcast it.",
         )
     programs, captured, written = _unify_captures(traced, len(leaves))
-    return tuple([cast_outputs(p, common) for p in programs]), captured, out_tree, written
+    return tuple([cast_outputs(p, common_avals) for p in programs]), captured, out_tree, written
 
 
 def _describe_types(branches: Iterable[str], avals: Sequence[Any]) -> list[str]:
@@ -381,16 +392,17 @@ def _describe_types(branches: Iterable[str], avals: Sequence[Any]) -> list[str]:
 
 
 def _structure_mismatch_error(
-    what: str, names: Sequence[str], trees: Sequence[Any], branches: dict[str, Any]
+    caller: str, names: Sequence[str], trees: Sequence[Any], branches: dict[str, Any]
 ) -> BranchTypeError:
+    """The error for two branches that return different structures."""
     paths = [key_path_strings(each) for each in trees]
     alone = [
-        f"only {name} returns " + ", ".join([f"output{path}" for path in own])
+        f"only {name} returns " + ", ".join([f"output{path}" for path in extra])
         for name, mine, theirs in zip(names, paths, paths[::-1], strict=True)
-        if (own := [path for path in mine if path not in theirs])
+        if (extra := [path for path in mine if path not in theirs])
     ]
     return BranchTypeError(
-        f"{what}: all branches must return the structure that {names[0]} returns; "
+        f"{caller}: all branches must return the structure that {names[0]} returns; "
         f"got {tree.describe_difference(*trees)} from {names[1]}",
         *tree.full_structures(*trees),
         *alone,
@@ -407,24 +419,25 @@ def _describe_branches(branches: dict[str, Any]) -> list[str]:
 def _unify_captures(
     traced: Sequence[TracedFunction], own: int
 ) -> tuple[list[Program], list[Any], list[int]]:
-    """The programs with one list of captured values behind their `own` inputs, and that list.
+    """The programs with the captured values of all as inputs after the first `own`; those values.
 
-    Also with new values of the same inputs behind their results, and which those are.
+    Also returns the positions of the inputs that a program writes to. Each program returns their
+    new values after its results.
     """
     values = {capture_key(x): x for each in traced for x in each.captured}
-    places = {key: own + i for i, key in enumerate(values)}
-    news = [
+    position_of = {key: own + i for i, key in enumerate(values)}
+    new_values = [
         {
-            i if i < own else places[capture_key(each.captured[i - own])]: atom
+            i if i < own else position_of[capture_key(each.captured[i - own])]: atom
             for i, atom in zip(
                 each.written, each.program.outputs[len(each.out_avals) :], strict=True
             )
         }
         for each in traced
     ]
-    written = sorted(set().union(*news))
+    written = sorted(set().union(*new_values))
     programs = []
-    for each, new in zip(traced, news, strict=True):
+    for each, new in zip(traced, new_values, strict=True):
         mine = {
             capture_key(x): v for x, v in zip(each.captured, each.program.inputs[own:], strict=True)
         }
@@ -442,9 +455,9 @@ COUNTER_AVAL = ShapedArray((), np.dtype("int32"))
 
 
 class WithProgress(Rewrite[Program]):
-    """The rewrite of the body of a loop to one that shows the steps done before it.
+    """Rewrites the body of a loop to one that shows the number of steps done before it.
 
-    They are a further carry, behind the `carries` that follow `consts`.
+    The number is one more carry, after the `carries` that follow the `consts`.
     """
 
     label: str
@@ -472,20 +485,21 @@ class WithProgress(Rewrite[Program]):
 
 
 def show_completion(label: str, total: int | None, step: Any, outs: Sequence[Any]) -> None:
-    """Show that the loop is done after `step` steps, when its results `outs` are there."""
-    after = [x for x in outs if aval_of(x).size][:4]
-    # The compiler may know the number of steps, so an element of the results tells the time.
+    """Show that the loop is done after `step` steps, once its results `outs` are computed."""
+    nonempty = [x for x in outs if aval_of(x).size][:4]
+    # XLA may know the number of steps in advance, so the line waits for an element of the results.
     elements = [
-        ops.reshape(ops.slice_in_dim(ops.reshape(x, (aval_of(x).size,)), 0, 1), ()) for x in after
+        ops.reshape(ops.slice_in_dim(ops.reshape(x, (aval_of(x).size,)), 0, 1), ())
+        for x in nonempty
     ]
     ShowProgress(label, total, True)(step, *elements)
 
 
-def check_progress(what: str, progress: Any) -> None:
+def check_progress(caller: str, progress: Any) -> None:
     """Raise ArgumentError unless `progress` is a name or None."""
     if progress is not None and not (isinstance(progress, str) and progress):
         raise ArgumentError(
-            f"{what}: progress must be a name for the line that shows it, or None; got "
+            f"{caller}: progress must be a name for the line that shows it, or None; got "
             f"{type_name(progress)} {progress!r}",
             fix='Pass progress="train", for instance.',
         )

@@ -1,16 +1,16 @@
-"""Which states of a loop of unknown length lie in few slots, before and while it is run back.
+"""Schedules that say which states of a loop of unknown length are saved in few slots.
 
-Forwards, the states of all steps pass by once and nobody knows which is the last. Each takes
-a slot, at level 1. When no slot is vacant, the newest state gives its slot to the next one,
-which stands a level higher, and the slots of lower levels before it become vacant: what they
-held can be computed from what is left (Wang, Moin and Iaccarino 2009). For up to C(s + 2, 2)
-steps and s states kept, this is the online schedule that Stumm and Walther (2010) prove best.
+Forward, the number of steps is unknown. Each state takes a vacant slot, at level 1. When no
+slot is vacant, the newest state gives its slot to the next one, which gets a higher level,
+and the slots of lower levels before it become vacant: their states can be recomputed from
+those that remain (Wang, Moin and Iaccarino 2009). For up to C(s + 2, 2) steps and s saved
+states, this is the online schedule that Stumm and Walther (2010) prove optimal.
 
-Backwards, the number of steps between a kept state and the one needed is known, and the
-states between them are kept where the binomial schedule of Griewank (1992) has them. No step
-runs more than r times where there are up to C(s + r, r).
+Backward, the number of steps between a saved state and the required one is known, and the
+states between them are saved where the binomial schedule of Griewank (1992) has them. No
+step runs more than r times if there are at most C(s + r, r) steps.
 
-One slot is for the state at hand, so there are s + 1. All is arithmetic on traced values.
+One more slot holds the current state, so there are s + 1. All arithmetic is on traced values.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ FIRST_STATE_LEVEL = 1 << 30
 
 
 class OnlineSchedule(NamedTuple):
-    """The slots while the loop runs: the step whose state each holds, and its level.
+    """The slots during the forward loop: the step whose state each one holds, and its level.
 
-    `newest` is the slot that was filled last, `top` its level.
+    `last_slot` is the slot that was filled last, `last_level` its level.
     """
 
     kept_steps: Any
@@ -41,7 +41,7 @@ class OnlineSchedule(NamedTuple):
 
 
 def empty_schedule(slots: int) -> OnlineSchedule:
-    """Vacant slots."""
+    """A schedule of vacant slots."""
     return OnlineSchedule(
         ops.full((slots,), literal(NO_STEP, STEP_DTYPE)),
         ops.full((slots,), literal(VACANT_LEVEL, STEP_DTYPE)),
@@ -50,28 +50,28 @@ def empty_schedule(slots: int) -> OnlineSchedule:
     )
 
 
-def assign_slot(filling: OnlineSchedule, step: Any) -> tuple[Any, OnlineSchedule]:
-    """The slot for the state before `step`, the one after the last that was given a slot."""
-    places, levels, newest, top = filling
+def assign_slot(schedule: OnlineSchedule, step: Any) -> tuple[Any, OnlineSchedule]:
+    """The slot for the state before `step`, and the next schedule. Steps come in their order."""
+    kept_steps, levels, last_slot, last_level = schedule
     lowest = ops.reduce_min(levels)
     vacant = ops.eq(lowest, VACANT_LEVEL)
-    slot = ops.select(vacant, first_true(ops.eq(levels, lowest)), newest)
-    level = ops.select(vacant, 1, ops.add(top, 1))
+    slot = ops.select(vacant, first_true(ops.eq(levels, lowest)), last_slot)
+    level = ops.select(vacant, 1, ops.add(last_level, 1))
     level = ops.select(ops.eq(step, 0), FIRST_STATE_LEVEL, level)
-    here = ops.eq(ops.iota(STEP_DTYPE, places.shape[0]), slot)
-    given_up = ops.le(levels, ops.select(vacant, VACANT_LEVEL, top))
-    levels = ops.select(here, level, ops.select(given_up, VACANT_LEVEL, levels))
-    return slot, OnlineSchedule(ops.select(here, step, places), levels, slot, level)
+    is_slot = ops.eq(ops.iota(STEP_DTYPE, kept_steps.shape[0]), slot)
+    is_dropped = ops.le(levels, ops.select(vacant, VACANT_LEVEL, last_level))
+    levels = ops.select(is_slot, level, ops.select(is_dropped, VACANT_LEVEL, levels))
+    return slot, OnlineSchedule(ops.select(is_slot, step, kept_steps), levels, slot, level)
 
 
 class RevolveSchedule(NamedTuple):
-    """The way back: the step `at` whose state is at hand, and where others are kept.
+    """The backward pass: the step of the current state, and the steps whose states are saved.
 
-    The first `held` of `places` are the steps whose states are kept, in order; the slots of
-    these, and then the vacant ones, are in `order`. The state at hand is `gone` steps from
-    the last one that is kept. With the slots behind it, `near` steps from a kept state can be
-    run back when none of them runs more than `repeats - 1` times, and `far` steps from the
-    next state kept when they run `repeats` times.
+    The first `num_kept` of `kept_steps` are the steps of the saved states, in order; `slot_order`
+    holds their slots, then the vacant ones. The current state belongs to `step`, which is
+    `distance` steps after the last saved state. With the vacant slots, `shorter_reach` steps
+    after a saved state can be reversed if each runs at most `repeats - 1` times, and `reach`
+    steps after the next saved state if each runs at most `repeats` times.
     """
 
     slot_order: Any
@@ -84,82 +84,99 @@ class RevolveSchedule(NamedTuple):
     reach: Any
 
 
-def start_backward(places: Any) -> tuple[Any, RevolveSchedule]:
-    """The slot of the last of the states that are kept at `places`, and the walk from there."""
+def start_backward(kept_steps: Any) -> tuple[Any, RevolveSchedule]:
+    """The slot of the last state saved by a forward loop, and the schedule that begins there."""
     last = np.iinfo(STEP_DTYPE).max
-    known = ops.select(ops.lt(places, 0), last, places)
-    places, order = ops.sort([known, ops.iota(STEP_DTYPE, places.shape[0])])
-    held = ops.reduce_sum(ops.convert_element_type(ops.lt(places, last), STEP_DTYPE))
-    return _at_last_checkpoint(order, places, held)
+    steps = ops.select(ops.lt(kept_steps, 0), last, kept_steps)
+    kept_steps, slot_order = ops.sort([steps, ops.iota(STEP_DTYPE, kept_steps.shape[0])])
+    num_kept = ops.reduce_sum(ops.convert_element_type(ops.lt(kept_steps, last), STEP_DTYPE))
+    return _at_last_checkpoint(slot_order, kept_steps, num_kept)
 
 
-def restart_from_checkpoint(walk: RevolveSchedule, todo: Any) -> tuple[Any, Any, RevolveSchedule]:
-    """The walk to step `todo - 1` from the last state kept when step `todo` has been run back.
+def restart_from_checkpoint(
+    schedule: RevolveSchedule, todo: Any
+) -> tuple[Any, Any, RevolveSchedule]:
+    """A vacant slot, the slot of the last saved state, and the schedule that restarts from it.
 
-    With the slot of that state, and before it one that is vacant.
+    Step `todo` has just been reversed; `todo - 1` is next.
     """
-    pulled = ops.ge(element_at(walk.kept_steps, ops.sub(walk.num_kept, 1)), todo)
-    held = ops.sub(walk.num_kept, ops.convert_element_type(pulled, STEP_DTYPE))
-    return element_at(walk.slot_order, held), *_at_last_checkpoint(
-        walk.slot_order, walk.kept_steps, held
+    is_reversed = ops.ge(element_at(schedule.kept_steps, ops.sub(schedule.num_kept, 1)), todo)
+    num_kept = ops.sub(schedule.num_kept, ops.convert_element_type(is_reversed, STEP_DTYPE))
+    return element_at(schedule.slot_order, num_kept), *_at_last_checkpoint(
+        schedule.slot_order, schedule.kept_steps, num_kept
     )
 
 
-def advance_state(walk: RevolveSchedule, todo: Any) -> tuple[Any, RevolveSchedule]:
-    """The slot for the state one step further, and the walk on from there.
+def advance_state(schedule: RevolveSchedule, todo: Any) -> tuple[Any, RevolveSchedule]:
+    """The slot for the state after one more step, and the next schedule.
 
-    It stays in that slot if it is one to keep on the way to step `todo - 1`.
+    The state is saved in that slot if the binomial schedule for step `todo - 1` has it.
     """
-    order, places, held, at = walk.slot_order, walk.kept_steps, walk.num_kept, ops.add(walk.step, 1)
-    free, gone, repeats = ops.sub(order.shape[0] - 1, held), ops.add(walk.distance, 1), walk.repeats
-    # near = C(free + repeats, repeats - 1), far = C(free + repeats, repeats).
-    longer = ops.gt(_as_binomial(gone), walk.shorter_reach)
-    upper, lower = _as_binomial(ops.add(ops.add(free, repeats), 1)), _as_binomial(repeats)
-    near = ops.select(
-        longer, ops.div(ops.mul(walk.shorter_reach, upper), lower), walk.shorter_reach
+    slot_order, kept_steps, num_kept, step = (
+        schedule.slot_order,
+        schedule.kept_steps,
+        schedule.num_kept,
+        ops.add(schedule.step, 1),
     )
-    far = ops.select(longer, ops.div(ops.mul(walk.reach, upper), ops.add(lower, 1.0)), walk.reach)
+    num_vacant, distance, repeats = (
+        ops.sub(slot_order.shape[0] - 1, num_kept),
+        ops.add(schedule.distance, 1),
+        schedule.repeats,
+    )
+    # shorter_reach = C(num_vacant + repeats, repeats - 1), reach = C(num_vacant + repeats, repeats).
+    longer = ops.gt(_as_binomial(distance), schedule.shorter_reach)
+    upper, lower = _as_binomial(ops.add(ops.add(num_vacant, repeats), 1)), _as_binomial(repeats)
+    shorter_reach = ops.select(
+        longer, ops.div(ops.mul(schedule.shorter_reach, upper), lower), schedule.shorter_reach
+    )
+    reach = ops.select(
+        longer, ops.div(ops.mul(schedule.reach, upper), ops.add(lower, 1.0)), schedule.reach
+    )
     repeats = ops.add(repeats, ops.convert_element_type(longer, STEP_DTYPE))
-    left = ops.sub(todo, at)
-    keep = ops.bitwise_and(
-        ops.bitwise_and(ops.gt(free, 0), ops.gt(left, 1)), ops.le(_as_binomial(left), far)
+    steps_left = ops.sub(todo, step)
+    save = ops.bitwise_and(
+        ops.bitwise_and(ops.gt(num_vacant, 0), ops.gt(steps_left, 1)),
+        ops.le(_as_binomial(steps_left), reach),
     )
-    now = ops.add(held, ops.convert_element_type(keep, STEP_DTYPE))
-    places = ops.DynamicUpdateSlice()(places, ops.reshape(at, (1,)), held)
-    return element_at(order, held), RevolveSchedule(
-        order,
-        places,
-        now,
-        at,
-        ops.select(keep, 0, gone),
-        ops.select(keep, 1, repeats),
-        ops.select(keep, 1.0, near),
-        ops.select(keep, _as_binomial(free), far),
+    num_kept_after = ops.add(num_kept, ops.convert_element_type(save, STEP_DTYPE))
+    kept_steps = ops.DynamicUpdateSlice()(kept_steps, ops.reshape(step, (1,)), num_kept)
+    return element_at(slot_order, num_kept), RevolveSchedule(
+        slot_order,
+        kept_steps,
+        num_kept_after,
+        step,
+        ops.select(save, 0, distance),
+        ops.select(save, 1, repeats),
+        ops.select(save, 1.0, shorter_reach),
+        ops.select(save, _as_binomial(num_vacant), reach),
     )
 
 
 def element_at(x: Any, i: Any) -> Any:
-    """`x[i]`, for the nearest `i` that is in range."""
+    """`x[i]`, with `i` clamped to the range."""
     return ops.reshape(ops.DynamicSlice((1,))(x, i), ())
 
 
-def first_true(flags: Any) -> Any:
-    """The position of the first flag that is set, their number if none is."""
-    (size,) = flags.shape
-    return ops.reduce_min(ops.select(flags, ops.iota(STEP_DTYPE, size), size))
+def first_true(mask: Any) -> Any:
+    """The position of the first true element of `mask`, its size if there is none."""
+    (size,) = mask.shape
+    return ops.reduce_min(ops.select(mask, ops.iota(STEP_DTYPE, size), size))
 
 
-def _at_last_checkpoint(order: Any, places: Any, held: Any) -> tuple[Any, RevolveSchedule]:
-    last = ops.sub(held, 1)
+def _at_last_checkpoint(
+    slot_order: Any, kept_steps: Any, num_kept: Any
+) -> tuple[Any, RevolveSchedule]:
+    """The slot of the last saved state, and the schedule whose current state it is."""
+    last = ops.sub(num_kept, 1)
     zero, one = literal(0, STEP_DTYPE), literal(1, STEP_DTYPE)
-    # C(free + 1, 0) = 1 and C(free + 1, 1) = free + 1.
-    far = _as_binomial(ops.sub(order.shape[0], held))
-    at = element_at(places, last)
-    return element_at(order, last), RevolveSchedule(
-        order, places, held, at, zero, one, literal(1.0, BINOMIAL_DTYPE), far
+    # With n vacant slots: C(n + 1, 0) = 1 and C(n + 1, 1) = n + 1.
+    reach = _as_binomial(ops.sub(slot_order.shape[0], num_kept))
+    step = element_at(kept_steps, last)
+    return element_at(slot_order, last), RevolveSchedule(
+        slot_order, kept_steps, num_kept, step, zero, one, literal(1.0, BINOMIAL_DTYPE), reach
     )
 
 
 def _as_binomial(x: Any) -> Any:
-    # In floats, since the binomials are only compared and would overflow an int32.
+    # In floats: binomials are only compared, and overflow an int32.
     return ops.convert_element_type(x, BINOMIAL_DTYPE)

@@ -1,4 +1,4 @@
-"""Loops of unknown length in reverse mode: a few states are kept, the others computed again."""
+"""Reverse mode of loops of unknown length: some states are saved, the others recomputed."""
 
 from __future__ import annotations
 
@@ -39,24 +39,25 @@ REVOLVE_FIELDS = len(RevolveSchedule._fields)
 
 
 def online_schedule_avals(slots: int) -> list[ShapedArray]:
-    """The types of a `Filling`."""
+    """The types of the fields of an `OnlineSchedule`."""
     many = ShapedArray((slots,), STEP_DTYPE)
     return [many, many, STEP_AVAL, STEP_AVAL]
 
 
 def revolve_schedule_avals(slots: int) -> list[ShapedArray]:
-    """The types of a `Walk`."""
+    """The types of the fields of a `RevolveSchedule`."""
     real = ShapedArray((), BINOMIAL_DTYPE)
     many = ShapedArray((slots,), STEP_DTYPE)
     return [many, many, STEP_AVAL, STEP_AVAL, STEP_AVAL, STEP_AVAL, real, real]
 
 
 class RecomputationPlan(NamedTuple):
-    """How a loop is run back: in blocks of `steps`, from the carries marked in `state`.
+    """How a loop is reversed: in blocks of `block_steps`, from the carries marked in `state_mask`.
 
-    `ahead` takes the consts of the condition, those of the body, and the state, to the state
-    one block further. `pull` takes the cotangents of the carries that vary first, and returns
-    the sums of cotangents of the consts, then those of the carries before the block.
+    Those carries are the state. `advance` takes the consts of the condition, the consts of the
+    body, and the state, and returns the state one block later. `backward` takes the cotangents
+    of the carries that vary, then the operands of `advance`. It returns the sums of the
+    cotangents of the consts, then the cotangents of the carries before the block.
     """
 
     block_steps: int
@@ -66,9 +67,9 @@ class RecomputationPlan(NamedTuple):
 
 
 class PlanRecomputation(Rewrite[RecomputationPlan]):
-    """The rewrite of the body of `loop`, of which these are `halves`, to how it is run back.
+    """Plans the reversal of the body of `loop`, whose partial evaluation is `split`.
 
-    Effects do not take place again.
+    Recomputed steps have no effects.
     """
 
     loop: Any
@@ -105,7 +106,7 @@ class PlanRecomputation(Rewrite[RecomputationPlan]):
         return RecomputationPlan(steps, state, cached_rewrite(StepBlock(part), ahead), pull)
 
     def block_loop(self, state: tuple[bool, ...], ahead: Program, steps: int) -> Any:
-        """The loop for a block of `steps`, of the state alone."""
+        """The loop that runs a block of `steps` steps on the state alone."""
         shared = self.loop.condition_consts
         inputs = select_where(self.loop.condition.inputs[shared:], state)
         inputs = [*self.loop.condition.inputs[:shared], *inputs]
@@ -115,9 +116,10 @@ class PlanRecomputation(Rewrite[RecomputationPlan]):
         ).with_max_steps(steps)
 
     def block_length(self, values: Program, state: tuple[bool, ...]) -> int:
-        """How many steps are run back at once: what they leave behind takes no more than the slots.
+        """The number of steps in a block, whose residuals take no more memory than the slots.
 
-        So the work for the slots is done once a block. Bodies with loops have enough of their own.
+        The schedule is then updated once a block. Blocks of bodies with nested loops have one step,
+        for these work enough in each step.
         """
         loop = self.loop
         if loop.condition.effects or any(subprograms(eqn.primitive) for eqn in values):
@@ -130,7 +132,7 @@ class PlanRecomputation(Rewrite[RecomputationPlan]):
         return max(min(loop.checkpoints * slots // max(rows, 1), loop.checkpoints), 1)
 
     def backward(self, values: Program, count: int, part: Any) -> Program:
-        """The backward program of one step, or of a block that the loop `part` runs."""
+        """The backward program of one step, or of the block that `block_loop` runs."""
         halves, shared = self.split, self.loop.condition.in_avals[: self.loop.condition_consts]
         needs = len(halves.invariant.outputs) + len(values.outputs) - count
         cts = halves.unknown.in_avals[: len(halves.unknown.inputs) - needs]
@@ -151,7 +153,7 @@ class PlanRecomputation(Rewrite[RecomputationPlan]):
 
 
 class StepBlock(Rewrite[Program]):
-    """The rewrite of the body of `loop` to as many steps of it as that runs at most."""
+    """Rewrites the body of `loop` to the steps that the loop runs, at most `max_steps`."""
 
     loop: Any
 
@@ -168,13 +170,14 @@ class StepBlock(Rewrite[Program]):
 
 
 def _total_bytes(avals: Sequence[ShapedArray]) -> int:
+    """The bytes of arrays of types `avals`."""
     return sum([a.size * a.dtype.itemsize for a in avals])
 
 
 class SaveCheckpoints(Rewrite[Program]):
-    """The rewrite of a body to one that keeps the carries marked in `state` in `slots`.
+    """Rewrites a body to one that saves the carries marked in `state_mask` in `slots`.
 
-    Its carry ends with the number of steps so far, the filling, and the slots.
+    Its carry ends with the number of steps done, the schedule, and the slots.
     """
 
     consts: int
@@ -199,12 +202,12 @@ class SaveCheckpoints(Rewrite[Program]):
 
 
 class CheckpointedBackwardBody(Rewrite[Program]):
-    """The rewrite of `ahead`, from one state to the next, to the body of the way back.
+    """Rewrites `advance`, from one state to the next, to the body of the backward loop.
 
-    A step of it runs `ahead` towards the state whose step is the next to run back, or is
-    there. Then `pull` takes the cotangents of `count` carries, the consts and the state, and
-    returns sums to add up and the cotangents of the carries before. The carry: how many
-    steps are to do, the walk, the state, the slots, the sums, the cotangents.
+    Each step either advances the state towards that of the step to reverse next, or reverses
+    that step: `backward` takes the cotangents of `count` carries, the consts and the state, and
+    returns terms of sums and the cotangents of the carries before. The carry: the number of steps
+    to reverse, the schedule, the state, the slots, the sums, the cotangents.
     """
 
     consts: int
@@ -218,40 +221,58 @@ class CheckpointedBackwardBody(Rewrite[Program]):
         state = ahead.in_avals[self.consts :]
         found = [*map(upcast_aval, pull.out_avals[:sums]), *pull.in_avals[: self.count]]
         lead = [STEP_AVAL, *revolve_schedule_avals(self.slots)]
-        # Where the parts of the operands of a branch end, and those of the carry.
+        # Ends of the groups: of the operands of a branch (a, b, c), and of the carry (d).
         a, b, c = len(lead), len(lead) + len(state), len(lead) + len(state) + len(found)
         d = b + len(state)
 
-        def go_on(todo: Any, *args: Any) -> list[Any]:
-            slot, walk = checkpoint_schedule.advance_state(
+        def advance(todo: Any, *args: Any) -> list[Any]:
+            slot, schedule = checkpoint_schedule.advance_state(
                 RevolveSchedule(*args[:REVOLVE_FIELDS]), todo
             )
-            x, found, consts = args[REVOLVE_FIELDS : b - 1], args[b - 1 : c - 1], args[c - 1 :]
-            return [slot, slot, todo, *walk, *apply(None, ahead, [*consts, *x]), *found]
+            state_values, found, consts = (
+                args[REVOLVE_FIELDS : b - 1],
+                args[b - 1 : c - 1],
+                args[c - 1 :],
+            )
+            return [
+                slot,
+                slot,
+                todo,
+                *schedule,
+                *apply(None, ahead, [*consts, *state_values]),
+                *found,
+            ]
 
-        def pull_back(todo: Any, *args: Any) -> list[Any]:
-            x, found, consts = args[REVOLVE_FIELDS : b - 1], args[b - 1 : c - 1], args[c - 1 :]
-            pulled = apply(None, pull, [*found[sums:], *consts, *x])
+        def reverse_step(todo: Any, *args: Any) -> list[Any]:
+            state_values, found, consts = (
+                args[REVOLVE_FIELDS : b - 1],
+                args[b - 1 : c - 1],
+                args[c - 1 :],
+            )
+            pulled = apply(None, pull, [*found[sums:], *consts, *state_values])
             added = [
-                ops.add(x, upcast_half(ct)) for x, ct in zip(found[:sums], pulled, strict=False)
+                ops.add(state_values, upcast_half(ct))
+                for state_values, ct in zip(found[:sums], pulled, strict=False)
             ]
             todo = ops.sub(todo, 1)
-            vacant, slot, walk = checkpoint_schedule.restart_from_checkpoint(
+            vacant, slot, schedule = checkpoint_schedule.restart_from_checkpoint(
                 RevolveSchedule(*args[:REVOLVE_FIELDS]), todo
             )
-            return [vacant, slot, todo, *walk, *x, *added, *pulled[sums:]]
+            return [vacant, slot, todo, *schedule, *state_values, *added, *pulled[sums:]]
 
         operands = [*lead, *state, *found, *consts]
-        branches = tuple([trace_closed(f, operands, name=f.__name__) for f in (go_on, pull_back)])
+        branches = tuple(
+            [trace_closed(f, operands, name=f.__name__) for f in (advance, reverse_step)]
+        )
 
         def body(*args: Any) -> list[Any]:
             consts, args = args[: self.consts], args[self.consts :]
-            there = ops.eq(RevolveSchedule(*args[1:a]).step, ops.sub(args[0], 1))
-            index = ops.convert_element_type(there, STEP_DTYPE)
-            to, source, *outs = Cond(branches)(index, *args[:b], *args[d:], *consts)
-            # Read after writing, for the slots to be updated in place.
-            slots = write_rows(args[b:d], outs[a:b], to)
-            return [*outs[:a], *read_rows(slots, source), *slots, *outs[b:]]
+            at_target = ops.eq(RevolveSchedule(*args[1:a]).step, ops.sub(args[0], 1))
+            index = ops.convert_element_type(at_target, STEP_DTYPE)
+            target_slot, source_slot, *outs = Cond(branches)(index, *args[:b], *args[d:], *consts)
+            # Read after the write, so that the slots are updated in place.
+            slots = write_rows(args[b:d], outs[a:b], target_slot)
+            return [*outs[:a], *read_rows(slots, source_slot), *slots, *outs[b:]]
 
         carry = [*lead, *state, *stacked_avals(state, self.slots), *found]
         return trace_closed(body, [*consts, *carry], name=pull.name)
@@ -264,7 +285,7 @@ def run_with_checkpoints(
     consts: Sequence[Any],
     carry: Sequence[Any],
 ) -> tuple[list[Any], list[Any]]:
-    """The outputs of `loop`, and how many blocks it ran, which states are kept, and those."""
+    """The outputs of `loop`; the number of blocks, and the saved states with their steps."""
     reversal = cached_rewrite(PlanRecomputation(loop, halves), loop.body)
     program = loop.body
     if reversal.block_steps > 1:
@@ -286,7 +307,7 @@ def run_with_checkpoints(
 def backward_from_checkpoints(
     loop: Any, halves: WhileSplit, cts: Sequence[Any], consts: Sequence[Any], known: Sequence[Any]
 ) -> list[Any]:
-    """The sums over the steps of cotangents of consts, then the cotangents of the first carry.
+    """The sums over the steps of cotangents of consts, then the cotangents of the initial carry.
 
     `consts` are those of the condition, then those of the body.
     """
@@ -311,7 +332,7 @@ def while_forward(
     consts: Sequence[Any],
     carry: Sequence[Any],
 ) -> tuple[list[Any], list[Any]]:
-    """The outputs of `loop`, and what `while_backward` needs, by the means that `loop` states."""
+    """The outputs of `loop`, and the residuals that `while_backward` takes."""
     if _uses_checkpoints(loop, halves):
         return run_with_checkpoints(loop, halves, shared, consts, carry)
     return run_with_stacks(loop, halves.known, shared, consts, carry)
@@ -325,7 +346,7 @@ def while_backward(
     consts: Sequence[Any],
     known: Sequence[Any],
 ) -> list[Any]:
-    """The sums over the steps of cotangents of consts, then the cotangents of the first carry."""
+    """The sums over the steps of cotangents of consts, then the cotangents of the initial carry."""
     if _uses_checkpoints(loop, halves):
         return backward_from_checkpoints(loop, halves, cts, [*shared, *consts], known)
     return backward_from_stacks(
@@ -334,4 +355,5 @@ def while_backward(
 
 
 def _uses_checkpoints(loop: Any, halves: WhileSplit) -> bool:
+    """Whether states are saved rather than residuals: there are residuals, and no `max_steps`."""
     return loop.max_steps is None and len(halves.known.outputs) > len(loop.body.outputs)

@@ -1,4 +1,4 @@
-"""`cond` and `switch`: one of several programs, chosen when the program runs."""
+"""`cond` and `switch`: one of several functions, chosen when the program runs."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def _sample_branches() -> tuple[Program, ...]:
 class Cond(Primitive):
     """The outputs of `branches[index]` on the operands that follow the int32 scalar `index`.
 
-    The index must be that of a branch.
+    The index must be in range.
     """
 
     branches: tuple[Program, ...]
@@ -110,14 +110,18 @@ class Cond(Primitive):
         ]
 
     def hoist_constants(self, programs, extras, operands):
-        # Every branch takes what any of them does.
+        # Each branch takes the constants of all.
         branches = []
-        for program, own in zip(programs, extras, strict=True):
-            places = iter(program.inputs)
-            given = [
-                [next(places) if each is own else Var(aval_of(a)) for a in each] for each in extras
+        for program, own_constants in zip(programs, extras, strict=True):
+            inputs_of_branch = iter(program.inputs)
+            constant_inputs = [
+                [
+                    next(inputs_of_branch) if constants is own_constants else Var(aval_of(a))
+                    for a in constants
+                ]
+                for constants in extras
             ]
-            inputs = [*chain(*given), *places]
+            inputs = [*chain(*constant_inputs), *inputs_of_branch]
             branches.append(Program(program.name, inputs, program.equations, program.outputs))
         return Cond(tuple(branches)), [operands[0], *chain(*extras), *operands[1:]]
 
@@ -157,7 +161,7 @@ class Cond(Primitive):
         return Cond(branches), [0, *[1 + i for i in inputs]], outputs
 
     def partial_eval(self, rewrite: Any) -> BranchSplit:
-        """Each branch split in two by `rewrite`, the halves made to fit each other."""
+        """The branches partially evaluated by `rewrite`, with residuals of common types."""
         split: BranchSplit = cached_rewrite(
             PartialEvalBranches(rewrite, self.branches), self.branches[0]
         )
@@ -220,41 +224,43 @@ class Cond(Primitive):
 
 
 class CondToSelect(Rewrite[Program]):
-    """The rewrite to a program that runs all of `branches` and chooses among what they give.
+    """Rewrites a conditional to a program that runs all `branches` and selects from their outputs.
 
-    It takes the index and the operands, and is made to be batched along the index. Lanes that
-    do not take a branch leave it without influence; `along` says which branches they run as a
-    lane that takes it. A branch with loops does not run unless a lane takes it.
+    The program takes the index and the operands, and is batched along the index. Batch elements
+    that do not take a branch are masked in it (`Predicated`); `borrow_active` says for which
+    branches they borrow operands. A branch with loops is skipped if no element takes it.
     """
 
     branches: tuple[Program, ...]
     borrow_active: tuple[bool, ...]
 
     def __call__(self, first: Program) -> Program:
-        roots = common_in_place_inputs(self.branches)
+        in_place_inputs = common_in_place_inputs(self.branches)
 
         def body(index: Any, *operands: Any) -> list[Any]:
-            # What every branch updates goes from one to the next: all but one leave it alone.
+            # Arrays that every branch updates pass from one to the next; inactive ones leave them.
             state = list(operands)
             outs: list[Any] = []
-            for i, (branch, along) in enumerate(
+            for i, (branch, borrows) in enumerate(
                 zip(self.branches, self.borrow_active, strict=True)
             ):
-                live = ops.eq(index, i)
-                gated = cached_rewrite(Predicated(roots, along), branch)
+                mask = ops.eq(index, i)
+                predicated = cached_rewrite(Predicated(in_place_inputs, borrows), branch)
                 if has_unbounded_loop(branch):
-                    choice = Cond((cached_rewrite(InactiveBranch(roots), gated), gated))
-                    found = choice(
-                        ops.convert_element_type(AnyActive()(live), np.int32), live, *state
+                    skip_if_inactive = Cond(
+                        (cached_rewrite(InactiveBranch(in_place_inputs), predicated), predicated)
+                    )
+                    branch_outs = skip_if_inactive(
+                        ops.convert_element_type(AnyActive()(mask), np.int32), mask, *state
                     )
                 else:
-                    found = apply(None, gated, [live, *state])
-                for j, root in enumerate(roots):
-                    if root is not None:
-                        state[root] = found[j]
+                    branch_outs = apply(None, predicated, [mask, *state])
+                for j, input_index in enumerate(in_place_inputs):
+                    if input_index is not None:
+                        state[input_index] = branch_outs[j]
                     elif i:
-                        found[j] = ops.select(live, found[j], outs[j])
-                outs = found
+                        branch_outs[j] = ops.select(mask, branch_outs[j], outs[j])
+                outs = branch_outs
             return outs
 
         avals = [i32[()], *first.in_avals]
@@ -262,33 +268,37 @@ class CondToSelect(Rewrite[Program]):
 
 
 class InactiveBranch(Rewrite[Program]):
-    """The rewrite of a gated branch to what it gives where it does not count: zeros, or `roots`."""
+    """Rewrites a predicated branch to the skipped one: returns `in_place_inputs` or zeros."""
 
     in_place_inputs: tuple[int | None, ...]
 
-    def __call__(self, gated: Program) -> Program:
-        def body(live: Any, *operands: Any) -> list[Any]:
+    def __call__(self, predicated: Program) -> Program:
+        def body(mask: Any, *operands: Any) -> list[Any]:
             return [
-                ops.zeros_like(aval) if root is None else operands[root]
-                for aval, root in zip(gated.out_avals, self.in_place_inputs, strict=True)
+                ops.zeros_like(aval) if input_index is None else operands[input_index]
+                for aval, input_index in zip(
+                    predicated.out_avals, self.in_place_inputs, strict=True
+                )
             ]
 
-        return trace_closed(body, gated.in_avals, name="inactive")
+        return trace_closed(body, predicated.in_avals, name="inactive")
 
 
 def common_in_place_inputs(branches: Sequence[Program]) -> tuple[int | None, ...]:
-    """For each output, the operand that it is in all branches but for updates of parts of it.
+    """For each output, the input that all branches return with in-place updates at most.
 
-    None where there is none, or where two outputs come of one operand.
+    None if there is none, or if two outputs would be the same input.
     """
-    found = [
-        roots[0] if len(set(roots)) == 1 else None
-        for roots in [
+    common = [
+        inputs_of_output[0] if len(set(inputs_of_output)) == 1 else None
+        for inputs_of_output in [
             [in_place_input(branch, j) for branch in branches]
             for j in range(len(branches[0].outputs))
         ]
     ]
-    return tuple([root if found.count(root) == 1 else None for root in found])
+    return tuple(
+        [input_index if common.count(input_index) == 1 else None for input_index in common]
+    )
 
 
 @in_place_operand.register
@@ -314,18 +324,21 @@ def _self_masked_operands_of_cond(primitive: Cond, operands: Sequence[Any]) -> S
 
 @masked_update.register
 def _masked_update_of_cond(
-    primitive: Cond, live: Any, changed: Sequence[bool], along: bool, args: Sequence[Any]
+    primitive: Cond, mask: Any, changed: Sequence[bool], borrow_active: bool, args: Sequence[Any]
 ) -> list[Any]:
     roots = common_in_place_inputs(primitive.branches)
-    kept = tuple([root if on else None for root, on in zip(roots, changed, strict=True)])
+    in_place_inputs = tuple([root if on else None for root, on in zip(roots, changed, strict=True)])
     branches = tuple(
-        [cached_rewrite(Predicated(kept, along), branch) for branch in primitive.branches]
+        [
+            cached_rewrite(Predicated(in_place_inputs, borrow_active), branch)
+            for branch in primitive.branches
+        ]
     )
-    return Cond(branches)(args[0], live, *args[1:])  # type: ignore[no-any-return]
+    return Cond(branches)(args[0], mask, *args[1:])  # type: ignore[no-any-return]
 
 
 class _NotGiven:
-    """What stands for an operand that is not given."""
+    """The type of the default of an argument that was not given."""
 
     def __repr__(self) -> str:
         return "<none>"
@@ -342,24 +355,24 @@ def cond(
     *operands: Any,
     operand: Any = _NOT_GIVEN,
 ) -> Any:
-    """`true_fun(*operands)` where the scalar `pred` holds, else `false_fun(*operands)`.
+    """Return `true_fun(*operands)` if the scalar `pred` holds, else `false_fun(*operands)`.
 
-    Only the function that is chosen runs, when the program does, unless `vmap` maps over
-    `pred`: then both run, each lane takes its own, and what it does not take has no influence
-    on it; a loop or a callback in a function runs for the lanes that take it alone. A number
-    counts as true unless it is zero. Both functions are traced, may use values around them,
-    and must return pytrees of one structure with leaves of one type each.
+    Only the selected function runs, unless `vmap` maps over `pred`. Then both run, each batch
+    element gets the results of its own branch, and the other branch affects neither its values
+    nor its derivatives; loops and callbacks in a branch run only for the elements that take it.
+    A number counts as true unless it is zero. Both functions are traced, may close over values,
+    and must return pytrees of the same structure, with leaves of the same types.
 
-    `operand=x` is the former way to give one operand.
+    `operand=x` is an older way to pass a single operand.
 
-    Raises ShapeError unless `pred` is a scalar, BranchTypeError where the results differ.
+    Raises ShapeError unless `pred` is a scalar, BranchTypeError if the results differ.
 
     >>> import functx
     >>> float(functx.lax.cond(True, lambda x: x + 1.0, lambda x: x * 10.0, 3.0))
     4.0
     """
     if len(operands) == 2 and callable(false_fun) and callable(operands[1]):
-        # The order of the arguments was once: pred, operand, function, operand, function.
+        # The older order of arguments: pred, operand, function, operand, function.
         x, y = true_fun, operands[0]
         true_fun, false_fun, operands = (
             _on_first_operand(false_fun),
@@ -377,12 +390,12 @@ def cond(
     branches = {"true_fun": true_fun, "false_fun": false_fun}
     (on_true, on_false), captured, out_tree, written = trace_branches(branches, operands, "cond")
     args = [*tree.leaves(operands), *captured]
-    fixed = _static_value(pred)
-    if fixed is not None:
-        outs = inline_or_run(on_true if fixed else on_false, args, pred)
+    static_pred = _static_value(pred)
+    if static_pred is not None:
+        outs = inline_or_run(on_true if static_pred else on_false, args, pred)
     else:
-        which = pred if aval.dtype == np.bool_ else ops.ne(pred, 0)
-        outs = Cond((on_false, on_true))(ops.convert_element_type(which, np.int32), *args)
+        pred_value = pred if aval.dtype == np.bool_ else ops.ne(pred, 0)
+        outs = Cond((on_false, on_true))(ops.convert_element_type(pred_value, np.int32), *args)
     return tree.unflatten(out_tree, _write_back_results(outs, args, written))
 
 
@@ -393,9 +406,11 @@ def switch(
     *operands: Any,
     operand: Any = _NOT_GIVEN,
 ) -> Any:
-    """`branches[index](*operands)`, the integer `index` moved into range.
+    """Return `branches[index](*operands)`, with the integer `index` clamped to the range.
 
-    As `cond`, for any number of functions.
+    Like `cond`, for any number of functions.
+
+    Raises as `cond`, and ArgumentError unless `branches` is a sequence of at least one function.
 
     >>> import functx
     >>> float(functx.lax.switch(2, [lambda x: x, lambda x: x * x, lambda x: -x], 3.0))
@@ -419,23 +434,23 @@ def switch(
     programs, captured, out_tree, written = trace_branches(functions, operands, "switch")
     args = [*tree.leaves(operands), *captured]
     last = len(programs) - 1
-    fixed = _static_value(index) if last else 0
-    if fixed is not None:
-        outs = inline_or_run(programs[min(max(int(fixed), 0), last)], args, index)
+    static_index = _static_value(index) if last else 0
+    if static_index is not None:
+        outs = inline_or_run(programs[min(max(int(static_index), 0), last)], args, index)
     else:
-        place = ops.clamp(0, ops.widen_index(index, last), last)
-        outs = Cond(programs)(ops.convert_element_type(place, np.int32), *args)
+        clamped = ops.clamp(0, ops.widen_index(index, last), last)
+        outs = Cond(programs)(ops.convert_element_type(clamped, np.int32), *args)
     return tree.unflatten(out_tree, _write_back_results(outs, args, written))
 
 
 def _write_back_results(
     outs: Sequence[Any], args: Sequence[Any], written: Sequence[int]
 ) -> list[Any]:
-    """The results among `outs`, those behind them written to the arguments at `written`."""
-    own = len(outs) - len(written)
-    # A branch that is known stands in the open, where its results may show what is written to.
-    results = copy_if_aliased(outs[:own], args)
-    write_back_arguments(args, dict(zip(written, outs[own:], strict=True)))
+    """The results among `outs`; the others are written to the arguments at `written`."""
+    num_results = len(outs) - len(written)
+    # The results of an inlined branch may be views of the written arguments.
+    results = copy_if_aliased(outs[:num_results], args)
+    write_back_arguments(args, dict(zip(written, outs[num_results:], strict=True)))
     return results
 
 
@@ -447,26 +462,27 @@ def _on_second_operand(fun: Callable[[Any], Any]) -> Callable[[Any, Any], Any]:
     return copy_function_metadata(lambda x, y: fun(y), fun, "cond")  # type: ignore[no-any-return]
 
 
-def _resolve_operands(operands: tuple[Any, ...], operand: Any, what: str) -> tuple[Any, ...]:
-    """The operands, where one may have been given by keyword instead."""
+def _resolve_operands(operands: tuple[Any, ...], operand: Any, caller: str) -> tuple[Any, ...]:
+    """The operands, given by position or one as the keyword `operand`."""
     if operand is _NOT_GIVEN:
         return operands
     if operands:
         raise ArgumentError(
-            f"{what}: operands must be given by position or one as `operand`; got both",
+            f"{caller}: operands must be given by position or one as `operand`; got both",
             fix="Give all of them by position.",
         )
     return (operand,)
 
 
-def _scalar_aval(x: Any, what: str, role: str) -> Any:
+def _scalar_aval(x: Any, caller: str, role: str) -> Any:
+    """The type of an argument; raises unless it is a scalar."""
     try:
         aval = aval_of(x)
     except ArgumentError:
-        raise ArgumentError(f"{what}: the {role} must be a scalar; got {type_name(x)}") from None
+        raise ArgumentError(f"{caller}: the {role} must be a scalar; got {type_name(x)}") from None
     if aval.shape:
         raise ShapeError(
-            f"{what}: the {role} must be a scalar; got {aval!r}",
+            f"{caller}: the {role} must be a scalar; got {aval!r}",
             fix="Reduce it with .any() or .all(), map with vmap, or choose by element with "
             "functx.numpy.where.",
         )
@@ -474,7 +490,10 @@ def _scalar_aval(x: Any, what: str, role: str) -> Any:
 
 
 def _static_value(x: Any) -> Any:
-    """The value of a scalar that a trace holds as a literal, or any outside one; else None."""
+    """The value of a scalar that is known now, else None.
+
+    While tracing these are Python and NumPy scalars and literals, otherwise all scalars.
+    """
     if type(x) is Tracer:
         return x.atom.value if type(x.atom) is Literal else None
     if isinstance(x, (bool, int, float, complex, np.generic)):

@@ -1,4 +1,4 @@
-"""`while_loop` and `fori_loop`: a function run until a condition fails, or from a number to another."""
+"""`while_loop` and `fori_loop`: loops until a condition fails, or over a range of integers."""
 
 from __future__ import annotations
 
@@ -68,20 +68,21 @@ def while_loop(
     max_steps: int | None = None,
     progress: str | None = None,
 ) -> Any:
-    """What `body_fun` makes of `init_val`, applied again as long as `cond_fun` of it holds.
+    """Apply `body_fun` to the carry, `init_val` at first, as long as `cond_fun` of it holds.
 
-    Both are traced once and may use values around them. `body_fun` must return a carry of
-    the types it takes, where weak types give way; `cond_fun` a boolean scalar. Under `vmap`
-    each lane runs as long as its own condition holds.
+    Returns the final carry. Both functions are traced once and may close over values.
+    `body_fun` must return a carry of the structure, shapes and dtypes that it takes; weak types
+    are promoted. `cond_fun` must return a boolean scalar. Under `vmap`, each batch element runs
+    until its own condition fails.
 
-    Reverse mode keeps the carries before `checkpoints` of the steps, 64 unless given, and
-    computes the others again from these: no step runs more than r times where there are at
-    most `comb(checkpoints + r, r)`, and effects do not take place again. The steps that are
-    kept are chosen while the loop runs, after Stumm and Walther (2010), "New algorithms for
-    optimal online checkpointing". What some steps in a row leave behind to be run back takes
-    up to as much memory again. With `max_steps`, the loop stops after so many steps at the
-    latest, and keeps what reverse mode needs of each; then nothing is computed again.
-    `progress` is the name of a line on standard error that shows how many steps are done.
+    Reverse mode saves the carries before `checkpoints` of the steps, by default 64, and
+    recomputes the others from these: no step runs more than r times if there are at most
+    `comb(checkpoints + r, r)`, and recomputed steps have no effects. The saved steps are chosen
+    while the loop runs, after Stumm and Walther (2010), "New algorithms for optimal online
+    checkpointing". The residuals of a block of steps take up to as much memory again. With
+    `max_steps`, the loop stops after that many steps at the latest, and the residuals of each
+    step are saved; then nothing is recomputed. `progress` names a progress line on standard
+    error that shows the number of steps done.
 
     Raises CarryTypeError for a carry that changes its type.
 
@@ -90,9 +91,9 @@ def while_loop(
     243
     """
     check_callables("while_loop", cond_fun=cond_fun, body_fun=body_fun)
-    what = body_name("while_loop", body_fun)
-    means = check_reverse_options(what, checkpoints, max_steps)
-    check_progress(what, progress)
+    caller = body_name("while_loop", body_fun)
+    reverse_options = check_reverse_options(caller, checkpoints, max_steps)
+    check_progress(caller, progress)
     leaves, carry_tree = tree.flatten_with_key_data(init_val)
     in_tree = tree.call_treedef(carry_tree)
     avals = avals_of(leaves, "while_loop", body_fun, in_tree)
@@ -107,37 +108,39 @@ def while_loop(
             avals,
             carry_tree,
             lambda t: t,
-            what,
+            caller,
             body_fun,
         )
         return [body, call(cond_fun, avals=carry)]
 
     traced, condition = trace_with_shared_captures(both)
     _check_condition(condition, cond_fun)
-    traced, around = traced.with_writes_as_carries()
-    types = [aval_of(x) for x in around]
-    runs, known = _carry_written_arrays(condition, around)
+    traced, captures = traced.with_writes_as_carries()
+    types = [aval_of(x) for x in captures]
+    condition_program, condition_consts = _carry_written_arrays(condition, captures)
     body = cast_outputs(with_captures_first(traced), [*types, *carry])
     start = [cast_to(x, a) for x, a in zip(leaves, carry, strict=True)]
-    consts = [known, traced.captured[: len(traced.captured) - len(around)]]
-    shown = None if progress is None else (progress, None)
-    outs = run_while(runs, body, consts, [*around, *start], means, shown)
-    return tree.unflatten(carry_tree, write_back_captures(around, outs))
+    consts = [condition_consts, traced.captured[: len(traced.captured) - len(captures)]]
+    progress_line = None if progress is None else (progress, None)
+    outs = run_while(
+        condition_program, body, consts, [*captures, *start], reverse_options, progress_line
+    )
+    return tree.unflatten(carry_tree, write_back_captures(captures, outs))
 
 
 def _carry_written_arrays(
-    condition: TracedFunction, around: Sequence[Any]
+    condition: TracedFunction, captures: Sequence[Any]
 ) -> tuple[Program, list[Any]]:
-    """The condition of a loop that carries the arrays `around`, and what else it captured."""
-    program, own = condition.program, len(condition.program.inputs) - len(condition.captured)
-    seen = {
-        capture_key(x): v for x, v in zip(condition.captured, program.inputs[own:], strict=True)
+    """The condition with the arrays that the body writes to as carries, and its other captures."""
+    program, num_own = condition.program, len(condition.program.inputs) - len(condition.captured)
+    inputs_of = {
+        capture_key(x): v for x, v in zip(condition.captured, program.inputs[num_own:], strict=True)
     }
-    fresh = [Var(aval_of(x)) for x in around]
-    carried = [seen.pop(capture_key(x), v) for x, v in zip(around, fresh, strict=True)]
-    known = [x for x in condition.captured if capture_key(x) in seen]
-    inputs = [*seen.values(), *carried, *program.inputs[:own]]
-    return with_io(program, inputs, program.outputs), known
+    fresh = [Var(aval_of(x)) for x in captures]
+    carried = [inputs_of.pop(capture_key(x), v) for x, v in zip(captures, fresh, strict=True)]
+    other_captures = [x for x in condition.captured if capture_key(x) in inputs_of]
+    inputs = [*inputs_of.values(), *carried, *program.inputs[:num_own]]
+    return with_io(program, inputs, program.outputs), other_captures
 
 
 def run_while(
@@ -145,44 +148,44 @@ def run_while(
     body: Program,
     consts: Sequence[Sequence[Any]],
     start: Sequence[Any],
-    means: tuple[int, int | None],
+    reverse_options: tuple[int, int | None],
     progress: tuple[str, int | None] | None = None,
 ) -> list[Any]:
-    """The last carry of a loop that counts its steps if `means` bound their number.
+    """The final carry of a loop, which counts its steps if `reverse_options` bound their number.
 
-    `progress` is the name of the line that shows how far it is, and their number if known.
+    `progress` is the name of the progress line, and the number of steps if known.
     """
-    shared, own = consts
+    condition_consts, body_consts = consts
     if progress is not None:
-        body = cached_rewrite(WithProgress(*progress, len(own), len(start)), body)
+        body = cached_rewrite(WithProgress(*progress, len(body_consts), len(start)), body)
         condition = cached_rewrite(WithUnusedInputs((COUNTER_AVAL,)), condition)
-        *outs, count = run_while(condition, body, consts, [*start, np.int32(0)], means)
+        *outs, count = run_while(condition, body, consts, [*start, np.int32(0)], reverse_options)
         show_completion(*progress, count, outs)
         return outs
-    loop = While(condition, body, len(shared), len(own), *means)
+    loop = While(condition, body, len(condition_consts), len(body_consts), *reverse_options)
     if loop.max_steps is None:
-        return loop(*shared, *own, *start)  # type: ignore[no-any-return]
-    return run_with_stacks(loop, body, shared, own, start, limited=True)[0]
+        return loop(*condition_consts, *body_consts, *start)  # type: ignore[no-any-return]
+    return run_with_stacks(loop, body, condition_consts, body_consts, start, limited=True)[0]
 
 
-def check_reverse_options(what: str, checkpoints: Any, max_steps: Any) -> tuple[int, int | None]:
-    """How many states reverse mode keeps, and the largest number of steps if there is one."""
+def check_reverse_options(caller: str, checkpoints: Any, max_steps: Any) -> tuple[int, int | None]:
+    """The number of states that reverse mode saves, and the largest number of steps or None."""
     for name, value in (("checkpoints", checkpoints), ("max_steps", max_steps)):
         if value is None:
             continue
         if isinstance(value, bool) or not hasattr(type(value), "__index__"):
             raise ArgumentError(
-                f"{what}: {name} must be a positive integer known while tracing; "
+                f"{caller}: {name} must be a positive integer known while tracing; "
                 f"got {type_name(value)}"
             )
         if not 1 <= index(value) < 2**31:
             raise ValueRangeError(
-                f"{what}: {name} must be a positive integer below 2**31; got {value}"
+                f"{caller}: {name} must be a positive integer below 2**31; got {value}"
             )
     if checkpoints is not None and max_steps is not None:
         raise ArgumentError(
-            f"{what}: there must be checkpoints or max_steps, since what is kept for every step "
-            f"is never computed again; got checkpoints={checkpoints} and max_steps={max_steps}",
+            f"{caller}: there must be either checkpoints or max_steps, since residuals that are saved for "
+            f"every step are never recomputed; got checkpoints={checkpoints} and max_steps={max_steps}",
             fix="Leave out max_steps to save memory, checkpoints to save time.",
         )
     return (
@@ -192,13 +195,19 @@ def check_reverse_options(what: str, checkpoints: Any, max_steps: Any) -> tuple[
 
 
 def _check_condition(traced: TracedFunction, cond_fun: Any) -> None:
-    what = body_name("while_loop", cond_fun)
+    """Raise unless a traced condition writes to no array and returns a boolean scalar."""
+    caller = body_name("while_loop", cond_fun)
     if traced.written:
-        own = len(traced.program.inputs) - len(traced.captured)
-        around = closure_variable_names(cond_fun, traced.captured) or [""] * len(traced.captured)
-        names = [*["its carry"] * own, *[f"`{name}`" if name else "an array" for name in around]]
+        num_own = len(traced.program.inputs) - len(traced.captured)
+        variable_names = closure_variable_names(cond_fun, traced.captured) or [""] * len(
+            traced.captured
+        )
+        names = [
+            *["its carry"] * num_own,
+            *[f"`{name}`" if name else "an array" for name in variable_names],
+        ]
         raise ArgumentWriteError(
-            f"{what}: the condition must not write to arrays; got one that writes to "
+            f"{caller}: the condition must not write to arrays; got one that writes to "
             + " and ".join([names[i] for i in traced.written]),
             fix="Write in the body.",
         )
@@ -209,9 +218,9 @@ def _check_condition(traced: TracedFunction, cond_fun: Any) -> None:
         or avals[0].shape
         or avals[0].dtype != np.bool_
     ):
-        given = avals[0] if avals and traced.out_tree.num_nodes == 1 else traced.out_tree
+        actual = avals[0] if avals and traced.out_tree.num_nodes == 1 else traced.out_tree
         raise DTypeError(
-            f"{what}: the condition must return a boolean scalar; got {given!r}",
+            f"{caller}: the condition must return a boolean scalar; got {actual!r}",
             fix="Compare with something, and reduce with .any() or .all().",
         )
 
@@ -228,12 +237,13 @@ def fori_loop(
     max_steps: int | None = None,
     progress: str | None = None,
 ) -> Any:
-    """What `body_fun(i, value)` makes of `init_val`, for i from `lower` to before `upper`.
+    """Apply `body_fun(i, value)` to the value, `init_val` at first, for i in range(lower, upper).
 
-    With bounds that are known while tracing it is a `scan`, unless there are `checkpoints`;
-    else a `while_loop`, to which `checkpoints` and `max_steps` mean the same. `unroll` is as
-    in `scan`, and needs one. `progress` is as in both. A float that is known while tracing, and
-    whole, is a bound too.
+    Returns the final value. If the bounds are known while tracing and there are no
+    `checkpoints`, it becomes a `scan`, for which `unroll` is as there. Otherwise it becomes a
+    `while_loop`, for which `checkpoints` and `max_steps` are as there, and `unroll` must be
+    None. `progress` is as in both. A bound may be a float if its value is integral and known
+    while tracing.
 
     Raises CarryTypeError for a value that changes its type.
 
@@ -242,9 +252,9 @@ def fori_loop(
     6.0
     """
     check_callables("fori_loop", body_fun=body_fun)
-    what = body_name("fori_loop", body_fun)
-    means = check_reverse_options(what, checkpoints, max_steps)
-    check_progress(what, progress)
+    caller = body_name("fori_loop", body_fun)
+    reverse_options = check_reverse_options(caller, checkpoints, max_steps)
+    check_progress(caller, progress)
     lower, upper = _integral_bound("lower", lower), _integral_bound("upper", upper)
     counter = _counter_aval(lower, upper)
     first, last = _static_bound(lower), _static_bound(upper)
@@ -264,37 +274,42 @@ def fori_loop(
         return trace_function(step, in_tree, [*carry, counter], "fori_loop")
 
     traced, carry = trace_until_carry_types_settle(
-        trace_with, avals, carry_tree, lambda t: t.children()[0], what, body_fun
+        trace_with, avals, carry_tree, lambda t: t.children()[0], caller, body_fun
     )
-    traced, around = traced.with_writes_as_carries()
-    types = [aval_of(x) for x in around]
+    traced, captures = traced.with_writes_as_carries()
+    types = [aval_of(x) for x in captures]
     body = cast_outputs(with_captures_first(traced, body_fun), [*types, *carry])
     start = [cast_to(x, a) for x, a in zip(leaves, carry, strict=True)]
     operands = [*traced.captured, *start, cast_to(lower, counter)]
-    consts, carries = len(traced.captured) - len(around), len(around) + len(start) + 1
+    consts, carries = len(traced.captured) - len(captures), len(captures) + len(start) + 1
     if first is not None and last is not None and checkpoints is None:
         length = max(last - first, 0)
         length = length if max_steps is None else min(length, index(max_steps))
-        rounds = unroll_factor(what, 1 if unroll is None else unroll, length)
+        rounds = unroll_factor(caller, 1 if unroll is None else unroll, length)
         outs = run_scan(Scan(body, consts, carries, length, False, rounds), operands, progress)
     elif unroll is not None:
         raise ValueRangeError(
-            f"{what}: the bounds must be known while tracing to unroll, and there must be no "
+            f"{caller}: the bounds must be known while tracing to unroll, and there must be no "
             f"checkpoints; got unroll={unroll} for bounds {type_name(lower)} and "
             f"{type_name(upper)}, checkpoints={checkpoints}"
         )
     else:
         condition = cached_rewrite(CounterBelowLimit((*types, *carry, counter)), body)
         limit = [cast_to(upper, counter)]
-        known = None if first is None or last is None else max(last - first, 0)
-        shown = None if progress is None else (progress, known)
-        given = [limit, operands[:consts]]
-        outs = run_while(condition, body, given, operands[consts:], means, shown)
-    return tree.unflatten(carry_tree, write_back_captures(around, outs)[:-1])
+        num_steps = None if first is None or last is None else max(last - first, 0)
+        progress_line = None if progress is None else (progress, num_steps)
+        all_consts = [limit, operands[:consts]]
+        outs = run_while(
+            condition, body, all_consts, operands[consts:], reverse_options, progress_line
+        )
+    return tree.unflatten(carry_tree, write_back_captures(captures, outs)[:-1])
 
 
 class CounterBelowLimit(Rewrite[Program]):
-    """The condition that the last of a carry of types `avals` is below the const before it."""
+    """Builds the condition that the last carry, of those of types `avals`, is below a limit.
+
+    The limit is the only const of the condition.
+    """
 
     avals: tuple[ShapedArray, ...]
 
@@ -304,6 +319,7 @@ class CounterBelowLimit(Rewrite[Program]):
 
 
 def _counter_aval(lower: Any, upper: Any) -> ShapedArray:
+    """The integer type of the counter for loop bounds of these types."""
     avals = []
     for name, x in (("lower", lower), ("upper", upper)):
         try:
@@ -327,7 +343,7 @@ def _counter_aval(lower: Any, upper: Any) -> ShapedArray:
 
 
 def _integral_bound(name: str, x: Any) -> Any:
-    """A loop bound: a float of known integral value becomes that integer."""
+    """A loop bound; a float of known integral value becomes an integer."""
     if not (has_aval(x) and is_inexact((aval := aval_of(x)).dtype)):
         return x
     try:
@@ -345,7 +361,7 @@ def _integral_bound(name: str, x: Any) -> Any:
 
 
 def _static_bound(x: Any) -> int | None:
-    """The value of a bound, if it has one while tracing."""
+    """The value of a loop bound if it is known while tracing, else None."""
     try:
         return int(concretize(x, "fori_loop")) if type(x) is Tracer else index(x)
     except (ConcretizationError, TypeError):

@@ -1,7 +1,41 @@
-"""Lanes: what a batch does where its lanes choose and stop each for itself.
+"""Predication: `cond` and `while` under `vmap`, if batch elements choose or stop on their own.
 
-The program that every lane runs is rewritten to one that counts only if its first input,
-`live`, holds, and is then batched. A lane that is not live goes along with one that is.
+All elements of a batch run the same equations. An element is *inactive* in a branch that it
+does not take, and in the steps of a loop that it has left. Selecting the results of active
+elements by a mask is not enough, since inactive ones compute on operands for which the code
+was not written:
+
+- a loop in the branch may never end for them;
+- they may compute inf or nan, and 0 * inf is nan in derivatives. Masks keep that from the
+  cotangent of an operand of one element. The cotangent of an operand that the batch shares is
+  a sum over all elements; to mask its terms would take a copy of the operand for each.
+
+So an inactive element borrows the operands of the first active one, and computes the same:
+
+    def f(n, x):
+        return cond(n > 0, lambda: while_loop(lambda y: y < 100, lambda y: 2 * y, x), lambda: x)
+
+    vmap(f)([1, 0], [3, 0])
+
+    mask      [True, False]   n > 0
+    operands  [3, 0]          2 * 0 stays below 100: the second loop would never end
+    borrowed  [3, 3]          MaskedOperand(borrow_active=True)(mask, x)
+    loop      [192, 192]      both end after 6 steps
+    result    [192, 0]        select(mask, loop, x)
+
+This happens in three steps:
+
+1. `Predicated` rewrites the program of one element to take a scalar `mask` first, and passes
+   operands through `MaskedOperand`. In-place updates write back the old values if the mask
+   does not hold, so no whole array is copied for the selection.
+2. The derivative of `MaskedOperand` is zero where the mask does not hold.
+3. Batching turns the scalar mask to one for each element. The batching rule of
+   `MaskedOperand` then copies the row of the first active element to the inactive ones.
+
+Borrowing copies each batched operand. If the program has no unbounded loop and no shared
+array (`must_borrow_active`), `MaskedOperand(borrow_active=False)` only masks derivatives.
+`PredicatedLoop` does the same to a loop: the mask, one more carry, says which elements go on;
+the loop runs while any does (`AnyActive`).
 """
 
 from __future__ import annotations
@@ -28,16 +62,15 @@ MASK_AVAL = bool_[()]
 
 
 class MaskedOperand(Primitive):
-    """The operand `x` of a computation that counts only where `live` holds.
+    """The operand `x` of a computation that counts only if `mask` holds.
 
-    No derivative passes where it does not hold. With `along`, a lane of a batch then has the
-    operand of a lane in which it does, so that it computes what that one does: it takes no
-    more steps in a loop, and adds nothing that is not finite to the cotangent of an operand
-    which the lanes share. `live` has the first dimensions of `x`; none with `along`.
+    No derivative passes where `mask` does not hold. With `borrow_active`, inactive elements of a
+    batch get the operand of the first active one. `mask` has the leading dimensions of `x`, and
+    no dimensions with `borrow_active`.
     """
 
     borrow_active: bool
-    # `transpose` is that of the derivative, not of the value.
+    # `transpose` is that of the derivative: the value is not masked.
     linear = ()
     samples = (
         sample(bool_[()], f32[3], values={0: True}, borrow_active=True),
@@ -49,13 +82,13 @@ class MaskedOperand(Primitive):
         ),
     )  # fmt: skip
 
-    def abstract_eval(self, live, x):
-        if live.dtype != bool:
-            raise DTypeError(f"masked_operand: `live` must be boolean; got {live!r}")
-        if x.shape[: live.ndim] != live.shape or (self.borrow_active and live.shape):
+    def abstract_eval(self, mask, x):
+        if mask.dtype != bool:
+            raise DTypeError(f"masked_operand: `mask` must be boolean; got {mask!r}")
+        if x.shape[: mask.ndim] != mask.shape or (self.borrow_active and mask.shape):
             raise ShapeError(
-                "masked_operand: `live` must have the first dimensions of the operand; "
-                f"got {live!r} for {x!r}"
+                "masked_operand: `mask` must have the first dimensions of the operand; "
+                f"got {mask!r} for {x!r}"
             )
         return x
 
@@ -65,69 +98,69 @@ class MaskedOperand(Primitive):
     def vjp(self, ct, out, args, active):
         return None, zero_inactive(args[0], ct)
 
-    def transpose(self, ct, live, x):
-        return None, zero_inactive(live, ct)
+    def transpose(self, ct, mask, x):
+        return None, zero_inactive(mask, ct)
 
     def batch(self, args, dims):
-        (live, x), (live_dim, dim) = args, dims
+        (mask, x), (mask_dim, dim) = args, dims
         size = next(a.shape[d] for a, d in zip(args, dims, strict=True) if d is not None)
-        if (live_dim is None and not live.ndim) or (size == 0 and self.borrow_active):
-            return self(*args) if live_dim is None else x, dim
-        live = ops.batch_dim_at(live, live_dim, 0, size)
+        if (mask_dim is None and not mask.ndim) or (size == 0 and self.borrow_active):
+            return self(*args) if mask_dim is None else x, dim
+        mask = ops.batch_dim_at(mask, mask_dim, 0, size)
         if self.borrow_active:
-            # A batch around this one may hold lanes that take none of these.
-            x = x if dim is None else borrow_active_row(live, ops.moveaxis(x, dim, 0))
-            return self(ops.reduce_or(live), x), None if dim is None else 0
+            # In an outer batch, there may be elements for which no element of this batch is active.
+            x = x if dim is None else borrow_active_row(mask, ops.moveaxis(x, dim, 0))
+            return self(ops.reduce_or(mask), x), None if dim is None else 0
         if dim is None and not is_inexact(x.dtype):
             return x, None
-        return self(live, ops.batch_dim_at(x, dim, 0, size)), 0
+        return self(mask, ops.batch_dim_at(x, dim, 0, size)), 0
 
-    def lower(self, ctx, live, x):
+    def lower(self, ctx, mask, x):
         return x
 
 
-def borrow_active_row(live: Any, x: Any) -> Any:
-    """`x` with what the first live lane has in place of what those have that are not."""
-    first = ops.argmax(live, 0, np.int32)
-    at = [first, *[literal(0, first.dtype)] * (x.ndim - 1)]
-    row = MaskedOperand(False)(False, ops.DynamicSlice((1, *x.shape[1:]))(x, *at))
-    other = ops.broadcast_in_dim(row, x.shape, tuple(range(x.ndim)))
-    return ops.select(ops.broadcast_in_dim(live, x.shape, (0,)), x, other)
+def borrow_active_row(mask: Any, x: Any) -> Any:
+    """`x` with the rows of inactive elements replaced by that of the first active one."""
+    first = ops.argmax(mask, 0, np.int32)
+    start = [first, *[literal(0, first.dtype)] * (x.ndim - 1)]
+    row = MaskedOperand(False)(False, ops.DynamicSlice((1, *x.shape[1:]))(x, *start))
+    borrowed = ops.broadcast_in_dim(row, x.shape, tuple(range(x.ndim)))
+    return ops.select(ops.broadcast_in_dim(mask, x.shape, (0,)), x, borrowed)
 
 
 class AnyActive(Primitive):
-    """Whether `live` holds in any lane of a batch; `live` itself outside one."""
+    """Whether `mask` holds for any element of a batch; `mask` itself without a batch."""
 
     differentiable = False
     samples = (sample(bool_[()], values={0: True}),)
 
-    def abstract_eval(self, live):
-        if live.dtype != bool:
-            raise DTypeError(f"any_active: `live` must be boolean; got {live!r}")
-        return live
+    def abstract_eval(self, mask):
+        if mask.dtype != bool:
+            raise DTypeError(f"any_active: `mask` must be boolean; got {mask!r}")
+        return mask
 
     def batch(self, args, dims):
         return ops.reduce_or(args[0], (dims[0],)), None
 
-    def lower(self, ctx, live):
-        return live
+    def lower(self, ctx, mask):
+        return mask
 
 
-def zero_inactive(live: Any, t: Any) -> Any:
-    """`t` where `live`, of its first dimensions, holds, else zero; None for zero everywhere."""
-    if type(live.atom) is Literal and not live.atom.value:
+def zero_inactive(mask: Any, t: Any) -> Any:
+    """`t` where `mask`, of its leading dimensions, holds, else zero; None if all is zero."""
+    if type(mask.atom) is Literal and not mask.atom.value:
         return None
-    if live.ndim:
-        live = ops.broadcast_in_dim(live, t.shape, tuple(range(live.ndim)))
-    return ops.select(live, t, literal(0, t.dtype))
+    if mask.ndim:
+        mask = ops.broadcast_in_dim(mask, t.shape, tuple(range(mask.ndim)))
+    return ops.select(mask, t, literal(0, t.dtype))
 
 
 class Predicated(Rewrite[Program]):
-    """The rewrite to a program that counts only if its first input, `live`, holds.
+    """Rewrites a program to one that counts only if its first input, `mask`, holds.
 
-    `roots[j]` is the input that output j is otherwise, or None where it does not matter. An
-    output that comes of that input by updates of parts of it is such an update in any case,
-    if need be with what is there already: no whole array is copied.
+    `in_place_inputs[j]` is the input that output j keeps if the mask does not hold, None if any
+    value will do. An output that is made of that input by in-place updates remains so: the
+    updates are masked, and no whole array is selected.
     """
 
     in_place_inputs: tuple[int | None, ...]
@@ -135,18 +168,22 @@ class Predicated(Rewrite[Program]):
 
     def __call__(self, program: Program) -> Program:
         paths = [
-            None if root is None else in_place_update_chain(program, j, program.inputs[root])
-            for j, root in enumerate(self.in_place_inputs)
+            None
+            if input_index is None
+            else in_place_update_chain(program, j, program.inputs[input_index])
+            for j, input_index in enumerate(self.in_place_inputs)
         ]
         updates = {v for found in paths for v in found or ()}
-        made = producers(program)
+        producer_of = producers(program)
         bases = {
-            made[v].inputs[in_place_operand(made[v].primitive, made[v].outputs.index(v))]
+            producer_of[v].inputs[
+                in_place_operand(producer_of[v].primitive, producer_of[v].outputs.index(v))
+            ]
             for v in updates
         }
 
-        def as_they_are(eqn: Equation) -> Sequence[int]:
-            """The operands that an equation takes without a stand-in, for it has its own way."""
+        def unmasked_operands(eqn: Equation) -> Sequence[int]:
+            """The positions of the operands that an equation takes as they are."""
             if not updates.isdisjoint(eqn.outputs):
                 return self_masked_operands(eqn.primitive, eqn.inputs)
             return (
@@ -159,44 +196,48 @@ class Predicated(Rewrite[Program]):
             atom
             for eqn in program.equations
             for i, atom in enumerate(eqn.inputs)
-            if i not in as_they_are(eqn)
+            if i not in unmasked_operands(eqn)
         }
-        standing = [v for v in program.inputs if v in used and self.needs_masking(v.aval)]
+        masked_inputs = [v for v in program.inputs if v in used and self.needs_masking(v.aval)]
 
-        def body(live: Any, *args: Any) -> list[Any]:
-            given = dict(zip(program.inputs, args, strict=True))
-            stand_ins = {v: MaskedOperand(self.borrow_active)(live, given[v]) for v in standing}
+        def body(mask: Any, *args: Any) -> list[Any]:
+            args_of = dict(zip(program.inputs, args, strict=True))
+            masked = {v: MaskedOperand(self.borrow_active)(mask, args_of[v]) for v in masked_inputs}
 
             def step(eqn: Equation, *operands: tuple[Any, Any]) -> list[tuple[Any, Any]]:
-                plain = as_they_are(eqn)
+                plain = unmasked_operands(eqn)
                 xs = [
                     value
                     if i in plain
-                    else MaskedOperand(self.borrow_active)(live, value)
+                    else MaskedOperand(self.borrow_active)(mask, value)
                     if masked_operand is None
                     else masked_operand
                     for i, (value, masked_operand) in enumerate(operands)
                 ]
                 changed = [v in updates for v in eqn.outputs]
                 if any(changed):
-                    outs = masked_update(eqn.primitive, live, changed, self.borrow_active, xs)
+                    outs = masked_update(eqn.primitive, mask, changed, self.borrow_active, xs)
                     return [(x, None if on else x) for x, on in zip(outs, changed, strict=True)]
                 outs = bind_equation(eqn, *xs)
                 if plain and self.needs_masking(aval_of(outs[0])):
-                    outs = [MaskedOperand(self.borrow_active)(live, outs[0])]
+                    outs = [MaskedOperand(self.borrow_active)(mask, outs[0])]
                 return [(x, x) for x in outs]
 
-            pairs = [(x, stand_ins.get(v, x)) for v, x in given.items()]
+            pairs = [(x, masked.get(v, x)) for v, x in args_of.items()]
             outs = interpret(program, pairs, step, constant=lambda c: (c, c))
             return [
-                x if root is None or found is not None else ops.select(live, x, args[root])
-                for (x, _), root, found in zip(outs, self.in_place_inputs, paths, strict=True)
+                x
+                if input_index is None or found is not None
+                else ops.select(mask, x, args[input_index])
+                for (x, _), input_index, found in zip(
+                    outs, self.in_place_inputs, paths, strict=True
+                )
             ]
 
         return trace_closed(body, [MASK_AVAL, *program.in_avals], name=program.name)
 
     def needs_masking(self, aval: Any) -> bool:
-        """Whether a value of this type needs a stand-in: one that varies, or any to go along."""
+        """Whether values of this type are masked: inexact ones, or all that are borrowed."""
         return self.borrow_active or is_inexact(aval.dtype)
 
 
@@ -205,69 +246,69 @@ READ_PRIMITIVES = ops.DynamicSlice, ops.Gather, ops.Slice
 
 @singledispatch
 def in_place_operand(primitive: Any, output: int) -> Any:
-    """The operand that an output is but for updates of parts of it; None if there is none."""
+    """The operand that an equation updates in place to get an output; None if there is none."""
     return 0 if isinstance(primitive, (ops.DynamicUpdateSlice, ops.Scatter)) else None
 
 
 @singledispatch
 def self_masked_operands(primitive: Any, operands: Sequence[Any]) -> Sequence[int]:
-    """The operands that `masked_update` takes as they are, without a stand-in."""
+    """The positions of the operands that `masked_update` takes without `MaskedOperand`."""
     return (0,)
 
 
 @singledispatch
 def masked_update(
-    primitive: Any, live: Any, changed: Sequence[bool], along: bool, args: Sequence[Any]
+    primitive: Any, mask: Any, changed: Sequence[bool], borrow_active: bool, args: Sequence[Any]
 ) -> list[Any]:
-    """The outputs of `primitive`, those `changed` left as the operand was unless `live` holds."""
-    x, *rest = args
+    """The outputs of `primitive` on `args`; those in `changed` are updated only if `mask` holds."""
+    x, *others = args
     if isinstance(primitive, ops.DynamicUpdateSlice):
-        update, *indices = rest
-        there = ops.DynamicSlice(update.shape)(x, *indices)
-        return [primitive(x, ops.select(live, update, there), *indices)]
-    indices, updates = rest
+        update, *indices = others
+        current = ops.DynamicSlice(update.shape)(x, *indices)
+        return [primitive(x, ops.select(mask, update, current), *indices)]
+    indices, updates = others
     if isinstance(primitive, ops.ScatterAdd):
-        there = literal(ADDITIVE_IDENTITIES.get(kind(x.dtype), 0), x.dtype)
+        current = literal(ADDITIVE_IDENTITIES.get(kind(x.dtype), 0), x.dtype)
     elif isinstance(primitive, ops.ScatterMul):
-        there = literal(1, x.dtype)
+        current = literal(1, x.dtype)
     else:
-        there = primitive.gather(x, indices, updates)
-    return [primitive(x, indices, ops.select(live, updates, there))]
+        current = primitive.gather(x, indices, updates)
+    return [primitive(x, indices, ops.select(mask, updates, current))]
 
 
-# Added to any number it leaves even the sign of zero.
+# Adding it changes no number, not even the sign of zero.
 ADDITIVE_IDENTITIES = {"f": -0.0, "c": complex(-0.0, -0.0)}
 
 
 def in_place_update_chain(
     program: Program, output: int, root: Var | None = None
 ) -> list[Var] | None:
-    """The variables through which an output comes of the input `root` by updates of its parts.
+    """The variables that lead from the input `root` to an output by in-place updates.
 
-    None if it does not. Without a `root`, any input is one, and is the last variable.
+    None if they do not. Without a `root`, any input will do, and is the last variable.
     """
-    made = producers(program)
-    found: list[Var] = []
+    producer_of = producers(program)
+    chain: list[Var] = []
     atom: Any = program.outputs[output]
-    while (eqn := made.get(atom)) is not None:
+    while (eqn := producer_of.get(atom)) is not None:
         position = in_place_operand(eqn.primitive, eqn.outputs.index(atom))
         if position is None:
             return None
-        found.append(atom)
+        chain.append(atom)
         atom = eqn.inputs[position]
     if root is None:
-        return [*found, atom] if type(atom) is Var else None
-    return found if atom is root else None
+        return [*chain, atom] if type(atom) is Var else None
+    return chain if atom is root else None
 
 
 def in_place_input(program: Program, output: int) -> int | None:
-    """The input that an output is but for updates of parts of it; None if there is none."""
+    """The position of the input that an output is made of by in-place updates; None without one."""
     found = in_place_update_chain(program, output)
     return None if found is None else program.inputs.index(found[-1])
 
 
 def producers(program: Program) -> dict[Any, Equation]:
-    """The equation of each variable that is not an input."""
+    """The equation that computes each variable which is not an input. Memoised on the program."""
     found: dict[Any, Equation] | None = program.memo.get(producers)
     if found is None:
         found = program.memo[producers] = {v: eqn for eqn in program for v in eqn.outputs}
@@ -275,10 +316,11 @@ def producers(program: Program) -> dict[Any, Equation]:
 
 
 def must_borrow_active(program: Program, shared: Sequence[bool]) -> bool:
-    """Whether lanes that do not count must do as those that do.
+    """Whether inactive batch elements must borrow the operands of an active one.
 
-    So it is with loops that run as long as a condition holds, and with arrays that vary and
-    are shared, since their cotangents are sums over the lanes. Scalars are not worth it.
+    They must if `program` has a loop whose condition may never fail for them, or reads an
+    inexact array of those marked in `shared`: to mask its cotangent for each element would take
+    a copy of the array for each. For shared scalars such copies are cheap.
     """
     if has_unbounded_loop(program):
         return True
@@ -290,7 +332,7 @@ def must_borrow_active(program: Program, shared: Sequence[bool]) -> bool:
 
 
 def has_unbounded_loop(program: Program) -> bool:
-    """Whether `program` holds, at any depth, a loop that runs as long as a condition holds."""
+    """Whether `program` contains, at any depth, a loop that runs until a condition fails."""
     found: bool | None = program.memo.get(has_unbounded_loop)
     if found is None:
         found = program.memo[has_unbounded_loop] = any(
@@ -302,10 +344,10 @@ def has_unbounded_loop(program: Program) -> bool:
 
 
 class PredicatedLoop(Rewrite[tuple[Program, Program]]):
-    """The rewrite of the body of a loop to one for lanes that stop each for itself.
+    """Rewrites the body of a loop to one for batch elements that stop on their own.
 
-    Gives the condition, that any lane is live, and the body. Both take the consts of the old
-    condition (`shared`), those of the old body, whether the lane is live, and the old carry.
+    Returns the condition that any element is active, and the body. Both take the `shared` consts
+    of the old condition, the consts of the old body, the mask, and the old carry.
     """
 
     condition: Program
@@ -315,20 +357,26 @@ class PredicatedLoop(Rewrite[tuple[Program, Program]]):
     def __call__(self, body: Program) -> tuple[Program, Program]:
         count = len(body.outputs)
         consts = len(body.inputs) - count
-        gated = cached_rewrite(
+        predicated = cached_rewrite(
             Predicated(tuple(range(consts, consts + count)), self.borrow_active), body
         )
-        waits = has_unbounded_loop(self.condition)
-        runs = (
-            cached_rewrite(Predicated((None,), True), self.condition) if waits else self.condition
+        condition_is_masked = has_unbounded_loop(self.condition)
+        masked_condition = (
+            cached_rewrite(Predicated((None,), True), self.condition)
+            if condition_is_masked
+            else self.condition
         )
 
         def step(*args: Any) -> list[Any]:
-            live = args[self.shared + consts]
-            shared, own = args[: self.shared], args[self.shared : self.shared + consts]
-            carry = apply(None, gated, [live, *own, *args[self.shared + consts + 1 :]])
-            (again,) = apply(None, runs, [*[live] * waits, *shared, *carry])
-            return [ops.bitwise_and(live, again), *carry]
+            mask = args[self.shared + consts]
+            shared, consts_of_body = args[: self.shared], args[self.shared : self.shared + consts]
+            carry = apply(
+                None, predicated, [mask, *consts_of_body, *args[self.shared + consts + 1 :]]
+            )
+            (goes_on,) = apply(
+                None, masked_condition, [*[mask] * condition_is_masked, *shared, *carry]
+            )
+            return [ops.bitwise_and(mask, goes_on), *carry]
 
         carry_avals = [MASK_AVAL, *body.in_avals[consts:]]
         avals = [
@@ -337,23 +385,23 @@ class PredicatedLoop(Rewrite[tuple[Program, Program]]):
             *carry_avals,
         ]
         any_active = trace_closed(
-            lambda live, *_: [AnyActive()(live)], carry_avals, name="any_active"
+            lambda mask, *_: [AnyActive()(mask)], carry_avals, name="any_active"
         )
         return any_active, trace_closed(step, avals, name=body.name)
 
 
 def batch_sequentially(primitive: Any, args: Sequence[Any], dims: Sequence[int | None]) -> Any:
-    """The batched outputs of `primitive`, run on one lane after another, with their dimensions."""
+    """The batched outputs of `primitive`, run for one element at a time; their dimensions."""
     size = batch_size(args, dims)
     shared = [x for x, d in zip(args, dims, strict=True) if d is None]
     rows = [ops.moveaxis(x, d, 0) for x, d in zip(args, dims, strict=True) if d is not None]
 
-    def lane(*xs: Any) -> list[Any]:
-        own, given = iter(xs[len(shared) :]), iter(xs)
-        operands = [next(given if d is None else own) for d in dims]
+    def element(*xs: Any) -> list[Any]:
+        row_values, values = iter(xs[len(shared) :]), iter(xs)
+        operands = [next(values if d is None else row_values) for d in dims]
         return primitive(*operands)  # type: ignore[no-any-return]
 
     avals = [*[aval_of(x) for x in shared], *[aval_of(x).update(shape=x.shape[1:]) for x in rows]]
-    body = trace_closed(lane, avals, name=f"each_{primitive.name}")
+    body = trace_closed(element, avals, name=f"each_{primitive.name}")
     outs = Scan(body, len(shared), 0, size)(*shared, *rows)
     return outs, [0] * len(outs)

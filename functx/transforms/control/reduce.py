@@ -1,4 +1,4 @@
-"""`Reduce` and `ReduceWindow`: elements combined by a program, over axes and within windows."""
+"""`reduce` and `reduce_window`: reductions by any function, over axes and within windows."""
 
 from __future__ import annotations
 
@@ -39,17 +39,17 @@ from functx.transforms.vmap import Batch, BatchWithInferredOutDims
 
 
 class ProgramReduction(Primitive, abstract=True):
-    """Arrays of one shape, whose elements `program` combines, two at a time.
+    """A reduction of arrays of one shape by `program`, which combines two elements.
 
-    Operands: n arrays, n scalars that the result begins with, then consts. The program takes
-    an element of each array, another of each, and the consts, and must be associative.
+    Operands: n arrays, n initial scalars, then consts. The program takes an element of each
+    array, another of each, and the consts; it must be associative.
     """
 
     program: Program
     multiple_results = True
 
     def split_operands(self, items: Sequence[Any]) -> tuple[Any, Any, Any]:
-        """`items`, one an operand: those of the arrays, of the scalars, and of the consts."""
+        """Split `items`, one an operand, into those of the arrays, initial values and consts."""
         n = len(self.program.outputs)
         return items[:n], items[n : 2 * n], items[2 * n :]
 
@@ -58,16 +58,16 @@ class ProgramReduction(Primitive, abstract=True):
         raise NotImplementedError
 
     def with_batch_dim(self) -> Primitive:
-        """The same operation on arrays that have a further dimension, the first."""
+        """The same operation on arrays with one more dimension, the first."""
         raise NotImplementedError
 
     def abstract_eval(self, *avals):
-        xs, starts, consts = self.split_operands(avals)
+        xs, init_values, consts = self.split_operands(avals)
         shape, elements = xs[0].shape, self.program.in_avals[: len(xs)]
-        types = [(a.shape, a.dtype) for a in (*xs, *starts, *consts)]
-        wanted = [(s, a.dtype) for s in (shape, ()) for a in elements]
-        wanted += [(a.shape, a.dtype) for a in self.program.in_avals[2 * len(xs) :]]
-        if types != wanted:
+        types = [(a.shape, a.dtype) for a in (*xs, *init_values, *consts)]
+        expected = [(s, a.dtype) for s in (shape, ()) for a in elements]
+        expected += [(a.shape, a.dtype) for a in self.program.in_avals[2 * len(xs) :]]
+        if types != expected:
             raise ShapeError(
                 f"{self.name}: operands must be arrays of one shape and scalars, as the program "
                 f"takes them; got {list(avals)} for {self.program.in_avals}"
@@ -77,19 +77,19 @@ class ProgramReduction(Primitive, abstract=True):
 
     def batch(self, args, dims):
         size = batch_size(args, dims)
-        xs, *rest = self.split_operands(args)
-        x_dims, *rest_dims = self.split_operands(dims)
-        if all(d is None for group in rest_dims for d in group):
+        xs, *others = self.split_operands(args)
+        x_dims, *other_dims = self.split_operands(dims)
+        if all(d is None for group in other_dims for d in group):
             xs = [ops.batch_dim_at(x, d, 0, size) for x, d in zip(xs, x_dims, strict=True)]
-            return self.with_batch_dim()(*xs, *rest[0], *rest[1]), [0] * len(xs)
-        lanes = tuple(
+            return self.with_batch_dim()(*xs, *others[0], *others[1]), [0] * len(xs)
+        element_avals = tuple(
             [
                 aval_of(x) if d is None else aval_of(x).update(shape=tuple_delete(x.shape, (d,)))
                 for x, d in zip(args, dims, strict=True)
             ]
         )
         batch = BatchWithInferredOutDims(size, tuple(dims))
-        batched, out_dims = cached_rewrite(batch, builtin_decomposition(self, lanes))
+        batched, out_dims = cached_rewrite(batch, builtin_decomposition(self, element_avals))
         return apply(None, batched, args), out_dims
 
 
@@ -109,9 +109,9 @@ def _affine_program() -> Program:
 
 
 class Reduce(ProgramReduction):
-    """The elements over `axes`, which leave the shape, combined by `program`.
+    """The elements along `axes`, which leave the shape, combined by `program`.
 
-    It is done by halves, many elements at once; a compiled reduction would take one by one.
+    It combines halves of the elements, many at once; XLA's reduction would take one by one.
     """
 
     axes: tuple[int, ...]
@@ -138,38 +138,42 @@ class Reduce(ProgramReduction):
         return Reduce(self.program, tuple([axis + 1 for axis in self.axes]))
 
     def decompose(self, *args):
-        xs, starts, consts = self.split_operands(args)
+        xs, init_values, consts = self.split_operands(args)
         shape = xs[0].shape
-        kept = tuple_delete(range(len(shape)), self.axes)
+        other_axes = tuple_delete(range(len(shape)), self.axes)
         axes = tuple(sorted(self.axes))
         count, out_shape = prod([shape[a] for a in axes]), tuple_delete(shape, axes)
-        lanes = prod(out_shape)
-        if not count or not lanes:
-            return [ops.broadcast_in_dim(start, out_shape, ()) for start in starts]
-        rows = [ops.reshape(ops.permute_dims(x, (*axes, *kept)), (count, lanes)) for x in xs]
-        totals = [ops.reshape(x, (lanes,)) for x in tree_reduce(self.program, rows, consts)]
+        num_results = prod(out_shape)
+        if not count or not num_results:
+            return [ops.broadcast_in_dim(start, out_shape, ()) for start in init_values]
+        rows = [
+            ops.reshape(ops.permute_dims(x, (*axes, *other_axes)), (count, num_results)) for x in xs
+        ]
+        totals = [ops.reshape(x, (num_results,)) for x in tree_reduce(self.program, rows, consts)]
         n, none = len(xs), (None,) * len(consts)
-        combine = Batch(lanes, (None,) * n + (0,) * n + none, (0,) * n)
-        outs = apply(combine, self.program, [*starts, *totals, *consts])
+        combine = Batch(num_results, (None,) * n + (0,) * n + none, (0,) * n)
+        outs = apply(combine, self.program, [*init_values, *totals, *consts])
         return [ops.reshape(x, out_shape) for x in outs]
 
 
 def tree_reduce(program: Program, rows: Sequence[Any], consts: Sequence[Any]) -> Sequence[Any]:
-    """All rows of arrays made one row, by combining neighbours until one is left."""
-    count, lanes = rows[0].shape
+    """One row that combines all rows of arrays, by combining neighbours until one is left."""
+    count, num_columns = rows[0].shape
     n, none = len(rows), (None,) * len(consts)
     while count > 1:
         half = count // 2
         pairs = [
-            ops.reshape(ops.slice(x, (first, 0), (2 * half, lanes), (2, 1)), (half * lanes,))
+            ops.reshape(
+                ops.slice(x, (first, 0), (2 * half, num_columns), (2, 1)), (half * num_columns,)
+            )
             for first in (0, 1)
             for x in rows
         ]
-        combine = Batch(half * lanes, (0,) * (2 * n) + none, (0,) * n)
-        found = apply(combine, program, [*pairs, *consts])
-        joined = [ops.reshape(x, (half, lanes)) for x in found]
+        combine = Batch(half * num_columns, (0,) * (2 * n) + none, (0,) * n)
+        combined = apply(combine, program, [*pairs, *consts])
+        joined = [ops.reshape(x, (half, num_columns)) for x in combined]
         if count % 2:
-            last = [ops.slice(x, (count - 1, 0), (count, lanes)) for x in rows]
+            last = [ops.slice(x, (count - 1, 0), (count, num_columns)) for x in rows]
             joined = [ops.concatenate(parts, 0) for parts in zip(joined, last, strict=True)]
         rows, count = joined, half + count % 2
     return rows
@@ -187,7 +191,7 @@ _VECTOR_WINDOW: dict[str, Any] = {
 class ReduceWindow(ProgramReduction):
     """The elements in each window combined by `program`; see `Window` for the other fields.
 
-    Padding consists of the scalars that the result begins with.
+    The padding consists of the initial values.
     """
 
     sizes: tuple[int, ...]
@@ -222,34 +226,41 @@ class ReduceWindow(ProgramReduction):
         return ReduceWindow(self.program, *self.window.with_batch_dim(0))
 
     def decompose(self, *args):
-        xs, starts, consts = self.split_operands(args)
-        rows = [window_patches(x, start, self.window) for x, start in zip(xs, starts, strict=True)]
-        return Reduce(self.program, (0,))(*rows, *starts, *consts)
+        xs, init_values, consts = self.split_operands(args)
+        patches = [
+            window_patches(x, init_value, self.window)
+            for x, init_value in zip(xs, init_values, strict=True)
+        ]
+        return Reduce(self.program, (0,))(*patches, *init_values, *consts)
 
     def lower(self, ctx, *values):
-        xs, starts, consts = self.split_operands(values)
+        xs, init_values, consts = self.split_operands(values)
         (aval, *_) = ctx.avals_out
-        # What combines two elements of a window cannot see values around it.
+        # XLA's reduction cannot take consts.
         if consts or not aval.size or not aval.shape:
             return ctx.module.emit(builtin_decomposition(self, tuple(ctx.avals_in)), values)
         n = len(xs)
-        begin = cached_rewrite(Batch(aval.size, (None,) * n + (0,) * n, (0,) * n), self.program)
-        return ops.lower_window_program(ctx, self.window, xs, starts, self.program, begin)
+        with_init_values = cached_rewrite(
+            Batch(aval.size, (None,) * n + (0,) * n, (0,) * n), self.program
+        )
+        return ops.lower_window_program(
+            ctx, self.window, xs, init_values, self.program, with_init_values
+        )
 
 
-def window_patches(x: Any, start: Any, window: ops.Window) -> Any:
-    """For each place in a window, in row-major order, what lies there in all the windows."""
+def window_patches(x: Any, init_value: Any, window: ops.Window) -> Any:
+    """For each position in a window, in row-major order, the elements there of all windows."""
     counts = window.result_shape(x.shape)
-    x = ops.pad(x, start, window.pad_config())
-    for d, (size, stride, apart) in enumerate(
+    x = ops.pad(x, init_value, window.pad_config())
+    for d, (size, stride, spacing) in enumerate(
         zip(window.sizes, window.strides, window.window_dilation, strict=True)
     ):
-        # The first d axes run over places in a window, the next d over windows.
+        # The first d axes run over positions in a window, the next d over windows.
         parts = []
         for k in range(size):
             first, limit, steps = [0] * x.ndim, list(x.shape), [1] * x.ndim
-            # Where no window fits, its places may lie beyond the array.
-            first[2 * d], steps[2 * d] = k * apart if counts[d] else 0, stride
+            # If no window fits, its positions may be out of range.
+            first[2 * d], steps[2 * d] = k * spacing if counts[d] else 0, stride
             limit[2 * d] = first[2 * d] + ops.dilate_dim(counts[d], stride)
             part = ops.slice(x, tuple(first), tuple(limit), tuple(steps))
             parts.append(ops.reshape(part, (*part.shape[:d], 1, *part.shape[d:])))
@@ -258,7 +269,7 @@ def window_patches(x: Any, start: Any, window: ops.Window) -> Any:
 
 
 class Monoid(NamedTuple):
-    """An associative operation that has a reduction of its own, and its neutral element."""
+    """The reductions of an associative operation; `neutral` is its neutral element by dtype."""
 
     reduction: type[Primitive]
     neutral: Callable[[Any], Any]
@@ -277,7 +288,7 @@ _MONOIDS: dict[type[Primitive], Monoid] = {
 
 
 def monoid_of(program: Program) -> tuple[Primitive, Monoid] | None:
-    """The operation that is all that `program` does to its two inputs, if it is a known one."""
+    """The operation and its monoid if `program` only applies a known one to its two inputs."""
     if len(program.inputs) != 2 or len(program.equations) != 1:
         return None
     (eqn,) = program.equations
@@ -288,7 +299,7 @@ def monoid_of(program: Program) -> tuple[Primitive, Monoid] | None:
 
 
 class ReduceCall(NamedTuple):
-    """A checked call: leaves of the operands and scalars, what combines them, its consts."""
+    """A checked call: leaves of the operands and initial values, the program, and its consts."""
 
     xs: list[Any]
     init_values: list[Any]
@@ -297,7 +308,7 @@ class ReduceCall(NamedTuple):
     out_tree: Any
 
     def monoid(self, windowed: bool) -> tuple[Primitive, Any, Any] | None:
-        """The operation, its reduction, and the scalar unless it is neutral."""
+        """The operation, its reduction, and the initial value unless neutral; None without."""
         found = monoid_of(self.program) if not self.consts else None
         if found is None:
             return None
@@ -318,6 +329,7 @@ class ReduceCall(NamedTuple):
 
 
 def _equals_number(x: Any, number: Any) -> bool:
+    """Whether `x` is known to equal `number`."""
     if type(x) is Tracer:
         x = x.atom
     value = x.value if type(x) is Literal else x
@@ -333,16 +345,17 @@ def reduce(
     computation: Callable[[Any, Any], Any],
     dimensions: Sequence[int],
 ) -> Any:
-    """The elements of `operands` over `dimensions` combined by `computation`, two at a time.
+    """Combine the elements of `operands` along `dimensions` by `computation`, two at a time.
 
-    `operands` is an array, or a pytree of arrays of one shape; `init_values` has the same
-    structure, of scalars. `computation(x, y)` takes two scalars, or two such pytrees of them,
-    and returns another. It must be associative; the result begins with the initial values,
-    once. It may use values around it. A computation that is one operation, as `lax.add`, is
-    reduced by the reduction of that name, which has its rules for ties.
+    `operands` is an array or a pytree of arrays of one shape; `init_values` has the same
+    structure, of scalars of the same dtypes. `computation(x, y)` takes two scalars, or two such
+    pytrees of them, and returns another. It must be associative; `init_values` is combined with
+    the result once. It may close over values. Returns arrays without the axes in `dimensions`. A
+    computation that is a single operation with a reduction, such as `lax.add`, becomes that
+    reduction, with its derivative for ties.
 
-    Raises TreeError, ShapeError and DTypeError where operands, initial values and results of
-    `computation` do not fit each other.
+    Raises TreeError, ShapeError and DTypeError if operands, initial values and results of
+    `computation` do not match.
 
     >>> import functx, numpy
     >>> x = numpy.array([[1.0, 2.0], [3.0, 4.0]])
@@ -372,13 +385,13 @@ def reduce_window(
     base_dilation: Sequence[int] | None = None,
     window_dilation: Sequence[int] | None = None,
 ) -> Any:
-    """The elements in each window of `operand` combined by `computation`, two at a time.
+    """Combine the elements in each window of `operand` by `computation`, two at a time.
 
-    `operand`, `init_value` and `computation` are as in `reduce`. The windows begin at
-    multiples of `window_strides`; their elements lie `window_dilation` apart. The operand gets
+    `operand`, `init_value` and `computation` are as in `reduce`. The windows begin at multiples
+    of `window_strides`; their elements are `window_dilation` apart. The operand gets
     `base_dilation - 1` holes between neighbours, and `padding`: "VALID", "SAME", "SAME_LOWER",
-    or a pair `(low, high)` for each dimension. Holes and padding consist of `init_value`. A
-    derivative of the maximum or minimum goes through the first element of those that tie.
+    or a pair `(low, high)` for each dimension. Holes and padding are filled with `init_value`.
+    The derivative of a maximum or minimum belongs to the first of the elements that tie.
 
     Raises as `reduce`, and ShapeError, ValueRangeError and ArgumentError for windows that do
     not fit the operand.
@@ -411,63 +424,69 @@ def reduce_window(
     return tree.unflatten(call.out_tree, [total if start is None else operation(start, total)])
 
 
-def _check_reduce_call(what: str, operands: Any, init_values: Any, computation: Any) -> ReduceCall:
-    check_callables(what, computation=computation)
-    what = body_name(what, computation)
+def _check_reduce_call(
+    caller: str, operands: Any, init_values: Any, computation: Any
+) -> ReduceCall:
+    """The arguments of `reduce` or `reduce_window`, checked, with `computation` traced."""
+    check_callables(caller, computation=computation)
+    caller = body_name(caller, computation)
     xs, structure = tree.flatten(operands)
-    starts, given = tree.flatten(init_values)
-    tree.check_same_structure(structure, given, f"{what}: the initial values", "the operands")
+    init_leaves, init_tree = tree.flatten(init_values)
+    tree.check_same_structure(structure, init_tree, f"{caller}: the initial values", "the operands")
     if not xs:
-        raise TreeError(f"{what}: there must be at least one operand; got {operands!r}")
+        raise TreeError(f"{caller}: there must be at least one operand; got {operands!r}")
     paths = [tree.keystr(path) for path, _ in tree.leaves_with_path(operands)]
-    avals = [_operand_aval(what, "operand", path, x) for path, x in zip(paths, xs, strict=True)]
+    avals = [_operand_aval(caller, "operand", path, x) for path, x in zip(paths, xs, strict=True)]
     scalars = [ShapedArray((), a.dtype) for a in avals]
     for path, aval in zip(paths, avals, strict=True):
         if aval.shape != avals[0].shape:
             raise ShapeError(
-                f"{what}: operands must have one shape; got operand{paths[0]}: {avals[0]!r} and "
+                f"{caller}: operands must have one shape; got operand{paths[0]}: {avals[0]!r} and "
                 f"operand{path}: {aval!r}"
             )
-    for path, x, scalar in zip(paths, starts, scalars, strict=True):
-        aval = _operand_aval(what, "initial value", path, x)
+    for path, x, scalar in zip(paths, init_leaves, scalars, strict=True):
+        aval = _operand_aval(caller, "initial value", path, x)
         if aval.shape:
             raise ShapeError(
-                f"{what}: initial values must be scalars; got {aval!r} for operand{path}"
+                f"{caller}: initial values must be scalars; got {aval!r} for operand{path}"
             )
         if common_aval((scalar, aval)) is not scalar:
             raise DTypeError(
-                f"{what}: an initial value must have the dtype of its operand; got {aval!r} for "
+                f"{caller}: an initial value must have the dtype of its operand; got {aval!r} for "
                 f"operand{path}: {scalar.dtype}",
                 fix="Convert it with astype, or give a Python number, which takes that dtype.",
             )
     in_tree = tree.structure(((operands, operands), {}))
     traced = trace_function(computation, in_tree, [*scalars, *scalars], "reduce")
     tree.check_same_structure(
-        structure, traced.out_tree, f"{what}: what the computation returns", "the operands"
+        structure, traced.out_tree, f"{caller}: what the computation returns", "the operands"
     )
     for path, out, scalar in zip(paths, traced.program.out_avals, scalars, strict=True):
         if common_aval((scalar, out)) is not scalar:
             raise (ShapeError if out.shape else DTypeError)(
-                f"{what}: the computation must return scalars of the types that it takes; got "
+                f"{caller}: the computation must return scalars of the types that it takes; got "
                 f"{out!r} for operand{path}, of which it takes {scalar!r}",
                 fix="Convert the result with astype, or reduce operands of the wider dtype.",
             )
     if traced.program.effects:
         raise EffectError(
-            f"{what}: the computation must have no effects, since it is called as often as the "
+            f"{caller}: the computation must have no effects, since it is called as often as the "
             f"compiler sees fit; got {sorted(map(repr, traced.program.effects))}",
             fix="Use scan for effects in an order.",
         )
     program = cast_outputs(traced.program, scalars)
-    begin = [cast_to_strong(x, scalar) for x, scalar in zip(starts, scalars, strict=True)]
-    return ReduceCall(xs, begin, program, traced.captured, structure)
+    init_scalars = [
+        cast_to_strong(x, scalar) for x, scalar in zip(init_leaves, scalars, strict=True)
+    ]
+    return ReduceCall(xs, init_scalars, program, traced.captured, structure)
 
 
-def _operand_aval(what: str, role: str, path: str, x: Any) -> ShapedArray:
+def _operand_aval(caller: str, role: str, path: str, x: Any) -> ShapedArray:
+    """The type of an operand or initial value; raises unless it is an array or a number."""
     try:
         return aval_of(x)
     except ArgumentError:
         raise ArgumentError(
-            f"{what}: each {role} must be an array or a number; got {type_name(x)}"
+            f"{caller}: each {role} must be an array or a number; got {type_name(x)}"
             + (f" at {path}" if path else "")
         ) from None

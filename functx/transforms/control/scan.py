@@ -1,4 +1,4 @@
-"""`scan` and `map`: a program run a known number of times, over the rows of arrays."""
+"""`scan` and `map`: loops of a known number of steps over the leading axis of arrays."""
 
 from __future__ import annotations
 
@@ -85,11 +85,12 @@ def _linear_sample_step() -> Program:
 
 
 class Scan(Primitive):
-    """`program` run `length` times: each time on the carries that it returned the time before.
+    """A loop of `length` steps, each of which runs `program` on the carry of the step before.
 
-    Operands, of the program too: `consts` that stay, `carries`, then arrays of which each
-    step gets a row, from the last on if `reverse`. The program returns the next carries,
-    then rows, which are stacked at the places of the rows that the step was given.
+    Operands, in the order in which `program` takes them: `consts` loop-invariant values,
+    `carries` initial carries, and the arrays `xs`, of which a step gets one row. With `reverse`
+    the loop begins at the last row. `program` returns the next carry, then the rows of `ys`.
+    The results are the final carry and the stacked `ys`.
     """
 
     program: Program
@@ -128,12 +129,12 @@ class Scan(Primitive):
         ]
 
     def split_operands(self, items: Sequence[Any]) -> tuple[Any, Any, Any]:
-        """`items`, one an operand, for the consts, the carries and the rows."""
+        """Split `items`, one for each operand, into those of the consts, the carry and `xs`."""
         n = self.consts + self.carries
         return items[: self.consts], items[self.consts : n], items[n:]
 
     def varying(self, flags: Sequence[bool]) -> tuple[tuple[bool, ...], list[bool]]:
-        """The operands that vary in the loop when those of `flags` do at first; the outputs."""
+        """The operands that vary in the loop if those of `mask` do before it; the outputs."""
         return carry_dependence(self.program, self.consts, self.carries, flags)
 
     def varying_outputs(self, avals, active):
@@ -142,7 +143,7 @@ class Scan(Primitive):
     def with_program(
         self, program: Program, consts: int, carries: int, flipped: bool = False
     ) -> Scan:
-        """A scan of as many steps with another body."""
+        """A scan of the same length with another body; `flipped` reverses its direction."""
         return Scan(program, consts, carries, self.length, self.reverse ^ flipped, self.unroll)
 
     def hoist_constants(self, programs, extras, operands):
@@ -291,7 +292,7 @@ class Scan(Primitive):
     def cotangent_carries(
         self, pull: Program, flags: Sequence[bool], given: Sequence[bool]
     ) -> tuple[list[bool], tuple[bool, ...]]:
-        """Which carries have cotangents in the loop backwards, and what `pull` then reaches."""
+        """The carries with a cotangent in the backward loop, and the nonzero results."""
         consts_on, carries_on, _ = self.split_operands(flags)
         inexact = inexact_mask(self.program.out_avals)
         carried = [on and ct for on, ct in zip(carries_on, given, strict=False)]
@@ -350,16 +351,17 @@ def scan(
     *,
     progress: str | None = None,
 ) -> tuple[Any, Any]:
-    """`(carry, ys)`: the last carry of a loop over the rows of `xs`, and its stacked results.
+    """Loop over the rows of `xs`; return `(carry, ys)`, the final carry and stacked outputs.
 
-    `f(carry, x)` returns `(carry, y)`. It is traced once, may use values around it, and must
-    return a carry of the types it takes, where weak types give way. `xs` is a pytree of
-    arrays with one first dimension, or None with a `length`. With `reverse` the loop begins
-    at the last row. `unroll` steps make one round of the compiled loop, or all if True.
-    `progress` is the name of a line on standard error that shows how far the loop is.
+    `f(carry, x)` returns `(carry, y)`. It is traced once, may close over values, and must
+    return a carry of the structure, shapes and dtypes that it takes; weak types are promoted.
+    `xs` is a pytree of arrays with a common leading axis, or None if `length` is given. With
+    `reverse` the loop begins at the last row. `unroll` is the number of steps per iteration of
+    the compiled loop, or True to unroll it completely. `progress` names a progress line on
+    standard error.
 
-    Raises CarryTypeError for a carry that changes its type, AxisSizeError for first
-    dimensions that differ.
+    Raises CarryTypeError for a carry that changes its type, AxisSizeError if the lengths of the
+    leading axes differ.
 
     >>> import functx, numpy
     >>> total, sums = functx.lax.scan(lambda c, x: (c + x, c + x), 0.0, numpy.arange(1.0, 4.0))
@@ -409,9 +411,9 @@ def scan(
 
 
 def run_scan(loop: Scan, args: Sequence[Any], progress: str | None = None) -> list[Any]:
-    """The outputs of `loop`; in a trace, carries that no step changes become consts of it.
+    """The outputs of `loop`; while tracing, carries that no step changes become consts.
 
-    `progress` is the name of the line that shows how far it is, if any does.
+    `progress` names the progress line, if one is shown.
     """
     if progress is not None:
         n, carries = loop.consts + loop.carries, loop.carries
@@ -447,7 +449,7 @@ def run_scan(loop: Scan, args: Sequence[Any], progress: str | None = None) -> li
 
 
 def _scan_length(what: str, avals: Sequence[Any], x_tree: Any, length: Any) -> int:
-    """The one first dimension of `xs`, which `length` must be if given."""
+    """The common length of the leading axes of `xs`, which must equal `length` if that is given."""
     for i, aval in enumerate(avals):
         if not aval.ndim:
             path = key_path_strings(x_tree, avals)[i]
@@ -482,14 +484,14 @@ def _scan_length(what: str, avals: Sequence[Any], x_tree: Any, length: Any) -> i
 
 
 def unroll_factor(what: str, unroll: Any, length: int) -> int:
-    """How many of `length` steps make one round of the loop."""
+    """The number of the `length` steps that one iteration of the compiled loop runs."""
     if isinstance(unroll, bool):
         return max(length, 1) if unroll else 1
     return max(_non_negative_integer(what, "unroll", unroll), 1)
 
 
 def _non_negative_integer(what: str, name: str, given: Any) -> int:
-    """The argument `name` as an integer that is not negative."""
+    """The argument `name` as an integer; raises if it is negative or no integer."""
     try:
         count = index(given)
     except TypeError:
@@ -501,9 +503,13 @@ def _non_negative_integer(what: str, name: str, given: Any) -> int:
 
 @api_boundary
 def map(f: Callable[[Any], Any], xs: Any, *, batch_size: int | None = None) -> Any:
-    """The stacked results of `f` on each row of `xs`, one after the other.
+    """Apply `f` to each row of `xs`, one after the other, and stack the results.
 
-    As `vmap`, with the memory of one call at a time, or of `batch_size` calls; of all with 0.
+    Like `vmap`, but holds the intermediate values of one call at a time, or of `batch_size`
+    calls; with `batch_size=0`, of all calls. `xs` is a pytree of arrays with a common leading
+    axis, which the results have too.
+
+    Raises AxisSizeError if the lengths of the leading axes differ.
 
     >>> import functx, numpy
     >>> functx.lax.map(lambda x: x * x, numpy.arange(4.0)).tolist()
@@ -540,6 +546,6 @@ def map(f: Callable[[Any], Any], xs: Any, *, batch_size: int | None = None) -> A
 
 
 def _map_key_words(f: Callable[..., Any], *trees: Any) -> Any:
-    """`f` at each leaf of pytrees of one structure; of typed keys it gets and gives the words."""
+    """Apply `f` to the leaves of pytrees of one structure; to the words of typed keys."""
     (_, structure), *_ = flat = [tree.flatten_with_key_data(x) for x in trees]
     return tree.unflatten(structure, [f(*xs) for xs in zip(*[xs for xs, _ in flat], strict=True)])

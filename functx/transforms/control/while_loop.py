@@ -1,4 +1,4 @@
-"""`while`: a program run on what it returned the time before, until a condition fails."""
+"""The primitive `while`: a body that runs as long as a condition on the carry holds."""
 
 from __future__ import annotations
 
@@ -67,11 +67,11 @@ def _sample_programs(x: ShapedArray) -> tuple[Program, Program]:
 
 
 class While(Primitive):
-    """`body` run on what it returned the time before, as long as `condition` of that holds.
+    """A loop that runs `body` on the carry as long as `condition` of the carry holds.
 
-    Operands: the consts of the condition, the consts of the body, the carry at first. Both
-    programs take their consts, then the carry. Reverse mode keeps as many states as
-    `checkpoints` says, or what each step leaves behind if there are at most `max_steps`.
+    Operands: the consts of the condition, the consts of the body, the initial carry. Both
+    programs take their consts, then the carry. Reverse mode saves `checkpoints` carries and
+    recomputes the others, or stacks the residuals of each step if there are at most `max_steps`.
     """
 
     condition: Program
@@ -105,12 +105,12 @@ class While(Primitive):
         return carry
 
     def split_operands(self, items: Sequence[Any]) -> tuple[Any, Any, Any]:
-        """`items`, one an operand: those of the condition, of the body, and of the carry."""
+        """Split `items`, one an operand, into those of the condition, body and carry."""
         m, n = self.condition_consts, self.condition_consts + self.body_consts
         return items[:m], items[m:n], items[n:]
 
     def with_program(self, condition: Program, body: Program, shared: int, consts: int) -> While:
-        """A loop of other programs with the means of this one for reverse mode."""
+        """A loop of other programs with the reverse-mode options of this one."""
         return While(condition, body, shared, consts, self.checkpoints, self.max_steps)
 
     def hoist_constants(self, programs, extras, operands):
@@ -120,7 +120,7 @@ class While(Primitive):
         return again, [*extras[0], *operands[:m], *extras[1], *operands[m:]]
 
     def with_max_steps(self, steps: int) -> While:
-        """This loop, known to run at most so many steps."""
+        """This loop, with the promise that it runs at most `steps` steps."""
         return While(
             self.condition,
             self.body,
@@ -131,7 +131,7 @@ class While(Primitive):
         )
 
     def varying(self, flags: Sequence[bool]) -> tuple[tuple[bool, ...], list[bool]]:
-        """The consts and carries of the body that vary when operands do; the outputs."""
+        """The inputs of the body that vary if the operands of `mask` do; the outputs."""
         count = self.body_consts
         body_flags = flags[self.condition_consts :]
         return carry_dependence(self.body, count, len(self.body.outputs), body_flags)
@@ -180,7 +180,7 @@ class While(Primitive):
     def run_linearized(
         self, flags: tuple[bool, ...], primals: Any, dconsts: Sequence[Any], dcarry: Sequence[Any]
     ) -> tuple[list[Any], list[Any]]:
-        """The outputs, and the tangents by a loop over what the steps to those left behind."""
+        """The outputs, and their tangents by a loop over the stacked residuals of the steps."""
         shared, consts, carry = self.split_operands(primals)
         assert self.max_steps is not None
         halves = cached_rewrite(PartialEvalWhile(Linearize(flags), len(consts)), self.body)
@@ -196,7 +196,7 @@ class While(Primitive):
         return outs, found[1:]
 
     def carry_cotangents(self, cts: Sequence[Any], flags: Sequence[bool]) -> list[Any]:
-        """The cotangents of the carries that vary, zeros for None."""
+        """The cotangents of the carries that vary, None replaced by zeros."""
         avals, on = self.body.out_avals, flags[self.body_consts :]
         return instantiate_zeros(select_where(cts, on), select_where(avals, on))
 
@@ -259,7 +259,7 @@ class While(Primitive):
         return self.with_program(runs, body, len(shared_on), len(consts_on))(*args), out_dims
 
     def batch_predicated(self, size: int, args: Sequence[Any], dims: Sequence[int | None]) -> Any:
-        """The outputs for a batch whose lanes stop each for itself, with their dimensions."""
+        """The batched outputs and their dimensions if each element stops on its own."""
         if (name := batched_axis_names().name) in self.named_axes:
             raise CollectiveError(
                 "while: a condition must be the same in all places of an axis that the loop works "
@@ -291,7 +291,7 @@ class While(Primitive):
 
 
 class JVPWhileBody(Rewrite[Program]):
-    """The rewrite of a body to one of values and tangents: consts, theirs, carry, theirs."""
+    """Rewrites a body to one with tangents: consts, their tangents, carry, its tangents."""
 
     consts: int
     jvp_rewrite: Any
@@ -310,7 +310,10 @@ class JVPWhileBody(Rewrite[Program]):
 
 
 class SeparateJVP(Rewrite[Program]):
-    """As `JVPRewrite`, with no equation for values and tangents both: it will be transposed."""
+    """Like `JVPRewrite`, but computes primals and tangents by separate equations.
+
+    So the equations on tangents are linear and can be transposed.
+    """
 
     varying: tuple[bool, ...]
 
@@ -327,7 +330,10 @@ class SeparateJVP(Rewrite[Program]):
 
 
 class StepBelowLimit(Rewrite[Program]):
-    """The condition that the first of the carry of a body, behind `consts`, is below a const."""
+    """Builds the condition that the first carry of a body, after its `consts`, is below a limit.
+
+    The limit is the only const of the condition.
+    """
 
     consts: int
 
