@@ -272,7 +272,7 @@ def masked_update(
     elif isinstance(primitive, ops.ScatterMul):
         current = literal(1, x.dtype)
     else:
-        current = primitive.gather(x, indices, updates)
+        current = primitive.gather_written(x, indices, updates)
     return [primitive(x, indices, ops.select(mask, updates, current))]
 
 
