@@ -551,8 +551,8 @@ def test_mistakes_are_named_with_branch_path_and_line(call, error, parts):
             assert part in str(caught.value)
 
 
-def test_operations_of_lanes_print_and_parse():
+def test_masking_operations_print_and_parse():
     program = functx.make_ir(functx.vmap(logarithm, (0, None)))(LANES, W)
-    assert "masked_operand[along=True]" in str(program)
+    assert "masked_operand[borrow_active=True]" in str(program)
     assert functx.Program.parse(str(program)) == program
     assert {"masked_operand", "any_active"} <= Primitive.registry.keys()
