@@ -473,7 +473,7 @@ def test_what_is_computed_again_is_not_merged_with_the_first_time():
     loss = lambda w, x: fnp.sum(block(w, block(w, x)))  # noqa: E731
     args = np.ones((3, 3), "float32"), np.ones((2, 3), "float32")
     program = simplified(functx.make_ir(functx.grad(loss))(*args))
-    marks = [eqn.primitive.again for eqn in program if eqn.primitive.name == "checkpoint"]
+    marks = [eqn.primitive.differentiated for eqn in program if eqn.primitive.name == "checkpoint"]
     assert marks.count(True) == 2 and marks.count(False) >= 1
 
 
