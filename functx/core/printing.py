@@ -134,7 +134,7 @@ class _Printer:
 
 def _outlined_calls(program: Program) -> Counter[Program]:
     """How often the equations of a program call each of those that stand for what it repeats."""
-    primitives = Counter([e.primitive for e in program if getattr(e.primitive, "apart", False)])
+    primitives = Counter([e.primitive for e in program if getattr(e.primitive, "noinline", False)])
     return Counter({p.program: times for p, times in primitives.items()})  # type: ignore[attr-defined]
 
 
