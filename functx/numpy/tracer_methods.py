@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 import sys
 from collections.abc import Callable, Iterator
+from types import CodeType, FrameType
 from typing import Any
 
 import jax
@@ -121,8 +122,6 @@ for _name, _fun in {
 }.items():
     _define_tracer_operator(_name, _fun)
 
-_JAX_OPERATOR_NAMES = {f"_operator_{name}" for name in OPERATORS}
-
 IN_PLACE = (
     ("add", "+", operator.add),
     ("sub", "-", operator.sub),
@@ -194,15 +193,36 @@ def _transpose(self: Tracer, *axes: Any) -> Any:
 
 
 def _jax_array(self: Tracer) -> Any:
-    """What JAX looks for before it operates: for an operator of functx's own, no array."""
-    # So `w @ x` of an array w becomes the reflected operator, at a fifth of the cost of JAX's.
-    caller = sys._getframe(1).f_code.co_name
-    declined = caller in _JAX_OPERATOR_NAMES and not backend.inside_jax_trace()
+    """Declines an operator of `jax.Array`, which then returns NotImplemented; None elsewhere.
+
+    JAX's operators convert an operand that has `__jax_array__`. Without an array they leave
+    `w @ x` to the reflected operator of `x`, at a fifth of the cost of the operation in JAX.
+    """
+    declined = _is_jax_operator(sys._getframe(1)) and not backend.inside_jax_trace()
     return _no_array if declined else None
 
 
 def _no_array() -> None:
     return None
+
+
+_jax_operators: dict[int, CodeType] = {}
+"""The code of the operators of `jax.Array` that were found, by its identity."""
+
+
+def _is_jax_operator(frame: FrameType) -> bool:
+    """Whether a frame runs an operator of `jax.Array`, one that has a reflected form."""
+    code = frame.f_code
+    if id(code) in _jax_operators:
+        return True
+    operand = frame.f_locals.get(code.co_varnames[0]) if code.co_argcount else None
+    if not isinstance(operand, jax.Array):
+        return False
+    methods = [getattr(type(operand), f"__{name}__", None) for name in OPERATORS]
+    if not any([getattr(method, "__code__", None) is code for method in methods]):
+        return False
+    _jax_operators[id(code)] = code
+    return True
 
 
 def _view(self: Tracer, dtype: Any = None) -> Any:

@@ -344,3 +344,13 @@ def test_a_diagonal_by_einsum_is_a_view_that_may_be_written_to():
     # What was doubled has twice the weight, what was overwritten none.
     slope = written(np, np.ones_like(copies))
     np.testing.assert_allclose(found, weights * np.where(slope == -1, 0, slope), rtol=1e-6)
+
+
+def test_operators_of_jax_arrays_leave_a_traced_operand_to_its_own():
+    w = jnp.ones((2, 2))
+
+    def f(x):
+        assert type(w).__matmul__(w, x) is type(w).__add__(w, x) is NotImplemented
+        return w @ x + w
+
+    assert np.array_equal(jit(f)(fnp.ones((2, 2))), 3 * np.ones((2, 2)))
