@@ -13,7 +13,7 @@ from functx.core.errors import DTypeError, ShapeError, ValueRangeError
 from functx.core.ndarray import as_ndarray
 from functx.core.tracing import aval_of
 from functx.core.types import canonical_dtype
-from functx.numpy.array_creation import INT, arange, asarray, linspace, zeros
+from functx.numpy.array_creation import INT, arange, linspace, zeros
 from functx.numpy.promotion import broadcast_to, copy_array, promote
 from functx.numpy.shapes import ensure_array, static_integers
 from functx.ops import shapes
@@ -100,7 +100,7 @@ def meshgrid(*xi: Any, copy: bool = True, sparse: bool = False, indexing: str = 
     """
     if indexing not in ("xy", "ij"):
         raise ValueRangeError(f"meshgrid: indexing must be 'xy' or 'ij'; got {indexing!r}")
-    vectors = [asarray(x) for x in xi]
+    vectors = [ensure_array(x) for x in xi]
     for x in vectors:
         if aval_of(x).ndim > 1:
             raise ShapeError(f"meshgrid: arguments must have one dimension; got {aval_of(x)!r}")

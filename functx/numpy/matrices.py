@@ -18,6 +18,7 @@ from functx.numpy.array_creation import FLOAT, arange, asarray, sample_count, ze
 from functx.numpy.mutation import accept_out
 from functx.numpy.promotion import broadcast, operand, promote
 from functx.numpy.reductions import sum_dtype
+from functx.numpy.shapes import ensure_array
 from functx.numpy.tensor_contractions import einsum, matmul, promote_operands, static_diagonal
 from functx.ops.operands import canonical_axes, canonical_axis, canonical_shape, literal
 from functx.ops.views import AsStrided
@@ -107,7 +108,7 @@ def diagonal(a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Any:
 
     A view that is read-only, as in NumPy.
     """
-    a = asarray(a)
+    a = ensure_array(a)
     aval = aval_of(a)
     if aval.ndim < 2:
         raise ShapeError(f"diagonal: the array must have at least two dimensions; got {aval!r}")
@@ -126,7 +127,7 @@ def diagonal(a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Any:
 
 def diag(v: Any, k: int = 0) -> Any:
     """The matrix with the vector `v` on its diagonal `k`; of a matrix, that diagonal."""
-    v = asarray(v)
+    v = ensure_array(v)
     aval = aval_of(v)
     if aval.ndim == 2:
         return diagonal(v, k)

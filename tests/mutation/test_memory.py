@@ -341,3 +341,47 @@ def test_a_program_that_fails_is_shrunk_to_what_makes_it_fail():
     small = shrunk(extra, lambda p: "z[0] = 5.0" in p.text and "z" in p.results)
     assert small.statements == ("z = np.zeros(2)", "z[0] = 5.0")
     assert (small.results, len(small.arguments)) == (("z",), 1)
+
+
+VIEWS = {
+    "reshape": lambda n, x: n.reshape(x, (2, 8)),
+    "ravel": lambda n, x: n.ravel(x),
+    "transpose": lambda n, x: n.transpose(x),
+    "expand_dims": lambda n, x: n.expand_dims(x, 1),
+    "flip": lambda n, x: n.flip(x, 0),
+    "split": lambda n, x: n.split(x, 2)[0],
+    "broadcast_to": lambda n, x: n.broadcast_to(x, (2, 4, 4)),
+    "real": lambda n, x: n.real(x),
+    "diagonal": lambda n, x: n.diagonal(x, 1),
+    "diag": lambda n, x: n.diag(x),
+    "einsum": lambda n, x: n.einsum("ii->i", x),
+    "sliding_window_view": lambda n, x: n.lib.stride_tricks.sliding_window_view(x, 2, 0),
+    "meshgrid": lambda n, x: n.meshgrid(x[0], x[1], copy=False)[1],
+}
+
+
+@pytest.mark.parametrize("dtype", ["float64", "int64", "complex128"])
+@pytest.mark.parametrize("name", VIEWS)
+def test_views_of_64_bit_arrays_share_their_memory_in_32_bit_mode(name, dtype):
+    def f(n, x):
+        view = VIEWS[name](n, x)
+        x += 1
+        return n.array(view)
+
+    x, y, z = (numpy.arange(16).reshape(4, 4).astype(dtype) for _ in range(3))
+    wanted = f(numpy, x)
+    numpy.testing.assert_array_equal(f(np, y), wanted)
+    numpy.testing.assert_array_equal(jit(lambda x: f(np, x))(z), wanted)
+    numpy.testing.assert_array_equal(y, x)
+    numpy.testing.assert_array_equal(z, x)
+
+
+def test_a_write_to_a_view_of_a_64_bit_array_reaches_the_array_in_32_bit_mode():
+    def f(x):
+        view = np.reshape(x, (2, 3))
+        view[0, 0] = 7.0
+        return x[0] + 0
+
+    for transform in (lambda f: f, jit, functionalize):
+        x = numpy.arange(6.0)
+        assert transform(f)(x) == 7.0 and x[0] == 7.0

@@ -8,10 +8,10 @@ from typing import Any
 
 from functx.core.errors import ShapeError, type_name
 from functx.core.tracing import aval_of
-from functx.numpy.array_creation import asarray
 from functx.numpy.shapes import broadcast_arrays as broadcast_arrays
 from functx.numpy.shapes import broadcast_shapes as broadcast_shapes
 from functx.numpy.shapes import broadcast_to as broadcast_to
+from functx.numpy.shapes import ensure_array
 from functx.ops.operands import canonical_axis
 from functx.ops.views import AsStrided
 
@@ -29,7 +29,7 @@ def sliding_window_view(
     Raises ShapeError for other numbers of lengths than of axes, for windows that do not fit,
     and for `writeable`.
     """
-    x = asarray(x)
+    x = ensure_array(x)
     shape = aval_of(x).shape
     sizes = [index(n) for n in (window_shape if _is_sequence(window_shape) else (window_shape,))]
     axes = range(len(shape)) if axis is None else axis if _is_sequence(axis) else (axis,)
