@@ -1,4 +1,8 @@
-"""`checkpoint`: a function that is computed again when its derivative is needed."""
+"""`checkpoint`: functions whose derivatives recompute values instead of saving them.
+
+`Checkpoint` holds the program; `RematPartialEval` decides, by a policy, which residuals its
+derivatives save and which they recompute.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +17,13 @@ from functx.core import tree
 from functx.core.errors import ArgnumsError, ArgumentError, EffectError, type_name
 from functx.core.primitive import Primitive
 from functx.core.program import Atom, Equation, Program, Var, dce_equations, subprograms
-from functx.core.program_editing import inline
+from functx.core.program_editing import inline, replace_program_fields
 from functx.core.records import Rewrite
 from functx.core.rewriting import cached_rewrite
 from functx.core.samples import f32, sample
 from functx.core.tracing import current_builder, trace_closed
 from functx.custom.checkpoint_policies import MinCut, everything_saveable
-from functx.custom.custom_function import has_jax_tracers
+from functx.custom.custom_function import bind_arguments, has_jax_tracers
 from functx.ops.operands import batch_size
 from functx.passes.rematerialization import MIN_CUT_PLAN, MinCutSplit, use_memory_plan
 from functx.transforms.call_primitive import (
@@ -69,19 +73,18 @@ def checkpoint(
     static_argnames: str | Sequence[str] = (),
     concrete: bool = False,
 ) -> Any:
-    """`fun`, of which a derivative keeps the arguments alone and computes the rest again.
+    """`fun`, whose derivatives save only the arguments and recompute all other residuals.
 
-    It costs one more evaluation in the backward sweep and spares the memory of what is
-    between the arguments and the result. A `policy` says what is kept besides the arguments:
-    one of `functx.checkpoint_policies`, or a function
-    `policy(primitive, *avals, **params) -> bool`. What has effects is never done again: its
-    results are kept. With `prevent_cse`, the compiler is kept from merging the two
-    evaluations; where it is a tree prefix of the arguments, it is as soon as one is marked, for
-    what depends on the others is computed together with the rest. Arguments at `static_argnums`, or of the names in `static_argnames`, may be
-    of any type.
+    The backward sweep evaluates `fun` once more; in return no intermediate value is kept in
+    memory. A `policy` says which values are saved in addition to the arguments: one of
+    `functx.checkpoint_policies`, or a function `policy(primitive, *avals, **params) -> bool`.
+    Operations with effects are never repeated: their results are saved. With `prevent_cse` the
+    compiler may not merge the two evaluations; a tree prefix of the arguments counts as True if
+    any of its leaves is True. Arguments at `static_argnums`, or of the names in
+    `static_argnames`, may be of any type.
 
-    Raises ArgumentError for a policy that is no function or returns something else than a
-    bool, and for `concrete`, which has no meaning here.
+    Raises ArgumentError for a policy that is not a function or does not return a bool, and for
+    `concrete`, which is not supported.
 
     >>> import functx
     >>> block = functx.checkpoint(lambda x: functx.numpy.sin(functx.numpy.sin(x)))
@@ -112,37 +115,29 @@ def checkpoint(
                 f"checkpoint({function_name(fun)}): static_argnums must name positional arguments; "
                 f"got {numbers} for {len(args)} of them"
             )
-        fixed = {n % len(args): args[n % len(args)] for n in numbers}
-        fixed_by_name = {name: kwargs.pop(name) for name in names if name in kwargs}
-        count = len(args)
-
-        def of_dynamic(*dynamic: Any, **keywords: Any) -> Any:
-            rest = iter(dynamic)
-            given = [fixed[i] if i in fixed else next(rest) for i in range(count)]
-            return fun(*given, **keywords, **fixed_by_name)
-
-        of_dynamic.__name__ = function_name(fun)
-        dynamic = tuple([x for i, x in enumerate(args) if i not in fixed])
-        plain = of_dynamic if fixed or fixed_by_name else fun
+        static = {n % len(args): args[n % len(args)] for n in numbers}
+        static_keywords = {name: kwargs.pop(name) for name in names if name in kwargs}
+        dynamic = tuple([x for i, x in enumerate(args) if i not in static])
+        function = bind_arguments(fun, static, len(args), static_keywords)
         leaves, in_tree = tree.flatten_with_key_data((dynamic, kwargs))
-        avals = avals_of(leaves, "checkpoint", plain, in_tree)
-        apart = prevent_cse
+        avals = avals_of(leaves, "checkpoint", function, in_tree)
+        barrier = prevent_cse
         if not isinstance(prevent_cse, bool):
-            what = f"checkpoint({function_name(fun)}): prevent_cse"
-            marks = tree.broadcast_prefix(prevent_cse, tree.structure(args), what)
-            if bad := [mark for mark in marks if not isinstance(mark, bool)]:
-                raise ArgumentError(f"{what} must be made of True and False; got {bad[0]!r}")
-            apart = any(marks)
-        traced = trace_function(plain, in_tree, avals, "checkpoint", values=leaves)
+            label = f"checkpoint({function_name(fun)}): prevent_cse"
+            flags = tree.broadcast_prefix(prevent_cse, tree.structure(args), label)
+            if wrong := [flag for flag in flags if not isinstance(flag, bool)]:
+                raise ArgumentError(f"{label} must be made of True and False; got {wrong[0]!r}")
+            barrier = any(flags)
+        traced = trace_function(function, in_tree, avals, "checkpoint", values=leaves)
         operands = [*leaves, *traced.captured]
-        outs = Checkpoint(traced.program, apart, False, policy)(*operands)
+        outs = Checkpoint(traced.program, barrier, False, policy)(*operands)
         return tree.unflatten(
             traced.out_tree, traced.finish_call(operands, outs, of_transform=False)
         )
 
-    made = wrap_transform(wrapper, fun, "checkpoint")
-    made.__name__ = function_name(fun)
-    return made
+    checkpointed = wrap_transform(wrapper, fun, "checkpoint")
+    checkpointed.__name__ = function_name(fun)
+    return checkpointed
 
 
 remat = checkpoint
@@ -156,10 +151,10 @@ def _example() -> Program:
 
 
 class Checkpoint(Primitive):
-    """The outputs of `program`, of which its derivatives keep the operands alone.
+    """The outputs of `program`, whose derivatives save the operands and the values of `policy`.
 
-    They keep what `policy` says, too. `again` marks a computation that repeats an earlier one,
-    which `apart` keeps from being merged with that.
+    `differentiated` marks a computation that repeats an earlier one. With `prevent_cse` it is
+    lowered behind an optimization barrier, so that the compiler does not merge the two.
     """
 
     program: Program
@@ -178,7 +173,7 @@ class Checkpoint(Primitive):
         return self.program.out_avals
 
     def with_program(self, program: Program, differentiated: bool = False) -> Checkpoint:
-        """A checkpoint of another program, computed `again` or with this one."""
+        """A checkpoint of another program, with the parameters of this one."""
         return Checkpoint(
             program, self.prevent_cse, self.differentiated or differentiated, self.policy
         )
@@ -190,64 +185,59 @@ class Checkpoint(Primitive):
         return self.with_program(programs[0]), [*extras[0], *operands]
 
     def partial_eval(self, split: Any) -> RematSplit:
-        """The two halves of a derivative, of which the second computes again."""
+        """The two programs of a derivative by `split`; the second recomputes residuals."""
         return cached_rewrite(RematPartialEval(split, self.policy), self.program)  # type: ignore[no-any-return]
 
     def jvp(self, primals, tangents):
         varying = tuple([t is not None for t in tangents])
-        given = [t for t in tangents if t is not None]
+        nonzero = select_where(tangents, varying)
         count = len(self.program.outputs)
         if is_linearizing():
-            halves = self.partial_eval(Linearize(varying))
-            outs = self.with_program(halves.known)(*primals)
-            found = self.with_program(halves.unknown, differentiated=True)(
-                *given, *outs[count:], *primals
-            )
+            split = self.partial_eval(Linearize(varying))
+            outs = self.with_program(split.known)(*primals)
+            tangent_program = self.with_program(split.unknown, differentiated=True)
+            out_tangents = tangent_program(*nonzero, *outs[count:], *primals)
         else:
-            outs = self.with_program(cached_rewrite(JVPRewrite(varying), self.program))(
-                *primals, *given
-            )
-            found = outs[count:]
+            jvp_program = cached_rewrite(JVPRewrite(varying), self.program)
+            outs = self.with_program(jvp_program)(*primals, *nonzero)
+            out_tangents = outs[count:]
         outs = outs[:count]
-        return outs, scatter_where(found, inexact_mask(outs))
+        return outs, scatter_where(out_tangents, inexact_mask(outs))
 
     def forward(self, args, active):
-        halves = self.partial_eval(SelectMaskedVJP(tuple(active), False))
-        outs = self.with_program(halves.known)(*args)
+        split = self.partial_eval(SelectMaskedVJP(tuple(active), False))
+        outs = self.with_program(split.known)(*args)
         count = len(self.program.outputs)
         return outs[:count], outs[count:]
 
     def vjp(self, cts, saved, args, active):
         return self.vjp_masked(cts, [None] * len(cts), saved, args, active)[0]
 
-    def vjp_masked(self, cts, lives, saved, args, active):
-        masked = any([live is not None for live in lives])
-        rest = self.partial_eval(SelectMaskedVJP(tuple(active), masked)).unknown
+    def vjp_masked(self, cts, masks, saved, args, active):
+        masked = any([mask is not None for mask in masks])
+        backward = self.partial_eval(SelectMaskedVJP(tuple(active), masked)).unknown
+        inexact = inexact_mask(self.program.out_avals)
         if masked:
-            given = inexact_cotangents(cts, self.program.out_avals)
-            lives = select_where(lives, inexact_mask(self.program.out_avals))
-            given = [*given, *broadcast_masks(lives, given)]
+            out_cts = inexact_cotangents(cts, self.program.out_avals)
+            out_cts = [*out_cts, *broadcast_masks(select_where(masks, inexact), out_cts)]
         else:
-            given = select_where(cts, inexact_mask(self.program.out_avals))
-            marks = tuple([ct is not None for ct in given])
-            rest, given = cached_rewrite(DropZeroInputs(marks), rest), select_where(given, marks)
-        outs = self.with_program(rest, differentiated=True)(*given, *saved, *args)
-        nonzero = nonzero_output_mask(rest)
-        found = [x if on else None for x, on in zip(outs, nonzero, strict=True)]
-        return unpack_masked_cotangents(active, rest, found)
+            out_cts = select_where(cts, inexact)
+            nonzero = tuple([ct is not None for ct in out_cts])
+            backward = cached_rewrite(DropZeroInputs(nonzero), backward)
+            out_cts = select_where(out_cts, nonzero)
+        outs = self.with_program(backward, differentiated=True)(*out_cts, *saved, *args)
+        nonzero_outs = nonzero_output_mask(backward)
+        in_cts = [x if on else None for x, on in zip(outs, nonzero_outs, strict=True)]
+        return unpack_masked_cotangents(active, backward, in_cts)
 
     def transpose(self, cts, *args):
         linear = linear_mask(args)
         program = cached_rewrite(
             TransposeLinearInputs(linear), decompose_missing_rules(self.program, "transpose")
         )
-        given = inexact_cotangents(cts, self.program.out_avals)
-        return scatter_where(
-            self.with_program(program, differentiated=True)(
-                *given, *select_where_not(args, linear)
-            ),
-            linear,
-        )
+        out_cts = inexact_cotangents(cts, self.program.out_avals)
+        pullback = self.with_program(program, differentiated=True)
+        return scatter_where(pullback(*out_cts, *select_where_not(args, linear)), linear)
 
     def batch(self, args, dims):
         size = batch_size(args, dims)
@@ -273,10 +263,10 @@ def _checkpoint_of_program(primitive: Checkpoint, programs: Sequence[Program]) -
 
 
 class RematSplit(NamedTuple):
-    """A program split in two.
+    """The two programs of a derivative of a checkpoint.
 
-    `values` gives the outputs, then what is saved. `rest` takes what the second half of the
-    split takes, then what is saved, then the inputs of the program.
+    `known` gives the outputs, then the saved values. `unknown` takes the tangents or cotangents,
+    then the saved values, then the inputs of the program.
     """
 
     known: Program
@@ -284,28 +274,27 @@ class RematSplit(NamedTuple):
 
 
 class RematPlan(NamedTuple):
-    """What of a program is saved, and the equations that compute the rest again.
+    """The values of a program that are saved, and the equations that recompute the others.
 
-    `same` holds variables that saved ones, which have a name, stand for; `changed` equations
-    that must be others to give what is saved.
+    `aliases` maps variables to saved ones of the same value (by `checkpoint_name`);
+    `replaced_equations` maps equations to those that also give saved values.
     """
 
     saved: list[Var]
-    again: list[Equation]
+    recomputed: list[Equation]
     aliases: dict[Any, Var]
     replaced_equations: dict[Equation, Equation]
 
     def known_program(self, program: Program, outputs: Sequence[Atom]) -> Program:
-        """`program` with other outputs, saved ones among them."""
+        """`program` with other `outputs`, which may be saved values."""
         equations = [self.replaced_equations.get(eqn, eqn) for eqn in program.equations]
         return Program(program.name, program.inputs, dce_equations(equations, outputs), outputs)
 
 
 class RematPartialEval(Rewrite[RematSplit]):
-    """The rewrite to the halves that `split` makes of a program, for a `policy` of saving.
+    """The rewrite to the two programs of `partial_eval`, with the residuals that `policy` saves.
 
-    Of what the second half needs of the first, it computes again what the policy, by default
-    one that saves nothing, does not save.
+    The second program recomputes all other residuals. The policy None saves nothing.
     """
 
     partial_eval: Any
@@ -314,137 +303,139 @@ class RematPartialEval(Rewrite[RematSplit]):
     def __call__(self, program: Program) -> RematSplit:
         if isinstance(self.policy, MinCut):
             return self.min_cut_partial_eval(program)
-        # What the policy decides, nothing else has decided before.
+        # The memory plan of the configuration must not choose residuals before the policy does.
         with use_memory_plan("off"):
-            values, rest = cached_rewrite(self.partial_eval, program)
-        values = inline_call_equations(values)
+            known, unknown = cached_rewrite(self.partial_eval, program)
+        known = inline_call_equations(known)
         count = len(program.outputs)
-        outs, residuals = values.outputs[:count], values.outputs[count:]
-        lead = rest.inputs[: len(rest.inputs) - len(residuals)]
-        needs: dict[Any, Atom] = dict(zip(rest.inputs[len(lead) :], residuals, strict=True))
-        parts = self.plan(values, residuals)
+        outs, residuals = known.outputs[:count], known.outputs[count:]
+        num_explicit = len(unknown.inputs) - len(residuals)
+        explicit, residual_inputs = unknown.inputs[:num_explicit], unknown.inputs[num_explicit:]
+        residual_of: dict[Any, Atom] = dict(zip(residual_inputs, residuals, strict=True))
+        plan = self.plan(known, residuals)
 
         def read(atom: Any) -> Any:
-            atom = needs.get(atom, atom)
-            return parts.aliases.get(atom, atom)
+            atom = residual_of.get(atom, atom)
+            return plan.aliases.get(atom, atom)
 
-        results = [read(a) for a in rest.outputs]
-        equations = [e.replace(inputs=[read(a) for a in e.inputs]) for e in [*parts.again, *rest]]
-        inputs = [*lead, *parts.saved, *values.inputs]
+        outputs = [read(a) for a in unknown.outputs]
+        equations = [
+            e.replace(inputs=[read(a) for a in e.inputs]) for e in [*plan.recomputed, *unknown]
+        ]
+        inputs = [*explicit, *plan.saved, *known.inputs]
         return RematSplit(
-            parts.known_program(values, [*outs, *parts.saved]),
-            Program(rest.name, inputs, dce_equations(equations, results), results),
+            plan.known_program(known, [*outs, *plan.saved]),
+            Program(unknown.name, inputs, dce_equations(equations, outputs), outputs),
         )
 
     def min_cut_partial_eval(self, program: Program) -> RematSplit:
-        """The halves between which the cheapest values are saved, where the inputs cost nothing."""
+        """The two programs with the cheapest saved values by a minimum cut; the inputs are free."""
         masked = isinstance(self.partial_eval, SelectMaskedVJP)
         free = tuple(range(len(program.inputs)))
-        divide = MinCutSplit(
+        split = MinCutSplit(
             self.partial_eval.split if masked else self.partial_eval, MIN_CUT_PLAN, free
         )
         with use_memory_plan(MIN_CUT_PLAN):
-            halves = cached_rewrite(divide, program).programs
-        values, rest = self.partial_eval.select(halves) if masked else halves
-        inputs = [*rest.inputs, *[Var(aval) for aval in program.in_avals]]
-        return RematSplit(values, Program(rest.name, inputs, rest.equations, rest.outputs))
+            programs = cached_rewrite(split, program).programs
+        known, unknown = self.partial_eval.select(programs) if masked else programs
+        inputs = [*unknown.inputs, *[Var(aval) for aval in program.in_avals]]
+        return RematSplit(known, replace_program_fields(unknown, inputs=inputs))
 
-    def plan(self, values: Program, residuals: Sequence[Atom]) -> RematPlan:
-        """What of `values` to save and what to compute again, to have the `residuals`."""
-        wanted: set[Any] = set(residuals)
-        made = {v for eqn in values.equations for v in eqn.outputs}
+    def plan(self, known: Program, residuals: Sequence[Atom]) -> RematPlan:
+        """The values of `known` to save, and the equations to recompute, for the `residuals`."""
+        needed: set[Any] = set(residuals)
+        defined = {v for eqn in known.equations for v in eqn.outputs}
         saved: list[Var] = []
-        again: list[Equation] = []
-        same: dict[Any, Var] = {}
-        changed: dict[Equation, Equation] = {}
-        for eqn in reversed(values.equations):
-            needed = [v for v in eqn.outputs if v in wanted]
+        recomputed: list[Equation] = []
+        aliases: dict[Any, Var] = {}
+        replaced: dict[Equation, Equation] = {}
+        for eqn in reversed(known.equations):
+            needed_outs = [v for v in eqn.outputs if v in needed]
             if type(eqn.primitive) is ops.CheckpointName and (
-                needed or eqn.inputs[0] in wanted & made
+                needed_outs or eqn.inputs[0] in needed & defined
             ):
                 (out,) = eqn.outputs
                 if self.is_saved(eqn, out):
                     saved.append(out)
-                    if eqn.inputs[0] in made:
-                        same[eqn.inputs[0]] = out
-                        wanted.discard(eqn.inputs[0])
+                    if eqn.inputs[0] in defined:
+                        aliases[eqn.inputs[0]] = out
+                        needed.discard(eqn.inputs[0])
                     continue
-            if not needed:
-                continue
-            kept = [v for v in needed if self.is_saved(eqn, v)]
-            missing = [v for v in needed if v not in kept]
-            saved += kept
+            saved_outs = [v for v in needed_outs if self.is_saved(eqn, v)]
+            missing = [v for v in needed_outs if v not in saved_outs]
+            saved += saved_outs
             if not missing:
                 continue
-            loop = self.plan_scan(eqn, missing) if type(eqn.primitive) is Scan else None
+            loop_plan = self.plan_scan(eqn, missing) if type(eqn.primitive) is Scan else None
             repeated = _effect_free_equation(eqn)
-            if loop is not None:
-                changed[eqn], repeated, rows = loop
+            if loop_plan is not None:
+                replaced[eqn], repeated, rows = loop_plan
                 saved += [v for v in rows if v not in saved]
                 missing = [v for v in missing if v not in rows]
                 if not missing:
                     continue
-            elif repeated is None:
+            if repeated is None:
                 saved += missing
                 continue
-            outputs = [v if v in missing else Var(v.aval) for v in repeated.outputs]  # type: ignore[union-attr]
-            again.append(repeated.replace(outputs=outputs))  # type: ignore[union-attr]
-            wanted.update([a for a in again[-1].inputs if a not in same and a not in saved])
-        return RematPlan(saved[::-1], again[::-1], same, changed)
+            outputs = [v if v in missing else Var(v.aval) for v in repeated.outputs]
+            recomputed.append(repeated.replace(outputs=outputs))
+            inputs = recomputed[-1].inputs
+            needed.update([a for a in inputs if a not in aliases and a not in saved])
+        return RematPlan(saved[::-1], recomputed[::-1], aliases, replaced)
 
     def plan_scan(
         self, eqn: Equation, missing: Sequence[Var]
     ) -> tuple[Equation, Equation, list[Var]] | None:
-        """A loop that also gives the rows to save, one that is given them, and the rows.
+        """A loop that also stacks saved values, one that takes them to recompute, and the stacks.
 
-        The second gives the outputs that are `missing`. None where there are none to save.
+        The second gives the outputs that are `missing`. None if no value of the body is saved.
         """
         loop: Any = eqn.primitive
         body, carries = inline_call_equations(loop.program), loop.carries
         rows = [i for i, v in enumerate(eqn.outputs) if i >= carries and v in missing]
-        parts = self.plan(body, [*body.outputs[:carries], *[body.outputs[i] for i in rows]])
-        if not parts.saved:
+        plan = self.plan(body, [*body.outputs[:carries], *[body.outputs[i] for i in rows]])
+        if not plan.saved:
             return None
-        # What the loop gives already is not stacked a second time.
-        given = dict(zip(body.outputs[carries:], eqn.outputs[carries:], strict=True))
-        fresh = [a for a in parts.saved if a not in given]
-        given |= {a: Var(a.aval.update(shape=(loop.length, *a.aval.shape))) for a in fresh}
-        first = parts.known_program(body, [*body.outputs, *fresh])
-        stacked = [given[a] for a in parts.saved]
-        rows = [i for i in rows if body.outputs[i] not in parts.saved]
-        read = parts.aliases.get
+        # A value that the loop stacks already is not stacked a second time.
+        stacks = dict(zip(body.outputs[carries:], eqn.outputs[carries:], strict=True))
+        new_rows = [a for a in plan.saved if a not in stacks]
+        stacks |= {a: Var(a.aval.update(shape=(loop.length, *a.aval.shape))) for a in new_rows}
+        known = plan.known_program(body, [*body.outputs, *new_rows])
+        saved = [stacks[a] for a in plan.saved]
+        rows = [i for i in rows if body.outputs[i] not in plan.saved]
+        read = plan.aliases.get
         outputs = [read(a, a) for a in [*body.outputs[:carries], *[body.outputs[i] for i in rows]]]
-        equations = [e.replace(inputs=[read(a, a) for a in e.inputs]) for e in parts.again]
-        second = Program(body.name, [*body.inputs, *parts.saved], equations, outputs)
+        equations = [e.replace(inputs=[read(a, a) for a in e.inputs]) for e in plan.recomputed]
+        recompute = Program(body.name, [*body.inputs, *plan.saved], equations, outputs)
         return (
             eqn.replace(
-                primitive=loop.with_program(first, loop.consts, carries),
-                outputs=[*eqn.outputs, *[given[a] for a in fresh]],
+                primitive=loop.with_program(known, loop.consts, carries),
+                outputs=[*eqn.outputs, *[stacks[a] for a in new_rows]],
             ),
             eqn.replace(
-                primitive=loop.with_program(second, loop.consts, carries),
-                inputs=[*eqn.inputs, *stacked],
+                primitive=loop.with_program(recompute, loop.consts, carries),
+                inputs=[*eqn.inputs, *saved],
                 outputs=[*eqn.outputs[:carries], *[eqn.outputs[i] for i in rows]],
             ),
-            stacked,
+            saved,
         )
 
     def is_saved(self, eqn: Equation, out: Atom) -> bool:
-        """Whether to save the output `out`; where a program gives it, by what does so there."""
+        """Whether to save the output `out`; of a subprogram, by the equation there that defines it."""
         primitive = eqn.primitive
-        # What an effect gives may be something else the next time.
+        # An operation with effects may give another value the next time.
         if (primitive.effects and not subprograms(primitive)) or self.policy_saves(eqn):
             return True
-        place = eqn.outputs.index(out)  # type: ignore[arg-type]
-        held = [p for p in subprograms(primitive) if len(p.outputs) == len(eqn.outputs)]
-        makers = [_defining_equation(p, p.outputs[place]) for p in held]
-        return bool(makers) and all(
-            maker is not None and self.is_saved(maker, p.outputs[place])
-            for p, maker in zip(held, makers, strict=True)
+        index = eqn.outputs.index(out)  # type: ignore[arg-type]
+        nested = [p for p in subprograms(primitive) if len(p.outputs) == len(eqn.outputs)]
+        defining = [_defining_equation(p, p.outputs[index]) for p in nested]
+        return bool(defining) and all(
+            inner is not None and self.is_saved(inner, p.outputs[index])
+            for p, inner in zip(nested, defining, strict=True)
         )
 
     def policy_saves(self, eqn: Equation) -> bool:
-        """What the policy says of an equation."""
+        """The verdict of the policy on an equation."""
         if self.policy is None:
             return False
         primitive = eqn.primitive
@@ -461,14 +452,14 @@ class RematPartialEval(Rewrite[RematSplit]):
 
 
 def inline_call_equations(program: Program) -> Program:
-    """`program` with the calls in it opened up, so that a policy sees what they do."""
+    """`program` with its calls inlined, so that a policy sees their equations."""
     if all(type(eqn.primitive) is not Call for eqn in program):
         return program
     return inline(program, (Call.name,))
 
 
 def _effect_free_equation(eqn: Equation) -> Equation | None:
-    """The equation for a second time, without effects; None if it must not run again."""
+    """The equation without effects, for a second run; None if it must not run again."""
     try:
         return RemoveEffects().without_effects(eqn)[0]
     except EffectError:

@@ -1,10 +1,10 @@
-"""What a checkpoint saves: policies for `checkpoint(policy=...)`, by JAX's names.
+"""Policies for `checkpoint(policy=...)`, by JAX's names.
 
 A policy is called as `policy(primitive, *avals, **params)` for each equation whose outputs the
-derivative needs, with the primitive, the types of its operands and its parameters, and says
-whether to save them (True) or to compute them again (False). The value that `checkpoint_name`
-gives a name has the parameter `name`. Policies that move what they save to other memory are
-not here, since programs have no notion of memories.
+derivative needs, with the primitive, the types of its operands and its parameters. It returns
+whether to save the outputs (True) or to recompute them (False). An equation of `checkpoint_name`
+has the parameter `name`. There are no policies that offload to another memory, since programs
+have no memory spaces.
 """
 
 from __future__ import annotations
@@ -35,30 +35,30 @@ __all__ = [
 
 
 def everything_saveable(*_: Any, **__: Any) -> bool:
-    """Save all, as without a checkpoint."""
+    """Save every value, as without a checkpoint."""
     return True
 
 
 def nothing_saveable(*_: Any, **__: Any) -> bool:
-    """Save the arguments alone, as without a policy."""
+    """Save only the arguments, as without a policy."""
     return False
 
 
 def dots_saveable(primitive: Any, *_: Any, **__: Any) -> bool:
-    """Save the outputs of products of matrices, and compute what is elementwise again."""
+    """Save the outputs of matrix products, and recompute all other values."""
     return isinstance(primitive, ops.DotGeneral)
 
 
 def dots_with_no_batch_dims_saveable(primitive: Any, *_: Any, **__: Any) -> bool:
-    """Save the outputs of products without batch dimensions, such as those with weights."""
+    """Save the outputs of matrix products without batch dimensions, such as those with weights."""
     return isinstance(primitive, ops.DotGeneral) and primitive.batch_dims == ((), ())
 
 
 class MinCut:
-    """Save what is cheapest to compute the rest from: the fewest bytes, with nothing slow again.
+    """Save the fewest bytes from which all other values are cheap to recompute.
 
-    The values are chosen together, by a cut through the program; see `functx.aot`. Where another
-    policy asks for a verdict on one equation, it saves what is slow to compute.
+    The values are chosen together, by a minimum cut of the program; see `functx.aot`. As a part
+    of another policy it decides on one equation: it saves outputs that are slow to compute.
     """
 
     def __call__(self, primitive: Any, *_: Any, **__: Any) -> bool:
@@ -74,24 +74,24 @@ checkpoint_dots_with_no_batch_dims = dots_with_no_batch_dims_saveable
 
 
 def save_only_these_names(*names: str) -> Policy:
-    """A policy that saves the values with one of the names given by `checkpoint_name`."""
+    """A policy that saves the values that `checkpoint_name` gives one of `names`."""
     return _SaveByName(_check_names("save_only_these_names", names), listed=True, unnamed=False)
 
 
 def save_any_names_but_these(*names: str) -> Policy:
-    """A policy that saves the values with a name that is none of `names`."""
+    """A policy that saves the values that `checkpoint_name` gives any name but `names`."""
     return _SaveByName(_check_names("save_any_names_but_these", names), listed=False, unnamed=False)
 
 
 def save_anything_except_these_names(*names: str) -> Policy:
-    """A policy that saves all values but those with one of `names`."""
+    """A policy that saves all values except those that `checkpoint_name` gives one of `names`."""
     return _SaveByName(
         _check_names("save_anything_except_these_names", names), listed=False, unnamed=True
     )
 
 
 def save_from_both_policies(policy_1: Policy, policy_2: Policy) -> Policy:
-    """A policy that saves what one of two policies saves."""
+    """A policy that saves the values that either of two policies saves."""
     for policy in (policy_1, policy_2):
         if not callable(policy):
             raise ArgumentError(
@@ -100,7 +100,7 @@ def save_from_both_policies(policy_1: Policy, policy_2: Policy) -> Policy:
     return _SaveFromEither(policy_1, policy_2)
 
 
-# Dataclasses, so that policies made alike are equal, and so are the programs that hold them.
+# Records: policies with equal fields are equal, and so are the programs that hold them.
 class _SaveByName(Record):
     names: tuple[str, ...]
     listed: bool
@@ -120,11 +120,11 @@ class _SaveFromEither(Record):
         return self.first(primitive, *avals, **params) or self.second(primitive, *avals, **params)
 
 
-def _check_names(what: str, names: tuple[Any, ...]) -> tuple[str, ...]:
+def _check_names(policy: str, names: tuple[Any, ...]) -> tuple[str, ...]:
     for name in names:
         if not isinstance(name, str):
             raise ArgumentError(
-                f"{what}: names must be strings; got {type_name(name)}",
+                f"{policy}: names must be strings; got {type_name(name)}",
                 fix="Pass each as an argument of its own.",
             )
     return names

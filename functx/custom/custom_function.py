@@ -1,4 +1,4 @@
-"""What `custom_jvp` and `custom_vjp` share: a function with rules, and what a call of it does."""
+"""Functions with user-defined rules: the base classes of `custom_jvp`, `custom_vjp`, `custom_vmap`."""
 
 from __future__ import annotations
 
@@ -50,10 +50,10 @@ from functx.transforms.vmap import Batch, BatchWithInferredOutDims
 
 
 class CallInfo(NamedTuple):
-    """What a rule has to know of the call that it is the rule of."""
+    """The arguments that are not traced, and the types and structures of one call."""
 
     nondiff: tuple[Any, ...]
-    num_args: int  # type: ignore[assignment]
+    num_args: int
     in_tree: Any
     avals: Sequence[ShapedArray]
     out_avals: Sequence[ShapedArray]
@@ -61,7 +61,7 @@ class CallInfo(NamedTuple):
 
 
 class CustomFunction:
-    """A function with a rule that the user gives; what is common to all kinds of rules."""
+    """A function with user-defined rules, of any kind."""
 
     kind: str
     symbolic_zeros = False
@@ -88,26 +88,27 @@ class CustomFunction:
         return f"{self.kind}({function_name(self.fun)})"
 
     def rule_functions(self) -> tuple[Callable[..., Any], ...]:
-        """The user's rule functions, none when they are not given yet."""
+        """The user's rule functions; empty until they are defined."""
         raise NotImplementedError
 
     def trace_rules(
-        self, call: CallInfo, trace: RuleTrace, values: Sequence[Any], flow: Activity | None
+        self, call: CallInfo, trace: RuleTrace, values: Sequence[Any], activity: Activity | None
     ) -> list[TracedRule]:
-        """The rules traced for one call: programs, each with what it captured.
+        """Trace the rules of one call to programs, each with the values that it captured.
 
-        With symbolic zeros they are traced for one `flow`, or for that through everything.
+        With symbolic zeros they are traced for one `activity`; None stands for a derivative in
+        every argument, from every output.
         """
         raise NotImplementedError
 
     def assemble_rules(
         self, traced: Sequence[TracedRule], captures: Captures
     ) -> tuple[Program, ...]:
-        """The programs of the rules as the primitive holds them."""
+        """The programs of the rules in the form that the primitive holds."""
         raise NotImplementedError
 
-    def make_primitive(self, primal: Program, rule: Any, captured: int) -> Any:
-        """The primitive whose equation a call makes."""
+    def make_primitive(self, primal: Program, rule: Any, num_consts: int) -> Any:
+        """The primitive of a call."""
         raise NotImplementedError
 
     @api_boundary
@@ -125,9 +126,9 @@ class CustomFunction:
             return self.fun(*args)
         nondiff, dynamic = self.split_nondiff(args)
         leaves, in_tree = tree.flatten_with_key_data((dynamic, {}))
-        plain = self.argnums_partial(self.fun, nondiff, len(args))
-        avals = avals_of(leaves, self.kind, plain, in_tree)
-        primal = trace_function(plain, in_tree, avals, self.kind, values=leaves)
+        function = self.bind_nondiff(self.fun, nondiff, len(args))
+        avals = avals_of(leaves, self.kind, function, in_tree)
+        primal = trace_function(function, in_tree, avals, self.kind, values=leaves)
         primal = primal.refuse_writes(repr(self))
         call = CallInfo(
             nondiff, len(args), in_tree, avals, primal.program.out_avals, primal.out_tree
@@ -156,7 +157,7 @@ class CustomFunction:
             return None
 
     def parameter_index(self, name: str) -> int:
-        """The position of the parameter `name`."""
+        """The position of the parameter called `name`."""
         parameters = list(self.signature.parameters) if self.signature is not None else []
         if name not in parameters:
             raise ArgnumsError(
@@ -166,7 +167,7 @@ class CustomFunction:
         return parameters.index(name)
 
     def bind_positional(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
-        """All arguments by position, those left to their defaults included."""
+        """All arguments by position, with defaults filled in."""
         if self.signature is None:
             if kwargs:
                 raise ArgumentError(f"{self!r}: arguments must be positional; got {list(kwargs)}")
@@ -179,18 +180,19 @@ class CustomFunction:
             raise ArgumentError(
                 f"{self!r}: arguments must fit the signature {self.signature}; got {error}"
             ) from None
-        by_name = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_KEYWORD)
-        given = [n for n in bound.arguments if self.signature.parameters[n].kind in by_name]
-        if given:
+        keyword_kinds = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_KEYWORD)
+        parameters = self.signature.parameters
+        keywords = [name for name in bound.arguments if parameters[name].kind in keyword_kinds]
+        if keywords:
             raise ArgumentError(
                 f"{self!r}: no argument may be keyword-only, since rules take them by position; "
-                f"got {given}"
+                f"got {keywords}"
             )
         bound.apply_defaults()
         return bound.args
 
     def split_nondiff(self, args: tuple[Any, ...]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-        """The arguments that are not differentiated, and the others."""
+        """The arguments at `nondiff_argnums`, and the others, which are dynamic."""
         if not self.nondiff_argnums:
             return (), args
         if any(not -len(args) <= n < len(args) for n in self.nondiff_argnums):
@@ -198,34 +200,50 @@ class CustomFunction:
                 f"{self!r}: nondiff_argnums must name positional arguments; "
                 f"got {self.nondiff_argnums} for {len(args)} of them"
             )
-        fixed = [n % len(args) for n in self.nondiff_argnums]
+        nondiff = [n % len(args) for n in self.nondiff_argnums]
         return (
-            tuple([args[n] for n in fixed]),
-            tuple([x for i, x in enumerate(args) if i not in fixed]),
+            tuple([args[n] for n in nondiff]),
+            tuple([x for i, x in enumerate(args) if i not in nondiff]),
         )
 
-    def argnums_partial(self, fun: Callable[..., Any], nondiff: Sequence[Any], count: int) -> Any:
-        """`fun`, which takes all of `count` arguments, as a function of the dynamic ones."""
-        if not nondiff:
-            return fun
-        fixed = dict(zip([n % count for n in self.nondiff_argnums], nondiff, strict=True))
+    def bind_nondiff(
+        self, fun: Callable[..., Any], nondiff: Sequence[Any], num_args: int
+    ) -> Callable[..., Any]:
+        """`fun` of `num_args` arguments as a function of the dynamic ones."""
+        argnums = [n % num_args for n in self.nondiff_argnums]
+        return bind_arguments(fun, dict(zip(argnums, nondiff, strict=True)), num_args)
 
-        def of_dynamic(*dynamic: Any) -> Any:
-            rest = iter(dynamic)
-            return fun(*[fixed[i] if i in fixed else next(rest) for i in range(count)])
 
-        of_dynamic.__name__ = function_name(fun)
-        return of_dynamic
+def bind_arguments(
+    fun: Callable[..., Any],
+    static: dict[int, Any],
+    num_args: int,
+    static_keywords: dict[str, Any] | None = None,
+) -> Callable[..., Any]:
+    """`fun` of `num_args` positional arguments as a function of those that are not in `static`.
+
+    `static` holds arguments by position, `static_keywords` by name.
+    """
+    if not static and not static_keywords:
+        return fun
+
+    def dynamic_function(*dynamic: Any, **keywords: Any) -> Any:
+        remaining = iter(dynamic)
+        args = [static[i] if i in static else next(remaining) for i in range(num_args)]
+        return fun(*args, **keywords, **(static_keywords or {}))
+
+    dynamic_function.__name__ = function_name(fun)
+    return dynamic_function
 
 
 def has_jax_tracers(args: Any) -> bool:
-    """Whether JAX traces what is called with `args`, so that rules must reach it."""
+    """Whether JAX traces the call with these `args`, so that the rules must reach JAX."""
     return any(isinstance(x, jax.core.Tracer) for x in tree.leaves(args))
 
 
 def check_captures_not_differentiated(primitive: Any, active: Sequence[bool]) -> None:
-    """Raise GradientError if a captured value is differentiated, for which no rule speaks."""
-    if primitive.captured and any(active[-primitive.captured :]):
+    """Raise GradientError if a captured value is active: no rule gives its derivative."""
+    if primitive.num_consts and any(active[-primitive.num_consts :]):
         raise GradientError(
             f"{primitive.name}({primitive.primal.name}): the rule gives derivatives in the "
             "arguments alone; got a derivative in a value that the function closes over, or "
@@ -235,23 +253,23 @@ def check_captures_not_differentiated(primitive: Any, active: Sequence[bool]) ->
 
 
 class CustomDerivativeCall(Primitive, abstract=True):
-    """The outputs of `primal`, with a derivative of which `rule` speaks.
+    """The outputs of `primal`, whose derivative `rule` defines.
 
-    The last `captured` operands are not differentiated.
+    The last `num_consts` operands are captured values, which are not differentiated.
     """
 
     primal: Program
     rule: Any
-    captured: int = 0
+    num_consts: int = 0
     not_executed = ("rule",)
     multiple_results = True
 
     def explicit_operands(self, args: Sequence[Any]) -> Sequence[Any]:
         """The operands that are not captured."""
-        return args[: len(args) - self.captured]
+        return args[: len(args) - self.num_consts]
 
     def varying(self, args: Sequence[Any], active: Sequence[bool]) -> tuple[bool, ...]:
-        """Which of the inexact operands, except captured ones, are active."""
+        """For each inexact operand that is not captured, whether it is active."""
         return tuple(
             select_where(self.explicit_operands(active), inexact_mask(self.explicit_operands(args)))
         )
@@ -259,7 +277,7 @@ class CustomDerivativeCall(Primitive, abstract=True):
     def batched_rule(
         self, size: int, dims: tuple[int | None, ...], inexact: tuple[bool, ...]
     ) -> Callable[[tuple[Program, ...]], tuple[Program, ...]]:
-        """The change of the rule to that for batches of `size` along `dims`."""
+        """The rewrite of the rule's programs to those for batches of `size` along `dims`."""
         raise NotImplementedError
 
     def abstract_eval(self, *avals: Any) -> Any:
@@ -269,10 +287,10 @@ class CustomDerivativeCall(Primitive, abstract=True):
         size = batch_size(args, dims)
         zeros = (0,) * len(self.primal.outputs)
         primal = cached_rewrite(Batch(size, tuple(dims), zeros), self.primal)
-        change = self.batched_rule(
+        batch_rule = self.batched_rule(
             size, tuple(dims), tuple(inexact_mask(self.explicit_operands(args)))
         )
-        batched = type(self)(primal, transform_rules(self.rule, change), self.captured)
+        batched = type(self)(primal, transform_rules(self.rule, batch_rule), self.num_consts)
         return batched(*args), list(zeros)
 
     def lower(self, ctx: Any, *values: Any) -> Any:
@@ -280,7 +298,10 @@ class CustomDerivativeCall(Primitive, abstract=True):
 
 
 class BatchJVPRule(Record):
-    """The change of a rule to one for batches of `size` along `dims`."""
+    """The rewrite of a jvp rule to one for batches of `size` along `dims`.
+
+    `inexact` marks the operands that have tangents.
+    """
 
     size: int
     dims: tuple[int | None, ...]
@@ -289,14 +310,16 @@ class BatchJVPRule(Record):
     def __call__(self, programs: tuple[Program, ...]) -> tuple[Program, ...]:
         (rule,) = programs
         count = len(self.inexact)
-        own = self.dims[:count]
-        tangents = tuple(select_where(own, self.inexact))
-        in_dims = (*own, *tangents, *self.dims[count:])
+        primal_dims, const_dims = self.dims[:count], self.dims[count:]
+        in_dims = (*primal_dims, *select_where(primal_dims, self.inexact), *const_dims)
         return (cached_rewrite(Batch(self.size, in_dims, (0,) * len(rule.outputs)), rule),)
 
 
 class BatchVJPRule(Record):
-    """The change of a rule to one for batches of `size` along `dims`."""
+    """The rewrite of a vjp rule to one for batches of `size` along `dims`.
+
+    `inexact` marks the operands that have cotangents; `outputs` counts those of the function.
+    """
 
     size: int
     dims: tuple[int | None, ...]
@@ -304,26 +327,26 @@ class BatchVJPRule(Record):
     outputs: int
 
     def __call__(self, programs: tuple[Program, ...]) -> tuple[Program, ...]:
-        first, second, *pushes = programs
-        _, found = cached_rewrite(BatchWithInferredOutDims(self.size, self.dims), first)
-        out_dims = (0,) * self.outputs + tuple(found[self.outputs :])
-        batched = cached_rewrite(Batch(self.size, self.dims, out_dims), first)
-        residual_dims = out_dims[self.outputs :]
-        cts = len(second.inputs) - len(residual_dims)
-        wanted = tuple([d for d, on in zip(self.dims, self.inexact, strict=False) if on])
-        in_dims = (*[0] * cts, *residual_dims)
-        push = BatchJVPRule(self.size, self.dims, self.inexact)
+        forward, backward, *jvp_programs = programs
+        _, inferred = cached_rewrite(BatchWithInferredOutDims(self.size, self.dims), forward)
+        residual_dims = tuple(inferred[self.outputs :])
+        out_dims = (0,) * self.outputs + residual_dims
+        ct_dims = (0,) * (len(backward.inputs) - len(residual_dims))
+        in_dims = tuple([d for d, on in zip(self.dims, self.inexact, strict=False) if on])
+        batch_backward = BatchBackwardRule(self.size, (*ct_dims, *residual_dims), in_dims)
+        batch_jvp = BatchJVPRule(self.size, self.dims, self.inexact)
         return (
-            batched,
-            cached_rewrite(BatchBackwardRule(self.size, in_dims, wanted), second),
-            *[push((rule,))[0] for rule in pushes],
+            cached_rewrite(Batch(self.size, self.dims, out_dims), forward),
+            cached_rewrite(batch_backward, backward),
+            *[batch_jvp((rule,))[0] for rule in jvp_programs],
         )
 
 
 class BatchBackwardRule(Rewrite[Program]):
     """The rewrite of a backward program to one for batches.
 
-    The cotangent of an operand that all shared, with None in `wanted`, is summed.
+    `cotangent_dims` has None for an operand that is not batched: its cotangent is the sum over
+    the batch.
     """
 
     size: int

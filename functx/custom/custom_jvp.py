@@ -1,4 +1,4 @@
-"""`custom_jvp`: a function whose derivative along a direction the user gives."""
+"""`custom_jvp`: functions with a user-defined rule for forward mode."""
 
 from __future__ import annotations
 
@@ -49,9 +49,9 @@ def custom_jvp(
     nondiff_argnums: int | Sequence[int] = (),
     nondiff_argnames: str | Sequence[str] = (),
 ) -> Any:
-    """`fun`, with a derivative that the user gives by `defjvp` or `defjvps`.
+    """`fun` with a user-defined derivative, set by `defjvp` or `defjvps`.
 
-    Every transform keeps to that derivative: forward mode runs the rule, reverse mode
+    Every transform uses that derivative: forward mode runs the rule, reverse mode
     transposes it, `vmap` maps it. Arguments at `nondiff_argnums`, or of the names in
     `nondiff_argnames`, are not differentiated and may be of any type; the rule gets them
     first. Keywords and defaults are resolved by the signature. Outside transforms it is `fun`.
@@ -73,7 +73,7 @@ def custom_jvp(
 
 
 class CustomJVPFunction(CustomFunction):
-    """What `custom_jvp` makes of a function."""
+    """A function with a rule for forward mode, the result of `custom_jvp`."""
 
     kind = "custom_jvp"
     jvp: Callable[..., Any] | None = None
@@ -84,26 +84,26 @@ class CustomJVPFunction(CustomFunction):
         `jvp(*nondiff, primals, tangents)` returns `(output, output tangent)`, linear in the
         tangents. Integers have the tangent None; their output tangent may be None or zeros of
         dtype `float0`. None stands for zero, for a part or for all of the output tangent. With
-        `symbolic_zeros`, the tangent of what does not vary is a `SymbolicZero`, and an output
-        tangent may be one.
+        `symbolic_zeros`, an argument that does not vary has a `SymbolicZero` as its tangent, and
+        an output tangent may be one.
         """
         check_callable(jvp, f"{self!r}.defjvp")
         self.jvp, self.symbolic_zeros = jvp, symbolic_zeros
         return jvp
 
     def defjvps(self, *jvps: Callable[..., Any] | None) -> None:
-        """Set a rule for each argument; the output tangent is the sum of what they give.
+        """Set a rule for each argument; the output tangent is the sum of their results.
 
         `jvps[i](t, output, *primals)` returns the output tangent for the tangent `t` of
-        argument i. None in its place says that the output does not vary with the argument.
+        argument i. A rule None means that the output does not vary with the argument.
         """
         if self.nondiff_argnums:
             raise ArgumentError(
                 f"{self!r}.defjvps: nondiff_argnums must be empty; got {self.nondiff_argnums}",
                 fix="Use defjvp.",
             )
-        given = [rule for rule in jvps if rule is not None]
-        for rule in given:
+        rules = [rule for rule in jvps if rule is not None]
+        for rule in rules:
             check_callable(rule, f"{self!r}.defjvps")
 
         def jvp(primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
@@ -111,7 +111,7 @@ class CustomJVPFunction(CustomFunction):
                 raise RuleError(
                     f"{self!r}: defjvps must be given a rule for each argument; "
                     f"got {len(jvps)} for {len(primals)} arguments",
-                    source=rule_source(given[0]) if given else None,
+                    source=rule_source(rules[0]) if rules else None,
                 )
             out = self(*primals)
             total = None
@@ -122,33 +122,32 @@ class CustomJVPFunction(CustomFunction):
             return out, total
 
         jvp.__name__ = f"{function_name(self.fun)}_jvps"
-        if given:
-            jvp.__wrapped__ = given[0]  # type: ignore[attr-defined]
+        if rules:
+            jvp.__wrapped__ = rules[0]  # type: ignore[attr-defined]
         self.jvp, self.symbolic_zeros = jvp, False
 
     def rule_functions(self) -> tuple[Callable[..., Any], ...]:
         return () if self.jvp is None else (self.jvp,)
 
     def trace_rules(
-        self, call: CallInfo, trace: RuleTrace, values: Sequence[Any], flow: Activity | None
+        self, call: CallInfo, trace: RuleTrace, values: Sequence[Any], activity: Activity | None
     ) -> list[TracedRule]:
         assert self.jvp is not None
-        told = flow or full_activity(call) if self.symbolic_zeros else None
-        return [trace_jvp_rule(repr(self), self.jvp, call, trace, values, told)]
+        activity = activity or full_activity(call) if self.symbolic_zeros else None
+        return [trace_jvp_rule(repr(self), self.jvp, call, trace, values, activity)]
 
     def assemble_rules(
         self, traced: Sequence[TracedRule], captures: Captures
     ) -> tuple[Program, ...]:
-        return tuple([captures.with_capture_inputs(*each) for each in traced])
+        return tuple([captures.with_capture_inputs(*rule) for rule in traced])
 
-    def make_primitive(self, primal: Program, rule: Any, captured: int) -> Primitive:
-        return CustomJVP(primal, rule, captured)
+    def make_primitive(self, primal: Program, rule: Any, num_consts: int) -> Primitive:
+        return CustomJVP(primal, rule, num_consts)
 
 
 def full_activity(call: CallInfo) -> Activity:
-    """The derivative in every argument of a call, from every output."""
-    varying, given = ((True,) * sum(inexact_mask(avals)) for avals in (call.avals, call.out_avals))
-    return Activity(varying, given)
+    """The activity of the derivative in every argument of a call, from every output."""
+    return Activity(*[(True,) * sum(inexact_mask(a)) for a in (call.avals, call.out_avals)])
 
 
 def trace_jvp_rule(
@@ -157,22 +156,26 @@ def trace_jvp_rule(
     call: CallInfo,
     trace: RuleTrace,
     values: Sequence[Any],
-    flow: Activity | None,
+    activity: Activity | None,
 ) -> TracedRule:
-    """The program of `rule`, which gives outputs and their tangents; with `flow`, of that."""
+    """The program of `rule`, which gives outputs and their tangents.
+
+    With an `activity` the rule gets symbolic zeros.
+    """
     out = RuleResult(owner, rule)
     tangent_avals = [a for a in call.avals if is_inexact(a.dtype)]
 
     def body(*xs: Any) -> list[Any]:
         count = len(call.avals)
-        leaves = with_symbolic_zeros(call.in_tree, call.avals, xs[count:], flow and flow.varying)
+        perturbed = activity and activity.varying
+        leaves = with_symbolic_zeros(call.in_tree, call.avals, xs[count:], perturbed)
         primals, _ = tree.unflatten(call.in_tree, xs[:count])
         tangents, _ = unflatten_tangents(call.in_tree, call.avals, leaves)
         value, tangent = out.check_pair(
             rule(*call.nondiff, primals, tangents), "(output, output tangent)"
         )
         return [
-            *out.leaves(value, call.out_tree, call.out_avals),
+            *out.check_output(value, call.out_tree, call.out_avals),
             *out.for_part("the output tangent").check_tangents(
                 tangent, call.out_tree, call.out_avals, "the function's output"
             ),
@@ -181,8 +184,8 @@ def trace_jvp_rule(
     traced = trace(rule, body, [*call.avals, *tangent_avals], values)
     program, count = traced.program, len(call.avals)
     tangents = program.inputs[count : count + len(tangent_avals)]
-    reached = dependents_of(tangents, program.equations)
-    if not reached.isdisjoint(program.outputs[: len(call.out_avals)]):
+    dependents = dependents_of(tangents, program.equations)
+    if not dependents.isdisjoint(program.outputs[: len(call.out_avals)]):
         raise out.error("must not depend on the tangents; got one that does")
     return traced
 
@@ -205,10 +208,10 @@ def _examples() -> tuple[Program, tuple[Program]]:
 
 
 class CustomJVP(CustomDerivativeCall):
-    """The outputs of `primal`, whose derivative is what the program in `rule` says.
+    """The outputs of `primal`, whose derivative is the program in `rule`.
 
     That program takes the operands of `primal`, the tangents of the inexact ones, and the
-    last `captured` operands, which are not differentiated. It gives the outputs of
+    last `num_consts` operands, which are not differentiated. It gives the outputs of
     `primal`, then the tangents of the inexact ones.
     """
 
@@ -226,7 +229,7 @@ class CustomJVP(CustomDerivativeCall):
     def split_rule(
         self, args: Sequence[Any], active: Sequence[bool]
     ) -> tuple[Program, Program, Any]:
-        """The rule, for operands that vary where `active` says, as values and tangents."""
+        """The `SplitJVPRule` of the rule for the `active` operands."""
         check_captures_not_differentiated(self, active)
         varying = self.varying(args, active)
         (rule,) = rule_programs(self.rule, Activity(varying, ()))
@@ -241,9 +244,9 @@ class CustomJVP(CustomDerivativeCall):
         values, tangent_program, nonzero = self.split_rule(primals, active)
         outs = apply_program(values, primals)
         count = len(self.primal.outputs)
-        given = [t for t in tangents if t is not None]
-        found = apply_program(tangent_program, [*given, *outs[count:]])
-        return outs[:count], scatter_where(found, nonzero)
+        nonzero_tangents = select_where(tangents, active)
+        out_tangents = apply_program(tangent_program, [*nonzero_tangents, *outs[count:]])
+        return outs[:count], scatter_where(out_tangents, nonzero)
 
     def forward(self, args, active):
         values, _, _ = self.split_rule(args, active)
@@ -254,15 +257,15 @@ class CustomJVP(CustomDerivativeCall):
     def vjp(self, cts, residuals, args, active):
         _, tangent_program, nonzero = self.split_rule(args, active)
         self.check_rule_is_linear(args, active)
-        found = select_where(cts, nonzero)
-        reached = indices_where([ct is not None for ct in found])
-        given = [ct for ct in found if ct is not None]
-        pull_back = transpose_program(
-            cached_rewrite(Subprogram(outputs=reached), tangent_program),
+        out_cts = select_where(cts, nonzero)
+        outputs = indices_where([ct is not None for ct in out_cts])
+        pullback = transpose_program(
+            cached_rewrite(Subprogram(outputs=outputs), tangent_program),
             sum(active),
             self.linearity_requirement,
         )
-        return scatter_where(apply_program(pull_back, [*given, *residuals]), active)
+        nonzero_cts = [ct for ct in out_cts if ct is not None]
+        return scatter_where(apply_program(pullback, [*nonzero_cts, *residuals]), active)
 
     @property
     def linearity_requirement(self) -> str:
@@ -276,10 +279,10 @@ class CustomJVP(CustomDerivativeCall):
         varying = self.varying(args, active)
         (rule,) = rule_programs(self.rule, Activity(varying, ()))
         rule = decompose_missing_rules(rule, "transpose")
-        first = len(self.explicit_operands(args))
-        linear = rule.inputs[first : first + len(varying)]
-        outputs = rule.outputs[len(self.primal.outputs) :]
-        check_linear(rule, linear, outputs, self.linearity_requirement)
+        count = len(self.explicit_operands(args))
+        tangents = rule.inputs[count : count + len(varying)]
+        out_tangents = rule.outputs[len(self.primal.outputs) :]
+        check_linear(rule, tangents, out_tangents, self.linearity_requirement)
 
     def transpose(self, cts, *args):
         return transpose_primal(self.primal, cts, args)
@@ -291,23 +294,21 @@ class CustomJVP(CustomDerivativeCall):
 def transpose_primal(program: Program, cts: Sequence[Any], args: Sequence[Any]) -> list[Any]:
     """The cotangents of the linear operands of `program`, which is linear in them."""
     linear = linear_mask(args)
-    pull_back = cached_rewrite(
+    pullback = cached_rewrite(
         TransposeLinearInputs(linear), decompose_missing_rules(program, "transpose")
     )
-    given = inexact_cotangents(cts, program.out_avals)
-    return scatter_where(
-        apply_program(pull_back, [*given, *select_where_not(args, linear)]), linear
-    )
+    operands = [*inexact_cotangents(cts, program.out_avals), *select_where_not(args, linear)]
+    return scatter_where(apply_program(pullback, operands), linear)
 
 
 class SplitJVPRule(Rewrite[tuple[Program, Program, tuple[bool, ...]]]):
-    """The split of a rule program into its values and its tangents.
+    """The split of a jvp rule into a program of values and a linear program of tangents.
 
-    The rule has `count` operands, whose tangents follow, given where `varying` holds and
-    zero elsewhere, and `outputs` outputs besides their tangents. The first program takes
-    all operands and gives the outputs and residuals; the second takes the tangents given
-    and the residuals, and gives the output tangents that can be other than zero, which
-    are marked, one mark an output, in the third part.
+    The rule takes `num_operands` operands, the tangents of the inexact ones, and captured values;
+    it gives `outputs` outputs, then tangents. Tangents are zero where `varying` is False. The
+    first program takes all operands and gives the outputs and residuals. The second takes the
+    varying tangents and the residuals, and gives the nonzero output tangents. The third part is
+    the mask of these, one flag an output.
     """
 
     num_operands: int
@@ -317,30 +318,31 @@ class SplitJVPRule(Rewrite[tuple[Program, Program, tuple[bool, ...]]]):
     def __call__(self, program: Program) -> tuple[Program, Program, tuple[bool, ...]]:
         end = self.num_operands + len(self.varying)
         tangents = program.inputs[self.num_operands : end]
-        known = [*program.inputs[: self.num_operands], *program.inputs[end:]]
+        operands = [*program.inputs[: self.num_operands], *program.inputs[end:]]
         linear_vars = dependents_of(tangents, program.equations)
-        apart = [linear_vars.isdisjoint(eqn.inputs) for eqn in program.equations]
-        values, linear = (
-            select_where(program.equations, apart),
-            select_where_not(program.equations, apart),
-        )
+        is_value = [linear_vars.isdisjoint(eqn.inputs) for eqn in program.equations]
+        values = select_where(program.equations, is_value)
+        linear = select_where_not(program.equations, is_value)
         outs = program.outputs[: self.outputs]
-        given = select_where(tangents, self.varying)
-        left = ZeroPropagation(linear, tangents, select_where_not(tangents, self.varying))
-        out_tangents = [left.aliases.get(a, a) for a in program.outputs[self.outputs :]]
-        marks = scatter_where(out_tangents, inexact_mask([a.aval for a in outs]))
-        zeros = left.zeros | zero_filled_variables(values)
-        nonzero = tuple([not (a is None or a in zeros or is_zero_literal(a)) for a in marks])
-        kept = select_where(marks, nonzero)
-        linear = dce_equations(left.equations, kept)
-        made = {v for e in linear for v in e.outputs} | set(given)
-        used: dict[Any, None] = dict.fromkeys(
-            a for atoms in [*[e.inputs for e in linear], kept] for a in atoms
+        nonzero_tangents = select_where(tangents, self.varying)
+        propagated = ZeroPropagation(linear, tangents, select_where_not(tangents, self.varying))
+        out_tangents = scatter_where(
+            [propagated.aliases.get(a, a) for a in program.outputs[self.outputs :]],
+            inexact_mask([a.aval for a in outs]),
         )
-        residuals = [a for a in used if type(a) is Var and a not in made]
+        zeros = propagated.zeros | zero_filled_variables(values)
+        nonzero = tuple([not (a is None or a in zeros or is_zero_literal(a)) for a in out_tangents])
+        nonzero_outs = select_where(out_tangents, nonzero)
+        linear = dce_equations(propagated.equations, nonzero_outs)
+        defined = {v for e in linear for v in e.outputs} | set(nonzero_tangents)
+        used: dict[Any, None] = dict.fromkeys(
+            a for atoms in [*[e.inputs for e in linear], nonzero_outs] for a in atoms
+        )
+        residuals = [a for a in used if type(a) is Var and a not in defined]
         results = [*outs, *residuals]
+        inputs = [*nonzero_tangents, *residuals]
         return (
-            Program(program.name, known, dce_equations(values, results), results),
-            Program(f"{program.name}_tangent", [*given, *residuals], linear, kept),
+            Program(program.name, operands, dce_equations(values, results), results),
+            Program(f"{program.name}_tangent", inputs, linear, nonzero_outs),
             nonzero,
         )

@@ -1,4 +1,8 @@
-"""What `custom_root` and `custom_linear_solve` share: traced functions, derivatives in consts."""
+"""`custom_linear_solve`, and the tracing and derivatives that it shares with `custom_root`.
+
+Both find an x by a user-defined solver; their derivatives come from the implicit function
+theorem. The captured values of the user's functions are the consts of the programs.
+"""
 
 from __future__ import annotations
 
@@ -39,25 +43,25 @@ from functx.transforms.vmap import Batch
 
 
 class SolutionTree:
-    """The leaves of what is solved for: their structure, and the types that they settle on.
+    """The structure and types of the solution, which is a pytree like `example`.
 
-    `what` begins the messages, `name` is what they call the pytree, `role` and `fun` the
-    function that maps such pytrees to such pytrees.
+    `label` begins the messages, which call the example `name`. `fun`, called `role` there, maps
+    such pytrees to such pytrees; it is traced until the types of its result are those it takes.
     """
 
-    def __init__(self, what: str, kind: str, name: str, given: Any, role: str, fun: Any):
-        self.label, self.kind, self.name = what, kind, name
-        leaves, self.structure = tree.flatten(given)
-        self.in_tree = tree.structure(((given,), {}))
-        self.paths = [tree.keystr(path) for path, _ in tree.leaves_with_path(given)]
+    def __init__(self, label: str, kind: str, name: str, example: Any, role: str, fun: Any):
+        self.label, self.kind, self.name = label, kind, name
+        leaves, self.structure = tree.flatten(example)
+        self.in_tree = tree.structure(((example,), {}))
+        self.paths = [tree.keystr(path) for path, _ in tree.leaves_with_path(example)]
         leaves = convert_ints_to_floats(leaves, range(len(leaves)))
         self.avals = avals_of(leaves, kind, fun, self.in_tree)
         if not leaves:
-            raise TreeError(f"{what}: {name} must hold an array; got {given!r}")
+            raise TreeError(f"{label}: {name} must hold an array; got {example!r}")
         for path, aval in zip(self.paths, self.avals, strict=True):
             if not is_inexact(aval.dtype):
                 raise DTypeError(
-                    f"{what}: {name} must be float or complex; got {aval!r} at {name}{path}",
+                    f"{label}: {name} must be float or complex; got {aval!r} at {name}{path}",
                     fix="Convert it with astype.",
                 )
         while True:
@@ -72,15 +76,15 @@ class SolutionTree:
     def check_result(
         self, role: str, traced: TracedFunction, aux: bool = False
     ) -> list[ShapedArray]:
-        """The types that what the function `role` returns and these take on, none of them weak.
+        """The common types of the leaves and of the result of the function `role`; none is weak.
 
-        Raises TreeError, ShapeError or DTypeError unless it returns something like these.
+        Raises TreeError, ShapeError or DTypeError if the result has another structure or types.
         """
         out_tree = traced.out_tree.children()[0] if aux else traced.out_tree
         tree.check_same_structure(
             self.structure, out_tree, f"{self.label}: what {role} returns", self.name
         )
-        found = []
+        avals = []
         for path, aval, out in zip(self.paths, self.avals, traced.program.out_avals, strict=False):
             common = common_aval((aval, out), aval)
             if common is None:
@@ -88,50 +92,50 @@ class SolutionTree:
                     f"{self.label}: {role} must return arrays of the shapes and dtypes of "
                     f"{self.name}; got {out!r} for {self.name}{path}: {aval!r}"
                 )
-            found.append(common.update(weak_type=False))
-        return found
+            avals.append(common.update(weak_type=False))
+        return avals
 
     def trace_solver(
         self, role: str, solve: Callable[..., Any], has_aux: bool = False
     ) -> TracedFunction:
-        """`solve` of such a pytree traced, the result checked to be like it, and aux behind."""
+        """`solve` traced on such a pytree, with its result checked and converted; aux follows."""
         solve.__name__ = role
         traced = trace_function(solve, self.in_tree, self.avals, self.kind, has_aux=has_aux)
         traced.refuse_writes(self.kind)
         self.check_result(role, traced, has_aux)
         return traced._replace(program=cast_outputs(traced.program, self.avals))
 
-    def apply(self, role: str, program: Program, given: Any, rest: Sequence[Any]) -> Any:
-        """`program` on a pytree like these, which `role` was given, and on `rest`."""
-        leaves, structure = tree.flatten(given)
+    def apply(self, role: str, program: Program, argument: Any, consts: Sequence[Any]) -> Any:
+        """`program`, which `role` stands for, on a pytree of this structure and on `consts`."""
+        leaves, structure = tree.flatten(argument)
         tree.check_same_structure(
             self.structure, structure, f"{self.label}: the argument of {role}", self.name
         )
-        avals = avals_of(leaves, self.kind, lambda x: x, tree.structure(((given,), {})))
-        for path, aval, wanted in zip(self.paths, avals, self.avals, strict=True):
-            if common_aval((wanted, aval), wanted) is not wanted:
-                raise (DTypeError if aval.shape == wanted.shape else ShapeError)(
+        avals = avals_of(leaves, self.kind, lambda x: x, tree.structure(((argument,), {})))
+        for path, aval, expected in zip(self.paths, avals, self.avals, strict=True):
+            if common_aval((expected, aval), expected) is not expected:
+                raise (DTypeError if aval.shape == expected.shape else ShapeError)(
                     f"{self.label}: the argument of {role} must have the shapes and dtypes of "
-                    f"{self.name}; got {aval!r} for {self.name}{path}: {wanted!r}"
+                    f"{self.name}; got {aval!r} for {self.name}{path}: {expected!r}"
                 )
         leaves = [cast_to(x, a) for x, a in zip(leaves, self.avals, strict=True)]
-        return tree.unflatten(self.structure, apply_program(program, [*leaves, *rest]))
+        return tree.unflatten(self.structure, apply_program(program, [*leaves, *consts]))
 
 
 def consts_jvp(
     program: Program, xs: Sequence[Any], consts: Sequence[Any], tangents: Sequence[Any]
 ) -> list[Any] | None:
-    """The tangents of what `program` gives on `xs` and `consts` when the consts alone vary.
+    """The output tangents of `program` at `xs` and `consts` for `tangents` of the consts.
 
-    None where nothing varies with those that have tangents.
+    None if no output depends on a const with a tangent.
     """
     varying = (*[False] * len(xs), *[t is not None for t in tangents])
     if not any(active_outputs(program, varying)):
         return None
     values, linear = cached_rewrite(Linearize(varying), program)
     outs = apply_program(values, [*xs, *consts])
-    given = [t for t in tangents if t is not None]
-    return apply_program(linear, [*given, *outs[len(program.outputs) :]])
+    nonzero = [t for t in tangents if t is not None]
+    return apply_program(linear, [*nonzero, *outs[len(program.outputs) :]])
 
 
 def negated_consts_vjp(
@@ -141,18 +145,18 @@ def negated_consts_vjp(
     active: Sequence[bool],
     cts: Sequence[Any],
 ) -> list[Any]:
-    """The cotangents of the consts marked in `active`, negated, for `cts` of what comes out."""
+    """The negated cotangents of the `active` consts, for `cts` of the outputs."""
     varying = (*[False] * len(xs), *active)
     if not any(active_outputs(program, varying)):
         return [None] * len(consts)
     values, backward = cached_rewrite(SplitVJP(varying), program)
     outs = apply_program(values, [*xs, *consts])
-    found = apply_program(backward, [*cts, *outs[len(program.outputs) :]])
-    return scatter_where([ops.neg(ct) for ct in found], active)
+    const_cts = apply_program(backward, [*cts, *outs[len(program.outputs) :]])
+    return scatter_where([ops.neg(ct) for ct in const_cts], active)
 
 
 def instantiate_cotangents(cts: Sequence[Any], like: Sequence[Any]) -> list[Any] | None:
-    """The cotangents of the outputs `like`, zeros for None; None when all are."""
+    """The cotangents of outputs with the types of `like`, zeros for None; None if all are None."""
     if all(ct is None for ct in cts):
         return None
     return instantiate_zeros(cts, like)
@@ -161,7 +165,7 @@ def instantiate_cotangents(cts: Sequence[Any], like: Sequence[Any]) -> list[Any]
 class PartialDerivative(Rewrite[Program]):
     """The rewrite to the derivative in the first `count` inputs.
 
-    The result takes tangents of those, then all inputs, and gives the tangents of the outputs.
+    The result takes the tangents of these, then all inputs, and gives the output tangents.
     """
 
     count: int
@@ -181,27 +185,27 @@ class PartialDerivative(Rewrite[Program]):
 def batch_solver(
     primitive: Primitive, args: Sequence[Any], dims: Sequence[int | None], unknowns: int
 ) -> tuple[list[Any], list[int]]:
-    """`primitive`, whose parameters are programs of the same inputs, on batches.
+    """The batching rule of `primitive`, whose parameters are programs of the same inputs.
 
-    The first `unknowns` operands, and all outputs, are batched whether they must or not.
+    The first `unknowns` operands, and all outputs, are always batched.
     """
     size = batch_size(args, dims)
-    moved = [
+    batched_args = [
         ops.batch_dim_at(x, d, 0, size) if i < unknowns or d is not None else x
         for i, (x, d) in enumerate(zip(args, dims, strict=True))
     ]
-    rest = [None if d is None else 0 for d in dims[unknowns:]]
+    const_dims = [None if d is None else 0 for d in dims[unknowns:]]
 
-    def on_batches(program: Program | None) -> Program | None:
+    def batch_program(program: Program | None) -> Program | None:
         if program is None:
             return None
         # Between the unknowns and the consts, a program may take further values like unknowns.
-        lead = (0,) * (len(program.inputs) - len(rest))
-        batch = Batch(size, (*lead, *rest), (0,) * len(program.outputs))
+        leading_dims = (0,) * (len(program.inputs) - len(const_dims))
+        batch = Batch(size, (*leading_dims, *const_dims), (0,) * len(program.outputs))
         return cached_rewrite(batch, program)  # type: ignore[no-any-return]
 
-    programs = [on_batches(getattr(primitive, field)) for field in primitive.fields]
-    outs = type(primitive)(*programs)(*moved)
+    programs = [batch_program(getattr(primitive, field)) for field in primitive.fields]
+    outs = type(primitive)(*programs)(*batched_args)
     return outs, [0] * len(outs)
 
 
@@ -214,17 +218,17 @@ def custom_linear_solve(
     symmetric: bool = False,
     has_aux: bool = False,
 ) -> Any:
-    """The `x` with `matvec(x) == b`, as `solve(matvec, b)` finds it.
+    """The `x` with `matvec(x) == b`, computed by `solve(matvec, b)`.
 
     `matvec` is a linear function between pytrees like `b`. Derivatives are those of the
-    solution, in `b` and in all values that `matvec` closes over, of any order; they take
-    further solves, and nothing goes through the steps of `solve`. In reverse mode
-    `transpose_solve(vecmat, ct)` solves with the transpose of `matvec`; with `symmetric`, which
-    promises that this is `matvec` itself, `solve` does where it is not given. With `has_aux`,
-    `solve` returns `(x, aux)` and so does this; aux has no derivative.
+    solution, in `b` and in all values that `matvec` closes over, of any order; they are further
+    solves, and the steps of `solve` are not differentiated. Reverse mode solves with the
+    transpose of `matvec` by `transpose_solve(vecmat, ct)`. `symmetric` promises that `matvec` is
+    its own transpose; then `solve` is the default. With `has_aux`, `solve` returns `(x, aux)`
+    and so does this function; aux has no derivative.
 
-    Raises TreeError, ShapeError and DTypeError where a function returns something unlike `b`,
-    LinearityError when the transpose of a `matvec` that is not linear is needed, and
+    Raises TreeError, ShapeError and DTypeError if a function returns another structure or types
+    than `b`, LinearityError if the transpose of a `matvec` that is not linear is needed, and
     MissingRuleError in reverse mode without `transpose_solve`.
 
     >>> import functx, numpy
@@ -237,41 +241,46 @@ def custom_linear_solve(
     check_callables("custom_linear_solve", matvec=matvec, solve=solve)
     if transpose_solve is not None:
         check_callables("custom_linear_solve", transpose_solve=transpose_solve)
-    what = body_name("custom_linear_solve", matvec)
-    b_like = SolutionTree(what, "custom_linear_solve", "b", b, "matvec", matvec)
-    count = len(b_like.leaves)
-    forward = b_like.function
-    solved = b_like.trace_solver("solve", lambda rhs: solve(matvec, rhs), has_aux)
+    label = body_name("custom_linear_solve", matvec)
+    solution = SolutionTree(label, "custom_linear_solve", "b", b, "matvec", matvec)
+    count = len(solution.leaves)
+    traced_matvec = solution.function
+    traced_solve = solution.trace_solver("solve", lambda rhs: solve(matvec, rhs), has_aux)
     captures = Captures()
-    captures.add(forward.captured)
-    captures.add(solved.captured)
+    captures.add(traced_matvec.captured)
+    captures.add(traced_solve.captured)
     vecmat: Program | None = None
-    turned: Any = None
+    traced_transpose: TracedFunction | None = None
     if symmetric:
-        vecmat = forward.program
+        vecmat = traced_matvec.program
     elif transpose_solve is not None:
-        vecmat = cached_rewrite(LinearTranspose(f"{what}: matvec", count), forward.program)
+        vecmat = cached_rewrite(LinearTranspose(f"{label}: matvec", count), traced_matvec.program)
     if transpose_solve is not None:
-        given, program = transpose_solve, cast(Program, vecmat)
+        solver, program = transpose_solve, cast(Program, vecmat)
 
-        def transposed(x: Any) -> Any:
-            return b_like.apply("the transpose of matvec", program, x, forward.captured)
+        def apply_vecmat(x: Any) -> Any:
+            consts = traced_matvec.captured
+            return solution.apply("the transpose of matvec", program, x, consts)
 
-        turned = b_like.trace_solver("transpose_solve", lambda rhs: given(transposed, rhs), has_aux)
-        captures.add(turned.captured)
+        traced_transpose = solution.trace_solver(
+            "transpose_solve", lambda rhs: solver(apply_vecmat, rhs), has_aux
+        )
+        captures.add(traced_transpose.captured)
     elif symmetric:
-        turned = solved
+        traced_transpose = traced_solve
+
+    def with_consts(program: Program, traced: TracedFunction) -> Program:
+        return captures.with_capture_inputs(program, traced.captured)
+
     primitive = CustomLinearSolve(
-        captures.with_capture_inputs(forward.program, forward.captured),
-        captures.with_capture_inputs(solved.program, solved.captured),
-        None if vecmat is None else captures.with_capture_inputs(vecmat, forward.captured),
-        turned
-        and take_first_outputs(
-            captures.with_capture_inputs(turned.program, turned.captured), count
-        ),
+        with_consts(traced_matvec.program, traced_matvec),
+        with_consts(traced_solve.program, traced_solve),
+        None if vecmat is None else with_consts(vecmat, traced_matvec),
+        traced_transpose
+        and take_first_outputs(with_consts(traced_transpose.program, traced_transpose), count),
     )
-    outs = primitive(*b_like.leaves, *captures.values)
-    return tree.unflatten(solved.out_tree, outs)
+    outs = primitive(*solution.leaves, *captures.values)
+    return tree.unflatten(traced_solve.out_tree, outs)
 
 
 def _examples() -> dict[str, Any]:
@@ -297,11 +306,11 @@ def _examples() -> dict[str, Any]:
 
 
 class CustomLinearSolve(Primitive):
-    """The x with `matvec(x) = b`, which `solve` finds, and what `solve` gives besides.
+    """The x with `matvec(x) = b`, computed by `solve`, and the aux outputs of `solve`.
 
-    All programs take what they are applied to, b for instance, and then the consts, which are
-    the last operands. `vecmat` is the transpose of `matvec`, `transpose_solve` solves with it;
-    None stands for the derived one, and for none.
+    The operands are b and then the consts. All programs take a value like b, then the consts.
+    `vecmat` is the transpose of `matvec`, by default derived from it; `transpose_solve` solves
+    with it, and may be absent.
     """
 
     matvec: Program
@@ -317,17 +326,17 @@ class CustomLinearSolve(Primitive):
         return self.solve.out_avals
 
     def split_operands(self, items: Sequence[Any]) -> tuple[Any, Any]:
-        """`items`, one an operand: those of b, and of the consts."""
+        """`items`, one for each operand, split in those of b and those of the consts."""
         n = len(self.matvec.outputs)
         return items[:n], items[n:]
 
     def without_aux(self) -> CustomLinearSolve:
-        """The same without what `solve` gives besides."""
+        """This solve without aux outputs."""
         solve = take_first_outputs(self.solve, len(self.matvec.outputs))
         return CustomLinearSolve(self.matvec, solve, self.vecmat, self.transpose_solve)
 
     def transposed(self) -> CustomLinearSolve:
-        """The same with the transpose of `matvec`."""
+        """The solve with the transpose of `matvec`; MissingRuleError without `transpose_solve`."""
         if self.transpose_solve is None:
             raise MissingRuleError(
                 f"{self.name}({self.matvec.name}): reverse mode must have a way to solve with the "
@@ -338,8 +347,8 @@ class CustomLinearSolve(Primitive):
         n = len(self.matvec.outputs)
         vecmat = self.vecmat
         if vecmat is None:
-            what = f"{self.name}({self.matvec.name})"
-            vecmat = cached_rewrite(LinearTranspose(what, n), self.matvec)
+            label = f"{self.name}({self.matvec.name})"
+            vecmat = cached_rewrite(LinearTranspose(label, n), self.matvec)
         solve = take_first_outputs(self.solve, n)
         return CustomLinearSolve(vecmat, self.transpose_solve, self.matvec, solve)
 
@@ -349,36 +358,35 @@ class CustomLinearSolve(Primitive):
         db, dconsts = self.split_operands(tangents)
         outs = self(*primals)
         x = outs[: len(b)]
-        moved = consts_jvp(self.matvec, x, consts, dconsts)
-        if moved is None and all(t is None for t in db):
+        dmatvec = consts_jvp(self.matvec, x, consts, dconsts)
+        if dmatvec is None and all(t is None for t in db):
             return outs, [None] * len(outs)
         rhs = instantiate_zeros(db, b)
-        if moved is not None:
+        if dmatvec is not None:
             rhs = [
-                ops.neg(change) if t is None else ops.sub(t, change)
-                for t, change in zip(db, moved, strict=True)
+                ops.neg(dm) if t is None else ops.sub(t, dm)
+                for t, dm in zip(db, dmatvec, strict=True)
             ]
-        found = self.without_aux()(*rhs, *consts)
-        return outs, [*found, *[None] * (len(outs) - len(x))]
+        dx = self.without_aux()(*rhs, *consts)
+        return outs, [*dx, *[None] * (len(outs) - len(x))]
 
     def vjp(self, cts, outs, args, active):
-        # b gets the y with vecmat y = ct, and the consts what dmatvec x pulls -y back to.
+        # The cotangent of b is the y with vecmat y = ct; that of consts, the vjp of matvec(x) at -y.
         b, consts = self.split_operands(args)
         x = outs[: len(b)]
-        given = instantiate_cotangents(cts[: len(b)], x)
-        if given is None:
+        x_cts = instantiate_cotangents(cts[: len(b)], x)
+        if x_cts is None:
             return [None] * len(args)
         _, consts_active = self.split_operands(active)
-        found = self.transposed()(*given, *consts)
-        return [*found, *negated_consts_vjp(self.matvec, x, consts, consts_active, found)]
+        y = self.transposed()(*x_cts, *consts)
+        return [*y, *negated_consts_vjp(self.matvec, x, consts, consts_active, y)]
 
     def transpose(self, cts, *args):
         b, consts = self.split_operands(args)
-        given = instantiate_cotangents(cts[: len(b)], self.matvec.out_avals)
-        if given is None:
+        x_cts = instantiate_cotangents(cts[: len(b)], self.matvec.out_avals)
+        if x_cts is None:
             return [None] * len(args)
-        found = self.transposed()(*given, *consts)
-        pairs = zip(b, found, strict=True)
+        pairs = zip(b, self.transposed()(*x_cts, *consts), strict=True)
         return [ct if type(x) is LinearInput else None for x, ct in pairs] + [None] * len(consts)
 
     def batch(self, args, dims):

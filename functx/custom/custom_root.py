@@ -1,4 +1,4 @@
-"""`custom_root`: the root of a function, differentiated by the implicit function theorem."""
+"""`custom_root`: roots of functions, differentiated by the implicit function theorem."""
 
 from __future__ import annotations
 
@@ -44,18 +44,18 @@ def custom_root(
     tangent_solve: Callable[[Callable[[Any], Any], Any], Any],
     has_aux: bool = False,
 ) -> Any:
-    """The `x` with `f(x) == 0`, as `solve(f, initial_guess)` finds it.
+    """The `x` with `f(x) == 0`, computed by `solve(f, initial_guess)`.
 
-    `f` maps pytrees like the guess to such. Derivatives are those of the root in all values
-    that `f` closes over, of any order, in both modes; nothing goes through the steps of
-    `solve`, and the guess has no influence. `tangent_solve(g, y)` returns the `x` with
-    `g(x) == y`, where `g` is the derivative of `f` at the root. Reverse mode transposes it, or,
-    where it cannot be transposed since it holds a loop of no known length, runs it on the
-    transpose of `g`. With `has_aux`, `solve` returns `(x, aux)` and so does this; aux has no
-    derivative.
+    `f` maps pytrees like the guess to such pytrees. Derivatives are those of the root in all
+    values that `f` closes over, of any order, in both modes; the steps of `solve` are not
+    differentiated, and the derivative in the guess is zero. `tangent_solve(g, y)` returns the
+    `x` with `g(x) == y`, where `g` is the derivative of `f` at the root. Reverse mode transposes
+    it; if it cannot be transposed, since it has a loop of unknown length, it is run on the
+    transpose of `g`. With `has_aux`, `solve` returns `(x, aux)` and so does this function; aux
+    has no derivative.
 
-    Raises TreeError, ShapeError and DTypeError where a function returns something unlike the
-    guess.
+    Raises TreeError, ShapeError and DTypeError if a function returns another structure or types
+    than the guess.
 
     >>> import functx
     >>> def root(a):
@@ -66,63 +66,67 @@ def custom_root(
     (2.0, 0.25)
     """
     check_callables("custom_root", f=f, solve=solve, tangent_solve=tangent_solve)
-    what = body_name("custom_root", f)
-    guess = SolutionTree(what, "custom_root", "initial_guess", initial_guess, "f", f)
+    label = body_name("custom_root", f)
+    guess = SolutionTree(label, "custom_root", "initial_guess", initial_guess, "f", f)
     function = guess.function
-    solved = guess.trace_solver("solve", lambda x: solve(f, x), has_aux)
+    traced_solve = guess.trace_solver("solve", lambda x: solve(f, x), has_aux)
     count = len(guess.leaves)
     derivative = cached_rewrite(PartialDerivative(count), function.program)
     pair = tree.structure(((initial_guess, initial_guess), {}))
 
-    def solution(program: Program) -> TracedFunction:
-        """`tangent_solve` for a linear map of the first unknowns, which follow."""
+    def trace_tangent_solve(program: Program) -> TracedFunction:
+        """`tangent_solve` of the right-hand side and x, for a `program` linear in its first inputs."""
 
-        def at(y: Any, x: Any) -> Any:
-            rest = [*tree.leaves(x), *function.captured]
+        def solve_at(y: Any, x: Any) -> Any:
+            consts = [*tree.leaves(x), *function.captured]
             apply = partial(guess.apply, "the function that tangent_solve is given", program)
-            return tangent_solve(lambda v: apply(v, rest), y)
+            return tangent_solve(lambda v: apply(v, consts), y)
 
-        at.__name__ = "tangent_solve"
-        traced = trace_function(at, pair, [*guess.avals, *guess.avals], "custom_root")
+        solve_at.__name__ = "tangent_solve"
+        traced = trace_function(solve_at, pair, [*guess.avals, *guess.avals], "custom_root")
         traced.refuse_writes("custom_root")
         guess.check_result("tangent_solve", traced)
         return traced._replace(program=cast_outputs(traced.program, guess.avals))
 
-    tangent = solution(derivative)
+    tangent = trace_tangent_solve(derivative)
     captures = Captures()
-    for each in (function, solved, tangent):
-        captures.add(each.captured)
-    turned: TracedFunction | None = None
+    for traced in (function, traced_solve, tangent):
+        captures.add(traced.captured)
+    transpose: TracedFunction | None = None
     if current_builder.get() is not None or has_jax_tracers([*guess.leaves, *captures.values]):
-        turned = _trace_transpose_solve(what, count, tangent, derivative, solution)
-    if turned is not None:
-        captures.add(turned.captured)
+        transpose = _trace_transpose_solve(label, count, tangent, derivative, trace_tangent_solve)
+    if transpose is not None:
+        captures.add(transpose.captured)
 
-    def extended(each: TracedFunction) -> Program:
-        return captures.with_capture_inputs(each.program, each.captured)
+    def with_consts(traced: TracedFunction) -> Program:
+        return captures.with_capture_inputs(traced.program, traced.captured)
 
     primitive = CustomRoot(
-        extended(function), extended(solved), extended(tangent), turned and extended(turned)
+        with_consts(function),
+        with_consts(traced_solve),
+        with_consts(tangent),
+        transpose and with_consts(transpose),
     )
     outs = primitive(*guess.leaves, *captures.values)
-    return tree.unflatten(solved.out_tree, outs)
+    return tree.unflatten(traced_solve.out_tree, outs)
 
 
 def _trace_transpose_solve(
-    what: str,
+    label: str,
     count: int,
     tangent: TracedFunction,
     derivative: Program,
-    solution: Callable[[Program], TracedFunction],
+    trace_tangent_solve: Callable[[Program], TracedFunction],
 ) -> TracedFunction | None:
-    """How to solve with the transpose of `derivative`; None where `f` has no transpose."""
+    """The solve with the transpose of `derivative`; None if `f` has no transpose."""
     try:
-        program = cached_rewrite(LinearTranspose(f"{what}: tangent_solve", count), tangent.program)
+        program = cached_rewrite(LinearTranspose(f"{label}: tangent_solve", count), tangent.program)
         return tangent._replace(program=program)
     except (LinearityError, MissingRuleError):
         pass
     try:
-        return solution(cached_rewrite(LinearTranspose(f"{what}: f", count), derivative))
+        transpose = cached_rewrite(LinearTranspose(f"{label}: f", count), derivative)
+        return trace_tangent_solve(transpose)
     except MissingRuleError:
         return None
 
@@ -147,11 +151,11 @@ def _examples() -> dict[str, Any]:
 
 
 class CustomRoot(Primitive):
-    """The x with `function(x) = 0`, which `solve` finds, and what `solve` gives besides.
+    """The x with `function(x) = 0`, computed by `solve`, and the aux outputs of `solve`.
 
-    The operands are the guess and then consts; `function` and `solve` take x or the guess, and
-    the consts. `tangent_solve` takes a right-hand side, x and the consts, and solves with the
-    derivative of `function` at x; `transpose_solve` with its transpose.
+    The operands are the guess and then the consts; `function` and `solve` take x or the guess,
+    then the consts. `tangent_solve` takes a right-hand side, x and the consts, and solves with
+    the derivative of `function` at x; `transpose_solve` solves with its transpose.
     """
 
     function: Program
@@ -167,12 +171,12 @@ class CustomRoot(Primitive):
         return self.solve.out_avals
 
     def split_operands(self, items: Sequence[Any]) -> tuple[Any, Any]:
-        """`items`, one an operand: those of the guess, and of the consts."""
+        """`items`, one for each operand, split in those of the guess and those of the consts."""
         n = len(self.function.outputs)
         return items[:n], items[n:]
 
     def linearized(self) -> CustomLinearSolve:
-        """The solution of linear systems with the derivative of the function at x."""
+        """The linear solve with the derivative of the function at x."""
         derivative = cached_rewrite(PartialDerivative(len(self.function.outputs)), self.function)
         return CustomLinearSolve(derivative, self.tangent_solve, None, self.transpose_solve)
 
@@ -182,22 +186,21 @@ class CustomRoot(Primitive):
         _, dconsts = self.split_operands(tangents)
         outs = self(*primals)
         x = outs[: len(guess)]
-        moved = consts_jvp(self.function, x, consts, dconsts)
-        if moved is None:
+        dfunction = consts_jvp(self.function, x, consts, dconsts)
+        if dfunction is None:
             return outs, [None] * len(outs)
-        found = self.linearized()(*[ops.neg(t) for t in moved], *x, *consts)
-        return outs, [*found, *[None] * (len(outs) - len(x))]
+        dx = self.linearized()(*[ops.neg(t) for t in dfunction], *x, *consts)
+        return outs, [*dx, *[None] * (len(outs) - len(x))]
 
     def vjp(self, cts, outs, args, active):
         guess, consts = self.split_operands(args)
         _, consts_active = self.split_operands(active)
         x = outs[: len(guess)]
-        given = instantiate_cotangents(cts[: len(guess)], x)
-        if given is None:
+        x_cts = instantiate_cotangents(cts[: len(guess)], x)
+        if x_cts is None:
             return [None] * len(args)
-        found = self.linearized().transposed()(*given, *x, *consts)
-        found_consts = negated_consts_vjp(self.function, x, consts, consts_active, found)
-        return [*[None] * len(guess), *found_consts]
+        y = self.linearized().transposed()(*x_cts, *x, *consts)
+        return [None] * len(guess) + negated_consts_vjp(self.function, x, consts, consts_active, y)
 
     def batch(self, args, dims):
         return batch_solver(self, args, dims, len(self.function.outputs))

@@ -1,4 +1,4 @@
-"""`custom_vjp`: a function whose pullback of cotangents the user gives."""
+"""`custom_vjp`: functions with a user-defined rule for reverse mode."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from functx import ops
 from functx.core import tree
 from functx.core.primitive import Primitive
 from functx.core.program import Program
-from functx.core.program_editing import apply_program
+from functx.core.program_editing import apply_program, replace_program_fields
 from functx.core.rewriting import cached_rewrite
 from functx.core.samples import f32, sample
 from functx.core.tracing import Tracer, aval_of, trace_closed
@@ -46,6 +46,7 @@ from functx.transforms.operand_masks import (
     linear_mask,
     scatter_where,
     select_where,
+    select_where_not,
     unflatten_tangents,
 )
 from functx.transforms.rule_checks import check_linear
@@ -57,12 +58,12 @@ def custom_vjp(
     nondiff_argnums: int | Sequence[int] = (),
     nondiff_argnames: str | Sequence[str] = (),
 ) -> Any:
-    """`fun`, with a derivative that the user gives by `defvjp`, as a pullback.
+    """`fun` with a user-defined pullback, set by `defvjp`.
 
-    Every transform keeps to that derivative: reverse mode runs the rule, forward mode
-    transposes it (which needs it to be linear in the cotangents), `vmap` maps it. Arguments
+    Every transform uses that derivative: reverse mode runs the rule, forward mode
+    transposes it (so it must be linear in the cotangents), `vmap` maps it. Arguments
     at `nondiff_argnums`, or of the names in `nondiff_argnames`, are not differentiated and
-    may be of any type, traced arrays too; the backward rule gets them first. Keywords and
+    may be of any type, also traced arrays; the backward rule gets them first. Keywords and
     defaults are resolved by the signature. Outside transforms it is `fun`.
 
     >>> import functx
@@ -79,7 +80,7 @@ def custom_vjp(
 
 
 class CustomVJPFunction(CustomFunction):
-    """What `custom_vjp` makes of a function."""
+    """A function with a rule for reverse mode, the result of `custom_vjp`."""
 
     kind = "custom_vjp"
     fwd: Callable[..., Any] | None = None
@@ -96,22 +97,22 @@ class CustomVJPFunction(CustomFunction):
         """Set the rule.
 
         `fwd(*args)` returns `(output, residuals)`, where the residuals are a pytree. Arrays among
-        them are traced, anything else (numbers, shapes, strings, functions) reaches the backward
-        rule as it is. `bwd(*nondiff, residuals, ct)` returns a tuple of cotangents, one for each
-        differentiable argument; None, for an argument or a part of one, stands for zero.
-        Integer outputs have the cotangent None; integer arguments may be given None or
-        zeros, of dtype `float0` or their own. With `symbolic_zeros`, each array that `fwd`
-        gets is a `CustomVJPPrimal`, which says whether it is `perturbed`, and `bwd` gets a
-        `SymbolicZero` for an output without a cotangent. `optimize_remat` changes nothing.
+        them are traced; all other leaves (numbers, shapes, strings, functions) are passed to the
+        backward rule unchanged. `bwd(*nondiff, residuals, ct)` returns a tuple of cotangents, one
+        for each differentiable argument; None, for an argument or a part of one, stands for zero.
+        Integer outputs have the cotangent None; the cotangent of an integer argument may be None
+        or zeros, of dtype `float0` or of the argument. With `symbolic_zeros`, each array that
+        `fwd` gets is a `CustomVJPPrimal`, whose flag is `perturbed`, and `bwd` gets a
+        `SymbolicZero` for an output without a cotangent. `optimize_remat` has no effect.
         """
         check_callable(fwd, f"{self!r}.defvjp")
         check_callable(bwd, f"{self!r}.defvjp")
         self.fwd, self.bwd, self.symbolic_zeros = fwd, bwd, symbolic_zeros
 
     def defjvp(self, jvp: Callable[..., Any]) -> Callable[..., Any]:
-        """Set a rule for forward mode beside that of `defvjp`, and return it.
+        """Set a rule for forward mode, in addition to that of `defvjp`, and return it.
 
-        It is as that of `custom_jvp`, and need not be the transpose of the other.
+        It has the form of the rule of `custom_jvp`, and need not be the transpose of the other.
         """
         check_callable(jvp, f"{self!r}.defjvp")
         self.jvp = jvp
@@ -123,42 +124,37 @@ class CustomVJPFunction(CustomFunction):
         return (self.fwd, self.bwd) if self.jvp is None else (self.fwd, self.bwd, self.jvp)
 
     def trace_rules(
-        self, call: CallInfo, trace: RuleTrace, values: Sequence[Any], flow: Activity | None
+        self, call: CallInfo, trace: RuleTrace, values: Sequence[Any], activity: Activity | None
     ) -> list[TracedRule]:
         assert self.fwd is not None and self.bwd is not None
-        flow = flow or full_activity(call) if self.symbolic_zeros else None
-        forward = self.argnums_partial(self.fwd, call.nondiff, call.num_args)
-        first, residuals = trace_fwd_rule(repr(self), self.fwd, forward, call, trace, values, flow)
-        second = trace_bwd_rule(repr(self), self.bwd, residuals, call, trace, values, flow)
+        activity = activity or full_activity(call) if self.symbolic_zeros else None
+        fun = self.bind_nondiff(self.fwd, call.nondiff, call.num_args)
+        fwd, residuals = trace_fwd_rule(repr(self), self.fwd, fun, call, trace, values, activity)
+        bwd = trace_bwd_rule(repr(self), self.bwd, residuals, call, trace, values, activity)
         if self.jvp is None:
-            return [first, second]
-        return [first, second, trace_jvp_rule(repr(self), self.jvp, call, trace, values, None)]
+            return [fwd, bwd]
+        return [fwd, bwd, trace_jvp_rule(repr(self), self.jvp, call, trace, values, None)]
 
     def assemble_rules(
         self, traced: Sequence[TracedRule], captures: Captures
     ) -> tuple[Program, ...]:
-        (first, first_captured), (second, second_captured), *pushes = traced
-        forward = captures.with_capture_inputs(first, first_captured)
-        # What the backward rule captured is for it one more residual. With symbolic zeros that
-        # may differ from one cotangent to the next, so all of them are handed on.
+        fwd, (backward, backward_captures), *jvp_rules = traced
+        forward = captures.with_capture_inputs(*fwd)
+        # Values that the backward rule captures are further residuals. With symbolic zeros they
+        # may differ from one activity to the next, so all captured values are residuals.
         if self.symbolic_zeros:
-            second, second_captured = (
-                captures.with_capture_inputs(second, second_captured),
-                captures.values,
-            )
-        given = forward.inputs[len(forward.inputs) - len(captures.values) :]
-        handed = [given[captures.index(x)] for x in second_captured]
-        outputs = [*forward.outputs, *handed]
+            backward = captures.with_capture_inputs(backward, backward_captures)
+            backward_captures = captures.values
+        capture_inputs = forward.inputs[len(forward.inputs) - len(captures.values) :]
+        captured_residuals = [capture_inputs[captures.index(x)] for x in backward_captures]
         return (
-            Program(
-                forward.name, forward.inputs, forward.equations, outputs, in_names=forward.in_names
-            ),
-            second,
-            *[captures.with_capture_inputs(*push) for push in pushes],
+            replace_program_fields(forward, outputs=[*forward.outputs, *captured_residuals]),
+            backward,
+            *[captures.with_capture_inputs(*rule) for rule in jvp_rules],
         )
 
-    def make_primitive(self, primal: Program, rule: Any, captured: int) -> Primitive:
-        return CustomVJP(primal, rule, captured)
+    def make_primitive(self, primal: Program, rule: Any, num_consts: int) -> Primitive:
+        return CustomVJP(primal, rule, num_consts)
 
 
 def trace_fwd_rule(
@@ -168,38 +164,38 @@ def trace_fwd_rule(
     call: CallInfo,
     trace: RuleTrace,
     values: Sequence[Any],
-    flow: Activity | None,
+    activity: Activity | None,
 ) -> tuple[TracedRule, Residuals]:
-    """The program of `rule`, as `forward` of the dynamic arguments, and what it saves."""
+    """The program of the forward `rule`, called as `forward(*dynamic)`, and its residuals."""
     out = RuleResult(owner, rule)
-    kept = Residuals.flatten(())
+    residuals = Residuals.flatten(())
 
     def body(*xs: Any) -> list[Any]:
-        nonlocal kept
+        nonlocal residuals
         leaves: Sequence[Any] = xs
-        if flow is not None:
-            varying = iter(flow.varying)
-            marks = [is_inexact(a.dtype) and next(varying) for a in call.avals]
-            # Through the structure words are typed keys.
-            given = tree.leaves(tree.unflatten(call.in_tree, xs))
-            leaves = [CustomVJPPrimal(x, on) for x, on in zip(given, marks, strict=True)]
+        if activity is not None:
+            varying = iter(activity.varying)
+            perturbed = [is_inexact(a.dtype) and next(varying) for a in call.avals]
+            # The structure makes typed keys of key data.
+            typed = tree.leaves(tree.unflatten(call.in_tree, xs))
+            leaves = [CustomVJPPrimal(x, on) for x, on in zip(typed, perturbed, strict=True)]
         args, _ = tree.unflatten(call.in_tree, leaves)
         value, saved = out.check_pair(forward(*args), "(output, residuals)")
-        kept = Residuals.flatten(saved)
-        return [*out.leaves(value, call.out_tree, call.out_avals), *kept.arrays]
+        residuals = Residuals.flatten(saved)
+        return [*out.check_output(value, call.out_tree, call.out_avals), *residuals.arrays]
 
     traced = trace(rule, body, call.avals, values)
-    return traced, kept
+    return traced, residuals
 
 
 def trace_bwd_rule(
     owner: str,
     rule: Callable[..., Any],
-    saved: Residuals,
+    residuals: Residuals,
     call: CallInfo,
     trace: RuleTrace,
     values: Sequence[Any],
-    flow: Activity | None,
+    activity: Activity | None,
 ) -> TracedRule:
     """The program of the backward `rule`, from cotangents and residuals to cotangents."""
     out = RuleResult(owner, rule, "the cotangents")
@@ -207,22 +203,22 @@ def trace_bwd_rule(
 
     def body(*xs: Any) -> list[Any]:
         leaves = with_symbolic_zeros(
-            call.out_tree, call.out_avals, xs[: len(ct_avals)], flow and flow.has_cotangent
+            call.out_tree, call.out_avals, xs[: len(ct_avals)], activity and activity.has_cotangent
         )
         ct = unflatten_tangents(call.out_tree, call.out_avals, leaves)
-        found = rule(*call.nondiff, saved.unflatten(xs[len(ct_avals) :]), ct)
+        cts = rule(*call.nondiff, residuals.unflatten(xs[len(ct_avals) :]), ct)
         args = call.in_tree.children()[0]
         count = len(args.children())
-        if not isinstance(found, (tuple, list)) or len(found) != count:
+        if not isinstance(cts, (tuple, list)) or len(cts) != count:
             raise out.error(
                 f"must be a tuple with a cotangent for each of {count} arguments; "
-                f"got {describe_type(found)}"
+                f"got {describe_type(cts)}"
             )
-        return out.check_tangents(tuple(found), args, call.avals, "the arguments", any_width=True)
+        return out.check_tangents(tuple(cts), args, call.avals, "the arguments", any_width=True)
 
-    # Python may ask for the value of a residual, which the forward rule can find.
-    known = [None] * len(ct_avals) + [x if type(x) is Tracer else None for x in saved.arrays]
-    avals = [*ct_avals, *[aval_of(x) for x in saved.arrays]]
+    # The rule may make a residual concrete, if the forward rule computed it from known values.
+    known = [None] * len(ct_avals) + [x if type(x) is Tracer else None for x in residuals.arrays]
+    avals = [*ct_avals, *[aval_of(x) for x in residuals.arrays]]
     return trace(rule, body, avals, known if values else ())
 
 
@@ -247,11 +243,12 @@ def _examples() -> tuple[Program, tuple[Program, Program]]:
 
 
 class CustomVJP(CustomDerivativeCall):
-    """The outputs of `primal`, whose pullback is what the programs in `rule` say.
+    """The outputs of `primal`, whose pullback is defined by the programs in `rule`.
 
     The first takes the operands and gives the outputs and residuals. The second takes the
     cotangents of the inexact outputs and the residuals, and gives those of the inexact
-    operands, except the last `captured`, which are not differentiated.
+    operands, except the last `num_consts`, which are not differentiated. A third is a rule for
+    forward mode.
     """
 
     name = "custom_vjp"
@@ -267,42 +264,42 @@ class CustomVJP(CustomDerivativeCall):
 
     def forward(self, args, active):
         check_captures_not_differentiated(self, active)
-        first, *_ = rule_programs(self.rule, self.activity(args, active))
-        outs = apply_program(first, args)
+        forward, *_ = rule_programs(self.rule, self.activity(args, active))
+        outs = apply_program(forward, args)
         count = len(self.primal.outputs)
         return outs[:count], outs[count:]
 
     def vjp(self, cts, residuals, args, active):
-        second = self.backward_program(args, active, cts)
-        given = inexact_cotangents(cts, self.primal.out_avals)
-        return scatter_where(apply_program(second, [*given, *residuals]), active)
+        backward = self.backward_program(args, active, cts)
+        out_cts = inexact_cotangents(cts, self.primal.out_avals)
+        return scatter_where(apply_program(backward, [*out_cts, *residuals]), active)
 
     def activity(
         self, args: Sequence[Any], active: Sequence[bool], cts: Sequence[Any] | None = None
     ) -> Activity:
-        """The derivative in the active operands, for cotangents that may be None for zero."""
+        """The activity of the derivative in the active operands; a cotangent None is zero."""
         avals = self.primal.out_avals
-        given = [
+        has_cotangent = [
             cts is None or cts[i] is not None for i, a in enumerate(avals) if is_inexact(a.dtype)
         ]
-        return Activity(self.varying(args, active), tuple(given))
+        return Activity(self.varying(args, active), tuple(has_cotangent))
 
     def backward_program(
         self, args: Sequence[Any], active: Sequence[bool], cts: Sequence[Any] | None = None
     ) -> Program:
         """The backward program for the active operands alone."""
-        flow = self.activity(args, active, cts)
-        _, second, *_ = rule_programs(self.rule, flow)
-        return cached_rewrite(Subprogram(outputs=indices_where(flow.varying)), second)
+        activity = self.activity(args, active, cts)
+        _, backward, *_ = rule_programs(self.rule, activity)
+        return cached_rewrite(Subprogram(outputs=indices_where(activity.varying)), backward)
 
     def jvp(self, primals, tangents):
         active = [t is not None for t in tangents]
-        _, _, *push_rules = rule_programs(self.rule, self.activity(primals, active))
-        if push_rules:
-            return CustomJVP(self.primal, tuple(push_rules), self.captured).jvp(primals, tangents)
+        _, _, *jvp_rules = rule_programs(self.rule, self.activity(primals, active))
+        if jvp_rules:
+            return CustomJVP(self.primal, tuple(jvp_rules), self.num_consts).jvp(primals, tangents)
         outs, residuals = self.forward(primals, active)
         inexact = inexact_mask(self.primal.out_avals)
-        second = decompose_missing_rules(self.backward_program(primals, active), "transpose")
+        backward = decompose_missing_rules(self.backward_program(primals, active), "transpose")
         problem = (
             f"custom_vjp({self.primal.name}): in forward mode the backward rule must be linear in the "
             "cotangents, since it is transposed; got one that is not"
@@ -311,38 +308,30 @@ class CustomVJP(CustomDerivativeCall):
             "Use reverse mode of functx (jax.grad of a function of functx asks for forward mode: take "
             "functx.grad), give the function a `defjvp` too, or use custom_jvp."
         )
-        check_linear(second, second.inputs[: sum(inexact)], second.outputs, problem, fix)
-        # The backward program is linear, and its transpose takes tangents forward.
-        push = transpose_program(second, sum(inexact), problem, fix)
-        given = [t for t in tangents if t is not None]
-        return outs, scatter_where(apply_program(push, [*given, *residuals]), inexact)
+        check_linear(backward, backward.inputs[: sum(inexact)], backward.outputs, problem, fix)
+        # The backward program is linear; its transpose is the tangent program.
+        tangent_program = transpose_program(backward, sum(inexact), problem, fix)
+        operands = [*select_where(tangents, active), *residuals]
+        return outs, scatter_where(apply_program(tangent_program, operands), inexact)
 
     def transpose(self, cts, *args):
         linear = linear_mask(args)
-        first, *_ = rule_programs(self.rule, self.activity(args, linear))
-        linear_vars = dependents_of(select_where(first.inputs, linear), first.equations)
-        second = self.backward_program(args, linear)
-        count = len(self.primal.outputs)
-        given_cts = len(second.inputs) - len(first.outputs) + count
-        used = used_variables(second.equations, second.outputs)
-        wanted = second.inputs[given_cts:]
-        if any(
-            a in linear_vars and v in used
-            for a, v in zip(first.outputs[count:], wanted, strict=True)
-        ):
+        forward, *_ = rule_programs(self.rule, self.activity(args, linear))
+        linear_vars = dependents_of(select_where(forward.inputs, linear), forward.equations)
+        backward = self.backward_program(args, linear)
+        saved = forward.outputs[len(self.primal.outputs) :]
+        residual_inputs = backward.inputs[len(backward.inputs) - len(saved) :]
+        used = used_variables(backward.equations, backward.outputs)
+        if any(a in linear_vars and v in used for a, v in zip(saved, residual_inputs, strict=True)):
             return transpose_primal(self.primal, cts, args)
-        known = [i for i, on in enumerate(linear) if not on]
-        values = Program(
-            first.name,
-            [first.inputs[i] for i in known],
-            [e for e in first.equations if not any(v in linear_vars for v in e.outputs)],
-            [a for a in first.outputs[count:] if a not in linear_vars],
+        known_program = Program(
+            forward.name,
+            select_where_not(forward.inputs, linear),
+            [e for e in forward.equations if not any(v in linear_vars for v in e.outputs)],
+            [a for a in saved if a not in linear_vars],
         )
-        rest = iter(apply_program(values, [args[i] for i in known]))
-        residuals = [
-            ops.zeros_like(a.aval) if a in linear_vars else next(rest)
-            for a in first.outputs[count:]
-        ]
+        known = iter(apply_program(known_program, select_where_not(args, linear)))
+        residuals = [ops.zeros_like(a.aval) if a in linear_vars else next(known) for a in saved]
         return self.vjp(cts, residuals, args, linear)
 
     def batched_rule(self, size, dims, inexact):

@@ -1,4 +1,4 @@
-"""`custom_vmap`: a function whose meaning for whole batches the user gives."""
+"""`custom_vmap`: functions with a user-defined batching rule."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Any
 from functx import ops
 from functx.core import tree
 from functx.core.errors import ArgumentError, MissingRuleError, TreeError, type_name
-from functx.core.functionalization import build_functionalized
 from functx.core.primitive import Primitive
 from functx.core.program import Program
 from functx.core.rewriting import apply, cached_rewrite, user_rule_runs
@@ -27,7 +26,7 @@ from functx.custom.custom_vmap_derivatives import (
     VJPVmapRule,
 )
 from functx.custom.rule_results import RuleResult
-from functx.custom.rule_tracing import Captures, RuleBuilder, identity_key, reopened_builders
+from functx.custom.rule_tracing import Captures, RuleTrace, reopened_builders
 from functx.ops.operands import batch_size
 from functx.transforms.control.scan import map as map_rows
 from functx.transforms.dce import active_outputs
@@ -43,19 +42,20 @@ from functx.transforms.operand_masks import (
 from functx.transforms.tracing_api import (
     avals_of,
     call_outside_trace,
+    capture_key,
     check_callable,
     function_name,
     trace_function,
 )
-from functx.transforms.vmap import Batch, add_axis
+from functx.transforms.vmap import Batch, add_axis, remove_axis
 
 
 def custom_vmap(fun: Callable[..., Any]) -> CustomVmapFunction:
-    """`fun`, with a rule that the user gives by `def_vmap` for what `vmap` makes of it.
+    """`fun` with a user-defined batching rule, set by `def_vmap`.
 
-    Derivatives are those of `fun`, and batches of derivatives those of the rule. Where maps
-    are nested, the innermost calls the rule, and the others map what the rule does. Outside
-    of maps it is `fun`.
+    Derivatives are those of `fun`, and batches of derivatives are those of the rule. If maps
+    are nested, the innermost calls the rule, and the others map the rule. Outside of maps it
+    is `fun`.
 
     >>> import functx, numpy
     >>> @functx.custom_vmap
@@ -71,7 +71,7 @@ def custom_vmap(fun: Callable[..., Any]) -> CustomVmapFunction:
 
 
 def sequential_vmap(fun: Callable[..., Any]) -> CustomVmapFunction:
-    """`fun`, which `vmap` calls one row after the other, by `functx.lax.map`.
+    """`fun`, which `vmap` calls for one row after the other, by `functx.lax.map`.
 
     >>> import functx, numpy
     >>> double = functx.custom_batching.sequential_vmap(lambda x: x + x)
@@ -80,22 +80,21 @@ def sequential_vmap(fun: Callable[..., Any]) -> CustomVmapFunction:
     """
     custom = CustomVmapFunction(fun)
 
-    def one_by_one(axis_size: int, in_batched: Sequence[Any], *args: Any) -> Any:
+    def map_rule(axis_size: int, in_batched: Sequence[Any], *args: Any) -> Any:
         leaves, structure = tree.flatten(args)
         flags = tree.broadcast_prefix(tuple(in_batched), structure, "in_batched")
 
-        def of_row(row: Sequence[Any]) -> Any:
+        def call_on_row(row: Sequence[Any]) -> Any:
             return custom(*tree.unflatten(structure, replace_where(leaves, flags, row)))
 
-        out = map_rows(of_row, select_where(leaves, flags))
-        return out, True
+        return map_rows(call_on_row, select_where(leaves, flags)), True
 
-    custom.def_vmap(one_by_one)
+    custom.def_vmap(map_rule)
     return custom
 
 
 class CustomVmapFunction(CustomFunction):
-    """What `custom_vmap` makes of a function."""
+    """A function with a batching rule, the result of `custom_vmap`."""
 
     kind = "custom_vmap"
     vmap_rule: Callable[..., Any] | None = None
@@ -108,8 +107,8 @@ class CustomVmapFunction(CustomFunction):
 
         `vmap_rule(axis_size, in_batched, *args)` gets the arguments with the batch along the
         first axis of each array that `in_batched`, a list with a pytree for each argument,
-        marks with True. It returns `(output, out_batched)`, where the second, a pytree like
-        the output or a prefix of one, says in the same way what of the output is batched.
+        marks with True. It returns `(output, out_batched)`, where `out_batched`, a pytree like
+        the output or a prefix of one, marks the batched arrays of the output.
         """
         check_callable(vmap_rule, f"{self!r}.def_vmap")
         self.vmap_rule = vmap_rule
@@ -133,15 +132,15 @@ class CustomVmapFunction(CustomFunction):
         captures.add(traced.captured)
         captures.add(captured_tracers(rule))
         program = captures.with_capture_inputs(traced.program, traced.captured)
-        users = UserVmapRule(
+        user_rule = UserVmapRule(
             self, rule, in_tree, traced.out_tree, tuple(traced.program.out_avals), captures
         )
-        outs = CustomVmap(program, users)(*leaves, *captures.values)
+        outs = CustomVmap(program, user_rule)(*leaves, *captures.values)
         return tree.unflatten(traced.out_tree, outs)
 
 
 class _ExampleRule:
-    """The rule that does what mapping the example does."""
+    """A batching rule that maps the example."""
 
     def applies_to(self, flags: Sequence[bool]) -> bool:
         return any(flags)
@@ -164,10 +163,10 @@ _EXAMPLE = _example()
 
 
 class CustomVmap(Primitive):
-    """The outputs of `program`, for batches of which `rule`, a `VmapRule`, speaks.
+    """The outputs of `program`, whose batches `rule` computes.
 
-    Derivatives compute what they need again, from the operands, since what the rule would
-    save of a batch is not what the program saves; one compiled program merges the two.
+    Derivatives recompute their residuals from the operands, since the residuals of the rule are
+    not those of the program; the compiler merges the two computations.
     """
 
     program: Program
@@ -183,32 +182,27 @@ class CustomVmap(Primitive):
 
     def jvp(self, primals, tangents):
         varying = tuple([t is not None for t in tangents])
-        pushed = cached_rewrite(RecomputingJVP(varying), self.program)
-        given = [t for t in tangents if t is not None]
-        found = CustomVmap(pushed, JVPVmapRule(self.rule, varying))(*primals, *given)
-        return self(*primals), scatter_where(found, inexact_mask(self.program.out_avals))
+        program = cached_rewrite(RecomputingJVP(varying), self.program)
+        tangent_call = CustomVmap(program, JVPVmapRule(self.rule, varying))
+        out_tangents = tangent_call(*primals, *select_where(tangents, varying))
+        return self(*primals), scatter_where(out_tangents, inexact_mask(self.program.out_avals))
 
     def forward(self, args, active):
         return self(*args), ()
 
     def vjp(self, cts, saved, args, active):
-        active, given = tuple(active), tuple([ct is not None for ct in cts])
-        pulled = cached_rewrite(RecomputingVJP(active, given), self.program)
-        rule = VJPVmapRule(self.rule, active, given)
-        return scatter_where(
-            CustomVmap(pulled, rule)(*[ct for ct in cts if ct is not None], *args), active
-        )
+        active, has_cotangent = tuple(active), tuple([ct is not None for ct in cts])
+        program = cached_rewrite(RecomputingVJP(active, has_cotangent), self.program)
+        pullback = CustomVmap(program, VJPVmapRule(self.rule, active, has_cotangent))
+        return scatter_where(pullback(*select_where(cts, has_cotangent), *args), active)
 
     def transpose(self, cts, *args):
         linear = linear_mask(args)
-        pulled = cached_rewrite(RecomputingTranspose(linear), self.program)
-        rule = TransposeVmapRule(
-            self.rule, linear, tuple([x.aval for x in select_where(args, linear)])
-        )
-        given = inexact_cotangents(cts, self.program.out_avals)
-        return scatter_where(
-            CustomVmap(pulled, rule)(*given, *select_where_not(args, linear)), linear
-        )
+        program = cached_rewrite(RecomputingTranspose(linear), self.program)
+        linear_avals = tuple([x.aval for x in select_where(args, linear)])
+        pullback = CustomVmap(program, TransposeVmapRule(self.rule, linear, linear_avals))
+        out_cts = inexact_cotangents(cts, self.program.out_avals)
+        return scatter_where(pullback(*out_cts, *select_where_not(args, linear)), linear)
 
     def batch(self, args, dims):
         size = batch_size(args, dims)
@@ -230,28 +224,28 @@ class CustomVmap(Primitive):
 
 
 def captured_tracers(rule: Any) -> list[Tracer]:
-    """The traced values among the variables of `rule`, and of functions in these."""
-    found: list[Tracer] = []
-    pending, seen = [rule], set()
+    """The traced values in the closure of `rule`, and in those of the functions there."""
+    tracers: list[Tracer] = []
+    pending, visited = [rule], set()
     while pending:
-        each = pending.pop()
-        if id(each) in seen:
+        value = pending.pop()
+        if id(value) in visited:
             continue
-        seen.add(id(each))
-        for part in tree.leaves(each):
-            if type(part) is Tracer:
-                found.append(part)
-            elif type(part) is PRNGKeyTracer:
-                found.append(part.key_data)
-            elif isinstance(part, partial):
-                pending += [part.func, part.args, part.keywords]
-            elif isinstance(part, CustomFunction):
-                pending.append(part.fun)
+        visited.add(id(value))
+        for leaf in tree.leaves(value):
+            if type(leaf) is Tracer:
+                tracers.append(leaf)
+            elif type(leaf) is PRNGKeyTracer:
+                tracers.append(leaf.key_data)
+            elif isinstance(leaf, partial):
+                pending += [leaf.func, leaf.args, leaf.keywords]
+            elif isinstance(leaf, CustomFunction):
+                pending.append(leaf.fun)
             else:
-                cells = getattr(part, "__closure__", None) or ()
+                cells = getattr(leaf, "__closure__", None) or ()
                 pending += [cell.cell_contents for cell in cells if _has_contents(cell)]
-                pending.append(getattr(part, "__defaults__", None))
-    return found
+                pending.append(getattr(leaf, "__defaults__", None))
+    return tracers
 
 
 def _has_contents(cell: Any) -> bool:
@@ -265,8 +259,7 @@ def _has_contents(cell: Any) -> bool:
 class UserVmapRule:
     """The user's batching rule of one call.
 
-    Two are equal when they stand for the same function, called alike with the same values
-    captured.
+    Two are equal if they have the same function, types of arguments and captured values.
     """
 
     def __init__(
@@ -281,8 +274,8 @@ class UserVmapRule:
         self.custom_function, self.rule, self.captures = custom, rule, captures
         self.in_tree, self.out_tree, self.out_avals = in_tree, out_tree, out_avals
         self.definition_builder = current_builder.get()
-        held = tuple([identity_key(x) for x in captures.values])
-        self.key = custom, rule, in_tree, out_tree, out_avals, held
+        capture_keys = tuple([capture_key(x) for x in captures.values])
+        self.key = custom, rule, in_tree, out_tree, out_avals, capture_keys
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, UserVmapRule) and self.key == other.key
@@ -300,43 +293,40 @@ class UserVmapRule:
     def __call__(
         self, size: int, flags: Sequence[bool], args: Sequence[Any]
     ) -> tuple[list[Any], list[bool]]:
-        own = len(args) - len(self.captures.values)
-        if any(flags[own:]):
+        num_args = len(args) - len(self.captures.values)
+        if any(flags[num_args:]):
             return self.map_over_captures(size, flags, args), [True] * len(self.out_avals)
-        avals = tuple([aval_of(x) for x in args[:own]])
-        program, out_flags = self.trace_rule(size, flags[:own], avals)
+        avals = tuple([aval_of(x) for x in args[:num_args]])
+        program, out_flags = self.trace_rule(size, flags[:num_args], avals)
         return apply(None, program, args), out_flags
 
     def map_over_captures(self, size: int, flags: Sequence[bool], args: Sequence[Any]) -> list[Any]:
-        """The outputs where captured values are batched: the rule of a batch of one, mapped.
+        """The outputs for batched captured values: the rule of a batch of one, mapped.
 
-        The rule is a function of the arguments, and another one for each captured value.
+        The rule itself takes no batch of captured values: it is another function for each.
         """
-        own = len(args) - len(self.captures.values)
-        marks = [i < own for i in range(len(args))]
+        num_args = len(args) - len(self.captures.values)
+        is_argument = [i < num_args for i in range(len(args))]
 
-        def of_one(*xs: Any) -> list[Any]:
+        def call_on_batch_of_one(*xs: Any) -> list[Any]:
             rows = [
-                ops.expand_dims(x, (0,)) if one else x for x, one in zip(xs, marks, strict=True)
+                ops.expand_dims(x, (0,)) if on else x for x, on in zip(xs, is_argument, strict=True)
             ]
-            outs, out_flags = self(1, marks, rows)
+            outs, out_flags = self(1, is_argument, rows)
             return [
                 ops.reshape(x, x.shape[1:]) if on else x
                 for x, on in zip(outs, out_flags, strict=True)
             ]
 
         dims = tuple([0 if on else None for on in flags])
-        avals = [
-            aval_of(x).update(shape=x.shape[1:]) if on else aval_of(x)
-            for x, on in zip(args, flags, strict=True)
-        ]
-        program = trace_closed(of_one, avals, name=function_name(self.rule))
+        avals = [remove_axis(aval_of(x), d) for x, d in zip(args, dims, strict=True)]
+        program = trace_closed(call_on_batch_of_one, avals, name=function_name(self.rule))
         return apply(None, Batch(size, dims, (0,) * len(self.out_avals))(program), args)
 
     def trace_rule(
         self, size: int, flags: Sequence[bool], avals: Sequence[ShapedArray]
     ) -> tuple[Program, list[bool]]:
-        """The program of the rule, which takes captured values last; which outputs are batched."""
+        """The program of the rule, which takes captured values last, and the flags of its outputs."""
         user_rule_runs.record()
         out_flags: list[bool] = []
         result = RuleResult(repr(self.custom_function), self.rule)
@@ -352,20 +342,15 @@ class UserVmapRule:
                 add_axis(a, 0 if on else None, size)
                 for a, on in zip(self.out_avals, out_flags, strict=True)
             ]
-            return result.leaves(out, self.out_tree, expected)
+            return result.check_output(out, self.out_tree, expected)
 
-        builder = RuleBuilder(
-            function_name(self.rule), self.custom_function.kind, self.definition_builder
-        )
-        builder.custom_function, builder.is_deferred = self.custom_function, True
+        trace = RuleTrace(self.custom_function, self.definition_builder, is_deferred=True)
         with reopened_builders(self.definition_builder):
-            program, captured = build_functionalized(
-                builder, body, [builder.add_input(a) for a in avals]
-            )
+            program, captured = trace(self.rule, body, avals)
         return self.with_capture_inputs(program, captured), out_flags
 
     def check_out_batched(self, result: RuleResult, batched: Any) -> list[bool]:
-        """One flag for each output."""
+        """The flags `batched` of the output, one for each leaf."""
         if isinstance(batched, list) and tree.root_node_type(self.out_tree) is tuple:
             batched = tuple(batched)
         try:
@@ -383,28 +368,28 @@ class UserVmapRule:
         return flags
 
     def with_capture_inputs(self, program: Program, captured: Sequence[Any]) -> Program:
-        """`program` with inputs for the captured values of the call, and for no others.
+        """`program`, whose last inputs stand for `captured`, with the captured values of the call.
 
-        Other arrays are captured by the program (`functx.core.program_editing`).
+        Other arrays become constants of the program; ArgumentError for another traced value.
         """
-        found = [self.captures.index_or_none(x) for x in captured]
-        for x, place in zip(captured, found, strict=True):
-            if place is None and type(x) is Tracer:
+        indices = [self.captures.index_or_none(x) for x in captured]
+        for x, index in zip(captured, indices, strict=True):
+            if index is None and type(x) is Tracer:
                 raise ArgumentError(
                     f"{self.custom_function!r}: its rule `{function_name(self.rule)}` must use traced values that "
                     f"are arguments, or variables around the rule; got {x!r}",
                     fix="Pass the value as an argument of the function.",
                 )
 
-        def body(*xs: Any) -> list[Any]:
-            own = len(xs) - len(self.captures.values)
-            held = xs[own:]
-            others = [
-                x if place is None else held[place]
-                for x, place in zip(captured, found, strict=True)
-            ]
-            return apply(None, program, [*xs[:own], *others])
+        arg_avals = program.in_avals[: len(program.inputs) - len(captured)]
 
-        own_avals = program.in_avals[: len(program.inputs) - len(captured)]
-        avals = [*own_avals, *[aval_of(x) for x in self.captures.values]]
+        def body(*xs: Any) -> list[Any]:
+            args, captures = xs[: len(arg_avals)], xs[len(arg_avals) :]
+            capture_operands = [
+                x if index is None else captures[index]
+                for x, index in zip(captured, indices, strict=True)
+            ]
+            return apply(None, program, [*args, *capture_operands])
+
+        avals = [*arg_avals, *[aval_of(x) for x in self.captures.values]]
         return trace_closed(body, avals, name=program.name)

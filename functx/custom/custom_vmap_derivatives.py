@@ -1,4 +1,7 @@
-"""Derivatives that take nothing but the operands, and compute from them what they need again."""
+"""Derivatives of `custom_vmap` functions, and the batching rules of these derivatives.
+
+The derivatives recompute their residuals from the operands.
+"""
 
 from __future__ import annotations
 
@@ -19,31 +22,31 @@ from functx.transforms.decompose import decompose_missing_rules
 from functx.transforms.forward_mode import JVPRewrite
 from functx.transforms.operand_masks import replace_where, scatter_where, select_where
 from functx.transforms.reverse_mode import backward_sweep, forward_sweep
-from functx.transforms.vmap import Batch, add_axis
+from functx.transforms.vmap import Batch, add_axis, remove_axis
 
 
 def effect_free_program(program: Program) -> Program:
-    """`program` for a second run of what it computes."""
-    return cached_rewrite(RemoveEffects(), program)  # type: ignore[no-any-return]
+    """`program` without its effects, for a second run."""
+    return cached_rewrite(RemoveEffects(), program)
 
 
 class RecomputingJVP(Rewrite[Program]):
     """The rewrite to the tangents of the inexact outputs.
 
-    Takes the operands, then tangents of those that are marked `varying`.
+    Takes the operands, then the tangents of those marked in `varying`.
     """
 
     varying: tuple[bool, ...]
 
     def __call__(self, program: Program) -> Program:
-        pushed = JVPRewrite(self.varying)(effect_free_program(program))
-        return with_io(pushed, pushed.inputs, pushed.outputs[len(program.outputs) :])
+        jvp_program = JVPRewrite(self.varying)(effect_free_program(program))
+        return with_io(jvp_program, jvp_program.inputs, jvp_program.outputs[len(program.outputs) :])
 
 
 class RecomputingVJP(Rewrite[Program]):
     """The rewrite to the cotangents of the active operands.
 
-    Takes the cotangents of the outputs that are marked `given`, then the operands.
+    Takes the cotangents of the outputs marked in `has_cotangent`, then the operands.
     """
 
     active: tuple[bool, ...]
@@ -78,18 +81,18 @@ class RecomputingTranspose(Rewrite[Program]):
 
 
 class VmapRule(Protocol):
-    """How a function, or a derivative of one, works on a batch; compared by value."""
+    """A batching rule of a function, or of a derivative of one; compared by value."""
 
     def applies_to(self, flags: Sequence[bool]) -> bool:
-        """Whether the rule has a say when the operands marked in `flags` have a batch axis."""
+        """Whether the rule is used if the operands marked in `flags` are batched."""
         ...
 
     def __call__(
         self, size: int, flags: Sequence[bool], args: Sequence[Any]
     ) -> tuple[list[Any], list[bool]]:
-        """The outputs on operands that are batched, along the first axis, where `flags` says so.
+        """The outputs, and their flags, for operands batched along the first axis by `flags`.
 
-        Also which of the outputs are batched. Runs inside a trace.
+        Runs inside a trace.
         """
         ...
 
@@ -97,7 +100,7 @@ class VmapRule(Protocol):
 def trace_vmap_rule(
     rule: VmapRule, size: int, flags: Sequence[bool], avals: Sequence[ShapedArray]
 ) -> Program:
-    """What `rule` does to operands of `avals`, batched where `flags` says; so are all outputs."""
+    """The program of `rule` on operands of `avals`, batched by `flags`; all outputs are batched."""
 
     def body(*args: Any) -> list[Any]:
         outs, out_flags = rule(size, flags, args)
@@ -110,17 +113,17 @@ def trace_vmap_rule(
 
 
 def broadcast_along_batch(x: Any, size: int) -> Any:
-    """`x`, `size` times along a new first axis."""
+    """`x`, repeated `size` times along a new first axis."""
     return ops.broadcast_in_dim(x, (size, *x.shape), tuple(range(1, x.ndim + 1)))
 
 
 def materialize_batch_dims(
-    args: Sequence[Any], flags: Sequence[bool], wanted: Sequence[bool], size: int
-) -> Any:
-    """`args`, repeated where a batch is `wanted` and there is none."""
+    args: Sequence[Any], flags: Sequence[bool], required: Sequence[bool], size: int
+) -> list[Any]:
+    """`args`, batched by `flags`, with those that are `required` to be batched repeated."""
     return [
-        broadcast_along_batch(x, size) if want and not on else x
-        for x, on, want in zip(args, flags, wanted, strict=True)
+        broadcast_along_batch(x, size) if need and not on else x
+        for x, on, need in zip(args, flags, required, strict=True)
     ]
 
 
@@ -129,70 +132,70 @@ def avals_of_tracers(args: Sequence[Tracer]) -> list[ShapedArray]:
 
 
 class JVPVmapRule(Record):
-    """The rule of `Push(varying)` of a function with the rule `base`: the push of that rule."""
+    """The batching rule of `RecomputingJVP(varying)` of a function: the jvp of its rule `base`."""
 
-    base: Any
+    base: VmapRule
     varying: tuple[bool, ...]
 
     def applies_to(self, flags: Sequence[bool]) -> bool:
-        return self.base.applies_to(flags[: len(self.varying)])  # type: ignore[no-any-return]
+        return self.base.applies_to(flags[: len(self.varying)])
 
     def __call__(
         self, size: int, flags: Sequence[bool], args: Sequence[Any]
     ) -> tuple[list[Any], list[bool]]:
         n = len(self.varying)
-        moving = scatter_where(flags[n:], self.varying)
-        wanted = [on or bool(t) for on, t in zip(flags, moving, strict=False)]
-        primals = materialize_batch_dims(args[:n], flags[:n], wanted, size)
+        tangent_flags = scatter_where(flags[n:], self.varying)
+        required = [on or bool(t) for on, t in zip(flags, tangent_flags, strict=False)]
+        primals = materialize_batch_dims(args[:n], flags[:n], required, size)
         tangents = materialize_batch_dims(
-            args[n:], flags[n:], select_where(wanted, self.varying), size
+            args[n:], flags[n:], select_where(required, self.varying), size
         )
-        program = trace_vmap_rule(self.base, size, wanted, avals_of_tracers(primals))
+        program = trace_vmap_rule(self.base, size, required, avals_of_tracers(primals))
         outs = apply(RecomputingJVP(self.varying), program, [*primals, *tangents])
         return outs, [True] * len(outs)
 
 
 class VJPVmapRule(Record):
-    """The rule of `Pull(active, given)` of a function with the rule `base`: the pull of that."""
+    """The batching rule of `RecomputingVJP(active, has_cotangent)`: the pullback of the rule `base`."""
 
-    base: Any
+    base: VmapRule
     active: tuple[bool, ...]
     has_cotangent: tuple[bool, ...]
 
     def applies_to(self, flags: Sequence[bool]) -> bool:
-        return self.base.applies_to(flags[sum(self.has_cotangent) :])  # type: ignore[no-any-return]
+        return self.base.applies_to(flags[sum(self.has_cotangent) :])
 
     def __call__(
         self, size: int, flags: Sequence[bool], args: Sequence[Any]
     ) -> tuple[list[Any], list[bool]]:
         n = sum(self.has_cotangent)
-        # An operand that all share has a cotangent in each place of the batch, not their sum.
-        wanted = [a or b for a, b in zip(flags[n:], self.active, strict=True)]
-        operands = materialize_batch_dims(args[n:], flags[n:], wanted, size)
+        # The cotangent of an operand that is not batched is a batch, not its sum.
+        required = [a or b for a, b in zip(flags[n:], self.active, strict=True)]
+        operands = materialize_batch_dims(args[n:], flags[n:], required, size)
         cts = materialize_batch_dims(args[:n], flags[:n], [True] * n, size)
-        program = trace_vmap_rule(self.base, size, wanted, avals_of_tracers(operands))
+        program = trace_vmap_rule(self.base, size, required, avals_of_tracers(operands))
         outs = apply(RecomputingVJP(self.active, self.has_cotangent), program, [*cts, *operands])
         return outs, [True] * len(outs)
 
 
 class TransposeVmapRule(Record):
-    """The rule of `RecomputingTranspose(linear)` of a function with the rule `base`.
+    """The batching rule of `RecomputingTranspose(linear)`: the transpose of the rule `base`.
 
-    `avals` are the types of the linear operands, which it does not get.
+    `avals` are the types of the linear operands, which are not among its operands.
     """
 
-    base: Any
+    base: VmapRule
     linear: tuple[bool, ...]
     avals: tuple[ShapedArray, ...]
 
-    def flags(self, flags: Sequence[bool]) -> list[bool]:
-        """The flags of the operands of the function, of which the linear ones are batched."""
+    def operand_flags(self, flags: Sequence[bool]) -> list[bool]:
+        """The flags of all operands of the function; the linear ones are batched."""
         known = iter(flags[len(flags) - (len(self.linear) - sum(self.linear)) :])
         return [on or next(known) for on in self.linear]
 
     def applies_to(self, flags: Sequence[bool]) -> bool:
-        known = [on and not lin for on, lin in zip(self.flags(flags), self.linear, strict=True)]
-        return self.base.applies_to(known)  # type: ignore[no-any-return]
+        pairs = zip(self.operand_flags(flags), self.linear, strict=True)
+        return self.base.applies_to([on and not is_linear for on, is_linear in pairs])
 
     def __call__(
         self, size: int, flags: Sequence[bool], args: Sequence[Any]
@@ -200,25 +203,25 @@ class TransposeVmapRule(Record):
         n = len(args) - (len(self.linear) - sum(self.linear))
         known = scatter_where(avals_of_tracers(args[n:]), [not on for on in self.linear])
         avals = replace_where(known, self.linear, [add_axis(a, 0, size) for a in self.avals])
-        program = trace_vmap_rule(self.base, size, self.flags(flags), avals)
+        program = trace_vmap_rule(self.base, size, self.operand_flags(flags), avals)
         cts = materialize_batch_dims(args[:n], flags[:n], [True] * n, size)
         outs = apply(RecomputingTranspose(self.linear), program, [*cts, *args[n:]])
         return outs, [True] * len(outs)
 
 
 class NestedVmapRule(Record):
-    """The rule of a derivative that is batched already, in operands that do not decide.
+    """The rule of a derivative with the rule `base`, already rewritten by `Batch(size, dims, (0, ...))`.
 
-    `Batch(size, dims, (0, ...))` was made of the derivative, whose rule is `base`.
+    The batched operands of that rewrite are those to which `base` does not apply.
     """
 
-    base: Any
+    base: VmapRule
     size: int
     dims: tuple[int | None, ...]
     names: AxisNames = field(default_factory=batched_axis_names, kw_only=True)
 
     def applies_to(self, flags: Sequence[bool]) -> bool:
-        return self.base.applies_to(flags)  # type: ignore[no-any-return]
+        return self.base.applies_to(flags)
 
     def __call__(
         self, size: int, flags: Sequence[bool], args: Sequence[Any]
@@ -228,13 +231,7 @@ class NestedVmapRule(Record):
         )
         avals = [remove_axis(aval_of(x), d) for x, d in zip(args, dims, strict=True)]
         program = trace_vmap_rule(self.base, size, flags, avals)
-        ones = (1,) * len(program.outputs)
-        batch = Batch(self.size, dims, ones, names=self.names)
+        out_dims = (1,) * len(program.outputs)
+        batch = Batch(self.size, dims, out_dims, names=self.names)
         outs = apply(None, cached_rewrite(batch, program), args)
         return outs, [True] * len(outs)
-
-
-def remove_axis(aval: ShapedArray, dim: int | None) -> ShapedArray:
-    if dim is None:
-        return aval
-    return aval.update(shape=(*aval.shape[:dim], *aval.shape[dim + 1 :]))

@@ -1,4 +1,4 @@
-"""Zeros that a rule can tell from values: tangents and cotangents that nothing flows through."""
+"""The values that rules receive and return: symbolic zeros, and the checks of results."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from functx.transforms.tracing_api import function_name, key_path_strings
 
 
 class SymbolicZero(HasAval):
-    """The tangent or cotangent of a value of type `aval`, known to be zero.
+    """The tangent or cotangent, known to be zero, of a value of type `aval`.
 
     It has the `shape` of the value and its `dtype`, or `float0` for integers and booleans.
     """
@@ -47,9 +47,9 @@ class SymbolicZero(HasAval):
 
 
 class CustomVJPPrimal(NamedTuple):
-    """An argument as a forward rule with symbolic zeros gets it.
+    """An argument of a forward rule with symbolic zeros.
 
-    `perturbed` says whether a derivative in it is asked for.
+    `perturbed` says whether the derivative in it is needed.
     """
 
     value: Any
@@ -61,7 +61,7 @@ def _is_custom_vjp_primal(x: Any) -> bool:
 
 
 def custom_vjp_primal_tree_values(primals: Any) -> Any:
-    """A pytree with the values of the `CustomVJPPrimal`s in the pytree `primals`.
+    """The pytree `primals` with each `CustomVJPPrimal` replaced by its value.
 
     >>> import functx
     >>> primal = functx.custom_derivatives.CustomVJPPrimal(2.0, True)
@@ -99,25 +99,25 @@ def with_symbolic_zeros(
     structure: Any,
     avals: Sequence[ShapedArray],
     values: Sequence[Any],
-    flow: Sequence[bool] | None,
+    nonzero: Sequence[bool] | None,
 ) -> list[Any]:
-    """A tangent or cotangent for each leaf of a structure, of types `avals`, as a rule gets it.
+    """The tangents or cotangents of the leaves of a structure, of types `avals`, for a rule.
 
-    `values` are those of the inexact ones; the others get None. With `flow`, the inexact ones
-    that it does not mark and the others get a `SymbolicZero`.
+    `values` are those of the inexact leaves. Without `nonzero`, a mask of `values`, other leaves
+    have None. With it, they and the inexact leaves that it does not mark have a `SymbolicZero`.
     """
-    if flow is None:
+    if nonzero is None:
         return scatter_where(values, inexact_mask(avals))
-    pairs = iter(zip(values, flow, strict=False))
-    found: list[Any] = []
+    pairs = iter(zip(values, nonzero, strict=False))
+    leaves: list[Any] = []
     for aval in tangent_avals(structure, avals):
         value, on = next(pairs) if is_inexact(aval.dtype) else (None, False)
-        found.append(value if on else SymbolicZero(aval))
-    return found
+        leaves.append(value if on else SymbolicZero(aval))
+    return leaves
 
 
 def is_symbolic_zero(x: Any, shape: tuple[int, ...]) -> bool:
-    """Whether `x`, given as the tangent or cotangent of a value of `shape`, says it is zero."""
+    """Whether `x`, a tangent or cotangent of a value of `shape`, is None, symbolic or `float0`."""
     if x is None:
         return True
     symbolic = isinstance(x, SymbolicZero) or is_float0(x)
@@ -125,7 +125,7 @@ def is_symbolic_zero(x: Any, shape: tuple[int, ...]) -> bool:
 
 
 class RuleResult(Record):
-    """Something that `rule`, a rule of `owner`, returns: how it is checked and reported."""
+    """The checks, and their errors, of one part of the result of `rule`, a rule of `owner`."""
 
     owner: str
     rule: Callable[..., Any]
@@ -135,27 +135,27 @@ class RuleResult(Record):
         return f"{self.owner}: {self.part} of its rule `{function_name(self.rule)}`"
 
     def for_part(self, part: str) -> RuleResult:
-        """Another part of what the rule returns."""
+        """The checks of another part of the result."""
         return RuleResult(self.owner, self.rule, part)
 
     def error(self, problem: str, *details: str, fix: str = "") -> RuleError:
-        """The error for a result that breaks the rule `problem`."""
+        """The error whose requirement is `problem`, at the line where the rule returns."""
         return RuleError(f"{self} {problem}", *details, fix=fix, source=rule_source(self.rule))
 
     def check_pair(self, out: Any, parts: str) -> tuple[Any, Any]:
-        """`out`, which must be a pair."""
+        """`out`, which must be a pair; `parts` names its two parts in the error."""
         if not isinstance(out, (tuple, list)) or len(out) != 2:
             raise self.error(f"must be a pair {parts}; got {describe_type(out)}")
         return out[0], out[1]
 
-    def leaves(self, out: Any, structure: Any, avals: Sequence[ShapedArray]) -> list[Any]:
-        """The leaves of an output, which must be like the function's."""
-        leaves, given = tree.flatten_with_key_data(out)
-        if given != structure:
+    def check_output(self, out: Any, structure: Any, avals: Sequence[ShapedArray]) -> list[Any]:
+        """The leaves of `out`, which must have the structure and types of the function's output."""
+        leaves, out_structure = tree.flatten_with_key_data(out)
+        if out_structure != structure:
             raise self.error(
                 f"must have the structure of the function's output; "
-                f"got {tree.describe_difference(structure, given)}",
-                *tree.full_structures(structure, given),
+                f"got {tree.describe_difference(structure, out_structure)}",
+                *tree.full_structures(structure, out_structure),
             )
         return [
             self.cast_leaf(x, aval, partial(_leaf_location, structure, avals, i))
@@ -170,10 +170,10 @@ class RuleResult(Record):
         like: str,
         any_width: bool = False,
     ) -> list[Any]:
-        """The leaves of a tangent or cotangent at the inexact leaves of `structure`.
+        """The leaves of `tangent`, a tangent or cotangent, at the inexact leaves of `structure`.
 
         None, for a part or for all, stands for zero, and so do symbolic zeros. With `any_width`,
-        a leaf of another dtype is converted, if that is of no greater kind.
+        a leaf of another dtype is converted, unless its kind is greater.
         """
         leaves = tree.flatten_with_nones(structure, tangent)
         if isinstance(leaves, tree.StructureDifference):
@@ -182,65 +182,82 @@ class RuleResult(Record):
                 *tree.full_structures(structure, tree.structure(tangent)),
             )
         found = []
-        own = tangent_avals(structure, avals)
-        for i, (x, aval) in enumerate(zip(leaves, own, strict=True)):
-            place = partial(_leaf_location, structure, avals, i)
+        for i, (x, aval) in enumerate(zip(leaves, tangent_avals(structure, avals), strict=True)):
+            location = partial(_leaf_location, structure, avals, i)
             if not is_inexact(aval.dtype):
-                # An integer's is nothing, or counts for nothing.
+                # The tangent of an integer is None, or has no influence.
                 if not is_symbolic_zero(x, aval.shape) and getattr(x, "shape", ()) != aval.shape:
-                    raise self.mismatch_error(
-                        type_name(x), f"None or float0{list(aval.shape)}", place
-                    )
+                    expected = f"None or float0{list(aval.shape)}"
+                    raise self.mismatch_error(type_name(x), expected, location)
             elif is_symbolic_zero(x, aval.shape):
                 found.append(ops.zeros_like(aval))
             else:
-                found.append(self.cast_leaf(x, aval, place, any_width))
+                found.append(self.cast_leaf(x, aval, location, any_width))
         return found
 
     def cast_leaf(
-        self, x: Any, aval: ShapedArray, place: Callable[[], str], any_width: bool = False
+        self, x: Any, aval: ShapedArray, location: Callable[[], str], any_width: bool = False
     ) -> Any:
-        """`x`, the leaf of a result at `place`, with exactly the type `aval`."""
-        try:
-            given = aval_of(x)
-        except ArgumentError:
-            raise self.error(f"must be made of arrays; got {type_name(x)}{place()}") from None
-        if given is aval:
-            return x
-        # A number, given or stood for, takes the dtype of the other, if that is of no lesser kind.
-        weak = given.weak_type or aval.weak_type or any_width
-        fits = weak and _DTYPE_KIND_ORDER.index(kind(given.dtype)) <= _DTYPE_KIND_ORDER.index(
-            kind(aval.dtype)
-        )
-        if given.shape != aval.shape or (given.dtype != aval.dtype and not fits):
-            raise self.mismatch_error(repr(given), repr(aval), place)
-        if type(x) in PYTHON_SCALARS and not aval.weak_type:
-            return literal(x, aval.dtype)
-        return ops.ConvertElementType(aval.dtype, aval.weak_type)(x)
+        """`x`, the leaf of a result at `location`, with exactly the type `aval`."""
 
-    def mismatch_error(self, given: str, expected: str, place: Callable[[], str]) -> RuleError:
+        def error(actual: ShapedArray | None) -> RuleError:
+            if actual is None:
+                return self.error(f"must be made of arrays; got {type_name(x)}{location()}")
+            return self.mismatch_error(repr(actual), repr(aval), location)
+
+        return cast_to_aval(x, aval, error, any_width)
+
+    def mismatch_error(self, actual: str, expected: str, location: Callable[[], str]) -> RuleError:
         return self.error(
             "must have the shapes and dtypes of what it stands for; "
-            f"got {given} where {expected} is expected{place()}"
+            f"got {actual} where {expected} is expected{location()}"
         )
 
 
-_DTYPE_KIND_ORDER = "buifc"
+def cast_to_aval(
+    x: Any,
+    aval: ShapedArray,
+    error: Callable[[ShapedArray | None], Exception],
+    any_width: bool = False,
+) -> Any:
+    """`x` with exactly the type `aval`.
+
+    Its shape must be that of `aval`. Another dtype is converted, unless its kind is greater, if
+    either type is weak or with `any_width`. Raises `error(the type of x)` for other types,
+    `error(None)` for what is no array.
+    """
+    try:
+        actual = aval_of(x)
+    except ArgumentError:
+        raise error(None) from None
+    if actual is aval:
+        return x
+    convertible = (actual.weak_type or aval.weak_type or any_width) and _DTYPE_KINDS.index(
+        kind(actual.dtype)
+    ) <= _DTYPE_KINDS.index(kind(aval.dtype))
+    if actual.shape != aval.shape or (actual.dtype != aval.dtype and not convertible):
+        raise error(actual)
+    if type(x) in PYTHON_SCALARS and not aval.weak_type:
+        return literal(x, aval.dtype)
+    return ops.ConvertElementType(aval.dtype, aval.weak_type)(x)
+
+
+_DTYPE_KINDS = "buifc"
 
 
 def describe_type(out: Any) -> str:
-    """What a rule returned, as messages show it: its type, and its length if it is a sequence."""
+    """The type of `out`, and its length if it is a sequence, for messages."""
     return type_name(out) + (f" of {len(out)}" if isinstance(out, (tuple, list)) else "")
 
 
 def _leaf_location(structure: Any, avals: Sequence[ShapedArray], i: int) -> str:
-    """Where leaf `i` of a structure is, as messages say it."""
+    """The path of leaf `i` of a structure, for messages."""
     text = key_path_strings(structure, avals)[i]
     return f", at {text}" if text else ""
 
 
 def rule_source(rule: Any) -> Source | None:
-    """The line on which the function `rule` returns, or begins if it returns in several places."""
+    """The line of the only `return` of the function `rule`, else the line where it begins."""
     code = _code_of(rule)
     if code is None:
         return None

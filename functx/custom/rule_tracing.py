@@ -1,4 +1,7 @@
-"""How rules become programs: traced with the call they belong to, or later when they are needed."""
+"""The tracing of rules to programs, with the call that they belong to or when they are needed.
+
+Rules may capture values around them; `Captures` makes these operands of the call.
+"""
 
 from __future__ import annotations
 
@@ -18,27 +21,27 @@ from functx.core.program import Program, Var
 from functx.core.rewriting import cached_rewrite, user_rule_runs
 from functx.core.tracing import Builder, Tracer, aval_of, current_builder, run_and_finish
 from functx.core.types import ShapedArray
-from functx.transforms.tracing_api import function_name
+from functx.transforms.tracing_api import capture_key, function_name
 
 if TYPE_CHECKING:
     from functx.custom.custom_function import CallInfo, CustomFunction
 
 
 _MAX_EAGER_DEPTH = 3
-"""How deep rules are traced within rules; deeper ones wait until they are needed."""
+"""The depth of rules within rules from which on tracing is deferred."""
 
 
 class TracedRule(NamedTuple):
-    """A program, and the values of its last inputs, which it captured."""
+    """The program of a rule, and the captured values that its last inputs stand for."""
 
     program: Program
     captured: list[Any]
 
 
 class Activity(NamedTuple):
-    """Through which leaves a derivative flows; a rule with symbolic zeros is told.
+    """The activity of a derivative, for which a rule with symbolic zeros is traced.
 
-    `varying` marks the inexact arguments that are perturbed; `given` the inexact outputs
+    `varying` marks the inexact arguments that are perturbed, `has_cotangent` the inexact outputs
     that have a cotangent.
     """
 
@@ -47,9 +50,9 @@ class Activity(NamedTuple):
 
 
 class RuleBuilder(Builder):
-    """The builder of the program of a rule of `custom`.
+    """The builder of the program of a rule of `custom_function`.
 
-    `forced` says that the rule was deferred, and is traced apart from what needs it.
+    `is_deferred` says that the rule is traced after its call, in the scope of the call.
     """
 
     custom_function: CustomFunction
@@ -57,11 +60,16 @@ class RuleBuilder(Builder):
 
 
 class RuleTrace:
-    """How the rules of one call are traced: here and now, or later as if in `home`."""
+    """The tracing of the rules of one call: at once, or later in the scope of `definition_builder`."""
 
-    def __init__(self, custom: CustomFunction, home: Builder | None = None, forced: bool = False):
-        self.custom_function, self.is_deferred = custom, forced
-        self.definition_builder = home if forced else current_builder.get()
+    def __init__(
+        self,
+        custom: CustomFunction,
+        definition_builder: Builder | None = None,
+        is_deferred: bool = False,
+    ):
+        self.custom_function, self.is_deferred = custom, is_deferred
+        self.definition_builder = definition_builder if is_deferred else current_builder.get()
         self.builders: list[RuleBuilder] = []
 
     def __call__(
@@ -71,7 +79,7 @@ class RuleTrace:
         avals: Sequence[ShapedArray],
         values: Sequence[Any] = (),
     ) -> TracedRule:
-        """The program of `body`, which calls `rule`; `values` are known ones, or None."""
+        """The program of `body`, which calls `rule`; `values` are those known of its inputs, or None."""
         builder = RuleBuilder(
             function_name(rule), self.custom_function.kind, self.definition_builder
         )
@@ -85,33 +93,32 @@ class RuleTrace:
 
 
 def rule_tracing_level(custom: CustomFunction) -> int:
-    """How a call is traced: 0 with its rules, 1 with rules deferred, 2 without any.
+    """How a call is traced: 0 with its rules, 1 with its rules deferred, 2 without rules.
 
-    A rule may call its own function, and a rule of that may again, without end; so within a
-    rule a function's rules wait until they are needed, and are looked at for captures only.
+    A rule may call its own function, whose rule calls it again, without end. So the rules of a
+    function that is called in its own rule are deferred; they are traced only to find captures.
     """
-    own = total = 0
+    recursive = total = 0
     builder = current_builder.get()
     while builder is not None:
         if type(builder) is RuleBuilder:
-            own += builder.custom_function is custom
+            recursive += builder.custom_function is custom
             total += 1
             if builder.is_deferred:
                 break
         builder = builder.parent
-    return max(own, total - _MAX_EAGER_DEPTH)
+    return max(recursive, total - _MAX_EAGER_DEPTH)
 
 
 class LazyRules:
-    """The rules of one call that are not traced yet; `programs` traces them.
+    """The rules of one call, which `programs` traces when they are needed.
 
-    Two are equal when they stand for the same functions, called alike with the same
-    values captured.
+    Two are equal if they have the same functions, types of arguments and captured values.
     """
 
     def __init__(self, custom: CustomFunction, call: CallInfo, captures: Captures):
         self.custom_function, self.call, self.captures = custom, call, captures
-        # Values captured from traces are looked up as if the call had not returned.
+        # Tracers that the rules capture belong to this builder and those around it.
         self.definition_builder = current_builder.get()
         self.axes = bound_axes()
         self.traced_programs: dict[Any, tuple[Program, ...]] = {}
@@ -121,18 +128,18 @@ class LazyRules:
             tuple([_value_key(x) for x in call.nondiff]),
             call.in_tree,
             tuple(call.avals),
-            tuple([identity_key(x) for x in captures.values]),
+            tuple([capture_key(x) for x in captures.values]),
             self.axes,
         )
 
-    def programs(self, flow: Activity) -> tuple[Program, ...]:
-        """The programs of the rules, for the derivative that `flow` describes."""
-        told = flow if self.custom_function.symbolic_zeros else None
-        key = contextual_key(told)
+    def programs(self, activity: Activity) -> tuple[Program, ...]:
+        """The programs of the rules, for the derivative that `activity` describes."""
+        specialized = activity if self.custom_function.symbolic_zeros else None
+        key = contextual_key(specialized)
         if key not in self.traced_programs:
             with reopened_builders(self.definition_builder), bind_named_axes(self.axes):
-                trace = RuleTrace(self.custom_function, self.definition_builder, forced=True)
-                traced = self.custom_function.trace_rules(self.call, trace, (), told)
+                trace = RuleTrace(self.custom_function, self.definition_builder, is_deferred=True)
+                traced = self.custom_function.trace_rules(self.call, trace, (), specialized)
             self.traced_programs[key] = self.custom_function.assemble_rules(traced, self.captures)
         return self.traced_programs[key]
 
@@ -147,15 +154,15 @@ class LazyRules:
 
 
 class TransformedRules(NamedTuple):
-    """Deferred rules, to be changed once they are traced."""
+    """Deferred rules whose programs `transform` rewrites once they are traced."""
 
     rule: Any
     transform: Callable[[tuple[Program, ...]], tuple[Program, ...]]
     axis: Axis | None = None
 
-    def programs(self, flow: Activity) -> tuple[Program, ...]:
-        """The programs of the changed rules."""
-        programs = self.rule.programs(flow)
+    def programs(self, activity: Activity) -> tuple[Program, ...]:
+        """The rewritten programs."""
+        programs = self.rule.programs(activity)
         with set_batched_axis(self.axis):
             return self.transform(programs)
 
@@ -163,23 +170,24 @@ class TransformedRules(NamedTuple):
         return repr(self.rule)
 
 
-def rule_programs(rule: Any, flow: Activity) -> tuple[Program, ...]:
-    """The programs of a rule, traced now if they were deferred."""
-    return rule.programs(flow) if isinstance(rule, (LazyRules, TransformedRules)) else rule
+def rule_programs(rule: Any, activity: Activity) -> tuple[Program, ...]:
+    """The programs of a rule, which are traced now if they were deferred."""
+    return rule.programs(activity) if isinstance(rule, (LazyRules, TransformedRules)) else rule
 
 
-def transform_rules(rule: Any, change: Callable[[tuple[Program, ...]], tuple[Program, ...]]) -> Any:
-    """The rule with its programs changed, later if they are deferred."""
+def transform_rules(
+    rule: Any, transform: Callable[[tuple[Program, ...]], tuple[Program, ...]]
+) -> Any:
+    """The rule with its programs rewritten, later if they are deferred."""
     if isinstance(rule, (LazyRules, TransformedRules)):
-        return TransformedRules(rule, change, batched_axis())
-    return change(rule)
+        return TransformedRules(rule, transform, batched_axis())
+    return transform(rule)
 
 
 @contextmanager
-def reopened_builders(home: Builder | None) -> Iterator[None]:
-    """Let values of the builders around `home` be captured again, though they have ended."""
+def reopened_builders(builder: Builder | None) -> Iterator[None]:
+    """Opens `builder` and those around it again, so that their values can be captured."""
     closed = []
-    builder = home
     while builder is not None:
         if not builder.is_open:
             closed.append(builder)
@@ -212,22 +220,23 @@ def _value_key(x: Any) -> Any:
 
 
 class Captures:
-    """Values that the programs of one call captured, each once."""
+    """The values that the programs of one call captured, each once."""
 
     def __init__(self) -> None:
         self.values: list[Any] = []
         self.indices: dict[Any, int] = {}
 
     def add(self, values: Sequence[Any]) -> None:
+        """Add those of `values` that are new."""
         for x in values:
-            if self.indices.setdefault(identity_key(x), len(self.values)) == len(self.values):
+            if self.indices.setdefault(capture_key(x), len(self.values)) == len(self.values):
                 self.values.append(x)
 
     def index_or_none(self, x: Any) -> int | None:
-        """Where `x` is among the values: itself, or an array that equals it."""
-        found = self.indices.get(identity_key(x))
-        if found is not None:
-            return found
+        """The index of `x`, or of an array that equals it; None if there is neither."""
+        index = self.indices.get(capture_key(x))
+        if index is not None:
+            return index
         for i, y in enumerate(self.values):
             if (
                 type(x) is not Tracer
@@ -239,44 +248,36 @@ class Captures:
         return None
 
     def index(self, x: Any) -> int:
-        """As `find`; RuleError for a value that is not among them."""
-        found = self.index_or_none(x)
-        if found is None:
+        """The index of `x`, or of an array that equals it; RuleError if there is neither."""
+        index = self.index_or_none(x)
+        if index is None:
             raise RuleError(
                 "a custom rule must use the same values whenever it is traced; "
                 f"got {type_name(x)}, which it did not use before",
                 fix="Make the rule a function of its arguments and of values that stay.",
             )
-        return found
+        return index
 
     def with_capture_inputs(self, program: Program, captured: Sequence[Any]) -> Program:
-        """`program`, which captured some of the values, with an input for every one."""
-        own = program.inputs[: len(program.inputs) - len(captured)]
-        given = zip(captured, program.inputs[len(own) :], strict=True)
-        masked_operand = {self.index(x): v for x, v in given}
-        inputs = [
-            masked_operand[i] if i in masked_operand else Var(aval_of(x))
-            for i, x in enumerate(self.values)
-        ]
-        # Two captured arrays may be found equal to one value.
-        same = {
-            v: inputs[self.index(x)]
-            for x, v in zip(captured, program.inputs[len(own) :], strict=True)
-        }
+        """`program`, whose last inputs stand for `captured`, with an input for each value instead."""
+        count = len(program.inputs) - len(captured)
+        explicit, capture_inputs = program.inputs[:count], program.inputs[count:]
+        indices = [self.index(x) for x in captured]
+        by_index = dict(zip(indices, capture_inputs, strict=True))
+        inputs = [by_index.get(i) or Var(aval_of(x)) for i, x in enumerate(self.values)]
+        # Two captured arrays may be equal to one value.
+        aliases = {v: inputs[i] for v, i in zip(capture_inputs, indices, strict=True)}
         equations = program.equations
-        if any(v is not w for v, w in same.items()):
-            equations = [e.replace(inputs=[same.get(a, a) for a in e.inputs]) for e in equations]  # type: ignore[arg-type]
-        outputs = [same.get(a, a) if type(a) is Var else a for a in program.outputs]
-        return Program(program.name, [*own, *inputs], equations, outputs, in_names=program.in_names)
-
-
-def identity_key(x: Any) -> Any:
-    """What two values share exactly when they are one."""
-    return x.atom if type(x) is Tracer else id(x)
+        if any(v is not w for v, w in aliases.items()):
+            equations = [e.replace(inputs=[aliases.get(a, a) for a in e.inputs]) for e in equations]  # type: ignore[arg-type]
+        outputs = [aliases.get(a, a) if type(a) is Var else a for a in program.outputs]
+        return Program(
+            program.name, [*explicit, *inputs], equations, outputs, in_names=program.in_names
+        )
 
 
 class RuleOutputs(NamedTuple):
-    """The arrays that a rule gave, and the new values of the operands that it wrote to."""
+    """The arrays that a rule returned, and the new values of the operands that it wrote to."""
 
     outs: list[Any]
     written: dict[int, Any]
@@ -285,9 +286,9 @@ class RuleOutputs(NamedTuple):
 def inline_rule(
     name: str, body: Callable[..., Sequence[Any]], operands: Sequence[Any]
 ) -> RuleOutputs:
-    """The arrays that `body(*operands)` returns, in the trace that is on.
+    """The arrays that `body(*operands)` returns, computed in the current trace.
 
-    `body` may write to its operands and to arrays of its own, as NumPy code does.
+    `body` may write to its operands and to arrays that it makes.
     """
     outer = current_builder.get()
     assert outer is not None
@@ -305,14 +306,14 @@ def inline_rule(
 
 
 class Residuals(NamedTuple):
-    """A pytree of which the arrays are kept apart from the rest, which is as it was given."""
+    """A pytree split into its arrays and a structure that holds all other leaves."""
 
     structure: Any
     arrays: Sequence[Any]
 
     @staticmethod
     def flatten(value: Any) -> Residuals:
-        """The parts of `value`."""
+        """The residuals of the pytree `value`."""
         leaves, structure = tree.flatten_with_key_data(value)
         static = {i: x for i, x in enumerate(leaves) if not is_array(x)}
         return Residuals(
@@ -320,10 +321,10 @@ class Residuals(NamedTuple):
         )
 
     def unflatten(self, arrays: Sequence[Any]) -> Any:
-        """The pytree with `arrays` in the place of its own."""
+        """The pytree with `arrays` in place of its own."""
         return tree.unflatten(self.structure, arrays)
 
 
 def is_array(x: Any) -> bool:
-    """Whether `x` is an array, and no number of Python's."""
+    """Whether `x` is an array or a NumPy scalar, not a Python number."""
     return isinstance(x, (Tracer, np.ndarray, np.generic, jax.Array))

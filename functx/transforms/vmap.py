@@ -171,6 +171,13 @@ def add_axis(aval: ShapedArray, dim: int | None, size: int) -> ShapedArray:
     return aval.update(shape=(*aval.shape[:dim], size, *aval.shape[dim:]))
 
 
+def remove_axis(aval: ShapedArray, dim: int | None) -> ShapedArray:
+    """The aval of one array of a batch along `dim`."""
+    if dim is None:
+        return aval
+    return aval.update(shape=(*aval.shape[:dim], *aval.shape[dim + 1 :]))
+
+
 def vmap(
     fun: Callable[..., Any] | None = None,
     in_axes: Any = 0,

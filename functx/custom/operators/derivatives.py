@@ -400,7 +400,7 @@ def _jvp_by_rule(
         )
         value, tangent = out.check_pair(found, "(output, output tangent)")
         return [
-            *out.leaves(value, structure, avals),
+            *out.check_output(value, structure, avals),
             *out.for_part("the output tangent").check_tangents(
                 tangent, structure, avals, "the output"
             ),
