@@ -1,6 +1,7 @@
 """What keeps the repository honest: layers, documentation, examples."""
 
 import ast
+import re
 import runpy
 import subprocess
 import sys
@@ -97,6 +98,30 @@ def test_no_private_module_of_jax_is_imported():
 def test_the_reference_pages_are_what_the_generator_makes(page):
     written = (ROOT / "docs" / "reference" / page).read_text()
     assert written == PAGES[page](), "run python -m functx.tools.reference"
+
+
+def defined_names(path):
+    """The names that a module defines, and those of its classes as `Class.name`."""
+    for node in ast.parse(path.read_text()).body:
+        yield from names_of(node)
+        if isinstance(node, ast.ClassDef):
+            yield from (f"{node.name}.{name}" for part in node.body for name in names_of(part))
+
+
+def names_of(node):
+    if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+        return [node.name]
+    targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+    return [target.id for target in targets if isinstance(target, ast.Name)]
+
+
+def test_every_term_of_the_glossary_exists_where_it_says():
+    page = (ROOT / "docs" / "glossary.md").read_text()
+    rows = re.findall(r"^\| (?!term|---)(.*?) \|(.*)$", page, re.MULTILINE)
+    assert len({term for term, _ in rows}) == len(rows) > 100
+    for term, row in rows:
+        name, file = re.search(r"`([\w.]+)` in `([\w/]+\.py)`", row).groups()
+        assert name in defined_names(PACKAGE / file), f"{term}: no {name} in {file}"
 
 
 def test_every_public_name_has_a_docstring():
