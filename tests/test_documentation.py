@@ -11,11 +11,12 @@ PAGES = [
     *sorted(p for p in (ROOT / "docs").rglob("*.md") if p.parent.name != "reference"),
 ]
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
+PROGRAM = re.compile(r"^```\n(program .*?)^```", re.DOTALL | re.MULTILINE)
 
 
 @pytest.mark.usefixtures("all_kept")
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
-def test_the_code_of_a_page_runs(page, tmp_path, capsys):
+def test_the_code_of_a_page_runs_and_prints_its_programs(page, tmp_path, capsys):
     text = page.read_text()
     scope = {"__name__": "documentation"}
     for match in BLOCK.finditer(text):
@@ -24,6 +25,13 @@ def test_the_code_of_a_page_runs(page, tmp_path, capsys):
         path = tmp_path / page.name
         path.write_text("\n" * line + match.group(1))
         exec(compile(path.read_text(), str(path), "exec"), scope)
+    printed = without_comments(capsys.readouterr().out)
+    for match in PROGRAM.finditer(text):
+        assert without_comments(match.group(1)) in printed
+
+
+def without_comments(text):
+    return re.sub(r" *#.*", "", text).strip()
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
@@ -32,11 +40,26 @@ def test_the_links_of_a_page_lead_somewhere(page):
         assert (page.parent / target).exists(), target
 
 
-@pytest.mark.usefixtures("all_kept")
-def test_the_program_in_the_readme_is_what_its_code_prints(capsys):
-    text = (ROOT / "README.md").read_text()
-    code = BLOCK.search(text).group(1)
-    exec(compile(code, "README.md", "exec"), {})
-    printed = [line.split("#")[0].rstrip() for line in capsys.readouterr().out.strip().splitlines()]
-    shown = re.search(r"^```\n(program.*?)^```", text, re.DOTALL | re.MULTILINE).group(1)
-    assert [line.split("#")[0].rstrip() for line in shown.strip().splitlines()] == printed
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_a_page_names_files_that_exist_and_quotes_lines_that_it_has(page):
+    text = page.read_text()
+    for name in re.findall(r"`((?:\w+/)+\w+\.py)`", text):
+        assert (ROOT / name).exists() or (ROOT / "functx" / name).exists(), name
+    lines = text.splitlines()
+    for number, code in re.findall(rf"{re.escape(page.name)}:(\d+) in \w+: (\S.*)", text):
+        assert code.strip() == lines[int(number) - 1].strip(), number
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_lines_of_text_have_at_most_120_characters(page):
+    text = re.sub(r"^ *```.*?^ *```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+    long = [line for line in text.splitlines() if len(line) > 120 and not line.startswith("|")]
+    assert not long
+
+
+def test_every_decision_has_context_decision_and_consequences_and_is_listed():
+    listed = (ROOT / "docs" / "decisions" / "README.md").read_text()
+    for path in (ROOT / "docs" / "decisions").glob("[0-9]*.md"):
+        headings = re.findall(r"^## (.*)$", path.read_text(), re.MULTILINE)
+        assert headings == ["Context", "Decision", "Consequences"], path
+        assert f"({path.name})" in listed
