@@ -20,6 +20,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 LAYERS = [
     "core",  # programs, primitives, tracing
     "ops",  # the primitives
+    "errors",  # the errors, and the command that prints their pages
     "aten",  # PyTorch's names of primitives
     "transforms",  # rewrites, and the public transforms
     "passes",  # optimizations, some of which derivatives use through hooks of transforms
