@@ -10,13 +10,12 @@ from functx.core import errors
 from functx.core.errors import *  # noqa: F403
 
 
-def error_classes() -> dict[str, type[Exception]]:
+def error_classes() -> dict[str, type[errors.FunctxError]]:
     """The errors and warnings of functx by name."""
-    bases = errors.FunctxError, Warning
     return {
         name: value
         for name, value in vars(errors).items()
-        if inspect.isclass(value) and issubclass(value, bases)
+        if inspect.isclass(value) and issubclass(value, errors.FunctxError)
     }
 
 

@@ -1,9 +1,15 @@
 """Every Python block of the documentation runs, page by page."""
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+
+import functx
+import functx.numpy as np
+from functx.errors import error_classes, main
 
 ROOT = Path(__file__).parents[1]
 PAGES = [
@@ -63,3 +69,20 @@ def test_every_decision_has_context_decision_and_consequences_and_is_listed():
         headings = re.findall(r"^## (.*)$", path.read_text(), re.MULTILINE)
         assert headings == ["Context", "Decision", "Consequences"], path
         assert f"({path.name})" in listed
+
+
+def test_the_command_that_a_message_ends_with_prints_the_page_of_the_error(capsys):
+    with pytest.raises(functx.errors.ShapeError) as caught:
+        np.ones(3) + np.ones(4)
+    command = str(caught.value).splitlines()[-1].strip()
+    assert command == "More: python -m functx.errors ShapeError"
+    run = subprocess.run(
+        [sys.executable, *command.split()[2:]], capture_output=True, text=True, check=True
+    )
+    assert run.stdout.startswith("ShapeError (ValueError)\n\nShapes do not fit")
+    assert "Smallest failing code:" in run.stdout and "Cure:" in run.stdout and not run.stderr
+
+    assert main(["ShapeErorr"]) == 2
+    assert "got ShapeErorr, similar: ShapeError" in capsys.readouterr().out
+    assert main([]) == 0
+    assert capsys.readouterr().out.count("\n") == len(error_classes()) > 40

@@ -47,8 +47,8 @@ class FunctxError(Exception):
         if self.fix:
             lines.append(self.fix)
         if globals().get(type(self).__name__) is type(self):
-            # Its docstring: cause, smallest failing code and cure.
-            lines.append(f"More: help(functx.errors.{type(self).__name__})")
+            # Prints its docstring: cause, smallest failing code and cure.
+            lines.append(f"More: python -m functx.errors {type(self).__name__}")
         return "\n  ".join(lines)
 
 

@@ -12,8 +12,8 @@ from typing import Any
 import jax
 
 import functx
-from functx.core import errors
 from functx.core.primitive import Primitive
+from functx.errors import error_classes, error_page
 from functx.transforms.decompose import builtin_decomposition
 
 RULES = ("jvp", "vjp", "transpose", "batch", "lower", "decompose")
@@ -81,13 +81,12 @@ def errors_page() -> str:
     """Every error, with its cause, the smallest failing code and the cure."""
     lines = [
         "# Errors\n",
-        "Each also derives from the builtin that one would expect, named in brackets.\n",
+        "The built-in classes that an error also derives from stand in parentheses. "
+        "`python -m functx.errors NAME` prints its page.\n",
     ]
-    for name, cls in vars(errors).items():
-        if inspect.isclass(cls) and issubclass(cls, errors.FunctxError):
-            builtins = [b.__name__ for b in cls.__bases__ if b.__module__ == "builtins"]
-            lines.append(f'<a id="{name}"></a>\n\n## {name} ({", ".join(builtins)})\n')
-            lines.append(f"{inspect.getdoc(cls)}\n")
+    for name in error_classes():
+        title, _, text = error_page(name).partition("\n")
+        lines.append(f'<a id="{name}"></a>\n\n## {title}\n{text}')
     return GENERATED_NOTE + "\n".join(lines)
 
 

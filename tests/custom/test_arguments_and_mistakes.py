@@ -262,4 +262,4 @@ def of_push(jvp, reverse=False):
 def test_mistakes_are_named(make, kind, match):
     with pytest.raises(kind, match=match) as error:
         make()
-    assert f"help(functx.errors.{kind.__name__})" in str(error.value)
+    assert f"python -m functx.errors {kind.__name__}" in str(error.value)

@@ -231,7 +231,7 @@ def escaping():
 def test_mistakes_are_named(make, kind, match):
     with pytest.raises(kind, match=match) as error:
         make()
-    assert f"help(functx.errors.{kind.__name__})" in str(error.value)
+    assert f"python -m functx.errors {kind.__name__}" in str(error.value)
 
 
 def test_a_mistake_is_told_at_the_line_where_the_rule_returns():

@@ -589,7 +589,7 @@ def check_form(error, primitive):
     """`<op>: <what must hold>; got <what was given>`, and the operation in the details."""
     assert "; got " in error.problem
     assert primitive.name in str(error) or primitive.name.replace("_", "") in str(error)
-    assert str(error).endswith(f"More: help(functx.errors.{type(error).__name__})")
+    assert str(error).endswith(f"More: python -m functx.errors {type(error).__name__}")
 
 
 @pytest.mark.parametrize("name", ROWS)

@@ -139,7 +139,7 @@ def refused(error, call, *says):
     for words in says:
         assert words in str(caught.value)
     assert "test_grad.py" in str(caught.value)
-    assert f"help(functx.errors.{type(caught.value).__name__})" in str(caught.value)
+    assert f"python -m functx.errors {type(caught.value).__name__}" in str(caught.value)
 
 
 def test_an_output_that_is_no_scalar_is_refused_with_its_shape():
