@@ -1,11 +1,9 @@
-"""Static arguments of jit: which they are, and how they compare."""
+"""Arguments of `jit`: static ones by value, and checks of arrays that no program can take."""
 
 from __future__ import annotations
 
 import inspect
-import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from operator import index
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
@@ -19,16 +17,15 @@ from functx import ops
 from functx.core import tree
 from functx.core.errors import (
     ArgumentError,
-    CapturedWriteError,
     DonationError,
     StaticArgumentError,
     ValueRangeError,
     type_name,
 )
-from functx.core.source_info import source_line, user_frame
 from functx.core.tracing import Tracer, aval_of
 from functx.core.types import canonical_dtype
-from functx.transforms.tracing_api import function_name
+from functx.lowering.recompilation import code_of_function
+from functx.transforms.tracing_api import copy_function_metadata, function_name
 
 ArgNames = str | Sequence[str] | None
 ArgNums = int | Sequence[int] | None
@@ -134,6 +131,64 @@ def infer_argnums_and_argnames(
     return nums, words
 
 
+class StaticArguments:
+    """The static arguments of a jitted function, by position and by name."""
+
+    def __init__(self, fun: Callable[..., Any], nums: tuple[int, ...], names: tuple[str, ...]):
+        self.fun, self.nums, self.names = fun, nums, names
+        self.is_empty = not nums and not names
+
+    def as_hashable(self, args: Any, kwargs: Any) -> tuple[Any, Any]:
+        """The arguments of a call, with static ones that compare by value."""
+        if self.is_empty:
+            return args, kwargs
+        args = tuple(
+            hashable_static(x, f"number {i}", self.fun) if i in self.nums else x
+            for i, x in enumerate(args)
+        )
+        return args, {
+            k: hashable_static(v, f"`{k}`", self.fun) if k in self.names else v
+            for k, v in kwargs.items()
+        }
+
+    def bind(self, args: Any, kwargs: Any) -> tuple[Callable[..., Any], Any, Any]:
+        """The function of the other arguments, and these, with None at the positions of static ones."""
+        if self.is_empty:
+            return self.fun, args, kwargs
+        by_position = {n: static_value(args[n]) for n in self.nums if n < len(args)}
+        by_name = {k: static_value(v) for k, v in kwargs.items() if k in self.names}
+
+        def fun(*dynamic: Any, **keywords: Any) -> Any:
+            merged = [by_position.get(i, x) for i, x in enumerate(dynamic)]
+            return self.fun(*merged, **keywords, **by_name)
+
+        copy_function_metadata(fun, self.fun, "jit").__name__ = function_name(self.fun)
+        # None has no leaves, and the others keep their positions, and with them their names.
+        dynamic = tuple([None if i in by_position else x for i, x in enumerate(args)])
+        return fun, dynamic, {k: v for k, v in kwargs.items() if k not in by_name}
+
+    def key(self, args: Any, kwargs: Any) -> tuple[Any, ...]:
+        """The static arguments of a call as a part of a cache key."""
+        return (
+            tuple([args[n] for n in self.nums if n < len(args)]),
+            tuple([(k, kwargs[k]) for k in sorted(self.names) if k in kwargs]),
+        )
+
+    def texts(self, args: Any, kwargs: Any) -> dict[str, str]:
+        """The static arguments of a call, by name, as messages show them."""
+        if self.is_empty:
+            return {}
+        code = code_of_function(self.fun)
+        parameters = () if code is None else code.co_varnames
+        values = {
+            parameters[n] if n < len(parameters) else f"{n}": args[n]
+            for n in self.nums
+            if n < len(args)
+        }
+        values |= {k: x for k, x in kwargs.items() if k in self.names}
+        return {k: repr(static_value(x))[:80] for k, x in values.items()}
+
+
 def check_usable(what: str, names: Sequence[str] | None, values: Sequence[Any]) -> None:
     """Raise for a value that has no buffer any more, or for an int that no array can hold.
 
@@ -181,98 +236,3 @@ def check_donated_once(
                     f"got one array for `{names[i]}`, which is donated, and for `{names[j]}`",
                     fix="Pass a copy of it, or do not donate it.",
                 )
-
-
-_SEARCH_LIMIT = 256
-"""So many functions and containers are looked into at most."""
-
-
-@contextmanager
-def freeze_captured_arrays(fun: Callable[..., Any]) -> Iterator[None]:
-    """Let NumPy refuse writes to the arrays that `fun` closes over, as CapturedWriteError."""
-    # A view can be made writable again only when its base is.
-    arrays = sorted(
-        [x for x in reachable_arrays(fun) if x.flags.writeable], key=lambda x: x.base is not None
-    )
-    for x in arrays:
-        x.flags.writeable = False
-    try:
-        yield
-    except ValueError as error:
-        if not arrays or "read-only" not in str(error):
-            raise
-        raise _captured_write_error(error, arrays) from error
-    finally:
-        for x in arrays:
-            x.flags.writeable = True
-
-
-def reachable_arrays(fun: Callable[..., Any]) -> list[np.ndarray[Any, Any]]:
-    """The NumPy arrays that `fun` can see: in its closure, globals, defaults and attributes.
-
-    Those too of functions that it sees, and in lists, tuples and dictionaries.
-    """
-    found: dict[int, np.ndarray[Any, Any]] = {}
-    seen: dict[int, Any] = {}
-    pending: list[Any] = [fun]
-    if not isinstance(fun, (FunctionType, MethodType, partial)):
-        pending = [getattr(type(fun), "__call__", None), *getattr(fun, "__dict__", {}).values()]  # noqa: B004
-    while pending and len(seen) < _SEARCH_LIMIT:
-        x = pending.pop()
-        if isinstance(x, np.ndarray):
-            found[id(x)] = x
-        elif id(x) not in seen:
-            seen[id(x)] = x
-            pending += _referents(x)
-    return list(found.values())
-
-
-def _referents(x: Any) -> list[Any]:
-    """The objects that a function, method, partial application or container refers to."""
-    if type(x) is FunctionType:
-        if (x.__module__ or "").partition(".")[0] in ("functx", "jax", "numpy"):
-            return [x.__wrapped__] if hasattr(x, "__wrapped__") else []
-        cells = [cell.cell_contents for cell in x.__closure__ or () if not _is_empty_cell(cell)]
-        names = [x.__globals__[n] for n in x.__code__.co_names if n in x.__globals__]
-        return [*cells, *names, *(x.__defaults__ or ()), *(x.__kwdefaults__ or {}).values()]
-    if type(x) is MethodType:
-        return [x.__func__, *getattr(x.__self__, "__dict__", {}).values()]
-    if type(x) is partial:
-        return [x.func, *x.args, *x.keywords.values()]
-    if type(x) in (list, tuple):
-        return list(x) if len(x) <= _SEARCH_LIMIT else []
-    if type(x) is dict:
-        return list(x.values()) if len(x) <= _SEARCH_LIMIT else []
-    return []
-
-
-def _is_empty_cell(cell: Any) -> bool:
-    try:
-        return cell.cell_contents is None
-    except ValueError:
-        return True
-
-
-def _captured_write_error(error: ValueError, arrays: list[Any]) -> CapturedWriteError:
-    """The error for a write to one of `arrays` that NumPy refused."""
-    line: Any = None
-    names: dict[str, Any] = {}
-    trail = error.__traceback__
-    while trail is not None:
-        frame = trail.tb_frame
-        if user_frame(frame) is frame:
-            line, names = (frame.f_code, trail.tb_lasti), {**frame.f_globals, **frame.f_locals}
-        trail = trail.tb_next
-    place, _, text = source_line(line).partition(": ")
-    words = {*re.findall(r"\w+", text)} if text else {*names}
-    code = line[0]
-    used = [n for n in (*code.co_names, *code.co_freevars, *code.co_varnames) if n in words]
-    written = [n for n in used if any(names.get(n) is x for x in arrays)]
-    which = f"the NumPy array `{written[0]}`" if written else "an array of NumPy's"
-    return CapturedWriteError(
-        "jit: an array from outside the function must not be written to, since that would happen in "
-        f"the first call alone; got {text or place!r} for {which}",
-        fix="Pass the array as an argument, make it inside the function, or write to a copy, "
-        "functx.numpy.array(x).",
-        source=line,
-    )

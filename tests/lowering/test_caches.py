@@ -1,6 +1,7 @@
 """What is compiled once, what is held, and for how long."""
 
 import gc
+import sys
 import weakref
 from time import sleep
 
@@ -14,7 +15,7 @@ from functx import grad, hessian, jit, jvp, vjp, vmap
 from functx.core.caches import Cache
 from functx.core.program import Literal
 from functx.core.rewriting import cached_rewrite
-from functx.lowering import execution
+from functx.lowering import captured_arrays, execution
 from functx.ops.arithmetic import Add
 from functx.transforms.call_primitive import Call
 from functx.transforms.literal_lifting import collect_literals, lift_literals
@@ -301,6 +302,56 @@ def test_arrays_that_a_function_makes_do_not_make_it_compile_again():
         for _ in range(3):
             assert [f(np.ones(n, "float32")) for n in (3, 4)] == [54.0, 57.0]
     assert count.n <= 2 + 1
+
+
+@pytest.fixture(params=["reference counts", "second trace"])
+def locality(request, monkeypatch):
+    """How `jit` tells arrays that a function makes from those that it captures."""
+    if request.param == "second trace":
+        monkeypatch.setattr(captured_arrays, "_COUNT_OF_LOCAL", 0)
+    return request.param
+
+
+def test_arrays_from_outside_are_arguments_and_those_made_inside_are_constants(locality):
+    outside, traces = np.arange(4.0, dtype="float32"), []
+
+    def f(x):
+        traces.append(x.shape)
+        inside = np.full(x.shape, 2.0, "float32")
+        return (x * inside + outside).sum() + fnp.array([1.0, 2.0]).sum()
+
+    g = jit(f)
+    for _ in range(3):
+        assert g(np.ones(4, "float32")) == 17.0
+        assert g(np.ones((2, 4), "float32")) == 31.0
+    # Those made inside are not among the arguments of later calls.
+    lowered = g.lower(np.ones(4, "float32"))
+    assert len(lowered._call.captured) == 1
+    assert len(traces) == {"reference counts": 3, "second trace": 6}[locality]
+
+
+def test_a_captured_array_that_changes_is_new_to_the_next_trace(locality):
+    outside = np.ones(3, "float32")
+    g = jit(lambda x: x + outside + np.zeros(3, "float32"))
+    assert g(np.zeros(3, "float32"))[0] == 1.0
+    outside[:] = 5.0
+    assert g(np.zeros((1, 3), "float32"))[0, 0] == 5.0
+    assert g(np.zeros(3, "float32"))[0] == 1.0
+
+
+def test_the_count_of_an_object_that_only_a_list_holds_is_known():
+    shared = np.ones(3)
+    assert captured_arrays.local_mask([np.ones(3), shared, np.ones(3)]) == [True, False, True]
+    assert captured_arrays.local_mask([]) == []
+
+
+@pytest.mark.parametrize("interpreter", ["pypy", "free-threaded"])
+def test_reference_counts_are_not_used_where_they_mean_something_else(interpreter, monkeypatch):
+    if interpreter == "pypy":
+        monkeypatch.setattr(sys.implementation, "name", "pypy")
+    else:
+        monkeypatch.setattr(sys, "_is_gil_enabled", lambda: False, raising=False)
+    assert captured_arrays._count_of_local() == 0
 
 
 def test_a_cache_keeps_what_is_asked_for():

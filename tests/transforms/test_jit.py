@@ -244,8 +244,8 @@ def test_the_traces_of_a_function_that_is_gone_are_gone_with_it():
     from functx.core.caches import Cache
 
     gc.collect()
-    before = len(Cache.all)
+    before = len(Cache.instances)
     for _ in range(20):
         jit(lambda x: x + 1.0)
     gc.collect()
-    assert len(Cache.all) <= before
+    assert len(Cache.instances) <= before
