@@ -26,6 +26,13 @@ from functx.custom.checkpoint_policies import MinCut, everything_saveable
 from functx.custom.custom_function import bind_arguments, has_jax_tracers
 from functx.ops.operands import batch_size
 from functx.passes.rematerialization import MIN_CUT_PLAN, MinCutSplit, use_memory_plan
+from functx.transforms.aliasing import call_outside_trace
+from functx.transforms.argument_names import (
+    as_decorator,
+    check_callable,
+    function_name,
+    wrap_transform,
+)
 from functx.transforms.call_primitive import (
     Call,
     SelectMaskedVJP,
@@ -52,15 +59,7 @@ from functx.transforms.symbolic_zeros import (
     programs_run,
     with_programs,
 )
-from functx.transforms.tracing_api import (
-    as_decorator,
-    avals_of,
-    call_outside_trace,
-    check_callable,
-    function_name,
-    trace_function,
-    wrap_transform,
-)
+from functx.transforms.tracing_api import avals_of, trace_function
 from functx.transforms.vmap import BatchWithInferredOutDims
 
 

@@ -37,15 +37,10 @@ from functx.custom.rule_tracing import (
     transform_rules,
 )
 from functx.ops.operands import batch_size
+from functx.transforms.aliasing import call_outside_trace
+from functx.transforms.argument_names import check_callable, copy_function_metadata, function_name
 from functx.transforms.operand_masks import inexact_mask, select_where
-from functx.transforms.tracing_api import (
-    avals_of,
-    call_outside_trace,
-    check_callable,
-    copy_function_metadata,
-    function_name,
-    trace_function,
-)
+from functx.transforms.tracing_api import avals_of, trace_function
 from functx.transforms.vmap import Batch, BatchWithInferredOutDims
 
 

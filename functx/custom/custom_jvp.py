@@ -25,6 +25,7 @@ from functx.custom.custom_function import (
 )
 from functx.custom.rule_results import RuleResult, rule_source, with_symbolic_zeros
 from functx.custom.rule_tracing import Activity, Captures, RuleTrace, TracedRule, rule_programs
+from functx.transforms.argument_names import as_decorator, check_callable, function_name
 from functx.transforms.call_primitive import TransposeLinearInputs
 from functx.transforms.dce import Subprogram, dependents_of
 from functx.transforms.decompose import decompose_missing_rules
@@ -41,7 +42,6 @@ from functx.transforms.operand_masks import (
 )
 from functx.transforms.rule_checks import check_linear
 from functx.transforms.symbolic_zeros import ZeroPropagation, is_zero_literal, zero_filled_variables
-from functx.transforms.tracing_api import as_decorator, check_callable, function_name
 
 
 def custom_jvp(

@@ -36,6 +36,7 @@ from functx.custom.rule_tracing import (
     TracedRule,
     rule_programs,
 )
+from functx.transforms.argument_names import as_decorator, check_callable
 from functx.transforms.dce import Subprogram, dependents_of, used_variables
 from functx.transforms.decompose import decompose_missing_rules
 from functx.transforms.linear_transpose import transpose_program
@@ -50,7 +51,6 @@ from functx.transforms.operand_masks import (
     unflatten_tangents,
 )
 from functx.transforms.rule_checks import check_linear
-from functx.transforms.tracing_api import as_decorator, check_callable
 
 
 def custom_vjp(

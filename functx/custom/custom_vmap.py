@@ -28,6 +28,8 @@ from functx.custom.custom_vmap_derivatives import (
 from functx.custom.rule_results import RuleResult
 from functx.custom.rule_tracing import Captures, RuleTrace, reopened_builders
 from functx.ops.operands import batch_size
+from functx.transforms.aliasing import call_outside_trace, capture_key
+from functx.transforms.argument_names import check_callable, function_name
 from functx.transforms.control.scan import map as map_rows
 from functx.transforms.dce import active_outputs
 from functx.transforms.operand_masks import (
@@ -39,14 +41,7 @@ from functx.transforms.operand_masks import (
     select_where,
     select_where_not,
 )
-from functx.transforms.tracing_api import (
-    avals_of,
-    call_outside_trace,
-    capture_key,
-    check_callable,
-    function_name,
-    trace_function,
-)
+from functx.transforms.tracing_api import avals_of, trace_function
 from functx.transforms.vmap import Batch, add_axis, remove_axis
 
 

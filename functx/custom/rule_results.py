@@ -18,8 +18,8 @@ from functx.core.source_info import Source, unwrap_function
 from functx.core.tracing import aval_of
 from functx.core.types import HasAval, ShapedArray, float0, is_inexact, kind
 from functx.ops.operands import PYTHON_SCALARS, literal
+from functx.transforms.argument_names import function_name, key_path_strings
 from functx.transforms.operand_masks import inexact_mask, is_float0, scatter_where, tangent_avals
-from functx.transforms.tracing_api import function_name, key_path_strings
 
 
 class SymbolicZero(HasAval):

@@ -21,7 +21,8 @@ from functx.core.program import Program, Var
 from functx.core.rewriting import cached_rewrite, user_rule_runs
 from functx.core.tracing import Builder, Tracer, aval_of, current_builder, run_and_finish
 from functx.core.types import ShapedArray
-from functx.transforms.tracing_api import capture_key, function_name
+from functx.transforms.aliasing import capture_key
+from functx.transforms.argument_names import function_name
 
 if TYPE_CHECKING:
     from functx.custom.custom_function import CallInfo, CustomFunction

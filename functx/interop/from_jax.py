@@ -24,12 +24,8 @@ from functx.interop import (  # noqa: F401
 from functx.interop.jaxprs import MutableStateError, function_fingerprint, jax_avals, jaxpr_of
 from functx.interop.translation import translate_jaxpr, with_jax_type
 from functx.lowering.jax_bridge import prng_key_type
-from functx.transforms.tracing_api import (
-    check_callable,
-    copy_if_aliased,
-    function_name,
-    wrap_transform,
-)
+from functx.transforms.aliasing import copy_if_aliased
+from functx.transforms.argument_names import check_callable, function_name, wrap_transform
 
 
 def from_jax(fun: Callable[..., Any]) -> Callable[..., Any]:

@@ -25,7 +25,7 @@ from functx.core.types import is_inexact
 from functx.interop.jaxprs import aval_from_jax_or_none, constant_array, jaxpr_of
 from functx.interop.translation import inline_jaxpr, translate_equation, with_jax_type
 from functx.lowering.jax_bridge import prng_key_type
-from functx.transforms.tracing_api import copy_if_aliased
+from functx.transforms.aliasing import copy_if_aliased
 
 
 class FunctxTrace(jax.core.Trace):  # type: ignore[type-arg]

@@ -25,7 +25,7 @@ from functx.core.errors import (
 from functx.core.tracing import Tracer, aval_of
 from functx.core.types import canonical_dtype
 from functx.lowering.recompilation import code_of_function
-from functx.transforms.tracing_api import copy_function_metadata, function_name
+from functx.transforms.argument_names import copy_function_metadata, function_name
 
 ArgNames = str | Sequence[str] | None
 ArgNums = int | Sequence[int] | None

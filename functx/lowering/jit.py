@@ -47,22 +47,23 @@ from functx.lowering.functx_call import bind_functx_call
 from functx.lowering.recompilation import code_of_function, record_compilation
 from functx.lowering.stages import CallingConvention, Lowered
 from functx.passes.pipeline import Stage, run_passes
-from functx.transforms.aliasing import SharedBuffer, find_aliased_pair, shared_buffers
-from functx.transforms.call_primitive import Call
-from functx.transforms.make_ir import eval_shape
-from functx.transforms.tracing_api import (
-    TracedFunction,
-    abstractify,
-    argument_names,
+from functx.transforms.aliasing import (
+    SharedBuffer,
     argument_strides,
+    have_aliased_pair,
+    shared_buffers,
+    write_back_arguments,
+)
+from functx.transforms.argument_names import (
+    argument_names,
     as_decorator,
-    avals_of,
     check_callable,
     copy_function_metadata,
     function_name,
-    trace_function,
-    write_back_arguments,
 )
+from functx.transforms.call_primitive import Call
+from functx.transforms.make_ir import eval_shape
+from functx.transforms.tracing_api import TracedFunction, abstractify, avals_of, trace_function
 
 
 def jit(
@@ -326,7 +327,7 @@ class JittedFunction:
             if not any([isinstance(x, jax.core.Tracer) for x in traced.captured]):
                 self.traced.put(key, traced)
         operands = [*leaves, *traced.captured]
-        if (traced.written and find_aliased_pair(operands, traced.written) is not None) or (
+        if (traced.written and have_aliased_pair(operands, traced.written)) or (
             traced.layout_dependent and any(argument_strides(leaves))
         ):
             # Inlined, a write to one view is seen by the other.

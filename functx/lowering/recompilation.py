@@ -25,7 +25,7 @@ from functx.core.source_info import (
     user_source,
 )
 from functx.core.types import x64_enabled
-from functx.transforms.tracing_api import InputNames
+from functx.transforms.argument_names import InputNames
 
 COMPILATIONS_BEFORE_WARNING = 5
 """So often may one call compile one function without a word."""

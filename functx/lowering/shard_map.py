@@ -37,6 +37,14 @@ from functx.core.tracing import Tracer, trace_closed
 from functx.core.types import ShapedArray
 from functx.lowering.functx_call import bind_functx_call
 from functx.ops.operands import batch_size
+from functx.transforms.argument_names import (
+    argument_names,
+    as_decorator,
+    check_callable,
+    function_name,
+    key_path_strings,
+    wrap_transform,
+)
 from functx.transforms.call_primitive import RematerializedCall, TransposeLinearInputs
 from functx.transforms.dce import active_outputs, dce_program
 from functx.transforms.decompose import decompose_missing_rules
@@ -51,17 +59,7 @@ from functx.transforms.operand_masks import (
 )
 from functx.transforms.partial_evaluation_policy import policy
 from functx.transforms.reverse_mode import SplitVJP
-from functx.transforms.tracing_api import (
-    TracedFunction,
-    argument_names,
-    as_decorator,
-    avals_of,
-    check_callable,
-    function_name,
-    key_path_strings,
-    trace_function,
-    wrap_transform,
-)
+from functx.transforms.tracing_api import TracedFunction, avals_of, trace_function
 from functx.transforms.varying_axes import resolve_boundaries, varying_axes
 from functx.transforms.vmap import BatchWithInferredOutDims
 

@@ -10,7 +10,8 @@ from functx.core import tree
 from functx.core.errors import ArgumentError, type_name
 from functx.lowering.arguments import check_usable
 from functx.lowering.callbacks import call_reraising_callback_errors
-from functx.transforms.tracing_api import abstractify, write_back_arguments
+from functx.transforms.aliasing import write_back_arguments
+from functx.transforms.tracing_api import abstractify
 
 
 class Lowered:

@@ -17,8 +17,8 @@ from functx.core.types import is_inexact
 from functx.ops.operands import as_float
 from functx.testing import numerical_derivatives
 from functx.testing.numerical_derivatives import Array, real_vector
+from functx.transforms.argument_names import check_callable
 from functx.transforms.jvp import jvp, vjp
-from functx.transforms.tracing_api import check_callable
 from functx.transforms.vmap import vmap
 
 

@@ -26,9 +26,9 @@ from functx.passes.pipeline import (
     select_passes,
 )
 from functx.passes.simplify import Simplify
+from functx.transforms.argument_names import check_callable, function_name, wrap_transform
 from functx.transforms.call_primitive import Call
 from functx.transforms.make_ir import make_ir
-from functx.transforms.tracing_api import check_callable, function_name, wrap_transform
 
 
 def outlined(program: Program, mode: str = "auto") -> Program:

@@ -1,57 +1,173 @@
-"""Arguments that share memory: one array to a function that writes to either of them."""
+"""Memory that the arguments and captured arrays of a function share, and writes to it.
+
+A trace that writes is functionalized here: traced again until it was made for the memory that its
+arguments really have. A trace without writes and views needs nothing of this file.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Collection, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from functx import ops
+from functx.core import tree
 from functx.core.errors import ArgumentError, type_name
-from functx.core.functionalization import MemoryLocation, Strides, memory_location, storage_base
-from functx.core.program import Var
-from functx.core.tracing import Tracer
+from functx.core.functionalization import (
+    Functionalize,
+    FunctionalizedProgram,
+    MemoryLocation,
+    Strides,
+    is_computed,
+    memory_location,
+    noncontiguous_strides,
+    record_layout_dependence,
+    storage_base,
+    write_to_numpy_arrays,
+)
+from functx.core.program import Program, Var
+from functx.core.rewriting import cached_rewrite
+from functx.core.tracing import Tracer, current_builder
 from functx.ops.operands import literal
-from functx.ops.views import AsStrided
+from functx.ops.views import AsStrided, Copy, Write
 
+if TYPE_CHECKING:
+    from functx.transforms.tracing_api import FlatFunction, TracedFunction
+
+ArgumentStrides = Sequence[Strides | None]
+"""The strides of arguments; None for those in row-major order."""
 OffsetAndStrides = tuple[int, Strides]
-"""Where an array begins in a block of memory, and its strides, in elements."""
+"""Where an array begins in a shared buffer, and its strides, in elements."""
 
 
 class SharedBuffer(NamedTuple):
-    """A block of `size` elements of memory, and the places in it of the arguments numbered."""
+    """A buffer of `size` elements that several arguments lie in.
+
+    `members` are the indices of these arguments, each with its offset and strides.
+    """
 
     size: int
     members: tuple[tuple[int, OffsetAndStrides], ...]
 
     def rebase_members(self, args: list[Any], last: Sequence[int]) -> list[Any]:
-        """`args` with the members as views of one array.
+        """`args` with the members as views of one array, the buffer.
 
-        Where they overlap, it holds what the last of them holds: those numbered in `last`.
+        Where members overlap, the buffer holds the elements of those with an index in `last`.
         """
         members = sorted(self.members, key=lambda member: member[0] in last)
         first = args[members[0][0]]
-        whole = ops.full((self.size,), literal(0, first.dtype))
+        buffer = ops.full((self.size,), literal(0, first.dtype))
         views = {
             i: AsStrided(args[i].shape, (start,), tuple([(step,) for step in steps]))
             for i, (start, steps) in members
         }
         for i, view in views.items():
-            whole = view.scatter_into_base(args[i], 0, whole)
-        return [views[i](whole) if i in views else x for i, x in enumerate(args)]
+            buffer = view.scatter_into_base(args[i], 0, buffer)
+        return [views[i](buffer) if i in views else x for i, x in enumerate(args)]
+
+
+class MemoryLayout(NamedTuple):
+    """The memory that a trace assumes its arguments and captured arrays to have.
+
+    `buffers` are the buffers that several arguments share. With `captures_bases`, a trace that
+    reads a view from outside captures the array that owns its memory. `strides` are those of the
+    arguments, empty if all are in row-major order.
+    """
+
+    buffers: tuple[SharedBuffer, ...] = ()
+    captures_bases: bool = False
+    strides: tuple[Strides | None, ...] = ()
+
+    def corrected(
+        self,
+        values: Sequence[Any] | None,
+        captured: Sequence[Any],
+        written: Sequence[int],
+        layout_dependent: bool,
+        count: int,
+    ) -> MemoryLayout:
+        """The layout of arguments with these `values`, for a trace that writes to `written`.
+
+        The `captured` values are the inputs from number `count` on.
+        """
+        buffers, strides = self.buffers, self.strides
+        if values is not None and not buffers:
+            buffers = written_shared_buffers(values, written)
+        bases = self.captures_bases or _captures_alias(captured, [i - count for i in written])
+        if layout_dependent:
+            argument_strides(captured)
+            if values is not None and any(found := argument_strides(values)):
+                strides = tuple(found)
+        return MemoryLayout(buffers, bases, strides)
+
+
+class FunctionalizedTrace(NamedTuple):
+    """A pure program with its captured values and the indices of the inputs that are written to."""
+
+    program: Program
+    captured: list[Any]
+    written: tuple[int, ...] = ()
+    layout_dependent: bool = False
+
+
+def functionalize_trace(
+    call: FlatFunction,
+    trace_in: Callable[[MemoryLayout], tuple[Program, list[Any]]],
+    memory: MemoryLayout,
+    values: Sequence[Any] | None,
+    program: Program,
+    captured: list[Any],
+) -> FunctionalizedTrace:
+    """The pure form of `program`, the trace of `call` that `trace_in(memory)` made.
+
+    What it writes to, and whether it depends on strides, shows whether the memory assumed was that
+    of its arguments `values`. If it was not, the call is traced again.
+    """
+    while call.writes:
+        count = len(program.inputs) - len(captured)
+        strides = memory.strides or (None,) * count
+        strides = *strides, *[noncontiguous_strides(x) for x in captured]
+        pure: FunctionalizedProgram = cached_rewrite(Functionalize(strides), program)
+        layout_dependent = call.layout_dependent or pure.layout_dependent
+        found = memory.corrected(values, captured, pure.written, layout_dependent, count)
+        if found == memory:
+            if values is not None:
+                check_captures_not_aliased(values, captured, pure.written)
+            return FunctionalizedTrace(pure.program, captured, pure.written, layout_dependent)
+        memory = found
+        program, captured = trace_in(memory)
+    return FunctionalizedTrace(program, captured)
+
+
+def with_shared_buffers(
+    flat: Callable[..., list[Any]], buffers: Sequence[SharedBuffer], differentiated: Sequence[int]
+) -> Callable[..., list[Any]]:
+    """`flat` applied to arguments that are views of `buffers`; writes go back to the arguments."""
+
+    def body(*tracers: Tracer) -> list[Any]:
+        leaves = list(tracers)
+        for buffer in buffers:
+            leaves = buffer.rebase_members(leaves, differentiated)
+        outs = flat(*leaves)
+        if current_builder.require().writes:
+            for i in [i for buffer in buffers for i, _ in buffer.members]:
+                Write()(tracers[i], leaves[i])
+        return outs
+
+    return body
 
 
 def written_shared_buffers(
     args: Sequence[Any], written: Collection[int]
 ) -> tuple[SharedBuffer, ...]:
-    """The blocks that several of `args` lie in, of which one is `written` to.
+    """The buffers that several of `args` share, of which at least one has an index in `written`.
 
-    Raises ArgumentError for arguments that overlap there in elements of several dtypes, and for
-    traced ones where that is not known.
+    Raises ArgumentError for arguments that overlap there and have several dtypes, and for traced
+    arguments whose offset in the buffer is not known.
     """
     found = tuple([b for b in shared_buffers(args) if any(i in written for i, _ in b.members)])
-    for i, _ in [member for block in found for member in block.members]:
+    for i, _ in [member for buffer in found for member in buffer.members]:
         x = args[i]
         if type(x) is Tracer and memory_location(x.builder, x.atom).byte_offset is None:
             raise ArgumentError(
@@ -63,7 +179,7 @@ def written_shared_buffers(
 
 
 def shared_buffers(args: Sequence[Any]) -> list[SharedBuffer]:
-    """The blocks that several arrays among `args` lie in, each overlapping another."""
+    """The buffers that arrays among `args` share with arrays that they overlap."""
     arrays = {i: x for i, x in enumerate(args) if isinstance(x, np.ndarray) and x.size}
     arrays |= _placeholder_arrays(args)
     groups: list[list[int]] = []
@@ -75,26 +191,26 @@ def shared_buffers(args: Sequence[Any]) -> list[SharedBuffer]:
 
 
 def _placeholder_arrays(args: Sequence[Any]) -> dict[int, np.ndarray[Any, Any]]:
-    """For traced arguments that may share memory, arrays that lie in memory as they do."""
-    roots: dict[Any, list[tuple[int, Tracer, MemoryLocation]]] = {}
+    """NumPy arrays that overlap as the traced arguments with one base do, by index."""
+    by_base: dict[Any, list[tuple[int, Tracer, MemoryLocation]]] = {}
     for i, x in enumerate(args):
         if type(x) is Tracer and type(x.atom) is Var and x.size:
-            memory = memory_location(x.builder, x.atom)
-            roots.setdefault(memory.base, []).append((i, x, memory))
-    found: dict[int, np.ndarray[Any, Any]] = {}
-    for root, members in roots.items():
+            location = memory_location(x.builder, x.atom)
+            by_base.setdefault(location.base, []).append((i, x, location))
+    arrays: dict[int, np.ndarray[Any, Any]] = {}
+    for base, members in by_base.items():
         if len(members) < 2:
             continue
-        whole = np.empty(root.aval.size, root.aval.dtype)
-        for i, x, memory in members:
-            if memory.byte_offset is None:
-                found[i] = whole
+        whole = np.empty(base.aval.size, base.aval.dtype)
+        for i, x, location in members:
+            if location.byte_offset is None:
+                arrays[i] = whole
                 continue
             size = x.dtype.itemsize
-            first = np.ndarray((), x.dtype, whole.data, memory.byte_offset)
-            steps = tuple([n * size for n in memory.strides])
-            found[i] = np.lib.stride_tricks.as_strided(first, x.shape, steps)
-    return found
+            first = np.ndarray((), x.dtype, whole.data, location.byte_offset)
+            steps = tuple([n * size for n in location.strides])
+            arrays[i] = np.lib.stride_tricks.as_strided(first, x.shape, steps)
+    return arrays
 
 
 def _overlaps(x: np.ndarray[Any, Any], y: np.ndarray[Any, Any]) -> bool:
@@ -111,9 +227,9 @@ def _shared_buffer(arrays: dict[int, np.ndarray[Any, Any]]) -> SharedBuffer:
     low, high = min([b[0] for b in bounds]), max([b[1] for b in bounds])
     first = next(iter(arrays.values()))
     size = first.itemsize
-    begins = {i: x.__array_interface__["data"][0] - low for i, x in arrays.items()}
+    offsets = {i: x.__array_interface__["data"][0] - low for i, x in arrays.items()}
     if any(
-        x.dtype != first.dtype or begins[i] % size or any(s % size for s in x.strides)
+        x.dtype != first.dtype or offsets[i] % size or any(s % size for s in x.strides)
         for i, x in arrays.items()
     ):
         raise ArgumentError(
@@ -121,19 +237,19 @@ def _shared_buffer(arrays: dict[int, np.ndarray[Any, Any]]) -> SharedBuffer:
             + " and ".join(map(type_name, arrays.values())),
             fix="Pass a copy of all but one.",
         )
-    places = [
-        (i, (begins[i] // size, tuple([s // size for s in x.strides]))) for i, x in arrays.items()
+    members = [
+        (i, (offsets[i] // size, tuple([s // size for s in x.strides]))) for i, x in arrays.items()
     ]
-    return SharedBuffer((high - low) // size, tuple(places))
+    return SharedBuffer((high - low) // size, tuple(members))
 
 
 def check_captures_not_aliased(
     args: Sequence[Any], captured: Sequence[Any], written: Collection[int]
 ) -> None:
-    """Raise if one of `args` is written to that shares memory with an array from around."""
+    """Raise ArgumentError if one of `args` that is written to shares memory with a captured array."""
     values = [*args, *captured]
-    for block in written_shared_buffers(values, written):
-        members = [i for i, _ in block.members]
+    for buffer in written_shared_buffers(values, written):
+        members = [i for i, _ in buffer.members]
         if max(members) >= len(args):
             raise ArgumentError(
                 "a function that is transformed must not write to an argument that shares memory "
@@ -143,16 +259,109 @@ def check_captures_not_aliased(
             )
 
 
-def find_aliased_pair(
-    args: Sequence[Any], written: Collection[int]
-) -> tuple[Tracer, Tracer] | None:
-    """Two traced arguments that are views of one array, if one of them is written to."""
-    roots: dict[Any, int] = {}
+def have_aliased_pair(args: Sequence[Any], written: Collection[int]) -> bool:
+    """Whether two traced arguments are views of one array, and one of them is written to."""
+    by_base: dict[Any, int] = {}
     for i, x in enumerate(args):
-        if type(x) is not Tracer or type(x.atom) is not Var:
-            continue
-        root = storage_base(x).atom
-        j = roots.setdefault(root, i)
-        if j != i and (i in written or j in written):
-            return args[j], x
-    return None
+        if type(x) is Tracer and type(x.atom) is Var:
+            j = by_base.setdefault(storage_base(x).atom, i)
+            if j != i and (i in written or j in written):
+                return True
+    return False
+
+
+def trace_with_shared_captures(
+    trace: Callable[[bool], list[TracedFunction]],
+) -> list[TracedFunction]:
+    """The calls `trace(captures_bases)` of functions that see each other's writes to captures.
+
+    Views are captured as their bases only if one is written to.
+    """
+    calls = trace(False)
+    captured = {capture_key(x): x for call in calls for x in call.captured}
+    indices = {key: i for i, key in enumerate(captured)}
+    written = set()
+    for call in calls:
+        own = len(call.program.inputs) - len(call.captured)
+        written |= {indices[capture_key(call.captured[i - own])] for i in call.written if i >= own}
+    return trace(True) if _captures_alias(list(captured.values()), written) else calls
+
+
+def capture_key(x: Any) -> Any:
+    """A key that two captured values share exactly when they are one value."""
+    return x.atom if type(x) is Tracer else id(x)
+
+
+def _captures_alias(captured: Sequence[Any], written: Collection[int]) -> bool:
+    """Whether a captured array that is written to is a view, or has views among the captured."""
+    check_captures_not_aliased([], [None if type(x) is Tracer else x for x in captured], written)
+    targets = [captured[i] for i in written if i >= 0]
+    return any(
+        type(x) is Tracer and storage_base(x).atom is not x.atom for x in targets
+    ) or have_aliased_pair(captured, written)
+
+
+def argument_strides(values: Sequence[Any]) -> ArgumentStrides:
+    """The strides of arguments, recorded as something that the functions around depend on."""
+    for x in values:
+        record_layout_dependence(x, writes=True)
+    return [noncontiguous_strides(x) for x in values]
+
+
+def is_written_to(x: Tracer) -> bool:
+    """Whether the program being traced writes to `x` or to a view of it."""
+    builder = x.builder
+    return any(
+        type(eqn.primitive) is Write and storage_base(Tracer(eqn.inputs[0], builder)).atom is x.atom
+        for eqn in builder.equations
+    )
+
+
+def write_back_arguments(args: Sequence[Any], new: dict[int, Any]) -> None:
+    """Write the values of `new` to the arguments at its keys.
+
+    Raises ImmutableArrayError, before any is changed, if one is a read-only NumPy array.
+    """
+    write_to_numpy_arrays(args, new)
+    traced = [i for i in new if type(args[i]) is Tracer]
+    values = [new[i] for i in traced]
+    if len(traced) > 1:
+        # A value may be a view of an argument that another one overwrites.
+        values = copy_if_aliased(values, [args[i] for i in traced])
+    for i, value in zip(traced, values, strict=True):
+        Write()(args[i], value)
+
+
+def copy_if_aliased(values: Sequence[Any], args: Sequence[Any]) -> list[Any]:
+    """`values`, with a copy of each that is one of the operands `args`, captured, or a view."""
+    operands = {x.atom for x in args if type(x) is Tracer}
+    if not operands:
+        return list(values)
+    return [
+        Copy()(x) if type(x) is Tracer and (x.atom in operands or not is_computed(x)) else x
+        for x in values
+    ]
+
+
+def copy_transform_results(values: Sequence[Any], args: Sequence[Any]) -> list[Any]:
+    """The results of a transform of operands `args`: `values`, copied where they are aliases.
+
+    Outside a trace they are JAX arrays. So `x += y` binds a new value to `x` inside a trace too.
+    """
+    results = copy_if_aliased(values, args)
+    for x in results:
+        if type(x) is Tracer:
+            x.builder.mark_made_by_jax(x.atom)
+    return results
+
+
+def call_outside_trace(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """`fun(*args, **kwargs)` outside a trace; results that alias a NumPy argument are copied."""
+    arrays = [x for x in tree.leaves((args, kwargs)) if isinstance(x, np.ndarray)]
+
+    def copy_result(x: Any) -> Any:
+        shared = isinstance(x, np.ndarray) and any([np.may_share_memory(x, y) for y in arrays])
+        return x.copy() if shared else x
+
+    out = fun(*args, **kwargs)
+    return tree.map(copy_result, out) if arrays else out

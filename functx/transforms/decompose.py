@@ -30,7 +30,8 @@ from functx.core.records import Rewrite
 from functx.core.rewriting import apply, bind_equation, cached_rewrite, interpret, user_rule_runs
 from functx.core.tracing import aval_of, backend, current_builder, trace_closed
 from functx.core.types import ShapedArray, x64_enabled
-from functx.transforms.tracing_api import avals_of, check_callable, trace_function, wrap_transform
+from functx.transforms.argument_names import check_callable, wrap_transform
+from functx.transforms.tracing_api import avals_of, trace_function
 
 FindDecomposition = Callable[[Primitive], Decomposition | None]
 

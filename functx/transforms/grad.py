@@ -10,18 +10,17 @@ from functx.core import tree
 from functx.core.errors import ArgnumsError, GradientError
 from functx.core.rewriting import apply
 from functx.core.types import is_complex, is_inexact
-from functx.transforms.operand_masks import unflatten_tangents
-from functx.transforms.partial_evaluation_policy import policy
-from functx.transforms.tracing_api import (
+from functx.transforms.aliasing import copy_transform_results
+from functx.transforms.argument_names import (
     argument_names,
     as_decorator,
     check_callable,
-    copy_transform_results,
     function_name,
-    partition_static_arguments,
-    trace_function,
     wrap_transform,
 )
+from functx.transforms.operand_masks import unflatten_tangents
+from functx.transforms.partial_evaluation_policy import policy
+from functx.transforms.tracing_api import partition_static_arguments, trace_function
 
 Argnums = int | Sequence[int]
 

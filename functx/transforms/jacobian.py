@@ -16,6 +16,15 @@ from functx.core.rewriting import apply
 from functx.core.tracebacks import api_boundary
 from functx.core.tracing import aval_of, trace_closed
 from functx.core.types import is_complex, is_inexact
+from functx.transforms.aliasing import copy_transform_results
+from functx.transforms.argument_names import (
+    argument_names,
+    as_decorator,
+    check_callable,
+    function_name,
+    key_path_strings,
+    wrap_transform,
+)
 from functx.transforms.chunked_batching import (
     check_chunk_size,
     map_over_basis,
@@ -34,17 +43,7 @@ from functx.transforms.grad import (
 from functx.transforms.jvp import jvp
 from functx.transforms.operand_masks import select_where, unflatten_tangents
 from functx.transforms.partial_evaluation_policy import policy
-from functx.transforms.tracing_api import (
-    argument_names,
-    as_decorator,
-    check_callable,
-    copy_transform_results,
-    function_name,
-    key_path_strings,
-    partition_static_arguments,
-    trace_function,
-    wrap_transform,
-)
+from functx.transforms.tracing_api import partition_static_arguments, trace_function
 from functx.transforms.vmap import Batch
 
 

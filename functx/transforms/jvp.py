@@ -8,10 +8,18 @@ from typing import Any, NamedTuple
 
 from functx import ops
 from functx.core import tree
-from functx.core.errors import ArgumentError, GradientError, type_name
+from functx.core.errors import ArgumentError, GradientError, TangentError, type_name
 from functx.core.rewriting import apply, rewrite_by_structure
 from functx.core.tracebacks import api_boundary
-from functx.core.types import ShapedArray, is_inexact
+from functx.core.tracing import aval_of, current_builder
+from functx.core.types import ShapedArray, is_complex, is_inexact
+from functx.transforms.aliasing import copy_if_aliased, copy_transform_results
+from functx.transforms.argument_names import (
+    argument_names,
+    check_callable,
+    function_name,
+    key_path_strings,
+)
 from functx.transforms.dce import dependents_of
 from functx.transforms.forward_mode import JVPRewrite, Linearize
 from functx.transforms.grad import convert_ints_to_floats
@@ -25,18 +33,7 @@ from functx.transforms.operand_masks import (
     unflatten_tangents,
 )
 from functx.transforms.partial_evaluation_policy import policy
-from functx.transforms.tracing_api import (
-    TracedFunction,
-    argument_names,
-    avals_of,
-    check_callable,
-    check_tangent,
-    copy_if_aliased,
-    copy_transform_results,
-    function_name,
-    key_path_strings,
-    trace_function,
-)
+from functx.transforms.tracing_api import TracedFunction, avals_of, trace_function
 
 
 @api_boundary
@@ -267,3 +264,28 @@ def _check_cotangents(fun: Callable[..., Any], out_tree: Any, avals: Any, ct: An
         for i, (x, aval) in enumerate(zip(leaves, avals, strict=False))
         if is_inexact(aval.dtype)
     ]
+
+
+def check_tangent(x: Any, aval: ShapedArray, problem: Callable[[], tuple[str, str]]) -> Any:
+    """`x` as a tangent or cotangent of `aval`; TangentError if it has another shape or dtype.
+
+    `problem` gives the requirement and the name of the value, for the message. A weak dtype, that
+    of a Python number, fits any other.
+    """
+    if type(x) is int:
+        x = float(x)
+    try:
+        given = aval_of(x)
+    except ArgumentError:
+        must, name = problem()
+        raise TangentError(f"{must}; got {type_name(x)} for {name}: {aval!r}") from None
+    fits = given.weak_type and is_complex(given.dtype) <= is_complex(aval.dtype)
+    if given.shape != aval.shape or (given.dtype != aval.dtype and not fits):
+        must, name = problem()
+        raise TangentError(
+            f"{must}; got {given!r} for {name}: {aval!r}",
+            fix="Pass an array like it, as functx.numpy.ones_like gives one, or None for zero.",
+        )
+    if given is aval or (given.dtype == aval.dtype and current_builder.get() is None):
+        return x
+    return ops.convert_element_type(x, aval.dtype, aval.weak_type)

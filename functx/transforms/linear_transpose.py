@@ -23,6 +23,12 @@ from functx.core.tracebacks import api_boundary
 from functx.core.tracing import aval_of, current_builder, trace_closed
 from functx.core.types import is_inexact, kind
 from functx.ops.families import Linear
+from functx.transforms.argument_names import (
+    argument_names,
+    check_callable,
+    function_name,
+    key_path_strings,
+)
 from functx.transforms.dce import varied
 from functx.transforms.decompose import decompose_missing_rules
 from functx.transforms.refused import raise_refusal
@@ -33,14 +39,7 @@ from functx.transforms.reverse_mode import (
     transpose_equations,
 )
 from functx.transforms.rule_checks import jointly_linear_operands
-from functx.transforms.tracing_api import (
-    abstractify,
-    argument_names,
-    check_callable,
-    function_name,
-    key_path_strings,
-    trace_function,
-)
+from functx.transforms.tracing_api import abstractify, trace_function
 
 
 @api_boundary

@@ -17,16 +17,9 @@ from functx.core.rewriting import apply, bind_equation, cached_rewrite, interpre
 from functx.core.tracebacks import api_boundary
 from functx.core.tracing import Tracer, current_builder, trace_closed
 from functx.ops.views import Copy
+from functx.transforms.argument_names import check_callable, copy_function_metadata, wrap_transform
 from functx.transforms.decompose import decompose
-from functx.transforms.tracing_api import (
-    TracedFunction,
-    abstractify,
-    avals_of,
-    check_callable,
-    copy_function_metadata,
-    trace_function,
-    wrap_transform,
-)
+from functx.transforms.tracing_api import TracedFunction, abstractify, avals_of, trace_function
 
 _REMOVE_OPTIONS = {
     "mutations": "writes become new values",

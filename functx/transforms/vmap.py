@@ -41,21 +41,18 @@ from functx.core.records import Rewrite, field
 from functx.core.rewriting import apply, bind_equation, interpret, user_rule_runs
 from functx.core.tracing import aval_of, trace_closed
 from functx.core.types import ShapedArray
-from functx.transforms.aliasing import written_shared_buffers
-from functx.transforms.decompose import decompose_missing_rules
-from functx.transforms.rule_checks import check_batch_result
-from functx.transforms.tracing_api import (
-    ArgumentStrides,
-    TracedFunction,
+from functx.transforms.aliasing import ArgumentStrides, written_shared_buffers
+from functx.transforms.argument_names import (
     argument_names,
     as_decorator,
     check_callable,
     function_name,
     key_path_strings,
-    partition_static_arguments,
-    trace_function,
     wrap_transform,
 )
+from functx.transforms.decompose import decompose_missing_rules
+from functx.transforms.rule_checks import check_batch_result
+from functx.transforms.tracing_api import TracedFunction, partition_static_arguments, trace_function
 
 
 class Batch(Rewrite[Program]):

@@ -24,7 +24,7 @@ from functx.custom.operators.schema_inference import (
     check_signature,
     infer_schema,
 )
-from functx.transforms.tracing_api import check_callable, function_name
+from functx.transforms.argument_names import check_callable, function_name
 
 TAGS = ("inplace", "out")
 

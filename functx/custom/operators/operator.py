@@ -29,7 +29,7 @@ from functx.custom.operators.registry import (
 )
 from functx.custom.operators.schema import Schema
 from functx.numpy.mutation import assign_array
-from functx.transforms.tracing_api import check_callable, copy_function_metadata
+from functx.transforms.argument_names import check_callable, copy_function_metadata
 
 KERNEL_LANGUAGES = ("jax", "numpy")
 _CONSTRUCTION_TOKEN = object()

@@ -21,7 +21,8 @@ from functx.core.primitive import Primitive
 from functx.core.source_info import Source, describe_source, user_source
 from functx.custom.operators.schema import Schema, is_functional_schema
 from functx.custom.rule_results import rule_source
-from functx.transforms.tracing_api import check_callable, raise_foreign_code_error
+from functx.transforms.argument_names import check_callable
+from functx.transforms.tracing_api import raise_foreign_code_error
 
 if TYPE_CHECKING:
     from functx.custom.operators.operator import Operator

@@ -26,7 +26,7 @@ from functx.custom.operators.schema import (
     Schema,
     Type,
 )
-from functx.transforms.tracing_api import function_name
+from functx.transforms.argument_names import function_name
 
 UNKNOWN = "unknown"
 

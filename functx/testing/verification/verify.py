@@ -38,10 +38,10 @@ from functx.testing.verification.derivative_checks import (
     find_derivative_mismatch,
 )
 from functx.testing.verification.shrinking import ProgramCase, shrink
+from functx.transforms.argument_names import check_callable, copy_function_metadata
 from functx.transforms.dce import RemoveEffects
 from functx.transforms.literal_lifting import collect_literals, lift_literals, pack_literals
 from functx.transforms.make_ir import make_ir
-from functx.transforms.tracing_api import check_callable, copy_function_metadata
 
 TOLERANCE_FACTORS = {"results": 4.0, "spread": 8.0}
 """The bound: units in the last place of the result, and multiples of its spread by rounding."""

@@ -38,20 +38,17 @@ from functx.core.tracing import (
 from functx.core.types import ShapedArray, promote_types
 from functx.ops.operands import PYTHON_SCALARS, literal
 from functx.ops.progress import ShowProgress
-from functx.transforms.aliasing import written_shared_buffers
-from functx.transforms.dce import active_outputs, with_io
-from functx.transforms.tracing_api import (
-    TracedFunction,
+from functx.transforms.aliasing import (
     argument_strides,
-    avals_of,
     capture_key,
     copy_if_aliased,
-    function_name,
-    key_path_strings,
-    trace_function,
     trace_with_shared_captures,
     write_back_arguments,
+    written_shared_buffers,
 )
+from functx.transforms.argument_names import function_name, key_path_strings
+from functx.transforms.dce import active_outputs, with_io
+from functx.transforms.tracing_api import TracedFunction, avals_of, trace_function
 
 
 def with_captures_first(traced: TracedFunction, fun: Any = None) -> Program:

@@ -21,6 +21,8 @@ from functx.core.tracebacks import api_boundary
 from functx.core.tracing import Tracer, aval_of, current_builder, trace_closed
 from functx.core.types import is_complex, is_integer
 from functx.ops.operands import batch_size
+from functx.transforms.aliasing import copy_if_aliased, write_back_arguments
+from functx.transforms.argument_names import copy_function_metadata
 from functx.transforms.call_primitive import Call, TransposeLinearInputs
 from functx.transforms.control.body_tracing import (
     check_callables,
@@ -60,11 +62,6 @@ from functx.transforms.symbolic_zeros import (
     nonzero_output_mask,
     programs_run,
     with_programs,
-)
-from functx.transforms.tracing_api import (
-    copy_function_metadata,
-    copy_if_aliased,
-    write_back_arguments,
 )
 from functx.transforms.vmap import Batch, BatchWithInferredOutDims, interpret_batched
 

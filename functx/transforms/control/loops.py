@@ -26,6 +26,8 @@ from functx.core.rewriting import cached_rewrite
 from functx.core.tracebacks import api_boundary
 from functx.core.tracing import Tracer, aval_of, trace_closed
 from functx.core.types import ShapedArray, is_complex, is_inexact, is_integer, promote_types
+from functx.transforms.aliasing import capture_key, trace_with_shared_captures
+from functx.transforms.argument_names import function_name
 from functx.transforms.control.body_tracing import (
     COUNTER_AVAL,
     WithProgress,
@@ -47,15 +49,7 @@ from functx.transforms.control.bounded_while import (
 from functx.transforms.control.scan import Scan, run_scan, unroll_factor
 from functx.transforms.control.while_loop import DEFAULT_CHECKPOINTS, While
 from functx.transforms.dce import with_io
-from functx.transforms.tracing_api import (
-    TracedFunction,
-    avals_of,
-    capture_key,
-    function_name,
-    has_aval,
-    trace_function,
-    trace_with_shared_captures,
-)
+from functx.transforms.tracing_api import TracedFunction, avals_of, has_aval, trace_function
 
 
 @api_boundary

@@ -22,6 +22,7 @@ from functx.core.tracing import aval_of, current_builder, trace_closed
 from functx.core.types import is_inexact
 from functx.ops.operands import batch_size
 from functx.ops.views import Copy
+from functx.transforms.argument_names import copy_function_metadata, key_path_strings
 from functx.transforms.call_primitive import TransposeLinearInputs
 from functx.transforms.control.backward_scan import BuildBackwardScan
 from functx.transforms.control.body_tracing import (
@@ -59,13 +60,7 @@ from functx.transforms.operand_masks import (
 )
 from functx.transforms.partial_evaluation_policy import policy
 from functx.transforms.reverse_mode import SplitVJP
-from functx.transforms.tracing_api import (
-    TracedFunction,
-    avals_of,
-    copy_function_metadata,
-    key_path_strings,
-    trace_function,
-)
+from functx.transforms.tracing_api import TracedFunction, avals_of, trace_function
 from functx.transforms.vmap import Batch, BatchWithInferredOutDims, vmap
 
 
