@@ -143,19 +143,21 @@ def native_batch_norm_backward(
         needed = "save_mean and save_invstd" if train else "running_mean and running_var"
         raise ArgumentError(f"{name}: {needed} must be arrays if train={train}; got None")
     axes, weighted = (0, *range(2, aval.ndim)), weight is not None
+    _, needs_weight, needs_bias = mask
     if train:
-        mask = True, *mask[1:]
-        backward: Primitive = BatchNormBackward(
-            eps=None, weighted=weighted, axes=axes, output_mask=mask
-        )
+        mask = True, needs_weight, needs_bias
+        backward = BatchNormBackward(eps=None, weighted=weighted, axes=axes, output_mask=mask)
         cts = _cotangents_by_mask(backward, mask, grad_out, input, save_invstd, weight)
     else:
-        mask = True, False, False, *mask[1:]
-        backward = BatchNormInferenceBackward(
-            eps=as_float(f"{name}: eps", eps), weighted=weighted, axes=axes, output_mask=mask
+        inference_mask = True, False, False, needs_weight, needs_bias
+        inference = BatchNormInferenceBackward(
+            eps=as_float(f"{name}: eps", eps),
+            weighted=weighted,
+            axes=axes,
+            output_mask=inference_mask,
         )
         cts = _cotangents_by_mask(
-            backward, mask, grad_out, input, running_mean, running_var, weight
+            inference, inference_mask, grad_out, input, running_mean, running_var, weight
         )
     input_ct, weight_ct, bias_ct = cts[0], *cts[-2:]
     like = input if weight is None else weight
@@ -473,7 +475,7 @@ def _dtype_or_none(dtype: Any) -> DType | None:
     return None if dtype is None else canonical_dtype(dtype)
 
 
-def _canonical_output_mask(name: str, mask: Any) -> tuple[bool, ...]:
+def _canonical_output_mask(name: str, mask: Any) -> tuple[bool, bool, bool]:
     try:
         flags = tuple(mask)
     except TypeError:
@@ -482,7 +484,8 @@ def _canonical_output_mask(name: str, mask: Any) -> tuple[bool, ...]:
         raise ArgumentError(
             f"{name}: output_mask must have one flag for each of input, weight and bias; got {mask}"
         )
-    return tuple([as_bool(f"{name}: output_mask", flag) for flag in flags])
+    of_input, of_weight, of_bias = [as_bool(f"{name}: output_mask", flag) for flag in flags]
+    return of_input, of_weight, of_bias
 
 
 def _check_shapes(name: str, shape: Shape, **arrays: Any) -> None:

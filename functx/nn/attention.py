@@ -19,7 +19,6 @@ from functx.core.primitive import Primitive
 from functx.core.samples import bool_, f32, sample
 from functx.core.tracing import aval_of
 from functx.core.types import ShapedArray, accumulation_dtype, is_floating
-from functx.lax.slicing import dynamic_slice_in_dim
 from functx.numpy.promotion import promote_inexact
 from functx.ops.operands import as_bool, as_float, as_int, batch_size
 from functx.transforms.control.scan import scan
@@ -130,7 +129,7 @@ class AttentionBase(Primitive, abstract=True):
         def cut(x: Any, axis: int) -> Any:
             if x is None or count == 1 or x.shape[axis] == 1:
                 return x
-            return dynamic_slice_in_dim(x, start, size, axis % x.ndim)
+            return ops.dynamic_slice_in_dim(x, start, size, axis % x.ndim)
 
         q, k, v, bias, mask = given
         return AttentionOperands(q, cut(k, 1), cut(v, 1), cut(bias, -1), cut(mask, -1))

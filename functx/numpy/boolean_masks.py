@@ -153,7 +153,7 @@ def masked_elements(x: Any, idx: Any, error: IndexingError) -> MaskedElements | 
     if axes is None or type(axes.mask) is not Tracer:
         return None
     # Where the mask does not hold, nothing may go wrong, derivatives included.
-    whole = ops.select(axes.broadcast_mask(x.shape), x, ops.full_like(x, 1))
+    whole = ops.select(axes.broadcast_mask(x.shape), x, ops.constant_like(x, 1))
     return MaskedElements(whole, axes, error)
 
 

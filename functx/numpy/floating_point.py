@@ -384,7 +384,7 @@ def _float_divmod(x: Any, y: Any) -> tuple[Any, Any]:
     # (x - r) / y is within rounding of a whole number, where x / y may be rounded across one.
     r = ops.rem(x, y)
     off = _needs_floor_correction(r, y)
-    quotient = conversion.round(ops.div(ops.sub(x, r), y), to_even=True)
+    quotient = ops.Round(to_even=True)(ops.div(ops.sub(x, r), y))
     quotient = logic.select(off, ops.sub(quotient, number_literal_like(1.0, x)), quotient)
     # A zero has the sign of x / y, and what rounding leaves at y = 0 is x / y itself.
     plain = ops.div(x, y)
@@ -427,7 +427,7 @@ fix = trunc
 @ufunc
 def rint(x: Any, /) -> Any:
     """The nearest whole number, halves to the even one, as floating point."""
-    return map_real_and_imag(lambda x: conversion.round(x, to_even=True), *promote_inexact(x))
+    return map_real_and_imag(ops.Round(to_even=True), *promote_inexact(x))
 
 
 def round(a: Any, decimals: int = 0, out: Any = None) -> Any:

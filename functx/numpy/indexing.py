@@ -217,7 +217,7 @@ class IndexUpdateRef:
 
     def _factors(self, values: Any, **keywords: Any) -> Any:
         """Ones in the shape of `x`, multiplied at the index by `values`."""
-        return IndexUpdateRef(ops.full_like(self.x, 1), self.idx).multiply(values, **keywords)
+        return IndexUpdateRef(ops.constant_like(self.x, 1), self.idx).multiply(values, **keywords)
 
     def _write(self, values: Any, update: ScatterUpdate, **keywords: Any) -> Any:
         return copy_if_shared(

@@ -116,7 +116,7 @@ def _out_of_range_operands(x: Any, number: int) -> tuple[Any, Any]:
     if aval_of(x).dtype.kind not in "iu":
         return x, number
     above = int(number > 0)
-    return ops.full_like(x, 1 - above), above
+    return ops.constant_like(x, 1 - above), above
 
 
 def _logical_ufunc(name: str, primitive: Primitive, doc: str) -> Callable[..., Any]:

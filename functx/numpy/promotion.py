@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import lru_cache, wraps
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 from functx import ops
 from functx.core.errors import DTypeError, ShapeError
-from functx.core.functionalization import is_computed
-from functx.core.ndarray import as_ndarray, as_numpy_array, copy_as_ndarray, evaluate_binary_on_host
+from functx.core.ndarray import as_ndarray, as_numpy_array, evaluate_binary_on_host
 from functx.core.primitive import Primitive
 from functx.core.program import Literal, scalar_literal
 from functx.core.tracing import Tracer, aval_of, bind, current_builder
 from functx.core.types import Shape, inexact_dtype, is_inexact, promote_types
 from functx.ops.operands import PYTHON_SCALARS, literal
-from functx.ops.views import Copy
+from functx.ops.views import copy_array as copy_array
+from functx.ops.views import copy_if_shared as copy_if_shared
+from functx.ops.views import returns_new_array as returns_new_array
 
 
 def operand(x: Any) -> Any:
@@ -44,46 +44,6 @@ def copy_if_same_memory(out: Any, x: Any) -> Any:
         ):
             return copy_array(out)
     return out
-
-
-def copy_if_shared(out: Any, *given: Any) -> Any:
-    """`out`, copied where it shares memory with others: one of `given`, a view, or one from around."""
-    if type(out) is Tracer:
-        shared = not is_computed(out) or any(
-            [type(x) is Tracer and x.atom is out.atom for x in given]
-        )
-        return copy_array(out) if shared else out
-    shared = isinstance(out, np.ndarray) and (
-        out.base is not None or any([x is out for x in given])
-    )
-    return copy_array(out) if shared else out
-
-
-def returns_new_array(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`function`, whose results share memory with no argument: those that do are copied.
-
-    A function with nothing to do returns its argument, or a view; the caller may write into it.
-    """
-
-    @wraps(function)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        out = function(*args, **kwargs)
-        given = [x for arg in args for x in (arg if type(arg) in _LISTS else (arg,))]
-        if type(out) in _LISTS:
-            return type(out)([copy_if_shared(x, *given) for x in out])
-        return copy_if_shared(out, *given)
-
-    return call
-
-
-def copy_array(x: Any) -> Any:
-    """The array `x` in memory of its own, inside a trace that of the trace."""
-    if type(x) is Tracer or current_builder.get() is not None:
-        return Copy()(x)
-    if not isinstance(x, np.ndarray):
-        return x
-    aval = aval_of(x)
-    return copy_as_ndarray(np.asarray(x, aval.dtype), aval.weak_type)
 
 
 _LISTS = (list, tuple)

@@ -423,7 +423,7 @@ def correlate(
     Raises ShapeError unless both are one-dimensional and not empty.
     """
     a, v = _vector_operands("correlate", a, v)
-    v = ops.conj(v)
+    v = ops.conj(v) if is_complex(aval_of(v).dtype) else v
     if aval_of(a).shape < aval_of(v).shape:
         found = _convolve_vectors("correlate", v, a, mode, precision, preferred_element_type)
         return ops.rev(found, (0,))

@@ -417,7 +417,7 @@ def piecewise(x: Any, condlist: Any, funclist: Sequence[Any], *args: Any, **kw: 
         same = aval_of(out).dtype == dtype and type(out) not in PYTHON_SCALARS
         return out if same else asarray(out, dtype)
 
-    chosen = broadcast(value(functions[-1]), ops.full_like(x, 0))[0]
+    chosen = broadcast(value(functions[-1]), ops.constant_like(x, 0))[0]
     for condition, function in zip(condlist, functions, strict=False):
         chosen = where(condition, value(function), chosen)
     return chosen

@@ -11,7 +11,7 @@ from functx.core.primitive import Primitive
 from functx.core.samples import Sample, f32, sample
 from functx.core.tracing import aval_of
 from functx.core.types import canonical_dtype, is_floating
-from functx.ops.families import Inexact, check_same_dtype
+from functx.ops.families import Inexact, check_same_dtype, unary_function
 from functx.ops.operands import (
     batch_size,
     canonical_axes,
@@ -501,26 +501,12 @@ class Gelu(Inexact):
         return ops.mul(ops.add(x, ops.mul(ops.mul(ops.mul(x, x), x), GELU_CUBIC)), 2 * GELU_SCALE)
 
 
-def softplus(x: Any) -> Any:
-    """log(1 + exp(x)), elementwise, without overflow."""
-    return Softplus()(x)
-
-
-def log_sigmoid(x: Any) -> Any:
-    """-log(1 + exp(-x)), elementwise, without overflow."""
-    return LogSigmoid()(x)
-
-
-def mish(x: Any) -> Any:
-    """x tanh(log(1 + exp(x))), elementwise."""
-    return Mish()(x)
-
-
-def silu(x: Any) -> Any:
-    """x / (1 + exp(-x)), elementwise."""
-    return Silu()(x)
-
-
 def gelu(x: Any, approximate: bool = True) -> Any:
     """x times the normal distribution function at x, or an approximation of it by a tanh."""
     return Gelu(approximate)(x)
+
+
+softplus = unary_function(Softplus)
+log_sigmoid = unary_function(LogSigmoid)
+silu = unary_function(Silu)
+mish = unary_function(Mish)

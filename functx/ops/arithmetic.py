@@ -11,11 +11,19 @@ from jax import lax
 from jax.extend.mlir.dialects import chlo, stablehlo
 
 from functx import ops
-from functx.core.errors import DTypeError
+from functx.core.errors import ArgumentError, DTypeError
 from functx.core.samples import Sample, c64, f32, i32, sample
 from functx.core.tracing import Tracer, aval_of
 from functx.core.types import ShapedArray, is_complex, is_inexact, is_integer, kind, real_dtype
-from functx.ops.families import Binary, Unary, apply_mask, check_same_dtype, elementwise_shape
+from functx.ops.families import (
+    Binary,
+    Unary,
+    apply_mask,
+    binary_function,
+    check_same_dtype,
+    elementwise_shape,
+    unary_function,
+)
 from functx.ops.operands import (
     PYTHON_SCALARS,
     has_exact_arithmetic,
@@ -310,7 +318,10 @@ def _extremum_samples(*gradients: list[float]) -> tuple[Sample, ...]:
 
 
 class Max(_BinaryExtremum):
-    """The larger of x and y; complex numbers compare by their real parts first."""
+    """The larger of x and y; nan where either is.
+
+    Operands that tie share the derivative. Complex numbers compare by their real parts first.
+    """
 
     samples = _extremum_samples([0.0, 0.5, 1.0], [1.0, 0.5, 0.0])
 
@@ -324,7 +335,10 @@ class Max(_BinaryExtremum):
 
 
 class Min(_BinaryExtremum):
-    """The smaller of x and y; complex numbers compare by their real parts first."""
+    """The smaller of x and y; nan where either is.
+
+    Operands that tie share the derivative. Complex numbers compare by their real parts first.
+    """
 
     samples = _extremum_samples([1.0, 0.5, 0.0], [0.0, 0.5, 1.0])
 
@@ -513,61 +527,24 @@ def _replace_zero_by_one(x: Any) -> Any:
     return ops.select(ops.eq(x, 0), 1, x)
 
 
-def neg(x: Any) -> Any:
-    """-x, elementwise."""
-    return Neg()(x)
-
-
-def add(x: Any, y: Any) -> Any:
-    """x + y, elementwise."""
-    return Add()(*promote_scalars(x, y))
-
-
-def sub(x: Any, y: Any) -> Any:
-    """x - y, elementwise."""
-    return Sub()(*promote_scalars(x, y))
-
-
-def mul(x: Any, y: Any) -> Any:
-    """x * y, elementwise."""
-    return Mul()(*promote_scalars(x, y))
-
-
-def div(x: Any, y: Any) -> Any:
-    """x / y, elementwise; between integers, the quotient rounded towards zero."""
-    return Div()(*promote_scalars(x, y))
-
-
-def sign(x: Any) -> Any:
-    """-1, 0 or 1 as x is below, at or above zero; x / |x| for complex x, and 0 at 0."""
-    return Sign()(x)
-
-
-def abs(x: Any) -> Any:
-    """|x|, elementwise, real for complex x; the derivative at 0 is 0."""
-    return Abs()(x)
-
-
-def rem(x: Any, y: Any) -> Any:
-    """The remainder of x / y rounded towards zero, elementwise; it has the sign of x."""
-    return Rem()(*promote_scalars(x, y))
-
-
-def max(x: Any, y: Any) -> Any:
-    """The larger of x and y, elementwise; nan where either is, ties share the derivative."""
-    return Max()(*promote_scalars(x, y))
-
-
-def min(x: Any, y: Any) -> Any:
-    """The smaller of x and y, elementwise; nan where either is, ties share the derivative."""
-    return Min()(*promote_scalars(x, y))
+neg = unary_function(Neg)
+add = binary_function(Add)
+sub = binary_function(Sub)
+mul = binary_function(Mul)
+div = binary_function(Div)
+rem = binary_function(Rem)
+max = binary_function(Max)
+min = binary_function(Min)
+abs = unary_function(Abs)
+sign = unary_function(Sign)
+square = unary_function(Square)
 
 
 def pow(x: Any, y: Any) -> Any:
     """x to the power y, elementwise; y has the dtype of x, or an integer one beside floats.
 
-    A Python integer is a power of multiplications, `integer_pow`. The derivative of x**0 is
-    0 everywhere, and that in `y` is 0 at x = 0 unless y is negative.
+    A Python integer y gives `integer_pow`. The derivative of x**0 is 0 everywhere. That in `y` is 0 at
+    x = 0 unless y is negative.
     """
     if type(y) is int:
         return integer_pow(x, y)
@@ -576,12 +553,14 @@ def pow(x: Any, y: Any) -> Any:
     return Pow()(*promote_scalars(x, y))
 
 
-def integer_pow(x: Any, exponent: int) -> Any:
-    """x to the power of the Python integer `exponent`, elementwise.
+def integer_pow(x: Any, y: int) -> Any:
+    """x to the power of the Python integer `y`, elementwise, by repeated multiplication.
 
-    Raises DTypeError for integers to a negative power.
+    Raises ArgumentError for another `y`, DTypeError for integers to a negative power.
     """
-    return x if exponent == 1 and type(x) is Tracer else IntegerPow(exponent)(x)
+    if not isinstance(y, int):
+        raise ArgumentError(f"integer_pow: the exponent must be a Python int; got {y!r}")
+    return x if y == 1 and type(x) is Tracer else IntegerPow(y)(x)
 
 
 def reciprocal(x: Any) -> Any:
@@ -589,11 +568,6 @@ def reciprocal(x: Any) -> Any:
     return IntegerPow(-1)(x)
 
 
-def square(x: Any) -> Any:
-    """x * x, elementwise."""
-    return Square()(x)
-
-
-def nextafter(x: Any, y: Any) -> Any:
-    """The number of the dtype that follows x on the way to y, elementwise."""
-    return NextAfter()(*promote_scalars(x, y))
+def nextafter(x1: Any, x2: Any) -> Any:
+    """The number of the dtype that follows `x1` in the direction of `x2`, elementwise."""
+    return NextAfter()(*promote_scalars(x1, x2))

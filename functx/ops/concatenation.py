@@ -1,4 +1,4 @@
-"""Arrays joined, split and padded along axes."""
+"""Arrays joined, split and padded along axes; sums of tiles."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from functx.ops.families import Linear
 from functx.ops.operands import (
     batch_size,
     canonical_axis,
+    canonical_shape,
     check_axes,
     identity_result,
     literal,
@@ -270,28 +271,29 @@ class Pad(Linear):
         )
 
 
-def concatenate(operands: Sequence[Any], axis: int = 0) -> Any:
-    """The arrays `operands` one after another along `axis`."""
+def concatenate(operands: Sequence[Any], dimension: int) -> Any:
+    """The arrays `operands`, all of one dtype, one after another along `dimension`."""
     if not operands:
         raise ShapeError("concatenate: there must be at least one operand; got none")
-    axis = canonical_axis(axis, aval_of(operands[0]).ndim)
+    axis = canonical_axis(dimension, aval_of(operands[0]).ndim)
     return operands[0] if len(operands) == 1 else Concatenate(axis)(*operands)
 
 
-def split(x: Any, sizes: Sequence[int], axis: int = 0) -> list[Any]:
-    """`x` in pieces of the given sizes along `axis`."""
-    return Split(tuple(sizes), canonical_axis(axis, aval_of(x).ndim))(x)  # type: ignore[no-any-return]
+def split(operand: Any, sizes: Sequence[int], axis: int = 0) -> list[Any]:
+    """`operand` in consecutive pieces of lengths `sizes` along `axis`."""
+    sizes = canonical_shape(sizes, "split: sizes")
+    return Split(sizes, canonical_axis(axis, aval_of(operand).ndim))(operand)  # type: ignore[no-any-return]
 
 
-def pad(x: Any, padding_value: Any, config: Sequence[tuple[int, int, int]]) -> Any:
-    """`x` with `config[i] = (low, high, interior)` elements of padding in dimension i.
+def pad(operand: Any, padding_value: Any, padding_config: Sequence[tuple[int, int, int]]) -> Any:
+    """`operand` with `padding_config[i] = (low, high, interior)` elements of padding in dimension i.
 
-    `interior` elements go between neighbours; a negative `low` or `high` cuts elements off.
+    `interior` elements go between neighbours; a negative `low` or `high` removes elements.
     """
-    config = tuple([(index(low), index(high), index(inner)) for low, high, inner in config])
+    config = tuple([(index(low), index(high), index(inner)) for low, high, inner in padding_config])
     if not any(amount for amounts in config for amount in amounts):
-        return identity_result(x)
-    return Pad(config)(*promote_scalars(x, padding_value))
+        return identity_result(operand)
+    return Pad(config)(*promote_scalars(operand, padding_value))
 
 
 Shape = tuple[int, ...]

@@ -1,4 +1,4 @@
-"""Contractions: `dot_general`, the product that all matrix products are made of."""
+"""Contractions: the general dot product, its precision, and the Fourier transform."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from jax import numpy as jnp
 from jax.extend.mlir.dialects import stablehlo
 
 from functx import ops
-from functx.core.errors import DTypeError, ShapeError, ValueRangeError
+from functx.core.errors import ArgumentError, DTypeError, ShapeError, ValueRangeError
 from functx.core.primitive import LinearInput, Primitive
 from functx.core.samples import c64, f32, sample
-from functx.core.types import DType, ShapedArray, is_complex
+from functx.core.tracing import aval_of
+from functx.core.types import DType, ShapedArray, canonical_dtype, is_complex, promote_types
 from functx.ops.families import Linear, check_same_dtype
-from functx.ops.operands import check_axes, tuple_delete
+from functx.ops.operands import canonical_axis_sequence, check_axes, tuple_delete
 
 Dims = tuple[int, ...]
 
@@ -199,15 +200,86 @@ def _inverse_permutation(order: Dims) -> Dims:
 
 
 def dot_general(
-    x: Any,
-    y: Any,
-    contract: tuple[Dims, Dims],
-    batched: tuple[Dims, Dims] = ((), ()),
+    lhs: Any,
+    rhs: Any,
+    dimension_numbers: Any,
     precision: Any = None,
     preferred_element_type: Any = None,
 ) -> Any:
-    """Sum of products over `contract`, one for each index of the `batched` dimensions."""
-    return DotGeneral(contract, batched, precision, preferred_element_type)(x, y)
+    """The sum of products over contracting dimensions, for each index of the batch dimensions.
+
+    `dimension_numbers` is `((lhs_contracting, rhs_contracting), (lhs_batch, rhs_batch))`. The
+    result has the batch dimensions, then the other dimensions of `lhs`, then those of `rhs`. Operands
+    of two dtypes are promoted to one.
+    """
+    try:
+        (left, right), (left_batch, right_batch) = dimension_numbers
+    except (TypeError, ValueError):
+        raise ArgumentError(
+            "dot_general: dimension_numbers must be ((lhs_contracting, rhs_contracting), "
+            f"(lhs_batch, rhs_batch)); got {dimension_numbers!r}"
+        ) from None
+    n, m = aval_of(lhs).ndim, aval_of(rhs).ndim
+    left, left_batch = (
+        canonical_axis_sequence(d, n, "dot_general: lhs dimensions") for d in (left, left_batch)
+    )
+    right, right_batch = (
+        canonical_axis_sequence(d, m, "dot_general: rhs dimensions") for d in (right, right_batch)
+    )
+    dtype = None if preferred_element_type is None else canonical_dtype(preferred_element_type)
+    product = DotGeneral(
+        (left, right), (left_batch, right_batch), canonical_precision(precision), dtype
+    )
+    out = product(*promote_operands(lhs, rhs))
+    return out if dtype is None else ops.convert_element_type(out, dtype)
+
+
+def promote_operands(lhs: Any, rhs: Any) -> tuple[Any, Any]:
+    """The operands, converted to one dtype if they have two that promote to one."""
+    x, y = aval_of(lhs), aval_of(rhs)
+    promoted = None
+    if x.dtype != y.dtype:
+        promoted = promote_types(((x.dtype, x.weak_type), (y.dtype, y.weak_type)))
+    if promoted is None:
+        return lhs, rhs
+    dtype, _ = promoted
+    return ops.convert_element_type(lhs, dtype), ops.convert_element_type(rhs, dtype)
+
+
+def dot(
+    lhs: Any,
+    rhs: Any,
+    *,
+    dimension_numbers: Any = None,
+    precision: Any = None,
+    preferred_element_type: Any = None,
+) -> Any:
+    """The product of two vectors or matrices, or `dot_general` with `dimension_numbers`.
+
+    Raises ShapeError for operands of other ranks without `dimension_numbers`.
+    """
+    if dimension_numbers is None:
+        n, m = aval_of(lhs).ndim, aval_of(rhs).ndim
+        if n not in (1, 2) or m not in (1, 2):
+            raise ShapeError(
+                "dot: operands must be vectors or matrices where no dimension_numbers are given; "
+                f"got {aval_of(lhs)!r} and {aval_of(rhs)!r}"
+            )
+        dimension_numbers = (((n - 1,), (0,)), ((), ()))
+    return dot_general(lhs, rhs, dimension_numbers, precision, preferred_element_type)
+
+
+def batch_matmul(lhs: Any, rhs: Any, precision: Any = None) -> Any:
+    """The matrix products of the last two dimensions, for each index of the others."""
+    x, y = aval_of(lhs), aval_of(rhs)
+    if x.ndim != y.ndim or x.ndim < 2 or x.shape[:-2] != y.shape[:-2]:
+        raise ShapeError(
+            "batch_matmul: operands must be matrices, or stacks of them of one shape; "
+            f"got {x!r} and {y!r}"
+        )
+    batch = tuple(range(x.ndim - 2))
+    numbers = ((x.ndim - 1,), (x.ndim - 2,)), (batch, batch)
+    return dot_general(lhs, rhs, numbers, precision)
 
 
 def matmul(x: Any, y: Any) -> Any:

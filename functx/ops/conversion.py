@@ -1,7 +1,8 @@
-"""Conversions between dtypes, and between numbers and their bits."""
+"""Conversions: between dtypes, between numbers and bits, to integers, and between complex numbers and their parts."""
 
 from __future__ import annotations
 
+from enum import Enum
 from typing import Any
 
 import ml_dtypes
@@ -9,7 +10,7 @@ import numpy as np
 from jax.extend.mlir.dialects import stablehlo
 
 from functx import ops
-from functx.core.errors import DTypeError, ShapeError
+from functx.core.errors import DTypeError, ShapeError, ValueRangeError
 from functx.core.ndarray import HOST_ARRAY_TYPES, as_ndarray
 from functx.core.primitive import LinearInput, Primitive
 from functx.core.samples import bool_, c64, f32, i32, sample, u8
@@ -19,11 +20,19 @@ from functx.core.types import (
     ShapedArray,
     canonical_dtype,
     complex_dtype,
+    is_complex,
     is_inexact,
     kind,
     real_dtype,
 )
-from functx.ops.families import Binary, Linear, Unary, broadcast_scalar, unbroadcast_scalar
+from functx.ops.families import (
+    Binary,
+    Linear,
+    Unary,
+    broadcast_scalar,
+    unary_function,
+    unbroadcast_scalar,
+)
 from functx.ops.operands import identity_result, promote_scalars
 
 
@@ -109,10 +118,10 @@ def holds_exactly(wide: DType, dtype: DType) -> bool:
 
 
 class BitcastConvertType(Primitive):
-    """The bits of `x` read as `dtype`.
+    """The bits of `x` as numbers of `dtype`.
 
-    A narrower dtype adds a last dimension, over the parts of each element; a wider one
-    takes the last dimension away, whose elements together make one.
+    A narrower dtype adds a last dimension for the parts of each element. A wider one removes the last
+    dimension, whose elements it joins.
     """
 
     dtype: DType
@@ -187,32 +196,39 @@ def bit_width(dtype: DType) -> int:
     return 4 if dtype.name in ("int4", "uint4") else dtype.itemsize * 8
 
 
-def convert_element_type(x: Any, dtype: Any, weak: bool = False) -> Any:
-    """`x` in `dtype`, which is then no longer weak, or is if `weak`."""
-    dtype = canonical_dtype(dtype)
-    aval = aval_of(x)
-    if aval.dtype == dtype and aval.weak_type == weak:
-        wide = type(x) in HOST_ARRAY_TYPES and x.dtype != dtype and current_builder.get() is None
-        return as_ndarray(np.asarray(x, dtype)) if wide else identity_result(x)
-    return ConvertElementType(dtype, weak)(x)
+def convert_element_type(operand: Any, new_dtype: Any, weak: bool = False) -> Any:
+    """`operand` in `new_dtype`: floats to integers towards zero, numbers to bool by `x != 0`.
 
-
-def bitcast_convert_type(x: Any, dtype: Any) -> Any:
-    """The bits of `x` read as `dtype`.
-
-    A narrower dtype adds a last dimension, over the parts of each element; a wider one
-    takes the last dimension away, whose elements together make one.
+    The result is weakly typed only if `weak`. None as `new_dtype` keeps the dtype.
     """
-    return BitcastConvertType(canonical_dtype(dtype))(x)
+    aval = aval_of(operand)
+    dtype = aval.dtype if new_dtype is None else canonical_dtype(new_dtype)
+    if aval.dtype == dtype and aval.weak_type == weak:
+        narrows = (
+            type(operand) in HOST_ARRAY_TYPES
+            and operand.dtype != dtype
+            and current_builder.get() is None
+        )
+        return as_ndarray(np.asarray(operand, dtype)) if narrows else identity_result(operand)
+    return ConvertElementType(dtype, weak)(operand)
 
 
-def reduce_precision(x: Any, exponent_bits: int, mantissa_bits: int) -> Any:
-    """`x` rounded to a float of that many exponent and mantissa bits, in the dtype it has."""
-    return ReducePrecision(exponent_bits, mantissa_bits)(x)
+def bitcast_convert_type(operand: Any, new_dtype: Any) -> Any:
+    """The bits of `operand` as numbers of `new_dtype`.
+
+    A narrower dtype adds a last dimension for the parts of each element. A wider one removes the last
+    dimension, whose elements it joins.
+    """
+    return BitcastConvertType(canonical_dtype(new_dtype))(operand)
+
+
+def reduce_precision(operand: Any, exponent_bits: int, mantissa_bits: int) -> Any:
+    """`operand` rounded to floats of that many exponent and mantissa bits; the dtype stays."""
+    return ReducePrecision(exponent_bits, mantissa_bits)(operand)
 
 
 class Floor(Unary):
-    """The largest whole number that is not above x."""
+    """The largest integer that is not above x."""
 
     accepts = "f"
     differentiable = False
@@ -223,7 +239,7 @@ class Floor(Unary):
 
 
 class Ceil(Unary):
-    """The smallest whole number that is not below x."""
+    """The smallest integer that is not below x."""
 
     accepts = "f"
     differentiable = False
@@ -234,7 +250,7 @@ class Ceil(Unary):
 
 
 class Round(Unary):
-    """The nearest whole number; halves go away from zero, or `to_even` ones."""
+    """The nearest integer; halves go away from zero, or to the even neighbour if `to_even`."""
 
     to_even: bool = False
     accepts = "f"
@@ -263,24 +279,21 @@ class IsFinite(Unary):
         return stablehlo.is_finite(x)
 
 
-def floor(x: Any) -> Any:
-    """The largest whole number that is not above x, elementwise."""
-    return Floor()(x)
+class RoundingMethod(Enum):
+    """How `round` rounds numbers halfway between two integers."""
+
+    AWAY_FROM_ZERO = 0
+    TO_NEAREST_EVEN = 1
 
 
-def ceil(x: Any) -> Any:
-    """The smallest whole number that is not below x, elementwise."""
-    return Ceil()(x)
-
-
-def round(x: Any, to_even: bool = False) -> Any:
-    """The nearest whole number, elementwise; halves go away from zero, or `to_even` ones."""
-    return Round(to_even)(x)
-
-
-def is_finite(x: Any) -> Any:
-    """Whether x is neither infinite nor nan, elementwise."""
-    return IsFinite()(x)
+def round(x: Any, rounding_method: Any = RoundingMethod.AWAY_FROM_ZERO) -> Any:
+    """The nearest integer, elementwise, as a float; `rounding_method` decides between two."""
+    name = getattr(rounding_method, "name", rounding_method)
+    if name not in RoundingMethod.__members__:
+        raise ValueRangeError(
+            f"round: rounding_method must be a RoundingMethod; got {rounding_method!r}"
+        )
+    return Round(name == "TO_NEAREST_EVEN")(x)
 
 
 class Complex(Binary):
@@ -346,7 +359,7 @@ class _ComplexPart(Unary, abstract=True):
 
 
 class Real(_ComplexPart):
-    """The real part."""
+    """The real part of complex numbers."""
 
     samples = (sample(c64[3, 4]),)
 
@@ -365,7 +378,7 @@ class Real(_ComplexPart):
 
 
 class Imag(_ComplexPart):
-    """The imaginary part."""
+    """The imaginary part of complex numbers."""
 
     samples = (sample(c64[3, 4]),)
 
@@ -409,21 +422,18 @@ class Conj(Unary):
         return stablehlo.complex(stablehlo.real(x), stablehlo.negate(stablehlo.imag(x)))
 
 
-def complex(re: Any, im: Any) -> Any:
-    """re + i im, elementwise, of two float32 or two float64 operands."""
-    return Complex()(*promote_scalars(re, im))
-
-
-def real(x: Any) -> Any:
-    """The real part of a complex `x`, elementwise."""
-    return Real()(x)
-
-
-def imag(x: Any) -> Any:
-    """The imaginary part of a complex `x`, elementwise."""
-    return Imag()(x)
+def complex(x: Any, y: Any) -> Any:
+    """The complex numbers with real parts `x` and imaginary parts `y`, both float32 or float64."""
+    return Complex()(*promote_scalars(x, y))
 
 
 def conj(x: Any) -> Any:
-    """The complex conjugate of a complex `x`, elementwise."""
-    return Conj()(x)
+    """The complex conjugate of `x`, elementwise; complex also if `x` is real."""
+    return Conj()(x) if is_complex(aval_of(x).dtype) else complex(x, 0.0)
+
+
+floor = unary_function(Floor)
+ceil = unary_function(Ceil)
+is_finite = unary_function(IsFinite)
+real = unary_function(Real)
+imag = unary_function(Imag)

@@ -310,43 +310,43 @@ def shift_along(x: Any, axis: int, reverse: bool, fill: Any) -> Any:
     return ops.pad(x, fill, config)
 
 
-def cumsum(x: Any, axis: int = 0, reverse: bool = False) -> Any:
-    """The sum along `axis` of each element and all before it; with `reverse`, all after it."""
-    return CumSum(canonical_axis(axis, aval_of(x).ndim), reverse)(x)
+def cumsum(operand: Any, axis: int = 0, reverse: bool = False) -> Any:
+    """The sum along `axis` of each element and all before it; if `reverse`, all after it."""
+    return CumSum(canonical_axis(axis, aval_of(operand).ndim), reverse)(operand)
 
 
-def cumprod(x: Any, axis: int = 0, reverse: bool = False) -> Any:
-    """The product along `axis` of each element and all before it; with `reverse`, all after it."""
-    return CumProd(canonical_axis(axis, aval_of(x).ndim), reverse)(x)
+def cumprod(operand: Any, axis: int = 0, reverse: bool = False) -> Any:
+    """The product along `axis` of each element and all before it; if `reverse`, all after it."""
+    return CumProd(canonical_axis(axis, aval_of(operand).ndim), reverse)(operand)
 
 
-def cummax(x: Any, axis: int = 0, reverse: bool = False) -> Any:
-    """The largest along `axis` of each element and all before it; with `reverse`, all after it.
+def cummax(operand: Any, axis: int = 0, reverse: bool = False) -> Any:
+    """The largest along `axis` of each element and all before it; if `reverse`, all after it.
 
-    From the first nan on everything is nan. Elements that tie share the derivative.
+    From the first nan on all results are nan. Elements that tie share the derivative.
     """
-    return CumMax(canonical_axis(axis, aval_of(x).ndim), reverse)(x)
+    return CumMax(canonical_axis(axis, aval_of(operand).ndim), reverse)(operand)
 
 
-def cummin(x: Any, axis: int = 0, reverse: bool = False) -> Any:
-    """The smallest along `axis` of each element and all before it; with `reverse`, all after it.
+def cummin(operand: Any, axis: int = 0, reverse: bool = False) -> Any:
+    """The smallest along `axis` of each element and all before it; if `reverse`, all after it.
 
-    From the first nan on everything is nan. Elements that tie share the derivative.
+    From the first nan on all results are nan. Elements that tie share the derivative.
     """
-    return CumMin(canonical_axis(axis, aval_of(x).ndim), reverse)(x)
+    return CumMin(canonical_axis(axis, aval_of(operand).ndim), reverse)(operand)
 
 
-def cumlogsumexp(x: Any, axis: int = 0, reverse: bool = False) -> Any:
-    """The logarithm of the cumulative sum along `axis` of the exponentials of `x`.
+def cumlogsumexp(operand: Any, axis: int = 0, reverse: bool = False) -> Any:
+    """The logarithm of the cumulative sum along `axis` of the exponentials of `operand`.
 
-    With `reverse`, each element is combined with all after it instead of all before it.
+    If `reverse`, each element is combined with all after it.
     """
-    return CumLogSumExp(canonical_axis(axis, aval_of(x).ndim), reverse)(x)
+    return CumLogSumExp(canonical_axis(axis, aval_of(operand).ndim), reverse)(operand)
 
 
 def linear_recurrence(factor: Any, x: Any, axis: int = 0, reverse: bool = False) -> Any:
-    """The y with y[i] = factor[i] * y[i - 1] + x[i] along `axis`, y[-1] being 0.
+    """The y with y[i] = factor[i] * y[i - 1] + x[i] along `axis`, where y[-1] is 0.
 
-    With `reverse`, y[i] comes from y[i + 1]. A boolean factor says whether that counts.
+    If `reverse`, y[i] comes from y[i + 1]. `factor` may be boolean: false counts as 0, true as 1.
     """
     return LinearRecurrence(canonical_axis(axis, aval_of(x).ndim), reverse)(factor, x)

@@ -371,7 +371,7 @@ def thin_svd(outs: Any) -> tuple[Any, Any, Any]:
 def vector_mask_beyond_thin(live: Any, whole: Any, own: Any, drop: int) -> Any:
     """As `vector_mask` of `whole`; never None where that has vectors beside `own`."""
     if live is None and whole.shape != own.shape:
-        live = ops.full_like(ShapedArray((), ops.BOOL), True)
+        live = ops.constant_like(ShapedArray((), ops.BOOL), True)
     return vector_mask(live, whole.shape, drop)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 from functx import ops
@@ -10,7 +10,7 @@ from functx.core.errors import DTypeError, ShapeError
 from functx.core.primitive import LinearInput, Primitive
 from functx.core.tracing import aval_of
 from functx.core.types import ShapedArray, is_inexact, kind
-from functx.ops.operands import batch_size, literal
+from functx.ops.operands import batch_size, literal, promote_scalars
 
 
 class Elementwise(Primitive, abstract=True):
@@ -283,3 +283,36 @@ def unbroadcast_scalar(x: Any, like: Any) -> Any:
     if x.shape == like.shape:
         return x
     return ops.reduce_sum(x, tuple(range(x.ndim)))
+
+
+def unary_function(primitive: type[Primitive], name: str = "") -> Callable[[Any], Any]:
+    """The public function of an elementwise primitive of one operand, with the primitive's docstring.
+
+    It is called `name`, by default as the primitive is.
+    """
+
+    def function(x: Any) -> Any:
+        return primitive()(x)
+
+    return _document(function, primitive, name)
+
+
+def binary_function(primitive: type[Primitive], name: str = "") -> Callable[[Any, Any], Any]:
+    """The public function of an elementwise primitive of two operands, as `unary_function`.
+
+    A Python scalar gets the dtype of the other operand.
+    """
+
+    def function(x: Any, y: Any) -> Any:
+        return primitive()(*promote_scalars(x, y))
+
+    return _document(function, primitive, name)
+
+
+def _document(function: Any, primitive: type[Primitive], name: str) -> Any:
+    function.__name__ = function.__qualname__ = name or primitive.name
+    function.__module__ = primitive.__module__
+    doc = primitive.__doc__ or ""
+    end = min([i for i in (doc.find(";"), doc.find(".\n")) if i >= 0], default=len(doc.rstrip(".")))
+    function.__doc__ = f"{doc[:end]}, elementwise{doc[end:]}"
+    return function

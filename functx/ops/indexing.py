@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from enum import Enum
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -39,6 +40,14 @@ class ScatterDimensionNumbers(NamedTuple):
     scatter_dims_to_operand_dims: Dims
     operand_batching_dims: Dims = ()
     scatter_indices_batching_dims: Dims = ()
+
+
+class GatherScatterMode(Enum):
+    """The treatment of windows that do not lie inside the operand; see `gather` and `scatter`."""
+
+    CLIP = 0
+    FILL_OR_DROP = 1
+    PROMISE_IN_BOUNDS = 2
 
 
 class GatherScatter(Primitive, abstract=True):

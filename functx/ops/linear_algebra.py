@@ -71,7 +71,8 @@ def matmul_highest(x: Any, y: Any) -> Any:
     """The products of the matrices of `x` and `y`."""
     n = x.ndim
     batch = tuple(range(n - 2))
-    return ops.dot_general(x, y, ((n - 1,), (n - 2,)), (batch, batch), ("HIGHEST", "HIGHEST"))
+    product = ops.DotGeneral(((n - 1,), (n - 2,)), (batch, batch), ("HIGHEST", "HIGHEST"))
+    return product(x, y)
 
 
 def matrix_transpose(x: Any) -> Any:
@@ -377,7 +378,7 @@ class Slogdet(MatrixFunction):
         turn = None
         if is_complex(x.dtype):
             # The sign turns by the imaginary part.
-            turn = ops.mul(sign, ops.complex(ops.full_like(size, 0), ops.imag(trace)))
+            turn = ops.mul(sign, ops.complex(ops.constant_like(size, 0), ops.imag(trace)))
         return [sign, size], [turn, real_if_complex(trace)]
 
     def lower(self, ctx, x):

@@ -1,4 +1,4 @@
-"""Elementwise comparisons, whose results are boolean."""
+"""Comparisons, bitwise operations and selections, elementwise."""
 
 from __future__ import annotations
 
@@ -16,15 +16,17 @@ from functx.ops.families import (
     Bitwise,
     Comparison,
     Elementwise,
+    binary_function,
     broadcast_scalar,
     check_same_dtype,
     elementwise_shape,
+    unary_function,
 )
 from functx.ops.operands import all_ones, is_literal_equal, is_same_value, literal, promote_scalars
 
 
 class _StablehloComparison(Comparison, abstract=True):
-    """A comparison that StableHLO has, by the name `direction`."""
+    """A comparison that StableHLO calls `direction`."""
 
     direction: ClassVar[str]
 
@@ -33,7 +35,7 @@ class _StablehloComparison(Comparison, abstract=True):
 
 
 class Eq(_StablehloComparison):
-    """x == y."""
+    """x == y; false where either is nan."""
 
     direction = "EQ"
     host_kernel = np.equal
@@ -41,7 +43,7 @@ class Eq(_StablehloComparison):
 
 
 class Ne(_StablehloComparison):
-    """x != y."""
+    """x != y; true where either is nan."""
 
     direction = "NE"
     host_kernel = np.not_equal
@@ -49,7 +51,7 @@ class Ne(_StablehloComparison):
 
 
 class Lt(_StablehloComparison):
-    """x < y."""
+    """x < y; complex numbers have no order."""
 
     direction = "LT"
     accepts = "biuf"
@@ -58,7 +60,7 @@ class Lt(_StablehloComparison):
 
 
 class Le(_StablehloComparison):
-    """x <= y."""
+    """x <= y; complex numbers have no order."""
 
     direction = "LE"
     accepts = "biuf"
@@ -67,7 +69,7 @@ class Le(_StablehloComparison):
 
 
 class Gt(_StablehloComparison):
-    """x > y."""
+    """x > y; complex numbers have no order."""
 
     direction = "GT"
     accepts = "biuf"
@@ -76,7 +78,7 @@ class Gt(_StablehloComparison):
 
 
 class Ge(_StablehloComparison):
-    """x >= y."""
+    """x >= y; complex numbers have no order."""
 
     direction = "GE"
     accepts = "biuf"
@@ -84,38 +86,8 @@ class Ge(_StablehloComparison):
     samples = sample(f32[3, 4], f32[3, 4]), sample(u32[3], u32[()])
 
 
-def eq(x: Any, y: Any) -> Any:
-    """x == y, elementwise; false where either is nan."""
-    return Eq()(*promote_scalars(x, y))
-
-
-def ne(x: Any, y: Any) -> Any:
-    """x != y, elementwise; true where either is nan."""
-    return Ne()(*promote_scalars(x, y))
-
-
-def lt(x: Any, y: Any) -> Any:
-    """x < y, elementwise; complex numbers have no order."""
-    return Lt()(*promote_scalars(x, y))
-
-
-def le(x: Any, y: Any) -> Any:
-    """x <= y, elementwise; complex numbers have no order."""
-    return Le()(*promote_scalars(x, y))
-
-
-def gt(x: Any, y: Any) -> Any:
-    """x > y, elementwise; complex numbers have no order."""
-    return Gt()(*promote_scalars(x, y))
-
-
-def ge(x: Any, y: Any) -> Any:
-    """x >= y, elementwise; complex numbers have no order."""
-    return Ge()(*promote_scalars(x, y))
-
-
 class And(Bitwise):
-    """x & y."""
+    """x & y, of booleans or of the bits of integers."""
 
     host_kernel = np.bitwise_and
     samples = sample(bool_[3, 4], bool_[3, 4]), sample(i32[3], i32[()])
@@ -128,7 +100,7 @@ class And(Bitwise):
 
 
 class Or(Bitwise):
-    """x | y."""
+    """x | y, of booleans or of the bits of integers."""
 
     host_kernel = np.bitwise_or
     samples = sample(bool_[3, 4], bool_[3, 4]), sample(i32[()], i32[3])
@@ -141,7 +113,7 @@ class Or(Bitwise):
 
 
 class Xor(Bitwise):
-    """x ^ y."""
+    """x ^ y, of booleans or of the bits of integers."""
 
     host_kernel = np.bitwise_xor
     samples = sample(bool_[3, 4], bool_[3, 4]), sample(u32[3], u32[()])
@@ -158,7 +130,7 @@ class Xor(Bitwise):
 
 
 class Not(Bitwise):
-    """~x."""
+    """~x, of booleans or of the bits of integers."""
 
     host_kernel = np.invert
     samples = sample(bool_[3, 4]), sample(i32[3])
@@ -231,51 +203,6 @@ def simplify_and_or(x: Any, y: Any, neutral: Any, final: Any) -> Any:
         if is_literal_equal(number, final):
             return literal(final, x.aval.dtype)
     return None
-
-
-def bitwise_and(x: Any, y: Any) -> Any:
-    """x & y, elementwise, of booleans or of the bits of integers."""
-    return And()(*promote_scalars(x, y))
-
-
-def bitwise_or(x: Any, y: Any) -> Any:
-    """x | y, elementwise, of booleans or of the bits of integers."""
-    return Or()(*promote_scalars(x, y))
-
-
-def bitwise_xor(x: Any, y: Any) -> Any:
-    """x ^ y, elementwise, of booleans or of the bits of integers."""
-    return Xor()(*promote_scalars(x, y))
-
-
-def bitwise_not(x: Any) -> Any:
-    """~x, elementwise, of booleans or of the bits of integers."""
-    return Not()(x)
-
-
-def shift_left(x: Any, y: Any) -> Any:
-    """x << y, elementwise; zero once y reaches the number of bits."""
-    return ShiftLeft()(*promote_scalars(x, y))
-
-
-def shift_right_logical(x: Any, y: Any) -> Any:
-    """x >> y, elementwise, zeros moving in from the left."""
-    return ShiftRightLogical()(*promote_scalars(x, y))
-
-
-def shift_right_arithmetic(x: Any, y: Any) -> Any:
-    """x >> y, elementwise, copies of the sign bit moving in from the left."""
-    return ShiftRightArithmetic()(*promote_scalars(x, y))
-
-
-def population_count(x: Any) -> Any:
-    """The number of bits that are set, elementwise."""
-    return PopulationCount()(x)
-
-
-def clz(x: Any) -> Any:
-    """The number of zero bits before the highest one that is set, elementwise."""
-    return CountLeadingZeros()(x)
 
 
 class Select(Elementwise):
@@ -362,15 +289,6 @@ class Clamp(Elementwise):
         return stablehlo.clamp(low, x, high)
 
 
-def select(which: Any, on_true: Any, on_false: Any) -> Any:
-    """`on_true` where the boolean `which` holds, else `on_false`.
-
-    A derivative goes through what was taken alone. Scalars stand for whole arrays.
-    """
-    on_true, on_false = promote_scalars(on_true, on_false)
-    return Select()(which, on_false, on_true)
-
-
 def select_n(which: Any, *cases: Any) -> Any:
     """`cases[which]`, element by element: `which` is boolean, or an integer for several cases.
 
@@ -404,9 +322,35 @@ def select_n(which: Any, *cases: Any) -> Any:
     return taken
 
 
-def clamp(low: Any, x: Any, high: Any) -> Any:
-    """min(max(x, low), high), elementwise; nan where any of the three is.
+def select(pred: Any, on_true: Any, on_false: Any) -> Any:
+    """`on_true` where the boolean `pred` holds, else `on_false`, elementwise.
+
+    A derivative goes through the selected operand alone. A scalar stands for a whole array.
+    """
+    on_true, on_false = promote_scalars(on_true, on_false)
+    return Select()(pred, on_false, on_true)
+
+
+def clamp(min: Any, x: Any, max: Any) -> Any:
+    """The smaller of `max` and the larger of `x` and `min`, elementwise; nan where any of the three is.
 
     The derivative in `x` is 0 where it ties with a bound.
     """
-    return Clamp()(*promote_scalars(low, x, high))
+    return Clamp()(*promote_scalars(min, x, max))
+
+
+eq = binary_function(Eq)
+ne = binary_function(Ne)
+lt = binary_function(Lt)
+le = binary_function(Le)
+gt = binary_function(Gt)
+ge = binary_function(Ge)
+bitwise_and = binary_function(And, "bitwise_and")
+bitwise_or = binary_function(Or, "bitwise_or")
+bitwise_xor = binary_function(Xor, "bitwise_xor")
+shift_left = binary_function(ShiftLeft)
+shift_right_logical = binary_function(ShiftRightLogical)
+shift_right_arithmetic = binary_function(ShiftRightArithmetic)
+bitwise_not = unary_function(Not, "bitwise_not")
+population_count = unary_function(PopulationCount)
+clz = unary_function(CountLeadingZeros, "clz")

@@ -155,6 +155,8 @@ def check_axes(op: str, axes: Any, ndim: int) -> None:
 
 def canonical_shape(shape: Any, name: str = "shape") -> tuple[int, ...]:
     """`shape`, an int or a sequence, as a tuple of non-negative ints."""
+    if type(shape) is tuple and all([type(n) is int and 0 <= n < 2**63 for n in shape]):
+        return shape
     try:
         dims = tuple([index(n) for n in (shape if is_sequence_of_ints(shape) else (shape,))])
     except ConcretizationError as error:

@@ -122,7 +122,7 @@ class ReduceProd(Reduction):
         lead = tuple([x.shape[d] for d in kept])
         n = prod([x.shape[d] for d in self.axes])
         if x.size == 0 or n == 1:
-            return ops.full_like(x, 1)
+            return ops.constant_like(x, 1)
         rows = ops.reshape(ops.permute_dims(x, order), (*lead, n))
         keep = [(0, 0, 0)] * len(lead)
         before = ops.pad(ops.cumprod(rows, len(lead)), 1, [*keep, (1, -1, 0)])
@@ -382,52 +382,56 @@ def _bind_reduction(reduction: type[Reduction], x: Any, axes: Any) -> Any:
     return reduction(axes)(x) if axes else identity_result(x)
 
 
-def reduce_sum(x: Any, axes: Any = None) -> Any:
-    """Sum the elements of `x` over `axes`, or over all axes when none are given."""
-    return _bind_reduction(ReduceSum, x, axes)
+def reduce_sum(operand: Any, axes: Any = None) -> Any:
+    """The sum over `axes`, by default all, which leave the shape."""
+    return _bind_reduction(ReduceSum, operand, axes)
 
 
-def reduce_prod(x: Any, axes: Any = None) -> Any:
-    """Multiply the elements of `x` over `axes`, or over all axes when none are given."""
-    return _bind_reduction(ReduceProd, x, axes)
+def reduce_prod(operand: Any, axes: Any = None) -> Any:
+    """The product over `axes`, by default all, which leave the shape."""
+    return _bind_reduction(ReduceProd, operand, axes)
 
 
-def reduce_max(x: Any, axes: Any = None) -> Any:
-    """The largest element of `x` over `axes`, or over all axes when none are given.
-
-    Complex numbers are ordered by their real, then their imaginary parts.
-    """
-    return _bind_reduction(ReduceMax, x, axes)
-
-
-def reduce_min(x: Any, axes: Any = None) -> Any:
-    """The smallest element of `x` over `axes`, or over all axes when none are given.
+def reduce_max(operand: Any, axes: Any = None) -> Any:
+    """The largest element over `axes`, by default all, which leave the shape.
 
     Complex numbers are ordered by their real, then their imaginary parts.
     """
-    return _bind_reduction(ReduceMin, x, axes)
+    return _bind_reduction(ReduceMax, operand, axes)
 
 
-def reduce_and(x: Any, axes: Any = None) -> Any:
-    """Bitwise and of booleans or integers over `axes`, or over all axes when none are given."""
-    return _bind_reduction(ReduceAnd, x, axes)
+def reduce_min(operand: Any, axes: Any = None) -> Any:
+    """The smallest element over `axes`, by default all, which leave the shape.
+
+    Complex numbers are ordered by their real, then their imaginary parts.
+    """
+    return _bind_reduction(ReduceMin, operand, axes)
 
 
-def reduce_or(x: Any, axes: Any = None) -> Any:
-    """Bitwise or of booleans or integers over `axes`, or over all axes when none are given."""
-    return _bind_reduction(ReduceOr, x, axes)
+def reduce_and(operand: Any, axes: Any = None) -> Any:
+    """Bitwise and of booleans or integers over `axes`, by default all."""
+    return _bind_reduction(ReduceAnd, operand, axes)
 
 
-def reduce_xor(x: Any, axes: Any = None) -> Any:
-    """Bitwise exclusive or over `axes`, or over all axes when none are given."""
-    return _bind_reduction(ReduceXor, x, axes)
+def reduce_or(operand: Any, axes: Any = None) -> Any:
+    """Bitwise or of booleans or integers over `axes`, by default all."""
+    return _bind_reduction(ReduceOr, operand, axes)
 
 
-def argmax(x: Any, axis: int, index_dtype: Any) -> Any:
-    """The position of the first largest element along `axis`; of the first nan if there is one."""
-    return ArgMax(canonical_axis(axis, aval_of(x).ndim), canonical_dtype(index_dtype))(x)
+def reduce_xor(operand: Any, axes: Any = None) -> Any:
+    """Bitwise exclusive or of booleans or integers over `axes`, by default all."""
+    return _bind_reduction(ReduceXor, operand, axes)
 
 
-def argmin(x: Any, axis: int, index_dtype: Any) -> Any:
-    """The position of the first smallest element along `axis`; of the first nan if there is one."""
-    return ArgMin(canonical_axis(axis, aval_of(x).ndim), canonical_dtype(index_dtype))(x)
+def argmax(operand: Any, axis: int, index_dtype: Any) -> Any:
+    """The index along `axis` of the first largest element, or of the first nan, in `index_dtype`."""
+    return ArgMax(canonical_axis(axis, aval_of(operand).ndim), canonical_dtype(index_dtype))(
+        operand
+    )
+
+
+def argmin(operand: Any, axis: int, index_dtype: Any) -> Any:
+    """The index along `axis` of the first smallest element, or of the first nan, in `index_dtype`."""
+    return ArgMin(canonical_axis(axis, aval_of(operand).ndim), canonical_dtype(index_dtype))(
+        operand
+    )

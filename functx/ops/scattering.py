@@ -1,7 +1,8 @@
-"""Scatters: windows of an array combined with updates; the one that adds."""
+"""Scatters: windows of an array replaced by updates or combined with them."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from math import prod
 from typing import Any, ClassVar
@@ -218,43 +219,6 @@ class ScatterAdd(Scatter):
         )
 
 
-def scatter_add(
-    operand: Any,
-    scatter_indices: Any,
-    updates: Any,
-    dimension_numbers: Any,
-    *,
-    indices_are_sorted: bool = False,
-    unique_indices: bool = False,
-    mode: Any = None,
-) -> Any:
-    """`operand` with updates added to the windows at `scatter_indices`; see `scatter`."""
-    return bind_scatter(
-        ScatterAdd, operand, scatter_indices, updates, dimension_numbers,
-        indices_are_sorted, unique_indices, mode,
-    )  # fmt: skip
-
-
-def bind_scatter(
-    cls: type[Scatter],
-    operand: Any,
-    indices: Any,
-    updates: Any,
-    numbers: Any,
-    indices_are_sorted: bool,
-    unique_indices: bool,
-    mode: Any,
-) -> Any:
-    dims = ops.ScatterDimensionNumbers(
-        *[tuple(getattr(numbers, field)) for field in ops.ScatterDimensionNumbers._fields]
-    )
-    primitive = cls(
-        *dims, indices_are_sorted, unique_indices, ops.canonical_index_mode(mode, "drop")
-    )
-    operand, updates = promote_scalars(operand, updates)
-    return primitive(operand, indices, updates)
-
-
 class ScatterMul(Scatter):
     """The operand multiplied by the updates, each at its index."""
 
@@ -441,57 +405,6 @@ def _exclusive_segment_products(updates: Any, places: Any) -> Any:
     return products
 
 
-def scatter_mul(
-    operand: Any,
-    scatter_indices: Any,
-    updates: Any,
-    dimension_numbers: Any,
-    *,
-    indices_are_sorted: bool = False,
-    unique_indices: bool = False,
-    mode: Any = None,
-) -> Any:
-    """`operand` with the windows at `scatter_indices` multiplied by updates; see `scatter`."""
-    return bind_scatter(
-        ScatterMul, operand, scatter_indices, updates, dimension_numbers,
-        indices_are_sorted, unique_indices, mode,
-    )  # fmt: skip
-
-
-def scatter_min(
-    operand: Any,
-    scatter_indices: Any,
-    updates: Any,
-    dimension_numbers: Any,
-    *,
-    indices_are_sorted: bool = False,
-    unique_indices: bool = False,
-    mode: Any = None,
-) -> Any:
-    """`operand` with the minimum of windows at `scatter_indices` and updates; see `scatter`."""
-    return bind_scatter(
-        ScatterMin, operand, scatter_indices, updates, dimension_numbers,
-        indices_are_sorted, unique_indices, mode,
-    )  # fmt: skip
-
-
-def scatter_max(
-    operand: Any,
-    scatter_indices: Any,
-    updates: Any,
-    dimension_numbers: Any,
-    *,
-    indices_are_sorted: bool = False,
-    unique_indices: bool = False,
-    mode: Any = None,
-) -> Any:
-    """`operand` with the maximum of windows at `scatter_indices` and updates; see `scatter`."""
-    return bind_scatter(
-        ScatterMax, operand, scatter_indices, updates, dimension_numbers,
-        indices_are_sorted, unique_indices, mode,
-    )  # fmt: skip
-
-
 class ScatterSet(Scatter):
     """The operand with the updates in place of what it held; the last one to a place stays."""
 
@@ -632,7 +545,62 @@ class ScatterSet(Scatter):
         return [self.with_class(ScatterAdd)(cleared, indices, ops.select(shows, updates, zero))]
 
 
-def scatter(
+def _scatter_function(cls: type[Scatter], doc: str) -> Callable[..., Any]:
+    """The public function that binds the scatter class `cls`."""
+
+    def function(
+        operand: Any,
+        scatter_indices: Any,
+        updates: Any,
+        dimension_numbers: Any,
+        *,
+        indices_are_sorted: bool = False,
+        unique_indices: bool = False,
+        mode: Any = None,
+    ) -> Any:
+        numbers = ops.ScatterDimensionNumbers(
+            *[tuple(getattr(dimension_numbers, f)) for f in ops.ScatterDimensionNumbers._fields]
+        )
+        mode = ops.canonical_index_mode(mode, "drop")
+        operand, updates = promote_scalars(operand, updates)
+        return cls(*numbers, indices_are_sorted, unique_indices, mode)(
+            operand, scatter_indices, updates
+        )
+
+    function.__name__ = function.__qualname__ = "scatter" if cls is ScatterSet else cls.name
+    function.__doc__ = doc
+    return function
+
+
+scatter = _scatter_function(
+    ScatterSet,
+    """`operand` with the window at each vector in `scatter_indices` replaced by an update.
+
+    `dimension_numbers` are `ScatterDimensionNumbers`, or JAX's of that name. Of several
+    updates of one element the last stays. Windows that do not lie inside the operand are
+    not written with the mode "drop" (the default) and moved inside with "clip";
+    "promise_in_bounds" states that there are none.
+    """,
+)
+scatter_add = _scatter_function(
+    ScatterAdd,
+    """`operand` with updates added to the windows at `scatter_indices`; see `scatter`.""",
+)
+scatter_mul = _scatter_function(
+    ScatterMul,
+    """`operand` with the windows at `scatter_indices` multiplied by updates; see `scatter`.""",
+)
+scatter_min = _scatter_function(
+    ScatterMin,
+    """`operand` with the minimum of windows at `scatter_indices` and updates; see `scatter`.""",
+)
+scatter_max = _scatter_function(
+    ScatterMax,
+    """`operand` with the maximum of windows at `scatter_indices` and updates; see `scatter`.""",
+)
+
+
+def scatter_sub(
     operand: Any,
     scatter_indices: Any,
     updates: Any,
@@ -642,14 +610,9 @@ def scatter(
     unique_indices: bool = False,
     mode: Any = None,
 ) -> Any:
-    """`operand` with a window at each vector in `scatter_indices` replaced by an update.
-
-    `dimension_numbers` are `ScatterDimensionNumbers`, or JAX's of that name. Of several
-    updates of one element the last stays. Windows that do not lie inside the operand are
-    left out with the mode "drop" (the default) and moved inside with "clip";
-    "promise_in_bounds" says that there are none.
-    """
-    return bind_scatter(
-        ScatterSet, operand, scatter_indices, updates, dimension_numbers,
-        indices_are_sorted, unique_indices, mode,
+    """`operand` with updates subtracted from the windows at `scatter_indices`; see `scatter`."""
+    _, updates = promote_scalars(operand, updates)
+    return scatter_add(
+        operand, scatter_indices, ops.neg(updates), dimension_numbers,
+        indices_are_sorted=indices_are_sorted, unique_indices=unique_indices, mode=mode,
     )  # fmt: skip

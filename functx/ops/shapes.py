@@ -1,4 +1,4 @@
-"""Shapes: broadcasting, filling, reshaping, permuting, reversing."""
+"""Shapes: broadcasting, filling, reshaping, permuting and reversing; constant arrays."""
 
 from __future__ import annotations
 
@@ -19,10 +19,14 @@ from functx.core.tracing import Tracer, aval_of, current_builder
 from functx.core.types import ShapedArray, canonical_dtype, kind
 from functx.ops.families import Constant, Linear
 from functx.ops.operands import (
+    PYTHON_SCALARS,
     canonical_axes,
     canonical_axis,
+    canonical_axis_sequence,
+    canonical_shape,
     check_axes,
     identity_result,
+    is_sequence_of_ints,
     literal,
     tuple_delete,
 )
@@ -269,95 +273,8 @@ class Rev(Linear):
         return stablehlo.reverse(x, ctx.i64_array(self.axes))
 
 
-def broadcast_in_dim(x: Any, shape: tuple[int, ...], dims: tuple[int, ...]) -> Any:
-    """`x` repeated to `shape`; dimension i of `x` becomes dimension `dims[i]`."""
-    if aval_of(x).shape == shape and len(dims) == len(shape):
-        return identity_result(x)
-    return BroadcastInDim(shape, dims)(x)
-
-
-def full(shape: tuple[int, ...], fill_value: Any) -> Any:
-    """An array of `shape` with the scalar `fill_value` everywhere."""
-    return Full(shape)(fill_value)
-
-
-def full_like(x: Any, value: Any) -> Any:
-    """An array of the shape and dtype of `x` with the number `value` everywhere."""
-    aval = x if type(x) is ShapedArray else x.aval if type(x) is LinearInput else aval_of(x)
-    fill = literal(value, aval.dtype)
-    builder = current_builder.get()
-    if not aval.shape and builder is not None:
-        return Tracer(fill, builder)
-    return Full(aval.shape)(fill)
-
-
-def zeros_like(x: Any) -> Any:
-    """Zeros of the shape and dtype of `x`."""
-    return full_like(x, 0)
-
-
-def instantiate_mask(live: Any, shape: tuple[int, ...]) -> Any:
-    """The mask `live` as an array of `shape`; None stands for true, a scalar for an array."""
-    if live is None or live is False:
-        return full(shape, live is None)
-    return live if live.shape == shape else full(shape, live)
-
-
-def reshape(x: Any, shape: tuple[int, ...]) -> Any:
-    """The elements of `x`, in row-major order, as an array of `shape`."""
-    return identity_result(x) if aval_of(x).shape == shape else Reshape(shape)(x)
-
-
-def permute_dims(x: Any, axes: tuple[int, ...]) -> Any:
-    """`x` with dimension `axes[i]` of it as dimension i of the result."""
-    return identity_result(x) if axes == tuple(range(len(axes))) else PermuteDims(axes)(x)
-
-
-def moveaxis(x: Any, source: int, destination: int) -> Any:
-    """`x` with the axis `source` at `destination` and the others in their order."""
-    if source == destination:
-        return x
-    axes = [a for a in range(aval_of(x).ndim) if a != source]
-    axes.insert(destination, source)
-    return PermuteDims(tuple(axes))(x)
-
-
-def expand_dims(x: Any, axes: Any) -> Any:
-    """`x` with unit dimensions inserted, at `axes` of the result."""
-    shape = aval_of(x).shape
-    rank = len(shape) + (len(axes) if isinstance(axes, tuple) else 1)
-    axes = canonical_axes(axes, rank)
-    rest = iter(shape)
-    return reshape(x, tuple(1 if i in axes else next(rest) for i in range(rank)))
-
-
-def squeeze(x: Any, axes: Any = None) -> Any:
-    """`x` without its unit dimensions `axes`, or without any when no axes are given."""
-    shape = aval_of(x).shape
-    if axes is None:
-        return reshape(x, tuple([n for n in shape if n != 1]))
-    axes = canonical_axes(axes, len(shape))
-    if any(shape[a] != 1 for a in axes):
-        raise ShapeError(f"squeeze: the axes must have length 1; got {axes} of shape {shape}")
-    return reshape(x, tuple_delete(shape, axes))
-
-
-def rev(x: Any, axes: Sequence[int]) -> Any:
-    """`x` with its elements in reverse order along `axes`."""
-    axes = canonical_axes(tuple(axes), aval_of(x).ndim)
-    return Rev(axes)(x) if axes else identity_result(x)
-
-
-def batch_dim_at(x: Any, dim: int | None, wanted: int, size: int) -> Any:
-    """`x` with its batch dimension moved to `wanted`, or made there if `x` has none."""
-    if dim is not None:
-        return moveaxis(x, dim, wanted)
-    shape = (*x.shape[:wanted], size, *x.shape[wanted:])
-    return broadcast_in_dim(x, shape, tuple([d + (d >= wanted) for d in range(x.ndim)]))
-
-
 class Iota(Constant):
-    """An array of `shape` that holds at each place its index along `dimension`."""
+    """An array of `shape` whose elements are their index along `dimension`."""
 
     dtype: Any
     shape: tuple[int, ...]
@@ -376,16 +293,6 @@ class Iota(Constant):
 
     def lower(self, ctx):
         return stablehlo.iota(ctx.out_types[0], self.dimension)
-
-
-def iota(dtype: Any, size: int) -> Any:
-    """The numbers 0, 1, ..., size - 1 in `dtype`."""
-    return Iota(canonical_dtype(dtype), (size,), 0)()
-
-
-def broadcasted_iota(dtype: Any, shape: tuple[int, ...], dimension: int) -> Any:
-    """An array of `shape` that holds at each place its index along `dimension`."""
-    return Iota(canonical_dtype(dtype), tuple(shape), canonical_axis(dimension, len(shape)))()
 
 
 class DenseConstant(Constant):
@@ -407,6 +314,186 @@ class DenseConstant(Constant):
 
     def lower(self, ctx):
         return mlir.ir_constant(self.array())
+
+
+def broadcast_in_dim(operand: Any, shape: Any, broadcast_dimensions: Sequence[int]) -> Any:
+    """`operand` repeated to `shape`; its dimension i becomes `broadcast_dimensions[i]`."""
+    shape = canonical_shape(shape, "broadcast_in_dim: shape")
+    if aval_of(operand).shape == shape and len(broadcast_dimensions) == len(shape):
+        return identity_result(operand)
+    return BroadcastInDim(shape, tuple(broadcast_dimensions))(operand)
+
+
+def broadcast(operand: Any, sizes: Sequence[int]) -> Any:
+    """`operand` repeated along new leading dimensions of lengths `sizes`."""
+    shape = canonical_shape(sizes, "broadcast: sizes") + aval_of(operand).shape
+    lead = len(shape) - aval_of(operand).ndim
+    return broadcast_in_dim(operand, shape, tuple(range(lead, len(shape))))
+
+
+def broadcast_to_rank(x: Any, rank: int) -> Any:
+    """`x` with leading dimensions of length 1, so that it has `rank` dimensions.
+
+    Raises ShapeError if it has more.
+    """
+    shape = aval_of(x).shape
+    if len(shape) > rank:
+        raise ShapeError(
+            f"broadcast_to_rank: the operand must have at most {rank} dimensions; got {aval_of(x)!r}"
+        )
+    return reshape(x, (1,) * (rank - len(shape)) + shape)
+
+
+def full(shape: Any, fill_value: Any, dtype: Any = None) -> Any:
+    """An array of `shape` filled with the scalar `fill_value`, converted to `dtype` if that is given."""
+    value = fill_value if dtype is None else _fill_scalar(fill_value, dtype)
+    return Full(canonical_shape(shape, "full: shape"))(value)
+
+
+def full_like(x: Any, fill_value: Any, dtype: Any = None, shape: Any = None) -> Any:
+    """An array filled with the scalar `fill_value`, by default of the shape and dtype of `x`.
+
+    It is weakly typed if `x` is and no `dtype` is given.
+    """
+    aval = aval_of(x)
+    value = _fill_scalar(fill_value, aval.dtype if dtype is None else dtype)
+    if dtype is None and aval.weak_type:
+        value = ops.convert_element_type(value, aval.dtype, weak=True)
+    return Full(aval.shape if shape is None else canonical_shape(shape))(value)
+
+
+def _fill_scalar(value: Any, dtype: Any) -> Any:
+    if type(value) in PYTHON_SCALARS:
+        return literal(np.asarray(value).astype(dtype).item(), np.dtype(dtype))
+    return ops.convert_element_type(value, dtype)
+
+
+def empty(shape: Any, dtype: Any) -> Any:
+    """An array of `shape` and `dtype` whose elements are unspecified: zeros."""
+    return full(shape, 0, dtype)
+
+
+def constant_like(x: Any, value: Any) -> Any:
+    """An array of the shape and dtype of `x`, a value or an aval, filled with the number `value`.
+
+    It is not weakly typed.
+    """
+    aval = x if type(x) is ShapedArray else x.aval if type(x) is LinearInput else aval_of(x)
+    fill = literal(value, aval.dtype)
+    builder = current_builder.get()
+    if not aval.shape and builder is not None:
+        return Tracer(fill, builder)
+    return Full(aval.shape)(fill)
+
+
+def zeros_like(x: Any) -> Any:
+    """Zeros of the shape and dtype of `x`, a value or an aval."""
+    return constant_like(x, 0)
+
+
+def instantiate_mask(live: Any, shape: tuple[int, ...]) -> Any:
+    """The mask `live` as an array of `shape`; None stands for true, a scalar for an array."""
+    if live is None or live is False:
+        return full(shape, live is None)
+    return live if live.shape == shape else full(shape, live)
+
+
+def reshape(operand: Any, new_sizes: Any, dimensions: Sequence[int] | None = None) -> Any:
+    """The elements of `operand` in row-major order as an array of shape `new_sizes`.
+
+    `dimensions` permutes the dimensions of `operand` first.
+    """
+    shape = canonical_shape(new_sizes, "reshape: new_sizes")
+    if dimensions is not None:
+        operand = transpose(operand, dimensions)
+    return identity_result(operand) if aval_of(operand).shape == shape else Reshape(shape)(operand)
+
+
+def collapse(operand: Any, start_dimension: int, stop_dimension: int | None = None) -> Any:
+    """`operand` with the dimensions from `start_dimension` to before `stop_dimension` as one.
+
+    Raises AxisError if there is none.
+    """
+    shape = aval_of(operand).shape
+    start, stop, _ = slice(start_dimension, stop_dimension).indices(len(shape))
+    if start >= stop:
+        raise AxisError(
+            "collapse: there must be a dimension from start_dimension to stop_dimension; "
+            f"got {start_dimension} and {stop_dimension} for {aval_of(operand)!r}"
+        )
+    return reshape(operand, (*shape[:start], prod(shape[start:stop]), *shape[stop:]))
+
+
+def permute_dims(x: Any, axes: tuple[int, ...]) -> Any:
+    """`x` with dimension `axes[i]` of it as dimension i of the result."""
+    return identity_result(x) if axes == tuple(range(len(axes))) else PermuteDims(axes)(x)
+
+
+def transpose(operand: Any, permutation: Any) -> Any:
+    """`operand` with dimension `permutation[i]` of it as dimension i of the result.
+
+    Negative dimensions count from the end. Raises AxisError for what is no permutation.
+    """
+    ndim = aval_of(operand).ndim
+    axes = canonical_axis_sequence(permutation, ndim, "transpose: permutation")
+    if len(axes) != ndim:
+        raise AxisError(
+            f"transpose: permutation must name every dimension; got {axes} for {aval_of(operand)!r}"
+        )
+    return permute_dims(operand, axes)
+
+
+def moveaxis(x: Any, source: int, destination: int) -> Any:
+    """`x` with the axis `source` at `destination` and the others in their order."""
+    if source == destination:
+        return x
+    axes = [a for a in range(aval_of(x).ndim) if a != source]
+    axes.insert(destination, source)
+    return PermuteDims(tuple(axes))(x)
+
+
+def expand_dims(array: Any, dimensions: Any) -> Any:
+    """`array` with dimensions of length 1 inserted, which are at `dimensions` of the result."""
+    shape = aval_of(array).shape
+    rank = len(shape) + (len(dimensions) if is_sequence_of_ints(dimensions) else 1)
+    axes = canonical_axes(dimensions, rank)
+    lengths = iter(shape)
+    return reshape(array, tuple(1 if i in axes else next(lengths) for i in range(rank)))
+
+
+def squeeze(array: Any, dimensions: Any = None) -> Any:
+    """`array` without its dimensions `dimensions` of length 1, by default without any of length 1."""
+    shape = aval_of(array).shape
+    if dimensions is None:
+        return reshape(array, tuple([n for n in shape if n != 1]))
+    axes = canonical_axes(dimensions, len(shape))
+    if any(shape[a] != 1 for a in axes):
+        raise ShapeError(f"squeeze: the axes must have length 1; got {axes} of shape {shape}")
+    return reshape(array, tuple_delete(shape, axes))
+
+
+def rev(operand: Any, dimensions: Sequence[int]) -> Any:
+    """`operand` with its elements in reverse order along `dimensions`."""
+    axes = canonical_axis_sequence(dimensions, aval_of(operand).ndim, "rev: dimensions")
+    return Rev(axes)(operand) if axes else identity_result(operand)
+
+
+def batch_dim_at(x: Any, dim: int | None, target: int, size: int) -> Any:
+    """`x` with its batch dimension `dim` moved to `target`; if None, one of length `size` is added."""
+    if dim is not None:
+        return moveaxis(x, dim, target)
+    shape = (*x.shape[:target], size, *x.shape[target:])
+    return broadcast_in_dim(x, shape, tuple([d + (d >= target) for d in range(x.ndim)]))
+
+
+def iota(dtype: Any, size: int) -> Any:
+    """The numbers 0, 1, ..., size - 1 in `dtype`."""
+    return Iota(canonical_dtype(dtype), (size,), 0)()
+
+
+def broadcasted_iota(dtype: Any, shape: Any, dimension: int) -> Any:
+    """An array of `shape` whose elements are their index along `dimension`, in `dtype`."""
+    return Iota(canonical_dtype(dtype), tuple(shape), canonical_axis(dimension, len(shape)))()
 
 
 def embed_constant(x: Any) -> Any:

@@ -181,33 +181,46 @@ def put_along_axis(updates: Any, places: Any, axis: int, size: int | None = None
     )
 
 
-def sort(operands: Any, axis: int = -1, stable: bool = True, num_keys: int = 1) -> Any:
-    """`operands`, an array or a sequence, in ascending order along `axis`.
+def sort(operand: Any, dimension: int = -1, is_stable: bool = True, num_keys: int = 1) -> Any:
+    """`operand`, an array or a sequence of arrays, in ascending order along `dimension`.
 
-    The first `num_keys` of a sequence decide the order, the later keys between elements
-    that tie in the earlier. nan comes last. A sequence gives a tuple.
+    The first `num_keys` arrays of a sequence decide the order, later keys between elements that tie
+    in earlier ones, and all arrays take it. nan comes last. A sequence gives a tuple.
     """
-    several = isinstance(operands, (tuple, list))
-    arrays = list(operands) if several else [operands]
+    several = isinstance(operand, (tuple, list))
+    arrays = list(operand) if several else [operand]
     if not arrays:
         raise ShapeError("sort: there must be at least one operand; got none")
-    axis = canonical_axis(axis, aval_of(arrays[0]).ndim)
-    outs = Sort(axis, num_keys, stable)(*arrays)
+    axis = canonical_axis(dimension, aval_of(arrays[0]).ndim)
+    outs = Sort(axis, num_keys, is_stable)(*arrays)
     return tuple(outs) if several else outs[0]
 
 
+def sort_key_val(
+    keys: Any, values: Any, dimension: int = -1, is_stable: bool = True
+) -> tuple[Any, Any]:
+    """`keys` in ascending order along `dimension`, and `values` in the order of the keys."""
+    keys, values = sort((keys, values), dimension, is_stable)
+    return keys, values
+
+
 def argsort(x: Any, axis: int = -1, stable: bool = True) -> Any:
-    """Where along `axis` the elements of `x` in ascending order are; nan comes last."""
+    """The indices along `axis` that put `x` in ascending order; nan comes last."""
     return Sort(canonical_axis(axis, aval_of(x).ndim), 1, stable, True)(x)[-1]
 
 
-def top_k(x: Any, k: int) -> tuple[Any, Any]:
-    """The `k` largest elements along the last axis, in descending order, and their places.
+def top_k(operand: Any, k: int, *, axis: int = -1) -> tuple[Any, Any]:
+    """The `k` largest elements along `axis` in descending order, and their indices.
 
     Of elements that tie, the first comes first.
     """
-    values, places = TopK(k)(x)
-    return values, places
+    ndim = aval_of(operand).ndim
+    axis = canonical_axis(axis, ndim, "top_k: axis")
+    rows = ops.moveaxis(operand, axis, ndim - 1)
+    boolean = aval_of(operand).dtype == np.bool_
+    values, indices = TopK(k)(ops.convert_element_type(rows, np.uint8) if boolean else rows)
+    values = ops.convert_element_type(values, np.bool_) if boolean else values
+    return ops.moveaxis(values, ndim - 1, axis), ops.moveaxis(indices, ndim - 1, axis)
 
 
 class SearchSorted(Primitive):

@@ -1,4 +1,4 @@
-"""Special functions: error functions, and the gamma function's logarithm and derivatives."""
+"""Special functions: error, gamma and Bessel functions, and functions that avoid overflow or cancellation."""
 
 from __future__ import annotations
 
@@ -15,7 +15,15 @@ from functx import ops
 from functx.core.errors import MissingRuleError
 from functx.core.samples import c64, f32, i32, sample
 from functx.core.types import ShapedArray, is_complex, is_integer
-from functx.ops.families import Binary, Bitwise, Inexact, check_same_dtype, elementwise_shape
+from functx.ops.families import (
+    Binary,
+    Bitwise,
+    Inexact,
+    binary_function,
+    check_same_dtype,
+    elementwise_shape,
+    unary_function,
+)
 from functx.ops.operands import cast_like_input, literal, promote_scalars, upcast_half
 
 
@@ -115,7 +123,7 @@ class Digamma(Inexact):
 
 
 class Polygamma(Binary):
-    """Derivative number m of digamma(x); the order m is an integer or has the dtype of x."""
+    """The m-th derivative of digamma(x); the order m is an integer or has the dtype of x."""
 
     accepts = "f"
     samples = (
@@ -140,7 +148,10 @@ class Polygamma(Binary):
 
 
 class Xlogy(Binary):
-    """x log(y), and 0 where x is 0 unless y is nan."""
+    """x log(y), and 0 where x is 0 unless y is nan.
+
+    The derivative in y is 0 where both are 0.
+    """
 
     accepts = "f"
     samples = (
@@ -164,7 +175,10 @@ class Xlogy(Binary):
 
 
 class Xlog1py(Binary):
-    """x log(1 + y), and 0 where x is 0 unless y is nan."""
+    """x log(1 + y), and 0 where x is 0 unless y is nan.
+
+    The derivative in y is 0 where x is 0 and y is -1.
+    """
 
     accepts = "f"
     name = "xlog1py"
@@ -304,80 +318,6 @@ def infinity_where_both_zero(x: Any, y: Any) -> Any:
     return ops.select(ops.bitwise_and(ops.eq(x, 0.0), ops.eq(y, 0.0)), math.inf, y)
 
 
-def xlogy(x: Any, y: Any) -> Any:
-    """x log(y), elementwise, and 0 where x is 0 unless y is nan.
-
-    The derivative in `y` is 0 where both are 0.
-    """
-    return Xlogy()(*promote_scalars(x, y))
-
-
-def xlog1py(x: Any, y: Any) -> Any:
-    """x log(1 + y), elementwise, and 0 where x is 0 unless y is nan.
-
-    The derivative in `y` is 0 where x is 0 and y is -1.
-    """
-    return Xlog1py()(*promote_scalars(x, y))
-
-
-def bessel_i0(x: Any) -> Any:
-    """The modified Bessel function I of order 0, elementwise."""
-    return BesselI0()(x)
-
-
-def bessel_i1(x: Any) -> Any:
-    """The modified Bessel function I of order 1, elementwise."""
-    return BesselI1()(x)
-
-
-def bessel_i0e(x: Any) -> Any:
-    """exp(-|x|) times the modified Bessel function I of order 0, elementwise."""
-    return BesselI0e()(x)
-
-
-def bessel_i1e(x: Any) -> Any:
-    """exp(-|x|) times the modified Bessel function I of order 1, elementwise."""
-    return BesselI1e()(x)
-
-
-def erf(x: Any) -> Any:
-    """The error function, elementwise."""
-    return Erf()(x)
-
-
-def erfc(x: Any) -> Any:
-    """1 - erf(x), elementwise, accurate for large x."""
-    return Erfc()(x)
-
-
-def erf_inv(x: Any) -> Any:
-    """The inverse of erf, elementwise, for x in [-1, 1]."""
-    return ErfInv()(x)
-
-
-def ndtri(x: Any) -> Any:
-    """The inverse of the normal distribution function, elementwise, for x in [0, 1]."""
-    return Ndtri()(x)
-
-
-def lgamma(x: Any) -> Any:
-    """log(|gamma(x)|), elementwise."""
-    return Lgamma()(x)
-
-
-def digamma(x: Any) -> Any:
-    """The derivative of log(gamma(x)), elementwise."""
-    return Digamma()(x)
-
-
-def polygamma(m: Any, x: Any) -> Any:
-    """Derivative number m of digamma(x), elementwise; m is an integer or has the dtype of x.
-
-    Raises MissingRuleError when m is differentiated.
-    """
-    return Polygamma()(*promote_scalars(m, x))
-
-
 class Hypot(Binary):
     """sqrt(x**2 + y**2) without overflow; its derivative at the origin is 0."""
 
@@ -407,7 +347,10 @@ class Hypot(Binary):
 
 
 class Logaddexp(Binary):
-    """log(exp(x) + exp(y)) without overflow; the imaginary part lies from -pi to pi."""
+    """log(exp(x) + exp(y)) without overflow; the imaginary part lies in [-pi, pi].
+
+    Operands that tie share the derivative.
+    """
 
     accepts = "fc"
     samples = (
@@ -438,12 +381,12 @@ class Logaddexp(Binary):
         out = ops.select(ops.eq(x, y), ops.add(x, math.log(2.0)), out)
         if not is_complex(x.dtype):
             return out
-        turns = ops.round(ops.div(ops.imag(out), 2.0 * math.pi), to_even=True)
+        turns = ops.round(ops.div(ops.imag(out), 2.0 * math.pi), ops.RoundingMethod.TO_NEAREST_EVEN)
         return ops.complex(ops.real(out), ops.sub(ops.imag(out), ops.mul(turns, 2.0 * math.pi)))
 
 
 class CopyZeroSign(Binary):
-    """x, whose zeros get the sign of y; it varies as x does."""
+    """x, whose zeros get the sign of y; its derivative is that of x."""
 
     has_finite_derivative = True
     accepts = "f"
@@ -470,7 +413,7 @@ class CopyZeroSign(Binary):
 
 
 class Sinc(Inexact):
-    """The derivative of that order of sin(pi x) / (pi x), which at 0 is 1."""
+    """The derivative of order `order` of sin(pi x) / (pi x), which is 1 at 0."""
 
     order: int = 0
     samples = (
@@ -538,26 +481,32 @@ def _replace_zero_by_one(x: Any) -> Any:
     return ops.select(ops.eq(x, 0.0), 1.0, x)
 
 
-def hypot(x: Any, y: Any) -> Any:
-    """sqrt(x**2 + y**2) without overflow, elementwise; its derivative at the origin is 0."""
-    return Hypot()(*promote_scalars(x, y))
+erf = unary_function(Erf)
+erfc = unary_function(Erfc)
+erf_inv = unary_function(ErfInv)
+ndtri = unary_function(Ndtri)
+lgamma = unary_function(Lgamma)
+digamma = unary_function(Digamma)
+bessel_i0 = unary_function(BesselI0)
+bessel_i1 = unary_function(BesselI1)
+bessel_i0e = unary_function(BesselI0e)
+bessel_i1e = unary_function(BesselI1e)
+xlogy = binary_function(Xlogy)
+xlog1py = binary_function(Xlog1py)
+hypot = binary_function(Hypot)
+logaddexp = binary_function(Logaddexp)
+copy_zero_sign = binary_function(CopyZeroSign)
+gcd = binary_function(Gcd)
 
 
-def logaddexp(x: Any, y: Any) -> Any:
-    """log(exp(x) + exp(y)) without overflow, elementwise; ties share the derivative."""
-    return Logaddexp()(*promote_scalars(x, y))
+def polygamma(m: Any, x: Any) -> Any:
+    """The m-th derivative of digamma(x), elementwise; m is an integer or has the dtype of x.
 
-
-def copy_zero_sign(x: Any, y: Any) -> Any:
-    """`x`, whose zeros get the sign of `y`, elementwise; it varies as `x` does."""
-    return CopyZeroSign()(*promote_scalars(x, y))
+    Raises MissingRuleError if m is differentiated.
+    """
+    return Polygamma()(*promote_scalars(m, x))
 
 
 def sinc(x: Any) -> Any:
-    """sin(pi x) / (pi x), elementwise, which with all its derivatives is smooth at 0."""
+    """sin(pi x) / (pi x), elementwise; it and all its derivatives are smooth at 0."""
     return Sinc()(x)
-
-
-def gcd(x: Any, y: Any) -> Any:
-    """The largest integer that divides x and y, elementwise; 0 for zeros."""
-    return Gcd()(*promote_scalars(x, y))

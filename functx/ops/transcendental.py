@@ -1,4 +1,4 @@
-"""Exponentials, logarithms, roots and what is made of them."""
+"""Exponentials, logarithms, roots, trigonometric and hyperbolic functions."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from jax.extend.mlir.dialects import chlo, stablehlo
 from functx import ops
 from functx.core.samples import c64, f32, sample
 from functx.core.types import is_complex
-from functx.ops.families import Binary, Inexact
-from functx.ops.operands import promote_scalars
+from functx.ops.families import Binary, Inexact, binary_function, unary_function
 
 
 class Exp(Inexact):
@@ -96,7 +95,7 @@ class Sqrt(Inexact):
 
 
 class SafeSqrt(Inexact):
-    """The square root of a sum of squares, which is a norm: of 0, its derivative is 0."""
+    """The square root of a sum of squares; its derivative at 0 is 0, as that of a norm."""
 
     accepts = "f"
     samples = (
@@ -153,56 +152,6 @@ class Logistic(Inexact):
     def lower(self, ctx, x):
         one = ctx.constant(1, ctx.avals_in[0])
         return stablehlo.divide(one, stablehlo.add(one, stablehlo.exponential(stablehlo.negate(x))))
-
-
-def exp(x: Any) -> Any:
-    """e to the power x, elementwise."""
-    return Exp()(x)
-
-
-def exp2(x: Any) -> Any:
-    """2 to the power x, elementwise."""
-    return Exp2()(x)
-
-
-def expm1(x: Any) -> Any:
-    """exp(x) - 1, elementwise, accurate near 0."""
-    return Expm1()(x)
-
-
-def log(x: Any) -> Any:
-    """The natural logarithm, elementwise."""
-    return Log()(x)
-
-
-def log1p(x: Any) -> Any:
-    """log(1 + x), elementwise, accurate near 0."""
-    return Log1p()(x)
-
-
-def sqrt(x: Any) -> Any:
-    """The square root, elementwise; infinitely steep at 0."""
-    return Sqrt()(x)
-
-
-def safe_sqrt(x: Any) -> Any:
-    """The square root of sums of squares, elementwise; its derivative at 0 is 0."""
-    return SafeSqrt()(x)
-
-
-def rsqrt(x: Any) -> Any:
-    """1 / sqrt(x), elementwise."""
-    return Rsqrt()(x)
-
-
-def cbrt(x: Any) -> Any:
-    """The real cube root, elementwise, also of negative x."""
-    return Cbrt()(x)
-
-
-def logistic(x: Any) -> Any:
-    """1 / (1 + exp(-x)), elementwise."""
-    return Logistic()(x)
 
 
 class Sin(Inexact):
@@ -296,7 +245,10 @@ class Atan(Inexact):
 
 
 class Atan2(Binary):
-    """The angle of the point with ordinate x and abscissa y."""
+    """The angle, in [-pi, pi], of the point with ordinate x and abscissa y.
+
+    The derivatives at the origin, which has no angle, are 0.
+    """
 
     accepts = "f"
     samples = (
@@ -407,69 +359,26 @@ class Atanh(Inexact):
         return chlo.atanh(x)
 
 
-def sin(x: Any) -> Any:
-    """The sine, elementwise."""
-    return Sin()(x)
-
-
-def cos(x: Any) -> Any:
-    """The cosine, elementwise."""
-    return Cos()(x)
-
-
-def tan(x: Any) -> Any:
-    """The tangent, elementwise."""
-    return Tan()(x)
-
-
-def asin(x: Any) -> Any:
-    """The angle in [-pi/2, pi/2] whose sine is x, elementwise."""
-    return Asin()(x)
-
-
-def acos(x: Any) -> Any:
-    """The angle in [0, pi] whose cosine is x, elementwise."""
-    return Acos()(x)
-
-
-def atan(x: Any) -> Any:
-    """The angle in [-pi/2, pi/2] whose tangent is x, elementwise."""
-    return Atan()(x)
-
-
-def atan2(x: Any, y: Any) -> Any:
-    """The angle of the point with ordinate x and abscissa y, elementwise, in [-pi, pi].
-
-    The derivatives at the origin, where there is no angle, are 0.
-    """
-    return Atan2()(*promote_scalars(x, y))
-
-
-def sinh(x: Any) -> Any:
-    """The hyperbolic sine, elementwise."""
-    return Sinh()(x)
-
-
-def cosh(x: Any) -> Any:
-    """The hyperbolic cosine, elementwise."""
-    return Cosh()(x)
-
-
-def tanh(x: Any) -> Any:
-    """The hyperbolic tangent, elementwise."""
-    return Tanh()(x)
-
-
-def asinh(x: Any) -> Any:
-    """The inverse of sinh, elementwise."""
-    return Asinh()(x)
-
-
-def acosh(x: Any) -> Any:
-    """The inverse of cosh, elementwise."""
-    return Acosh()(x)
-
-
-def atanh(x: Any) -> Any:
-    """The inverse of tanh, elementwise."""
-    return Atanh()(x)
+exp = unary_function(Exp)
+exp2 = unary_function(Exp2)
+expm1 = unary_function(Expm1)
+log = unary_function(Log)
+log1p = unary_function(Log1p)
+sqrt = unary_function(Sqrt)
+safe_sqrt = unary_function(SafeSqrt)
+rsqrt = unary_function(Rsqrt)
+cbrt = unary_function(Cbrt)
+logistic = unary_function(Logistic)
+sin = unary_function(Sin)
+cos = unary_function(Cos)
+tan = unary_function(Tan)
+asin = unary_function(Asin)
+acos = unary_function(Acos)
+atan = unary_function(Atan)
+atan2 = binary_function(Atan2)
+sinh = unary_function(Sinh)
+cosh = unary_function(Cosh)
+tanh = unary_function(Tanh)
+asinh = unary_function(Asinh)
+acosh = unary_function(Acosh)
+atanh = unary_function(Atanh)

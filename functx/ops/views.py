@@ -1,7 +1,9 @@
-"""Writing: the one operation that changes a value, and the one that keeps it from changing."""
+"""Writes, copies and views: writes into values, copies that writes do not reach, views by strides."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import wraps
 from math import prod
 from typing import Any
 
@@ -9,11 +11,12 @@ import numpy as np
 
 from functx import ops
 from functx.core.errors import CapturedWriteError, DTypeError, ProgramError, ShapeError
-from functx.core.functionalization import Strides, row_major_strides
+from functx.core.functionalization import Strides, is_computed, row_major_strides
+from functx.core.ndarray import copy_as_ndarray
 from functx.core.primitive import Primitive
 from functx.core.program import Effect
 from functx.core.samples import c64, f32, sample
-from functx.core.tracing import aval_of, current_builder
+from functx.core.tracing import Tracer, aval_of, current_builder
 from functx.core.types import complex_dtype, is_complex, kind, real_dtype
 from functx.ops.families import Linear
 from functx.ops.operands import literal
@@ -122,7 +125,7 @@ class AsStrided(Primitive):
         whole = len(self.steps) == len(self.shape)
         if not whole or any(len(step) != x.ndim for step in (self.start, *self.steps)):
             raise ShapeError(
-                "strided: there must be a step along each dimension of the operand for each of "
+                "as_strided: there must be a step along each dimension of the operand for each of "
                 f"the result; got {self.start} and {self.steps} for {x!r}"
             )
         ends = [[(n - 1) * k for k in step] for n, step in zip(self.shape, self.steps, strict=True)]
@@ -131,7 +134,7 @@ class AsStrided(Primitive):
             high = first + sum([max(end[d], 0) for end in ends])
             if prod(self.shape) and not 0 <= low <= high < n:
                 raise ShapeError(
-                    f"strided: the places from {low} to {high} must lie in dimension {d} of the "
+                    f"as_strided: the places from {low} to {high} must lie in dimension {d} of the "
                     f"operand; got {x!r}"
                 )
         return x.update(shape=self.shape)
@@ -271,7 +274,7 @@ class ViewAsReal(Primitive):
 
     def abstract_eval(self, x):
         if not is_complex(x.dtype):
-            raise DTypeError(f"parts: the operand must be complex; got {x!r}")
+            raise DTypeError(f"view_as_real: the operand must be complex; got {x!r}")
         return x.update(shape=(*x.shape, 2), dtype=real_dtype(x.dtype))
 
     def decompose(self, x):
@@ -294,9 +297,9 @@ class ViewAsComplex(Primitive):
 
     def abstract_eval(self, x):
         if x.shape[-1:] != (2,):
-            raise ShapeError(f"of_parts: the last dimension must be 2; got {x!r}")
+            raise ShapeError(f"view_as_complex: the last dimension must be 2; got {x!r}")
         if kind(x.dtype) != "f" or x.dtype.itemsize < 4:
-            raise DTypeError(f"of_parts: the parts must be float32 or float64; got {x!r}")
+            raise DTypeError(f"view_as_complex: the parts must be float32 or float64; got {x!r}")
         return x.update(shape=x.shape[:-1], dtype=complex_dtype(x.dtype))
 
     def decompose(self, x):
@@ -312,3 +315,46 @@ class ViewAsComplex(Primitive):
 
 def _part(x: Any, i: int) -> Any:
     return ops.reshape(ops.slice_in_dim(x, i, i + 1, 1, x.ndim - 1), x.shape[:-1])
+
+
+def copy_array(x: Any) -> Any:
+    """A copy of the array `x`; inside a trace a traced one."""
+    if type(x) is Tracer or current_builder.get() is not None:
+        return Copy()(x)
+    if not isinstance(x, np.ndarray):
+        return x
+    aval = aval_of(x)
+    return copy_as_ndarray(np.asarray(x, aval.dtype), aval.weak_type)
+
+
+def copy_if_shared(out: Any, *arrays: Any) -> Any:
+    """`out`, copied if it is one of `arrays`, a view, or an array from outside the trace."""
+    if type(out) is Tracer:
+        shared = not is_computed(out) or any(
+            [type(x) is Tracer and x.atom is out.atom for x in arrays]
+        )
+        return copy_array(out) if shared else out
+    shared = isinstance(out, np.ndarray) and (
+        out.base is not None or any([x is out for x in arrays])
+    )
+    return copy_array(out) if shared else out
+
+
+def returns_new_array(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`function` with every result copied that shares memory with an argument or is a view.
+
+    So the caller may write into the results.
+    """
+
+    @wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        out = function(*args, **kwargs)
+        arrays = [x for arg in args for x in (arg if type(arg) in _LISTS else (arg,))]
+        if type(out) in _LISTS:
+            return type(out)([copy_if_shared(x, *arrays) for x in out])
+        return copy_if_shared(out, *arrays)
+
+    return call
+
+
+_LISTS = (list, tuple)

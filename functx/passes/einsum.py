@@ -431,9 +431,8 @@ class _EinsumEmitter:
                     tuple([y.labels.index(label) for label in labels]),
                 )
 
-            array = ops.dot_general(
-                x.array, y.array, axes_of(summed), axes_of(batch), self.precision
-            )
+            product = ops.DotGeneral(axes_of(summed), axes_of(batch), self.precision)
+            array = product(x.array, y.array)
             return LabeledArray(array, (*batch, *x_free, *y_free))
         larger, smaller = (y, x) if y_free else (x, y)
         if smaller.array is larger.array and smaller.labels == larger.labels:

@@ -177,7 +177,7 @@ class RematerializedGradient(Rewrite[Program]):
         count = len(program.outputs)
         first = [i == 0 for i, a in enumerate(program.out_avals) if is_inexact(a.dtype)]
         pull = cached_rewrite(DropZeroInputs(tuple(first)), backward)
-        given = [ops.full_like(found[0], 1), *found[count:]]
+        given = [ops.constant_like(found[0], 1), *found[count:]]
         again = recomputes_forward(split, program)
         grads = (
             RematerializedCall(segment_backward(pull), True)(*given)

@@ -167,8 +167,8 @@ def gammasgn(x: Any) -> Any:
     x = _float(x)
     whole = ops.floor(x)
     odd = ops.eq(ops.abs(ops.rem(whole, 2.0)), 1.0)
-    below = ops.select(ops.eq(x, whole), math.nan, ops.select(odd, -1.0, ops.full_like(x, 1.0)))
-    at_zero = ops.select(ops.lt(ops.div(1.0, x), 0.0), -1.0, ops.full_like(x, 1.0))
+    below = ops.select(ops.eq(x, whole), math.nan, ops.select(odd, -1.0, ops.constant_like(x, 1.0)))
+    at_zero = ops.select(ops.lt(ops.div(1.0, x), 0.0), -1.0, ops.constant_like(x, 1.0))
     positive = ops.select(ops.gt(x, 0.0), 1.0, ops.stop_gradient(x))
     return ops.select(ops.lt(x, 0.0), below, ops.select(ops.eq(x, 0.0), at_zero, positive))
 

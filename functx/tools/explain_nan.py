@@ -236,7 +236,9 @@ def _(primitive: Scan, *args: Tracer) -> list[Tracer]:
 
 
 def _stack_rows(rows: Sequence[Tracer], aval: Any) -> Any:
-    return ops.concatenate([ops.expand_dims(x, 0) for x in rows]) if rows else ops.zeros_like(aval)
+    return (
+        ops.concatenate([ops.expand_dims(x, 0) for x in rows], 0) if rows else ops.zeros_like(aval)
+    )
 
 
 @dataclass(frozen=True)
@@ -349,7 +351,9 @@ def explain_derivative(
 
     def body(*tracers: Tracer) -> list[Tracer]:
         outs, watched.tape = forward_sweep(program, tracers, active)
-        seeds = [ops.full_like(x, 1) if is_inexact(x.dtype) else None for x in outs[: len(outputs)]]
+        seeds = [
+            ops.constant_like(x, 1) if is_inexact(x.dtype) else None for x in outs[: len(outputs)]
+        ]
         seeds += [None] * (len(outs) - len(outputs))
         return backward_sweep(program, watched.tape, seeds, active, watched)
 

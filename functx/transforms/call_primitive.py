@@ -90,7 +90,7 @@ class SplitMaskedVJP(Rewrite[MaskedVJPPrograms]):
         masks = [cts.masks.get(v) for v in select_where(program.inputs, self.active)]
         if all([mask is None for mask in masks]):
             return grads
-        anywhere = ops.full_like(ShapedArray((), ops.BOOL), True)
+        anywhere = ops.constant_like(ShapedArray((), ops.BOOL), True)
         shown = zip(masks, grads, strict=True)
         return [
             *grads,
@@ -135,7 +135,9 @@ def select_pullback(
     cts, lives = select_where(cts, inexact), select_where(lives, inexact)
     if any([live is not None for live in lives]):
         avals = select_where(program.out_avals, inexact)
-        full = [ops.full_like(a, 0) if ct is None else ct for ct, a in zip(cts, avals, strict=True)]
+        full = [
+            ops.constant_like(a, 0) if ct is None else ct for ct, a in zip(cts, avals, strict=True)
+        ]
         return halves.masked, [*full, *broadcast_masks(lives, full)]
     marks = tuple([ct is not None for ct in cts])
     plain = cached_rewrite(DropZeroInputs(marks), halves.unmasked)

@@ -173,7 +173,7 @@ class Linearize(Rewrite[tuple[Program, Program]]):
 
 def output_masks(results: Sequence[MaskedDual]) -> list[Any]:
     """Where the tangents of the inexact outputs can be other than zero, a literal for anywhere."""
-    anywhere = ops.full_like(ShapedArray((), ops.BOOL), True)
+    anywhere = ops.constant_like(ShapedArray((), ops.BOOL), True)
     return [
         anywhere if live is None else ops.instantiate_mask(live, x.shape)
         for x, _, live in results

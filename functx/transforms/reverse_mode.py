@@ -330,7 +330,7 @@ class ValueAndGrad(Rewrite[Program]):
         """The outputs of the rewritten program on `args`, appended to the trace that is on."""
         program = canonicalize_for_ad(program, "vjp", "jvp", "transpose")
         outs, tape = forward_sweep(program, args, self.active)
-        seeds = [ops.full_like(outs[0], 1)] + [None] * (len(outs) - 1)
+        seeds = [ops.constant_like(outs[0], 1)] + [None] * (len(outs) - 1)
         grads = backward_sweep(program, tape, seeds, self.active)
         return [*outs[0 if self.with_value else 1 :], *grads]
 

@@ -38,7 +38,7 @@ class ElementwiseDerivative(Rewrite[Program]):
     def __call__(self, program: Program) -> Program:
         def body(*args: Any) -> list[Any]:
             tangents = [
-                ops.full_like(x, 1) if i == self.place else None for i, x in enumerate(args)
+                ops.constant_like(x, 1) if i == self.place else None for i, x in enumerate(args)
             ]
             ((out, t, _),) = jvp_program(program, args, tangents)
             return [ops.zeros_like(out) if t is None else t]

@@ -307,7 +307,7 @@ X, V = np.ones((2, 3), np.float32), np.ones(3, np.float32)
         (
             lambda: lax.dot_general(X, V, (((0,), (0,)), ((), ()))),
             ShapeError,
-            r"dot_general: contract dimensions must have one size; got f32\[2,3\]",
+            r"dot_general: contracting dimensions must have one size; got f32\[2,3\]",
         ),
         (lambda: lax.batch_matmul(X, V), ShapeError, r"batch_matmul"),
         (lambda: lax.index_in_dim(X, 2), IndexingError, r"index_in_dim: .* \[-2, 2\)"),

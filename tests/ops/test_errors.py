@@ -86,10 +86,10 @@ ROWS = {
         "operands must be [f64[3], f64[3]], as its programs take them",
     ),
     "dot_general": (
-        {"contract": ((1,), (0,))},
+        {"contracting_dims": ((1,), (0,))},
         [f32[2, 3], f32[4, 5]],
         "ShapeError",
-        "contract dimensions must have one size; got f32[2,3] along (1,)",
+        "contracting dimensions must have one size; got f32[2,3] along (1,)",
     ),
     "dynamic_slice": ({"sizes": (4,)}, [f32[3], i32[()]], "ShapeError", "got"),
     "dynamic_update_slice": (
@@ -145,7 +145,7 @@ ROWS = {
         "the saved 1 / sqrt(variance + eps) must have the shape (3,); got f32[4]",
     ),
     "rms_norm": (
-        {"eps": 1e-5, "rank": 2, "weighted": False, "biased": False},
+        {"eps": 1e-5, "normalized_ndim": 2, "weighted": False, "biased": False},
         [f32[3]],
         "AxisError",
         "the operand must have at least the 2 dimensions to normalize over, and at least one; got f32[3]",
@@ -473,7 +473,7 @@ ROWS = {
         "ShapeError",
         "sizes must sum to the length of axis 0; got (1, 1) for f32[3]",
     ),
-    "strided": (
+    "as_strided": (
         {"shape": (2, 2), "start": (1,), "steps": ((2,), (1,))},
         [f32[4]],
         "ShapeError",
@@ -507,7 +507,7 @@ ROWS = {
         "DTypeError",
         "for a negative exponent; got i32[3]",
     ),
-    "across": (
+    "named_axis_map": (
         {"primitive": Primitive.registry["psum"](("i",)), "axes": (("i", 4),)},
         [f32[3]],
         "ShapeError",
@@ -526,8 +526,13 @@ ROWS = {
         "ShapeError",
         "operands must have the types whose parts the program takes; got f64[3], f64[4]",
     ),
-    "parts": ({}, [f32[3]], "DTypeError", "the operand must be complex; got f32[3]"),
-    "of_parts": ({}, [f32[2, 3]], "ShapeError", "the last dimension must be 2; got f32[2,3]"),
+    "view_as_real": ({}, [f32[3]], "DTypeError", "the operand must be complex; got f32[3]"),
+    "view_as_complex": (
+        {},
+        [f32[2, 3]],
+        "ShapeError",
+        "the last dimension must be 2; got f32[2,3]",
+    ),
     "spectral_function": (
         Primitive.registry["spectral_function"].samples[0].params,
         [f32[3, 3]],
@@ -551,7 +556,7 @@ ROWS = {
     ),
     "any_active": ({}, [i32[()]], "DTypeError", "`mask` must be boolean; got i32[]"),
     "masked_operand": (
-        {"along": False},
+        {"borrow_active": False},
         [bool_[2], f32[3]],
         "ShapeError",
         "must have the first dimensions of the operand; got bool[2] for f32[3]",
@@ -563,9 +568,10 @@ ROWS = {
 
 # Those that take any operand, and those whose operands are made by a transform.
 TAKE_ANYTHING = {
-    "axis_index", "boundary", "convert_element_type", "copy", "debug_callback", "dense", "io_callback", "name",
+    "axis_index", "checkpoint_name", "convert_element_type", "copy", "debug_callback", "dense_constant",
+    "derivative_boundary", "io_callback",
     "ppermute", "pure_callback", "read_before_write", "sharding_constraint",
-    "stop_gradient", "vary",
+    "pvary", "stop_gradient",
 }  # fmt: skip
 MADE_BY_TRANSFORMS = {
     "call", "checkpoint", "cond", "custom_jvp", "custom_vjp", "custom_vmap", "jax_call", "rematerialized_call",

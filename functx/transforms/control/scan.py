@@ -537,7 +537,9 @@ def map(f: Callable[[Any], Any], xs: Any, *, batch_size: int | None = None) -> A
     if whole < length:
         rest = [ops.slice_in_dim(x, whole, length) for x in leaves]
         parts.append(vmap(f)(tree.unflatten(x_tree, rest)))
-    return parts[0] if len(parts) == 1 else _map_key_words(lambda *ys: ops.concatenate(ys), *parts)
+    return (
+        parts[0] if len(parts) == 1 else _map_key_words(lambda *ys: ops.concatenate(ys, 0), *parts)
+    )
 
 
 def _map_key_words(f: Callable[..., Any], *trees: Any) -> Any:

@@ -66,8 +66,8 @@ def carry_history(start: Any, after: Any, reverse: bool) -> Any:
         return after
     first = ops.reshape(start, (1, *after.shape[1:]))
     if reverse:
-        return ops.concatenate([ops.slice_in_dim(after, 1, length), first])
-    return ops.concatenate([first, ops.slice_in_dim(after, 0, length - 1)])
+        return ops.concatenate([ops.slice_in_dim(after, 1, length), first], 0)
+    return ops.concatenate([first, ops.slice_in_dim(after, 0, length - 1)], 0)
 
 
 def drop_effectful_equations(program: Program) -> Program:

@@ -10,8 +10,8 @@ from functx.core import tree
 from functx.core.errors import ArgumentError, DTypeError, ShapeError, TreeError, type_name
 from functx.core.tracebacks import api_boundary
 from functx.core.tracing import aval_of
-from functx.numpy.promotion import copy_if_shared
 from functx.ops.operands import canonical_axis
+from functx.ops.views import copy_if_shared
 from functx.transforms.control.body_tracing import body_name, check_callables
 
 __all__ = ["associative_scan"]

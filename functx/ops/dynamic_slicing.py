@@ -1,0 +1,457 @@
+"""Slices of arrays at indices that may be traced: reading and updating them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from jax.extend.mlir.dialects import stablehlo
+
+from functx import ops
+from functx.core.errors import DTypeError, IndexingError, ShapeError
+from functx.core.primitive import LinearInput, Primitive
+from functx.core.program import Literal
+from functx.core.samples import f32, i32, sample
+from functx.core.tracing import aval_of
+from functx.core.types import ShapedArray, canonical_dtype, is_integer, kind
+from functx.ops.operands import (
+    canonical_axis,
+    canonical_shape,
+    literal,
+    promote_scalars,
+    tuple_delete,
+)
+
+Shape = tuple[int, ...]
+
+
+class DynamicSlice(Primitive):
+    """The part of `x` of shape `sizes` that begins at the scalar indices that follow `x`.
+
+    An index that would run over an end is moved until the part fits.
+    """
+
+    sizes: Shape
+    samples = (
+        sample(f32[4, 5], i32[()], i32[()], sizes=(2, 3), values={1: 1, 2: 2}),
+        sample(f32[4], i32[()], sizes=(3,), values={1: 7}),
+        sample(f32[4], i32[()], sizes=(3,), values={1: -2}),
+    )
+
+    def abstract_eval(self, x, *indices):
+        check_start_indices(self, x, indices)
+        check_slice_sizes(self, self.sizes, x)
+        return x.update(shape=self.sizes)
+
+    def jvp(self, primals, tangents):
+        x, *indices = primals
+        return self(x, *indices), self(tangents[0], *indices)
+
+    def transpose(self, ct, x, *indices):
+        into = DynamicUpdateSlice()(ops.zeros_like(x), ct, *indices)
+        return (into, *[None] * len(indices))
+
+    def vjp(self, ct, out, args, active):
+        return self.transpose(ct, *args)
+
+    def tangent_mask(self, lives, args):
+        live, (_, *indices) = lives[0], args
+        return live if live is None or not live.shape else self(live, *indices)
+
+    def cotangent_masks(self, live, args):
+        x, *indices = args
+        if is_small_part(self.abstract_eval(*map(aval_of, args)), x):
+            return [None] * len(args)
+        live = ops.instantiate_mask(live, self.sizes)
+        return self.transpose(live, LinearInput(aval_of(x).update(dtype=live.dtype)), *indices)
+
+    def add_to_cotangent(self, total, ct, args):
+        _, *indices = args
+        return DynamicUpdateSlice()(total, ops.add(self(total, *indices), ct), *indices)
+
+    view = True
+
+    def scatter_into_base(self, part, index, x, *indices):
+        return DynamicUpdateSlice()(x, part, *indices)
+
+    def view_strides(self, x, strides):
+        return strides
+
+    def view_offset(self, x, strides, index):
+        return None
+
+    def batch(self, args, dims):
+        (x, *indices), (dim, *index_dims) = args, dims
+        if all(d is None for d in index_dims):
+            sizes = ops.tuple_insert(self.sizes, dim, x.shape[dim])
+            return DynamicSlice(sizes)(x, *ops.tuple_insert(indices, dim, zero_index(indices))), dim
+        return batched_gather(x, dim, self.sizes, indices, index_dims), 0
+
+    def simplify(self, facts, x, *indices):
+        if any([type(i) is not Literal for i in indices]):
+            return None
+        sizes = list(zip(indices, self.sizes, x.aval.shape, strict=True))
+        start = tuple([min(max(int(i.value), 0), n - size) for i, size, n in sizes])
+        limit = tuple([a + size for a, size in zip(start, self.sizes, strict=True)])
+        return ops.Slice(start, limit), [x]
+
+    def lower(self, ctx, x, *indices):
+        starts = promote_index_dtypes(ctx, indices, ctx.avals_in[1:])
+        return stablehlo.dynamic_slice(x, starts, ctx.i64_array(self.sizes))
+
+
+class DynamicUpdateSlice(Primitive):
+    """`x` with `update` in place of the part that begins at the scalar indices that follow.
+
+    An index that would run over an end is moved until the update fits.
+    """
+
+    samples = (
+        sample(f32[4, 5], f32[2, 3], i32[()], i32[()], values={2: 1, 3: 2}),
+        sample(f32[4], f32[3], i32[()], values={2: 7}),
+        sample(f32[4], f32[3], i32[()], values={2: -2}),
+    )
+
+    def abstract_eval(self, x, update, *indices):
+        check_start_indices(self, x, indices)
+        if x.dtype != update.dtype:
+            raise DTypeError(
+                f"dynamic_update_slice: operands must have one dtype; got {x!r} and {update!r}",
+                fix="Convert with astype.",
+            )
+        check_slice_sizes(self, update.shape, x)
+        return x.update(weak_type=x.weak_type and update.weak_type)
+
+    def jvp(self, primals, tangents):
+        (x, update, *indices), (dx, dupdate, *_) = primals, tangents
+        dx = ops.zeros_like(x) if dx is None else dx
+        dupdate = ops.zeros_like(update) if dupdate is None else dupdate
+        return self(*primals), self(dx, dupdate, *indices)
+
+    def transpose(self, ct, x, update, *indices):
+        linear = [type(x) is LinearInput, type(update) is LinearInput]
+        return self.vjp(ct, None, (x, update, *indices), linear)
+
+    def vjp(self, ct, out, args, active):
+        _, update, *indices = args
+        part = DynamicSlice(update.shape)(ct, *indices) if active[1] else None
+        zeros = ops.zeros_like(update)
+        if part is not None and is_small_part(update, ct):
+            part, zeros = ReadBeforeWrite()(part)
+        kept = self(ct, zeros, *indices) if active[0] else None
+        return (kept, part, *[None] * len(indices))
+
+    def tangent_mask(self, lives, args):
+        x, update, *indices = args
+        if lives[0] is not False and (lives[0] is None or is_small_part(update, x)):
+            return None
+        kept, part = (
+            ops.instantiate_mask(lives[0], x.shape),
+            ops.instantiate_mask(lives[1], update.shape),
+        )
+        return self(kept, part, *indices)
+
+    def cotangent_masks(self, live, args):
+        x, update, *indices = args
+        if is_small_part(update, x):
+            return [None] * len(args)
+        kept = self(ops.instantiate_mask(live, x.shape), ops.full(update.shape, False), *indices)
+        part = (
+            None
+            if live is None
+            else DynamicSlice(update.shape)(ops.instantiate_mask(live, x.shape), *indices)
+        )
+        return [kept, part, *[None] * len(indices)]
+
+    def batch(self, args, dims):
+        (x, update, *indices), (dim, update_dim, *index_dims) = args, dims
+        size = next(a.shape[d] for a, d in zip(args, dims, strict=True) if d is not None)
+        if all(d is None for d in index_dims):
+            at = dim if dim is not None else update_dim
+            x, update = (
+                ops.batch_dim_at(x, dim, at, size),
+                ops.batch_dim_at(update, update_dim, at, size),
+            )
+            return self(x, update, *ops.tuple_insert(indices, at, zero_index(indices))), at
+        x, update = ops.batch_dim_at(x, dim, 0, size), ops.batch_dim_at(update, update_dim, 0, size)
+        return batched_scatter(x, update, indices, index_dims), 0
+
+    def lower(self, ctx, x, update, *indices):
+        starts = promote_index_dtypes(ctx, indices, ctx.avals_in[2:])
+        return stablehlo.dynamic_update_slice(x, update, starts)
+
+
+class ReadBeforeWrite(Primitive):
+    """`x`, read from a larger array, and zeros to write in its place, which are known after it.
+
+    XLA reads a part again for each use that it has, also where the array has another value by
+    then, which it copies for that. On CPUs what goes through a call is not computed again.
+    """
+
+    multiple_results = True
+    no_cse = True
+    samples = (sample(f32[3]), sample(f32[()]))
+
+    def abstract_eval(self, x):
+        return [x, x]
+
+    def jvp(self, primals, tangents):
+        tangent, _ = self(*tangents)
+        return self(*primals), [tangent, None]
+
+    def transpose(self, cts, x):
+        return (cts[0],)
+
+    def vjp(self, cts, outs, args, active):
+        return (cts[0],)
+
+    def batch(self, args, dims):
+        return self(*args), [dims[0], dims[0]]
+
+    def lower(self, ctx, x):
+        (aval,) = ctx.avals_in
+        zeros = ctx.constant(0, aval)
+        if tuple(ctx.platforms) != ("cpu",) or not aval.size:
+            return [x, zeros]
+        return ctx.pin_order(x, zeros, aval)
+
+
+def is_small_part(part: Any, whole: Any) -> bool:
+    """Whether a pass over the whole costs much more than one over the part."""
+    return whole.size > 1024 and whole.size >= 16 * part.size  # type: ignore[no-any-return]
+
+
+def check_start_indices(
+    primitive: Primitive, x: ShapedArray, indices: Sequence[ShapedArray]
+) -> None:
+    """Raise unless there is one integer scalar a dimension of `x`."""
+    scalars = all(not i.shape and is_integer(i.dtype) for i in indices)
+    if len(indices) != x.ndim or not scalars:
+        raise IndexingError(
+            f"{primitive.name}: there must be one integer scalar index a dimension; "
+            f"got {', '.join(map(repr, indices)) or 'none'} for {x!r}"
+        )
+
+
+def check_slice_sizes(primitive: Primitive, sizes: Shape, x: ShapedArray) -> None:
+    """Raise unless a part of shape `sizes` fits into `x`."""
+    if len(sizes) != x.ndim or not all(0 <= m <= n for m, n in zip(sizes, x.shape, strict=True)):
+        raise ShapeError(
+            f"{primitive.name}: the part must fit into the operand; got shape {sizes} for {x!r}"
+        )
+
+
+def zero_index(indices: Sequence[Any]) -> Any:
+    """Zero, of the dtype that the indices have."""
+    return literal(0, indices[0].dtype if indices else np.dtype("int32"))
+
+
+def promote_index_dtypes(
+    ctx: Any, values: Sequence[Any], avals: Sequence[ShapedArray]
+) -> list[Any]:
+    """The index values in one dtype, which holds every length: XLA clamps in that dtype."""
+    if len({aval.dtype for aval in avals}) <= 1 and all(a.dtype.itemsize >= 4 for a in avals):
+        return list(values)
+    wide = ShapedArray((), np.dtype("int64"))
+    return [ctx.convert(value, aval, wide) for value, aval in zip(values, avals, strict=True)]
+
+
+def stack_index_vectors(indices: Sequence[Any], dims: Sequence[int | None]) -> Any:
+    """Scalar indices, of which some are batched, as one vector for each of the batch."""
+    size = next(i.shape[0] for i, d in zip(indices, dims, strict=True) if d is not None)
+    dtype = indices[0].dtype
+    if any(i.dtype != dtype for i in indices):
+        dtype = canonical_dtype(np.int64)
+    columns = [
+        ops.reshape(ops.batch_dim_at(ops.convert_element_type(i, dtype), d, 0, size), (size, 1))
+        for i, d in zip(indices, dims, strict=True)
+    ]
+    return ops.concatenate(columns, 1)
+
+
+def batched_gather(
+    x: Any, dim: int | None, sizes: Shape, indices: Sequence[Any], index_dims: Sequence[int | None]
+) -> Any:
+    """The parts of `x` of shape `sizes` at batched indices, the batch first."""
+    rank, both = len(sizes), dim is not None
+    if dim is not None:
+        x = ops.moveaxis(x, dim, 0)
+        sizes = (min(1, x.shape[0]), *sizes)
+    numbers = ops.GatherDimensionNumbers(
+        offset_dims=tuple(range(1, rank + 1)),
+        collapsed_slice_dims=(),
+        start_index_map=tuple(range(both, rank + both)),
+        operand_batching_dims=(0,) * both,
+        start_indices_batching_dims=(0,) * both,
+    )
+    return ops.gather(x, stack_index_vectors(indices, index_dims), numbers, sizes, mode="clip")
+
+
+def batched_scatter(
+    x: Any, update: Any, indices: Sequence[Any], index_dims: Sequence[int | None]
+) -> Any:
+    """The batch `x` with each of the batch `update` at its own batched indices."""
+    rank = x.ndim - 1
+    numbers = ops.ScatterDimensionNumbers(
+        update_window_dims=tuple(range(1, rank + 1)),
+        inserted_window_dims=(),
+        scatter_dims_to_operand_dims=tuple(range(1, rank + 1)),
+        operand_batching_dims=(0,),
+        scatter_indices_batching_dims=(0,),
+    )
+    vectors = stack_index_vectors(indices, index_dims)
+    return ops.scatter(x, vectors, update, numbers, unique_indices=True, mode="clip")
+
+
+def dynamic_slice(
+    operand: Any,
+    start_indices: Any,
+    slice_sizes: Sequence[int],
+    *,
+    allow_negative_indices: bool | Sequence[bool] = True,
+) -> Any:
+    """The part of `operand` of shape `slice_sizes` that begins at `start_indices`.
+
+    These are scalars, traced or not, or one vector. A negative one counts from the end if
+    `allow_negative_indices`. A start whose part would not fit is moved until the part fits.
+    """
+    sizes = canonical_shape(slice_sizes, "dynamic_slice: slice_sizes")
+    starts = normalize_start_indices(operand, start_indices, allow_negative_indices)
+    return DynamicSlice(sizes)(operand, *starts)
+
+
+def dynamic_update_slice(
+    operand: Any,
+    update: Any,
+    start_indices: Any,
+    *,
+    allow_negative_indices: bool | Sequence[bool] = True,
+) -> Any:
+    """`operand` with `update` in place of the part that begins at `start_indices`.
+
+    The indices are those of `dynamic_slice`.
+    """
+    starts = normalize_start_indices(operand, start_indices, allow_negative_indices)
+    return DynamicUpdateSlice()(*promote_scalars(operand, update), *starts)
+
+
+def dynamic_slice_in_dim(
+    operand: Any,
+    start_index: Any,
+    slice_size: int,
+    axis: int = 0,
+    *,
+    allow_negative_indices: bool = True,
+) -> Any:
+    """The part of `operand`, `slice_size` long, that begins at `start_index` along `axis`."""
+    sizes = list(aval_of(operand).shape)
+    axis = canonical_axis(axis, len(sizes), "dynamic_slice_in_dim: axis")
+    starts: list[Any] = [0] * len(sizes)
+    starts[axis], sizes[axis] = _scalar_index(start_index), slice_size
+    return dynamic_slice(operand, starts, sizes, allow_negative_indices=allow_negative_indices)
+
+
+def dynamic_index_in_dim(
+    operand: Any,
+    index: Any,
+    axis: int = 0,
+    keepdims: bool = True,
+    *,
+    allow_negative_indices: bool = True,
+) -> Any:
+    """The part of `operand` at the traced `index` along `axis`, which stays if `keepdims`."""
+    part = dynamic_slice_in_dim(
+        operand, index, 1, axis, allow_negative_indices=allow_negative_indices
+    )
+    shape = aval_of(part).shape
+    axis = canonical_axis(axis, len(shape))
+    return part if keepdims else ops.reshape(part, tuple_delete(shape, (axis,)))
+
+
+def dynamic_update_slice_in_dim(
+    operand: Any,
+    update: Any,
+    start_index: Any,
+    axis: int,
+    *,
+    allow_negative_indices: bool = True,
+) -> Any:
+    """`operand` with `update` in place of the part that begins at `start_index` along `axis`."""
+    ndim = aval_of(operand).ndim
+    axis = canonical_axis(axis, ndim, "dynamic_update_slice_in_dim: axis")
+    starts: list[Any] = [0] * ndim
+    starts[axis] = _scalar_index(start_index)
+    return dynamic_update_slice(
+        operand, update, starts, allow_negative_indices=allow_negative_indices
+    )
+
+
+def dynamic_update_index_in_dim(
+    operand: Any,
+    update: Any,
+    index: Any,
+    axis: int,
+    *,
+    allow_negative_indices: bool = True,
+) -> Any:
+    """`operand` with `update` in place of the part at `index` along `axis`, which it may lack."""
+    ndim = aval_of(operand).ndim
+    axis = canonical_axis(axis, ndim, "dynamic_update_index_in_dim: axis")
+    _, update = promote_scalars(operand, update)
+    if aval_of(update).ndim != ndim:
+        update = ops.expand_dims(update, axis)
+    return dynamic_update_slice_in_dim(
+        operand, update, index, axis, allow_negative_indices=allow_negative_indices
+    )
+
+
+def _scalar_index(index: Any) -> Any:
+    return index if isinstance(index, int) else ops.reshape(index, ())
+
+
+def normalize_start_indices(
+    x: Any, indices: Any, allow_negative: bool | Sequence[bool] = True
+) -> list[Any]:
+    """The start `indices` of a part of `x` as scalars, those that count from the end normalized.
+
+    `indices` are scalars or one vector. Raises IndexingError unless there is one for each dimension.
+    """
+    if isinstance(indices, np.ndarray):
+        indices = indices.tolist()
+    elif not isinstance(indices, (tuple, list)):
+        parts = ops.split(indices, (1,) * aval_of(indices).shape[0])
+        indices = [ops.reshape(part, ()) for part in parts]
+    shape = aval_of(x).shape
+    if len(indices) != len(shape):
+        raise IndexingError(
+            f"there must be one index a dimension; got {len(indices)} for shape {list(shape)}"
+        )
+    if isinstance(allow_negative, bool):
+        allow_negative = (allow_negative,) * len(shape)
+    return [
+        normalize_start_index(i, n) if on else i
+        for i, n, on in zip(indices, shape, allow_negative, strict=True)
+    ]
+
+
+def normalize_start_index(i: Any, n: int) -> Any:
+    """The index `i` along a dimension of length `n`, counted from the start if it was from the end."""
+    if isinstance(i, int | np.integer):
+        return int(i) + n if i < 0 else i
+    if kind(aval_of(i).dtype) != "i":
+        return i
+    i = widen_index(i, n)
+    return ops.select(ops.lt(i, 0), ops.add(i, n), i)
+
+
+def widen_index(i: Any, n: int) -> Any:
+    """The integers `i`, in a dtype that holds `n` as well; known ones stay known."""
+    if type(i) is int:
+        return i
+    dtype = aval_of(i).dtype
+    if dtype.itemsize >= 4 or np.iinfo(dtype).max >= n:
+        return i
+    return (
+        i.astype(np.int32) if isinstance(i, np.ndarray) else ops.convert_element_type(i, np.int32)
+    )
