@@ -1,36 +1,21 @@
 """Functional transformations of NumPy-style programs that you can read."""
 
 import gc as _gc
-import sys as _sys
 
-import jax as _jax
 from jax import Array as Array
 
 # Importing makes thousands of objects that stay: collections would take as long as all the rest.
 _collecting = _gc.isenabled()
 _gc.disable()
 
-from functx import (
-    aot,
-    aten,
-    custom_batching,
-    custom_derivatives,
-    debug,
-    decomp,
-    lax,
-    library,
-    lowering,
-    nn,
-    numpy,
-    ops,
-    random,
-    scipy,
-    testing,
-    tools,
-)
+from typing import TYPE_CHECKING as _TYPE_CHECKING
+
+from functx import lax, lowering, numpy, ops
 from functx.core import errors, tree
 from functx.core.caches import cache_info, clear_caches
 from functx.core.config import config
+from functx.core.missing_names import load_on_first_use as _load_on_first_use
+from functx.core.missing_names import suggest_alternatives as _suggest_alternatives
 from functx.core.primitive import Primitive
 from functx.core.program import Program
 from functx.core.tracebacks import install_excepthook as _filter_tracebacks
@@ -40,12 +25,9 @@ from functx.custom.checkpoint import checkpoint, remat
 from functx.custom.custom_jvp import custom_jvp
 from functx.custom.custom_vjp import custom_vjp
 from functx.custom.custom_vmap import custom_vmap
-from functx.custom.operators.definition import custom_op
-from functx.interop import missing_names as _absent
-from functx.interop.from_jax import from_jax
+from functx.interop import jax_trace as _jax_trace
 from functx.lowering.callbacks import effects_barrier
 from functx.lowering.jit import jit
-from functx.lowering.shard_map import shard_map
 from functx.ops.autodiff import checkpoint_name, stop_gradient
 from functx.ops.callbacks import io_callback, pure_callback
 from functx.transforms.decompose import decompose
@@ -55,6 +37,25 @@ from functx.transforms.jvp import jvp, linearize, vjp
 from functx.transforms.linear_transpose import linear_transpose
 from functx.transforms.make_ir import eval_shape, functionalize, make_ir
 from functx.transforms.vmap import vmap
+
+if _TYPE_CHECKING:
+    from functx import (
+        aot,
+        aten,
+        custom_batching,
+        custom_derivatives,
+        debug,
+        decomp,
+        library,
+        nn,
+        random,
+        scipy,
+        testing,
+        tools,
+    )
+    from functx.custom.operators.definition import custom_op
+    from functx.interop.from_jax import from_jax
+    from functx.lowering.shard_map import shard_map
 
 __all__ = [
     "Primitive",
@@ -115,18 +116,27 @@ __all__ = [
 ]
 
 for _original, _module in (
-    (_jax, _sys.modules[__name__]),
-    (_jax.lax, lax),
-    (_jax.nn, nn),
-    (_jax.numpy, numpy),
-    (_jax.numpy.fft, numpy.fft),
-    (_jax.numpy.linalg, numpy.linalg),
-    (_jax.ops, _sys.modules["functx.ops"]),
-    (_jax.random, random),
-    (_jax.scipy, scipy),
-    (_jax.scipy.special, scipy.special),
+    ("jax", "functx"),
+    ("jax.lax", "functx.lax"),
+    ("jax.numpy", "functx.numpy"),
+    ("jax.numpy.fft", "functx.numpy.fft"),
+    ("jax.numpy.linalg", "functx.numpy.linalg"),
+    ("jax.ops", "functx.ops"),
 ):
-    _absent.suggest_alternatives(_original, _module)
+    _suggest_alternatives(_original, _module)
+
+_load_on_first_use(
+    __name__,
+    modules=(
+        *("aot", "aten", "custom_batching", "custom_derivatives", "debug", "decomp", "library"),
+        *("nn", "random", "scipy", "testing", "tools"),
+    ),
+    names={
+        "custom_op": "functx.custom.operators.definition",
+        "from_jax": "functx.interop.from_jax",
+        "shard_map": "functx.lowering.shard_map",
+    },
+)
 
 _filter_tracebacks()
 

@@ -170,7 +170,7 @@ def _lru_caches() -> Iterator[tuple[str, Any]]:
     """The tables that `functools.lru_cache` keeps for functions of functx."""
     from functx.core.primitive import Primitive
 
-    for cls in Primitive.registry.values():
+    for cls in Primitive.registry.loaded():
         if isinstance(cls._interned, _LruCache):  # type: ignore[attr-defined]
             yield "primitives", cls._interned  # type: ignore[attr-defined]
     for name, module in list(sys.modules.items()):

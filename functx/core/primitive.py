@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
+from importlib import import_module
 from typing import Any, ClassVar, dataclass_transform
 from weakref import ref
 
@@ -82,6 +83,53 @@ def _field_types(cls: type[Primitive]) -> list[Any]:
     ]
 
 
+class _Registry(dict[str, "type[Primitive]"]):
+    """The primitives by name. Those of modules that load on first use are found as well."""
+
+    unloaded: ClassVar[list[str]] = ["functx.nn", "functx.random", "functx.testing"]
+
+    def _load_all(self) -> None:
+        while self.unloaded:
+            import_module(self.unloaded.pop())
+
+    def loaded(self) -> list[type[Primitive]]:
+        """The primitives of the modules that are loaded."""
+        return list(super().values())
+
+    def __missing__(self, name: str) -> type[Primitive]:
+        if not self.unloaded:
+            raise KeyError(name)
+        self._load_all()
+        return self[name]
+
+    def __contains__(self, name: object) -> bool:
+        if super().__contains__(name):
+            return True
+        self._load_all()
+        return super().__contains__(name)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        if name not in self:
+            return default
+        return super().get(name)
+
+    def __iter__(self) -> Iterator[str]:
+        self._load_all()
+        return super().__iter__()
+
+    def keys(self) -> Any:
+        self._load_all()
+        return super().keys()
+
+    def values(self) -> Any:
+        self._load_all()
+        return super().values()
+
+    def items(self) -> Any:
+        self._load_all()
+        return super().items()
+
+
 @dataclass_transform(frozen_default=True)
 class Primitive(metaclass=_PrimitiveType):
     """An operation that programs are made of.
@@ -97,7 +145,7 @@ class Primitive(metaclass=_PrimitiveType):
     take and give one value. Needed are `abstract_eval` and either `lower` or `decompose`.
     """
 
-    registry: ClassVar[dict[str, type[Primitive]]] = {}
+    registry: ClassVar[_Registry] = _Registry()
     fields: ClassVar[tuple[str, ...]] = ()
     defaults: ClassVar[dict[str, Any]] = {}
     name: ClassVar[str]

@@ -6,6 +6,7 @@ import gc
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
+from importlib import import_module
 from sys import _getframe
 from threading import Lock
 from typing import TYPE_CHECKING, Any
@@ -462,6 +463,11 @@ def _call_function(fun: Callable[..., Any], args: Sequence[Any]) -> Any:
     return fun(*args)
 
 
+def _verify_before_compile(program: Program, args: Sequence[Any]) -> None:
+    # Loaded when it is first needed: the checks need SciPy.
+    import_module("functx.testing.verification").verify_before_compile(program, args)
+
+
 class Backend:
     """How programs run, supplied by `functx.lowering` and `functx.interop`."""
 
@@ -485,7 +491,7 @@ class Backend:
     """Whether JAX's own trace is active inside the innermost trace of functx."""
     aval_of_jax_array: Callable[[Any], ShapedArray | None]
     """The aval of an array of a type that the core does not know."""
-    verify: Callable[[Program, Sequence[Any]], None]
+    verify: Callable[[Program, Sequence[Any]], None] = staticmethod(_verify_before_compile)
     """Check a new program on its first arguments, where `functx.config.verify` asks for that."""
     concrete_or_none: Callable[[Any], Any]
     """A value as one that is known now; None for one that JAX is tracing."""

@@ -6,6 +6,7 @@
 [0.0, 0.0, 2.0]
 """
 
+from functx.core.missing_names import suggest_alternatives as _suggest_alternatives
 from functx.nn.activations import (
     celu,
     elu,
@@ -118,3 +119,5 @@ __all__ = [
     "tanh",
     "var_mean",
 ]
+
+_suggest_alternatives("jax.nn", __name__)

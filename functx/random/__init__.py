@@ -8,6 +8,7 @@ A key is a uint32 array of shape (2,), which JAX's typed keys turn into where th
 (3,)
 """
 
+from functx.core.missing_names import suggest_alternatives as _suggest_alternatives
 from functx.random.keys import (
     PRNGKey,
     bits,
@@ -61,3 +62,5 @@ __all__ = [
     "uniform",
     "wrap_key_data",
 ]
+
+_suggest_alternatives("jax.random", __name__)

@@ -9,6 +9,7 @@ from ml_dtypes import finfo
 
 from functx import ops
 from functx.core.errors import ArgumentError
+from functx.core.missing_names import suggest_alternatives as _suggest_alternatives
 from functx.core.tracing import aval_of
 from functx.core.types import accumulation_dtype, is_integer
 from functx.nn.activations import sigmoid as expit
@@ -293,3 +294,6 @@ def _float(x: Any) -> Any:
 def _floats(*args: Any) -> tuple[Any, ...]:
     """`args` as arrays of floats of one dtype and shape."""
     return broadcast(*promote_inexact(*args))
+
+
+_suggest_alternatives("jax.scipy.special", __name__)

@@ -20,7 +20,6 @@ from functx.core.samples import (
     u32,
     u64,
 )
-from functx.core.tracing import backend
 from functx.testing.gradcheck import gradcheck, gradgradcheck
 from functx.testing.numerical_derivatives import check_grads
 from functx.testing.opcheck import opcheck
@@ -68,12 +67,3 @@ def __getattr__(name: str) -> Any:
 
         return verify
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def _verify_new(program: Any, args: Any) -> None:
-    from functx.testing.verification import verify_before_compile
-
-    verify_before_compile(program, args)
-
-
-backend.verify = _verify_new

@@ -1,35 +1,57 @@
-"""What the modules with JAX's names say of the names in JAX that they do not have."""
+"""Names that a module does not hold yet or at all: loaded on first use, or refused with an alternative."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
 from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
 
 
-def suggest_alternatives(original: ModuleType, module: ModuleType) -> None:
-    """Let `module` name what to write instead of a missing name that `original` has."""
-    vars(module)["__getattr__"] = _missing_attribute_hook(original, module)
+def load_on_first_use(package: str, modules: Sequence[str], names: Mapping[str, str]) -> None:
+    """Let `package` import each of its `modules`, and each of `names` from its module, when asked for it."""
+    module = sys.modules[package]
+    refuse = vars(module)["__getattr__"]
+
+    def load(name: str) -> Any:
+        if name in modules:
+            return import_module(f"{package}.{name}")
+        if name in names:
+            value = vars(module)[name] = getattr(import_module(names[name]), name)
+            return value
+        return refuse(name)
+
+    def names_of_package() -> list[str]:
+        return sorted({*vars(module), *modules, *names})
+
+    vars(module).update(__getattr__=load, __dir__=names_of_package)
 
 
-def _missing_attribute_hook(original: ModuleType, module: ModuleType) -> Callable[[str], Any]:
+def suggest_alternatives(original: str, module: str) -> None:
+    """Let a module name what to write instead of a missing name that the module `original` of JAX has."""
+    vars(sys.modules[module])["__getattr__"] = _missing_attribute_hook(original, module)
+
+
+def _missing_attribute_hook(original: str, module: str) -> Callable[[str], Any]:
     def refuse(name: str) -> Any:
-        message = f"module {module.__name__!r} has no attribute {name!r}"
-        path = f"{original.__name__}.{name}"
-        found = None if name.startswith("_") else vars(original).get(name)
+        message = f"module {module!r} has no attribute {name!r}"
+        path = f"{original}.{name}"
+        of_jax = import_module(original)
+        found = None if name.startswith("_") else vars(of_jax).get(name)
+        functx = sys.modules["functx"]
         if path in _SUGGESTIONS:
             message += f"; {_SUGGESTIONS[path]}"
         elif found is not None:
             message += f"; {_suggestion(path, found)}"
-        elif isinstance(vars(sys.modules["functx"]).get(name), ModuleType):
+        elif module != "functx" and isinstance(getattr(functx, name, None), ModuleType):
             message += f"; there is functx.{name}"
         elif name.startswith("tree_") and hasattr(sys.modules["functx.core.tree"], name[5:]):
             message += f"; there is functx.tree.{name[5:]}"
-        elif name[0] != "_" and hasattr(original, "__path__") and find_spec(path):
+        elif name[0] != "_" and hasattr(of_jax, "__path__") and find_spec(path):
             message += f"; {_module_suggestion(path)}"
-        raise AttributeError(message, name=name, obj=module)
+        raise AttributeError(message, name=name, obj=sys.modules[module])
 
     return refuse
 
