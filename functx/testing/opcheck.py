@@ -41,7 +41,7 @@ class OpcheckCase(NamedTuple):
 
     def copy_operands(self) -> list[Any]:
         """The operands in memory of their own, those that are written to as arrays of NumPy's."""
-        written = set(self.op.arguments.written(self.call))
+        written = set(self.op.arguments.mutated_operands(self.call))
         return [
             np.array(x) if isinstance(x, np.ndarray) or i in written else x
             for i, x in enumerate(self.operands)
@@ -128,13 +128,13 @@ def check_schema(trial: OpcheckCase) -> None:
         dispatch.raise_missing_kernel(call, trial.operands)
     elif rule is None:
         assert isinstance(op.composite, CompositeBody)
-        op.composite.leaves(call, given)
+        op.composite.check_outputs(call, given)
     elif rule.option == "numpy":
         run_kernel(call, rule, given)
     else:
         run_kernel(call, rule, [jax.numpy.asarray(x) for x in given])
     names = op.arguments.operand_names(call)
-    written = op.arguments.written(call)
+    written = op.arguments.mutated_operands(call)
     for i, (x, old) in enumerate(zip(given, before, strict=True)):
         if i not in written and x.tobytes() != old.tobytes():
             raise OpCheckError(

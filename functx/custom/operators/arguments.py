@@ -1,4 +1,4 @@
-"""What a call of an operator gets, told apart: arrays as operands, all else as parameters."""
+"""The arguments of operators: arrays become operands, all other values parameters."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ class BoundArguments(NamedTuple):
 
 
 class ArgumentBinder:
-    """The arguments that a schema says, as operands and parameters and back again.
+    """The conversion of the arguments of a schema to operands and parameters, and back.
 
-    A plain array is an operand and no more. An array that may be None has a parameter that
-    says whether it is there, a list of arrays one that says how many there are, or which.
+    An array is an operand. An optional array also has a flag as a parameter, False for None; a
+    list of arrays has its length, or a flag for each element if these are optional.
     """
 
     def __init__(self, qualname: str, schema: Schema):
@@ -45,15 +45,15 @@ class ArgumentBinder:
 
     @property
     def parameter_defaults(self) -> dict[str, Any]:
-        """The defaults of the parameters that have one, as the primitive keeps them."""
-        found: dict[str, Any] = {}
+        """The defaults of the primitive's parameters."""
+        defaults: dict[str, Any] = {}
         for argument, field in zip(self.schema.arguments, self.fields, strict=True):
             if field is not None and argument.type.is_array:
                 if not argument.type.is_list:
-                    found[field] = True
+                    defaults[field] = True
             elif field is not None and argument.default is not NO_DEFAULT:
-                found[field] = self.to_parameter(argument, argument.default)
-        return found
+                defaults[field] = self.to_parameter(argument, argument.default)
+        return defaults
 
     @cached_property
     def namedtuple_class(self) -> Any:
@@ -62,7 +62,7 @@ class ArgumentBinder:
         return namedtuple(name, self.names, rename=True)  # type: ignore[misc]
 
     def bind(self, args: Sequence[Any], kwargs: dict[str, Any]) -> BoundArguments:
-        """The operands and parameters of a call; ArgumentError for one that does not fit."""
+        """The operands and parameters of a call; ArgumentError if it does not fit the schema."""
         values = args
         if kwargs or len(args) != len(self.names) or self.positional != len(self.names):
             values = self.all_values(args, kwargs)
@@ -82,10 +82,10 @@ class ArgumentBinder:
             elif not argument.type.is_array:
                 parameters[field] = self.to_parameter(argument, value)
             elif argument.type.is_list:
-                found = self.check_array_list(argument, value)
-                operands += [x for x in found if x is not None]
-                marks = tuple([x is not None for x in found])
-                parameters[field] = marks if argument.type.optional_elements else len(marks)
+                elements = self.check_array_list(argument, value)
+                operands += [x for x in elements if x is not None]
+                flags = tuple([x is not None for x in elements])
+                parameters[field] = flags if argument.type.optional_elements else len(flags)
             else:
                 parameters[field] = value is not None
                 if value is not None:
@@ -93,7 +93,7 @@ class ArgumentBinder:
         return BoundArguments(operands, parameters)
 
     def all_values(self, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]:
-        """The values of all arguments, those left to their defaults included."""
+        """The values of all arguments, with defaults filled in."""
         if len(args) > self.positional:
             raise self.error(
                 f"must be given at most {self.positional} positional arguments; got {len(args)}"
@@ -101,8 +101,8 @@ class ArgumentBinder:
         if unknown := kwargs.keys() - set(self.names):
             raise self.error(f"takes no argument called {', '.join(map(repr, sorted(unknown)))}")
         values = list(args)
-        if twice := kwargs.keys() & set(self.names[: len(args)]):
-            raise self.error(f"must be given each argument once; got `{twice.pop()}` twice")
+        if repeated := kwargs.keys() & set(self.names[: len(args)]):
+            raise self.error(f"must be given each argument once; got `{repeated.pop()}` twice")
         for argument in self.schema.arguments[len(args) :]:
             value = kwargs.get(argument.name, argument.default)
             if value is NO_DEFAULT:
@@ -114,22 +114,22 @@ class ArgumentBinder:
         return ArgumentError(f"{self.qualname}: the operator {problem}", f"schema {self.schema}")
 
     def check_array(self, argument: Argument, value: Any) -> Any:
-        """`value` as an operand."""
+        """`value` as an operand; the key data of a typed key."""
         if type(value) is not Tracer:
             try:
                 aval_of(value)
             except ArgumentError:
-                words = backend.raw_key_data(value)
-                if words is value:
+                key_data = backend.raw_key_data(value)
+                if key_data is value:
                     raise self.type_error(argument, value) from None
-                return words
+                return key_data
         return value
 
     def check_array_list(self, argument: Argument, value: Any) -> list[Any]:
         if not isinstance(value, (list, tuple)):
             raise self.type_error(argument, value)
-        holes = argument.type.optional_elements
-        return [x if x is None and holes else self.check_array(argument, x) for x in value]
+        optional = argument.type.optional_elements
+        return [x if x is None and optional else self.check_array(argument, x) for x in value]
 
     def to_parameter(self, argument: Argument, value: Any) -> Any:
         """`value` as a parameter: hashable, with tuples for lists."""
@@ -163,39 +163,39 @@ class ArgumentBinder:
         leaves: Sequence[Any],
         static: Callable[[Any], Any] | None = None,
     ) -> list[Any]:
-        """One value for each argument: `leaves`, one an operand, in the place of arrays.
+        """One value for each argument, with `leaves`, one for each operand, in place of arrays.
 
-        `static` says what to make of parameters; by default they are as the user gave them.
+        `static` is applied to the values that are no arrays; by default they are unchanged.
         """
-        rest: Iterator[Any] = iter(leaves)
+        remaining: Iterator[Any] = iter(leaves)
         if self.takes_only_arrays:
-            return list(rest)
-        found: list[Any] = []
+            return list(remaining)
+        values: list[Any] = []
         for argument, field in zip(self.schema.arguments, self.fields, strict=True):
             if field is None:
-                found.append(next(rest))
+                values.append(next(remaining))
                 continue
             value = getattr(primitive, field)
             if not argument.type.is_array:
                 value = list(value) if isinstance(value, tuple) else value
-                found.append(value if static is None else static(value))
+                values.append(value if static is None else static(value))
             elif not argument.type.is_list:
-                found.append(next(rest) if value else None)
+                values.append(next(remaining) if value else None)
             else:
-                marks = value if argument.type.optional_elements else (True,) * value
-                found.append([next(rest) if on else None for on in marks])
-        return found
+                flags = value if argument.type.optional_elements else (True,) * value
+                values.append([next(remaining) if on else None for on in flags])
+        return values
 
     def call_arguments(
         self, primitive: Primitive, leaves: Sequence[Any]
     ) -> tuple[list[Any], dict[str, Any]]:
-        """The positional and keyword arguments of a function that takes them all."""
+        """The positional and keyword arguments of a rule, with `leaves` in place of arrays."""
         values = self.unflatten(primitive, leaves)
         keywords = zip(self.names[self.positional :], values[self.positional :], strict=True)
         return values[: self.positional], dict(keywords)
 
     def num_passed(self, primitive: Primitive) -> int:
-        """How many positional arguments are not left to their defaults, counted from the first."""
+        """The number of positional arguments up to the last that differs from its default."""
         count = self.positional
         values = self.unflatten(primitive, [_PLACEHOLDER] * self.num_operands(primitive))
         while count and self.is_default(self.schema.arguments[count - 1], values[count - 1]):
@@ -203,17 +203,17 @@ class ArgumentBinder:
         return count
 
     def is_default(self, argument: Argument, value: Any) -> bool:
-        """Whether `value` is what the argument is if nobody gives it."""
+        """Whether `value` is the default of the argument."""
         if argument.default is NO_DEFAULT:
             return False
         if argument.type.is_array:
             return value is None
         default = self.to_parameter(argument, argument.default)
-        given = tuple(value) if isinstance(value, list) else value
-        return type(default) is type(given) and bool(default == given)
+        parameter = tuple(value) if isinstance(value, list) else value
+        return type(default) is type(parameter) and bool(default == parameter)
 
     def num_operands(self, primitive: Primitive) -> int:
-        """How many operands there are."""
+        """The number of operands."""
         total = 0
         for argument, field in zip(self.schema.arguments, self.fields, strict=True):
             if field is None:
@@ -224,38 +224,41 @@ class ArgumentBinder:
         return total
 
     def operand_names(self, primitive: Primitive) -> list[str]:
-        """`x`, `xs[0]`, ...: what messages call each operand."""
-        found: list[str] = []
-        numbers = iter(range(self.num_operands(primitive)))
-        values = self.unflatten(primitive, list(numbers), lambda _: None)
-        for name, value in zip(self.names, values, strict=True):
+        """The names of the operands in messages: `x`, `xs[0]`, ..."""
+        operand_names: list[str] = []
+        for name, value in zip(self.names, self._operand_indices(primitive), strict=True):
             if isinstance(value, list):
-                found += [f"{name}[{i}]" for i, x in enumerate(value) if x is not None]
+                operand_names += [f"{name}[{i}]" for i, x in enumerate(value) if x is not None]
             elif value is not None:
-                found.append(name)
-        return found
+                operand_names.append(name)
+        return operand_names
 
-    def written(self, primitive: Primitive) -> list[int]:
-        """The operands that the operator writes to."""
+    def mutated_operands(self, primitive: Primitive) -> list[int]:
+        """The indices of the operands that the operator writes to."""
         if not self.schema.mutated:
             return []
-        numbers = self.unflatten(primitive, range(self.num_operands(primitive)), lambda _: None)
-        found: list[int] = []
-        for argument, value in zip(self.schema.arguments, numbers, strict=True):
-            if argument.mutated and value is not None:
-                found += [i for i in value if i is not None] if isinstance(value, list) else [value]
-        return found
+        mutated: list[int] = []
+        indices = self._operand_indices(primitive)
+        for argument, value in zip(self.schema.arguments, indices, strict=True):
+            if argument.mutated:
+                elements = value if isinstance(value, list) else [value]
+                mutated += [i for i in elements if i is not None]
+        return mutated
+
+    def _operand_indices(self, primitive: Primitive) -> list[Any]:
+        """For each argument the index of its operand, a list of indices, or None."""
+        return self.unflatten(primitive, range(self.num_operands(primitive)), lambda _: None)
 
 
 class _ArrayPlaceholder:
-    """Stands for an array."""
+    """A placeholder for an array."""
 
 
 _PLACEHOLDER = _ArrayPlaceholder()
 
 
 def parameter_name(name: str) -> str:
-    """The name of the parameter for an argument: its own, or with `_` where a primitive has that."""
+    """The parameter's name for an argument: `name`, with `_` if primitives have such an attribute."""
     return f"{name}_" if hasattr(Primitive, name) or name in _RESERVED_FIELDS else name
 
 

@@ -10,14 +10,17 @@ from typing import Any
 
 from functx.core.errors import (
     ArgumentError,
-    KeywordOnlyArrayError,
     OperatorNameError,
     SchemaError,
     type_name,
 )
 from functx.custom.operators import dispatch
 from functx.custom.operators.operator import Operator, check_kernel, make_operator
-from functx.custom.operators.registry import check_device_argument, destroy
+from functx.custom.operators.registry import (
+    check_device_argument,
+    check_no_keyword_arrays,
+    destroy,
+)
 from functx.custom.operators.schema import Schema, is_functional_schema
 from functx.custom.operators.schema_inference import (
     check_given_schema,
@@ -42,22 +45,23 @@ def custom_op(
     tags: Iterable[str] = (),
     allow_override: bool = False,
 ) -> Any:
-    """The function `fun` as one operation of programs, called `namespace::name`; or a decorator.
+    """An operator called `namespace::name`, made of the function `fun`; or a decorator.
 
-    Its annotations, or `schema`, say what it takes and gives. The function implements it on the
-    platforms `device_types`, or on all: in code that JAX can trace, or with kernel="numpy" in
-    code of NumPy. `mutates_args` names the arrays that it writes to, or is "unknown".
+    An operator is one equation of a program. The annotations of `fun`, or `schema`, give the types
+    of its arguments and results. The function implements it on the platforms `device_types`, or
+    on all: in code that JAX can trace, or with kernel="numpy" in NumPy code. `mutates_args` names
+    the arrays that it writes to, or is "unknown".
 
-    With `decomposition=True` the function is no implementation but a body of functx's own
-    operations, and all rules are those of the body. `decomposition=body` makes an operator of
-    another function; as a decorator it takes one that implements it. Otherwise rules are
-    registered for it, see `Operator`. A function without a body (`...`) implements nothing.
+    With `decomposition=True` the function is not an implementation but a body of functx
+    operations, from which all rules follow. `decomposition=body` gives the body as another
+    function; as a decorator it then takes an implementation. Otherwise rules are registered, see
+    `Operator`. A function without a body (`...`) implements nothing.
 
-    With the tag "inplace" it returns its first argument, which it writes to; with "out" the
-    keyword-only arrays that it writes to.
+    With the tag "inplace" the operator returns its first argument, to which it writes; with "out"
+    the keyword-only arrays to which it writes.
 
-    Raises OperatorNameError for a name that is none, SchemaError for types that operators do not
-    take, RegistrationError for a name that is taken unless `allow_override`.
+    Raises OperatorNameError for a name that is not valid, SchemaError for unsupported types,
+    RegistrationError for a name that is in use unless `allow_override`.
 
     >>> import functx, jax
     >>> @functx.custom_op("doc::scaled", mutates_args=())
@@ -79,32 +83,36 @@ def custom_op(
             del options[name]
         decorator = partial(custom_op, qualname, **options)
         return _decorator_of_composite(decorator) if callable(decomposition) else decorator
-    what = _check_function(qualname, fun)
+    label = _check_function(qualname, fun)
     if schema is None:
-        found = infer_schema(fun, mutates_args=mutates_args, op_name=qualname)
+        schema = infer_schema(fun, mutates_args=mutates_args, op_name=qualname)
     else:
-        found = check_given_schema(what, schema, mutates_args or None)
-        check_signature(what, found, fun)
-    found = _apply_tags(what, found, tags)
+        schema = check_given_schema(label, schema, mutates_args or None)
+        check_signature(label, schema, fun)
+    schema = _apply_tags(label, schema, tags)
     if "out" not in tags:
-        _check_no_keyword_arrays(what, found)
-    check_device_argument(what, found, platforms if decomposition is None else ())
+        check_no_keyword_arrays(
+            f"{label}: arrays must be given by position",
+            schema,
+            fix='Take it by position, or write to it and use tags=["out"].',
+        )
+    check_device_argument(label, schema, platforms if decomposition is None else ())
     body = fun if decomposition is True else decomposition or None
     if body is not None:
-        check_callable(body, f"{what}: decomposition")
-        check_signature(what, found, body)
+        check_callable(body, f"{label}: decomposition")
+        check_signature(label, schema, body)
     operator = make_operator(
-        qualname, found, fun, decomposition=body, allow_override=allow_override
+        qualname, schema, fun, decomposition=body, allow_override=allow_override
     )
-    if decomposition is not True and not (found.returns and _has_empty_body(fun)):
+    if decomposition is not True and not (schema.returns and _has_empty_body(fun)):
         operator.impl(platforms, fun, kernel=kernel)
     return operator
 
 
 def _decorator_of_composite(decorator: Any) -> Any:
-    """The operator that a decomposition alone says, which still takes a function that implements it.
+    """The operator of a decomposition, which as a decorator still takes an implementation.
 
-    The decorator itself where the decomposition does not say its types.
+    `decorator` itself if the decomposition has no annotations.
     """
     options = dict(decorator.keywords)
     body = options.pop("decomposition")
@@ -126,7 +134,7 @@ def _decorator_of_composite(decorator: Any) -> Any:
 
 
 def _has_empty_body(fun: Any) -> bool:
-    """Whether a function has no body: it returns None at once."""
+    """Whether a function has no body (`...`): it only returns None."""
     if not isinstance(fun, FunctionType):
         return False
     code = [i for i in get_instructions(fun) if i.opname not in ("RESUME", "NOP")]
@@ -141,11 +149,11 @@ def define(
 ) -> Callable[[Callable[..., Any]], Operator]:
     """A decorator that declares an operator by a function of the same name, whose body never runs.
 
-    With `schema`, the function has neither annotations nor defaults. What it does is registered
-    with `impl`. It must be functional: write to no argument, and return something new. A
-    derivative in its arguments that no rule gives is refused where it is called.
+    With `schema`, the function has neither annotations nor defaults. Implementations are
+    registered with `impl`. The operator must be functional: it writes to no argument and returns
+    a new value. A call with a differentiated argument is an error without a derivative rule.
 
-    Raises OperatorNameError for another name, SchemaError for what is not functional.
+    Raises OperatorNameError for another name, SchemaError for an operator that is not functional.
 
     >>> import functx
     >>> @functx.library.define("doc::halved", "(Array x) -> Array")
@@ -160,70 +168,59 @@ def define(
     check_name(qualname, "define")
 
     def declared(fun: Callable[..., Any]) -> Operator:
-        what = _check_function(qualname, fun)
-        own = qualname.split("::")[1]
-        if function_name(fun) != own:
+        label = _check_function(qualname, fun)
+        name = qualname.split("::")[1]
+        if function_name(fun) != name:
             raise OperatorNameError(
-                f"{what}: the operator and its function must have one name; got {own!r} and "
+                f"{label}: the operator and its function must have one name; got {name!r} and "
                 f"{function_name(fun)!r}",
-                fix=f"Call the function {own}, or the operator {function_name(fun)}.",
+                fix=f"Call the function {name}, or the operator {function_name(fun)}.",
             )
         if schema is None:
-            found = infer_schema(fun, op_name=qualname)
+            checked = infer_schema(fun, op_name=qualname)
         else:
-            found = check_given_schema(what, schema)
-            check_signature(what, found, fun, declaration=True)
-        if any(a.name == "self" for a in found.arguments):
+            checked = check_given_schema(label, schema)
+            check_signature(label, checked, fun, declaration=True)
+        if any(a.name == "self" for a in checked.arguments):
             raise SchemaError(
-                f"{what}: no argument must be called `self`; got one", fix="Rename it."
+                f"{label}: no argument must be called `self`; got one", fix="Rename it."
             )
-        if not is_functional_schema(found):
+        if not is_functional_schema(checked):
             raise SchemaError(
-                f"{what}: only functional operators can be declared, which write to no argument, "
+                f"{label}: only functional operators can be declared, which write to no argument, "
                 "return no views, and return something",
-                f"schema {found}",
+                f"schema {checked}",
             )
-        return make_operator(qualname, found, fun, prototype=True, allow_override=allow_override)
+        return make_operator(qualname, checked, fun, prototype=True, allow_override=allow_override)
 
     return declared
 
 
 def _check_function(qualname: str, fun: Any) -> str:
-    """What messages call the definition; SchemaError for what is no function."""
-    what = f"custom_op({qualname})"
+    """The label of the definition in messages; SchemaError unless `fun` is a function."""
+    label = f"custom_op({qualname})"
     if not callable(fun) or isinstance(fun, type):
-        raise SchemaError(f"{what}: an operator must be made of a function; got {type_name(fun)}")
-    return what
+        raise SchemaError(f"{label}: an operator must be made of a function; got {type_name(fun)}")
+    return label
 
 
-def _check_no_keyword_arrays(what: str, schema: Schema) -> None:
-    for a in schema.arrays:
-        if a.keyword_only:
-            raise KeywordOnlyArrayError(
-                f"{what}: arrays must be given by position; got the keyword-only array `{a.name}`, "
-                "which is not supported",
-                f"schema {schema}",
-                fix='Take it by position, or write to it and use tags=["out"].',
-            )
-
-
-def _apply_tags(what: str, schema: Schema, tags: Iterable[str]) -> Schema:
-    """The schema of an operator that returns what it writes to, as its tag says."""
+def _apply_tags(label: str, schema: Schema, tags: Iterable[str]) -> Schema:
+    """The schema with the aliases of the results that are mutated arguments, by the tag."""
     tags = (tags,) if isinstance(tags, str) else tuple(tags)
     if unknown := [tag for tag in tags if tag not in TAGS]:
         raise ArgumentError(
-            f"{what}: tags must be among {', '.join(map(repr, TAGS))}; got {unknown[0]!r}"
+            f"{label}: tags must be among {', '.join(map(repr, TAGS))}; got {unknown[0]!r}"
         )
     if not tags:
         return schema
     if len(set(tags)) > 1:
-        raise SchemaError(f"{what}: an operator must be tagged inplace or out; got both")
-    written = schema.mutated
+        raise SchemaError(f"{label}: an operator must be tagged inplace or out; got both")
+    mutated = schema.mutated
     if tags[0] == "inplace":
         first = next((a for a in schema.positional if a.type.is_array), None)
         problem = (
             "write to its first array, and to nothing else"
-            if written != ((first,) if first else ()) or first is None
+            if first is None or mutated != (first,)
             else "return one array, the one that it writes to"
             if len(schema.returns) != 1
             or not schema.returns_single
@@ -233,50 +230,50 @@ def _apply_tags(what: str, schema: Schema, tags: Iterable[str]) -> Schema:
     else:
         problem = (
             "write to keyword-only arrays alone"
-            if not written or not all(a.keyword_only and not a.type.is_list for a in written)
+            if not mutated or not all(a.keyword_only and not a.type.is_list for a in mutated)
             else "write to all of its keyword-only arrays"
             if any(a.keyword_only and not a.mutated for a in schema.arrays)
             else "return an array for each one that it writes to, in order"
-            if [str(r.type) for r in schema.returns] != ["Array"] * len(written)
+            if [str(r.type) for r in schema.returns] != ["Array"] * len(mutated)
             else ""
         )
     if problem:
         raise SchemaError(
-            f"{what}: an operator tagged {tags[0]!r} must {problem}", f"schema {schema}"
+            f"{label}: an operator tagged {tags[0]!r} must {problem}", f"schema {schema}"
         )
-    returns = [r.replace(alias=a.alias) for r, a in zip(schema.returns, written, strict=True)]
+    returns = [r.replace(alias=a.alias) for r, a in zip(schema.returns, mutated, strict=True)]
     return schema.replace(returns=tuple(returns))
 
 
 RESERVED_NAMESPACES = frozenset({"functx", "prim", "jax", "lax", "core"})
 
 
-def check_name(qualname: object, what: str = "custom_op") -> str:
-    """`qualname`; OperatorNameError unless it is a namespace and a name that users may take."""
+def check_name(qualname: object, label: str = "custom_op") -> str:
+    """`qualname`; OperatorNameError unless it is `namespace::name` with a namespace that is not reserved."""
     if not isinstance(qualname, str):
         raise OperatorNameError(
-            f"{what}: the name must be a string namespace::name; got {type_name(qualname)}"
+            f"{label}: the name must be a string namespace::name; got {type_name(qualname)}"
         )
     namespace, *names = qualname.split("::")
     if not names:
         raise OperatorNameError(
-            f"{what}: the name must have a namespace; got {qualname!r}",
+            f"{label}: the name must have a namespace; got {qualname!r}",
             fix=f'Name it "your_project::{qualname}".',
         )
     if len(names) > 1:
         raise OperatorNameError(
-            f"{what}: the name must have one `::`, between namespace and name; got {qualname!r}"
+            f"{label}: the name must have one `::`, between namespace and name; got {qualname!r}"
         )
     if namespace in RESERVED_NAMESPACES:
         raise OperatorNameError(
-            f"{what}: the namespace must be your own; got {namespace!r}, which is reserved",
+            f"{label}: the namespace must be your own; got {namespace!r}, which is reserved",
             fix=f"Reserved are {', '.join(sorted(RESERVED_NAMESPACES))}.",
         )
-    for part, word in ((namespace, "namespace"), (names[0], "name")):
+    for part, kind in ((namespace, "namespace"), (names[0], "name")):
         if not part.isidentifier():
-            why = ", with a dot, which overloads would have" if "." in part else ""
+            reason = ", with a dot, which overloads would have" if "." in part else ""
             raise OperatorNameError(
-                f"{what}: the {word} must be an identifier; got {part!r} in {qualname!r}{why}",
+                f"{label}: the {kind} must be an identifier; got {part!r} in {qualname!r}{reason}",
                 fix="Use letters, digits and underscores: namespace::name.",
             )
     return qualname

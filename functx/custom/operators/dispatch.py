@@ -1,4 +1,4 @@
-"""Rules of an operator for wrapper types of the user, and for modes that are on."""
+"""Dispatch of operator calls: to rules for user classes and modes, and to kernels by platform."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ DISPATCH_RULE = "dispatch rule for"
 
 
 class Mode:
-    """What is on for the length of a `with` block; an operator may have a rule for its class.
+    """A context manager that is active in a `with` block; an operator may have a rule for its class.
 
-    The rule gets the mode first, then the arguments; while it runs, the mode is off.
+    The rule gets the mode first, then the arguments; while it runs, the mode is not active.
     """
 
     def __enter__(self) -> Mode:
@@ -37,12 +37,12 @@ class Mode:
         _set_active_modes(_active_modes()[:-1])
 
     def key(self) -> Any:
-        """A cache key: the class of the mode, and the object too if it has attributes."""
+        """A cache key: the class of the mode, or the object if it has attributes."""
         return StaticByValue(self) if vars(self) else type(self)
 
 
 def _active_modes() -> tuple[Mode, ...]:
-    """The modes that are on, the innermost last."""
+    """The active modes, the innermost last."""
     return trace_options.get().modes
 
 
@@ -51,34 +51,34 @@ def _set_active_modes(modes: tuple[Mode, ...]) -> Any:
 
 
 def dispatch_rule_of_class(cls: Any) -> str:
-    """The kind of the rule for `cls`; ArgumentError for what is no class."""
+    """The kind of the rule for `cls`; ArgumentError unless `cls` is a class."""
     if not isinstance(cls, type):
         raise ArgumentError(f"def_dispatch: the rule must be for a class; got {type_name(cls)}")
     return f"{DISPATCH_RULE} {cls.__module__}.{cls.__qualname__}"
 
 
 def dispatch_call(operator: Operator, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-    """What the rule for a mode or an argument makes of a call; NotImplemented where none does.
+    """The result of the rule for an active mode or an argument; NotImplemented without such a rule.
 
-    Modes come first, the innermost of them before the others.
+    Modes come before arguments, the innermost first.
     """
-    found = get_rules(operator, DISPATCH_RULE)
-    if not found:
+    registered = get_rules(operator, DISPATCH_RULE)
+    if not registered:
         return NotImplemented
-    rules = {rule.option: rule for rule in found.values()}
+    rules = {rule.option: rule for rule in registered.values()}
     modes = _active_modes()
     for i in reversed(range(len(modes))):
         rule = rules.get(type(modes[i]))
         if rule is not None:
             with _only_modes(modes[:i]):
                 return rule(modes[i], *args, **kwargs)
-    known = tuple([cls for cls in rules if not issubclass(cls, Mode)])
-    if not known:
+    classes = tuple([cls for cls in rules if not issubclass(cls, Mode)])
+    if not classes:
         return NotImplemented
-    leaves = tree.leaves((args, kwargs), is_leaf=lambda x: isinstance(x, known))
+    leaves = tree.leaves((args, kwargs), is_leaf=lambda x: isinstance(x, classes))
     for x in leaves:
         for cls in type(x).__mro__:
-            if cls in known:
+            if cls in classes:
                 return rules[cls](*args, **kwargs)
     return NotImplemented
 
@@ -100,25 +100,25 @@ _PLATFORM_ALIASES = {"cuda": "gpu", "rocm": "gpu"}
 _log = logging.getLogger(__name__)
 
 
-def check_platforms(what: str, device_types: str | Iterable[str] | None) -> list[str]:
-    """The platforms that `device_types` names, each once; ValueRangeError for another word."""
+def check_platforms(label: str, device_types: str | Iterable[str] | None) -> list[str]:
+    """The platforms that `device_types` names, each once; ValueRangeError for another name."""
     if device_types is None:
         return ["default"]
-    words: list[Any] = [device_types]
+    platforms: list[Any] = [device_types]
     if isinstance(device_types, Iterable) and not isinstance(device_types, str):
-        words = list(device_types)
-    for word in words:
-        if word not in PLATFORMS:
+        platforms = list(device_types)
+    for platform in platforms:
+        if platform not in PLATFORMS:
             raise ValueRangeError(
-                f"{what}: a platform must be one of {', '.join(PLATFORMS)}; "
-                f"got {word if isinstance(word, str) else type_name(word)!r}"
+                f"{label}: a platform must be one of {', '.join(PLATFORMS)}; "
+                f"got {platform if isinstance(platform, str) else type_name(platform)!r}"
             )
-    return list(dict.fromkeys(words))
+    return list(dict.fromkeys(platforms))
 
 
-def find_kernel(call: OperatorPrimitive, platform: str | None) -> Registration | None:
-    """The implementation for `platform`, which is on, else the one for all; None without any."""
-    operator = call.operator
+def find_kernel(primitive: OperatorPrimitive, platform: str | None) -> Registration | None:
+    """The enabled implementation for `platform`, else the default one; None without either."""
+    operator = primitive.operator
     rules = get_rules(operator, KERNEL_RULE)
     platform = _PLATFORM_ALIASES.get(platform or "", platform)
     for name in (platform, "default"):
@@ -127,15 +127,15 @@ def find_kernel(call: OperatorPrimitive, platform: str | None) -> Registration |
     return None
 
 
-def select_kernel(call: OperatorPrimitive, operands: Sequence[Any]) -> Registration | None:
-    """The implementation for where the operands are, accelerators before the CPU."""
-    return find_kernel(call, _platform_of(call, operands))
+def select_kernel(primitive: OperatorPrimitive, operands: Sequence[Any]) -> Registration | None:
+    """The implementation for the platform of the operands, accelerators before the CPU."""
+    return find_kernel(primitive, _platform_of(primitive, operands))
 
 
-def raise_missing_kernel(call: OperatorPrimitive, operands: Sequence[Any]) -> NoReturn:
-    """Raise MissingKernelError for a call that nothing implements."""
-    operator = call.operator
-    platform = _platform_of(call, operands)
+def raise_missing_kernel(primitive: OperatorPrimitive, operands: Sequence[Any]) -> NoReturn:
+    """Raise MissingKernelError for a call without an implementation."""
+    operator = primitive.operator
+    platform = _platform_of(primitive, operands)
     if platform is not None:
         raise missing_kernel_error(operator, platform)
     raise MissingKernelError(
@@ -150,50 +150,51 @@ def missing_kernel_error(operator: Operator, platform: str) -> MissingKernelErro
     """The error that there is no implementation for a platform."""
     rules = get_rules(operator, KERNEL_RULE)
     off = [name for name in rules if name in operator.disabled_platforms]
-    there = ", ".join([f"{name} ({rule.location})" for name, rule in rules.items()]) or "none"
+    registered = ", ".join([f"{name} ({rule.location})" for name, rule in rules.items()]) or "none"
     return MissingKernelError(
         f"{operator.qualname}: there must be an implementation for the platform {platform}; "
-        f"got {there}" + (f", of which {', '.join(off)} is switched off" if off else ""),
+        f"got {registered}" + (f", of which {', '.join(off)} is switched off" if off else ""),
         fix=f'Register one: @{operator.__name__}.impl("{platform}"), or for all platforms '
         'with "default".',
     )
 
 
-def _platform_of(call: OperatorPrimitive, operands: Sequence[Any]) -> str | None:
-    """The platform of a call; None where neither an array nor a device says one."""
-    device = call.operator.device_argument(call)
+def _platform_of(primitive: OperatorPrimitive, operands: Sequence[Any]) -> str | None:
+    """The platform of a call; None if it has neither an array nor a device."""
+    device = primitive.operator.device_argument(primitive)
     if device is not None:
         return device if isinstance(device, str) else str(device.platform)
-    found = {
+    platforms = {
         d.platform
         for x in operands
         if isinstance(x, jax.Array) and not isinstance(x, jax.core.Tracer)
         for d in x.devices()
     }
     for platform in _PLATFORM_PRIORITY:
-        if platform in found:
+        if platform in platforms:
             return platform
     return jax.default_backend() if operands else None
 
 
 def kernels_by_platform(
-    call: OperatorPrimitive, platforms: Sequence[str]
+    primitive: OperatorPrimitive, platforms: Sequence[str]
 ) -> dict[str, Registration]:
-    """The implementation for each platform of a program; one alone where they are the same."""
-    found = {}
+    """The implementation for each platform of a program; a single entry if they are all the same."""
+    kernels = {}
     for platform in platforms:
-        rule = find_kernel(call, platform)
+        rule = find_kernel(primitive, platform)
         if rule is None:
-            raise missing_kernel_error(call.operator, _PLATFORM_ALIASES.get(platform, platform))
-        found[platform] = rule
-    return found if len(set(found.values())) > 1 else dict(list(found.items())[:1])
+            raise missing_kernel_error(
+                primitive.operator, _PLATFORM_ALIASES.get(platform, platform)
+            )
+        kernels[platform] = rule
+    return kernels if len(set(kernels.values())) > 1 else dict(list(kernels.items())[:1])
 
 
 @contextmanager
 def set_kernel_enabled(operator: Operator, platform: str, enabled: bool) -> Iterator[None]:
-    """The implementation for `platform` on or off, for the length of a `with` block."""
-    known = get_rules(operator, KERNEL_RULE)
-    if platform not in known:
+    """A `with` block in which the implementation for `platform` is enabled or disabled."""
+    if platform not in get_rules(operator, KERNEL_RULE):
         _log.warning("%s: there is no implementation for %r to switch", operator.qualname, platform)
         yield
         return

@@ -1,4 +1,8 @@
-"""Implementations of operators: what one takes and gives, run now or as part of a program."""
+"""Implementations of operators: kernels of JAX or NumPy code, and bodies of functx operations.
+
+A kernel runs eagerly on concrete arrays, or as part of a program: inlined if it is JAX code,
+called on the host if it is NumPy code.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +15,12 @@ import numpy as np
 
 from functx import ops
 from functx.core.config import config
-from functx.core.errors import ForeignCodeError, ImmutableArrayError, type_name
+from functx.core.errors import (
+    ForeignCodeError,
+    ImmutableArrayError,
+    OperatorRuleError,
+    type_name,
+)
 from functx.core.functionalization import Functionalize, FunctionalizedProgram, storage_base
 from functx.core.program import Effects, Program
 from functx.core.program_editing import replace_program_fields
@@ -33,25 +42,27 @@ NUMBERS = (bool, int, float, complex, np.generic)
 
 
 class KernelOutputs(NamedTuple):
-    """What an implementation gave: results, the lengths of lists, what it wrote to arguments."""
+    """The leaves of a kernel's results, the lengths of lists, and the new values of mutated operands."""
 
     leaves: list[Any]
     lengths: tuple[int | None, ...]
     written: list[Any]
 
 
-def run_kernel(call: OperatorPrimitive, rule: Registration, arrays: Sequence[Any]) -> KernelOutputs:
-    """What an implementation makes of arrays: NumPy's if it is code of NumPy, else JAX's.
+def run_kernel(
+    primitive: OperatorPrimitive, rule: Registration, arrays: Sequence[Any]
+) -> KernelOutputs:
+    """The outputs of the kernel `rule` on arrays of NumPy, if it is NumPy code, or of JAX.
 
-    Raises OperatorRuleError where it does not return what the schema says, or an argument.
+    Raises OperatorRuleError unless it returns new arrays, as the schema says.
     """
-    operator = call.operator
+    operator = primitive.operator
     on_host = rule.option == "numpy"
-    places = operator.arguments.written(call)
-    given = list(arrays)
-    for i in places:
-        given[i] = given[i] if on_host else ArrayRef(given[i])
-    args, kwargs = operator.arguments.call_arguments(call, given)
+    mutated = operator.arguments.mutated_operands(primitive)
+    operands = list(arrays)
+    for i in mutated:
+        operands[i] = operands[i] if on_host else ArrayRef(operands[i])
+    args, kwargs = operator.arguments.call_arguments(primitive, operands)
     try:
         with eval_context():
             out = rule(*args, **kwargs)
@@ -64,8 +75,8 @@ def run_kernel(call: OperatorPrimitive, rule: Registration, arrays: Sequence[Any
         ) from error
     except (ValueError, TypeError) as error:
         if on_host and "read-only" in str(error):
-            raise _undeclared_write_error(call, rule) from error
-        if places and ("__jax_array__" in str(error) or ArrayRef.__name__ in str(error)):
+            raise _undeclared_write_error(primitive, rule) from error
+        if mutated and ("__jax_array__" in str(error) or ArrayRef.__name__ in str(error)):
             raise operator_rule_error(
                 operator.qualname,
                 rule,
@@ -73,83 +84,83 @@ def run_kernel(call: OperatorPrimitive, rule: Registration, arrays: Sequence[Any
                 fix="Write jax.numpy.sin(x[...]), and x[...] = value or x += value to write.",
             ) from error
         raise
-    check = _KernelOutputChecker(call, rule, given)
+    check = _KernelOutputChecker(primitive, rule, operands)
     leaves, lengths = flatten_outputs(
         operator.qualname, rule, operator.schema, out, check.check_leaf
     )
-    return KernelOutputs(leaves, lengths, [given[i] if on_host else given[i].value for i in places])
+    written = [operands[i] if on_host else operands[i].value for i in mutated]
+    return KernelOutputs(leaves, lengths, written)
 
 
 class _KernelOutputChecker:
-    """The check that results are new arrays, except those that the schema says are arguments."""
+    """The check that results are new arrays, except those that are arguments by the schema."""
 
-    def __init__(self, call: OperatorPrimitive, rule: Registration, given: Sequence[Any]):
-        self.call, self.rule, self.given = call, rule, given
+    def __init__(self, primitive: OperatorPrimitive, rule: Registration, operands: Sequence[Any]):
+        self.primitive, self.rule, self.operands = primitive, rule, operands
 
-    def check_leaf(self, result: Return, x: Any, place: str) -> Any:
-        """The value `x` of a result; OperatorRuleError if it is no array or number, or an argument."""
-        qualname = self.call.operator.qualname
+    def error(self, problem: str, fix: str = "") -> OperatorRuleError:
+        return operator_rule_error(self.primitive.operator.qualname, self.rule, problem, fix)
+
+    def check_leaf(self, result: Return, x: Any, label: str) -> Any:
+        """`x`, the value of a result; OperatorRuleError unless it is a new array or number."""
         if result.alias:
-            self.check_returned_argument(result, x, place)
+            self.check_returned_argument(result, x, label)
             return x
         refused = config.operator_aliases == "error" or not isinstance(x, jax.Array)
         if refused and (isinstance(x, ArrayRef) or self.is_alias(x)):
-            raise operator_rule_error(
-                qualname,
-                self.rule,
-                f"return arrays of its own; {place} is an argument, or a view of one",
+            raise self.error(
+                f"return arrays of its own; {label} is an argument, or a view of one",
                 fix="Return a copy: x.copy(), or jax.numpy.array(x).",
             )
         if not isinstance(x, (np.ndarray, jax.Array, *NUMBERS)):
-            raise operator_rule_error(
-                qualname, self.rule, f"give an array for {place}; got {type_name(x)}"
-            )
+            raise self.error(f"give an array for {label}; got {type_name(x)}")
         if not result.type.is_array and np.shape(x):
-            raise operator_rule_error(
-                qualname, self.rule, f"give a number for {place}; got {type_name(x)}"
-            )
+            raise self.error(f"give a number for {label}; got {type_name(x)}")
         return x
 
     def is_alias(self, x: Any) -> bool:
         if isinstance(x, np.ndarray):
-            return any(isinstance(y, np.ndarray) and np.may_share_memory(x, y) for y in self.given)
-        return any(x is (y.value if isinstance(y, ArrayRef) else y) for y in self.given)
+            operands = [y for y in self.operands if isinstance(y, np.ndarray)]
+            return any(np.may_share_memory(x, y) for y in operands)
+        return any(x is _read_ref(y) for y in self.operands)
 
-    def check_returned_argument(self, result: Return, x: Any, place: str) -> None:
-        operator = self.call.operator
-        arranged = operator.arguments.unflatten(self.call, self.given)
-        for argument, value in zip(operator.schema.arguments, arranged, strict=True):
+    def check_returned_argument(self, result: Return, x: Any, label: str) -> None:
+        operator = self.primitive.operator
+        values = operator.arguments.unflatten(self.primitive, self.operands)
+        for argument, value in zip(operator.schema.arguments, values, strict=True):
             if argument.alias == result.alias and x is not value:
-                raise operator_rule_error(
-                    operator.qualname,
-                    self.rule,
-                    f"return its argument `{argument.name}` for {place}; got another array",
+                raise self.error(
+                    f"return its argument `{argument.name}` for {label}; got another array"
                 )
 
 
-def _undeclared_write_error(call: OperatorPrimitive, rule: Registration) -> ImmutableArrayError:
-    operator = call.operator
-    named = ", ".join([f"`{a.name}`" for a in operator.schema.mutated]) or "nothing"
+def _undeclared_write_error(
+    primitive: OperatorPrimitive, rule: Registration
+) -> ImmutableArrayError:
+    operator = primitive.operator
+    mutated = ", ".join([f"`{a.name}`" for a in operator.schema.mutated]) or "nothing"
     return ImmutableArrayError(
         f"{operator.qualname}: its {rule.kind}, registered at {rule.location}, must write to what "
-        f"mutates_args names alone, {named}; it writes to another argument",
+        f"mutates_args names alone, {mutated}; it writes to another argument",
         fix="Name the argument in mutates_args, or write to a copy.",
         source=rule.error_source,
     )
 
 
-def run_kernel_eagerly(call: OperatorPrimitive, rule: Registration, operands: Sequence[Any]) -> Any:
-    """The result of a call on concrete operands, computed by the implementation `rule`.
+def run_kernel_eagerly(
+    primitive: OperatorPrimitive, rule: Registration, operands: Sequence[Any]
+) -> Any:
+    """The result of a call on concrete operands, computed by the kernel `rule`.
 
-    NumPy arrays from NumPy arrays and numbers, else JAX arrays.
+    NumPy arrays if all operands are NumPy arrays or numbers, else JAX arrays.
     """
-    operator = call.operator
+    operator = primitive.operator
     avals = [aval_of(x) for x in operands]
-    written = set(operator.arguments.written(call))
-    check_writable(call, operands)
+    mutated = operator.arguments.mutated_operands(primitive)
+    check_writable(primitive, operands)
     if rule.option == "numpy":
         arrays = [
-            np.array(x, a.dtype) if i in written else read_only(np.asarray(x, a.dtype))
+            np.array(x, a.dtype) if i in mutated else read_only(np.asarray(x, a.dtype))
             for i, (x, a) in enumerate(zip(operands, avals, strict=True))
         ]
     else:
@@ -157,57 +168,54 @@ def run_kernel_eagerly(call: OperatorPrimitive, rule: Registration, operands: Se
             x if isinstance(x, jax.Array) else jax.numpy.asarray(x, a.dtype)
             for x, a in zip(operands, avals, strict=True)
         ]
-    out = run_kernel(call, rule, arrays)
-    # Only now, so that an implementation that fails has changed nothing.
-    for i, new in zip(sorted(written), out.written, strict=True):
+    out = run_kernel(primitive, rule, arrays)
+    # The writes come last, so that a kernel that fails has changed nothing.
+    for i, new in zip(mutated, out.written, strict=True):
         operands[i][...] = np.asarray(new)
     as_jax = (
         any(isinstance(x, jax.Array) for x in operands)
-        or operator.device_argument(call) is not None
+        or operator.device_argument(primitive) is not None
     )
-    marks = OutputTypes((), out.lengths).per_leaf(
-        [r.type.is_array for r in operator.schema.new_returns]
-    )
+    types = OutputTypes((), out.lengths)
+    is_array = types.per_leaf([r.type.is_array for r in operator.schema.new_returns])
     leaves = [
         _as_output(x, as_jax) if on else _as_python_scalar(x)
-        for x, on in zip(out.leaves, marks, strict=True)
+        for x, on in zip(out.leaves, is_array, strict=True)
     ]
-    return OutputTypes((), out.lengths).unflatten(
-        operator.schema, leaves, operator.aliased_arguments(call, operands)
-    )
+    return types.unflatten(operator.schema, leaves, operator.aliased_arguments(primitive, operands))
 
 
-def check_writable(call: OperatorPrimitive, operands: Sequence[Any]) -> None:
-    """Raise ImmutableArrayError unless all that the operator writes to can be written to."""
-    operator = call.operator
-    for i in operator.arguments.written(call):
+def check_writable(primitive: OperatorPrimitive, operands: Sequence[Any]) -> None:
+    """Raise ImmutableArrayError unless all mutated operands are writable NumPy arrays."""
+    operator = primitive.operator
+    for i in operator.arguments.mutated_operands(primitive):
         x = operands[i]
         if isinstance(x, np.ndarray) and x.flags.writeable:
             continue
-        name = operator.arguments.operand_names(call)[i]
-        what = "a read-only array" if isinstance(x, np.ndarray) else type_name(x)
+        name = operator.arguments.operand_names(primitive)[i]
+        actual = "a read-only array" if isinstance(x, np.ndarray) else type_name(x)
         raise ImmutableArrayError(
             f"{operator.qualname}: `{name}`, which the operator writes to, must be an array of "
-            f"NumPy that is writable, or a traced one; got {what}",
+            f"NumPy that is writable, or a traced one; got {actual}",
             fix="Pass numpy.array(x), and take the new value from there.",
         )
 
 
 def read_only(x: Any) -> Any:
-    """The array `x`, which cannot be written to under this name."""
+    """A read-only view of the NumPy array `x`."""
     view = x.view()
     view.flags.writeable = False
     return view
 
 
 def _as_output(x: Any, as_jax: bool) -> Any:
-    """A result as functx gives it, with no type that the 64-bit switch turns off.
+    """A result of a kernel, in 32 bits if the 64-bit switch is off.
 
-    In memory of its own: an implementation may keep what it returns, or return it twice.
+    A copy if it is a NumPy array: a kernel may keep its result, or return it twice.
     """
     if as_jax:
         return x if isinstance(x, jax.Array) else jax.numpy.array(x)
-    # What JAX is tracing stays with JAX.
+    # A tracer of JAX cannot become a NumPy array.
     if isinstance(x, jax.core.Tracer):
         return x
     array = np.array(x)
@@ -220,9 +228,9 @@ def _as_python_scalar(x: Any) -> Any:
 
 
 class HostKernel(ops.HostPrimitive, abstract=True):
-    """The call of an implementation by the device, for results of the types `results`."""
+    """The call of a NumPy kernel by the device, for results of the types `output_types`."""
 
-    call: Any
+    primitive: Any
     rule: Any
     output_types: tuple[ShapedArray, ...]
     padded: tuple[tuple[int, ...], ...]
@@ -230,16 +238,16 @@ class HostKernel(ops.HostPrimitive, abstract=True):
 
     @property
     def effects(self) -> Effects:  # type: ignore[override]
-        return self.call.effects  # type: ignore[no-any-return]
+        return self.primitive.effects  # type: ignore[no-any-return]
 
     @property
     def display_name(self) -> str:
-        return str(self.call.name)
+        return str(self.primitive.name)
 
     def run(self, *arrays: Any) -> list[Any]:
-        written = set(self.call.operator.arguments.written(self.call))
-        given = [np.array(x) if i in written else read_only(x) for i, x in enumerate(arrays)]
-        out = run_kernel(self.call, self.rule, given)
+        mutated = self.primitive.operator.arguments.mutated_operands(self.primitive)
+        operands = [np.array(x) if i in mutated else read_only(x) for i, x in enumerate(arrays)]
+        out = run_kernel(self.primitive, self.rule, operands)
         values = [np.asarray(x) for x in (*out.leaves, *out.written)]
         padded = self.padded or ((),) * len(values)
         values = [
@@ -247,38 +255,42 @@ class HostKernel(ops.HostPrimitive, abstract=True):
             for x, a, axes in zip(values, self.output_types, padded, strict=False)
         ]
         return check_kernel_outputs(
-            self.call, self.rule, values, self.output_types, self.canonicalize, out.leaves
+            self.primitive, self.rule, values, self.output_types, self.canonicalize, out.leaves
         )
 
 
 def _pad_to_aval(x: Any, aval: ShapedArray, axes: Sequence[int]) -> Any:
-    """`x` with zeros behind it along `axes`, up to the shape of `aval`."""
+    """`x` padded with zeros along `axes`, to the shape of `aval`."""
     if not axes or x.ndim != aval.ndim or any(x.shape[i] > aval.shape[i] for i in axes):
         return x
     return np.pad(x, [(0, aval.shape[i] - n if i in axes else 0) for i, n in enumerate(x.shape)])
 
 
 def check_kernel_outputs(
-    call: OperatorPrimitive,
+    primitive: OperatorPrimitive,
     rule: Registration,
     values: Sequence[Any],
     avals: Sequence[ShapedArray],
     narrow: bool,
-    given: Sequence[Any] = (),
+    leaves: Sequence[Any],
 ) -> list[Any]:
-    """`values` as arrays of `avals`; OperatorRuleError unless they have those shapes and dtypes."""
-    qualname = call.operator.qualname
+    """`values` as arrays of `avals`; OperatorRuleError unless they have those shapes and dtypes.
+
+    `leaves` are the results before they became arrays: a Python number may have another dtype.
+    With `narrow`, 64-bit values become 32-bit values.
+    """
+    qualname = primitive.operator.qualname
     if len(values) != len(avals):
         raise operator_rule_error(
             qualname,
             rule,
             f"give {len(avals)} arrays, as its abstract rule says; got {len(values)}",
         )
-    found = []
+    outs = []
     for i, (x, aval) in enumerate(zip(values, avals, strict=True)):
         dtype = narrow_dtype(x.dtype) if narrow else x.dtype
-        number = i < len(given) and isinstance(given[i], (bool, int, float, complex))
-        if x.shape != aval.shape or (dtype != aval.dtype and not number):
+        is_number = i < len(leaves) and isinstance(leaves[i], (bool, int, float, complex))
+        if x.shape != aval.shape or (dtype != aval.dtype and not is_number):
             raise operator_rule_error(
                 qualname,
                 rule,
@@ -287,59 +299,59 @@ def check_kernel_outputs(
                 f"for number {i}: {aval!r}",
                 fix="Convert the result, or state its type with def_abstract.",
             )
-        found.append(x.astype(aval.dtype) if x.dtype != aval.dtype else x)
-    return found
+        outs.append(x.astype(aval.dtype) if x.dtype != aval.dtype else x)
+    return outs
 
 
-def lower_kernel(call: OperatorPrimitive, ctx: Any, values: Sequence[Any]) -> Sequence[Any]:
-    """The results of `call` as part of a program, by the implementation for its platform."""
-    chosen = kernels_by_platform(call, ctx.platforms)
+def lower_kernel(primitive: OperatorPrimitive, ctx: Any, values: Sequence[Any]) -> Sequence[Any]:
+    """The lowering of an operator: the kernel for each platform of the program."""
+    kernels = kernels_by_platform(primitive, ctx.platforms)
     avals = tuple(ctx.avals_out)
-    padded = call.output_types(tuple(ctx.avals_in)).padded
+    padded = primitive.output_types(tuple(ctx.avals_in)).padded
 
     def on_host(rule: Registration) -> HostKernel:
-        return HostKernel(call, rule, avals, padded, not x64_enabled())
+        return HostKernel(primitive, rule, avals, padded, not x64_enabled())
 
-    if len(chosen) == 1:
-        (rule,) = chosen.values()
+    if len(kernels) == 1:
+        (rule,) = kernels.values()
         if rule.option == "numpy":
             return ctx.callback(on_host(rule), values)  # type: ignore[no-any-return]
-        outs = ctx.via_jax(kernel_as_jax_function(call, rule, avals), *values)
+        outs = ctx.via_jax(kernel_as_jax_function(primitive, rule, avals), *values)
     else:
         outs = ctx.via_jax(
-            _platform_dependent_kernel(call, chosen, avals, ctx.source, on_host), *values
+            _platform_dependent_kernel(primitive, kernels, avals, ctx.source, on_host), *values
         )
     return outs if isinstance(outs, (list, tuple)) else [outs]
 
 
 def kernel_as_jax_function(
-    call: OperatorPrimitive, rule: Registration, avals: Sequence[ShapedArray]
+    primitive: OperatorPrimitive, rule: Registration, avals: Sequence[ShapedArray]
 ) -> Any:
-    """An implementation in code of JAX as a function of the operands, flat."""
+    """A JAX kernel as a function of the flat operands."""
 
     def function(*xs: Any) -> Any:
-        out = run_kernel(call, rule, xs)
+        out = run_kernel(primitive, rule, xs)
         values = [jax.numpy.asarray(x) for x in (*out.leaves, *out.written)]
-        found = check_kernel_outputs(call, rule, values, avals, not x64_enabled(), out.leaves)
-        return found[0] if len(found) == 1 else tuple(found)
+        outs = check_kernel_outputs(primitive, rule, values, avals, not x64_enabled(), out.leaves)
+        return outs[0] if len(outs) == 1 else tuple(outs)
 
-    function.__name__ = call.operator.__name__
+    function.__name__ = primitive.operator.__name__
     return function
 
 
 def _platform_dependent_kernel(
-    call: OperatorPrimitive,
-    chosen: dict[str, Registration],
+    primitive: OperatorPrimitive,
+    kernels: dict[str, Registration],
     avals: Sequence[ShapedArray],
     source: Any,
     on_host: Callable[[Registration], HostKernel],
 ) -> Any:
-    """The function that has a branch for each platform of a program for several."""
+    """The function with a branch for each platform, for a program of several platforms."""
     shapes = tuple([jax.ShapeDtypeStruct(a.shape, a.dtype) for a in avals])
 
     def branch(rule: Registration) -> Any:
         if rule.option != "numpy":
-            return kernel_as_jax_function(call, rule, avals)
+            return kernel_as_jax_function(primitive, rule, avals)
         device_call = DeviceCallback(on_host(rule), source)
 
         def through_callback(*xs: Any) -> Any:
@@ -348,7 +360,7 @@ def _platform_dependent_kernel(
 
         return through_callback
 
-    branches = {platform: branch(rule) for platform, rule in chosen.items()}
+    branches = {platform: branch(rule) for platform, rule in kernels.items()}
 
     def function(*xs: Any) -> Any:
         return jax.lax.platform_dependent(*xs, **branches)
@@ -357,9 +369,9 @@ def _platform_dependent_kernel(
 
 
 class ArrayRef:
-    """A place for an array: reads as the array, and takes another value by `x[...] = v` or `x += v`.
+    """A mutable reference to a JAX array: operators read it, `x[...] = v` and `x += v` write to it.
 
-    `x[...]` is the value now, which functions of JAX take. Unlike NumPy's, parts are no views.
+    `x[...]` is the current value, for functions of JAX. Its parts are not views.
     """
 
     __slots__ = ("value",)
@@ -395,8 +407,8 @@ def _read_ref(x: Any) -> Any:
 
 
 def _read_method(function: Callable[..., Any], swapped: bool = False) -> Callable[..., Any]:
-    def method(self: ArrayRef, *others: Any) -> Any:
-        values = [self.value, *map(_read_ref, others)]
+    def method(self: ArrayRef, *operands: Any) -> Any:
+        values = [self.value, *map(_read_ref, operands)]
         return function(*(values[::-1] if swapped else values))
 
     return method
@@ -435,62 +447,62 @@ for _name, _convert in (("bool", bool), ("int", int), ("float", float), ("comple
 
 
 class CompositeBody:
-    """The body of an operator, in functx's own operations."""
+    """The decomposition of an operator, a function of functx operations."""
 
     def __init__(self, operator: Operator, rule: Registration):
         self.operator, self.rule = operator, rule
 
-    def run_eagerly(self, call: OperatorPrimitive, operands: Sequence[Any]) -> Any:
-        """The result of a call on concrete operands, to which the body writes itself."""
+    def run_eagerly(self, primitive: OperatorPrimitive, operands: Sequence[Any]) -> Any:
+        """The result of a call on concrete operands, to which the body may write."""
         operator = self.operator
-        check_writable(call, operands)
-        written = operator.arguments.written(call)
-        given = [
-            read_only(x) if isinstance(x, np.ndarray) and i not in written else x
+        check_writable(primitive, operands)
+        mutated = operator.arguments.mutated_operands(primitive)
+        arrays = [
+            read_only(x) if isinstance(x, np.ndarray) and i not in mutated else x
             for i, x in enumerate(operands)
         ]
         try:
-            leaves, lengths = self.leaves(call, given)
+            leaves, lengths = self.check_outputs(primitive, arrays)
         except ValueError as error:
             if "read-only" in str(error):
                 raise self.undeclared_write_error() from error
             raise
-        # Each is copied: the body may return one array twice, or one from outside.
+        # The body may return an array twice, or one that it did not make.
         leaves = [x.copy() if isinstance(x, np.ndarray) else x for x in leaves]
-        aliased = operator.aliased_arguments(call, operands)
+        aliased = operator.aliased_arguments(primitive, operands)
         return OutputTypes((), lengths).unflatten(operator.schema, leaves, aliased)
 
-    def leaves(
-        self, call: OperatorPrimitive, given: Sequence[Any]
+    def check_outputs(
+        self, primitive: OperatorPrimitive, operands: Sequence[Any]
     ) -> tuple[list[Any], tuple[int | None, ...]]:
-        """What the body gives for operands, flat, and the lengths of lists."""
-        args, kwargs = self.operator.arguments.call_arguments(call, given)
+        """The leaves of the body's result, which must be new arrays, and the lengths of lists."""
+        args, kwargs = self.operator.arguments.call_arguments(primitive, operands)
         out = self.rule(*args, **kwargs)
 
-        def leaf(result: Return, x: Any, place: str) -> Any:
+        def check_leaf(result: Return, x: Any, label: str) -> Any:
             if result.alias:
-                own = (self.operator.aliased_arguments(call, given) or {})[result.alias]
-                if x is not own:
-                    raise self.rule_error(
-                        f"return what it writes to for {place}; got another array"
-                    )
+                aliased = self.operator.aliased_arguments(primitive, operands) or {}
+                if x is not aliased[result.alias]:
+                    raise self.error(f"return what it writes to for {label}; got another array")
                 return x
             if not isinstance(x, (Tracer, np.ndarray, jax.Array, *NUMBERS)):
-                raise self.rule_error(f"give an array for {place}; got {type_name(x)}")
-            if any(_is_alias(x, y) for y in given):
-                raise self.rule_error(
-                    f"return arrays of its own; {place} is an argument, or a view of one",
+                raise self.error(f"give an array for {label}; got {type_name(x)}")
+            if any(_is_alias(x, y) for y in operands):
+                raise self.error(
+                    f"return arrays of its own; {label} is an argument, or a view of one",
                     "Return a copy: x.copy().",
                 )
             return x
 
-        return flatten_outputs(self.operator.qualname, self.rule, self.operator.schema, out, leaf)
+        return flatten_outputs(
+            self.operator.qualname, self.rule, self.operator.schema, out, check_leaf
+        )
 
-    def rule_error(self, problem: str, fix: str = "") -> Exception:
+    def error(self, problem: str, fix: str = "") -> OperatorRuleError:
         return operator_rule_error(self.operator.qualname, self.rule, problem, fix)
 
     def undeclared_write_error(self, name: str = "") -> ImmutableArrayError:
-        """The error that the body writes to what `mutates_args` does not name."""
+        """The error that the body writes to an argument that `mutates_args` does not name."""
         return ImmutableArrayError(
             f"{self.operator.qualname}: its decomposition, given at {self.rule.location}, must write to "
             f"what mutates_args names alone; it writes to {name or 'another argument'}",
@@ -498,16 +510,17 @@ class CompositeBody:
             source=self.rule.error_source,
         )
 
-    def body(self, call: OperatorPrimitive, avals: Sequence[ShapedArray]) -> TracedBody:
-        """The program of the body on operands of `avals`, without its writes.
+    def trace_body(self, primitive: OperatorPrimitive, avals: Sequence[ShapedArray]) -> TracedBody:
+        """The pure program of the body on operands of `avals`.
 
-        Raises ImmutableArrayError if it writes to an operand that is not named.
+        It gives the results, then the new values of the mutated operands. Raises
+        ImmutableArrayError if the body writes to another operand.
         """
         lengths: tuple[int | None, ...] = ()
 
         def results(*xs: Any) -> list[Any]:
             nonlocal lengths
-            leaves, lengths = self.leaves(call, xs)
+            leaves, lengths = self.check_outputs(primitive, xs)
             return leaves
 
         name = self.operator.__name__
@@ -517,20 +530,20 @@ class CompositeBody:
             if program.writes
             else FunctionalizedProgram(program, (), False)
         )
-        places = self.operator.arguments.written(call)
-        names = self.operator.arguments.operand_names(call)
+        mutated = self.operator.arguments.mutated_operands(primitive)
+        names = self.operator.arguments.operand_names(primitive)
         for i in pure.written:
-            if i not in places:
+            if i not in mutated:
                 raise self.undeclared_write_error(f"`{names[i]}`" if i < len(names) else "")
         count = len(program.outputs)
         new = dict(zip(pure.written, pure.program.outputs[count:], strict=True))
         inputs = pure.program.inputs
-        outputs = [*pure.program.outputs[:count], *[new.get(i, inputs[i]) for i in places]]
+        outputs = [*pure.program.outputs[:count], *[new.get(i, inputs[i]) for i in mutated]]
         return TracedBody(replace_program_fields(pure.program, outputs=outputs), captured, lengths)
 
 
 class TracedBody(NamedTuple):
-    """What an operation is made of: a program, what it captured, and the lengths of lists."""
+    """The program of a decomposition, the values that it captured, and the lengths of lists."""
 
     program: Program
     captured: Sequence[Any]

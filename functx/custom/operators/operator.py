@@ -1,4 +1,4 @@
-"""An operator: what its calls do, and the rules that users register for it."""
+"""Operators: their calls, and the methods that register their rules."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ _CONSTRUCTION_TOKEN = object()
 
 
 class Operator(registry.RegisteredOperator):
-    """An operation of programs that a user defined, called like a function.
+    """A user-defined operation, called like a function and one equation of a program.
 
-    Made by `functx.custom_op` or `functx.library.define`. Rules that are registered later hold
-    for all calls from then on, in functions too that were compiled before.
+    Made by `functx.custom_op` or `functx.library.define`. A rule holds for all calls after its
+    registration, also in functions that were compiled before.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class Operator(registry.RegisteredOperator):
         self.primitive: Any = None
         self.default_primitive: Any = None
         self.decorate: Callable[[Callable[..., Any]], Operator] | None = None
-        # One array an output, and no more than that.
+
         self.returns_only_arrays = (
             bool(schema.returns)
             and not schema.mutated
@@ -85,34 +85,36 @@ class Operator(registry.RegisteredOperator):
         if self.decorate is not None and len(args) == 1 and isinstance(args[0], FunctionType):
             return self.decorate(args[0])
         self.check_registered()
-        found = dispatch.dispatch_call(self, args, kwargs)
-        if found is not NotImplemented:
-            return found
+        result = dispatch.dispatch_call(self, args, kwargs)
+        if result is not NotImplemented:
+            return result
         operands, parameters = self.arguments.bind(args, kwargs)
-        call = self.primitive(**parameters) if parameters else self.default_primitive
+        primitive = self.primitive(**parameters) if parameters else self.default_primitive
         if current_builder.get() is None and not has_jax_tracers(operands):
-            return self.compute(call, operands)
+            return self.compute(primitive, operands)
         if self.is_declaration:
-            check_operands_not_differentiated(call, operands)
-        outs = call(*operands)
+            check_operands_not_differentiated(primitive, operands)
+        outs = primitive(*operands)
         if self.returns_only_arrays:
             return outs[0] if self.schema.returns_single else tuple(outs)
-        results = call.output_types(tuple([aval_of(x) for x in operands]))
-        count = len(results.avals)
-        written = self.arguments.written(call)
-        for i, new in zip(written, outs[count:], strict=True):
-            name = self.arguments.operand_names(call)[i]
+        types = primitive.output_types(tuple([aval_of(x) for x in operands]))
+        count = len(types.avals)
+        mutated = self.arguments.mutated_operands(primitive)
+        for i, new in zip(mutated, outs[count:], strict=True):
+            name = self.arguments.operand_names(primitive)[i]
             assign_array(operands[i], new, f"{self.qualname}({name})")
-        return results.unflatten(self.schema, outs[:count], self.aliased_arguments(call, operands))
+        return types.unflatten(
+            self.schema, outs[:count], self.aliased_arguments(primitive, operands)
+        )
 
-    def compute(self, call: Any, operands: Sequence[Any]) -> Any:
+    def compute(self, primitive: Any, operands: Sequence[Any]) -> Any:
         """The result of a call on concrete operands."""
-        rule = dispatch.select_kernel(call, operands)
+        rule = dispatch.select_kernel(primitive, operands)
         if rule is not None:
-            return run_kernel_eagerly(call, rule, operands)
+            return run_kernel_eagerly(primitive, rule, operands)
         if self.composite is not None:
-            return self.composite.run_eagerly(call, operands)
-        dispatch.raise_missing_kernel(call, operands)
+            return self.composite.run_eagerly(primitive, operands)
+        dispatch.raise_missing_kernel(primitive, operands)
 
     def impl(
         self,
@@ -122,14 +124,14 @@ class Operator(registry.RegisteredOperator):
         kernel: str = "jax",
         allow_override: bool = False,
     ) -> Any:
-        """Register what computes the operator on some platforms, and return it; or a decorator.
+        """Register an implementation for some platforms, and return it; or a decorator.
 
         `device_types` are among `cpu`, `gpu`, `tpu` and `default`, which serves the others. With
         kernel="jax" it is code that JAX can trace: of JAX, Pallas, `jax.ffi`, or functx. With
-        kernel="numpy" it is code of NumPy, which runs on the host. An argument of `mutates_args`
-        it may write to in place (`x[...] = v`, `x += v`); code of JAX reads it as `x[...]`.
+        kernel="numpy" it is NumPy code, which runs on the host. It may write in place to the
+        arguments of `mutates_args` (`x[...] = v`, `x += v`); JAX code reads them as `x[...]`.
 
-        Raises ValueRangeError for another platform, RegistrationError where there is one already.
+        Raises ValueRangeError for another platform, RegistrationError if there is one already.
         """
         platforms = dispatch.check_platforms(f"{self.qualname}.impl", device_types)
         check_kernel(self.qualname, kernel)
@@ -148,14 +150,14 @@ class Operator(registry.RegisteredOperator):
     def def_abstract(
         self, fun: Callable[..., Any] | None = None, *, allow_override: bool = False
     ) -> Any:
-        """Register the types of results, and return the function; or a decorator.
+        """Register the rule for the types of results, and return it; or a decorator.
 
-        `fun` gets the arguments with a `jax.ShapeDtypeStruct` for each array, and returns such
-        things in place of arrays (or numbers, for results that are numbers); an operator that
-        returns nothing needs none. In it, `functx.library.get_ctx().new_dynamic_size(max=n)`
-        stands for a length that depends on values.
+        `fun` gets the arguments with a `jax.ShapeDtypeStruct` for each array, and returns one for
+        each array of the result (a number for each number); an operator that returns nothing
+        needs no rule. In it, `functx.library.get_ctx().new_dynamic_size(max=n)` stands for a
+        length that depends on values.
 
-        Raises RegistrationError for a second one, and for an operator with a decomposition.
+        Raises RegistrationError for a second rule, and for an operator with a decomposition.
         """
         if fun is None:
             return partial(self.def_abstract, allow_override=allow_override)
@@ -164,7 +166,7 @@ class Operator(registry.RegisteredOperator):
         return fun
 
     def save_for_backward(self, fun: Callable[..., Any]) -> Callable[..., Any]:
-        """Register what is kept of a call for `backward`, and return the function.
+        """Register the rule that saves values for `backward`, and return it.
 
         `fun(inputs, output)` gets a named tuple of all arguments and the result, and returns any
         pytree. It runs once in the forward pass of a derivative.
@@ -179,32 +181,33 @@ class Operator(registry.RegisteredOperator):
         *,
         output_differentiability: Sequence[bool] | None = None,
     ) -> Any:
-        """Register the pullback of cotangents, and return the function; or a decorator.
+        """Register the pullback of cotangents, and return it; or a decorator.
 
-        `fun(ctx, saved, *grads)` gets what `save_for_backward` returned and a gradient for each
-        result, zeros where there is none, and returns a dictionary with a gradient, or None, for
+        `fun(ctx, saved, *grads)` gets the result of `save_for_backward` and a gradient for each
+        result, zeros if it has none. It returns a dictionary with a gradient, or None, for
         each argument that is an array or a list of arrays. `output_differentiability` has a bool
-        for each result; one that is False has no derivative.
+        for each result; False means that the result has no derivative.
 
-        Raises RegistrationError where the schema allows no derivative.
+        Raises RegistrationError if the schema allows no derivative.
         """
-        marks = check_differentiability(self, output_differentiability)
+        differentiable = check_differentiability(self, output_differentiability)
         if fun is None:
             return partial(self.backward, output_differentiability=output_differentiability)
         check_backward_pair(self, derivatives.BACKWARD_RULE, derivatives.AUTOGRAD_RULE)
-        registry.register_rule(self, derivatives.BACKWARD_RULE, fun, marks)
+        registry.register_rule(self, derivatives.BACKWARD_RULE, fun, differentiable)
         return fun
 
     def register_autograd(
         self, backward: Callable[..., Any], /, *, setup_context: Callable[..., Any] | None = None
     ) -> None:
-        """Register the pullback of cotangents; one registered later takes its place.
+        """Register the pullback of cotangents, in place of one registered before.
 
-        `setup_context(ctx, inputs, output)` keeps what is needed: `ctx.save_for_backward(*arrays)`,
-        or any attribute. It gets keyword-only arguments as `keyword_only_inputs`, if there are
-        any. `backward(ctx, *grads)` returns a gradient for each positional argument, or None.
+        `setup_context(ctx, inputs, output)` saves values on `ctx`: by
+        `ctx.save_for_backward(*arrays)`, or as attributes. It gets keyword-only arguments as
+        `keyword_only_inputs`, if there are any. `backward(ctx, *grads)` returns a gradient for
+        each positional argument, or None.
 
-        Raises RegistrationError where the schema allows no derivative, KeywordOnlyArrayError for
+        Raises RegistrationError if the schema allows no derivative, KeywordOnlyArrayError for
         an operator with keyword-only arrays.
         """
         check_derivative_rule(self, derivatives.AUTOGRAD_RULE)
@@ -213,10 +216,10 @@ class Operator(registry.RegisteredOperator):
         registry.register_rule(self, derivatives.AUTOGRAD_RULE, backward, setup_context, once=False)
 
     def def_jvp(self, fun: Callable[..., Any]) -> Callable[..., Any]:
-        """Register the rule for forward mode, and return it; one registered later takes its place.
+        """Register the rule for forward mode, in place of one registered before, and return it.
 
         `fun(primals, tangents)` gets two named tuples of all arguments, the second with a tangent
-        for each array of an inexact dtype and None for the rest. It returns `(output, tangent)`,
+        for each array of an inexact dtype and None for all others. It returns `(output, tangent)`,
         linear in the tangents. Without a backward rule, reverse mode transposes it.
         """
         check_derivative_rule(self, JVP_RULE)
@@ -224,10 +227,10 @@ class Operator(registry.RegisteredOperator):
         return fun
 
     def def_vmap(self, fun: Callable[..., Any]) -> Callable[..., Any]:
-        """Register the rule for batches, and return it; one registered later takes its place.
+        """Register the rule for batches, in place of one registered before, and return it.
 
         `fun(info, in_dims, *args)` gets `info.batch_size`, the batch dimension of each argument
-        (None without one) and the arguments; those left to their defaults are left out. It
+        (None without one) and the arguments, without those that have their default value. It
         returns `(output, out_dims)`.
         """
         check_vmap_rule(self, primitives.VMAP_RULE)
@@ -235,10 +238,10 @@ class Operator(registry.RegisteredOperator):
         return fun
 
     def def_dispatch(self, cls: type, fun: Callable[..., Any] | None = None) -> Any:
-        """Register what a call does that gets a `cls` among its arguments, and return it.
+        """Register the rule for calls with a `cls` among their arguments, and return it.
 
-        `fun` gets the arguments as they are. For a subclass of `functx.library.Mode` it is called
-        while such a mode is on, with the mode first. A decorator without `fun`.
+        `fun` gets the arguments unchanged. For a subclass of `functx.library.Mode` it is called
+        while such a mode is active, with the mode first. Without `fun`, a decorator.
         """
         kind = dispatch.dispatch_rule_of_class(cls)
         if fun is None:
@@ -247,22 +250,20 @@ class Operator(registry.RegisteredOperator):
         return fun
 
     def set_kernel_enabled(self, device_type: str, enabled: bool) -> AbstractContextManager[None]:
-        """A `with` block in which the implementation for a platform is on, or off.
+        """A `with` block in which the implementation for a platform is enabled or disabled.
 
-        Where it is off, that for all platforms takes its place.
+        If it is disabled, the default implementation is used.
         """
         return dispatch.set_kernel_enabled(self, device_type, enabled)
 
     def set_platform_enabled(self, platform: str, enabled: bool) -> None:
-        """Switch the implementation for a platform on or off."""
-        alone = frozenset({platform})
-        self.disabled_platforms = (
-            self.disabled_platforms - alone if enabled else self.disabled_platforms | alone
-        )
+        """Enable or disable the implementation for a platform."""
+        disabled = self.disabled_platforms
+        self.disabled_platforms = disabled - {platform} if enabled else disabled | {platform}
         self.rules_changed()
 
     def check_registered(self) -> None:
-        """Raise RegistrationError if the operator was destroyed, or another one took its place."""
+        """Raise RegistrationError if the operator was destroyed or replaced."""
         if registry.operators.get(self.qualname) is not self:
             raise RegistrationError(
                 f"{self.qualname}: the operator must not be used after it was destroyed; got a use "
@@ -271,13 +272,13 @@ class Operator(registry.RegisteredOperator):
             )
 
     def rules_changed(self) -> None:
-        """Forget what was made with earlier rules."""
+        """Clear the caches that depend on the operator's rules."""
         self.rule_cache.clear()
         if self.has_cached_types:
             invalidate_caches()
 
     def cache_types(self, key: Any, value: Any) -> Any:
-        """Keep what was found out, until rules change or there is too much of it; returns it."""
+        """Cache `value`, the types or the body of a call, until the rules change; returns it."""
         self.has_cached_types = True
         if len(self.output_type_cache) >= 1024:
             self.output_type_cache.clear()
@@ -285,31 +286,31 @@ class Operator(registry.RegisteredOperator):
         return value
 
     def clear_caches(self) -> None:
-        """Forget the rules and types that were found out so far."""
+        """Clear the cached rules and types."""
         self.rule_cache.clear()
         self.output_type_cache.clear()
         for instance in list(self.primitive._instances.values()):
             instance.out_avals_memo.clear()
 
-    def aliased_arguments(self, call: Any, operands: Sequence[Any]) -> dict[str, Any] | None:
-        """The arguments that are results too, by their aliases; None without any."""
+    def aliased_arguments(self, primitive: Any, operands: Sequence[Any]) -> dict[str, Any] | None:
+        """The arguments that are also results, by alias; None if there are none."""
         schema = self.schema
         if len(schema.new_returns) == len(schema.returns):
             return None
-        values = self.arguments.unflatten(call, operands)
+        values = self.arguments.unflatten(primitive, operands)
         return {a.alias: x for a, x in zip(schema.arguments, values, strict=True) if a.alias}
 
-    def device_argument(self, call: Any) -> Any:
-        """The device that an argument names; None if there is none."""
+    def device_argument(self, primitive: Any) -> Any:
+        """The value of the `device` argument; None if there is none."""
         pairs = zip(self.schema.arguments, self.arguments.fields, strict=True)
         for argument, field in pairs:
             if argument.type.base == "device" and field is not None:
-                return getattr(call, field)
+                return getattr(primitive, field)
         return None
 
 
 def check_kernel(qualname: str, kernel: Any) -> None:
-    """Raise ArgumentError unless `kernel` is a kind of implementation."""
+    """Raise ArgumentError unless `kernel` is one of `KERNEL_LANGUAGES`."""
     if kernel not in KERNEL_LANGUAGES:
         raise ArgumentError(
             f"{qualname}: kernel must be one of {', '.join(map(repr, KERNEL_LANGUAGES))}; got {kernel!r}",
@@ -326,28 +327,28 @@ def make_operator(
     prototype: bool = False,
     allow_override: bool = False,
 ) -> Operator:
-    """A new operator, in the table of all; with a `decomposition` one that is made of others."""
+    """A new operator, added to the registry; with a `decomposition` it is a composite."""
     operator = Operator(qualname, schema, fun, prototype, _CONSTRUCTION_TOKEN)
-    family: Any = OperatorCall
+    base: Any = OperatorCall
     if decomposition is not None:
-        family = CompositeCall
+        base = CompositeCall
         rule = registry.Registration(qualname, "decomposition", decomposition, user_source())
         operator.composite = CompositeBody(operator, rule)
     fields = [field for field in operator.arguments.fields if field is not None]
-    # Parameters that cannot be floats are compared without looking into them.
+    # Primitives whose parameters cannot be floats have a quicker comparison.
     inexact = any(a.type.base in ("float", "Number") for a in schema.arguments)
-    # What gives nothing back and writes to nothing is there for an effect, so it stays.
-    lost = not schema.returns and not schema.mutated
+    # An operator without results is called for its effect, and must not be eliminated.
+    is_effect_only = not schema.returns and not schema.mutated
     members = {
         "__module__": qualname.split("::")[0],
         "__doc__": operator.__doc__,
         "__annotations__": dict.fromkeys(fields, "Any" if inexact else "int"),
         "name": qualname,
         "operator": operator,
-        "effects": frozenset({Effect.CALLBACK}) if lost else NO_EFFECTS,
+        "effects": frozenset({Effect.CALLBACK}) if is_effect_only else NO_EFFECTS,
         **operator.arguments.parameter_defaults,
     }
-    operator.primitive = type(family)(operator.__name__, (family,), members, abstract=True)
+    operator.primitive = type(base)(operator.__name__, (base,), members, abstract=True)
     if not fields:
         operator.default_primitive = operator.primitive()
     registry.add_operator(operator, allow_override)

@@ -1,4 +1,4 @@
-"""What an operator gives: the types that its abstract rule states, and pytrees of them."""
+"""The outputs of operators: their types by the abstract rule, and the checks of gradients."""
 
 from __future__ import annotations
 
@@ -9,10 +9,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 import jax
 import numpy as np
 
-from functx import ops
 from functx.core import tree
 from functx.core.errors import (
-    ArgumentError,
     DynamicShapeError,
     MissingKernelError,
     OperatorRuleError,
@@ -20,15 +18,14 @@ from functx.core.errors import (
     type_name,
 )
 from functx.core.tracing import aval_of, eval_context
-from functx.core.types import SHORT_NAMES, ShapedArray, canonical_dtype, is_inexact, kind
+from functx.core.types import SHORT_NAMES, ShapedArray, canonical_dtype, is_inexact
 from functx.custom.operators.registry import Registration, get_rule
 from functx.custom.operators.schema import Argument, Return, Schema
-from functx.custom.rule_results import describe_type
+from functx.custom.rule_results import cast_to_aval, describe_type
 from functx.custom.rule_tracing import is_array
 
 if TYPE_CHECKING:
     from functx.custom.operators.primitives import OperatorPrimitive
-    from functx.custom.operators.registry import Registration
 
 
 class OutputTypes(NamedTuple):
@@ -44,23 +41,23 @@ class OutputTypes(NamedTuple):
     def unflatten(
         self, schema: Schema, leaves: Sequence[Any], aliased: dict[str, Any] | None = None
     ) -> Any:
-        """The result of a call, made of `leaves` and, by their aliases, of arguments."""
-        made = iter(self.group_lists(leaves))
-        values = [aliased[r.alias] if aliased and r.alias else next(made) for r in schema.returns]
+        """The result of a call, made of `leaves` and of the arguments in `aliased`, by alias."""
+        new = iter(self.group_lists(leaves))
+        values = [aliased[r.alias] if aliased and r.alias else next(new) for r in schema.returns]
         if schema.returns_single:
             return values[0]
         return tuple(values) if values else None
 
     def group_lists(self, leaves: Sequence[Any]) -> list[Any]:
-        """One value a result: a leaf, or a list of leaves."""
-        rest: Iterator[Any] = iter(leaves)
+        """One value for each result: a leaf, or a list of leaves."""
+        remaining: Iterator[Any] = iter(leaves)
         return [
-            next(rest) if length is None else [next(rest) for _ in range(length)]
+            next(remaining) if length is None else [next(remaining) for _ in range(length)]
             for length in self.lengths
         ]
 
     def per_leaf(self, per_result: Sequence[bool]) -> list[bool]:
-        """A mark for each leaf, given one for each result."""
+        """One flag for each leaf, from one for each result."""
         return [
             on
             for on, length in zip(per_result, self.lengths, strict=True)
@@ -71,9 +68,9 @@ class OutputTypes(NamedTuple):
 def pair_with_returns(
     qualname: str, rule: Registration, schema: Schema, out: Any
 ) -> list[tuple[Return, Any]]:
-    """Each result that `rule` returned, with what the schema says of it.
+    """The results `out` of `rule`, each with its `Return` in the schema.
 
-    Raises OperatorRuleError unless there are as many as there must be.
+    Raises OperatorRuleError for another number of results.
     """
     if schema.returns_single:
         return [(schema.returns[0], out)]
@@ -93,27 +90,27 @@ def flatten_outputs(
     rule: Registration,
     schema: Schema,
     out: Any,
-    leaf: Callable[[Return, Any, str], Any],
+    convert: Callable[[Return, Any, str], Any],
 ) -> tuple[list[Any], tuple[int | None, ...]]:
-    """`leaf(result, value, place)` of each value that `rule` returned, and the lengths of lists.
+    """`convert(result, value, label)` of each value in the result `out`, and the lengths of lists.
 
-    Raises OperatorRuleError where a list is expected, or an array.
+    Raises OperatorRuleError for a result that must be a list and is none.
     """
     leaves: list[Any] = []
     lengths: list[int | None] = []
     for i, (result, value) in enumerate(pair_with_returns(qualname, rule, schema, out)):
-        place = "the result" if schema.returns_single else f"result {i}"
+        label = "the result" if schema.returns_single else f"result {i}"
         if result.alias:
-            leaf(result, value, place)
+            convert(result, value, label)
         elif not result.type.is_list:
-            leaves.append(leaf(result, value, place))
+            leaves.append(convert(result, value, label))
             lengths.append(None)
         elif not isinstance(value, (list, tuple)):
             raise operator_rule_error(
-                qualname, rule, f"give a list for {place}; got {type_name(value)}"
+                qualname, rule, f"give a list for {label}; got {type_name(value)}"
             )
         else:
-            leaves += [leaf(result, x, f"{place}[{k}]") for k, x in enumerate(value)]
+            leaves += [convert(result, x, f"{label}[{k}]") for k, x in enumerate(value)]
             lengths.append(len(value))
     return leaves, tuple(lengths)
 
@@ -121,7 +118,7 @@ def flatten_outputs(
 def operator_rule_error(
     qualname: str, rule: Registration, problem: str, fix: str = ""
 ) -> OperatorRuleError:
-    """The error that a rule of an operator must do something else."""
+    """The error that a rule of an operator must fulfil the requirement `problem`."""
     return OperatorRuleError(
         f"{qualname}: its {rule.kind}, registered at {rule.location}, must {problem}",
         fix=fix,
@@ -129,8 +126,8 @@ def operator_rule_error(
     )
 
 
-def aval_of_struct(qualname: str, rule: Registration, result: Return, x: Any, place: str) -> Any:
-    """The type that an abstract rule states by `x`: a struct, or a number for one of its kind."""
+def aval_of_struct(qualname: str, rule: Registration, result: Return, x: Any, label: str) -> Any:
+    """The type that an abstract rule states by `x`, a struct or a number; None for an argument."""
     if result.alias:
         return None
     if isinstance(x, (bool, int, float, complex)) and not result.type.is_array:
@@ -140,13 +137,13 @@ def aval_of_struct(qualname: str, rule: Registration, result: Return, x: Any, pl
         raise operator_rule_error(
             qualname,
             rule,
-            f"give something with a shape and a dtype for {place}; got {type_name(x)}",
+            f"give something with a shape and a dtype for {label}; got {type_name(x)}",
             fix="Return jax.ShapeDtypeStruct(shape, dtype).",
         )
     shape = tuple(x.shape)
     if not all(isinstance(n, (int, np.integer)) and n >= 0 for n in shape):
         raise operator_rule_error(
-            qualname, rule, f"give a shape of lengths for {place}; got {shape}"
+            qualname, rule, f"give a shape of lengths for {label}; got {shape}"
         )
     return ShapedArray(tuple(map(int, shape)), dtype)
 
@@ -155,11 +152,11 @@ ABSTRACT_RULE = "abstract rule"
 
 
 class DynamicSize(int):
-    """A length that results have at most, and are padded to."""
+    """The maximal length of a result along an axis; shorter results are padded to it."""
 
 
 class AbstractContext:
-    """What an abstract rule may ask for while it runs: lengths that depend on values."""
+    """The context of a running abstract rule, which makes lengths that depend on values."""
 
     def __init__(self, qualname: str, rule: Registration):
         self.qualname, self.rule = qualname, rule
@@ -167,9 +164,9 @@ class AbstractContext:
     def new_dynamic_size(self, *, min: Any = 0, max: Any = None) -> DynamicSize:
         """A length that is known only when the operator runs, between `min` and `max`.
 
-        A program has results of length `max`, which are filled up with zeros; return the true
-        length too if it is needed. Raises DynamicShapeError where there is no `max`,
-        ValueRangeError for bounds that are none.
+        In a program the result has the length `max` and is padded with zeros; return the true
+        length too if it is needed. Raises DynamicShapeError without a `max`, ValueRangeError for
+        bounds that are not integers with 0 <= min <= max.
         """
         for name, bound in (("min", min), ("max", max)):
             if bound is not None and (not isinstance(bound, int) or isinstance(bound, bool)):
@@ -201,31 +198,31 @@ _current_context: ContextVar[AbstractContext | None] = ContextVar("abstract_cont
 def get_ctx() -> AbstractContext:
     """The context of the abstract rule that is running, for `new_dynamic_size`.
 
-    Raises DynamicShapeError outside of one.
+    Raises DynamicShapeError if none is running.
     """
-    found = _current_context.get()
-    if found is None:
+    context = _current_context.get()
+    if context is None:
         raise DynamicShapeError(
             "get_ctx: sizes that depend on values can be asked for in an abstract rule alone; "
             "got a call outside of one, where values have their sizes",
             fix="Call it in a function that is registered with def_abstract.",
         )
-    return found
+    return context
 
 
-def infer_output_types(call: OperatorPrimitive, avals: Sequence[ShapedArray]) -> OutputTypes:
-    """The types that `call` has on operands of `avals`, as its abstract rule says.
+def infer_output_types(primitive: OperatorPrimitive, avals: Sequence[ShapedArray]) -> OutputTypes:
+    """The types of the results of `primitive` on operands of `avals`, by its abstract rule.
 
-    What returns nothing needs no rule.
+    An operator that returns nothing needs no rule.
     """
-    operator = call.operator
+    operator = primitive.operator
     rule = get_rule(operator, ABSTRACT_RULE)
     if rule is None:
         if operator.schema.returns:
-            raise_missing_abstract_rule(call)
+            raise_missing_abstract_rule(primitive)
         return OutputTypes((), ())
     structs = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in avals]
-    args, kwargs = operator.arguments.call_arguments(call, structs)
+    args, kwargs = operator.arguments.call_arguments(primitive, structs)
     token = _current_context.set(AbstractContext(operator.qualname, rule))
     try:
         with eval_context():
@@ -234,20 +231,20 @@ def infer_output_types(call: OperatorPrimitive, avals: Sequence[ShapedArray]) ->
         _current_context.reset(token)
     padded: list[tuple[int, ...]] = []
 
-    def stated(result: Any, x: Any, place: str) -> Any:
-        aval = aval_of_struct(operator.qualname, rule, result, x, place)
+    def stated_type(result: Return, x: Any, label: str) -> Any:
+        aval = aval_of_struct(operator.qualname, rule, result, x, label)
         if aval is not None:
             shape = getattr(x, "shape", ())
             padded.append(tuple([i for i, n in enumerate(shape) if isinstance(n, DynamicSize)]))
         return aval
 
-    leaves, lengths = flatten_outputs(operator.qualname, rule, operator.schema, out, stated)
+    leaves, lengths = flatten_outputs(operator.qualname, rule, operator.schema, out, stated_type)
     return OutputTypes(tuple(leaves), lengths, tuple(padded) if any(padded) else ())
 
 
-def raise_missing_abstract_rule(call: OperatorPrimitive) -> NoReturn:
+def raise_missing_abstract_rule(primitive: OperatorPrimitive) -> NoReturn:
     """Raise MissingKernelError for an operator without an abstract rule."""
-    operator = call.operator
+    operator = primitive.operator
     raise MissingKernelError(
         f"{operator.qualname}: an operator must have an abstract rule to be part of a program; "
         "got none",
@@ -262,45 +259,45 @@ Gradients = list[Any]
 
 
 class GradientChecker:
-    """The check of what `rule` of the operator of `call` returned for operands `args`."""
+    """The checks of the gradients that a backward `rule` returned, for operands `args`."""
 
-    def __init__(self, call: OperatorPrimitive, rule: Registration, args: Sequence[Any]):
-        self.call, self.rule, self.args = call, rule, args
-        self.arguments = call.operator.arguments
-        self.values = self.arguments.unflatten(call, args)
+    def __init__(self, primitive: OperatorPrimitive, rule: Registration, args: Sequence[Any]):
+        self.primitive, self.rule, self.args = primitive, rule, args
+        self.arguments = primitive.operator.arguments
+        self.values = self.arguments.unflatten(primitive, args)
 
     def error(self, problem: str, fix: str = "") -> OperatorRuleError:
-        return operator_rule_error(self.call.operator.qualname, self.rule, problem, fix)
+        return operator_rule_error(self.primitive.operator.qualname, self.rule, problem, fix)
 
-    def from_dict(self, found: Any) -> Gradients:
-        """The cotangents that a dictionary gives, which must have a key for each array."""
-        if not isinstance(found, dict):
+    def from_dict(self, grads: Any) -> Gradients:
+        """The cotangents in the dictionary `grads`, which must have a key for each array."""
+        if not isinstance(grads, dict):
             raise self.error(
-                f"return a dictionary of gradients by name; got {describe_type(found)}"
+                f"return a dictionary of gradients by name; got {describe_type(grads)}"
             )
         expected = {a.name for a in self.arguments.schema.arrays}
-        if found.keys() != expected:
+        if grads.keys() != expected:
             raise self.error(
-                f"return a dictionary with the keys {_name_set_text(expected)}; got {_name_set_text(found)}",
+                f"return a dictionary with the keys {_name_set_text(expected)}; got {_name_set_text(grads)}",
                 fix="There is a key for each argument that is an array, an optional array or a list "
                 "of arrays, and none for non-array types.",
             )
         gradients: Gradients = []
         for argument, value in zip(self.arguments.schema.arguments, self.values, strict=True):
             if argument.type.is_array:
-                gradients += self.check_argument(argument, value, found[argument.name])
+                gradients += self.check_argument(argument, value, grads[argument.name])
         return gradients
 
-    def from_tuple(self, found: Any, passed: int) -> Gradients:
-        """The cotangents that a tuple gives, one for each argument that was passed, or for all."""
-        grads = found if isinstance(found, (tuple, list)) else (found,)
+    def from_tuple(self, grads: Any, num_passed: int) -> Gradients:
+        """The cotangents in the tuple `grads`, one for each argument that was passed, or for all."""
+        grads = grads if isinstance(grads, (tuple, list)) else (grads,)
         count = self.arguments.positional
-        if len(grads) not in (passed, count):
-            wanted = f"{passed}" if passed == count else f"{passed} or {count}"
-            raise self.error(f"return {wanted} gradients, one an argument; got {len(grads)}")
-        padded = [*grads, *[None] * (count - len(grads))]
+        if len(grads) not in (num_passed, count):
+            expected = f"{num_passed}" if num_passed == count else f"{num_passed} or {count}"
+            raise self.error(f"return {expected} gradients, one an argument; got {len(grads)}")
+        all_grads = [*grads, *[None] * (count - len(grads))]
         gradients: Gradients = []
-        for argument, value, g in zip(self.arguments.schema.positional, self.values, padded):  # noqa: B905
+        for argument, value, g in zip(self.arguments.schema.positional, self.values, all_grads):  # noqa: B905
             if not argument.type.is_array:
                 if g is not None:
                     raise self.error(
@@ -313,18 +310,14 @@ class GradientChecker:
         return gradients
 
     def check_list(self, argument: Argument, value: list[Any], g: Any) -> Gradients:
-        """The cotangents of a list, whose gradient has the structure of the list, or is None."""
+        """The cotangents of a list; its gradient `g` has the structure of the list, or is None."""
         if g is None:
             return [None for x in value if x is not None]
-        wanted, given = (
-            tree.structure([0] * len(value)),
-            tree.structure(g, is_leaf=lambda x: x is None),
-        )
-        if isinstance(g, tuple) and len(g) == len(value):
-            given = wanted
-        if given != wanted:
+        expected = tree.structure([0] * len(value))
+        structure = tree.structure(g, is_leaf=lambda x: x is None)
+        if structure != expected and not (isinstance(g, tuple) and len(g) == len(value)):
             raise self.error(
-                f"give gradients of the structure of `{argument.name}`, {wanted}; got {given}"
+                f"give gradients of the structure of `{argument.name}`, {expected}; got {structure}"
             )
         return self.check_argument(argument, value, list(g))
 
@@ -332,54 +325,37 @@ class GradientChecker:
         """The cotangents of one argument: of each array that it is or holds."""
         name = argument.name
         if not argument.type.is_list:
-            if g is not None and not is_array(g):
-                raise self.error(f"give an array or None for `{name}`; got {describe_type(g)}")
-            if value is None:
-                if g is not None:
-                    raise self.error(f"give None for `{name}`, which was None; got {type_name(g)}")
-                return []
-            return [self.check_gradient(name, value, g)]
+            return self.check_gradient(name, value, g)
         if not isinstance(g, (list, tuple)):
             raise self.error(f"give a list or tuple of gradients for `{name}`; got {type_name(g)}")
         if len(g) != len(value):
             raise self.error(
                 f"give {len(value)} gradients for `{name}`, one an element; got {len(g)}"
             )
-        gradients: Gradients = []
-        for i, (x, each) in enumerate(zip(value, g, strict=True)):
-            if each is not None and not is_array(each):
-                raise self.error(
-                    f"give an array or None for `{name}[{i}]`; got {describe_type(each)}"
-                )
-            if x is not None:
-                gradients.append(self.check_gradient(f"{name}[{i}]", x, each))
-            elif each is not None:
-                raise self.error(
-                    f"give None for `{name}[{i}]`, which was None; got {type_name(each)}"
-                )
-        return gradients
+        pairs = enumerate(zip(value, g, strict=True))
+        return [ct for i, (x, gi) in pairs for ct in self.check_gradient(f"{name}[{i}]", x, gi)]
 
-    def check_gradient(self, name: str, x: Any, g: Any) -> Any:
-        """`g` as the cotangent of the operand `x`, whose shape and dtype it must have."""
-        aval: ShapedArray = aval_of(x)
+    def check_gradient(self, name: str, x: Any, g: Any) -> Gradients:
+        """The cotangent `g` of the operand `x`, of its shape and dtype; nothing if `x` is None."""
+        if g is not None and not is_array(g):
+            raise self.error(f"give an array or None for `{name}`; got {describe_type(g)}")
+        if x is None:
+            if g is not None:
+                raise self.error(f"give None for `{name}`, which was None; got {type_name(g)}")
+            return []
         if g is None:
-            return None
-        try:
-            given = aval_of(g)
-        except ArgumentError:
-            raise self.error(f"give an array or None for `{name}`; got {type_name(g)}") from None
-        weak = given.weak_type or aval.weak_type
-        fits = weak and _KIND_ORDER.index(kind(given.dtype)) <= _KIND_ORDER.index(kind(aval.dtype))
-        if given.shape != aval.shape or (given.dtype != aval.dtype and not fits):
-            raise self.error(
-                f"give a gradient of the shape and dtype of `{name}`, {aval!r}; got {given!r}"
+            return [None]
+        aval: ShapedArray = aval_of(x)
+
+        def error(actual: ShapedArray | None) -> OperatorRuleError:
+            if actual is None:
+                return self.error(f"give an array or None for `{name}`; got {type_name(g)}")
+            return self.error(
+                f"give a gradient of the shape and dtype of `{name}`, {aval!r}; got {actual!r}"
             )
-        if not is_inexact(aval.dtype):
-            return None
-        return g if given is aval else ops.ConvertElementType(aval.dtype, aval.weak_type)(g)
 
-
-_KIND_ORDER = "buifc"
+        g = cast_to_aval(g, aval, error)
+        return [g if is_inexact(aval.dtype) else None]
 
 
 def _name_set_text(names: Any) -> str:

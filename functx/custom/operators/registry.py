@@ -1,10 +1,9 @@
-"""The operators by name, and their rules: who registered what, and where."""
+"""The registry of operators and of their rules, and the checks of new rules."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from functx.core.caches import clear_on_rule_change, invalidate_caches, scoped_table
@@ -33,12 +32,16 @@ _rules: dict[tuple[Operator, str], Registration] = scoped_table()
 
 
 class RegisteredOperator:
-    """What stands in the table of operators."""
+    """The base class of `Operator`, which this module cannot import."""
 
 
 @dataclass(frozen=True, eq=False)
 class Registration:
-    """A rule of an operator: its kind, the user's function, and the line that registered it."""
+    """A rule of an operator: its kind, the user's function, and the line that registered it.
+
+    `option` depends on the kind: the language of a kernel, `output_differentiability` of a
+    backward rule, `setup_context` of an autograd formula, the class of a dispatch rule.
+    """
 
     qualname: str
     kind: str
@@ -47,11 +50,11 @@ class Registration:
     option: Any = None
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """What the user's function returns; what it raises says which rule it was."""
+        """The result of the user's function; an error of it names the rule."""
         return self.run(self.fun, args, kwargs)
 
     def run(self, fun: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """As a call, for another function that came with this one."""
+        """The result of `fun`, a function of this rule; an error of it names the rule."""
         try:
             return fun(*args, **kwargs)
         except FunctxError as error:
@@ -69,7 +72,7 @@ class Registration:
 
     @property
     def error_source(self) -> Source | None:
-        """The line on which the function returns, or that which registered it."""
+        """The line on which the function returns, or the line that registered it."""
         return rule_source(self.fun) or self.source
 
 
@@ -77,32 +80,32 @@ def register_rule(
     operator: Operator,
     kind: str,
     fun: Callable[..., Any],
-    details: Any = None,
+    option: Any = None,
     *,
     once: bool = True,
     allow_override: bool = False,
 ) -> Registration:
-    """Make `fun` the rule of `operator` of this kind; with `once` it must be the first.
+    """Register `fun` as the rule of `operator` of this kind; with `once` it must be the first.
 
-    Raises ArgumentError for what is no function, RegistrationError for a second one.
+    Raises ArgumentError if `fun` is not a function, RegistrationError for a second rule.
     """
     check_callable(fun, f"{operator.qualname}: {kind}")
     operator.check_registered()
     if once and not allow_override:
         check_not_registered(operator, kind)
-    made = Registration(operator.qualname, kind, fun, user_source(2), details)
-    _rules[operator, kind] = made
+    rule = Registration(operator.qualname, kind, fun, user_source(2), option)
+    _rules[operator, kind] = rule
     operator.rules_changed()
-    return made
+    return rule
 
 
 def check_not_registered(operator: Operator, kind: str) -> None:
     """Raise RegistrationError if `operator` has a rule of this kind."""
-    found = _rules.get((operator, kind))
-    if found is not None:
+    rule = _rules.get((operator, kind))
+    if rule is not None:
         raise RegistrationError(
             f"{operator.qualname}: its {kind} must be registered once; got another one",
-            f"the first was registered at {found.location}",
+            f"the first was registered at {rule.location}",
             fix="Pass allow_override=True to replace it.",
         )
 
@@ -114,28 +117,28 @@ def get_rule(operator: Operator, kind: str) -> Registration | None:
 
 
 def get_rules(operator: Operator, kind: str) -> dict[str, Registration]:
-    """The rules of `operator` whose kinds are `kind` with a word behind it, by that word."""
+    """The rules of `operator` of the kinds `"<kind> <word>"`, by word (a platform or a class)."""
     operator.check_registered()
-    found = operator.rule_cache.get(kind)
-    if found is None:
-        start = f"{kind} "
-        found = operator.rule_cache[kind] = {
-            key.removeprefix(start): rule
+    rules = operator.rule_cache.get(kind)
+    if rules is None:
+        prefix = f"{kind} "
+        rules = operator.rule_cache[kind] = {
+            key.removeprefix(prefix): rule
             for (owner, key), rule in _rules.items()
-            if owner is operator and key.startswith(start)
+            if owner is operator and key.startswith(prefix)
         }
-    return found
+    return rules
 
 
 def add_operator(operator: Operator, allow_override: bool) -> None:
-    """Make `operator` the one of its name; RegistrationError if there is one already."""
-    found = operators.get(operator.qualname)
-    if found is not None:
+    """Add `operator` to the registry; RegistrationError if its name is in use."""
+    existing = operators.get(operator.qualname)
+    if existing is not None:
         if not allow_override:
             raise RegistrationError(
                 f"custom_op: an operator must be defined once; {operator.qualname!r} would be "
                 "defined more than once",
-                f"it was defined at {describe_source(found.source)}",
+                f"it was defined at {describe_source(existing.source)}",
                 fix="Call functx.library.destroy of its name first, or pass allow_override=True.",
             )
         destroy(operator.qualname)
@@ -144,7 +147,7 @@ def add_operator(operator: Operator, allow_override: bool) -> None:
 
 
 def destroy(name: str | Operator) -> None:
-    """Remove an operator, so that its name is free; what is left of it cannot be called.
+    """Remove an operator, so that its name is free; the removed operator cannot be called.
 
     Raises OperatorNameError for a name that no operator has.
     """
@@ -160,35 +163,35 @@ def get(name: str) -> Operator:
     return resolve_operator(name)
 
 
-def resolve_operator(name: Any, what: str = "library") -> Operator:
-    """The operator that `name` is or names, for which a rule may be registered."""
-    if isinstance(name, str):
-        found = operators.get(name)
-        if found is None:
-            _check_not_primitive(name, what)
+def resolve_operator(op: Any, label: str = "library") -> Operator:
+    """The operator `op`, or the one with the name or the primitive `op`."""
+    if isinstance(op, str):
+        operator = operators.get(op)
+        if operator is None:
+            _check_not_primitive(op, label)
             known = ", ".join(sorted(operators)) or "none yet"
             raise OperatorNameError(
-                f"{what}: there must be an operator of that name; got {name!r}",
+                f"{label}: there must be an operator of that name; got {op!r}",
                 fix=f"There are: {known}.",
             )
-        return found
-    if isinstance(name, RegisteredOperator):
-        return name  # type: ignore[return-value]
-    if isinstance(name, Primitive) or (isinstance(name, type) and issubclass(name, Primitive)):
-        operator = getattr(name, "operator", None)
+        return operator
+    if isinstance(op, RegisteredOperator):
+        return op  # type: ignore[return-value]
+    if isinstance(op, Primitive) or (isinstance(op, type) and issubclass(op, Primitive)):
+        operator = getattr(op, "operator", None)
         if operator is not None:
-            return operator  # type: ignore[no-any-return]
-        _check_not_primitive(f"functx::{name.name}", what)
-    raise ArgumentError(f"{what}: pass an operator or its name; got {type_name(name)}")
+            return operator
+        _check_not_primitive(f"functx::{op.name}", label)
+    raise ArgumentError(f"{label}: pass an operator or its name; got {type_name(op)}")
 
 
-def _check_not_primitive(name: str, what: str) -> None:
-    """Raise RegistrationError for a primitive, whose rules are its methods."""
-    namespace, _, own = name.partition("::")
-    cls = Primitive.registry.get(own)
+def _check_not_primitive(qualname: str, label: str) -> None:
+    """Raise RegistrationError for the name of a primitive, whose rules are its methods."""
+    namespace, _, name = qualname.partition("::")
+    cls = Primitive.registry.get(name)
     if namespace == "functx" and cls is not None:
         raise RegistrationError(
-            f"{what}: {own} is a primitive, with pre-existing rules of its own; got a rule for it",
+            f"{label}: {name} is a primitive, with pre-existing rules of its own; got a rule for it",
             f"its rules are methods of {cls.__name__} ({cls.__module__})",
             fix="Define an operator that calls it, and give that the rule.",
         )
@@ -199,7 +202,7 @@ _published_names: set[str] = set()
 
 @clear_on_rule_change
 def _sync_primitive_registry() -> None:
-    """Let programs be read with the operators that there are, and types be found out anew."""
+    """Registers the primitives of all operators, for the parser, and clears the operators' caches."""
     for name in _published_names - operators.keys():
         Primitive.registry.pop(name, None)
     _published_names.intersection_update(operators)
@@ -215,12 +218,12 @@ def impl(
     fun: Callable[..., Any] | None = None,
     **options: Any,
 ) -> Any:
-    """Register what computes `op`, an operator or its name, as its method `impl` does."""
+    """Register an implementation of `op`, an operator or its name, like its method `impl`."""
     return resolve_operator(op, "impl").impl(device_types, fun, **options)
 
 
 def def_abstract(op: Any, fun: Callable[..., Any] | None = None, **options: Any) -> Any:
-    """Register the types of results of `op`, an operator or its name, as its method does."""
+    """Register the types of results of `op`, an operator or its name, like its method."""
     return resolve_operator(op, "def_abstract").def_abstract(fun, **options)
 
 
@@ -231,26 +234,26 @@ def register_autograd(
     *,
     setup_context: Callable[..., Any] | None = None,
 ) -> None:
-    """Register the derivative of `op`, an operator or its name, as its method does."""
+    """Register the derivative of `op`, an operator or its name, like its method."""
     resolve_operator(op, "register_autograd").register_autograd(
         backward, setup_context=setup_context
     )
 
 
 def def_vmap(op: Any, fun: Callable[..., Any] | None = None) -> Any:
-    """Register the batching rule of `op`, an operator or its name, as its method does."""
-    found = resolve_operator(op, "def_vmap")
-    return partial(def_vmap, found) if fun is None else found.def_vmap(fun)
+    """Register the batching rule of `op`, an operator or its name, like its method."""
+    operator = resolve_operator(op, "def_vmap")
+    return operator.def_vmap if fun is None else operator.def_vmap(fun)
 
 
 def def_jvp(op: Any, fun: Callable[..., Any] | None = None) -> Any:
-    """Register the forward rule of `op`, an operator or its name, as its method does."""
-    found = resolve_operator(op, "def_jvp")
-    return partial(def_jvp, found) if fun is None else found.def_jvp(fun)
+    """Register the rule for forward mode of `op`, an operator or its name, like its method."""
+    operator = resolve_operator(op, "def_jvp")
+    return operator.def_jvp if fun is None else operator.def_jvp(fun)
 
 
 def check_not_composite(operator: Operator, kind: str) -> None:
-    """Raise RegistrationError for an operator that is made of others."""
+    """Raise RegistrationError for an operator with a decomposition."""
     if operator.composite is not None:
         raise RegistrationError(
             f"{operator.qualname}: an operator with a decomposition must not have a {kind}, since "
@@ -261,9 +264,8 @@ def check_not_composite(operator: Operator, kind: str) -> None:
 
 
 def check_derivative_rule(operator: Operator, kind: str) -> None:
-    """Raise unless the derivative of the operator may be given by a rule."""
-    check_not_composite(operator, kind)
-    check_no_keyword_arrays(operator, kind)
+    """Raise an error unless the operator may have a derivative rule."""
+    check_rule_arguments(operator, kind)
     schema = operator.schema
     problem = ""
     if any(r.alias and not r.alias.endswith("!") for r in schema.returns):
@@ -283,32 +285,38 @@ def check_derivative_rule(operator: Operator, kind: str) -> None:
         )
 
 
-def check_backward_pair(operator: Operator, kind: str, formula: str) -> None:
-    """Raise unless one of `save_for_backward` and `backward` may be registered."""
+def check_backward_pair(operator: Operator, kind: str, autograd_kind: str) -> None:
+    """Raise an error unless `save_for_backward` or `backward` may be registered."""
     check_derivative_rule(operator, kind)
-    found = get_rule(operator, formula)
-    if found is not None:
+    autograd = get_rule(operator, autograd_kind)
+    if autograd is not None:
         raise RegistrationError(
             f"{operator.qualname}: an operator must have one derivative rule; got a {kind} beside "
-            f"its {formula}, registered at {found.location}"
+            f"its {autograd_kind}, registered at {autograd.location}"
         )
 
 
-def check_no_keyword_arrays(operator: Operator, kind: str) -> None:
-    """Raise KeywordOnlyArrayError if an array is given by keyword only."""
-    for a in operator.schema.arrays:
+def check_rule_arguments(operator: Operator, kind: str) -> None:
+    """Raise an error for an operator with a decomposition or with keyword-only arrays."""
+    check_not_composite(operator, kind)
+    requirement = f"{operator.qualname}: a {kind} takes arrays by position"
+    check_no_keyword_arrays(requirement, operator.schema)
+
+
+def check_no_keyword_arrays(requirement: str, schema: Schema, fix: str = "") -> None:
+    """Raise KeywordOnlyArrayError if an array of the schema is keyword-only."""
+    for a in schema.arrays:
         if a.keyword_only:
             raise KeywordOnlyArrayError(
-                f"{operator.qualname}: a {kind} takes arrays by position; got the keyword-only "
-                f"array `{a.name}`, which is not supported",
-                f"schema {operator.schema}",
+                f"{requirement}; got the keyword-only array `{a.name}`, which is not supported",
+                f"schema {schema}",
+                fix=fix,
             )
 
 
 def check_vmap_rule(operator: Operator, kind: str) -> None:
-    """Raise unless the operator may have a batching rule."""
-    check_not_composite(operator, kind)
-    check_no_keyword_arrays(operator, kind)
+    """Raise an error unless the operator may have a batching rule."""
+    check_rule_arguments(operator, kind)
     if operator.schema.mutated:
         raise RegistrationError(
             f"{operator.qualname}: an operator with a {kind} must write to no argument",
@@ -317,34 +325,34 @@ def check_vmap_rule(operator: Operator, kind: str) -> None:
         )
 
 
-def check_device_argument(what: str, schema: Schema, platforms: Sequence[str]) -> None:
-    """Raise SchemaError for an operator that makes arrays on a platform that nothing names."""
+def check_device_argument(label: str, schema: Schema, platforms: Sequence[str]) -> None:
+    """Raise SchemaError for implementations by platform, if no argument determines the platform."""
     if schema.arrays or any(a.type.base == "device" for a in schema.arguments):
         return
     if any(p != "default" for p in platforms):
         raise SchemaError(
-            f"{what}: an operator without arrays among its arguments is required to have a `device` "
+            f"{label}: an operator without arrays among its arguments is required to have a `device` "
             f"parameter, to be implemented for {', '.join(platforms)}",
             f"schema {schema}",
             fix="Add `device: jax.Device`, or implement it for all platforms.",
         )
 
 
-def check_differentiability(operator: Operator, given: Any) -> tuple[bool, ...] | None:
-    """`output_differentiability` as a tuple; RegistrationError unless it is a bool a result."""
-    if given is None:
+def check_differentiability(operator: Operator, flags: Any) -> tuple[bool, ...] | None:
+    """`output_differentiability` as a tuple; RegistrationError unless it is one bool per result."""
+    if flags is None:
         return None
     count = len(operator.schema.returns)
     problem = ""
-    if not isinstance(given, (list, tuple)):
-        problem = f"got {type_name(given)} {given!r}"
-    elif any(not isinstance(on, bool) for on in given):
-        problem = f"got {given!r}"
-    elif len(given) != count:
-        problem = f"got {len(given)} for {count} outputs: {given!r}"
+    if not isinstance(flags, (list, tuple)):
+        problem = f"got {type_name(flags)} {flags!r}"
+    elif any(not isinstance(on, bool) for on in flags):
+        problem = f"got {flags!r}"
+    elif len(flags) != count:
+        problem = f"got {len(flags)} for {count} outputs: {flags!r}"
     if problem:
         raise RegistrationError(
             f"{operator.qualname}: output_differentiability must be a list with a bool for each "
             f"output; {problem}"
         )
-    return tuple(given)
+    return tuple(flags)

@@ -1,4 +1,4 @@
-"""The schema of an operator: the types of what it takes and gives, and what it writes to."""
+"""Schemas of operators: the types of arguments and results, and their aliases; and their text."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BASES = (ARRAY, *SCALARS, "str", "dtype", "device")
 
 
 class _NoDefault:
-    """The default of an argument that must be given."""
+    """The default of a required argument."""
 
     def __repr__(self) -> str:
         return "no default"
@@ -28,9 +28,9 @@ NO_DEFAULT = _NoDefault()
 
 
 class Type(Record):
-    """A type: one of `BASES`, or a list of it; `optional` allows None for it.
+    """The type of an argument or result: one of `BASES`, or a list of it.
 
-    With `holes` a list may have None in place of elements.
+    `optional` allows None, `optional_elements` allows None in place of elements of a list.
     """
 
     base: str
@@ -44,17 +44,17 @@ class Type(Record):
         return self.base == ARRAY
 
     def text(self, alias: str = "") -> str:
-        """The type as schemas show it, with `(a!)` behind the name where there is an alias."""
-        mark = f"({alias})" if alias else ""
-        holes = "?" if self.optional_elements else ""
-        return f"{self.base}{mark}{holes}{'[]' if self.is_list else ''}{'?' * self.optional}"
+        """The text of the type in a schema, with the alias in parentheses: `Array(a!)`."""
+        alias = f"({alias})" if alias else ""
+        element = f"{self.base}{alias}{'?' * self.optional_elements}"
+        return f"{element}{'[]' if self.is_list else ''}{'?' * self.optional}"
 
     def __str__(self) -> str:
         return self.text()
 
 
 class Argument(Record):
-    """An argument of an operator; an alias with `!` says that it is written to."""
+    """An argument of an operator; an alias with `!` marks it as written to."""
 
     name: str
     type: Type
@@ -84,9 +84,9 @@ class Return(Record):
 
 
 class Schema(Record):
-    """What an operator takes, gives and writes to.
+    """The arguments and results of an operator.
 
-    `single` says that the result is one value and no tuple. Prints as
+    `returns_single` says that the result is one value and not a tuple. Prints as
     `(Array x, Array(a!) y, int n=3, *, float eps=1e-05) -> Array`.
     """
 
@@ -105,9 +105,10 @@ class Schema(Record):
 
     @staticmethod
     def parse(text: str) -> Schema:
-        """The schema that `text`, in the form that `print` shows, stands for."""
-        from functx.custom.operators.schema import parse_schema
+        """The schema written in `text`, in the form that `print` shows.
 
+        Raises SchemaError for other text.
+        """
         return parse_schema(text)
 
     @property
@@ -117,7 +118,7 @@ class Schema(Record):
 
     @property
     def positional(self) -> tuple[Argument, ...]:
-        """The arguments that may be given by position."""
+        """The positional arguments."""
         return tuple([a for a in self.arguments if not a.keyword_only])
 
     @property
@@ -127,12 +128,12 @@ class Schema(Record):
 
     @property
     def new_returns(self) -> tuple[Return, ...]:
-        """The results that are no arguments: what an equation of the operator gives first."""
+        """The results that are not arguments, which an equation of the operator gives first."""
         return tuple([r for r in self.returns if not r.alias])
 
 
 def is_functional_schema(schema: Schema | str) -> bool:
-    """Whether an operator of this schema writes to nothing, and returns something new.
+    """Whether an operator of this schema writes to no argument and returns only new values.
 
     An argument may have an alias as long as no result has it.
 
@@ -148,7 +149,7 @@ def is_functional_schema(schema: Schema | str) -> bool:
 
 
 def format_default(value: Any) -> str:
-    """A default as schemas show it."""
+    """The text of a default in a schema."""
     if isinstance(value, np.dtype) and value in SHORT_NAMES:
         return SHORT_NAMES[value]
     if isinstance(value, (tuple, list)):
@@ -158,7 +159,7 @@ def format_default(value: Any) -> str:
 
 SCHEMA_EXAMPLE = "(Array x, int n=3, *, float eps=1e-5) -> Array"
 
-# PyTorch's words for the same types.
+# PyTorch's names of the types.
 _PYTORCH_TYPES = {
     "Tensor": "Array",
     "SymInt": "int",
@@ -167,7 +168,7 @@ _PYTORCH_TYPES = {
     "Device": "device",
 }
 _ITEM = re.compile(
-    r"(?P<base>\w+)(\((?P<alias>\w+!?)\))?(?P<marks>[?\[\]]*)"
+    r"(?P<base>\w+)(\((?P<alias>\w+!?)\))?(?P<suffix>[?\[\]]*)"
     r"(\s+(?P<name>[^\W\d]\w*))?(\s*=\s*(?P<default>.+))?"
 )
 _TYPE_SUFFIXES = {
@@ -181,21 +182,23 @@ _TYPE_SUFFIXES = {
 
 
 def parse_schema(text: str) -> Schema:
-    """The schema that `text`, such as `(Array x, int n=3) -> Array`, stands for.
+    """The schema written in `text`, such as `(Array x, int n=3) -> Array`.
 
-    Takes PyTorch's words too (`Tensor`, `SymInt`, `Scalar`). Raises SchemaError for other text.
+    PyTorch's names of types are accepted (`Tensor`, `SymInt`, `Scalar`). Raises SchemaError for
+    other text.
     """
-    found = re.fullmatch(r"\s*([\w.:]*)\s*(\(.*\))\s*->\s*(.*?)\s*", text, re.DOTALL)
-    if found is None:
+    match = re.fullmatch(r"\s*([\w.:]*)\s*(\(.*\))\s*->\s*(.*?)\s*", text, re.DOTALL)
+    if match is None:
         raise _parse_error(text, "arguments in parentheses, `->`, and the results")
-    if found[1]:
+    name, arguments_text, returns_text = match.groups()
+    if name:
         raise SchemaError(
             f"schema: the text must begin with the arguments, without a name; got {text!r}",
-            fix=f"Leave out `{found[1]}`: {SCHEMA_EXAMPLE}",
+            fix=f"Leave out `{name}`: {SCHEMA_EXAMPLE}",
         )
     arguments = []
     keyword_only = False
-    for item in _split_items(found[2], text):
+    for item in _split_items(arguments_text, text):
         if item == "*":
             keyword_only = True
         else:
@@ -203,20 +206,19 @@ def parse_schema(text: str) -> Schema:
     names = [a.name for a in arguments]
     if len(set(names)) != len(names):
         raise _parse_error(text, "a name of its own for each argument")
-    whole = found[3]
-    single = not whole.startswith("(")
-    returns = [_return(item, text) for item in ([whole] if single else _split_items(whole, text))]
-    return Schema(tuple(arguments), tuple(returns), single)
+    single = not returns_text.startswith("(")
+    items = [returns_text] if single else _split_items(returns_text, text)
+    return Schema(tuple(arguments), tuple([_return(item, text) for item in items]), single)
 
 
 def _split_items(text: str, whole: str) -> list[str]:
-    """What stands between commas in the parentheses that enclose `text`."""
+    """The items between the commas of `text`, a list in parentheses."""
     if not text.endswith(")"):
         raise _parse_error(whole, "`)` at the end of the results")
     items, depth, start = [], 0, 1
-    for i, mark in enumerate(text):
-        depth += (mark in "([") - (mark in ")]")
-        if (mark == "," and depth == 1) or i == len(text) - 1:
+    for i, character in enumerate(text):
+        depth += (character in "([") - (character in ")]")
+        if (character == "," and depth == 1) or i == len(text) - 1:
             items.append(text[start:i].strip())
             start = i + 1
     if depth:
@@ -225,31 +227,31 @@ def _split_items(text: str, whole: str) -> list[str]:
 
 
 def _type(item: str, whole: str) -> tuple[Type, re.Match[str]]:
-    found = _ITEM.fullmatch(item)
-    if found is None or found["marks"] not in _TYPE_SUFFIXES:
+    match = _ITEM.fullmatch(item)
+    if match is None or match["suffix"] not in _TYPE_SUFFIXES:
         raise _parse_error(whole, f"a type and a name in place of `{item}`")
-    base = _PYTORCH_TYPES.get(found["base"], found["base"])
+    base = _PYTORCH_TYPES.get(match["base"], match["base"])
     if base not in BASES:
-        raise _parse_error(whole, f"one of {', '.join(BASES)} in place of `{found['base']}`")
-    return Type(base, **_TYPE_SUFFIXES[found["marks"]]), found
+        raise _parse_error(whole, f"one of {', '.join(BASES)} in place of `{match['base']}`")
+    return Type(base, **_TYPE_SUFFIXES[match["suffix"]]), match
 
 
 def _argument(item: str, keyword_only: bool, whole: str) -> Argument:
-    kind, found = _type(item, whole)
-    if not found["name"]:
+    item_type, match = _type(item, whole)
+    if not match["name"]:
         raise _parse_error(whole, f"a name behind `{item}`")
-    text = found["default"]
-    default = NO_DEFAULT if text is None else _default(text, kind, whole)
-    return Argument(found["name"], kind, default, keyword_only, found["alias"] or "")
+    text = match["default"]
+    default = NO_DEFAULT if text is None else _default(text, item_type, whole)
+    return Argument(match["name"], item_type, default, keyword_only, match["alias"] or "")
 
 
 def _return(item: str, whole: str) -> Return:
-    kind, found = _type(item, whole)
-    return Return(kind, found["name"] or "", found["alias"] or "")
+    item_type, match = _type(item, whole)
+    return Return(item_type, match["name"] or "", match["alias"] or "")
 
 
-def _default(text: str, kind: Type, whole: str) -> Any:
-    if kind.base == "dtype" and text in DTYPES_BY_SHORT_NAME:
+def _default(text: str, item_type: Type, whole: str) -> Any:
+    if item_type.base == "dtype" and text in DTYPES_BY_SHORT_NAME:
         return DTYPES_BY_SHORT_NAME[text]
     try:
         value = literal_eval(text)
@@ -260,7 +262,8 @@ def _default(text: str, kind: Type, whole: str) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
-def _parse_error(text: str, wanted: str) -> SchemaError:
+def _parse_error(text: str, requirement: str) -> SchemaError:
     return SchemaError(
-        f"schema: the text must have {wanted}; got {text!r}", fix=f"Write it like {SCHEMA_EXAMPLE}"
+        f"schema: the text must have {requirement}; got {text!r}",
+        fix=f"Write it like {SCHEMA_EXAMPLE}",
     )

@@ -1,4 +1,4 @@
-"""Schemas found out from the annotations of a function, or checked against its signature."""
+"""The inference of schemas from the annotations of functions, and checks against signatures."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ _RETURN_TYPES = f"Array, list[Array], {', '.join(SCALARS)}, a tuple of them, or 
 def infer_schema(
     fun: Callable[..., Any], *, mutates_args: str | Iterable[str] = (), op_name: str | None = None
 ) -> Schema:
-    """The schema that the annotations of `fun` say.
+    """The schema of the function `fun`, from its annotations.
 
     `mutates_args` names the arguments that it writes to, or is "unknown", which stands for
     all arrays. Arrays are annotated with `functx.Array`, `jax.Array` or `numpy.ndarray`.
@@ -66,36 +66,36 @@ def infer_schema(
     >>> print(functx.library.infer_schema(scaled, mutates_args=()))
     (Array x, float factor=2.0) -> Array
     """
-    what = f"infer_schema({op_name or function_name(fun)})"
-    signature = _signature(fun, what)
-    arguments = [_argument(p, fun, what) for p in signature.parameters.values()]
+    label = f"infer_schema({op_name or function_name(fun)})"
+    signature = _signature(fun, label)
+    arguments = [_argument(p, fun, label) for p in signature.parameters.values()]
     returns, single = _returns(
-        _resolve_annotation(signature.return_annotation, fun, what, "return"), what
+        _resolve_annotation(signature.return_annotation, fun, label, "return"), label
     )
-    return Schema(mark_mutated(what, arguments, mutates_args), returns, single)
+    return Schema(mark_mutated(label, arguments, mutates_args), returns, single)
 
 
-def _signature(fun: Any, what: str) -> inspect.Signature:
-    """The signature of a function whose arguments all have names and places of their own."""
+def _signature(fun: Any, label: str) -> inspect.Signature:
+    """The signature of a function; SchemaError for variadic or positional-only parameters."""
     try:
         signature = inspect.signature(fun)
     except (TypeError, ValueError):
         raise SchemaError(
-            f"{what}: a function must have a signature; got {type_name(fun)}"
+            f"{label}: a function must have a signature; got {type_name(fun)}"
         ) from None
     for p in signature.parameters.values():
         if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD, p.POSITIONAL_ONLY):
             shown: dict[Any, str] = {p.VAR_POSITIONAL: f"*{p.name}", p.VAR_KEYWORD: f"**{p.name}"}
             raise SchemaError(
-                f"{what}: parameters must be plain ones, by position or keyword; "
+                f"{label}: parameters must be plain ones, by position or keyword; "
                 f"got `{shown.get(p.kind, p.name + ', /')}`, which is not supported",
                 fix="Take a list, or a parameter for each value.",
             )
     return signature
 
 
-def _resolve_annotation(annotation: Any, fun: Any, what: str, name: str) -> Any:
-    """An annotation as a type: one in quotes is looked up where the function is defined."""
+def _resolve_annotation(annotation: Any, fun: Any, label: str, name: str) -> Any:
+    """An annotation as a type; a string is evaluated in the globals of the function."""
     if not isinstance(annotation, str):
         return annotation
     fun = unwrap_function(fun)
@@ -103,30 +103,30 @@ def _resolve_annotation(annotation: Any, fun: Any, what: str, name: str) -> Any:
         return eval(annotation, getattr(fun, "__globals__", {}))
     except Exception as error:
         raise SchemaError(
-            f"{what}: annotations must be names known where the function is defined; "
+            f"{label}: annotations must be names known where the function is defined; "
             f"got {annotation!r} for `{name}`: {error}",
             fix="Import the type at the top of that module.",
         ) from None
 
 
-def _argument(p: inspect.Parameter, fun: Any, what: str) -> Argument:
+def _argument(p: inspect.Parameter, fun: Any, label: str) -> Argument:
     if p.annotation is p.empty:
         raise SchemaError(
-            f"{what}: every parameter must have an annotation; got none for `{p.name}`",
+            f"{label}: every parameter must have an annotation; got none for `{p.name}`",
             fix=f"Annotate it with one of: {_PARAMETER_TYPES}.",
         )
-    annotation = _resolve_annotation(p.annotation, fun, what, p.name)
+    annotation = _resolve_annotation(p.annotation, fun, label, p.name)
     kind = _parameter_type(annotation)
     if kind is None:
         raise SchemaError(
-            f"{what}: the parameter `{p.name}` must be of a type that an operator takes; "
+            f"{label}: the parameter `{p.name}` must be of a type that an operator takes; "
             f"got {_annotation_text(annotation)}",
             fix=_suggest_list(annotation) or f"Use one of: {_PARAMETER_TYPES}.",
         )
     default: Any = NO_DEFAULT if p.default is p.empty else p.default
     if default is not NO_DEFAULT and not _is_valid_default(default):
         raise SchemaError(
-            f"{what}: the default of `{p.name}` must be None, a number, a string, a dtype or a "
+            f"{label}: the default of `{p.name}` must be None, a number, a string, a dtype or a "
             f"device; got {type_name(default)}"
         )
     if kind.base == "dtype" and default is not NO_DEFAULT and default is not None:
@@ -139,12 +139,13 @@ def _argument(p: inspect.Parameter, fun: Any, what: str) -> Argument:
 def _is_valid_default(default: Any) -> bool:
     if isinstance(default, (list, tuple)):
         return all(isinstance(x, (int, float)) for x in default)
-    plain = (int, float, complex, str, np.dtype, np.generic, jax.Device, type(None))
-    return isinstance(default, plain) or any(default is t for t in (bool, int, float, complex))
+    types_of_defaults = (int, float, complex, str, np.dtype, np.generic, jax.Device, type(None))
+    is_dtype = any(default is t for t in (bool, int, float, complex))
+    return is_dtype or isinstance(default, types_of_defaults)
 
 
 def _strip_optional(annotation: Any) -> tuple[Any, bool]:
-    """`X, True` for `Optional[X]`; other annotations as they are, with False."""
+    """`X, True` for `Optional[X]`; other annotations unchanged, with False."""
     if typing.get_origin(annotation) in (typing.Union, types.UnionType):
         kinds = [a for a in typing.get_args(annotation) if a is not type(None)]
         if len(kinds) == 1 and len(typing.get_args(annotation)) == 2:
@@ -165,27 +166,27 @@ def _parameter_type(annotation: Any) -> Type | None:
     if typing.get_origin(inner) not in _LIST_TYPES:
         base = _base_type(inner)
         return None if base is None else Type(base, optional=optional)
-    element, holes = _strip_optional(typing.get_args(inner)[0])
+    element, optional_elements = _strip_optional(typing.get_args(inner)[0])
     base = _base_type(element)
     if base == ARRAY and not optional:
-        return Type(base, is_list=True, optional_elements=holes)
-    if base in SCALARS and not holes:
+        return Type(base, is_list=True, optional_elements=optional_elements)
+    if base in SCALARS and not optional_elements:
         return Type(base, is_list=True, optional=optional)  # type: ignore[arg-type]
     return None
 
 
 def _suggest_list(annotation: Any) -> str:
-    """What to write in place of a tuple of one type."""
+    """The advice to use a list in place of a tuple of one type; empty for other annotations."""
     inner, optional = _strip_optional(annotation)
     elements = {a for a in typing.get_args(inner) if a is not ...}
     if typing.get_origin(inner) is not tuple or len(elements) != 1:
         return ""
     element = elements.pop()
-    alike: Any = list[element]  # type: ignore[valid-type]
-    if _parameter_type(alike | None if optional else alike) is None:
+    list_type: Any = list[element]  # type: ignore[valid-type]
+    if _parameter_type(list_type | None if optional else list_type) is None:
         return ""
-    wanted = f"list[{_annotation_text(element)}]"
-    return f"Use {f'Optional[{wanted}]' if optional else wanted} in place of the tuple."
+    text = f"list[{_annotation_text(element)}]"
+    return f"Use {f'Optional[{text}]' if optional else text} in place of the tuple."
 
 
 def _annotation_text(annotation: Any) -> str:
@@ -197,43 +198,43 @@ def _annotation_text(annotation: Any) -> str:
     return re.sub(r"(\w+\.)*_jax\.Array", "Array", text)
 
 
-def _returns(annotation: Any, what: str) -> tuple[tuple[Return, ...], bool]:
-    """The results, and whether there is one that is not in a tuple."""
+def _returns(annotation: Any, label: str) -> tuple[tuple[Return, ...], bool]:
+    """The results, and whether the result is a single value and not a tuple."""
     if annotation is inspect.Signature.empty:
         raise SchemaError(
-            f"{what}: the result must have an annotation; got none",
+            f"{label}: the result must have an annotation; got none",
             fix=f"Write -> and one of: {_RETURN_TYPES}.",
         )
     if annotation is None or annotation is type(None):
         return (), False
     if typing.get_origin(annotation) is not tuple:
-        return (Return(_return_type(annotation, what)),), True
+        return (Return(_return_type(annotation, label)),), True
     parts = typing.get_args(annotation)
     if ... in parts:
         raise SchemaError(
-            f"{what}: a tuple of results must have a known length; got {_annotation_text(annotation)}",
+            f"{label}: a tuple of results must have a known length; got {_annotation_text(annotation)}",
             fix="Return list[Array], or a tuple with a type for each result.",
         )
-    return tuple([Return(_return_type(part, what)) for part in parts]), False
+    return tuple([Return(_return_type(part, label)) for part in parts]), False
 
 
-def _return_type(annotation: Any, what: str) -> Type:
+def _return_type(annotation: Any, label: str) -> Type:
     kind = _parameter_type(annotation)
-    plain = kind is not None and not kind.optional and not kind.optional_elements
-    if plain and (kind.base == ARRAY or (kind.base in SCALARS and not kind.is_list)):  # type: ignore[union-attr]
-        return kind  # type: ignore[return-value]
+    array_types = Type(ARRAY), Type(ARRAY, is_list=True)
+    if kind is not None and kind in (*array_types, *map(Type, SCALARS)):
+        return kind
     raise SchemaError(
-        f"{what}: a result must be of a type that an operator returns; got {_annotation_text(annotation)}",
+        f"{label}: a result must be of a type that an operator returns; got {_annotation_text(annotation)}",
         fix=f"Use one of: {_RETURN_TYPES}.",
     )
 
 
 def mark_mutated(
-    what: str, arguments: Iterable[Argument], mutates_args: str | Iterable[str]
+    label: str, arguments: Iterable[Argument], mutates_args: str | Iterable[str]
 ) -> tuple[Argument, ...]:
     """The arguments, with those that `mutates_args` names marked as written to.
 
-    Raises SchemaError for a name that is none, or that of something other than an array.
+    Raises SchemaError for a name that is not that of an array argument.
     """
     arguments = list(arguments)
     by_name = {a.name: a for a in arguments}
@@ -241,39 +242,39 @@ def mark_mutated(
         mutates_args = [a.name for a in arguments if a.type.is_array]
     if isinstance(mutates_args, str):
         raise SchemaError(
-            f'{what}: mutates_args must be an iterable of names, or "unknown"; got {mutates_args!r}',
+            f'{label}: mutates_args must be an iterable of names, or "unknown"; got {mutates_args!r}',
             fix=f"Pass ({mutates_args!r},).",
         )
-    wanted = list(mutates_args)
-    if unknown := [name for name in wanted if name not in by_name]:
+    names = list(mutates_args)
+    if unknown := [name for name in names if name not in by_name]:
         raise SchemaError(
-            f"{what}: mutates_args must name parameters; got {', '.join(map(repr, unknown))}, "
+            f"{label}: mutates_args must name parameters; got {', '.join(map(repr, unknown))}, "
             f"and the parameters {', '.join(by_name)}"
         )
-    if others := [name for name in wanted if not by_name[name].type.is_array]:
+    if immutable := [name for name in names if not by_name[name].type.is_array]:
         raise SchemaError(
-            f"{what}: only arrays can be written to; mutates_args has "
-            + ", ".join([f"`{by_name[name].type} {name}`" for name in others])
+            f"{label}: only arrays can be written to; mutates_args has "
+            + ", ".join([f"`{by_name[name].type} {name}`" for name in immutable])
         )
-    letters = iter("abcdefghijklmnopqrstuvwxyz" * (1 + len(wanted) // 26))
+    letters = iter("abcdefghijklmnopqrstuvwxyz" * (1 + len(names) // 26))
     return tuple(
-        [a.replace(alias=f"{next(letters)}!") if a.name in wanted else a for a in arguments]
+        [a.replace(alias=f"{next(letters)}!") if a.name in names else a for a in arguments]
     )
 
 
 def check_signature(
-    what: str, schema: Schema, fun: Callable[..., Any], declaration: bool = False
+    label: str, schema: Schema, fun: Callable[..., Any], declaration: bool = False
 ) -> None:
     """Raise SchemaError unless `fun` takes the arguments of `schema`, in their order.
 
-    A `declaration` says nothing else: it has neither annotations nor defaults.
+    A `declaration` must have neither annotations nor defaults.
     """
-    signature = _signature(fun, what)
+    signature = _signature(fun, label)
     parameters = signature.parameters.values()
-    given = [(p.name, p.kind is p.KEYWORD_ONLY) for p in parameters]
-    if given != [(a.name, a.keyword_only) for a in schema.arguments]:
+    actual = [(p.name, p.kind is p.KEYWORD_ONLY) for p in parameters]
+    if actual != [(a.name, a.keyword_only) for a in schema.arguments]:
         raise SchemaError(
-            f"{what}: the signature must match the schema; got {_signature_text(signature)}",
+            f"{label}: the signature must match the schema; got {_signature_text(signature)}",
             f"schema    {schema}",
             f"signature {_signature_text(signature)}",
             fix="Give the function the same names, in the same order, with the same `*`.",
@@ -282,41 +283,43 @@ def check_signature(
         annotated = [p.name for p in parameters if p.annotation is not p.empty]
         if annotated or signature.return_annotation is not signature.empty:
             raise SchemaError(
-                f"{what}: a function with a schema must have no annotations; "
+                f"{label}: a function with a schema must have no annotations; "
                 f"got some for {', '.join(annotated) or 'the result'}"
             )
         if defaults := [p.name for p in parameters if p.default is not p.empty]:
             raise SchemaError(
-                f"{what}: a function with a schema must have no defaults; got some for "
+                f"{label}: a function with a schema must have no defaults; got some for "
                 f"{', '.join(defaults)}",
                 fix="State them in the schema: int n=3.",
             )
 
 
 def _signature_text(signature: inspect.Signature) -> str:
-    plain = [p.replace(annotation=inspect.Parameter.empty) for p in signature.parameters.values()]
-    return str(inspect.Signature(plain))
+    empty = inspect.Parameter.empty
+    return str(
+        inspect.Signature([p.replace(annotation=empty) for p in signature.parameters.values()])
+    )
 
 
 def check_given_schema(
-    what: str, schema: str | Schema, mutates_args: str | Iterable[str] | None = None
+    label: str, schema: str | Schema, mutates_args: str | Iterable[str] | None = None
 ) -> Schema:
-    """The schema that the user gives; SchemaError if `mutates_args` says something else."""
+    """`schema` as a Schema; SchemaError if `mutates_args` contradicts it."""
     if isinstance(schema, str):
         schema = Schema.parse(schema)
     if not isinstance(schema, Schema):
         raise ArgumentError(
-            f"{what}: the schema must be a string or a Schema; got {type_name(schema)}",
+            f"{label}: the schema must be a string or a Schema; got {type_name(schema)}",
         )
     if mutates_args is not None and mutates_args != UNKNOWN:
-        marked = mark_mutated(what, schema.arguments, mutates_args)
-        wanted = {m.name for m, a in zip(marked, schema.arguments, strict=True) if m is not a}
-        stated = {a.name for a in schema.mutated}
-        if wanted != stated:
+        marked = mark_mutated(label, schema.arguments, mutates_args)
+        named = {m.name for m, a in zip(marked, schema.arguments, strict=True) if m is not a}
+        mutated = {a.name for a in schema.mutated}
+        if named != mutated:
             raise SchemaError(
-                f"{what}: mutates_args must name the arguments that the schema marks with `!`; "
-                f"got {', '.join(sorted(wanted)) or 'none'}, "
-                f"and in the schema {', '.join(sorted(stated)) or 'none'}",
+                f"{label}: mutates_args must name the arguments that the schema marks with `!`; "
+                f"got {', '.join(sorted(named)) or 'none'}, "
+                f"and in the schema {', '.join(sorted(mutated)) or 'none'}",
                 f"schema {schema}",
             )
     return schema
