@@ -17,8 +17,7 @@ from functx.core.source_info import line_number, user_line, user_source
 from functx.passes.joint_programs import join_split
 from functx.passes.memory_cost_model import bytes_of, temporary_bytes
 from functx.passes.min_cut import MinCutConfig, min_cut_partition
-from functx.transforms.control.scan_partial_eval import loop_invariant_variables
-from functx.transforms.dce import with_io
+from functx.transforms.dce import loop_invariant_variables, with_io
 
 Indices = tuple[int, ...]
 

@@ -10,6 +10,7 @@ from functx.core.primitive import Primitive
 from functx.core.program import (
     Atom,
     Equation,
+    Literal,
     Program,
     Var,
     dce_equations,
@@ -103,6 +104,16 @@ def dependents_of(variables: Iterable[Var], equations: Iterable[Equation]) -> se
         if not reached.isdisjoint(eqn.inputs):
             reached.update(eqn.outputs)
     return reached
+
+
+def loop_invariant_variables(program: Program, invariant: set[Any]) -> set[Any]:
+    """`invariant`, extended by the variables that depend on nothing but literals and it."""
+    for eqn in program.equations:
+        if not eqn.primitive.effects and all(
+            type(a) is Literal or a in invariant for a in eqn.inputs
+        ):
+            invariant.update(eqn.outputs)
+    return invariant
 
 
 class ActivityAnalysis(Rewrite[tuple[bool, ...]]):

@@ -1,7 +1,7 @@
-"""Loops backwards: cotangents from step to step, and those of consts summed over the steps.
+"""The backward loop of a scan: cotangents of carries and rows, and sums of cotangents of consts.
 
-Most of a sum can wait for the end of the loop: what is linear in each step is done once, to the
-sum, and a sum of products of rows is one product of the stacked rows.
+Most of the work for a sum is deferred until after the loop: what is linear in each step is
+applied once, to the sum, and a sum of products of rows becomes one product of stacked rows.
 """
 
 from __future__ import annotations
@@ -21,19 +21,18 @@ from functx.core.tracing import trace_closed
 from functx.core.types import ShapedArray
 from functx.ops.families import Linear
 from functx.ops.operands import upcast_aval, upcast_half
-from functx.transforms.control.scan_partial_eval import loop_invariant_variables
-from functx.transforms.dce import with_io
-from functx.transforms.operand_masks import select_where
+from functx.transforms.dce import loop_invariant_variables, with_io
+from functx.transforms.operand_masks import select_where, select_where_not
 from functx.transforms.symbolic_zeros import ZeroPropagation
 
 
 class BackwardScan(NamedTuple):
-    """The body of a loop backwards, and what comes after the loop.
+    """The body of a backward loop, and the computation after it.
 
-    The body takes consts, sums, carried cotangents, rows of cotangents, rows of what is
-    needed. It returns the next sums and carried cotangents, then rows: cotangents, and those
-    that `finish` needs. That takes the consts, the final sums, the arrays of these rows, and
-    those of the rows at `whole` among what the body was given; it returns the cotangents of
+    The body takes consts, sums, cotangents of carries, rows of cotangents, rows of residuals. It
+    returns the next sums and cotangents of carries, then rows: cotangents of rows, and rows for
+    `finish`. `finish` takes the consts, the final sums, the stacked rows for it, and the arrays of
+    the rows at `stacked_inputs` among those that the body takes. It returns the cotangents of
     the consts.
     """
 
@@ -44,80 +43,82 @@ class BackwardScan(NamedTuple):
 
 
 class BuildBackwardScan(Rewrite[BackwardScan]):
-    """The rewrite of the backward program of a body to that of a loop backwards.
+    """Rewrites the backward program of a body to the body of a scan in reverse.
 
-    `sources` says where each cotangent comes from: `c` the step before, `x` a row, `0` it is
-    zero; `kinds` whether each thing needed is a const (`c`) or a row (`x`). `reached` says
-    which results can be other than zero, of which the first `sums` are added up over the
-    steps. `names` gives names to the cotangents and to what is needed.
+    The program takes cotangents, then residuals. Cotangents in `carried` come from the step
+    before, those in `stacked` are rows, all others are zero. Residuals in `invariant_mask` are
+    consts, the others rows. `nonzero_results` are the results that can be nonzero; the first
+    `num_consts` results are cotangents of consts, summed over the steps. `names` gives the
+    names of the inputs.
     """
 
-    cotangent_kinds: str
-    residual_kinds: str
-    sums: int
+    carried: tuple[bool, ...]
+    stacked: tuple[bool, ...]
+    invariant_mask: tuple[bool, ...]
+    num_consts: int
     nonzero_results: tuple[bool, ...]
     names: Uncompared[Callable[[], Sequence[str]] | None]
 
-    def __call__(self, pull: Program) -> BackwardScan:
-        cts, needs = (
-            pull.inputs[: len(self.cotangent_kinds)],
-            pull.inputs[len(self.cotangent_kinds) :],
-        )
-        constants = [v for v, k in zip(needs, self.residual_kinds, strict=True) if k == "c"]
-        carried = [v for v, k in zip(cts, self.cotangent_kinds, strict=True) if k == "c"]
-        given = [v for v, k in zip(cts, self.cotangent_kinds, strict=True) if k == "x"]
-        rows = [*given, *[v for v, k in zip(needs, self.residual_kinds, strict=True) if k == "x"]]
-        zeros = [v for v, k in zip(cts, self.cotangent_kinds, strict=True) if k == "0"]
+    def __call__(self, backward: Program) -> BackwardScan:
+        cts = backward.inputs[: len(self.carried)]
+        residuals = backward.inputs[len(self.carried) :]
+        constants = select_where(residuals, self.invariant_mask)
+        carried = select_where(cts, self.carried)
+        rows = [
+            *select_where(cts, self.stacked),
+            *select_where_not(residuals, self.invariant_mask),
+        ]
+        zeros = [v for v in cts if v not in carried and v not in rows]
         if zeros:
-            left = ZeroPropagation(pull.equations, cts, zeros)
-            results = [left.read(a) for a in pull.outputs]
-            pull = Program(pull.name, pull.inputs, left.equations, results)
-        outputs = select_where(pull.outputs, self.nonzero_results)
-        split = sum(self.nonzero_results[: self.sums])
-        summed, others = outputs[:split], outputs[split:]
+            nonzero = ZeroPropagation(backward.equations, cts, zeros)
+            results = [nonzero.read(a) for a in backward.outputs]
+            backward = Program(backward.name, backward.inputs, nonzero.equations, results)
+        outputs = select_where(backward.outputs, self.nonzero_results)
+        num_sums = sum(self.nonzero_results[: self.num_consts])
+        summed, others = outputs[:num_sums], outputs[num_sums:]
 
-        plan = ReductionPlan(pull, constants, rows)
-        order = sorted(range(split), key=lambda i: -summed[i].aval.size)
-        totals = {i: plan.reduction_of(summed[i]) for i in order}
+        plan = ReductionPlan(backward, constants, rows)
+        largest_first = sorted(range(num_sums), key=lambda i: -summed[i].aval.size)
+        reductions = {i: plan.reduction_of(summed[i]) for i in largest_first}
         sums = tuple([a.update(weak_type=False) for a in plan.sum_avals])
         stacked = [v for v in plan.stacked if v not in rows]
-        whole = [v for v in rows if v in plan.stacked]
-        parts = [plan.accumulation_of(term) for terms in plan.sums for term in terms]
-        inside = [atom for _, atoms in parts for atom in atoms]
-        step = with_io(pull, [*constants, *carried, *rows], [*others, *stacked, *inside])
+        stacked_rows = [v for v in rows if v in plan.stacked]
+        accumulations = [plan.accumulation_of(term) for terms in plan.sums for term in terms]
+        added_atoms = [atom for _, atoms in accumulations for atom in atoms]
+        step = with_io(backward, [*constants, *carried, *rows], [*others, *stacked, *added_atoms])
 
         def body(*args: Any) -> list[Any]:
             n = len(constants)
             so_far, args = args[n : n + len(sums)], (*args[:n], *args[n + len(sums) :])
-            found = apply(None, step, args)
-            kept = found[: len(others) + len(stacked)]
-            rest = iter(found[len(kept) :])
-            pending = iter(parts)
-            added = []
-            for acc, terms in zip(so_far, plan.sums, strict=True):
+            results = apply(None, step, args)
+            outs = results[: len(others) + len(stacked)]
+            added = iter(results[len(outs) :])
+            pending = iter(accumulations)
+            new_sums = []
+            for total, terms in zip(so_far, plan.sums, strict=True):
                 for _ in terms:
-                    put, atoms = next(pending)
-                    acc = put(acc, *[upcast_half(next(rest)) for _ in atoms])
-                added.append(acc)
-            return [*added, *kept]
+                    add, atoms = next(pending)
+                    total = add(total, *[upcast_half(next(added)) for _ in atoms])
+                new_sums.append(total)
+            return [*new_sums, *outs]
 
         def finish(*args: Any) -> list[Any]:
-            env = FinalValues(dict(zip(constants, args, strict=False)))
-            rest = iter(args[len(constants) :])
-            env.sums = [next(rest) for _ in sums]
-            env.stacks = dict(zip([*stacked, *whole], rest, strict=True))
-            env.values.update(evaluate_invariants(pull, env.values, plan.invariants))
-            return [totals[i].value(env) for i in range(split)]
+            final = FinalValues(dict(zip(constants, args, strict=False)))
+            remaining = iter(args[len(constants) :])
+            final.sums = [next(remaining) for _ in sums]
+            final.stacks = dict(zip([*stacked, *stacked_rows], remaining, strict=True))
+            final.values.update(evaluate_invariants(backward, final.values, plan.invariants))
+            return [reductions[i].evaluate(final) for i in range(num_sums)]
 
         names = self.names.value
 
         def in_names() -> list[str]:
             assert names is not None
-            known = dict(zip([*cts, *needs], names(), strict=True))
+            name_of = dict(zip([*cts, *residuals], names(), strict=True))
             return [
-                *[known[v] for v in constants],
+                *[name_of[v] for v in constants],
                 *[f"sum_{i}" for i in range(len(sums))],
-                *[known[v] for v in [*carried, *rows]],
+                *[name_of[v] for v in [*carried, *rows]],
             ]
 
         loop_avals = [v.aval for v in [*carried, *rows]]
@@ -126,27 +127,29 @@ class BuildBackwardScan(Rewrite[BackwardScan]):
             trace_closed(
                 body,
                 [*const_avals, *sums, *loop_avals],
-                name=pull.name,
+                name=backward.name,
                 in_names=None if names is None else in_names,
             ),
             sums,
             finish,
-            tuple([rows.index(v) for v in whole]),
+            tuple([rows.index(v) for v in stacked_rows]),
         )
 
 
-def evaluate_invariants(program: Program, known: dict[Any, Any], same: set[Any]) -> dict[Any, Any]:
-    """The values of the variables of `program` in `same`, from those known."""
-    equations = [eqn for eqn in program.equations if all(v in same for v in eqn.outputs)]
-    wanted = [v for eqn in equations for v in eqn.outputs]
+def evaluate_invariants(
+    program: Program, known: dict[Any, Any], invariants: set[Any]
+) -> dict[Any, Any]:
+    """The values of the variables in `invariants`, computed from `known` values."""
+    equations = [eqn for eqn in program.equations if all(v in invariants for v in eqn.outputs)]
+    outputs = [v for eqn in equations for v in eqn.outputs]
     inputs = [v for v in program.inputs if v in known]
-    computed = Program(program.name, inputs, equations, wanted)
-    return dict(zip(wanted, apply_program(computed, [known[v] for v in inputs]), strict=True))
+    computed = Program(program.name, inputs, equations, outputs)
+    return dict(zip(outputs, apply_program(computed, [known[v] for v in inputs]), strict=True))
 
 
 @dataclass
 class FinalValues:
-    """What is known after the loop: consts and what comes of them, sums, and stacked rows."""
+    """The values after the loop: of loop-invariant variables, of sums, and of stacked rows."""
 
     values: dict[Any, Any]
     sums: Sequence[Any] = ()
@@ -154,41 +157,41 @@ class FinalValues:
 
 
 class AccumulatedSum(NamedTuple):
-    """A total of `dtype` that the loop adds up, half floats in single precision."""
+    """A sum of `dtype` that the loop accumulates, half floats in single precision."""
 
     position: int
     dtype: Any
 
-    def value(self, env: FinalValues) -> Any:
-        total = env.sums[self.position]
+    def evaluate(self, final: FinalValues) -> Any:
+        total = final.sums[self.position]
         return total if total.dtype == self.dtype else ops.convert_element_type(total, self.dtype)
 
 
 class ZeroSum(NamedTuple):
-    """The total of nothing but zeros."""
+    """A sum of zeros."""
 
     aval: ShapedArray
 
-    def value(self, env: FinalValues) -> Any:
+    def evaluate(self, final: FinalValues) -> Any:
         return ops.zeros_like(self.aval)
 
 
 class StackedSum(NamedTuple):
-    """The total of rows that are stacked in any case, each summed over `axes`."""
+    """A sum of rows that are stacked in any case, each summed over `axes`."""
 
     atom: Atom
     axes: tuple[int, ...] = ()
 
-    def value(self, env: FinalValues) -> Any:
-        return ops.reduce_sum(env.stacks[self.atom], (0, *[a + 1 for a in self.axes]))
+    def evaluate(self, final: FinalValues) -> Any:
+        return ops.reduce_sum(final.stacks[self.atom], (0, *[a + 1 for a in self.axes]))
 
 
 class ContractedSum(NamedTuple):
-    """The total of products of rows: one product of arrays, contracted over the steps too."""
+    """A sum of products of rows: one product of arrays, contracted over the steps too."""
 
     eqn: Equation
 
-    def value(self, env: FinalValues) -> Any:
+    def evaluate(self, final: FinalValues) -> Any:
         dot: Any = self.eqn.primitive
         contract, batched = (
             [tuple([d + 1 for d in dims]) for dims in pair]
@@ -200,40 +203,40 @@ class ContractedSum(NamedTuple):
             dot.precision,
             dot.preferred_element_type,
         )
-        return whole(*[env.stacks[atom] for atom in self.eqn.inputs])
+        return whole(*[final.stacks[atom] for atom in self.eqn.inputs])
 
 
 class LinearImageOfSums(NamedTuple):
-    """The total of what is linear in `totals`, one an operand, None for those that stay."""
+    """A linear function of the sums `reductions`, one an operand; None for invariant operands."""
 
     eqn: Equation
     reductions: tuple[Any, ...]
 
-    def value(self, env: FinalValues) -> Any:
+    def evaluate(self, final: FinalValues) -> Any:
         args = [
-            total.value(env) if total is not None else env.values.get(atom, atom)
+            total.evaluate(final) if total is not None else final.values.get(atom, atom)
             for atom, total in zip(self.eqn.inputs, self.reductions, strict=True)
         ]
         return self.eqn.primitive(*args)
 
 
 class SumOfSums(NamedTuple):
-    """A total that is a sum of totals."""
+    """A sum of several sums."""
 
     reductions: tuple[Any, ...]
 
-    def value(self, env: FinalValues) -> Any:
-        first, *others = [total.value(env) for total in self.reductions]
+    def evaluate(self, final: FinalValues) -> Any:
+        first, *others = [total.evaluate(final) for total in self.reductions]
         for x in others:
             first = ops.add(first, x)
         return first
 
 
 class ReductionPlan:
-    """How totals over the steps of a loop come about.
+    """The plan of how to compute sums over the steps of a loop.
 
-    `sums` holds, for each sum that the loop adds up, the terms that a step adds to it; the
-    keys of `stacked` are the variables whose rows are needed after the loop.
+    `sums` has, for each sum that the loop accumulates, the terms that a step adds. The keys of
+    `stacked` are the variables whose rows are needed after the loop.
     """
 
     def __init__(self, program: Program, constants: Sequence[Var], rows: Sequence[Var]):
@@ -246,30 +249,31 @@ class ReductionPlan:
         self.sum_avals: list[ShapedArray] = []
 
     def reduction_of(self, atom: Atom) -> Any:
-        """How the total of `atom` over the steps comes about."""
+        """The reduction that gives the sum of `atom` over the steps."""
         if atom not in self.reductions:
             self.reductions[atom] = self.plan_reduction(atom)
         return self.reductions[atom]
 
     def plan_reduction(self, atom: Atom) -> Any:
-        totals, later = [], []
+        """Plan the sum of `atom`: deferred for as many of its addends as possible."""
+        reductions, accumulated = [], []
         for term in self.addends(atom):
-            found = self.deferred_reduction(term)
-            if found is None:
-                later.append(term)
-            elif type(found) is not ZeroSum:
-                totals.append(found)
-        if later:
-            totals.append(AccumulatedSum(len(self.sums), atom.aval.dtype))
-            self.sums.append(later)
+            reduction = self.deferred_reduction(term)
+            if reduction is None:
+                accumulated.append(term)
+            elif type(reduction) is not ZeroSum:
+                reductions.append(reduction)
+        if accumulated:
+            reductions.append(AccumulatedSum(len(self.sums), atom.aval.dtype))
+            self.sums.append(accumulated)
             self.sum_avals.append(upcast_aval(atom.aval))
-        if not totals:
+        if not reductions:
             return ZeroSum(atom.aval)
-        return totals[0] if len(totals) == 1 else SumOfSums(tuple(totals))
+        return reductions[0] if len(reductions) == 1 else SumOfSums(tuple(reductions))
 
     def addends(self, atom: Atom) -> list[Atom]:
-        """The terms of which `atom` is the sum."""
-        found, pending = [], [atom]
+        """The terms whose sum is `atom`."""
+        terms, pending = [], [atom]
         while pending:
             term = pending.pop()
             eqn = self.producers.get(term)
@@ -281,15 +285,15 @@ class ReductionPlan:
             ):
                 pending += reversed(eqn.inputs)
             elif self.sparse_update(eqn) is not None and not self.is_stacked(term):
-                # Only for its part: what that is added to is a term, too.
-                found.append(term)
+                # Only the added slice; the operand that it is added to is another term.
+                terms.append(term)
                 pending.append(eqn.inputs[0])  # type: ignore[union-attr]
             else:
-                found.append(term)
-        return found
+                terms.append(term)
+        return terms
 
     def deferred_reduction(self, atom: Atom) -> Any:
-        """How the total of `atom` comes about after the loop; None if the loop is to add it up."""
+        """The reduction of `atom` after the loop; None if the loop must accumulate it."""
         if self.is_zero(atom):
             return ZeroSum(atom.aval)
         if type(atom) is Literal or atom in self.invariants:
@@ -306,25 +310,25 @@ class ReductionPlan:
         if self.is_stacked_product(eqn):
             self.stacked.update(dict.fromkeys(eqn.inputs))
             return ContractedSum(eqn)
-        moving = self.linear_operands(eqn)
-        if not moving:
+        varying = self.linear_operands(eqn)
+        if not varying:
             return None
-        size = sum([eqn.inputs[i].aval.size for i in moving if not self.is_zero(eqn.inputs[i])])
-        if size > atom.aval.size and not all(self.is_stacked(eqn.inputs[i]) for i in moving):
+        size = sum([eqn.inputs[i].aval.size for i in varying if not self.is_zero(eqn.inputs[i])])
+        if size > atom.aval.size and not all(self.is_stacked(eqn.inputs[i]) for i in varying):
             return None
         return LinearImageOfSums(
             eqn,
             tuple(
-                [self.reduction_of(a) if i in moving else None for i, a in enumerate(eqn.inputs)]
+                [self.reduction_of(a) if i in varying else None for i, a in enumerate(eqn.inputs)]
             ),
         )
 
     def is_stacked(self, atom: Atom) -> bool:
-        """Whether the rows of `atom` are there after the loop in any case."""
+        """Whether the rows of `atom` exist after the loop in any case."""
         return atom in self.rows or atom in self.stacked
 
     def is_stacked_product(self, eqn: Equation) -> bool:
-        """Whether it is less to keep the factors of a product of rows than to add it up."""
+        """Whether stacking the factors of a product takes no more memory than its sum."""
         if type(eqn.primitive) is not ops.DotGeneral or any(
             a in self.invariants for a in eqn.inputs
         ):
@@ -333,33 +337,33 @@ class ReductionPlan:
         return sum([a.aval.size for a in new]) <= eqn.outputs[0].aval.size
 
     def linear_operands(self, eqn: Equation) -> list[int]:
-        """The operands that `eqn` is linear in, the others being the same in every step."""
+        """The operands in which `eqn` is linear, if all others are loop-invariant; else none."""
         primitive: Any = eqn.primitive
-        moving = [
+        varying = [
             i for i, a in enumerate(eqn.inputs) if type(a) is Var and a not in self.invariants
         ]
-        fixed = [a for i, a in enumerate(eqn.inputs) if i not in moving]
+        others = [a for i, a in enumerate(eqn.inputs) if i not in varying]
         if isinstance(primitive, Linear) and not primitive.multiple_results:
-            return moving if all(self.is_zero(a) for a in fixed) else []
+            return varying if all(self.is_zero(a) for a in others) else []
         if type(primitive) is ops.DotGeneral:
-            return moving if len(moving) == 1 else []
-        # A sum of float16 that waits for its factor may leave their range.
+            return varying if len(varying) == 1 else []
+        # Without its factor, a sum of float16 may overflow.
         if (
             type(primitive) in (ops.Mul, ops.Div, ops.Neg)
             and eqn.outputs[0].aval.dtype != np.float16
         ):
-            return moving if len(moving) == 1 and moving[0] in primitive.linear else []
+            return varying if len(varying) == 1 and varying[0] in primitive.linear else []
         return []
 
     def is_zero(self, atom: Any) -> bool:
-        """Whether `atom` is made to be zero."""
+        """Whether `atom` is known to be zero."""
         if type(atom) is Literal:
             return not atom.value
         eqn = self.producers.get(atom)
         return eqn is not None and type(eqn.primitive) is ops.Full and self.is_zero(eqn.inputs[0])
 
     def accumulation_of(self, term: Atom) -> tuple[Callable[..., Any], Sequence[Atom]]:
-        """How a step adds `term` to a sum, and what it needs for that: no zeros around a part."""
+        """The function that adds `term` to a sum, and its operands without zeros around a slice."""
         eqn = self.producers.get(term)
         added = self.sparse_update(eqn)
         if added is not None:
@@ -374,7 +378,7 @@ class ReductionPlan:
     def sparse_update(
         self, eqn: Equation | None
     ) -> tuple[Callable[..., Any], Sequence[Atom]] | None:
-        """How to add the part that `eqn` adds to its first operand, and what that needs, if it does."""
+        """The function and operands that add to a slice of the first operand of `eqn`, or None."""
         if eqn is None or not eqn.inputs or self.is_zero(eqn.inputs[0]):
             return None
         if type(eqn.primitive) is ops.ScatterAdd:
@@ -382,21 +386,21 @@ class ReductionPlan:
         if type(eqn.primitive) is not ops.DynamicUpdateSlice:
             return None
         base, new, *indices = eqn.inputs
-        added = self.producers.get(new)
-        if added is None or type(added.primitive) is not ops.Add:
+        addition = self.producers.get(new)
+        if addition is None or type(addition.primitive) is not ops.Add:
             return None
-        read = self.producers.get(added.inputs[0])
+        slice_read = self.producers.get(addition.inputs[0])
         if (
-            read is None
-            or type(read.primitive) is not ops.DynamicSlice
-            or list(read.inputs) != [base, *indices]
-            or added.inputs[1].aval.shape != new.aval.shape
+            slice_read is None
+            or type(slice_read.primitive) is not ops.DynamicSlice
+            or list(slice_read.inputs) != [base, *indices]
+            or addition.inputs[1].aval.shape != new.aval.shape
         ):
             return None
-        return add_to_slice, [added.inputs[1], *indices]
+        return add_to_slice, [addition.inputs[1], *indices]
 
 
 def add_to_slice(total: Any, part: Any, *indices: Any) -> Any:
-    """`total` with `part` added to it at `indices`."""
-    so_far = ops.DynamicSlice(part.shape)(total, *indices)
-    return ops.DynamicUpdateSlice()(total, ops.add(so_far, part), *indices)
+    """`total` with `part` added at `indices`."""
+    current = ops.DynamicSlice(part.shape)(total, *indices)
+    return ops.DynamicUpdateSlice()(total, ops.add(current, part), *indices)

@@ -1,9 +1,9 @@
-"""Loops of at most so many steps in reverse mode: what each step leaves behind lies in stacks."""
+"""Reverse mode of loops with a bound on the number of steps: residuals of each step are stacked."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from functx import ops
 from functx.core.program import Program, Var
@@ -14,9 +14,11 @@ from functx.core.types import ShapedArray
 from functx.ops.operands import cast_like_input, literal, upcast_aval, upcast_half
 from functx.transforms.call_primitive import TransposeLinearInputs
 from functx.transforms.control.checkpoint_schedule import STEP_DTYPE
-from functx.transforms.control.scan_partial_eval import (
+from functx.transforms.control.partial_eval import (
+    LoopPartialEval,
+    PartialEvalWhile,
     drop_effectful_equations,
-    loop_invariant_variables,
+    invariants_then_outputs,
 )
 from functx.transforms.dce import RemoveEffects, keep_effects_depending_on, used_inputs, with_io
 from functx.transforms.decompose import decompose_missing_rules
@@ -32,29 +34,30 @@ from functx.transforms.reverse_mode import SplitVJP
 STEP_AVAL = ShapedArray((), STEP_DTYPE)
 
 
-def write_rows(stacks: Sequence[Any], rows: Sequence[Any], at: Any) -> list[Any]:
-    """Each of `stacks` with the row of `rows` at the place `at`."""
+def write_rows(stacks: Sequence[Any], rows: Sequence[Any], position: Any) -> list[Any]:
+    """Each of `stacks` with the next of `rows` written at `position`."""
     return [
         ops.DynamicUpdateSlice()(
-            stack, ops.reshape(row, (1, *row.shape)), *_row_indices(at, row.ndim)
+            stack, ops.reshape(row, (1, *row.shape)), *_row_indices(position, row.ndim)
         )
         for stack, row in zip(stacks, rows, strict=True)
     ]
 
 
-def read_rows(stacks: Sequence[Any], at: Any) -> list[Any]:
-    """The row of each of `stacks` at the place `at`."""
+def read_rows(stacks: Sequence[Any], position: Any) -> list[Any]:
+    """The row of each of `stacks` at `position`."""
     return [
         ops.reshape(
-            ops.DynamicSlice((1, *stack.shape[1:]))(stack, *_row_indices(at, stack.ndim - 1)),
+            ops.DynamicSlice((1, *stack.shape[1:]))(stack, *_row_indices(position, stack.ndim - 1)),
             stack.shape[1:],
         )
         for stack in stacks
     ]
 
 
-def _row_indices(at: Any, ndim: int) -> list[Any]:
-    return [at, *[literal(0, STEP_DTYPE)] * ndim]
+def _row_indices(position: Any, ndim: int) -> list[Any]:
+    """The start of the slice that is the row at `position`."""
+    return [position, *[literal(0, STEP_DTYPE)] * ndim]
 
 
 def stacked_avals(avals: Sequence[ShapedArray], size: int) -> list[ShapedArray]:
@@ -63,25 +66,19 @@ def stacked_avals(avals: Sequence[ShapedArray], size: int) -> list[ShapedArray]:
 
 
 class WithUnusedInputs(Rewrite[Program]):
-    """The rewrite to a program with further inputs, of types `avals`, that it does not use.
-
-    They stand behind all others, or behind the first `at`.
-    """
+    """Rewrites a program to one with more inputs, of types `avals`, which it does not use."""
 
     avals: tuple[ShapedArray, ...]
-    at: int | None = None
 
     def __call__(self, program: Program) -> Program:
-        at = len(program.inputs) if self.at is None else self.at
-        more = [Var(aval) for aval in self.avals]
-        inputs = [*program.inputs[:at], *more, *program.inputs[at:]]
-        return with_io(program, inputs, program.outputs)
+        unused = [Var(aval) for aval in self.avals]
+        return with_io(program, [*program.inputs, *unused], program.outputs)
 
 
 class WithTripLimit(Rewrite[Program]):
-    """The rewrite of a condition that ignores what is of types `avals` but for a limit.
+    """Rewrites a condition to one with more inputs, of types `avals`.
 
-    With a `limit`, it holds no longer when the first of them, a number of steps, reaches that.
+    With a `limit`, it also fails when the first of them, the number of steps, reaches that.
     """
 
     limit: int | None
@@ -100,7 +97,7 @@ class WithTripLimit(Rewrite[Program]):
 
 
 class CounterPositive(Rewrite[Program]):
-    """The condition that the first of the carry of a body, behind its `consts`, is positive."""
+    """Builds the condition that the first carry of a body, after its `consts`, is positive."""
 
     consts: int
 
@@ -110,230 +107,220 @@ class CounterPositive(Rewrite[Program]):
 
 
 class InstantiateCotangents(Rewrite[Program]):
-    """The rewrite of a backward program to one that takes cotangents for `flags` alone.
+    """Rewrites a backward program to one that takes cotangents only of the outputs in `mask`.
 
-    It takes those of outputs of types `avals` first, of the inexact ones. The others are zero.
+    The program takes those of all inexact outputs, of types `avals`, first. The others are zero.
     """
 
     avals: tuple[ShapedArray, ...]
-    flags: tuple[bool, ...]
+    mask: tuple[bool, ...]
 
-    def __call__(self, pull: Program) -> Program:
+    def __call__(self, backward: Program) -> Program:
         inexact = inexact_mask(self.avals)
-        if inexact == list(self.flags):
-            return pull
-        cts = select_where(self.avals, self.flags)
+        if inexact == list(self.mask):
+            return backward
+        ct_avals = select_where(self.avals, self.mask)
         count = sum(inexact)
 
         def body(*args: Any) -> list[Any]:
-            given = scatter_where(args[: len(cts)], self.flags)
-            return apply(None, pull, [*inexact_cotangents(given, self.avals), *args[len(cts) :]])
+            out_cts = scatter_where(args[: len(ct_avals)], self.mask)
+            return apply(
+                None, backward, [*inexact_cotangents(out_cts, self.avals), *args[len(ct_avals) :]]
+            )
 
-        return trace_closed(body, [*cts, *pull.in_avals[count:]], name=pull.name)
+        return trace_closed(body, [*ct_avals, *backward.in_avals[count:]], name=backward.name)
 
 
-class WhileSplit(NamedTuple):
-    """A body split in two: its values, and the rest, which needs something of the values.
+class SplitWhileVJP(Rewrite[LoopPartialEval]):
+    """Partially evaluates a body with `consts` for reverse mode; the inputs in `varying` vary.
 
-    The rest takes that last: first what is the same in every step, which `invariant` computes
-    from the consts, then what `values` returns behind its outputs.
+    The unknown program takes the cotangents of the varying carries, and returns those of all
+    varying inputs.
     """
 
-    known: Program
-    unknown: Program
-    invariant: Program
-
-
-class PartialEvalWhile(Rewrite[WhileSplit]):
-    """The rewrite of a body with `consts` to the halves that `rewrite` splits it into."""
-
-    rewrite: Any
+    varying: tuple[bool, ...]
     consts: int
 
-    def __call__(self, program: Program) -> WhileSplit:
-        values, rest = cached_rewrite(self.rewrite, program)
-        count = len(program.outputs)
-        consts = values.inputs[: self.consts]
-        same = loop_invariant_variables(values, set(consts))
-        saved = values.outputs[count:]
-        lead, needs = (
-            rest.inputs[: -len(saved) or None],
-            rest.inputs[len(rest.inputs) - len(saved) :],
-        )
-        pairs = list(zip(saved, needs, strict=True))
-        fixed = [(a, v) for a, v in pairs if a in same]
-        moving = [(a, v) for a, v in pairs if a not in same]
-        return WhileSplit(
-            with_io(values, values.inputs, [*values.outputs[:count], *[a for a, _ in moving]]),
-            with_io(rest, [*lead, *[v for _, v in [*fixed, *moving]]], rest.outputs),
-            with_io(drop_effectful_equations(values), consts, [a for a, _ in fixed]),
-        )
+    def __call__(self, body: Program) -> LoopPartialEval:
+        rewrite = policy.limit_residuals(SplitVJP(self.varying), consts=self.consts)
+        split: LoopPartialEval = cached_rewrite(PartialEvalWhile(rewrite, self.consts), body)
+        carries = InstantiateCotangents(tuple(body.out_avals), self.varying[self.consts :])
+        return split.replace(unknown=carries(split.unknown))
 
 
-class SplitWhileVJP(Rewrite[WhileSplit]):
-    """The rewrite of a body with `consts` to its halves in reverse mode, for inputs in `flags`.
+class SplitWhileTranspose(Rewrite[LoopPartialEval]):
+    """Like `SplitWhileVJP`, for a body that is linear in the varying inputs.
 
-    The rest takes the cotangents of the carries in `flags`, and returns those of all inputs
-    that are.
+    The known program computes the other carries.
     """
 
-    flags: tuple[bool, ...]
+    varying: tuple[bool, ...]
     consts: int
 
-    def __call__(self, body: Program) -> WhileSplit:
-        halves: WhileSplit = cached_rewrite(
-            PartialEvalWhile(
-                policy.limit_residuals(SplitVJP(self.flags), consts=self.consts), self.consts
-            ),
-            body,
+    def __call__(self, body: Program) -> LoopPartialEval:
+        known_mask = [not on for on in self.varying]
+        pure = decompose_missing_rules(cached_rewrite(RemoveEffects(), body), "transpose")
+        carries = InstantiateCotangents(tuple(body.out_avals), self.varying[self.consts :])
+        backward = carries(cached_rewrite(TransposeLinearInputs(self.varying), pure))
+        num_consts = sum(known_mask[: self.consts])
+        lead = sum(self.varying[self.consts :]) + num_consts
+        used = used_inputs(backward)[lead:]
+        inputs = select_where(body.inputs, known_mask)
+        outputs = select_where(body.outputs, known_mask[self.consts :])
+        consts, rows = inputs[:num_consts], select_where(inputs[num_consts:], used)
+        known = with_io(keep_effects_depending_on(body, inputs), inputs, [*outputs, *rows])
+        in_vars = [*backward.inputs[:lead], *select_where(backward.inputs[lead:], used)]
+        return LoopPartialEval(
+            known,
+            with_io(backward, in_vars, backward.outputs),
+            invariants_then_outputs(len(consts), len(rows)),
+            with_io(drop_effectful_equations(body), consts, consts),
         )
-        carries = InstantiateCotangents(tuple(body.out_avals), self.flags[self.consts :])
-        return halves._replace(unknown=carries(halves.unknown))
-
-
-class SplitWhileTranspose(Rewrite[WhileSplit]):
-    """As `SplitWhileVJP`, for a body that is linear in the inputs in `flags`.
-
-    The values are those of the other consts and carries.
-    """
-
-    flags: tuple[bool, ...]
-    consts: int
-
-    def __call__(self, body: Program) -> WhileSplit:
-        fixed = [not on for on in self.flags]
-        quiet = decompose_missing_rules(cached_rewrite(RemoveEffects(), body), "transpose")
-        carries = InstantiateCotangents(tuple(body.out_avals), self.flags[self.consts :])
-        pull = carries(cached_rewrite(TransposeLinearInputs(self.flags), quiet))
-        lead = sum(self.flags[self.consts :]) + sum(fixed[: self.consts])
-        needed = used_inputs(pull)[lead:]
-        inputs = select_where(body.inputs, fixed)
-        outputs = select_where(body.outputs, fixed[self.consts :])
-        rows = select_where(inputs[sum(fixed[: self.consts]) :], needed)
-        consts = inputs[: sum(fixed[: self.consts])]
-        values = with_io(keep_effects_depending_on(body, inputs), inputs, [*outputs, *rows])
-        rest = with_io(
-            pull, [*pull.inputs[:lead], *select_where(pull.inputs[lead:], needed)], pull.outputs
-        )
-        return WhileSplit(values, rest, with_io(drop_effectful_equations(body), consts, consts))
 
 
 class StackResiduals(Rewrite[Program]):
-    """The rewrite of a body that returns rows behind its `carries` to one that stacks them.
+    """Rewrites a body that returns rows after its `carries` to one that stacks them.
 
-    Its carry ends with the number of steps so far and the stacks, each of `size` rows.
+    Its carry ends with the number of steps done and the stacks of `size` rows each.
     """
 
     carries: int
     size: int
 
-    def __call__(self, values: Program) -> Program:
-        count = len(values.inputs)
+    def __call__(self, known: Program) -> Program:
+        count = len(known.inputs)
 
         def body(*args: Any) -> list[Any]:
             step, *stacks = args[count:]
-            outs = apply(None, values, args[:count])
-            now = write_rows(stacks, outs[self.carries :], step)
-            return [*outs[: self.carries], ops.add(step, 1), *now]
+            outs = apply(None, known, args[:count])
+            new_stacks = write_rows(stacks, outs[self.carries :], step)
+            return [*outs[: self.carries], ops.add(step, 1), *new_stacks]
 
-        stacks = stacked_avals(values.out_avals[self.carries :], self.size)
-        return trace_closed(body, [*values.in_avals, STEP_AVAL, *stacks], name=values.name)
+        stacks = stacked_avals(known.out_avals[self.carries :], self.size)
+        return trace_closed(body, [*known.in_avals, STEP_AVAL, *stacks], name=known.name)
 
 
 class BackwardWhileBody(Rewrite[Program]):
-    """The rewrite of a backward program to the body of a loop over the steps, last to first.
+    """Rewrites a backward program to the body of a loop over the steps, from last to first.
 
-    It takes the cotangents of `count` carries, `consts`, and rows of stacks, and returns
-    `sums` to add up and the cotangents of the carries before.
+    The program takes the cotangents of `count` carries, `consts`, and residuals. It returns terms
+    of sums, and the cotangents of the carries before the step.
     """
 
     count: int
     consts: int
     size: int
 
-    def __call__(self, pull: Program) -> Program:
-        sums = len(pull.outputs) - self.count
-        fixed = pull.in_avals[self.count :][: self.consts]
-        stacks = stacked_avals(pull.in_avals[self.count + self.consts :], self.size)
-        found = [*map(upcast_aval, pull.out_avals[:sums]), *pull.in_avals[: self.count]]
-        held = self.consts + len(stacks)
+    def __call__(self, backward: Program) -> Program:
+        num_sums = len(backward.outputs) - self.count
+        const_avals = backward.in_avals[self.count :][: self.consts]
+        stack_avals = stacked_avals(backward.in_avals[self.count + self.consts :], self.size)
+        carry_avals = [
+            *map(upcast_aval, backward.out_avals[:num_sums]),
+            *backward.in_avals[: self.count],
+        ]
+        num_held = self.consts + len(stack_avals)
 
         def body(*args: Any) -> list[Any]:
-            todo, found = ops.sub(args[held], 1), args[held + 1 :]
-            rows = read_rows(args[self.consts : held], todo)
-            pulled = apply(None, pull, [*found[sums:], *args[: self.consts], *rows])
-            added = [
-                ops.add(x, upcast_half(ct)) for x, ct in zip(found[:sums], pulled, strict=False)
+            todo, carry_avals = ops.sub(args[num_held], 1), args[num_held + 1 :]
+            rows = read_rows(args[self.consts : num_held], todo)
+            results = apply(None, backward, [*carry_avals[num_sums:], *args[: self.consts], *rows])
+            new_sums = [
+                ops.add(x, upcast_half(ct))
+                for x, ct in zip(carry_avals[:num_sums], results, strict=False)
             ]
-            return [todo, *added, *pulled[sums:]]
+            return [todo, *new_sums, *results[num_sums:]]
 
-        return trace_closed(body, [*fixed, *stacks, STEP_AVAL, *found], name=pull.name)
+        return trace_closed(
+            body, [*const_avals, *stack_avals, STEP_AVAL, *carry_avals], name=backward.name
+        )
 
 
 class LinearizedWhileBody(Rewrite[Program]):
-    """The rewrite of the tangents of a step to the body of a loop over stacks of what they need.
+    """Rewrites the tangent program of a step to the body of a loop over stacked residuals.
 
-    It takes `consts` tangents of consts, `carries` of carries, `fixed` things that stay, and
-    rows; it returns the tangents of the inexact outputs, of which the `kept` are carried.
+    The program takes the tangents of `consts` and of `carries`, loop-invariant residuals, as
+    many as `invariants`, and others. It returns the tangents of the inexact outputs, of which
+    those in `kept` are carried.
     """
 
     consts: int
     carries: int
-    fixed: int
+    invariants: int
     size: int
     kept: tuple[bool, ...]
 
-    def __call__(self, rest: Program) -> Program:
+    def __call__(self, tangent_program: Program) -> Program:
         n = self.consts + self.carries
-        dconsts, dcarry = rest.in_avals[: self.consts], rest.in_avals[self.consts : n]
-        fixed = rest.in_avals[n : n + self.fixed]
-        stacks = stacked_avals(rest.in_avals[n + self.fixed :], self.size)
-        a, b, c = self.consts, self.consts + self.fixed, self.consts + self.fixed + len(stacks)
+        dconsts, dcarry = (
+            tangent_program.in_avals[: self.consts],
+            tangent_program.in_avals[self.consts : n],
+        )
+        invariants = tangent_program.in_avals[n : n + self.invariants]
+        stacks = stacked_avals(tangent_program.in_avals[n + self.invariants :], self.size)
+        a, b, c = (
+            self.consts,
+            self.consts + self.invariants,
+            self.consts + self.invariants + len(stacks),
+        )
 
         def body(*args: Any) -> list[Any]:
             step = args[c]
             rows = read_rows(args[b:c], step)
-            found = apply(None, rest, [*args[:a], *args[c + 1 :], *args[a:b], *rows])
-            return [ops.add(step, 1), *select_where(found, self.kept)]
+            out_tangents = apply(
+                None, tangent_program, [*args[:a], *args[c + 1 :], *args[a:b], *rows]
+            )
+            return [ops.add(step, 1), *select_where(out_tangents, self.kept)]
 
-        return trace_closed(body, [*dconsts, *fixed, *stacks, STEP_AVAL, *dcarry], name=rest.name)
+        return trace_closed(
+            body, [*dconsts, *invariants, *stacks, STEP_AVAL, *dcarry], name=tangent_program.name
+        )
 
 
 def run_with_stacks(
     loop: Any,
-    values: Program,
-    shared: Sequence[Any],
+    known: Program,
+    condition_consts: Sequence[Any],
     consts: Sequence[Any],
     carry: Sequence[Any],
     limited: bool = False,
 ) -> tuple[list[Any], list[Any]]:
-    """The outputs of `loop`, and how many steps it ran, with the stacks of the rows of `values`.
+    """The outputs of `loop`; then the number of steps it ran, and the stacked rows.
 
-    `values` is the body of `loop` with rows behind its outputs. A loop that is `limited` stops
-    after its `max_steps`, the others are known to.
+    `known` is the body of `loop`, with the rows after its outputs. A loop that is `limited` stops
+    after `max_steps`; otherwise it is known to run no more.
     """
-    body = cached_rewrite(StackResiduals(len(carry), loop.max_steps or 0), values)
-    more = body.in_avals[len(values.inputs) :]
+    body = cached_rewrite(StackResiduals(len(carry), loop.max_steps or 0), known)
+    added_avals = body.in_avals[len(known.inputs) :]
     limit = loop.max_steps if limited else None
-    condition = cached_rewrite(WithTripLimit(limit, tuple(more)), loop.condition)
-    start = [literal(0, STEP_DTYPE), *[ops.zeros_like(a) for a in more[1:]]]
-    found = loop.with_program(condition, body, len(shared), len(consts))(
-        *shared, *consts, *carry, *start
+    condition = cached_rewrite(WithTripLimit(limit, tuple(added_avals)), loop.condition)
+    init = [literal(0, STEP_DTYPE), *[ops.zeros_like(a) for a in added_avals[1:]]]
+    results = loop.with_program(condition, body, len(condition_consts), len(consts))(
+        *condition_consts, *consts, *carry, *init
     )
-    return found[: len(carry)], found[len(carry) :]
+    return results[: len(carry)], results[len(carry) :]
 
 
 def backward_from_stacks(
-    loop: Any, pull: Program, cts: Sequence[Any], consts: Sequence[Any], known: Sequence[Any]
+    loop: Any,
+    backward: Program,
+    cts: Sequence[Any],
+    consts: Sequence[Any],
+    residuals: Sequence[Any],
 ) -> list[Any]:
-    """The sums over the steps of what `pull` returns, then the cotangents of the first carry.
+    """The sums over the steps of results of `backward`, then the cotangents of the initial carry.
 
-    `pull` takes the cotangents of a carry, `consts`, and rows of what `known` holds.
+    `backward` takes the cotangents of a carry, `consts`, and rows of the stacks in `residuals`.
     """
-    steps, *stacks = known
-    body = cached_rewrite(BackwardWhileBody(len(cts), len(consts), loop.max_steps or 0), pull)
-    held = len(consts) + len(stacks)
-    condition = cached_rewrite(CounterPositive(held), body)
-    sums = [ops.zeros_like(upcast_aval(a)) for a in pull.out_avals[: len(pull.outputs) - len(cts)]]
-    found = loop.with_program(condition, body, 0, held)(*consts, *stacks, steps, *sums, *cts)[1:]
-    return [cast_like_input(x, a) for x, a in zip(found, pull.out_avals, strict=True)]
+    steps, *stacks = residuals
+    body = cached_rewrite(BackwardWhileBody(len(cts), len(consts), loop.max_steps or 0), backward)
+    num_held = len(consts) + len(stacks)
+    condition = cached_rewrite(CounterPositive(num_held), body)
+    sums = [
+        ops.zeros_like(upcast_aval(a))
+        for a in backward.out_avals[: len(backward.outputs) - len(cts)]
+    ]
+    results = loop.with_program(condition, body, 0, num_held)(*consts, *stacks, steps, *sums, *cts)[
+        1:
+    ]
+    return [cast_like_input(x, a) for x, a in zip(results, backward.out_avals, strict=True)]

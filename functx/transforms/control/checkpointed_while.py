@@ -16,7 +16,6 @@ from functx.transforms.control import checkpoint_schedule
 from functx.transforms.control.bounded_while import (
     STEP_AVAL,
     CounterPositive,
-    WhileSplit,
     WithUnusedInputs,
     backward_from_stacks,
     read_rows,
@@ -31,6 +30,7 @@ from functx.transforms.control.checkpoint_schedule import (
     RevolveSchedule,
 )
 from functx.transforms.control.cond import Cond
+from functx.transforms.control.partial_eval import LoopPartialEval, ResidualKind
 from functx.transforms.dce import RemoveEffects, used_inputs, with_io
 from functx.transforms.operand_masks import select_where
 
@@ -73,83 +73,91 @@ class PlanRecomputation(Rewrite[RecomputationPlan]):
     """
 
     loop: Any
-    split: WhileSplit
+    split: LoopPartialEval
 
     def __call__(self, program: Program) -> RecomputationPlan:
-        values = cached_rewrite(RemoveEffects(), self.split.known)
-        consts, count = self.loop.body_consts, len(program.outputs)
-        lead, carry = values.inputs[:consts], values.inputs[consts:]
-        rows = values.outputs[count:]
-        state = tuple(used_inputs(with_io(values, values.inputs, rows))[consts:])
-        steps = self.block_length(values, state)
-        if steps > 1:
+        known = cached_rewrite(RemoveEffects(), self.split.known)
+        num_consts, count = self.loop.body_consts, len(program.outputs)
+        body_consts, carry = known.inputs[:num_consts], known.inputs[num_consts:]
+        rows = known.outputs[count:]
+        state = tuple(used_inputs(with_io(known, known.inputs, rows))[num_consts:])
+        block_steps = self.block_length(known, state)
+        if block_steps > 1:
             by_condition = used_inputs(self.loop.condition)[self.loop.condition_consts :]
             state = tuple([a or b for a, b in zip(state, by_condition, strict=True)])
         while True:
-            ahead = with_io(values, values.inputs, select_where(values.outputs[:count], state))
-            needed = used_inputs(ahead)[consts:]
-            grown = tuple([a or b for a, b in zip(state, needed, strict=True)])
+            advance = with_io(known, known.inputs, select_where(known.outputs[:count], state))
+            used = used_inputs(advance)[num_consts:]
+            grown = tuple([a or b for a, b in zip(state, used, strict=True)])
             if grown == state:
                 break
             state = grown
-        inputs = [*lead, *select_where(carry, state)]
-        ahead = with_io(ahead, inputs, ahead.outputs)
-        values = with_io(values, inputs, [*ahead.outputs, *rows])
-        if steps == 1:
-            shared = self.loop.condition.inputs[: self.loop.condition_consts]
-            ahead = with_io(ahead, [*[Var(v.aval) for v in shared], *inputs], ahead.outputs)
-            return RecomputationPlan(
-                1, state, ahead, self.backward(values, len(ahead.outputs), None)
+        inputs = [*body_consts, *select_where(carry, state)]
+        advance = with_io(advance, inputs, advance.outputs)
+        known = with_io(known, inputs, [*advance.outputs, *rows])
+        if block_steps == 1:
+            condition_inputs = self.loop.condition.inputs[: self.loop.condition_consts]
+            advance = with_io(
+                advance, [*[Var(v.aval) for v in condition_inputs], *inputs], advance.outputs
             )
-        part = self.block_loop(state, ahead, steps)
-        pull = self.backward(values, len(ahead.outputs), part)
-        return RecomputationPlan(steps, state, cached_rewrite(StepBlock(part), ahead), pull)
+            return RecomputationPlan(
+                1, state, advance, self.backward(known, len(advance.outputs), None)
+            )
+        block_loop = self.block_loop(state, advance, block_steps)
+        backward = self.backward(known, len(advance.outputs), block_loop)
+        return RecomputationPlan(
+            block_steps, state, cached_rewrite(StepBlock(block_loop), advance), backward
+        )
 
-    def block_loop(self, state: tuple[bool, ...], ahead: Program, steps: int) -> Any:
+    def block_loop(self, state: tuple[bool, ...], advance: Program, steps: int) -> Any:
         """The loop that runs a block of `steps` steps on the state alone."""
-        shared = self.loop.condition_consts
-        inputs = select_where(self.loop.condition.inputs[shared:], state)
-        inputs = [*self.loop.condition.inputs[:shared], *inputs]
+        num_condition_consts = self.loop.condition_consts
+        inputs = select_where(self.loop.condition.inputs[num_condition_consts:], state)
+        inputs = [*self.loop.condition.inputs[:num_condition_consts], *inputs]
         condition = with_io(self.loop.condition, inputs, self.loop.condition.outputs)
         return self.loop.with_program(
-            condition, ahead, shared, self.loop.body_consts
+            condition, advance, num_condition_consts, self.loop.body_consts
         ).with_max_steps(steps)
 
-    def block_length(self, values: Program, state: tuple[bool, ...]) -> int:
+    def block_length(self, known: Program, state: tuple[bool, ...]) -> int:
         """The number of steps in a block, whose residuals take no more memory than the slots.
 
         The schedule is then updated once a block. Blocks of bodies with nested loops have one step,
         for these work enough in each step.
         """
         loop = self.loop
-        if loop.condition.effects or any(subprograms(eqn.primitive) for eqn in values):
+        if loop.condition.effects or any(subprograms(eqn.primitive) for eqn in known):
             return 1
-        carry = values.in_avals[loop.body_consts :]
-        slots, rows = (
+        carry = known.in_avals[loop.body_consts :]
+        state_bytes, residual_bytes = (
             _total_bytes(select_where(carry, state)),
-            _total_bytes(values.out_avals[len(carry) :]),
+            _total_bytes(known.out_avals[len(carry) :]),
         )
-        return max(min(loop.checkpoints * slots // max(rows, 1), loop.checkpoints), 1)
+        return max(
+            min(loop.checkpoints * state_bytes // max(residual_bytes, 1), loop.checkpoints), 1
+        )
 
-    def backward(self, values: Program, count: int, part: Any) -> Program:
+    def backward(self, known: Program, num_state: int, block_loop: Any) -> Program:
         """The backward program of one step, or of the block that `block_loop` runs."""
-        halves, shared = self.split, self.loop.condition.in_avals[: self.loop.condition_consts]
-        needs = len(halves.invariant.outputs) + len(values.outputs) - count
-        cts = halves.unknown.in_avals[: len(halves.unknown.inputs) - needs]
-        m, n = len(cts) + len(shared), len(cts) + len(shared) + self.loop.body_consts
+        split, loop = self.split, self.loop
+        condition_consts = loop.condition.in_avals[: loop.condition_consts]
+        cts = split.unknown.in_avals[: len(split.unknown.inputs) - len(split.residuals)]
+        m = len(cts) + len(condition_consts)
+        n = m + loop.body_consts
 
         def body(*args: Any) -> list[Any]:
-            given, consts = args[: len(cts)], args[m:n]
-            fixed = apply(None, halves.invariant, consts)
-            if part is None:
-                rows = apply(None, values, args[m:])[count:]
-                return apply(None, halves.unknown, [*given, *fixed, *rows])
-            _, known = run_with_stacks(
-                part, values, args[len(cts) : m], consts, args[n:], limited=True
+            out_cts, consts = args[: len(cts)], args[m:n]
+            invariants = apply(None, split.invariant, consts)
+            if block_loop is None:
+                rows = apply(None, known, args[m:])[num_state:]
+                return apply(None, split.unknown, [*out_cts, *invariants, *rows])
+            _, residuals = run_with_stacks(
+                block_loop, known, args[len(cts) : m], consts, args[n:], limited=True
             )
-            return backward_from_stacks(part, halves.unknown, given, fixed, known)
+            return backward_from_stacks(block_loop, split.unknown, out_cts, invariants, residuals)
 
-        return trace_closed(body, [*cts, *shared, *values.in_avals], name=halves.unknown.name)
+        avals = [*cts, *condition_consts, *known.in_avals]
+        return trace_closed(body, avals, name=split.unknown.name)
 
 
 class StepBlock(Rewrite[Program]):
@@ -189,16 +197,20 @@ class SaveCheckpoints(Rewrite[Program]):
         state = select_where(program.in_avals[self.consts :], self.state_mask)
 
         def body(*args: Any) -> list[Any]:
-            step, *rest = args[count:]
-            slot, filling = checkpoint_schedule.assign_slot(
-                OnlineSchedule(*rest[:ONLINE_FIELDS]), step
+            step, *schedule_and_slots = args[count:]
+            slot, schedule = checkpoint_schedule.assign_slot(
+                OnlineSchedule(*schedule_and_slots[:ONLINE_FIELDS]), step
             )
-            now = select_where(args[self.consts : count], self.state_mask)
-            kept = write_rows(rest[ONLINE_FIELDS:], now, slot)
-            return [*apply(None, program, args[:count]), ops.add(step, 1), *filling, *kept]
+            current = select_where(args[self.consts : count], self.state_mask)
+            slots = write_rows(schedule_and_slots[ONLINE_FIELDS:], current, slot)
+            return [*apply(None, program, args[:count]), ops.add(step, 1), *schedule, *slots]
 
-        more = [STEP_AVAL, *online_schedule_avals(self.slots), *stacked_avals(state, self.slots)]
-        return trace_closed(body, [*program.in_avals, *more], name=program.name)
+        added_avals = [
+            STEP_AVAL,
+            *online_schedule_avals(self.slots),
+            *stacked_avals(state, self.slots),
+        ]
+        return trace_closed(body, [*program.in_avals, *added_avals], name=program.name)
 
 
 class CheckpointedBackwardBody(Rewrite[Program]):
@@ -215,21 +227,24 @@ class CheckpointedBackwardBody(Rewrite[Program]):
     count: int
     slots: int
 
-    def __call__(self, ahead: Program) -> Program:
-        pull, sums = self.backward, len(self.backward.outputs) - self.count
-        consts = ahead.in_avals[: self.consts]
-        state = ahead.in_avals[self.consts :]
-        found = [*map(upcast_aval, pull.out_avals[:sums]), *pull.in_avals[: self.count]]
+    def __call__(self, advance_program: Program) -> Program:
+        backward, num_sums = self.backward, len(self.backward.outputs) - self.count
+        consts = advance_program.in_avals[: self.consts]
+        state = advance_program.in_avals[self.consts :]
+        cts_and_sums = [
+            *map(upcast_aval, backward.out_avals[:num_sums]),
+            *backward.in_avals[: self.count],
+        ]
         lead = [STEP_AVAL, *revolve_schedule_avals(self.slots)]
         # Ends of the groups: of the operands of a branch (a, b, c), and of the carry (d).
-        a, b, c = len(lead), len(lead) + len(state), len(lead) + len(state) + len(found)
+        a, b, c = len(lead), len(lead) + len(state), len(lead) + len(state) + len(cts_and_sums)
         d = b + len(state)
 
         def advance(todo: Any, *args: Any) -> list[Any]:
             slot, schedule = checkpoint_schedule.advance_state(
                 RevolveSchedule(*args[:REVOLVE_FIELDS]), todo
             )
-            state_values, found, consts = (
+            state_values, cts_and_sums, consts = (
                 args[REVOLVE_FIELDS : b - 1],
                 args[b - 1 : c - 1],
                 args[c - 1 :],
@@ -239,28 +254,28 @@ class CheckpointedBackwardBody(Rewrite[Program]):
                 slot,
                 todo,
                 *schedule,
-                *apply(None, ahead, [*consts, *state_values]),
-                *found,
+                *apply(None, advance_program, [*consts, *state_values]),
+                *cts_and_sums,
             ]
 
         def reverse_step(todo: Any, *args: Any) -> list[Any]:
-            state_values, found, consts = (
+            state_values, cts_and_sums, consts = (
                 args[REVOLVE_FIELDS : b - 1],
                 args[b - 1 : c - 1],
                 args[c - 1 :],
             )
-            pulled = apply(None, pull, [*found[sums:], *consts, *state_values])
-            added = [
+            results = apply(None, backward, [*cts_and_sums[num_sums:], *consts, *state_values])
+            new_sums = [
                 ops.add(state_values, upcast_half(ct))
-                for state_values, ct in zip(found[:sums], pulled, strict=False)
+                for state_values, ct in zip(cts_and_sums[:num_sums], results, strict=False)
             ]
             todo = ops.sub(todo, 1)
             vacant, slot, schedule = checkpoint_schedule.restart_from_checkpoint(
                 RevolveSchedule(*args[:REVOLVE_FIELDS]), todo
             )
-            return [vacant, slot, todo, *schedule, *state_values, *added, *pulled[sums:]]
+            return [vacant, slot, todo, *schedule, *state_values, *new_sums, *results[num_sums:]]
 
-        operands = [*lead, *state, *found, *consts]
+        operands = [*lead, *state, *cts_and_sums, *consts]
         branches = tuple(
             [trace_closed(f, operands, name=f.__name__) for f in (advance, reverse_step)]
         )
@@ -274,86 +289,98 @@ class CheckpointedBackwardBody(Rewrite[Program]):
             slots = write_rows(args[b:d], outs[a:b], target_slot)
             return [*outs[:a], *read_rows(slots, source_slot), *slots, *outs[b:]]
 
-        carry = [*lead, *state, *stacked_avals(state, self.slots), *found]
-        return trace_closed(body, [*consts, *carry], name=pull.name)
+        carry = [*lead, *state, *stacked_avals(state, self.slots), *cts_and_sums]
+        return trace_closed(body, [*consts, *carry], name=backward.name)
 
 
 def run_with_checkpoints(
     loop: Any,
-    halves: WhileSplit,
-    shared: Sequence[Any],
+    split: LoopPartialEval,
+    condition_consts: Sequence[Any],
     consts: Sequence[Any],
     carry: Sequence[Any],
 ) -> tuple[list[Any], list[Any]]:
     """The outputs of `loop`; the number of blocks, and the saved states with their steps."""
-    reversal = cached_rewrite(PlanRecomputation(loop, halves), loop.body)
+    plan = cached_rewrite(PlanRecomputation(loop, split), loop.body)
     program = loop.body
-    if reversal.block_steps > 1:
-        part = loop.with_max_steps(reversal.block_steps)
-        program, consts = cached_rewrite(StepBlock(part), program), [*shared, *consts]
+    if plan.block_steps > 1:
+        block_loop = loop.with_max_steps(plan.block_steps)
+        program, consts = (
+            cached_rewrite(StepBlock(block_loop), program),
+            [*condition_consts, *consts],
+        )
     slots = loop.checkpoints + 1
-    body = cached_rewrite(SaveCheckpoints(len(consts), reversal.state_mask, slots), program)
-    more = body.in_avals[len(program.inputs) :]
-    condition = cached_rewrite(WithUnusedInputs(tuple(more)), loop.condition)
-    kept = [ops.zeros_like(a) for a in more[1 + ONLINE_FIELDS :]]
-    start = [literal(0, STEP_DTYPE), *checkpoint_schedule.empty_schedule(slots), *kept]
-    found = loop.with_program(condition, body, len(shared), len(consts))(
-        *shared, *consts, *carry, *start
+    body = cached_rewrite(SaveCheckpoints(len(consts), plan.state_mask, slots), program)
+    added_avals = body.in_avals[len(program.inputs) :]
+    condition = cached_rewrite(WithUnusedInputs(tuple(added_avals)), loop.condition)
+    slot_values = [ops.zeros_like(a) for a in added_avals[1 + ONLINE_FIELDS :]]
+    init = [literal(0, STEP_DTYPE), *checkpoint_schedule.empty_schedule(slots), *slot_values]
+    results = loop.with_program(condition, body, len(condition_consts), len(consts))(
+        *condition_consts, *consts, *carry, *init
     )
-    outs, (blocks, places, *rest) = found[: len(carry)], found[len(carry) :]
-    return outs, [blocks, places, *rest[ONLINE_FIELDS - 1 :]]
+    outs, (blocks, kept_steps, *schedule_and_slots) = results[: len(carry)], results[len(carry) :]
+    return outs, [blocks, kept_steps, *schedule_and_slots[ONLINE_FIELDS - 1 :]]
 
 
 def backward_from_checkpoints(
-    loop: Any, halves: WhileSplit, cts: Sequence[Any], consts: Sequence[Any], known: Sequence[Any]
+    loop: Any,
+    split: LoopPartialEval,
+    cts: Sequence[Any],
+    consts: Sequence[Any],
+    residuals: Sequence[Any],
 ) -> list[Any]:
     """The sums over the steps of cotangents of consts, then the cotangents of the initial carry.
 
     `consts` are those of the condition, then those of the body.
     """
-    blocks, places, *slots = known
-    _, _, ahead, pull = cached_rewrite(PlanRecomputation(loop, halves), loop.body)
-    slot, walk = checkpoint_schedule.start_backward(places)
+    blocks, kept_steps, *slots = residuals
+    _, _, advance, backward = cached_rewrite(PlanRecomputation(loop, split), loop.body)
+    slot, schedule = checkpoint_schedule.start_backward(kept_steps)
     body = cached_rewrite(
-        CheckpointedBackwardBody(len(consts), pull, len(cts), loop.checkpoints + 1), ahead
+        CheckpointedBackwardBody(len(consts), backward, len(cts), loop.checkpoints + 1), advance
     )
     condition = cached_rewrite(CounterPositive(len(consts)), body)
-    sums = [ops.zeros_like(upcast_aval(a)) for a in pull.out_avals[: len(pull.outputs) - len(cts)]]
-    start = [blocks, *walk, *read_rows(slots, slot), *slots, *sums, *cts]
-    found: list[Any] = loop.with_program(condition, body, 0, len(consts))(*consts, *start)
-    found = found[len(found) - len(pull.outputs) :]
-    return [cast_like_input(x, a) for x, a in zip(found, pull.out_avals, strict=True)]
+    sums = [
+        ops.zeros_like(upcast_aval(a))
+        for a in backward.out_avals[: len(backward.outputs) - len(cts)]
+    ]
+    init = [blocks, *schedule, *read_rows(slots, slot), *slots, *sums, *cts]
+    results: list[Any] = loop.with_program(condition, body, 0, len(consts))(*consts, *init)
+    results = results[len(results) - len(backward.outputs) :]
+    return [cast_like_input(x, a) for x, a in zip(results, backward.out_avals, strict=True)]
 
 
 def while_forward(
     loop: Any,
-    halves: WhileSplit,
-    shared: Sequence[Any],
+    split: LoopPartialEval,
+    condition_consts: Sequence[Any],
     consts: Sequence[Any],
     carry: Sequence[Any],
 ) -> tuple[list[Any], list[Any]]:
     """The outputs of `loop`, and the residuals that `while_backward` takes."""
-    if _uses_checkpoints(loop, halves):
-        return run_with_checkpoints(loop, halves, shared, consts, carry)
-    return run_with_stacks(loop, halves.known, shared, consts, carry)
+    if _uses_checkpoints(loop, split):
+        return run_with_checkpoints(loop, split, condition_consts, consts, carry)
+    return run_with_stacks(loop, split.known, condition_consts, consts, carry)
 
 
 def while_backward(
     loop: Any,
-    halves: WhileSplit,
+    split: LoopPartialEval,
     cts: Sequence[Any],
-    shared: Sequence[Any],
+    condition_consts: Sequence[Any],
     consts: Sequence[Any],
-    known: Sequence[Any],
+    residuals: Sequence[Any],
 ) -> list[Any]:
     """The sums over the steps of cotangents of consts, then the cotangents of the initial carry."""
-    if _uses_checkpoints(loop, halves):
-        return backward_from_checkpoints(loop, halves, cts, [*shared, *consts], known)
+    if _uses_checkpoints(loop, split):
+        return backward_from_checkpoints(loop, split, cts, [*condition_consts, *consts], residuals)
     return backward_from_stacks(
-        loop, halves.unknown, cts, apply(None, halves.invariant, consts), known
+        loop, split.unknown, cts, apply(None, split.invariant, consts), residuals
     )
 
 
-def _uses_checkpoints(loop: Any, halves: WhileSplit) -> bool:
+def _uses_checkpoints(loop: Any, split: LoopPartialEval) -> bool:
     """Whether states are saved rather than residuals: there are residuals, and no `max_steps`."""
-    return loop.max_steps is None and len(halves.known.outputs) > len(loop.body.outputs)
+    return loop.max_steps is None and any(
+        residual.kind is ResidualKind.OUTPUT for residual in split.residuals
+    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -32,6 +32,11 @@ from functx.transforms.control.body_tracing import (
     to_numpy,
     trace_branches,
 )
+from functx.transforms.control.partial_eval import (
+    PartialEval,
+    PartialEvalBranches,
+    ResidualKind,
+)
 from functx.transforms.control.predication import (
     AnyActive,
     Predicated,
@@ -43,7 +48,7 @@ from functx.transforms.control.predication import (
     must_borrow_active,
     self_masked_operands,
 )
-from functx.transforms.dce import Subprogram, UsedInputs, active_outputs, with_io
+from functx.transforms.dce import Subprogram, UsedInputs, active_outputs
 from functx.transforms.decompose import decompose_missing_rules
 from functx.transforms.forward_mode import JVPRewrite, Linearize
 from functx.transforms.operand_masks import (
@@ -130,18 +135,17 @@ class Cond(Primitive):
     def jvp(self, primals, tangents):
         index, *operands = primals
         varying = tuple([t is not None for t in tangents[1:]])
-        given = [t for t in tangents if t is not None]
+        operand_tangents = [t for t in tangents if t is not None]
         avals = self.branches[0].out_avals
         count = len(avals)
         if is_linearizing():
             split = self.partial_eval(Linearize(varying))
-            found = Cond(split.known)(index, *operands)
-            outs, known = found[:count], split.residuals(operands, found[count:])
-            out_tangents = Cond(split.unknown)(index, *given, *known)
+            outs, residuals = self.run_known(split, primals)
+            out_tangents = Cond(split.unknown)(index, *operand_tangents, *residuals)
         else:
-            pushed = tuple([cached_rewrite(JVPRewrite(varying), b) for b in self.branches])
-            found = Cond(pushed)(index, *operands, *given)
-            outs, out_tangents = found[:count], found[count:]
+            branches = tuple([cached_rewrite(JVPRewrite(varying), b) for b in self.branches])
+            results = Cond(branches)(index, *operands, *operand_tangents)
+            outs, out_tangents = results[:count], results[count:]
         return outs, scatter_where(out_tangents, inexact_mask(avals))
 
     def varying_outputs(self, avals, active):
@@ -157,28 +161,41 @@ class Cond(Primitive):
         branches = tuple([cached_rewrite(Subprogram(inputs, outputs), b) for b in self.branches])
         return Cond(branches), [0, *[1 + i for i in inputs]], outputs
 
-    def partial_eval(self, rewrite: Any) -> BranchSplit:
-        """The branches partially evaluated by `rewrite`, with residuals of common types."""
-        split: BranchSplit = cached_rewrite(
+    def partial_eval(self, rewrite: Any) -> PartialEval[tuple[Program, ...]]:
+        """The branches split by `rewrite`, with residuals of common types."""
+        split: PartialEval[tuple[Program, ...]] = cached_rewrite(
             PartialEvalBranches(rewrite, self.branches), self.branches[0]
         )
         return split
 
-    def forward(self, args, active):
-        split = self.partial_eval(policy.limit_residuals(SplitVJP(tuple(active[1:]))))
-        found = Cond(split.known)(*args)
-        count = len(self.branches[0].outputs)
-        return found[:count], split.residuals(args[1:], found[count:])
+    def run_known(
+        self, split: PartialEval[tuple[Program, ...]], args: Sequence[Any]
+    ) -> tuple[list[Any], list[Any]]:
+        """The outputs and the residuals."""
+        results, count = Cond(split.known)(*args), len(self.branches[0].outputs)
+        operands, saved = args[1:], results[count:]
+        residuals = [
+            operands[position] if kind is ResidualKind.OPERAND else saved[position]
+            for kind, position, _ in split.residuals
+        ]
+        return results[:count], residuals
 
-    def vjp(self, cts, known, args, active):
-        split = self.partial_eval(policy.limit_residuals(SplitVJP(tuple(active[1:]))))
-        given = select_where(cts, inexact_mask(self.branches[0].out_avals))
-        marks = tuple([ct is not None for ct in given])
-        rest = tuple([cached_rewrite(DropZeroInputs(marks), b) for b in split.unknown])
-        found = Cond(rest)(args[0], *select_where(given, marks), *known)
-        nonzero = map(any, zip(*map(nonzero_output_mask, rest), strict=True))
+    def vjp_partial_eval(self, active: Sequence[bool]) -> PartialEval[tuple[Program, ...]]:
+        """The split for reverse mode."""
+        return self.partial_eval(policy.limit_residuals(SplitVJP(tuple(active[1:]))))
+
+    def forward(self, args, active):
+        return self.run_known(self.vjp_partial_eval(active), args)
+
+    def vjp(self, cts, residuals, args, active):
+        split = self.vjp_partial_eval(active)
+        cts = select_where(cts, inexact_mask(self.branches[0].out_avals))
+        mask = tuple([ct is not None for ct in cts])
+        branches = tuple([cached_rewrite(DropZeroInputs(mask), b) for b in split.unknown])
+        in_cts = Cond(branches)(args[0], *select_where(cts, mask), *residuals)
+        nonzero = map(any, zip(*map(nonzero_output_mask, branches), strict=True))
         return scatter_where(
-            [x if on else None for x, on in zip(found, nonzero, strict=True)], active
+            [ct if on else None for ct, on in zip(in_cts, nonzero, strict=True)], active
         )
 
     def transpose(self, cts, *args):
@@ -191,25 +208,31 @@ class Cond(Primitive):
 
     def batch(self, args, dims):
         size = batch_size(args, dims)
-        (index, *operands), (dim, *in_dims) = args, dims
-        if dim is not None and self.effects & BATCHED_EFFECTS:
+        (index, *operands), (index_dim, *in_dims) = args, dims
+        if index_dim is not None and self.effects & BATCHED_EFFECTS:
             return batch_sequentially(self, args, dims)
-        if dim is not None and (name := batched_axis_names().name) in self.named_axes:
+        if index_dim is not None and (name := batched_axis_names().name) in self.named_axes:
             raise CollectiveError(
                 "cond: a choice must be the same in all places of an axis that a branch works "
                 f"across; got one that differs along {name!r}",
                 fix="Take the collective out of the branches, or choose with functx.numpy.where.",
             )
-        if dim is not None:
-            along = [must_borrow_active(b, [d is None for d in in_dims]) for b in self.branches]
-            program = cached_rewrite(CondToSelect(self.branches, tuple(along)), self.branches[0])
+        if index_dim is not None:
+            borrow_active = [
+                must_borrow_active(b, [d is None for d in in_dims]) for b in self.branches
+            ]
+            program = cached_rewrite(
+                CondToSelect(self.branches, tuple(borrow_active)), self.branches[0]
+            )
             outs = interpret_batched(program, args, dims)
             return [x for x, _ in outs], [d for _, d in outs]
-        natural = [
+        body_dims = [
             cached_rewrite(BatchWithInferredOutDims(size, tuple(in_dims)), b)[1]
             for b in self.branches
         ]
-        batched = [any(d is not None for d in found) for found in zip(*natural, strict=True)]
+        batched = [
+            any(d is not None for d in branch_dims) for branch_dims in zip(*body_dims, strict=True)
+        ]
         out_dims = tuple([0 if on else None for on in batched])
         branches = tuple(
             [cached_rewrite(Batch(size, tuple(in_dims), out_dims), b) for b in self.branches]
@@ -499,84 +522,3 @@ def _static_value(x: Any) -> Any:
         return None
     value = to_numpy(x)
     return value[()] if isinstance(value, np.ndarray) else None
-
-
-class BranchSplit(NamedTuple):
-    """Branches split in two: their values, and the rest, which needs something of the values.
-
-    What it needs are the operands at the positions `passed`, and what `values` returns
-    behind its outputs.
-    """
-
-    known: tuple[Program, ...]
-    unknown: tuple[Program, ...]
-    forwarded: tuple[int, ...]
-
-    def residuals(self, operands: Sequence[Any], saved: Sequence[Any]) -> list[Any]:
-        """The last operands of `rest`."""
-        return [*[operands[i] for i in self.forwarded], *saved]
-
-
-class PartialEvalBranches(Rewrite[BranchSplit]):
-    """The rewrite of all of `branches`, each split by `rewrite`, to halves of common types.
-
-    Of what the branches save, values of one type share an output: only one branch runs.
-    The others fill it with zeros.
-    """
-
-    rewrite: Any
-    branches: tuple[Program, ...]
-
-    def __call__(self, _: Program) -> BranchSplit:
-        halves = [cached_rewrite(self.rewrite, branch) for branch in self.branches]
-        count = len(self.branches[0].outputs)
-        passed: list[int] = []
-        slots: list[Any] = []
-        # For each branch: where each value that it saves comes from.
-        sources: list[list[tuple[bool, int]]] = []
-        for values, _rest in halves:
-            places: list[tuple[bool, int]] = []
-            taken: set[int] = set()
-            for atom in values.outputs[count:]:
-                if atom in values.inputs:
-                    position = values.inputs.index(atom)
-                    if position not in passed:
-                        passed.append(position)
-                    places.append((True, passed.index(position)))
-                    continue
-                aval = atom.aval.update(weak_type=False)
-                free = [i for i, a in enumerate(slots) if a is aval and i not in taken]
-                if not free:
-                    slots.append(aval)
-                    free = [len(slots) - 1]
-                taken.add(free[0])
-                places.append((False, free[0]))
-            sources.append(places)
-        operands = self.branches[0].in_avals
-        known = [*[operands[i] for i in passed], *slots]
-        values_of, rest_of = [], []
-        for (values, rest), places in zip(halves, sources, strict=True):
-            values_of.append(_with_residual_slots(values, count, places, slots))
-            at = [i if is_passed else len(passed) + i for is_passed, i in places]
-            inputs = [Var(aval) for aval in known]
-            lead = len(rest.inputs) - len(at)
-            for i, v in zip(at, rest.inputs[lead:], strict=True):
-                inputs[i] = v
-            rest_of.append(with_io(rest, [*rest.inputs[:lead], *inputs], rest.outputs))
-        return BranchSplit(tuple(values_of), tuple(rest_of), tuple(passed))
-
-
-def _with_residual_slots(
-    values: Program, count: int, places: Sequence[tuple[bool, int]], slots: Sequence[Any]
-) -> Program:
-    """`values` with what it returns behind its first `count` outputs put into `slots`."""
-
-    def body(*args: Any) -> list[Any]:
-        outs = apply(None, values, args)
-        saved = {
-            i: x for (is_passed, i), x in zip(places, outs[count:], strict=True) if not is_passed
-        }
-        filled = [saved[i] if i in saved else ops.zeros_like(aval) for i, aval in enumerate(slots)]
-        return [*outs[:count], *filled]
-
-    return trace_closed(body, values.in_avals, name=values.name)

@@ -19,7 +19,6 @@ from functx.core.rewriting import cached_rewrite
 from functx.core.samples import f64, i32, sample
 from functx.core.tracebacks import api_boundary
 from functx.core.tracing import aval_of, current_builder, trace_closed
-from functx.core.types import is_inexact
 from functx.ops.operands import batch_size
 from functx.ops.views import Copy
 from functx.transforms.argument_names import copy_function_metadata, key_path_strings
@@ -40,13 +39,17 @@ from functx.transforms.control.body_tracing import (
     with_captures_first,
     write_back_captures,
 )
-from functx.transforms.control.scan_partial_eval import (
+from functx.transforms.control.partial_eval import (
+    LoopPartialEval,
+    PartialEvalScan,
+    ResidualKind,
+)
+from functx.transforms.control.scan_bodies import (
     DCEScanBody,
     JVPScanBody,
     KnownScanBody,
     LinearizedScanBody,
-    PartialEvalScan,
-    ScanSplit,
+    carry_history,
 )
 from functx.transforms.dce import RemoveEffects, active_outputs, with_io
 from functx.transforms.decompose import decompose_missing_rules
@@ -124,13 +127,13 @@ class Scan(Primitive):
         ]
 
     def split_operands(self, items: Sequence[Any]) -> tuple[Any, Any, Any]:
-        """Split `items`, one for each operand, into those of the consts, the carry and `xs`."""
+        """Split `items`, one an operand, into those of the consts, the carry and `xs`."""
         n = self.consts + self.carries
         return items[: self.consts], items[self.consts : n], items[n:]
 
-    def varying(self, flags: Sequence[bool]) -> tuple[tuple[bool, ...], list[bool]]:
+    def varying(self, mask: Sequence[bool]) -> tuple[tuple[bool, ...], list[bool]]:
         """The operands that vary in the loop if those of `mask` do before it; the outputs."""
-        return carry_dependence(self.program, self.consts, self.carries, flags)
+        return carry_dependence(self.program, self.consts, self.carries, mask)
 
     def varying_outputs(self, avals, active):
         return self.varying(active)[1]
@@ -142,191 +145,210 @@ class Scan(Primitive):
         return Scan(program, consts, carries, self.length, self.reverse ^ flipped, self.unroll)
 
     def hoist_constants(self, programs, extras, operands):
-        again = self.with_program(programs[0], self.consts + len(extras[0]), self.carries)
-        return again, [*extras[0], *operands]
+        loop = self.with_program(programs[0], self.consts + len(extras[0]), self.carries)
+        return loop, [*extras[0], *operands]
 
     def dce(self, used):
-        found = cached_rewrite(DCEScanBody(self.consts, self.carries, tuple(used)), self.program)
-        if found is None:
+        rewritten = cached_rewrite(
+            DCEScanBody(self.consts, self.carries, tuple(used)), self.program
+        )
+        if rewritten is None:
             return None
-        program, inputs, outputs = found
+        program, inputs, outputs = rewritten
         consts = sum([i < self.consts for i in inputs])
         carries = sum([i < self.carries for i in outputs])
         return self.with_program(program, consts, carries), inputs, outputs
 
     def jvp(self, primals, tangents):
-        flags, out_flags = self.varying([t is not None for t in tangents])
-        given = instantiate_zeros(select_where(tangents, flags), select_where(primals, flags))
-        dconsts, dcarries, dxs = self.split_operands(scatter_where(given, flags))
-        moving = [[t for t in group if t is not None] for group in (dconsts, dcarries, dxs)]
+        varying, out_varying = self.varying([t is not None for t in tangents])
+        like = select_where(primals, varying)
+        tangents = instantiate_zeros(select_where(tangents, varying), like)
+        dconsts, dcarry, dxs = (
+            [t for t in group if t is not None]
+            for group in self.split_operands(scatter_where(tangents, varying))
+        )
         if is_linearizing():
-            split = self.partial_eval(Linearize(flags))
-            outs, (invariant, rows) = self.run_known(split, primals)
-            kept = tuple(select_where(out_flags, inexact_mask(self.program.out_avals)))
-            step = cached_rewrite(
-                LinearizedScanBody(sum(flags), len(moving[0]), split.residual_kinds, kept),
+            split = self.partial_eval(Linearize(varying))
+            outs, (invariants, per_step) = self.run_known(split, primals)
+            kept = tuple(select_where(out_varying, inexact_mask(self.program.out_avals)))
+            body = cached_rewrite(
+                LinearizedScanBody(len(tangents), len(dconsts), split.invariant_mask(), kept),
                 split.unknown,
             )
-            found = self.with_program(step, len(moving[0]) + len(invariant), len(moving[1]))(
-                *moving[0], *invariant, *moving[1], *moving[2], *rows
-            )
-            return outs, scatter_where(found, out_flags)
-        pushed = cached_rewrite(
-            JVPScanBody(self.consts, self.carries, flags, tuple(out_flags)), self.program
+            linear = self.with_program(body, len(dconsts) + len(invariants), len(dcarry))
+            out_tangents = linear(*dconsts, *invariants, *dcarry, *dxs, *per_step)
+            return outs, scatter_where(out_tangents, out_varying)
+        body = cached_rewrite(
+            JVPScanBody(self.consts, self.carries, varying, tuple(out_varying)), self.program
         )
-        consts, carries, xs = self.split_operands(primals)
-        both = self.with_program(
-            pushed, len(consts) + len(moving[0]), len(carries) + len(moving[1])
-        )
-        found = both(*consts, *moving[0], *carries, *moving[1], *xs, *moving[2])
-        outs = [*found[: len(carries)], *found[both.carries :][: len(out_flags) - len(carries)]]
-        moved = [*found[len(carries) : both.carries], *found[len(outs) + len(moving[1]) :]]
-        return outs, scatter_where(moved, out_flags)
+        consts, carry, xs = self.split_operands(primals)
+        both = self.with_program(body, len(consts) + len(dconsts), len(carry) + len(dcarry))
+        results = both(*consts, *dconsts, *carry, *dcarry, *xs, *dxs)
+        carries, ys = results[: both.carries], results[both.carries :]
+        n, num_ys = len(carry), len(out_varying) - len(carry)
+        out_tangents = [*carries[n:], *ys[num_ys:]]
+        return [*carries[:n], *ys[:num_ys]], scatter_where(out_tangents, out_varying)
 
-    def partial_eval(self, rewrite: Any) -> ScanSplit:
-        """The body split in two by `rewrite`, what the second half needs sorted by its kind."""
-        split: ScanSplit = cached_rewrite(
+    def partial_eval(self, rewrite: Any) -> LoopPartialEval:
+        """The body split by `rewrite` into a known and an unknown program."""
+        split: LoopPartialEval = cached_rewrite(
             PartialEvalScan(rewrite, self.consts, self.carries), self.program
         )
         return split
 
-    def run_known(self, split: ScanSplit, args: Sequence[Any]) -> tuple[list[Any], tuple[Any, Any]]:
-        """The outputs, and what the second half of the split needs: consts, and rows."""
-        _, carries, xs = self.split_operands(args)
-        found = self.with_program(split.known, self.consts, self.carries)(*args)
-        invariant = apply_program(split.invariant, args[: self.consts + self.carries])
-        rows = split.stacked_residuals(carries, xs, found[self.carries :], self.reverse)
-        return found[: len(self.program.outputs)], (invariant, rows)
+    def run_known(
+        self, split: LoopPartialEval, args: Sequence[Any]
+    ) -> tuple[list[Any], tuple[list[Any], list[Any]]]:
+        """The outputs; the loop-invariant residuals, and arrays with the others of all steps."""
+        _, carry, xs = self.split_operands(args)
+        outs = self.with_program(split.known, self.consts, self.carries)(*args)
+        invariants = apply_program(split.invariant, args[: self.consts + self.carries])
+        ys, per_step = outs[self.carries :], []
+        for kind, position, i in split.residuals:
+            if kind is ResidualKind.OPERAND:
+                per_step.append(xs[position])
+            elif kind is ResidualKind.OUTPUT:
+                per_step.append(ys[position])
+            elif kind is ResidualKind.CARRY_BEFORE:
+                per_step.append(carry_history(carry[i], ys[position], self.reverse))
+        return outs[: len(self.program.outputs)], (invariants, per_step)
 
-    def vjp_partial_eval(self, active: Sequence[bool]) -> tuple[ScanSplit, tuple[bool, ...]]:
-        """The split for the derivative, and which operands vary; consts and rows are kept anyway."""
-        flags, _ = self.varying(active)
-        first, end = self.consts, self.consts + self.carries
-        free = (*range(first), *range(end, len(flags)))
-        return self.partial_eval(policy.limit_residuals(SplitVJP(flags), free, self.consts)), flags
+    def vjp_partial_eval(self, active: Sequence[bool]) -> tuple[LoopPartialEval, tuple[bool, ...]]:
+        """The split for reverse mode, and the operands that vary.
+
+        Residuals that are consts or rows of `xs` cost no memory.
+        """
+        varying, _ = self.varying(active)
+        carries_end = self.consts + self.carries
+        free = (*range(self.consts), *range(carries_end, len(varying)))
+        split = policy.limit_residuals(SplitVJP(varying), free, self.consts)
+        return self.partial_eval(split), varying
 
     def forward(self, args, active):
         split, _ = self.vjp_partial_eval(active)
         return self.run_known(split, args)
 
-    def vjp(self, cts, known, args, active):
-        split, flags = self.vjp_partial_eval(active)
-        invariant, rows = known
+    def vjp(self, cts, residuals, args, active):
+        split, varying = self.vjp_partial_eval(active)
+        invariants, per_step = residuals
         return self.run_backward(
-            split.unknown, split.residual_kinds, flags, cts, invariant, rows, split.names
+            split.unknown, varying, cts, split.invariant_mask(), invariants, per_step, split.names
         )
 
     def transpose(self, cts, *args):
         linear = linear_mask(args)
-        flags, _ = self.varying(linear)
-        fixed = [not on for on in flags]
-        consts, carries, xs = self.split_operands(
-            [x if on else None for x, on in zip(args, fixed, strict=True)]
+        varying, _ = self.varying(linear)
+        known_mask = [not on for on in varying]
+        consts, carry, xs = (
+            select_where(group, mask)
+            for group, mask in zip(
+                self.split_operands(args), self.split_operands(known_mask), strict=True
+            )
         )
-        consts, carries, xs = (
-            [x for x in group if x is not None] for group in (consts, carries, xs)
+        known = cached_rewrite(KnownScanBody(self.consts, self.carries, varying), self.program)
+        outs = []
+        if carry or known.effects:
+            outs = self.with_program(known, len(consts), len(carry))(*consts, *carry, *xs)
+        program = cached_rewrite(RemoveEffects(), self.program)
+        backward = cached_rewrite(
+            TransposeLinearInputs(varying), decompose_missing_rules(program, "transpose")
         )
-        known = cached_rewrite(KnownScanBody(self.consts, self.carries, flags), self.program)
-        found = []
-        if carries or known.effects:
-            found = self.with_program(known, len(consts), len(carries))(*consts, *carries, *xs)
-        groups = zip("cxx", self.split_operands(fixed), strict=True)
-        kinds = "".join([kind * sum(group) for kind, group in groups])
-        program = decompose_missing_rules(
-            cached_rewrite(RemoveEffects(), self.program), "transpose"
-        )
-        pull = cached_rewrite(TransposeLinearInputs(flags), program)
-        rows = [*found[len(carries) :], *xs]
-        pulled = self.run_backward(pull, kinds, flags, cts, consts, rows)
-        return [ct if on else None for ct, on in zip(pulled, linear, strict=True)]
+        per_step = [*outs[len(carry) :], *xs]
+        invariant_mask = (*[True] * len(consts), *[False] * len(per_step))
+        in_cts = self.run_backward(backward, varying, cts, invariant_mask, consts, per_step)
+        return [ct if on else None for ct, on in zip(in_cts, linear, strict=True)]
 
     def run_backward(
         self,
-        pull: Program,
-        kinds: str,
-        flags: Sequence[bool],
+        backward: Program,
+        varying: Sequence[bool],
         cts: Sequence[Any],
-        invariant: Sequence[Any],
-        rows: Sequence[Any],
-        names: Any = None,
+        invariant_mask: tuple[bool, ...],
+        invariants: Sequence[Any],
+        per_step: Sequence[Any],
+        names: Callable[[], list[str]] | None = None,
     ) -> list[Any]:
-        """The cotangents of the operands marked in `flags`, by a loop over `pull` backwards.
+        """The cotangents of the operands that vary, by a scan of `backward` in reverse.
 
-        `pull` takes the cotangents of the inexact outputs of the body, then what it needs:
-        by `kinds`, `c` for one of `invariant`, `x` for a row of one of `rows`.
+        `backward` takes the cotangents of the inexact outputs of the body, then the residuals:
+        `invariants` where `invariant_mask` holds, else rows of the arrays `per_step`.
         """
-        avals = self.program.out_avals
-        consts_on, carries_on, _ = self.split_operands(flags)
-        inexact = [i for i, aval in enumerate(avals) if is_inexact(aval.dtype)]
-        carried, reached = self.cotangent_carries(pull, flags, [ct is not None for ct in cts])
-        sources = "".join(
-            ("c" if carried[i] else "0") if i < self.carries else ("0" if cts[i] is None else "x")
-            for i in inexact
-        )
+        avals, n = self.program.out_avals, self.carries
+        inexact = inexact_mask(avals)
+        ct_mask = [ct is not None for ct in cts]
+        carry_mask, nonzero = self.cotangent_carries(backward, varying, ct_mask)
+        carried = [*carry_mask, *[False] * (len(avals) - n)]
+        stacked = [i >= n and ct_mask[i] and inexact[i] for i in range(len(avals))]
+        num_consts = sum(varying[: self.consts])
         loop = cached_rewrite(
-            BuildBackwardScan(sources, kinds, sum(consts_on), reached, Uncompared(names)), pull
+            BuildBackwardScan(
+                tuple(select_where(carried, inexact)),
+                tuple(select_where(stacked, inexact)),
+                invariant_mask,
+                num_consts,
+                nonzero,
+                Uncompared(names),
+            ),
+            backward,
         )
-        start = [
-            ops.zeros_like(avals[i]) if cts[i] is None else cts[i]
-            for i in range(self.carries)
-            if carried[i]
-        ]
-        given = [cts[i] for i in inexact if i >= self.carries and cts[i] is not None]
+        carry_cts = instantiate_zeros(select_where(cts, carried), select_where(avals, carried))
+        rows = [*select_where(cts, stacked), *per_step]
         sums = [ops.zeros_like(aval) for aval in loop.sums]
-        backwards = self.with_program(
-            loop.body, len(invariant), len(sums) + len(start), flipped=True
+        scan = self.with_program(
+            loop.body, len(invariants), len(sums) + len(carry_cts), flipped=True
         )
-        found = run_scan(backwards, [*invariant, *sums, *start, *given, *rows])
-        others = sum(reached) - sum(reached[: sum(consts_on)])
-        passed = [[*given, *rows][i] for i in loop.stacked_inputs]
-        totals = loop.finish(*invariant, *found[: len(sums)], *found[len(sums) + others :], *passed)
-        return scatter_where(
-            scatter_where([*totals, *found[len(sums) : len(sums) + others]], reached), flags
-        )
+        outs = run_scan(scan, [*invariants, *sums, *carry_cts, *rows])
+        # The results: sums, cotangents of carries and rows of `xs`, arrays that `finish` takes.
+        xs_end = len(sums) + sum(nonzero) - sum(nonzero[:num_consts])
+        arrays = [*outs[xs_end:], *[rows[i] for i in loop.stacked_inputs]]
+        const_cts = loop.finish(*invariants, *outs[: len(sums)], *arrays)
+        in_cts = scatter_where([*const_cts, *outs[len(sums) : xs_end]], nonzero)
+        return scatter_where(in_cts, varying)
 
     def cotangent_carries(
-        self, pull: Program, flags: Sequence[bool], given: Sequence[bool]
+        self, backward: Program, varying: Sequence[bool], ct_mask: Sequence[bool]
     ) -> tuple[list[bool], tuple[bool, ...]]:
         """The carries with a cotangent in the backward loop, and the nonzero results."""
-        consts_on, carries_on, _ = self.split_operands(flags)
+        consts_mask, carry_mask, _ = self.split_operands(varying)
         inexact = inexact_mask(self.program.out_avals)
-        carried = [on and ct for on, ct in zip(carries_on, given, strict=False)]
-        n = sum(consts_on)
+        carried = [on and has_ct for on, has_ct in zip(carry_mask, ct_mask, strict=False)]
+        carries = slice(sum(consts_mask), sum(consts_mask) + sum(carry_mask))
         while True:
-            live = select_where([*carried, *given[self.carries :]], inexact)
-            needed = [False] * (len(pull.inputs) - len(live))
-            reached = active_outputs(pull, [*live, *needed])
-            found = scatter_where(reached[n : n + sum(carries_on)], carries_on)
-            grown = [on or bool(ct) for on, ct in zip(carried, found, strict=True)]
+            nonzero_cts = select_where([*carried, *ct_mask[self.carries :]], inexact)
+            residuals = [False] * (len(backward.inputs) - len(nonzero_cts))
+            nonzero = active_outputs(backward, [*nonzero_cts, *residuals])
+            grown = [
+                on or bool(has_ct)
+                for on, has_ct in zip(
+                    carried, scatter_where(nonzero[carries], carry_mask), strict=True
+                )
+            ]
             if grown == carried:
-                reached[n : n + sum(carries_on)] = select_where(carried, carries_on)
-                return carried, tuple(reached)
+                nonzero[carries] = select_where(carried, carry_mask)
+                return carried, tuple(nonzero)
             carried = grown
 
     def batch(self, args, dims):
         size = batch_size(args, dims)
-        flags = [d is not None for d in dims]
+        batched = [d is not None for d in dims]
         n = self.consts + self.carries
         while True:
-            in_dims = tuple([0 if on else None for on in flags])
-            _, natural = cached_rewrite(BatchWithInferredOutDims(size, in_dims), self.program)
-            grown = [
-                on or d is not None for on, d in zip(flags[self.consts : n], natural, strict=False)
+            in_dims = tuple([0 if on else None for on in batched])
+            _, body_dims = cached_rewrite(BatchWithInferredOutDims(size, in_dims), self.program)
+            carry = [
+                on or d is not None
+                for on, d in zip(batched[self.consts : n], body_dims, strict=False)
             ]
-            if grown == flags[self.consts : n]:
+            if carry == batched[self.consts : n]:
                 break
-            flags[self.consts : n] = grown
-        out_dims = tuple(
-            [
-                0 if (grown[i] if i < self.carries else d is not None) else None
-                for i, d in enumerate(natural)
-            ]
-        )
+            batched[self.consts : n] = carry
+        outs_batched = [*carry, *[d is not None for d in body_dims[self.carries :]]]
+        out_dims = tuple([0 if on else None for on in outs_batched])
         body = cached_rewrite(Batch(size, in_dims, out_dims), self.program)
-        # The batch lies first in what a step is given, so behind the rows in whole arrays.
+        # The batch axis is the first of what a step takes, so the second of stacked arrays.
         operands = [
-            x if not on else ops.batch_dim_at(x, d, 1 if i >= n else 0, size)
-            for i, (x, d, on) in enumerate(zip(args, dims, flags, strict=True))
+            ops.batch_dim_at(x, d, 1 if i >= n else 0, size) if on else x
+            for i, (x, d, on) in enumerate(zip(args, dims, batched, strict=True))
         ]
         outs = self.with_program(body, self.consts, self.carries)(*operands)
         return outs, [None if d is None else int(i >= self.carries) for i, d in enumerate(out_dims)]
@@ -364,22 +386,22 @@ def scan(
     (6.0, [1.0, 3.0, 6.0])
     """
     check_callables("scan", f=f)
-    what = body_name("scan", f)
-    check_progress(what, progress)
+    caller = body_name("scan", f)
+    check_progress(caller, progress)
     carry_leaves, carry_tree = tree.flatten_with_key_data(init)
     x_leaves, x_tree = tree.flatten_with_key_data(xs)
     in_tree = tree.call_treedef(carry_tree, x_tree)
     leaves, count = [*carry_leaves, *x_leaves], len(carry_leaves)
-    avals = avals_of(leaves, "scan", f, in_tree)
+    leaf_avals = avals_of(leaves, "scan", f, in_tree)
     carry_leaves, x_leaves = leaves[:count], leaves[count:]
-    length = _scan_length(what, avals[count:], x_tree, length)
-    rows = [a.update(shape=a.shape[1:]) for a in avals[count:]]
+    length = _scan_length(caller, leaf_avals[count:], x_tree, length)
+    rows = [a.update(shape=a.shape[1:]) for a in leaf_avals[count:]]
 
     def step(carry: Any, x: Any) -> Any:
         out = f(carry, x)
         if not isinstance(out, (tuple, list)) or len(out) != 2:
             raise ArgumentError(
-                f"{what}: the body must return a pair (carry, y); got {type_name(out)}",
+                f"{caller}: the body must return a pair (carry, y); got {type_name(out)}",
                 fix="Return (carry, None) where each step has no output.",
             )
         return tuple(out)
@@ -390,17 +412,17 @@ def scan(
         return trace_function(step, in_tree, [*carry, *rows], "scan")
 
     traced, carry = trace_until_carry_types_settle(
-        trace_with, avals[:count], carry_tree, lambda t: t.children()[0], what, f
+        trace_with, leaf_avals[:count], carry_tree, lambda t: t.children()[0], caller, f
     )
-    traced, around = traced.with_writes_as_carries()
-    moved = len(around)
-    body = cast_outputs(with_captures_first(traced, f), [*[aval_of(x) for x in around], *carry])
+    traced, captures = traced.with_writes_as_carries()
+    num_written = len(captures)
+    body = cast_outputs(with_captures_first(traced, f), [*[aval_of(x) for x in captures], *carry])
     start = [cast_to(x, a) for x, a in zip(carry_leaves, carry, strict=True)]
-    rounds = unroll_factor(what, unroll, length)
-    consts = len(traced.captured) - moved
-    loop = Scan(body, consts, moved + count, length, bool(reverse), rounds)
+    factor = unroll_factor(caller, unroll, length)
+    consts = len(traced.captured) - num_written
+    loop = Scan(body, consts, num_written + count, length, bool(reverse), factor)
     outs = run_scan(loop, [*traced.captured, *start, *x_leaves], progress)
-    outs = write_back_captures(around, outs)
+    outs = write_back_captures(captures, outs)
     y_tree = traced.out_tree.children()[1]
     return tree.unflatten(carry_tree, outs[:count]), tree.unflatten(y_tree, outs[count:])
 
@@ -412,61 +434,65 @@ def run_scan(loop: Scan, args: Sequence[Any], progress: str | None = None) -> li
     """
     if progress is not None:
         n, carries = loop.consts + loop.carries, loop.carries
-        shown = cached_rewrite(
+        with_progress = cached_rewrite(
             WithProgress(progress, loop.length, loop.consts, carries), loop.program
         )
-        counted = loop.with_program(shown, loop.consts, carries + 1)
-        found = run_scan(counted, [*args[:n], np.int32(0), *args[n:]])
-        rest = found[carries + 1 :]
-        show_completion(progress, loop.length, found[carries], found[:carries] or rest)
-        return [*found[:carries], *rest]
+        counted = loop.with_program(with_progress, loop.consts, carries + 1)
+        results = run_scan(counted, [*args[:n], np.int32(0), *args[n:]])
+        ys = results[carries + 1 :]
+        show_completion(progress, loop.length, results[carries], results[:carries] or ys)
+        return [*results[:carries], *ys]
     builder = current_builder.get()
-    program, first = loop.program, loop.consts
-    start, out = program.inputs[first : first + loop.carries], program.outputs
-    fixed = [v is atom for v, atom in zip(start, out, strict=False)]
-    if builder is None or not any(fixed):
+    program, num_consts = loop.program, loop.consts
+    carry_in, out_atoms = program.inputs[num_consts : num_consts + loop.carries], program.outputs
+    unchanged = [v is atom for v, atom in zip(carry_in, out_atoms, strict=False)]
+    if builder is None or not any(unchanged):
         outs: list[Any] = loop(*args)
         return outs
     consts, carries, xs = loop.split_operands(program.inputs)
-    moving = [not on for on in fixed]
-    inputs = [*consts, *select_where(carries, fixed), *select_where(carries, moving), *xs]
+    changing = [not on for on in unchanged]
+    inputs = [*consts, *select_where(carries, unchanged), *select_where(carries, changing), *xs]
     body = with_io(
-        program, inputs, [*select_where(out[: loop.carries], moving), *out[loop.carries :]]
+        program,
+        inputs,
+        [*select_where(out_atoms[: loop.carries], changing), *out_atoms[loop.carries :]],
     )
-    given = dict(zip(program.inputs, args, strict=True))
-    count = sum(moving)
-    found = loop.with_program(body, first + sum(fixed), count)(*[given[v] for v in inputs])
-    kept = scatter_where(found[:count], moving)
+    arg_of = dict(zip(program.inputs, args, strict=True))
+    count = sum(changing)
+    results = loop.with_program(body, num_consts + sum(unchanged), count)(
+        *[arg_of[v] for v in inputs]
+    )
+    changed = scatter_where(results[:count], changing)
     return [
-        *[Copy()(given[v]) if y is None else y for v, y in zip(start, kept, strict=True)],
-        *found[count:],
+        *[Copy()(arg_of[v]) if y is None else y for v, y in zip(carry_in, changed, strict=True)],
+        *results[count:],
     ]
 
 
-def _scan_length(what: str, avals: Sequence[Any], x_tree: Any, length: Any) -> int:
+def _scan_length(caller: str, avals: Sequence[Any], x_tree: Any, length: Any) -> int:
     """The common length of the leading axes of `xs`, which must equal `length` if that is given."""
     for i, aval in enumerate(avals):
         if not aval.ndim:
             path = key_path_strings(x_tree, avals)[i]
-            raise AxisSizeError(f"{what}: xs must have rows; got the scalar xs{path}: {aval!r}")
+            raise AxisSizeError(f"{caller}: xs must have rows; got the scalar xs{path}: {aval!r}")
     sizes = {aval.shape[0] for aval in avals}
     if length is not None:
         try:
             sizes.add(index(length))
         except TypeError:
             raise ArgumentError(
-                f"{what}: the length must be an integer known while tracing; got {short_repr(length)}",
+                f"{caller}: the length must be an integer known while tracing; got {short_repr(length)}",
                 fix="Use while_loop for a number of steps that is not known.",
             ) from None
     if not sizes:
         raise AxisSizeError(
-            f"{what}: there must be xs or a length; got neither", fix="Pass length=n."
+            f"{caller}: there must be xs or a length; got neither", fix="Pass length=n."
         )
     if len(sizes) > 1:
         paths = key_path_strings(x_tree, avals)
         rows = [f"xs{path}: {aval!r}" for path, aval in zip(paths, avals, strict=True)]
         raise AxisSizeError(
-            f"{what}: xs and length must agree on the number of steps; "
+            f"{caller}: xs and length must agree on the number of steps; "
             f"got {' and '.join([str(n) for n in sorted(sizes)])}",
             *rows,
             *([] if length is None else [f"length={length}"]),
@@ -474,25 +500,27 @@ def _scan_length(what: str, avals: Sequence[Any], x_tree: Any, length: Any) -> i
         )
     size: int = sizes.pop()
     if size < 0:
-        raise AxisSizeError(f"{what}: the length must not be negative; got {size}")
+        raise AxisSizeError(f"{caller}: the length must not be negative; got {size}")
     return size
 
 
-def unroll_factor(what: str, unroll: Any, length: int) -> int:
+def unroll_factor(caller: str, unroll: Any, length: int) -> int:
     """The number of the `length` steps that one iteration of the compiled loop runs."""
     if isinstance(unroll, bool):
         return max(length, 1) if unroll else 1
-    return max(_non_negative_integer(what, "unroll", unroll), 1)
+    return max(_non_negative_integer(caller, "unroll", unroll), 1)
 
 
-def _non_negative_integer(what: str, name: str, given: Any) -> int:
+def _non_negative_integer(caller: str, name: str, value: Any) -> int:
     """The argument `name` as an integer; raises if it is negative or no integer."""
     try:
-        count = index(given)
+        count = index(value)
     except TypeError:
-        raise ArgumentError(f"{what}: {name} must be an integer; got {short_repr(given)}") from None
+        raise ArgumentError(
+            f"{caller}: {name} must be an integer; got {short_repr(value)}"
+        ) from None
     if count < 0:
-        raise ValueRangeError(f"{what}: {name} must not be negative; got {count}")
+        raise ValueRangeError(f"{caller}: {name} must not be negative; got {count}")
     return count
 
 
@@ -514,14 +542,14 @@ def map(f: Callable[[Any], Any], xs: Any, *, batch_size: int | None = None) -> A
     if batch_size is None:
         return scan(copy_function_metadata(lambda _, x: ((), f(x)), f, "map"), (), xs)[1]
     leaves, x_tree = tree.flatten_with_key_data(xs)
-    what = body_name("map", f)
-    length = _scan_length(what, [aval_of(x) for x in leaves], x_tree, None)
-    batch_size = _non_negative_integer(what, "batch_size", batch_size)
-    # With no row at a time there is only the rest.
+    caller = body_name("map", f)
+    length = _scan_length(caller, [aval_of(x) for x in leaves], x_tree, None)
+    batch_size = _non_negative_integer(caller, "batch_size", batch_size)
+    # No row at a time: all are the remainder.
     if not batch_size:
         return vmap(f)(xs)
     whole = length - length % batch_size
-    parts = []
+    results = []
     if whole or not length:
         batches = [
             ops.reshape(
@@ -531,14 +559,16 @@ def map(f: Callable[[Any], Any], xs: Any, *, batch_size: int | None = None) -> A
             for x in leaves
         ]
         stacked = map(vmap(f), tree.unflatten(x_tree, batches))
-        parts.append(
+        results.append(
             _map_key_words(lambda y: ops.reshape(y, (whole, *aval_of(y).shape[2:])), stacked)
         )
     if whole < length:
-        rest = [ops.slice_in_dim(x, whole, length) for x in leaves]
-        parts.append(vmap(f)(tree.unflatten(x_tree, rest)))
+        remainder = [ops.slice_in_dim(x, whole, length) for x in leaves]
+        results.append(vmap(f)(tree.unflatten(x_tree, remainder)))
     return (
-        parts[0] if len(parts) == 1 else _map_key_words(lambda *ys: ops.concatenate(ys, 0), *parts)
+        results[0]
+        if len(results) == 1
+        else _map_key_words(lambda *ys: ops.concatenate(ys, 0), *results)
     )
 
 

@@ -23,7 +23,6 @@ from functx.transforms.control.body_tracing import (
 )
 from functx.transforms.control.bounded_while import (
     LinearizedWhileBody,
-    PartialEvalWhile,
     SplitWhileTranspose,
     SplitWhileVJP,
     WithUnusedInputs,
@@ -31,12 +30,13 @@ from functx.transforms.control.bounded_while import (
 )
 from functx.transforms.control.checkpoint_schedule import STEP_DTYPE
 from functx.transforms.control.checkpointed_while import while_backward, while_forward
+from functx.transforms.control.partial_eval import PartialEvalWhile
 from functx.transforms.control.predication import (
     PredicatedLoop,
     batch_sequentially,
     must_borrow_active,
 )
-from functx.transforms.control.scan_partial_eval import DCEScanBody
+from functx.transforms.control.scan_bodies import DCEScanBody
 from functx.transforms.dce import RemoveEffects, Subprogram, UsedInputs, take_first_outputs, with_io
 from functx.transforms.forward_mode import JVPRewrite, Linearize
 from functx.transforms.operand_masks import (
@@ -109,15 +109,19 @@ class While(Primitive):
         m, n = self.condition_consts, self.condition_consts + self.body_consts
         return items[:m], items[m:n], items[n:]
 
-    def with_program(self, condition: Program, body: Program, shared: int, consts: int) -> While:
+    def with_program(
+        self, condition: Program, body: Program, condition_consts: int, body_consts: int
+    ) -> While:
         """A loop of other programs with the reverse-mode options of this one."""
-        return While(condition, body, shared, consts, self.checkpoints, self.max_steps)
+        return While(
+            condition, body, condition_consts, body_consts, self.checkpoints, self.max_steps
+        )
 
     def hoist_constants(self, programs, extras, operands):
         m, n = self.condition_consts, self.body_consts
         condition, body = programs
-        again = self.with_program(condition, body, m + len(extras[0]), n + len(extras[1]))
-        return again, [*extras[0], *operands[:m], *extras[1], *operands[m:]]
+        loop = self.with_program(condition, body, m + len(extras[0]), n + len(extras[1]))
+        return loop, [*extras[0], *operands[:m], *extras[1], *operands[m:]]
 
     def with_max_steps(self, steps: int) -> While:
         """This loop, with the promise that it runs at most `steps` steps."""
@@ -130,133 +134,145 @@ class While(Primitive):
             steps,
         )
 
-    def varying(self, flags: Sequence[bool]) -> tuple[tuple[bool, ...], list[bool]]:
+    def varying(self, mask: Sequence[bool]) -> tuple[tuple[bool, ...], list[bool]]:
         """The inputs of the body that vary if the operands of `mask` do; the outputs."""
         count = self.body_consts
-        body_flags = flags[self.condition_consts :]
-        return carry_dependence(self.body, count, len(self.body.outputs), body_flags)
+        body_mask = mask[self.condition_consts :]
+        return carry_dependence(self.body, count, len(self.body.outputs), body_mask)
 
     def varying_outputs(self, avals, active):
         return self.varying(active)[1]
 
     def dce(self, used):
         m, n = self.condition_consts, self.body_consts
-        tested = cached_rewrite(UsedInputs(), self.condition)
-        wanted = tuple([on or m + i in tested for i, on in enumerate(used)])
-        found = cached_rewrite(DCEScanBody(n, len(used), wanted), self.body)
-        if found is None:
+        read_by_condition = cached_rewrite(UsedInputs(), self.condition)
+        needed = tuple([on or m + i in read_by_condition for i, on in enumerate(used)])
+        rewritten = cached_rewrite(DCEScanBody(n, len(used), needed), self.body)
+        if rewritten is None:
             return None
-        body, inputs, outputs = found
-        places = (*range(m), *[m + i for i in outputs])
-        condition = cached_rewrite(Subprogram(inputs=places), self.condition)
-        again = self.with_program(condition, body, m, sum([i < n for i in inputs]))
-        return again, [*range(m), *[m + i for i in inputs]], outputs
+        body, inputs, outputs = rewritten
+        condition_inputs = (*range(m), *[m + i for i in outputs])
+        condition = cached_rewrite(Subprogram(inputs=condition_inputs), self.condition)
+        loop = self.with_program(condition, body, m, sum([i < n for i in inputs]))
+        return loop, [*range(m), *[m + i for i in inputs]], outputs
 
     def jvp(self, primals, tangents):
-        shared, consts, carry = self.split_operands(primals)
+        condition_consts, consts, carry = self.split_operands(primals)
         _, dconsts, dcarry = self.split_operands(tangents)
-        flags, out_flags = self.varying([t is not None for t in tangents])
-        if not any(flags):
+        varying, out_varying = self.varying([t is not None for t in tangents])
+        if not any(varying):
             return self(*primals), [None] * len(carry)
-        moving = instantiate_zeros(select_where(dcarry, out_flags), select_where(carry, out_flags))
-        moved_consts = [t for t in dconsts if t is not None]
+        dcarry_in = instantiate_zeros(
+            select_where(dcarry, out_varying), select_where(carry, out_varying)
+        )
+        dconsts_in = [t for t in dconsts if t is not None]
         if is_linearizing() and self.max_steps is not None:
-            outs, found = self.run_linearized(flags, primals, moved_consts, moving)
-            return outs, scatter_where(found, out_flags)
+            outs, results = self.run_linearized(varying, primals, dconsts_in, dcarry_in)
+            return outs, scatter_where(results, out_varying)
         program, condition, outs = self.body, self.condition, []
-        push: Any = JVPRewrite(flags)
+        jvp_rewrite: Any = JVPRewrite(varying)
         if is_linearizing():
             # The loop on tangents is not where values may come from, nor effects again.
             outs = self(*primals)
             program = cached_rewrite(RemoveEffects(), program)
             condition = cached_rewrite(RemoveEffects(), condition)
-            push = SeparateJVP(flags)
-        condition = cached_rewrite(WithUnusedInputs(tuple([aval_of(x) for x in moving])), condition)
-        body = cached_rewrite(JVPWhileBody(len(consts), push), program)
-        both = self.with_program(condition, body, len(shared), len(consts) + len(moved_consts))
-        found = both(*shared, *consts, *moved_consts, *carry, *moving)
-        return outs or found[: len(carry)], scatter_where(found[len(carry) :], out_flags)
+            jvp_rewrite = SeparateJVP(varying)
+        condition = cached_rewrite(
+            WithUnusedInputs(tuple([aval_of(x) for x in dcarry_in])), condition
+        )
+        body = cached_rewrite(JVPWhileBody(len(consts), jvp_rewrite), program)
+        both = self.with_program(
+            condition, body, len(condition_consts), len(consts) + len(dconsts_in)
+        )
+        results = both(*condition_consts, *consts, *dconsts_in, *carry, *dcarry_in)
+        return outs or results[: len(carry)], scatter_where(results[len(carry) :], out_varying)
 
     def run_linearized(
-        self, flags: tuple[bool, ...], primals: Any, dconsts: Sequence[Any], dcarry: Sequence[Any]
+        self, varying: tuple[bool, ...], primals: Any, dconsts: Sequence[Any], dcarry: Sequence[Any]
     ) -> tuple[list[Any], list[Any]]:
         """The outputs, and their tangents by a loop over the stacked residuals of the steps."""
-        shared, consts, carry = self.split_operands(primals)
+        condition_consts, consts, carry = self.split_operands(primals)
         assert self.max_steps is not None
-        halves = cached_rewrite(PartialEvalWhile(Linearize(flags), len(consts)), self.body)
-        outs, (steps, *stacks) = run_with_stacks(self, halves.known, shared, consts, carry)
-        fixed = apply(None, halves.invariant, consts)
-        kept = tuple(select_where(flags[len(consts) :], inexact_mask(self.body.out_avals)))
-        step = LinearizedWhileBody(len(dconsts), len(dcarry), len(fixed), self.max_steps, kept)
-        body = cached_rewrite(step, halves.unknown)
-        held = len(dconsts) + len(fixed) + len(stacks)
-        condition = cached_rewrite(StepBelowLimit(held), body)
-        loop = self.with_program(condition, body, 1, held)
-        found = loop(steps, *dconsts, *fixed, *stacks, literal(0, STEP_DTYPE), *dcarry)
-        return outs, found[1:]
+        split = cached_rewrite(PartialEvalWhile(Linearize(varying), len(consts)), self.body)
+        outs, (steps, *stacks) = run_with_stacks(self, split.known, condition_consts, consts, carry)
+        invariants = apply(None, split.invariant, consts)
+        kept = tuple(select_where(varying[len(consts) :], inexact_mask(self.body.out_avals)))
+        step = LinearizedWhileBody(len(dconsts), len(dcarry), len(invariants), self.max_steps, kept)
+        body = cached_rewrite(step, split.unknown)
+        num_consts = len(dconsts) + len(invariants) + len(stacks)
+        condition = cached_rewrite(StepBelowLimit(num_consts), body)
+        loop = self.with_program(condition, body, 1, num_consts)
+        results = loop(steps, *dconsts, *invariants, *stacks, literal(0, STEP_DTYPE), *dcarry)
+        return outs, results[1:]
 
-    def carry_cotangents(self, cts: Sequence[Any], flags: Sequence[bool]) -> list[Any]:
+    def carry_cotangents(self, cts: Sequence[Any], varying: Sequence[bool]) -> list[Any]:
         """The cotangents of the carries that vary, None replaced by zeros."""
-        avals, on = self.body.out_avals, flags[self.body_consts :]
-        return instantiate_zeros(select_where(cts, on), select_where(avals, on))
+        avals, carry_mask = self.body.out_avals, varying[self.body_consts :]
+        return instantiate_zeros(select_where(cts, carry_mask), select_where(avals, carry_mask))
 
     def forward(self, args, active):
-        flags, _ = self.varying(active)
-        if not any(flags):
+        varying, _ = self.varying(active)
+        if not any(varying):
             return self(*args), None
-        halves = cached_rewrite(SplitWhileVJP(flags, self.body_consts), self.body)
-        return while_forward(self, halves, *self.split_operands(args))
+        split = cached_rewrite(SplitWhileVJP(varying, self.body_consts), self.body)
+        return while_forward(self, split, *self.split_operands(args))
 
-    def vjp(self, cts, known, args, active):
-        flags, _ = self.varying(active)
-        if not any(flags):
+    def vjp(self, cts, residuals, args, active):
+        varying, _ = self.varying(active)
+        if not any(varying):
             return [None] * len(args)
-        halves = cached_rewrite(SplitWhileVJP(flags, self.body_consts), self.body)
-        shared, consts, _ = self.split_operands(args)
-        given = self.carry_cotangents(cts, flags)
-        found = while_backward(self, halves, given, shared, consts, known)
-        return [*[None] * self.condition_consts, *scatter_where(found, flags)]
+        split = cached_rewrite(SplitWhileVJP(varying, self.body_consts), self.body)
+        condition_consts, consts, _ = self.split_operands(args)
+        carry_cts = self.carry_cotangents(cts, varying)
+        in_cts = while_backward(self, split, carry_cts, condition_consts, consts, residuals)
+        return [*[None] * self.condition_consts, *scatter_where(in_cts, varying)]
 
     def transpose(self, cts, *args):
         linear = linear_mask(args)
-        flags, _ = self.varying(linear)
+        varying, _ = self.varying(linear)
         m, n = self.condition_consts, self.body_consts
-        fixed = [not on for on in flags]
-        halves = cached_rewrite(SplitWhileTranspose(flags, n), self.body)
+        known_mask = [not on for on in varying]
+        split = cached_rewrite(SplitWhileTranspose(varying, n), self.body)
         # The values in the loop are known ones, computed by a loop of their own.
-        body = take_first_outputs(halves.known, len(self.body.outputs) - sum(flags[n:]))
-        by_condition = indices_where([*[True] * m, *fixed[n:]])
-        condition = cached_rewrite(Subprogram(inputs=by_condition), self.condition)
-        known = self.with_program(condition, body, m, sum(fixed[:n]))
-        shared, consts, carry = self.split_operands(args)
-        consts, carry = select_where(consts, fixed[:n]), select_where(carry, fixed[n:])
-        _, states = while_forward(known, halves, shared, consts, carry)
-        given = self.carry_cotangents(cts, flags)
-        found = while_backward(known, halves, given, shared, consts, states)
-        pulled = [*[None] * m, *scatter_where(found, flags)]
-        return [ct if on else None for ct, on in zip(pulled, linear, strict=True)]
+        body = take_first_outputs(split.known, len(self.body.outputs) - sum(varying[n:]))
+        condition_inputs = indices_where([*[True] * m, *known_mask[n:]])
+        condition = cached_rewrite(Subprogram(inputs=condition_inputs), self.condition)
+        known = self.with_program(condition, body, m, sum(known_mask[:n]))
+        condition_consts, consts, carry = self.split_operands(args)
+        consts, carry = select_where(consts, known_mask[:n]), select_where(carry, known_mask[n:])
+        _, residuals = while_forward(known, split, condition_consts, consts, carry)
+        carry_cts = self.carry_cotangents(cts, varying)
+        body_cts = while_backward(known, split, carry_cts, condition_consts, consts, residuals)
+        in_cts = [*[None] * m, *scatter_where(body_cts, varying)]
+        return [ct if on else None for ct, on in zip(in_cts, linear, strict=True)]
 
     def batch(self, args, dims):
         size = batch_size(args, dims)
-        shared_on, consts_on, carry_on = self.split_operands([d is not None for d in dims])
+        condition_mask, consts_mask, carry_mask = self.split_operands([d is not None for d in dims])
         while True:
-            in_dims = tuple([0 if on else None for on in (*shared_on, *carry_on)])
-            runs, (stops,) = cached_rewrite(BatchWithInferredOutDims(size, in_dims), self.condition)
+            in_dims = tuple([0 if on else None for on in (*condition_mask, *carry_mask)])
+            condition, (stops,) = cached_rewrite(
+                BatchWithInferredOutDims(size, in_dims), self.condition
+            )
             if stops is not None:
                 return self.batch_predicated(size, args, dims)
-            in_dims = tuple([0 if on else None for on in (*consts_on, *carry_on)])
-            _, natural = cached_rewrite(BatchWithInferredOutDims(size, in_dims), self.body)
-            grown = [on or d is not None for on, d in zip(carry_on, natural, strict=True)]
-            if grown == carry_on:
+            in_dims = tuple([0 if on else None for on in (*consts_mask, *carry_mask)])
+            _, body_dims = cached_rewrite(BatchWithInferredOutDims(size, in_dims), self.body)
+            grown = [on or d is not None for on, d in zip(carry_mask, body_dims, strict=True)]
+            if grown == carry_mask:
                 break
-            carry_on = grown
-        out_dims = tuple([0 if on else None for on in carry_on])
+            carry_mask = grown
+        out_dims = tuple([0 if on else None for on in carry_mask])
         body = cached_rewrite(Batch(size, in_dims, out_dims), self.body)
         args = [
             ops.batch_dim_at(x, d, 0, size) if on else x
-            for x, d, on in zip(args, dims, (*shared_on, *consts_on, *carry_on), strict=True)
+            for x, d, on in zip(
+                args, dims, (*condition_mask, *consts_mask, *carry_mask), strict=True
+            )
         ]
-        return self.with_program(runs, body, len(shared_on), len(consts_on))(*args), out_dims
+        return self.with_program(condition, body, len(condition_mask), len(consts_mask))(
+            *args
+        ), out_dims
 
     def batch_predicated(self, size: int, args: Sequence[Any], dims: Sequence[int | None]) -> Any:
         """The batched outputs and their dimensions if each element stops on its own."""
@@ -268,21 +284,26 @@ class While(Primitive):
             )
         if self.effects & BATCHED_EFFECTS:
             return batch_sequentially(self, args, dims)
-        (shared, consts, carry), (shared_dims, consts_dims, carry_dims) = (
+        (condition_consts, consts, carry), (condition_dims, consts_dims, carry_dims) = (
             self.split_operands(items) for items in (args, dims)
         )
         n = len(consts)
-        kept = [a is v for a, v in zip(self.body.outputs, self.body.inputs[n:], strict=True)]
-        same = [*[True] * n, *kept]
-        given = zip((*consts_dims, *carry_dims), same, strict=True)
-        along = must_borrow_active(self.body, [d is None and on for d, on in given])
-        any_active, body = cached_rewrite(
-            PredicatedLoop(self.condition, len(shared), along), self.body
+        unchanged = [a is v for a, v in zip(self.body.outputs, self.body.inputs[n:], strict=True)]
+        invariant = [*[True] * n, *unchanged]
+        dims_and_invariant = zip((*consts_dims, *carry_dims), invariant, strict=True)
+        borrow_active = must_borrow_active(
+            self.body, [d is None and on for d, on in dims_and_invariant]
         )
-        runs = cached_rewrite(Batch(size, (*shared_dims, *carry_dims), (0,)), self.condition)
-        (live,) = apply(None, runs, [*shared, *carry])
-        outs, out_dims = self.with_program(any_active, body, 0, len(shared) + n).batch(
-            [*shared, *consts, live, *carry], [*shared_dims, *consts_dims, 0, *carry_dims]
+        any_active, body = cached_rewrite(
+            PredicatedLoop(self.condition, len(condition_consts), borrow_active), self.body
+        )
+        condition = cached_rewrite(
+            Batch(size, (*condition_dims, *carry_dims), (0,)), self.condition
+        )
+        (mask,) = apply(None, condition, [*condition_consts, *carry])
+        outs, out_dims = self.with_program(any_active, body, 0, len(condition_consts) + n).batch(
+            [*condition_consts, *consts, mask, *carry],
+            [*condition_dims, *consts_dims, 0, *carry_dims],
         )
         return outs[1:], out_dims[1:]
 
@@ -297,16 +318,18 @@ class JVPWhileBody(Rewrite[Program]):
     jvp_rewrite: Any
 
     def __call__(self, program: Program) -> Program:
-        pushed, flags = cached_rewrite(self.jvp_rewrite, program), self.jvp_rewrite.varying
+        jvp_program, varying = cached_rewrite(self.jvp_rewrite, program), self.jvp_rewrite.varying
         count, n = len(program.inputs), self.consts
-        tangents = scatter_where(pushed.inputs[count:], flags)
+        tangents = scatter_where(jvp_program.inputs[count:], varying)
         dconsts = [t for t in tangents[:n] if t is not None]
         dcarry = [t for t in tangents[n:] if t is not None]
-        outs = pushed.outputs[: len(program.outputs)]
-        found = scatter_where(pushed.outputs[len(outs) :], inexact_mask(program.out_avals))
-        moved = select_where(found, flags[n:])
-        inputs = [*pushed.inputs[:n], *dconsts, *pushed.inputs[n:count], *dcarry]
-        return with_io(pushed, inputs, [*outs, *moved])
+        out_primals = jvp_program.outputs[: len(program.outputs)]
+        out_tangents = scatter_where(
+            jvp_program.outputs[len(out_primals) :], inexact_mask(program.out_avals)
+        )
+        carry_tangents = select_where(out_tangents, varying[n:])
+        inputs = [*jvp_program.inputs[:n], *dconsts, *jvp_program.inputs[n:count], *dcarry]
+        return with_io(jvp_program, inputs, [*out_primals, *carry_tangents])
 
 
 class SeparateJVP(Rewrite[Program]):
@@ -318,12 +341,12 @@ class SeparateJVP(Rewrite[Program]):
     varying: tuple[bool, ...]
 
     def __call__(self, program: Program) -> Program:
-        values, linear = cached_rewrite(Linearize(self.varying), program)
+        known, linear = cached_rewrite(Linearize(self.varying), program)
         n, count = len(program.inputs), len(program.outputs)
 
         def body(*args: Any) -> list[Any]:
-            found = apply(None, values, args[:n])
-            return [*found[:count], *apply(None, linear, [*args[n:], *found[count:]])]
+            results = apply(None, known, args[:n])
+            return [*results[:count], *apply(None, linear, [*args[n:], *results[count:]])]
 
         tangents = select_where(program.in_avals, self.varying)
         return trace_closed(body, [*program.in_avals, *tangents], name=linear.name)

@@ -1,0 +1,293 @@
+"""Partial evaluation of the bodies of loops and of branches: known programs and residuals.
+
+A rewrite such as `SplitVJP` or `Linearize` splits a program into a known and an unknown one. The
+known program returns residuals, which the unknown one takes. The rewrites here say for each
+residual where a loop or a `cond` finds its value, so that nothing is stored twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from enum import Enum
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from functx import ops
+from functx.core.printing import variable_names
+from functx.core.program import Atom, Equation, Program, Var
+from functx.core.program_editing import replace_program_fields
+from functx.core.records import Record, Rewrite
+from functx.core.rewriting import apply, cached_rewrite
+from functx.core.tracing import trace_closed
+from functx.core.types import ShapedArray, is_inexact
+from functx.transforms.dce import loop_invariant_variables, with_io
+from functx.transforms.operand_masks import instantiate_zeros
+
+Programs = TypeVar("Programs", Program, tuple[Program, ...])
+
+
+class ResidualKind(Enum):
+    """The source of the value of a residual."""
+
+    INVARIANT = "invariant"
+    """An output of `LoopPartialEval.invariant`: the same value in every step of the loop."""
+    OPERAND = "operand"
+    """An operand of the equation; of a scan, a row of one of its `xs`."""
+    OUTPUT = "output"
+    """An output of the known program; of a scan, a row of one of its `ys`."""
+    CARRY_BEFORE = "carry_before"
+    """A carry of a scan before each step, which one of its `ys` has after each step."""
+
+
+class Residual(NamedTuple):
+    """The source of a residual: `position` is among the values of its kind, `carry` a carry's."""
+
+    kind: ResidualKind
+    position: int
+    carry: int = 0
+
+
+class PartialEval(Record, Generic[Programs]):
+    """A body, or the branches of a `cond`, split into a known and an unknown program.
+
+    `known` returns the outputs of the original program, then those residuals that are not
+    found elsewhere. `unknown` takes tangents or cotangents, then the `residuals` in order.
+    """
+
+    known: Programs
+    unknown: Programs
+    residuals: tuple[Residual, ...]
+
+
+class LoopPartialEval(PartialEval[Program]):
+    """The partial evaluation of the body of a loop.
+
+    `invariant` computes the loop-invariant residuals, before the loop. `names` gives the names
+    of the inputs of `unknown`.
+    """
+
+    invariant: Program
+    names: Callable[[], list[str]] | None = None
+
+    def invariant_mask(self) -> tuple[bool, ...]:
+        """Which residuals are loop-invariant."""
+        return tuple([residual.kind is ResidualKind.INVARIANT for residual in self.residuals])
+
+
+class PartialEvalScan(Rewrite[LoopPartialEval]):
+    """Partially evaluates the body of a scan by `rewrite`."""
+
+    rewrite: Any
+    consts: int
+    carries: int
+
+    def __call__(self, program: Program) -> LoopPartialEval:
+        known, unknown = cached_rewrite(self.rewrite, program)
+        count, n = len(program.outputs), self.consts + self.carries
+        carry, xs = known.inputs[self.consts : n], known.inputs[n:]
+        carry_after = dict(zip(carry, known.outputs, strict=False))
+        unchanged = [v for v in carry if carry_after[v] is v]
+        invariant = loop_invariant_variables(known, {*known.inputs[: self.consts], *unchanged})
+        known, unknown = recompute_layout_ops(known, unknown, count, invariant | set(xs))
+        saved = known.outputs[count:]
+
+        ys: list[Atom] = list(known.outputs[self.carries : count])
+        for atom in saved:
+            if not (atom in invariant or atom in xs or atom in carry_after or atom in ys):
+                ys.append(atom)
+        invariants: list[Atom] = []
+        residuals = []
+        for atom in saved:
+            if atom in invariant:
+                residuals.append(Residual(ResidualKind.INVARIANT, len(invariants)))
+                invariants.append(atom)
+            elif atom in xs:
+                residuals.append(Residual(ResidualKind.OPERAND, xs.index(atom)))
+            elif atom in carry_after and atom not in ys and carry_after[atom] in ys:
+                after = ys.index(carry_after[atom])
+                residuals.append(Residual(ResidualKind.CARRY_BEFORE, after, carry.index(atom)))
+            else:
+                if atom not in ys:
+                    ys.append(atom)
+                residuals.append(Residual(ResidualKind.OUTPUT, ys.index(atom)))
+
+        def names() -> list[str]:
+            name_of: dict[Any, str] = variable_names(known)
+            outs = [*carry, *known.outputs[self.carries : count]]
+            return [
+                *[f"ct_{name_of.get(v, '')}" for v in outs if is_inexact(v.aval.dtype)],
+                *[f"{name_of[v]}_before" if v in carry_after else name_of[v] for v in saved],
+            ]
+
+        return LoopPartialEval(
+            with_io(known, known.inputs, [*known.outputs[: self.carries], *ys]),
+            unknown,
+            tuple(residuals),
+            with_io(drop_effectful_equations(known), known.inputs[:n], invariants),
+            names,
+        )
+
+
+def drop_effectful_equations(program: Program) -> Program:
+    """`program` without its equations with effects, to compute values that need none of them."""
+    if not program.effects:
+        return program
+    pure = [eqn for eqn in program.equations if not eqn.primitive.effects]
+    return replace_program_fields(program, equations=pure)
+
+
+def recompute_layout_ops(
+    known: Program, unknown: Program, count: int, free: set[Any]
+) -> tuple[Program, Program]:
+    """The programs with layout operations recomputed in `unknown` if their operands are smaller.
+
+    The residuals are the outputs of `known` after the first `count`. Saving a variable in
+    `free` costs nothing.
+    """
+    producers = {v: eqn for eqn in known.equations for v in eqn.outputs}
+    saved = known.outputs[count:]
+    lead = len(unknown.inputs) - len(saved)
+    free = free | {*known.outputs[:count]}
+
+    def layout_sources(atom: Any) -> tuple[list[Equation], list[Any]]:
+        """The layout equations that compute `atom`, last first, and their operands."""
+        equations, operands, pending = [], [], [atom]
+        while pending:
+            v = pending.pop()
+            eqn = producers.get(v)
+            if eqn is None or v in free or type(eqn.primitive) not in _LAYOUT_OPS:
+                operands.append(v)
+            elif eqn not in equations:
+                equations.append(eqn)
+                pending += [a for a in eqn.inputs if type(a) is Var]
+        return equations, operands
+
+    recomputed: dict[Equation, None] = {}
+    new_saved: dict[Any, None] = {}
+    for atom in saved:
+        equations, operands = layout_sources(atom)
+        is_smaller = sum([v.aval.size for v in {*operands} if v not in free]) < atom.aval.size
+        recomputed.update(dict.fromkeys(equations if is_smaller else ()))
+        new_saved.update(dict.fromkeys(operands if is_smaller else [atom]))
+    if not recomputed:
+        return known, unknown
+    residual_vars = dict(zip(saved, unknown.inputs[lead:], strict=True))
+    inputs = {v: residual_vars.get(v) or Var(v.aval) for v in new_saved}
+    env = dict(inputs)
+    layout_equations = []
+    for eqn in known.equations:
+        if eqn in recomputed and eqn.outputs[0] not in new_saved:
+            outputs = [residual_vars.get(v) or Var(v.aval) for v in eqn.outputs]
+            operands = [env.get(a, a) for a in eqn.inputs]
+            layout_equations.append(eqn.replace(inputs=operands, outputs=outputs))
+            env.update(zip(eqn.outputs, outputs, strict=True))
+    known = with_io(known, known.inputs, [*known.outputs[:count], *new_saved])
+    new_inputs = [*unknown.inputs[:lead], *inputs.values()]
+    equations = [*layout_equations, *unknown.equations]
+    return known, Program(unknown.name, new_inputs, equations, unknown.outputs)
+
+
+_LAYOUT_OPS = (
+    ops.BroadcastInDim, ops.DynamicSlice, ops.Full, ops.Gather, ops.PermuteDims, ops.Reshape, ops.Rev, ops.Slice,
+)  # fmt: skip
+
+
+class PartialEvalWhile(Rewrite[LoopPartialEval]):
+    """Partially evaluates the body of a while loop by `rewrite`: invariants, then outputs."""
+
+    rewrite: Any
+    consts: int
+
+    def __call__(self, program: Program) -> LoopPartialEval:
+        known, unknown = cached_rewrite(self.rewrite, program)
+        count = len(program.outputs)
+        consts = known.inputs[: self.consts]
+        invariant = loop_invariant_variables(known, set(consts))
+        saved = known.outputs[count:]
+        lead = len(unknown.inputs) - len(saved)
+        pairs = list(zip(saved, unknown.inputs[lead:], strict=True))
+        invariants = [(a, v) for a, v in pairs if a in invariant]
+        per_step = [(a, v) for a, v in pairs if a not in invariant]
+        inputs = [*unknown.inputs[:lead], *[v for _, v in [*invariants, *per_step]]]
+        return LoopPartialEval(
+            with_io(known, known.inputs, [*known.outputs[:count], *[a for a, _ in per_step]]),
+            with_io(unknown, inputs, unknown.outputs),
+            invariants_then_outputs(len(invariants), len(per_step)),
+            with_io(drop_effectful_equations(known), consts, [a for a, _ in invariants]),
+        )
+
+
+def invariants_then_outputs(invariants: int, outputs: int) -> tuple[Residual, ...]:
+    """The sources of as many loop-invariant residuals, then outputs of the known program."""
+    return (
+        *[Residual(ResidualKind.INVARIANT, i) for i in range(invariants)],
+        *[Residual(ResidualKind.OUTPUT, i) for i in range(outputs)],
+    )
+
+
+class PartialEvalBranches(Rewrite[PartialEval[tuple[Program, ...]]]):
+    """Partially evaluates all `branches` by `rewrite`, with residuals of common types.
+
+    The residuals are operands, then outputs. Branches share output slots of one type, since
+    only one of them runs, and fill the slots of others with zeros.
+    """
+
+    rewrite: Any
+    branches: tuple[Program, ...]
+
+    def __call__(self, first: Program) -> PartialEval[tuple[Program, ...]]:
+        splits = [cached_rewrite(self.rewrite, branch) for branch in self.branches]
+        count = len(first.outputs)
+        slots: list[ShapedArray] = []
+        sources = [_residual_sources(known, count, slots) for known, _ in splits]
+        operands = [r for each in sources for r in each if r.kind is ResidualKind.OPERAND]
+        outputs = [Residual(ResidualKind.OUTPUT, slot) for slot in range(len(slots))]
+        residuals = (*dict.fromkeys(operands), *outputs)
+        avals = [
+            (slots if r.kind is ResidualKind.OUTPUT else first.in_avals)[r.position]
+            for r in residuals
+        ]
+        known_branches, unknown_branches = [], []
+        for (known, unknown), own in zip(splits, sources, strict=True):
+            known_branches.append(_with_residual_slots(known, count, own, slots))
+            inputs = [Var(aval) for aval in avals]
+            lead = len(unknown.inputs) - len(own)
+            for residual, v in zip(own, unknown.inputs[lead:], strict=True):
+                inputs[residuals.index(residual)] = v
+            unknown_branches.append(
+                with_io(unknown, [*unknown.inputs[:lead], *inputs], unknown.outputs)
+            )
+        return PartialEval(tuple(known_branches), tuple(unknown_branches), residuals)
+
+
+def _residual_sources(known: Program, count: int, slots: list[ShapedArray]) -> list[Residual]:
+    """The sources of the residuals of a branch, behind its first `count` outputs.
+
+    Adds to `slots` where none of them that the branch does not use yet has the type.
+    """
+    sources: list[Residual] = []
+    for atom in known.outputs[count:]:
+        if type(atom) is Var and atom in known.inputs:
+            sources.append(Residual(ResidualKind.OPERAND, known.inputs.index(atom)))
+            continue
+        aval = atom.aval.update(weak_type=False)
+        same_type = [Residual(ResidualKind.OUTPUT, i) for i, a in enumerate(slots) if a is aval]
+        free = [slot for slot in same_type if slot not in sources]
+        if not free:
+            free = [Residual(ResidualKind.OUTPUT, len(slots))]
+            slots.append(aval)
+        sources.append(free[0])
+    return sources
+
+
+def _with_residual_slots(
+    known: Program, count: int, sources: Sequence[Residual], slots: Sequence[ShapedArray]
+) -> Program:
+    """`known` with its residuals, the outputs behind the first `count`, in `slots`."""
+
+    def body(*args: Any) -> list[Any]:
+        outs = apply(None, known, args)
+        residuals = dict(zip(sources, outs[count:], strict=True))
+        slot_values = [residuals.get(Residual(ResidualKind.OUTPUT, i)) for i in range(len(slots))]
+        return [*outs[:count], *instantiate_zeros(slot_values, slots)]
+
+    return trace_closed(body, known.in_avals, name=known.name)
