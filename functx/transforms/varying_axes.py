@@ -9,6 +9,7 @@ from typing import Any
 
 from functx import ops
 from functx.core.errors import CollectiveError
+from functx.core.fixed_point import fixed_point
 from functx.core.program import Equation, Program, Var, scalar_literal, subprograms
 from functx.core.program_editing import map_primitive_programs, replace_program_fields
 from functx.core.records import Rewrite
@@ -217,12 +218,13 @@ def _(primitive: Cond, given: Sequence[AxisSet], count: int) -> Sequence[AxisSet
 def _(primitive: Scan, given: Sequence[AxisSet]) -> Sequence[Sequence[AxisSet]]:
     n, m = primitive.consts, primitive.carries
     consts, carry, rows = given[:n], list(given[n : n + m]), given[n + m :]
-    while True:
+
+    def step(carry: list[AxisSet]) -> tuple[list[AxisSet], None]:
         outs = varying_axes(primitive.program, [*consts, *carry, *rows])
-        grown = [a | b for a, b in zip(carry, outs, strict=False)]
-        if grown == carry:
-            return [[*consts, *carry, *rows]]
-        carry = grown
+        return [a | b for a, b in zip(carry, outs, strict=False)], None
+
+    carry, _ = fixed_point(carry, step)
+    return [[*consts, *carry, *rows]]
 
 
 @output_axes.register
@@ -235,14 +237,14 @@ def _(primitive: Scan, given: Sequence[AxisSet], count: int) -> Sequence[AxisSet
 @subprogram_input_axes.register
 def _(primitive: While, given: Sequence[AxisSet]) -> Sequence[Sequence[AxisSet]]:
     m, n = primitive.condition_consts, primitive.condition_consts + primitive.body_consts
-    carry = list(given[n:])
-    while True:
+
+    def step(carry: list[AxisSet]) -> tuple[list[AxisSet], None]:
         (stops,) = varying_axes(primitive.condition, [*given[:m], *carry])
         outs = varying_axes(primitive.body, [*given[m:n], *carry])
-        grown = [a | b | stops for a, b in zip(carry, outs, strict=True)]
-        if grown == carry:
-            return [[*given[:m], *carry], [*given[m:n], *carry]]
-        carry = grown
+        return [a | b | stops for a, b in zip(carry, outs, strict=True)], None
+
+    carry, _ = fixed_point(list(given[n:]), step)
+    return [[*given[:m], *carry], [*given[m:n], *carry]]
 
 
 @output_axes.register

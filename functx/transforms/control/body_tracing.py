@@ -20,6 +20,7 @@ from functx.core.errors import (
     ShapeError,
     type_name,
 )
+from functx.core.fixed_point import fixed_point
 from functx.core.ndarray import as_ndarray
 from functx.core.primitive import Primitive
 from functx.core.program import Atom, Program, Var, pad_input_names
@@ -110,46 +111,55 @@ def trace_until_carry_types_settle(
     selects the structure of the carry from that of the result. Errors name the line at which
     `fun` computes or returns the carry.
     """
-    avals = list(avals)
-    while True:
+
+    def step(avals: list[ShapedArray]) -> tuple[list[ShapedArray], TracedFunction]:
         traced = trace_with(avals)
         out_tree = carry_of(traced.out_tree)
         if out_tree != carry_tree:
             raise carry_structure_error(caller, carry_tree, out_tree, fun)
         outs = traced.out_avals[: len(avals)]
         promoted = [common_aval((a, out), a) for a, out in zip(avals, outs, strict=True)]
-        if None in promoted:
-            returned = return_source(fun)
-            sources = [
-                output_source(traced.program, atom) or returned for atom in traced.program.outputs
-            ]
-            mismatches: list[Any] = [
-                row
-                for *row, fits in zip(
-                    key_path_strings(carry_tree, avals),
-                    avals,
-                    outs,
-                    sources,
-                    promoted,
-                    strict=False,
-                )
-                if fits is None
-            ]
-            raise CarryTypeError(
-                f"{caller}: the body must return a carry of the types that it takes; got "
-                + " and ".join(
-                    [f"carry{path}: {out!r} for {aval!r}" for path, aval, out, _ in mismatches]
-                ),
-                *[
-                    f"carry{path} made at {source_line(source)}"
-                    for path, _, _, source in mismatches
-                    if source is not None
-                ],
-                fix="Convert it in the body with astype, or begin with a carry of that type.",
-            )
-        if promoted == avals:
-            return traced, avals
-        avals = promoted  # type: ignore[assignment]
+        settled = [aval for aval in promoted if aval is not None]
+        if len(settled) < len(promoted):
+            raise _carry_type_error(caller, carry_tree, avals, promoted, traced, fun)
+        return settled, traced
+
+    carry, traced = fixed_point(list(avals), step)
+    return traced, carry
+
+
+def _carry_type_error(
+    caller: str,
+    carry_tree: Any,
+    avals: Sequence[ShapedArray],
+    promoted: Sequence[ShapedArray | None],
+    traced: TracedFunction,
+    fun: Any,
+) -> CarryTypeError:
+    """The error for carries of `avals` without a common type, None in `promoted`."""
+    returned = return_source(fun)
+    mismatches = [
+        (path, aval, out, output_source(traced.program, atom) or returned)
+        for path, aval, common, out, atom in zip(
+            key_path_strings(carry_tree, avals),
+            avals,
+            promoted,
+            traced.out_avals,
+            traced.program.outputs,
+            strict=False,
+        )
+        if common is None
+    ]
+    return CarryTypeError(
+        f"{caller}: the body must return a carry of the types that it takes; got "
+        + " and ".join([f"carry{path}: {out!r} for {aval!r}" for path, aval, out, _ in mismatches]),
+        *[
+            f"carry{path} made at {source_line(source)}"
+            for path, _, _, source in mismatches
+            if source is not None
+        ],
+        fix="Convert it in the body with astype, or begin with a carry of that type.",
+    )
 
 
 def carry_structure_error(caller: str, expected: Any, actual: Any, fun: Any) -> CarryTypeError:
@@ -257,14 +267,16 @@ def carry_dependence(
 
     `program` takes its `count` carries from input `start` on, and returns them first.
     """
-    varying = list(mask)
-    while True:
+    end = start + count
+
+    def step(varying: list[bool]) -> tuple[list[bool], list[bool]]:
         outs = active_outputs(program, varying)
-        grown = [a or b for a, b in zip(varying[start : start + count], outs, strict=False)]
-        if grown == varying[start : start + count]:
-            # A carry varies if its initial value does: there may be no steps.
-            return tuple(varying), [*grown, *outs[count:]]
-        varying[start : start + count] = grown
+        carry = [a or b for a, b in zip(varying[start:end], outs, strict=False)]
+        return [*varying[:start], *carry, *varying[end:]], outs
+
+    varying, outs = fixed_point(list(mask), step)
+    # A carry varies if its initial value does: there may be no steps.
+    return tuple(varying), [*varying[start:end], *outs[count:]]
 
 
 def is_linearizing() -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from functx import ops
+from functx.core.fixed_point import fixed_point
 from functx.core.program import Program, Var, subprograms
 from functx.core.records import Rewrite
 from functx.core.rewriting import apply, cached_rewrite
@@ -85,13 +86,13 @@ class PlanRecomputation(Rewrite[RecomputationPlan]):
         if block_steps > 1:
             by_condition = used_inputs(self.loop.condition)[self.loop.condition_consts :]
             state = tuple([a or b for a, b in zip(state, by_condition, strict=True)])
-        while True:
+
+        def step(state: tuple[bool, ...]) -> tuple[tuple[bool, ...], Program]:
             advance = with_io(known, known.inputs, select_where(known.outputs[:count], state))
             used = used_inputs(advance)[num_consts:]
-            grown = tuple([a or b for a, b in zip(state, used, strict=True)])
-            if grown == state:
-                break
-            state = grown
+            return tuple([a or b for a, b in zip(state, used, strict=True)]), advance
+
+        state, advance = fixed_point(state, step)
         inputs = [*body_consts, *select_where(carry, state)]
         advance = with_io(advance, inputs, advance.outputs)
         known = with_io(known, inputs, [*advance.outputs, *rows])

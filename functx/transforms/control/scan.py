@@ -11,6 +11,7 @@ import numpy as np
 from functx import ops
 from functx.core import tree
 from functx.core.errors import ArgumentError, AxisSizeError, ValueRangeError, short_repr, type_name
+from functx.core.fixed_point import fixed_point
 from functx.core.primitive import Primitive
 from functx.core.program import Program
 from functx.core.program_editing import apply_program
@@ -311,39 +312,41 @@ class Scan(Primitive):
         """The carries with a cotangent in the backward loop, and the nonzero results."""
         consts_mask, carry_mask, _ = self.split_operands(varying)
         inexact = inexact_mask(self.program.out_avals)
-        carried = [on and has_ct for on, has_ct in zip(carry_mask, ct_mask, strict=False)]
         carries = slice(sum(consts_mask), sum(consts_mask) + sum(carry_mask))
-        while True:
+
+        def step(carried: list[bool]) -> tuple[list[bool], list[bool]]:
             nonzero_cts = select_where([*carried, *ct_mask[self.carries :]], inexact)
             residuals = [False] * (len(backward.inputs) - len(nonzero_cts))
             nonzero = active_outputs(backward, [*nonzero_cts, *residuals])
-            grown = [
-                on or bool(has_ct)
-                for on, has_ct in zip(
-                    carried, scatter_where(nonzero[carries], carry_mask), strict=True
-                )
-            ]
-            if grown == carried:
-                nonzero[carries] = select_where(carried, carry_mask)
-                return carried, tuple(nonzero)
-            carried = grown
+            from_body = scatter_where(nonzero[carries], carry_mask)
+            return [on or bool(ct) for on, ct in zip(carried, from_body, strict=True)], nonzero
+
+        start = [on and has_ct for on, has_ct in zip(carry_mask, ct_mask, strict=False)]
+        carried, nonzero = fixed_point(start, step)
+        nonzero[carries] = select_where(carried, carry_mask)
+        return carried, tuple(nonzero)
 
     def batch(self, args, dims):
         size = batch_size(args, dims)
-        batched = [d is not None for d in dims]
         n = self.consts + self.carries
-        while True:
+
+        def step(batched: list[bool]) -> tuple[list[bool], Sequence[int | None]]:
             in_dims = tuple([0 if on else None for on in batched])
             _, body_dims = cached_rewrite(BatchWithInferredOutDims(size, in_dims), self.program)
             carry = [
                 on or d is not None
                 for on, d in zip(batched[self.consts : n], body_dims, strict=False)
             ]
-            if carry == batched[self.consts : n]:
-                break
-            batched[self.consts : n] = carry
-        outs_batched = [*carry, *[d is not None for d in body_dims[self.carries :]]]
-        out_dims = tuple([0 if on else None for on in outs_batched])
+            return [*batched[: self.consts], *carry, *batched[n:]], body_dims
+
+        batched, body_dims = fixed_point([d is not None for d in dims], step)
+        outs_batched = [
+            *batched[self.consts : n],
+            *[d is not None for d in body_dims[self.carries :]],
+        ]
+        in_dims, out_dims = (
+            tuple([0 if on else None for on in mask]) for mask in (batched, outs_batched)
+        )
         body = cached_rewrite(Batch(size, in_dims, out_dims), self.program)
         # The batch axis is the first of what a step takes, so the second of stacked arrays.
         operands = [

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from functx import ops
+from functx.core.fixed_point import fixed_point
 from functx.core.program import Atom, Program, Var, dce_equations
 from functx.core.records import Rewrite
 from functx.core.rewriting import cached_rewrite
@@ -55,15 +56,15 @@ class DCEScanBody(Rewrite[tuple[Program, list[int], tuple[int, ...]] | None]):
 
     def __call__(self, program: Program) -> tuple[Program, list[int], tuple[int, ...]] | None:
         carry = program.inputs[self.consts : self.consts + self.carries]
-        used = list(self.used)
-        while True:
+
+        def step(used: list[bool]) -> tuple[list[bool], tuple[list[Atom], set[Var]]]:
             outputs = select_where(program.outputs, used)
             equations = dce_equations(program.equations, outputs)
             needed = used_variables(equations, outputs)
-            grown = [on or (i < self.carries and carry[i] in needed) for i, on in enumerate(used)]
-            if grown == used:
-                break
-            used = grown
+            used = [on or (i < self.carries and carry[i] in needed) for i, on in enumerate(used)]
+            return used, (outputs, needed)
+
+        used, (outputs, needed) = fixed_point(list(self.used), step)
         needed |= {v for v, on in zip(carry, used, strict=False) if on}
         inputs = [i for i, v in enumerate(program.inputs) if v in needed]
         if len(inputs) == len(program.inputs) and all(used):

@@ -7,6 +7,7 @@ from typing import Any
 
 from functx import ops
 from functx.core.errors import CollectiveError
+from functx.core.fixed_point import fixed_point
 from functx.core.named_axes import batched_axis_names
 from functx.core.primitive import Primitive
 from functx.core.program import BATCHED_EFFECTS, Program
@@ -249,19 +250,23 @@ class While(Primitive):
     def batch(self, args, dims):
         size = batch_size(args, dims)
         condition_mask, consts_mask, carry_mask = self.split_operands([d is not None for d in dims])
-        while True:
+
+        def step(carry_mask: list[bool]) -> tuple[list[bool], Program | None]:
             in_dims = tuple([0 if on else None for on in (*condition_mask, *carry_mask)])
             condition, (stops,) = cached_rewrite(
                 BatchWithInferredOutDims(size, in_dims), self.condition
             )
             if stops is not None:
-                return self.batch_predicated(size, args, dims)
+                return carry_mask, None
             in_dims = tuple([0 if on else None for on in (*consts_mask, *carry_mask)])
             _, body_dims = cached_rewrite(BatchWithInferredOutDims(size, in_dims), self.body)
-            grown = [on or d is not None for on, d in zip(carry_mask, body_dims, strict=True)]
-            if grown == carry_mask:
-                break
-            carry_mask = grown
+            both = zip(carry_mask, body_dims, strict=True)
+            return [on or d is not None for on, d in both], condition
+
+        carry_mask, condition = fixed_point(carry_mask, step)
+        if condition is None:
+            return self.batch_predicated(size, args, dims)
+        in_dims = tuple([0 if on else None for on in (*consts_mask, *carry_mask)])
         out_dims = tuple([0 if on else None for on in carry_mask])
         body = cached_rewrite(Batch(size, in_dims, out_dims), self.body)
         args = [
