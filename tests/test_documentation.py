@@ -1,6 +1,8 @@
 """Every Python block of the documentation runs, page by page."""
 
+import inspect
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +12,7 @@ import pytest
 import functx
 import functx.numpy as np
 from functx.errors import error_classes, main
+from functx.tools.reference import api_pages
 
 ROOT = Path(__file__).parents[1]
 PAGES = [
@@ -86,3 +89,15 @@ def test_the_command_that_a_message_ends_with_prints_the_page_of_the_error(capsy
     assert "got ShapeErorr, similar: ShapeError" in capsys.readouterr().out
     assert main([]) == 0
     assert capsys.readouterr().out.count("\n") == len(error_classes()) > 40
+
+
+def test_the_site_has_a_page_for_each_namespace_and_example():
+    pages = api_pages()
+    assert "functx.numpy.sin(x, /, *, out=None, where=True)" in pages["functx.numpy.md"]
+    assert inspect.getdoc(functx.lax.psum).splitlines()[0] in pages["functx.lax.md"]
+    examples = runpy.run_path(str(ROOT / "docs" / "mkdocs_hooks.py"))["example_pages"]()
+    assert len(examples) == 1 + len(list((ROOT / "examples").glob("*.py")))
+    for name in examples:
+        assert (
+            name == "examples/index.md" or f"({Path(name).name})" in examples["examples/index.md"]
+        )

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+import re
+import textwrap
+from collections.abc import Callable, Iterator
 from operator import attrgetter
 from pathlib import Path
 from types import ModuleType
@@ -47,7 +49,7 @@ def transforms_page() -> str:
     for name in functx.__all__:
         value = getattr(functx, name)
         if value is functx.config:
-            lines.append(f"## `functx.{name}`\n\n{inspect.getdoc(value)}\n")
+            lines.append(f"## `functx.{name}`\n\n{_markdown(value)}\n")
         elif not isinstance(value, ModuleType) and callable(value):
             lines.append(_entry(f"functx.{name}", value))
     return GENERATED_NOTE + "\n".join(lines)
@@ -63,13 +65,27 @@ def ops_page() -> str:
         module = attrgetter(space)(functx)
         lines.append(f"## functx.{space}\n")
         for name, value in sorted(_public(module).items()):
-            lines.append(f"- `{name}{_signature(value)}`: {_first_line(value)}")
+            lines.append(_fill(f"- `{name}{_signature(value)}`: {_first_line(value)}", "  "))
         lines.append("")
     return GENERATED_NOTE + "\n".join(lines)
 
 
+def api_pages() -> dict[str, str]:
+    """By file name, a page for each namespace with the whole docstrings; they are part of the site alone."""
+    pages = {}
+    for space in NAMESPACES:
+        module = attrgetter(space)(functx)
+        entries = [
+            _entry(f"functx.{space}.{name}", value)
+            for name, value in sorted(_public(module).items())
+        ]
+        text = _markdown(module)
+        pages[f"functx.{space}.md"] = "\n".join([f"# functx.{space}\n\n{text}\n", *entries])
+    return pages
+
+
 def _public(module: ModuleType) -> dict[str, Any]:
-    """What can be called of `__all__`, or the functions of a module without."""
+    """The callables in `__all__`, or the public functions of a module without it."""
     if hasattr(module, "__all__"):
         named = {name: getattr(module, name) for name in module.__all__}
         return {name: value for name, value in named.items() if callable(value)}
@@ -81,7 +97,7 @@ def errors_page() -> str:
     """Every error, with its cause, the smallest failing code and the cure."""
     lines = [
         "# Errors\n",
-        "The built-in classes that an error also derives from stand in parentheses. "
+        "The built-in classes that an error also derives from stand in parentheses.\n"
         "`python -m functx.errors NAME` prints its page.\n",
     ]
     for name in error_classes():
@@ -94,9 +110,12 @@ def primitives_page() -> str:
     """Each primitive by each rule: its own, its family's, derived, or none."""
     lines = [
         "# Primitives and their rules\n",
-        "own: the class says it; a family's name: the family does; derived: follows from another "
-        "rule; decomposed: is that of what it [consists of](decompositions.md); zero: never varies; "
-        "—: there is none.\n",
+        _fill(
+            "own: the class defines the rule; a family's name: that base class does; derived: it follows "
+            "from another rule; decomposed: it is that of its [decomposition](decompositions.md); zero: "
+            "the result never varies; —: there is none."
+        )
+        + "\n",
         "| primitive | " + " | ".join(RULES) + " | where |",
         "|---" * (len(RULES) + 2) + "|",
     ]
@@ -121,10 +140,13 @@ def decompositions_page() -> str:
     """Each composite: what it consists of, and what of it is opened up by the lowering."""
     lines = [
         "# Composites and what they consist of\n",
-        "The operations, in order, that `functx.decompose` makes of each on the first of its samples; "
-        "those in italics are composites themselves. The lowering to XLA emits them in its place, or "
-        "an operation of its own. A composite has those of the rules that are quicker than what "
-        "follows from them, or keep more digits: see [the rules](primitives.md).\n",
+        _fill(
+            "The operations, in order, into which `functx.decompose` rewrites the first sample of each; "
+            "those in italics are composites themselves. The lowering to XLA emits these operations, or "
+            "one operation of its own. A composite defines the rules that are quicker or more accurate "
+            "than those of its decomposition: see [the rules](primitives.md)."
+        )
+        + "\n",
         "| composite | consists of | is lowered as | where |",
         "|---|---|---|---|",
     ]
@@ -157,7 +179,46 @@ def _file_link(cls: type[Primitive]) -> str:
 
 
 def _entry(name: str, value: Callable[..., Any]) -> str:
-    return f"## `{name}{_signature(value)}`\n\n{inspect.getdoc(value) or ''}\n"
+    signature = textwrap.fill(name + _signature(value), 110, subsequent_indent="    ")
+    parts = [f"## `{name}`\n\n```python\n{signature}\n```\n\n{_markdown(value)}\n"]
+    if inspect.isclass(value):
+        parts += [
+            f"### `{name}.{method}`\n\n{_markdown(function)}\n"
+            for method, function in _documented_methods(value)
+        ]
+    return "\n".join(parts)
+
+
+def _documented_methods(cls: type) -> Iterator[tuple[str, Any]]:
+    """The public methods and properties that a class documents, methods with their signatures."""
+    for name, value in vars(cls).items():
+        function = value.__func__ if isinstance(value, staticmethod | classmethod) else value
+        if name.startswith("_") or not getattr(function, "__doc__", None):
+            continue
+        if inspect.isfunction(function):
+            yield name + re.sub(r"^\((self|cls)(, )?", "(", _signature(function)), function
+        elif isinstance(function, property):
+            yield name, function
+
+
+def _markdown(value: Any) -> str:
+    """The docstring of `value` as Markdown: examples become code blocks, and `<` is no tag."""
+    text = re.sub(
+        r"^>>> .*?(?=\n\n|\Z)",
+        lambda match: f"```pycon\n{match[0]}\n\n```",
+        inspect.getdoc(value) or "",
+        flags=re.DOTALL | re.MULTILINE,
+    )
+    parts = re.split(r"(^```.*?^```|`[^`]*`)", text, flags=re.DOTALL | re.MULTILINE)
+    parts[::2] = [part.replace("<", "&lt;") for part in parts[::2]]
+    return "".join(parts)
+
+
+def _fill(text: str, indent: str = "") -> str:
+    """`text` in lines of at most 120 characters."""
+    return textwrap.fill(
+        text, 120, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )
 
 
 def _signature(value: Callable[..., Any]) -> str:
