@@ -1,42 +1,39 @@
 """Functional transformations of NumPy-style programs that you can read."""
 
-import gc as _gc
+from typing import TYPE_CHECKING as _TYPE_CHECKING
 
 from jax import Array as Array
 
-# Importing makes thousands of objects that stay: collections would take as long as all the rest.
-_collecting = _gc.isenabled()
-_gc.disable()
+from functx.core.garbage_collection import garbage_collection as _garbage_collection
 
-from typing import TYPE_CHECKING as _TYPE_CHECKING
-
-from functx import lax, lowering, numpy, ops
-from functx.core import errors, tree
-from functx.core.caches import cache_info, clear_caches
-from functx.core.config import config
-from functx.core.missing_names import load_on_first_use as _load_on_first_use
-from functx.core.missing_names import suggest_alternatives as _suggest_alternatives
-from functx.core.primitive import Primitive
-from functx.core.program import Program
-from functx.core.tracebacks import install_excepthook as _filter_tracebacks
-from functx.core.types import ShapedArray, float0
-from functx.custom import checkpoint_policies
-from functx.custom.checkpoint import checkpoint, remat
-from functx.custom.custom_jvp import custom_jvp
-from functx.custom.custom_vjp import custom_vjp
-from functx.custom.custom_vmap import custom_vmap
-from functx.interop import jax_trace as _jax_trace
-from functx.lowering.callbacks import effects_barrier
-from functx.lowering.jit import jit
-from functx.ops.autodiff import checkpoint_name, stop_gradient
-from functx.ops.callbacks import io_callback, pure_callback
-from functx.transforms.decompose import decompose
-from functx.transforms.grad import grad, value_and_grad
-from functx.transforms.jacobian import hessian, hvp, jacfwd, jacrev
-from functx.transforms.jvp import jvp, linearize, vjp
-from functx.transforms.linear_transpose import linear_transpose
-from functx.transforms.make_ir import eval_shape, functionalize, make_ir
-from functx.transforms.vmap import vmap
+with _garbage_collection.paused_for_import():
+    from functx import lax, lowering, numpy, ops
+    from functx.core import errors, tree
+    from functx.core.caches import cache_info, clear_caches
+    from functx.core.config import config
+    from functx.core.missing_names import load_on_first_use as _load_on_first_use
+    from functx.core.missing_names import suggest_alternatives as _suggest_alternatives
+    from functx.core.primitive import Primitive
+    from functx.core.program import Program
+    from functx.core.tracebacks import install_excepthook as _filter_tracebacks
+    from functx.core.types import ShapedArray, float0
+    from functx.custom import checkpoint_policies
+    from functx.custom.checkpoint import checkpoint, remat
+    from functx.custom.custom_jvp import custom_jvp
+    from functx.custom.custom_vjp import custom_vjp
+    from functx.custom.custom_vmap import custom_vmap
+    from functx.interop import jax_trace as _jax_trace
+    from functx.lowering.callbacks import effects_barrier
+    from functx.lowering.jit import jit
+    from functx.ops.autodiff import checkpoint_name, stop_gradient
+    from functx.ops.callbacks import io_callback, pure_callback
+    from functx.transforms.decompose import decompose
+    from functx.transforms.grad import grad, value_and_grad
+    from functx.transforms.jacobian import hessian, hvp, jacfwd, jacrev
+    from functx.transforms.jvp import jvp, linearize, vjp
+    from functx.transforms.linear_transpose import linear_transpose
+    from functx.transforms.make_ir import eval_shape, functionalize, make_ir
+    from functx.transforms.vmap import vmap
 
 if _TYPE_CHECKING:
     from functx import (
@@ -139,10 +136,3 @@ _load_on_first_use(
 )
 
 _filter_tracebacks()
-
-if _collecting:
-    if not _gc.get_freeze_count():
-        # Into the oldest generation, which the next collection of young objects does not visit.
-        _gc.freeze()
-        _gc.unfreeze()
-    _gc.enable()

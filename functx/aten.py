@@ -15,7 +15,7 @@ import jax
 from functx import ops
 from functx.core.errors import ArgumentError, ShapeError
 from functx.core.primitive import Primitive
-from functx.core.tracing import aval_of
+from functx.core.tracer import aval_of
 from functx.core.types import DType, Shape, accumulation_dtype, canonical_dtype
 from functx.ops.activations import LogSoftmaxBackward, SoftmaxBackward, log_sigmoid
 from functx.ops.batch_norm import BatchNormBackward, BatchNormInferenceBackward

@@ -12,7 +12,7 @@ from typing import Any
 
 from functx import ops
 from functx.core.errors import ShapeError
-from functx.core.tracing import aval_of
+from functx.core.tracer import aval_of
 from functx.custom.custom_linear_solve import custom_linear_solve
 from functx.custom.custom_root import custom_root
 from functx.numpy import joining, rearranging

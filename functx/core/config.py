@@ -9,11 +9,13 @@ from contextvars import ContextVar
 from decimal import Decimal
 from typing import Any, NamedTuple
 
+from functx.core.backend import backend
+from functx.core.builder import program_checks
 from functx.core.caches import invalidate_caches
 from functx.core.errors import ArgumentError, ValueRangeError, type_name
+from functx.core.garbage_collection import GARBAGE_COLLECTION_MODES, garbage_collection
 from functx.core.records import Record
 from functx.core.tracebacks import TRACEBACK_FILTERING_MODES, traceback_filter
-from functx.core.tracing import backend, program_checks
 
 MEMORY_MODES = "off", "min_cut"
 _UNITS = {"b": 1} | {
@@ -185,6 +187,10 @@ class Config:
       ("quiet_remove_frames", and so "auto"), nothing but for the whole traceback as the cause
       ("remove_frames"), all, marked for notebooks and pytest to skip ("tracebackhide"), or all ("off").
 
+    - `garbage_collection`: whether Python's garbage collector runs less often while functx traces
+      functions, and not at all while it rewrites programs and is imported ("tune"), or as the process
+      has it ("leave"). The environment variable `FUNCTX_GARBAGE_COLLECTION` sets it before the import.
+
     Set one by assignment, by `update(name, value)`, or for the length of a block by
     `with functx.config.set(outline="never")`. All but `check_programs`, `traceback_filtering` and those
     of the compilation cache forget every compiled program when they change, and at the end of a block once more. The
@@ -207,6 +213,16 @@ class Config:
     def traceback_filtering(self, mode: str) -> None:
         traceback_filter.mode = check_choice(
             "config: traceback_filtering", mode, TRACEBACK_FILTERING_MODES
+        )
+
+    @property
+    def garbage_collection(self) -> str:
+        return garbage_collection.mode
+
+    @garbage_collection.setter
+    def garbage_collection(self, mode: str) -> None:
+        garbage_collection.mode = check_choice(
+            "config: garbage_collection", mode, GARBAGE_COLLECTION_MODES
         )
 
     operator_vmap = _enum_option("operator_vmap", "sequential", "error")

@@ -63,7 +63,7 @@ def _unpickle_error(
 
 def _current_source() -> Source | None:
     """The line an equation being rewritten came from, else the user's line that calls us."""
-    from functx.core.tracing import current_builder
+    from functx.core.tracer import current_builder
 
     builder = current_builder.get()
     if builder is not None and builder.source is not None:

@@ -8,12 +8,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from functx.core.builder import Builder
 from functx.core.errors import ImmutableArrayError, type_name
 from functx.core.ndarray import as_numpy_array
 from functx.core.program import Atom, Effect, Equation, Program, Var, dce_equations
 from functx.core.records import Rewrite
 from functx.core.rewriting import bind_equation, cached_rewrite
-from functx.core.tracing import Builder, Tracer, current_builder, run_and_finish, trace_closed
+from functx.core.tracer import Tracer, current_builder
+from functx.core.tracing import run_and_finish, trace_closed
 
 Strides = tuple[int, ...]
 """For each dimension, by how many elements its neighbours lie apart."""

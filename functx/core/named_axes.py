@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, NamedTuple
 
+from functx.core.backend import backend
 from functx.core.errors import ArgumentError, UnboundAxisError, type_name
-from functx.core.tracing import backend
 
 
 class Axis(NamedTuple):

@@ -21,7 +21,8 @@ _view, _copy = np.ndarray.view, np.ndarray.copy
 
 class _ArrayType(type):
     def __instancecheck__(cls, x: object) -> bool:
-        from functx.core.tracing import Tracer, backend
+        from functx.core.backend import backend
+        from functx.core.tracer import Tracer
 
         return isinstance(x, (Tracer, np.ndarray)) or backend.aval_of_jax_array(x) is not None
 

@@ -230,8 +230,7 @@ def variable_names(program: Program) -> dict[Var, str]:
     found: dict[Var, str] = {}
     for v, given in zip(program.inputs, program.input_names() or [], strict=False):
         found[v] = names.unique(given)
-    used = {atom for eqn in program.equations for atom in eqn.inputs if type(atom) is Var}
-    used.update(atom for atom in program.outputs if type(atom) is Var)
+    used = program.def_use.users.keys() | {*program.outputs}
     by_source = _names_by_source(program.equations)
     for eqn in program.equations:
         given_names = by_source.get(id(eqn), ())

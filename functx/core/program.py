@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import Enum
-from functools import lru_cache, partial
+from functools import cached_property, lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -106,6 +106,28 @@ class Equation:
         return Equation(**fields)
 
 
+class DefUse:
+    """The definition and the uses of each variable in a sequence of equations."""
+
+    def __init__(self, equations: Sequence[Equation]):
+        self.equations = equations
+
+    @cached_property
+    def producers(self) -> dict[Atom, Equation]:
+        """The equation that defines each variable; an input has none."""
+        return {v: eqn for eqn in self.equations for v in eqn.outputs}
+
+    @cached_property
+    def users(self) -> dict[Atom, list[Equation]]:
+        """The equations that read each variable, each once and in their order."""
+        users: dict[Atom, list[Equation]] = {}
+        for eqn in self.equations:
+            for atom in dict.fromkeys(eqn.inputs):
+                if type(atom) is Var:
+                    users.setdefault(atom, []).append(eqn)
+        return users
+
+
 class Program:
     """The program of one function: `outputs` computed from `inputs` by `equations`.
 
@@ -168,6 +190,14 @@ class Program:
     def input_names(self) -> list[str] | None:
         """A name for each input, `c0`, `c1`, ... behind those of `in_names`; None without it."""
         return None if self.in_names is None else pad_input_names(self.in_names(), len(self.inputs))
+
+    @property
+    def def_use(self) -> DefUse:
+        """The definition and the uses of each variable."""
+        found: DefUse | None = self.memo.get(DefUse)
+        if found is None:
+            found = self.memo[DefUse] = DefUse(self.equations)
+        return found
 
     @property
     def effects(self) -> Effects:

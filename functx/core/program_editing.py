@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from functx.core import tree
+from functx.core.backend import backend
 from functx.core.checking import check_program
 from functx.core.errors import (
     ArgumentError,
@@ -27,16 +28,8 @@ from functx.core.program import Atom, Equation, Program, Var, subprograms
 from functx.core.records import Rewrite
 from functx.core.rewriting import apply, bind_equation, cached_rewrite, interpret
 from functx.core.source_info import Source
-from functx.core.tracing import (
-    Tracer,
-    aval_of,
-    backend,
-    bind,
-    current_builder,
-    literal_of,
-    trace,
-    trace_closed,
-)
+from functx.core.tracer import Tracer, aval_of, current_builder, literal_of
+from functx.core.tracing import bind, trace, trace_closed
 from functx.core.types import ShapedArray, kind
 
 

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar, overload
 
+from functx.core.backend import backend
 from functx.core.caches import clear_on_rule_change, rule_version
 from functx.core.config import contextual_key
 from functx.core.errors import ArgumentError
+from functx.core.garbage_collection import garbage_collection
 from functx.core.program import Equation, Program, Var, programs_in_parameter
 from functx.core.source_info import derived_source
-from functx.core.tracing import Tracer, backend, check_no_escaped_tracers, current_builder
+from functx.core.tracer import Tracer, check_no_escaped_tracers, current_builder
 
 
 def interpret(
@@ -93,18 +93,6 @@ class user_rule_runs:  # noqa: N801 - a count, raised by `ran`
         user_rule_runs.count += 1
 
 
-@contextmanager
-def pause_gc() -> Iterator[None]:
-    """No cyclic garbage collection: rewrites make many objects and no cycles."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
-
-
 def apply(
     rewrite: Callable[[Program], Program] | None, program: Program, args: Sequence[Any]
 ) -> list[Any]:
@@ -117,7 +105,7 @@ def apply(
         check_no_escaped_tracers(args)
         return backend.run(rewrite, program, args)
     emit = getattr(rewrite, "emit", None)
-    with pause_gc():
+    with garbage_collection.paused():
         if rewrite is not None:
             program = backend.outline_repeats(program)
         if emit is None:
@@ -172,7 +160,7 @@ def rewrite_by_structure(rewrite: Callable[[Program], T], program: Program) -> T
         if len(_rewrites_by_structure) >= 1024:
             _rewrites_by_structure.clear()
         count = user_rule_runs.count
-        with pause_gc():
+        with garbage_collection.paused():
             result = rewrite(program)
         if user_rule_runs.count == count and not has_captured_values(result):
             _rewrites_by_structure[key] = result

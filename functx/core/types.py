@@ -54,8 +54,8 @@ def x64_enabled() -> bool:
 
 def canonical_dtype(dtype: Any) -> DType:
     """`dtype` as NumPy's, narrowed to 32 bits where the 64-bit switch is off."""
-    if isinstance(dtype, type) and dtype in _SCALAR_DTYPES:
-        dtype = _SCALAR_DTYPES[dtype]
+    if isinstance(dtype, type) and dtype in PYTHON_SCALAR_DTYPES:
+        dtype = PYTHON_SCALAR_DTYPES[dtype]
     try:
         wide: DType = np.dtype(dtype)
     except (TypeError, ValueError):
@@ -68,7 +68,7 @@ def narrow_dtype(dtype: DType) -> DType:
     return _NARROWED_TO_32_BITS.get(dtype, dtype)
 
 
-_SCALAR_DTYPES: dict[type, str] = {
+PYTHON_SCALAR_DTYPES: dict[type, str] = {
     bool: "bool",
     int: "int64",
     float: "float64",

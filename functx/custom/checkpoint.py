@@ -21,7 +21,8 @@ from functx.core.program_editing import inline, replace_program_fields
 from functx.core.records import Rewrite
 from functx.core.rewriting import cached_rewrite
 from functx.core.samples import f32, sample
-from functx.core.tracing import current_builder, trace_closed
+from functx.core.tracer import current_builder
+from functx.core.tracing import trace_closed
 from functx.custom.checkpoint_policies import MinCut, everything_saveable
 from functx.custom.custom_function import bind_arguments, has_jax_tracers
 from functx.ops.operands import batch_size

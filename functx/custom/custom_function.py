@@ -25,7 +25,8 @@ from functx.core.program_editing import apply_program
 from functx.core.records import Record, Rewrite, field
 from functx.core.rewriting import cached_rewrite
 from functx.core.tracebacks import api_boundary
-from functx.core.tracing import current_builder, trace_closed
+from functx.core.tracer import current_builder
+from functx.core.tracing import trace_closed
 from functx.core.types import ShapedArray
 from functx.custom.rule_tracing import (
     Activity,

@@ -14,7 +14,8 @@ from functx.core.program import Program
 from functx.core.rewriting import cached_rewrite
 from functx.core.samples import f64, sample
 from functx.core.tracebacks import api_boundary
-from functx.core.tracing import current_builder, trace_closed
+from functx.core.tracer import current_builder
+from functx.core.tracing import trace_closed
 from functx.custom.custom_function import has_jax_tracers
 from functx.custom.custom_linear_solve import (
     CustomLinearSolve,

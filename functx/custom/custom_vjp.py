@@ -12,7 +12,8 @@ from functx.core.program import Program
 from functx.core.program_editing import apply_program, replace_program_fields
 from functx.core.rewriting import cached_rewrite
 from functx.core.samples import f32, sample
-from functx.core.tracing import Tracer, aval_of, trace_closed
+from functx.core.tracer import Tracer, aval_of
+from functx.core.tracing import trace_closed
 from functx.core.types import is_inexact
 from functx.custom.custom_function import (
     BatchVJPRule,

@@ -13,7 +13,8 @@ from functx.core.primitive import Primitive
 from functx.core.program import Program
 from functx.core.rewriting import apply, cached_rewrite, user_rule_runs
 from functx.core.samples import f32, sample
-from functx.core.tracing import PRNGKeyTracer, Tracer, aval_of, current_builder, trace_closed
+from functx.core.tracer import PRNGKeyTracer, Tracer, aval_of, current_builder
+from functx.core.tracing import trace_closed
 from functx.core.types import ShapedArray
 from functx.custom.custom_function import CustomFunction, has_jax_tracers
 from functx.custom.custom_vmap_derivatives import (

@@ -13,7 +13,8 @@ from functx.core.named_axes import AxisNames, batched_axis_names
 from functx.core.program import Program
 from functx.core.records import Record, Rewrite, field
 from functx.core.rewriting import apply, cached_rewrite
-from functx.core.tracing import Tracer, aval_of, trace_closed
+from functx.core.tracer import Tracer, aval_of
+from functx.core.tracing import trace_closed
 from functx.core.types import ShapedArray
 from functx.transforms.ad_canonicalization import canonicalize_for_ad
 from functx.transforms.call_primitive import TransposeLinearInputs

@@ -15,7 +15,7 @@ from functx.core import tree
 from functx.core.errors import ArgumentError, RuleError, type_name
 from functx.core.records import Record
 from functx.core.source_info import Source, unwrap_function
-from functx.core.tracing import aval_of
+from functx.core.tracer import aval_of
 from functx.core.types import HasAval, ShapedArray, float0, is_inexact, kind
 from functx.ops.operands import PYTHON_SCALARS, literal
 from functx.transforms.argument_names import function_name, key_path_strings

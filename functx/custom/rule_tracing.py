@@ -13,13 +13,15 @@ import jax
 import numpy as np
 
 from functx.core import tree
+from functx.core.builder import Builder
 from functx.core.config import contextual_key
 from functx.core.errors import RuleError, type_name
 from functx.core.functionalization import Functionalize, build_functionalized
 from functx.core.named_axes import Axis, batched_axis, bind_named_axes, bound_axes, set_batched_axis
 from functx.core.program import Program, Var
 from functx.core.rewriting import cached_rewrite, user_rule_runs
-from functx.core.tracing import Builder, Tracer, aval_of, current_builder, run_and_finish
+from functx.core.tracer import Tracer, aval_of, current_builder
+from functx.core.tracing import run_and_finish
 from functx.core.types import ShapedArray
 from functx.transforms.aliasing import capture_key
 from functx.transforms.argument_names import function_name

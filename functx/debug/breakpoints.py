@@ -10,7 +10,7 @@ from typing import Any
 from functx import ops
 from functx.core import tree
 from functx.core.source_info import user_frame
-from functx.core.tracing import Tracer
+from functx.core.tracer import Tracer
 from functx.transforms.tracer_values import tracer_value
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from functx import ops
 from functx.core import tree
 from functx.core.errors import ArgumentError, FormatError, FunctxError, type_name
-from functx.core.tracing import aval_of
+from functx.core.tracer import aval_of
 
 
 def callback(

@@ -10,7 +10,7 @@ import numpy as np
 from jax import lax
 
 from functx import ops
-from functx.core.tracing import aval_of
+from functx.core.tracer import aval_of
 from functx.interop.jaxprs import int_tuple
 from functx.interop.translation import (
     ELEMENTWISE_PRIMITIVES,

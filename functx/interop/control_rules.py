@@ -19,7 +19,8 @@ from functx.core.named_axes import (
     named_axis_size,
 )
 from functx.core.records import Record
-from functx.core.tracing import aval_of, trace, trace_closed
+from functx.core.tracer import aval_of
+from functx.core.tracing import trace, trace_closed
 from functx.custom.checkpoint import Checkpoint
 from functx.interop.jaxprs import aval_from_jax, count_equations, int_tuple, jax_avals
 from functx.interop.translation import TranslatedJaxpr, register_translation, translate_jaxpr

@@ -11,7 +11,8 @@ import jax
 from jax.extend.linear_util import WrappedFun
 
 from functx.core.program import Program, Var
-from functx.core.tracing import Tracer, aval_of, eval_context, trace, trace_closed
+from functx.core.tracer import Tracer, aval_of
+from functx.core.tracing import eval_context, trace, trace_closed
 from functx.core.types import ShapedArray, is_inexact
 from functx.custom.custom_jvp import CustomJVP
 from functx.custom.custom_vjp import CustomVJP

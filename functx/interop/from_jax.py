@@ -13,7 +13,7 @@ from functx.core import tree
 from functx.core.caches import Cache
 from functx.core.named_axes import bound_axes
 from functx.core.source_info import source_line, user_source
-from functx.core.tracing import Tracer, aval_of, check_no_escaped_tracers, current_builder
+from functx.core.tracer import Tracer, aval_of, check_no_escaped_tracers, current_builder
 from functx.core.types import SHORT_NAMES
 from functx.interop import (  # noqa: F401
     array_rules,

@@ -12,15 +12,11 @@ import jax.core
 import numpy as np
 from jax.extend.core import Var, find_top_trace, new_jaxpr_eqn, set_current_trace
 
+from functx.core.backend import backend
 from functx.core.named_axes import bound_axes
 from functx.core.program import scalar_literal
 from functx.core.source_info import user_source
-from functx.core.tracing import (
-    PRNGKeyTracer,
-    Tracer,
-    backend,
-    current_builder,
-)
+from functx.core.tracer import PRNGKeyTracer, Tracer, current_builder
 from functx.core.types import is_inexact
 from functx.interop.jaxprs import aval_from_jax_or_none, constant_array, jaxpr_of
 from functx.interop.translation import inline_jaxpr, translate_equation, with_jax_type

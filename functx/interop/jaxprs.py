@@ -17,7 +17,7 @@ from functx.core import tree
 from functx.core.errors import DTypeError, TreeError
 from functx.core.named_axes import bound_axes
 from functx.core.program import scalar_literal
-from functx.core.tracing import PRNGKeyTracer, Tracer, current_builder
+from functx.core.tracer import PRNGKeyTracer, Tracer, current_builder
 from functx.core.types import SHORT_NAMES, ShapedArray
 from functx.lowering.jax_bridge import KEY_DATA_DTYPE, jax_aval, prng_key_type
 

@@ -25,7 +25,8 @@ from functx.core.program import NO_EFFECTS, Effect, Effects, Program
 from functx.core.program import Literal as FunctxLiteral
 from functx.core.program_editing import apply_program
 from functx.core.samples import f32, sample
-from functx.core.tracing import PRNGKeyTracer, Tracer, aval_of, trace
+from functx.core.tracer import PRNGKeyTracer, Tracer, aval_of
+from functx.core.tracing import trace
 from functx.core.types import ShapedArray
 from functx.interop.jaxprs import (
     aval_from_jax,

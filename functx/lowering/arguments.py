@@ -22,7 +22,7 @@ from functx.core.errors import (
     ValueRangeError,
     type_name,
 )
-from functx.core.tracing import Tracer, aval_of
+from functx.core.tracer import Tracer, aval_of
 from functx.core.types import canonical_dtype
 from functx.lowering.recompilation import code_of_function
 from functx.transforms.argument_names import copy_function_metadata, function_name

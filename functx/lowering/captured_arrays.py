@@ -14,10 +14,11 @@ import jax
 import numpy as np
 from jax.extend.core import find_top_trace
 
+from functx.core.backend import backend
 from functx.core.caches import Cache
 from functx.core.errors import CapturedWriteError
 from functx.core.source_info import source_line, user_frame
-from functx.core.tracing import aval_of, backend
+from functx.core.tracer import aval_of
 
 
 class Retrace(Exception):

@@ -11,6 +11,7 @@ import jax
 import numpy as np
 
 from functx import ops
+from functx.core.backend import backend
 from functx.core.caches import Cache
 from functx.core.concretization import Guard
 from functx.core.config import config, contextual_key, outline_mode
@@ -26,7 +27,7 @@ from functx.core.primitive import Primitive
 from functx.core.program import Equation, Literal, Program, Var
 from functx.core.program_editing import hoist_captures
 from functx.core.rewriting import cached_rewrite, user_rule_runs
-from functx.core.tracing import aval_of, backend, is_jax_tracer
+from functx.core.tracer import aval_of, is_jax_tracer
 from functx.core.types import real_dtype, x64_enabled
 from functx.lowering.arguments import check_usable
 from functx.lowering.callbacks import call_reraising_callback_errors, jax_is_tracing, run_callback

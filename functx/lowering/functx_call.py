@@ -10,13 +10,15 @@ import numpy as np
 from jax.extend.core import Primitive as JaxPrimitive
 from jax.interpreters import ad, batching, mlir, partial_eval
 
+from functx.core.backend import backend
+from functx.core.builder import hoist_captures_into_args
 from functx.core.config import outline_mode
 from functx.core.errors import ArgumentError, LinearityError, NonFiniteError
+from functx.core.garbage_collection import garbage_collection
 from functx.core.named_axes import AxisNames
 from functx.core.program import Effect, Equation, Program, Var
 from functx.core.records import Rewrite
-from functx.core.rewriting import cached_rewrite, pause_gc
-from functx.core.tracing import backend, hoist_captures_into_args
+from functx.core.rewriting import cached_rewrite
 from functx.core.types import is_inexact
 from functx.lowering.callbacks import jax_effects, ordered_effect
 from functx.lowering.jax_bridge import jax_aval
@@ -87,7 +89,7 @@ def _lower_functx_call(ctx: Any, *values: Any, program: ProgramParam) -> list[An
     ordered = Effect.ORDERED in program.program.effects
     if ordered:
         emitter.token = ctx.tokens_in.get(ordered_effect())
-    with pause_gc():
+    with garbage_collection.paused():
         outs = emitter.emit(program.program, values, is_function=True)
     if ordered:
         after = mlir.TokenSet({ordered_effect(): emitter.token})
@@ -228,7 +230,7 @@ def _jvp_functx_call(
             for t, aval in zip(tangents, avals, strict=True)
         ]
     )
-    with pause_gc():
+    with garbage_collection.paused():
         split: JaxLinearization = cached_rewrite(LinearizeForJax(varying), program.program)
     count = len(program.program.outputs)
     outs = bind_functx_call(split.values, primals)
@@ -284,7 +286,7 @@ def _transpose_functx_call(cts: Sequence[Any], *args: Any, program: ProgramParam
             if is_inexact(aval.dtype) and type(cts[i]) is not ad.Zero
         ]
     )
-    with pause_gc():
+    with garbage_collection.paused():
         back: JaxTransposition = cached_rewrite(TransposeForJax(linear, given), program.program)
     known, likes = [args[i] for i in back.known_inputs], [args[i].aval for i in back.linear]
     own = [cts[i] for i in given]
@@ -303,7 +305,7 @@ def _batch_functx_call(
     if all(dim is None for dim in dims) and axis.name not in program.program.named_axes:
         outs = bind_functx_call(program.program, args)
         return outs, [None] * len(outs)
-    with pause_gc():
+    with garbage_collection.paused():
         names = AxisNames(axis.name, tuple(axis.spmd_name or ()))
         batch = BatchWithInferredOutDims(axis.size, tuple(dims), names=names)
         batched, out_dims = cached_rewrite(batch, program.program)

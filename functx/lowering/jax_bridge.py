@@ -11,8 +11,9 @@ import numpy as np
 from jax.core import ShapedArray as JaxShapedArray
 from jax.experimental.compilation_cache.compilation_cache import reset_cache
 
+from functx.core.backend import backend
 from functx.core.errors import ArgumentError, DTypeError, ShapeError, ValueRangeError, type_name
-from functx.core.tracing import PRNGKeyTracer, Tracer, backend
+from functx.core.tracer import PRNGKeyTracer, Tracer
 from functx.core.tree import PRNGKeyNode
 from functx.core.types import SHORT_NAMES, ShapedArray
 

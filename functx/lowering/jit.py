@@ -13,6 +13,7 @@ from weakref import WeakSet, proxy
 import jax
 
 from functx.core import tree
+from functx.core.backend import backend
 from functx.core.caches import Cache, clear_on_rule_change
 from functx.core.config import (
     OUTLINE_MODES,
@@ -24,12 +25,12 @@ from functx.core.config import (
 )
 from functx.core.errors import ArgumentError, type_name
 from functx.core.functionalization import Strides
+from functx.core.garbage_collection import garbage_collection
 from functx.core.named_axes import bound_axes
 from functx.core.program_editing import hoist_captures
 from functx.core.records import Record
-from functx.core.rewriting import pause_gc
 from functx.core.tracebacks import api_boundary, filter_traceback
-from functx.core.tracing import backend, check_no_escaped_tracers, current_builder
+from functx.core.tracer import check_no_escaped_tracers, current_builder
 from functx.core.types import x64_enabled
 from functx.lowering import callbacks
 from functx.lowering.arguments import (
@@ -354,7 +355,7 @@ class JittedFunction:
         args, kwargs = self.static.as_hashable(args, kwargs)
         while True:
             try:
-                with pause_gc():
+                with garbage_collection.paused():
                     hidden: Any = self.captured.arguments
                     if self.writes or trace_options.get().modes:
                         hidden = self.hidden_arguments()

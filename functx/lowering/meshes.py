@@ -10,9 +10,9 @@ import jax
 from jax.sharding import AxisType, ManualAxisType, Mesh, NamedSharding, PartitionSpec
 
 from functx import ops
+from functx.core.backend import backend
 from functx.core.errors import UnboundAxisError
 from functx.core.program import Program
-from functx.core.tracing import backend
 from functx.lowering.jax_bridge import jax_aval
 from functx.transforms.varying_axes import resolve_boundaries, varying_axes
 

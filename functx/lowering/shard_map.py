@@ -33,7 +33,8 @@ from functx.core.program_editing import apply_program
 from functx.core.records import Rewrite
 from functx.core.rewriting import apply, cached_rewrite
 from functx.core.samples import f64, sample
-from functx.core.tracing import Tracer, trace_closed
+from functx.core.tracer import Tracer
+from functx.core.tracing import trace_closed
 from functx.core.types import ShapedArray
 from functx.lowering.functx_call import bind_functx_call
 from functx.ops.operands import batch_size

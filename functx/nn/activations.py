@@ -7,7 +7,8 @@ from typing import Any
 
 from functx import ops
 from functx.core.errors import ShapeError
-from functx.core.tracing import Tracer, aval_of, bind
+from functx.core.tracer import Tracer, aval_of
+from functx.core.tracing import bind
 from functx.numpy.promotion import bind_binary, copy_array, operand, promote_inexact
 from functx.numpy.ufuncs import where
 from functx.ops import activations

@@ -17,7 +17,7 @@ from functx import ops
 from functx.core.errors import ArgumentError, DTypeError, ShapeError, ValueRangeError
 from functx.core.primitive import Primitive
 from functx.core.samples import bool_, f32, sample
-from functx.core.tracing import aval_of
+from functx.core.tracer import aval_of
 from functx.core.types import ShapedArray, accumulation_dtype, is_floating
 from functx.numpy.promotion import promote_inexact
 from functx.ops.operands import as_bool, as_float, as_int, batch_size

@@ -10,7 +10,7 @@ import numpy as np
 
 from functx import ops
 from functx.core.errors import ArgumentError, DTypeError, ShapeError, ValueRangeError
-from functx.core.tracing import aval_of
+from functx.core.tracer import aval_of
 from functx.core.types import DType, is_complex
 from functx.numpy.promotion import (
     broadcast_shapes,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from functx.core.errors import ArgumentError, ShapeError
-from functx.core.tracing import aval_of
+from functx.core.tracer import aval_of
 from functx.core.types import is_inexact
 from functx.numpy.promotion import broadcast_to, operand, promote_inexact
 from functx.ops.classification_losses import CrossEntropy, NllLoss, SoftTargetCrossEntropy

@@ -12,7 +12,7 @@ from ml_dtypes import finfo
 
 from functx import ops
 from functx.core.errors import ArgumentError, DTypeError, ShapeError, ValueRangeError, type_name
-from functx.core.tracing import aval_of
+from functx.core.tracer import aval_of
 from functx.core.types import Shape, is_complex
 from functx.numpy.promotion import promote_inexact
 from functx.numpy.reductions import mean as mean_over

@@ -8,7 +8,7 @@ import numpy as np
 
 from functx import ops
 from functx.core.errors import DTypeError, ValueRangeError
-from functx.core.tracing import Tracer, aval_of
+from functx.core.tracer import Tracer, aval_of
 from functx.core.types import Shape, is_complex, is_floating, is_inexact
 from functx.numpy.promotion import bind_binary, broadcast, operand, promote_inexact
 from functx.numpy.reductions import mean as average

@@ -22,7 +22,8 @@ from functx.core.ndarray import (
 )
 from functx.core.program import Literal
 from functx.core.rewriting import apply
-from functx.core.tracing import Tracer, aval_of, bind, current_builder, literal_of, trace
+from functx.core.tracer import Tracer, aval_of, current_builder, literal_of
+from functx.core.tracing import bind, trace
 from functx.core.types import (
     DType,
     accumulation_dtype,

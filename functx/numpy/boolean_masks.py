@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from functx import ops
 from functx.core.errors import IndexingError
 from functx.core.program import Literal
-from functx.core.tracing import Tracer, aval_of
+from functx.core.tracer import Tracer, aval_of
 from functx.core.types import Shape
 from functx.numpy.indexer import cast_for_assignment, drop_leading_ones
 from functx.numpy.promotion import broadcast_to

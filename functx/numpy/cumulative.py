@@ -14,7 +14,7 @@ from functx.core.errors import (
     ShapeError,
     ValueRangeError,
 )
-from functx.core.tracing import aval_of
+from functx.core.tracer import aval_of
 from functx.numpy import operators
 from functx.numpy.array_creation import asarray
 from functx.numpy.mutation import write_out_exact

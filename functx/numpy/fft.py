@@ -7,7 +7,7 @@ from typing import Any
 
 from functx import ops
 from functx.core.errors import ArgumentError, ValueRangeError
-from functx.core.tracing import aval_of
+from functx.core.tracer import aval_of
 from functx.core.types import complex_dtype, inexact_dtype, is_complex
 from functx.numpy import floating_point, joining, rearranging, shapes, ufuncs
 from functx.numpy.array_creation import arange

@@ -13,7 +13,8 @@ from functx import ops
 from functx.core.errors import DTypeError
 from functx.core.primitive import Primitive
 from functx.core.program import Literal
-from functx.core.tracing import Tracer, aval_of, bind
+from functx.core.tracer import Tracer, aval_of
+from functx.core.tracing import bind
 from functx.core.types import is_complex, is_floating, is_inexact, kind
 from functx.numpy.array_creation import asarray
 from functx.numpy.mutation import assign_array, write_out

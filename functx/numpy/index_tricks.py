@@ -11,7 +11,7 @@ import numpy as np
 from functx import ops
 from functx.core.errors import DTypeError, ShapeError, ValueRangeError
 from functx.core.ndarray import as_ndarray
-from functx.core.tracing import aval_of
+from functx.core.tracer import aval_of
 from functx.core.types import canonical_dtype
 from functx.numpy.array_creation import INT, arange, linspace, zeros
 from functx.numpy.promotion import broadcast_to, copy_array, promote

@@ -15,7 +15,8 @@ from functx.core.concretization import concretize
 from functx.core.errors import ConcretizationError, DTypeError, IndexingError, ShapeError, type_name
 from functx.core.ndarray import as_numpy_array
 from functx.core.primitive import Primitive
-from functx.core.tracing import Tracer, aval_of, bind
+from functx.core.tracer import Tracer, aval_of
+from functx.core.tracing import bind
 from functx.core.types import Shape, is_complex, is_inexact, kind
 from functx.numpy.promotion import broadcast_shapes, broadcast_to, number_literal, operand
 from functx.ops import arithmetic

@@ -11,7 +11,8 @@ import numpy as np
 from functx import ops
 from functx.core.errors import ArgumentError, IndexingError, ShapeError, type_name
 from functx.core.primitive import Primitive
-from functx.core.tracing import Tracer, aval_of, bind
+from functx.core.tracer import Tracer, aval_of
+from functx.core.tracing import bind
 from functx.core.types import Shape
 from functx.numpy.boolean_masks import masked_elements, parse_mask_index
 from functx.numpy.indexer import (

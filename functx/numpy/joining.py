@@ -10,7 +10,8 @@ import numpy as np
 
 from functx import ops
 from functx.core.errors import ShapeError, ValueRangeError
-from functx.core.tracing import Tracer, aval_of, bind
+from functx.core.tracer import Tracer, aval_of
+from functx.core.tracing import bind
 from functx.core.types import canonical_dtype
 from functx.numpy.mutation import accept_out
 from functx.numpy.promotion import copy_array, copy_if_shared, promote

@@ -12,7 +12,7 @@ import numpy as np
 
 from functx import ops
 from functx.core.errors import ShapeError, ValueRangeError
-from functx.core.tracing import aval_of
+from functx.core.tracer import aval_of
 from functx.core.types import real_dtype
 from functx.numpy import floating_point, operators, reductions, shapes
 from functx.numpy.matrices import eye, matrix_power, multi_dot

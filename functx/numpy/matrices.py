@@ -12,7 +12,7 @@ import numpy as np
 from functx import ops
 from functx.core.errors import ArgumentError, ShapeError, ValueRangeError
 from functx.core.ndarray import as_ndarray
-from functx.core.tracing import aval_of, current_builder
+from functx.core.tracer import aval_of, current_builder
 from functx.core.types import canonical_dtype, kind
 from functx.numpy.array_creation import FLOAT, arange, asarray, sample_count, zeros
 from functx.numpy.mutation import accept_out

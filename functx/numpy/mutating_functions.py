@@ -10,7 +10,7 @@ import numpy as np
 from functx import ops
 from functx.core.errors import ArgumentError, ImmutableArrayError, ShapeError, type_name
 from functx.core.program import Equation
-from functx.core.tracing import Tracer, aval_of, current_builder
+from functx.core.tracer import Tracer, aval_of, current_builder
 from functx.numpy import floating_point, indexing, joining, shapes, sorting_and_searching, ufuncs
 from functx.numpy.array_creation import asarray, zeros
 from functx.numpy.indexer import cast_for_assignment, drop_leading_ones

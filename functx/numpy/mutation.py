@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from functx import ops
+from functx.core.builder import Builder
 from functx.core.errors import (
     ArgumentError,
     CapturedWriteError,
@@ -23,7 +24,7 @@ from functx.core.functionalization import storage_base, view_base
 from functx.core.ndarray import as_numpy_array
 from functx.core.program import Literal
 from functx.core.source_info import user_frame
-from functx.core.tracing import Builder, Tracer, aval_of, current_builder
+from functx.core.tracer import Tracer, aval_of, current_builder
 from functx.core.types import kind
 from functx.numpy.boolean_masks import MaskedElements, is_same_mask, parse_mask_index
 from functx.numpy.indexer import IndexingOptions, fill_to_shape, make_indexer

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from functx import ops
-from functx.core.tracing import aval_of
+from functx.core.tracer import aval_of
 from functx.core.types import DType, Shape, is_inexact, real_dtype
 from functx.numpy import floating_point, operators
 from functx.numpy.array_creation import asarray

@@ -13,6 +13,7 @@ import jax
 import numpy as np
 
 from functx import ops
+from functx.core.builder import Builder
 from functx.core.errors import ArgumentError
 from functx.core.ndarray import (
     FUNCTX_ARRAY_TYPES,
@@ -21,7 +22,8 @@ from functx.core.ndarray import (
     memory_owner,
     ndarray,
 )
-from functx.core.tracing import Builder, Tracer, aval_of, current_builder, trace
+from functx.core.tracer import Tracer, aval_of, current_builder
+from functx.core.tracing import trace
 from functx.core.types import SHORT_NAMES, canonical_dtype
 from functx.numpy import indexing, mutation
 from functx.numpy.indexer import cast_for_assignment

@@ -10,7 +10,8 @@ import numpy as np
 from functx import ops
 from functx.core.errors import DTypeError, ShapeError, ValueRangeError
 from functx.core.primitive import Primitive
-from functx.core.tracing import aval_of, bind
+from functx.core.tracer import aval_of
+from functx.core.tracing import bind
 from functx.core.types import is_complex, is_inexact
 from functx.numpy.array_creation import asarray
 from functx.numpy.floating_point import isfinite, isnan, real_and_imag

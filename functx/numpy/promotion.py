@@ -12,7 +12,8 @@ from functx.core.errors import DTypeError, ShapeError
 from functx.core.ndarray import as_ndarray, as_numpy_array, evaluate_binary_on_host
 from functx.core.primitive import Primitive
 from functx.core.program import Literal, scalar_literal
-from functx.core.tracing import Tracer, aval_of, bind, current_builder
+from functx.core.tracer import Tracer, aval_of, current_builder
+from functx.core.tracing import bind
 from functx.core.types import Shape, inexact_dtype, is_inexact, promote_types
 from functx.ops.operands import PYTHON_SCALARS, literal
 from functx.ops.views import copy_array as copy_array

@@ -16,7 +16,7 @@ from functx.core.errors import (
     ShapeError,
     ValueRangeError,
 )
-from functx.core.tracing import Tracer, aval_of
+from functx.core.tracer import Tracer, aval_of
 from functx.numpy import promotion
 from functx.numpy.indexer import drop_leading_ones
 from functx.numpy.joining import (

@@ -11,7 +11,8 @@ import numpy as np
 
 from functx import ops
 from functx.core.errors import ArgumentError, ShapeError, ValueRangeError, short_repr
-from functx.core.tracing import Tracer, aval_of, bind
+from functx.core.tracer import Tracer, aval_of
+from functx.core.tracing import bind
 from functx.core.types import (
     DType,
     Shape,

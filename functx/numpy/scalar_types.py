@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 
 from functx.core.errors import ArgumentError, DTypeError
-from functx.core.tracing import aval_of
+from functx.core.tracer import aval_of
 from functx.core.types import DType, canonical_dtype, is_floating, is_integer
 from functx.core.types import kind as _kind
 from functx.core.types import promote_types as _promote

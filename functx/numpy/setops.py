@@ -12,7 +12,7 @@ from ml_dtypes import iinfo
 
 from functx import ops
 from functx.core.errors import ValueRangeError
-from functx.core.tracing import aval_of
+from functx.core.tracer import aval_of
 from functx.core.types import canonical_dtype, is_complex, is_inexact, is_integer, real_dtype
 from functx.numpy import ufuncs
 from functx.numpy.array_creation import INT

@@ -24,7 +24,8 @@ from functx.core.functionalization import (
     storage_base,
 )
 from functx.core.program import Literal
-from functx.core.tracing import Tracer, aval_of, bind
+from functx.core.tracer import Tracer, aval_of
+from functx.core.tracing import bind
 from functx.core.types import Shape, ShapedArray
 from functx.numpy import promotion
 from functx.numpy.promotion import copy_array, copy_if_same_memory, operand

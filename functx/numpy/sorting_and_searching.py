@@ -17,7 +17,7 @@ from functx.core.errors import (
     ValueRangeError,
     short_repr,
 )
-from functx.core.tracing import Tracer, aval_of
+from functx.core.tracer import Tracer, aval_of
 from functx.core.types import canonical_dtype, complex_dtype
 from functx.numpy import floating_point, operators, ufuncs
 from functx.numpy.array_creation import INT

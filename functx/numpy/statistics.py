@@ -12,7 +12,7 @@ import numpy as np
 from functx import ops
 from functx.core.concretization import concretize
 from functx.core.errors import DTypeError, ShapeError, ValueRangeError
-from functx.core.tracing import Tracer, aval_of
+from functx.core.tracer import Tracer, aval_of
 from functx.core.types import (
     DType,
     Shape,

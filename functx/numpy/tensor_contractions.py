@@ -11,7 +11,7 @@ import numpy as np
 
 from functx import ops
 from functx.core.errors import ArgumentError, AxisError, ShapeError, ValueRangeError
-from functx.core.tracing import Tracer, aval_of
+from functx.core.tracer import Tracer, aval_of
 from functx.core.types import Shape, ShapedArray, canonical_dtype, is_complex
 from functx.numpy.mutation import accept_out
 from functx.numpy.promotion import operand, promote

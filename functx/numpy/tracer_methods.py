@@ -12,6 +12,7 @@ import jax
 import numpy as np
 
 from functx import ops
+from functx.core.backend import backend
 from functx.core.concretization import check_not_differentiated, concretize
 from functx.core.errors import (
     ArgumentError,
@@ -25,7 +26,8 @@ from functx.core.errors import (
 )
 from functx.core.functionalization import is_contiguous, is_row_major, strides_of
 from functx.core.primitive import Primitive
-from functx.core.tracing import Tracer, aval_of, backend, bind
+from functx.core.tracer import Tracer, aval_of
+from functx.core.tracing import bind
 from functx.core.types import canonical_dtype, is_complex, real_dtype
 from functx.numpy import (
     array_creation,

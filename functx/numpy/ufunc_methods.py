@@ -9,7 +9,7 @@ import numpy as np
 
 from functx import ops
 from functx.core.errors import ShapeError, type_name
-from functx.core.tracing import aval_of
+from functx.core.tracer import aval_of
 from functx.numpy import (
     cumulative,
     floating_point,

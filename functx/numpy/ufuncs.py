@@ -16,7 +16,8 @@ from functx.core.errors import ArgumentError, DTypeError, ValueRangeError
 from functx.core.ndarray import evaluate_binary_on_host
 from functx.core.primitive import Primitive
 from functx.core.program import Literal
-from functx.core.tracing import Tracer, aval_of, bind, current_builder
+from functx.core.tracer import Tracer, aval_of, current_builder
+from functx.core.tracing import bind
 from functx.core.types import is_complex, is_floating, is_inexact
 from functx.numpy.array_creation import asarray
 from functx.numpy.mutation import write_out

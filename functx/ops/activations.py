@@ -9,7 +9,7 @@ from functx import ops
 from functx.core.errors import DTypeError, ShapeError
 from functx.core.primitive import Primitive
 from functx.core.samples import Sample, f32, sample
-from functx.core.tracing import aval_of
+from functx.core.tracer import aval_of
 from functx.core.types import canonical_dtype, is_floating
 from functx.ops.families import Inexact, check_same_dtype, unary_function
 from functx.ops.operands import (

@@ -13,7 +13,7 @@ from jax.extend.mlir.dialects import chlo, stablehlo
 from functx import ops
 from functx.core.errors import ArgumentError, DTypeError
 from functx.core.samples import Sample, c64, f32, i32, sample
-from functx.core.tracing import Tracer, aval_of
+from functx.core.tracer import Tracer, aval_of
 from functx.core.types import ShapedArray, is_complex, is_inexact, is_integer, kind, real_dtype
 from functx.ops.families import (
     Binary,

@@ -18,7 +18,7 @@ from functx.core.errors import CollectiveError, ShapeError
 from functx.core.named_axes import batched_axis, batched_axis_names
 from functx.core.primitive import Primitive
 from functx.core.samples import f32, i32, sample
-from functx.core.tracing import aval_of
+from functx.core.tracer import aval_of
 from functx.core.types import ShapedArray, real_dtype
 from functx.ops.families import Constant, Linear, check_same_dtype
 from functx.ops.operands import check_axes, literal, tuple_delete

@@ -13,7 +13,7 @@ from functx import ops
 from functx.core.errors import ShapeError
 from functx.core.primitive import LinearInput
 from functx.core.samples import f32, sample
-from functx.core.tracing import aval_of
+from functx.core.tracer import aval_of
 from functx.core.types import ShapedArray
 from functx.ops.families import Linear
 from functx.ops.operands import (

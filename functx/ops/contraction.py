@@ -13,7 +13,7 @@ from functx import ops
 from functx.core.errors import ArgumentError, DTypeError, ShapeError, ValueRangeError
 from functx.core.primitive import LinearInput, Primitive
 from functx.core.samples import c64, f32, sample
-from functx.core.tracing import aval_of
+from functx.core.tracer import aval_of
 from functx.core.types import DType, ShapedArray, canonical_dtype, is_complex, promote_types
 from functx.ops.families import Linear, check_same_dtype
 from functx.ops.operands import canonical_axis_sequence, check_axes, tuple_delete

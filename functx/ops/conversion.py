@@ -14,7 +14,7 @@ from functx.core.errors import DTypeError, ShapeError, ValueRangeError
 from functx.core.ndarray import HOST_ARRAY_TYPES, as_ndarray
 from functx.core.primitive import LinearInput, Primitive
 from functx.core.samples import bool_, c64, f32, i32, sample, u8
-from functx.core.tracing import aval_of, current_builder
+from functx.core.tracer import aval_of, current_builder
 from functx.core.types import (
     DType,
     ShapedArray,

@@ -14,7 +14,7 @@ from functx import ops
 from functx.core.errors import ArgumentError, DTypeError, ShapeError, ValueRangeError
 from functx.core.primitive import LinearInput, Primitive
 from functx.core.samples import f32, sample
-from functx.core.tracing import aval_of
+from functx.core.tracer import aval_of
 from functx.core.types import DType, ShapedArray, canonical_dtype, is_complex
 from functx.ops.families import check_same_dtype
 from functx.ops.operands import as_bool, as_int, as_ints, canonical_shape

@@ -13,7 +13,7 @@ from functx import ops
 from functx.core.errors import ShapeError
 from functx.core.primitive import Primitive
 from functx.core.samples import bool_, c64, f32, i32, sample
-from functx.core.tracing import aval_of
+from functx.core.tracer import aval_of
 from functx.core.types import ShapedArray, accumulation_dtype, is_complex, kind, real_dtype
 from functx.ops.families import Linear, align_batch_dims, check_same_dtype
 from functx.ops.operands import canonical_axis, check_axes

@@ -13,7 +13,7 @@ from functx.core.errors import DTypeError, IndexingError, ShapeError
 from functx.core.primitive import LinearInput, Primitive
 from functx.core.program import Literal
 from functx.core.samples import f32, i32, sample
-from functx.core.tracing import aval_of
+from functx.core.tracer import aval_of
 from functx.core.types import ShapedArray, canonical_dtype, is_integer, kind
 from functx.ops.operands import (
     canonical_axis,

@@ -14,7 +14,7 @@ from jax.extend.mlir.dialects import stablehlo
 from functx import ops
 from functx.core.primitive import LinearInput
 from functx.core.samples import bool_, f32, sample
-from functx.core.tracing import aval_of
+from functx.core.tracer import aval_of
 from functx.core.types import ShapedArray, is_complex, real_dtype
 from functx.ops.families import (
     Elementwise,

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from functx import ops
 from functx.core.errors import DTypeError, ShapeError
 from functx.core.primitive import LinearInput, Primitive
-from functx.core.tracing import aval_of
+from functx.core.tracer import aval_of
 from functx.core.types import ShapedArray, is_inexact, kind
 from functx.ops.operands import batch_size, literal, promote_scalars
 

@@ -15,7 +15,7 @@ from functx import ops
 from functx.core.errors import ArgumentError, DTypeError, ShapeError
 from functx.core.primitive import Primitive
 from functx.core.samples import f32, i32, sample
-from functx.core.tracing import aval_of
+from functx.core.tracer import aval_of
 from functx.core.types import ShapedArray, is_inexact, is_integer, kind
 from functx.ops.operands import literal, tuple_delete
 

@@ -13,6 +13,7 @@ import numpy as np
 from ml_dtypes import iinfo
 
 from functx import ops
+from functx.core.backend import backend
 from functx.core.concretization import is_finite
 from functx.core.errors import (
     ArgumentError,
@@ -26,7 +27,7 @@ from functx.core.errors import (
 from functx.core.named_axes import batched_axis
 from functx.core.ndarray import as_ndarray
 from functx.core.program import Equation, Literal, scalar_literal
-from functx.core.tracing import Tracer, aval_of, backend, current_builder
+from functx.core.tracer import Tracer, aval_of, current_builder
 from functx.core.types import (
     DType,
     ShapedArray,

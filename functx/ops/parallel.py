@@ -16,7 +16,7 @@ from functx.core import tree
 from functx.core.errors import ArgumentError, AxisError, ShapeError, ValueRangeError, type_name
 from functx.core.named_axes import batched_axis, canonical_axis_names, named_axis_size
 from functx.core.samples import c64, f32, sample
-from functx.core.tracing import aval_of, current_builder
+from functx.core.tracer import aval_of, current_builder
 from functx.core.types import ShapedArray
 from functx.ops.collectives import (
     AxisIndexGroups,

@@ -19,7 +19,7 @@ from functx import ops
 from functx.core.errors import DTypeError, ShapeError, ValueRangeError
 from functx.core.primitive import Primitive
 from functx.core.samples import Sample, f32, i32, sample, u32
-from functx.core.tracing import aval_of
+from functx.core.tracer import aval_of
 from functx.core.types import (
     DType,
     Shape,

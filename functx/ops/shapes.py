@@ -15,7 +15,7 @@ from functx.core.errors import AxisError, DTypeError, ShapeError
 from functx.core.functionalization import reshape_strides
 from functx.core.primitive import LinearInput
 from functx.core.samples import f32, i32, sample
-from functx.core.tracing import Tracer, aval_of, current_builder
+from functx.core.tracer import Tracer, aval_of, current_builder
 from functx.core.types import ShapedArray, canonical_dtype, kind
 from functx.ops.families import Constant, Linear
 from functx.ops.operands import (

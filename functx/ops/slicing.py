@@ -13,7 +13,7 @@ from functx import ops
 from functx.core.errors import IndexingError
 from functx.core.primitive import LinearInput
 from functx.core.samples import f32, sample
-from functx.core.tracing import aval_of
+from functx.core.tracer import aval_of
 from functx.ops.families import Linear
 from functx.ops.operands import canonical_axis, identity_result, literal, tuple_delete
 

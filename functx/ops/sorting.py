@@ -14,7 +14,7 @@ from functx import ops
 from functx.core.errors import ShapeError, ValueRangeError
 from functx.core.primitive import Primitive
 from functx.core.samples import bool_, f32, i32, sample
-from functx.core.tracing import aval_of
+from functx.core.tracer import aval_of
 from functx.core.types import ShapedArray, canonical_dtype
 from functx.ops.families import check_same_dtype
 from functx.ops.operands import batch_size, canonical_axis, check_axes, literal, tuple_delete

@@ -11,7 +11,7 @@ import numpy as np
 from functx import ops
 from functx.core.errors import DTypeError
 from functx.core.samples import Sample, c64, f32, sample
-from functx.core.tracing import aval_of
+from functx.core.tracer import aval_of
 from functx.core.types import DType, Shape, ShapedArray, is_complex, kind, real_dtype
 from functx.ops import arithmetic
 from functx.ops.families import apply_mask, check_same_dtype

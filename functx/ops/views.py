@@ -16,7 +16,7 @@ from functx.core.ndarray import copy_as_ndarray
 from functx.core.primitive import Primitive
 from functx.core.program import Effect
 from functx.core.samples import c64, f32, sample
-from functx.core.tracing import Tracer, aval_of, current_builder
+from functx.core.tracer import Tracer, aval_of, current_builder
 from functx.core.types import complex_dtype, is_complex, kind, real_dtype
 from functx.ops.families import Linear
 from functx.ops.operands import literal

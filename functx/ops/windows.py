@@ -15,7 +15,7 @@ from functx.core.errors import ArgumentError, ShapeError, ValueRangeError
 from functx.core.primitive import Primitive
 from functx.core.program import Program
 from functx.core.samples import bool_, c64, f32, i32, sample
-from functx.core.tracing import aval_of
+from functx.core.tracer import aval_of
 from functx.core.types import Shape, ShapedArray
 from functx.ops.families import Linear, check_same_dtype
 from functx.ops.operands import upcast_aval

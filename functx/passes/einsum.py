@@ -10,7 +10,7 @@ import numpy as np
 
 from functx import ops
 from functx.core.program import Literal
-from functx.core.tracing import aval_of
+from functx.core.tracer import aval_of
 from functx.core.types import DType, ShapedArray, is_floating
 from functx.ops.operands import literal, minus_one
 from functx.passes.einsum_factors import (

@@ -19,7 +19,8 @@ from functx.core.program import Equation, Literal, Program, Var
 from functx.core.program_editing import replace_program_fields
 from functx.core.records import Rewrite
 from functx.core.rewriting import bind_equation, cached_rewrite, interpret
-from functx.core.tracing import Tracer, trace_closed
+from functx.core.tracer import Tracer
+from functx.core.tracing import trace_closed
 from functx.core.types import ShapedArray
 from functx.ops.families import Elementwise
 from functx.transforms.control.scan import Scan

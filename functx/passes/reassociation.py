@@ -14,7 +14,8 @@ from functx.core.program import Atom, Equation, Program, Var, dce_equations
 from functx.core.program_editing import replace_program_fields
 from functx.core.records import Record, Rewrite
 from functx.core.rewriting import bind_equation, cached_rewrite, interpret
-from functx.core.tracing import Tracer, trace_closed
+from functx.core.tracer import Tracer
+from functx.core.tracing import trace_closed
 from functx.passes.einsum import MEMORY_COST
 from functx.passes.einsum_factors import (
     EXPANDABLE_PRIMITIVES,

@@ -13,7 +13,8 @@ from functx.core.program import Equation, Program, Var
 from functx.core.program_editing import apply_program, replace_program_fields
 from functx.core.records import Rewrite
 from functx.core.rewriting import cached_rewrite
-from functx.core.tracing import current_builder, trace_closed
+from functx.core.tracer import current_builder
+from functx.core.tracing import trace_closed
 from functx.core.types import is_inexact
 from functx.passes.joint_programs import join_split
 from functx.passes.memory_cost_model import bytes_of

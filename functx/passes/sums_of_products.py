@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from functx import ops
 from functx.core.program import Equation
-from functx.core.tracing import aval_of
+from functx.core.tracer import aval_of
 from functx.core.types import ShapedArray, is_floating, kind
 from functx.ops.operands import tuple_delete
 from functx.ops.statistics import VectorNorm

@@ -10,7 +10,7 @@ from functx import ops
 from functx.core import tree
 from functx.core.errors import ArgumentError, DTypeError, ShapeError, ValueRangeError, type_name
 from functx.core.ndarray import as_ndarray
-from functx.core.tracing import Tracer, aval_of, current_builder
+from functx.core.tracer import Tracer, aval_of, current_builder
 from functx.core.types import canonical_dtype, is_integer, x64_enabled
 from functx.lowering.jax_bridge import threefry_key_data
 from functx.ops.operands import canonical_shape, literal

@@ -14,7 +14,7 @@ import numpy as np
 
 from functx import ops
 from functx.core.errors import DTypeError, ShapeError, ValueRangeError
-from functx.core.tracing import aval_of
+from functx.core.tracer import aval_of
 from functx.core.types import (
     DType,
     Shape,

@@ -10,7 +10,7 @@ from ml_dtypes import finfo
 from functx import ops
 from functx.core.errors import ArgumentError
 from functx.core.missing_names import suggest_alternatives as _suggest_alternatives
-from functx.core.tracing import aval_of
+from functx.core.tracer import aval_of
 from functx.core.types import accumulation_dtype, is_integer
 from functx.nn.activations import sigmoid as expit
 from functx.nn.softmax import log_softmax as _log_softmax

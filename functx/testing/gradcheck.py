@@ -12,7 +12,7 @@ import numpy as np
 
 from functx.core import tree
 from functx.core.errors import ArgumentError, GradcheckError, GradcheckModeError, ValueRangeError
-from functx.core.tracing import aval_of
+from functx.core.tracer import aval_of
 from functx.core.types import is_inexact
 from functx.ops.operands import as_float
 from functx.testing import numerical_derivatives

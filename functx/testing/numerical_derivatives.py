@@ -10,7 +10,7 @@ import numpy as np
 
 from functx.core import tree
 from functx.core.errors import ValueRangeError
-from functx.core.tracing import Tracer, aval_of
+from functx.core.tracer import Tracer, aval_of
 from functx.core.types import complex_dtype, is_complex, is_inexact
 from functx.numpy.promotion import copy_array
 from functx.ops.operands import as_int

@@ -18,7 +18,7 @@ from functx.core.errors import (
     ValueRangeError,
     type_name,
 )
-from functx.core.tracing import aval_of
+from functx.core.tracer import aval_of
 from functx.core.types import ShapedArray, is_inexact, kind
 from functx.custom.custom_function import CustomFunction
 from functx.custom.operators import dispatch, registry

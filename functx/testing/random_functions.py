@@ -19,7 +19,7 @@ import functx.numpy as fnp
 from functx.core.errors import FunctxError
 from functx.core.primitive import Primitive
 from functx.core.samples import Sample, avals_with_dtype, draw_operands
-from functx.core.tracing import aval_of
+from functx.core.tracer import aval_of
 from functx.core.types import DTYPES_BY_SHORT_NAME, ShapedArray, is_complex, is_inexact, kind
 from functx.ops.views import Copy
 

@@ -27,7 +27,7 @@ from functx.core.errors import (
 )
 from functx.core.program import Program
 from functx.core.program_editing import replace_program_fields
-from functx.core.tracing import aval_of
+from functx.core.tracer import aval_of
 from functx.core.types import is_complex, is_inexact, kind
 from functx.testing.numerical_derivatives import real_inner_product
 from functx.testing.random_functions import RandomFunction, random_arguments, random_array

@@ -10,13 +10,15 @@ from typing import Any
 import numpy as np
 
 from functx import ops
+from functx.core.backend import backend
 from functx.core.errors import DTypeError, ShapeError
 from functx.core.named_axes import AxisNames
 from functx.core.primitive import LinearInput, Primitive
 from functx.core.program import Program
 from functx.core.rewriting import apply, cached_rewrite
 from functx.core.samples import Sample, avals_with_dtype, draw_operands, f32, sample
-from functx.core.tracing import aval_of, backend, trace
+from functx.core.tracer import aval_of
+from functx.core.tracing import trace
 from functx.core.types import (
     DTYPES_BY_SHORT_NAME,
     SHORT_NAMES,

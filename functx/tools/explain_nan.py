@@ -11,20 +11,15 @@ import numpy as np
 
 from functx import ops
 from functx.core import tree
+from functx.core.backend import backend
 from functx.core.concretization import concretize
 from functx.core.primitive import Primitive
 from functx.core.printing import equation_text, variable_names
 from functx.core.program import Equation, Program, Var, pad_input_names
 from functx.core.rewriting import bind_equation, interpret
 from functx.core.source_info import source_line
-from functx.core.tracing import (
-    Tracer,
-    aval_of,
-    backend,
-    current_builder,
-    eval_context,
-    trace_closed,
-)
+from functx.core.tracer import Tracer, aval_of, current_builder
+from functx.core.tracing import eval_context, trace_closed
 from functx.core.types import is_inexact
 from functx.custom.checkpoint import Checkpoint
 from functx.custom.custom_vmap import CustomVmap

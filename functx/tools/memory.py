@@ -17,7 +17,7 @@ from functx.core.primitive import Primitive
 from functx.core.program import Equation, Program, Var, subprograms
 from functx.core.program_editing import call_program_flat, replace_program_fields
 from functx.core.source_info import BackwardSource, backward_source, describe_source
-from functx.core.tracing import current_builder
+from functx.core.tracer import current_builder
 from functx.core.types import ShapedArray
 from functx.passes.memory_cost_model import MemoryTimeline, bytes_of
 from functx.transforms.call_primitive import Call, RematerializedCall

@@ -28,7 +28,7 @@ from functx.core.functionalization import (
 )
 from functx.core.program import Program, Var
 from functx.core.rewriting import cached_rewrite
-from functx.core.tracing import Tracer, current_builder
+from functx.core.tracer import Tracer, current_builder
 from functx.ops.operands import literal
 from functx.ops.views import AsStrided, Copy, Write
 

@@ -12,7 +12,8 @@ from functx.core import tree
 from functx.core.errors import ArgumentError, type_name
 from functx.core.source_info import unwrap_function
 from functx.core.tracebacks import unnamed_api_boundary
-from functx.core.tracing import Tracer, trace
+from functx.core.tracer import Tracer
+from functx.core.tracing import trace
 from functx.core.types import ShapedArray
 
 

@@ -14,7 +14,8 @@ from functx.core.program_editing import replace_program_fields
 from functx.core.records import Rewrite
 from functx.core.rewriting import cached_rewrite
 from functx.core.samples import f64, sample
-from functx.core.tracing import aval_of, current_builder, trace, trace_closed
+from functx.core.tracer import aval_of, current_builder
+from functx.core.tracing import trace, trace_closed
 from functx.core.types import ShapedArray
 from functx.ops.operands import batch_size
 from functx.transforms.ad_canonicalization import canonicalize_for_ad

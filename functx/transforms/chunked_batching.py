@@ -12,7 +12,8 @@ from functx.core.errors import ValueRangeError
 from functx.core.named_axes import AxisNames
 from functx.core.program import Program
 from functx.core.rewriting import apply, cached_rewrite
-from functx.core.tracing import aval_of, trace_closed
+from functx.core.tracer import aval_of
+from functx.core.tracing import trace_closed
 from functx.core.types import ShapedArray
 from functx.ops.operands import literal
 from functx.transforms.control.scan import Scan

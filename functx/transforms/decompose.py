@@ -9,6 +9,7 @@ from typing import Any
 
 from functx import ops
 from functx.core import tree
+from functx.core.backend import backend
 from functx.core.caches import clear_on_rule_change
 from functx.core.config import contextual_key
 from functx.core.decompositions import (
@@ -28,7 +29,8 @@ from functx.core.program import Equation, Program
 from functx.core.program_editing import cast_scalar, close_over
 from functx.core.records import Rewrite
 from functx.core.rewriting import apply, bind_equation, cached_rewrite, interpret, user_rule_runs
-from functx.core.tracing import aval_of, backend, current_builder, trace_closed
+from functx.core.tracer import aval_of, current_builder
+from functx.core.tracing import trace_closed
 from functx.core.types import ShapedArray, x64_enabled
 from functx.transforms.argument_names import check_callable, wrap_transform
 from functx.transforms.tracing_api import avals_of, trace_function

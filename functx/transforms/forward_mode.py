@@ -7,17 +7,13 @@ from functools import partial
 from typing import Any
 
 from functx import ops
+from functx.core.builder import LinearBuilder
 from functx.core.primitive import Primitive
 from functx.core.program import Equation, Program, pad_input_names
 from functx.core.records import Rewrite
 from functx.core.rewriting import bind_equation, interpret, user_rule_runs
-from functx.core.tracing import (
-    LinearBuilder,
-    aval_of,
-    current_builder,
-    run_and_finish,
-    trace_closed,
-)
+from functx.core.tracer import aval_of, current_builder
+from functx.core.tracing import run_and_finish, trace_closed
 from functx.core.types import ShapedArray, is_inexact
 from functx.ops.families import Elementwise, apply_mask
 from functx.transforms.ad_canonicalization import canonicalize_for_ad

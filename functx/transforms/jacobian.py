@@ -14,7 +14,8 @@ from functx.core.program import Program
 from functx.core.records import Rewrite
 from functx.core.rewriting import apply
 from functx.core.tracebacks import api_boundary
-from functx.core.tracing import aval_of, trace_closed
+from functx.core.tracer import aval_of
+from functx.core.tracing import trace_closed
 from functx.core.types import is_complex, is_inexact
 from functx.transforms.aliasing import copy_transform_results
 from functx.transforms.argument_names import (

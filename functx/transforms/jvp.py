@@ -11,7 +11,7 @@ from functx.core import tree
 from functx.core.errors import ArgumentError, GradientError, TangentError, type_name
 from functx.core.rewriting import apply, rewrite_by_structure
 from functx.core.tracebacks import api_boundary
-from functx.core.tracing import aval_of, current_builder
+from functx.core.tracer import aval_of, current_builder
 from functx.core.types import ShapedArray, is_complex, is_inexact
 from functx.transforms.aliasing import copy_if_aliased, copy_transform_results
 from functx.transforms.argument_names import (

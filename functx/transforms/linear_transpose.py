@@ -20,7 +20,8 @@ from functx.core.program_editing import inline
 from functx.core.records import Rewrite
 from functx.core.rewriting import apply, cached_rewrite, rewrite_by_structure
 from functx.core.tracebacks import api_boundary
-from functx.core.tracing import aval_of, current_builder, trace_closed
+from functx.core.tracer import aval_of, current_builder
+from functx.core.tracing import trace_closed
 from functx.core.types import is_inexact, kind
 from functx.ops.families import Linear
 from functx.transforms.argument_names import (

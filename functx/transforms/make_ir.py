@@ -15,7 +15,8 @@ from functx.core.program import Equation, Program
 from functx.core.records import Rewrite
 from functx.core.rewriting import apply, bind_equation, cached_rewrite, interpret
 from functx.core.tracebacks import api_boundary
-from functx.core.tracing import Tracer, current_builder, trace_closed
+from functx.core.tracer import Tracer, current_builder
+from functx.core.tracing import trace_closed
 from functx.ops.views import Copy
 from functx.transforms.argument_names import check_callable, copy_function_metadata, wrap_transform
 from functx.transforms.decompose import decompose

@@ -7,13 +7,15 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from functx import ops
+from functx.core.builder import LinearBuilder
 from functx.core.errors import RuleError
 from functx.core.primitive import LinearInput, Primitive
 from functx.core.program import Equation, Program, Var, dce_equations
 from functx.core.records import Rewrite
 from functx.core.rewriting import bind_equation, interpret, user_rule_runs
 from functx.core.source_info import backward_source, expression_key
-from functx.core.tracing import LinearBuilder, Tracer, aval_of, current_builder, trace, trace_closed
+from functx.core.tracer import Tracer, aval_of, current_builder
+from functx.core.tracing import trace, trace_closed
 from functx.core.types import is_inexact
 from functx.ops.families import Elementwise, apply_mask
 from functx.transforms.ad_canonicalization import canonicalize_for_ad

@@ -11,7 +11,8 @@ from functx.core.primitive import LinearInput, Primitive
 from functx.core.program import Equation, Literal, Program
 from functx.core.rewriting import user_rule_runs
 from functx.core.source_info import Source
-from functx.core.tracing import Tracer, aval_of, current_builder, trace
+from functx.core.tracer import Tracer, aval_of, current_builder
+from functx.core.tracing import trace
 from functx.core.types import ShapedArray, is_inexact
 from functx.ops.families import Linear
 from functx.transforms.dce import varied

@@ -22,7 +22,8 @@ from functx.core.program import Program
 from functx.core.records import Rewrite
 from functx.core.rewriting import cached_rewrite
 from functx.core.samples import f64, sample
-from functx.core.tracing import aval_of, current_builder, trace
+from functx.core.tracer import aval_of, current_builder
+from functx.core.tracing import trace
 from functx.core.types import ShapedArray, is_complex, real_dtype
 from functx.ops.operands import batch_size, literal
 from functx.transforms.decompose import builtin_decomposition, decompose_missing_rules

@@ -10,7 +10,7 @@ from functx import ops
 from functx.core.program import Atom, Equation, Literal, Program, scalar_literal
 from functx.core.records import Rewrite
 from functx.core.rewriting import cached_rewrite
-from functx.core.tracing import Tracer
+from functx.core.tracer import Tracer
 from functx.ops.operands import literal
 from functx.transforms.dce import with_io
 from functx.transforms.operand_masks import select_where, select_where_not

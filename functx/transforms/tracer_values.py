@@ -7,11 +7,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from functx import ops
+from functx.core.backend import backend
+from functx.core.builder import Builder
 from functx.core.functionalization import functionalized_atom
 from functx.core.named_axes import AxisNames
 from functx.core.program import Atom, Equation, Literal, Program, Var, subprograms
 from functx.core.rewriting import cached_rewrite
-from functx.core.tracing import Builder, Tracer, backend, current_builder
+from functx.core.tracer import Tracer, current_builder
 from functx.transforms.call_primitive import Call
 from functx.transforms.vmap import Batch
 

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from functx import ops
 from functx.core import tree
+from functx.core.backend import backend
 from functx.core.errors import (
     ArgumentError,
     ArgumentWriteError,
@@ -26,7 +27,8 @@ from functx.core.source_info import (
     source_line,
     traceback_source,
 )
-from functx.core.tracing import Tracer, aval_of, backend, current_builder, trace
+from functx.core.tracer import Tracer, aval_of, current_builder
+from functx.core.tracing import trace
 from functx.core.types import ShapedArray, canonical_dtype
 from functx.ops.views import Write
 from functx.transforms.aliasing import (
@@ -122,16 +124,16 @@ def trace_function(
     differentiated: Sequence[int] = (),
     has_aux: bool = False,
     blocks: Sequence[SharedBuffer] = (),
-    from_roots: bool = False,
+    capture_bases: bool = False,
     layouts: ArgumentStrides = (),
-    mapped: Any = None,
+    batched_from: Any = None,
 ) -> TracedFunction:
     """Traces `fun(*args, **kwargs)`, where `(args, kwargs)` has the structure `in_tree`.
 
     `kind` is the transform that messages name; `values` are the concrete arguments if they are
     known, and `differentiated` the indices of the leaves that a derivative is taken in. With
     `has_aux`, `fun` returns a pair `(output, aux)`, flattened one after the other; leaves of `aux`
-    that are not traced stay in `out_tree`. `mapped` is as in `trace`. `blocks`, `from_roots` and
+    that are not traced stay in `out_tree`. `batched_from` is as in `trace`. `blocks`, `capture_bases` and
     `layouts` are the `MemoryLayout`, of which the trace itself finds what `values` show.
     """
     call = FlatFunction(fun, in_tree, kind, has_aux)
@@ -146,12 +148,12 @@ def trace_function(
             values=values,
             differentiated=differentiated,
             in_names=argument_names(fun, in_tree, avals),
-            from_roots=memory.captures_bases,
+            capture_bases=memory.captures_bases,
             layouts=memory.strides,
-            mapped=mapped,
+            batched_from=batched_from,
         )
 
-    memory = MemoryLayout(tuple(blocks), from_roots, tuple(layouts))
+    memory = MemoryLayout(tuple(blocks), capture_bases, tuple(layouts))
     program, captured = trace_in(memory)
     if not call.writes or kind == "make_ir":
         return TracedFunction(program, captured, call.out_tree)

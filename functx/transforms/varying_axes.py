@@ -14,7 +14,7 @@ from functx.core.program import Equation, Program, Var, scalar_literal, subprogr
 from functx.core.program_editing import map_primitive_programs, replace_program_fields
 from functx.core.records import Rewrite
 from functx.core.rewriting import cached_rewrite
-from functx.core.tracing import aval_of
+from functx.core.tracer import aval_of
 from functx.core.types import is_complex, kind
 from functx.transforms.control.cond import Cond
 from functx.transforms.control.scan import Scan

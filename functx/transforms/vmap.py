@@ -39,7 +39,8 @@ from functx.core.named_axes import (
 from functx.core.program import Equation, Program, pad_input_names
 from functx.core.records import Rewrite, field
 from functx.core.rewriting import apply, bind_equation, interpret, user_rule_runs
-from functx.core.tracing import aval_of, trace_closed
+from functx.core.tracer import aval_of
+from functx.core.tracing import trace_closed
 from functx.core.types import ShapedArray
 from functx.transforms.aliasing import ArgumentStrides, written_shared_buffers
 from functx.transforms.argument_names import (
@@ -249,9 +250,11 @@ def vmap(
         named = () if axis_name is None else (names.with_size(size),)
         mapped = names.with_size(size), [*zip(leaves, dims, strict=True)]
         with bind_named_axes((*bound_axes(), *named)):
-            traced = trace_function(fun, in_tree, lanes, "vmap", mapped=mapped)
+            traced = trace_function(fun, in_tree, lanes, "vmap", batched_from=mapped)
             if traced.layout_dependent and any(layouts := _element_strides(leaves, dims)):
-                traced = trace_function(fun, in_tree, lanes, "vmap", layouts=layouts, mapped=mapped)
+                traced = trace_function(
+                    fun, in_tree, lanes, "vmap", layouts=layouts, batched_from=mapped
+                )
         operands = [*leaves, *traced.captured]
         if traced.written and written_shared_buffers(operands, traced.written):
             raise ArgumentError(

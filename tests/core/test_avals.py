@@ -10,7 +10,7 @@ import pytest
 
 from functx.core.errors import ArgumentError
 from functx.core.samples import f32
-from functx.core.tracing import aval_of, literal_of
+from functx.core.tracer import aval_of, literal_of
 from functx.core.types import ShapedArray
 
 F32 = np.dtype("float32")

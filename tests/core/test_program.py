@@ -193,6 +193,19 @@ class TestEquations:
         assert dce_equations(equations, [x]) == []
 
 
+def test_definitions_and_uses_of_variables_are_found_once():
+    def f(x):
+        y = mul(x, x)
+        return [add(add(y, 1.0), y), y]
+
+    program = program_of(f, f32[3])
+    (x,), (square, first, second) = program.inputs, program.equations
+    assert program.def_use is program.def_use
+    assert program.def_use.producers == {eqn.outputs[0]: eqn for eqn in program}
+    users = program.def_use.users
+    assert users == {x: [square], square.outputs[0]: [first, second], first.outputs[0]: [second]}
+
+
 def test_a_program_tells_the_types_of_its_inputs_and_outputs():
     program = program_of(lambda x, n: [reduce_sum(x), n, 2.0], f32[3], i32[2])
     assert program.in_avals == [f32[3], i32[2]]

@@ -11,7 +11,8 @@ from functx.core.errors import ArgumentError, EscapedTracerError, MissingRuleErr
 from functx.core.program import Program
 from functx.core.rewriting import apply, interpret
 from functx.core.samples import f32
-from functx.core.tracing import Tracer, aval_of, current_builder, trace
+from functx.core.tracer import Tracer, aval_of, current_builder
+from functx.core.tracing import trace
 from functx.ops.arithmetic import add, mul, neg
 from functx.ops.families import Unary
 from functx.ops.reductions import reduce_sum

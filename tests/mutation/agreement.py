@@ -11,8 +11,8 @@ import numpy as np
 
 import functx
 import functx.numpy
+from functx.core.backend import backend
 from functx.core.rewriting import cached_rewrite
-from functx.core.tracing import backend
 from functx.testing import reference
 from tests.mutation.programs import Flow, Program
 

@@ -8,7 +8,7 @@ import pytest
 import functx.numpy as np
 from functx import grad, jit, make_ir
 from functx.core.errors import ArgumentError, ConcretizationError, ShapeError, ValueRangeError
-from functx.core.tracing import Tracer
+from functx.core.tracer import Tracer
 from tests.numpy.tables import calls, check_at_once, check_types, check_values
 
 VALUES = calls(

@@ -24,7 +24,7 @@ from functx.core.errors import (
 )
 from functx.core.ndarray import as_ndarray, evaluate_on_host
 from functx.core.primitive import Primitive
-from functx.core.tracing import aval_of
+from functx.core.tracer import aval_of
 from functx.ops.conversion import ConvertElementType
 from functx.ops.reductions import ReduceAnd, ReduceOr
 from functx.ops.views import Copy

@@ -10,7 +10,8 @@ from jax import lax
 from scipy import special as scipy_special
 
 from functx.core.errors import DTypeError, MissingRuleError, ShapeError
-from functx.core.tracing import aval_of, trace
+from functx.core.tracer import aval_of
+from functx.core.tracing import trace
 from functx.lowering.functx_call import jit_program
 from functx.lowering.jit import jit
 from functx.ops import (

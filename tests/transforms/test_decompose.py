@@ -17,7 +17,8 @@ from functx.core.errors import (
     RegistrationError,
 )
 from functx.core.samples import draw_operands
-from functx.core.tracing import aval_of, trace
+from functx.core.tracer import aval_of
+from functx.core.tracing import trace
 from functx.lowering.functx_call import jit_program
 from functx.nn import silu, softmax
 from functx.ops.activations import Silu, Softmax

@@ -7,7 +7,7 @@ import pytest
 import functx as fx
 from functx import lax
 from functx.core.errors import FunctxError
-from functx.core.tracing import Tracer
+from functx.core.tracer import Tracer
 
 
 def strict(register):

@@ -11,9 +11,10 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from functx.core.backend import backend
 from functx.core.errors import ArgumentError, FunctxError, type_name
 from functx.core.primitive import Primitive
-from functx.core.tracing import Tracer, aval_of, backend
+from functx.core.tracer import Tracer, aval_of
 from functx.custom.operators.schema import NO_DEFAULT, Argument, Schema, Type
 
 

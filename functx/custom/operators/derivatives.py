@@ -16,7 +16,8 @@ from functx.core import tree
 from functx.core.concretization import is_being_differentiated
 from functx.core.errors import NoAutogradFormulaError, OperatorRuleError, RegistrationError
 from functx.core.rewriting import apply
-from functx.core.tracing import Tracer, aval_of, trace
+from functx.core.tracer import Tracer, aval_of
+from functx.core.tracing import trace
 from functx.core.types import is_inexact
 from functx.custom.operators.outputs import GradientChecker, Gradients, OutputTypes
 from functx.custom.operators.registry import Registration, get_rule

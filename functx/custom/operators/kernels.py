@@ -25,7 +25,8 @@ from functx.core.functionalization import Functionalize, FunctionalizedProgram, 
 from functx.core.program import Effects, Program
 from functx.core.program_editing import replace_program_fields
 from functx.core.rewriting import cached_rewrite
-from functx.core.tracing import Tracer, aval_of, eval_context, trace
+from functx.core.tracer import Tracer, aval_of
+from functx.core.tracing import eval_context, trace
 from functx.core.types import ShapedArray, narrow_dtype, x64_enabled
 from functx.custom.operators.dispatch import kernels_by_platform
 from functx.custom.operators.outputs import OutputTypes, flatten_outputs, operator_rule_error

@@ -12,7 +12,7 @@ from functx.core.caches import invalidate_caches
 from functx.core.errors import ArgumentError, RegistrationError
 from functx.core.program import NO_EFFECTS, Effect
 from functx.core.source_info import user_source
-from functx.core.tracing import aval_of, current_builder
+from functx.core.tracer import aval_of, current_builder
 from functx.custom.custom_function import has_jax_tracers
 from functx.custom.operators import derivatives, dispatch, outputs, primitives, registry
 from functx.custom.operators.arguments import ArgumentBinder

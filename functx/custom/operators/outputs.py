@@ -17,7 +17,8 @@ from functx.core.errors import (
     ValueRangeError,
     type_name,
 )
-from functx.core.tracing import aval_of, eval_context
+from functx.core.tracer import aval_of
+from functx.core.tracing import eval_context
 from functx.core.types import SHORT_NAMES, ShapedArray, canonical_dtype, is_inexact
 from functx.custom.operators.registry import Registration, get_rule
 from functx.custom.operators.schema import Argument, Return, Schema

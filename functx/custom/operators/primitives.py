@@ -17,7 +17,8 @@ from functx.core.errors import MissingRuleError, TreeError, type_name
 from functx.core.primitive import Primitive
 from functx.core.rewriting import apply
 from functx.core.source_info import line_number, user_line, user_source
-from functx.core.tracing import aval_of, current_builder, eval_context
+from functx.core.tracer import aval_of, current_builder
+from functx.core.tracing import eval_context
 from functx.core.types import ShapedArray, x64_enabled
 from functx.custom.operators import derivatives, outputs
 from functx.custom.operators.dispatch import find_kernel

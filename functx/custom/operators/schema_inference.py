@@ -16,7 +16,7 @@ import numpy as np
 
 from functx.core.errors import ArgumentError, SchemaError, type_name
 from functx.core.source_info import unwrap_function
-from functx.core.tracing import Tracer
+from functx.core.tracer import Tracer
 from functx.custom.operators.schema import (
     ARRAY,
     NO_DEFAULT,

@@ -7,7 +7,7 @@ from operator import index
 from typing import Any
 
 from functx.core.errors import ShapeError, type_name
-from functx.core.tracing import aval_of
+from functx.core.tracer import aval_of
 from functx.numpy.shapes import broadcast_arrays as broadcast_arrays
 from functx.numpy.shapes import broadcast_shapes as broadcast_shapes
 from functx.numpy.shapes import broadcast_to as broadcast_to

@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 
 from functx import ops
 from functx.core.program import Equation, Literal, Program
-from functx.core.tracing import Tracer, aval_of, current_builder, trace
+from functx.core.tracer import Tracer, aval_of, current_builder
+from functx.core.tracing import trace
 from functx.core.types import ShapedArray, complex_dtype, is_complex, real_dtype
 from functx.ops.families import Elementwise
 from functx.ops.operands import literal

@@ -9,7 +9,8 @@ from functx import ops
 from functx.core.program import Equation, Literal, Program, Var
 from functx.core.program_editing import replace_program_fields
 from functx.core.rewriting import bind_equation, interpret
-from functx.core.tracing import Tracer, trace
+from functx.core.tracer import Tracer
+from functx.core.tracing import trace
 from functx.core.types import is_complex
 from functx.ops.families import Elementwise
 from functx.ops.operands import literal

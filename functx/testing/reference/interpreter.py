@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from ml_dtypes import finfo
 
+from functx.core.backend import backend
 from functx.core.errors import ArgumentError
 from functx.core.primitive import Primitive
 from functx.core.program import Effect, Equation, Program, Var
-from functx.core.tracing import backend
 from functx.core.types import DTYPES_BY_SHORT_NAME, ShapedArray, is_complex, is_inexact, real_dtype
 
 REFERENCE_RULES: dict[str, Callable[..., Any]] = {}

@@ -12,7 +12,8 @@ from ml_dtypes import finfo
 from functx import ops
 from functx.core.errors import FunctxError, ProgramError, RuleError
 from functx.core.program import Equation, Program
-from functx.core.tracing import current_builder, trace
+from functx.core.tracer import current_builder
+from functx.core.tracing import trace
 from functx.core.types import ShapedArray, is_complex, is_inexact
 from functx.testing.numerical_derivatives import central_difference, real_inner_product
 from functx.testing.reference.interpreter import (

@@ -13,12 +13,12 @@ import numpy as np
 from ml_dtypes import finfo
 
 from functx.core import tree
+from functx.core.backend import backend
 from functx.core.errors import EffectError, VerificationError
 from functx.core.functionalization import Functionalize
 from functx.core.program import Effect, Program
 from functx.core.program_editing import replace_program_fields
 from functx.core.rewriting import cached_rewrite
-from functx.core.tracing import backend
 from functx.core.types import is_inexact
 from functx.lowering.functx_call import bind_functx_call
 from functx.passes.pipeline import ALL_PASSES, OPTIONAL_PASSES, REQUIRED_PASSES, select_passes

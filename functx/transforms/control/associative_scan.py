@@ -9,7 +9,7 @@ from functx import ops
 from functx.core import tree
 from functx.core.errors import ArgumentError, DTypeError, ShapeError, TreeError, type_name
 from functx.core.tracebacks import api_boundary
-from functx.core.tracing import aval_of
+from functx.core.tracer import aval_of
 from functx.ops.operands import canonical_axis
 from functx.ops.views import copy_if_shared
 from functx.transforms.control.body_tracing import body_name, check_callables

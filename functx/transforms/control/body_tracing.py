@@ -12,6 +12,8 @@ import numpy as np
 
 from functx import ops
 from functx.core import tree
+from functx.core.backend import backend
+from functx.core.builder import Builder, LinearBuilder
 from functx.core.errors import (
     ArgumentError,
     BranchTypeError,
@@ -28,14 +30,8 @@ from functx.core.program_editing import replace_program_fields
 from functx.core.records import Rewrite
 from functx.core.rewriting import apply
 from functx.core.source_info import Source, source_line, unwrap_function
-from functx.core.tracing import (
-    Builder,
-    LinearBuilder,
-    aval_of,
-    backend,
-    current_builder,
-    trace_closed,
-)
+from functx.core.tracer import aval_of, current_builder
+from functx.core.tracing import trace_closed
 from functx.core.types import ShapedArray, promote_types
 from functx.ops.operands import PYTHON_SCALARS, literal
 from functx.ops.progress import ShowProgress
@@ -342,14 +338,14 @@ def trace_branches(
     leaves, in_tree = tree.flatten_with_key_data((operands, {}))
     functions = list(branches.values())
 
-    def trace(from_roots: bool, **memory: Any) -> list[TracedFunction]:
+    def trace(capture_bases: bool, **memory: Any) -> list[TracedFunction]:
         return [
             trace_function(
                 f,
                 in_tree,
                 avals_of(leaves, caller, f, in_tree),
                 caller,
-                from_roots=from_roots,
+                capture_bases=capture_bases,
                 **memory,
             )
             for f in functions
@@ -362,7 +358,7 @@ def trace_branches(
     if blocks or any(layouts):
         # A branch depends on the memory layout of the operands, or writes to memory that they share.
         memory = {"blocks": blocks, "layouts": layouts or None}
-        traced = trace_with_shared_captures(lambda from_roots: trace(from_roots, **memory))
+        traced = trace_with_shared_captures(lambda capture_bases: trace(capture_bases, **memory))
     out_tree = traced[0].out_tree
     first, *others = branches
     for name, each in zip(others, traced[1:], strict=True):

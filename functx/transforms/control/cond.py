@@ -18,7 +18,8 @@ from functx.core.records import Rewrite
 from functx.core.rewriting import apply, cached_rewrite
 from functx.core.samples import f64, i32, sample
 from functx.core.tracebacks import api_boundary
-from functx.core.tracing import Tracer, aval_of, current_builder, trace_closed
+from functx.core.tracer import Tracer, aval_of, current_builder
+from functx.core.tracing import trace_closed
 from functx.core.types import is_complex, is_integer
 from functx.ops.operands import batch_size
 from functx.transforms.aliasing import copy_if_aliased, write_back_arguments

@@ -24,7 +24,8 @@ from functx.core.program import Program, Var
 from functx.core.records import Rewrite
 from functx.core.rewriting import cached_rewrite
 from functx.core.tracebacks import api_boundary
-from functx.core.tracing import Tracer, aval_of, trace_closed
+from functx.core.tracer import Tracer, aval_of
+from functx.core.tracing import trace_closed
 from functx.core.types import ShapedArray, is_complex, is_inexact, is_integer, promote_types
 from functx.transforms.aliasing import capture_key, trace_with_shared_captures
 from functx.transforms.argument_names import function_name
@@ -94,9 +95,11 @@ def while_loop(
 
     carry = avals
 
-    def both(from_roots: bool) -> list[TracedFunction]:
+    def both(capture_bases: bool) -> list[TracedFunction]:
         nonlocal carry
-        call = partial(trace_function, in_tree=in_tree, kind="while_loop", from_roots=from_roots)
+        call = partial(
+            trace_function, in_tree=in_tree, kind="while_loop", capture_bases=capture_bases
+        )
         body, carry = trace_until_carry_types_settle(
             lambda types: call(body_fun, avals=types),
             avals,

@@ -53,7 +53,8 @@ from functx.core.program import Equation, Literal, Program, Var
 from functx.core.records import Rewrite
 from functx.core.rewriting import apply, bind_equation, cached_rewrite, interpret
 from functx.core.samples import bool_, f32, i32, sample
-from functx.core.tracing import aval_of, trace_closed
+from functx.core.tracer import aval_of
+from functx.core.tracing import trace_closed
 from functx.core.types import is_inexact, kind
 from functx.ops.operands import batch_size, literal
 from functx.transforms.control.scan import Scan

@@ -23,7 +23,8 @@ from functx.core.program import Literal, Program
 from functx.core.rewriting import apply, cached_rewrite
 from functx.core.samples import f64, i32, sample
 from functx.core.tracebacks import api_boundary
-from functx.core.tracing import Tracer, aval_of, trace_closed
+from functx.core.tracer import Tracer, aval_of
+from functx.core.tracing import trace_closed
 from functx.core.types import ShapedArray, kind
 from functx.ops.operands import batch_size, canonical_axis_sequence, check_axes, tuple_delete
 from functx.transforms.control.body_tracing import (

@@ -19,7 +19,8 @@ from functx.core.records import Uncompared
 from functx.core.rewriting import cached_rewrite
 from functx.core.samples import f64, i32, sample
 from functx.core.tracebacks import api_boundary
-from functx.core.tracing import aval_of, current_builder, trace_closed
+from functx.core.tracer import aval_of, current_builder
+from functx.core.tracing import trace_closed
 from functx.ops.operands import batch_size
 from functx.ops.views import Copy
 from functx.transforms.argument_names import copy_function_metadata, key_path_strings

@@ -14,7 +14,8 @@ from functx.core.program import BATCHED_EFFECTS, Program
 from functx.core.records import Rewrite
 from functx.core.rewriting import apply, cached_rewrite
 from functx.core.samples import f64, i32, sample
-from functx.core.tracing import aval_of, trace_closed
+from functx.core.tracer import aval_of
+from functx.core.tracing import trace_closed
 from functx.core.types import ShapedArray
 from functx.ops.operands import batch_size, literal
 from functx.transforms.control.body_tracing import (

@@ -1,0 +1,68 @@
+"""The backend: the hooks through which the core runs programs and asks JAX about its traces."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from functx.core.primitive import Primitive
+    from functx.core.program import Program
+    from functx.core.types import ShapedArray
+
+
+class InnerJaxTrace(Exception):
+    """Raised for an operation of a JAX trace that began inside the trace of the builder."""
+
+
+def _call_function(fun: Callable[..., Any], args: Sequence[Any]) -> Any:
+    return fun(*args)
+
+
+def _verify_before_compile(program: Program, args: Sequence[Any]) -> None:
+    # Imported at its first use, since it needs SciPy.
+    import_module("functx.testing.verification").verify_before_compile(program, args)
+
+
+class Backend:
+    """The hooks that `functx.lowering` and `functx.interop` set when they are imported."""
+
+    evaluate: Callable[[Primitive, Sequence[Any]], Any]
+    """Evaluates one operation on concrete operands."""
+    evaluate_eagerly: Callable[[Primitive, Sequence[Any]], Any]
+    """As `evaluate`, also while JAX traces."""
+    run: Callable[[Any, Program, Sequence[Any]], list[Any]]
+    """Runs `rewrite(program)` on concrete operands; compiles once per structure."""
+    outline_repeats: Callable[[Program], Program]
+    """The program with its repeated equations as calls of shared programs; transforms rewrite it."""
+    jax_aval: Callable[[ShapedArray], Any]
+    """JAX's aval of the same type."""
+    jax_trace: Any
+    """The trace of JAX that traced values belong to."""
+    call_traced: Callable[[Callable[..., Any], Sequence[Any]], Any] = staticmethod(_call_function)
+    """Calls a function such that operations of JAX append equations to the current builder."""
+    outer_jax_trace: Callable[[], AbstractContextManager[None]]
+    """A context in which JAX's trace is the one that was current before functx traced."""
+    inside_jax_trace: Callable[[], bool] = staticmethod(bool)
+    """Whether JAX's own trace is active inside the innermost trace of functx."""
+    aval_of_jax_array: Callable[[Any], ShapedArray | None]
+    """The aval of an array of a type that the core does not know; None for other values."""
+    verify: Callable[[Program, Sequence[Any]], None] = staticmethod(_verify_before_compile)
+    """Checks a new program on its first arguments if `functx.config.verify` is set."""
+    concrete_or_none: Callable[[Any], Any]
+    """The concrete value of an array; None if JAX is tracing it."""
+    jax_option: Callable[[str], Any]
+    """The value of a JAX option that `functx.config` shows under another name."""
+    set_jax_option: Callable[[str, Any], None]
+    """Sets such an option."""
+    raw_key_data: Callable[[Any], Any]
+    """The key data of JAX's typed keys; any other value unchanged."""
+    axis_size: Callable[[Any], int | None]
+    """The size of a named axis that JAX binds around the current code; None if it binds none."""
+    axis_names: Callable[[], Sequence[Any]]
+    """The names of the axes that JAX maps over devices around the current code."""
+
+
+backend = Backend()

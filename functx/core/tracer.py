@@ -1,0 +1,235 @@
+"""Traced values, the current builder, and the avals of all values that a program can take."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any
+
+import jax.core
+import numpy as np
+
+from functx.core.backend import backend
+from functx.core.errors import ArgumentError, EscapedTracerError, short_repr, type_name
+from functx.core.ndarray import HOST_ARRAY_TYPES, WeakNdarray
+from functx.core.program import Atom, Literal, Var, scalar_literal
+from functx.core.source_info import describe_source
+from functx.core.types import (
+    PYTHON_SCALAR_DTYPES,
+    SHORT_NAMES,
+    DType,
+    Shape,
+    ShapedArray,
+    canonical_dtype,
+    narrow_dtype,
+    x64_enabled,
+)
+
+if TYPE_CHECKING:
+    from functx.core.builder import Builder
+
+
+class Tracer(jax.core.Tracer):  # type: ignore[type-arg]
+    """A traced array: a variable (or a literal) and the builder that owns it.
+
+    It is also a tracer of JAX, so that JAX functions accept it. `aval` is JAX's aval;
+    `atom.aval` is functx's.
+    """
+
+    __slots__ = ("atom", "builder")
+
+    def __init__(self, atom: Atom, builder: Builder):
+        self.atom = atom
+        self.builder = builder
+
+    @property
+    def aval(self) -> Any:  # type: ignore[override]
+        return backend.jax_aval(self.atom.aval)
+
+    @property
+    def _trace(self) -> Any:  # type: ignore[override]
+        if not self.builder.is_open:
+            check_not_escaped(self, None)
+        return backend.jax_trace
+
+    @property
+    def _line_info(self) -> Any:  # type: ignore[override]
+        # JAX reads this for the message that a value has escaped.
+        check_not_escaped(self, current_builder.innermost())
+
+    @property
+    def shape(self) -> Shape:
+        return self.atom.aval.shape
+
+    @property
+    def dtype(self) -> DType:
+        return self.atom.aval.dtype
+
+    @property
+    def ndim(self) -> int:
+        return self.atom.aval.ndim
+
+    @property
+    def size(self) -> int:
+        return self.atom.aval.size
+
+    @property
+    def weak_type(self) -> bool:
+        return self.atom.aval.weak_type
+
+    def describe(self) -> str:
+        """`Traced<f32[3]> in grad(loss)`: the aval, and the transform that traces it."""
+        ended = "" if self.builder.is_open else ", which has ended"
+        return f"Traced<{self.atom.aval!r}> in {self.builder.owner}{ended}"
+
+    __repr__ = describe
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __copy__(self) -> Tracer:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> Tracer:
+        return self
+
+
+class PRNGKeyTracer(jax.core.Tracer):  # type: ignore[type-arg]
+    """Traced typed PRNG keys: a JAX tracer of the aval `aval`, with `key_data` as the traced value."""
+
+    __slots__ = ("key_data",)
+
+    def __init__(self, key_data: Tracer, aval: Any):
+        self.key_data = key_data
+        self.aval = aval
+
+    @property
+    def _trace(self) -> Any:  # type: ignore[override]
+        return self.key_data._trace
+
+
+def is_jax_tracer(x: Any) -> bool:
+    """Whether `x` is a tracer of JAX, and none of functx."""
+    return isinstance(x, jax.core.Tracer) and type(x) is not Tracer and type(x) is not PRNGKeyTracer
+
+
+_current_builder: ContextVar[Builder | None] = ContextVar("current_builder", default=None)
+context_builder = _current_builder.get
+"""Returns the builder of this context; it may have ended, since a task keeps the context it started in."""
+
+
+class _CurrentBuilder:
+    """The builder of this context that operations append to; builders that have ended do not count."""
+
+    set, reset = _current_builder.set, _current_builder.reset
+
+    def innermost(self) -> Builder | None:
+        """The innermost open builder, also inside a trace of JAX that began later."""
+        builder = context_builder()
+        while builder is not None and not builder.is_open:
+            builder = builder.parent
+        return builder
+
+    def get(self) -> Builder | None:
+        """The innermost open builder; None inside a trace of JAX that began later."""
+        builder = self.innermost()
+        return None if builder is None or backend.inside_jax_trace() else builder
+
+    def require(self) -> Builder:
+        """The innermost open builder, for code that runs only inside a trace."""
+        builder = self.innermost()
+        assert builder is not None, "programs are rewritten inside a trace"
+        return builder
+
+
+current_builder = _CurrentBuilder()
+
+
+def check_no_escaped_tracers(args: Sequence[Any]) -> None:
+    """Raise EscapedTracerError for a traced value whose trace is not active."""
+    for x in args:
+        if type(x) is Tracer:
+            check_not_escaped(x, current_builder.innermost())
+
+
+def check_not_escaped(x: Tracer, inner: Builder | None) -> None:
+    """Raise EscapedTracerError unless the builder of `x` is `inner` or one of its parents, and open."""
+    owner, builder = x.builder, inner
+    while builder is not None and builder is not owner:
+        builder = builder.parent
+    if builder is owner and owner.is_open:
+        return
+    made = next((e.source for e in owner.equations if x.atom in e.outputs), None)
+    where = f"made at {describe_source(made)}" if made else "an argument of the function"
+    raise EscapedTracerError(
+        f"a traced value must be used inside the function that made it; got {x.atom.aval!r} of "
+        f"{owner.owner}, {'which has ended' if not owner.is_open else 'in another thread or trace'}",
+        f"the value: {where}",
+        fix="Return the value from the function (with has_aux=True beside a loss), "
+        "instead of storing it outside.",
+    )
+
+
+def literal_of(x: Any) -> Literal | None:
+    """The literal for a Python or NumPy scalar; None for anything else."""
+    kind = type(x)
+    if kind is Literal:
+        return x  # type: ignore[no-any-return]
+    name = PYTHON_SCALAR_DTYPES.get(kind)
+    if name is not None:
+        return scalar_literal(x, canonical_dtype(name), kind is not bool, repr(x))
+    if isinstance(x, np.generic):
+        dtype = canonical_dtype(x.dtype)
+        if dtype in SHORT_NAMES:
+            value = x.item()
+            return scalar_literal(value, dtype, False, repr(value))
+    return None
+
+
+def aval_of(x: Any) -> ShapedArray:
+    """The abstract value of an array, traced value, number, literal or variable.
+
+    Raises ArgumentError for any other value.
+    """
+    kind = type(x)
+    if kind is Tracer:
+        return x.atom.aval
+    if kind is Literal or kind is Var:
+        return x.aval
+    if kind in HOST_ARRAY_TYPES:
+        dtype = x.dtype
+        if dtype.itemsize >= 8 and not x64_enabled():
+            dtype = narrow_dtype(dtype)
+        if dtype in SHORT_NAMES:
+            return ShapedArray(x.shape, dtype, kind is WeakNdarray)
+    else:
+        aval = backend.aval_of_jax_array(x)
+        if aval is not None:
+            return aval
+        literal = literal_of(x)
+        if literal is not None:
+            return literal.aval
+        if isinstance(x, np.ndarray) and not isinstance(x, np.ma.MaskedArray):
+            return aval_of(np.asarray(x))
+    if kind is PRNGKeyTracer:
+        return x.key_data.atom.aval
+    raise ArgumentError(
+        f"arguments must be arrays or numbers; got {type_name(x)} {short_repr(x)[:60]}",
+        fix=_argument_fix(x),
+    )
+
+
+def _argument_fix(x: Any) -> str:
+    """The cure in the message for an argument that is neither an array nor a number."""
+    if x is None:
+        return "Give it a value, or leave it out: None stands for no array."
+    if isinstance(x, np.ma.MaskedArray):
+        return "Pass x.filled(value), or x.data and x.mask as two arrays."
+    if hasattr(x, "dtype"):
+        return "Convert it to an array of a dtype that functx has, in the machine's byte order."
+    if isinstance(x, (list, tuple, dict, set, Iterator)):
+        return "Make one array of it, as functx.numpy.array does of a list of numbers."
+    return (
+        "Compute with arrays and numbers only. An argument of a transform that is neither is made static "
+        "(static_argnums of jit, functools.partial, a closure); a class that holds arrays is "
+        "registered as a pytree (jax.tree_util.register_dataclass)."
+    )
