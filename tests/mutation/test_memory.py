@@ -14,7 +14,7 @@ from functx.core.errors import (
     IndexingError,
     ShapeError,
 )
-from functx.ops.slicing import ReadBeforeWrite
+from functx.ops.dynamic_slicing import ReadBeforeWrite
 from tests.mutation.programs import Program, generate, shrunk
 
 

@@ -174,7 +174,13 @@ def test_floats_to_the_power_of_integers():
 
 def test_round_to_even():
     x = np.array([0.5, 1.5, 2.5, -0.5, -1.5, 0.4, INF, NAN], np.float32)
-    away, even = compute([conversion.round, lambda x: conversion.round(x, to_even=True)], x)
+    away, even = compute(
+        [
+            conversion.round,
+            lambda x: conversion.round(x, conversion.RoundingMethod.TO_NEAREST_EVEN),
+        ],
+        x,
+    )
     np.testing.assert_array_equal(away, [1, 2, 3, -1, -2, 0, INF, NAN])
     np.testing.assert_array_equal(even, np.round(x))
 

@@ -30,6 +30,7 @@ from functx.ops.cumulative import (
     cumsum,
     linear_recurrence,
 )
+from functx.ops.dynamic_slicing import dynamic_slice, dynamic_update_slice
 from functx.ops.reductions import (
     argmax,
     argmin,
@@ -42,7 +43,7 @@ from functx.ops.reductions import (
     reduce_xor,
 )
 from functx.ops.shapes import broadcasted_iota, iota, rev, squeeze
-from functx.ops.slicing import dynamic_slice, dynamic_update_slice, slice, slice_in_dim
+from functx.ops.slicing import slice, slice_in_dim
 from functx.ops.sorting import argsort, sort, top_k
 from functx.ops.transcendental import sqrt
 from functx.testing import check_grads
@@ -297,7 +298,7 @@ def test_shapes_that_do_not_fit_are_refused():
     with pytest.raises(ShapeError, match="one shape but for axis 1"):
         concatenate([x, x[:1]], 1)
     with pytest.raises(ShapeError, match="concatenate: there must be at least one"):
-        concatenate([])
+        concatenate([], 0)
     with pytest.raises(ShapeError, match="pad: no length may become negative"):
         pad(x, 0.0, [(-3, 0, 0), (0, 0, 0)])
     with pytest.raises(IndexingError, match="slice: 0 <= start <= limit <= length"):

@@ -21,10 +21,11 @@ from functx.ops import (
 )
 from functx.ops.arithmetic import Add, Div, IntegerPow, Mul, Pow, Sub
 from functx.ops.conversion import holds_exactly
+from functx.ops.dynamic_slicing import DynamicSlice
 from functx.ops.logic import Select
 from functx.ops.operands import literal
 from functx.ops.shapes import BroadcastInDim, Full, PermuteDims, Reshape, Rev
-from functx.ops.slicing import DynamicSlice, Slice
+from functx.ops.slicing import Slice
 from functx.passes.simplify import Simplify
 from functx.testing.reference.interpreter import (
     NumpyInterpreter,
