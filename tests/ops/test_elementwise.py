@@ -226,7 +226,7 @@ def test_conversions_between_all_dtypes_are_those_of_jax(source):
     elif source[0] == "i":
         numbers += [-1, -3]
     x = jnp.asarray(np.array(numbers)).astype(source)
-    ours = compute([partial(conversion.convert_element_type, dtype=d) for d in DTYPES], x)
+    ours = compute([partial(conversion.convert_element_type, new_dtype=d) for d in DTYPES], x)
     theirs = jax.jit(lambda x: [lax.convert_element_type(x, d) for d in DTYPES])(x)
     for one, other in zip(ours, theirs, strict=True):
         assert one.dtype == other.dtype
