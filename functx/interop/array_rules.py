@@ -1,4 +1,4 @@
-"""Translations of what works element by element: arithmetic, functions, comparisons, choices."""
+"""Translations of JAX primitives on arrays: conversions, shapes, slices, reductions, linear algebra, keys."""
 
 from __future__ import annotations
 
@@ -10,84 +10,19 @@ import numpy as np
 from jax import lax
 
 from functx import ops
+from functx.core.primitive import Primitive
 from functx.core.tracer import aval_of
 from functx.interop.jaxprs import int_tuple
-from functx.interop.translation import (
-    ELEMENTWISE_PRIMITIVES,
-    broadcast_unit_dims,
-    register_translation,
-)
+from functx.interop.translation import broadcast_unit_dims, register_translation
 from functx.lowering.jax_bridge import prng_key_type
 from functx.ops import indexing, scattering
 from functx.ops.operands import literal
 from functx.ops.random import RandomBits, RandomFoldIn, RandomSeed, RandomSplit
 
-ELEMENTWISE_PRIMITIVES.update(
-    neg=ops.Neg(),
-    add=ops.Add(),
-    add_any=ops.Add(),
-    sub=ops.Sub(),
-    mul=ops.Mul(),
-    div=ops.Div(),
-    rem=ops.Rem(),
-    max=ops.Max(),
-    min=ops.Min(),
-    pow=ops.Pow(),
-    square=ops.Square(),
-    sign=ops.Sign(),
-    abs=ops.Abs(),
-    nextafter=ops.NextAfter(),
-    exp=ops.Exp(),
-    exp2=ops.Exp2(),
-    expm1=ops.Expm1(),
-    log=ops.Log(),
-    log1p=ops.Log1p(),
-    sqrt=ops.Sqrt(),
-    rsqrt=ops.Rsqrt(),
-    cbrt=ops.Cbrt(),
-    logistic=ops.Logistic(),
-    sin=ops.Sin(),
-    cos=ops.Cos(),
-    tan=ops.Tan(),
-    asin=ops.Asin(),
-    acos=ops.Acos(),
-    atan=ops.Atan(),
-    atan2=ops.Atan2(),
-    sinh=ops.Sinh(),
-    cosh=ops.Cosh(),
-    tanh=ops.Tanh(),
-    asinh=ops.Asinh(),
-    acosh=ops.Acosh(),
-    atanh=ops.Atanh(),
-    erf=ops.Erf(),
-    erfc=ops.Erfc(),
-    erf_inv=ops.ErfInv(),
-    lgamma=ops.Lgamma(),
-    digamma=ops.Digamma(),
-    polygamma=ops.Polygamma(),
-    floor=ops.Floor(),
-    ceil=ops.Ceil(),
-    is_finite=ops.IsFinite(),
-    eq=ops.Eq(),
-    ne=ops.Ne(),
-    lt=ops.Lt(),
-    le=ops.Le(),
-    gt=ops.Gt(),
-    ge=ops.Ge(),
-    real=ops.Real(),
-    imag=ops.Imag(),
-    complex=ops.Complex(),
-    clamp=ops.Clamp(),
-    population_count=ops.PopulationCount(),
-    clz=ops.CountLeadingZeros(),
-    shift_left=ops.ShiftLeft(),
-    shift_right_logical=ops.ShiftRightLogical(),
-    shift_right_arithmetic=ops.ShiftRightArithmetic(),
-    stop_gradient=ops.StopGradient(),
-)
-ELEMENTWISE_PRIMITIVES.update(
-    {"and": ops.And(), "or": ops.Or(), "xor": ops.Xor(), "not": ops.Not()}
-)
+
+def class_of_same_name(eqn: Any) -> Any:
+    """The class of the functx primitive with the name of the JAX primitive of an equation."""
+    return Primitive.registry[eqn.primitive.name]
 
 
 @register_translation("integer_pow")
@@ -102,7 +37,7 @@ def translate_round(eqn: Any, x: Any) -> Any:
 
 @register_translation("conj")
 def translate_conj(eqn: Any, x: Any) -> Any:
-    # JAX's takes real arrays too, and gives complex ones.
+    # JAX's primitive also takes real arrays, and returns complex ones.
     return ops.conj(ops.convert_element_type(x, eqn.outvars[0].aval.dtype))
 
 
@@ -138,9 +73,8 @@ def translate_name(eqn: Any, x: Any) -> Any:
 
 @register_translation("device_put", keys=True)
 def translate_device_put(eqn: Any, *xs: Any) -> Any:
-    # Without a device to go to, it is where it was.
-    stays = all(device is None for device in eqn.params["devices"])
-    return list(xs) if stays else NotImplemented
+    keeps_device = all([device is None for device in eqn.params["devices"]])
+    return list(xs) if keeps_device else NotImplemented
 
 
 @register_translation("dce_sink", keys=True)
@@ -152,13 +86,13 @@ Shape = tuple[int, ...]
 
 
 def key_words_shape(eqn: Any) -> Shape:
-    """The shape of what one element of the first operand is: a key's words, or a number."""
+    """The shape of the words of one key, if the first operand holds typed keys, else ()."""
     kind = prng_key_type(eqn.invars[0].aval.dtype)
     return () if kind is None else kind.key_shape
 
 
 def dims_with_key_words(eqn: Any, dims: Sequence[int]) -> Shape:
-    """Dimension numbers of a result of keys, and those of their words behind them."""
+    """Dimension numbers of a result that holds keys, followed by those of their words."""
     rank = len(eqn.outvars[0].aval.shape)
     return (*int_tuple(dims), *range(rank, rank + len(key_words_shape(eqn))))
 
@@ -310,68 +244,40 @@ def translate_scatter(eqn: Any, x: Any, indices: Any, updates: Any) -> Any:
 
 
 def _out_of_bounds_mode(mode: Any, outside: str) -> str | None:
-    """The name of one of JAX's modes; `outside` is what windows outside are."""
+    """functx's name of a JAX mode for indices; `outside` is its name for FILL_OR_DROP."""
     return {"CLIP": "clip", "FILL_OR_DROP": outside, "PROMISE_IN_BOUNDS": "promise_in_bounds"}.get(
         getattr(mode, "name", str(mode))
     )
 
 
-_REDUCTIONS = {
-    "reduce_sum": ops.ReduceSum,
-    "reduce_prod": ops.ReduceProd,
-    "reduce_max": ops.ReduceMax,
-    "reduce_min": ops.ReduceMin,
-    "reduce_and": ops.ReduceAnd,
-    "reduce_or": ops.ReduceOr,
-    "reduce_xor": ops.ReduceXor,
-}
-
-
-@register_translation(*_REDUCTIONS)
+@register_translation(
+    "reduce_sum", "reduce_prod", "reduce_max", "reduce_min", "reduce_and", "reduce_or", "reduce_xor"
+)
 def translate_reduction(eqn: Any, x: Any) -> Any:
     axes = int_tuple(eqn.params["axes"])
-    return _REDUCTIONS[eqn.primitive.name](axes)(x) if axes else x
+    return class_of_same_name(eqn)(axes)(x) if axes else x
 
 
-_WINDOW_REDUCTIONS = {
-    "reduce_window_sum": ops.ReduceWindowSum,
-    "reduce_window_max": ops.ReduceWindowMax,
-    "reduce_window_min": ops.ReduceWindowMin,
-}
-
-
-@register_translation(*_WINDOW_REDUCTIONS)
+@register_translation("reduce_window_sum", "reduce_window_max", "reduce_window_min")
 def translate_reduce_window(eqn: Any, x: Any) -> Any:
     params = eqn.params
-    sizes, strides, holes, apart = [
+    sizes, strides, base_dilation, window_dilation = [
         int_tuple(params[name])
         for name in ("window_dimensions", "window_strides", "base_dilation", "window_dilation")
     ]
     padding = tuple([(int(low), int(high)) for low, high in params["padding"]])
-    return _WINDOW_REDUCTIONS[eqn.primitive.name](sizes, strides, padding, holes, apart)(x)
+    return class_of_same_name(eqn)(sizes, strides, padding, base_dilation, window_dilation)(x)
 
 
-_EXTREMA = {"argmax": ops.ArgMax, "argmin": ops.ArgMin}
-
-
-@register_translation(*_EXTREMA)
+@register_translation("argmax", "argmin")
 def translate_argminmax(eqn: Any, x: Any) -> Any:
     (axis,) = int_tuple(eqn.params["axes"])
-    return _EXTREMA[eqn.primitive.name](axis, np.dtype(eqn.params["index_dtype"]))(x)
+    return class_of_same_name(eqn)(axis, np.dtype(eqn.params["index_dtype"]))(x)
 
 
-_CUMULATIVE = {
-    "cumsum": ops.CumSum,
-    "cumprod": ops.CumProd,
-    "cummax": ops.CumMax,
-    "cummin": ops.CumMin,
-    "cumlogsumexp": ops.CumLogSumExp,
-}
-
-
-@register_translation(*_CUMULATIVE)
+@register_translation("cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp")
 def translate_cumulative(eqn: Any, x: Any) -> Any:
-    return _CUMULATIVE[eqn.primitive.name](int(eqn.params["axis"]), bool(eqn.params["reverse"]))(x)
+    return class_of_same_name(eqn)(int(eqn.params["axis"]), bool(eqn.params["reverse"]))(x)
 
 
 @register_translation("dot_general")
@@ -459,7 +365,7 @@ def _matrix_transpose(x: Any) -> Any:
 
 
 def _symmetrize_lower(x: Any) -> Any:
-    """The Hermitian matrix of which `x` holds the lower triangle, which is all that counts."""
+    """The Hermitian matrix with the lower triangle of `x`."""
     aval = aval_of(x)
     rows, columns = [
         ops.broadcasted_iota("int32", aval.shape, d) for d in (aval.ndim - 2, aval.ndim - 1)
@@ -474,7 +380,7 @@ def _symmetrize_lower(x: Any) -> Any:
 
 
 def is_threefry(variable: Any) -> bool:
-    """Whether a key variable is of the generator that functx has, in its usual form."""
+    """Whether a variable holds keys of the generator that functx implements, partitionable Threefry."""
     kind = prng_key_type(variable.aval.dtype)
     return (
         kind is not None

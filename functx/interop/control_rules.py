@@ -1,4 +1,4 @@
-"""Translations of what holds jaxprs: calls, branches, loops, checkpoints."""
+"""Translations of JAX primitives with jaxprs, callbacks or named axes as parameters."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ MAX_INLINED_EQUATIONS = 24
 
 
 def close_jaxpr(jaxpr: Any) -> Any:
-    """`jaxpr` as a closed one, without constants if it was open."""
+    """`jaxpr` as a closed jaxpr; an open one has no constants."""
     return jaxpr if isinstance(jaxpr, ClosedJaxpr) else ClosedJaxpr(jaxpr, ())
 
 
@@ -63,7 +63,7 @@ def translate_call(eqn: Any, *args: Any) -> Any:
 
 @register_translation(functx_call.name)
 def translate_functx_call(eqn: Any, *args: Any) -> Any:
-    # A function of functx inside the JAX function is what it was.
+    # A functx function that the JAX function calls.
     return TranslatedJaxpr(eqn.params["program"].program, [])(args)
 
 
@@ -81,10 +81,9 @@ def translate_remat(eqn: Any, *args: Any) -> Any:
 
 
 class JaxPolicy(Record):
-    """A policy of JAX's that is asked about functx equations.
+    """A JAX checkpoint policy that decides on functx equations.
 
-    It hears of names and of products of matrices in JAX's terms, and of the rest by a JAX
-    primitive of that name.
+    It gets the JAX primitive of the same name, and for matrix products JAX's dimension numbers.
     """
 
     policy: Any
@@ -116,7 +115,7 @@ _KERNEL_PLATFORMS = {"mosaic"}
 
 
 def branches_outside_kernels(eqn: Any) -> Sequence[Any] | None:
-    """The branches that can run outside of kernels; None where they differ by platform."""
+    """The branch for platforms outside of kernels, or all; None if there are several by platform."""
     branches: Sequence[Any] = eqn.params["branches"]
     platforms = eqn.params.get("branches_platforms")
     if platforms is None:
@@ -132,7 +131,7 @@ def branches_outside_kernels(eqn: Any) -> Sequence[Any] | None:
 def append_captures(
     inner: TranslatedJaxpr, types: Sequence[Any], captured: list[int], own: int
 ) -> Any:
-    """The program, made to take as its last operands all that this and other branches captured."""
+    """The program of a branch with the arrays that any branch captured as its last operands."""
     program = inner.program
     if len(program.inputs) == len(types):
         return program
@@ -171,7 +170,7 @@ def translate_scan(eqn: Any, *args: Any) -> Any:
 
 
 def prepend_captures(inner: TranslatedJaxpr, own: int) -> tuple[Any, list[Any]]:
-    """The program with what it captured as its first inputs, and those values."""
+    """The program with the captured arrays as its first inputs, and these arrays."""
     program, captured = inner
     if not captured:
         return program, []
@@ -198,7 +197,7 @@ def translate_while(eqn: Any, *args: Any) -> Any:
 def while_with_batched_condition(
     condition: TranslatedJaxpr, body: TranslatedJaxpr, args: Sequence[Any], m: int, n: int
 ) -> Any:
-    """A loop that `jax.vmap` has batched: each lane goes on for as long as its condition holds."""
+    """A loop batched by `jax.vmap`, in which each lane runs as long as its own condition holds."""
 
     def runs(*xs: Any) -> list[Any]:
         return [ops.reduce_or(condition([*xs[:m], *xs[n:]])[0])]
@@ -217,7 +216,7 @@ def while_with_batched_condition(
         prepend_captures(TranslatedJaxpr(*trace(f, avals, name=f.__name__)), len(args))
         for f in (runs, step)
     ]
-    # Both take all the constants, since the body asks the condition too.
+    # Both take all constants, since the body evaluates the condition too.
     loop = While(first[0], second[0], len(first[1]) + n, len(second[1]) + n)
     return loop(*first[1], *args[:n], *second[1], *args)
 
@@ -225,7 +224,7 @@ def while_with_batched_condition(
 def host_function_of_leaves(
     fun: Callable[..., Any], eqn: Any, results: int | None
 ) -> ops.FlatCallback:
-    """A function of as many arrays as the equation has operands, which gives `results` of them."""
+    """The host function of the operands of the equation, which returns `results` arrays."""
     in_tree = tree.structure(((0,) * len(eqn.invars), {}))
     out_tree = None if results is None else tree.structure([0] * results)
     return ops.FlatCallback(fun, in_tree, (), out_tree)
@@ -359,7 +358,7 @@ def translate_shard_map(eqn: Any, *args: Any) -> Any:
 
 
 def axes_sizes_and_groups(eqn: Any) -> tuple[tuple[Any, ...], tuple[int, ...], ops.AxisIndexGroups]:
-    """The names of the axes of an equation, the numbers of places along them, and its groups."""
+    """The names of the axes of an equation, their sizes, and the replica groups."""
     names, groups = canonical_axis_names(eqn.params["axis_name"]), replica_groups(eqn)
     if groups is not None:
         return names, (len(groups[0]),), groups
@@ -367,6 +366,6 @@ def axes_sizes_and_groups(eqn: Any) -> tuple[tuple[Any, ...], tuple[int, ...], o
 
 
 def replica_groups(eqn: Any) -> ops.AxisIndexGroups:
-    """The groups of places of an equation."""
+    """The replica groups of an equation, None for a single group."""
     groups = eqn.params.get("axis_index_groups")
     return None if groups is None else tuple([int_tuple(group) for group in groups])

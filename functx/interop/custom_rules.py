@@ -1,4 +1,4 @@
-"""Translations of functions with rules of their own: `jax.custom_jvp` and `jax.custom_vjp`."""
+"""Translations of calls of `jax.custom_jvp` and `jax.custom_vjp` functions, with their rules."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class JaxDerivativeRule(LazyRules):
     def __init__(self, eqn: Any, captured: Sequence[Any]):
         params = eqn.params
         self.function = function = JaxprFunction.of_equation(eqn)
-        # JAX puts what the function closes over first, functx last.
+        # JAX puts captured values first, functx last.
         count = params["num_consts"]
         self.consts, self.argument_avals = function.in_avals[:count], function.in_avals[count:]
         self.captured = [*self.consts, *[aval_of(x) for x in captured]]
@@ -68,9 +68,9 @@ class JaxDerivativeRule(LazyRules):
         raise NotImplementedError
 
     def trace_eagerly(self) -> list[Tracer]:
-        """Trace the rule, which holds traced values, while these live; they become operands too."""
+        """Traces a rule that captures tracers, while their trace runs; returns them as further operands."""
         first, *others = [
-            trace(*body[:2], name=body.name) for body in self.rule_parts(self.all_active)
+            trace(part.fun, part.avals, name=part.name) for part in self.rule_parts(self.all_active)
         ]
         extra = {x.atom: x for _, captured in (first, *others) for x in captured}
         program, captured = first
@@ -85,26 +85,26 @@ class JaxDerivativeRule(LazyRules):
 
     @property
     def all_active(self) -> Activity:
-        """The derivative in every argument, from every output."""
+        """The activity of the derivative of every output in every argument."""
         given = self.function.differentiable_outputs(self.function.out_avals)
         return Activity((True,) * sum(inexact_mask(self.argument_avals)), (True,) * len(given))
 
     def varying(self, flow: Activity) -> tuple[bool, ...]:
-        """The arguments of the function, as JAX orders them, that a derivative is taken in."""
+        """The mask of the differentiated arguments of the function, in JAX's order."""
         moving = iter(flow.varying)
         own = [on and next(moving) for on in inexact_mask(self.argument_avals)]
         return (False,) * len(self.consts) + tuple(own)
 
     def programs(self, flow: Activity) -> tuple[Program, ...]:
-        # A rule without symbolic zeros is told nothing of the flow.
-        told = flow if self.symbolic_zeros and not self.extra_captures else self.all_active
-        if told not in self.programs_by_flow:
+        # A rule without symbolic zeros is the same for every activity.
+        flow = flow if self.symbolic_zeros and not self.extra_captures else self.all_active
+        if flow not in self.programs_by_flow:
             with eval_context():
-                bodies = self.rule_parts(told)
-                self.programs_by_flow[told] = tuple(
-                    [trace_closed(*b[:2], name=b.name) for b in bodies]
+                parts = self.rule_parts(flow)
+                self.programs_by_flow[flow] = tuple(
+                    [trace_closed(part.fun, part.avals, name=part.name) for part in parts]
                 )
-        return self.programs_by_flow[told]
+        return self.programs_by_flow[flow]
 
     def __eq__(self, other: object) -> bool:
         return self is other or (isinstance(other, JaxDerivativeRule) and self.key == other.key)
@@ -210,7 +210,7 @@ class JaxVJPRule(JaxDerivativeRule):
         def cotangents(*xs: Any) -> list[Any]:
             push = jax.tree_util.tree_unflatten(structure, xs[len(outputs) :])
 
-            # Of the outputs left out here JAX knows that their cotangents are zero.
+            # JAX takes the cotangents of the outputs left out as zero.
             def reached(*tangents: Any) -> list[Any]:
                 return select_where(
                     function.differentiable_outputs(push(*tangents)), flow.has_cotangent
@@ -249,7 +249,7 @@ def translate_custom_vjp_call(eqn: Any, *args: Any) -> Any:
 def bind_custom_call(
     primitive: Any, rule: type[JaxDerivativeRule], eqn: Any, args: Sequence[Any]
 ) -> Any:
-    """The outputs of a call of a function with a rule."""
+    """The outputs of a call of a function with a custom rule."""
     program, captured = translate_jaxpr(eqn.params["call_jaxpr"], [aval_of(x) for x in args])
     count, end = eqn.params["num_consts"], len(args)
     inputs = program.inputs

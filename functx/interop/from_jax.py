@@ -26,28 +26,29 @@ from functx.interop.translation import translate_jaxpr, with_jax_type
 from functx.lowering.jax_bridge import prng_key_type
 from functx.transforms.aliasing import copy_if_aliased
 from functx.transforms.argument_names import check_callable, function_name, wrap_transform
+from functx.transforms.operand_masks import select_where
 
 
 def from_jax(fun: Callable[..., Any]) -> Callable[..., Any]:
-    """`fun`, a function of JAX, made to take traced values of functx as well.
+    """`fun`, a function of JAX, as a function that also takes functx tracers.
 
-    In a trace, `fun` is traced by JAX, and its jaxpr becomes functx equations, which every
-    transform takes like any others: what `jax.numpy`, `jax.nn`, `jax.scipy` and libraries
-    on top of them compute, `jit`, `scan`, `while_loop`, `cond`, `checkpoint` with its
-    policy, random numbers. Functions with `jax.custom_jvp` and `jax.custom_vjp` keep
-    their rules. What has no counterpart stays as it is, in a `jax_call`, whose derivatives
-    JAX gives. Outside of a trace it is just `fun`.
+    In a trace, JAX traces `fun`, and its jaxpr becomes functx equations, which every transform
+    handles like any others: functions of `jax.numpy`, `jax.nn`, `jax.scipy` and of libraries,
+    `jit`, `scan`, `while_loop`, `cond`, `checkpoint` with its policy, random numbers. Functions
+    with `jax.custom_jvp` and `jax.custom_vjp` keep their rules. A JAX primitive without a
+    counterpart becomes a `jax_call`, whose rules are JAX's. Outside of a trace the result calls
+    `fun`.
 
-    Arguments are pytrees. Arrays in them are traced; whatever else, numbers and strings
-    and functions, `fun` gets as it is. Arrays that it closes over are captured.
+    Arguments are pytrees. Their arrays are traced; `fun` gets all other leaves, such as numbers,
+    strings and functions, as they are. Arrays in the closure of `fun` are captured.
 
-    Derivatives follow functx's conventions where a JAX primitive has a counterpart: that of
-    `abs` at 0 is 0, say. The translation is remembered for each set of argument types, as
-    long as what `fun` reads from around it cannot have changed: modules of JAX and NumPy,
-    numbers, `jax.Array`s, functions that read no more. Else `fun` is traced anew, and only
-    what is under `jax.jit` inside is remembered.
+    Derivatives follow functx's conventions where a JAX primitive has a counterpart: the
+    derivative of `abs` at 0 is 0. The translation is cached by argument types if `fun` reads
+    only values that cannot change: modules of JAX and NumPy, numbers, `jax.Array`s, and functions
+    that read only such values. Otherwise each call traces `fun`, and only its parts under
+    `jax.jit` are cached.
 
-    Raises ArgumentError for what is no function, and whatever `fun` raises.
+    Raises ArgumentError if `fun` is not callable, and the errors of `fun`.
 
     >>> import functx, jax
     >>> program = functx.make_ir(functx.from_jax(jax.numpy.tanh))(2.0)
@@ -55,13 +56,13 @@ def from_jax(fun: Callable[..., Any]) -> Callable[..., Any]:
     [tanh]
     """
     check_callable(fun, "from_jax")
-    calls = TracedJaxFunction(fun)
+    traced = TracedJaxFunction(fun)
 
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         if current_builder.get() is None:
             check_no_escaped_tracers(tree.leaves((args, kwargs)))
             return fun(*args, **kwargs)
-        return calls.call_in_trace(args, kwargs)
+        return traced.call_in_trace(args, kwargs)
 
     made = wrap_transform(wrapper, fun, "from_jax")
     made.__name__ = function_name(fun)
@@ -69,7 +70,7 @@ def from_jax(fun: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class TracedJaxFunction:
-    """A function of JAX, called in traces of functx; what is remembered of its traces."""
+    """A JAX function, called in traces of functx, with a cache of JAX's traces."""
 
     def __init__(self, fun: Callable[..., Any]):
         self.fun = fun
@@ -80,15 +81,15 @@ class TracedJaxFunction:
         builder = current_builder.require()
         leaves, in_tree = tree.flatten((args, kwargs))
         operands = [ArrayArgument.of(x) for x in leaves]
-        given = [each for each in operands if each is not None]
-        fixed = [_ARRAY_LEAF if each else x for x, each in zip(leaves, operands, strict=True)]
+        arrays = [each for each in operands if each is not None]
+        static = [_ARRAY_LEAF if each else x for x, each in zip(leaves, operands, strict=True)]
         outer = builder.source
         builder.source = source = outer or user_source()
         try:
             with add_call_note(self.fun, source):
-                flat = self.flat_function(in_tree, fixed)
-                jaxpr, results = flat.jaxpr([each.jax_aval for each in given])
-            values = [each.value for each in given]
+                flat = self.flat_function(in_tree, static)
+                jaxpr, results = flat.jaxpr([each.jax_aval for each in arrays])
+            values = [each.value for each in arrays]
             avals = [aval_of(x) for x in values]
             outs = copy_if_aliased(
                 translate_jaxpr(jaxpr, avals, function_name(self.fun))(values), values
@@ -98,62 +99,62 @@ class TracedJaxFunction:
             builder.source = outer
         return results.unflatten_arrays(outs)
 
-    def flat_function(self, in_tree: Any, fixed: Sequence[Any]) -> FlatFunction:
-        """The function of the arrays among its arguments, the same one while it reads the same."""
+    def flat_function(self, in_tree: Any, static: Sequence[Any]) -> FlatFunction:
+        """The function of the array arguments, cached as long as the values that it reads are equal."""
         try:
-            static = [x if x is _ARRAY_LEAF else function_fingerprint(x) for x in fixed]
-            key = function_fingerprint(self.fun), in_tree, tuple(static)
+            fingerprints = [x if x is _ARRAY_LEAF else function_fingerprint(x) for x in static]
+            key = function_fingerprint(self.fun), in_tree, tuple(fingerprints)
         except MutableStateError:
-            return FlatFunction(self.fun, in_tree, fixed)
+            return FlatFunction(self.fun, in_tree, static)
         flat: FlatFunction | None = self.flat_functions.get(key)
         if flat is None:
-            flat = FlatFunction(self.fun, in_tree, fixed)
+            flat = FlatFunction(self.fun, in_tree, static)
             flat.enable_trace_cache()
             self.flat_functions.put(key, flat)
         return flat
 
 
 class FlatFunction:
-    """A function of the arrays among the arguments of another, which returns its arrays."""
+    """A function of the array leaves of the arguments, which returns the array leaves of the result."""
 
-    def __init__(self, fun: Callable[..., Any], in_tree: Any, fixed: Sequence[Any]):
+    def __init__(self, fun: Callable[..., Any], in_tree: Any, static: Sequence[Any]):
         self.results: OutputStructure | None = None
         self.jitted: Any = None
-        self.call_in_trace: dict[int, tuple[Any, OutputStructure]] = {}
+        self.traces: dict[int, tuple[Any, OutputStructure]] = {}
 
         def flat(*arrays: Any) -> list[Any]:
-            rest = iter(arrays)
-            leaves = [next(rest) if x is _ARRAY_LEAF else x for x in fixed]
+            remaining = iter(arrays)
+            leaves = [next(remaining) if x is _ARRAY_LEAF else x for x in static]
             args, kwargs = tree.unflatten(in_tree, leaves)
             outs, self.results = OutputStructure.of(fun(*args, **kwargs))
             return outs
 
-        # What JAX's messages call the function.
+        # JAX's messages show this name.
         flat.__name__, flat.__wrapped__ = function_name(fun), fun  # type: ignore[attr-defined]
-        self.flat_functions = flat
+        self.function = flat
 
     def enable_trace_cache(self) -> None:
-        """Let JAX remember its traces of this function."""
-        self.jitted = jax.jit(self.flat_functions)
+        """Let JAX cache its traces of this function."""
+        self.jitted = jax.jit(self.function)
 
     def jaxpr(self, avals: Sequence[Any]) -> tuple[Any, OutputStructure]:
-        """The jaxpr on arguments of `avals`, and where its outputs stand in the result."""
+        """The jaxpr for arguments of `avals`, and the structure of the result that its outputs are in."""
         if self.jitted is None or bound_axes():
-            # JAX is to know the axes that functx binds, and not to remember them.
-            found = jaxpr_of(self.flat_functions, avals)
+            # JAX needs the axes that functx binds, and does not cache by them.
+            jaxpr = jaxpr_of(self.function, avals)
             assert self.results is not None
-            return found, self.results
-        found = self.jitted.trace(*jax_avals(avals)).jaxpr
-        known = self.call_in_trace.get(id(found))
-        if known is None:
+            return jaxpr, self.results
+        jaxpr = self.jitted.trace(*jax_avals(avals)).jaxpr
+        trace = self.traces.get(id(jaxpr))
+        if trace is None:
             assert self.results is not None
-            known = self.call_in_trace[id(found)] = found, self.results
-        return known
+            trace = self.traces[id(jaxpr)] = jaxpr, self.results
+        return trace
 
 
 @contextmanager
 def add_call_note(fun: Callable[..., Any], source: Any) -> Iterator[None]:
-    """Say of an error of a JAX function where it was called."""
+    """Adds the line of the call to an error of a JAX function."""
     try:
         yield
     except Exception as error:
@@ -170,7 +171,7 @@ class ArrayArgument(NamedTuple):
 
     @staticmethod
     def of(x: Any) -> ArrayArgument | None:
-        """The operand that an argument is; None for what is no array."""
+        """The array that an argument is; None for any other value."""
         if type(x) is Tracer:
             return ArrayArgument(x, x.atom.aval)
         if isinstance(x, jax.Array):
@@ -183,25 +184,23 @@ class ArrayArgument(NamedTuple):
 
 
 class OutputStructure(NamedTuple):
-    """What a JAX function returned, but for its arrays: where they stand among the rest."""
+    """The result of a JAX function with its arrays left out."""
 
     structure: Any
     static_leaves: list[Any]
 
     @staticmethod
     def of(out: Any) -> tuple[list[Any], OutputStructure]:
-        """The arrays and numbers of a result, and the rest."""
+        """The arrays and numbers of a result, and its structure without them."""
         leaves, structure = tree.flatten(out)
         arrays = [isinstance(x, (jax.Array, np.ndarray, np.generic, *_NUMBERS)) for x in leaves]
-        fixed = [_ARRAY_LEAF if on else x for x, on in zip(leaves, arrays, strict=True)]
-        return [x for x, on in zip(leaves, arrays, strict=True) if on], OutputStructure(
-            structure, fixed
-        )
+        static = [_ARRAY_LEAF if on else x for x, on in zip(leaves, arrays, strict=True)]
+        return select_where(leaves, arrays), OutputStructure(structure, static)
 
     def unflatten_arrays(self, arrays: Sequence[Any]) -> Any:
         """The result, with values of a program in place of its arrays."""
-        rest = iter(arrays)
-        leaves = [next(rest) if x is _ARRAY_LEAF else x for x in self.static_leaves]
+        remaining = iter(arrays)
+        leaves = [next(remaining) if x is _ARRAY_LEAF else x for x in self.static_leaves]
         return tree.unflatten(self.structure, leaves)
 
 

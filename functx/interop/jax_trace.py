@@ -1,4 +1,4 @@
-"""JAX code inside a trace of functx: its operations become equations of the program being traced."""
+"""The JAX trace under which functx traces: operations of JAX become equations of the program."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ from functx.transforms.aliasing import copy_if_aliased
 class FunctxTrace(jax.core.Trace):  # type: ignore[type-arg]
     """The trace of JAX that is current while functx traces.
 
-    An operation that JAX binds in it is appended to the innermost program being built.
-    `outer_jax_trace` is the trace that was current before anything was traced.
+    It appends the operations that JAX binds to the innermost program being built. `outer_trace`
+    is the trace that was current before functx began to trace.
     """
 
     __slots__ = ("outer_trace",)
     outer_trace: Any
 
-    def __init__(self, around: Any):
+    def __init__(self, outer: Any):
         super().__init__()
-        self.outer_trace = around.outer_trace if type(around) is FunctxTrace else around
+        self.outer_trace = outer.outer_trace if type(outer) is FunctxTrace else outer
 
     def stage_value(self, val: Any) -> Any:
         if not should_stage([val]):
@@ -76,7 +76,7 @@ class FunctxTrace(jax.core.Trace):  # type: ignore[type-arg]
         return self.stage_call(primitive, args, subfuns=(fun,), **params)
 
     def stage_call(self, primitive: Any, args: Sequence[Any], **params: Any) -> Any:
-        """A call with functions among its parameters, by the jaxpr that JAX makes of it."""
+        """A call with functions among its parameters, translated from the jaxpr that JAX makes of it."""
         if not should_stage(args):
             with set_current_trace(self.outer_trace):
                 return params["subfuns"][0].call_wrapped(*args)
@@ -86,7 +86,7 @@ class FunctxTrace(jax.core.Trace):  # type: ignore[type-arg]
         outs = self.append_equations(
             lambda *values: inline_jaxpr(closed.jaxpr, consts, values), args, closed.out_avals
         )
-        # JAX reads the structure of the result from the function or from its rule, one of them.
+        # JAX reads the structure of the result either from the function or from its rule.
         for rule in params["subfuns"][1:]:
             for store in rule.stores:
                 if store:
@@ -96,7 +96,7 @@ class FunctxTrace(jax.core.Trace):  # type: ignore[type-arg]
     def append_equations(
         self, body: Callable[..., Sequence[Any]], args: Sequence[Any], out_avals: Sequence[Any]
     ) -> list[Any]:
-        """The outputs of `body` on JAX's values `args`, as JAX's values of types `out_avals`."""
+        """The outputs of `body` on the JAX values `args`, as JAX values of types `out_avals`."""
         builder = current_builder.require()
         outer = builder.source
         builder.source = outer or user_source(3)
@@ -112,7 +112,8 @@ class FunctxTrace(jax.core.Trace):  # type: ignore[type-arg]
 def should_stage(args: Sequence[Any]) -> bool:
     """Whether an operation on `args` becomes an equation.
 
-    One of constants does not, where a type is none of functx's or in `jax.ensure_compile_time_eval`.
+    An operation on constants does not if functx lacks one of their types, nor inside
+    `jax.ensure_compile_time_eval`.
     """
     if any(isinstance(x, jax.core.Tracer) for x in args):
         return True
@@ -122,7 +123,7 @@ def should_stage(args: Sequence[Any]) -> bool:
 
 
 def to_functx_value(x: Any) -> Any:
-    """A value of JAX as a value of the program being traced."""
+    """A JAX value as a value of the program being traced."""
     if type(x) is Tracer:
         return x
     if type(x) is PRNGKeyTracer:
@@ -139,7 +140,7 @@ def to_functx_value(x: Any) -> Any:
 
 
 def to_jax_value(x: Any, aval: Any) -> Any:
-    """A value of the program being traced as JAX's value of type `aval`."""
+    """A value of the program being traced as a JAX value of type `aval`."""
     if type(x) is not Tracer:
         builder = current_builder.require()
         x = Tracer(builder.atom(x), builder)
@@ -150,7 +151,7 @@ def to_jax_value(x: Any, aval: Any) -> Any:
 
 
 def run_in_functx_trace(fun: Callable[..., Any], args: Sequence[Any]) -> Any:
-    """`fun(*args)`, where operations of JAX become equations of the program being built."""
+    """`fun(*args)`, with operations of JAX as equations of the program being built."""
     trace = FunctxTrace(find_top_trace(()))
     axes = bound_axes()
     if not axes:
@@ -163,13 +164,13 @@ def run_in_functx_trace(fun: Callable[..., Any], args: Sequence[Any]) -> Any:
         with set_current_trace(trace):
             out = fun(*args)
 
-    # JAX is told the names of axes for the time that it traces a function.
+    # JAX binds names of axes only while it traces a function.
     jax.make_jaxpr(within, axis_env=[(axis.name, axis.size) for axis in axes])()
     return out
 
 
 def outer_jax_trace() -> AbstractContextManager[None]:
-    """A context in which the trace of JAX is the one that was current before functx traced."""
+    """A context with the JAX trace that was current before functx began to trace."""
     trace = find_top_trace(())
     if type(trace) is not FunctxTrace:
         return nullcontext()
@@ -189,14 +190,14 @@ backend.inside_jax_trace = is_in_jax_trace
 
 @cache
 def abstract_jax_scalar() -> Any:
-    """A number that JAX is staging out, of which JAX cannot say if a derivative goes through it."""
+    """A scalar tracer of JAX, through which JAX must assume that derivatives go."""
     found: list[Any] = []
     jax.make_jaxpr(found.append)(0.0)
     return found[0]
 
 
 def _contents(self: Tracer) -> list[tuple[str, Any]]:
-    # JAX looks here for what a derivative may go through: `closure_convert` makes arguments of it.
+    # `jax.closure_convert` makes arguments of the tracers that it finds here.
     return [("value", abstract_jax_scalar())] if is_inexact(self.dtype) else []
 
 

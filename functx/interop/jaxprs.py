@@ -1,4 +1,4 @@
-"""Reading jaxprs: the types of their variables, their numbers, and what makes two of them equal."""
+"""Jaxprs as data: their types and literals as functx's, and cache keys of jaxprs and functions."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ Shape = tuple[int, ...]
 
 
 def aval_from_jax(aval: Any) -> ShapedArray:
-    """The type that arrays of one of JAX's avals have in a program; words stand for keys.
+    """functx's aval for an aval of JAX; that of the words for typed keys.
 
-    Raises DTypeError for one that functx does not have.
+    Raises DTypeError for a dtype that functx does not have.
     """
     found = aval_from_jax_or_none(aval)
     if found is None:
@@ -36,7 +36,7 @@ def aval_from_jax(aval: Any) -> ShapedArray:
 
 
 def aval_from_jax_or_none(aval: Any) -> ShapedArray | None:
-    """As `aval_from_jax`, None for a type that functx does not have."""
+    """As `aval_from_jax`, but None for a type that functx does not have."""
     if not isinstance(aval, JaxShapedArray):
         return None
     dtype = aval.dtype
@@ -48,7 +48,7 @@ def aval_from_jax_or_none(aval: Any) -> ShapedArray | None:
 
 
 def int_tuple(numbers: Sequence[Any]) -> Shape:
-    """Numbers among the parameters of an equation, some of which may be NumPy's."""
+    """Numbers among the parameters of an equation, some of them NumPy's, as Python ints."""
     return tuple([int(n) for n in numbers])
 
 
@@ -75,14 +75,14 @@ def literal_value(literal: Any) -> Any:
 def jaxpr_of(fun: Callable[..., Any], avals: Sequence[Any]) -> ClosedJaxpr:
     """The jaxpr of a JAX function of arrays of `avals`, which are functx's or JAX's.
 
-    Traced values that `fun` closes over are among its constants.
+    Tracers in the closure of `fun` are among its constants.
     """
     axes = [(axis.name, axis.size) for axis in bound_axes()]
     return jax.make_jaxpr(fun, axis_env=axes or None)(*jax_avals(avals))
 
 
 def jax_avals(avals: Sequence[Any]) -> list[Any]:
-    """Avals of functx or of JAX as JAX's."""
+    """Avals of functx or of JAX, as avals of JAX."""
     return [jax_aval(a) if type(a) is ShapedArray else a for a in avals]
 
 
@@ -93,14 +93,14 @@ def closed_jaxpr(
     effects: Any = frozenset(),
     consts: Sequence[tuple[Any, Any]] = (),
 ) -> ClosedJaxpr:
-    """A closed jaxpr of these parts; `consts` are pairs of variables and values."""
+    """The closed jaxpr of these parts; `consts` are pairs of variables and values."""
     info = DebugInfo("jax_call", "jax_call", ("",) * len(inputs), ("",) * len(outputs))
     variables, values = [v for v, _ in consts], [x for _, x in consts]
     return ClosedJaxpr(Jaxpr(variables, inputs, outputs, eqns, effects, info), values)
 
 
 def count_equations(jaxpr: Any) -> int:
-    """The number of equations, those inside of equations included."""
+    """The number of equations, including those of inner jaxprs."""
     return sum([1 + sum([count_equations(j) for j in jaxprs_in(eqn)]) for eqn in jaxpr.eqns])
 
 
@@ -115,7 +115,7 @@ def jaxprs_in(eqn: Any) -> list[Any]:
 
 
 def jaxpr_key(jaxpr: Any) -> tuple[Any, ...]:
-    """What two jaxprs share when they compute the same: their variables numbered in order."""
+    """The cache key of a jaxpr, equal for jaxprs that differ only in the identity of their variables."""
     numbers: dict[Any, int] = {}
 
     def atom(a: Any) -> Any:
@@ -131,12 +131,12 @@ def jaxpr_key(jaxpr: Any) -> tuple[Any, ...]:
 
 
 def params_key(params: dict[str, Any]) -> tuple[Any, ...]:
-    """The parameters of an equation as a key."""
+    """The cache key of the parameters of an equation."""
     return tuple([(name, param_key(params[name])) for name in sorted(params)])
 
 
 def param_key(value: Any) -> Any:
-    """A parameter of an equation as a key: by value where it cannot change, else the same object."""
+    """The cache key of a parameter: its value if that cannot change, else its identity."""
     if isinstance(value, ClosedJaxpr):
         return jaxpr_key(value.jaxpr), tuple([param_key(c) for c in value.consts])
     if isinstance(value, Jaxpr):
@@ -158,7 +158,7 @@ def param_key(value: Any) -> Any:
 
 
 class IdentityKey:
-    """A value as a key: equal to itself alone, and alive as long as the key is."""
+    """A key by identity, which keeps the value alive."""
 
     def __init__(self, value: Any):
         self.value = value
@@ -183,10 +183,10 @@ class MutableStateError(Exception):
 
 
 def function_fingerprint(value: Any) -> Any:
-    """A key of `value`, for a function with all values that it reads.
+    """The cache key of `value`; that of a function includes all values that it reads.
 
-    Raises Changeable for objects that can change in place: containers, NumPy arrays, objects of
-    the user's classes.
+    Raises MutableStateError for objects that can change in place: containers, NumPy arrays,
+    instances of users' classes.
     """
     return _value_fingerprint(value, [])
 
@@ -198,13 +198,13 @@ class FunctionKeys:
     """Cache keys of functions and the values they read: equal for functions that do the same.
 
     Numbers and NumPy arrays are compared by value, pytrees by their leaves, functions by their
-    code and the values that it reads, other objects by identity. `traced` lists the traced values
-    of functx among them.
+    code and the values that they read, other objects by identity. `tracers` lists the functx
+    tracers among them.
     """
 
     def __init__(self) -> None:
-        self.visit_numbers: dict[int, int] = {}
-        self.kept: list[Any] = []
+        self.visit_order: dict[int, int] = {}
+        self.visited: list[Any] = []
         self.tracers: list[Tracer] = []
 
     def key_of(self, value: Any) -> Any:
@@ -214,10 +214,10 @@ class FunctionKeys:
             return IdentityKey(value)
         if isinstance(value, IMMUTABLE_TYPES):
             return type(value), value
-        if id(value) in self.visit_numbers:
-            return "again", self.visit_numbers[id(value)]
-        self.visit_numbers[id(value)] = len(self.visit_numbers)
-        self.kept.append(value)
+        if id(value) in self.visit_order:
+            return "again", self.visit_order[id(value)]
+        self.visit_order[id(value)] = len(self.visit_order)
+        self.visited.append(value)
         if isinstance(value, partial):
             return partial, self.key_of((value.func, value.args, *value.keywords.items()))
         if isinstance(value, MethodType):
@@ -244,38 +244,38 @@ class FunctionKeys:
         return fun.__code__, tuple([self.key_of(part) for part in read])
 
 
-def _value_fingerprint(value: Any, around: list[Any]) -> Any:
+def _value_fingerprint(value: Any, callers: list[Any]) -> Any:
     if isinstance(value, IMMUTABLE_TYPES):
         return type(value), value
     if isinstance(value, (float, complex, np.generic)):
         return type(value), repr(value)
     if isinstance(value, tuple) and type(value) is tuple:
-        return tuple([_value_fingerprint(part, around) for part in value])
+        return tuple([_value_fingerprint(part, callers) for part in value])
     if isinstance(value, jax.Array) and not isinstance(value, jax.core.Tracer):
         return IdentityKey(value)
     if isinstance(value, partial):
         parts = (value.func, value.args, *value.keywords.items())
-        return partial, _value_fingerprint(parts, around)
+        return partial, _value_fingerprint(parts, callers)
     if (callable(value) or isinstance(value, ModuleType)) and package_of(
         value
     ) in IMMUTABLE_PACKAGES:
         return IdentityKey(value)
     if type(value) is FunctionType:
-        if any(value is f for f in around):
-            return "itself", around.index(value)
-        return _function_fingerprint(value, [*around, value])
+        if any([value is f for f in callers]):
+            return "recursion", callers.index(value)
+        return _function_fingerprint(value, [*callers, value])
     raise MutableStateError
 
 
-def _function_fingerprint(fun: FunctionType, around: list[Any]) -> Any:
+def _function_fingerprint(fun: FunctionType, callers: list[Any]) -> Any:
     code = fun.__code__
     parts: list[Any] = [code]
     defaults = (*(fun.__defaults__ or ()), *(fun.__kwdefaults__ or {}).values())
     for value in (*defaults, *_closure_values(fun)):
-        parts.append(_value_fingerprint(value, around))
+        parts.append(_value_fingerprint(value, callers))
     for name in _global_names(code):
         if name in fun.__globals__:
-            parts.append((name, _value_fingerprint(fun.__globals__[name], around)))
+            parts.append((name, _value_fingerprint(fun.__globals__[name], callers)))
     return tuple(parts)
 
 
@@ -288,7 +288,7 @@ def _closure_values(fun: FunctionType) -> Iterator[Any]:
 
 
 def _global_names(code: CodeType) -> Iterator[str]:
-    """The names that may be global ones, in the code and in functions inside it."""
+    """The names in the code and in its inner functions that may be global variables."""
     yield from code.co_names
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
@@ -296,6 +296,6 @@ def _global_names(code: CodeType) -> Iterator[str]:
 
 
 def package_of(value: Any) -> str:
-    """The package that a function, class or module belongs to, or the class of an object does."""
+    """The package of a function, class or module, or of the class of an object."""
     name = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None)
     return str(name or "").split(".")[0]

@@ -1,4 +1,4 @@
-"""`jax_call`: what has no counterpart in functx, kept as the jaxpr that it is."""
+"""Translation of jaxprs into programs; an equation without a translation becomes a `jax_call`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from jax.extend.core import ClosedJaxpr, Literal, Var, find_top_trace, jaxpr_as_fun
+from jax.extend.core import ClosedJaxpr, Literal, Var, find_top_trace, jaxpr_as_fun, primitives
+from jax.extend.core import Primitive as JaxPrimitive
 
 from functx import ops
 from functx.core.caches import Cache, clear_on_rule_change
@@ -38,6 +39,7 @@ from functx.interop.jaxprs import (
     literal_value,
 )
 from functx.lowering.jax_bridge import prng_key_type
+from functx.ops.families import Elementwise
 from functx.ops.operands import batch_size
 from functx.transforms.call_primitive import Call
 from functx.transforms.control.body_tracing import check_operands, is_linearizing
@@ -51,11 +53,191 @@ from functx.transforms.operand_masks import (
 )
 from functx.transforms.refused import refused
 
+TranslationRule = Callable[..., Any]
+
+TRANSLATION_RULES: dict[str, TranslationRule] = {}
+"""The translations by name of the JAX primitive: `rule(eqn, *args)` returns the output or a list.
+
+It returns `NotImplemented` for an equation that is left to JAX.
+"""
+KEY_AWARE_PRIMITIVES: set[str] = set()
+"""The names of primitives whose rules take the words of typed keys."""
+
+_JAX_NAMES = [p.name for p in vars(primitives).values() if isinstance(p, JaxPrimitive)]
+ELEMENTWISE_PRIMITIVES: dict[str, Primitive] = {
+    name: Primitive.registry[name]()
+    for name in _JAX_NAMES
+    if name in Primitive.registry
+    and issubclass(Primitive.registry[name], Elementwise)
+    and not Primitive.registry[name].fields
+}
+"""The functx primitive that computes the same as an elementwise JAX primitive, by JAX's name."""
+ELEMENTWISE_PRIMITIVES.update(
+    add_any=ops.Add(),
+    clz=ops.CountLeadingZeros(),
+    nextafter=ops.NextAfter(),
+    stop_gradient=ops.StopGradient(),
+)
+
+
+def register_translation(
+    *names: str, keys: bool = False
+) -> Callable[[TranslationRule], TranslationRule]:
+    """Registers a function as the translation of the JAX primitives with these names."""
+
+    def register(rule: TranslationRule) -> TranslationRule:
+        TRANSLATION_RULES.update(dict.fromkeys(names, rule))
+        if keys:
+            KEY_AWARE_PRIMITIVES.update(names)
+        return rule
+
+    return register
+
+
+class TranslatedJaxpr(NamedTuple):
+    """The program of a jaxpr, and the captured arrays, which are its last inputs."""
+
+    program: Program
+    captured: list[Any]
+
+    def __call__(self, args: Sequence[Any]) -> list[Any]:
+        """The outputs on `args`, inlined into the program being traced."""
+        return apply_program(self.program, [*args, *self.captured])
+
+    def call_with_constants(self, args: Sequence[Any]) -> list[Any]:
+        """The outputs on `args`, with the captured arrays as constants of the program."""
+        return apply_program(self.program, [*args, *[dense_constant(x) for x in self.captured]])
+
+    def bind_call(self, args: Sequence[Any]) -> list[Any]:
+        """The outputs on `args`, as one `call`."""
+        return Call(self.program)(*args, *self.captured)  # type: ignore[no-any-return]
+
+
+_programs = Cache("from_jax", 2048)
+
+
+def translate_jaxpr(closed: Any, avals: Sequence[ShapedArray], name: str = "") -> TranslatedJaxpr:
+    """The program of a closed jaxpr on operands of `avals`, cached by the jaxpr object."""
+    key = closed, tuple(avals), name
+    found: TranslatedJaxpr | None = _programs.get(key)
+    if found is None:
+        jaxpr, consts = closed.jaxpr, closed.consts
+
+        def body(*args: Any) -> list[Any]:
+            return inline_jaxpr(jaxpr, [constant_array(c) for c in consts], args)
+
+        name = name or jaxpr.debug_info.func_name or "jax"
+        program, captured = trace(body, avals, name=name, kind="from_jax")
+        found = TranslatedJaxpr(program, captured)
+        # Tracers of JAX do not outlive their trace.
+        if not any(isinstance(x, jax.core.Tracer) for x in captured):
+            _programs.put(key, found)
+    return found
+
+
+def translate_function(
+    fun: Callable[..., Any], avals: Sequence[ShapedArray], name: str
+) -> TranslatedJaxpr:
+    """The program of a JAX function that takes arrays of `avals` and returns a list of arrays."""
+    return translate_jaxpr(jaxpr_of(fun, avals), avals, name)
+
+
+def inline_jaxpr(jaxpr: Any, consts: Sequence[Any], args: Sequence[Any]) -> list[Any]:
+    """The outputs of an open jaxpr, its equations appended to the program being traced."""
+    if not has_functx_types(jaxpr):
+        # JAX makes unused tangents of integers, whose type functx does not have.
+        jaxpr = jaxpr.replace(eqns=live_equations(jaxpr))
+        if not has_functx_types(jaxpr):
+            return bind_jaxpr(jaxpr, [*consts, *args])
+    env: dict[Any, Any] = dict(zip(jaxpr.constvars, consts, strict=True))
+    env.update(zip(jaxpr.invars, args, strict=True))
+
+    def read(atom: Any) -> Any:
+        return literal_value(atom) if isinstance(atom, Literal) else env[atom]
+
+    for eqn in jaxpr.eqns:
+        outs = translate_equation(eqn, [read(a) for a in eqn.invars])
+        env.update(zip(eqn.outvars, outs, strict=True))
+    return [read(a) for a in jaxpr.outvars]
+
+
+def has_functx_types(jaxpr: Any) -> bool:
+    """Whether functx has the type of every value in a jaxpr; it has none for references."""
+    return all(aval_from_jax_or_none(v.aval) is not None for eqn in jaxpr.eqns for v in eqn.outvars)
+
+
+def live_equations(jaxpr: Any) -> list[Any]:
+    """The equations of a jaxpr that have effects or outputs that are used."""
+    needed = {a for a in jaxpr.outvars if isinstance(a, Var)}
+    kept = []
+    for eqn in reversed(jaxpr.eqns):
+        if eqn.effects or not needed.isdisjoint(eqn.outvars):
+            kept.append(eqn)
+            needed.update([a for a in eqn.invars if isinstance(a, Var)])
+    return kept[::-1]
+
+
+def translate_equation(eqn: Any, args: Sequence[Any]) -> Sequence[Any]:
+    """The outputs of one equation of a jaxpr, bound in the program being traced."""
+    name = eqn.primitive.name
+    atoms = [*eqn.invars, *eqn.outvars]
+    if name in KEY_AWARE_PRIMITIVES or all(isinstance(a.aval.dtype, np.dtype) for a in atoms):
+        out = _apply_rule(name, eqn, args)
+        if out is not NotImplemented:
+            outs = out if isinstance(out, (list, tuple)) else [out]
+            if _matches_types(outs, eqn.outvars):
+                return outs
+    return bind_jax_equation(eqn, args)
+
+
+def _apply_rule(name: str, eqn: Any, args: Sequence[Any]) -> Any:
+    rule, primitive = TRANSLATION_RULES.get(name), ELEMENTWISE_PRIMITIVES.get(name)
+    try:
+        if rule is not None:
+            return rule(eqn, *args)
+        # Parameters of elementwise primitives ask for an accuracy or another dtype.
+        if primitive is None or any([value is not None for value in eqn.params.values()]):
+            return NotImplemented
+        return primitive(*broadcast_unit_dims(eqn, args))
+    except (DTypeError, ShapeError):
+        # For example a dtype that JAX's primitive takes and functx's does not.
+        return NotImplemented
+
+
+def broadcast_unit_dims(eqn: Any, args: Sequence[Any]) -> Sequence[Any]:
+    """The operands of an elementwise equation, with unit dimensions broadcast as JAX does."""
+    shape = eqn.outvars[0].aval.shape
+    if all(x.shape in ((), shape) for x in args):
+        return args
+    dims = tuple(range(len(shape)))
+    return [ops.broadcast_in_dim(x, shape, dims) if x.shape else x for x in args]
+
+
+def _matches_types(outs: Sequence[Any], variables: Sequence[Any]) -> bool:
+    for x, v in zip(outs, variables, strict=True):
+        aval, wanted = aval_of(x), aval_from_jax(v.aval)
+        if aval.shape != wanted.shape or aval.dtype != wanted.dtype:
+            return False
+    return True
+
+
+def with_jax_type(x: Any, jax_aval: Any) -> Any:
+    """`x` with the type that JAX gives it: typed keys, or a weak type."""
+    if prng_key_type(jax_aval.dtype) is not None:
+        return PRNGKeyTracer(x, jax_aval)
+    weak = aval_from_jax(jax_aval).weak_type
+    if x.weak_type == weak:
+        return x
+    if type(x.atom) is FunctxLiteral:
+        aval = ShapedArray((), x.dtype, weak)
+        return Tracer(FunctxLiteral(x.atom.value, aval), x.builder)
+    return ops.ConvertElementType(x.dtype, weak)(x)
+
 
 class JaxprFunction:
     """A closed jaxpr as a function of arrays; two are equal when their jaxprs are.
 
-    Typed keys are given and returned as their words.
+    It takes and returns the words of typed keys.
     """
 
     def __init__(self, jaxpr: ClosedJaxpr):
@@ -104,13 +286,13 @@ class JaxprFunction:
 
 
 def bind_jax_equation(eqn: Any, args: Sequence[Any]) -> Any:
-    """The outputs of an equation of a jaxpr on `args`, left to JAX."""
+    """The outputs of an equation of a jaxpr on `args`, as a `jax_call`."""
     return JaxCall(JaxprFunction.of_equation(eqn))(*args)
 
 
 def bind_jaxpr(jaxpr: Any, args: Sequence[Any]) -> Any:
-    """The outputs of an open jaxpr on its constants and operands, left to JAX as a whole."""
-    # Its references, if it has any, are made and read inside.
+    """The outputs of an open jaxpr on its constants and operands, as one `jax_call`."""
+    # References are made and read inside.
     made = {v for eqn in jaxpr.eqns for v in eqn.outvars}
     inside = any(aval_from_jax_or_none(v.aval) is None for v in made)
     inputs = [*jaxpr.constvars, *jaxpr.invars]
@@ -119,7 +301,7 @@ def bind_jaxpr(jaxpr: Any, args: Sequence[Any]) -> Any:
 
 
 def dense_constant(x: Any) -> Any:
-    """The array `x` as part of the program, where it is late for an operand; a traced value as it is."""
+    """The array `x` as a constant of the program, for rules that take no more operands; a tracer as it is."""
     if type(x) is Tracer:
         return x
     if isinstance(x, jax.core.Tracer):
@@ -134,7 +316,7 @@ def dense_constant(x: Any) -> Any:
 def fix_unmarked(
     function: JaxprFunction, args: Sequence[Any], marks: Sequence[bool]
 ) -> Callable[..., list[Any]]:
-    """`function` of the arguments that are marked, with those of `args` in the other places."""
+    """`function` of the marked arguments, with `args` at the other positions."""
     return lambda *given: function(*replace_where(args, marks, given))
 
 
@@ -142,9 +324,9 @@ def fix_unmarked(
 def translated_jvp(
     function: JaxprFunction, varying: tuple[bool, ...]
 ) -> tuple[TranslatedJaxpr, tuple[bool, ...]]:
-    """The function of arguments, then tangents of those `varying`: outputs, then tangents.
+    """The function from arguments and tangents of the `varying` ones to outputs and tangents.
 
-    And the outputs that are marked by `nonzero_tangent_mask`.
+    Also returns the mask of the outputs with tangents that can be nonzero.
     """
     moving = select_where(function.in_avals, varying)
 
@@ -163,8 +345,8 @@ def translated_jvp(
 def nonzero_tangent_mask(function: JaxprFunction, jaxpr: Any, start: int) -> tuple[bool, ...]:
     """The outputs of `function` whose tangents, the last outputs of `jaxpr`, can be nonzero.
 
-    They are linear in the operands of `jaxpr` from `start` on. What is written to a reference
-    may be read from it.
+    The tangents are linear in the operands of `jaxpr` from `start` on. A value written to a
+    reference may be read from it.
     """
     reached = set(jaxpr.invars[start:])
     for eqn in jaxpr.eqns:
@@ -182,10 +364,10 @@ def nonzero_tangent_mask(function: JaxprFunction, jaxpr: Any, start: int) -> tup
 def translated_linearization(
     function: JaxprFunction, varying: tuple[bool, ...]
 ) -> tuple[TranslatedJaxpr, TranslatedJaxpr, tuple[bool, ...]]:
-    """The function split in two: its outputs and residuals, then its tangents from those.
+    """The linearization of the function: a program of outputs and residuals, and one of tangents.
 
-    The second takes the residuals, then the tangents of the arguments marked `varying`, and
-    gives those of the inexact outputs. The third says which of the outputs `nonzero_tangent_mask` marks.
+    The second takes the residuals, then the tangents of the `varying` arguments, and returns the
+    tangents of the inexact outputs. The third result is `nonzero_tangent_mask`.
     """
     structure: Any = None
     moving_avals = select_where(function.in_avals, varying)
@@ -213,11 +395,11 @@ def translated_linearization(
 
 @lru_cache(maxsize=1024)
 def translated_transpose(
-    function: JaxprFunction, linear: tuple[bool, ...], given: tuple[bool, ...]
+    function: JaxprFunction, linear: tuple[bool, ...], cotangent_mask: tuple[bool, ...]
 ) -> TranslatedJaxpr:
-    """The pullback of the function, which is linear in the arguments marked `linear`.
+    """The transpose of the function in the arguments marked `linear`.
 
-    It takes the other arguments, then the cotangents of the outputs marked `given`.
+    It takes the other arguments, then the cotangents of the outputs in `cotangent_mask`.
     """
     known, moving = (
         select_where_not(function.in_avals, linear),
@@ -233,11 +415,11 @@ def translated_transpose(
         fun = fix_unmarked(function, fixed, linear)
 
         def outputs(*values: Any) -> list[Any]:
-            return select_where(fun(*values), given)
+            return select_where(fun(*values), cotangent_mask)
 
         return list(jax.linear_transpose(outputs, *structs)(list(cts)))
 
-    cts = select_where(function.out_avals, given)
+    cts = select_where(function.out_avals, cotangent_mask)
     return translate_function(pull, [*known, *cts], f"{function!r}_transpose")
 
 
@@ -245,9 +427,9 @@ def translated_transpose(
 def translated_batch(
     function: JaxprFunction, size: int, dims: tuple[int | None, ...]
 ) -> tuple[TranslatedJaxpr, tuple[int | None, ...]]:
-    """The function of whole batches along `dims`, and the dimensions of its outputs.
+    """The batched function along `dims`, and the batch dimensions of its outputs.
 
-    They are None for what JAX's rule gives once for the whole batch, and 0 for the others.
+    These are None for an output that JAX's rules do not batch, and 0 for the others.
     """
     avals = [
         a if d is None else a.update(shape=(*a.shape[:d], size, *a.shape[d:]))
@@ -277,9 +459,9 @@ def _example() -> JaxprFunction:
 
 
 class JaxCall(Primitive):
-    """The outputs of a function of JAX that has no counterpart here; JAX gives its rules.
+    """A JAX function without a counterpart in functx; its rules are JAX's.
 
-    What the rules make of it is translated again: functx equations, and more of these.
+    The results of the rules are translated: into functx equations, and further `jax_call`s.
     """
 
     function: JaxprFunction
@@ -295,8 +477,9 @@ class JaxCall(Primitive):
         return self.function.out_avals
 
     def varying_outputs(self, avals, active):
+        translated = translated_linearization if is_linearizing() else translated_jvp
         with reraise_missing_rule(self):
-            return translated_linearization(self.function, active)[2]
+            return translated(self.function, active)[-1]
 
     def jvp(self, primals, tangents):
         function = self.function
@@ -355,7 +538,7 @@ for _made in (translated_jvp, translated_linearization, translated_transpose, tr
 
 @contextmanager
 def reraise_missing_rule(primitive: JaxCall) -> Iterator[None]:
-    """Say of what JAX has no rule for that it is a rule of JAX's that is missing."""
+    """Raises MissingRuleError where JAX has no rule for a primitive."""
     try:
         yield
     except NotImplementedError as error:
@@ -367,168 +550,3 @@ def reraise_missing_rule(primitive: JaxCall) -> Iterator[None]:
             fix="Give the JAX function a derivative of its own with jax.custom_jvp or "
             "jax.custom_vjp.",
         ) from error
-
-
-Rule = Callable[..., Any]
-
-ELEMENTWISE_PRIMITIVES: dict[str, Primitive] = {}
-"""The functx primitives that stand for one of JAX's just so, by its name."""
-TRANSLATION_RULES: dict[str, Rule] = {}
-"""The other translations: `rule(eqn, *args)` returns the output or a list of outputs.
-
-`NotImplemented` says that the equation is better left to JAX.
-"""
-KEY_AWARE_PRIMITIVES: set[str] = set()
-"""The primitives whose rules know what to do with the words of typed keys."""
-
-
-def register_translation(*names: str, keys: bool = False) -> Callable[[Rule], Rule]:
-    """Make a function the translation of the JAX primitives with these names."""
-
-    def register(rule: Rule) -> Rule:
-        TRANSLATION_RULES.update(dict.fromkeys(names, rule))
-        if keys:
-            KEY_AWARE_PRIMITIVES.update(names)
-        return rule
-
-    return register
-
-
-class TranslatedJaxpr(NamedTuple):
-    """The program of a jaxpr, and the arrays that it captured, which are its last inputs."""
-
-    program: Program
-    captured: list[Any]
-
-    def __call__(self, args: Sequence[Any]) -> list[Any]:
-        """The outputs on `args`, inlined into the program being traced."""
-        return apply_program(self.program, [*args, *self.captured])
-
-    def call_with_constants(self, args: Sequence[Any]) -> list[Any]:
-        """As a call, with the captured arrays made part of what is compiled."""
-        return apply_program(self.program, [*args, *[dense_constant(x) for x in self.captured]])
-
-    def bind_call(self, args: Sequence[Any]) -> list[Any]:
-        """The outputs on `args`, as one `call`."""
-        return Call(self.program)(*args, *self.captured)  # type: ignore[no-any-return]
-
-
-_programs = Cache("from_jax", 2048)
-
-
-def translate_jaxpr(closed: Any, avals: Sequence[ShapedArray], name: str = "") -> TranslatedJaxpr:
-    """The program of a closed jaxpr on operands of `avals`, remembered for that very jaxpr."""
-    key = closed, tuple(avals), name
-    found: TranslatedJaxpr | None = _programs.get(key)
-    if found is None:
-        jaxpr, consts = closed.jaxpr, closed.consts
-
-        def body(*args: Any) -> list[Any]:
-            return inline_jaxpr(jaxpr, [constant_array(c) for c in consts], args)
-
-        name = name or jaxpr.debug_info.func_name or "jax"
-        program, captured = trace(body, avals, name=name, kind="from_jax")
-        found = TranslatedJaxpr(program, captured)
-        # What belongs to a trace of JAX does not outlive it.
-        if not any(isinstance(x, jax.core.Tracer) for x in captured):
-            _programs.put(key, found)
-    return found
-
-
-def translate_function(
-    fun: Callable[..., Any], avals: Sequence[ShapedArray], name: str
-) -> TranslatedJaxpr:
-    """The program of a JAX function that takes arrays of `avals` and gives a list of them."""
-    return translate_jaxpr(jaxpr_of(fun, avals), avals, name)
-
-
-def inline_jaxpr(jaxpr: Any, consts: Sequence[Any], args: Sequence[Any]) -> list[Any]:
-    """The outputs of an open jaxpr, its equations appended to the program being traced."""
-    if not has_functx_types(jaxpr):
-        # JAX makes tangents of integers, a type that functx has not, where nothing needs them.
-        jaxpr = jaxpr.replace(eqns=live_equations(jaxpr))
-        if not has_functx_types(jaxpr):
-            return bind_jaxpr(jaxpr, [*consts, *args])
-    env: dict[Any, Any] = dict(zip(jaxpr.constvars, consts, strict=True))
-    env.update(zip(jaxpr.invars, args, strict=True))
-
-    def read(atom: Any) -> Any:
-        return literal_value(atom) if isinstance(atom, Literal) else env[atom]
-
-    for eqn in jaxpr.eqns:
-        outs = translate_equation(eqn, [read(a) for a in eqn.invars])
-        env.update(zip(eqn.outvars, outs, strict=True))
-    return [read(a) for a in jaxpr.outvars]
-
-
-def has_functx_types(jaxpr: Any) -> bool:
-    """Whether every value in a jaxpr has a type that functx has; references have none."""
-    return all(aval_from_jax_or_none(v.aval) is not None for eqn in jaxpr.eqns for v in eqn.outvars)
-
-
-def live_equations(jaxpr: Any) -> list[Any]:
-    """The equations of a jaxpr that have effects, or outputs that are needed."""
-    needed = {a for a in jaxpr.outvars if isinstance(a, Var)}
-    kept = []
-    for eqn in reversed(jaxpr.eqns):
-        if eqn.effects or not needed.isdisjoint(eqn.outvars):
-            kept.append(eqn)
-            needed.update([a for a in eqn.invars if isinstance(a, Var)])
-    return kept[::-1]
-
-
-def translate_equation(eqn: Any, args: Sequence[Any]) -> Sequence[Any]:
-    """The outputs of one equation of a jaxpr, bound in the program being traced."""
-    name = eqn.primitive.name
-    atoms = [*eqn.invars, *eqn.outvars]
-    if name in KEY_AWARE_PRIMITIVES or all(isinstance(a.aval.dtype, np.dtype) for a in atoms):
-        out = _apply_rule(name, eqn, args)
-        if out is not NotImplemented:
-            outs = out if isinstance(out, (list, tuple)) else [out]
-            if _matches_types(outs, eqn.outvars):
-                return outs
-    return bind_jax_equation(eqn, args)
-
-
-def _apply_rule(name: str, eqn: Any, args: Sequence[Any]) -> Any:
-    try:
-        primitive = ELEMENTWISE_PRIMITIVES.get(name)
-        if primitive is not None:
-            # Parameters of these are requests: for an accuracy, for another dtype.
-            plain = all(value is None for value in eqn.params.values())
-            return primitive(*broadcast_unit_dims(eqn, args)) if plain else NotImplemented
-        rule = TRANSLATION_RULES.get(name)
-        return NotImplemented if rule is None else rule(eqn, *args)
-    except (DTypeError, ShapeError):
-        # A dtype, say, that JAX's primitive takes and ours does not.
-        return NotImplemented
-
-
-def broadcast_unit_dims(eqn: Any, args: Sequence[Any]) -> Sequence[Any]:
-    """Operands of an elementwise equation, of which JAX repeats those with unit dimensions."""
-    shape = eqn.outvars[0].aval.shape
-    if all(x.shape in ((), shape) for x in args):
-        return args
-    dims = tuple(range(len(shape)))
-    return [ops.broadcast_in_dim(x, shape, dims) if x.shape else x for x in args]
-
-
-def _matches_types(outs: Sequence[Any], variables: Sequence[Any]) -> bool:
-    for x, v in zip(outs, variables, strict=True):
-        aval, wanted = aval_of(x), aval_from_jax(v.aval)
-        if aval.shape != wanted.shape or aval.dtype != wanted.dtype:
-            return False
-    return True
-
-
-def with_jax_type(x: Any, jax_aval: Any) -> Any:
-    """`x` as typed keys where JAX has such, or with a dtype that is weak where JAX's is, and only there."""
-    if prng_key_type(jax_aval.dtype) is not None:
-        return PRNGKeyTracer(x, jax_aval)
-    weak = aval_from_jax(jax_aval).weak_type
-    if x.weak_type == weak:
-        return x
-    if type(x.atom) is FunctxLiteral:
-        aval = ShapedArray((), x.dtype, weak)
-        return Tracer(FunctxLiteral(x.atom.value, aval), x.builder)
-    return ops.ConvertElementType(x.dtype, weak)(x)
