@@ -1,4 +1,4 @@
-"""Programs split in two for the derivative of a call, through which masks of cotangents pass."""
+"""The primitive `call`, which runs a program, and its derivative with masks of cotangents."""
 
 from __future__ import annotations
 
@@ -30,7 +30,6 @@ from functx.transforms.operand_masks import (
     select_where,
     select_where_not,
 )
-from functx.transforms.operand_masks import scatter_where as spread_to
 from functx.transforms.partial_evaluation_policy import policy
 from functx.transforms.reverse_mode import Cotangents, Transpose, backward_sweep, forward_sweep
 from functx.transforms.symbolic_zeros import DropZeroInputs, programs_run, with_programs
@@ -38,12 +37,13 @@ from functx.transforms.vmap import BatchWithInferredOutDims
 
 
 class MaskedVJPPrograms(NamedTuple):
-    """A program of the outputs and of what is kept for the derivative, and two that pull back.
+    """The forward program of a call and its two backward programs.
 
-    `plain` takes the cotangents of the inexact outputs, then what is kept; `masked` takes
-    behind the cotangents where each of them can be other than zero. Both give the cotangents
-    of the active inputs, then where those can be other than zero: a literal for anywhere, and
-    nothing where all are that.
+    The forward program `values` returns the outputs, then the residuals. The backward program
+    `unmasked` takes the cotangents of the inexact outputs, then the residuals. `masked` takes
+    behind the cotangents their masks, which mark the elements that can be nonzero. Both return
+    the cotangents of the active inputs, then the masks of these: a literal for an unknown mask,
+    and no masks at all if all are unknown.
     """
 
     values: Program
@@ -52,41 +52,48 @@ class MaskedVJPPrograms(NamedTuple):
 
 
 class SplitMaskedVJP(Rewrite[MaskedVJPPrograms]):
-    """The split of `program` for the derivative in the inputs marked `active`, as `MaskedVJPPrograms`."""
+    """The split of a program into `MaskedVJPPrograms`, for the inputs marked `active`."""
 
     active: tuple[bool, ...]
 
     def __call__(self, program: Program) -> MaskedVJPPrograms:
         program = canonicalize_for_ad(program, "vjp", "jvp", "transpose")
-        pulled: list[Program] = []
+        backward: list[Program] = []
 
         def body(*args: Any) -> list[Any]:
             outs, tape = forward_sweep(program, args, self.active)
             avals = [aval_of(out) for out in select_where(outs, inexact_mask(outs))]
             masks = [aval.update(dtype=ops.BOOL, weak_type=False) for aval in avals]
-            pull_back = partial(self.backward, program, tape, len(avals))
+            pullback = partial(self.backward, program, tape, len(avals))
             name = f"pullback_{program.name}"
             names = ["ct"] if len(avals) == 1 else [f"ct_{i}" for i in range(len(avals))]
-            plain, kept = trace(pull_back, avals, name=name, in_names=lambda: names)
-            masked, more = trace(pull_back, [*avals, *masks], name=name, in_names=lambda: names)
+            unmasked, residuals = trace(pullback, avals, name=name, in_names=lambda: names)
+            masked, masked_residuals = trace(
+                pullback, [*avals, *masks], name=name, in_names=lambda: names
+            )
             builder = current_builder.require()
-            kept, more = [builder.tracer(x) for x in kept], [builder.tracer(x) for x in more]
-            known = {x.atom for x in kept}
-            both = [*kept, *[x for x in more if x.atom not in known]]
-            pulled.append(align_residual_inputs(plain, len(avals), kept, both))
-            pulled.append(align_residual_inputs(masked, 2 * len(avals), more, both))
-            return [*outs, *both]
+            residuals, masked_residuals = (
+                [builder.tracer(x) for x in residuals],
+                [builder.tracer(x) for x in masked_residuals],
+            )
+            atoms = {x.atom for x in residuals}
+            all_residuals = [*residuals, *[x for x in masked_residuals if x.atom not in atoms]]
+            backward.append(align_residual_inputs(unmasked, len(avals), residuals, all_residuals))
+            backward.append(
+                align_residual_inputs(masked, 2 * len(avals), masked_residuals, all_residuals)
+            )
+            return [*outs, *all_residuals]
 
         values = trace_closed(body, program.in_avals, name=program.name, in_names=program.in_names)
-        return MaskedVJPPrograms(values, *pulled)
+        return MaskedVJPPrograms(values, *backward)
 
-    def backward(self, program: Program, tape: Any, count: int, *given: Any) -> list[Any]:
+    def backward(self, program: Program, tape: Any, count: int, *cts_and_masks: Any) -> list[Any]:
         cts = Cotangents()
-        lives = given[count:] or [None] * count
+        ct_masks = cts_and_masks[count:] or [None] * count
         inexact = inexact_mask([atom.aval for atom in program.outputs])
-        ends = select_where(program.outputs, inexact)
-        for atom, ct, live in zip(ends, given[:count], lives, strict=True):
-            cts.add(atom, ct, live)
+        outputs = select_where(program.outputs, inexact)
+        for atom, ct, ct_mask in zip(outputs, cts_and_masks[:count], ct_masks, strict=True):
+            cts.add(atom, ct, ct_mask)
         grads = backward_sweep(program, tape, [None] * len(inexact), self.active, cts)
         masks = [cts.masks.get(v) for v in select_where(program.inputs, self.active)]
         if all([mask is None for mask in masks]):
@@ -95,12 +102,12 @@ class SplitMaskedVJP(Rewrite[MaskedVJPPrograms]):
         shown = zip(masks, grads, strict=True)
         return [
             *grads,
-            *[anywhere if m is None else ops.instantiate_mask(m, g.shape) for m, g in shown],
+            *[unknown if m is None else ops.instantiate_mask(m, g.shape) for m, g in pairs],
         ]
 
 
 class SelectMaskedVJP(Rewrite[tuple[Program, Program]]):
-    """The first of the `MaskedVJPPrograms` of a program and one of those that pull back, `masked` or plain."""
+    """The forward program of `MaskedVJPPrograms`, and the `masked` or the unmasked backward one."""
 
     active: tuple[bool, ...]
     masked: bool
@@ -110,31 +117,39 @@ class SelectMaskedVJP(Rewrite[tuple[Program, Program]]):
 
     @property
     def split(self) -> SplitMaskedVJP:
-        """The split whose halves these are."""
+        """The split that gives both."""
         return SplitMaskedVJP(self.active)
 
-    def select(self, halves: MaskedVJPPrograms) -> tuple[Program, Program]:
-        """Those of `halves` that are wanted."""
-        return halves.values, halves.masked if self.masked else halves.unmasked
+    def select(self, programs: MaskedVJPPrograms) -> tuple[Program, Program]:
+        """The forward program and the selected backward program."""
+        return programs.values, programs.masked if self.masked else programs.unmasked
 
 
 def align_residual_inputs(
-    program: Program, lead: int, kept: Sequence[Any], wanted: Sequence[Any]
+    program: Program, lead: int, residuals: Sequence[Any], all_residuals: Sequence[Any]
 ) -> Program:
-    """`program`, which takes `kept` behind its first `lead` inputs, made to take `wanted` there."""
-    own = {x.atom: v for x, v in zip(kept, program.inputs[lead:], strict=True)}
-    rest = [own[x.atom] if x.atom in own else Var(aval_of(x)) for x in wanted]
-    return replace_program_fields(program, inputs=[*program.inputs[:lead], *rest])
+    """`program` with inputs for `all_residuals` in place of those for its own `residuals`.
+
+    They follow its first `lead` inputs.
+    """
+    input_of = {x.atom: v for x, v in zip(residuals, program.inputs[lead:], strict=True)}
+    residual_inputs = [
+        input_of[x.atom] if x.atom in input_of else Var(aval_of(x)) for x in all_residuals
+    ]
+    return replace_program_fields(program, inputs=[*program.inputs[:lead], *residual_inputs])
 
 
 def select_pullback(
-    active: Sequence[bool], program: Program, cts: Sequence[Any], lives: Sequence[Any]
+    active: Sequence[bool], program: Program, cts: Sequence[Any], masks: Sequence[Any]
 ) -> tuple[Program, list[Any]]:
-    """The program that pulls `cts` back, zero where `lives` do not hold, and its first operands."""
-    halves = cached_rewrite(policy.limit_residuals(SplitMaskedVJP(tuple(active))), program)
+    """The backward program for `cts`, and its operands without the residuals.
+
+    It is the masked one if a mask is known.
+    """
+    programs = cached_rewrite(policy.limit_residuals(SplitMaskedVJP(tuple(active))), program)
     inexact = inexact_mask(program.out_avals)
-    cts, lives = select_where(cts, inexact), select_where(lives, inexact)
-    if any([live is not None for live in lives]):
+    cts, masks = select_where(cts, inexact), select_where(masks, inexact)
+    if any([mask is not None for mask in masks]):
         avals = select_where(program.out_avals, inexact)
         full = [
             ops.constant_like(a, 0) if ct is None else ct for ct, a in zip(cts, avals, strict=True)
@@ -145,22 +160,22 @@ def select_pullback(
     return plain, [ct for ct in cts if ct is not None]
 
 
-def broadcast_masks(lives: Sequence[Any], cts: Sequence[Any]) -> list[Any]:
-    """`lives` as arrays of the shapes of the cotangents."""
-    return [ops.instantiate_mask(live, ct.shape) for live, ct in zip(lives, cts, strict=True)]
+def broadcast_masks(masks: Sequence[Any], cts: Sequence[Any]) -> list[Any]:
+    """The masks as arrays of the shapes of the cotangents."""
+    return [ops.instantiate_mask(mask, ct.shape) for mask, ct in zip(masks, cts, strict=True)]
 
 
 def unpack_masked_cotangents(
     active: Sequence[bool], program: Program, outs: Sequence[Any]
 ) -> tuple[list[Any], list[Any]]:
-    """The cotangents and their masks among `outs`, what such a `program` gives, one an operand."""
+    """The cotangents and their masks in `outs`, the outputs of a backward `program`, by operand."""
     count = sum(active)
-    ends: list[Any] = [*program.outputs[count:]] or [None] * count
+    mask_atoms: list[Any] = [*program.outputs[count:]] or [None] * count
     masks = [
-        None if end is None or type(end) is Literal else outs[count + i]
-        for i, end in enumerate(ends)
+        None if atom is None or type(atom) is Literal else outs[count + i]
+        for i, atom in enumerate(mask_atoms)
     ]
-    return spread_to(outs[:count], active), spread_to(masks, active)
+    return scatter_where(outs[:count], active), scatter_where(masks, active)
 
 
 def _example() -> Program:
@@ -171,9 +186,9 @@ def _example() -> Program:
 
 
 class Call(Primitive):
-    """The outputs of `program` on the operands, kept together as a function of its own.
+    """The outputs of `program` on the operands, as a function that is not inlined into the program.
 
-    With `apart`, XLA does not inline it either.
+    With `noinline`, XLA does not inline it either.
     """
 
     program: Program
@@ -182,20 +197,20 @@ class Call(Primitive):
     samples = (sample(f64[3], f64[3], program=_example()),)
 
     def abstract_eval(self, *avals):
-        wanted = self.program.in_avals
-        if [(a.shape, a.dtype) for a in avals] != [(a.shape, a.dtype) for a in wanted]:
+        expected = self.program.in_avals
+        if [(a.shape, a.dtype) for a in avals] != [(a.shape, a.dtype) for a in expected]:
             raise DTypeError(
                 "call: operands must have the types of the program's inputs; got "
-                f"{', '.join(map(repr, avals))} for {', '.join(map(repr, wanted))}"
+                f"{', '.join(map(repr, avals))} for {', '.join(map(repr, expected))}"
             )
         return self.program.out_avals
 
     def with_program(self, program: Program) -> Call:
-        """A call of another program, kept apart as this one is."""
+        """A call of another program with the same `noinline`."""
         return Call(program, self.noinline)
 
     def backward_call(self, backward: Program, split: Any) -> Call:
-        """A call of `backward`, made by `split`, which may compute again what came before."""
+        """A call of `backward`, a program of `split`; a `RematerializedCall` if it recomputes."""
         return (
             RematerializedCall(backward, True)
             if policy.recomputes_forward(split, self.program)
@@ -203,15 +218,18 @@ class Call(Primitive):
         )
 
     def call_with_forwarding(self, program: Program, args: Sequence[Any]) -> list[Any]:
-        """The outputs of `program` on `args`, by a call but for those that it just passes on."""
-        given = enumerate(zip(program.inputs, args, strict=True))
-        places: dict[Any, int] = {v: i for i, (v, x) in given if aval_of(x) is v.aval}
-        passed = [places.get(atom) for atom in program.outputs]
-        own = tuple([n for n, at in enumerate(passed) if at is None])
-        if len(own) == len(passed):
+        """The outputs of `program` on `args`.
+
+        Outputs that are inputs are forwarded; a call computes the others.
+        """
+        pairs = enumerate(zip(program.inputs, args, strict=True))
+        input_index: dict[Any, int] = {v: i for i, (v, x) in pairs if aval_of(x) is v.aval}
+        forwarded = [input_index.get(atom) for atom in program.outputs]
+        computed = tuple([n for n, index in enumerate(forwarded) if index is None])
+        if len(computed) == len(forwarded):
             return self.with_program(program)(*args)  # type: ignore[no-any-return]
-        outs = iter(self.with_program(cached_rewrite(Subprogram(outputs=own), program))(*args))
-        return [next(outs) if at is None else args[at] for at in passed]
+        outs = iter(self.with_program(cached_rewrite(Subprogram(outputs=computed), program))(*args))
+        return [next(outs) if index is None else args[index] for index in forwarded]
 
     def dce(self, used):
         if all(used):
@@ -224,12 +242,14 @@ class Call(Primitive):
         return active_outputs(self.program, active)
 
     def jvp(self, primals, tangents):
-        lives = [False if t is None else None for t in tangents]
-        return self.jvp_masked(primals, tangents, lives)[:2]
+        masks = [False if t is None else None for t in tangents]
+        return self.jvp_masked(primals, tangents, masks)[:2]
 
     def jvp_masked(self, primals, tangents, lives):
         varying = tuple([t is not None for t in tangents])
-        masked = tuple([live is not None and live is not False for live in lives])
+        masked = tuple(
+            [operand_mask is not None and operand_mask is not False for operand_mask in lives]
+        )
         split = Linearize(varying, masked)
         values, tangent_program = cached_rewrite(split, self.program)
         masks = [
@@ -259,10 +279,12 @@ class Call(Primitive):
     def vjp(self, cts, residuals, args, active):
         return self.vjp_masked(cts, [None] * len(cts), residuals, args, active)[0]
 
-    def vjp_masked(self, cts, lives, residuals, args, active):
-        backward, given = select_pullback(active, self.program, cts, lives)
-        pull = self.backward_call(backward, policy.limit_residuals(SplitMaskedVJP(tuple(active))))
-        return unpack_masked_cotangents(active, backward, pull(*given, *residuals))
+    def vjp_masked(self, cts, masks, residuals, args, active):
+        backward, operands = select_pullback(active, self.program, cts, masks)
+        pullback = self.backward_call(
+            backward, policy.limit_residuals(SplitMaskedVJP(tuple(active)))
+        )
+        return unpack_masked_cotangents(active, backward, pullback(*operands, *residuals))
 
     def transpose(self, cts, *args):
         linear = linear_mask(args)
@@ -287,9 +309,9 @@ class Call(Primitive):
 
 
 class RematerializedCall(Call):
-    """A call that computes again what ran before it.
+    """A call that recomputes values of the forward computation.
 
-    It is not merged with that, and does not begin before all its operands are there.
+    It is not merged with the forward computation, and starts only when all its operands are ready.
     """
 
     samples = (sample(f64[3], f64[3], program=_example(), noinline=True),)

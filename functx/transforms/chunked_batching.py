@@ -1,4 +1,4 @@
-"""Chunks: the lanes of a map, and the vectors of a basis, taken a few at a time by a loop."""
+"""Batching in chunks: a loop over parts of a batch, or of the vectors of a standard basis."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ from functx.transforms.operand_masks import select_where, select_where_not
 from functx.transforms.vmap import Batch, BatchedOutputError, BatchWithInferredOutDims, add_axis
 
 
-def check_chunk_size(what: str, chunk_size: Any) -> None:
+def check_chunk_size(label: str, chunk_size: Any) -> None:
     """Raise ValueRangeError unless `chunk_size` is None or a positive int."""
     if chunk_size is not None and (type(chunk_size) is not int or chunk_size < 1):
         raise ValueRangeError(
-            f"{what}: chunk_size must be a positive int or None; got {chunk_size!r}",
+            f"{label}: chunk_size must be a positive int or None; got {chunk_size!r}",
             fix="Pass None to take all at once.",
         )
 
 
 def needs_chunking(chunk: int | None, size: int) -> TypeGuard[int]:
-    """Whether `size` of something are to be taken `chunk` at a time."""
+    """Whether a batch of `size` elements is computed in chunks of `chunk` elements."""
     return chunk is not None and (chunk < size or chunk == 1)
 
 
 class ChunkedBatch(Batch):
-    """As `Batch`, for `chunk` lanes at a time; with a chunk of 1 the program runs as it is.
+    """As `Batch`, in chunks of `chunk` elements; a chunk of 1 runs the program itself.
 
-    What works across the axis needs all lanes at once, and gets them.
+    A program with collectives over the batch needs all elements, and is not chunked.
     """
 
     chunk: int
@@ -48,11 +48,11 @@ class ChunkedBatch(Batch):
         if self.names.name in program.named_axes:
             return super().emit(program, *args)
         mapped = [d is not None for d in self.in_dims]
-        laid_out = [d is not None for d in self.out_dims]
-        lane = with_io(
+        batched = [d is not None for d in self.out_dims]
+        element = with_io(
             program,
             [*select_where_not(program.inputs, mapped), *select_where(program.inputs, mapped)],
-            select_where(program.outputs, laid_out),
+            select_where(program.outputs, batched),
         )
         dims = select_where(self.in_dims, mapped)
         rows = [
@@ -62,32 +62,33 @@ class ChunkedBatch(Batch):
         whole = self.size - self.size % self.chunk
         parts = []
         if whole or self.chunk == 1:
-            parts.append(self.scan_chunks(lane, consts, rows, whole))
+            parts.append(self.scan_chunks(element, consts, rows, whole))
         if whole < self.size or not parts:
-            rest = [ops.slice_in_dim(x, whole, self.size) for x in rows]
-            batch = batch_leading_axis(lane, len(consts), self.size - whole)
-            parts.append(apply(batch, lane, [*consts, *rest]))
-        found = iter([ops.concatenate(ys, 0) for ys in zip(*parts, strict=True)])
-        fixed = iter(self.unbatched_outputs(program, args))
+            remaining = [ops.slice_in_dim(x, whole, self.size) for x in rows]
+            batch = batch_leading_axis(element, len(consts), self.size - whole)
+            parts.append(apply(batch, element, [*consts, *remaining]))
+        batches = iter([ops.concatenate(ys, 0) for ys in zip(*parts, strict=True)])
+        unbatched = iter(self.unbatched_outputs(program, args))
         return [
-            next(fixed) if d is None else ops.moveaxis(next(found), 0, d) for d in self.out_dims
+            next(unbatched) if d is None else ops.moveaxis(next(batches), 0, d)
+            for d in self.out_dims
         ]
 
     def scan_chunks(
-        self, lane: Program, consts: Sequence[Any], rows: Sequence[Any], count: int
+        self, element: Program, consts: Sequence[Any], rows: Sequence[Any], count: int
     ) -> list[Any]:
-        """The outputs of `lane` on the first `count` of `rows`, a multiple of the chunk."""
+        """The outputs for the first `count` elements, a multiple of the chunk, by a scan."""
         steps = count // self.chunk
         rows = [ops.slice_in_dim(x, 0, count) for x in rows]
         if self.chunk == 1:
-            return Scan(lane, len(consts), 0, steps)(*consts, *rows)  # type: ignore[no-any-return]
-        batch = batch_leading_axis(lane, len(consts), self.chunk)
+            return Scan(element, len(consts), 0, steps)(*consts, *rows)  # type: ignore[no-any-return]
+        batch = batch_leading_axis(element, len(consts), self.chunk)
         chunks = [ops.reshape(x, (steps, self.chunk, *x.shape[1:])) for x in rows]
-        outs = Scan(cached_rewrite(batch, lane), len(consts), 0, steps)(*consts, *chunks)
+        outs = Scan(cached_rewrite(batch, element), len(consts), 0, steps)(*consts, *chunks)
         return [ops.reshape(y, (count, *y.shape[2:])) for y in outs]
 
     def unbatched_outputs(self, program: Program, args: Sequence[Any]) -> list[Any]:
-        """The outputs that have no batch dimension; BatchedOutputError for one that must have."""
+        """The outputs without a batch dimension; BatchedOutputError if one depends on it."""
         if None not in self.out_dims:
             return []
         batched, dims = cached_rewrite(BatchWithInferredOutDims(self.size, self.in_dims), program)
@@ -99,18 +100,18 @@ class ChunkedBatch(Batch):
         return apply(None, with_io(batched, batched.inputs, outputs), args)
 
 
-def batch_leading_axis(lane: Program, consts: int, size: int) -> Batch:
-    """The rewrite to batches of `size`, which the inputs after the consts and the outputs have."""
-    in_dims = (None,) * consts + (0,) * (len(lane.inputs) - consts)
-    return Batch(size, in_dims, (0,) * len(lane.outputs))
+def batch_leading_axis(element: Program, consts: int, size: int) -> Batch:
+    """The rewrite to batches of `size` along axis 0 of the outputs and of all inputs but consts."""
+    in_dims = (None,) * consts + (0,) * (len(element.inputs) - consts)
+    return Batch(size, in_dims, (0,) * len(element.outputs))
 
 
 def standard_basis(
     avals: Sequence[ShapedArray], first: Any = None, count: int | None = None
 ) -> list[Any]:
-    """The unit vectors of the product of the spaces of `avals`: for each, a batch of its parts.
+    """The standard basis of the product space of `avals`: for each, a batch of components.
 
-    With `first` and `count`, that many of them from the number `first` on, zeros after the last.
+    With `first` and `count`, `count` vectors from number `first` on, and zeros beyond the last.
     """
     total = sum(a.size for a in avals)
     count = total if count is None else count
@@ -130,14 +131,15 @@ def standard_basis(
 def map_over_basis(
     program: Program,
     avals: Sequence[ShapedArray],
-    rest: Sequence[Any],
+    residuals: Sequence[Any],
     chunk: int,
     axis_last: bool = False,
 ) -> list[Any]:
-    """What `program` makes of each unit vector of `avals`, along a new axis, first or last.
+    """The outputs of `program` for each vector of the standard basis of `avals`, along a new axis.
 
-    The vectors are its first inputs, `rest` the others. They are taken `chunk` at a time, or
-    fewer, so that all chunks have one size; the last one overlaps with the one before it.
+    The axis is the first or, with `axis_last`, the last. The vectors are the first inputs,
+    `residuals` the others. All chunks have one size, at most `chunk`: the last overlaps the one
+    before it.
     """
     total = sum(a.size for a in avals)
     steps = -(-total // chunk)
@@ -147,26 +149,28 @@ def map_over_basis(
     origin = literal(0, np.dtype("int32"))
 
     def step(*args: Any) -> list[Any]:
-        consts, found, i = args[: len(rest)], args[len(rest) : -1], args[-1]
+        consts, results, i = args[: len(residuals)], args[len(residuals) : -1], args[-1]
         first = ops.min(ops.mul(i, each), total - each)
         vectors = standard_basis(avals, first, each)
         if each == 1:
-            lane = apply(None, program, [*[ops.reshape(x, x.shape[1:]) for x in vectors], *consts])
-            columns = [ops.expand_dims(y, axis) for y, axis in zip(lane, axes, strict=True)]
+            outputs = apply(
+                None, program, [*[ops.reshape(x, x.shape[1:]) for x in vectors], *consts]
+            )
+            columns = [ops.expand_dims(y, axis) for y, axis in zip(outputs, axes, strict=True)]
         else:
             in_dims = (0,) * len(avals) + (None,) * len(consts)
             batch = Batch(each, in_dims, tuple(axes), names=AxisNames())
             columns = apply(batch, program, [*vectors, *consts])
         return [
             ops.DynamicUpdateSlice()(x, y, *[first if d == axis else origin for d in range(x.ndim)])
-            for x, y, axis in zip(found, columns, axes, strict=True)
+            for x, y, axis in zip(results, columns, axes, strict=True)
         ]
 
-    # The result is a carry, written into in place, and not stacked and then laid out anew.
+    # A carry that is updated in place needs no transposition of stacked rows.
     empty = [ops.zeros_like(add_axis(a, axis, total)) for a, axis in zip(outs, axes, strict=True)]
     numbers = ops.broadcasted_iota("int32", (steps,), 0)
     inputs = [v.aval for v in program.inputs[len(avals) :]]
     inputs += [*[aval_of(x) for x in empty], aval_of(numbers).update(shape=())]
     body = trace_closed(step, inputs, name=program.name)
-    loop = Scan(body, len(rest), len(empty), steps)
-    return loop(*rest, *empty, numbers)  # type: ignore[no-any-return]
+    loop = Scan(body, len(residuals), len(empty), steps)
+    return loop(*residuals, *empty, numbers)  # type: ignore[no-any-return]

@@ -1,4 +1,4 @@
-"""Parts of programs: the same equations between other inputs and outputs, as far as needed."""
+"""Dead-code elimination: subprograms between given inputs and outputs, analyses of dependence."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Indices = tuple[int, ...]
 
 
 def with_io(program: Program, inputs: Sequence[Var], outputs: Sequence[Atom]) -> Program:
-    """The equations of `program` between other inputs and outputs, without those not needed."""
+    """The program of the equations that `outputs` need, as a function of `inputs`."""
     equations = dce_equations(program.equations, outputs)
     in_names, before = program.in_names, program.inputs
 
@@ -40,7 +40,7 @@ def with_io(program: Program, inputs: Sequence[Var], outputs: Sequence[Atom]) ->
 
 
 class Subprogram(Rewrite[Program]):
-    """The rewrite to the inputs and the outputs at some places, or to all where None is given.
+    """The rewrite to the inputs and the outputs at some indices, or to all for None.
 
     The outputs must need no other inputs.
     """
@@ -60,9 +60,9 @@ class Subprogram(Rewrite[Program]):
 
 
 class UsedInputs(Rewrite[Indices]):
-    """The analysis of a program that finds the places of the inputs that some outputs need.
+    """The analysis that finds the indices of the inputs that some outputs need.
 
-    For all outputs it finds the inputs that are used at all.
+    Without `outputs`, it finds the inputs that any equation or output uses.
     """
 
     outputs: Indices | None = None
@@ -77,28 +77,28 @@ class UsedInputs(Rewrite[Indices]):
 
 
 def take_first_outputs(program: Program, count: int) -> Program:
-    """`program` without the outputs behind the first `count`."""
+    """`program` with its first `count` outputs only."""
     return cached_rewrite(Subprogram(outputs=tuple(range(count))), program)  # type: ignore[no-any-return]
 
 
 def dce_program(program: Program, outputs: Indices | None = None) -> tuple[Program, Indices]:
-    """`program` with the outputs at some places, or all, and the inputs that they need; whence those.
+    """`program` with the outputs at some indices, or all, and the inputs that they need.
 
-    It is `program` itself where that is all there is.
+    Also returns the indices of these inputs. A program that needs all is returned as it is.
     """
-    kept = cached_rewrite(UsedInputs(outputs), program)
-    inputs = None if len(kept) == len(program.inputs) else kept
-    return cached_rewrite(Subprogram(inputs, outputs), program), kept
+    indices = cached_rewrite(UsedInputs(outputs), program)
+    inputs = None if len(indices) == len(program.inputs) else indices
+    return cached_rewrite(Subprogram(inputs, outputs), program), indices
 
 
 def used_inputs(program: Program) -> list[bool]:
-    """Which inputs the equations and outputs of `program` use."""
+    """The mask of the inputs that equations or outputs of `program` use."""
     read = used_variables(program.equations, program.outputs)
     return [v in read for v in program.inputs]
 
 
 def dependents_of(variables: Iterable[Var], equations: Iterable[Equation]) -> set[Any]:
-    """`variables`, and those that the equations compute from any of them."""
+    """`variables`, and the variables that the equations compute from any of them."""
     reached: set[Any] = set(variables)
     for eqn in equations:
         if not reached.isdisjoint(eqn.inputs):
@@ -117,7 +117,7 @@ def loop_invariant_variables(program: Program, invariant: set[Any]) -> set[Any]:
 
 
 class ActivityAnalysis(Rewrite[tuple[bool, ...]]):
-    """The analysis that marks the outputs of a program that vary smoothly with its `active` inputs."""
+    """The analysis that marks the outputs that depend differentiably on `active` inputs."""
 
     active: tuple[bool, ...]
 
@@ -130,12 +130,12 @@ class ActivityAnalysis(Rewrite[tuple[bool, ...]]):
 
 
 def active_outputs(program: Program, active: Sequence[bool]) -> list[bool]:
-    """Which outputs can vary smoothly with the inputs marked in `active`."""
+    """The mask of the outputs that depend differentiably on the inputs marked `active`."""
     return list(cached_rewrite(ActivityAnalysis(tuple(active)), program))
 
 
 def varied(eqn: Equation, active: Container[Any]) -> list[Var]:
-    """The outputs of an equation that can vary smoothly with those of its operands in `active`."""
+    """The outputs of an equation that depend differentiably on its operands in `active`."""
     primitive = eqn.primitive
     if primitive.varying_outputs is None:
         return [v for v in eqn.outputs if is_inexact(v.aval.dtype)]
@@ -147,11 +147,11 @@ def varied(eqn: Equation, active: Container[Any]) -> list[Var]:
 def varying_output_mask(
     primitive: Primitive, avals: Sequence[Any], active: Sequence[bool], outs: Sequence[Any]
 ) -> list[bool]:
-    """Which of the outputs of one operation can vary smoothly with its `active` operands."""
+    """The mask of the outputs of one operation that depend differentiably on its operands."""
     if primitive.varying_outputs is None:
         return inexact_mask(outs)
-    marks = primitive.varying_outputs(avals, tuple(active))
-    return [on and inexact for on, inexact in zip(marks, inexact_mask(outs), strict=True)]
+    mask = primitive.varying_outputs(avals, tuple(active))
+    return [on and inexact for on, inexact in zip(mask, inexact_mask(outs), strict=True)]
 
 
 def used_variables(equations: Iterable[Equation], outputs: Iterable[Atom]) -> set[Var]:
@@ -162,9 +162,9 @@ def used_variables(equations: Iterable[Equation], outputs: Iterable[Atom]) -> se
 
 
 def keep_effects_depending_on(program: Program, inputs: Iterable[Var]) -> Program:
-    """`program` with those of its effects alone that need nothing but `inputs`.
+    """`program` with only those effects that depend on nothing but `inputs`.
 
-    What is linear in the others has no effects when it is transposed.
+    The transpose in the other inputs has no effects of theirs.
     """
     if not program.effects:
         return program
@@ -181,9 +181,9 @@ def keep_effects_depending_on(program: Program, inputs: Iterable[Var]) -> Progra
 
 
 class RemoveEffects(Rewrite[Program]):
-    """The rewrite to the same outputs without the effects, for a second run of the same.
+    """The rewrite to the same outputs without effects, for a second run of a program.
 
-    Raises EffectError for an effect that gives something back, since that may differ then.
+    Raises EffectError for an effect with results, which may differ in the second run.
     """
 
     def __call__(self, program: Program) -> Program:
@@ -194,7 +194,7 @@ class RemoveEffects(Rewrite[Program]):
         )
 
     def without_effects(self, eqn: Equation) -> list[Equation]:
-        """The equation without its effects, or none if it is nothing but an effect."""
+        """The equation without its effects; nothing if it is only an effect."""
         if not eqn.primitive.effects:
             return [eqn]
         if subprograms(eqn.primitive):

@@ -1,4 +1,4 @@
-"""Programs that push tangents forward beside their values."""
+"""Forward-mode differentiation: JVP programs, and linearization."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from functx.transforms.operand_masks import scatter_where, select_where
 from functx.transforms.rule_checks import check_jvp_result
 
 MaskedDual = tuple[Any, Any, Any]
-"""A value, its tangent (None for zero), and where that can be other than zero (None: anywhere)."""
+"""A value, its tangent (None for zero), and the mask of its nonzero elements (None: unknown)."""
 
 
 class JVPRewrite(Rewrite[Program]):
     """The rewrite to a program of values and tangents.
 
-    `varying` marks the inputs that have tangents, which follow all the inputs. The outputs
-    are followed by the tangents of those that are inexact.
+    Its inputs are those of the program, then the tangents of the inputs marked `varying`; its
+    outputs those of the program, then the tangents of the inexact ones.
     """
 
     varying: tuple[bool, ...]
@@ -42,7 +42,7 @@ class JVPRewrite(Rewrite[Program]):
         return trace_closed(body, avals, name=f"jvp_{program.name}", in_names=names)
 
     def emit(self, program: Program, *args: Any) -> list[Any]:
-        """The outputs of the rewritten program on `args`, appended to the trace that is on."""
+        """Appends the rewritten program on `args` to the current trace; returns its outputs."""
         program = canonicalize_for_ad(program, "jvp")
         tangents = scatter_where(args[len(program.inputs) :], self.varying)
         outs = jvp_program(program, args[: len(program.inputs)], tangents)
@@ -50,7 +50,7 @@ class JVPRewrite(Rewrite[Program]):
 
 
 def tangent_names(program: Program, varying: Sequence[bool], with_primals: bool) -> Any:
-    """The names `dx` for the tangents of inputs `x`, behind those of the inputs if asked."""
+    """The names `dx` of the tangents of inputs `x`; with `with_primals`, behind the primals'."""
     in_names = program.in_names
     if in_names is None:
         return None
@@ -67,71 +67,83 @@ def jvp_program(
     program: Program,
     args: Sequence[Any],
     tangents: Sequence[Any],
-    lives: Sequence[Any] | None = None,
+    masks: Sequence[Any] | None = None,
 ) -> list[MaskedDual]:
-    """The outputs of `program` on values with tangents, which may have masks."""
-    moved = list(zip(args, tangents, lives or [None] * len(args), strict=True))
-    return interpret(program, moved, jvp_equation, constant=lambda c: (c, None, None))
+    """The outputs of `program` with their tangents and masks, from those of the inputs."""
+    duals = list(zip(args, tangents, masks or [None] * len(args), strict=True))
+    return interpret(program, duals, jvp_equation, constant=lambda c: (c, None, None))
 
 
 def jvp_equation(eqn: Equation, *operands: MaskedDual) -> list[MaskedDual]:
-    """What an equation makes of values with tangents."""
+    """The outputs of an equation with their tangents and masks."""
     primals = [x for x, _, _ in operands]
     tangents = [t for _, t, _ in operands]
     primitive = eqn.primitive
     if not primitive.differentiable or all([t is None for t in tangents]):
         return [(out, None, None) for out in bind_equation(eqn, *primals)]
-    lives = [False if t is None else live for _, t, live in operands]
+    masks = [False if t is None else mask for _, t, mask in operands]
     if primitive.jvp_masked is not None:
-        moved = list(zip(*primitive.jvp_masked(primals, tangents, lives), strict=True))
-        return only_varying(eqn, primals, tangents, moved)
-    result = apply_jvp_rule(primitive, primals, tangents, lives)
+        duals = list(zip(*primitive.jvp_masked(primals, tangents, masks), strict=True))
+        return only_varying(eqn, primals, tangents, duals)
+    result = apply_jvp_rule(primitive, primals, tangents, masks)
     if primitive.is_user_defined:
         user_rule_runs.record()
         check_jvp_result(primitive, [v.aval for v in eqn.outputs], result)
     outs, out_tangents = result
     if primitive.multiple_results:
-        moved = [(x, t, None) for x, t in zip(outs, out_tangents, strict=True)]
-        return only_varying(eqn, primals, tangents, moved)
+        duals = [(x, t, None) for x, t in zip(outs, out_tangents, strict=True)]
+        return only_varying(eqn, primals, tangents, duals)
     if out_tangents is None or primitive.tangent_mask is None:
         return [(outs, out_tangents, None)]
-    return [(outs, out_tangents, primitive.tangent_mask(lives, primals))]
+    return [(outs, out_tangents, primitive.tangent_mask(masks, primals))]
 
 
 def only_varying(
-    eqn: Equation, primals: Sequence[Any], tangents: Sequence[Any], moved: list[MaskedDual]
+    eqn: Equation, primals: Sequence[Any], tangents: Sequence[Any], duals: list[MaskedDual]
 ) -> list[MaskedDual]:
-    """The outputs of an equation, without the tangents of those that do not vary."""
+    """The outputs of an equation, without tangents for those that `varying_outputs` excludes."""
     if eqn.primitive.varying_outputs is None:
-        return moved
+        return duals
     flags = [t is not None for t in tangents]
     avals = [aval_of(x) for x in primals]
-    marks = varying_output_mask(eqn.primitive, avals, flags, [v.aval for v in eqn.outputs])
-    return [x if on else (x[0], None, None) for x, on in zip(moved, marks, strict=True)]
+    mask = varying_output_mask(eqn.primitive, avals, flags, [v.aval for v in eqn.outputs])
+    return [x if on else (x[0], None, None) for x, on in zip(duals, mask, strict=True)]
 
 
 def apply_jvp_rule(
-    primitive: Primitive, primals: Sequence[Any], tangents: Sequence[Any], lives: Sequence[Any]
+    primitive: Primitive,
+    primals: Sequence[Any],
+    tangents: Sequence[Any],
+    operand_masks: Sequence[Any],
 ) -> tuple[Any, Any]:
-    """The output of one operation and its tangent, zero where those of the operands are."""
-    masks = [live if live is not False else None for live in lives]
+    """The output and tangent of one operation.
+
+    The tangent is zero where the masks of the operands' tangents say so; a mask is False for a zero
+    tangent, None if unknown.
+    """
+    masks = [live if live is not False else None for live in operand_masks]
     if all([live is None for live in masks]) or not isinstance(primitive, Elementwise):
         return primitive.jvp(primals, tangents)
     if type(primitive).jvp is Elementwise.jvp:
         return primitive.jvp_where(masks, primals, tangents)
     out, t = primitive.jvp(primals, tangents)
-    live = None if primitive.preserves_zero(0, *primals) else primitive.tangent_mask(lives, primals)
+    live = (
+        None
+        if primitive.preserves_zero(0, *primals)
+        else primitive.tangent_mask(operand_masks, primals)
+    )
     return out, t if t is None or live is None else apply_mask(live, t)
 
 
 class Linearize(Rewrite[tuple[Program, Program]]):
-    """The split of `program` into a program of its values and one of its tangents.
+    """The split of a program into a program of its values and a program of its tangents.
 
-    The first returns the outputs, then what the second needs of them. The second takes the
-    tangents of the inputs marked `varying`, then that, and returns the output tangents.
+    The first returns the outputs, then the residuals. The second takes the tangents of the inputs
+    marked `varying`, then the residuals, and returns the tangents of the inexact outputs.
 
-    With `masked`, the first takes behind its inputs where the tangents of those marked so can
-    be other than zero, and returns behind the outputs the same of theirs, a literal for anywhere.
+    With `masked`, the first also takes, behind its inputs, the masks of the tangents marked so,
+    and returns, behind the outputs, the masks of the output tangents: a literal for an unknown
+    mask.
     """
 
     varying: tuple[bool, ...]
@@ -143,13 +155,18 @@ class Linearize(Rewrite[tuple[Program, Program]]):
         count = len(self.varying)
         masked = self.masked or (False,) * count
 
-        def body(*given: Any) -> list[Any]:
+        def body(*args_and_masks: Any) -> list[Any]:
             outs: list[Any] = []
             builder = LinearBuilder(f"linear_{program.name}", "linearize", current_builder.get())
-            args, lives = given[:count], scatter_where(given[count:], masked)
+            args, masks_of_tangents = (
+                args_and_masks[:count],
+                scatter_where(args_and_masks[count:], masked),
+            )
 
-            def pushed(*tangents: Any) -> list[Any]:
-                results = jvp_program(program, args, scatter_where(tangents, self.varying), lives)
+            def push(*tangents: Any) -> list[Any]:
+                results = jvp_program(
+                    program, args, scatter_where(tangents, self.varying), masks_of_tangents
+                )
                 outs.extend(x for x, _, _ in results)
                 if self.masked is not None:
                     outs.extend(output_masks(results))
@@ -157,7 +174,7 @@ class Linearize(Rewrite[tuple[Program, Program]]):
 
             tangents = [builder.add_input(aval_of(x)) for x in select_where(args, self.varying)]
             builder.in_names = tangent_names(program, self.varying, with_primals=False)
-            tangent_program, residuals = run_and_finish(builder, pushed, tangents)
+            tangent_program, residuals = run_and_finish(builder, push, tangents)
             linear.append(tangent_program)
             return [*outs, *residuals]
 
@@ -171,12 +188,12 @@ def output_masks(results: Sequence[MaskedDual]) -> list[Any]:
     """Where the tangents of the inexact outputs can be other than zero, a literal for anywhere."""
     anywhere = ops.constant_like(ShapedArray((), ops.BOOL), True)
     return [
-        anywhere if live is None else ops.instantiate_mask(live, x.shape)
-        for x, _, live in results
+        unknown if mask is None else ops.instantiate_mask(mask, x.shape)
+        for x, _, mask in results
         if is_inexact(x.dtype)
     ]
 
 
 def output_tangents(results: Sequence[MaskedDual]) -> list[Any]:
-    """The tangents of the inexact outputs, zeros where there is none."""
+    """The tangents of the inexact outputs, with zeros for None."""
     return [ops.zeros_like(x) if t is None else t for x, t, _ in results if is_inexact(x.dtype)]

@@ -1,4 +1,4 @@
-"""Derivatives that a rule refuses to give."""
+"""Derivatives that a rule refuses to compute: an error, if a result needs one."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from functx.ops.operands import batch_size
 
 
 class Refused(Primitive, abstract=True):
-    """The place of a tangent or cotangent that no rule gives: an error if anything needs it.
+    """The placeholder of a tangent or cotangent that no rule computes.
 
-    It stands for something linear in the operands, so that what does not reach a result is
-    removed like other equations.
+    Its lowering raises `error`. It counts as linear in its operands, and is removed by dead-code
+    elimination where no result needs it.
     """
 
     error: Exception
@@ -45,14 +45,14 @@ class Refused(Primitive, abstract=True):
 
 
 def refused(
-    error: Exception, given: Sequence[Any], avals: Sequence[ShapedArray], marks: Sequence[bool]
+    error: Exception, operands: Sequence[Any], avals: Sequence[ShapedArray], mask: Sequence[bool]
 ) -> list[Any]:
-    """What `error` keeps from being computed of `given`: values of those of `avals` that are marked."""
-    return [Refused(error, a)(*given) if on else None for a, on in zip(avals, marks, strict=True)]
+    """Placeholders, computed from `operands`, for the `avals` that `mask` marks; else None."""
+    return [Refused(error, a)(*operands) if on else None for a, on in zip(avals, mask, strict=True)]
 
 
 def raise_refusal(programs: Iterable[Iterable[Equation]]) -> None:
-    """Raise the error of the first thing in `programs` that a rule refused to give, if there is one."""
+    """Raise the error of the first placeholder in `programs`, if there is one."""
     for eqn in chain(*programs):
         if type(eqn.primitive) is Refused:
             raise eqn.primitive.error

@@ -1,4 +1,4 @@
-"""Programs that pull cotangents back through their equations."""
+"""Reverse-mode differentiation: a forward and a backward sweep, and the transpose of programs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from functx.transforms.symbolic_zeros import symbolize_zeros
 
 
 class TapeEntry(NamedTuple):
-    """One equation on the path from the active inputs, with what it was applied to."""
+    """An equation that the derivative goes through, with its operands and residuals."""
 
     eqn: Equation
     args: Sequence[Any]
@@ -42,7 +42,7 @@ class TapeEntry(NamedTuple):
 def forward_sweep(
     program: Program, args: Sequence[Any], active: Sequence[bool]
 ) -> tuple[list[Any], list[TapeEntry]]:
-    """The outputs of `program`, and the equations that a derivative goes through."""
+    """The outputs of `program`, and the tape of the equations that its derivative goes through."""
     tape: list[TapeEntry] = []
 
     def step(eqn: Equation, *operands: tuple[Any, bool]) -> list[tuple[Any, bool]]:
@@ -58,8 +58,8 @@ def forward_sweep(
         tape.append(TapeEntry(eqn, args, saved, flags))
         if primitive.varying_outputs is None:
             return [(out, is_inexact(out.dtype)) for out in outs]
-        marks = varying_output_mask(primitive, [aval_of(x) for x in args], flags, outs)
-        return list(zip(outs, marks, strict=True))
+        mask = varying_output_mask(primitive, [aval_of(x) for x in args], flags, outs)
+        return list(zip(outs, mask, strict=True))
 
     pairs = zip(args, active, strict=True)
     outs = interpret(program, pairs, step, constant=lambda c: (c, False))
@@ -73,9 +73,9 @@ def backward_sweep(
     active: Sequence[bool],
     cts: Cotangents | None = None,
 ) -> list[Any]:
-    """The cotangents of the active inputs, given those of the outputs (None for zero).
+    """The cotangents of the active inputs, from those of the outputs (None for zero).
 
-    They are gathered in `cts`, for one who watches.
+    With `cts`, the caller sees the cotangents that are left and the masks.
     """
     builder = current_builder.require()
     cts = Cotangents() if cts is None else cts
@@ -83,31 +83,35 @@ def backward_sweep(
         cts.add(atom, ct)
     outer = builder.source
     for eqn, args, saved, flags in reversed(tape):
-        primitive, there = eqn.primitive, None
+        primitive, out_masks = eqn.primitive, None
         if primitive.vjp_masked is not None:
-            there = [cts.masks.pop(v, None) for v in eqn.outputs]
-        given, live = cts.pop_outputs(eqn.outputs)
-        if any(ct is not None for ct in given):
+            out_masks = [cts.masks.pop(v, None) for v in eqn.outputs]
+        eqn_cts, mask = cts.pop_outputs(eqn.outputs)
+        if any(ct is not None for ct in eqn_cts):
             builder.source = backward_source(eqn.source)
-            # What is more than half of an array lies beside no other part of its size.
-            beside = primitive.accumulate_slices is not None and 2 * given[0].size <= args[0].size
-            if beside or primitive.add_to_cotangent is not None:
-                whole = primitive.cotangent_masks(live, args)[0]
+            # A slice of more than half of an array cannot be one of several disjoint ones.
+            fits_in_place = (
+                primitive.accumulate_slices is not None and 2 * eqn_cts[0].size <= args[0].size
+            )
+            if fits_in_place or primitive.add_to_cotangent is not None:
+                slice_mask = primitive.cotangent_masks(mask, args)[0]
                 cts.defer(
-                    eqn.inputs[0], SparseCotangent(primitive, given[0], args, builder.source), whole
+                    eqn.inputs[0],
+                    SparseCotangent(primitive, eqn_cts[0], args, builder.source),
+                    slice_mask,
                 )
                 continue
             start = len(builder.equations)
-            if there is None:
-                found = apply_vjp_rule(primitive, given, live, saved, args, flags)
-                lives = primitive.cotangent_masks(live, args)
+            if out_masks is None:
+                in_cts = apply_vjp_rule(primitive, eqn_cts, mask, saved, args, flags)
+                masks = primitive.cotangent_masks(mask, args)
             else:
-                found, lives = primitive.vjp_masked(given, there, saved, args, flags)
+                in_cts, masks = primitive.vjp_masked(eqn_cts, out_masks, saved, args, flags)
             if primitive.multiple_results:
-                found = symbolize_zeros(found, builder.equations[start:])
-            for atom, on, ct, part in zip(eqn.inputs, flags, found, lives, strict=True):
+                in_cts = symbolize_zeros(in_cts, builder.equations[start:])
+            for atom, on, ct, operand_mask in zip(eqn.inputs, flags, in_cts, masks, strict=True):
                 if on:
-                    cts.add(atom, ct, part)
+                    cts.add(atom, ct, operand_mask)
     builder.source = outer
     wanted = select_where(program.inputs, active)
     totals = [cts.pop(v) for v in wanted]
@@ -115,7 +119,7 @@ def backward_sweep(
 
 
 class SparseCotangent(NamedTuple):
-    """A cotangent that touches a part of the total, by the equation that looked at that part."""
+    """A cotangent that is zero outside a slice of its variable, by the equation that slices."""
 
     primitive: Primitive
     ct: Any
@@ -124,11 +128,11 @@ class SparseCotangent(NamedTuple):
 
     @property
     def user_location(self) -> Any:
-        """The place in the user's code that looks at the part."""
+        """The expression in the user's code that reads the slice."""
         return None if self.source is None else expression_key(self.source)
 
     def add_to(self, total: Any) -> Any:
-        """The total with this, None for zero."""
+        """The sum of `total`, None for zero, and this."""
         primitive, ct, args, _ = self
         if total is not None and primitive.add_to_cotangent is not None:
             return primitive.add_to_cotangent(total, ct, args)
@@ -139,18 +143,18 @@ class SparseCotangent(NamedTuple):
 def group_by_primitive(
     parts: Sequence[SparseCotangent],
 ) -> dict[type[Primitive], list[SparseCotangent]]:
-    """The parts by the class of their primitives."""
-    kinds: dict[type[Primitive], list[SparseCotangent]] = {}
+    """The sparse cotangents by the class of their primitives."""
+    groups: dict[type[Primitive], list[SparseCotangent]] = {}
     for part in parts:
-        kinds.setdefault(type(part.primitive), []).append(part)
-    return kinds
+        groups.setdefault(type(part.primitive), []).append(part)
+    return groups
 
 
 class Cotangents:
-    """The cotangents of variables so far, and for some, where they can be other than zero.
+    """The accumulated cotangents of variables, with masks of the elements that can be nonzero.
 
-    Those of equations that looked at a part of a variable wait in `parts`, to be added in
-    place to the sum of the others: then a part costs no pass over the whole.
+    Sparse cotangents wait in `sparse`, and are added to the sum of the others in place: so a slice
+    costs no pass over the whole array.
     """
 
     def __init__(self) -> None:
@@ -158,41 +162,41 @@ class Cotangents:
         self.masks: dict[Any, Any] = {}
         self.sparse: dict[Any, list[SparseCotangent]] = {}
 
-    def add(self, atom: Any, ct: Any, live: Any = None) -> None:
-        """Add `ct`, which is zero wherever `live` does not hold, to the cotangent of `atom`."""
+    def add(self, atom: Any, ct: Any, mask: Any = None) -> None:
+        """Adds `ct`, zero where `mask` is false, to the cotangent of `atom`."""
         if ct is None or type(atom) is not Var:
             return
-        self.merge_mask(atom, live)
+        self.merge_mask(atom, mask)
         self.values[atom] = ops.add(self.values[atom], ct) if atom in self.values else ct
 
-    def defer(self, atom: Any, part: SparseCotangent, live: Any) -> None:
-        """Let `part`, which is zero wherever `live` does not hold, be added to that of `atom`."""
-        self.merge_mask(atom, live)
+    def defer(self, atom: Any, part: SparseCotangent, mask: Any) -> None:
+        """Keeps `part`, zero where `mask` is false, to be added to the cotangent of `atom`."""
+        self.merge_mask(atom, mask)
         self.sparse.setdefault(atom, []).append(part)
 
-    def merge_mask(self, atom: Any, live: Any) -> None:
+    def merge_mask(self, atom: Any, mask: Any) -> None:
         if atom not in self.values and atom not in self.sparse:
-            if live is not None:
-                self.masks[atom] = live
+            if mask is not None:
+                self.masks[atom] = mask
             return
         before = self.masks.pop(atom, None)
-        if live is not None and before is not None and live.shape == before.shape:
-            self.masks[atom] = ops.bitwise_or(before, live)
+        if mask is not None and before is not None and mask.shape == before.shape:
+            self.masks[atom] = ops.bitwise_or(before, mask)
 
     def pop(self, var: Var) -> Any:
-        """The cotangent of `var`, None for zero, which is forgotten."""
+        """Removes and returns the cotangent of `var`, None for zero."""
         total = self.values.pop(var, None)
         parts = self.sparse.pop(var, None) if self.sparse else None
         if parts is None:
             return total
         builder = current_builder.require()
         outer = builder.source
-        for kind, alike in group_by_primitive(parts).items():
+        for cls, alike in group_by_primitive(parts).items():
             builder.source = alike[0].source
-            if kind.accumulate_slices is not None and len(alike) > 1:
-                given = [(part.primitive, part.ct, part.user_location) for part in alike]
-                found = kind.accumulate_slices(given, aval_of(alike[0].args[0]))
-                total = found if total is None else ops.add(total, found)
+            if cls.accumulate_slices is not None and len(alike) > 1:
+                slices = [(part.primitive, part.ct, part.user_location) for part in alike]
+                slice_sum = cls.accumulate_slices(slices, aval_of(alike[0].args[0]))
+                total = slice_sum if total is None else ops.add(total, slice_sum)
                 continue
             for part in alike:
                 builder.source = part.source
@@ -201,16 +205,19 @@ class Cotangents:
         return total
 
     def pop_outputs(self, variables: Sequence[Var]) -> tuple[list[Any], Any]:
-        """The cotangents of the outputs of an equation, None for zero, and where they live."""
+        """Removes and returns the cotangents of the outputs of an equation.
+
+        Also returns the mask if there is one output.
+        """
         values = [self.pop(v) for v in variables]
-        live = self.masks.pop(variables[0], None) if self.masks and len(variables) == 1 else None
-        return values, live
+        mask = self.masks.pop(variables[0], None) if self.masks and len(variables) == 1 else None
+        return values, mask
 
 
 def apply_vjp_rule(
     primitive: Primitive,
     cts: list[Any],
-    live: Any,
+    mask: Any,
     saved: Any,
     args: Sequence[Any],
     active: Sequence[bool],
@@ -228,12 +235,12 @@ def apply_vjp_rule(
         return apply_linear_rule(primitive, "vjp", body, cts, args)
     if primitive.multiple_results:
         return primitive.vjp(cts, saved, args, active)  # type: ignore[no-any-return]
-    if live is None or primitive.vjp_where is None:
+    if mask is None or primitive.vjp_where is None:
         return primitive.vjp(cts[0], saved[0], args, active)  # type: ignore[no-any-return]
     if not isinstance(primitive, Elementwise) or type(primitive).vjp is Elementwise.vjp:
-        return primitive.vjp_where(live, cts[0], saved[0], args, active)  # type: ignore[no-any-return]
+        return primitive.vjp_where(mask, cts[0], saved[0], args, active)  # type: ignore[no-any-return]
     return [
-        apply_mask(live, ct) if ct is not None and live.shape in ((), ct.shape) else ct
+        apply_mask(mask, ct) if ct is not None and mask.shape in ((), ct.shape) else ct
         for ct in primitive.vjp(cts[0], saved[0], args, active)
     ]
 
@@ -241,7 +248,7 @@ def apply_vjp_rule(
 def transpose_jvp_rule(
     primitive: Primitive, cts: Sequence[Any], args: Sequence[Any], active: Sequence[bool]
 ) -> list[Any]:
-    """The cotangents of the operands: what the primitive's `jvp` computes, transposed."""
+    """The cotangents of the operands, by the transpose of the primitive's `jvp` rule."""
     outer = current_builder.require()
     builder = LinearBuilder("tangent", "transpose", outer)
     tangents = [
@@ -276,14 +283,14 @@ def transpose_jvp_rule(
 def transpose_equations(
     equations: Sequence[Equation], known: dict[Var, Any], cts: Cotangents
 ) -> None:
-    """Carry cotangents through linear equations, last to first.
+    """Propagates cotangents through linear equations, from the last to the first.
 
     `known` holds the values of the variables that the equations are not linear in.
     """
     builder = current_builder.require()
     for eqn in reversed(equations):
-        given, _ = cts.pop_outputs(eqn.outputs)
-        if all(ct is None for ct in given):
+        out_cts, _ = cts.pop_outputs(eqn.outputs)
+        if all(ct is None for ct in out_cts):
             continue
         primitive, start = eqn.primitive, len(builder.equations)
         args = [transpose_operand(atom, known) for atom in eqn.inputs]
@@ -292,9 +299,11 @@ def transpose_equations(
             def rule(cts: Sequence[Any], primitive: Any = primitive, args: Any = args) -> Any:
                 return primitive.transpose(cts if primitive.multiple_results else cts[0], *args)
 
-            results: Sequence[Any] = apply_linear_rule(primitive, "transpose", rule, given, args)
+            results: Sequence[Any] = apply_linear_rule(primitive, "transpose", rule, out_cts, args)
         else:
-            results = primitive.transpose(given if primitive.multiple_results else given[0], *args)
+            results = primitive.transpose(
+                out_cts if primitive.multiple_results else out_cts[0], *args
+            )
         if len(results) != len(args):
             raise RuleError(
                 f"{primitive.name}: `transpose` must return one cotangent an operand; "
@@ -314,10 +323,10 @@ def transpose_operand(atom: Any, known: dict[Var, Any]) -> Any:
 
 
 class ValueAndGrad(Rewrite[Program]):
-    """The rewrite to the outputs, then the gradients of the first of them.
+    """The rewrite to the outputs, then the gradients of the first output.
 
-    `active` marks the inputs to differentiate in. With `with_value` false, the first
-    output itself is left out.
+    `active` marks the inputs to differentiate in. Without `with_value`, the first output itself is
+    left out.
     """
 
     active: tuple[bool, ...]
@@ -329,7 +338,7 @@ class ValueAndGrad(Rewrite[Program]):
         return trace_closed(body, program.in_avals, name=name, in_names=program.in_names)
 
     def emit(self, program: Program, *args: Any) -> list[Any]:
-        """The outputs of the rewritten program on `args`, appended to the trace that is on."""
+        """Appends the rewritten program on `args` to the current trace; returns its outputs."""
         program = canonicalize_for_ad(program, "vjp", "jvp", "transpose")
         outs, tape = forward_sweep(program, args, self.active)
         seeds = [ops.constant_like(outs[0], 1)] + [None] * (len(outs) - 1)
@@ -338,10 +347,10 @@ class ValueAndGrad(Rewrite[Program]):
 
 
 class SplitVJP(Rewrite[tuple[Program, Program]]):
-    """The split of `program` into a forward and a backward program.
+    """The split of a program into a forward and a backward program.
 
-    The first returns the outputs, then what the second needs of them. The second takes the
-    cotangents of the inexact outputs, then that, and returns those of the active inputs.
+    The first returns the outputs, then the residuals. The second takes the cotangents of the
+    inexact outputs, then the residuals, and returns the cotangents of the active inputs.
     """
 
     active: tuple[bool, ...]
@@ -354,13 +363,13 @@ class SplitVJP(Rewrite[tuple[Program, Program]]):
             outs, tape = forward_sweep(program, args, self.active)
             inexact = inexact_mask(outs)
 
-            def pull_back(*given: Any) -> list[Any]:
-                return backward_sweep(program, tape, scatter_where(given, inexact), self.active)
+            def pull(*cts: Any) -> list[Any]:
+                return backward_sweep(program, tape, scatter_where(cts, inexact), self.active)
 
             ct_avals = [aval_of(out) for out in select_where(outs, inexact)]
             names = ["ct"] if len(ct_avals) == 1 else [f"ct_{i}" for i in range(len(ct_avals))]
             pullback, residuals = trace(
-                pull_back, ct_avals, name=f"pullback_{program.name}", in_names=lambda: names
+                pull, ct_avals, name=f"pullback_{program.name}", in_names=lambda: names
             )
             backward.append(pullback)
             return [*outs, *residuals]
@@ -374,8 +383,8 @@ class SplitVJP(Rewrite[tuple[Program, Program]]):
 class Transpose(Rewrite[Program]):
     """The rewrite to the transpose of a program that is linear in its first inputs.
 
-    The result takes the cotangents of the inexact outputs, then the other inputs, and
-    returns the cotangents of the first `linear` inputs.
+    The result takes the cotangents of the inexact outputs, then the other inputs, and returns the
+    cotangents of the first `linear` inputs.
     """
 
     linear: int
@@ -385,10 +394,10 @@ class Transpose(Rewrite[Program]):
             n = len(args) - (len(program.inputs) - self.linear)
             known: dict[Var, Any] = dict(zip(program.inputs[self.linear :], args[n:], strict=True))
             cts = Cotangents()
-            rest = iter(args[:n])
+            remaining = iter(args[:n])
             for atom in program.outputs:
                 if is_inexact(atom.aval.dtype):
-                    cts.add(atom, next(rest))
+                    cts.add(atom, next(remaining))
             linear_equations = evaluate_known(program, known)
             transpose_equations(linear_equations, known, cts)
             return [
@@ -402,9 +411,9 @@ class Transpose(Rewrite[Program]):
 
 
 def evaluate_known(program: Program, known: dict[Var, Any]) -> list[Equation]:
-    """Append the equations on known values alone; returns the others, linear in the rest.
+    """Evaluates the equations on known values alone; returns the others, which are linear.
 
-    A loop, a branch or a call may compute both: the outputs that do not vary are computed apart.
+    A loop, a branch or a call may compute both: its outputs that do not vary are evaluated.
     """
     linear = []
     read = used_variables(program.equations, ())

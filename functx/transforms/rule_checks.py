@@ -1,4 +1,4 @@
-"""Checks of the results of rules of users' primitives: counts, types, linearity."""
+"""Checks of the results of users' rules: their number, types and linearity."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from functx.transforms.dce import varied
 def check_jvp_result(
     primitive: Primitive, avals: Sequence[ShapedArray], result: Any
 ) -> tuple[Any, Any]:
-    """The outputs and tangents in `result`, which `jvp` returned for outputs of `avals`."""
+    """The `result` of a `jvp` rule; RuleError unless it fits outputs of `avals`."""
     if not isinstance(result, tuple) or len(result) != 2:
         raise rule_error(
             primitive, "jvp", f"return a pair (output, tangent); got {type_name(result)}"
@@ -60,7 +60,7 @@ def check_types(
 def check_batch_result(
     primitive: Primitive, size: int, avals: Sequence[ShapedArray], outs: Any, dims: Any
 ) -> None:
-    """Raise RuleError unless `outs` are batches of `size` along `dims` of outputs of `avals`."""
+    """Raise RuleError unless `outs` are outputs of `avals` in batches of `size` along `dims`."""
     if not primitive.multiple_results:
         outs, dims = [outs], [dims]
     if len(outs) != len(avals) or len(dims) != len(avals):
@@ -83,27 +83,27 @@ def check_batch_result(
 def apply_linear_rule(
     primitive: Primitive, rule: str, body: Callable[..., Any], cts: Sequence[Any], args: Any
 ) -> list[Any]:
-    """The cotangents of `args` that `body(*cts)` gives, which must be linear in `cts`."""
+    """The cotangents of `args` by `body(cts)`; RuleError unless they are linear in `cts`."""
     user_rule_runs.record()
     builder = current_builder.require()
-    given = [ct for ct in cts if ct is not None]
+    nonzero = [ct for ct in cts if ct is not None]
     avals = [x.aval if type(x) is LinearInput else aval_of(x) for x in args]
-    places: list[int] = []
+    nonzero_outputs: list[int] = []
 
     def on_given(*xs: Any) -> list[Any]:
-        rest = iter(xs)
-        found = body([None if ct is None else next(rest) for ct in cts])
-        check_types(primitive, rule, "cotangent", found, avals, "operand")
-        places.extend(i for i, x in enumerate(found) if x is not None)
-        return [found[i] for i in places]
+        remaining = iter(xs)
+        results = body([None if ct is None else next(remaining) for ct in cts])
+        check_types(primitive, rule, "cotangent", results, avals, "operand")
+        nonzero_outputs.extend(i for i, x in enumerate(results) if x is not None)
+        return [results[i] for i in nonzero_outputs]
 
-    program, captured = trace(on_given, [aval_of(ct) for ct in given], name=primitive.name)
-    known = dict(zip(program.inputs[len(given) :], captured, strict=True))
-    linear = program.inputs[: len(given)]
+    program, captured = trace(on_given, [aval_of(ct) for ct in nonzero], name=primitive.name)
+    known = dict(zip(program.inputs[len(nonzero) :], captured, strict=True))
+    linear = program.inputs[: len(nonzero)]
     check_rule_is_linear(
         primitive, rule, program.equations, linear, program.outputs, known, "cotangent"
     )
-    outs = dict(zip(places, builder.inline(program, [*given, *captured]), strict=True))
+    outs = dict(zip(nonzero_outputs, builder.inline(program, [*nonzero, *captured]), strict=True))
     return [outs.get(i) for i in range(len(args))]
 
 
@@ -116,7 +116,7 @@ def check_rule_is_linear(
     known: dict[Any, Any],
     kind: str,
 ) -> None:
-    """Raise RuleError if `outputs` are not linear in the variables `linear` for a constant term."""
+    """Raise RuleError if `outputs` have a constant term beside the variables `linear`."""
     found = find_constant_term(equations, linear, outputs, known)
     if found is not None:
         error = rule_error(
@@ -137,14 +137,14 @@ def check_linear(
     fix: str = "",
     known: dict[Any, Any] | None = None,
 ) -> None:
-    """Raise LinearityError with `problem` if `outputs` have a constant term, as `find_constant_term` says."""
+    """Raise LinearityError with `problem` if `outputs` have a constant term beside `linear`."""
     found = find_constant_term(program.equations, linear, outputs, known)
     if found is not None:
         raise LinearityError(f"{problem}: {found.description}", fix=fix, source=found.source)
 
 
 class ConstantTerm(NamedTuple):
-    """A nonzero constant in what should be linear: its description, and where it is added."""
+    """A nonzero constant in a function that should be linear: its description and source."""
 
     description: str
     source: Source | None
@@ -156,18 +156,18 @@ def find_constant_term(
     outputs: Iterable[Any],
     known: dict[Any, Any] | None = None,
 ) -> ConstantTerm | None:
-    """The first nonzero constant that is added to a value that is `linear`, or is an output.
+    """The first nonzero constant that is added to a value linear in `linear`, or that is an output.
 
-    `known` has the values from outside that variables stand for.
+    `known` gives the values of captured variables.
     """
     varying: set[Any] = set(linear)
-    makers: dict[Any, Equation] = {}
+    producers: dict[Any, Equation] = {}
 
     def is_zero(atom: Any) -> bool:
         if type(atom) is Literal:
             return bool(atom.value == 0)
-        if atom in makers:
-            return outputs_are_zero(makers[atom], is_zero)
+        if atom in producers:
+            return outputs_are_zero(producers[atom], is_zero)
         value = (known or {}).get(atom)
         return type(value) is Tracer and is_known_zero(value)
 
@@ -176,16 +176,16 @@ def find_constant_term(
             if any(a not in varying and not is_zero(a) for a in jointly_linear_operands(eqn)):
                 return ConstantTerm(f"{eqn.primitive!r}, which adds a constant", eqn.source)
             varying.update(varied(eqn, varying))
-        makers.update((v, eqn) for v in eqn.outputs)
+        producers.update((v, eqn) for v in eqn.outputs)
     for atom in outputs:
         if atom not in varying and is_inexact(atom.aval.dtype) and not is_zero(atom):
-            source = makers[atom].source if atom in makers else None
+            source = producers[atom].source if atom in producers else None
             return ConstantTerm(f"an output {atom.aval!r} that does not depend on them", source)
     return None
 
 
 def is_known_zero(x: Tracer) -> bool:
-    """Whether a traced value is known to be zero everywhere."""
+    """Whether a traced value is known to be zero in all elements."""
     if type(x.atom) is Literal:
         return bool(x.atom.value == 0)
     position = x.builder.producer(x.atom)
@@ -196,7 +196,7 @@ def is_known_zero(x: Tracer) -> bool:
 
 
 def outputs_are_zero(eqn: Equation, is_zero: Callable[[Any], bool]) -> bool:
-    """Whether the outputs of `eqn` are zero everywhere, given which of its operands are."""
+    """Whether the outputs of `eqn` are zero in all elements, if `is_zero` holds of operands."""
     if isinstance(eqn.primitive, (ops.Mul, ops.DotGeneral)):
         return any(map(is_zero, eqn.inputs))
     if isinstance(eqn.primitive, ops.Select):
@@ -205,7 +205,7 @@ def outputs_are_zero(eqn: Equation, is_zero: Callable[[Any], bool]) -> bool:
 
 
 def jointly_linear_operands(eqn: Equation) -> Sequence[Any]:
-    """The operands of which all must be linear or zero for the equation to be linear."""
+    """The operands that must all be linear or zero for the equation to be linear."""
     primitive: Primitive = eqn.primitive
     if isinstance(primitive, ops.Select):
         return eqn.inputs[1:]
@@ -217,5 +217,5 @@ def jointly_linear_operands(eqn: Equation) -> Sequence[Any]:
 
 
 def rule_error(primitive: Primitive, rule: str, problem: str, fix: str = "") -> RuleError:
-    """The error that `rule` of `primitive` must do something else."""
+    """The error that `rule` of `primitive` breaks a requirement."""
     return RuleError(f"{primitive.name}: `{rule}` must {problem}", fix=fix)

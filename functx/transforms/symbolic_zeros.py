@@ -1,4 +1,4 @@
-"""Known zeros: what equations that are linear in some variables compute when some of those are zero."""
+"""Symbolic zeros: removes from linear equations what is zero because an input is."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from functx.transforms.operand_masks import select_where, select_where_not
 
 
 def is_zero_literal(atom: Any) -> bool:
-    """Whether `atom` is the number 0 of a program."""
+    """Whether `atom` is the literal 0."""
     return type(atom) is Literal and atom.value == 0
 
 
 def zero_filled_variables(equations: Iterable[Equation]) -> set[Any]:
-    """The variables that equations fill with the number 0."""
+    """The variables that `equations` fill with the literal 0."""
     return {
         eqn.outputs[0]
         for eqn in equations
@@ -31,7 +31,7 @@ def zero_filled_variables(equations: Iterable[Equation]) -> set[Any]:
 
 
 def symbolize_zeros(values: Sequence[Any], equations: Iterable[Equation]) -> list[Any]:
-    """`values` with None in place of those that are 0, or that `equations` fill with 0."""
+    """`values` with None for the literal 0, and for arrays that `equations` fill with 0."""
     zeros = zero_filled_variables(equations)
     return [
         None if type(x) is Tracer and (x.atom in zeros or is_zero_literal(x.atom)) else x
@@ -40,17 +40,17 @@ def symbolize_zeros(values: Sequence[Any], equations: Iterable[Equation]) -> lis
 
 
 def nonzero_output_mask(program: Program) -> list[bool]:
-    """Which outputs of `program` are not known to be zero."""
+    """The mask of the outputs of `program` that are not known to be zero."""
     zeros = zero_filled_variables(program.equations)
     return [not (a in zeros or is_zero_literal(a)) for a in program.outputs]
 
 
 class ZeroPropagation:
-    """Equations without what is zero because some variables are.
+    """Propagates zeros through equations that are linear in the variables `linear`.
 
-    They are linear in the variables `linear`, of which `zeros` are zero. `equations` are those
-    that remain, `read` tells what stands for a variable. An equation with several outputs is
-    left out only with `drop_multiple_results`, for where none of them is anything but linear.
+    Of these, `zeros` are zero. `equations` are the equations that remain, and `read` gives the atom
+    that replaces a variable. An equation with several outputs is removed only with
+    `drop_multiple_results`, for programs in which all its outputs are linear.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class ZeroPropagation:
             self.add(eqn)
 
     def read(self, atom: Any) -> Atom:
-        """What stands for `atom`: itself, the one that it equals, or zeros made for it."""
+        """The atom that replaces `atom`: itself, an equal one, or instantiated zeros."""
         if atom in self.zeros and atom not in self.instantiated:
             aval = atom.aval
             value = literal(0, aval.dtype).value
@@ -84,42 +84,42 @@ class ZeroPropagation:
         return self.instantiated.get(atom) or self.aliases.get(atom, atom)
 
     def add(self, eqn: Equation) -> None:
-        """Take `eqn` among the equations, as far as it gives anything but zeros."""
-        moving = [a for a in eqn.inputs if a in self.linear]
-        left = [a for a in moving if a not in self.zeros]
-        self.linear.update(eqn.outputs if moving else ())
-        whole = len(eqn.outputs) == 1 or self.drop_multiple_results
-        if moving and not left and whole and not eqn.primitive.effects:
+        """Adds `eqn` to the equations, simplified, unless all its outputs are zero."""
+        varying = [a for a in eqn.inputs if a in self.linear]
+        nonzero = [a for a in varying if a not in self.zeros]
+        self.linear.update(eqn.outputs if varying else ())
+        removable = len(eqn.outputs) == 1 or self.drop_multiple_results
+        if varying and not nonzero and removable and not eqn.primitive.effects:
             self.zeros.update(eqn.outputs)
-        elif len(moving) == 2 and len(left) == 1 and _is_identity_sum(eqn, left[0]):
-            self.aliases[eqn.outputs[0]] = self.read(left[0])
-        elif len(left) < len(moving) and (inside := self.inside(eqn)) is not None:
+        elif len(varying) == 2 and len(nonzero) == 1 and _is_identity_sum(eqn, nonzero[0]):
+            self.aliases[eqn.outputs[0]] = self.read(nonzero[0])
+        elif len(nonzero) < len(varying) and (inside := self.inside(eqn)) is not None:
             self.equations.append(inside)
         else:
             self.equations.append(eqn.replace(inputs=[self.read(a) for a in eqn.inputs]))
 
     def inside(self, eqn: Equation) -> Equation | None:
-        """`eqn` without what is zero in the programs that it runs; None if it runs none as they are."""
+        """`eqn` with its subprograms simplified; None if it does not run them as they are."""
         programs = programs_run(eqn.primitive)
         if programs is None:
             return None
-        first = len(eqn.inputs) - len(programs[0].inputs)
-        zeros = tuple([a in self.zeros for a in eqn.inputs[first:]])
-        linear = tuple([a in self.linear for a in eqn.inputs[first:]])
-        found = [
-            cached_rewrite(WithoutZeros(linear, zeros, self.drop_multiple_results), each)
-            for each in programs
+        lead = len(eqn.inputs) - len(programs[0].inputs)
+        zeros = tuple([a in self.zeros for a in eqn.inputs[lead:]])
+        linear = tuple([a in self.linear for a in eqn.inputs[lead:]])
+        simplified = [
+            cached_rewrite(WithoutZeros(linear, zeros, self.drop_multiple_results), sub)
+            for sub in programs
         ]
-        nonzero = zip(*map(nonzero_output_mask, found), strict=True)
-        self.zeros.update(select_where_not(eqn.outputs, [any(on) for on in nonzero]))
-        kept = [*eqn.inputs[:first], *select_where_not(eqn.inputs[first:], zeros)]
-        primitive = with_programs(eqn.primitive, found)
-        return eqn.replace(primitive=primitive, inputs=[self.read(a) for a in kept])
+        nonzero = zip(*map(nonzero_output_mask, simplified), strict=True)
+        self.zeros.update(select_where_not(eqn.outputs, [any(flags) for flags in nonzero]))
+        inputs = [*eqn.inputs[:lead], *select_where_not(eqn.inputs[lead:], zeros)]
+        primitive = with_programs(eqn.primitive, simplified)
+        return eqn.replace(primitive=primitive, inputs=[self.read(a) for a in inputs])
 
 
 @singledispatch
 def programs_run(primitive: Any) -> Sequence[Program] | None:
-    """The programs of which `primitive` runs one on its last operands, and does nothing else."""
+    """The programs of which `primitive` runs one on its last operands, and nothing else."""
     return None
 
 
@@ -129,15 +129,18 @@ def with_programs(primitive: Any, programs: Sequence[Program]) -> Any:
     raise NotImplementedError
 
 
-def _is_identity_sum(eqn: Equation, left: Atom) -> bool:
-    """Whether `eqn` gives the operand `left` when its other one is zero."""
+def _is_identity_sum(eqn: Equation, operand: Atom) -> bool:
+    """Whether `eqn` returns `operand` when its other operand is zero."""
     primitive = type(eqn.primitive)
-    adds = primitive is ops.Add or (primitive is ops.Sub and eqn.inputs[0] is left)
-    return adds and left.aval == eqn.outputs[0].aval
+    adds = primitive is ops.Add or (primitive is ops.Sub and eqn.inputs[0] is operand)
+    return adds and operand.aval == eqn.outputs[0].aval
 
 
 class WithoutZeros(Rewrite[Program]):
-    """The rewrite of a program that is linear in the inputs `linear` to one without those of `zeros`."""
+    """The rewrite to a program without the inputs `zeros`, which are zero.
+
+    The program is linear in the inputs `linear`.
+    """
 
     linear: tuple[bool, ...]
     zeros: tuple[bool, ...]
@@ -148,18 +151,18 @@ class WithoutZeros(Rewrite[Program]):
             select_where(program.inputs, self.linear),
             select_where(program.inputs, self.zeros),
         )
-        known = ZeroPropagation(program.equations, linear, zeros, self.drop_multiple_results)
-        outputs = [known.read(a) for a in program.outputs]
-        whole = Program(
-            program.name, program.inputs, known.equations, outputs, in_names=program.in_names
+        propagation = ZeroPropagation(program.equations, linear, zeros, self.drop_multiple_results)
+        outputs = [propagation.read(a) for a in program.outputs]
+        simplified = Program(
+            program.name, program.inputs, propagation.equations, outputs, in_names=program.in_names
         )
-        return with_io(whole, select_where_not(program.inputs, self.zeros), outputs)
+        return with_io(simplified, select_where_not(program.inputs, self.zeros), outputs)
 
 
 class DropZeroInputs(Rewrite[Program]):
-    """The rewrite of a program that is linear in its first inputs to one without some of them.
+    """The rewrite to a program without the zero inputs among its first ones, in which it is linear.
 
-    `given` marks those of the first inputs that stay; the others are zero.
+    `nonzero` marks the first inputs that stay.
     """
 
     nonzero: tuple[bool, ...]

@@ -1,4 +1,4 @@
-"""The values of traced arrays as text: found on demand, with all lanes of a `vmap`."""
+"""The values of traced arrays as text, for `print` and `repr`, with all elements of a `vmap`."""
 
 from __future__ import annotations
 
@@ -19,16 +19,19 @@ from functx.transforms.vmap import Batch
 
 
 class TracerValue(NamedTuple):
-    """A value with an axis in front for each of `maps`, the `vmap`s that map it, outermost first."""
+    """A value with a leading axis for each of `batch_builders`, the traces of enclosing `vmap`s.
+
+    The outermost comes first.
+    """
 
     value: Any
     batch_builders: tuple[Builder, ...] = ()
 
 
 def tracer_value(tracer: Tracer) -> TracerValue | None:
-    """The value of a traced array, with all lanes; None where there is none to show.
+    """The value of a traced array for all elements of a batch; None if it is not known.
 
-    Nothing is appended to a program, and neither an effect nor a callback takes place.
+    It is computed without appending to a program, and without running effects or callbacks.
     """
     # A print must not fail: the program raises the same error when it runs.
     try:
@@ -38,7 +41,7 @@ def tracer_value(tracer: Tracer) -> TracerValue | None:
 
 
 def tracer_repr(tracer: Tracer) -> str:
-    """`Traced<f32[3]> in grad(loss) with value [1. 2. 3.]`, the text of `print` and `repr`."""
+    """The text of `print` and `repr`: `Traced<f32[3]> in grad(loss) with value [1. 2. 3.]`."""
     plain = tracer.describe()
     found = tracer_value(tracer)
     if found is None:
@@ -50,7 +53,7 @@ def tracer_repr(tracer: Tracer) -> str:
 
 
 def format_tracer(tracer: Tracer, spec: str) -> str:
-    """`Traced<1.500>`, the text in an f-string with a format; the type where there is no value."""
+    """The text in an f-string: `Traced<1.500>`, or the type if the value is not known."""
     found = tracer_value(tracer)
     if found is None:
         return f"Traced<{tracer.atom.aval!r}>"
@@ -98,14 +101,14 @@ def _read_value(memo: dict[Any, TracerValue], atom: Atom) -> TracerValue:
 
 
 def _is_pure(eqn: Equation) -> bool:
-    """Whether an equation may be computed once more: it has no effect, and calls no Python."""
+    """Whether an equation may be computed again: it has no effects and calls no Python code."""
     if eqn.primitive.effects or isinstance(eqn.primitive, ops.HostPrimitive):
         return False
     return all(_is_pure(each) for sub in subprograms(eqn.primitive) for each in sub.equations)
 
 
 def _input_value(builder: Builder, var: Any) -> TracerValue | None:
-    """The value of an input or captured value; None for one that has none."""
+    """The value of an input or captured value; None if it is not known."""
     source, dim = builder.batched_inputs.get(var, (None, None))
     if source is None:
         source = builder.values.get(var)
@@ -118,32 +121,32 @@ def _input_value(builder: Builder, var: Any) -> TracerValue | None:
         found = None if source is None else TracerValue(np.asarray(source))
     if found is None:
         return None
-    value, maps = found
-    # Python's numbers, and 64-bit values where there are none, have the type that was traced.
+    value, batches = found
+    # Python numbers, and 64-bit values in 32-bit mode, take the dtype of the trace.
     value = np.asarray(value, var.aval.dtype)
     if dim is None:
-        return TracerValue(value, maps)
-    return TracerValue(np.moveaxis(value, len(maps) + dim, len(maps)), (*maps, builder))
+        return TracerValue(value, batches)
+    return TracerValue(np.moveaxis(value, len(batches) + dim, len(batches)), (*batches, builder))
 
 
 def _output_values(builder: Builder, eqn: Equation) -> list[TracerValue]:
-    """The outputs of an equation, computed from the values of its operands in all their lanes."""
+    """The outputs of an equation for all elements of the batches of its operands."""
     primitive = eqn.primitive
     operands = {a: _read_value(builder.printed_values, a) for a in eqn.inputs}
-    mapping = {b for x in operands.values() for b in x.batch_builders}
-    maps: tuple[Builder, ...] = ()
+    batching = {b for x in operands.values() for b in x.batch_builders}
+    batches: tuple[Builder, ...] = ()
     around: Builder | None = builder
     while around is not None:
-        if around in mapping or (
+        if around in batching or (
             around.batched_inputs and around.axis.name in primitive.named_axes
         ):
-            maps = around, *maps
+            batches = around, *batches
         around = around.parent
-    if maps:
+    if batches:
         inputs = [a for a in operands if type(a) is Var]
         args = [operands[a].value for a in inputs]
         program = Program(primitive.name, inputs, [eqn.replace(source=None)], eqn.outputs)
-        for each in reversed(maps):
+        for each in reversed(batches):
             in_dims = tuple([0 if each in operands[a].batch_builders else None for a in inputs])
             names = AxisNames(each.axis.name, each.axis.mesh_axes)
             batch = Batch(each.axis.size, in_dims, (0,) * len(eqn.outputs), names=names)
@@ -158,4 +161,4 @@ def _output_values(builder: Builder, eqn: Equation) -> list[TracerValue]:
         current_builder.reset(token)
     if not primitive.multiple_results:
         outs = [outs]
-    return [TracerValue(np.asarray(out), maps) for out in outs]
+    return [TracerValue(np.asarray(out), batches) for out in outs]

@@ -1,4 +1,4 @@
-"""Along which named axes the values of a program differ from place to place."""
+"""The named axes along which the values of a program vary, for derivatives in a device map."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ NO_AXES: AxisSet = frozenset()
 
 
 class VaryingAxesAnalysis(Rewrite[tuple[AxisSet, ...]]):
-    """The analysis of a program that finds the axes along which each output differs.
+    """The analysis that finds the axes along which each output varies.
 
-    `given` says so of the inputs. What does not, is the same in all places of an axis.
+    `input_axes` are those of the inputs. Along other axes, a value is replicated.
     """
 
     input_axes: tuple[AxisSet, ...]
@@ -35,22 +35,22 @@ class VaryingAxesAnalysis(Rewrite[tuple[AxisSet, ...]]):
     def __call__(self, program: Program) -> tuple[AxisSet, ...]:
         env: dict[Any, AxisSet] = dict(zip(program.inputs, self.input_axes, strict=True))
         for eqn in program.equations:
-            given = [env.get(a, NO_AXES) for a in eqn.inputs]
-            found = output_axes(eqn.primitive, given, len(eqn.outputs))
+            operand_axes = [env.get(a, NO_AXES) for a in eqn.inputs]
+            found = output_axes(eqn.primitive, operand_axes, len(eqn.outputs))
             env.update(zip(eqn.outputs, found, strict=True))
         return tuple([env.get(a, NO_AXES) for a in program.outputs])
 
 
-def varying_axes(program: Program, given: Sequence[AxisSet]) -> tuple[AxisSet, ...]:
-    """The axes along which each output of `program` differs, if the inputs do along `given`."""
-    found: tuple[AxisSet, ...] = cached_rewrite(VaryingAxesAnalysis(tuple(given)), program)
+def varying_axes(program: Program, input_axes: Sequence[AxisSet]) -> tuple[AxisSet, ...]:
+    """The axes along which each output of `program` varies, from those of the inputs."""
+    found: tuple[AxisSet, ...] = cached_rewrite(VaryingAxesAnalysis(tuple(input_axes)), program)
     return found
 
 
 class ResolveBoundaries(Rewrite[Program]):
-    """The rewrite of what one place runs to what it is by the axes along which the inputs differ.
+    """The rewrite of the `DerivativeBoundary` equations of a program that runs on each device.
 
-    Cotangents are then summed and divided as the equations `Boundary` ask for.
+    They sum or divide cotangents as the axes require along which the inputs vary.
     """
 
     input_axes: tuple[AxisSet, ...]
@@ -67,36 +67,40 @@ class ResolveBoundaries(Rewrite[Program]):
                 for axis in e.primitive.axes
             ]
         )
-        same: dict[Any, Any] = {}
+        aliases: dict[Any, Any] = {}
         equations = []
         for eqn in program.equations:
-            inputs = [same.get(a, a) for a in eqn.inputs]
-            given = [env.get(a, NO_AXES) for a in inputs]
-            steps = replacements_for(eqn.primitive, inputs[0] if inputs else None, given, sizes)
-            if not steps:
-                same[eqn.outputs[0]] = inputs[0]
-            for i, (primitive, others) in enumerate(steps):
+            inputs = [aliases.get(a, a) for a in eqn.inputs]
+            operand_axes = [env.get(a, NO_AXES) for a in inputs]
+            replacements = replacements_for(
+                eqn.primitive, inputs[0] if inputs else None, operand_axes, sizes
+            )
+            if not replacements:
+                aliases[eqn.outputs[0]] = inputs[0]
+            for i, (primitive, others) in enumerate(replacements):
                 if any(has_boundary(sub) for sub in subprograms(primitive)):
-                    primitive = resolve_subprogram_boundaries(primitive, given)
-                last = i == len(steps) - 1
+                    primitive = resolve_subprogram_boundaries(primitive, operand_axes)
+                last = i == len(replacements) - 1
                 outputs = eqn.outputs if last else [Var(eqn.outputs[0].aval)]
                 operands = inputs if others is None else [inputs[0], *others]
-                given = [env.get(a, NO_AXES) for a in operands]
-                env.update(zip(outputs, output_axes(primitive, given, len(outputs)), strict=True))
+                operand_axes = [env.get(a, NO_AXES) for a in operands]
+                env.update(
+                    zip(outputs, output_axes(primitive, operand_axes, len(outputs)), strict=True)
+                )
                 equations.append(Equation(primitive, operands, outputs, eqn.source))
                 inputs = outputs
         return replace_program_fields(
-            program, equations=equations, outputs=[same.get(a, a) for a in program.outputs]
+            program, equations=equations, outputs=[aliases.get(a, a) for a in program.outputs]
         )
 
 
-def resolve_boundaries(program: Program, given: Sequence[AxisSet]) -> Program:
-    """`program` with cotangents summed and divided as the axes ask along which the inputs differ."""
-    return cached_rewrite(ResolveBoundaries(tuple(given)), program)  # type: ignore[no-any-return]
+def resolve_boundaries(program: Program, input_axes: Sequence[AxisSet]) -> Program:
+    """`program` without `DerivativeBoundary`; `input_axes` are the axes its inputs vary along."""
+    return cached_rewrite(ResolveBoundaries(tuple(input_axes)), program)  # type: ignore[no-any-return]
 
 
 def has_boundary(program: Program) -> bool:
-    """Whether a derivative begins or ends in `program`, at any depth."""
+    """Whether `program` holds a `DerivativeBoundary`, at any depth."""
     found: bool | None = program.memo.get(has_boundary)
     if found is None:
         found = program.memo[has_boundary] = any(
@@ -108,48 +112,50 @@ def has_boundary(program: Program) -> bool:
 
 
 Replacement = tuple[Any, Sequence[Any] | None]
-"""An operation, and its operands behind the value before; None for those of the equation."""
+"""A primitive, and its operands behind the value so far; None for the operands of the equation."""
 
 
 def replacements_for(
-    primitive: Any, x: Any, given: Sequence[AxisSet], sizes: dict[Any, int]
+    primitive: Any, x: Any, input_axes: Sequence[AxisSet], sizes: dict[Any, int]
 ) -> Sequence[Replacement]:
-    """The operations that stand for an equation on `x` and others; none where its output is `x`."""
+    """The operations that replace an equation on `x`; none if its output is `x`."""
     if type(primitive) is ops.Psum and primitive.groups is None:
-        return sum_over_axes(primitive.axes, x, given[0], sizes)
+        return sum_over_axes(primitive.axes, x, input_axes[0], sizes)
     if type(primitive) is not ops.DerivativeBoundary:
         return [(primitive, None)]
-    shared = [name for name, _ in primitive.axes if name not in given[1]]
+    shared = [name for name, _ in primitive.axes if name not in input_axes[1]]
     if primitive.is_identity or not shared:
         return []
     if primitive.kind == "sum":
-        return sum_over_axes(shared, x, given[0], sizes)
+        return sum_over_axes(shared, x, input_axes[0], sizes)
     return [(ops.Mul(), [literal_like(x, 1 / prod([sizes[name] for name in shared]))])]
 
 
 def sum_over_axes(
-    names: Sequence[Any], x: Any, over: AxisSet, sizes: dict[Any, int]
+    names: Sequence[Any], x: Any, varying: AxisSet, sizes: dict[Any, int]
 ) -> Sequence[Replacement]:
-    """The sum of `x` along axes, without a message along those where it is the same."""
-    same = [name for name in names if name in sizes and name not in over]
-    rest = tuple([name for name in names if name not in same])
-    steps: list[Replacement] = [(ops.Psum(rest), [])] if rest else []
-    if same:
-        steps.insert(0, (ops.Mul(), [literal_like(x, prod([sizes[name] for name in same]))]))
-    return steps
+    """The sum of `x` over named axes; along those where it is replicated, a product."""
+    replicated = [name for name in names if name in sizes and name not in varying]
+    summed = tuple([name for name in names if name not in replicated])
+    replacements: list[Replacement] = [(ops.Psum(summed), [])] if summed else []
+    if replicated:
+        replacements.insert(
+            0, (ops.Mul(), [literal_like(x, prod([sizes[name] for name in replicated]))])
+        )
+    return replacements
 
 
 def literal_like(x: Any, value: Any) -> Any:
-    """The literal `value`, of the type of `x`."""
+    """The literal `value` of the type of `x`."""
     aval = aval_of(x)
     value = complex(value) if is_complex(aval.dtype) else value
     value = float(value) if kind(aval.dtype) == "f" else value
     return scalar_literal(value, aval.dtype, aval.weak_type, repr(value))
 
 
-def resolve_subprogram_boundaries(primitive: Any, given: Sequence[AxisSet]) -> Any:
-    """`primitive` with its programs as `resolve_boundaries` makes them."""
-    sets = subprogram_input_axes(primitive, given)
+def resolve_subprogram_boundaries(primitive: Any, input_axes: Sequence[AxisSet]) -> Any:
+    """`primitive` with the boundaries in its subprograms resolved."""
+    sets = subprogram_input_axes(primitive, input_axes)
     if sets is None:
         raise CollectiveError(
             f"{primitive.name}: a derivative inside must not be taken within a map over devices; "
@@ -164,28 +170,25 @@ def resolve_subprogram_boundaries(primitive: Any, given: Sequence[AxisSet]) -> A
 
 @singledispatch
 def subprogram_input_axes(
-    primitive: Any, given: Sequence[AxisSet]
+    primitive: Any, input_axes: Sequence[AxisSet]
 ) -> Sequence[Sequence[AxisSet]] | None:
-    """The axes along which the inputs of each program of an equation differ, by its operands.
-
-    None where that is not known.
-    """
+    """The axes along which the inputs of each subprogram of an equation vary; None if not known."""
     programs = subprograms(primitive)
-    one = len(programs) == 1 and len(programs[0].inputs) == len(given)
-    return [given] if one else None
+    one = len(programs) == 1 and len(programs[0].inputs) == len(input_axes)
+    return [input_axes] if one else None
 
 
 @singledispatch
-def output_axes(primitive: Any, given: Sequence[AxisSet], count: int) -> Sequence[AxisSet]:
-    """The axes along which each of the `count` outputs of an equation differs, by its operands."""
+def output_axes(primitive: Any, input_axes: Sequence[AxisSet], count: int) -> Sequence[AxisSet]:
+    """The axes along which each of the `count` outputs of an equation varies."""
     for field in ("program", "primal"):
         program = getattr(primitive, field, None)
         if type(program) is Program and (len(program.inputs), len(program.outputs)) == (
-            len(given),
+            len(input_axes),
             count,
         ):
-            return varying_axes(program, given)
-    return [union_axes(given) | primitive.named_axes] * count
+            return varying_axes(program, input_axes)
+    return [union_axes(input_axes) | primitive.named_axes] * count
 
 
 @output_axes.register

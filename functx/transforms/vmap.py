@@ -1,4 +1,4 @@
-"""Programs that run at every index of a new axis at once."""
+"""`vmap`, and the rewrite of a program to one that runs on batches."""
 
 from __future__ import annotations
 
@@ -57,12 +57,12 @@ from functx.transforms.tracing_api import TracedFunction, partition_static_argum
 
 
 class Batch(Rewrite[Program]):
-    """The rewrite to a program of whole batches of length `size`.
+    """The rewrite to a program that runs on batches of `size` elements.
 
-    `in_dims` gives the batch dimension of each input, None for one that all share;
-    `out_dims` that of each output, None for one that must not depend on the batch.
-    What works across an axis of one of the `names` works across the batch, which by default is
-    called as that of the rule which asks for the rewrite.
+    `in_dims` gives the batch dimension of each input, None for one that all elements share;
+    `out_dims` that of each output, None for one that must not depend on the batch. Collectives over
+    one of the `names` work across the batch; by default these are the names of the batch whose rule
+    asks for the rewrite.
     """
 
     size: int
@@ -74,28 +74,28 @@ class Batch(Rewrite[Program]):
         return trace_batched(partial(self.emit, program), program, self.size, self.in_dims)
 
     def emit(self, program: Program, *args: Any) -> list[Any]:
-        """The outputs of the rewritten program on `args`, appended to the trace that is on."""
+        """Appends the rewritten program on `args` to the current trace; returns its outputs."""
         outs = interpret_batched(program, args, self.in_dims, self.names.with_size(self.size))
         return [
-            self.move_batch_dim(i, x, dim, wanted)
-            for i, ((x, dim), wanted) in enumerate(zip(outs, self.out_dims, strict=True))
+            self.move_batch_dim(i, x, dim, out_dim)
+            for i, ((x, dim), out_dim) in enumerate(zip(outs, self.out_dims, strict=True))
         ]
 
-    def move_batch_dim(self, i: int, x: Any, dim: int | None, wanted: int | None) -> Any:
-        if wanted is None:
+    def move_batch_dim(self, i: int, x: Any, dim: int | None, out_dim: int | None) -> Any:
+        if out_dim is None:
             if dim is not None:
                 raise BatchedOutputError(i)
             return x
         if dim is None:
             shape = list(x.shape)
-            shape.insert(wanted, self.size)
-            dims = tuple(d + (d >= wanted) for d in range(x.ndim))
+            shape.insert(out_dim, self.size)
+            dims = tuple(d + (d >= out_dim) for d in range(x.ndim))
             return ops.broadcast_in_dim(x, tuple(shape), dims)
-        return ops.moveaxis(x, dim, wanted)
+        return ops.moveaxis(x, dim, out_dim)
 
 
 class BatchWithInferredOutDims(Rewrite[tuple[Program, tuple[int | None, ...]]]):
-    """As `Batch`, for outputs laid out as they come: the program, and their batch dimensions."""
+    """As `Batch`, but the batch dimensions of the outputs are inferred and returned."""
 
     size: int
     in_dims: tuple[int | None, ...]
@@ -126,9 +126,9 @@ def interpret_batched(
     in_dims: Sequence[int | None],
     axis: Axis | None = None,
 ) -> list[tuple[Any, int | None]]:
-    """What `program` makes of batches along `in_dims`: each output, and its batch dimension.
+    """The outputs of `program` on batches along `in_dims`, each with its batch dimension.
 
-    `axis` is what the batches run over, by default what the rule at work batches over.
+    `axis` is the named axis of the batches, by default that of the batching rule that runs.
     """
     pairs = zip(args, in_dims, strict=True)
     program = decompose_missing_rules(program, "batch")
@@ -137,11 +137,11 @@ def interpret_batched(
 
 
 class BatchedOutputError(Exception):
-    """Output `args[0]` depends on the batch, and was asked for without a batch dimension."""
+    """Output `args[0]` depends on the batch, but must have no batch dimension."""
 
 
 def batch_equation(eqn: Equation, *operands: tuple[Any, int | None]) -> list[tuple[Any, Any]]:
-    """What an equation makes of batches."""
+    """The outputs of an equation on batches, each with its batch dimension."""
     args = [x for x, _ in operands]
     dims = [dim for _, dim in operands]
     primitive = eqn.primitive
@@ -188,18 +188,18 @@ def vmap(
 ) -> Any:
     """Map `fun` over an axis of its arguments, as a loop would but in one program.
 
-    `in_axes` gives the mapped axis of each positional argument, or None for one that every
-    call shares: an int for all, or a tuple with an entry an argument, each an int, None, or
-    a tree prefix of the argument. Keyword arguments are mapped over their first axis.
-    `out_axes` says likewise where the mapped axis goes in the results. All mapped axes must
-    have one length, which `axis_size` gives where nothing is mapped. By `axis_name`, collectives
-    such as `lax.psum` work across the mapped places. `spmd_axis_name` names the axes of a device
-    mesh over which the mapped axis lies, for `lax.with_sharding_constraint` inside. With
-    `chunk_size`, a loop maps over that many places at a time, and takes memory for these alone,
-    unless something works across them; a size of 1 makes it a plain loop.
+    `in_axes` gives the mapped axis of each positional argument, or None for one that every call
+    shares: an int for all arguments, or a tuple with an int, None, or a tree prefix of ints and
+    None for each. Keyword arguments are mapped over their first axis. `out_axes` gives in the same
+    way the position of the mapped axis in the results. All mapped axes must have one length;
+    `axis_size` gives it if no argument is mapped. Collectives such as `lax.psum` over `axis_name`
+    work across the mapped axis. `spmd_axis_name` names the axes of a device mesh that the mapped
+    axis is sharded over, for `lax.with_sharding_constraint` inside `fun`. With `chunk_size`, a loop
+    maps over that many elements at a time, which limits the memory, unless a collective needs all
+    of them; a size of 1 makes it a plain loop.
 
-    Raises InAxesError, OutAxesError, AxisError and AxisSizeError, by name of the argument, and
-    ValueRangeError for other chunk sizes than positive ints.
+    Raises InAxesError, OutAxesError, AxisError and AxisSizeError, which name the argument, and
+    ValueRangeError for a chunk size that is no positive int.
 
     >>> import functx, numpy
     >>> functx.vmap(lambda x, y: x * y, in_axes=(0, None))(numpy.arange(3.0), 2.0).tolist()
@@ -208,7 +208,7 @@ def vmap(
     if fun is None:
         return as_decorator(vmap, locals())
     check_callable(fun, "vmap")
-    # That is made of `scan`, beside which `lax.map` is made of vmap.
+    # Chunks use `scan`, and `lax.map`, defined beside it, uses vmap.
     from functx.transforms.chunked_batching import ChunkedBatch, check_chunk_size, needs_chunking
 
     check_chunk_size(f"vmap({function_name(fun)})", chunk_size)
@@ -278,23 +278,26 @@ def vmap(
 
 
 def _element_strides(leaves: Sequence[Any], dims: Sequence[int | None]) -> ArgumentStrides:
-    """The strides of a lane of each argument; None for those in row-major order."""
-    found: list[Any] = []
+    """The strides of one element of each mapped argument; None for row-major order."""
+    element_strides: list[Any] = []
     for x, dim in zip(leaves, dims, strict=True):
         record_layout_dependence(x, writes=True)
         shape, strides = aval_of(x).shape, noncontiguous_strides(x)
         if dim is not None:
             whole = strides or row_major_strides(shape)
-            shape, strides = shape[:dim] + shape[dim + 1 :], whole[:dim] + whole[dim + 1 :]
-        found.append(None if strides is None or is_row_major(shape, strides) else strides)
-    return found
+            shape, strides = (
+                shape[:dim] + shape[dim + 1 :],
+                whole[:dim] + whole[dim + 1 :],
+            )
+        element_strides.append(None if strides is None or is_row_major(shape, strides) else strides)
+    return element_strides
 
 
-def _check_axis_leaves(axes: Any, what: str, fun: Callable[..., Any]) -> None:
+def _check_axis_leaves(axes: Any, label: str, fun: Callable[..., Any]) -> None:
     for axis in tree.leaves(axes):
         if isinstance(axis, bool) or not isinstance(axis, int):
             raise InAxesError(
-                f"vmap({function_name(fun)}): the leaves of {what} must be ints or None; "
+                f"vmap({function_name(fun)}): the leaves of {label} must be ints or None; "
                 f"got {type_name(axis)} {axis!r} in {axes!r}"
             )
 
@@ -311,10 +314,10 @@ def _in_axes_of_leaves(in_axes: Any, args: Any, kwargs: Any, fun: Callable[..., 
             fix="Give an entry for each, None for one that every call shares, or one int for all.",
         )
     if not isinstance(in_axes, tuple):
-        found = [in_axes] * tree.structure(args).num_leaves
+        axes = [in_axes] * tree.structure(args).num_leaves
     else:
         try:
-            found = tree.broadcast_prefix(
+            axes = tree.broadcast_prefix(
                 in_axes, tree.structure(args), f"vmap({function_name(fun)}): in_axes"
             )
         except TreeError as error:
@@ -324,16 +327,16 @@ def _in_axes_of_leaves(in_axes: Any, args: Any, kwargs: Any, fun: Callable[..., 
                 fix="Give an int for a whole argument, or the structure of the argument with an int or "
                 "None for each leaf.",
             ) from None
-    return found + [0] * tree.structure(kwargs).num_leaves
+    return axes + [0] * tree.structure(kwargs).num_leaves
 
 
 def _canonical_dims(
     leaves: list[Any], axes: Sequence[Any], fun: Callable[..., Any], in_tree: Any
 ) -> tuple[int | None, ...]:
-    """The mapped axis of each leaf."""
+    """The mapped axis of each leaf, counted from 0."""
     dims: list[int | None] = []
-    places = zip(leaves, axes, tree.key_leaves(in_tree), strict=True)
-    for i, (x, axis, is_key) in enumerate(places):
+    leaf_axes = zip(leaves, axes, tree.key_leaves(in_tree), strict=True)
+    for i, (x, axis, is_key) in enumerate(leaf_axes):
         if axis is None:
             dims.append(None)
             continue
@@ -384,9 +387,9 @@ def _common_size(
     ]
     if axis_size is not None:
         rows.append(f"axis_size={axis_size}")
-    given = " and ".join(map(str, sorted(sizes)))
+    got = " and ".join(map(str, sorted(sizes)))
     raise AxisSizeError(
-        f"vmap({function_name(fun)}): mapped axes must have one length; got {given}",
+        f"vmap({function_name(fun)}): mapped axes must have one length; got {got}",
         *rows,
         fix="To share an argument between calls, give None for it in in_axes.",
     )
@@ -419,10 +422,10 @@ def _out_dims_of_leaves(
 
 
 def _batched_output_error(i: int, traced: TracedFunction, fun: Callable[..., Any]) -> OutAxesError:
-    own = len(traced.out_avals)
-    if i >= own:
+    count = len(traced.out_avals)
+    if i >= count:
         name = pad_input_names(traced.program.in_names(), len(traced.program.inputs))[
-            traced.written[i - own]
+            traced.written[i - count]
         ]
         return OutAxesError(
             f"vmap({function_name(fun)}): an argument with in_axes None must not depend on mapped "
