@@ -1,7 +1,7 @@
-"""The canonical form of programs before differentiation: primitives with rules, and norms.
+"""Canonicalization before differentiation: decomposes primitives, and recognizes norms.
 
-The derivative of `sqrt` is infinite at 0; that of a norm, the root of a sum of squares, is 0
-there. So norms are recognized first.
+The derivative of `sqrt` is infinite at 0. That of a norm, the root of a sum of squares, is
+defined as 0 there.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ ad_rewrites: list[Callable[[Program], Program]] = [recognize_norms]
 
 
 class SumOfSquaresAnalysis:
-    """Which variables of a program are sums of squares, as their equations show it."""
+    """Finds the variables of a program that are sums of squares, by their equations."""
 
     def __init__(self, program: Program):
         self.producers = {v: eqn for eqn in program for v in eqn.outputs}
@@ -64,11 +64,11 @@ class SumOfSquaresAnalysis:
         return is_floating(x.aval.dtype) and self.is_sum_of_squares(x)
 
     def is_sum_of_squares(self, atom: Any) -> bool:
-        """Whether `atom` is such a sum, or a constant 0."""
+        """Whether `atom` is a sum of squares, or the literal 0."""
         if type(atom) is Literal:
             return bool(atom.value == 0)
         pending: list[Var] = [atom]
-        # Operands first, without recursion: programs may be deep.
+        # A stack in place of recursion: programs may be deep.
         while pending:
             v = pending[-1]
             eqn = self.producers.get(v)
@@ -89,7 +89,7 @@ class SumOfSquaresAnalysis:
         return bool(atom.value == 0) if type(atom) is Literal else self.memo[atom]
 
     def is_square(self, eqn: Equation, v: Var) -> bool:
-        """Whether `v`, which `eqn` makes, holds squares, or sums of them that it makes itself."""
+        """Whether the output `v` of `eqn` holds squares, or sums of squares of its operands."""
         primitive = eqn.primitive
         if isinstance(primitive, ops.Square):
             return True
@@ -109,7 +109,7 @@ class SumOfSquaresAnalysis:
         return False
 
     def is_same_value(self, x: Any, y: Any) -> bool:
-        """Whether two operands are one variable, or made of one in the same way."""
+        """Whether two operands are one variable, or outputs of equal equations."""
         if x is y or type(x) is Literal or type(y) is Literal:
             return x is y
         a, b = self.producers.get(x), self.producers.get(y)
@@ -124,7 +124,7 @@ class SumOfSquaresAnalysis:
 
 
 def _summed_operands(eqn: Equation) -> list[Any]:
-    """The operands which must all be sums of squares for the output to be one; none if it cannot."""
+    """The operands that must all be sums of squares for the output to be one."""
     primitive, inputs = eqn.primitive, eqn.inputs
     if isinstance(primitive, _SUM_PRESERVING):
         return list(inputs)

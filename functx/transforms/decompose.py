@@ -1,4 +1,4 @@
-"""Composites opened up: `decompose_missing_rules` replaces what lacks a rule by its decomposition."""
+"""`decompose`, and the rewrites that replace primitives without some rule by decompositions."""
 
 from __future__ import annotations
 
@@ -39,16 +39,16 @@ FindDecomposition = Callable[[Primitive], Decomposition | None]
 
 
 class DecomposeMissingRules(Rewrite[Program]):
-    """The rewrite that decomposes every primitive that has none of `rules`.
+    """The rewrite that decomposes every primitive without any of `rules`.
 
-    And what users have registered a decomposition for that replaces them.
+    Users' decompositions that replace built-in rules are applied too.
     """
 
     rules: tuple[str, ...]
 
     def find_decomposition(self, primitive: Primitive) -> Decomposition | None:
-        """What `primitive` is to be opened up by; None to leave it."""
-        # What never varies needs no rule for its derivative.
+        """The decomposition to apply to `primitive`; None to keep it."""
+        # A primitive without derivative needs no rules for it.
         if not primitive.differentiable and _DERIVATIVE_RULES.issuperset(self.rules):
             return None
         return fallback_decomposition(type(primitive), self.rules)
@@ -61,7 +61,7 @@ _DERIVATIVE_RULES = frozenset({"jvp", "vjp", "transpose"})
 
 
 def decompose_missing_rules(program: Program, *rules: str) -> Program:
-    """`program` with every primitive that has none of `rules` decomposed."""
+    """`program` with every primitive decomposed that has none of `rules`."""
     expanded: Program = cached_rewrite(DecomposeMissingRules(rules), program)
     return expanded
 
@@ -69,9 +69,9 @@ def decompose_missing_rules(program: Program, *rules: str) -> Program:
 def apply_decompositions(
     program: Program, rewrite: Callable[[Program], Program], choose: FindDecomposition
 ) -> Program:
-    """`program` with what `choose` has a decomposition for opened up by that, and so on inside.
+    """`program` with each primitive replaced by the decomposition that `choose` returns, if any.
 
-    `rewrite` is the rewrite that does this to any program.
+    `rewrite` is the rewrite that does so, and is applied to the decompositions in turn.
     """
     primitives = {e.primitive for e in program}
     chosen = {p: entry for p in primitives if (entry := choose(p)) is not None}
@@ -102,9 +102,9 @@ def decomposed_program(
     avals: tuple[ShapedArray, ...],
     rewrite: Callable[[Program], Program],
 ) -> Program:
-    """The program of `primitive` on operands of `avals`, made by `entry`, with `rewrite` done to it.
+    """The program of `primitive` on operands of `avals` by the decomposition `entry`, rewritten.
 
-    Raises DecompositionError where that comes upon the same primitive and types again.
+    Raises DecompositionError if that needs the same primitive on the same types again.
     """
     around, here = _decomposition_stack.get(), (primitive, avals)
     if here in around or len(around) == MAX_DECOMPOSITION_DEPTH:
@@ -127,9 +127,10 @@ def decomposed_program(
 
 
 class ApplyUserDecompositions(Rewrite[Program]):
-    """The rewrite that opens up, at any depth, what the lowering opens up by a user's decomposition.
+    """The rewrite that applies users' decompositions at any depth, where the lowering would.
 
-    It comes before an executable is looked up: what the decomposition reads may have changed.
+    It runs before each lookup of an executable, since the values that a decomposition reads may
+    have changed.
     """
 
     def find_decomposition(self, primitive: Primitive) -> Decomposition | None:
@@ -142,7 +143,7 @@ class ApplyUserDecompositions(Rewrite[Program]):
         )
 
     def rewrite_subprogram(self, program: Program) -> Program:
-        """A program within an equation, opened up."""
+        """The program of an equation, rewritten."""
         opened: Program = cached_rewrite(self, program)
         return opened
 
@@ -151,7 +152,7 @@ apply_user_decompositions = ApplyUserDecompositions()
 
 
 def lowering_decomposition(primitive: Primitive, avals: tuple[ShapedArray, ...]) -> Program | None:
-    """What the lowering emits in place of `primitive`; None for what it emits as it is."""
+    """The program that the lowering emits for `primitive`; None if it has a `lower` rule."""
     return _cached_lowering_decomposition(primitive, avals, contextual_key(x64_enabled()))
 
 
@@ -171,7 +172,7 @@ clear_on_rule_change(_cached_lowering_decomposition.cache_clear)
 
 
 def builtin_decomposition(primitive: Primitive, avals: tuple[ShapedArray, ...]) -> Program:
-    """What the class of `primitive` decomposes it into on operands of `avals`, as a program."""
+    """The decomposition by the class of `primitive` on operands of `avals`, as a program."""
     entry = class_decomposition(type(primitive))
     assert entry is not None
     program: Program = trace_decomposition(entry, primitive, avals, contextual_key(x64_enabled()))
@@ -181,7 +182,10 @@ def builtin_decomposition(primitive: Primitive, avals: tuple[ShapedArray, ...]) 
 def trace_decomposition(
     entry: Decomposition, primitive: Primitive, avals: tuple[ShapedArray, ...], context: Any
 ) -> Program:
-    """What `entry` makes of `primitive` on operands of `avals`; what functx defines is remembered."""
+    """The program of the decomposition `entry` of `primitive` on operands of `avals`.
+
+    Those of functx are cached; those of users are traced anew.
+    """
     if not entry.is_user_defined:
         return _cached_trace(entry, primitive, avals, context)
     user_rule_runs.record()
@@ -201,9 +205,9 @@ clear_on_rule_change(_cached_trace.cache_clear)
 def _trace_checked(
     entry: Decomposition, primitive: Primitive, avals: tuple[ShapedArray, ...]
 ) -> Program:
-    """What `entry` makes of `primitive` on operands of `avals`: a program of the types stated.
+    """The program of the decomposition `entry`, with results of the types that `primitive` states.
 
-    Raises DecompositionError for results of other types, and for what is not functional.
+    Raises DecompositionError for results of other types, and for one that is not functional.
     """
     stated = primitive.out_avals_memo.get(avals) or primitive.infer_out_avals(avals)
 
@@ -242,7 +246,7 @@ def _trace_checked(
 def check_decomposition_results(
     entry: Decomposition, primitive: Primitive, outs: list[Any], stated: tuple[ShapedArray, ...]
 ) -> list[Any]:
-    """The results of a decomposition as traced values of the types that are stated."""
+    """The results of a decomposition, converted to the types that the primitive states."""
     if len(outs) == len(stated):
         outs = [cast_scalar(x, aval) for x, aval in zip(outs, stated, strict=True)]
     try:
@@ -288,16 +292,16 @@ def decompose(
     only: Any = None,
     keep: Any = None,
 ) -> Any:
-    """`fun`, whose program has each composite replaced by what it is made of, with its results.
+    """`fun`, whose program has each composite replaced by its decomposition, with the same results.
 
-    The decompositions are those of a table of `functx.decomp`, by name, or of a dictionary
-    from `functx.decomp.get_decompositions`. What was registered for a primitive that has rules of
-    its own is opened up, too. `only` names what to open up, `keep` what to leave: primitive
-    classes, their names, or functions of functx such as `nn.softmax`, one or several. What
-    is inside a decomposition, a loop, a branch or a call is opened up likewise.
+    `table` names a table of `functx.decomp`, or is a dictionary that
+    `functx.decomp.get_decompositions` returns. A registered decomposition also applies to a
+    primitive that has rules of its own. `only` selects the composites to decompose, `keep` those to
+    leave: primitive classes, their names, or functions of functx such as `nn.softmax`, one or
+    several. Composites inside decompositions, loops, branches and calls are decomposed likewise.
 
-    Raises MissingRuleError if there is nothing to open up one of `only` by, RegistrationError for
-    an unknown name or table.
+    Raises MissingRuleError for a composite in `only` without a decomposition, and
+    RegistrationError for an unknown name or table.
 
     >>> import functx, numpy
     >>> x = numpy.ones(3, "float32")
@@ -335,9 +339,10 @@ def decompose(
 
 
 class DecomposeSelected(Rewrite[Program]):
-    """The rewrite to a program without the composites that are to be opened up.
+    """The rewrite that decomposes the selected composites.
 
-    `entries` is the name of a table, or holds decompositions outright.
+    `entries` is the name of a table, or a tuple of decompositions. `only` and `keep` are as in
+    `decompose`.
     """
 
     entries: str | tuple[Decomposition, ...]
@@ -345,7 +350,7 @@ class DecomposeSelected(Rewrite[Program]):
     keep: frozenset[PrimitiveClass]
 
     def find_decomposition(self, primitive: Primitive) -> Decomposition | None:
-        """What `primitive` is to be opened up by; None to leave it."""
+        """The decomposition to apply to `primitive`; None to keep it."""
         cls = type(primitive)
         if cls in self.keep or not (self.only is None or cls in self.only):
             return None
@@ -362,7 +367,7 @@ class DecomposeSelected(Rewrite[Program]):
         )
 
     def rewrite_subprogram(self, program: Program) -> Program:
-        """A program within an equation, opened up."""
+        """The program of an equation, rewritten."""
         opened: Program = cached_rewrite(self, program)
         return opened
 

@@ -1,4 +1,4 @@
-"""`grad` and `value_and_grad`: derivatives of scalar functions."""
+"""`grad` and `value_and_grad`: the derivatives of scalar functions."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ def grad(
 ) -> Any:
     """The function that computes the gradient of `fun`, which returns a real scalar.
 
-    The gradient has the structure, shapes and dtypes of the argument at `argnums`, or is a
-    tuple of such when `argnums` is a tuple. With `has_aux`, `fun` returns `(value, aux)`,
-    and the result is `(gradient, aux)`. `holomorphic` promises a complex-differentiable
-    `fun` of complex arguments. With `allow_int`, integer arguments are let pass, and their
-    gradient is None. Keyword arguments are passed on and not differentiated.
+    The gradient has the structure, shapes and dtypes of the argument at `argnums`; for a tuple of
+    `argnums`, it is a tuple of such gradients. With `has_aux`, `fun` returns `(value, aux)`, and
+    the result is `(gradient, aux)`. `holomorphic` declares that `fun` is complex-differentiable in
+    complex arguments. With `allow_int`, integer arguments are accepted, with a gradient of None.
+    Keyword arguments are passed on and not differentiated. A Python int counts as a float.
 
-    Raises GradientError when the output is no scalar or an argument is not inexact, and
-    ArgnumsError when `argnums` names no argument. A Python int counts as a float.
+    Raises GradientError if the output is no scalar or an argument is not inexact, and ArgnumsError
+    if `argnums` names no argument.
 
     >>> import functx
     >>> float(functx.grad(lambda x: x ** 3)(2.0))
@@ -85,7 +85,7 @@ def make_gradient_function(
     allow_int: bool = False,
     kind: str = "grad",
 ) -> Any:
-    """What `grad` or `value_and_grad` makes of `fun`; messages say `kind`."""
+    """The result of `grad` or `value_and_grad` of `fun`; messages name the transform `kind`."""
     argnums = canonical_argnums(argnums, kind)
     with_value = kind == "value_and_grad"
 
@@ -101,24 +101,29 @@ def make_gradient_function(
         for i in positions:
             if not is_inexact(avals[i].dtype) or is_complex(avals[i].dtype) != holomorphic:
                 _check_input(avals, i, kind, fun, in_tree, holomorphic, allow_int)
-        chosen = [i for i in positions if is_inexact(avals[i].dtype)]
+        differentiated_leaves = [i for i in positions if is_inexact(avals[i].dtype)]
         traced = trace_function(
-            fun, in_tree, avals, kind, values=leaves, differentiated=chosen, has_aux=has_aux
+            fun,
+            in_tree,
+            avals,
+            kind,
+            values=leaves,
+            differentiated=differentiated_leaves,
+            has_aux=has_aux,
         )
         _check_scalar(traced, kind, fun, has_aux, holomorphic)
-        wanted = set(chosen)
-        active = tuple([i in wanted for i in range(len(traced.program.inputs))])
+        active = tuple([i in set(differentiated_leaves) for i in range(len(traced.program.inputs))])
         operands = [*leaves, *traced.captured]
         outs = apply(policy.gradient_rewrite(active, with_value), traced.program, operands)
-        split = len(outs) - len(chosen)
-        # Before the arguments are written to: a gradient may be one of them.
+        split = len(outs) - len(differentiated_leaves)
+        # Copied before the arguments are written to: a gradient may be one of them.
         gradients = copy_transform_results(outs[split:], operands)
         outs = traced.finish_call(operands, outs[:split]) + gradients
-        split = len(outs) - len(chosen)
-        # The sweep returns gradients in the order of the inputs; argnums may have another.
-        found = dict(zip(sorted(chosen), outs[split:], strict=True))
+        split = len(outs) - len(differentiated_leaves)
+        # Gradients come in the order of the inputs; argnums may have another.
+        grad_of = dict(zip(sorted(differentiated_leaves), outs[split:], strict=True))
         grads = _unflatten_grads(
-            [found.get(i) for i in positions], [avals[i] for i in positions], grad_trees, argnums
+            [grad_of.get(i) for i in positions], [avals[i] for i in positions], grad_trees, argnums
         )
         if has_aux:
             primal = tree.unflatten(
@@ -131,9 +136,9 @@ def make_gradient_function(
 
 
 def canonical_argnums(argnums: Any, kind: str) -> int | tuple[int, ...]:
-    """`argnums`, which is an integer or a sequence of some, as an int or a tuple of ints.
+    """`argnums`, an integer or a sequence of integers, as an int or a tuple of ints.
 
-    Raises ArgnumsError for anything else.
+    Raises ArgnumsError for other values.
     """
     several = isinstance(argnums, (tuple, list))
     numbers = argnums if several else (argnums,)
@@ -149,7 +154,10 @@ def canonical_argnums(argnums: Any, kind: str) -> int | tuple[int, ...]:
 def argnums_leaves(
     args: Sequence[Any], argnums: Any, kind: str, fun: Callable[..., Any]
 ) -> tuple[list[int], list[Any]]:
-    """The positions among all leaves of those of the arguments at `argnums`, and their trees."""
+    """The positions of the leaves of the arguments at `argnums`, and the structures of these.
+
+    Raises ArgnumsError if `argnums` names no positional argument, or one twice.
+    """
     numbers = argnums if isinstance(argnums, tuple) else (argnums,)
     if any(not -len(args) <= n < len(args) for n in numbers):
         raise ArgnumsError(
@@ -169,7 +177,7 @@ def argnums_leaves(
 
 
 def convert_ints_to_floats(leaves: list[Any], positions: Sequence[int]) -> list[Any]:
-    """`leaves`, in which Python ints at `positions` have become the floats that they stand for."""
+    """`leaves`, with Python ints at `positions` converted to floats, in place."""
     for i in positions:
         if type(leaves[i]) is int:
             leaves[i] = float(leaves[i])

@@ -58,17 +58,17 @@ def jacfwd(
 ) -> Any:
     """The function that computes the Jacobian of `fun`, column by column, in forward mode.
 
-    The result has the structure of the output, with at each leaf the structure of the
-    argument at `argnums` (a tuple of such for a tuple), of arrays of shape output shape +
-    argument shape. With `has_aux`, `fun` returns `(output, aux)`, and the result is
-    `(jacobian, aux)`. Quicker than `jacrev` when there are fewer inputs than outputs.
+    The result has the structure of the output, with the structure of the argument at `argnums` (a
+    tuple of structures for a tuple) at each leaf. Its arrays have the shape of the output followed
+    by that of the argument. With `has_aux`, `fun` returns `(output, aux)`, and the result is
+    `(jacobian, aux)`. Faster than `jacrev` for fewer inputs than outputs.
 
-    With `chunk_size`, a loop computes that many columns at a time, so that all else than the
-    result takes memory for these alone; a size of 1 maps over nothing.
+    With `chunk_size`, a loop computes that many columns at a time, which limits the memory besides
+    the result; a size of 1 runs without batching.
 
-    Raises GradientError, by name of the function and the leaf, for arguments that are not real or
-    outputs that are not inexact, or with `holomorphic` either not complex; ValueRangeError for other chunk sizes than
-    positive ints.
+    Raises GradientError, which names the function and the leaf, for arguments that are not real or
+    outputs that are not inexact; with `holomorphic`, both must be complex. Raises ValueRangeError
+    for a chunk size that is no positive int.
 
     >>> import functx, numpy
     >>> functx.jacfwd(lambda x: x * x)(numpy.array([1.0, 2.0])).tolist()
@@ -90,10 +90,10 @@ def jacrev(
 ) -> Any:
     """The function that computes the Jacobian of `fun`, row by row, in reverse mode.
 
-    See `jacfwd` for the result and the arguments; a chunk consists of rows. Quicker when there
-    are fewer outputs. Outputs must be real, or with `holomorphic` complex; arguments may be
-    complex for real outputs, as for `grad`. With `allow_int`, integer arguments are let pass,
-    and have None in place of a Jacobian.
+    See `jacfwd` for the result and the arguments; a chunk consists of rows. Faster for fewer
+    outputs than inputs. Outputs must be real, or complex with `holomorphic`; arguments may be
+    complex for real outputs, as for `grad`. With `allow_int`, integer arguments are accepted, with
+    None in place of a Jacobian.
 
     >>> import functx, numpy
     >>> functx.jacrev(lambda x: x * x)(numpy.array([1.0, 2.0])).tolist()
@@ -124,7 +124,7 @@ def hessian(
     """The function that computes the second derivatives of `fun`, forward over reverse.
 
     The result nests the output's structure, then the argument's twice. See `jacfwd` for the
-    arguments; `chunk_size` counts for both modes.
+    arguments; `chunk_size` applies to both modes.
 
     >>> import functx, numpy
     >>> functx.hessian(lambda x: (x ** 3).sum())(numpy.array([1.0, 2.0])).tolist()
@@ -141,8 +141,8 @@ def hessian(
 def hvp(fun: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any]) -> Any:
     """The Hessian of the scalar function `fun` at `primals`, times `tangents`.
 
-    Both are tuples with an entry for each argument; so is the result. Costs a few
-    evaluations of `fun`, since the Hessian is never formed (Pearlmutter 1994, section 2).
+    Both are tuples with an entry for each argument; so is the result. Costs a few evaluations of
+    `fun`, since the Hessian is never formed (Pearlmutter 1994, section 2).
 
     >>> import functx, numpy
     >>> x, v = numpy.array([1.0, 2.0]), numpy.array([1.0, 1.0])
@@ -160,9 +160,9 @@ def hvp(fun: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any]
 
 
 class ForwardJacobian(Rewrite[Program]):
-    """The rewrite to the outputs, then the derivative of each by each active input.
+    """The rewrite to the outputs, then Jacobians of the first `outputs` by the active inputs.
 
-    `chunk` is how many columns are computed at a time, None for all.
+    `chunk` is the number of columns that are computed at a time, None for all.
     """
 
     active: tuple[bool, ...]
@@ -179,20 +179,22 @@ class ForwardJacobian(Rewrite[Program]):
             avals = select_where(program.in_avals, self.active)
             size = sum(a.size for a in avals)
             if size and needs_chunking(self.chunk, size):
-                own = take_first_outputs(tangent_program, self.outputs)
-                found = map_over_basis(own, avals, residuals, self.chunk, axis_last=True)
+                differentiated = take_first_outputs(tangent_program, self.outputs)
+                derivatives = map_over_basis(
+                    differentiated, avals, residuals, self.chunk, axis_last=True
+                )
             else:
                 columns = standard_basis(avals)
                 in_dims = (0,) * len(avals) + (None,) * len(residuals)
                 inexact = [aval_of(o) for o in outs if is_inexact(o.dtype)]
                 out_dims = tuple([a.ndim for a in inexact])
                 batch = Batch(size, in_dims, out_dims, names=AxisNames())
-                found = apply(None, batch(tangent_program), [*columns, *residuals])
+                derivatives = apply(None, batch(tangent_program), [*columns, *residuals])
             return [
                 *outs,
                 *[
                     block
-                    for column in found[: self.outputs]
+                    for column in derivatives[: self.outputs]
                     for block in split_last_axis(column, [a.shape for a in avals])
                 ],
             ]
@@ -203,7 +205,7 @@ class ForwardJacobian(Rewrite[Program]):
 
 
 class ReverseJacobian(Rewrite[Program]):
-    """As `ForwardJacobian`, by pulling back each element of each output."""
+    """As `ForwardJacobian`, in reverse mode; `chunk` is a number of rows."""
 
     active: tuple[bool, ...]
     outputs: int
@@ -217,17 +219,19 @@ class ReverseJacobian(Rewrite[Program]):
             count = len(program.outputs)
             outs, residuals = outs[:count], outs[count:]
             inexact = [aval_of(o) for o in outs if is_inexact(o.dtype)]
-            own = inexact[: self.outputs]
-            rest = [ops.zeros_like(a) for a in inexact[self.outputs :]]
-            size = sum(a.size for a in own)
+            differentiated = inexact[: self.outputs]
+            zero_cts = [ops.zeros_like(a) for a in inexact[self.outputs :]]
+            size = sum(a.size for a in differentiated)
             if size and needs_chunking(self.chunk, size):
-                found = map_over_basis(backward, own, [*rest, *residuals], self.chunk)
+                derivatives = map_over_basis(
+                    backward, differentiated, [*zero_cts, *residuals], self.chunk
+                )
             else:
-                rows = standard_basis(own)
-                in_dims = (0,) * len(rows) + (None,) * (len(rest) + len(residuals))
+                rows = standard_basis(differentiated)
+                in_dims = (0,) * len(rows) + (None,) * (len(zero_cts) + len(residuals))
                 batch = Batch(size, in_dims, (0,) * len(backward.outputs), names=AxisNames())
-                found = apply(None, batch(backward), [*rows, *rest, *residuals])
-            blocks = [split_first_axis(x, [a.shape for a in own]) for x in found]
+                derivatives = apply(None, batch(backward), [*rows, *zero_cts, *residuals])
+            blocks = [split_first_axis(x, [a.shape for a in differentiated]) for x in derivatives]
             return [*outs, *[by_input[o] for o in range(self.outputs) for by_input in blocks]]
 
         return trace_closed(
@@ -236,7 +240,7 @@ class ReverseJacobian(Rewrite[Program]):
 
 
 def split_last_axis(x: Any, shapes: Sequence[tuple[int, ...]]) -> list[Any]:
-    """The last axis of `x` cut into pieces, each laid out as one of `shapes`."""
+    """The last axis of `x` split into pieces, each reshaped to one of `shapes`."""
     lead = x.shape[:-1]
     blocks, start = [], 0
     for shape in shapes:
@@ -250,15 +254,15 @@ def split_last_axis(x: Any, shapes: Sequence[tuple[int, ...]]) -> list[Any]:
 
 
 def split_first_axis(x: Any, shapes: Sequence[tuple[int, ...]]) -> list[Any]:
-    """The first axis of `x` cut into pieces, each laid out as one of `shapes`."""
-    rest = x.shape[1:]
+    """The first axis of `x` split into pieces, each reshaped to one of `shapes`."""
+    trailing = x.shape[1:]
     blocks, start = [], 0
     for shape in shapes:
         stop = start + prod(shape)
         piece = x
         if stop - start != x.shape[0]:
-            piece = ops.slice(x, (start,) + (0,) * len(rest), (stop, *rest))
-        blocks.append(ops.reshape(piece, (*shape, *rest)))
+            piece = ops.slice(x, (start,) + (0,) * len(trailing), (stop, *trailing))
+        blocks.append(ops.reshape(piece, (*shape, *trailing)))
         start = stop
     return blocks
 
@@ -274,17 +278,17 @@ def _jacobian(
     shown: Any = None,
     allow_int: bool = False,
 ) -> Any:
-    """The function that computes the Jacobian of `fun`; errors speak of `shown` instead.
+    """The function that computes the Jacobian of `fun`; messages name `shown` instead.
 
-    Forward mode pushes real numbers to anything, reverse mode pulls them back to anything.
+    Forward mode takes real arguments to inexact outputs, reverse mode inexact ones to real outputs.
     """
     check_callable(fun, kind)
     argnums = canonical_argnums(argnums, kind)
     shown = fun if shown is None else shown
     forward = rewrite is ForwardJacobian
-    takes, gives = (_is_real, is_inexact) if forward else (is_inexact, _is_real)
+    accepts, returns = (_is_real, is_inexact) if forward else (is_inexact, _is_real)
     if holomorphic:
-        takes = gives = is_complex
+        accepts = returns = is_complex
     what = f"{kind}({function_name(shown)})"
     check_chunk_size(what, chunk_size)
 
@@ -298,30 +302,30 @@ def _jacobian(
             leaves, in_tree, kind, shown, positions
         )
         for i in positions:
-            if not (takes(avals[i].dtype) or (allow_int and not is_inexact(avals[i].dtype))):
+            if not (accepts(avals[i].dtype) or (allow_int and not is_inexact(avals[i].dtype))):
                 raise GradientError(
-                    f"{what}: differentiated arguments must be {_DTYPE_DESCRIPTIONS[takes]}; "
+                    f"{what}: differentiated arguments must be {_DTYPE_DESCRIPTIONS[accepts]}; "
                     f"got {avals[i]!r} for `{argument_names(fun, in_tree, avals)()[i]}`",
                     fix="Convert it, or pass holomorphic=True for a complex function.",
                 )
-        moving = [i for i in positions if is_inexact(avals[i].dtype)]
+        varying = [i for i in positions if is_inexact(avals[i].dtype)]
         traced = trace_function(
-            fun, in_tree, avals, kind, values=leaves, differentiated=moving, has_aux=has_aux
+            fun, in_tree, avals, kind, values=leaves, differentiated=varying, has_aux=has_aux
         )
         out_tree = traced.tree_without_aux(has_aux)
         out_avals = traced.out_avals[: out_tree.num_leaves]
         for i, aval in enumerate(out_avals):
-            if not gives(aval.dtype):
+            if not returns(aval.dtype):
                 raise GradientError(
-                    f"{what}: outputs must be {_DTYPE_DESCRIPTIONS[gives]}; got {aval!r}, number {i}, "
+                    f"{what}: outputs must be {_DTYPE_DESCRIPTIONS[returns]}; got {aval!r}, number {i}, "
                     f"at output{key_path_strings(out_tree, out_avals)[i]}",
                     fix="Return real and imaginary parts, or pass holomorphic=True.",
                 )
-        active = tuple([i in set(moving) for i in range(len(traced.program.inputs))])
+        active = tuple([i in set(varying) for i in range(len(traced.program.inputs))])
         operands = [*leaves, *traced.captured]
         outs = apply(rewrite(active, out_tree.num_leaves, chunk_size), traced.program, operands)
         count = len(traced.program.outputs)
-        order = sorted(moving)
+        order = sorted(varying)
         blocks = iter(copy_transform_results(outs[count:], operands))
         outs = traced.finish_call(operands, outs[:count])
         rows = []
@@ -349,4 +353,4 @@ _DTYPE_DESCRIPTIONS = {
     is_inexact: "inexact",
     is_complex: "complex",
 }
-"""The dtypes between which there are Jacobians, as messages name them."""
+"""The dtypes of arguments and outputs of Jacobians, as messages name them."""

@@ -1,4 +1,4 @@
-"""`jvp` and `linearize`: derivatives along a direction."""
+"""`jvp`, `linearize` and `vjp`: derivatives along tangents and cotangents."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ def jvp(
 ) -> Any:
     """`(fun(*primals), tangent)`: the output and its derivative along `tangents`.
 
-    Tangents have the structure, shapes and dtypes of the primals; None stands for zero, as
-    it does for integers, whose output tangents are None too. With `has_aux`, `fun` returns
-    `(output, aux)` and the result ends with aux. `strict` refuses an output that does not
-    depend on the primals, instead of giving it a zero tangent.
+    Tangents have the structure, shapes and dtypes of the primals; None stands for zero, and for the
+    tangents of integers. With `has_aux`, `fun` returns `(output, aux)` and the result ends with
+    aux. `strict` refuses an output that does not depend on the primals, instead of giving it a zero
+    tangent.
 
     Raises TreeError and TangentError for tangents unlike their primals.
 
@@ -59,22 +59,22 @@ def jvp(
     (8.0, 12.0)
     """
     check_callable(fun, "jvp")
-    for name, given in (("primals", primals), ("tangents", tangents)):
-        if not isinstance(given, (tuple, list)):
+    for name, values in (("primals", primals), ("tangents", tangents)):
+        if not isinstance(values, (tuple, list)):
             raise ArgumentError(
                 f"jvp({function_name(fun)}): {name} must be a tuple, an entry for each argument; "
-                f"got {type_name(given)}",
+                f"got {type_name(values)}",
                 fix="Write functx.jvp(f, (x,), (t,)) for a function of one argument.",
             )
     leaves, in_tree = tree.flatten((tuple(primals), {}))
     what = f"jvp({function_name(fun)}): tangents"
-    given = tree.flatten_up_to(in_tree, (tuple(tangents), {}), what, "primals")
+    tangent_leaves = tree.flatten_up_to(in_tree, (tuple(tangents), {}), what, "primals")
     convert_ints_to_floats(
-        leaves, [i for i, t in enumerate(given) if t is not None and not is_float0(t)]
+        leaves, [i for i, t in enumerate(tangent_leaves) if t is not None and not is_float0(t)]
     )
     leaves, in_tree = tree.keys_to_key_data(leaves, in_tree)
     avals = avals_of(leaves, "jvp", fun, in_tree)
-    tangent_leaves = _check_tangents(fun, in_tree, avals, given, "jvp")
+    tangent_leaves = _check_tangents(fun, in_tree, avals, tangent_leaves, "jvp")
     varying = tuple([t is not None for t in tangent_leaves])
     positions = [i for i, v in enumerate(varying) if v]
     traced = trace_function(
@@ -93,10 +93,10 @@ def jvp(
 
 @api_boundary
 def linearize(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
-    """`(fun(*primals), push)`, where `push(*tangents)` is the output's tangent.
+    """`(fun(*primals), push)`, where `push(*tangents)` is the tangent of the output.
 
-    `push` may be called many times; what it needs of the primals is computed once. With
-    `has_aux`, `fun` returns `(output, aux)` and the result ends with aux.
+    `push` may be called many times; the residuals are computed once. With `has_aux`, `fun` returns
+    `(output, aux)` and the result ends with aux.
 
     >>> import functx
     >>> value, push = functx.linearize(lambda x: x ** 3, 2.0)
@@ -104,37 +104,31 @@ def linearize(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> 
     12.0
     """
     check_callable(fun, "linearize")
-    given = trace_at_primals(fun, primals, "linearize", has_aux)
-    in_tree, avals, traced = tree.structure((primals, {})), given.avals, given.traced
+    at_primals = trace_at_primals(fun, primals, "linearize", has_aux)
+    in_tree, avals, traced = tree.structure((primals, {})), at_primals.avals, at_primals.traced
     inexact = inexact_mask(avals)
-    values, tangent_program = rewrite_by_structure(Linearize(given.varying), traced.program)
-    operands = [*given.leaves, *traced.captured]
+    values, tangent_program = rewrite_by_structure(Linearize(at_primals.varying), traced.program)
+    operands = [*at_primals.leaves, *traced.captured]
     outs = apply(None, values, operands)
     count = len(traced.program.outputs)
     residuals = copy_if_aliased(outs[count:], operands)
 
     def push(residuals: Any, *tangents: Any) -> Any:
         what = f"linearize({function_name(fun)}): tangents"
-        found = tree.flatten_up_to(in_tree, (tangents, {}), what, "primals")
-        found = _check_tangents(fun, in_tree, avals, found, "linearize")
-        filled = instantiate_zeros(select_where(found, inexact), select_where(avals, inexact))
-        found = apply(None, tangent_program, [*filled, *residuals])
-        found = copy_transform_results(found, [*filled, *residuals])
-        return _output_tangent(traced, found, has_aux)
+        leaves = tree.flatten_up_to(in_tree, (tangents, {}), what, "primals")
+        leaves = _check_tangents(fun, in_tree, avals, leaves, "linearize")
+        filled = instantiate_zeros(select_where(leaves, inexact), select_where(avals, inexact))
+        outs = apply(None, tangent_program, [*filled, *residuals])
+        outs = copy_transform_results(outs, [*filled, *residuals])
+        return _output_tangent(traced, outs, has_aux)
 
     out = tree.unflatten(traced.out_tree, traced.finish_call(operands, outs[:count]))
-    return (
-        (out[0], tree.Partial(push, residuals), out[1])
-        if has_aux
-        else (
-            out,
-            tree.Partial(push, residuals),
-        )
-    )
+    linear = tree.Partial(push, residuals)
+    return (out[0], linear, out[1]) if has_aux else (out, linear)
 
 
 class TracedAtPrimals(NamedTuple):
-    """A function traced at primals, to be differentiated in all that are inexact."""
+    """A function traced at primals, to be differentiated in all inexact leaves."""
 
     leaves: list[Any]
     in_tree: Any
@@ -143,14 +137,14 @@ class TracedAtPrimals(NamedTuple):
 
     @property
     def varying(self) -> tuple[bool, ...]:
-        """The inputs of the program that it is differentiated in."""
+        """The mask of the inputs of the program that it is differentiated in."""
         return (*inexact_mask(self.avals), *[False] * len(self.traced.captured))
 
 
 def trace_at_primals(
     fun: Callable[..., Any], primals: tuple[Any, ...], kind: str, has_aux: bool
 ) -> TracedAtPrimals:
-    """`fun` traced at `primals`, for the transform `kind`."""
+    """`fun` traced at `primals`; messages name the transform `kind`."""
     leaves, in_tree = tree.flatten_with_key_data((primals, {}))
     avals = avals_of(leaves, kind, fun, in_tree)
     inexact = indices_where(inexact_mask(avals))
@@ -161,10 +155,12 @@ def trace_at_primals(
 
 
 def _output_tangent(traced: TracedFunction, tangents: Sequence[Any], has_aux: bool) -> Any:
-    """The tangent of the output, aux left out, from the tangents of all inexact results."""
-    own = traced.tree_without_aux(has_aux)
-    found = scatter_where(tangents, inexact_mask(traced.out_avals))
-    return unflatten_tangents(own, traced.out_avals[: own.num_leaves], found[: own.num_leaves])
+    """The tangent of the output without aux, from the tangents of all inexact leaves."""
+    out_tree = traced.tree_without_aux(has_aux)
+    leaves = scatter_where(tangents, inexact_mask(traced.out_avals))
+    return unflatten_tangents(
+        out_tree, traced.out_avals[: out_tree.num_leaves], leaves[: out_tree.num_leaves]
+    )
 
 
 def _check_tangents(
@@ -174,7 +170,7 @@ def _check_tangents(
     tangents: Sequence[Any],
     kind: str,
 ) -> list[Any]:
-    """The tangent of each primal leaf, None where it is zero."""
+    """The tangent of each primal leaf, None for zero and for integers."""
     must = f"{kind}({function_name(fun)}): a tangent must have the shape and dtype of its primal"
 
     def problem(i: int) -> tuple[str, str]:
@@ -192,11 +188,11 @@ def _check_outputs_depend(
     traced: TracedFunction, varying: Sequence[bool], fun: Callable[..., Any]
 ) -> None:
     program = traced.program
-    own = program.outputs[: len(traced.out_avals)]
-    moving = select_where(program.inputs[: len(varying)], varying)
-    reached = dependents_of(moving, program.equations)
-    for i, atom in enumerate(own):
-        if atom not in reached:
+    outputs = program.outputs[: len(traced.out_avals)]
+    primals = select_where(program.inputs[: len(varying)], varying)
+    dependents = dependents_of(primals, program.equations)
+    for i, atom in enumerate(outputs):
+        if atom not in dependents:
             raise GradientError(
                 f"jvp({function_name(fun)}): with strict=True every output must depend on the primals; "
                 f"got an output, number {i}, that does not: {atom.aval!r}"
@@ -207,10 +203,10 @@ def _check_outputs_depend(
 def vjp(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
     """`(fun(*primals), pullback)`, where `pullback(ct)` is a tuple of cotangents of the primals.
 
-    `ct` has the structure, shapes and dtypes of the output, with None, zeros of dtype `float0`
-    (or anything) for integers, and None for zero. `pullback` may be called many times, and is a pytree of what
-    it needs of the primals. Integer primals get None. With `has_aux`, `fun` returns
-    `(output, aux)` and the result ends with aux.
+    `ct` has the structure, shapes and dtypes of the output; None stands for zero. For integers it
+    may hold anything, such as None or zeros of dtype `float0`. `pullback` may be called many times,
+    and is a pytree of the residuals. The cotangents of integer primals are None. With `has_aux`,
+    `fun` returns `(output, aux)` and the result ends with aux.
 
     The pullback raises TreeError and TangentError for a cotangent unlike the output.
 
@@ -220,13 +216,13 @@ def vjp(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
     [3.0, 2.0]
     """
     check_callable(fun, "vjp")
-    given = trace_at_primals(fun, primals, "vjp", has_aux)
-    in_tree, avals, traced = given.in_tree, given.avals, given.traced
+    at_primals = trace_at_primals(fun, primals, "vjp", has_aux)
+    in_tree, avals, traced = at_primals.in_tree, at_primals.avals, at_primals.traced
     out_avals = traced.out_avals
     out_tree = traced.tree_without_aux(has_aux)
     own = out_tree.num_leaves
-    forward, backward = rewrite_by_structure(policy.vjp_split(given.varying), traced.program)
-    operands = [*given.leaves, *traced.captured]
+    forward, backward = rewrite_by_structure(policy.vjp_split(at_primals.varying), traced.program)
+    operands = [*at_primals.leaves, *traced.captured]
     outs = apply(None, forward, operands)
     count = len(traced.program.outputs)
 
@@ -251,7 +247,7 @@ def vjp(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
 
 
 def _check_cotangents(fun: Callable[..., Any], out_tree: Any, avals: Any, ct: Any) -> list[Any]:
-    """The cotangents of the inexact outputs, zeros for None."""
+    """The cotangents of the inexact outputs, with zeros for None."""
     what = f"pullback of {function_name(fun)}"
     leaves = tree.flatten_up_to(out_tree, ct, f"{what}: the cotangent", "the output")
     must = f"{what}: a cotangent must have the shape and dtype of its output"

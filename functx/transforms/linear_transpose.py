@@ -45,17 +45,15 @@ from functx.transforms.tracing_api import abstractify, trace_function
 
 @api_boundary
 def linear_transpose(fun: Callable[..., Any], *primals: Any) -> Callable[[Any], tuple[Any, ...]]:
-    """The transpose of `fun`: it takes a cotangent like the output, and gives those of `primals`.
+    """The transpose of `fun`: a function from a cotangent of the output to cotangents of `primals`.
 
-    `fun` must be linear in all its arguments together, and map inexact arrays to inexact ones
-    or integers to integers. Of `primals` only the structure, shapes and dtypes count, so they
-    may be anything that has these. What the transpose returns is a tuple with the structure
-    of `primals`; None in its argument stands for zero. It costs what `fun` costs, and `fun`
-    is not computed.
+    `fun` must be linear in all its arguments together, and map inexact arrays to inexact ones, or
+    integers to integers. Only the structure, shapes and dtypes of `primals` matter, so anything
+    that has these will do. The transpose returns a tuple with the structure of `primals`; None in
+    its argument stands for zero. It costs as much as `fun`, which is not computed.
 
-    Raises LinearityError for a function that is not linear, GradientError for one between
-    other dtypes; the transpose raises TreeError and TangentError for a cotangent unlike the
-    output.
+    Raises LinearityError for a function that is not linear, GradientError for one between other
+    dtypes; the transpose raises TreeError and TangentError for a cotangent unlike the output.
 
     >>> import functx
     >>> transpose = functx.linear_transpose(lambda x, y: 2.0 * x - y, 1.0, 1.0)
@@ -98,9 +96,9 @@ def _abstractify_primal(
 
 
 def _check_output_cotangents(what: str, out_tree: Any, avals: Sequence[Any], ct: Any) -> list[Any]:
-    """The cotangents of the outputs, zeros for None."""
+    """The cotangents of the outputs, with zeros for None."""
     leaves = tree.flatten_up_to(out_tree, ct, f"{what}: the cotangent", "the output")
-    found = []
+    converted = []
     for i, (x, aval) in enumerate(zip(leaves, avals, strict=True)):
         given = aval if x is None else aval_of(x)
         weak = given.weak_type and _DTYPE_KIND_ORDER.index(
@@ -115,8 +113,8 @@ def _check_output_cotangents(what: str, out_tree: Any, avals: Sequence[Any], ct:
             x = ops.zeros_like(aval)
         elif given.dtype != aval.dtype or (given is not aval and current_builder.get() is not None):
             x = ops.convert_element_type(x, aval.dtype, aval.weak_type)
-        found.append(x)
-    return found
+        converted.append(x)
+    return converted
 
 
 _DTYPE_KIND_ORDER = "buifc"
@@ -125,8 +123,8 @@ _DTYPE_KIND_ORDER = "buifc"
 class LinearTranspose(Rewrite[Program]):
     """The rewrite to the transpose of a program in its first `linear` inputs.
 
-    The result takes the cotangents of all outputs, then the other inputs. `what` names the
-    function in errors.
+    The result takes the cotangents of all outputs, then the other inputs. Messages name the
+    function `label`.
     """
 
     label: str
@@ -151,7 +149,9 @@ class LinearTranspose(Rewrite[Program]):
                     raise_refusal([made[start:]])
                 except MissingRuleError:
                     raise
-                except Exception as error:  # Rules fail on what is not linear as they may.
+                except (
+                    Exception
+                ) as error:  # Rules may fail in any way on equations that are not linear.
                     raise self.linearity_error(eqn, "it is not linear") from error
             return [cts.values[v] if v in cts.values else ops.zeros_like(v.aval) for v in inputs]
 
@@ -159,7 +159,7 @@ class LinearTranspose(Rewrite[Program]):
         return trace_closed(body, avals, name=f"transpose_{program.name}")
 
     def check_linearity(self, program: Program) -> None:
-        """Raise LinearityError where something that does not vary is added to what does."""
+        """Raise LinearityError if a nonzero constant is added to a value that varies."""
         linear: set[Any] = set(program.inputs[: self.linear])
         zeros: set[Any] = set()
 
@@ -199,10 +199,10 @@ def transpose_program(program: Program, linear: int, problem: str, fix: str = ""
     Raises LinearityError with `problem` if it is not linear in them.
     """
     try:
-        found: Program = cached_rewrite(Transpose(linear), program)
-        raise_refusal(found.walk())
+        transposed: Program = cached_rewrite(Transpose(linear), program)
+        raise_refusal(transposed.walk())
     except MissingRuleError:
         raise
-    except Exception as error:  # Rules fail on what is not linear as they may.
+    except Exception as error:  # Rules may fail in any way on equations that are not linear.
         raise LinearityError(problem, fix=fix) from error
-    return found
+    return transposed

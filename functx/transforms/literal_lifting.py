@@ -1,4 +1,4 @@
-"""Numbers of a program as inputs of it, so that another number is no other program."""
+"""Literal lifting: literals of a program become inputs, so one executable serves all values."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ IndexSet = frozenset[int]
 
 
 def literal_free_key(program: Program) -> ProgramKey:
-    """What programs share that differ in their numbers alone."""
+    """The key of a program without the values of its literals."""
     return ProgramKey(_literal_free_form(program))
 
 
@@ -52,29 +52,29 @@ def _parameter_form(value: Any) -> Any:
 
 
 def collect_literals(program: Program) -> list[Literal]:
-    """The literals of `program` and of the programs in it, in the order of the equations."""
-    found: list[Literal] = []
+    """The literals of `program` and of its subprograms, in the order of the equations."""
+    literals: list[Literal] = []
     for eqn in program.equations:
         if eqn.primitive.hoist_constants is not None:
             for sub in subprograms(eqn.primitive):
-                found += collect_literals(sub)
-        found += [a for a in eqn.inputs if type(a) is Literal]
-    found += [a for a in program.outputs if type(a) is Literal]
-    return found
+                literals += collect_literals(sub)
+        literals += [a for a in eqn.inputs if type(a) is Literal]
+    literals += [a for a in program.outputs if type(a) is Literal]
+    return literals
 
 
 class LiteralHoister:
-    """Programs whose equations take some literals of the programs in them as operands."""
+    """Hoists literals of subprograms to operands of the equations that run them."""
 
     def __init__(self) -> None:
         self.bodies: dict[Any, tuple[Program, Program, list[Literal]]] = {}
 
     def program(
-        self, program: Program, places: IndexSet, mark: Callable[[Literal], Any]
+        self, program: Program, indices: IndexSet, replace: Callable[[Literal], Any]
     ) -> tuple[list[Equation], list[Any]]:
-        """The equations and outputs of `program`, the literals at `places` as `mark` has them.
+        """The equations and outputs of `program` with `replace(literal)` for literals at `indices`.
 
-        The places are those of `collect_literals`; literals from inside become operands.
+        The indices are those of `collect_literals`; literals of subprograms become operands.
         """
         at = 0
 
@@ -83,7 +83,7 @@ class LiteralHoister:
             if type(atom) is not Literal:
                 return atom
             at += 1
-            return mark(atom) if at - 1 in places else atom
+            return replace(atom) if at - 1 in indices else atom
 
         equations = []
         for eqn in program.equations:
@@ -91,9 +91,9 @@ class LiteralHoister:
             programs = [] if primitive.hoist_constants is None else subprograms(primitive)
             for i, sub in enumerate(programs):
                 end = at + len(collect_literals(sub))
-                inside = frozenset([k - at for k in range(at, end) if k in places])
+                inside = frozenset([k - at for k in range(at, end) if k in indices])
                 programs[i], literals = self.hoist_body(sub, inside)
-                extras.append([mark(a) for a in literals])
+                extras.append([replace(a) for a in literals])
                 at = end
             inputs = [read(a) for a in eqn.inputs]
             if any(extras):
@@ -101,12 +101,12 @@ class LiteralHoister:
             equations.append(eqn.replace(primitive=primitive, inputs=inputs))
         return equations, [read(a) for a in program.outputs]
 
-    def hoist_body(self, program: Program, places: IndexSet) -> tuple[Program, list[Literal]]:
-        """`program` with further inputs in front, for its literals at `places`, and these."""
-        if not places:
+    def hoist_body(self, program: Program, indices: IndexSet) -> tuple[Program, list[Literal]]:
+        """`program` with leading inputs for its literals at `indices`, and these literals."""
+        if not indices:
             return program, []
-        known = self.bodies.get((id(program), places))
-        if known is None:
+        hoisted = self.bodies.get((id(program), indices))
+        if hoisted is None:
             literals: list[Literal] = []
             inputs: list[Var] = []
 
@@ -115,51 +115,51 @@ class LiteralHoister:
                 inputs.append(Var(a.aval))
                 return inputs[-1]
 
-            equations, outputs = self.program(program, places, read)
+            equations, outputs = self.program(program, indices, read)
             changed = Program(program.name, [*inputs, *program.inputs], equations, outputs)
-            known = self.bodies[id(program), places] = program, changed, literals
-        return known[1], known[2]
+            hoisted = self.bodies[id(program), indices] = program, changed, literals
+        return hoisted[1], hoisted[2]
 
 
 class LiftedProgram(NamedTuple):
-    """A program with numbers as its last inputs, and what making it asked about them."""
+    """A program with literals as its last inputs, and the guards on their values."""
 
     program: Program
     guards: Sequence[Guard]
 
 
 def lift_literals(
-    rewrite: Callable[[Program], Program], program: Program, places: Sequence[int]
+    rewrite: Callable[[Program], Program], program: Program, indices: Sequence[int]
 ) -> LiftedProgram | None:
-    """`rewrite(program)` with the numbers at `places` in `collect_literals(program)` as further inputs.
+    """`rewrite(program)` with its literals at `indices` of `collect_literals` as further inputs.
 
-    They come as `pack_literals` gives them. None where it cannot be, since a number has to be known.
+    These are packed as by `pack_literals`. Returns None if the rewrite needs the value of one.
     """
-    answers: list[Guard] = []
+    guards: list[Guard] = []
     numbers: list[Literal] = []
     lift = next(_lift_ids)
 
     def number(literal: Literal) -> Literal:
         numbers.append(literal)
-        unknown = SymbolicScalar(literal.value, len(numbers) - 1, lift, answers)
+        unknown = SymbolicScalar(literal.value, len(numbers) - 1, lift, guards)
         return Literal(unknown, literal.aval)
 
-    # A rewrite knows how many inputs its program has, so literals become inputs after it.
-    equations, outputs = LiteralHoister().program(program, frozenset(places), number)
+    # A rewrite depends on the number of inputs, so literals become inputs after it.
+    equations, outputs = LiteralHoister().program(program, frozenset(indices), number)
     try:
         result = rewrite(Program(program.name, program.inputs, equations, outputs))
     except TypeError:
         return None
 
-    parts = _PackedScalars([a.aval for a in numbers])
-    left = frozenset([i for i, a in enumerate(collect_literals(result)) if _is_symbolic(a)])
-    equations, outputs = LiteralHoister().program(result, left, parts.scalar_of)
-    inputs = [*result.inputs, *parts.arrays.values()]
-    final = Program(result.name, inputs, [*parts.equations, *equations], outputs)
-    # Rules that hold programs which nothing can be hoisted out of.
+    scalars = _PackedScalars([a.aval for a in numbers])
+    remaining = frozenset([i for i, a in enumerate(collect_literals(result)) if _is_symbolic(a)])
+    equations, outputs = LiteralHoister().program(result, remaining, scalars.scalar_of)
+    inputs = [*result.inputs, *scalars.arrays.values()]
+    final = Program(result.name, inputs, [*scalars.equations, *equations], outputs)
+    # Literals in subprograms of primitives without `hoist_constants`.
     if any([_is_symbolic(a) for each in final.walk() for eqn in each for a in eqn.inputs]):
         return None
-    return LiftedProgram(final, tuple(dict.fromkeys(answers)))
+    return LiftedProgram(final, tuple(dict.fromkeys(guards)))
 
 
 _lift_ids = count()
@@ -170,21 +170,21 @@ def _is_symbolic(atom: Any) -> bool:
 
 
 class _PackedScalars:
-    """Scalars of types `avals`, as variables: parts of one array for each type."""
+    """Variables for scalars of types `avals`, which are elements of one array for each type."""
 
     def __init__(self, avals: Sequence[ShapedArray]):
         counts = Counter(avals)
         self.arrays = {a: Var(ShapedArray((n,), a.dtype)) for a, n in counts.items()}
         self.equations: list[Equation] = []
         self.variables: list[Var] = []
-        before: Counter[ShapedArray] = Counter()
+        counted: Counter[ShapedArray] = Counter()
         for aval in avals:
-            at, kind = before[aval], aval.dtype
-            before[aval] += 1
+            index, dtype = counted[aval], aval.dtype
+            counted[aval] += 1
             row = self.append(
-                ops.Slice((at,), (at + 1,)), self.arrays[aval], ShapedArray((1,), kind)
+                ops.Slice((index,), (index + 1,)), self.arrays[aval], ShapedArray((1,), dtype)
             )
-            scalar = self.append(ops.Reshape(()), row, ShapedArray((), kind))
+            scalar = self.append(ops.Reshape(()), row, ShapedArray((), dtype))
             self.variables.append(self.convert(scalar, aval))
 
     def append(self, primitive: Any, x: Var, aval: ShapedArray) -> Var:
@@ -198,12 +198,12 @@ class _PackedScalars:
         return self.append(ops.ConvertElementType(aval.dtype, aval.weak_type), x, aval)
 
     def scalar_of(self, literal: Literal) -> Var:
-        """The variable for an unknown number."""
+        """The variable for a symbolic literal."""
         return self.convert(self.variables[literal.value.position], literal.aval)
 
 
 def pack_literals(literals: Sequence[Literal]) -> list[Any]:
-    """One array of numbers for each type among `literals`."""
+    """One array of values for each type among `literals`."""
     groups: dict[ShapedArray, list[Any]] = {}
     for literal in literals:
         groups.setdefault(literal.aval, []).append(literal.value)

@@ -1,4 +1,4 @@
-"""`functionalize`: a function without writes that does what one with them does."""
+"""`make_ir`, `eval_shape` and `functionalize`: programs, types and pure forms of functions."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ _REMOVE_OPTIONS = {
 
 
 def functionalize(fun: Callable[..., Any] | None = None, *, remove: str = "mutations") -> Any:
-    """`fun`, whose program has no writes, with its results and its effects on its arguments.
+    """`fun` as a function whose program has no writes, with the same results and effects.
 
-    With `remove="mutations"` writes become new values; with "mutations_and_views" what a
-    view shows is copied too. A NumPy array that `fun` writes to is written to once, at the end,
-    and not at all if it has its old value again; a `jax.Array` never is. `make_ir` of the result
-    shows the pure program, which returns `(result, written)`, the last values of the arguments
-    that are written to.
+    With `remove="mutations"`, writes become new values; with "mutations_and_views", views are
+    copied too. A NumPy array that `fun` writes to is written once, at the end, and only if its
+    value has changed; a `jax.Array` never is. `make_ir` of the result shows the pure program, which
+    returns `(result, written)`, where `written` are the last values of the arguments that `fun`
+    writes to.
 
-    Every transform does this to a function with writes before anything else.
+    Every transform functionalizes a function with writes first.
 
     Raises FunctionalizeError for another `remove`.
 
@@ -59,7 +59,7 @@ def functionalize(fun: Callable[..., Any] | None = None, *, remove: str = "mutat
 
 
 class FunctionalizedFunction:
-    """What `functionalize` makes of a function."""
+    """The result of `functionalize`; it is called as the function itself."""
 
     def __init__(self, fun: Callable[..., Any], remove: str):
         self.fun, self.remove = fun, remove
@@ -82,7 +82,7 @@ class FunctionalizedFunction:
 
     @api_boundary
     def program(self, *args: Any, **kwargs: Any) -> Program:
-        """The pure program, which returns the result and the last values of what is written to."""
+        """The pure program, which returns the result and the last values of written arguments."""
         leaves, in_tree = tree.flatten_with_key_data((args, kwargs))
         traced = self.trace(None, [abstractify(x) for x in leaves], in_tree)
         out_tree = tree.treedef_tuple([traced.out_tree, tree.structure((0,) * len(traced.written))])
@@ -92,7 +92,7 @@ class FunctionalizedFunction:
 
 
 class CopyViews(Rewrite[Program]):
-    """The rewrite to a program that copies what each of its views shows."""
+    """The rewrite to a program that copies the elements of each of its views."""
 
     def __call__(self, program: Program) -> Program:
         def step(eqn: Equation, *args: Tracer) -> list[Tracer]:
@@ -112,9 +112,9 @@ def make_ir(
 ) -> Any:
     """The function that returns the `Program` of `fun` for the given arguments.
 
-    Arguments may be arrays, or anything with `shape` and `dtype`. Arrays that `fun` closes
-    over become the program's last inputs, and calling the program supplies them. What is in
-    `decompositions`, a dictionary as `functx.decomp.get_decompositions` gives, is opened up.
+    Arguments may be arrays, or anything with `shape` and `dtype`. Arrays that `fun` closes over
+    become the last inputs of the program, and calling the program supplies them. `decompositions`,
+    a dictionary that `functx.decomp.get_decompositions` returns, are applied.
 
     >>> import functx
     >>> print(functx.make_ir(lambda x: x * 2.0)(1.0).out_avals)
@@ -134,7 +134,7 @@ def make_ir(
             traced = trace_function(fun, in_tree, [abstractify(x) for x in leaves], "make_ir")
             program = traced.program
             program.trees, program.captured = (in_tree, traced.out_tree), traced.captured
-        # A program is a value: what becomes of a captured NumPy array is nothing to it.
+        # Later writes to a captured NumPy array must not change the program.
         program.captured = [
             np.array(x) if type(x) in HOST_ARRAY_TYPES else x for x in program.captured
         ]

@@ -1,4 +1,4 @@
-"""Functions of the eigenvalues of a Hermitian matrix, with derivatives where some are equal.
+"""Functions of the eigenvalues of a Hermitian matrix, with derivatives at equal eigenvalues.
 
 With the eigenvalues w and eigenvectors v of a matrix a, f(a) = v f(w) v^H. Its derivatives are sums
 over divided differences: f[x] = f(x), f[x, y] = (f(x) - f(y)) / (x - y), f[x, y, z] = (f[x, y] -
@@ -48,13 +48,13 @@ class ElementwiseDerivative(Rewrite[Program]):
 
 
 def elementwise_derivative(program: Program, place: int = 0) -> Program:
-    """The derivative of an elementwise program with respect to the input at `place`."""
+    """The derivative of an elementwise program in the input at index `place`."""
     found: Program = cached_rewrite(ElementwiseDerivative(place), program)
     return found
 
 
 def inline_single_output(program: Program, args: Sequence[Any]) -> Any:
-    """The one output of `program` on `args`."""
+    """The single output of `program` on `args`, inlined into the current trace."""
     return current_builder.require().inline(program, args)[0]
 
 
@@ -68,10 +68,10 @@ def _example(parameters: int = 0) -> Program:
 class SpectralPrimitive(ops.MatrixFunction, abstract=True):
     """A function f of the eigenvalues of a Hermitian matrix, the first operand.
 
-    `program` computes f element by element, from the eigenvalues and from parameters, which have
-    the shape of the batch and are the last operands. With `rows` the matrix is
-    [[0, x], [x^H, 0]], of which the block x counts, which has so many rows; its eigenvalues are
-    the singular values of x, their negatives, and zeros.
+    `program` computes f elementwise, from the eigenvalues and from parameters, which have the shape
+    of the batch and are the last operands. With `rows`, the matrix is [[0, x], [x^H, 0]] with a
+    block x of that many rows, and only x is read; its eigenvalues are the singular values of x,
+    their negatives, and zeros.
     """
 
     program: Program
@@ -105,7 +105,7 @@ class SpectralPrimitive(ops.MatrixFunction, abstract=True):
         sides = [ops.concatenate(pair, last - 1) for pair in ((one, other), (one, ops.neg(other)))]
         values = [s, ops.neg(s)]
         if m != n:
-            # Vectors that belong to no singular value are eigenvectors of 0.
+            # Vectors without a singular value are eigenvectors for 0.
             longer, low, high = (u, 0, n) if m > n else (v, m, 0)
             config = [(0, 0, 0)] * (last - 1) + [(low, high, 0), (0, 0, 0)]
             rest = slice_columns(longer, k, None)
@@ -126,7 +126,7 @@ class SpectralPrimitive(ops.MatrixFunction, abstract=True):
         return terms
 
     def with_program(self, program: Program) -> Any:
-        """The same of another function."""
+        """The same operation for another function."""
         raise NotImplementedError
 
     def batch(self, args, dims):
@@ -137,13 +137,12 @@ class SpectralPrimitive(ops.MatrixFunction, abstract=True):
 
 
 class SpectralFunction(SpectralPrimitive):
-    """f(a) of Hermitian matrices a, or with `order` n one addend of its n-th derivative.
+    """f(a) of Hermitian matrices a, or with `order` n one term of its n-th derivative.
 
     The operands are a, directions e_1 ... e_n, and the parameters of f. In the basis of the
     eigenvectors, row i and column j of the result is the sum over k, l ... of
-    f[w_i, w_k, w_l ... w_j] (e_1)_ik (e_2)_kl ...; the n-th derivative is the sum over all
-    orders of the directions. `order` is at most 2: derivatives beyond are nan where eigenvalues
-    are equal.
+    f[w_i, w_k, w_l ... w_j] (e_1)_ik (e_2)_kl ...; the n-th derivative is the sum over all orders
+    of the directions. `order` is at most 2: higher derivatives are nan where eigenvalues are equal.
     """
 
     order: int = 0
@@ -207,7 +206,7 @@ class SpectralFunction(SpectralPrimitive):
 
     def transpose(self, ct, a, *others):
         (k,) = [i for i, x in enumerate(others) if type(x) is LinearInput]
-        # The trace of products stays when its factors move round.
+        # The trace of a product is invariant under cyclic permutation.
         given = [*others[k + 1 : self.order], ops.matrix_transpose(ct), *others[:k]]
         found = ops.matrix_transpose(self(a, *given, *others[self.order :]))
         return [None, *[found if i == k else None for i in range(len(others))]]
@@ -274,12 +273,12 @@ class SpectralTrace(SpectralPrimitive):
 
 
 class DividedDifferences(NamedTuple):
-    """Divided differences of a function at each two of some points.
+    """Divided differences of a function at all pairs of some points.
 
-    A quotient of differences where that keeps its digits; where it does not, since the points lie
-    close together, the mean of derivatives. No scale need be known on which the function is
-    smooth: the mean is taken where rounding errors can be all that sets the two apart. It is nan
-    where points are as good as equal and values are not.
+    They are quotients of differences where cancellation leaves these accurate. For close points,
+    where rounding errors alone could explain the difference of the values, they are means of
+    derivatives: so no length scale of the function is needed. They are nan where points are equal
+    up to rounding but values differ.
     """
 
     points: Any
@@ -341,18 +340,18 @@ class DividedDifferences(NamedTuple):
         )
 
     def divide_by_gaps(self, changes: Any, means: Any, noise: Any) -> Any:
-        """`changes` over the gaps, or `means` where these are closer to it than rounding errors."""
+        """`changes` over the gaps, or `means` where both agree within rounding errors."""
         close = ops.bitwise_or(self.tied, is_close(changes, self.gaps, means, noise))
         apart = ops.select(close, literal(1, self.gaps.dtype), self.gaps)
         return ops.select(close, means, ops.div(changes, ops.cast_like(apart, changes)))
 
 
 def is_close(changes: Any, gaps: Any, means: Any, noise: Any) -> Any:
-    """Where `changes` are `means` times `gaps`, but for some units of rounding times `noise`."""
+    """Where `changes` and `means` times `gaps` differ by a few units of rounding of `noise`."""
     zero = literal(0, gaps.dtype)
     apart = ops.abs(ops.sub(changes, ops.mul(ops.cast_like(gaps, changes), means)))
     close = ops.le(apart, ops.mul(noise, 8 * float(np.finfo(gaps.dtype).eps)))
-    # An infinite mean is still one of equal points.
+    # Equal points are close even if the mean is infinite.
     equal = ops.bitwise_and(ops.eq(gaps, zero), ops.eq(changes, literal(0, changes.dtype)))
     return ops.bitwise_or(close, equal)
 
@@ -377,17 +376,17 @@ def products_of_norms(x: Any, y: Any) -> Any:
 
 
 def slice_columns(x: Any, first: int, last: int | None) -> Any:
-    """Columns of matrices."""
+    """The columns from `first` to before `last` of matrices."""
     return ops.slice_in_dim(x, first, last, axis=x.ndim - 1)
 
 
 def upper_block(a: Any, m: int) -> Any:
-    """The block x, of `m` rows, of [[0, x], [x^H, 0]]."""
+    """The block x, of `m` rows, of the matrix [[0, x], [x^H, 0]]."""
     return ops.slice_in_dim(slice_columns(a, m, None), 0, m, axis=a.ndim - 2)
 
 
 def hermitian_dilation(x: Any) -> Any:
-    """[[0, x], [x^H, 0]]."""
+    """The Hermitian dilation [[0, x], [x^H, 0]] of x."""
     *batch, m, n = x.shape
     above, below = [ops.zeros_like(aval_of(x).update(shape=(*batch, k, k))) for k in (m, n)]
     sides = (
