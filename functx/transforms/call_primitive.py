@@ -98,8 +98,8 @@ class SplitMaskedVJP(Rewrite[MaskedVJPPrograms]):
         masks = [cts.masks.get(v) for v in select_where(program.inputs, self.active)]
         if all([mask is None for mask in masks]):
             return grads
-        anywhere = ops.constant_like(ShapedArray((), ops.BOOL), True)
-        shown = zip(masks, grads, strict=True)
+        unknown = ops.constant_like(ShapedArray((), ops.BOOL), True)
+        pairs = zip(masks, grads, strict=True)
         return [
             *grads,
             *[unknown if m is None else ops.instantiate_mask(m, g.shape) for m, g in pairs],
@@ -151,13 +151,13 @@ def select_pullback(
     cts, masks = select_where(cts, inexact), select_where(masks, inexact)
     if any([mask is not None for mask in masks]):
         avals = select_where(program.out_avals, inexact)
-        full = [
+        instantiated = [
             ops.constant_like(a, 0) if ct is None else ct for ct, a in zip(cts, avals, strict=True)
         ]
-        return halves.masked, [*full, *broadcast_masks(lives, full)]
-    marks = tuple([ct is not None for ct in cts])
-    plain = cached_rewrite(DropZeroInputs(marks), halves.unmasked)
-    return plain, [ct for ct in cts if ct is not None]
+        return programs.masked, [*instantiated, *broadcast_masks(masks, instantiated)]
+    nonzero = tuple([ct is not None for ct in cts])
+    backward = cached_rewrite(DropZeroInputs(nonzero), programs.unmasked)
+    return backward, [ct for ct in cts if ct is not None]
 
 
 def broadcast_masks(masks: Sequence[Any], cts: Sequence[Any]) -> list[Any]:

@@ -185,8 +185,8 @@ class Linearize(Rewrite[tuple[Program, Program]]):
 
 
 def output_masks(results: Sequence[MaskedDual]) -> list[Any]:
-    """Where the tangents of the inexact outputs can be other than zero, a literal for anywhere."""
-    anywhere = ops.constant_like(ShapedArray((), ops.BOOL), True)
+    """The masks of the tangents of the inexact outputs, a literal for an unknown mask."""
+    unknown = ops.constant_like(ShapedArray((), ops.BOOL), True)
     return [
         unknown if mask is None else ops.instantiate_mask(mask, x.shape)
         for x, _, mask in results
