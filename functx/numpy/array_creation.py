@@ -1,4 +1,4 @@
-"""New arrays: from values, and of a shape full of one value. Inside a trace they are part of it."""
+"""New arrays: from values, filled with one value, and ranges. Inside a trace they are traced."""
 
 from __future__ import annotations
 
@@ -70,31 +70,31 @@ FLOAT, INT = np.dtype("float64"), np.dtype("int64")
 def asarray(
     a: Any, dtype: Any = None, order: Any = None, *, copy: bool | None = None, device: Any = None
 ) -> Any:
-    """`a` as an array: numbers, nested lists of numbers and of arrays, or an array itself."""
+    """`a`, a number, an array, or a nested list of numbers and arrays, as an array."""
     if type(a) is Tracer:
-        made = a if dtype is None else ops.convert_element_type(a, dtype)
-        return copy_if_same_memory(made, a) if copy else made
+        array = a if dtype is None else ops.convert_element_type(a, dtype)
+        return copy_if_same_memory(array, a) if copy else array
     if isinstance(a, (list, tuple)):
-        made = _array_from_list(a, dtype)
-        return copy_array(made) if type(made) is Tracer else made
+        array = _array_from_list(a, dtype)
+        return copy_array(array) if type(array) is Tracer else array
     builder = current_builder.get()
     if type(a) in PYTHON_SCALARS or isinstance(a, (np.generic, Literal)):
-        found = literal_of(a)
-        if found is None:
+        number = literal_of(a)
+        if number is None:
             raise DTypeError(f"asarray: a must hold numbers; got {a!r}")
         if dtype is not None:
-            found = cast_literal(a, canonical_dtype(dtype))
-        elif kind(found.aval.dtype) in "iu":
-            literal(found.value, found.aval.dtype)
+            number = cast_literal(a, canonical_dtype(dtype))
+        elif kind(number.aval.dtype) in "iu":
+            literal(number.value, number.aval.dtype)
         if builder is None:
-            return copy_as_ndarray(np.array(found.value, found.aval.dtype), found.aval.weak_type)
-        return Tracer(found, builder)
+            return copy_as_ndarray(np.array(number.value, number.aval.dtype), number.aval.weak_type)
+        return Tracer(number, builder)
     if isinstance(a, np.ndarray):
         if isinstance(a, np.ma.MaskedArray) and not np.ma.is_masked(a):
             a = np.asarray(a)
-        wanted = aval_of(a).dtype if dtype is None else canonical_dtype(dtype)
-        if copy or type(a) not in HOST_ARRAY_TYPES or a.dtype != wanted:
-            a = np.array(a, wanted, copy=copy)
+        target_dtype = aval_of(a).dtype if dtype is None else canonical_dtype(dtype)
+        if copy or type(a) not in HOST_ARRAY_TYPES or a.dtype != target_dtype:
+            a = np.array(a, target_dtype, copy=copy)
         if builder is None:
             return (
                 a
@@ -111,13 +111,13 @@ def asarray(
 def array(
     object: Any, dtype: Any = None, copy: bool = True, order: Any = None, ndmin: int = 0
 ) -> Any:
-    """`object` as an array of its own, with at least `ndmin` dimensions, new ones in front."""
-    made = asarray(object, dtype)
-    # Outside a trace, an array made from a list is new already.
+    """A copy of `object` as an array of at least `ndmin` dimensions, new ones in front."""
+    result = asarray(object, dtype)
+    # Outside a trace, the array of a list is new.
     if copy and (not isinstance(object, (list, tuple)) or current_builder.get() is not None):
-        made = copy_array(made)
-    missing = ndmin - aval_of(made).ndim
-    return ops.reshape(made, (1,) * missing + aval_of(made).shape) if missing > 0 else made
+        result = copy_array(result)
+    missing = ndmin - aval_of(result).ndim
+    return ops.reshape(result, (1,) * missing + aval_of(result).shape) if missing > 0 else result
 
 
 def asanyarray(a: Any, dtype: Any = None, order: Any = None) -> Any:
@@ -126,7 +126,7 @@ def asanyarray(a: Any, dtype: Any = None, order: Any = None) -> Any:
 
 
 def ascontiguousarray(a: Any, dtype: Any = None) -> Any:
-    """`a` as an array of at least one dimension that lies in row-major order, copied if need be."""
+    """`a` as an array of at least one dimension in row-major order, copied if it is not contiguous."""
     a = asarray(a, dtype)
     if not is_contiguous(a):
         return copy_array(a)
@@ -134,27 +134,27 @@ def ascontiguousarray(a: Any, dtype: Any = None) -> Any:
 
 
 def _array_from_list(items: Any, dtype: Any) -> Any:
-    """The array of nested lists: at once where all is NumPy's, else the leaves joined."""
+    """The array of nested lists: by NumPy if all leaves are concrete, else by concatenation."""
     leaves: list[Any] = []
     shape = _collect_leaves(items, leaves)
     if all(type(x) in PYTHON_SCALARS or isinstance(x, (np.ndarray, np.generic)) for x in leaves):
-        wanted = _list_dtype(leaves, dtype)
+        target_dtype = _list_dtype(leaves, dtype)
         try:
-            return asarray(np.array(items, wanted))
+            return asarray(np.array(items, target_dtype))
         except OverflowError:
             raise ValueRangeError(
-                f"array: the numbers must fit {wanted}; got {short_repr(items)}"
+                f"array: the numbers must fit {target_dtype}; got {short_repr(items)}"
             ) from None
     if dtype is None:
         leaves = list(promote(*leaves))
-    rows = [_raveled_leaf(x, dtype) for x in leaves]
-    joined = rows[0] if len(rows) == 1 else ops.concatenate(rows, 0)
-    joined = ops.convert_element_type(joined, aval_of(joined).dtype)
-    return ops.reshape(joined, shape)
+    vectors = [_raveled_leaf(x, dtype) for x in leaves]
+    result = vectors[0] if len(vectors) == 1 else ops.concatenate(vectors, 0)
+    result = ops.convert_element_type(result, aval_of(result).dtype)
+    return ops.reshape(result, shape)
 
 
 def _raveled_leaf(x: Any, dtype: Any) -> Any:
-    """`x` as a vector of its elements, in `dtype` where it is given."""
+    """The elements of `x` as a vector, in `dtype` if it is not None."""
     if dtype is not None:
         x = asarray(x, dtype)
     aval = aval_of(x)
@@ -164,7 +164,7 @@ def _raveled_leaf(x: Any, dtype: Any) -> Any:
 
 
 def _collect_leaves(items: Any, leaves: list[Any]) -> tuple[int, ...]:
-    """Append what nested lists hold to `leaves`; the shape of the whole."""
+    """Append the leaves of nested lists to `leaves`, and return the shape of the array."""
     if not isinstance(items, (list, tuple)):
         leaves.append(items)
         return aval_of(items).shape
@@ -187,7 +187,7 @@ def _list_dtype(leaves: Sequence[Any], dtype: Any) -> DType:
 
 
 def _full(shape: Any, value: Any, dtype: DType, weak: bool = False) -> Any:
-    """A new array of `shape` with the number `value` everywhere."""
+    """A new array of `shape` filled with the number `value`."""
     shape = canonical_shape(shape)
     builder = current_builder.get()
     if builder is None:
@@ -197,33 +197,38 @@ def _full(shape: Any, value: Any, dtype: DType, weak: bool = False) -> Any:
 
 
 def zeros(shape: Any, dtype: Any = None, order: Any = "C", *, device: Any = None) -> Any:
-    """An array of zeros, floating point unless `dtype` says otherwise."""
+    """An array of `shape` filled with zeros, of the default float dtype if `dtype` is None."""
     return _full(shape, 0, canonical_dtype(FLOAT if dtype is None else dtype))
 
 
 def ones(shape: Any, dtype: Any = None, order: Any = "C", *, device: Any = None) -> Any:
-    """An array of ones, floating point unless `dtype` says otherwise."""
+    """An array of `shape` filled with ones, of the default float dtype if `dtype` is None."""
     return _full(shape, 1, canonical_dtype(FLOAT if dtype is None else dtype))
 
 
 def empty(shape: Any, dtype: Any = None, order: Any = "C", *, device: Any = None) -> Any:
-    """An array to be written into; here, of zeros."""
+    """An array of `shape` to write to; its elements are zeros."""
     return zeros(shape, dtype)
 
 
 def full(
     shape: Any, fill_value: Any, dtype: Any = None, order: Any = "C", *, device: Any = None
 ) -> Any:
-    """An array of `shape` with `fill_value`, a number or an array to broadcast, everywhere."""
+    """An array of `shape` filled with `fill_value`, a number or an array that broadcasts."""
     if type(fill_value) in PYTHON_SCALARS:
-        found = canonical_dtype(type(fill_value) if dtype is None else dtype)
+        target_dtype = canonical_dtype(type(fill_value) if dtype is None else dtype)
         weak = dtype is None and type(fill_value) is not bool
-        return _full(shape, literal(_cast_number(fill_value, found), found).value, found, weak)
+        return _full(
+            shape,
+            literal(_cast_number(fill_value, target_dtype), target_dtype).value,
+            target_dtype,
+            weak,
+        )
     return copy_array(broadcast_to(asarray(fill_value, dtype), canonical_shape(shape)))
 
 
 def _cast_number(value: Any, dtype: DType) -> Any:
-    """The number `value` as an array of `dtype` would hold it, fractions cut off for integers."""
+    """The number `value`, truncated to an integer if `dtype` is an integer dtype."""
     if kind(dtype) in "iu" and isinstance(value, float) and math.isfinite(value):
         return int(value)
     return value
@@ -239,20 +244,20 @@ def full_like(
     *,
     device: Any = None,
 ) -> Any:
-    """An array of the shape and dtype of `a`, or those given, with `fill_value` everywhere."""
+    """An array with the shape and dtype of `a`, unless given, filled with `fill_value`."""
     a = asarray(a) if isinstance(a, (list, tuple)) else a
     aval = aval_of(a)
-    dims = aval.shape if shape is None else canonical_shape(shape)
-    found = aval.dtype if dtype is None else canonical_dtype(dtype)
+    target_shape = aval.shape if shape is None else canonical_shape(shape)
+    target_dtype = aval.dtype if dtype is None else canonical_dtype(dtype)
     if type(fill_value) in PYTHON_SCALARS:
         weak = dtype is None and aval.weak_type
-        value = literal(_cast_number(fill_value, found), found).value
-        return _matching_array_type(a, lambda: _full(dims, value, found, weak))
-    return copy_array(broadcast_to(asarray(fill_value, found), dims))
+        value = literal(_cast_number(fill_value, target_dtype), target_dtype).value
+        return _matching_array_type(a, lambda: _full(target_shape, value, target_dtype, weak))
+    return copy_array(broadcast_to(asarray(fill_value, target_dtype), target_shape))
 
 
 def _matching_array_type(like: Any, make: Callable[[], Any]) -> Any:
-    """What `make` makes, as a JAX array outside a trace if `like` is one."""
+    """The array that `make` returns, as a JAX array outside a trace if `like` is one."""
     if (
         current_builder.get() is not None
         or isinstance(like, (np.ndarray, np.generic))
@@ -272,7 +277,7 @@ def zeros_like(
     *,
     device: Any = None,
 ) -> Any:
-    """Zeros of the shape and dtype of `a`, or those given."""
+    """Zeros with the shape and dtype of `a`, unless given."""
     return full_like(a, 0, dtype, shape=shape)
 
 
@@ -285,7 +290,7 @@ def ones_like(
     *,
     device: Any = None,
 ) -> Any:
-    """Ones of the shape and dtype of `a`, or those given."""
+    """Ones with the shape and dtype of `a`, unless given."""
     return full_like(a, 1, dtype, shape=shape)
 
 
@@ -298,12 +303,12 @@ def empty_like(
     *,
     device: Any = None,
 ) -> Any:
-    """An array to be written into, of the shape and dtype of `a`; here, of zeros."""
+    """An array with the shape and dtype of `a` to write to; its elements are zeros."""
     return full_like(a, 0, dtype, shape=shape)
 
 
 def cast_literal(x: Any, dtype: DType) -> Literal:
-    """The number `x` in `dtype`, which a Python number must fit and a NumPy scalar is cast to."""
+    """The literal of the number `x` in `dtype`. A NumPy scalar is cast; a Python number must fit."""
     if isinstance(x, np.generic):
         return literal(x.astype(dtype).item(), dtype)
     return literal(_cast_number(x.value if type(x) is Literal else x, dtype), dtype)
@@ -312,38 +317,42 @@ def cast_literal(x: Any, dtype: DType) -> Literal:
 def arange(
     start: Any, stop: Any = None, step: Any = None, dtype: Any = None, *, device: Any = None
 ) -> Any:
-    """The numbers from `start` (0 if left out) to before `stop`, `step` apart."""
+    """The numbers from `start`, by default 0, up to `stop`, which is excluded, in steps of `step`."""
     start, stop, step = [_static_number(x, "arange") for x in (start, stop, step)]
     if stop is None:
         start, stop = 0 if isinstance(start, (int, np.integer)) else type(start)(0), start
     step = 1 if step is None else step
-    found = canonical_dtype(dtype) if dtype is not None else promoted_dtype(start, stop, step)[0]
+    result_dtype = (
+        canonical_dtype(dtype) if dtype is not None else promoted_dtype(start, stop, step)[0]
+    )
     if current_builder.get() is None:
-        return as_ndarray(np.arange(start, stop, step).astype(found))
+        return as_ndarray(np.arange(start, stop, step).astype(result_dtype))
     if step == 0:
         raise ValueRangeError("arange: the step must not be 0; got 0")
     count = max(0, math.ceil((stop - start) / step))
-    # Short floats cannot count far, and bool cannot count.
-    wide = canonical_dtype(INT) if found == np.bool_ else accumulation_dtype(found)
-    numbers = ops.iota(wide, count)
-    # NumPy's scalars are cast: of unsigned integers, a negative step counts round.
+    # Half floats represent few integers, and bool only two.
+    counting_dtype = (
+        canonical_dtype(INT) if result_dtype == np.bool_ else accumulation_dtype(result_dtype)
+    )
+    numbers = ops.iota(counting_dtype, count)
+    # NumPy's scalars are cast: a negative step of unsigned integers wraps around.
     if step != 1:
-        numbers = ops.mul(numbers, cast_literal(np.asarray(step)[()], wide))
+        numbers = ops.mul(numbers, cast_literal(np.asarray(step)[()], counting_dtype))
     if start != 0:
-        numbers = ops.add(numbers, cast_literal(np.asarray(start)[()], wide))
-    return ops.convert_element_type(numbers, found)
+        numbers = ops.add(numbers, cast_literal(np.asarray(start)[()], counting_dtype))
+    return ops.convert_element_type(numbers, result_dtype)
 
 
-def _static_number(x: Any, asked: str) -> Any:
-    """The number that `x` is, which must be known while tracing."""
+def _static_number(x: Any, requested_by: str) -> Any:
+    """The value of the number `x`, which must be known while tracing."""
     if x is None or type(x) in PYTHON_SCALARS:
         return x
     if type(x) is Tracer:
-        check_not_differentiated(x, asked)
-        x = concretize(x, asked)
+        check_not_differentiated(x, requested_by)
+        x = concretize(x, requested_by)
     value = np.asarray(x)
     if value.ndim:
-        raise ArgumentError(f"{asked}: the bounds must be numbers; got {aval_of(x)!r}")
+        raise ArgumentError(f"{requested_by}: the bounds must be numbers; got {aval_of(x)!r}")
     return value[()]
 
 
@@ -358,42 +367,42 @@ def linspace(
     *,
     device: Any = None,
 ) -> Any:
-    """`num` numbers evenly from `start` to exactly `stop`, which comes last if `endpoint`.
+    """`num` evenly spaced numbers from `start` to `stop`, which is the last one if `endpoint`.
 
-    With `retstep` a pair, of which the second is the distance between them.
+    With `retstep`, the pair of the numbers and the step between them.
     """
     num = sample_count("linspace", num)
     start, stop = broadcast(*promote_inexact(start, stop))
     shape = max(aval_of(start).shape, aval_of(stop).shape, key=len)
-    wide = aval_of(start).dtype
-    gaps = num - 1 if endpoint else num
+    working_dtype = aval_of(start).dtype
+    intervals = num - 1 if endpoint else num
     axis = canonical_axis(axis, len(shape) + 1)
     start, stop = [_with_unit_axis(x, shape, axis) for x in (start, stop)]
-    wanted = inexact_dtype(wide) if dtype is None else canonical_dtype(dtype)
-    # (1 - t) start + t stop keeps more digits than start + t (stop - start).
-    dims = (*shape[:axis], num, *shape[axis:])
-    position = ops.broadcasted_iota(real_dtype(wide), dims, axis)
-    t = ops.div(position, float(gaps or 1))
-    if is_complex(wide):
-        t = ops.convert_element_type(t, wide)
+    result_dtype = inexact_dtype(working_dtype) if dtype is None else canonical_dtype(dtype)
+    # (1 - t) start + t stop is more accurate than start + t (stop - start).
+    out_shape = (*shape[:axis], num, *shape[axis:])
+    position = ops.broadcasted_iota(real_dtype(working_dtype), out_shape, axis)
+    t = ops.div(position, float(intervals or 1))
+    if is_complex(working_dtype):
+        t = ops.convert_element_type(t, working_dtype)
     numbers = ops.add(
-        ops.mul(_broadcast_unless_scalar(start, dims, axis), ops.sub(1.0, t)),
-        ops.mul(_broadcast_unless_scalar(stop, dims, axis), t),
+        ops.mul(_broadcast_unless_scalar(start, out_shape), ops.sub(1.0, t)),
+        ops.mul(_broadcast_unless_scalar(stop, out_shape), t),
     )
     if endpoint and num > 1:
         numbers = ops.select(
-            ops.eq(position, float(gaps)), _broadcast_unless_scalar(stop, dims, axis), numbers
+            ops.eq(position, float(intervals)), _broadcast_unless_scalar(stop, out_shape), numbers
         )
-    if kind(wanted) in "iu":
+    if kind(result_dtype) in "iu":
         from functx.numpy.floating_point import floor
 
         numbers = floor(numbers)
-    numbers = ops.convert_element_type(numbers, wanted)
+    numbers = ops.convert_element_type(numbers, result_dtype)
     if not retstep:
         return numbers
-    gap = ops.sub(stop, start) if gaps > 0 else full(shape, math.nan, wide)
-    step = ops.reshape(ops.div(gap, float(max(gaps, 1))), shape)
-    return numbers, ops.convert_element_type(step, inexact_dtype(wanted))
+    extent = ops.sub(stop, start) if intervals > 0 else full(shape, math.nan, working_dtype)
+    step = ops.reshape(ops.div(extent, float(max(intervals, 1))), shape)
+    return numbers, ops.convert_element_type(step, inexact_dtype(result_dtype))
 
 
 def sample_count(name: str, num: Any) -> int:
@@ -404,12 +413,12 @@ def sample_count(name: str, num: Any) -> int:
 
 
 def _with_unit_axis(x: Any, shape: tuple[int, ...], axis: int) -> Any:
-    """A bound with a unit dimension at `axis`; a scalar stays one."""
+    """The bound `x` with a dimension of length 1 at `axis`; a scalar stays a scalar."""
     return ops.expand_dims(broadcast_to(x, shape), axis) if shape else x
 
 
-def _broadcast_unless_scalar(x: Any, dims: tuple[int, ...], axis: int) -> Any:
-    return broadcast_to(x, dims) if aval_of(x).shape else x
+def _broadcast_unless_scalar(x: Any, shape: tuple[int, ...]) -> Any:
+    return broadcast_to(x, shape) if aval_of(x).shape else x
 
 
 def logspace(
@@ -431,22 +440,24 @@ def logspace(
 def geomspace(
     start: Any, stop: Any, num: int = 50, endpoint: bool = True, dtype: Any = None, axis: int = 0
 ) -> Any:
-    """`num` numbers from exactly `start` to exactly `stop`, in one ratio to each other."""
+    """`num` numbers from `start` to `stop` with a constant ratio of neighbours."""
     from functx.numpy import operators, ufuncs
 
     num = sample_count("geomspace", num)
     start, stop = broadcast(*promote_inexact(start, stop))
-    wide = aval_of(start).dtype
+    working_dtype = aval_of(start).dtype
     ratio = ufuncs.log(ops.div(stop, start))
     exponents = linspace(operators.multiply(ratio, 0.0), ratio, num, endpoint, axis=axis)
     shape = max(aval_of(start).shape, aval_of(stop).shape, key=len)
     axis = canonical_axis(axis, len(shape) + 1)
-    dims = (*shape[:axis], num, *shape[axis:])
+    out_shape = (*shape[:axis], num, *shape[axis:])
     first, last = [
-        _broadcast_unless_scalar(_with_unit_axis(x, shape, axis), dims, axis) for x in (start, stop)
+        _broadcast_unless_scalar(_with_unit_axis(x, shape, axis), out_shape) for x in (start, stop)
     ]
     numbers = ops.mul(first, ufuncs.exp(exponents))
     if endpoint and num > 1:
-        position = ops.broadcasted_iota(np.int32, dims, axis)
+        position = ops.broadcasted_iota(np.int32, out_shape, axis)
         numbers = ops.select(ops.eq(position, num - 1), last, numbers)
-    return ops.convert_element_type(numbers, inexact_dtype(wide) if dtype is None else dtype)
+    return ops.convert_element_type(
+        numbers, inexact_dtype(working_dtype) if dtype is None else dtype
+    )

@@ -1,4 +1,4 @@
-"""Boolean masks: what they select where their values are known, and where they are not."""
+"""Boolean masks as indices: the elements that a mask with an unknown value selects."""
 
 from __future__ import annotations
 
@@ -16,63 +16,71 @@ from functx.numpy.promotion import broadcast_to
 
 
 class BooleanMaskIndex(NamedTuple):
-    """An index that is a boolean mask of the axes from `axis` on, and all of the others."""
+    """An index with a boolean mask of the axes from `axis` on, and full slices of the others."""
 
     mask: Any
     axis: int
 
     def broadcast_mask(self, shape: Shape) -> Any:
-        """The mask of each element of an array of `shape`; a scalar stays one."""
-        own = aval_of(self.mask).shape
-        if own != shape[self.axis : self.axis + len(own)]:
+        """The mask broadcast to `shape`; a scalar mask stays a scalar."""
+        mask_shape = aval_of(self.mask).shape
+        if mask_shape != shape[self.axis : self.axis + len(mask_shape)]:
             raise IndexingError(
                 "x.at[mask]: a mask must have the shape of the axes that it stands for; got "
-                f"{own} from axis {self.axis} on of an array of shape {shape}"
+                f"{mask_shape} from axis {self.axis} on of an array of shape {shape}"
             )
-        if not own or own == shape:
+        if not mask_shape or mask_shape == shape:
             return self.mask
-        return ops.broadcast_in_dim(self.mask, shape, tuple(range(self.axis, self.axis + len(own))))
+        return ops.broadcast_in_dim(
+            self.mask, shape, tuple(range(self.axis, self.axis + len(mask_shape)))
+        )
 
     def trailing_axes(self, shape: Shape) -> int:
-        """The number of axes that follow those of the mask."""
+        """The number of axes behind those of the mask."""
         return len(shape) - self.axis - aval_of(self.mask).ndim
 
     def is_uniform(self, values: Any, shape: Shape) -> bool:
-        """Whether all elements that the mask selects get the same of `values`.
+        """Whether `values` has the same value for all elements that the mask selects.
 
-        Then their number need not be known.
+        Then the number of elements need not be known.
         """
-        own, after = aval_of(values).shape, self.trailing_axes(shape)
-        return len(own) <= after or own[-1 - after] == 1
+        value_shape, trailing = aval_of(values).shape, self.trailing_axes(shape)
+        return len(value_shape) <= trailing or value_shape[-1 - trailing] == 1
 
     def broadcast_values(self, values: Any, shape: Shape) -> Any:
-        """`values` for each element of an array of `shape`; a scalar stays one."""
-        after = self.trailing_axes(shape)
-        values = drop_leading_ones(values, self.axis + 1 + after)
-        own = aval_of(values).shape
-        if not own:
+        """`values` broadcast to the elements of an array of `shape`; a scalar stays a scalar."""
+        trailing = self.trailing_axes(shape)
+        values = drop_leading_ones(values, self.axis + 1 + trailing)
+        value_shape = aval_of(values).shape
+        if not value_shape:
             return values
-        if len(own) > after:
-            at = len(own) - after - 1
-            masked = [1] * aval_of(self.mask).ndim
-            values = ops.reshape(values, (*own[:at], *masked, *own[at + 1 :]))
+        if len(value_shape) > trailing:
+            position = len(value_shape) - trailing - 1
+            unit_dims = [1] * aval_of(self.mask).ndim
+            values = ops.reshape(
+                values, (*value_shape[:position], *unit_dims, *value_shape[position + 1 :])
+            )
         return broadcast_to(values, shape)
 
 
 def parse_mask_index(idx: Any, shape: Shape) -> BooleanMaskIndex | None:
-    """`idx` as a mask, if it has one and otherwise only full slices and Ellipsis."""
+    """`idx` as a mask index if it consists of one mask, full slices and Ellipsis; else None."""
     items = idx if type(idx) is tuple else (idx,)
     masks = [i for i, item in enumerate(items) if _is_mask(item)]
     if len(masks) != 1:
         return None
-    (at,) = masks
-    before, after = items[:at], items[at + 1 :]
+    (position,) = masks
+    before, after = items[:position], items[position + 1 :]
     if not all(item is Ellipsis or _is_full(item) for item in (*before, *after)):
         return None
-    axis = at
+    axis = position
     if any(item is Ellipsis for item in before):
-        axis = len(shape) - items[at].ndim - len(after)
-    return BooleanMaskIndex(items[at], axis) if 0 <= axis <= len(shape) - items[at].ndim else None
+        axis = len(shape) - items[position].ndim - len(after)
+    return (
+        BooleanMaskIndex(items[position], axis)
+        if 0 <= axis <= len(shape) - items[position].ndim
+        else None
+    )
 
 
 def _is_mask(item: Any) -> bool:
@@ -86,26 +94,26 @@ def _is_full(item: Any) -> bool:
 
 
 class MaskedElements:
-    """The elements of an array where a mask holds whose value is not known: nobody knows how many.
+    """The elements of an array that a mask selects whose value, and so their number, is not known.
 
-    Numbers, and elements at the same places of other arrays, can be combined with them, and what
-    comes of that be written to the same places. All else raises `error`.
+    Arithmetic with numbers, and with elements of other arrays under the same mask, is possible,
+    and its result can be written under the same mask. All other uses raise `error`.
     """
 
     __slots__ = ("array", "axes", "error")
 
-    def __init__(self, whole: Any, axes: BooleanMaskIndex, error: IndexingError):
-        self.array, self.axes, self.error = whole, axes, error
+    def __init__(self, array: Any, axes: BooleanMaskIndex, error: IndexingError):
+        self.array, self.axes, self.error = array, axes, error
 
     def __getattr__(self, name: str) -> Any:
         raise self.error
 
     def unmasked_operand(self, other: Any) -> Any:
-        """`other` for all elements of the array, also where the mask does not hold."""
+        """`other` for all elements of the array, those outside the mask too."""
         shape = aval_of(self.array).shape
         if type(other) is MaskedElements:
-            alike = other.axes.axis == self.axes.axis and aval_of(other.array).shape == shape
-            if not alike or not is_same_mask(other.axes.mask, self.axes.mask):
+            same_axes = other.axes.axis == self.axes.axis and aval_of(other.array).shape == shape
+            if not same_axes or not is_same_mask(other.axes.mask, self.axes.mask):
                 raise self.error
             return other.array
         if not self.axes.is_uniform(other, shape):
@@ -113,7 +121,7 @@ class MaskedElements:
         return self.axes.broadcast_values(other, shape)
 
     def select_into(self, x: Any) -> Any:
-        """`x` with these elements where the mask holds."""
+        """`x` with these elements where the mask is True."""
         aval = aval_of(x)
         return ops.select(
             self.axes.broadcast_mask(aval.shape), cast_for_assignment(self.array, aval.dtype), x
@@ -121,51 +129,55 @@ class MaskedElements:
 
 
 def is_same_mask(mask: Any, other: Any) -> bool:
-    """Whether two masks are one, or computed in one way from arrays not written to in between."""
+    """Whether two masks are equal: one value, or equal computations without a write in between."""
     if type(mask) is not Tracer or type(other) is not Tracer or mask.builder is not other.builder:
         return mask is other
     builder = mask.builder
     pending: list[tuple[Any, Any]] = [(mask.atom, other.atom)]
-    alike: set[Any] = set()
-    places: list[int] = []
+    compared: set[Any] = set()
+    equation_positions: list[int] = []
     while pending:
         a, b = pending.pop()
-        if a is b or (a, b) in alike or (type(a) is type(b) is Literal and a.key == b.key):
+        if a is b or (a, b) in compared or (type(a) is type(b) is Literal and a.key == b.key):
             continue
-        alike.add((a, b))
+        compared.add((a, b))
         positions = builder.producer(a), builder.producer(b)
         if None in positions:
             return False
-        one, two = [builder.equations[i] for i in positions]  # type: ignore[index]
-        if one.primitive is not two.primitive or one.outputs.index(a) != two.outputs.index(b):
+        eqn, other_eqn = [builder.equations[i] for i in positions]  # type: ignore[index]
+        if eqn.primitive is not other_eqn.primitive or eqn.outputs.index(
+            a
+        ) != other_eqn.outputs.index(b):
             return False
-        places += positions  # type: ignore[arg-type]
-        pending += zip(one.inputs, two.inputs, strict=True)
-    between = builder.equations[min(places, default=0) : max(places, default=0)]
+        equation_positions += positions  # type: ignore[arg-type]
+        pending += zip(eqn.inputs, other_eqn.inputs, strict=True)
+    between = builder.equations[
+        min(equation_positions, default=0) : max(equation_positions, default=0)
+    ]
     return not any(eqn.primitive.effects for eqn in between)
 
 
 def masked_elements(x: Any, idx: Any, error: IndexingError) -> MaskedElements | None:
-    """What `x[idx]` is where `idx` is a mask without a known value; None where it is not."""
+    """The value of `x[idx]` if `idx` has a mask with an unknown value; else None."""
     if type(x) is not Tracer:
         return None
     axes = parse_mask_index(idx, x.shape)
     if axes is None or type(axes.mask) is not Tracer:
         return None
-    # Where the mask does not hold, nothing may go wrong, derivatives included.
-    whole = ops.select(axes.broadcast_mask(x.shape), x, ops.constant_like(x, 1))
-    return MaskedElements(whole, axes, error)
+    # The value 1 outside the mask keeps later operations and their derivatives finite.
+    array = ops.select(axes.broadcast_mask(x.shape), x, ops.constant_like(x, 1))
+    return MaskedElements(array, axes, error)
 
 
 def _masked_operator(fun: Callable[[Any, Any], Any], in_place: bool, reflected: bool) -> Any:
     def method(self: MaskedElements, other: Any) -> Any:
         other = self.unmasked_operand(other)
-        whole = fun(other, self.array) if reflected else fun(self.array, other)
+        result = fun(other, self.array) if reflected else fun(self.array, other)
         if in_place:
             from functx.numpy.mutation import check_same_kind_cast
 
-            check_same_kind_cast(aval_of(whole), self.array.dtype, "x[mask] op= y")
-        return MaskedElements(whole, self.axes, self.error)
+            check_same_kind_cast(aval_of(result), self.array.dtype, "x[mask] op= y")
+        return MaskedElements(result, self.axes, self.error)
 
     return method
 

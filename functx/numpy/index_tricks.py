@@ -1,4 +1,4 @@
-"""Grids: the positions of arrays of several dimensions, and functions of them."""
+"""Index arrays and grids: `meshgrid`, `mgrid`, `ix_`, indices of triangles and diagonals."""
 
 from __future__ import annotations
 
@@ -38,23 +38,23 @@ __all__ = [
 
 
 def tril_indices(n: int, k: int = 0, m: int | None = None) -> tuple[Any, Any]:
-    """The rows and the columns of the places on diagonal `k` and below it, as NumPy arrays."""
+    """The row and column indices of the elements on diagonal `k` and below it."""
     return _wrap_indices(np.tril_indices(*_triangle_sizes("tril_indices", n, k, m)))
 
 
 def triu_indices(n: int, k: int = 0, m: int | None = None) -> tuple[Any, Any]:
-    """The rows and the columns of the places on diagonal `k` and above it, as NumPy arrays."""
+    """The row and column indices of the elements on diagonal `k` and above it."""
     return _wrap_indices(np.triu_indices(*_triangle_sizes("triu_indices", n, k, m)))
 
 
 def tril_indices_from(arr: Any, k: int = 0) -> tuple[Any, Any]:
-    """`tril_indices` for a matrix."""
+    """`tril_indices` for the shape of a matrix."""
     rows, columns = _shape_of_matrix("tril_indices_from", arr)
     return tril_indices(rows, k, columns)
 
 
 def triu_indices_from(arr: Any, k: int = 0) -> tuple[Any, Any]:
-    """`triu_indices` for a matrix."""
+    """`triu_indices` for the shape of a matrix."""
     rows, columns = _shape_of_matrix("triu_indices_from", arr)
     return triu_indices(rows, k, columns)
 
@@ -72,14 +72,14 @@ def _shape_of_matrix(name: str, arr: Any) -> tuple[int, ...]:
 
 
 def diag_indices(n: int, ndim: int = 2) -> tuple[Any, ...]:
-    """The places on the main diagonal of a cube of `ndim` dimensions, as NumPy arrays."""
+    """The indices of the main diagonal of an array of `ndim` dimensions of length `n`."""
     return _wrap_indices(
         np.diag_indices(as_int("diag_indices: n", n), as_int("diag_indices: ndim", ndim))
     )
 
 
 def diag_indices_from(arr: Any) -> tuple[Any, ...]:
-    """`diag_indices` for an array whose dimensions are equal."""
+    """`diag_indices` for an array whose dimensions have one length."""
     shape = aval_of(arr).shape
     if len(shape) < 2 or len(set(shape)) != 1:
         raise ShapeError(
@@ -88,15 +88,15 @@ def diag_indices_from(arr: Any) -> tuple[Any, ...]:
     return diag_indices(shape[0], len(shape))
 
 
-def _wrap_indices(found: tuple[Any, ...]) -> tuple[Any, ...]:
-    return tuple([as_ndarray(x.astype(canonical_dtype(INT))) for x in found])
+def _wrap_indices(indices: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple([as_ndarray(x.astype(canonical_dtype(INT))) for x in indices])
 
 
 def meshgrid(*xi: Any, copy: bool = True, sparse: bool = False, indexing: str = "xy") -> list[Any]:
-    """Arrays that vary along one dimension each, with the values of `xi`.
+    """A list of arrays, one for each vector of `xi`, that vary along one dimension each.
 
-    The first two trade places for `indexing="xy"`. With `sparse`, the other dimensions have
-    length 1.
+    With `indexing="xy"` the first two dimensions are swapped. With `sparse` the other dimensions
+    have length 1. Without `copy` the arrays are read-only views.
     """
     if indexing not in ("xy", "ij"):
         raise ValueRangeError(f"meshgrid: indexing must be 'xy' or 'ij'; got {indexing!r}")
@@ -104,44 +104,44 @@ def meshgrid(*xi: Any, copy: bool = True, sparse: bool = False, indexing: str = 
     for x in vectors:
         if aval_of(x).ndim > 1:
             raise ShapeError(f"meshgrid: arguments must have one dimension; got {aval_of(x)!r}")
-    places = list(range(len(vectors)))
+    axes = list(range(len(vectors)))
     if indexing == "xy" and len(vectors) > 1:
-        places[:2] = 1, 0
+        axes[:2] = 1, 0
     sizes = [aval_of(x).size for x in vectors]
-    shape = tuple([sizes[p] for p in places])
+    shape = tuple([sizes[axis] for axis in axes])
     grids = []
-    for x, place in zip(vectors, places, strict=True):
-        dims = tuple([aval_of(x).size if d == place else 1 for d in range(len(shape))])
+    for x, axis in zip(vectors, axes, strict=True):
+        dims = tuple([aval_of(x).size if d == axis else 1 for d in range(len(shape))])
         grids.append(broadcast_to(ops.reshape(x, dims), dims if sparse else shape))
     return [copy_array(grid) for grid in grids] if copy else grids
 
 
 def indices(dimensions: Any, dtype: Any = None, sparse: bool = False) -> Any:
-    """The index along each dimension at every place, stacked along a first one.
+    """The indices of all elements of an array, stacked along a new first dimension.
 
-    With `sparse` a tuple of arrays, of which each varies along its own dimension alone.
+    With `sparse`, a tuple of arrays, each of which varies along its own dimension only.
     """
     from functx.numpy.joining import stack
 
     dims = canonical_shape(dimensions)
-    found = INT if dtype is None else dtype
-    ranges = [arange(n, dtype=found) for n in dims]
+    index_dtype = INT if dtype is None else dtype
+    ranges = [arange(n, dtype=index_dtype) for n in dims]
     grids = meshgrid(*ranges, sparse=sparse, indexing="ij")
     if sparse:
         return tuple(grids)
-    return stack(grids) if grids else zeros((0,), found)
+    return stack(grids) if grids else zeros((0,), index_dtype)
 
 
 def fromfunction(
     function: Callable[..., Any], shape: Any, *, dtype: Any = float, **kwargs: Any
 ) -> Any:
-    """`function` of the arrays of indices of an array of `shape`."""
+    """`function` applied to the index arrays of an array of `shape`, one for each dimension."""
     grids = meshgrid(*[arange(n, dtype=dtype) for n in canonical_shape(shape)], indexing="ij")
     return function(*grids, **kwargs)
 
 
 class _GridIndexer:
-    """Grids by slices: `mgrid[0:3, 0:1:5j]`, where an imaginary step counts the points."""
+    """Grids by slices, as `mgrid[0:3, 0:1:5j]`; an imaginary step is a number of points."""
 
     def __init__(self, name: str, sparse: bool):
         self.name, self.sparse = name, sparse
@@ -153,7 +153,7 @@ class _GridIndexer:
             return _range_from_slice(key)
         if not key:
             return () if self.sparse else zeros((0,), INT)
-        ranges = promote(*[_range_from_slice(one) for one in key])
+        ranges = promote(*[_range_from_slice(item) for item in key])
         grids = meshgrid(*ranges, sparse=self.sparse, indexing="ij")
         return tuple(grids) if self.sparse else stack(grids)
 
@@ -172,7 +172,7 @@ mgrid, ogrid = _GridIndexer("mgrid", sparse=False), _GridIndexer("ogrid", sparse
 
 
 def ix_(*args: Any) -> tuple[Any, ...]:
-    """Vectors shaped to index by all their combinations; masks stand for where they hold."""
+    """Vectors in shapes that index all their combinations; a mask stands for its true indices."""
     arrays = [ensure_array(x) for x in args]
     for x in arrays:
         if aval_of(x).ndim != 1:
@@ -192,9 +192,9 @@ def ix_(*args: Any) -> tuple[Any, ...]:
 
 
 def unravel_index(indices: Any, shape: Any) -> tuple[Any, ...]:
-    """The indices in each dimension of the elements at `indices` of the flattened array.
+    """The index in each dimension for `indices` into the flattened array.
 
-    Negative ones count from the end; those outside are moved inside.
+    Negative indices count from the end; indices out of bounds are clipped.
     """
     from functx.numpy import floating_point, operators, ufuncs
 
@@ -206,21 +206,21 @@ def unravel_index(indices: Any, shape: Any) -> tuple[Any, ...]:
     indices = ops.widen_index(indices, total)
     if aval_of(indices).dtype.kind == "i":
         indices = ufuncs.where(operators.less(indices, 0), indices + total, indices)
-    left = ufuncs.clip(indices, 0, max(total - 1, 0))
+    remaining = ufuncs.clip(indices, 0, max(total - 1, 0))
     results = []
     for n in reversed(sizes):
-        results.append(floating_point.remainder(left, n))
-        left = floating_point.floor_divide(left, n)
+        results.append(floating_point.remainder(remaining, n))
+        remaining = floating_point.floor_divide(remaining, n)
     return tuple(results[::-1])
 
 
 def ravel_multi_index(
     multi_index: Sequence[Any], dims: Any, mode: Any = "raise", order: str = "C"
 ) -> Any:
-    """The index in the flattened array of the element at `multi_index`, one index a dimension.
+    """The index into the flattened array for `multi_index`, one index for each dimension.
 
-    Indices outside are moved inside with the mode "clip", counted around with "wrap"; with
-    "raise" they must be known while tracing. A tuple gives each dimension its own mode.
+    The mode "clip" clips indices out of bounds, and "wrap" takes them modulo the length; with
+    "raise" indices must be known while tracing. A tuple gives each dimension its own mode.
     """
     from functx.numpy import floating_point, operators, ufuncs
 
@@ -235,20 +235,20 @@ def ravel_multi_index(
         raise ValueRangeError(f'ravel_multi_index: order must be "C" or "F"; got {order!r}')
     total, stride = None, 1
     steps = list(zip(arrays, sizes, modes, strict=True))
-    for x, n, how in reversed(steps) if order == "C" else steps:
-        if how == "raise":
+    for x, n, axis_mode in reversed(steps) if order == "C" else steps:
+        if axis_mode == "raise":
             value = static_integers(x, 'ravel_multi_index with the mode "raise"')
             if ((value < 0) | (value >= n)).any():
                 raise ValueRangeError(
                     f"ravel_multi_index: indices must be in [0, {n}); got {value}"
                 )
-        elif how == "clip":
+        elif axis_mode == "clip":
             x = ufuncs.clip(x, 0, n - 1)
-        elif how == "wrap":
+        elif axis_mode == "wrap":
             x = floating_point.remainder(x, n)
         else:
             raise ValueRangeError(
-                f'ravel_multi_index: mode must be "raise", "clip" or "wrap"; got {how!r}'
+                f'ravel_multi_index: mode must be "raise", "clip" or "wrap"; got {axis_mode!r}'
             )
         term = operators.multiply(x, stride)
         total = term if total is None else operators.add(total, term)

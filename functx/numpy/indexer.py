@@ -1,4 +1,4 @@
-"""What an index asks of each axis: the first half of indexing, known while tracing."""
+"""Indices parsed into entries for each axis, and the reads and writes that they stand for."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from functx.ops.views import AsStrided, element_view
 
 
 class SliceIndex(NamedTuple):
-    """`size` elements along an axis, every `step`-th from `start` on, backwards if it is negative.
+    """A slice of an axis: `size` elements, `abs(step)` apart, in reverse order if `step` is negative.
 
-    `start` is the least of their positions in any case.
+    `start` is the least of their positions, whatever the sign of `step`.
     """
 
     axis: int
@@ -37,16 +37,16 @@ class SliceIndex(NamedTuple):
 
 
 class ScalarIndex(NamedTuple):
-    """One element along an axis, which leaves the shape; `at` is an int or a traced integer."""
+    """One element of an axis, which is removed; `position` is an int or a traced integer."""
 
     axis: int
     position: Any
 
 
 class ArrayIndex(NamedTuple):
-    """Elements along an axis, at the places that the array `at` holds.
+    """Elements of an axis at the positions in the array `position`.
 
-    Without an axis (from a boolean scalar) it only lends its shape to the others.
+    With `axis` None, for a boolean scalar, only the shape of `position` counts.
     """
 
     axis: int | None
@@ -54,10 +54,10 @@ class ArrayIndex(NamedTuple):
 
 
 class IndexingOptions(NamedTuple):
-    """What is said of an index beside it: how to treat what is out of bounds, and promises.
+    """The out-of-bounds mode of an index, and promises about it.
 
-    With `outside` None, known indices must be in bounds, and others are clipped when read
-    and dropped when written.
+    With `out_of_bounds` None, known indices must be in bounds; traced ones are clipped when
+    read and dropped when written.
     """
 
     out_of_bounds: str | None = None
@@ -68,27 +68,29 @@ class IndexingOptions(NamedTuple):
 
 
 def parse_index_item(item: Any) -> Any:
-    """One item of an index as an int, a slice, None, Ellipsis, or an array, checked."""
+    """One item of an index, checked: an int, a slice, None, Ellipsis, or an array."""
     if type(item) is int or type(item) is slice or item is None or item is Ellipsis:
         return item
     if type(item) is not Tracer:
         item = _index_array(item)
-    of = kind(item.dtype) if isinstance(item, Tracer | np.ndarray) or hasattr(item, "aval") else "O"
-    if of == "b":
+    item_kind = (
+        kind(item.dtype) if isinstance(item, Tracer | np.ndarray) or hasattr(item, "aval") else "O"
+    )
+    if item_kind == "b":
         return concrete_index_mask(item)
-    if of not in "iu":
+    if item_kind not in "iu":
         raise IndexingError(
             "x[...]: an index must be made of integers, slices, integer or boolean arrays, "
             f"None and Ellipsis; got {type_name(item)}",
-            fix="Convert an array of whole numbers with .astype(int)." if of in "fc" else "",
+            fix="Convert an array of whole numbers with .astype(int)." if item_kind in "fc" else "",
         )
     return int(item) if isinstance(item, np.ndarray) and not item.ndim else item
 
 
 def _index_array(item: Any) -> Any:
-    """An item of an index as an array, of NumPy where its value is known."""
+    """An item of an index as an array: a NumPy array if its value is known."""
     if isinstance(item, (list, tuple)):
-        if any(type(one) is Tracer for one in item):
+        if any(type(x) is Tracer for x in item):
             return operand(item)
         array = np.asarray(item)
         return array if array.size else array.astype(np.int32)
@@ -99,7 +101,7 @@ def _index_array(item: Any) -> Any:
 
 
 def concrete_index_mask(mask: Any) -> Any:
-    """A boolean mask as a NumPy array."""
+    """The value of a boolean mask; raises IndexingError if it is not known."""
     if type(mask) is not Tracer:
         return np.asarray(mask)
     try:
@@ -115,9 +117,9 @@ def concrete_index_mask(mask: Any) -> Any:
 
 
 def parse_index(shape: Shape, items: Sequence[Any], mode: IndexingOptions) -> list[Any]:
-    """What `items` ask of each axis of an array of `shape`: an entry an axis, None for new ones.
+    """The entries of an index into an array of `shape`: one for each axis, None for a new axis.
 
-    Ellipsis stands among them where it is given, even if it selects no axis.
+    Ellipsis is kept as an entry, also if it stands for no axis.
     """
     used = sum([_axes_used(item) for item in items])
     ellipses = sum([item is Ellipsis for item in items])
@@ -126,34 +128,34 @@ def parse_index(shape: Shape, items: Sequence[Any], mode: IndexingOptions) -> li
             f"x[...]: an array of {len(shape)} dimensions takes at most {len(shape)} indices and "
             f"one Ellipsis; got {used} and {ellipses}"
         )
-    found: list[Any] = []
+    entries: list[Any] = []
     axis = 0
     for item in items if ellipses else (*items, _IMPLICIT_ELLIPSIS):
         if item is None:
-            found.append(None)
+            entries.append(None)
         elif item is Ellipsis or item is _IMPLICIT_ELLIPSIS:
             if item is Ellipsis:
-                found.append(Ellipsis)
+                entries.append(Ellipsis)
             for _ in range(len(shape) - used):
-                found.append(SliceIndex(axis, 0, shape[axis], 1))
+                entries.append(SliceIndex(axis, 0, shape[axis], 1))
                 axis += 1
         elif type(item) is slice:
-            found.append(_slice_index(item, axis, shape[axis]))
+            entries.append(_slice_index(item, axis, shape[axis]))
             axis += 1
         elif type(item) is int or (not aval_of(item).shape and aval_of(item).dtype != bool):
-            found.append(ScalarIndex(axis, normalize_index(item, axis, shape[axis], mode)))
+            entries.append(ScalarIndex(axis, normalize_index(item, axis, shape[axis], mode)))
             axis += 1
         elif aval_of(item).dtype == bool:
-            found += _mask_indices(item, axis, shape)
+            entries += _mask_indices(item, axis, shape)
             axis += item.ndim
         else:
-            found.append(ArrayIndex(axis, normalize_index(item, axis, shape[axis], mode)))
+            entries.append(ArrayIndex(axis, normalize_index(item, axis, shape[axis], mode)))
             axis += 1
-    return found
+    return entries
 
 
 _IMPLICIT_ELLIPSIS = object()
-"""All axes behind the items of an index that has no Ellipsis."""
+"""Stands for the axes behind the items of an index without an Ellipsis."""
 
 
 def _axes_used(item: Any) -> int:
@@ -189,34 +191,34 @@ def _mask_indices(mask: np.ndarray[Any, Any], axis: int, shape: Shape) -> list[A
             f"x[mask]: a mask must have the shape of the axes that it stands for; got "
             f"{mask.shape} for axes {axis} to {axis + mask.ndim - 1} of an array of shape {shape}"
         )
-    places = mask.nonzero()
-    return [ArrayIndex(axis + i, place.astype(np.int32)) for i, place in enumerate(places)]
+    positions = mask.nonzero()
+    return [ArrayIndex(axis + i, position.astype(np.int32)) for i, position in enumerate(positions)]
 
 
-def normalize_index(at: Any, axis: int, size: int, mode: IndexingOptions) -> Any:
-    """`at` counted from the start of an axis of `size`; known integers are checked."""
-    if is_static_index(at):
-        return _normalize_static_index(at, axis, size, mode)
-    return ops.normalize_start_index(at, size) if mode.wrap_negative else at
+def normalize_index(position: Any, axis: int, size: int, mode: IndexingOptions) -> Any:
+    """The index `position` counted from the start of an axis of `size`; known ones are checked."""
+    if is_static_index(position):
+        return _normalize_static_index(position, axis, size, mode)
+    return ops.normalize_start_index(position, size) if mode.wrap_negative else position
 
 
-def _normalize_static_index(at: Any, axis: int, size: int, mode: IndexingOptions) -> Any:
-    numbers = np.asarray([at] if type(at) is int else at)
-    if numbers.dtype != np.int64:
-        numbers = numbers.astype(np.int64)
-    outside = (numbers < -size) | (numbers >= size)
+def _normalize_static_index(position: Any, axis: int, size: int, mode: IndexingOptions) -> Any:
+    positions = np.asarray([position] if type(position) is int else position)
+    if positions.dtype != np.int64:
+        positions = positions.astype(np.int64)
+    outside = (positions < -size) | (positions >= size)
     if mode.out_of_bounds in (None, "promise_in_bounds") and outside.any():
         raise IndexingError(
             f"x[...]: an index must be in [{-size}, {size}) for axis {axis} of size {size}; "
-            f"got {numbers[outside].flat[0]}",
+            f"got {positions[outside].flat[0]}",
             fix='To read or write outside an array on purpose, use x.at[...] with mode="fill", '
             '"drop" or "clip".',
         )
     if mode.wrap_negative:
-        numbers = np.where(numbers < 0, numbers + size, numbers)
+        positions = np.where(positions < 0, positions + size, positions)
     if mode.out_of_bounds == "clip":
-        numbers = np.clip(numbers, 0, size - 1)
-    return int(numbers[0]) if type(at) is int else numbers.astype(index_dtype((size,)))
+        positions = np.clip(positions, 0, size - 1)
+    return int(positions[0]) if type(position) is int else positions.astype(index_dtype((size,)))
 
 
 def index_dtype(shape: Shape) -> Any:
@@ -228,7 +230,7 @@ def is_static_index(indices: Any) -> bool:
 
 
 class ScatterUpdate(NamedTuple):
-    """How values are written: combined with what is there, None to replace it."""
+    """A kind of write: `combine` computes the new value from the old one; None replaces it."""
 
     combine: Callable[[Any, Any], Any] | None
     scatter: type[ops.Scatter]
@@ -242,40 +244,41 @@ MAX = ScatterUpdate(arithmetic.max, ops.ScatterMax)
 
 
 class Indexer:
-    """What an index selects of an array of `shape`, and how that is read and written.
+    """The reads and writes of the elements of an array of `shape` that an index selects.
 
-    Along an axis a window begins at `starts` and has the length `sizes`; `strided` holds
-    the (start, limit, stride) of axes that are thinned out first. With `Points` there is a
-    window at each place of the shape `block`, which is None without.
+    The elements form windows that begin at `starts` and have the lengths `sizes`.
+    `strided_bounds` holds (start, limit, stride) of axes that are sliced with a stride first.
+    Index arrays of the common shape `index_shape` select one window for each of their elements;
+    `index_shape` is None without index arrays.
     """
 
-    def __init__(self, shape: Shape, found: Sequence[Any], mode: IndexingOptions):
+    def __init__(self, shape: Shape, entries: Sequence[Any], mode: IndexingOptions):
         self.shape = shape
-        self.entries = found
+        self.entries = entries
         self.mode = mode
         self.starts: list[Any] = [0] * len(shape)
         self.sizes = [1] * len(shape)
         self.strided_bounds: dict[int, tuple[int, int, int]] = {}
         self.reversed_axes: list[int] = []
         self.indexed_axes: list[int] = []
-        for entry in found:
+        for entry in entries:
             if type(entry) is SliceIndex:
-                self._add_span(entry)
+                self._add_slice(entry)
             elif type(entry) in (ScalarIndex, ArrayIndex) and entry.axis is not None:
                 self.starts[entry.axis] = entry.position
                 self.indexed_axes.append(entry.axis)
         self.index_shape = _index_array_shape(
-            [aval_of(entry.position).shape for entry in found if type(entry) is ArrayIndex]
+            [aval_of(entry.position).shape for entry in entries if type(entry) is ArrayIndex]
         )
-        self.has_ellipsis = any(entry is Ellipsis for entry in found)
+        self.has_ellipsis = any(entry is Ellipsis for entry in entries)
         self.is_static = self.index_shape is None and all(
             type(start) is int and 0 <= start <= n - size
             for start, size, n in zip(self.starts, self.sizes, shape, strict=True)
         )
         self._compute_shapes()
 
-    def _add_span(self, span: SliceIndex) -> None:
-        axis, start, size, step = span
+    def _add_slice(self, index: SliceIndex) -> None:
+        axis, start, size, step = index
         self.sizes[axis] = size
         if step < 0:
             self.reversed_axes.append(axis)
@@ -285,20 +288,22 @@ class Indexer:
             self.strided_bounds[axis] = start, start + (size - 1) * abs(step) + 1, abs(step)
 
     def _compute_shapes(self) -> None:
-        """Find the shape of the result, and of the windows, which lack its new axes.
+        """Compute the shape of the result, and of the windows, which lack its new axes.
 
-        The block comes where its indices stand if they stand together, else first.
+        The dimensions of index arrays stand at the position of adjacent indices, else first.
         """
-        at = [i for i, entry in enumerate(self.entries) if type(entry) in (ScalarIndex, ArrayIndex)]
-        block = self.index_shape or ()
-        together = bool(at) and at[-1] - at[0] < len(at)
-        result, window = ([], []) if together else (list(block), list(block))
+        positions = [
+            i for i, entry in enumerate(self.entries) if type(entry) in (ScalarIndex, ArrayIndex)
+        ]
+        index_shape = self.index_shape or ()
+        adjacent = bool(positions) and positions[-1] - positions[0] < len(positions)
+        result, window = ([], []) if adjacent else (list(index_shape), list(index_shape))
         self.offset_dims: list[int] = []
         self.reversed_window_dims: list[int] = []
         for i, entry in enumerate(self.entries):
-            if together and i == at[0]:
-                result += block
-                window += block
+            if adjacent and i == positions[0]:
+                result += index_shape
+                window += index_shape
             if entry is None:
                 result.append(1)
             elif type(entry) is SliceIndex:
@@ -312,7 +317,7 @@ class Indexer:
         self.window_shape = tuple(window)
 
     def read(self, x: Any) -> Any:
-        """The elements of `x` that are selected."""
+        """The selected elements of `x`."""
         if self.is_static:
             for step in self.static_primitives():
                 x = bind(step, (x,))
@@ -328,13 +333,13 @@ class Indexer:
         return self.to_result_shape(window)
 
     def to_result_shape(self, window: Any) -> Any:
-        """The window in the shape of the result; with Ellipsis one element is a view as well."""
+        """The window in the shape of the result; with an Ellipsis a single element is a view too."""
         if self.has_ellipsis and not self.result_shape and aval_of(window).shape:
             return element_view(window, (0,) * aval_of(window).ndim)
         return ops.reshape(window, self.result_shape)
 
     def write(self, x: Any, value: Any, update: ScatterUpdate) -> Any:
-        """`x` with `value` written to what is selected."""
+        """`x` with `value` written to the selected elements."""
         value = self.broadcast_value(value, aval_of(x).dtype)
         if self.is_empty():
             return x
@@ -346,17 +351,17 @@ class Indexer:
         ):
             return self.write_window(x, value, update)
         value = self.to_window_order(value, self.window_shape, self.reversed_window_dims)
-        places = self.start_indices()
+        indices = self.start_indices()
         scatter = update.scatter(
             *self.dimension_numbers(),
             self.mode.indices_are_sorted,
-            self.has_unique_indices(places),
+            self.has_unique_indices(indices),
             self.mode.out_of_bounds if self.mode.out_of_bounds in IN_BOUNDS_MODES else "drop",
         )
-        return scatter(x, places, fill_to_shape(value, self.window_shape))
+        return scatter(x, indices, fill_to_shape(value, self.window_shape))
 
     def write_window(self, x: Any, value: Any, update: ScatterUpdate) -> Any:
-        """`x` with `value` written to its one window, which lies inside it."""
+        """`x` with `value` written to the only window, which is in bounds."""
         sizes = tuple(self.sizes)
         value = self.to_window_order(value, sizes, self.reversed_axes)
         if update.combine is not None:
@@ -367,20 +372,20 @@ class Indexer:
         return ops.DynamicUpdateSlice()(x, value, *self.scalar_starts())
 
     def slice_window(self, x: Any) -> Any:
-        """The one window of `x`, its elements in the order that `x` has them."""
+        """The only window of `x`, in the order of the elements of `x`."""
         if self.is_static:
             return _slice_bounds(x, self.window_bounds())
         return ops.DynamicSlice(tuple(self.sizes))(x, *self.scalar_starts())
 
     def window_bounds(self) -> list[ops.Bounds]:
-        """The (start, limit, stride) of the one window, whose place is known."""
+        """(start, limit, stride) of each axis of the only window, whose position is known."""
         return [
             self.strided_bounds.get(axis, (start, start + size, 1))
             for axis, (start, size) in enumerate(zip(self.starts, self.sizes, strict=True))
         ]
 
     def static_primitives(self) -> tuple[Primitive, ...]:
-        """The operations that read the one window, whose place is known."""
+        """The primitives that read the only window, whose position is known."""
         if self.has_ellipsis and not self.result_shape and self.shape:
             return (AsStrided((), tuple(self.starts), ()),)
         steps: list[Primitive] = []
@@ -395,7 +400,7 @@ class Indexer:
         return tuple(steps)
 
     def is_empty(self) -> bool:
-        """Whether nothing is selected. Raises where something is to be, of an axis without any."""
+        """Whether no element is selected; raises IndexingError for an element of an empty axis."""
         empty = 0 in self.result_shape
         for axis in self.indexed_axes:
             if not self.shape[axis] and not empty:
@@ -406,26 +411,26 @@ class Indexer:
         return empty
 
     def stride_bounds(self) -> list[ops.Bounds]:
-        """The (start, limit, stride) of what the strided axes keep of the array."""
+        """(start, limit, stride) of each axis, for the slice along the strided axes."""
         return [self.strided_bounds.get(axis, (0, n, 1)) for axis, n in enumerate(self.shape)]
 
     def apply_strides(self, x: Any) -> Any:
-        """`x` with only the elements that the strided axes keep."""
+        """`x` sliced along the strided axes."""
         return _slice_bounds(x, self.stride_bounds())
 
     def after_strides(self) -> Indexer:
-        """What is selected of the array with only the elements that the strided axes keep."""
+        """The indexer of the array that is already sliced along the strided axes."""
         shape = tuple([len(range(*bounds)) for bounds in self.stride_bounds()])
-        found = [
+        entries = [
             SliceIndex(entry.axis, 0, entry.size, entry.step // abs(entry.step))
             if type(entry) is SliceIndex and entry.axis in self.strided_bounds
             else entry
             for entry in self.entries
         ]
-        return Indexer(shape, found, self.mode)
+        return Indexer(shape, entries, self.mode)
 
     def gather(self, x: Any) -> Any:
-        """The windows of `x`, one at each place."""
+        """The windows of `x`, one for each element of the index arrays."""
         mode = self.mode
         read = _gather(
             *self.dimension_numbers(),
@@ -439,60 +444,66 @@ class Indexer:
         return read(x, self.start_indices())
 
     def dimension_numbers(self) -> ops.GatherDimensionNumbers:
-        """Which dimensions do what when the windows are gathered."""
+        """The dimension numbers of the gather of the windows."""
         return ops.GatherDimensionNumbers(
             tuple(self.offset_dims), tuple(sorted(self.indexed_axes)), tuple(self.start_index_map())
         )
 
     def start_index_map(self) -> list[int]:
-        """The axes along which windows begin elsewhere than at 0."""
-        return [axis for axis, at in enumerate(self.starts) if type(at) is not int or at != 0]
+        """The axes along which a window does not begin at 0."""
+        return [
+            axis for axis, start in enumerate(self.starts) if type(start) is not int or start != 0
+        ]
 
     def start_indices(self) -> Any:
-        """Where the windows begin: index vectors, along the last dimension of an array."""
-        block = self.index_shape or ()
+        """The starts of the windows: index vectors along the last dimension of an array."""
+        index_shape = self.index_shape or ()
         columns = [self.starts[axis] for axis in self.start_index_map()]
-        if all(isinstance(at, int | np.ndarray) for at in columns):
-            vectors = np.zeros((*block, len(columns)), index_dtype(self.shape))
-            for k, at in enumerate(columns):
-                vectors[..., k] = at
+        if all(isinstance(start, int | np.ndarray) for start in columns):
+            vectors = np.zeros((*index_shape, len(columns)), index_dtype(self.shape))
+            for k, start in enumerate(columns):
+                vectors[..., k] = start
             return vectors
         if len(columns) == 1:
-            return _index_column(columns[0], block)
-        wide = any(aval_of(at).dtype.itemsize == 8 for at in columns if type(at) is not int)
+            return _index_column(columns[0], index_shape)
+        wide = any(
+            aval_of(start).dtype.itemsize == 8 for start in columns if type(start) is not int
+        )
         dtype = np.dtype("int64" if wide else "int32")
         columns = [self.starts_in_dtype(axis, dtype) for axis in self.start_index_map()]
-        return ops.concatenate([_index_column(at, block) for at in columns], len(block))
+        return ops.concatenate(
+            [_index_column(start, index_shape) for start in columns], len(index_shape)
+        )
 
     def starts_in_dtype(self, axis: int, dtype: Any) -> Any:
-        """Where windows begin along `axis`, in the signed `dtype`."""
-        at = self.starts[axis]
-        if type(at) is int:
-            return literal(at, dtype)
-        if isinstance(at, np.ndarray):
-            return at.astype(dtype)
-        if kind(at.dtype) == "u" and at.dtype.itemsize == dtype.itemsize:
-            at = arithmetic.min(at, self.shape[axis])
-        return ops.convert_element_type(at, dtype)
+        """The starts of the windows along `axis`, in the signed `dtype`."""
+        start = self.starts[axis]
+        if type(start) is int:
+            return literal(start, dtype)
+        if isinstance(start, np.ndarray):
+            return start.astype(dtype)
+        if kind(start.dtype) == "u" and start.dtype.itemsize == dtype.itemsize:
+            start = arithmetic.min(start, self.shape[axis])
+        return ops.convert_element_type(start, dtype)
 
     def scalar_starts(self) -> list[Any]:
-        """Where the one window begins: a scalar an axis, all in one dtype where that is free."""
-        dtypes = [at.dtype for at in self.starts if type(at) is not int]
+        """The start of the only window: a scalar for each axis, known ones in the dtype of a traced one."""
+        dtypes = [start.dtype for start in self.starts if type(start) is not int]
         dtype = dtypes[0] if dtypes else np.dtype("int32")
-        return [literal(at, dtype) if type(at) is int else at for at in self.starts]
+        return [literal(start, dtype) if type(start) is int else start for start in self.starts]
 
-    def has_unique_indices(self, places: Any) -> bool:
-        """Whether it is known that no element is written twice."""
+    def has_unique_indices(self, indices: Any) -> bool:
+        """Whether no element is written twice, as far as is known."""
         if self.mode.unique_indices or self.index_shape is None or prod(self.index_shape) <= 1:
             return True
-        if not isinstance(places, np.ndarray) or places.size > _MAX_CHECKED_INDICES:
+        if not isinstance(indices, np.ndarray) or indices.size > _MAX_CHECKED_INDICES:
             return False
         sizes = [self.shape[axis] for axis in self.start_index_map()]
         weights = np.cumprod([1, *sizes[:0:-1]])[::-1]
-        return np.unique(places.astype(np.int64) @ weights).size == prod(self.index_shape)
+        return np.unique(indices.astype(np.int64) @ weights).size == prod(self.index_shape)
 
     def broadcast_value(self, value: Any, dtype: Any) -> Any:
-        """`value` as an array of the shape of the selection, or a scalar, of `dtype`."""
+        """`value` in `dtype`, broadcast to the shape of the selection; a scalar stays a scalar."""
         value = drop_leading_ones(cast_for_assignment(value, dtype), len(self.result_shape))
         shape = aval_of(value).shape
         if not shape:
@@ -502,34 +513,34 @@ class Indexer:
             for n, m in zip(reversed(shape), reversed(self.result_shape), strict=False)
         ):
             raise ShapeError(
-                "x.at[...]: the value must broadcast to the shape of what is indexed; got "
+                "x.at[...]: the value must broadcast to the shape of the indexed elements; got "
                 f"{aval_of(value)!r} for shape {self.result_shape}"
             )
         return broadcast_to(value, self.result_shape)
 
-    def to_window_order(self, value: Any, shape: Shape, backwards: Sequence[int]) -> Any:
-        """`value` in the shape and order of the windows; a scalar stays one."""
-        return ops.rev(ops.reshape(value, shape), backwards) if aval_of(value).shape else value
+    def to_window_order(self, value: Any, shape: Shape, reversed_dims: Sequence[int]) -> Any:
+        """`value` in the shape and order of the windows; a scalar stays a scalar."""
+        return ops.rev(ops.reshape(value, shape), reversed_dims) if aval_of(value).shape else value
 
 
 IN_BOUNDS_MODES = "clip", "promise_in_bounds"
 _MAX_CHECKED_INDICES = 1 << 16
-"""The largest number of known indices that are searched for repetitions."""
+"""The largest number of known indices that are searched for duplicates."""
 
 
-# A primitive with a field of any type is not remembered by its own class.
+# A primitive with a field of any type is not memoised by its class.
 _gather = lru_cache(maxsize=4096)(ops.Gather)
 
 
 def drop_leading_ones(value: Any, rank: int) -> Any:
-    """`value` without those of its first dimensions, of length 1, that exceed `rank`."""
+    """`value` without its leading dimensions of length 1 beyond `rank`."""
     shape = aval_of(value).shape
     extra = len(shape) - rank
     return ops.reshape(value, shape[extra:]) if extra > 0 and prod(shape[:extra]) == 1 else value
 
 
 def _index_array_shape(shapes: Sequence[Shape]) -> Shape | None:
-    """The one shape that index arrays of `shapes` have together, None without any."""
+    """The common shape of index arrays of `shapes`; None without index arrays."""
     try:
         return broadcast_shapes(*shapes) if shapes else None
     except ShapeError:
@@ -550,12 +561,13 @@ def _slice_bounds(x: Any, bounds: Sequence[ops.Bounds]) -> Any:
     return ops.Slice(starts, limits, strides if any(n != 1 for n in strides) else None)(x)
 
 
-def _index_column(at: Any, block: Shape) -> Any:
-    """`at`, broadcast to `block`, with a last dimension of length 1."""
-    shape = aval_of(at).shape
-    if shape == block:
-        return ops.reshape(at, (*block, 1))
-    return ops.broadcast_in_dim(at, (*block, 1), tuple(range(len(block) - len(shape), len(block))))
+def _index_column(index: Any, shape: Shape) -> Any:
+    """`index` broadcast to `shape`, with a last dimension of length 1."""
+    ndim = aval_of(index).ndim
+    if aval_of(index).shape == shape:
+        return ops.reshape(index, (*shape, 1))
+    dims = tuple(range(len(shape) - ndim, len(shape)))
+    return ops.broadcast_in_dim(index, (*shape, 1), dims)
 
 
 def fill_to_shape(value: Any, shape: Shape) -> Any:
@@ -563,7 +575,7 @@ def fill_to_shape(value: Any, shape: Shape) -> Any:
 
 
 def cast_for_assignment(value: Any, dtype: Any) -> Any:
-    """`value` in `dtype`, as assignment converts it."""
+    """`value` converted to `dtype` by the rules of assignment."""
     value = operand(value)
     aval = aval_of(value)
     if is_complex(aval.dtype) and not is_complex(dtype):
@@ -585,7 +597,7 @@ def cast_for_assignment(value: Any, dtype: Any) -> Any:
 
 
 def make_indexer(x: Any, idx: Any, mode: IndexingOptions) -> Indexer:
-    """What `idx` selects of `x`."""
+    """The indexer of `x[idx]`."""
     shape = aval_of(x).shape
     items = [parse_index_item(item) for item in (idx if type(idx) is tuple else (idx,))]
     return Indexer(shape, parse_index(shape, items, mode), mode)

@@ -1,4 +1,4 @@
-"""NumPy's indexing: `x[idx]`, `x.at[idx]`, `take` and their like, each in few equations."""
+"""Indexing: `x[idx]`, `x.at[idx]`, `take`, `take_along_axis` and `choose`."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ COUNT_DTYPE = np.dtype("int32")
 
 
 def getitem(x: Any, idx: Any) -> Any:
-    """`x[idx]`, with the meaning that NumPy gives it.
+    """`x[idx]` by NumPy's rules.
 
-    An integer out of bounds raises IndexingError where its value is known; a traced one
-    counts as the nearest in bounds. The value of a boolean mask must be known, since it
-    decides the shape; of another, the elements can only be updated (`x[mask] += y`).
+    A known integer out of bounds raises IndexingError; a traced one is clipped. A boolean mask
+    decides the shape of the result, so its value must be known; with an unknown mask the
+    elements can only be updated (`x[mask] += y`).
 
-    Ints, slices, None and Ellipsis give a view, and so does an integer that is traced: it counts
-    as a number, not as an array. NumPy's own array of no dimensions is an array: it gives a copy.
+    Ints, slices, None and Ellipsis give a view, and so does a traced integer, which counts as a
+    number. A NumPy array without dimensions counts as an index array: the result is a copy.
     """
     if type(x) is Tracer:
         key = static_index_key(idx)
@@ -70,7 +70,7 @@ def getitem(x: Any, idx: Any) -> Any:
 
 
 def static_index_key(idx: Any) -> Any:
-    """`idx` as a key, if it is made of ints, slices between ints, None and Ellipsis alone."""
+    """A hashable key of `idx`, if it has only ints, slices of ints, None and Ellipsis; else None."""
     if type(idx) is int:
         return (idx,)
     key: list[Any] = []
@@ -89,7 +89,7 @@ def static_index_key(idx: Any) -> Any:
 
 @lru_cache(maxsize=8192)
 def static_index_primitives(shape: Shape, key: tuple[Any, ...]) -> tuple[Primitive, ...]:
-    """The operations that read what `key` selects of an array of `shape`."""
+    """The primitives that read the elements that `key` selects from an array of `shape`."""
     items = [slice(*item) if type(item) is tuple else item for item in key]
     return Indexer(
         shape, parse_index(shape, items, IndexingOptions()), IndexingOptions()
@@ -97,10 +97,10 @@ def static_index_primitives(shape: Shape, key: tuple[Any, ...]) -> tuple[Primiti
 
 
 class At:
-    """The property `x.at`: index it to say what of `x` to read or to write.
+    """The property `x.at`, as in JAX: `x.at[idx]` selects elements to read or to write.
 
-    `x.at[idx].set(v)` is the array that `x` would be after `x[idx] = v`, and `add`,
-    `multiply` and the others after the in-place operation of that name.
+    `x.at[idx].set(v)` returns `x` as it is after `x[idx] = v`; `add`, `multiply` and the other
+    methods return `x` as it is after the in-place operation of that name.
     """
 
     __slots__ = ("x",)
@@ -116,13 +116,13 @@ class At:
 
 
 class IndexUpdateRef:
-    """What an index selects of an array, to be read or written: `x.at[idx]`.
+    """The elements of an array that an index selects, to read or to write: `x.at[idx]`.
 
-    The keywords of all methods: `mode` says what to do where an index is out of bounds. By
-    default that is an IndexingError for a known index, while a traced one is clipped when
-    read and dropped when written; "clip" moves any into bounds, "fill" reads `fill_value`
-    (None: nan, or the least integer), "drop" does not write, "promise_in_bounds" says that
-    there are none. `indices_are_sorted` and `unique_indices` are promises too.
+    All methods take these keywords. `mode` says what happens with an index out of bounds: by
+    default a known one raises IndexingError, and a traced one is clipped when read and dropped
+    when written; "clip" moves it into bounds, "fill" reads `fill_value` (None: nan, or the least
+    integer), "drop" writes nothing, "promise_in_bounds" promises that there is none.
+    `indices_are_sorted` and `unique_indices` are promises too.
     """
 
     __slots__ = ("idx", "x")
@@ -132,7 +132,7 @@ class IndexUpdateRef:
         self.idx = idx
 
     def __repr__(self) -> str:
-        return f"Place({self.x!r}, {self.idx!r})"
+        return f"IndexUpdateRef({self.x!r}, {self.idx!r})"
 
     def get(
         self,
@@ -143,55 +143,55 @@ class IndexUpdateRef:
         fill_value: Any = None,
         **keywords: Any,
     ) -> Any:
-        """`x[idx]`, with a choice of what is read out of bounds."""
+        """A copy of `x[idx]`; `mode` and `fill_value` decide the elements out of bounds."""
         if mode is None and fill_value is not None:
             mode = "fill"
         flags = indices_are_sorted, unique_indices, static_fill_value(fill_value)
-        chosen = _indexing_options(mode, *flags, **keywords)
-        return copy_if_shared(make_indexer(self.x, self.idx, chosen).read(self.x), self.x)
+        options = _indexing_options(mode, *flags, **keywords)
+        return copy_if_shared(make_indexer(self.x, self.idx, options).read(self.x), self.x)
 
     def set(self, values: Any, **keywords: Any) -> Any:
-        """`x` after `x[idx] = values`, converted to its dtype; the last one to a place stays."""
+        """`x` after `x[idx] = values`, in the dtype of `x`; of repeated indices the last write remains."""
         return self._write(values, SET, **keywords)
 
     def add(self, values: Any, **keywords: Any) -> Any:
-        """`x` after `x[idx] += values`, repeated indices adding up."""
+        """`x` after `x[idx] += values`; repeated indices accumulate."""
         return self._write(values, ADD, **keywords)
 
     def subtract(self, values: Any, **keywords: Any) -> Any:
-        """`x` after `x[idx] -= values`, repeated indices adding up."""
+        """`x` after `x[idx] -= values`; repeated indices accumulate."""
         return self._write(
             arithmetic.neg(cast_for_assignment(values, aval_of(self.x).dtype)), ADD, **keywords
         )
 
     def multiply(self, values: Any, **keywords: Any) -> Any:
-        """`x` after `x[idx] *= values`, repeated indices multiplying up."""
+        """`x` after `x[idx] *= values`; repeated indices accumulate."""
         return self._write(values, MULTIPLY, **keywords)
 
     mul = multiply
 
     def divide(self, values: Any, **keywords: Any) -> Any:
-        """`x` after `x[idx] /= values`, repeated indices dividing again; a float array."""
+        """`x` after `x[idx] /= values`, as a float array; repeated indices divide again."""
         from functx.numpy.operators import true_divide
 
         return true_divide(self.x, self._factors(values, **keywords))
 
     def power(self, values: Any, **keywords: Any) -> Any:
-        """`x` after `x[idx] **= values`, repeated indices raising again."""
+        """`x` after `x[idx] **= values`; repeated indices raise to the power again."""
         from functx.numpy.operators import power
 
         return power(self.x, self._factors(values, **keywords))
 
     def min(self, values: Any, **keywords: Any) -> Any:
-        """`x` after `x[idx] = minimum(x[idx], values)`, the least where indices repeat."""
+        """`x` after `x[idx] = minimum(x[idx], values)`, the least for repeated indices."""
         return self._write(values, MIN, **keywords)
 
     def max(self, values: Any, **keywords: Any) -> Any:
-        """`x` after `x[idx] = maximum(x[idx], values)`, the greatest where indices repeat."""
+        """`x` after `x[idx] = maximum(x[idx], values)`, the largest for repeated indices."""
         return self._write(values, MAX, **keywords)
 
     def apply(self, fun: Callable[[Any], Any], **keywords: Any) -> Any:
-        """`x` after `x[idx] = fun(x[idx])`, `fun` applied again wherever an index repeats."""
+        """`x` after `x[idx] = fun(x[idx])`; repeated indices apply `fun` again."""
         mode = _indexing_options(**keywords)
         shape, dtype = aval_of(self.x).shape, aval_of(self.x).dtype
         masked = parse_mask_index(self.idx, shape)
@@ -199,25 +199,27 @@ class IndexUpdateRef:
             return ops.select(
                 masked.broadcast_mask(shape), cast_for_assignment(fun(self.x), dtype), self.x
             )
-        found = make_indexer(self.x, self.idx, mode)
-        # What is read for places that are then dropped does not matter.
-        reading = mode._replace(
+        indexer = make_indexer(self.x, self.idx, mode)
+        # Elements read out of bounds are not written.
+        read_mode = mode._replace(
             out_of_bounds="clip" if mode.out_of_bounds == "fill" else mode.out_of_bounds
         )
-        reads = Indexer(shape, found.entries, reading)
-        old = reads.read(self.x)
-        if found.index_shape is None or found.has_unique_indices(found.start_indices()):
-            return copy_if_shared(found.write(self.x, fun(old), SET), self.x)
-        counts = reads.read(found.write(ops.full(shape, literal(0, COUNT_DTYPE)), 1, ADD))
+        reader = Indexer(shape, indexer.entries, read_mode)
+        elements = reader.read(self.x)
+        if indexer.index_shape is None or indexer.has_unique_indices(indexer.start_indices()):
+            return copy_if_shared(indexer.write(self.x, fun(elements), SET), self.x)
+        counts = reader.read(indexer.write(ops.full(shape, literal(0, COUNT_DTYPE)), 1, ADD))
 
-        def again(i: Any, value: Any) -> Any:
+        def apply_again(i: Any, value: Any) -> Any:
             return ops.select(ops.lt(i, counts), cast_for_assignment(fun(value), dtype), value)
 
-        last = fori_loop(0, ops.reduce_max(counts, tuple(range(aval_of(counts).ndim))), again, old)
-        return found.write(self.x, last, SET)
+        updated = fori_loop(
+            0, ops.reduce_max(counts, tuple(range(aval_of(counts).ndim))), apply_again, elements
+        )
+        return indexer.write(self.x, updated, SET)
 
     def _factors(self, values: Any, **keywords: Any) -> Any:
-        """Ones in the shape of `x`, multiplied at the index by `values`."""
+        """Ones in the shape of `x`, multiplied by `values` at the index."""
         return IndexUpdateRef(ops.constant_like(self.x, 1), self.idx).multiply(values, **keywords)
 
     def _write(self, values: Any, update: ScatterUpdate, **keywords: Any) -> Any:
@@ -229,7 +231,7 @@ class IndexUpdateRef:
 def scatter_update(
     x: Any, idx: Any, values: Any, update: ScatterUpdate = SET, **keywords: Any
 ) -> Any:
-    """`x` with `values` written to the elements at `idx`; `x` or `values` itself if all are selected."""
+    """`x` with `values` written to `x[idx]`; may return `x` or `values` itself."""
     mode = _indexing_options(**keywords)
     aval = aval_of(x)
     values = cast_for_assignment(values, aval.dtype)
@@ -257,12 +259,12 @@ def _indexing_options(
             fix="Give the result a sharding with functx.lax.with_sharding_constraint; to drop negative "
             "indices, replace them by the size of the axis.",
         )
-    outside = None if mode is None else ops.canonical_index_mode(mode, "fill")
-    return IndexingOptions(outside, indices_are_sorted, unique_indices, fill_value)
+    out_of_bounds = None if mode is None else ops.canonical_index_mode(mode, "fill")
+    return IndexingOptions(out_of_bounds, indices_are_sorted, unique_indices, fill_value)
 
 
 def static_fill_value(value: Any) -> Any:
-    """`value` as a Python number, or None."""
+    """`value` as a Python number, or None; raises ArgumentError for a traced value."""
     if value is None or type(value) in PYTHON_SCALARS:
         return value
     if type(value) is Tracer or aval_of(value).shape:
@@ -283,12 +285,12 @@ def take(
     unique_indices: bool = False,
     indices_are_sorted: bool = False,
 ) -> Any:
-    """The elements of `x` at `indices` along `axis`, or of the flattened array without one.
+    """The elements of `x` at `indices` along `axis`, or of the flattened array for None.
 
-    The shape of `indices` takes the place of the axis. By default a known index out of
-    bounds raises IndexingError, unless there is a `fill_value`, and a traced one reads that
-    (None: nan, or the least integer). With the mode "wrap" indices count modulo the length; with "clip" they
-    are moved into bounds, negative ones to 0.
+    The shape of `indices` replaces the axis. By default a known index out of bounds raises
+    IndexingError, unless `fill_value` is given, and a traced one reads `fill_value` (None: nan,
+    or the least integer). The mode "wrap" takes indices modulo the length; "clip" moves them
+    into bounds, negative ones to 0.
     """
     x, indices = operand(x), _integer_indices("take", indices)
     if axis is None:
@@ -302,25 +304,24 @@ def take(
             (indices % size if is_static_index(indices) else arithmetic.rem(indices, size)),
             "clip",
         )
-        settings = _indexing_options(mode)
+        options = _indexing_options(mode)
     else:
-        settings = _take_options(
+        options = _take_options(
             "fill" if mode is None and fill_value is not None else mode, indices
         )
-    settings = settings._replace(
+    options = options._replace(
         fill_value=static_fill_value(fill_value),
         unique_indices=unique_indices,
         indices_are_sorted=indices_are_sorted,
     )
-    taken = make_indexer(x, (*[slice(None)] * axis, indices), settings).read(x)
+    taken = make_indexer(x, (*[slice(None)] * axis, indices), options).read(x)
     return write_out_late("take", copy_if_shared(taken, x), out)
 
 
 def write_out_late(name: str, result: Any, out: Any) -> Any:
-    """`result`, or `out` with it written to that."""
+    """`write_out_exact` of the module `mutation`, which imports this one."""
     if out is None:
         return result
-    # Writing is made of what this module has.
     from functx.numpy.mutation import write_out_exact
 
     return write_out_exact(name, result, out)
@@ -329,45 +330,45 @@ def write_out_late(name: str, result: Any, out: Any) -> Any:
 def _take_options(mode: Any, indices: Any) -> IndexingOptions:
     if mode in (None, "raise"):
         return IndexingOptions() if is_static_index(indices) else IndexingOptions("fill")
-    found = _indexing_options(mode)
-    return found._replace(wrap_negative=found.out_of_bounds != "clip")
+    options = _indexing_options(mode)
+    return options._replace(wrap_negative=options.out_of_bounds != "clip")
 
 
 def take_along_axis(
     x: Any, indices: Any, axis: int | None = -1, mode: Any = None, fill_value: Any = None
 ) -> Any:
-    """For each index, the element of `x` there along `axis`, at the index's own place beside it.
+    """The elements of `x` at `indices` along `axis`, matched along the other axes.
 
-    `x` and `indices` have as many dimensions, and broadcast but for `axis`; without an axis
-    both are flattened. `mode` is as in `take`.
+    `x` and `indices` have the same number of dimensions, and broadcast along all axes but
+    `axis`; both are flattened if it is None. `mode` is as in `take`.
     """
     x, indices, axis = _along_axis_operands("take_along_axis", x, indices, axis)
-    settings = _take_options(mode, indices)
-    numbers, places, shape = _along_axis_gather(aval_of(x).shape, indices, axis, settings)
+    options = _take_options(mode, indices)
+    numbers, starts, shape = _along_axis_gather(aval_of(x).shape, indices, axis, options)
     if 0 in shape:
         return ops.full(shape, literal(0, aval_of(x).dtype))
     sizes = tuple([n if d in numbers.offset_dims else 1 for d, n in enumerate(aval_of(x).shape)])
-    outside, fill_value = settings.out_of_bounds or "clip", static_fill_value(fill_value)
-    return ops.Gather(*numbers, False, False, outside, sizes, fill_value)(x, places)
+    out_of_bounds, fill_value = options.out_of_bounds or "clip", static_fill_value(fill_value)
+    return ops.Gather(*numbers, False, False, out_of_bounds, sizes, fill_value)(x, starts)
 
 
 def scatter_along_axis(
     x: Any, indices: Any, values: Any, axis: int | None, mode: Any = None
 ) -> Any:
-    """`x` with `values` where `take_along_axis(x, indices, axis)` reads.
+    """`x` with `values` written to the elements that `take_along_axis(x, indices, axis)` reads.
 
     A traced index out of bounds writes nothing.
     """
-    whole = aval_of(operand(x)).shape
+    full_shape = aval_of(operand(x)).shape
     x, indices, axis = _along_axis_operands("put_along_axis", x, indices, axis)
-    settings = _take_options(mode, indices)
-    numbers, places, shape = _along_axis_gather(aval_of(x).shape, indices, axis, settings)
+    options = _take_options(mode, indices)
+    numbers, starts, shape = _along_axis_gather(aval_of(x).shape, indices, axis, options)
     values = cast_for_assignment(values, aval_of(x).dtype)
     if 0 in shape:
-        return ops.reshape(x, whole)
-    outside = settings.out_of_bounds if settings.out_of_bounds in IN_BOUNDS_MODES else "drop"
+        return ops.reshape(x, full_shape)
+    out_of_bounds = options.out_of_bounds if options.out_of_bounds in IN_BOUNDS_MODES else "drop"
     values = fill_to_shape(broadcast_to(values, shape), shape)
-    return ops.reshape(ops.ScatterSet(*numbers, mode=outside)(x, places, values), whole)
+    return ops.reshape(ops.ScatterSet(*numbers, mode=out_of_bounds)(x, starts, values), full_shape)
 
 
 def _along_axis_operands(name: str, x: Any, indices: Any, axis: int | None) -> tuple[Any, Any, int]:
@@ -375,70 +376,70 @@ def _along_axis_operands(name: str, x: Any, indices: Any, axis: int | None) -> t
     if axis is None:
         flat = [ops.reshape(a, (aval_of(a).size,)) for a in (x, indices)]
         return flat[0], flat[1], 0
-    shape, own = aval_of(x).shape, aval_of(indices).shape
+    shape, index_shape = aval_of(x).shape, aval_of(indices).shape
     axis = canonical_axis(axis, len(shape))
-    if len(own) != len(shape) or any(
+    if len(index_shape) != len(shape) or any(
         n != m and 1 not in (n, m) and d != axis
-        for d, (n, m) in enumerate(zip(shape, own, strict=False))
+        for d, (n, m) in enumerate(zip(shape, index_shape, strict=False))
     ):
         raise ShapeError(
             f"{name}: array and indices must have as many dimensions, which broadcast but for "
-            f"axis {axis}; got {shape} and {own}"
+            f"axis {axis}; got {shape} and {index_shape}"
         )
     return x, indices, axis
 
 
 def _along_axis_gather(
-    shape: Shape, indices: Any, axis: int, settings: IndexingOptions
+    shape: Shape, indices: Any, axis: int, options: IndexingOptions
 ) -> tuple[ops.GatherDimensionNumbers, Any, Shape]:
-    """The gather that reads one element along `axis` for each index beside it.
+    """The gather of one element along `axis` for each index.
 
-    Its dimension numbers, the index vectors, and the shape of the result.
+    Returns its dimension numbers, the index vectors, and the shape of the result.
     """
-    own = aval_of(indices).shape
+    index_shape = aval_of(indices).shape
     others = [d for d in range(len(shape)) if d != axis]
-    whole = [d for d in others if own[d] == 1 != shape[d]]
-    paired = [d for d in others if own[d] == shape[d] != 1]
-    kept = [d for d in range(len(own)) if d not in whole]
-    places = normalize_index(indices, axis, shape[axis], settings)
+    offset = [d for d in others if index_shape[d] == 1 != shape[d]]
+    paired = [d for d in others if index_shape[d] == shape[d] != 1]
+    indexed = [d for d in range(len(index_shape)) if d not in offset]
+    starts = normalize_index(indices, axis, shape[axis], options)
     numbers = ops.GatherDimensionNumbers(
-        offset_dims=tuple(whole),
-        collapsed_slice_dims=tuple([d for d in range(len(shape)) if d not in whole + paired]),
+        offset_dims=tuple(offset),
+        collapsed_slice_dims=tuple([d for d in range(len(shape)) if d not in offset + paired]),
         start_index_map=(axis,),
         operand_batching_dims=tuple(paired),
-        start_indices_batching_dims=tuple([kept.index(d) for d in paired]),
+        start_indices_batching_dims=tuple([indexed.index(d) for d in paired]),
     )
-    result = tuple([shape[d] if d in whole else n for d, n in enumerate(own)])
+    result = tuple([shape[d] if d in offset else n for d, n in enumerate(index_shape)])
     if 0 not in result and not shape[axis]:
         raise IndexingError(f"an axis of length 0 has no elements to index; got axis {axis}")
-    return numbers, ops.reshape(places, (*[own[d] for d in kept], 1)), result
+    return numbers, ops.reshape(starts, (*[index_shape[d] for d in indexed], 1)), result
 
 
 def _integer_indices(name: str, indices: Any) -> Any:
-    """`indices` as an int, a NumPy array if all is known, or a traced array; checked."""
-    found = parse_index_item(indices)
-    if (not is_static_index(found) and not hasattr(found, "dtype")) or (
-        type(found) is not int and found.dtype == bool
+    """`indices`, checked: an int, a NumPy array of known integers, or a traced array."""
+    parsed = parse_index_item(indices)
+    if (not is_static_index(parsed) and not hasattr(parsed, "dtype")) or (
+        type(parsed) is not int and parsed.dtype == bool
     ):
         raise IndexingError(f"{name}: indices must be integers; got {type_name(indices)}")
-    return found
+    return parsed
 
 
 def choose(a: Any, choices: Any, out: Any = None, mode: str = "raise") -> Any:
-    """For each element of `a`, that one of `choices` of which it is the number.
+    """For each element of `a`, the element of the choice with that number.
 
-    With the mode "raise" a known number out of bounds is an IndexingError, and a traced one
-    counts as the nearest, as with "clip"; with "wrap" numbers count modulo their count.
+    With the mode "raise" a known number out of bounds raises IndexingError, and a traced one is
+    clipped, as with "clip"; "wrap" takes numbers modulo the number of choices.
     """
-    places, cases = _integer_indices("choose", a), promote(*choices)
-    count = len(cases)
-    places = ops.widen_index(places, count)
-    if is_static_index(places):
-        places = np.asarray(places)
-        if mode == "raise" and np.any((places < 0) | (places >= count)):
+    numbers, arrays = _integer_indices("choose", a), promote(*choices)
+    count = len(arrays)
+    numbers = ops.widen_index(numbers, count)
+    if is_static_index(numbers):
+        numbers = np.asarray(numbers)
+        if mode == "raise" and np.any((numbers < 0) | (numbers >= count)):
             raise IndexingError(f"choose: numbers must be in [0, {count}); got {a}")
-        places = places % count if mode == "wrap" else places
+        numbers = numbers % count if mode == "wrap" else numbers
     elif mode == "wrap":
-        places = normalize_index(arithmetic.rem(places, count), 0, count, IndexingOptions())
-    operands = broadcast(places, *cases)
+        numbers = normalize_index(arithmetic.rem(numbers, count), 0, count, IndexingOptions())
+    operands = broadcast(numbers, *arrays)
     return write_out_late("choose", copy_if_shared(ops.select_n(*operands), *operands), out)

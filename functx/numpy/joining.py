@@ -1,4 +1,4 @@
-"""Arrays joined, cut into parts, and put together from parts at given places."""
+"""Functions that concatenate, stack and split arrays, and gather along an axis."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ __all__ = [
 
 
 def _promote_arrays(name: str, arrays: Any, dtype: Any) -> tuple[Any, ...]:
-    """The arrays in one dtype, as quickly as may be where they have one."""
+    """The arrays in their common dtype, or in `dtype`."""
     if not arrays:
         raise ValueRangeError(f"{name}: there must be at least one array; got none")
     if not have_one_dtype(arrays):
@@ -73,7 +73,7 @@ def have_one_dtype(arrays: Sequence[Any]) -> bool:
 
 
 def _array_sequence(arrays: Any) -> Sequence[Any]:
-    """The arrays of a sequence, or those along the first axis of an array."""
+    """The arrays of a sequence, or the slices of an array along its first axis."""
     return arrays if isinstance(arrays, (list, tuple)) else unstack(arrays)
 
 
@@ -101,7 +101,7 @@ def concat(arrays: Any, /, *, axis: int | None = 0) -> Any:
 
 @accept_out
 def stack(arrays: Any, axis: int = 0, *, dtype: Any = None) -> Any:
-    """The arrays, all of one shape, joined along a new axis, which is `axis` of the result."""
+    """The arrays, all of one shape, joined along a new axis `axis` of the result."""
     arrays = _promote_arrays("stack", _array_sequence(arrays), dtype)
     shape = aval_of(arrays[0]).shape
     for x in arrays:
@@ -117,7 +117,7 @@ def stack(arrays: Any, axis: int = 0, *, dtype: Any = None) -> Any:
     if n == 1:
         return shapes.expand_dims(copy_array(arrays[0]), axis)
     if axis < len(shape):
-        # The joined axis counts the arrays, and then along each: two axes of the result.
+        # The joined axis counts the arrays first, then the elements of each: it becomes two axes.
         joined = concatenation.concatenate(arrays, axis)
         return bind(ops.Reshape((*shape[:axis], n, *shape[axis:])), (joined,))
     joined = bind(ops.Reshape((n, *shape)), (concatenation.concatenate(arrays, 0),))
@@ -138,7 +138,7 @@ def hstack(tup: Any, dtype: Any = None) -> Any:
 
 
 def dstack(tup: Any, dtype: Any = None) -> Any:
-    """The arrays joined along the third axis, which those of fewer dimensions are given."""
+    """The arrays joined along the third axis, added to those of fewer dimensions."""
     return concatenate(
         [atleast_3d(x) for x in _promote_arrays("dstack", _array_sequence(tup), dtype)], 2
     )
@@ -157,16 +157,16 @@ def append(arr: Any, values: Any, axis: int | None = None) -> Any:
 
 
 def block(arrays: Any) -> Any:
-    """An array put together from nested lists of blocks, the innermost along the last axis."""
+    """The array assembled from nested lists of blocks, the innermost lists along the last axis."""
     depth = _depth(arrays)
     leaves = [ensure_array(x) for x in promote(*_leaves(arrays))]
     rank = max([depth, *[aval_of(x).ndim for x in leaves]])
-    rest = iter(leaves)
+    remaining = iter(leaves)
 
-    def join(part: Any, axis: int) -> Any:
-        if not isinstance(part, list):
-            return prepend_axes(next(rest), rank)
-        return concatenate([join(x, axis + 1) for x in part], axis)
+    def join(nested: Any, axis: int) -> Any:
+        if not isinstance(nested, list):
+            return prepend_axes(next(remaining), rank)
+        return concatenate([join(x, axis + 1) for x in nested], axis)
 
     return join(arrays, rank - depth) if depth else copy_array(leaves[0])
 
@@ -198,23 +198,23 @@ def _split_sections(name: str, ary: Any, sections: Any, axis: int, even: bool) -
     aval = aval_of(ary)
     axis = canonical_axis(axis, aval.ndim, f"{name}: axis")
     n = aval.shape[axis]
-    given = static_integers(sections, f"{name}: the sections")
-    if given.ndim == 0:
-        count = int(given)
+    positions = static_integers(sections, f"{name}: the sections")
+    if positions.ndim == 0:
+        count = int(positions)
         if count < 1 or (even and n % count):
             raise ValueRangeError(
                 f"{name}: the axis must divide into that many equal sections; got {count} "
                 f"sections for axis {axis} of {aval!r}",
                 fix="Use array_split for sections of nearly equal length." if count > 0 else "",
             )
-        short, longer = divmod(n, count)
-        return _split(ary, [short + (i < longer) for i in range(count)], axis)
-    spans = [slice(*pair).indices(n)[:2] for pair in pairwise([0, *given.tolist(), n])]
-    sizes = [max(stop - start, 0) for start, stop in spans]
+        length, longer = divmod(n, count)
+        return _split(ary, [length + (i < longer) for i in range(count)], axis)
+    bounds = [slice(*pair).indices(n)[:2] for pair in pairwise([0, *positions.tolist(), n])]
+    sizes = [max(stop - start, 0) for start, stop in bounds]
     if sum(sizes) == n:
         return _split(ary, sizes, axis)
-    # Indices that go down again give sections that overlap.
-    return [slice_along(ary, start, max(start, stop), axis) for start, stop in spans]
+    # Indices that are not sorted give sections that overlap.
+    return [slice_along(ary, start, max(start, stop), axis) for start, stop in bounds]
 
 
 def _split(x: Any, sizes: Sequence[int], axis: int) -> list[Any]:
@@ -222,48 +222,48 @@ def _split(x: Any, sizes: Sequence[int], axis: int) -> list[Any]:
 
 
 def split(ary: Any, indices_or_sections: Any, axis: int = 0) -> list[Any]:
-    """`ary` cut along `axis` into so many equal sections, or before each of the indices."""
+    """`ary` split along `axis` into equal sections, or before each of the indices."""
     return _split_sections("split", ary, indices_or_sections, axis, even=True)
 
 
 def array_split(ary: Any, indices_or_sections: Any, axis: int = 0) -> list[Any]:
-    """`ary` cut along `axis` as by `split`; the first sections may be longer by one."""
+    """`ary` split along `axis` as by `split`; the first sections may be longer by one element."""
     return _split_sections("array_split", ary, indices_or_sections, axis, even=False)
 
 
 def hsplit(ary: Any, indices_or_sections: Any) -> list[Any]:
-    """`ary` cut along its second axis, a vector along its only one."""
+    """`ary` split along its second axis, a vector along its only axis."""
     ary = ensure_array(ary)
     axis = 0 if aval_of(ary).ndim == 1 else 1
     return _split_sections("hsplit", ary, indices_or_sections, axis, even=True)
 
 
 def vsplit(ary: Any, indices_or_sections: Any) -> list[Any]:
-    """`ary`, of at least two dimensions, cut along its first axis."""
+    """`ary`, of at least two dimensions, split along its first axis."""
     return _split_sections(
         "vsplit", check_min_rank("vsplit", ary, 2), indices_or_sections, 0, even=True
     )
 
 
 def dsplit(ary: Any, indices_or_sections: Any) -> list[Any]:
-    """`ary`, of at least three dimensions, cut along its third axis."""
+    """`ary`, of at least three dimensions, split along its third axis."""
     return _split_sections(
         "dsplit", check_min_rank("dsplit", ary, 3), indices_or_sections, 2, even=True
     )
 
 
 def unstack(x: Any, /, *, axis: int = 0) -> tuple[Any, ...]:
-    """The arrays that lie along `axis`, each without it."""
+    """The slices of `x` along `axis`, each without that axis."""
     x = ensure_array(x)
     shape = aval_of(x).shape
     axis = canonical_axis(axis, len(shape), "unstack: axis")
-    rest = tuple_delete(shape, (axis,))
+    slice_shape = tuple_delete(shape, (axis,))
     parts = _split(x, (1,) * shape[axis], axis) if shape[axis] else []
-    return tuple([shapes.reshape(part, rest) for part in parts])
+    return tuple([shapes.reshape(part, slice_shape) for part in parts])
 
 
 def gather_along(x: Any, indices: Any, axis: int) -> Any:
-    """The parts of `x` at a vector of integers along `axis`, those outside moved inside."""
+    """The slices of `x` at a vector of integers along `axis`; indices are clipped."""
     aval, count = aval_of(x), aval_of(indices).shape[0]
     if not count:
         return shapes.full((*aval.shape[:axis], 0, *aval.shape[axis + 1 :]), literal(0, aval.dtype))
@@ -278,7 +278,7 @@ def gather_along(x: Any, indices: Any, axis: int) -> Any:
 
 
 def gather_static(x: Any, indices: Any, axis: int) -> Any:
-    """The parts of `x` at given integers along `axis`, by slices where those are few."""
+    """The slices of `x` at known integers along `axis`, by a few strided slices or a gather."""
     runs = index_runs(np.asarray(indices).tolist())
     if len(runs) > 8:
         return gather_along(x, np.asarray(indices, np.int32), axis)
@@ -294,7 +294,7 @@ def concatenate_or_empty(parts: list[Any], x: Any, axis: int) -> Any:
 
 
 def index_runs(indices: list[int]) -> list[tuple[int, int, int]]:
-    """The integers as `(first, step, count)` with steps of 1, -1 and 0."""
+    """The integers as runs `(first, step, count)` with steps of 1, -1 and 0."""
     runs: list[tuple[int, int, int]] = []
     for i in indices:
         if runs:

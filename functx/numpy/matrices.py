@@ -164,7 +164,7 @@ def vander(x: Any, N: int | None = None, increasing: bool = False) -> Any:  # no
     return power(ops.expand_dims(x, 1), exponents)
 
 
-@partial(accept_out, place=2)
+@partial(accept_out, out_position=2)
 def outer(a: Any, b: Any) -> Any:
     """The products of every element of `a` with every one of `b`, as a matrix."""
     a, b = (ops.reshape(x, (aval_of(x).size,)) for x in promote(a, b))
@@ -242,7 +242,7 @@ def _pad_to_three(x: Any) -> Any:
     return ops.pad(x, literal(0, aval.dtype), (*((0, 0, 0) for _ in aval.shape[:-1]), (0, 1, 0)))
 
 
-@partial(accept_out, place=5)
+@partial(accept_out, out_position=5)
 def trace(a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1, dtype: Any = None) -> Any:
     """The sum along a diagonal of two dimensions, which leave the shape.
 

@@ -29,7 +29,7 @@ def check_assignable(name: str, x: Any) -> Any:
     if type(x) is Tracer or isinstance(x, np.ndarray):
         return x
     raise ImmutableArrayError(
-        f"{name}: what is written to must be a NumPy array or a traced one; got {type_name(x)}",
+        f"{name}: the target must be a NumPy array or a traced one; got {type_name(x)}",
         fix="Convert it with numpy.array before.",
     )
 

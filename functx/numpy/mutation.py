@@ -1,4 +1,4 @@
-"""Writing into arrays: what `x[i] = v`, `x += y` and their like do to a traced array."""
+"""Writes to arrays: item assignment, in-place operators and `out=` of traced arrays."""
 
 from __future__ import annotations
 
@@ -34,21 +34,21 @@ from functx.ops.operands import PYTHON_SCALARS
 from functx.ops.views import Write
 
 _CONTROL_FLOW_KINDS = {"cond", "switch", "scan", "while_loop", "fori_loop", "map", "checkpoint"}
-"""What may write to arrays around it: they then are carried in and out."""
+"""The kinds of builders whose functions may write to captured arrays, which are then carried."""
 
 _KIND_ORDER = "buifc"
 
 
-def write_array(x: Tracer, value: Any, what: str) -> None:
-    """Let `x` take `value`, which is broadcast to its shape and cast to its dtype as NumPy would.
+def write_array(x: Tracer, value: Any, operation: str) -> None:
+    """Write `value` to `x`, broadcast to its shape and cast to its dtype by NumPy's rules.
 
-    Raises where NumPy would: for a value of another shape, or of a dtype of another kind, and
-    for what is read-only.
+    Raises ShapeError for a value that does not broadcast, DTypeError for a dtype of a higher kind,
+    and ImmutableArrayError for a read-only array.
     """
-    check_writable(x, what)
+    check_writable(x, operation)
     value = operand(value)
     aval = aval_of(value)
-    check_same_kind_cast(aval, x.dtype, what)
+    check_same_kind_cast(aval, x.dtype, operation)
     if type(value) in PYTHON_SCALARS:
         value = number_literal(value, x.dtype)
     if aval.shape != x.shape:
@@ -56,42 +56,44 @@ def write_array(x: Tracer, value: Any, what: str) -> None:
             n not in (1, m) for n, m in zip(reversed(aval.shape), reversed(x.shape), strict=False)
         ):
             raise ShapeError(
-                f"{what}: the value must broadcast to the shape of what is written to; "
+                f"{operation}: the value must broadcast to the shape of the target; "
                 f"got {aval!r} for {x.atom.aval!r}"
             )
         value = fill_to_shape(broadcast_to(value, x.shape), x.shape)
     Write()(x, ops.convert_element_type(value, x.dtype, x.weak_type))
 
 
-def check_same_kind_cast(given: Any, dtype: Any, what: str) -> None:
-    """Raise for a value whose dtype NumPy would not cast to `dtype` by its rule of the same kind."""
+def check_same_kind_cast(given: Any, dtype: Any, operation: str) -> None:
+    """Raise DTypeError unless NumPy's casting rule "same_kind" allows a value of aval `given` in `dtype`."""
     kinds = kind(given.dtype), kind(dtype)
     if _KIND_ORDER.index(kinds[0]) > _KIND_ORDER.index(kinds[1]) and not (
         given.weak_type and kinds == ("i", "u")
     ):
         raise DTypeError(
-            f"{what}: the result must be of the kind of the array that it is written to; "
+            f"{operation}: the result must be of the kind of the array that it is written to; "
             f"got {given!r} for an array of {dtype}",
             fix="Convert the array before with astype, or write x = x + y in place of x += y.",
         )
 
 
-def check_writable(x: Tracer, what: str) -> None:
-    """Raise for what NumPy makes read-only, and for an array that is captured by a transform."""
+def check_writable(x: Tracer, operation: str) -> None:
+    """Raise for a read-only array, and for one that a transform captures."""
     builder, atom = x.builder, x.atom
-    check_not_captured(x, builder, what)
+    check_not_captured(x, builder, operation)
     while True:
         if type(atom) is Literal:
-            raise ImmutableArrayError(f"{what}: a number cannot be written to; got {x.atom.aval!r}")
+            raise ImmutableArrayError(
+                f"{operation}: a number cannot be written to; got {x.atom.aval!r}"
+            )
         position = builder.producer(atom)
         if position is None:
             captured = builder.captured_value(atom)
             if captured is None:
                 return
             if builder.kind not in _CONTROL_FLOW_KINDS:
-                raise captured_write_error(x, builder, captured, what)
+                raise captured_write_error(x, builder, captured, operation)
             if type(captured) is not Tracer:
-                check_not_captured(x, None, what, captured)
+                check_not_captured(x, None, operation, captured)
                 return
             builder, atom = captured.builder, captured.atom
             continue
@@ -101,42 +103,44 @@ def check_writable(x: Tracer, what: str) -> None:
             return
         if eqn.primitive.is_read_only_view(base.aval):
             raise ImmutableArrayError(
-                f"{what}: a view that repeats elements or is read-only must not be written "
+                f"{operation}: a view that repeats elements or is read-only must not be written "
                 f"to; got {x.atom.aval!r}, a view of {base.aval!r}",
                 fix="Copy it first (.copy()).",
             )
         atom = base
 
 
-def check_not_captured(x: Tracer, owner: Builder | None, what: str, captured: Any = None) -> None:
-    """Raise where a transform lies between the builder at work and `owner`, that of `x`.
+def check_not_captured(
+    x: Tracer, owner: Builder | None, operation: str, captured: Any = None
+) -> None:
+    """Raise where a transform lies between the current builder and `owner`, the builder of `x`.
 
-    Without an owner `x` is a view of `captured`, from outside all of them.
+    Without an owner, `x` is a view of `captured`, an array from outside all builders.
     """
     builder = current_builder.get()
     while builder is not None and builder is not owner:
         if builder.kind not in _CONTROL_FLOW_KINDS:
-            raise captured_write_error(x, builder, x if captured is None else captured, what)
+            raise captured_write_error(x, builder, x if captured is None else captured, operation)
         builder = builder.parent
 
 
 def captured_write_error(
-    x: Tracer, builder: Builder, captured: Any, what: str
+    x: Tracer, builder: Builder, captured: Any, operation: str
 ) -> CapturedWriteError:
     name = ""
     if type(captured) is Tracer and captured.atom in captured.builder.inputs:
         name = f", {describe_input(captured.builder, captured)}"
-    elif isinstance(captured, np.ndarray) and (held := caller_variable_name(captured)):
-        name = f", a view of the NumPy array `{held}`"
+    elif isinstance(captured, np.ndarray) and (variable := caller_variable_name(captured)):
+        name = f", a view of the NumPy array `{variable}`"
     return CapturedWriteError(
-        f"{what}: a function under {builder.kind} must not write to an array from outside it; got "
+        f"{operation}: a function under {builder.kind} must not write to an array from outside it; got "
         f"{x.atom.aval!r} in {builder.owner}{name}",
         fix="Pass the array as an argument, or write to a copy (x.copy()).",
     )
 
 
 def set_item(x: Tracer, idx: Any, value: Any) -> None:
-    """Let `x[idx]` take `value`, converted to the dtype of `x`; the last one to a place stays."""
+    """Write `value` to `x[idx]` in the dtype of `x`; of repeated indices the last write remains."""
     if is_own_view(x, idx, value):
         return
     check_writable(x, "x[...] =")
@@ -152,20 +156,24 @@ def set_item(x: Tracer, idx: Any, value: Any) -> None:
 
 
 def check_value_rank(x: Tracer, idx: Any, value: Any) -> None:
-    """Raise for an array that is written to one element, and for lists nested deeper than the target."""
+    """Raise for an array written to a single element, and for lists nested deeper than the target."""
     items = idx if type(idx) is tuple else (idx,)
-    one = 0 < x.ndim == len(items) and all([is_scalar_index(item) for item in items])
-    nested = isinstance(value, (list, tuple))
-    if not one and not nested:
+    is_element = 0 < x.ndim == len(items) and all([is_scalar_index(item) for item in items])
+    is_list = isinstance(value, (list, tuple))
+    if not is_element and not is_list:
         return
     rank = aval_of(operand(value)).ndim
-    most = 0 if one else make_indexer(x, idx, IndexingOptions()).rank
-    if rank > most:
+    max_rank = 0 if is_element else make_indexer(x, idx, IndexingOptions()).rank
+    if rank > max_rank:
         raise ShapeError(
             "x[...] =: "
-            + ("one element takes a number" if one else f"{most} dimensions take a list as deep")
+            + (
+                "one element takes a number"
+                if is_element
+                else f"{max_rank} dimensions take a list as deep"
+            )
             + f"; got a value of {rank} dimensions",
-            fix="Take the number out of the array, as in y[0]." if one else "",
+            fix="Take the number out of the array, as in y[0]." if is_element else "",
         )
 
 
@@ -177,7 +185,7 @@ def is_scalar_index(item: Any) -> bool:
 
 
 def is_own_view(x: Tracer, idx: Any, value: Any) -> bool:
-    """Whether `value` is the view `x[idx]`, which `x[idx] += y` has written to already."""
+    """Whether `value` is the view `x[idx]`, to which `x[idx] += y` has already written."""
     key = static_index_key(idx)
     if key is None or type(value) is not Tracer or value.builder is not x.builder:
         return False
@@ -192,29 +200,31 @@ def is_own_view(x: Tracer, idx: Any, value: Any) -> bool:
 
 
 def in_place_operator(symbol: str, fun: Callable[..., Any]) -> Callable[..., Any]:
-    """The operator `symbol`=, which gives `x` the value that `fun` makes of it and another operand.
+    """The in-place operator `x symbol= y`, which writes `fun(x, y)` to `x`.
 
-    A scalar is not written to: as in NumPy, the name gets the result instead. An array without
-    dimensions is written to only where it is a view of another, since it looks like a scalar.
-    Nor is what JAX made, or what was computed from that: JAX's arrays never change.
+    It returns the result without a write, so that the name is bound to it,
+
+    * for an array without dimensions that is not a view of an array with dimensions: like a
+      NumPy scalar it is not mutable;
+    * for an array made by JAX or computed from one: JAX's arrays are immutable.
     """
-    what = f"x {symbol}= y"
+    operation = f"x {symbol}= y"
 
     def method(self: Tracer, other: Any) -> Any:
         result = fun(self, other)
-        root = storage_base(self)
-        if not self.shape and not root.shape:
+        base = storage_base(self)
+        if not self.shape and not base.shape:
             return result
-        if root.builder.depends_on_jax(root.atom):
+        if base.builder.depends_on_jax(base.atom):
             return result
-        write_array(self, result, what)
+        write_array(self, result, operation)
         return self
 
     return method
 
 
 def write_out(name: str, result: Any, out: Any, where: Any = True) -> Any:
-    """`out`, to which `result` is written where the mask holds; `result` itself without `out`."""
+    """`out` after `result` is written to it where the mask is True; `result` if `out` is None."""
     if out is None:
         if where is True or where is None:
             return result
@@ -240,7 +250,7 @@ def write_out(name: str, result: Any, out: Any, where: Any = True) -> Any:
 
 
 def check_mask(name: str, where: Any) -> None:
-    """Raise unless `where` is made of booleans."""
+    """Raise DTypeError unless the mask `where` is boolean."""
     if kind(aval_of(operand(where)).dtype) != "b":
         raise DTypeError(
             f"{name}: where= must be boolean; got {type_name(where)}",
@@ -249,7 +259,7 @@ def check_mask(name: str, where: Any) -> None:
 
 
 def write_out_exact(name: str, result: Any, out: Any) -> Any:
-    """`out`, of the very shape of `result`, which is written to it; `result` itself without `out`."""
+    """`out` after `result`, of the same shape, is written to it; `result` if `out` is None."""
     if out is not None and aval_of(out).shape != aval_of(result).shape:
         raise ShapeError(
             f"{name}(out=...): the array must have the shape of the result; got {aval_of(out)!r} "
@@ -258,15 +268,15 @@ def write_out_exact(name: str, result: Any, out: Any) -> Any:
     return write_out(name, result, out)
 
 
-def accept_out(function: Callable[..., Any], place: int | None = None) -> Callable[..., Any]:
-    """`function` with the argument `out` of NumPy's, an array of the shape of the result.
+def accept_out(function: Callable[..., Any], out_position: int | None = None) -> Callable[..., Any]:
+    """`function` with NumPy's argument `out`, an array of the shape of the result.
 
-    It may be given by position behind `place` others.
+    `out` is passed by keyword, or as the positional argument number `out_position`.
     """
 
     @wraps(function)
     def call(*args: Any, out: Any = None, **kwargs: Any) -> Any:
-        if place is not None and len(args) == place + 1:
+        if out_position is not None and len(args) == out_position + 1:
             *args, out = args  # type: ignore[assignment]
         result = function(*args, **kwargs)
         return result if out is None else write_out_exact(function.__name__, result, out)
@@ -274,20 +284,20 @@ def accept_out(function: Callable[..., Any], place: int | None = None) -> Callab
     return call
 
 
-def assign_array(target: Any, value: Any, what: str) -> Any:
-    """`target`, a traced array or one of NumPy's, with `value` written to it."""
+def assign_array(target: Any, value: Any, operation: str) -> Any:
+    """`target`, a traced or NumPy array, after `value` is written to it."""
     if type(target) is Tracer:
-        write_array(target, value, what)
+        write_array(target, value, operation)
     elif isinstance(target, np.ndarray) and type(value) is not Tracer:
-        check_same_kind_cast(aval_of(value), target.dtype, what)
+        check_same_kind_cast(aval_of(value), target.dtype, operation)
         try:
             np.copyto(as_numpy_array(target), np.asarray(value), casting="unsafe")
         except ValueError as error:
-            raise ShapeError(f"{what}: {error}") from None
+            raise ShapeError(f"{operation}: {error}") from None
     elif isinstance(target, np.ndarray):
         name = caller_variable_name(target)
         raise CapturedWriteError(
-            f"{what}: a traced value must not be written to an array from outside the trace; got "
+            f"{operation}: a traced value must not be written to an array from outside the trace; got "
             f"{type_name(value)} for the NumPy array {f'`{name}`, ' if name else ''}"
             f"{target.dtype}{list(target.shape)}",
             fix=f"Pass {f'`{name}`' if name else 'the array'} as an argument, or make it inside with "
@@ -295,7 +305,7 @@ def assign_array(target: Any, value: Any, what: str) -> Any:
         )
     else:
         raise ImmutableArrayError(
-            f"{what}: what is written to must be a NumPy array or a traced one; "
+            f"{operation}: the target must be a NumPy array or a traced one; "
             f"got {type_name(target)}",
             fix="Convert it with numpy.array before.",
         )
@@ -303,16 +313,16 @@ def assign_array(target: Any, value: Any, what: str) -> Any:
 
 
 def caller_variable_name(value: Any) -> str:
-    """The variable of the user's code that holds `value`; empty without one."""
+    """The name of the variable of the user's code that holds `value`, or an empty string."""
     frame = user_frame(_getframe(1))
     for scope in () if frame is None else (frame.f_locals, frame.f_globals):
-        for name, held in scope.items():
-            if held is value:
+        for name, bound_value in scope.items():
+            if bound_value is value:
                 return str(name)
     return ""
 
 
 def _select_where(where: Any, result: Any, out: Any) -> Any:
-    from functx.numpy.ufuncs import where as choose
+    from functx.numpy.ufuncs import where as select_where
 
-    return choose(where, result, out)
+    return select_where(where, result, out)

@@ -1,4 +1,4 @@
-"""Operands as NumPy takes them: lists made arrays, dtypes promoted, shapes broadcast."""
+"""Operands of NumPy's functions: conversion to arrays, promotion of dtypes, broadcasting, copies."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from functx.ops.views import returns_new_array as returns_new_array
 
 
 def operand(x: Any) -> Any:
-    """`x`, or the array that a list, a tuple or an object with `__array__` stands for."""
+    """`x`, with a list or a tuple converted to an array, and a NumPy array to an `ndarray` view of it."""
     if isinstance(x, (list, tuple)):
         from functx.numpy.array_creation import asarray
 
@@ -33,7 +33,7 @@ def operand(x: Any) -> Any:
 
 
 def copy_if_same_memory(out: Any, x: Any) -> Any:
-    """`out`, copied if it is `x` or in the list `x`, or the memory of such an array of NumPy's."""
+    """`out`, copied if it is `x` or an item of the list `x`, or a view of its memory."""
     for y in x if type(x) in _LISTS else (x,):
         if out is y or (type(out) is Tracer is type(y) and out.atom is y.atom):
             return copy_array(out)
@@ -52,7 +52,7 @@ _LISTS = (list, tuple)
 
 def bind_binary(primitive: Primitive, x: Any, y: Any) -> Any:
     """`primitive(x, y)` with operands promoted and broadcast."""
-    # Equal types, and a number that takes the dtype of the array beside it, are most of all.
+    # The frequent cases first: equal types, and a Python number that takes the dtype of the array.
     if type(x) is Tracer:
         aval = x.atom.aval
         if type(y) is Tracer:
@@ -80,13 +80,13 @@ _SCALARS_TAKING_KIND: dict[str, tuple[type, ...]] = {"f": (float, int), "i": (in
 
 
 def promote(*args: Any) -> tuple[Any, ...]:
-    """`args` in the one dtype that JAX's promotion gives them."""
+    """`args` in their common dtype by JAX's promotion rules."""
     args = tuple([operand(x) for x in args])
     return args if _common_dtype(args) is not None else _convert_all(args, *promoted_dtype(*args))
 
 
 def promote_inexact(*args: Any) -> tuple[Any, ...]:
-    """`args` in one dtype, the default float type where they are all exact."""
+    """`args` in their common inexact dtype, the default float dtype if all are exact."""
     args = tuple([operand(x) for x in args])
     common = _common_dtype(args)
     if common is not None and is_inexact(common):
@@ -96,32 +96,32 @@ def promote_inexact(*args: Any) -> tuple[Any, ...]:
 
 
 def _common_dtype(args: tuple[Any, ...]) -> Any:
-    """The dtype that `args` have, if they are arrays of one."""
+    """The dtype of `args` if all are arrays of one dtype, else None."""
     dtype = None
     for x in args:
         if type(x) in _NUMBERS:
             return None
-        own = aval_of(x).dtype
-        if dtype is not None and own != dtype:
+        x_dtype = aval_of(x).dtype
+        if dtype is not None and x_dtype != dtype:
             return None
-        dtype = own
+        dtype = x_dtype
     return dtype
 
 
 def promoted_dtype(*args: Any) -> tuple[Any, bool]:
-    """The dtype that operands promote to, and whether it is weak."""
+    """The dtype to which operands promote, and whether it is weak."""
     avals = tuple([aval_of(x) for x in args])
-    found = promote_types(tuple([(a.dtype, a.weak_type) for a in avals]))
-    if found is None:
+    promoted = promote_types(tuple([(a.dtype, a.weak_type) for a in avals]))
+    if promoted is None:
         raise DTypeError(
             "operands must have dtypes that promote to one; got " + " and ".join(map(repr, avals)),
             fix="Convert one of them with astype.",
         )
-    return found
+    return promoted
 
 
 def number_literal_like(value: Any, x: Any) -> Literal:
-    """The Python number `value` with the dtype of `x`, and weak if that is."""
+    """The Python number `value` in the dtype of `x`, weak if `x` is."""
     aval = aval_of(x)
     return number_literal(value, aval.dtype, aval.weak_type)
 
@@ -133,25 +133,30 @@ def _convert_all(args: tuple[Any, ...], dtype: Any, weak: bool) -> tuple[Any, ..
 def _convert(x: Any, dtype: Any, weak: bool) -> Any:
     if type(x) in _NUMBERS:
         return number_literal(x.value if type(x) is Literal else x, dtype, weak)
-    # A dtype that all operands have is weak only if they all are, without a conversion.
+    # Of operands of one dtype the result is weak only if all are: no conversion is needed.
     return x if aval_of(x).dtype == dtype else ops.convert_element_type(x, dtype, weak)
 
 
 def number_literal(value: Any, dtype: Any, weak: bool = False) -> Literal:
-    """The Python number `value` in `dtype`, which an int must fit."""
+    """The Python number `value` as a literal of `dtype`; raises ValueRangeError for an int out of range."""
     exact = literal(value, dtype)
     return scalar_literal(exact.value, dtype, True, repr(exact.value)) if weak else exact
 
 
 def broadcast(*args: Any) -> tuple[Any, ...]:
-    """`args` in the one shape that NumPy's rule gives them; scalars stay scalars beside arrays."""
-    spreads = _broadcasts(*[aval_of(x).shape for x in args])
-    return tuple([x if p is None else p(x) for x, p in zip(args, spreads, strict=True)])
+    """`args` in their common shape by NumPy's rule; scalars beside arrays stay scalars."""
+    primitives = _broadcasts(*[aval_of(x).shape for x in args])
+    return tuple(
+        [
+            x if primitive is None else primitive(x)
+            for x, primitive in zip(args, primitives, strict=True)
+        ]
+    )
 
 
 @lru_cache(maxsize=4096)
 def _broadcasts(*shapes: Shape) -> tuple[ops.BroadcastInDim | None, ...]:
-    """What gives arrays of `shapes` their common shape; None where nothing is to be done."""
+    """The primitives that broadcast arrays of `shapes`; None for those that need none."""
     shape = broadcast_shapes(*shapes)
     return tuple(
         [
@@ -168,19 +173,19 @@ def _trailing_dims(count: int, ndim: int) -> tuple[int, ...]:
 
 
 def broadcast_to(x: Any, shape: Shape) -> Any:
-    """`x` repeated along new leading dimensions and those of length 1."""
-    own = aval_of(x).shape
-    if own == shape:
+    """`x` broadcast to `shape`: repeated along new leading dimensions and those of length 1."""
+    given = aval_of(x).shape
+    if given == shape:
         return x
-    lead = len(shape) - len(own)
-    if lead < 0 or any(n not in (1, m) for n, m in zip(own, shape[lead:], strict=True)):
+    missing = len(shape) - len(given)
+    if missing < 0 or any(n not in (1, m) for n, m in zip(given, shape[missing:], strict=True)):
         raise ShapeError(f"broadcast_to: {aval_of(x)!r} must broadcast to the shape; got {shape}")
-    return ops.broadcast_in_dim(x, shape, _trailing_dims(len(own), len(shape)))
+    return ops.broadcast_in_dim(x, shape, _trailing_dims(len(given), len(shape)))
 
 
 @lru_cache(maxsize=4096)
 def broadcast_shapes(*shapes: Shape) -> Shape:
-    """The shape that arrays of `shapes` have together, by NumPy's rule."""
+    """The common shape of arrays of `shapes` by NumPy's rule; raises ShapeError without one."""
     first = shapes[0]
     if all(s == first for s in shapes):
         return first

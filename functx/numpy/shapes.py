@@ -1,4 +1,4 @@
-"""Shapes and axes: arrays reshaped, broadcast, transposed, their axes moved."""
+"""Functions that reshape and broadcast arrays, and move their axes."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ __all__ = [
 
 
 def ensure_array(x: Any) -> Any:
-    """`x` as something with a shape: lists, tuples and numbers made arrays."""
+    """`x` as an array; an array keeps its memory and its dtype, 64-bit ones too."""
     if type(x) is Tracer:
         return x
     if type(x) in PYTHON_SCALARS or isinstance(x, (list, tuple, np.generic, Literal)):
@@ -73,16 +73,17 @@ def ensure_array(x: Any) -> Any:
     return operand(x)
 
 
-def static_integers(x: Any, asked: str) -> np.ndarray[Any, Any]:
-    """The value of `x`, which must be integers or booleans known while tracing.
+def static_integers(x: Any, requested_by: str) -> np.ndarray[Any, Any]:
+    """The value of `x`, integers or booleans known while tracing.
 
-    Raises ConcretizationError, saying that `asked` needs a value, where there is none.
+    Raises ConcretizationError, which names `requested_by`, if the value is not known, and
+    DTypeError for other dtypes.
     """
-    value = concretize(x, asked) if type(x) is Tracer else np.asarray(getattr(x, "value", x))
+    value = concretize(x, requested_by) if type(x) is Tracer else np.asarray(getattr(x, "value", x))
     if value.size == 0:
         value = value.astype(np.int64)
     if value.dtype.kind not in "iub":
-        raise DTypeError(f"{asked} must be integers; got {value.dtype}")
+        raise DTypeError(f"{requested_by} must be integers; got {value.dtype}")
     return value
 
 
@@ -91,11 +92,11 @@ def static_integer(value: Any, name: str) -> int:
 
 
 def reshape(a: Any, shape: Any, order: str = "C", *, copy: bool | None = None) -> Any:
-    """The elements of `a` as an array of `shape`; a -1 in it stands for what is left.
+    """The elements of `a` in `shape`, in which one -1 stands for the remaining elements.
 
-    `order` says which index runs fastest in both shapes, the last ("C") or the first ("F"); with
-    "A" that is the first for an array that lies so. With `copy` the result shares no memory, and
-    with False it is an error where it cannot.
+    `order` says which index changes fastest in both shapes: the last ("C"), or the first ("F").
+    "A" is "F" for an array in column-major order, else "C". With `copy=True` the result is a
+    copy; `copy=False` raises ShapeError if it cannot be a view.
     """
     if copy is not None:
         return _copy_or_check_shared(a, reshape(a, shape, order), copy)
@@ -118,7 +119,7 @@ def reshape(a: Any, shape: Any, order: str = "C", *, copy: bool | None = None) -
 
 
 def _copy_or_check_shared(a: Any, reshaped: Any, copy: bool) -> Any:
-    """`reshaped`, in memory of its own if it is to be a copy, and in that of `a` otherwise."""
+    """A copy of `reshaped` if `copy`; else `reshaped`, which must share the memory of `a`."""
     if copy:
         return copy_array(reshaped)
     if type(reshaped) is Tracer:
@@ -135,19 +136,19 @@ def _copy_or_check_shared(a: Any, reshaped: Any, copy: bool) -> Any:
 
 
 def is_column_major(a: Any) -> bool:
-    """Whether the elements of an array lie side by side in column-major order, and in no other."""
+    """Whether an array is contiguous in column-major order, and not in row-major order."""
     record_layout_dependence(a, writes=True)
     return not is_contiguous(a) and is_contiguous(transpose(a))
 
 
 def _bind_reshape(a: Any, shape: Shape) -> Any:
-    # Without dimensions it still is an array, which shares memory with `a`.
+    # A result without dimensions is a view of `a` too.
     return bind(ops.Reshape(shape), (a,)) if shape else element_view(a, (0,) * aval_of(a).ndim)
 
 
 @lru_cache(maxsize=4096)
 def _resolve_shape(aval: ShapedArray, shape: Shape) -> Shape:
-    """`shape` with its -1 replaced."""
+    """`shape` with -1 replaced by the length that keeps the number of elements."""
     unknown = [i for i, n in enumerate(shape) if n == -1]
     known = prod([n for n in shape if n != -1])
     fits = known > 0 and aval.size % known == 0 if unknown else known == aval.size
@@ -161,9 +162,9 @@ def _resolve_shape(aval: ShapedArray, shape: Shape) -> Shape:
 
 
 def ravel(a: Any, order: str = "C") -> Any:
-    """The elements of `a` in one dimension; a view if they lie side by side in memory.
+    """The elements of `a` in one dimension; a view if `a` is contiguous.
 
-    `order` is "C", "F", "A" as for `reshape`, or "K": as they lie in memory.
+    `order` is "C", "F" or "A" as for `reshape`, or "K", the order in memory.
     """
     a = ensure_array(a)
     if order == "F" or (order == "A" and is_column_major(a)):
@@ -176,20 +177,20 @@ def ravel(a: Any, order: str = "C") -> Any:
         axes = sorted(range(len(steps)), key=lambda d: -abs(steps[d]))
         return ravel(transpose(a, axes) if steps else a)
     flat = reshape(a, (aval_of(a).size,), order)
-    # A view that skips elements could be reshaped, and still NumPy copies it.
+    # NumPy copies a view that skips elements, even where a view of one dimension exists.
     if not is_contiguous(a):
         return copy_array(flat)
     return flat
 
 
 def flatten(a: Any, order: str = "C") -> Any:
-    """The elements of `a` in one dimension, copied; the method of arrays."""
+    """A copy of the elements of `a` in one dimension, as the method of arrays returns it."""
     a = ensure_array(a)
     return copy_array(reshape(a, (aval_of(a).size,), order))
 
 
 def squeeze(a: Any, axis: Any = None) -> Any:
-    """`a` without its dimensions of length 1, or without those at `axis`."""
+    """`a` without its dimensions of length 1, or without those of them at `axis`."""
     a = ensure_array(a)
     shape = aval_of(a).shape
     if axis is None:
@@ -201,7 +202,7 @@ def squeeze(a: Any, axis: Any = None) -> Any:
 
 
 def expand_dims(a: Any, axis: Any) -> Any:
-    """`a` with dimensions of length 1 inserted, which are at `axis` of the result."""
+    """`a` with new dimensions of length 1 at the positions `axis` of the result."""
     a = ensure_array(a)
     axes = axis if isinstance(axis, (tuple, list)) else (axis,)
     axes = tuple([static_integer(d, "expand_dims: axis") for d in axes])
@@ -211,31 +212,31 @@ def expand_dims(a: Any, axis: Any) -> Any:
 @lru_cache(maxsize=4096)
 def _expanded(shape: Shape, axes: tuple[int, ...]) -> Shape:
     rank = len(shape) + len(axes)
-    new = canonical_axes(axes, rank, "expand_dims: axis")
-    rest = iter(shape)
-    return tuple([1 if d in new else next(rest) for d in range(rank)])
+    inserted = canonical_axes(axes, rank, "expand_dims: axis")
+    lengths = iter(shape)
+    return tuple([1 if d in inserted else next(lengths) for d in range(rank)])
 
 
 def atleast_1d(*arys: Any) -> Any:
-    """The arrays, scalars with one dimension; a list where several are given."""
+    """The arrays with at least one dimension; a list of them for several arguments."""
     return _map_arrays(arys, lambda x: ravel(x) if not aval_of(x).ndim else x)
 
 
 def atleast_2d(*arys: Any) -> Any:
-    """The arrays with at least two dimensions, new ones first; a list where several are given."""
+    """The arrays with at least two dimensions, new ones first; a list for several arguments."""
     return _map_arrays(arys, lambda x: prepend_axes(x, 2))
 
 
 def atleast_3d(*arys: Any) -> Any:
-    """The arrays with at least three dimensions: n becomes 1 x n x 1, and n x m, n x m x 1."""
+    """The arrays with at least three dimensions: (n,) becomes (1, n, 1), and (n, m), (n, m, 1)."""
 
-    def deep(x: Any) -> Any:
+    def add_axes(x: Any) -> Any:
         shape = aval_of(x).shape
         if len(shape) >= 3:
             return x
         return shapes.reshape(x, (*shape, 1) if len(shape) == 2 else (1, *(shape or (1,)), 1))
 
-    return _map_arrays(arys, deep)
+    return _map_arrays(arys, add_axes)
 
 
 def _map_arrays(arrays: tuple[Any, ...], function: Any) -> Any:
@@ -244,20 +245,20 @@ def _map_arrays(arrays: tuple[Any, ...], function: Any) -> Any:
 
 
 def prepend_axes(x: Any, rank: int) -> Any:
-    """`x` with unit dimensions in front, up to `rank`."""
+    """`x` with `rank` dimensions, new ones of length 1 in front."""
     shape = aval_of(x).shape
     return shapes.reshape(x, (1,) * (rank - len(shape)) + shape)
 
 
 def broadcast_to(array: Any, shape: Any) -> Any:
-    """`array` repeated along new leading dimensions and those of length 1."""
+    """A read-only view of `array` broadcast to `shape`."""
     return promotion.broadcast_to(
         ensure_array(array), canonical_shape(shape, "broadcast_to: shape")
     )
 
 
 def broadcast_arrays(*args: Any) -> list[Any]:
-    """The arrays, each repeated to the shape that all broadcast to."""
+    """The arrays broadcast to their common shape."""
     arrays = [ensure_array(x) for x in args]
     if not arrays:
         return []
@@ -266,7 +267,7 @@ def broadcast_arrays(*args: Any) -> list[Any]:
 
 
 def broadcast_shapes(*shapes: Any) -> Shape:
-    """The shape that arrays of `shapes` broadcast to; an int stands for one dimension."""
+    """The shape to which arrays of `shapes` broadcast; an int n stands for (n,)."""
     return promotion.broadcast_shapes(
         *[canonical_shape(s, "broadcast_shapes: shapes") for s in shapes]
     )
@@ -312,31 +313,31 @@ def swapaxes(a: Any, axis1: int, axis2: int) -> Any:
 
 
 def moveaxis(a: Any, source: Any, destination: Any) -> Any:
-    """`a` with the axes `source` at `destination`, and the others in their order."""
+    """`a` with its axes `source` at the positions `destination`, the other axes in their order."""
     a = ensure_array(a)
     ndim = aval_of(a).ndim
     sources = canonical_axes(source, ndim, "moveaxis: source")
-    places = canonical_axes(destination, ndim, "moveaxis: destination")
-    if len(sources) != len(places):
+    destinations = canonical_axes(destination, ndim, "moveaxis: destination")
+    if len(sources) != len(destinations):
         raise AxisError(
             f"moveaxis: source and destination must have one length; got {source} and {destination}"
         )
-    moved = dict(zip(places, sources, strict=True))
-    rest = iter(tuple_delete(range(ndim), sources))
+    source_of = dict(zip(destinations, sources, strict=True))
+    others = iter(tuple_delete(range(ndim), sources))
     return shapes.permute_dims(
-        a, tuple([moved[d] if d in moved else next(rest) for d in range(ndim)])
+        a, tuple([source_of[d] if d in source_of else next(others) for d in range(ndim)])
     )
 
 
 def rollaxis(a: Any, axis: int, start: int = 0) -> Any:
-    """`a` with `axis` moved back until it lies before the axis now at `start`."""
+    """`a` with `axis` moved to the position before the axis `start`."""
     a = ensure_array(a)
     ndim = aval_of(a).ndim
     source = canonical_axis(axis, ndim, "rollaxis: axis")
-    place = canonical_axis(start, ndim + 1, "rollaxis: start") if start != ndim else ndim
+    target = canonical_axis(start, ndim + 1, "rollaxis: start") if start != ndim else ndim
     if start < 0:
-        place -= 1
-    return shapes.moveaxis(a, source, place - (place > source))
+        target -= 1
+    return shapes.moveaxis(a, source, target - (target > source))
 
 
 def check_min_rank(name: str, x: Any, rank: int) -> Any:
@@ -353,11 +354,11 @@ def is_sequence(value: Any) -> bool:
 
 
 def copy(a: Any, order: str | None = None) -> Any:
-    """`a` as an array of its own."""
+    """A copy of `a`."""
     return copy_array(ensure_array(a))
 
 
 def astype(x: Any, dtype: Any, /, *, copy: bool = True, device: Any = None) -> Any:
-    """`x` in `dtype`: floats to integers towards zero, complex numbers to their real parts."""
+    """`x` in `dtype`: floats truncate to integers, complex numbers give their real parts."""
     out = ops.convert_element_type(ensure_array(x), np.float64 if dtype is None else dtype)
     return copy_if_same_memory(out, x) if copy else out

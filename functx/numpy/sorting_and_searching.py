@@ -384,7 +384,7 @@ def argwhere(a: Any, *, size: int | None = None, fill_value: Any = None) -> Any:
     return stack(nonzero_indices("argwhere", a, size, fill_value), axis=1)
 
 
-@partial(accept_out, place=3)
+@partial(accept_out, out_position=3)
 def compress(
     condition: Any, a: Any, axis: int | None = None, *, size: int | None = None, fill_value: Any = 0
 ) -> Any:

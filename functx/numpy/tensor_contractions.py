@@ -245,7 +245,7 @@ def _tensordot(
     )
 
 
-@partial(accept_out, place=2)
+@partial(accept_out, out_position=2)
 def dot(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any = None) -> Any:
     """The sum of products over the last dimension of `a` and the last but one of `b`.
 

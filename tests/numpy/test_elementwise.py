@@ -656,7 +656,7 @@ def test_wrong_arguments_are_named():
     x = numpy.ones(3, "float32")
     with pytest.raises(ArgumentError, match="add: where= must come with out="):
         np.add(x, x, where=x > 0)
-    with pytest.raises(ImmutableArrayError, match="what is written to must be a NumPy array"):
+    with pytest.raises(ImmutableArrayError, match="the target must be a NumPy array"):
         np.round(x, 1, jnp.ones(3))
     with pytest.raises(ArgumentError, match="must be arrays or numbers; got str 'one'"):
         np.sin("one")

@@ -454,9 +454,9 @@ def test_traced_items_that_cannot_index_are_said():
 
 
 def test_values_that_do_not_fit_are_said():
-    with pytest.raises(ShapeError, match="broadcast to the shape of what is indexed"):
+    with pytest.raises(ShapeError, match="broadcast to the shape of the indexed elements"):
         At(X)[0].set(np.ones(4))
-    with pytest.raises(ShapeError, match="broadcast to the shape of what is indexed"):
+    with pytest.raises(ShapeError, match="broadcast to the shape of the indexed elements"):
         At(X)[0, 0].set(np.ones((2, 3)))
     with pytest.raises(DTypeError, match="complex value"):
         At(X)[0].set(1j)
