@@ -1,4 +1,4 @@
-"""What numbers consist of: signs, exponents, real and imaginary parts; what is finite."""
+"""Elementwise functions of the parts of numbers, tests for nan and infinity, rounding, division."""
 
 from __future__ import annotations
 
@@ -39,9 +39,7 @@ from functx.numpy.ufuncs import (
     with_name_and_doc,
     zero_literal,
 )
-from functx.ops import arithmetic, conversion, logic, special
-from functx.ops import conversion as parts
-from functx.ops import transcendental as angles
+from functx.ops import arithmetic, conversion, logic, special, transcendental
 from functx.ops.operands import literal
 
 __all__ = [
@@ -82,7 +80,7 @@ __all__ = [
 
 
 def real_and_imag(x: Any) -> tuple[Any, Any]:
-    return parts.real(x), parts.imag(x)
+    return conversion.real(x), conversion.imag(x)
 
 
 nextafter = inexact_binary_ufunc(
@@ -93,7 +91,7 @@ nextafter = inexact_binary_ufunc(
 def _float_predicate(
     x: Any, test: Callable[[Any], Any], otherwise: bool, join: Any = ops.bitwise_or
 ) -> Any:
-    """`test` of floating point `x`, of the parts of complex `x` joined; of others `otherwise`."""
+    """`test(x)` of floating-point `x`; `join` of both parts of complex `x`; else `otherwise`."""
     x = operand(x)
     aval = aval_of(x)
     if is_complex(aval.dtype):
@@ -143,9 +141,10 @@ def _check_real(name: str, x: Any) -> Any:
 def nan_to_num(
     x: Any, copy: bool = True, nan: Any = 0.0, posinf: Any = None, neginf: Any = None
 ) -> Any:
-    """`x` with numbers in place of nan and of the infinities, by default the largest finite ones.
+    """`x` with nan replaced by `nan`, and infinities by `posinf` and `neginf`.
 
-    Unless `copy`, they are written to `x` itself, if that is a traced array or one of NumPy's.
+    By default infinities become the largest finite numbers. Without `copy`, the result is written
+    to `x`, if it is a traced or a NumPy array.
     """
     given, x = x, asarray(x)
     dtype = aval_of(x).dtype
@@ -156,17 +155,17 @@ def nan_to_num(
     neginf = float(limits.min) if neginf is None else neginf
 
     def replaced(x: Any) -> Any:
-        for which, number in (
+        for condition, number in (
             (ops.ne(x, x), nan),
             (ops.eq(x, math.inf), posinf),
             (ops.eq(x, -math.inf), neginf),
         ):
-            x = where(which, number, x)
+            x = where(condition, number, x)
         return x
 
-    found = map_real_and_imag(replaced, x)
+    result = map_real_and_imag(replaced, x)
     in_place = not copy and (type(given) is Tracer or isinstance(given, np.ndarray))
-    return assign_array(given, found, "nan_to_num(copy=False)") if in_place else found
+    return assign_array(given, result, "nan_to_num(copy=False)") if in_place else result
 
 
 @ufunc
@@ -212,7 +211,7 @@ def _scale_by_power_of_two(x: Any, n: Any) -> Any:
 
 
 def _power_of_two(n: Any, dtype: Any) -> Any:
-    """2**n for integers n between the least and the largest exponent, made of its bits."""
+    """2**n for integers n in the range of the exponent, composed from its bits."""
     limits, word = finfo(dtype), f"int{8 * dtype.itemsize}"
     exponent = ops.convert_element_type(arithmetic.add(n, limits.maxexp - 1), word)
     return ops.bitcast_convert_type(logic.shift_left(exponent, limits.nmant), dtype)
@@ -226,15 +225,17 @@ def frexp(x: Any, /) -> Any:
     if not is_floating(dtype):
         raise DTypeError(f"frexp: the array must be real; got {aval_of(x)!r}")
     limits = finfo(dtype)
-    ordinary = ops.bitwise_and(conversion.is_finite(x), ops.ne(x, zero_literal(x)))
-    tiny = ops.lt(arithmetic.abs(x), float(limits.smallest_normal))
-    extra = limits.nmant + 2
-    scaled = logic.select(tiny, ops.mul(x, 2.0**extra), x)
-    field = logic.shift_right_logical(_bits(scaled, "uint"), limits.nmant)
-    biased = ops.convert_element_type(logic.bitwise_and(field, 2**limits.nexp - 1), np.int32)
-    exponent = ops.sub(biased, limits.maxexp - 2)
-    exponent = ops.sub(exponent, logic.select(tiny, np.int32(extra), np.int32(0)))
-    exponent = logic.select(ordinary, exponent, np.int32(0))
+    is_finite_nonzero = ops.bitwise_and(conversion.is_finite(x), ops.ne(x, zero_literal(x)))
+    is_subnormal = ops.lt(arithmetic.abs(x), float(limits.smallest_normal))
+    shift = limits.nmant + 2
+    scaled = logic.select(is_subnormal, ops.mul(x, 2.0**shift), x)
+    exponent_bits = logic.shift_right_logical(_bits(scaled, "uint"), limits.nmant)
+    biased_exponent = ops.convert_element_type(
+        logic.bitwise_and(exponent_bits, 2**limits.nexp - 1), np.int32
+    )
+    exponent = ops.sub(biased_exponent, limits.maxexp - 2)
+    exponent = ops.sub(exponent, logic.select(is_subnormal, np.int32(shift), np.int32(0)))
+    exponent = logic.select(is_finite_nonzero, exponent, np.int32(0))
     return _scale_by_power_of_two(x, ops.neg(exponent)), exponent
 
 
@@ -242,7 +243,7 @@ def frexp(x: Any, /) -> Any:
 def real(x: Any, /) -> Any:
     """The real part."""
     x = operand(x) if isinstance(x, np.ndarray) else asarray(x)
-    return parts.real(x) if is_complex(aval_of(x).dtype) else x
+    return conversion.real(x) if is_complex(aval_of(x).dtype) else x
 
 
 @ufunc
@@ -250,7 +251,7 @@ def imag(x: Any, /) -> Any:
     """The imaginary part, 0 for real `x`."""
     x = operand(x)
     if is_complex(aval_of(x).dtype):
-        return parts.imag(x)
+        return conversion.imag(x)
     # Read-only, as in NumPy.
     return broadcast_to(ops.full((), zero_literal(x)), aval_of(x).shape)
 
@@ -260,7 +261,7 @@ def imag(x: Any, /) -> Any:
 def conjugate(x: Any, /) -> Any:
     """The complex conjugate."""
     x = asarray(x)
-    return parts.conj(x) if is_complex(aval_of(x).dtype) else x
+    return conversion.conj(x) if is_complex(aval_of(x).dtype) else x
 
 
 conj = conjugate
@@ -270,13 +271,13 @@ def angle(z: Any, deg: bool = False) -> Any:
     """The angle of `z` in the complex plane, in (-pi, pi], or in degrees."""
     (z,) = promote_inexact(z)
     if is_complex(aval_of(z).dtype):
-        found = angles.atan2(parts.imag(z), parts.real(z))
+        result = transcendental.atan2(conversion.imag(z), conversion.real(z))
     else:
-        found = logic.select(
+        result = logic.select(
             signbit(z), number_literal_like(math.pi, z), number_literal_like(0.0, z)
         )
-        found = logic.select(ops.ne(z, z), z, found)
-    return rad2deg(found) if deg else found
+        result = logic.select(ops.ne(z, z), z, result)
+    return rad2deg(result) if deg else result
 
 
 @ufunc
@@ -284,7 +285,7 @@ def iscomplex(x: Any, /) -> Any:
     """Whether each element has an imaginary part that is not 0."""
     x = operand(x)
     aval = aval_of(x)
-    return ops.ne(parts.imag(x), 0) if is_complex(aval.dtype) else ops.full(aval.shape, False)
+    return ops.ne(conversion.imag(x), 0) if is_complex(aval.dtype) else ops.full(aval.shape, False)
 
 
 @ufunc
@@ -294,7 +295,7 @@ def isreal(x: Any, /) -> Any:
 
 
 def _rounding_ufunc(name: str, primitive: Primitive, doc: str) -> Callable[..., Any]:
-    """A function of floating point numbers to whole ones, which leaves integers as they are."""
+    """A rounding function, which copies integers unchanged."""
 
     def function(x: Any, /, out: Any = None, *, where: Any = True) -> Any:
         if out is not None or where is not True:
@@ -315,8 +316,10 @@ def floor_divide(x: Any, y: Any, /) -> Any:
     safe = _nonzero_divisor(y)
     quotient = ops.div(x, safe)
     if dtype.kind == "i":
-        off = _needs_floor_correction(ops.rem(x, safe), safe)
-        quotient = ops.sub(quotient, ops.convert_element_type(off, dtype, aval_of(x).weak_type))
+        correction = _needs_floor_correction(ops.rem(x, safe), safe)
+        quotient = ops.sub(
+            quotient, ops.convert_element_type(correction, dtype, aval_of(x).weak_type)
+        )
     if safe is y:
         return quotient
     return logic.select(ops.eq(y, 0), number_literal_like(0, quotient), quotient)
@@ -352,14 +355,14 @@ def divmod(x: Any, y: Any, /) -> Any:
 
 
 def _nonzero_divisor(y: Any) -> Any:
-    """The integers `y` with 1 in place of 0: by those the division of any machine is defined."""
+    """The integers `y` with 1 in place of 0, since division by 0 is undefined."""
     if type(y) is Literal and y.value != 0:
         return y
     return logic.select(ops.eq(y, 0), number_literal_like(1, y), y)
 
 
 def _needs_floor_correction(r: Any, y: Any) -> Any:
-    """Where rounding x / y towards zero, with the remainder r, rounded it up."""
+    """Whether truncation rounded x / y up, given the remainder `r`."""
     if type(y) is Literal and y.value > 0:
         return ops.lt(r, 0)
     if is_inexact(aval_of(r).dtype):
@@ -368,7 +371,7 @@ def _needs_floor_correction(r: Any, y: Any) -> Any:
 
 
 def _floor_remainder(r: Any, y: Any) -> Any:
-    """The remainder `r` of truncated division, moved to the side of zero that `y` is on."""
+    """The remainder of floor division, from the remainder `r` of truncated division by `y`."""
     return (
         r
         if aval_of(r).dtype.kind == "u"
@@ -376,21 +379,21 @@ def _floor_remainder(r: Any, y: Any) -> Any:
     )
 
 
-def _correct_remainder(r: Any, y: Any, off: Any) -> Any:
-    moved = logic.select(off, arithmetic.add(r, y), r)
-    return special.copy_zero_sign(moved, y) if is_inexact(aval_of(r).dtype) else moved
+def _correct_remainder(r: Any, y: Any, correction: Any) -> Any:
+    corrected = logic.select(correction, arithmetic.add(r, y), r)
+    return special.copy_zero_sign(corrected, y) if is_inexact(aval_of(r).dtype) else corrected
 
 
 def _float_divmod(x: Any, y: Any) -> tuple[Any, Any]:
-    # (x - r) / y is within rounding of a whole number, where x / y may be rounded across one.
+    # (x - r) / y is an integer up to rounding; x / y may be rounded to the next integer.
     r = ops.rem(x, y)
-    off = _needs_floor_correction(r, y)
+    correction = _needs_floor_correction(r, y)
     quotient = ops.Round(to_even=True)(ops.div(ops.sub(x, r), y))
-    quotient = logic.select(off, ops.sub(quotient, number_literal_like(1.0, x)), quotient)
-    # A zero has the sign of x / y, and what rounding leaves at y = 0 is x / y itself.
-    plain = ops.div(x, y)
-    quotient = logic.select(ops.eq(quotient, 0), conversion.floor(plain), quotient)
-    return logic.select(ops.eq(y, 0), plain, quotient), _correct_remainder(r, y, off)
+    quotient = logic.select(correction, ops.sub(quotient, number_literal_like(1.0, x)), quotient)
+    # A zero has the sign of x / y, and at y = 0 the quotient is x / y.
+    ratio = ops.div(x, y)
+    quotient = logic.select(ops.eq(quotient, 0), conversion.floor(ratio), quotient)
+    return logic.select(ops.eq(y, 0), ratio, quotient), _correct_remainder(r, y, correction)
 
 
 @ufunc
@@ -415,7 +418,7 @@ ceil = _rounding_ufunc("ceil", conversion.Ceil(), "The smallest whole number not
 @ufunc
 @returns_new_array
 def trunc(x: Any, /) -> Any:
-    """The whole part of `x`: rounded towards zero."""
+    """`x` rounded towards zero."""
     x = operand(x)
     if kind(aval_of(x).dtype) in "biu":
         return asarray(x)
@@ -432,12 +435,15 @@ def rint(x: Any, /) -> Any:
 
 
 def round(a: Any, decimals: int = 0, out: Any = None) -> Any:
-    """`a` to so many decimals, halves to the even digit; negative `decimals` count tens."""
+    """`a` rounded to `decimals` digits behind the point, halves to the even digit.
+
+    Negative `decimals` round to tens, hundreds and so on.
+    """
     a = asarray(a)
     dtype = aval_of(a).dtype
     if kind(dtype) in "biu":
-        whole = decimals >= 0 or dtype == ops.BOOL
-        rounded = copy_array(a) if whole else _round_integers(a, 10 ** (-decimals))
+        is_exact = decimals >= 0 or dtype == ops.BOOL
+        rounded = copy_array(a) if is_exact else _round_integers(a, 10 ** (-decimals))
         return write_out("round", rounded, out)
     if decimals == 0:
         return write_out("round", rint(a), out)
@@ -447,7 +453,7 @@ def round(a: Any, decimals: int = 0, out: Any = None) -> Any:
     def to_decimals(x: Any) -> Any:
         scaled = apply(*promote(x, scale))
         rounded = undo(*promote(rint(scaled), scale))
-        # A number too large to be scaled is whole.
+        # A number too large to be scaled is an integer.
         return logic.select(conversion.is_finite(scaled), rounded, rint(x))
 
     return write_out("round", map_real_and_imag(to_decimals, a), out)
@@ -457,21 +463,21 @@ around = round
 
 
 def _round_integers(x: Any, unit: int) -> Any:
-    """The multiple of `unit` nearest to `x`, halves to the even one."""
+    """The multiple of `unit` nearest to `x`, halves to the even multiple."""
     dtype = aval_of(x).dtype
     if unit > iinfo(dtype).max:
         return ops.zeros_like(x)
     quotient, r = floor_divide(x, unit), remainder(x, unit)
-    rest = ops.sub(unit, r)
-    odd = ops.ne(ops.rem(quotient, 2), 0)
-    up = ops.bitwise_or(ops.gt(r, rest), ops.bitwise_and(ops.eq(r, rest), odd))
-    return ops.mul(arithmetic.add(quotient, ops.convert_element_type(up, dtype)), unit)
+    complement = ops.sub(unit, r)
+    is_odd = ops.ne(ops.rem(quotient, 2), 0)
+    round_up = ops.bitwise_or(ops.gt(r, complement), ops.bitwise_and(ops.eq(r, complement), is_odd))
+    return ops.mul(arithmetic.add(quotient, ops.convert_element_type(round_up, dtype)), unit)
 
 
 @ufunc
 def modf(x: Any, /) -> Any:
-    """The pair of the fractional and the whole part of `x`, both with its sign."""
+    """The pair of the fractional and the integral part of `x`, both with the sign of `x`."""
     (x,) = promote_inexact(x)
-    whole = trunc(x)
+    integral = trunc(x)
     infinite = ops.eq(arithmetic.abs(x), math.inf)
-    return logic.select(infinite, copysign(0.0, x), ops.sub(x, whole)), whole
+    return logic.select(infinite, copysign(0.0, x), ops.sub(x, integral)), integral

@@ -1,4 +1,4 @@
-"""NumPy's functions that write: `put`, `copyto`, `place` and their like, and `x.flat`."""
+"""Functions and methods that write to an array: `put`, `copyto`, `place`, `x.sort()`, `x.flat`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = ["copyto", "fill_diagonal", "place", "put", "put_along_axis", "putmask
 
 
 def check_assignable(name: str, x: Any) -> Any:
-    """`x` if it can be written to: a traced array, or one of NumPy's."""
+    """`x`, which must be a traced or a NumPy array; raises ImmutableArrayError for others."""
     if type(x) is Tracer or isinstance(x, np.ndarray):
         return x
     raise ImmutableArrayError(
@@ -35,15 +35,11 @@ def check_assignable(name: str, x: Any) -> Any:
 
 
 def _assign_or_return(name: str, a: Any, new: Any, inplace: bool) -> Any:
-    """`new`, or None with it written to `a`."""
+    """None after `new` is written to `a`, if `inplace`; else `new`."""
     if not inplace:
         return new
     assign_array(check_assignable(name, a), new, name)
     return None
-
-
-def _ravel(x: Any) -> Any:
-    return shapes.reshape(x, (aval_of(x).size,))
 
 
 def _cast(value: Any, x: Any) -> Any:
@@ -53,9 +49,9 @@ def _cast(value: Any, x: Any) -> Any:
 
 
 def copyto(dst: Any, src: Any, casting: str = "same_kind", where: Any = True) -> None:
-    """Write `src` to `dst`, where the mask holds, broadcast to its shape.
+    """Write `src`, broadcast to the shape of `dst`, to `dst` where the mask `where` is True.
 
-    `casting` is NumPy's: by default `src` must be of a dtype of the kind of that of `dst`.
+    `casting` is NumPy's casting rule; the default is "same_kind".
     """
     check_assignable("copyto", dst)
     if casting == "unsafe":
@@ -71,37 +67,37 @@ def copyto(dst: Any, src: Any, casting: str = "same_kind", where: Any = True) ->
 
 
 def put(a: Any, ind: Any, v: Any, mode: str = "raise", *, inplace: bool = True) -> Any:
-    """Write the values `v`, repeated as needed, to the places `ind` of the flattened `a`.
+    """Write the values `v`, repeated as needed, to the indices `ind` of the flattened `a`.
 
-    A known place out of bounds is an IndexingError; with "wrap" places count modulo the size,
-    with "clip" they are moved into bounds.
+    By default a known index out of bounds raises IndexingError; "wrap" takes indices modulo
+    the size, "clip" moves them into bounds. Without `inplace`, the result is a new array.
     """
-    places = np.ravel(ind) if is_concrete_value(ind) else _ravel(asarray(ind))
-    if aval_of(places).dtype == bool:
-        places = shapes.astype(places, np.int32)
-    values = _ravel(asarray(v))
-    count, size = aval_of(places).size, aval_of(a).size
-    places = ops.widen_index(places, size)
+    indices = np.ravel(ind) if is_concrete_value(ind) else shapes.reshape(asarray(ind), -1)
+    if aval_of(indices).dtype == bool:
+        indices = shapes.astype(indices, np.int32)
+    values = shapes.reshape(asarray(v), -1)
+    count, size = aval_of(indices).size, aval_of(a).size
+    indices = ops.widen_index(indices, size)
     if not count or not aval_of(values).size:
         return None if inplace else a
     if mode == "wrap":
-        places = floating_point.remainder(places, size)
+        indices = floating_point.remainder(indices, size)
     elif mode == "clip":
-        places = ufuncs.clip(places, 0, size - 1)
+        indices = ufuncs.clip(indices, 0, size - 1)
     values = _repeat_values("put", values, count)
-    flat = IndexUpdateRef(_ravel(a), places).set(_cast(values, a))
+    flat = IndexUpdateRef(shapes.reshape(a, -1), indices).set(_cast(values, a))
     return _assign_or_return("put", a, shapes.reshape(flat, aval_of(a).shape), inplace)
 
 
 def is_concrete_value(x: Any) -> bool:
-    """Whether `x` has a value now: a number, an array of NumPy's, or a list of such."""
+    """Whether `x` is concrete: a number, a NumPy array, or a list of them."""
     if isinstance(x, (list, tuple)):
         return all(map(is_concrete_value, x))
     return isinstance(x, (int, float, complex, np.generic, np.ndarray))
 
 
 def _repeat_values(name: str, values: Any, count: int) -> Any:
-    """The first `count` elements of the values, over and over again."""
+    """A vector of `count` elements that repeats `values`."""
     size = aval_of(values).size
     if not size:
         raise ShapeError(f"{name}: there must be values to write; got none for {count} places")
@@ -109,12 +105,12 @@ def _repeat_values(name: str, values: Any, count: int) -> Any:
 
 
 def place(arr: Any, mask: Any, vals: Any, *, inplace: bool = True) -> Any:
-    """Write the first values of `vals` to the elements of `arr` where the mask holds, in order.
+    """Write the values `vals`, in order and repeated as needed, to `arr` where the mask is True.
 
-    There may be fewer values than elements; then they are repeated.
+    Without `inplace`, the result is a new array.
     """
-    values, holds = _ravel(asarray(vals)), _ravel(asarray(mask)) != 0
-    if aval_of(holds).size != aval_of(arr).size:
+    values, selected = shapes.reshape(asarray(vals), -1), shapes.reshape(asarray(mask), -1) != 0
+    if aval_of(selected).size != aval_of(arr).size:
         raise ShapeError(
             f"place: the mask must have the size of the array; got {type_name(mask)} for {type_name(arr)}"
         )
@@ -124,21 +120,23 @@ def place(arr: Any, mask: Any, vals: Any, *, inplace: bool = True) -> Any:
         raise ShapeError("place: there must be values to write; got none")
     from functx.numpy.cumulative import cumsum
 
-    numbers = floating_point.remainder(cumsum(holds) - 1, aval_of(values).size)
-    flat = ufuncs.where(holds, indexing.take(_cast(values, arr), numbers, mode="clip"), _ravel(arr))
+    positions = floating_point.remainder(cumsum(selected) - 1, aval_of(values).size)
+    flat = ufuncs.where(
+        selected, indexing.take(_cast(values, arr), positions, mode="clip"), shapes.reshape(arr, -1)
+    )
     return _assign_or_return("place", arr, shapes.reshape(flat, aval_of(arr).shape), inplace)
 
 
 def putmask(a: Any, mask: Any, values: Any) -> None:
-    """Write to each element of `a` where the mask holds the element of `values` at its place.
+    """Write to each element of `a` where the mask is True the element of `values` at its position.
 
-    Places are those of the flattened array, counted modulo the number of values.
+    Positions are those in the flattened array, modulo the number of values.
     """
     check_assignable("putmask", a)
-    own = _ravel(asarray(values))
-    if not aval_of(own).size:
+    given = shapes.reshape(asarray(values), -1)
+    if not aval_of(given).size:
         return
-    repeated = shapes.reshape(_repeat_values("putmask", own, aval_of(a).size), aval_of(a).shape)
+    repeated = shapes.reshape(_repeat_values("putmask", given, aval_of(a).size), aval_of(a).shape)
     mask = shapes.reshape(asarray(mask), aval_of(a).shape)
     assign_array(a, ufuncs.where(mask != 0, _cast(repeated, a), a), "putmask")
 
@@ -146,7 +144,8 @@ def putmask(a: Any, mask: Any, values: Any) -> None:
 def fill_diagonal(a: Any, val: Any, wrap: bool = False, *, inplace: bool = True) -> Any:
     """Write `val`, an array repeated as needed, to the main diagonal of `a`.
 
-    With `wrap`, a tall matrix has a diagonal that begins again below a row that is left out.
+    With `wrap`, the diagonal of a tall matrix continues from the top after one skipped row.
+    Without `inplace`, the result is a new array.
     """
     shape = aval_of(a).shape
     if len(shape) < 2:
@@ -169,7 +168,7 @@ def put_along_axis(
     *,
     inplace: bool = True,
 ) -> Any:
-    """Write `values` where `take_along_axis(arr, indices, axis)` reads.
+    """Write `values` to the elements that `take_along_axis(arr, indices, axis)` reads.
 
     A traced index out of bounds writes nothing. Without `inplace`, the result is a new array.
     """
@@ -180,14 +179,14 @@ def put_along_axis(
 def _sort(
     self: Tracer, axis: int = -1, kind: Any = None, order: Any = None, **options: Any
 ) -> None:
-    """Put the elements in ascending order along `axis`."""
+    """Sort the array in place along `axis`."""
     assign_array(
         self, sorting_and_searching.sort(self, axis, kind=kind, order=order, **options), "x.sort()"
     )
 
 
 def _partition(self: Tracer, kth: Any, axis: int = -1) -> None:
-    """Put the element at `kth` along `axis` where it would be in order."""
+    """Partition the array in place: the element at `kth` along `axis` is where sorting puts it."""
     assign_array(self, sorting_and_searching.partition(self, kth, axis), "x.partition()")
 
 
@@ -199,21 +198,23 @@ def _fill(self: Tracer, value: Any) -> None:
 
 
 def _itemset(self: Tracer, *args: Any) -> None:
-    """Write the last argument to the element at the others, its place in the flattened array or an index."""
-    *at, value = args
-    place: Any = tuple(at[0] if len(at) == 1 and type(at[0]) is tuple else at)
-    if len(place) == 1 and self.ndim != 1:
-        place = tuple([int(i) for i in np.unravel_index(place[0], self.shape)])
-    set_item(self, place, value)
+    """Write the last argument to one element, at a flat index or at the index in the others."""
+    *position, value = args
+    index: Any = tuple(
+        position[0] if len(position) == 1 and type(position[0]) is tuple else position
+    )
+    if len(index) == 1 and self.ndim != 1:
+        index = tuple([int(i) for i in np.unravel_index(index[0], self.shape)])
+    set_item(self, index, value)
 
 
 def _resize(self: Tracer, *shape: Any, refcheck: bool = True) -> None:
-    """Let the array have another shape, its elements cut off or followed by zeros.
+    """Change the shape of the array in place, and truncate its elements or append zeros.
 
-    Raises ImmutableArrayError for an argument, for a view, whose memory others see, and for an
-    array that has views, unless `refcheck` is False: they keep the old memory then.
+    Raises ImmutableArrayError for an argument, for a view, and for an array that has views,
+    unless `refcheck` is False: the views then keep the old memory.
     """
-    wanted = tuple(shape[0] if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else shape)
+    target = tuple(shape[0] if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else shape)
     position = self.builder.producer(self.atom)
     if position is None or self.builder is not current_builder.get():
         problem = "an argument, or one from around the function"
@@ -228,27 +229,27 @@ def _resize(self: Tracer, *shape: Any, refcheck: bool = True) -> None:
             f"x.resize(): the array must own its memory alone; got {self.atom.aval!r}, {problem}",
             fix="Use functx.numpy.resize, which returns a new array.",
         )
-    size = int(np.prod(wanted))
-    flat = _ravel(self)[:size]
+    size = int(np.prod(target))
+    flat = shapes.reshape(self, -1)[:size]
     if size > self.size:
         flat = joining.concatenate([flat, zeros(size - self.size, self.dtype)])
-    new = Copy()(shapes.reshape(flat, wanted))
+    new = Copy()(shapes.reshape(flat, target))
     self.atom = new.atom
 
 
 def has_views(equations: Sequence[Equation], atom: Any) -> bool:
-    """Whether an array has views, besides those through which single elements were read."""
+    """Whether an array has views, apart from views through which a single element was read."""
     for i, eqn in enumerate(equations):
         if eqn.primitive.view and eqn.inputs[0] is atom:
             after = equations[i + 1] if i + 1 < len(equations) else None
-            read = after is not None and after.inputs[:1] == eqn.outputs
-            if not read or after.outputs[0].aval.shape:  # type: ignore[union-attr]
+            is_read = after is not None and after.inputs[:1] == eqn.outputs
+            if not is_read or after.outputs[0].aval.shape:  # type: ignore[union-attr]
                 return True
     return False
 
 
 class FlatIterator:
-    """`x.flat`: the elements in row-major order, to be read, written and iterated over."""
+    """`x.flat`: reads, writes and iterates over the elements in row-major order."""
 
     __slots__ = ("x",)
 
@@ -259,24 +260,24 @@ class FlatIterator:
         return self.x.size
 
     def __iter__(self) -> Iterator[Any]:
-        flat = _ravel(self.x)
+        flat = shapes.reshape(self.x, -1)
         return (flat[i] for i in range(self.x.size))
 
     def __getitem__(self, idx: Any) -> Any:
-        return Copy()(_ravel(self.x)[idx])
+        return Copy()(shapes.reshape(self.x, -1)[idx])
 
     def __setitem__(self, idx: Any, value: Any) -> None:
-        row, values = _ravel(self.x), _ravel(asarray(value))
+        elements, values = shapes.reshape(self.x, -1), shapes.reshape(asarray(value), -1)
         if aval_of(values).size > 1:
-            # Too few values are written again and again.
+            # Fewer values than elements are repeated.
             shape = aval_of(indexing.getitem(np.empty(self.x.size, bool), idx)).shape
             values = shapes.reshape(_repeat_values("x.flat", values, int(np.prod(shape))), shape)
-        flat = IndexUpdateRef(row, idx).set(values)
+        flat = IndexUpdateRef(elements, idx).set(values)
         assign_array(self.x, shapes.reshape(flat, self.x.shape), "x.flat[...] =")
 
     def copy(self) -> Any:
         """The elements as a new one-dimensional array."""
-        return Copy()(_ravel(self.x))
+        return Copy()(shapes.reshape(self.x, -1))
 
 
 for _name, _method in {

@@ -1,7 +1,7 @@
-"""The operators, methods and indexing of `ndarray`: the same functions as those of traced arrays.
+"""The operators, methods and indexing of `ndarray`, which call the functions of traced arrays.
 
-Outside a trace, methods that only look at memory are NumPy's own. Inside one, an array from
-around the function is traced as soon as it is used.
+Outside a trace, methods that return views are NumPy's own. Inside a trace, a captured array is
+converted to a tracer when it is used.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ __all__ = ["ndarray"]
 
 
 def tracer_in(x: Any, builder: Builder) -> Tracer:
-    """The tracer of an array from outside in the program of `builder`."""
+    """The tracer of the captured array `x` in the program of `builder`."""
     return Tracer(builder.atom(x), builder)
 
 
@@ -52,7 +52,7 @@ def _define_ndarray_operator(name: str, fun: Callable[..., Any], reflected: str)
 
 
 def _define_in_place_operator(name: str, symbol: str) -> None:
-    what, general = f"x {symbol}= y", getattr(Tracer, f"__i{name}__")
+    operation, general = f"x {symbol}= y", getattr(Tracer, f"__i{name}__")
     compute = getattr(ndarray, f"__{name}__")
 
     def method(self: Any, other: Any) -> Any:
@@ -62,28 +62,28 @@ def _define_in_place_operator(name: str, symbol: str) -> None:
         result = compute(self, other)
         if result is NotImplemented or (not self.ndim and not memory_owner(self).ndim):
             return result
-        return mutation.assign_array(self, result, what)
+        return mutation.assign_array(self, result, operation)
 
     setattr(ndarray, f"__i{name}__", method)
 
 
 def _define_numpy_method(name: str) -> None:
-    """Define the method `name` of ndarray: NumPy's outside a trace, with functx's errors."""
-    own, general = getattr(np.ndarray, name), getattr(Tracer, name)
+    """Define the method `name` of ndarray: NumPy's method outside a trace, with functx's errors."""
+    numpy_method, general = getattr(np.ndarray, name), getattr(Tracer, name)
 
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
         builder = current_builder.get()
         if builder is not None:
             return general(tracer_in(self, builder), *args, **kwargs)
         try:
-            found = own(self, *args, **kwargs)
+            result = numpy_method(self, *args, **kwargs)
         except (TypeError, ValueError, IndexError):
             raise_traced_error(general, self, *args, **kwargs)
             raise
         return (
-            found
-            if found is None or found.base is not None
-            else ops.convert_element_type(found, aval_of(self).dtype, self.weak_type)
+            result
+            if result is None or result.base is not None
+            else ops.convert_element_type(result, aval_of(self).dtype, self.weak_type)
         )
 
     method.__name__, method.__doc__ = name, general.__doc__
@@ -91,14 +91,14 @@ def _define_numpy_method(name: str) -> None:
 
 
 def _define_numpy_property(name: str) -> None:
-    own, general = getattr(np.ndarray, name), getattr(Tracer, name)
+    numpy_property, general = getattr(np.ndarray, name), getattr(Tracer, name)
 
     def read(self: Any) -> Any:
         builder = current_builder.get()
         if builder is not None:
             return general.__get__(tracer_in(self, builder))
         try:
-            return own.__get__(self)
+            return numpy_property.__get__(self)
         except ValueError:
             raise_traced_error(general.__get__, self)
             raise
@@ -106,7 +106,7 @@ def _define_numpy_property(name: str) -> None:
     def write(self: Any, value: Any) -> None:
         builder = current_builder.get()
         if builder is None:
-            own.__set__(self, as_numpy_array(value))
+            numpy_property.__set__(self, as_numpy_array(value))
         else:
             general.__set__(tracer_in(self, builder), value)
 
@@ -114,7 +114,7 @@ def _define_numpy_property(name: str) -> None:
 
 
 def raise_traced_error(fun: Callable[..., Any], x: Any, *args: Any, **kwargs: Any) -> None:
-    """Trace `fun` on the type of `x`, for the error that it has under `jit`, if there is one."""
+    """Trace `fun` on the type of `x`, to raise the error that it raises under `jit`, if any."""
 
     def body(tracer: Tracer) -> list[Any]:
         fun(tracer, *args, **kwargs)
@@ -128,7 +128,7 @@ _STATIC_INDEX_TYPES = frozenset([int, slice, type(None), type(Ellipsis)])
 
 
 def _getitem(self: Any, idx: Any) -> Any:
-    """`x[idx]`: NumPy's, which decides what is a view; an element as an array without dimensions."""
+    """`x[idx]` by NumPy, whose views it keeps; an element is an array without dimensions."""
     if current_builder.get() is not None:
         return indexing.getitem(self, idx)
     basic = type(idx) in _STATIC_INDEX_TYPES or (
@@ -139,19 +139,19 @@ def _getitem(self: Any, idx: Any) -> Any:
         if idx is None:
             return indexing.getitem(self, basic)
     try:
-        found = _get(self, idx)
+        result = _get(self, idx)
     except IndexError:
         return indexing.getitem(self, idx)
-    if type(found) in FUNCTX_ARRAY_TYPES:
+    if type(result) in FUNCTX_ARRAY_TYPES:
         # Computed results are in row-major order.
-        return found if basic or found.flags.c_contiguous else np.ndarray.copy(found)
-    return np.ndarray.view(np.asarray(found), type(self))
+        return result if basic or result.flags.c_contiguous else np.ndarray.copy(result)
+    return np.ndarray.view(np.asarray(result), type(self))
 
 
 def _numpy_index(idx: Any) -> tuple[Any, bool]:
-    """`idx` as NumPy takes it, and whether it is basic; (None, idx) where the result is JAX's.
+    """`idx` as NumPy accepts it, and whether it is basic; (None, idx) with a JAX array in it.
 
-    An integer that is an `ndarray` without dimensions is a number to NumPy, not an array.
+    An integer `ndarray` without dimensions is converted to an int, since NumPy would copy.
     """
     items = idx if type(idx) is tuple else (idx,)
     if any([isinstance(item, jax.Array) for item in items]):
@@ -185,19 +185,19 @@ _NUMBERS = frozenset([bool, int, float])
 
 
 def _astype(self: Any, dtype: Any = None, *args: Any, **options: Any) -> Any:
-    """The elements in `dtype`; an array of NumPy's where functx lacks that."""
-    lacking = canonical_dtype(float if dtype is None else dtype) not in SHORT_NAMES
-    if current_builder.get() is None and (lacking or args or not options.keys() <= {"copy"}):
-        made = as_numpy_array(self).astype(dtype, *args, **options)
-        return made if lacking else Tracer.astype(made, dtype)  # type: ignore[attr-defined]
+    """The elements in `dtype`; a NumPy array for a dtype that functx does not have."""
+    is_foreign = canonical_dtype(float if dtype is None else dtype) not in SHORT_NAMES
+    if current_builder.get() is None and (is_foreign or args or not options.keys() <= {"copy"}):
+        result = as_numpy_array(self).astype(dtype, *args, **options)
+        return result if is_foreign else Tracer.astype(result, dtype)  # type: ignore[attr-defined]
     return Tracer.astype(self, dtype, *args, **options)  # type: ignore[attr-defined]
 
 
 def _view(self: Any, dtype: Any = None, type: Any = None) -> Any:
-    """The same memory as another dtype, or as another class of arrays."""
-    asked = dtype if type is None else type
+    """The memory of the array as another dtype, or as another class of arrays."""
+    requested = dtype if type is None else type
     builder = current_builder.get()
-    if isinstance(asked, _builtin_type) and issubclass(asked, np.ndarray):
+    if isinstance(requested, _builtin_type) and issubclass(requested, np.ndarray):
         return np.ndarray.view(self, *[x for x in (dtype, type) if x is not None])
     if builder is not None:
         return Tracer.view(tracer_in(self, builder), dtype)  # type: ignore[attr-defined]
@@ -214,7 +214,7 @@ _builtin_type = type
 
 
 def _array_ufunc(self: Any, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
-    """A ufunc of NumPy's as the function of functx of its name, NumPy's own where there is none."""
+    """Calls the function of functx with the name of a NumPy ufunc, or the ufunc if there is none."""
     if functx_ufunc(ufunc, method) is not None or contains_tracer((inputs, kwargs)):
         try:
             return Tracer.__array_ufunc__(self, ufunc, method, *inputs, **kwargs)  # type: ignore[attr-defined]
@@ -225,14 +225,14 @@ def _array_ufunc(self: Any, ufunc: Any, method: str, *inputs: Any, **kwargs: Any
 
 
 def _array_function(self: Any, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
-    """A function of NumPy's as that of functx of its name, NumPy's own where there is none."""
+    """Calls the function of functx with the name of a NumPy function, or that one if there is none."""
     if functx_function(func) is not None or contains_tracer((args, kwargs)):
         return Tracer.__array_function__(self, func, types, args, kwargs)  # type: ignore[attr-defined]
     return func(*unwrap_nested(args), **unwrap_nested(kwargs))
 
 
 def contains_tracer(value: Any) -> bool:
-    """Whether a traced array is in `value`, as deep as NumPy takes sequences of arrays."""
+    """Whether `value`, an array or nested lists, tuples and dicts, contains a tracer."""
     if type(value) is dict:
         value = value.values()
     elif type(value) not in (list, tuple):
@@ -241,12 +241,12 @@ def contains_tracer(value: Any) -> bool:
 
 
 def is_foreign_array(x: Any) -> bool:
-    """Whether `x` is an array of a class that functx does not know, as a masked array is."""
+    """Whether `x` is of another subclass of NumPy's array, such as a masked array."""
     return isinstance(x, np.ndarray) and type(x) not in HOST_ARRAY_TYPES
 
 
 def unwrap_nested(value: Any) -> Any:
-    """`value` with arrays of NumPy's own class in place of each `ndarray` in it."""
+    """`value` with each `ndarray` in it as a plain NumPy array."""
     if type(value) in (list, tuple):
         return type(value)(map(unwrap_nested, value))
     if type(value) is dict:

@@ -1,4 +1,4 @@
-"""Arithmetic, comparisons, logic and bits: what Python's operators stand for, and what is close."""
+"""Elementwise arithmetic, comparisons, logical and bitwise functions, and tests for equality."""
 
 from __future__ import annotations
 
@@ -37,8 +37,7 @@ from functx.numpy.ufuncs import (
     unary_ufunc,
     with_name_and_doc,
 )
-from functx.ops import arithmetic, logic
-from functx.ops import transcendental as exponentials
+from functx.ops import arithmetic, logic, transcendental
 from functx.ops.operands import literal
 
 __all__ = [
@@ -99,7 +98,7 @@ def _comparison_ufunc(name: str, primitive: Primitive, doc: str) -> Callable[...
 
 
 def _compare_general(primitive: Primitive, x: Any, y: Any) -> Any:
-    """The comparison of integers with a Python int beyond them, or of complex numbers."""
+    """The comparison of integers with a Python int out of their range, or of complex numbers."""
     if type(y) is int:
         x, y = _out_of_range_operands(x, y)
     elif type(x) is int:
@@ -112,7 +111,7 @@ def _compare_general(primitive: Primitive, x: Any, y: Any) -> Any:
 
 
 def _out_of_range_operands(x: Any, number: int) -> tuple[Any, Any]:
-    """Two operands that compare as all integers `x` do with a `number` beyond their dtype."""
+    """Operands that compare as the integers `x` with a `number` out of the range of their dtype."""
     x = operand(x)
     if aval_of(x).dtype.kind not in "iu":
         return x, number
@@ -170,16 +169,16 @@ def reciprocal(x: Any, /) -> Any:
 
 @ufunc
 def power(x: Any, y: Any, /) -> Any:
-    """x to the power y; a Python number as the exponent makes a short program.
+    """x to the power y; a Python number as `y` gives a shorter program.
 
     Integers have no negative powers: a Python int raises ValueRangeError, and elements of an
     integer array give 0 where the true result is a fraction.
     """
     if type(y) is int or (type(y) is float and y in _SHORT_POWERS):
         x = operand(x)
-        found = _static_power(x, y)
-        if found is not None:
-            return copy_if_same_memory(found, x)
+        result = _static_power(x, y)
+        if result is not None:
+            return copy_if_same_memory(result, x)
     return arithmetic.pow(*promote_numeric(x, y))
 
 
@@ -187,13 +186,13 @@ _SHORT_POWERS = (0.5, *(float(n) for n in range(-8, 9)))
 
 
 def _static_power(x: Any, y: float) -> Any:
-    """`x` to a power known while tracing; None where only the general way gives its dtype."""
+    """`x` to a power known while tracing; None if only the general function gives the right dtype."""
     dtype = aval_of(x).dtype
     if type(y) is float:
         if not is_inexact(dtype):
             return None
         if y == 0.5:
-            return exponentials.sqrt(x)
+            return transcendental.sqrt(x)
     elif not is_inexact(dtype):
         if y < 0:
             raise ValueRangeError(
@@ -265,23 +264,25 @@ def bitwise_count(x: Any, /) -> Any:
 
 
 def isclose(a: Any, b: Any, rtol: Any = 1e-05, atol: Any = 1e-08, equal_nan: bool = False) -> Any:
-    """Whether |a - b| <= atol + rtol * |b|, infinities being close to themselves."""
+    """Whether |a - b| <= atol + rtol * |b|; equal infinities are close."""
     a, b = broadcast_inexact(a, b)
-    gap, size = absolute(ops.sub(a, b)), absolute(b)
-    near = ops.bitwise_and(less_equal(gap, add(atol, multiply(rtol, size))), isfinite(b))
-    near = ops.bitwise_or(near, ops.eq(a, b))
-    return ops.bitwise_or(near, ops.bitwise_and(isnan(a), isnan(b))) if equal_nan else near
+    difference, magnitude = absolute(ops.sub(a, b)), absolute(b)
+    is_close = ops.bitwise_and(
+        less_equal(difference, add(atol, multiply(rtol, magnitude))), isfinite(b)
+    )
+    is_close = ops.bitwise_or(is_close, ops.eq(a, b))
+    return ops.bitwise_or(is_close, ops.bitwise_and(isnan(a), isnan(b))) if equal_nan else is_close
 
 
 def allclose(a: Any, b: Any, rtol: Any = 1e-05, atol: Any = 1e-08, equal_nan: bool = False) -> Any:
-    """Whether `isclose` holds of all elements."""
+    """Whether `isclose` is True for all elements."""
     from functx.numpy.reductions import all
 
     return all(isclose(a, b, rtol, atol, equal_nan))
 
 
 def array_equal(a1: Any, a2: Any, equal_nan: bool = False) -> Any:
-    """Whether two arrays have one shape and equal elements."""
+    """Whether two arrays have the same shape and equal elements."""
     a1, a2 = operand(a1), operand(a2)
     if aval_of(a1).shape != aval_of(a2).shape:
         return ops.full((), False)
@@ -289,7 +290,7 @@ def array_equal(a1: Any, a2: Any, equal_nan: bool = False) -> Any:
 
 
 def array_equiv(a1: Any, a2: Any) -> Any:
-    """Whether two arrays have equal elements once they are broadcast together."""
+    """Whether two arrays broadcast together and then have equal elements."""
     try:
         return _all_equal(operand(a1), operand(a2), False)
     except ShapeError:

@@ -1,4 +1,4 @@
-"""Elements repeated, turned around, moved along, put in and left out."""
+"""Functions that repeat, reverse, roll, insert, delete and pad elements."""
 
 from __future__ import annotations
 
@@ -76,21 +76,21 @@ def tile(A: Any, reps: Any) -> Any:  # noqa: N803 - NumPy's name
     shape = (1,) * (rank - len(shape)) + shape
     if all(n == 1 for n in counts):
         return copy_array(shapes.reshape(a, shape))
-    wide = tuple([n for pair in zip(counts, shape, strict=True) for n in pair])
-    kept = tuple(range(2 * (rank - aval_of(a).ndim) + 1, 2 * rank, 2))
-    whole = tuple([n * m for n, m in zip(counts, shape, strict=True)])
-    return copy_array(shapes.reshape(ops.broadcast_in_dim(a, wide, kept), whole))
+    expanded = tuple([n for pair in zip(counts, shape, strict=True) for n in pair])
+    dims = tuple(range(2 * (rank - aval_of(a).ndim) + 1, 2 * rank, 2))
+    tiled = tuple([n * m for n, m in zip(counts, shape, strict=True)])
+    return copy_array(shapes.reshape(ops.broadcast_in_dim(a, expanded, dims), tiled))
 
 
 @returns_new_array
 def repeat(
     a: Any, repeats: Any, axis: int | None = None, *, total_repeat_length: int | None = None
 ) -> Any:
-    """Each element of `a` along `axis` repeated, `repeats` times or each its own count.
+    """`a` with each element along `axis` repeated `repeats` times, one count or one for each.
 
-    `a` is flattened where `axis` is None. The counts must be known while tracing, or
-    `total_repeat_length` give their sum: the result is cut to it, or filled up to it with
-    the last element.
+    `a` is flattened if `axis` is None. The counts must be known while tracing, unless
+    `total_repeat_length` is given: the result is truncated to that length, or filled with the
+    last element.
     """
     a = ensure_array(a)
     if axis is None:
@@ -129,8 +129,8 @@ def _repeat_each(a: Any, count: int, axis: int) -> Any:
     if count == 1:
         return a
     shape = aval_of(a).shape
-    wide = (*shape[: axis + 1], count, *shape[axis + 1 :])
-    repeated = ops.broadcast_in_dim(a, wide, tuple_delete(range(len(wide)), (axis + 1,)))
+    expanded = (*shape[: axis + 1], count, *shape[axis + 1 :])
+    repeated = ops.broadcast_in_dim(a, expanded, tuple_delete(range(len(expanded)), (axis + 1,)))
     return shapes.reshape(repeated, (*shape[:axis], shape[axis] * count, *shape[axis + 1 :]))
 
 
@@ -139,9 +139,9 @@ def _repeat_to(a: Any, repeats: Any, axis: int, length: int) -> Any:
 
     n = aval_of(a).shape[axis]
     counts = promotion.broadcast_to(ops.widen_index(repeats, np.iinfo(np.int32).max), (n,))
-    # Place i of the result holds the element whose span of counts i falls in.
-    places = ops.iota(aval_of(counts).dtype, length)
-    return gather_along(a, searchsorted(ops.cumsum(counts, 0), places, side="right"), axis)
+    # Position i of the result holds the first element whose cumulative count exceeds i.
+    positions = ops.iota(aval_of(counts).dtype, length)
+    return gather_along(a, searchsorted(ops.cumsum(counts, 0), positions, side="right"), axis)
 
 
 def flip(m: Any, axis: Any = None) -> Any:
@@ -162,7 +162,7 @@ def flipud(m: Any) -> Any:
 
 
 def rot90(m: Any, k: int = 1, axes: Any = (0, 1)) -> Any:
-    """`m` turned by `k` right angles in the plane of two axes, from the first to the second."""
+    """`m` rotated by `k` right angles in the plane of two axes, from the first to the second."""
     m = check_min_rank("rot90", m, 2)
     pair = canonical_axes(axes, aval_of(m).ndim, "rot90: axes")
     if len(pair) != 2:
@@ -179,10 +179,10 @@ def rot90(m: Any, k: int = 1, axes: Any = (0, 1)) -> Any:
 
 @returns_new_array
 def roll(a: Any, shift: Any, axis: Any = None) -> Any:
-    """`a` with its elements moved `shift` places along `axis`, those at the end to the front.
+    """`a` with its elements shifted by `shift` positions along `axis`, cyclically.
 
-    Several axes take a shift each, or share one. Without an axis the elements are moved in
-    the order of the flattened array.
+    Several axes take one shift each, or share one. With `axis` None the flattened array is
+    shifted.
     """
     a = ensure_array(a)
     aval = aval_of(a)
@@ -197,8 +197,8 @@ def roll(a: Any, shift: Any, axis: Any = None) -> Any:
         if 1 not in (len(axes), len(shifts)):
             raise AxisError(f"roll: shifts and axes must pair; got {shift} and {axis}")
         axes, shifts = tuple(axes) * len(shifts), tuple(shifts) * len(axes)
-    for one, by in zip(axes, shifts, strict=True):
-        a = _roll_along(a, by, canonical_axis(one, aval.ndim, "roll: axis"))
+    for axis_i, shift_i in zip(axes, shifts, strict=True):
+        a = _roll_along(a, shift_i, canonical_axis(axis_i, aval.ndim, "roll: axis"))
     return a
 
 
@@ -211,39 +211,41 @@ def _roll_along(a: Any, shift: Any, axis: int) -> Any:
         start = ops.sub(n, ops.rem(ops.add(ops.rem(shift, n), n), n))
         starts = [start if d == axis else 0 for d in range(aval_of(a).ndim)]
         return ops.dynamic_slice(concatenation.concatenate([a, a], axis), starts, aval_of(a).shape)
-    by = shift if type(shift) is int else static_integers(shift, "roll: the shift").item()
-    by %= max(n, 1)
-    if by == 0:
+    offset = shift if type(shift) is int else static_integers(shift, "roll: the shift").item()
+    offset %= max(n, 1)
+    if offset == 0:
         return a
     return concatenation.concatenate(
-        [slice_along(a, n - by, n, axis), slice_along(a, 0, n - by, axis)], axis
+        [slice_along(a, n - offset, n, axis), slice_along(a, 0, n - offset, axis)], axis
     )
 
 
 def _static_positions(name: str, obj: Any, n: int) -> np.ndarray[Any, Any]:
-    """`obj`, an int, a slice, integers or a mask, as integers, negative ones counted from `n`."""
+    """`obj`, an int, a slice, integers or a mask, as non-negative indices into an axis of length `n`."""
     if isinstance(obj, slice):
         return np.arange(n)[obj]
-    given = static_integers(obj, f"{name}: the indices")
-    if given.dtype == np.bool_:
-        if given.shape != (n,):
+    positions = static_integers(obj, f"{name}: the indices")
+    if positions.dtype == np.bool_:
+        if positions.shape != (n,):
             raise ShapeError(
-                f"{name}: a mask must have the length of the axis, {n}; got {given.shape}"
+                f"{name}: a mask must have the length of the axis, {n}; got {positions.shape}"
             )
-        return np.flatnonzero(given)
+        return np.flatnonzero(positions)
     limit = n + 1 if name == "insert" else n
-    if (given < -n).any() or (given >= limit).any():
-        raise ValueRangeError(f"{name}: indices must be in [{-n}, {limit}); got {given.tolist()}")
-    return np.where(given < 0, given + n, given)
+    if (positions < -n).any() or (positions >= limit).any():
+        raise ValueRangeError(
+            f"{name}: indices must be in [{-n}, {limit}); got {positions.tolist()}"
+        )
+    return np.where(positions < 0, positions + n, positions)
 
 
 def delete(
     arr: Any, obj: Any, axis: int | None = None, *, assume_unique_indices: bool = False
 ) -> Any:
-    """`arr` without its elements at `obj` along `axis`; flattened first where it is None.
+    """`arr` without its elements at `obj` along `axis`; flattened first if `axis` is None.
 
-    `obj` is an int, a slice, integers or a mask. A traced one must be a single integer, or
-    distinct integers, which `assume_unique_indices` warrants.
+    `obj` is an int, a slice, integers or a mask. A traced `obj` must be a single integer, or
+    distinct integers, which `assume_unique_indices` promises.
     """
     arr = ensure_array(arr)
     if axis is None:
@@ -256,24 +258,26 @@ def delete(
     return gather_static(arr, np.delete(np.arange(n), _static_positions("delete", obj, n)), axis)
 
 
-def _remaining_indices(left_out: Any, n: int) -> Any:
-    """The integers below `n` that are not among distinct traced ones."""
+def _remaining_indices(removed: Any, n: int) -> Any:
+    """The integers below `n` that are not in `removed`, distinct traced integers."""
     from functx.numpy.sorting_and_searching import sort
 
-    aval = aval_of(left_out)
-    wrapped = ops.rem(ops.add(left_out, n), n)
-    places = ops.iota(aval.dtype, n - aval.size)
-    # Each one left out moves on by one the places from where it stood.
-    for gone in unstack(sort(wrapped)):
-        places = ops.add(places, ops.convert_element_type(ops.ge(places, gone), aval.dtype))
-    return places
+    aval = aval_of(removed)
+    wrapped = ops.rem(ops.add(removed, n), n)
+    positions = ops.iota(aval.dtype, n - aval.size)
+    # Each removed index, in ascending order, shifts the indices from there on by one.
+    for index in unstack(sort(wrapped)):
+        positions = ops.add(
+            positions, ops.convert_element_type(ops.ge(positions, index), aval.dtype)
+        )
+    return positions
 
 
 def insert(arr: Any, obj: Any, values: Any, axis: int | None = None) -> Any:
-    """`arr` with `values` put in before the positions `obj` along `axis`.
+    """`arr` with `values` inserted before the positions `obj` along `axis`.
 
-    `obj` is an int, a slice, integers or a mask, which is known while tracing. `arr` is
-    flattened first where `axis` is None. A traced integer out of bounds counts as the nearest.
+    `obj` is an int, a slice, integers or a mask, known while tracing, or traced integers, which
+    are clipped. `arr` is flattened first if `axis` is None.
     """
     arr, values = ensure_array(arr), ensure_array(values)
     if axis is None:
@@ -282,79 +286,82 @@ def insert(arr: Any, obj: Any, values: Any, axis: int | None = None) -> Any:
     axis = canonical_axis(axis, aval.ndim, "insert: axis")
     n = aval.shape[axis]
     traced = type(obj) is Tracer and obj.aval.dtype.kind in "iu"
-    places = _traced_positions(obj, n) if traced else _static_positions("insert", obj, n)
+    positions = _traced_positions(obj, n) if traced else _static_positions("insert", obj, n)
     values = (
         ops.convert_element_type(values, aval.dtype)
         if aval_of(values).dtype != aval.dtype
         else values
     )
     shape = list(aval.shape)
-    if places.size == 1:
+    if positions.size == 1:
         if aval_of(values).ndim < aval.ndim:
             values = prepend_axes(values, aval.ndim)
-        if places.ndim == 0:
+        if positions.ndim == 0:
             values = shapes.moveaxis(values, 0, axis)
         shape[axis] = aval_of(values).shape[axis]
-        places = promotion.broadcast_to(places.reshape(()), (shape[axis],))
+        positions = promotion.broadcast_to(positions.reshape(()), (shape[axis],))
     else:
-        shape[axis] = places.size
+        shape[axis] = positions.size
     values = promotion.broadcast_to(drop_leading_ones(values, aval.ndim), tuple(shape))
     if traced:
-        sources = _insertion_sources(places, n)
+        sources = _insertion_sources(positions, n)
         return gather_along(concatenation.concatenate([arr, values], axis), sources, axis)
-    places = np.array(places)
-    order = np.argsort(places, kind="stable")
-    places[order] += np.arange(len(places))
-    sources = np.empty(n + len(places), np.int64)
-    own = np.ones(len(sources), bool)
-    own[places] = False
-    sources[own] = np.arange(n)
-    sources[places] = n + np.arange(len(places))
+    positions = np.array(positions)
+    order = np.argsort(positions, kind="stable")
+    positions[order] += np.arange(len(positions))
+    sources = np.empty(n + len(positions), np.int64)
+    is_original = np.ones(len(sources), bool)
+    is_original[positions] = False
+    sources[is_original] = np.arange(n)
+    sources[positions] = n + np.arange(len(positions))
     return gather_static(concatenation.concatenate([arr, values], axis), sources, axis)
 
 
 def _traced_positions(obj: Any, n: int) -> Any:
-    """Traced integers as `_static_positions` has known ones, moved into bounds."""
-    places = ops.convert_element_type(obj, np.int32)
-    places = ops.select(ops.lt(places, 0), ops.add(places, n), places)
-    return arithmetic.max(arithmetic.min(places, n), 0)
+    """Traced integers as non-negative positions, clipped to [0, n]."""
+    positions = ops.convert_element_type(obj, np.int32)
+    positions = ops.select(ops.lt(positions, 0), ops.add(positions, n), positions)
+    return arithmetic.max(arithmetic.min(positions, n), 0)
 
 
-def _insertion_sources(places: Any, n: int) -> Any:
-    """Where each element comes from when as many as `places` follow `n`, and go before those."""
+def _insertion_sources(positions: Any, n: int) -> Any:
+    """The source index of each element after an insertion before `positions`.
+
+    The sources are the `n` elements of the array, followed by the inserted ones.
+    """
     from functx.numpy.sorting_and_searching import argsort, searchsorted, take_from_vector
 
-    count = aval_of(places).size
+    count = aval_of(positions).size
     size = n + count
-    order = argsort(places, stable=True)
-    inserted = ops.add(take_from_vector(places, order), np.arange(count, dtype=np.int32))
+    order = argsort(positions, stable=True)
+    inserted = ops.add(take_from_vector(positions, order), np.arange(count, dtype=np.int32))
     target = np.arange(size, dtype=np.int32)
-    before = ops.convert_element_type(searchsorted(inserted, target), np.int32)
-    nearest = arithmetic.min(before, count - 1)
+    inserted_before = ops.convert_element_type(searchsorted(inserted, target), np.int32)
+    nearest = arithmetic.min(inserted_before, count - 1)
     is_new = ops.eq(take_from_vector(inserted, nearest), target)
-    new = ops.add(ops.convert_element_type(take_from_vector(order, nearest), np.int32), n)
-    return ops.select(is_new, new, ops.sub(target, before))
+    new_source = ops.add(ops.convert_element_type(take_from_vector(order, nearest), np.int32), n)
+    return ops.select(is_new, new_source, ops.sub(target, inserted_before))
 
 
 def resize(a: Any, new_shape: Any) -> Any:
-    """The elements of `a`, over and over again, as an array of `new_shape`."""
+    """The elements of `a`, repeated as needed, in `new_shape`."""
     flat = flatten(a)
     shape = canonical_shape(new_shape, "resize: new_shape")
-    own, size = aval_of(flat).size, prod(shape)
-    if not own:
+    available, size = aval_of(flat).size, prod(shape)
+    if not available:
         return shapes.full(shape, literal(0, aval_of(flat).dtype))
-    times = -(-size // own)
-    if times > 1:
-        flat = concatenation.concatenate([flat] * times, 0)
+    repetitions = -(-size // available)
+    if repetitions > 1:
+        flat = concatenation.concatenate([flat] * repetitions, 0)
     return shapes.reshape(slice_along(flat, 0, size, 0), shape)
 
 
 @returns_new_array
 def pad(array: Any, pad_width: Any, mode: str = "constant", **kwargs: Any) -> Any:
-    """`array` with `pad_width` more elements before and after along each axis.
+    """`array` with `pad_width` elements added before and after along each axis.
 
-    The widths are one number, one pair, a pair for each axis, or a dict of them by axis.
-    Modes: "constant" (`constant_values`, laid out like the widths, 0 by default), "edge" (the
+    `pad_width` is one number, one pair, a pair for each axis, or a dict of them by axis.
+    Modes: "constant" (`constant_values`, in the forms of `pad_width`, by default 0), "edge" (the
     outermost element), "reflect" and "symmetric" (mirrored without and with the outermost
     element), "wrap" (from the other end), "empty" (any value), and "maximum", "minimum" and
     "mean" (of the `stat_length` outermost elements).
@@ -406,7 +413,7 @@ _PAD_OPTIONS: dict[str, set[str]] = {
 
 
 def _pairs_per_axis(value: Any, ndim: int, what: str) -> list[tuple[Any, Any]]:
-    """A pair for each axis, from one value, one pair, or one of either for each axis."""
+    """A pair for each axis, from one value, one pair, or a value or pair for each axis."""
     if not is_sequence(value):
         return [(value, value)] * ndim
     items = list(value)
@@ -428,8 +435,8 @@ def _pairs_per_axis(value: Any, ndim: int, what: str) -> list[tuple[Any, Any]]:
 
 def _pad_constant(array: Any, widths: list[tuple[int, int]], values: Any) -> Any:
     if not is_sequence(values):
-        whole = tuple([(low, high, 0) for low, high in widths])
-        return concatenation.pad(array, _fill_value(values, array), whole)
+        config_all = tuple([(low, high, 0) for low, high in widths])
+        return concatenation.pad(array, _fill_value(values, array), config_all)
     for axis, pair in enumerate(_pairs_per_axis(values, len(widths), "constant_values")):
         for side, value in enumerate(pair):
             config = [(0, 0, 0)] * len(widths)
@@ -447,7 +454,7 @@ def _fill_value(value: Any, like: Any) -> Any:
 
 
 def _pad_by_elements(mode: str, x: Any, axis: int, low: int, high: int) -> Any:
-    """`x` between `low` and `high` elements of its own, those that NumPy chooses by `mode`."""
+    """`x` padded with `low` and `high` of its own elements, chosen by NumPy's `mode`."""
     n = aval_of(x).shape[axis]
     indices = np.pad(np.arange(n), (low, high), mode=mode)  # type: ignore[call-overload]
     outside = index_runs(indices[:low].tolist()), index_runs(indices[low + n :].tolist())
@@ -460,7 +467,7 @@ def _pad_by_elements(mode: str, x: Any, axis: int, low: int, high: int) -> Any:
 def _pad_by_statistic(
     mode: str, x: Any, axis: int, widths: tuple[int, int], counts: tuple[Any, Any]
 ) -> Any:
-    """`x` between copies of a statistic of its first, and of its last elements."""
+    """`x` padded with a statistic of its first and of its last elements."""
     before, after = [
         _edge_statistic(mode, x, axis, width, count, end)
         for width, count, end in zip(widths, counts, (False, True), strict=True)
@@ -469,7 +476,7 @@ def _pad_by_statistic(
 
 
 def _edge_statistic(mode: str, x: Any, axis: int, width: int, count: Any, end: bool) -> list[Any]:
-    """What stands before (after, at the `end`) `x`: a statistic of its outermost elements."""
+    """The padding before `x`, or after it at the `end`: a statistic of its outermost elements."""
     from functx.numpy import floating_point, reductions
 
     if not width:
@@ -488,7 +495,7 @@ def _edge_statistic(mode: str, x: Any, axis: int, width: int, count: Any, end: b
     value = functions[mode](outermost, axis=axis, keepdims=True)
     dtype = aval_of(x).dtype
     if aval_of(value).dtype != dtype:
-        whole = value if dtype.kind == "b" else floating_point.round(value)
-        value = ops.convert_element_type(whole, dtype)
+        rounded = value if dtype.kind == "b" else floating_point.round(value)
+        value = ops.convert_element_type(rounded, dtype)
     shape = (*shape[:axis], width, *shape[axis + 1 :])
     return [ops.broadcast_in_dim(value, shape, tuple(range(len(shape))))]

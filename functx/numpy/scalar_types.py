@@ -1,4 +1,4 @@
-"""Numbers and dtypes by name, and questions about dtypes and shapes."""
+"""Constants, scalar types, and functions that inspect dtypes and shapes."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ inexact, floating, complexfloating = np.inexact, np.floating, np.complexfloating
 
 
 class ScalarType:
-    """A dtype by name: a dtype argument anywhere, and a function that makes arrays of it."""
+    """A dtype that can be called, as `float32(x)`, and passed as a `dtype` argument."""
 
     __slots__ = ("__name__", "__qualname__", "dtype")
     __module__ = "functx.numpy"
@@ -130,7 +130,7 @@ float8_e4m3fn = ScalarType(ml_dtypes.float8_e4m3fn)
 float8_e5m2 = ScalarType(ml_dtypes.float8_e5m2)
 int4, uint4 = ScalarType(ml_dtypes.int4), ScalarType(ml_dtypes.uint4)
 complex64, complex128 = ScalarType("complex64"), ScalarType("complex128")
-# The widest that the 64-bit switch allows.
+# The widest dtypes that 64-bit mode allows.
 int_, uint, float_, complex_ = int64, uint64, float64, complex128
 half, single, double, csingle, cdouble = float16, float32, float64, complex64, complex128
 
@@ -146,17 +146,17 @@ def iinfo(dtype: Any) -> Any:
 
 
 def issubdtype(arg1: Any, arg2: Any) -> bool:
-    """Whether the dtype `arg1` is `arg2` or one of its kind, `bfloat16` being floating."""
+    """Whether the dtype `arg1` is `arg2` or a subtype of it; `bfloat16` is floating."""
     if not _is_abstract_scalar_type(arg2):
         return not _is_abstract_scalar_type(arg1) and _dtype_of(arg1) == _dtype_of(arg2)
     if not _is_abstract_scalar_type(arg1):
-        found = _dtype_of(arg1)
-        if is_floating(found):
+        dtype = _dtype_of(arg1)
+        if is_floating(dtype):
             arg1 = np.floating
-        elif is_integer(found):
-            arg1 = np.signedinteger if _kind(found) == "i" else np.unsignedinteger
+        elif is_integer(dtype):
+            arg1 = np.signedinteger if _kind(dtype) == "i" else np.unsignedinteger
         else:
-            arg1 = found.type
+            arg1 = dtype.type
     return issubclass(arg1, arg2)
 
 
@@ -172,16 +172,16 @@ _KINDS = {
 
 
 def isdtype(dtype: Any, kind: Any) -> bool:
-    """Whether `dtype` is of `kind`: a name of the array API, a dtype, or a tuple of them."""
+    """Whether `dtype` is of `kind`: a kind of the array API, a dtype, or a tuple of them."""
     if isinstance(kind, tuple):
-        return any(isdtype(dtype, one) for one in kind)
+        return any(isdtype(dtype, item) for item in kind)
     if isinstance(kind, str) and kind in _KINDS:
         return _kind(_dtype_of(dtype)) in _KINDS[kind]
     return _dtype_of(dtype) == _dtype_of(kind)
 
 
 def result_type(*arrays_and_dtypes: Any) -> DType:
-    """The dtype that arrays, numbers and dtypes promote to together."""
+    """The dtype to which arrays, numbers and dtypes promote."""
     if not arrays_and_dtypes:
         raise ArgumentError("result_type: at least one array or dtype must be given; got none")
     types = []
@@ -191,19 +191,19 @@ def result_type(*arrays_and_dtypes: Any) -> DType:
         else:
             aval = aval_of(operand(x))
             types.append((aval.dtype, aval.weak_type))
-    found = _promote(tuple(types))
-    if found is None:
+    promoted = _promote(tuple(types))
+    if promoted is None:
         names = " and ".join(str(d) for d, _ in types)
         raise DTypeError(f"result_type: dtypes must promote to one; got {names}")
-    return found[0]
+    return promoted[0]
 
 
 def promote_types(a: Any, b: Any) -> DType:
-    """The dtype that two dtypes promote to."""
-    found = _promote(((np.dtype(a), False), (np.dtype(b), False)))
-    if found is None:
+    """The dtype to which two dtypes promote."""
+    promoted = _promote(((np.dtype(a), False), (np.dtype(b), False)))
+    if promoted is None:
         raise DTypeError(f"promote_types: dtypes must promote to one; got {a} and {b}")
-    return found[0]
+    return promoted[0]
 
 
 def can_cast(from_: Any, to: Any, casting: str = "safe") -> bool:
@@ -258,7 +258,7 @@ def _is_dtype_like(x: Any) -> bool:
 
 
 def _dtype_of(x: Any) -> DType:
-    found: DType = np.dtype(
+    dtype: DType = np.dtype(
         x if _is_dtype_like(x) else x.dtype if hasattr(x, "dtype") else aval_of(x).dtype
     )
-    return found
+    return dtype

@@ -1,6 +1,6 @@
-"""Distinct elements, and arrays taken as sets.
+"""Set functions: distinct elements, unions, intersections, differences, membership.
 
-A set is a vector in order and a mask of which of its elements to take.
+A set is represented by a sorted vector and a mask of the elements that belong to it.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _NAN = complex("nan+nanj")
 
 
 class SortedUnique(NamedTuple):
-    """The elements of a vector in order, which of them are the first of their kind, and whence."""
+    """The sorted elements of a vector, the mask of first occurrences, and the sorting permutation."""
 
     values: Any
     is_first: Any
@@ -57,18 +57,18 @@ class SortedUnique(NamedTuple):
 
 
 def _sort_unique(rows: Any, equal_nan: bool = True) -> SortedUnique:
-    """The rows of `rows`, whose first axis runs over them, in lexicographic order."""
+    """The rows of `rows` along its first axis in lexicographic order."""
     shape = aval_of(rows).shape
     n = shape[0]
     if not n:
         return SortedUnique(rows, shapes.full((0,), literal(True, BOOL)), np.zeros(0, np.int32))
     columns = [rows] if len(shape) == 1 else _sort_keys(rows)
     if is_complex(aval_of(rows).dtype):
-        # Numbers with a nan in either part come last, and are one.
+        # Numbers with nan in either part come last, and count as equal.
         columns = [ops.select(ops.ne(c, c), literal(_NAN, aval_of(c).dtype), c) for c in columns]
-    *columns, places = ops.Sort(0, len(columns), True, True)(*columns)
-    plain = len(shape) == 1 and not is_complex(aval_of(rows).dtype)
-    values = columns[0] if plain else gather_along(rows, places, 0)
+    *columns, permutation = ops.Sort(0, len(columns), True, True)(*columns)
+    is_vector_of_reals = len(shape) == 1 and not is_complex(aval_of(rows).dtype)
+    values = columns[0] if is_vector_of_reals else gather_along(rows, permutation, 0)
     differs: Any = None
     for column in columns:
         before, after = ops.slice(column, (0,), (n - 1,)), ops.slice(column, (1,), (n,))
@@ -78,7 +78,7 @@ def _sort_unique(rows: Any, equal_nan: bool = True) -> SortedUnique:
             changed = ops.bitwise_and(changed, ops.bitwise_not(both_nan))
         differs = changed if differs is None else ops.bitwise_or(differs, changed)
     start = shapes.full((1,), literal(True, BOOL))
-    return SortedUnique(values, concatenation.concatenate([start, differs], 0), places)
+    return SortedUnique(values, concatenation.concatenate([start, differs], 0), permutation)
 
 
 def _sort_keys(rows: Any) -> list[Any]:
@@ -101,51 +101,52 @@ def unique(
 ) -> Any:
     """The distinct elements of `ar` in order, or its distinct parts along `axis`.
 
-    With them, where asked for: where each occurs first, the places of the elements of `ar`
-    among them, and how often each occurs. With `size` there are so many, those left over
-    `fill_value`, the least element by default. Without it `ar` must be known while tracing.
+    On request, in a tuple, also the index of the first occurrence of each, the index of each
+    element of `ar` among the distinct ones, and the number of occurrences of each. `size` fixes
+    the number of distinct elements; extra ones are `fill_value`, by default the least element.
+    Without `size`, `ar` must be known while tracing.
     """
     ar = ensure_array(ar)
-    given = aval_of(ar).shape
+    shape = aval_of(ar).shape
     if axis is None:
-        rows, along, inverse_shape = ravel(ar), 0, given
+        rows, along, inverse_shape = ravel(ar), 0, shape
     else:
-        along = canonical_axis(axis, len(given), "unique: axis")
+        along = canonical_axis(axis, len(shape), "unique: axis")
         rows = shapes.moveaxis(ar, along, 0)
-        inverse_shape = (given[along],)
+        inverse_shape = (shape[along],)
     aval = aval_of(rows)
     if not aval.size:
-        asked = return_index, return_inverse, return_counts
-        return _unique_of_empty(rows, along, inverse_shape, size, fill_value, asked)
-    values, first, places = _sort_unique(rows, equal_nan)
-    starts, bounds, there = _first_indices(first, size)
-    found = gather_along(values, starts, 0)
-    if there is not None and fill_value is not None:
-        found = take_or_fill(values, starts, there, fill_value)
-    results = [shapes.moveaxis(found, 0, along)]
+        requested = return_index, return_inverse, return_counts
+        return _unique_of_empty(rows, along, inverse_shape, size, fill_value, requested)
+    values, first, permutation = _sort_unique(rows, equal_nan)
+    starts, bounds, valid = _first_indices(first, size)
+    distinct = gather_along(values, starts, 0)
+    if valid is not None and fill_value is not None:
+        distinct = take_or_fill(values, starts, valid, fill_value)
+    results = [shapes.moveaxis(distinct, 0, along)]
     if return_index:
-        results.append(ops.convert_element_type(take_from_vector(places, starts), INT))
+        results.append(ops.convert_element_type(take_from_vector(permutation, starts), INT))
     if return_inverse:
-        results.append(shapes.reshape(_inverse(first, places), inverse_shape))
+        results.append(shapes.reshape(_inverse(first, permutation), inverse_shape))
     if return_counts:
         results.append(_segment_lengths(bounds, aval.shape[0], size))
     return results[0] if len(results) == 1 else tuple(results)
 
 
 def _first_indices(first: Any, size: int | None) -> tuple[Any, Any, Any]:
-    """Where distinct elements start, the bounds between them, and which of `size` there are."""
+    """The starts of distinct elements, the bounds between them, and the mask of valid starts."""
     if size is None:
         starts: Any = np.flatnonzero(concrete_mask(first, "unique")).astype(np.int32)
         return starts, np.append(starts, aval_of(first).size), None
     count = static_size(size)
-    bounds, there = true_indices(first, count + 1)
-    starts, there = ops.slice(bounds, (0,), (count,)), ops.slice(there, (0,), (count,))
-    # Those left over repeat the first.
-    return ops.select(there, starts, literal(0, aval_of(starts).dtype)), bounds, there
+    bounds, valid = true_indices(first, count + 1)
+    starts, valid = ops.slice(bounds, (0,), (count,)), ops.slice(valid, (0,), (count,))
+    # Extra starts repeat the first.
+    return ops.select(valid, starts, literal(0, aval_of(starts).dtype)), bounds, valid
 
 
 def _segment_lengths(bounds: Any, n: int, size: int | None) -> Any:
-    """How many of `n` elements lie between each bound and the next."""
+    """The number of elements of `n` between each bound and the next."""
     if size is None:
         return ensure_array(np.diff(bounds).astype(canonical_dtype(INT)))
     count = aval_of(bounds).size - 1
@@ -155,9 +156,14 @@ def _segment_lengths(bounds: Any, n: int, size: int | None) -> Any:
 
 
 def _unique_of_empty(
-    rows: Any, along: int, inverse_shape: Any, size: Any, fill_value: Any, asked: tuple[bool, ...]
+    rows: Any,
+    along: int,
+    inverse_shape: Any,
+    size: Any,
+    fill_value: Any,
+    requested: tuple[bool, ...],
 ) -> Any:
-    """What `unique` makes of an array without elements."""
+    """The results of `unique` for an array without elements."""
     aval = aval_of(rows)
     integer = canonical_dtype(INT)
     count = min(1, aval.shape[0]) if size is None else static_size(size)
@@ -167,25 +173,25 @@ def _unique_of_empty(
         else ops.convert_element_type(fill_value, aval.dtype)
     )
     zeros = shapes.full((count,), literal(0, integer))
-    wanted = [
+    optional = [
         zeros,
         shapes.full(inverse_shape, literal(0, integer)),
         shapes.full((count,), literal(aval.shape[0] if size is None else 0, integer)),
     ]
     results = [shapes.moveaxis(shapes.full((count, *aval.shape[1:]), fill), 0, along)]
-    results += [x for x, on in zip(wanted, asked, strict=True) if on]
+    results += [x for x, is_requested in zip(optional, requested, strict=True) if is_requested]
     return results[0] if len(results) == 1 else tuple(results)
 
 
-def _inverse(first: Any, places: Any) -> Any:
-    """For each element of the vector, its place among the distinct ones."""
+def _inverse(first: Any, permutation: Any) -> Any:
+    """The index of each element of the vector among the distinct ones."""
     rank = ops.sub(ops.cumsum(ops.convert_element_type(first, INT), 0), 1)
-    back = ops.Sort(0, 1, True, True)(places)[-1]
-    return take_from_vector(rank, back)
+    inverse_permutation = ops.Sort(0, 1, True, True)(permutation)[-1]
+    return take_from_vector(rank, inverse_permutation)
 
 
 class UniqueAllResult(NamedTuple):
-    """What `unique_all` gives."""
+    """The result of `unique_all`."""
 
     values: Any
     indices: Any
@@ -194,21 +200,21 @@ class UniqueAllResult(NamedTuple):
 
 
 class UniqueCountsResult(NamedTuple):
-    """What `unique_counts` gives."""
+    """The result of `unique_counts`."""
 
     values: Any
     counts: Any
 
 
 class UniqueInverseResult(NamedTuple):
-    """What `unique_inverse` gives."""
+    """The result of `unique_inverse`."""
 
     values: Any
     inverse_indices: Any
 
 
 def unique_all(x: Any, /, *, size: int | None = None, fill_value: Any = None) -> UniqueAllResult:
-    """The distinct elements, where each occurs first, the inverse, and the counts."""
+    """The distinct elements, the indices of first occurrences, the inverse, and the counts."""
     results = unique(x, True, True, True, equal_nan=False, size=size, fill_value=fill_value)
     return UniqueAllResult(*results)
 
@@ -216,7 +222,7 @@ def unique_all(x: Any, /, *, size: int | None = None, fill_value: Any = None) ->
 def unique_counts(
     x: Any, /, *, size: int | None = None, fill_value: Any = None
 ) -> UniqueCountsResult:
-    """The distinct elements, and how often each occurs."""
+    """The distinct elements, and the number of occurrences of each."""
     results = unique(x, return_counts=True, equal_nan=False, size=size, fill_value=fill_value)
     return UniqueCountsResult(*results)
 
@@ -224,7 +230,7 @@ def unique_counts(
 def unique_inverse(
     x: Any, /, *, size: int | None = None, fill_value: Any = None
 ) -> UniqueInverseResult:
-    """The distinct elements, and the places of the elements of `x` among them."""
+    """The distinct elements, and the index of each element of `x` among them."""
     results = unique(x, return_inverse=True, equal_nan=False, size=size, fill_value=fill_value)
     return UniqueInverseResult(*results)
 
@@ -248,7 +254,7 @@ def isin(
     *,
     method: str = "auto",
 ) -> Any:
-    """Whether each of `element` is among `test_elements`; with `invert`, whether it is not."""
+    """Whether each element of `element` is in `test_elements`; with `invert`, whether it is not."""
     x, tests = _promote_exactly(ensure_array(element), ensure_array(test_elements))
     tests = ravel(tests)
     shape, n = aval_of(x).shape, aval_of(tests).size
@@ -264,46 +270,48 @@ def isin(
             shapes.broadcast_in_dim(x, wide, tuple(range(len(shape)))),
             shapes.broadcast_in_dim(tests, wide, (len(shape),)),
         )
-        among = ops.reduce_or(pairs, (len(shape),))
+        is_member = ops.reduce_or(pairs, (len(shape),))
     else:
         ordered = ops.sort(tests, 0)
-        how = "sort" if method == "sort" else "scan"
-        among = ops.eq(take_from_vector(ordered, sorting.searchsorted(ordered, x, "left", how)), x)
-    return ops.bitwise_not(among) if invert else among
+        search_method = "sort" if method == "sort" else "scan"
+        is_member = ops.eq(
+            take_from_vector(ordered, sorting.searchsorted(ordered, x, "left", search_method)), x
+        )
+    return ops.bitwise_not(is_member) if invert else is_member
 
 
 def _promote_exactly(x: Any, y: Any) -> tuple[Any, ...]:
-    """Two arrays in one dtype, integers that a floating dtype does not hold as nan."""
+    """Two arrays in one dtype, with nan for integers that a floating dtype cannot represent."""
     dtype = aval_of(promote(x, y)[0]).dtype
-    given = [
+    operands = [
         _exact_or_nan(a, dtype) if is_inexact(dtype) and is_integer(aval_of(a).dtype) else a
         for a in (x, y)
     ]
-    return promote(*given)
+    return promote(*operands)
 
 
 def _exact_or_nan(x: Any, dtype: Any) -> Any:
-    """Integers in an inexact dtype, those that it does not hold exactly as nan."""
+    """Integers in an inexact dtype, with nan for those that it cannot represent."""
     own, real = aval_of(x).dtype, real_dtype(dtype)
-    found = ops.convert_element_type(x, real)
-    # The largest integer may be rounded to the number after it, and be the same back again.
-    inside = ops.lt(found, literal(float(iinfo(own).max) + 1, real))
-    exact = ops.bitwise_and(inside, ops.eq(ops.convert_element_type(found, own), x))
-    return ops.select(exact, found, literal(float("nan"), real))
+    converted = ops.convert_element_type(x, real)
+    # The largest integer may be rounded up and saturate back to itself: exclude what is above it.
+    in_range = ops.lt(converted, literal(float(iinfo(own).max) + 1, real))
+    exact = ops.bitwise_and(in_range, ops.eq(ops.convert_element_type(converted, own), x))
+    return ops.select(exact, converted, literal(float("nan"), real))
 
 
 def _select_members(
-    name: str, a: SortedUnique, wanted: Any, size: int | None, fill_value: Any
+    name: str, a: SortedUnique, selected: Any, size: int | None, fill_value: Any
 ) -> tuple[Any, Any, Any]:
-    """The elements of a set that are `wanted`, their places in it, and which there are."""
-    mask = ops.bitwise_and(a.is_first, wanted)
+    """The members of a set under the mask `selected`, their indices, and the mask of valid ones."""
+    mask = ops.bitwise_and(a.is_first, selected)
     if size is None:
-        known = np.flatnonzero(concrete_mask(mask, name)).astype(np.int32)
-        return gather_along(a.values, known, 0), known, None
-    places, there = true_indices(mask, static_size(size))
+        indices = np.flatnonzero(concrete_mask(mask, name)).astype(np.int32)
+        return gather_along(a.values, indices, 0), indices, None
+    indices, valid = true_indices(mask, static_size(size))
     if fill_value is None:
         fill_value = take_from_vector(a.values, 0) if aval_of(a.values).size else 0
-    return take_or_fill(a.values, places, there, fill_value), places, there
+    return take_or_fill(a.values, indices, valid, fill_value), indices, valid
 
 
 def _ravel_pair(ar1: Any, ar2: Any) -> tuple[Any, ...]:
@@ -320,8 +328,8 @@ def setdiff1d(
 ) -> Any:
     """The distinct elements of `ar1` that are not in `ar2`, in order.
 
-    With `size` there are so many, those left over `fill_value`, 0 by default; without it the
-    arrays must be known while tracing. With `assume_unique` the order is that of `ar1`.
+    `size` fixes the number of results; extra ones are `fill_value`, by default 0. Without it
+    the arrays must be known while tracing. With `assume_unique` the order is that of `ar1`.
     """
     x, y = ravel(ar1), ravel(ar2)
     fill_value = 0 if fill_value is None else fill_value
@@ -346,38 +354,39 @@ def intersect1d(
 ) -> Any:
     """The distinct elements that are in both arrays, in order.
 
-    With `return_indices`, also where they occur first in each. With `size` there are so
-    many; those left over are `fill_value`, by default the least that is in both, and their
-    indices the lengths of the arrays. Without it the arrays must be known while tracing.
+    With `return_indices`, also the indices of their first occurrences in each array. `size`
+    fixes the number of results; extra ones are `fill_value`, by default the least common
+    element, with the lengths of the arrays as indices. Without it the arrays must be known
+    while tracing.
     """
     x, y = _ravel_pair(ar1, ar2)
     n, m = aval_of(x).size, aval_of(y).size
     if assume_unique and n + m and not return_indices and size is None:
-        both = _sort_unique(concatenate([x, y]), equal_nan=False)
+        joined = _sort_unique(concatenate([x, y]), equal_nan=False)
         # After sorting, an element of both arrays is next to its equal.
         end = shapes.full((1,), literal(True, BOOL))
-        last = concatenation.concatenate([ops.slice(both.is_first, (1,), (n + m,)), end], 0)
-        among = both._replace(is_first=ops.bitwise_not(last))
-        return _select_members("intersect1d", among, among.is_first, size, fill_value)[0]
+        last = concatenation.concatenate([ops.slice(joined.is_first, (1,), (n + m,)), end], 0)
+        common = joined._replace(is_first=ops.bitwise_not(last))
+        return _select_members("intersect1d", common, common.is_first, size, fill_value)[0]
     a, b = _sort_unique(x), _sort_unique(y)
-    wanted = ops.bitwise_and(isin(a.values, y), a.is_first)
+    is_common = ops.bitwise_and(isin(a.values, y), a.is_first)
     if fill_value is None and size:
-        least, there = true_indices(wanted, 1)
-        fill_value = shapes.reshape(take_or_fill(a.values, least, there, 0), ())
-    found, places, there = _select_members("intersect1d", a, wanted, size, fill_value)
+        least, valid = true_indices(is_common, 1)
+        fill_value = shapes.reshape(take_or_fill(a.values, least, valid, 0), ())
+    values, indices, valid = _select_members("intersect1d", a, is_common, size, fill_value)
     if not return_indices:
-        return found
+        return values
     if not (n and m):
-        shape, dtype = aval_of(found).shape, canonical_dtype(INT)
-        return found, *[shapes.full(shape, literal(k, dtype)) for k in (n, m)]
-    first = ops.convert_element_type(take_from_vector(a.permutation, places), INT)
-    at = sorting.searchsorted(b.values, gather_along(a.values, places, 0))
-    second = ops.convert_element_type(take_from_vector(b.permutation, at), INT)
-    if there is not None:
+        shape, dtype = aval_of(values).shape, canonical_dtype(INT)
+        return values, *[shapes.full(shape, literal(k, dtype)) for k in (n, m)]
+    first = ops.convert_element_type(take_from_vector(a.permutation, indices), INT)
+    positions = sorting.searchsorted(b.values, gather_along(a.values, indices, 0))
+    second = ops.convert_element_type(take_from_vector(b.permutation, positions), INT)
+    if valid is not None:
         dtype = canonical_dtype(INT)
-        first = ops.select(there, first, literal(n, dtype))
-        second = ops.select(there, second, literal(m, dtype))
-    return found, first, second
+        first = ops.select(valid, first, literal(n, dtype))
+        second = ops.select(valid, second, literal(m, dtype))
+    return values, first, second
 
 
 def setxor1d(
@@ -388,24 +397,24 @@ def setxor1d(
     size: int | None = None,
     fill_value: Any = None,
 ) -> Any:
-    """The distinct elements that are in one of two arrays alone, in order; `size` as for `unique`."""
+    """The distinct elements that are in only one of two arrays, in order; `size` as for `unique`."""
     x, y = _ravel_pair(ar1, ar2)
-    both = concatenate([x, y])
-    if not aval_of(both).size:
+    joined = concatenate([x, y])
+    if not aval_of(joined).size:
         return (
-            both
+            joined
             if size is None
-            else take_or_fill(both, *true_indices(both, static_size(size)), fill_value or 0)
+            else take_or_fill(joined, *true_indices(joined, static_size(size)), fill_value or 0)
         )
     if assume_unique:
-        a = _sort_unique(both, equal_nan=False)
-        n = aval_of(both).size
+        a = _sort_unique(joined, equal_nan=False)
+        n = aval_of(joined).size
         # An element alone differs from the one after it too.
         end = shapes.full((1,), literal(True, BOOL))
         last = concatenation.concatenate([ops.slice(a.is_first, (1,), (n,)), end], 0)
         return _select_members("setxor1d", a, last, size, fill_value)[0]
     left, right = _sort_unique(x), _sort_unique(y)
-    alone = concatenation.concatenate(
+    is_exclusive = concatenation.concatenate(
         [
             ops.bitwise_and(left.is_first, isin(left.values, y, invert=True)),
             ops.bitwise_and(right.is_first, isin(right.values, x, invert=True)),
@@ -413,6 +422,6 @@ def setxor1d(
         0,
     )
     a = _sort_unique(concatenation.concatenate([left.values, right.values], 0))
-    wanted = take_from_vector(alone, a.permutation)
-    a = a._replace(is_first=wanted)
-    return _select_members("setxor1d", a, wanted, size, fill_value)[0]
+    selected = take_from_vector(is_exclusive, a.permutation)
+    a = a._replace(is_first=selected)
+    return _select_members("setxor1d", a, selected, size, fill_value)[0]

@@ -1,4 +1,4 @@
-"""What a traced array can do: NumPy's operators, methods and attributes, and its protocols."""
+"""NumPy's operators, methods, attributes and protocols of traced arrays."""
 
 from __future__ import annotations
 
@@ -56,9 +56,10 @@ OPERATORS: dict[str, Callable[..., Any]] = {}
 def make_operator_pair(
     fun: Callable[..., Any], reflected: str
 ) -> tuple[Callable[[Any, Any], Any], Callable[[Any, Any], Any]]:
-    """The methods `x op y` and `y op x` that compute `fun`.
+    """The methods for `x op y` and `y op x` that compute `fun`.
 
-    The first leaves operands that `fun` refuses to their own method `reflected`, if they have one.
+    For an operand that `fun` does not accept and that has the method `reflected`, the first
+    returns NotImplemented.
     """
 
     def method(self: Any, other: Any) -> Any:
@@ -72,7 +73,7 @@ def make_operator_pair(
     def reflection(self: Any, other: Any) -> Any:
         out = fun(other, self)
         if type(other) not in PYTHON_SCALARS and isinstance(other, jax.Array):
-            # What JAX's own operator gives never changes.
+            # As the result of JAX's own operator, the result is immutable.
             for x in out if type(out) is tuple else (out,):
                 if type(x) is Tracer:
                     x.builder.mark_made_by_jax(x.atom)
@@ -84,7 +85,7 @@ def make_operator_pair(
 def _define_tracer_operator(
     name: str, fun: Callable[..., Any], primitive: Primitive | None = None
 ) -> None:
-    """Give Tracer the operator `__name__` and its reflection, with a short way for equal types."""
+    """Define the operator `__name__` of Tracer and its reflection, with a shortcut for equal types."""
     reflected = f"__r{name}__"
     OPERATORS[name] = fun
     general, reflection = make_operator_pair(fun, reflected)
@@ -99,7 +100,7 @@ def _define_tracer_operator(
 
 
 def _power(x: Any, y: Any) -> Any:
-    # The exponent of most code is a small int, and makes a program of its own kind.
+    # The most frequent exponent is a small int.
     if type(y) is int and type(x) is Tracer and x.atom.aval.dtype.kind == "f":
         return bind(ops.IntegerPow(y), (x,))
     return operators.power(x, y)
@@ -185,12 +186,12 @@ for _module, _names in {
 
 
 def _reshape(self: Tracer, *shape: Any, order: str = "C") -> Any:
-    """The elements in another shape, given as one tuple or as ints."""
+    """The elements in another shape, one tuple or several ints."""
     return shapes.reshape(self, shape[0] if len(shape) == 1 else shape, order=order)
 
 
 def _transpose(self: Tracer, *axes: Any) -> Any:
-    """The axes permuted, reversed where none are given."""
+    """The array with its axes permuted, in reverse order without arguments."""
     return shapes.transpose(self, (axes[0] if len(axes) == 1 else axes) or None)
 
 
@@ -228,21 +229,22 @@ def _is_jax_operator(frame: FrameType) -> bool:
 
 
 def _view(self: Tracer, dtype: Any = None) -> Any:
-    """The same bits as another dtype, whose size the last dimension makes up for.
+    """The memory of the array as another dtype, with the last dimension scaled to its size.
 
-    Raises ShapeError where that does not lie in one row of memory, or holds no whole elements.
+    Raises ShapeError if the last dimension is not contiguous, or does not hold a whole number
+    of elements of `dtype`.
     """
     if dtype is None or canonical_dtype(dtype) == self.dtype:
         return self
-    wanted = canonical_dtype(dtype)
+    target = canonical_dtype(dtype)
     if is_complex(self.dtype) and self.shape:
         return shapes.reshape(ViewAsReal()(self), (*self.shape[:-1], 2 * self.shape[-1])).view(
-            wanted
+            target
         )
-    if is_complex(wanted) and self.shape:
-        parts = _view(self, real_dtype(wanted))
+    if is_complex(target) and self.shape:
+        parts = _view(self, real_dtype(target))
         return ViewAsComplex()(shapes.reshape(parts, (*parts.shape[:-1], _complex_count(parts), 2)))
-    old, new = ops.bit_width(self.dtype), ops.bit_width(wanted)
+    old, new = ops.bit_width(self.dtype), ops.bit_width(target)
     if old == new:
         return ops.bitcast_convert_type(self, dtype)
     is_contiguous(self)
@@ -265,7 +267,7 @@ def _view(self: Tracer, dtype: Any = None) -> Any:
 
 
 def _complex_count(parts: Any) -> int:
-    """How many complex numbers the parts along the last dimension make."""
+    """The number of complex numbers in real and imaginary parts along the last dimension."""
     if parts.shape[-1] % 2:
         raise ShapeError(
             f"x.view(): the last dimension must hold whole complex numbers; got {aval_of(parts)!r}",
@@ -274,19 +276,19 @@ def _complex_count(parts: Any) -> int:
 
 
 def _compress(self: Tracer, condition: Any, axis: int | None = None, out: Any = None) -> Any:
-    """The parts along `axis` where the vector `condition` holds."""
+    """The slices along `axis` where the vector `condition` is True."""
     return mutation.write_out_exact(
         "x.compress", sorting_and_searching.compress(condition, self, axis), out
     )
 
 
 def _conj(self: Tracer) -> Any:
-    """The complex conjugate; a real array itself."""
+    """The complex conjugate; of a real array, the array itself."""
     return floating_point.conjugate(self) if self.dtype.kind == "c" else self
 
 
 def _part_setter(part: Callable[[Any], Any]) -> Callable[[Tracer, Any], None]:
-    """What `x.real = value` and `x.imag = value` do: the part is a view, and is written to."""
+    """The setter of `x.real` or `x.imag`, which writes to the view that `part` returns."""
 
     def write(self: Tracer, value: Any) -> None:
         if part is floating_point.imag and self.dtype.kind != "c":
@@ -326,14 +328,14 @@ _FLOAT_FIX = (
 )
 
 
-def _concrete_scalar(self: Tracer, asked: str, fix: str = "") -> Any:
+def _concrete_scalar(self: Tracer, requested_by: str, fix: str = "") -> Any:
     if self.size != 1:
         raise ShapeError(
-            f"{asked}: the array must have one element; got {self.atom.aval!r}",
+            f"{requested_by}: the array must have one element; got {self.atom.aval!r}",
             fix="For truth, reduce it with .any() or .all().",
         )
     try:
-        return concretize(self, asked).reshape(())[()]
+        return concretize(self, requested_by).reshape(())[()]
     except ConcretizationError as error:
         error.fix = fix or error.fix
         raise
@@ -354,17 +356,17 @@ def _index(self: Tracer) -> int:
 
 
 def _check_not_assigned(self: Tracer) -> None:
-    """Raise where the value is asked for by an assignment into an array of NumPy's."""
+    """Raise if the value is needed for an assignment to an element of a NumPy array."""
     from functx.core.source_info import assigned_container, user_source
 
     source = user_source(3)
     name = assigned_container(source)
     if name is not None:
         array = f"`{name}`" if name else "the array"
-        what = f"the NumPy array {array}" if name else "an array of NumPy's"
+        target = f"the NumPy array {array}" if name else "an array of NumPy's"
         raise CapturedWriteError(
             f"{name or 'x'}[...] =: an array from outside the function must not be written to with "
-            f"a traced value; got {self.atom.aval!r} of {self.builder.owner} for {what}",
+            f"a traced value; got {self.atom.aval!r} of {self.builder.owner} for {target}",
             fix=f"Pass {array} as an argument, make it inside the function, or write to a "
             f"copy, functx.numpy.array({name or 'x'}).",
             source=source,
@@ -390,8 +392,8 @@ def _format(self: Tracer, spec: str) -> str:
 def _item(self: Tracer, *args: Any) -> Any:
     """The one element as a Python number."""
     check_not_differentiated(self, ".item()")
-    chosen = self if not args else indexing.getitem(self, args[0] if len(args) == 1 else args)
-    return _concrete_scalar(chosen, ".item()", _FLOAT_FIX).item()
+    element = self if not args else indexing.getitem(self, args[0] if len(args) == 1 else args)
+    return _concrete_scalar(element, ".item()", _FLOAT_FIX).item()
 
 
 def _tolist(self: Tracer) -> Any:
@@ -415,18 +417,18 @@ def _array(self: Tracer, dtype: Any = None, copy: Any = None) -> Any:
 
 
 def _requesting_keyword(default: str) -> str:
-    """`if`, `while`, `and`, ...: what in the user's code needs a truth value."""
+    """The keyword of the user's code that needs a truth value: `if`, `while`, `and`, ..."""
     from functx.core.source_info import line_text, user_source
 
     words = line_text(user_source(3)).split()
     if words and words[0] in ("if", "elif", "while", "assert"):
         return f"`{words[0]}`"
-    found = [word for word in ("and", "or", "not", "if") if word in words]
-    return f"`{found[0]}`" if len(found) == 1 else default
+    keywords = [word for word in ("and", "or", "not", "if") if word in words]
+    return f"`{keywords[0]}`" if len(keywords) == 1 else default
 
 
 def functx_ufunc(ufunc: Any, method: str) -> Any:
-    """The function of functx for a method of one of NumPy's ufuncs; None where there is none."""
+    """The function of functx for a method of a NumPy ufunc, or None."""
     import functx.numpy as namespace
 
     fun = getattr(namespace, ufunc.__name__, None)
@@ -434,7 +436,7 @@ def functx_ufunc(ufunc: Any, method: str) -> Any:
 
 
 def functx_function(func: Any) -> Any:
-    """The function of functx with the name of a function of NumPy's; None where there is none."""
+    """The function of functx with the name of a NumPy function, or None."""
     import functx.numpy as namespace
 
     scope: Any = namespace
@@ -459,7 +461,7 @@ def _array_ufunc(self: Tracer, ufunc: Any, method: str, *inputs: Any, **kwargs: 
 
 
 def _with_dtype_and_casting(ufunc: Any, fun: Callable[..., Any], options: dict[str, Any]) -> Any:
-    """`fun` in the dtype and by the casting rule among `options` of a call of NumPy's, taken out."""
+    """`fun` with the options `dtype` and `casting` of a NumPy call, which are removed from `options`."""
     dtype, casting = options.pop("dtype", None), options.pop("casting", "same_kind")
     for name in ("order", "subok"):
         options.pop(name, None)
@@ -500,14 +502,14 @@ def _array_function(self: Tracer, func: Any, types: Any, args: Any, kwargs: Any)
 
 
 def _resolves(scope: Any, path: str) -> bool:
-    """Whether a name with dots leads somewhere from `scope`."""
+    """Whether the dotted name `path` resolves from `scope`."""
     for part in path.split("."):
         scope = getattr(scope, part, None)
     return scope is not None
 
 
 def _hash(self: Tracer) -> int:
-    """No number: a key or a member of a set would be looked for by a value that there is none of."""
+    """Raises ConcretizationError: a traced array has no value to hash."""
     raise ConcretizationError(
         f"hash() needs the value of an array, and arrays are not hashable; got {self.atom.aval!r} of "
         f"{self.builder.owner}",
@@ -534,13 +536,13 @@ def _getattr(self: Tracer, name: str) -> Any:
     except AttributeError:
         if name.startswith("_"):
             raise
-    instead = _PYTORCH_METHODS.get(name)
+    suggestion = _PYTORCH_METHODS.get(name)
     for module in ("numpy", "nn", "lax"):
-        if instead is None and callable(vars(sys.modules[f"functx.{module}"]).get(name)):
-            instead = f"functx.{module}.{name}(x)"
+        if suggestion is None and callable(vars(sys.modules[f"functx.{module}"]).get(name)):
+            suggestion = f"functx.{module}.{name}(x)"
     message = f"a traced array has no attribute {name!r}; got {self.describe()}"
     raise AttributeError(
-        message + (f"; write {instead}" if instead else ""), name=name, obj=self
+        message + (f"; write {suggestion}" if suggestion else ""), name=name, obj=self
     ) from None
 
 
@@ -552,7 +554,7 @@ def _delete(self: Tracer, idx: Any) -> None:
 
 
 def _immutable_attribute_setter(name: str, cure: str) -> Callable[[Tracer, Any], None]:
-    """What `x.shape = ...` and its like do."""
+    """The setter of an immutable attribute, which raises ImmutableArrayError."""
 
     def refuse(self: Tracer, value: Any) -> None:
         raise ImmutableArrayError(

@@ -1,4 +1,4 @@
-"""What NumPy's elementwise functions do besides: `add.at`, `add.reduce`, `add.outer`, ..."""
+"""The methods of ufuncs: `at`, `reduce`, `accumulate` and `outer`."""
 
 from __future__ import annotations
 
@@ -28,17 +28,19 @@ from functx.transforms.control.scan import scan
 
 def _at(name: str, fun: Callable[..., Any], method: str | None) -> Callable[..., None]:
     def at(a: Any, indices: Any, b: Any) -> None:
-        what = f"{name}.at"
-        check_assignable(what, a)
+        operation = f"{name}.at"
+        check_assignable(operation, a)
         dtype = aval_of(a).dtype
         if method is None:
-            assign_array(a, _sequential_update(what, fun, a, indices, asarray(b)), what)
+            assign_array(a, _sequential_update(operation, fun, a, indices, asarray(b)), operation)
             return
         assign_array(
-            a, getattr(IndexUpdateRef(a, indices), method)(shapes.astype(asarray(b), dtype)), what
+            a,
+            getattr(IndexUpdateRef(a, indices), method)(shapes.astype(asarray(b), dtype)),
+            operation,
         )
 
-    at.__doc__ = f"Write {name}(a[indices], b) to a[indices], again wherever an index repeats."
+    at.__doc__ = f"Write {name}(a[indices], b) to a[indices], again for repeated indices."
     return at
 
 
@@ -47,31 +49,31 @@ def _unary_at(name: str, fun: Callable[..., Any]) -> Callable[..., None]:
         check_assignable(f"{name}.at", a)
         assign_array(a, _sequential_update(f"{name}.at", fun, a, indices), f"{name}.at")
 
-    at.__doc__ = f"Write {name}(a[indices]) to a[indices], again wherever an index repeats."
+    at.__doc__ = f"Write {name}(a[indices]) to a[indices], again for repeated indices."
     return at
 
 
 def _sequential_update(
-    what: str, fun: Callable[..., Any], a: Any, indices: Any, *others: Any
+    operation: str, fun: Callable[..., Any], a: Any, indices: Any, *args: Any
 ) -> Any:
-    """`a` with `fun` applied at the places of `indices`, one after the other."""
+    """`a` with `fun` applied to the elements at `indices`, one after the other, in a scan."""
     aval = aval_of(a)
-    row = np.arange(aval.size, dtype=np.int32).reshape(aval.shape)
-    places = IndexUpdateRef(row, indices).get()
-    shape = aval_of(places).shape
+    positions = np.arange(aval.size, dtype=np.int32).reshape(aval.shape)
+    selected = IndexUpdateRef(positions, indices).get()
+    shape = aval_of(selected).shape
     if 0 in shape:
         return a
-    beside = tuple([shapes.reshape(shapes.broadcast_to(x, shape), -1) for x in others])
+    operands = tuple([shapes.reshape(shapes.broadcast_to(x, shape), -1) for x in args])
 
-    def step(x: Any, at: Any) -> Any:
-        i, *values = at
-        new = fun(x[i], *values)
-        check_same_kind_cast(aval_of(new), aval.dtype, what)
-        return IndexUpdateRef(x, i).set(new, mode="promise_in_bounds"), None
+    def step(x: Any, inputs: Any) -> Any:
+        i, *values = inputs
+        value = fun(x[i], *values)
+        check_same_kind_cast(aval_of(value), aval.dtype, operation)
+        return IndexUpdateRef(x, i).set(value, mode="promise_in_bounds"), None
 
-    whole = shapes.reshape(asarray(a), -1)
-    last, _ = scan(step, whole, (shapes.reshape(places, -1), *beside))
-    return shapes.reshape(last, aval.shape)
+    flat = shapes.reshape(asarray(a), -1)
+    updated, _ = scan(step, flat, (shapes.reshape(selected, -1), *operands))
+    return shapes.reshape(updated, aval.shape)
 
 
 def _reduce(name: str, fun: Callable[..., Any]) -> Callable[..., Any]:
@@ -86,8 +88,8 @@ def _reduce(name: str, fun: Callable[..., Any]) -> Callable[..., Any]:
     ) -> Any:
         if dtype is not None:
             array = shapes.astype(asarray(array), dtype)
-        given = {} if initial is None else {"initial": initial}
-        return fun(array, axis, out=out, keepdims=keepdims, where=where, **given)
+        options = {} if initial is None else {"initial": initial}
+        return fun(array, axis, out=out, keepdims=keepdims, where=where, **options)
 
     reduce.__doc__ = f"`{name}` applied to the elements along `axis`, the first one by default."
     return reduce
@@ -117,9 +119,11 @@ def _reduce_in_order(name: str, fun: Callable[..., Any]) -> Callable[..., Any]:
         def step(x: Any, y: Any) -> Any:
             return fun(x, y), None
 
-        last, _ = scan(step, fun(rows[0], rows[1]), rows[2:]) if len(rows) > 1 else (rows[0], None)
-        last = shapes.expand_dims(last, axis) if keepdims else last
-        return write_out_exact(f"{name}.reduce", last, out)
+        result, _ = (
+            scan(step, fun(rows[0], rows[1]), rows[2:]) if len(rows) > 1 else (rows[0], None)
+        )
+        result = shapes.expand_dims(result, axis) if keepdims else result
+        return write_out_exact(f"{name}.reduce", result, out)
 
     reduce.__doc__ = f"`{name}` applied to the elements along `axis`, from the first to the last."
     return reduce
@@ -131,7 +135,7 @@ def _outer(name: str, fun: Callable[..., Any]) -> Callable[..., Any]:
         a = asarray(a)
         return fun(shapes.reshape(a, (*a.shape, *[1] * b.ndim)), b, **options)
 
-    outer.__doc__ = f"`{name}` of every element of `a` and every one of `b`."
+    outer.__doc__ = f"`{name}` applied to all pairs of an element of `a` and an element of `b`."
     return outer
 
 
@@ -156,7 +160,7 @@ _ACCUMULATE_FUNCTIONS: dict[str, Callable[..., Any]] = {
     "maximum": ops.cummax,
     "minimum": ops.cummin,
 }
-for _module in (ufuncs, ufuncs, floating_point, operators, floating_point):
+for _module in (ufuncs, floating_point, operators):
     for _name, _function in list(vars(_module).items()):
         _known = getattr(np, _name, None)
         if not isinstance(_known, np.ufunc) or _known.nout > 1 or hasattr(_function, "at"):

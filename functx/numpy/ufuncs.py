@@ -1,4 +1,4 @@
-"""How an elementwise function is made: of a primitive, or of a function of operands."""
+"""Elementwise functions: makers of ufuncs, exponentials, trigonometry, extrema and selection."""
 
 from __future__ import annotations
 
@@ -29,9 +29,7 @@ from functx.numpy.promotion import (
     promote,
     promote_inexact,
 )
-from functx.ops import arithmetic, conversion, logic, special
-from functx.ops import transcendental as angles
-from functx.ops import transcendental as exponentials
+from functx.ops import arithmetic, conversion, logic, special, transcendental
 from functx.ops.operands import PYTHON_SCALARS, literal
 
 __all__ = [
@@ -85,7 +83,7 @@ __all__ = [
 
 
 def ufunc(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`function` with the arguments `out` and `where` of NumPy's."""
+    """`function` with the arguments `out` and `where` of NumPy's ufuncs."""
     count = unwrap(function).__code__.co_argcount
 
     @wraps(function)
@@ -101,21 +99,22 @@ def ufunc(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def with_name_and_doc(function: Callable[..., Any], name: str, doc: str) -> Callable[..., Any]:
-    """`function` as users see it: with a name, a docstring, and `out` by keyword."""
+    """`function` with the name, docstring and signature that users see, in which `out` is a keyword."""
     function.__name__ = function.__qualname__ = name
     function.__module__ = "functx.numpy"  # where pickle finds it
     function.__doc__ = doc
-    # Functions with rules of their own take all that can be given by position for operands.
-    known = signature(function)
+    # Functions with custom rules treat all positional arguments as operands.
+    current = signature(function)
     parameters = [
-        p.replace(kind=p.KEYWORD_ONLY) if p.name == "out" else p for p in known.parameters.values()
+        p.replace(kind=p.KEYWORD_ONLY) if p.name == "out" else p
+        for p in current.parameters.values()
     ]
-    function.__signature__ = known.replace(parameters=parameters)  # type: ignore[attr-defined]
+    function.__signature__ = current.replace(parameters=parameters)  # type: ignore[attr-defined]
     return function
 
 
 def unary_ufunc(name: str, primitive: Primitive, doc: str) -> Callable[..., Any]:
-    """A function of one argument."""
+    """The function of one argument that binds `primitive`."""
 
     def function(x: Any, /, out: Any = None, *, where: Any = True) -> Any:
         if out is not None or where is not True:
@@ -126,7 +125,7 @@ def unary_ufunc(name: str, primitive: Primitive, doc: str) -> Callable[..., Any]
 
 
 def inexact_ufunc(name: str, primitive: Primitive, doc: str) -> Callable[..., Any]:
-    """A function of one argument, of which integers become floating point."""
+    """The function of one argument, promoted to an inexact dtype, that binds `primitive`."""
 
     def function(x: Any, /, out: Any = None, *, where: Any = True) -> Any:
         if out is not None or where is not True:
@@ -139,7 +138,7 @@ def inexact_ufunc(name: str, primitive: Primitive, doc: str) -> Callable[..., An
 
 
 def binary_ufunc(name: str, primitive: Primitive, doc: str) -> Callable[..., Any]:
-    """A function of two arguments, in the dtype that both are promoted to."""
+    """The function of two arguments, promoted to one dtype, that binds `primitive`."""
 
     def function(x: Any, y: Any, /, out: Any = None, *, where: Any = True) -> Any:
         if out is not None or where is not True:
@@ -150,7 +149,7 @@ def binary_ufunc(name: str, primitive: Primitive, doc: str) -> Callable[..., Any
 
 
 def inexact_binary_ufunc(name: str, primitive: Primitive, doc: str) -> Callable[..., Any]:
-    """A function of two arguments, of which integers become floating point."""
+    """The function of two arguments, promoted to an inexact dtype, that binds `primitive`."""
 
     def function(x: Any, y: Any, /, out: Any = None, *, where: Any = True) -> Any:
         if out is not None or where is not True:
@@ -167,21 +166,21 @@ def inexact_binary_ufunc(name: str, primitive: Primitive, doc: str) -> Callable[
 
 
 def map_real_and_imag(function: Callable[..., Any], x: Any) -> Any:
-    """`function` of `x`, or of its real and its imaginary part."""
+    """`function` applied to `x`, or to the real and the imaginary part of complex `x`."""
     if is_complex(aval_of(x).dtype):
         return conversion.complex(function(conversion.real(x)), function(conversion.imag(x)))
     return function(x)
 
 
 def as_boolean(x: Any) -> Any:
-    """Whether each element is not zero."""
+    """Whether each element of `x` is not zero."""
     x = operand(x)
     dtype = aval_of(x).dtype
     return x if dtype == ops.BOOL else ops.ne(x, literal(0, dtype))
 
 
 def promote_numeric(*args: Any) -> tuple[Any, ...]:
-    """`args` promoted and broadcast, booleans as integers."""
+    """`args` promoted and broadcast, booleans as int32."""
     args = promote(*args)
     if aval_of(args[0]).dtype == ops.BOOL:
         args = tuple([_as_integer(x) for x in args])
@@ -194,25 +193,25 @@ def _as_integer(x: Any) -> Any:
 
 
 def broadcast_inexact(x: Any, y: Any) -> tuple[Any, ...]:
-    """`x` and `y` promoted to floating point and broadcast."""
+    """`x` and `y` promoted to an inexact dtype and broadcast."""
     return broadcast(*promote_inexact(x, y))
 
 
 def zero_literal(x: Any) -> Any:
-    """The literal 0 that goes with `x`, which may be a Python number."""
+    """The literal 0 in the dtype of `x`."""
     return literal(0, aval_of(x).dtype)
 
 
-exp = inexact_ufunc("exp", exponentials.Exp(), "e to the power x.")
-exp2 = inexact_ufunc("exp2", exponentials.Exp2(), "2 to the power x.")
-expm1 = inexact_ufunc("expm1", exponentials.Expm1(), "exp(x) - 1, precise near 0.")
-log = inexact_ufunc("log", exponentials.Log(), "The natural logarithm.")
-log1p = inexact_ufunc("log1p", exponentials.Log1p(), "log(1 + x), precise near 0.")
+exp = inexact_ufunc("exp", transcendental.Exp(), "e to the power x.")
+exp2 = inexact_ufunc("exp2", transcendental.Exp2(), "2 to the power x.")
+expm1 = inexact_ufunc("expm1", transcendental.Expm1(), "exp(x) - 1, precise near 0.")
+log = inexact_ufunc("log", transcendental.Log(), "The natural logarithm.")
+log1p = inexact_ufunc("log1p", transcendental.Log1p(), "log(1 + x), precise near 0.")
 logaddexp = inexact_binary_ufunc(
     "logaddexp", special.Logaddexp(), "log(exp(x) + exp(y)), without overflow."
 )
-sqrt = inexact_ufunc("sqrt", exponentials.Sqrt(), "The square root; infinitely steep at 0.")
-cbrt = inexact_ufunc("cbrt", exponentials.Cbrt(), "The cube root, negative for negative x.")
+sqrt = inexact_ufunc("sqrt", transcendental.Sqrt(), "The square root; infinitely steep at 0.")
+cbrt = inexact_ufunc("cbrt", transcendental.Cbrt(), "The cube root, negative for negative x.")
 
 
 @ufunc
@@ -235,24 +234,28 @@ def logaddexp2(x: Any, y: Any, /) -> Any:
     return ops.div(special.logaddexp(*scaled), math.log(2))
 
 
-sin = inexact_ufunc("sin", angles.Sin(), "The sine of x.")
-cos = inexact_ufunc("cos", angles.Cos(), "The cosine of x.")
-tan = inexact_ufunc("tan", angles.Tan(), "The tangent of x.")
-arcsin = inexact_ufunc("arcsin", angles.Asin(), "The inverse sine, in [-pi/2, pi/2].")
-arccos = inexact_ufunc("arccos", angles.Acos(), "The inverse cosine, in [0, pi].")
-arctan = inexact_ufunc("arctan", angles.Atan(), "The inverse tangent, in (-pi/2, pi/2).")
+sin = inexact_ufunc("sin", transcendental.Sin(), "The sine of x.")
+cos = inexact_ufunc("cos", transcendental.Cos(), "The cosine of x.")
+tan = inexact_ufunc("tan", transcendental.Tan(), "The tangent of x.")
+arcsin = inexact_ufunc("arcsin", transcendental.Asin(), "The inverse sine, in [-pi/2, pi/2].")
+arccos = inexact_ufunc("arccos", transcendental.Acos(), "The inverse cosine, in [0, pi].")
+arctan = inexact_ufunc("arctan", transcendental.Atan(), "The inverse tangent, in (-pi/2, pi/2).")
 arctan2 = inexact_binary_ufunc(
     "arctan2",
-    angles.Atan2(),
+    transcendental.Atan2(),
     "The angle of the point (y, x), given as arctan2(y, x), in (-pi, pi].",
 )
 hypot = inexact_binary_ufunc("hypot", special.Hypot(), "sqrt(x**2 + y**2), without overflow.")
-sinh = inexact_ufunc("sinh", angles.Sinh(), "The hyperbolic sine of x.")
-cosh = inexact_ufunc("cosh", angles.Cosh(), "The hyperbolic cosine of x.")
-tanh = inexact_ufunc("tanh", angles.Tanh(), "The hyperbolic tangent of x.")
-arcsinh = inexact_ufunc("arcsinh", angles.Asinh(), "The inverse hyperbolic sine.")
-arccosh = inexact_ufunc("arccosh", angles.Acosh(), "The inverse hyperbolic cosine, for x >= 1.")
-arctanh = inexact_ufunc("arctanh", angles.Atanh(), "The inverse hyperbolic tangent, for |x| <= 1.")
+sinh = inexact_ufunc("sinh", transcendental.Sinh(), "The hyperbolic sine of x.")
+cosh = inexact_ufunc("cosh", transcendental.Cosh(), "The hyperbolic cosine of x.")
+tanh = inexact_ufunc("tanh", transcendental.Tanh(), "The hyperbolic tangent of x.")
+arcsinh = inexact_ufunc("arcsinh", transcendental.Asinh(), "The inverse hyperbolic sine.")
+arccosh = inexact_ufunc(
+    "arccosh", transcendental.Acosh(), "The inverse hyperbolic cosine, for x >= 1."
+)
+arctanh = inexact_ufunc(
+    "arctanh", transcendental.Atanh(), "The inverse hyperbolic tangent, for |x| <= 1."
+)
 sinc = inexact_ufunc("sinc", special.Sinc(), "sin(pi x) / (pi x), and 1 at 0.")
 
 
@@ -288,8 +291,8 @@ minimum = binary_ufunc(
 def heaviside(x: Any, h: Any, /) -> Any:
     """0 where x < 0, 1 where x > 0, h where x is 0."""
     x, h = broadcast_inexact(x, h)
-    flat = ops.convert_element_type(ops.gt(x, 0), aval_of(x).dtype)
-    return logic.select(ops.eq(x, 0), h, logic.select(ops.ne(x, x), x, flat))
+    step = ops.convert_element_type(ops.gt(x, 0), aval_of(x).dtype)
+    return logic.select(ops.eq(x, 0), h, logic.select(ops.ne(x, x), x, step))
 
 
 @ufunc
@@ -328,8 +331,8 @@ def clip(
     low, high = (a_min if min is None else min), (a_max if max is None else max)
     if low is None and high is None:
         return write_out("clip", copy_array(asarray(a)), out)
-    given = [x for x in (a, low, high) if x is not None]
-    a, *bounds = broadcast(*promote(*given))
+    operands = [x for x in (a, low, high) if x is not None]
+    a, *bounds = broadcast(*promote(*operands))
     dtype = aval_of(a).dtype
     if is_complex(dtype):
         raise DTypeError(f"clip: the array must not be complex; got {aval_of(a)!r}")
@@ -341,7 +344,7 @@ def clip(
 
 
 def _dtype_bounds(dtype: Any) -> tuple[Any, Any]:
-    """The lowest and the highest value of a dtype."""
+    """The least and the largest value of a dtype."""
     if is_floating(dtype):
         return -math.inf, math.inf
     return (False, True) if dtype == ops.BOOL else (iinfo(dtype).min, iinfo(dtype).max)
@@ -356,9 +359,9 @@ def where(
     size: int | None = None,
     fill_value: Any = None,
 ) -> Any:
-    """`x` where `condition` is not zero, else `y`; what is not taken has no influence.
+    """`x` where `condition` is not zero, else `y`; elements not taken do not affect derivatives.
 
-    With the condition alone, the positions where it holds, as `nonzero` gives them.
+    With the condition alone, the indices of its nonzero elements, as `nonzero` returns them.
     """
     if x is None or y is None:
         if x is not None or y is not None:
@@ -379,23 +382,23 @@ def where(
 
 
 def select(condlist: Sequence[Any], choicelist: Sequence[Any], default: Any = 0) -> Any:
-    """For each element the choice whose condition is the first to hold, or `default`."""
+    """For each element the choice whose condition is the first that is True, or `default`."""
     if len(condlist) != len(choicelist) or not len(condlist):
         raise ValueRangeError(
             "select: there must be as many choices as conditions, at least one; got "
             f"{len(choicelist)} and {len(condlist)}"
         )
-    *choices, chosen = promote(*choicelist, default)
+    *choices, result = promote(*choicelist, default)
     for condition, choice in zip(reversed(condlist), reversed(choices), strict=True):
-        chosen = where(condition, choice, chosen)
-    return chosen
+        result = where(condition, choice, result)
+    return result
 
 
 def piecewise(x: Any, condlist: Any, funclist: Sequence[Any], *args: Any, **kw: Any) -> Any:
-    """`funclist[i](x, *args, **kw)` where the condition i is the last to hold.
+    """`funclist[i](x, *args, **kw)` where the condition i is the last that is True.
 
-    Numbers stand for constant functions. One function more than conditions is for the rest,
-    which is 0 otherwise. Every function runs on all of `x`, its result chosen from.
+    Numbers stand for constant functions. One more function than conditions gives the remaining
+    elements, which are 0 by default. Every function is applied to all of `x`.
     """
     x = operand(x)
     if not isinstance(condlist, (list, tuple)) or (
@@ -415,10 +418,10 @@ def piecewise(x: Any, condlist: Any, funclist: Sequence[Any], *args: Any, **kw: 
 
     def value(function: Any) -> Any:
         out = operand(function(x, *args, **kw) if callable(function) else function)
-        same = aval_of(out).dtype == dtype and type(out) not in PYTHON_SCALARS
-        return out if same else asarray(out, dtype)
+        has_dtype = aval_of(out).dtype == dtype and type(out) not in PYTHON_SCALARS
+        return out if has_dtype else asarray(out, dtype)
 
-    chosen = broadcast(value(functions[-1]), ops.constant_like(x, 0))[0]
+    result = broadcast(value(functions[-1]), ops.constant_like(x, 0))[0]
     for condition, function in zip(condlist, functions, strict=False):
-        chosen = where(condition, value(function), chosen)
-    return chosen
+        result = where(condition, value(function), result)
+    return result
