@@ -26,7 +26,7 @@ class BooleanMaskIndex(NamedTuple):
         mask_shape = aval_of(self.mask).shape
         if mask_shape != shape[self.axis : self.axis + len(mask_shape)]:
             raise IndexingError(
-                "x.at[mask]: a mask must have the shape of the axes that it stands for; got "
+                "x.at[mask]: a mask must have the shape of the axes that it indexes; got "
                 f"{mask_shape} from axis {self.axis} on of an array of shape {shape}"
             )
         if not mask_shape or mask_shape == shape:

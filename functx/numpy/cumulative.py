@@ -1,4 +1,4 @@
-"""Sums and products of each element along an axis and all before it."""
+"""Cumulative sums and products, differences, gradients and integrals along an axis."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ __all__ = [
 
 
 def cumsum(a: Any, axis: Any = None, dtype: Any = None, out: Any = None) -> Any:
-    """The sum along `axis` of each element and all before it; of all in order for None."""
+    """The cumulative sum along `axis`; of the flattened array if it is None."""
     return _cumulative_reduction("cumsum", cumulative.cumsum, a, axis, dtype, out)
 
 
 def cumprod(a: Any, axis: Any = None, dtype: Any = None, out: Any = None) -> Any:
-    """The product along `axis` of each element and all before it; of all in order for None."""
+    """The cumulative product along `axis`; of the flattened array if it is None."""
     return _cumulative_reduction("cumprod", cumulative.cumprod, a, axis, dtype, out)
 
 
@@ -68,7 +68,7 @@ def _cumulative_reduction(
 def cumulative_sum(
     x: Any, /, *, axis: Any = None, dtype: Any = None, include_initial: bool = False
 ) -> Any:
-    """The sum along `axis` of each element and all before it, with 0 first if asked.
+    """The cumulative sum along `axis`, with 0 in front if `include_initial`.
 
     Narrow integers are added in the default integer type.
     """
@@ -78,7 +78,7 @@ def cumulative_sum(
 def cumulative_prod(
     x: Any, /, *, axis: Any = None, dtype: Any = None, include_initial: bool = False
 ) -> Any:
-    """The product along `axis` of each element and all before it, with 1 first if asked."""
+    """The cumulative product along `axis`, with 1 in front if `include_initial`."""
     return _with_initial(cumprod, 1, x, axis, dtype, include_initial)
 
 
@@ -104,7 +104,7 @@ def _with_initial(
 
 
 def diff(a: Any, n: int = 1, axis: int = -1, prepend: Any = None, append: Any = None) -> Any:
-    """The difference of each element along `axis` from the one before it, taken `n` times."""
+    """The differences of neighbours along `axis`, taken `n` times."""
     x = asarray(a)
     if aval_of(x).ndim == 0:
         raise ShapeError(f"diff: the array must have a dimension; got {aval_of(x)!r}")
@@ -114,20 +114,20 @@ def diff(a: Any, n: int = 1, axis: int = -1, prepend: Any = None, append: Any = 
     if n == 0:
         return x
     parts = [_diff_boundary(part, x, axis) for part in (prepend, append)]
-    joined = [part for part in (parts[0], x, parts[1]) if part is not None]
-    if len(joined) > 1:
-        x = ops.concatenate(promote(*joined), axis)
-    apart = ops.ne if aval_of(x).dtype == np.bool_ else ops.sub
+    operands = [part for part in (parts[0], x, parts[1]) if part is not None]
+    if len(operands) > 1:
+        x = ops.concatenate(promote(*operands), axis)
+    difference = ops.ne if aval_of(x).dtype == np.bool_ else ops.sub
     for _ in range(n):
         length = aval_of(x).shape[axis]
         last = max(length - 1, 0)
         later = ops.slice_in_dim(x, min(1, length), length, 1, axis)
-        x = apart(later, ops.slice_in_dim(x, 0, last, 1, axis))
+        x = difference(later, ops.slice_in_dim(x, 0, last, 1, axis))
     return x
 
 
 def _diff_boundary(part: Any, x: Any, axis: int) -> Any:
-    """What `diff` is to join to `x`, a number being one element everywhere."""
+    """The array that `diff` joins to `x`; a number stands for a slice of length 1."""
     if part is None:
         return None
     part = asarray(part)
@@ -138,7 +138,7 @@ def _diff_boundary(part: Any, x: Any, axis: int) -> Any:
 
 
 def ediff1d(ary: Any, to_end: Any = None, to_begin: Any = None) -> Any:
-    """The differences of consecutive elements, between `to_begin` and `to_end`."""
+    """The differences of consecutive elements, with `to_begin` in front and `to_end` behind."""
     x = asarray(ary)
     x = ops.reshape(x, (aval_of(x).size,))
     parts = [to_begin, diff(x), to_end]
@@ -153,7 +153,7 @@ def ediff1d(ary: Any, to_end: Any = None, to_begin: Any = None) -> Any:
 
 
 def trapezoid(y: Any, x: Any = None, dx: Any = 1.0, axis: int = -1) -> Any:
-    """The area under `y` along `axis` by straight lines between points at `x`, or `dx` apart."""
+    """The integral of `y` along `axis` by the trapezoidal rule, at the points `x` or in steps of `dx`."""
     if x is None:
         (y,) = promote_inexact(y)
         y = asarray(y)
@@ -161,10 +161,10 @@ def trapezoid(y: Any, x: Any = None, dx: Any = 1.0, axis: int = -1) -> Any:
         y, x = promote_inexact(y, x)
         y, x = asarray(y), asarray(x)
         rank = aval_of(y).ndim
-        place = canonical_axis(axis, rank)
+        y_axis = canonical_axis(axis, rank)
         if aval_of(x).ndim == 1:
             dx = diff(x)
-            dx = ops.reshape(dx, tuple([dx.size if d == place else 1 for d in range(rank)]))
+            dx = ops.reshape(dx, tuple([dx.size if d == y_axis else 1 for d in range(rank)]))
         else:
             dx = diff(x, axis=axis)
     axis = canonical_axis(axis, aval_of(y).ndim)
@@ -178,10 +178,10 @@ def trapezoid(y: Any, x: Any = None, dx: Any = 1.0, axis: int = -1) -> Any:
 
 
 def gradient(f: Any, *varargs: Any, axis: Any = None, edge_order: int = 1) -> Any:
-    """The derivative of `f` along each of `axis` by central differences, one-sided at the ends.
+    """The derivatives of `f` along `axis` by central differences, one-sided at the ends.
 
-    `varargs` gives the distances of the points, or their places, for all axes or each. For
-    several axes a list.
+    `varargs` gives the distances or the coordinates of the points, for all axes or for each.
+    Several axes give a list.
     """
     if edge_order not in (1, None):
         raise ValueRangeError(f"gradient: edge_order must be 1; got {edge_order}")
@@ -204,19 +204,22 @@ def _gradient_along(x: Any, spacing: Any, axis: int) -> Any:
     if n < 2:
         raise ShapeError(f"gradient: an axis must have two elements; got {aval!r}, axis {axis}")
 
-    def part(start: int, stop: int) -> Any:
+    def section(start: int, stop: int) -> Any:
         return ops.slice_in_dim(x, start, stop, 1, axis)
 
-    first, last = ops.sub(part(1, 2), part(0, 1)), ops.sub(part(n - 1, n), part(n - 2, n - 1))
-    before, after = part(0, n - 2), part(2, n)
+    first, last = (
+        ops.sub(section(1, 2), section(0, 1)),
+        ops.sub(section(n - 1, n), section(n - 2, n - 1)),
+    )
+    before, after = section(0, n - 2), section(2, n)
     spacing = operand(spacing)
     if aval_of(spacing).ndim == 0:
         inner = ops.mul(ops.sub(after, before), 0.5)
-        joined = ops.concatenate([first, inner, last] if n > 2 else [first, last], axis)
-        return operators.divide(joined, spacing)
+        differences = ops.concatenate([first, inner, last] if n > 2 else [first, last], axis)
+        return operators.divide(differences, spacing)
     if aval_of(spacing).shape != (n,):
         raise ShapeError(
-            f"gradient: places must be as many as the axis is long, {n}; got {aval_of(spacing)!r}"
+            f"gradient: there must be {n} coordinates, the length of the axis; got {aval_of(spacing)!r}"
         )
     dims = tuple([-1 if d == axis else 1 for d in range(aval.ndim)])
     h = ops.convert_element_type(diff(spacing), aval.dtype)
@@ -226,15 +229,17 @@ def _gradient_along(x: Any, spacing: Any, axis: int) -> Any:
         ops.slice_in_dim(h, 1, n - 1, 1, axis),
     )
     # The parabola through three points: weights -r / (l (l + r)), (r - l) / (l r), l / (r (l + r))
-    total = arithmetic.add(left, right)
+    width = arithmetic.add(left, right)
     slope = operators.subtract(
-        operators.multiply(after, ops.div(left, ops.mul(right, total))),
-        operators.multiply(before, ops.div(right, ops.mul(left, total))),
+        operators.multiply(after, ops.div(left, ops.mul(right, width))),
+        operators.multiply(before, ops.div(right, ops.mul(left, width))),
     )
-    middle = operators.multiply(part(1, n - 1), ops.div(ops.sub(right, left), ops.mul(left, right)))
-    ends = [
+    center = operators.multiply(
+        section(1, n - 1), ops.div(ops.sub(right, left), ops.mul(left, right))
+    )
+    boundary = [
         operators.divide(step, ops.slice_in_dim(h, i, i + 1, 1, axis))
         for step, i in ((first, 0), (last, n - 2))
     ]
-    inner = [arithmetic.add(slope, middle)] if n > 2 else []
-    return ops.concatenate([ends[0], *inner, ends[1]], axis)
+    inner = [arithmetic.add(slope, center)] if n > 2 else []
+    return ops.concatenate([boundary[0], *inner, boundary[1]], axis)

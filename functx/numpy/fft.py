@@ -1,4 +1,4 @@
-"""Discrete Fourier transforms, by NumPy's names and arguments."""
+"""Discrete Fourier transforms with NumPy's names and signatures."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Axes = Sequence[int] | None
 
 
 def fftn(a: Any, s: Axes = None, axes: Axes = None, norm: str | None = None) -> Any:
-    """The transform over `axes`, all by default, cut or padded with zeros to lengths `s`."""
+    """The transform along `axes`, by default all, truncated or zero-padded to the lengths `s`."""
     return _transform("fftn", a, s, axes, norm, inverse=False)
 
 
@@ -44,7 +44,7 @@ def ifftn(a: Any, s: Axes = None, axes: Axes = None, norm: str | None = None) ->
 
 
 def fft2(a: Any, s: Axes = None, axes: Axes = (-2, -1), norm: str | None = None) -> Any:
-    """The transform over two axes, the last two by default."""
+    """The transform along two axes, by default the last two."""
     return _transform("fft2", a, s, axes, norm, inverse=False)
 
 
@@ -54,7 +54,7 @@ def ifft2(a: Any, s: Axes = None, axes: Axes = (-2, -1), norm: str | None = None
 
 
 def fft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None) -> Any:
-    """The transform over `axis`, cut or padded with zeros to length `n`."""
+    """The transform along `axis`, truncated or zero-padded to the length `n`."""
     return _transform("fft", a, None if n is None else (n,), (axis,), norm, inverse=False)
 
 
@@ -64,7 +64,7 @@ def ifft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None) 
 
 
 def rfft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None) -> Any:
-    """The first half of the transform of real values; the other half is its conjugate."""
+    """The first half of the transform of real values; the second half is its conjugate."""
     if is_complex(aval_of(operand(a)).dtype):
         raise ArgumentError(f"rfft: the array must be real; got {aval_of(a)!r}", fix="Use fft.")
     axis = canonical_axis(axis, aval_of(operand(a)).ndim)
@@ -73,71 +73,70 @@ def rfft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None) 
 
 
 def irfft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None) -> Any:
-    """The `n` real values whose `rfft` is `a`; `n` is even, 2 (m - 1), by default."""
+    """The `n` real values whose `rfft` is `a`, of length m; `n` is 2 (m - 1) by default."""
     a = _as_complex(a)
     axis = canonical_axis(axis, a.ndim)
     n = 2 * (a.shape[axis] - 1) if n is None else n
     half = _crop_or_pad("irfft", a, n // 2 + 1, axis)
-    # What real values leave out: the conjugates of the inner terms, last first.
+    # The second half: the conjugates of the inner terms in reverse order.
     inner = ops.slice_in_dim(half, 1, (n + 1) // 2, axis=axis)
     mirrored = floating_point.conj(rearranging.flip(inner, axis=axis))
-    # The imaginary parts of the first term and the middle one have no influence.
-    whole = joining.concatenate([half, mirrored], axis=axis)
-    plain = ops.real(ifft(whole, axis=axis, norm=norm))
-    return plain
+    # The imaginary parts of the first and the middle term are ignored.
+    spectrum = joining.concatenate([half, mirrored], axis=axis)
+    return ops.real(ifft(spectrum, axis=axis, norm=norm))
 
 
 def fftfreq(n: int, d: float = 1.0) -> Any:
-    """The frequencies of the terms of an `fft` of `n` samples `d` apart, in cycles a unit of `d`."""
+    """The frequencies of an `fft` of `n` samples with spacing `d`, in cycles per unit of `d`."""
     k = arange(n)
     return ufuncs.where(k < (n + 1) // 2, k, k - n) / (n * d)
 
 
 def rfftfreq(n: int, d: float = 1.0) -> Any:
-    """The frequencies of the terms of an `rfft` of `n` samples `d` apart."""
+    """The frequencies of an `rfft` of `n` samples with spacing `d`, in cycles per unit of `d`."""
     return arange(n // 2 + 1) / (n * d)
 
 
 def fftshift(x: Any, axes: Any = None) -> Any:
-    """`x` with the term of frequency zero moved to the middle of `axes`."""
-    chosen = canonical_axes(axes, aval_of(operand(x)).ndim)
-    return rearranging.roll(x, [aval_of(x).shape[a] // 2 for a in chosen], chosen)
+    """`x` with the zero-frequency term shifted to the middle of `axes`, by default all."""
+    shifted_axes = canonical_axes(axes, aval_of(operand(x)).ndim)
+    return rearranging.roll(x, [aval_of(x).shape[a] // 2 for a in shifted_axes], shifted_axes)
 
 
 def ifftshift(x: Any, axes: Any = None) -> Any:
     """The inverse of `fftshift`."""
-    chosen = canonical_axes(axes, aval_of(operand(x)).ndim)
-    return rearranging.roll(x, [-(aval_of(x).shape[a] // 2) for a in chosen], chosen)
+    shifted_axes = canonical_axes(axes, aval_of(operand(x)).ndim)
+    return rearranging.roll(x, [-(aval_of(x).shape[a] // 2) for a in shifted_axes], shifted_axes)
 
 
 def _transform(name: str, a: Any, s: Axes, axes: Axes, norm: str | None, inverse: bool) -> Any:
-    given, a = a, _as_complex(a)
+    original, a = a, _as_complex(a)
     if axes is None:
         axes = range(a.ndim) if s is None else range(a.ndim - len(s), a.ndim)
-    chosen = canonical_axes(tuple(axes), a.ndim)
-    if s is None and 0 in [a.shape[d] for d in chosen]:
-        return copy_if_shared(a, operand(given))
-    for axis, n in zip(chosen, s or [a.shape[d] for d in chosen], strict=True):
+    transform_axes = canonical_axes(tuple(axes), a.ndim)
+    if s is None and 0 in [a.shape[d] for d in transform_axes]:
+        return copy_if_shared(a, operand(original))
+    for axis, n in zip(transform_axes, s or [a.shape[d] for d in transform_axes], strict=True):
         a = _crop_or_pad(name, a, n, axis)
-    count = len(chosen)
+    count = len(transform_axes)
     last = tuple(range(a.ndim - count, a.ndim))
-    moved = shapes.moveaxis(a, chosen, last)
+    moved = shapes.moveaxis(a, transform_axes, last)
     size = 1
     for d in last:
         size *= moved.shape[d]
-    out = shapes.moveaxis(contraction.fft(moved, count, inverse), last, chosen)
+    out = shapes.moveaxis(contraction.fft(moved, count, inverse), last, transform_axes)
     factor = _norm_factor(name, norm, size, inverse)
     return out if factor == 1.0 else out * factor
 
 
 def _norm_factor(name: str, norm: str | None, size: int, inverse: bool) -> float:
-    """What the primitive, scaled by 1 / size in the inverse alone, is multiplied by."""
-    wanted = {"backward": 1.0 / size if inverse else 1.0, "ortho": size**-0.5}
-    wanted["forward"] = 1.0 if inverse else 1.0 / size
+    """The factor after the primitive, which scales by 1 / size in the inverse only."""
+    factors = {"backward": 1.0 / size if inverse else 1.0, "ortho": size**-0.5}
+    factors["forward"] = 1.0 if inverse else 1.0 / size
     kind = norm or "backward"
-    if kind not in wanted:
-        raise ValueRangeError(f"{name}: norm must be one of {sorted(wanted)}; got {norm!r}")
-    return wanted[kind] * (size if inverse else 1.0)
+    if kind not in factors:
+        raise ValueRangeError(f"{name}: norm must be one of {sorted(factors)}; got {norm!r}")
+    return factors[kind] * (size if inverse else 1.0)
 
 
 def _as_complex(a: Any) -> Any:
@@ -146,7 +145,7 @@ def _as_complex(a: Any) -> Any:
 
 
 def _crop_or_pad(name: str, a: Any, n: int, axis: int) -> Any:
-    """`a` cut or padded with zeros to length `n` along `axis`."""
+    """`a` truncated or zero-padded to the length `n` along `axis`."""
     if n < 1:
         raise ValueRangeError(f"{name}: the number of terms must be positive; got {n}")
     size = a.shape[axis]

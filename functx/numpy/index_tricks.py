@@ -172,7 +172,7 @@ mgrid, ogrid = _GridIndexer("mgrid", sparse=False), _GridIndexer("ogrid", sparse
 
 
 def ix_(*args: Any) -> tuple[Any, ...]:
-    """Vectors in shapes that index all their combinations; a mask stands for its true indices."""
+    """Vectors in shapes that index all their combinations; a mask gives the indices of its true elements."""
     arrays = [ensure_array(x) for x in args]
     for x in arrays:
         if aval_of(x).ndim != 1:

@@ -188,7 +188,7 @@ def _mask_indices(mask: np.ndarray[Any, Any], axis: int, shape: Shape) -> list[A
         return [ArrayIndex(None, np.zeros(int(mask), np.int32))]
     if mask.shape != shape[axis : axis + mask.ndim]:
         raise IndexingError(
-            f"x[mask]: a mask must have the shape of the axes that it stands for; got "
+            f"x[mask]: a mask must have the shape of the axes that it indexes; got "
             f"{mask.shape} for axes {axis} to {axis + mask.ndim - 1} of an array of shape {shape}"
         )
     positions = mask.nonzero()

@@ -59,14 +59,14 @@ def getitem(x: Any, idx: Any) -> Any:
             return x
     x = operand(x)
     try:
-        found = make_indexer(x, idx, IndexingOptions()).read(x)
+        result = make_indexer(x, idx, IndexingOptions()).read(x)
         items = idx if type(idx) is tuple else (idx,)
-        return copy_if_shared(found, x) if np.ndarray in map(type, items) else found
+        return copy_if_shared(result, x) if np.ndarray in map(type, items) else result
     except IndexingError as error:
-        found = masked_elements(x, idx, error)
-        if found is None:
+        result = masked_elements(x, idx, error)
+        if result is None:
             raise
-        return found
+        return result
 
 
 def static_index_key(idx: Any) -> Any:

@@ -10,7 +10,7 @@ import numpy as np
 
 from functx import ops
 from functx.core.errors import ShapeError, ValueRangeError
-from functx.core.tracer import Tracer, aval_of
+from functx.core.tracer import aval_of
 from functx.core.tracing import bind
 from functx.core.types import canonical_dtype
 from functx.numpy.mutation import accept_out
@@ -52,24 +52,11 @@ def _promote_arrays(name: str, arrays: Any, dtype: Any) -> tuple[Any, ...]:
     """The arrays in their common dtype, or in `dtype`."""
     if not arrays:
         raise ValueRangeError(f"{name}: there must be at least one array; got none")
-    if not have_one_dtype(arrays):
-        arrays = promote(*arrays)
+    arrays = promote(*arrays)
     if dtype is not None:
         dtype = canonical_dtype(dtype)
-        arrays = [ops.convert_element_type(x, dtype) for x in arrays]
-    return tuple(arrays)
-
-
-def have_one_dtype(arrays: Sequence[Any]) -> bool:
-    """Whether all are traced arrays of one dtype, none weak."""
-    first = arrays[0]
-    if type(first) is not Tracer:
-        return False
-    dtype = first.atom.aval.dtype
-    for x in arrays:
-        if type(x) is not Tracer or x.atom.aval.dtype != dtype or x.atom.aval.weak_type:
-            return False
-    return True
+        arrays = tuple([ops.convert_element_type(x, dtype) for x in arrays])
+    return arrays
 
 
 def _array_sequence(arrays: Any) -> Sequence[Any]:

@@ -1,22 +1,26 @@
-"""Linear algebra, by NumPy's names and arguments.
+"""Linear algebra with NumPy's names and signatures.
 
-Matrices are the last two dimensions; the dimensions before them are those of a batch.
+Matrices are the last two dimensions of an array; the dimensions before them are batch dimensions.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import inf
+from operator import index
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from functx import ops
-from functx.core.errors import ShapeError, ValueRangeError
+from functx.core.errors import ArgumentError, ShapeError, ValueRangeError
 from functx.core.tracer import aval_of
 from functx.core.types import real_dtype
 from functx.numpy import floating_point, operators, reductions, shapes
-from functx.numpy.matrices import eye, matrix_power, multi_dot
-from functx.numpy.promotion import broadcast_shapes, promote_inexact
+from functx.numpy.matrices import eye
+from functx.numpy.mutation import accept_out
+from functx.numpy.promotion import broadcast_shapes, operand, promote, promote_inexact
+from functx.numpy.tensor_contractions import einsum, matmul
 from functx.ops import factorizations, linear_algebra, statistics
 from functx.ops.operands import canonical_axes
 
@@ -100,7 +104,7 @@ def inv(a: Any) -> Any:
 def det(a: Any) -> Any:
     """The determinant of square matrices.
 
-    Its derivative is the matrix of cofactors, right for singular matrices too.
+    Its derivative is the matrix of cofactors, for singular matrices too.
 
     >>> import functx, functx.numpy as np
     >>> functx.numpy.round(functx.grad(np.linalg.det)(np.array([[1.0, 2.0], [2.0, 4.0]])), 3).tolist()
@@ -117,7 +121,7 @@ def slogdet(a: Any) -> SlogdetResult:
 def cholesky(a: Any, *, upper: bool = False) -> Any:
     """The lower triangular l with l @ l.H == a, or with `upper` its adjoint.
 
-    Of `a` the Hermitian part counts. Where it is not positive definite, the result is nan.
+    Only the Hermitian part of `a` is used. If it is not positive definite, the result is nan.
     """
     factor = factorizations.cholesky(*promote_inexact(a))
     return floating_point.conj(shapes.swapaxes(factor, -1, -2)) if upper else factor
@@ -126,9 +130,9 @@ def cholesky(a: Any, *, upper: bool = False) -> Any:
 def eigh(a: Any, UPLO: str | None = None) -> EighResult:  # noqa: N803 - NumPy's name
     """The eigenvalues, ascending, and eigenvectors of Hermitian matrices.
 
-    The Hermitian part of `a` counts, whatever `UPLO` says. Where eigenvalues are equal, the
-    derivatives of their eigenvectors are nan; those of functions of the matrix, such as
-    `(v * f(w)) @ v.T`, are right.
+    The Hermitian part of `a` is used, whatever `UPLO` says. Derivatives of the eigenvectors of
+    equal eigenvalues are nan; derivatives of functions of the matrix, such as
+    `(v * f(w)) @ v.T`, are correct.
     """
     _check_triangle(UPLO)
     return EighResult(*factorizations.eigh(*promote_inexact(a)))
@@ -148,15 +152,15 @@ def _check_triangle(name: Any) -> None:
 def svd(a: Any, full_matrices: bool = True, compute_uv: bool = True) -> Any:
     """The u, s, vh with a == (u * s) @ vh, or with `compute_uv=False` the singular values s.
 
-    These descend. Without `full_matrices`, u has as many columns and vh as many rows as
-    there are singular values; with it they are square. Columns and rows that belong to no
-    singular value have no derivative: it is nan.
+    Singular values are in descending order. Without `full_matrices`, u has as many columns and
+    vh as many rows as there are singular values; with it they are square. The derivatives of
+    columns and rows without a singular value are nan.
     """
     (a,) = promote_inexact(a)
     shape = aval_of(a).shape
     square = shape[-2:-1] == shape[-1:]
-    found = factorizations.svd(a, full=bool(full_matrices and compute_uv and not square))
-    return SVDResult(*found) if compute_uv else found[1]
+    factors = factorizations.svd(a, full=bool(full_matrices and compute_uv and not square))
+    return SVDResult(*factors) if compute_uv else factors[1]
 
 
 def svdvals(a: Any) -> Any:
@@ -167,11 +171,11 @@ def svdvals(a: Any) -> Any:
 def norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> Any:
     """The norm of the vectors along an axis, or of the matrices along two.
 
-    Without `ord` the root of the sum of squares, over everything without `axis`. For
-    vectors `ord` is a number, `inf` or `-inf`; for matrices "fro", "nuc", 1, -1, 2, -2, `inf` or `-inf`.
-    The derivative of the root at zero is zero, the least of its subgradients.
+    With `ord=None` it is the root of the sum of squares, of all elements if `axis` is None. For
+    vectors `ord` is a number, `inf` or `-inf`; for matrices "fro", "nuc", 1, -1, 2, -2, `inf` or
+    `-inf`. The derivative of the root at zero is zero, the subgradient of least norm.
 
-    Raises ValueRangeError for an order that the vectors or matrices do not have.
+    Raises ValueRangeError for other orders.
 
     >>> import functx, functx.numpy as np
     >>> functx.grad(np.linalg.norm)(np.array([3.0, 4.0])).tolist() == [0.6000000238418579, 0.800000011920929]
@@ -179,8 +183,8 @@ def norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> A
     """
     (x,) = promote_inexact(x)
     ndim = aval_of(x).ndim
-    whole = axis is None and (ord is None or ndim < 3)
-    axes = canonical_axes(axis, ndim) if not (whole and ord is None) else tuple(range(ndim))
+    all_axes = axis is None and (ord is None or ndim < 3)
+    axes = canonical_axes(axis, ndim) if not (all_axes and ord is None) else tuple(range(ndim))
     if ord is None or (len(axes) == 2 and ord == "fro"):
         out = statistics.vector_norm(x, 2.0, axes)
     elif len(axes) == 1:
@@ -220,13 +224,67 @@ def _matrix_norm(x: Any, ord: Any, axes: tuple[int, ...]) -> Any:
     rows, columns = axes
     if ord in (2, -2, "nuc"):
         values = svdvals(shapes.moveaxis(x, axes, (-2, -1)))
-        # Of the absolute values, the derivative of a zero is 0.
-        combined: Any = {2: reductions.max, -2: reductions.min, "nuc": reductions.sum}[ord]
-        return combined(operators.abs(values), axis=-1)
+        # The derivative of the absolute value at 0 is 0.
+        reduction: Any = {2: reductions.max, -2: reductions.min, "nuc": reductions.sum}[ord]
+        return reduction(operators.abs(values), axis=-1)
     if ord not in (1, -1, inf, -inf):
         raise ValueRangeError(
             f"norm: ord of a matrix must be 'fro', 'nuc', 1, -1, 2, -2, inf or -inf; got {ord!r}"
         )
-    summed, chosen = (rows, columns) if ord in (1, -1) else (columns, rows)
+    summed, remaining = (rows, columns) if ord in (1, -1) else (columns, rows)
     sums = reductions.sum(operators.abs(x), axis=summed)
-    return (reductions.max if ord > 0 else reductions.min)(sums, axis=chosen - (chosen > summed))
+    return (reductions.max if ord > 0 else reductions.min)(
+        sums, axis=remaining - (remaining > summed)
+    )
+
+
+def matrix_power(a: Any, n: int) -> Any:
+    """The power `n` of square matrices, for an integer `n` that is not negative."""
+    a = operand(a)
+    aval = aval_of(a)
+    if aval.ndim < 2 or aval.shape[-1] != aval.shape[-2]:
+        raise ShapeError(f"matrix_power: the operand must be square matrices; got {aval!r}")
+    try:
+        n = index(n)
+    except TypeError:
+        raise ArgumentError(f"matrix_power: n must be an integer; got {n!r}") from None
+    if n == 0:
+        unit = eye(aval.shape[-1], dtype=aval.dtype)
+        return ops.broadcast_in_dim(unit, aval.shape, (aval.ndim - 2, aval.ndim - 1))
+    if n < 0:
+        raise ValueRangeError(
+            f"matrix_power: n must not be negative; got {n}", fix="Invert the matrices first."
+        )
+    result = None
+    while n:
+        if n & 1:
+            result = a if result is None else matmul(result, a)
+        n >>= 1
+        if n:
+            a = matmul(a, a)
+    return result
+
+
+@accept_out
+def multi_dot(arrays: Sequence[Any], *, precision: Any = None) -> Any:
+    """The product of several matrices, in the order with the fewest operations.
+
+    The first and the last operand may be vectors.
+    """
+    arrays = promote(*arrays)
+    if len(arrays) < 2:
+        raise ValueRangeError(f"multi_dot: there must be at least two arrays; got {len(arrays)}")
+    ndims = [aval_of(x).ndim for x in arrays]
+    if any(n != 2 for n in ndims[1:-1]) or not {ndims[0], ndims[-1]} <= {1, 2}:
+        raise ShapeError(
+            "multi_dot: all operands must be matrices, but the first and last may be vectors; "
+            "got " + " and ".join(repr(aval_of(x)) for x in arrays)
+        )
+    terms: list[tuple[int, ...]] = [(i, i + 1) for i in range(len(arrays))]
+    out = [0, len(arrays)]
+    if ndims[0] == 1:
+        terms[0], out = (1,), out[1:]
+    if ndims[-1] == 1:
+        terms[-1], out = (len(arrays) - 1,), out[:-1]
+    interleaved = [item for pair in zip(arrays, terms, strict=True) for item in pair]
+    return einsum(*interleaved, out, optimize="optimal", precision=precision)

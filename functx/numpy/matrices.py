@@ -1,8 +1,8 @@
-"""Matrices by formula, their diagonals and triangles."""
+"""Matrices: identity, triangles, diagonals, Kronecker, outer and cross products."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from operator import index
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from functx import ops
-from functx.core.errors import ArgumentError, ShapeError, ValueRangeError
+from functx.core.errors import ShapeError
 from functx.core.ndarray import as_ndarray
 from functx.core.tracer import aval_of, current_builder
 from functx.core.types import canonical_dtype, kind
@@ -19,7 +19,7 @@ from functx.numpy.mutation import accept_out
 from functx.numpy.promotion import broadcast, operand, promote
 from functx.numpy.reductions import sum_dtype
 from functx.numpy.shapes import ensure_array
-from functx.numpy.tensor_contractions import einsum, matmul, promote_operands, static_diagonal
+from functx.numpy.tensor_contractions import static_diagonal
 from functx.ops.operands import canonical_axes, canonical_axis, canonical_shape, literal
 from functx.ops.views import AsStrided
 
@@ -48,12 +48,12 @@ def eye(
     *,
     device: Any = None,
 ) -> Any:
-    """A matrix of `N` rows and `M` columns (`N` if left out) with ones on diagonal `k`."""
+    """A matrix of `N` rows and `M` columns, by default `N`, with ones on diagonal `k`."""
     rows, columns = _matrix_shape("eye", N, M)
-    found = canonical_dtype(FLOAT if dtype is None else dtype)
+    dtype = canonical_dtype(FLOAT if dtype is None else dtype)
     if current_builder.get() is None:
-        return as_ndarray(np.eye(rows, columns, k, dtype=found))
-    return ops.convert_element_type(_compare_indices(ops.eq, (rows, columns), k), found)
+        return as_ndarray(np.eye(rows, columns, k, dtype=dtype))
+    return ops.convert_element_type(_compare_indices(ops.eq, (rows, columns), k), dtype)
 
 
 def identity(n: int, dtype: Any = None) -> Any:
@@ -64,10 +64,10 @@ def identity(n: int, dtype: Any = None) -> Any:
 def tri(N: int, M: int | None = None, k: int = 0, dtype: Any = None) -> Any:  # noqa: N803
     """A matrix with ones on diagonal `k` and below it."""
     rows, columns = _matrix_shape("tri", N, M)
-    found = canonical_dtype(FLOAT if dtype is None else dtype)
+    dtype = canonical_dtype(FLOAT if dtype is None else dtype)
     if current_builder.get() is None:
-        return as_ndarray(np.tri(rows, columns, k, dtype=found))
-    return ops.convert_element_type(_compare_indices(ops.ge, (rows, columns), k), found)
+        return as_ndarray(np.tri(rows, columns, k, dtype=dtype))
+    return ops.convert_element_type(_compare_indices(ops.ge, (rows, columns), k), dtype)
 
 
 def _matrix_shape(name: str, rows: Any, columns: Any) -> tuple[int, int]:
@@ -76,7 +76,7 @@ def _matrix_shape(name: str, rows: Any, columns: Any) -> tuple[int, int]:
 
 
 def _compare_indices(compare: Callable[..., Any], shape: tuple[int, ...], k: Any) -> Any:
-    """`compare(row + k, column)` at each place of matrices."""
+    """`compare(row + k, column)` for the row and column indices of the last two dimensions."""
     row = ops.broadcasted_iota(np.int32, shape, len(shape) - 2)
     column = ops.broadcasted_iota(np.int32, shape, len(shape) - 1)
     return compare(row if type(k) is int and k == 0 else ops.add(row, k), column)
@@ -104,9 +104,9 @@ def _triangle(name: str, m: Any, k: Any, lower: bool) -> Any:
 
 
 def diagonal(a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Any:
-    """The elements on a diagonal of two dimensions, along a new last one in their place.
+    """The diagonal of two dimensions, as a new last dimension, which replaces them.
 
-    A view that is read-only, as in NumPy.
+    The result is a read-only view, as in NumPy.
     """
     a = ensure_array(a)
     aval = aval_of(a)
@@ -114,15 +114,15 @@ def diagonal(a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Any:
         raise ShapeError(f"diagonal: the array must have at least two dimensions; got {aval!r}")
     rows, columns = canonical_axes((axis1, axis2), aval.ndim, "diagonal: axis1 and axis2")
     n, m, offset = aval.shape[rows], aval.shape[columns], index(offset)
-    lead = [d for d in range(aval.ndim) if d not in (rows, columns)]
+    batch = [d for d in range(aval.ndim) if d not in (rows, columns)]
     count = max(0, min(n + min(offset, 0), m - max(offset, 0)))
-    # Without elements it may begin anywhere.
+    # An empty diagonal begins at 0, which is in bounds.
     start = {rows: max(-offset, 0), columns: max(offset, 0)} if count else {}
-    steps = [tuple([int(d == along) for d in range(aval.ndim)]) for along in lead]
-    steps.append(tuple([int(d in (rows, columns)) for d in range(aval.ndim)]))
-    shape = (*[aval.shape[d] for d in lead], count)
-    places = tuple([start.get(d, 0) for d in range(aval.ndim)])
-    return AsStrided(shape, places, tuple(steps), writable=False)(a)
+    strides = [tuple([int(d == along) for d in range(aval.ndim)]) for along in batch]
+    strides.append(tuple([int(d in (rows, columns)) for d in range(aval.ndim)]))
+    shape = (*[aval.shape[d] for d in batch], count)
+    starts = tuple([start.get(d, 0) for d in range(aval.ndim)])
+    return AsStrided(shape, starts, tuple(strides), writable=False)(a)
 
 
 def diag(v: Any, k: int = 0) -> Any:
@@ -137,7 +137,7 @@ def diag(v: Any, k: int = 0) -> Any:
     n = length + (k if k >= 0 else -k)
     if length == 0:
         return zeros((n, n), aval.dtype)
-    # Row by row, neighbours on a diagonal lie n + 1 apart.
+    # In row-major order, neighbours on a diagonal are n + 1 elements apart.
     before = k if k >= 0 else -k * n
     after = n * n - before - length - (length - 1) * n
     flat = ops.pad(v, literal(0, aval.dtype), ((before, after, n),))
@@ -159,22 +159,26 @@ def vander(x: Any, N: int | None = None, increasing: bool = False) -> Any:  # no
     if aval.ndim != 1:
         raise ShapeError(f"vander: the array must have one dimension; got {aval!r}")
     count = aval.shape[0] if N is None else sample_count("vander", N)
-    found = aval.dtype if kind(aval.dtype) in "iu" else np.int32
-    exponents = arange(count, dtype=found) if increasing else arange(count - 1, -1, -1, found)
+    exponent_dtype = aval.dtype if kind(aval.dtype) in "iu" else np.int32
+    exponents = (
+        arange(count, dtype=exponent_dtype)
+        if increasing
+        else arange(count - 1, -1, -1, exponent_dtype)
+    )
     return power(ops.expand_dims(x, 1), exponents)
 
 
 @partial(accept_out, out_position=2)
 def outer(a: Any, b: Any) -> Any:
-    """The products of every element of `a` with every one of `b`, as a matrix."""
+    """The matrix of the products of all elements of `a` with all elements of `b`."""
     a, b = (ops.reshape(x, (aval_of(x).size,)) for x in promote(a, b))
     shape = aval_of(a).size, aval_of(b).size
     return ops.mul(ops.broadcast_in_dim(a, shape, (0,)), ops.broadcast_in_dim(b, shape, (1,)))
 
 
 def kron(a: Any, b: Any) -> Any:
-    """The Kronecker product: each element of `a` times all of `b`, as blocks of one array."""
-    a, b = promote_operands(a, b)
+    """The Kronecker product: the block for each element of `a` is the element times `b`."""
+    a, b = promote(a, b)
     x, y = aval_of(a).shape, aval_of(b).shape
     rank = max(len(x), len(y))
     x, y = (1,) * (rank - len(x)) + x, (1,) * (rank - len(y)) + y
@@ -187,15 +191,15 @@ def kron(a: Any, b: Any) -> Any:
 def cross(
     a: Any, b: Any, axisa: int = -1, axisb: int = -1, axisc: int = -1, axis: int | None = None
 ) -> Any:
-    """The cross product of vectors of two or three components, which lie along `axis`.
+    """The cross product of vectors of two or three components along `axis`.
 
-    `axisa`, `axisb` and `axisc` place them in each operand and in the result. Of two vectors
-    of two components only the third component of the product is given.
+    `axisa`, `axisb` and `axisc` are their axes in each operand and in the result. For two
+    vectors of two components the result is the third component of the product.
     """
     if axis is not None:
         axisa = axisb = axisc = axis
-    a, b = promote_operands(a, b)
-    given = aval_of(a), aval_of(b)
+    a, b = promote(a, b)
+    avals = aval_of(a), aval_of(b)
     a, b = (
         ops.moveaxis(x, canonical_axis(k, aval_of(x).ndim, f"cross: {name}"), aval_of(x).ndim - 1)
         for x, k, name in ((a, axisa, "axisa"), (b, axisb, "axisb"))
@@ -203,12 +207,12 @@ def cross(
     sizes = aval_of(a).shape[-1], aval_of(b).shape[-1]
     if not set(sizes) <= {2, 3}:
         raise ShapeError(
-            f"cross: vectors must have 2 or 3 components; got {given[0]!r} and {given[1]!r}"
+            f"cross: vectors must have 2 or 3 components; got {avals[0]!r} and {avals[1]!r}"
         )
     if sizes == (2, 2):
         first, second = (_components(x) for x in (a, b))
-        left = ops.mul(*broadcast(first[0], second[1]))
-        return ops.sub(left, ops.mul(*broadcast(first[1], second[0])))
+        product = ops.mul(*broadcast(first[0], second[1]))
+        return ops.sub(product, ops.mul(*broadcast(first[1], second[0])))
     a, b = broadcast(
         *[_pad_to_three(x) if n == 2 else x for x, n in zip((a, b), sizes, strict=True)]
     )
@@ -221,8 +225,8 @@ def cross(
 
 
 def _slice_last_axis(x: Any, start: int, stop: int) -> Any:
-    lead = aval_of(x).shape[:-1]
-    return ops.slice(x, (*(0 for _ in lead), start), (*lead, stop))
+    batch = aval_of(x).shape[:-1]
+    return ops.slice(x, (*(0 for _ in batch), start), (*batch, stop))
 
 
 def _components(x: Any) -> list[Any]:
@@ -237,14 +241,14 @@ def _rotate_components(x: Any) -> Any:
 
 
 def _pad_to_three(x: Any) -> Any:
-    """Vectors of two components with a third that is zero."""
+    """Vectors of two components extended by a third component 0."""
     aval = aval_of(x)
     return ops.pad(x, literal(0, aval.dtype), (*((0, 0, 0) for _ in aval.shape[:-1]), (0, 1, 0)))
 
 
 @partial(accept_out, out_position=5)
 def trace(a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1, dtype: Any = None) -> Any:
-    """The sum along a diagonal of two dimensions, which leave the shape.
+    """The sum along a diagonal of two dimensions, which are removed.
 
     Booleans and narrow integers are summed in the default integer type.
     """
@@ -257,57 +261,3 @@ def trace(a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1, dtype: Any = 
         dtype = sum_dtype(aval.dtype)
     on_diagonal = ops.convert_element_type(static_diagonal(a, index(offset), *axes), dtype)
     return ops.reduce_sum(on_diagonal, aval.ndim - 2)
-
-
-def matrix_power(a: Any, n: int) -> Any:
-    """The square matrices `a` multiplied by themselves, `n` factors, which is not negative."""
-    a = operand(a)
-    aval = aval_of(a)
-    if aval.ndim < 2 or aval.shape[-1] != aval.shape[-2]:
-        raise ShapeError(f"matrix_power: the operand must be square matrices; got {aval!r}")
-    try:
-        n = index(n)
-    except TypeError:
-        raise ArgumentError(f"matrix_power: n must be an integer; got {n!r}") from None
-    if n == 0:
-        from functx.numpy.matrices import eye
-
-        unit = eye(aval.shape[-1], dtype=aval.dtype)
-        return ops.broadcast_in_dim(unit, aval.shape, (aval.ndim - 2, aval.ndim - 1))
-    if n < 0:
-        raise ValueRangeError(
-            f"matrix_power: n must not be negative; got {n}", fix="Invert the matrices first."
-        )
-    result = None
-    while n:
-        if n & 1:
-            result = a if result is None else matmul(result, a)
-        n >>= 1
-        if n:
-            a = matmul(a, a)
-    return result
-
-
-@accept_out
-def multi_dot(arrays: Sequence[Any], *, precision: Any = None) -> Any:
-    """The product of a chain of matrices, in the order that takes the fewest operations.
-
-    The first and the last may be vectors.
-    """
-    arrays = promote(*arrays)
-    if len(arrays) < 2:
-        raise ValueRangeError(f"multi_dot: there must be at least two arrays; got {len(arrays)}")
-    ndims = [aval_of(x).ndim for x in arrays]
-    if any(n != 2 for n in ndims[1:-1]) or not {ndims[0], ndims[-1]} <= {1, 2}:
-        raise ShapeError(
-            "multi_dot: all operands must be matrices, but the first and last may be vectors; "
-            "got " + " and ".join(repr(aval_of(x)) for x in arrays)
-        )
-    terms: list[tuple[int, ...]] = [(i, i + 1) for i in range(len(arrays))]
-    out = [0, len(arrays)]
-    if ndims[0] == 1:
-        terms[0], out = (1,), out[1:]
-    if ndims[-1] == 1:
-        terms[-1], out = (len(arrays) - 1,), out[:-1]
-    interleaved = [item for pair in zip(arrays, terms, strict=True) for item in pair]
-    return einsum(*interleaved, out, optimize="optimal", precision=precision)

@@ -217,16 +217,16 @@ def _resize(self: Tracer, *shape: Any, refcheck: bool = True) -> None:
     target = tuple(shape[0] if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else shape)
     position = self.builder.producer(self.atom)
     if position is None or self.builder is not current_builder.get():
-        problem = "an argument, or one from around the function"
+        problem = "an argument, or a captured array"
     elif self.builder.equations[position].primitive.view:
-        problem = "a view of another"
+        problem = "a view of another array"
     elif refcheck and has_views(self.builder.equations[position:], self.atom):
-        problem = "one that others are views of"
+        problem = "which has views"
     else:
         problem = ""
     if problem:
         raise ImmutableArrayError(
-            f"x.resize(): the array must own its memory alone; got {self.atom.aval!r}, {problem}",
+            f"x.resize(): the array must not share its memory; got {self.atom.aval!r}, {problem}",
             fix="Use functx.numpy.resize, which returns a new array.",
         )
     size = int(np.prod(target))

@@ -72,7 +72,7 @@ def check_same_kind_cast(given: Any, dtype: Any, operation: str) -> None:
         raise DTypeError(
             f"{operation}: the result must be of the kind of the array that it is written to; "
             f"got {given!r} for an array of {dtype}",
-            fix="Convert the array before with astype, or write x = x + y in place of x += y.",
+            fix="Convert the array before with astype, or write x = x + y instead of x += y.",
         )
 
 

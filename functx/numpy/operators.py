@@ -128,9 +128,9 @@ def _logical_ufunc(name: str, primitive: Primitive, doc: str) -> Callable[..., A
     return with_name_and_doc(function, name, doc)
 
 
-add = binary_ufunc("add", arithmetic.Add(), "x + y; of booleans, whether either holds.")
+add = binary_ufunc("add", arithmetic.Add(), "x + y; of booleans, whether either is True.")
 subtract = binary_ufunc("subtract", arithmetic.Sub(), "x - y, which booleans do not have.")
-multiply = binary_ufunc("multiply", arithmetic.Mul(), "x * y; of booleans, whether both hold.")
+multiply = binary_ufunc("multiply", arithmetic.Mul(), "x * y; of booleans, whether both are True.")
 divide = inexact_binary_ufunc("divide", arithmetic.Div(), "x / y; integers become floating point.")
 true_divide = divide
 negative = unary_ufunc("negative", arithmetic.Neg(), "-x, which booleans do not have.")

@@ -81,6 +81,14 @@ _SCALARS_TAKING_KIND: dict[str, tuple[type, ...]] = {"f": (float, int), "i": (in
 
 def promote(*args: Any) -> tuple[Any, ...]:
     """`args` in their common dtype by JAX's promotion rules."""
+    if args and type(args[0]) is Tracer:
+        # Traced arrays of one dtype, the most frequent operands.
+        dtype = args[0].atom.aval.dtype
+        for x in args:
+            if type(x) is not Tracer or x.atom.aval.dtype != dtype:
+                break
+        else:
+            return args
     args = tuple([operand(x) for x in args])
     return args if _common_dtype(args) is not None else _convert_all(args, *promoted_dtype(*args))
 

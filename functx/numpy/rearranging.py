@@ -36,13 +36,13 @@ from functx.numpy.shapes import (
     is_sequence,
     prepend_axes,
     ravel,
-    static_integer,
     static_integers,
     swapaxes,
 )
 from functx.ops import arithmetic, concatenation, shapes
 from functx.ops.operands import (
     PYTHON_SCALARS,
+    as_int,
     canonical_axes,
     canonical_axis,
     canonical_shape,
@@ -101,9 +101,7 @@ def repeat(
     axis = canonical_axis(axis, len(shape), "repeat: axis")
     n = shape[axis]
     if total_repeat_length is not None and type(repeats) is Tracer:
-        return _repeat_to(
-            a, repeats, axis, static_integer(total_repeat_length, "total_repeat_length")
-        )
+        return _repeat_to(a, repeats, axis, as_int("total_repeat_length", total_repeat_length))
     if type(repeats) is int and repeats >= 0 and total_repeat_length is None:
         return copy_array(_repeat_each(a, repeats, axis))
     try:
@@ -120,7 +118,7 @@ def repeat(
         return _repeat_each(a, counts.item(), axis)
     indices = np.repeat(np.arange(n), np.broadcast_to(counts, (n,)))
     if total_repeat_length is not None:
-        length = static_integer(total_repeat_length, "total_repeat_length")
+        length = as_int("total_repeat_length", total_repeat_length)
         indices = np.concatenate([indices, np.full(length, max(n - 1, 0))])[:length]
     return gather_static(a, indices, axis)
 
@@ -167,7 +165,7 @@ def rot90(m: Any, k: int = 1, axes: Any = (0, 1)) -> Any:
     pair = canonical_axes(axes, aval_of(m).ndim, "rot90: axes")
     if len(pair) != 2:
         raise AxisError(f"rot90: axes must be two; got {axes}")
-    turns = static_integer(k, "rot90: k") % 4
+    turns = as_int("rot90: k", k) % 4
     if turns == 0:
         return m
     if turns == 2:
@@ -379,7 +377,7 @@ def pad(array: Any, pad_width: Any, mode: str = "constant", **kwargs: Any) -> An
         by_axis = {canonical_axis(d, aval.ndim, "pad: axis"): w for d, w in pad_width.items()}
         pad_width = [by_axis.get(d, 0) for d in range(aval.ndim)]
     widths = [
-        (static_integer(low, "pad: widths"), static_integer(high, "pad: widths"))
+        (as_int("pad: widths", low), as_int("pad: widths", high))
         for low, high in _pairs_per_axis(pad_width, aval.ndim, "widths")
     ]
     if any(n < 0 for pair in widths for n in pair):
@@ -483,7 +481,7 @@ def _edge_statistic(mode: str, x: Any, axis: int, width: int, count: Any, end: b
         return []
     shape = aval_of(x).shape
     n = shape[axis]
-    count = n if count is None else min(static_integer(count, "pad: stat_length"), n)
+    count = n if count is None else min(as_int("pad: stat_length", count), n)
     if count < 1:
         raise ValueRangeError(f"pad: stat_length must be positive; got {count}")
     outermost = slice_along(x, n - count, n, axis) if end else slice_along(x, 0, count, axis)

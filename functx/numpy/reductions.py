@@ -349,7 +349,7 @@ def mean(
 ) -> Any:
     """The average along `axis`, an int, several or None for all; nan of no elements.
 
-    With a mask `where`, that of the elements where it is True.
+    With a mask `where`, only the elements where it is True count.
     """
     x, result = _in_mean_dtype(a, dtype)
     return ops.convert_element_type(_mean(x, axis, where), result)

@@ -292,12 +292,12 @@ def _promote_exactly(x: Any, y: Any) -> tuple[Any, ...]:
 
 def _exact_or_nan(x: Any, dtype: Any) -> Any:
     """Integers in an inexact dtype, with nan for those that it cannot represent."""
-    own, real = aval_of(x).dtype, real_dtype(dtype)
-    converted = ops.convert_element_type(x, real)
+    integer_dtype, float_dtype = aval_of(x).dtype, real_dtype(dtype)
+    converted = ops.convert_element_type(x, float_dtype)
     # The largest integer may be rounded up and saturate back to itself: exclude what is above it.
-    in_range = ops.lt(converted, literal(float(iinfo(own).max) + 1, real))
-    exact = ops.bitwise_and(in_range, ops.eq(ops.convert_element_type(converted, own), x))
-    return ops.select(exact, converted, literal(float("nan"), real))
+    in_range = ops.lt(converted, literal(float(iinfo(integer_dtype).max) + 1, float_dtype))
+    exact = ops.bitwise_and(in_range, ops.eq(ops.convert_element_type(converted, integer_dtype), x))
+    return ops.select(exact, converted, literal(float("nan"), float_dtype))
 
 
 def _select_members(

@@ -87,10 +87,6 @@ def static_integers(x: Any, requested_by: str) -> np.ndarray[Any, Any]:
     return value
 
 
-def static_integer(value: Any, name: str) -> int:
-    return as_int(name, value)
-
-
 def reshape(a: Any, shape: Any, order: str = "C", *, copy: bool | None = None) -> Any:
     """The elements of `a` in `shape`, in which one -1 stands for the remaining elements.
 
@@ -105,7 +101,7 @@ def reshape(a: Any, shape: Any, order: str = "C", *, copy: bool | None = None) -
         shape = (shape,) if type(shape) is int or not is_sequence(shape) else tuple(shape)
     for n in shape:
         if type(n) is not int:
-            shape = tuple([static_integer(n, "reshape: the shape") for n in shape])
+            shape = tuple([as_int("reshape: the shape", n) for n in shape])
             break
     aval = aval_of(a)
     new = _resolve_shape(aval, shape)
@@ -128,8 +124,8 @@ def _copy_or_check_shared(a: Any, reshaped: Any, copy: bool) -> Any:
         shares = not isinstance(a, np.ndarray) or np.may_share_memory(reshaped, a)
     if not shares:
         raise ShapeError(
-            "reshape: with copy=False the array must lie in memory such that it can be seen in "
-            f"the other shape; got {type_name(a)}",
+            "reshape: with copy=False the layout of the array must allow a view in "
+            f"the new shape; got {type_name(a)}",
             fix="Pass copy=None, which copies where it must.",
         )
     return reshaped
@@ -156,7 +152,7 @@ def _resolve_shape(aval: ShapedArray, shape: Shape) -> Shape:
         raise ShapeError(
             "reshape: the number of elements must stay, and one dimension at most be -1; "
             f"got {aval!r} for the shape {shape}",
-            fix=f"The new shape must have {aval.size} elements; -1 stands for what is left over.",
+            fix=f"The new shape must have {aval.size} elements; -1 stands for the remaining length.",
         )
     return tuple([aval.size // known if n == -1 else n for n in shape])
 
@@ -205,7 +201,7 @@ def expand_dims(a: Any, axis: Any) -> Any:
     """`a` with new dimensions of length 1 at the positions `axis` of the result."""
     a = ensure_array(a)
     axes = axis if isinstance(axis, (tuple, list)) else (axis,)
-    axes = tuple([static_integer(d, "expand_dims: axis") for d in axes])
+    axes = tuple([as_int("expand_dims: axis", d) for d in axes])
     return shapes.reshape(a, _expanded(aval_of(a).shape, axes))
 
 

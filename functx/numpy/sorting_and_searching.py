@@ -1,4 +1,4 @@
-"""Arrays put in order, and ordered arrays searched."""
+"""Sorting, searching in sorted arrays, interpolation, and indices of nonzero elements."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ __all__ = [
 
 
 def _sort_operand(name: str, a: Any, axis: int | None, kind: Any, order: Any) -> tuple[Any, int]:
-    """The array to put in order, and the axis."""
+    """The array to sort, and the axis."""
     if order is not None:
         raise ArgumentError(
             f"{name}: order must be None, for want of arrays with fields; got {order!r}"
@@ -71,9 +71,9 @@ def sort(
     stable: bool = True,
     descending: bool = False,
 ) -> Any:
-    """The elements of `a` in ascending order along `axis`, nan last; flattened where it is None.
+    """`a` sorted along `axis` in ascending order, nan last; flattened first if `axis` is None.
 
-    The order is stable whatever `kind` and `stable` say.
+    The sort is always stable, whatever `kind` and `stable` say.
     """
     a, along = _sort_operand("sort", a, axis, kind, order)
     result = ops.sort(a, along)
@@ -90,21 +90,21 @@ def argsort(
     descending: bool = False,
     dtype: Any = None,
 ) -> Any:
-    """Where the elements of `a` in ascending order along `axis` are, nan last.
+    """The indices that sort `a` along `axis` in ascending order, nan last.
 
-    Elements that tie keep their order, in descending order too.
+    Equal elements keep their order, in descending order too.
     """
     a, along = _sort_operand("argsort", a, axis, kind, order)
     if descending:
         a = shapes.rev(a, (along,))
-    places = ops.Sort(along, 1, True, True)(a)[-1]
+    indices = ops.Sort(along, 1, True, True)(a)[-1]
     if descending:
-        places = ops.sub(aval_of(a).shape[along] - 1, shapes.rev(places, (along,)))
-    return ops.convert_element_type(places, INT if dtype is None else dtype)
+        indices = ops.sub(aval_of(a).shape[along] - 1, shapes.rev(indices, (along,)))
+    return ops.convert_element_type(indices, INT if dtype is None else dtype)
 
 
 def lexsort(keys: Any, axis: int = -1) -> Any:
-    """Where the elements in order of the last of `keys` are, ties decided by those before it."""
+    """The indices that sort by the last of `keys`, and equal elements by the keys before it."""
     arrays = keys if isinstance(keys, (list, tuple)) else unstack(keys)
     if not arrays:
         raise ValueRangeError("lexsort: there must be at least one key; got none")
@@ -115,8 +115,8 @@ def lexsort(keys: Any, axis: int = -1) -> Any:
     if not avals[0].ndim:
         return ops.convert_element_type(ensure_array(0), INT)
     along = canonical_axis(axis, avals[0].ndim, "lexsort: axis")
-    places = ops.Sort(along, len(arrays), True, True)(*arrays[::-1])[-1]
-    return ops.convert_element_type(places, INT)
+    indices = ops.Sort(along, len(arrays), True, True)(*arrays[::-1])[-1]
+    return ops.convert_element_type(indices, INT)
 
 
 def sort_complex(a: Any) -> Any:
@@ -126,9 +126,9 @@ def sort_complex(a: Any) -> Any:
 
 
 def partition(a: Any, kth: Any, axis: int | None = -1) -> Any:
-    """`a` with the element at `kth` along `axis` where it would be in order.
+    """`a` with the element at `kth` along `axis` at its position in sorted order.
 
-    Smaller ones lie before it and larger ones after it: here, all are in order.
+    Smaller elements come before it and larger ones after it; here the result is sorted.
     """
     a, along = _sort_operand("partition", a, axis, None, None)
     _check_kth("partition", kth, aval_of(a).shape[along])
@@ -136,7 +136,7 @@ def partition(a: Any, kth: Any, axis: int | None = -1) -> Any:
 
 
 def argpartition(a: Any, kth: Any, axis: int | None = -1) -> Any:
-    """Where the elements are that `partition` puts in their places."""
+    """The indices of the elements of `a` in the order of `partition`."""
     a, along = _sort_operand("argpartition", a, axis, None, None)
     _check_kth("argpartition", kth, aval_of(a).shape[along])
     return argsort(a, along, dtype=np.int32)
@@ -153,11 +153,11 @@ _METHODS = ("scan", "scan_unrolled", "sort", "compare_all")
 def searchsorted(
     a: Any, v: Any, side: str = "left", sorter: Any = None, *, method: str = "scan"
 ) -> Any:
-    """Where in the ordered vector `a` each element of `v` can be put in, keeping the order.
+    """The positions in the sorted vector `a` at which to insert the elements of `v`.
 
-    Before elements equal to it with the side "left", after them with "right". `sorter` holds
-    the places of the elements of `a` in order where `a` is not. `method` is how to search:
-    "scan" and "scan_unrolled" halve, "sort" puts all in order, "compare_all" compares all.
+    A position is before equal elements with the side "left", after them with "right". `sorter`
+    holds the indices that sort `a` if it is not sorted. The methods "scan" and "scan_unrolled"
+    are binary searches, "sort" sorts both arrays, and "compare_all" compares all pairs.
     """
     if side not in ("left", "right"):
         raise ValueRangeError(f'searchsorted: side must be "left" or "right"; got {side!r}')
@@ -170,43 +170,43 @@ def searchsorted(
 
 
 def digitize(x: Any, bins: Any, right: bool = False, *, method: str | None = None) -> Any:
-    """Which of the `bins`, in ascending or descending order, each element of `x` falls in.
+    """The number of the bin of each element of `x`; `bins` are sorted edges in either direction.
 
-    An element on the edge of a bin is in the one above, or in the one below with `right`.
+    An element on an edge is in the bin above it, or in the bin below it with `right`.
     """
     x, bins = ensure_array(x), ensure_array(bins)
     aval = aval_of(bins)
     if aval.ndim != 1:
         raise ShapeError(f"digitize: bins must be a vector; got {aval!r}")
-    n, side, how = aval.size, "left" if right else "right", method or "scan"
+    n, side, search_method = aval.size, "left" if right else "right", method or "scan"
     if n < 2:
-        return searchsorted(bins, x, side, method=how)
+        return searchsorted(bins, x, side, method=search_method)
     if type(bins) is not Tracer:
         ascending: Any = bool(bins[-1] >= bins[0])
         if ascending:
-            return searchsorted(bins, x, side, method=how)
-    descending = ops.sub(n, searchsorted(shapes.rev(bins, (0,)), x, side, method=how))
+            return searchsorted(bins, x, side, method=search_method)
+    descending = ops.sub(n, searchsorted(shapes.rev(bins, (0,)), x, side, method=search_method))
     if type(bins) is not Tracer:
         return descending
     ascending = operators.greater_equal(take_from_vector(bins, n - 1), take_from_vector(bins, 0))
-    return ops.select(ascending, searchsorted(bins, x, side, method=how), descending)
+    return ops.select(ascending, searchsorted(bins, x, side, method=search_method), descending)
 
 
-def take_from_vector(x: Any, places: Any) -> Any:
-    """The elements of the vector `x` at `places`, an integer or any array of them."""
-    if isinstance(places, int):
-        return shapes.reshape(ops.slice(x, (places,), (places + 1,)), ())
-    return shapes.reshape(gather_along(x, ravel(places), 0), aval_of(places).shape)
+def take_from_vector(x: Any, indices: Any) -> Any:
+    """The elements of the vector `x` at `indices`, an int or an array of integers."""
+    if isinstance(indices, int):
+        return shapes.reshape(ops.slice(x, (indices,), (indices + 1,)), ())
+    return shapes.reshape(gather_along(x, ravel(indices), 0), aval_of(indices).shape)
 
 
 def interp(
     x: Any, xp: Any, fp: Any, left: Any = None, right: Any = None, period: Any = None
 ) -> Any:
-    """The values at `x` of the line through the points `xp`, ascending, and `fp`.
+    """The piecewise linear interpolation at `x` of the points `xp`, ascending, with values `fp`.
 
-    Outside the points the values are `left` and `right`, those of the outermost points by
-    default, or extrapolated where these are "extrapolate". With `period`, `x` and `xp` are
-    taken around a circle of that length.
+    Outside the points the values are `left` and `right`, by default the values of the outermost
+    points; "extrapolate" extends the outermost lines. With `period`, `x` and `xp` are taken
+    modulo the period.
     """
     x, xp = promote_inexact(x, xp)
     (fp,) = promote_inexact(fp)
@@ -219,48 +219,52 @@ def interp(
         left = right = "extrapolate"
     n = aval_of(xp).size
     if n == 1:
-        line = broadcast_to(fp, aval_of(x).shape or (1,))
-        line = shapes.reshape(line, aval_of(x).shape)
+        values = broadcast_to(fp, aval_of(x).shape or (1,))
+        values = shapes.reshape(values, aval_of(x).shape)
     else:
         above = ufuncs.clip(searchsorted(xp, x, "right"), 1, n - 1)
         below = ops.sub(above, 1)
-        start, value = take_from_vector(xp, below), take_from_vector(fp, below)
-        width = operators.subtract(take_from_vector(xp, above), start)
-        # Points that coincide have no line between them, and 0 / 0 would spoil derivatives.
-        least = float(np.spacing(finfo(aval_of(width).dtype).eps))
-        same = operators.less_equal(operators.absolute(width), least)
-        part = operators.divide(operators.subtract(x, start), ufuncs.where(same, 1, width))
-        rise = operators.multiply(part, operators.subtract(take_from_vector(fp, above), value))
-        line = ufuncs.where(same, value, operators.add(value, rise))
+        left_point, left_value = take_from_vector(xp, below), take_from_vector(fp, below)
+        width = operators.subtract(take_from_vector(xp, above), left_point)
+        # Between points that coincide, 0 / 0 would make derivatives nan.
+        tolerance = float(np.spacing(finfo(aval_of(width).dtype).eps))
+        coincide = operators.less_equal(operators.absolute(width), tolerance)
+        fraction = operators.divide(
+            operators.subtract(x, left_point), ufuncs.where(coincide, 1, width)
+        )
+        rise = operators.multiply(
+            fraction, operators.subtract(take_from_vector(fp, above), left_value)
+        )
+        values = ufuncs.where(coincide, left_value, operators.add(left_value, rise))
     if not _extrapolates("left", left):
-        line = ufuncs.where(
+        values = ufuncs.where(
             operators.less(x, take_from_vector(xp, 0)),
             take_from_vector(fp, 0) if left is None else left,
-            line,
+            values,
         )
     if not _extrapolates("right", right):
         last = take_from_vector(fp, n - 1) if right is None else right
-        line = ufuncs.where(operators.greater(x, take_from_vector(xp, n - 1)), last, line)
-    return line
+        values = ufuncs.where(operators.greater(x, take_from_vector(xp, n - 1)), last, values)
+    return values
 
 
-def _extrapolates(name: str, outside: Any) -> bool:
-    if not isinstance(outside, str):
+def _extrapolates(name: str, value: Any) -> bool:
+    if not isinstance(value, str):
         return False
-    if outside != "extrapolate":
-        raise ValueRangeError(f'interp: {name} must be a number or "extrapolate"; got {outside!r}')
+    if value != "extrapolate":
+        raise ValueRangeError(f'interp: {name} must be a number or "extrapolate"; got {value!r}')
     return True
 
 
 def _periodic_points(x: Any, xp: Any, fp: Any, period: Any) -> tuple[Any, Any, Any]:
-    """The points in order within one period, with one more on either side."""
+    """The points sorted within one period, with one more point on either side."""
     if type(period) is not Tracer and not np.all(np.asarray(period) != 0):
         raise ValueRangeError(f"interp: period must not be zero; got {period}")
     period = operators.absolute(period)
     x, xp = floating_point.remainder(x, period), floating_point.remainder(xp, period)
     n = aval_of(xp).size
-    xp, places = ops.Sort(0, 1, True, True)(xp)
-    fp = take_from_vector(fp, places)
+    xp, permutation = ops.Sort(0, 1, True, True)(xp)
+    fp = take_from_vector(fp, permutation)
 
     def ends(v: Any, shift: Any) -> list[Any]:
         first, last = take_from_vector(v, 0), take_from_vector(v, n - 1)
@@ -272,14 +276,14 @@ def _periodic_points(x: Any, xp: Any, fp: Any, period: Any) -> tuple[Any, Any, A
 
 
 def concrete_mask(mask: Any, name: str, fix: str = "") -> np.ndarray[Any, Any]:
-    """The value of `mask`, which decides how many results there are; `fix` is the cure without `size`."""
+    """The value of `mask`, which decides the number of results; `fix` overrides the advice."""
     if type(mask) is not Tracer:
         return np.asarray(mask)
     try:
         return concretize(mask, name if fix else f"{name} without `size`")  # type: ignore[no-any-return]
     except ConcretizationError as error:
         error.fix = fix or (
-            f"Give {name} the number of results, `size`, and `fill_value` for those left over."
+            f"Give {name} the number of results, `size`, and `fill_value` for the extra ones."
         )
         raise
 
@@ -288,32 +292,27 @@ def static_size(size: Any) -> int:
     return canonical_shape((size,), "size")[0]
 
 
-def _nonzero_mask(a: Any) -> Any:
-    dtype = aval_of(a).dtype
-    return a if dtype == np.bool_ else ops.ne(a, literal(0, dtype))
-
-
 def true_indices(mask: Any, size: int) -> tuple[Any, Any]:
-    """Where the first `size` of a vector's true elements are, and which of them there are.
+    """The indices of the first `size` true elements of a vector, and the mask of valid ones.
 
-    Those left over lie beyond the end.
+    Extra indices are out of bounds.
     """
     n = aval_of(mask).size
     if not n:
-        nothing = shapes.full((size,), literal(0, canonical_dtype(INT)))
-        return nothing, shapes.full((size,), literal(False, np.dtype(bool)))
+        zeros = shapes.full((size,), literal(0, canonical_dtype(INT)))
+        return zeros, shapes.full((size,), literal(False, np.dtype(bool)))
     counts = ops.cumsum(ops.convert_element_type(mask, INT), 0)
-    # The k-th true element is the first with k of them up to there.
-    wanted = ops.add(ops.iota(INT, size), 1)
-    places = ops.convert_element_type(sorting.searchsorted(counts, wanted), INT)
-    return places, ops.lt(places, n)
+    # The k-th true element is the first one with a cumulative count of k.
+    ranks = ops.add(ops.iota(INT, size), 1)
+    indices = ops.convert_element_type(sorting.searchsorted(counts, ranks), INT)
+    return indices, ops.lt(indices, n)
 
 
 def nonzero(a: Any, *, size: int | None = None, fill_value: Any = None) -> tuple[Any, ...]:
-    """Where the elements of `a` are not zero: an array of indices for each dimension.
+    """The indices of the nonzero elements of `a`: an array for each dimension.
 
-    With `size` there are so many, those left over `fill_value` (0; a tuple gives each
-    dimension its own). Without it the elements must be known while tracing.
+    `size` fixes the number of indices; extra ones are `fill_value` (by default 0; a tuple has
+    one for each dimension). Without `size` the elements must be known while tracing.
     """
     return nonzero_indices("nonzero", a, size, fill_value)
 
@@ -328,9 +327,11 @@ def nonzero_indices(name: str, a: Any, size: int | None, fill_value: Any) -> tup
             fix="Give it one with atleast_1d.",
         )
     if size is None:
-        found = np.nonzero(concrete_mask(_nonzero_mask(a), name))
-        return tuple([ensure_array(places.astype(canonical_dtype(INT))) for places in found])
-    places, there = true_indices(ravel(_nonzero_mask(a)), static_size(size))
+        indices = np.nonzero(concrete_mask(ufuncs.as_boolean(a), name))
+        return tuple(
+            [ensure_array(positions.astype(canonical_dtype(INT))) for positions in indices]
+        )
+    positions, valid = true_indices(ravel(ufuncs.as_boolean(a)), static_size(size))
     fills = fill_value if isinstance(fill_value, tuple) else (fill_value,) * len(shape)
     if len(fills) != len(shape):
         raise ShapeError(
@@ -338,11 +339,13 @@ def nonzero_indices(name: str, a: Any, size: int | None, fill_value: Any) -> tup
         )
     results = []
     for n, fill in zip(reversed(shape), reversed(fills), strict=True):
-        index = ops.rem(places, max(n, 1)) if len(shape) > 1 else places
-        places = floating_point.floor_divide(places, max(n, 1)) if len(shape) > 1 else places
+        index = ops.rem(positions, max(n, 1)) if len(shape) > 1 else positions
+        positions = (
+            floating_point.floor_divide(positions, max(n, 1)) if len(shape) > 1 else positions
+        )
         fill = 0 if fill is None else fill
         fill = ops.convert_element_type(ensure_array(fill), INT)
-        results.append(ops.select(there, index, shapes.full((), fill)))
+        results.append(ops.select(valid, index, shapes.full((), fill)))
     return tuple(results[::-1])
 
 
@@ -350,9 +353,10 @@ _TRIM_FIX = "Leave it outside of what is traced, or mask with functx.numpy.where
 
 
 def trim_zeros(filt: Any, trim: str = "fb", axis: Any = None) -> Any:
-    """`filt` without the zeros at its front ("f" in `trim`) and at its back ("b"), as a view.
+    """A view of `filt` without leading zeros ("f" in `trim`) and trailing zeros ("b").
 
-    Along `axis`, one or several, or along all. The elements must be known while tracing, since they decide the shape.
+    Along `axis`, one or several, or along all axes. The elements must be known while tracing,
+    since they decide the shape.
     """
     filt = ensure_array(filt)
     shape = aval_of(filt).shape
@@ -361,22 +365,22 @@ def trim_zeros(filt: Any, trim: str = "fb", axis: Any = None) -> Any:
         raise ValueRangeError(
             f'trim_zeros: trim must be made of "f" and "b"; got {short_repr(trim)}'
         )
-    places = np.argwhere(concrete_mask(_nonzero_mask(filt), "trim_zeros", _TRIM_FIX))
-    kept = [slice(None)] * len(shape)
+    indices = np.argwhere(concrete_mask(ufuncs.as_boolean(filt), "trim_zeros", _TRIM_FIX))
+    bounds = [slice(None)] * len(shape)
     for d in canonical_axes(axis, len(shape), "trim_zeros: axis"):
-        along = places[:, d].tolist()
-        start = min(along, default=shape[d]) if "f" in sides else None
-        kept[d] = slice(start, max(along, default=-1) + 1 if "b" in sides else None)
-    return getitem(filt, tuple(kept))
+        positions = indices[:, d].tolist()
+        start = min(positions, default=shape[d]) if "f" in sides else None
+        bounds[d] = slice(start, max(positions, default=-1) + 1 if "b" in sides else None)
+    return getitem(filt, tuple(bounds))
 
 
 def flatnonzero(a: Any, *, size: int | None = None, fill_value: Any = None) -> Any:
-    """Where in the flattened array the elements are not zero; `size` as for `nonzero`."""
+    """The indices of the nonzero elements of the flattened array; `size` as for `nonzero`."""
     return nonzero_indices("flatnonzero", ravel(a), size, fill_value)[0]
 
 
 def argwhere(a: Any, *, size: int | None = None, fill_value: Any = None) -> Any:
-    """Where the elements of `a` are not zero, a row of indices for each; `size` as for `nonzero`."""
+    """The indices of the nonzero elements of `a`, one row for each; `size` as for `nonzero`."""
     a = ensure_array(a)
     if not aval_of(a).ndim:
         count = flatnonzero(a, size=size, fill_value=fill_value)
@@ -388,9 +392,9 @@ def argwhere(a: Any, *, size: int | None = None, fill_value: Any = None) -> Any:
 def compress(
     condition: Any, a: Any, axis: int | None = None, *, size: int | None = None, fill_value: Any = 0
 ) -> Any:
-    """The parts of `a` along `axis` where the vector `condition` holds.
+    """The slices of `a` along `axis` where the vector `condition` is True.
 
-    `a` is flattened where `axis` is None. `size` as for `nonzero`.
+    `a` is flattened if `axis` is None. `size` as for `nonzero`.
     """
     condition, a = ensure_array(condition), ensure_array(a)
     if aval_of(condition).ndim != 1:
@@ -400,34 +404,34 @@ def compress(
     aval = aval_of(a)
     axis = canonical_axis(axis, aval.ndim, "compress: axis")
     n = aval.shape[axis]
-    mask = _nonzero_mask(condition)
+    mask = ufuncs.as_boolean(condition)
     if size is None:
-        known = np.flatnonzero(concrete_mask(mask, "compress"))
-        if known.size and known[-1] >= n:
+        indices = np.flatnonzero(concrete_mask(mask, "compress"))
+        if indices.size and indices[-1] >= n:
             raise ValueRangeError(
-                f"compress: the condition must not hold beyond the axis; got index {known[-1]} for {aval!r}"
+                f"compress: the condition must not hold beyond the axis; got index {indices[-1]} for {aval!r}"
             )
-        return gather_along(a, known.astype(np.int32), axis)
+        return gather_along(a, indices.astype(np.int32), axis)
     if aval_of(mask).size > n:
         mask = ops.slice(mask, (0,), (n,))
-    places, there = true_indices(mask, static_size(size))
-    return take_or_fill(a, places, there, fill_value, axis)
+    indices, valid = true_indices(mask, static_size(size))
+    return take_or_fill(a, indices, valid, fill_value, axis)
 
 
-def take_or_fill(a: Any, places: Any, there: Any, fill_value: Any, axis: int = 0) -> Any:
-    """The parts of `a` at `places`, `fill_value` in place of those that are not `there`."""
+def take_or_fill(a: Any, indices: Any, valid: Any, fill_value: Any, axis: int = 0) -> Any:
+    """The slices of `a` at `indices`, with `fill_value` for those that are not `valid`."""
     if not aval_of(a).shape[axis]:
-        # There is nothing to take, but for what is not there.
+        # The gather needs an element, also if all slices are filled.
         shape = list(aval_of(a).shape)
         shape[axis] = 1
         a = shapes.full(tuple(shape), literal(0, aval_of(a).dtype))
-    taken = gather_along(a, places, axis)
+    taken = gather_along(a, indices, axis)
     aval = aval_of(taken)
     fill = ops.convert_element_type(ensure_array(fill_value), aval.dtype)
-    there = shapes.broadcast_in_dim(there, aval.shape, (axis,))
-    return ops.select(there, taken, broadcast_to(fill, aval.shape))
+    valid = shapes.broadcast_in_dim(valid, aval.shape, (axis,))
+    return ops.select(valid, taken, broadcast_to(fill, aval.shape))
 
 
 def extract(condition: Any, arr: Any, *, size: int | None = None, fill_value: Any = 0) -> Any:
-    """The elements of `arr` where `condition` holds, as a vector; `size` as for `nonzero`."""
+    """The elements of `arr` where `condition` is True, as a vector; `size` as for `nonzero`."""
     return compress(ravel(condition), ravel(arr), size=size, fill_value=fill_value)

@@ -1,4 +1,4 @@
-"""Counts of values and of bins, covariances and correlations."""
+"""Histograms, covariances, quantiles, convolutions and correlations."""
 
 from __future__ import annotations
 
@@ -58,35 +58,37 @@ __all__ = [
 
 
 def bincount(x: Any, weights: Any = None, minlength: int = 0, *, length: int | None = None) -> Any:
-    """How often each integer from 0 up occurs in `x`, or the sum of the weights of each.
+    """The number of occurrences of each integer from 0 on in `x`, or the sum of its weights.
 
-    `length` fixes the number of counts, which otherwise needs the values of `x`; what lies
-    beyond is left out, and negative integers count as 0.
+    `length` fixes the number of counts; without it the values of `x` must be known. Integers
+    beyond the counts are ignored, and negative ones count as 0.
     """
-    places = asarray(x)
-    aval = aval_of(places)
+    values = asarray(x)
+    aval = aval_of(values)
     if kind(aval.dtype) not in "biu" or aval.ndim != 1:
         raise DTypeError(f"bincount: the array must be a vector of integers; got {aval!r}")
     if aval.dtype.itemsize < 4:
-        places = ops.convert_element_type(places, np.int32)
+        values = ops.convert_element_type(values, np.int32)
     if length is None:
-        known = concretize(places, "bincount without length=") if type(places) is Tracer else places
-        length = builtins.max(minlength, int(np.max(known)) + 1 if aval.size else 0)
-    counted = asarray(1 if weights is None else weights)
-    counted = ops.convert_element_type(
-        counted,
-        canonical_dtype("int64") if weights is None else sum_dtype(aval_of(counted).dtype),
+        concrete = (
+            concretize(values, "bincount without length=") if type(values) is Tracer else values
+        )
+        length = builtins.max(minlength, int(np.max(concrete)) + 1 if aval.size else 0)
+    amounts = asarray(1 if weights is None else weights)
+    amounts = ops.convert_element_type(
+        amounts,
+        canonical_dtype("int64") if weights is None else sum_dtype(aval_of(amounts).dtype),
     )
-    return _scatter_counts(places, broadcast_to(counted, aval.shape), length)
+    return _scatter_counts(values, broadcast_to(amounts, aval.shape), length)
 
 
-def _scatter_counts(places: Any, amounts: Any, length: int) -> Any:
+def _scatter_counts(indices: Any, amounts: Any, length: int) -> Any:
     zero = broadcast_to(asarray(0, aval_of(amounts).dtype), (length,))
-    return At(zero)[ufuncs.maximum(places, 0)].add(amounts, mode="drop")
+    return At(zero)[ufuncs.maximum(indices, 0)].add(amounts, mode="drop")
 
 
 def histogram_bin_edges(a: Any, bins: Any = 10, range: Any = None, weights: Any = None) -> Any:
-    """The edges of `bins`, a number of equal ones between the bounds `range`, or the edges."""
+    """The edges of `bins`, which is a number of equal bins in the interval `range`, or the edges."""
     if not isinstance(bins, (int, np.integer)):
         return asarray(bins)
     (x,) = promote_inexact(a)
@@ -103,9 +105,9 @@ def histogram_bin_edges(a: Any, bins: Any = 10, range: Any = None, weights: Any 
 def histogram(
     a: Any, bins: Any = 10, range: Any = None, density: Any = None, weights: Any = None
 ) -> tuple[Any, Any]:
-    """How many elements lie in each of `bins`, or the sum of their weights; and the edges.
+    """The pair of the number of elements in each of `bins`, or the sum of their weights, and the edges.
 
-    With `density`, as shares for each unit of width. The last bin holds its upper edge too.
+    With `density`, the integral of the histogram is 1. The last bin includes its upper edge.
     """
     (x,) = promote_inexact(a)
     x = reshape(x, -1)
@@ -113,13 +115,15 @@ def histogram(
     edges = ops.convert_element_type(edges, aval_of(x).dtype)
     n = aval_of(edges).shape[0] - 1
     first, last = ops.slice_in_dim(edges, 0, 1), ops.slice_in_dim(edges, n, n + 1)
-    place = ops.sub(ops.convert_element_type(searchsorted(edges, x, side="right"), np.int32), 1)
-    place = ufuncs.where(operators.equal(x, last), n - 1, place)
-    inside = operators.logical_and(operators.greater_equal(x, first), operators.less_equal(x, last))
+    bin_index = ops.sub(ops.convert_element_type(searchsorted(edges, x, side="right"), np.int32), 1)
+    bin_index = ufuncs.where(operators.equal(x, last), n - 1, bin_index)
+    in_range = operators.logical_and(
+        operators.greater_equal(x, first), operators.less_equal(x, last)
+    )
     amounts = asarray(1, aval_of(x).dtype) if weights is None else reshape(asarray(weights), -1)
     amounts = ops.convert_element_type(amounts, inexact_dtype(aval_of(amounts).dtype))
     amounts = broadcast_to(amounts, aval_of(x).shape)
-    counts = _scatter_counts(ufuncs.where(inside, place, n), amounts, n)
+    counts = _scatter_counts(ufuncs.where(in_range, bin_index, n), amounts, n)
     if density:
         counts = ops.div(counts, operators.multiply(diff(edges), sum(counts)))
     return counts, edges
@@ -134,7 +138,7 @@ def cov(
     fweights: Any = None,
     aweights: Any = None,
 ) -> Any:
-    """The covariances of variables, one a row of `m` and of `y`, or a column if not `rowvar`."""
+    """The covariance matrix of the variables, the rows of `m` and `y`, or the columns without `rowvar`."""
     x = _observation_rows("cov", m, rowvar)
     if y is not None:
         x, other = promote(x, _observation_rows("cov", y, rowvar))
@@ -142,28 +146,30 @@ def cov(
     (x,) = promote_inexact(x)
     dtype = aval_of(x).dtype
     n = aval_of(x).shape[1]
-    freedom = (0 if bias else 1) if ddof is None else ddof
-    weights, total, less = None, float(n), float(freedom)
+    correction = (0 if bias else 1) if ddof is None else ddof
+    weights, total, removed = None, float(n), float(correction)
     if fweights is not None or aweights is not None:
-        weights, total, less = _observation_weights(fweights, aweights, freedom, real_dtype(dtype))
+        weights, total, removed = _observation_weights(
+            fweights, aweights, correction, real_dtype(dtype)
+        )
         weights = ops.convert_element_type(weights, dtype)
-        centre = ops.div(
+        mean = ops.div(
             ops.reduce_sum(operators.multiply(x, weights), (1,)),
             ops.convert_element_type(total, dtype),
         )
     else:
-        centre = ops.div(ops.reduce_sum(x, (1,)), total)
-    x = ops.sub(x, ops.broadcast_in_dim(centre, aval_of(x).shape, (0,)))
+        mean = ops.div(ops.reduce_sum(x, (1,)), total)
+    x = ops.sub(x, ops.broadcast_in_dim(mean, aval_of(x).shape, (0,)))
     weighted = x if weights is None else operators.multiply(x, weights)
     conjugate = ops.conj(x) if is_complex(dtype) else x
     products = tensordot(weighted, conjugate, axes=((1,), (1,)))
     if weights is None:
-        rest: Any = builtins.max(total - less, 0.0)
+        divisor: Any = builtins.max(total - removed, 0.0)
     else:
-        rest = ufuncs.maximum(ops.sub(total, less), 0.0)
-    found = operators.divide(products, rest)
-    shape = aval_of(found).shape
-    return ops.reshape(found, tuple([k for k in shape if k != 1]) if 1 in shape else shape)
+        divisor = ufuncs.maximum(ops.sub(total, removed), 0.0)
+    covariance = operators.divide(products, divisor)
+    shape = aval_of(covariance).shape
+    return ops.reshape(covariance, tuple([k for k in shape if k != 1]) if 1 in shape else shape)
 
 
 def _observation_rows(name: str, m: Any, rowvar: bool) -> Any:
@@ -177,36 +183,39 @@ def _observation_rows(name: str, m: Any, rowvar: bool) -> Any:
 
 
 def _observation_weights(fweights: Any, aweights: Any, ddof: int, dtype: DType) -> Any:
-    """The weights of the observations, their sum, and what to take from it for `ddof`."""
+    """The weights of the observations, their sum, and its correction for `ddof`."""
     frequency = None if fweights is None else ops.convert_element_type(asarray(fweights), dtype)
     weight = frequency
     if aweights is not None:
-        own = ops.convert_element_type(asarray(aweights), dtype)
-        weight = own if frequency is None else ops.mul(frequency, own)
+        a_weight = ops.convert_element_type(asarray(aweights), dtype)
+        weight = a_weight if frequency is None else ops.mul(frequency, a_weight)
     total = ops.reduce_sum(weight)
     if aweights is None:
         return weight, total, float(ddof)
-    return weight, total, ops.div(ops.mul(ops.reduce_sum(ops.mul(weight, own)), float(ddof)), total)
+    return (
+        weight,
+        total,
+        ops.div(ops.mul(ops.reduce_sum(ops.mul(weight, a_weight)), float(ddof)), total),
+    )
 
 
 def corrcoef(x: Any, y: Any = None, rowvar: bool = True) -> Any:
-    """The correlation coefficients of variables, one a row of `x` and of `y`."""
+    """The correlation coefficients of the variables, the rows of `x` and `y`, or the columns without `rowvar`."""
     c = cov(x, y, rowvar)
     aval = aval_of(c)
     if aval.ndim == 0:
         return ops.div(c, c)
     deviation = ufuncs.sqrt(floating_point.real(diagonal(c)))
     scale = [ops.broadcast_in_dim(deviation, aval.shape, (d,)) for d in (0, 1)]
-    for one in scale:
-        c = operators.divide(c, one)
-    clipped = map_real_and_imag(lambda part: ufuncs.clip(part, -1.0, 1.0), c)
-    return clipped
+    for factor in scale:
+        c = operators.divide(c, factor)
+    return map_real_and_imag(lambda part: ufuncs.clip(part, -1.0, 1.0), c)
 
 
 def median(
     a: Any, axis: Any = None, out: Any = None, overwrite_input: bool = False, keepdims: bool = False
 ) -> Any:
-    """The middle element along `axis` in order of size, or the average of the two middle ones."""
+    """The median along `axis`: the middle element, or the average of the two middle ones."""
     return quantile(a, 0.5, axis, out, method="midpoint", keepdims=keepdims)
 
 
@@ -226,7 +235,7 @@ def percentile(
     method: str = "linear",
     keepdims: bool = False,
 ) -> Any:
-    """`quantile` for `q` out of a hundred."""
+    """`quantile` with `q` in percent."""
     return quantile(a, _percent_to_fraction(q), axis, out, method=method, keepdims=keepdims)
 
 
@@ -239,7 +248,7 @@ def nanpercentile(
     method: str = "linear",
     keepdims: bool = False,
 ) -> Any:
-    """`nanquantile` for `q` out of a hundred."""
+    """`nanquantile` with `q` in percent."""
     return nanquantile(a, _percent_to_fraction(q), axis, out, method=method, keepdims=keepdims)
 
 
@@ -258,21 +267,20 @@ def quantile(
     method: str = "linear",
     keepdims: bool = False,
 ) -> Any:
-    """The element that a share `q` of all elements along `axis` lies below.
+    """The quantiles `q`, between 0 and 1, of the elements along `axis`; nan if there is a nan.
 
-    `method` says what to make of the two elements beside the exact place: `linear`,
-    `lower`, `higher`, `midpoint` or `nearest`. Several `q` make the first dimensions of the
-    result. nan where there is a nan.
+    `method` chooses between the two neighbours of the exact position: `linear`, `lower`,
+    `higher`, `midpoint` or `nearest`. The dimensions of `q` come first in the result.
     """
-    ordered, shape, axes = _sort_reduced_axes("quantile", a, axis)
-    n = aval_of(ordered).shape[-1]
+    sorted_elements, shape, axes = _sort_reduced_axes("quantile", a, axis)
+    n = aval_of(sorted_elements).shape[-1]
     if n == 0:
         raise ValueRangeError(f"quantile: there must be elements; got an array of shape {shape}")
-    q, found = _quantile_values(ordered, q, n, method, nans=False)
-    largest = ops.slice_in_dim(ordered, n - 1, n, 1, -1)
-    found = ufuncs.where(ops.ne(largest, largest), math.nan, found)
+    q, values = _quantile_values(sorted_elements, q, n, method, nans=False)
+    last = ops.slice_in_dim(sorted_elements, n - 1, n, 1, -1)
+    values = ufuncs.where(ops.ne(last, last), math.nan, values)
     return write_out_exact(
-        "quantile", _restore_dims(found, aval_of(q).shape, shape, axes, keepdims, a), out
+        "quantile", _restore_dims(values, aval_of(q).shape, shape, axes, keepdims), out
     )
 
 
@@ -286,117 +294,121 @@ def nanquantile(
     keepdims: bool = False,
 ) -> Any:
     """`quantile` of the elements that are not nan; nan where all are."""
-    ordered, shape, axes = _sort_reduced_axes("nanquantile", a, axis)
-    q, found = _quantile_values(ordered, q, 0, method, nans=True)
+    sorted_elements, shape, axes = _sort_reduced_axes("nanquantile", a, axis)
+    q, values = _quantile_values(sorted_elements, q, 0, method, nans=True)
     return write_out_exact(
-        "nanquantile", _restore_dims(found, aval_of(q).shape, shape, axes, keepdims, a), out
+        "nanquantile", _restore_dims(values, aval_of(q).shape, shape, axes, keepdims), out
     )
 
 
 def _sort_reduced_axes(name: str, a: Any, axis: Any) -> tuple[Any, Shape, Shape]:
-    """The elements along `axis` sorted along one last axis, nan last; shape and axes before."""
+    """The elements sorted along `axis` as one last axis, nan last; the original shape; the axes."""
     (x,) = promote_inexact(a)
     x = asarray(x)
     aval = aval_of(x)
     if not is_floating(aval.dtype):
         raise DTypeError(f"{name}: the array must be real; got {aval!r}")
     axes = canonical_axes(axis, aval.ndim)
-    rest = tuple([d for d in range(aval.ndim) if d not in axes])
-    x = ops.permute_dims(x, (*rest, *axes))
+    remaining = tuple([d for d in range(aval.ndim) if d not in axes])
+    x = ops.permute_dims(x, (*remaining, *axes))
     length = math.prod(aval.shape[d] for d in axes)
-    x = ops.reshape(x, (*[aval.shape[d] for d in rest], length))
+    x = ops.reshape(x, (*[aval.shape[d] for d in remaining], length))
     return ops.sort(x, -1), aval.shape, axes
 
 
-def _quantile_values(ordered: Any, q: Any, n: int, method: str, nans: bool) -> tuple[Any, Any]:
-    """`q` as an array, and the elements at those shares along the last axis."""
+def _quantile_values(
+    sorted_elements: Any, q: Any, n: int, method: str, nans: bool
+) -> tuple[Any, Any]:
+    """`q` as an array, and the quantiles along the last axis."""
     if method not in _INTERPOLATIONS:
         raise ValueRangeError(
             f"quantile: method must be one of {list(_INTERPOLATIONS)}; got {method!r}"
         )
-    aval = aval_of(ordered)
-    known = not isinstance(q, (list, tuple)) or all(isinstance(x, (int, float)) for x in q)
-    if known and isinstance(q, (int, float, np.ndarray, np.generic, list, tuple)):
+    aval = aval_of(sorted_elements)
+    is_concrete = not isinstance(q, (list, tuple)) or all(isinstance(x, (int, float)) for x in q)
+    if is_concrete and isinstance(q, (int, float, np.ndarray, np.generic, list, tuple)):
         q = np.asarray(q, np.float64)
         if not np.all((q >= 0) & (q <= 1)):
-            raise ValueRangeError(f"quantile: q must lie between 0 and 1; got {q}")
+            raise ValueRangeError(f"quantile: q must be between 0 and 1; got {q}")
         if not nans:
-            return q, _static_quantile_values(ordered, q.ravel() * (n - 1), method)
+            return q, _static_quantile_values(sorted_elements, q.ravel() * (n - 1), method)
     q = asarray(q)
     dtype = np.dtype("float64") if aval.dtype == np.float64 else np.dtype("float32")
-    shares = ops.reshape(ops.convert_element_type(q, dtype), (aval_of(q).size,))
+    fractions = ops.reshape(ops.convert_element_type(q, dtype), (aval_of(q).size,))
     last: Any = float(n - 1)
     if nans:
-        valid = ops.convert_element_type(ops.eq(ordered, ordered), dtype)
+        valid = ops.convert_element_type(ops.eq(sorted_elements, sorted_elements), dtype)
         last = ops.sub(ops.reduce_sum(valid, (aval.ndim - 1,)), 1.0)
         last = ops.expand_dims(ufuncs.maximum(last, 0.0), -1)
-    places = operators.multiply(last, shares)
-    places = broadcast_to(places, (*aval.shape[:-1], aval_of(shares).shape[0]))
-    low = ufuncs.clip(floating_point.floor(places), 0.0, last)
-    high = ufuncs.clip(floating_point.ceil(places), 0.0, last)
-    at = [
-        ops.take_along_axis(ordered, ops.convert_element_type(i, np.int32), aval.ndim - 1)
+    positions = operators.multiply(last, fractions)
+    positions = broadcast_to(positions, (*aval.shape[:-1], aval_of(fractions).shape[0]))
+    low = ufuncs.clip(floating_point.floor(positions), 0.0, last)
+    high = ufuncs.clip(floating_point.ceil(positions), 0.0, last)
+    neighbours = [
+        ops.take_along_axis(sorted_elements, ops.convert_element_type(i, np.int32), aval.ndim - 1)
         for i in (low, high)
     ]
-    share = ops.sub(places, low)
+    weight = ops.sub(positions, low)
     if method == "nearest":
-        nearest = floating_point.rint(places)
-        return q, ops.select(ops.eq(nearest, low), *at)
-    return q, _INTERPOLATIONS[method](*at, ops.convert_element_type(share, aval.dtype))
+        nearest = floating_point.rint(positions)
+        return q, ops.select(ops.eq(nearest, low), *neighbours)
+    return q, _INTERPOLATIONS[method](*neighbours, ops.convert_element_type(weight, aval.dtype))
 
 
-def _static_quantile_values(ordered: Any, places: Any, method: str) -> Any:
-    """The elements at `places` known while tracing, by slices."""
-    low, high = np.floor(places).astype(int), np.ceil(places).astype(int)
+def _static_quantile_values(sorted_elements: Any, positions: Any, method: str) -> Any:
+    """The quantiles at `positions` known while tracing, by slices."""
+    low, high = np.floor(positions).astype(int), np.ceil(positions).astype(int)
     if method == "nearest":
-        low = high = np.rint(places).astype(int)
-    last = aval_of(ordered).ndim - 1
-    below = gather_static(ordered, low, last)
+        low = high = np.rint(positions).astype(int)
+    last = aval_of(sorted_elements).ndim - 1
+    low_values = gather_static(sorted_elements, low, last)
     if np.array_equal(low, high) or method == "lower":
-        return below
-    share = (places - low).astype(aval_of(ordered).dtype)
+        return low_values
+    weight = (positions - low).astype(aval_of(sorted_elements).dtype)
     return _INTERPOLATIONS[method](
-        below,
-        gather_static(ordered, high, last),
-        float(share[0]) if share.size == 1 else asarray(share),
+        low_values,
+        gather_static(sorted_elements, high, last),
+        float(weight[0]) if weight.size == 1 else asarray(weight),
     )
 
 
-def _linear_interpolation(low: Any, high: Any, share: Any) -> Any:
-    # Weighing both keeps low = -inf and high = inf apart, where low + share (high - low) is nan.
-    if type(share) is float:
-        return arithmetic.add(ops.mul(low, 1.0 - share), ops.mul(high, share))
-    rest = ops.sub(1.0, share)
-    weighed = arithmetic.add(operators.multiply(low, rest), operators.multiply(high, share))
-    return ufuncs.where(ops.eq(share, 0.0), low, weighed)
+def _linear_interpolation(low: Any, high: Any, weight: Any) -> Any:
+    # low + weight (high - low) would be nan for low = -inf and high = inf.
+    if type(weight) is float:
+        return arithmetic.add(ops.mul(low, 1.0 - weight), ops.mul(high, weight))
+    low_weight = ops.sub(1.0, weight)
+    interpolated = arithmetic.add(
+        operators.multiply(low, low_weight), operators.multiply(high, weight)
+    )
+    return ufuncs.where(ops.eq(weight, 0.0), low, interpolated)
 
 
 _INTERPOLATIONS: dict[str, Callable[..., Any]] = {
     "linear": _linear_interpolation,
-    "lower": lambda low, high, share: low,
-    "higher": lambda low, high, share: high,
-    "midpoint": lambda low, high, share: ops.mul(arithmetic.add(low, high), 0.5),
-    "nearest": lambda low, high, share: low,
+    "lower": lambda low, high, weight: low,
+    "higher": lambda low, high, weight: high,
+    "midpoint": lambda low, high, weight: ops.mul(arithmetic.add(low, high), 0.5),
+    "nearest": lambda low, high, weight: low,
 }
 
 
-def _restore_dims(
-    found: Any, q_shape: Shape, shape: Shape, axes: Shape, keepdims: bool, a: Any
-) -> Any:
-    """Results along the last axis, with the dimensions of `q` in front instead."""
-    found = ops.moveaxis(found, aval_of(found).ndim - 1, 0)
-    rest = tuple([1 if d in axes else n for d, n in enumerate(shape) if keepdims or d not in axes])
-    found = ops.reshape(found, (*q_shape, *rest))
-    return ops.convert_element_type(found, aval_of(found).dtype)
+def _restore_dims(values: Any, q_shape: Shape, shape: Shape, axes: Shape, keepdims: bool) -> Any:
+    """The results with the dimensions of `q` first, and reduced axes restored if `keepdims`."""
+    values = ops.moveaxis(values, aval_of(values).ndim - 1, 0)
+    remaining = tuple(
+        [1 if d in axes else n for d, n in enumerate(shape) if keepdims or d not in axes]
+    )
+    values = ops.reshape(values, (*q_shape, *remaining))
+    return ops.convert_element_type(values, aval_of(values).dtype)
 
 
 def convolve(
     a: Any, v: Any, mode: str = "full", *, precision: Any = None, preferred_element_type: Any = None
 ) -> Any:
-    """The sums of products of `a` with `v` flipped, at each place where they meet.
+    """The convolution of two vectors.
 
-    "full" has all places, "same" the middle ones, as many as the longer has elements, "valid"
-    those where the shorter lies within the longer.
+    The mode "full" returns all positions where the vectors overlap, "same" the middle ones, as
+    many as the longer vector has elements, and "valid" those where they overlap completely.
 
     Raises ShapeError unless both are one-dimensional and not empty.
     """
@@ -416,17 +428,17 @@ def correlate(
     precision: Any = None,
     preferred_element_type: Any = None,
 ) -> Any:
-    """The sums of products of `a` with the conjugate of `v`, at each place where they meet.
+    """The cross-correlation of two vectors: sums of products of `a` and the conjugate of `v`.
 
-    `mode` is as in `convolve`; exchanging `a` and `v` gives the conjugates in reverse order.
+    `mode` is as in `convolve`. Swapping `a` and `v` gives the conjugates in reverse order.
 
     Raises ShapeError unless both are one-dimensional and not empty.
     """
     a, v = _vector_operands("correlate", a, v)
     v = ops.conj(v) if is_complex(aval_of(v).dtype) else v
     if aval_of(a).shape < aval_of(v).shape:
-        found = _convolve_vectors("correlate", v, a, mode, precision, preferred_element_type)
-        return ops.rev(found, (0,))
+        result = _convolve_vectors("correlate", v, a, mode, precision, preferred_element_type)
+        return ops.rev(result, (0,))
     return _convolve_vectors("correlate", a, v, mode, precision, preferred_element_type)
 
 
@@ -440,18 +452,18 @@ def _vector_operands(name: str, a: Any, v: Any) -> tuple[Any, ...]:
     return a, v
 
 
-def _convolve_vectors(name: str, a: Any, v: Any, mode: str, precision: Any, wide: Any) -> Any:
-    """The sums of products of `v` with the windows of `a`, which is no shorter."""
+def _convolve_vectors(name: str, a: Any, v: Any, mode: str, precision: Any, preferred: Any) -> Any:
+    """The sums of products of `v` with the windows of `a`, which is at least as long."""
     n = aval_of(v).size
     paddings = {"full": (n - 1, n - 1), "same": (n // 2, n - n // 2 - 1), "valid": (0, 0)}
     if not isinstance(mode, str) or mode not in paddings:
         raise ValueRangeError(f'{name}: mode must be "full", "same" or "valid"; got {mode!r}')
     layout = (0, 1, 2)
-    slide = Convolution(
+    convolution = Convolution(
         ops.Window((n,), (1,), (paddings[mode],), (1,), (1,)),
         ConvLayouts(layout, layout, layout),
         precision=ops.canonical_precision(precision),
-        preferred_element_type=None if wide is None else canonical_dtype(wide),
+        preferred_element_type=None if preferred is None else canonical_dtype(preferred),
     )
-    out = slide(ops.reshape(a, (1, 1, aval_of(a).size)), ops.reshape(v, (1, 1, n)))
+    out = convolution(ops.reshape(a, (1, 1, aval_of(a).size)), ops.reshape(v, (1, 1, n)))
     return ops.reshape(out, aval_of(out).shape[2:])

@@ -1,4 +1,4 @@
-"""Products of two arrays that sum over dimensions: of matrices, of vectors, of tensors."""
+"""Contractions: `matmul`, `dot`, `tensordot`, `einsum` and the other products of tensors."""
 
 from __future__ import annotations
 
@@ -39,16 +39,16 @@ PairwiseContraction = Callable[[Any, Any], Any]
 def pairwise_contraction(
     x: dict[Any, int], y: dict[Any, int], out: Labels, precision: Any = None, preferred: Any = None
 ) -> PairwiseContraction:
-    """The function that multiplies two arrays and sums over the labels that `out` lacks.
+    """The function that multiplies two arrays and sums over the labels that are not in `out`.
 
-    `x` and `y` hold the label and the size of each dimension, in order. Labels that only one
-    of them has must be in `out`. It takes one `dot_general`, and at most one permutation.
+    `x` and `y` map the label of each dimension, in order, to its size. Labels of only one of
+    them must be in `out`. The function uses one `dot_general`, and at most one permutation.
     """
-    # A dimension of length 1 beside a longer one is left to the operand that has the longer.
+    # A dimension of length 1 that broadcasts to a longer one is dropped.
     left = {label: n for label, n in x.items() if n != 1 or y.get(label, 1) == 1}
     right = {label: n for label, n in y.items() if n != 1 or x.get(label, 1) == 1}
     shapes = tuple(left.values()), tuple(right.values())
-    whole = shapes == (tuple(x.values()), tuple(y.values()))
+    unchanged = shapes == (tuple(x.values()), tuple(y.values()))
     if not left or not right or left.keys() == right.keys() == set(out):
         orders = _output_order(left, out), _output_order(right, out)
 
@@ -67,19 +67,19 @@ def pairwise_contraction(
         return elementwise
     batched = tuple([label for label in out if label in left and label in right])
     contracted = tuple([label for label in left if label in right and label not in out])
-    free = tuple([label for label in left if label not in right])
-    other = tuple([label for label in right if label not in left])
-    swapped = out == batched + other + free != batched + free + other
+    x_free = tuple([label for label in left if label not in right])
+    y_free = tuple([label for label in right if label not in left])
+    swapped = out == batched + y_free + x_free != batched + x_free + y_free
     if swapped:
-        left, right, free, other = right, left, other, free
+        left, right, x_free, y_free = right, left, y_free, x_free
     dot = ops.DotGeneral(
         (label_positions(left, contracted), label_positions(right, contracted)),
         (label_positions(left, batched), label_positions(right, batched)),
         precision[::-1] if swapped and precision else precision,
         preferred,
     )
-    axes = label_positions(batched + free + other, out)
-    if whole and not swapped and axes == tuple(range(len(axes))):
+    axes = label_positions(batched + x_free + y_free, out)
+    if unchanged and not swapped and axes == tuple(range(len(axes))):
         return dot
 
     def contraction(x: Any, y: Any) -> Any:
@@ -89,22 +89,13 @@ def pairwise_contraction(
     return contraction
 
 
-def label_positions(labels: Any, wanted: Labels) -> tuple[int, ...]:
+def label_positions(labels: Any, selected: Labels) -> tuple[int, ...]:
     labels = list(labels)
-    return tuple([labels.index(label) for label in wanted])
+    return tuple([labels.index(label) for label in selected])
 
 
 def _output_order(labels: dict[Any, int], out: Labels) -> tuple[int, ...]:
     return label_positions(labels, tuple([label for label in out if label in labels]))
-
-
-def promote_operands(*args: Any) -> Sequence[Any]:
-    """`args` in one dtype, at once where they are traced arrays of one."""
-    dtype = args[0].atom.aval.dtype if type(args[0]) is Tracer else None
-    for x in args:
-        if type(x) is not Tracer or x.atom.aval.dtype != dtype:
-            return promote(*args)
-    return args
 
 
 def canonical_preferred_dtype(dtype: Any) -> Any:
@@ -112,22 +103,22 @@ def canonical_preferred_dtype(dtype: Any) -> Any:
 
 
 def to_preferred_dtype(out: Any, dtype: Any) -> Any:
-    """`out`; of exactly `dtype` where the caller preferred one."""
+    """`out` in `dtype`, or unchanged if it is None."""
     return out if dtype is None else ops.convert_element_type(out, dtype)
 
 
 @accept_out
 def matmul(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any = None) -> Any:
-    """The matrix product of the last two dimensions, the others broadcast together.
+    """The matrix product of the last two dimensions; the other dimensions broadcast.
 
-    A one-dimensional operand stands for a row on the left and a column on the right, which
-    leaves the result. The operands must have at least one dimension.
+    A one-dimensional operand is a row on the left or a column on the right, and this dimension
+    is removed from the result. Operands without dimensions raise ShapeError.
     """
     if precision is None is preferred_element_type and type(a) is Tracer and type(b) is Tracer:
         x, y = a.atom.aval, b.atom.aval
         if x.dtype == y.dtype:
             return _matmul(x, y, None, None)(a, b)
-    a, b = promote_operands(a, b)
+    a, b = promote(a, b)
     dtype = canonical_preferred_dtype(preferred_element_type)
     product = _matmul(aval_of(a), aval_of(b), ops.canonical_precision(precision), dtype)
     return to_preferred_dtype(product(a, b), dtype)
@@ -153,7 +144,7 @@ def _batched_contraction(
     precision: Any = None,
     preferred: Any = None,
 ) -> PairwiseContraction:
-    """The product over `k`, the dimensions before those in `left` and `right` broadcast."""
+    """The contraction over `k`; the dimensions before those in `left` and `right` broadcast."""
     for aval, labels in ((x, left), (y, right)):
         if aval.ndim < len(labels):
             raise ShapeError(
@@ -162,34 +153,34 @@ def _batched_contraction(
             )
     leading = [range(len(labels) - aval.ndim, 0) for aval, labels in ((x, left), (y, right))]
     sizes = dict(zip((*leading[0], *left), x.shape, strict=True))
-    others = dict(zip((*leading[1], *right), y.shape, strict=True))
-    if sizes["k"] != others["k"]:
-        places = " and ".join(
+    other_sizes = dict(zip((*leading[1], *right), y.shape, strict=True))
+    if sizes["k"] != other_sizes["k"]:
+        dimensions = " and ".join(
             f"dimension {labels.index('k') - len(labels)} ({n['k']})"
-            for labels, n in ((left, sizes), (right, others))
+            for labels, n in ((left, sizes), (right, other_sizes))
         )
         raise ShapeError(
-            f"{name}: {places} must have one size; got {x!r} and {y!r}",
+            f"{name}: {dimensions} must have one size; got {x!r} and {y!r}",
             fix="Transpose an operand (x.T), or reshape it; `*` multiplies element by element.",
         )
-    if any(1 != sizes.get(d, 1) != others.get(d, 1) != 1 for d in leading[0]):
+    if any(1 != sizes.get(d, 1) != other_sizes.get(d, 1) != 1 for d in leading[0]):
         raise ShapeError(f"{name}: the leading dimensions must broadcast; got {x!r} and {y!r}")
     batched = max(leading, key=len)
     out = (*batched, *[label for label in (*left, *right) if label != "k"])
-    return pairwise_contraction(sizes, others, out, precision, preferred)
+    return pairwise_contraction(sizes, other_sizes, out, precision, preferred)
 
 
 @accept_out
 def matvec(x1: Any, x2: Any, /) -> Any:
     """The product of matrices and vectors: `x1[..., m, k]` with `x2[..., k]`."""
-    x1, x2 = promote_operands(x1, x2)
+    x1, x2 = promote(x1, x2)
     return _batched_contraction("matvec", aval_of(x1), aval_of(x2), ("m", "k"), ("k",))(x1, x2)
 
 
 @accept_out
 def vecmat(x1: Any, x2: Any, /) -> Any:
     """The product of conjugated vectors and matrices: `x1[..., k]` with `x2[..., k, n]`."""
-    x1, x2 = promote_operands(x1, x2)
+    x1, x2 = promote(x1, x2)
     product = _batched_contraction("vecmat", aval_of(x1), aval_of(x2), ("k",), ("k", "n"))
     return product(_conjugate(x1), x2)
 
@@ -204,8 +195,8 @@ def vecdot(
     precision: Any = None,
     preferred_element_type: Any = None,
 ) -> Any:
-    """The sum of `conj(x1) * x2` along `axis`, the other dimensions broadcast together."""
-    x1, x2 = promote_operands(x1, x2)
+    """The sum of `conj(x1) * x2` along `axis`; the other dimensions broadcast."""
+    x1, x2 = promote(x1, x2)
     ndims = aval_of(x1).ndim, aval_of(x2).ndim
     x1, x2 = (
         ops.moveaxis(x, canonical_axis(axis, n, "vecdot: axis"), n - 1)
@@ -231,7 +222,7 @@ def _conjugate(x: Any) -> Any:
 def _tensordot(
     name: str, a: Any, b: Any, axes: tuple[Any, Any], precision: Any, preferred_element_type: Any
 ) -> Any:
-    """The sum of products over `axes`; what is left of `a` comes before what is left of `b`."""
+    """The contraction over `axes`; the remaining dimensions of `a` come before those of `b`."""
     x, y = aval_of(a), aval_of(b)
     sizes = [[aval.shape[i] for i in group] for aval, group in zip((x, y), axes, strict=True)]
     if sizes[0] != sizes[1]:
@@ -247,11 +238,11 @@ def _tensordot(
 
 @partial(accept_out, out_position=2)
 def dot(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any = None) -> Any:
-    """The sum of products over the last dimension of `a` and the last but one of `b`.
+    """The sum of products over the last dimension of `a` and the second to last of `b`.
 
-    The last of `b` where it has but one; a scalar operand scales the other.
+    If `b` has one dimension, over that one; a scalar operand scales the other.
     """
-    a, b = promote_operands(a, b)
+    a, b = promote(a, b)
     n, m = aval_of(a).ndim, aval_of(b).ndim
     if not n or not m:
         dtype = canonical_preferred_dtype(preferred_element_type)
@@ -261,7 +252,7 @@ def dot(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any = 
 
 def inner(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any = None) -> Any:
     """The sum of products over the last dimensions; a scalar operand scales the other."""
-    a, b = promote_operands(a, b)
+    a, b = promote(a, b)
     n, m = aval_of(a).ndim, aval_of(b).ndim
     if not n or not m:
         dtype = canonical_preferred_dtype(preferred_element_type)
@@ -270,7 +261,7 @@ def inner(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any 
 
 
 def vdot(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any = None) -> Any:
-    """The sum of `conj(a) * b` over all elements, each operand taken as one vector."""
+    """The sum of `conj(a) * b` over all elements of the flattened operands."""
     a, b = (ops.reshape(x, (aval_of(x).size,)) for x in promote(a, b))
     return _tensordot("vdot", _conjugate(a), b, ((0,), (0,)), precision, preferred_element_type)
 
@@ -278,11 +269,11 @@ def vdot(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any =
 def tensordot(
     a: Any, b: Any, axes: Any = 2, *, precision: Any = None, preferred_element_type: Any = None
 ) -> Any:
-    """The sum of products over `axes`: a pair of axes or of lists of them, one each operand.
+    """The sum of products over `axes`, a pair of axes or lists of axes, one for each operand.
 
-    A number means so many of the last axes of `a` and of the first axes of `b`.
+    A number n means the last n axes of `a` and the first n axes of `b`.
     """
-    a, b = promote_operands(a, b)
+    a, b = promote(a, b)
     n, m = aval_of(a).ndim, aval_of(b).ndim
     if isinstance(axes, (tuple, list)):
         if len(axes) != 2:
@@ -303,14 +294,14 @@ def tensordot(
 
 
 def static_diagonal(x: Any, offset: int, axis1: int, axis2: int) -> Any:
-    """The elements on a diagonal of two dimensions, along a new last dimension in their place."""
+    """The diagonal of two dimensions as a new last dimension, read by a strided slice."""
     shape = aval_of(x).shape
-    lead = [d for d in range(len(shape)) if d not in (axis1, axis2)]
-    sizes = tuple([shape[d] for d in lead])
+    batch = [d for d in range(len(shape)) if d not in (axis1, axis2)]
+    sizes = tuple([shape[d] for d in batch])
     n, m = shape[axis1], shape[axis2]
     count = max(0, min(n + min(offset, 0), m - max(offset, 0)))
     first = offset if offset >= 0 else -offset * m
-    x = ops.reshape(ops.permute_dims(x, (*lead, axis1, axis2)), (*sizes, n * m))
+    x = ops.reshape(ops.permute_dims(x, (*batch, axis1, axis2)), (*sizes, n * m))
     if not count:
         first = 0
     stop = first + (count - 1) * (m + 1) + 1 if count else 0
@@ -319,9 +310,10 @@ def static_diagonal(x: Any, offset: int, axis1: int, axis2: int) -> Any:
 
 
 class EinsumPlan(NamedTuple):
-    """A compiled `einsum`: every operand prepared, then products of two, in order.
+    """A compiled `einsum`: the preparation of each operand, then pairwise contractions in order.
 
-    `steps` names its operands by position among the prepared ones and the results so far.
+    A step `(i, j, contraction)` names operands by position among the prepared operands and the
+    results of earlier steps.
     """
 
     prepare: tuple[Callable[[Any], Any], ...]
@@ -345,14 +337,14 @@ def einsum(
 ) -> Any:
     """The sum of products that `subscripts` describes: `"ij,jk->ik"` is a matrix product.
 
-    Each operand has one letter a dimension, `...` for those that broadcast. A letter that
-    stands twice in one operand takes its diagonal; one that the output lacks is summed over.
-    Without `->`, the output has the letters that occur once, in alphabetical order.
-    `optimize` is how `opt_einsum` finds the order of the products of three or more operands.
+    Each operand has one letter for each dimension, and `...` for dimensions that broadcast. A
+    letter that occurs twice in one operand takes its diagonal; one that is not in the output is
+    summed over. Without `->`, the output has the letters that occur once, in alphabetical order.
+    `optimize` is the method of `opt_einsum` for the order of three or more operands.
     """
     if type(subscripts) is not str:
         subscripts, operands = _from_interleaved((subscripts, *operands))
-    arrays = promote_operands(*operands) if operands else ()
+    arrays = promote(*operands) if operands else ()
     shapes = tuple([aval_of(x).shape for x in arrays])
     if isinstance(optimize, list):
         optimize = tuple([step if isinstance(step, str) else tuple(step) for step in optimize])
@@ -362,7 +354,7 @@ def einsum(
 
 
 def einsum_path(subscripts: Any, /, *operands: Any, optimize: Any = "auto") -> tuple[Any, Any]:
-    """The order in which `einsum` would multiply, and a report on its cost that prints."""
+    """The order of the contractions of `einsum`, and a printable report of its cost."""
     import opt_einsum
 
     if type(subscripts) is not str:
@@ -391,13 +383,13 @@ def _from_interleaved(args: tuple[Any, ...]) -> tuple[str, tuple[Any, ...]]:
 
 
 def _label_letter(label: Any) -> str:
-    # Letters while there are some, in the order of the numbers, which decides implicit outputs.
+    # The order of the characters is that of the numbers, which decides implicit outputs.
     number = index(label)
     return chr(ord("a") + number) if 0 <= number < 26 else chr(0x4E00 + number)
 
 
 def _parse(subscripts: str, shapes: Sequence[Shape]) -> tuple[list[str], str]:
-    """The labels of each operand and of the output, with `...` written out."""
+    """The labels of each operand and of the output, with labels for the dimensions of `...`."""
     text = "".join(subscripts.split())
     left, arrow, right = text.partition("->")
     terms = left.split(",")
@@ -425,9 +417,9 @@ def _parse(subscripts: str, shapes: Sequence[Shape]) -> tuple[list[str], str]:
         output = broadcast + "".join(
             sorted(c for c in set(every) if every.count(c) == 1 and c not in broadcast)
         )
-    odd = [c for c in every + output if c in ".->,"]
+    invalid = [c for c in every + output if c in ".->,"]
     absent = [c for c in output if c not in every]
-    if odd or absent or len(set(output)) != len(output):
+    if invalid or absent or len(set(output)) != len(output):
         raise ValueRangeError(
             "einsum: subscripts must be letters, with those of the output in some operand and "
             f"there but once; got {subscripts!r}"
@@ -436,7 +428,7 @@ def _parse(subscripts: str, shapes: Sequence[Shape]) -> tuple[list[str], str]:
 
 
 def _ellipsis_labels(count: int) -> str:
-    """Labels for the dimensions that `...` covers, the last one always the same."""
+    """Labels for the dimensions of `...`; the last one is always the same."""
     return "".join([chr(0x3400 + i) for i in reversed(range(count))])
 
 
@@ -446,48 +438,50 @@ def _einsum_plan(
 ) -> EinsumPlan:
     inputs, output = _parse(subscripts, shapes)
     sizes = _label_sizes(subscripts, inputs, shapes)
-    # A dimension of length 1 beside a longer one of its letter is left to the longer.
-    kept = [
+    # A dimension of length 1 that broadcasts to a longer one of its letter is dropped.
+    reduced = [
         "".join([c for c, n in zip(term, shape, strict=True) if n == sizes[c]])
         for term, shape in zip(inputs, shapes, strict=True)
     ]
     prepare, terms = [], []
-    for i, term in enumerate(kept):
-        others = output + "".join(kept[:i] + kept[i + 1 :])
+    for i, term in enumerate(reduced):
+        others = output + "".join(reduced[:i] + reduced[i + 1 :])
         shape = tuple([sizes[c] for c in term])
-        function, left = _prepare_operand(term, shape, others, output if len(kept) == 1 else None)
+        function, remaining = _prepare_operand(
+            term, shape, others, output if len(reduced) == 1 else None
+        )
         prepare.append(function)
-        terms.append(left)
+        terms.append(remaining)
     steps: list[tuple[int, int, PairwiseContraction]] = []
-    live = list(range(len(terms)))
+    pending = list(range(len(terms)))
     for positions in (*_contraction_path(terms, output, sizes, optimize), range(len(terms))):
-        chosen = [live[p] for p in sorted(positions) if p < len(live)]
-        if not chosen:
+        selected = [pending[p] for p in sorted(positions) if p < len(pending)]
+        if not selected:
             continue
-        live = [term for term in live if term not in chosen]
-        i = chosen[0]
-        for count, j in enumerate(chosen[1:], 2):
-            later = [*live, *chosen[count:]]
+        pending = [term for term in pending if term not in selected]
+        i = selected[0]
+        for count, j in enumerate(selected[1:], 2):
+            later = [*pending, *selected[count:]]
             needed = set(output).union(*[terms[k] for k in later])
             labels = _dot_general_order(terms[i], terms[j], needed) if later else output
             x, y = ({c: sizes[c] for c in terms[k]} for k in (i, j))
             steps.append((i, j, pairwise_contraction(x, y, tuple(labels), precision, preferred)))
             terms.append(labels)
             i = len(terms) - 1
-        live.append(i)
+        pending.append(i)
     return EinsumPlan(tuple(prepare), tuple(steps))
 
 
 def _label_sizes(subscripts: str, inputs: list[str], shapes: Sequence[Shape]) -> dict[str, int]:
-    """The size of the dimension that each letter stands for."""
+    """The size of the dimensions of each letter."""
     sizes: dict[str, int] = {}
     for term, shape in zip(inputs, shapes, strict=True):
-        own: dict[str, int] = {}
+        term_sizes: dict[str, int] = {}
         for label, n in zip(term, shape, strict=True):
-            if own.setdefault(label, n) != n:
+            if term_sizes.setdefault(label, n) != n:
                 raise ShapeError(
                     f"einsum: a letter that stands twice in one term must have one size; got "
-                    f"{own[label]} and {n} for `{label}` in {subscripts!r} with shapes {shapes}"
+                    f"{term_sizes[label]} and {n} for `{label}` in {subscripts!r} with shapes {shapes}"
                 )
             if 1 != sizes.setdefault(label, n) != n != 1:
                 raise ShapeError(
@@ -500,15 +494,17 @@ def _label_sizes(subscripts: str, inputs: list[str], shapes: Sequence[Shape]) ->
 
 
 def _dot_general_order(left: str, right: str, needed: set[str]) -> str:
-    """The labels of a product in the order in which `dot_general` gives them."""
-    both = [c for c in left if c in right and c in needed]
-    return "".join(both + [c for c in left if c not in right] + [c for c in right if c not in left])
+    """The labels of a contraction in the order of the result of `dot_general`."""
+    batched = [c for c in left if c in right and c in needed]
+    return "".join(
+        batched + [c for c in left if c not in right] + [c for c in right if c not in left]
+    )
 
 
 def _contraction_path(
     terms: list[str], output: str, sizes: dict[str, int], optimize: Any
 ) -> Sequence[Any]:
-    """Which operands to multiply, step by step, as positions among those that are left."""
+    """The operands of each step of the contraction, as positions among the remaining ones."""
     if len(terms) < 3:
         return []
     if isinstance(optimize, tuple):
@@ -530,9 +526,10 @@ def _contraction_path(
 def _prepare_operand(
     term: str, shape: Shape, others: str, output: str | None
 ) -> tuple[Callable[[Any], Any], str]:
-    """What takes an operand to the shape and diagonals of `term`, summed over what it alone has.
+    """The preparation of an operand: diagonals of repeated labels, sums over labels of this operand only.
 
-    The dimensions are then in the order of `output`, if that is given. Their labels follow.
+    Returns the function and the labels of its result, which are in the order of `output` if it
+    is not None.
     """
     diagonals = []
     labels = term
@@ -542,14 +539,14 @@ def _prepare_operand(
         diagonals.append((first, second))
         labels = labels[:first] + labels[first + 1 : second] + labels[second + 1 :] + repeated
     summed = tuple([d for d, c in enumerate(labels) if c not in others])
-    left = "".join([c for c in labels if c in others])
-    axes = label_positions(left, tuple(left if output is None else output))
+    remaining = "".join([c for c in labels if c in others])
+    axes = label_positions(remaining, tuple(remaining if output is None else output))
     if diagonals and not summed and output is not None:
-        # A view that may be written to, as in NumPy.
+        # A writable view, as in NumPy.
         steps = tuple([tuple([int(c == label) for c in term]) for label in output])
         sizes = tuple([shape[term.index(label)] for label in output])
         view = AsStrided(sizes, (0,) * len(shape), steps)
-        return lambda x: view(ops.reshape(x, shape)), left
+        return lambda x: view(ops.reshape(x, shape)), remaining
 
     def prepare(x: Any) -> Any:
         x = ops.reshape(x, shape)
@@ -559,4 +556,4 @@ def _prepare_operand(
             x = (ops.reduce_or if aval_of(x).dtype == np.bool_ else ops.reduce_sum)(x, summed)
         return ops.permute_dims(x, axes)
 
-    return prepare, left
+    return prepare, remaining

@@ -73,7 +73,7 @@ def make_operator_pair(
     def reflection(self: Any, other: Any) -> Any:
         out = fun(other, self)
         if type(other) not in PYTHON_SCALARS and isinstance(other, jax.Array):
-            # As the result of JAX's own operator, the result is immutable.
+            # Like a result of JAX's own operator, it is immutable.
             for x in out if type(out) is tuple else (out,):
                 if type(x) is Tracer:
                     x.builder.mark_made_by_jax(x.atom)
@@ -210,11 +210,11 @@ def _no_array() -> None:
 
 
 _jax_operators: dict[int, CodeType] = {}
-"""The code of the operators of `jax.Array` that were found, by its identity."""
+"""The code of the operators of `jax.Array` recognised so far, by `id`."""
 
 
 def _is_jax_operator(frame: FrameType) -> bool:
-    """Whether a frame runs an operator of `jax.Array`, one that has a reflected form."""
+    """Whether a frame runs an operator of `jax.Array` that has a reflected form."""
     code = frame.f_code
     if id(code) in _jax_operators:
         return True
@@ -255,7 +255,7 @@ def _view(self: Tracer, dtype: Any = None) -> Any:
         or any(n % times for n in (self.shape[-1], *strides[:-1]))
     ):
         raise ShapeError(
-            "x.view(): the last dimension must be one row of memory, that holds whole elements of "
+            "x.view(): the last dimension must be contiguous and hold a whole number of elements of "
             f"the new dtype, to change their size; got {self.atom.aval!r} for {np.dtype(dtype)}",
             fix="Copy it first (.copy()).",
         )
@@ -314,7 +314,7 @@ def _iter(self: Tracer) -> Iterator[Any]:
 
 
 _INDEX_FIX = (
-    "Loop so many times with functx.lax.fori_loop; index functx.numpy.stack(a_list), or choose with "
+    "Loop with functx.lax.fori_loop; index functx.numpy.stack(a_list), or choose with "
     "functx.lax.switch; for an argument that decides shapes, use static_argnums."
 )
 _BOOL_FIX = (

@@ -297,13 +297,13 @@ def heaviside(x: Any, h: Any, /) -> Any:
 
 @ufunc
 def fmax(x: Any, y: Any, /) -> Any:
-    """The larger of x and y, or the one that is not nan."""
+    """The larger of x and y; if one is nan, the other."""
     return _nan_ignoring_extremum(arithmetic.max, x, y)
 
 
 @ufunc
 def fmin(x: Any, y: Any, /) -> Any:
-    """The smaller of x and y, or the one that is not nan."""
+    """The smaller of x and y; if one is nan, the other."""
     return _nan_ignoring_extremum(arithmetic.min, x, y)
 
 
@@ -324,9 +324,9 @@ def clip(
     a_min: Any = None,
     a_max: Any = None,
 ) -> Any:
-    """min(max(a, low), high), with either bound left out; nan where `a` or a bound is.
+    """min(max(a, min), max), where either bound may be None; nan where `a` or a bound is nan.
 
-    Where the bounds cross, the upper one holds. The derivative is 0 where `a` ties with one.
+    If the bounds cross, the result is the upper one. The derivative is 0 where `a` equals a bound.
     """
     low, high = (a_min if min is None else min), (a_max if max is None else max)
     if low is None and high is None:

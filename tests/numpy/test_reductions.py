@@ -480,7 +480,7 @@ def test_wrong_arguments_are_named():
         np.max(x, where=x > 0)
     with pytest.raises(ArgumentError, match="must be arrays or numbers; got str 'a'"):
         np.mean("a")
-    with pytest.raises(ValueRangeError, match="quantile: q must lie between 0 and 1"):
+    with pytest.raises(ValueRangeError, match="quantile: q must be between 0 and 1"):
         np.quantile(x, 1.5)
     with pytest.raises(ValueRangeError, match="quantile: method must be one of"):
         np.quantile(x, 0.5, method="linaer")

@@ -1,3 +1,3 @@
-"""What NumPy keeps in `numpy.lib`."""
+"""The module `numpy.lib`: `stride_tricks`."""
 
 from functx.numpy.lib import stride_tricks as stride_tricks

@@ -1,4 +1,4 @@
-"""Views of an array that show its elements more than once."""
+"""Views that repeat elements of an array."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ __all__ = ["broadcast_arrays", "broadcast_shapes", "broadcast_to", "sliding_wind
 def sliding_window_view(
     x: Any, window_shape: Any, axis: Any = None, *, subok: bool = False, writeable: bool = False
 ) -> Any:
-    """The windows of `window_shape` into `x`, on new last dimensions, as a view of it.
+    """A read-only view of all windows of `window_shape` in `x`, along new last dimensions.
 
-    `axis` says along which axis each length of a window lies; by default there is one for
-    every axis. An axis has as many places left as windows fit. The view is read-only.
+    `axis` names the axis of each length of a window; by default there is a length for every
+    axis. The length of an axis becomes the number of windows along it.
 
-    Raises ShapeError for other numbers of lengths than of axes, for windows that do not fit,
-    and for `writeable`.
+    Raises ShapeError unless there is one length for each axis, for windows that do not fit, and
+    for `writeable`.
     """
     x = ensure_array(x)
     shape = aval_of(x).shape
@@ -39,10 +39,10 @@ def sliding_window_view(
             "sliding_window_view: there must be a length of the window for each axis; got "
             f"{window_shape} for the axes {tuple(axes)} of {type_name(x)}"
         )
-    left = list(shape)
+    lengths = list(shape)
     for n, a in zip(sizes, axes, strict=True):
-        left[a] -= n - 1
-        if n < 0 or left[a] < 0:
+        lengths[a] -= n - 1
+        if n < 0 or lengths[a] < 0:
             raise ShapeError(
                 f"sliding_window_view: windows must fit; got {window_shape} for {type_name(x)}"
             )
@@ -52,7 +52,7 @@ def sliding_window_view(
             "writeable=True"
         )
     steps = [tuple([int(d == a) for d in range(len(shape))]) for a in (*range(len(shape)), *axes)]
-    return AsStrided((*left, *sizes), (0,) * len(shape), tuple(steps), writable=False)(x)
+    return AsStrided((*lengths, *sizes), (0,) * len(shape), tuple(steps), writable=False)(x)
 
 
 def _is_sequence(x: Any) -> bool:
