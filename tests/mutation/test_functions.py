@@ -110,7 +110,10 @@ REFUSED = {
     "x.shape = (4, 3)": (ImmutableArrayError, r"x.shape =: a traced array keeps its shape"),
     "x.resize(3)": (ImmutableArrayError, "must not share its memory; got .* an argument"),
     "z = np.zeros(4); v = z[1:]; z.resize(2)": (ImmutableArrayError, "which has views"),
-    "np.reshape(x.T, -1, copy=False)": (ShapeError, "with copy=False the layout of the array must allow"),
+    "np.reshape(x.T, -1, copy=False)": (
+        ShapeError,
+        "with copy=False the layout of the array must allow",
+    ),
 }
 
 
