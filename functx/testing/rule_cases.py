@@ -1,4 +1,4 @@
-"""Trials: a primitive on a sample, what to try there, and what the results are measured by."""
+"""Rule cases: a primitive on one sample in one dtype, the inputs of its rules, and tolerances."""
 
 from __future__ import annotations
 
@@ -49,10 +49,10 @@ TOLERANCES = {
     "f16": 1e-2,
     "bf16": 5e-2,
 }
-"""How far two ways to compute the same thing may differ, relative to the largest value."""
+"""By dtype, the tolerance between two computations of one value, relative to the largest element."""
 
 DIFFERENCE_STEPS = {"f64": (2e-4, 1e-7), "f32": (3e-2, 1e-2), "f16": (0.1, 0.2), "bf16": (0.2, 0.5)}
-"""The step of a central difference, and how far a derivative may be from it."""
+"""By dtype, the step of a central difference, and the tolerance of a derivative against it."""
 
 CANDIDATE_DTYPES = {
     "f": ("f64", "f32", "bf16", "f16", "c128", "c64", "i32", "i8", "u32", "bool"),
@@ -61,71 +61,70 @@ CANDIDATE_DTYPES = {
     "u": ("u32", "u8", "u64"),
     "b": ("bool",),
 }
-"""The dtypes to try, by the kind of a sample's main dtype; rules are checked in the first."""
+"""By kind of the main dtype of a sample, the dtypes to try; rules are checked in the first."""
 
 
 def make_rule_cases(
-    primitive_class: type[Primitive], one: Sample, complex_too: bool = False
+    primitive_class: type[Primitive], sample: Sample, complex_too: bool = False
 ) -> list[RuleCase]:
-    """The sample in float64, or the widest dtype it can have; and in complex128 if asked."""
+    """The cases of a sample: in float64 or the widest accepted dtype, and with `complex_too` in complex128."""
     with checked_tracing():
-        primitive = primitive_under_test(primitive_class, one)
-        names = accepted_dtypes(primitive, one)
+        primitive = primitive_under_test(primitive_class, sample)
+        names = accepted_dtypes(primitive, sample)
         if not names:
             raise AssertionError(
                 f"{primitive!r}: `abstract_eval` must accept a sample's operands; got a "
-                f"DTypeError for {', '.join(map(repr, one.avals))}"
+                f"DTypeError for {', '.join(map(repr, sample.avals))}"
             )
-        chosen = names[:1]
+        case_names = names[:1]
         if complex_too and "c128" in names[1:]:
-            chosen.append("c128")
-        return [RuleCase(primitive, one, name, names) for name in chosen]
+            case_names.append("c128")
+        return [RuleCase(primitive, sample, name, names) for name in case_names]
 
 
-def accepted_dtypes(primitive: Primitive, one: Sample) -> list[str]:
-    """The dtypes that `primitive` takes in place of the main one of the sample."""
-    if not one.avals:
+def accepted_dtypes(primitive: Primitive, sample: Sample) -> list[str]:
+    """The names of the dtypes that `primitive` accepts instead of the main dtype of the sample."""
+    if not sample.avals:
         return ["f32"]
-    main = next((a.dtype for a in one.avals if is_inexact(a.dtype)), one.avals[0].dtype)
+    main = next((a.dtype for a in sample.avals if is_inexact(a.dtype)), sample.avals[0].dtype)
 
-    def takes(name: str) -> bool:
+    def accepts(name: str) -> bool:
         try:
-            primitive.infer_out_avals(avals_with_dtype(one, DTYPES_BY_SHORT_NAME[name]))
+            primitive.infer_out_avals(avals_with_dtype(sample, DTYPES_BY_SHORT_NAME[name]))
         except DTypeError:
             return False
         return True
 
-    return [name for name in one.dtypes or CANDIDATE_DTYPES[kind(main)] if takes(name)]
+    return [name for name in sample.dtypes or CANDIDATE_DTYPES[kind(main)] if accepts(name)]
 
 
 class RuleCase:
-    """A primitive on one sample in one dtype: its operands, and what its rules make of them.
+    """A primitive on one sample in one dtype: the inputs and the results of its rules.
 
-    `results` and `compiled` hold that by the name of a section; all else is prepared on the
-    way there, or measures it: `evaluate`, `looped` and `differences` ask the primitive
-    itself, for single operands.
+    `results` holds the arrays of each evaluation by name. `evaluate`, `batched_by_loop` and
+    `differences` run the primitive itself, for comparison.
     """
 
-    def __init__(self, primitive: Primitive, one: Sample, name: str, names: Sequence[str]):
-        self.primitive, self.sample, self.dtype_names = primitive, one, names
+    def __init__(self, primitive: Primitive, sample: Sample, name: str, names: Sequence[str]):
+        self.primitive, self.sample, self.dtype_names = primitive, sample, names
         self.dtype = DTYPES_BY_SHORT_NAME[name]
-        self.avals = avals_with_dtype(one, self.dtype)
+        self.avals = avals_with_dtype(sample, self.dtype)
         self.args = self._draw(0)
-        self.has_stated_gradients = one.gradients is not None
+        self.has_stated_gradients = sample.gradients is not None
         self.rewrites: list[tuple[Any, Program, Any]] = []
         self.program = self.trace_primitive(self.avals)
         self.out_avals = self.program.out_avals
         self.inexact_mask = tuple([is_inexact(a.dtype) for a in self.avals])
-        self.inexact = [i for i, on in enumerate(self.inexact_mask) if on]
+        self.inexact = [i for i, inexact in enumerate(self.inexact_mask) if inexact]
         self.inexact_outs = [i for i, a in enumerate(self.out_avals) if is_inexact(a.dtype)]
-        coarse, tolerance = _least_precise([*self.avals, *self.out_avals])
-        factor = one.tolerance[0] if one.tolerance else 1.0
-        self.difference_step, slack = DIFFERENCE_STEPS[coarse]
-        self.tolerance, self.difference_tolerance = factor * tolerance, factor * slack
+        dtype_name, tolerance = _least_precise([*self.avals, *self.out_avals])
+        factor = sample.tolerance[0] if sample.tolerance else 1.0
+        self.difference_step, difference = DIFFERENCE_STEPS[dtype_name]
+        self.tolerance, self.difference_tolerance = factor * tolerance, factor * difference
         random = np.random.RandomState(7)
         in_avals = [self.avals[i] for i in self.inexact]
         ct_avals = [self.out_avals[i] for i in self.inexact_outs]
-        # Directions to differentiate in, and cotangents, of the first and the second order.
+        # Tangents and cotangents of the first and the second order.
         self.tangents = [_direction(random, a) for a in in_avals]
         self.cts = [_direction(random, a) for a in ct_avals]
         self.ct_tangents = [_direction(random, a) for a in ct_avals]
@@ -138,150 +137,146 @@ class RuleCase:
         return draw_operands(self.sample, seed, self.dtype if self.avals else None)
 
     def trace_primitive(self, avals: Sequence[ShapedArray]) -> Program:
-        """The program of one equation: the primitive on operands of `avals`."""
+        """The program of one equation, the primitive on operands of `avals`."""
         return trace(lambda *xs: self.bind(*xs), avals, name=self.primitive.name)[0]
 
     def bind(self, *args: Any) -> list[Any]:
-        """The outputs of the primitive on traced operands."""
+        """The outputs of the primitive on traced operands, as a list."""
         return as_list(self.primitive, self.primitive(*args))
 
     def rewritten(self, rewrite: Any, program: Program) -> Any:
-        """The rewrite of a program, kept for the check of every program made."""
+        """The result of a rewrite, recorded in `rewrites` for the check that it is reproducible."""
         result = cached_rewrite(rewrite, program)
         self.rewrites.append((rewrite, program, result))
         return result
 
     @cached_property
     def pullback(self) -> Program:
-        """The program of the cotangents of all operands, from the operands and cotangents."""
+        """The program from operands and output cotangents to the cotangents of all operands."""
         return pullback_program(self)
 
     @property
     def varying_subsets(self) -> list[tuple[int, ...]]:
-        """The non-empty sets of operands that vary: all of them, for few operands."""
+        """The sets of varying operands to check: all non-empty ones for up to three operands."""
         n = len(self.inexact)
         sizes = range(1, n + 1) if n <= 3 else (1, 2, n)
         return [s for size in sizes for s in combinations(self.inexact, size)]
 
     @cached_property
     def batchings(self) -> list[Dims]:
-        """Batch dimensions, one an operand: None, the first or the last in every choice."""
+        """Choices of batch dimensions: for each operand None, the first or the last dimension."""
         choices: list[Dims] = [(None, 0, a.ndim) if a.ndim else (None, 0) for a in self.avals]
         if len(choices) <= 3:
             return [dims for dims in product(*choices) if set(dims) - {None}]
         first, last = tuple([0] * len(choices)), tuple([c[-1] for c in choices])
-        alone = [
+        single = [
             tuple([dims[i] if i == j else None for i in range(len(choices))])
             for j in range(len(choices))
             for dims in (first, last)
         ]
-        return [first, last, *alone]
+        return [first, last, *single]
 
     @cached_property
     def nested_batchings(self) -> list[tuple[Dims, Dims]]:
-        """Pairs of an inner and an outer choice of batch dimensions, at most about eight."""
-        every = self.batchings
+        """About eight pairs of an inner and an outer choice of batch dimensions."""
+        choices = self.batchings
         pairs = []
-        for k, inner in enumerate(every[:: 1 + len(every) // 8]):
-            other = every[(3 * k + 1) % len(every)]
-            # The last dimension of a batched operand lies one further.
-            pairs.append(
-                (
-                    inner,
-                    tuple([d and d + (e is not None) for d, e in zip(other, inner, strict=True)]),
-                )
-            )
+        for k, inner in enumerate(choices[:: 1 + len(choices) // 8]):
+            outer = choices[(3 * k + 1) % len(choices)]
+            # The inner batch dimension moves the last dimension by one.
+            dims = tuple([d and d + (e is not None) for d, e in zip(outer, inner, strict=True)])
+            pairs.append((inner, dims))
         return pairs
 
     @cached_property
     def linear_sets(self) -> list[tuple[tuple[int, ...], bool]]:
-        """The sets of operands the primitive is linear in, and whether the others are zero then.
+        """The sets of operands that the primitive is linear in, with whether the others must be zero.
 
-        Found by trying whether f(a u + b v) = a f(u) + b f(v).
+        A set is linear if f(a u + b v) = a f(u) + b f(v) for random u and v.
         """
         if not self.primitive.has_rule("transpose") or not self.inexact_outs:
             return []
         positions = set(getattr(self.primitive, "linear", self.inexact))
         return [
-            (chosen, zero)
-            for chosen in self.varying_subsets
-            if positions.issuperset(chosen)
+            (varying, zero)
+            for varying in self.varying_subsets
+            if positions.issuperset(varying)
             for zero in (False, True)
-            if self._is_linear(chosen, zero) and not (zero and self._is_linear(chosen, False))
+            if self._is_linear(varying, zero) and not (zero and self._is_linear(varying, False))
         ]
 
-    def _is_linear(self, chosen: Sequence[int], zero: bool) -> bool:
+    def _is_linear(self, varying: Sequence[int], zero: bool) -> bool:
         u, v = self._draw(11), self._draw(12)
-        fixed = self.args_with_zeros(chosen, zero)
+        fixed = self.args_with_zeros(varying, zero)
 
         def at(args: Sequence[Array]) -> list[Array]:
-            return self.evaluate([args[i] if i in chosen else x for i, x in enumerate(fixed)])
+            return self.evaluate([args[i] if i in varying else x for i, x in enumerate(fixed)])
 
         with np.errstate(all="ignore"):
-            mixed = [np.asarray(-0.75 * x + 0.5 * y, x.dtype) for x, y in zip(u, v, strict=True)]
+            combined = [np.asarray(-0.75 * x + 0.5 * y, x.dtype) for x, y in zip(u, v, strict=True)]
             right = [-0.75 * x + 0.5 * y for x, y in zip(at(u), at(v), strict=True)]
-            left = at(mixed)
-            # An output that is zero or empty shows nothing, at most for one operand alone.
-            shows = any(np.any(x) for x in left) or (not zero and len(chosen) == 1)
-            return shows and all(
+            left = at(combined)
+            # Zero or empty outputs prove nothing about several operands.
+            is_conclusive = any(np.any(x) for x in left) or (not zero and len(varying) == 1)
+            return is_conclusive and all(
                 map(is_within_tolerance, left, right, [self.tolerance] * len(left))
             )
 
-    def args_with_zeros(self, chosen: Sequence[int], zero: bool) -> list[Array]:
-        """The operands, those not chosen replaced by zeros where `zero`."""
+    def args_with_zeros(self, varying: Sequence[int], zero: bool) -> list[Array]:
+        """The operands; with `zero`, inexact operands outside `varying` are zeros."""
         return [
-            np.zeros_like(x) if zero and i not in chosen and self.inexact_mask[i] else x
+            np.zeros_like(x) if zero and i not in varying and self.inexact_mask[i] else x
             for i, x in enumerate(self.args)
         ]
 
     @cached_property
     def compiled(self) -> CompiledRules:
-        """All sections, for any operands and cotangents."""
+        """All evaluations as one compiled function of operands and cotangents."""
         with checked_tracing():
             return CompiledRules(self)
 
     @cached_property
     def results(self) -> dict[Any, Any]:
-        """The sections at the operands drawn: arrays, or the exception raised on the way."""
+        """By name, the arrays of each evaluation on the drawn operands, or the exception that it raised."""
         return self.compiled(self.args, self.cts)
 
     def result(self, name: Any) -> list[Array]:
-        """The arrays of a section; AssertionError if it raised."""
-        found = self.results[name]
-        if isinstance(found, BaseException):
-            what = name if isinstance(name, str) else " ".join(map(str, name))
+        """The arrays of an evaluation. Raises AssertionError if it raised an exception."""
+        result = self.results[name]
+        if isinstance(result, BaseException):
+            label = name if isinstance(name, str) else " ".join(map(str, name))
             raise AssertionError(
-                f"{self!r}: {what} raised {type(found).__name__}: {found}"
-            ) from found
-        return found  # type: ignore[no-any-return]
+                f"{self!r}: {label} raised {type(result).__name__}: {result}"
+            ) from result
+        return result  # type: ignore[no-any-return]
 
     def evaluate(self, args: Sequence[Array]) -> list[Array]:
-        """The primitive itself, run."""
+        """The outputs of the compiled primitive on `args`."""
         with checked_tracing():
             return [np.asarray(x) for x in backend.run(None, self.program, args)]
 
     def batched_by_loop(self, inner: Dims, outer: Dims | None = None) -> list[Array]:
-        """What a batch must be, by Python loops."""
+        """The batched outputs, computed by Python loops over the batch elements."""
         rows = [
             [self._at(inner, m, outer, n) for m in range(BATCH_SIZES[0])]
             for n in range(BATCH_SIZES[1] if outer else 1)
         ]
         stacked = [
-            np.stack([np.stack([lane[k] for lane in row]) for row in rows])
+            np.stack([np.stack([outs[k] for outs in row]) for row in rows])
             for k in range(len(self.out_avals))
         ]
         return stacked if outer else [x[0] for x in stacked]
 
     def _at(self, inner: Dims, m: int, outer: Dims | None, n: int) -> list[Array]:
-        """The outputs at one index of the batches, remembered by what each operand is there."""
-        places = [
+        """The outputs at one index of both batches, memoised by the index of each operand."""
+        indices = [
             (m if d is not None else 0, n if e is not None else 0)
             for d, e in zip(inner, outer or [None] * len(inner), strict=True)
         ]
-        key = tuple(places)
+        key = tuple(indices)
         if key not in self._memo:
             self._memo[key] = self.evaluate(
-                [self.batch_element(*place)[i] for i, place in enumerate(places)]
+                [self.batch_element(*index)[i] for i, index in enumerate(indices)]
             )
         return self._memo[key]
 
@@ -291,36 +286,36 @@ class RuleCase:
 
     def batch_element(self, m: int, n: int) -> list[Array]:
         """The operands at one index of the inner and of the outer batch."""
-        return self._lanes[m + BATCH_SIZES[0] * n]
+        return self._batch_elements[m + BATCH_SIZES[0] * n]
 
     @cached_property
-    def _lanes(self) -> list[list[Array]]:
+    def _batch_elements(self) -> list[list[Array]]:
         return [self._draw(20 + k) for k in range(BATCH_SIZES[0] * BATCH_SIZES[1])]
 
     @cached_property
     def differences(self) -> dict[int, list[Array]]:
-        """By operand, the change of the inexact outputs when it moves along its tangent."""
+        """By operand, the central differences of the inexact outputs along its tangent."""
 
-        def along(i: int) -> list[Array]:
+        def difference(i: int) -> list[Array]:
             def at(step: float) -> list[Array]:
                 outs = self.evaluate(self.perturbed_args((i,), step))
                 return [outs[k] for k in self.inexact_outs]
 
             return central_difference(at, self.difference_step)
 
-        return {i: along(i) for i in self.inexact}
+        return {i: difference(i) for i in self.inexact}
 
-    def perturbed_args(self, chosen: Sequence[int], step: float) -> list[Array]:
-        """The operands, those chosen moved along their tangents."""
+    def perturbed_args(self, varying: Sequence[int], step: float) -> list[Array]:
+        """The operands, with the varying ones moved by `step` along their tangents."""
         directions = dict(zip(self.inexact, self.tangents, strict=True))
         return [
-            perturb_array(x, directions[i], step) if i in chosen else x
+            perturb_array(x, directions[i], step) if i in varying else x
             for i, x in enumerate(self.args)
         ]
 
 
 def is_within_tolerance(x: Array, y: Array, tolerance: float) -> bool:
-    """Whether `x` is `y`, up to `tolerance` of the largest finite element."""
+    """Whether `x` equals `y` up to `tolerance` times the largest finite element of `y`."""
     x, y = widen(x), widen(y)
     scale = max(1.0, float(np.max(np.abs(y), initial=0.0, where=np.isfinite(y))))
     return np.allclose(x, y, rtol=tolerance, atol=tolerance * scale, equal_nan=True)
@@ -332,7 +327,7 @@ def perturb_array(x: Array, direction: Array, step: float) -> Array:
 
 
 def _least_precise(avals: Sequence[ShapedArray]) -> tuple[str, float]:
-    """The least precise real dtype among them, by name, and its tolerance."""
+    """The name of the least precise real dtype of `avals`, and its tolerance."""
     real = {"c128": "f64", "c64": "f32"}
     names = [SHORT_NAMES[a.dtype] for a in avals if SHORT_NAMES[a.dtype] in TOLERANCES]
     name = max(names, key=TOLERANCES.__getitem__, default="f64")
@@ -347,9 +342,9 @@ def _direction(random: Any, aval: ShapedArray) -> Array:
 
 
 class NamedAxisMap(Primitive):
-    """The outputs of `primitive`, mapped over named axes: the first dimensions of all operands.
+    """`primitive` mapped over named axes, which are the first dimensions of all operands.
 
-    Each rule asks the rule of the primitive, and maps what that gives.
+    Each rule maps the result of the same rule of the primitive.
     """
 
     primitive: Any
@@ -358,37 +353,37 @@ class NamedAxisMap(Primitive):
 
     @property
     def linear(self) -> tuple[int, ...]:
-        """The operands that the operation may be linear in: none, if it has no transpose."""
+        """The operands that the operation may be linear in: none if it has no `transpose` rule."""
         return (0,) if self.primitive.has_rule("transpose") else ()
 
     def program(self, *avals: Any) -> Program:
-        """The program of one place."""
+        """The program at one index of the named axes."""
         n = len(self.axes)
-        lanes = [a.update(shape=a.shape[n:]) for a in avals]
-        return trace(lambda *xs: [self.primitive(*xs)], lanes, name=self.primitive.name)[0]
+        unmapped = [a.update(shape=a.shape[n:]) for a in avals]
+        return trace(lambda *xs: [self.primitive(*xs)], unmapped, name=self.primitive.name)[0]
 
     def run_batched(self, program: Program, args: Any) -> list[Any]:
-        """What `program`, of one place, makes of `args` at all places."""
+        """The outputs of `program`, which is for one index, at all indices of the named axes."""
         for name, size in reversed(self.axes):
             dims = (0,) * len(program.inputs), (0,) * len(program.outputs)
             program = Batch(size, *dims, names=AxisNames(name))(program)
         return apply(None, program, args)
 
     def abstract_eval(self, *avals: Any) -> Any:
-        lengths = tuple([n for _, n in self.axes])
-        if any(a.shape[: len(lengths)] != lengths for a in avals):
+        sizes = tuple([n for _, n in self.axes])
+        if any(a.shape[: len(sizes)] != sizes for a in avals):
             raise ShapeError(
-                f"across: operands must begin with the lengths of {self.axes}; got "
+                f"named_axis_map: operands must begin with the sizes of {self.axes}; got "
                 + ", ".join(map(repr, avals))
             )
         (out,) = self.program(*avals).out_avals
-        return out.update(shape=(*lengths, *out.shape))
+        return out.update(shape=(*sizes, *out.shape))
 
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> Any:
-        push = JVPRewrite(tuple([t is not None for t in tangents]))
-        program = cached_rewrite(push, self.program(*[aval_of(x) for x in primals]))
-        given = [*primals, *[t for t in tangents if t is not None]]
-        outs = self.run_batched(program, given)
+        rewrite = JVPRewrite(tuple([t is not None for t in tangents]))
+        program = cached_rewrite(rewrite, self.program(*[aval_of(x) for x in primals]))
+        operands = [*primals, *[t for t in tangents if t is not None]]
+        outs = self.run_batched(program, operands)
         return outs[0], outs[1] if len(outs) > 1 else None
 
     def vjp(self, ct: Any, out: Any, args: Any, active: Sequence[bool]) -> Any:
@@ -396,39 +391,42 @@ class NamedAxisMap(Primitive):
             SplitVJP(tuple(active)), self.program(*[aval_of(x) for x in args])
         )
         residuals = self.run_batched(forward, args)[1:]
-        found = iter(self.run_batched(backward, [ct, *residuals]))
-        return [next(found) if on else None for on in active]
+        cotangents = iter(self.run_batched(backward, [ct, *residuals]))
+        return [next(cotangents) if is_active else None for is_active in active]
 
     def transpose(self, ct: Any, *args: Any) -> Any:
         linear = tuple([type(x) is LinearInput for x in args])
         program = cached_rewrite(
             TransposeLinearInputs(linear),
             self.program(
-                *[x.aval if on else aval_of(x) for x, on in zip(args, linear, strict=True)]
+                *[
+                    x.aval if is_linear else aval_of(x)
+                    for x, is_linear in zip(args, linear, strict=True)
+                ]
             ),
         )
         return self.run_batched(program, [ct, *[x for x in args if type(x) is not LinearInput]])
 
     def batch(self, args: Sequence[Any], dims: Sequence[int | None]) -> Any:
-        lanes = [
+        unbatched = [
             aval_of(x) if d is None else aval_of(x).update(shape=(*x.shape[:d], *x.shape[d + 1 :]))
             for x, d in zip(args, dims, strict=True)
         ]
         size = next(x.shape[d] for x, d in zip(args, dims, strict=True) if d is not None)
         batch = BatchWithInferredOutDims(size, (0,) * len(args), names=AxisNames())
-        program, (dim,) = cached_rewrite(batch, self.program(*lanes))
+        program, (dim,) = cached_rewrite(batch, self.program(*unbatched))
         assert dim is not None
-        # The batch goes in front in each place, behind the places.
+        # The batch dimension comes first at each index, after the named axes.
         n = len(self.axes)
-        moved = [ops.batch_dim_at(x, d, n, size) for x, d in zip(args, dims, strict=True)]
-        (out,) = self.run_batched(program, moved)
+        operands = [ops.batch_dim_at(x, d, n, size) for x, d in zip(args, dims, strict=True)]
+        (out,) = self.run_batched(program, operands)
         return out, dim + n
 
     def decompose(self, *args: Any) -> Any:
         return self.run_batched(self.program(*[aval_of(x) for x in args]), args)[0]
 
 
-def primitive_under_test(cls: Callable[..., Any], one: Sample) -> Any:
-    """The primitive to check on a sample: across its named axes, if it has any."""
-    primitive = cls(**one.params)
-    return NamedAxisMap(primitive, one.across) if one.across else primitive
+def primitive_under_test(cls: Callable[..., Any], sample: Sample) -> Any:
+    """The primitive to check on a sample, mapped over the named axes of the sample if it has any."""
+    primitive = cls(**sample.params)
+    return NamedAxisMap(primitive, sample.across) if sample.across else primitive

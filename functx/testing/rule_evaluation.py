@@ -1,6 +1,6 @@
-"""The sections of a trial: what the rules of a primitive make of one sample.
+"""The evaluations of a rule case: the results of the rules of a primitive on one sample.
 
-All are traced into one program and compiled once, since compiling is what takes the time.
+All are traced into one program and compiled once, because compilation takes most of the time.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ FAST_COMPILE_OPTIONS = {
     "xla_cpu_use_fusion_emitters": False,
     "xla_cpu_parallel_codegen_split_count": 1,
 }
-"""Options for XLA where its own optimizations are not at issue: what runs once need not run fast."""
+"""XLA options for programs that run once: quick compilation instead of fast code."""
 
 BATCH_SIZES = 2, 3
-"""The lengths of the inner and of the outer batch."""
+"""The sizes of the inner and of the outer batch."""
 
 
 @contextmanager
 def checked_tracing(x64: bool = True) -> Iterator[None]:
-    """64-bit types on, or off, and every program checked."""
+    """Switch 64-bit types on or off, and check every program that is made."""
     enabled, program_checks.enabled = program_checks.enabled, True
     try:
         with jax.enable_x64(x64):
@@ -57,245 +57,250 @@ def checked_tracing(x64: bool = True) -> Iterator[None]:
 
 
 class TracedInputs:
-    """What a section is computed from, traced."""
+    """The traced operands, tangents and cotangents of a rule case."""
 
-    def __init__(self, trial: RuleCase, values: Sequence[Any]):
-        rest = iter(values)
-        self.args = [next(rest) for _ in trial.args]
-        self.tangents = [next(rest) for _ in trial.tangents]
-        self.cts = [next(rest) for _ in trial.cts]
-        self.ct_tangents = [next(rest) for _ in trial.ct_tangents]
-        self.second_cts = [next(rest) for _ in trial.second_cts]
+    def __init__(self, case: RuleCase, values: Sequence[Any]):
+        remaining = iter(values)
+        self.args = [next(remaining) for _ in case.args]
+        self.tangents = [next(remaining) for _ in case.tangents]
+        self.cts = [next(remaining) for _ in case.cts]
+        self.ct_tangents = [next(remaining) for _ in case.ct_tangents]
+        self.second_cts = [next(remaining) for _ in case.second_cts]
 
 
 class CompiledRules:
-    """All sections of a trial in one compiled program."""
+    """All evaluations of a rule case in one compiled program."""
 
-    def __init__(self, trial: RuleCase):
-        self.trial = trial
-        named = rule_evaluations(trial)
-        self.parts = [self._compile(named)]
+    def __init__(self, case: RuleCase):
+        self.case = case
+        evaluations = rule_evaluations(case)
+        self.compiled = [self._compile(evaluations)]
         try:
-            self._run(self.parts[0], trial.args, trial.cts)
+            self._run(self.compiled[0], case.args, case.cts)
         except Exception:
-            # Something in it does not lower: section by section, to know what.
-            self.parts = [self._compile({name: section}) for name, section in named.items()]
+            # One of them does not lower: compile each alone, to name it.
+            self.compiled = [self._compile({name: one}) for name, one in evaluations.items()]
 
     def __call__(self, args: Sequence[Array], cts: Sequence[Array]) -> dict[Any, Any]:
-        """The arrays of each section, or the exception that it raised."""
-        found: dict[Any, Any] = {}
+        """The arrays of each evaluation, or the exception that it raised."""
+        results: dict[Any, Any] = {}
         with checked_tracing():
-            for part in self.parts:
+            for part in self.compiled:
                 try:
-                    found |= self._run(part, args, cts)
+                    results |= self._run(part, args, cts)
                 except Exception as error:
-                    found |= dict.fromkeys(part[2], error)
-        return found
+                    results |= dict.fromkeys(part[2], error)
+        return results
 
-    def _compile(self, named: dict[Any, RuleEvaluation]) -> Any:
-        trial = self.trial
-        places: dict[Any, Any] = {}
+    def _compile(self, evaluations: dict[Any, RuleEvaluation]) -> Any:
+        case = self.case
+        slices: dict[Any, Any] = {}
 
         def body(*values: Any) -> list[Any]:
-            given = TracedInputs(trial, values)
+            inputs = TracedInputs(case, values)
             outs: list[Any] = []
-            for name, section in named.items():
+            for name, evaluation in evaluations.items():
                 try:
-                    results = section(given)
+                    results = evaluation(inputs)
                 except Exception as error:
-                    places[name] = error
+                    slices[name] = error
                 else:
-                    places[name] = slice(len(outs), len(outs) + len(results))
+                    slices[name] = slice(len(outs), len(outs) + len(results))
                     outs += results
             return outs
 
-        avals = [*trial.avals]
-        for group in (trial.tangents, trial.cts, trial.ct_tangents, trial.second_cts):
+        avals = [*case.avals]
+        for group in (case.tangents, case.cts, case.ct_tangents, case.second_cts):
             avals += [ShapedArray(x.shape, x.dtype) for x in group]
-        program, captured = trace(body, avals, name=trial.primitive.name)
-        return jit_program(program, compiler_options=FAST_COMPILE_OPTIONS), captured, places
+        program, captured = trace(body, avals, name=case.primitive.name)
+        return jit_program(program, compiler_options=FAST_COMPILE_OPTIONS), captured, slices
 
     def _run(self, part: Any, args: Sequence[Array], cts: Sequence[Array]) -> dict[Any, Any]:
-        trial = self.trial
-        function, captured, places = part
-        given = [*args, *trial.tangents, *cts, *trial.ct_tangents, *trial.second_cts]
-        outs = [np.asarray(x) for x in function(*given, *captured)]
+        case = self.case
+        function, captured, slices = part
+        inputs = [*args, *case.tangents, *cts, *case.ct_tangents, *case.second_cts]
+        outs = [np.asarray(x) for x in function(*inputs, *captured)]
         return {
-            name: outs[place] if isinstance(place, slice) else place
-            for name, place in places.items()
+            name: outs[where] if isinstance(where, slice) else where
+            for name, where in slices.items()
         }
 
 
-def rule_evaluations(trial: RuleCase) -> dict[Any, RuleEvaluation]:
-    """What the checks need computed, by name."""
-    primitive = trial.primitive
-    found: dict[Any, RuleEvaluation] = {}
-    others = registered_decompositions(type(primitive))
-    for entry in others:
-        found["decompose", entry.table] = lambda given, entry=entry: inline(
-            trace_decomposition(entry, primitive, tuple(trial.avals), x64_enabled()), given.args
+def rule_evaluations(case: RuleCase) -> dict[Any, RuleEvaluation]:
+    """The evaluations that the checks in `rules.py` read, by name."""
+    primitive = case.primitive
+    evaluations: dict[Any, RuleEvaluation] = {}
+    registered = registered_decompositions(type(primitive))
+    for entry in registered:
+        evaluations["decompose", entry.table] = lambda inputs, entry=entry: inline(
+            trace_decomposition(entry, primitive, tuple(case.avals), x64_enabled()), inputs.args
         )
-    if primitive.decompose is not None and (primitive.has_rule("lower") or others):
-        found["decompose"] = lambda given: as_list(primitive, primitive.decompose(*given.args))  # type: ignore[misc]
-    for dims in trial.batchings:
-        found["batch", dims] = lambda _, dims=dims: _evaluate_batch(trial, dims)
-    for inner, outer in trial.nested_batchings:
-        found["batch", inner, outer] = lambda _, i=inner, o=outer: _evaluate_batch(trial, i, o)
-    if not trial.inexact or not trial.inexact_outs:
-        return found
-    for chosen in trial.varying_subsets:
-        found["jvp", chosen] = lambda given, s=chosen: _evaluate_jvp(trial, given, s)
-        found["vjp", chosen] = lambda given, s=chosen: _evaluate_vjp(trial, given, s)
-    for chosen, zero in trial.linear_sets:
-        found["transpose", chosen] = lambda given, s=chosen, z=zero: _evaluate_transpose(
-            trial, given, s, z
+    if primitive.decompose is not None and (primitive.has_rule("lower") or registered):
+        evaluations["decompose"] = lambda inputs: as_list(
+            primitive, primitive.decompose(*inputs.args)
+        )  # type: ignore[misc]
+    for dims in case.batchings:
+        evaluations["batch", dims] = lambda _, dims=dims: _evaluate_batch(case, dims)
+    for inner, outer in case.nested_batchings:
+        evaluations["batch", inner, outer] = lambda _, i=inner, o=outer: _evaluate_batch(case, i, o)
+    if not case.inexact or not case.inexact_outs:
+        return evaluations
+    for varying in case.varying_subsets:
+        evaluations["jvp", varying] = lambda inputs, s=varying: _evaluate_jvp(case, inputs, s)
+        evaluations["vjp", varying] = lambda inputs, s=varying: _evaluate_vjp(case, inputs, s)
+    for varying, zero in case.linear_sets:
+        evaluations["transpose", varying] = lambda inputs, s=varying, z=zero: _evaluate_transpose(
+            case, inputs, s, z
         )
     if primitive.vjp is not None and primitive.has_rule("jvp") and primitive.differentiable:
-        found["vjp from jvp"] = lambda given: _derived_vjp(trial, given)
-    if len(trial.inexact_outs) > 1:
-        for i in range(len(trial.inexact_outs)):
-            found["vjp of output", i] = lambda given, i=i: _vjp_of_one_output(trial, given, i)
-    if primitive.has_rule("cotangent_masks") and len(trial.out_avals) == 1:
-        found["live", "anywhere"] = lambda given: _masked_cotangents(trial, given, None)
-        # Places of the output, at random.
-        live = np.asarray(np.random.RandomState(3).rand(*trial.out_avals[0].shape) < 0.5)
-        found["live", "somewhere"] = lambda given: _masked_cotangents(trial, given, live)
-    if not trial.has_stated_gradients:
-        found["jvp of vjp"] = lambda given: _jvp_of_vjp(trial, given)
-        found["vjp of vjp"] = lambda given: _vjp_of_vjp(trial, given)
-    return found
+        evaluations["vjp from jvp"] = lambda inputs: _derived_vjp(case, inputs)
+    if len(case.inexact_outs) > 1:
+        for i in range(len(case.inexact_outs)):
+            evaluations["vjp of output", i] = lambda inputs, i=i: _vjp_of_one_output(
+                case, inputs, i
+            )
+    if primitive.has_rule("cotangent_masks") and len(case.out_avals) == 1:
+        evaluations["masks", "everywhere"] = lambda inputs: _masked_cotangents(case, inputs, None)
+        # A random mask of the output.
+        mask = np.asarray(np.random.RandomState(3).rand(*case.out_avals[0].shape) < 0.5)
+        evaluations["masks", "random"] = lambda inputs: _masked_cotangents(case, inputs, mask)
+    if not case.has_stated_gradients:
+        evaluations["jvp of vjp"] = lambda inputs: _jvp_of_vjp(case, inputs)
+        evaluations["vjp of vjp"] = lambda inputs: _vjp_of_vjp(case, inputs)
+    return evaluations
 
 
-def _evaluate_batch(trial: RuleCase, inner: Dims, outer: Dims | None = None) -> Sequence[Any]:
-    outs = (0,) * len(trial.out_avals)
-    program = trial.rewritten(Batch(BATCH_SIZES[0], inner, outs), trial.program)
+def _evaluate_batch(case: RuleCase, inner: Dims, outer: Dims | None = None) -> Sequence[Any]:
+    outs = (0,) * len(case.out_avals)
+    program = case.rewritten(Batch(BATCH_SIZES[0], inner, outs), case.program)
     if outer is not None:
-        program = trial.rewritten(Batch(BATCH_SIZES[1], outer, outs), program)
+        program = case.rewritten(Batch(BATCH_SIZES[1], outer, outs), program)
     stacked = []
     for i, (d, e) in enumerate(zip(inner, outer or [None] * len(inner), strict=True)):
-        lanes = [
-            [trial.batch_element(m, n)[i] for m in range(BATCH_SIZES[0])]
+        rows = [
+            [case.batch_element(m, n)[i] for m in range(BATCH_SIZES[0])]
             for n in range(BATCH_SIZES[1])
         ]
-        stacked.append(_stack(lanes, d, e))
+        stacked.append(_stack(rows, d, e))
     return inline(program, stacked)
 
 
-def _evaluate_jvp(trial: RuleCase, given: TracedInputs, chosen: Sequence[int]) -> Sequence[Any]:
-    flags = tuple([i in chosen for i in range(len(trial.avals))])
-    program = trial.rewritten(JVPRewrite(flags), trial.program)
-    tangents = [t for i, t in zip(trial.inexact, given.tangents, strict=True) if i in chosen]
-    return inline(program, [*given.args, *tangents])
+def _evaluate_jvp(case: RuleCase, inputs: TracedInputs, varying: Sequence[int]) -> Sequence[Any]:
+    mask = tuple([i in varying for i in range(len(case.avals))])
+    program = case.rewritten(JVPRewrite(mask), case.program)
+    tangents = [t for i, t in zip(case.inexact, inputs.tangents, strict=True) if i in varying]
+    return inline(program, [*inputs.args, *tangents])
 
 
-def _evaluate_vjp(trial: RuleCase, given: TracedInputs, chosen: Sequence[int]) -> list[Any]:
-    flags = tuple([i in chosen for i in range(len(trial.avals))])
-    return _run_vjp(trial, trial.program, flags, given.args, given.cts)
+def _evaluate_vjp(case: RuleCase, inputs: TracedInputs, varying: Sequence[int]) -> list[Any]:
+    mask = tuple([i in varying for i in range(len(case.avals))])
+    return _run_vjp(case, case.program, mask, inputs.args, inputs.cts)
 
 
 def _run_vjp(
-    trial: RuleCase,
+    case: RuleCase,
     program: Program,
-    flags: tuple[bool, ...],
+    mask: tuple[bool, ...],
     args: Sequence[Any],
     cts: Sequence[Any],
 ) -> list[Any]:
-    forward, backward = trial.rewritten(SplitVJP(flags), program)
+    forward, backward = case.rewritten(SplitVJP(mask), program)
     outs = inline(forward, args)
     return inline(backward, [*cts, *outs[len(program.outputs) :]])
 
 
-def _vjp_of_one_output(trial: RuleCase, given: TracedInputs, output: int) -> list[Any]:
-    """The pullback when the other outputs are unused."""
-    k = trial.inexact_outs[output]
-    alone, _ = trace(lambda *xs: [trial.bind(*xs)[k]], trial.avals)
-    return _run_vjp(trial, alone, trial.inexact_mask, given.args, [given.cts[output]])
+def _vjp_of_one_output(case: RuleCase, inputs: TracedInputs, output: int) -> list[Any]:
+    """The cotangents of the operands when only one output has a cotangent."""
+    k = case.inexact_outs[output]
+    program, _ = trace(lambda *xs: [case.bind(*xs)[k]], case.avals)
+    return _run_vjp(case, program, case.inexact_mask, inputs.args, [inputs.cts[output]])
 
 
-def _derived_vjp(trial: RuleCase, given: TracedInputs) -> list[Any]:
-    """The cotangents that `jvp` gives, in place of those of an overridden `vjp`."""
-    cts = dict(zip(trial.inexact_outs, given.cts, strict=True))
-    every = [cts.get(k) for k in range(len(trial.out_avals))]
-    found = transpose_jvp_rule(trial.primitive, every, given.args, trial.inexact_mask)
-    return [_or_zeros(found[i], trial.avals[i]) for i in trial.inexact]
+def _derived_vjp(case: RuleCase, inputs: TracedInputs) -> list[Any]:
+    """The cotangents by transposing `jvp`, which an overridden `vjp` must match."""
+    cts = dict(zip(case.inexact_outs, inputs.cts, strict=True))
+    all_cts = [cts.get(k) for k in range(len(case.out_avals))]
+    results = transpose_jvp_rule(case.primitive, all_cts, inputs.args, case.inexact_mask)
+    return [_or_zeros(results[i], case.avals[i]) for i in case.inexact]
 
 
 def _evaluate_transpose(
-    trial: RuleCase, given: TracedInputs, chosen: Sequence[int], zero: bool
+    case: RuleCase, inputs: TracedInputs, varying: Sequence[int], zero: bool
 ) -> list[Any]:
     args = []
-    for i, x in enumerate(given.args):
-        if i in chosen:
-            args.append(LinearInput(trial.avals[i]))
+    for i, x in enumerate(inputs.args):
+        if i in varying:
+            args.append(LinearInput(case.avals[i]))
         else:
-            args.append(ops.zeros_like(x) if zero and trial.inexact_mask[i] else x)
-    cts = dict(zip(trial.inexact_outs, given.cts, strict=True))
-    every = [cts.get(k) for k in range(len(trial.out_avals))]
-    results = trial.primitive.transpose(
-        every if trial.primitive.multiple_results else every[0], *args
+            args.append(ops.zeros_like(x) if zero and case.inexact_mask[i] else x)
+    cts = dict(zip(case.inexact_outs, inputs.cts, strict=True))
+    all_cts = [cts.get(k) for k in range(len(case.out_avals))]
+    results = case.primitive.transpose(
+        all_cts if case.primitive.multiple_results else all_cts[0], *args
     )
     assert len(results) == len(args), (
-        f"`transpose` must return one entry an operand; got {len(results)} for {len(args)}"
+        f"`transpose` must return one entry for each operand; got {len(results)} for {len(args)}"
     )
     for i, result in enumerate(results):
-        assert i in chosen or result is None, (
+        assert i in varying or result is None, (
             f"`transpose` must return None for operand {i}, which has a value"
         )
-    return [_or_zeros(results[i], trial.avals[i]) for i in chosen]
+    return [_or_zeros(results[i], case.avals[i]) for i in varying]
 
 
-def _masked_cotangents(trial: RuleCase, given: TracedInputs, live: Any) -> list[Any]:
-    """The cotangents when that of the output is zero but where `live`, and where they live."""
-    (ct,) = given.cts
-    args = given.args
+def _masked_cotangents(case: RuleCase, inputs: TracedInputs, mask: Any) -> list[Any]:
+    """The cotangents of the operands and their masks, for an output cotangent that is zero outside `mask`."""
+    (ct,) = inputs.cts
+    args = inputs.args
     cts = _run_vjp(
-        trial,
-        trial.program,
-        trial.inexact_mask,
+        case,
+        case.program,
+        case.inexact_mask,
         args,
-        [ct if live is None else apply_mask(live, ct)],
+        [ct if mask is None else apply_mask(mask, ct)],
     )
-    lives = trial.primitive.cotangent_masks(live, args)
-    found = []
-    for i, pulled in zip(trial.inexact, cts, strict=True):
-        there = np.array(True) if lives[i] is None else lives[i]
-        assert there.shape in ((), pulled.shape), (
-            f"`cotangent_masks` must give operand {i} a mask of its shape; got {there.shape}"
+    masks = case.primitive.cotangent_masks(mask, args)
+    pairs = []
+    for i, cotangent in zip(case.inexact, cts, strict=True):
+        operand_mask = np.array(True) if masks[i] is None else masks[i]
+        assert operand_mask.shape in ((), cotangent.shape), (
+            f"`cotangent_masks` must give operand {i} a mask of its shape; got {operand_mask.shape}"
         )
-        found += [pulled, there]
-    return found
+        pairs += [cotangent, operand_mask]
+    return pairs
 
 
-def pullback_program(trial: RuleCase) -> Program:
-    """The program of the cotangents of all operands, from the operands and cotangents."""
-    n = len(trial.avals)
+def pullback_program(case: RuleCase) -> Program:
+    """The program from operands and output cotangents to the cotangents of all operands."""
+    n = len(case.avals)
     return trace(
-        lambda *xs: _run_vjp(trial, trial.program, trial.inexact_mask, xs[:n], xs[n:]),
-        [*trial.avals, *[trial.out_avals[k] for k in trial.inexact_outs]],
-        name=f"vjp_{trial.primitive.name}",
+        lambda *xs: _run_vjp(case, case.program, case.inexact_mask, xs[:n], xs[n:]),
+        [*case.avals, *[case.out_avals[k] for k in case.inexact_outs]],
+        name=f"vjp_{case.primitive.name}",
     )[0]
 
 
-def _jvp_of_vjp(trial: RuleCase, given: TracedInputs) -> Sequence[Any]:
-    flags = (*trial.inexact_mask, *[True] * len(given.cts))
-    program = trial.rewritten(JVPRewrite(flags), trial.pullback)
-    tangents = [*given.tangents, *given.ct_tangents]
-    return inline(program, [*given.args, *given.cts, *tangents])
+def _jvp_of_vjp(case: RuleCase, inputs: TracedInputs) -> Sequence[Any]:
+    mask = (*case.inexact_mask, *[True] * len(inputs.cts))
+    program = case.rewritten(JVPRewrite(mask), case.pullback)
+    tangents = [*inputs.tangents, *inputs.ct_tangents]
+    return inline(program, [*inputs.args, *inputs.cts, *tangents])
 
 
-def _vjp_of_vjp(trial: RuleCase, given: TracedInputs) -> list[Any]:
-    flags = (*trial.inexact_mask, *[True] * len(given.cts))
-    return _run_vjp(trial, trial.pullback, flags, [*given.args, *given.cts], given.second_cts)
+def _vjp_of_vjp(case: RuleCase, inputs: TracedInputs) -> list[Any]:
+    mask = (*case.inexact_mask, *[True] * len(inputs.cts))
+    return _run_vjp(case, case.pullback, mask, [*inputs.args, *inputs.cts], inputs.second_cts)
 
 
 def inline(program: Program, args: Sequence[Any]) -> list[Any]:
-    """The outputs of `program` on traced values, its equations copied into the trace."""
+    """The outputs of `program` on traced values; its equations are copied into the trace."""
     builder = current_builder.get()
     assert builder is not None
     return builder.inline(program, args)
 
 
 def as_list(primitive: Primitive, out: Any) -> list[Any]:
+    """The results of a primitive as a list."""
     return list(out) if primitive.multiple_results else [out]
 
 
@@ -304,6 +309,6 @@ def _or_zeros(ct: Any, aval: ShapedArray) -> Any:
 
 
 def _stack(rows: Sequence[Sequence[Array]], inner: int | None, outer: int | None) -> Array:
-    """Lanes stacked along a dimension for each batch that is not None."""
-    row = [lanes[0] if inner is None else np.stack(lanes, inner) for lanes in rows]
+    """The elements of `rows` stacked along the inner and the outer batch dimension, each unless None."""
+    row = [elements[0] if inner is None else np.stack(elements, inner) for elements in rows]
     return np.asarray(row[0] if outer is None else np.stack(row, outer))

@@ -1,4 +1,4 @@
-"""The rule harness: every rule of a primitive against the others, and all against differences."""
+"""`check_rules`: the rules of a primitive compared with each other and with finite differences."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ from functx.transforms.vmap import Batch, add_axis
 
 
 def check_rules(primitive_class: type[Primitive], sample: Sample | int | None = None) -> None:
-    """Check every rule of a primitive on its samples, or on the one given.
+    """Check every rule of a primitive on all its samples, or on one, given as a Sample or by number.
 
-    `abstract_eval`, `jvp`, `transpose`, `vjp`, `batch`, `lower` and `decompose` are checked
-    against each other and against differences, as the functions in `CHECKS` say one by one.
-    Raises AssertionError with all that is wrong.
+    Compares `abstract_eval`, `jvp`, `transpose`, `vjp`, `batch`, `lower` and `decompose` with each
+    other and with finite differences; the functions in `CHECKS` define the comparisons. Returns
+    None. Raises AssertionError with the list of all mismatches.
     """
     samples = list(primitive_class.samples)
     if not samples and sample is None:
@@ -45,300 +45,303 @@ def check_rules(primitive_class: type[Primitive], sample: Sample | int | None = 
     if sample is not None:
         samples = [samples[sample] if isinstance(sample, int) else sample]
     problems = []
-    for number, one in enumerate(samples):
-        for trial in make_rule_cases(primitive_class, one, complex_too=number == 0):
+    for number, case_sample in enumerate(samples):
+        for case in make_rule_cases(primitive_class, case_sample, complex_too=number == 0):
             for check in CHECKS:
                 try:
-                    check(trial)
+                    check(case)
                 except AssertionError as error:
                     problems.append(str(error))
                 except Exception as error:
-                    problems.append(f"{trial!r}: {type(error).__name__}: {error}")
+                    problems.append(f"{case!r}: {type(error).__name__}: {error}")
     if problems:
         raise AssertionError("\n".join(problems))
 
 
-def abstract_eval_states_the_types_that_lower_produces(trial: RuleCase) -> None:
-    """1. In every dtype that the sample can have."""
+def abstract_eval_states_the_types_that_lower_produces(case: RuleCase) -> None:
+    """1. `lower` produces the types that `abstract_eval` states, in every dtype of the sample."""
     with checked_tracing():
         programs = {
-            name: trial.trace_primitive(avals_with_dtype(trial.sample, DTYPES_BY_SHORT_NAME[name]))
-            for name in trial.dtype_names
+            name: case.trace_primitive(avals_with_dtype(case.sample, DTYPES_BY_SHORT_NAME[name]))
+            for name in case.dtype_names
         }
         try:
             _lower(list(programs.values()))
         except Exception:
-            # One by one, to know in which dtype.
+            # One by one, to name the dtype that fails.
             for program in programs.values():
                 try:
                     _lower([program])
                 except Exception as error:
                     raise AssertionError(
-                        f"{trial.primitive!r} on {_describe_types(program.in_avals)}: `lower` must produce "
-                        f"{_describe_types(program.out_avals)}, as `abstract_eval` states; it gives "
+                        f"{case.primitive!r} on {_describe_types(program.in_avals)}: `lower` must produce "
+                        f"{_describe_types(program.out_avals)}, as `abstract_eval` states; got "
                         f"{type(error).__name__}: {error}"
                     ) from error
 
 
-def types_stay_narrow_where_the_64_bit_switch_is_off(trial: RuleCase) -> None:
-    """1, in JAX's default mode: a sample of narrow types gives narrow types, which lower."""
-    avals = trial.sample.avals
+def types_stay_narrow_where_the_64_bit_switch_is_off(case: RuleCase) -> None:
+    """1, in 32-bit mode: operands of narrow types give results of narrow types, which lower."""
+    avals = case.sample.avals
     with checked_tracing(x64=False):
         if any(canonical_dtype(a.dtype) != a.dtype for a in avals):
             return
-        program = trial.trace_primitive(avals)
+        program = case.trace_primitive(avals)
         wide = [a for a in program.out_avals if canonical_dtype(a.dtype) != a.dtype]
         assert not wide, (
-            f"{trial.primitive!r} on {_describe_types(avals)}: got {_describe_types(wide)} in 32-bit mode"
+            f"{case.primitive!r} on {_describe_types(avals)}: got {_describe_types(wide)} in 32-bit mode"
         )
         try:
             _lower([program])
         except Exception as error:
             raise AssertionError(
-                f"{trial.primitive!r} on {_describe_types(avals)}: `lower` must produce "
-                f"{_describe_types(program.out_avals)} in 32-bit mode; it gives {type(error).__name__}: {error}"
+                f"{case.primitive!r} on {_describe_types(avals)}: `lower` must produce "
+                f"{_describe_types(program.out_avals)} in 32-bit mode; got {type(error).__name__}: {error}"
             ) from error
 
 
 def _lower(programs: Sequence[Program]) -> None:
-    """Emit the programs in one module, which MLIR verifies."""
+    """Lower the programs in one module, which MLIR verifies."""
     avals = [a for p in programs for a in p.in_avals]
 
     def body(*xs: Any) -> list[Any]:
-        rest = iter(xs)
-        return [out for p in programs for out in inline(p, [next(rest) for _ in p.inputs])]
+        operands = iter(xs)
+        return [out for p in programs for out in inline(p, [next(operands) for _ in p.inputs])]
 
     compiled: Any = jit_program(trace(body, avals)[0])
     compiled.lower(*[np.zeros(a.shape, a.dtype) for a in avals])
 
 
-def jvp_matches_differences(trial: RuleCase) -> None:
-    """2. For every set of operands that vary.
+def jvp_matches_differences(case: RuleCase) -> None:
+    """2. `jvp` matches central differences, for every set of varying operands.
 
-    A difference is linear in what varies, so those along single operands add up.
+    The differences along single operands are added, since the derivative is linear.
     """
-    if not trial.inexact or not trial.inexact_outs:
+    if not case.inexact or not case.inexact_outs:
         return
-    values = trial.evaluate(trial.args)
-    for chosen in trial.varying_subsets:
-        results = trial.result(("jvp", chosen))
+    values = case.evaluate(case.args)
+    for varying in case.varying_subsets:
+        results = case.result(("jvp", varying))
         assert_close(
-            trial, "the outputs of `jvp` must be the primitive's", results[: len(values)], values
+            case, "the outputs of `jvp` must be the primitive's", results[: len(values)], values
         )
-        if not trial.has_stated_gradients:
-            along = zip(*[trial.differences[i] for i in chosen], strict=True)
+        if not case.has_stated_gradients:
+            differences = zip(*[case.differences[i] for i in varying], strict=True)
             assert_close(
-                trial,
-                f"`jvp` must match differences when operands {chosen} vary",
+                case,
+                f"`jvp` must match differences when operands {varying} vary",
                 results[len(values) :],
-                [np.asarray(sum(parts)) for parts in along],
-                trial.difference_tolerance,
+                [np.asarray(sum(parts)) for parts in differences],
+                case.difference_tolerance,
             )
 
 
-def gradients_at_kinks_are_those_stated(trial: RuleCase) -> None:
-    """2, at kinks: where the sample states gradients, they take the place of differences."""
-    if not trial.has_stated_gradients or not trial.inexact_outs:
+def gradients_at_kinks_are_those_stated(case: RuleCase) -> None:
+    """2, at kinks: `vjp` gives the gradients that the sample states, instead of differences."""
+    if not case.has_stated_gradients or not case.inexact_outs:
         return
-    everything = "vjp", tuple(trial.inexact)
-    trial.result(everything)
-    pulled = trial.compiled(trial.args, [np.ones_like(ct) for ct in trial.cts])[everything]
-    for i, stated in (trial.sample.gradients or {}).items():
+    name = "vjp", tuple(case.inexact)
+    case.result(name)
+    gradients = case.compiled(case.args, [np.ones_like(ct) for ct in case.cts])[name]
+    for i, stated in (case.sample.gradients or {}).items():
         assert_close(
-            trial,
+            case,
             f"`vjp` must give the gradient stated for operand {i}",
-            [pulled[trial.inexact.index(i)]],
-            [np.broadcast_to(np.asarray(stated), trial.avals[i].shape)],
+            [gradients[case.inexact.index(i)]],
+            [np.broadcast_to(np.asarray(stated), case.avals[i].shape)],
         )
 
 
-def vjp_is_the_transpose_of_jvp(trial: RuleCase) -> None:
-    """3. <ct, J t> = <J* ct, t>, for every set of operands that vary."""
-    if not trial.inexact or not trial.inexact_outs:
+def vjp_is_the_transpose_of_jvp(case: RuleCase) -> None:
+    """3. <ct, J t> = <J* ct, t>, for every set of varying operands."""
+    if not case.inexact or not case.inexact_outs:
         return
-    tangents = dict(zip(trial.inexact, trial.tangents, strict=True))
-    for chosen in trial.varying_subsets:
-        pulled = trial.result(("vjp", chosen))
-        _same_types(
-            f"{trial!r}: the cotangents of operands {chosen}",
-            map(_aval, pulled),
-            [trial.avals[i] for i in chosen],
+    tangents = dict(zip(case.inexact, case.tangents, strict=True))
+    for varying in case.varying_subsets:
+        cotangents = case.result(("vjp", varying))
+        _check_types(
+            f"{case!r}: the cotangents of operands {varying}",
+            map(_aval, cotangents),
+            [case.avals[i] for i in varying],
         )
         assert_inner_products_close(
-            trial,
-            f"`vjp` must be the transpose of `jvp` when operands {chosen} vary",
-            (trial.cts, trial.result(("jvp", chosen))[len(trial.out_avals) :]),
-            (pulled, [tangents[i] for i in chosen]),
+            case,
+            f"`vjp` must be the transpose of `jvp` when operands {varying} vary",
+            (case.cts, case.result(("jvp", varying))[len(case.out_avals) :]),
+            (cotangents, [tangents[i] for i in varying]),
         )
-    if len(trial.inexact_outs) > 1:
-        alone = [trial.result(("vjp of output", k)) for k in range(len(trial.inexact_outs))]
+    if len(case.inexact_outs) > 1:
+        single = [case.result(("vjp of output", k)) for k in range(len(case.inexact_outs))]
         assert_close(
-            trial,
-            "the cotangents that single outputs give must add up to those of all",
-            [np.asarray(sum(parts)) for parts in zip(*alone, strict=True)],
-            trial.result(("vjp", tuple(trial.inexact))),
+            case,
+            "the cotangents of single outputs must add up to those of all outputs",
+            [np.asarray(sum(parts)) for parts in zip(*single, strict=True)],
+            case.result(("vjp", tuple(case.inexact))),
         )
 
 
-def transpose_matches_the_linear_map(trial: RuleCase) -> None:
-    """4. For every set of operands that the primitive is linear in."""
-    tangents = dict(zip(trial.inexact, trial.tangents, strict=True))
-    for chosen, zero in trial.linear_sets:
-        pulled = trial.result(("transpose", chosen))
-        _same_types(
-            f"{trial!r}: what `transpose` gives operands {chosen}",
-            map(_aval, pulled),
-            [trial.avals[i] for i in chosen],
+def transpose_matches_the_linear_map(case: RuleCase) -> None:
+    """4. <ct, f(t)> = <transpose(ct), t>, for every set of operands that the primitive is linear in."""
+    tangents = dict(zip(case.inexact, case.tangents, strict=True))
+    for varying, zero in case.linear_sets:
+        cotangents = case.result(("transpose", varying))
+        _check_types(
+            f"{case!r}: the results of `transpose` for operands {varying}",
+            map(_aval, cotangents),
+            [case.avals[i] for i in varying],
         )
-        args = trial.args_with_zeros(chosen, zero)
-        pushed = trial.evaluate([tangents[i] if i in chosen else x for i, x in enumerate(args)])
+        args = case.args_with_zeros(varying, zero)
+        images = case.evaluate([tangents[i] if i in varying else x for i, x in enumerate(args)])
         assert_inner_products_close(
-            trial,
-            f"`transpose` must be that of the primitive in operands {chosen}",
-            (trial.cts, [pushed[k] for k in trial.inexact_outs]),
-            (pulled, [tangents[i] for i in chosen]),
+            case,
+            f"`transpose` must be that of the primitive in operands {varying}",
+            (case.cts, [images[k] for k in case.inexact_outs]),
+            (cotangents, [tangents[i] for i in varying]),
         )
 
 
-def cotangents_are_zero_outside_their_masks(trial: RuleCase) -> None:
-    """3a. Where `cotangent_masks` says that a cotangent is zero, it is."""
-    for name in (("live", "anywhere"), ("live", "somewhere")):
-        if name not in trial.results:
+def cotangents_are_zero_outside_their_masks(case: RuleCase) -> None:
+    """3a. Cotangents are zero outside the masks of `cotangent_masks`."""
+    for name in (("masks", "everywhere"), ("masks", "random")):
+        if name not in case.results:
             continue
-        found = trial.result(name)
-        for i, ct, there in zip(trial.inexact, found[::2], found[1::2], strict=True):
-            # nan is 0 * inf, an infinite slope at a kink, which masking removes.
-            dead = ~np.broadcast_to(there, ct.shape) & ~np.isnan(ct)
-            assert not np.any(ct[dead]), (
-                f"{trial!r}: the cotangent of operand {i} must be zero where `cotangent_masks` says "
-                f"so; got\n{ct}\nliving at\n{there}"
+        results = case.result(name)
+        for i, ct, mask in zip(case.inexact, results[::2], results[1::2], strict=True):
+            # nan is 0 * inf, an infinite derivative at a kink, which masking removes.
+            outside = ~np.broadcast_to(mask, ct.shape) & ~np.isnan(ct)
+            assert not np.any(ct[outside]), (
+                f"{case!r}: the cotangent of operand {i} must be zero outside its mask from "
+                f"`cotangent_masks`; got\n{ct}\nwith mask\n{mask}"
             )
 
 
-def batch_matches_a_loop(trial: RuleCase) -> None:
-    """5. For every choice of batch dimensions, and for two batches nested."""
-    for dims in trial.batchings:
+def batch_matches_a_loop(case: RuleCase) -> None:
+    """5. `batch` matches a loop, for every choice of batch dimensions and for two nested batches."""
+    for dims in case.batchings:
         assert_close(
-            trial,
+            case,
             f"`batch` must match a loop for dims {dims}",
-            trial.result(("batch", dims)),
-            trial.batched_by_loop(dims),
+            case.result(("batch", dims)),
+            case.batched_by_loop(dims),
         )
-    for inner, outer in trial.nested_batchings:
+    for inner, outer in case.nested_batchings:
         assert_close(
-            trial,
+            case,
             f"`batch` must match two loops for dims {inner} within {outer}",
-            trial.result(("batch", inner, outer)),
-            trial.batched_by_loop(inner, outer),
+            case.result(("batch", inner, outer)),
+            case.batched_by_loop(inner, outer),
         )
 
 
-def overridden_rules_match_derived_rules(trial: RuleCase) -> None:
-    """6. `decompose` with `lower`, what is registered with both, `vjp` with the transpose of `jvp`."""
-    others = registered_decompositions(type(trial.primitive))
-    if others or "decompose" in trial.results:
-        # Where one is registered that is what runs, and `decompose` is what it must agree with.
-        own = "decompose" in trial.results
-        values = trial.result("decompose") if own and others else trial.evaluate(trial.args)
-        for entry in others:
-            found = trial.result(("decompose", entry.table))
+def overridden_rules_match_derived_rules(case: RuleCase) -> None:
+    """6. `decompose`, `lower` and registered decompositions agree, and `vjp` with the transpose of `jvp`."""
+    registered = registered_decompositions(type(case.primitive))
+    if registered or "decompose" in case.results:
+        # A registered decomposition is what `evaluate` runs, so it is compared with `decompose`.
+        has_method = "decompose" in case.results
+        values = case.result("decompose") if has_method and registered else case.evaluate(case.args)
+        for entry in registered:
+            outs = case.result(("decompose", entry.table))
             assert_close(
-                trial,
+                case,
                 f"the decomposition at {entry.location} must agree with the primitive",
-                found,
+                outs,
                 values,
             )
-        if own and not others:
+        if has_method and not registered:
             assert_close(
-                trial, "`decompose` must agree with `lower`", trial.result("decompose"), values
+                case, "`decompose` must agree with `lower`", case.result("decompose"), values
             )
-    if "vjp from jvp" in trial.results:
+    if "vjp from jvp" in case.results:
         assert_close(
-            trial,
+            case,
             "`vjp` must agree with the transpose of `jvp`",
-            trial.result(("vjp", tuple(trial.inexact))),
-            trial.result("vjp from jvp"),
+            case.result(("vjp", tuple(case.inexact))),
+            case.result("vjp from jvp"),
         )
 
 
-def second_derivatives_match_differences(trial: RuleCase) -> None:
-    """7. `jvp` of `vjp` against differences of `vjp`; `vjp` of `vjp` against that `jvp`."""
-    if "jvp of vjp" not in trial.results:
+def second_derivatives_match_differences(case: RuleCase) -> None:
+    """7. `jvp` of `vjp` matches differences of `vjp`, and `vjp` of `vjp` is its transpose."""
+    if "jvp of vjp" not in case.results:
         return
-    everything = "vjp", tuple(trial.inexact)
-    count = len(trial.result(everything))
-    pushed = trial.result("jvp of vjp")[count:]
+    name = "vjp", tuple(case.inexact)
+    count = len(case.result(name))
+    tangents = case.result("jvp of vjp")[count:]
 
     def at(step: float) -> Sequence[Array]:
-        cts = [
-            perturb_array(ct, d, step) for ct, d in zip(trial.cts, trial.ct_tangents, strict=True)
-        ]
-        found: list[Array] = trial.compiled(trial.perturbed_args(trial.inexact, step), cts)[
-            everything
-        ]
-        return found
+        cts = [perturb_array(ct, d, step) for ct, d in zip(case.cts, case.ct_tangents, strict=True)]
+        outs: list[Array] = case.compiled(case.perturbed_args(case.inexact, step), cts)[name]
+        return outs
 
     assert_close(
-        trial,
+        case,
         "`jvp` of `vjp` must match differences of `vjp`",
-        pushed,
-        central_difference(at, trial.difference_step),
-        10 * trial.difference_tolerance,
+        tangents,
+        central_difference(at, case.difference_step),
+        10 * case.difference_tolerance,
     )
     assert_inner_products_close(
-        trial,
+        case,
         "`vjp` of `vjp` must be the transpose of its `jvp`",
-        (trial.second_cts, pushed),
-        (trial.result("vjp of vjp"), [*trial.tangents, *trial.ct_tangents]),
+        (case.second_cts, tangents),
+        (case.result("vjp of vjp"), [*case.tangents, *case.ct_tangents]),
     )
 
 
-def dtypes_survive_each_transform(trial: RuleCase) -> None:
-    """7, without values: tangents, cotangents and batches have their dtype in all dtypes."""
-    for name in trial.dtype_names:
-        avals = avals_with_dtype(trial.sample, DTYPES_BY_SHORT_NAME[name])
+def dtypes_survive_each_transform(case: RuleCase) -> None:
+    """7, types alone: tangents, cotangents and batches have the right types in all dtypes."""
+    for name in case.dtype_names:
+        avals = avals_with_dtype(case.sample, DTYPES_BY_SHORT_NAME[name])
         mask = tuple([is_inexact(a.dtype) for a in avals])
         with checked_tracing():
-            program = trial.trace_primitive(avals)
-            for dims in trial.batchings[-1:]:
+            program = case.trace_primitive(avals)
+            for dims in case.batchings[-1:]:
                 batched = cached_rewrite(Batch(2, dims, (0,) * len(program.outputs)), program)
-                wanted = [add_axis(a, 0, 2) for a in program.out_avals]
-                _same_types(f"{trial!r} in {name}: a batch", batched.out_avals, wanted)
+                batched_avals = [add_axis(a, 0, 2) for a in program.out_avals]
+                _check_types(f"{case!r} in {name}: a batch", batched.out_avals, batched_avals)
             outs = [a for a in program.out_avals if is_inexact(a.dtype)]
             if not any(mask) or not outs:
                 continue
-            pushed = cached_rewrite(JVPRewrite(mask), program).out_avals[len(program.outputs) :]
-            _same_types(f"{trial!r} in {name}: the tangents", pushed, outs)
-            pulled = cached_rewrite(SplitVJP(mask), program)[1].out_avals  # type: ignore[index]
-            varying = [a for a in avals if is_inexact(a.dtype)]
-            _same_types(f"{trial!r} in {name}: the cotangents", pulled, varying)
+            tangents = cached_rewrite(JVPRewrite(mask), program).out_avals[len(program.outputs) :]
+            _check_types(f"{case!r} in {name}: the tangents", tangents, outs)
+            cotangents = cached_rewrite(SplitVJP(mask), program)[1].out_avals  # type: ignore[index]
+            inexact_avals = [a for a in avals if is_inexact(a.dtype)]
+            _check_types(f"{case!r} in {name}: the cotangents", cotangents, inexact_avals)
 
 
-def programs_are_well_formed_and_print_and_hash_stably(trial: RuleCase) -> None:
-    """8. Every program made is checked where it is made; here, that made again it is equal."""
-    for name in trial.results:
-        trial.result(name)
+def programs_are_well_formed_and_print_and_hash_stably(case: RuleCase) -> None:
+    """8. A rewrite that runs again gives equal programs, which print and parse alike.
+
+    `checked_tracing` checks that every program is well-formed when it is made.
+    """
+    for name in case.results:
+        case.result(name)
     with checked_tracing():
-        for rewrite, source, result in trial.rewrites:
+        for rewrite, source, result in case.rewrites:
             again = rewrite(source)
             if isinstance(result, tuple):
-                for one, other in zip(result, again, strict=True):
-                    _check_stable(trial, one, other)
+                for program, second in zip(result, again, strict=True):
+                    _check_stable(case, program, second)
             else:
-                _check_stable(trial, result, again)
+                _check_stable(case, result, again)
 
 
-def _check_stable(trial: RuleCase, one: Program, other: Program) -> None:
-    assert one == other and hash(one) == hash(other), (
-        f"{trial!r}: a program made twice must be equal and hash alike; got\n{one}\nand\n{other}"
+def _check_stable(case: RuleCase, program: Program, second: Program) -> None:
+    assert program == second and hash(program) == hash(second), (
+        f"{case!r}: a program made twice must be equal and hash alike; got\n{program}\nand\n{second}"
     )
-    text, other_text = str(_without_sources(one)), str(_without_sources(other))
-    assert text == other_text, f"{trial!r}: a program must print stably; got\n{text}\nand\n{other}"
-    assert Program.parse(str(one)) == one, f"{trial!r}: a program must parse back; got\n{text}"
+    text = str(_without_sources(program))
+    assert text == str(_without_sources(second)), (
+        f"{case!r}: a program must print stably; got\n{text}\nand\n{second}"
+    )
+    assert Program.parse(str(program)) == program, (
+        f"{case!r}: a program must parse back; got\n{text}"
+    )
 
 
 def _without_sources(program: Program) -> Program:
-    """`program` without its source lines, which depend on who asked for it."""
+    """`program` without source lines, which depend on the caller."""
     equations = [eqn.replace(source=None) for eqn in program.equations]
     return Program(program.name, program.inputs, equations, program.outputs)
 
@@ -360,31 +363,33 @@ CHECKS: tuple[Callable[[RuleCase], None], ...] = (
 
 
 def assert_close(
-    trial: RuleCase,
-    what: str,
+    case: RuleCase,
+    requirement: str,
     got: Sequence[Array],
-    wanted: Sequence[Array],
+    expected: Sequence[Array],
     tolerance: float | None = None,
 ) -> None:
-    """Raise AssertionError, which says `what`, unless the arrays agree, in shape too."""
-    assert len(got) == len(wanted), f"{trial!r}: {what}; got {len(got)} for {len(wanted)} values"
-    for x, y in zip(got, wanted, strict=True):
-        assert x.shape == y.shape, f"{trial!r}: {what}; got shape {x.shape} for {y.shape}"
-        assert is_within_tolerance(x, y, tolerance or trial.tolerance), (
-            f"{trial!r}: {what}; got\n{x}\nfor\n{y}"
+    """Raise AssertionError with `requirement` unless the arrays agree in number, shape and value."""
+    assert len(got) == len(expected), (
+        f"{case!r}: {requirement}; got {len(got)} for {len(expected)} values"
+    )
+    for x, y in zip(got, expected, strict=True):
+        assert x.shape == y.shape, f"{case!r}: {requirement}; got shape {x.shape} for {y.shape}"
+        assert is_within_tolerance(x, y, tolerance or case.tolerance), (
+            f"{case!r}: {requirement}; got\n{x}\nfor\n{y}"
         )
 
 
 def assert_inner_products_close(
-    trial: RuleCase,
-    what: str,
+    case: RuleCase,
+    requirement: str,
     left: tuple[Sequence[Array], Sequence[Array]],
     right: tuple[Sequence[Array], Sequence[Array]],
 ) -> None:
-    """Raise AssertionError unless the two real inner products agree.
+    """Raise AssertionError with `requirement` unless two real inner products agree.
 
-    The product is without conjugation. At kinks, where derivatives may be infinite, one that
-    is not finite says nothing.
+    The products are taken without conjugation. At kinks, where derivatives may be infinite, a
+    product that is not finite is not compared.
     """
     terms = [
         [(widen(x) * widen(y)).real.ravel() for x, y in zip(*pair, strict=True)]
@@ -394,10 +399,10 @@ def assert_inner_products_close(
         [float(sum(np.sum(t) for t in side)) for side in terms],
         max(1.0, *[float(sum(np.sum(np.abs(t)) for t in side)) for side in terms]),
     )
-    if trial.has_stated_gradients and not np.isfinite([a, b]).all():
+    if case.has_stated_gradients and not np.isfinite([a, b]).all():
         return
-    assert abs(a - b) <= trial.tolerance * scale, (
-        f"{trial!r}: {what}; got <ct, J t> = {a} and <J* ct, t> = {b}"
+    assert abs(a - b) <= case.tolerance * scale, (
+        f"{case!r}: {requirement}; got <ct, J t> = {a} and <J* ct, t> = {b}"
     )
 
 
@@ -405,10 +410,10 @@ def _aval(x: Array) -> ShapedArray:
     return ShapedArray(x.shape, x.dtype)
 
 
-def _same_types(what: str, got: Any, wanted: Sequence[ShapedArray]) -> None:
+def _check_types(subject: str, got: Any, expected: Sequence[ShapedArray]) -> None:
     got = list(got)
-    assert [(a.shape, a.dtype) for a in got] == [(a.shape, a.dtype) for a in wanted], (
-        f"{what} must be {_describe_types(wanted)}; got {_describe_types(got)}"
+    assert [(a.shape, a.dtype) for a in got] == [(a.shape, a.dtype) for a in expected], (
+        f"{subject} must be {_describe_types(expected)}; got {_describe_types(got)}"
     )
 
 

@@ -121,7 +121,7 @@ class PullsBySign(Sine):
         return [mul(ct, neg(cos(args[0])))]
 
 
-@mistake("the cotangent of operand 0 must be zero where `cotangent_masks` says so")
+@mistake("the cotangent of operand 0 must be zero outside its mask from `cotangent_masks`")
 class LivesNowhere(Sine):
     def cotangent_masks(self, live, args):
         return [ne(args[0], args[0])]
@@ -133,13 +133,13 @@ class TransposesToTwice(Total):
         return (broadcast_in_dim(mul(ct, 2.0), x.shape, ()),)
 
 
-@mistake("what `transpose` gives operands (0,) must be f64[3]")
+@mistake("the results of `transpose` for operands (0,) must be f64[3]")
 class TransposesToAScalar(Total):
     def transpose(self, ct, x):
         return (ct,)
 
 
-@mistake("`transpose` must return one entry an operand; got 0 for 1")
+@mistake("`transpose` must return one entry for each operand; got 0 for 1")
 class TransposesToNothing(Total):
     def transpose(self, ct, x):
         return ()
