@@ -1,7 +1,6 @@
-"""Random functions of arrays, made of every primitive and of every way to combine them.
+"""Random functions of arrays, made of every primitive, control flow, custom rules and writes.
 
-A function decides what it does by a seed and the types of its arguments, and so is the same each
-time that a transform traces it.
+A seed and the types of the arguments determine a function, so every trace of it is the same.
 """
 
 from __future__ import annotations
@@ -42,19 +41,28 @@ SHAPES = ((), (3,), (4,), (2, 3), (3, 3), (1, 4), (2, 3, 2), (0, 3))
 
 EXCLUDED_PRIMITIVES = frozenset(
     {
-        *("across", "psum", "pmax", "pmin", "all_gather", "all_to_all", "psum_scatter", "ppermute"),
+        *(
+            "named_axis_map",
+            "psum",
+            "pmax",
+            "pmin",
+            "all_gather",
+            "all_to_all",
+            "psum_scatter",
+            "ppermute",
+        ),
         *("axis_index", "pvary", "derivative_boundary", "shard_map", "sharding_constraint"),
         *("io_callback", "debug_callback", "show_progress", "pure_callback"),
         *("rematerialized_call", "masked_operand", "any_active", "write"),
         *("custom_jvp", "custom_vjp", "custom_vmap", "custom_root", "custom_linear_solve"),
     }
 )
-"""Primitives that need devices, a named axis or the host, occur only in results of rules, or hold rules."""
+"""Primitives that need devices, a named axis, the host or rules, or occur only in results of rules."""
 
 
 @cache
 def eligible_primitives() -> list[type[Primitive]]:
-    """Every primitive that can stand anywhere, on its samples."""
+    """The primitives of functx that a random function may apply to the operands of their samples."""
     return [
         cls
         for name, cls in sorted(Primitive.registry.items())
@@ -63,10 +71,10 @@ def eligible_primitives() -> list[type[Primitive]]:
 
 
 def random_arguments(seed: int) -> list[Any]:
-    """One to three arrays of any dtype and of small shapes, the first of them inexact mostly."""
+    """One to three arrays of random dtypes and small shapes; the dtype of the first is usually inexact."""
     random = np.random.RandomState(seed)
-    main = DTYPES[random.randint(len(DTYPES))]
-    names = [main, *[str(random.choice([main, *DTYPES])) for _ in range(random.randint(3))]]
+    first = DTYPES[random.randint(len(DTYPES))]
+    names = [first, *[str(random.choice([first, *DTYPES])) for _ in range(random.randint(3))]]
     shapes = [SHAPES[random.randint(len(SHAPES))] for _ in names]
     return [
         random_array(random, DTYPES_BY_SHORT_NAME[n], s) for n, s in zip(names, shapes, strict=True)
@@ -95,7 +103,7 @@ _jax_identity.def_vmap(lambda size, batched, x: (x, batched[0]))
 
 @functx.custom_jvp
 def identity_through_jax(x: Any) -> Any:
-    """`x` as a function of JAX gives it back: the same value in the compiled program."""
+    """`x`, returned unchanged by a JAX function: the same value in the compiled program."""
     return functx.from_jax(_jax_identity)(x)
 
 
@@ -131,8 +139,8 @@ with_vjp_rule.defvjp(
 class RandomFunction:
     """A function of arrays that takes `steps` random steps and returns a list of arrays.
 
-    Within `depth` more levels, steps may call, repeat or choose among smaller such functions. They
-    write in place if it `writes`. If it is `smooth`, it has derivatives of all kinds.
+    With a `depth` above 0, steps also call, repeat or choose among smaller random functions. With
+    `writes`, steps write in place. With `smooth`, all steps have forward and reverse derivatives.
     """
 
     def __init__(
@@ -143,20 +151,20 @@ class RandomFunction:
         self.__name__ = f"random_{seed}"
 
     def __call__(self, *args: Any) -> list[Any]:
-        draft = RandomFunctionRun(np.random.RandomState(self.seed), args, self)
+        run = RandomFunctionRun(np.random.RandomState(self.seed), args, self)
         for _ in range(self.steps):
-            draft.step()
-        made = draft.values[len(args) :] or draft.values
-        return made[-3:]
+            run.step()
+        outs = run.values[len(args) :] or run.values
+        return outs[-3:]
 
 
 class RandomFunctionRun:
-    """A random function while it runs: the values that it has so far."""
+    """One call of a random function: its random state and the values computed so far."""
 
     def __init__(self, random: Any, args: Sequence[Any], function: RandomFunction):
         self.random, self.smooth = random, function.smooth
         self.values: list[Any] = list(args)
-        # A function of part of the steps on its own.
+        # Steps that run smaller random functions.
         nested = (
             call_step,
             repeated_call_step,
@@ -184,10 +192,10 @@ class RandomFunctionRun:
             self.step_functions += [write_step, view_write_step]
 
     def step(self) -> None:
-        """Take one random step; one that the types do not allow is none."""
-        do = self.choice(self.step_functions)
+        """Take one random step, or none if its operands have types that it refuses."""
+        step = self.choice(self.step_functions)
         try:
-            new = do(self)
+            new = step(self)
         except FunctxError:
             return
         self.values += new if isinstance(new, list) else [new]
@@ -196,102 +204,103 @@ class RandomFunctionRun:
         return options[self.random.randint(len(options))]
 
     def value(self) -> Any:
-        """One of the values so far, the last ones more often."""
+        """One of the values so far, recent ones more often."""
         back = 1 + int(self.random.exponential(2.0))
         return self.values[-min(back, len(self.values))]
 
     def inexact(self) -> Any:
-        """One of the values, in a dtype that has derivatives."""
+        """One of the values, converted to float32 if its dtype is not inexact."""
         x = self.value()
         return x if is_inexact(aval_of(x).dtype) else fnp.asarray(x).astype("float32")
 
     def value_like(self, aval: ShapedArray) -> Any:
-        """One of the values with its elements in an array of `aval`."""
+        """One of the values, fitted to `aval`."""
         return fit_to_aval(self.value(), aval)
 
     def random_function(self) -> RandomFunction:
-        """A small function."""
+        """A small random function without writes."""
         return RandomFunction(int(self.random.randint(2**31)), self.random.randint(1, 4), 0, False)
 
     def random_body(self, aval: ShapedArray) -> Callable[..., Any]:
-        """A small function whose first result fits `aval`, and does not grow."""
+        """A small random function with one result of type `aval`, whose floats are bounded by a sine."""
         function = self.random_function()
         return lambda *xs: bound_by_sine(fit_to_aval(function(*xs)[-1], aval))
 
 
 def fit_to_aval(x: Any, aval: ShapedArray) -> Any:
-    """The elements of `x`, as many as there are, in an array of `aval`."""
-    given = aval_of(x)
+    """The elements of `x`, repeated or cut off, in an array of type `aval`."""
+    source = aval_of(x)
     x = fnp.asarray(x)
-    if given.shape != aval.shape:
+    if source.shape != aval.shape:
         size = prod(aval.shape)
         x = x.reshape(-1)
         if not x.size:
-            x = fnp.zeros(1, given.dtype)
+            x = fnp.zeros(1, source.dtype)
         if x.size < size:
             x = fnp.tile(x, -(-size // x.size))
         x = x[:size].reshape(aval.shape)
-    if is_complex(given.dtype) and not is_complex(aval.dtype):
+    if is_complex(source.dtype) and not is_complex(aval.dtype):
         x = fnp.real(x)
-    if kind(given.dtype) in "fc" and kind(aval.dtype) in "iu":
-        # Beyond the integers of a dtype a conversion may give anything.
+    if kind(source.dtype) in "fc" and kind(aval.dtype) in "iu":
+        # A conversion of a float out of range of the integer dtype is undefined.
         x = fnp.clip(fnp.nan_to_num(x), 0, 100)
     return x if aval_of(x).dtype == aval.dtype else x.astype(aval.dtype)
 
 
 def bound_by_sine(x: Any) -> Any:
+    """sin(x) for floats, `x` for other dtypes."""
     return fnp.sin(x) if kind(aval_of(x).dtype) == "f" else x
 
 
-# The steps.
+# The steps: each takes a `RandomFunctionRun` and returns one or several new values.
 
 
-def primitive_step(draft: RandomFunctionRun) -> Any:
-    """A primitive on one of its samples, in any dtype, on values so far where it takes any."""
-    cls = draft.choice(eligible_primitives())
-    one = draft.choice(cls.samples)
-    avals = one.avals
-    dtype = DTYPES_BY_SHORT_NAME[draft.choice(DTYPES)]
-    main = next((a.dtype for a in avals if is_inexact(a.dtype)), None)
-    if main is not None and one.dtypes is None and kind(dtype) == kind(main):
-        avals = avals_with_dtype(one, dtype)
+def primitive_step(run: RandomFunctionRun) -> Any:
+    """A random primitive with the parameters of a sample, in a random dtype, mostly on values so far."""
+    cls = run.choice(eligible_primitives())
+    sample = run.choice(cls.samples)
+    avals = sample.avals
+    dtype = DTYPES_BY_SHORT_NAME[run.choice(DTYPES)]
+    inexact_dtype = next((a.dtype for a in avals if is_inexact(a.dtype)), None)
+    if inexact_dtype is not None and sample.dtypes is None and kind(dtype) == kind(inexact_dtype):
+        avals = avals_with_dtype(sample, dtype)
     operands = []
     constants = zip(
-        avals, draw_operands(one._replace(avals=avals), draft.random.randint(1000)), strict=True
+        avals, draw_operands(sample._replace(avals=avals), run.random.randint(1000)), strict=True
     )
     for i, (aval, constant) in enumerate(constants):
-        taken = draft.random.rand() < 0.8 and i not in (one.values or {})
-        operands.append(clip_to_domain(draft.value_like(aval), one, i) if taken else constant)
-    return cls(**one.params)(*operands)
+        use_value = run.random.rand() < 0.8 and i not in (sample.values or {})
+        operands.append(clip_to_domain(run.value_like(aval), sample, i) if use_value else constant)
+    return cls(**sample.params)(*operands)
 
 
-def clip_to_domain(x: Any, one: Sample, i: int) -> Any:
-    """`x` between the bounds of operand `i` of a sample."""
-    low, high = one.domain_of(i)
-    of = kind(aval_of(x).dtype)
-    if of in "iu":
-        x = fnp.clip(x, max(int(low), 0 if of == "u" else int(low)), int(high))
-        return fnp.where(x == 0, x + 1, x) if i in one.nonzero else x
-    if of == "b" or (not aval_of(x).shape and of == "c"):
+def clip_to_domain(x: Any, sample: Sample, i: int) -> Any:
+    """`x` moved into the domain of operand `i` of a sample."""
+    low, high = sample.domain_of(i)
+    dtype_kind = kind(aval_of(x).dtype)
+    if dtype_kind in "iu":
+        x = fnp.clip(x, max(int(low), 0 if dtype_kind == "u" else int(low)), int(high))
+        return fnp.where(x == 0, x + 1, x) if i in sample.nonzero else x
+    if dtype_kind == "b" or (not aval_of(x).shape and dtype_kind == "c"):
         return x
-    if (low, high) != (-2.0, 2.0) and of == "f":
+    if (low, high) != (-2.0, 2.0) and dtype_kind == "f":
         x = low + (high - low) * (0.5 + 0.5 * fnp.sin(x))
-    if i in one.nonzero:
+    if i in sample.nonzero:
         x = fnp.where(fnp.abs(x) < 0.5, x + 1, x)
     return x
 
 
-def arithmetic_step(draft: RandomFunctionRun) -> Any:
-    x, y = draft.value(), draft.value()
+def arithmetic_step(run: RandomFunctionRun) -> Any:
+    x, y = run.value(), run.value()
     y = fit_to_aval(y, aval_of(y).update(shape=aval_of(x).shape))
     operations = (fnp.add, fnp.subtract, fnp.multiply, fnp.divide, fnp.maximum, fnp.minimum)
-    others = (fnp.hypot, fnp.arctan2, fnp.greater, fnp.equal, fnp.logaddexp, fnp.heaviside)
-    return draft.choice((*operations, *operations, *others))(x, y)
+    rare = (fnp.hypot, fnp.arctan2, fnp.greater, fnp.equal, fnp.logaddexp, fnp.heaviside)
+    return run.choice((*operations, *operations, *rare))(x, y)
 
 
-def literal_step(draft: RandomFunctionRun) -> Any:
-    """Numbers that stand in a program twice, and such that a simpler program has none of them."""
-    x, n = draft.inexact(), draft.choice([0.0, 1.0, -1.0, 2.0, 0.3, -0.7, 1e-3])
+def literal_step(run: RandomFunctionRun) -> Any:
+    """An expression with literals that occur twice, or that simplification removes."""
+    x, n = run.inexact(), run.choice([0.0, 1.0, -1.0, 2.0, 0.3, -0.7, 1e-3])
     forms = (
         lambda: x * n + n,
         lambda: (x - n) * n,
@@ -301,11 +310,11 @@ def literal_step(draft: RandomFunctionRun) -> Any:
         lambda: (x + n) - n,
         lambda: fnp.maximum(x, n) * fnp.minimum(x, n),
     )
-    return draft.choice(forms)()
+    return run.choice(forms)()
 
 
-def reuse_step(draft: RandomFunctionRun) -> Any:
-    x = draft.value()
+def reuse_step(run: RandomFunctionRun) -> Any:
+    x = run.value()
     y = fnp.negative(x) if kind(aval_of(x).dtype) != "b" else ~x
     forms = (
         lambda: x + x,
@@ -313,109 +322,109 @@ def reuse_step(draft: RandomFunctionRun) -> Any:
         lambda: fnp.stack([x, y, x]),
         lambda: fnp.where(x == y, x, y),
     )
-    return draft.choice(forms)()
+    return run.choice(forms)()
 
 
-def shape_step(draft: RandomFunctionRun) -> Any:
-    x = fnp.asarray(draft.value())
+def shape_step(run: RandomFunctionRun) -> Any:
+    x = fnp.asarray(run.value())
     forms = [lambda: x.reshape(-1), lambda: x.T, lambda: x[None], lambda: x.reshape(x.shape[::-1])]
     if x.ndim:
         forms += [lambda: x[::-1], lambda: x[1:], lambda: fnp.concatenate([x, x[:1]])]
         forms += [lambda: x[..., -1], lambda: fnp.roll(x, 1, 0), lambda: x[np.array([0, -1, 0])]]
-    return draft.choice(forms)()
+    return run.choice(forms)()
 
 
-def reduction_step(draft: RandomFunctionRun) -> Any:
-    x = draft.value()
+def reduction_step(run: RandomFunctionRun) -> Any:
+    x = run.value()
     functions = (fnp.sum, fnp.mean, fnp.prod, fnp.max, fnp.min, fnp.var, fnp.cumsum, fnp.argmax)
-    axis = None if not aval_of(x).shape else draft.random.randint(len(aval_of(x).shape))
-    return draft.choice(functions)(x, axis=axis)
+    axis = None if not aval_of(x).shape else run.random.randint(len(aval_of(x).shape))
+    return run.choice(functions)(x, axis=axis)
 
 
-def jax_function_step(draft: RandomFunctionRun) -> Any:
-    """Values that functions of JAX give back."""
-    x = draft.inexact()
+def jax_function_step(run: RandomFunctionRun) -> Any:
+    """Values that JAX functions return unchanged, and a sine by JAX."""
+    x = run.inexact()
     # JAX has no reverse derivative of its own custom_vmap.
-    same = identity_through_jax if draft.smooth else functx.from_jax(_jax_identity)
+    identity = identity_through_jax if run.smooth else functx.from_jax(_jax_identity)
     forms = (
-        lambda: [same(x) + x, fnp.sin(x) + x],
-        lambda: [same(x) * x, x * same(x), x * x[::-1] if aval_of(x).shape else x * 2],
+        lambda: [identity(x) + x, fnp.sin(x) + x],
+        lambda: [identity(x) * x, x * identity(x), x * x[::-1] if aval_of(x).shape else x * 2],
         lambda: functx.from_jax(jax.numpy.sin)(x) * x,
     )
-    return draft.choice(forms)()
+    return run.choice(forms)()
 
 
-def custom_rule_step(draft: RandomFunctionRun) -> Any:
+def custom_rule_step(run: RandomFunctionRun) -> Any:
     """A function with a rule of its own for its derivative."""
-    return draft.choice((with_jvp_rule, with_vjp_rule))(draft.inexact())
+    return run.choice((with_jvp_rule, with_vjp_rule))(run.inexact())
 
 
-def call_step(draft: RandomFunctionRun) -> Any:
-    return functx.jit(draft.random_function())(draft.value(), draft.value())
+def call_step(run: RandomFunctionRun) -> Any:
+    return functx.jit(run.random_function())(run.value(), run.value())
 
 
-def repeated_call_step(draft: RandomFunctionRun) -> Any:
-    """One program that is called twice, the second time on the first result."""
-    x = draft.value()
-    function = functx.jit(draft.random_body(aval_of(x)))
+def repeated_call_step(run: RandomFunctionRun) -> Any:
+    """A program that is called twice, the second time on its first result."""
+    x = run.value()
+    function = functx.jit(run.random_body(aval_of(x)))
     return function(function(x))
 
 
-def checkpoint_step(draft: RandomFunctionRun) -> Any:
-    return functx.checkpoint(draft.random_function())(draft.value())
+def checkpoint_step(run: RandomFunctionRun) -> Any:
+    return functx.checkpoint(run.random_function())(run.value())
 
 
-def fori_loop_step(draft: RandomFunctionRun) -> Any:
-    x, other = draft.value(), draft.value()
-    body = draft.random_body(aval_of(x))
-    return lax.fori_loop(0, 3, lambda i, c: body(c, other, i), x)
+def fori_loop_step(run: RandomFunctionRun) -> Any:
+    x, const = run.value(), run.value()
+    body = run.random_body(aval_of(x))
+    return lax.fori_loop(0, 3, lambda i, c: body(c, const, i), x)
 
 
-def scan_step(draft: RandomFunctionRun) -> Any:
-    x, xs = draft.value(), fnp.asarray(draft.value())
+def scan_step(run: RandomFunctionRun) -> Any:
+    x, xs = run.value(), fnp.asarray(run.value())
     xs = xs if xs.ndim and xs.shape[0] else fnp.stack([xs.sum()] * 3)
-    body, kept = draft.random_body(aval_of(x)), draft.random_function()
-    reverse = bool(draft.random.randint(2))
+    body, ys_function = run.random_body(aval_of(x)), run.random_function()
+    reverse = bool(run.random.randint(2))
 
     def step(carry: Any, row: Any) -> Any:
-        return body(carry, row), kept(row, carry)
+        return body(carry, row), ys_function(row, carry)
 
-    carry, stacks = lax.scan(step, x, xs, reverse=reverse)
-    return [carry, *stacks]
+    carry, ys = lax.scan(step, x, xs, reverse=reverse)
+    return [carry, *ys]
 
 
-def while_loop_step(draft: RandomFunctionRun) -> Any:
-    x = draft.value()
-    body = draft.random_body(aval_of(x))
-    end = draft.random.randint(4)
-    bound = draft.choice([None, 4])
+def while_loop_step(run: RandomFunctionRun) -> Any:
+    x = run.value()
+    body = run.random_body(aval_of(x))
+    steps = run.random.randint(4)
+    max_steps = run.choice([None, 4])
     state = lax.while_loop(
-        lambda s: s[0] < end, lambda s: (s[0] + 1, body(s[1])), (0, x), max_steps=bound
+        lambda s: s[0] < steps, lambda s: (s[0] + 1, body(s[1])), (0, x), max_steps=max_steps
     )
     return state[1]
 
 
-def cond_step(draft: RandomFunctionRun) -> Any:
-    x = draft.value()
+def cond_step(run: RandomFunctionRun) -> Any:
+    x = run.value()
     aval = aval_of(x)
-    condition = fit_to_aval(draft.value(), ShapedArray((), np.dtype("bool")))
-    return lax.cond(condition, draft.random_body(aval), draft.random_body(aval), x)
+    condition = fit_to_aval(run.value(), ShapedArray((), np.dtype("bool")))
+    return lax.cond(condition, run.random_body(aval), run.random_body(aval), x)
 
 
-def switch_step(draft: RandomFunctionRun) -> Any:
-    x = draft.value()
+def switch_step(run: RandomFunctionRun) -> Any:
+    x = run.value()
     aval = aval_of(x)
-    index = fit_to_aval(draft.value(), ShapedArray((), np.dtype("int32")))
+    index = fit_to_aval(run.value(), ShapedArray((), np.dtype("int32")))
     return lax.switch(
-        index, [draft.random_body(aval), draft.random_body(aval), draft.random_body(aval)], x
+        index, [run.random_body(aval), run.random_body(aval), run.random_body(aval)], x
     )
 
 
-def vmap_step(draft: RandomFunctionRun) -> Any:
-    """A function over the first dimension, which has a name that it works across."""
-    x = fnp.asarray(draft.inexact())
+def vmap_step(run: RandomFunctionRun) -> Any:
+    """A function mapped over the first dimension, with collectives along its name."""
+    x = fnp.asarray(run.inexact())
     x = x if x.ndim and x.shape[0] else fnp.stack([x.sum(), x.sum() + 1])
-    inner = draft.random_function()
+    inner = run.random_function()
     n = x.shape[0]
     forms = (
         lambda r: r - lax.psum(r, "i") / n,
@@ -424,13 +433,13 @@ def vmap_step(draft: RandomFunctionRun) -> Any:
         lambda r: lax.all_gather(r, "i").sum(axis=0) + lax.axis_index("i"),
         lambda r: inner(r, x)[0],
     )
-    return functx.vmap(draft.choice(forms), axis_name="i")(x)
+    return functx.vmap(run.choice(forms), axis_name="i")(x)
 
 
-def write_step(draft: RandomFunctionRun) -> Any:
-    """An array that is changed in place after it was read."""
-    x = Copy()(fnp.asarray(draft.value()))
-    part = draft.value()
+def write_step(run: RandomFunctionRun) -> Any:
+    """An array that is read and then written in place."""
+    x = Copy()(fnp.asarray(run.value()))
+    part = run.value()
     aval = aval_of(x)
     if not aval.shape:
         x[...] = fit_to_aval(part, aval)
@@ -442,12 +451,12 @@ def write_step(draft: RandomFunctionRun) -> Any:
     return [read, x]
 
 
-def view_write_step(draft: RandomFunctionRun) -> Any:
-    """An array that is written and read through its views."""
-    x = Copy()(fnp.asarray(draft.value()))
+def view_write_step(run: RandomFunctionRun) -> Any:
+    """An array that is written and read through views."""
+    x = Copy()(fnp.asarray(run.value()))
     views = [x.T, x.reshape(-1), x[...], x[::-1] if x.ndim else x[None]]
-    view, other = draft.choice(views), draft.choice(views)
-    view[...] = fit_to_aval(draft.value(), aval_of(view))
+    view, other = run.choice(views), run.choice(views)
+    view[...] = fit_to_aval(run.value(), aval_of(view))
     if kind(aval_of(x).dtype) in "fc":
         other *= 0.5
     return [other + other if kind(aval_of(other).dtype) != "b" else other, x]

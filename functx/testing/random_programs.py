@@ -1,9 +1,9 @@
 """Random programs, verified: `python -m functx.testing.random_programs 0:10000`.
 
-Each seed makes a random function, up to five transforms around it, and arguments. Each transform
-is measured by its definition: what its program computes, by the reference interpreter, against
-what the program before it computes there (a loop over lanes for `vmap`, differences in float64 for
-derivatives, the same values for `jit`). The last program then runs in the ways of `verify`.
+Each seed determines a random function, up to five transforms of it, and arguments. Each transform
+is checked by its definition: the reference interpreter runs its program and the program before it,
+and compares them (a loop over batch elements for `vmap`, differences in float64 for derivatives,
+equal values for `jit`). The last program then runs on the execution paths of `verify`.
 """
 
 from __future__ import annotations
@@ -61,16 +61,16 @@ from functx.transforms.make_ir import make_ir
 
 Function = Callable[..., list[Any]]
 
-DEEPEST, LONGEST, STEPS = 5, 400, 200_000
-"""The most transforms, the most equations of a program, and the most steps of a run."""
+MAX_TRANSFORMS, MAX_EQUATIONS, MAX_STEPS = 5, 400, 200_000
+"""Limits: transforms of a function, equations of a program, interpreter steps of a run."""
 
 
-NAMES = [way.name for way in ExecutionPaths().all()]
-FULL_STRENGTH = NAMES.index("lowered with all passes at full strength")
+PATH_NAMES = [path.name for path in ExecutionPaths().all()]
+FULL_STRENGTH = PATH_NAMES.index("lowered with all passes at full strength")
 
 
 class Stage(NamedTuple):
-    """A function of a list of arrays, its arguments, and its program on these."""
+    """A function of arrays, its arguments, and its program for them."""
 
     function: Function
     args: list[Any]
@@ -82,44 +82,45 @@ class Stage(NamedTuple):
 
     @property
     def case(self) -> ProgramCase:
-        """The program and its arguments, those that it captured too."""
+        """The program with its arguments and captured values."""
         program = replace_program_fields(self.program, captured=())
         return ProgramCase(program, [*self.args, *self.program.captured])
 
     def run(self, args: Sequence[Any]) -> list[Array]:
-        """The outputs on other arguments, by the reference interpreter, as wide as it has them."""
+        """The outputs on other arguments by the reference interpreter, in its wide dtypes."""
         values = copy_arguments(self.program, [*args, *self.program.captured])
-        return NumpyInterpreter(limit=STEPS).run(self.program, values)
+        return NumpyInterpreter(limit=MAX_STEPS).run(self.program, values)
 
     def run_perturbed(self, tangents: Sequence[Any], step: float) -> list[Array]:
-        """The outputs on arguments moved along `tangents`, None for those that stay."""
+        """The outputs on arguments moved by `step` along `tangents`; None is a fixed argument."""
         wide = copy_arguments(self.program, [*self.args, *self.program.captured])
-        along = [t if t is None else widen_array(t) for t in tangents]
-        along += [None] * len(self.program.captured)
-        return run_perturbed(self.program, wide, along, step, STEPS)
+        directions = [t if t is None else widen_array(t) for t in tangents]
+        directions += [None] * len(self.program.captured)
+        return run_perturbed(self.program, wide, directions, step, MAX_STEPS)
 
 
 def check_unchanged(before: Stage, after: Stage) -> None:
-    """Check that the outputs are those of the stage before."""
+    """Check that a stage has the outputs of the stage before it."""
     compare_arrays(after, before.run(before.args))
 
 
-def compare_arrays(stage: Stage, wanted: Sequence[Array]) -> None:
-    """Check the outputs of a stage, by the reference interpreter, against arrays."""
+def compare_arrays(stage: Stage, arrays: Sequence[Array]) -> None:
+    """Check the outputs of a stage by the reference interpreter against arrays."""
     expected = ExpectedOutputs(*stage.case)
-    for k, x in enumerate(wanted):
+    for k, x in enumerate(arrays):
         if np.shape(x) != expected.values[k].shape or expected.exceeds_bound(k, x).any():
             raise_contradiction(stage, f"output {k} must be\n{x}\ngot\n{expected.values[k]}")
 
 
-def raise_contradiction(stage: Stage, said: str) -> None:
+def raise_contradiction(stage: Stage, mismatch: str) -> None:
+    """Raise VerificationError: a transform contradicts its definition."""
     raise VerificationError(
-        f"{stage.program.name}: a transform must give what its definition says; {said}",
+        f"{stage.program.name}: a transform must follow its definition; {mismatch}",
         *describe_case(stage.case),
     )
 
 
-# The transforms, each with its definition.
+# The transforms: each returns the next stage and `check(before, after)`, which compares by definition.
 
 
 def apply_jit(random: Any, stage: Stage) -> tuple[Stage, Any]:
@@ -135,7 +136,7 @@ def apply_functionalize(random: Any, stage: Stage) -> tuple[Stage, Any]:
 
 
 def apply_vmap(random: Any, stage: Stage) -> tuple[Stage, Any]:
-    """A batch of two, of some of the arguments along their first or last dimension."""
+    """A batch of two: some arguments are batched along their first or last dimension."""
     axes: list[int | None] = []
     batched = []
     for i, x in enumerate(stage.args):
@@ -145,20 +146,20 @@ def apply_vmap(random: Any, stage: Stage) -> tuple[Stage, Any]:
         batched.append(x if axis is None else np.stack([x, other], axis))
 
     def check(before: Stage, after: Stage) -> None:
-        lanes = []
-        for lane in range(2):
+        elements = []
+        for index in range(2):
             args = [
-                x if axis is None else np.take(x, lane, axis)
+                x if axis is None else np.take(x, index, axis)
                 for x, axis in zip(batched, axes, strict=True)
             ]
-            lanes.append(before.run(args))
-        compare_arrays(after, [np.stack(rows) for rows in zip(*lanes, strict=True)])
+            elements.append(before.run(args))
+        compare_arrays(after, [np.stack(rows) for rows in zip(*elements, strict=True)])
 
     return Stage.of(functx.vmap(stage.function, in_axes=tuple(axes)), batched), check
 
 
 def random_tangents(random: Any, stage: Stage) -> tuple[list[int], list[Any]]:
-    """The arguments that vary, and where to."""
+    """The positions of the inexact arguments, and a random tangent for each."""
     varying = [i for i, x in enumerate(stage.args) if is_inexact(aval_of(x).dtype)]
     tangents = [
         random_array(random, aval_of(stage.args[i]).dtype, np.shape(stage.args[i])) for i in varying
@@ -167,11 +168,11 @@ def random_tangents(random: Any, stage: Stage) -> tuple[list[int], list[Any]]:
 
 
 def restrict_to_varying(stage: Stage, varying: Sequence[int], args: Sequence[Any]) -> Function:
-    """The inexact outputs as a function of the arguments that vary; the others are `args`."""
+    """The inexact outputs as a function of the varying arguments; the others are from `args`."""
 
     def function(*xs: Any) -> list[Any]:
-        new = dict(zip(varying, xs, strict=True))
-        outs = stage.function(*[new.get(i, x) for i, x in enumerate(args)])
+        replaced = dict(zip(varying, xs, strict=True))
+        outs = stage.function(*[replaced.get(i, x) for i, x in enumerate(args)])
         return [x for x in outs if is_inexact(aval_of(x).dtype)]
 
     return function
@@ -182,29 +183,29 @@ def check_directional_derivatives(
     after: Stage,
     varying: Sequence[int],
     tangents: Sequence[Any],
-    against: Callable[[list[DirectionalDerivative]], str | None],
+    find_mismatch: Callable[[list[DirectionalDerivative]], str | None],
 ) -> None:
-    """Check the outputs of `after` against the change of each inexact output before along tangents.
+    """Check the outputs of `after` against directional derivatives of the inexact outputs of `before`.
 
-    `against(changes)` says how they contradict it, if they do. Nothing is checked where a
-    derivative is only stated.
+    `find_mismatch(derivatives)` returns a message, or None if they agree. Programs with
+    conventional derivatives (at kinks, by custom rules) are not checked.
     """
     if has_explicit_derivatives(before.program, CONVENTIONAL_DERIVATIVES):
         return
-    along: list[Any] = [None] * len(before.args)
+    directions: list[Any] = [None] * len(before.args)
     for i, t in zip(varying, tangents, strict=True):
-        along[i] = t
-    kept = [k for k, a in enumerate(before.program.out_avals) if is_inexact(a.dtype)]
+        directions[i] = t
+    inexact_outs = [k for k, a in enumerate(before.program.out_avals) if is_inexact(a.dtype)]
 
     def at(tangents: Sequence[Any], step: float) -> list[Array]:
         outs = before.run_perturbed(tangents, step)
-        return [outs[k] for k in kept]
+        return [outs[k] for k in inexact_outs]
 
-    said = against(directional_derivatives(at, along))
-    if said is not None:
-        said = against(additive_directional_derivatives(at, along))
-    if said is not None:
-        raise_contradiction(after, said)
+    mismatch = find_mismatch(directional_derivatives(at, directions))
+    if mismatch is not None:
+        mismatch = find_mismatch(additive_directional_derivatives(at, directions))
+    if mismatch is not None:
+        raise_contradiction(after, mismatch)
 
 
 def apply_jvp(random: Any, stage: Stage) -> tuple[Stage, Any]:
@@ -221,13 +222,13 @@ def apply_jvp(random: Any, stage: Stage) -> tuple[Stage, Any]:
     def check(before: Stage, after: Stage) -> None:
         got = after.run(after.args)
 
-        def against(changes: list[DirectionalDerivative]) -> str | None:
-            for k, (wanted, smooth) in enumerate(changes):
-                if differs_where_smooth(after.program, got[k], wanted, smooth):
-                    return f"tangent {k} must be\n{wanted}\ngot\n{got[k]}"
+        def find_mismatch(derivatives: list[DirectionalDerivative]) -> str | None:
+            for k, (expected, smooth) in enumerate(derivatives):
+                if differs_where_smooth(after.program, got[k], expected, smooth):
+                    return f"tangent {k} must be\n{expected}\ngot\n{got[k]}"
             return None
 
-        check_directional_derivatives(before, after, varying, tangents, against)
+        check_directional_derivatives(before, after, varying, tangents, find_mismatch)
 
     return Stage.of(function, stage.args), check
 
@@ -253,18 +254,18 @@ def apply_vjp(random: Any, stage: Stage) -> tuple[Stage, Any]:
     def check(before: Stage, after: Stage) -> None:
         got = after.run(after.args)
 
-        def against(changes: list[DirectionalDerivative]) -> str | None:
-            if not all(smooth.all() for _, smooth in changes) or not all_finite(got):
+        def find_mismatch(derivatives: list[DirectionalDerivative]) -> str | None:
+            if not all(smooth.all() for _, smooth in derivatives) or not all_finite(got):
                 return None
             left = real_inner_product(got, tangents)
-            right = real_inner_product(cts, [b for b, _ in changes])
-            scale = sum(float(np.sum(np.abs(b))) for b, _ in changes)
+            right = real_inner_product(cts, [b for b, _ in derivatives])
+            scale = sum(float(np.sum(np.abs(b))) for b, _ in derivatives)
             scale += sum(float(np.sum(np.abs(x))) for x in got)
             if abs(left - right) <= 4 * derivative_tolerance(after.program) * (1 + scale):
                 return None
             return f"<J* c, t> must be <c, J t>, {right!r}; got {left!r}"
 
-        check_directional_derivatives(before, after, varying, tangents, against)
+        check_directional_derivatives(before, after, varying, tangents, find_mismatch)
 
     return Stage.of(function, stage.args), check
 
@@ -282,24 +283,24 @@ def apply_jacobian(random: Any, stage: Stage) -> tuple[Stage, Any]:
         (got,), t = after.run(after.args), tangents[0]
         product = np.tensordot(got, widen_array(t), np.ndim(t))
 
-        def against(changes: list[DirectionalDerivative]) -> str | None:
-            far = differs_where_smooth(after.program, product, *changes[0])
-            return f"J t must be\n{changes[0].change}\ngot\n{product}" if far else None
+        def find_mismatch(derivatives: list[DirectionalDerivative]) -> str | None:
+            mismatch = differs_where_smooth(after.program, product, *derivatives[0])
+            return f"J t must be\n{derivatives[0].change}\ngot\n{product}" if mismatch else None
 
-        check_directional_derivatives(before, after, varying[:1], tangents[:1], against)
+        check_directional_derivatives(before, after, varying[:1], tangents[:1], find_mismatch)
 
     return Stage.of(function, stage.args), check
 
 
 def is_real_valued(stage: Stage) -> bool:
-    """Whether all arguments that vary and all outputs are real, and some of both there are."""
+    """Whether the stage has inexact arguments and outputs, and all of them are real."""
     ins = [a for a in map(aval_of, stage.args) if is_inexact(a.dtype)]
     outs = [a for a in stage.program.out_avals if is_inexact(a.dtype)]
     return bool(ins and outs) and not any(is_complex(a.dtype) for a in (*ins, *outs))
 
 
 def apply_random_transform(random: Any, stage: Stage) -> tuple[Stage, Any]:
-    """The stage under one more transform, and the check of that."""
+    """The stage under one more random transform, and its check."""
     choices = [apply_jit, apply_checkpoint, apply_functionalize, apply_vmap]
     ins = any(is_inexact(aval_of(x).dtype) for x in stage.args)
     if ins and any(is_inexact(a.dtype) for a in stage.program.out_avals):
@@ -310,19 +311,19 @@ def apply_random_transform(random: Any, stage: Stage) -> tuple[Stage, Any]:
 
 
 def verify_seed(seed: int, ways: int | None = None) -> str | None:
-    """Check the random program of a seed, run in so many of the ways of `verify`, by default in all.
+    """Check the random program of a seed, on `ways` execution paths of `verify`, by default on all.
 
-    Returns why a transform was refused, if one was. Raises VerificationError where something
-    differs, and what functx or XLA raises where they should not.
+    Returns the reason if a transform was refused, else None. Raises VerificationError for a
+    difference, and unexpected errors of functx or XLA as they are.
     """
     random = np.random.RandomState(seed)
-    depth = [0, 0, 0, 1, 1, 2, 3, 4, DEEPEST][random.randint(9)]
+    depth = [0, 0, 0, 1, 1, 2, 3, 4, MAX_TRANSFORMS][random.randint(9)]
     with jax.enable_x64(bool(seed % 2)):
         try:
             stage, refused = build_stage(random, seed, depth)
-            others = [i for i in random.permutation(len(NAMES)) if i != FULL_STRENGTH]
-            chosen = None if ways is None else [FULL_STRENGTH, *others][:ways]
-            case = verify_execution_paths(stage.case, chosen)
+            remaining = [i for i in random.permutation(len(PATH_NAMES)) if i != FULL_STRENGTH]
+            selected = None if ways is None else [FULL_STRENGTH, *remaining][:ways]
+            case = verify_execution_paths(stage.case, selected)
             if is_differentiated(seed, depth) and not depth:
                 verify_derivatives(case)
         except StepLimitExceeded:
@@ -333,14 +334,14 @@ def verify_seed(seed: int, ways: int | None = None) -> str | None:
 
 
 def is_differentiated(seed: int, depth: int) -> bool:
-    """Whether derivatives of the random function of a seed are asked for."""
+    """Whether the random function of a seed is differentiated."""
     return depth > 0 or seed % 3 > 0
 
 
 def build_stage(random: Any, seed: int, depth: int) -> tuple[Stage, str | None]:
-    """The random function of a seed under `depth` transforms, each checked by its definition.
+    """The random function of a seed under `depth` checked transforms, and why the next one was refused.
 
-    And why one more transform was refused, if it was.
+    The reason is None if no transform was refused.
     """
     steps = 8 if not depth else max(6 - depth, 2)
     smooth = is_differentiated(seed, depth)
@@ -353,7 +354,7 @@ def build_stage(random: Any, seed: int, depth: int) -> tuple[Stage, str | None]:
             raise
         except FunctxError as error:
             return stage, f"{type(error).__name__}: {error.problem}"
-        if sum(len(each) for each in after.program.walk()) > LONGEST:
+        if sum(len(program) for program in after.program.walk()) > MAX_EQUATIONS:
             break
         check(stage, after)
         stage = after
@@ -361,26 +362,28 @@ def build_stage(random: Any, seed: int, depth: int) -> tuple[Stage, str | None]:
 
 
 def main() -> None:
-    """Verify a range of seeds, and print what differs."""
+    """Verify a range of seeds, and print every failure."""
     parser = argparse.ArgumentParser(description=verify_seed.__doc__)
     parser.add_argument("seeds", help="first:last, the last not included")
-    parser.add_argument("--ways", type=int, help="how many of the ways to run each, by default all")
-    given = parser.parse_args()
-    first, last = map(int, given.seeds.split(":"))
-    wrong = 0
+    parser.add_argument(
+        "--ways", type=int, help="the number of execution paths for each, by default all"
+    )
+    options = parser.parse_args()
+    first, last = map(int, options.seeds.split(":"))
+    failures = 0
     for seed in range(first, last):
         if seed % 25 == 0:
             functx.clear_caches()
             jax.clear_caches()
         try:
-            refused = verify_seed(seed, given.ways)
+            refused = verify_seed(seed, options.ways)
             if refused is not None:
                 print(f"seed {seed} refused: {refused}", flush=True)
         except Exception as error:
-            wrong += 1
+            failures += 1
             trail = "".join(traceback.format_tb(error.__traceback__)[-3:])
             print(f"seed {seed}: {type(error).__name__}: {error}\n{trail}", flush=True)
-    print(f"seeds {first}:{last} done, {wrong} wrong", flush=True)
+    print(f"seeds {first}:{last} done, {failures} failures", flush=True)
 
 
 if __name__ == "__main__":

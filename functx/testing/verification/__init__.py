@@ -1,4 +1,4 @@
-"""Programs run in several independent ways that must agree."""
+"""Verification: programs run in several independent ways that must agree."""
 
 from functx.testing.verification.verify import verify, verify_before_compile, verify_program
 

@@ -1,4 +1,4 @@
-"""Checks of the derivatives of a program by their definition: differences and dot products."""
+"""Checks of the derivatives of a program against differences of its values and against each other."""
 
 from __future__ import annotations
 
@@ -29,23 +29,28 @@ from functx.transforms.jvp import jvp, vjp
 from functx.transforms.refused import Refused
 
 CONVENTIONAL_DERIVATIVES = frozenset({"stop_gradient"})
-"""Operations with derivatives by convention."""
+"""Primitives whose derivative is a convention."""
+
 EXPLICIT_DERIVATIVES = CONVENTIONAL_DERIVATIVES | {"custom_jvp", "custom_vjp", "custom_root"}
-"""Primitives whose derivative is a given rule, not the derivative of their values."""
+"""Primitives whose derivative is a convention or a user's rule, not that of their values."""
+
 BACKWARD_SUFFIX = "_backward"
-"""The end of the names of those that take results of others, and have derivatives as if made with them."""
+"""Suffix of primitives with results of other primitives as operands, differentiated as one formula."""
 
 GAP_SAMPLES = 5
-"""How often a difference is measured with errors before it is believed."""
+"""The number of runs with random rounding errors before a gap of inner products is reported."""
 
-STEP, SMALL, CLOSE, TIGHT = 1e-3, 1e-3 / 8, 1e-4, 1e-6
-"""The two steps of differences; how close derivatives must be to them, and dot products to each other."""
+STEP, SMALL_STEP = 1e-3, 1e-3 / 8
+"""The two steps of central differences."""
+
+DIFFERENCE_TOLERANCE, INNER_PRODUCT_TOLERANCE = 1e-4, 1e-6
+"""Relative tolerances: of derivatives against differences, and of inner products."""
 
 
 class DerivativePrograms(NamedTuple):
-    """The programs of J t, from the arguments and t, and of J* c, from the arguments and c.
+    """The programs from arguments and t to J t, and from arguments and c to J* c; with random t and c.
 
-    One is None where functx has no such derivative of the program.
+    A program is None if functx refuses that derivative.
     """
 
     jvp_program: Program | None
@@ -55,55 +60,57 @@ class DerivativePrograms(NamedTuple):
 
 
 def derivative_programs(program: Program, args: Sequence[Any]) -> DerivativePrograms | None:
-    """Both derivatives of a pure program, and where to take them; None if nothing varies."""
+    """The derivative programs of a pure program, with random directions; None without inexact values."""
     avals, n = program.in_avals, len(program.inputs)
     varying = [i for i, a in enumerate(avals) if is_inexact(a.dtype)]
-    kept = [k for k, a in enumerate(program.out_avals) if is_inexact(a.dtype)]
-    if not varying or not kept:
+    inexact_outs = [k for k, a in enumerate(program.out_avals) if is_inexact(a.dtype)]
+    if not varying or not inexact_outs:
         return None
-    moving, results = [avals[i] for i in varying], [program.out_avals[k] for k in kept]
+    tangent_avals = [avals[i] for i in varying]
+    ct_avals = [program.out_avals[k] for k in inexact_outs]
 
     def function(args: Sequence[Any]) -> tuple[Callable[..., list[Any]], list[Any]]:
         def flat(*xs: Any) -> list[Any]:
-            new = dict(zip(varying, xs, strict=True))
-            given = [new.get(i, x) for i, x in enumerate(args)]
-            outs = current_builder.require().inline(program, given)
-            return [outs[k] for k in kept]
+            replaced = dict(zip(varying, xs, strict=True))
+            operands = [replaced.get(i, x) for i, x in enumerate(args)]
+            outs = current_builder.require().inline(program, operands)
+            return [outs[k] for k in inexact_outs]
 
         return flat, [args[i] for i in varying]
 
-    def pushed(*xs: Any) -> list[Any]:
+    def jvp_body(*xs: Any) -> list[Any]:
         flat, primals = function(xs[:n])
         return list(jvp(flat, primals, list(xs[n:]))[1])
 
-    def pulled(*xs: Any) -> list[Any]:
+    def vjp_body(*xs: Any) -> list[Any]:
         flat, primals = function(xs[:n])
         return list(vjp(flat, *primals)[1](list(xs[n:])))
 
     random = np.random.RandomState(len(program.equations))
     return DerivativePrograms(
-        trace_derivative(pushed, [*avals, *moving], f"jvp_{program.name}"),
-        trace_derivative(pulled, [*avals, *results], f"vjp_{program.name}"),
-        [random_direction(random, a) for a in moving],
-        [random_direction(random, a) for a in results],
+        trace_derivative(jvp_body, [*avals, *tangent_avals], f"jvp_{program.name}"),
+        trace_derivative(vjp_body, [*avals, *ct_avals], f"vjp_{program.name}"),
+        [random_direction(random, a) for a in tangent_avals],
+        [random_direction(random, a) for a in ct_avals],
     )
 
 
 def trace_derivative(
     body: Callable[..., list[Any]], avals: Sequence[ShapedArray], name: str
 ) -> Any:
-    """The program of a derivative; None where functx says that there is none."""
+    """The program of a derivative, or None if functx refuses it."""
     try:
         program = trace(body, avals, name=name)[0]
     except (RuleError, ProgramError):
         raise
     except FunctxError:
         return None
-    primitives = [eqn.primitive for each in program.walk() for eqn in each]
+    primitives = [eqn.primitive for subprogram in program.walk() for eqn in subprogram]
     return None if any(type(p) is Refused for p in primitives) else program
 
 
 def random_direction(random: Any, aval: ShapedArray) -> Array:
+    """A random array of type `aval` with parts between -1 and 1."""
     x = random.uniform(-1.0, 1.0, aval.shape)
     if is_complex(aval.dtype):
         x = x + 1j * random.uniform(-1.0, 1.0, aval.shape)
@@ -111,59 +118,71 @@ def random_direction(random: Any, aval: ShapedArray) -> Array:
 
 
 def find_derivative_mismatch(
-    program: Program, args: Sequence[Any], found: DerivativePrograms
+    program: Program, args: Sequence[Any], derivatives: DerivativePrograms
 ) -> str | None:
-    """How the derivatives of `program` contradict each other or its values; None if they do not.
+    """The contradiction between the derivatives of `program` and each other or its values, or None.
 
-    All is computed by the reference interpreter in float64, whatever the dtypes of the program.
+    The reference interpreter computes all values, in float64 whatever the dtypes of the program.
     """
-    given = copy_arguments(program, args)
-    tangents = [np.asarray(t, wide_dtype_of(t)) for t in found.tangents]
-    cts = [np.asarray(c, wide_dtype_of(c)) for c in found.cts]
-    pushed = run_in_numpy(found.jvp_program, [*given, *tangents])
-    pulled = run_in_numpy(found.vjp_program, [*given, *cts])
-    if pushed is not None and pulled is not None and all_finite(pushed) and all_finite(pulled):
-        left, right = real_inner_product(cts, pushed), real_inner_product(pulled, tangents)
+    wide_args = copy_arguments(program, args)
+    tangents = [np.asarray(t, wide_dtype_of(t)) for t in derivatives.tangents]
+    cts = [np.asarray(c, wide_dtype_of(c)) for c in derivatives.cts]
+    out_tangents = run_in_numpy(derivatives.jvp_program, [*wide_args, *tangents])
+    in_cts = run_in_numpy(derivatives.vjp_program, [*wide_args, *cts])
+    if (
+        out_tangents is not None
+        and in_cts is not None
+        and all_finite(out_tangents)
+        and all_finite(in_cts)
+    ):
+        left, right = real_inner_product(cts, out_tangents), real_inner_product(in_cts, tangents)
         scale = sum(
             float(np.sum(np.abs(a) * np.abs(b)))
-            for a, b in zip([*cts, *pulled], [*pushed, *tangents], strict=True)
+            for a, b in zip([*cts, *in_cts], [*out_tangents, *tangents], strict=True)
         )
         gap = left - right
-        if abs(gap) > TIGHT * (scale + 1.0) and abs(gap) > rounding_spread(found, given, gap):
+        if abs(gap) > INNER_PRODUCT_TOLERANCE * (scale + 1.0) and abs(gap) > rounding_spread(
+            derivatives, wide_args, gap
+        ):
             return f"<c, J t> must be <J* c, t>; got {left!r} and {right!r}"
-    if pushed is None or has_explicit_derivatives(program, EXPLICIT_DERIVATIVES):
+    if out_tangents is None or has_explicit_derivatives(program, EXPLICIT_DERIVATIVES):
         return None
-    return find_difference_mismatch(program, given, tangents, pushed)
+    return find_difference_mismatch(program, wide_args, tangents, out_tangents)
 
 
-def rounding_spread(found: DerivativePrograms, given: Sequence[Array], gap: float) -> float:
-    """How far rounding moves `gap`, the difference <c, J t> - <J* c, t>.
+def rounding_spread(
+    derivatives: DerivativePrograms, wide_args: Sequence[Array], gap: float
+) -> float:
+    """The spread of `gap`, which is <c, J t> - <J* c, t>, over runs with random rounding errors.
 
-    Numbers in rules have the digits of their dtype alone, which the sine of a large number, say,
-    makes into a difference of any size.
+    Literals in rules have the precision of their dtype, and an operation such as the sine of a
+    large number amplifies their errors without bound.
     """
     gaps = []
     for seed in range(GAP_SAMPLES):
-        pushed, pulled = [
+        out_tangents, in_cts = [
             NumpyInterpreter(RoundingErrors(seed, clips=False)).run(
-                p, [np.array(x) for x in (*given, *along)]
+                p, [np.array(x) for x in (*wide_args, *directions)]
             )
-            for p, along in ((found.jvp_program, found.tangents), (found.vjp_program, found.cts))
+            for p, directions in (
+                (derivatives.jvp_program, derivatives.tangents),
+                (derivatives.vjp_program, derivatives.cts),
+            )
             if p is not None
         ]
-        left = real_inner_product(found.cts, pushed)
-        gaps.append(abs(left - real_inner_product(pulled, found.tangents) - gap))
+        left = real_inner_product(derivatives.cts, out_tangents)
+        gaps.append(abs(left - real_inner_product(in_cts, derivatives.tangents) - gap))
     return 8 * max(gaps)
 
 
 def has_explicit_derivatives(program: Program, names: Collection[str]) -> bool:
-    """Whether differences say nothing of the derivatives of a program.
+    """Whether the derivatives of a program are not those of its values, so differences cannot check them.
 
-    It has operations of these names, or backward ones, or embeddings with a row of padding, which
-    counts as a constant, or the reference rounds within it.
+    That is so for primitives in `names`, for backward primitives, for embeddings with a padding
+    row, which counts as a constant, and where the reference rounds to the dtype.
     """
-    for each in program.walk():
-        for eqn in each.equations:
+    for subprogram in program.walk():
+        for eqn in subprogram.equations:
             name = eqn.primitive.name
             rounds = type(eqn.primitive).__name__ in EXACT_DTYPE_RULES
             if name in names or name.endswith(BACKWARD_SUFFIX):
@@ -176,38 +195,43 @@ def has_explicit_derivatives(program: Program, names: Collection[str]) -> bool:
 
 
 def find_difference_mismatch(
-    program: Program, given: Sequence[Array], tangents: Sequence[Array], pushed: Sequence[Array]
+    program: Program,
+    wide_args: Sequence[Array],
+    tangents: Sequence[Array],
+    out_tangents: Sequence[Array],
 ) -> str | None:
-    """How J t differs from the change of the values along t, where that is smooth."""
-    kept = [k for k, a in enumerate(program.out_avals) if is_inexact(a.dtype)]
+    """The difference between J t and the change of the values along t, where that is smooth, or None."""
+    inexact_outs = [k for k, a in enumerate(program.out_avals) if is_inexact(a.dtype)]
 
     def at(tangents: Sequence[Array], step: float) -> list[Array]:
-        moving = iter(tangents)
-        along = [next(moving) if is_inexact(a.dtype) else None for a in program.in_avals]
-        outs = run_perturbed(program, given, along, step)
-        return [outs[k] for k in kept]
+        remaining = iter(tangents)
+        directions = [next(remaining) if is_inexact(a.dtype) else None for a in program.in_avals]
+        outs = run_perturbed(program, wide_args, directions, step)
+        return [outs[k] for k in inexact_outs]
 
-    said = None
-    for changes in (directional_derivatives, additive_directional_derivatives):
-        rows = zip(kept, pushed, changes(at, tangents), strict=True)
-        far = [
+    message = None
+    for derivatives in (directional_derivatives, additive_directional_derivatives):
+        rows = zip(inexact_outs, out_tangents, derivatives(at, tangents), strict=True)
+        mismatches = [
             (k, got, row.change) for k, got, row in rows if differs_where_smooth(program, got, *row)
         ]
-        if not far:
+        if not mismatches:
             return None
-        said = "J t must be the change along t; got, for output {},\n{}\nfor\n{}".format(*far[0])
-    return said
+        message = "J t must be the change along t; got, for output {},\n{}\nfor\n{}".format(
+            *mismatches[0]
+        )
+    return message
 
 
 class DirectionalDerivative(NamedTuple):
-    """The derivative of an array along a direction, and the mask of where the array is smooth."""
+    """The derivative of an array along a direction, and the mask of the elements that are smooth."""
 
     change: Array
     smooth: Array
 
 
 PerturbedOutputs = Callable[[Sequence[Any], float], list[Array]]
-"""Arrays as a function of tangents and of the step along them."""
+"""A function from tangents and a step along them to arrays."""
 
 
 def directional_derivatives(
@@ -215,22 +239,24 @@ def directional_derivatives(
 ) -> list[DirectionalDerivative]:
     """The derivatives of the arrays `at(tangents, s)` at s = 0.
 
-    They are smooth where two steps agree on them, and so do the sides: at a kink the difference of
-    both sides is the mean of their slopes.
+    An element is smooth if the differences of two step sizes agree, and the slopes at both sides
+    too; at a kink the central difference is the mean of both slopes.
     """
 
-    def along(step: float) -> list[Array]:
+    def at_step(step: float) -> list[Array]:
         return at(tangents, step)
 
     found = []
     with np.errstate(all="ignore"):
-        differences = central_difference(along, STEP), central_difference(along, SMALL)
-        rows = zip(along(-SMALL), along(0.0), along(SMALL), *differences, strict=True)
+        differences = central_difference(at_step, STEP), central_difference(at_step, SMALL_STEP)
+        rows = zip(
+            at_step(-SMALL_STEP), at_step(0.0), at_step(SMALL_STEP), *differences, strict=True
+        )
         for left, value, right, coarse, fine in rows:
-            near = np.abs(coarse - fine) <= CLOSE / 10 * (1 + np.abs(fine))
-            bend = np.abs(right - 2 * value + left) / SMALL
+            near = np.abs(coarse - fine) <= DIFFERENCE_TOLERANCE / 10 * (1 + np.abs(fine))
+            bend = np.abs(right - 2 * value + left) / SMALL_STEP
             found.append(
-                DirectionalDerivative(fine, near & (bend <= 100 * SMALL * (1 + np.abs(fine))))
+                DirectionalDerivative(fine, near & (bend <= 100 * SMALL_STEP * (1 + np.abs(fine))))
             )
     return found
 
@@ -238,31 +264,31 @@ def directional_derivatives(
 def additive_directional_derivatives(
     at: PerturbedOutputs, tangents: Sequence[Any]
 ) -> list[DirectionalDerivative]:
-    """The same, smooth where the slopes along two parts of the tangents add up to that along both.
+    """`directional_derivatives`, smooth only where the derivatives along two parts add up to the whole.
 
-    They do not at a point such as the origin of x y / z, which has a slope along every line and
-    no derivative. It takes three times as long, and so is asked for in case of doubt.
+    The parts sum to the tangents. At the origin of x y / z, for example, there is a slope along
+    every line but no derivative. This takes three times as long, so it only confirms a mismatch.
     """
     random = np.random.RandomState(len(tangents))
     parts = [t if t is None else t * random.uniform(0.1, 0.9, np.shape(t)) for t in tangents]
-    rest = [t if t is None else t - part for t, part in zip(tangents, parts, strict=True)]
+    other_parts = [t if t is None else t - part for t, part in zip(tangents, parts, strict=True)]
     rows = zip(
-        *[directional_derivatives(at, each) for each in (tangents, parts, rest)], strict=True
+        *[directional_derivatives(at, ts) for ts in (tangents, parts, other_parts)], strict=True
     )
     found = []
     for (change, smooth), part, other in rows:
         with np.errstate(all="ignore"):
             difference = np.abs(part.change + other.change - change)
-        adds_up = difference <= CLOSE / 4 * (1 + np.abs(change))
+        adds_up = difference <= DIFFERENCE_TOLERANCE / 4 * (1 + np.abs(change))
         found.append(DirectionalDerivative(change, smooth & adds_up & part.smooth & other.smooth))
     return found
 
 
 class NanAtClampTies(RoundingErrors):
-    """No rounding, but nan for elements of `clamp` whose operands tie.
+    """No rounding errors, but nan for elements of `clamp` whose operands tie.
 
-    What follows from them is nan, and so not smooth. The derivative there is a convention, JAX's:
-    where x equals a bound, or equal bounds are above x, it is 0 for both.
+    Values computed from them are nan, hence not smooth. The derivative at a tie is JAX's
+    convention: where x equals a bound, or equal bounds are above x, it is 0 for both.
     """
 
     def outputs(self, eqn: Equation, args: Sequence[Array], compute: Compute) -> list[Array]:
@@ -281,20 +307,20 @@ def run_perturbed(
     step: float,
     limit: float = math.inf,
 ) -> list[Array]:
-    """The outputs on arguments moved along `tangents`, None for those that stay.
+    """The outputs on arguments moved by `step` along `tangents`; None is a fixed argument.
 
-    At step 0 they are nan where differences say nothing: where `clamp` has a tie, and where
-    arguments are so large that a step is lost in their digits.
+    At step 0 they are nan where differences cannot check derivatives: where `clamp` has a tie, and
+    where an argument is so large that a step is lost in its digits.
     """
     pairs = list(zip(args, tangents, strict=True))
     plain = NumpyInterpreter(limit=limit)
     outs = plain.run(program, [np.array(x if t is None else x + step * t) for x, t in pairs])
     if step:
         return outs
-    # A loop that waits for a nan to be small never ends.
-    knowing = NumpyInterpreter(NanAtClampTies(), limit=1000 + 4 * plain.steps)
+    # A loop whose condition compares a nan may never end.
+    marking = NumpyInterpreter(NanAtClampTies(), limit=1000 + 4 * plain.steps)
     try:
-        return knowing.run(
+        return marking.run(
             program, [np.array(x if t is None else nan_where_step_is_lost(x, t)) for x, t in pairs]
         )
     except StepLimitExceeded:
@@ -304,31 +330,35 @@ def run_perturbed(
 def nan_where_step_is_lost(x: Array, t: Any) -> Array:
     """`x`, with nan where a step along `t` is lost in its digits."""
     with np.errstate(all="ignore"):
-        lost = np.spacing(np.abs(x)) > CLOSE * SMALL * np.abs(t)
+        lost = np.spacing(np.abs(x)) > DIFFERENCE_TOLERANCE * SMALL_STEP * np.abs(t)
     return np.where(lost & (t != 0), np.nan, x)
 
 
 def derivative_tolerance(program: Program) -> float:
-    """How close a derivative must be to differences: the numbers in its rules have the dtypes' digits."""
-    outs = [v for each in program.walk() for eqn in each.equations for v in eqn.outputs]
+    """The tolerance against differences: literals of rules have the precision of the program's dtypes."""
+    outs = [v for subprogram in program.walk() for eqn in subprogram for v in eqn.outputs]
     units = [float(finfo(v.aval.dtype).eps) for v in outs if is_inexact(v.aval.dtype)]
-    return max([CLOSE, *[32 * unit for unit in units]])
+    return max([DIFFERENCE_TOLERANCE, *[32 * unit for unit in units]])
 
 
-def differs_where_smooth(program: Program, got: Array, wanted: Array, smooth: Array) -> bool:
-    """Whether a derivative, which `program` gives, is not the change where that is smooth."""
+def differs_where_smooth(program: Program, got: Array, expected: Array, smooth: Array) -> bool:
+    """Whether a derivative of `program` differs from the expected one in a smooth element."""
     with np.errstate(all="ignore"):
-        near = np.abs(got - wanted) <= derivative_tolerance(program) * (1 + np.abs(wanted))
-    return bool(np.any(smooth & ~near))
+        tolerance = derivative_tolerance(program) * (1 + np.abs(expected))
+        is_close = np.abs(got - expected) <= tolerance
+    return bool(np.any(smooth & ~is_close))
 
 
 def run_in_numpy(program: Program | None, args: Sequence[Array]) -> list[Array] | None:
+    """The outputs of `program` by the reference interpreter, or None without a program."""
     return None if program is None else NumpyInterpreter().run(program, [np.array(x) for x in args])
 
 
 def wide_dtype_of(x: Array) -> Any:
+    """float64, or complex128 for a complex array."""
     return np.complex128 if np.iscomplexobj(x) else np.float64
 
 
 def all_finite(xs: Sequence[Array]) -> bool:
+    """Whether all elements of all arrays are finite."""
     return all(np.isfinite(x).all() for x in xs)

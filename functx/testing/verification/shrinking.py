@@ -1,4 +1,4 @@
-"""Reduction: the smallest program found that still fails in the same way."""
+"""Shrinking: a failing program reduced to a small one that still fails."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from functx.testing.reference.interpreter import (
 )
 
 MAX_ATTEMPTS = 150
-"""How many smaller programs are tried."""
+"""The number of smaller programs to try."""
 
 
 class ProgramCase(NamedTuple):
@@ -33,18 +33,18 @@ Fails = Callable[[ProgramCase], bool]
 
 
 def shrink(case: ProgramCase, fails: Fails) -> ProgramCase:
-    """The smallest case found that `fails` as `case` does.
+    """The smallest case found for which `fails` still holds.
 
-    Outputs, equations and inputs are left out, calls opened up, dimensions shortened, and
-    arguments made simple numbers, for as long as the failure stays.
+    Outputs, equations and inputs are dropped, calls inlined, dimensions shortened, and arguments
+    replaced by simple numbers, as long as the case fails.
     """
-    trials = MAX_ATTEMPTS
+    attempts = MAX_ATTEMPTS
 
     def still_fails(smaller: ProgramCase) -> bool:
-        nonlocal trials
-        trials -= 1
+        nonlocal attempts
+        attempts -= 1
         try:
-            return trials >= 0 and fails(smaller)
+            return attempts >= 0 and fails(smaller)
         except FunctxError:
             return False
 
@@ -63,23 +63,23 @@ def shrink(case: ProgramCase, fails: Fails) -> ProgramCase:
 def shrink_greedily(
     case: ProgramCase, candidates: Callable[[ProgramCase], Iterator[ProgramCase]], fails: Fails
 ) -> ProgramCase:
-    """`case` replaced by the first of its candidates that fails, until none does."""
+    """Replace `case` by its first failing candidate until no candidate fails."""
     while True:
-        found = next((each for each in candidates(case) if fails(each)), None)
-        if found is None:
+        smaller = next((c for c in candidates(case) if fails(c)), None)
+        if smaller is None:
             return case
-        case = found
+        case = smaller
 
 
 def drop_outputs(case: ProgramCase) -> Iterator[ProgramCase]:
-    """The case with one of its outputs alone, or without one."""
+    """The case with one of its outputs, or without one of them."""
     outputs = case.program.outputs
     if len(outputs) > 1:
         choices = [[atom] for atom in outputs]
         choices += [[*outputs[:k], *outputs[k + 1 :]] for k in range(len(outputs))]
-        for chosen in choices:
+        for outs in choices:
             yield remove_unused(
-                replace_program_fields(case.program, outputs=chosen, trees=None), case.args
+                replace_program_fields(case.program, outputs=outs, trees=None), case.args
             )
 
 
@@ -105,15 +105,16 @@ def drop_equations(case: ProgramCase) -> Iterator[ProgramCase]:
 
 
 def without_equations(case: ProgramCase, positions: Iterable[int]) -> ProgramCase:
+    """The case without the equations at `positions`; their results become arguments."""
     program, removed = case.program, {*positions}
     values = NumpyInterpreter().values(program, copy_arguments(program, case.args))
-    gone = [v for i in sorted(removed) for v in program.equations[i].outputs]
-    kept = [eqn for i, eqn in enumerate(program.equations) if i not in removed]
+    new_inputs = [v for i in sorted(removed) for v in program.equations[i].outputs]
+    equations = [eqn for i, eqn in enumerate(program.equations) if i not in removed]
     smaller = replace_program_fields(
-        program, inputs=[*program.inputs, *gone], equations=kept, in_names=None
+        program, inputs=[*program.inputs, *new_inputs], equations=equations, in_names=None
     )
     return remove_unused(
-        smaller, [*case.args, *[narrow_array(values[v], v.aval.dtype) for v in gone]]
+        smaller, [*case.args, *[narrow_array(values[v], v.aval.dtype) for v in new_inputs]]
     )
 
 
@@ -121,27 +122,27 @@ def remove_unused(program: Program, args: Sequence[Any]) -> ProgramCase:
     """The case without equations and inputs that no output needs."""
     equations = dce_equations(program.equations, program.outputs)
     used = {a for eqn in equations for a in eqn.inputs} | {*program.outputs}
-    kept = [i for i, v in enumerate(program.inputs) if v in used]
-    inputs = [program.inputs[i] for i in kept]
+    positions = [i for i, v in enumerate(program.inputs) if v in used]
+    inputs = [program.inputs[i] for i in positions]
     smaller = Program(program.name, inputs, equations, program.outputs)
-    return ProgramCase(smaller, [args[i] for i in kept])
+    return ProgramCase(smaller, [args[i] for i in positions])
 
 
 def shorten_dimensions(case: ProgramCase) -> Iterator[ProgramCase]:
-    """The case with dimensions of one length shortened, where its operations let that be."""
+    """The case with all dimensions of one size shortened, where its operations accept that."""
     shapes = [v.aval.shape for eqn in case.program for v in (*eqn.inputs, *eqn.outputs)]
-    for length in sorted({n for shape in shapes for n in shape if n > 2}, reverse=True):
-        for new in (1, 2, length // 2):
-            found = replace_dimension(case, length, new)
-            if found is not None:
-                yield found
+    for size in sorted({n for shape in shapes for n in shape if n > 2}, reverse=True):
+        for new in (1, 2, size // 2):
+            smaller = replace_dimension(case, size, new)
+            if smaller is not None:
+                yield smaller
 
 
-def replace_dimension(case: ProgramCase, length: int, new: int) -> ProgramCase | None:
-    """The case with `length` replaced by `new` in every shape; None if that is no valid program."""
+def replace_dimension(case: ProgramCase, size: int, new: int) -> ProgramCase | None:
+    """The case with `size` replaced by `new` in every shape, or None if that is not a valid program."""
 
     def change(shape: Any) -> Any:
-        return tuple([new if n == length else n for n in shape])
+        return tuple([new if n == size else n for n in shape])
 
     env: dict[Any, Any] = {}
     for v in case.program.inputs:
@@ -154,14 +155,14 @@ def replace_dimension(case: ProgramCase, length: int, new: int) -> ProgramCase |
             if "shape" in params:
                 params["shape"] = change(params["shape"])
             operands = [env.get(a, a) for a in eqn.inputs]
-            made = Equation.of(type(primitive)(**params), operands)
-            wanted = [v.aval.update(shape=change(v.aval.shape)) for v in eqn.outputs]
-            if [v.aval for v in made.outputs] != wanted:
+            equation = Equation.of(type(primitive)(**params), operands)
+            expected = [v.aval.update(shape=change(v.aval.shape)) for v in eqn.outputs]
+            if [v.aval for v in equation.outputs] != expected:
                 return None
-            equations.append(made)
-            env.update(zip(eqn.outputs, made.outputs, strict=True))
+            equations.append(equation)
+            env.update(zip(eqn.outputs, equation.outputs, strict=True))
     except Exception:
-        # A rule of an operation that does not take these shapes.
+        # A rule refuses these shapes.
         return None
     outputs = [env.get(a, a) for a in case.program.outputs]
     args = [
@@ -172,7 +173,7 @@ def replace_dimension(case: ProgramCase, length: int, new: int) -> ProgramCase |
 
 
 def simplify_arguments(case: ProgramCase) -> Iterator[ProgramCase]:
-    """The case with one argument made of simpler numbers."""
+    """The case with one argument replaced by simpler numbers."""
     for i, x in enumerate(case.args):
         for simpler in simplify_values(np.asarray(x)):
             if not np.array_equal(simpler, x):
@@ -180,7 +181,7 @@ def simplify_arguments(case: ProgramCase) -> Iterator[ProgramCase]:
 
 
 def simplify_values(x: Any) -> Iterator[Any]:
-    """Arrays like `x` of simpler numbers, the simplest first; none that is simpler than those."""
+    """Simpler arrays like `x`, the simplest first, up to the first that equals `x`."""
     candidates = [np.zeros_like(x), np.ones_like(x)]
     candidates.append(np.arange(1, x.size + 1).reshape(x.shape).astype(x.dtype))
     if is_inexact(x.dtype):

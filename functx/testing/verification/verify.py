@@ -1,4 +1,4 @@
-"""The values that a program must have, and how far from them a computation may be."""
+"""`verify`: a program runs on several execution paths, which must agree with the reference interpreter."""
 
 from __future__ import annotations
 
@@ -44,37 +44,37 @@ from functx.transforms.literal_lifting import collect_literals, lift_literals, p
 from functx.transforms.make_ir import make_ir
 
 TOLERANCE_FACTORS = {"results": 4.0, "spread": 8.0}
-"""The bound: units in the last place of the result, and multiples of its spread by rounding."""
+"""Factors of the tolerance: of a rounding of the result, and of the spread of the sampled runs."""
 
 INITIAL_SAMPLES, CONFIRMING_SAMPLES = 3, 40
-"""How often the reference is run with errors: at first, and before a difference is believed."""
+"""The number of runs with random rounding errors: at first, and before a mismatch is reported."""
 
 
 class ExpectedOutputs:
-    """The outputs of a program by the reference interpreter, and how far rounding moves them.
+    """The outputs of a program by the reference interpreter, with tolerances from sampled rounding.
 
-    Real numbers may differ from the reference by the spread of runs in which every operation
-    errs at random by about a rounding of its dtype, so that a sum may be off by what its terms
-    explain, and no more. Integers and booleans are exact. A nan must be a nan and an infinity
-    that infinity. Elements that the errors turn from one integer, branch or kind of number into
-    another are decided by rounding, and not compared.
+    The program also runs with a random error of about one rounding in every operation. Real
+    numbers may differ from the reference by a multiple of the spread of these runs, so the
+    tolerance of a sum follows its terms. Integers, booleans, nans and infinities must be equal.
+    Elements that rounding decides (an integer, branch, nan or infinity that differs between the
+    runs) are not compared.
     """
 
     def __init__(self, program: Program, args: Sequence[Any], runs: int = INITIAL_SAMPLES):
         self.program, self.args, self.avals = program, args, program.out_avals
         interpreter = NumpyInterpreter(RoundingErrors())
         self.values = self.outputs(interpreter)
-        # A loop that ends by convergence may never end with errors.
+        # A loop that ends by convergence may not end with rounding errors.
         self.limit = 1000 + 4 * interpreter.steps
         self.samples: list[list[Array]] = []
         self.draw_samples(runs)
 
     def outputs(self, interpreter: NumpyInterpreter) -> list[Array]:
-        """The outputs of a run."""
+        """The outputs of one run."""
         return interpreter.run(self.program, copy_arguments(self.program, self.args))
 
     def draw_samples(self, runs: int) -> None:
-        """Let there be at least so many runs with errors."""
+        """Extend `samples` to `runs` runs with random rounding errors."""
         for seed in range(len(self.samples), runs):
             rounding = RoundingErrors(seed, clips=seed % 2 == 0, narrow=seed % 4 == 2)
             interpreter = NumpyInterpreter(rounding, self.limit)
@@ -85,7 +85,7 @@ class ExpectedOutputs:
             self.samples.append(outs)
 
     def first_mismatch(self, outs: Sequence[Any]) -> int | None:
-        """The number of the first output that `outs` has wrong; None if it has them all right."""
+        """The index of the first output that does not match, or None if all match."""
         for k in range(len(self.values)):
             if self.mismatch_mask(k, outs[k]).any():
                 self.draw_samples(CONFIRMING_SAMPLES)
@@ -94,33 +94,37 @@ class ExpectedOutputs:
         return None
 
     def mismatch_mask(self, k: int, out: Any) -> Array:
-        """The elements of output `k` that are not as the program states or beyond the bound."""
+        """The mask of elements of output `k` out of tolerance; true if the shape or the dtype is wrong."""
         out = np.asarray(out)
         if out.shape != self.avals[k].shape or out.dtype != self.avals[k].dtype:
             return np.array(True)
         return self.exceeds_bound(k, out)
 
     def exceeds_bound(self, k: int, out: Array) -> Array:
-        """The elements of output `k` that are beyond its bound, as a mask; `out` may be wide."""
+        """The mask of elements of output `k` out of tolerance; `out` may have a wider dtype."""
         aval, value = self.avals[k], self.values[k]
-        rows = [sample[k] for sample in self.samples]
+        sampled = [sample[k] for sample in self.samples]
         if not is_inexact(aval.dtype):
-            return np.all([row == value for row in rows], axis=0) & (out != value)
+            return np.all([x == value for x in sampled], axis=0) & (out != value)
         out, info = widen_array(out), finfo(aval.dtype)
         with np.errstate(all="ignore"):
-            spread = np.max([np.abs(row - value) for row in rows], axis=0)
+            spread = np.max([np.abs(x - value) for x in sampled], axis=0)
             bound = TOLERANCE_FACTORS["results"] * float(info.eps) * np.abs(value)
             bound = bound + TOLERANCE_FACTORS["spread"] * spread + float(info.tiny)
-            near = np.abs(out - value) <= bound
-        # Rounding to the dtype itself may make the largest numbers infinite.
-        near |= equal_or_both_nan(widen_array(narrow_array(value, aval.dtype)), out)
-        alike = np.all([np.isfinite(row) == np.isfinite(value) for row in rows], axis=0)
-        special = np.all([equal_or_both_nan(row, value) for row in rows], axis=0)
-        return np.where(np.isfinite(value), alike & ~near, special & ~equal_or_both_nan(out, value))
+            is_close = np.abs(out - value) <= bound
+        # Rounding to the dtype may overflow the largest numbers to infinity.
+        is_close |= equal_or_both_nan(widen_array(narrow_array(value, aval.dtype)), out)
+        finiteness_agrees = np.all([np.isfinite(x) == np.isfinite(value) for x in sampled], axis=0)
+        samples_agree = np.all([equal_or_both_nan(x, value) for x in sampled], axis=0)
+        return np.where(
+            np.isfinite(value),
+            finiteness_agrees & ~is_close,
+            samples_agree & ~equal_or_both_nan(out, value),
+        )
 
 
 class ExpectedOutputsWithWrites(ExpectedOutputs):
-    """The same for a program that writes, in NumPy memory; written arguments follow the outputs."""
+    """Expected outputs of a program with writes, which run in NumPy memory; written arguments come last."""
 
     def __init__(self, program: Program, args: Sequence[Any], runs: int = INITIAL_SAMPLES):
         self.written = cached_rewrite(Functionalize(), program).written
@@ -128,34 +132,34 @@ class ExpectedOutputsWithWrites(ExpectedOutputs):
         self.avals = [*self.avals, *[program.in_avals[i] for i in self.written]]
 
     def outputs(self, interpreter: NumpyInterpreter) -> list[Array]:
-        given = copy_arguments(self.program, self.args)
-        outs = [np.array(x) for x in interpreter.run(self.program, given)]
-        return [*outs, *[given[i] for i in self.written]]
+        args = copy_arguments(self.program, self.args)
+        outs = [np.array(x) for x in interpreter.run(self.program, args)]
+        return [*outs, *[args[i] for i in self.written]]
 
 
 def equal_or_both_nan(x: Array, y: Array) -> Any:
-    """Where two arrays are equal, nan and nan too; an infinite complex number equals any other."""
+    """The mask of equal elements; nans are equal, and so are all nonfinite complex numbers."""
     if np.iscomplexobj(x):
         return (x == y) | (~np.isfinite(x) & ~np.isfinite(y))
     return (x == y) | (np.isnan(x) & np.isnan(y))
 
 
 class ExecutionPath(NamedTuple):
-    """A way to run a program: its name, and `run(program, args)`, which gives the outputs."""
+    """One way to run a program: its name, and `run(program, args)`, which returns the outputs."""
 
     name: str
     run: Callable[[Program, Sequence[Any]], list[Any]]
 
 
 class ExecutionPaths:
-    """The ways to run one program on one set of arguments; equal lowered text runs once."""
+    """The ways to run programs; equal lowered modules on equal arguments run once."""
 
     def __init__(self) -> None:
         self.outputs: dict[Any, list[Any]] = {}
 
     def all(self) -> list[ExecutionPath]:
-        """Every way, those that do least first."""
-        alone = [
+        """All execution paths, those with the fewest passes first."""
+        single_passes = [
             ExecutionPath(
                 f"lowered with the pass `{name}` alone",
                 partial(self.lowered, (*REQUIRED_PASSES, name)),
@@ -164,7 +168,7 @@ class ExecutionPaths:
         ]
         return [
             ExecutionPath("lowered without any pass", partial(self.lowered, REQUIRED_PASSES)),
-            *alone,
+            *single_passes,
             ExecutionPath(
                 "lowered with all passes at full strength", partial(self.lowered, ALL_PASSES)
             ),
@@ -175,19 +179,19 @@ class ExecutionPaths:
         ]
 
     def lowered(self, passes: Sequence[str], program: Program, args: Sequence[Any]) -> list[Any]:
-        """The outputs when these passes do all that they can, and XLA little."""
+        """The outputs with `passes` at full strength and little optimization by XLA."""
         return self.run(program, args, select_passes(*passes, always=True), FAST_COMPILE_OPTIONS)
 
     def compiled(self, program: Program, args: Sequence[Any]) -> list[Any]:
-        """The outputs as users get them."""
+        """The outputs as `functx.jit` computes them."""
         return self.run(program, args, nullcontext(), {})
 
     def inside_jax(self, program: Program, args: Sequence[Any]) -> list[Any]:
-        """The outputs of the program called in a function of JAX's."""
+        """The outputs of the program called inside `jax.jit`."""
         return [*jax.jit(lambda *xs: backend.run(None, program, xs))(*args)]
 
     def with_lifted_literals(self, program: Program, args: Sequence[Any]) -> list[Any]:
-        """The outputs of the program that takes its literals as arguments."""
+        """The outputs of the program with its literals as inputs."""
         literals = collect_literals(program)
         lifted = lift_literals(lambda p: p, program, range(len(literals)))
         if lifted is None:
@@ -197,7 +201,7 @@ class ExecutionPaths:
         )
 
     def after_print_and_parse(self, program: Program, args: Sequence[Any]) -> list[Any]:
-        """The outputs of the program that its text stands for."""
+        """The outputs of the program after printing and parsing."""
         return self.lowered(REQUIRED_PASSES, Program.parse(str(program)), args)
 
     def run(
@@ -218,34 +222,33 @@ class ExecutionPaths:
 
 
 def functionalized_in_numpy(program: Program, args: Sequence[Any]) -> list[Any]:
-    """The outputs of `program` without writes, and the new values of the arrays that it writes to."""
+    """The outputs of the functionalized program, and the new values of the written arrays, in NumPy."""
     return interpret_in_numpy(cached_rewrite(Functionalize(), program).program, *args)
 
 
 def verify(fun: Callable[..., Any]) -> Callable[..., Any]:
-    """`fun`, checked at each call: its program is run in several ways, which must agree.
+    """`fun`, verified at each call: its program runs in several ways, which must agree.
 
-    `fun` is a function of arrays, transformed or not, or a `Program`. The measure is the
-    reference interpreter (`functx.testing.interpret_in_numpy`), which runs the program equation by
-    equation in NumPy, in float64 and complex128. It is compared with
+    `fun` is a function of arrays, transformed or not, or a `Program`. The reference is
+    `functx.testing.interpret_in_numpy`, which runs the program equation by equation in NumPy, in
+    float64 and complex128. It is compared with
 
     - the program lowered without any pass, with each pass alone, with all of them at full
       strength, and compiled as `functx.jit` compiles it;
     - the program called inside `jax.jit`, compiled with its numbers as arguments, and printed and
       parsed again;
     - NumPy's own writes and views in memory, where the program writes in place;
-    - for inexact arguments its derivatives: `<c, J t> = <J* c, t>`, differences of its values in
+    - its derivatives, for inexact arguments: `<c, J t> = <J* c, t>`, differences of its values in
       float64, and the programs of both derivatives in all the ways above.
 
-    Integers and booleans must be equal, nans be nans. Real numbers may differ by what rounding
-    explains: the reference runs again with errors of the size of a rounding in each operation,
-    and its spread is the bound, so it follows the magnitudes that were added up. A primitive of a
-    user's, which has no NumPy meaning, is run in the reference as that one equation lowered alone;
-    so are `eigh` and `svd`, which choose among several right answers.
+    Integers, booleans, nans and infinities must be equal. The tolerance of real numbers comes from
+    rounding: the reference runs again with a random error of about one rounding in each operation,
+    and the spread of these runs bounds the difference. A user's primitive without a NumPy
+    definition runs in the reference as its lowered equation; so do `eigh` and `svd`, which have
+    several right answers.
 
-    Returns what `fun` returns, computed by the reference interpreter. Raises VerificationError with
-    the smallest program found that shows the difference, its arguments, both values, and the way
-    that makes it differ.
+    Returns the results of `fun`, computed by the reference interpreter. Raises VerificationError
+    with the smallest program found that still differs, its arguments, both values, and the way.
 
     >>> import functx
     >>> float(functx.testing.verify(lambda x: x * 2.0 + 1.0)(3.0))
@@ -266,9 +269,9 @@ def verify(fun: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def verify_program(program: Program, args: Sequence[Any], orders: int = 1) -> list[Any]:
-    """The outputs of `program` by the reference interpreter, once every way agrees with it.
+    """The outputs of `program` by the reference interpreter, after all ways to run it agreed.
 
-    `orders` says how many derivatives are checked too.
+    The derivatives up to order `orders` are verified too.
     """
     if program.effects - {Effect.WRITE}:
         program = cached_rewrite(RemoveEffects(), program)
@@ -278,49 +281,49 @@ def verify_program(program: Program, args: Sequence[Any], orders: int = 1) -> li
     return interpret_in_numpy(program, *args)
 
 
-def verify_execution_paths(case: ProgramCase, chosen: Sequence[int] | None = None) -> ProgramCase:
-    """The case without writes, once every way to run it agrees; `chosen` numbers those to try."""
+def verify_execution_paths(case: ProgramCase, selected: Sequence[int] | None = None) -> ProgramCase:
+    """Check all execution paths of a case, or those numbered in `selected`; the case without writes."""
     if case.program.writes:
         pure = ExecutionPath("writes made pure by `functionalize`", functionalized_in_numpy)
         check_execution_path(case, pure, ExpectedOutputsWithWrites(*case))
         case = ProgramCase(cached_rewrite(Functionalize(), case.program).program, case.args)
-    ways, expected = ExecutionPaths().all(), ExpectedOutputs(*case)
-    for way in ways if chosen is None else [ways[i] for i in chosen]:
-        check_execution_path(case, way, expected)
+    paths, expected = ExecutionPaths().all(), ExpectedOutputs(*case)
+    for path in paths if selected is None else [paths[i] for i in selected]:
+        check_execution_path(case, path, expected)
     return case
 
 
-def check_execution_path(case: ProgramCase, way: ExecutionPath, expected: ExpectedOutputs) -> None:
-    """Raise VerificationError, with the smallest case, if `way` gives other than is expected."""
-    difference = find_mismatch(way, case, expected)
+def check_execution_path(case: ProgramCase, path: ExecutionPath, expected: ExpectedOutputs) -> None:
+    """Raise VerificationError with the shrunk case if the outputs of `path` are not the expected ones."""
+    difference = find_mismatch(path, case, expected)
     if difference is None:
         return
-    small = shrink(case, lambda smaller: find_mismatch(way, smaller) is not None)
-    difference = find_mismatch(way, small) or difference
+    small = shrink(case, lambda smaller: find_mismatch(path, smaller) is not None)
+    difference = find_mismatch(path, small) or difference
     raise VerificationError(
-        f"{case.program.name}: a program must give the same in every way to run it; {way.name}, "
-        f"it gives {difference.got} where the reference interpreter gives {difference.wanted}",
+        f"{case.program.name}: a program must give the same in every way to run it; {path.name}, "
+        f"it gives {difference.got} where the reference interpreter gives {difference.expected}",
         *describe_case(small),
     )
 
 
 class Mismatch(NamedTuple):
-    """The result of a way and that of the reference interpreter, as text."""
+    """The output on an execution path and by the reference interpreter, as text."""
 
     got: str
-    wanted: str
+    expected: str
 
 
 def find_mismatch(
-    way: ExecutionPath, case: ProgramCase, expected: ExpectedOutputs | None = None
+    path: ExecutionPath, case: ProgramCase, expected: ExpectedOutputs | None = None
 ) -> Mismatch | None:
-    """How `way` differs from the reference interpreter on a case; None if it does not."""
+    """The mismatch of `path` with the reference interpreter on a case, or None."""
     if expected is None:
         expected = (
             ExpectedOutputs(*case) if not case.program.writes else ExpectedOutputsWithWrites(*case)
         )
     try:
-        outs = way.run(*case)
+        outs = path.run(*case)
     except Exception as error:
         return Mismatch(f"{type(error).__name__}: {error}", format_array(expected.values[0]))
     k = expected.first_mismatch(outs)
@@ -330,51 +333,53 @@ def find_mismatch(
 
 
 def verify_derivatives(case: ProgramCase, orders: int = 0) -> None:
-    """Check the derivatives of a case by definition; with `orders`, their programs in all ways too."""
-    found = derivative_programs(*case)
-    if found is None:
+    """Check the derivatives of a case by definition; with `orders`, verify their programs too."""
+    derivatives = derivative_programs(*case)
+    if derivatives is None:
         return
-    said = find_derivative_mismatch(*case, found)
-    if said is not None:
+    mismatch = find_derivative_mismatch(*case, derivatives)
+    if mismatch is not None:
         small = shrink(case, lambda smaller: describe_derivative_mismatch(smaller) is not None)
         raise VerificationError(
             f"{case.program.name}: derivatives must agree with each other and with the values; "
-            f"{describe_derivative_mismatch(small) or said}",
+            f"{describe_derivative_mismatch(small) or mismatch}",
             *describe_case(small),
         )
-    for derived, directions in (
-        (found.jvp_program, found.tangents),
-        (found.vjp_program, found.cts),
+    for program, directions in (
+        (derivatives.jvp_program, derivatives.tangents),
+        (derivatives.vjp_program, derivatives.cts),
     ):
-        if derived is not None and orders:
-            verify_program(derived, [*case.args, *directions], orders - 1)
+        if program is not None and orders:
+            verify_program(program, [*case.args, *directions], orders - 1)
 
 
 def describe_derivative_mismatch(case: ProgramCase) -> str | None:
-    """How the derivatives of a case contradict each other or its values."""
-    found = derivative_programs(*case)
-    return None if found is None else find_derivative_mismatch(*case, found)
+    """The contradiction between the derivatives of a case and each other or its values, or None."""
+    derivatives = derivative_programs(*case)
+    return None if derivatives is None else find_derivative_mismatch(*case, derivatives)
 
 
 def describe_case(case: ProgramCase) -> list[str]:
-    """The program of a case and its arguments, for a message."""
+    """The program of a case and its arguments, as lines of a message."""
     pairs = zip(case.program.inputs, case.args, strict=True)
     lines = [f"argument {i}, {v.aval!r}: {format_array(x)}" for i, (v, x) in enumerate(pairs)]
     return ["the smallest program found that differs:", *str(case.program).splitlines(), *lines]
 
 
 def format_array(x: Any) -> str:
+    """An array in one line."""
     return np.array2string(np.asarray(x), separator=", ", threshold=60).replace("\n", " ")
 
 
 def verify_before_compile(program: Program, args: Sequence[Any]) -> None:
-    """Check a program that is about to be compiled, unless it is one of those made for a check.
+    """Verify a program before it is compiled, for `config.verify`.
 
-    Arguments that JAX traces have no values to check on, and an effect with results runs only once.
+    Not verified are programs made during a verification, programs with arguments that JAX traces,
+    which have no values, and programs whose effects have results, which must run only once.
     """
     values = [backend.raw_key_data(x) for x in args]
-    traced = any(isinstance(x, jax.core.Tracer) for x in values)
-    if _verifying.get() or traced or program.has_captures or program.named_axes:
+    is_traced = any(isinstance(x, jax.core.Tracer) for x in values)
+    if _verifying.get() or is_traced or program.has_captures or program.named_axes:
         return
     token = _verifying.set(True)
     try:
