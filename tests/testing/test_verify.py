@@ -11,6 +11,7 @@ from functx.lowering import stablehlo_emitter
 from functx.ops.arithmetic import Add, Mul
 from functx.ops.logic import Clamp
 from functx.testing import verify
+from functx.testing.reference.interpreter import is_exact
 
 X = np.linspace(-1.0, 1.0, 6, dtype=np.float32).reshape(2, 3)
 
@@ -149,3 +150,9 @@ def test_the_reference_knows_functions_of_the_zero_matrix():
     )
     along = np.array([[1, 2], [2, 3]], "float32")
     np.testing.assert_allclose(verify(program)(0 * along, along)[0], along)
+
+
+def test_the_reference_perturbs_no_control_flow_and_no_exact_draws():
+    exact = ("Scan", "While", "Cond", "Call", "RandomBits", "ReducePrecision", "Gather", "Neg")
+    assert all(map(is_exact, exact))
+    assert not any(map(is_exact, ("Add", "RandomUniformBetween", "DotGeneral")))

@@ -1,10 +1,10 @@
-"""The NumPy meaning of programs and primitives, independent of how they are lowered.
+"""The reference: NumPy definitions of programs and primitives, independent of the lowering.
 
-`interpret(program, *args)` runs a program; `apply(primitive, args)` one primitive.
-`MEANING` is the table behind them, by class name.
+`interpret_in_numpy(program, *args)` runs a program, `apply_primitive(primitive, args)` one
+primitive. `REFERENCE_RULES` is the table of definitions, by class name.
 """
 
-from functx.testing.reference import (  # noqa: F401 - they fill the table
+from functx.testing.reference import (  # noqa: F401 - fill the table
     control,
     elementwise,
     linear_algebra,

@@ -1,4 +1,4 @@
-"""Operations that hold programs or functions."""
+"""NumPy definitions of control flow, calls, callbacks, collectives and random draws."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from functx.testing.reference.interpreter import (
 )
 from functx.testing.reference.reductions import sliding_windows
 
-# ruff: noqa: N802 - functions are named as the classes whose meaning they are
+# ruff: noqa: N802 - a rule has the name of the primitive class that it defines
 
 
 @subprogram_rule
@@ -47,52 +47,54 @@ def Cond(run, index, *args, branches):
 @subprogram_rule
 def Scan(run, *args, program, consts, carries, length, reverse, unroll):
     constants, carry, xs = args[:consts], args[consts : consts + carries], args[consts + carries :]
-    rows = []
+    steps = []
     for i in reversed(range(length)) if reverse else range(length):
         outs = run(program, [*constants, *carry, *[x[i] for x in xs]])
         carry = outs[:carries]
-        rows.append(outs[carries:])
-    rows = rows[::-1] if reverse else rows
-    types = [atom.aval for atom in program.outputs[carries:]]
-    stacks = [
-        np.array([row[k] for row in rows], None if rows else a.dtype).reshape(length, *a.shape)
-        for k, a in enumerate(types)
+        steps.append(outs[carries:])
+    steps = steps[::-1] if reverse else steps
+    ys = [
+        np.array([step[k] for step in steps], None if steps else y.aval.dtype).reshape(
+            length, *y.aval.shape
+        )
+        for k, y in enumerate(program.outputs[carries:])
     ]
-    return [*carry, *stacks]
+    return [*carry, *ys]
 
 
 @subprogram_rule
 def While(run, *args, condition, body, condition_consts, body_consts, checkpoints, max_steps):
-    m, n = condition_consts, condition_consts + body_consts
-    carry = args[n:]
-    while run(condition, [*args[:m], *carry])[0]:
-        carry = run(body, [*args[m:n], *carry])
+    end = condition_consts + body_consts
+    condition_operands, body_operands = args[:condition_consts], args[condition_consts:end]
+    carry = args[end:]
+    while run(condition, [*condition_operands, *carry])[0]:
+        carry = run(body, [*body_operands, *carry])
     return carry
 
 
 @subprogram_rule
 def Reduce(run, *args, program, axes):
     n = len(program.outputs)
-    xs, starts, consts = args[:n], args[n : 2 * n], args[2 * n :]
-    kept = [d for d in range(xs[0].ndim) if d not in axes]
-    rows = [np.transpose(x, (*kept, *sorted(axes))) for x in xs]
-    shape = rows[0].shape[: len(kept)]
+    xs, inits, consts = args[:n], args[n : 2 * n], args[2 * n :]
+    out_axes = [d for d in range(xs[0].ndim) if d not in axes]
+    xs = [np.transpose(x, (*out_axes, *sorted(axes))) for x in xs]
+    shape = xs[0].shape[: len(out_axes)]
     outs = [np.empty(shape, x.dtype) for x in xs]
-    for place in np.ndindex(shape):
-        total = starts
-        for elements in zip(*[x[place].ravel() for x in rows], strict=True):
-            total = run(program, [*total, *elements, *consts])
-        for out, x in zip(outs, total, strict=True):
-            out[place] = x
+    for index in np.ndindex(shape):
+        accumulators = inits
+        for elements in zip(*[x[index].ravel() for x in xs], strict=True):
+            accumulators = run(program, [*accumulators, *elements, *consts])
+        for out, x in zip(outs, accumulators, strict=True):
+            out[index] = x
     return outs
 
 
 @subprogram_rule
 def ReduceWindow(run, *args, program, **window):
     n = len(program.outputs)
-    xs, starts = args[:n], args[n : 2 * n]
-    rows = [sliding_windows(x, **window, fill=start) for x, start in zip(xs, starts, strict=True)]
-    return Reduce(run, *rows, *args[n:], program=program, axes=(rows[0].ndim - 1,))
+    xs, inits = args[:n], args[n : 2 * n]
+    windows = [sliding_windows(x, **window, fill=init) for x, init in zip(xs, inits, strict=True)]
+    return Reduce(run, *windows, *args[n:], program=program, axes=(windows[0].ndim - 1,))
 
 
 @subprogram_rule
@@ -132,11 +134,8 @@ def JaxCall(*args, function):
 
 @lru_cache(maxsize=1024)
 def compiled(function):
-    """`function` compiled by JAX: a loop calls it many times."""
+    """`function` compiled by JAX, because a loop may call it many times."""
     return jax.jit(function)
-
-
-# ruff: noqa: N802 - functions are named as the classes whose meaning they are
 
 
 @reference_rule
@@ -149,15 +148,15 @@ def NamedAxisMap(*xs, primitive, axes):
 
 
 def grouped_collective(function):
-    """`function` of the operands in a group of places, for every group."""
+    """Register a collective: `function` maps the operands of a group of devices to the results."""
 
     def apply(x, axes, groups=None, **params):
         groups = groups or (tuple(range(len(x))),)
-        found = {}
+        results = {}
         for group in groups:
-            rows = function(x[list(group)], **params)
-            found.update(zip(group, rows, strict=True))
-        return np.stack([found[place] for place in range(len(x))])
+            outs = function(x[list(group)], **params)
+            results.update(zip(group, outs, strict=True))
+        return np.stack([results[index] for index in range(len(x))])
 
     apply.__name__ = function.__name__
     return reference_rule(apply)
@@ -190,8 +189,8 @@ def PsumScatter(x, axis, sizes):
 
 @grouped_collective
 def AllToAll(x, split, concat, sizes):
-    parts = [np.split(row, len(x), split) for row in x]
-    return [np.concatenate([row[place] for row in parts], concat) for place in range(len(x))]
+    parts = [np.split(operand, len(x), split) for operand in x]
+    return [np.concatenate([p[index] for p in parts], concat) for index in range(len(x))]
 
 
 @grouped_collective
@@ -222,20 +221,17 @@ def ShardingConstraint(x, sharding):
     return x
 
 
-# ruff: noqa: N802 - functions are named as the classes whose meaning they are
-
-
 def vectorize_over_keys(function):
-    """`function(key, *operands, **params)`, for each key of a batch."""
+    """The map of `function(key, *operands, **params)` over a batch of keys."""
 
-    def for_each_key(key, *operands, **params):
-        rows = [
-            np.asarray(function(jax.random.wrap_key_data(row), *operands, **params))
-            for row in key.reshape(-1, 2)
+    def vectorized(key, *operands, **params):
+        draws = [
+            np.asarray(function(jax.random.wrap_key_data(words), *operands, **params))
+            for words in key.reshape(-1, 2)
         ]
-        return np.stack(rows).reshape(*key.shape[:-1], *rows[0].shape)
+        return np.stack(draws).reshape(*key.shape[:-1], *draws[0].shape)
 
-    return for_each_key
+    return vectorized
 
 
 @exact_dtype_rule
@@ -247,7 +243,7 @@ def RandomSeed(seed):
 
 @exact_dtype_rule
 def RandomFoldIn(key, data):
-    # `data` has the dimensions of the keys first.
+    # The first dimensions of `data` are those of the keys.
     keys = np.broadcast_to(
         np.expand_dims(key, tuple(range(key.ndim - 1, data.ndim))), (*data.shape, 2)
     )
@@ -293,5 +289,5 @@ EXACT_DTYPE_RULES.update(JAX_SAMPLERS)
 @reference_rule
 def Dropout(x, key, rate):
     wide = np.float64 if jax.config.jax_enable_x64 else np.float32
-    kept = jax.random.bernoulli(key, np.asarray(1 - rate, wide), x.shape)
-    return np.where(kept, x / max(1 - rate, 0.1), 0)
+    mask = jax.random.bernoulli(key, np.asarray(1 - rate, wide), x.shape)
+    return np.where(mask, x / max(1 - rate, 0.1), 0)

@@ -1,4 +1,4 @@
-"""Operations on each element, and on dtypes."""
+"""NumPy definitions of elementwise operations, conversions, shapes, slices and views."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import scipy.special
 from functx.core.types import is_inexact
 from functx.testing.reference.interpreter import REFERENCE_RULES, exact_dtype_rule, reference_rule
 
-# ruff: noqa: N802 - functions are named as the classes whose meaning they are
+# ruff: noqa: N802 - a rule has the name of the primitive class that it defines
 
 
 REFERENCE_RULES |= {
@@ -140,7 +140,7 @@ def Mish(x):
 @reference_rule
 def Gelu(x, approximate):
     if approximate:
-        # (1 + tanh(u)) / 2, of which nothing is left for very negative u, is expit(2 u).
+        # (1 + tanh(u)) / 2 cancels for very negative u; it is expit(2 u).
         return x * scipy.special.expit(2 * np.sqrt(2 / np.pi) * (x + 0.044715 * x**3))
     return x * scipy.special.ndtr(x)
 
@@ -157,7 +157,7 @@ def Lgamma(x):
 
 @reference_rule
 def Digamma(x):
-    # At 0 too, as at the other poles.
+    # The value at the pole 0 is nan, as at the other poles.
     return np.where(x == 0, np.nan, scipy.special.digamma(x))
 
 
@@ -183,7 +183,7 @@ def Sinc(x, order):
 
 
 def nth_derivative(n, z):
-    """That of the sine."""
+    """The derivative of order n of the sine at z."""
     return (np.cos(z) if n % 2 else np.sin(z)) * (-1 if n % 4 in (2, 3) else 1)
 
 
@@ -208,6 +208,7 @@ def Round(x, to_even):
 
 
 def bits_of(x):
+    """The number of bits of an element."""
     return x.dtype.itemsize * 8
 
 
@@ -250,12 +251,12 @@ def ConvertElementType(x, dtype, weak):
     if np.iscomplexobj(x) and dtype.kind not in "cb":
         x = x.real
     if is_inexact(dtype):
-        # Not rounded: as everything inexact here, it is wider than its dtype.
+        # Not rounded: inexact values here are wider than their dtype.
         return x + 0j if dtype.kind == "c" else x.astype(np.float64)
     if dtype.kind == "b":
         return x != 0
     if dtype.kind in "iu" and x.dtype.kind == "f":
-        # Beyond the integers of the dtype, the nearest one; 0 for nan.
+        # Out of range the nearest integer of the dtype; 0 for nan.
         info = np.iinfo(dtype)
         inside = np.where(np.isnan(x) | (x < info.min) | (x > info.max), 0, x).astype(dtype)
         return np.where(x < info.min, info.min, np.where(x > info.max, info.max, inside))
@@ -276,9 +277,6 @@ def BitcastConvertType(x, dtype):
 @exact_dtype_rule
 def ReducePrecision(x, exponent_bits, mantissa_bits):
     return jax.lax.reduce_precision(x, exponent_bits, mantissa_bits)
-
-
-# ruff: noqa: N802 - functions are named as the classes whose meaning they are
 
 
 @reference_rule
@@ -317,18 +315,18 @@ def Split(x, sizes, axis):
 @reference_rule
 def Pad(x, fill, config):
     dilated = [n + max(0, n - 1) * inner for n, (_, _, inner) in zip(x.shape, config, strict=True)]
-    spread = np.full(dilated, fill)
-    spread[tuple([slice(None, None, inner + 1) for _, _, inner in config])] = x
-    wide = np.pad(
-        spread,
+    padded = np.full(dilated, fill)
+    padded[tuple([slice(None, None, inner + 1) for _, _, inner in config])] = x
+    padded = np.pad(
+        padded,
         [(max(low, 0), max(high, 0)) for low, high, _ in config],
         constant_values=fill,
     )
-    cut = [
+    cropped = [
         slice(-min(low, 0), n + min(high, 0))
-        for n, (low, high, _) in zip(wide.shape, config, strict=True)
+        for n, (low, high, _) in zip(padded.shape, config, strict=True)
     ]
-    return wide[tuple(cut)]
+    return padded[tuple(cropped)]
 
 
 @reference_rule
@@ -366,8 +364,8 @@ def AsStrided(x, shape, start, steps, writable):
     if 0 in shape:
         return np.zeros(shape, x.dtype)
     strides = [sum(k * n for k, n in zip(step, x.strides, strict=True)) for step in steps]
-    first = x[tuple([slice(at, None) for at in start])]
-    return np.lib.stride_tricks.as_strided(first, shape, strides)
+    base = x[tuple([slice(i, None) for i in start])]
+    return np.lib.stride_tricks.as_strided(base, shape, strides)
 
 
 @reference_rule
@@ -377,6 +375,7 @@ def Slice(x, start, limit, strides):
 
 
 def clamped_slice(x, sizes, indices):
+    """The slices of the given sizes at `indices`, moved into the bounds of `x`."""
     starts = [
         min(max(int(i), 0), n - size) for i, n, size in zip(indices, x.shape, sizes, strict=True)
     ]

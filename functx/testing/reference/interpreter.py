@@ -1,4 +1,10 @@
-"""The table of NumPy meanings: for each primitive of functx, a function of NumPy arrays."""
+"""The reference interpreter: it runs a program equation by equation by NumPy definitions.
+
+It shares no code with the lowering. Real numbers are float64 and complex numbers complex128,
+whatever the dtypes of the program, so its results are more precise than those compared with it.
+`RoundingErrors` adds random errors of the size of a rounding to each operation: the spread of
+several runs shows how far a correct computation may be from the reference.
+"""
 
 from __future__ import annotations
 
@@ -16,112 +22,116 @@ from functx.core.primitive import Primitive
 from functx.core.program import Effect, Equation, Program, Var
 from functx.core.types import DTYPES_BY_SHORT_NAME, ShapedArray, is_complex, is_inexact, real_dtype
 
+Array = np.ndarray[Any, Any]
+
 REFERENCE_RULES: dict[str, Callable[..., Any]] = {}
-"""By class name: `REFERENCE_RULES[name](*operands, **parameters)` gives the output, or a list of them."""
+"""By class name of the primitive, its definition `rule(*operands, **parameters)`: the result or a list."""
+
 EXACT_DTYPE_RULES: set[str] = set()
-"""The names of primitives evaluated in the dtypes of the program; the others get wide operands."""
+"""Names of primitives whose rules take operands in the dtypes of the program, not wide ones."""
+
 SUBPROGRAM_RULES: set[str] = set()
-"""The names of primitives with sub-programs; they get `run(program, args)` as first argument."""
+"""Names of primitives with subprograms, whose rules take `run(program, args)` as the first argument."""
 
 
 def reference_rule(function: Any) -> Any:
-    """Register the meaning of the class that the function is named after."""
+    """Register the rule of the primitive class with the name of the function."""
     REFERENCE_RULES[function.__name__] = function
     return function
 
 
 def exact_dtype_rule(function: Any) -> Any:
-    """Register a meaning that needs the operands in their own dtype."""
+    """Register a rule that takes operands in the dtypes of the program."""
     EXACT_DTYPE_RULES.add(function.__name__)
     return reference_rule(function)
 
 
 def subprogram_rule(function: Any) -> Any:
-    """Register a meaning that runs the programs of the primitive."""
+    """Register a rule that runs subprograms."""
     SUBPROGRAM_RULES.add(function.__name__)
     return reference_rule(function)
 
 
-Array = np.ndarray[Any, Any]
-
 DRAWS_BETWEEN_BOUNDS = {"RandomUniformBetween", "RandomTruncatedNormal"}
-"""Draws that are rounded as their bounds are, which may cancel."""
+"""Random draws that compute with their bounds, where terms may cancel."""
 
-EXACT_PRIMITIVES = (
-    (EXACT_DTYPE_RULES - DRAWS_BETWEEN_BOUNDS)
-    | SUBPROGRAM_RULES
-    | {
-        *("BroadcastInDim", "Full", "Reshape", "PermuteDims", "Concatenate", "Split", "Pad", "Rev"),
-        *("Copy", "ReadBeforeWrite", "AsStrided", "Slice", "DynamicSlice", "DynamicUpdateSlice"),
-        *("Gather", "ScatterSet", "ScatterMin", "ScatterMax", "Sort", "TopK", "StopGradient"),
-        *("Max", "Min", "Clamp", "Select", "Neg", "Sign", "Floor", "Ceil", "Round", "Rem"),
-        *(
-            "Real",
-            "Imag",
-            "Conj",
-            "Complex",
-            "ViewAsReal",
-            "ViewAsComplex",
-            "ReduceMax",
-            "ReduceMin",
-            "CumMax",
-            "CumMin",
-        ),
-        *(
-            "ReduceWindowMax",
-            "ReduceWindowMin",
-            "Embedding",
-            "DerivativeBoundary",
-            "Pvary",
-            "CheckpointName",
-            "MaskedOperand",
-            "AnyActive",
-        ),
-        *("ShardingConstraint", "AllGather", "AllToAll", "Ppermute", "Pmax", "Pmin"),
-    }
-)
-"""Operations whose results are among their operands, or made of them without arithmetic."""
+EXACT_PRIMITIVES = {
+    *("BroadcastInDim", "Full", "Reshape", "PermuteDims", "Concatenate", "Split", "Pad", "Rev"),
+    *("Copy", "ReadBeforeWrite", "AsStrided", "Slice", "DynamicSlice", "DynamicUpdateSlice"),
+    *("Gather", "ScatterSet", "ScatterMin", "ScatterMax", "Sort", "TopK", "StopGradient"),
+    *("Max", "Min", "Clamp", "Select", "Neg", "Sign", "Floor", "Ceil", "Round", "Rem"),
+    *(
+        "Real",
+        "Imag",
+        "Conj",
+        "Complex",
+        "ViewAsReal",
+        "ViewAsComplex",
+        "ReduceMax",
+        "ReduceMin",
+        "CumMax",
+        "CumMin",
+    ),
+    *(
+        "ReduceWindowMax",
+        "ReduceWindowMin",
+        "Embedding",
+        "DerivativeBoundary",
+        "Pvary",
+        "CheckpointName",
+        "MaskedOperand",
+        "AnyActive",
+    ),
+    *("ShardingConstraint", "AllGather", "AllToAll", "Ppermute", "Pmax", "Pmin"),
+}
+"""Primitives that only select, move or negate elements of their operands."""
 
 CORRECTLY_ROUNDED = {
     *("Add", "Sub", "Mul", "Div", "Sqrt", "Square", "IntegerPow", "ConvertElementType", "Abs"),
 }
-"""Elementwise operations that give the exact result if the dtype has it."""
+"""Elementwise primitives that return the exact result if the dtype can represent it."""
 
 RESULT_ULPS = {
-    # XLA's on CPUs near -0.41.
+    # XLA on CPUs, near -0.41.
     **dict.fromkeys(("Log1p", "Atanh", "Xlog1py"), 130.0),
     **dict.fromkeys(("Lgamma", "Digamma", "Polygamma", "Sinc", "ErfInv", "Ndtri", "Pow"), 64.0),
     **dict.fromkeys(
         ("BesselI0", "BesselI1", "BesselI0e", "BesselI1e", "Erf", "Erfc", "Cbrt"), 16.0
     ),
 }
-"""By how many units in the last place results of functions may be off, where by more than a few."""
+"""Errors of functions in units in the last place, where larger than 2."""
 
 COMPONENTWISE = {"Add", "Sub", "ConvertElementType", "ReduceSum", "CumSum", "ScatterAdd"}
-"""Operations on complex numbers whose two components are rounded one by one.
+"""Primitives that round the two components of complex results separately.
 
-Elsewhere either may be off by a rounding of the modulus: the real part of `rsqrt(-2 + 0j)` is 0
-in one correct computation and 1e-8 in another.
+For others either component may have an error of the size of the modulus: the real part of
+`rsqrt(-2 + 0j)` is 0 in one correct computation and 1e-8 in another.
 """
 
 ABSOLUTE = {
     *("LogSumExp", "CumLogSumExp", "LogSoftmax", "CrossEntropy", "SoftTargetCrossEntropy", "Sinc"),
 }
-"""Operations with an error of a rounding of 1: the logarithm of a number near 1, the sine of pi x."""
+"""Primitives with an absolute error of a rounding of 1: logarithms of numbers near 1, the sine of pi x."""
 
 NORMWISE = {"Cofactors"}
-"""Operations with an error of a rounding of the largest element, by factors of a matrix."""
+"""Primitives with an error relative to the largest element, from the factors of a matrix."""
 
 Compute = Callable[[Sequence[Array]], list[Array]]
 
 
-class RoundingErrors:
-    """Random errors of the size of rounding, the same for the same seed; without a seed, none.
+def is_exact(name: str) -> bool:
+    """Whether the primitive class of this name has no rounding error of its own."""
+    if name in DRAWS_BETWEEN_BOUNDS:
+        return False
+    return name in EXACT_PRIMITIVES or name in EXACT_DTYPE_RULES or name in SUBPROGRAM_RULES
 
-    `clips` says whether values beyond the largest number of their dtype become infinite, which
-    is open where a compiler keeps them in a wider dtype in between, and those below the least
-    normal number 0, which is open everywhere. With `narrow`, each operation is computed in the
-    dtypes of the program.
+
+class RoundingErrors:
+    """Random errors of the size of a rounding, determined by a seed; without a seed, no errors.
+
+    With `clips`, values beyond the largest number of their dtype overflow to infinity and values
+    below the least normal number flush to zero. A compiler may do both or neither. With `narrow`,
+    each operation is computed in the dtypes of the program.
     """
 
     def __init__(self, seed: int | None = None, clips: bool = True, narrow: bool = False):
@@ -129,13 +139,13 @@ class RoundingErrors:
         self.clips, self.narrow = clips, narrow
 
     def outputs(self, eqn: Equation, args: Sequence[Array], compute: Compute) -> list[Array]:
-        """The outputs of an equation, which are `compute(args)` where nothing is rounded."""
+        """The outputs of an equation with random errors; `compute(args)` are the outputs without."""
         name = type(eqn.primitive).__name__
         if name == "BitcastConvertType" and self.random is not None:
             return compute([self.perturb_last_bits(args[0], eqn.inputs[0].aval.dtype)])
-        if name in EXACT_PRIMITIVES:
+        if is_exact(name):
             return compute(args)
-        types = [v.aval.dtype for v in eqn.outputs]
+        out_dtypes = [v.aval.dtype for v in eqn.outputs]
         if self.random is None:
             outs = compute(args)
         else:
@@ -146,45 +156,47 @@ class RoundingErrors:
             if self.narrow:
                 outs = recompute_narrow(outs, args, dtypes, compute)
             if name == "Div" and not self.clips:
-                # XLA divides the branches of a selection, and there takes 0 / x for 0.
+                # XLA divides within the branches of a selection, and simplifies 0 / x to 0 there.
                 outs = [np.where((args[0] == 0) & (args[1] == 0), 0, outs[0])]
             units = RESULT_ULPS.get(name, 2.0)
             modulus = name not in COMPONENTWISE
-            outs = [self.perturb(x, d, units, modulus) for x, d in zip(outs, types, strict=True)]
+            outs = [
+                self.perturb(x, d, units, modulus) for x, d in zip(outs, out_dtypes, strict=True)
+            ]
             if name in ABSOLUTE or name in NORMWISE:
                 size = np.max(np.abs(outs[0]), initial=0.0) if name in NORMWISE else 1.0
                 outs = [
                     x + units * limits(d).eps * size * self.random_factors(x.shape)
-                    for x, d in zip(outs, types, strict=True)
+                    for x, d in zip(outs, out_dtypes, strict=True)
                 ]
-            if name == "ConvertElementType" and not is_inexact(types[0]):
+            if name == "ConvertElementType" and not is_inexact(out_dtypes[0]):
                 outs = [self.randomize_overflow(args[0], outs[0])]
-            if name in CORRECTLY_ROUNDED and is_inexact(types[0]):
+            if name in CORRECTLY_ROUNDED and is_inexact(out_dtypes[0]):
                 (exact,), (out,) = compute(args), outs
-                kept = is_surely_representable(exact, types[0])
+                mask = is_surely_representable(exact, out_dtypes[0])
                 for x, dtype in zip(args, dtypes, strict=True):
-                    kept = kept & is_surely_representable(x, dtype)
-                outs = [np.where(kept, exact, out)]
+                    mask = mask & is_surely_representable(x, dtype)
+                outs = [np.where(mask, exact, out)]
         if not self.clips:
             return outs
-        outs = [overflow_to_infinity(x, d) for x, d in zip(outs, types, strict=True)]
+        outs = [overflow_to_infinity(x, d) for x, d in zip(outs, out_dtypes, strict=True)]
         return (
             outs
             if self.random is None
-            else [flush_subnormals(x, d) for x, d in zip(outs, types, strict=True)]
+            else [flush_subnormals(x, d) for x, d in zip(outs, out_dtypes, strict=True)]
         )
 
     def perturb_last_bits(self, x: Array, dtype: Any) -> Array:
-        """`x`, moved by some units in the last place where it may have been rounded."""
-        moved = self.perturb(x, dtype, self.random.randint(0, 5))  # type: ignore[union-attr]
+        """`x`, perturbed by some units in the last place where it may have been rounded."""
+        perturbed = self.perturb(x, dtype, self.random.randint(0, 5))  # type: ignore[union-attr]
         return (
-            np.where(is_representable(x, np.dtype(np.float16)), x, moved)
+            np.where(is_representable(x, np.dtype(np.float16)), x, perturbed)
             if is_inexact(dtype)
             else x
         )
 
     def randomize_overflow(self, x: Array, out: Array) -> Array:
-        """`out`, the integers of `x`, with any where `x` is beyond them: XLA leaves that open."""
+        """`out`, the integers of `x`, random where `x` is out of range, which XLA leaves undefined."""
         if not is_inexact(x.dtype) or out.dtype == bool:
             return out
         info = np.iinfo(out.dtype)
@@ -192,9 +204,9 @@ class RoundingErrors:
         return np.where(inside, out, self.random.randint(0, 2, out.shape)).astype(out.dtype)  # type: ignore[union-attr]
 
     def perturb(self, x: Array, dtype: Any, units: float, modulus: bool = False) -> Array:
-        """`x` with an error of about `units` in the last place and the least normal number.
+        """`x` with an error of about `units` in the last place, plus the least normal number.
 
-        With `modulus` the components of a complex number have errors of its modulus, not their own.
+        With `modulus`, the error of each component of a complex number is relative to its modulus.
         """
         if self.random is None or not is_inexact(dtype):
             return x
@@ -206,13 +218,13 @@ class RoundingErrors:
         return x + np.where(np.isfinite(x) & (x != 0), error, 0.0)
 
     def random_factors(self, shape: tuple[int, ...]) -> Any:
-        """Factors of about 1 and -1: were they the same, a period could be mistaken for no change."""
-        between = 2.0 * self.random.random_sample(shape) - 1.0  # type: ignore[union-attr]
-        return 0.5 * between + np.copysign(0.75, between)
+        """Random factors between 0.25 and 1.25 of both signs; equal factors could hide a periodic function."""
+        uniform = 2.0 * self.random.random_sample(shape) - 1.0  # type: ignore[union-attr]
+        return 0.5 * uniform + np.copysign(0.75, uniform)
 
 
 class Limits(NamedTuple):
-    """The distance of 1 to the next number, the least normal number, and the largest."""
+    """The machine epsilon of a dtype, its least normal number and its largest number."""
 
     eps: float
     least: float
@@ -221,17 +233,18 @@ class Limits(NamedTuple):
 
 @lru_cache(maxsize=64)
 def limits(dtype: Any) -> Limits:
+    """The limits of an inexact dtype."""
     info = finfo(dtype)
     return Limits(float(info.eps), float(info.tiny), float(info.max))
 
 
 def is_representable(x: Array, dtype: Any) -> Any:
-    """Where `dtype` has the numbers of the wide array `x`."""
+    """The mask of elements of the wide array `x` that `dtype` represents exactly."""
     return (not is_inexact(dtype)) | (x.astype(dtype).astype(x.dtype) == x)
 
 
 def is_surely_representable(x: Array, dtype: Any) -> Any:
-    """The same, for 64 bits where half of them do: `x` may be rounded to these already."""
+    """`is_representable`, but in 32 bits for a 64-bit dtype, to which `x` may already be rounded."""
     narrower = {np.dtype(np.float64): np.float32, np.dtype(np.complex128): np.complex64}
     return is_representable(x, np.dtype(narrower.get(dtype, dtype)))
 
@@ -239,26 +252,26 @@ def is_surely_representable(x: Array, dtype: Any) -> Any:
 def recompute_narrow(
     outs: Sequence[Array], args: Sequence[Array], dtypes: Sequence[Any], compute: Compute
 ) -> list[Array]:
-    """`outs`, but as computed in the dtypes of the operands where something overflows on the way.
+    """`outs`, replaced by a computation in the dtypes of the operands where that overflows.
 
-    Of 32 bits all is taken: it has the digits of an honest computation, also where terms cancel.
+    For 32-bit dtypes all elements are replaced, which also shows the effect of cancellation.
     """
     bf16, single = DTYPES_BY_SHORT_NAME["bf16"], np.dtype(np.float32)
     dtypes = [single if d == bf16 else d for d in dtypes]
     narrow = [x.astype(d) for x, d in zip(args, dtypes, strict=True)]
     try:
-        found = compute(narrow)
+        narrow_outs = compute(narrow)
     except TypeError:
-        # NumPy has no matrix functions of halves.
+        # NumPy has no matrix functions of half floats.
         return list(outs)
     if single in dtypes or np.dtype(np.complex64) in dtypes:
-        return found
-    pairs = zip(found, outs, strict=True)
-    return [np.where(np.isfinite(few) & (few != 0), many, few) for few, many in pairs]
+        return narrow_outs
+    pairs = zip(narrow_outs, outs, strict=True)
+    return [np.where(np.isfinite(low) & (low != 0), wide, low) for low, wide in pairs]
 
 
 def flush_subnormals(x: Array, dtype: Any) -> Array:
-    """`x` with 0 for elements below the least normal number of `dtype`."""
+    """`x` with zeros for elements below the least normal number of `dtype`."""
     if not is_inexact(dtype):
         return x
     if is_complex(dtype):
@@ -269,6 +282,7 @@ def flush_subnormals(x: Array, dtype: Any) -> Array:
 
 
 def complex_from_parts(real: Array, imag: Array) -> Array:
+    """The complex128 array with these parts."""
     out = np.empty(real.shape, np.complex128)
     out.real, out.imag = real, imag
     return out
@@ -284,20 +298,21 @@ def overflow_to_infinity(x: Array, dtype: Any) -> Array:
             overflow_to_infinity(x.real, part), overflow_to_infinity(x.imag, part)
         )
     eps, _, largest = limits(dtype)
-    beyond = np.abs(x) > largest + largest * eps / 4
-    return np.where(beyond, x * np.inf, x) if beyond.any() else x
+    overflows = np.abs(x) > largest + largest * eps / 4
+    return np.where(overflows, x * np.inf, x) if overflows.any() else x
 
 
 NON_UNIQUE_RESULTS = frozenset({"Eigh", "Svd"})
-"""Operations with several right answers, of which the lowering chooses one."""
+"""Primitives with several right results, of which the lowering returns one."""
 
 
 def interpret_in_numpy(program: Program, *args: Any) -> list[Array]:
-    """The outputs of `program` on arrays, computed by NumPy, in the dtypes that it states.
+    """The outputs of `program` on arrays, computed by NumPy definitions, in the program's dtypes.
 
-    Values are rounded to these dtypes only at the end. A program with writes does them in NumPy's
-    memory, in copies of the arguments. A primitive without a NumPy meaning (a user's, or one with
-    several right answers such as `eigh`) is run as that one equation, lowered alone.
+    All values are float64 or complex128 if inexact, and rounded to the dtypes of the program at
+    the end. Writes happen in copies of the arguments. A primitive without a NumPy definition (a
+    user's, or one with several right results such as `eigh`) is lowered and run alone. Raises
+    ArgumentError for a wrong number of arguments.
     """
     values = [*args, *program.captured]
     if len(values) != len(program.inputs):
@@ -308,13 +323,13 @@ def interpret_in_numpy(program: Program, *args: Any) -> list[Array]:
 
 
 def copy_arguments(program: Program, args: Sequence[Any]) -> list[Array]:
-    """`args` as the interpreter takes them: wide, and in memory of their own."""
+    """Copies of `args` in wide dtypes, as operands of the interpreter."""
     pairs = zip(args, program.in_avals, strict=True)
     return [widen_array(np.array(x, aval.dtype, order="C")) for x, aval in pairs]
 
 
 def apply_primitive(primitive: Primitive, args: Sequence[Any]) -> list[Array]:
-    """The outputs of `primitive(*args)` by its meaning, as wide as that gives them."""
+    """The outputs of `primitive(*args)` by its NumPy definition, in wide dtypes."""
     arrays = [np.asarray(x) for x in args]
     avals = tuple([ShapedArray(x.shape, x.dtype) for x in arrays])
     with np.errstate(all="ignore"):
@@ -322,7 +337,7 @@ def apply_primitive(primitive: Primitive, args: Sequence[Any]) -> list[Array]:
 
 
 def widen_array(x: Array) -> Array:
-    """`x` in float64 or complex128 if it is inexact, else as it is."""
+    """`x` in float64 or complex128 if it is inexact, else `x`."""
     if not is_inexact(x.dtype):
         return x
     return x.astype(np.complex128 if np.iscomplexobj(x) else np.float64, copy=False)
@@ -335,11 +350,11 @@ def narrow_array(x: Array, dtype: Any) -> Array:
 
 
 class StepLimitExceeded(Exception):
-    """A run takes more steps than it may."""
+    """A run exceeds its limit of equations."""
 
 
 class NumpyInterpreter:
-    """Runs programs on wide arrays; with `rounding`, as inexactly as their dtypes allow.
+    """Runs programs on wide arrays; with `rounding`, with errors of the program's dtypes.
 
     Raises StepLimitExceeded after more than `limit` equations.
     """
@@ -348,7 +363,7 @@ class NumpyInterpreter:
         self.rounding, self.limit, self.steps = rounding, limit, 0
 
     def run(self, program: Program, args: Sequence[Array]) -> list[Array]:
-        """The outputs of `program`; arrays among `args` that it writes to change."""
+        """The outputs of `program`; its writes change the arrays in `args`."""
         env = self.values(program, args)
         return [read_atom(env, atom) for atom in program.outputs]
 
@@ -378,21 +393,21 @@ class NumpyInterpreter:
     def apply(
         self, primitive: Primitive, avals: tuple[ShapedArray, ...], args: Sequence[Array]
     ) -> list[Array]:
-        """The outputs of a primitive on wide operands, whose types are `avals`."""
+        """The outputs of a primitive on wide operands of types `avals`."""
         cls = type(primitive)
         name = cls.__name__ if cls.__module__.startswith("functx.") else ""
-        meaning = None if name in NON_UNIQUE_RESULTS else REFERENCE_RULES.get(name)
-        if meaning is None or name in EXACT_DTYPE_RULES:
+        rule = None if name in NON_UNIQUE_RESULTS else REFERENCE_RULES.get(name)
+        if rule is None or name in EXACT_DTYPE_RULES:
             args = [narrow_array(x, a.dtype) for x, a in zip(args, avals, strict=True)]
-        if meaning is None:
+        if rule is None:
             out = backend.evaluate(primitive, args)
         else:
             params = {field: getattr(primitive, field) for field in primitive.fields}
-            first = (self.run,) if name in SUBPROGRAM_RULES else ()
-            out = meaning(*first, *args, **params)
+            prefix = (self.run,) if name in SUBPROGRAM_RULES else ()
+            out = rule(*prefix, *args, **params)
         outs = list(out) if primitive.multiple_results else [out]
-        stated = primitive.out_avals_memo.get(avals) or primitive.infer_out_avals(avals)
-        return [as_wide_dtype(x, aval) for x, aval in zip(outs, stated, strict=True)]
+        out_avals = primitive.out_avals_memo.get(avals) or primitive.infer_out_avals(avals)
+        return [as_wide_dtype(x, aval) for x, aval in zip(outs, out_avals, strict=True)]
 
 
 def read_atom(env: dict[Any, Array], atom: Any) -> Array:
@@ -403,7 +418,7 @@ def read_atom(env: dict[Any, Array], atom: Any) -> Array:
 
 
 def as_wide_dtype(x: Any, aval: ShapedArray) -> Array:
-    """`x` in the wide dtype that stands for that of `aval`."""
+    """`x` in the wide dtype for an inexact `aval`, else in the dtype of `aval`."""
     if not is_inexact(aval.dtype):
         return narrow_array(x, aval.dtype)
     return widen_array(np.asarray(x))

@@ -1,4 +1,4 @@
-"""Products of arrays, convolutions, attention."""
+"""NumPy definitions of products, convolutions, attention and functions of matrices."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import numpy as np
 from functx.testing.reference.interpreter import REFERENCE_RULES, reference_rule, subprogram_rule
 from functx.transforms.spectral_functions import elementwise_derivative
 
-# ruff: noqa: N802 - functions are named as the classes whose meaning they are
+# ruff: noqa: N802 - a rule has the name of the primitive class that it defines
 
 
 @reference_rule
@@ -18,14 +18,14 @@ def DotGeneral(x, y, contracting_dims, batch_dims, precision, preferred_element_
     left, right = [None] * x.ndim, [None] * y.ndim
     for i, j in (*zip(*batch_dims, strict=True), *zip(*contracting_dims, strict=True)):
         left[i] = right[j] = next(letters)
-    lead = "".join([left[i] for i in batch_dims[0]])
+    batch = "".join([left[i] for i in batch_dims[0]])
     free = ["", ""]
     for k, labels in enumerate((left, right)):
         for i, label in enumerate(labels):
             if label is None:
                 labels[i] = next(letters)
                 free[k] += labels[i]
-    return np.einsum(f"{''.join(left)},{''.join(right)}->{lead}{free[0]}{free[1]}", x, y)
+    return np.einsum(f"{''.join(left)},{''.join(right)}->{batch}{free[0]}{free[1]}", x, y)
 
 
 @reference_rule
@@ -65,29 +65,30 @@ def Convolution(x, k, window, layouts, groups, precision, preferred_element_type
 
 
 def attention_scores(q, k, bias, mask, scale, causal, window):
-    """The scores of attention, (B, K, T, G, S); -inf where nothing is seen."""
+    """The scores of attention, (B, K, T, G, S); -inf where a key is masked."""
     s = np.einsum("btkgh,bskh->bktgs", q, k) * scale + (0 if bias is None else bias)
     rows, columns = np.arange(q.shape[1])[:, None, None], np.arange(k.shape[1])
     left, right = window or (len(columns) + len(rows),) * 2
-    seen = (columns >= rows - left) & (columns <= (rows if causal else rows + right))
-    return np.where(seen & (True if mask is None else mask), s, -np.inf)
+    visible = (columns >= rows - left) & (columns <= (rows if causal else rows + right))
+    return np.where(visible & (True if mask is None else mask), s, -np.inf)
 
 
 def attention_weights(s):
-    """The weights of scores, and the logarithms of the sums of their powers."""
-    largest = s.max(-1, initial=-np.inf, keepdims=True)
-    shift = np.where(largest == -np.inf, 0, largest)
-    powers = np.exp(s - shift)
-    sums = powers.sum(-1, keepdims=True)
+    """The softmax of scores, and the logarithms of the sums of their exponentials."""
+    maximum = s.max(-1, initial=-np.inf, keepdims=True)
+    shift = np.where(maximum == -np.inf, 0, maximum)
+    exponentials = np.exp(s - shift)
+    sums = exponentials.sum(-1, keepdims=True)
     with np.errstate(divide="ignore"):
-        return powers / np.where(sums == 0, 1, sums), (np.log(sums) + shift)[..., 0]
+        return exponentials / np.where(sums == 0, 1, sums), (np.log(sums) + shift)[..., 0]
 
 
 def attention_operands(args, biased, masked):
-    q, k, v, *rest = args
-    bias = rest.pop(0) if biased else None
-    mask = rest.pop(0) if masked else None
-    return q, k, v, bias, mask, rest
+    """The operands of attention: queries, keys, values, bias or None, mask or None, residuals."""
+    q, k, v, *residuals = args
+    bias = residuals.pop(0) if biased else None
+    mask = residuals.pop(0) if masked else None
+    return q, k, v, bias, mask, residuals
 
 
 @reference_rule
@@ -103,18 +104,15 @@ def DotProductAttentionBackward(*args, scale, causal, window, biased, masked, bl
     s = attention_scores(q, k, bias, mask, scale, causal, window)
     p = np.where(s == -np.inf, 0, np.exp(s - logs[..., None]))
     ds = p * (np.einsum("btkgv,bskv->bktgs", ct, v) - products[..., None])
-    found = [
+    cotangents = [
         np.einsum("bktgs,bskh->btkgh", ds, k) * scale,
         np.einsum("bktgs,btkgh->bskh", ds, q) * scale,
         np.einsum("bktgs,btkgv->bskv", p, ct),
     ]
     if biased:
         axes = tuple(i for i, n in enumerate(bias.shape) if n == 1)
-        found.append(ds.sum(axes, keepdims=True))
-    return found
-
-
-# ruff: noqa: N802 - functions are named as the classes whose meaning they are
+        cotangents.append(ds.sum(axes, keepdims=True))
+    return cotangents
 
 
 @reference_rule
@@ -123,6 +121,7 @@ def Fft(x, ndim, inverse):
 
 
 def adjoint(x):
+    """The conjugate transpose."""
     return np.conj(np.swapaxes(x, -1, -2))
 
 
@@ -136,8 +135,8 @@ def TriangularSolve(a, b, lower_triangle, transposed, conjugated, unit_diagonal)
     rows = range(a.shape[-1])
     out = np.zeros_like(b)
     for i in rows if lower_triangle != transposed else reversed(rows):
-        carried = np.einsum("...j,...jk->...k", a[..., i, :], out)
-        out[..., i, :] = (b[..., i, :] - carried) / a[..., i, i, None]
+        known_terms = np.einsum("...j,...jk->...k", a[..., i, :], out)
+        out[..., i, :] = (b[..., i, :] - known_terms) / a[..., i, i, None]
     return out
 
 
@@ -150,8 +149,8 @@ def Solve(a, b, transposed):
 def Cofactors(x):
     rows = range(x.shape[-1])
     minors = [[np.delete(np.delete(x, i, -2), j, -1) for j in rows] for i in rows]
-    found = [[(-1) ** (i + j) * np.linalg.det(minors[i][j]) for j in rows] for i in rows]
-    return np.moveaxis(np.array(found), (0, 1), (-2, -1))
+    cofactors = [[(-1) ** (i + j) * np.linalg.det(minors[i][j]) for j in rows] for i in rows]
+    return np.moveaxis(np.array(cofactors), (0, 1), (-2, -1))
 
 
 def eigendecomposition(a, rows):
@@ -160,18 +159,18 @@ def eigendecomposition(a, rows):
         return np.linalg.eigh((a + adjoint(a)) / 2)
     u, s, vh = np.linalg.svd(a[..., :rows, rows:])
     k, left, right = s.shape[-1], np.swapaxes(u, -1, -2), vh.conj()
-    both = [
+    paired = [
         np.concatenate([left[..., :k, :], x], -1) for x in (right[..., :k, :], -right[..., :k, :])
     ]
     zeros = [
         np.zeros((*x.shape[:-2], x.shape[-2] - k, y.shape[-1]))
         for x, y in ((left, right), (right, left))
     ]
-    beyond = [
+    unpaired = [
         np.concatenate([left[..., k:, :], zeros[0]], -1) * 2**0.5,
         np.concatenate([zeros[1], right[..., k:, :]], -1) * 2**0.5,
     ]
-    vectors = np.concatenate([*both, *beyond], -2) / 2**0.5
+    vectors = np.concatenate([*paired, *unpaired], -2) / 2**0.5
     values = np.concatenate([s, -s, np.zeros((*s.shape[:-1], vectors.shape[-2] - 2 * k))], -1)
     return values, np.swapaxes(vectors, -1, -2)
 
@@ -179,7 +178,7 @@ def eigendecomposition(a, rows):
 @subprogram_rule
 def SpectralFunction(run, a, *others, program, rows, order):
     w, v = eigendecomposition(a, rows)
-    f, slopes, curvatures = [
+    f, first_derivatives, second_derivatives = [
         run(p, [w, *others[order:]])[0]
         for p in (
             program,
@@ -187,19 +186,24 @@ def SpectralFunction(run, a, *others, program, rows, order):
             elementwise_derivative(elementwise_derivative(program)),
         )
     ]
-    turned = [adjoint(v) @ e @ v for e in others[:order]]
+    rotated = [adjoint(v) @ e @ v for e in others[:order]]
     if order == 0:
         return (v * f[..., None, :]) @ adjoint(v)
     gaps = w[..., None, :] - w[..., None]
-    near = np.abs(gaps) <= 1e-6 * np.abs(w).max(-1)[..., None, None]
-    apart = np.where(near, 1, gaps)
-    first = np.where(near, slopes[..., None], (f[..., None, :] - f[..., None]) / apart)
+    is_equal = np.abs(gaps) <= 1e-6 * np.abs(w).max(-1)[..., None, None]
+    divisors = np.where(is_equal, 1, gaps)
+    quotients = (f[..., None, :] - f[..., None]) / divisors
+    first = np.where(is_equal, first_derivatives[..., None], quotients)
     if order == 1:
-        return v @ (first * turned[0]) @ adjoint(v)
-    twice = np.where(near, curvatures[..., None] / 2, (first - slopes[..., None]) / apart)
-    changes = (first[..., None, :, :] - first[..., None]) / apart[..., :, None, :]
-    second = np.where(near[..., :, None, :], twice[..., None], changes)
-    return v @ np.einsum("...ikj,...ik,...kj->...ij", second, *turned) @ adjoint(v)
+        return v @ (first * rotated[0]) @ adjoint(v)
+    diagonal = np.where(
+        is_equal,
+        second_derivatives[..., None] / 2,
+        (first - first_derivatives[..., None]) / divisors,
+    )
+    quotients = (first[..., None, :, :] - first[..., None]) / divisors[..., :, None, :]
+    second = np.where(is_equal[..., :, None, :], diagonal[..., None], quotients)
+    return v @ np.einsum("...ikj,...ik,...kj->...ij", second, *rotated) @ adjoint(v)
 
 
 @subprogram_rule

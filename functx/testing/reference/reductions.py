@@ -1,4 +1,4 @@
-"""Reductions, running reductions, windows, spreads."""
+"""NumPy definitions of reductions, cumulative operations, windows, gathers, scatters and sorting."""
 
 from __future__ import annotations
 
@@ -9,14 +9,16 @@ import scipy.special
 
 from functx.testing.reference.interpreter import REFERENCE_RULES, reference_rule
 
-# ruff: noqa: N802 - functions are named as the classes whose meaning they are
+# ruff: noqa: N802 - a rule has the name of the primitive class that it defines
 
 
 def reduction(function):
+    """The rule that reduces by a NumPy function."""
     return lambda x, axes: function(x, axis=tuple(axes))
 
 
 def typed_reduction(function):
+    """The rule that reduces by a NumPy function in the dtype of the operand."""
     return lambda x, axes: function(x, axis=tuple(axes), dtype=x.dtype)
 
 
@@ -35,18 +37,20 @@ REFERENCE_RULES |= {
 def LogSoftmax(x, axes):
     if not x.size:
         return x
-    # Of an infinite logit nothing is known, of the others beside it neither.
-    unknown = (x == np.inf).any(axes, keepdims=True)
-    return np.where(unknown, np.nan, scipy.special.log_softmax(x, axes))
+    # An infinite logit makes all results undefined.
+    undefined = (x == np.inf).any(axes, keepdims=True)
+    return np.where(undefined, np.nan, scipy.special.log_softmax(x, axes))
 
 
 def lowest(dtype):
+    """The identity of a maximum in `dtype`."""
     if dtype.kind in "fc":
         return -highest(dtype)
     return False if dtype.kind == "b" else np.iinfo(dtype).min
 
 
 def highest(dtype):
+    """The identity of a minimum in `dtype`."""
     if dtype.kind in "fc":
         return complex(np.inf, np.inf) if dtype.kind == "c" else np.inf
     return True if dtype.kind == "b" else np.iinfo(dtype).max
@@ -82,12 +86,14 @@ def ArgMin(x, axis, index_dtype):
 
 
 def cumulative(function):
-    def along(x, axis, reverse):
+    """The rule that accumulates by `function(x, axis)`, from the end with `reverse`."""
+
+    def accumulate(x, axis, reverse):
         x = np.flip(x, axis) if reverse else x
         out = function(x, axis)
         return np.flip(out, axis) if reverse else out
 
-    return along
+    return accumulate
 
 
 REFERENCE_RULES |= {
@@ -104,38 +110,38 @@ def LinearRecurrence(factor, x, axis, reverse):
     factor, x = [np.moveaxis(a, axis, 0)[:: -1 if reverse else 1] for a in (factor, x)]
     out = np.array(x)
     for i in range(1, len(x)):
-        carried = factor[i] * out[i - 1]
-        out[i] += np.where(factor[i], carried, 0) if factor.dtype == bool else carried
+        carry = factor[i] * out[i - 1]
+        out[i] += np.where(factor[i], carry, 0) if factor.dtype == bool else carry
     return np.moveaxis(out[:: -1 if reverse else 1], 0, axis)
 
 
 def sliding_windows(x, sizes, strides, padding, base_dilation, window_dilation, fill):
-    """The elements in each window, on one last axis."""
+    """The elements of each window, along a new last axis."""
     ndim = len(sizes)
-    spread = [
-        (n - 1) * hole + 1 if n else 0 for n, hole in zip(x.shape, base_dilation, strict=True)
+    dilated_shape = [
+        (n - 1) * step + 1 if n else 0 for n, step in zip(x.shape, base_dilation, strict=True)
     ]
-    wide = np.full(spread, fill, x.dtype)
-    wide[tuple(slice(None, None, hole) for hole in base_dilation)] = x
-    cut = [
+    padded = np.full(dilated_shape, fill, x.dtype)
+    padded[tuple(slice(None, None, step) for step in base_dilation)] = x
+    cropped = [
         slice(max(-low, 0), n - max(-high, 0))
-        for n, (low, high) in zip(spread, padding, strict=True)
+        for n, (low, high) in zip(dilated_shape, padding, strict=True)
     ]
-    wide = np.pad(
-        wide[tuple(cut)],
+    padded = np.pad(
+        padded[tuple(cropped)],
         [(max(low, 0), max(high, 0)) for low, high in padding],
         constant_values=fill,
     )
-    reach = [(k - 1) * step + 1 for k, step in zip(sizes, window_dilation, strict=True)]
-    if any(n < k for n, k in zip(wide.shape, reach, strict=True)):
+    extents = [(k - 1) * step + 1 for k, step in zip(sizes, window_dilation, strict=True)]
+    if any(n < k for n, k in zip(padded.shape, extents, strict=True)):
         counts = [
-            max((n - k) // s + 1, 0) for n, k, s in zip(wide.shape, reach, strides, strict=True)
+            max((n - k) // s + 1, 0) for n, k, s in zip(padded.shape, extents, strides, strict=True)
         ]
         return np.zeros((*counts, int(np.prod(sizes))), x.dtype)
-    found = np.lib.stride_tricks.sliding_window_view(wide, reach)
-    found = found[tuple(slice(None, None, s) for s in strides)]
-    found = found[(Ellipsis, *[slice(None, None, step) for step in window_dilation])]
-    return found.reshape(*found.shape[:ndim], -1)
+    windows = np.lib.stride_tricks.sliding_window_view(padded, extents)
+    windows = windows[tuple(slice(None, None, s) for s in strides)]
+    windows = windows[(Ellipsis, *[slice(None, None, step) for step in window_dilation])]
+    return windows.reshape(*windows.shape[:ndim], -1)
 
 
 @reference_rule
@@ -153,24 +159,25 @@ def ReduceWindowMin(x, **window):
     return sliding_windows(x, **window, fill=highest(x.dtype)).min(-1)
 
 
-def window_places(x, lanes, choose, worst, **window):
-    count = int(np.prod(x.shape[lanes:]))
-    places = np.broadcast_to(np.arange(count).reshape(x.shape[lanes:]), x.shape)
-    found = sliding_windows(x, **window, fill=worst)
-    places = sliding_windows(places, **window, fill=count)
-    best = choose(np.where(places == count, worst, found), -1)[..., None]
-    chosen = (found == best) | (np.isnan(found) & np.isnan(best))
-    return np.where(chosen, places, count).min(-1)
+def window_arg_extremum(x, batch_ndim, extremum, worst, **window):
+    """The flat index, within each batch element, of the first extremum of each window."""
+    count = int(np.prod(x.shape[batch_ndim:]))
+    indices = np.broadcast_to(np.arange(count).reshape(x.shape[batch_ndim:]), x.shape)
+    values = sliding_windows(x, **window, fill=worst)
+    indices = sliding_windows(indices, **window, fill=count)
+    best = extremum(np.where(indices == count, worst, values), -1)[..., None]
+    is_best = (values == best) | (np.isnan(values) & np.isnan(best))
+    return np.where(is_best, indices, count).min(-1)
 
 
 @reference_rule
-def ReduceWindowArgmax(x, lanes, **window):
-    return window_places(x, lanes, np.max, lowest(x.dtype), **window)
+def ReduceWindowArgmax(x, batch_ndim, **window):
+    return window_arg_extremum(x, batch_ndim, np.max, lowest(x.dtype), **window)
 
 
 @reference_rule
-def ReduceWindowArgmin(x, lanes, **window):
-    return window_places(x, lanes, np.min, highest(x.dtype), **window)
+def ReduceWindowArgmin(x, batch_ndim, **window):
+    return window_arg_extremum(x, batch_ndim, np.min, highest(x.dtype), **window)
 
 
 @reference_rule
@@ -185,73 +192,74 @@ def StandardDeviation(x, axes, ddof=0.0):
 
 @reference_rule
 def VectorNorm(x, axes, ord):
-    size = np.abs(x)
+    magnitudes = np.abs(x)
     if np.isinf(ord):
-        return (np.max if ord > 0 else np.min)(size, axes)
-    return (size**ord).sum(axes) ** (1 / ord)
-
-
-# ruff: noqa: N802 - functions are named as the classes whose meaning they are
+        return (np.max if ord > 0 else np.min)(magnitudes, axes)
+    return (magnitudes**ord).sum(axes) ** (1 / ord)
 
 
 def index_windows(x, indices, sizes, params):
-    """For each index vector: its place, where its window lies in `x`, and whether inside.
+    """For each index vector: its position, the slices of its window in `x`, and whether it is in bounds.
 
-    A window that does not lie inside is moved there.
+    A window out of bounds is moved into bounds.
     """
-    for place in np.ndindex(indices.shape[:-1]):
+    for position in np.ndindex(indices.shape[:-1]):
         starts = [0] * x.ndim
-        for i, d in zip(indices[place], params["start_index_map"], strict=True):
+        for i, d in zip(indices[position], params["start_index_map"], strict=True):
             starts[d] = int(i)
         pairs = params["operand_batching_dims"], params["start_indices_batching_dims"]
         for d, k in zip(*pairs, strict=True):
-            starts[d] = place[k]
-        clipped = [min(max(i, 0), n - m) for i, n, m in zip(starts, x.shape, sizes, strict=True)]
-        where = tuple([slice(i, i + m) for i, m in zip(clipped, sizes, strict=True)])
-        yield place, where, clipped == starts
+            starts[d] = position[k]
+        clamped = [min(max(i, 0), n - m) for i, n, m in zip(starts, x.shape, sizes, strict=True)]
+        slices = tuple([slice(i, i + m) for i, m in zip(clamped, sizes, strict=True)])
+        yield position, slices, clamped == starts
 
 
-def window_index(place, offset_dims, rank):
-    """The window of an index vector at `place` among all windows."""
-    lead = iter(place)
-    return tuple([slice(None) if d in offset_dims else next(lead) for d in range(rank)])
+def window_index(position, offset_dims, rank):
+    """The index, in the array of all windows, of the window of the index vector at `position`."""
+    batch = iter(position)
+    return tuple([slice(None) if d in offset_dims else next(batch) for d in range(rank)])
 
 
 @reference_rule
 def Gather(x, indices, slice_sizes, fill_value, mode, **params):
     offset = params["offset_dims"]
-    absent = params["collapsed_slice_dims"] + params["operand_batching_dims"]
+    dropped = params["collapsed_slice_dims"] + params["operand_batching_dims"]
     rank = indices.ndim - 1 + len(offset)
-    lead = iter(indices.shape)
-    kept = iter([n for d, n in enumerate(slice_sizes) if d not in absent])
-    out = np.zeros([next(kept) if d in offset else next(lead) for d in range(rank)], x.dtype)
+    batch_sizes = iter(indices.shape)
+    window_sizes = iter([n for d, n in enumerate(slice_sizes) if d not in dropped])
+    shape = [next(window_sizes) if d in offset else next(batch_sizes) for d in range(rank)]
+    out = np.zeros(shape, x.dtype)
     fill = default_fill(x.dtype) if fill_value is None else fill_value
-    for place, where, inside in index_windows(x, indices, slice_sizes, params):
-        window = x[where].squeeze(absent) if inside or mode != "fill" else fill
-        out[window_index(place, offset, rank)] = window
+    for position, slices, in_bounds in index_windows(x, indices, slice_sizes, params):
+        window = x[slices].squeeze(dropped) if in_bounds or mode != "fill" else fill
+        out[window_index(position, offset, rank)] = window
     return out
 
 
 def default_fill(dtype):
+    """The value of a gathered element out of bounds."""
     if dtype.kind in "fc":
         return np.nan
     return True if dtype.kind == "b" else lowest(dtype) if dtype.kind == "i" else highest(dtype)
 
 
 def scatter_rule(combine):
-    def scattered(x, indices, updates, mode, **params):
+    """The rule of a scatter with `combine(old, update)`."""
+
+    def scatter(x, indices, updates, mode, **params):
         offset = params["offset_dims"]
-        absent = params["collapsed_slice_dims"] + params["operand_batching_dims"]
-        kept = iter([updates.shape[d] for d in offset])
-        sizes = [1 if d in absent else next(kept) for d in range(x.ndim)]
+        dropped = params["collapsed_slice_dims"] + params["operand_batching_dims"]
+        window_sizes = iter([updates.shape[d] for d in offset])
+        sizes = [1 if d in dropped else next(window_sizes) for d in range(x.ndim)]
         out = x.copy()
-        for place, where, inside in index_windows(x, indices, sizes, params):
-            if inside or mode == "clip":
-                update = updates[window_index(place, offset, updates.ndim)]
-                out[where] = combine(out[where], np.expand_dims(update, absent))
+        for position, slices, in_bounds in index_windows(x, indices, sizes, params):
+            if in_bounds or mode == "clip":
+                update = updates[window_index(position, offset, updates.ndim)]
+                out[slices] = combine(out[slices], np.expand_dims(update, dropped))
         return out
 
-    return scattered
+    return scatter
 
 
 REFERENCE_RULES |= {
@@ -272,26 +280,26 @@ def Sort(*operands, axis, num_keys, stable, permutation):
 
 
 def _orderable(x):
-    """Numbers in the order of `x`, which need not have one in NumPy."""
+    """`x` in a dtype that `np.lexsort` orders."""
     return x.astype(np.int8) if x.dtype == bool else x
 
 
 @reference_rule
 def TopK(x, k):
-    # From the end of the rising order of the row read backwards: nans first, then falling, 0 before -0.
-    back = x[..., ::-1]
-    rising = np.lexsort((~np.signbit(back), back), axis=-1)
-    order = x.shape[-1] - 1 - rising[..., ::-1][..., :k]
+    # The reversed ascending order of the reversed row: nans first, then descending, 0 before -0.
+    flipped = x[..., ::-1]
+    ascending = np.lexsort((~np.signbit(flipped), flipped), axis=-1)
+    order = x.shape[-1] - 1 - ascending[..., ::-1][..., :k]
     return [np.take_along_axis(x, order, -1), order]
 
 
 @reference_rule
 def SearchSorted(x, values, side, method, batch_ndim):
-    lead = x.shape[:-1] if batch_ndim else ()
-    rows = x.reshape(prod(lead), x.shape[-1])
-    sought = values.reshape(prod(lead), prod(values.shape[len(lead) :]))
-    found = [np.searchsorted(row, v, side) for row, v in zip(rows, sought, strict=True)]
-    return np.array(found, np.int64).reshape(values.shape)
+    batch_shape = x.shape[:-1] if batch_ndim else ()
+    rows = x.reshape(prod(batch_shape), x.shape[-1])
+    queries = values.reshape(prod(batch_shape), prod(values.shape[len(batch_shape) :]))
+    indices = [np.searchsorted(row, query, side) for row, query in zip(rows, queries, strict=True)]
+    return np.array(indices, np.int64).reshape(values.shape)
 
 
 @reference_rule
