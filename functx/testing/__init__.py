@@ -1,4 +1,4 @@
-"""Checks for rules and derivatives, the same for functx's own primitives and for yours."""
+"""Checks of rules, derivatives, operators and programs, for functx's primitives and users' own."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -57,7 +57,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    # They need scipy.special, which takes as long to load as half of functx.
+    # scipy.special takes long to load.
     if name == "interpret_in_numpy":
         from functx.testing.reference import interpret_in_numpy
 

@@ -1,4 +1,4 @@
-"""`gradcheck` and `gradgradcheck`: whole Jacobians of a function against differences."""
+"""`gradcheck` and `gradgradcheck`: whole Jacobians of a function compared with differences."""
 
 from __future__ import annotations
 
@@ -54,21 +54,25 @@ def gradcheck(
     check_backward_ad: bool = True,
     fast_mode: bool = False,
 ) -> bool:
-    """True if the derivatives of `func` at `inputs` are those that differences give.
+    """Compare the Jacobians of `func` at `inputs` with central differences of step `eps`.
 
-    `inputs` is an array or a tuple of pytrees, the arguments; their inexact leaves vary, and
-    should be float64 or complex128. For every inexact output and input the Jacobian by
-    reverse mode, and with `check_forward_ad` by forward mode, is compared with central
-    differences of step `eps`. Besides: reverse mode gives the same twice, within `nondet_tol`;
-    zero cotangents give zeros; with `check_undefined_grad` so do those that are missing (None);
-    with `check_grad_dtypes` gradients have the dtype of the input; with `check_batched_grad` and
-    `check_batched_forward_grad` the derivative under `vmap` is that of a loop. An output that
-    is not inexact must not vary. With `fast_mode`, Jacobians are compared along one random
-    direction on either side, and in full only to explain a failure.
+    `inputs` is an array or a tuple of pytrees, the arguments of `func`. Their inexact leaves vary
+    and should be float64 or complex128. For each inexact output and input, the Jacobian by reverse
+    mode must match, and with `check_forward_ad` that by forward mode. In addition,
 
-    Runs in 64-bit mode. Raises GradcheckError, unless `raise_exception` is false: then the
-    result is False. Raises ArgumentError for inputs that it cannot check, GradcheckModeError
-    for switches that contradict each other.
+    - a second run of reverse mode gives the same, within `nondet_tol`;
+    - zero cotangents give zeros, and with `check_undefined_grad` missing ones (None) too;
+    - with `check_grad_dtypes`, gradients have the dtype of the input;
+    - with `check_batched_grad` and `check_batched_forward_grad`, derivatives under `vmap` match a
+      loop;
+    - outputs that are not inexact do not vary.
+
+    With `fast_mode`, Jacobians are compared along one random direction on each side, and in full
+    only to explain a failure. Runs in 64-bit mode.
+
+    Returns True. On a mismatch raises GradcheckError, or returns False with
+    `raise_exception=False`. Raises ArgumentError for inputs that it cannot check, GradcheckModeError
+    for contradictory switches, and ValueRangeError for an `eps` that is not positive and finite.
 
     >>> import numpy
     >>> from functx.testing import gradcheck
@@ -76,8 +80,8 @@ def gradcheck(
     True
     """
     eps, atol, rtol, nondet_tol = [
-        as_float(f"gradcheck: {what}", x)
-        for what, x in (("eps", eps), ("atol", atol), ("rtol", rtol), ("nondet_tol", nondet_tol))
+        as_float(f"gradcheck: {name}", x)
+        for name, x in (("eps", eps), ("atol", atol), ("rtol", rtol), ("nondet_tol", nondet_tol))
     ]
     if not 0 < eps < float("inf"):
         raise ValueRangeError(f"gradcheck: eps must be positive and finite; got {eps}")
@@ -87,9 +91,9 @@ def gradcheck(
     )  # fmt: skip
     _check_modes(options)
     with jax.enable_x64():
-        checked = _GradientCheck(func, inputs, options)
+        check = _GradientCheck(func, inputs, options)
         try:
-            checked.run()
+            check.run()
         except GradcheckError:
             if raise_exception:
                 raise
@@ -100,11 +104,11 @@ def gradcheck(
 def gradgradcheck(
     func: Callable[..., Any], inputs: Any, grad_outputs: Any = None, **options: Any
 ) -> bool:
-    """True if the second derivatives of `func`, by reverse mode twice, are what differences give.
+    """Compare the second derivatives of `func`, by reverse mode twice, with differences.
 
-    It is `gradcheck` of the map from the inputs and the cotangents of the inexact outputs to
-    the gradients. `grad_outputs` are those cotangents, drawn at random if there are none.
-    The options, results and errors are those of `gradcheck`.
+    This is `gradcheck` of the function from the inputs and the cotangents of the inexact outputs to
+    the gradients. `grad_outputs` are these cotangents, by default random. Options, results and
+    errors are those of `gradcheck`; ArgumentError, too, if no output is inexact.
 
     >>> import numpy
     >>> from functx.testing import gradgradcheck
@@ -112,28 +116,28 @@ def gradgradcheck(
     True
     """
     with jax.enable_x64():
-        first = _GradientCheck(func, inputs, None)
-        if not first.inexact_outputs:
+        check = _GradientCheck(func, inputs, None)
+        if not check.inexact_outputs:
             raise ArgumentError(
-                f"gradgradcheck({first.name}): at least one output must be inexact; got none"
+                f"gradgradcheck({check.name}): at least one output must be inexact; got none"
             )
-        cts = [_random_like(out, seed) for seed, out in enumerate(first.flat(*first.xs))]
+        cts = [_random_like(out, seed) for seed, out in enumerate(check.flat(*check.xs))]
         if grad_outputs is not None:
             cts = [np.asarray(x) for x in tree.leaves(grad_outputs)]
-        count = len(first.xs)
+        count = len(check.xs)
 
         def gradients(*values: Any) -> Any:
-            return vjp(first.flat, *values[:count])[1](list(values[count:]))
+            return vjp(check.flat, *values[:count])[1](list(values[count:]))
 
-        gradients.__name__ = f"the gradient of {first.name}"
-        return gradcheck(gradients, (*first.xs, *cts), **options)
+        gradients.__name__ = f"the gradient of {check.name}"
+        return gradcheck(gradients, (*check.xs, *cts), **options)
 
 
 def _check_modes(options: _GradcheckOptions) -> None:
-    """Raise GradcheckModeError for switches that contradict each other."""
-    needed = [("check_batched_grad", "check_backward_ad")]
-    needed.append(("check_batched_forward_grad", "check_forward_ad"))
-    for batched, mode in needed:
+    """Raise GradcheckModeError for contradictory switches."""
+    requirements = [("check_batched_grad", "check_backward_ad")]
+    requirements.append(("check_batched_forward_grad", "check_forward_ad"))
+    for batched, mode in requirements:
         if getattr(options, batched) and not getattr(options, mode):
             raise GradcheckModeError(
                 f"gradcheck: {batched} must come with {mode}; got it off", fix=f"Pass {mode}=True."
@@ -145,7 +149,7 @@ def _check_modes(options: _GradcheckOptions) -> None:
 
 
 def _random_like(like: Any, seed: int) -> Array:
-    """Numbers between -1 and 1 of the shape and the dtype of `like`."""
+    """A random array with the shape and the dtype of `like` and parts between -1 and 1."""
     like = np.asarray(like)
     draw = np.random.default_rng(seed).uniform
     x = draw(-1.0, 1.0, like.shape)
@@ -155,7 +159,7 @@ def _random_like(like: Any, seed: int) -> Array:
 
 
 class _GradientCheck:
-    """A function of its varying leaves, and the checks of it."""
+    """The checks of a function, taken as a function `flat` of its varying leaves."""
 
     def __init__(self, func: Callable[..., Any], inputs: Any, options: Any):
         check_callable(func, "gradcheck")
@@ -172,25 +176,25 @@ class _GradientCheck:
             )
         self.xs = [self.check_input(i, leaves[i]) for i in self.varying]
 
-        def all_outputs(*moving: Any) -> list[Any]:
-            given = list(leaves)
-            for i, x in zip(self.varying, moving, strict=True):
-                given[i] = x
+        def all_outputs(*xs: Any) -> list[Any]:
+            inputs = list(leaves)
+            for i, x in zip(self.varying, xs, strict=True):
+                inputs[i] = x
             return tree.leaves(
-                func(*tree.unflatten(in_tree, numerical_derivatives.copy_arrays(given)))
+                func(*tree.unflatten(in_tree, numerical_derivatives.copy_arrays(inputs)))
             )
 
         self.all_outputs = all_outputs
-        kinds = [is_inexact(aval_of(out).dtype) for out in all_outputs(*self.xs)]
-        self.inexact_outputs = [k for k, on in enumerate(kinds) if on]
+        mask = [is_inexact(aval_of(out).dtype) for out in all_outputs(*self.xs)]
+        self.inexact_outputs = [k for k, is_output in enumerate(mask) if is_output]
 
-    def flat(self, *moving: Any) -> list[Any]:
-        """The inexact outputs."""
-        outs = self.all_outputs(*moving)
+    def flat(self, *xs: Any) -> list[Any]:
+        """The inexact outputs as a function of the varying leaves."""
+        outs = self.all_outputs(*xs)
         return [outs[k] for k in self.inexact_outputs]
 
     def check_input(self, i: int, x: Any) -> Array:
-        """The input as an array that each element of can be moved alone."""
+        """The input as an array whose elements have separate memory."""
         x = np.asarray(x)
         if x.size and 0 in [s for s, n in zip(x.strides, x.shape, strict=True) if n > 1]:
             raise ArgumentError(
@@ -208,7 +212,7 @@ class _GradientCheck:
         return x
 
     def run(self) -> None:
-        """All checks that are asked for."""
+        """Run the checks that the options select."""
         if not self.inexact_outputs:
             self.check_constant_outputs()
             return
@@ -231,41 +235,43 @@ class _GradientCheck:
         if self.options.check_batched_forward_grad:
             self.check_jacobians("batched forward")
 
-    def failure(self, what: str, *details: str) -> GradcheckError:
-        return GradcheckError(f"gradcheck({self.name}): {what}", *details)
+    def failure(self, problem: str, *details: str) -> GradcheckError:
+        """The error for a mismatch."""
+        return GradcheckError(f"gradcheck({self.name}): {problem}", *details)
 
-    def is_close(self, got: Array, wanted: Array) -> bool:
+    def is_close(self, got: Array, expected: Array) -> bool:
+        """Whether two arrays agree within the tolerances; nans are equal."""
         return np.allclose(
-            got, wanted, rtol=self.options.rtol, atol=self.options.atol, equal_nan=True
+            got, expected, rtol=self.options.rtol, atol=self.options.atol, equal_nan=True
         )
 
     def check_constant_outputs(self) -> None:
-        """Outputs that have no derivative must not vary either."""
+        """Check that outputs without a derivative do not vary."""
         outs = range(len(self.all_outputs(*self.xs)))
         for i in range(len(self.xs)):
-            found = numerical_derivatives.numerical_jacobian(
+            jacobians = numerical_derivatives.numerical_jacobian(
                 self.all_outputs, self.xs, i, self.options.eps
             )
             for k in outs:
-                if found[k].any():
+                if jacobians[k].any():
                     raise self.failure(
-                        f"output {k} has no derivative, so that numbers must find it constant; got "
-                        f"a numerical Jacobian in input {self.varying[i]} of\n{found[k]}"
+                        f"output {k} has no derivative, so it must be constant; got "
+                        f"a numerical Jacobian in input {self.varying[i]} of\n{jacobians[k]}"
                     )
 
     def check_jacobians(self, mode: str) -> None:
-        """Each Jacobian by `mode` against differences."""
-        pulled = (
+        """Check each Jacobian by `mode` against differences."""
+        reverse = (
             numerical_derivatives.reverse_jacobians(self.flat, self.xs)
             if mode == "reverse"
             else None
         )
         for i in range(len(self.xs)):
-            wanted = numerical_derivatives.numerical_jacobian(
+            expected = numerical_derivatives.numerical_jacobian(
                 self.flat, self.xs, i, self.options.eps
             )
-            if pulled is not None:
-                got = [of_output[i] for of_output in pulled]
+            if reverse is not None:
+                got = [jacobians[i] for jacobians in reverse]
             else:
                 batched = mode == "batched forward"
                 try:
@@ -274,7 +280,7 @@ class _GradientCheck:
                     if not batched:
                         raise
                     raise self.failure(f"forward mode must work under vmap; got {error}") from error
-            for k, (x, y) in enumerate(zip(got, wanted, strict=True)):
+            for k, (x, y) in enumerate(zip(got, expected, strict=True)):
                 if not self.is_close(x, y):
                     raise self.failure(
                         f"the Jacobian of output {self.inexact_outputs[k]} in input {self.varying[i]} by "
@@ -284,40 +290,41 @@ class _GradientCheck:
                     )
 
     def check_directional(self, mode: str) -> None:
-        """u J v for random u and v; if that is off, whole Jacobians to explain it."""
-        moves = [_random_like(x, i) for i, x in enumerate(self.xs)]
+        """Check u J v for random u and v; on a mismatch, check whole Jacobians to explain it."""
+        directions = [_random_like(x, i) for i, x in enumerate(self.xs)]
         eps = self.options.eps
-        near, far = [
-            self.flat(*[x + step * v for x, v in zip(self.xs, moves, strict=True)])
+        forward, backward = [
+            self.flat(*[x + step * v for x, v in zip(self.xs, directions, strict=True)])
             for step in (eps, -eps)
         ]
-        weights = [_random_like(out, 100 + k) for k, out in enumerate(near)]
-        slopes = [
-            (real_vector(a) - real_vector(b)) / (2 * eps) for a, b in zip(near, far, strict=True)
+        weights = [_random_like(out, 100 + k) for k, out in enumerate(forward)]
+        differences = [
+            (real_vector(a) - real_vector(b)) / (2 * eps)
+            for a, b in zip(forward, backward, strict=True)
         ]
-        wanted = sum(real_vector(u) @ s for u, s in zip(weights, slopes, strict=True))
+        expected = sum(real_vector(u) @ s for u, s in zip(weights, differences, strict=True))
         if mode == "forward":
-            tangents = jvp(self.flat, self.xs, moves)[1]
+            tangents = jvp(self.flat, self.xs, directions)[1]
             got = sum(
                 real_vector(u) @ real_vector(t) for u, t in zip(weights, tangents, strict=True)
             )
         else:
             # Re(conj(u) y) is the sum of products of the parts of u and y.
-            pulled = vjp(self.flat, *self.xs)[1]([np.conj(u) for u in weights])
+            gradients = vjp(self.flat, *self.xs)[1]([np.conj(u) for u in weights])
             got = sum(
                 numerical_derivatives.gradient_row(g) @ real_vector(v)
-                for g, v in zip(pulled, moves, strict=True)
+                for g, v in zip(gradients, directions, strict=True)
             )
-        # As many errors of single elements are added up as there are elements.
+        # The errors of all elements add up.
         scale = max(1, *[x.size for x in self.xs]) * max([1, *[u.size for u in weights]])
-        if not np.allclose(got, wanted, rtol=self.options.rtol, atol=self.options.atol * scale):
+        if not np.allclose(got, expected, rtol=self.options.rtol, atol=self.options.atol * scale):
             self.check_jacobians(mode)
             raise self.failure(
-                f"u J v by {mode} mode must be that of differences, {wanted}; got {got}"
+                f"u J v by {mode} mode must be that of differences, {expected}; got {got}"
             )
 
     def check_reentrant(self) -> None:
-        """Reverse mode gives the same when it is run again."""
+        """Check that a second run of reverse mode gives the same."""
         first, second = [
             numerical_derivatives.reverse_jacobians(self.flat, self.xs) for _ in range(2)
         ]
@@ -325,7 +332,7 @@ class _GradientCheck:
             for i, (x, y) in enumerate(zip(xs, ys, strict=True)):
                 if np.max(np.abs(x - y), initial=0.0) > self.options.nondet_tol:
                     raise self.failure(
-                        "reverse mode must be deterministic, the same to within nondet_tol="
+                        "reverse mode must be deterministic, within nondet_tol="
                         f"{self.options.nondet_tol} when it is run again; got two Jacobians of "
                         f"output {self.inexact_outputs[k]} in input {self.varying[i]}",
                         f"first:\n{x}",
@@ -333,18 +340,18 @@ class _GradientCheck:
                     )
 
     def check_zero_cotangents(self) -> None:
-        """Zeros give zeros, of the shape and the dtype of the input."""
+        """Check that zero cotangents give zeros with the shape and the dtype of the input."""
         outs, pullback = vjp(self.flat, *self.xs)
-        found = pullback([np.zeros(out.shape, out.dtype) for out in outs])
-        for i, (x, g) in enumerate(zip(self.xs, found, strict=True)):
-            which = f"the gradient of input {self.varying[i]}"
+        gradients = pullback([np.zeros(out.shape, out.dtype) for out in outs])
+        for i, (x, g) in enumerate(zip(self.xs, gradients, strict=True)):
+            subject = f"the gradient of input {self.varying[i]}"
             if g.shape != x.shape:
-                raise self.failure(f"{which} must have its shape {x.shape}; got {g.shape}")
+                raise self.failure(f"{subject} must have its shape {x.shape}; got {g.shape}")
             if self.options.check_grad_dtypes and g.dtype != x.dtype:
-                raise self.failure(f"{which} must have its dtype {x.dtype}; got {g.dtype}")
+                raise self.failure(f"{subject} must have its dtype {x.dtype}; got {g.dtype}")
             if np.any(np.asarray(g)):
                 raise self.failure(
-                    f"{which} must be 0 for cotangents of 0, since reverse mode is linear in them; "
+                    f"{subject} must be 0 for cotangents of 0, since reverse mode is linear in them; "
                     f"got\n{np.asarray(g)}"
                 )
 
@@ -376,7 +383,7 @@ class _GradientCheck:
                     )
 
     def check_batched_gradients(self) -> None:
-        """Two cotangents at once, under vmap, give what they give one by one."""
+        """Check that two cotangents under `vmap` give the same gradients as one by one."""
         outs, pullback = vjp(self.flat, *self.xs)
         for k in range(len(outs)):
             cts = [
@@ -389,15 +396,15 @@ class _GradientCheck:
                 for j, out in enumerate(outs)
             ]
             try:
-                together = vmap(lambda *cts: pullback(list(cts)))(*cts)
+                batched = vmap(lambda *cts: pullback(list(cts)))(*cts)
             except Exception as error:
                 raise self.failure(
                     f"reverse mode must work under vmap, for output {self.inexact_outputs[k]}; got "
                     f"{type(error).__name__}: {error}"
                 ) from error
-            alone = [pullback([ct[lane] for ct in cts]) for lane in range(2)]
-            for i, x in enumerate(together):
-                y = np.stack([np.asarray(gs[i]) for gs in alone])
+            looped = [pullback([ct[k] for ct in cts]) for k in range(2)]
+            for i, x in enumerate(batched):
+                y = np.stack([np.asarray(gs[i]) for gs in looped])
                 if not self.is_close(np.asarray(x), y):
                     raise self.failure(
                         f"the gradient of input {self.varying[i]} for output {self.inexact_outputs[k]} "

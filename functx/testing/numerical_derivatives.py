@@ -1,4 +1,4 @@
-"""`check_grads`: the derivatives of a function against differences of its values."""
+"""`check_grads`, and the Jacobians of functions by differences, forward and reverse mode."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ def check_grads(
     rtol: float | None = None,
     eps: float | None = None,
 ) -> None:
-    """Check the derivatives of `f` at `args` up to `order`, by differences in float64.
+    """Check the derivatives of `f` at `args` up to `order` against central differences in float64.
 
-    `modes` names the ways to differentiate, forward (`"fwd"`) and reverse (`"rev"`); beyond
-    the first order every sequence of them is checked. `args` are pytrees, whose inexact
-    leaves all vary, in a random direction. `eps` is the step of the difference, 1e-4 unless
-    given; `atol` and `rtol` are 1e-6 unless given.
+    `modes` selects forward (`"fwd"`) and reverse mode (`"rev"`); for higher orders every sequence
+    of them is checked. `args` are pytrees; all inexact leaves vary, in a random direction. `eps`
+    is the step of the differences, by default 1e-4; `atol` and `rtol` are 1e-6 by default.
 
-    Raises AssertionError, which says how far off which derivative is.
+    Returns None. Raises AssertionError with both values of the first derivative that differs, and
+    ValueRangeError for an `order` below 1 or unknown modes.
 
     >>> from functx.testing import check_grads
     >>> check_grads(lambda x: x * x * x, (2.0,), order=2)
@@ -58,11 +58,11 @@ def check_grads(
             1e-4 if eps is None else eps,
         )
 
-        def flat(*moving: Any) -> list[Any]:
-            every = list(wide)
-            for i, x in zip(varying, moving, strict=True):
-                every[i] = x
-            outs = tree.leaves(f(*tree.unflatten(in_tree, copy_arrays(every))))
+        def flat(*xs: Any) -> list[Any]:
+            operands = list(wide)
+            for i, x in zip(varying, xs, strict=True):
+                operands[i] = x
+            outs = tree.leaves(f(*tree.unflatten(in_tree, copy_arrays(operands))))
             return [out for out in outs if is_inexact(aval_of(out).dtype)]
 
         checker.check(flat, [wide[i] for i in varying], order, getattr(f, "__name__", "f"))
@@ -78,24 +78,26 @@ class _GradientChecker:
     def check(
         self, flat: Callable[..., list[Any]], leaves: list[Array], order: int, name: str
     ) -> None:
-        """Check the first derivative of `flat`, then those of its derivative."""
+        """Check the first derivative of `flat`, then the derivatives of its derivative."""
         directions = [self.direction(x) for x in leaves]
 
         def at(step: float) -> list[Array]:
-            moved = [np.asarray(x + step * d) for x, d in zip(leaves, directions, strict=True)]
-            return [np.asarray(x) for x in flat(*moved)]
+            xs = [np.asarray(x + step * d) for x, d in zip(leaves, directions, strict=True)]
+            return [np.asarray(x) for x in flat(*xs)]
 
-        slopes = central_difference(at, self.eps)
+        differences = central_difference(at, self.eps)
         if "fwd" in self.modes:
             _, tangents = jvp(flat, leaves, directions)
-            for k, (got, wanted) in enumerate(zip(tangents, slopes, strict=True)):
-                self.compare(f"jvp of {name}, output {k}", np.asarray(got), wanted)
+            for k, (got, expected) in enumerate(zip(tangents, differences, strict=True)):
+                self.compare(f"jvp of {name}, output {k}", np.asarray(got), expected)
         outs, pullback = vjp(flat, *leaves)
         cts = [self.direction(np.asarray(out)) for out in outs]
         if "rev" in self.modes:
-            pulled = [np.asarray(x) for x in pullback(cts)]
-            got = real_inner_product(pulled, directions)
-            self.compare(f"vjp of {name}, along a direction", got, real_inner_product(cts, slopes))
+            gradients = [np.asarray(x) for x in pullback(cts)]
+            got = real_inner_product(gradients, directions)
+            self.compare(
+                f"vjp of {name}, along a direction", got, real_inner_product(cts, differences)
+            )
         if order == 1:
             return
         n = len(leaves)
@@ -115,38 +117,40 @@ class _GradientChecker:
             )
 
     def direction(self, x: Array) -> Array:
+        """A random direction with the shape and the dtype of `x`."""
         d: Any = self.random.uniform(-1.0, 1.0, x.shape)
         if is_complex(x.dtype):
             d = d + 1j * self.random.uniform(-1.0, 1.0, x.shape)
         return np.asarray(d, x.dtype)
 
-    def compare(self, what: str, got: Any, wanted: Any) -> None:
-        scale = max(1.0, float(np.max(np.abs(wanted), initial=0.0)))
-        if not np.allclose(got, wanted, rtol=self.rtol, atol=self.atol * scale):
+    def compare(self, subject: str, got: Any, expected: Any) -> None:
+        """Raise AssertionError unless a derivative agrees with its difference."""
+        scale = max(1.0, float(np.max(np.abs(expected), initial=0.0)))
+        if not np.allclose(got, expected, rtol=self.rtol, atol=self.atol * scale):
             raise AssertionError(
-                f"check_grads: {what} must match a central difference; got\n{got}\nfor\n{wanted}"
+                f"check_grads: {subject} must match a central difference; got\n{got}\nfor\n{expected}"
             )
 
 
 def central_difference(at: Callable[[float], Sequence[Array]], step: float) -> list[Array]:
-    """The derivative of the arrays `at(s)` at s = 0, with an error of the order of `step**4`."""
+    """The derivative of the arrays `at(s)` at s = 0, with an error of order `step**4`."""
 
-    def slopes(h: float) -> list[Array]:
+    def difference(h: float) -> list[Array]:
         pairs = [(widen(x), widen(y)) for x, y in zip(at(h), at(-h), strict=True)]
-        # Not inf - inf where a value stays infinite.
+        # Avoids inf - inf where a value stays infinite.
         return [np.subtract(x, y, out=np.zeros_like(x), where=x != y) / (2 * h) for x, y in pairs]
 
-    near, far = slopes(step), slopes(2 * step)
-    return [(4 * x - y) / 3 for x, y in zip(near, far, strict=True)]
+    single, double = difference(step), difference(2 * step)
+    return [(4 * x - y) / 3 for x, y in zip(single, double, strict=True)]
 
 
 def real_inner_product(xs: Sequence[Array], ys: Sequence[Array]) -> float:
-    """The real part of the sum of products, without conjugation: what transposing keeps."""
+    """The real part of the sum of products without conjugation, which a transpose preserves."""
     return float(sum(np.sum((widen(x) * widen(y)).real) for x, y in zip(xs, ys, strict=True)))
 
 
 def widen(x: Array) -> Array:
-    """`x` in float64, or complex128."""
+    """`x` in float64, or complex128 if it is complex."""
     return np.asarray(x, np.complex128 if np.iscomplexobj(x) else np.float64)
 
 
@@ -162,25 +166,25 @@ ArrayFunction = Callable[..., list[Any]]
 
 
 def real_vector(x: Any) -> Array:
-    """The numbers of `x` in a row, real and imaginary parts one after the other."""
+    """The elements of `x` as a real vector; each complex element gives its real and imaginary part."""
     x = np.asarray(x).ravel()
     wide = x.astype(np.complex128 if is_complex(x.dtype) else np.float64)
     return wide.view(np.float64)
 
 
 def basis_directions(x: Array) -> list[Array]:
-    """The directions in which `x` can move: one for each of its `real_vector`."""
-    found = []
+    """A unit direction with the shape of `x` for each element of its `real_vector`."""
+    directions = []
     for k in range(x.size):
         for unit in (1.0, 1.0j) if is_complex(x.dtype) else (1.0,):
             direction = np.zeros(x.shape, x.dtype)
             direction.flat[k] = unit
-            found.append(direction)
-    return found
+            directions.append(direction)
+    return directions
 
 
 def copy_arrays(values: Sequence[Any]) -> list[Any]:
-    """`values` with arrays copied, so that a function may write to its arguments."""
+    """`values` with arrays copied, so that a function may write to them."""
     return [copy_array(x) if isinstance(x, Tracer) else _copy_if_ndarray(x) for x in values]
 
 
@@ -189,15 +193,18 @@ def _copy_if_ndarray(x: Any) -> Any:
 
 
 def numerical_jacobian(flat: ArrayFunction, xs: Sequence[Array], i: int, eps: float) -> list[Array]:
-    """For each output its Jacobian in `xs[i]`, parts of the one by parts of the other."""
+    """The Jacobian of each output in `xs[i]` by differences, with real vectors as rows and columns."""
     columns = []
     for unit in basis_directions(xs[i]):
-        near, far = [
+        forward, backward = [
             flat(*[x + step * unit if j == i else x for j, x in enumerate(xs)])
             for step in (np.asarray(eps, unit.real.dtype), np.asarray(-eps, unit.real.dtype))
         ]
         columns.append(
-            [(real_vector(a) - real_vector(b)) / (2 * eps) for a, b in zip(near, far, strict=True)]
+            [
+                (real_vector(a) - real_vector(b)) / (2 * eps)
+                for a, b in zip(forward, backward, strict=True)
+            ]
         )
     return matrices_from_columns(columns, [real_vector(out).size for out in flat(*xs)])
 
@@ -205,50 +212,50 @@ def numerical_jacobian(flat: ArrayFunction, xs: Sequence[Array], i: int, eps: fl
 def forward_jacobian(
     flat: ArrayFunction, xs: Sequence[Array], i: int, batched: bool = False
 ) -> list[Array]:
-    """As `numerical_jacobian`, by forward mode; several directions at once if `batched`."""
+    """The Jacobians of `numerical_jacobian` by forward mode; with `batched`, under `vmap`."""
 
-    def push(unit: Any) -> Any:
+    def tangents_along(unit: Any) -> Any:
         tangents = [unit if j == i else None for j in range(len(xs))]
         return jvp(flat, xs, tangents)[1]
 
     outs, directions = flat(*xs), basis_directions(xs[i])
     if batched and directions:
-        found = vmap(push)(np.stack(directions))
-        pushed = [[np.asarray(t)[k] for t in found] for k in range(len(directions))]
+        batched_tangents = vmap(tangents_along)(np.stack(directions))
+        tangents = [[np.asarray(t)[k] for t in batched_tangents] for k in range(len(directions))]
     else:
-        pushed = [push(unit) for unit in directions]
-    columns = [[real_vector(t) for t in tangents] for tangents in pushed]
+        tangents = [tangents_along(unit) for unit in directions]
+    columns = [[real_vector(t) for t in ts] for ts in tangents]
     return matrices_from_columns(columns, [real_vector(out).size for out in outs])
 
 
 def reverse_jacobians(flat: ArrayFunction, xs: Sequence[Array]) -> list[list[Array]]:
-    """For each output, its Jacobian in each of `xs` as `numerical_jacobian` gives it, by reverse mode."""
+    """For each output, its Jacobian in each of `xs` as in `numerical_jacobian`, by reverse mode."""
     outs, pullback = vjp(flat, *xs)
-    found = []
+    jacobians = []
     for k, out in enumerate(outs):
         rows = []
         for unit in basis_directions(np.asarray(out)):
-            # The product with the cotangent keeps the real part: that with -i is the imaginary one.
+            # The real part of the product with the cotangent 1 is the real part, with -i the imaginary part.
             ct = np.conj(unit)
             cts = [ct if j == k else np.zeros(o.shape, o.dtype) for j, o in enumerate(outs)]
             rows.append([gradient_row(g) for g in pullback(cts)])
         sizes = [real_vector(x).size for x in xs]
-        found.append(
+        jacobians.append(
             [
                 np.array([row[i] for row in rows]).reshape(len(rows), size)
                 for i, size in enumerate(sizes)
             ]
         )
-    return found
+    return jacobians
 
 
 def gradient_row(gradient: Any) -> Array:
-    """The derivatives in each part of an input: of Re(g z) they are Re g and -Im g."""
+    """The derivatives in the parts of an input: those of Re(g z) are Re g and -Im g."""
     return real_vector(np.conj(np.asarray(gradient)))
 
 
 def matrices_from_columns(columns: Sequence[Sequence[Array]], sizes: Sequence[int]) -> list[Array]:
-    """Matrices with these columns, a column holding one vector for each matrix."""
+    """Matrices from columns, each of which holds one vector for each matrix."""
     return [
         np.array([column[k] for column in columns]).reshape(len(columns), size).T
         for k, size in enumerate(sizes)

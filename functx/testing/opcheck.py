@@ -1,4 +1,4 @@
-"""Checks of a custom operator's registrations against each other, on arguments of the user's."""
+"""`opcheck`: the registrations of a custom operator compared with each other on given arguments."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SUCCESS = "SUCCESS"
 
 
 class OpcheckCase(NamedTuple):
-    """An operator and arguments to check it on: its operation and the arrays among the arguments."""
+    """An operator with arguments to check it on: its primitive, and the arrays as operands."""
 
     op: Operator
     call: Any
@@ -40,7 +40,7 @@ class OpcheckCase(NamedTuple):
     tolerance: tuple[float | None, float | None]
 
     def copy_operands(self) -> list[Any]:
-        """The operands in memory of their own, those that are written to as arrays of NumPy's."""
+        """Copies of the operands; written operands are NumPy arrays."""
         written = set(self.op.arguments.mutated_operands(self.call))
         return [
             np.array(x) if isinstance(x, np.ndarray) or i in written else x
@@ -53,7 +53,7 @@ class OpcheckCase(NamedTuple):
         return self.op(*args, **kwargs)
 
     def with_operands(self, operands: list[Any]) -> OpcheckCase:
-        """The same on other arrays."""
+        """The case with other operands."""
         return self._replace(operands=operands)
 
 
@@ -67,17 +67,22 @@ def opcheck(
     atol: float | None = None,
     rtol: float | None = None,
 ) -> dict[str, Any]:
-    """Check the custom operator `op`, or that of this name, on the arguments of one call.
+    """Check the custom operator `op`, an operator or its name, on the arguments of one call.
 
-    `test_schema`: it writes to what it says alone, and returns arrays of its own, as many as it
-    says. `test_autograd_registration`: its derivative rule is registered for the operator, not
-    hidden in an implementation. `test_faketensor`: the abstract rule states the types that
-    results have. `test_aot_dispatch_static`: a program gives the values, and gradients, that a
-    call gives; `test_aot_dispatch_dynamic`: for arrays of twice the length too.
-    `test_utils` names some of them; all run by default.
+    - `test_schema`: it writes to no argument other than the declared ones, and returns the
+      declared number of new arrays.
+    - `test_autograd_registration`: its derivative rule is registered for the operator, not
+      hidden in an implementation.
+    - `test_faketensor`: the abstract rule states the types of the results.
+    - `test_aot_dispatch_static`: a compiled program gives the values and gradients of a call.
+    - `test_aot_dispatch_dynamic`: it does so for arrays of twice the length, too.
 
-    Returns "SUCCESS" for each check, or what was raised if `raise_exception` is False. Raises
-    OpCheckError, which names the check, for the first that fails.
+    `test_utils` names the checks to run; by default all run. `atol` and `rtol` are the tolerances
+    of the last two, by default 1e-5, or 1e-2 for dtypes of less than 4 bytes.
+
+    Returns "SUCCESS" by the name of each check, or with `raise_exception=False` the OpCheckError of
+    a failed one. Else raises OpCheckError for the first check that fails, ValueRangeError for an
+    unknown check, and ArgumentError if `args` is not a tuple.
 
     >>> import functx, numpy
     >>> @functx.custom_op("doc::tripled", mutates_args=())
@@ -98,16 +103,16 @@ def opcheck(
     if not isinstance(args, tuple | list):
         raise ArgumentError(f"opcheck: args must be a tuple of arguments; got {type_name(args)}")
     operands, parameters = operator.arguments.bind(tuple(args), kwargs or {})
-    trial = OpcheckCase(operator, operator.primitive(**parameters), operands, (atol, rtol))
+    case = OpcheckCase(operator, operator.primitive(**parameters), operands, (atol, rtol))
     results: dict[str, Any] = {}
     for name in names:
         try:
-            CHECKS[name](trial)
+            CHECKS[name](case)
         except Exception as error:
             reason = error.problem if isinstance(error, FunctxError) else error
             failure = OpCheckError(
                 f"opcheck({operator.qualname}): {name} failed with {type(error).__name__}: {reason}",
-                fix="Mend the rule that it names, or the implementation.",
+                fix="Correct the rule that it names, or the implementation.",
             )
             failure.__cause__ = error
             if raise_exception:
@@ -118,25 +123,25 @@ def opcheck(
     return results
 
 
-def check_schema(trial: OpcheckCase) -> None:
-    """What an implementation writes to is named, and what it returns is its own."""
-    op, call = trial.op, trial.call
-    given = [np.array(x) for x in trial.operands]
-    before = [x.copy() for x in given]
-    rule = dispatch.select_kernel(call, trial.operands)
+def check_schema(case: OpcheckCase) -> None:
+    """Check that the implementation writes to declared arguments only, and returns new arrays."""
+    op, call = case.op, case.call
+    operands = [np.array(x) for x in case.operands]
+    originals = [x.copy() for x in operands]
+    rule = dispatch.select_kernel(call, case.operands)
     if rule is None and op.composite is None:
-        dispatch.raise_missing_kernel(call, trial.operands)
+        dispatch.raise_missing_kernel(call, case.operands)
     elif rule is None:
         assert isinstance(op.composite, CompositeBody)
-        op.composite.check_outputs(call, given)
+        op.composite.check_outputs(call, operands)
     elif rule.option == "numpy":
-        run_kernel(call, rule, given)
+        run_kernel(call, rule, operands)
     else:
-        run_kernel(call, rule, [jax.numpy.asarray(x) for x in given])
+        run_kernel(call, rule, [jax.numpy.asarray(x) for x in operands])
     names = op.arguments.operand_names(call)
     written = op.arguments.mutated_operands(call)
-    for i, (x, old) in enumerate(zip(given, before, strict=True)):
-        if i not in written and x.tobytes() != old.tobytes():
+    for i, (x, original) in enumerate(zip(operands, originals, strict=True)):
+        if i not in written and x.tobytes() != original.tobytes():
             raise OpCheckError(
                 f"{op.qualname}: an argument that is written to must be named in mutates_args; "
                 f"`{names[i]}` is not, and has changed",
@@ -144,17 +149,17 @@ def check_schema(trial: OpcheckCase) -> None:
             )
 
 
-def check_autograd_registration(trial: OpcheckCase) -> None:
-    """No implementation has a derivative rule, which nothing would ask for."""
-    op, call = trial.op, trial.call
+def check_autograd_registration(case: OpcheckCase) -> None:
+    """Check that no implementation has a derivative rule, which no transform would use."""
+    op, call = case.op, case.call
     if op.composite is not None:
         return
     if backward_rule_of(call) is not None or registry.get_rule(op, JVP_RULE) is not None:
         return
-    if not any(is_inexact(aval_of(x).dtype) for x in trial.operands):
+    if not any(is_inexact(aval_of(x).dtype) for x in case.operands):
         return
     for rule in registry.get_rules(op, dispatch.KERNEL_RULE).values():
-        if _has_derivative_rule(trial, rule):
+        if _has_derivative_rule(case, rule):
             raise OpCheckError(
                 f"{op.qualname}: a derivative rule must be registered for the operator; its "
                 f"{rule.kind}, registered at {rule.location}, has one of its own, which no transform sees",
@@ -162,7 +167,8 @@ def check_autograd_registration(trial: OpcheckCase) -> None:
             )
 
 
-def _has_derivative_rule(trial: OpcheckCase, rule: registry.Registration) -> bool:
+def _has_derivative_rule(case: OpcheckCase, rule: registry.Registration) -> bool:
+    """Whether an implementation is, wraps or calls a function with a custom derivative."""
     fun: Any = rule.fun
     while fun is not None:
         if isinstance(fun, (CustomFunction, jax.custom_jvp, jax.custom_vjp)):
@@ -172,23 +178,23 @@ def _has_derivative_rule(trial: OpcheckCase, rule: registry.Registration) -> boo
         return False
 
     def function(*xs: Any) -> Any:
-        return run_kernel(trial.call, rule, xs).leaves
+        return run_kernel(case.call, rule, xs).leaves
 
-    made = jax.make_jaxpr(function)(*[jax.numpy.asarray(x) for x in trial.operands])
-    return any("custom_vjp" in eqn.primitive.name for eqn in made.eqns)
+    jaxpr = jax.make_jaxpr(function)(*[jax.numpy.asarray(x) for x in case.operands])
+    return any("custom_vjp" in eqn.primitive.name for eqn in jaxpr.eqns)
 
 
-def check_abstract_rule(trial: OpcheckCase) -> None:
-    """The abstract rule is right about shapes and dtypes."""
-    op = trial.op
-    given = trial.copy_operands()
+def check_abstract_rule(case: OpcheckCase) -> None:
+    """Check the shapes and dtypes that the abstract rule states."""
+    op = case.op
+    operands = case.copy_operands()
     try:
-        stated = trial.call.infer_out_avals(tuple([aval_of(x) for x in given]))
+        stated = case.call.infer_out_avals(tuple([aval_of(x) for x in operands]))
     except DynamicShapeError:
-        # Such an operator is in no program, so that nothing relies on the types.
+        # An operator with a dynamic shape is in no program, so nothing relies on its types.
         return
-    results = trial.call.output_types(tuple([aval_of(x) for x in given]))
-    out = trial.function(*given)
+    results = case.call.output_types(tuple([aval_of(x) for x in operands]))
+    out = case.function(*operands)
     padded = results.padded or ((),) * len(results.avals)
     leaves = tree.leaves(out)
     expected = list(zip(stated, padded, strict=False))
@@ -199,101 +205,104 @@ def check_abstract_rule(trial: OpcheckCase) -> None:
             f"{len(leaves)}; it states {len(results.avals)}"
         )
     for i, (x, (aval, axes)) in enumerate(zip(leaves, expected, strict=False)):
-        real = aval_of(x)
+        actual = aval_of(x)
         shape = tuple(
             [min(n, m) if k in axes else m
-             for k, (n, m) in enumerate(zip(real.shape, aval.shape, strict=False))]
+             for k, (n, m) in enumerate(zip(actual.shape, aval.shape, strict=False))]
         )  # fmt: skip
-        number = isinstance(x, (bool, int, float, complex)) and kind(real.dtype) == kind(aval.dtype)
-        if not number and (real.shape != shape or real.dtype != aval.dtype):
+        is_number = isinstance(x, (bool, int, float, complex)) and kind(actual.dtype) == kind(
+            aval.dtype
+        )
+        if not is_number and (actual.shape != shape or actual.dtype != aval.dtype):
             raise OpCheckError(
-                f"{op.qualname}: its abstract rule must state the types that results have; it states "
-                f"{aval!r} for result {i}, which is {ShapedArray(real.shape, real.dtype)!r}"
+                f"{op.qualname}: its abstract rule must state the types of the results; it states "
+                f"{aval!r} for result {i}, which is {ShapedArray(actual.shape, actual.dtype)!r}"
             )
 
 
-def check_compiled_program(trial: OpcheckCase) -> None:
-    """A compiled program gives the values that a call gives, and the same gradients."""
-    called, traced = trial.copy_operands(), trial.copy_operands()
+def check_compiled_program(case: OpcheckCase) -> None:
+    """Check that a compiled program gives the values, writes and gradients of a call."""
+    called, traced = case.copy_operands(), case.copy_operands()
     try:
-        trial.call.infer_out_avals(tuple([aval_of(x) for x in called]))
+        case.call.infer_out_avals(tuple([aval_of(x) for x in called]))
     except DynamicShapeError:
         return
-    out = trial.function(*called)
-    program_out = jit(trial.function)(*traced)
-    padded = trial.call.output_types(tuple([aval_of(x) for x in called])).padded
+    out = case.function(*called)
+    program_out = jit(case.function)(*traced)
+    padded = case.call.output_types(tuple([aval_of(x) for x in called])).padded
     if padded:
         return
-    _check_close(trial, "a program must give the results of a call", program_out, out)
-    _check_close(trial, "a program must write what a call writes", traced, called)
-    _check_gradients(trial)
+    _check_close(case, "a program must give the results of a call", program_out, out)
+    _check_close(case, "a program must write what a call writes", traced, called)
+    _check_gradients(case)
 
 
-def _check_gradients(trial: OpcheckCase) -> None:
-    op = trial.op
-    inexact = [i for i, x in enumerate(trial.operands) if is_inexact(aval_of(x).dtype)]
-    known = (
-        op.composite is not None or registry.get_rule(op, JVP_RULE) or backward_rule_of(trial.call)
+def _check_gradients(case: OpcheckCase) -> None:
+    """Check that a compiled program gives the gradients of a call, if the operator has a derivative."""
+    op = case.op
+    inexact = [i for i, x in enumerate(case.operands) if is_inexact(aval_of(x).dtype)]
+    has_derivative = (
+        op.composite is not None or registry.get_rule(op, JVP_RULE) or backward_rule_of(case.call)
     )
-    if not inexact or not known or op.schema.mutated:
+    if not inexact or not has_derivative or op.schema.mutated:
         return
 
-    def of_inexact(*xs: Any) -> list[Any]:
-        given = list(trial.operands)
+    def inexact_outputs(*xs: Any) -> list[Any]:
+        operands = list(case.operands)
         for i, x in zip(inexact, xs, strict=True):
-            given[i] = x
-        return [x for x in tree.leaves(trial.function(*given)) if is_inexact(x.dtype)]
+            operands[i] = x
+        return [x for x in tree.leaves(case.function(*operands)) if is_inexact(x.dtype)]
 
     def gradients(*xs: Any) -> Any:
-        outs, pullback = vjp(of_inexact, *xs)
+        outs, pullback = vjp(inexact_outputs, *xs)
         return pullback([x * 0 + 1 for x in outs])
 
-    given = [trial.operands[i] for i in inexact]
-    if not tree.leaves(jit(of_inexact).eval_shape(*given)):
+    operands = [case.operands[i] for i in inexact]
+    if not tree.leaves(jit(inexact_outputs).eval_shape(*operands)):
         return
-    called = gradients(*given)
-    # Else the rule would not run again.
+    called = gradients(*operands)
+    # Without this the rule would not run again.
     invalidate_caches()
     _check_close(
-        trial, "a program must give the gradients of a call", jit(gradients)(*given), called
+        case, "a program must give the gradients of a call", jit(gradients)(*operands), called
     )
 
 
-def check_compiled_program_for_other_sizes(trial: OpcheckCase) -> None:
-    """The same for arrays with every first axis twice as long, where the operator takes them."""
-    check_compiled_program(trial)
+def check_compiled_program_for_other_sizes(case: OpcheckCase) -> None:
+    """`check_compiled_program`, also with every first axis twice as long if the operator accepts that."""
+    check_compiled_program(case)
     longer = [
         np.concatenate([x, x]) if np.ndim(x) else np.asarray(x)
-        for x in map(np.asarray, trial.operands)
+        for x in map(np.asarray, case.operands)
     ]
-    other = trial.with_operands([
+    other = case.with_operands([
         jax.numpy.asarray(x) if isinstance(old, jax.Array) else x
-        for x, old in zip(longer, trial.operands, strict=True)
+        for x, old in zip(longer, case.operands, strict=True)
     ])  # fmt: skip
     try:
         other.function(*other.copy_operands())
     except Exception:
-        # It takes no arrays of those shapes.
+        # The operator refuses these shapes.
         return
     check_compiled_program(other)
 
 
-def _check_close(trial: OpcheckCase, what: str, got: Any, wanted: Any) -> None:
-    atol, rtol = trial.tolerance
-    for i, (x, y) in enumerate(zip(tree.leaves(got), tree.leaves(wanted), strict=True)):
+def _check_close(case: OpcheckCase, requirement: str, got: Any, expected: Any) -> None:
+    """Raise OpCheckError with `requirement` unless the leaves of two pytrees agree."""
+    atol, rtol = case.tolerance
+    for i, (x, y) in enumerate(zip(tree.leaves(got), tree.leaves(expected), strict=True)):
         a, b = np.asarray(x), np.asarray(y)
         if a.shape != b.shape:
             raise OpCheckError(
-                f"{trial.op.qualname}: {what}; for number {i} got {a.shape} and {b.shape}"
+                f"{case.op.qualname}: {requirement}; for leaf {i} got {a.shape} and {b.shape}"
             )
-        coarse = a.dtype.itemsize < 4 or not is_inexact(a.dtype)
-        loose = 1e-2 if coarse and is_inexact(a.dtype) else 1e-5
+        default = 1e-2 if a.dtype.itemsize < 4 and is_inexact(a.dtype) else 1e-5
         wide = [v.astype("complex128" if kind(v.dtype) == "c" else "float64") for v in (a, b)]
-        bounds = (loose if atol is None else atol, loose if rtol is None else rtol)
+        bounds = (default if atol is None else atol, default if rtol is None else rtol)
         if not np.allclose(wide[0], wide[1], atol=bounds[0], rtol=bounds[1], equal_nan=True):
             difference = float(np.max(np.abs(wide[0] - wide[1])))
             raise OpCheckError(
-                f"{trial.op.qualname}: {what}; number {i} differs by {difference:.6g} at most",
+                f"{case.op.qualname}: {requirement}; leaf {i} differs by {difference:.6g} at most",
                 fix="Does the implementation depend on something other than its arguments?",
             )
 

@@ -144,7 +144,7 @@ def test_an_implementation_that_depends_on_something_else_is_found():
     op = of(lambda x: x * (1 + next(count)))
     found = failures(op, x)
     assert set(found) == {"test_aot_dispatch_static", "test_aot_dispatch_dynamic"}
-    assert "a program must give the results of a call; number 0 differs by 3" in str(
+    assert "a program must give the results of a call; leaf 0 differs by 3" in str(
         found["test_aot_dispatch_static"]
     )
     assert not failures(op, x, atol=1e6)
