@@ -316,8 +316,8 @@ class _EinsumEmitter:
             return value, divides
         shape = tuple([x.size for x in value.labels])
         numbers = ops.broadcast_in_dim(value.array, shape, tuple(range(len(shape) - 1)))
-        same = ops.eq(numbers, ops.Iota(value.array.dtype, shape, len(shape) - 1)())
-        return LabeledArray(ops.convert_element_type(same, self.dtype), value.labels), divides
+        is_one = ops.eq(numbers, ops.Iota(value.array.dtype, shape, len(shape) - 1)())
+        return LabeledArray(ops.convert_element_type(is_one, self.dtype), value.labels), divides
 
     def row_numbers(self, factor: Factor, array: Any) -> LabeledArray:
         """The positions of the ones of a one-hot factor, -1 for vectors of zeros."""
@@ -450,9 +450,9 @@ class _EinsumEmitter:
         labels = (*x.labels[:-1], *[z for z in y.labels[:-1] if z not in x.labels])
         first = self.broadcast_to_labels(LabeledArray(x.array, x.labels[:-1]), labels)
         second = self.broadcast_to_labels(LabeledArray(y.array, y.labels[:-1]), labels)
-        same = ops.bitwise_and(ops.eq(first, second), ops.ge(first, 0))
+        is_equal = ops.bitwise_and(ops.eq(first, second), ops.ge(first, 0))
         return self.sum_unused_labels(
-            LabeledArray(ops.convert_element_type(same, self.dtype), labels), users
+            LabeledArray(ops.convert_element_type(is_equal, self.dtype), labels), users
         )
 
     def scatter_rows(

@@ -28,13 +28,13 @@ LabelGroups = tuple[LabelGroup, ...]
 
 def resolve_labels(group: Iterable[Label]) -> LabelGroup:
     """The labels of `group`, with split labels replaced by their parts."""
-    found: list[Label] = []
+    resolved: list[Label] = []
     for label in group:
         if label.parts:
-            found += resolve_labels(label.parts)
+            resolved += resolve_labels(label.parts)
         else:
-            found.append(label)
-    return tuple(found)
+            resolved.append(label)
+    return tuple(resolved)
 
 
 def fresh_labels(shape: Iterable[int]) -> LabelGroups:
@@ -227,17 +227,19 @@ class ProductExpression:
         summed = self.sum_over([shape[d] for d in xc])
         x_free = tuple_delete(range(x.aval.ndim), xc + xb)
         y_free = tuple_delete(range(y.aval.ndim), yc + yb)
-        batch, rest = groups[: len(xb)], groups[len(xb) :]
+        batch_groups, free_groups = groups[: len(xb)], groups[len(xb) :]
         if x is y and (xc, xb) == (yc, yb) and not x_free:
-            label_of = dict(zip((*xc, *xb), (*summed, *batch), strict=True))
+            label_of = dict(zip((*xc, *xb), (*summed, *batch_groups), strict=True))
             return self.expand_square(
                 primitive, [x], tuple([label_of[d] for d in range(len(shape))])
             )
-        for atom, dims, free, parts in (
-            (x, xc + xb, x_free, rest[: len(x_free)]),
-            (y, yc + yb, y_free, rest[len(x_free) :]),
+        for atom, dims, free, free_labels in (
+            (x, xc + xb, x_free, free_groups[: len(x_free)]),
+            (y, yc + yb, y_free, free_groups[len(x_free) :]),
         ):
-            label_of = dict(zip((*dims, *free), (*summed, *batch, *parts), strict=True))
+            label_of = dict(
+                zip((*dims, *free), (*summed, *batch_groups, *free_labels), strict=True)
+            )
             self.multiply(atom, tuple([label_of[d] for d in range(atom.aval.ndim)]))
         return True
 
@@ -327,27 +329,27 @@ class ProductExpression:
 
 def regroup_labels(shape: tuple[int, ...], labels: list[Label]) -> LabelGroups | None:
     """`labels` in groups of the sizes `shape`, split where needed; None if they do not fit."""
-    flat = list(resolve_labels(labels))
+    remaining = list(resolve_labels(labels))
     groups: list[LabelGroup] = []
     for n in shape:
         group: list[Label] = []
         while n != 1:
-            if not flat:
+            if not remaining:
                 return None
-            label = flat.pop(0)
+            label = remaining.pop(0)
             if n % label.size == 0 and n:
                 group.append(label)
                 n //= label.size
             elif label.size % n == 0 if n else False:
-                first, rest = Label(n), Label(label.size // n)
-                label.parts = first, rest
+                first, second = Label(n), Label(label.size // n)
+                label.parts = first, second
                 group.append(first)
-                flat.insert(0, rest)
+                remaining.insert(0, second)
                 n = 1
             else:
                 return None
         groups.append(tuple(group))
-    return None if flat else tuple(groups)
+    return None if remaining else tuple(groups)
 
 
 def bipartition(factors: Sequence[Factor]) -> list[list[Factor]] | None:

@@ -145,11 +145,11 @@ def row_runs(operands: Sequence[Atom], slice_of: Callable[[Atom], StaticSlice | 
     return items
 
 
-def row_number(part: StaticSlice | None) -> tuple[Atom, int] | None:
+def row_number(static_slice: StaticSlice | None) -> tuple[Atom, int] | None:
     """The array and position of the row that `part` is; None for other slices."""
-    if part is None:
+    if static_slice is None:
         return None
-    array, start, sizes = part
+    array, start, sizes = static_slice
     if not start or sizes != (1, *array.aval.shape[1:]):
         return None
     return array, start[0]
@@ -256,72 +256,93 @@ class _Reroller:
         self.position_inputs: dict[tuple[Atom, ...], Var] = {}
 
     def build(self, names: Iterator[int], rewrite: Any) -> list[Equation] | None:
+        """The equations before the loop, the loop, and slices of its results; see `reroll`."""
         block, operands = self.group.program()
         if block.effects:
             return None
         results = [self.group.outputs(start) for start in self.starts]
-        self.result_positions = {v: at for at, v in enumerate(results[0])}
-        left = list(zip(block.inputs, operands, strict=True))
-        for fits in (
+        self.result_positions = {v: i for i, v in enumerate(results[0])}
+        unmatched = list(zip(block.inputs, operands, strict=True))
+        for match in (
             self.match_invariant,
             self.match_carry,
             self.match_delayed_carry,
             self.match_slices,
             self.match_scalars,
         ):
-            left = [each for each in left if not fits(*each, results)]
-        if left:
-            return None
-        stacked = self.stacked_results(results)
+            unmatched = [each for each in unmatched if not match(*each, results)]
+        stacked = None if unmatched else self.stacked_results(results)
         if stacked is None:
             return None
         equations: list[Equation] | None = [*self.slice_equations, *block.equations]
         if rewrite.before_transforms:
-            apart = stacked or self.sliced_results or self.needs_masks(block)
-            equations = None if apart else self.slices_to_rows(block.equations)
+            keep_unrolled = stacked or self.sliced_results or self.needs_masks(block)
+            equations = None if keep_unrolled else self.slices_to_rows(block.equations)
         if equations is None:
             return []
-        carried = {at for _, _, at in self.carries}
+        carried = {i for _, _, i in self.carries}
         # Results of which only the last is used are carried, from an unused initial value.
-        for at, v in enumerate(results[-1]):
-            if at not in carried and at not in stacked and at not in self.sliced_results:
-                self.carries.append((Var(v.aval), self.zeros(v.aval), at))
+        for i, v in enumerate(results[-1]):
+            if i not in carried and i not in stacked and i not in self.sliced_results:
+                self.carries.append((Var(v.aval), self.zeros(v.aval), i))
+        scan = self.scan_equation(block, equations, stacked, results, names, rewrite)
+        slices = self.slices_of_results(scan, stacked, results)
+        return [*self.hoisted, scan, *slices]
+
+    def scan_equation(
+        self,
+        block: Program,
+        equations: Sequence[Equation],
+        stacked: Sequence[int],
+        results: ResultVars,
+        names: Iterator[int],
+        rewrite: Any,
+    ) -> Equation:
+        """The loop whose body has `equations`, with `stacked` results."""
         inputs = [(v, operand) for operand, v in self.consts.items()]
-        inputs += [(v, start) for v, start, _ in self.carries]
+        inputs += [(v, initial) for v, initial, _ in self.carries]
         inputs += list(self.row_inputs.items())
-        outputs = [at if type(at) is Var else block.outputs[at] for _, _, at in self.carries]  # type: ignore[index]
-        outputs += [block.outputs[at] for at in stacked]
+        next_carry = [i if type(i) is Var else block.outputs[i] for _, _, i in self.carries]  # type: ignore[index]
+        outputs = [*next_carry, *[block.outputs[i] for i in stacked]]
         body = Program(f"step_{next(names)}", [v for v, _ in inputs], equations, outputs)
         loop = Scan(rewrite(body), len(self.consts), len(self.carries), self.count)
-        finals = {each: results[-each[1]][each[0]] for each in map(self.final_result, self.carries)}
-        carries = [
-            finals.pop(each, None) or Var(results[0][each[0]].aval)  # type: ignore[arg-type]
-            for each in map(self.final_result, self.carries)
-        ]
-        stacks = [Var(stacked_aval(self.count, results[-1][at].aval)) for at in stacked]
+        finals = list(map(self.final_result, self.carries))
+        final_vars: dict[Any, Any] = {each: results[-each[1]][each[0]] for each in finals}
+        carries = [final_vars.pop(each, None) or Var(results[0][each[0]].aval) for each in finals]
+        stacks = [Var(stacked_aval(self.count, results[-1][i].aval)) for i in stacked]
         source = self.flow.equations[self.starts[0]].source
-        scan = Equation(loop, [operand for _, operand in inputs], [*carries, *stacks], source)
-        given = {*carries}
-        made = [scan]
-        for at in self.sliced_results:
-            self.hoisted += [eqn for r in results for eqn in self.emit_slice(r[at])]
-        for at, stack in zip(stacked, stacks, strict=True):
-            for i, each in enumerate(results):
-                start, sizes = (i, *[0] * each[at].aval.ndim), (1, *each[at].aval.shape)
-                self.known_slices[each[at]] = StaticSlice(stack, start, sizes)
-                if each[at] not in given:
-                    made += self.emit_slice(each[at])
-        return [*self.hoisted, *made]
+        return Equation(loop, [operand for _, operand in inputs], [*carries, *stacks], source)
+
+    def slices_of_results(
+        self, scan: Equation, stacked: Sequence[int], results: ResultVars
+    ) -> list[Equation]:
+        """Equations after the loop for the results of all parts, as slices of what it stacks.
+
+        Results that are slices of other arrays are computed before the loop.
+        """
+        for i in self.sliced_results:
+            self.hoisted += [eqn for r in results for eqn in self.emit_slice(r[i])]
+        stacks = scan.outputs[len(self.carries) :]
+        carries = {*scan.outputs[: len(self.carries)]}
+        equations = []
+        for i, stack in zip(stacked, stacks, strict=True):
+            for step, variables in enumerate(results):
+                v = variables[i]
+                start, sizes = (step, *[0] * v.aval.ndim), (1, *v.aval.shape)
+                self.known_slices[v] = StaticSlice(stack, start, sizes)
+                if v not in carries:
+                    equations += self.emit_slice(v)
+        return equations
 
     # Each `match` method tries to make the input `v` of the block, which is `atoms` in the
     # parts, an input of the loop, and returns whether it could.
 
     def match_invariant(self, v: Var, atoms: Sequence[Atom], results: ResultVars) -> bool:
         """As a loop-invariant value."""
-        same = all([atom is atoms[0] for atom in atoms])
-        if same:
+        is_invariant = all([atom is atoms[0] for atom in atoms])
+        if is_invariant:
             self.consts[atoms[0]] = v
-        return same
+        return is_invariant
 
     def match_delayed_carry(self, v: Var, atoms: Sequence[Atom], results: ResultVars) -> bool:
         """As a result of the step before the last one, or of the one before that."""
@@ -341,100 +362,109 @@ class _Reroller:
 
     def match_carry(self, v: Var, atoms: Sequence[Atom], results: ResultVars, lag: int = 1) -> bool:
         """As a result of the step before, or of the step `lag` steps before."""
-        at = self.result_positions.get(atoms[lag]) if lag < self.count else None
-        if at is None or not all([self.is_known(atom) for atom in atoms[:lag]]):
+        position = self.result_positions.get(atoms[lag]) if lag < self.count else None
+        if position is None or not all([self.is_known(atom) for atom in atoms[:lag]]):
             return False
-        if any([a is not r[at] for a, r in zip(atoms[lag:], results, strict=False)]):
+        if any([a is not r[position] for a, r in zip(atoms[lag:], results, strict=False)]):
             return False
-        following: int | Var = at
+        next_value: int | Var = position
         for i in range(lag - 1, 0, -1):
-            alike = [c for c, *rest in self.carries if rest == [atoms[i], following]]
-            if not alike:
-                alike = [Var(v.aval)]
-                self.carries.append((alike[0], atoms[i], following))
-            following = alike[0]
-        self.carries.append((v, atoms[0], following))
+            same_carry = [c for c, *rest in self.carries if rest == [atoms[i], next_value]]
+            if not same_carry:
+                same_carry = [Var(v.aval)]
+                self.carries.append((same_carry[0], atoms[i], next_value))
+            next_value = same_carry[0]
+        self.carries.append((v, atoms[0], next_value))
         return True
 
     def final_result(self, carry: tuple[Var, Atom, int | Var]) -> tuple[int, int]:
         """The result that a carry is at the end, and of which part, counted from the last."""
-        following, back = carry[2], 1
-        while type(following) is not int:
-            following = next(source for v, _, source in self.carries if v is following)
-            back += 1
-        return following, back
+        next_value, from_last = carry[2], 1
+        while type(next_value) is not int:
+            next_value = next(source for v, _, source in self.carries if v is next_value)
+            from_last += 1
+        return next_value, from_last
 
     def is_known(self, atom: Atom) -> bool:
         """Whether `atom` has its value before the loop, outside of other replaced parts."""
-        place = self.flow.producers.get(atom)
-        if place is None:
+        producer = self.flow.producers.get(atom)
+        if producer is None:
             return True
-        return place[0] < self.starts[0] and not self.flow.is_internal(atom, self.replaced_until)
+        return producer[0] < self.starts[0] and not self.flow.is_internal(atom, self.replaced_until)
 
     def stack_scalars(self, aval: ShapedArray, atoms: Sequence[Atom]) -> Var:
         """An array of the scalars `atoms`, one for each step."""
-        whole = stacked_aval(self.count, aval)
+        stacked = stacked_aval(self.count, aval)
         if all([is_concrete_literal(atom) for atom in atoms]):
             numbers = np.array([atom.value for atom in atoms], aval.dtype)  # type: ignore[union-attr]
-            even = aval is _INDEX_AVAL and (np.diff(numbers, 2) == 0).all()
+            is_affine = aval is _INDEX_AVAL and (np.diff(numbers, 2) == 0).all()
             return (
                 self.affine_indices(numbers)
-                if even
-                else self.emit(ops.DenseConstant(whole, numbers.tobytes()), [])
+                if is_affine
+                else self.emit(ops.DenseConstant(stacked, numbers.tobytes()), [])
             )
         pieces = [
             self.emit(ops.Full((1,)) if type(a) is Literal else ops.Reshape((1,)), [a])
             for a in atoms
         ]
-        joint = self.emit(ops.Concatenate(0), pieces)
-        parts: dict[Any, StaticSlice | None] = {
+        concatenated = self.emit(ops.Concatenate(0), pieces)
+        slice_of: dict[Any, StaticSlice | None] = {
             piece: self.slice_before_loop(atom) for piece, atom in zip(pieces, atoms, strict=True)
         }
-        at_once = coalesce_rows(self.hoisted[-1], parts.get)
-        if at_once is not None:
-            self.hoisted[-1:] = at_once
-        return joint
+        coalesced = coalesce_rows(self.hoisted[-1], slice_of.get)
+        if coalesced is not None:
+            self.hoisted[-1:] = coalesced
+        return concatenated
 
     def slice_before_loop(self, atom: Atom) -> StaticSlice | None:
         """The slice that `atom` is of an array which is computed before the loop."""
-        part = static_slice_of(atom, self.flow, self.known_slices)
-        return part if part is not None and self.is_known(part.array) else None
+        static_slice = static_slice_of(atom, self.flow, self.known_slices)
+        return (
+            static_slice if static_slice is not None and self.is_known(static_slice.array) else None
+        )
 
     def affine_indices(self, numbers: Any) -> Var:
         """An array of equidistant indices."""
-        found = self.emit(ops.Iota(_INDEX_AVAL.dtype, (self.count,)), [])
+        indices = self.emit(ops.Iota(_INDEX_AVAL.dtype, (self.count,)), [])
         step = int(numbers[1] - numbers[0])
         if step != 1:
-            found = self.emit(ops.Mul(), [found, index_literal(step)])
+            indices = self.emit(ops.Mul(), [indices, index_literal(step)])
         return (
-            self.emit(ops.Add(), [found, index_literal(int(numbers[0]))]) if numbers[0] else found
+            self.emit(ops.Add(), [indices, index_literal(int(numbers[0]))])
+            if numbers[0]
+            else indices
         )
 
     def match_slices(self, v: Var, atoms: Sequence[Atom], results: ResultVars) -> bool:
         """As slices of one array, of the same sizes."""
-        parts = []
+        slices = []
         for atom in atoms:
-            part = self.slice_before_loop(atom)
-            if part is None:
+            static_slice = self.slice_before_loop(atom)
+            if static_slice is None:
                 return False
-            parts.append(part)
-        whole, _, sizes = parts[0]
-        if any([part.array is not whole or part.sizes != sizes for part in parts]):
+            slices.append(static_slice)
+        array, _, sizes = slices[0]
+        if any(
+            [
+                static_slice.array is not array or static_slice.sizes != sizes
+                for static_slice in slices
+            ]
+        ):
             return False
-        source = self.consts.get(whole)
-        if source is None:
-            source = self.consts[whole] = Var(whole.aval)
-        places = [
-            self.position_operand(each) for each in zip(*[p.start for p in parts], strict=True)
+        array_input = self.consts.get(array)
+        if array_input is None:
+            array_input = self.consts[array] = Var(array.aval)
+        starts = [
+            self.position_operand(each) for each in zip(*[p.start for p in slices], strict=True)
         ]
-        shown = Equation.of(ops.DynamicSlice(sizes), [source, *places])
+        dynamic_slice = Equation.of(ops.DynamicSlice(sizes), [array_input, *starts])
         if sizes == v.aval.shape:
-            shown.outputs[:] = [v]
-            self.slice_equations.append(shown)
+            dynamic_slice.outputs[:] = [v]
+            self.slice_equations.append(dynamic_slice)
         else:
             self.slice_equations += [
-                shown,
-                Equation(ops.Reshape(v.aval.shape), [*shown.outputs], [v], None),
+                dynamic_slice,
+                Equation(ops.Reshape(v.aval.shape), [*dynamic_slice.outputs], [v], None),
             ]
         return True
 
@@ -447,87 +477,99 @@ class _Reroller:
 
     def slices_to_rows(self, equations: Sequence[Equation]) -> list[Equation] | None:
         """`equations` with row inputs for the rows that they slice; None if they slice others."""
-        wholes: dict[Any, Atom] = {v: whole for whole, v in self.consts.items()}
-        found = []
+        array_of: dict[Any, Atom] = {v: array for array, v in self.consts.items()}
+        rewritten = []
         for eqn in [*self.slice_equations, *equations]:
-            if not accumulates_cotangent(eqn) or eqn.inputs[0] not in wholes:
-                found.append(eqn)
+            if not accumulates_cotangent(eqn) or eqn.inputs[0] not in array_of:
+                rewritten.append(eqn)
                 continue
-            source, *start = eqn.inputs
-            row = self.row_input(
-                wholes[source], eqn, [self.scalar_inputs.get(at, (at,)) for at in start]
+            array_input, *start_inputs = eqn.inputs
+            row_var = self.row_input(
+                array_of[array_input],
+                eqn,
+                [
+                    self.scalar_inputs.get(start_input, (start_input,))
+                    for start_input in start_inputs
+                ],
             )
-            if row is None:
+            if row_var is None:
                 return None
-            found.append(
-                eqn.replace(primitive=ops.Reshape(eqn.outputs[0].aval.shape), inputs=[row])
+            rewritten.append(
+                eqn.replace(primitive=ops.Reshape(eqn.outputs[0].aval.shape), inputs=[row_var])
             )
-        needed = {atom for eqn in found for atom in eqn.inputs}
+        needed = {atom for eqn in rewritten for atom in eqn.inputs}
         self.row_inputs = {v: rows for v, rows in self.row_inputs.items() if v in needed}
-        self.consts = {whole: v for whole, v in self.consts.items() if v in needed}
-        return found
+        self.consts = {array: v for array, v in self.consts.items() if v in needed}
+        return rewritten
 
-    def row_input(self, whole: Atom, eqn: Equation, starts: list[tuple[Any, ...]]) -> Var | None:
+    def row_input(self, array: Atom, eqn: Equation, starts: list[tuple[Any, ...]]) -> Var | None:
         """The row of `array` that `eqn` slices, if each step takes the next one."""
         if type(eqn.primitive) is not ops.DynamicSlice or not starts:
             return None
         if not all([is_concrete_literal(atom) for atoms in starts for atom in atoms]):
             return None
-        first, stop = starts[0][0].value, starts[0][0].value + self.count
-        places = [[atom.value for atom in atoms] for atoms in starts]
-        shape = whole.aval.shape
-        full = eqn.outputs[0].aval.shape == (1, *shape[1:])
-        if not full or places[0] != [*range(first, stop)] or any(map(any, places[1:])):
+        first_row, stop = starts[0][0].value, starts[0][0].value + self.count
+        positions = [[atom.value for atom in atoms] for atoms in starts]
+        shape = array.aval.shape
+        is_whole_row = eqn.outputs[0].aval.shape == (1, *shape[1:])
+        if (
+            not is_whole_row
+            or positions[0] != [*range(first_row, stop)]
+            or any(map(any, positions[1:]))
+        ):
             return None
-        rows = whole
+        rows = array
         if self.count != shape[0]:
-            rest = [0] * (len(shape) - 1)
-            rows = self.emit(ops.Slice((first, *rest), (stop, *shape[1:])), [whole])
-        v = Var(whole.aval.update(shape=shape[1:]))
+            trailing = [0] * (len(shape) - 1)
+            rows = self.emit(ops.Slice((first_row, *trailing), (stop, *shape[1:])), [array])
+        v = Var(array.aval.update(shape=shape[1:]))
         self.row_inputs[v] = rows
         return v
 
-    def position_operand(self, places: tuple[int, ...]) -> Any:
+    def position_operand(self, starts: tuple[int, ...]) -> Any:
         """The start of a slice along one axis: a literal, or a row input with one for each step."""
-        literals = tuple([index_literal(at) for at in places])
-        if len({*places}) == 1:
+        literals = tuple([index_literal(start) for start in starts])
+        if len({*starts}) == 1:
             return literals[0]
-        found = self.position_inputs.get(literals)
-        if found is None:
-            found = self.position_inputs[literals] = Var(literals[0].aval)
-            self.add_scalar_input(found, literals)
-        return found
+        row_var = self.position_inputs.get(literals)
+        if row_var is None:
+            row_var = self.position_inputs[literals] = Var(literals[0].aval)
+            self.add_scalar_input(row_var, literals)
+        return row_var
 
     def stacked_results(self, results: ResultVars) -> list[int] | None:
         """The results to stack, because later equations use those of several parts."""
-        found = []
+        stacked = []
         carried: dict[int, int] = {}
-        for at, back in map(self.final_result, self.carries):
-            carried[at] = max(back, carried.get(at, 1))
-        for at in range(len(results[0])):
-            used = [self.flow.last_use.get(r[at], -1) >= self.stop for r in results]
+        for position, from_last in map(self.final_result, self.carries):
+            carried[position] = max(from_last, carried.get(position, 1))
+        for position in range(len(results[0])):
+            used = [self.flow.last_use.get(r[position], -1) >= self.stop for r in results]
             if not any(used):
                 continue
-            around = all([self.slice_before_loop(r[at]) is not None for r in results])
-            if around and at not in carried:
-                self.sliced_results.append(at)
-            elif any(used[: -carried.get(at, 1)]):
-                aval = results[0][at].aval
-                large = self.count * aval.size * aval.dtype.itemsize > _MAX_SPARSE_STACK_BYTES
-                if large and sum(used) < self.count / 2:
+            all_sliced = all([self.slice_before_loop(r[position]) is not None for r in results])
+            if all_sliced and position not in carried:
+                self.sliced_results.append(position)
+            elif any(used[: -carried.get(position, 1)]):
+                aval = results[0][position].aval
+                is_large = self.count * aval.size * aval.dtype.itemsize > _MAX_SPARSE_STACK_BYTES
+                if is_large and sum(used) < self.count / 2:
                     return None
-                found.append(at)
-        return found
+                stacked.append(position)
+        return stacked
 
     def emit_slice(self, v: Var) -> list[Equation]:
         """Equations that compute the variable `v`, which is a slice of an array."""
-        part = static_slice_of(v, self.flow, self.known_slices)
-        assert part is not None
-        limit = tuple([a + n for a, n in zip(part.start, part.sizes, strict=True)])
-        cut = Equation.of(ops.Slice(part.start, limit), [part.array])
-        if part.sizes == v.aval.shape:
-            return [cut.replace(outputs=[v])]
-        return [cut, Equation(ops.Reshape(v.aval.shape), [*cut.outputs], [v], None)]
+        static_slice = static_slice_of(v, self.flow, self.known_slices)
+        assert static_slice is not None
+        limit = tuple([a + n for a, n in zip(static_slice.start, static_slice.sizes, strict=True)])
+        slice_equation = Equation.of(ops.Slice(static_slice.start, limit), [static_slice.array])
+        if static_slice.sizes == v.aval.shape:
+            return [slice_equation.replace(outputs=[v])]
+        return [
+            slice_equation,
+            Equation(ops.Reshape(v.aval.shape), [*slice_equation.outputs], [v], None),
+        ]
 
     def zeros(self, aval: ShapedArray) -> Atom:
         """Zeros of type `aval`."""

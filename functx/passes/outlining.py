@@ -137,7 +137,7 @@ class _OutliningRound:
     def select_groups(self, repeats: list[Repeat]) -> list[tuple[RepeatGroup, bool]]:
         """Disjoint groups of parts to replace; whether each may become a loop."""
         taken = np.zeros(len(self.equations_before), bool)
-        chosen = []
+        selected = []
         # Repeats overlap; those that save most come first, and leave little of the others.
         budget = _SEARCH_BUDGET * len(self.equations_before)
         for repeat in repeats:
@@ -150,10 +150,10 @@ class _OutliningRound:
                         self.operations_in(group) * (len(group.starts) - 1)
                         >= self.thresholds.min_saved
                     ):
-                        chosen.append((group, type(unclaimed) is PeriodicRepeat))
+                        selected.append((group, type(unclaimed) is PeriodicRepeat))
                         for start in group.starts:
                             taken[start : start + group.length] = True
-        return chosen
+        return selected
 
     def isomorphic_groups(self, repeat: Repeat) -> list[RepeatGroup]:
         """The groups of parts of a repeat with the same dataflow."""
@@ -212,15 +212,18 @@ class _OutliningRound:
                 and not self.replaced_until[i]
                 and i not in self.replacements
             ):
-                made = coalesce_rows(eqn, self.visible_slice)
-                if made is not None:
-                    self.replacements[i] = 1, made
+                coalesced = coalesce_rows(eqn, self.visible_slice)
+                if coalesced is not None:
+                    self.replacements[i] = 1, coalesced
 
     def visible_slice(self, atom: Atom) -> StaticSlice | None:
         """The slice that `atom` is of an array which still exists after the replacements."""
-        part = static_slice_of(atom, self.flow, self.known_slices)
+        static_slice = static_slice_of(atom, self.flow, self.known_slices)
         return (
-            None if part is None or self.flow.is_internal(part.array, self.replaced_until) else part
+            None
+            if static_slice is None
+            or self.flow.is_internal(static_slice.array, self.replaced_until)
+            else static_slice
         )
 
     def outline_group(self, group: RepeatGroup, names: Iterator[int]) -> None:
@@ -255,13 +258,13 @@ def better_inlined(block: Program) -> bool:
 def drop_unused_equations(equations: list[Equation], outputs: Sequence[Atom]) -> list[Equation]:
     """The equations that the outputs or effects need, as the same objects."""
     needed: set[Any] = {*outputs}
-    kept = []
+    remaining = []
     for eqn in reversed(equations):
         if eqn.primitive.effects or not needed.isdisjoint(eqn.outputs):
-            kept.append(eqn)
+            remaining.append(eqn)
             needed.update(eqn.inputs)
-    kept.reverse()
-    return kept
+    remaining.reverse()
+    return remaining
 
 
 class DeduplicateCalls(Rewrite[Program]):

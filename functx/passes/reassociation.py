@@ -104,18 +104,18 @@ class _ProductHoister:
             if any([a in self.substitutions for a in eqn.inputs]):
                 eqn = eqn.replace(inputs=self.substituted(eqn.inputs))
             primitive: Any = eqn.primitive
-            found: Any = ()
+            split: Any = ()
             if primitive.name in CALL_PRIMITIVES and not primitive.effects:
                 # Outputs of this program are needed as they are.
                 if not returned.issuperset(eqn.outputs):
-                    found = cached_rewrite(
+                    split = cached_rewrite(
                         FindHoistableProducts(find_products, carried_operands(primitive)),
                         primitive.program,
                     )
-                if found and all([eqn.outputs[i] in returned for i in found.outputs_made_outside]):
-                    found = ()
-            if found:
-                self.hoist_from(eqn, found)
+                if split and all([eqn.outputs[i] in returned for i in split.outputs_made_outside]):
+                    split = ()
+            if split:
+                self.hoist_from(eqn, split)
             elif (
                 type(primitive) is Call
                 and not primitive.noinline
@@ -129,48 +129,48 @@ class _ProductHoister:
         """The atoms that now stand for each of `atoms`."""
         return [self.substitutions.get(a, a) for a in atoms]
 
-    def hoist_from(self, eqn: Equation, found: HoistedProducts) -> None:
+    def hoist_from(self, eqn: Equation, split: HoistedProducts) -> None:
         """Append the call of the remaining program, then the hoisted equations."""
         self.changed = True
         primitive: Any = eqn.primitive
         program = primitive.program
         env: dict[Any, Atom] = dict(zip(program.inputs, eqn.inputs, strict=True))
         other_outputs = [
-            v for i, v in enumerate(eqn.outputs) if i not in found.outputs_made_outside
+            v for i, v in enumerate(eqn.outputs) if i not in split.outputs_made_outside
         ]
         length = primitive.length if type(primitive) is Scan else None
         exposed_outputs = [
-            Var(add_axis(v.aval, None if length is None else 0, length or 0)) for v in found.exposed
+            Var(add_axis(v.aval, None if length is None else 0, length or 0)) for v in split.exposed
         ]
-        env.update(zip(found.exposed, exposed_outputs, strict=True))
+        env.update(zip(split.exposed, exposed_outputs, strict=True))
         params = {f: getattr(primitive, f) for f in primitive.fields}
-        call = type(primitive)(**params | {"program": found.remaining})
+        call = type(primitive)(**params | {"program": split.remaining})
         if other_outputs or exposed_outputs:
             self.equations.append(
                 eqn.replace(primitive=call, outputs=[*other_outputs, *exposed_outputs])
             )
         if length is None:
-            self.copy_equations(found.hoisted, env)
+            self.copy_equations(split.hoisted, env)
         else:
-            self.copy_batched(found, program, {*program.inputs[: primitive.consts]}, length, env)
-        for i in found.outputs_made_outside:
+            self.copy_batched(split, program, {*program.inputs[: primitive.consts]}, length, env)
+        for i in split.outputs_made_outside:
             self.substitutions[eqn.outputs[i]] = env[program.outputs[i]]
 
     def copy_batched(
         self,
-        found: HoistedProducts,
+        split: HoistedProducts,
         program: Program,
         consts: set[Any],
         length: int,
         env: dict[Any, Atom],
     ) -> None:
         """Append the hoisted equations of a scan, batched over its steps; `consts` are shared."""
-        computed = {v for eqn in found.hoisted for v in eqn.outputs}
+        computed = {v for eqn in split.hoisted for v in eqn.outputs}
         needed = dict.fromkeys(
-            [a for e in found.hoisted for a in e.inputs if type(a) is Var and a not in computed]
+            [a for e in split.hoisted for a in e.inputs if type(a) is Var and a not in computed]
         )
-        outputs = list(dict.fromkeys([program.outputs[i] for i in found.outputs_made_outside]))
-        step = Program(program.name, [*needed], found.hoisted, outputs)
+        outputs = list(dict.fromkeys([program.outputs[i] for i in split.outputs_made_outside]))
+        step = Program(program.name, [*needed], split.hoisted, outputs)
         dims = tuple([None if v in consts else 0 for v in needed])
         batched = Batch(length, dims, (0,) * len(outputs))(step)
         batched_env: dict[Any, Atom] = dict(
@@ -388,9 +388,11 @@ class LargeProducts:
 
     def propagate(self, eqn: Equation) -> None:
         """Record the large products that reach the result of an equation."""
-        found = [self.products_within[a] for a in eqn.inputs if a in self.products_within]
-        if found:
-            self.products_within[eqn.outputs[0]] = frozenset().union(*found)
+        operand_products = [
+            self.products_within[a] for a in eqn.inputs if a in self.products_within
+        ]
+        if operand_products:
+            self.products_within[eqn.outputs[0]] = frozenset().union(*operand_products)
 
     def select_sums(self) -> dict[Equation, SumOfEinsums]:
         """The sums to compute in another order, with their einsums."""
@@ -458,7 +460,9 @@ class LargeProducts:
                 len(eqn.outputs) != 1 or eqn.outputs[0] not in self.products_within
             ):
                 needed.update(eqn.inputs)
-        return set().union(*[found for v, found in self.products_within.items() if v in needed])
+        return set().union(
+            *[products for v, products in self.products_within.items() if v in needed]
+        )
 
     def group_by_products(self, sums: Sequence[Equation]) -> list[list[Equation]]:
         """Groups of sums that have products in common."""

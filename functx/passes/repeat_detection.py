@@ -50,8 +50,8 @@ class PeriodicRepeat(NamedTuple):
     def unclaimed(self, taken: Any) -> list[PeriodicRepeat]:
         """The parts, of at least two periods, in which no position is `taken`."""
         start, length, period = self
-        used = np.flatnonzero(taken[start : start + length])
-        edges = [-1, *used.tolist(), length]
+        taken_positions = np.flatnonzero(taken[start : start + length])
+        edges = [-1, *taken_positions.tolist(), length]
         return [
             PeriodicRepeat(start + a + 1, b - a - 1, period)
             for a, b in pairwise(edges)
@@ -73,8 +73,8 @@ class ScatteredRepeat(NamedTuple):
     def unclaimed(self, taken: Any) -> list[ScatteredRepeat]:
         """The repeat without occurrences in which a position is `taken`, if two are left."""
         length = self.length
-        left = tuple([at for at in self.starts if not taken[at : at + length].any()])
-        return [ScatteredRepeat(left, length)] if len(left) > 1 else []
+        free = tuple([start for start in self.starts if not taken[start : start + length].any()])
+        return [ScatteredRepeat(free, length)] if len(free) > 1 else []
 
 
 Repeat = PeriodicRepeat | ScatteredRepeat
@@ -86,8 +86,8 @@ def find_repeats(tokens: Sequence[int], weights: Any, min_saved: int) -> list[Re
     Periodic ones come first, since they may become loops; then those that save most.
     """
     total = np.concatenate([[0], np.cumsum(weights)])
-    found: dict[Repeat, int] = {}
-    alike: dict[Any, set[int]] = {}
+    saved_by: dict[Repeat, int] = {}
+    scattered: dict[Any, set[int]] = {}
     for width, numbers, distance in doubling_windows(tokens):
         firsts = np.concatenate([[0], np.flatnonzero(np.diff(distance)) + 1])
         lengths = np.append(firsts[1:], len(distance)) - firsts + width - 1
@@ -97,25 +97,30 @@ def find_repeats(tokens: Sequence[int], weights: Any, min_saved: int) -> list[Re
             first, length, period = int(firsts[i]), int(lengths[i]), int(periods[i])
             if length >= period:
                 if saved[i] >= min_saved:
-                    found[PeriodicRepeat(first - period, length + period, period)] = int(saved[i])
+                    saved_by[PeriodicRepeat(first - period, length + period, period)] = int(
+                        saved[i]
+                    )
             elif width <= length < 2 * width:
                 ends = int(numbers[first]), int(numbers[first + length - width])
-                alike.setdefault((*ends, length), set()).update((first - period, first))
-    for (*_, length), starts_of_run in alike.items():
+                scattered.setdefault((*ends, length), set()).update((first - period, first))
+    for (*_, length), starts_of_run in scattered.items():
         starts = non_overlapping(length, sorted(starts_of_run))
         saved_in_all = int(total[starts[0] + length] - total[starts[0]]) * (len(starts) - 1)
         if saved_in_all >= min_saved:
-            found[ScatteredRepeat(starts, length)] = saved_in_all
-    return sorted(found, key=lambda each: (type(each) is ScatteredRepeat, -found[each], each[-1]))
+            saved_by[ScatteredRepeat(starts, length)] = saved_in_all
+    return sorted(
+        saved_by,
+        key=lambda repeat: (type(repeat) is ScatteredRepeat, -saved_by[repeat], repeat[-1]),
+    )
 
 
 def non_overlapping(length: int, starts: Sequence[int]) -> tuple[int, ...]:
     """The ascending `starts` that are at least `length` behind the previous one kept."""
-    kept = [starts[0]]
+    separate = [starts[0]]
     for start in starts:
-        if start >= kept[-1] + length:
-            kept.append(start)
-    return tuple(kept)
+        if start >= separate[-1] + length:
+            separate.append(start)
+    return tuple(separate)
 
 
 def doubling_windows(tokens: Sequence[int]) -> Iterator[tuple[int, Any, Any]]:
@@ -128,11 +133,11 @@ def doubling_windows(tokens: Sequence[int]) -> Iterator[tuple[int, Any, Any]]:
     while len(numbers) > 1:
         order = np.argsort(numbers, kind="stable")
         later, earlier = order[1:], order[:-1]
-        same = numbers[later] == numbers[earlier]
-        if not same.any():
+        is_equal = numbers[later] == numbers[earlier]
+        if not is_equal.any():
             return
         distance = np.zeros(len(numbers), np.int64)
-        distance[later[same]] = later[same] - earlier[same]
+        distance[later[is_equal]] = later[is_equal] - earlier[is_equal]
         yield width, numbers, distance
         if len(numbers) <= width:
             return

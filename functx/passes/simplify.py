@@ -256,12 +256,12 @@ def simplify_equations(
 
     `nested` is applied first to the programs inside its equations.
     """
-    walk = _LocalSimplifier(program, nested)
+    simplifier = _LocalSimplifier(program, nested)
     for eqn in program.equations:
-        walk.add_equation(eqn)
-    outputs = [walk.substitutions.get(a, a) for a in program.outputs]
-    equations = dce_equations(walk.equations, outputs)
-    if not walk.changed and len(equations) == len(program.equations):
+        simplifier.add_equation(eqn)
+    outputs = [simplifier.substitutions.get(a, a) for a in program.outputs]
+    equations = dce_equations(simplifier.equations, outputs)
+    if not simplifier.changed and len(equations) == len(program.equations):
         return program
     return replace_program_fields(program, equations=equations, outputs=outputs)
 
@@ -287,27 +287,27 @@ class _LocalSimplifier:
 
     def add_equation(self, eqn: Equation) -> None:
         """Append the simplified `eqn`."""
-        names = self.substitutions
+        substitutions = self.substitutions
         for atom in eqn.inputs:
-            if atom in names:
-                eqn = eqn.replace(inputs=[names.get(a, a) for a in eqn.inputs])
+            if atom in substitutions:
+                eqn = eqn.replace(inputs=[substitutions.get(a, a) for a in eqn.inputs])
                 break
         primitive = eqn.primitive
         if primitive.multiple_results:
             eqn = self.simplify_nested(eqn)
             primitive = eqn.primitive
         elif primitive.simplify is not None or primitive.scalars_broadcast:
-            simpler = self.simplify_equation(eqn)
-            if simpler is None:
+            simplified = self.simplify_equation(eqn)
+            if simplified is None:
                 return
-            eqn, primitive = simpler, simpler.primitive
+            eqn, primitive = simplified, simplified.primitive
         if not primitive.effects and not primitive.no_cse:
             key = primitive, *eqn.inputs
-            same = self.available.setdefault(key, eqn)
-            if same is not eqn and all(
-                [a.aval is b.aval for a, b in zip(same.outputs, eqn.outputs, strict=True)]
+            available = self.available.setdefault(key, eqn)
+            if available is not eqn and all(
+                [a.aval is b.aval for a, b in zip(available.outputs, eqn.outputs, strict=True)]
             ):
-                self.substitute(eqn.outputs, same.outputs)
+                self.substitute(eqn.outputs, available.outputs)
                 return
         self.equations.append(eqn)
         for v in eqn.outputs:
@@ -324,23 +324,23 @@ class _LocalSimplifier:
         """The simplest equation for the output of `eqn`; None if that is already computed."""
         (out,) = eqn.outputs
         for _ in range(_MAX_REWRITES):
-            found: Any = None
+            result: Any = None
             if not out.aval.shape and can_fold_constants(eqn):
-                found = fold_constants(eqn)
+                result = fold_constants(eqn)
             elif eqn.primitive.simplify is not None:
-                found = eqn.primitive.simplify(self.context, *eqn.inputs)
-            if found is None and eqn.primitive.scalars_broadcast and out.aval.shape:
-                found = self.with_scalars(eqn)
-            if found is None:
+                result = eqn.primitive.simplify(self.context, *eqn.inputs)
+            if result is None and eqn.primitive.scalars_broadcast and out.aval.shape:
+                result = self.with_scalars(eqn)
+            if result is None:
                 break
-            if type(found) is Literal and out.aval.shape:
-                found = ops.Full(out.aval.shape), [found]
-            if type(found) is not tuple:
-                if found.aval is not out.aval:
+            if type(result) is Literal and out.aval.shape:
+                result = ops.Full(out.aval.shape), [result]
+            if type(result) is not tuple:
+                if result.aval is not out.aval:
                     break
-                self.substitute([out], [found])
+                self.substitute([out], [result])
                 return None
-            primitive, inputs = found
+            primitive, inputs = result
             avals = tuple([atom.aval for atom in inputs])
             (aval,) = primitive.out_avals_memo.get(avals) or primitive.infer_out_avals(avals)
             if aval is not out.aval:
@@ -352,10 +352,12 @@ class _LocalSimplifier:
     def with_scalars(self, eqn: Equation) -> Any:
         """An elementwise operation with scalars in place of arrays that repeat them, if any are."""
         shape = eqn.outputs[0].aval.shape
-        filled = [self.context.defining_equation(a, ops.Full) for a in eqn.inputs]
-        if all([f is None for f in filled]):
+        full_equations = [self.context.defining_equation(a, ops.Full) for a in eqn.inputs]
+        if all([f is None for f in full_equations]):
             return None
-        inputs = [a if f is None else f.inputs[0] for a, f in zip(eqn.inputs, filled, strict=True)]
+        inputs = [
+            a if f is None else f.inputs[0] for a, f in zip(eqn.inputs, full_equations, strict=True)
+        ]
         if any([a.aval.shape == shape for a in inputs]):
             return eqn.primitive, inputs
         return None
@@ -369,18 +371,18 @@ class _LocalSimplifier:
                 eqn = eqn.replace(primitive=primitive)
         rule = HOISTING_RULES.get(type(eqn.primitive))
         if rule is not None:
-            moved = rule(eqn)
-            if moved is not None:
+            hoisted = rule(eqn)
+            if hoisted is not None:
                 self.changed = True
-                before, eqn, passed = moved
+                before, eqn, replaced = hoisted
                 for each in before:
                     self.add_equation(each)
                 eqn = eqn.replace(inputs=[self.substitutions.get(a, a) for a in eqn.inputs])
-                self.substitute([*passed], [*passed.values()])
+                self.substitute([*replaced], [*replaced.values()])
         if eqn.primitive.simplify is not None:
-            found = eqn.primitive.simplify(self.context, *eqn.inputs)
-            if found is not None:
-                primitive, inputs = found
+            result = eqn.primitive.simplify(self.context, *eqn.inputs)
+            if result is not None:
+                primitive, inputs = result
                 outs = primitive.infer_out_avals(tuple([atom.aval for atom in inputs]))
                 if all([aval is v.aval for aval, v in zip(outs, eqn.outputs, strict=True)]):
                     self.changed = True
@@ -402,13 +404,15 @@ class Simplify(Rewrite[Program]):
         if self.mode == "never" or program.writes:
             return program
         nested = (lambda inner: cached_rewrite(self, inner)) if self.deep else None
-        simpler = (
+        simplified = (
             simplify_equations(program, nested)
             if self.mode == "always" or is_profitable(program)
             else program
         )
-        contracted = ReassociateContractions(self.mode)(simpler)
-        return simpler if contracted is simpler else simplify_equations(contracted, nested)
+        reassociated = ReassociateContractions(self.mode)(simplified)
+        return (
+            simplified if reassociated is simplified else simplify_equations(reassociated, nested)
+        )
 
 
 def is_profitable(program: Program) -> bool:

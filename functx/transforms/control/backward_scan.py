@@ -1,6 +1,6 @@
 """The backward loop of a scan: cotangents of carries and rows, and sums of cotangents of consts.
 
-Most of the work for a sum is deferred until after the loop: what is linear in each step is
+Most of the work for a sum is deferred until after the loop: linear operations of each step are
 applied once, to the sum, and a sum of products of rows becomes one product of stacked rows.
 """
 
@@ -193,17 +193,17 @@ class ContractedSum(NamedTuple):
 
     def evaluate(self, final: FinalValues) -> Any:
         dot: Any = self.eqn.primitive
-        contract, batched = (
+        contracting, batch = (
             [tuple([d + 1 for d in dims]) for dims in pair]
             for pair in (dot.contracting_dims, dot.batch_dims)
         )
-        whole = ops.DotGeneral(
-            ((0, *contract[0]), (0, *contract[1])),
-            (batched[0], batched[1]),
+        product = ops.DotGeneral(
+            ((0, *contracting[0]), (0, *contracting[1])),
+            (batch[0], batch[1]),
             dot.precision,
             dot.preferred_element_type,
         )
-        return whole(*[final.stacks[atom] for atom in self.eqn.inputs])
+        return product(*[final.stacks[atom] for atom in self.eqn.inputs])
 
 
 class LinearImageOfSums(NamedTuple):

@@ -82,15 +82,15 @@ def write_back_captures(captures: Sequence[Any], outs: Sequence[Any]) -> list[An
 def closure_variable_names(fun: Any, values: Sequence[Any]) -> list[str]:
     """For each of `values`, the closure variable of `fun` that holds it, or an empty string."""
     fun = unwrap_function(fun)
-    known = {}
+    name_of = {}
     for name, cell in zip(
         getattr(getattr(fun, "__code__", None), "co_freevars", ()),
         getattr(fun, "__closure__", None) or (),
         strict=False,
     ):
         with suppress(ValueError):
-            known[capture_key(cell.cell_contents)] = name
-    return [known.get(capture_key(x), "") for x in values] if known else []
+            name_of[capture_key(cell.cell_contents)] = name
+    return [name_of.get(capture_key(x), "") for x in values] if name_of else []
 
 
 def trace_until_carry_types_settle(
@@ -198,10 +198,10 @@ def common_aval(avals: Sequence[ShapedArray], *fixed: ShapedArray) -> ShapedArra
     first = avals[0]
     if any(a.shape != first.shape for a in avals):
         return None
-    found = promote_types(tuple([(a.dtype, a.weak_type) for a in avals]))
-    if found is None or any(a.dtype != found[0] for a in (fixed or avals) if not a.weak_type):
+    promoted = promote_types(tuple([(a.dtype, a.weak_type) for a in avals]))
+    if promoted is None or any(a.dtype != promoted[0] for a in (fixed or avals) if not a.weak_type):
         return None
-    dtype, weak = found
+    dtype, weak = promoted
     if any(a.dtype != dtype and not a.weak_type for a in avals):
         return None
     # A carry that is not weak stays so if the body returns a weak one.
@@ -233,8 +233,8 @@ def cast_to_strong(x: Any, aval: ShapedArray) -> Any:
     """`x` converted to the dtype of `aval`, to which it can be promoted, without a weak type."""
     if type(x) in PYTHON_SCALARS:
         return literal(x, aval.dtype)
-    given = aval_of(x)
-    if given.dtype == aval.dtype and not given.weak_type:
+    own = aval_of(x)
+    if own.dtype == aval.dtype and not own.weak_type:
         return x
     return ops.convert_element_type(x, aval.dtype)
 
@@ -422,36 +422,41 @@ def _describe_branches(branches: dict[str, Any]) -> list[str]:
 
 
 def _unify_captures(
-    traced: Sequence[TracedFunction], own: int
+    traced: Sequence[TracedFunction], num_own: int
 ) -> tuple[list[Program], list[Any], list[int]]:
     """The programs with the captured values of all as inputs after the first `own`; those values.
 
     Also returns the positions of the inputs that a program writes to. Each program returns their
     new values after its results.
     """
-    values = {capture_key(x): x for each in traced for x in each.captured}
-    position_of = {key: own + i for i, key in enumerate(values)}
+    values = {capture_key(x): x for function in traced for x in function.captured}
+    position_of = {key: num_own + i for i, key in enumerate(values)}
     new_values = [
         {
-            i if i < own else position_of[capture_key(each.captured[i - own])]: atom
+            i if i < num_own else position_of[capture_key(function.captured[i - num_own])]: atom
             for i, atom in zip(
-                each.written, each.program.outputs[len(each.out_avals) :], strict=True
+                function.written, function.program.outputs[len(function.out_avals) :], strict=True
             )
         }
-        for each in traced
+        for function in traced
     ]
     written = sorted(set().union(*new_values))
     programs = []
-    for each, new in zip(traced, new_values, strict=True):
-        mine = {
-            capture_key(x): v for x, v in zip(each.captured, each.program.inputs[own:], strict=True)
+    for function, own_new_values in zip(traced, new_values, strict=True):
+        own_inputs = {
+            capture_key(x): v
+            for x, v in zip(function.captured, function.program.inputs[num_own:], strict=True)
         }
-        inputs = [mine[key] if key in mine else Var(aval_of(x)) for key, x in values.items()]
-        program = each.program
-        inputs = [*program.inputs[:own], *inputs]
-        results = program.outputs[: len(each.out_avals)]
+        inputs = [
+            own_inputs[key] if key in own_inputs else Var(aval_of(x)) for key, x in values.items()
+        ]
+        program = function.program
+        inputs = [*program.inputs[:num_own], *inputs]
+        results = program.outputs[: len(function.out_avals)]
         programs.append(
-            with_io(program, inputs, [*results, *[new.get(i, inputs[i]) for i in written]])
+            with_io(
+                program, inputs, [*results, *[own_new_values.get(i, inputs[i]) for i in written]]
+            )
         )
     return programs, list(values.values()), written
 
@@ -482,8 +487,12 @@ class WithProgress(Rewrite[Program]):
         names = program.in_names
 
         def with_counter() -> list[str]:
-            given = names()
-            return [*given[:n], "step", *given[n:]] if len(given) >= n else given
+            names_before = names()
+            return (
+                [*names_before[:n], "step", *names_before[n:]]
+                if len(names_before) >= n
+                else names_before
+            )
 
         in_names = None if names is None else with_counter
         return trace_closed(body, avals, name=program.name, in_names=in_names)

@@ -150,8 +150,8 @@ class Cond(Primitive):
         return outs, scatter_where(out_tangents, inexact_mask(avals))
 
     def varying_outputs(self, avals, active):
-        found = [active_outputs(b, active[1:]) for b in self.branches]
-        return [any(on) for on in zip(*found, strict=True)]
+        masks = [active_outputs(b, active[1:]) for b in self.branches]
+        return [any(on) for on in zip(*masks, strict=True)]
 
     def dce(self, used):
         if all(used):
@@ -202,10 +202,12 @@ class Cond(Primitive):
     def transpose(self, cts, *args):
         linear = linear_mask(args)
         branches = [decompose_missing_rules(b, "transpose") for b in self.branches]
-        transposed = tuple([cached_rewrite(TransposeLinearInputs(linear[1:]), b) for b in branches])
-        given = inexact_cotangents(cts, self.branches[0].out_avals)
-        known = select_where_not(args[1:], linear[1:])
-        return scatter_where(Cond(transposed)(args[0], *given, *known), linear)
+        branches_transposed = tuple(
+            [cached_rewrite(TransposeLinearInputs(linear[1:]), b) for b in branches]
+        )
+        out_cts = inexact_cotangents(cts, self.branches[0].out_avals)
+        known_operands = select_where_not(args[1:], linear[1:])
+        return scatter_where(Cond(branches_transposed)(args[0], *out_cts, *known_operands), linear)
 
     def batch(self, args, dims):
         size = batch_size(args, dims)

@@ -331,12 +331,12 @@ def _counter_aval(lower: Any, upper: Any) -> ShapedArray:
                 fix="Convert it with astype(int), which drops a fraction.",
             )
         avals.append(aval)
-    found = promote_types(tuple([(a.dtype, a.weak_type) for a in avals]))
-    if found is None or not is_integer(found[0]):
+    promoted = promote_types(tuple([(a.dtype, a.weak_type) for a in avals]))
+    if promoted is None or not is_integer(promoted[0]):
         raise DTypeError(
             f"fori_loop: the bounds must have a common integer dtype; got {avals[0]!r} and {avals[1]!r}"
         )
-    return ShapedArray((), *found)
+    return ShapedArray((), *promoted)
 
 
 def _integral_bound(name: str, x: Any) -> Any:

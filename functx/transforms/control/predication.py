@@ -168,13 +168,13 @@ class Predicated(Rewrite[Program]):
     borrow_active: bool
 
     def __call__(self, program: Program) -> Program:
-        paths = [
+        chains = [
             None
             if input_index is None
             else in_place_update_chain(program, j, program.inputs[input_index])
             for j, input_index in enumerate(self.in_place_inputs)
         ]
-        updates = {v for found in paths for v in found or ()}
+        updates = {v for chain in chains for v in chain or ()}
         producer_of = producers(program)
         bases = {
             producer_of[v].inputs[
@@ -228,10 +228,10 @@ class Predicated(Rewrite[Program]):
             outs = interpret(program, pairs, step, constant=lambda c: (c, c))
             return [
                 x
-                if input_index is None or found is not None
+                if input_index is None or chain is not None
                 else ops.select(mask, x, args[input_index])
-                for (x, _), input_index, found in zip(
-                    outs, self.in_place_inputs, paths, strict=True
+                for (x, _), input_index, chain in zip(
+                    outs, self.in_place_inputs, chains, strict=True
                 )
             ]
 
@@ -304,16 +304,16 @@ def in_place_update_chain(
 
 def in_place_input(program: Program, output: int) -> int | None:
     """The position of the input that an output is made of by in-place updates; None without one."""
-    found = in_place_update_chain(program, output)
-    return None if found is None else program.inputs.index(found[-1])
+    chain = in_place_update_chain(program, output)
+    return None if chain is None else program.inputs.index(chain[-1])
 
 
 def producers(program: Program) -> dict[Any, Equation]:
     """The equation that computes each variable which is not an input. Memoised on the program."""
-    found: dict[Any, Equation] | None = program.memo.get(producers)
-    if found is None:
-        found = program.memo[producers] = {v: eqn for eqn in program for v in eqn.outputs}
-    return found
+    producer_of: dict[Any, Equation] | None = program.memo.get(producers)
+    if producer_of is None:
+        producer_of = program.memo[producers] = {v: eqn for eqn in program for v in eqn.outputs}
+    return producer_of
 
 
 def must_borrow_active(program: Program, shared: Sequence[bool]) -> bool:

@@ -310,23 +310,23 @@ class ReduceCall(NamedTuple):
 
     def monoid(self, windowed: bool) -> tuple[Primitive, Any, Any] | None:
         """The operation, its reduction, and the initial value unless neutral; None without."""
-        found = monoid_of(self.program) if not self.consts else None
-        if found is None:
+        known = monoid_of(self.program) if not self.consts else None
+        if known is None:
             return None
-        operation, monoid = found
+        operation, monoid = known
         reduction: Any = monoid.window_reduction if windowed else monoid.reduction
         dtype = aval_of(self.xs[0]).dtype
         if reduction is None or kind(dtype) not in reduction.accepts:
             return None
-        start = self.init_values[0]
+        init_value = self.init_values[0]
         neutral = kind(dtype) != "c" or reduction in (
             ops.ReduceSum,
             ops.ReduceProd,
             ops.ReduceWindowSum,
         )
-        if neutral and _equals_number(start, monoid.neutral(dtype)):
-            start = None
-        return operation, reduction, start
+        if neutral and _equals_number(init_value, monoid.neutral(dtype)):
+            init_value = None
+        return operation, reduction, init_value
 
 
 def _equals_number(x: Any, number: Any) -> bool:
@@ -366,13 +366,15 @@ def reduce(
     call = _check_reduce_call("reduce", operands, init_values, computation)
     shape = aval_of(call.xs[0]).shape
     axes = canonical_axis_sequence(dimensions, len(shape), "reduce: dimensions")
-    found = call.monoid(windowed=False)
-    if found is None:
+    monoid = call.monoid(windowed=False)
+    if monoid is None:
         outs = Reduce(call.program, axes)(*call.xs, *call.init_values, *call.consts)
         return tree.unflatten(call.out_tree, outs)
-    operation, reduction, start = found
+    operation, reduction, init_value = monoid
     total = reduction(axes)(call.xs[0])
-    return tree.unflatten(call.out_tree, [total if start is None else operation(start, total)])
+    return tree.unflatten(
+        call.out_tree, [total if init_value is None else operation(init_value, total)]
+    )
 
 
 @api_boundary
@@ -412,11 +414,11 @@ def reduce_window(
         base_dilation,
         window_dilation,
     )
-    found = call.monoid(windowed=True)
-    if found is None:
+    monoid = call.monoid(windowed=True)
+    if monoid is None:
         outs = ReduceWindow(call.program, *window)(*call.xs, *call.init_values, *call.consts)
         return tree.unflatten(call.out_tree, outs)
-    operation, reduction, start = found
+    operation, reduction, start = monoid
     (x,) = call.xs
     if start is not None and reduction is ops.ReduceWindowSum:
         ops.check_window("reduce_window", aval_of(x).shape, window)

@@ -552,22 +552,22 @@ def map(f: Callable[[Any], Any], xs: Any, *, batch_size: int | None = None) -> A
     # No row at a time: all are the remainder.
     if not batch_size:
         return vmap(f)(xs)
-    whole = length - length % batch_size
+    num_batched = length - length % batch_size
     results = []
-    if whole or not length:
+    if num_batched or not length:
         batches = [
             ops.reshape(
-                ops.slice_in_dim(x, 0, whole),
-                (whole // batch_size, batch_size, *aval_of(x).shape[1:]),
+                ops.slice_in_dim(x, 0, num_batched),
+                (num_batched // batch_size, batch_size, *aval_of(x).shape[1:]),
             )
             for x in leaves
         ]
         stacked = map(vmap(f), tree.unflatten(x_tree, batches))
         results.append(
-            _map_key_words(lambda y: ops.reshape(y, (whole, *aval_of(y).shape[2:])), stacked)
+            _map_key_words(lambda y: ops.reshape(y, (num_batched, *aval_of(y).shape[2:])), stacked)
         )
-    if whole < length:
-        remainder = [ops.slice_in_dim(x, whole, length) for x in leaves]
+    if num_batched < length:
+        remainder = [ops.slice_in_dim(x, num_batched, length) for x in leaves]
         results.append(vmap(f)(tree.unflatten(x_tree, remainder)))
     return (
         results[0]
