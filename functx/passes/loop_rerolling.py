@@ -18,6 +18,7 @@ from functx.core.program import Atom, Equation, Literal, Program, Var, subprogra
 from functx.core.rewriting import cached_rewrite
 from functx.core.types import ShapedArray, is_inexact
 from functx.ops.families import Constant, Elementwise, Linear
+from functx.passes.memory_cost_model import bytes_of
 from functx.passes.repeat_detection import (
     EquationDataflow,
     RepeatGroup,
@@ -552,7 +553,7 @@ class _Reroller:
                 self.sliced_results.append(position)
             elif any(used[: -carried.get(position, 1)]):
                 aval = results[0][position].aval
-                is_large = self.count * aval.size * aval.dtype.itemsize > _MAX_SPARSE_STACK_BYTES
+                is_large = self.count * bytes_of(aval) > _MAX_SPARSE_STACK_BYTES
                 if is_large and sum(used) < self.count / 2:
                     return None
                 stacked.append(position)

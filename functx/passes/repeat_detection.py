@@ -29,6 +29,7 @@ from functx.core.program import (
     subprograms,
 )
 from functx.core.rewriting import cached_rewrite
+from functx.passes.memory_cost_model import bytes_of
 from functx.transforms.call_primitive import Call
 
 
@@ -244,8 +245,7 @@ class EquationDataflow:
                     last_read[atom] = position[0], i
         change = [0] * (stop - first + 1)
         for v, (begin, i) in last_read.items():
-            aval = v.aval
-            size = 64 + aval.size * aval.dtype.itemsize
+            size = 64 + bytes_of(v.aval)
             change[begin + 1 - first] += size
             change[i + 1 - first] -= size
         totals = [0] * period

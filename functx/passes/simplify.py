@@ -18,6 +18,7 @@ from functx.core.records import Rewrite
 from functx.core.rewriting import cached_rewrite
 from functx.core.types import DType, is_complex, kind
 from functx.ops.operands import DefUse
+from functx.passes.memory_cost_model import bytes_of
 from functx.passes.reassociation import ReassociateContractions
 from functx.transforms.control.scan import Scan
 from functx.transforms.control.while_loop import While
@@ -110,8 +111,8 @@ def invariant_equations(program: Program, fixed: set[Any]) -> list[Equation]:
         if isinstance(primitive, _CHEAP_OPS) or not any([type(a) is Var for a in eqn.inputs]):
             cheap.update(dict.fromkeys(eqn.outputs, eqn))
             continue
-        read_bytes = sum([_bytes_of(a) for a in eqn.inputs if a in invariant])
-        if sum(map(_bytes_of, eqn.outputs)) > max(read_bytes, _SMALL_BYTES):
+        read_bytes = sum([bytes_of(a.aval) for a in eqn.inputs if a in invariant])
+        if sum([bytes_of(v.aval) for v in eqn.outputs]) > max(read_bytes, _SMALL_BYTES):
             continue
         hoisted += _cheap_producers(eqn, cheap)
         hoisted.append(eqn)
@@ -140,11 +141,6 @@ _CHEAP_OPS = (
     ops.Slice,
 )
 _SMALL_BYTES = 256
-
-
-def _bytes_of(atom: Atom) -> int:
-    """The bytes of an array."""
-    return atom.aval.size * atom.aval.dtype.itemsize
 
 
 def hoist_invariants(

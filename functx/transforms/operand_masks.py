@@ -13,6 +13,15 @@ from functx.core.primitive import LinearInput
 from functx.core.types import ShapedArray, float0, is_inexact
 
 
+def split_list(items: Sequence[Any], lengths: Sequence[int]) -> list[Sequence[Any]]:
+    """`items` split into sequences of the given `lengths`, and the remaining items."""
+    parts, start = [], 0
+    for length in lengths:
+        parts.append(items[start : start + length])
+        start += length
+    return [*parts, items[start:]]
+
+
 def select_where(items: Sequence[Any], mask: Sequence[bool]) -> list[Any]:
     """The items that `mask` mask."""
     return [x for x, on in zip(items, mask, strict=True) if on]

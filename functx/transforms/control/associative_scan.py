@@ -1,4 +1,4 @@
-"""`associative_scan`: all running combinations of the elements along an axis, in parallel."""
+"""`associative_scan`: all prefix reductions of the elements along an axis, in parallel."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ __all__ = ["associative_scan"]
 def associative_scan(
     fn: Callable[[Any, Any], Any], elems: Any, reverse: bool = False, axis: int = 0
 ) -> Any:
-    """Along `axis`, the elements of `elems` up to each place combined by the associative `fn`.
+    """Combine the elements of `elems` up to each position along `axis` by the associative `fn`.
 
-    `elems` is a pytree of arrays with one length along `axis`, negative axes counting from the
-    end of the first array. `fn(x, y)` takes two such pytrees, any number of elements long, and
-    combines them element by element, `x` being earlier. With `reverse` it goes from the end to
-    the front. It takes about 2 log2(n) steps, each over many elements at once (Blelloch 1990,
-    section 1.4), and as many calls of `fn`.
+    Returns a pytree of the structure, shapes and dtypes of `elems`, a pytree of arrays of one
+    length along `axis`. A negative `axis` counts from the last axis of the first array.
+    `fn(x, y)` takes two such pytrees, of any length along `axis`, and combines them elementwise,
+    `x` being earlier. With `reverse` it goes from the end to the front. It calls `fn` about
+    2 log2(n) times, each time on many elements at once (Blelloch 1990, section 1.4).
 
-    Raises TreeError, ShapeError and DTypeError where `fn` returns something unlike its arguments.
+    Raises TreeError, ShapeError and DTypeError if `fn` returns other types than it takes.
 
     >>> import functx, numpy
     >>> functx.lax.associative_scan(lambda x, y: x * y, numpy.arange(1.0, 6.0)).tolist()
     [1.0, 2.0, 6.0, 24.0, 120.0]
     """
     check_callables("associative_scan", fn=fn)
-    what = body_name("associative_scan", fn)
+    caller = body_name("associative_scan", fn)
     leaves, structure = tree.flatten(elems)
     if not leaves:
-        raise TreeError(f"{what}: there must be an array to scan; got {elems!r}")
+        raise TreeError(f"{caller}: there must be an array to scan; got {elems!r}")
     paths = [tree.keystr(path) for path, _ in tree.leaves_with_path(elems)]
     avals = []
     for path, x in zip(paths, leaves, strict=True):
@@ -47,21 +47,21 @@ def associative_scan(
             avals.append(aval_of(x))
         except ArgumentError:
             raise ArgumentError(
-                f"{what}: elems must be arrays; got {type_name(x)} for elems{path}"
+                f"{caller}: elems must be arrays; got {type_name(x)} for elems{path}"
             ) from None
-    axis = canonical_axis(axis, avals[0].ndim, f"{what}: axis")
+    axis = canonical_axis(axis, avals[0].ndim, f"{caller}: axis")
     if any(aval.ndim <= axis or aval.shape[axis] != avals[0].shape[axis] for aval in avals):
         raise ShapeError(
-            f"{what}: elems must have one length along axis {axis}; got "
+            f"{caller}: elems must have one length along axis {axis}; got "
             + " and ".join([f"elems{path}: {a!r}" for path, a in zip(paths, avals, strict=True)]),
         )
 
     def combine(xs: Sequence[Any], ys: Sequence[Any]) -> list[Any]:
-        found = fn(tree.unflatten(structure, xs), tree.unflatten(structure, ys))
-        outs, given = tree.flatten(found)
-        tree.check_same_structure(structure, given, f"{what}: what fn returns", "elems")
+        combined = fn(tree.unflatten(structure, xs), tree.unflatten(structure, ys))
+        outs, out_tree = tree.flatten(combined)
+        tree.check_same_structure(structure, out_tree, f"{caller}: what fn returns", "elems")
         for path, out, x in zip(paths, outs, xs, strict=True):
-            _check_same_type(what, path, out, aval_of(x))
+            _check_same_type(caller, path, out, aval_of(x))
         return outs  # type: ignore[no-any-return]
 
     if reverse:
@@ -78,6 +78,7 @@ def _scan_recursively(
     count: int,
     axis: int,
 ) -> Sequence[Any]:
+    """The prefix reductions of `count` elements, from those of half as many pairs."""
     if count < 2:
         return xs
     half = count // 2
@@ -85,7 +86,7 @@ def _scan_recursively(
         [ops.slice_in_dim(x, 0, 2 * half, 2, axis) for x in xs],
         [ops.slice_in_dim(x, 1, 2 * half, 2, axis) for x in xs],
     )
-    # Up to each odd place; up to an even one comes what lies there besides.
+    # Reductions up to odd positions; those up to even ones add one element.
     odd = _scan_recursively(combine, pairs, half, axis)
     first = [ops.slice_in_dim(x, 0, 1, 1, axis) for x in xs]
     rest = (count - 1) // 2
@@ -99,7 +100,7 @@ def _scan_recursively(
 
 
 def _interleave(even: Any, odd: Any, axis: int) -> Any:
-    """The elements of `even` and `odd` in turns; `even` may have one more."""
+    """The elements of `even` and `odd` in alternation; `even` may have one more."""
     shape = aval_of(odd).shape
     n = shape[axis]
     each = (*shape[:axis], n, 1, *shape[axis + 1 :])
@@ -110,22 +111,23 @@ def _interleave(even: Any, odd: Any, axis: int) -> Any:
     return ops.concatenate([both, ops.slice_in_dim(even, n, n + 1, 1, axis)], axis)
 
 
-def _check_same_type(what: str, path: str, out: Any, expected: Any) -> None:
+def _check_same_type(caller: str, path: str, out: Any, expected: Any) -> None:
+    """Raise unless a result of `fn` has the shape and dtype of its operand."""
     try:
-        given = aval_of(out)
+        actual = aval_of(out)
     except ArgumentError:
         raise ArgumentError(
-            f"{what}: fn must return arrays; got {type_name(out)} for elems{path}"
+            f"{caller}: fn must return arrays; got {type_name(out)} for elems{path}"
         ) from None
-    must = f"{what}: fn must return arrays of the shapes and dtypes that it takes; got"
-    if given.shape != expected.shape:
+    must = f"{caller}: fn must return arrays of the shapes and dtypes that it takes; got"
+    if actual.shape != expected.shape:
         raise ShapeError(
-            f"{must} {given!r} for elems{path}: {expected!r}",
+            f"{must} {actual!r} for elems{path}: {expected!r}",
             fix="fn gets slices of elems, not single elements: it must work element by element "
             "(map one that does not with vmap).",
         )
-    if given.dtype != expected.dtype:
+    if actual.dtype != expected.dtype:
         raise DTypeError(
-            f"{must} {given!r} for elems{path}: {expected!r}",
+            f"{must} {actual!r} for elems{path}: {expected!r}",
             fix="Convert the result, or elems before the scan, with astype.",
         )

@@ -27,6 +27,7 @@ from functx.transforms.operand_masks import (
     inexact_mask,
     scatter_where,
     select_where,
+    split_list,
 )
 from functx.transforms.partial_evaluation_policy import policy
 from functx.transforms.reverse_mode import SplitVJP
@@ -213,27 +214,24 @@ class BackwardWhileBody(Rewrite[Program]):
 
     def __call__(self, backward: Program) -> Program:
         num_sums = len(backward.outputs) - self.count
-        const_avals = backward.in_avals[self.count :][: self.consts]
-        stack_avals = stacked_avals(backward.in_avals[self.count + self.consts :], self.size)
-        carry_avals = [
-            *map(upcast_aval, backward.out_avals[:num_sums]),
-            *backward.in_avals[: self.count],
-        ]
-        num_held = self.consts + len(stack_avals)
+        ct_avals, const_avals, residual_avals = split_list(
+            backward.in_avals, [self.count, self.consts]
+        )
+        stack_avals = stacked_avals(residual_avals, self.size)
+        sum_avals = map(upcast_aval, backward.out_avals[:num_sums])
 
         def body(*args: Any) -> list[Any]:
-            todo, carry_avals = ops.sub(args[num_held], 1), args[num_held + 1 :]
-            rows = read_rows(args[self.consts : num_held], todo)
-            results = apply(None, backward, [*carry_avals[num_sums:], *args[: self.consts], *rows])
-            new_sums = [
-                ops.add(x, upcast_half(ct))
-                for x, ct in zip(carry_avals[:num_sums], results, strict=False)
-            ]
-            return [todo, *new_sums, *results[num_sums:]]
+            consts, stacks, (todo,), sums, cts = split_list(
+                args, [self.consts, len(stack_avals), 1, num_sums]
+            )
+            step = ops.sub(todo, 1)
+            results = apply(None, backward, [*cts, *consts, *read_rows(stacks, step)])
+            terms = results[:num_sums]
+            new_sums = [ops.add(x, upcast_half(ct)) for x, ct in zip(sums, terms, strict=True)]
+            return [step, *new_sums, *results[num_sums:]]
 
-        return trace_closed(
-            body, [*const_avals, *stack_avals, STEP_AVAL, *carry_avals], name=backward.name
-        )
+        avals = [*const_avals, *stack_avals, STEP_AVAL, *sum_avals, *ct_avals]
+        return trace_closed(body, avals, name=backward.name)
 
 
 class LinearizedWhileBody(Rewrite[Program]):
@@ -251,30 +249,21 @@ class LinearizedWhileBody(Rewrite[Program]):
     kept: tuple[bool, ...]
 
     def __call__(self, tangent_program: Program) -> Program:
-        n = self.consts + self.carries
-        dconsts, dcarry = (
-            tangent_program.in_avals[: self.consts],
-            tangent_program.in_avals[self.consts : n],
+        dconst_avals, dcarry_avals, invariant_avals, residual_avals = split_list(
+            tangent_program.in_avals, [self.consts, self.carries, self.invariants]
         )
-        invariants = tangent_program.in_avals[n : n + self.invariants]
-        stacks = stacked_avals(tangent_program.in_avals[n + self.invariants :], self.size)
-        a, b, c = (
-            self.consts,
-            self.consts + self.invariants,
-            self.consts + self.invariants + len(stacks),
-        )
+        stack_avals = stacked_avals(residual_avals, self.size)
 
         def body(*args: Any) -> list[Any]:
-            step = args[c]
-            rows = read_rows(args[b:c], step)
-            out_tangents = apply(
-                None, tangent_program, [*args[:a], *args[c + 1 :], *args[a:b], *rows]
+            dconsts, invariants, stacks, (step,), dcarry = split_list(
+                args, [self.consts, self.invariants, len(stack_avals), 1]
             )
+            rows = read_rows(stacks, step)
+            out_tangents = apply(None, tangent_program, [*dconsts, *dcarry, *invariants, *rows])
             return [ops.add(step, 1), *select_where(out_tangents, self.kept)]
 
-        return trace_closed(
-            body, [*dconsts, *invariants, *stacks, STEP_AVAL, *dcarry], name=tangent_program.name
-        )
+        avals = [*dconst_avals, *invariant_avals, *stack_avals, STEP_AVAL, *dcarry_avals]
+        return trace_closed(body, avals, name=tangent_program.name)
 
 
 def run_with_stacks(

@@ -33,7 +33,7 @@ from functx.transforms.control.checkpoint_schedule import (
 from functx.transforms.control.cond import Cond
 from functx.transforms.control.partial_eval import LoopPartialEval, ResidualKind
 from functx.transforms.dce import RemoveEffects, used_inputs, with_io
-from functx.transforms.operand_masks import select_where
+from functx.transforms.operand_masks import select_where, split_list
 
 ONLINE_FIELDS = len(OnlineSchedule._fields)
 REVOLVE_FIELDS = len(RevolveSchedule._fields)
@@ -170,9 +170,10 @@ class StepBlock(Rewrite[Program]):
         m, n = self.loop.condition_consts, self.loop.condition_consts + self.loop.body_consts
 
         def body(*args: Any) -> list[Any]:
-            return run_with_stacks(self.loop, program, args[:m], args[m:n], args[n:], limited=True)[
-                0
-            ]
+            outs, _ = run_with_stacks(
+                self.loop, program, args[:m], args[m:n], args[n:], limited=True
+            )
+            return outs
 
         avals = [*self.loop.condition.in_avals[:m], *program.in_avals]
         return trace_closed(body, avals, name=program.name)
@@ -228,70 +229,55 @@ class CheckpointedBackwardBody(Rewrite[Program]):
     count: int
     slots: int
 
-    def __call__(self, advance_program: Program) -> Program:
+    def __call__(self, advance: Program) -> Program:
         backward, num_sums = self.backward, len(self.backward.outputs) - self.count
-        consts = advance_program.in_avals[: self.consts]
-        state = advance_program.in_avals[self.consts :]
-        cts_and_sums = [
-            *map(upcast_aval, backward.out_avals[:num_sums]),
-            *backward.in_avals[: self.count],
-        ]
-        lead = [STEP_AVAL, *revolve_schedule_avals(self.slots)]
-        # Ends of the groups: of the operands of a branch (a, b, c), and of the carry (d).
-        a, b, c = len(lead), len(lead) + len(state), len(lead) + len(state) + len(cts_and_sums)
-        d = b + len(state)
+        const_avals, state_avals = split_list(advance.in_avals, [self.consts])
+        n = len(state_avals)
+        sum_avals = list(map(upcast_aval, backward.out_avals[:num_sums]))
+        total_avals = [*sum_avals, *backward.in_avals[: self.count]]
+        schedule_avals = revolve_schedule_avals(self.slots)
 
-        def advance(todo: Any, *args: Any) -> list[Any]:
-            slot, schedule = checkpoint_schedule.advance_state(
-                RevolveSchedule(*args[:REVOLVE_FIELDS]), todo
+        def advance_one(todo: Any, *operands: Any) -> list[Any]:
+            fields, state, totals, consts = split_list(
+                operands, [REVOLVE_FIELDS, n, len(total_avals)]
             )
-            state_values, cts_and_sums, consts = (
-                args[REVOLVE_FIELDS : b - 1],
-                args[b - 1 : c - 1],
-                args[c - 1 :],
-            )
-            return [
-                slot,
-                slot,
-                todo,
-                *schedule,
-                *apply(None, advance_program, [*consts, *state_values]),
-                *cts_and_sums,
-            ]
+            slot, schedule = checkpoint_schedule.advance_state(RevolveSchedule(*fields), todo)
+            return [slot, slot, todo, *schedule, *apply(None, advance, [*consts, *state]), *totals]
 
-        def reverse_step(todo: Any, *args: Any) -> list[Any]:
-            state_values, cts_and_sums, consts = (
-                args[REVOLVE_FIELDS : b - 1],
-                args[b - 1 : c - 1],
-                args[c - 1 :],
+        def reverse_one(todo: Any, *operands: Any) -> list[Any]:
+            fields, state, sums, cts, consts = split_list(
+                operands, [REVOLVE_FIELDS, n, num_sums, self.count]
             )
-            results = apply(None, backward, [*cts_and_sums[num_sums:], *consts, *state_values])
-            new_sums = [
-                ops.add(state_values, upcast_half(ct))
-                for state_values, ct in zip(cts_and_sums[:num_sums], results, strict=False)
-            ]
+            results = apply(None, backward, [*cts, *consts, *state])
+            terms = results[:num_sums]
+            new_sums = [ops.add(x, upcast_half(ct)) for x, ct in zip(sums, terms, strict=True)]
             todo = ops.sub(todo, 1)
             vacant, slot, schedule = checkpoint_schedule.restart_from_checkpoint(
-                RevolveSchedule(*args[:REVOLVE_FIELDS]), todo
+                RevolveSchedule(*fields), todo
             )
-            return [vacant, slot, todo, *schedule, *state_values, *new_sums, *results[num_sums:]]
+            return [vacant, slot, todo, *schedule, *state, *new_sums, *results[num_sums:]]
 
-        operands = [*lead, *state, *cts_and_sums, *consts]
+        operands = [STEP_AVAL, *schedule_avals, *state_avals, *total_avals, *const_avals]
         branches = tuple(
-            [trace_closed(f, operands, name=f.__name__) for f in (advance, reverse_step)]
+            [trace_closed(f, operands, name=f.__name__) for f in (advance_one, reverse_one)]
         )
 
         def body(*args: Any) -> list[Any]:
-            consts, args = args[: self.consts], args[self.consts :]
-            at_target = ops.eq(RevolveSchedule(*args[1:a]).step, ops.sub(args[0], 1))
+            consts, (todo,), fields, state, slots, totals = split_list(
+                args, [self.consts, 1, REVOLVE_FIELDS, n, n]
+            )
+            at_target = ops.eq(RevolveSchedule(*fields).step, ops.sub(todo, 1))
             index = ops.convert_element_type(at_target, STEP_DTYPE)
-            target_slot, source_slot, *outs = Cond(branches)(index, *args[:b], *args[d:], *consts)
+            operands = [todo, *fields, *state, *totals, *consts]
+            written, source, *outs = Cond(branches)(index, *operands)
+            head, state, totals = split_list(outs, [1 + REVOLVE_FIELDS, n])
             # Read after the write, so that the slots are updated in place.
-            slots = write_rows(args[b:d], outs[a:b], target_slot)
-            return [*outs[:a], *read_rows(slots, source_slot), *slots, *outs[b:]]
+            slots = write_rows(slots, state, written)
+            return [*head, *read_rows(slots, source), *slots, *totals]
 
-        carry = [*lead, *state, *stacked_avals(state, self.slots), *cts_and_sums]
-        return trace_closed(body, [*consts, *carry], name=backward.name)
+        slot_avals = stacked_avals(state_avals, self.slots)
+        avals = [*const_avals, STEP_AVAL, *schedule_avals, *state_avals, *slot_avals, *total_avals]
+        return trace_closed(body, avals, name=backward.name)
 
 
 def run_with_checkpoints(

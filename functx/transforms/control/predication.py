@@ -58,6 +58,7 @@ from functx.core.tracing import trace_closed
 from functx.core.types import is_inexact, kind
 from functx.ops.operands import batch_size, literal
 from functx.transforms.control.scan import Scan
+from functx.transforms.operand_masks import split_list
 
 MASK_AVAL = bool_[()]
 
@@ -369,14 +370,12 @@ class PredicatedLoop(Rewrite[tuple[Program, Program]]):
         )
 
         def step(*args: Any) -> list[Any]:
-            mask = args[self.shared + consts]
-            shared, consts_of_body = args[: self.shared], args[self.shared : self.shared + consts]
-            carry = apply(
-                None, predicated, [mask, *consts_of_body, *args[self.shared + consts + 1 :]]
+            condition_consts, body_consts, (mask,), carry = split_list(
+                args, [self.shared, consts, 1]
             )
-            (goes_on,) = apply(
-                None, masked_condition, [*[mask] * condition_is_masked, *shared, *carry]
-            )
+            carry = apply(None, predicated, [mask, *body_consts, *carry])
+            masks = [mask] * condition_is_masked
+            (goes_on,) = apply(None, masked_condition, [*masks, *condition_consts, *carry])
             return [ops.bitwise_and(mask, goes_on), *carry]
 
         carry_avals = [MASK_AVAL, *body.in_avals[consts:]]

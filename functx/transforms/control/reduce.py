@@ -35,6 +35,7 @@ from functx.transforms.control.body_tracing import (
     common_aval,
 )
 from functx.transforms.decompose import builtin_decomposition
+from functx.transforms.operand_masks import split_list
 from functx.transforms.tracing_api import trace_function
 from functx.transforms.vmap import Batch, BatchWithInferredOutDims
 
@@ -52,7 +53,8 @@ class ProgramReduction(Primitive, abstract=True):
     def split_operands(self, items: Sequence[Any]) -> tuple[Any, Any, Any]:
         """Split `items`, one an operand, into those of the arrays, initial values and consts."""
         n = len(self.program.outputs)
-        return items[:n], items[n : 2 * n], items[2 * n :]
+        xs, init_values, consts = split_list(items, [n, n])
+        return xs, init_values, consts
 
     def result_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         """The shape of the results for arrays of `shape`."""

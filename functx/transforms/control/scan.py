@@ -62,6 +62,7 @@ from functx.transforms.operand_masks import (
     linear_mask,
     scatter_where,
     select_where,
+    split_list,
 )
 from functx.transforms.partial_evaluation_policy import policy
 from functx.transforms.reverse_mode import SplitVJP
@@ -130,8 +131,8 @@ class Scan(Primitive):
 
     def split_operands(self, items: Sequence[Any]) -> tuple[Any, Any, Any]:
         """Split `items`, one an operand, into those of the consts, the carry and `xs`."""
-        n = self.consts + self.carries
-        return items[: self.consts], items[self.consts : n], items[n:]
+        consts, carry, xs = split_list(items, [self.consts, self.carries])
+        return consts, carry, xs
 
     def varying(self, mask: Sequence[bool]) -> tuple[tuple[bool, ...], list[bool]]:
         """The operands that vary in the loop if those of `mask` do before it; the outputs."""

@@ -48,6 +48,7 @@ from functx.transforms.operand_masks import (
     linear_mask,
     scatter_where,
     select_where,
+    split_list,
 )
 from functx.transforms.vmap import Batch, BatchWithInferredOutDims
 
@@ -108,8 +109,8 @@ class While(Primitive):
 
     def split_operands(self, items: Sequence[Any]) -> tuple[Any, Any, Any]:
         """Split `items`, one an operand, into those of the condition, body and carry."""
-        m, n = self.condition_consts, self.condition_consts + self.body_consts
-        return items[:m], items[m:n], items[n:]
+        condition, body, carry = split_list(items, [self.condition_consts, self.body_consts])
+        return condition, body, carry
 
     def with_program(
         self, condition: Program, body: Program, condition_consts: int, body_consts: int
