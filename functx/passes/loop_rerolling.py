@@ -1,13 +1,11 @@
-"""Loop rerolling: parts of a program that follow one another and repeat become a `scan`.
+"""Loop rerolling: repeated parts of a program that follow one another become a `scan`.
 
-The operands of the parts become consts, carries, rows or slices of arrays, which takes an
-analysis of static slices; concatenated rows of one array become one slice.
+The operands of the parts become consts, carries, rows or slices of arrays.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from math import prod
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,49 +18,12 @@ from functx.core.types import ShapedArray, is_inexact
 from functx.ops.families import Constant, Elementwise, Linear
 from functx.passes.memory_cost_model import bytes_of
 from functx.passes.repeat_detection import (
-    EquationDataflow,
     RepeatGroup,
-    has_unit_strides,
     index_literal,
 )
+from functx.passes.static_slices import StaticSlice, coalesce_rows, static_slice_of
 from functx.transforms.call_primitive import Call
 from functx.transforms.control.scan import Scan
-
-Shape = tuple[int, ...]
-
-
-class StaticSlice(NamedTuple):
-    """The slice of `array` of shape `sizes` from `start` on; a variable may hold it reshaped."""
-
-    array: Atom
-    start: Shape
-    sizes: Shape
-
-
-def static_slice_of(
-    atom: Atom, flow: EquationDataflow, known_slices: dict[Any, StaticSlice]
-) -> StaticSlice | None:
-    """The slice that `atom` is, by `known_slices` or the equations that compute it; else None."""
-    while type(atom) is Var:
-        if atom in known_slices:
-            return known_slices[atom]
-        position = flow.producers.get(atom)
-        if position is None:
-            return None
-        eqn = flow.equations[position[0]]
-        primitive = eqn.primitive
-        if type(primitive) is ops.Slice and has_unit_strides(primitive):
-            return StaticSlice(eqn.inputs[0], primitive.start, eqn.outputs[0].aval.shape)
-        if type(primitive) is ops.Split:
-            offset = sum(primitive.sizes[: position[1]])
-            start = [0] * atom.aval.ndim
-            start[primitive.axis] = offset
-            return StaticSlice(eqn.inputs[0], tuple(start), atom.aval.shape)
-        if type(primitive) is not ops.Reshape:
-            return None
-        atom = eqn.inputs[0]
-    return None
-
 
 _LINEAR_OPS = Linear, Constant, ops.DotGeneral, ops.DynamicSlice
 
@@ -92,119 +53,9 @@ def _has_finite_derivative(eqn: Equation) -> bool:
     )
 
 
-# From this length on, one slice of all rows is cheaper than one slice for each.
-_MIN_RUN_LENGTH = 4
-
-
-class RowRun(NamedTuple):
-    """`length` rows of `array` from `first` on, at a constant `stride` that may be negative."""
-
-    array: Atom
-    first: int
-    stride: int
-    length: int
-
-
-def coalesce_rows(
-    eqn: Equation, slice_of: Callable[[Atom], StaticSlice | None]
-) -> list[Equation] | None:
-    """Equations for the concatenation `eqn`, with runs of rows as one slice; None without runs.
-
-    `slice_of` gives the slice of an existing array that an operand is.
-    """
-    pieces = row_runs(eqn.inputs, slice_of)
-    if all([type(piece) is not RowRun for piece in pieces]):
-        return None
-    axis, equations, operands = eqn.primitive.axis, [], []  # type: ignore[attr-defined]
-    position = 0
-    for piece in pieces:
-        if type(piece) is RowRun:
-            run_equations = emit_row_run(piece, eqn.inputs[position].aval.shape, axis)
-            equations += run_equations
-            operands.append(run_equations[-1].outputs[0])
-            position += piece.length
-        else:
-            operands.append(piece)
-            position += 1
-    equations.append(eqn.replace(primitive=ops.Concatenate(axis), inputs=operands))
-    return equations
-
-
-def row_runs(operands: Sequence[Atom], slice_of: Callable[[Atom], StaticSlice | None]) -> list[Any]:
-    """The operands, with a `RowRun` in place of consecutive rows of one array."""
-    rows = [row_number(slice_of(atom)) for atom in operands]
-    items: list[Any] = []
-    position = 0
-    while position < len(rows):
-        run = longest_run(rows, position)
-        if run is None or run.length < _MIN_RUN_LENGTH:
-            items.append(operands[position])
-            position += 1
-        else:
-            items.append(run)
-            position += run.length
-    return items
-
-
-def row_number(static_slice: StaticSlice | None) -> tuple[Atom, int] | None:
-    """The array and position of the row that `part` is; None for other slices."""
-    if static_slice is None:
-        return None
-    array, start, sizes = static_slice
-    if not start or sizes != (1, *array.aval.shape[1:]):
-        return None
-    return array, start[0]
-
-
-def longest_run(rows: Sequence[tuple[Atom, int] | None], position: int) -> RowRun | None:
-    """The longest run of rows that begins at `position`; None if there is none."""
-    row = rows[position]
-    if row is None:
-        return None
-    array, first = row
-    following = rows[position + 1] if position + 1 < len(rows) else None
-    if following is None or following[0] is not array or following[1] == first:
-        return None
-    stride = following[1] - first
-    count = 1
-    while position + count < len(rows) and rows[position + count] == (
-        array,
-        first + stride * count,
-    ):
-        count += 1
-    return RowRun(array, first, stride, count)
-
-
-def emit_row_run(run: RowRun, shape: tuple[int, ...], axis: int) -> list[Equation]:
-    """Equations for the rows of a run, each reshaped to `shape`, concatenated along `axis`."""
-    equations: list[Equation] = []
-
-    def append(primitive: Any) -> None:
-        equations.append(
-            Equation.of(primitive, [equations[-1].outputs[0] if equations else run.array])
-        )
-
-    shape_of_array = run.array.aval.shape
-    ends = run.first, run.first + run.stride * (run.length - 1)
-    trailing, step = shape_of_array[1:], abs(run.stride)
-    strides = (step, *[1] * len(trailing)) if step > 1 else None
-    append(ops.Slice((min(ends), *[0] * len(trailing)), (max(ends) + 1, *trailing), strides))
-    if run.stride < 0:
-        append(ops.Rev((0,)))
-    append(ops.Reshape((run.length, *shape)))
-    if prod(shape[:axis]) != 1:
-        append(ops.PermuteDims((*range(1, axis + 1), 0, *range(axis + 1, len(shape) + 1))))
-    append(ops.Reshape((*shape[:axis], run.length * shape[axis], *shape[axis + 1 :])))
-    return equations
-
-
 # The largest stack, in bytes, of which most rows may be unused.
 _MAX_SPARSE_STACK_BYTES = 1 << 16
 _INDEX_AVAL = index_literal(0).aval
-
-
-# By part, the variables of its results.
-ResultVars = list[list[Var]]
 
 
 def consecutive_runs(group: RepeatGroup) -> list[RepeatGroup]:
@@ -235,21 +86,38 @@ def reroll(
     return _Reroller(group, known_slices, replaced_until).build(names, rewrite)
 
 
+class _Carry(NamedTuple):
+    """A carry: its variable in the body, its initial value, and what becomes its next value.
+
+    That is a result of the block, by its number, or another carry.
+    """
+
+    var: Var
+    initial: Atom
+    following: int | Var
+
+
 class _Reroller:
     """Builds the loop for one group of parts."""
 
-    def __init__(self, group: RepeatGroup, known: dict[Any, StaticSlice], ends: Sequence[int]):
-        self.group, self.known_slices, self.replaced_until = group, known, ends
-        self.flow, self.starts = group.flow, group.starts
+    def __init__(
+        self,
+        group: RepeatGroup,
+        known_slices: dict[Any, StaticSlice],
+        replaced_until: Sequence[int],
+    ):
+        self.group, self.flow = group, group.flow
+        self.known_slices, self.replaced_until = known_slices, replaced_until
         self.count = len(group.starts)
-        self.stop = group.starts[-1] + group.length
+        self.start, self.stop = group.starts[0], group.starts[-1] + group.length
+        # The variables of the results of each part, and the numbers of those of the first part.
+        self.results = [group.outputs(start) for start in group.starts]
+        self.number_of: dict[Any, int] = {v: i for i, v in enumerate(self.results[0])}
         self.hoisted: list[Equation] = []
-        self.result_positions: dict[Any, int] = {}
         self.sliced_results: list[int] = []
         self.slice_equations: list[Equation] = []
         self.consts: dict[Atom, Var] = {}
-        # Each with its initial and its next value: the number of a result, or another carry.
-        self.carries: list[tuple[Var, Atom, int | Var]] = []
+        self.carries: list[_Carry] = []
         # By row input: the array of the rows; the scalars of the steps, if it is one. By the
         # starts of slices: their row input.
         self.row_inputs: dict[Var, Atom] = {}
@@ -261,18 +129,13 @@ class _Reroller:
         block, operands = self.group.program()
         if block.effects:
             return None
-        results = [self.group.outputs(start) for start in self.starts]
-        self.result_positions = {v: i for i, v in enumerate(results[0])}
         unmatched = list(zip(block.inputs, operands, strict=True))
         for match in (
-            self.match_invariant,
-            self.match_carry,
-            self.match_delayed_carry,
-            self.match_slices,
-            self.match_scalars,
-        ):
-            unmatched = [each for each in unmatched if not match(*each, results)]
-        stacked = None if unmatched else self.stacked_results(results)
+            self.match_invariant, self.match_carry, self.match_delayed_carry,
+            self.match_slices, self.match_scalars,
+        ):  # fmt: skip
+            unmatched = [(v, atoms) for v, atoms in unmatched if not match(v, atoms)]
+        stacked = None if unmatched else self.stacked_results()
         if stacked is None:
             return None
         equations: list[Equation] | None = [*self.slice_equations, *block.equations]
@@ -281,53 +144,43 @@ class _Reroller:
             equations = None if keep_unrolled else self.slices_to_rows(block.equations)
         if equations is None:
             return []
-        carried = {i for _, _, i in self.carries}
+        carried = {carry.following for carry in self.carries}
         # Results of which only the last is used are carried, from an unused initial value.
-        for i, v in enumerate(results[-1]):
+        for i, v in enumerate(self.results[-1]):
             if i not in carried and i not in stacked and i not in self.sliced_results:
-                self.carries.append((Var(v.aval), self.zeros(v.aval), i))
-        scan = self.scan_equation(block, equations, stacked, results, names, rewrite)
-        slices = self.slices_of_results(scan, stacked, results)
+                self.carries.append(_Carry(Var(v.aval), self.zeros(v.aval), i))
+        block = Program(f"step_{next(names)}", block.inputs, equations, block.outputs)
+        scan = self.scan_equation(block, stacked, rewrite)
+        slices = self.slices_of_results(scan, stacked)
         return [*self.hoisted, scan, *slices]
 
-    def scan_equation(
-        self,
-        block: Program,
-        equations: Sequence[Equation],
-        stacked: Sequence[int],
-        results: ResultVars,
-        names: Iterator[int],
-        rewrite: Any,
-    ) -> Equation:
-        """The loop whose body has `equations`, with `stacked` results."""
+    def scan_equation(self, block: Program, stacked: Sequence[int], rewrite: Any) -> Equation:
+        """The loop whose steps run `block`, with `stacked` results."""
         inputs = [(v, operand) for operand, v in self.consts.items()]
-        inputs += [(v, initial) for v, initial, _ in self.carries]
+        inputs += [(carry.var, carry.initial) for carry in self.carries]
         inputs += list(self.row_inputs.items())
-        next_carry = [i if type(i) is Var else block.outputs[i] for _, _, i in self.carries]  # type: ignore[index]
-        outputs = [*next_carry, *[block.outputs[i] for i in stacked]]
-        body = Program(f"step_{next(names)}", [v for v, _ in inputs], equations, outputs)
+        next_values = [carry.following for carry in self.carries]
+        outputs = [block.outputs[x] if type(x) is int else x for x in [*next_values, *stacked]]
+        body = Program(block.name, [v for v, _ in inputs], block.equations, outputs)  # type: ignore[arg-type]
         loop = Scan(rewrite(body), len(self.consts), len(self.carries), self.count)
         finals = list(map(self.final_result, self.carries))
-        final_vars: dict[Any, Any] = {each: results[-each[1]][each[0]] for each in finals}
-        carries = [final_vars.pop(each, None) or Var(results[0][each[0]].aval) for each in finals]
-        stacks = [Var(stacked_aval(self.count, results[-1][i].aval)) for i in stacked]
-        source = self.flow.equations[self.starts[0]].source
+        final_vars: dict[Any, Any] = {each: self.results[-each[1]][each[0]] for each in finals}
+        carries = [final_vars.pop(x, None) or Var(self.results[0][x[0]].aval) for x in finals]
+        stacks = [Var(stacked_aval(self.count, self.results[-1][i].aval)) for i in stacked]
+        source = self.flow.equations[self.start].source
         return Equation(loop, [operand for _, operand in inputs], [*carries, *stacks], source)
 
-    def slices_of_results(
-        self, scan: Equation, stacked: Sequence[int], results: ResultVars
-    ) -> list[Equation]:
+    def slices_of_results(self, scan: Equation, stacked: Sequence[int]) -> list[Equation]:
         """Equations after the loop for the results of all parts, as slices of what it stacks.
 
         Results that are slices of other arrays are computed before the loop.
         """
         for i in self.sliced_results:
-            self.hoisted += [eqn for r in results for eqn in self.emit_slice(r[i])]
-        stacks = scan.outputs[len(self.carries) :]
+            self.hoisted += [eqn for r in self.results for eqn in self.emit_slice(r[i])]
         carries = {*scan.outputs[: len(self.carries)]}
         equations = []
-        for i, stack in zip(stacked, stacks, strict=True):
-            for step, variables in enumerate(results):
+        for i, stack in zip(stacked, scan.outputs[len(self.carries) :], strict=True):
+            for step, variables in enumerate(self.results):
                 v = variables[i]
                 start, sizes = (step, *[0] * v.aval.ndim), (1, *v.aval.shape)
                 self.known_slices[v] = StaticSlice(stack, start, sizes)
@@ -338,136 +191,111 @@ class _Reroller:
     # Each `match` method tries to make the input `v` of the block, which is `atoms` in the
     # parts, an input of the loop, and returns whether it could.
 
-    def match_invariant(self, v: Var, atoms: Sequence[Atom], results: ResultVars) -> bool:
+    def match_invariant(self, v: Var, atoms: Sequence[Atom]) -> bool:
         """As a loop-invariant value."""
         is_invariant = all([atom is atoms[0] for atom in atoms])
         if is_invariant:
             self.consts[atoms[0]] = v
         return is_invariant
 
-    def match_delayed_carry(self, v: Var, atoms: Sequence[Atom], results: ResultVars) -> bool:
+    def match_delayed_carry(self, v: Var, atoms: Sequence[Atom]) -> bool:
         """As a result of the step before the last one, or of the one before that."""
-        return any([self.match_carry(v, atoms, results, lag) for lag in (2, 3)])
+        return any([self.match_carry(v, atoms, lag) for lag in (2, 3)])
 
-    def match_scalars(self, v: Var, atoms: Sequence[Atom], results: ResultVars) -> bool:
+    def match_carry(self, v: Var, atoms: Sequence[Atom], lag: int = 1) -> bool:
+        """As a result of the step before, or of the step `lag` steps before."""
+        number = self.number_of.get(atoms[lag]) if lag < self.count else None
+        if number is None or not all([self.is_known(atom) for atom in atoms[:lag]]):
+            return False
+        if any([a is not r[number] for a, r in zip(atoms[lag:], self.results, strict=False)]):
+            return False
+        following: int | Var = number
+        for i in range(lag - 1, 0, -1):
+            same = [c.var for c in self.carries if c[1:] == (atoms[i], following)]
+            if not same:
+                same = [Var(v.aval)]
+                self.carries.append(_Carry(same[0], atoms[i], following))
+            following = same[0]
+        self.carries.append(_Carry(v, atoms[0], following))
+        return True
+
+    def match_slices(self, v: Var, atoms: Sequence[Atom]) -> bool:
+        """As slices of one array, of the same sizes."""
+        pieces = []
+        for atom in atoms:
+            piece = self.slice_before_loop(atom)
+            if piece is None:
+                return False
+            pieces.append(piece)
+        array, _, sizes = pieces[0]
+        if any([piece.array is not array or piece.sizes != sizes for piece in pieces]):
+            return False
+        array_input = self.consts.get(array)
+        if array_input is None:
+            array_input = self.consts[array] = Var(array.aval)
+        starts = map(self.position_operand, zip(*[piece.start for piece in pieces], strict=True))
+        equation = Equation.of(ops.DynamicSlice(sizes), [array_input, *starts])
+        self.slice_equations += reshaped_to(v, equation)
+        return True
+
+    def match_scalars(self, v: Var, atoms: Sequence[Atom]) -> bool:
         """As a scalar of each step."""
         fits = v.aval.shape == () and all([self.is_known(atom) for atom in atoms])
         if fits:
             self.add_scalar_input(v, tuple(atoms))
         return fits
 
-    def add_scalar_input(self, v: Var, numbers: tuple[Atom, ...]) -> None:
+    def add_scalar_input(self, v: Var, scalars: tuple[Atom, ...]) -> None:
         """Make `v` a row input: the next of `scalars` in each step."""
-        self.row_inputs[v] = self.stack_scalars(v.aval, numbers)
-        self.scalar_inputs[v] = numbers
+        self.row_inputs[v] = self.stack_scalars(v.aval, scalars)
+        self.scalar_inputs[v] = scalars
 
-    def match_carry(self, v: Var, atoms: Sequence[Atom], results: ResultVars, lag: int = 1) -> bool:
-        """As a result of the step before, or of the step `lag` steps before."""
-        position = self.result_positions.get(atoms[lag]) if lag < self.count else None
-        if position is None or not all([self.is_known(atom) for atom in atoms[:lag]]):
-            return False
-        if any([a is not r[position] for a, r in zip(atoms[lag:], results, strict=False)]):
-            return False
-        next_value: int | Var = position
-        for i in range(lag - 1, 0, -1):
-            same_carry = [c for c, *rest in self.carries if rest == [atoms[i], next_value]]
-            if not same_carry:
-                same_carry = [Var(v.aval)]
-                self.carries.append((same_carry[0], atoms[i], next_value))
-            next_value = same_carry[0]
-        self.carries.append((v, atoms[0], next_value))
-        return True
-
-    def final_result(self, carry: tuple[Var, Atom, int | Var]) -> tuple[int, int]:
+    def final_result(self, carry: _Carry) -> tuple[int, int]:
         """The result that a carry is at the end, and of which part, counted from the last."""
-        next_value, from_last = carry[2], 1
-        while type(next_value) is not int:
-            next_value = next(source for v, _, source in self.carries if v is next_value)
+        following, from_last = carry.following, 1
+        while type(following) is not int:
+            following = next(c.following for c in self.carries if c.var is following)
             from_last += 1
-        return next_value, from_last
+        return following, from_last
 
     def is_known(self, atom: Atom) -> bool:
         """Whether `atom` has its value before the loop, outside of other replaced parts."""
         producer = self.flow.producers.get(atom)
         if producer is None:
             return True
-        return producer[0] < self.starts[0] and not self.flow.is_internal(atom, self.replaced_until)
+        return producer[0] < self.start and not self.flow.is_internal(atom, self.replaced_until)
 
     def stack_scalars(self, aval: ShapedArray, atoms: Sequence[Atom]) -> Var:
         """An array of the scalars `atoms`, one for each step."""
-        stacked = stacked_aval(self.count, aval)
         if all([is_concrete_literal(atom) for atom in atoms]):
             numbers = np.array([atom.value for atom in atoms], aval.dtype)  # type: ignore[union-attr]
-            is_affine = aval is _INDEX_AVAL and (np.diff(numbers, 2) == 0).all()
-            return (
-                self.affine_indices(numbers)
-                if is_affine
-                else self.emit(ops.DenseConstant(stacked, numbers.tobytes()), [])
-            )
-        pieces = [
+            if aval is _INDEX_AVAL and (np.diff(numbers, 2) == 0).all():
+                return self.affine_indices(numbers)
+            stacked = stacked_aval(self.count, aval)
+            return self.emit(ops.DenseConstant(stacked, numbers.tobytes()), [])
+        rows = [
             self.emit(ops.Full((1,)) if type(a) is Literal else ops.Reshape((1,)), [a])
             for a in atoms
         ]
-        concatenated = self.emit(ops.Concatenate(0), pieces)
-        slice_of: dict[Any, StaticSlice | None] = {
-            piece: self.slice_before_loop(atom) for piece, atom in zip(pieces, atoms, strict=True)
-        }
-        coalesced = coalesce_rows(self.hoisted[-1], slice_of.get)
+        concatenated = self.emit(ops.Concatenate(0), rows)
+        slice_of = dict(zip(rows, map(self.slice_before_loop, atoms), strict=True))
+        coalesced = coalesce_rows(self.hoisted[-1], slice_of.get)  # type: ignore[arg-type]
         if coalesced is not None:
             self.hoisted[-1:] = coalesced
         return concatenated
 
     def slice_before_loop(self, atom: Atom) -> StaticSlice | None:
         """The slice that `atom` is of an array which is computed before the loop."""
-        static_slice = static_slice_of(atom, self.flow, self.known_slices)
-        return (
-            static_slice if static_slice is not None and self.is_known(static_slice.array) else None
-        )
+        piece = static_slice_of(atom, self.flow, self.known_slices)
+        return piece if piece is not None and self.is_known(piece.array) else None
 
     def affine_indices(self, numbers: Any) -> Var:
         """An array of equidistant indices."""
         indices = self.emit(ops.Iota(_INDEX_AVAL.dtype, (self.count,)), [])
-        step = int(numbers[1] - numbers[0])
+        first, step = int(numbers[0]), int(numbers[1] - numbers[0])
         if step != 1:
             indices = self.emit(ops.Mul(), [indices, index_literal(step)])
-        return (
-            self.emit(ops.Add(), [indices, index_literal(int(numbers[0]))])
-            if numbers[0]
-            else indices
-        )
-
-    def match_slices(self, v: Var, atoms: Sequence[Atom], results: ResultVars) -> bool:
-        """As slices of one array, of the same sizes."""
-        slices = []
-        for atom in atoms:
-            static_slice = self.slice_before_loop(atom)
-            if static_slice is None:
-                return False
-            slices.append(static_slice)
-        array, _, sizes = slices[0]
-        if any(
-            [
-                static_slice.array is not array or static_slice.sizes != sizes
-                for static_slice in slices
-            ]
-        ):
-            return False
-        array_input = self.consts.get(array)
-        if array_input is None:
-            array_input = self.consts[array] = Var(array.aval)
-        starts = [
-            self.position_operand(each) for each in zip(*[p.start for p in slices], strict=True)
-        ]
-        dynamic_slice = Equation.of(ops.DynamicSlice(sizes), [array_input, *starts])
-        if sizes == v.aval.shape:
-            dynamic_slice.outputs[:] = [v]
-            self.slice_equations.append(dynamic_slice)
-        else:
-            self.slice_equations += [
-                dynamic_slice,
-                Equation(ops.Reshape(v.aval.shape), [*dynamic_slice.outputs], [v], None),
-            ]
-        return True
+        return self.emit(ops.Add(), [indices, index_literal(first)]) if first else indices
 
     def needs_masks(self, block: Program) -> bool:
         """Whether derivatives of the loop may be nan where a later selection drops its results."""
@@ -484,20 +312,13 @@ class _Reroller:
             if not accumulates_cotangent(eqn) or eqn.inputs[0] not in array_of:
                 rewritten.append(eqn)
                 continue
-            array_input, *start_inputs = eqn.inputs
-            row_var = self.row_input(
-                array_of[array_input],
-                eqn,
-                [
-                    self.scalar_inputs.get(start_input, (start_input,))
-                    for start_input in start_inputs
-                ],
-            )
-            if row_var is None:
+            array_input, *start = eqn.inputs
+            starts = [self.scalar_inputs.get(atom, (atom,)) for atom in start]
+            row = self.row_input(array_of[array_input], eqn, starts)
+            if row is None:
                 return None
-            rewritten.append(
-                eqn.replace(primitive=ops.Reshape(eqn.outputs[0].aval.shape), inputs=[row_var])
-            )
+            reshape = ops.Reshape(eqn.outputs[0].aval.shape)
+            rewritten.append(eqn.replace(primitive=reshape, inputs=[row]))
         needed = {atom for eqn in rewritten for atom in eqn.inputs}
         self.row_inputs = {v: rows for v, rows in self.row_inputs.items() if v in needed}
         self.consts = {array: v for array, v in self.consts.items() if v in needed}
@@ -509,22 +330,16 @@ class _Reroller:
             return None
         if not all([is_concrete_literal(atom) for atoms in starts for atom in atoms]):
             return None
-        first_row, stop = starts[0][0].value, starts[0][0].value + self.count
-        positions = [[atom.value for atom in atoms] for atoms in starts]
-        shape = array.aval.shape
+        rows, *columns = [[atom.value for atom in atoms] for atoms in starts]
+        first, stop, shape = rows[0], rows[0] + self.count, array.aval.shape
         is_whole_row = eqn.outputs[0].aval.shape == (1, *shape[1:])
-        if (
-            not is_whole_row
-            or positions[0] != [*range(first_row, stop)]
-            or any(map(any, positions[1:]))
-        ):
+        if not is_whole_row or rows != [*range(first, stop)] or any(map(any, columns)):
             return None
-        rows = array
         if self.count != shape[0]:
-            trailing = [0] * (len(shape) - 1)
-            rows = self.emit(ops.Slice((first_row, *trailing), (stop, *shape[1:])), [array])
+            begin, limit = (first, *[0] * (len(shape) - 1)), (stop, *shape[1:])
+            array = self.emit(ops.Slice(begin, limit), [array])
         v = Var(array.aval.update(shape=shape[1:]))
-        self.row_inputs[v] = rows
+        self.row_inputs[v] = array
         return v
 
     def position_operand(self, starts: tuple[int, ...]) -> Any:
@@ -532,45 +347,41 @@ class _Reroller:
         literals = tuple([index_literal(start) for start in starts])
         if len({*starts}) == 1:
             return literals[0]
-        row_var = self.position_inputs.get(literals)
-        if row_var is None:
-            row_var = self.position_inputs[literals] = Var(literals[0].aval)
-            self.add_scalar_input(row_var, literals)
-        return row_var
+        v = self.position_inputs.get(literals)
+        if v is None:
+            v = self.position_inputs[literals] = Var(literals[0].aval)
+            self.add_scalar_input(v, literals)
+        return v
 
-    def stacked_results(self, results: ResultVars) -> list[int] | None:
-        """The results to stack, because later equations use those of several parts."""
+    def stacked_results(self) -> list[int] | None:
+        """The results to stack, because later equations use those of several parts.
+
+        None if the stack of one would be large and mostly unused.
+        """
         stacked = []
         carried: dict[int, int] = {}
-        for position, from_last in map(self.final_result, self.carries):
-            carried[position] = max(from_last, carried.get(position, 1))
-        for position in range(len(results[0])):
-            used = [self.flow.last_use.get(r[position], -1) >= self.stop for r in results]
+        for i, from_last in map(self.final_result, self.carries):
+            carried[i] = max(from_last, carried.get(i, 1))
+        for i, first in enumerate(self.results[0]):
+            used = [self.flow.last_use.get(r[i], -1) >= self.stop for r in self.results]
             if not any(used):
                 continue
-            all_sliced = all([self.slice_before_loop(r[position]) is not None for r in results])
-            if all_sliced and position not in carried:
-                self.sliced_results.append(position)
-            elif any(used[: -carried.get(position, 1)]):
-                aval = results[0][position].aval
-                is_large = self.count * bytes_of(aval) > _MAX_SPARSE_STACK_BYTES
+            all_sliced = all([self.slice_before_loop(r[i]) is not None for r in self.results])
+            if all_sliced and i not in carried:
+                self.sliced_results.append(i)
+            elif any(used[: -carried.get(i, 1)]):
+                is_large = self.count * bytes_of(first.aval) > _MAX_SPARSE_STACK_BYTES
                 if is_large and sum(used) < self.count / 2:
                     return None
-                stacked.append(position)
+                stacked.append(i)
         return stacked
 
     def emit_slice(self, v: Var) -> list[Equation]:
         """Equations that compute the variable `v`, which is a slice of an array."""
-        static_slice = static_slice_of(v, self.flow, self.known_slices)
-        assert static_slice is not None
-        limit = tuple([a + n for a, n in zip(static_slice.start, static_slice.sizes, strict=True)])
-        slice_equation = Equation.of(ops.Slice(static_slice.start, limit), [static_slice.array])
-        if static_slice.sizes == v.aval.shape:
-            return [slice_equation.replace(outputs=[v])]
-        return [
-            slice_equation,
-            Equation(ops.Reshape(v.aval.shape), [*slice_equation.outputs], [v], None),
-        ]
+        piece = static_slice_of(v, self.flow, self.known_slices)
+        assert piece is not None
+        limit = tuple([a + n for a, n in zip(piece.start, piece.sizes, strict=True)])
+        return reshaped_to(v, Equation.of(ops.Slice(piece.start, limit), [piece.array]))
 
     def zeros(self, aval: ShapedArray) -> Atom:
         """Zeros of type `aval`."""
@@ -584,6 +395,13 @@ class _Reroller:
         v = Var(outs[0])
         self.hoisted.append(Equation(primitive, operands, [v], None))
         return v
+
+
+def reshaped_to(v: Var, equation: Equation) -> list[Equation]:
+    """`equation`, and a reshape of its result if needed, so that `v` is the result."""
+    if equation.outputs[0].aval.shape == v.aval.shape:
+        return [equation.replace(outputs=[v])]
+    return [equation, Equation(ops.Reshape(v.aval.shape), [*equation.outputs], [v], None)]
 
 
 def accumulates_cotangent(eqn: Equation) -> bool:

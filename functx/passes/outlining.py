@@ -17,14 +17,7 @@ from functx.core.program import Atom, Equation, Literal, Program
 from functx.core.program_editing import replace_program_fields
 from functx.core.records import Record, Rewrite
 from functx.core.rewriting import cached_rewrite
-from functx.passes.loop_rerolling import (
-    StaticSlice,
-    accumulates_cotangent,
-    coalesce_rows,
-    consecutive_runs,
-    reroll,
-    static_slice_of,
-)
+from functx.passes.loop_rerolling import accumulates_cotangent, consecutive_runs, reroll
 from functx.passes.repeat_detection import (
     EquationDataflow,
     PeriodicRepeat,
@@ -34,6 +27,7 @@ from functx.passes.repeat_detection import (
     tokenize,
 )
 from functx.passes.simplify import simplify_equations
+from functx.passes.static_slices import StaticSlice, coalesce_rows, static_slice_of
 from functx.transforms.call_primitive import Call
 
 
@@ -99,12 +93,8 @@ class _OutliningRound:
         thresholds: OutlineThresholds,
         rewrite: Outline,
     ):
-        self.equations_before, self.outputs, self.thresholds, self.rewrite = (
-            equations,
-            outputs,
-            thresholds,
-            rewrite,
-        )
+        self.equations_before, self.outputs = equations, outputs
+        self.thresholds, self.rewrite = thresholds, rewrite
         self.known_slices: dict[Any, StaticSlice] = {}
         # By the first replaced position: the number of replaced equations, and the new ones.
         self.replacements: dict[int, tuple[int, list[Equation]]] = {}
@@ -218,13 +208,10 @@ class _OutliningRound:
 
     def visible_slice(self, atom: Atom) -> StaticSlice | None:
         """The slice that `atom` is of an array which still exists after the replacements."""
-        static_slice = static_slice_of(atom, self.flow, self.known_slices)
-        return (
-            None
-            if static_slice is None
-            or self.flow.is_internal(static_slice.array, self.replaced_until)
-            else static_slice
-        )
+        piece = static_slice_of(atom, self.flow, self.known_slices)
+        if piece is None or self.flow.is_internal(piece.array, self.replaced_until):
+            return None
+        return piece
 
     def outline_group(self, group: RepeatGroup, names: Iterator[int]) -> None:
         """Replace the parts of `group` by calls of one program."""

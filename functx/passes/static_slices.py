@@ -1,0 +1,152 @@
+"""Static slices of arrays, and concatenations of rows of one array as one slice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import prod
+from typing import Any, NamedTuple
+
+from functx import ops
+from functx.core.program import Atom, Equation, Var
+from functx.passes.repeat_detection import EquationDataflow, has_unit_strides
+
+Shape = tuple[int, ...]
+
+
+class StaticSlice(NamedTuple):
+    """The slice of `array` of shape `sizes` from `start` on; a variable may hold it reshaped."""
+
+    array: Atom
+    start: Shape
+    sizes: Shape
+
+
+def static_slice_of(
+    atom: Atom, flow: EquationDataflow, known_slices: dict[Any, StaticSlice]
+) -> StaticSlice | None:
+    """The slice that `atom` is, by `known_slices` or the equations that compute it; else None."""
+    while type(atom) is Var:
+        if atom in known_slices:
+            return known_slices[atom]
+        position = flow.producers.get(atom)
+        if position is None:
+            return None
+        eqn = flow.equations[position[0]]
+        primitive = eqn.primitive
+        if type(primitive) is ops.Slice and has_unit_strides(primitive):
+            return StaticSlice(eqn.inputs[0], primitive.start, eqn.outputs[0].aval.shape)
+        if type(primitive) is ops.Split:
+            offset = sum(primitive.sizes[: position[1]])
+            start = [0] * atom.aval.ndim
+            start[primitive.axis] = offset
+            return StaticSlice(eqn.inputs[0], tuple(start), atom.aval.shape)
+        if type(primitive) is not ops.Reshape:
+            return None
+        atom = eqn.inputs[0]
+    return None
+
+
+# From this length on, one slice of all rows is cheaper than one slice for each.
+_MIN_RUN_LENGTH = 4
+
+
+class RowRun(NamedTuple):
+    """`length` rows of `array` from `first` on, at a constant `stride` that may be negative."""
+
+    array: Atom
+    first: int
+    stride: int
+    length: int
+
+
+def coalesce_rows(
+    eqn: Equation, slice_of: Callable[[Atom], StaticSlice | None]
+) -> list[Equation] | None:
+    """Equations for the concatenation `eqn`, with runs of rows as one slice; None without runs.
+
+    `slice_of` gives the slice of an existing array that an operand is.
+    """
+    pieces = row_runs(eqn.inputs, slice_of)
+    if all([type(piece) is not RowRun for piece in pieces]):
+        return None
+    axis, equations, operands = eqn.primitive.axis, [], []  # type: ignore[attr-defined]
+    position = 0
+    for piece in pieces:
+        if type(piece) is RowRun:
+            run_equations = emit_row_run(piece, eqn.inputs[position].aval.shape, axis)
+            equations += run_equations
+            operands.append(run_equations[-1].outputs[0])
+            position += piece.length
+        else:
+            operands.append(piece)
+            position += 1
+    equations.append(eqn.replace(primitive=ops.Concatenate(axis), inputs=operands))
+    return equations
+
+
+def row_runs(operands: Sequence[Atom], slice_of: Callable[[Atom], StaticSlice | None]) -> list[Any]:
+    """The operands, with a `RowRun` in place of consecutive rows of one array."""
+    rows = [row_number(slice_of(atom)) for atom in operands]
+    items: list[Any] = []
+    position = 0
+    while position < len(rows):
+        run = longest_run(rows, position)
+        if run is None or run.length < _MIN_RUN_LENGTH:
+            items.append(operands[position])
+            position += 1
+        else:
+            items.append(run)
+            position += run.length
+    return items
+
+
+def row_number(piece: StaticSlice | None) -> tuple[Atom, int] | None:
+    """The array and position of the row that `part` is; None for other slices."""
+    if piece is None:
+        return None
+    array, start, sizes = piece
+    if not start or sizes != (1, *array.aval.shape[1:]):
+        return None
+    return array, start[0]
+
+
+def longest_run(rows: Sequence[tuple[Atom, int] | None], position: int) -> RowRun | None:
+    """The longest run of rows that begins at `position`; None if there is none."""
+    row = rows[position]
+    if row is None:
+        return None
+    array, first = row
+    following = rows[position + 1] if position + 1 < len(rows) else None
+    if following is None or following[0] is not array or following[1] == first:
+        return None
+    stride = following[1] - first
+    count = 1
+    while position + count < len(rows) and rows[position + count] == (
+        array,
+        first + stride * count,
+    ):
+        count += 1
+    return RowRun(array, first, stride, count)
+
+
+def emit_row_run(run: RowRun, shape: tuple[int, ...], axis: int) -> list[Equation]:
+    """Equations for the rows of a run, each reshaped to `shape`, concatenated along `axis`."""
+    equations: list[Equation] = []
+
+    def append(primitive: Any) -> None:
+        equations.append(
+            Equation.of(primitive, [equations[-1].outputs[0] if equations else run.array])
+        )
+
+    shape_of_array = run.array.aval.shape
+    ends = run.first, run.first + run.stride * (run.length - 1)
+    trailing, step = shape_of_array[1:], abs(run.stride)
+    strides = (step, *[1] * len(trailing)) if step > 1 else None
+    append(ops.Slice((min(ends), *[0] * len(trailing)), (max(ends) + 1, *trailing), strides))
+    if run.stride < 0:
+        append(ops.Rev((0,)))
+    append(ops.Reshape((run.length, *shape)))
+    if prod(shape[:axis]) != 1:
+        append(ops.PermuteDims((*range(1, axis + 1), 0, *range(axis + 1, len(shape) + 1))))
+    append(ops.Reshape((*shape[:axis], run.length * shape[axis], *shape[axis + 1 :])))
+    return equations
