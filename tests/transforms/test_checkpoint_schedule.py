@@ -1,4 +1,4 @@
-"""The slots of a loop of unknown length: which states they hold, and what running it back costs."""
+"""The slots of a loop of unknown length: the states they hold, and the cost to reverse it."""
 
 from math import comb
 
@@ -16,49 +16,49 @@ class Runs:
         slots = checkpoints + 1
         self.held = {}
         self.times = np.zeros(steps, int)
-        filling = checkpoint_schedule.OnlineSchedule(*start(slots))
+        schedule = checkpoint_schedule.OnlineSchedule(*empty_schedule(slots))
         for step in range(steps):
-            slot, filling = filled(filling, np.int32(step))
+            slot, schedule = assign_slot(schedule, np.int32(step))
             self.hold(slot, step, slots)
             self.times[step] += 1
-        self.kept_steps = np.asarray(filling.kept_steps)
+        self.kept_steps = np.asarray(schedule.kept_steps)
         if not steps:
             return
-        slot, walk = begun(filling.kept_steps)
-        self.arrive(slot, walk)
+        slot, schedule = start_backward(schedule.kept_steps)
+        self.arrive(slot, schedule)
         for todo in range(steps, 0, -1):
-            while int(walk.step) != todo - 1:
-                self.times[int(walk.step)] += 1
-                slot, walk = walked(walk, np.int32(todo))
-                self.hold(slot, int(walk.step), slots)
-            vacant, slot, walk = resumed(walk, np.int32(todo - 1))
+            while int(schedule.step) != todo - 1:
+                self.times[int(schedule.step)] += 1
+                slot, schedule = advance_state(schedule, np.int32(todo))
+                self.hold(slot, int(schedule.step), slots)
+            vacant, slot, schedule = restart(schedule, np.int32(todo - 1))
             self.hold(vacant, None, slots)
             if todo > 1:
-                self.arrive(slot, walk)
+                self.arrive(slot, schedule)
 
     def hold(self, slot, step, slots):
         assert 0 <= int(slot) < slots
         self.held[int(slot)] = step
 
-    def arrive(self, slot, walk):
-        assert self.held[int(slot)] == int(walk.step)
+    def arrive(self, slot, schedule):
+        assert self.held[int(slot)] == int(schedule.step)
 
 
-start = functx.jit(checkpoint_schedule.empty_schedule, static_argnums=0)
-filled = functx.jit(
-    lambda filling, step: checkpoint_schedule.assign_slot(
-        checkpoint_schedule.OnlineSchedule(*filling), step
+empty_schedule = functx.jit(checkpoint_schedule.empty_schedule, static_argnums=0)
+assign_slot = functx.jit(
+    lambda schedule, step: checkpoint_schedule.assign_slot(
+        checkpoint_schedule.OnlineSchedule(*schedule), step
     )
 )
-begun = functx.jit(checkpoint_schedule.start_backward)
-resumed = functx.jit(
-    lambda walk, todo: checkpoint_schedule.restart_from_checkpoint(
-        checkpoint_schedule.RevolveSchedule(*walk), todo
+start_backward = functx.jit(checkpoint_schedule.start_backward)
+restart = functx.jit(
+    lambda schedule, todo: checkpoint_schedule.restart_from_checkpoint(
+        checkpoint_schedule.RevolveSchedule(*schedule), todo
     )
 )
-walked = functx.jit(
-    lambda walk, todo: checkpoint_schedule.advance_state(
-        checkpoint_schedule.RevolveSchedule(*walk), todo
+advance_state = functx.jit(
+    lambda schedule, todo: checkpoint_schedule.advance_state(
+        checkpoint_schedule.RevolveSchedule(*schedule), todo
     )
 )
 

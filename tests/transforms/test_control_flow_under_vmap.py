@@ -1,4 +1,4 @@
-"""Branches and loops in which the lanes of a batch choose and stop each for itself."""
+"""Branches and loops under vmap whose batch elements choose and stop on their own."""
 
 from functools import partial
 
@@ -33,7 +33,7 @@ def names(program):
     return [eqn.primitive.name for each in program.walk() for eqn in each.equations]
 
 
-# Functions of one lane (x, w), each with a scalar result. Their values are 0 where a branch not
+# Functions of one element (x, w), each with a scalar result. Their values are 0 where a branch not
 # taken, or the step after the last, would have an infinite derivative or never end.
 
 
@@ -95,20 +95,20 @@ def written(x, w):
     return fnp.sin(lax.while_loop(lambda c: c[0] < 1 + (x[0] > 0), body, (0, x))[1]).sum()
 
 
-LANES = np.array([[0.5, 2.0], [0.0, 1.5], [1.5, 0.3], [-1.0, 0.0], [-0.5, 1.2]])
-IDLE = LANES[[1, 3, 3, 1, 3]]
+ELEMENTS = np.array([[0.5, 2.0], [0.0, 1.5], [1.5, 0.3], [-1.0, 0.0], [-0.5, 1.2]])
+IDLE = ELEMENTS[[1, 3, 3, 1, 3]]
 FUNCTIONS = [logarithm, three_ways, stopping, loop_in_a_branch, loop_in_a_loop, written]
 each_function = pytest.mark.parametrize("f", FUNCTIONS, ids=lambda f: f.__name__)
-some_lanes = pytest.mark.parametrize("xs", [LANES, IDLE], ids=["some", "none"])
+some_elements = pytest.mark.parametrize("xs", [ELEMENTS, IDLE], ids=["some", "none"])
 
 
 def stacked(f, xs, *rest):
     return jax.tree.map(lambda *ys: np.stack(ys), *[f(x, *rest) for x in xs])
 
 
-@some_lanes
+@some_elements
 @each_function
-def test_values_agree_with_a_loop_over_lanes(f, xs):
+def test_values_agree_with_a_loop_over_elements(f, xs):
     wanted = stacked(f, xs, W)
     same(functx.vmap(f, (0, None))(xs, W), wanted)
     pairs = np.stack([xs, xs[::-1]])
@@ -119,29 +119,29 @@ def test_values_agree_with_a_loop_over_lanes(f, xs):
 @each_function
 def test_batches_of_two_arguments_agree_with_two_loops(f):
     every = functx.jit(functx.vmap(functx.vmap(f, (None, 0)), (0, None)))
-    wanted = [stacked(f, LANES, W), stacked(f, LANES, -W)]
-    same(every(LANES, np.stack([W, -W])), np.stack(wanted, 1))
+    wanted = [stacked(f, ELEMENTS, W), stacked(f, ELEMENTS, -W)]
+    same(every(ELEMENTS, np.stack([W, -W])), np.stack(wanted, 1))
 
 
-@some_lanes
+@some_elements
 @each_function
-def test_tangents_agree_with_a_loop_over_lanes(f, xs):
+def test_tangents_agree_with_a_loop_over_elements(f, xs):
     tangents = np.cos(xs), np.sin(W)
 
     def pushed(x, dx, w, dw):
         return functx.jvp(f, (x, w), (dx, dw))
 
-    lanes = [pushed(x, dx, W, tangents[1]) for x, dx in zip(xs, tangents[0], strict=True)]
-    wanted = tuple([np.stack(parts) for parts in zip(*lanes, strict=True)])
+    elements = [pushed(x, dx, W, tangents[1]) for x, dx in zip(xs, tangents[0], strict=True)]
+    wanted = tuple([np.stack(parts) for parts in zip(*elements, strict=True)])
     axes = (0, 0, None, None)
     same(functx.vmap(pushed, axes)(xs, tangents[0], W, tangents[1]), wanted)
     batched = functx.vmap(f, (0, None))
     same(functx.jvp(batched, (xs, W), tangents), wanted)
 
 
-@some_lanes
+@some_elements
 @each_function
-def test_gradients_agree_with_a_loop_over_lanes(f, xs):
+def test_gradients_agree_with_a_loop_over_elements(f, xs):
     gradient = functx.grad(f, (0, 1))
     wanted = stacked(gradient, xs, W)
     assert all(np.isfinite(g).all() for g in wanted)
@@ -150,9 +150,9 @@ def test_gradients_agree_with_a_loop_over_lanes(f, xs):
     same(of_sum(xs, W), (wanted[0], wanted[1].sum(0)))
 
 
-@some_lanes
+@some_elements
 @pytest.mark.parametrize("f", [logarithm, three_ways], ids=lambda f: f.__name__)
-def test_second_derivatives_agree_with_a_loop_over_lanes(f, xs):
+def test_second_derivatives_agree_with_a_loop_over_elements(f, xs):
     hessian = functx.jacfwd(functx.grad(f, (0, 1)), (0, 1))
     wanted = stacked(hessian, xs, W)
     assert all(np.isfinite(h).all() for h in jax.tree.leaves(wanted))
@@ -174,19 +174,19 @@ def test_second_derivatives_agree_with_a_loop_over_lanes(f, xs):
 @pytest.mark.parametrize("f", [logarithm, three_ways], ids=lambda f: f.__name__)
 def test_linear_maps_of_batches_transpose(f):
     batched = functx.vmap(f, (0, None))
-    _, push = functx.linearize(batched, LANES, W)
-    pulled = functx.linear_transpose(push, LANES, W)(np.ones(5))
-    same(pulled, functx.grad(lambda xs, w: batched(xs, w).sum(), (0, 1))(LANES, W))
-    _, push = functx.linearize(lambda x: f(x, W), LANES[0])
+    _, push = functx.linearize(batched, ELEMENTS, W)
+    pulled = functx.linear_transpose(push, ELEMENTS, W)(np.ones(5))
+    same(pulled, functx.grad(lambda xs, w: batched(xs, w).sum(), (0, 1))(ELEMENTS, W))
+    _, push = functx.linearize(lambda x: f(x, W), ELEMENTS[0])
     each = functx.vmap(lambda x, t: functx.jvp(lambda x: f(x, W), (x,), (t,))[1], (0, 0))
-    transposed = functx.linear_transpose(lambda ts: each(LANES, ts), LANES)(np.ones(5))
+    transposed = functx.linear_transpose(lambda ts: each(ELEMENTS, ts), ELEMENTS)(np.ones(5))
     same(transposed, pulled[0])
 
 
 # Branches
 
 
-def test_a_predicate_that_lanes_share_still_chooses_one_branch():
+def test_a_predicate_that_elements_share_still_chooses_one_branch():
     def f(p, x):
         return lax.cond(p, fnp.sin, fnp.cos, x)
 
@@ -196,8 +196,8 @@ def test_a_predicate_that_lanes_share_still_chooses_one_branch():
     assert "cond" not in names(program) and "select" in names(program)
 
 
-def test_an_array_that_lanes_share_is_not_copied_for_each():
-    program = functx.make_ir(functx.vmap(logarithm, (0, None)))(LANES, W)
+def test_an_array_that_elements_share_is_not_copied_for_each():
+    program = functx.make_ir(functx.vmap(logarithm, (0, None)))(ELEMENTS, W)
     (product,) = [eqn for eqn in program if eqn.primitive.name == "dot_general"]
     assert product.inputs[1].aval.shape == W.shape
 
@@ -213,7 +213,7 @@ def test_what_no_branch_changes_needs_no_choice():
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_what_is_not_finite_stays_in_its_lane(value):
+def test_what_is_not_finite_stays_in_its_element(value):
     def f(x, w):
         return lax.cond(fnp.isfinite(x), lambda: (x * w).sum(), lambda: 0.0 * w[0])
 
@@ -224,12 +224,12 @@ def test_what_is_not_finite_stays_in_its_lane(value):
     same(tangent, [2.0, 0.0, 4.0])
 
 
-def test_an_empty_batch_has_no_lane_to_go_along_with():
+def test_an_empty_batch_has_no_element_to_borrow_from():
     assert functx.vmap(logarithm, (0, None))(np.ones((0, 2)), W).shape == (0,)
     assert functx.vmap(loop_in_a_branch, (0, None))(np.ones((0, 2)), W).shape == (0,)
 
 
-# Loops of lanes that do not ask for them
+# Loops and elements that do not run them
 
 
 def endless(x):
@@ -257,7 +257,7 @@ KINDS = ["scan", "cond", "while", "jit", "checkpoint", "rule"]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_loop_in_a_branch_ends_for_lanes_that_do_not_take_it(kind):
+def test_a_loop_in_a_branch_ends_for_elements_that_do_not_take_it(kind):
     inner = wrapped_in(kind)
 
     def f(x):
@@ -274,7 +274,7 @@ def test_a_loop_in_a_branch_ends_for_lanes_that_do_not_take_it(kind):
     same(functx.vmap(lambda x: functx.jvp(f, (x,), (1.0,))[1])(xs), tangents)
 
 
-def test_a_loop_that_lanes_share_runs_once_if_any_takes_it():
+def test_a_loop_that_elements_share_runs_once_if_any_takes_it():
     def f(p, x, n):
         return lax.cond(p, lambda: x + lax.while_loop(lambda c: c < n, lambda c: c + 1.0, 0.0),
                         lambda: x)  # fmt: skip
@@ -287,7 +287,7 @@ def test_a_loop_that_lanes_share_runs_once_if_any_takes_it():
     same(batched(np.array([False, False]), np.ones(2), np.inf), [1.0, 1.0])
 
 
-def test_lanes_that_have_stopped_run_no_inner_loops():
+def test_elements_that_have_stopped_run_no_inner_loops():
     def f(n, x):
         def body(c):
             return c[0] + 1, lax.while_loop(lambda y: y < 4.0, lambda y: y + x, c[1] * 0.0)
@@ -333,7 +333,7 @@ def whole_arrays(program, size):
     ("update", "dtype"),
     [*[(update, "float64") for update in UPDATES], ("set", "int32"), ("add", "complex64")],
 )
-def test_lanes_that_have_stopped_keep_what_they_wrote(update, dtype):
+def test_elements_that_have_stopped_keep_what_they_wrote(update, dtype):
 
     def f(n, x):
         def body(c):
@@ -389,7 +389,7 @@ def test_a_condition_that_writes_in_a_mapped_loop_copies_nothing():
     assert whole_arrays(functx.make_ir(batched)(ns), 7) == []
 
 
-def test_what_a_loop_does_not_change_is_not_copied_for_each_lane():
+def test_what_a_loop_does_not_change_is_not_copied_for_each_element():
     def f(n, x):
         return lax.while_loop(lambda c: c[0] < n, lambda c: (c[0] + 1, c[1], c[2] + c[1][0]),
                               (0, x, 0.0))[1:]  # fmt: skip
@@ -440,12 +440,12 @@ def noting(x):
     ],
     ids=["vmap", "jit vmap", "grad vmap", "vmap grad", "jvp vmap"],
 )
-def test_effects_of_a_branch_take_place_for_its_lanes_in_order(transform):
+def test_effects_of_a_branch_take_place_for_its_elements_in_order(transform):
     transform(noting)(np.array([1.0, -1.0, 3.0]))
     assert seen() == [("+", 1.0), ("-", -1.0), ("+", 3.0)]
 
 
-def test_effects_of_a_loop_take_place_for_each_lane_as_often_as_it_runs():
+def test_effects_of_a_loop_take_place_for_each_element_as_often_as_it_runs():
     def f(n):
         def body(i):
             note("step")(i * 1.0)
@@ -552,7 +552,7 @@ def test_mistakes_are_named_with_branch_path_and_line(call, error, parts):
 
 
 def test_masking_operations_print_and_parse():
-    program = functx.make_ir(functx.vmap(logarithm, (0, None)))(LANES, W)
+    program = functx.make_ir(functx.vmap(logarithm, (0, None)))(ELEMENTS, W)
     assert "masked_operand[borrow_active=True]" in str(program)
     assert functx.Program.parse(str(program)) == program
     assert {"masked_operand", "any_active"} <= Primitive.registry.keys()

@@ -140,7 +140,7 @@ def composed(names, f):
 
 
 def of_number(x, **means):
-    # The number of steps depends on x: the lanes of a batch stop each for itself.
+    # The number of steps depends on x: each batch element stops on its own.
     def body(carry):
         i, y = carry
         return i + 1, fnp.sin(y) * 1.6 + x * x * y * 0.3
@@ -177,12 +177,14 @@ def test_lanes_that_stop_each_for_itself_have_their_own_gradients(means, axes):
         np.stack([a, a + 1, a - 1]) if on is not None else a
         for a, on in zip(args, axes, strict=True)
     ]
-    lanes = [
+    elements = [
         [a[k] if on is not None else a for a, on in zip(several, axes, strict=True)]
         for k in range(3)
     ]
     f = functx.grad(lambda x, w, n: looped(x, w, n, **means), (0, 1))
-    rows = [functx.grad(lambda x, w, n=n: written_out(x, w, n), (0, 1))(x, w) for x, w, n in lanes]
+    rows = [
+        functx.grad(lambda x, w, n=n: written_out(x, w, n), (0, 1))(x, w) for x, w, n in elements
+    ]
     same(evaluated(functx.vmap(f, axes), *several), [np.stack(r) for r in zip(*rows, strict=True)])
     total = functx.grad(
         lambda *xs: functx.vmap(lambda x, w, n: looped(x, w, n, **means), axes)(*xs).sum(), (0, 1)
