@@ -151,9 +151,9 @@ from functx.ops.convolution import (
 from functx.ops.views import returns_new_array
 from functx.transforms.control.associative_scan import associative_scan
 from functx.transforms.control.cond import cond, switch
-from functx.transforms.control.loops import fori_loop, while_loop
+from functx.transforms.control.loops import fori_loop, map, while_loop
 from functx.transforms.control.reduce import reduce, reduce_window
-from functx.transforms.control.scan import map, scan
+from functx.transforms.control.scan import scan
 
 __all__ = [
     "ConvDimensionNumbers",

@@ -31,7 +31,7 @@ from functx.custom.rule_tracing import Captures, RuleTrace, reopened_builders
 from functx.ops.operands import batch_size
 from functx.transforms.aliasing import call_outside_trace, capture_key
 from functx.transforms.argument_names import check_callable, function_name
-from functx.transforms.control.scan import map as map_rows
+from functx.transforms.control.loops import map as map_rows
 from functx.transforms.dce import active_outputs
 from functx.transforms.operand_masks import (
     inexact_cotangents,

@@ -394,9 +394,11 @@ def test_choices_that_differ_from_place_to_place_are_refused():
     def loop(v):
         return lax.while_loop(lambda c: c < 10, lambda c: c + lax.psum(c, "i"), v)
 
-    message = "cond: a choice must be the same in all places of an axis that a branch works across"
+    message = (
+        "cond: the predicate must be the same along a named axis that a branch communicates over"
+    )
     refused(CollectiveError, lambda: functx.vmap(branch, axis_name="i")(Y), message, "along 'i'")
-    message = "while: a condition must be the same in all places"
+    message = "while: the condition must be the same along a named axis"
     refused(CollectiveError, lambda: functx.vmap(loop, axis_name="i")(Y), message, "lax.pmax")
     # Nothing meets along the other axis.
     rows = np.stack([Y, Y * 2])

@@ -28,7 +28,7 @@ from functx.custom.operators.registry import Registration, get_rule, resolve_ope
 from functx.custom.rule_results import describe_type
 from functx.custom.rule_tracing import inline_rule
 from functx.ops.operands import batch_size
-from functx.transforms.control.scan import map as map_rows
+from functx.transforms.control.loops import map as map_rows
 from functx.transforms.decompose import builtin_decomposition
 from functx.transforms.operand_masks import replace_where
 from functx.transforms.vmap import add_axis, remove_axis

@@ -216,8 +216,8 @@ class Cond(Primitive):
             return batch_sequentially(self, args, dims)
         if index_dim is not None and (name := batched_axis_names().name) in self.named_axes:
             raise CollectiveError(
-                "cond: a choice must be the same in all places of an axis that a branch works "
-                f"across; got one that differs along {name!r}",
+                "cond: the predicate must be the same along a named axis that a branch "
+                f"communicates over; got one that differs along {name!r}",
                 fix="Take the collective out of the branches, or choose with functx.numpy.where.",
             )
         if index_dim is not None:

@@ -1,4 +1,4 @@
-"""`scan` and `map`: loops of a known number of steps over the leading axis of arrays."""
+"""`scan`: a loop of a known number of steps over the leading axis of arrays."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ from functx.transforms.operand_masks import (
 from functx.transforms.partial_evaluation_policy import policy
 from functx.transforms.reverse_mode import SplitVJP
 from functx.transforms.tracing_api import TracedFunction, avals_of, trace_function
-from functx.transforms.vmap import Batch, BatchWithInferredOutDims, vmap
+from functx.transforms.vmap import Batch, BatchWithInferredOutDims
 
 
 def _sample_step() -> Program:
@@ -399,7 +399,7 @@ def scan(
     leaves, count = [*carry_leaves, *x_leaves], len(carry_leaves)
     leaf_avals = avals_of(leaves, "scan", f, in_tree)
     carry_leaves, x_leaves = leaves[:count], leaves[count:]
-    length = _scan_length(caller, leaf_avals[count:], x_tree, length)
+    length = scan_length(caller, leaf_avals[count:], x_tree, length)
     rows = [a.update(shape=a.shape[1:]) for a in leaf_avals[count:]]
 
     def step(carry: Any, x: Any) -> Any:
@@ -474,7 +474,7 @@ def run_scan(loop: Scan, args: Sequence[Any], progress: str | None = None) -> li
     ]
 
 
-def _scan_length(caller: str, avals: Sequence[Any], x_tree: Any, length: Any) -> int:
+def scan_length(caller: str, avals: Sequence[Any], x_tree: Any, length: Any) -> int:
     """The common length of the leading axes of `xs`, which must equal `length` if that is given."""
     for i, aval in enumerate(avals):
         if not aval.ndim:
@@ -513,10 +513,10 @@ def unroll_factor(caller: str, unroll: Any, length: int) -> int:
     """The number of the `length` steps that one iteration of the compiled loop runs."""
     if isinstance(unroll, bool):
         return max(length, 1) if unroll else 1
-    return max(_non_negative_integer(caller, "unroll", unroll), 1)
+    return max(non_negative_integer(caller, "unroll", unroll), 1)
 
 
-def _non_negative_integer(caller: str, name: str, value: Any) -> int:
+def non_negative_integer(caller: str, name: str, value: Any) -> int:
     """The argument `name` as an integer; raises if it is negative or no integer."""
     try:
         count = index(value)
@@ -527,57 +527,3 @@ def _non_negative_integer(caller: str, name: str, value: Any) -> int:
     if count < 0:
         raise ValueRangeError(f"{caller}: {name} must not be negative; got {count}")
     return count
-
-
-@api_boundary
-def map(f: Callable[[Any], Any], xs: Any, *, batch_size: int | None = None) -> Any:
-    """Apply `f` to each row of `xs`, one after the other, and stack the results.
-
-    Like `vmap`, but holds the intermediate values of one call at a time, or of `batch_size`
-    calls; with `batch_size=0`, of all calls. `xs` is a pytree of arrays with a common leading
-    axis, which the results have too.
-
-    Raises AxisSizeError if the lengths of the leading axes differ.
-
-    >>> import functx, numpy
-    >>> functx.lax.map(lambda x: x * x, numpy.arange(4.0)).tolist()
-    [0.0, 1.0, 4.0, 9.0]
-    """
-    check_callables("map", f=f)
-    if batch_size is None:
-        return scan(copy_function_metadata(lambda _, x: ((), f(x)), f, "map"), (), xs)[1]
-    leaves, x_tree = tree.flatten_with_key_data(xs)
-    caller = body_name("map", f)
-    length = _scan_length(caller, [aval_of(x) for x in leaves], x_tree, None)
-    batch_size = _non_negative_integer(caller, "batch_size", batch_size)
-    # No row at a time: all are the remainder.
-    if not batch_size:
-        return vmap(f)(xs)
-    num_batched = length - length % batch_size
-    results = []
-    if num_batched or not length:
-        batches = [
-            ops.reshape(
-                ops.slice_in_dim(x, 0, num_batched),
-                (num_batched // batch_size, batch_size, *aval_of(x).shape[1:]),
-            )
-            for x in leaves
-        ]
-        stacked = map(vmap(f), tree.unflatten(x_tree, batches))
-        results.append(
-            _map_key_words(lambda y: ops.reshape(y, (num_batched, *aval_of(y).shape[2:])), stacked)
-        )
-    if num_batched < length:
-        remainder = [ops.slice_in_dim(x, num_batched, length) for x in leaves]
-        results.append(vmap(f)(tree.unflatten(x_tree, remainder)))
-    return (
-        results[0]
-        if len(results) == 1
-        else _map_key_words(lambda *ys: ops.concatenate(ys, 0), *results)
-    )
-
-
-def _map_key_words(f: Callable[..., Any], *trees: Any) -> Any:
-    """Apply `f` to the leaves of pytrees of one structure; to the words of typed keys."""
-    (_, structure), *_ = flat = [tree.flatten_with_key_data(x) for x in trees]
-    return tree.unflatten(structure, [f(*xs) for xs in zip(*[xs for xs, _ in flat], strict=True)])

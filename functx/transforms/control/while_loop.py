@@ -52,7 +52,7 @@ from functx.transforms.operand_masks import (
 )
 from functx.transforms.vmap import Batch, BatchWithInferredOutDims
 
-# So up to comb(66, 64) = 2,145 blocks of steps are computed once more, and none twice.
+# With 64, up to comb(66, 64) = 2,145 blocks of steps are recomputed at most once.
 DEFAULT_CHECKPOINTS = 64
 
 
@@ -165,29 +165,24 @@ class While(Primitive):
         varying, out_varying = self.varying([t is not None for t in tangents])
         if not any(varying):
             return self(*primals), [None] * len(carry)
-        dcarry_in = instantiate_zeros(
-            select_where(dcarry, out_varying), select_where(carry, out_varying)
-        )
-        dconsts_in = [t for t in dconsts if t is not None]
+        like = select_where(carry, out_varying)
+        dcarry = instantiate_zeros(select_where(dcarry, out_varying), like)
+        dconsts = [t for t in dconsts if t is not None]
         if is_linearizing() and self.max_steps is not None:
-            outs, results = self.run_linearized(varying, primals, dconsts_in, dcarry_in)
+            outs, results = self.run_linearized(varying, primals, dconsts, dcarry)
             return outs, scatter_where(results, out_varying)
         program, condition, outs = self.body, self.condition, []
         jvp_rewrite: Any = JVPRewrite(varying)
         if is_linearizing():
-            # The loop on tangents is not where values may come from, nor effects again.
+            # The loop on tangents will be transposed: outputs and effects come from another loop.
             outs = self(*primals)
             program = cached_rewrite(RemoveEffects(), program)
             condition = cached_rewrite(RemoveEffects(), condition)
             jvp_rewrite = SeparateJVP(varying)
-        condition = cached_rewrite(
-            WithUnusedInputs(tuple([aval_of(x) for x in dcarry_in])), condition
-        )
+        condition = cached_rewrite(WithUnusedInputs(tuple([aval_of(x) for x in dcarry])), condition)
         body = cached_rewrite(JVPWhileBody(len(consts), jvp_rewrite), program)
-        both = self.with_program(
-            condition, body, len(condition_consts), len(consts) + len(dconsts_in)
-        )
-        results = both(*condition_consts, *consts, *dconsts_in, *carry, *dcarry_in)
+        both = self.with_program(condition, body, len(condition_consts), len(consts) + len(dconsts))
+        results = both(*condition_consts, *consts, *dconsts, *carry, *dcarry)
         return outs or results[: len(carry)], scatter_where(results[len(carry) :], out_varying)
 
     def run_linearized(
@@ -236,7 +231,7 @@ class While(Primitive):
         m, n = self.condition_consts, self.body_consts
         known_mask = [not on for on in varying]
         split = cached_rewrite(SplitWhileTranspose(varying, n), self.body)
-        # The values in the loop are known ones, computed by a loop of their own.
+        # The carries that do not vary are computed by a loop of their own.
         body = take_first_outputs(split.known, len(self.body.outputs) - sum(varying[n:]))
         condition_inputs = indices_where([*[True] * m, *known_mask[n:]])
         condition = cached_rewrite(Subprogram(inputs=condition_inputs), self.condition)
@@ -271,23 +266,21 @@ class While(Primitive):
         in_dims = tuple([0 if on else None for on in (*consts_mask, *carry_mask)])
         out_dims = tuple([0 if on else None for on in carry_mask])
         body = cached_rewrite(Batch(size, in_dims, out_dims), self.body)
+        mask = (*condition_mask, *consts_mask, *carry_mask)
         args = [
             ops.batch_dim_at(x, d, 0, size) if on else x
-            for x, d, on in zip(
-                args, dims, (*condition_mask, *consts_mask, *carry_mask), strict=True
-            )
+            for x, d, on in zip(args, dims, mask, strict=True)
         ]
-        return self.with_program(condition, body, len(condition_mask), len(consts_mask))(
-            *args
-        ), out_dims
+        loop = self.with_program(condition, body, len(condition_mask), len(consts_mask))
+        return loop(*args), out_dims
 
     def batch_predicated(self, size: int, args: Sequence[Any], dims: Sequence[int | None]) -> Any:
         """The batched outputs and their dimensions if each element stops on its own."""
         if (name := batched_axis_names().name) in self.named_axes:
             raise CollectiveError(
-                "while: a condition must be the same in all places of an axis that the loop works "
-                f"across; got one that differs along {name!r}",
-                fix=f"Let all go on while any must: functx.lax.pmax(condition, {name!r}).",
+                "while: the condition must be the same along a named axis that the loop "
+                f"communicates over; got one that differs along {name!r}",
+                fix=f"Let all run while any must: functx.lax.pmax(condition, {name!r}).",
             )
         if self.effects & BATCHED_EFFECTS:
             return batch_sequentially(self, args, dims)
