@@ -1,4 +1,4 @@
-"""Joint programs, and what a forward program saves for a backward one."""
+"""Joint programs of functions and their gradients, and their partition in forward and backward."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ __all__ = [
 
 
 def joint_program(fun: Callable[..., Any]) -> Callable[..., JointProgram]:
-    """The function that returns the `Joint` program of `fun` for the given arguments.
+    """The function that returns the `JointProgram` of `fun` for its arguments.
 
-    Its program takes the primals, the leaves of the arguments and what `fun` closes over, then a
-    tangent for each inexact output of `fun`; it returns the outputs, then the gradients in the
-    inexact primals. Writes are removed first: new values of arguments that `fun` writes to are
-    outputs behind its own. Regions under `functx.checkpoint` are opened up, and `recompute` holds what
-    they compute again. Arguments may be arrays, or anything with `shape` and `dtype`.
+    The program takes the primals (the leaves of the arguments, then the captured values of
+    `fun`), then a tangent for each inexact output of `fun`; it returns the outputs, then the
+    gradients in the inexact primals. It is functionalized: the new values of mutated arguments
+    follow the outputs of `fun`. Regions under `functx.checkpoint` are inlined; `recompute` holds
+    the values that they recompute. Arguments may be arrays, or anything with `shape` and `dtype`.
 
     Raises GradientError for a function without inexact outputs.
 
@@ -57,16 +57,16 @@ def joint_program(fun: Callable[..., Any]) -> Callable[..., JointProgram]:
 
 
 def default_partition(joint: JointProgram, num_fwd_outputs: int | None = None) -> Partition:
-    """`(forward, backward)`, where all is saved that the backward program uses of the forward one.
+    """`(forward, backward)`, where all values are saved that the backward program uses.
 
-    `forward` takes the primals and returns the outputs, then what is saved; `backward` takes the
-    tangents, then what is saved, and returns the gradients. Of an operation with several outputs
-    those are saved that are used. Sizes are part of programs, and never saved. Where something
-    is marked to be computed again, it is the partition by the cheapest cut. `num_fwd_outputs`,
-    how many outputs are those of the function, may be given where the joint program is another's.
+    `forward` takes the primals and returns the outputs, then the saved values; `backward` takes
+    the tangents, then the saved values, and returns the gradients. Of an operation with several
+    outputs, those that are used are saved. Sizes are static, and never saved. If values are
+    marked to be recomputed, the partition is that of the minimum cut. `num_fwd_outputs` is the
+    number of outputs of the function, by default that of the joint program.
 
-    Raises ArgumentError for what is no joint program, ProgramError where the gradients need what
-    cannot be had.
+    Raises ArgumentError unless `joint` is a joint program, ProgramError if the gradients depend
+    on values that neither program can compute.
     """
     joint = check_joint("default_partition", joint, num_fwd_outputs)
     if joint.recompute:
@@ -77,11 +77,11 @@ def default_partition(joint: JointProgram, num_fwd_outputs: int | None = None) -
 def min_cut_rematerialization_partition(
     joint: JointProgram, num_fwd_outputs: int | None = None, config: MinCutConfig | None = None
 ) -> Partition:
-    """`(forward, backward)` as `default_partition`, with the cheapest values saved.
+    """`(forward, backward)` as by `default_partition`, with the cheapest saved values.
 
-    They are those between the primals and the backward program that take the fewest bytes,
-    weighted by `1.1 ** distance`; the rest is computed again from them, just before it is used.
-    `config` says what may be. Without gradients it is the default partition.
+    These are a minimum cut between the primals and the backward program: the fewest bytes,
+    weighted by `1.1 ** distance`. All other values are recomputed from them, just before their
+    use. `config` says what may be recomputed. Without gradients it is the default partition.
 
     >>> import functx, numpy
     >>> np = functx.numpy
@@ -90,41 +90,41 @@ def min_cut_rematerialization_partition(
     >>> len(forward.outputs), len(backward.inputs)
     (2, 2)
     """
-    what = "min_cut_rematerialization_partition"
+    name = "min_cut_rematerialization_partition"
     if config is not None and not isinstance(config, MinCutConfig):
         raise ArgumentError(
-            f"{what}: config must be a functx.aot.MinCutConfig; got {type_name(config)}"
+            f"{name}: config must be a functx.aot.MinCutConfig; got {type_name(config)}"
         )
     return min_cut.min_cut_partition(
-        check_joint(what, joint, num_fwd_outputs), config or MinCutConfig()
+        check_joint(name, joint, num_fwd_outputs), config or MinCutConfig()
     )
 
 
-def check_joint(what: str, joint: Any, outputs: Any) -> JointProgram:
-    """`joint`, with so many of its outputs those of the function."""
+def check_joint(name: str, joint: Any, num_outputs: Any) -> JointProgram:
+    """`joint`, with `num_outputs` outputs of the function, by default its own."""
     if not isinstance(joint, JointProgram):
         raise ArgumentError(
-            f"{what}: the argument must be a joint program, with its tangents marked; got "
+            f"{name}: the argument must be a joint program, with its tangents marked; got "
             f"{type_name(joint)}",
             fix="Make one with functx.aot.joint_program(f)(*args), or by functx.aot.JointProgram("
             "program, primals, outputs).",
         )
     if joint.program.writes:
         raise ArgumentError(
-            f"{what}: a joint program must have no writes; got one that writes to its values",
+            f"{name}: a joint program must have no writes; got one that writes to its values",
             fix="Make it of functx.functionalize(f), as functx.aot.joint_program(f) does.",
         )
-    given = joint.outputs if outputs is None else outputs
-    count = len(joint.program.outputs)
+    num_outputs = joint.outputs if num_outputs is None else num_outputs
+    total = len(joint.program.outputs)
     try:
-        number = index(given)
+        count = index(num_outputs)
     except TypeError:
         raise ArgumentError(
-            f"{what}: num_fwd_outputs must be an integer; got {type_name(given)}"
+            f"{name}: num_fwd_outputs must be an integer; got {type_name(num_outputs)}"
         ) from None
-    if not 0 <= number <= count or not 0 <= joint.primals <= len(joint.program.inputs):
+    if not 0 <= count <= total or not 0 <= joint.primals <= len(joint.program.inputs):
         raise ValueRangeError(
-            f"{what}: a joint program must have the outputs and the primals that it is said to; "
-            f"got {number} of {count} outputs, {joint.primals} of {len(joint.program.inputs)} inputs"
+            f"{name}: a joint program must have the outputs and the primals that it is said to; "
+            f"got {count} of {total} outputs, {joint.primals} of {len(joint.program.inputs)} inputs"
         )
-    return joint._replace(outputs=number)
+    return joint._replace(outputs=count)

@@ -1,4 +1,4 @@
-"""A look at values while a program runs: printed, handed to a function, or at a prompt."""
+"""Inspection of values while a program runs: prints, callbacks and breakpoints."""
 
 from functx.debug.breakpoints import breakpoint
 from functx.debug.callbacks import callback, print

@@ -1,4 +1,4 @@
-"""`debug.breakpoint`: a prompt in the user's function, with the values of its variables."""
+"""`debug.breakpoint`: a debugger prompt in the user's function, with the values of its variables."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from functx.transforms.tracer_values import tracer_value
 
 
 def breakpoint(*, ordered: bool = False) -> None:
-    """Stop here, at a prompt of `pdb` in which variables have their values.
+    """Stop at this line, at a prompt of `pdb` in which variables have their values.
 
-    Where values are known while the function is traced (under `grad`, `vjp`, `jvp`, `vmap` of
+    If the values are known while the function is traced (under `grad`, `vjp`, `jvp`, `vmap` of
     concrete arguments, and without a transform), the prompt is Python's debugger in the function
-    itself: `n` goes on to the next line, and a traced array shows its value. Elsewhere, as under
-    `jit` and in the body of a loop, the prompt comes when the program runs, wherever and as often
-    as it comes by: `p`, `pp`, `l` and any expression show the variables of the function at this line,
-    which are NumPy arrays then, and `c` goes on. `q` ends the program. With `ordered`, prompts come
-    in order, as the calls of `debug.callback` do.
+    itself: `n` runs the next line, and a traced array shows its value. Otherwise, as under `jit`
+    and in the body of a loop, the prompt opens each time the running program reaches this line:
+    `p`, `pp`, `l` and any expression show the variables of the function at this line, as NumPy
+    arrays, and `c` continues. `q` ends the program. With `ordered`, prompts open in the order of
+    the program, like the calls of `debug.callback`.
 
     >>> import functx, io, sys
     >>> def loss(x):
@@ -48,8 +48,8 @@ def breakpoint(*, ordered: bool = False) -> None:
         Debugger().set_trace(frame)
         return
     known = {k: x for k, x in variables.items() if k not in traced}
-    at = BreakpointCallback(frame.f_code, frame.f_lineno, frame.f_globals, known)
-    host, leaves = ops.flat_callback("debug.breakpoint", at, (traced,), {}, static_too=True)
+    callback = BreakpointCallback(frame.f_code, frame.f_lineno, frame.f_globals, known)
+    host, leaves = ops.flat_callback("debug.breakpoint", callback, (traced,), {}, static_too=True)
     ops.DebugCallback(host, (), bool(ordered))(*leaves)
 
 
@@ -58,7 +58,7 @@ def _is_open_tracer(x: Any) -> bool:
 
 
 class BreakpointCallback:
-    """A line of the user's function, at which a program that runs opens a prompt."""
+    """The callback that opens a prompt at a line of the user's function."""
 
     def __init__(
         self, code: CodeType, line: int, scope: dict[str, Any], variables: Mapping[str, Any]
@@ -69,7 +69,7 @@ class BreakpointCallback:
     def __call__(self, traced: Mapping[str, Any]) -> None:
         from functx.debug.debugger import FrozenFrameDebugger
 
-        # A frame at that line, whose locals are the values.
+        # The code runs at that line, in a frame whose locals are the values.
         prompt = FrozenFrameDebugger()
         prompt.reset()
         values = {**self.variables, **traced, _PROMPT_NAME: prompt}

@@ -1,4 +1,4 @@
-"""`debug.callback`: a Python function called with the values of a program that runs."""
+"""`debug.callback` and `debug.print`: Python functions called with the values of a running program."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from functx.core.tracer import aval_of
 def callback(
     callback: Callable[..., Any] | None = None, *args: Any, ordered: bool = False, **kwargs: Any
 ) -> Any:
-    """Call `callback(*args, **kwargs)` when the program runs, and drop what it returns.
+    """Call `callback(*args, **kwargs)` when the program runs; its result is ignored.
 
-    Arrays in the pytrees of the arguments arrive as NumPy arrays, other leaves as they are.
-    It is called once wherever the program comes by: in each step of a loop, in the branch
-    that is taken, for each lane of a `vmap` in turn. A derivative calls it once, with the
-    values of the function. With `ordered`, it is called after every earlier ordered callback
-    has returned; else the order is not promised. `effects_barrier` waits for all.
-    Without a function, `callback(ordered=True)` gives one that takes it and its arguments.
+    Arrays in the pytrees of the arguments arrive as NumPy arrays, other leaves unchanged.
+    It is called each time the program reaches it: in each step of a loop, in the branch
+    that is taken, once for each element of the batch of a `vmap`. A derivative calls it once,
+    with the values of the function. With `ordered`, it is called after every earlier ordered
+    callback has returned; otherwise the order is undefined. `effects_barrier` waits for all.
+    Without a function, `callback(ordered=True)` returns one that takes it and its arguments.
 
-    Raises ArgumentError for a `callback` that cannot be called.
+    Raises ArgumentError for a `callback` that is not callable.
 
     >>> import functx
     >>> seen = []
@@ -51,15 +51,15 @@ def _bind_callback(ordered: bool, callback: Any, /, *args: Any, **kwargs: Any) -
 
 
 def print(fmt: str | None = None, *args: Any, ordered: bool = False, **kwargs: Any) -> Any:
-    """Print `fmt.format(*args, **kwargs)`, with a line's end, when the program runs.
+    """Print `fmt.format(*args, **kwargs)` and a newline when the program runs.
 
-    `fmt` is a format string, not an f-string: that would be filled in while the function is
-    traced, when there are no values. Arguments are pytrees of arrays and of anything else.
-    A string without fields is printed with the arguments behind it. When and how often it
-    prints is said at `debug.callback`. Without a string, `print(ordered=True)` gives a
+    `fmt` is a format string, not an f-string, which would be formatted while the function is
+    traced, when there are no values. Arguments are pytrees with leaves of any type.
+    A string without fields is printed with the arguments after it. It prints when
+    `debug.callback` would call a function. Without a string, `print(ordered=True)` returns a
     function that takes it and the values.
 
-    Raises FormatError, at the call, where the string and the values do not fit each other.
+    Raises FormatError, at the call, if the fields of the string do not match the values.
 
     >>> import functx
     >>> show = functx.jit(lambda x: functx.debug.print("x = {x:.2f}", x=x))
@@ -78,14 +78,13 @@ def _print(ordered: bool, fmt: Any, /, *args: Any, **kwargs: Any) -> None:
             f"debug.print: the first argument must be a format string; got {type_name(fmt)}",
             fix='Write debug.print("x = {}", x).',
         )
-    has_fields = check_format(fmt, args, kwargs)
-    shown = PrintCallback(fmt, has_fields)
-    host, leaves = ops.flat_callback("debug.print", shown, args, kwargs, static_too=True)
+    printer = PrintCallback(fmt, check_format(fmt, args, kwargs))
+    host, leaves = ops.flat_callback("debug.print", printer, args, kwargs, static_too=True)
     ops.DebugCallback(host, (), bool(ordered))(*leaves)
 
 
 class PrintCallback:
-    """A line of text to be printed with values in it, as NumPy's print options are now."""
+    """The callback that prints a formatted string, with the NumPy print options of its creation."""
 
     def __init__(self, fmt: str, has_fields: bool):
         self.fmt, self.has_fields = fmt, has_fields
@@ -109,7 +108,7 @@ class PrintCallback:
 
 
 def check_format(fmt: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-    """Whether `fmt` has fields; FormatError unless they are for the values, and all of them."""
+    """Whether `fmt` has fields; FormatError unless its fields and the values match each other."""
     if "Traced<" in fmt:
         raise FormatError(
             f"debug.print: the string must be filled in when the program runs; got {fmt!r}",
@@ -122,7 +121,7 @@ def check_format(fmt: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bo
             fmt, tree.map(_placeholder, tuple(args)), tree.map(_placeholder, dict(kwargs))
         )
     except FormatError as error:
-        # Made here, for the frames of the formatter are not the user's.
+        # Raised here: the traceback should not show the frames of the formatter.
         raise FormatError(error.problem, fix=error.fix) from None
     except Exception as error:
         raise FormatError(
@@ -130,19 +129,19 @@ def check_format(fmt: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bo
             f"says: {error}",
             fix="Write {{ and }} for braces that are to be printed.",
         ) from None
-    spare = [f"argument {i}" for i in range(len(args)) if i not in checker.used and fields]
-    spare += [f"`{name}`" for name in kwargs if name not in checker.used]
-    if spare:
+    unused = [f"argument {i}" for i in range(len(args)) if i not in checker.used and fields]
+    unused += [f"`{name}`" for name in kwargs if name not in checker.used]
+    if unused:
         raise FormatError(
             f"debug.print: the string must have a field for every value; got {fmt!r}, without one "
-            f"for {' and '.join(spare)}",
+            f"for {' and '.join(unused)}",
             fix="Pass a plain string, not an f-string, with a field for it.",
         )
     return bool(fields)
 
 
 def _placeholder(x: Any) -> Any:
-    """Something of the type that `x` will have when it is printed."""
+    """A value of the type that `x` has when it is printed."""
     try:
         aval = aval_of(x)
     except (FunctxError, OverflowError):
@@ -151,7 +150,7 @@ def _placeholder(x: Any) -> Any:
 
 
 class _FormatChecker(Formatter):
-    """Fills in a string, and notes which values it takes."""
+    """A formatter that records which values it uses."""
 
     def __init__(self) -> None:
         self.used: set[int | str] = set()
@@ -167,7 +166,7 @@ class _FormatChecker(Formatter):
         return super().get_value(key, args, kwargs)
 
     def format_field(self, value: Any, format_spec: str) -> str:
-        # Large arrays take a while to print, and do so without fail.
+        # An array without a format specification always prints, and may be slow to.
         if not format_spec:
             return ""
         try:
@@ -180,7 +179,7 @@ class _FormatChecker(Formatter):
             ) from None
 
 
-def _missing_value_error(field: str, given: str) -> FormatError:
+def _missing_value_error(field: str, values: str) -> FormatError:
     return FormatError(
-        f"debug.print: every field must have a value; got none for {field}, given {given}"
+        f"debug.print: every field must have a value; got none for {field}, given {values}"
     )

@@ -1,4 +1,4 @@
-"""Prompts of Python's debugger, imported by the first breakpoint."""
+"""The debuggers of breakpoints; imported by the first breakpoint, since pdb is slow to import."""
 
 from __future__ import annotations
 
@@ -13,23 +13,24 @@ class Debugger(pdb.Pdb):
     """Python's debugger; it continues at the end of its input, and skips functx and JAX."""
 
     def __init__(self) -> None:
-        own = {} if sys.stdin is sys.__stdin__ else {"stdin": sys.stdin, "stdout": sys.stdout}
-        super().__init__(skip=["functx.*", "jax.*", "jax"], **own)  # type: ignore[arg-type]
+        replaced = sys.stdin is not sys.__stdin__
+        streams = {"stdin": sys.stdin, "stdout": sys.stdout} if replaced else {}
+        super().__init__(skip=["functx.*", "jax.*", "jax"], **streams)  # type: ignore[arg-type]
 
     def do_EOF(self, arg: str) -> Any:  # noqa: N802 - the name that cmd.Cmd looks for
-        """Go on, as `continue` does."""
+        """Continue, as `continue` does."""
         return self.do_continue(arg)
 
 
 class FrozenFrameDebugger(Debugger):
-    """A prompt at one frame, which is not running: it shows values, and can only go on or end."""
+    """A debugger at a frame that is not running: it shows values, continues or ends the program."""
 
     def get_stack(self, f: FrameType | None, t: Any) -> tuple[list[tuple[FrameType, int]], int]:
         assert f is not None
         return [(f, f.f_lineno)], 0
 
     def do_continue(self, arg: str) -> Any:
-        """Let the program go on."""
+        """Continue the program."""
         return 1
 
     do_c = do_cont = do_n = do_next = do_s = do_step = do_r = do_return = do_continue
@@ -43,6 +44,6 @@ class FrozenFrameDebugger(Debugger):
     do_q = do_exit = do_quit
 
     def end(self) -> None:
-        """Raise where the user asked for the end of the program."""
+        """Raise BdbQuit if the user quit."""
         if self.quitting:
             raise BdbQuit

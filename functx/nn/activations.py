@@ -1,4 +1,4 @@
-"""Activations: functions of each element alone, of floats and of integers made floats."""
+"""Elementwise activation functions; integers are converted to floats."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any
 
 from functx import ops
 from functx.core.errors import ShapeError
-from functx.core.tracer import Tracer, aval_of
+from functx.core.tracer import aval_of
 from functx.core.tracing import bind
-from functx.numpy.promotion import bind_binary, copy_array, operand, promote_inexact
+from functx.numpy.promotion import as_inexact, bind_binary, copy_array, operand
 from functx.numpy.ufuncs import where
 from functx.ops import activations
 from functx.ops.operands import as_bool, canonical_axis, literal
@@ -30,27 +30,27 @@ def relu(x: Any) -> Any:
 
 def relu6(x: Any) -> Any:
     """`x` between 0 and 6; the derivative at both is 0."""
-    return ops.clamp(0.0, _float(x), 6.0)
+    return ops.clamp(0.0, as_inexact(x), 6.0)
 
 
 def sigmoid(x: Any) -> Any:
     """1 / (1 + exp(-x))."""
-    return ops.logistic(_float(x))
+    return ops.logistic(as_inexact(x))
 
 
 def log_sigmoid(x: Any) -> Any:
     """log(1 / (1 + exp(-x))), without overflow."""
-    return activations.log_sigmoid(_float(x))
+    return activations.log_sigmoid(as_inexact(x))
 
 
 def softplus(x: Any) -> Any:
     """log(1 + exp(x)), without overflow."""
-    return activations.softplus(_float(x))
+    return activations.softplus(as_inexact(x))
 
 
 def sparse_plus(x: Any) -> Any:
     """0 up to -1, `x` from 1 on, and (x + 1)**2 / 4 between."""
-    x = _float(x)
+    x = as_inexact(x)
     root = ops.add(x, 1.0)
     return ops.select(
         ops.le(x, -1.0), 0.0, ops.select(ops.ge(x, 1.0), x, ops.mul(ops.mul(root, root), 0.25))
@@ -59,18 +59,18 @@ def sparse_plus(x: Any) -> Any:
 
 def sparse_sigmoid(x: Any) -> Any:
     """(x + 1) / 2 between 0 and 1."""
-    return ops.mul(ops.clamp(0.0, ops.add(_float(x), 1.0), 2.0), 0.5)
+    return ops.mul(ops.clamp(0.0, ops.add(as_inexact(x), 1.0), 2.0), 0.5)
 
 
 def soft_sign(x: Any) -> Any:
     """x / (1 + |x|)."""
-    x = _float(x)
+    x = as_inexact(x)
     return ops.div(x, ops.add(ops.abs(x), 1.0))
 
 
 def silu(x: Any) -> Any:
     """x / (1 + exp(-x))."""
-    return activations.silu(_float(x))
+    return activations.silu(as_inexact(x))
 
 
 swish = silu
@@ -78,12 +78,12 @@ swish = silu
 
 def tanh(x: Any) -> Any:
     """The hyperbolic tangent."""
-    return ops.tanh(_float(x))
+    return ops.tanh(as_inexact(x))
 
 
 def mish(x: Any) -> Any:
     """x tanh(log(1 + exp(x)))."""
-    return activations.mish(_float(x))
+    return activations.mish(as_inexact(x))
 
 
 def gelu(x: Any, approximate: bool = True) -> Any:
@@ -91,17 +91,17 @@ def gelu(x: Any, approximate: bool = True) -> Any:
 
     With `approximate`, that is (1 + tanh(sqrt(2 / pi) (x + 0.044715 x**3))) / 2.
     """
-    return activations.gelu(_float(x), as_bool("gelu: approximate", approximate))
+    return activations.gelu(as_inexact(x), as_bool("gelu: approximate", approximate))
 
 
 def elu(x: Any, alpha: Any = 1.0) -> Any:
     """`x` above 0, and alpha (exp(x) - 1) elsewhere."""
-    x = _float(x)
+    x = as_inexact(x)
     positive = ops.gt(x, 0.0)
-    # What is not taken must not overflow, since its derivative would be infinite.
+    # The branch that is not selected must not overflow: its derivative would be infinite.
     below = ops.expm1(ops.select(positive, 0.0, x))
-    plain = isinstance(alpha, float | int) and alpha == 1
-    return where(positive, x, below if plain else bind_binary(ops.Mul(), alpha, below))
+    is_one = isinstance(alpha, float | int) and alpha == 1
+    return where(positive, x, below if is_one else bind_binary(ops.Mul(), alpha, below))
 
 
 def selu(x: Any) -> Any:
@@ -111,14 +111,14 @@ def selu(x: Any) -> Any:
 
 def celu(x: Any, alpha: Any = 1.0) -> Any:
     """`x` above 0, and alpha (exp(x / alpha) - 1) elsewhere, which is smooth."""
-    x = _float(x)
+    x = as_inexact(x)
     below = bind_binary(ops.Mul(), alpha, ops.expm1(bind_binary(ops.Div(), ops.min(x, 0.0), alpha)))
     return bind_binary(ops.Add(), ops.max(x, 0.0), below)
 
 
 def leaky_relu(x: Any, negative_slope: Any = 0.01) -> Any:
     """`x` from 0 on, and negative_slope x below."""
-    x = _float(x)
+    x = as_inexact(x)
     return where(ops.ge(x, 0.0), x, bind_binary(ops.Mul(), negative_slope, x))
 
 
@@ -130,12 +130,12 @@ def hard_tanh(x: Any) -> Any:
 
 def hard_sigmoid(x: Any) -> Any:
     """relu6(x + 3) / 6."""
-    return ops.div(relu6(ops.add(_float(x), 3.0)), 6.0)
+    return ops.div(relu6(ops.add(as_inexact(x), 3.0)), 6.0)
 
 
 def hard_silu(x: Any) -> Any:
     """x relu6(x + 3) / 6."""
-    x = _float(x)
+    x = as_inexact(x)
     return ops.mul(x, hard_sigmoid(x))
 
 
@@ -144,7 +144,7 @@ hard_swish = hard_silu
 
 def squareplus(x: Any, b: Any = 4) -> Any:
     """(x + sqrt(x**2 + b)) / 2."""
-    x = _float(x)
+    x = as_inexact(x)
     return ops.mul(
         bind_binary(ops.Add(), x, ops.sqrt(bind_binary(ops.Add(), ops.mul(x, x), b))), 0.5
     )
@@ -152,7 +152,7 @@ def squareplus(x: Any, b: Any = 4) -> Any:
 
 def glu(x: Any, axis: int = -1) -> Any:
     """The first half of `x` along `axis` times the sigmoid of the second."""
-    x = _float(x)
+    x = as_inexact(x)
     shape = aval_of(x).shape
     axis = canonical_axis(axis, len(shape))
     half, odd = divmod(shape[axis], 2)
@@ -167,14 +167,7 @@ def glu(x: Any, axis: int = -1) -> Any:
 
 def log1mexp(x: Any) -> Any:
     """log(1 - exp(-x)) for x > 0, accurate near 0 and for large x."""
-    x = _float(x)
+    x = as_inexact(x)
     small = ops.le(x, math.log(2.0))
     near, far = ops.log(ops.neg(ops.expm1(ops.neg(x)))), ops.log1p(ops.neg(ops.exp(ops.neg(x))))
     return ops.select(small, near, far)
-
-
-def _float(x: Any) -> Any:
-    """`x` as an array of floats."""
-    if type(x) is Tracer and x.atom.aval.dtype.kind == "f":
-        return x
-    return promote_inexact(x)[0]

@@ -1,4 +1,4 @@
-"""Pooling: windows that slide over the middle axes of channels-last arrays."""
+"""Pooling over windows of channels-last arrays, embeddings, dropout and cosine similarity."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from functx.numpy.promotion import (
     copy_array,
     operand,
     promote_inexact,
+    promote_real,
 )
 from functx.ops.operands import (
     as_bool,
@@ -40,10 +41,10 @@ def max_pool(
 ) -> Any:
     """The largest element in each window.
 
-    `inputs` has axes for batches, any number of them, then one for each entry of
-    `window_shape`, then one for channels. `strides` are ones by default. `padding` is "VALID",
-    "SAME", "SAME_LOWER" or a pair `(low, high)` for each axis of the window; it lies below all
-    numbers. A derivative goes through the first element of those that tie.
+    `inputs` has any number of batch axes, then one axis for each entry of `window_shape`, then
+    one for channels. `strides` are ones by default. `padding` is "VALID", "SAME", "SAME_LOWER"
+    or a pair `(low, high)` for each axis of the window; padding is smaller than all numbers. Of
+    equal elements, the first has the derivative.
 
     >>> import numpy
     >>> from functx import nn
@@ -84,8 +85,8 @@ def avg_pool(
 ) -> Any:
     """The average of the elements in each window; see `max_pool` for the arguments.
 
-    Padding consists of zeros. With `count_include_pad` false it does not count, and a window on
-    nothing else averages to nan.
+    Padding consists of zeros. With `count_include_pad=False` it does not count, and the average
+    of a window of padding only is nan.
 
     >>> import numpy
     >>> from functx import nn
@@ -98,59 +99,59 @@ def avg_pool(
     (inputs,) = promote_inexact(inputs)
     aval = aval_of(inputs)
     window = _make_pool_window("avg_pool", inputs, window_shape, strides, padding)
-    # A half float would stop to grow at a few hundred ones.
-    wide = np.dtype("float32") if aval.dtype.itemsize < 4 else aval.dtype
-    total = ops.ReduceWindowSum(*window)(ops.convert_element_type(inputs, wide))
-    count = literal(prod(window.sizes), wide)
+    # A sum in half precision would saturate after a few hundred ones.
+    sum_dtype = np.dtype("float32") if aval.dtype.itemsize < 4 else aval.dtype
+    total = ops.ReduceWindowSum(*window)(ops.convert_element_type(inputs, sum_dtype))
+    count = literal(prod(window.sizes), sum_dtype)
     if not count_include_pad:
-        count = _window_counts(aval.shape, wide, window)
+        count = _window_counts(aval.shape, sum_dtype, window)
     return ops.convert_element_type(ops.div(total, count), aval.dtype)
 
 
 def _window_counts(shape: tuple[int, ...], dtype: DType, window: ops.Window) -> Any:
-    """How many elements of an array of `shape` there are in each window."""
-    slides = tuple([d for d, size in enumerate(window.sizes) if size > 1 or any(window.padding[d])])
-    cut = ops.Window(*[tuple([field[d] for d in slides]) for field in window])  # type: ignore[arg-type]
-    ones = ops.full(tuple([shape[d] for d in slides]), literal(1, dtype))
-    return ops.broadcast_in_dim(ops.ReduceWindowSum(*cut)(ones), window.result_shape(shape), slides)
+    """The number of elements of an array of `shape` in each window."""
+    dims = tuple([d for d, size in enumerate(window.sizes) if size > 1 or any(window.padding[d])])
+    sliding = ops.Window(*[tuple([field[d] for d in dims]) for field in window])  # type: ignore[arg-type]
+    ones = ops.full(tuple([shape[d] for d in dims]), literal(1, dtype))
+    counts = ops.ReduceWindowSum(*sliding)(ones)
+    return ops.broadcast_in_dim(counts, window.result_shape(shape), dims)
 
 
-def _check_real(what: str, inputs: Any) -> Any:
+def _check_real(name: str, inputs: Any) -> Any:
     x = operand(inputs)
     if is_complex(aval_of(x).dtype):
-        raise DTypeError(f"{what}: inputs must be real; got {aval_of(x)!r}")
+        raise DTypeError(f"{name}: inputs must be real; got {aval_of(x)!r}")
     return x
 
 
 def _make_pool_window(
-    what: str, inputs: Any, window_shape: Any, strides: Any, padding: Any
+    name: str, inputs: Any, window_shape: Any, strides: Any, padding: Any
 ) -> ops.Window:
-    """The windows on all axes of `inputs`, which lie on those before the last."""
+    """The window on all axes of `inputs`; it slides along those between batches and channels."""
     aval = aval_of(inputs)
     if not isinstance(window_shape, (tuple, list, np.ndarray)):
         raise ArgumentError(
-            f"{what}: window_shape must be integers, one an axis; got {window_shape!r}"
+            f"{name}: window_shape must be integers, one an axis; got {window_shape!r}"
         )
-    count = np.size(window_shape)
-    lead = aval.ndim - count - 1
-    if lead < 0:
+    num_batch_axes = aval.ndim - np.size(window_shape) - 1
+    if num_batch_axes < 0:
         raise ShapeError(
-            f"{what}: inputs must have an axis for each entry of window_shape, then one for "
+            f"{name}: inputs must have an axis for each entry of window_shape, then one for "
             f"channels; got {aval!r} for window_shape {tuple(window_shape)}"
         )
-    middle = ops.make_window(what, aval.shape[lead:-1], window_shape, strides, padding)
-    ops.check_window(what, aval.shape[lead:-1], middle)
-    for d in [*range(lead), aval.ndim - 1]:
-        middle = middle.with_batch_dim(d)
-    return middle
+    shape = aval.shape[num_batch_axes:-1]
+    window = ops.make_window(name, shape, window_shape, strides, padding)
+    ops.check_window(name, shape, window)
+    for d in [*range(num_batch_axes), aval.ndim - 1]:
+        window = window.with_batch_dim(d)
+    return window
 
 
 def embedding(indices: Any, weight: Any, padding_idx: int | None = None) -> Any:
-    """The row of the matrix `weight` for each of `indices`, whatever shape these have.
+    """The row of the matrix `weight` for each of `indices`, an array of any shape.
 
-    No derivative goes to the row `padding_idx`, counted from the end if negative. Raises
-    IndexingError for a row that there is not where `indices` are known, and gives nan where
-    they are traced.
+    The row `padding_idx`, counted from the end if negative, has no derivative. For an index out
+    of bounds it raises IndexingError if `indices` are known; if they are traced, the row is nan.
 
     >>> from functx import nn
     >>> import numpy
@@ -173,10 +174,10 @@ def embedding(indices: Any, weight: Any, padding_idx: int | None = None) -> Any:
 
 
 def dropout(x: Any, rate: float = 0.5, key: Any = None, *, deterministic: bool = False) -> Any:
-    """`x / (1 - rate)` with each element left out, made 0, with probability `rate`.
+    """`x / (1 - rate)` with each element set to 0 with probability `rate`.
 
-    Which ones, `key` decides, and it alone: the same key leaves out the same. A copy of `x` if
-    `deterministic`, or with a rate of 0; then no key is needed.
+    The same `key` drops the same elements. With `deterministic` or a rate of 0 it is a copy of
+    `x`, and needs no key.
 
     >>> from functx import nn, random
     >>> import numpy
@@ -199,24 +200,21 @@ def dropout(x: Any, rate: float = 0.5, key: Any = None, *, deterministic: bool =
 
 
 def cosine_similarity(x1: Any, x2: Any, axis: int = 1, eps: float = 1e-8) -> Any:
-    """The cosine of the angle between vectors along `axis`, which leaves the shape.
+    """The cosine of the angle between vectors along `axis`, which is removed from the shape.
 
-    The arrays are broadcast. A norm less than `eps` counts as `eps`, so that a vector of zeros
-    has cosine 0 with any, and its derivative there is finite.
+    The arrays are broadcast. A norm less than `eps` counts as `eps`, so that the cosine of a
+    vector of zeros is 0, with a finite derivative.
 
-    Raises ShapeError where the arrays do not broadcast, AxisError for an axis they lack.
+    Raises ShapeError if the arrays do not broadcast, AxisError for an axis out of bounds,
+    DTypeError for complex arrays.
 
     >>> import numpy
     >>> from functx import nn
     >>> nn.cosine_similarity(numpy.array([[3.0, 0.0], [0.0, 2.0]]), numpy.array([1.0, 0.0])).tolist()
     [1.0, 0.0]
     """
-    x1, x2 = promote_inexact(x1, x2)
+    x1, x2 = promote_real("cosine_similarity", x1, x2)
     dtype, shape = aval_of(x1).dtype, broadcast_shapes(aval_of(x1).shape, aval_of(x2).shape)
-    if is_complex(dtype):
-        raise DTypeError(
-            f"cosine_similarity: arrays must be real; got {aval_of(x1)!r} and {aval_of(x2)!r}"
-        )
     axes = (canonical_axis(axis, len(shape), "cosine_similarity: axis"),)
     units = [_normalize(upcast_half(broadcast_to(x, shape)), axes, eps) for x in (x1, x2)]
     return ops.convert_element_type(ops.reduce_sum(ops.mul(*units), axes), dtype)

@@ -1,6 +1,6 @@
-"""Losses: PyTorch's names and arguments, on arrays of any shape, each one equation of a program.
+"""Losses with PyTorch's names and arguments, for arrays of any shape; each is one equation.
 
-`reduction` is "mean", "sum", or "none", which gives the terms. Derivatives hold to any order.
+`reduction` is "mean", "sum", or "none", which returns the terms. Derivatives of any order exist.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any
 from functx.core.errors import ArgumentError, ShapeError
 from functx.core.tracer import aval_of
 from functx.core.types import is_inexact
-from functx.numpy.promotion import broadcast_to, operand, promote_inexact
+from functx.numpy.promotion import broadcast_to, is_broadcastable, operand, promote_inexact
 from functx.ops.classification_losses import CrossEntropy, NllLoss, SoftTargetCrossEntropy
 from functx.ops.losses import (
     BinaryCrossEntropy,
@@ -73,7 +73,7 @@ def binary_cross_entropy(
 ) -> Any:
     """-(target log(input) + (1 - target) log(1 - input)), times `weight`.
 
-    `input` holds probabilities. Their logarithms are held above -100.
+    `input` holds probabilities. Their logarithms are clamped to at least -100.
     """
     name = "binary_cross_entropy"
     x, target, *weights = _promote_loss_operands(name, input, target, weight)
@@ -87,9 +87,9 @@ def binary_cross_entropy_with_logits(
     reduction: str = "mean",
     pos_weight: Any = None,
 ) -> Any:
-    """The `binary_cross_entropy` of 1 / (1 + exp(-input)), without overflow or lost digits.
+    """The `binary_cross_entropy` of 1 / (1 + exp(-input)), without overflow or cancellation.
 
-    `pos_weight` multiplies the target, and not what there is beside it. It and `weight` must
+    `pos_weight` multiplies the term of the target, not that of 1 - target. It and `weight` must
     broadcast to the shape of `input`.
     """
     name = "binary_cross_entropy_with_logits"
@@ -110,12 +110,12 @@ def nll_loss(
     """-input at the class of each row, for logarithms of probabilities `input`.
 
     `input` has the shape (C,), (N, C) or (N, C, d1, ...), and `target`, integers from 0 to
-    below C, that without C. Rows of class `ignore_index` count nothing; without others the
-    mean is nan, and derivatives are 0. `weight` has an entry for each class; a mean is over the
-    weights of the rows. Raises IndexingError for a class that there is not where `target` is
-    known; the loss of one that is traced is nan.
+    below C, the same shape without C. Rows of class `ignore_index` are ignored; if there are no
+    other rows, the mean is nan and the derivatives are 0. `weight` has an entry for each class;
+    a mean is weighted by the weights of the rows. For a class outside 0 to C it raises
+    IndexingError if `target` is known; if it is traced, the loss of the row is nan.
     """
-    x, target, *weights = _promote_class_operands("nll_loss", input, target, weight)
+    x, target, *weights = _promote_class_operands(input, target, weight)
     ignored = as_int("nll_loss: ignore_index", ignore_index)
     loss = NllLoss(reduction, axis=_class_axis("nll_loss", x), ignore_index=ignored)
     out = loss(x, target, *weights)
@@ -133,9 +133,9 @@ def cross_entropy(
 ) -> Any:
     """-log(softmax(input)) at the class of each row, or its mean by a target of probabilities.
 
-    As `nll_loss` of `log_softmax(input)` where `target` holds integers. Floats, in the shape of
-    `input`, are probabilities of the classes; then a mean is over the rows, and there is no
-    `ignore_index`. `label_smoothing` mixes the target with equal probabilities.
+    If `target` holds integers, it is `nll_loss` of `log_softmax(input)`. Floats, in the shape of
+    `input`, are probabilities of the classes; then a mean is over the rows, and `ignore_index`
+    is not supported. `label_smoothing` mixes the target with equal probabilities.
 
     >>> from functx import nn
     >>> import numpy
@@ -157,7 +157,7 @@ def cross_entropy(
             reduction, axis=_class_axis(name, x), label_smoothing=smoothing
         )
         return loss(x, target, *weights)
-    x, target, *weights = _promote_class_operands(name, input, target, weight)
+    x, target, *weights = _promote_class_operands(input, target, weight)
     classes = CrossEntropy(
         reduction, axis=_class_axis(name, x), ignore_index=ignored, label_smoothing=smoothing
     )
@@ -167,17 +167,17 @@ def cross_entropy(
 
 
 def _promote_loss_operands(name: str, x: Any, target: Any, *weights: Any) -> list[Any]:
-    """Input, target and the weights that there are, as floats of one dtype."""
-    given = [w for w in weights if w is not None]
-    x, target, *given = promote_inexact(x, target, *given)
+    """Input, target and the weights that are not None, as floats of one dtype."""
+    present = [w for w in weights if w is not None]
+    x, target, *present = promote_inexact(x, target, *present)
     shape = aval_of(x).shape
     if shape and not aval_of(target).shape:
         target = broadcast_to(target, shape)
-    return [x, target, *given]
+    return [x, target, *present]
 
 
-def _promote_class_operands(name: str, x: Any, target: Any, weight: Any) -> list[Any]:
-    """Scores, classes and the weights that there are, floats but for the classes."""
+def _promote_class_operands(x: Any, target: Any, weight: Any) -> list[Any]:
+    """Input and weight, if it is not None, as floats of one dtype; the target holds classes."""
     x, *weights = promote_inexact(x, *([] if weight is None else [weight]))
     return [x, operand(target), *weights]
 
@@ -191,16 +191,15 @@ def _class_axis(name: str, x: Any) -> int:
 
 
 def _check_weights(name: str, x: Any, **weights: list[Any]) -> list[Any]:
-    """Weights, none or one of each name, in the shape of `x`, or scalars."""
-    shape, found = aval_of(x).shape, []
-    for what, given in weights.items():
-        for weight in given:
-            own = aval_of(weight).shape
-            lead = len(shape) - len(own)
-            if lead < 0 or any([n not in (1, m) for n, m in zip(own, shape[lead:], strict=True)]):
+    """The weights, at most one by each name, broadcast to the shape of `x`, or scalars."""
+    shape, checked = aval_of(x).shape, []
+    for label, values in weights.items():
+        for weight in values:
+            weight_shape = aval_of(weight).shape
+            if not is_broadcastable(weight_shape, shape):
                 raise ShapeError(
-                    f"{name}: {what} must broadcast to the input; got {aval_of(weight)!r} for "
+                    f"{name}: {label} must broadcast to the input; got {aval_of(weight)!r} for "
                     f"{aval_of(x)!r}"
                 )
-            found.append(broadcast_to(weight, shape) if own else weight)
-    return found
+            checked.append(broadcast_to(weight, shape) if weight_shape else weight)
+    return checked

@@ -1,4 +1,4 @@
-"""Normalizations with a weight and a bias, by PyTorch's names and in its order of arguments."""
+"""Normalizations with a weight and a bias, with PyTorch's names and order of arguments."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import numpy as np
 from ml_dtypes import finfo
 
 from functx import ops
-from functx.core.errors import ArgumentError, DTypeError, ShapeError, ValueRangeError, type_name
+from functx.core.errors import ArgumentError, ShapeError, ValueRangeError, type_name
 from functx.core.tracer import aval_of
-from functx.core.types import Shape, is_complex
-from functx.numpy.promotion import promote_inexact
+from functx.core.types import Shape
+from functx.numpy.promotion import promote_real
 from functx.numpy.reductions import mean as mean_over
 from functx.numpy.reductions import var as variance_over
 from functx.ops.batch_norm import BatchNorm, BatchNormInference
@@ -33,10 +33,10 @@ def layer_norm(
     """`x` with mean 0 and variance 1 over its last dimensions, times `weight`, plus `bias`.
 
     The last dimensions of `x` are `normalized_shape`, the shape of `weight` and `bias`. The
-    variance is the mean square distance from the mean, to which `eps` is added. The result has
-    the dtype of `x`; halves are computed with in single precision.
+    variance is the mean square distance from the mean; `eps` is added to it. The result has
+    the dtype of `x`; half precision is computed in single precision.
 
-    Raises ShapeError where these shapes do not fit, DTypeError for complex numbers.
+    Raises ShapeError if these shapes do not agree, DTypeError for complex numbers.
 
     >>> import numpy
     >>> from functx import nn
@@ -53,10 +53,10 @@ def rms_norm(
 ) -> Any:
     """`x` with mean square 1 over its last dimensions, times `weight`.
 
-    The last dimensions of `x` are `normalized_shape`, the shape of `weight`. To the mean square
-    `eps` is added, by default the distance from 1 to the next number of the dtype of `x`.
+    The last dimensions of `x` are `normalized_shape`, the shape of `weight`. `eps` is added to
+    the mean square; by default it is the machine epsilon of the dtype of `x`.
 
-    Raises ShapeError where these shapes do not fit, DTypeError for complex numbers.
+    Raises ShapeError if these shapes do not agree, DTypeError for complex numbers.
 
     >>> import numpy
     >>> from functx import nn
@@ -72,12 +72,13 @@ def rms_norm(
 def group_norm(
     x: Any, num_groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5
 ) -> Any:
-    """`x` with mean 0 and variance 1 over each group of channels and all that follows.
+    """`x` with mean 0 and variance 1 over each group of channels and all later axes.
 
     The axes of `x` are those of examples, channels, and any others. `weight` and `bias`
     scale and shift each channel.
 
-    Raises ShapeError where the channels do not part into the groups, or do not fit `weight`.
+    Raises ShapeError if the number of channels is not a multiple of `num_groups`, or not that of
+    `weight`.
 
     >>> import numpy
     >>> from functx import nn
@@ -102,15 +103,15 @@ def batch_norm(
 ) -> tuple[Any, Any, Any]:
     """`x` with mean 0 and variance 1 in each channel, and the running mean and variance after.
 
-    The axes of `x` are those of examples, channels, and any others. If `training`, each channel
+    The axes of `x` are those of examples, channels, and any others. With `training`, each channel
     is normalized by its own statistics, and the running ones, which may both be None, move by
-    the share `momentum` towards its mean and its unbiased variance. Otherwise it is normalized
-    by the running ones, which stay as they are. `weight` and `bias` scale and shift each channel.
+    the fraction `momentum` towards its mean and its unbiased variance. Otherwise it is normalized
+    by the running ones, which do not change. `weight` and `bias` scale and shift each channel.
 
     Nothing is changed in place: `out, mean, var = batch_norm(x, mean, var, training=True)`.
 
-    Raises ShapeError for a channel of one element in training, ArgumentError where running
-    statistics are missing.
+    Raises ShapeError for a channel of one element in training, ArgumentError for missing running
+    statistics.
 
     >>> import numpy
     >>> from functx import nn
@@ -123,21 +124,21 @@ def batch_norm(
     training = as_bool("batch_norm: training", training)
     _check_rank("batch_norm", x)
     axes = (0, *range(2, aval_of(x).ndim))
-    found = _check_running_stats("batch_norm", running_mean, running_var, required=not training)
+    running = _check_running_stats("batch_norm", running_mean, running_var, required=not training)
     eps = _eps("batch_norm", eps)
     if not training:
-        out = BatchNormInference(eps=eps, axes=axes, **flags)(x, *found, *affine)
+        out = BatchNormInference(eps=eps, axes=axes, **flags)(x, *running, *affine)
         return out, running_mean, running_var
     _check_multiple_elements("batch_norm", x, axes)
     norm = BatchNorm(
         eps=eps,
         axes=axes,
         momentum=_number("batch_norm: momentum", momentum),
-        tracked=bool(found),
+        tracked=bool(running),
         **flags,
     )
-    out, *moved = norm(x, *affine, *found)
-    return (out, *moved) if moved else (out, None, None)
+    out, *updated = norm(x, *affine, *running)
+    return (out, *updated) if updated else (out, None, None)
 
 
 def instance_norm(
@@ -153,12 +154,11 @@ def instance_norm(
     """`x` with mean 0 and variance 1 in each channel of each example, and running statistics.
 
     The axes of `x` are those of examples, channels, and at least one other. With
-    `use_input_stats`, the running mean and variance, which may both be None, move by the share
+    `use_input_stats`, the running mean and variance, which may both be None, move by the fraction
     `momentum` towards the average over the examples of their means and unbiased variances.
-    Otherwise `x` is normalized by the running ones, as by `batch_norm`, whose results this has.
+    Otherwise the result is that of `batch_norm` with the running statistics.
 
-    Raises ShapeError for a channel of one element, ArgumentError where running statistics are
-    missing.
+    Raises ShapeError for a channel of one element, ArgumentError for missing running statistics.
 
     >>> import numpy
     >>> from functx import nn
@@ -168,25 +168,25 @@ def instance_norm(
     x, affine, flags = _promote_norm_operands("instance_norm", x, weight, bias)
     use_input_stats = as_bool("instance_norm: use_input_stats", use_input_stats)
     _check_rank("instance_norm", x, 3)
-    found = _check_running_stats(
+    running = _check_running_stats(
         "instance_norm", running_mean, running_var, required=not use_input_stats
     )
     if not use_input_stats:
-        return batch_norm(x, found[0], found[1], weight, bias, eps=eps)
+        return batch_norm(x, running[0], running[1], weight, bias, eps=eps)
     aval, eps = aval_of(x), _eps("instance_norm", eps)
     axes = tuple(range(2, aval.ndim))
     _check_multiple_elements("instance_norm", x, axes)
-    if not found:
+    if not running:
         out = GroupNorm(eps=eps, groups=aval.shape[1], **flags)(x, *affine)
         return out, None, None
     momentum = _number("instance_norm: momentum", momentum)
     norm = BatchNorm(eps=eps, axes=axes, momentum=momentum, tracked=True, **flags)
     # Each channel of each example is one channel of a batch of one.
-    each = [_tile_over_examples(value, aval.shape[:2]) for value in (*affine, *found)]
-    out, *moved = norm(x, *each)
+    tiled = [_tile_over_examples(value, aval.shape[:2]) for value in (*affine, *running)]
+    out, *updated = norm(x, *tiled)
     if aval.shape[0]:
-        found = [mean_along(value, (0,)) for value in moved]
-    return (out, *found)
+        running = [mean_along(value, (0,)) for value in updated]
+    return (out, *running)
 
 
 def var_mean(
@@ -194,8 +194,8 @@ def var_mean(
 ) -> tuple[Any, Any]:
     """The variance and the mean of `x` over `axis`, an int, several or None for all.
 
-    The sum of squares is divided by the number of elements less `correction`; nan where that is
-    not positive.
+    The sum of squares is divided by the number of elements minus `correction`; the variance is
+    nan if that is not positive.
 
     >>> import numpy
     >>> from functx import nn
@@ -209,25 +209,23 @@ def var_mean(
 def _promote_norm_operands(
     name: str, x: Any, weight: Any, bias: Any
 ) -> tuple[Any, list[Any], dict[str, Any]]:
-    """x as floats, the weight and the bias that there are, and flags that say which."""
-    given = [value for value in (weight, bias) if value is not None]
-    x, *affine = [_real(name, value) for value in (x, *given)]
+    """x, the weight and the bias that are not None, as floats, and flags of the primitive."""
+    present = [value for value in (weight, bias) if value is not None]
+    x, *affine = _promote_each(name, [x, *present])
     return x, affine, {"weighted": weight is not None, "biased": bias is not None}
 
 
-def _real(name: str, x: Any) -> Any:
-    (x,) = promote_inexact(x)
-    if is_complex(aval_of(x).dtype):
-        raise DTypeError(f"{name}: arrays must be real; got {aval_of(x)!r}")
-    return x
+def _promote_each(name: str, values: Sequence[Any]) -> list[Any]:
+    """The values as floats, each in a dtype of its own; DTypeError for complex ones."""
+    return [promote_real(name, value)[0] for value in values]
 
 
 def _check_running_stats(name: str, mean: Any, variance: Any, required: bool) -> list[Any]:
-    """Both running statistics, or none where they are not `required`."""
-    given = [value for value in (mean, variance) if value is not None]
-    if len(given) == 1 or (required and not given):
+    """Both running statistics; none if both are None and not `required`."""
+    present = [value for value in (mean, variance) if value is not None]
+    if len(present) == 1 or (required and not present):
         missing = " and ".join(
-            [what for what, value in (("mean", mean), ("var", variance)) if value is None]
+            [label for label, value in (("mean", mean), ("var", variance)) if value is None]
         )
         raise ArgumentError(
             f"{name}: running_mean and running_var must both be arrays"
@@ -236,7 +234,7 @@ def _check_running_stats(name: str, mean: Any, variance: Any, required: bool) ->
             if name == "batch_norm"
             else "Pass both, or normalize by the statistics of x (use_input_stats=True).",
         )
-    return [_real(name, value) for value in given]
+    return _promote_each(name, present)
 
 
 def _normalized_rank(name: str, x: Any, normalized_shape: Any) -> int:
@@ -272,9 +270,9 @@ def _tile_over_examples(x: Any, shape: Shape) -> Any:
     return ops.broadcast_in_dim(x, shape, (1,))
 
 
-def _count(what: str, value: Any) -> int:
+def _count(label: str, value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
-        raise ValueRangeError(f"{what} must be a positive integer; got {value!r}")
+        raise ValueRangeError(f"{label} must be a positive integer; got {value!r}")
     return int(value)
 
 
@@ -285,11 +283,11 @@ def _eps(name: str, eps: Any) -> float:
     return value
 
 
-def _number(what: str, value: Any) -> float:
-    """The Python float that `value`, a parameter of the program, stands for."""
+def _number(label: str, value: Any) -> float:
+    """`value`, a parameter of the program, as a Python float; ArgumentError if it is traced."""
     if isinstance(value, bool) or not isinstance(value, (Real, np.number)):
         raise ArgumentError(
-            f"{what} must be a number, known while tracing; got {type_name(value)}",
+            f"{label} must be a number, known while tracing; got {type_name(value)}",
             fix="Pass a Python float, or make the argument static (static_argnums, a closure).",
         )
     return float(value)

@@ -1,4 +1,4 @@
-"""Softmax and its like, standardization, one-hot vectors: functions along axes."""
+"""Softmax and the logarithms of sums of exponentials, standardization, one-hot vectors."""
 
 from __future__ import annotations
 
@@ -8,9 +8,15 @@ import numpy as np
 
 from functx import ops
 from functx.core.errors import DTypeError, ValueRangeError
-from functx.core.tracer import Tracer, aval_of
+from functx.core.tracer import aval_of
 from functx.core.types import Shape, is_complex, is_floating, is_inexact
-from functx.numpy.promotion import bind_binary, broadcast, operand, promote_inexact
+from functx.numpy.promotion import (
+    bind_binary,
+    broadcast,
+    operand,
+    promote_inexact,
+    promote_real,
+)
 from functx.numpy.reductions import mean as average
 from functx.numpy.reductions import sum
 from functx.numpy.shapes import broadcast_to
@@ -32,18 +38,18 @@ NAN = float("nan")
 def softmax(x: Any, axis: Any = -1, where: Any = None) -> Any:
     """exp(x) / sum(exp(x)) along `axis`, an int, several or None for all.
 
-    With a mask `where`, over the elements where it holds; the others are 0.
+    With a mask `where`, over the elements where it is True; the others are 0.
     """
-    x = _masked(_real_float("softmax", x), where, -INF)
+    x = _masked(promote_real("softmax", x)[0], where, -INF)
     return _masked(Softmax(canonical_axes(axis, aval_of(x).ndim))(x), where, 0)
 
 
 def log_softmax(x: Any, axis: Any = -1, where: Any = None) -> Any:
     """x - log(sum(exp(x))) along `axis`, an int, several or None for all.
 
-    With a mask `where`, over the elements where it holds; the others are -inf.
+    With a mask `where`, over the elements where it is True; the others are -inf.
     """
-    x = _masked(_real_float("log_softmax", x), where, -INF)
+    x = _masked(promote_real("log_softmax", x)[0], where, -INF)
     return _masked(LogSoftmax(canonical_axes(axis, aval_of(x).ndim))(x), where, -INF)
 
 
@@ -57,9 +63,9 @@ def logsumexp(
 ) -> Any:
     """log(sum(b exp(a))) over `axis`, an int, several or None for all, without overflow.
 
-    Of a negative sum it is nan, unless `return_sign` asks for (log(|sum|), sign). With a mask
-    `where`, over the elements where it holds. The sum of nothing and of what is -inf
-    alone gives -inf, and zero derivatives.
+    For a negative sum it is nan; with `return_sign` it is the pair (log(|sum|), sign). With a
+    mask `where`, over the elements where it is True. An empty sum, and a sum of elements that
+    are all -inf, gives -inf with zero derivatives.
     """
     if b is None:
         (a,) = promote_inexact(a)
@@ -97,9 +103,9 @@ def _signed_logsumexp(a: Any, b: Any, axes: Shape, return_sign: bool) -> tuple[A
     real_valued = return_sign or not is_complex(aval.dtype)
     if real_valued:
         total, largest = ops.abs(total), ops.real(largest) if is_complex(aval.dtype) else largest
-    # The slope of log at 0 would make nan of what does not matter.
-    nothing = ops.eq(total, 0)
-    out = ops.add(ops.select(nothing, -INF, ops.log(ops.select(nothing, 1, total))), largest)
+    # The derivative of log at 0 is infinite, and times a zero cotangent nan.
+    is_zero = ops.eq(total, 0)
+    out = ops.add(ops.select(is_zero, -INF, ops.log(ops.select(is_zero, 1, total))), largest)
     if real_valued and not return_sign:
         out = ops.select(ops.lt(signs, 0), NAN, out)
     return out, signs
@@ -108,12 +114,12 @@ def _signed_logsumexp(a: Any, b: Any, axes: Shape, return_sign: bool) -> tuple[A
 def logmeanexp(x: Any, axis: Any = None, where: Any = None, keepdims: bool = False) -> Any:
     """log(mean(exp(x))) over `axis`, an int, several or None for all, without overflow.
 
-    With a mask `where`, over the elements where it holds.
+    With a mask `where`, over the elements where it is True.
     """
     total = logsumexp(x, axis, keepdims=keepdims, where=where)
     shape, dtype = aval_of(operand(x)).shape, aval_of(total).dtype
-    held = broadcast_to(True if where is None else where, shape)
-    count = sum(held, axis=axis, keepdims=keepdims, dtype=dtype)
+    mask = broadcast_to(True if where is None else where, shape)
+    count = sum(mask, axis=axis, keepdims=keepdims, dtype=dtype)
     return ops.sub(total, ops.log(count))
 
 
@@ -127,9 +133,9 @@ def standardize(
     *,
     algorithm: str = "fast",
 ) -> Any:
-    """(x - mean) / sqrt(variance + epsilon), with mean and variance along `axis` if not given.
+    """(x - mean) / sqrt(variance + epsilon), by default with mean and variance along `axis`.
 
-    With a mask `where`, they are of the elements where it holds. The algorithm "fast" takes
+    With a mask `where`, they are of the elements where it is True. The algorithm "fast" computes
     the variance as mean(x**2) - mean**2; "stable" as mean((x - mean)**2), which is more exact.
     """
     if algorithm not in ("fast", "stable"):
@@ -151,7 +157,7 @@ def standardize(
 
 
 def one_hot(x: Any, num_classes: int, *, dtype: Any = None, axis: int = -1) -> Any:
-    """For each integer of `x` a vector along `axis` with 1 at that place and 0 elsewhere.
+    """For each integer of `x` a vector along `axis` with 1 at that index and 0 elsewhere.
 
     An integer outside `0 <= x < num_classes` gives zeros.
     """
@@ -164,23 +170,13 @@ def one_hot(x: Any, num_classes: int, *, dtype: Any = None, axis: int = -1) -> A
     if aval.dtype.itemsize < 4:
         x = ops.convert_element_type(x, np.int32)
     axis = canonical_axis(axis, aval.ndim + 1)
-    what = "one_hot: num_classes"
-    count = canonical_shape(as_int(what, num_classes), what)
+    label = "one_hot: num_classes"
+    count = canonical_shape(as_int(label, num_classes), label)
     shape = (*aval.shape[:axis], *count, *aval.shape[axis:])
     repeated = ops.broadcast_in_dim(x, shape, tuple_delete(range(len(shape)), (axis,)))
-    places = ops.broadcasted_iota(aval_of(x).dtype, shape, axis)
-    return ops.convert_element_type(ops.eq(repeated, places), float if dtype is None else dtype)
+    indices = ops.broadcasted_iota(aval_of(x).dtype, shape, axis)
+    return ops.convert_element_type(ops.eq(repeated, indices), float if dtype is None else dtype)
 
 
 def _masked(x: Any, where: Any, fill: float) -> Any:
     return x if where is None else choose(where, x, fill)
-
-
-def _real_float(name: str, x: Any) -> Any:
-    """`x` as an array of floats."""
-    if type(x) is Tracer and x.atom.aval.dtype.kind == "f":
-        return x
-    (x,) = promote_inexact(x)
-    if is_complex(aval_of(x).dtype):
-        raise DTypeError(f"{name}: x must be real; got {aval_of(x)!r}")
-    return x

@@ -14,7 +14,7 @@ from functx.core.primitive import Primitive
 from functx.core.program import Literal, scalar_literal
 from functx.core.tracer import Tracer, aval_of, current_builder
 from functx.core.tracing import bind
-from functx.core.types import Shape, inexact_dtype, is_inexact, promote_types
+from functx.core.types import Shape, inexact_dtype, is_complex, is_inexact, promote_types
 from functx.ops.operands import PYTHON_SCALARS, literal
 from functx.ops.views import copy_array as copy_array
 from functx.ops.views import copy_if_shared as copy_if_shared
@@ -103,6 +103,22 @@ def promote_inexact(*args: Any) -> tuple[Any, ...]:
     return _convert_all(args, inexact_dtype(dtype), weak)
 
 
+def as_inexact(x: Any) -> Any:
+    """`x` in an inexact dtype: its own, or the default float type if it is exact."""
+    if type(x) is Tracer and x.atom.aval.dtype.kind == "f":
+        return x
+    return promote_inexact(x)[0]
+
+
+def promote_real(name: str, *args: Any) -> tuple[Any, ...]:
+    """`args` in one floating-point dtype; DTypeError, with the function's `name`, for complex ones."""
+    args = (as_inexact(args[0]),) if len(args) == 1 else promote_inexact(*args)
+    if is_complex(aval_of(args[0]).dtype):
+        avals = " and ".join([repr(aval_of(x)) for x in args])
+        raise DTypeError(f"{name}: arrays must be real; got {avals}")
+    return args
+
+
 def _common_dtype(args: tuple[Any, ...]) -> Any:
     """The dtype of `args` if all are arrays of one dtype, else None."""
     dtype = None
@@ -185,10 +201,15 @@ def broadcast_to(x: Any, shape: Shape) -> Any:
     given = aval_of(x).shape
     if given == shape:
         return x
-    missing = len(shape) - len(given)
-    if missing < 0 or any(n not in (1, m) for n, m in zip(given, shape[missing:], strict=True)):
+    if not is_broadcastable(given, shape):
         raise ShapeError(f"broadcast_to: {aval_of(x)!r} must broadcast to the shape; got {shape}")
     return ops.broadcast_in_dim(x, shape, _trailing_dims(len(given), len(shape)))
+
+
+def is_broadcastable(shape: Shape, target: Shape) -> bool:
+    """Whether an array of `shape` broadcasts to the shape `target`."""
+    num_new = len(target) - len(shape)
+    return num_new >= 0 and all(n in (1, m) for n, m in zip(shape, target[num_new:], strict=True))
 
 
 @lru_cache(maxsize=4096)

@@ -1,4 +1,4 @@
-"""Keys: two 32-bit words, made from a seed, split and folded, never changed."""
+"""Random keys: arrays of two 32-bit words, made from a seed, by splitting or by folding in."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ PRNG_IMPL = "threefry2x32"
 
 
 def key(seed: Any, *, impl: Any = None, dtype: Any = None) -> Any:
-    """The key that begins with an integer `seed`: a uint32 array of shape (2,).
+    """The key of an integer `seed`: a uint32 array of shape (2,).
 
-    It holds the words of the key that `jax.random.key(seed)` makes.
+    It has the key data of `jax.random.key(seed)`.
     """
     _check_impl("key", impl if dtype is None else dtype)
     if isinstance(seed, int):
@@ -42,7 +42,7 @@ def key(seed: Any, *, impl: Any = None, dtype: Any = None) -> Any:
 
 
 def PRNGKey(seed: Any, *, impl: Any = None) -> Any:  # noqa: N802 - the name that JAX gives it
-    """The key that begins with an integer `seed`; the same as `key(seed)`."""
+    """The key of an integer `seed`; the same as `key(seed)`."""
     return key(seed, impl=impl)
 
 
@@ -61,38 +61,36 @@ def wrapping_literal(value: int, dtype: Any) -> Any:
 
 
 def split(key: Any, num: Any = 2) -> Any:
-    """An array of `num` new keys made from `key`: `num` is an int, or a tuple for a shape.
+    """An array of `num` new keys from `key`; `num` is an int or a shape.
 
     They are typed keys if `key` is one.
     """
     return _like_key(key, random_split(check_single_key("split", key), canonical_shape(num, "num")))
 
 
-def _like_key(key: Any, words: Any) -> Any:
-    """Keys of these words, of the kind of `key`: typed ones of JAX, or the words."""
-    return (
-        words
-        if tree.PRNGKeyNode.key_data(key) is key
-        else tree.PRNGKeyNode.typed_key_array(words, key.dtype)
-    )
+def _like_key(key: Any, key_data: Any) -> Any:
+    """Keys with this data, typed keys of JAX if `key` is one."""
+    if tree.PRNGKeyNode.key_data(key) is key:
+        return key_data
+    return tree.PRNGKeyNode.typed_key_array(key_data, key.dtype)
 
 
 def fold_in(key: Any, data: Any) -> Any:
-    """The new key made from `key` and the integer `data`, of which 32 bits count.
+    """A new key from `key` and the lowest 32 bits of the integer `data`.
 
     It is a typed key if `key` is one.
     """
-    given, key = key, check_single_key("fold_in", key)
+    original, key = key, check_single_key("fold_in", key)
     if isinstance(data, int):
         if not 0 <= data < 2**32:
             raise ValueRangeError(f"fold_in: the number must fit 32 bits; got {data}")
-        return _like_key(given, random_fold_in(key, literal(data, UINT32)))
+        return _like_key(original, random_fold_in(key, literal(data, UINT32)))
     aval = aval_of(data)
     if aval.ndim or not is_integer(aval.dtype):
         raise DTypeError(
             f"fold_in: data must be one integer; got {aval!r}", fix="Use vmap for many keys."
         )
-    return _like_key(given, random_fold_in(key, ops.convert_element_type(data, UINT32)))
+    return _like_key(original, random_fold_in(key, ops.convert_element_type(data, UINT32)))
 
 
 def bits(key: Any, shape: Any = (), dtype: Any = None) -> Any:
@@ -104,7 +102,7 @@ def bits(key: Any, shape: Any = (), dtype: Any = None) -> Any:
 
 
 def key_data(keys: Any) -> Any:
-    """The words of `keys`, uint32 of shape (..., 2): functx's own keys as they are."""
+    """The data of `keys`, uint32 of shape (..., 2); keys of functx are returned unchanged."""
     keys = threefry_key_data(keys)
     aval = _key_aval("key_data", keys)
     if aval.shape[-1:] != (2,):
@@ -113,7 +111,7 @@ def key_data(keys: Any) -> Any:
 
 
 def wrap_key_data(key_bits_array: Any, *, impl: Any = None, dtype: Any = None) -> Any:
-    """The keys that hold the words given, uint32 of shape (..., 2): that array itself."""
+    """The keys with this data, uint32 of shape (..., 2): the array itself."""
     _check_impl("wrap_key_data", impl if dtype is None else dtype)
     return key_data(key_bits_array)
 
@@ -125,12 +123,12 @@ def key_impl(keys: Any) -> str:
 
 
 def clone(key: Any) -> Any:
-    """The same key, said to be used on purpose once more."""
+    """The same key, for deliberate reuse."""
     return key_data(key)
 
 
 def check_single_key(name: str, key: Any) -> Any:
-    """The words of `key`, which must be a single key; `name` is the function it is given to."""
+    """The data of `key`, which must be a single key; `name` is the function in the message."""
     if type(key) is not Tracer:
         key = threefry_key_data(key)
     aval = _key_aval(name, key)

@@ -1,6 +1,7 @@
-"""Numbers drawn with a key: the same key, shape and dtype give the same numbers.
+"""Samplers: random arrays of many distributions, permutations and choices.
 
-They are those of `jax.random`. Derivatives flow to the parameters, as in `mean + std * normal(key)`.
+The same key, shape and dtype give the same numbers, those of `jax.random`. The samples are
+differentiable in the parameters, as `mean + std * normal(key)` is.
 """
 
 from __future__ import annotations
@@ -25,7 +26,13 @@ from functx.core.types import (
     is_integer,
 )
 from functx.numpy.indexing import take
-from functx.numpy.promotion import broadcast_shapes, broadcast_to, operand, promote_inexact
+from functx.numpy.promotion import (
+    broadcast_shapes,
+    broadcast_to,
+    is_broadcastable,
+    operand,
+    promote_inexact,
+)
 from functx.numpy.sorting_and_searching import searchsorted
 from functx.ops.operands import PYTHON_SCALARS, canonical_axis, canonical_shape, literal
 from functx.ops.random import (
@@ -47,7 +54,7 @@ from functx.random.keys import check_single_key, wrapping_literal
 def uniform(
     key: Any, shape: Any = (), dtype: Any = None, minval: Any = 0.0, maxval: Any = 1.0
 ) -> Any:
-    """Floating point numbers in [minval, maxval), each equally likely.
+    """Floating-point numbers with the uniform distribution on [minval, maxval).
 
     `minval` and `maxval` may be arrays that broadcast to `shape`.
     """
@@ -105,16 +112,16 @@ def cauchy(key: Any, shape: Any = (), dtype: Any = None) -> Any:
 def gumbel(key: Any, shape: Any = (), dtype: Any = None, mode: str | None = None) -> Any:
     """Numbers with the distribution function exp(-exp(-x)).
 
-    With `mode="high"` each takes two draws, so that large ones are as fine as small ones.
+    With `mode="high"` each takes two draws, so that large numbers have full resolution.
     """
     key, shape, dtype = _check_arguments("gumbel", key, shape, dtype)
     return RandomGumbel(shape, dtype, _is_high_precision("gumbel", mode))(key)
 
 
 def bernoulli(key: Any, p: Any = 0.5, shape: Any = None, mode: str = "low") -> Any:
-    """Booleans that are true with probability `p`, of the shape of `p` or the one given.
+    """Booleans that are true with probability `p`, by default of the shape of `p`.
 
-    With `mode="high"` each takes two draws, so that small probabilities are met closely.
+    With `mode="high"` each takes two draws, so that small probabilities have full resolution.
     """
     p = operand(p)
     aval = aval_of(p)
@@ -135,10 +142,9 @@ def rademacher(key: Any, shape: Any = (), dtype: Any = None) -> Any:
 
 
 def randint(key: Any, shape: Any, minval: Any, maxval: Any, dtype: Any = None) -> Any:
-    """Integers in [minval, maxval), each equally likely; minval where that is empty.
+    """Integers with the uniform distribution on [minval, maxval); minval where that is empty.
 
-    The bounds may be arrays that broadcast to `shape`; beyond the range of `dtype` they
-    stand for its ends.
+    The bounds may be arrays that broadcast to `shape`; they are clipped to the range of `dtype`.
     """
     shape, dtype = canonical_shape(shape), canonical_dtype(int if dtype is None else dtype)
     if not is_integer(dtype):
@@ -157,7 +163,7 @@ def randint(key: Any, shape: Any, minval: Any, maxval: Any, dtype: Any = None) -
 
 @lru_cache(maxsize=1024)
 def _static_integer_range(minval: int, maxval: int, dtype: DType, drawn: DType) -> tuple[Any, Any]:
-    """The smallest of the integers, and how many they are, as far as the bits of `drawn` go."""
+    """The smallest integer and their number, modulo the range of `drawn`."""
     info = np.iinfo(dtype)
     low = min(max(minval, info.min), info.max)
     count = max(min(maxval, info.max + 1) - low, 1)
@@ -165,24 +171,24 @@ def _static_integer_range(minval: int, maxval: int, dtype: DType, drawn: DType) 
 
 
 def _traced_integer_range(minval: Any, maxval: Any, dtype: DType, drawn: DType) -> tuple[Any, Any]:
-    """The same, worked out on arrays, without a number that `drawn` cannot hold."""
+    """The smallest integer and their number, on arrays, without overflow of `drawn`."""
     (low, _), (high, beyond) = [_clip_bound(x, np.iinfo(dtype), drawn) for x in (minval, maxval)]
     span = ops.add(ops.sub(high, low), ops.convert_element_type(beyond, drawn))
     return low, ops.select(ops.gt(high, low), span, 1)
 
 
 def _clip_bound(x: Any, info: Any, drawn: DType) -> tuple[Any, Any]:
-    """A bound as `drawn`, within the range that `info` gives, and whether it lay above it."""
+    """A bound in the dtype `drawn`, clipped to the range `info`, and whether it was above it."""
     if type(x) in PYTHON_SCALARS or not is_integer(aval_of(x).dtype):
         x = ops.convert_element_type(x, np.int64)
-    own = np.iinfo(aval_of(x).dtype)
-    lowest, highest = max(own.min, info.min), min(own.max, info.max)
+    x_info = np.iinfo(aval_of(x).dtype)
+    lowest, highest = max(x_info.min, info.min), min(x_info.max, info.max)
     clipped = ops.convert_element_type(ops.clamp(lowest, x, highest), drawn)
     return clipped, ops.gt(x, highest)
 
 
 def _check_arguments(name: str, key: Any, shape: Any, dtype: Any) -> tuple[Any, Shape, DType]:
-    """The words of the key, the shape and the dtype of floating point numbers."""
+    """The key's data, the shape and the floating-point dtype."""
     dtype = canonical_dtype(float if dtype is None else dtype)
     if not is_floating(dtype):
         raise DTypeError(f"{name}: dtype must be a float type; got {dtype}")
@@ -190,14 +196,14 @@ def _check_arguments(name: str, key: Any, shape: Any, dtype: Any) -> tuple[Any, 
 
 
 def _result_shape(name: str, shape: Any, *parameters: Any) -> Shape:
-    """`shape`, or where that is None the one that the parameters broadcast to."""
+    """`shape`, by default the shape to which the parameters broadcast."""
     if shape is None:
         return broadcast_shapes(*[aval_of(x).shape for x in parameters])
     return canonical_shape(shape)
 
 
 def _as_parameter(name: str, x: Any, shape: Shape, dtype: DType) -> Any:
-    """A parameter of a distribution in `dtype`: a scalar, or of `shape`."""
+    """A parameter of a distribution in `dtype`, a scalar or broadcast to `shape`."""
     if type(x) in PYTHON_SCALARS:
         return literal(x, dtype)
     x = operand(x)
@@ -207,20 +213,13 @@ def _as_parameter(name: str, x: Any, shape: Shape, dtype: DType) -> Any:
 
 
 def _broadcast_parameter(name: str, x: Any, shape: Shape) -> Any:
-    own = aval_of(x).shape
-    if own in ((), shape):
+    if aval_of(x).shape in ((), shape):
         return x
-    if not is_broadcastable(own, shape):
+    if not is_broadcastable(aval_of(x).shape, shape):
         raise ShapeError(
             f"{name}: parameters must broadcast to the shape {shape}; got {aval_of(x)!r}"
         )
     return broadcast_to(x, shape)
-
-
-def is_broadcastable(own: Shape, shape: Shape) -> bool:
-    """Whether an array of the shape `own` broadcasts to `shape`."""
-    lead = len(shape) - len(own)
-    return lead >= 0 and all(n in (1, m) for n, m in zip(own, shape[lead:], strict=True))
 
 
 def _is_high_precision(name: str, mode: str | None) -> bool:
@@ -230,9 +229,9 @@ def _is_high_precision(name: str, mode: str | None) -> bool:
 
 
 def permutation(key: Any, x: Any, axis: int = 0, independent: bool = False) -> Any:
-    """`x` with its slices along `axis` in random order; the numbers below `x` for an int.
+    """The slices of `x` along `axis` in random order; for an int the integers below it.
 
-    With `independent`, each vector along `axis` gets an order of its own.
+    With `independent`, each vector along `axis` has its own order.
     """
     key, x = check_single_key("permutation", key), operand(x)
     aval = aval_of(x)
@@ -254,10 +253,10 @@ def choice(
     axis: int = 0,
     mode: str | None = None,
 ) -> Any:
-    """A sample of `shape` from the slices of `a` along `axis`; from the numbers below an int.
+    """A sample of `shape` from the slices of `a` along `axis`; for an int from the integers below it.
 
-    `p` gives the probability of each. With `replace=False` no slice is taken twice, so
-    there must be enough of them, and with `p` enough of which the probability is not zero.
+    `p` gives the probability of each. With `replace=False` no slice is taken twice; then there
+    must be enough slices, with `p` enough of nonzero probability.
     """
     key, a, shape = check_single_key("choice", key), operand(a), canonical_shape(shape)
     aval = aval_of(a)
@@ -267,31 +266,31 @@ def choice(
         out_shape = (*aval.shape[:axis], *shape, *aval.shape[axis + 1 :])
     else:
         count, out_shape = _check_bound("choice", a), shape
-    drawn = prod(shape)
-    if not drawn:
+    num_draws = prod(shape)
+    if not num_draws:
         dtype = aval.dtype if aval.ndim else canonical_dtype(int)
         return ops.full(shape, literal(0, dtype))
-    if count <= 0 or (not replace and drawn > count):
+    if count <= 0 or (not replace and num_draws > count):
         raise ValueRangeError(
-            f"choice: there must be enough to choose from; got {count} for {drawn} "
+            f"choice: there must be enough to choose from; got {count} for {num_draws} "
             f"{'or more ' if replace else ''}draws with replace={replace}"
         )
     if p is not None:
-        places = _weighted_indices(key, p, shape, count, replace, mode)
+        indices = _weighted_indices(key, p, shape, count, replace, mode)
     elif replace:
-        places = randint(key, shape, 0, count)
+        indices = randint(key, shape, 0, count)
     else:
-        ordered = permutation(key, a if aval.ndim else count, axis)
+        permuted = permutation(key, a if aval.ndim else count, axis)
         return ops.reshape(
-            ops.slice_in_dim(ordered, 0, drawn, axis=axis if aval.ndim else 0), out_shape
+            ops.slice_in_dim(permuted, 0, num_draws, axis=axis if aval.ndim else 0), out_shape
         )
-    return ops.reshape(take(a, places, axis, mode="clip") if aval.ndim else places, out_shape)
+    return ops.reshape(take(a, indices, axis, mode="clip") if aval.ndim else indices, out_shape)
 
 
 def _weighted_indices(
     key: Any, p: Any, shape: Any, count: int, replace: bool, mode: str | None
 ) -> Any:
-    """The places chosen when the one at i has the probability `p[i]`."""
+    """Random indices, where index i has the probability `p[i]`."""
     (p,) = promote_inexact(p)
     aval = aval_of(p)
     if aval.shape != (count,):
@@ -301,12 +300,12 @@ def _weighted_indices(
     if replace:
         total = ops.cumsum(p, 0)
         last = ops.reshape(ops.slice_in_dim(total, count - 1, count), ())
-        places = searchsorted(total, ops.mul(ops.sub(1.0, uniform(key, shape, aval.dtype)), last))
+        indices = searchsorted(total, ops.mul(ops.sub(1.0, uniform(key, shape, aval.dtype)), last))
     else:
-        # The largest of log p + gumbel are a weighted sample without repetitions.
+        # The largest of log p + gumbel are a weighted sample without replacement.
         noise = gumbel(key, (count,), aval.dtype, mode)
-        _, places = ops.top_k(ops.add(noise, ops.log(p)), prod(shape))
-    return ops.convert_element_type(places, canonical_dtype(int))
+        _, indices = ops.top_k(ops.add(noise, ops.log(p)), prod(shape))
+    return ops.convert_element_type(indices, canonical_dtype(int))
 
 
 def categorical(
@@ -317,40 +316,40 @@ def categorical(
     replace: bool = True,
     mode: str | None = None,
 ) -> Any:
-    """Indices along `axis`, each with a probability in proportion to exp(logits).
+    """Random indices along `axis`, with probabilities proportional to exp(logits).
 
-    `shape` ends in the shape of `logits` without `axis`; what comes before says how many
-    are drawn. With `replace=False` those of one place are different indices.
+    `shape` ends in the batch shape, that of `logits` without `axis`; the leading dimensions are
+    those of the draws. With `replace=False` the draws of one batch element are distinct.
     """
     logits = operand(logits)
     aval = aval_of(logits)
     axis = canonical_axis(axis, aval.ndim)
     if not is_floating(aval.dtype):
         raise DTypeError(f"categorical: logits must be floats; got {aval!r}")
-    lanes = (*aval.shape[:axis], *aval.shape[axis + 1 :])
-    shape = lanes if shape is None else canonical_shape(shape)
-    lead = len(shape) - len(lanes)
-    wide = shape[max(lead, 0) :]
-    if lead < 0 or not is_broadcastable(lanes, wide):
+    batch_shape = (*aval.shape[:axis], *aval.shape[axis + 1 :])
+    shape = batch_shape if shape is None else canonical_shape(shape)
+    num_leading = len(shape) - len(batch_shape)
+    trailing = shape[max(num_leading, 0) :]
+    if num_leading < 0 or not is_broadcastable(batch_shape, trailing):
         raise ShapeError(
-            f"categorical: shape must end in the shape {lanes} of the logits without the axis; "
-            f"got {shape}"
+            f"categorical: shape must end in the shape {batch_shape} of the logits without the "
+            f"axis; got {shape}"
         )
     if replace:
-        whole = (*shape[: lead + axis], aval.shape[axis], *shape[lead + axis :])
-        noise = gumbel(key, whole, aval.dtype, mode)
-        return ops.argmax(
-            ops.add(noise, broadcast_to(logits, whole)), lead + axis, canonical_dtype(int)
-        )
-    count = prod(shape[:lead])
-    if wide != lanes or count > aval.shape[axis]:
+        noise_axis = num_leading + axis
+        noise_shape = (*shape[:noise_axis], aval.shape[axis], *shape[noise_axis:])
+        noise = gumbel(key, noise_shape, aval.dtype, mode)
+        noisy = ops.add(noise, broadcast_to(logits, noise_shape))
+        return ops.argmax(noisy, noise_axis, canonical_dtype(int))
+    count = prod(shape[:num_leading])
+    if trailing != batch_shape or count > aval.shape[axis]:
         raise ValueRangeError(
             f"categorical: without replacement at most {aval.shape[axis]} can be drawn, for "
-            f"logits of the shape {lanes} beside the axis; got the shape {shape}"
+            f"logits of the shape {batch_shape} beside the axis; got the shape {shape}"
         )
     noisy = ops.add(logits, gumbel(key, aval.shape, aval.dtype, mode))
-    _, chosen = ops.top_k(ops.moveaxis(noisy, axis, aval.ndim - 1), count)
-    return ops.reshape(ops.moveaxis(chosen, aval.ndim - 1, 0), shape)
+    _, indices = ops.top_k(ops.moveaxis(noisy, axis, aval.ndim - 1), count)
+    return ops.reshape(ops.moveaxis(indices, aval.ndim - 1, 0), shape)
 
 
 def _iota(count: int) -> Any:

@@ -1,4 +1,4 @@
-"""What SciPy adds to NumPy, by the names and signatures of `jax.scipy`."""
+"""SciPy's functions, with the names and signatures of `jax.scipy`."""
 
 from functx.core.missing_names import suggest_alternatives as _suggest_alternatives
 from functx.scipy import special

@@ -1,4 +1,4 @@
-"""Special functions, by the names and signatures of `jax.scipy.special`."""
+"""Special functions, with the names and signatures of `jax.scipy.special`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from functx.nn.activations import sigmoid as expit
 from functx.nn.softmax import log_softmax as _log_softmax
 from functx.nn.softmax import logsumexp
 from functx.nn.softmax import softmax as _softmax
-from functx.numpy.promotion import broadcast, operand, promote_inexact
+from functx.numpy.promotion import as_inexact, operand
+from functx.numpy.ufuncs import broadcast_inexact
 from functx.ops import special
 
 __all__ = [
@@ -65,84 +66,85 @@ def log_softmax(x: Any, /, *, axis: Any = None) -> Any:
 
 
 def logit(x: Any) -> Any:
-    """log(x / (1 - x)), the inverse of `expit`; infinitely steep at 0 and at 1."""
-    x = _float(x)
+    """log(x / (1 - x)), the inverse of `expit`; its derivative is infinite at 0 and at 1."""
+    x = as_inexact(x)
     return ops.sub(ops.log(x), ops.log1p(ops.neg(x)))
 
 
 def xlogy(x: Any, y: Any) -> Any:
     """x log(y), and 0 where x is 0; there the derivative in `y` is 0 and that in `x` log(y)."""
-    return special.xlogy(*_floats(x, y))
+    return special.xlogy(*broadcast_inexact(x, y))
 
 
 def xlog1py(x: Any, y: Any) -> Any:
     """x log(1 + y), and 0 where x is 0; there the derivative in `y` is 0."""
-    return special.xlog1py(*_floats(x, y))
+    return special.xlog1py(*broadcast_inexact(x, y))
 
 
 def entr(x: Any) -> Any:
-    """-x log(x), 0 at 0, where it is infinitely steep, and -inf below."""
-    x = _float(x)
+    """-x log(x), 0 at 0, where its derivative is infinite, and -inf below."""
+    x = as_inexact(x)
     return ops.select(ops.lt(x, 0.0), -math.inf, ops.neg(special.xlogy(x, x)))
 
 
 def rel_entr(p: Any, q: Any) -> Any:
-    """p log(p / q), 0 where p is 0 and q not negative, and inf where one is negative.
+    """p log(p / q), 0 where p is 0 and q not negative, and inf where either is negative.
 
     Where p is 0, the derivative in `q` is 0 and that in `p` -inf.
     """
-    p, q = _floats(p, q)
+    p, q = broadcast_inexact(p, q)
     ratio = ops.div(p, ops.select(ops.eq(p, 0.0), 1.0, q))
     out = special.xlogy(p, ratio)
-    # Where the ratio of positive numbers is beyond all numbers, its logarithm is not.
+    # The ratio of positive numbers may overflow or underflow where its logarithm does not.
     tiny = float(finfo(aval_of(ratio).dtype).tiny)
-    beyond = ops.bitwise_or(ops.eq(ratio, math.inf), ops.lt(ratio, tiny))
-    beyond = ops.bitwise_and(beyond, ops.bitwise_and(ops.gt(p, 0.0), ops.gt(q, 0.0)))
-    out = ops.select(beyond, ops.mul(p, ops.sub(ops.log(p), ops.log(q))), out)
+    out_of_range = ops.bitwise_or(ops.eq(ratio, math.inf), ops.lt(ratio, tiny))
+    positive = ops.bitwise_and(ops.gt(p, 0.0), ops.gt(q, 0.0))
+    difference = ops.mul(p, ops.sub(ops.log(p), ops.log(q)))
+    out = ops.select(ops.bitwise_and(out_of_range, positive), difference, out)
     return ops.select(ops.bitwise_or(ops.lt(p, 0.0), ops.lt(q, 0.0)), math.inf, out)
 
 
 def kl_div(p: Any, q: Any) -> Any:
     """`rel_entr(p, q) - p + q`, which is never negative."""
-    p, q = _floats(p, q)
+    p, q = broadcast_inexact(p, q)
     return ops.add(ops.sub(rel_entr(p, q), p), q)
 
 
 def erf(x: Any) -> Any:
     """The error function."""
-    return special.erf(_float(x))
+    return special.erf(as_inexact(x))
 
 
 def erfc(x: Any) -> Any:
     """1 - erf(x), accurate for large x."""
-    return special.erfc(_float(x))
+    return special.erfc(as_inexact(x))
 
 
 def erfinv(x: Any) -> Any:
-    """The inverse of `erf`, on [-1, 1]; infinitely steep at both ends."""
-    return special.erf_inv(_float(x))
+    """The inverse of `erf`, on [-1, 1]; its derivative is infinite at both ends."""
+    return special.erf_inv(as_inexact(x))
 
 
 def ndtr(x: Any) -> Any:
     """The normal distribution function, the integral of its density up to x."""
-    return ops.mul(special.erfc(ops.mul(_float(x), -math.sqrt(0.5))), 0.5)
+    return ops.mul(special.erfc(ops.mul(as_inexact(x), -math.sqrt(0.5))), 0.5)
 
 
 def ndtri(p: Any) -> Any:
-    """The inverse of `ndtr`, on [0, 1]; infinitely steep at both ends."""
-    return special.ndtri(_float(p))
+    """The inverse of `ndtr`, on [0, 1]; its derivative is infinite at both ends."""
+    return special.ndtri(as_inexact(p))
 
 
 def log_ndtr(x: Any, series_order: int = 3) -> Any:
-    """log(ndtr(x)), also where `ndtr` is 0 or 1 to all digits.
+    """log(ndtr(x)), also where `ndtr` rounds to 0 or 1.
 
-    Far below 0 it is summed from a series of `series_order` terms.
+    Far below 0 it is a series of `series_order` terms.
     """
     if not isinstance(series_order, int) or series_order < 0:
         raise ArgumentError(
             f"log_ndtr: series_order must be an integer that is not negative; got {series_order!r}"
         )
-    x = _float(x)
+    x = as_inexact(x)
     low, high = (-20.0, 8.0) if x.dtype.itemsize > 4 else (-10.0, 5.0)
     # log(1 - ndtr(-x)) for large x, -x^2 / 2 - log(-x sqrt(2 pi)) + log(1 - 1 / x^2 + 3 / x^4 ...)
     near = ops.log(ndtr(ops.max(x, low)))
@@ -160,12 +162,12 @@ def log_ndtr(x: Any, series_order: int = 3) -> Any:
 
 def gammaln(x: Any) -> Any:
     """log(|gamma(x)|)."""
-    return special.lgamma(_float(x))
+    return special.lgamma(as_inexact(x))
 
 
 def gammasgn(x: Any) -> Any:
-    """The sign of gamma(x), which does not vary; nan at negative whole numbers."""
-    x = _float(x)
+    """The sign of gamma(x), with derivative 0; nan at negative integers."""
+    x = as_inexact(x)
     whole = ops.floor(x)
     odd = ops.eq(ops.abs(ops.rem(whole, 2.0)), 1.0)
     below = ops.select(ops.eq(x, whole), math.nan, ops.select(odd, -1.0, ops.constant_like(x, 1.0)))
@@ -175,51 +177,52 @@ def gammasgn(x: Any) -> Any:
 
 
 def gamma(x: Any) -> Any:
-    """The gamma function, of whole numbers the factorial of x - 1."""
+    """The gamma function; for positive integers the factorial of x - 1."""
     return ops.mul(gammasgn(x), ops.exp(gammaln(x)))
 
 
 def factorial(n: Any, exact: bool = False) -> Any:
     """The product of the numbers from 1 to n as a float, gamma(n + 1); 0 for negative n.
 
-    Raises ArgumentError for `exact`.
+    Raises ArgumentError for `exact=True`.
     """
     if exact:
         raise ArgumentError("factorial: exact must be False; got True")
-    n = _float(n)
+    n = as_inexact(n)
     return ops.select(ops.lt(n, 0.0), 0.0, ops.exp(special.lgamma(ops.add(n, 1.0))))
 
 
 def betaln(a: Any, b: Any) -> Any:
-    """log(|beta(a, b)|), without the loss of digits of its three terms where an argument is large."""
-    a, b = _floats(a, b)
-    own = aval_of(a).dtype
-    if accumulation_dtype(own) != own:
-        wide = [ops.convert_element_type(x, accumulation_dtype(own)) for x in (a, b)]
-        return ops.convert_element_type(betaln(*wide), own)
-    plain = ops.sub(ops.add(special.lgamma(a), special.lgamma(b)), special.lgamma(ops.add(a, b)))
-    # Not by min and max, whose second derivatives are wrong where a is b.
+    """log(|beta(a, b)|), without cancellation between its three terms for large arguments."""
+    a, b = broadcast_inexact(a, b)
+    dtype = aval_of(a).dtype
+    if accumulation_dtype(dtype) != dtype:
+        widened = [ops.convert_element_type(x, accumulation_dtype(dtype)) for x in (a, b)]
+        return ops.convert_element_type(betaln(*widened), dtype)
+    direct = ops.sub(ops.add(special.lgamma(a), special.lgamma(b)), special.lgamma(ops.add(a, b)))
+    # The second derivatives of min and max are wrong where a equals b.
     swapped = ops.gt(a, b)
     a, b = ops.select(swapped, b, a), ops.select(swapped, a, b)
     total, ratio = ops.add(a, b), ops.div(a, b)
-    rest = ops.sub(_stirling_remainder(b), _stirling_remainder(total))
+    remainder = ops.sub(_stirling_remainder(b), _stirling_remainder(total))
     # log gamma(b) - log gamma(a + b), by Stirling's formula for both
-    change = ops.add(
+    difference = ops.add(
         ops.sub(a, ops.mul(ops.sub(total, 0.5), ops.log1p(ratio))),
-        ops.sub(rest, ops.mul(a, ops.log(b))),
+        ops.sub(remainder, ops.mul(a, ops.log(b))),
     )
-    of_one = ops.add(special.lgamma(a), change)
+    for_large_b = ops.add(special.lgamma(a), difference)
     terms = ops.add(
         ops.mul(ops.sub(a, 0.5), ops.log1p(ops.div(b, a))), ops.mul(b, ops.log1p(ratio))
     )
     half = ops.mul(0.5, ops.sub(math.log(2 * math.pi), ops.log(b)))
-    of_both = ops.add(ops.sub(half, terms), ops.add(_stirling_remainder(a), rest))
+    for_large_both = ops.add(ops.sub(half, terms), ops.add(_stirling_remainder(a), remainder))
     large = ops.bitwise_and(ops.ge(b, _STIRLING_MIN), ops.ge(total, _STIRLING_MIN))
-    return ops.select(large, ops.select(ops.ge(a, _STIRLING_MIN), of_both, of_one), plain)
+    by_stirling = ops.select(ops.ge(a, _STIRLING_MIN), for_large_both, for_large_b)
+    return ops.select(large, by_stirling, direct)
 
 
 _STIRLING_MIN = 10.0
-"""From where on Stirling's series has all digits of double precision."""
+"""The smallest argument for which Stirling's series is exact in double precision."""
 _STIRLING_COEFFICIENTS = (1 / 12, -1 / 360, 1 / 1260, -1 / 1680, 1 / 1188, -691 / 360360, 1 / 156)
 
 
@@ -235,7 +238,7 @@ def _stirling_remainder(z: Any) -> Any:
 
 def beta(a: Any, b: Any) -> Any:
     """gamma(a) gamma(b) / gamma(a + b)."""
-    a, b = _floats(a, b)
+    a, b = broadcast_inexact(a, b)
     sign = ops.mul(ops.mul(gammasgn(a), gammasgn(b)), gammasgn(ops.add(a, b)))
     return ops.mul(sign, ops.exp(betaln(a, b)))
 
@@ -247,7 +250,7 @@ def multigammaln(a: Any, d: int) -> Any:
     """
     if not isinstance(d, int) or d < 1:
         raise ArgumentError(f"multigammaln: d must be a positive integer; got {d!r}")
-    a = _float(a)
+    a = as_inexact(a)
     total = special.lgamma(a)
     for i in range(1, d):
         total = ops.add(total, special.lgamma(ops.sub(a, i / 2)))
@@ -256,44 +259,34 @@ def multigammaln(a: Any, d: int) -> Any:
 
 def digamma(x: Any) -> Any:
     """The derivative of `gammaln`."""
-    return special.digamma(_float(x))
+    return special.digamma(as_inexact(x))
 
 
 def polygamma(n: Any, x: Any) -> Any:
-    """Derivative number n of `digamma`; in n itself it cannot be differentiated."""
-    whole = is_integer(aval_of(operand(n)).dtype)
-    n, x = _floats(n, x)
-    return special.polygamma(ops.convert_element_type(n, "int32") if whole else n, x)
+    """The n-th derivative of `digamma` at x; it has no derivative in n."""
+    integral = is_integer(aval_of(operand(n)).dtype)
+    n, x = broadcast_inexact(n, x)
+    return special.polygamma(ops.convert_element_type(n, "int32") if integral else n, x)
 
 
 def i0e(x: Any) -> Any:
     """exp(-|x|) times the modified Bessel function of the first kind of order 0."""
-    return special.bessel_i0e(_float(x))
+    return special.bessel_i0e(as_inexact(x))
 
 
 def i0(x: Any) -> Any:
     """The modified Bessel function of the first kind of order 0."""
-    return special.bessel_i0(_float(x))
+    return special.bessel_i0(as_inexact(x))
 
 
 def i1e(x: Any) -> Any:
     """exp(-|x|) times the modified Bessel function of the first kind of order 1."""
-    return special.bessel_i1e(_float(x))
+    return special.bessel_i1e(as_inexact(x))
 
 
 def i1(x: Any) -> Any:
     """The modified Bessel function of the first kind of order 1."""
-    return special.bessel_i1(_float(x))
-
-
-def _float(x: Any) -> Any:
-    """`x` as an array of floats."""
-    return promote_inexact(x)[0]
-
-
-def _floats(*args: Any) -> tuple[Any, ...]:
-    """`args` as arrays of floats of one dtype and shape."""
-    return broadcast(*promote_inexact(*args))
+    return special.bessel_i1(as_inexact(x))
 
 
 _suggest_alternatives("jax.scipy.special", __name__)

@@ -1,4 +1,4 @@
-"""Tools around programs and the package itself."""
+"""Tools for programs: explanations of nan, memory use, and the passes before the lowering."""
 
 from functx.tools.explain_nan import explain_nan
 from functx.tools.memory import memory

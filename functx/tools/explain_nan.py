@@ -1,4 +1,8 @@
-"""Where numbers that are not finite are born in a run of a program, equation by equation."""
+"""`explain_nan`: the equation of a program that makes the first nan or infinity.
+
+The program is evaluated equation by equation, with its control flow unrolled; then its reverse
+mode is. A value that is not finite is followed back to the equation whose operands are finite.
+"""
 
 from __future__ import annotations
 
@@ -40,11 +44,11 @@ Index = tuple[int, ...]
 
 @dataclass(frozen=True)
 class NonFiniteOrigin:
-    """The equation that made a nan of numbers that were none, or an infinity of finite ones.
+    """The equation that made a nan from operands that are not nan, or an infinity from finite ones.
 
-    `values` are those of its operands and outputs by name, at `index` where they have the shape
-    of the output. In the derivative of an equation, `local` are its derivatives there in its
-    operands, by name, and `cotangent` is what it was handed. An argument has no equation.
+    `values` are its operands and outputs by name, at `index` if they have the shape of the
+    output. For the derivative of an equation, `local_derivatives` are the derivatives in its
+    operands, by name, and `cotangent` is the cotangent of its output. An argument has no equation.
     """
 
     line: str
@@ -56,11 +60,11 @@ class NonFiniteOrigin:
     cotangent: Any = None
 
     def __str__(self) -> str:
-        place = f", at {list(self.index)}" if self.index else ""
+        location = f", at {list(self.index)}" if self.index else ""
         lines = [self.line]
         if self.equation:
-            part = "the derivative of " if self.derivative else ""
-            lines.append(f"  {part}{self.equation}{place}")
+            prefix = "the derivative of " if self.derivative else ""
+            lines.append(f"  {prefix}{self.equation}{location}")
         lines += [f"    {name} = {format_value(x)}" for name, x in self.values.items()]
         lines += [
             f"    local derivative in {name} = {format_value(x)}"
@@ -80,69 +84,70 @@ class EvaluatedProgram:
         self.producers = {v: eqn for eqn in program for v in eqn.outputs}
 
     def origin_variables(self, var: Var) -> list[Var]:
-        """The variable in which what is not finite in `var` was born, and those that it was made of."""
-        found = []
+        """The variable that makes the nan or infinity in `var`, then the infinities it is made from."""
+        origins = []
         while True:
             eqn, value = self.producers.get(var), self.values[var]
             index = first_nonfinite_index(value)
-            bad = [] if eqn is None else self.nonfinite_operands(eqn, index, value)
-            worst = [v for v in bad if np.isnan(self.values[v]).any()]
-            handed_on = worst if np.isnan(value[index]) else bad
-            if not handed_on:
-                found.append(var)
-            if not bad:
-                return found
-            var = (handed_on or bad)[0]
+            nonfinite = [] if eqn is None else self.nonfinite_operands(eqn, index, value)
+            nans = [v for v in nonfinite if np.isnan(self.values[v]).any()]
+            # A nan may come from an infinity; then the equation that makes it is an origin too.
+            propagated = nans if np.isnan(value[index]) else nonfinite
+            if not propagated:
+                origins.append(var)
+            if not nonfinite:
+                return origins
+            var = (propagated or nonfinite)[0]
 
     def nonfinite_operands(self, eqn: Equation, index: Index, value: Any) -> list[Var]:
-        """The operands that are not finite, first those that are not at `index`."""
-        bad = [
+        """The operands that are not finite, first those that are not finite at `index`."""
+        nonfinite = [
             a
             for a in eqn.inputs
             if type(a) is Var and first_nonfinite_index(self.values[a]) is not None
         ]
 
-        def elsewhere(v: Var) -> bool:
+        def is_finite_at_index(v: Var) -> bool:
             x = self.values[v]
             return x.shape == value.shape and bool(np.isfinite(x[index]))
 
-        return sorted(dict.fromkeys(bad), key=elsewhere)
+        return sorted(dict.fromkeys(nonfinite), key=is_finite_at_index)
 
     def origin_at(self, var: Var) -> NonFiniteOrigin:
-        """What there is to tell of `var`, where something was born."""
+        """The origin for `var`, a variable of `origin_variables`."""
         eqn, value = self.producers.get(var), self.values[var]
         index = first_nonfinite_index(value)
         if eqn is None:
             return NonFiniteOrigin(
                 f"the argument {self.names[var]}", "", index, {self.names[var]: value[index]}
             )
-        shown = self.values_at([*eqn.inputs, var], index, value.shape)
+        values = self.values_at([*eqn.inputs, var], index, value.shape)
         return NonFiniteOrigin(
-            source_line(eqn.source), equation_text(self.program, eqn), index, shown
+            source_line(eqn.source), equation_text(self.program, eqn), index, values
         )
 
     def values_at(self, atoms: Sequence[Any], index: Index, shape: Any) -> dict[str, Any]:
         """The values of `atoms` by name, at `index` if they have `shape`."""
-        found = {}
+        values = {}
         for a in atoms:
             if type(a) is Var:
                 x = self.values[a]
-                found[self.names[a]] = x[index] if x.shape == shape else x
-        return found
+                values[self.names[a]] = x[index] if x.shape == shape else x
+        return values
 
 
 def first_nonfinite_index(x: Any) -> Any:
-    """The first place where `x` is nan, or else infinite; None if it is finite."""
+    """The first index where `x` is nan, else where it is infinite; None if it is finite."""
     if not is_inexact(x.dtype):
         return None
-    for bad in (np.isnan(x), ~np.isfinite(x)):
-        if bad.any():
-            return tuple([int(i) for i in np.unravel_index(int(np.argmax(bad)), x.shape)])
+    for mask in (np.isnan(x), ~np.isfinite(x)):
+        if mask.any():
+            return tuple([int(i) for i in np.unravel_index(int(np.argmax(mask)), x.shape)])
     return None
 
 
 def format_value(x: Any) -> str:
-    """A number, or the type and the range of an array."""
+    """The text of a number or a small array, or the type and the range of an array."""
     x = np.asarray(x)
     if x.ndim == 0:
         return f"{x[()]}"
@@ -152,9 +157,9 @@ def format_value(x: Any) -> str:
 
 
 def unroll_control_flow(program: Program, args: Sequence[Any]) -> Program:
-    """What `program` does on `args`: the branches that it takes, each step of its loops.
+    """`program` as evaluated on `args`: the branches that are taken, each step of the loops.
 
-    A function with a rule of its own stays one equation, since its derivative is the rule's.
+    A function with a user-defined derivative stays one equation.
     """
 
     def body(*tracers: Tracer) -> list[Any]:
@@ -165,7 +170,7 @@ def unroll_control_flow(program: Program, args: Sequence[Any]) -> Program:
 
 
 def evaluate_variables(program: Program, args: Sequence[Any]) -> dict[Var, np.ndarray[Any, Any]]:
-    """The values of all variables of `program` on `args`, found equation by equation."""
+    """The values of all variables of `program` on `args`, evaluated equation by equation."""
     env: dict[Any, Any] = dict(zip(program.inputs, map(np.asarray, args), strict=True))
     with eval_context():
         for eqn in program.equations:
@@ -177,7 +182,7 @@ def evaluate_variables(program: Program, args: Sequence[Any]) -> dict[Var, np.nd
 
 
 def inline_control_flow(program: Program, args: Sequence[Tracer]) -> list[Tracer]:
-    """The outputs of `program`, its control flow followed as the values of `args` have it."""
+    """The outputs of `program`, with control flow unrolled for the values of `args`."""
 
     def step(eqn: Equation, *operands: Tracer) -> Sequence[Tracer]:
         outs = unroll_equation(eqn.primitive, *operands)
@@ -188,7 +193,7 @@ def inline_control_flow(program: Program, args: Sequence[Tracer]) -> list[Tracer
 
 @singledispatch
 def unroll_equation(primitive: Primitive, *args: Tracer) -> list[Tracer] | None:
-    """What an equation that holds programs does, in the open; None for all others."""
+    """The outputs of an equation with subprograms, which are inlined; None for other equations."""
     return None
 
 
@@ -216,18 +221,18 @@ def _(primitive: While, *args: Tracer) -> list[Tracer]:
 
 @unroll_equation.register
 def _(primitive: Scan, *args: Tracer) -> list[Tracer]:
-    consts, carry, columns = primitive.split_operands(args)
-    count, found = primitive.carries, []
+    consts, carry, xs = primitive.split_operands(args)
+    count, ys = primitive.carries, []
     steps = range(primitive.length)
     for i in reversed(steps) if primitive.reverse else steps:
-        rows = [ops.squeeze(ops.slice_in_dim(x, i, i + 1), (0,)) for x in columns]
+        rows = [ops.squeeze(ops.slice_in_dim(x, i, i + 1), (0,)) for x in xs]
         outs = inline_control_flow(primitive.program, [*consts, *carry, *rows])
         carry = outs[:count]
-        found.append(outs[count:])
+        ys.append(outs[count:])
     if primitive.reverse:
-        found.reverse()
+        ys.reverse()
     avals = primitive.infer_out_avals(tuple([aval_of(x) for x in args]))[count:]
-    return [*carry, *[_stack_rows([rows[i] for rows in found], a) for i, a in enumerate(avals)]]
+    return [*carry, *[_stack_rows([row[i] for row in ys], a) for i, a in enumerate(avals)]]
 
 
 def _stack_rows(rows: Sequence[Tracer], aval: Any) -> Any:
@@ -238,10 +243,10 @@ def _stack_rows(rows: Sequence[Tracer], aval: Any) -> Any:
 
 @dataclass(frozen=True)
 class Explanation:
-    """What `explain_nan` found: false if all is finite, else the births of what is not.
+    """The result of `explain_nan`: false if all values are finite.
 
     `summary` names the result or the derivative that is not finite. The first of `origins` made
-    it; those after it, the infinities that it was made of.
+    it; the next ones made the infinities from which it was computed.
     """
 
     summary: str
@@ -253,29 +258,29 @@ class Explanation:
     def __str__(self) -> str:
         if not self.origins:
             return self.summary
-        words = ["born at ", *["made of what was born at "] * (len(self.origins) - 1)]
-        told = [word + str(birth) for word, birth in zip(words, self.origins, strict=True)]
-        return "\n".join([self.summary, *told])
+        labels = ["first made at ", *["computed from one made at "] * (len(self.origins) - 1)]
+        lines = [label + str(origin) for label, origin in zip(labels, self.origins, strict=True)]
+        return "\n".join([self.summary, *lines])
 
 
 def explain_nan(
     fun: Callable[..., Any], argnums: int | Sequence[int] | None = None
 ) -> Callable[..., Explanation]:
-    """A function of the arguments of `fun` that tells where a nan or an infinity comes from.
+    """The function that explains where a nan or an infinity of `fun(*args)` comes from.
 
-    `fun` is run equation by equation, through `jit`, branches and loops as they are taken;
-    then, if its results are finite, the derivative of their sum in the arguments at `argnums`,
-    by default in all that have one. The `Explanation` that comes back is false if all of that
-    is finite. Printed, it shows the user's line, the equation and the values there, and of a
-    derivative the local one and the cotangent that came to it.
+    `fun` is run equation by equation, also inside `jit`, the branches that are taken and the
+    steps of loops. If its results are finite, so is the derivative of their sum in the arguments
+    at `argnums`, by default in all that have one. The function returns an `Explanation`, which
+    is false if all values are finite. Printed, it shows the user's line, the equation and its
+    values, and for a derivative the local derivative and the cotangent.
 
     >>> import functx, functx.numpy as np, numpy
     >>> def roots(x):
     ...     return np.sqrt(x).sum()
-    >>> found = functx.tools.explain_nan(roots)(numpy.array([4.0, 0.0]))
-    >>> found.what
+    >>> explanation = functx.tools.explain_nan(roots)(numpy.array([4.0, 0.0]))
+    >>> explanation.summary
     'the derivative of roots in x is infinite in 1 of 2 elements'
-    >>> float(found.births[0].local["x"])
+    >>> float(explanation.origins[0].local_derivatives["x"])
     inf
     """
     check_callable(fun, "explain_nan")
@@ -305,12 +310,12 @@ def explain_nan(
 
 
 def _differentiated_leaves(fun: Any, args: Any, kwargs: Any, argnums: Any) -> list[bool]:
-    """For each leaf of the arguments, whether it is one that a derivative is asked for."""
+    """The mask of the leaves of the arguments at `argnums`."""
     count = len(tree.leaves((args, kwargs)))
     if argnums is None:
         return [True] * count
     numbers = argnums if isinstance(argnums, tuple) else (argnums,)
-    # Beyond the positional arguments are those that were given by name.
+    # Numbers after the positional arguments stand for the keyword arguments.
     named = [n for n in numbers if len(args) <= n < len(args) + len(kwargs)]
     numbers = tuple([n for n in numbers if n not in named])
     positions = argnums_leaves(args, numbers, "explain_nan", fun)[0] if numbers else []
@@ -319,12 +324,12 @@ def _differentiated_leaves(fun: Any, args: Any, kwargs: Any, argnums: Any) -> li
 
 
 def explain_values(name: str, run: EvaluatedProgram, outputs: Sequence[Any]) -> Explanation | None:
-    """What there is to explain about the results; None if they are finite."""
+    """The explanation of the first result that is not finite; None if all are finite."""
     for i, v in enumerate(outputs):
         if type(v) is Var and first_nonfinite_index(run.values[v]) is not None:
-            which = f"result {i} of {name}" if len(outputs) > 1 else f"the result of {name}"
-            births = [run.origin_at(origin) for origin in run.origin_variables(v)]
-            return Explanation(f"{which} is {_describe_nonfinite(run.values[v])}", tuple(births))
+            label = f"result {i} of {name}" if len(outputs) > 1 else f"the result of {name}"
+            origins = [run.origin_at(origin) for origin in run.origin_variables(v)]
+            return Explanation(f"{label} is {_describe_nonfinite(run.values[v])}", tuple(origins))
     return None
 
 
@@ -336,38 +341,42 @@ def _describe_nonfinite(x: Any) -> str:
 
 
 def explain_derivative(
-    name: str, program: Program, args: Sequence[Any], outputs: Sequence[Any], asked: Sequence[bool]
+    name: str,
+    program: Program,
+    args: Sequence[Any],
+    outputs: Sequence[Any],
+    differentiated: Sequence[bool],
 ) -> Explanation | None:
-    """What there is to explain about the derivative of the sum of `outputs`; None if it is finite."""
+    """The explanation of the derivative of the sum of `outputs`; None if it is finite.
+
+    It is taken in the inputs marked in `differentiated`; captured values follow these.
+    """
     program = canonicalize_for_ad(program, "vjp", "jvp", "transpose")
-    given = [*asked, *[False] * (len(program.inputs) - len(asked))]
-    active = [on and is_inexact(v.aval.dtype) for on, v in zip(given, program.inputs, strict=True)]
-    watched = RecordingCotangents()
+    marked = [*differentiated, *[False] * (len(program.inputs) - len(differentiated))]
+    active = [on and is_inexact(v.aval.dtype) for on, v in zip(marked, program.inputs, strict=True)]
+    recorder = RecordingCotangents()
 
     def body(*tracers: Tracer) -> list[Tracer]:
-        outs, watched.tape = forward_sweep(program, tracers, active)
-        seeds = [
-            ops.constant_like(x, 1) if is_inexact(x.dtype) else None for x in outs[: len(outputs)]
-        ]
+        outs, recorder.tape = forward_sweep(program, tracers, active)
+        seeds = [ops.full_like(x, 1) if is_inexact(x.dtype) else None for x in outs[: len(outputs)]]
         seeds += [None] * (len(outs) - len(outputs))
-        return backward_sweep(program, watched.tape, seeds, active, watched)
+        return backward_sweep(program, recorder.tape, seeds, active, recorder)
 
     joint = trace_closed(body, program.in_avals, name=program.name, in_names=program.in_names)
     run = EvaluatedProgram(joint, evaluate_variables(joint, args))
     names = pad_input_names(program.input_names() or [], len(program.inputs))
     inputs = [names[i] for i, on in enumerate(active) if on]
-    for wanted, ct in zip(inputs, joint.outputs, strict=True):
+    for argument, ct in zip(inputs, joint.outputs, strict=True):
         if type(ct) is Var and first_nonfinite_index(run.values[ct]) is not None:
-            births = [
-                watched.origin_at(program, run, origin) for origin in run.origin_variables(ct)
-            ]
-            what = f"the derivative of {name} in {wanted} is {_describe_nonfinite(run.values[ct])}"
-            return Explanation(what, tuple(births))
+            description = _describe_nonfinite(run.values[ct])
+            origins = [recorder.origin_at(program, run, v) for v in run.origin_variables(ct)]
+            summary = f"the derivative of {name} in {argument} is {description}"
+            return Explanation(summary, tuple(origins))
     return None
 
 
 class RecordingCotangents(Cotangents):
-    """Cotangents that note which equation's derivative each equation of the sweep belongs to."""
+    """Cotangents that record, for each equation of the backward sweep, the step it belongs to."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -377,20 +386,20 @@ class RecordingCotangents(Cotangents):
         self.num_recorded = 0
 
     def pop_outputs(self, variables: Sequence[Var]) -> tuple[list[Any], Any]:
-        """As that of `Cotangents`, when the sweep comes to the equation of `variables`."""
+        """The cotangents of an equation's outputs; a new step begins."""
         self.record_equations(len(self.received) - 1)
-        found = super().pop_outputs(variables)
+        cts, masks = super().pop_outputs(variables)
         self.record_equations(None)
-        self.received.append(found[0])
-        return found
+        self.received.append(cts)
+        return cts, masks
 
     def pop(self, var: Var) -> Any:
-        """As that of `Cotangents`; also what comes last, when the sweep is over."""
+        """The cotangent of an input of the program, when the sweep is over."""
         self.record_equations(len(self.received) - 1)
         return super().pop(var)
 
     def record_equations(self, step: int | None) -> None:
-        """Let the equations since the last call be those of the step numbered so."""
+        """Record the equations since the last call as those of `step`; None for no step."""
         builder = current_builder.require()
         if step is not None and step >= 0:
             for eqn in builder.equations[self.num_recorded :]:
@@ -398,40 +407,41 @@ class RecordingCotangents(Cotangents):
         self.num_recorded = len(builder.equations)
 
     def origin_at(self, program: Program, run: EvaluatedProgram, var: Var) -> NonFiniteOrigin:
-        """What there is to tell of `var` of the sweep, in the words of `program`."""
+        """The origin for the variable `var` of the sweep, with the names of `program`."""
         if var not in self.step_of_variable:
             return run.origin_at(var)
-        number = self.step_of_variable[var]
-        eqn, args, saved, active = self.tape[len(self.tape) - 1 - number]
+        step = self.step_of_variable[var]
+        eqn, args, saved, active = self.tape[len(self.tape) - 1 - step]
         value = run.values[var]
         index = first_nonfinite_index(value)
 
-        def at(x: Any) -> Any:
-            found = run.values[x.atom] if type(x.atom) is Var else np.asarray(x.atom.value)
-            return found[index] if found.shape == value.shape else found
+        def value_at_index(x: Any) -> Any:
+            array = run.values[x.atom] if type(x.atom) is Var else np.asarray(x.atom.value)
+            return array[index] if array.shape == value.shape else array
 
         names = variable_names(program)
-        operands = [at(x) for x in args]
-        outs = map(at, saved) if eqn.primitive.forward is None else []
-        known = zip([*eqn.inputs, *eqn.outputs], [*operands, *outs], strict=False)
-        slopes = zip(eqn.inputs, local_derivatives(eqn.primitive, operands, active), strict=False)
+        operands = [value_at_index(x) for x in args]
+        outs = map(value_at_index, saved) if eqn.primitive.forward is None else []
+        values = zip([*eqn.inputs, *eqn.outputs], [*operands, *outs], strict=False)
+        derivatives = local_derivatives(eqn.primitive, operands, active)
+        pairs = zip(eqn.inputs, derivatives, strict=False)
         return NonFiniteOrigin(
             source_line(eqn.source),
             equation_text(program, eqn),
             index,
-            {names[a]: x for a, x in known if type(a) is Var},
+            {names[a]: x for a, x in values if type(a) is Var},
             derivative=True,
-            local_derivatives={names[a]: x for a, x in slopes if type(a) is Var and x is not None},
-            cotangent=next(at(ct) for ct in self.received[number] if ct is not None),
+            local_derivatives={names[a]: x for a, x in pairs if type(a) is Var and x is not None},
+            cotangent=next(value_at_index(ct) for ct in self.received[step] if ct is not None),
         )
 
 
 def local_derivatives(
     primitive: Primitive, operands: Sequence[Any], active: Sequence[bool]
 ) -> list[Any]:
-    """The derivative of one element in each operand that is active, None for the others.
+    """The derivative at one element in each active operand, None for the others.
 
-    There are none of an operation that is not done element by element.
+    Empty for an operation that is not elementwise.
     """
     if not isinstance(primitive, Elementwise) or any(np.ndim(x) for x in operands):
         return []

@@ -1,7 +1,11 @@
-"""What there is to tell of an array in memory: what makes it, and whose line asked for that."""
+"""`memory`: the arrays that a function keeps in memory, as a table and as a picture.
+
+A `MemoryUse` describes each array by the operation that computes it and the user's line.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -25,7 +29,7 @@ from functx.transforms.make_ir import functionalize, make_ir
 
 
 class LiveArray(NamedTuple):
-    """An array in memory: its type and bytes, what makes it, and the user's line that asked for it."""
+    """An array in memory: its type and bytes, the operation that computes it, and the user's line."""
 
     aval: ShapedArray
     bytes: int
@@ -38,40 +42,39 @@ class LiveArray(NamedTuple):
 
 
 def is_backward_equation(eqn: Equation) -> bool:
-    """Whether an equation is one of a backward computation."""
+    """Whether an equation belongs to a backward computation."""
     return isinstance(eqn.source, BackwardSource) or type(eqn.primitive) is RematerializedCall
 
 
 def describe_array(eqn: Equation, v: Var) -> LiveArray:
-    """What there is to tell of `v`, which `eqn` makes: by a program inside, of what does so there."""
-    found, late = (eqn, v), is_backward_equation(eqn)
-    inside: tuple[Equation, Var] | None = found
-    while inside is not None:
-        found, inside = inside, inner_definition(*inside)
-    maker = found[0]
+    """The description of the output `v` of `eqn`, by the innermost equation that computes it."""
+    innermost = eqn
+    inner: tuple[Equation, Var] | None = (eqn, v)
+    while inner is not None:
+        innermost, inner = inner[0], inner_definition(*inner)
     return LiveArray(
         v.aval,
         bytes_of(v.aval),
-        operation_name(maker.primitive),
-        describe_source(maker.source),
-        late,
+        operation_name(innermost.primitive),
+        describe_source(innermost.source),
+        is_backward_equation(eqn),
     )
 
 
 def inner_definition(eqn: Equation, v: Var) -> tuple[Equation, Var] | None:
-    """The equation of a program in `eqn` that makes what `v` is, and its variable; None for none."""
-    place = eqn.outputs.index(v)
+    """The equation of a subprogram of `eqn` that computes `v`, and its variable; None if none does."""
+    index = eqn.outputs.index(v)
     for program in subprograms(eqn.primitive):
         if len(program.outputs) == len(eqn.outputs):
             for inner in program:
                 for out in inner.outputs:
-                    if out is program.outputs[place]:
+                    if out is program.outputs[index]:
                         return inner, out
     return None
 
 
 def describe_scratch(eqn: Equation, count: int) -> LiveArray:
-    """The bytes that an operation needs for itself, as a value."""
+    """The scratch memory of `count` bytes of an operation, as an array."""
     aval = ShapedArray((count,), np.dtype("uint8"))
     return LiveArray(
         aval,
@@ -83,19 +86,19 @@ def describe_scratch(eqn: Equation, count: int) -> LiveArray:
 
 
 def operation_name(primitive: Primitive) -> str:
-    """The name of an operation, and of the program that it runs."""
-    held = subprograms(primitive)
-    return f"{primitive.name} {held[0].name}" if held else primitive.name
+    """The name of an operation, with that of its program."""
+    nested = subprograms(primitive)
+    return f"{primitive.name} {nested[0].name}" if nested else primitive.name
 
 
 def memory(fun: Callable[..., Any]) -> Callable[..., MemoryUse]:
-    """The function that tells what `fun(*args)` keeps in memory, as an object that prints as a table.
+    """The function that returns the `MemoryUse` of `fun(*args)`, which prints as a table.
 
-    It says what a derivative in `fun` saves of the forward computation and where that was made,
-    about how much is in memory at most, and what that is. Arguments may be arrays, or have a
-    shape and a dtype; nothing is computed. The numbers are estimates: what the compiler makes of
-    a program is in `jit(fun).lower(*args).compile().memory_analysis()`. Repeats count as they are
-    differentiated, as calls, and a loop as one equation.
+    It lists the arrays that a derivative in `fun` saves of the forward computation, with the lines
+    that computed them, the estimated peak, and the arrays in memory at the peak. Arguments may
+    be arrays, or have a shape and a dtype; nothing is computed. The compiler's numbers are in
+    `jit(fun).lower(*args).compile().memory_analysis()`. A repeated part counts as a call, and a
+    loop as one equation.
 
     >>> import functx, numpy
     >>> loss = lambda w, x: functx.numpy.sin(functx.numpy.sin(x @ w)).sum()
@@ -115,7 +118,7 @@ def memory(fun: Callable[..., Any]) -> Callable[..., MemoryUse]:
 class TimelineEntry(NamedTuple):
     """One equation of a program, and the bytes in memory while it is computed.
 
-    `inside` of them are what the operation needs for itself.
+    They include `own_bytes`, the scratch memory of the operation.
     """
 
     operation: str
@@ -126,7 +129,7 @@ class TimelineEntry(NamedTuple):
 
 @dataclass(frozen=True)
 class MemoryUse:
-    """What `program` keeps in memory as it runs, besides its arguments."""
+    """The arrays that `program` keeps in memory while it runs, without its arguments."""
 
     program: Program
 
@@ -136,7 +139,7 @@ class MemoryUse:
 
     @property
     def argument_bytes(self) -> int:
-        """The bytes of the arguments, and of arrays that the function closes over."""
+        """The bytes of the arguments and the captured arrays."""
         return sum(map(bytes_of, self.program.in_avals))
 
     @property
@@ -146,21 +149,21 @@ class MemoryUse:
 
     @cached_property
     def saved(self) -> list[LiveArray]:
-        """What is saved for backward computations, arguments aside, the largest first."""
+        """The arrays that are saved for backward computations, without arguments, the largest first."""
         backward = [eqn for eqn in self.program if is_backward_equation(eqn)]
-        wanted = {a for eqn in backward for a in eqn.inputs}
-        early = [eqn for eqn in self.program if not is_backward_equation(eqn)] if backward else []
-        found = [describe_array(eqn, v) for eqn in early for v in eqn.outputs if v in wanted]
-        return sorted(found, key=lambda value: -value.bytes)
+        used = {a for eqn in backward for a in eqn.inputs}
+        forward = [eqn for eqn in self.program if not is_backward_equation(eqn)]
+        saved = [describe_array(eqn, v) for eqn in forward for v in eqn.outputs if v in used]
+        return sorted(saved, key=lambda array: -array.bytes)
 
     @property
     def saved_bytes(self) -> int:
-        """The bytes of what is saved for backward computations."""
-        return sum([value.bytes for value in self.saved])
+        """The bytes of the arrays that are saved for backward computations."""
+        return sum([array.bytes for array in self.saved])
 
     @cached_property
     def timeline(self) -> list[TimelineEntry]:
-        """What is in memory at each equation, in order."""
+        """The memory at each equation, in order."""
         line = self._timeline
         return [
             TimelineEntry(operation_name(eqn.primitive), describe_source(eqn.source), total, inside)
@@ -171,44 +174,44 @@ class MemoryUse:
 
     @property
     def peak_bytes(self) -> int:
-        """About the most that is in memory at once: temporaries and results."""
+        """The estimated peak: the most bytes of temporaries and results at one time."""
         return self._timeline.peak_bytes
 
     @property
     def temporary_bytes(self) -> int:
-        """About the most that is in memory at once besides arguments and results."""
+        """The estimated peak without arguments and results."""
         return MemoryTimeline(self.program).peak_bytes
 
     @cached_property
     def live_at_peak(self) -> list[LiveArray]:
-        """What is in memory when it is most, the largest first."""
-        line = self._timeline
-        if not self.program.equations:
+        """The arrays in memory at the peak, the largest first."""
+        line, equations = self._timeline, self.program.equations
+        if not equations:
             return []
-        at = line.peak
-        found = [
-            describe_array(self.program.equations[span.start], span.var)
+        peak = line.peak
+        live = [
+            describe_array(equations[span.start], span.var)
             for span in line.live_ranges
-            if span.start <= at <= span.end
+            if span.start <= peak <= span.end
         ]
-        if line.own_bytes[at]:
-            found.append(describe_scratch(self.program.equations[at], line.own_bytes[at]))
-        return sorted(found, key=lambda value: -value.bytes)
+        if line.own_bytes[peak]:
+            live.append(describe_scratch(equations[peak], line.own_bytes[peak]))
+        return sorted(live, key=lambda array: -array.bytes)
 
     def __str__(self) -> str:
-        at = f", at {self.timeline[self._timeline.peak].operation}" if self.timeline else ""
-        head = [
-            f"memory of {self.program.name}: at most about {format_bytes(self.peak_bytes)}{at}",
+        peak = f", at {self.timeline[self._timeline.peak].operation}" if self.timeline else ""
+        header = [
+            f"memory of {self.program.name}: at most about {format_bytes(self.peak_bytes)}{peak}",
             f"arguments {format_bytes(self.argument_bytes)}, results {format_bytes(self.result_bytes)}, "
             f"saved for the backward computation {format_bytes(self.saved_bytes)}",
         ]
-        lines = [*head, "", "saved:", *format_table(self.saved), "", "in memory at the peak:"]
+        lines = [*header, "", "saved:", *format_table(self.saved), "", "in memory at the peak:"]
         return "\n".join([*lines, *format_table(self.live_at_peak)])
 
     __repr__ = __str__
 
     def svg(self) -> str:
-        """The timeline as a picture: an area for each array, over the equations, the peak marked."""
+        """The timeline as an SVG picture: an area for each array over the equations, and the peak."""
         return render_svg(self)
 
     def save(self, path: Any) -> None:
@@ -218,42 +221,42 @@ class MemoryUse:
     _repr_svg_ = svg
 
 
-def format_table(values: Sequence[LiveArray], most: int = 20) -> list[str]:
-    """A line for each kind of value, those alike on one line, the largest first."""
-    counts: dict[LiveArray, int] = {}
-    for value in values:
-        counts[value] = counts.get(value, 0) + 1
-    rows = sorted(counts.items(), key=lambda item: -item[0].bytes * item[1])
-    lines = [f"{count:4} x {value}" if count > 1 else f"{'':7}{value}" for value, count in rows]
-    if len(lines) > most:
-        rest = sum([value.bytes * count for value, count in rows[most:]])
-        lines[most:] = [f"{'':7}{format_bytes(rest):>10}  in {len(rows) - most} others"]
+def format_table(arrays: Sequence[LiveArray], max_rows: int = 20) -> list[str]:
+    """The lines of a table of arrays, equal ones on one line, the largest first, at most `max_rows`."""
+    rows = sorted(Counter(arrays).items(), key=lambda item: -item[0].bytes * item[1])
+    lines = [f"{count:4} x {array}" if count > 1 else f"{'':7}{array}" for array, count in rows]
+    if len(lines) > max_rows:
+        other_bytes = sum([array.bytes * count for array, count in rows[max_rows:]])
+        other_rows = f"{format_bytes(other_bytes):>10}  in {len(rows) - max_rows} others"
+        lines[max_rows:] = [f"{'':7}{other_rows}"]
     return lines or ["       nothing"]
 
 
 def mark_backward(program: Program) -> Program:
-    """`program` as one of a backward computation."""
+    """`program` with its equations marked as those of a backward computation."""
     return replace_program_fields(
         program, equations=[e.replace(source=backward_source(e.source)) for e in program]
     )
 
 
-def inline_memory_calls(program: Program, again: bool = True) -> Program:
-    """`program` with the calls opened up but for its repeats; with `again` those done again too.
+def inline_memory_calls(program: Program, rematerialized: bool = True) -> Program:
+    """`program` with its calls inlined, except those of repeats (`noinline`).
 
-    What these do is all late.
+    With `rematerialized`, also the outermost calls that recompute values are inlined; their
+    equations are backward computations.
     """
 
     def rule(eqn: Equation, *args: Any) -> Any:
         call: Any = eqn.primitive
-        if not (again and type(call) is RematerializedCall) and (
-            type(call) is not Call or call.noinline
+        is_call = type(call) is Call
+        if not (is_call and not call.noinline) and not (
+            rematerialized and type(call) is RematerializedCall
         ):
             return NotImplemented
         # The equations of the body keep their own lines.
         current_builder.require().source = None
-        body = mark_backward(call.program) if type(call) is RematerializedCall else call.program
-        return call_program_flat(inline_memory_calls(body, again and type(call) is Call), args)
+        body = call.program if is_call else mark_backward(call.program)
+        return call_program_flat(inline_memory_calls(body, rematerialized and is_call), args)
 
     return program.rewrite(rule)
 
@@ -261,45 +264,42 @@ def inline_memory_calls(program: Program, again: bool = True) -> Program:
 WIDTH, HEIGHT = 960, 440
 LEFT, RIGHT, TOP, BOTTOM = 80, 20, 56, 40
 MAX_AREAS = 200
-"""So many arrays get an area of their own; the smaller ones share one."""
+"""The number of arrays with an area of their own; smaller arrays share one."""
 _FORWARD_COLORS = "#4c78a8", "#6f9bc8", "#9ecae9", "#3b6a96", "#88b4d8"
 _BACKWARD_COLORS = "#f58518", "#ffbf79", "#e0761a", "#f9a55b", "#d96b0b"
 _SCRATCH_COLOR, _OTHERS_COLOR = "#bab0ac", "#d8d3cf"
 
 
 def render_svg(use: MemoryUse) -> str:
-    """The picture of what is in memory over the equations of a program."""
-    moments = use.timeline
-    most = max(use.peak_bytes, 1)
-    areas = stack_areas(use)
-    across = (WIDTH - LEFT - RIGHT) / max(len(moments), 1)
-    up = (HEIGHT - TOP - BOTTOM) / most
+    """The picture of the memory over the equations of a program."""
+    max_bytes = max(use.peak_bytes, 1)
+    x_scale = (WIDTH - LEFT - RIGHT) / max(len(use.timeline), 1)
+    y_scale = (HEIGHT - TOP - BOTTOM) / max_bytes
 
-    def x(at: float) -> float:
-        return LEFT + at * across
+    def x(step: float) -> float:
+        return LEFT + step * x_scale
 
     def y(count: float) -> float:
-        return HEIGHT - BOTTOM - count * up
+        return HEIGHT - BOTTOM - count * y_scale
 
-    drawn = [
-        f'<g stroke="#ffffff" stroke-width="0.3">{"".join([a.to_svg(x, y) for a in areas])}</g>'
-    ]
-    parts = [*svg_header(use), *svg_grid(most, y), *drawn, *svg_annotations(use, x, y), "</svg>"]
-    return "\n".join(parts) + "\n"
+    areas = "".join([area.to_svg(x, y) for area in stack_areas(use)])
+    group = f'<g stroke="#ffffff" stroke-width="0.3">{areas}</g>'
+    grid, annotations = svg_grid(max_bytes, y), svg_annotations(use, x, y)
+    return "\n".join([*svg_header(use), *grid, group, *annotations, "</svg>"]) + "\n"
 
 
 Point = tuple[float, float]
 
 
 class Area:
-    """A value over some equations, each time on top of those drawn before it."""
+    """The area of an array over the equations of its life; `steps` are (equation, low, high)."""
 
-    def __init__(self, title: str, colour: str):
-        self.title, self.colour = title, colour
+    def __init__(self, title: str, color: str):
+        self.title, self.color = title, color
         self.steps: list[tuple[int, int, int]] = []
 
     def to_svg(self, x: Any, y: Any) -> str:
-        """The area as a polygon that tells what it is."""
+        """The area as a polygon with a title."""
         if not any([high > low for _, low, high in self.steps]):
             return ""
         upper = [p for i, _, high in self.steps for p in ((x(i), y(high)), (x(i + 1), y(high)))]
@@ -309,55 +309,54 @@ class Area:
             for a, b in (*simplify_polyline(upper), *simplify_polyline(lower)[::-1])
         ]
         return (
-            f'<polygon points="{" ".join(points)}" fill="{self.colour}">'
+            f'<polygon points="{" ".join(points)}" fill="{self.color}">'
             f"<title>{escape(self.title)}</title></polygon>"
         )
 
 
 def simplify_polyline(points: list[Point]) -> list[Point]:
-    """The points of a line without those on the way between two others of the same height."""
+    """The points of a line without inner points of horizontal segments."""
     inner = zip(points, points[1:], points[2:], strict=False)
     turns = [b for a, b, c in inner if not a[1] == b[1] == c[1]]
     return [points[0], *turns, points[-1]]
 
 
 def stack_areas(use: MemoryUse) -> list[Area]:
-    """The areas of all values, one on top of the other at each equation."""
+    """The areas of all arrays, stacked at each equation."""
     line, equations = use._timeline, use.program.equations
     heights = [0] * len(equations)
     large = {s.var for s in sorted(line.live_ranges, key=lambda span: -span.bytes)[:MAX_AREAS]}
-    rest = [0] * len(equations)
+    other_bytes = [0] * len(equations)
     areas: list[Area] = []
     for span in line.live_ranges:
+        steps = range(span.start, span.end + 1)
         if span.var not in large:
-            for i in range(span.start, span.end + 1):
-                rest[i] += span.bytes
+            for i in steps:
+                other_bytes[i] += span.bytes
             continue
-        value = describe_array(equations[span.start], span.var)
-        palette = _BACKWARD_COLORS if value.is_backward else _FORWARD_COLORS
-        colour = palette[len(areas) % len(palette)]
-        areas.append(Area(" ".join(str(value).split()), colour))
-        add_layer(
-            areas[-1], heights, range(span.start, span.end + 1), [span.bytes] * len(equations)
-        )
-    for title, colour, counts in (
-        ("smaller arrays", _OTHERS_COLOR, rest),
-        ("what the operation needs for itself", _SCRATCH_COLOR, line.own_bytes),
+        array = describe_array(equations[span.start], span.var)
+        palette = _BACKWARD_COLORS if array.is_backward else _FORWARD_COLORS
+        color = palette[len(areas) % len(palette)]
+        areas.append(Area(" ".join(str(array).split()), color))
+        add_layer(areas[-1], heights, steps, [span.bytes] * len(equations))
+    for title, color, counts in (
+        ("smaller arrays", _OTHERS_COLOR, other_bytes),
+        ("scratch memory of the operation", _SCRATCH_COLOR, line.own_bytes),
     ):
-        areas.append(Area(title, colour))
+        areas.append(Area(title, color))
         add_layer(areas[-1], heights, range(len(equations)), counts)
     return areas
 
 
 def add_layer(area: Area, heights: list[int], steps: range, counts: list[int]) -> None:
-    """Lay `area` on what is there at `steps`, so many bytes high at each."""
+    """Stack `area` on the `heights` at `steps`, `counts[i]` bytes high at step i."""
     for i in steps:
         area.steps.append((i, heights[i], heights[i] + counts[i]))
         heights[i] += counts[i]
 
 
 def svg_header(use: MemoryUse) -> list[str]:
-    """The frame of the picture, its title, and what the colours mean."""
+    """The frame of the picture, its title and the legend of the colors."""
     text = f"memory of {use.program.name}: at most about {format_bytes(use.peak_bytes)}"
     legend = [
         ("forward", _FORWARD_COLORS[0]),
@@ -370,42 +369,44 @@ def svg_header(use: MemoryUse) -> list[str]:
         f'<rect width="{WIDTH}" height="{HEIGHT}" fill="#ffffff"/>',
         f'<text x="{LEFT}" y="22" font-size="15">{escape(text)}</text>',
     ]
-    for i, (word, colour) in enumerate(legend):
-        at = LEFT + 130 * i
-        lines.append(f'<rect x="{at}" y="32" width="12" height="12" fill="{colour}"/>')
-        lines.append(f'<text x="{at + 18}" y="42" fill="#555555">{word}</text>')
+    for i, (label, color) in enumerate(legend):
+        left = LEFT + 130 * i
+        lines.append(f'<rect x="{left}" y="32" width="12" height="12" fill="{color}"/>')
+        lines.append(f'<text x="{left + 18}" y="42" fill="#555555">{label}</text>')
     return lines
 
 
-def svg_grid(most: int, y: Any) -> list[str]:
-    """Lines at quarters of the most, with the bytes."""
+def svg_grid(max_bytes: int, y: Any) -> list[str]:
+    """Lines at quarters of `max_bytes`, with their labels."""
     lines = []
     for quarter in range(5):
-        count = most * quarter / 4
-        at = y(count)
+        count = max_bytes * quarter / 4
+        height = y(count)
         lines.append(
-            f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{at:.1f}" y2="{at:.1f}" stroke="#e4e4e4"/>'
-            f'<text x="{LEFT - 8}" y="{at + 4:.1f}" text-anchor="end" fill="#555555">'
+            f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{height:.1f}" y2="{height:.1f}" '
+            f'stroke="#e4e4e4"/>'
+            f'<text x="{LEFT - 8}" y="{height + 4:.1f}" text-anchor="end" fill="#555555">'
             f"{format_bytes(count)}</text>"
         )
     return lines
 
 
 def svg_annotations(use: MemoryUse, x: Any, y: Any) -> list[str]:
-    """The peak, and what the horizontal axis counts."""
-    moments, bottom = use.timeline, HEIGHT - BOTTOM
+    """The mark of the peak, and the label of the horizontal axis."""
+    timeline = use.timeline
     lines = [
         f'<text x="{(LEFT + WIDTH - RIGHT) / 2}" y="{HEIGHT - 12}" text-anchor="middle" '
-        f'fill="#555555">{len(moments)} equations, in order</text>'
+        f'fill="#555555">{len(timeline)} equations, in order</text>'
     ]
-    if moments:
+    if timeline:
         peak = use._timeline.peak
-        at, moment = x(peak + 0.5), moments[peak]
-        end = at > WIDTH * 0.6
-        label = escape(f"peak: {moment.operation}, {moment.place}")
+        position, entry = x(peak + 0.5), timeline[peak]
+        align_end = position > WIDTH * 0.6
+        label = escape(f"peak: {entry.operation}, {entry.place}")
         lines.append(
-            f'<line x1="{at:.1f}" x2="{at:.1f}" y1="{TOP - 4}" y2="{bottom}" stroke="#222222" '
-            f'stroke-dasharray="4 3"/><text x="{at + (-6 if end else 6):.1f}" y="{TOP + 8}" '
-            f'text-anchor="{"end" if end else "start"}">{label}</text>'
+            f'<line x1="{position:.1f}" x2="{position:.1f}" y1="{TOP - 4}" y2="{HEIGHT - BOTTOM}" '
+            f'stroke="#222222" stroke-dasharray="4 3"/>'
+            f'<text x="{position + (-6 if align_end else 6):.1f}" y="{TOP + 8}" '
+            f'text-anchor="{"end" if align_end else "start"}">{label}</text>'
         )
     return lines

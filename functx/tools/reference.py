@@ -1,4 +1,7 @@
-"""The reference pages, made from docstrings and the registry: `python -m functx.tools.reference`."""
+"""The generator of the reference pages (`python -m functx.tools.reference`).
+
+The pages are made from docstrings and from the registry of primitives.
+"""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ def test_infinities_that_a_nan_was_made_of_are_told_too():
     nan, inf = found.origins
     assert "y / (1 + y)" in nan.line and nan.index == (1,)
     assert inf.line.endswith("y = np.exp(x)") and inf.values == {"x": 200.0, "y": math.inf}
-    assert "made of what was born at" in str(found)
+    assert "computed from one made at" in str(found)
 
 
 def test_a_derivative_is_explained_with_the_local_one_and_the_cotangent():
