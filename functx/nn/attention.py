@@ -1,13 +1,15 @@
-"""Attention and its cotangents as equations, computed over blocks of keys in linear memory.
+"""Dot-product attention and its cotangents, computed over blocks of keys in linear memory.
 
 The online softmax: Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018;
-Rabe and Staats, "Self-attention Does Not Need O(n^2) Memory", 2021. What is kept for the way back,
-and the cotangents: Dao et al., "FlashAttention", 2022, section 3 and appendix B.
+Rabe and Staats, "Self-attention Does Not Need O(n^2) Memory", 2021. The residuals and the
+cotangents: Dao et al., "FlashAttention", 2022, section 3 and appendix B.
 """
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
+from functools import reduce
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as onp
@@ -19,16 +21,16 @@ from functx.core.primitive import Primitive
 from functx.core.samples import bool_, f32, sample
 from functx.core.tracer import aval_of
 from functx.core.types import ShapedArray, accumulation_dtype, is_floating
-from functx.numpy.promotion import promote_inexact
+from functx.numpy.promotion import is_broadcastable, promote_inexact
 from functx.ops.operands import as_bool, as_float, as_int, batch_size
 from functx.transforms.control.scan import scan
 
 
 class AttentionOperands(NamedTuple):
-    """The operands of attention: query, key and value, and bias and mask where there are such.
+    """The operands of attention: query, key and value; bias and mask, or None.
 
-    Shapes (B, T, K, G, H), (B, S, K, H), (B, S, K, V); bias and mask (B, K, T, G, S), or 1 where
-    all share. The query has G heads for each of the K heads of the key.
+    Shapes (B, T, K, G, H), (B, S, K, H), (B, S, K, V); bias and mask (B, K, T, G, S), or 1 in
+    dimensions that are broadcast. The query has G heads for each of the K heads of the key.
     """
 
     q: Any
@@ -39,11 +41,11 @@ class AttentionOperands(NamedTuple):
 
 
 class AttentionBase(Primitive, abstract=True):
-    """What attention and its cotangents share: which scores there are, a block at a time.
+    """The scores of attention by blocks of keys, for attention and its cotangents.
 
-    Scores are `scale` times the products of queries and keys, plus the bias; -inf where the
-    mask does not hold, behind the query if `causal`, and outside of a `window` (left, right)
-    around it. Keys are taken in blocks of `block`, or all at once if there are no more.
+    Scores are `scale` times the products of queries and keys, plus the bias. They are -inf where
+    the mask is False, if `causal` for keys after the query, and outside of a `window`
+    (left, right) around the query. Keys are processed in blocks of `block_size`.
     """
 
     scale: float
@@ -66,15 +68,15 @@ class AttentionBase(Primitive, abstract=True):
     )
 
     def operands(self, args: Sequence[Any]) -> tuple[AttentionOperands, Sequence[Any]]:
-        """The operands of attention among `args`, and those behind them."""
-        q, k, v, *rest = args
-        bias = rest.pop(0) if self.biased else None
-        mask = rest.pop(0) if self.masked else None
-        return AttentionOperands(q, k, v, bias, mask), rest
+        """The operands of attention among `args`, and the operands after them."""
+        q, k, v, *others = args
+        bias = others.pop(0) if self.biased else None
+        mask = others.pop(0) if self.masked else None
+        return AttentionOperands(q, k, v, bias, mask), others
 
-    def check(self, given: AttentionOperands) -> None:
-        """Raise ShapeError and DTypeError for operands that do not fit each other."""
-        q, k, v, bias, mask = given
+    def check(self, operands: AttentionOperands) -> None:
+        """Raise ShapeError or DTypeError for operands that do not agree with each other."""
+        q, k, v, bias, mask = operands
         if not (q.ndim == 5 and k.ndim == v.ndim == 4):
             raise ShapeError(
                 f"{self.name}: the query must have rank 5, the key and the value rank 4; "
@@ -90,39 +92,35 @@ class AttentionBase(Primitive, abstract=True):
                 f"{self.name}: the operands must have one floating dtype; got {q!r}, {k!r}, {v!r}"
             )
         for name, x in (("bias", bias), ("mask", mask)):
-            whole = (b, heads, t, groups, s)
-            if x is not None and not (
-                x.ndim == 5 and all(n in (1, m) for n, m in zip(x.shape, whole, strict=True))
-            ):
-                raise ShapeError(f"{self.name}: the {name} must be broadcast to {whole}; got {x!r}")
+            shape = (b, heads, t, groups, s)
+            if x is not None and not (x.ndim == 5 and is_broadcastable(x.shape, shape)):
+                raise ShapeError(f"{self.name}: the {name} must be broadcast to {shape}; got {x!r}")
         if mask is not None and mask.dtype != onp.bool_:
             raise DTypeError(f"{self.name}: the mask must be boolean; got {mask!r}")
 
     def block_layout(self, length: int) -> tuple[int, int]:
-        """The size of the blocks of `length` keys, and how many there are."""
-        return (
-            (length, 1)
-            if length <= self.block_size
-            else (self.block_size, -(-length // self.block_size))
-        )
+        """The size and the number of the blocks of `length` keys."""
+        if length <= self.block_size:
+            return length, 1
+        return self.block_size, -(-length // self.block_size)
 
-    def pad_keys(self, given: AttentionOperands) -> AttentionOperands:
-        """The operands with keys up to the end of the last block."""
-        length = given.k.shape[1]
+    def pad_keys(self, operands: AttentionOperands) -> AttentionOperands:
+        """The operands with keys padded to the end of the last block."""
+        length = operands.k.shape[1]
         size, count = self.block_layout(length)
-        more = size * count - length
-        if not more:
-            return given
+        padding = size * count - length
+        if not padding:
+            return operands
 
         def pad(x: Any, axis: int) -> Any:
             if x is None or x.shape[axis] == 1 < length:
                 return x
-            return np.pad(x, [(0, more if i == axis % x.ndim else 0) for i in range(x.ndim)])
+            return np.pad(x, [(0, padding if i == axis % x.ndim else 0) for i in range(x.ndim)])
 
-        q, k, v, bias, mask = given
+        q, k, v, bias, mask = operands
         return AttentionOperands(q, pad(k, 1), pad(v, 1), pad(bias, -1), pad(mask, -1))
 
-    def key_block(self, given: AttentionOperands, length: int, start: Any) -> AttentionOperands:
+    def key_block(self, operands: AttentionOperands, length: int, start: Any) -> AttentionOperands:
         """The operands of the block of keys that begins at `start`."""
         size, count = self.block_layout(length)
 
@@ -131,71 +129,66 @@ class AttentionBase(Primitive, abstract=True):
                 return x
             return ops.dynamic_slice_in_dim(x, start, size, axis % x.ndim)
 
-        q, k, v, bias, mask = given
+        q, k, v, bias, mask = operands
         return AttentionOperands(q, cut(k, 1), cut(v, 1), cut(bias, -1), cut(mask, -1))
 
-    def scores(self, part: AttentionOperands, length: int, start: Any) -> Any:
+    def scores(self, block: AttentionOperands, length: int, start: Any) -> Any:
         """The scores of one block, (B, K, T, G, keys), in single precision at least."""
         s = np.einsum(
             "btkgh,bskh->bktgs",
-            part.q,
-            part.k,
-            preferred_element_type=accumulation_dtype(part.q.dtype),
+            block.q,
+            block.k,
+            preferred_element_type=accumulation_dtype(block.q.dtype),
         )
         s = s * self.scale
-        if part.bias is not None:
-            s = s + np.astype(part.bias, s.dtype)
-        conditions = self.masks(part, length, start)
-        if part.mask is not None:
-            conditions.append(part.mask)
-        if not conditions:
-            return s
-        seen = conditions[0]
-        for each in conditions[1:]:
-            seen = seen & each
-        return np.where(seen, s, -np.inf)
+        if block.bias is not None:
+            s = s + np.astype(block.bias, s.dtype)
+        masks = self.masks(block, length, start)
+        if block.mask is not None:
+            masks.append(block.mask)
+        return np.where(reduce(operator.and_, masks), s, -np.inf) if masks else s
 
-    def masks(self, part: AttentionOperands, length: int, start: Any) -> list[Any]:
-        """What the places of a query and a key must fulfil, as masks that are broadcast."""
+    def masks(self, block: AttentionOperands, length: int, start: Any) -> list[Any]:
+        """The masks of the positions of queries and keys, which are broadcast."""
         size, count = self.block_layout(length)
-        rows = np.arange(part.q.shape[1])[:, None, None]
+        rows = np.arange(block.q.shape[1])[:, None, None]
         columns = np.arange(size) + start
-        found = []
+        masks = []
         if self.causal:
-            found.append(columns <= rows)
+            masks.append(columns <= rows)
         if self.window is not None:
             left, right = self.window
-            found += [columns >= rows - left, columns <= rows + right]
+            masks += [columns >= rows - left, columns <= rows + right]
         if size * count > length:
-            found.append(columns < length)
-        return found
+            masks.append(columns < length)
+        return masks
 
     def merge_batch(
         self, args: Sequence[Any], dims: Sequence[int | None], shared: Sequence[int]
     ) -> tuple[int, list[Any]]:
-        """The size of a batch, and the operands with it as part of the first dimension.
+        """The size of a batch, and the operands with it merged into the first dimension.
 
-        Those numbered in `shared` stay as they are if they are the same for all.
+        The operands at the indices `shared` are not changed if they are not batched.
         """
         size = batch_size(args, dims)
-        lanes = [ops.batch_dim_at(x, dim, 0, size) for x, dim in zip(args, dims, strict=True)]
-        b = lanes[0].shape[1]
-        found = []
-        for i, (x, dim, lane) in enumerate(zip(args, dims, lanes, strict=True)):
-            if dim is None and i in shared and x.shape[0] == 1:
-                found.append(x)
+        batched = [ops.batch_dim_at(x, dim, 0, size) for x, dim in zip(args, dims, strict=True)]
+        b = batched[0].shape[1]
+        merged = []
+        for i, (arg, dim, x) in enumerate(zip(args, dims, batched, strict=True)):
+            if dim is None and i in shared and arg.shape[0] == 1:
+                merged.append(arg)
                 continue
-            own = lane.shape[2:]
-            if lane.shape[1] != b:
-                lane = np.broadcast_to(lane, (size, b, *own))
-            found.append(ops.reshape(lane, (size * b, *own)))
-        return size, found
+            shape = x.shape[2:]
+            if x.shape[1] != b:
+                x = np.broadcast_to(x, (size, b, *shape))
+            merged.append(ops.reshape(x, (size * b, *shape)))
+        return size, merged
 
 
 class DotProductAttention(AttentionBase):
-    """softmax(scores) @ value, (B, T, K, G, V), and the logarithms of the sums of exponentials.
+    """softmax(scores) @ value, (B, T, K, G, V), and the logsumexp of the scores, (B, K, T, G).
 
-    Those are (B, K, T, G). A query without keys gets zeros, and -inf.
+    For a query without keys they are 0 and -inf.
     """
 
     samples = tuple(
@@ -204,45 +197,45 @@ class DotProductAttention(AttentionBase):
     )
 
     def abstract_eval(self, *avals):
-        given, _ = self.operands(avals)
-        self.check(given)
-        b, t, heads, groups, _ = given.q.shape
-        out = given.q.update(shape=(b, t, heads, groups, given.v.shape[-1]), weak_type=False)
-        return [out, ShapedArray((b, heads, t, groups), accumulation_dtype(given.q.dtype))]
+        operands, _ = self.operands(avals)
+        self.check(operands)
+        b, t, heads, groups, _ = operands.q.shape
+        out = operands.q.update(shape=(b, t, heads, groups, operands.v.shape[-1]), weak_type=False)
+        return [out, ShapedArray((b, heads, t, groups), accumulation_dtype(operands.q.dtype))]
 
     def decompose(self, *args):
-        given, _ = self.operands(args)
-        length = given.k.shape[1]
+        operands, _ = self.operands(args)
+        length = operands.k.shape[1]
         size, count = self.block_layout(length)
-        given = self.pad_keys(given)
-        found = self.softmax_sums(given, length, 0)
+        operands = self.pad_keys(operands)
+        sums = self.softmax_sums(operands, length, 0)
         if count > 1:
 
-            def step(before: Any, start: Any) -> Any:
-                return merge_softmax_sums(before, self.softmax_sums(given, length, start)), None
+            def step(carry: Any, start: Any) -> Any:
+                return merge_softmax_sums(carry, self.softmax_sums(operands, length, start)), None
 
-            found, _ = scan(step, found, np.arange(1, count) * size)
-        largest, total, weighted = found
-        nothing = total == 0
-        total = np.where(nothing, 1, total)
-        logs = np.where(nothing, -np.inf, largest + np.log(total))
-        out = np.astype(weighted / total, given.q.dtype)
+            sums, _ = scan(step, sums, np.arange(1, count) * size)
+        largest, total, weighted = sums
+        is_zero = total == 0
+        total = np.where(is_zero, 1, total)
+        logs = np.where(is_zero, -np.inf, largest + np.log(total))
+        out = np.astype(weighted / total, operands.q.dtype)
         return [np.permute_dims(out, (0, 2, 1, 3, 4)), logs[..., 0]]
 
     def softmax_sums(
-        self, given: AttentionOperands, length: int, start: Any
+        self, operands: AttentionOperands, length: int, start: Any
     ) -> tuple[Any, Any, Any]:
         """The largest score of one block, the sum of exponentials, and the values weighted by them."""
-        part = self.key_block(given, length, start)
-        s = self.scores(part, length, start)
-        # A finite bound below all scores, so that a block without keys makes no nan.
+        block = self.key_block(operands, length, start)
+        s = self.scores(block, length, start)
+        # The maximum is finite, so that a block without keys makes no nan.
         lowest = float(np.finfo(s.dtype).min) / 2
         largest = ops.stop_gradient(np.max(s, axis=-1, keepdims=True, initial=lowest))
         powers = np.exp(s - largest)
         weighted = np.einsum(
             "bktgs,bskv->bktgv",
-            np.astype(powers, part.v.dtype),
-            part.v,
+            np.astype(powers, block.v.dtype),
+            block.v,
             preferred_element_type=s.dtype,
         )
         return largest, np.sum(powers, axis=-1, keepdims=True), weighted
@@ -260,16 +253,16 @@ class DotProductAttention(AttentionBase):
         if ct_logs is not None:
             products = products - ct_logs
         params = {name: getattr(self, name) for name in self.fields}
-        found = DotProductAttentionBackward(**params)(*args, logs, products, ct)
-        return [*found, None] if self.masked else found
+        in_cts = DotProductAttentionBackward(**params)(*args, logs, products, ct)
+        return [*in_cts, None] if self.masked else in_cts
 
 
 class DotProductAttentionBackward(AttentionBase):
     """The cotangents of query, key, value and bias of attention.
 
-    Its operands are followed by the logarithms that it returned, by the sums of the products
-    of its output with its cotangent, less the cotangent of the logarithms, and by that of the
-    output.
+    The operands of attention are followed by its logsumexp, by the sums over V of the products
+    of its output and the cotangent of that, minus the cotangent of the logsumexp, and by the
+    cotangent of the output.
     """
 
     samples = tuple(
@@ -286,52 +279,53 @@ class DotProductAttentionBackward(AttentionBase):
     )
 
     def abstract_eval(self, *avals):
-        given, (logs, products, ct) = self.operands(avals)
-        self.check(given)
-        b, t, heads, groups, _ = given.q.shape
+        operands, (logs, products, ct) = self.operands(avals)
+        self.check(operands)
+        b, t, heads, groups, _ = operands.q.shape
         if not logs.shape == products.shape == (b, heads, t, groups):
             raise ShapeError(
                 f"{self.name}: the logarithms and products must be {(b, heads, t, groups)}; "
                 f"got {logs!r}, {products!r}"
             )
-        if ct.shape != (b, t, heads, groups, given.v.shape[-1]):
+        if ct.shape != (b, t, heads, groups, operands.v.shape[-1]):
             raise ShapeError(f"{self.name}: the cotangent must be like the output; got {ct!r}")
-        return [x.update(weak_type=False) for x in given[: 3 + self.biased]]
+        return [x.update(weak_type=False) for x in operands[: 3 + self.biased]]
 
     def decompose(self, *args):
-        given, (logs, products, ct) = self.operands(args)
-        length = given.k.shape[1]
+        operands, (logs, products, ct) = self.operands(args)
+        length = operands.k.shape[1]
         size, count = self.block_layout(length)
-        given = self.pad_keys(given)
+        operands = self.pad_keys(operands)
         logs = np.where(np.isneginf(logs), 0, logs)[..., None]
-        rest = logs, products[..., None], ct
+        residuals = logs, products[..., None], ct
         if count == 1:
-            return list(self.cotangents(given, length, 0, rest)[: 3 + self.biased])
-        summed = self.biased and given.bias.shape[-1] == 1
+            return list(self.cotangents(operands, length, 0, residuals)[: 3 + self.biased])
+        # The cotangent of a bias that is broadcast over the keys is a sum over the blocks.
+        sum_bias = self.biased and operands.bias.shape[-1] == 1
 
-        def step(before: Any, start: Any) -> Any:
-            dq, dk, dv, dbias = self.cotangents(given, length, start, rest)
-            if summed:
-                return (before[0] + dq, before[1] + dbias), (dk, dv)
-            return (before[0] + dq,), (dk, dv, dbias)
+        def step(carry: Any, start: Any) -> Any:
+            dq, dk, dv, dbias = self.cotangents(operands, length, start, residuals)
+            if sum_bias:
+                return (carry[0] + dq, carry[1] + dbias), (dk, dv)
+            return (carry[0] + dq,), (dk, dv, dbias)
 
-        begin = [ops.zeros_like(given.q)] + ([ops.zeros_like(given.bias)] if summed else [])
-        (dq, *once), (dk, dv, *rows) = scan(step, tuple(begin), np.arange(count) * size)
+        init = [ops.zeros_like(operands.q)] + ([ops.zeros_like(operands.bias)] if sum_bias else [])
+        (dq, *bias_sum), (dk, dv, *bias_rows) = scan(step, tuple(init), np.arange(count) * size)
         dk, dv = [concatenate_blocks(x, 1, length) for x in (dk, dv)]
-        dbias = once or [concatenate_blocks(x, 4, length) for x in rows if x is not None]
+        dbias = bias_sum or [concatenate_blocks(x, 4, length) for x in bias_rows if x is not None]
         return [dq, dk, dv, *dbias]
 
     def cotangents(
-        self, given: AttentionOperands, length: int, start: Any, rest: Any
+        self, operands: AttentionOperands, length: int, start: Any, residuals: Any
     ) -> tuple[Any, ...]:
-        """Those of the query, and of key, value and bias of one block."""
-        logs, products, ct = rest
-        part = self.key_block(given, length, start)
-        q, k, v, bias, _ = part
-        p = np.exp(self.scores(part, length, start) - logs)
+        """The cotangents of the query, and of key, value and bias of one block."""
+        logs, products, ct = residuals
+        block = self.key_block(operands, length, start)
+        q, k, v, bias, _ = block
+        p = np.exp(self.scores(block, length, start) - logs)
         dv = np.einsum("bktgs,btkgv->bskv", np.astype(p, ct.dtype), ct)
         dp = np.einsum("btkgv,bskv->bktgs", ct, v, preferred_element_type=p.dtype)
-        # d softmax: p (dp - sum(p dp)), and the sum is that of the output with its cotangent.
+        # d softmax = p (dp - sum(p dp)), where sum(p dp) is `products`.
         ds = p * (dp - products)
         dbias = None if bias is None else np.astype(sum_to_shape(ds, bias.shape), bias.dtype)
         ds = np.astype(ds * self.scale, q.dtype)
@@ -340,30 +334,30 @@ class DotProductAttentionBackward(AttentionBase):
         return dq, dk, dv, dbias
 
     def batch(self, args, dims):
-        # The cotangent of a bias is that of each lane, also if all share the bias.
+        # The cotangent of a bias is batched, even if the bias is not.
         size, merged = self.merge_batch(
             args, dims, range(3 + self.biased, 3 + self.biased + self.masked)
         )
-        found = [unmerge_batch(x, size) for x in self(*merged)]
+        outs = [unmerge_batch(x, size) for x in self(*merged)]
         if self.biased and ops.batch_dim_at(args[3], dims[3], 0, size).shape[1] == 1:
-            found[3] = np.sum(found[3], axis=1, keepdims=True)
-        return found, [0] * len(found)
+            outs[3] = np.sum(outs[3], axis=1, keepdims=True)
+        return outs, [0] * len(outs)
 
 
 def merge_softmax_sums(x: tuple[Any, Any, Any], y: tuple[Any, Any, Any]) -> tuple[Any, Any, Any]:
-    """The sums of two blocks together: all are relative to the largest score."""
+    """The softmax sums of two blocks of keys together; exponentials are relative to the largest score."""
     largest = np.maximum(x[0], y[0])
     left, right = np.exp(x[0] - largest), np.exp(y[0] - largest)
     return largest, x[1] * left + y[1] * right, x[2] * left + y[2] * right
 
 
 def unmerge_batch(x: Any, size: int) -> Any:
-    """`x` with its first dimension split in a batch of `size` and the rest."""
+    """`x` with its first dimension split into a batch of `size` and its former length."""
     return ops.reshape(x, (size, x.shape[0] // size, *x.shape[1:]))
 
 
 def concatenate_blocks(x: Any, axis: int, length: int) -> Any:
-    """The blocks that a loop stacked, side by side along `axis`, as far as `length`."""
+    """The stacked blocks `x` concatenated along `axis`, up to `length`."""
     x = ops.moveaxis(x, 0, axis)
     shape = (*x.shape[:axis], x.shape[axis] * x.shape[axis + 1], *x.shape[axis + 2 :])
     return ops.reshape(x, shape)[(slice(None),) * axis + (slice(0, length),)]
@@ -396,20 +390,21 @@ def dot_product_attention(
 ) -> Any:
     """softmax(query @ key * scale + bias) @ value, for each batch and head, in memory linear in length.
 
-    `query` is (B, T, N, H), `key` (B, S, K, H), `value` (B, S, K, V), all without B or all with
-    it; N is a multiple of K, and each key serves as many heads in a row. The result is
-    (B, T, N, V). `bias` is added to the scores and `mask`, boolean, says which count; both are
-    broadcast to (B, N, T, S). `scale` is by default 1 / sqrt(H). With `is_causal`, a query sees no
-    keys behind its own place; with `local_window_size`, an int or (left, right), none further
-    off; with sequence lengths, one a batch, none behind the end, and queries there get zeros.
-    A query that sees no key gets zeros, and has no derivative.
+    `query` is (B, T, N, H), `key` (B, S, K, H), `value` (B, S, K, V), all with or all without B;
+    N is a multiple of K, and each head of the key serves N / K consecutive heads of the query.
+    The result is (B, T, N, V). `bias` is added to the scores, and the boolean `mask` selects
+    scores; both are broadcast to (B, N, T, S). `scale` is by default 1 / sqrt(H). With
+    `is_causal`, a query attends to no later keys; with `local_window_size`, an int or
+    (left, right), only to keys at that distance; with sequence lengths, one for each batch
+    element, to no keys beyond the end, and the result of queries there is 0. The result of a
+    query without keys is 0, with derivative 0.
 
-    The keys are taken in blocks of `block_size`, forward and backward, so that no array of
-    T by S is made unless `bias` or `mask` is one. With `return_residual`, a pair, whose
-    second part is the logarithm of the sum of exponentials, (B, T, N). `implementation` is
-    there for JAX's sake, and may be None or "xla".
+    The keys are processed in blocks of `block_size`, forward and backward, so that no array of
+    T by S is made unless `bias` or `mask` is one. With `return_residual`, the result is a pair,
+    whose second part is the logsumexp of the scores, (B, T, N). `implementation`, for
+    compatibility with JAX, may be None or "xla".
 
-    Raises ShapeError, DTypeError and ValueRangeError for arguments that do not fit.
+    Raises ShapeError, DTypeError and ValueRangeError for arguments that do not agree.
 
     >>> import numpy
     >>> from functx import nn
@@ -424,43 +419,45 @@ def dot_product_attention(
         )
     residual = as_bool("dot_product_attention: return_residual", return_residual)
     q, k, v = promote_inexact(query, key, value)
-    alone = aval_of(q).ndim == 3
-    if alone:
+    is_unbatched = aval_of(q).ndim == 3
+    if is_unbatched:
         q, k, v = [np.asarray(x)[None] for x in (q, k, v)]
     shapes = [aval_of(x).shape for x in (q, k, v)]
     block_size = as_int("dot_product_attention: block_size", block_size)
     groups = _check_attention_shapes(shapes, block_size)
     (b, t, n, h), (_, s, heads, _), _ = shapes
-    scored = (b, n, t, s)
-    seen = None if mask is None else _group_heads("mask", mask, scored, heads)
-    if seen is not None and aval_of(seen).dtype != bool:
-        raise DTypeError(f"dot_product_attention: mask must be boolean; got {aval_of(seen)!r}")
+    score_shape = (b, n, t, s)
+    if mask is not None:
+        mask = _group_heads("mask", mask, score_shape, heads)
+        if aval_of(mask).dtype != bool:
+            raise DTypeError(f"dot_product_attention: mask must be boolean; got {aval_of(mask)!r}")
     if key_value_seq_lengths is not None:
         ends = _check_seq_lengths("key_value_seq_lengths", key_value_seq_lengths, b)
-        inside = (np.arange(s) < ends[:, None])[:, None, None, None, :]
-        seen = inside if seen is None else seen & inside
-    given = [] if bias is None else [_group_heads("bias", bias, scored, heads)]
-    given += [] if seen is None else [seen]
-    attend = DotProductAttention(
+        in_sequence = (np.arange(s) < ends[:, None])[:, None, None, None, :]
+        mask = in_sequence if mask is None else mask & in_sequence
+    if bias is not None:
+        bias = _group_heads("bias", bias, score_shape, heads)
+    attention = DotProductAttention(
         max(h, 1) ** -0.5 if scale is None else as_float("dot_product_attention: scale", scale),
         as_bool("dot_product_attention: is_causal", is_causal),
         _check_local_window(local_window_size),
         bias is not None,
-        seen is not None,
+        mask is not None,
         block_size,
     )
-    out, logs = attend(ops.reshape(q, (b, t, heads, groups, h)), k, v, *given)
+    optional = [x for x in (bias, mask) if x is not None]
+    out, logs = attention(ops.reshape(q, (b, t, heads, groups, h)), k, v, *optional)
     out = ops.reshape(out, (b, t, n, shapes[2][-1]))
     if query_seq_lengths is not None:
         ends = _check_seq_lengths("query_seq_lengths", query_seq_lengths, b)
         out = np.where((np.arange(t) < ends[:, None])[:, :, None, None], out, 0)
     logs = ops.reshape(np.permute_dims(logs, (0, 2, 1, 3)), (b, t, n))
-    out, logs = (out[0], logs[0]) if alone else (out, logs)
+    out, logs = (out[0], logs[0]) if is_unbatched else (out, logs)
     return (out, ops.convert_element_type(logs, aval_of(q).dtype)) if residual else out
 
 
 def _check_attention_shapes(shapes: list[Any], block_size: int) -> int:
-    """How many heads of the query each head of the key serves."""
+    """The number of heads of the query for each head of the key, once the shapes are checked."""
     if not all(len(shape) == 4 for shape in shapes):
         raise ShapeError(
             "dot_product_attention: query, key and value must all be (batch, length, heads, size), "
@@ -484,16 +481,15 @@ def _check_attention_shapes(shapes: list[Any], block_size: int) -> int:
     return int(n // heads)
 
 
-def _group_heads(name: str, x: Any, scored: tuple[int, ...], heads: int) -> Any:
-    """`x`, which is broadcast to (B, N, T, S), as (B, K, T, G, S) or 1 where all share."""
+def _group_heads(name: str, x: Any, score_shape: tuple[int, ...], heads: int) -> Any:
+    """`x`, broadcastable to (B, N, T, S), as (B, K, T, G, S) or 1 in dimensions that are broadcast."""
     x = np.asarray(x)
-    shape = (*[1] * (4 - x.ndim), *x.shape)
-    if len(shape) != 4 or not all(n in (1, m) for n, m in zip(shape, scored, strict=True)):
+    if not is_broadcastable(x.shape, score_shape):
         raise ShapeError(
             f"dot_product_attention: {name} must be broadcast to (batch, heads, queries, keys), "
-            f"{scored}; got {aval_of(x)!r}"
+            f"{score_shape}; got {aval_of(x)!r}"
         )
-    b, n, t, s = shape
+    b, n, t, s = (1,) * (4 - x.ndim) + tuple(x.shape)
     grouped = (b, 1, 1, t, s) if n == 1 else (b, heads, n // heads, t, s)
     return np.permute_dims(ops.reshape(x, grouped), (0, 1, 3, 2, 4))
 
@@ -510,11 +506,9 @@ def _check_seq_lengths(name: str, x: Any, b: int) -> Any:
 def _check_local_window(size: Any) -> tuple[int, int] | None:
     if size is None:
         return None
-    what = "dot_product_attention: local_window_size"
-    pair = isinstance(size, tuple | list) and len(size) == 2
-    left, right = [as_int(what, n) for n in (size if pair else (size, size))]
+    label = "dot_product_attention: local_window_size"
+    is_pair = isinstance(size, tuple | list) and len(size) == 2
+    left, right = [as_int(label, n) for n in (size if is_pair else (size, size))]
     if left < 0 or right < 0:
-        raise ValueRangeError(
-            f"dot_product_attention: local_window_size must not be negative; got {size}"
-        )
+        raise ValueRangeError(f"{label} must not be negative; got {size}")
     return left, right
