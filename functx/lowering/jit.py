@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import count
-from types import FunctionType
 from typing import Any, ClassVar
 from weakref import WeakSet, proxy
 
@@ -56,6 +55,7 @@ from functx.transforms.aliasing import (
     write_back_arguments,
 )
 from functx.transforms.argument_names import (
+    OWN_ATTRIBUTES,
     argument_names,
     as_decorator,
     check_callable,
@@ -164,12 +164,11 @@ def jit(
             filter_traceback(error)
             raise
 
-    if type(fun) is FunctionType:
-        vars(wrapper).update(vars(fun))
     copy_function_metadata(wrapper, fun, "jit").__name__ = function_name(fun)
     wrapper.lower = api_boundary(compiled.lower)  # type: ignore[attr-defined]
     wrapper.eval_shape = partial(eval_shape, fun)  # type: ignore[attr-defined]
     wrapper.clear_cache = compiled.clear  # type: ignore[attr-defined]
+    vars(wrapper)[OWN_ATTRIBUTES] = ("lower", "eval_shape", "clear_cache")
     return wrapper
 
 

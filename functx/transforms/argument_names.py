@@ -46,13 +46,26 @@ def wrap_transform(wrapper: Any, fun: Callable[..., Any], transform: str) -> Any
 
 
 def copy_function_metadata(wrapper: Any, fun: Callable[..., Any], transform: str) -> Any:
-    """`wrapper` with the docstring and signature of `fun`, named after the transform and `fun`."""
+    """`wrapper` with the docstring, signature and attributes of `fun`, named after both.
+
+    Attributes that the class of `wrapper` defines are not copied, nor those that a transform
+    gave to `fun` itself and lists in `OWN_ATTRIBUTES`.
+    """
+    attributes = getattr(fun, "__dict__", None)
+    if attributes:
+        own = (OWN_ATTRIBUTES, *attributes.get(OWN_ATTRIBUTES, ()))
+        copied = [k for k in attributes if k not in own and not hasattr(type(wrapper), k)]
+        vars(wrapper).update({k: attributes[k] for k in copied})
     for attribute in WRAPPER_ASSIGNMENTS:
         with suppress(AttributeError, TypeError):
             setattr(wrapper, attribute, getattr(fun, attribute))
     wrapper.__name__ = f"{transform}_{function_name(fun)}"
     wrapper.__wrapped__ = fun
     return wrapper
+
+
+OWN_ATTRIBUTES = "__functx_attributes__"
+"""The attribute of a transformed function with the names of those that are not copied from it."""
 
 
 class InputNames(NamedTuple):

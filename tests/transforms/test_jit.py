@@ -136,6 +136,40 @@ def test_lower_takes_shapes_without_values():
     np.testing.assert_allclose(lowered.compile()(x32), 2 * x32)
 
 
+class Parabola:
+    """A callable object with an attribute."""
+
+    def __init__(self, factor):
+        self.factor = factor
+
+    def __call__(self, x):
+        return self.factor * x * x
+
+
+def test_transformed_functions_have_the_attributes_of_the_function():
+    parabola = Parabola(3.0)
+    for transform in (
+        *(jit, grad, functx.value_and_grad, vmap, functx.jacfwd, functx.jacrev, functx.hessian),
+        *(functx.checkpoint, functx.custom_jvp, functx.custom_vjp, functx.custom_vmap),
+    ):
+        assert transform(parabola).factor == 3.0, transform
+    assert float(grad(jit(parabola))(2.0)) == 12.0 and grad(jit(parabola)).factor == 3.0
+
+
+def test_the_methods_of_a_jitted_function_are_not_those_of_its_transforms():
+    jitted = jit(Parabola(3.0))
+    assert jit(jitted).lower(2.0).compile()(2.0) == 12.0
+    for method in ("lower", "eval_shape", "clear_cache"):
+        assert hasattr(jit(jitted), method) and not hasattr(grad(jitted), method)
+
+
+def test_a_custom_rule_is_not_that_of_a_function_around_it():
+    rule = functx.custom_vjp(lambda x: x * x)
+    rule.defvjp(lambda x: (x * x, x), lambda x, ct: (x * ct,))
+    with pytest.raises(functx.errors.MissingRuleError, match="derivative rule"):
+        functx.custom_vjp(rule)(2.0)
+
+
 def test_eval_shape_computes_nothing():
     out = jit(lambda x: {"a": x @ x.T}).eval_shape(np.ones((3, 2), "f"))
     assert repr(out["a"]) == "f32[3,3]"
