@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from traceback import format_tb
 from typing import Any
 
 from functx import ops
 from functx.core import tree
+from functx.core.errors import FunctxError
 from functx.core.primitive import Primitive
 from functx.core.program import Program
 from functx.core.program_editing import apply_program, replace_program_fields
 from functx.core.rewriting import cached_rewrite
 from functx.core.samples import f32, sample
+from functx.core.tracebacks import filter_traceback
 from functx.core.tracer import Tracer, aval_of
 from functx.core.tracing import trace_closed
 from functx.core.types import is_inexact
@@ -51,6 +54,7 @@ from functx.transforms.operand_masks import (
     select_where_not,
     unflatten_tangents,
 )
+from functx.transforms.refused import raise_refusal, refused
 from functx.transforms.rule_checks import check_linear
 
 
@@ -104,7 +108,8 @@ class CustomVJPFunction(CustomFunction):
         Integer outputs have the cotangent None; the cotangent of an integer argument may be None
         or zeros, of dtype `float0` or of the argument. With `symbolic_zeros`, each array that
         `fwd` gets is a `CustomVJPPrimal`, whose flag is `perturbed`, and `bwd` gets a
-        `SymbolicZero` for an output without a cotangent. `optimize_remat` has no effect.
+        `SymbolicZero` for an output without a cotangent. An error that `bwd` raises is raised
+        only where one of its cotangents is needed. `optimize_remat` has no effect.
         """
         check_callable(fwd, f"{self!r}.defvjp")
         check_callable(bwd, f"{self!r}.defvjp")
@@ -198,7 +203,11 @@ def trace_bwd_rule(
     values: Sequence[Any],
     activity: Activity | None,
 ) -> TracedRule:
-    """The program of the backward `rule`, from cotangents and residuals to cotangents."""
+    """The program of the backward `rule`, from cotangents and residuals to cotangents.
+
+    If the rule raises an error of the user's code, its cotangents are `refused`: the error is
+    raised where one of them is needed.
+    """
     out = RuleResult(owner, rule, "the cotangents")
     ct_avals = [a for a in call.out_avals if is_inexact(a.dtype)]
 
@@ -220,7 +229,21 @@ def trace_bwd_rule(
     # The rule may make a residual concrete, if the forward rule computed it from known values.
     known = [None] * len(ct_avals) + [x if type(x) is Tracer else None for x in residuals.arrays]
     avals = [*ct_avals, *[aval_of(x) for x in residuals.arrays]]
-    return trace(rule, body, avals, known if values else ())
+    try:
+        return trace(rule, body, avals, known if values else ())
+    except FunctxError:
+        raise
+    except Exception as error:
+        # The frames hold the user's arrays, so only their text is kept.
+        filter_traceback(error)
+        error.add_note("in the backward rule:\n" + "".join(format_tb(error.__traceback__)))
+        refusal = error.with_traceback(None)
+    in_avals = select_where(call.avals, inexact_mask(call.avals))
+
+    def refuse(*xs: Any) -> list[Any]:
+        return refused(refusal, xs[: len(ct_avals)], in_avals, [True] * len(in_avals))
+
+    return trace(rule, refuse, avals)
 
 
 def _examples() -> tuple[Program, tuple[Program, Program]]:
@@ -309,6 +332,7 @@ class CustomVJP(CustomDerivativeCall):
             "Use reverse mode of functx (jax.grad of a function of functx asks for forward mode: take "
             "functx.grad), give the function a `defjvp` too, or use custom_jvp."
         )
+        raise_refusal([backward])
         check_linear(backward, backward.inputs[: sum(inexact)], backward.outputs, problem, fix)
         # The backward program is linear; its transpose is the tangent program.
         tangent_program = transpose_program(backward, sum(inexact), problem, fix)

@@ -446,3 +446,43 @@ def test_a_rule_may_push_tangents_through_control_flow(name):
 
     found, wanted = fx.jit(lambda: all_of(ruled))(), fx.jit(lambda: all_of(fun))()
     jax.tree.map(partial(onp.testing.assert_allclose, rtol=1e-6), found, wanted)
+
+
+def without_gradient():
+    """A function whose backward rule raises an error."""
+    f = fx.custom_vjp(lambda x: x * 2.0)
+
+    def backward(_, ct):
+        raise NotImplementedError("no gradient")
+
+    f.defvjp(lambda x: (x * 2.0, None), backward)
+    return f
+
+
+REGIONS = {
+    "jit": lambda f: fx.jit(lambda x: (x * x, f(x))),
+    "checkpoint": lambda f: fx.checkpoint(lambda x: (x * x, f(x))),
+    "cond": lambda f: lambda x: fx.lax.cond(x > 0, lambda x: (x * x, f(x)), lambda x: (x, x), x),
+    "scan": lambda f: (
+        lambda x: fx.lax.scan(lambda c, _: ((c[0] * c[0], f(c[1])), None), (x, x), None, length=1)[
+            0
+        ]
+    ),
+}
+
+
+@pytest.mark.parametrize("region", REGIONS)
+def test_an_error_of_a_backward_rule_is_raised_only_where_it_is_needed(region):
+    fun = REGIONS[region](without_gradient())
+    assert fx.grad(lambda x: fun(x)[0])(0.5) == 1.0
+    assert fx.jit(fun)(0.5) == (0.25, 1.0)
+    with pytest.raises(NotImplementedError, match="no gradient") as caught:
+        fx.grad(lambda x: fun(x)[1])(0.5)
+    assert any("in backward" in note for note in caught.value.__notes__)
+
+
+def test_an_error_of_a_backward_rule_is_raised_by_every_derivative():
+    f = without_gradient()
+    for derivative in (fx.grad(f), fx.jit(fx.grad(f)), lambda x: fx.jvp(f, (x,), (x,))):
+        with pytest.raises(NotImplementedError, match="no gradient"):
+            derivative(0.5)
