@@ -124,7 +124,7 @@ def check_joint(name: str, joint: Any, num_outputs: Any) -> JointProgram:
         ) from None
     if not 0 <= count <= total or not 0 <= joint.primals <= len(joint.program.inputs):
         raise ValueRangeError(
-            f"{name}: a joint program must have the outputs and the primals that it is said to; "
+            f"{name}: num_fwd_outputs and primals must be at most the numbers of outputs and inputs; "
             f"got {count} of {total} outputs, {joint.primals} of {len(joint.program.inputs)} inputs"
         )
     return joint._replace(outputs=count)

@@ -1,1 +1,1 @@
-"""Functions with rules of their own: derivatives by the user, recomputation."""
+"""Functions with user-defined rules: derivatives, batching, checkpoints, solvers and operators."""

@@ -33,8 +33,9 @@ from functx.custom.rule_tracing import (
     Captures,
     LazyRules,
     RuleTrace,
+    RuleTracing,
     TracedRule,
-    rule_tracing_level,
+    rule_tracing,
     transform_rules,
 )
 from functx.ops.operands import batch_size
@@ -115,10 +116,10 @@ class CustomFunction:
                 fix=f"Give it one with def{self.kind.removeprefix('custom_')}.",
             )
         args = self.bind_positional(args, kwargs)
-        level = rule_tracing_level(self)
+        tracing = rule_tracing(self)
         if current_builder.get() is None and not has_jax_tracers(args):
             return call_outside_trace(self.fun, *args)
-        if level > 1:
+        if tracing is RuleTracing.NEVER:
             return self.fun(*args)
         nondiff, dynamic = self.split_nondiff(args)
         leaves, in_tree = tree.flatten_with_key_data((dynamic, {}))
@@ -135,9 +136,9 @@ class CustomFunction:
         try:
             traced = self.trace_rules(call, trace, leaves, None)
         except ConcretizationError:
-            level = 1
+            tracing = RuleTracing.DEFERRED
         captures.add([x for b in trace.builders for _, x in b.captures.values()])
-        deferred = level or self.symbolic_zeros
+        deferred = tracing is RuleTracing.DEFERRED or self.symbolic_zeros
         rule = (
             LazyRules(self, call, captures) if deferred else self.assemble_rules(traced, captures)
         )

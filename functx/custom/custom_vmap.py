@@ -329,9 +329,9 @@ class UserVmapRule:
 
         def body(*xs: Any) -> list[Any]:
             args, _ = tree.unflatten(self.in_tree, xs)
-            marks, _ = tree.unflatten(self.in_tree, flags)
+            in_batched, _ = tree.unflatten(self.in_tree, flags)
             out, batched = result.check_pair(
-                self.rule(size, list(marks), *args), "(output, out_batched)"
+                self.rule(size, list(in_batched), *args), "(output, out_batched)"
             )
             out_flags[:] = self.check_out_batched(result, batched)
             expected = [

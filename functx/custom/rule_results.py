@@ -181,7 +181,7 @@ class RuleResult(Record):
                 f"must have the structure of {like}; got {leaves}",
                 *tree.full_structures(structure, tree.structure(tangent)),
             )
-        found = []
+        checked = []
         for i, (x, aval) in enumerate(zip(leaves, tangent_avals(structure, avals), strict=True)):
             location = partial(_leaf_location, structure, avals, i)
             if not is_inexact(aval.dtype):
@@ -190,10 +190,10 @@ class RuleResult(Record):
                     expected = f"None or float0{list(aval.shape)}"
                     raise self.mismatch_error(type_name(x), expected, location)
             elif is_symbolic_zero(x, aval.shape):
-                found.append(ops.zeros_like(aval))
+                checked.append(ops.zeros_like(aval))
             else:
-                found.append(self.cast_leaf(x, aval, location, any_width))
-        return found
+                checked.append(self.cast_leaf(x, aval, location, any_width))
+        return checked
 
     def cast_leaf(
         self, x: Any, aval: ShapedArray, location: Callable[[], str], any_width: bool = False

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from enum import Enum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
@@ -95,8 +96,16 @@ class RuleTrace:
         return TracedRule(*build_functionalized(builder, body, tracers))
 
 
-def rule_tracing_level(custom: CustomFunction) -> int:
-    """How a call is traced: 0 with its rules, 1 with its rules deferred, 2 without rules.
+class RuleTracing(Enum):
+    """When the rules of a call are traced: with the call, when they are needed, or never."""
+
+    EAGER = 0
+    DEFERRED = 1
+    NEVER = 2
+
+
+def rule_tracing(custom: CustomFunction) -> RuleTracing:
+    """When the rules of a call of `custom` in the current trace are traced.
 
     A rule may call its own function, whose rule calls it again, without end. So the rules of a
     function that is called in its own rule are deferred; they are traced only to find captures.
@@ -110,7 +119,7 @@ def rule_tracing_level(custom: CustomFunction) -> int:
             if builder.is_deferred:
                 break
         builder = builder.parent
-    return max(recursive, total - _MAX_EAGER_DEPTH)
+    return RuleTracing(min(max(recursive, total - _MAX_EAGER_DEPTH, 0), 2))
 
 
 class LazyRules:

@@ -498,7 +498,7 @@ def _check_seq_lengths(name: str, x: Any, b: int) -> Any:
     x = np.asarray(x)
     if x.shape != (b,) or x.dtype.kind not in "iu":
         raise ArgumentError(
-            f"dot_product_attention: {name} must be {b} integers, one a batch; got {aval_of(x)!r}"
+            f"dot_product_attention: {name} must be {b} integers, one for each batch element; got {aval_of(x)!r}"
         )
     return x
 

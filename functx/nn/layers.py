@@ -131,7 +131,7 @@ def _make_pool_window(
     aval = aval_of(inputs)
     if not isinstance(window_shape, (tuple, list, np.ndarray)):
         raise ArgumentError(
-            f"{name}: window_shape must be integers, one an axis; got {window_shape!r}"
+            f"{name}: window_shape must be integers, one for each axis; got {window_shape!r}"
         )
     num_batch_axes = aval.ndim - np.size(window_shape) - 1
     if num_batch_axes < 0:

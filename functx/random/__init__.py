@@ -1,6 +1,6 @@
 """Random numbers from explicit keys: the names, arguments and numbers of `jax.random`.
 
-A key is a uint32 array of shape (2,), which JAX's typed keys turn into where they are given.
+A key is a uint32 array of shape (2,); typed keys of JAX are accepted, too.
 
 >>> from functx import random
 >>> first, second = random.split(random.key(0))

@@ -222,7 +222,7 @@ class MemoryUse:
 
 
 def format_table(arrays: Sequence[LiveArray], max_rows: int = 20) -> list[str]:
-    """The lines of a table of arrays, equal ones on one line, the largest first, at most `max_rows`."""
+    """The lines of a table of at most `max_rows` arrays, the largest first; equal arrays share a line."""
     rows = sorted(Counter(arrays).items(), key=lambda item: -item[0].bytes * item[1])
     lines = [f"{count:4} x {array}" if count > 1 else f"{'':7}{array}" for array, count in rows]
     if len(lines) > max_rows:

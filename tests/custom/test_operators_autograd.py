@@ -94,7 +94,7 @@ def test_there_are_as_many_gradients_as_arguments_passed_or_as_arguments(args):
             grad(lambda x: op(x, *args).sum())(x)
         assert isinstance(caught.value, OperatorRuleError)
         text = str(caught.value)
-        assert f"return {wanted} gradients, one an argument; got {count}" in text
+        assert f"return {wanted} gradients, one for each argument; got {count}" in text
         assert (
             "test::affine: its autograd formula, registered at test_operators_autograd.py:" in text
         )
@@ -103,7 +103,9 @@ def test_there_are_as_many_gradients_as_arguments_passed_or_as_arguments(args):
 def test_one_gradient_is_no_tuple():
     op = affine()
     op.register_autograd(lambda ctx, g: [g, None])
-    with pytest.raises(RuntimeError, match=r"return 1 or 4 gradients, one an argument; got 2"):
+    with pytest.raises(
+        RuntimeError, match=r"return 1 or 4 gradients, one for each argument; got 2"
+    ):
         grad(lambda x: op(x).sum())(x)
 
 

@@ -172,12 +172,12 @@ def test_code_of_jax_reads_and_writes_places():
 
 
 @pytest.mark.parametrize("read", [lambda x: jnp.sin(x), lambda x: np.sin(x)])
-def test_a_place_is_no_value(read):
+def test_a_reference_is_not_a_value(read):
     @custom_op("test::place", mutates_args={"x"})
     def place(x: Array) -> None:
         x[...] = read(x)
 
-    with pytest.raises(OperatorRuleError, match=r"take the value of what it writes to as x\[...\]"):
+    with pytest.raises(OperatorRuleError, match=r"read a mutated argument as x\[...\]"):
         place(x.copy())
 
 
@@ -289,7 +289,7 @@ def test_a_decomposition_writes_to_what_is_named_alone():
     given = x.copy()
     for run in (op, jit(op)):
         with pytest.raises(
-            ImmutableArrayError, match=r"must write to what mutates_args names alone"
+            ImmutableArrayError, match=r"must write only to the arguments in mutates_args"
         ):
             run(given)
     assert given.tolist() == x.tolist()

@@ -189,7 +189,11 @@ def test_memory_grows_with_the_length_and_not_its_square(gradient):
         ({"query": Q[0]}, "ShapeError", "or all without batch; got shapes (1, 5, 4, 3)"),
         ({"bias": BIAS[:, :3]}, "ShapeError", "bias must be broadcast to (batch, heads, queries"),
         ({"mask": BIAS}, "DTypeError", "mask must be boolean; got f32[1,2,5,2,5]"),
-        ({"query_seq_lengths": [1.0, 2.0]}, "ArgumentError", "must be 2 integers, one a batch"),
+        (
+            {"query_seq_lengths": [1.0, 2.0]},
+            "ArgumentError",
+            "must be 2 integers, one for each batch element",
+        ),
         ({"local_window_size": -1}, "ValueRangeError", "must not be negative; got -1"),
         ({"block_size": 0}, "ValueRangeError", "block_size must be positive; got 0"),
         ({"implementation": "cudnn"}, "ValueRangeError", "functx.from_jax"),

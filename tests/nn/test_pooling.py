@@ -91,7 +91,11 @@ def test_a_window_on_nothing_averages_to_nan_and_leaves_the_gradients_alone():
             ShapeError,
             "then one for channels; got f32[2,7,6,3] for window_shape (2, 2, 2, 2)",
         ),
-        (lambda: nn.max_pool(X, 2), ArgumentError, "window_shape must be integers, one an axis"),
+        (
+            lambda: nn.max_pool(X, 2),
+            ArgumentError,
+            "window_shape must be integers, one for each axis",
+        ),
         (lambda: nn.avg_pool(X, (2, 2), None, "FULL"), ValueRangeError, "or pairs; got 'FULL'"),
         (lambda: nn.min_pool(X * 1j, (2, 2)), DTypeError, "inputs must be real; got c64[2,7,6,3]"),
         (lambda: nn.max_pool(X, (2, 2), None, ((1, 1),)), ShapeError, "padding must have an entry"),

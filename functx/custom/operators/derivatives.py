@@ -263,7 +263,7 @@ def no_autograd_formula_error(qualname: str) -> NoAutogradFormulaError:
         f"{qualname}: an operator must have a derivative rule to be differentiated; got none, and a "
         "result that a derivative needs",
         fix="Register one: register_autograd(backward, setup_context=...), save_for_backward with "
-        "backward, or def_jvp; or take functx.stop_gradient of what it is given.",
+        "backward, or def_jvp; or take functx.stop_gradient of its arguments.",
     )
 
 
@@ -354,7 +354,7 @@ def differentiable_output_mask(primitive: OperatorPrimitive, results: OutputType
     for i, (on, result) in enumerate(zip(stated, operator.schema.new_returns, strict=True)):
         if on and not result.type.is_array:
             raise OperatorRuleError(
-                f"{operator.qualname}: output_differentiability must be False for what is no array; "
+                f"{operator.qualname}: output_differentiability must be False for a result that is no array; "
                 f"got True for output {i}, of type {result.type}",
                 fix="Pass False there.",
                 source=rule.source,

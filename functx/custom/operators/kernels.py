@@ -81,7 +81,7 @@ def run_kernel(
             raise operator_rule_error(
                 operator.qualname,
                 rule,
-                "take the value of what it writes to as x[...]; it gave the place for a value",
+                "read a mutated argument as x[...]; it passed the reference itself to a function",
                 fix="Write jax.numpy.sin(x[...]), and x[...] = value or x += value to write.",
             ) from error
         raise
@@ -141,8 +141,8 @@ def _undeclared_write_error(
     operator = primitive.operator
     mutated = ", ".join([f"`{a.name}`" for a in operator.schema.mutated]) or "nothing"
     return ImmutableArrayError(
-        f"{operator.qualname}: its {rule.kind}, registered at {rule.location}, must write to what "
-        f"mutates_args names alone, {mutated}; it writes to another argument",
+        f"{operator.qualname}: its {rule.kind}, registered at {rule.location}, must write only "
+        f"to the arguments in mutates_args, {mutated}; it writes to another argument",
         fix="Name the argument in mutates_args, or write to a copy.",
         source=rule.error_source,
     )
@@ -505,8 +505,8 @@ class CompositeBody:
     def undeclared_write_error(self, name: str = "") -> ImmutableArrayError:
         """The error that the body writes to an argument that `mutates_args` does not name."""
         return ImmutableArrayError(
-            f"{self.operator.qualname}: its decomposition, given at {self.rule.location}, must write to "
-            f"what mutates_args names alone; it writes to {name or 'another argument'}",
+            f"{self.operator.qualname}: its decomposition, given at {self.rule.location}, must write "
+            f"only to the arguments in mutates_args; it writes to {name or 'another argument'}",
             fix="Name the argument in mutates_args, or write to a copy.",
             source=self.rule.error_source,
         )

@@ -204,8 +204,7 @@ def get_ctx() -> AbstractContext:
     context = _current_context.get()
     if context is None:
         raise DynamicShapeError(
-            "get_ctx: sizes that depend on values can be asked for in an abstract rule alone; "
-            "got a call outside of one, where values have their sizes",
+            "get_ctx: dynamic sizes must be made in an abstract rule; got a call outside of one",
             fix="Call it in a function that is registered with def_abstract.",
         )
     return context
@@ -295,7 +294,9 @@ class GradientChecker:
         count = self.arguments.positional
         if len(grads) not in (num_passed, count):
             expected = f"{num_passed}" if num_passed == count else f"{num_passed} or {count}"
-            raise self.error(f"return {expected} gradients, one an argument; got {len(grads)}")
+            raise self.error(
+                f"return {expected} gradients, one for each argument; got {len(grads)}"
+            )
         all_grads = [*grads, *[None] * (count - len(grads))]
         gradients: Gradients = []
         for argument, value, g in zip(self.arguments.schema.positional, self.values, all_grads):  # noqa: B905
@@ -331,7 +332,7 @@ class GradientChecker:
             raise self.error(f"give a list or tuple of gradients for `{name}`; got {type_name(g)}")
         if len(g) != len(value):
             raise self.error(
-                f"give {len(value)} gradients for `{name}`, one an element; got {len(g)}"
+                f"give {len(value)} gradients for `{name}`, one for each element; got {len(g)}"
             )
         pairs = enumerate(zip(value, g, strict=True))
         return [ct for i, (x, gi) in pairs for ct in self.check_gradient(f"{name}[{i}]", x, gi)]
