@@ -1,4 +1,4 @@
-"""Joint programs cut in two: what is saved, what is computed again, and the same numbers."""
+"""Partitions of joint programs: saved and recomputed values, and equal results."""
 
 import time
 from itertools import pairwise
@@ -66,25 +66,25 @@ def test_a_chain_of_cosines_saves_one_value():
     assert counts(cut(cosines, X)) == ((1, 2), (2, 1))
 
 
-def test_cosines_of_a_sum_save_the_sum_alone():
+def test_cosines_of_a_sum_save_only_the_sum():
     forward, backward = cut(cosine_of_a_sum, X, X, X, X)
     assert counts((forward, backward)) == ((4, 2), (2, 4))
     assert names(forward).index("cos") == 3
     assert forward.outputs[1] is forward.equations[2].outputs[0]
 
 
-def test_what_may_be_computed_again_is_configurable():
+def test_recomputable_operations_are_configurable():
     assert counts(cut(cube, X, recomputable_ops={"add"})) == ((1, 3), (3, 1))
     assert counts(cut(cube, X, recomputable_ops=["mul"])) == ((1, 2), (2, 1))
 
 
-def test_the_default_partition_saves_what_the_forward_computation_made():
+def test_the_default_partition_saves_all_values_of_the_forward_program():
     forward, backward = default_partition(joint_program(cosines)(X))
     assert counts((forward, backward)) == ((1, 4), (4, 1))
     assert "cos" not in names(backward)
 
 
-def test_an_array_needed_for_its_size_alone_is_not_saved():
+def test_an_array_needed_only_for_its_size_is_not_saved():
     def f(x, y):
         return np.sum(x @ y) + np.zeros(x.shape).sum() + np.sum(np.ones(y.shape[0]) * x.shape[0])
 
@@ -146,7 +146,7 @@ def test_saved_values_come_in_the_order_of_the_program_and_are_the_same_each_tim
     ],
     ids=lambda x: x.__name__ if callable(x) else "",
 )
-def test_the_parts_compute_what_the_joint_program_does(how, f, args):
+def test_the_partition_computes_the_values_of_the_joint_program(how, f, args):
     joint = joint_program(f)(*args)
     tangents = [onp.full(v.aval.shape, 0.5, v.aval.dtype) for v in joint.tangents]
     expected = joint.program(*args, *tangents)
@@ -221,7 +221,7 @@ def test_random_numbers_are_not_drawn_again_unless_marked():
     assert forward_and_backward(fx.checkpoint(f)) == [1, 1]
 
 
-def test_large_reductions_are_kept_and_small_ones_done_again():
+def test_large_reductions_are_saved_and_small_ones_recomputed():
     def f(x):
         return np.sin(np.sum(np.sin(x), 0))
 
@@ -231,7 +231,7 @@ def test_large_reductions_are_kept_and_small_ones_done_again():
     assert [a.aval.shape for a in cut(f, small)[0].outputs] == [(3,), (2, 3)]
 
 
-def test_what_the_backward_program_writes_to_memory_is_kept_unless_told_not_to():
+def test_values_that_the_backward_program_materializes_are_saved_by_default():
     def f(x, w):
         return np.sin(x) @ w
 
@@ -250,7 +250,7 @@ def test_long_chains_are_cut():
     assert len(cut(f, X, distance=1, long_chains=False)[0].outputs) > 100
 
 
-def test_what_is_used_again_behind_a_product_is_kept():
+def test_values_used_after_a_product_are_saved():
     def f(x, w):
         h = np.exp(x)
         return np.sin(np.sin(h @ w) + np.sin(np.cos(h)))
@@ -262,7 +262,7 @@ def test_what_is_used_again_behind_a_product_is_kept():
     assert again in far.outputs and len(far.outputs) == len(near.outputs) + 1 == 5
 
 
-def test_checkpoints_mark_what_is_computed_again_and_their_boundary_is_saved():
+def test_checkpoints_mark_recomputed_values_and_their_boundary_is_saved():
     def region(x, w):
         return np.sin(np.tanh(x @ w))
 
@@ -337,7 +337,7 @@ def test_the_cheapest_cut_next_to_the_sink_is_found():
     assert chain.sink_side(0, 1) == [False, True, False, True]
 
 
-def test_a_cut_that_saves_too_little_names_what_is_missing():
+def test_a_cut_that_saves_too_little_names_the_missing_value():
     joint = joint_program(lambda x: np.sin(np.exp(x)))(X)
     with pytest.raises(
         ProgramError, match=r"`x`: f32\[3\], made by an input, which is neither"

@@ -1,4 +1,4 @@
-"""What the tests of custom operators share: a scope for their definitions, and a few operators."""
+"""Helpers of the tests of custom operators: a scope for their definitions, and some operators."""
 
 import pytest
 

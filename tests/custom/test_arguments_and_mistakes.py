@@ -1,4 +1,4 @@
-"""How calls of functions with rules are resolved, and what mistakes in rules are told."""
+"""The arguments of functions with rules, and the errors for mistakes in rules."""
 
 from functools import partial
 
@@ -96,7 +96,7 @@ def test_a_rule_for_each_mode():
     assert float(fx.grad(fx.jacfwd(f))(2.0)) == 5.0
 
 
-def test_a_rule_given_by_a_vjp_alone_has_forward_mode_and_second_derivatives():
+def test_a_vjp_rule_has_forward_mode_and_second_derivatives():
     f = fx.custom_vjp(lambda x: x * np.sin(x).sum())
     f.defvjp(
         lambda x: (f(x), x),
@@ -143,7 +143,7 @@ def line_of(rule):
     return f"test_arguments_and_mistakes.py:{rule.__code__.co_firstlineno + 1} in"
 
 
-def test_a_mistake_is_told_at_the_line_where_the_rule_returns():
+def test_an_error_has_the_line_where_the_rule_returns():
     f = fx.custom_vjp(lambda x: x)
 
     def forward(x):

@@ -203,7 +203,7 @@ def test_a_rule_uses_a_traced_value_of_the_function_around_it(rule):
     np.testing.assert_allclose(functx.jit(along)(WEIGHTS), once, 1e-5)
 
 
-def test_a_rule_finds_the_captured_array_as_it_is_at_the_time_of_the_call():
+def test_a_rule_reads_a_captured_array_at_the_time_of_the_call():
     weights = WEIGHTS.copy()
     op = operator()
     op.register_autograd(lambda ctx, g: (g * weights, None))
@@ -310,7 +310,7 @@ def reading():
     return found
 
 
-def test_a_rule_that_runs_outside_jit_reads_what_is_there_now():
+def test_a_rule_that_runs_outside_jit_reads_the_current_value():
     with functx.decomp.scoped():
         functx.decomp.register("silu")(lambda x: x * Read.number * Read.array / Read.number)
         functions, x = reading(), np.float32(1.0)

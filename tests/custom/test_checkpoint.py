@@ -1,4 +1,4 @@
-"""Checkpoints: what they keep, what they compute again, and what they never do twice."""
+"""Checkpoints: the values that they save and recompute, and effects, which they do not repeat."""
 
 from functools import partial
 
@@ -57,7 +57,7 @@ def sines(program):
 
 
 @pytest.mark.usefixtures("all_kept")
-def test_a_checkpoint_keeps_its_arguments_alone_and_computes_again():
+def test_a_checkpoint_saves_only_its_arguments_and_recomputes():
     x = onp.ones(3, onp.float32)
 
     def kept(f):
@@ -112,7 +112,7 @@ POLICIES = {
 
 
 @pytest.mark.parametrize("of", POLICIES.values(), ids=POLICIES)
-def test_a_policy_saves_what_it_says(of):
+def test_a_policy_decides_what_is_saved(of):
     mine = fx.checkpoint(network(np, fx.checkpoint_name), policy=of(policies))
     theirs = jax.checkpoint(
         network(jnp, jax.ad_checkpoint.checkpoint_name), policy=of(jax.checkpoint_policies)
@@ -163,7 +163,7 @@ def repeated(program):
 
 
 @pytest.mark.parametrize("wrap", [lambda f: f, fx.jit])
-def test_what_is_saved_is_not_computed_again(wrap):
+def test_saved_values_are_not_recomputed(wrap):
     def names(policy):
         f = fx.checkpoint(wrap(network(np, fx.checkpoint_name)), policy=policy)
         found = repeated(fx.make_ir(fx.grad(f))(WEIGHTS, ROW))
@@ -200,7 +200,7 @@ def test_policies_made_alike_are_one():
 
 
 @pytest.mark.usefixtures("all_kept")
-def test_a_loop_of_a_checkpoint_keeps_its_carries_alone():
+def test_a_loop_in_a_checkpoint_saves_only_its_carries():
     def loss(x, f):
         return fx.lax.scan(lambda c, _: (f(c), None), x, length=5)[0].sum()
 

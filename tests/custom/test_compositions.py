@@ -1,4 +1,4 @@
-"""Functions with rules of their own in every nest of transforms up to three deep.
+"""Functions with user-defined rules in every nest of transforms up to three deep.
 
 Rules that are true are measured against plain functions, rules that are not against JAX's with
 the same rule: no nest may lose one. Programs run by the NumPy meaning of their equations.
@@ -133,7 +133,7 @@ def plain_of_jax():
 
 @pytest.mark.parametrize("make", TRUE)
 @pytest.mark.parametrize("first", VERBS)
-def test_a_true_rule_means_what_the_plain_function_does(make, first):
+def test_a_correct_rule_agrees_with_the_function_without_a_rule(make, first):
     f = make()
     for names in NESTS:
         if names[0] == first:

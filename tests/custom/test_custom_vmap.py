@@ -31,7 +31,7 @@ def marked(log=None):
     return f
 
 
-def test_the_rule_gets_the_size_what_is_batched_and_the_batch_first():
+def test_the_rule_gets_the_size_the_batched_flags_and_the_batch_on_the_first_axis():
     log = []
     f = marked(log)
     assert float(f(0.5, 2.0)) == pytest.approx(2.0 * SIN(0.5))
@@ -234,7 +234,7 @@ def test_mistakes_are_named(make, kind, match):
     assert f"python -m functx.errors {kind.__name__}" in str(error.value)
 
 
-def test_a_mistake_is_told_at_the_line_where_the_rule_returns():
+def test_an_error_has_the_line_where_the_rule_returns():
     def rule(axis_size, in_batched, x):
         return x
 

@@ -1,4 +1,4 @@
-"""Functions with rules of their own: against the maths, and against JAX's."""
+"""Functions with user-defined derivatives, against the mathematics and against JAX."""
 
 from functools import partial
 
@@ -106,7 +106,7 @@ def test_captured_values_reach_a_rule_that_calls_its_function(outside):
         onp.testing.assert_allclose(outside(outer)(np.array([1.0, 2.0])), [wanted / 2, wanted])
 
 
-def test_captured_and_own_arguments_are_mapped_apart():
+def test_captured_values_and_arguments_are_batched_separately():
     def outer(w):
         f = fx.custom_vjp(lambda v: w * v)
         f.defvjp(lambda v: (w * v, None), lambda _, ct: (w * ct,))
@@ -293,7 +293,7 @@ def on_one_device(f):
     ],
     ids=["jit", "checkpoint", "custom_vmap", "shard_map", "cond", "while", "vmap"],
 )
-def test_outputs_that_do_not_depend_on_what_varies_have_no_tangent(wrap):
+def test_outputs_that_depend_on_no_varying_operand_have_no_tangent(wrap):
     time = jax.custom_jvp(lambda t: t)  # A rule of JAX is traced when it is needed.
 
     @time.defjvp
@@ -312,7 +312,7 @@ def test_outputs_that_do_not_depend_on_what_varies_have_no_tangent(wrap):
     assert fx.linearize(fun, 2.0)[1](1.0) == wanted
 
 
-def test_forward_mode_needs_values_that_a_loop_of_the_backward_rule_computes_beside():
+def test_forward_mode_needs_nonlinear_values_of_a_loop_in_the_backward_rule():
     lax = fx.lax
 
     def by_while(x, ct):

@@ -1,4 +1,4 @@
-"""Transposes of linear functions, and what is said of functions that are not linear."""
+"""Transposes of linear functions, and the errors for functions that are not linear."""
 
 import jax
 import jax.numpy as jnp
@@ -117,7 +117,7 @@ def test_mistakes_are_named(make, kind, match):
     assert "linear_transpose" in str(error.value)
 
 
-def test_a_function_that_is_not_linear_is_told_at_its_line():
+def test_the_error_of_a_function_that_is_not_linear_has_its_line():
     def f(x):
         y = 2.0 * x
         return y * y
@@ -144,7 +144,7 @@ def test_linearize_checks_its_tangents(tangents, kind, match):
 
 
 @pytest.mark.parametrize("dtype", [onp.float32, jnp.bfloat16, onp.complex64])
-def test_a_number_takes_the_dtype_of_what_it_is_a_tangent_of(dtype, x64):
+def test_a_python_number_takes_the_dtype_of_its_primal(dtype, x64):
     x = onp.asarray(2.0).astype(dtype)
     double = fx.linear_transpose(lambda x: 2.0 * x, x)
     found = [

@@ -149,7 +149,7 @@ def test_a_list_has_gradients_of_its_structure():
     assert grad(loss)(x).tolist() == [0.0] * 3
 
 
-def test_keyword_only_arguments_come_apart_with_their_defaults():
+def test_keyword_only_arguments_are_passed_separately_with_their_defaults():
     @custom_op("test::f")
     def f(x: Array, *, a: float, b: float = 3.0) -> Array:
         return x * a * b
@@ -180,7 +180,7 @@ def test_keyword_only_arrays_have_no_rules():
     assert f(1.0, y=2.0) == jit(lambda x: f(x, y=x))(1.5) == 3.0
 
 
-def test_what_is_registered_must_be_functions():
+def test_rules_must_be_functions():
     op = opaque()
     with pytest.raises(ArgumentError, match=r"test::sine: autograd formula: .* function; got int"):
         op.register_autograd(3)
@@ -188,7 +188,7 @@ def test_what_is_registered_must_be_functions():
         op.register_autograd(lambda ctx, g: g, setup_context=3)
 
 
-def test_derivatives_of_a_rule_are_those_of_what_it_computes():
+def test_derivatives_of_a_rule_are_those_of_its_operations():
     op = opaque()
 
     def setup(ctx, inputs, output):

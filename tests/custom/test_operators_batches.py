@@ -96,7 +96,7 @@ def test_arguments_have_their_batch_dimensions():
     assert out.tolist() == (x[0] + 3 + 0 * x).tolist()
 
 
-def test_the_second_registration_takes_the_place_of_the_first():
+def test_a_second_registration_replaces_the_first():
     op = opaque()
     op.def_vmap(lambda info, dims, x: (x, dims[0]))
     compiled = jit(vmap(op))
@@ -119,7 +119,7 @@ def test_the_second_registration_takes_the_place_of_the_first():
         (lambda x: ((x.sum(0), x), 0), r"return f32\[3\] as output 0; got f32\[4\]"),
     ],
 )  # fmt: skip
-def test_what_a_rule_returns_is_checked(result, message):
+def test_the_result_of_a_rule_is_checked(result, message):
     op = row_sums()
     op.def_vmap(lambda info, dims, x: result(x))
     with pytest.raises(RuntimeError, match=message) as caught:

@@ -1,4 +1,4 @@
-"""Custom operators that are made of others, and rules for wrapper types and modes."""
+"""Custom operators with decompositions, and rules for wrapper types and modes."""
 
 import jax
 import jax.numpy as jnp
@@ -55,7 +55,7 @@ def test_a_composite_has_no_rules_of_its_own(kind):
     assert "the decomposition was given at test_operators_composites.py:" in str(caught.value)
 
 
-def test_an_implementation_takes_the_place_of_the_body_where_it_runs():
+def test_an_implementation_replaces_the_body_on_its_platform():
     op = rms_norm(fun=lambda x, weight, eps: x * 100, schema="(Array x, Array? weight=None, float eps=1e-6) -> Array")  # fmt: skip
     assert op(x)[0] == jit(op)(x)[0] == 100.0
     assert np.allclose(vmap(op)(x[None])[0], op.composite.rule.fun(x))
@@ -100,7 +100,7 @@ def test_results_of_a_body_are_checked():
         words(x)
 
 
-def test_a_body_in_place_returns_what_it_writes_to():
+def test_an_in_place_body_returns_its_mutated_argument():
     def double(x: Array) -> Array:
         x *= 2
         return x
@@ -122,7 +122,7 @@ def test_a_composite_has_a_body():
         custom_op("test::f", lambda x: x, schema="(Array x) -> Array", decomposition=3)
 
 
-def test_an_operator_is_made_of_a_body_alone_or_beside_an_implementation():
+def test_an_operator_is_made_of_a_body_with_or_without_an_implementation():
     def body(x: Array, n: int = 2) -> Array:
         return x**n
 

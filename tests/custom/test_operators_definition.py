@@ -62,7 +62,7 @@ def test_the_form_of_a_name_is_shown_where_there_is_no_namespace():
 
 
 @pytest.mark.parametrize("given", [3, int, "double"])
-def test_what_is_no_function_is_refused_with_its_type(given):
+def test_an_operator_must_be_made_of_a_function(given):
     with pytest.raises(ValueError, match=f"must be made of a function; got {type(given).__name__}"):
         custom_op("test::double")(given)
 
@@ -83,7 +83,7 @@ def test_an_operator_is_defined_once():
     assert "it was defined at test_operators_definition.py:" in str(e.value)
 
 
-def test_what_is_left_of_a_destroyed_operator_cannot_be_used_and_its_name_is_free():
+def test_a_destroyed_operator_cannot_be_used_and_its_name_is_free():
     old = custom_op("test::double", double)
     library.destroy("test::double")
     for use in (lambda: old(1.0), lambda: old.def_abstract(lambda x: x)):
@@ -95,7 +95,7 @@ def test_what_is_left_of_a_destroyed_operator_cannot_be_used_and_its_name_is_fre
         library.destroy("test::nothing")
 
 
-def test_an_override_takes_the_place_of_an_operator_and_of_its_handles():
+def test_an_override_replaces_an_operator_and_its_handles():
     old = custom_op("test::double", double)
     new = custom_op("test::double", lambda x: x * 3, schema="(Array x) -> Array",
                     allow_override=True)  # fmt: skip
@@ -120,7 +120,7 @@ def test_a_scope_undoes_definitions_overrides_and_rules():
     assert "test::only_here" not in functx.Primitive.registry
 
 
-def test_operators_are_made_by_the_factory_alone():
+def test_operators_are_made_only_by_the_factory():
     with pytest.raises(RuntimeError, match=r"made by functx.custom_op or functx.library.define"):
         library.Operator("test::double", library.Schema.parse("(Array x) -> Array"), double)
 
@@ -157,7 +157,7 @@ def everything(
 ) -> tuple[Array, list[Array], int, float, bool, Number]: ...
 
 
-def test_a_schema_is_found_out_from_annotations():
+def test_a_schema_is_inferred_from_annotations():
     schema = library.infer_schema(everything, mutates_args={"z"})
     assert str(schema) == (
         "(Array x, Array? y, Array(a!) z, Array[] xs, Array?[] ys, int a=1, float b=2.5, "
@@ -173,7 +173,7 @@ def test_a_schema_is_found_out_from_annotations():
     [(Array, "Array"), (list[Array], "Array[]"), (int, "int"), (tuple[Array], "(Array)"),
      (tuple[Array, int], "(Array, int)"), (None, "()")],
 )  # fmt: skip
-def test_results_are_found_out_too(annotation, text):
+def test_types_of_results_are_inferred(annotation, text):
     def fun(x: Array): ...
 
     fun.__annotations__["return"] = annotation
@@ -225,7 +225,7 @@ def test_parameters_without_a_number_or_a_name_are_refused():
             library.infer_schema(fun)
 
 
-def test_a_list_is_suggested_for_a_tuple_of_one_type_alone():
+def test_a_list_is_suggested_only_for_a_tuple_of_one_type():
     for annotation, wanted in (
         (tuple[int, int], "list[int]"),
         (tuple[int, ...], "list[int]"),
@@ -310,7 +310,7 @@ def test_a_signature_must_match_its_schema(fun):
     assert "signature (" in str(caught.value)
 
 
-def test_a_schema_takes_the_place_of_annotations_and_defaults_of_a_declaration():
+def test_a_declaration_with_a_schema_has_no_annotations_and_defaults():
     def annotated(x: Array, n): ...
     def defaulted(x, n=3): ...
     def several(*x): ...

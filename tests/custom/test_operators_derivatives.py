@@ -1,4 +1,4 @@
-"""Derivatives of custom operators by rules that give gradients by name, and without any rule."""
+"""Derivatives of custom operators: gradients by name, rules for forward mode, and no rule."""
 
 import jax
 import numpy
@@ -54,7 +54,7 @@ def test_a_derivative_without_a_rule_is_refused_and_never_zero():
         refused(call, "test::sine", "register_autograd(backward", "test_operators_derivatives.py")
 
 
-def test_what_no_derivative_needs_runs_without_a_rule():
+def test_an_operator_that_no_derivative_needs_runs_without_a_rule():
     op = opaque()
     assert grad(lambda x: (op(x), x * 3)[1])(1.0) == 3.0
     assert grad(lambda x: op(stop_gradient(x)) * x)(0.0) == 0.0
@@ -81,7 +81,7 @@ def test_a_declared_operator_is_refused_where_it_is_called():
     assert several([1.0], 2.0) == 3.0
 
 
-def test_one_half_of_a_rule_is_refused_with_what_is_missing():
+def test_half_of_a_rule_is_refused_with_the_name_of_the_other():
     half = opaque("test::half")
     half.backward(lambda ctx, saved, g: {"x": g})
     with pytest.raises(RuntimeError) as caught:
@@ -203,7 +203,7 @@ def test_an_operator_is_called_in_its_own_rule():
     )] == [12.0, 12.0, 6.0]  # fmt: skip
 
 
-def test_rules_may_write_to_arrays_of_their_own():
+def test_rules_may_write_to_arrays_that_they_make():
     op = opaque()
     op.save_for_backward(lambda inputs, output: inputs.x)
 
@@ -269,7 +269,7 @@ def test_gradients_by_name_are_checked(result, message):
     assert "test_operators_derivatives.py:" in text.splitlines()[1] and "return result(g)" in text
 
 
-def test_an_empty_place_of_a_list_has_no_gradient():
+def test_a_none_in_a_list_has_no_gradient():
     @custom_op("test::holes")
     def holes(xs: list[Array | None]) -> Array:
         return sum(x for x in xs if x is not None)
@@ -280,7 +280,7 @@ def test_an_empty_place_of_a_list_has_no_gradient():
     assert grad(lambda x: holes([None, x, None, x]).sum())(x).tolist() == [2.0] * 3
 
 
-def test_a_gradient_for_an_empty_place_is_refused():
+def test_a_gradient_for_a_none_in_a_list_is_refused():
     @custom_op("test::holes")
     def holes(xs: list[Array | None]) -> Array:
         return sum(x for x in xs if x is not None)
@@ -320,7 +320,7 @@ def test_missing_gradients_are_zeros_and_those_of_a_list_a_list():
         ([True], r"got 1 for 2 outputs: \[True\]"),
     ],
 )
-def test_what_varies_is_said_by_a_bool_for_each_output(given, message):
+def test_output_differentiability_has_a_bool_for_each_output(given, message):
     op = custom_op("test::pair", schema="(Array x) -> (Array, Array[])")(lambda x: (x, [x]))
     with pytest.raises(
         RuntimeError, match=f"test::pair: output_differentiability must be.*{message}"
@@ -346,7 +346,7 @@ def test_outputs_that_do_not_vary_have_no_derivative():
     assert set(seen) == {2}
 
 
-def test_a_rule_that_takes_over_says_itself_what_varies():
+def test_an_autograd_formula_replaces_output_differentiability():
     op = opaque()
     op.save_for_backward(lambda inputs, output: None)
     op.backward(lambda ctx, saved, g: {"x": g}, output_differentiability=[False])
@@ -355,7 +355,7 @@ def test_a_rule_that_takes_over_says_itself_what_varies():
     assert grad(lambda x: op(x) + x)(1.0) == 4.0
 
 
-def test_what_is_no_array_does_not_vary():
+def test_a_result_that_is_no_array_does_not_vary():
     op = custom_op("test::pair", schema="(Array x) -> (Array, int)")(lambda x: (x * 2, 1))
     op.def_abstract(lambda x: (x, 0))
     op.save_for_backward(lambda inputs, output: None)
@@ -400,7 +400,7 @@ def test_an_operator_with_a_rule_gets_no_other_half():
         op.backward(lambda ctx, saved, g: {"x": g})
 
 
-def test_lists_in_and_out_are_differentiated_apart():
+def test_lists_of_arguments_and_results_are_differentiated():
     @custom_op("test::swap")
     def swap(xs: list[Array]) -> list[Array]:
         return [2.0 * x for x in xs[::-1]]
@@ -446,7 +446,7 @@ def test_a_rule_may_be_given_for_forward_mode():
     assert jax.grad(op)(0.0) == 1.0 and vmap(grad(op))(x).shape == (3,)
 
 
-def test_forward_mode_has_a_rule_of_its_own_beside_that_for_reverse_mode():
+def test_forward_mode_may_have_another_rule_than_reverse_mode():
     op = sine_with_rules()
     op.def_jvp(lambda primals, tangents: (op(primals.x), 10.0 * tangents.x))
     assert jvp(op, (0.0,), (1.0,))[1] == 10.0 and grad(op)(0.0) == 1.0
@@ -468,7 +468,7 @@ def test_results_of_a_rule_for_forward_mode_are_checked():
         jvp(op, (x,), (x,))
 
 
-def test_a_backward_rule_that_is_not_linear_serves_reverse_mode_alone():
+def test_a_backward_rule_that_is_not_linear_serves_only_reverse_mode():
     op = opaque()
     op.register_autograd(lambda ctx, g: np.clip(g, -1.0, 1.0))
     assert grad(lambda x: 5.0 * op(x))(1.0) == 1.0

@@ -1,4 +1,4 @@
-"""Implementations of custom operators, their abstract rules, and how one is chosen."""
+"""Implementations of custom operators, their abstract rules, and the dispatch by platform."""
 
 import logging
 
@@ -36,7 +36,7 @@ def declared(name="test::f", schema="(Array x) -> Array"):
     return op
 
 
-def test_an_implementation_for_several_platforms_is_returned_as_it_is():
+def test_impl_returns_the_implementation_unchanged():
     op = declared()
 
     @op.impl(["cpu", "gpu", "cpu"])
@@ -48,13 +48,13 @@ def test_an_implementation_for_several_platforms_is_returned_as_it_is():
 
 
 @pytest.mark.parametrize("platform", ["xpu", "cuda", 3])
-def test_an_unknown_platform_is_refused_with_those_there_are(platform):
+def test_an_unknown_platform_is_refused_with_the_list_of_platforms(platform):
     for register in (opaque().impl, lambda p: custom_op("test::other", device_types=p)):
         with pytest.raises(ValueRangeError, match=r"one of cpu, gpu, tpu, default; got"):
             register(platform)
 
 
-def test_a_second_implementation_for_a_platform_is_refused_with_the_place_of_the_first():
+def test_a_second_implementation_for_a_platform_is_refused_with_the_line_of_the_first():
     op = declared()
     op.impl("cpu")(jnp.sin)
     with pytest.raises(RuntimeError) as caught:
@@ -215,7 +215,7 @@ def test_code_of_numpy_is_not_traced_by_jax():
         norm.impl("cpu", kernel="torch")
 
 
-def test_what_an_implementation_returns_must_be_what_the_abstract_rule_says():
+def test_the_result_of_an_implementation_must_have_the_types_of_the_abstract_rule():
     for kernel in ("jax", "numpy"):
         op = custom_op(f"test::cut_{kernel}", kernel=kernel, schema="(Array x) -> Array")(
             lambda x: x[:2] * 1
@@ -262,7 +262,7 @@ def test_an_abstract_rule_states_types(out, message):
         jit(op)(x)
 
 
-def test_what_returns_nothing_needs_no_abstract_rule():
+def test_an_operator_that_returns_nothing_needs_no_abstract_rule():
     @custom_op("test::double", mutates_args=("x",), kernel="numpy")
     def double(x: Array) -> None:
         x *= 2
@@ -300,7 +300,7 @@ def test_an_abstract_rule_may_be_overridden_within_a_scope():
     assert make_ir(op)(half).out_avals[0].dtype == numpy.float16
 
 
-def test_abstract_rules_may_use_what_finds_types_out():
+def test_abstract_rules_may_use_eval_shape():
     op = custom_op("test::f", schema="(Array x) -> Array")(lambda x: functx.numpy.cumsum(x))
     op.def_abstract(lambda x: functx.eval_shape(functx.numpy.cumsum, x))
     assert jit(op)(x).tolist() == [0.0, 1.0, 3.0]
@@ -383,7 +383,7 @@ def test_an_implementation_is_switched_off_for_a_while(caplog):
         op(x)
 
 
-def test_an_implementation_registered_later_holds_in_what_was_compiled_before():
+def test_a_later_implementation_is_used_by_functions_compiled_before():
     op = opaque()
     compiled = jit(lambda x: op(x) + 1.0)
     assert compiled(0.0) == 1.0
@@ -393,7 +393,7 @@ def test_an_implementation_registered_later_holds_in_what_was_compiled_before():
     assert program(0.0) == 10.0
 
 
-def test_code_of_numpy_must_not_write_to_what_it_does_not_name():
+def test_numpy_code_must_write_only_to_mutates_args():
     @custom_op("test::f", kernel="numpy", mutates_args=())
     def f(x: Array) -> Array:
         x += 1

@@ -1,4 +1,4 @@
-"""`opcheck`: what is wrong with an operator is found, check by check."""
+"""`opcheck`: each check finds its kind of wrong operator."""
 
 import jax
 import jax.numpy as jnp

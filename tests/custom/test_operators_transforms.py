@@ -1,4 +1,4 @@
-"""Custom operators under every transform, alone and one within the other."""
+"""Custom operators under every transform and every pair of transforms."""
 
 import jax
 import numpy

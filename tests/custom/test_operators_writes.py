@@ -1,4 +1,4 @@
-"""Custom operators that write to their arguments, and what they must not return."""
+"""Custom operators that write to their arguments, and the errors for aliased results."""
 
 import jax
 import jax.numpy as jnp
@@ -41,7 +41,7 @@ ways = pytest.mark.parametrize(
 
 
 @ways
-def test_what_is_named_is_written_and_nothing_else(op):
+def test_only_mutates_args_are_written(op):
     op = op()
     for run in (op, jit(op), jax_like(op)):
         a, b = x.copy(), x.copy()
@@ -107,7 +107,7 @@ def test_all_arrays_may_be_written_where_it_is_not_known_which_are():
         assert a.tolist() == b.tolist() == x.tolist() and c.tolist() == (3 * x).tolist()
 
 
-def test_what_is_none_is_not_written():
+def test_none_is_not_written():
     @custom_op("test::optional", mutates_args={"x", "y"}, kernel="numpy")
     def optional(x: Array, y: Array | None = None) -> None:
         x += 1
@@ -121,7 +121,7 @@ def test_what_is_none_is_not_written():
 
 
 @pytest.mark.parametrize("given", [jnp.ones(4), 1.0, (1.0,)])
-def test_what_cannot_be_written_is_refused(given):
+def test_an_argument_that_is_not_writable_is_refused(given):
     op = add_to()
     with pytest.raises(
         (ImmutableArrayError, functx.errors.ArgumentError), match=r"test::add_to: `x`"
@@ -150,7 +150,7 @@ def test_an_array_of_another_dtype_keeps_it():
     assert given.dtype == numpy.int64 and given.tolist() == [10, 2, 3, 4]
 
 
-def test_code_of_jax_reads_and_writes_places():
+def test_jax_code_reads_and_writes_references():
     @custom_op("test::places", mutates_args={"x"})
     def places(x: Array, y: Array) -> Array:
         z = jnp.sin(x[...]) + x * y + jnp.where(x > 0, x[...], y)
@@ -210,7 +210,7 @@ def test_arguments_that_share_memory_are_read_before_the_write():
         assert a.tolist() == [0.0, 1.0, 3.0, 5.0]
 
 
-def test_there_is_no_derivative_through_what_is_written():
+def test_there_is_no_derivative_through_a_mutated_argument():
     op = add_to()
 
     def f(x):
@@ -282,7 +282,7 @@ def test_arrays_of_jax_may_be_taken_as_copies():
         op(jnp.asarray(x))
 
 
-def test_a_decomposition_writes_to_what_is_named_alone():
+def test_a_decomposition_writes_only_to_mutates_args():
     op = custom_op("test::f", decomposition=True, schema="(Array x) -> Array")(
         lambda x: (x.__setitem__(0, 1.0), x * 2)[1]
     )
@@ -295,7 +295,7 @@ def test_a_decomposition_writes_to_what_is_named_alone():
     assert given.tolist() == x.tolist()
 
 
-def test_an_operator_in_place_returns_what_it_writes_to():
+def test_an_inplace_operator_returns_its_mutated_argument():
     @custom_op("test::double", mutates_args={"x"}, tags=["inplace"], kernel="numpy")
     def double(x: Array, n: int = 2) -> Array:
         x *= n

@@ -1,4 +1,4 @@
-"""Rules that are told what does not vary, and tangents of integers."""
+"""Rules with symbolic zeros, and tangents of integers."""
 
 import jax
 import jax.numpy as jnp
@@ -45,7 +45,7 @@ def product(lib):
         lambda m, f: m.grad(lambda x: m.lax.scan(lambda c, _: (f(c, 2.0), c), x, length=2)[0])(2.0),
     ],
 )
-def test_a_forward_rule_is_told_what_does_not_vary_as_in_jax(use):
+def test_a_forward_rule_gets_symbolic_zeros_and_perturbed_flags_as_in_jax(use):
     got, want = (use(lib[0], product(lib)[0]) for lib in LIBRARIES)
     for a, b in zip(fx.tree.leaves(got), fx.tree.leaves(want), strict=True):
         onp.testing.assert_allclose(a, b, rtol=1e-6)
@@ -87,7 +87,7 @@ def scaled(lib):
         lambda m, g: m.grad(m.grad(lambda x: g(x, x)[0]))(3.0),
     ],
 )
-def test_a_backward_rule_is_told_what_has_no_cotangent_as_in_jax(use):
+def test_a_backward_rule_gets_symbolic_zeros_as_in_jax(use):
     got, want = (use(lib[0], scaled(lib)[0]) for lib in LIBRARIES)
     onp.testing.assert_allclose(got, want, rtol=1e-6)
 
@@ -109,7 +109,7 @@ def with_unused_results(lib):
     ]
 
 
-def test_cotangents_that_are_zero_behind_a_call_are_told():
+def test_cotangents_that_are_zero_after_a_call_are_symbolic():
     found = []
     for lib in LIBRARIES:
         slopes = []
@@ -121,7 +121,7 @@ def test_cotangents_that_are_zero_behind_a_call_are_told():
     onp.testing.assert_allclose(*found, rtol=1e-6)
 
 
-def test_what_the_rules_of_a_backward_rule_are_told():
+def test_the_rules_in_a_backward_rule_get_symbolic_zeros():
     g, seen = scaled(LIBRARIES[0])
     fx.grad(lambda x: g(x, 2.0)[1])(3.0)
     assert seen[-1] == (True, False)

@@ -48,7 +48,7 @@ ROWS = np.arange(4, dtype=np.float32).reshape(2, 2)
         ),
     ],
 )
-def test_where_values_are_known_the_debugger_stops_in_the_function(monkeypatch, capfd, run, y):
+def test_with_known_values_the_debugger_stops_in_the_function(monkeypatch, capfd, run, y):
     _, text = told(monkeypatch, capfd, run, "p y\np params['name']\nn\np z\nc\n")
     assert y in text and "'first'" in text
     assert "return xp.sum(z)" in text and "6." in text
@@ -75,7 +75,7 @@ def test_elsewhere_it_stops_when_the_program_runs(monkeypatch, capfd, run, value
 
 
 @pytest.mark.parametrize("transform", [jit, grad])
-def test_the_end_of_the_input_goes_on_and_quit_ends_the_program(monkeypatch, capfd, transform):
+def test_the_end_of_the_input_continues_and_quit_ends_the_program(monkeypatch, capfd, transform):
     told(monkeypatch, capfd, lambda: transform(loss)(X), "")
     with pytest.raises(BdbQuit):
         told(monkeypatch, capfd, lambda: transform(loss)(X), "q\n")

@@ -42,7 +42,7 @@ def test_log_sigmoid_is_right_to_second_order_everywhere(x64):
     assert (slope[0], second[0]) == (0.5, -0.25)
 
 
-def test_log_sigmoid_forward_gives_a_buffer_on_a_cpu_alone(x64):
+def test_log_sigmoid_forward_gives_a_buffer_only_on_a_cpu(x64):
     x = np.array([[0.0, 2.0], [-3.0, 1000.0]])
     value, buffer = aten.log_sigmoid_forward(x, "cpu")
     close(value, nn.log_sigmoid(x))
@@ -127,7 +127,7 @@ TABLE = np.random.RandomState(0).normal(size=(5, 3)).astype("float32")
 PLACES = np.array([[1, 4], [1, 0]])
 
 
-def test_an_embedding_reads_rows_and_adds_up_what_comes_back():
+def test_an_embedding_reads_rows_and_sums_their_cotangents():
     close(nn.embedding(PLACES, TABLE), TABLE[PLACES])
     ct = np.random.RandomState(1).normal(size=(2, 2, 3)).astype("float32")
     wanted = np.zeros_like(TABLE)
@@ -164,7 +164,7 @@ def test_mistakes_of_embeddings_are_named():
 # Dropout
 
 
-def test_dropout_keeps_what_jaxs_bernoulli_keeps_and_scales_it():
+def test_dropout_keeps_and_scales_the_elements_of_jaxs_bernoulli():
     key, x = random.key(3), np.arange(1.0, 41.0, dtype="float32").reshape(4, 10)
     kept = np.asarray(jax.random.bernoulli(jax.random.PRNGKey(3), 0.7, x.shape))
     out = nn.dropout(x, 0.3, key)

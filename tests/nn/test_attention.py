@@ -150,7 +150,7 @@ def test_without_a_batch_there_is_none_in_the_result():
 
 
 @pytest.mark.usefixtures("all_kept")
-def test_a_gradient_is_one_equation_and_keeps_what_flash_attention_keeps():
+def test_a_gradient_is_one_equation_with_the_residuals_of_flash_attention():
     program = fx.make_ir(fx.grad(lambda q: dot_product_attention(q, K, V).sum()))(Q)
     names = [eqn.primitive.name for eqn in program]
     assert (

@@ -285,7 +285,7 @@ def residuals(f, *args):
     return {v for v in kept if v in forward.inputs}, {v for v in kept if v not in forward.inputs}
 
 
-def test_no_more_is_kept_for_derivatives_than_pytorch_keeps():
+def test_derivatives_save_no_more_than_pytorch():
     x = X.astype("float32")
     target = np.array([0, 1, 2])
     given, made = residuals(nn.softmax, x)
@@ -302,7 +302,7 @@ def test_no_more_is_kept_for_derivatives_than_pytorch_keeps():
     assert len(given) == 1 and not made
 
 
-def test_members_of_a_batch_have_losses_of_their_own(x64):
+def test_elements_of_a_batch_have_separate_losses(x64):
     x, target = scores((3, 4, 2))
     xs, targets = np.stack([x, x + 1, x * 2]), np.stack([target, (target + 1) % 4, target])
     weights = np.stack([W, W * W, W + 1])

@@ -1,4 +1,4 @@
-"""functx.nn against jax.nn: values, derivatives to second order, and what happens at extremes."""
+"""functx.nn against jax.nn: values, derivatives to second order, and extreme values."""
 
 import jax
 import jax.numpy as jnp

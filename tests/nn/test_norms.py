@@ -172,7 +172,7 @@ def test_compositions_of_three_transforms(name, x64):
 
 
 @pytest.mark.parametrize("name", NORMS)
-def test_a_norm_and_its_backward_agree_with_what_they_decompose_into(name, x64):
+def test_a_norm_and_its_backward_agree_with_their_decompositions(name, x64):
     ours, theirs, *_ = NORMS[name]
     args = operands(name)
     close(ours(*args), theirs(*args))

@@ -1,4 +1,4 @@
-"""What is no number, integer or flag where one must be is refused by name."""
+"""Parameters that are not numbers, integers or flags are refused by name."""
 
 import numpy
 import pytest
@@ -58,7 +58,7 @@ TWO = numpy.array([1, 2])
 
 
 @pytest.mark.parametrize("what", NUMBERS)
-def test_what_is_no_number_is_refused(what):
+def test_a_parameter_must_be_a_number(what):
     for value in ("mean", 1j, TWO, [0.5], object()):
         with pytest.raises(ArgumentError, match=f"{what} must be a number"):
             NUMBERS[what](value)
@@ -67,7 +67,7 @@ def test_what_is_no_number_is_refused(what):
 
 
 @pytest.mark.parametrize("what", INTEGERS)
-def test_what_is_no_integer_is_refused(what):
+def test_a_parameter_must_be_an_integer(what):
     for value in ("2", 1.5, TWO.astype(float), object()):
         with pytest.raises(ArgumentError, match=f"{what} must be an integer"):
             INTEGERS[what](value)
@@ -76,7 +76,7 @@ def test_what_is_no_integer_is_refused(what):
 
 
 @pytest.mark.parametrize("what", FLAGS)
-def test_what_is_no_flag_is_refused(what):
+def test_a_parameter_must_be_a_bool(what):
     for value in ("False", TWO, [], 1.5):
         with pytest.raises(ArgumentError, match=f"{what} must be True or False"):
             FLAGS[what](value)

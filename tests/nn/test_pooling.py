@@ -51,7 +51,7 @@ def test_gradients_take_the_first_of_equals():
     np.testing.assert_array_equal(found, expected)
 
 
-def test_any_number_of_batch_axes_goes():
+def test_any_number_of_batch_axes_is_allowed():
     np.testing.assert_array_equal(nn.max_pool(X[0], (2, 2)), nn.max_pool(X, (2, 2))[0])
     deep = X.reshape(2, 7, 2, 3, 3)
     rows = [nn.avg_pool(each, (2,)) for each in deep.reshape(14, 2, 3, 3)[:, 0]]
@@ -71,7 +71,7 @@ def test_integers_pool_and_half_floats_average_without_loss():
     assert float(nn.avg_pool(ones, (4096,)).ravel()[0]) == 1
 
 
-def test_a_window_on_nothing_averages_to_nan_and_leaves_the_gradients_alone():
+def test_an_empty_window_averages_to_nan_and_does_not_change_the_gradients():
     x = np.ones((1, 2, 1), "float32")
 
     def averages(x):

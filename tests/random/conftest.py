@@ -1,4 +1,4 @@
-"""Bits are compared as users get them: from programs that XLA has optimised."""
+"""The random tests compare bits of programs that XLA has optimised."""
 
 import jax
 import pytest

@@ -135,7 +135,7 @@ def test_beta_functions_of_large_arguments_keep_their_digits():
         np.testing.assert_allclose(mixed, -reference.polygamma(1, a + b), 1e-9)
 
 
-def test_entropies_of_ratios_beyond_all_numbers_are_found():
+def test_entropies_of_ratios_that_overflow_are_finite():
     p, q = np.array([1e10, 1e-300, 1e-300]), np.array([1e-300, 1e10, 1e-300])
     with jax.enable_x64(True):
         found = fx.jit(lambda p, q: (ours.rel_entr(p, q), ours.kl_div(p, q)))(p, q)
@@ -195,6 +195,6 @@ def test_arguments_are_refused_by_name(call, message):
         call()
 
 
-def test_what_is_missing_points_to_jax():
+def test_a_missing_function_points_to_jax():
     with pytest.raises(AttributeError, match=r"write jax\.scipy\.special\.betainc"):
         ours.betainc  # noqa: B018

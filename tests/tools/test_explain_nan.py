@@ -1,4 +1,4 @@
-"""Where what is not finite was born: the line, the equation, the values there."""
+"""`explain_nan`: the line, the equation and the values of the first nan or infinity."""
 
 import math
 
@@ -18,7 +18,7 @@ def length(x):
     return np.sqrt(s)
 
 
-def test_what_is_finite_is_said_to_be():
+def test_finite_values_are_reported_as_finite():
     found = explain_nan(lambda x: (x * x).sum())(ZEROS)
     assert not found and found.origins == ()
     assert str(found) == "the results and the derivative of lambda are finite"
@@ -39,7 +39,7 @@ def test_a_value_is_explained_by_the_equation_that_made_it():
     assert birth.values["x"] == 0.0 and math.isnan(birth.values["part"]) and not birth.derivative
 
 
-def test_infinities_that_a_nan_was_made_of_are_told_too():
+def test_infinities_from_which_a_nan_was_computed_are_explained():
     def logistic(x):
         y = np.exp(x)
         return y / (1 + y)
@@ -113,7 +113,7 @@ def test_gradients_of_the_user_are_values_with_lines():
     assert found.origins[-1].line.endswith("in length: return np.sqrt(s)")
 
 
-def test_an_argument_may_be_what_is_not_finite():
+def test_an_argument_may_be_nan():
     found = explain_nan(length)(onp.array([math.nan, 1.0], "float32"))
     assert found.origins[0].line == "the argument x" and math.isnan(found.origins[0].values["x"])
 
@@ -128,7 +128,7 @@ def test_arguments_are_named_by_their_path_and_chosen_by_argnums():
     assert explain_nan(loss, argnums=(0, 1))(params, y=1.0)
 
 
-def test_what_where_leaves_out_is_not_blamed():
+def test_values_that_where_does_not_select_are_not_reported():
     def safe(x):
         return np.where(x > 0, np.log(x), 0.0).sum()
 
@@ -146,7 +146,7 @@ def test_in_place_code_is_explained_by_the_write():
     assert explain_nan(fill)(x).origins[-1].line.endswith("out[i] = np.log(x[i])")
 
 
-def test_a_rule_of_the_user_is_blamed_for_its_own_derivative():
+def test_a_user_rule_is_the_origin_of_its_derivative():
     @fx.custom_jvp
     def rough(x):
         return x * 2.0
@@ -156,7 +156,7 @@ def test_a_rule_of_the_user_is_blamed_for_its_own_derivative():
     assert "rough(x).sum()" in found.origins[0].line and found.origins[0].derivative
 
 
-def test_what_is_explained_must_be_a_function():
+def test_explain_nan_takes_a_function():
     with pytest.raises(fx.errors.ArgumentError, match="explain_nan: the first argument must be a"):
         explain_nan(3.0)
 

@@ -1,4 +1,4 @@
-"""`functx.tools.memory`: what is saved, what is in memory at the peak, and the picture of it."""
+"""`functx.tools.memory`: the saved arrays, the arrays at the peak, and the picture."""
 
 import re
 from xml.dom import minidom
@@ -26,7 +26,7 @@ def loss(x, w):
     return np.sum(np.sin(h @ w))
 
 
-def test_a_gradient_saves_what_its_backward_computation_uses():
+def test_a_gradient_saves_the_values_of_its_backward_computation():
     use = memory(fx.grad(loss, argnums=1))(X, W)
     made = [(v.operation, v.bytes, re.sub(r":\d+", "", v.place)) for v in use.saved]
     assert made == [
@@ -75,7 +75,7 @@ def test_a_plan_saves_less_and_shows_it():
     assert planned.timeline[-1].operation != "rematerialized_call pullback_f"
 
 
-def test_calls_and_loops_show_what_makes_their_results():
+def test_calls_and_loops_show_the_operations_inside():
     def f(x, w):
         block = fx.jit(lambda x: np.exp(np.tanh(x @ w)))
         x = block(x)
