@@ -1,4 +1,4 @@
-"""Joint programs: the outputs of a function and, from cotangents of them, its gradients."""
+"""Joint programs: the outputs of a function and, from their cotangents, its gradients."""
 
 from __future__ import annotations
 
@@ -12,12 +12,11 @@ from functx.transforms.dce import dependents_of
 
 
 class JointProgram(NamedTuple):
-    """A program that computes outputs from primals, and gradients from these and tangents.
+    """A program that computes outputs from primals, and gradients from primals and tangents.
 
-    Of its inputs the first `primals` are primals, and the others tangents, as the cotangents of
-    outputs are called here. The first `outputs` of its outputs are those of the function. Of its
-    variables, those in `free` cost nothing to save, since they are kept anyway; those in
-    `recompute` are not saved, but computed again.
+    The first `primals` inputs are the primals; the others are the tangents, which here means the
+    cotangents of outputs. The first `outputs` outputs are those of the function. Variables in
+    `free_to_save` cost nothing to save. Variables in `recompute` are recomputed, not saved.
     """
 
     program: Program
@@ -28,12 +27,12 @@ class JointProgram(NamedTuple):
 
     @property
     def tangents(self) -> list[Var]:
-        """The inputs that only the backward computation gets."""
+        """The inputs that only the backward computation takes."""
         return self.program.inputs[self.primals :]
 
 
 class JointDataflow:
-    """Which equations of a joint program come before the backward computation, and who uses what."""
+    """The forward and backward equations of a joint program, and the users of variables."""
 
     def __init__(self, joint: JointProgram):
         self.joint, program = joint, joint.program
@@ -47,13 +46,15 @@ class JointDataflow:
 
     @cached_property
     def required_forward(self) -> set[Any]:
-        """The variables that equations for the outputs of the function make, or its primals."""
-        made = [v for eqn in backward_slice(self.outputs, self.tangent_free) for v in eqn.outputs]
-        return {*self.joint.program.inputs[: self.joint.primals], *made}
+        """The primals, and the outputs of the equations that the function's outputs need."""
+        computed = [
+            v for eqn in backward_slice(self.outputs, self.tangent_free) for v in eqn.outputs
+        ]
+        return {*self.joint.program.inputs[: self.joint.primals], *computed}
 
     @cached_property
     def backward(self) -> list[Equation]:
-        """The equations that need tangents."""
+        """The equations that depend on tangents."""
         return [
             e
             for e in self.joint.program.equations
@@ -62,19 +63,19 @@ class JointDataflow:
 
     @cached_property
     def backward_inputs(self) -> dict[Any, None]:
-        """The variables that the backward computation is given, by saving or by doing again."""
-        read = [a for eqn in self.backward for a in eqn.inputs]
+        """The variables independent of tangents that the backward computation uses."""
+        operands = [a for eqn in self.backward for a in eqn.inputs]
         return dict.fromkeys(
             [
                 a
-                for a in (*read, *self.gradients)
+                for a in (*operands, *self.gradients)
                 if type(a) is Var and a not in self.tangent_dependent
             ]
         )
 
     @cached_property
     def recompute_candidates(self) -> list[Equation]:
-        """The equations that what the backward computation is given needs."""
+        """The equations that `backward_inputs` need."""
         return backward_slice(self.backward_inputs, self.tangent_free)
 
     @cached_property
@@ -89,114 +90,118 @@ class JointDataflow:
 
 
 def backward_slice(outputs: Iterable[Any], equations: Sequence[Equation]) -> list[Equation]:
-    """The equations that `outputs` need, each as it is."""
+    """The equations that `outputs` need."""
     needed: set[Any] = {*outputs}
-    kept = []
+    selected = []
     for eqn in reversed(equations):
         if not needed.isdisjoint(eqn.outputs):
-            kept.append(eqn)
+            selected.append(eqn)
             needed.update(eqn.inputs)
-    kept.reverse()
-    return kept
+    selected.reverse()
+    return selected
 
 
-def join_split(values: Program, count: int, rests: Sequence[Program]) -> JointProgram:
-    """A split as one program: `values`, whose first `count` outputs are those of the function.
+def join_split(values: Program, count: int, backward_programs: Sequence[Program]) -> JointProgram:
+    """The programs of a split as one joint program.
 
-    Each of `rests` takes cotangents, then what else `values` gives. Equations that compute the
-    same in the same way are one.
+    The first `count` outputs of the forward program `values` are those of the function, the others
+    residuals. Each backward program takes cotangents, then the residuals. Common subexpressions
+    are eliminated.
     """
     residuals = values.outputs[count:]
     inputs, equations, outputs = list(values.inputs), list(values.equations), values.outputs[:count]
-    for rest in rests:
-        lead = len(rest.inputs) - len(residuals)
-        inputs += rest.inputs[:lead]
-        given: dict[Any, Atom] = dict(zip(rest.inputs[lead:], residuals, strict=True))
-        equations += [e.replace(inputs=[given.get(a, a) for a in e.inputs]) for e in rest]
-        outputs = [*outputs, *[given.get(a, a) for a in rest.outputs]]
-    whole = eliminate_common_subexpressions(
+    for backward in backward_programs:
+        lead = len(backward.inputs) - len(residuals)
+        inputs += backward.inputs[:lead]
+        residual_of: dict[Any, Atom] = dict(zip(backward.inputs[lead:], residuals, strict=True))
+        equations += [e.replace(inputs=[residual_of.get(a, a) for a in e.inputs]) for e in backward]
+        outputs = [*outputs, *[residual_of.get(a, a) for a in backward.outputs]]
+    joint = eliminate_common_subexpressions(
         Program(values.name, inputs, equations, outputs, in_names=values.in_names)
     )
-    return JointProgram(whole, len(values.inputs), count)
+    return JointProgram(joint, len(values.inputs), count)
 
 
-def eliminate_common_subexpressions(program: Program) -> Program:
-    """`program` with one equation in place of several that compute the same of the same."""
-    same: dict[Any, Atom] = {}
-    first: dict[Any, Equation] = {}
-    equations = []
-    for eqn in program.equations:
-        inputs = [same.get(a, a) for a in eqn.inputs]
-        key = eqn.primitive, *inputs
-        known = None if eqn.primitive.effects else first.setdefault(key, eqn)
-        if known is None or known is eqn:
-            equations.append(eqn.replace(inputs=inputs))
-        else:
-            same.update(zip(eqn.outputs, known.outputs, strict=True))
-    outputs = [same.get(a, a) for a in program.outputs]
-    equations = dce_equations(equations, outputs)
-    return Program(program.name, program.inputs, equations, outputs, in_names=program.in_names)
-
-
-def inline_checkpoints(joint: JointProgram) -> JointProgram:
-    """`joint` with the equations of checkpoints in their place, and what those do again marked.
-
-    What a region is given stays unmarked, so that between two regions their boundary is saved.
-    """
-    if all(eqn.primitive.name != "checkpoint" for eqn in joint.program):
-        return joint
-    regions = CheckpointInliner()
-    for eqn in joint.program:
-        regions.add(eqn, again=False)
-    outputs = [regions.read(a) for a in joint.program.outputs]
-    program = replace_program_fields(
-        joint.program, equations=dce_equations(regions.equations, outputs), outputs=outputs
-    )
-    return joint._replace(
-        program=program, recompute=frozenset(regions.again - regions.region_inputs)
-    )
-
-
-class CheckpointInliner:
-    """The equations of a program with checkpoints, each that is done again once, and marked."""
+class UniqueEquations:
+    """Equations in which common subexpressions are merged as they are added."""
 
     def __init__(self) -> None:
         self.equations: list[Equation] = []
         self.first: dict[Any, Equation] = {}
         self.aliases: dict[Any, Atom] = {}
-        self.again: set[Any] = set()
-        self.region_inputs: set[Any] = set()
 
     def read(self, atom: Any) -> Atom:
-        """What stands for `atom`."""
+        """The atom that replaces `atom`."""
         return self.aliases.get(atom, atom)
 
-    def add(self, eqn: Equation, again: bool) -> None:
-        """Take `eqn`, which repeats an earlier one if `again`, among the equations."""
-        inputs = [self.read(a) for a in eqn.inputs]
+    def add(self, eqn: Equation) -> Sequence[Var]:
+        """Adds `eqn`, or returns the outputs of an equal equation that replace its own."""
+        eqn = eqn.replace(inputs=[self.read(a) for a in eqn.inputs])
+        key = eqn.primitive, *eqn.inputs
+        equal = None if eqn.primitive.effects else self.first.get(key)
+        if equal is None:
+            self.first[key] = eqn
+            self.equations.append(eqn)
+            return ()
+        self.aliases.update(zip(eqn.outputs, equal.outputs, strict=True))
+        return equal.outputs
+
+    def finish(self, program: Program) -> Program:
+        """The program with the inputs and outputs of `program`, and those equations it needs."""
+        outputs = [self.read(a) for a in program.outputs]
+        equations = dce_equations(self.equations, outputs)
+        return replace_program_fields(program, equations=equations, outputs=outputs)
+
+
+def eliminate_common_subexpressions(program: Program) -> Program:
+    """`program` with one equation for all that apply a primitive to the same operands."""
+    unique = UniqueEquations()
+    for eqn in program:
+        unique.add(eqn)
+    return unique.finish(program)
+
+
+def inline_checkpoints(joint: JointProgram) -> JointProgram:
+    """`joint` with checkpoints inlined, and the variables that they recompute marked.
+
+    Inputs of a region stay unmarked, so that values between two regions are saved.
+    """
+    if all(eqn.primitive.name != "checkpoint" for eqn in joint.program):
+        return joint
+    inliner = CheckpointInliner()
+    for eqn in joint.program:
+        inliner.inline(eqn, recomputes=False)
+    recompute = frozenset(inliner.recomputed - inliner.region_inputs)
+    return joint._replace(program=inliner.finish(joint.program), recompute=recompute)
+
+
+class CheckpointInliner(UniqueEquations):
+    """Unique equations in which checkpoints are inlined, with marks of what they recompute."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.recomputed: set[Any] = set()
+        self.region_inputs: set[Any] = set()
+
+    def inline(self, eqn: Equation, recomputes: bool) -> None:
+        """Adds `eqn`, which is in a region that recomputes or not; a checkpoint is inlined."""
         if eqn.primitive.name == "checkpoint":
-            self.inline_checkpoint(eqn, inputs)
+            self.inline_checkpoint(eqn, [self.read(a) for a in eqn.inputs])
             return
-        key = eqn.primitive, *inputs
-        known = None if eqn.primitive.effects else self.first.get(key)
-        if known is not None:
-            self.aliases.update(zip(eqn.outputs, known.outputs, strict=True))
-            self.again.update(known.outputs if again else ())
-            return
-        self.equations.append(eqn.replace(inputs=inputs))
-        self.first[key] = self.equations[-1]
+        merged = self.add(eqn)
+        if recomputes:
+            self.recomputed.update(merged)
 
     def inline_checkpoint(self, eqn: Equation, inputs: list[Atom]) -> None:
-        """Take the equations of a checkpoint in its place."""
         region: Any = eqn.primitive
         if region.differentiated:
             self.region_inputs.update(inputs)
         program: Program = region.program
-        own: dict[Any, Atom] = dict(zip(program.inputs, inputs, strict=True))
+        copies: dict[Any, Atom] = dict(zip(program.inputs, inputs, strict=True))
         for inner in program:
             outputs = [Var(v.aval) for v in inner.outputs]
-            copy = inner.replace(inputs=[own.get(a, a) for a in inner.inputs], outputs=outputs)
-            own.update(zip(inner.outputs, outputs, strict=True))
-            self.add(copy, region.differentiated)
-        results = [self.read(own.get(a, a)) for a in program.outputs]
+            copy = inner.replace(inputs=[copies.get(a, a) for a in inner.inputs], outputs=outputs)
+            copies.update(zip(inner.outputs, outputs, strict=True))
+            self.inline(copy, region.differentiated)
+        results = [self.read(copies.get(a, a)) for a in program.outputs]
         self.aliases.update(zip(eqn.outputs, results, strict=True))

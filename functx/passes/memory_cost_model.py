@@ -1,4 +1,4 @@
-"""What values and equations cost: bytes to keep, work to compute, and what the compiler fuses."""
+"""The cost of values and equations in memory and work, and the arrays alive in a program."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from functx.transforms.decompose import lowering_decomposition
 VIEW_PRIMITIVES = (
     ops.BroadcastInDim, Copy, ops.DynamicSlice, ops.CheckpointName, ops.PermuteDims, ops.Reshape, ops.Rev, ops.Slice, ops.Split, ops.StopGradient,
 )  # fmt: skip
-"""What shows an array in another way: it costs nothing to do again."""
+"""Primitives that show an array in another way, which cost nothing to recompute."""
 _POINTWISE = (
     Elementwise,
     Constant,
@@ -56,39 +56,39 @@ RANDOM_PRIMITIVES = (
     Dropout,
 )
 
-# So many operations on numbers take as long as moving one byte.
 _FLOPS_PER_BYTE = 8
+"""The operations on numbers that take as long as moving one byte."""
 
 
 def bytes_of(aval: ShapedArray) -> int:
-    """What an array takes in memory."""
+    """The bytes of an array."""
     return aval.size * aval.dtype.itemsize
 
 
 def is_cheap_to_recompute(primitive: Primitive) -> bool:
-    """Whether it is quick: what it computes costs little more than to read the operands."""
+    """Whether computing it costs little more than reading the operands."""
     if primitive.effects:
         return False
-    held = subprograms(primitive)
-    if held:
+    programs = subprograms(primitive)
+    if programs:
         return primitive.name == "call" and all(
-            is_cheap_to_recompute(e.primitive) for p in held for e in p
+            is_cheap_to_recompute(e.primitive) for p in programs for e in p
         )
     return isinstance(primitive, _CHEAP)
 
 
 def is_pointwise(primitive: Primitive) -> bool:
-    """Whether a compiler computes it where its output is used, element by element."""
+    """Whether a compiler computes it elementwise where its output is used."""
     return isinstance(primitive, _POINTWISE) and not primitive.effects
 
 
 def is_expensive_pointwise(primitive: Primitive) -> bool:
-    """Whether a compiler does not compute it more than once though it could."""
+    """Whether a compiler, though it could, does not compute it for each user."""
     return isinstance(primitive, _EXPENSIVE_POINTWISE)
 
 
 def compute_cost(eqn: Equation) -> int:
-    """How much an equation takes to compute, in bytes that could be moved in the time."""
+    """The cost of an equation, in bytes that could be moved in the time."""
     primitive, outs = eqn.primitive, eqn.outputs
     moved = sum([bytes_of(atom.aval) for atom in (*eqn.inputs, *outs)])
     if isinstance(primitive, ops.DotGeneral):
@@ -99,18 +99,18 @@ def compute_cost(eqn: Equation) -> int:
         kernel = eqn.inputs[1].aval
         terms = kernel.size // max(kernel.shape[primitive.layouts.kernel[0]], 1)
         return moved + 2 * outs[0].aval.size * terms // _FLOPS_PER_BYTE
-    held = subprograms(primitive)
-    if held:
-        rounds = getattr(primitive, "length", 1)
-        return moved + rounds * max([sum(map(compute_cost, p.equations)) for p in held])
+    programs = subprograms(primitive)
+    if programs:
+        iterations = getattr(primitive, "length", 1)
+        return moved + iterations * max([sum(map(compute_cost, p.equations)) for p in programs])
     if not isinstance(primitive, _CHEAP):
-        # Attention, decompositions of matrices, sorts: several times what they read.
+        # Attention, factorizations and sorts read their operands several times.
         return 8 * moved
     return moved
 
 
 class LiveRange(NamedTuple):
-    """That a variable is in memory from one equation to another, by their positions, both included."""
+    """The equations during which a variable is in memory: from `start` to `end`, both included."""
 
     var: Var
     start: int
@@ -118,16 +118,16 @@ class LiveRange(NamedTuple):
 
     @property
     def bytes(self) -> int:
-        """What it takes there."""
+        """The bytes of the variable."""
         return bytes_of(self.var.aval)
 
 
 class MemoryTimeline:
-    """Which arrays a program has in memory while each of its equations is computed.
+    """The arrays that a program has in memory during each of its equations.
 
-    Operands of the program are not counted, nor results unless `results` are. What is computed
-    element by element is in memory only if something else than that uses it, or if it is slow and
-    used more than once; views never are.
+    Operands of the program are not counted, nor results without `results`. A pointwise value is in
+    memory only if some user cannot fuse it, or if it is expensive and has several users; views
+    never are.
     """
 
     def __init__(self, program: Program, results: bool = False):
@@ -146,49 +146,49 @@ class MemoryTimeline:
         return users
 
     def in_memory(self, v: Var) -> bool:
-        """Whether `v`, an output of an equation, is ever in memory of its own."""
+        """Whether the output `v` of an equation has memory of its own."""
         primitive = self.program.equations[self.position[v]].primitive
         if isinstance(primitive, VIEW_PRIMITIVES):
             return False
         users = self.users.get(v, ())
-        # Each user would compute it for itself.
-        often = is_expensive_pointwise(primitive) and len(users) > 1
+        # Each user would compute it again.
+        is_shared = is_expensive_pointwise(primitive) and len(users) > 1
         return (
-            often
+            is_shared
             or not is_pointwise(primitive)
             or not all([_is_fusible_consumer(e) for e in users])
         )
 
     @cached_property
     def live_ranges(self) -> list[LiveRange]:
-        """Where each array is in memory, in the order in which they are made."""
+        """The live range of each array in memory, in the order of their equations."""
         last: dict[Any, int] = {}
-        found = []
+        ranges = []
         end = len(self.program.equations) - 1
         for i in range(end, -1, -1):
             eqn = self.program.equations[i]
-            # What is computed where it is used needs its operands there.
+            # A value that is computed at its use needs its operands there.
             until = i
             for v in eqn.outputs:
                 used = end if v in self.outputs else last.get(v, i)
                 if v in self.outputs or self.in_memory(v):
                     if v not in self.uncounted:
-                        found.append(LiveRange(v, i, used))
+                        ranges.append(LiveRange(v, i, used))
                 else:
                     until = max(until, used)
             for atom in eqn.inputs:
                 last[atom] = max(until, last.get(atom, 0))
-        found.reverse()
-        return found
+        ranges.reverse()
+        return ranges
 
     @cached_property
     def own_bytes(self) -> list[int]:
-        """What each equation needs for itself while it is computed."""
+        """The bytes that each equation needs for its subprograms."""
         return [subprogram_bytes(eqn) for eqn in self.program]
 
     @cached_property
     def total_bytes(self) -> list[int]:
-        """The bytes in memory while each equation is computed."""
+        """The bytes in memory during each equation."""
         changes = [0] * (len(self.program.equations) + 1)
         for span in self.live_ranges:
             changes[span.start] += span.bytes
@@ -198,13 +198,13 @@ class MemoryTimeline:
 
     @property
     def peak(self) -> int:
-        """The position of the equation at which most is in memory."""
+        """The position of the equation with most bytes in memory."""
         totals = self.total_bytes
         return max(range(len(totals)), key=totals.__getitem__, default=0)
 
     @property
     def peak_bytes(self) -> int:
-        """The bytes that are in memory there."""
+        """The largest number of bytes in memory."""
         return max(self.total_bytes, default=0)
 
 
@@ -213,22 +213,22 @@ def _is_fusible_consumer(eqn: Equation) -> bool:
 
 
 def temporary_bytes(program: Program) -> int:
-    """About what it takes to run `program`, besides its operands and results."""
+    """An estimate of the bytes that `program` needs besides its operands and results."""
     return MemoryTimeline(program).peak_bytes
 
 
 def temporary_and_result_bytes(program: Program) -> int:
-    """As `temporary_bytes`, with the results counted as well."""
+    """As `temporary_bytes`, with the results."""
     return MemoryTimeline(program, results=True).peak_bytes
 
 
 def subprogram_bytes(eqn: Equation) -> int:
-    """What the programs inside an equation, or those that it is made of, need for themselves."""
+    """The bytes that the subprograms of an equation, or its decomposition, need."""
     primitive = eqn.primitive
-    held: Sequence[Program] = subprograms(primitive)
-    if held:
-        # A round of a loop has results of its own.
+    programs: Sequence[Program] = subprograms(primitive)
+    if programs:
+        # An iteration of a loop has results of its own.
         count = temporary_and_result_bytes if hasattr(primitive, "carries") else temporary_bytes
-        return max([cached_rewrite(count, program) for program in held])
-    opened = lowering_decomposition(primitive, tuple([a.aval for a in eqn.inputs]))
-    return 0 if opened is None else cached_rewrite(temporary_bytes, opened)  # type: ignore[no-any-return]
+        return max([cached_rewrite(count, program) for program in programs])
+    decomposition = lowering_decomposition(primitive, tuple([a.aval for a in eqn.inputs]))
+    return 0 if decomposition is None else cached_rewrite(temporary_bytes, decomposition)  # type: ignore[no-any-return]

@@ -1,4 +1,7 @@
-"""The cheapest cut between a source and a sink, by Dinic's maximum flow."""
+"""Partitions of joint programs: the values to save are a minimum cut, by Dinic's maximum flow.
+
+The heuristics are those of `torch._functorch.partitioners`.
+"""
 
 from __future__ import annotations
 
@@ -24,13 +27,13 @@ from functx.passes.memory_cost_model import (
 )
 
 INFINITE_CAPACITY = 1 << 80
-"""More than all that can flow: an edge with this capacity is never cut."""
+"""The capacity of an edge that is never cut: more than any flow."""
 
 
 class FlowNetwork:
-    """Nodes `0, 1, ...` and edges with capacities, between which the cheapest cut is found.
+    """A network of nodes `0, 1, ...` and edges with capacities, whose minimum cut is computed.
 
-    Edges stand in pairs, `e` and `e ^ 1` backwards, so that flow can be taken back.
+    Edges come in pairs, `e` and its reverse `e ^ 1`, so that flow can be taken back.
     """
 
     def __init__(self, nodes: int = 0):
@@ -39,21 +42,21 @@ class FlowNetwork:
         self.capacities: list[int] = []
 
     def add_node(self) -> int:
-        """A new node."""
+        """Adds a node; returns its number."""
         self.edges.append([])
         return len(self.edges) - 1
 
     def add_edge(self, start: int, end: int, capacity: int) -> None:
-        """Let so much flow from `start` to `end`."""
+        """Adds an edge of that capacity from `start` to `end`."""
         for a, b, room in ((start, end, capacity), (end, start, 0)):
             self.edges[a].append(len(self.targets))
             self.targets.append(b)
             self.capacities.append(room)
 
     def sink_side(self, source: int, sink: int) -> list[bool]:
-        """For each node, whether the cheapest cut leaves it with `sink`.
+        """For each node, whether the minimum cut leaves it on the side of `sink`.
 
-        Of the cheapest cuts it is the one next to the sink. Uses the capacities up.
+        Of several minimum cuts it is the one next to the sink. Uses the capacities up.
         """
         while True:
             left = self.distances(sink)
@@ -62,7 +65,7 @@ class FlowNetwork:
             self.augment_paths(source, sink, left)
 
     def distances(self, sink: int) -> list[int]:
-        """How many edges with room each node is away from `sink`, -1 where it is not reached."""
+        """The number of edges with capacity from each node to `sink`; -1 if there is no path."""
         left = [-1] * len(self.edges)
         left[sink] = 0
         pending = deque([sink])
@@ -76,7 +79,7 @@ class FlowNetwork:
         return left
 
     def augment_paths(self, source: int, sink: int, left: list[int]) -> None:
-        """Fill all shortest paths to `sink`, for which `left` gives the distances."""
+        """Saturates all shortest paths to `sink`; `left` gives the distances."""
         edges, targets, capacities = self.edges, self.targets, self.capacities
         tried = [0] * len(edges)
         path: list[int] = []
@@ -98,7 +101,7 @@ class FlowNetwork:
                 else:
                     tried[node] += 1
             elif path:
-                # Nothing leads on from here, so the edge that led here is done with.
+                # A dead end: do not try the edge that led here again.
                 node = targets[path.pop() ^ 1]
                 tried[node] += 1
             else:
@@ -107,17 +110,17 @@ class FlowNetwork:
 
 @dataclass(frozen=True)
 class MinCutConfig:
-    """What `min_cut_rematerialization_partition` may compute again.
+    """The values that `min_cut_rematerialization_partition` may recompute.
 
-    `recomputable_ops`, names of primitives, replaces the list of those that are quick; random
-    operations are not, by default. With `aggressive`, whatever is no product of matrices,
-    convolution, attention or the like is done again, and none of the rules below count.
-    `reductions` bans what reads four times what it gives; `materialized` what the backward
-    computation has to write to memory at any rate; `far_apart` what is used again behind an
-    operation that cannot be fused; `long_chains` a chain of more than `chain` fusible operations;
-    `distance` is how far from the backward computation a value may be.
+    `recomputable_ops`, names of primitives, replaces the built-in list of cheap ones, which has no
+    random operations. With `aggressive`, everything but matrix products, convolutions, attention
+    and the like is recomputed, and the following rules do not apply. `reductions` bans operations
+    that read at least four times what they return; `materialized` those whose output the backward
+    computation writes to memory in any case; `far_apart` those that are used again behind an
+    operation that cannot be fused; `long_chains` chains of more than `chain` fusible operations.
+    `distance` is the largest distance to the backward computation, in equations.
 
-    `price` is what it costs to do the banned again, in bytes kept for the work of moving one.
+    `price` is the cost of recomputing a banned operation, in saved bytes for each byte of its work.
     """
 
     recomputable_ops: frozenset[str] | None = None
@@ -145,25 +148,22 @@ class MinCutConfig:
         object.__setattr__(self, "recomputable_ops", frozenset(ops))
 
     def is_recomputable(self, primitive: Primitive) -> bool:
-        """Whether `primitive` is on the list of those that are done again."""
+        """Whether `primitive` may be recomputed."""
         if self.recomputable_ops is not None:
             return primitive.name in self.recomputable_ops and not primitive.effects
         return is_cheap_to_recompute(primitive)
 
     def is_fusible(self, primitive: Primitive) -> bool:
-        """Whether a compiler merges it with its neighbours."""
+        """Whether a compiler fuses `primitive` with its neighbours."""
         return self.is_recomputable(primitive) or isinstance(primitive, RANDOM_PRIMITIVES)
 
 
 REDUCTION_RATIO = 4
-"""Reductions whose results are so many times smaller than what they read are kept."""
+"""Results of reductions that are this many times smaller than the operands are saved."""
 
 
 class RecomputeHeuristics:
-    """The equations before the backward computation of `flow` that are not to be done again.
-
-    `price(eqn)` is what doing one of them again costs at least: infinite for what never may.
-    """
+    """The `recompute_candidates` of `flow` that are banned, and the cost of recomputing each."""
 
     def __init__(self, flow: JointDataflow, config: MinCutConfig, distances: dict[Any, int]):
         self.flow, self.config, self.distances = flow, config, distances
@@ -176,7 +176,7 @@ class RecomputeHeuristics:
                 self.ban_long_chains()
 
     def recompute_cost(self, eqn: Equation) -> float:
-        """What it costs to do `eqn` again: nothing if it is not banned."""
+        """The cost of recomputing `eqn`: 0 unless it is banned, infinite for effects."""
         if eqn not in self.banned:
             return 0
         if eqn.primitive.effects or isinstance(eqn.primitive, ops.HostPrimitive):
@@ -185,7 +185,7 @@ class RecomputeHeuristics:
         return inf if price == inf else price * compute_cost(eqn)
 
     def should_ban(self, eqn: Equation) -> bool:
-        """Whether what `eqn` does, or what it reads, is a reason to keep its outputs."""
+        """Whether `eqn` is banned by its primitive, its distance, or the bytes that it reads."""
         config, primitive = self.config, eqn.primitive
         if isinstance(primitive, VIEW_PRIMITIVES) or self.must_recompute(eqn):
             return False
@@ -197,13 +197,13 @@ class RecomputeHeuristics:
             return True
         if config.materialized and any([self.is_materialized_in_backward(v) for v in eqn.outputs]):
             return True
-        read = sum([bytes_of(a.aval) for a in eqn.inputs])
-        return config.reductions and read >= REDUCTION_RATIO * sum(
+        bytes_read = sum([bytes_of(a.aval) for a in eqn.inputs])
+        return config.reductions and bytes_read >= REDUCTION_RATIO * sum(
             [bytes_of(v.aval) for v in eqn.outputs]
         )
 
     def must_recompute(self, eqn: Equation) -> bool:
-        """Whether `eqn` is to be done again whatever it costs; what has effects never is."""
+        """Whether `eqn` is recomputed at any cost, as `recompute` says; effects never are."""
         again = self.flow.joint.recompute
         return not eqn.primitive.effects and not again.isdisjoint(eqn.outputs)
 
@@ -222,7 +222,7 @@ class RecomputeHeuristics:
         return False
 
     def fusible_users(self, eqn: Equation) -> list[Equation]:
-        """The equations of the forward computation that can be one operation with `eqn`."""
+        """The forward equations that can be fused with `eqn`."""
         if not self.config.is_fusible(eqn.primitive):
             return []
         return [e for e in self.forward_users(eqn) if self.config.is_fusible(e.primitive)]
@@ -232,7 +232,7 @@ class RecomputeHeuristics:
         return [e for e in users if not self.flow.required_forward.isdisjoint(e.outputs)]
 
     def ban_far_apart(self) -> None:
-        """Ban what uses a value again after an operation that ended the run of fusible ones."""
+        """Bans uses of a value behind an operation that ends a run of fusible ones."""
         for eqn in self.flow.recompute_candidates:
             users = self.forward_users(eqn)
             if len(users) < 2:
@@ -243,33 +243,33 @@ class RecomputeHeuristics:
             self.banned.update([e for e in far if not self.must_recompute(e)])
 
     def first_unfusible(self, starts: list[Equation], latest: int) -> int:
-        """When, from `starts` on, the first operation comes that cannot be fused; else `latest`."""
+        """The position of the first unfusible operation behind `starts`, at most `latest`."""
         everything = self.flow.joint.program.equations
         pending = sorted([self.position[eqn] for eqn in starts])
         seen = {*pending}
         while pending:
-            at = heappop(pending)
-            if at >= latest:
+            position = heappop(pending)
+            if position >= latest:
                 break
-            fusible = self.config.is_fusible(everything[at].primitive)
-            for user in self.forward_users(everything[at]):
-                behind = self.position[user]
+            fusible = self.config.is_fusible(everything[position].primitive)
+            for user in self.forward_users(everything[position]):
+                user_position = self.position[user]
                 if not (fusible and self.config.is_fusible(user.primitive)):
-                    return behind
-                if behind not in seen:
-                    seen.add(behind)
-                    heappush(pending, behind)
+                    return user_position
+                if user_position not in seen:
+                    seen.add(user_position)
+                    heappush(pending, user_position)
         return latest
 
     def ban_long_chains(self) -> None:
-        """Ban an equation of each chain that is longer than what is worth doing again."""
+        """Bans an equation of each chain that is too long to recompute."""
         length: dict[Equation, int] = {}
         for eqn in self.flow.recompute_candidates:
             fusible = self.config.is_fusible(eqn.primitive)
             if eqn in self.banned or not fusible or self.must_recompute(eqn):
                 continue
-            makers = [self.flow.producers.get(a) for a in eqn.inputs if type(a) is Var]
-            length[eqn] = 1 + max([length.get(e, 0) for e in makers if e is not None], default=0)
+            producers = [self.flow.producers.get(a) for a in eqn.inputs if type(a) is Var]
+            length[eqn] = 1 + max([length.get(e, 0) for e in producers if e is not None], default=0)
             if length[eqn] > self.config.chain and not isinstance(eqn.primitive, VIEW_PRIMITIVES):
                 self.banned.add(eqn)
                 length[eqn] = 0
@@ -277,50 +277,55 @@ class RecomputeHeuristics:
 
 _SOURCE, _SINK = 0, 1
 _DISTANCE_FACTOR, _MAX_DISTANCE = 1.1, 100
-# Capacities are whole numbers, and small arrays are to differ too.
+# Capacities are integers; the scale keeps small differences of cost.
 _CAPACITY_SCALE = 1024
 
 
 def values_to_save(joint: JointProgram, config: MinCutConfig) -> list[Var]:
-    """The variables to keep of what is computed before the backward computation, in order.
+    """The variables to save for the backward computation, in the order of their equations.
 
-    Each has an edge with the capacity of its cost from where it can be computed to where it is
-    at hand. What uses it leads on from there, to the sink if that needs tangents.
+    In the network, each variable is an edge from the node that computes it to the node where it is
+    available, with the cost of saving it as capacity. Edges lead on to the equations that use it,
+    and to the sink if these depend on tangents.
     """
     flow = JointDataflow(joint)
     distances = distances_to_backward(flow)
     bans = RecomputeHeuristics(flow, config, distances)
     network = FlowNetwork(2)
-    made: dict[Any, int] = {}
-    at_hand: dict[Any, int] = {}
+    producer_node: dict[Any, int] = {}
+    available_node: dict[Any, int] = {}
 
-    def add_value(v: Var, maker: int) -> None:
-        made[v] = maker
-        at_hand[v] = network.add_node()
-        network.add_edge(maker, at_hand[v], save_cost(v, flow, config, distances))
+    def add_value(v: Var, producer: int) -> None:
+        producer_node[v] = producer
+        available_node[v] = network.add_node()
+        network.add_edge(producer, available_node[v], save_cost(v, flow, config, distances))
 
     for v in joint.program.inputs[: joint.primals]:
         if v in distances:
             add_value(v, _SOURCE)
     for eqn in flow.recompute_candidates:
         price = bans.recompute_cost(eqn)
-        maker = _SOURCE if price == inf else network.add_node()
-        if maker != _SOURCE:
+        producer = _SOURCE if price == inf else network.add_node()
+        if producer != _SOURCE:
             if price:
-                network.add_edge(_SOURCE, maker, int(price * _CAPACITY_SCALE) + 1)
+                network.add_edge(_SOURCE, producer, int(price * _CAPACITY_SCALE) + 1)
             for atom in dict.fromkeys(eqn.inputs):
                 if type(atom) is Var:
-                    network.add_edge(at_hand[atom], maker, INFINITE_CAPACITY)
+                    network.add_edge(available_node[atom], producer, INFINITE_CAPACITY)
         for v in eqn.outputs:
-            add_value(v, maker)
+            add_value(v, producer)
     for v in flow.backward_inputs:
-        network.add_edge(at_hand[v], _SINK, INFINITE_CAPACITY)
-    behind = network.sink_side(_SOURCE, _SINK)
-    return [v for v in at_hand if behind[at_hand[v]] and not behind[made[v]]]
+        network.add_edge(available_node[v], _SINK, INFINITE_CAPACITY)
+    sink_side = network.sink_side(_SOURCE, _SINK)
+    return [
+        v
+        for v in available_node
+        if sink_side[available_node[v]] and not sink_side[producer_node[v]]
+    ]
 
 
 def distances_to_backward(flow: JointDataflow) -> dict[Any, int]:
-    """For each variable that the backward computation needs, by how many equations it is away."""
+    """The distance of each variable to the backward computation, in equations."""
     distances = dict.fromkeys(flow.backward_inputs, 1)
     for eqn in reversed(flow.recompute_candidates):
         away = min([distances[v] for v in eqn.outputs if v in distances]) + 1
@@ -331,18 +336,18 @@ def distances_to_backward(flow: JointDataflow) -> dict[Any, int]:
 
 
 def save_cost(v: Var, flow: JointDataflow, config: MinCutConfig, distances: dict[Any, int]) -> int:
-    """What it costs to save `v`: its bytes, more the farther away the backward computation is.
+    """The cost of saving `v`: its bytes, weighted by the distance to the backward computation.
 
-    Twice that for what would otherwise never be in memory, since all that uses it is fused.
+    It is doubled for a value that would otherwise never be in memory, since all users are fused.
     """
     if v in flow.joint.free_to_save:
         return 0
     if v in flow.joint.recompute:
         return INFINITE_CAPACITY
     weight = _DISTANCE_FACTOR ** min(distances.get(v, _MAX_DISTANCE), _MAX_DISTANCE)
-    maker = flow.producers.get(v)
-    in_memory = maker is None or not (
-        config.is_fusible(maker.primitive)
+    producer = flow.producers.get(v)
+    in_memory = producer is None or not (
+        config.is_fusible(producer.primitive)
         and v not in flow.outputs
         and all([config.is_fusible(user.primitive) for user in flow.users.get(v, ())])
     )
@@ -350,10 +355,10 @@ def save_cost(v: Var, flow: JointDataflow, config: MinCutConfig, distances: dict
 
 
 class Partition(NamedTuple):
-    """A joint program in two.
+    """A forward and a backward program.
 
-    `forward` takes the primals, and gives the outputs, then what is saved; `backward` takes
-    the tangents, then what is saved, and gives the gradients.
+    `forward` takes the primals, and returns the outputs, then the saved values; `backward` takes
+    the tangents, then the saved values, and returns the gradients.
     """
 
     forward: Program
@@ -361,30 +366,30 @@ class Partition(NamedTuple):
 
 
 def default_partition(joint: JointProgram) -> Partition:
-    """The partition that computes nothing again: all is saved that the outputs need anyway.
+    """The partition that recomputes nothing: it saves the forward values that the gradients use.
 
-    What the backward program uses of it, that is; sizes are part of a program, and not saved.
+    Sizes are part of a program, and not saved.
     """
     flow = JointDataflow(joint)
-    needed: dict[Any, None] = {}
+    used: dict[Any, None] = {}
     for eqn in required_backward_equations(flow):
-        needed.update(dict.fromkeys(eqn.inputs))
-    needed.update(dict.fromkeys(flow.gradients))
+        used.update(dict.fromkeys(eqn.inputs))
+    used.update(dict.fromkeys(flow.gradients))
     return partition_at(
-        joint, [v for v in variables_in_order(joint) if v in needed and v in flow.required_forward]
+        joint, [v for v in variables_in_order(joint) if v in used and v in flow.required_forward]
     )
 
 
 def required_backward_equations(flow: JointDataflow) -> list[Equation]:
-    """The equations that are none of the forward computation's."""
+    """The equations that the forward program does not need."""
     pure = [eqn for eqn in flow.tangent_free if not eqn.primitive.effects]
     return [*[e for e in pure if flow.required_forward.isdisjoint(e.outputs)], *flow.backward]
 
 
 def min_cut_partition(joint: JointProgram, config: MinCutConfig) -> Partition:
-    """The partition that keeps the cheapest values, and computes again what follows from them.
+    """The partition that saves the cheapest values, and recomputes others from them.
 
-    Without gradients there is nothing to choose, and it is the default one.
+    Without gradients it is the default partition.
     """
     flow = JointDataflow(joint)
     if not flow.gradients or not flow.backward:
@@ -393,29 +398,29 @@ def min_cut_partition(joint: JointProgram, config: MinCutConfig) -> Partition:
 
 
 def variables_in_order(joint: JointProgram) -> Iterable[Var]:
-    """The variables of a joint program in the order in which they are defined."""
+    """The variables of a joint program in the order of their definitions."""
     yield from joint.program.inputs[: joint.primals]
     for eqn in joint.program.equations:
         yield from eqn.outputs
 
 
 def partition_at(joint: JointProgram, saved: Sequence[Var]) -> Partition:
-    """The partition in which `saved` is what is kept, as far as the backward program uses it.
+    """The partition that saves those of `saved` that the backward program uses.
 
-    Raises ProgramError, which names the variable, where the gradients need what can be neither
-    computed from these nor is among them.
+    Raises ProgramError, which names the variable, if the gradients need a value that is neither
+    saved nor can be computed from saved ones.
     """
     program, flow = joint.program, JointDataflow(joint)
     equations = BackwardExtraction(joint, saved).equations(flow.gradients)
-    read = {*flow.gradients, *[a for eqn in equations for a in eqn.inputs]}
-    saved = [v for v in saved if v in read]
+    used = {*flow.gradients, *[a for eqn in equations for a in eqn.inputs]}
+    saved = [v for v in saved if v in used]
     outputs = [*flow.outputs, *saved]
-    late = {*flow.backward}
-    early = [eqn for eqn in program.equations if eqn not in late]
+    backward_equations = {*flow.backward}
+    forward_equations = [eqn for eqn in program.equations if eqn not in backward_equations]
     forward = Program(
         program.name,
         program.inputs[: joint.primals],
-        dce_equations(early, outputs),
+        dce_equations(forward_equations, outputs),
         outputs,
         in_names=program.in_names,
     )
@@ -425,7 +430,7 @@ def partition_at(joint: JointProgram, saved: Sequence[Var]) -> Partition:
 
 
 class BackwardExtraction:
-    """The equations of a backward program, each done again just before it is first needed."""
+    """The equations of a backward program, each recomputed just before its first use."""
 
     def __init__(self, joint: JointProgram, saved: Iterable[Var]):
         self.joint = joint
@@ -434,7 +439,7 @@ class BackwardExtraction:
         self.producers = {v: eqn for eqn in joint.program.equations for v in eqn.outputs}
 
     def equations(self, gradients: Iterable[Any]) -> list[Equation]:
-        """What computes `gradients`: what needs tangents in its own order, the rest as late as it can."""
+        """The equations that compute `gradients` from tangents and saved values."""
         flow = JointDataflow(self.joint)
         done: dict[Equation, None] = {}
         for eqn in live_backward_equations(flow, gradients):
@@ -444,7 +449,7 @@ class BackwardExtraction:
         return list(done)
 
     def add(self, atoms: Iterable[Any], done: dict[Equation, None]) -> None:
-        """Add to `done` what makes `atoms` of what is given."""
+        """Adds to `done` the equations that compute `atoms` from available variables."""
         pending = [a for a in atoms if type(a) is Var and a not in self.available]
         while pending:
             v = pending[-1]
@@ -468,11 +473,11 @@ class BackwardExtraction:
     def error(self, v: Var) -> ProgramError:
         program = self.joint.program
         eqn = self.producers.get(v)
-        maker = "an input" if eqn is None else eqn.primitive.name
+        producer = "an input" if eqn is None else eqn.primitive.name
         names = variable_names(program)
         return ProgramError(
             f"partition: the backward program must be computable from what is saved; got "
-            f"`{names[v]}`: {v.aval!r}, made by {maker}, which is neither",
+            f"`{names[v]}`: {v.aval!r}, made by {producer}, which is neither",
             f"saved: {', '.join([names[a] for a in names if a in self.saved]) or 'nothing'}",
             source=None if eqn is None else eqn.source,
         )
@@ -486,13 +491,13 @@ def live_backward_equations(flow: JointDataflow, gradients: Iterable[Any]) -> li
 def build_backward_program(
     name: str, joint: JointProgram, saved: Sequence[Var], equations: Sequence[Equation]
 ) -> Program:
-    """The backward program, with variables of its own for what the forward one has too."""
-    own: dict[Any, Any] = {v: Var(v.aval) for v in (*joint.tangents, *saved)}
+    """The backward program, with variables of its own."""
+    copy_of: dict[Any, Any] = {v: Var(v.aval) for v in (*joint.tangents, *saved)}
     copies = []
     for eqn in equations:
-        inputs = [own.get(a, a) for a in eqn.inputs]
-        outputs = [own.setdefault(v, Var(v.aval)) for v in eqn.outputs]
+        inputs = [copy_of.get(a, a) for a in eqn.inputs]
+        outputs = [copy_of.setdefault(v, Var(v.aval)) for v in eqn.outputs]
         copies.append(eqn.replace(inputs=inputs, outputs=outputs))
-    outputs = [own.get(a, a) for a in joint.program.outputs[joint.outputs :]]
-    inputs = [own[v] for v in (*joint.tangents, *saved)]
+    outputs = [copy_of.get(a, a) for a in joint.program.outputs[joint.outputs :]]
+    inputs = [copy_of[v] for v in (*joint.tangents, *saved)]
     return Program(name, inputs, dce_equations(copies, outputs), outputs)

@@ -1,4 +1,7 @@
-"""Splits of programs in two halves, between which what passes is planned."""
+"""Rematerialization: splits of programs that save few residuals, and recompute the others.
+
+A plan says which residuals are saved; a memory budget tries plans until one fits.
+"""
 
 from __future__ import annotations
 
@@ -23,10 +26,10 @@ Indices = tuple[int, ...]
 
 
 class MemoryPlan(Record):
-    """What derivatives keep: the values that are cheapest under `config`.
+    """The plan to save the residuals that are cheapest under `config`.
 
-    What has no blocks of its own is cut into so many `sections`, of which each is computed again
-    as a whole, if there are any.
+    A program without segments of its own is split into this many `segments`, if any, of which each
+    is recomputed as a whole.
     """
 
     config: MinCutConfig
@@ -38,7 +41,7 @@ MIN_CUT_PLAN = MemoryPlan(MinCutConfig(materialized=False, far_apart=False))
 
 @contextmanager
 def use_memory_plan(plan: Any) -> Iterator[None]:
-    """Let derivatives keep what `plan` says, for the length of a `with` block."""
+    """Derivatives inside the `with` block follow `plan`."""
     token = trace_options.set(trace_options.get()._replace(memory=plan))
     try:
         yield
@@ -47,18 +50,19 @@ def use_memory_plan(plan: Any) -> Iterator[None]:
 
 
 class MinCutSplitResult(NamedTuple):
-    """Halves of a program, and whether the later ones compute again what the first computes."""
+    """The programs of a split, and whether the backward ones recompute forward equations."""
 
     programs: Any
     recomputes: bool
 
 
 class MinCutSplit(Rewrite[MinCutSplitResult]):
-    """The rewrite to the halves that `split` makes of a program, with the cheapest between them.
+    """The rewrite to the programs of `split`, with the residuals that a minimum cut selects.
 
-    They have the form that `split` gives them: the first returns the outputs, then what is kept,
-    which the others take last. Of the inputs those at `free` are kept anyway; the first `consts`
-    are the same in all runs of the program, and what depends on them alone is kept once for all.
+    As for `split`, the forward program returns the outputs, then the residuals, which the backward
+    programs take last. The inputs at the indices `free_to_save` are saved at no cost. The first
+    `consts` inputs are the same in every run of the program: values that depend on them alone are
+    saved once.
     """
 
     split: Any
@@ -67,52 +71,60 @@ class MinCutSplit(Rewrite[MinCutSplitResult]):
     consts: int = 0
 
     def __call__(self, program: Program) -> MinCutSplitResult:
-        halves = self.split(program)
-        values, *rests = halves
+        programs = self.split(program)
+        values, *backward_programs = programs
         count = len(program.outputs)
-        joint = join_split(values, count, rests)
+        joint = join_split(values, count, backward_programs)
         inputs = joint.program.inputs
-        fixed = (
+        invariant = (
             loop_invariant_variables(joint.program, {*inputs[: self.consts]})
             if self.consts
             else set()
         )
-        kept_anyway = frozenset([*fixed, *[inputs[i] for i in self.free_to_save]])
-        parts = min_cut_partition(joint._replace(free_to_save=kept_anyway), self.plan.config)
-        saved = parts.forward.outputs[count:]
-        if residual_bytes(saved, kept_anyway) >= residual_bytes(
-            values.outputs[count:], kept_anyway
-        ):
-            return MinCutSplitResult(halves, False)
-        lead = [len(rest.inputs) - (len(values.outputs) - count) for rest in rests]
-        made = [parts.forward, *distribute_backward(parts.backward, rests, lead)]
+        free = frozenset([*invariant, *[inputs[i] for i in self.free_to_save]])
+        partition = min_cut_partition(joint._replace(free_to_save=free), self.plan.config)
+        saved = partition.forward.outputs[count:]
+        if residual_bytes(saved, free) >= residual_bytes(values.outputs[count:], free):
+            return MinCutSplitResult(programs, False)
+        ct_counts = [
+            len(backward.inputs) - (len(values.outputs) - count) for backward in backward_programs
+        ]
+        limited = [
+            partition.forward,
+            *distribute_backward(partition.backward, backward_programs, ct_counts),
+        ]
         return MinCutSplitResult(
-            type(halves)(*made) if hasattr(halves, "_fields") else tuple(made), True
+            type(programs)(*limited) if hasattr(programs, "_fields") else tuple(limited), True
         )
 
 
 def residual_bytes(saved: Sequence[Atom], free: Collection[Atom]) -> int:
-    """What it takes to keep `saved`."""
+    """The bytes of the `saved` variables that are not `free`."""
     return sum([bytes_of(a.aval) for a in {*saved} if type(a) is Var and a not in free])
 
 
 def distribute_backward(
-    backward: Program, rests: Sequence[Program], lead: Sequence[int]
+    backward: Program, backward_programs: Sequence[Program], ct_counts: Sequence[int]
 ) -> list[Program]:
-    """`backward` as programs like `rests`, which have so many inputs before what is kept."""
-    kept = backward.inputs[sum(lead) :]
-    made, start, end = [], 0, 0
-    for rest, count in zip(rests, lead, strict=True):
-        inputs = [*backward.inputs[start : start + count], *kept]
-        outputs = backward.outputs[end : end + len(rest.outputs)]
+    """The joint `backward` program as programs with the inputs and outputs of `backward_programs`.
+
+    Each takes `ct_counts` cotangents before the residuals.
+    """
+    residuals = backward.inputs[sum(ct_counts) :]
+    programs, start, end = [], 0, 0
+    for original, count in zip(backward_programs, ct_counts, strict=True):
+        inputs = [*backward.inputs[start : start + count], *residuals]
+        outputs = backward.outputs[end : end + len(original.outputs)]
         part = with_io(backward, inputs, outputs)
-        made.append(replace_program_fields(part, name=rest.name, in_names=rest.in_names))
-        start, end = start + count, end + len(rest.outputs)
-    return made
+        programs.append(
+            replace_program_fields(part, name=original.name, in_names=original.in_names)
+        )
+        start, end = start + count, end + len(original.outputs)
+    return programs
 
 
 class RematerializedSplit(Rewrite[Any]):
-    """The rewrite to the halves of a division."""
+    """The rewrite to the programs of a minimum-cut split."""
 
     min_cut_split: MinCutSplit
 
@@ -121,7 +133,7 @@ class RematerializedSplit(Rewrite[Any]):
 
 
 def limit_residuals(split: Any, free: Indices = (), consts: int = 0) -> Any:
-    """`split`, planned as derivatives are now; `split` itself where they keep all that they need."""
+    """`split` under the current memory plan: with a minimum cut, or as it is for "off"."""
     plan = memory_plan()
     if plan == "off":
         return split
@@ -131,20 +143,20 @@ def limit_residuals(split: Any, free: Indices = (), consts: int = 0) -> Any:
 
 
 def recomputes_forward(split: Any, program: Program) -> bool:
-    """Whether the second half of `program` does, when `split`, of `limit_residuals`, splits it."""
+    """Whether backward programs of `split`, from `limit_residuals`, recompute."""
     return (
         type(split) is RematerializedSplit
         and cached_rewrite(split.min_cut_split, program).recomputes
     )
 
 
-# The estimate does not know how XLA pads arrays and leaves gaps between them.
+# XLA pads arrays and leaves gaps between them, which the estimate leaves out.
 _MARGIN = 1.2
 _RECOMPUTE_PRICES = (*[2.0**-n for n in range(-1, 8)], 0.0)
 
 
 def candidate_plans(equations: int) -> Iterator[Any]:
-    """Plans from nothing computed again to whole sections, for a program of so many equations."""
+    """Plans for a program of that many equations, from no recomputation to whole segments."""
     yield "off"
     yield MIN_CUT_PLAN
     for price in _RECOMPUTE_PRICES:
@@ -158,21 +170,21 @@ def candidate_plans(equations: int) -> Iterator[Any]:
 def plan_within_budget(
     budget: MemoryBudget, rewrite: Callable[[Program], Program], program: Program
 ) -> tuple[Any, Program]:
-    """The first plan, and `rewrite(program)` under it, whose temporaries fit in `budget`.
+    """The first plan whose temporaries fit in `budget`, and `rewrite(program)` under it.
 
-    Where none does, MemoryBudgetWarning says what the least is, and the one that takes it is given.
+    If none fits, it is the plan that needs least, and a MemoryBudgetWarning says how much.
     """
     best: tuple[Any, Program] | None = None
     least = plain = 0
     for plan in candidate_plans(len(program.equations)):
         with use_memory_plan(plan):
-            made = cached_rewrite(rewrite, program)
-        need = cached_rewrite(temporary_bytes, made)
+            rewritten = cached_rewrite(rewrite, program)
+        need = cached_rewrite(temporary_bytes, rewritten)
         plain = plain or need
         if best is None or need < least:
-            best, least = (plan, made), need
+            best, least = (plan, rewritten), need
         if fits_budget(need, budget, plain):
-            return plan, made
+            return plan, rewritten
     assert best is not None
     limit = budget.bytes_for(plain)
     warn_at_user_line(
@@ -187,15 +199,18 @@ def plan_within_budget(
 
 
 def warn_at_user_line(warning: MemoryBudgetWarning) -> None:
-    """Warn at the user's line."""
-    asked = user_source()
-    source = None if asked is None else user_line(asked)
+    """Warns at the user's line."""
+    location = user_source()
+    source = None if location is None else user_line(location)
     where = ("functx", 0) if source is None else (source[0].co_filename, line_number(source))
     warnings.warn_explicit(warning, MemoryBudgetWarning, *where)
 
 
 def fits_budget(need: int, budget: MemoryBudget, plain: int) -> bool:
-    """Whether a derivative that needs so much, where it plainly takes `plain`, fits in `budget`."""
+    """Whether `need` bytes of temporaries fit in `budget`.
+
+    `plain` is the need without recomputation, of which a budget may be a fraction.
+    """
     if budget.fraction is not None:
         return need <= budget.bytes_for(plain)
     return need * _MARGIN <= budget.bytes

@@ -1,4 +1,7 @@
-"""Programs cut into sections: runs of equations as calls, so that each is computed again alone."""
+"""Gradients under a memory plan, and the segments of a program that they recompute one by one.
+
+The end of the file installs this policy in `functx.transforms.partial_evaluation_policy`.
+"""
 
 from __future__ import annotations
 
@@ -32,9 +35,9 @@ from functx.transforms.symbolic_zeros import DropZeroInputs
 
 
 class SplitIntoSegments(Rewrite[Program]):
-    """The rewrite to calls of about `count` sections that compute about as many bytes each.
+    """The rewrite to calls of about `count` segments, which compute about as many bytes each.
 
-    They are cut where few bytes cross. A program with effects is left as it is.
+    The cuts are where few bytes cross. A program with effects is returned as it is.
     """
 
     count: int
@@ -51,22 +54,22 @@ class SplitIntoSegments(Rewrite[Program]):
         return replace_program_fields(program, equations=equations)
 
     def cut_positions(self, program: Program) -> list[int]:
-        """Where sections begin, the first aside."""
-        made = list(accumulate([sum([bytes_of(v.aval) for v in e.outputs]) for e in program]))
+        """The positions at which segments begin, without 0."""
+        computed = list(accumulate([sum([bytes_of(v.aval) for v in e.outputs]) for e in program]))
         crossing = crossing_bytes(program)
-        step = made[-1] / self.count
+        step = computed[-1] / self.count
         cuts: list[int] = []
         for n in range(1, self.count):
-            first = bisect_left(made, (n - 1 / 3) * step) + 1
-            stop = bisect_right(made, (n + 1 / 3) * step) + 1
-            near = range(max(first, cuts[-1] + 1 if cuts else 1), min(stop, len(made)))
+            first = bisect_left(computed, (n - 1 / 3) * step) + 1
+            stop = bisect_right(computed, (n + 1 / 3) * step) + 1
+            near = range(max(first, cuts[-1] + 1 if cuts else 1), min(stop, len(computed)))
             if near:
                 cuts.append(min(near, key=crossing.__getitem__))
         return cuts
 
 
 def crossing_bytes(program: Program) -> list[int]:
-    """For each position, the bytes of what is made before it and used at it or later."""
+    """For each position, the bytes of values that are computed before it and used later."""
     changes = [0] * (len(program.equations) + 2)
     position = {v: i for i, eqn in enumerate(program) for v in eqn.outputs}
     last = dict(position)
@@ -81,51 +84,51 @@ def crossing_bytes(program: Program) -> list[int]:
 def segment_call(program: Program, start: int, end: int, last: dict[Any, int]) -> Equation:
     """A call in place of the equations of `program` from `start` to before `end`.
 
-    `last` says where what is used is used last.
+    `last` gives the position of the last use of each variable.
     """
-    inside = program.equations[start:end]
-    made = {v for eqn in inside for v in eqn.outputs}
-    read = dict.fromkeys([a for eqn in inside for a in eqn.inputs if type(a) is Var])
-    inputs = [v for v in read if v not in made]
-    outputs = [v for eqn in inside for v in eqn.outputs if last.get(v, -1) >= end]
-    call = Call(Program("section", inputs, inside, outputs), True)
-    return Equation(call, list(inputs), outputs, inside[-1].source)
+    equations = program.equations[start:end]
+    defined = {v for eqn in equations for v in eqn.outputs}
+    used = dict.fromkeys([a for eqn in equations for a in eqn.inputs if type(a) is Var])
+    inputs = [v for v in used if v not in defined]
+    outputs = [v for eqn in equations for v in eqn.outputs if last.get(v, -1) >= end]
+    call = Call(Program("section", inputs, equations, outputs), True)
+    return Equation(call, list(inputs), outputs, equations[-1].source)
 
 
-# So many equations of a backward program are computed together at least.
 _MIN_SEGMENT_EQUATIONS = 12
+"""The least number of equations in a segment of a backward program."""
 
 
 def gradient_rewrite(active: tuple[bool, ...], with_value: bool) -> Any:
-    """The rewrite to the outputs and gradients, planned if derivatives are."""
+    """The rewrite to the outputs and gradients under the current memory plan."""
     if memory_plan() == "off":
         return ValueAndGrad(active, with_value)
     return RematerializedGradient(active, with_value)
 
 
 def vjp_split(active: tuple[bool, ...]) -> Any:
-    """The split into a program and one that pulls back, planned if derivatives are."""
+    """The split into a forward and a backward program under the current memory plan."""
     return SplitVJP(active) if memory_plan() == "off" else RematerializedVJPSplit(active)
 
 
 def split_into_segments(program: Program) -> Program:
-    """`program` in the sections of the plan that holds, or as it is."""
+    """`program` in the segments of the current plan, if it has any."""
     plan = memory_plan()
     count = plan.segments if type(plan) is MemoryPlan else 0
     return cached_rewrite(SplitIntoSegments(count), program) if count else program  # type: ignore[no-any-return]
 
 
 def segment_backward(backward: Program) -> Program:
-    """`backward` in sections, so that what is computed again waits for the cotangents it is for.
+    """`backward` in segments, so that recomputation waits for the cotangents that it serves.
 
-    A compiler would do it all at first, since it needs none. Calls wait by themselves.
+    A compiler would recompute everything first. A call waits for all its operands.
     """
     count = sum([not isinstance(eqn.primitive, Call) for eqn in backward]) // _MIN_SEGMENT_EQUATIONS
     return cached_rewrite(SplitIntoSegments(count), backward) if count > 1 else backward  # type: ignore[no-any-return]
 
 
 class RematerializedVJPSplit(Rewrite[tuple[Program, Program]]):
-    """As `SplitVJP`; the second program is one call where it computes again."""
+    """As `SplitVJP`; the backward program is one call if it recomputes."""
 
     active: tuple[bool, ...]
 
@@ -145,7 +148,7 @@ class RematerializedVJPSplit(Rewrite[tuple[Program, Program]]):
 
 
 class JointVJP(Rewrite[Program]):
-    """The rewrite to both halves as one program, which takes the cotangents last."""
+    """The rewrite to the forward and backward programs as one, with the cotangents last."""
 
     active: tuple[bool, ...]
 
@@ -155,7 +158,7 @@ class JointVJP(Rewrite[Program]):
 
 
 class RematerializedGradient(Rewrite[Program]):
-    """As `ValueAndGrad`: the forward computation, then a call that pulls back and computes again."""
+    """As `ValueAndGrad`, with the backward program as one call if it recomputes."""
 
     active: tuple[bool, ...]
     with_value: bool
@@ -166,7 +169,7 @@ class RematerializedGradient(Rewrite[Program]):
         return trace_closed(body, program.in_avals, name=name, in_names=program.in_names)
 
     def emit(self, program: Program, *args: Any) -> list[Any]:
-        """The outputs of the rewritten program on `args`, appended to the trace that is on."""
+        """Appends the rewritten program on `args` to the current trace; returns its outputs."""
         budget = memory_plan()
         if type(budget) is MemoryBudget:
             rewrite = GradientUnderPlan(self.active, self.with_value)
@@ -174,22 +177,22 @@ class RematerializedGradient(Rewrite[Program]):
         program = split_into_segments(program)
         split = limit_residuals(SplitVJP(self.active), tuple(range(len(args))))
         values, backward = cached_rewrite(split, program)
-        found = current_builder.require().inline(values, args)
+        outs = current_builder.require().inline(values, args)
         count = len(program.outputs)
         first = [i == 0 for i, a in enumerate(program.out_avals) if is_inexact(a.dtype)]
-        pull = cached_rewrite(DropZeroInputs(tuple(first)), backward)
-        given = [ops.constant_like(found[0], 1), *found[count:]]
-        again = recomputes_forward(split, program)
+        pullback = cached_rewrite(DropZeroInputs(tuple(first)), backward)
+        operands = [ops.constant_like(outs[0], 1), *outs[count:]]
+        recomputes = recomputes_forward(split, program)
         grads = (
-            RematerializedCall(segment_backward(pull), True)(*given)
-            if again
-            else apply_program(pull, given)
+            RematerializedCall(segment_backward(pullback), True)(*operands)
+            if recomputes
+            else apply_program(pullback, operands)
         )
-        return [*found[0 if self.with_value else 1 : count], *grads]
+        return [*outs[0 if self.with_value else 1 : count], *grads]
 
 
 class GradientUnderPlan(Rewrite[Program]):
-    """The rewrite to outputs and gradients by the plan that holds when it is applied."""
+    """The rewrite to outputs and gradients under the plan at the time of its application."""
 
     active: tuple[bool, ...]
     with_value: bool

@@ -1,4 +1,4 @@
-"""Functions of eigenvalues, element by element, as the equations of a program show them."""
+"""Elementwise functions of eigenvalues, as expressions that a program's equations spell out."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from functx.transforms.spectral_functions import (
 
 
 class ConjugatedAtom(NamedTuple):
-    """The complex conjugate of another atom, in its place in a product."""
+    """The complex conjugate of an atom, as a factor of a product."""
 
     atom: Any
 
@@ -34,13 +34,13 @@ class EigenvalueTerm(NamedTuple):
 
 
 class EigenvalueIndices(NamedTuple):
-    """The positions of the eigenvalues, as `aval.dtype`."""
+    """The indices of the eigenvalues, as an array like `aval`."""
 
     aval: ShapedArray
 
 
 class ParameterTerm(NamedTuple):
-    """The `place`-th of the arrays that do not vary along the eigenvalues."""
+    """A parameter, by its index: an array that does not vary along the eigenvalues."""
 
     place: int
 
@@ -53,28 +53,28 @@ class ElementwiseTerm(NamedTuple):
 
 
 class ExpressionBuilder:
-    """Arrays with the label of the eigenvalues, as elementwise functions of the eigenvalues.
+    """Builds expressions of arrays as elementwise functions of eigenvalues.
 
-    `values` is the variable of the eigenvalues, and `window` the range of them that has the label.
-    An array without the label is a parameter, whatever it depends on: where eigenvalues are equal,
-    a divided difference is a derivative in which parameters do not vary. `batch` has the labels of
-    the dimensions before that of the eigenvalues, None as long as these did not occur.
+    `values` is the variable of the eigenvalues, and `label` the label of those in the range
+    `window`. An array without the label is a parameter, even if it depends on the eigenvalues: at
+    equal eigenvalues, a divided difference is a derivative in which parameters are fixed. `batch`
+    has the labels of the dimensions before that of the eigenvalues, None until they are known.
     """
 
     def __init__(
-        self, makers: dict[Any, Equation], values: Any, label: Label, window: tuple[int, int],
+        self, producers: dict[Any, Equation], values: Any, label: Label, window: tuple[int, int],
         batch: LabelGroup | None = None,
     ):  # fmt: skip
-        self.producers, self.values, self.label, self.window = makers, values, label, window
+        self.producers, self.values, self.label, self.window = producers, values, label, window
         self.whole = window == (0, values.aval.shape[-1])
         self.batch = batch
         self.parameters: list[tuple[Any, LabelGroups]] = []
         self.memo: dict[Any, Any] = {}
 
     def of(self, atom: Any, groups: LabelGroups, inside: bool = False) -> Any:
-        """The expression of `atom` with labels along its dimensions; None if it is none.
+        """The expression of `atom` with labels along its dimensions; None if there is none.
 
-        `inside` says that the label stands for all eigenvalues, not those of the window.
+        With `inside`, the label stands for all eigenvalues, not those in the window.
         """
         if type(atom) is Literal:
             return atom
@@ -137,22 +137,25 @@ class ExpressionBuilder:
 def squeeze_groups(
     shape: tuple[int, ...], out: tuple[int, ...], groups: Sequence[LabelGroup]
 ) -> LabelGroups | None:
-    """The groups of labels along `shape` when it is reshaped to `out`; None if others are regrouped."""
+    """The groups of labels along `shape`, from those along `out`, to which it is reshaped.
+
+    None if dimensions other than those of size 1 change.
+    """
     if [n for n in shape if n != 1] != [n for n in out if n != 1]:
         return None
-    rest = iter([group for group, n in zip(groups, out, strict=True) if n != 1])
-    return tuple([() if n == 1 else next(rest) for n in shape])
+    remaining = iter([group for group, n in zip(groups, out, strict=True) if n != 1])
+    return tuple([() if n == 1 else next(remaining) for n in shape])
 
 
 class ExpressionEvaluator:
-    """The values of expressions, for arrays of eigenvalues and of parameters."""
+    """Evaluates expressions on arrays of eigenvalues, their indices and parameters."""
 
     def __init__(self, w: Any, places: Any, parameters: Sequence[Any]):
         self.w, self.places, self.parameters = w, places, parameters
         self.memo: dict[int, Any] = {}
 
     def of(self, x: Any) -> Any:
-        """The array of an expression, or a scalar that stands for one."""
+        """The value of an expression: an array, or a scalar that is broadcast."""
         if type(x) is float:
             return x
         if type(x) is Literal:
@@ -170,33 +173,33 @@ class ExpressionEvaluator:
 
 
 def product_expression(factors: Iterable[tuple[Any, bool]]) -> Any:
-    """The expression of a product of expressions, some of which divide; None for that of none."""
-    found: Any = None
+    """The product of expressions, of which some divide; None for no factors."""
+    product: Any = None
     for x, divides in sorted(factors, key=lambda pair: pair[1]):
-        if found is None:
-            found = ElementwiseTerm(ops.div, (1.0, x)) if divides else x
+        if product is None:
+            product = ElementwiseTerm(ops.div, (1.0, x)) if divides else x
         else:
-            found = ElementwiseTerm(ops.div if divides else ops.mul, (found, x))
-    return found
+            product = ElementwiseTerm(ops.div if divides else ops.mul, (product, x))
+    return product
 
 
 def broadcast_batch(x: Any, shape: tuple[int, ...]) -> Any:
-    """`x`, which has the first dimensions of `shape`, repeated along the others."""
+    """`x`, whose shape begins `shape`, broadcast along the other dimensions."""
     return x if not x.shape else ops.broadcast_in_dim(x, shape, tuple(range(x.ndim)))
 
 
 IndexRange = tuple[int, int]
-"""Which of some vectors or values are taken: from the first to before the second."""
+"""A range of vectors or values: from the first index to before the second."""
 
 
 class SpectralSum(NamedTuple):
-    """In place of a factor's atom: the sum over eigenvalues of a function of them, or of that
-    times two of their vectors.
+    """A sum over eigenvalues of a function, alone or times two eigenvectors, as a factor's atom.
 
-    `outputs` are those of the equation that the vectors belong to, none for the bare sum.
-    `expression` is the function, None for 1, and `parameters` are arrays that it needs, with labels
-    along their dimensions. `own` are the labels of the batch of the equation, `batch` those of the
-    result. Of vectors in part, `window` says which. With `diagonal`, just the diagonal counts.
+    `outputs` are the indices of the outputs of `eqn` that hold the vectors, none for the sum alone.
+    `expression` is the function, None for 1; `parameters` are the arrays that it needs, with the
+    labels along their dimensions. `equation_batch` are the batch labels of the equation, `batch`
+    those of the result. `window` is the range of vectors; with `diagonal`, only the diagonal of the
+    result is taken.
     """
 
     eqn: Equation
@@ -209,7 +212,7 @@ class SpectralSum(NamedTuple):
     diagonal: bool = False
 
     def emit(self, read: Callable[[Any], Any]) -> Any:
-        """The equations that compute it, along `batch`, from what `read` gives for each variable."""
+        """Appends the equations that compute it along `batch`; `read` gives the variables."""
         a = read(self.eqn.inputs[0])
         a = align_to_batch(
             ops.reshape(a, (*label_sizes(self.equation_batch), *a.shape[-2:])),
@@ -219,20 +222,20 @@ class SpectralSum(NamedTuple):
         m, n = a.shape[-2:]
         rows = m if type(self.eqn.primitive) is ops.Svd else 0
         a = hermitian_dilation(a) if rows else a
-        given = [self.parameter(atom, groups, read) for atom, groups in self.parameters]
+        parameters = [self.parameter(atom, groups, read) for atom, groups in self.parameters]
         function = EigenvalueFunction(self, aval_of(a), rows)
-        program = function.program([aval_of(x) for x in given])
+        program = function.program([aval_of(x) for x in parameters])
         if is_complex(program.out_avals[0].dtype) and not is_complex(a.dtype):
             a = ops.convert_element_type(a, program.out_avals[0].dtype)
         if not self.outputs:
-            return SpectralTrace(program, rows)(a, *given)
-        found = SpectralFunction(program, rows)(a, *given)
+            return SpectralTrace(program, rows)(a, *parameters)
+        result = SpectralFunction(program, rows)(a, *parameters)
         if rows:
-            # Left vectors are the upper parts of eigenvectors, right ones the lower.
+            # Left singular vectors are the upper parts of eigenvectors, right ones the lower.
             parts = [(0, m) if output == 0 else (m, m + n) for output in self.outputs]
-            for axis, (start, end) in zip((found.ndim - 2, found.ndim - 1), parts, strict=True):
-                found = ops.slice_in_dim(found, start, end, axis=axis)
-        return ops.extract_diagonal(found) if self.diagonal else found
+            for axis, (start, end) in zip((result.ndim - 2, result.ndim - 1), parts, strict=True):
+                result = ops.slice_in_dim(result, start, end, axis=axis)
+        return ops.extract_diagonal(result) if self.diagonal else result
 
     def parameter(self, atom: Any, groups: LabelGroups, read: Callable[[Any], Any]) -> Any:
         """A parameter along the batch."""
@@ -242,7 +245,7 @@ class SpectralSum(NamedTuple):
 
 
 class EigenvalueFunction(NamedTuple):
-    """The function of the eigenvalues of a matrix that a spectral sum has.
+    """The function of eigenvalues in a spectral sum.
 
     Singular values are eigenvalues of [[0, x], [x^H, 0]], where x has `rows` rows.
     """
@@ -252,7 +255,7 @@ class EigenvalueFunction(NamedTuple):
     rows: int
 
     def program(self, parameters: list[ShapedArray]) -> Program:
-        """As a program, of eigenvalues and of parameters."""
+        """The function as a program of eigenvalues and parameters."""
         shape, real = self.aval.shape[:-1], real_dtype(self.aval.dtype)
         avals = [ShapedArray(shape, real), *parameters]
         plain, _ = trace(self.values, avals, name="function")
@@ -262,14 +265,14 @@ class EigenvalueFunction(NamedTuple):
         return trace(signed, avals, name="function")[0]
 
     def values(self, w: Any, *parameters: Any) -> list[Any]:
-        """The function at `w`, where the window is; else zeros."""
+        """The function at `w` inside the window, and zeros outside."""
         real = w.dtype
         f = ops.full(w.shape, literal(1, real))
         if self.of.expression is not None:
-            repeats = [broadcast_batch(x, w.shape) for x in parameters]
-            f = ExpressionEvaluator(w, self.eigenvalue_indices(w), repeats).of(self.of.expression)
-            wanted = complex_dtype(real) if is_complex(f.dtype) else real
-            f = f if f.dtype == wanted else ops.convert_element_type(f, wanted)
+            broadcast = [broadcast_batch(x, w.shape) for x in parameters]
+            f = ExpressionEvaluator(w, self.eigenvalue_indices(w), broadcast).of(self.of.expression)
+            dtype = complex_dtype(real) if is_complex(f.dtype) else real
+            f = f if f.dtype == dtype else ops.convert_element_type(f, dtype)
         first, last = self.of.window
         if (first, last) != (0, self.width):
             inside = ops.bitwise_and(
@@ -280,20 +283,20 @@ class EigenvalueFunction(NamedTuple):
 
     @property
     def width(self) -> int:
-        """How many eigenvalues or singular values there are."""
+        """The number of eigenvalues or singular values."""
         n = self.aval.shape[-1]
         return min(self.rows, n - self.rows) if self.rows else n
 
     def eigenvalue_indices(self, w: Any) -> Any:
-        """The position of each eigenvalue; of singular values those of both their signs."""
+        """The index of each eigenvalue; both signs of a singular value have one."""
         places = ops.broadcasted_iota("int32", w.shape, w.ndim - 1)
         k = self.width
         return ops.select(ops.lt(places, k), places, ops.sub(places, k)) if self.rows else places
 
     def evaluate_singular_values(self, plain: Program, w: Any, *parameters: Any) -> list[Any]:
-        """The values of the function at the singular values and their negatives.
+        """The function at the singular values and their negatives.
 
-        It is odd for a left with a right vector, even for two of one side, and half for a sum.
+        It is odd for a left with a right vector, even for two of one side, and halved for a sum.
         """
         builder, is_odd = current_builder.require(), len({*self.of.outputs}) == 2
         places = ops.broadcasted_iota("int32", w.shape, w.ndim - 1)
@@ -305,8 +308,8 @@ class EigenvalueFunction(NamedTuple):
             f = ops.mul(f, ops.cast_like(signs, f))
         if 2 * self.width == w.shape[-1]:
             return [f]
-        # Vectors beyond meet those of values near 0 as if they were of such: there an odd function
-        # has its slope, an even one its curvature. None is where they meet no such values.
+        # Vectors without a singular value count as vectors for 0: there an odd function
+        # contributes its slope, an even one its curvature, if these are finite.
         steep = (
             elementwise_derivative(plain)
             if is_odd
@@ -320,12 +323,12 @@ class EigenvalueFunction(NamedTuple):
 
 
 def label_sizes(labels: LabelGroup) -> tuple[int, ...]:
-    """The lengths that labels run over."""
+    """The sizes of the dimensions that labels stand for."""
     return tuple([label.size for label in labels])
 
 
 def align_to_batch(x: Any, labels: LabelGroup, batch: LabelGroup) -> Any:
-    """`x`, with `labels` along its first dimensions, along those of `batch`, which has them all."""
+    """`x`, whose first dimensions have `labels`, broadcast to dimensions for all of `batch`."""
     if labels == batch:
         return x
     ordered = [label for label in batch if label in labels]

@@ -1,4 +1,4 @@
-"""Functions of eigenvalues and eigenvectors, found in a program before its derivative is taken."""
+"""Recognizes functions of matrices that a program computes from eigenvalues and vectors."""
 
 from __future__ import annotations
 
@@ -46,17 +46,17 @@ CONTRACTING_PRIMITIVES = frozenset(
 """The primitives that may contract eigenvectors with eigenvectors."""
 HIGHEST_PRECISION = ("HIGHEST", "HIGHEST")
 MAX_ASPECT_RATIO = 4
-"""How many times as long as wide a matrix may be, for functions of its singular values to be found."""
+"""The largest aspect ratio of a matrix whose functions of singular values are recognized."""
 
 
 def recognize_spectral_functions(program: Program) -> Program:
-    """`program` with functions of matrices that it makes of their spectra as single operations.
+    """`program` with single operations in place of functions of matrices computed from spectra.
 
-    Those have derivatives where eigenvalues are equal, which eigenvectors have not. What is not
-    found stays as it is.
+    These have derivatives at equal eigenvalues, where eigenvectors have none. Equations that are
+    not recognized stay.
     """
-    found = SpectralSearch(program).found
-    if not found:
+    matches = SpectralSearch(program).matches
+    if not matches:
         return program
     values: dict[Any, Any] = {}
 
@@ -66,7 +66,7 @@ def recognize_spectral_functions(program: Program) -> Program:
         return atom.emit(read) if type(atom) is SpectralSum else values[atom]
 
     def step(eqn: Equation, *args: Tracer) -> Sequence[Any]:
-        einsum = found.get(eqn)
+        einsum = matches.get(eqn)
         outs = bind_equation(eqn, *args) if einsum is None else [einsum.emit(read)]
         values.update(zip(eqn.outputs, outs, strict=True))
         return outs
@@ -75,17 +75,16 @@ def recognize_spectral_functions(program: Program) -> Program:
         values.update(zip(program.inputs, args, strict=True))
         return interpret(program, args, step)
 
-    made, _ = trace(body, program.in_avals, name=program.name)
+    rewritten, _ = trace(body, program.in_avals, name=program.name)
     return replace_program_fields(
-        program, inputs=made.inputs, equations=made.equations, outputs=made.outputs
+        program, inputs=rewritten.inputs, equations=rewritten.equations, outputs=rewritten.outputs
     )
 
 
 class Eigenvectors(NamedTuple):
-    """In place of a factor's atom: eigenvectors or singular vectors, along its last dimension.
+    """Eigenvectors or singular vectors along the last dimension, as a factor's atom.
 
-    `output` is the place among the outputs of `eqn`, and `window` says which of the vectors there
-    are: from the first to before the second.
+    `output` is the index among the outputs of `eqn`, and `window` the range of vectors.
     """
 
     eqn: Equation
@@ -94,19 +93,19 @@ class Eigenvectors(NamedTuple):
     conjugated: bool = False
 
     def contracts_with(self, other: Eigenvectors) -> bool:
-        """Whether these and the others, multiplied and summed, are a function of the matrix."""
+        """Whether the product with `other`, summed over vectors, is a function of the matrix."""
         same = self.eqn is other.eqn and self.window == other.window
         real = not is_complex(self.eqn.outputs[self.output].aval.dtype)
         return same and (real or self.conjugated != other.conjugated)
 
 
 class SpectralSearch:
-    """The equations of a program that compute functions of matrices, as products without vectors."""
+    """Finds the equations that compute functions of matrices, as einsums without vectors."""
 
     def __init__(self, program: Program):
-        self.found: dict[Equation, Einsum] = {}
+        self.matches: dict[Equation, Einsum] = {}
         self.producers: dict[Any, Equation] = {}
-        # Arrays computed from eigenvectors, and elementwise from eigenvalues.
+        # Arrays that depend on eigenvectors, and elementwise functions of eigenvalues.
         self.of_vectors: set[Any] = set()
         self.of_values: dict[Any, Equation] = {}
         for eqn in program:
@@ -117,7 +116,7 @@ class SpectralSearch:
         kind = type(eqn.primitive)
         if kind is ops.Eigh or kind is ops.Svd:
             m, n = eqn.inputs[0].aval.shape[-2:]
-            # A matrix of both dimensions together is no longer small beside a slim one.
+            # The Hermitian dilation would be much larger than a slim matrix.
             if 1 < max(m, n) <= MAX_ASPECT_RATIO * min(m, n) and not getattr(
                 eqn.primitive, "full", False
             ):
@@ -134,21 +133,21 @@ class SpectralSearch:
         ):
             einsum = self.match_contraction(eqn, [] if vectors else values)
             if einsum is not None:
-                self.found[eqn] = einsum
+                self.matches[eqn] = einsum
                 self.of_vectors.difference_update(eqn.outputs)
         elif (
             values
             and kind is ops.Slice
             and (einsum := self.match_single_eigenvalue(eqn, values)) is not None
         ):
-            self.found[eqn] = einsum
+            self.matches[eqn] = einsum
         elif values and (kind in TRANSPARENT_PRIMITIVES or issubclass(kind, Elementwise)):
             self.of_values[eqn.outputs[0]] = values[0]
 
     def match_contraction(self, eqn: Equation, values: list[Equation]) -> Einsum | None:
-        """The output of `eqn` as a product without vectors; None where it is none.
+        """The output of `eqn` as an einsum without eigenvectors; None if it is none.
 
-        `values` are the equations whose eigenvalues it may sum up.
+        `values` are the equations whose eigenvalues it may sum.
         """
         (out,) = eqn.outputs
         if eqn.primitive.multiple_results or not out.aval.size:
@@ -174,9 +173,9 @@ class SpectralSearch:
         return Einsum.from_product(product, groups, out.aval, HIGHEST_PRECISION)
 
     def match_single_eigenvalue(self, eqn: Equation, values: list[Equation]) -> Einsum | None:
-        """The one eigenvalue, or function of it, that `eqn` takes out; None if it takes others.
+        """The single eigenvalue, or function of it, that `eqn` slices, as an einsum; else None.
 
-        It is the sum of a function that is 0 at the rest, which may be equal.
+        It is the sum of a function that is 0 at the other eigenvalues, which may be equal.
         """
         parts = slice_range(eqn.primitive, eqn.inputs[0])
         if parts is None or parts[2] != parts[1] + 1:
@@ -197,17 +196,17 @@ class SpectralSearch:
 
 
 def full_range(eqn: Equation) -> IndexRange:
-    """That of all eigenvalues or singular values of `eqn`."""
+    """The range of all eigenvalues or singular values of `eqn`."""
     return 0, eqn.outputs[eigenvalue_output_index(eqn)].aval.shape[-1]
 
 
 def eigenvalue_output_index(eqn: Equation) -> int:
-    """The place of the eigenvalues or singular values among the outputs of `eqn`."""
+    """The index of the eigenvalues or singular values among the outputs of `eqn`."""
     return 0 if type(eqn.primitive) is ops.Eigh else 1
 
 
 class SpectralProduct(ProductExpression):
-    """A product with vectors among its factors, expanded up to arrays computed from vectors."""
+    """A product with eigenvectors as factors, expanded through arrays that depend on them."""
 
     def __init__(self, search: SpectralSearch):
         super().__init__(search.producers, search.of_vectors.__contains__)
@@ -231,7 +230,7 @@ class SpectralProduct(ProductExpression):
         return None
 
     def open(self, eqn: Equation, groups: LabelGroups) -> bool:
-        """Expand a factor that no other product needs; False if another one needs it."""
+        """Expands a factor by its equation `eqn`; False for an equation that is not handled."""
         primitive: Any = eqn.primitive
         kind = type(primitive)
         (x, *_) = eqn.inputs
@@ -253,7 +252,7 @@ class SpectralProduct(ProductExpression):
         return kind is ops.Slice and self.window(primitive, x, groups)
 
     def window(self, primitive: Any, x: Any, groups: LabelGroups) -> bool:
-        """Take vectors in part; False where `x` is not vectors, or where each of them is cut."""
+        """Takes a slice of the vectors; False unless `x` is vectors sliced by number."""
         parts = slice_range(primitive, x)
         if parts is None:
             return False
@@ -269,7 +268,7 @@ class SpectralProduct(ProductExpression):
         return True
 
     def diagonal(self, x: Any, atom: Any, groups: LabelGroups) -> None:
-        """Take a matrix with `x` on its diagonal, one of whose labels is summed over."""
+        """Takes a matrix with `x` on its diagonal, of which one label is summed over."""
         rows, cols = [resolve_labels(group) for group in groups[-2:]]
         if len(rows) == len(cols) == 1 and rows != cols:
             summed = resolve_labels(self.summed)
@@ -282,14 +281,14 @@ class SpectralProduct(ProductExpression):
 
 
 def slice_range(primitive: Any, x: Any) -> tuple[int, int, int] | None:
-    """The axis along which a slice of `x` takes a part, from where to where; None for other slices."""
+    """The axis, start and end of a slice of `x` along one axis; None for other slices."""
     bounds = zip(primitive.start, primitive.limit, x.aval.shape, strict=True)
     parts = [(d, a, b) for d, (a, b, n) in enumerate(bounds) if (a, b) != (0, n)]
     return parts[0] if primitive.strides is None and len(parts) == 1 else None
 
 
 def eigenvector_factor(eqn: Equation, atom: Any, groups: LabelGroups) -> Factor:
-    """The factor of the vectors `atom`, an output of `eqn`."""
+    """The factor for the eigenvectors `atom`, an output of `eqn`."""
     output, window = eqn.outputs.index(atom), full_range(eqn)
     if output == 2:
         return Factor(Eigenvectors(eqn, 2, window, True), (*groups[:-2], groups[-1], groups[-2]))
@@ -309,10 +308,10 @@ def conjugate(atom: Any) -> Any:
     return ConjugatedAtom(atom)
 
 
-def diagonal_operand(atom: Any, makers: dict[Any, Equation]) -> Any:
+def diagonal_operand(atom: Any, producers: dict[Any, Equation]) -> Any:
     """The diagonal of `atom` if it was built as diagonal matrices; else None."""
-    outer = makers[atom]
-    inner = makers.get(outer.inputs[0]) if type(outer.primitive) is ops.Reshape else None
+    outer = producers[atom]
+    inner = producers.get(outer.inputs[0]) if type(outer.primitive) is ops.Reshape else None
     if inner is None or type(inner.primitive) is not ops.Pad:
         return None
     x, value = inner.inputs
@@ -323,15 +322,18 @@ def diagonal_operand(atom: Any, makers: dict[Any, Equation]) -> Any:
 
 
 class EigenvectorElimination:
-    """Factors along labels, those in `out` not summed over, of which some come together to one."""
+    """Replaces factors with eigenvectors by functions of matrices.
+
+    The labels in `out` are not summed over.
+    """
 
     def __init__(self, search: SpectralSearch, factors: Sequence[Factor], out: LabelGroup):
         self.search, self.factors, self.out = search, [*factors], out
-        # The labels of eigenvalues, over which functions of matrices sum.
+        # The labels of eigenvalues that are summed over.
         self.eliminated: list[Label] = []
 
     def eliminate_eigenvectors(self) -> bool:
-        """Replace all vectors by functions of matrices; False if some are left."""
+        """Replaces all eigenvectors by functions of matrices; False if some are left."""
         if any([f.atom in self.search.of_vectors for f in self.factors if type(f.atom) is Var]):
             return False
         while (
@@ -344,7 +346,7 @@ class EigenvectorElimination:
         return True
 
     def eliminate_pair(self, one: Factor, other: Factor) -> bool:
-        """Replace two factors with vectors by a function of the matrix, if they share a summed label."""
+        """Replaces two factors with eigenvectors, if they share a summed label."""
         if (
             type(other.atom) is not Eigenvectors
             or other.is_divisor
@@ -364,7 +366,7 @@ class EigenvectorElimination:
             return False
         vectors: Eigenvectors = one.atom
         outputs = vectors.output, other.atom.output
-        # A single vector has no label that it shares with functions of eigenvalues.
+        # A single vector shares no label with functions of eigenvalues.
         functions = [f for f in self.factors if label and label[0] in f.labels()]
         functions = [f for f in functions if f is not one and f is not other]
         if label and (len(label) > 1 or label[0] in (*self.out, *own, *rows, *cols)):
@@ -380,7 +382,7 @@ class EigenvectorElimination:
     def replace_eigenvalue_sum(
         self, values: Sequence[Equation], window: IndexRange | None = None
     ) -> bool:
-        """Replace factors by a sum over a window of eigenvalues; False if there is none."""
+        """Replaces factors by a sum over a window of eigenvalues; False if there is none."""
         labels = {label: None for f in self.factors for label in f.labels()}
         for eqn in values:
             for label in labels:
@@ -396,7 +398,7 @@ class EigenvectorElimination:
     def spectral_sum(
         self, eqn: Equation, label: LabelGroup, window: IndexRange, factors: list[Factor], own: Any
     ) -> SpectralSum | None:
-        """The sum over `label` of a product of functions of eigenvalues of `eqn`; None for others."""
+        """The sum over `label` of a product of functions of eigenvalues; None if it is none."""
         if not label:
             return SpectralSum(eqn, (), None, [], own, own, window)
         values = eqn.outputs[eigenvalue_output_index(eqn)]
@@ -416,13 +418,13 @@ class EigenvectorElimination:
     def replace_factors(
         self, atom: SpectralSum, label: LabelGroup, matrix: LabelGroups, instead: list[Factor]
     ) -> None:
-        """Replace factors that are summed over `label` by a function of the matrix."""
+        """Replaces the factors `instead`, summed over `label`, by the spectral sum `atom`."""
         left = [f for f in self.factors if not any([f is x for x in instead])]
         self.eliminated += label
         self.factors = [*left, Factor(atom, (*[(x,) for x in atom.batch], *matrix))]
 
 
 def eigenvector_labels(factor: Factor) -> tuple[LabelGroup, LabelGroup, LabelGroup]:
-    """The labels of a factor with vectors: of its batch, of the elements, and of the vectors."""
+    """The labels of a factor with eigenvectors: of the batch, the elements, and the vectors."""
     *batch, elements, vectors = [resolve_labels(group) for group in factor.groups]
     return tuple([label for group in batch for label in group]), elements, vectors
