@@ -42,7 +42,7 @@ class JointDataflow:
         self.tangent_free = [
             e for e in program.equations if self.tangent_dependent.isdisjoint(e.inputs)
         ]
-        self.producers = {v: eqn for eqn in self.tangent_free for v in eqn.outputs}
+        self.producers, self.users = program.def_use.producers, program.def_use.users
 
     @cached_property
     def required_forward(self) -> set[Any]:
@@ -77,16 +77,6 @@ class JointDataflow:
     def recompute_candidates(self) -> list[Equation]:
         """The equations that `backward_inputs` need."""
         return backward_slice(self.backward_inputs, self.tangent_free)
-
-    @cached_property
-    def users(self) -> dict[Any, list[Equation]]:
-        """The equations that use each variable."""
-        users: dict[Any, list[Equation]] = {}
-        for eqn in self.joint.program.equations:
-            for atom in dict.fromkeys(eqn.inputs):
-                if type(atom) is Var:
-                    users.setdefault(atom, []).append(eqn)
-        return users
 
 
 def backward_slice(outputs: Iterable[Any], equations: Sequence[Equation]) -> list[Equation]:

@@ -136,21 +136,12 @@ class MemoryTimeline:
         self.outputs = {a for a in program.outputs if type(a) is Var}
         self.uncounted = set() if results else self.outputs
 
-    @cached_property
-    def users(self) -> dict[Any, list[Equation]]:
-        """The equations that use each variable."""
-        users: dict[Any, list[Equation]] = {}
-        for eqn in self.program:
-            for atom in dict.fromkeys(eqn.inputs):
-                users.setdefault(atom, []).append(eqn)
-        return users
-
     def in_memory(self, v: Var) -> bool:
         """Whether the output `v` of an equation has memory of its own."""
         primitive = self.program.equations[self.position[v]].primitive
         if isinstance(primitive, VIEW_PRIMITIVES):
             return False
-        users = self.users.get(v, ())
+        users = self.program.def_use.users.get(v, ())
         # Each user would compute it again.
         is_shared = is_expensive_pointwise(primitive) and len(users) > 1
         return (

@@ -436,7 +436,7 @@ class BackwardExtraction:
         self.joint = joint
         self.saved: set[Any] = {*saved}
         self.available = self.saved | {*joint.tangents}
-        self.producers = {v: eqn for eqn in joint.program.equations for v in eqn.outputs}
+        self.producers = joint.program.def_use.producers
 
     def equations(self, gradients: Iterable[Any]) -> list[Equation]:
         """The equations that compute `gradients` from tangents and saved values."""

@@ -53,7 +53,7 @@ class SumOfSquaresAnalysis:
     """Finds the variables of a program that are sums of squares, by their equations."""
 
     def __init__(self, program: Program):
-        self.producers = {v: eqn for eqn in program for v in eqn.outputs}
+        self.producers = program.def_use.producers
         self.memo: dict[Any, bool] = {}
 
     def is_norm(self, eqn: Equation) -> bool:

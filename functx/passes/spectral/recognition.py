@@ -104,12 +104,11 @@ class SpectralSearch:
 
     def __init__(self, program: Program):
         self.matches: dict[Equation, Einsum] = {}
-        self.producers: dict[Any, Equation] = {}
+        self.producers = program.def_use.producers
         # Arrays that depend on eigenvectors, and elementwise functions of eigenvalues.
         self.of_vectors: set[Any] = set()
         self.of_values: dict[Any, Equation] = {}
         for eqn in program:
-            self.producers.update(dict.fromkeys(eqn.outputs, eqn))
             self.visit(eqn)
 
     def visit(self, eqn: Equation) -> None:
