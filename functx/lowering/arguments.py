@@ -34,7 +34,7 @@ ArgNums = int | Sequence[int] | None
 class StaticByValue:
     """A static argument that hashes by identity, compared by its attributes as well.
 
-    Without this, a change of an attribute would find what was compiled before the change.
+    Without this, a changed attribute would find the program compiled before the change.
     """
 
     __slots__ = ("snapshot", "value")
@@ -61,9 +61,9 @@ def _fingerprint(value: Any) -> Any:
 
 
 def hashable_static(x: Any, which: str, fun: Callable[..., Any]) -> Any:
-    """The static argument `x` of `fun` as one that compares by value.
+    """The static argument `x` of `fun`, as a value that compares by value.
 
-    Raises StaticArgumentError for one that cannot be hashed, or is an array.
+    Raises StaticArgumentError for an argument that cannot be hashed, or is an array.
     """
     try:
         hash(x)
@@ -86,14 +86,14 @@ _IDENTITY_HASHED_TYPES = (type, FunctionType, BuiltinFunctionType, MethodType, M
 
 
 def static_value(x: Any) -> Any:
-    """The static argument that `hashable_static` made `x` of."""
+    """The static argument from which `hashable_static` made `x`."""
     return x.value if type(x) is StaticByValue else x
 
 
 def infer_argnums_and_argnames(
     fun: Callable[..., Any], numbers: ArgNums, names: ArgNames, what: str
 ) -> tuple[tuple[int, ...], tuple[str, ...]]:
-    """Positions and names of the same arguments, whichever of the two was given."""
+    """The positions and the names of the same arguments, if one of the two is given."""
     if numbers is None and names is None:
         return (), ()
     nums = (
@@ -152,7 +152,7 @@ class StaticArguments:
         }
 
     def bind(self, args: Any, kwargs: Any) -> tuple[Callable[..., Any], Any, Any]:
-        """The function of the other arguments, and these, with None at the positions of static ones."""
+        """The function of the other arguments, and these, with None at positions of static ones."""
         if self.is_empty:
             return self.fun, args, kwargs
         by_position = {n: static_value(args[n]) for n in self.nums if n < len(args)}
@@ -190,9 +190,9 @@ class StaticArguments:
 
 
 def check_usable(what: str, names: Sequence[str] | None, values: Sequence[Any]) -> None:
-    """Raise for a value that has no buffer any more, or for an int that no array can hold.
+    """Raises DonationError for an array without a buffer, ValueRangeError for an int too large.
 
-    `names` are those of the first values, if there are any.
+    `names` are those of the first values.
     """
     named = [f"`{name}`" for name in names or ()]
     named += [f"argument number {i}" for i in range(len(named), len(values))]
@@ -215,7 +215,7 @@ def check_usable(what: str, names: Sequence[str] | None, values: Sequence[Any]) 
 
 
 def check_divisible(what: str, names: Sequence[str], args: tuple[Any, ...], shardings: Any) -> None:
-    """Raise ShapeError for an argument that its sharding does not divide into equal parts."""
+    """Raises ShapeError for an argument that its sharding does not divide into equal parts."""
     if shardings is None:
         return
     flat = tree.broadcast_prefix(shardings, tree.structure(args), f"{what}: in_shardings")
@@ -227,7 +227,7 @@ def check_divisible(what: str, names: Sequence[str], args: tuple[Any, ...], shar
 def check_donated_once(
     what: str, names: Sequence[str], values: Sequence[Any], donated: Iterable[int]
 ) -> None:
-    """Raise for an array that is donated, and passed a second time in the same call."""
+    """Raises DonationError for a donated array that is passed a second time in the same call."""
     for i in donated:
         for j, x in enumerate(values):
             if j != i and x is values[i] and isinstance(x, jax.Array):

@@ -1,4 +1,4 @@
-"""Callbacks in a module: the call from the device, JAX's effects and tokens, failures."""
+"""Callbacks in a module: calls of the host by the device, JAX's effects and tokens, errors."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _jax_effects(effects: Effects, with_results: bool) -> frozenset[Any]:
         found.add(ordered_effect())
     if effects - {Effect.ORDERED}:
         found |= jax.make_jaxpr(lambda: jax.debug.callback(_no_op))().effects
-    # JAX keeps those with results out of what it may do twice.
+    # JAX never runs callbacks with results twice.
     if with_results:
         found |= jax.make_jaxpr(lambda: io_callback(_no_op, None))().effects
     return frozenset(found)
@@ -36,7 +36,7 @@ def _jax_effects(effects: Effects, with_results: bool) -> frozenset[Any]:
 
 @cache
 def ordered_effect() -> Any:
-    """JAX's effect whose token goes through the programs with ordered callbacks."""
+    """JAX's effect for ordered callbacks, whose token is passed from one to the next."""
     (effect,) = jax.make_jaxpr(lambda: jax.debug.callback(_no_op, ordered=True))().effects
     return effect
 
@@ -48,11 +48,11 @@ def _ordered_io_effect() -> Any:
 
 
 def _no_op() -> None:
-    """A callback for the sake of its effect."""
+    """A callback that does nothing, from which JAX's effects are read."""
 
 
 def jax_effects(program: Program) -> frozenset[Any]:
-    """The effects of `program` in JAX's terms."""
+    """JAX's effects for those of `program`."""
     if not program.effects:
         return NO_EFFECTS
     with_results: bool | None = program.memo.get(jax_effects)
@@ -64,7 +64,7 @@ def jax_effects(program: Program) -> frozenset[Any]:
 
 
 def emit_callback(ctx: Any, primitive: ops.HostPrimitive, values: Sequence[Any]) -> list[Any]:
-    """The outputs of a call of the host, which waits for the module's token if it is ordered."""
+    """The outputs of a call of the host, which takes and returns the module's token if it is ordered."""
     module = ctx.module
     ordered = Effect.ORDERED in primitive.effects
     call = DeviceCallback(primitive, ctx.source)
@@ -91,7 +91,7 @@ def emit_callback(ctx: Any, primitive: ops.HostPrimitive, values: Sequence[Any])
 def _emit_on_one_device(
     context: Any, module: Any, call: DeviceCallback, ordered: bool, values: Sequence[Any]
 ) -> list[Any]:
-    """The same where the module runs on several devices: JAX's own callback runs on one."""
+    """The outputs of a call of the host in a module for several devices, where one of them calls."""
     avals = context.avals_out
     if call.primitive.effects:
 
@@ -113,7 +113,7 @@ def _emit_on_one_device(
 
 
 class DeviceCallback:
-    """A call of the host, as the device makes it: keeps what the callback raises for `reraise_callback_error`."""
+    """A host function called by the device, which keeps its errors for `reraise_callback_error`."""
 
     def __init__(self, primitive: ops.HostPrimitive, source: Source | None):
         self.primitive, self.source = primitive, source
@@ -139,7 +139,7 @@ _callback_errors: deque[BaseException] = deque(maxlen=16)
 
 
 def reraise_callback_error(error: BaseException) -> None:
-    """Raise what a callback raised, if that is why JAX raised `error`."""
+    """Raises the error of a callback, if JAX raised `error` because of it."""
     text = str(error)
     while _callback_errors:
         failure = _callback_errors.popleft()
@@ -148,14 +148,14 @@ def reraise_callback_error(error: BaseException) -> None:
 
 
 def _traceback_from_callback(trail: Any) -> Any:
-    """A traceback from the callback on."""
+    """The part of a traceback that starts at the callback."""
     while trail is not None and trail.tb_frame.f_code.co_filename == __file__:
         trail = trail.tb_next
     return trail
 
 
 def call_reraising_callback_errors(run: Callable[..., Any], *args: Any) -> Any:
-    """`run(*args)`, where what a callback raises is raised as it was."""
+    """`run(*args)`; an error in a callback is raised as the callback raised it."""
     try:
         return run(*args)
     except jax.errors.JaxRuntimeError as error:
@@ -164,9 +164,9 @@ def call_reraising_callback_errors(run: Callable[..., Any], *args: Any) -> Any:
 
 
 def effects_barrier() -> None:
-    """Wait until all callbacks of the programs that were started have run.
+    """Waits until all callbacks of started programs have run.
 
-    Raises what one of them raised.
+    Raises the error of a callback that failed.
 
     >>> import functx
     >>> seen = []
@@ -186,5 +186,5 @@ def run_callback(primitive: ops.HostPrimitive, args: Sequence[Any]) -> list[Any]
 
 
 def jax_is_tracing() -> bool:
-    """Whether what is computed now becomes part of a program of JAX's."""
+    """Whether operations of JAX become part of a jaxpr now."""
     return type(find_top_trace(())).__name__ != "EvalTrace"

@@ -17,7 +17,7 @@ _COUNTER_AVAL = ShapedArray((), np.dtype("int32"))
 
 
 def case(ctx: Any, index: Any, branches: Sequence[Program], values: Sequence[Any]) -> list[Any]:
-    """The outputs of `branches[index]` on `values`, which the regions use from around them."""
+    """The outputs of `branches[index]`, whose regions read `values` from the enclosing region."""
     module, before = ctx.module, ctx.module.token
     ordered = any([Effect.ORDERED in program.effects for program in branches])
     types = [*ctx.out_types, mlir.token_type()] if ordered else ctx.out_types
@@ -33,29 +33,32 @@ def case(ctx: Any, index: Any, branches: Sequence[Program], values: Sequence[Any
 
 
 def while_loop(ctx: Any, loop: Any, values: Sequence[Any]) -> list[Any]:
-    """The carry of a `While` when its condition no longer holds."""
+    """The carry of a `While` after its last step."""
     module = ctx.module
-    m, n = loop.condition_consts, loop.condition_consts + loop.body_consts
+    condition_consts = loop.condition_consts
+    num_consts = condition_consts + loop.body_consts
     ordered = Effect.ORDERED in loop.effects
 
     def condition(args: Sequence[Any]) -> Any:
-        return module.emit(loop.condition, [*args[:m], *args[n:]])[0]
+        return module.emit(loop.condition, [*args[:condition_consts], *args[num_consts:]])[0]
 
     def body(args: Sequence[Any]) -> list[Any]:
-        return [*args[:n], *module.emit(loop.body, args[m:])]
+        return [*args[:num_consts], *module.emit(loop.body, args[condition_consts:])]
 
     if not loop.condition.effects:
-        return _emit_while(module, values, condition, body, ordered)[n:]
+        return _emit_while(module, values, condition, body, ordered)[num_consts:]
 
-    # A condition can have no effects in its region, so the body says whether it holds next.
-    def runs(args: Sequence[Any]) -> Any:
+    # The region of a condition can have no effects, so the body computes the next condition.
+    def holds(args: Sequence[Any]) -> Any:
         return args[0]
 
-    def round_of(args: Sequence[Any]) -> list[Any]:
+    def next_state(args: Sequence[Any]) -> list[Any]:
         state = body(args[1:])
         return [condition(state), *state]
 
-    return _emit_while(module, [condition(values), *values], runs, round_of, ordered)[n + 1 :]
+    return _emit_while(module, [condition(values), *values], holds, next_state, ordered)[
+        num_consts + 1 :
+    ]
 
 
 def scan(ctx: Any, loop: Any, values: Sequence[Any]) -> list[Any]:
@@ -76,7 +79,7 @@ def scan(ctx: Any, loop: Any, values: Sequence[Any]) -> list[Any]:
         stacks = zip(state[loop.carries :], outs[loop.carries :], strict=True)
         return outs[: loop.carries] + [_write_row(ctx, stack, y, i) for stack, y in stacks]
 
-    # A loop of rounds of `unroll` steps, then the steps that are left; one round is no loop.
+    # A loop of rounds of `unroll` steps, then the remaining steps; one round needs no loop.
     unroll = max(loop.unroll, 1)
     looped = length // unroll * unroll if length > unroll else 0
     if looped:
@@ -88,8 +91,8 @@ def scan(ctx: Any, loop: Any, values: Sequence[Any]) -> list[Any]:
         def body(args: Sequence[Any]) -> list[Any]:
             i, consts, xs, state = args[0], args[1:a], args[a:b], args[b:]
             for j in range(unroll):
-                at = stablehlo.add(i, _counter(j)) if j else i
-                state = step(at, consts, xs, state)
+                index = stablehlo.add(i, _counter(j)) if j else i
+                state = step(index, consts, xs, state)
             return [stablehlo.add(i, _counter(unroll)), *consts, *xs, *state]
 
         ordered = Effect.ORDERED in program.effects
@@ -108,9 +111,9 @@ def _emit_while(
     body: Callable[..., Any],
     ordered: bool,
 ) -> list[Any]:
-    """The values when `condition` of them no longer holds; `body` makes the next of them.
+    """The values after the last step of a loop: `body` maps `values` while `condition` holds for them.
 
-    If `ordered`, the token goes through the loop behind them.
+    If `ordered`, the token is the last value of the loop.
     """
     start = [*values, module.token] if ordered else list(values)
     types = [x.type for x in start]
@@ -142,7 +145,7 @@ def _read_row(ctx: Any, x: Any, i: Any, row_type: Any) -> Any:
 
 
 def _write_row(ctx: Any, stack: Any, row: Any, i: Any) -> Any:
-    """`stack` with `row` at place `i`."""
+    """`stack` with `row` at index `i`."""
     wide = ir.RankedTensorType.get([1, *row.type.shape], row.type.element_type)
     position = _row_start(i, len(wide.shape))
     return stablehlo.dynamic_update_slice(stack, stablehlo.reshape(wide, row), position)

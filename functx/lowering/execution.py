@@ -1,4 +1,4 @@
-"""How operations and programs run outside a trace: compiled once per structure."""
+"""Execution outside of a trace: operations and programs are compiled once per structure."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ Executable = Callable[..., list[Any]]
 def run(rewrite: Any, program: Program, args: Sequence[Any]) -> list[Any]:
     """The outputs of `rewrite(program)` on concrete `args`, as JAX arrays.
 
-    Raises DonationError and ValueRangeError for arguments that no program can take.
+    Raises DonationError for a deleted array and ValueRangeError for an int that is too large.
     """
     try:
         compiled, literals = find_executable(rewrite, program, args)
@@ -69,35 +69,39 @@ def run(rewrite: Any, program: Program, args: Sequence[Any]) -> list[Any]:
 def find_executable(
     rewrite: Any, program: Program, args: Sequence[Any]
 ) -> tuple[Executable, Sequence[Any]]:
-    """The executable of `rewrite(program)`, and its further arguments: captured values, numbers.
+    """The executable of `rewrite(program)`, and its further arguments: captured values, literals.
 
-    Found by the structure of `program`. A program that differs from an earlier one in its
-    literals alone is compiled once more, with those that differ as inputs, and then never again;
-    but once for each way in which numbers answer what the rewrite asks of them. Where a rule
-    of a user's runs, the program is rewritten anew and found by the structure of the result.
+    It is found by the structure of `program`. A program that differs from an earlier one in its
+    literals alone is compiled a second time, with these literals as inputs, and then once for each
+    new outcome of the guards on them. A program on which a user's rule runs is rewritten each time,
+    and found by the structure of the result.
     """
     key = contextual_key((rewrite, program.key))
     compiled: Executable | None = program_cache.get(key)
     if compiled is not None:
         return compiled, ()
     form = contextual_key((rewrite, literal_free_key(program)))
-    alike: ParametrizedExecutable | None = specialization_cache.get(form)
-    if alike is None:
+    parametrized: ParametrizedExecutable | None = specialization_cache.get(form)
+    if parametrized is None:
         specialization_cache.put(form, ParametrizedExecutable(collect_literals(program)))
     else:
-        found = alike.find_executable(rewrite, program, args)
+        found = parametrized.find_executable(rewrite, program, args)
         if found is not None:
             return found
     count = user_rule_runs.count
-    made = _rewrite_to_compile(rewrite, program)
-    if made.has_captures or user_rule_runs.count != count:
-        return _find_executable_with_captures(made, args)
+    rewritten = _rewrite_to_compile(rewrite, program)
+    if rewritten.has_captures or user_rule_runs.count != count:
+        return _find_executable_with_captures(rewritten, args)
     if config.verify:
-        backend.verify(made, args)
-    compiled = jit_program(made)
+        backend.verify(rewritten, args)
+    compiled = jit_program(rewritten)
     program_cache.put(key, compiled)
     record_compilation(
-        code_of_program(program), program.name, program, kind=type(rewrite), avals=made.in_avals
+        code_of_program(program),
+        program.name,
+        program,
+        kind=type(rewrite),
+        avals=rewritten.in_avals,
     )
     return compiled, ()
 
@@ -117,7 +121,7 @@ MAX_SPECIALIZATIONS = 8
 
 
 class ParametrizedExecutable:
-    """Programs that differ in their literals alone, of which the first had those `first`."""
+    """The executables of programs that differ in their literals alone."""
 
     def __init__(self, first: Sequence[Literal]):
         self.first_literals = first
@@ -127,70 +131,74 @@ class ParametrizedExecutable:
     def find_executable(
         self, rewrite: Any, program: Program, args: Sequence[Any]
     ) -> tuple[Executable, Sequence[Any]] | None:
-        """What runs one of them, and its numbers; None where it has to be compiled as it is."""
+        """The executable of such a program, and its literals; None if it is to be compiled as it is."""
         literals = collect_literals(program)
-        for variant in self.specializations:
-            chosen = variant.match(literals)
-            if chosen is not None:
-                return variant.compiled, pack_literals(chosen)
+        for specialization in self.specializations:
+            inputs = specialization.match(literals)
+            if inputs is not None:
+                return specialization.compiled, pack_literals(inputs)
         pairs = enumerate(zip(self.first_literals, literals, strict=True))
         self.varying_positions |= {i for i, (a, b) in pairs if a != b}
         if not self.varying_positions or len(self.specializations) == MAX_SPECIALIZATIONS:
             return None
-        places = sorted(self.varying_positions)
+        positions = sorted(self.varying_positions)
         count = user_rule_runs.count
-        found = lift_literals(partial(_rewrite_to_compile, rewrite), program, places)
-        if found is None or found.program.has_captures or user_rule_runs.count != count:
+        lifted = lift_literals(partial(_rewrite_to_compile, rewrite), program, positions)
+        if lifted is None or lifted.program.has_captures or user_rule_runs.count != count:
             return None
         if config.verify:
             backend.verify(_rewrite_to_compile(rewrite, program), args)
-        kept = [None if i in self.varying_positions else a for i, a in enumerate(literals)]
-        self.specializations.append(Specialization(kept, found.guards, jit_program(found.program)))
-        return self.specializations[-1].compiled, pack_literals([literals[i] for i in places])
+        fixed = [None if i in self.varying_positions else a for i, a in enumerate(literals)]
+        compiled = jit_program(lifted.program)
+        self.specializations.append(Specialization(fixed, lifted.guards, compiled))
+        return compiled, pack_literals([literals[i] for i in positions])
 
 
 class Specialization(NamedTuple):
-    """What runs programs with the literals `kept`, and others as inputs that answer as those did."""
+    """An executable with the literals that are None in `fixed_literals` as inputs.
+
+    It is right for programs with equal fixed literals, and inputs for which all guards hold.
+    """
 
     fixed_literals: Sequence[Literal | None]
     guards: Sequence[Guard]
     compiled: Executable
 
     def match(self, literals: Sequence[Literal]) -> list[Literal] | None:
-        """Those of `literals` that it takes; None if it is not for these."""
-        chosen = []
-        for kept, literal in zip(self.fixed_literals, literals, strict=True):
-            if kept is None:
-                chosen.append(literal)
-            elif kept is not literal and kept != literal:
+        """The inputs for a program with these literals; None if the executable is not for it."""
+        inputs = []
+        for fixed, literal in zip(self.fixed_literals, literals, strict=True):
+            if fixed is None:
+                inputs.append(literal)
+            elif fixed is not literal and fixed != literal:
                 return None
-        values = [a.value for a in chosen]
-        return chosen if all([answer.holds(values) for answer in self.guards]) else None
+        values = [a.value for a in inputs]
+        return inputs if all([guard.holds(values) for guard in self.guards]) else None
 
 
 def _rewrite_to_compile(rewrite: Any, program: Program) -> Program:
-    made = cached_rewrite(rewrite, program if rewrite is None else outline_repeats(program))
-    return run_passes(Stage.LOOKUP, current_target(), made)
+    program = cached_rewrite(rewrite, program if rewrite is None else outline_repeats(program))
+    return run_passes(Stage.LOOKUP, current_target(), program)
 
 
 def current_target() -> Target:
-    """The target of programs that are looked up here."""
+    """The target of programs whose executables are looked up on the default backend."""
     return Target((jax.default_backend(),), outline_mode())
 
 
 def outline_repeats(program: Program) -> Program:
-    """`program` with its repeats as calls, so that a transform rewrites each once."""
+    """`program` with repeats as calls, each of which a transform rewrites once."""
     if len(program.equations) < MIN_EQUATIONS:
         return program
     return run_passes(Stage.TRANSFORM, current_target()._replace(is_transformed=True), program)
 
 
 def evaluate(primitive: Primitive, args: Sequence[Any]) -> Any:
-    """`primitive(*args)` at once: an `ndarray` from NumPy arrays and numbers, else JAX arrays."""
+    """`primitive(*args)` outside of a trace: an `ndarray` for NumPy arrays and numbers, else JAX arrays."""
     if primitive.view and len(args) == 1 and type(args[0]) in HOST_ARRAY_TYPES:
-        shown = numpy_view(primitive, args[0])
-        if shown is not None:
-            return shown if primitive.multiple_results else shown[0]
+        views = numpy_view(primitive, args[0])
+        if views is not None:
+            return views if primitive.multiple_results else views[0]
     if primitive.host_kernel is not None and len(args) == 1:
         out = evaluate_unary_on_host(primitive, args[0])
         if out is not None:
@@ -224,7 +232,7 @@ def evaluate(primitive: Primitive, args: Sequence[Any]) -> Any:
         check_usable(primitive.name, None, args)
         raise
     if not any(isinstance(x, jax.Array) for x in args):
-        # While JAX traces, even what depends on nothing has no value yet.
+        # While JAX traces, an operation without operands gives a tracer too.
         outs = [
             out if isinstance(out, jax.core.Tracer) else copy_as_ndarray(out, out.weak_type)
             for out in outs
@@ -233,7 +241,7 @@ def evaluate(primitive: Primitive, args: Sequence[Any]) -> Any:
 
 
 def numpy_view(primitive: Primitive, x: np.ndarray[Any, Any]) -> list[Any] | None:
-    """The result of `primitive` as a view of a NumPy array; None where it has to be a copy.
+    """The results of `primitive` as views of the memory of `x`; None if they have to be copies.
 
     A 64-bit array keeps its dtype, also without 64-bit mode.
     """
@@ -242,46 +250,45 @@ def numpy_view(primitive: Primitive, x: np.ndarray[Any, Any]) -> list[Any] | Non
         return None
     outs = primitive.out_avals_memo.get((aval,)) or primitive.infer_out_avals((aval,))
     strides = tuple([n // x.itemsize for n in x.strides])
-    lies = primitive.view_strides(aval, strides)
-    starts = [primitive.view_offset(aval, strides, i) for i in range(len(outs))]
-    if lies is None or None in starts:
+    view_strides = primitive.view_strides(aval, strides)
+    offsets = [primitive.view_offset(aval, strides, i) for i in range(len(outs))]
+    if view_strides is None or None in offsets:
         return None
-    memory = x.__array_interface__
-    begin, fixed = memory["data"]
-    fixed = fixed or primitive.is_read_only_view(aval)
-    shown = []
-    for out, start in zip(outs, starts, strict=True):
+    address, is_read_only = x.__array_interface__["data"]
+    is_read_only = is_read_only or primitive.is_read_only_view(aval)
+    views = []
+    for out, offset in zip(outs, offsets, strict=True):
         dtype = (
             out.dtype if aval.dtype == x.dtype else numpy_view_dtype(aval.dtype, x.dtype, out.dtype)
         )
         if dtype is None:
             return None
         size = dtype.itemsize
-        at = {
+        interface = {
             "version": 3,
             "shape": out.shape,
             "typestr": dtype.str,
-            "data": (begin + start * size, fixed),  # type: ignore[operator]
-            "strides": tuple([n * size for n in lies]),
+            "data": (address + offset * size, is_read_only),  # type: ignore[operator]
+            "strides": tuple([n * size for n in view_strides]),
         }
-        part = np.asarray(_ArrayInterface(at, x))
-        part = part if part.dtype == dtype else part.view(dtype)
-        shown.append(as_ndarray(part, out.weak_type))
-    return shown
+        view = np.asarray(_ArrayInterface(interface, x))
+        view = view if view.dtype == dtype else view.view(dtype)
+        views.append(as_ndarray(view, out.weak_type))
+    return views
 
 
-def numpy_view_dtype(narrow: Any, wide: Any, out: Any) -> Any:
-    """The dtype of a view that has the dtype `out` of an array of `narrow`, of one of `wide`.
+def numpy_view_dtype(dtype: Any, stored: Any, out: Any) -> Any:
+    """The dtype of a view of an array of `stored` dtype, where functx has `dtype` and the result `out`.
 
-    None for a view that reads bits as another dtype.
+    None for a view that reads the bits as another dtype.
     """
-    if out == narrow:
-        return wide
-    return real_dtype(wide) if out == real_dtype(narrow) else None
+    if out == dtype:
+        return stored
+    return real_dtype(stored) if out == real_dtype(dtype) else None
 
 
 class _ArrayInterface:
-    """A part of the memory of an array, as NumPy takes it, which keeps the array."""
+    """A part of the memory of an array in NumPy's array interface; it keeps the array alive."""
 
     __slots__ = ("__array_interface__", "array")
 
@@ -291,9 +298,9 @@ class _ArrayInterface:
 
 
 def _call_host_function(primitive: Any, args: Sequence[Any], avals: Sequence[Any]) -> list[Any]:
-    """Call the host function; the results are JAX arrays if an operand is one.
+    """The results of the host function; they are JAX arrays if an operand is one.
 
-    As in a program, it cannot write to its operands, and its results have memory of their own.
+    As in a program, it cannot write to its operands, and its results own their memory.
     """
     values = [x.value if type(x) is Literal else x for x in args]
     arrays = [np.asarray(x, a.dtype).view() for x, a in zip(values, avals, strict=True)]
@@ -323,7 +330,7 @@ def _single_equation_program(primitive: Primitive, avals: tuple[Any, ...]) -> Pr
 
 
 def evaluate_eagerly(primitive: Primitive, args: Sequence[Any]) -> Any:
-    """As `evaluate`, also while JAX is tracing: what depends on concrete operands is concrete."""
+    """As `evaluate`, but concrete for concrete operands also while JAX is tracing."""
     if primitive.effects:
         primitive = _without_effects(primitive)
     out = evaluate(primitive, args)
@@ -331,17 +338,17 @@ def evaluate_eagerly(primitive: Primitive, args: Sequence[Any]) -> Any:
         return out
     wide = x64_enabled()
 
-    def aside() -> Any:
+    def in_other_thread() -> Any:
         with jax.enable_x64(wide):
             return evaluate(primitive, args)
 
-    # What JAX is tracing belongs to this thread; another one traces nothing.
+    # A trace of JAX belongs to its thread; another thread traces nothing.
     with ThreadPoolExecutor(1) as thread:
-        return thread.submit(aside).result()
+        return thread.submit(in_other_thread).result()
 
 
 def _without_effects(primitive: Primitive) -> Primitive:
-    """The operation for its value alone, since it will run again with the program it is in."""
+    """The operation without its effects, which happen when the program around it runs."""
     try:
         (eqn,) = RemoveEffects().without_effects(Equation(primitive, [], [Var(aval_of(0))], None))
     except EffectError:
@@ -359,7 +366,7 @@ def _any_jax_tracer(values: Sequence[Any]) -> bool:
 
 
 def concrete_or_none(x: Any) -> Any:
-    """`x`, or the value of it that JAX's derivative goes through; None if it has none yet."""
+    """`x`, or the concrete value of a JAX tracer of a derivative; None if it has none."""
     return x.to_concrete_value() if is_jax_tracer(x) else x
 
 

@@ -1,4 +1,4 @@
-"""`functx_call`: the one JAX primitive, which carries a whole program as its parameter."""
+"""`functx_call`: the JAX primitive with a whole program as its parameter, and its rules."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ functx_call.multiple_results = True
 
 
 class ProgramParam:
-    """A program as a parameter of JAX's: equal when it is the same object, whatever it holds.
+    """A program as a parameter of a JAX primitive, equal to itself only.
 
-    `outline` says whether its repeats are outlined where `functx.config` is not to say it, and
-    `checked` whether JAX keeps account of what varies over the axes of a mesh.
+    `outline` is the outlining mode, None for that of `functx.config`. `tracks_varying` says whether
+    JAX tracks which values vary over the manual axes of a mesh.
 
-    JAX hashes the parameters of each equation as it traces; the structure of a program is for
-    functx's own caches, where it is worth its cost.
+    JAX hashes the parameters of each equation as it traces, so the hash is that of an object.
+    functx's own caches compare the structure of programs.
     """
 
     __slots__ = ("__weakref__", "outline", "program", "tracks_varying")
@@ -103,7 +103,7 @@ mlir.register_lowering(functx_call, _lower_functx_call, cacheable=False)
 def bind_functx_call(
     program: Program, args: Sequence[Any], outline: str | None = None
 ) -> list[Any]:
-    """`program` on JAX's values, as one equation of JAX's; inputs that it does not use are left out."""
+    """The outputs of `program` on JAX values, as one equation of JAX; unused inputs are left out."""
     if program.has_captures:
         program, args = hoist_captures_into_args(program, args)
     program, kept = dce_program(program)
@@ -118,7 +118,7 @@ def bind_functx_call(
 
 
 def jit_program(program: Program, **options: Any) -> Callable[..., list[Any]]:
-    """`program` as a compiled JAX function of its inputs, which returns a list of outputs."""
+    """`program` as a jitted JAX function of its inputs, which returns a list of outputs."""
 
     def call(*args: Any) -> Any:
         return bind_functx_call(program, args)
@@ -128,18 +128,18 @@ def jit_program(program: Program, **options: Any) -> Callable[..., list[Any]]:
 
 
 def nonfinite_checks() -> tuple[str, ...]:
-    """The kinds of values that JAX is set to refuse, among `nan` and `inf`."""
+    """The kinds of values, among `nan` and `inf`, for which JAX is set to raise errors."""
     switches = {"nan": jax.config.jax_debug_nans, "inf": jax.config.jax_debug_infs}  # type: ignore[attr-defined]
     return tuple([kind for kind, on in switches.items() if on])
 
 
 def run_checking_finite(program: Program, args: Sequence[Any], kinds: Sequence[str]) -> list[Any]:
-    """The outputs of `program`; NonFiniteError for the first equation that gives one of `kinds`."""
+    """The outputs of `program`; NonFiniteError for the first equation with a value of one of `kinds`."""
     program = program.inline()
     env: dict[Any, Any] = dict(zip(program.inputs, args, strict=True))
     with jax.debug_nans(False), jax.debug_infs(False), jax.disable_jit(False):
         for eqn in program.equations:
-            # Not the executable of operations: it may be this one that gave the nan.
+            # Not the cached executable of the operation, which may be the one that is called here.
             inputs = [v for v in dict.fromkeys(eqn.inputs) if type(v) is Var]
             step = jit_program(Program(eqn.primitive.name, inputs, [eqn], eqn.outputs))
             outs = step(*[env[v] for v in inputs])
@@ -167,8 +167,8 @@ def check_finite(eqn: Equation, out: Any, kinds: Sequence[str]) -> None:
 
 @functx_call.def_impl
 def _evaluate_functx_call(*args: Any, program: ProgramParam) -> Sequence[Any]:
-    # JAX asks for this where it runs without jit; a program runs compiled all the same, except
-    # when it gave a nan that JAX is set to find.
+    # JAX calls this without jit; the program still runs compiled, unless JAX is to find the
+    # equation that makes a nan.
     if kinds := nonfinite_checks():
         return run_checking_finite(program.program, args, kinds)
     with jax.disable_jit(False):
@@ -176,11 +176,11 @@ def _evaluate_functx_call(*args: Any, program: ProgramParam) -> Sequence[Any]:
 
 
 class JaxLinearization(NamedTuple):
-    """A program of values, and a linear one of tangents, which JAX can take apart.
+    """A program of values and a linear program of tangents, which JAX can separate.
 
-    The linear program takes the tangents numbered `tangents` among the varying ones, then
-    `residuals`: inputs of the first by their number, outputs by theirs behind all inputs. It
-    gives the tangents of the outputs numbered `moving`; those of the others are zero.
+    The linear program takes the tangents at `tangents` among the varying ones, then the values at
+    `residuals` among the inputs and outputs of the first program, inputs first. It returns the
+    tangents of the outputs at `varying_outputs`; those of the others are zero.
     """
 
     values: Program
@@ -191,7 +191,7 @@ class JaxLinearization(NamedTuple):
 
 
 class LinearizeForJax(Rewrite[JaxLinearization]):
-    """The rewrite to the two programs of a derivative along the inputs marked `varying`."""
+    """Rewrites a program into the two programs of its linearization in the inputs marked `varying`."""
 
     varying: tuple[bool, ...]
 
@@ -203,7 +203,7 @@ class LinearizeForJax(Rewrite[JaxLinearization]):
         places = [k for k, atom in enumerate(tangents.outputs) if atom in reached]
         linear, kept = dce_program(tangents, tuple(places))
 
-        # What is an input or an output already is no further output.
+        # A residual that is an input or an output already is no further output.
         outputs = values.outputs[: len(program.outputs)]
         place = {atom: len(values.inputs) + j for j, atom in enumerate(outputs)}
         place |= {v: i for i, v in enumerate(values.inputs)}
@@ -246,7 +246,7 @@ def _jvp_functx_call(
 
 
 class JaxTransposition(NamedTuple):
-    """A program of cotangents and of the inputs numbered `known`: cotangents of `linear`."""
+    """A program from cotangents and the inputs at `known_inputs` to cotangents of those at `linear`."""
 
     program: Program
     known_inputs: Sequence[int]
@@ -254,21 +254,21 @@ class JaxTransposition(NamedTuple):
 
 
 class TransposeForJax(Rewrite[JaxTransposition]):
-    """The rewrite to the transpose in the inputs marked `linear`.
+    """Rewrites a program into its transpose in the inputs marked `linear`.
 
-    It takes cotangents of the outputs numbered `given`; those of the others are zero.
+    It takes the cotangents of the outputs at `with_cotangent`; those of the others are zero.
     """
 
     linear: tuple[bool, ...]
-    given: tuple[int, ...]
+    with_cotangent: tuple[int, ...]
 
     def __call__(self, program: Program) -> JaxTransposition:
-        part, kept = dce_program(program, self.given)
+        part, kept = dce_program(program, self.with_cotangent)
         marks = tuple([self.linear[i] for i in kept])
         try:
             transposed = TransposeLinearInputs(marks)(decompose_missing_rules(part, "transpose"))
         except (ArgumentError, AttributeError) as error:
-            # A rule that computed with an operand which it may only be linear in.
+            # A rule that used an operand nonlinearly.
             raise LinearityError(
                 f"{program.name}: what JAX transposes must be linear; got a program that is not",
                 fix="Transpose a linear function, or take the derivative with jax.vjp.",

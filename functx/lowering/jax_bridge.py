@@ -1,4 +1,4 @@
-"""The edge to JAX's arrays: their avals as ours, and ours as theirs."""
+"""The bridge to JAX: avals, typed keys, and options that are JAX's."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ def jax_aval(aval: ShapedArray) -> Any:
     return JaxShapedArray(aval.shape, aval.dtype, weak_type=aval.weak_type)
 
 
-# JAX's avals seen so far and ours for them. The key is the identity, which is quick; the
-# entry holds the object, so that its identity is not given to another.
+# Avals of JAX with those of functx. The key is the identity, which is quick to look up; the entry
+# keeps the object alive, so that no other gets its identity.
 _avals_by_id: dict[int, tuple[Any, ShapedArray]] = {}
 
 
 def aval_of_jax_array(x: Any) -> ShapedArray | None:
-    """The aval of one of JAX's arrays or numbers, traced ones too; None for anything else.
+    """The aval of an array, tracer or number of JAX; None for anything else.
 
     Raises ShapeError for a shape with symbolic dimensions.
     """
     aval = getattr(x, "aval", None)
-    # JAX hands numbers that have a dtype to the rules that its users write.
+    # JAX passes numbers with an aval to the rules of its users.
     if aval is None or not isinstance(x, (jax.Array, int, float, complex)):
         return None
     found = _avals_by_id.get(id(aval))
@@ -63,7 +63,7 @@ KEY_DATA_DTYPE = np.dtype("uint32")
 
 
 class PRNGKeyType(NamedTuple):
-    """The type of typed keys: their generator, and the words that one key holds.
+    """The type of typed keys: their generator, and the shape of the words of one key.
 
     In a program a key is the array of its words.
     """
@@ -72,13 +72,13 @@ class PRNGKeyType(NamedTuple):
     key_shape: tuple[int, ...]
 
     def wrap(self, words: Any) -> Any:
-        """JAX's keys that hold `words`."""
+        """The typed keys that hold `words`."""
         return jax.random.wrap_key_data(words, impl=self.generator)
 
 
 @lru_cache(maxsize=64)
 def prng_key_type(dtype: Any) -> PRNGKeyType | None:
-    """The type of keys that `dtype` is; None for the dtypes of numbers."""
+    """The key type of a dtype of JAX; None for the dtypes of numbers."""
     if isinstance(dtype, np.dtype) or not jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key):  # type: ignore[attr-defined]
         return None
     generators: list[Any] = []
@@ -92,7 +92,7 @@ def prng_key_type(dtype: Any) -> PRNGKeyType | None:
 
 
 def raw_key_data(key: Any) -> Any:
-    """The words of JAX's typed keys, an array or the type of one; anything else as it is."""
+    """The words of typed keys, of an array or of its type; any other value as it is."""
     if type(key) is PRNGKeyTracer:
         return key.key_data
     dtype = getattr(key, "dtype", None)
@@ -104,7 +104,7 @@ def raw_key_data(key: Any) -> Any:
 
 
 def threefry_key_data(key: Any) -> Any:
-    """As `raw_key_data`; DTypeError for keys of another generator than Threefry."""
+    """As `raw_key_data`, but raises DTypeError for keys of another generator than Threefry."""
     kind = prng_key_type(key.dtype) if isinstance(key, jax.Array) else None
     if kind is not None and str(kind.generator) != DEFAULT_PRNG:
         raise DTypeError(
@@ -115,7 +115,7 @@ def threefry_key_data(key: Any) -> Any:
 
 
 def typed_key_array(words: Any, dtype: Any) -> Any:
-    """JAX's typed keys of `dtype` that hold `words`, or the type of one; what is no array as it is."""
+    """The typed keys of `dtype` that hold `words`, an array or its type; any other value as it is."""
     kind = prng_key_type(dtype)
     assert kind is not None
     if type(words) is Tracer:
@@ -144,12 +144,12 @@ _JAX_OPTION_NAMES = {
 
 
 def jax_option(name: str) -> Any:
-    """The value of a switch of functx that is JAX's."""
+    """The value of an option of `functx.config` that is one of JAX."""
     return getattr(jax.config, _JAX_OPTION_NAMES[name])
 
 
 def set_jax_option(name: str, value: Any) -> None:
-    """Set a switch of functx that is JAX's."""
+    """Sets an option of `functx.config` that is one of JAX."""
     if name == "compilation_cache":
         _set_cache_directory(value)
         return
@@ -178,9 +178,9 @@ def _set_cache_directory(path: Any) -> None:
     before = jax_option("compilation_cache")
     jax.config.update(_CACHE_DIRECTORY, None if path is None else os.fspath(path))
     if before is None and path is not None:
-        # JAX keeps what took it a second; most programs take functx less.
+        # By default JAX stores only programs that took a second to compile.
         jax.config.update(_MIN_COMPILE_SECONDS, 0.0)
-    # What JAX found out of the directory at the first compilation, it would not look up again.
+    # JAX looks the directory up at its first compilation only.
     reset_cache()
 
 

@@ -84,21 +84,22 @@ def jit(
     """`fun`, traced and compiled once for each set of argument types, then run by XLA.
 
     Arguments and results are pytrees of arrays; results are `jax.Array`s. Arguments at
-    `static_argnums` or named in `static_argnames` are Python values, hashable and compared
-    by value, and part of what is compiled. Buffers of donated arguments may be reused.
-    `in_shardings` and `out_shardings` are as in `jax.jit`. Inside a trace, the result makes
-    one `call` equation; with `inline`, the equations of `fun`. `outline` says whether what the
-    program repeats is compiled once and called ("auto", "always" or "never"), by default as
-    `functx.config.outline` does. `memory` says what derivatives keep of the forward computation:
-    all that they need ("off"), the cheapest values to compute the rest from ("min_cut"), or as
-    much as fits a budget for their temporaries, such as "2GiB", an int of bytes, or a float for
-    a fraction of what they take plainly; by default as `functx.config.memory` does.
+    `static_argnums` or named in `static_argnames` are hashable Python values, compared by value, for
+    each of which `fun` is compiled. Buffers of donated arguments may be reused. `in_shardings` and
+    `out_shardings` are as in `jax.jit`. Inside a trace, a call becomes one `call` equation, or with
+    `inline` the equations of `fun`.
 
-    The result has `lower(...)`, whose result has `compile()`, `as_text()` and
+    `outline` says whether repeats of the program are compiled once and called: "auto", "always" or
+    "never", by default as in `functx.config.outline`. `memory` says which values derivatives keep
+    from the forward computation: all that they need ("off"), the cheapest from which to compute the
+    others ("min_cut"), or as many as fit a budget for temporaries, such as "2GiB", an int of bytes, or
+    a float for a fraction of the temporaries without a budget; by default as in `functx.config.memory`.
+
+    The result has the methods `lower(...)`, whose result has `compile()`, `as_text()` and
     `cost_analysis()`; `eval_shape(...)`; and `clear_cache()`.
 
     Raises StaticArgumentError for a static argument that cannot be hashed. Where a budget is too
-    small, MemoryBudgetWarning says what the least is, and that is taken.
+    small, MemoryBudgetWarning gives the smallest possible one, which is used.
 
     >>> import functx
     >>> float(functx.jit(lambda x: x * 2.0)(3.0))
@@ -139,7 +140,7 @@ def jit(
     static = bool(nums or names)
 
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        # A boundary of tracebacks, without a call in between.
+        # `api_boundary` inlined, to save a call.
         try:
             if get_builder() is not None:
                 return compiled.bind(args, kwargs, inline)
@@ -174,7 +175,7 @@ def jit(
 
 @jax.tree_util.register_static
 class DispatchKey(Record):
-    """The part of the dispatch key besides argument types: layouts, shared memory, active modes.
+    """The part of JAX's dispatch key besides argument types: layouts, shared memory, active modes.
 
     JAX sees it as a static part of the arguments.
     """
@@ -204,8 +205,8 @@ class JittedFunction:
         self.traced = Cache("jit", 256)
         self.verified: set[Any] = set()
 
-        # Not in a cycle with its JAX function, so that both go, programs and all, with the last
-        # use and not at some later collection.
+        # No cycle with the JAX function, so that both are freed, with their programs, after the last
+        # use and not at a later garbage collection.
         owner = proxy(self)
 
         def call(hidden: Any, *args: Any, **kwargs: Any) -> Any:
@@ -268,7 +269,7 @@ class JittedFunction:
 
     @contextmanager
     def tracing(self) -> Iterator[None]:
-        """The context of a trace: the options that hold, and captured arrays that are read-only."""
+        """The context of a trace: its options, and read-only captured arrays."""
         token = trace_options.set(self.effective_options())
         try:
             with freeze_captured_arrays(self.fun):
@@ -277,12 +278,12 @@ class JittedFunction:
             trace_options.reset(token)
 
     def enable_writes(self, layout_dependent: bool, _call: Any) -> None:
-        """Let calls return the new values of arguments that the function writes to."""
+        """Makes calls return the new values of arguments that the function writes to."""
         self.writes = True
         self.layout_dependent |= layout_dependent
 
     def verify(self, traced: TracedFunction, call: Any) -> None:
-        """Check a new program on the arguments of a call, if it has values."""
+        """Verifies a new program on the arguments of a call, if they have values."""
         if call is not None:
             _, *dynamic = self.static.bind(*call)
             backend.verify(traced.program, [*tree.leaves(tuple(dynamic)), *traced.captured])
@@ -372,7 +373,7 @@ class JittedFunction:
                 raise
 
     def check_arguments(self, args: Any, kwargs: Any) -> None:
-        """Raise for arguments that JAX refuses, with functx's message."""
+        """Raises an error for arguments that JAX refuses, with functx's message."""
         _, dynamic, keywords = self.static.bind(args, kwargs)
         leaves, in_tree = tree.flatten((dynamic, keywords))
         what = f"jit({function_name(self.fun)})"
@@ -403,7 +404,7 @@ class JittedFunction:
         check_usable(what, captured_names, captured)
 
     def check_abstract_arguments(self, args: Any, kwargs: Any) -> None:
-        """Raise for an argument of `lower` that has no type."""
+        """Raises ArgumentError for an argument of `lower` that has no type."""
         _, dynamic, keywords = self.static.bind(args, kwargs)
         leaves, in_tree = tree.flatten((dynamic, keywords))
         for name, x in zip(argument_names(self.fun, in_tree, leaves)(), leaves, strict=True):
@@ -416,7 +417,7 @@ class JittedFunction:
                 ) from None
 
     def clear(self) -> None:
-        """Forget what was compiled."""
+        """Forgets all traces and executables."""
         self.dispatch.clear_cache()
         self.traced.clear()
         self.captured.positions_by_key.clear()

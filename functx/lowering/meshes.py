@@ -1,4 +1,4 @@
-"""What JAX's types say of a device mesh, for a call of a program on such values."""
+"""Device meshes of JAX around a program: manual axes, varying values and shardings."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from functx.transforms.varying_axes import resolve_boundaries, varying_axes
 
 
 def axis_size(name: Any) -> int | None:
-    """The length of the axis `name` that JAX binds around this; None where it binds none."""
+    """The size of the axis `name` that JAX binds here; None if it binds none."""
     try:
         return int(jax.lax.axis_size(name))
     except NameError:
@@ -26,7 +26,7 @@ def axis_size(name: Any) -> int | None:
 
 
 def axis_names() -> Sequence[Any]:
-    """The names of the axes that JAX maps over devices around this."""
+    """The names of the axes that JAX maps over devices here."""
     return tuple(jax.sharding.get_abstract_mesh().manual_axes)
 
 
@@ -35,7 +35,7 @@ backend.axis_names = axis_names
 
 
 def manual_axes(module_context: Any) -> dict[Any, int]:
-    """The axes, with their lengths, that what is being lowered runs at each place of."""
+    """The manual axes of the module that is being lowered, with their sizes."""
     context = module_context.axis_context
     names = getattr(context, "manual_axes", ())
     mesh = getattr(context, "mesh", None)
@@ -43,7 +43,7 @@ def manual_axes(module_context: Any) -> dict[Any, int]:
 
 
 def unbound_axis_error(name: Any, sizes: dict[Any, int], source: Any) -> UnboundAxisError:
-    """The error that a collective is run where nothing binds its axis."""
+    """The error for a collective over an axis that nothing binds."""
     given = ", ".join(map(repr, sizes)) or "none"
     return UnboundAxisError(
         f"a collective must run within a map over its axis; got {name!r}, where the bound names "
@@ -54,7 +54,7 @@ def unbound_axis_error(name: Any, sizes: dict[Any, int], source: Any) -> Unbound
 
 
 def meshes_in(program: Program) -> tuple[Any, ...]:
-    """The meshes of devices that something in `program` speaks of."""
+    """The meshes of devices in the parameters of `program`."""
     found: tuple[Any, ...] | None = program.memo.get(meshes_in)
     if found is None:
         meshes = [
@@ -68,9 +68,10 @@ def meshes_in(program: Program) -> tuple[Any, ...]:
 
 
 def constrain_to_devices(program: Program, values: Sequence[Any]) -> list[Any]:
-    """`values` such that JAX runs `program`, which takes or gives them, on the devices of its meshes.
+    """`values` with the first constrained to the devices of the meshes in `program`.
 
-    JAX looks for devices in its own equations, and not in what these carry.
+    `values` are the operands or the outputs. JAX finds devices in its own equations only, not in
+    programs that these hold.
     """
     values = list(values)
     for mesh in meshes_in(program):
@@ -81,13 +82,13 @@ def constrain_to_devices(program: Program, values: Sequence[Any]) -> list[Any]:
 
 
 def varying_manual_axes(x: Any) -> frozenset[Any]:
-    """The manual axes of a mesh that a value of JAX, or a type, varies over."""
+    """The manual axes of a mesh that a JAX value, or its aval, varies over."""
     aval = x if hasattr(x, "manual_axis_type") else jax.typeof(x)
     return aval.manual_axis_type.varying  # type: ignore[no-any-return]
 
 
 def tracks_varying(program: Program, operands: Sequence[Any]) -> bool:
-    """Whether JAX keeps account here of what varies over which axes."""
+    """Whether JAX tracks here which values vary over which manual axes."""
     if any(varying_manual_axes(x) for x in operands):
         return True
     here = [name for name in axis_names() if name in program.named_axes]
@@ -95,9 +96,9 @@ def tracks_varying(program: Program, operands: Sequence[Any]) -> bool:
 
 
 def out_jax_avals(program: Any, mesh: Any, operands: Sequence[Any]) -> list[Any]:
-    """The types of the outputs of a carried program on operands of these types, within `mesh`.
+    """The JAX avals of the outputs of a program on operands with these avals, within `mesh`.
 
-    They vary over the manual axes that the program says, and are not sharded explicitly.
+    They vary over the manual axes that `varying_axes` finds, and are not sharded explicitly.
     """
     avals = [jax_aval(aval) for aval in program.program.out_avals]
     avals = [a.update(sharding=NamedSharding(mesh, PartitionSpec(*[None] * a.ndim))) for a in avals]
@@ -110,10 +111,10 @@ def out_jax_avals(program: Any, mesh: Any, operands: Sequence[Any]) -> list[Any]
 
 
 def bind_on_mesh(call: Any, mesh: Any, operands: Sequence[Any], program: Any) -> list[Any]:
-    """`call` bound to operands within `mesh`.
+    """The outputs of `call`, bound to operands within `mesh`.
 
-    With explicit axes, an output has the sharding of the first operand of its shape that is
-    sharded, else it is whole on every device.
+    With explicit axes, an output has the sharding of the first sharded operand of its shape, else it
+    is replicated.
     """
 
     def bind(*xs: Any) -> list[Any]:
@@ -140,9 +141,9 @@ def bind_on_mesh(call: Any, mesh: Any, operands: Sequence[Any], program: Any) ->
 def divide_replicated_cotangents(
     program: Any, cts: Sequence[Any], operands: Sequence[Any]
 ) -> list[Any]:
-    """The cotangents such that each place has its share of what is the same in all of them.
+    """The cotangents, each divided by the number of devices that hold the same value.
 
-    Transposed with every place for itself, a program makes of these what `psum_replicated_cotangents` adds up.
+    The transposed program maps them to the shares that `psum_replicated_cotangents` adds up.
     """
     if not program.tracks_varying:
         return list(cts)
@@ -151,32 +152,32 @@ def divide_replicated_cotangents(
 
 
 def divide_by_axis_sizes(x: Any, axes: Iterable[Any]) -> Any:
-    """`x` divided by the number of places along the manual `axes`."""
+    """`x` divided by the product of the sizes of the manual `axes`."""
     count = prod([axis_size(name) or 1 for name in axes])
     return x if count == 1 else x / count
 
 
 def psum_replicated_cotangents(
-    program: Any, cts: Sequence[Any], likes: Sequence[Any], operands: Sequence[Any]
+    program: Any, cts: Sequence[Any], linear_avals: Sequence[Any], operands: Sequence[Any]
 ) -> Any:
-    """The cotangents of the linear operands `likes`, by what every place has of them."""
+    """The cotangents of linear operands with avals `linear_avals`, summed over the devices that share them."""
     if not program.tracks_varying:
         return cts
     axes = used_manual_axes(program, operands)
     found = []
-    for ct, like in zip(cts, likes, strict=True):
+    for ct, like in zip(cts, linear_avals, strict=True):
         shared = tuple(sorted(axes - varying_manual_axes(like), key=str))
         found.append(pcast_like(jax.lax.psum(ct, shared) if shared else ct, like))
     return found
 
 
 def pcast_like(x: Any, like: Any) -> Any:
-    """`x`, said to vary over all manual axes that `like` varies over."""
+    """`x`, cast to vary over all manual axes that `like` varies over."""
     missing = tuple(sorted(varying_manual_axes(like) - varying_manual_axes(x), key=str))
     return jax.lax.pcast(x, missing, to="varying") if missing else x
 
 
 def used_manual_axes(program: Any, values: Sequence[Any]) -> frozenset[Any]:
-    """The manual axes that values vary over, or that the program works across."""
+    """The manual axes that values vary over, or that the program has collectives over."""
     named = program.program.named_axes & frozenset(axis_names())
     return frozenset().union(named, *[varying_manual_axes(x) for x in values])

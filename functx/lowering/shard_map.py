@@ -1,4 +1,4 @@
-"""The equation of `shard_map`: a program that every device runs on its parts of the operands."""
+"""`shard_map`, and its equation: a program that every device runs on its shards of the operands."""
 
 from __future__ import annotations
 
@@ -78,11 +78,11 @@ _SAMPLE_MESH = AbstractMesh((1,), ("i",), axis_types=(AxisType.Auto,))
 
 
 class ShardMap(Primitive):
-    """The outputs of `program`, which every device of `mesh` runs on its parts of the operands.
+    """The outputs of `program`, which every device of `mesh` runs on its shards of the operands.
 
-    A spec has an entry a dimension: the mesh axes over which that is divided, in order. `axes`
-    are those that `program` works across; each place along an axis that no entry names has the
-    whole operand, and returns one and the same output.
+    A spec has an entry for each dimension: the mesh axes over which it is divided, in order. `axes`
+    are the manual axes, over which `program` may have collectives. Along an axis that no entry names,
+    every device has the whole operand, and returns the same output.
     """
 
     program: Program
@@ -108,12 +108,12 @@ class ShardMap(Primitive):
         return self.program.named_axes - frozenset(self.axes)
 
     def global_aval(self, aval: ShapedArray, spec: DimSpecs) -> ShapedArray:
-        """The type of the array whose parts, by `spec`, are of `aval`."""
+        """The aval of the array whose shards, by `spec`, are of `aval`."""
         sizes = [self.num_shards(entry) for entry in spec]
         return aval.update(shape=tuple([n * k for n, k in zip(aval.shape, sizes, strict=True)]))
 
     def num_shards(self, names: Sequence[Any]) -> int:
-        """The number of places along mesh axes."""
+        """The product of the sizes of mesh axes."""
         return prod([self.mesh.shape[name] for name in names])
 
     def abstract_eval(self, *avals: Any) -> Any:
@@ -131,15 +131,15 @@ class ShardMap(Primitive):
     def with_program(
         self, program: Program, in_specs: Sequence[DimSpecs], out_specs: Sequence[DimSpecs]
     ) -> Any:
-        """Another program, run by the same devices."""
+        """The map of another program over the same axes."""
         return ShardMap(program, self.mesh, tuple(in_specs), tuple(out_specs), self.axes)
 
     def residual_spec(self, aval: ShapedArray) -> DimSpecs:
-        """The spec of what each device keeps for itself, along a new first dimension."""
+        """The spec of a residual, which each device keeps along a new first dimension."""
         return (self.axes, *[()] * aval.ndim)
 
     def replicated_axes(self, spec: DimSpecs) -> tuple[Any, ...]:
-        """The axes along which all places have the same part."""
+        """The axes along which all devices have the same shard."""
         return tuple([name for name in self.axes if all(name not in entry for entry in spec)])
 
     def dce(self, used: Sequence[bool]) -> Any:
@@ -172,7 +172,7 @@ class ShardMap(Primitive):
         return outs, scatter_where(pushed, inexact)
 
     def run_known(self, values: Program, args: Sequence[Any]) -> tuple[list[Any], list[Any], Any]:
-        """The outputs of a split program, and what is kept behind them, with its specs."""
+        """The outputs of the known program of a split, its residuals, and the specs of these."""
         count = len(self.program.outputs)
         specs = [self.residual_spec(a) for a in values.out_avals[count:]]
         first = self.with_program(
@@ -216,7 +216,7 @@ class ShardMap(Primitive):
         rest: Sequence[Any],
         specs: Sequence[DimSpecs],
     ) -> list[Any]:
-        """The cotangents of the operands that are `active`, by a program of one device's."""
+        """The cotangents of the operands marked `active`, by the backward program of one device."""
         ct_specs = select_where(self.out_specs, inexact_mask(self.program.out_avals))
         own = select_where(self.in_specs, active)
         shares = tuple([self.num_shards(self.replicated_axes(spec)) for spec in ct_specs])
@@ -228,7 +228,7 @@ class ShardMap(Primitive):
         size, axis = batch_size(args, dims), batched_axis()
         named = {name for spec in (*self.in_specs, *self.out_specs) for e in spec for name in e}
         over = () if axis is None else axis.mesh_axes
-        # A batch that lies over axes of the mesh is divided among these.
+        # A batch that is sharded over axes of the mesh is divided over them.
         if not named.isdisjoint(over) or batched_axis_names().name in self.named_axes:
             over = ()
         over = tuple([name for name in over if name in self.axes])
@@ -251,7 +251,7 @@ class ShardMap(Primitive):
             outs = bind_functx_call(self.program, xs, ctx.module.target.outline)
             return tuple(outs) if several else outs[0]
 
-        # Within another map JAX's mesh is the one of which some axes are mapped already.
+        # Inside another map, JAX's mesh has axes that are mapped already.
         here = jax.sharding.get_abstract_mesh()
         out_specs = tuple([PartitionSpec(*spec) for spec in self.out_specs])
         mapped = jax.shard_map(
@@ -267,7 +267,7 @@ class ShardMap(Primitive):
 
 
 def insert_dim_spec(spec: DimSpecs, dim: int | None, names: Sequence[Any]) -> DimSpecs:
-    """`spec` of an array with a new dimension `dim`, which is divided over `names`."""
+    """`spec` of an array with a new dimension `dim`, divided over `names`."""
     return spec if dim is None else (*spec[:dim], tuple(names), *spec[dim:])
 
 
@@ -277,7 +277,7 @@ def dim_specs_of(spec: Any, ndim: int) -> DimSpecs:
 
 
 class AddShardAxis(Rewrite[Program]):
-    """The rewrite to a program whose outputs from number `first` on have a new first dimension."""
+    """Rewrites a program to add a first dimension to its outputs from number `first` on."""
 
     first: int
 
@@ -290,7 +290,7 @@ class AddShardAxis(Rewrite[Program]):
 
 
 class DropShardAxis(Rewrite[Program]):
-    """The rewrite to a program whose inputs from number `first` on have a new first dimension."""
+    """Rewrites a program to take its inputs from number `first` on with a first dimension of size 1."""
 
     first: int
 
@@ -305,7 +305,7 @@ class DropShardAxis(Rewrite[Program]):
 
 
 class WrapInRematerialize(Rewrite[Program]):
-    """The rewrite to a program that calls the program, so that it computes again what it is to."""
+    """Rewrites a program into one that calls it as a rematerialized program."""
 
     def __call__(self, program: Program) -> Program:
         def body(*args: Any) -> list[Any]:
@@ -315,10 +315,10 @@ class WrapInRematerialize(Rewrite[Program]):
 
 
 class ReduceReplicatedCotangents(Rewrite[Program]):
-    """The rewrite of a program that pulls cotangents back on one device to one for what is shared.
+    """Rewrites the backward program of one device to take and return replicated cotangents.
 
-    The cotangent of an output that `shares[k]` places have is divided among them; that of an
-    operand that places along `sums[i]` share is their sum.
+    The cotangent of an output that `replica_counts[k]` devices have is divided by that number; that
+    of an operand that the devices along `psum_axes[i]` share is summed over them.
     """
 
     replica_counts: tuple[int, ...]
@@ -350,22 +350,22 @@ def shard_map(
     axis_names: Any = frozenset(),
     check_vma: bool = True,
 ) -> Any:
-    """Map `f` over parts of its arguments, one on each device of `mesh`, as `jax.shard_map` does.
+    """Maps `f` over shards of its arguments, one on each device of `mesh`, as `jax.shard_map` does.
 
-    `in_specs` is a tree prefix of the arguments with a `jax.sharding.PartitionSpec` at each leaf:
-    the axes of the mesh over which each dimension is divided. A device gets its part, and the
-    whole along axes that are not named. `out_specs` says likewise how results are put together; a
-    result is the same along axes that its spec does not name, which is checked unless `check_vma`
-    is false. Inside, collectives such as `lax.psum` work across `axis_names`, by default all.
-    Without `in_specs`, arrays keep their shardings; without `mesh`, it is that of `jax.set_mesh`.
+    `in_specs` is a tree prefix of the arguments with a `jax.sharding.PartitionSpec` at each leaf: the
+    mesh axes over which each dimension is divided. Along axes that are not named, each device gets
+    the whole. `out_specs` says in the same way how results are put together. A result must be the
+    same along axes that its spec does not name, which is checked if `check_vma`. Inside, collectives
+    such as `lax.psum` work over `axis_names`, by default all. Without `in_specs`, arrays keep their
+    shardings; without `mesh`, it is that of `jax.set_mesh`.
 
-    Derivatives of the mapped function are those of the whole computation. A derivative taken
-    inside counts what is the same on all devices once, and is summed over them in what they share;
-    in `lax.pcast(x, axis_name, to="varying")` each device has its own. If `check_vma` is false it
-    is, as under `vmap`, that of the sum over all devices of what `f` returns there.
+    Derivatives of the mapped function are those of the whole computation. A derivative taken inside
+    counts a value that all devices share once, and its cotangent is summed over them; after
+    `lax.pcast(x, axis_name, to="varying")` each device has its own. If `check_vma` is false, it is, as
+    under `vmap`, the derivative of the sum over all devices of the values that `f` returns there.
 
     Raises ShapeError for a dimension that does not divide into equal parts, ReplicationError for
-    a result that differs along an axis which its spec does not name, and ArgumentError for specs
+    a result that differs along an axis that its spec does not name, and ArgumentError for specs
     that fit neither the mesh nor the arguments.
     """
     if f is None:
@@ -404,7 +404,7 @@ def shard_map(
                 f"{what}: effects on several devices must not be ordered; got some that are",
                 fix="Leave out ordered=True.",
             )
-        # What the function captures, every device has whole.
+        # Every device has the whole of a captured array.
         specs += [((),) * a.ndim for a in traced.program.in_avals[len(specs) :]]
         outs = _out_specs(what, out_specs, traced, on, names)
         if check_vma:
@@ -454,7 +454,7 @@ def _specs_from_shardings(what: str, leaves: Sequence[Any], mesh: Any, shown: An
 def _check_spec(
     what: str, aval: Any, spec: Any, mesh: Any, names: Sequence[Any], is_key: bool
 ) -> DimSpecs:
-    """The spec of an array, or of typed keys that are words of type `aval`; these stay together."""
+    """The spec of an array, or of typed keys with words of type `aval`, which are not divided."""
     spec = PartitionSpec() if spec is None else spec
     if not isinstance(spec, PartitionSpec):
         raise ArgumentError(f"{what}: specs must be PartitionSpecs; got {type_name(spec)} {spec!r}")
@@ -486,7 +486,7 @@ def _out_specs(
         _output_paths(traced), traced.out_avals, flat, marks, strict=True
     ):
         spec = PartitionSpec() if spec is None else spec
-        # Any number of parts make a whole.
+        # Any number of shards make up a result.
         whole = aval.update(shape=(0,) * aval.ndim)
         found.append(_check_spec(f"{what}: {where}", whole, spec, mesh, names, is_key))
     return tuple(found)
@@ -503,7 +503,7 @@ def _check_replicated(
     out_specs: Sequence[DimSpecs],
     names: Sequence[Any],
 ) -> None:
-    """Raise ReplicationError for an output that differs along axes which its spec does not name."""
+    """Raises ReplicationError for an output that differs along axes that its spec does not name."""
     found = varying_axes(traced.program, given)
     for where, aval, spec, over in zip(
         _output_paths(traced), traced.out_avals, out_specs, found, strict=True

@@ -1,4 +1,4 @@
-"""StableHLO: the equations of a program as operations, one `lower` rule an equation."""
+"""Emission of StableHLO: each equation by the `lower` rule of its primitive, or as a copy of an equal one."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from functx.transforms.decompose import lowering_decomposition
 
 
 class LoweringContext:
-    """What a `lower` rule may ask for: the types of its equation, and how to build common things."""
+    """The context of a `lower` rule: the types of its equation, and common StableHLO operations."""
 
     def __init__(self, module: ModuleEmitter, scope: FunctionEmitter):
         self.module = module
@@ -32,7 +32,7 @@ class LoweringContext:
         self.avals_out: list[ShapedArray] = []
         self.source: Source | None = None
         self.constants: list[Any] = []
-        """The constants that the rule at work asked for."""
+        """The constants that the current rule used."""
 
     @property
     def platforms(self) -> Sequence[str]:
@@ -48,21 +48,21 @@ class LoweringContext:
         return self.module.type(aval)
 
     def i64_array(self, values: Sequence[int]) -> Any:
-        """An attribute of integers."""
+        """An attribute with an array of 64-bit integers."""
         return ir.DenseI64ArrayAttr.get(list(values))
 
     def constant(self, value: Any, aval: ShapedArray) -> Any:
-        """An array of `aval` with the number `value` everywhere."""
+        """An array of `aval` filled with the number `value`."""
         constant = self.scope.constant(value, aval)
         self.constants.append(constant)
         return constant
 
     def dense(self, array: np.ndarray[Any, Any]) -> Any:
-        """The elements of `array`."""
+        """A constant with the elements of `array`."""
         return mlir.ir_constant(array)
 
     def convert(self, x: Any, source: ShapedArray, target: ShapedArray) -> Any:
-        """The array `x` of `source` in the dtype of `target`."""
+        """The array `x` of `source`, converted to the dtype of `target`."""
         if kind(target.dtype) == "b" and kind(source.dtype) != "b":
             zero = self.constant(0, source)
             return self.compare(x, zero, "NE", source)
@@ -71,7 +71,7 @@ class LoweringContext:
         return stablehlo.convert(self.type(target), x)
 
     def compare(self, x: Any, y: Any, direction: str, aval: ShapedArray) -> Any:
-        """`x direction y` for arrays of `aval`, with EQ, NE, LT, LE, GT or GE."""
+        """The elementwise comparison of arrays of `aval`; `direction` is EQ, NE, LT, LE, GT or GE."""
         kinds = {"b": "UNSIGNED", "u": "UNSIGNED", "i": "SIGNED"}
         return stablehlo.compare(
             x,
@@ -83,9 +83,9 @@ class LoweringContext:
     def reduce(
         self, operation: Any, x: Any, axes: Sequence[int], start: Any, dtype: Any = None
     ) -> Any:
-        """`x` reduced over `axes` by a binary operation class, beginning at the number `start`.
+        """`x` reduced over `axes` by a binary operation class, with the number `start` as identity.
 
-        It is computed in `dtype` if that is given.
+        It is computed in `dtype`, by default that of `x`.
         """
         (aval,), (out,) = self.avals_in, self.avals_out
         given = dtype is not None and dtype != aval.dtype
@@ -105,16 +105,16 @@ class LoweringContext:
         return self.convert(found, out.update(dtype=dtype), out) if given else found
 
     def pin_order(self, x: Any, y: Any, aval: ShapedArray) -> list[Any]:
-        """Two arrays of `aval` as they are, as two results of one operation that is never fused."""
+        """The arrays `x` and `y` of `aval` as results of one operation that XLA never fuses."""
         return self.module.pin_order(x, y, aval)
 
     def precision(self, precision: tuple[str, str] | None) -> Any:
-        """The attribute for a pair of `DEFAULT`, `HIGH` or `HIGHEST`."""
+        """The attribute for a pair of DEFAULT, HIGH or HIGHEST."""
         names = precision or ("DEFAULT", "DEFAULT")
         return ir.ArrayAttr.get([stablehlo.PrecisionAttr.get(name) for name in names])
 
     def via_jax(self, fun: Callable[..., Any], *values: Any) -> Any:
-        """What JAX's own lowering of the JAX function `fun` makes of `values`.
+        """The outputs of the JAX function `fun`, emitted by JAX's own lowering.
 
         `fun` takes arrays of `avals_in` and returns those of `avals_out`, one or a tuple.
         """
@@ -129,22 +129,22 @@ class LoweringContext:
         return [_unwrap_single(out) for out in outs] if several else _unwrap_single(outs[0])
 
     def barrier(self, values: Sequence[Any]) -> list[Any]:
-        """`values`, each there only when all are; nothing is merged across."""
+        """`values` behind an optimization barrier: available all at once, and merged with nothing."""
         return [*stablehlo.OptimizationBarrierOp(list(values)).results] if values else []
 
     def collective(self, axes: Sequence[Any], fun: Callable[..., Any], *values: Any) -> Any:
-        """What JAX's lowering makes of `fun`, a collective of JAX across the named `axes`."""
+        """The outputs of `fun`, a collective of JAX over the named `axes`, emitted by JAX's lowering."""
         sizes = meshes.manual_axes(self.module.module_context)
         for name in axes:
             if name not in sizes:
                 raise meshes.unbound_axis_error(name, sizes, self.source)
-        # JAX looks a collective's axes up while it traces, and traces nothing within a call.
+        # JAX looks up the axes of a collective while it traces, and does not retrace a jitted call.
         traced = jax.make_jaxpr(jax.jit(fun), axis_env=list(sizes.items()))
         (eqn,) = traced(*[jax.ShapeDtypeStruct(a.shape, a.dtype) for a in self.avals_in]).eqns
         return self.via_jax(lambda *xs: eqn.primitive.bind(*xs, **eqn.params)[0], *values)
 
     def call(self, program: Program, values: Sequence[Any], apart: bool = False) -> list[Any]:
-        """A call of `program`, emitted as a function of its own, once a module.
+        """A call of `program`, emitted as a function once per module.
 
         With `apart`, XLA does not inline it.
         """
@@ -163,7 +163,7 @@ class LoweringContext:
         return control_flow.while_loop(self, loop, values)
 
     def callback(self, primitive: Any, values: Sequence[Any]) -> list[Any]:
-        """The outputs of an `HostPrimitive` primitive, which Python computes when the device asks."""
+        """The outputs of a `HostPrimitive`, computed by a call from the device to Python."""
         return callbacks.emit_callback(self, primitive, values)
 
 
@@ -172,7 +172,7 @@ def _unwrap_single(value: Any) -> Any:
 
 
 class ModuleEmitter:
-    """The emission of programs into the module that one of JAX's lowering rules is building."""
+    """The emission of programs into the module that a JAX lowering rule builds."""
 
     def __init__(self, jax_context: Any, outline: str = "never"):
         self.jax_context = jax_context
@@ -190,7 +190,7 @@ class ModuleEmitter:
         self.functions: dict[Program, Any] = {}
         self.identity_functions: dict[ShapedArray, Any] = {}
         self.types: dict[ShapedArray, Any] = {}
-        # That of the last ordered callback here, in a program that has any.
+        # The token of the last ordered callback, in a program that has any.
         self.token: Any = None
 
     def type(self, aval: ShapedArray) -> Any:
@@ -202,18 +202,18 @@ class ModuleEmitter:
         return found
 
     def constant(self, value: Any, aval: ShapedArray) -> Any:
-        """An array of `aval` with the number `value` everywhere."""
+        """An array of `aval` filled with the number `value`."""
         scalar = mlir.ir_constant(np.asarray(value, aval.dtype))
         if not aval.shape:
             return scalar
         if is_complex(aval.dtype):
-            # The bindings cannot take a complex splat apart.
+            # The bindings cannot read a complex splat.
             return stablehlo.broadcast_in_dim(self.type(aval), scalar, ir.DenseI64ArrayAttr.get([]))
         element = ir.DenseElementsAttr(scalar.owner.attributes["value"]).get_splat_value()
         return stablehlo.constant(ir.DenseElementsAttr.get_splat(self.type(aval), element))
 
     def emit(self, program: Program, values: Sequence[Any], is_function: bool = False) -> list[Any]:
-        """The values of the outputs of `program` applied to `values`, built in place."""
+        """The outputs of `program` on `values`, emitted at the insertion point."""
         rewrites = self.function_rewrites if is_function else self.rewrites
         return FunctionEmitter(self).program(program, values, rewrites)
 
@@ -231,10 +231,10 @@ class ModuleEmitter:
         return outs
 
     def pin_order(self, x: Any, y: Any, aval: ShapedArray) -> list[Any]:
-        """What a function that returns its two arguments makes of arrays of `aval`.
+        """The results of a function of two arrays of `aval` that returns them.
 
-        XLA does not look into a call that it may not inline, and so leaves what comes before it
-        before it; to run, it costs nothing.
+        XLA does not look into a call that it may not inline, and so keeps operations on their side of it.
+        It costs nothing to run.
         """
         function = self.identity_functions.get(aval)
         if function is None:
@@ -254,7 +254,7 @@ class ModuleEmitter:
     def function(self, program: Program) -> Any:
         """A private function of the module for `program`.
 
-        With ordered effects it takes and gives a token behind the arrays.
+        With ordered effects it takes and returns a token after the arrays.
         """
         ordered = Effect.ORDERED in program.effects
         token = [mlir.token_type()] if ordered else []
@@ -279,7 +279,7 @@ class ModuleEmitter:
 
 
 def mark_noinline(call: Any) -> None:
-    """Tell XLA not to inline a call."""
+    """Forbids XLA to inline a call."""
     kept = ir.DictAttr.get({"inlineable": ir.StringAttr.get("false")})
     call.operation.attributes["mhlo.frontend_attributes"] = kept
 
@@ -296,7 +296,7 @@ class FunctionEmitter:
     def program(
         self, program: Program, values: Sequence[Any], rewrites: Sequence[Any]
     ) -> list[Any]:
-        """Emit the equations of `program` applied to `values`; the values of its outputs."""
+        """The outputs of `program` on `values`, after `rewrites`."""
         for rewrite in rewrites:
             program = cached_rewrite(rewrite, program)
         outer, self.env = self.env, dict(zip(program.inputs, values, strict=True))
@@ -310,7 +310,7 @@ class FunctionEmitter:
         return self.env[atom] if type(atom) is Var else self.literal(atom, atom.aval)
 
     def literal(self, atom: Any, aval: ShapedArray) -> Any:
-        """The number of a literal everywhere in an array of `aval`."""
+        """An array of `aval` filled with the number of a literal."""
         return self.constants.get((atom.key[0], aval)) or self.constant(atom.value, aval)
 
     def constant(self, value: Any, aval: ShapedArray) -> Any:
@@ -321,7 +321,7 @@ class FunctionEmitter:
         return found
 
     def equation(self, eqn: Equation) -> None:
-        """Emit one equation: like an earlier one of the same types, else by its rule."""
+        """Emits one equation: as a copy of an equal one on the same types, else by its rule."""
         primitive, env = eqn.primitive, self.env
         avals = [atom.aval for atom in eqn.inputs]
         operands = [env[a] if type(a) is Var else self.literal(a, a.aval) for a in eqn.inputs]
@@ -352,7 +352,7 @@ class FunctionEmitter:
         env.update(zip(eqn.outputs, results, strict=True))
 
     def check_types(self, eqn: Equation, results: Any) -> None:
-        """Raise RuleError unless `results`, of `lower`, have the types that `abstract_eval` states."""
+        """Raises RuleError unless `results`, of a user's `lower`, have the types of `abstract_eval`."""
         stated = [self.ctx.type(v.aval) for v in eqn.outputs]
         given = results if isinstance(results, (list, tuple)) else [results]
         types = [getattr(x, "type", type(x).__name__) for x in given]
@@ -368,7 +368,7 @@ class FunctionEmitter:
     def broadcast_scalars(
         self, eqn: Equation, avals: list[ShapedArray], operands: list[Any], shape: tuple[int, ...]
     ) -> None:
-        """Give rank-0 operands the shape of the output, in place."""
+        """Broadcasts rank-0 operands to the shape of the output, in place."""
         for i, aval in enumerate(avals):
             if not aval.shape:
                 avals[i] = wide = ShapedArray(shape, aval.dtype)
@@ -382,17 +382,17 @@ class FunctionEmitter:
 
 
 def are_unambiguous(operands: Sequence[Any], constants: Sequence[Any]) -> bool:
-    """Whether the operands of an operation show which operand of the equation each of them is.
+    """Whether each operand of an operation corresponds to one operand of the equation.
 
-    They do unless two operands of the equation are one value, or one is also a constant of the
-    rule. Python may hold one MLIR value in several objects, so values are compared, never objects.
+    It does unless two operands of the equation are one value, or one is also a constant of the rule.
+    Several Python objects may hold one MLIR value, so values are compared, not objects.
     """
     values = set(operands)
     return len(values) == len(operands) and values.isdisjoint(constants)
 
 
 class Template:
-    """An emitted operation, to be repeated for every equation like the one it came from."""
+    """An emitted operation, of which equal equations on the same types become copies."""
 
     __slots__ = ("is_plain", "name", "operation", "positions", "types")
 
@@ -401,22 +401,22 @@ class Template:
         self.positions = positions
         self.name = operation.name
         self.types = [result.type for result in operation.results]
-        # Making a plain operation anew is quicker than copying it.
+        # It is quicker to create a plain operation than to copy it.
         in_order = [j for _, j in positions] == list(range(len(operation.operands)))
         plain = len(operation.attributes) == 0 and len(operation.regions) == 0
         self.is_plain = in_order and plain
 
     @staticmethod
     def of(results: Sequence[Any], operands: Sequence[Any], constants: Any) -> Template | None:
-        """The template of a rule's results, when they are those of one operation.
+        """The template of the results of a rule, if they are all those of one operation.
 
-        Its operands must be the equation's, or constants, which stand in the same function.
+        Its operands must be those of the equation, or constants of the same function.
         """
         owner = getattr(results[0].owner, "operation", None)
         passed_on = any(result in operands for result in results)
         if owner is None or passed_on or len(owner.results) != len(results):
             return None
-        # An operand that is not the operation's may be used inside its regions.
+        # Another operand may be used inside the regions of the operation.
         if any(x not in list(owner.operands) for x in operands):
             return None
         positions = []

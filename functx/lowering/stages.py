@@ -46,7 +46,7 @@ class Lowered:
 class Compiled:
     """A function compiled for one set of argument types; call it with such arguments.
 
-    Static arguments are part of what is compiled, and left out of the call.
+    Static arguments are part of the executable, and left out of the call.
     """
 
     def __init__(self, call: CallingConvention, compiled: Any):
@@ -79,9 +79,10 @@ class Compiled:
 
 
 class CallingConvention(NamedTuple):
-    """What a call of a compiled function passes on: what it captured, and its arguments.
+    """The hidden and the visible arguments of a compiled function.
 
-    `in_names` names the leaves of those, and `types` are JAX's words for both, captured first.
+    `captured` are the hidden arguments; `in_names` gives the names of the leaves of the visible ones;
+    `args_info` is JAX's description of both, captured first.
     """
 
     name: str
@@ -91,7 +92,7 @@ class CallingConvention(NamedTuple):
     writes: bool = False
 
     def check(self, args: Any, kwargs: Any) -> None:
-        """Raise for arguments other than those that the function was compiled for."""
+        """Raises ArgumentError for arguments of other types than the function was compiled for."""
         what = f"compiled {self.name}"
         expected, in_tree = tree.flatten((tuple(self.args_info[0][1:]), self.args_info[1]))
         leaves, given_tree = tree.flatten((args, kwargs))
@@ -117,7 +118,7 @@ class CallingConvention(NamedTuple):
 
 
 def _type_text(x: Any) -> str:
-    """`f32[3]` for an array or the type of one, else the name of the class."""
+    """`f32[3]` for an array or its aval, else the name of the class."""
     try:
         return repr(abstractify(x).update(weak_type=False))
     except ArgumentError:

@@ -1,9 +1,10 @@
-"""Parts that are computed from the array they are written into.
+"""Two hazards of updates in place by XLA on CPUs, and the passes that avoid them.
 
-XLA on CPUs writes such a part in place while it still computes it from what is there, if the
-array has another shape before or after: it moves the reshape behind the array, and then does not
-see that both are the same memory. What is written is therefore fixed first, or a large part put
-into a new array instead.
+XLA writes a slice of an array in place while it still computes the slice from the same memory, if
+the array is reshaped before or after the update: it moves the reshape behind the update, and then
+does not see that both are the same array. So the slice is computed first, or a large slice is
+selected into a new array. Likewise a step of a loop may write to a carried buffer before it has
+read it, or copy the buffer. So the read is computed first, and the write made to depend on it.
 """
 
 from __future__ import annotations
@@ -27,13 +28,14 @@ from functx.transforms.control.scan import Scan
 from functx.transforms.control.while_loop import While
 
 _RESHAPING_PRIMITIVES = ops.Reshape, ops.PermuteDims, ops.BroadcastInDim, ops.BitcastConvertType
-_MAX_PART_RATIO = 8
+_MAX_COPY_RATIO = 8
+"""An array at most so much larger than the slice is made anew instead of updated."""
 
 
 class FixOverlappingUpdates(Rewrite[Program]):
-    """The rewrite to a program that fixes such parts before it writes them.
+    """Rewrites a program such that a slice computed from the array it updates is computed first.
 
-    With `inline`, what is around the program may reshape its inputs and outputs, too.
+    With `inline`, code around the program may reshape its inputs and outputs, too.
     """
 
     inline: bool = False
@@ -43,11 +45,10 @@ class FixOverlappingUpdates(Rewrite[Program]):
         writes = [e for e in writes if e.inputs[1].aval.size > 1]
         if not writes:
             return program
-        flow = _DefUse(program)
         overlapping = {
             eqn
             for eqn in writes
-            if flow.reads_target(eqn) and flow.may_be_reshaped(eqn, self.inline)
+            if reads_target(program, eqn) and may_be_reshaped(program, eqn, self.inline)
         }
         if not overlapping:
             return program
@@ -65,93 +66,87 @@ class FixOverlappingUpdates(Rewrite[Program]):
         return trace_closed(body, program.in_avals, name=program.name, in_names=program.in_names)
 
 
-def _update_without_overlap(x: Tracer, part: Tracer, *places: Tracer) -> Any:
-    """`x` with `part` at `places`, which is computed before any of it is written."""
-    starts = [at.atom.value for at in places if type(at.atom) is Literal]
-    if len(starts) < x.ndim or part.size * _MAX_PART_RATIO < x.size:
-        part, _ = ops.ReadBeforeWrite()(part)
-        return ops.DynamicUpdateSlice()(x, part, *places)
-    sizes = list(zip(x.shape, part.shape, strict=True))
-    starts = [min(max(int(at), 0), n - m) for at, (n, m) in zip(starts, sizes, strict=True)]
-    config = [(at, n - at - m, 0) for at, (n, m) in zip(starts, sizes, strict=True)]
-    replaced = ops.pad(ops.full(part.shape, True), False, config)
-    return ops.select(replaced, ops.pad(part, ops.zero_scalar_like(part), config), x)
+def _update_without_overlap(x: Tracer, update: Tracer, *indices: Tracer) -> Any:
+    """`x` with `update` at `indices`, all of which is computed before any of it is written."""
+    starts = [index.atom.value for index in indices if type(index.atom) is Literal]
+    if len(starts) < x.ndim or update.size * _MAX_COPY_RATIO < x.size:
+        update, _ = ops.ReadBeforeWrite()(update)
+        return ops.DynamicUpdateSlice()(x, update, *indices)
+    sizes = list(zip(x.shape, update.shape, strict=True))
+    starts = [min(max(int(start), 0), n - m) for start, (n, m) in zip(starts, sizes, strict=True)]
+    config = [(start, n - start - m, 0) for start, (n, m) in zip(starts, sizes, strict=True)]
+    mask = ops.pad(ops.full(update.shape, True), False, config)
+    return ops.select(mask, ops.pad(update, ops.zero_scalar_like(update), config), x)
 
 
-class _DefUse:
-    """Where the values of a program come from, and where they go."""
+def reshaped_sources(program: Program, x: Any) -> list[Any]:
+    """`x`, and the variables with the same elements in another shape that it is made of."""
+    sources = [x]
+    while (eqn := program.def_use.producers.get(x)) and isinstance(
+        eqn.primitive, _RESHAPING_PRIMITIVES
+    ):
+        x = eqn.inputs[0]
+        sources.append(x)
+    return sources
 
-    def __init__(self, program: Program):
-        self.outputs = {*program.outputs}
-        self.producers = {v: eqn for eqn in program.equations for v in eqn.outputs}
-        self.users: dict[Any, list[Equation]] = {}
-        for eqn in program.equations:
-            for atom in {*eqn.inputs}:
-                self.users.setdefault(atom, []).append(eqn)
 
-    def reshaped_sources(self, x: Any) -> list[Any]:
-        """`x`, and what it is under another shape."""
-        found = [x]
-        while (eqn := self.producers.get(x)) and isinstance(eqn.primitive, _RESHAPING_PRIMITIVES):
-            x = eqn.inputs[0]
-            found.append(x)
-        return found
-
-    def reads_target(self, write: Equation) -> bool:
-        """Whether what is written comes of the array that it is written into."""
-        shapes = self.reshaped_sources(write.inputs[0])
-        pending: list[Any] = [write.inputs[1]]
-        seen: set[Any] = set()
-        while pending:
-            atom = pending.pop()
-            if atom in shapes:
-                return True
-            if type(atom) is not Var or atom in seen:
-                continue
-            seen.add(atom)
-            maker = self.producers.get(atom)
-            if maker is not None and type(maker.primitive) is not ops.ReadBeforeWrite:
-                pending += maker.inputs
-        return False
-
-    def may_be_reshaped(self, write: Equation, inline: bool) -> bool:
-        """Whether the array may have another shape before the write, or after it."""
-        before = self.reshaped_sources(write.inputs[0])
-        if len(before) > 1 or (inline and before[0] not in self.producers):
+def reads_target(program: Program, write: Equation) -> bool:
+    """Whether the update of `write` is computed from the array that it is written into."""
+    sources = reshaped_sources(program, write.inputs[0])
+    pending: list[Any] = [write.inputs[1]]
+    visited: set[Any] = set()
+    while pending:
+        atom = pending.pop()
+        if atom in sources:
             return True
-        pending: list[Any] = [write.outputs[0]]
-        seen: set[Any] = set()
-        while pending:
-            atom = pending.pop()
-            if atom in seen:
+        if type(atom) is not Var or atom in visited:
+            continue
+        visited.add(atom)
+        producer = program.def_use.producers.get(atom)
+        if producer is not None and type(producer.primitive) is not ops.ReadBeforeWrite:
+            pending += producer.inputs
+    return False
+
+
+def may_be_reshaped(program: Program, write: Equation, inline: bool) -> bool:
+    """Whether the array that `write` updates may be reshaped before it or after it."""
+    flow, outputs = program.def_use, {*program.outputs}
+    sources = reshaped_sources(program, write.inputs[0])
+    if len(sources) > 1 or (inline and sources[0] not in flow.producers):
+        return True
+    pending: list[Any] = [write.outputs[0]]
+    visited: set[Any] = set()
+    while pending:
+        atom = pending.pop()
+        if atom in visited:
+            continue
+        visited.add(atom)
+        if inline and atom in outputs:
+            return True
+        for user in flow.users.get(atom, ()):
+            primitive = user.primitive
+            if isinstance(primitive, (ops.Slice, ops.DynamicSlice)):
                 continue
-            seen.add(atom)
-            if inline and atom in self.outputs:
+            keeps_shape = isinstance(primitive, Elementwise) or (
+                type(primitive) is ops.DynamicUpdateSlice and user.inputs[0] is atom
+            )
+            if not keeps_shape:
                 return True
-            for user in self.users.get(atom, ()):
-                primitive = user.primitive
-                if isinstance(primitive, (ops.Slice, ops.DynamicSlice)):
-                    continue
-                moved_along = isinstance(primitive, Elementwise) or (
-                    type(primitive) is ops.DynamicUpdateSlice and user.inputs[0] is atom
-                )
-                if not moved_along:
-                    return True
-                pending += user.outputs
-        return False
+            pending += user.outputs
+    return False
 
 
 _READ_PRIMITIVES = ops.DynamicSlice, ops.Gather, ops.Slice
 _WRITE_PRIMITIVES = ops.DynamicUpdateSlice, ops.Scatter
 
 
-def _is_cheap_to_materialize(part: ShapedArray, whole: ShapedArray) -> bool:
-    """Whether to fix a part costs less than to copy the whole in each step."""
-    return whole.size > 64 and whole.size >= 16 * part.size
+def _is_cheap_to_materialize(slice_aval: ShapedArray, array: ShapedArray) -> bool:
+    """Whether it costs less to compute the slice first than to copy the whole array in each step."""
+    return array.size > 64 and array.size >= 16 * slice_aval.size
 
 
 class OrderReadsBeforeWrites(Rewrite[Program]):
-    """Rewrites the loops of a program, so that a step reads a carried buffer before it writes to it."""
+    """Rewrites the loops of a program such that a step reads a carried buffer before it writes to it."""
 
     def __call__(self, program: Program) -> Program:
         equations = [order_loop(eqn) for eqn in program.equations]
@@ -161,7 +156,7 @@ class OrderReadsBeforeWrites(Rewrite[Program]):
 
 
 def order_loop(eqn: Equation) -> Equation:
-    """The equation of a loop with the rewritten body; any other equation as it is."""
+    """The equation of a loop with a rewritten body; any other equation as it is."""
     loop = eqn.primitive
     if type(loop) is Scan:
         body = cached_rewrite(OrderLoopBody(loop.consts, loop.carries), loop.program)
@@ -176,7 +171,7 @@ def order_loop(eqn: Equation) -> Equation:
 
 
 class OrderLoopBody(Rewrite[Program]):
-    """Rewrites a loop body, whose `count` carries are its inputs from `first` on, in the same way."""
+    """Rewrites a loop body such that it reads the `count` carries from input `first` on before it writes."""
 
     first: int
     count: int
@@ -197,10 +192,10 @@ class OrderLoopBody(Rewrite[Program]):
                     zeros.setdefault(source, []).append(zero)  # type: ignore[arg-type]
                 return [read]
             writes = isinstance(eqn.primitive, _WRITE_PRIMITIVES)
-            waits = zeros.get(eqn.inputs[0], []) if writes else []  # type: ignore[arg-type]
-            if waits:
-                at = 1 if isinstance(eqn.primitive, ops.Scatter) else 2
-                args = (*args[:at], with_data_dependence(args[at], waits), *args[at + 1 :])
+            dependences = zeros.get(eqn.inputs[0], []) if writes else []  # type: ignore[arg-type]
+            if dependences:
+                i = 1 if isinstance(eqn.primitive, ops.Scatter) else 2
+                args = (*args[:i], with_data_dependence(args[i], dependences), *args[i + 1 :])
             return bind_equation(eqn, *args)
 
         def body(*args: Tracer) -> list[Tracer]:
@@ -210,26 +205,22 @@ class OrderLoopBody(Rewrite[Program]):
 
 
 def with_data_dependence(index: Tracer, zeros: Sequence[Tracer]) -> Tracer:
-    """`index`, which is known only after all of `zeros`."""
+    """`index` plus zeros, which XLA computes only after all of `zeros`."""
     for zero in zeros:
-        first = ops.reshape(ops.slice(ops.reshape(zero, (zero.size,)), [0], [1]), ())
-        nothing = ops.convert_element_type(first, np.dtype("int32"))
-        index = ops.add(index, ops.convert_element_type(nothing, index.dtype, index.weak_type))
+        scalar = ops.reshape(ops.slice(ops.reshape(zero, (zero.size,)), [0], [1]), ())
+        scalar = ops.convert_element_type(scalar, np.dtype("int32"))
+        index = ops.add(index, ops.convert_element_type(scalar, index.dtype, index.weak_type))
     return index
 
 
 def find_writes_and_reads(
     program: Program, carries: Sequence[Var]
 ) -> tuple[dict[Var, Equation], set[Equation]]:
-    """For each value of a carried buffer the equation that writes to it, and reads to be fixed."""
+    """The equation that writes to each version of a carried buffer, and the reads to compute before it."""
     versions = {*carries}
     writer: dict[Var, Equation] = {}
-    found: list[Equation] = []
-    uses: dict[Var, list[Equation]] = {}
+    candidates: list[Equation] = []
     for eqn in program.equations:
-        for atom in eqn.inputs:
-            if type(atom) is Var:
-                uses.setdefault(atom, []).append(eqn)
         source = eqn.inputs[0] if eqn.inputs else None
         if source not in versions or type(source) is not Var:
             continue
@@ -239,24 +230,22 @@ def find_writes_and_reads(
         elif isinstance(eqn.primitive, _READ_PRIMITIVES) and _is_cheap_to_materialize(
             eqn.outputs[0].aval, source.aval
         ):
-            found.append(eqn)
+            candidates.append(eqn)
     reads = set()
-    for eqn in found:
+    for eqn in candidates:
         write = writer.get(eqn.inputs[0])  # type: ignore[arg-type]
         if write is None or program.equations.index(write) < program.equations.index(eqn):
             continue
-        if not is_used_only_by(program, eqn.outputs[0], write, uses):
+        if not is_used_only_by(program, eqn.outputs[0], write):
             reads.add(eqn)
     return writer, reads
 
 
-def is_used_only_by(
-    program: Program, var: Var, write: Equation, uses: dict[Var, list[Equation]]
-) -> bool:
-    """Whether `var` is used for the part that `write` writes and for nothing else."""
+def is_used_only_by(program: Program, var: Var, write: Equation) -> bool:
+    """Whether `var` is used for the update that `write` writes and for nothing else."""
     while True:
-        users = uses.get(var, [])
-        if len(users) != 1 or var in program.outputs:
+        users = program.def_use.users.get(var, [])
+        if len(users) != 1 or users[0].inputs.count(var) != 1 or var in program.outputs:
             return False
         (eqn,) = users
         if eqn is write:
@@ -267,7 +256,7 @@ def is_used_only_by(
 
 
 def equations_feeding(program: Program, write: Equation) -> set[Equation]:
-    """The equations that the operands of `write`, other than the buffer, are computed by."""
+    """The equations that compute the operands of `write` other than the buffer."""
     needed = {a for a in write.inputs[1:] if type(a) is Var}
     found: set[Equation] = set()
     position = program.equations.index(write)
