@@ -1,4 +1,4 @@
-"""Whether a random program does the same with NumPy and under each transform of functx."""
+"""Comparison of random programs under NumPy and under each transform of functx."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.mutation.programs import Flow, Program
 
 
 class TracedFlow:
-    """Control flow that is traced as a loop or a branch of its own."""
+    """Control flow of random programs as traced loops and branches."""
 
     @staticmethod
     def loop(start: int, stop: int, step: Callable[[Any], None]) -> None:
@@ -35,7 +35,7 @@ class TracedFlow:
 
 @contextmanager
 def by_reference() -> Iterator[None]:
-    """Programs run equation by equation in NumPy, so that nothing has to be compiled."""
+    """Run programs by the NumPy interpreter instead of compiling them."""
     before = backend.run
 
     def run(rewrite: Any, program: Any, args: Sequence[Any]) -> list[Any]:
@@ -50,7 +50,7 @@ def by_reference() -> Iterator[None]:
 
 
 class Outcome:
-    """The results of a run, and what became of the arguments."""
+    """The results of a run, and the arguments after it."""
 
     def __init__(self, results: Sequence[Any], arguments: Sequence[Any]):
         self.results = [np.array(x) for x in results]

@@ -20,12 +20,12 @@ import numpy as np
 Kind = Callable[["Draft"], "str | None"]
 
 APART = 1e-3
-"""How far from each other values lie of which the order matters."""
+"""The least distance between values whose order matters."""
 
 
 @dataclass(frozen=True)
 class Program:
-    """A function as text: its arguments, made by NumPy, its statements, the arrays it returns."""
+    """The source of a function: its arguments, as NumPy expressions, its statements and its results."""
 
     arguments: tuple[tuple[str, str], ...]
     statements: tuple[str, ...]
@@ -39,13 +39,13 @@ class Program:
         return f"def program({names}):\n{textwrap.indent(body, '    ')}\n"
 
     def function(self) -> Callable[..., Any]:
-        """`program(np, flow, *arguments)`, whose result is the list of arrays."""
+        """The function `program(np, flow, *arguments)`, which returns a list of arrays."""
         scope: dict[str, Any] = {}
         exec(compile(self.text, "<program>", "exec"), scope)
         return scope["program"]
 
     def inputs(self, lane: int = 0) -> list[Any]:
-        """New arguments; those of several lanes have other values and the same shapes."""
+        """New arguments; those of other batch elements have the same shapes and other values."""
         scope: dict[str, Any] = {"numbers": Numbers(lane), "np": np}
         for name, made in self.arguments:
             scope[name] = eval(made, scope)
@@ -57,7 +57,7 @@ class Program:
 
 
 class Numbers:
-    """`numbers(shape)`: well separated floats between -2 and 2, in a random order."""
+    """`numbers(shape)`: distinct floats between -2 and 2, well separated, in random order."""
 
     def __init__(self, lane: int = 0):
         self.lane = lane
@@ -69,12 +69,12 @@ class Numbers:
         return rng.permutation(4.0 * steps - 2.0).reshape(shape)
 
     def whole(self, *shape: int, seed: int = 0, below: int = 8) -> Any:
-        """Integers from 0 to before `below`."""
+        """Integers from 0 to `below`, exclusive."""
         return np.random.default_rng([self.lane, seed, *shape]).integers(0, below, shape)
 
 
 class Flow:
-    """Control flow as Python has it, for NumPy; functx has its own."""
+    """Python's control flow, for runs with NumPy."""
 
     @staticmethod
     def loop(start: int, stop: int, step: Callable[[Any], None]) -> None:
@@ -87,15 +87,15 @@ class Flow:
 
 
 class Unfit(Exception):
-    """The values of a program have become useless: too large, or not numbers."""
+    """Raised when values of a program become too large, or nan."""
 
 
 _OF_LOOPS = ("c", "i", "r", "s", "w", "y", "step", "then", "otherwise")
-"""The names that statements use for themselves."""
+"""The local names of statements."""
 
 
 class Draft:
-    """A program in the making: its statements, and the arrays that they have left."""
+    """A program under construction: its statements, and the arrays after them."""
 
     def __init__(self, seed: Any):
         self.rng = random.Random(seed)
@@ -118,7 +118,7 @@ class Draft:
         return {k: x for k, x in self.scope.items() if isinstance(x, np.ndarray)}
 
     def say(self, statement: str) -> bool:
-        """Run a statement and keep it, unless NumPy refuses it."""
+        """Run a statement, and add it unless NumPy refuses it."""
         with warnings.catch_warnings(), np.errstate(all="ignore"):
             warnings.simplefilter("ignore")
             try:
@@ -143,7 +143,7 @@ class Draft:
         return True
 
     def name(self, text: str, parent: str | None = None) -> str | None:
-        """A new name for what `text` makes; `parent` is what that is a view of."""
+        """Bind a new name to the expression `text`, a view of `parent` if that is given."""
         self.count += 1
         name = f"v{self.count}"
         if not self.say(f"{name} = {text}"):
@@ -157,14 +157,14 @@ class Draft:
         return self.rng.random() < share
 
     def pick(self, fits: Callable[[Any], bool] = lambda x: True) -> str | None:
-        """The name of an array that fits, rather one that was made late."""
+        """The name of an array that fits, preferably a recent one."""
         names = [k for k, x in self.arrays.items() if fits(x)]
         if not names:
             return None
         return self.rng.choice(names if self.chance(0.5) else names[-4:])
 
     def target(self, fits: Callable[[Any], bool] = lambda x: True) -> str | None:
-        """The name of an array that can be written to, and fits; rather a view than not."""
+        """The name of a writable array that fits, preferably a view."""
         writable = lambda x: x.flags.writeable and fits(x)  # noqa: E731
         if self.chance(0.5):
             deep = self.pick(lambda x: writable(x) and x.base is not None)
@@ -176,11 +176,11 @@ class Draft:
         return str(self.rng.choice([0.5, -0.7, 1.3, 0.9, -1.1, 0.25, 1.7]))
 
     def whole(self, low: int, high: int) -> int:
-        """An integer from `low` to before `high`."""
+        """An integer from `low` to `high`, exclusive."""
         return self.rng.randrange(low, high)
 
     def index(self, shape: tuple[int, ...], integers: bool = True, new: bool = True) -> str:
-        """A basic index of an array of `shape`, of which something is left."""
+        """A basic index into an array of `shape` with a non-empty result."""
         items = [self.item(n, integers) for n in shape]
         while items and items[-1] == ":" and self.chance(0.6):
             items.pop()
@@ -206,7 +206,7 @@ class Draft:
         return self.rng.choice(forms)
 
     def value(self, shape: tuple[int, ...], kind: str, kept: bool = False) -> str:
-        """An expression that broadcasts to `shape`, of a dtype that can be cast to `kind`.
+        """An expression that broadcasts to `shape`, with a dtype that can be cast to `kind`.
 
         It may be an array that shares memory with others, unless it has to be `kept` apart.
         """
@@ -242,7 +242,7 @@ class Draft:
         return [] if name is None else [f"({name} > {self.between(self.scope[name])})"]
 
     def between(self, x: Any) -> str:
-        """A number from which all of `x` is well apart, with elements on both sides if it can be."""
+        """A number well separated from all elements of `x`, if possible between two of them."""
         at = np.unique(np.asarray(x, float))
         gaps = [(a + b) / 2 for a, b in pairwise(at) if b - a > 4 * APART]
         return f"{self.rng.choice(gaps) if gaps else (at[-1] if at.size else 0.0) + 1.0:.6g}"
@@ -269,7 +269,7 @@ SHAPES = [(3, 4), (4,), (2, 3), (2, 2, 3), (3, 3), (1, 4), (6,), (2, 1, 3), (4, 
 
 
 def generate(seed: int, length: int = 10, **choices: Any) -> Program:
-    """The program of a number: some `length` statements, of which about half write."""
+    """The program of a seed: about `length` statements, of which about half write."""
     attempt = 0
     while True:
         try:
@@ -323,13 +323,13 @@ def _generated(
 
 
 def _factors(size: int) -> list[tuple[int, ...]]:
-    """Shapes of so many elements."""
+    """The shapes with a number of elements."""
     pairs = [(n, size // n) for n in range(1, size + 1) if size % n == 0]
     return [*pairs, (size,), (1, size, 1)]
 
 
 def shrunk(program: Program, fails: Callable[[Program], bool]) -> Program:
-    """A program with as few statements, results and arguments as still fail."""
+    """The smallest program found that still fails: fewest statements, results and arguments."""
 
     def smaller(program: Program) -> Any:
         for field in ("results", "statements"):
@@ -353,7 +353,7 @@ def shrunk(program: Program, fails: Callable[[Program], bool]) -> Program:
 
 
 def runs(program: Program) -> bool:
-    """Whether NumPy can run it."""
+    """Whether NumPy runs the program without an error."""
     try:
         with np.errstate(all="ignore"), warnings.catch_warnings():
             warnings.simplefilter("ignore")

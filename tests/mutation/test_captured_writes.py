@@ -1,4 +1,4 @@
-"""Writes of known values to arrays around a function, which a compiled function would not repeat."""
+"""Writes of known values to captured arrays, which a compiled function would not repeat."""
 
 from functools import partial
 

@@ -1,4 +1,4 @@
-"""Loops that fill a buffer copy it in no step, forward and backward; counted in what XLA compiled."""
+"""Loops that fill a buffer never copy it, forward and backward: copies counted in compiled HLO."""
 
 import re
 
@@ -74,7 +74,7 @@ def test_no_step_copies_the_buffer_or_sorts(loop, transform, optimised):
         assert " sort(" not in body
 
 
-def test_what_depends_on_the_elements_alone_is_traced_once_for_every_layout():
+def test_functions_that_do_not_read_the_layout_are_traced_once_for_all_layouts():
     traced = []
 
     def f(x):

@@ -1,4 +1,4 @@
-"""NumPy's functions called on traced arrays to write into others: `out=`, `at`, `put` and their like."""
+"""NumPy functions that write to traced arrays: `out=`, `ufunc.at`, `put` and others."""
 
 from functools import partial
 
@@ -72,7 +72,7 @@ CALLS = {
 
 
 @pytest.mark.parametrize("namespace", [numpy, functx.numpy], ids=["numpy", "functx.numpy"])
-def test_calls_write_what_they_write_with_numpy(namespace, x64):
+def test_calls_write_as_with_numpy(namespace, x64):
     for text, shape in CALLS.items():
         own = "casting" in text or "dtype" in text or "s_[" in text or "multi_dot" in text
         np = numpy if own else namespace
@@ -118,7 +118,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("text", REFUSED)
-def test_what_numpy_refuses_is_refused(text):
+def test_calls_that_numpy_refuses_are_refused(text):
     kind, message = REFUSED[text]
     scope = {"np": functx.numpy}
     exec(f"def f(x, w, w8):\n    {text}", scope)

@@ -1,4 +1,4 @@
-"""Where arrays lie in memory: views of scalars, layouts of arguments, views in loops, windows."""
+"""Memory layouts: views of scalars, layouts of arguments, views in loops, windows, 64-bit views."""
 
 import numpy
 import pytest
@@ -73,7 +73,7 @@ TRANSFORMS = {
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("transform", TRANSFORMS)
-def test_an_argument_is_reshaped_as_it_lies_in_memory(layout, transform):
+def test_an_argument_is_reshaped_by_its_memory_layout(layout, transform):
     def f(n, x):
         a, b, c = x.reshape(-1), x.T.reshape(-1), x.ravel()
         a[0], b[1] = 50.0, 60.0
@@ -95,7 +95,7 @@ def test_one_compiled_function_takes_arguments_of_each_layout():
         numpy.testing.assert_array_equal(x, y)
 
 
-def test_lanes_lie_as_they_do_in_the_batch():
+def test_batch_elements_keep_the_layout_of_the_batch():
     def f(x):
         x.reshape(-1)[0] = 9.0
         return x + 0
@@ -115,7 +115,7 @@ def loop_over(f):
     lax.fori_loop(0, 2, body, 0)
 
 
-def test_views_from_outside_a_loop_see_what_it_writes():
+def test_views_from_outside_a_loop_see_its_writes():
     def f(n, x):
         tail, back = x[1:], x[::-1]
         each = loop_over if n is np else lambda g: [g(0), g(1)]
@@ -130,7 +130,7 @@ def test_views_from_outside_a_loop_see_what_it_writes():
     agree(f, lambda: ramp(5) + 1)
 
 
-def test_a_loop_runs_as_long_as_what_it_writes_says():
+def test_a_loop_condition_reads_the_writes_of_the_body():
     def f(x):
         tail = x[1:]
 
@@ -161,7 +161,7 @@ def test_branches_that_write_to_views_of_one_array_keep_each_others_writes():
     assert jit(f)(ramp(3) + 1).tolist() == [1.0, 7.0, 7.0]
 
 
-def test_a_function_that_writes_to_a_view_of_what_it_captured_is_refused():
+def test_a_write_to_a_view_of_a_captured_array_is_refused():
     def f(x):
         def inner(y):
             y[0] = 1.0
@@ -183,7 +183,7 @@ SHIFTS = [
 
 @pytest.mark.parametrize("shift", range(len(SHIFTS)))
 @pytest.mark.parametrize("wrap", [lambda f: f, jit], ids=["plain", "in a call"])
-def test_what_is_computed_from_its_own_target_is_not_overwritten_meanwhile(shift, wrap):
+def test_a_value_computed_from_its_target_is_not_overwritten_early(shift, wrap):
     def f(n, x):
         SHIFTS[shift](n, x)
         return x.reshape(3, 2) + 0
@@ -228,7 +228,7 @@ def test_windows_are_a_read_only_view():
             bad()
 
 
-def test_ascontiguousarray_copies_what_lies_otherwise():
+def test_ascontiguousarray_copies_other_layouts():
     def f(n, x):
         same, other = n.ascontiguousarray(x), n.ascontiguousarray(x.T)
         same[0, 0], other[1, 1] = 7.0, 8.0
@@ -327,13 +327,13 @@ def test_results_are_written_to_arrays_of_their_very_shape():
         jit(lambda x: np.sum(x, axis=0, out=x))(ramp(2, 3))
 
 
-def test_too_few_values_are_written_to_the_elements_again_and_again():
+def test_fewer_values_than_elements_are_repeated():
     agree(
         lambda n, x: x.flat.__setitem__(slice(None, None, 2), [7.0, 8.0]) or x, lambda: ramp(2, 3)
     )
 
 
-def test_a_program_that_fails_is_shrunk_to_what_makes_it_fail():
+def test_a_failing_program_is_shrunk_to_a_minimal_one():
     program = generate("shrink me", length=12)
     extra = Program(
         program.arguments, (*program.statements, "z = np.zeros(2)", "z[0] = 5.0"), ("a", "z")

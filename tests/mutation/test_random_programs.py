@@ -1,4 +1,4 @@
-"""Random programs that write in place do the same with NumPy and under every transform.
+"""Random programs that write in place have one result with NumPy and under every transform.
 
 The first ones are the same in every run; `--in-place-programs N` adds N others to each test.
 A program that differs is shrunk to a few lines and printed.
@@ -61,7 +61,7 @@ def require_agreement(check, program, seed):
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_programs_do_what_they_do_with_numpy(mode, programs):
+def test_programs_agree_with_numpy(mode, programs):
     count, choices, check = MODES[mode]
     with by_reference():
         for seed, program in programs(count, **choices).items():
@@ -69,7 +69,7 @@ def test_programs_do_what_they_do_with_numpy(mode, programs):
 
 
 @pytest.mark.parametrize("mode", COMPILED)
-def test_compiled_programs_do_what_they_do_with_numpy(mode, programs):
+def test_compiled_programs_agree_with_numpy(mode, programs):
     count, choices = COMPILED[mode]
     made = list(programs(count, **choices).items())
     for start in range(0, len(made), TOGETHER):

@@ -1,4 +1,4 @@
-"""What transforms give back inside a function that writes: their results are arrays of their own."""
+"""Results of transforms inside a function that writes share memory with no other array."""
 
 import numpy
 import pytest

@@ -1,4 +1,4 @@
-"""What is promised of writes and views, promise by promise: views, writes, `functionalize`, arguments."""
+"""Guarantees for views, writes, `functionalize` and arguments, one test for each."""
 
 from functools import partial
 
@@ -311,7 +311,7 @@ def test_a_view_of_an_argument_that_is_returned_has_memory_of_its_own():
 # Lanes
 
 
-def test_lanes_are_written_back_from_every_axis_argument_and_depth():
+def test_batch_elements_are_written_back_for_every_axis_argument_and_depth():
     def f(x, named):
         x[0] += named["y"][0]
         named["y"][...] = 0.0
@@ -328,7 +328,7 @@ def test_lanes_are_written_back_from_every_axis_argument_and_depth():
     close(out, wanted_x)
 
 
-def test_lanes_are_not_written_back_to_arrays_of_jax_or_read_only_ones():
+def test_batch_elements_are_not_written_back_to_jax_or_read_only_arrays():
     def f(x):
         x[0] = x.sum()
         return x * 1
@@ -454,7 +454,7 @@ def test_a_loop_outside_of_any_trace_writes_to_numpy_arrays_through_views_of_fun
         jit(lambda c: lax.fori_loop(0, 3, body, c))(1.0)
 
 
-def test_functions_at_no_places_write_nothing():
+def test_ufunc_at_without_indices_writes_nothing():
     x = numpy.zeros((0, 3))
     functionalize(lambda x: numpy.divide.at(x, numpy.s_[..., 1], 2.0))(x)
     functionalize(lambda x: numpy.sqrt.at(x, ...))(x)

@@ -1,4 +1,4 @@
-"""What writes and views mean under every transform, one test a promise; NumPy is the oracle."""
+"""Semantics of writes and views under every transform, one test for each guarantee, against NumPy."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_the_last_write_to_a_repeated_index_stays():
     close(jit(f)(ones(3)), [3.0, 2.0, 1.0])
 
 
-def test_an_augmented_assignment_through_repeated_indices_counts_each_place_once():
+def test_an_augmented_assignment_through_repeated_indices_counts_each_element_once():
     def f(x):
         x[numpy.array([0, 0, 1])] += 1.0
         return x + 0.0
@@ -226,7 +226,7 @@ def test_a_gradient_is_an_array_of_its_own():
     close(jit(f)(ones(3), ramp(3)), ramp(3))
 
 
-def test_vmap_writes_each_lane_back_into_its_slice():
+def test_vmap_writes_each_batch_element_back_to_its_slice():
     def f(x):
         x[0] = x.sum()
         return x
@@ -311,7 +311,7 @@ def test_an_argument_that_shares_memory_with_an_array_around_is_not_written_to()
         jit(f)(ramp(6))
 
 
-def test_arguments_that_share_memory_at_traced_places_are_refused():
+def test_arguments_that_overlap_at_traced_positions_are_refused():
     def f(block, i):
         return functionalize(lambda x, y: x.__iadd__(y))(block[i], block[1])
 
@@ -433,7 +433,7 @@ def traced(x):
     return loops(np, x, fori_loop, scan, while_loop, cond)
 
 
-def test_loops_and_branches_carry_what_their_bodies_write_to():
+def test_loops_and_branches_carry_the_arrays_that_their_bodies_write_to():
     x, y = ramp(3) + 1, ramp(3) + 1
     close(jit(traced)(x), plain(y))
     close(x, y)
@@ -487,7 +487,7 @@ def test_writes_without_an_effect_vanish():
     assert len(make_ir(functionalize(f))(ones(3)).outputs) == 1
 
 
-def test_another_removal_is_refused_with_the_two_there_are():
+def test_an_unknown_value_of_remove_is_refused_and_names_the_known_ones():
     with pytest.raises(FunctionalizeError, match=r"'mutations' .*'mutations_and_views'"):
         functionalize(double_and_add, remove="views")
 
@@ -518,7 +518,7 @@ def test_a_program_with_writes_parses_back_and_runs_as_it_did():
 # Python control flow
 
 
-def test_python_branches_see_what_was_written():
+def test_python_branches_see_earlier_writes():
     def f(x):
         b = np.zeros(3)
         b[0] = x
@@ -548,7 +548,7 @@ def test_operands_of_a_branch_that_share_memory_are_one_array(views):
     close(block, expected)
 
 
-def test_an_operand_of_a_branch_is_reshaped_as_it_lies_in_memory():
+def test_an_operand_of_a_branch_is_reshaped_by_its_memory_layout():
     def f(x):
         flat = x.reshape(-1)
         flat[1] = 50.0

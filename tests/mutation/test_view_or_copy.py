@@ -1,4 +1,4 @@
-"""One table of functions, methods and indices: a view or a copy, as NumPy says.
+"""A table of functions, methods and indices, each a view or a copy as with NumPy.
 
 Each is asked by writing to its result and looking at the source, and by writing to the source
 and looking at the result: plainly, and under each transform. The answers of NumPy are found by
@@ -420,7 +420,7 @@ def np_array(x):
 STOPS = "lax.stop_gradient", "lax.bitcast_convert_type"
 
 
-def test_results_of_transforms_and_of_what_is_jaxs_are_arrays_of_their_own(x64):
+def test_results_of_transforms_and_of_jax_share_no_memory(x64):
     make = SOURCES["matrix"]
     own = False, [False]
 

@@ -1,4 +1,4 @@
-"""Kinds of views, and of copies: expressions with one array, to be given a name."""
+"""Generators of expressions with one array that are views or copies."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any
 from tests.mutation.programs import Draft, _factors
 
 Made = tuple[str, str] | None
-"""An expression, and the name of what it shows."""
+"""An expression, and the name of the array that it is a view of."""
 
 
 def deep_enough(draft: Draft, fits: Any = lambda x: True) -> str | None:
-    """An array of which one more view may be taken."""
+    """The name of an array that may have one more view."""
     shallow = {k for k in draft.arrays if draft.depths.get(k, 0) < 4}
     same = [k for k in shallow if fits(draft.scope[k])]
     return draft.rng.choice(sorted(same)) if same else None
@@ -149,7 +149,7 @@ def row(draft: Draft) -> Made:
 
 
 def counted_row(draft: Draft) -> Made:
-    """A row whose number is not known while tracing."""
+    """A row at an index that is not known while tracing."""
     counts = draft.pick(lambda x: x.dtype.kind == "i" and x.shape == (2,))
     x = deep_enough(draft, lambda x: x.ndim > 1 and len(x) > 1)
     if counts not in dict(draft.arguments) or x is None:

@@ -1,4 +1,4 @@
-"""Kinds of writes: statements that change the elements of an array that is there."""
+"""Generators of statements that write to an existing array."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def real(x: Any) -> bool:
 
 
 def operation(draft: Draft, shape: tuple[int, ...], kind: str, kept: bool = False) -> str:
-    """An operator with a right-hand side that suits it."""
+    """An operator with a suitable right-hand side."""
     operator = draft.rng.choice(OPERATORS[kind])
     if operator in ("/=", "//=", "%=", "<<=", ">>=", "**="):
         small = {"/=": ["1.5", "-2.0"], "<<=": ["1"], ">>=": ["1"], "**=": ["2"]}
@@ -73,7 +73,7 @@ def part_updated(draft: Draft) -> str | None:
 
 
 def advanced_index(draft: Draft, array: Any, unique: bool = False) -> str:
-    """An index with integer arrays or known masks, of an array with elements."""
+    """An index with integer arrays or known masks into a non-empty array."""
     n = len(array)
     low = draft.whole(0, n)
     places = [low, (low + 1) % n] if n > 1 else [0]
@@ -217,7 +217,7 @@ def by_method(draft: Draft) -> str | None:
 
 
 def moved(draft: Draft) -> str | None:
-    """What is written overlaps what is read."""
+    """A write to a slice that overlaps the slice that is read."""
     x = draft.target(lambda x: x.ndim and len(x) > 1)
     if x is None:
         return None
@@ -232,7 +232,7 @@ def moved(draft: Draft) -> str | None:
 
 
 def view_written(draft: Draft) -> str | None:
-    """A view that has no name is written to."""
+    """A write to a view without a name."""
     x = draft.target(lambda x: inexact(x) and x.ndim and x.size)
     if x is None:
         return None
@@ -269,7 +269,7 @@ WRITES = [
 
 
 def flow_loop(draft: Draft) -> str | None:
-    """A loop whose number is not known while tracing."""
+    """A loop with a number of steps that is not known while tracing."""
     x = draft.target(lambda x: real(x) and x.ndim and len(x) > 1)
     y = draft.pick(lambda y: real(y) and y.ndim and len(y) > 1)
     if x is None or y is None:

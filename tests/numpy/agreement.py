@@ -1,7 +1,7 @@
-"""Calls of a namespace of functx compared to the same calls of JAX's.
+"""Comparison of calls of a functx namespace with the same calls of the JAX namespace.
 
-A call is a text in terms of the namespace, `np` or `lax`, and of operands `x`, `y` and `z`, whose types
-follow: `("np.matmul(x, y)", "f32[2,3]", "f32[3]")`.
+A call is a text with the namespace, `np` or `lax`, and operands `x`, `y` and `z`, followed by the
+types of the operands: `("np.matmul(x, y)", "f32[2,3]", "f32[3]")`.
 """
 
 import jax
@@ -17,7 +17,7 @@ DTYPES = {"f": "float", "bf": "bfloat", "i": "int", "u": "uint", "c": "complex",
 
 
 def operand(random, text):
-    """An array of a type such as `f32[2,3]`; a weak one for `~f32[2,3]`."""
+    """A random array of a type such as `f32[2,3]`; `~f32[2,3]` is weakly typed."""
     name, _, dims = text.lstrip("~").rstrip("]").partition("[")
     shape = tuple(int(n) for n in dims.split(",") if n)
     letters = name.rstrip("0123456789")
@@ -54,27 +54,27 @@ def function(text, namespace):
 
 
 def agree(ours, theirs, text, *types):
-    """The call gives the same arrays under both namespaces, traced."""
+    """Require equal results of the call under `jit` in both namespaces."""
     args = operands(types)
     same(jit(function(text, ours))(*args), jax.jit(function(text, theirs))(*args))
 
 
 def agree_at_once(ours, theirs, text, *types):
-    """The call gives the same arrays under both namespaces, computed step by step."""
+    """Require equal results of the call outside a trace in both namespaces."""
     args = operands(types)
     expected = function(text, theirs)(*[jnp.asarray(x) for x in args])
     same(function(text, ours)(*args), expected, weak=False)
 
 
 def agree_mapped(ours, theirs, text, *types):
-    """The call mapped over batches of two gives the same under both namespaces."""
+    """Require equal results of the call under `vmap` over two elements in both namespaces."""
     batches = [numpy.stack(pair) for pair in zip(operands(types), operands(types, 1), strict=True)]
     found = vmap(function(text, ours))(*batches)
     same(found, jax.jit(jax.vmap(function(text, theirs)))(*batches), weak=False)
 
 
 def agree_in_derivatives(ours, theirs, text, *types):
-    """The call pulls back and pushes forward the same under both namespaces."""
+    """Require equal VJPs and JVPs of the call in both namespaces."""
     primals, tangents = operands(types), operands(types, seed=1)
     out, back = jax.vjp(function(text, theirs), *primals)
     cts = jax.tree.map(cotangent, out)
@@ -93,7 +93,7 @@ def cotangent(x):
 
 
 def known_leaves(tree):
-    """The leaves but for the tangents of integers, which JAX gives and functx leaves out."""
+    """The leaves without float0 tangents, which JAX returns and functx omits."""
     return [x for x in jax.tree.leaves(tree) if x.dtype != jax.dtypes.float0]
 
 

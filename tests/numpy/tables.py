@@ -1,6 +1,6 @@
-"""Whole tables of calls compared to JAX's, compiled together and so quick.
+"""Comparison of tables of calls with JAX, compiled as one program to save time.
 
-A call is a text in terms of the namespace `np` and of the operands below. `numpy` is NumPy.
+A call is a text with the namespace `np` and the operands below. `numpy` is NumPy.
 """
 
 import jax
@@ -47,8 +47,8 @@ def evaluate(texts, namespace, values):
     return [eval(text, scope) for text in texts]
 
 
-def found(texts):
-    """The program of the calls under functx, and what it captured."""
+def functx_program(texts):
+    """The functx program of the calls, its captured values, and the number of results of each call."""
     avals = [ShapedArray(x.shape, canonical_dtype(x.dtype)) for x in OPERANDS.values()]
 
     def body(*xs):
@@ -62,7 +62,7 @@ def found(texts):
     return program, captured, sizes
 
 
-def theirs(texts):
+def jax_function(texts):
     def body(*xs):
         return evaluate(texts, jnp, dict(zip(OPERANDS, xs, strict=True)))
 
@@ -70,9 +70,9 @@ def theirs(texts):
 
 
 def check_values(texts):
-    """The calls give what JAX's give, in values, dtypes and weak types."""
-    program, captured, sizes = found(texts)
-    expected = jax.jit(theirs(texts))(*OPERANDS.values())
+    """Require the values, dtypes and weak types of JAX."""
+    program, captured, sizes = functx_program(texts)
+    expected = jax.jit(jax_function(texts))(*OPERANDS.values())
     outs = iter(
         zip(program.outputs, apply(None, program, [*OPERANDS.values(), *captured]), strict=True)
     )
@@ -88,9 +88,9 @@ def check_values(texts):
 
 
 def check_types(texts):
-    """The calls give the types that JAX's give."""
-    program, _, sizes = found(texts)
-    expected = jax.eval_shape(theirs(texts), *OPERANDS.values())
+    """Require the shapes and dtypes of JAX."""
+    program, _, sizes = functx_program(texts)
+    expected = jax.eval_shape(jax_function(texts), *OPERANDS.values())
     outs = iter(program.outputs)
     wrong = []
     for text, size, want in zip(texts, sizes, expected, strict=True):
@@ -102,14 +102,14 @@ def check_types(texts):
 
 
 def check_weak(avals, expected):
-    """Weak where JAX is, except that a comparison is never weak."""
+    """Require the weak types of JAX; comparisons are never weak in functx."""
     for aval, want in zip(avals, jax.tree.leaves(expected), strict=True):
         assert aval.weak_type == want.weak_type or aval.dtype == bool, f"got {aval}"
 
 
 def check_at_once(texts):
-    """Outside a trace the calls give NumPy arrays, equal to those computed together."""
-    program, captured, sizes = found(texts)
+    """Require that calls outside a trace return NumPy arrays, equal to the results of the program."""
+    program, captured, sizes = functx_program(texts)
     outs = iter(apply(None, program, [*OPERANDS.values(), *captured]))
     for text, size in zip(texts, sizes, strict=True):
         values = jax.tree.leaves(evaluate([text], functx.numpy, OPERANDS))

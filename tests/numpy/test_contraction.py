@@ -1,4 +1,4 @@
-"""Products of arrays: the values, types and derivatives of jax.numpy, and messages of our own."""
+"""Contractions: values, types and derivatives against jax.numpy, and error messages."""
 
 import itertools
 

@@ -1,4 +1,4 @@
-"""New arrays: JAX's values and types, and whose they are."""
+"""Array creation: values and types against JAX, and the class of the results."""
 
 import jax
 import jax.numpy as jnp
@@ -164,7 +164,7 @@ def test_types_are_those_of_jax_with_64_bits(table, x64):
     check_types([text for text in table if text != "np.tri(3)"])
 
 
-def test_numpy_in_numpy_out_at_once():
+def test_numpy_operands_give_numpy_results_outside_a_trace():
     check_at_once(
         calls(
             """
@@ -188,7 +188,7 @@ def test_numpy_in_numpy_out_at_once():
     )
 
 
-def test_new_arrays_at_once_are_numpys_to_write_into():
+def test_new_arrays_outside_a_trace_are_writable_numpy_arrays():
     for made in (
         np.zeros(3),
         np.ones((2, 2)),
@@ -259,7 +259,7 @@ def test_ranges_have_the_derivatives_of_their_ends():
     assert [float(x) for x in found] == pytest.approx([2.0, 1.25])
 
 
-def test_matrices_pass_derivatives_to_the_places_they_kept():
+def test_derivatives_of_triangles_and_diagonals_go_to_the_selected_elements():
     x = numpy.arange(1.0, 10.0, dtype="float32").reshape(3, 3)
     assert (
         grad(lambda x: np.tril(x, -1).sum())(x).tolist()

@@ -1,4 +1,4 @@
-"""Elementwise functions: JAX's values and types, the maths at special points, clear errors."""
+"""Elementwise functions: values and types against JAX, special points, and error messages."""
 
 import math
 
@@ -369,7 +369,7 @@ def test_types_are_those_of_jax_with_64_bits(table, x64):
     check_types([text for text in table if text not in ("np.rint(i)", "np.angle(i)")])
 
 
-def test_numpy_in_numpy_out_at_once():
+def test_numpy_operands_give_numpy_results_outside_a_trace():
     check_at_once(
         calls(
             """
@@ -395,7 +395,7 @@ def test_numpy_in_numpy_out_at_once():
 
 
 @pytest.mark.parametrize("odd", [np.maximum, np.floor_divide])
-def test_jax_in_jax_out_at_once(odd):
+def test_jax_operands_give_jax_results_outside_a_trace(odd):
     assert isinstance(odd(jnp.ones(3), 2.0), jax.Array)
 
 
@@ -490,7 +490,7 @@ def test_signs_and_scales_pass_derivatives_on():
     assert at(np.deg2rad, 1.0) == [pytest.approx(math.pi / 180)]
 
 
-def test_what_is_not_chosen_has_no_influence():
+def test_elements_not_selected_do_not_affect_derivatives():
     assert at(lambda x: np.where(x > 0, np.log(x), 0.0), 0.0, 2.0) == [0.0, 0.5]
     assert at(lambda x: np.where(x > 0, np.sqrt(x), x), 0.0, -1.0) == [1.0, 1.0]
     assert at(lambda x: np.select([x > 0], [np.log(x)], 0.0), 0.0) == [0.0]
@@ -509,7 +509,7 @@ def test_division_of_integers_by_zero_gives_zero():
     assert np.remainder(least, minus).tolist() == [0]
 
 
-def test_integer_powers_wrap_whatever_the_exponent():
+def test_integer_powers_wrap_for_every_exponent():
     known = [0, 1, 5, 31, 63, 64, 65, 100]
     for dtype in ("int8", "int32", "uint32", "int64"):
         limit = numpy.iinfo(dtype)

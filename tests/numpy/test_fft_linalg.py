@@ -74,7 +74,7 @@ def test_the_norm_has_derivative_zero_at_zero():
     )
 
 
-def test_orders_and_scalings_that_there_are_not_are_refused():
+def test_unknown_orders_and_scalings_are_refused():
     for call in (
         lambda: xp.linalg.norm(x[0], "none"),
         lambda: xp.linalg.norm(x[0, 0], "fro"),

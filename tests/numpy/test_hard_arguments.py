@@ -1,4 +1,4 @@
-"""Calls with arguments that few people write: values as NumPy's, dtypes as JAX's."""
+"""Calls with rare arguments: values against NumPy, dtypes against JAX."""
 
 import warnings
 
@@ -134,7 +134,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("text", REFUSED)
-def test_what_is_wrong_is_named(text):
+def test_errors_name_the_wrong_argument(text):
     error, message = REFUSED[text]
     with pytest.raises(error, match=message) as found:
         eval(text, {**NAMES, "np": np, "jit": jit, "functx": functx})
@@ -160,7 +160,7 @@ TRACED_INSERTS = [
 ]
 
 
-def test_values_are_inserted_at_traced_places():
+def test_values_are_inserted_at_traced_positions():
     places = [numpy.array(row[1]) for row in TRACED_INSERTS]
     found = jit(
         lambda places: [

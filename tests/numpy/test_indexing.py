@@ -1,4 +1,4 @@
-"""Indexing: the values of NumPy, the derivatives and batches of JAX, and messages of our own."""
+"""Indexing: values against NumPy, derivatives and vmap against JAX, and error messages."""
 
 import jax
 import jax.numpy as jnp
@@ -120,7 +120,7 @@ def test_reading_and_writing_agree_with_numpy(idx):
 
 
 @pytest.mark.parametrize("idx", [idx for idx in STATIC + ADVANCED if traced_items(idx)[1]], ids=str)
-def test_traced_integers_mean_what_known_ones_do(idx):
+def test_traced_integers_select_the_elements_of_known_ones(idx):
     items, integers = traced_items(idx)
     expected = X[idx]
     values = np.cos(np.arange(expected.size, dtype="f")).reshape(expected.shape)
@@ -232,7 +232,7 @@ def test_traced_masks_of_some_axes():
     np.testing.assert_array_equal(found, [1.0, 0.25])
 
 
-def test_masks_are_known_when_what_is_differentiated_has_a_value():
+def test_masks_computed_from_differentiated_values_are_known():
     found = grad(lambda x: getitem(x, x > 0).sum() + At(x)[x < 0].set(x[x < 0] ** 2).sum())(X)
     np.testing.assert_allclose(found, np.where(X > 0, 2.0, 2 * X), 1e-6)
 
@@ -431,7 +431,7 @@ def test_wide_and_unsigned_indices(x64):
     ],
     ids=str,
 )
-def test_what_does_not_fit_is_said(idx, message):
+def test_errors_describe_values_that_do_not_fit(idx, message):
     with pytest.raises(IndexError, match=message):
         jit(lambda x: getitem(x, idx))(X)
     with pytest.raises(IndexError, match=message):

@@ -1,4 +1,4 @@
-"""Linear algebra against NumPy, and derivatives at the places where formulas divide by zero."""
+"""Linear algebra against NumPy, and derivatives at points where formulas divide by zero."""
 
 import jax
 import jax.numpy as jnp

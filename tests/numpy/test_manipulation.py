@@ -1,4 +1,4 @@
-"""Arrays rearranged: the values, types and derivatives of jax.numpy, and messages of our own."""
+"""Array manipulation: values, types and derivatives against jax.numpy, and error messages."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -347,7 +347,7 @@ def equations(call, *shapes):
         (lambda np, x: np.delete(x, 1), [(5,)], ["slice", "slice", "concatenate"]),
     ],
 )
-def test_rearrangements_take_few_equations(call, shapes, expected):
+def test_array_manipulation_takes_few_equations(call, shapes, expected):
     assert equations(lambda *xs: call(fnp, *xs), *shapes) == expected
 
 

@@ -1,4 +1,4 @@
-"""An expression means the same plainly, under `jit`, and under `vmap` of one lane."""
+"""Expressions have one value and type outside transforms, under `jit`, and under `vmap`."""
 
 import copy
 import itertools
@@ -250,7 +250,7 @@ def operands(dtype, kind, count):
     return [as_ndarray(x.ravel().copy()) for x in numpy.meshgrid(*[values] * count)]
 
 
-def test_what_numpy_computes_at_once_has_the_bits_of_a_compiled_program():
+def test_results_computed_by_numpy_have_the_bits_of_a_compiled_program():
     cases = []
     for primitive in Primitive.registry.values():
         if primitive.host_kernel is None or primitive.fields or issubclass(primitive, Copy):
@@ -285,7 +285,7 @@ def same_bits(x, y, what):
     assert (nan | (x.view(bits) == y.view(bits))).all(), what
 
 
-def test_a_number_beside_an_array_at_once_is_as_in_a_compiled_program():
+def test_numbers_and_arrays_outside_a_trace_promote_as_in_a_compiled_program():
     signs = [operator.add, operator.sub, operator.mul, operator.truediv, operator.lt, operator.eq]
     numbers = [2, -3, 0, 0.5, -0.0, True, 1e5, numpy.float32(0.1), numpy.int8(3), 1j]
     arrays = [np.array([1.5, 2.0, 0.0], d) for d in ("float16", "float32", "int32", "uint8")]
@@ -333,7 +333,7 @@ def test_an_array_is_numpys_to_everybody_else():
     assert x.astype("U3").dtype.kind == "U" and x.astype(float, order="F").dtype == "float32"
 
 
-def test_operands_of_several_kinds_give_what_the_rule_says():
+def test_operands_of_several_classes_give_the_documented_class():
     ours, plain, theirs = np.arange(3), numpy.arange(3.0), jnp.arange(3)
     for made, kind, dtype in [
         (ours + plain, np.ndarray, "float32"),
@@ -364,7 +364,7 @@ def test_operands_of_several_kinds_give_what_the_rule_says():
     assert isinstance(masked, numpy.ma.MaskedArray) and masked.tolist() == [None, 3.0, 5.0]
 
 
-def test_what_looks_at_memory_keeps_that_of_a_wide_array():
+def test_views_of_64_bit_arrays_keep_their_memory():
     wide = numpy.arange(6.0)
     looks = [
         lambda x: np.reshape(x, (2, 3)),

@@ -1,4 +1,4 @@
-"""Reductions and statistics: JAX's values and types, and the maths at special points."""
+"""Reductions and statistics: values and types against JAX, and special points."""
 
 import jax
 import jax.numpy as jnp
@@ -276,7 +276,7 @@ def test_types_are_those_of_jax_with_64_bits(table, x64):
     check_types(table)
 
 
-def test_numpy_in_numpy_out_at_once():
+def test_numpy_operands_give_numpy_results_outside_a_trace():
     check_at_once(
         calls(
             """
@@ -315,7 +315,7 @@ def gradients(*cases):
 nan, inf = numpy.nan, numpy.inf
 
 
-def test_spreads_of_equal_elements_are_flat():
+def test_variances_of_equal_elements_have_zero_derivatives():
     same = [2.0, 2.0, 2.0]
     assert (
         gradients(
@@ -344,7 +344,7 @@ def test_extrema_share_the_derivative_among_ties():
     ) == [[0, 0.5, 0.5], [0.5, 0.5, 0], [0, 0.5, 0], [-1, 0.5, 0.5], [0, 0.5, 0.5], [0, 1, 0]]
 
 
-def test_what_is_left_out_has_no_influence():
+def test_masked_elements_do_not_affect_results_or_derivatives():
     x = [nan, 1.0, 3.0]
     assert gradients(
         (np.nansum, x),
@@ -404,7 +404,7 @@ def test_order_statistics_have_the_derivatives_of_the_elements_they_take():
     assert float(share) == pytest.approx(3.0)
 
 
-def test_infinite_neighbours_do_not_make_nan():
+def test_quantiles_between_infinities_are_not_nan():
     assert float(np.quantile(numpy.array([-inf, 1.0, inf]), 0.25)) == -inf
     assert float(np.quantile(numpy.array([-inf, 1.0, inf]), 0.5)) == 1.0
     assert float(np.median(numpy.array([1.0, inf, inf]))) == inf

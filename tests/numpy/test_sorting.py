@@ -1,4 +1,4 @@
-"""Arrays in order, searched and as sets: the values and types of jax.numpy, and our messages."""
+"""Sorting, searching and set functions: values and types against jax.numpy, and error messages."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -181,7 +181,7 @@ def test_derivatives_agree_with_jax(call):
     agree_in_derivatives(fnp, jnp, *call)
 
 
-def test_partition_puts_each_kth_element_in_its_place():
+def test_partition_puts_each_kth_element_at_its_sorted_position():
     x = np.random.RandomState(0).rand(4, 7).astype(np.float32)
     parted, places = fnp.partition(x, 3), fnp.argpartition(x, 3)
     np.testing.assert_array_equal(parted[:, 3], np.sort(x)[:, 3])

@@ -1,4 +1,4 @@
-"""Variances, deviations, norms and cosines: values, and derivatives where formulas have none."""
+"""Variances, norms and cosine similarities: values, and derivatives at singular points."""
 
 import jax
 import jax.numpy as jnp
@@ -28,7 +28,7 @@ def close(found, wanted, tolerance=1e-10):
 
 
 @pytest.mark.parametrize("order", ORDERS)
-def test_norms_along_axes_are_those_of_numpy(order, x64):
+def test_norms_along_axes_agree_with_numpy(order, x64):
     for x in (rows(3, 4), rows(3, 4) + 1j * rows(3, 4, seed=1)):
         for axis in (0, -1):
             for keepdims in (False, True):
@@ -39,7 +39,7 @@ def test_norms_along_axes_are_those_of_numpy(order, x64):
 
 
 @pytest.mark.parametrize("name", ["var", "std"])
-def test_spreads_are_those_of_numpy(name, x64):
+def test_variances_agree_with_numpy(name, x64):
     ours, theirs = getattr(np, name), getattr(numpy, name)
     for x in (rows(3, 4), rows(3, 4) + 1j * rows(3, 4, seed=1), numpy.arange(12).reshape(3, 4)):
         for axis in (None, 1, (0, 1)):
@@ -61,7 +61,7 @@ def test_too_few_elements_have_no_variance():
         assert functx.vmap(f)(numpy.zeros((3, 0), "float32")).shape == (3,)
 
 
-def test_halves_are_computed_with_in_single_precision():
+def test_half_precision_is_computed_in_single_precision():
     x = jnp.asarray([300.0, 300.5, 299.0, 301.0], "float16")
     wide = numpy.asarray(x, "float64")
     for ours, theirs in (
@@ -80,7 +80,7 @@ def test_halves_are_computed_with_in_single_precision():
 
 
 @pytest.mark.parametrize("kind", ["real", "complex"])
-def test_derivatives_at_ordinary_points_are_those_of_jax(kind, x64):
+def test_derivatives_at_regular_points_agree_with_jax(kind, x64):
     x = rows(2, 3) + (1j * rows(2, 3, seed=1) if kind == "complex" else 0)
     pairs = [
         *[
@@ -118,7 +118,7 @@ SPREADS = {
 
 
 @pytest.mark.parametrize("name", SPREADS)
-def test_at_equal_elements_derivatives_vanish_and_second_ones_are_finite(name):
+def test_at_equal_elements_first_derivatives_are_zero_and_second_ones_finite(name):
     f = SPREADS[name]
     x, t = numpy.zeros(3, "float32"), numpy.array([1.0, -2.0, 3.0], "float32")
 
@@ -148,13 +148,13 @@ def test_an_element_that_is_zero_has_a_finite_derivative(order):
     assert numpy.isfinite(first).all() and numpy.isfinite(second).all()
 
 
-def test_the_largest_that_tie_share_the_derivative_of_their_norm():
+def test_tied_largest_elements_share_the_derivative_of_the_maximum_norm():
     x = numpy.array([2.0, -2.0, 1.0], "float32")
     assert functx.grad(lambda x: np.linalg.norm(x, INF))(x).tolist() == [0.5, -0.5, 0.0]
     assert functx.grad(lambda x: np.linalg.norm(x, -INF))(x).tolist() == [0.0, 0.0, 1.0]
 
 
-def test_what_where_leaves_out_has_no_influence():
+def test_elements_masked_by_where_do_not_affect_derivatives():
     x = numpy.array([[1.0, 2.0, 4.0], [0.0, 1.0, 2.0], [INF, 1.0, 2.0]], "float32")
     kept = numpy.array([True, False, False])
     norms = [lambda x, axis, o=o: np.linalg.norm(x, o, axis) for o in (2, 3)]
@@ -182,7 +182,7 @@ def test_a_norm_and_a_deviation_are_one_equation():
     assert names(lambda x: functx.jvp(np.std, (x,), (x,))[0]) == ["standard_deviation"]
 
 
-def test_spreads_with_masks_and_means_of_ones_own_go_on(x64):
+def test_variances_with_masks_and_given_means_agree_with_jax(x64):
     x, mask = rows(3, 4), rows(3, 4, seed=1) > 0
     close(np.std(x, where=mask), numpy.std(x, where=mask))
     close(np.var(x, mean=0.5), ((x - 0.5) ** 2).mean())
@@ -243,7 +243,7 @@ def test_the_cosine_with_a_zero_vector_is_zero_and_smooth(dtype):
     assert numpy.isfinite(numpy.asarray(nn.cosine_similarity(x, y), "float32")).all()
 
 
-def test_mistakes_are_named():
+def test_errors_name_the_mistake():
     x = numpy.ones((2, 3), "float32")
     with pytest.raises(AxisError, match=r"cosine_similarity: axis must be in \[-2, 2\)"):
         nn.cosine_similarity(x, x, 2)
@@ -257,7 +257,7 @@ def test_mistakes_are_named():
         np.linalg.norm(x[0], "nuc")
 
 
-def test_equal_elements_have_no_spread_however_their_mean_is_rounded():
+def test_equal_elements_have_zero_variance_for_every_rounding_of_their_mean():
     x = (rows(100) * 10 ** rows(100, seed=1)).astype(numpy.float32)
     given = numpy.ones(7, bool)
     for spread in (np.std, np.var, lambda a: np.std(a, where=given)):
