@@ -65,6 +65,21 @@ _clear_functions: list[Callable[[], Any]] = []
 _scoped_tables: list[dict[Any, Any]] = []
 
 
+class IdentityKey:
+    """A key that equals only a key of the same object, which it keeps alive."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any):
+        self.value = value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, IdentityKey) and self.value is other.value
+
+    def __hash__(self) -> int:
+        return id(self.value)
+
+
 class CacheInfo(NamedTuple):
     """How often a cache was asked for what it had, for what it had not, how much it holds and may."""
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from functx.core import tree
 from functx.core.builder import Builder
+from functx.core.caches import IdentityKey
 from functx.core.config import contextual_key
 from functx.core.errors import RuleError, type_name
 from functx.core.functionalization import Functionalize, build_functionalized
@@ -213,21 +214,11 @@ def reopened_builders(builder: Builder | None) -> Iterator[None]:
             builder.is_open = False
 
 
-class _IdentityKey(NamedTuple):
-    value: Any
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _IdentityKey) and self.value is other.value
-
-    def __hash__(self) -> int:
-        return id(self.value)
-
-
 def _value_key(x: Any) -> Any:
     try:
         hash(x)
     except TypeError:
-        return _IdentityKey(x)
+        return IdentityKey(x)
     return type(x), x
 
 

@@ -14,6 +14,7 @@ from jax.core import ShapedArray as JaxShapedArray
 from jax.extend.core import ClosedJaxpr, DebugInfo, Jaxpr, Literal
 
 from functx.core import tree
+from functx.core.caches import IdentityKey
 from functx.core.errors import DTypeError, TreeError
 from functx.core.named_axes import bound_axes
 from functx.core.program import scalar_literal
@@ -155,19 +156,6 @@ def param_key(value: Any) -> Any:
     except TypeError:
         return IdentityKey(value)
     return type(value), value
-
-
-class IdentityKey:
-    """A key by identity, which keeps the value alive."""
-
-    def __init__(self, value: Any):
-        self.value = value
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, IdentityKey) and self.value is other.value
-
-    def __hash__(self) -> int:
-        return id(self.value)
 
 
 IMMUTABLE_PACKAGES = frozenset(

@@ -11,6 +11,7 @@ import numpy as np
 
 from functx import ops
 from functx.core import tree
+from functx.core.caches import IdentityKey
 from functx.core.errors import (
     ArgumentError,
     CallbackResultError,
@@ -158,31 +159,16 @@ def callback_name(fun: Any) -> str:
     return "lambda" if name == "<lambda>" else str(name)
 
 
-class _IdentityKey:
-    """A value that equals only itself."""
-
-    __slots__ = ("value",)
-
-    def __init__(self, value: Any):
-        self.value = value
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _IdentityKey) and self.value is other.value
-
-    def __hash__(self) -> int:
-        return id(self.value)
-
-
 def _hashable_key(value: Any) -> Any:
     """What stands for `value` in a key: functions of one text are equal if they share all else."""
     if type(value) is FunctionType:
         defaults, named = value.__defaults__ or (), value.__kwdefaults__ or {}
         shared = (value.__globals__, *(value.__closure__ or ()), *defaults, *named.values())
-        return value.__code__, len(defaults), tuple(named), *map(_IdentityKey, shared)
+        return value.__code__, len(defaults), tuple(named), *map(IdentityKey, shared)
     try:
         hash(value)
     except TypeError:
-        return _IdentityKey(value)
+        return IdentityKey(value)
     return value
 
 
