@@ -5,6 +5,7 @@ import re
 import runpy
 import subprocess
 import sys
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
@@ -98,6 +99,21 @@ def test_core_and_transforms_import_no_array_code_of_jax(path):
 def test_no_private_module_of_jax_is_imported():
     for path in FILES:
         assert not any(m.startswith("jax._src") for m in imported_modules(path)), path
+
+
+def test_a_name_of_the_operations_has_one_meaning():
+    files = [path for path in (PACKAGE / "ops").glob("*.py") if path.stem != "__init__"]
+    places = defaultdict(set)
+    for path in files:
+        for node in ast.parse(path.read_text()).body:
+            targets = node.targets if isinstance(node, ast.Assign) else [node]
+            names = [getattr(t, "id", getattr(t, "name", "_")) for t in targets]
+            for name in names:
+                places[name].add(path.stem)
+    twice = {n: p for n, p in places.items() if len(p) > 1 and not n.startswith("_")}
+    assert not twice, "functx.ops exports these names from two modules"
+    hidden = {path.stem for path in files} & {*places}
+    assert not hidden, "a module of functx.ops hides a function of the same name"
 
 
 @pytest.mark.parametrize("page", PAGES)

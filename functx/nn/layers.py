@@ -24,12 +24,14 @@ from functx.ops.operands import (
     as_bool,
     as_float,
     as_int,
+    broadcast_along,
     canonical_axis,
     check_index_range,
     literal,
+    upcast_half,
 )
 from functx.ops.random import Dropout
-from functx.ops.statistics import broadcast_along, upcast_half, vector_norm
+from functx.ops.statistics import vector_norm
 from functx.random.keys import check_single_key
 
 

@@ -1,4 +1,4 @@
-"""What a program can say: every primitive, one file a family, every rule beside its primitive."""
+"""The primitives, one file for each family, with their rules and the functions that bind them."""
 
 from functx.ops.families import (
     Binary,
@@ -12,7 +12,7 @@ from functx.ops.families import (
 )
 
 # isort: split
-# The families first, since every file needs them; then whatever registers primitives.
+# The families come first, since every file needs them; the other files register primitives.
 from functx.ops.arithmetic import *  # noqa: F403
 from functx.ops.autodiff import *  # noqa: F403
 from functx.ops.callbacks import *  # noqa: F403

@@ -1,4 +1,4 @@
-"""Sums of exponentials and what is normalized by them, without overflow."""
+"""Log-sum-exp, softmax and activation functions, computed without overflow."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from functx.core.types import canonical_dtype, is_floating
 from functx.ops.families import Inexact, check_same_dtype, unary_function
 from functx.ops.operands import (
     batch_size,
+    broadcast_along,
     canonical_axes,
     cast_like_input,
     check_axes,
-    tuple_delete,
     upcast_half,
 )
 from functx.ops.reductions import Reduction
@@ -26,7 +26,7 @@ INFINITY = float("inf")
 
 
 class LogSumExp(Reduction):
-    """log(sum(exp(x))) over `axes`; -inf of nothing and of negative infinities alone.
+    """log(sum(exp(x))) over `axes`; -inf if there are no elements or all are -inf.
 
     Elements that are inf share the derivative.
     """
@@ -53,36 +53,36 @@ class LogSumExp(Reduction):
 
     def jvp(self, primals, tangents):
         (x,), (t,) = primals, tangents
-        pushed = ops.reduce_sum(
+        tangent = ops.reduce_sum(
             ops.mul(self.derivative_weights(upcast_half(x)), upcast_half(t)), self.axes
         )
-        return self(x), cast_like_input(pushed, x)
+        return self(x), cast_like_input(tangent, x)
 
     def vjp(self, ct, out, args, active):
         (x,) = args
-        wide = upcast_half(x)
+        upcast = upcast_half(x)
         return (
             cast_like_input(
-                ops.mul(self.broadcast_back(upcast_half(ct), x), self.derivative_weights(wide)), x
+                ops.mul(self.broadcast_back(upcast_half(ct), x), self.derivative_weights(upcast)), x
             ),
         )
 
     def exponentials(self, x: Any) -> tuple[Any, Any, Any]:
-        """exp(x - largest), the sum of that, and the largest element, 0 if that is -inf."""
+        """exp(x - largest), its sum, and the largest element, or 0 if that is -inf."""
         largest = ops.stop_gradient(ops.reduce_max(x, self.axes))
         largest = ops.select(ops.eq(largest, -INFINITY), 0, largest)
-        # Of infinite elements, each counts as 1 beside the others' 0.
+        # Infinite elements give 1 each, the others 0.
         powers = ops.exp(ops.sub(x, self.broadcast_back(largest, x)))
         powers = ops.select(ops.eq(x, INFINITY), 1.0, powers)
         return powers, ops.reduce_sum(powers, self.axes), largest
 
     def derivative_weights(self, x: Any) -> Any:
-        # Compiling finds that their parts are those of `out`.
+        # Its subexpressions are those of the output; XLA computes them once.
         return LogSumExpDerivative(self.axes)(x)
 
 
 class SoftmaxLike(Primitive, abstract=True):
-    """One operand, normalized along `axes` together, which stay."""
+    """An operation that normalizes its operand jointly along `axes`."""
 
     axes: tuple[int, ...]
     accepts: ClassVar[str] = "f"
@@ -102,7 +102,7 @@ class SoftmaxLike(Primitive, abstract=True):
         return type(self)(ops.shift_reduced_axes(self.axes, dim)[0])(x), dim
 
     def subtract_max(self, x: Any) -> Any:
-        """`x` less the largest along the axes, so that its exponentials do not overflow."""
+        """`x` minus its maximum along the axes, whose exponentials do not overflow."""
         return ops.sub(x, broadcast_along(ops.reduce_max(x, self.axes), x, self.axes))
 
 
@@ -120,11 +120,11 @@ class Softmax(SoftmaxLike):
     )
 
     def decompose(self, x):
-        powers = ops.exp(self.subtract_max(upcast_half(x)))
-        return cast_like_input(ops.div(powers, sum_and_broadcast(powers, self.axes)), x)
+        exponentials = ops.exp(self.subtract_max(upcast_half(x)))
+        return cast_like_input(ops.div(exponentials, sum_and_broadcast(exponentials, self.axes)), x)
 
     def jvp(self, primals, tangents):
-        # The Jacobian is symmetric, so tangents go forward as cotangents go back.
+        # The Jacobian is symmetric, so the backward primitive gives tangents too.
         out = self(*primals)
         return out, SoftmaxBackward(self.axes)(tangents[0], out)
 
@@ -133,9 +133,9 @@ class Softmax(SoftmaxLike):
 
 
 class LogSumExpDerivative(Softmax):
-    """As `softmax`, but zeros where all are -inf, and elements that are inf share the whole.
+    """The derivative of `logsumexp`: `softmax`, but 0 if all elements are -inf.
 
-    So is the derivative of `logsumexp`.
+    Elements that are inf share the total of 1 equally.
     """
 
     samples = (
@@ -150,10 +150,10 @@ class LogSumExpDerivative(Softmax):
     )
 
     def decompose(self, x):
-        # exp(x - out), out the logsumexp, would lose the digits that log cuts off.
-        powers, total, _ = LogSumExp(self.axes).exponentials(upcast_half(x))
+        # exp(x - out) with out = logsumexp(x) would lose the digits that log rounds off.
+        exponentials, total, _ = LogSumExp(self.axes).exponentials(upcast_half(x))
         weights = ops.div(
-            powers, broadcast_along(ops.select(ops.eq(total, 0), 1, total), x, self.axes)
+            exponentials, broadcast_along(ops.select(ops.eq(total, 0), 1, total), x, self.axes)
         )
         return cast_like_input(weights, x)
 
@@ -185,9 +185,9 @@ class LogSoftmax(SoftmaxLike):
 
 
 class SoftmaxLikeBackward(Primitive, abstract=True):
-    """The cotangent of what was normalized, given that of the outcome, and the outcome.
+    """The cotangent of the input of a normalization, given that of the output, and the output.
 
-    It has the dtype of the cotangent given, or `dtype`. Linear in the first operand.
+    It has the dtype `dtype`, by default that of the output's cotangent. Linear in the first operand.
     """
 
     axes: tuple[int, ...]
@@ -223,18 +223,22 @@ class SoftmaxLikeBackward(Primitive, abstract=True):
         return result, total
 
     def vjp(self, ct, out, args, active):
-        wide = upcast_half(ct)
-        given, normalized = map(upcast_half, args)
+        upcast = upcast_half(ct)
+        ct_operand, normalized = map(upcast_half, args)
         return (
-            cast_like_input(self.output_tangent(wide, normalized), args[0]) if active[0] else None,
-            cast_like_input(self.cotangent_derivative_transpose(wide, given, normalized), args[1])
+            cast_like_input(self.output_tangent(upcast, normalized), args[0])
+            if active[0]
+            else None,
+            cast_like_input(
+                self.cotangent_derivative_transpose(upcast, ct_operand, normalized), args[1]
+            )
             if active[1]
             else None,
         )
 
-    def transpose(self, ct, given, normalized):
+    def transpose(self, ct, ct_operand, normalized):
         return cast_like_input(
-            self.output_tangent(upcast_half(ct), upcast_half(normalized)), given
+            self.output_tangent(upcast_half(ct), upcast_half(normalized)), ct_operand
         ), None
 
     def batch(self, args, dims):
@@ -251,19 +255,19 @@ class SoftmaxLikeBackward(Primitive, abstract=True):
         )
 
     def input_cotangent(self, ct: Any, out: Any) -> Any:
-        """The cotangent of what was normalized."""
+        """The cotangent of the input, given the output and its cotangent."""
         raise NotImplementedError
 
     def output_tangent(self, t: Any, out: Any) -> Any:
-        """The transpose of `pulled`: how a tangent of what was normalized moves the outcome."""
+        """The tangent of the output, given that of the input: the transpose of `input_cotangent`."""
         raise NotImplementedError
 
     def cotangent_derivative(self, ct: Any, out: Any, t: Any) -> Any:
-        """How `pulled` moves when the outcome moves by `t`."""
+        """The derivative of `input_cotangent` in the output along `t`."""
         raise NotImplementedError
 
     def cotangent_derivative_transpose(self, t: Any, ct: Any, out: Any) -> Any:
-        """The transpose of `turned`, applied to `t`."""
+        """The transpose of `cotangent_derivative`, applied to `t`."""
         raise NotImplementedError
 
 
@@ -312,31 +316,31 @@ class LogSoftmaxBackward(SoftmaxLikeBackward):
 
 
 def log_softmax_tangent(t: Any, out: Any, axes: tuple[int, ...]) -> Any:
-    """t - mean of t: the tangent of the logarithms of probabilities `out`."""
+    """t - mean(t), weighted by exp(out): the tangent of `out` = log_softmax(x) for a tangent t of x."""
     return cast_like_input(
         subtract_weighted_mean(upcast_half(t), ops.exp(upcast_half(out)), axes), t
     )
 
 
 def subtract_weighted_mean(x: Any, weights: Any, axes: tuple[int, ...]) -> Any:
-    """`x` less its mean along `axes`, weighed by `weights`, whose sum is about 1.
+    """`x` minus its mean along `axes`, weighted by `weights`, whose sum is about 1.
 
-    Taken twice, since that keeps the digits where one weight is almost all: its element is almost
-    the mean, and the first difference is rounded. Of the differences the mean is almost 0.
+    The mean is subtracted twice. Where one weight is almost 1, its element almost equals the mean and
+    the first difference is rounded; the mean of the differences is almost 0, so the second is exact.
     """
     weight = nonzero_total(weights, axes)
     x = ops.sub(x, ops.div(sum_and_broadcast(ops.mul(weights, x), axes), weight))
     return ops.sub(x, ops.div(sum_and_broadcast(ops.mul(weights, x), axes), weight))
 
 
-def subtract_weighted_total(x: Any, shares: Any, axes: tuple[int, ...]) -> Any:
-    """`x` less its total along `axes`, split by `shares`, whose sum is about 1.
+def subtract_weighted_total(x: Any, weights: Any, axes: tuple[int, ...]) -> Any:
+    """`x` minus its total along `axes`, distributed by `weights`, whose sum is about 1.
 
-    Taken twice, which keeps the digits in the same way: what the first leaves has almost the total 0.
+    The total is subtracted twice, which keeps the digits as in `subtract_weighted_mean`.
     """
-    weight = nonzero_total(shares, axes)
-    x = ops.sub(x, ops.mul(shares, ops.div(sum_and_broadcast(x, axes), weight)))
-    return ops.sub(x, ops.mul(shares, ops.div(sum_and_broadcast(x, axes), weight)))
+    weight = nonzero_total(weights, axes)
+    x = ops.sub(x, ops.mul(weights, ops.div(sum_and_broadcast(x, axes), weight)))
+    return ops.sub(x, ops.mul(weights, ops.div(sum_and_broadcast(x, axes), weight)))
 
 
 def nonzero_total(weights: Any, axes: tuple[int, ...]) -> Any:
@@ -345,18 +349,13 @@ def nonzero_total(weights: Any, axes: tuple[int, ...]) -> Any:
     return ops.select(ops.eq(total, 0.0), 1.0, total)
 
 
-def broadcast_along(x: Any, like: Any, axes: tuple[int, ...]) -> Any:
-    """`x`, which lacks `axes` of the array `like`, repeated along them."""
-    return ops.broadcast_in_dim(x, like.shape, tuple_delete(range(like.ndim), axes))
-
-
 def sum_and_broadcast(x: Any, axes: tuple[int, ...]) -> Any:
     """The sum over `axes`, repeated along them."""
     return broadcast_along(ops.reduce_sum(x, axes), x, axes)
 
 
 def logsumexp(x: Any, axes: Any = None) -> Any:
-    """log(sum(exp(x))) over `axes`, or over all; -inf of nothing and of infinities alone."""
+    """log(sum(exp(x))) over `axes`, by default all; -inf if there are no elements or all are -inf."""
     axes = canonical_axes(axes, aval_of(x).ndim)
     return LogSumExp(axes)(x) if axes else x
 
@@ -457,7 +456,7 @@ class Mish(Inexact):
 
 
 class Gelu(Inexact):
-    """x times the normal distribution function at x, or the approximation of it by a tanh."""
+    """x times the normal distribution function at x, or its tanh approximation if `approximate`."""
 
     has_finite_derivative = True
     approximate: bool
@@ -478,14 +477,14 @@ class Gelu(Inexact):
     )
 
     def derivative(self, out, x):
-        # d(x F(x)) = F(x) + x F'(x), which from 100 on, where powers may overflow, is 0 or 1.
+        # d(x F(x)) = F(x) + x F'(x), which is 0 or 1 beyond 100, where powers may overflow.
         x = ops.clamp(-100.0, x, 100.0)
         if not self.approximate:
             density = ops.mul(ops.exp(ops.mul(ops.mul(x, x), -0.5)), 1 / math.sqrt(2 * math.pi))
             return ops.add(self.normal_cdf(x), ops.mul(x, density))
-        share = self.normal_cdf(x)
+        cdf = self.normal_cdf(x)
         slope = ops.mul(ops.add(ops.mul(ops.mul(x, x), 3 * GELU_CUBIC), 1.0), 2 * GELU_SCALE)
-        return ops.add(share, ops.mul(x, ops.mul(ops.mul(share, ops.sub(1.0, share)), slope)))
+        return ops.add(cdf, ops.mul(x, ops.mul(ops.mul(cdf, ops.sub(1.0, cdf)), slope)))
 
     def decompose(self, x):
         return ops.mul(x, self.normal_cdf(x))
@@ -502,7 +501,7 @@ class Gelu(Inexact):
 
 
 def gelu(x: Any, approximate: bool = True) -> Any:
-    """x times the normal distribution function at x, or an approximation of it by a tanh."""
+    """x times the normal distribution function at x, or its tanh approximation if `approximate`."""
     return Gelu(approximate)(x)
 
 

@@ -1,4 +1,4 @@
-"""Elementwise arithmetic: sums, products, powers, extrema."""
+"""Elementwise arithmetic: sums, products, quotients, powers and extrema."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ class Neg(Unary):
     def preserves_zero(self, i, x):
         return True
 
-    def simplify(self, facts, x):
-        inner = facts.defining_equation(x, Neg)
+    def simplify(self, def_use, x):
+        inner = def_use.defining_equation(x, Neg)
         return None if inner is None else inner.inputs[0]
 
     def lower(self, ctx, x):
@@ -73,15 +73,15 @@ class Add(Binary):
     def partial(self, i, t, out, x, y):
         return t
 
-    def simplify(self, facts, x, y):
+    def simplify(self, def_use, x, y):
         # Adding +0 would make +0 of -0.
-        nothing = 0 if has_exact_arithmetic(x) else -0.0
-        if is_literal_equal(x, nothing):
+        zero = 0 if has_exact_arithmetic(x) else -0.0
+        if is_literal_equal(x, zero):
             return y
-        return x if is_literal_equal(y, nothing) else None
+        return x if is_literal_equal(y, zero) else None
 
     def lower(self, ctx, x, y):
-        # XLA may take the sum of two equal booleans for twice one, which is 0.
+        # XLA may rewrite the sum of two equal booleans as twice one, which is 0.
         add = stablehlo.or_ if ctx.avals_in[0].dtype == bool else stablehlo.add
         return add(x, y)
 
@@ -102,7 +102,7 @@ class Sub(Binary):
     def preserves_zero(self, i, x, y):
         return True
 
-    def simplify(self, facts, x, y):
+    def simplify(self, def_use, x, y):
         if is_literal_equal(y, 0.0 if is_inexact(x.aval.dtype) else 0):
             return x
         return literal(0, x.aval.dtype) if x is y and has_exact_arithmetic(x) else None
@@ -125,7 +125,7 @@ class Mul(Binary):
     def preserves_zero(self, i, x, y):
         return is_finite_literal(y if i == 0 else x)
 
-    def simplify(self, facts, x, y):
+    def simplify(self, def_use, x, y):
         for one, other in ((x, y), (y, x)):
             if is_literal_equal(one, 1):
                 return other
@@ -154,7 +154,7 @@ class Div(Binary):
     def preserves_zero(self, i, x, y):
         return i == 0 and is_finite_literal(y, but_zero=True)
 
-    def simplify(self, facts, x, y):
+    def simplify(self, def_use, x, y):
         return x if is_literal_equal(y, 1) else None
 
     def lower(self, ctx, x, y):
@@ -181,16 +181,16 @@ class Sign(Unary):
         if not is_complex(x.dtype):
             return out, None
         # d(x / |x|) = i out imag(conj(out) dx) / |x|
-        turn = div(ops.imag(mul(ops.conj(out), t)), _replace_zero_by_one(abs(x)))
-        return out, mul(out, ops.complex(0.0, turn))
+        rotation = div(ops.imag(mul(ops.conj(out), t)), replace_zero_by_one(abs(x)))
+        return out, mul(out, ops.complex(0.0, rotation))
 
     def vjp(self, ct, out, args, active):
         (x,) = args
         if not is_complex(x.dtype):
             return (None,)
-        # The same, transposed: i conj(out) imag(ct out) / |x|
-        turn = div(ops.imag(mul(ct, out)), _replace_zero_by_one(abs(x)))
-        return (mul(ops.conj(out), ops.complex(0.0, turn)),)
+        # The transpose: i conj(out) imag(ct out) / |x|
+        rotation = div(ops.imag(mul(ct, out)), replace_zero_by_one(abs(x)))
+        return (mul(ops.conj(out), ops.complex(0.0, rotation)),)
 
     def lower(self, ctx, x):
         if kind(ctx.avals_in[0].dtype) == "u":
@@ -239,10 +239,10 @@ class Abs(Unary):
     def preserves_zero(self, i, x):
         return not is_complex(x.dtype)
 
-    def simplify(self, facts, x):
-        if facts.defining_equation(x, Abs) is not None:
+    def simplify(self, def_use, x):
+        if def_use.defining_equation(x, Abs) is not None:
             return x
-        inner = facts.defining_equation(x, Neg)
+        inner = def_use.defining_equation(x, Neg)
         return None if inner is None or has_exact_arithmetic(x) else (self, inner.inputs)
 
     def lower(self, ctx, x):
@@ -263,7 +263,7 @@ class Rem(Binary):
     )
 
     def partial(self, i, t, out, x, y):
-        # x = out + y * n for the whole number n of times that y fits into x
+        # x = out + y * n for the integer n, the quotient rounded towards zero
         return t if i == 0 else neg(mul(t, ops.round(div(sub(x, out), y))))
 
     def lower(self, ctx, x, y):
@@ -271,7 +271,7 @@ class Rem(Binary):
 
 
 class _BinaryExtremum(Binary, abstract=True):
-    """The larger or the smaller operand; nan where either is, ties share the derivative."""
+    """The larger or the smaller operand; nan where either is. Ties share the derivative."""
 
     has_finite_derivative = True
 
@@ -290,23 +290,23 @@ class _BinaryExtremum(Binary, abstract=True):
         return True
 
     def is_selected(self, x: Any, y: Any, out: Any) -> Any:
-        """Where the output is x and not y."""
+        """The mask of elements where the output is x and not y."""
         return (
             ops.bitwise_and(ops.eq(x, out), ops.ne(x, y))
             if is_complex(x.dtype)
             else self.is_strictly_selected(x, y)
         )
 
-    def simplify(self, facts, x, y):
+    def simplify(self, def_use, x, y):
         return x if is_same_value(x, y) else None
 
     def is_strictly_selected(self, x: Any, y: Any) -> Any:
-        """Where x is the output and not y, for what is not complex."""
+        """`is_selected` for operands that are not complex."""
         raise NotImplementedError
 
 
 def _extremum_samples(*gradients: list[float]) -> tuple[Sample, ...]:
-    """Samples, one with ties; its `gradients` are those of a number of each operand."""
+    """Samples, among them one with ties, with the expected `gradients` of its two operands."""
     values = {0: [1.0, 2.0, 3.0], 1: [2.0, 2.0, 2.0]}
     return (
         sample(f32[3, 4], f32[3, 4]),
@@ -352,9 +352,9 @@ class Min(_BinaryExtremum):
 
 
 class Pow(Binary):
-    """x to the power y, which has the dtype of x, or an integer one beside floats.
+    """x to the power y; y has the dtype of x, or an integer dtype if x is inexact.
 
-    An integer to a negative power is the quotient 1 / x**-y rounded towards zero.
+    An integer to a negative power is 1 / x**-y rounded towards zero.
     """
 
     accepts = "iufc"
@@ -387,7 +387,7 @@ class Pow(Binary):
         base = ops.select(ops.bitwise_and(ops.eq(x, 0), _is_nonnegative(y)), 1, x)
         return mul(t, mul(ops.log(base), out))
 
-    def simplify(self, facts, x, y):
+    def simplify(self, def_use, x, y):
         return x if is_literal_equal(y, 1) and not is_complex(x.aval.dtype) else None
 
     def lower(self, ctx, x, y):
@@ -430,7 +430,7 @@ class IntegerPow(Unary):
             return ops.zeros_like(t)
         return mul(t, mul(integer_pow(x, n - 1), n)) if n != 1 else t
 
-    def simplify(self, facts, x):
+    def simplify(self, def_use, x):
         return x if self.exponent == 1 else None
 
     def lower(self, ctx, x):
@@ -459,8 +459,8 @@ class Square(Unary):
     def derivative(self, out, x):
         return mul(x, 2)
 
-    def simplify(self, facts, x):
-        inner = facts.defining_equation(x, Neg) or facts.defining_equation(x, Abs)
+    def simplify(self, def_use, x):
+        inner = def_use.defining_equation(x, Neg) or def_use.defining_equation(x, Abs)
         if inner is None or kind(inner.inputs[0].aval.dtype) != "f":
             return None
         return self, inner.inputs
@@ -472,7 +472,7 @@ class Square(Unary):
 
 
 class NextAfter(Binary):
-    """The number of the dtype that follows x on the way to y."""
+    """The number of the dtype that follows x in the direction of y."""
 
     accepts = "f"
     samples = (sample(f32[3, 4], f32[3, 4]),)
@@ -485,36 +485,36 @@ class NextAfter(Binary):
 
 
 def _integer_power(x: Any, y: Any) -> Any:
-    """x**y of JAX's integers, wrapping; XLA's own power reads six bits of the exponent alone."""
+    """x**y of JAX integers, wrapping; XLA's power reads only six bits of the exponent."""
     bits = 8 * y.dtype.itemsize - (y.dtype.kind == "i")
     out, square = lax.full_like(x, 1), x
     for bit in range(bits):
-        taken = lax.ne(lax.bitwise_and(y, lax.full_like(y, 1 << bit)), lax.full_like(y, 0))
-        out = lax.select(taken, lax.mul(out, square), out)
+        is_set = lax.ne(lax.bitwise_and(y, lax.full_like(y, 1 << bit)), lax.full_like(y, 0))
+        out = lax.select(is_set, lax.mul(out, square), out)
         square = lax.mul(square, square)
     if y.dtype.kind == "u":
         return out
-    # Of whole numbers only 1 and -1 have an inverse, themselves.
-    exists = lax.eq(lax.abs(x), lax.full_like(x, 1))
+    # The only integers with an inverse are 1 and -1.
+    has_inverse = lax.eq(lax.abs(x), lax.full_like(x, 1))
     odd = lax.ne(lax.bitwise_and(y, lax.full_like(y, 1)), lax.full_like(y, 0))
     inverse = lax.select(odd, x, lax.full_like(x, 1))
-    fraction = lax.select(exists, inverse, lax.full_like(x, 0))
+    fraction = lax.select(has_inverse, inverse, lax.full_like(x, 0))
     return lax.select(lax.lt(y, lax.full_like(y, 0)), fraction, out)
 
 
 def _complex_abs(x: Any) -> Any:
-    """|x| of JAX's complex numbers: infinite with an infinite part, even beside a nan."""
+    """|x| of JAX complex numbers: infinite if a part is, even if the other is nan."""
     return jnp.where(_signs_of_infinite_parts(x) != 0, jnp.inf, lax.abs(x))
 
 
 def _complex_sign(x: Any) -> Any:
-    """x / |x| of JAX's complex numbers, also where one part is infinite."""
-    ends = _signs_of_infinite_parts(x)
-    return jnp.where(lax.abs(ends) == 1, ends, lax.sign(x))
+    """x / |x| of JAX complex numbers, also where a part is infinite."""
+    signs = _signs_of_infinite_parts(x)
+    return jnp.where(lax.abs(signs) == 1, signs, lax.sign(x))
 
 
 def _signs_of_infinite_parts(x: Any) -> Any:
-    """The signs of the infinite parts, 0 for the others."""
+    """The complex numbers of the signs of infinite parts, 0 for finite ones."""
     parts = [jnp.where(jnp.isinf(p), lax.sign(p), 0) for p in (lax.real(x), lax.imag(x))]
     return lax.complex(*parts)
 
@@ -523,7 +523,8 @@ def _is_nonnegative(x: Any) -> Any:
     return ops.ge(ops.real(x) if is_complex(x.dtype) else x, 0)
 
 
-def _replace_zero_by_one(x: Any) -> Any:
+def replace_zero_by_one(x: Any) -> Any:
+    """`x` with 0 replaced by 1."""
     return ops.select(ops.eq(x, 0), 1, x)
 
 
@@ -541,7 +542,7 @@ square = unary_function(Square)
 
 
 def pow(x: Any, y: Any) -> Any:
-    """x to the power y, elementwise; y has the dtype of x, or an integer one beside floats.
+    """x to the power y, elementwise; y has the dtype of x, or an integer dtype if x is inexact.
 
     A Python integer y gives `integer_pow`. The derivative of x**0 is 0 everywhere. That in `y` is 0 at
     x = 0 unless y is negative.

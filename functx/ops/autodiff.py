@@ -1,4 +1,4 @@
-"""Identities in value that say what derivatives do."""
+"""Identities that affect derivatives: stopping them, naming values for checkpoints, summing over devices."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from functx.ops.operands import batch_size
 
 
 class StopGradient(Primitive):
-    """`x`, as a value that does not vary."""
+    """`x` without derivative."""
 
     differentiable = False
     samples = sample(f32[3], gradients={0: [0.0, 0.0, 0.0]}), sample(i32[3])
@@ -31,7 +31,7 @@ class StopGradient(Primitive):
 
 
 class CheckpointName(Linear):
-    """`x`, known as `label` to the policies of checkpoints."""
+    """`x` with the name `label`, to which policies of checkpoints refer."""
 
     label: str
     samples = sample(f32[3], label="x"), sample(i32[3], label="x")
@@ -53,12 +53,12 @@ class CheckpointName(Linear):
 
 
 def stop_gradient(x: Any) -> Any:
-    """`x` itself, an array or a pytree of arrays, through which no derivative goes."""
+    """`x`, an array or a pytree of arrays, without derivative."""
     return tree.map(StopGradient(), x)
 
 
 def checkpoint_name(x: Any, name: str) -> Any:
-    """`x` itself, an array or a pytree of arrays, with a name that policies may go by.
+    """`x`, an array or a pytree of arrays, with a name to which policies of checkpoints refer.
 
     See `functx.checkpoint_policies.save_only_these_names`.
 
@@ -75,11 +75,11 @@ TRANSPOSED_KIND = {"argument": "sum", "result": "share", "sum": "sum", "share": 
 
 
 class DerivativeBoundary(Primitive):
-    """`x`, an argument or a result of what is differentiated, or a cotangent of one.
+    """`x`, an argument or a result of a differentiated function, or the cotangent of one.
 
-    Along which of the `axes`, names with lengths, `like` is the same in all places is known only
-    where the devices are: there a "sum" adds up the places along these, a "share" divides among
-    them, and the others are `x`.
+    `axes` are names with lengths. `like` may be replicated along some of them, which is known only
+    when the program is lowered for a mesh: then the kind "sum" sums `x` over these axes, "share"
+    divides it by their length, and "argument" and "result" leave it alone.
     """
 
     kind: str
@@ -96,7 +96,7 @@ class DerivativeBoundary(Primitive):
 
     @property
     def is_identity(self) -> bool:
-        """Whether the value is the operand wherever it is asked for."""
+        """Whether the output is always the operand."""
         return self.kind in ("argument", "result")
 
     def abstract_eval(self, x, like):
@@ -109,7 +109,7 @@ class DerivativeBoundary(Primitive):
         return self(x, like), None if t is None else self(t, like)
 
     def forward(self, args, active):
-        # Once differentiated, an argument or a result is nothing special any more.
+        # After differentiation an argument or a result is an ordinary value.
         out = args[0] if self.is_identity else self(*args)
         return [out], [out]
 

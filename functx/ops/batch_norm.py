@@ -1,4 +1,4 @@
-"""Normalization of each channel over a batch, by its own statistics or by running ones."""
+"""Batch normalization of each channel, by the statistics of the batch or by running ones."""
 
 from __future__ import annotations
 
@@ -16,16 +16,17 @@ from functx.ops.normalizations import (
     Normalization,
     NormalizationLayout,
 )
-from functx.ops.operands import batch_size, check_axes, tuple_delete
-from functx.ops.statistics import broadcast_along, check_real, mean_along, working_dtype
+from functx.ops.operands import batch_size, broadcast_along, check_axes, tuple_delete
+from functx.ops.statistics import check_real, mean_along, working_dtype
 
 
 class BatchNorm(ForwardNormalization):
-    """Mean 0 and variance 1 over `axes`, in each channel; scaled and shifted.
+    """x normalized to mean 0 and variance 1 over `axes` in each channel, then scaled and shifted.
 
-    Operands are x, the weight if `weighted`, the bias if `biased`, and if `tracked` a running
-    mean and variance, all of the dimensions other than `axes`. Then the outputs are followed
-    by those two, moved by `momentum` towards the mean and the unbiased variance of x.
+    The operands are x, the weight if `weighted`, the bias if `biased`, and if `tracked` a running
+    mean and a running variance, all of the dimensions of x other than `axes`. If `tracked`, the
+    outputs include the running statistics, moved by `momentum` towards the mean and the unbiased
+    variance of x.
     """
 
     axes: tuple[int, ...]
@@ -53,27 +54,25 @@ class BatchNorm(ForwardNormalization):
     def batched_primitive(self, shared):
         return self.replace(axes=tuple([d + 1 for d in self.axes])), 0
 
-    def abstract_eval(self, x, *rest):
-        count = len(rest) - 2 * self.tracked
-        running = rest[count:]
-        check_real(self.name, x, *rest)
+    def abstract_eval(self, x, *centered_x):
+        count = len(centered_x) - 2 * self.tracked
+        running = centered_x[count:]
+        check_real(self.name, x, *centered_x)
         self.check_affine(
             self.layout_of(x).affine,
             **dict(zip(("running mean", "running variance"), running, strict=False)),
         )
-        out = super().abstract_eval(x, *rest[:count])
+        out = super().abstract_eval(x, *centered_x[:count])
         return [out, *[aval.update(weak_type=False) for aval in running]]
 
     def decompose(self, *args):
-        found = self.standardized_input(args)
+        cts = self.standardized_input(args)
         means, variances = self.running_statistics(args)
-        outs = [self.apply_affine(found, args)]
+        outs = [self.apply_affine(cts, args)]
         if self.tracked:
             correction = self.bessel_correction(args[0])
-            outs.append(self.update_running(means, found.mean, args[0]))
-            outs.append(
-                self.update_running(variances, ops.mul(found.variance, correction), args[0])
-            )
+            outs.append(self.update_running(means, cts.mean, args[0]))
+            outs.append(self.update_running(variances, ops.mul(cts.variance, correction), args[0]))
         return outs
 
     def jvp(self, primals, tangents):
@@ -81,23 +80,25 @@ class BatchNorm(ForwardNormalization):
         if self.tracked:
             x, (t, *_) = primals[0], tangents
             t_mean, t_variance = self.running_statistics(tangents)
-            moved_mean = moved_variance = None
+            mean_tangent = variance_tangent = None
             if t is not None:
                 dtype = working_dtype(*primals)
-                t, wide = ops.convert_element_type(t, dtype), ops.convert_element_type(x, dtype)
+                t, upcast_x = ops.convert_element_type(t, dtype), ops.convert_element_type(x, dtype)
                 # d mean((x - m)^2) = 2 mean((x - m) dx)
-                rest = ops.sub(wide, broadcast_along(mean_along(wide, self.axes), x, self.axes))
-                moved_mean = mean_along(t, self.axes)
-                moved_variance = ops.mul(
-                    mean_along(ops.mul(rest, t), self.axes), 2 * self.bessel_correction(x)
+                centered_x = ops.sub(
+                    upcast_x, broadcast_along(mean_along(upcast_x, self.axes), x, self.axes)
+                )
+                mean_tangent = mean_along(t, self.axes)
+                variance_tangent = ops.mul(
+                    mean_along(ops.mul(centered_x, t), self.axes), 2 * self.bessel_correction(x)
                 )
             running = self.running_statistics(primals)
-            out_tangents.append(self.update_running(t_mean, moved_mean, x, running[0]))
-            out_tangents.append(self.update_running(t_variance, moved_variance, x, running[1]))
+            out_tangents.append(self.update_running(t_mean, mean_tangent, x, running[0]))
+            out_tangents.append(self.update_running(t_variance, variance_tangent, x, running[1]))
         return self(*primals), out_tangents
 
     def vjp(self, cts, out, args, active):
-        ct, *of_running = cts
+        ct, *running_out_cts = cts
         found: list[Any] = [None] * (1 + self.weighted + self.biased)
         if ct is not None:
             found = self.input_cotangents(ct, args, active)
@@ -105,26 +106,30 @@ class BatchNorm(ForwardNormalization):
             return found
         x = args[0]
         if not x.size:
-            return [*found, *of_running]
-        kept = [None if ct is None else ops.mul(ct, 1 - self.momentum) for ct in of_running]
+            return [*found, *running_out_cts]
+        running_cts = [
+            None if ct is None else ops.mul(ct, 1 - self.momentum) for ct in running_out_cts
+        ]
         if active[0]:
-            found[0] = self.add_running_cotangents(found[0], of_running, x, args)
-        return [*found, *kept]
+            found[0] = self.add_running_cotangents(found[0], running_out_cts, x, args)
+        return [*found, *running_cts]
 
     def add_running_cotangents(self, found: Any, cts: Any, x: Any, args: Any) -> Any:
-        """The cotangent of x, with what those of the running statistics make of it."""
+        """The cotangent of x plus the contributions of the running statistics' cotangents `cts`."""
         dtype = working_dtype(*args)
         count = prod([x.shape[d] for d in self.axes])
         terms = []
         if cts[0] is not None:
-            share = ops.mul(ops.convert_element_type(cts[0], dtype), self.momentum / count)
-            terms.append(broadcast_along(share, x, self.axes))
+            mean_ct = ops.mul(ops.convert_element_type(cts[0], dtype), self.momentum / count)
+            terms.append(broadcast_along(mean_ct, x, self.axes))
         if cts[1] is not None:
-            wide = ops.convert_element_type(x, dtype)
-            rest = ops.sub(wide, broadcast_along(mean_along(wide, self.axes), x, self.axes))
+            upcast_x = ops.convert_element_type(x, dtype)
+            centered_x = ops.sub(
+                upcast_x, broadcast_along(mean_along(upcast_x, self.axes), x, self.axes)
+            )
             factor = 2 * self.momentum * self.bessel_correction(x) / count
-            share = ops.mul(ops.convert_element_type(cts[1], dtype), factor)
-            terms.append(ops.mul(rest, broadcast_along(share, x, self.axes)))
+            mean_ct = ops.mul(ops.convert_element_type(cts[1], dtype), factor)
+            terms.append(ops.mul(centered_x, broadcast_along(mean_ct, x, self.axes)))
         for term in terms:
             term = ops.convert_element_type(term, x.dtype)
             found = term if found is None else ops.add(found, term)
@@ -135,12 +140,12 @@ class BatchNorm(ForwardNormalization):
         return values[-2:] if self.tracked else (None, None)
 
     def bessel_correction(self, x: Any) -> float:
-        """From the mean square to the unbiased variance; of one element that is 0 either way."""
+        """The factor from the mean square to the unbiased variance; 1 for one element."""
         count = prod([x.shape[d] for d in self.axes])
         return count / max(count - 1, 1)
 
     def update_running(self, old: Any, new: Any, x: Any, like: Any = None) -> Any:
-        """The running statistic `old` moved towards `new`, of which either may be None for 0."""
+        """The running statistic `old` moved towards `new`; None stands for 0."""
         if not x.size:
             return old
         dtype = (old if like is None else like).dtype
@@ -166,7 +171,7 @@ class BatchNorm(ForwardNormalization):
 
 
 class BatchNormBackward(BackwardNormalization):
-    """The cotangents that `batch_norm` makes of that of its output."""
+    """The cotangents of the operands of `batch_norm`, given that of its output."""
 
     axes: tuple[int, ...]
     can_share_affine = False
@@ -200,7 +205,7 @@ class BatchNormBackward(BackwardNormalization):
 
 
 class FixedStatisticsNormalization(Normalization, abstract=True):
-    """What normalization by given statistics and its backward have in common."""
+    """Base class of normalization by given statistics and of its backward primitive."""
 
     axes: tuple[int, ...]
 
@@ -217,8 +222,8 @@ class FixedStatisticsNormalization(Normalization, abstract=True):
 class BatchNormInference(FixedStatisticsNormalization):
     """(x - mean) / sqrt(variance + eps) in each channel, scaled and shifted.
 
-    Operands are x, mean, variance, the weight if `weighted`, and the bias if `biased`, all
-    but x of its dimensions other than `axes`.
+    The operands are x, mean, variance, the weight if `weighted`, and the bias if `biased`. All but x
+    have its dimensions other than `axes`.
     """
 
     biased: bool
@@ -249,43 +254,45 @@ class BatchNormInference(FixedStatisticsNormalization):
         return x.update(weak_type=False)
 
     def decompose(self, x, mean, variance, *affine):
-        seen, dtype = self.layout_of(x), working_dtype(x, mean, variance, *affine)
-        rest = ops.sub(ops.convert_element_type(x, dtype), seen.broadcast_affine(mean, dtype))
+        layout, dtype = self.layout_of(x), working_dtype(x, mean, variance, *affine)
+        centered_x = ops.sub(
+            ops.convert_element_type(x, dtype), layout.broadcast_affine(mean, dtype)
+        )
         scale = ops.rsqrt(ops.add(ops.convert_element_type(variance, dtype), self.eps))
         if self.weighted:
             scale = ops.mul(scale, ops.convert_element_type(affine[0], dtype))
-        out = ops.mul(rest, seen.broadcast_affine(scale, dtype))
+        out = ops.mul(centered_x, layout.broadcast_affine(scale, dtype))
         if self.biased:
-            out = ops.add(out, seen.broadcast_affine(affine[-1], dtype))
+            out = ops.add(out, layout.broadcast_affine(affine[-1], dtype))
         return ops.convert_element_type(out, x.dtype)
 
     def vjp(self, ct, out, args, active):
         flags = [*active[:3], self.weighted and active[3], self.biased and active[-1]]
         bias = args[-1]
-        pull = BatchNormInferenceBackward(
+        backward = BatchNormInferenceBackward(
             eps=self.eps, weighted=self.weighted, axes=self.axes, output_mask=tuple(flags)
         )
-        found = iter(pull(ct, *args[: 3 + self.weighted]))
+        found = iter(backward(ct, *args[: 3 + self.weighted]))
         cts = [next(found) if on else None for on in flags]
         if flags[4]:
             cts[4] = ops.convert_element_type(cts[4], bias.dtype)
         return [*cts[:3], *cts[3:4] * self.weighted, *cts[4:] * self.biased]
 
-    def vjp_where(self, live, ct, out, args, active):
-        x = apply_mask(live, args[0]) if live.shape == ct.shape else args[0]
+    def vjp_where(self, mask, ct, out, args, active):
+        x = apply_mask(mask, args[0]) if mask.shape == ct.shape else args[0]
         return self.vjp(ct, out, (x, *args[1:]), active)
 
-    def cotangent_masks(self, live, args):
-        there = live if live is not None and live.shape == args[0].shape else None
-        return [there] + [None] * (len(args) - 1)
+    def cotangent_masks(self, mask, args):
+        x_mask = mask if mask is not None and mask.shape == args[0].shape else None
+        return [x_mask] + [None] * (len(args) - 1)
 
 
 class BatchNormInferenceBackward(FixedStatisticsNormalization):
-    """The cotangents that `batch_norm_inference` makes of that of its output.
+    """The cotangents of the operands of `batch_norm_inference`, given that of its output.
 
-    Those of x, mean, variance, weight and bias that are `wanted`. The operands are the
-    cotangent, x, mean, variance, and the weight if `weighted`. The cotangent of a bias has
-    the dtype of the weight, or that of the mean without one.
+    `output_mask` selects them among those of x, mean, variance, weight and bias. The operands are
+    the cotangent, x, mean, variance, and the weight if `weighted`. The cotangent of a bias has the
+    dtype of the weight, or that of the mean without one.
     """
 
     output_mask: tuple[bool, bool, bool, bool, bool]
@@ -323,22 +330,24 @@ class BatchNormInferenceBackward(FixedStatisticsNormalization):
         return [x for x, on in zip(values, self.output_mask, strict=True) if on]
 
     def decompose(self, ct, x, mean, variance, *weight):
-        seen, dtype = self.layout_of(x), working_dtype(ct, x, mean, variance, *weight)
+        layout, dtype = self.layout_of(x), working_dtype(ct, x, mean, variance, *weight)
         ct = ops.convert_element_type(ct, dtype)
         rstd = ops.rsqrt(ops.add(ops.convert_element_type(variance, dtype), self.eps))
         scale = ops.mul(rstd, ops.convert_element_type(weight[0], dtype)) if weight else rstd
         outs: list[Any] = [None] * 5
         if self.output_mask[0]:
             outs[0] = ops.convert_element_type(
-                ops.mul(ct, seen.broadcast_affine(scale, dtype)), x.dtype
+                ops.mul(ct, layout.broadcast_affine(scale, dtype)), x.dtype
             )
         if self.output_mask[1] or self.output_mask[4]:
-            total = seen.sum_to_affine(ct, dtype)
+            total = layout.sum_to_affine(ct, dtype)
             outs[1] = ops.convert_element_type(ops.mul(total, ops.mul(scale, -1.0)), mean.dtype)
             outs[4] = ops.convert_element_type(total, (*weight, mean)[0].dtype)
         if self.output_mask[2] or self.output_mask[3]:
-            rest = ops.sub(ops.convert_element_type(x, dtype), seen.broadcast_affine(mean, dtype))
-            along = ops.mul(seen.sum_to_affine(ops.mul(ct, rest), dtype), rstd)
+            centered_x = ops.sub(
+                ops.convert_element_type(x, dtype), layout.broadcast_affine(mean, dtype)
+            )
+            along = ops.mul(layout.sum_to_affine(ops.mul(ct, centered_x), dtype), rstd)
             # d (v + eps)^(-1/2) = -1/2 (v + eps)^(-3/2) dv
             slope = ops.mul(ops.mul(along, ops.mul(rstd, scale)), -0.5)
             outs[2] = ops.convert_element_type(slope, variance.dtype)
@@ -347,7 +356,7 @@ class BatchNormInferenceBackward(FixedStatisticsNormalization):
 
 
 def channel_layout(primitive: Any, x: Any) -> NormalizationLayout:
-    """How to look at x for a normalization over `axes`, with one mean in each place of the others."""
+    """The layout of x for a normalization over `axes`, with the other dimensions as channels."""
     check_axes(primitive.name, primitive.axes, x.ndim)
     return NormalizationLayout(
         x.shape, x.shape, primitive.axes, tuple_delete(range(x.ndim), primitive.axes)

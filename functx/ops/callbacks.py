@@ -1,4 +1,4 @@
-"""Python functions as parameters of a program: what they are called with, and what they give."""
+"""Callbacks: Python functions that a program calls with the values of its operands."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ Array = np.ndarray[Any, Any]
 
 
 class FlatCallback:
-    """A Python function that takes and gives pytrees, called with the leaves that are arrays.
+    """A Python function of pytrees, called with the flat list of their leaves that are arrays.
 
-    `static` are the other leaves and their places among all. Equal instances call the same
-    function alike, so that what was compiled for one serves the other.
+    `static` holds the other leaves with their positions. Equal instances make the same calls, so
+    that a program compiled for one serves the other.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class FlatCallback:
         out_tree: Any = None,
     ):
         self.fun, self.in_tree, self.static, self.out_tree = fun, in_tree, tuple(static), out_tree
-        # Wide results are narrowed only where nothing is wide.
+        # Results are narrowed to 32 bits only while 64-bit types are off.
         self.narrow = not x64_enabled()
         self.__name__ = callback_name(fun)
         parts = tuple([(i, type(x), _hashable_key(x)) for i, x in self.static])
@@ -97,19 +97,19 @@ class FlatCallback:
             for i, (x, aval) in enumerate(zip(leaves, results, strict=True))
         ]
 
-    def check_leaf(self, x: Any, aval: ShapedArray, out: Any, place: int) -> Array:
+    def check_leaf(self, x: Any, aval: ShapedArray, out: Any, position: int) -> Array:
         """The leaf `x` of the result `out` as an array of `aval`."""
         array = np.asarray(x)
         dtype = narrow_dtype(array.dtype) if self.narrow else array.dtype
-        number = (
+        is_number = (
             type(x) in _KIND_OF_PYTHON_TYPE
             and _KIND_OF_PYTHON_TYPE[type(x)] in _ACCEPTED_KINDS[kind(aval.dtype)]
         )
-        if array.shape != aval.shape or (dtype != aval.dtype and not number):
+        if array.shape != aval.shape or (dtype != aval.dtype and not is_number):
             paths = tree.leaves_with_path(out)
             raise CallbackResultError(
                 f"{self.__name__}: the callback must return what result_shape_dtypes says; "
-                f"got {type_name(x)} for result{tree.keystr(paths[place][0])}: {aval!r}",
+                f"got {type_name(x)} for result{tree.keystr(paths[position][0])}: {aval!r}",
                 fix="Convert it in the callback (numpy.asarray(x, dtype)), or state its type.",
             )
         return np.asarray(array, aval.dtype)
@@ -120,10 +120,9 @@ _ACCEPTED_KINDS = {"b": "b", "u": "bi", "i": "bi", "f": "bif", "c": "bifc"}
 
 
 class SequentialCallback(Record):
-    """A host function called for each of `size` lanes, one after the other.
+    """A callback called once for each of `size` batch elements, one after the other.
 
-    `dims[i]` is the dimension of array i that runs over the lanes, None for one they share.
-    The results are stacked.
+    `dims[i]` is the batch dimension of array i, None if it has none. The results are stacked.
     """
 
     callback: Any
@@ -135,7 +134,7 @@ class SequentialCallback(Record):
         return str(self.callback.__name__)
 
     def __call__(self, arrays: Sequence[Array], results: Sequence[ShapedArray]) -> list[Array]:
-        lanes = [
+        batched_arrays = [
             x if dim is None else np.moveaxis(x, dim, 0)
             for x, dim in zip(arrays, self.dims, strict=True)
         ]
@@ -144,15 +143,15 @@ class SequentialCallback(Record):
         for i in range(self.size):
             args = [
                 x if dim is None else np.asarray(x[i])
-                for x, dim in zip(lanes, self.dims, strict=True)
+                for x, dim in zip(batched_arrays, self.dims, strict=True)
             ]
-            for out, found in zip(outs, self.callback(args, avals), strict=True):
-                out[i] = found
+            for out, result in zip(outs, self.callback(args, avals), strict=True):
+                out[i] = result
         return outs
 
 
 def callback_name(fun: Any) -> str:
-    """The name of a function, or of what a partial application applies."""
+    """The name of a function, without the partial applications around it."""
     while isinstance(fun, partial):
         fun = fun.func
     name = getattr(fun, "__name__", None) or type(fun).__name__
@@ -160,7 +159,7 @@ def callback_name(fun: Any) -> str:
 
 
 def _hashable_key(value: Any) -> Any:
-    """What stands for `value` in a key: functions of one text are equal if they share all else."""
+    """A hashable key of `value`; functions of equal code are equal if they share all they refer to."""
     if type(value) is FunctionType:
         defaults, named = value.__defaults__ or (), value.__kwdefaults__ or {}
         shared = (value.__globals__, *(value.__closure__ or ()), *defaults, *named.values())
@@ -173,7 +172,7 @@ def _hashable_key(value: Any) -> Any:
 
 
 def _list_tuple_agnostic(structure: Any) -> str:
-    """The text of a structure in which lists and tuples look alike."""
+    """The text of a structure, with lists and tuples written the same."""
     return str(structure).replace("[", "(").replace("]", ")").replace(",)", ")")
 
 
@@ -181,14 +180,14 @@ VMAP_METHODS = ("sequential", "sequential_unrolled", "expand_dims", "broadcast_a
 
 
 class HostPrimitive(Primitive, abstract=True):
-    """What Python computes when the program runs, by `run`."""
+    """An operation that Python computes while the program runs, by its method `run`."""
 
     multiple_results = True
     no_cse = True
 
     @property
     def display_name(self) -> str:
-        """What messages call it."""
+        """The name in messages."""
         raise NotImplementedError
 
     def run(self, *arrays: Any) -> list[Any]:
@@ -197,7 +196,7 @@ class HostPrimitive(Primitive, abstract=True):
 
 
 class HostCallback(HostPrimitive, abstract=True):
-    """A call of `callback` with the operands; it gives arrays of the types `results`."""
+    """A call of `callback` with the operands, which returns arrays of the types `results`."""
 
     callback: FlatCallback | SequentialCallback
     results: tuple[ShapedArray, ...] = ()
@@ -213,21 +212,23 @@ class HostCallback(HostPrimitive, abstract=True):
         return self.callback(arrays, self.results)
 
     def jvp(self, primals, tangents):
-        given = [t for t in tangents if t is not None]
+        tangents_given = [t for t in tangents if t is not None]
         return self(*primals), [
-            NoDerivative(self.name, self.callback, a)(*given) if is_inexact(a.dtype) else None
+            NoDerivative(self.name, self.callback, a)(*tangents_given)
+            if is_inexact(a.dtype)
+            else None
             for a in self.results
         ]
 
     def vjp(self, cts, saved, args, active):
-        given = [ct for ct in cts if ct is not None]
+        tangents_given = [ct for ct in cts if ct is not None]
         return [
-            NoDerivative(self.name, self.callback, aval_of(x))(*given) if on else None
+            NoDerivative(self.name, self.callback, aval_of(x))(*tangents_given) if on else None
             for x, on in zip(args, active, strict=True)
         ]
 
     def sequential_params(self, args: Sequence[Any], dims: Sequence[int | None]) -> dict[str, Any]:
-        """The parameters of one call that runs the callback for each lane of a batch."""
+        """The parameters of one call that runs the callback for each element of a batch."""
         size = batch_size(args, dims)
         return {
             "callback": SequentialCallback(self.callback, size, tuple(dims)),
@@ -249,7 +250,7 @@ def _example(results: int) -> FlatCallback:
 
 
 class PureCallback(HostCallback):
-    """As often as anybody likes, for the function has no effects."""
+    """A call of a function without effects, which may happen any number of times."""
 
     vmap_method: str | None = None
     samples = (
@@ -272,9 +273,9 @@ class PureCallback(HostCallback):
             params = self.sequential_params(args, dims)
         else:
             size = batch_size(args, dims)
-            wide = size if method == "broadcast_all" else 1
+            length = size if method == "broadcast_all" else 1
             args = [
-                ops.broadcast_in_dim(x, (wide, *x.shape), tuple(range(1, x.ndim + 1)))
+                ops.broadcast_in_dim(x, (length, *x.shape), tuple(range(1, x.ndim + 1)))
                 if d is None
                 else ops.batch_dim_at(x, d, 0, size)
                 for x, d in zip(args, dims, strict=True)
@@ -285,7 +286,7 @@ class PureCallback(HostCallback):
 
 
 class IoCallback(HostCallback):
-    """Exactly once, for the function has effects, and in its place among others if `ordered`."""
+    """A call of a function with effects, exactly once, in program order if `ordered`."""
 
     ordered: bool = False
     samples = (
@@ -303,7 +304,7 @@ class IoCallback(HostCallback):
 
 
 class DebugCallback(HostCallback):
-    """As `IoCallback`, for a function that looks at values only, and so at those of the primal."""
+    """A call of a function that only observes values: a derivative calls it with the primals alone."""
 
     ordered: bool = False
     differentiable = False
@@ -324,10 +325,9 @@ _UNORDERED, _ORDERED = frozenset([Effect.CALLBACK]), frozenset([Effect.ORDERED])
 
 
 class NoDerivative(Primitive, abstract=True):
-    """The place of a tangent or cotangent that there is none of, an error if anything needs it.
+    """A placeholder for a tangent or cotangent that does not exist; lowering it is an error.
 
-    It stands for something linear in the operands, so that what does not reach a result is
-    removed like other equations.
+    It is linear in its operands, so that dead-code elimination removes it where no result needs it.
     """
 
     operation: str
@@ -339,8 +339,8 @@ class NoDerivative(Primitive, abstract=True):
         return self.result
 
     def jvp(self, primals, tangents):
-        given = [t for t in tangents if t is not None]
-        return self(*primals), self(*given)
+        tangents_given = [t for t in tangents if t is not None]
+        return self(*primals), self(*tangents_given)
 
     def transpose(self, ct, *args):
         raise no_derivative_error(self.operation, self.callback)
@@ -357,7 +357,7 @@ class NoDerivative(Primitive, abstract=True):
 
 
 def no_derivative_error(operation: str, callback: Any) -> MissingRuleError:
-    """The error that a derivative goes through a callback."""
+    """The error for a derivative through a callback."""
     return MissingRuleError(
         f"{operation}({callback.__name__}): a callback must stand in a function with a derivative "
         "rule to be differentiated; got one whose result a derivative needs",
@@ -377,9 +377,9 @@ def pure_callback(
 
     It gets NumPy arrays in the pytrees of `args` and `kwargs`, and must return a pytree like
     `result_shape_dtypes`, whose leaves have a shape and a dtype. It must have no effects: it
-    may be called again, or not at all. Under `vmap`, `sequential` calls it for each lane;
-    `expand_dims` calls it once, with a first axis in every argument, of length 1 where lanes
-    share one; `broadcast_all` likewise with that axis at its full length.
+    may be called again, or not at all. Under `vmap`, the method "sequential" calls it for each
+    batch element, "expand_dims" calls it once with a leading axis in every argument, of length 1 in
+    arguments that are not batched, and "broadcast_all" once with that axis at its full length.
 
     Raises CallbackResultError for another result, MissingRuleError when differentiated
     outside of `custom_jvp` and `custom_vjp`, or mapped without a `vmap_method`.
@@ -409,11 +409,11 @@ def io_callback(
     ordered: bool = False,
     **kwargs: Any,
 ) -> Any:
-    """As `pure_callback`, for a function with effects, which is called exactly once.
+    """`pure_callback` for a function with effects, which is called exactly once.
 
     With `ordered` it is called after every earlier ordered callback has returned, in the same
-    program or in one that ran before. `vmap` calls it for each lane in turn. A derivative
-    does not call it again. `result_shape_dtypes` is None where it returns nothing.
+    program or in one that ran before. `vmap` calls it for each batch element in turn. A
+    derivative does not call it again. `result_shape_dtypes` is None where it returns nothing.
 
     Raises CallbackResultError for another result, MissingRuleError when its result matters
     to a derivative.
@@ -465,9 +465,9 @@ def flat_callback(
     return FlatCallback(callback, in_tree, static, out_tree), operands
 
 
-def _not_an_array_error(operation: str, callback: Any, call: Any, place: int) -> ArgumentError:
-    (which, first, *rest), x = tree.leaves_with_path(call)[place]
-    base = first.key if which.idx else f"args[{first.idx}]"
+def _not_an_array_error(operation: str, callback: Any, call: Any, position: int) -> ArgumentError:
+    (entry, first, *rest), x = tree.leaves_with_path(call)[position]
+    base = first.key if entry.idx else f"args[{first.idx}]"
     return ArgumentError(
         f"{operation}({callback_name(callback)}): arguments must be arrays, numbers or pytrees of "
         f"them; got {type_name(x)} for `{base}{tree.keystr(tuple(rest))}`",

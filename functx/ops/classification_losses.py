@@ -1,4 +1,4 @@
-"""Losses of classes given by their numbers: what a row counts, and what such losses share."""
+"""Classification losses: negative log likelihood and cross entropy, of class indices or probabilities."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from functx import ops
 from functx.core.errors import DTypeError, ShapeError, ValueRangeError
 from functx.core.samples import f32, i32, sample
 from functx.core.types import DType, Shape, ShapedArray, is_integer
-from functx.ops.activations import broadcast_along, log_softmax, softmax
+from functx.ops.activations import log_softmax, softmax
 from functx.ops.families import check_same_dtype
 from functx.ops.indexing import Gather
 from functx.ops.losses import Loss, multiply_no_nan, zero_infinities_of_zero_weight
 from functx.ops.operands import (
     batch_size,
+    broadcast_along,
     cast_like_input,
     check_axes,
     literal,
@@ -28,11 +29,11 @@ from functx.ops.operands import (
 
 
 class ClassIndexPrimitive(Loss, abstract=True):
-    """What concerns a loss of scores along `axis`, one a class, and the class of each row.
+    """Base class of losses of scores, one for each class along `axis`, and of one class index a row.
 
-    Rows with the class `ignore_index` do not count. A row weighs 1, or what a third operand
-    gives its class; a mean is over the weights of the rows that count, nan without any.
-    Scores of a class that there is not are nan.
+    Rows whose class is `ignore_index` are ignored. A third operand may give a weight to each class;
+    by default all are 1. A mean divides by the sum of the weights of the rows that are not ignored, and
+    is nan without any. A class index out of range gives nan.
     """
 
     axis: int = 1
@@ -64,7 +65,7 @@ class ClassIndexPrimitive(Loss, abstract=True):
         return [x, target, *batched_weights(args[2:], dims[2:], x.shape, self.batch_ndim)]
 
     def target_rows(self, target: Any, weights: Any, dtype: DType) -> TargetRows:
-        """What the rows of `target` count."""
+        """The classes, masks and weights of the rows of `target`."""
         counts = not_ignored_mask(target, self.ignore_index)
         classes = target if counts is None else ops.select(counts, target, 0)
         if classes.dtype.itemsize < 4:
@@ -84,7 +85,7 @@ class ClassIndexPrimitive(Loss, abstract=True):
         return total if self.reduction == "sum" else rows.weighted_mean(total, nan)
 
     def term_cotangents(self, ct: Any, rows: TargetRows) -> Any:
-        """The cotangent of each term that counts, given that of the loss."""
+        """The cotangent of each term that is not ignored, given that of the loss."""
         if self.reduction == "none":
             return ct
         ct = ct if self.reduction == "sum" else rows.weighted_mean(ct, 0.0)
@@ -92,26 +93,26 @@ class ClassIndexPrimitive(Loss, abstract=True):
 
 
 class ClassIndexLoss(ClassIndexPrimitive, abstract=True):
-    """A loss of the class of each row; a subclass gives `terms`, `alone` and `backward`."""
+    """A loss of the class of each row; a subclass defines `terms`, `unweighted_terms` and `backward`."""
 
     def abstract_eval(self, x, target, *weights):
         self.check(x, target, *weights)
         return ShapedArray(self.loss_shape(target.shape), x.dtype)
 
     def decompose(self, x, target, *weights):
-        wide = upcast_half(x)
-        rows = self.target_rows(target, weights, wide.dtype)
-        return cast_like_input(self.reduce_terms(self.terms(wide, rows, weights), rows), x)
+        upcast = upcast_half(x)
+        rows = self.target_rows(target, weights, upcast.dtype)
+        return cast_like_input(self.reduce_terms(self.terms(upcast, rows, weights), rows), x)
 
     def vjp(self, ct, out, args, active):
         x, target, *weights = args
         of_x = self.backward(ct, x, target, *weights) if active[0] else None
         of_weight = None
         if any(active[2:]):
-            wide, weight = upcast_half(x), upcast_half(weights[0])
-            rows = self.target_rows(target, weights, wide.dtype)
+            upcast, weight = upcast_half(x), upcast_half(weights[0])
+            rows = self.target_rows(target, weights, upcast.dtype)
             of_weight = cast_like_input(
-                self.weight_cotangent(upcast_half(ct), wide, rows, weight), x
+                self.weight_cotangent(upcast_half(ct), upcast, rows, weight), x
             )
         return [of_x, None, of_weight][: len(args)]
 
@@ -120,11 +121,11 @@ class ClassIndexLoss(ClassIndexPrimitive, abstract=True):
         return self.replace(batch_ndim=self.batch_ndim + 1, axis=self.axis + 1)(*batched), 0
 
     def terms(self, x: Any, rows: TargetRows, weights: Any) -> Any:
-        """What each row adds to the loss, 0 where it does not count."""
+        """The term of each row, 0 where it is ignored."""
         raise NotImplementedError
 
     def unweighted_terms(self, x: Any, rows: TargetRows) -> Any:
-        """What each row adds to the loss for its own class, when its weight is 1."""
+        """The term of each row for its own class with weight 1."""
         raise NotImplementedError
 
     def backward(self, ct: Any, x: Any, target: Any, *weights: Any) -> Any:
@@ -138,13 +139,13 @@ class ClassIndexLoss(ClassIndexPrimitive, abstract=True):
             # With the mean m of terms l: m = sum(w l) / sum(w), dm = sum((l - m) dw) / sum(w).
             mean = rows.weighted_mean(self.sum_terms(self.terms(x, rows, [weight])), 0.0)
             terms = ops.sub(terms, self.broadcast_over_batch(mean, terms.shape))
-        found = rows.zero_ignored(ops.mul(self.term_cotangents(ct, rows), terms))
-        read, places = class_gather(weight, rows.classes, weight.ndim - 1)
-        return read.add_to_cotangent(ops.zeros_like(weight), found, (weight, places))
+        result = rows.zero_ignored(ops.mul(self.term_cotangents(ct, rows), terms))
+        read, indices = class_gather(weight, rows.classes, weight.ndim - 1)
+        return read.add_to_cotangent(ops.zeros_like(weight), result, (weight, indices))
 
 
 class ClassIndexLossBackward(ClassIndexPrimitive, abstract=True):
-    """The cotangent of the scores of such a loss, given that of the loss."""
+    """The cotangent of the scores, given that of the loss."""
 
     def check_cotangent(self, ct: ShapedArray, x: ShapedArray, target: ShapedArray) -> None:
         """Raise unless the cotangent has the type of the loss."""
@@ -158,9 +159,9 @@ class ClassIndexLossBackward(ClassIndexPrimitive, abstract=True):
 
 
 class TargetRows(NamedTuple):
-    """The class of each row, whether it counts, and what it weighs, None for all and for 1.
+    """The class of each row, the mask of rows that are not ignored, and the weights.
 
-    Rows that do not count have class 0.
+    A mask that is None is true, weights that are None are 1. Ignored rows have class 0.
     """
 
     classes: Any
@@ -170,29 +171,29 @@ class TargetRows(NamedTuple):
     batch_ndim: int
 
     def apply_weights(self, x: Any) -> Any:
-        """`x` times the weights, and 0 in rows that do not count."""
+        """`x` times the weights, 0 in ignored rows."""
         x = x if self.weight is None else ops.mul(x, self.weight)
         return self.zero_ignored(x)
 
     def zero_ignored(self, x: Any) -> Any:
-        """`x`, and 0 in rows that do not count."""
+        """`x` with 0 in ignored rows."""
         return x if self.is_counted is None else ops.select(self.is_counted, x, 0.0)
 
     def zero_ignored_along(self, x: Any, axis: int) -> Any:
-        """`x`, which has values along `axis` in each row, and 0 in rows that do not count."""
+        """`x`, which has values along `axis` in each row, with 0 in ignored rows."""
         if self.is_counted is None:
             return x
         rows = tuple_delete(range(x.ndim), (axis,))
         return ops.select(ops.broadcast_in_dim(self.is_counted, x.shape, rows), x, 0.0)
 
     def weighted_mean(self, total: Any, of_nothing: float) -> Any:
-        """`total` over the weights of the rows of each lane; `of_nothing` where they are 0."""
+        """`total` divided by the total weight of each batch element; `of_nothing` where that is 0."""
         weight = self.total_weight()
-        nothing = ops.eq(weight, 0.0)
-        return ops.select(nothing, of_nothing, ops.div(total, ops.select(nothing, 1.0, weight)))
+        is_zero = ops.eq(weight, 0.0)
+        return ops.select(is_zero, of_nothing, ops.div(total, ops.select(is_zero, 1.0, weight)))
 
     def total_weight(self) -> Any:
-        """The sum of the weights of the rows of each lane."""
+        """The sum of the weights of the rows of each batch element."""
         axes = tuple(range(self.batch_ndim, self.classes.ndim))
         if self.weight is not None:
             return ops.reduce_sum(self.zero_ignored(self.weight), axes)
@@ -201,28 +202,28 @@ class TargetRows(NamedTuple):
             return ops.full(
                 shape[: self.batch_ndim], literal(float(prod(shape[self.batch_ndim :])), self.dtype)
             )
-        # Counted as integers: single precision ends to count at 16 million.
+        # Counted in integers: single precision cannot count beyond 2**24.
         count = ops.reduce_sum(ops.convert_element_type(self.is_counted, np.int32), axes)
         return ops.convert_element_type(count, self.dtype)
 
 
-def batched_weights(weights: Any, dims: Any, shape: Shape, lanes: int) -> list[Any]:
-    """Weights with the batch dimension first, if they have one; `shape` begins with the lanes."""
-    found = []
+def batched_weights(weights: Any, dims: Any, shape: Shape, batch_ndim: int) -> list[Any]:
+    """Weights with the batch dimension first, if they have one; `shape` begins with the batch dimensions."""
+    result = []
     for weight, dim in zip(weights, dims, strict=True):
         if weight.ndim - (dim is not None) > 1:
-            found.append(ops.batch_dim_at(weight, dim, 0, shape[0]))
+            result.append(ops.batch_dim_at(weight, dim, 0, shape[0]))
         elif dim is None:
-            found.append(weight)
+            result.append(weight)
         else:
-            all_lanes = (*shape[: lanes + 1], weight.shape[1 - dim])
+            all_lanes = (*shape[: batch_ndim + 1], weight.shape[1 - dim])
             weight = ops.batch_dim_at(weight, dim, 0, shape[0])
-            found.append(ops.broadcast_in_dim(weight, all_lanes, (0, lanes + 1)))
-    return found
+            result.append(ops.broadcast_in_dim(weight, all_lanes, (0, batch_ndim + 1)))
+    return result
 
 
 def check_class_weights(primitive: Loss, x: ShapedArray, weights: Sequence[ShapedArray]) -> None:
-    """Raise unless there is at most one array of weights, with one for each class of `x`."""
+    """Raise ShapeError unless `weights` is at most one array, with an element for each class of `x`."""
     classes = x.shape[primitive.axis]  # type: ignore[attr-defined]
     for weight in weights:
         if weight.shape not in ((classes,), (*x.shape[: primitive.batch_ndim], classes)):
@@ -233,7 +234,7 @@ def check_class_weights(primitive: Loss, x: ShapedArray, weights: Sequence[Shape
 
 
 def not_ignored_mask(target: Any, ignore_index: int) -> Any:
-    """Whether each class is not `ignore_index`; None where the dtype does not hold that."""
+    """The mask of classes other than `ignore_index`; None if the dtype cannot represent that."""
     limits = iinfo(target.dtype)
     if not limits.min <= ignore_index <= limits.max:
         return None
@@ -258,16 +259,16 @@ def class_gather(x: Any, classes: Any, axis: int) -> tuple[Gather, Any]:
 
 
 def take_class_scores(x: Any, classes: Any, axis: int) -> Any:
-    """The element of `x` along `axis` for each of `classes`; nan for a class that is not there."""
-    gather, places = class_gather(x, classes, axis)
-    return gather(x, places)
+    """The element of `x` along `axis` for each of `classes`; nan for a class out of range."""
+    gather, indices = class_gather(x, classes, axis)
+    return gather(x, indices)
 
 
 def one_hot_mask(classes: Any, shape: Shape, axis: int) -> Any:
-    """Whether each place of `shape` is, along `axis`, that of the class of its row."""
+    """The mask of `shape` that is true where the index along `axis` is the class of the row."""
     rows = tuple_delete(range(len(shape)), (axis,))
-    places = ops.broadcasted_iota(classes.dtype, shape, axis)
-    return ops.eq(ops.broadcast_in_dim(classes, shape, rows), places)
+    indices = ops.broadcasted_iota(classes.dtype, shape, axis)
+    return ops.eq(ops.broadcast_in_dim(classes, shape, rows), indices)
 
 
 class NllLoss(ClassIndexLoss):
@@ -302,9 +303,9 @@ class NllLoss(ClassIndexLoss):
 
 
 class NllLossBackward(ClassIndexLossBackward):
-    """The cotangent of the scores of an `nll_loss` of so many classes, given that of the loss.
+    """The cotangent of the scores of an `nll_loss` of `classes` classes, given that of the loss.
 
-    -1 at the class of each row, times its weight and its share of the cotangent.
+    -1 at the class of each row, times its weight and its term's cotangent.
     """
 
     classes: int = 0
@@ -339,13 +340,13 @@ class NllLossBackward(ClassIndexLossBackward):
         return (*shape[: self.axis], self.classes, *shape[self.axis :])
 
     def decompose(self, ct, target, *weights):
-        wide = upcast_half(ct)
-        rows = self.target_rows(target, weights, wide.dtype)
-        found = rows.apply_weights(ops.neg(self.term_cotangents(wide, rows)))
+        upcast = upcast_half(ct)
+        rows = self.target_rows(target, weights, upcast.dtype)
+        result = rows.apply_weights(ops.neg(self.term_cotangents(upcast, rows)))
         shape = self.scores_shape(target.shape)
-        found = ops.broadcast_in_dim(found, shape, tuple_delete(range(len(shape)), (self.axis,)))
+        result = ops.broadcast_in_dim(result, shape, tuple_delete(range(len(shape)), (self.axis,)))
         return cast_like_input(
-            ops.select(one_hot_mask(rows.classes, shape, self.axis), found, 0.0), ct
+            ops.select(one_hot_mask(rows.classes, shape, self.axis), result, 0.0), ct
         )
 
     def batch(self, args, dims):
@@ -385,22 +386,22 @@ class CrossEntropy(ClassIndexLoss):
         return super().abstract_eval(x, target, *weights)
 
     def terms(self, x, rows, weights):
-        alone, shifted, total = self.log_softmax_parts(x, rows)
-        terms = rows.apply_weights(ops.mul(alone, 1.0 - self.label_smoothing))
+        own_term, shifted, total = self.log_softmax_parts(x, rows)
+        terms = rows.apply_weights(ops.mul(own_term, 1.0 - self.label_smoothing))
         if not self.label_smoothing:
             return terms
         logs = ops.sub(shifted, broadcast_along(total, x, (self.axis,)))
-        spread, _ = smoothing_terms(self, x, weights)
+        smoothing, _ = smoothing_terms(self, x, weights)
         return ops.sub(
-            terms, rows.zero_ignored(ops.reduce_sum(ops.mul(logs, spread), (self.axis,)))
+            terms, rows.zero_ignored(ops.reduce_sum(ops.mul(logs, smoothing), (self.axis,)))
         )
 
     def unweighted_terms(self, x, rows):
         return ops.mul(self.log_softmax_parts(x, rows)[0], 1.0 - self.label_smoothing)
 
     def log_softmax_parts(self, x: Any, rows: TargetRows) -> tuple[Any, Any, Any]:
-        """-log(softmax(x)) at the class of each row; x less its largest; the log of its sum."""
-        # Picked from x, which is there, not from log(softmax(x)), which would have to be made.
+        """-log(softmax(x)) at each row's class; x minus its maximum m; log(sum(exp(x - m)))."""
+        # Gathered from x, which exists, not from log(softmax(x)), which would have to be computed.
         largest = ops.stop_gradient(ops.reduce_max(x, (self.axis,)))
         shifted = ops.sub(x, broadcast_along(largest, x, (self.axis,)))
         total = ops.log(ops.reduce_sum(ops.exp(shifted), (self.axis,)))
@@ -415,21 +416,23 @@ class CrossEntropy(ClassIndexLoss):
         return CrossEntropyBackward(*fields)(ct, x, target, *weights)
 
     def weight_cotangent(self, ct, x, rows, weight):
-        found = super().weight_cotangent(ct, x, rows, weight)
+        result = super().weight_cotangent(ct, x, rows, weight)
         if not self.label_smoothing:
-            return found
-        share = broadcast_along(rows.zero_ignored(self.term_cotangents(ct, rows)), x, (self.axis,))
+            return result
+        term_ct = broadcast_along(
+            rows.zero_ignored(self.term_cotangents(ct, rows)), x, (self.axis,)
+        )
         logs = ops.mul(log_softmax(x, self.axis), -self.label_smoothing / x.shape[self.axis])
-        kept = (*range(weight.ndim - 1), self.axis)
+        weight_dims = (*range(weight.ndim - 1), self.axis)
         return ops.add(
-            found, ops.reduce_sum(ops.mul(share, logs), tuple_delete(range(x.ndim), kept))
+            result, ops.reduce_sum(ops.mul(term_ct, logs), tuple_delete(range(x.ndim), weight_dims))
         )
 
 
 class CrossEntropyBackward(ClassIndexLossBackward):
     """The cotangent of the scores of a `cross_entropy`, given that of the loss.
 
-    softmax(x) less 1 at the class of each row, times its weight and its share of the cotangent.
+    softmax(x), minus 1 at the class of each row, times its weight and its term's cotangent.
     """
 
     label_smoothing: float = 0.0
@@ -454,33 +457,34 @@ class CrossEntropyBackward(ClassIndexLossBackward):
         return ShapedArray(x.shape, x.dtype)
 
     def decompose(self, ct, x, target, *weights):
-        wide = upcast_half(x)
-        rows = self.target_rows(target, weights, wide.dtype)
-        share = self.term_cotangents(upcast_half(ct), rows)
-        right = rows.apply_weights(ops.mul(share, 1.0 - self.label_smoothing))
-        there = one_hot_mask(rows.classes, x.shape, self.axis)
+        upcast = upcast_half(x)
+        rows = self.target_rows(target, weights, upcast.dtype)
+        term_ct = self.term_cotangents(upcast_half(ct), rows)
+        right = rows.apply_weights(ops.mul(term_ct, 1.0 - self.label_smoothing))
+        is_class = one_hot_mask(rows.classes, x.shape, self.axis)
         if not self.label_smoothing:
-            # 1 - p, of the class, is the sum of the others, and 1 that of all.
-            largest = ops.stop_gradient(ops.reduce_max(wide, (self.axis,)))
-            powers = ops.exp(ops.sub(wide, broadcast_along(largest, x, (self.axis,))))
-            others = ops.reduce_sum(ops.select(there, 0.0, powers), (self.axis,))
+            # 1 - p at the class is the sum of the other exponentials over the sum of all.
+            largest = ops.stop_gradient(ops.reduce_max(upcast, (self.axis,)))
+            powers = ops.exp(ops.sub(upcast, broadcast_along(largest, x, (self.axis,))))
+            others = ops.reduce_sum(ops.select(is_class, 0.0, powers), (self.axis,))
             total = ops.add(
-                others, ops.exp(ops.sub(take_class_scores(wide, rows.classes, self.axis), largest))
+                others,
+                ops.exp(ops.sub(take_class_scores(upcast, rows.classes, self.axis), largest)),
             )
-            found = ops.select(there, broadcast_along(ops.neg(others), x, (self.axis,)), powers)
-            found = ops.mul(found, broadcast_along(ops.div(right, total), x, (self.axis,)))
+            result = ops.select(is_class, broadcast_along(ops.neg(others), x, (self.axis,)), powers)
+            result = ops.mul(result, broadcast_along(ops.div(right, total), x, (self.axis,)))
         else:
-            spread, total = smoothing_terms(self, wide, weights)
-            beside = ops.mul(broadcast_along(share, x, (self.axis,)), spread)
-            found = ops.mul(
-                softmax(wide, self.axis),
-                broadcast_along(ops.add(right, ops.mul(share, total)), x, (self.axis,)),
+            smoothing, total = smoothing_terms(self, upcast, weights)
+            smoothing_ct = ops.mul(broadcast_along(term_ct, x, (self.axis,)), smoothing)
+            result = ops.mul(
+                softmax(upcast, self.axis),
+                broadcast_along(ops.add(right, ops.mul(term_ct, total)), x, (self.axis,)),
             )
-            found = ops.sub(
-                ops.sub(found, beside),
-                ops.select(there, broadcast_along(right, x, (self.axis,)), 0.0),
+            result = ops.sub(
+                ops.sub(result, smoothing_ct),
+                ops.select(is_class, broadcast_along(right, x, (self.axis,)), 0.0),
             )
-        return cast_like_input(rows.zero_ignored_along(found, self.axis), x)
+        return cast_like_input(rows.zero_ignored_along(result, self.axis), x)
 
     def batch(self, args, dims):
         size = batch_size(args, dims)
@@ -490,17 +494,17 @@ class CrossEntropyBackward(ClassIndexLossBackward):
 
 
 class ClassProbabilityPrimitive(Loss, abstract=True):
-    """A cross entropy with a probability of each class along `axis` at each row.
+    """Base class of cross entropies whose target is a probability of each class along `axis`.
 
-    The classes may be weighed by a third operand. A mean is over the rows. `label_smoothing`
-    mixes the probabilities with equal ones.
+    A third operand may give a weight to each class. A mean divides by the number of rows.
+    `label_smoothing` mixes the probabilities with equal ones.
     """
 
     axis: int = 1
     label_smoothing: float = 0.0
 
     def check(self, x: ShapedArray, target: ShapedArray, *weights: ShapedArray) -> tuple[int, ...]:
-        """The shape of the loss of operands of these types, which must fit each other."""
+        """The shape of the loss for operands of these types; raises if they do not fit."""
         self.check_reduction()
         check_smoothing(self)
         check_same_dtype(self, (x, target, *weights))
@@ -514,24 +518,24 @@ class ClassProbabilityPrimitive(Loss, abstract=True):
         return self.loss_shape(tuple_delete(x.shape, (self.axis,)))
 
     def smooth_target(self, target: Any) -> Any:
-        """The target, smoothed."""
+        """The target with label smoothing."""
         if not self.label_smoothing:
             return target
-        share = self.label_smoothing / target.shape[self.axis]
-        return ops.add(ops.mul(target, 1.0 - self.label_smoothing), share)
+        term_ct = self.label_smoothing / target.shape[self.axis]
+        return ops.add(ops.mul(target, 1.0 - self.label_smoothing), term_ct)
 
     def weighted_target(self, target: Any, weights: Any) -> Any:
-        """The target, smoothed and times the weights of the classes."""
+        """The target with label smoothing, times the weights of the classes."""
         return self.apply_weights(
             self.smooth_target(upcast_half(target)), [upcast_half(w) for w in weights]
         )
 
     def apply_weights(self, x: Any, weights: Any) -> Any:
-        """`x`, which has a value for each class of a row, times the weights of the classes."""
+        """`x`, which has a value for each class, times the weights of the classes."""
         return ops.mul(x, broadcast_class_weights(weights[0], x.shape, self.axis)) if weights else x
 
     def term_cotangents(self, ct: Any, shape: tuple[int, ...]) -> Any:
-        """The cotangent of each row, at each class."""
+        """The cotangent of the terms, given that of the loss, broadcast to the classes."""
         rows = tuple_delete(shape, (self.axis,))
         if self.reduction == "mean":
             ct = ops.div(ct, float(prod(rows[self.batch_ndim :])))
@@ -576,30 +580,32 @@ class SoftTargetCrossEntropy(ClassProbabilityPrimitive):
         return cast_like_input(terms, x)
 
     def vjp(self, ct, out, args, active):
-        found: list[Any] = [None] * len(args)
+        result: list[Any] = [None] * len(args)
         if active[0]:
             fields = [getattr(self, name) for name in self.fields]
-            found[0] = SoftTargetCrossEntropyBackward(*fields)(ct, *args)
+            result[0] = SoftTargetCrossEntropyBackward(*fields)(ct, *args)
         if any(active[1:]):
             x, target, *weights = [upcast_half(y) for y in args]
-            target, share = (
+            target, term_ct = (
                 self.smooth_target(target),
                 ops.neg(self.term_cotangents(upcast_half(ct), x.shape)),
             )
-            share = ops.mul(
-                share,
+            term_ct = ops.mul(
+                term_ct,
                 zero_infinities_of_zero_weight(
                     self.apply_weights(target, weights), log_softmax(x, self.axis)
                 ),
             )
             if active[1]:
-                slope = ops.mul(self.apply_weights(share, weights), 1.0 - self.label_smoothing)
-                found[1] = cast_like_input(slope, args[1])
+                slope = ops.mul(self.apply_weights(term_ct, weights), 1.0 - self.label_smoothing)
+                result[1] = cast_like_input(slope, args[1])
             if weights and active[2]:
-                kept = (*range(weights[0].ndim - 1), self.axis)
-                slope = ops.reduce_sum(ops.mul(share, target), tuple_delete(range(x.ndim), kept))
-                found[2] = cast_like_input(slope, args[2])
-        return found
+                weight_dims = (*range(weights[0].ndim - 1), self.axis)
+                slope = ops.reduce_sum(
+                    ops.mul(term_ct, target), tuple_delete(range(x.ndim), weight_dims)
+                )
+                result[2] = cast_like_input(slope, args[2])
+        return result
 
     def batch(self, args, dims):
         batched = self.batch_operands(args, dims, batch_size(args, dims))
@@ -607,7 +613,7 @@ class SoftTargetCrossEntropy(ClassProbabilityPrimitive):
 
 
 class SoftTargetCrossEntropyBackward(ClassProbabilityPrimitive):
-    """softmax(x) sum(target) - target, times the share of the cotangent."""
+    """softmax(x) sum(target) - target, times the cotangent of the terms."""
 
     samples = (
         sample(f32[()], f32[3, 2], f32[3, 2], f32[2], reduction="mean", label_smoothing=0.2),
@@ -645,14 +651,14 @@ def check_smoothing(primitive: Any) -> None:
 
 
 def smoothing_terms(primitive: Any, x: Any, weights: Any) -> tuple[Any, Any]:
-    """What smoothing puts on each class, and on all together, a value a row if that differs."""
-    share, axis = primitive.label_smoothing / x.shape[primitive.axis], primitive.axis
+    """The target that smoothing gives each class, and its sum over classes, scalars if equal for all."""
+    term_ct, axis = primitive.label_smoothing / x.shape[primitive.axis], primitive.axis
     if not weights:
-        return share, primitive.label_smoothing
-    each = broadcast_class_weights(ops.mul(upcast_half(weights[0]), share), x.shape, axis)
+        return term_ct, primitive.label_smoothing
+    each = broadcast_class_weights(ops.mul(upcast_half(weights[0]), term_ct), x.shape, axis)
     return each, ops.reduce_sum(each, (axis,))
 
 
 def broadcast_class_weights(weight: Any, shape: tuple[int, ...], axis: int) -> Any:
-    """One value a class, perhaps of each lane, at each place of `shape`."""
+    """`weight`, a value for each class and perhaps batch element, broadcast to `shape`."""
     return ops.broadcast_in_dim(weight, shape, (*range(weight.ndim - 1), axis))

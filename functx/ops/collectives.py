@@ -1,7 +1,7 @@
-"""Collectives: what works across the places of named axes, mapped by `vmap` or on devices.
+"""Collectives: operations across named axes, which `vmap` maps or which devices form.
 
-Every place of an axis runs the same program. A batch along the axis makes a collective an
-operation on the whole batch; across devices, it is sent between them.
+Every position along a named axis runs the same program. Under `vmap` a collective becomes an operation
+on the batch dimension. On devices it becomes communication.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ BatchedValue = tuple[Any, int | None]
 
 
 class Collective(Primitive, abstract=True):
-    """One operand, from every place of the named `axes`, or of each of the `groups` of places."""
+    """An operation on the operand's values at all positions of the named `axes`, or of each group."""
 
     axes: tuple[Hashable, ...]
     accepts: ClassVar[str] = "biufc"
@@ -38,12 +38,12 @@ class Collective(Primitive, abstract=True):
         return frozenset(self.axes)
 
     def check(self, x: ShapedArray) -> None:
-        """Raise DTypeError for an operand of a kind that the operation does not take."""
+        """Raise DTypeError for an operand of a dtype that the operation does not accept."""
         check_same_dtype(self, (x,))
 
-    def varying_axes(self, over: frozenset[Any]) -> frozenset[Any]:
-        """The axes along which the output differs, if the operand does along the axes `over`."""
-        return over | self.named_axes
+    def varying_axes(self, axes: frozenset[Any]) -> frozenset[Any]:
+        """The axes along which the output varies, if the operand varies along `axes`."""
+        return axes | self.named_axes
 
     def batch(self, args: Sequence[Any], dims: Sequence[int | None]) -> BatchedValue:
         axis = batched_axis()
@@ -56,21 +56,21 @@ class Collective(Primitive, abstract=True):
         groups: AxisIndexGroups = getattr(self, "groups", None)
         if groups is None:
             return self.batch_over_axis(x, dim, axis.size)
-        # Each group is an axis of its own.
+        # Each group is treated as an axis.
         x = broadcast_new_dim(x, axis.size) if dim is None else ops.moveaxis(x, dim, 0)
-        found: list[Any] = []
+        outs: list[Any] = []
         for group in groups:
             out, out_dim = self.batch_over_axis(take_or_zero(x, 0, group), 0, len(group))
-            found.append(
+            outs.append(
                 broadcast_new_dim(out, len(group))
                 if out_dim is None
                 else ops.moveaxis(out, out_dim, 0)
             )
-        order = [place for group in groups for place in group]
-        return take_or_zero(ops.concatenate(found, 0), 0, np.argsort(order).tolist()), 0
+        order = [position for group in groups for position in group]
+        return take_or_zero(ops.concatenate(outs, 0), 0, np.argsort(order).tolist()), 0
 
     def batch_one_axis_of_several(self, x: Any, dim: int | None) -> BatchedValue:
-        """The output when one of several axes becomes a batch: that of one axis after the other."""
+        """The output when one of several axes is mapped: one axis is handled after the other."""
         name = batched_axis_names().name
         for each in self.split_by_axis(
             aval_of(x) if dim is None else unmapped_aval(aval_of(x), dim)
@@ -82,17 +82,17 @@ class Collective(Primitive, abstract=True):
         return x, dim
 
     def split_by_axis(self, x: ShapedArray) -> Sequence[Primitive]:
-        """Operations across one axis each that, one after the other, are this one."""
+        """Operations across one axis each whose composition is this one."""
         raise NotImplementedError
 
     def batch_elsewhere(self, x: Any, dim: int) -> BatchedValue:
-        """The output for a batch along `dim`, in all of whose lanes the operation is done."""
+        """The output and its batch dimension for a batch `dim` that is none of the axes."""
         raise NotImplementedError
 
     def batch_over_axis(self, x: Any, dim: int | None, size: int) -> BatchedValue:
-        """The output when the only axis, or a group in it, is the dimension `dim` of a batch.
+        """The output when the only axis, or a group of it, is the batch dimension `dim` of `x`.
 
-        An `x` with None for `dim` is the same in all of the `size` places.
+        If `dim` is None, `x` is the same at all `size` positions.
         """
         raise NotImplementedError
 
@@ -100,12 +100,12 @@ class Collective(Primitive, abstract=True):
         return ctx.collective(self.axes, self.jax_collective, x)
 
     def jax_collective(self, x: Any) -> Any:
-        """The operation as JAX has it."""
+        """The operation in JAX."""
         raise NotImplementedError
 
 
 class AllReduce(Collective, abstract=True):
-    """Combines the operands of all places; each place has the result."""
+    """A reduction over all positions, whose result every position gets."""
 
     groups: AxisIndexGroups = None
 
@@ -113,8 +113,8 @@ class AllReduce(Collective, abstract=True):
         self.check(x)
         return x
 
-    def varying_axes(self, over):
-        return over - self.named_axes if self.groups is None else over | self.named_axes
+    def varying_axes(self, axes):
+        return axes - self.named_axes if self.groups is None else axes | self.named_axes
 
     def batch_elsewhere(self, x, dim):
         return self(x), dim
@@ -133,7 +133,7 @@ class AllReduce(Collective, abstract=True):
 
 
 class Psum(AllReduce, Linear):
-    """The sum over all places of the axes."""
+    """The sum over all positions of the axes."""
 
     accepts = "iufc"
     samples = (
@@ -155,7 +155,7 @@ class Psum(AllReduce, Linear):
 
 
 class AllReduceExtremum(AllReduce, abstract=True):
-    """The largest or smallest operand; places that tie share the derivative."""
+    """The largest or smallest operand; positions that tie share the derivative."""
 
     accepts = "biuf"
     samples = (
@@ -169,17 +169,17 @@ class AllReduceExtremum(AllReduce, abstract=True):
     def jvp(self, primals, tangents):
         (x,), (t,) = primals, tangents
         out = self(x)
-        chosen = ops.eq(x, out)
-        # Half floats cannot count far.
-        wide = real_dtype(x.dtype) if x.dtype.itemsize > 2 else np.dtype("float32")
+        is_extremum = ops.eq(x, out)
+        # Half floats cannot count far; ties are counted in single precision.
+        count_dtype = real_dtype(x.dtype) if x.dtype.itemsize > 2 else np.dtype("float32")
         add_up = Psum(self.axes, self.groups)
-        share = ops.div(1.0, add_up(ops.convert_element_type(chosen, wide)))
-        total = add_up(ops.select(chosen, t, ops.zeros_like(t)))
-        return out, ops.mul(total, ops.convert_element_type(share, x.dtype))
+        weight = ops.div(1.0, add_up(ops.convert_element_type(is_extremum, count_dtype)))
+        total = add_up(ops.select(is_extremum, t, ops.zeros_like(t)))
+        return out, ops.mul(total, ops.convert_element_type(weight, x.dtype))
 
 
 class Pmax(AllReduceExtremum):
-    """The largest over all places of the axes; nan if there is one."""
+    """The largest over all positions of the axes; nan if there is one."""
 
     def batch_over_axis(self, x, dim, size):
         return (x if dim is None else ops.reduce_max(x, (dim,))), None
@@ -189,7 +189,7 @@ class Pmax(AllReduceExtremum):
 
 
 class Pmin(AllReduceExtremum):
-    """The smallest over all places of the axes; nan if there is one."""
+    """The smallest over all positions of the axes; nan if there is one."""
 
     def batch_over_axis(self, x, dim, size):
         return (x if dim is None else ops.reduce_min(x, (dim,))), None
@@ -199,7 +199,7 @@ class Pmin(AllReduceExtremum):
 
 
 class Pvary(Collective, Linear):
-    """The operand, which counts as one that differs from place to place."""
+    """The operand, marked as varying along the axes."""
 
     is_element_mapping = True
     samples = (sample(f32[4, 3], axes=("i",), across=(("i", 4),)),)
@@ -224,7 +224,7 @@ class Pvary(Collective, Linear):
 
 
 class AxisIndex(Constant):
-    """The number of the place along the axis `axis`, which has `size` of them."""
+    """The index along the axis `axis`, which has length `size`."""
 
     axis: Hashable
     size: int
@@ -244,18 +244,18 @@ class AxisIndex(Constant):
         return ctx.collective((self.axis,), lambda: lax.axis_index(self.axis))
 
 
-def take_or_zero(x: Any, dim: int, places: Sequence[int | None]) -> Any:
-    """The elements of `x` at `places` along dimension `dim`, zeros where that is None."""
+def take_or_zero(x: Any, dim: int, positions: Sequence[int | None]) -> Any:
+    """The elements of `x` at `positions` along dimension `dim`, zeros for None."""
     runs: list[list[int | None]] = []
-    for place in places:
+    for position in positions:
         last = runs[-1] if runs else []
         follows = last and (
-            place is last[-1] is None or (place is not None and last[-1] == place - 1)
+            position is last[-1] is None or (position is not None and last[-1] == position - 1)
         )
         if follows:
-            last.append(place)
+            last.append(position)
         else:
-            runs.append([place])
+            runs.append([position])
     parts = []
     for run in runs:
         if run[0] is None:
@@ -271,7 +271,7 @@ def take_or_zero(x: Any, dim: int, places: Sequence[int | None]) -> Any:
 
 
 def broadcast_new_dim(x: Any, size: int, dim: int = 0) -> Any:
-    """`x`, `size` times along a new dimension `dim`."""
+    """`x` repeated `size` times along a new dimension `dim`."""
     shape = ops.tuple_insert(x.shape, dim, size)
     return ops.broadcast_in_dim(x, shape, tuple_delete(range(len(shape)), (dim,)))
 
@@ -282,17 +282,16 @@ def unmapped_aval(x: ShapedArray, dim: int) -> ShapedArray:
 
 
 class TiledCollective(Collective, Linear, abstract=True):
-    """Parts of operands, one for each place, change places.
+    """An exchange of parts of the operands, one for each position.
 
-    `sizes` are the numbers of places along the axes, or that in a group. Of several axes, the
-    first counts most.
+    `sizes` are the lengths of the axes, or that of a group. The first of several axes is the major one.
     """
 
     sizes: tuple[int, ...]
     groups: AxisIndexGroups = None
 
     def check_divisible(self, x: ShapedArray, axis: int) -> int:
-        """The length of a part, one of as many as there are places, of dimension `axis`."""
+        """The length of a part of dimension `axis`, which must divide among all positions."""
         count = prod(self.sizes)
         if x.shape[axis] % count:
             raise ShapeError(
@@ -304,9 +303,9 @@ class TiledCollective(Collective, Linear, abstract=True):
 
 
 class AllGather(TiledCollective):
-    """The operands of all places, in their order, joined along the dimension `axis`.
+    """The operands of all positions, in order, concatenated along the dimension `axis`.
 
-    If `invariant`, the result is known to be the same in all places.
+    If `invariant`, the result is known to be the same at all positions.
     """
 
     axis: int  # type: ignore[misc]
@@ -322,10 +321,10 @@ class AllGather(TiledCollective):
         check_axes(self.name, self.axis, x.ndim)
         return resize_dim(x, self.axis, x.shape[self.axis] * prod(self.sizes))
 
-    def varying_axes(self, over):
+    def varying_axes(self, axes):
         if self.invariant and self.groups is None:
-            return over - self.named_axes
-        return super().varying_axes(over)
+            return axes - self.named_axes
+        return super().varying_axes(axes)
 
     def transpose(self, ct, x):
         return (PsumScatter(self.axes, self.sizes, self.groups, self.axis)(ct),)
@@ -353,7 +352,7 @@ class AllGather(TiledCollective):
 
 
 class PsumScatter(TiledCollective):
-    """The sum over all places; each place has its part of the dimension `axis`."""
+    """The sum over all positions, of which each position gets its part of the dimension `axis`."""
 
     axis: int  # type: ignore[misc]
     accepts = "iufc"
@@ -390,7 +389,7 @@ class PsumScatter(TiledCollective):
 
 
 class AllToAll(TiledCollective):
-    """Part number j of dimension `split` goes to place j, which joins those it gets along `concat`."""
+    """Part j of dimension `split` goes to position j, which concatenates its parts along `concat`."""
 
     split: int  # type: ignore[misc]
     concat: int  # type: ignore[misc]
@@ -426,7 +425,7 @@ class AllToAll(TiledCollective):
 
     def batch_over_axis(self, x, dim, size):
         x = broadcast_new_dim(x, size) if dim is None else ops.moveaxis(x, dim, 0)
-        # The places that get the parts come first, then those that sent them.
+        # The receiving positions come first, then the sending ones.
         x = ops.moveaxis(split_dim(x, self.split + 1, (size,)), self.split + 1, 0)
         return merge_dims(ops.moveaxis(x, 1, self.concat + 1), self.concat + 1), 0
 
@@ -437,7 +436,7 @@ class AllToAll(TiledCollective):
 
 
 class Ppermute(Collective, Linear):
-    """The operand of another place, by the pairs (source, destination) in `perm`, or zeros."""
+    """The operand of the source position in `perm`, pairs (source, destination), or zeros."""
 
     perm: tuple[tuple[int, int], ...]
     samples = (
@@ -463,7 +462,7 @@ class Ppermute(Collective, Linear):
         )
 
     def batch_over_axis(self, x, dim, size):
-        source = {to: place for place, to in self.perm}
+        source = {to: position for position, to in self.perm}
         if dim is None and len(source) == size:
             return x, None
         x = broadcast_new_dim(x, size) if dim is None else ops.moveaxis(x, dim, 0)
@@ -474,16 +473,16 @@ class Ppermute(Collective, Linear):
 
 
 def merge_dims(x: Any, dim: int) -> Any:
-    """`x` with dimension `dim` and the next as one."""
+    """`x` with dimensions `dim` and `dim + 1` merged."""
     return ops.reshape(x, (*x.shape[:dim], x.shape[dim] * x.shape[dim + 1], *x.shape[dim + 2 :]))
 
 
 def split_dim(x: Any, dim: int, sizes: tuple[int, ...]) -> Any:
-    """`x` with dimension `dim` as several: of `sizes`, and of what is left."""
+    """`x` with dimension `dim` split into dimensions of `sizes` and of the remaining length."""
     rest = x.shape[dim] // prod(sizes)
     return ops.reshape(x, (*x.shape[:dim], *sizes, rest, *x.shape[dim + 1 :]))
 
 
 def resize_dim(x: ShapedArray, dim: int, size: int) -> ShapedArray:
-    """The aval `x` with another length of dimension `dim`."""
+    """The aval `x` with dimension `dim` of length `size`."""
     return x.update(shape=(*x.shape[:dim], size, *x.shape[dim + 1 :]))

@@ -14,7 +14,7 @@ from functx.core.errors import ShapeError
 from functx.core.primitive import LinearInput
 from functx.core.samples import f32, sample
 from functx.core.tracer import aval_of
-from functx.core.types import ShapedArray
+from functx.core.types import Shape, ShapedArray
 from functx.ops.families import Linear
 from functx.ops.operands import (
     batch_size,
@@ -29,7 +29,7 @@ from functx.ops.operands import (
 
 
 class Concatenate(Linear):
-    """The operands one after another along `axis`."""
+    """The operands concatenated along `axis`."""
 
     axis: int
     samples = (
@@ -43,11 +43,11 @@ class Concatenate(Linear):
             raise ShapeError("concatenate: there must be at least one operand; got none")
         first, axis = operands[0], self.axis
         check_axes(self.name, axis, first.ndim)
-        lane = tuple_delete(first.shape, (axis,))
+        other_lengths = tuple_delete(first.shape, (axis,))
         for x in operands:
             if (
                 x.ndim != first.ndim
-                or tuple_delete(x.shape, (axis,)) != lane
+                or tuple_delete(x.shape, (axis,)) != other_lengths
                 or x.dtype != first.dtype
             ):
                 raise ShapeError(
@@ -67,30 +67,30 @@ class Concatenate(Linear):
     def vjp(self, ct, out, args, active):
         return self.operand_slices(ct, args, active)
 
-    def tangent_mask(self, lives, args):
-        if all([live is None for live in lives]):
+    def tangent_mask(self, masks, args):
+        if all([mask is None for mask in masks]):
             return None
         return self(
-            *[ops.instantiate_mask(live, x.shape) for live, x in zip(lives, args, strict=True)]
+            *[ops.instantiate_mask(mask, x.shape) for mask, x in zip(masks, args, strict=True)]
         )
 
-    def cotangent_masks(self, live, args):
-        if live is None or not live.shape:
-            return [live] * len(args)
-        return self.operand_slices(live, args, [True] * len(args))
+    def cotangent_masks(self, mask, args):
+        if mask is None or not mask.shape:
+            return [mask] * len(args)
+        return self.operand_slices(mask, args, [True] * len(args))
 
-    def operand_slices(self, ct: Any, args: Sequence[Any], wanted: Sequence[bool]) -> list[Any]:
-        """The parts of `ct` that come from each operand that is wanted."""
+    def operand_slices(self, ct: Any, args: Sequence[Any], needed: Sequence[bool]) -> list[Any]:
+        """The slice of `ct` for each operand that needs one, None for the others."""
         if len(args) == 1:
             return [ct]
         sizes = tuple([x.shape[self.axis] for x in args])
-        if all(wanted):
+        if all(needed):
             return Split(sizes, self.axis)(ct)  # type: ignore[no-any-return]
         parts: list[Any] = []
         end = 0
-        for size, on in zip(sizes, wanted, strict=True):
+        for size, is_needed in zip(sizes, needed, strict=True):
             start, end = end, end + size
-            parts.append(ops.slice_in_dim(ct, start, end, axis=self.axis) if on else None)
+            parts.append(ops.slice_in_dim(ct, start, end, axis=self.axis) if is_needed else None)
         return parts
 
     def batch(self, args, dims):
@@ -99,18 +99,18 @@ class Concatenate(Linear):
         args = [ops.batch_dim_at(x, d, dim, size) for x, d in zip(args, dims, strict=True)]
         return Concatenate(self.axis + (self.axis >= dim))(*args), dim
 
-    def simplify(self, facts, *operands):
-        kept = [x for x in operands if x.aval.shape[self.axis]]
-        if len(kept) == 1:
-            return kept[0]
-        return (self, kept) if kept and len(kept) < len(operands) else None
+    def simplify(self, def_use, *operands):
+        nonempty = [x for x in operands if x.aval.shape[self.axis]]
+        if len(nonempty) == 1:
+            return nonempty[0]
+        return (self, nonempty) if nonempty and len(nonempty) < len(operands) else None
 
     def lower(self, ctx, *operands):
         return stablehlo.concatenate(operands, self.axis)
 
 
 class Split(Linear):
-    """`x` in pieces of the given sizes along `axis`."""
+    """`x` in consecutive pieces of lengths `sizes` along `axis`."""
 
     sizes: tuple[int, ...]
     axis: int
@@ -172,8 +172,7 @@ class Split(Linear):
 class Pad(Linear):
     """`x` with `config[i] = (low, high, interior)` elements of padding in dimension i.
 
-    `interior` is the number put between neighbours; a negative `low` or `high` cuts off
-    elements, after the interior padding.
+    `interior` elements go between neighbours; then a negative `low` or `high` removes elements.
     """
 
     config: tuple[tuple[int, int, int], ...]
@@ -218,23 +217,23 @@ class Pad(Linear):
             else None
         )
 
-    def tangent_mask(self, lives, args):
-        live, filled = lives
+    def tangent_mask(self, masks, args):
+        mask, filled = masks
         if filled is not False:
             return None
-        if live is None and all([max(entry) <= 0 for entry in self.config]):
+        if mask is None and all([max(entry) <= 0 for entry in self.config]):
             return None
-        return pad(ops.instantiate_mask(live, args[0].shape), False, self.config)
+        return pad(ops.instantiate_mask(mask, args[0].shape), False, self.config)
 
-    def cotangent_masks(self, live, args):
+    def cotangent_masks(self, mask, args):
         x, value = args
-        if live is None and all(low >= 0 <= high for low, high, _ in self.config):
+        if mask is None and all(low >= 0 <= high for low, high, _ in self.config):
             return [None, None]
         out = self.abstract_eval(aval_of(x), aval_of(value))
-        return [self.unpad(ops.instantiate_mask(live, out.shape), x), None]
+        return [self.unpad(ops.instantiate_mask(mask, out.shape), x), None]
 
     def unpad(self, ct: Any, x: Any) -> Any:
-        """The elements of `ct` where those of `x` lie, zero for those cut off."""
+        """The elements of `ct` at the positions of those of `x`, zero for removed ones."""
         config = tuple([(-low, -high, 0) for low, high, _ in self.config])
         ct = pad(ct, 0, config)
         if not any(interior for _, _, interior in self.config):
@@ -243,7 +242,7 @@ class Pad(Linear):
         return ops.slice(ct, (0,) * ct.ndim, ct.shape, strides)
 
     def padding_mask(self, x: Any) -> Any:
-        """Whether each element of the result is padding."""
+        """The mask of elements of the result that are padding."""
         return Pad(self.config)(ops.full(x.shape, False), True)
 
     def batch(self, args, dims):
@@ -252,16 +251,16 @@ class Pad(Linear):
             return self.with_batch_dim(dim)(x, value), dim
         size = value.shape[0]
         x = ops.batch_dim_at(x, dim, 0, size)
-        rest = self.with_batch_dim(0)
-        out = rest(x, literal(0, x.dtype))
+        batched = self.with_batch_dim(0)
+        out = batched(x, literal(0, x.dtype))
         return ops.select(
-            rest.padding_mask(x), ops.broadcast_in_dim(value, out.shape, (0,)), out
+            batched.padding_mask(x), ops.broadcast_in_dim(value, out.shape, (0,)), out
         ), 0
 
     def with_batch_dim(self, dim: int) -> Pad:
         return Pad((*self.config[:dim], (0, 0, 0), *self.config[dim:]))
 
-    def simplify(self, facts, x, value):
+    def simplify(self, def_use, x, value):
         return x if all([entry == (0, 0, 0) for entry in self.config]) else None
 
     def lower(self, ctx, x, value):
@@ -296,13 +295,10 @@ def pad(operand: Any, padding_value: Any, padding_config: Sequence[tuple[int, in
     return Pad(config)(*promote_scalars(operand, padding_value))
 
 
-Shape = tuple[int, ...]
-
-
 class SliceTile(NamedTuple):
     """The values of the part of an array from `start` to before `limit`.
 
-    Tiles of the same `use` come from one place in the user's code.
+    Tiles of one `user_location` come from one line of the user's code.
     """
 
     start: Shape
@@ -314,9 +310,9 @@ class SliceTile(NamedTuple):
 def sum_tiles(tiles: Sequence[SliceTile], aval: ShapedArray) -> Any:
     """The sum of `tiles` as an array that is zero elsewhere.
 
-    Those that lie beside one another are joined: to add each in a pass over the whole array
-    would take a time that grows with the square of their number. Tiles of one use come first,
-    so that what the steps of a loop give becomes one array for each thing that a step does.
+    Adjacent tiles are concatenated: adding each in a pass over the whole array would take time
+    quadratic in their number. Tiles of one user location are joined first, so that the tiles of the
+    steps of an unrolled loop become one array for each line of the step.
     """
     for use in (lambda tile: tile.user_location), (lambda tile: None):
         for axis in reversed(range(aval.ndim)):
@@ -324,64 +320,64 @@ def sum_tiles(tiles: Sequence[SliceTile], aval: ShapedArray) -> Any:
         tiles = add_coinciding_tiles(tiles)
     if not tiles:
         return ops.zeros_like(aval)
-    total, *rest = [pad_tile(tile, aval.shape) for tile in tiles]
-    for each in rest:
-        total = ops.add(total, each)
+    total, *others = [pad_tile(tile, aval.shape) for tile in tiles]
+    for other in others:
+        total = ops.add(total, other)
     return total
 
 
 def join_tiles_along(
     tiles: Sequence[SliceTile], axis: int, length: int, use: Callable[[SliceTile], Any]
 ) -> list[SliceTile]:
-    """Tiles for `tiles`, of which those of one use that lie beside one another along `axis` are one."""
-    lanes: dict[Any, list[SliceTile]] = {}
+    """`tiles` with those of equal `use` that are adjacent along `axis` joined."""
+    groups: dict[Any, list[SliceTile]] = {}
     for tile in tiles:
-        across = tuple_delete(tile.start, (axis,)), tuple_delete(tile.limit, (axis,))
-        lanes.setdefault((across, use(tile)), []).append(tile)
+        bounds = tuple_delete(tile.start, (axis,)), tuple_delete(tile.limit, (axis,))
+        groups.setdefault((bounds, use(tile)), []).append(tile)
     return [
         concatenate_tiles(row, axis, length)
-        for lane in lanes.values()
-        for row in partition_disjoint(lane, axis)
+        for group in groups.values()
+        for row in partition_disjoint(group, axis)
     ]
 
 
 def add_coinciding_tiles(tiles: Sequence[SliceTile]) -> list[SliceTile]:
-    """`tiles` with those of the same place added up."""
-    found: dict[Any, SliceTile] = {}
+    """`tiles` with those of equal bounds added up."""
+    sums: dict[Any, SliceTile] = {}
     for tile in tiles:
-        place = tile.start, tile.limit
-        if place in found:
-            tile = SliceTile(*place, ops.add(found[place].values, tile.values), tile.user_location)
-        found[place] = tile
-    return list(found.values())
+        bounds = tile.start, tile.limit
+        if bounds in sums:
+            tile = SliceTile(*bounds, ops.add(sums[bounds].values, tile.values), tile.user_location)
+        sums[bounds] = tile
+    return list(sums.values())
 
 
-def partition_disjoint(lane: Sequence[SliceTile], axis: int) -> list[list[SliceTile]]:
-    """`lane` in as few rows as can be of tiles that do not overlap along `axis`, in order."""
+def partition_disjoint(tiles: Sequence[SliceTile], axis: int) -> list[list[SliceTile]]:
+    """`tiles` in as few rows as possible, sorted and without overlap along `axis`."""
     rows: list[list[SliceTile]] = []
     ends: list[tuple[int, int]] = []
-    for tile in sorted(lane, key=lambda tile: tile.start[axis]):
+    for tile in sorted(tiles, key=lambda tile: tile.start[axis]):
         if ends and ends[0][0] <= tile.start[axis]:
-            _, at = heappop(ends)
+            _, row = heappop(ends)
         else:
-            at = len(rows)
+            row = len(rows)
             rows.append([])
-        rows[at].append(tile)
-        heappush(ends, (tile.limit[axis], at))
+        rows[row].append(tile)
+        heappush(ends, (tile.limit[axis], row))
     return rows
 
 
 def concatenate_tiles(row: Sequence[SliceTile], axis: int, length: int) -> SliceTile:
-    """One tile for those of a row, which reaches along all of `axis` if they are several."""
+    """One tile for the tiles of a row; if there are several it spans all of `axis`."""
     if len(row) == 1:
         return row[0]
     first = row[0]
     pieces, end = [], 0
     for tile in [*row, None]:
-        here = length if tile is None else tile.start[axis]
-        if here > end:
+        start_of_tile = length if tile is None else tile.start[axis]
+        if start_of_tile > end:
             shape = list(first.values.shape)
-            shape[axis] = here - end
+            shape[axis] = start_of_tile - end
             pieces.append(ops.full(tuple(shape), literal(0, first.values.dtype)))
         if tile is not None:
             pieces.append(tile.values)
@@ -392,7 +388,7 @@ def concatenate_tiles(row: Sequence[SliceTile], axis: int, length: int) -> Slice
 
 
 def pad_tile(tile: SliceTile, shape: Shape) -> Any:
-    """The values of a tile with zeros around."""
+    """The values of a tile padded with zeros to `shape`."""
     if tile.values.shape == shape:
         return tile.values
     places = zip(tile.start, tile.limit, shape, strict=True)

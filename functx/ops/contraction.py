@@ -16,16 +16,14 @@ from functx.core.samples import c64, f32, sample
 from functx.core.tracer import aval_of
 from functx.core.types import DType, ShapedArray, canonical_dtype, is_complex, promote_types
 from functx.ops.families import Linear, check_same_dtype
-from functx.ops.operands import canonical_axis_sequence, check_axes, tuple_delete
-
-Dims = tuple[int, ...]
+from functx.ops.operands import Dims, canonical_axis_sequence, check_axes, tuple_delete
 
 
 class DotGeneral(Primitive):
-    """Sum of products over the `contract` dimensions, one for each index of the `batched` ones.
+    """The sum of products over `contracting_dims`, for each index of `batch_dims`.
 
-    `contract` and `batched` hold the dimensions of the left and of the right operand. The
-    result has the batch dimensions, then what is left of the left, then of the right.
+    Both hold dimensions of the left and of the right operand. The result has the batch dimensions, then
+    the other dimensions of the left operand, then those of the right one.
     """
 
     contracting_dims: tuple[Dims, Dims]
@@ -82,11 +80,11 @@ class DotGeneral(Primitive):
         )
 
     def _lhs_cotangent(self, ct: Any, x: Any, y: Any) -> Any:
-        """The cotangent of x: ct contracted with y over what y alone brought in."""
+        """The cotangent of x: ct contracted with y over the dimensions that only y has."""
         return self._operand_cotangent(ct, x, y, tuple(range(ct.ndim)))
 
     def _rhs_cotangent(self, ct: Any, x: Any, y: Any) -> Any:
-        """The cotangent of y: that of the left operand of the product taken the other way."""
+        """The cotangent of y: that of the left operand of the product with exchanged operands."""
         (xc, yc), (xb, yb) = self.contracting_dims, self.batch_dims
         flipped = self._with_dims((yc, xc), (yb, xb))
         nb, nx = len(xb), x.ndim - len(xc) - len(xb)
@@ -94,12 +92,12 @@ class DotGeneral(Primitive):
         return flipped._operand_cotangent(ct, y, x, position)
 
     def _operand_cotangent(self, ct: Any, x: Any, y: Any, position: Dims) -> Any:
-        """The cotangent of x, dimension i of the product lying at `position[i]` of ct."""
+        """The cotangent of x; dimension i of the product is dimension `position[i]` of ct."""
         (xc, yc), (xb, yb) = self.contracting_dims, self.batch_dims
         y_free = tuple_delete(range(y.ndim), yc + yb)
         ct_y = position[len(position) - len(y_free) :]
-        # Both products below hold the batch dimensions first, then what x alone brought in and
-        # y's contracted ones, in one or the other order; the better one needs no permutation.
+        # Both products below have the batch dimensions first, then the dimensions that only x has and
+        # y's contracted ones, in either order; the better one needs no permutation.
         x_free = tuple_delete(range(x.ndim), xc + xb)
         from_y = tuple([xc[i] for i in _argsort(yc)])
         y = self._cast_to_cotangent(y, ct)
@@ -137,9 +135,9 @@ class DotGeneral(Primitive):
         return DotGeneral(contract, batched, self.precision, self.preferred_element_type)
 
     def transposed_product(self, axes: Dims, x: Any, y: Any) -> Any:
-        """The product with its dimensions in the order `axes`, as a primitive and its operands.
+        """The product with its dimensions permuted by `axes`, as a primitive and its operands.
 
-        None where no order of the operands and of their batch dimensions gives it.
+        None if no order of the operands and of their batch dimensions gives it.
         """
         (xc, yc), (xb, yb) = self.contracting_dims, self.batch_dims
         batch = len(xb)
@@ -169,7 +167,7 @@ class DotGeneral(Primitive):
         )
 
     def lower_outer(self, ctx: Any, x: Any, y: Any) -> Any:
-        """The product without a contraction, as broadcasts that XLA's CPU loops run fastest."""
+        """The product without contraction, as broadcasts, which are fastest in XLA's CPU loops."""
         out = ctx.avals_out[0]
         batched = len(self.batch_dims[0])
         x_free = ctx.avals_in[0].ndim - batched
@@ -288,7 +286,7 @@ def matmul(x: Any, y: Any) -> Any:
 
 
 class Precision(Enum):
-    """How many passes a matrix unit makes over float32 operands: the more, the more exact."""
+    """The precision of products of float32 operands on matrix units, by the number of passes."""
 
     DEFAULT = 0
     HIGH = 1
@@ -367,7 +365,7 @@ class Fft(Linear):
         kind = lax.FftType.IFFT if self.inverse else lax.FftType.FFT
 
         def transform(v):
-            # The transform is separable, and XLA's is over three dimensions at most.
+            # The transform is separable; XLA's is over at most three dimensions.
             for end in range(self.ndim, 0, -_MAX_XLA_NDIM):
                 count = min(end, _MAX_XLA_NDIM)
                 axes = [len(shape) - self.ndim + i for i in range(end - count, end)]

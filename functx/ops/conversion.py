@@ -70,51 +70,53 @@ class ConvertElementType(Linear):
     def transpose(self, ct, x):
         return (convert_element_type(ct, x.dtype),)
 
-    def tangent_mask(self, lives, args):
-        return lives[0]
+    def tangent_mask(self, masks, args):
+        return masks[0]
 
-    def cotangent_masks(self, live, args):
-        return [live]
+    def cotangent_masks(self, mask, args):
+        return [mask]
 
     def batch(self, args, dims):
         return self(*args), dims[0]
 
-    def simplify(self, facts, x):
+    def simplify(self, def_use, x):
         target = canonical_dtype(self.dtype)
         if x.aval.dtype == target and x.aval.weak_type == self.weak:
             return x
-        inner = facts.defining_equation(x, ConvertElementType)
+        inner = def_use.defining_equation(x, ConvertElementType)
         if inner is None:
             return None
-        (given,) = inner.inputs
-        # Of what is out of range, integers get what the machine makes of it.
-        to_whole = kind(given.aval.dtype) in "fc" and kind(target) in "biu"
-        if not holds_exactly(x.aval.dtype, given.aval.dtype) or to_whole:
+        (source,) = inner.inputs
+        # A float out of range becomes an integer that depends on the machine.
+        to_integer = kind(source.aval.dtype) in "fc" and kind(target) in "biu"
+        if not holds_exactly(x.aval.dtype, source.aval.dtype) or to_integer:
             return None
-        return self, [given]
+        return self, [source]
 
     def lower(self, ctx, x):
         return ctx.convert(x, ctx.avals_in[0], ctx.avals_out[0])
 
 
 def holds_exactly(wide: DType, dtype: DType) -> bool:
-    """Whether every number of `dtype` is one of `wide`."""
-    given, kept = kind(dtype), kind(wide)
-    if given == "b":
+    """Whether `wide` represents every number of `dtype` exactly."""
+    source, target = kind(dtype), kind(wide)
+    if source == "b":
         return True
-    if kept == "b" or (given in "fc" and kept in "iu") or (given == "c" and kept != "c"):
+    if target == "b" or (source in "fc" and target in "iu") or (source == "c" and target != "c"):
         return False
-    if kept == "c":
+    if target == "c":
         return holds_exactly(real_dtype(wide), real_dtype(dtype))
-    if given == "f":
+    if source == "f":
         a, b = ml_dtypes.finfo(dtype), ml_dtypes.finfo(wide)
         return bool(a.nmant <= b.nmant and a.maxexp <= b.maxexp and a.minexp >= b.minexp)
-    whole = ml_dtypes.iinfo(dtype)
-    if kept == "f":
+    integers = ml_dtypes.iinfo(dtype)
+    if target == "f":
         bits = ml_dtypes.finfo(wide).nmant + 1
-        return bool(-(2**bits) <= whole.min and whole.max <= 2**bits <= ml_dtypes.finfo(wide).max)
-    room = ml_dtypes.iinfo(wide)
-    return bool(room.min <= whole.min and whole.max <= room.max)
+        return bool(
+            -(2**bits) <= integers.min and integers.max <= 2**bits <= ml_dtypes.finfo(wide).max
+        )
+    target_integers = ml_dtypes.iinfo(wide)
+    return bool(target_integers.min <= integers.min and integers.max <= target_integers.max)
 
 
 class BitcastConvertType(Primitive):
@@ -161,8 +163,8 @@ class BitcastConvertType(Primitive):
     def view_strides(self, x, strides):
         old, new = bit_width(x.dtype), bit_width(canonical_dtype(self.dtype))
         if old < new:
-            *rest, last = strides
-            return None if last != 1 else tuple([n * old // new for n in rest])
+            *leading, last = strides
+            return None if last != 1 else tuple([n * old // new for n in leading])
         return strides if old == new else (*[n * old // new for n in strides], 1)
 
     def batch(self, args, dims):
@@ -174,9 +176,9 @@ class BitcastConvertType(Primitive):
 
 
 class ReducePrecision(Unary):
-    """`x` rounded to a float of that many exponent and mantissa bits, in the dtype it has.
+    """`x` rounded to a float of `exponent_bits` and `mantissa_bits`; the dtype stays.
 
-    Rounding moves numbers and leaves differences alone: the derivative is 1.
+    The derivative is 1.
     """
 
     exponent_bits: int
@@ -192,7 +194,7 @@ class ReducePrecision(Unary):
 
 
 def bit_width(dtype: DType) -> int:
-    """The number of bits of one number of `dtype`."""
+    """The number of bits of an element of `dtype`."""
     return 4 if dtype.name in ("int4", "uint4") else dtype.itemsize * 8
 
 
@@ -297,7 +299,7 @@ def round(x: Any, rounding_method: Any = RoundingMethod.AWAY_FROM_ZERO) -> Any:
 
 
 class Complex(Binary):
-    """re + i im."""
+    """re + i im, of floats of 32 or 64 bits."""
 
     accepts = "f"
     samples = sample(f32[3, 4], f32[3, 4]), sample(f32[()], f32[3])
@@ -369,8 +371,8 @@ class Real(_ComplexPart):
     def scatter_into_base(self, part, index, x):
         return complex(part, imag(x))
 
-    def simplify(self, facts, x):
-        inner = facts.defining_equation(x, Complex)
+    def simplify(self, def_use, x):
+        inner = def_use.defining_equation(x, Complex)
         return None if inner is None else inner.inputs[0]
 
     def lower(self, ctx, x):
@@ -390,11 +392,11 @@ class Imag(_ComplexPart):
         return complex(real(x), part)
 
     def view_offset(self, x, strides, index):
-        # Counted in elements of the part: it lies behind the real one.
+        # In elements of the part: the imaginary part follows the real one.
         return 1
 
-    def simplify(self, facts, x):
-        inner = facts.defining_equation(x, Complex)
+    def simplify(self, def_use, x):
+        inner = def_use.defining_equation(x, Complex)
         return None if inner is None else inner.inputs[1]
 
     def lower(self, ctx, x):
@@ -414,8 +416,8 @@ class Conj(Unary):
     def preserves_zero(self, i, x):
         return True
 
-    def simplify(self, facts, x):
-        inner = facts.defining_equation(x, Conj)
+    def simplify(self, def_use, x):
+        inner = def_use.defining_equation(x, Conj)
         return None if inner is None else inner.inputs[0]
 
     def lower(self, ctx, x):

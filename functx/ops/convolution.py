@@ -1,4 +1,4 @@
-"""Convolution: windows of an array times a kernel, summed, with channels and groups."""
+"""Convolutions, with strides, dilations and groups of channels."""
 
 from __future__ import annotations
 
@@ -17,17 +17,18 @@ from functx.core.samples import f32, sample
 from functx.core.tracer import aval_of
 from functx.core.types import DType, ShapedArray, canonical_dtype, is_complex
 from functx.ops.families import check_same_dtype
-from functx.ops.operands import as_bool, as_int, as_ints, canonical_shape
-from functx.ops.windows import Dims, Pairs, Window
+from functx.ops.operands import Dims, as_bool, as_int, as_ints, canonical_shape
+from functx.ops.windows import Pairs, Window
 
 DimSpec = Dims
-"""Which dimension of an array is the first, the second, and each of those in space."""
+"""The dimensions of an array in the order of their roles: two leading ones, then space."""
 
 
 class ConvLayouts(NamedTuple):
-    """Where things lie: (batch, channels, space) of the array and the output, and of the kernel
+    """The dimensions in the order of their roles.
 
-    (output channels, input channels, space).
+    These are (batch, channels, space) for the array and the output, and (output channels, input
+    channels, space) for the kernel.
     """
 
     array: DimSpec
@@ -36,17 +37,17 @@ class ConvLayouts(NamedTuple):
 
 
 class GroupCounts(NamedTuple):
-    """In how many groups the channels, or the batch, is cut, each with its part of the kernel."""
+    """The numbers of groups of the channels and of the batch, each with its part of the kernel."""
 
     channels: int = 1
     batch: int = 1
 
 
 class Convolution(Primitive):
-    """The sums of products of a kernel with the windows of an array, as `window` lays them.
+    """The sums of products of a kernel with the windows of an array.
 
-    The kernel is not flipped. With groups of channels, each group of the array meets its group of
-    the kernel's output channels; with groups of the batch likewise.
+    The kernel is not flipped. Each group of channels, or of the batch, is multiplied by its group of
+    the kernel's output channels.
     """
 
     window: Window
@@ -108,8 +109,8 @@ class Convolution(Primitive):
                 f"convolution: the window must be that of the kernel; got {self.window.sizes} for {k!r}"
             )
         ops.check_window("convolution", tuple(space), self.window)
-        found = n // batch, o, *self.window.result_shape(tuple(space))
-        shape = tuple([found[layouts.out.index(d)] for d in range(x.ndim)])
+        out_shape = n // batch, o, *self.window.result_shape(tuple(space))
+        shape = tuple([out_shape[layouts.out.index(d)] for d in range(x.ndim)])
         return ShapedArray(shape, wide or x.dtype, x.weak_type and k.weak_type)
 
     def jvp(self, primals, tangents):
@@ -130,80 +131,83 @@ class Convolution(Primitive):
         )
 
     def lhs_cotangent(self, ct: Any, x: Any, k: Any) -> Any:
-        """The cotangent of the array: ct, with holes for strides, met by the kernel flipped."""
+        """The cotangent of the array: ct, dilated by the strides, convolved with the flipped kernel."""
         window, layouts, (channels, batch) = self.window, self.layouts, self.groups
         if 0 in ct.shape:
             return ops.zeros_like(x)
         groups = channels * batch
         k = cast_to_cotangent(k, ct)
         if groups > 1:
-            # Output channels become input channels, those of each group its own.
+            # Output channels become input channels, within each group.
             k = move_group_dim(k, layouts.kernel[0], layouts.kernel[1], groups)
-        back = ops.Window(
+        window_of_ct = ops.Window(
             window.sizes, window.base_dilation, self.lhs_cotangent_padding(x), window.strides,
             window.window_dilation,
         )  # fmt: skip
         flipped = ops.rev(k, layouts.kernel[2:]) if layouts.kernel[2:] else k
-        found = self.with_layouts(
-            back,
+        x_ct = self.with_layouts(
+            window_of_ct,
             ConvLayouts(layouts.out, swap_leading_roles(layouts.kernel), layouts.array),
             GroupCounts(groups),
             x,
         )(ct, flipped)
         if batch > 1:
-            found = move_group_dim(found, layouts.array[1], layouts.array[0], batch)
-        return found
+            x_ct = move_group_dim(x_ct, layouts.array[1], layouts.array[0], batch)
+        return x_ct
 
     def lhs_cotangent_padding(self, x: Any) -> Pairs:
-        """So much around ct that each element of the array meets the windows that it was in."""
+        """The padding of ct with which each element of the array gets all its windows."""
         window = self.window
         space = permuted_shape(x, self.layouts.array)[2:]
         pairs = []
-        for n, size, stride, (low, _), hole, apart, out in zip(
+        for n, size, stride, (low, _), base_step, window_step, out in zip(
             space, *window, window.result_shape(space), strict=True
         ):
-            reach = ops.dilate_dim(size, apart)
+            reach = ops.dilate_dim(size, window_step)
             before = reach - low - 1
             pairs.append(
-                (before, ops.dilate_dim(n, hole) + reach - 1 - ops.dilate_dim(out, stride) - before)
+                (
+                    before,
+                    ops.dilate_dim(n, base_step) + reach - 1 - ops.dilate_dim(out, stride) - before,
+                )
             )
         return tuple(pairs)
 
     def rhs_cotangent(self, ct: Any, x: Any, k: Any) -> Any:
-        """The cotangent of the kernel: the array, with ct as the kernel and channels as batch."""
+        """The cotangent of the kernel: the array convolved with ct, channels as batch."""
         window, layouts = self.window, self.layouts
-        # No windows have no sizes that a kernel could have.
+        # Without windows ct is no kernel.
         if 0 in ct.shape:
             return ops.zeros_like(k)
         space = permuted_shape(x, layouts.array)[2:]
         pairs = []
-        for n, size, stride, (low, _), hole, apart, out in zip(
+        for n, size, stride, (low, _), base_step, window_step, out in zip(
             space, *window, window.result_shape(space), strict=True
         ):
             total = (
                 ops.dilate_dim(out, stride)
-                + ops.dilate_dim(size, apart)
-                - ops.dilate_dim(n, hole)
+                + ops.dilate_dim(size, window_step)
+                - ops.dilate_dim(n, base_step)
                 - 1
             )
             pairs.append((low, total - low))
         sizes = permuted_shape(ct, layouts.out)[2:]
-        around = ops.Window(
+        window_of_x = ops.Window(
             sizes, window.window_dilation, tuple(pairs), window.base_dilation, window.strides
         )
-        turned = ConvLayouts(
+        swapped = ConvLayouts(
             swap_leading_roles(layouts.array),
             swap_leading_roles(layouts.out),
             swap_leading_roles(layouts.kernel),
         )
-        return self.with_layouts(around, turned, GroupCounts(*self.groups[::-1]), k)(
+        return self.with_layouts(window_of_x, swapped, GroupCounts(*self.groups[::-1]), k)(
             cast_to_cotangent(x, ct), ct
         )
 
     def with_layouts(
         self, window: Window, layouts: ConvLayouts, groups: GroupCounts, like: Any
     ) -> Convolution:
-        """A convolution with the precision of this one, whose result has the dtype of `like`."""
+        """A convolution of this precision whose result has the dtype of `like`."""
         wide = self.preferred_element_type is not None
         return Convolution(window, layouts, groups, self.precision, like.dtype if wide else None)
 
@@ -211,18 +215,18 @@ class Convolution(Primitive):
         (x, k), (dx, dk) = args, dims
         (array, kernel, out), (channels, batch) = self.layouts, self.groups
         size = x.shape[dx] if dx is not None else k.shape[dk]
-        groups, where, inner = self.groups, out[1], 1
+        groups, batched_into, inner = self.groups, out[1], 1
         if dx is not None and dk is not None:
-            # Each lane is a group of its own: of the batch if there are such, else of channels.
+            # Each batch element is a group: of the batch if there are such groups, else of channels.
             x = merge_dim_into(x, dx, array[0 if batch > 1 else 1], 1)
             k = merge_dim_into(k, dk, kernel[0], 1)
             groups = GroupCounts(1, batch * size) if batch > 1 else GroupCounts(channels * size)
         elif dx is not None:
-            x, where, inner = merge_dim_into(x, dx, array[0], batch), out[0], 1
+            x, batched_into, inner = merge_dim_into(x, dx, array[0], batch), out[0], 1
         else:
             k, inner = merge_dim_into(k, dk, kernel[0], channels * batch), channels * batch
-        found = self._with_groups(groups)(x, k)
-        return split_dim_out_of(found, where, size, inner)
+        out_with_batch = self._with_groups(groups)(x, k)
+        return split_dim_out_of(out_with_batch, batched_into, size, inner)
 
     def _with_groups(self, groups: GroupCounts) -> Convolution:
         return Convolution(
@@ -263,12 +267,12 @@ class Convolution(Primitive):
 
 
 def permuted_shape(x: Any, layout: DimSpec) -> Dims:
-    """The lengths of `x` in the order of `layout`."""
+    """The shape of `x` in the order of `layout`."""
     return tuple([x.shape[d] for d in layout])
 
 
 def swap_leading_roles(layout: DimSpec) -> DimSpec:
-    """`layout` with the first two of its roles exchanged."""
+    """`layout` with its first two roles exchanged."""
     return (layout[1], layout[0], *layout[2:])
 
 
@@ -285,7 +289,7 @@ def split_dim_out_of(x: Any, dim: int, count: int, inner: int) -> tuple[Any, int
 
 
 def merge_dim_into(x: Any, dim: int, into: int, inner: int) -> Any:
-    """`x` with its batch `dim` made part of `into`, in each of `inner` groups of that, in front."""
+    """`x` with its batch dimension `dim` merged into `into`, in front of each of `inner` groups."""
     x = ops.moveaxis(x, dim, into)
     count, n = x.shape[into], x.shape[into + 1]
     rest = x.shape[into + 2 :]
@@ -306,7 +310,7 @@ def move_group_dim(x: Any, source: int, target: int, groups: int) -> Any:
 
 
 class ConvDimensionNumbers(NamedTuple):
-    """Which dimensions are batch, channels and space; for the kernel output, input and space."""
+    """The dimensions of batch, channels and space; of the kernel output and input channels and space."""
 
     lhs_spec: DimSpec
     rhs_spec: DimSpec
@@ -316,11 +320,13 @@ class ConvDimensionNumbers(NamedTuple):
 def conv_dimension_numbers(
     lhs_shape: Sequence[int], rhs_shape: Sequence[int], dimension_numbers: Any
 ) -> ConvDimensionNumbers:
-    """The layouts that `dimension_numbers` says, for an array and a kernel of these shapes.
+    """The `ConvDimensionNumbers` for an array and a kernel of these shapes.
 
-    None is batch, channels, space; output channels, input channels, space. Else three strings, as
-    ("NHWC", "HWIO", "NHWC"): N batch, C channels, I and O input and output channels, other
-    letters space, in the order in which the kernel has them.
+    `dimension_numbers` is None for batch, channels, space and output channels, input channels, space, or
+    three strings such as ("NHWC", "HWIO", "NHWC"): N is batch, C channels, I and O input and output
+    channels, other letters are space, in the order of the kernel.
+
+    Raises ShapeError and ArgumentError for what does not fit.
     """
     lhs_shape, rhs_shape = [
         canonical_shape(shape, "conv_general_dilated: shapes") for shape in (lhs_shape, rhs_shape)
@@ -334,12 +340,12 @@ def conv_dimension_numbers(
     if isinstance(dimension_numbers, ConvDimensionNumbers) or hasattr(
         dimension_numbers, "lhs_spec"
     ):
-        what, given = "conv_general_dilated: dimension_numbers", dimension_numbers
-        specs = given.lhs_spec, given.rhs_spec, given.out_spec
-        return ConvDimensionNumbers(*[as_ints(what, spec, rank) for spec in specs])
+        name, numbers = "conv_general_dilated: dimension_numbers", dimension_numbers
+        specs = numbers.lhs_spec, numbers.rhs_spec, numbers.out_spec
+        return ConvDimensionNumbers(*[as_ints(name, spec, rank) for spec in specs])
     if dimension_numbers is None:
-        own = tuple(range(rank))
-        return ConvDimensionNumbers(own, own, own)
+        identity = tuple(range(rank))
+        return ConvDimensionNumbers(identity, identity, identity)
     if not (
         isinstance(dimension_numbers, (tuple, list))
         and len(dimension_numbers) == 3
@@ -380,10 +386,11 @@ def conv_general_dilated(
 ) -> Any:
     """The sums of products of the kernel `rhs` with the windows of `lhs`, over input channels.
 
-    `padding` is "VALID", "SAME", "SAME_LOWER" or a pair `(low, high)` for each dimension of space;
-    the others have one number each. `dimension_numbers` are as `conv_dimension_numbers` takes
-    them. With `feature_group_count`, each group of channels meets its own part of the kernel's
-    output channels; with `batch_group_count`, each group of the batch. The kernel is not flipped.
+    `padding` is "VALID", "SAME", "SAME_LOWER" or a pair `(low, high)` for each dimension of space.
+    Strides and dilations have one number for each. `dimension_numbers` are those of
+    `conv_dimension_numbers`. With `feature_group_count`, each group of channels has its part of the
+    kernel's output channels; with `batch_group_count`, each group of the batch. The kernel is not
+    flipped.
 
     Raises ShapeError, ArgumentError and ValueRangeError for what does not fit.
 
@@ -420,9 +427,9 @@ def conv_general_dilated(
             "conv_general_dilated: at most one of feature_group_count and batch_group_count may be "
             f"more than 1; got {feature_group_count} and {batch_group_count}"
         )
-    wide = None if preferred_element_type is None else canonical_dtype(preferred_element_type)
+    dtype = None if preferred_element_type is None else canonical_dtype(preferred_element_type)
     groups = GroupCounts(feature_group_count, batch_group_count)
-    return Convolution(window, layouts, groups, ops.canonical_precision(precision), wide)(lhs, rhs)
+    return Convolution(window, layouts, groups, ops.canonical_precision(precision), dtype)(lhs, rhs)
 
 
 def conv(
@@ -433,7 +440,7 @@ def conv(
     precision: Any = None,
     preferred_element_type: Any = None,
 ) -> Any:
-    """`conv_general_dilated` without holes, of batch, channels, space."""
+    """`conv_general_dilated` without dilation, with the dimensions batch, channels, space."""
     return conv_general_dilated(
         lhs, rhs, window_strides, padding,
         precision=precision, preferred_element_type=preferred_element_type,
@@ -450,7 +457,7 @@ def conv_with_general_padding(
     precision: Any = None,
     preferred_element_type: Any = None,
 ) -> Any:
-    """`conv_general_dilated` of batch, channels, space."""
+    """`conv_general_dilated` with the dimensions batch, channels, space."""
     return conv_general_dilated(
         lhs, rhs, window_strides, padding, lhs_dilation, rhs_dilation,
         precision=precision, preferred_element_type=preferred_element_type,
@@ -469,13 +476,13 @@ def conv_transpose(
     preferred_element_type: Any = None,
     use_consistent_padding: bool = False,
 ) -> Any:
-    """The convolution whose windows lie `1 / strides` apart: so much longer is the result.
+    """The transposed convolution, whose windows are `1 / strides` apart.
 
-    `padding` is "SAME", for a result `strides` times as long, "VALID", for all that the kernel
-    touches, or pairs for the array with holes; with `use_consistent_padding`, pairs are those of
-    the convolution of which this one is the transpose, as in PyTorch. Without `dimension_numbers`, batch, space, channels and
-    space, input channels, output channels. With `transpose_kernel`, the kernel is that of the
-    convolution of which this one is the transpose: flipped, its channels exchanged.
+    `padding` is "SAME", for a result `strides` times as long, "VALID", for all elements that the kernel
+    reaches, or pairs that pad the dilated array. With `use_consistent_padding`, pairs are those of the
+    convolution that this one transposes, as in PyTorch. The default `dimension_numbers` are batch, space,
+    channels and space, input channels, output channels. With `transpose_kernel`, the kernel is that of
+    the convolution that this one transposes: it is flipped and its channels are exchanged.
     """
     rank = aval_of(lhs).ndim
     if dimension_numbers is None:
@@ -485,18 +492,18 @@ def conv_transpose(
     numbers = conv_dimension_numbers(aval_of(lhs).shape, shape, dimension_numbers)
     sizes = [shape[d] for d in numbers.rhs_spec[2:]]
     strides = as_ints("conv_transpose: strides", strides, len(sizes))
-    apart = (1,) * len(sizes)
+    dilation = (1,) * len(sizes)
     if rhs_dilation is not None:
-        apart = as_ints("conv_transpose: rhs_dilation", rhs_dilation, len(sizes))
+        dilation = as_ints("conv_transpose: rhs_dilation", rhs_dilation, len(sizes))
     if isinstance(padding, str):
         padding = [
             _conv_transpose_padding(padding, ops.dilate_dim(k, step), stride)
-            for k, step, stride in zip(sizes, apart, strides, strict=True)
+            for k, step, stride in zip(sizes, dilation, strides, strict=True)
         ]
     elif as_bool("conv_transpose: use_consistent_padding", use_consistent_padding):
-        reaches = [ops.dilate_dim(k, step) - 1 for k, step in zip(sizes, apart, strict=True)]
-        around = ops.canonical_padding("conv_transpose", padding)
-        padding = [(n - low, n - high) for n, (low, high) in zip(reaches, around, strict=False)]
+        extents = [ops.dilate_dim(k, step) - 1 for k, step in zip(sizes, dilation, strict=True)]
+        pairs = ops.canonical_padding("conv_transpose", padding)
+        padding = [(n - low, n - high) for n, (low, high) in zip(extents, pairs, strict=False)]
     if as_bool("conv_transpose: transpose_kernel", transpose_kernel):
         out, inner, *space = numbers.rhs_spec
         rhs = ops.rev(rhs, tuple(space))
@@ -507,14 +514,14 @@ def conv_transpose(
     )  # fmt: skip
 
 
-def _conv_transpose_padding(padding: str, reach: int, stride: int) -> tuple[int, int]:
-    """So much around an array with holes gives the length that `padding` names."""
+def _conv_transpose_padding(padding: str, extent: int, stride: int) -> tuple[int, int]:
+    """The (low, high) padding of the dilated array that gives the length of the named `padding`."""
     if padding.upper() == "SAME":
-        total = reach + stride - 2
-        low = reach - 1 if stride > reach - 1 else -(-total // 2)
+        total = extent + stride - 2
+        low = extent - 1 if stride > extent - 1 else -(-total // 2)
     elif padding.upper() == "VALID":
-        total = reach + stride - 2 + max(reach - stride, 0)
-        low = reach - 1
+        total = extent + stride - 2 + max(extent - stride, 0)
+        low = extent - 1
     else:
         raise ValueRangeError(
             f'conv_transpose: padding must be "SAME", "VALID" or pairs; got {padding!r}'

@@ -1,4 +1,4 @@
-"""Cumulative operations: at each place, the reduction of everything up to there."""
+"""Cumulative reductions along an axis, and linear recurrences."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from functx.ops.operands import canonical_axis, check_axes
 
 
 class Cumulative(Primitive, abstract=True):
-    """Along `axis`, each element combined with all before it; with `reverse`, all after it."""
+    """The combination along `axis` of each element and all before it; if `reverse`, all after it."""
 
     axis: int
     reverse: bool = False
     accepts: ClassVar[str] = "iufc"
 
-    def cotangent_masks(self, live, args):
-        if live is None or not live.shape:
-            return [live]
-        return [cummax(live, self.axis, not self.reverse)]
+    def cotangent_masks(self, mask, args):
+        if mask is None or not mask.shape:
+            return [mask]
+        return [cummax(mask, self.axis, not self.reverse)]
 
     def abstract_eval(self, x):
         check_same_dtype(self, (x,))
@@ -41,15 +41,15 @@ class Cumulative(Primitive, abstract=True):
         return type(self)(self.axis + (self.axis >= dim), self.reverse)(x), dim
 
     def scan(self, ctx: Any, x: Any, operation: Any, start: Any, dtype: Any = None) -> Any:
-        """`x` with a window, open at the front, reduced at each place by an operation class.
+        """The cumulative reduction of `x` by an operation class, computed in `dtype`.
 
-        It is computed in `dtype` if that is given.
+        It is lowered as a window reduction.
         """
-        (narrow,) = ctx.avals_in
-        if narrow.size == 0:
+        (operand_aval,) = ctx.avals_in
+        if operand_aval.size == 0:
             return x
-        aval = narrow if dtype is None else narrow.update(dtype=dtype)
-        x = x if aval.dtype == narrow.dtype else ctx.convert(x, narrow, aval)
+        aval = operand_aval if dtype is None else operand_aval.update(dtype=dtype)
+        x = x if aval.dtype == operand_aval.dtype else ctx.convert(x, operand_aval, aval)
         scalar = ShapedArray((), aval.dtype)
         n = aval.shape[self.axis]
         window, padding = [1] * aval.ndim, np.zeros((aval.ndim, 2), np.int64)
@@ -67,7 +67,7 @@ class Cumulative(Primitive, abstract=True):
         with ir.InsertionPoint(block):
             stablehlo.return_([operation(*block.arguments).result])
         out = op.results[0]
-        return out if aval.dtype == narrow.dtype else ctx.convert(out, aval, narrow)
+        return out if aval.dtype == operand_aval.dtype else ctx.convert(out, aval, operand_aval)
 
 
 class CumSum(Cumulative, Linear):
@@ -83,9 +83,9 @@ class CumSum(Cumulative, Linear):
     def transpose(self, ct, x):
         return (CumSum(self.axis, not self.reverse)(ct),)
 
-    def tangent_mask(self, lives, args):
-        (live,) = lives
-        return live if live is None or not live.shape else cummax(live, self.axis, self.reverse)
+    def tangent_mask(self, masks, args):
+        (mask,) = masks
+        return mask if mask is None or not mask.shape else cummax(mask, self.axis, self.reverse)
 
     def lower(self, ctx, x):
         return self.scan(ctx, x, stablehlo.AddOp, 0, accumulation_dtype(ctx.avals_in[0].dtype))
@@ -102,7 +102,7 @@ class CumProd(Cumulative):
     )
 
     def jvp(self, primals, tangents):
-        # dout[i] = x[i] * dout[i - 1] + dx[i] * out[i - 1]: no division, so zeros may be.
+        # dout[i] = x[i] * dout[i - 1] + dx[i] * out[i - 1], without division, right for zeros too
         (x,), (t,) = primals, tangents
         out = self(x)
         earlier = shift_along(out, self.axis, self.reverse, 1)
@@ -113,7 +113,7 @@ class CumProd(Cumulative):
 
 
 class CumExtremum(Cumulative, abstract=True):
-    """The largest or smallest element so far; those that tie share the derivative."""
+    """The largest or smallest element so far; elements that tie share the derivative."""
 
     accepts = "biufc"
     samples = (
@@ -127,13 +127,16 @@ class CumExtremum(Cumulative, abstract=True):
     def jvp(self, primals, tangents):
         (x,), (t,) = primals, tangents
         out = self(x)
-        # The places that have one record lie together: sums over the elements that attain it
-        # go on for as long as it stands.
-        attains = ops.eq(x, out)
-        stands = ops.eq(out, shift_along(out, self.axis, self.reverse, 0))
-        wide = real_dtype(x.dtype) if x.dtype.itemsize > 2 else np.dtype("float32")
-        terms = ops.convert_element_type(attains, wide), ops.select(attains, t, ops.zeros_like(t))
-        count, total = [linear_recurrence(stands, y, self.axis, self.reverse) for y in terms]
+        # Positions with one extremum are adjacent: the tangents and the count of the elements that
+        # attain it are summed as long as it stays.
+        is_extremum = ops.eq(x, out)
+        continues = ops.eq(out, shift_along(out, self.axis, self.reverse, 0))
+        count_dtype = real_dtype(x.dtype) if x.dtype.itemsize > 2 else np.dtype("float32")
+        terms = (
+            ops.convert_element_type(is_extremum, count_dtype),
+            ops.select(is_extremum, t, ops.zeros_like(t)),
+        )
+        count, total = [linear_recurrence(continues, y, self.axis, self.reverse) for y in terms]
         return out, ops.mul(total, ops.convert_element_type(ops.div(1.0, count), x.dtype))
 
 
@@ -179,7 +182,7 @@ class CumLogSumExp(Cumulative):
         # dout[i] = e^(out[i - 1] - out[i]) * dout[i - 1] + e^(x[i] - out[i]) * dx[i]
         (x,), (t,) = primals, tangents
         out = self(x)
-        # Where out is -inf everything so far is, and all weights are e^-inf.
+        # Where out is -inf, all elements so far are, and all weights are e^-inf.
         finite = ops.select(ops.eq(out, -np.inf), 0.0, out)
         factor = ops.exp(ops.sub(shift_along(out, self.axis, self.reverse, 0), finite))
         return out, linear_recurrence(
@@ -187,20 +190,20 @@ class CumLogSumExp(Cumulative):
         )
 
     def decompose(self, x):
-        # With m the largest so far, s[i] = e^(m[i - 1] - m[i]) * s[i - 1] + e^(x[i] - m[i]).
-        wide = ops.convert_element_type(x, np.float32) if x.dtype.itemsize < 4 else x
-        top = cummax(wide, self.axis, self.reverse)
-        finite = ops.select(ops.is_finite(top), top, 0.0)
-        factor = ops.exp(ops.sub(shift_along(top, self.axis, self.reverse, 0), finite))
-        sums = linear_recurrence(factor, ops.exp(ops.sub(wide, finite)), self.axis, self.reverse)
+        # With the maximum m so far, s[i] = e^(m[i - 1] - m[i]) * s[i - 1] + e^(x[i] - m[i]).
+        upcast = ops.convert_element_type(x, np.float32) if x.dtype.itemsize < 4 else x
+        maxima = cummax(upcast, self.axis, self.reverse)
+        finite = ops.select(ops.is_finite(maxima), maxima, 0.0)
+        factor = ops.exp(ops.sub(shift_along(maxima, self.axis, self.reverse, 0), finite))
+        sums = linear_recurrence(factor, ops.exp(ops.sub(upcast, finite)), self.axis, self.reverse)
         out = ops.add(finite, ops.log(sums))
-        return ops.convert_element_type(out, x.dtype) if wide is not x else out
+        return ops.convert_element_type(out, x.dtype) if upcast is not x else out
 
 
 class LinearRecurrence(Primitive):
     """The y with y[i] = factor[i] * y[i - 1] + x[i] along `axis`, y[-1] being 0.
 
-    With `reverse`, y[i] comes from y[i + 1]. A boolean factor says whether that counts.
+    If `reverse`, y[i] comes from y[i + 1]. A boolean factor is 0 where false and 1 where true.
     """
 
     axis: int
@@ -241,9 +244,9 @@ class LinearRecurrence(Primitive):
         return ops.mul(dx, shift_along(out, self.axis, self.reverse, 0)), dx
 
     def term_cotangent(self, ct: Any, factor: Any) -> Any:
-        """The cotangent of x: the same recurrence run the other way."""
-        turned = not self.reverse
-        return LinearRecurrence(self.axis, turned)(shift_along(factor, self.axis, turned, 0), ct)
+        """The cotangent of x: the recurrence in the other direction."""
+        reverse = not self.reverse
+        return LinearRecurrence(self.axis, reverse)(shift_along(factor, self.axis, reverse, 0), ct)
 
     def batch(self, args, dims):
         (factor, x), dim = align_batch_dims(args, dims)
@@ -265,11 +268,11 @@ class LinearRecurrence(Primitive):
 
 
 _BLOCK_LENGTH = 4
-"""How many elements are taken one after another; more were slower, to compile above all."""
+"""The number of elements computed one after another; more are slower, above all to compile."""
 
 
 def _blocked_recurrence(factor: Any, x: Any, axis: int) -> Any:
-    """The recurrence by blocks: within each alone, then across, then what comes in from before."""
+    """The recurrence by blocks: within each block, then across blocks, then with the carries added."""
     n = x.shape[axis]
     length = n if n <= _BLOCK_LENGTH else _BLOCK_LENGTH
     blocks = -(-n // length)
@@ -297,14 +300,14 @@ def _blocked_recurrence(factor: Any, x: Any, axis: int) -> Any:
             _blocked_recurrence(products[-1], sums[-1], axis), 0, -1, axis=axis
         )
         for i, product in enumerate(products):
-            share = times(lax.slice_in_dim(product, 1, None, axis=axis), carried)
-            sums[i] += lax.pad(share, np.zeros((), x.dtype), config)
+            carry = times(lax.slice_in_dim(product, 1, None, axis=axis), carried)
+            sums[i] += lax.pad(carry, np.zeros((), x.dtype), config)
     out = lax.concatenate([lax.expand_dims(s, [axis + 1]) for s in sums], axis + 1)
     return lax.slice_in_dim(lax.collapse(out, axis, axis + 2), 0, n, axis=axis)
 
 
 def shift_along(x: Any, axis: int, reverse: bool, fill: Any) -> Any:
-    """`x` moved one place along `axis`, back with `reverse`, and the number `fill` before it."""
+    """`x` shifted by one along `axis`, backwards if `reverse`, with `fill` in the free position."""
     config = [(0, 0, 0)] * x.ndim
     config[axis] = (-1, 1, 0) if reverse else (1, -1, 0)
     return ops.pad(x, fill, config)

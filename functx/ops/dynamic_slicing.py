@@ -14,7 +14,7 @@ from functx.core.primitive import LinearInput, Primitive
 from functx.core.program import Literal
 from functx.core.samples import f32, i32, sample
 from functx.core.tracer import aval_of
-from functx.core.types import ShapedArray, canonical_dtype, is_integer, kind
+from functx.core.types import Shape, ShapedArray, canonical_dtype, is_integer, kind
 from functx.ops.operands import (
     canonical_axis,
     canonical_shape,
@@ -23,13 +23,11 @@ from functx.ops.operands import (
     tuple_delete,
 )
 
-Shape = tuple[int, ...]
-
 
 class DynamicSlice(Primitive):
-    """The part of `x` of shape `sizes` that begins at the scalar indices that follow `x`.
+    """The part of `x` of shape `sizes` that begins at scalar indices, the other operands.
 
-    An index that would run over an end is moved until the part fits.
+    Start indices are clamped so that the part fits.
     """
 
     sizes: Shape
@@ -55,16 +53,16 @@ class DynamicSlice(Primitive):
     def vjp(self, ct, out, args, active):
         return self.transpose(ct, *args)
 
-    def tangent_mask(self, lives, args):
-        live, (_, *indices) = lives[0], args
-        return live if live is None or not live.shape else self(live, *indices)
+    def tangent_mask(self, masks, args):
+        mask, (_, *indices) = masks[0], args
+        return mask if mask is None or not mask.shape else self(mask, *indices)
 
-    def cotangent_masks(self, live, args):
+    def cotangent_masks(self, mask, args):
         x, *indices = args
         if is_small_part(self.abstract_eval(*map(aval_of, args)), x):
             return [None] * len(args)
-        live = ops.instantiate_mask(live, self.sizes)
-        return self.transpose(live, LinearInput(aval_of(x).update(dtype=live.dtype)), *indices)
+        mask = ops.instantiate_mask(mask, self.sizes)
+        return self.transpose(mask, LinearInput(aval_of(x).update(dtype=mask.dtype)), *indices)
 
     def add_to_cotangent(self, total, ct, args):
         _, *indices = args
@@ -88,7 +86,7 @@ class DynamicSlice(Primitive):
             return DynamicSlice(sizes)(x, *ops.tuple_insert(indices, dim, zero_index(indices))), dim
         return batched_gather(x, dim, self.sizes, indices, index_dims), 0
 
-    def simplify(self, facts, x, *indices):
+    def simplify(self, def_use, x, *indices):
         if any([type(i) is not Literal for i in indices]):
             return None
         sizes = list(zip(indices, self.sizes, x.aval.shape, strict=True))
@@ -102,9 +100,9 @@ class DynamicSlice(Primitive):
 
 
 class DynamicUpdateSlice(Primitive):
-    """`x` with `update` in place of the part that begins at the scalar indices that follow.
+    """`x` with the part that begins at scalar indices, the other operands, replaced by `update`.
 
-    An index that would run over an end is moved until the update fits.
+    Start indices are clamped so that the update fits.
     """
 
     samples = (
@@ -135,45 +133,47 @@ class DynamicUpdateSlice(Primitive):
 
     def vjp(self, ct, out, args, active):
         _, update, *indices = args
-        part = DynamicSlice(update.shape)(ct, *indices) if active[1] else None
+        update_ct = DynamicSlice(update.shape)(ct, *indices) if active[1] else None
         zeros = ops.zeros_like(update)
-        if part is not None and is_small_part(update, ct):
-            part, zeros = ReadBeforeWrite()(part)
-        kept = self(ct, zeros, *indices) if active[0] else None
-        return (kept, part, *[None] * len(indices))
+        if update_ct is not None and is_small_part(update, ct):
+            update_ct, zeros = ReadBeforeWrite()(update_ct)
+        operand_ct = self(ct, zeros, *indices) if active[0] else None
+        return (operand_ct, update_ct, *[None] * len(indices))
 
-    def tangent_mask(self, lives, args):
+    def tangent_mask(self, masks, args):
         x, update, *indices = args
-        if lives[0] is not False and (lives[0] is None or is_small_part(update, x)):
+        if masks[0] is not False and (masks[0] is None or is_small_part(update, x)):
             return None
-        kept, part = (
-            ops.instantiate_mask(lives[0], x.shape),
-            ops.instantiate_mask(lives[1], update.shape),
+        operand_mask, update_mask = (
+            ops.instantiate_mask(masks[0], x.shape),
+            ops.instantiate_mask(masks[1], update.shape),
         )
-        return self(kept, part, *indices)
+        return self(operand_mask, update_mask, *indices)
 
-    def cotangent_masks(self, live, args):
+    def cotangent_masks(self, mask, args):
         x, update, *indices = args
         if is_small_part(update, x):
             return [None] * len(args)
-        kept = self(ops.instantiate_mask(live, x.shape), ops.full(update.shape, False), *indices)
-        part = (
-            None
-            if live is None
-            else DynamicSlice(update.shape)(ops.instantiate_mask(live, x.shape), *indices)
+        operand_mask = self(
+            ops.instantiate_mask(mask, x.shape), ops.full(update.shape, False), *indices
         )
-        return [kept, part, *[None] * len(indices)]
+        update_mask = (
+            None
+            if mask is None
+            else DynamicSlice(update.shape)(ops.instantiate_mask(mask, x.shape), *indices)
+        )
+        return [operand_mask, update_mask, *[None] * len(indices)]
 
     def batch(self, args, dims):
         (x, update, *indices), (dim, update_dim, *index_dims) = args, dims
         size = next(a.shape[d] for a, d in zip(args, dims, strict=True) if d is not None)
         if all(d is None for d in index_dims):
-            at = dim if dim is not None else update_dim
+            target = dim if dim is not None else update_dim
             x, update = (
-                ops.batch_dim_at(x, dim, at, size),
-                ops.batch_dim_at(update, update_dim, at, size),
+                ops.batch_dim_at(x, dim, target, size),
+                ops.batch_dim_at(update, update_dim, target, size),
             )
-            return self(x, update, *ops.tuple_insert(indices, at, zero_index(indices))), at
+            return self(x, update, *ops.tuple_insert(indices, target, zero_index(indices))), target
         x, update = ops.batch_dim_at(x, dim, 0, size), ops.batch_dim_at(update, update_dim, 0, size)
         return batched_scatter(x, update, indices, index_dims), 0
 
@@ -183,10 +183,10 @@ class DynamicUpdateSlice(Primitive):
 
 
 class ReadBeforeWrite(Primitive):
-    """`x`, read from a larger array, and zeros to write in its place, which are known after it.
+    """`x`, read from a larger array, and zeros to write over it, ordered after the read.
 
-    XLA reads a part again for each use that it has, also where the array has another value by
-    then, which it copies for that. On CPUs what goes through a call is not computed again.
+    XLA may read a part again for each use. If the array has been updated by then, XLA copies the whole
+    array for that. On CPUs a value that goes through a call is not computed again.
     """
 
     multiple_results = True
@@ -218,14 +218,14 @@ class ReadBeforeWrite(Primitive):
 
 
 def is_small_part(part: Any, whole: Any) -> bool:
-    """Whether a pass over the whole costs much more than one over the part."""
+    """Whether a pass over `whole` costs much more than one over `part`."""
     return whole.size > 1024 and whole.size >= 16 * part.size  # type: ignore[no-any-return]
 
 
 def check_start_indices(
     primitive: Primitive, x: ShapedArray, indices: Sequence[ShapedArray]
 ) -> None:
-    """Raise unless there is one integer scalar a dimension of `x`."""
+    """Raise IndexingError unless there is one integer scalar for each dimension of `x`."""
     scalars = all(not i.shape and is_integer(i.dtype) for i in indices)
     if len(indices) != x.ndim or not scalars:
         raise IndexingError(
@@ -235,7 +235,7 @@ def check_start_indices(
 
 
 def check_slice_sizes(primitive: Primitive, sizes: Shape, x: ShapedArray) -> None:
-    """Raise unless a part of shape `sizes` fits into `x`."""
+    """Raise ShapeError unless a part of shape `sizes` fits into `x`."""
     if len(sizes) != x.ndim or not all(0 <= m <= n for m, n in zip(sizes, x.shape, strict=True)):
         raise ShapeError(
             f"{primitive.name}: the part must fit into the operand; got shape {sizes} for {x!r}"
@@ -243,22 +243,22 @@ def check_slice_sizes(primitive: Primitive, sizes: Shape, x: ShapedArray) -> Non
 
 
 def zero_index(indices: Sequence[Any]) -> Any:
-    """Zero, of the dtype that the indices have."""
+    """Zero of the dtype of the indices."""
     return literal(0, indices[0].dtype if indices else np.dtype("int32"))
 
 
 def promote_index_dtypes(
     ctx: Any, values: Sequence[Any], avals: Sequence[ShapedArray]
 ) -> list[Any]:
-    """The index values in one dtype, which holds every length: XLA clamps in that dtype."""
+    """The index values in one dtype that can hold every length: XLA clamps in that dtype."""
     if len({aval.dtype for aval in avals}) <= 1 and all(a.dtype.itemsize >= 4 for a in avals):
         return list(values)
-    wide = ShapedArray((), np.dtype("int64"))
-    return [ctx.convert(value, aval, wide) for value, aval in zip(values, avals, strict=True)]
+    int64 = ShapedArray((), np.dtype("int64"))
+    return [ctx.convert(value, aval, int64) for value, aval in zip(values, avals, strict=True)]
 
 
 def stack_index_vectors(indices: Sequence[Any], dims: Sequence[int | None]) -> Any:
-    """Scalar indices, of which some are batched, as one vector for each of the batch."""
+    """Scalar indices, some of them batched, as one index vector for each batch element."""
     size = next(i.shape[0] for i, d in zip(indices, dims, strict=True) if d is not None)
     dtype = indices[0].dtype
     if any(i.dtype != dtype for i in indices):
@@ -273,17 +273,17 @@ def stack_index_vectors(indices: Sequence[Any], dims: Sequence[int | None]) -> A
 def batched_gather(
     x: Any, dim: int | None, sizes: Shape, indices: Sequence[Any], index_dims: Sequence[int | None]
 ) -> Any:
-    """The parts of `x` of shape `sizes` at batched indices, the batch first."""
-    rank, both = len(sizes), dim is not None
+    """The parts of `x` of shape `sizes` at batched indices, with the batch dimension first."""
+    rank, is_batched = len(sizes), dim is not None
     if dim is not None:
         x = ops.moveaxis(x, dim, 0)
         sizes = (min(1, x.shape[0]), *sizes)
     numbers = ops.GatherDimensionNumbers(
         offset_dims=tuple(range(1, rank + 1)),
         collapsed_slice_dims=(),
-        start_index_map=tuple(range(both, rank + both)),
-        operand_batching_dims=(0,) * both,
-        start_indices_batching_dims=(0,) * both,
+        start_index_map=tuple(range(is_batched, rank + is_batched)),
+        operand_batching_dims=(0,) * is_batched,
+        start_indices_batching_dims=(0,) * is_batched,
     )
     return ops.gather(x, stack_index_vectors(indices, index_dims), numbers, sizes, mode="clip")
 
@@ -291,7 +291,7 @@ def batched_gather(
 def batched_scatter(
     x: Any, update: Any, indices: Sequence[Any], index_dims: Sequence[int | None]
 ) -> Any:
-    """The batch `x` with each of the batch `update` at its own batched indices."""
+    """The batch `x` with each element of the batch `update` at its own indices."""
     rank = x.ndim - 1
     numbers = ops.ScatterDimensionNumbers(
         update_window_dims=tuple(range(1, rank + 1)),
@@ -314,7 +314,7 @@ def dynamic_slice(
     """The part of `operand` of shape `slice_sizes` that begins at `start_indices`.
 
     These are scalars, traced or not, or one vector. A negative one counts from the end if
-    `allow_negative_indices`. A start whose part would not fit is moved until the part fits.
+    `allow_negative_indices`. They are clamped so that the part fits.
     """
     sizes = canonical_shape(slice_sizes, "dynamic_slice: slice_sizes")
     starts = normalize_start_indices(operand, start_indices, allow_negative_indices)
@@ -328,7 +328,7 @@ def dynamic_update_slice(
     *,
     allow_negative_indices: bool | Sequence[bool] = True,
 ) -> Any:
-    """`operand` with `update` in place of the part that begins at `start_indices`.
+    """`operand` with the part that begins at `start_indices` replaced by `update`.
 
     The indices are those of `dynamic_slice`.
     """
@@ -377,7 +377,7 @@ def dynamic_update_slice_in_dim(
     *,
     allow_negative_indices: bool = True,
 ) -> Any:
-    """`operand` with `update` in place of the part that begins at `start_index` along `axis`."""
+    """`operand` with the part that begins at `start_index` along `axis` replaced by `update`."""
     ndim = aval_of(operand).ndim
     axis = canonical_axis(axis, ndim, "dynamic_update_slice_in_dim: axis")
     starts: list[Any] = [0] * ndim
@@ -395,7 +395,7 @@ def dynamic_update_index_in_dim(
     *,
     allow_negative_indices: bool = True,
 ) -> Any:
-    """`operand` with `update` in place of the part at `index` along `axis`, which it may lack."""
+    """`operand` with the part at `index` along `axis` replaced by `update`, which may lack the axis."""
     ndim = aval_of(operand).ndim
     axis = canonical_axis(axis, ndim, "dynamic_update_index_in_dim: axis")
     _, update = promote_scalars(operand, update)
@@ -413,7 +413,7 @@ def _scalar_index(index: Any) -> Any:
 def normalize_start_indices(
     x: Any, indices: Any, allow_negative: bool | Sequence[bool] = True
 ) -> list[Any]:
-    """The start `indices` of a part of `x` as scalars, those that count from the end normalized.
+    """The start `indices` of a part of `x` as scalars, with negative ones normalized.
 
     `indices` are scalars or one vector. Raises IndexingError unless there is one for each dimension.
     """
@@ -436,7 +436,7 @@ def normalize_start_indices(
 
 
 def normalize_start_index(i: Any, n: int) -> Any:
-    """The index `i` along a dimension of length `n`, counted from the start if it was from the end."""
+    """The index `i` along a dimension of length `n`; a negative one counts from the end."""
     if isinstance(i, int | np.integer):
         return int(i) + n if i < 0 else i
     if kind(aval_of(i).dtype) != "i":
@@ -446,7 +446,7 @@ def normalize_start_index(i: Any, n: int) -> Any:
 
 
 def widen_index(i: Any, n: int) -> Any:
-    """The integers `i`, in a dtype that holds `n` as well; known ones stay known."""
+    """The integers `i` in a dtype that can hold `n`; a Python int or NumPy array stays one."""
     if type(i) is int:
         return i
     dtype = aval_of(i).dtype

@@ -1,4 +1,7 @@
-"""Derivatives that do not exist: nan, unless the tangent that they multiply is 0."""
+"""Cholesky, eigenvalue and singular value decompositions, and their undefined derivatives.
+
+An undefined derivative is nan, unless the tangent that it multiplies is 0.
+"""
 
 from __future__ import annotations
 
@@ -32,10 +35,10 @@ from functx.ops.operands import literal
 
 
 class UndefinedDerivative(Elementwise):
-    """`x`, but nan where `which` holds and `x` is not 0.
+    """`x` with nan where `pred` holds and `x` is not 0.
 
-    A cotangent is nan wherever `which` holds: its being 0 does not show that the output has
-    no influence, since the factor that it came through may be 0 at this point alone.
+    A cotangent is nan wherever `pred` holds. That it is 0 does not show that the output has no
+    influence: a factor in the chain rule may be 0 at this point alone.
     """
 
     linear = (1,)
@@ -50,45 +53,47 @@ class UndefinedDerivative(Elementwise):
         ),
     )
 
-    def abstract_eval(self, which, x):
+    def abstract_eval(self, pred, x):
         check_same_dtype(self, (x,))
-        return x.update(shape=elementwise_shape(self, (which, x)))
+        return x.update(shape=elementwise_shape(self, (pred, x)))
 
     def jvp(self, primals, tangents):
-        which, x = primals
-        return self(which, x), self(which, tangents[1])
+        pred, x = primals
+        return self(pred, x), self(pred, tangents[1])
 
     def vjp(self, ct, out, args, active):
-        which, x = args
-        return self.transpose(ct, which, LinearInput(aval_of(x)))
+        pred, x = args
+        return self.transpose(ct, pred, LinearInput(aval_of(x)))
 
-    def transpose(self, ct, which, x):
-        return [None, ops.select(which, literal(nan, ct.dtype), ct)]
+    def transpose(self, ct, pred, x):
+        return [None, ops.select(pred, literal(nan, ct.dtype), ct)]
 
-    def lower(self, ctx, which, x):
+    def lower(self, ctx, pred, x):
         aval = ctx.avals_in[1]
         nonzero = ctx.compare(x, ctx.constant(0, aval), "NE", aval)
-        return stablehlo.select(stablehlo.and_(which, nonzero), ctx.constant(nan, aval), x)
+        return stablehlo.select(stablehlo.and_(pred, nonzero), ctx.constant(nan, aval), x)
 
 
 class MaskedReciprocal(NamedTuple):
-    """1 / x, or 0 where x is zero up to rounding errors; `undefined` is the mask of those places."""
+    """1 / x, and 0 where x is 0 up to rounding errors, which the mask `undefined` marks."""
 
     factors: Any
     undefined: Any
 
     @staticmethod
     def from_values(x: Any, scale: Any) -> MaskedReciprocal:
-        """The inverses of `x`, which counts as 0 within rounding error of the largest of `scale`."""
+        """The reciprocals of `x`, where values below the rounding error of max(|scale|) are treated as 0."""
         largest = ops.reduce_max(ops.abs(scale), (scale.ndim - 1,))
         least = ops.mul(largest, max(8.0, scale.shape[-1]) * float(np.finfo(x.dtype).eps))
-        small = ops.le(ops.abs(x), ops.broadcast_in_dim(least, x.shape, tuple(range(largest.ndim))))
-        inverse = ops.div(literal(1, x.dtype), ops.select(small, literal(1, x.dtype), x))
-        return MaskedReciprocal(ops.select(small, literal(0, x.dtype), inverse), small)
+        is_small = ops.le(
+            ops.abs(x), ops.broadcast_in_dim(least, x.shape, tuple(range(largest.ndim)))
+        )
+        inverse = ops.div(literal(1, x.dtype), ops.select(is_small, literal(1, x.dtype), x))
+        return MaskedReciprocal(ops.select(is_small, literal(0, x.dtype), inverse), is_small)
 
     @staticmethod
     def from_gaps(x: Any, y: Any) -> MaskedReciprocal:
-        """The inverses of x_j - y_i, in row i and column j."""
+        """The reciprocals of x_j - y_i, in row i and column j."""
         shape = (*x.shape, x.shape[-1])
         return MaskedReciprocal.from_values(
             ops.sub(broadcast_columns(x, shape), broadcast_rows(y, shape)), x
@@ -96,56 +101,56 @@ class MaskedReciprocal(NamedTuple):
 
     @property
     def off_diagonal(self) -> MaskedReciprocal:
-        """These, of square matrices, with a diagonal that is 0 because nothing varies along it."""
+        """These matrices with a diagonal that is 0 and defined, because nothing varies along it."""
         elsewhere = ops.bitwise_not(ops.position_mask(self.factors.shape, ops.eq))
         return MaskedReciprocal(self.factors, ops.bitwise_and(self.undefined, elsewhere))
 
-    def broadcast_by(self, lay: Any, shape: tuple[int, ...]) -> MaskedReciprocal:
-        """These repeated to matrices of `shape` by `lay`, which is `broadcast_rows` or `broadcast_columns`."""
-        return MaskedReciprocal(lay(self.factors, shape), lay(self.undefined, shape))
+    def broadcast_by(self, broadcast: Any, shape: tuple[int, ...]) -> MaskedReciprocal:
+        """These broadcast to matrices of `shape` by `broadcast_rows` or `broadcast_columns`."""
+        return MaskedReciprocal(broadcast(self.factors, shape), broadcast(self.undefined, shape))
 
     def multiply_tangent(self, t: Any) -> Any:
-        """The products with a tangent; nan where one that is not 0 meets an undefined factor."""
+        """The products with a tangent; nan where a nonzero tangent meets an undefined factor."""
         return ops.mul(ops.cast_like(self.factors, t), UndefinedDerivative()(self.undefined, t))
 
-    def multiply_cotangent(self, ct: Any, live: Any = None) -> Any:
-        """The products with a cotangent; nan where the factor is undefined and the mask `live` is True."""
-        found = ops.mul(ops.cast_like(self.factors, ct), ct)
-        return ops.select(combine_masks(live, self.undefined), literal(nan, ct.dtype), found)
+    def multiply_cotangent(self, ct: Any, mask: Any = None) -> Any:
+        """The products with a cotangent; nan where the factor is undefined and `mask` holds."""
+        products = ops.mul(ops.cast_like(self.factors, ct), ct)
+        return ops.select(combine_masks(mask, self.undefined), literal(nan, ct.dtype), products)
 
 
 def broadcast_rows(x: Any, shape: tuple[int, ...]) -> Any:
-    """Matrices of `shape` with the elements of `x` each along a whole row."""
+    """Matrices of `shape` whose row i is filled with element i of `x`."""
     return ops.insert_matrix_dim(x, shape, drop=1)
 
 
 def broadcast_columns(x: Any, shape: tuple[int, ...]) -> Any:
-    """Matrices of `shape` with the elements of `x` each along a whole column."""
+    """Matrices of `shape` whose column i is filled with element i of `x`."""
     return ops.insert_matrix_dim(x, shape, drop=2)
 
 
-def vector_mask(live: Any, shape: tuple[int, ...], drop: int) -> Any:
-    """Which columns (`drop` 2) or rows (`drop` 1) of matrices have an element where `live` holds.
+def vector_mask(mask: Any, shape: tuple[int, ...], drop: int) -> Any:
+    """The mask of columns (`drop` 2) or rows (`drop` 1) with an element where `mask` holds.
 
-    None where that is anywhere.
+    None stands for all.
     """
     return (
         None
-        if live is None
-        else ops.reduce_or(ops.instantiate_mask(live, shape), (len(shape) - drop,))
+        if mask is None
+        else ops.reduce_or(ops.instantiate_mask(mask, shape), (len(shape) - drop,))
     )
 
 
-def vector_pair_mask(live: Any) -> Any:
-    """Where the vector of the row or that of the column is among the `live`; None for anywhere."""
-    if live is None:
+def vector_pair_mask(mask: Any) -> Any:
+    """The mask of pairs (i, j) where `mask` holds for i or j; None stands for all."""
+    if mask is None:
         return None
-    shape = (*live.shape, live.shape[-1])
-    return ops.bitwise_or(broadcast_rows(live, shape), broadcast_columns(live, shape))
+    shape = (*mask.shape, mask.shape[-1])
+    return ops.bitwise_or(broadcast_rows(mask, shape), broadcast_columns(mask, shape))
 
 
 class Cholesky(MatrixFunction):
-    """The lower triangular l with l @ l.H the Hermitian part of `x`; nan if there is none."""
+    """The lower triangular l with l @ l.H the Hermitian part of `x`; nan if that is not positive definite."""
 
     samples = (
         sample(f32[3, 3], values={0: positive_definite((3, 3))}),
@@ -160,14 +165,18 @@ class Cholesky(MatrixFunction):
         out = self(*primals)
         # l^-1 dx l^-H = l^-1 dl + (l^-1 dl)^H, and l^-1 dl is lower triangular.
         left = ops.TriangularSolve()(out, ops.hermitian_part(tangents[0]))
-        both = ops.matrix_transpose(
+        product = ops.matrix_transpose(
             ops.TriangularSolve(conjugated=True)(out, ops.matrix_transpose(left))
         )
         zero = literal(0, out.dtype)
         diagonal = ops.select(
-            ops.position_mask(both.shape, ops.eq), ops.mul(both, literal(0.5, out.dtype)), zero
+            ops.position_mask(product.shape, ops.eq),
+            ops.mul(product, literal(0.5, out.dtype)),
+            zero,
         )
-        lower = ops.add(ops.select(ops.position_mask(both.shape, ops.gt), both, zero), diagonal)
+        lower = ops.add(
+            ops.select(ops.position_mask(product.shape, ops.gt), product, zero), diagonal
+        )
         return out, ops.matmul_highest(out, lower)
 
     def lower(self, ctx, x):
@@ -177,9 +186,9 @@ class Cholesky(MatrixFunction):
 class Eigh(MatrixFunction):
     """The eigenvalues, ascending, and eigenvectors, as columns, of the Hermitian part of `x`.
 
-    Where eigenvalues are equal, derivatives of their eigenvectors are nan, but along directions
-    that do not mix them. Functions such as v f(w) v.H have derivatives there all the same, and
-    `functx.passes.spectral` gives them.
+    Where eigenvalues are equal, derivatives of their eigenvectors are nan, except along directions
+    that do not mix them. Functions such as v f(w) v.H have derivatives there, which
+    `functx.passes.spectral` computes.
     """
 
     multiple_results = True
@@ -194,31 +203,33 @@ class Eigh(MatrixFunction):
 
     def jvp(self, primals, tangents):
         w, v = outs = self(*primals)
-        turned = ops.matmul_highest(
+        rotation = ops.matmul_highest(
             ops.adjoint(v), ops.matmul_highest(ops.hermitian_part(tangents[0]), v)
         )
         dv = ops.matmul_highest(
-            v, MaskedReciprocal.from_gaps(w, w).off_diagonal.multiply_tangent(turned)
+            v, MaskedReciprocal.from_gaps(w, w).off_diagonal.multiply_tangent(rotation)
         )
-        return outs, [ops.real_if_complex(ops.extract_diagonal(turned)), dv]
+        return outs, [ops.real_if_complex(ops.extract_diagonal(rotation)), dv]
 
     def vjp(self, cts, outs, args, active):
         return self.vjp_masked(cts, [None, None], outs, args, active)[0]
 
-    def vjp_masked(self, cts, lives, outs, args, active):
+    def vjp_masked(self, cts, masks, outs, args, active):
         (dw, dv), (w, v) = cts, outs
         terms = []
         if dw is not None:
-            own = masked_vectors(lives[0], v, broadcast_columns)
-            scaled = ops.scale_columns(ops.conj_if_complex(own), ops.cast_like(dw, v))
-            terms.append(ops.matmul_highest(scaled, ops.matrix_transpose(own)))
+            thin = masked_vectors(masks[0], v, broadcast_columns)
+            scaled = ops.scale_columns(ops.conj_if_complex(thin), ops.cast_like(dw, v))
+            terms.append(ops.matmul_highest(scaled, ops.matrix_transpose(thin)))
         if dv is not None:
-            pairs = vector_pair_mask(vector_mask(lives[1], v.shape, drop=2))
+            pairs = vector_pair_mask(vector_mask(masks[1], v.shape, drop=2))
             gaps = MaskedReciprocal.from_gaps(w, w).off_diagonal
-            turned = gaps.multiply_cotangent(ops.matmul_highest(ops.matrix_transpose(v), dv), pairs)
+            rotation = gaps.multiply_cotangent(
+                ops.matmul_highest(ops.matrix_transpose(v), dv), pairs
+            )
             terms.append(
                 ops.matmul_highest(
-                    ops.conj_if_complex(v), ops.matmul_highest(turned, ops.matrix_transpose(v))
+                    ops.conj_if_complex(v), ops.matmul_highest(rotation, ops.matrix_transpose(v))
                 )
             )
         return [ops.hermitian_part(reduce(ops.add, terms))], [None]
@@ -234,9 +245,9 @@ class Eigh(MatrixFunction):
 class Svd(MatrixFunction):
     """The u, s, vh with `x` == (u * s) @ vh: orthonormal columns, singular values, rows.
 
-    The singular values descend, as many as the smaller dimension; with `full`, u and vh are
-    square. Where singular values are equal or 0, derivatives of their vectors are nan, as
-    those of eigenvectors are (`Eigh`); so are those of vectors without a singular value.
+    There are as many singular values as the smaller dimension, in descending order. With
+    `full_matrices`, u and vh are square. Where singular values are equal or 0, derivatives of their
+    vectors are nan, as for `Eigh`; so are those of vectors without a singular value.
     """
 
     full_matrices: bool = False
@@ -269,88 +280,98 @@ class Svd(MatrixFunction):
         v = ops.adjoint(vh)
         # With du = u p, dv = v q: u^H dx v = p s + ds - s q, p and q antihermitian.
         dp = ops.matmul_highest(ops.adjoint(u), ops.matmul_highest(dx, v))
-        even = ops.hermitian_part(dp)
-        together = MaskedReciprocal.from_gaps(s, s).off_diagonal.multiply_tangent(even)
-        apart = reciprocal_sums(s, x.dtype).multiply_tangent(ops.sub(dp, even))
-        du = ops.matmul_highest(u, ops.add(together, apart))
-        dv = ops.matmul_highest(v, ops.sub(together, apart))
+        symmetric = ops.hermitian_part(dp)
+        symmetric_rotation = MaskedReciprocal.from_gaps(s, s).off_diagonal.multiply_tangent(
+            symmetric
+        )
+        antisymmetric_rotation = reciprocal_sums(s, x.dtype).multiply_tangent(
+            ops.sub(dp, symmetric)
+        )
+        du = ops.matmul_highest(u, ops.add(symmetric_rotation, antisymmetric_rotation))
+        dv = ops.matmul_highest(v, ops.sub(symmetric_rotation, antisymmetric_rotation))
         *_, m, n = x.shape
         if m > n:
-            rest = ops.matmul_highest(dx, v)
-            rest = ops.sub(rest, ops.matmul_highest(u, ops.matmul_highest(ops.adjoint(u), rest)))
+            complement = ops.matmul_highest(dx, v)
+            complement = ops.sub(
+                complement, ops.matmul_highest(u, ops.matmul_highest(ops.adjoint(u), complement))
+            )
             du = ops.add(
                 du,
                 MaskedReciprocal.from_values(s, s)
-                .broadcast_by(broadcast_columns, rest.shape)
-                .multiply_tangent(rest),
+                .broadcast_by(broadcast_columns, complement.shape)
+                .multiply_tangent(complement),
             )
         if n > m:
-            rest = ops.matmul_highest(ops.adjoint(dx), u)
-            rest = ops.sub(rest, ops.matmul_highest(v, ops.matmul_highest(vh, rest)))
+            complement = ops.matmul_highest(ops.adjoint(dx), u)
+            complement = ops.sub(
+                complement, ops.matmul_highest(v, ops.matmul_highest(vh, complement))
+            )
             dv = ops.add(
                 dv,
                 MaskedReciprocal.from_values(s, s)
-                .broadcast_by(broadcast_columns, rest.shape)
-                .multiply_tangent(rest),
+                .broadcast_by(broadcast_columns, complement.shape)
+                .multiply_tangent(complement),
             )
         tangents = zip((du, ops.adjoint(dv)), (outs[0], outs[2]), strict=True)
         du, dvh = [pad_with_nan(t, out.shape) for t, out in tangents]
-        return outs, [du, ops.real_if_complex(ops.extract_diagonal(even)), dvh]
+        return outs, [du, ops.real_if_complex(ops.extract_diagonal(symmetric)), dvh]
 
     def vjp(self, cts, outs, args, active):
         return self.vjp_masked(cts, [None, None, None], outs, args, active)[0]
 
-    def vjp_masked(self, cts, lives, outs, args, active):
+    def vjp_masked(self, cts, masks, outs, args, active):
         (du, ds, dvh), (whole_u, _, whole_vh) = cts, outs
         u, s, vh = thin_svd(outs)
         terms = []
         if ds is not None:
             left, right = (
-                masked_vectors(lives[1], u, broadcast_columns),
-                masked_vectors(lives[1], vh, broadcast_rows),
+                masked_vectors(masks[1], u, broadcast_columns),
+                masked_vectors(masks[1], vh, broadcast_rows),
             )
             scaled = ops.scale_columns(ops.conj_if_complex(left), ops.cast_like(ds, u))
             terms.append(ops.matmul_highest(scaled, ops.conj_if_complex(right)))
         if du is not None:
-            live = vector_mask_beyond_thin(lives[0], whole_u, u, drop=2)
-            given = leading_block(du, u.shape)
-            turn = ops.matmul_highest(ops.matrix_transpose(u), given)
-            terms.append(rotation_cotangent(turn, turn, live, u, s, vh))
+            mask = vector_mask_beyond_thin(masks[0], whole_u, u, drop=2)
+            thin_ct = leading_block(du, u.shape)
+            rotation = ops.matmul_highest(ops.matrix_transpose(u), thin_ct)
+            terms.append(rotation_cotangent(rotation, rotation, mask, u, s, vh))
             if u.shape[-2] > s.shape[-1]:
                 inverse = MaskedReciprocal.from_values(s, s).broadcast_by(
                     broadcast_columns, u.shape
                 )
-                there = (
+                column_mask = (
                     None
-                    if live is None
-                    else broadcast_columns(leading_block(live, s.shape), u.shape)
+                    if mask is None
+                    else broadcast_columns(leading_block(mask, s.shape), u.shape)
                 )
-                rest = inverse.multiply_cotangent(given, there)
-                rest = ops.sub(
-                    rest,
+                complement = inverse.multiply_cotangent(thin_ct, column_mask)
+                complement = ops.sub(
+                    complement,
                     ops.matmul_highest(
-                        ops.conj_if_complex(u), ops.matmul_highest(ops.matrix_transpose(u), rest)
+                        ops.conj_if_complex(u),
+                        ops.matmul_highest(ops.matrix_transpose(u), complement),
                     ),
                 )
-                terms.append(ops.matmul_highest(rest, ops.conj_if_complex(vh)))
+                terms.append(ops.matmul_highest(complement, ops.conj_if_complex(vh)))
         if dvh is not None:
-            live = vector_mask_beyond_thin(lives[2], whole_vh, vh, drop=1)
-            given = leading_block(dvh, vh.shape)
-            turn = ops.matmul_highest(given, ops.matrix_transpose(vh))
-            terms.append(rotation_cotangent(ops.neg(turn), turn, live, u, s, vh))
+            mask = vector_mask_beyond_thin(masks[2], whole_vh, vh, drop=1)
+            thin_ct = leading_block(dvh, vh.shape)
+            rotation = ops.matmul_highest(thin_ct, ops.matrix_transpose(vh))
+            terms.append(rotation_cotangent(ops.neg(rotation), rotation, mask, u, s, vh))
             if vh.shape[-1] > s.shape[-1]:
                 inverse = MaskedReciprocal.from_values(s, s).broadcast_by(broadcast_rows, vh.shape)
-                there = (
-                    None if live is None else broadcast_rows(leading_block(live, s.shape), vh.shape)
+                column_mask = (
+                    None if mask is None else broadcast_rows(leading_block(mask, s.shape), vh.shape)
                 )
-                rest = inverse.multiply_cotangent(given, there)
-                rest = ops.sub(
-                    rest,
+                complement = inverse.multiply_cotangent(thin_ct, column_mask)
+                complement = ops.sub(
+                    complement,
                     ops.matmul_highest(
-                        ops.matmul_highest(rest, ops.matrix_transpose(vh)), ops.conj_if_complex(vh)
+                        ops.matmul_highest(complement, ops.matrix_transpose(vh)),
+                        ops.conj_if_complex(vh),
                     ),
                 )
-                terms.append(ops.matmul_highest(ops.conj_if_complex(u), rest))
+                terms.append(ops.matmul_highest(ops.conj_if_complex(u), complement))
         return [reduce(ops.add, terms)], [None]
 
     def lower(self, ctx, x):
@@ -358,7 +379,7 @@ class Svd(MatrixFunction):
 
 
 def thin_svd(outs: Any) -> tuple[Any, Any, Any]:
-    """The u, s, vh of a decomposition, without the vectors that have no singular value."""
+    """The u, s, vh of a decomposition without the vectors that have no singular value."""
     u, s, vh = outs
     k = s.shape[-1]
     return (
@@ -368,59 +389,69 @@ def thin_svd(outs: Any) -> tuple[Any, Any, Any]:
     )
 
 
-def vector_mask_beyond_thin(live: Any, whole: Any, own: Any, drop: int) -> Any:
-    """As `vector_mask` of `whole`; never None where that has vectors beside `own`."""
-    if live is None and whole.shape != own.shape:
-        live = ops.constant_like(ShapedArray((), ops.BOOL), True)
-    return vector_mask(live, whole.shape, drop)
+def vector_mask_beyond_thin(mask: Any, full: Any, thin: Any, drop: int) -> Any:
+    """`vector_mask` of `full`; not None if `full` has vectors that `thin` has not."""
+    if mask is None and full.shape != thin.shape:
+        mask = ops.constant_like(ShapedArray((), ops.BOOL), True)
+    return vector_mask(mask, full.shape, drop)
 
 
 def reciprocal_sums(s: Any, dtype: Any) -> MaskedReciprocal:
-    """1 / (s_i + s_j); the diagonal counts for complex matrices alone, whose vectors have phases."""
-    found = MaskedReciprocal.from_gaps(s, ops.neg(s))
-    return found if is_complex(dtype) else found.off_diagonal
+    """1 / (s_i + s_j); the diagonal is 0 for real matrices, whose vectors have no phases."""
+    products = MaskedReciprocal.from_gaps(s, ops.neg(s))
+    return products if is_complex(dtype) else products.off_diagonal
 
 
-def rotation_cotangent(together: Any, apart: Any, live: Any, u: Any, s: Any, vh: Any) -> Any:
-    """The cotangent of a matrix, given those of the turns of its vectors together and apart.
+def rotation_cotangent(
+    symmetric_rotation: Any, antisymmetric_rotation: Any, mask: Any, u: Any, s: Any, vh: Any
+) -> Any:
+    """The cotangent of a matrix, given those of the symmetric and antisymmetric rotations of its vectors.
 
-    `live` are the vectors whose cotangents can be other than zero, None for any.
+    `mask` marks the vectors whose cotangents can be nonzero; None stands for all.
     """
-    pairs = vector_pair_mask(None if live is None else leading_block(live, s.shape))
-    even = MaskedReciprocal.from_gaps(s, s).off_diagonal.multiply_cotangent(together, pairs)
-    odd = reciprocal_sums(s, u.dtype).multiply_cotangent(apart, pairs)
-    total = ops.add(ops.hermitian_part(even), ops.sub(odd, ops.hermitian_part(odd)))
+    pairs = vector_pair_mask(None if mask is None else leading_block(mask, s.shape))
+    symmetric = MaskedReciprocal.from_gaps(s, s).off_diagonal.multiply_cotangent(
+        symmetric_rotation, pairs
+    )
+    antisymmetric = reciprocal_sums(s, u.dtype).multiply_cotangent(antisymmetric_rotation, pairs)
+    total = ops.add(
+        ops.hermitian_part(symmetric), ops.sub(antisymmetric, ops.hermitian_part(antisymmetric))
+    )
     total = ops.matmul_highest(
         ops.conj_if_complex(u), ops.matmul_highest(total, ops.conj_if_complex(vh))
     )
     k = s.shape[-1]
-    if live is None or live.shape[-1] == k:
+    if mask is None or mask.shape[-1] == k:
         return total
-    beyond = ops.reduce_or(ops.slice_in_dim(live, k, None, axis=live.ndim - 1), (live.ndim - 1,))
-    beyond = ops.broadcast_in_dim(beyond, total.shape, tuple(range(beyond.ndim)))
-    return ops.select(beyond, literal(nan, total.dtype), total)
+    has_other_vectors = ops.reduce_or(
+        ops.slice_in_dim(mask, k, None, axis=mask.ndim - 1), (mask.ndim - 1,)
+    )
+    has_other_vectors = ops.broadcast_in_dim(
+        has_other_vectors, total.shape, tuple(range(has_other_vectors.ndim))
+    )
+    return ops.select(has_other_vectors, literal(nan, total.dtype), total)
 
 
-def masked_vectors(live: Any, vectors: Any, lay: Any) -> Any:
-    """The `vectors`, in rows or columns as `lay` says, of the `live` values; else zeros.
+def masked_vectors(mask: Any, vectors: Any, broadcast: Any) -> Any:
+    """The `vectors`, rows or columns as in `broadcast`, where `mask` holds; zeros elsewhere.
 
-    What a value without influence is multiplied by has none either, though it may vary by nan.
+    A vector whose value has no influence has none either, though its derivative may be nan.
     """
-    if live is None:
+    if mask is None:
         return vectors
-    count = vectors.shape[-1 if lay is broadcast_columns else -2]
+    count = vectors.shape[-1 if broadcast is broadcast_columns else -2]
     return apply_mask(
-        lay(ops.instantiate_mask(live, (*vectors.shape[:-2], count)), vectors.shape), vectors
+        broadcast(ops.instantiate_mask(mask, (*vectors.shape[:-2], count)), vectors.shape), vectors
     )
 
 
 def leading_block(x: Any, shape: tuple[int, ...]) -> Any:
-    """The first elements of `x` along each dimension, as many as `shape` has."""
+    """The leading part of `x` of shape `shape`."""
     return x if x.shape == shape else ops.slice(x, (0,) * len(shape), shape)
 
 
 def pad_with_nan(x: Any, shape: tuple[int, ...]) -> Any:
-    """`x` with nan behind its elements up to `shape`."""
+    """`x` padded with nan at the end of each dimension to `shape`."""
     if x.shape == shape:
         return x
     config = [(0, n - k, 0) for k, n in zip(x.shape, shape, strict=True)]

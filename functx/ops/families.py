@@ -1,4 +1,4 @@
-"""Families: what whole groups of primitives have in common, given once."""
+"""Families of primitives: base classes with the rules that their members share."""
 
 from __future__ import annotations
 
@@ -14,33 +14,33 @@ from functx.ops.operands import batch_size, literal, promote_scalars
 
 
 class Elementwise(Primitive, abstract=True):
-    """Operands of one dtype and one shape, or scalars; each output element from its own inputs.
+    """An elementwise operation on operands of one dtype and of one shape, or scalars.
 
-    The Jacobian with respect to an operand is diagonal, so pushing a tangent and pulling a
-    cotangent multiply by the same thing. A subclass says it once, as `partial`.
+    The Jacobian with respect to each operand is diagonal, so `jvp` and `vjp` multiply by the same
+    derivative. A subclass defines it once, as `partial`.
     """
 
     scalars_broadcast = True
     accepts: ClassVar[str] = "biufc"
     """The kinds of dtype the operation takes: bool, int, uint, float, complex."""
     linear: ClassVar[tuple[int, ...]] = ()
-    """The operands that the operation is linear in, the others fixed."""
+    """The operands in which the operation is linear while the others are fixed."""
     has_finite_derivative: ClassVar[bool] = False
     """Whether derivatives are finite wherever the operands and the output are."""
 
     def partial(self, i: int, t: Any, out: Any, *args: Any) -> Any:
-        """`t` times the derivative of the output with respect to operand `i`.
+        """`t` times the partial derivative of the output in operand `i`.
 
         `out` is the output, None when operand `i` is one of those in `linear`.
         """
         raise self.missing_rule_error("partial")
 
     def nonzero_derivative_mask(self, i: int, *args: Any) -> Any:
-        """Where the output varies with operand `i`, as a boolean array; None for anywhere."""
+        """The mask of elements where the output varies with operand `i`; None stands for all."""
         return None
 
     def preserves_zero(self, i: int, *args: Any) -> bool:
-        """Whether `partial` makes zero of a zero `t` whatever the operands are, nan or infinite."""
+        """Whether `partial` of a zero `t` is zero even if operands are nan or infinite."""
         return False
 
     def abstract_eval(self, *avals: Any) -> Any:
@@ -58,61 +58,63 @@ class Elementwise(Primitive, abstract=True):
         return self.jvp_where([None] * len(primals), primals, tangents)
 
     def jvp_where(
-        self, lives: Sequence[Any], primals: Sequence[Any], tangents: Sequence[Any]
+        self, masks: Sequence[Any], primals: Sequence[Any], tangents: Sequence[Any]
     ) -> tuple[Any, Any]:
-        """As `jvp`, with zeros of each tangent wherever `lives` says that it is zero."""
+        """`jvp` whose terms are zero where the masks say that the tangents are zero."""
         out = self(*primals)
         total = None
         for i, t in enumerate(tangents):
             if t is not None:
                 term = self.partial(i, t, out, *primals)
-                if lives[i] is not None and term is not t and not self.preserves_zero(i, *primals):
-                    term = apply_mask(lives[i], term)
+                if masks[i] is not None and term is not t and not self.preserves_zero(i, *primals):
+                    term = apply_mask(masks[i], term)
                 term = broadcast_scalar(term, out.shape)
                 total = term if total is None else ops.add(total, term)
         return out, total
 
-    def tangent_mask(self, lives: Sequence[Any], args: Sequence[Any]) -> Any:
-        given = [live for live, x in zip(lives, args, strict=True) if is_inexact(x.dtype)]
-        # Where all vary freely, what does not vary with one does with another.
-        if len(args) > 1 and all(live is None for live in given):
+    def tangent_mask(self, masks: Sequence[Any], args: Sequence[Any]) -> Any:
+        varying_masks = [mask for mask, x in zip(masks, args, strict=True) if is_inexact(x.dtype)]
+        # Where no operand has a mask, the output is taken to vary everywhere.
+        if len(args) > 1 and all(mask is None for mask in varying_masks):
             return None
         total = None
-        for i, live in enumerate(lives):
-            if live is not False:
-                live = combine_masks(live, self.nonzero_derivative_mask(i, *args))
-                if live is None:
+        for i, mask in enumerate(masks):
+            if mask is not False:
+                mask = combine_masks(mask, self.nonzero_derivative_mask(i, *args))
+                if mask is None:
                     return None
-                total = live if total is None else ops.bitwise_or(total, live)
+                total = mask if total is None else ops.bitwise_or(total, mask)
         return total
 
     def vjp(self, ct: Any, out: Any, args: Sequence[Any], active: Sequence[bool]) -> list[Any]:
         return self.vjp_where(None, ct, out, args, active)
 
     def vjp_where(
-        self, live: Any, ct: Any, out: Any, args: Sequence[Any], active: Sequence[bool]
+        self, mask: Any, ct: Any, out: Any, args: Sequence[Any], active: Sequence[bool]
     ) -> list[Any]:
-        """As `vjp`, with zeros wherever `live` says that the cotangent is zero.
+        """`vjp` whose results are zero where `mask` says that the cotangent is zero.
 
-        So an infinite derivative at a place without influence makes no nan.
+        So an infinite derivative times a zero cotangent gives no nan.
         """
         cts: list[Any] = []
         for i, x in enumerate(args):
-            found = self.partial(i, ct, out, *args) if active[i] else None
-            if found is not None:
-                if live is not None and found is not ct and not self.preserves_zero(i, *args):
-                    found = apply_mask(live, found)
-                found = unbroadcast_scalar(found, x)
-            cts.append(found)
+            term = self.partial(i, ct, out, *args) if active[i] else None
+            if term is not None:
+                if mask is not None and term is not ct and not self.preserves_zero(i, *args):
+                    term = apply_mask(mask, term)
+                term = unbroadcast_scalar(term, x)
+            cts.append(term)
         return cts
 
-    def cotangent_masks(self, live: Any, args: Sequence[Any]) -> list[Any]:
-        found = [
-            combine_masks(live, self.nonzero_derivative_mask(i, *args)) for i in range(len(args))
+    def cotangent_masks(self, mask: Any, args: Sequence[Any]) -> list[Any]:
+        operand_masks = [
+            combine_masks(mask, self.nonzero_derivative_mask(i, *args)) for i in range(len(args))
         ]
         return [
-            here if here is not None and here.shape in ((), x.shape) else None
-            for here, x in zip(found, args, strict=True)
+            operand_mask
+            if operand_mask is not None and operand_mask.shape in ((), x.shape)
+            else None
+            for operand_mask, x in zip(operand_masks, args, strict=True)
         ]
 
     def transpose(self, ct: Any, *args: Any) -> list[Any]:
@@ -129,7 +131,7 @@ class Elementwise(Primitive, abstract=True):
 
 
 class Unary(Elementwise, abstract=True):
-    """One operand; a subclass gives `derivative(out, x)`, the factor at each element."""
+    """An elementwise operation on one operand; a subclass defines `derivative(out, x)`."""
 
     def derivative(self, out: Any, x: Any) -> Any:
         raise self.missing_rule_error("derivative")
@@ -139,17 +141,17 @@ class Unary(Elementwise, abstract=True):
 
 
 class Inexact(Unary, abstract=True):
-    """A unary function of real or complex floating point operands."""
+    """An elementwise function of one real or complex floating point operand."""
 
     accepts = "fc"
 
 
 class Binary(Elementwise, abstract=True):
-    """Two operands; a subclass gives `partial`."""
+    """An elementwise operation on two operands; a subclass defines `partial`."""
 
 
 class Comparison(Elementwise, abstract=True):
-    """Two operands; the output is boolean and never varies."""
+    """A comparison of two operands, elementwise, with a boolean output that never varies."""
 
     differentiable = False
 
@@ -159,17 +161,17 @@ class Comparison(Elementwise, abstract=True):
 
 
 class Bitwise(Elementwise, abstract=True):
-    """An operation on integers or booleans; nothing varies smoothly."""
+    """An elementwise operation on integers or booleans, without derivatives."""
 
     differentiable = False
     accepts = host_kernel_kinds = "biu"
 
 
 class Linear(Primitive, abstract=True):
-    """Linear in all its operands together: tangents go through the operation itself."""
+    """An operation linear in all operands together: the tangent is the operation of the tangents."""
 
     is_element_mapping: ClassVar[bool] = False
-    """True: of one operand, each of whose elements goes to one of the output."""
+    """Whether the operation has one operand and each element of it goes to one output element."""
 
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
         tangents = [
@@ -180,19 +182,19 @@ class Linear(Primitive, abstract=True):
     def vjp(self, ct: Any, out: Any, args: Sequence[Any], active: Sequence[bool]) -> Sequence[Any]:
         return self.transpose(ct, *[LinearInput(aval_of(x)) for x in args])
 
-    def tangent_mask(self, lives: Sequence[Any], args: Sequence[Any]) -> Any:
-        if lives[0] is None or not self.is_element_mapping or not lives[0].shape:
-            return lives[0] if self.is_element_mapping else None
-        return self(lives[0])
+    def tangent_mask(self, masks: Sequence[Any], args: Sequence[Any]) -> Any:
+        if masks[0] is None or not self.is_element_mapping or not masks[0].shape:
+            return masks[0] if self.is_element_mapping else None
+        return self(masks[0])
 
-    def cotangent_masks(self, live: Any, args: Sequence[Any]) -> Sequence[Any]:
-        if live is None or not self.is_element_mapping or not live.shape:
-            return [live if self.is_element_mapping else None] * len(args)
-        return self.transpose(live, LinearInput(aval_of(args[0]).update(dtype=ops.BOOL)))
+    def cotangent_masks(self, mask: Any, args: Sequence[Any]) -> Sequence[Any]:
+        if mask is None or not self.is_element_mapping or not mask.shape:
+            return [mask if self.is_element_mapping else None] * len(args)
+        return self.transpose(mask, LinearInput(aval_of(args[0]).update(dtype=ops.BOOL)))
 
 
 class Constant(Primitive, abstract=True):
-    """No operands: the output is the same wherever it is asked for."""
+    """An operation without operands, whose output is always the same."""
 
     differentiable = False
 
@@ -216,7 +218,7 @@ def check_same_dtype(primitive: Any, avals: Sequence[ShapedArray]) -> None:
 
 
 def elementwise_shape(primitive: Any, avals: Sequence[ShapedArray]) -> tuple[int, ...]:
-    """The one shape of the operands that are not scalars."""
+    """The shape of the operands that are not scalars; raises ShapeError if they have several."""
     shape: tuple[int, ...] = ()
     for aval in avals:
         if aval.shape != shape and aval.shape:
@@ -231,9 +233,9 @@ def elementwise_shape(primitive: Any, avals: Sequence[ShapedArray]) -> tuple[int
 
 
 def align_batch_dims(args: Sequence[Any], dims: Sequence[int | None]) -> tuple[list[Any], int]:
-    """Operands of an elementwise operation with their batch dimensions in one place.
+    """The operands of an elementwise operation with one common batch dimension, which is returned too.
 
-    Unbatched operands are broadcast, except scalars; batched scalars get unit dimensions.
+    Unbatched operands are broadcast, except scalars. Batched scalars are broadcast to the shape.
     """
     rank = max(x.ndim - (d is not None) for x, d in zip(args, dims, strict=True))
     size = batch_size(args, dims)
@@ -245,15 +247,15 @@ def align_batch_dims(args: Sequence[Any], dims: Sequence[int | None]) -> tuple[l
         (),
     )
     if not shape:
-        lane = next(
+        element_shape = next(
             x.shape for x, d in zip(args, dims, strict=True) if d is None and x.ndim == rank
         )
-        shape = (size, *lane)
+        shape = (size, *element_shape)
     aligned = []
     for x, d in zip(args, dims, strict=True):
         if d is None:
-            kept = [i for i in range(rank + 1) if i != dim]
-            aligned.append(x if x.ndim == 0 else ops.broadcast_in_dim(x, shape, tuple(kept)))
+            other_dims = [i for i in range(rank + 1) if i != dim]
+            aligned.append(x if x.ndim == 0 else ops.broadcast_in_dim(x, shape, tuple(other_dims)))
         elif x.ndim < rank + 1:
             aligned.append(ops.broadcast_in_dim(x, shape, (dim,)))
         else:
@@ -261,16 +263,16 @@ def align_batch_dims(args: Sequence[Any], dims: Sequence[int | None]) -> tuple[l
     return aligned, dim
 
 
-def combine_masks(live: Any, there: Any) -> Any:
-    """Where both hold, None standing for anywhere."""
-    if live is None or there is None:
-        return there if live is None else live
-    return ops.bitwise_and(live, there)
+def combine_masks(mask: Any, other: Any) -> Any:
+    """The conjunction of two masks; None stands for true everywhere."""
+    if mask is None or other is None:
+        return other if mask is None else mask
+    return ops.bitwise_and(mask, other)
 
 
-def apply_mask(live: Any, x: Any) -> Any:
-    """`x` where `live` holds, zero elsewhere."""
-    return ops.select(live, x, literal(0, x.dtype))
+def apply_mask(mask: Any, x: Any) -> Any:
+    """`x` where `mask` holds, zero elsewhere."""
+    return ops.select(mask, x, literal(0, x.dtype))
 
 
 def broadcast_scalar(x: Any, shape: tuple[int, ...]) -> Any:
@@ -279,7 +281,7 @@ def broadcast_scalar(x: Any, shape: tuple[int, ...]) -> Any:
 
 
 def unbroadcast_scalar(x: Any, like: Any) -> Any:
-    """The cotangent `x` for `like`, which may be a scalar that stood for an array."""
+    """The cotangent `x` summed to the shape of `like`, a scalar, if that was broadcast."""
     if x.shape == like.shape:
         return x
     return ops.reduce_sum(x, tuple(range(x.ndim)))

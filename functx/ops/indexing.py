@@ -1,4 +1,4 @@
-"""What gathers and scatters share: windows of an array at positions that indices hold."""
+"""Gathers of windows at index vectors, the base class of gathers and scatters, and embeddings."""
 
 from __future__ import annotations
 
@@ -17,13 +17,12 @@ from functx.core.primitive import Primitive
 from functx.core.samples import f32, i32, sample
 from functx.core.tracer import aval_of
 from functx.core.types import ShapedArray, is_inexact, is_integer, kind
-from functx.ops.operands import literal, tuple_delete
-
-Dims = tuple[int, ...]
+from functx.ops.arithmetic import BOOL
+from functx.ops.operands import Dims, literal, tuple_delete
 
 
 class GatherDimensionNumbers(NamedTuple):
-    """Which dimensions of a gather do what, by the names that JAX and StableHLO give them."""
+    """The dimension numbers of a gather, by the names of JAX and StableHLO."""
 
     offset_dims: Dims
     collapsed_slice_dims: Dims
@@ -33,7 +32,7 @@ class GatherDimensionNumbers(NamedTuple):
 
 
 class ScatterDimensionNumbers(NamedTuple):
-    """Which dimensions of a scatter do what: those of the gather that reads what it writes."""
+    """The dimension numbers of a scatter, those of the gather that reads the windows it writes."""
 
     update_window_dims: Dims
     inserted_window_dims: Dims
@@ -51,19 +50,17 @@ class GatherScatterMode(Enum):
 
 
 class GatherScatter(Primitive, abstract=True):
-    """What gathers and scatters share: windows of an operand, and where they begin.
+    """Base class of gathers and scatters: windows of an operand that begin at index vectors.
 
-    The last dimension of the indices holds vectors, one a window; their component k counts
-    along dimension `start_index_map[k]` of the operand, and windows begin at 0 along the
-    others. The windows lie in the result of a gather, and in the updates of a scatter:
-    there, `offset_dims` run inside a window, and the other dimensions are those of the
-    indices. Along `collapsed_slice_dims` a window has length 1, and leaves the dimension
-    out; so it does along `operand_batching_dims`, each of which runs together with the
-    dimension of the indices in the same place of `start_indices_batching_dims`.
+    The last dimension of the indices holds the index vectors, one for each window. Component k is the
+    start along dimension `start_index_map[k]` of the operand; windows begin at 0 along the others. The
+    result of a gather, and the updates of a scatter, hold the windows: `offset_dims` are the
+    dimensions inside a window, the other dimensions are those of the indices. A window has length 1
+    along `collapsed_slice_dims` and `operand_batching_dims` and omits these dimensions. Each of
+    `operand_batching_dims` is paired with a dimension of the indices in `start_indices_batching_dims`.
 
-    Windows that do not lie inside the operand are moved inside with the mode "clip"; they
-    are read as `fill_value` with "fill", and not written with "drop"; with
-    "promise_in_bounds" there must be none.
+    The mode "clip" moves windows inside the operand. Windows outside are read as `fill_value` with
+    "fill" and not written with "drop"; with "promise_in_bounds" there must be none.
     """
 
     offset_dims: Dims = ()
@@ -90,30 +87,31 @@ class GatherScatter(Primitive, abstract=True):
         return type(self)(**{name: getattr(self, name) for name in self.fields} | fields)
 
     def dropped_window_dims(self) -> Dims:
-        """The dimensions of the operand that windows leave out."""
+        """The dimensions of the operand that windows omit."""
         return self.collapsed_slice_dims + self.operand_batching_dims
 
     def with_window_dim(self, dim: int, ndim: int) -> tuple[GatherDimensionNumbers, int]:
-        """The numbers for an operand with one dimension more, whole in every window.
+        """The dimension numbers with a further operand dimension `dim`, whole in every window.
 
-        `dim` is its place in the operand, now of `ndim` dimensions. Its place among the
-        windows' dimensions follows.
+        The operand has `ndim` dimensions with it. Its position among the windows' dimensions is
+        the second result.
         """
         offset, collapsed, index_map, batching, indices_batching = self.dimension_numbers
         collapsed, index_map, batching = [
             shift_dims(d, dim) for d in (collapsed, index_map, batching)
         ]
         k = tuple_delete(range(ndim), collapsed + batching).index(dim)
-        at = offset[k] if k < len(offset) else offset[-1] + 1 if offset else 0
-        offset = shift_dims(offset, at)
-        offset = (*offset[:k], at, *offset[k:])
-        return GatherDimensionNumbers(offset, collapsed, index_map, batching, indices_batching), at
+        target = offset[k] if k < len(offset) else offset[-1] + 1 if offset else 0
+        offset = shift_dims(offset, target)
+        offset = (*offset[:k], target, *offset[k:])
+        return GatherDimensionNumbers(
+            offset, collapsed, index_map, batching, indices_batching
+        ), target
 
     def with_batch_dim(self, dim: int | None) -> GatherDimensionNumbers:
-        """The numbers for indices with one dimension more, the first.
+        """The dimension numbers with a further first dimension of the indices and of the windows.
 
-        It is also the first of what holds the windows. `dim` is the dimension of the
-        operand that runs together with it, None if there is none.
+        `dim` is the dimension of the operand that is paired with it, None if there is none.
         """
         offset, collapsed, index_map, batching, indices_batching = self.dimension_numbers
         offset, indices_batching = shift_dims(offset, 0), shift_dims(indices_batching, 0)
@@ -121,9 +119,9 @@ class GatherScatter(Primitive, abstract=True):
             collapsed, index_map, batching = [
                 shift_dims(d, dim) for d in (collapsed, index_map, batching)
             ]
-            at = sum([d < dim for d in batching])
-            batching = (*batching[:at], dim, *batching[at:])
-            indices_batching = (*indices_batching[:at], 0, *indices_batching[at:])
+            position = sum([d < dim for d in batching])
+            batching = (*batching[:position], dim, *batching[position:])
+            indices_batching = (*indices_batching[:position], 0, *indices_batching[position:])
         return GatherDimensionNumbers(offset, collapsed, index_map, batching, indices_batching)
 
     def window_dims(self, ndim: int) -> Dims:
@@ -131,7 +129,7 @@ class GatherScatter(Primitive, abstract=True):
         return tuple_delete(range(ndim), self.dropped_window_dims())
 
     def check(self, x: ShapedArray, indices: ShapedArray, sizes: Dims, rank: int) -> None:
-        """Raise unless the numbers fit the operands, windows of `sizes`, and a result of `rank`."""
+        """Raise unless the dimension numbers fit the operands, windows of `sizes` and a result of `rank`."""
 
         def require(holds: bool, what: str) -> None:
             if not holds:
@@ -174,7 +172,7 @@ class GatherScatter(Primitive, abstract=True):
         )
 
     def start_limits(self, x: ShapedArray, sizes: Dims, dtype: Any) -> np.ndarray[Any, Any]:
-        """The last place where a window can begin, along each indexed dimension."""
+        """The largest start of a window inside the operand, for each indexed dimension."""
         largest = np.iinfo(dtype).max
         return np.array([min(x.shape[d] - sizes[d], largest) for d in self.start_index_map], dtype)
 
@@ -191,7 +189,7 @@ class GatherScatter(Primitive, abstract=True):
 
 
 def canonical_index_mode(mode: Any, outside: str) -> str:
-    """`mode`, by name or as JAX's enumeration; "fill", "drop" and None mean `outside`."""
+    """The name of `mode`, a name or JAX's enumeration; "fill", "drop" and None give `outside`."""
     if mode is None:
         return outside
     name = str(getattr(mode, "name", mode)).lower()
@@ -205,7 +203,7 @@ def canonical_index_mode(mode: Any, outside: str) -> str:
 
 
 def default_fill_value(dtype: Any) -> Any:
-    """What reading outside an array gives: nan, the least signed or largest unsigned integer."""
+    """The value read outside an array: nan, True, the least signed or largest unsigned integer."""
     if is_inexact(dtype):
         return np.nan
     if kind(dtype) == "b":
@@ -215,7 +213,7 @@ def default_fill_value(dtype: Any) -> Any:
 
 
 def shift_dims(dims: Dims, dim: int) -> Dims:
-    """`dims` after a new dimension has come in at `dim`."""
+    """`dims` after a dimension is inserted at `dim`."""
     return tuple([d + (d >= dim) for d in dims])
 
 
@@ -279,18 +277,18 @@ class Gather(GatherScatter):
     def vjp(self, ct, out, args, active):
         return self.transpose(ct, *args)
 
-    def tangent_mask(self, lives, args):
-        (live, _) = lives
-        if live is None or not live.shape:
-            return live
-        return self.replace(fill_value=False)(live, args[1])
+    def tangent_mask(self, masks, args):
+        (mask, _) = masks
+        if mask is None or not mask.shape:
+            return mask
+        return self.replace(fill_value=False)(mask, args[1])
 
-    def cotangent_masks(self, live, args):
+    def cotangent_masks(self, mask, args):
         x, indices = args
         out = self.abstract_eval(aval_of(x), aval_of(indices))
         if ops.is_small_part(out, x):
             return [None, None]
-        read = ops.convert_element_type(ops.instantiate_mask(live, out.shape), "int32")
+        read = ops.convert_element_type(ops.instantiate_mask(mask, out.shape), "int32")
         total = self.add_to_cotangent(ops.full(x.shape, literal(0, read.dtype)), read, args)
         return [ops.ne(total, 0), None]
 
@@ -305,9 +303,9 @@ class Gather(GatherScatter):
         (x, indices), (dx, di) = args, dims
         sizes = self.slice_sizes
         if di is None:
-            numbers, at = self.with_window_dim(dx, x.ndim)
+            numbers, position = self.with_window_dim(dx, x.ndim)
             sizes = (*sizes[:dx], x.shape[dx], *sizes[dx:])
-            return self.replace(**numbers._asdict(), slice_sizes=sizes)(x, indices), at
+            return self.replace(**numbers._asdict(), slice_sizes=sizes)(x, indices), position
         numbers = self.with_batch_dim(dx)
         if dx is not None:
             sizes = (*sizes[:dx], min(1, x.shape[dx]), *sizes[dx:])
@@ -365,8 +363,8 @@ class Gather(GatherScatter):
         return op.results[0]
 
 
-def take_distinct(x: Any, places: Any) -> Any:
-    """The elements of the vector `x` at `places`, all of which are in it, each once."""
+def take_distinct(x: Any, indices: Any) -> Any:
+    """The elements of the vector `x` at `indices`, which must be distinct and in range."""
     one_each = Gather(
         collapsed_slice_dims=(0,),
         start_index_map=(0,),
@@ -374,7 +372,7 @@ def take_distinct(x: Any, places: Any) -> Any:
         unique_indices=True,
         mode="promise_in_bounds",
     )
-    return one_each(x, ops.reshape(places, (*places.shape, 1)))
+    return one_each(x, ops.reshape(indices, (*indices.shape, 1)))
 
 
 def gather(
@@ -390,10 +388,9 @@ def gather(
 ) -> Any:
     """Windows of `slice_sizes` of `operand`, one for each vector in `start_indices`.
 
-    `dimension_numbers` are `GatherDimensionNumbers`, or JAX's of that name. `mode` says
-    what becomes of windows that do not lie inside the operand: with "clip" they are moved
-    inside (the default); with "fill" they are read as `fill_value` (None: nan, or the least
-    integer); "promise_in_bounds" says that there are none.
+    `dimension_numbers` are `GatherDimensionNumbers`, or JAX's of that name. Windows that do not lie
+    inside the operand are moved inside with the mode "clip" (the default) and read as `fill_value`
+    (by default nan, or the least integer) with "fill"; "promise_in_bounds" states that there are none.
     """
     numbers = GatherDimensionNumbers(
         *[tuple(getattr(dimension_numbers, field)) for field in GatherDimensionNumbers._fields]
@@ -404,13 +401,10 @@ def gather(
     )(operand, start_indices)
 
 
-BOOL = np.dtype("bool")
-
-
 class Embedding(Primitive):
-    """The row of `weight` for each of `indices`; nan for a row that there is not.
+    """The row of `weight` at each of `indices`; nan for an index out of range.
 
-    No derivative goes to the row `padding`, if there is one: it counts as a constant.
+    The row `padding`, if there is one, is a constant without derivative.
     """
 
     padding: int | None = None
@@ -456,18 +450,18 @@ class Embedding(Primitive):
         return gather(weight, ops.reshape(indices, (*indices.shape, 1)))
 
     def is_padding(self, indices: Any, shape: tuple[int, ...]) -> Any:
-        there = ops.eq(indices, literal(self.padding, indices.dtype))
-        return ops.broadcast_in_dim(there, shape, tuple(range(indices.ndim)))
+        is_padding_row = ops.eq(indices, literal(self.padding, indices.dtype))
+        return ops.broadcast_in_dim(is_padding_row, shape, tuple(range(indices.ndim)))
 
     def zero_padding_rows(self, indices: Any, rows: Any) -> Any:
-        """`rows`, and 0 in those of the padding."""
+        """`rows` with 0 in those of the padding index."""
         if self.padding is None:
             return rows
         return ops.select(self.is_padding(indices, rows.shape), 0.0, rows)
 
 
 class EmbeddingBackward(Primitive):
-    """The sum of the rows of a cotangent for each of so many numbers, at `indices` beside it."""
+    """For each of `rows` indices, the sum of the rows of a cotangent whose entry of `indices` is it."""
 
     rows: int
     padding: int | None = None
@@ -487,8 +481,8 @@ class EmbeddingBackward(Primitive):
         zeros = ops.full((self.rows, ct.shape[-1]), literal(0, ct.dtype))
         if not self.rows:
             return zeros
-        places = ops.reshape(indices, (*indices.shape, 1))
-        return row_gather(indices, zeros).add_to_cotangent(zeros, ct, (zeros, places))
+        index_vectors = ops.reshape(indices, (*indices.shape, 1))
+        return row_gather(indices, zeros).add_to_cotangent(zeros, ct, (zeros, index_vectors))
 
     def jvp(self, primals, tangents):
         return self(*primals), self(tangents[0], primals[1])
@@ -503,7 +497,7 @@ class EmbeddingBackward(Primitive):
 
 
 def row_gather(indices: Any, weight: Any) -> Gather:
-    """The gather of a whole row of `weight` for each of `indices`."""
+    """The gather of a row of `weight` for each of `indices`."""
     return Gather(
         offset_dims=(indices.ndim,),
         collapsed_slice_dims=(0,),

@@ -1,6 +1,6 @@
-"""Batches of matrices: the family of their functions, and what their rules are written with.
+"""Linear systems and determinants of batches of matrices, and helpers for rules of matrix functions.
 
-Matrices are the last two dimensions; the dimensions before them are those of a batch.
+The last two dimensions of an array are matrices, the dimensions before them are a batch.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _LAPACK_DTYPES = tuple([np.dtype(t) for t in ("float32", "float64", "complex64",
 
 
 def positive_definite(shape: tuple[int, ...]) -> Callable[[Any], Any]:
-    """What draws symmetric positive definite matrices."""
+    """A sampler of symmetric positive definite matrices."""
 
     def draw(random: Any) -> Any:
         x = random.randn(*shape)
@@ -33,7 +33,7 @@ def positive_definite(shape: tuple[int, ...]) -> Callable[[Any], Any]:
 
 
 def well_conditioned(shape: tuple[int, ...]) -> Callable[[Any], Any]:
-    """What draws matrices far from singular, with singular values that differ."""
+    """A sampler of well-conditioned matrices with distinct singular values."""
 
     def draw(random: Any) -> Any:
         n = min(shape[-2:])
@@ -45,7 +45,7 @@ def well_conditioned(shape: tuple[int, ...]) -> Callable[[Any], Any]:
 
 
 class MatrixFunction(Primitive, abstract=True):
-    """A function of matrices, in floating point of 32 or 64 bits, real or complex."""
+    """A function of batches of matrices, real or complex, in single or double precision."""
 
     square: ClassVar[bool] = True
 
@@ -62,13 +62,15 @@ class MatrixFunction(Primitive, abstract=True):
             raise ShapeError(f"{self.name}: the operand must hold {kind}; got {first!r}")
 
     def batch(self, args, dims):
-        size = batch_size(args, dims)
-        outs = self(*[ops.batch_dim_at(x, d, 0, size) for x, d in zip(args, dims, strict=True)])
+        log_abs_det = batch_size(args, dims)
+        outs = self(
+            *[ops.batch_dim_at(x, d, 0, log_abs_det) for x, d in zip(args, dims, strict=True)]
+        )
         return outs, [0] * len(outs) if self.multiple_results else 0
 
 
 def matmul_highest(x: Any, y: Any) -> Any:
-    """The products of the matrices of `x` and `y`."""
+    """The matrix products of `x` and `y` in the highest precision."""
     n = x.ndim
     batch = tuple(range(n - 2))
     product = ops.DotGeneral(((n - 1,), (n - 2,)), (batch, batch), ("HIGHEST", "HIGHEST"))
@@ -82,7 +84,7 @@ def matrix_transpose(x: Any) -> Any:
 
 
 def conj_if_complex(x: Any) -> Any:
-    """The complex conjugate; real matrices themselves."""
+    """The complex conjugate of complex matrices; real ones unchanged."""
     return ops.conj(x) if is_complex(x.dtype) else x
 
 
@@ -97,7 +99,7 @@ def hermitian_part(x: Any) -> Any:
 
 
 def real_if_complex(x: Any) -> Any:
-    """The real part; real matrices themselves."""
+    """The real part of complex matrices; real ones unchanged."""
     return ops.real(x) if is_complex(x.dtype) else x
 
 
@@ -107,14 +109,14 @@ def cast_like(x: Any, like: Any) -> Any:
 
 
 def position_mask(shape: tuple[int, ...], relation: Callable[[Any, Any], Any]) -> Any:
-    """Where `relation(row, column)` holds in matrices of `shape`."""
+    """The mask of matrices of `shape` where `relation(row, column)` holds."""
     n = len(shape)
     rows, columns = [ops.broadcasted_iota(np.int32, shape, axis) for axis in (n - 2, n - 1)]
     return relation(rows, columns)
 
 
 def insert_matrix_dim(x: Any, shape: tuple[int, ...], drop: int) -> Any:
-    """`x` repeated to `shape`, which has one more dimension, `drop` before its end."""
+    """`x` repeated to `shape`, which has a further dimension at `-drop`."""
     n = len(shape)
     return ops.broadcast_in_dim(x, shape, tuple([i for i in range(n) if i != n - drop]))
 
@@ -140,10 +142,10 @@ def construct_diagonal(x: Any) -> Any:
 
 
 class TriangularSolve(MatrixFunction):
-    """The x with a @ x == b, where one triangle of `a` counts, the lower or the upper.
+    """The x with a @ x == b, where only the lower or the upper triangle of `a` is used.
 
-    With `transposed` it is that of the transpose of `a`, with `conjugated` that of the
-    conjugate, and with `unit` the diagonal counts as ones.
+    With `transposed`, `a` is transposed, with `conjugated` conjugated, and with `unit_diagonal` its
+    diagonal is taken as ones.
     """
 
     lower_triangle: bool = True
@@ -174,7 +176,7 @@ class TriangularSolve(MatrixFunction):
         return b
 
     def effective_matrix(self, a: Any) -> Any:
-        """The matrix that is solved with."""
+        """The matrix that the solve applies the inverse of."""
         relation = ops.ge if self.lower_triangle else ops.le
         mask = position_mask(
             a.shape, _strict_relation(relation) if self.unit_diagonal else relation
@@ -215,7 +217,7 @@ class TriangularSolve(MatrixFunction):
 
 
 class Solve(MatrixFunction):
-    """The x with a @ x == b; with `transposed`, that of the transpose of `a`."""
+    """The x with a @ x == b; with `transposed`, `a` is transposed."""
 
     transposed: bool = False
     samples = (
@@ -240,11 +242,11 @@ class Solve(MatrixFunction):
         return x, self(a, db)
 
     def vjp(self, ct, out, args, active):
-        pulled = Solve(not self.transposed)(args[0], ct)
+        b_ct = Solve(not self.transposed)(args[0], ct)
         if not active[0]:
-            return None, pulled
-        term = ops.neg(matmul_highest(pulled, matrix_transpose(out)))
-        return matrix_transpose(term) if self.transposed else term, pulled
+            return None, b_ct
+        term = ops.neg(matmul_highest(b_ct, matrix_transpose(out)))
+        return matrix_transpose(term) if self.transposed else term, b_ct
 
     def transpose(self, ct, a, b):
         return None, Solve(not self.transposed)(a, ct)
@@ -276,16 +278,16 @@ def triangular_solve(
     conjugated: bool = False,
     unit_diagonal: bool = False,
 ) -> Any:
-    """The x with a @ x == b, where one triangle of `a` counts, the lower or the upper.
+    """The x with a @ x == b, where only the lower or the upper triangle of `a` is used.
 
-    With `transposed` it is that of the transpose of `a`, with `conjugated` that of the
-    conjugate, and with `unit_diagonal` the diagonal counts as ones.
+    With `transposed`, `a` is transposed, with `conjugated` conjugated, and with `unit_diagonal` its
+    diagonal is taken as ones.
     """
     return TriangularSolve(lower, transposed, conjugated, unit_diagonal)(a, b)
 
 
 def solve(a: Any, b: Any) -> Any:
-    """The x with a @ x == b, for square matrices `a`, and matrices `b` of as many rows."""
+    """The x with a @ x == b for square matrices `a` and matrices `b` with as many rows."""
     return Solve()(a, b)
 
 
@@ -310,8 +312,8 @@ class Det(MatrixFunction):
 
     def vjp(self, ct, out, args, active):
         (x,) = args
-        wide = ops.broadcast_in_dim(ct, x.shape, tuple(range(x.ndim - 2)))
-        return (ops.mul(wide, Cofactors()(x)),)
+        broadcast = ops.broadcast_in_dim(ct, x.shape, tuple(range(x.ndim - 2)))
+        return (ops.mul(broadcast, Cofactors()(x)),)
 
     def lower(self, ctx, x):
         return ctx.via_jax(jnp.linalg.det, x)
@@ -342,8 +344,8 @@ class Cofactors(MatrixFunction):
         )
         inner = ops.sub(construct_diagonal(_sum_last_dim(traces)), ops.mul(p, matrix_transpose(e)))
         outer = matmul_highest(conj_if_complex(u), matmul_highest(inner, conj_if_complex(vh)))
-        wide = ops.broadcast_in_dim(sign, x.shape, tuple(range(x.ndim - 2)))
-        return self(x), ops.mul(wide, outer)
+        broadcast = ops.broadcast_in_dim(sign, x.shape, tuple(range(x.ndim - 2)))
+        return self(x), ops.mul(broadcast, outer)
 
     def lower(self, ctx, x):
         return ctx.via_jax(_cofactors, x)
@@ -351,9 +353,9 @@ class Cofactors(MatrixFunction):
 
 def _cofactors(x: Any) -> Any:
     u, s, vh = jnp.linalg.svd(x)
-    others = jnp.where(jnp.eye(s.shape[-1], dtype=bool), 1, s[..., None, :]).prod(-1)
+    other_products = jnp.where(jnp.eye(s.shape[-1], dtype=bool), 1, s[..., None, :]).prod(-1)
     sign = jnp.linalg.det(u) * jnp.linalg.det(vh)
-    return sign[..., None, None] * ((u.conj() * others[..., None, :]) @ vh.conj())
+    return sign[..., None, None] * ((u.conj() * other_products[..., None, :]) @ vh.conj())
 
 
 class Slogdet(MatrixFunction):
@@ -372,14 +374,16 @@ class Slogdet(MatrixFunction):
 
     def jvp(self, primals, tangents):
         (x,), (dx,) = primals, tangents
-        sign, size = self(x)
-        part = extract_diagonal(Solve()(x, dx))
-        trace = ops.reduce_sum(part, (part.ndim - 1,))
-        turn = None
+        sign, log_abs_det = self(x)
+        diagonal = extract_diagonal(Solve()(x, dx))
+        trace = ops.reduce_sum(diagonal, (diagonal.ndim - 1,))
+        sign_tangent = None
         if is_complex(x.dtype):
-            # The sign turns by the imaginary part.
-            turn = ops.mul(sign, ops.complex(ops.constant_like(size, 0), ops.imag(trace)))
-        return [sign, size], [turn, real_if_complex(trace)]
+            # The imaginary part of the trace rotates the sign.
+            sign_tangent = ops.mul(
+                sign, ops.complex(ops.constant_like(log_abs_det, 0), ops.imag(trace))
+            )
+        return [sign, log_abs_det], [sign_tangent, real_if_complex(trace)]
 
     def lower(self, ctx, x):
         return ctx.via_jax(lambda x: tuple(jnp.linalg.slogdet(x)), x)
@@ -390,24 +394,24 @@ def _sum_last_dim(x: Any) -> Any:
 
 
 def _products_of_others(s: Any) -> Any:
-    """The product of all s but those at i and at j, in row i and column j; 0 for i = j."""
+    """The product of all elements of s except those at i and j, in row i and column j; 0 for i = j."""
     shape = (*s.shape[:-1], *s.shape[-1:] * 3)
     n = len(shape)
     i, j, k = [ops.broadcasted_iota(np.int32, shape, axis) for axis in range(n - 3, n)]
-    wide = ops.broadcast_in_dim(s, shape, (*range(n - 3), n - 1))
+    broadcast = ops.broadcast_in_dim(s, shape, (*range(n - 3), n - 1))
     one = literal(1, s.dtype)
     product = ops.reduce_prod(
-        ops.select(ops.eq(i, k), one, ops.select(ops.eq(j, k), one, wide)), (n - 1,)
+        ops.select(ops.eq(i, k), one, ops.select(ops.eq(j, k), one, broadcast)), (n - 1,)
     )
     return ops.select(position_mask(product.shape, ops.eq), literal(0, s.dtype), product)
 
 
 def det(x: Any) -> Any:
-    """The determinant, whose derivative is right for singular matrices too."""
+    """The determinant of square matrices; its derivative is right for singular ones too."""
     return Det()(x)
 
 
 def slogdet(x: Any) -> tuple[Any, Any]:
     """The sign of the determinant, and the logarithm of its absolute value."""
-    sign, size = Slogdet()(x)
-    return sign, size
+    sign, log_abs_det = Slogdet()(x)
+    return sign, log_abs_det

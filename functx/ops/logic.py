@@ -92,7 +92,7 @@ class And(Bitwise):
     host_kernel = np.bitwise_and
     samples = sample(bool_[3, 4], bool_[3, 4]), sample(i32[3], i32[()])
 
-    def simplify(self, facts, x, y):
+    def simplify(self, def_use, x, y):
         return simplify_and_or(x, y, neutral=all_ones(x.aval), final=0)
 
     def lower(self, ctx, x, y):
@@ -105,7 +105,7 @@ class Or(Bitwise):
     host_kernel = np.bitwise_or
     samples = sample(bool_[3, 4], bool_[3, 4]), sample(i32[()], i32[3])
 
-    def simplify(self, facts, x, y):
+    def simplify(self, def_use, x, y):
         return simplify_and_or(x, y, neutral=0, final=all_ones(x.aval))
 
     def lower(self, ctx, x, y):
@@ -118,7 +118,7 @@ class Xor(Bitwise):
     host_kernel = np.bitwise_xor
     samples = sample(bool_[3, 4], bool_[3, 4]), sample(u32[3], u32[()])
 
-    def simplify(self, facts, x, y):
+    def simplify(self, def_use, x, y):
         if x is y:
             return literal(0, x.aval.dtype)
         if is_literal_equal(x, 0):
@@ -135,8 +135,8 @@ class Not(Bitwise):
     host_kernel = np.invert
     samples = sample(bool_[3, 4]), sample(i32[3])
 
-    def simplify(self, facts, x):
-        inner = facts.defining_equation(x, Not)
+    def simplify(self, def_use, x):
+        inner = def_use.defining_equation(x, Not)
         return None if inner is None else inner.inputs[0]
 
     def lower(self, ctx, x):
@@ -154,7 +154,7 @@ class ShiftLeft(Bitwise):
 
 
 class ShiftRightLogical(Bitwise):
-    """x >> y, zeros moving in from the left."""
+    """x >> y, filled with zeros from the left."""
 
     accepts = "iu"
     samples = sample(u32[3, 4], u32[3, 4]), sample(i32[3], i32[()], domain=(0, 4))
@@ -164,7 +164,7 @@ class ShiftRightLogical(Bitwise):
 
 
 class ShiftRightArithmetic(Bitwise):
-    """x >> y, copies of the sign bit moving in from the left."""
+    """x >> y, filled with copies of the sign bit from the left."""
 
     accepts = "iu"
     samples = sample(u32[3, 4], u32[3, 4]), sample(i32[3], i32[()], domain=(0, 4))
@@ -194,7 +194,7 @@ class CountLeadingZeros(Bitwise):
 
 
 def simplify_and_or(x: Any, y: Any, neutral: Any, final: Any) -> Any:
-    """What two operands come to where they are one, or one of them decides; None elsewhere."""
+    """The simplified form of x & y or x | y if the operands are equal or one decides; else None."""
     if is_same_value(x, y):
         return x
     for number, other in ((x, y), (y, x)):
@@ -206,7 +206,7 @@ def simplify_and_or(x: Any, y: Any, neutral: Any, final: Any) -> Any:
 
 
 class Select(Elementwise):
-    """`on_true` where `which` holds, else `on_false`; what is not taken has no influence."""
+    """`on_true` where `pred` holds, else `on_false`; the other operand has no influence."""
 
     has_finite_derivative = True
     linear = (1, 2)
@@ -218,14 +218,14 @@ class Select(Elementwise):
         sample(bool_[3], i32[3], i32[3]),
     )
 
-    def abstract_eval(self, which, on_false, on_true):
-        if which.dtype != bool:
+    def abstract_eval(self, pred, on_false, on_true):
+        if pred.dtype != bool:
             raise DTypeError(
-                f"select: the condition must be boolean; got {which!r}",
+                f"select: the condition must be boolean; got {pred!r}",
                 fix="Compare it with something, as in `x != 0`.",
             )
         check_same_dtype(self, (on_false, on_true))
-        shape = elementwise_shape(self, (which, on_false, on_true))
+        shape = elementwise_shape(self, (pred, on_false, on_true))
         weak = on_false.weak_type and on_true.weak_type
         return ShapedArray(shape, on_false.dtype, weak)
 
@@ -235,26 +235,26 @@ class Select(Elementwise):
         cases = [zero if t is None else t for t in tangents[1:]]
         return out, broadcast_scalar(self(primals[0], *cases), out.shape)
 
-    def partial(self, i, t, out, which, on_false, on_true):
+    def partial(self, i, t, out, pred, on_false, on_true):
         zero = literal(0, t.dtype)
-        return self(which, t, zero) if i == 1 else self(which, zero, t)
+        return self(pred, t, zero) if i == 1 else self(pred, zero, t)
 
-    def nonzero_derivative_mask(self, i, which, on_false, on_true):
-        return (None, bitwise_not(which), which)[i] if i else None
+    def nonzero_derivative_mask(self, i, pred, on_false, on_true):
+        return (None, bitwise_not(pred), pred)[i] if i else None
 
-    def preserves_zero(self, i, which, on_false, on_true):
+    def preserves_zero(self, i, pred, on_false, on_true):
         return True
 
-    def simplify(self, facts, which, on_false, on_true):
+    def simplify(self, def_use, pred, on_false, on_true):
         if is_same_value(on_false, on_true):
             return on_true
-        if type(which) is Literal:
-            return on_true if which.value else on_false
-        inner = facts.defining_equation(which, Not)
+        if type(pred) is Literal:
+            return on_true if pred.value else on_false
+        inner = def_use.defining_equation(pred, Not)
         return None if inner is None else (self, [inner.inputs[0], on_true, on_false])
 
-    def lower(self, ctx, which, on_false, on_true):
-        return stablehlo.select(which, on_true, on_false)
+    def lower(self, ctx, pred, on_false, on_true):
+        return stablehlo.select(pred, on_true, on_false)
 
 
 class Clamp(Elementwise):
@@ -272,7 +272,7 @@ class Clamp(Elementwise):
         return select(self.nonzero_derivative_mask(i, low, x, high), t, 0)
 
     def nonzero_derivative_mask(self, i, low, x, high):
-        # Each operand counts where it alone decides: a tie with a bound gives 0.
+        # An operand has a derivative where it alone decides: at a tie with a bound all are 0.
         if i == 0:
             return bitwise_and(lt(x, low), lt(low, high))
         if i == 1:
@@ -290,9 +290,9 @@ class Clamp(Elementwise):
 
 
 def select_n(which: Any, *cases: Any) -> Any:
-    """`cases[which]`, element by element: `which` is boolean, or an integer for several cases.
+    """`cases[which]`, elementwise; `which` is boolean, or integer for more than two cases.
 
-    An integer out of range takes the nearest case. Scalars stand for whole arrays.
+    An integer out of range selects the nearest case. A scalar stands for a whole array.
 
     Raises ArgumentError without a case, and for a boolean with more than two, DTypeError where
     `which` is neither boolean nor integer, ShapeError for shapes that differ.
@@ -316,10 +316,10 @@ def select_n(which: Any, *cases: Any) -> Any:
     if aval.dtype == bool:
         on_false, on_true = cases
         return Select()(which, on_false, on_true)
-    taken = cases[0]
+    selected = cases[0]
     for i, case in enumerate(cases[1:], 1):
-        taken = select(ge(which, i), case, taken)
-    return taken
+        selected = select(ge(which, i), case, selected)
+    return selected
 
 
 def select(pred: Any, on_true: Any, on_false: Any) -> Any:

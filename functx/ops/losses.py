@@ -1,4 +1,4 @@
-"""Losses of two arrays, element by element: what they share, and those of differences."""
+"""Pointwise losses of an input and a target: of differences and of probabilities."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ REDUCTIONS = ("none", "mean", "sum")
 
 
 class Loss(Primitive, abstract=True):
-    """Terms, one a place, as they are or summed or averaged over all places of a lane.
+    """Base class of losses: terms, returned as they are, summed or averaged.
 
-    `reduction` says which: "none", "sum" or "mean". The first `lanes` dimensions are those of
-    batches that `vmap` made, each of whose members has a loss of its own.
+    `reduction` is "none", "sum" or "mean". The first `batch_ndim` dimensions are batch dimensions
+    that `vmap` adds; each batch element has a loss of its own.
     """
 
     reduction: str
@@ -45,19 +45,19 @@ class Loss(Primitive, abstract=True):
         return shape if self.reduction == "none" else shape[: self.batch_ndim]
 
     def broadcast_over_batch(self, x: Any, shape: tuple[int, ...]) -> Any:
-        """`x`, one value a lane, at each place of `shape`; a scalar stands for that."""
+        """`x`, one value for each batch element, broadcast to `shape`; a scalar stays a scalar."""
         return ops.broadcast_in_dim(x, shape, tuple(range(x.ndim))) if x.ndim else x
 
     def sum_terms(self, terms: Any) -> Any:
-        """The sum of the terms of each lane."""
+        """The sum of the terms of each batch element."""
         return ops.reduce_sum(terms, tuple(range(self.batch_ndim, terms.ndim)))
 
 
 class PointwiseLoss(Loss, abstract=True):
-    """A loss of `x`, `target` and perhaps weights, each place by itself.
+    """A loss of `x`, `target` and optional weights, with one term for each element.
 
-    A subclass gives `terms` and `slope`, its derivative in an operand, for operands that
-    hold no half floats. Weights are arrays like `x`, or scalars.
+    A subclass defines `terms` and their derivative in an operand, `terms_derivative`, for operands
+    that are no half floats. Weights are arrays of the shape of `x`, or scalars.
     """
 
     backward: ClassVar[type[PointwiseLossBackward]]
@@ -72,7 +72,7 @@ class PointwiseLoss(Loss, abstract=True):
         raise NotImplementedError
 
     def check(self) -> None:
-        """Raise for parameters that the loss does not take."""
+        """Raise ValueRangeError for parameters out of range."""
         self.check_reduction()
 
     def abstract_eval(self, x, target, *weights):
@@ -80,9 +80,9 @@ class PointwiseLoss(Loss, abstract=True):
         check_same_dtype(self, (x, target, *weights))
         others = [weight for weight in weights if weight.shape != ()]
         if any([y.shape != x.shape for y in (target, *others)]) or len(weights) > self.max_weights:
-            given = " and ".join(map(repr, (x, target, *weights)))
+            operands = " and ".join(map(repr, (x, target, *weights)))
             raise ShapeError(
-                f"{self.name}: the input, the target and weights must have one shape; got {given}",
+                f"{self.name}: the input, the target and weights must have one shape; got {operands}",
                 fix="Reshape, or broadcast with functx.numpy.broadcast_to.",
             )
         return ShapedArray(self.loss_shape(x.shape), x.dtype)
@@ -91,32 +91,32 @@ class PointwiseLoss(Loss, abstract=True):
         return cast_like_input(self.reduce_terms(self.terms(*map(upcast_half, args))), args[0])
 
     def jvp(self, primals, tangents):
-        wide = [upcast_half(x) for x in primals]
+        upcast = [upcast_half(x) for x in primals]
         total = None
         for i, t in enumerate(tangents):
             if t is not None:
-                term = ops.mul(upcast_half(t), self.terms_derivative(i, *wide))
+                term = ops.mul(upcast_half(t), self.terms_derivative(i, *upcast))
                 total = term if total is None else ops.add(total, term)
         return self(*primals), cast_like_input(self.reduce_terms(total), primals[0])
 
     def vjp(self, ct, out, args, active):
-        found: list[Any] = [None] * len(args)
+        cts: list[Any] = [None] * len(args)
         if active[0]:
             fields = [getattr(self, name) for name in self.fields]
-            found[0] = self.backward(*fields)(ct, *args)
+            cts[0] = self.backward(*fields)(ct, *args)
         if any(active[1:]):
-            wide = [upcast_half(x) for x in args]
-            share = self.term_cotangents(upcast_half(ct), args[0].shape)
-            for i, on in enumerate(active):
-                if on and i:
+            upcast = [upcast_half(x) for x in args]
+            term_ct = self.term_cotangents(upcast_half(ct), args[0].shape)
+            for i, is_active in enumerate(active):
+                if is_active and i:
                     pulled = unbroadcast_scalar(
-                        ops.mul(share, self.terms_derivative(i, *wide)), args[i]
+                        ops.mul(term_ct, self.terms_derivative(i, *upcast)), args[i]
                     )
-                    found[i] = cast_like_input(pulled, args[i])
-        return found
+                    cts[i] = cast_like_input(pulled, args[i])
+        return cts
 
     def mean_divisor(self, shape: tuple[int, ...]) -> float:
-        """What a mean divides the sum of the terms of a lane by."""
+        """The divisor of the sum of the terms of a batch element in a mean."""
         return float(prod(shape[self.batch_ndim :]))
 
     def reduce_terms(self, terms: Any) -> Any:
@@ -141,7 +141,7 @@ class PointwiseLoss(Loss, abstract=True):
 
 
 class PointwiseLossBackward(Loss, abstract=True):
-    """The cotangent of the input of a loss, given that of the loss, and its operands."""
+    """The cotangent of the input of a loss, given that of the loss and the operands."""
 
     loss: ClassVar[type[PointwiseLoss]]
 
@@ -165,16 +165,16 @@ class PointwiseLossBackward(Loss, abstract=True):
 
     def decompose(self, ct, *args):
         loss = self.forward_loss()
-        share = loss.term_cotangents(upcast_half(ct), args[0].shape)
+        term_ct = loss.term_cotangents(upcast_half(ct), args[0].shape)
         return cast_like_input(
-            ops.mul(share, loss.terms_derivative(0, *map(upcast_half, args))), args[0]
+            ops.mul(term_ct, loss.terms_derivative(0, *map(upcast_half, args))), args[0]
         )
 
     def batch(self, args, dims):
         size = batch_size(args, dims)
         ct = ops.batch_dim_at(args[0], dims[0], 0, size)
-        places = batch_loss_operands(args[1:], dims[1:], size)
-        return self.replace(batch_ndim=self.batch_ndim + 1)(ct, *places), 0
+        operands = batch_loss_operands(args[1:], dims[1:], size)
+        return self.replace(batch_ndim=self.batch_ndim + 1)(ct, *operands), 0
 
 
 class L1Loss(PointwiseLoss):
@@ -214,11 +214,11 @@ class SmoothL1Loss(PointwiseLoss):
 
     def terms(self, x, target):
         d = ops.sub(x, target)
-        far = ops.sub(ops.abs(d), 0.5 * self.beta)
+        linear_part = ops.sub(ops.abs(d), 0.5 * self.beta)
         if not self.beta:
-            return far
+            return linear_part
         return ops.select(
-            ops.le(ops.abs(d), self.beta), ops.mul(ops.square(d), 0.5 / self.beta), far
+            ops.le(ops.abs(d), self.beta), ops.mul(ops.square(d), 0.5 / self.beta), linear_part
         )
 
     def terms_derivative(self, i, x, target):
@@ -239,8 +239,8 @@ class HuberLoss(PointwiseLoss):
 
     def terms(self, x, target):
         d = ops.sub(x, target)
-        far = ops.mul(ops.sub(ops.abs(d), 0.5 * self.delta), self.delta)
-        return ops.select(ops.le(ops.abs(d), self.delta), ops.mul(ops.square(d), 0.5), far)
+        linear_part = ops.mul(ops.sub(ops.abs(d), 0.5 * self.delta), self.delta)
+        return ops.select(ops.le(ops.abs(d), self.delta), ops.mul(ops.square(d), 0.5), linear_part)
 
     def terms_derivative(self, i, x, target):
         return ops.clamp(
@@ -249,21 +249,21 @@ class HuberLoss(PointwiseLoss):
 
 
 class L1LossBackward(PointwiseLossBackward):
-    """sign(x - target), times the share of the cotangent."""
+    """sign(x - target), times the cotangent of the terms."""
 
     loss = L1Loss
     samples = (sample(f32[()], f32[3, 2], f32[3, 2], reduction="mean"),)
 
 
 class MseLossBackward(PointwiseLossBackward):
-    """2 (x - target), times the share of the cotangent."""
+    """2 (x - target), times the cotangent of the terms."""
 
     loss = MseLoss
     samples = (sample(f32[2], f32[2, 3], f32[2, 3], reduction="mean", batch_ndim=1),)
 
 
 class SmoothL1LossBackward(PointwiseLossBackward):
-    """(x - target) / beta held between -1 and 1, times the share of the cotangent."""
+    """(x - target) / beta clamped to [-1, 1], times the cotangent of the terms."""
 
     beta: float = 1.0
     loss = SmoothL1Loss
@@ -271,7 +271,7 @@ class SmoothL1LossBackward(PointwiseLossBackward):
 
 
 class HuberLossBackward(PointwiseLossBackward):
-    """x - target held between -delta and delta, times the share of the cotangent."""
+    """x - target clamped to [-delta, delta], times the cotangent of the terms."""
 
     delta: float = 1.0
     loss = HuberLoss
@@ -279,9 +279,9 @@ class HuberLossBackward(PointwiseLossBackward):
 
 
 def batch_loss_operands(args: Sequence[Any], dims: Sequence[int | None], size: int) -> list[Any]:
-    """Operands, the first an array over all places, with the dimension of a batch of `size` first.
+    """The operands of a loss with the batch dimension, of length `size`, first.
 
-    Scalars stay scalars if the whole batch shares them.
+    Scalars stay scalars if they are not batched.
     """
     first = ops.batch_dim_at(args[0], dims[0], 0, size)
     batched = [first]
@@ -294,15 +294,15 @@ def batch_loss_operands(args: Sequence[Any], dims: Sequence[int | None], size: i
 
 
 MIN_LOG_PROBABILITY = -100.0
-"""What logarithms of probabilities are held above, so that a loss stays finite."""
+"""The lower bound of logarithms of probabilities, so that a loss stays finite."""
 MIN_PROBABILITY = 1e-12
-"""What probabilities are held above where they divide."""
+"""The lower bound of probabilities in divisors."""
 
 
 class BinaryCrossEntropy(PointwiseLoss):
     """-(target log(x) + (1 - target) log(1 - x)), times a weight if there is one.
 
-    Logarithms are held above -100, and slopes are of probabilities held above 1e-12.
+    Logarithms are at least -100, and probabilities in derivatives at least 1e-12.
     """
 
     max_weights = 1
@@ -318,19 +318,21 @@ class BinaryCrossEntropy(PointwiseLoss):
     )
 
     def terms(self, x, target, *weights):
-        inside = ops.mul(target, ops.max(ops.log(x), MIN_LOG_PROBABILITY))
-        outside = ops.mul(ops.sub(1.0, target), ops.max(ops.log1p(ops.neg(x)), MIN_LOG_PROBABILITY))
-        return multiply_by_all(ops.neg(ops.add(inside, outside)), *weights)
+        target_term = ops.mul(target, ops.max(ops.log(x), MIN_LOG_PROBABILITY))
+        other_term = ops.mul(
+            ops.sub(1.0, target), ops.max(ops.log1p(ops.neg(x)), MIN_LOG_PROBABILITY)
+        )
+        return multiply_by_all(ops.neg(ops.add(target_term, other_term)), *weights)
 
     def terms_derivative(self, i, x, target, *weights):
         if i == 0:
-            inside = ops.div(target, ops.max(x, MIN_PROBABILITY))
-            outside = ops.div(ops.sub(1.0, target), ops.max(ops.sub(1.0, x), MIN_PROBABILITY))
-            return multiply_by_all(ops.sub(outside, inside), *weights)
+            target_term = ops.div(target, ops.max(x, MIN_PROBABILITY))
+            other_term = ops.div(ops.sub(1.0, target), ops.max(ops.sub(1.0, x), MIN_PROBABILITY))
+            return multiply_by_all(ops.sub(other_term, target_term), *weights)
         if i == 1:
-            inside = ops.max(ops.log(x), MIN_LOG_PROBABILITY)
+            target_term = ops.max(ops.log(x), MIN_LOG_PROBABILITY)
             return multiply_by_all(
-                ops.sub(ops.max(ops.log1p(ops.neg(x)), MIN_LOG_PROBABILITY), inside), *weights
+                ops.sub(ops.max(ops.log1p(ops.neg(x)), MIN_LOG_PROBABILITY), target_term), *weights
             )
         return self.terms(x, target)
 
@@ -338,8 +340,8 @@ class BinaryCrossEntropy(PointwiseLoss):
 class BinaryCrossEntropyWithLogits(PointwiseLoss):
     """The binary cross entropy of 1 / (1 + exp(-x)), without overflow or lost digits.
 
-    After the target may come a weight of each term, and then one of the targets beside the
-    rest: -weight (positive target log(p) + (1 - target) log(1 - p)).
+    The target may be followed by a weight of each term and a weight of the positive class:
+    -weight (positive target log(p) + (1 - target) log(1 - p)).
     """
 
     max_weights = 2
@@ -355,10 +357,10 @@ class BinaryCrossEntropyWithLogits(PointwiseLoss):
     )
 
     def terms(self, x, target, *weights):
-        inside = multiply_no_nan(target, softplus(ops.neg(x)))
-        outside = multiply_no_nan(ops.sub(1.0, target), softplus(x))
+        target_term = multiply_no_nan(target, softplus(ops.neg(x)))
+        other_term = multiply_no_nan(ops.sub(1.0, target), softplus(x))
         return multiply_by_all(
-            ops.add(multiply_by_all(inside, *weights[1:]), outside), *weights[:1]
+            ops.add(multiply_by_all(target_term, *weights[1:]), other_term), *weights[:1]
         )
 
     def terms_derivative(self, i, x, target, *weights):
@@ -372,9 +374,9 @@ class BinaryCrossEntropyWithLogits(PointwiseLoss):
                 *weights[:1],
             )
         # Not logistic(x) - target, in which a small difference would lose its digits.
-        inside = multiply_by_all(ops.mul(target, ops.logistic(ops.neg(x))), *weights[1:])
+        target_term = multiply_by_all(ops.mul(target, ops.logistic(ops.neg(x))), *weights[1:])
         return multiply_by_all(
-            ops.sub(ops.mul(ops.sub(1.0, target), ops.logistic(x)), inside), *weights[:1]
+            ops.sub(ops.mul(ops.sub(1.0, target), ops.logistic(x)), target_term), *weights[:1]
         )
 
 
@@ -416,28 +418,28 @@ class KlDiv(PointwiseLoss):
             return ops.neg(ops.exp(target) if self.log_target else target)
         if self.log_target:
             return multiply_no_nan(ops.exp(target), ops.add(ops.sub(target, x), 1.0))
-        # The slope of t log(t) at 0, which is infinite, counts as 0.
-        nothing = ops.eq(target, 0.0)
-        slope = ops.add(ops.log(ops.select(nothing, 1.0, target)), 1.0)
-        return ops.sub(ops.select(nothing, 0.0, slope), zero_infinities_of_zero_weight(target, x))
+        # The derivative of t log(t) at 0 is infinite and taken as 0.
+        is_zero = ops.eq(target, 0.0)
+        slope = ops.add(ops.log(ops.select(is_zero, 1.0, target)), 1.0)
+        return ops.sub(ops.select(is_zero, 0.0, slope), zero_infinities_of_zero_weight(target, x))
 
 
 class BinaryCrossEntropyBackward(PointwiseLossBackward):
-    """(1 - target) / (1 - x) - target / x, times the share of the cotangent."""
+    """(1 - target) / (1 - x) - target / x, times the cotangent of the terms."""
 
     loss = BinaryCrossEntropy
     samples = (sample(f32[()], f32[3], f32[3], f32[3], reduction="mean", domain={1: (0.1, 0.9)}),)
 
 
 class BinaryCrossEntropyWithLogitsBackward(PointwiseLossBackward):
-    """1 / (1 + exp(-x)) - target, times the share of the cotangent, without lost digits."""
+    """1 / (1 + exp(-x)) - target, times the cotangent of the terms, without lost digits."""
 
     loss = BinaryCrossEntropyWithLogits
     samples = (sample(f32[()], f32[3], f32[3], f32[3], f32[()], reduction="mean"),)
 
 
 class KlDivBackward(PointwiseLossBackward):
-    """-target, or -exp(target) of a logarithm, times the share of the cotangent."""
+    """-target, or -exp(target) of a logarithm, times the cotangent of the terms."""
 
     log_target: bool = False
     loss = KlDiv
@@ -445,17 +447,17 @@ class KlDivBackward(PointwiseLossBackward):
 
 
 def multiply_by_all(x: Any, *factors: Any) -> Any:
-    """`x` times the factors that there are."""
+    """`x` times all `factors`."""
     for factor in factors:
         x = ops.mul(x, factor)
     return x
 
 
 def multiply_no_nan(weight: Any, x: Any) -> Any:
-    """weight * x, and 0 where the weight is 0, even of infinities."""
+    """weight * x, and 0 where the weight is 0 and x infinite."""
     return ops.mul(weight, zero_infinities_of_zero_weight(weight, x))
 
 
 def zero_infinities_of_zero_weight(weight: Any, x: Any) -> Any:
-    """`x`, and 0 where it is infinite and the weight 0."""
+    """`x` with 0 where it is infinite and the weight is 0."""
     return ops.select(ops.bitwise_and(ops.eq(weight, 0.0), ops.eq(ops.abs(x), math.inf)), 0.0, x)

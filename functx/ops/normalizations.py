@@ -1,4 +1,4 @@
-"""Normalizations: arrays standardized along axes, then scaled and shifted."""
+"""Layer, RMS and group normalization: arrays standardized along axes, then scaled and shifted."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ from functx.core.primitive import Primitive
 from functx.core.samples import f32, sample
 from functx.core.types import Shape, ShapedArray
 from functx.ops.families import apply_mask
-from functx.ops.operands import batch_size, tuple_delete
+from functx.ops.operands import batch_size, broadcast_along, tuple_delete
 from functx.ops.statistics import (
     Standardized,
-    broadcast_along,
     check_real,
     standardize,
     standardize_jacobian,
@@ -23,10 +22,10 @@ from functx.ops.statistics import (
 
 
 class NormalizationLayout(NamedTuple):
-    """How a normalization looks at an array of shape `whole`.
+    """The shapes and axes of a normalization of an array of shape `full_shape`.
 
-    In the shape `grouped_shape` it takes statistics over `axes`. The weight and the bias lie along the
-    dimensions `dims` of the whole.
+    Statistics are over `axes` of the array in the shape `grouped_shape`. The weight and the bias have
+    the dimensions `dims` of the full shape.
     """
 
     full_shape: Shape
@@ -44,36 +43,36 @@ class NormalizationLayout(NamedTuple):
         return ops.broadcast_in_dim(ops.convert_element_type(x, dtype), self.full_shape, self.dims)
 
     def sum_to_affine(self, x: Any, dtype: Any) -> Any:
-        """The transpose of `spread`."""
+        """The transpose of `broadcast_affine`."""
         total = ops.reduce_sum(x, tuple_delete(range(len(self.full_shape)), self.dims))
         return ops.convert_element_type(total, dtype)
 
 
 class Normalization(Primitive, abstract=True):
-    """What a normalization and its backward have in common: the eps and the arrangement.
+    """Base class of normalizations and of their backward primitives.
 
-    Halves are computed with in single precision; a weight and a bias may be wider than x.
+    Half floats are computed in single precision. A weight and a bias may have a wider dtype than x.
     """
 
     eps: float | None
     weighted: bool
     centered: ClassVar[bool] = True
     can_share_affine: ClassVar[bool] = True
-    """Whether the lanes of a batch can share one weight and one bias."""
+    """Whether the elements of a batch can share one weight and one bias."""
 
     def layout_of(self, x: Any) -> NormalizationLayout:
-        """How it looks at `x`; raises if it cannot."""
+        """The layout of `x`; raises AxisError or ShapeError if there is none."""
         raise NotImplementedError
 
     def batched_primitive(self, shared: bool) -> tuple[Any, int]:
-        """The primitive for a whole batch, and the dimension that the lanes of x go to.
+        """The primitive for a batch, and the batch dimension of x.
 
-        If `shared`, the weight and the bias are those of every lane; otherwise theirs go to 0.
+        If `shared`, the batch shares the weight and the bias; otherwise their batch dimension is 0.
         """
         raise NotImplementedError
 
     def replace(self, **changes: Any) -> Any:
-        """The primitive with some of its parameters replaced."""
+        """This primitive with some of its parameters replaced."""
         return type(self)(**{**{f: getattr(self, f) for f in self.fields}, **changes})
 
     def check_affine(self, shape: Shape, **affine: ShapedArray) -> None:
@@ -90,12 +89,16 @@ class ForwardNormalization(Normalization, abstract=True):
 
     def abstract_eval(self, x, *affine):
         check_real(self.name, x, *affine)
-        names = [name for name, on in (("weight", self.weighted), ("bias", self.biased)) if on]
+        names = [
+            name
+            for name, is_needed in (("weight", self.weighted), ("bias", self.biased))
+            if is_needed
+        ]
         self.check_affine(self.layout_of(x).affine, **dict(zip(names, affine, strict=True)))
         return x.update(weak_type=False)
 
     def affine(self, values: Any, absent: Any = None) -> tuple[Any, Any]:
-        """The entries of `values` for the weight and for the bias."""
+        """The entries of `values`, one for each operand, for the weight and for the bias."""
         values = iter(values)
         next(values)
         return (
@@ -112,57 +115,64 @@ class ForwardNormalization(Normalization, abstract=True):
     def vjp(self, ct, out, args, active):
         return self.input_cotangents(ct, args, active)
 
-    def vjp_where(self, live, ct, out, args, active):
+    def vjp_where(self, mask, ct, out, args, active):
         x, *affine = args
-        there = self.group_mask(live, x)
-        return self.vjp(ct, out, (x if there is None else apply_mask(there, x), *affine), active)
+        x_mask = self.group_mask(mask, x)
+        return self.vjp(ct, out, (x if x_mask is None else apply_mask(x_mask, x), *affine), active)
 
-    def cotangent_masks(self, live, args):
-        there = None if live is None else self.group_mask(live, args[0])
-        return [there] + [None] * (len(args) - 1)
+    def cotangent_masks(self, mask, args):
+        x_mask = None if mask is None else self.group_mask(mask, args[0])
+        return [x_mask] + [None] * (len(args) - 1)
 
-    def group_mask(self, live: Any, x: Any) -> Any:
-        """Where an element is standardized together with one that is `live`; None for anywhere."""
-        seen = self.layout_of(x)
-        if live.shape != x.shape:
+    def group_mask(self, mask: Any, x: Any) -> Any:
+        """The mask of elements standardized together with one where `mask` holds; None stands for all."""
+        layout = self.layout_of(x)
+        if mask.shape != x.shape:
             return None
-        some = ops.reduce_or(ops.reshape(live, seen.grouped_shape), seen.axes)
+        some = ops.reduce_or(ops.reshape(mask, layout.grouped_shape), layout.axes)
         return ops.reshape(
-            broadcast_along(some, ShapedArray(seen.grouped_shape, live.dtype), seen.axes), x.shape
+            broadcast_along(some, ShapedArray(layout.grouped_shape, mask.dtype), layout.axes),
+            x.shape,
         )
 
     def standardized_input(self, args: Any) -> Standardized:
-        """The standardized x, split."""
-        seen = self.layout_of(args[0])
+        """The standardized x in the grouped shape."""
+        layout = self.layout_of(args[0])
         x = ops.convert_element_type(args[0], working_dtype(*args))
-        return standardize(ops.reshape(x, seen.grouped_shape), seen.axes, self.eps, self.centered)
+        return standardize(
+            ops.reshape(x, layout.grouped_shape), layout.axes, self.eps, self.centered
+        )
 
-    def apply_affine(self, found: Standardized, args: Any) -> Any:
-        """The output, of the standardized x."""
-        x, seen, dtype = args[0], self.layout_of(args[0]), working_dtype(*args)
+    def apply_affine(self, standardized: Standardized, args: Any) -> Any:
+        """The output, given the standardized x."""
+        x, layout, dtype = args[0], self.layout_of(args[0]), working_dtype(*args)
         weight, bias = self.affine(args)
-        out = ops.reshape(found.x, x.shape)
-        out = out if weight is None else ops.mul(out, seen.broadcast_affine(weight, dtype))
-        out = out if bias is None else ops.add(out, seen.broadcast_affine(bias, dtype))
+        out = ops.reshape(standardized.x, x.shape)
+        out = out if weight is None else ops.mul(out, layout.broadcast_affine(weight, dtype))
+        out = out if bias is None else ops.add(out, layout.broadcast_affine(bias, dtype))
         return ops.convert_element_type(out, x.dtype)
 
     def output_tangent(self, primals: Any, tangents: Any) -> Any:
-        """The tangent of the output; None if it does not vary."""
-        x, seen, dtype = primals[0], self.layout_of(primals[0]), working_dtype(*primals)
+        """The tangent of the output; None if no operand varies."""
+        x, layout, dtype = primals[0], self.layout_of(primals[0]), working_dtype(*primals)
         weight, _ = self.affine(primals)
         t_weight, t_bias = self.affine(tangents)
-        found = self.standardized_input(primals)
+        standardized = self.standardized_input(primals)
         terms = []
         if tangents[0] is not None:
-            t = ops.reshape(ops.convert_element_type(tangents[0], dtype), seen.grouped_shape)
-            t = ops.reshape(standardize_jacobian(t, found, seen.axes), x.shape)
-            terms.append(t if weight is None else ops.mul(t, seen.broadcast_affine(weight, dtype)))
+            t = ops.reshape(ops.convert_element_type(tangents[0], dtype), layout.grouped_shape)
+            t = ops.reshape(standardize_jacobian(t, standardized, layout.axes), x.shape)
+            terms.append(
+                t if weight is None else ops.mul(t, layout.broadcast_affine(weight, dtype))
+            )
         if t_weight is not None:
             terms.append(
-                ops.mul(ops.reshape(found.x, x.shape), seen.broadcast_affine(t_weight, dtype))
+                ops.mul(
+                    ops.reshape(standardized.x, x.shape), layout.broadcast_affine(t_weight, dtype)
+                )
             )
         if t_bias is not None:
-            terms.append(seen.broadcast_affine(t_bias, dtype))
+            terms.append(layout.broadcast_affine(t_bias, dtype))
         if not terms:
             return None
         total = terms[0]
@@ -172,44 +182,51 @@ class ForwardNormalization(Normalization, abstract=True):
 
     def input_cotangents(self, ct: Any, args: Any, active: Any) -> list[Any]:
         """The cotangents of x, weight and bias, given that of the output."""
-        x, seen = args[0], self.layout_of(args[0])
+        x, layout = args[0], self.layout_of(args[0])
         weight, bias = self.affine(args)
-        of_weight, of_bias = self.affine(active, absent=False)
-        if not active[0] and not of_weight:
-            # x does not matter, so that nothing keeps it.
-            wide = ops.convert_element_type(ct, working_dtype(*args))
-            alone = [seen.sum_to_affine(wide, bias.dtype)] if of_bias else [None] * self.biased
-            return [None, *[None] * self.weighted, *alone]
-        pull = self.backward_primitive((active[0], of_weight, of_bias))
-        found = iter(pull(ct, x, *[weight] * self.weighted))
-        cts = [next(found) if on else None for on in (active[0], of_weight, of_bias)]
-        if of_bias:
+        needs_weight, needs_bias = self.affine(active, absent=False)
+        if not active[0] and not needs_weight:
+            # x is not needed, so it is no residual.
+            upcast_ct = ops.convert_element_type(ct, working_dtype(*args))
+            bias_only = (
+                [layout.sum_to_affine(upcast_ct, bias.dtype)]
+                if needs_bias
+                else [None] * self.biased
+            )
+            return [None, *[None] * self.weighted, *bias_only]
+        backward = self.backward_primitive((active[0], needs_weight, needs_bias))
+        standardized = iter(backward(ct, x, *[weight] * self.weighted))
+        cts = [
+            next(standardized) if is_needed else None
+            for is_needed in (active[0], needs_weight, needs_bias)
+        ]
+        if needs_bias:
             cts[2] = ops.convert_element_type(cts[2], bias.dtype)
         return [cts[0], *cts[1:2] * self.weighted, *cts[2:] * self.biased]
 
-    def backward_primitive(self, wanted: tuple[bool, bool, bool]) -> BackwardNormalization:
-        """The primitive of the cotangents of x, weight and bias that are `wanted`."""
+    def backward_primitive(self, mask: tuple[bool, bool, bool]) -> BackwardNormalization:
+        """The backward primitive of the cotangents of x, weight and bias selected by `mask`."""
         shared = {f: getattr(self, f) for f in self.backward.fields if f != "output_mask"}
-        return self.backward(**shared, output_mask=wanted)
+        return self.backward(**shared, output_mask=mask)
 
     def batch(self, args, dims):
         size = batch_size(args, dims)
         shared = self.can_share_affine and all([d is None for d in dims[1:]])
-        primitive, place = self.batched_primitive(shared)
+        primitive, batch_dim = self.batched_primitive(shared)
         args = [
-            x if shared and i else ops.batch_dim_at(x, d, 0 if i else place, size)
+            x if shared and i else ops.batch_dim_at(x, d, 0 if i else batch_dim, size)
             for i, (x, d) in enumerate(zip(args, dims, strict=True))
         ]
-        return primitive(*args), place
+        return primitive(*args), batch_dim
 
 
 class BackwardNormalization(Normalization, abstract=True):
-    """The cotangents of x, weight and bias that are `wanted`, given that of the output.
+    """The cotangents of x, weight and bias selected by `output_mask`, given that of the output.
 
-    The operands are the cotangent, x, and the weight if `weighted`. Statistics are those of
-    x, so that every derivative is right. Without `eps` there is an operand 1 / sqrt(variance +
-    eps) before the weight; the eps is what that implies, held constant. The cotangent of a
-    bias has the dtype of the weight, or a wide one without weight.
+    The operands are the cotangent, x, and the weight if `weighted`. The statistics are computed from
+    x, so that derivatives of any order are right. If `eps` is None there is an operand
+    1 / sqrt(variance + eps) before the weight; the eps that it implies is held constant. The cotangent
+    of a bias has the dtype of the weight, or the dtype of the computation without a weight.
     """
 
     output_mask: tuple[bool, bool, bool]
@@ -217,67 +234,75 @@ class BackwardNormalization(Normalization, abstract=True):
 
     def abstract_eval(self, ct, x, *rest):
         check_real(self.name, ct, x, *rest)
-        seen = self.layout_of(x)
+        layout = self.layout_of(x)
         *rstd, weight = rest if self.weighted else (*rest, None)
         if ct.shape != x.shape:
             raise ShapeError(
                 f"{self.name}: the cotangent must have the shape of x; got {ct!r} and {x!r}"
             )
         if weight is not None:
-            self.check_affine(seen.affine, weight=weight)
+            self.check_affine(layout.affine, weight=weight)
         for saved in rstd:
-            kept = tuple_delete(seen.grouped_shape, seen.axes)
-            if saved.shape != kept:
+            statistics_shape = tuple_delete(layout.grouped_shape, layout.axes)
+            if saved.shape != statistics_shape:
                 raise ShapeError(
                     f"{self.name}: the saved 1 / sqrt(variance + eps) must have the shape "
-                    f"{kept}; got {saved!r}"
+                    f"{statistics_shape}; got {saved!r}"
                 )
         dtype = working_dtype(ct, x) if weight is None else weight.dtype
-        affine = ShapedArray(seen.affine, dtype)
+        affine = ShapedArray(layout.affine, dtype)
         return self.select_outputs((x.update(weak_type=False), affine, affine))
 
     def select_outputs(self, values: Any) -> list[Any]:
-        return [x for x, on in zip(values, self.output_mask, strict=True) if on]
+        return [x for x, is_needed in zip(values, self.output_mask, strict=True) if is_needed]
 
     def decompose(self, ct, x, *rest):
-        seen, dtype = self.layout_of(x), working_dtype(ct, x, *rest)
+        layout, dtype = self.layout_of(x), working_dtype(ct, x, *rest)
         *rstd, weight = rest if self.weighted else (*rest, None)
         affine = working_dtype(ct, x) if weight is None else weight.dtype
-        wide = ops.convert_element_type(ct, dtype)
-        split = ops.reshape(ops.convert_element_type(x, dtype), seen.grouped_shape)
+        upcast_ct = ops.convert_element_type(ct, dtype)
+        split = ops.reshape(ops.convert_element_type(x, dtype), layout.grouped_shape)
         saved = ops.convert_element_type(rstd[0], dtype) if rstd else None
-        found = standardize(split, seen.axes, self.eps, self.centered, saved)
+        standardized = standardize(split, layout.axes, self.eps, self.centered, saved)
         outs: list[Any] = [None] * 3
         if self.output_mask[0]:
-            scaled = wide if weight is None else ops.mul(wide, seen.broadcast_affine(weight, dtype))
-            pulled = standardize_jacobian(ops.reshape(scaled, seen.grouped_shape), found, seen.axes)
-            outs[0] = ops.convert_element_type(ops.reshape(pulled, x.shape), x.dtype)
+            scaled = (
+                upcast_ct
+                if weight is None
+                else ops.mul(upcast_ct, layout.broadcast_affine(weight, dtype))
+            )
+            x_ct = standardize_jacobian(
+                ops.reshape(scaled, layout.grouped_shape), standardized, layout.axes
+            )
+            outs[0] = ops.convert_element_type(ops.reshape(x_ct, x.shape), x.dtype)
         if self.output_mask[1]:
-            outs[1] = seen.sum_to_affine(ops.mul(wide, ops.reshape(found.x, x.shape)), affine)
+            outs[1] = layout.sum_to_affine(
+                ops.mul(upcast_ct, ops.reshape(standardized.x, x.shape)), affine
+            )
         if self.output_mask[2]:
-            outs[2] = seen.sum_to_affine(wide, affine)
+            outs[2] = layout.sum_to_affine(upcast_ct, affine)
         return self.select_outputs(outs)
 
     def batch(self, args, dims):
         size = batch_size(args, dims)
         shared = self.can_share_affine and not any(self.output_mask[1:])
         shared = shared and (not self.weighted or dims[-1] is None)
-        primitive, place = self.batched_primitive(shared)
+        primitive, batch_dim = self.batched_primitive(shared)
         last = len(args) - 1
         args = [
-            x if shared and self.weighted and i == last else ops.batch_dim_at(x, d, place, size)
+            x if shared and self.weighted and i == last else ops.batch_dim_at(x, d, batch_dim, size)
             for i, (x, d) in enumerate(zip(args, dims, strict=True))
         ]
-        return primitive(*args), self.select_outputs([place, 0, 0])
+        return primitive(*args), self.select_outputs([batch_dim, 0, 0])
 
     def dce(self, used):
         if all(used):
             return None
         places = self.select_outputs(range(3))
-        kept = [p for p, on in zip(places, used, strict=True) if on]
-        smaller = self.replace(output_mask=tuple([p in kept for p in range(3)]))
+        statistics_shape = [p for p, is_needed in zip(places, used, strict=True) if is_needed]
+        smaller = self.replace(output_mask=tuple([p in statistics_shape for p in range(3)]))
         operands = range(2 + (self.eps is None) + self.weighted)
-        return smaller, operands, [i for i, on in enumerate(used) if on]
+        return smaller, operands, [i for i, is_needed in enumerate(used) if is_needed]
 
 
 class LastDimsLayout:
@@ -312,15 +337,15 @@ class ChannelGroupsLayout:
                 f"{self.name}: the channels, along axis {axis}, must be a multiple of {groups} "
                 f"groups; got {x!r}"
             )
-        # One dimension for a whole group, which XLA sums up faster than several.
+        # One dimension for a whole group: XLA sums it faster than several.
         split = (*x.shape[:axis], groups, prod(x.shape[axis:]) // groups)
         return NormalizationLayout(x.shape, split, (axis + 1,), (*range(lead), axis))
 
     def batched_primitive(self: Any, shared: bool) -> tuple[Any, int]:
-        changed = self.replace(
+        batched = self.replace(
             axis=self.axis + 1, affine_batch_ndim=self.affine_batch_ndim + (not shared)
         )
-        return changed, self.affine_batch_ndim * shared
+        return batched, self.affine_batch_ndim * shared
 
 
 class LayerNorm(LastDimsLayout, ForwardNormalization):
@@ -338,7 +363,7 @@ class LayerNorm(LastDimsLayout, ForwardNormalization):
 
 
 class LayerNormBackward(LastDimsLayout, BackwardNormalization):
-    """The cotangents that `layer_norm` makes of that of its output."""
+    """The cotangents of the operands of `layer_norm`, given that of its output."""
 
     normalized_ndim: int
     affine_batch_ndim: int = 0
@@ -380,7 +405,7 @@ class RMSNorm(LastDimsLayout, ForwardNormalization):
 
 
 class RMSNormBackward(LastDimsLayout, BackwardNormalization):
-    """The cotangents that `rms_norm` makes of that of its output."""
+    """The cotangents of the operands of `rms_norm`, given that of its output."""
 
     normalized_ndim: int
     affine_batch_ndim: int = 0
@@ -412,7 +437,7 @@ class GroupNorm(ChannelGroupsLayout, ForwardNormalization):
 
 
 class GroupNormBackward(ChannelGroupsLayout, BackwardNormalization):
-    """The cotangents that `group_norm` makes of that of its output."""
+    """The cotangents of the operands of `group_norm`, given that of its output."""
 
     groups: int
     axis: int = 1

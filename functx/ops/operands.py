@@ -1,4 +1,4 @@
-"""Operands: Python scalars given the dtype of the array beside them, axes made canonical."""
+"""Operands and parameters: scalars promoted, axes and shapes canonicalized, static values checked."""
 
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ from functx.core.program import Equation, Literal, scalar_literal
 from functx.core.tracer import Tracer, aval_of, current_builder
 from functx.core.types import (
     DType,
+    Shape,
     ShapedArray,
     accumulation_dtype,
     is_complex,
@@ -38,11 +39,13 @@ from functx.core.types import (
     kind,
 )
 
+Dims = tuple[int, ...]
+"""Dimensions of an array."""
 PYTHON_SCALARS = frozenset({bool, int, float, complex})
 
 
 def identity_result(x: Any) -> Any:
-    """`x`, of which an operation changes nothing; outside a trace, a NumPy array as an `ndarray`."""
+    """The result `x` of an operation that changes nothing; outside a trace a NumPy array becomes `ndarray`."""
     return as_ndarray(x) if type(x) is np.ndarray and current_builder.get() is None else x
 
 
@@ -59,10 +62,10 @@ def literal(value: Any, dtype: DType) -> Literal:
     elif dtype == np.bool_:
         value = bool(value)
     else:
-        whole = isinstance(value, int) or (
+        is_integer_value = isinstance(value, int) or (
             not isinstance(value, complex) and float(value).is_integer()
         )
-        if not whole:
+        if not is_integer_value:
             raise DTypeError(
                 f"a number must fit the dtype {dtype} of the array beside it; got {value!r}",
                 fix="Convert the array with astype, or use functx.numpy, which promotes.",
@@ -78,7 +81,7 @@ def literal(value: Any, dtype: DType) -> Literal:
 
 
 def minus_one(dtype: DType) -> Literal:
-    """-1 in `dtype`; of unsigned integers the highest, with which 1 adds up to 0."""
+    """-1 in `dtype`; of an unsigned one the highest integer, whose sum with 1 is 0."""
     return literal(_integer_bounds(dtype)[1] if kind(dtype) == "u" else -1, dtype)
 
 
@@ -88,10 +91,7 @@ def _integer_bounds(dtype: DType) -> tuple[int, int]:
 
 
 def is_finite_literal(x: Any, but_zero: bool = False) -> bool:
-    """Whether `x`, an operand of a rule, is a number written in the program, and finite.
-
-    With `but_zero`, not if it is 0.
-    """
+    """Whether `x`, an operand of a rule, is a finite literal; with `but_zero`, other than 0."""
     atom = getattr(x, "atom", x)
     if type(atom) is not Literal or (but_zero and not atom.value):
         return False
@@ -109,7 +109,7 @@ def promote_scalars(*args: Any) -> tuple[Any, ...]:
 
 
 def canonical_axis(axis: Any, ndim: int, name: str = "axis") -> int:
-    """`axis` in `0 <= axis < ndim`, counted from the end when negative."""
+    """`axis` normalized to `0 <= axis < ndim`; a negative one counts from the end."""
     try:
         number = index(axis)
     except TypeError:
@@ -122,7 +122,7 @@ def canonical_axis(axis: Any, ndim: int, name: str = "axis") -> int:
 
 
 def is_sequence_of_ints(integers: Any) -> bool:
-    """Whether `integers` are a sequence of them, or an array, rather than one."""
+    """Whether `integers` is a sequence or an array with dimensions, not one integer."""
     return isinstance(integers, Sequence) or getattr(integers, "ndim", 0) > 0
 
 
@@ -139,12 +139,12 @@ def canonical_axes(axes: Any, ndim: int, name: str = "axis") -> tuple[int, ...]:
 
 
 def canonical_axis_sequence(axes: Any, ndim: int, name: str) -> tuple[int, ...]:
-    """`axes`, a sequence of ints, as `canonical_axes` makes them; an int or None is none."""
+    """`canonical_axes` of a sequence; raises ArgumentError for an int or None."""
     try:
-        given = tuple(axes)
+        numbers = tuple(axes)
     except TypeError:
         raise ArgumentError(f"{name} must be a sequence of integers; got {axes!r}") from None
-    return canonical_axes(given, ndim, name)
+    return canonical_axes(numbers, ndim, name)
 
 
 def check_axes(op: str, axes: Any, ndim: int) -> None:
@@ -179,12 +179,12 @@ def canonical_shape(shape: Any, name: str = "shape") -> tuple[int, ...]:
 
 
 def tuple_delete(items: Sequence[int], left_out: Sequence[int]) -> tuple[int, ...]:
-    """The items at positions not in `left_out`."""
+    """The items whose positions are not in `left_out`."""
     return tuple(n for i, n in enumerate(items) if i not in left_out)
 
 
 def batch_size(args: Sequence[Any], dims: Sequence[int | None]) -> int:
-    """The length of the batch that operands have along `dims`, or of the one at work."""
+    """The length of the batch dimensions `dims` of the operands, or of the axis being batched."""
     for x, d in zip(args, dims, strict=True):
         if d is not None:
             return x.shape[d]  # type: ignore[no-any-return]
@@ -193,38 +193,38 @@ def batch_size(args: Sequence[Any], dims: Sequence[int | None]) -> int:
     return axis.size
 
 
-def as_float(what: str, value: Any) -> float:
-    """The Python float that `value`, called `what`, stands for; ArgumentError if none."""
-    return float(_convert_static(float, "a number", what, value))
+def as_float(name: str, value: Any) -> float:
+    """The Python float that `value`, called `name`, stands for; ArgumentError if none."""
+    return float(_convert_static(float, "a number", name, value))
 
 
-def as_int(what: str, value: Any) -> int:
-    """The Python int that `value`, called `what`, stands for; ArgumentError if none."""
-    return int(_convert_static(index, "an integer", what, value))
+def as_int(name: str, value: Any) -> int:
+    """The Python int that `value`, called `name`, stands for; ArgumentError if none."""
+    return int(_convert_static(index, "an integer", name, value))
 
 
-def as_bool(what: str, value: Any) -> bool:
-    """The bool that `value`, called `what`, stands for; ArgumentError if none."""
+def as_bool(name: str, value: Any) -> bool:
+    """The bool that `value`, called `name`, stands for; ArgumentError if none."""
     if value is None or isinstance(value, Integral | np.bool_):
         return bool(value)
     array = isinstance(value, Tracer | np.ndarray) or hasattr(value, "__array__")
-    return bool(_convert_static(bool if array else _raise_type_error, "True or False", what, value))
+    return bool(_convert_static(bool if array else _raise_type_error, "True or False", name, value))
 
 
-def as_ints(what: str, values: Any, count: int) -> tuple[int, ...]:
+def as_ints(name: str, values: Any, count: int) -> tuple[int, ...]:
     """So many Python ints; ArgumentError for what is no sequence of so many."""
     try:
-        given: Sequence[Any] = tuple(values)
+        numbers: Sequence[Any] = tuple(values)
     except TypeError:
-        given = ()
-    if len(given) != count or isinstance(values, str | bytes | dict | set):
+        numbers = ()
+    if len(numbers) != count or isinstance(values, str | bytes | dict | set):
         raise ArgumentError(
-            f"{what} must be {count} integers, one a dimension; got {short_repr(values)}"
+            f"{name} must be {count} integers, one a dimension; got {short_repr(values)}"
         )
-    return tuple([as_int(what, value) for value in given])
+    return tuple([as_int(name, value) for value in numbers])
 
 
-def _convert_static(make: Callable[[Any], Any], kind: str, what: str, value: Any) -> Any:
+def _convert_static(make: Callable[[Any], Any], kind: str, name: str, value: Any) -> Any:
     try:
         return make(value if not isinstance(value, str | bytes) else None)
     except ConcretizationError as error:
@@ -232,7 +232,7 @@ def _convert_static(make: Callable[[Any], Any], kind: str, what: str, value: Any
     except (TypeError, ValueError, OverflowError):
         details = []
     raise ArgumentError(
-        f"{what} must be {kind}, known while tracing; got {short_repr(value)}",
+        f"{name} must be {kind}, known while tracing; got {short_repr(value)}",
         *details,
         fix="Make the argument static (static_argnums, a closure)." if details else "",
     )
@@ -245,9 +245,9 @@ def _raise_type_error(value: Any) -> Any:
 def check_index_range(
     name: str, what: str, numbers: Any, length: int, ignored: int | None = None
 ) -> None:
-    """Raise unless `numbers`, called `what`, are integers from 0 to below `length`, or `ignored`.
+    """Raise unless `numbers`, called `what`, are integers in [0, length), or `ignored`.
 
-    Those that are traced are not looked at. Raises IndexingError, and DTypeError.
+    Traced values are not checked. Raises IndexingError and DTypeError.
     """
     aval = aval_of(numbers)
     if not is_integer(aval.dtype):
@@ -257,25 +257,25 @@ def check_index_range(
     values = concrete_value(numbers)
     if values is None or values.size == 0:
         return
-    outside = (values < 0) | (values >= length)
+    is_outside = (values < 0) | (values >= length)
     if ignored is not None:
-        outside &= values != ignored
-    if outside.any():
-        place = tuple([int(i) for i in np.unravel_index(np.argmax(outside), values.shape)])
-        besides = "" if ignored is None else f" or ignore_index, {ignored}"
+        is_outside &= values != ignored
+    if is_outside.any():
+        position = tuple([int(i) for i in np.unravel_index(np.argmax(is_outside), values.shape)])
+        alternative = "" if ignored is None else f" or ignore_index, {ignored}"
         raise IndexingError(
-            f"{name}: {what} must be in [0, {length}){besides}; got {int(values[place])} at "
-            f"{place} of {aval!r}"
+            f"{name}: {what} must be in [0, {length}){alternative}; got {int(values[position])} at "
+            f"{position} of {aval!r}"
         )
 
 
 def concrete_value(x: Any) -> np.ndarray[Any, Any] | None:
-    """The value of `x` if it is there already; None for what is traced, or would be computed."""
+    """The value of `x` if it is known; None if it is traced or would have to be computed."""
     while type(x) is Tracer:
         builder, atom = x.builder, x.atom
         if isinstance(atom, Literal):
             return np.asarray(atom.value)
-        # What is written to does not hold what it came with.
+        # A builder with writes may have changed the value.
         if builder.writes:
             return None
         found = builder.values.get(atom)
@@ -285,64 +285,69 @@ def concrete_value(x: Any) -> np.ndarray[Any, Any] | None:
 
 
 def upcast_aval(aval: ShapedArray) -> ShapedArray:
-    """`aval`, or single precision in place of half floats."""
-    wide = accumulation_dtype(aval.dtype)
-    return aval if wide == aval.dtype else aval.update(dtype=wide)
+    """`aval` with half floats replaced by single precision."""
+    dtype = accumulation_dtype(aval.dtype)
+    return aval if dtype == aval.dtype else aval.update(dtype=dtype)
 
 
 def upcast_half(x: Any) -> Any:
-    """`x` in single precision if it holds half floats, else as it is."""
-    wide = accumulation_dtype(x.dtype)
-    return x if wide == x.dtype else ops.convert_element_type(x, wide)
+    """`x` in single precision if it holds half floats, else `x`."""
+    dtype = accumulation_dtype(x.dtype)
+    return x if dtype == x.dtype else ops.convert_element_type(x, dtype)
 
 
 def cast_like_input(x: Any, like: Any) -> Any:
-    """`x` in the dtype of `like`, which it was computed from after `upcast_half`."""
+    """`x` in the dtype of `like`, from which `upcast_half` made the operands of `x`."""
     return x if x.dtype == like.dtype else ops.convert_element_type(x, like.dtype)
 
 
 def sum_upcast(x: Any, axes: tuple[int, ...]) -> Any:
-    """The sum over `axes`, of half floats in single precision."""
+    """The sum over `axes`; half floats are summed in single precision."""
     return cast_like_input(ops.reduce_sum(upcast_half(x), axes), x)
 
 
 class DefUse(NamedTuple):
-    """What is known where a rule simplifies: the makers of variables, and how often each is used."""
+    """The definition-use map of a program: the equation that defines each variable, and its uses."""
 
     producers: dict[Any, Equation]
     uses: dict[Any, int]
 
     def defining_equation(self, atom: Any, primitive: type[Any]) -> Equation | None:
-        """The equation that computes `atom`, if it is of this primitive."""
+        """The equation that defines `atom`, if it has this primitive; else None."""
         eqn = self.producers.get(atom)
         return eqn if eqn is not None and type(eqn.primitive) is primitive else None
 
     def has_one_use(self, atom: Any) -> bool:
-        """Whether one equation alone looks at `atom`, and it is no output."""
+        """Whether `atom` is used by one equation and is no output."""
         return self.uses.get(atom) == 1
 
 
 def is_literal_equal(atom: Any, value: Any) -> bool:
-    """Whether `atom` is this real number, of this sign, written in the program."""
+    """Whether `atom` is a literal equal to this real number, with the same sign of zero."""
     if type(atom) is not Literal or is_complex(atom.aval.dtype) or atom.value != value:
         return False
     return bool(value) or copysign(1.0, atom.value) == copysign(1.0, value)
 
 
 def has_exact_arithmetic(*atoms: Any) -> bool:
-    """Whether the operands are integers or booleans, whose arithmetic has no exceptions."""
+    """Whether the operands are integers or booleans, whose arithmetic does not round."""
     return all([kind(atom.aval.dtype) in "biu" for atom in atoms])
 
 
 def all_ones(aval: ShapedArray) -> Any:
-    """The number of which every bit is set."""
+    """The number of the dtype of `aval` with all bits set."""
     if kind(aval.dtype) == "b":
         return True
     return -1 if kind(aval.dtype) == "i" else 2 ** (8 * aval.dtype.itemsize) - 1
 
 
 def is_same_value(x: Any, y: Any) -> bool:
-    """Whether two atoms are one variable, or one number, which is not nan."""
+    """Whether two atoms are the same variable, or equal literals other than nan."""
     if type(x) is Literal and type(y) is Literal:
         return x == y and not (type(x.value) is float and isnan(x.value))
     return x is y
+
+
+def broadcast_along(x: Any, like: Any, axes: Shape) -> Any:
+    """`x` repeated along `axes`, which it lacks, to the shape of `like`."""
+    return ops.broadcast_in_dim(x, like.shape, tuple_delete(range(like.ndim), axes))

@@ -1,4 +1,4 @@
-"""Where arrays lie: constraints on how they are divided among devices."""
+"""Sharding constraints, and the collectives of JAX across named axes."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from functx.ops.collectives import (
 from functx.ops.families import Linear
 from functx.ops.operands import PYTHON_SCALARS, canonical_axis
 
-# A mesh without devices, since devices are looked up when something first runs.
+# A mesh without devices: importing must not initialize a backend.
 _ONE_AXIS_SHARDING = NamedSharding(
     AbstractMesh((1,), ("i",), axis_types=(AxisType.Auto,)), PartitionSpec("i")
 )
 
 
 class ShardingConstraint(Linear):
-    """The operand, divided among devices as `sharding` says; so are its tangents and cotangents."""
+    """The operand with the sharding `sharding`, which its tangents and cotangents get too."""
 
     sharding: Any
     is_element_mapping = True
@@ -46,20 +46,20 @@ class ShardingConstraint(Linear):
     def transpose(self, ct, x):
         return (self(ct),)
 
-    def tangent_mask(self, lives, args):
-        return lives[0]
+    def tangent_mask(self, masks, args):
+        return masks[0]
 
-    def cotangent_masks(self, live, args):
-        return [live]
+    def cotangent_masks(self, mask, args):
+        return [mask]
 
     def batch(self, args, dims):
         (x,), (dim,) = args, dims
         sharding = self.sharding
         if isinstance(sharding, NamedSharding):
             axis = batched_axis()
-            over = axis.mesh_axes if axis is not None else ()
+            mesh_axes = axis.mesh_axes if axis is not None else ()
             spec = [*sharding.spec, *[None] * (x.ndim - 1 - len(sharding.spec))]
-            spec.insert(dim, over or PartitionSpec.UNCONSTRAINED)
+            spec.insert(dim, mesh_axes or PartitionSpec.UNCONSTRAINED)
             sharding = NamedSharding(
                 sharding.mesh, PartitionSpec(*spec), memory_kind=sharding.memory_kind
             )
@@ -70,7 +70,7 @@ class ShardingConstraint(Linear):
 
 
 def with_auto_axes(mesh: Any) -> Any:
-    """`mesh` with axes that XLA divides arrays over as it sees fit, save for what it is told."""
+    """`mesh` with all axes of type Auto, over which XLA chooses shardings."""
     if all(kind == AxisType.Auto for kind in mesh.axis_types):
         return mesh
     auto = (AxisType.Auto,) * len(mesh.axis_names)
@@ -79,12 +79,12 @@ def with_auto_axes(mesh: Any) -> Any:
     return mesh.update(axis_types=auto)
 
 
-def current_mesh(what: str) -> Any:
+def current_mesh(name: str) -> Any:
     """The mesh that `jax.set_mesh` set; ArgumentError without one."""
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.empty:
         raise ArgumentError(
-            f"{what}: there must be a mesh for a PartitionSpec; got none",
+            f"{name}: there must be a mesh for a PartitionSpec; got none",
             fix="Pass a NamedSharding(mesh, spec), or `mesh`, or call it within jax.set_mesh(mesh).",
         )
     return mesh
@@ -100,7 +100,7 @@ def mesh_axes_of_entry(entry: Any) -> tuple[Hashable, ...]:
 def check_partition_spec(what: str, aval: ShapedArray, spec: Any, mesh: Any) -> None:
     """Raise unless `spec` names axes of `mesh`, each once, and divides `aval` into equal parts.
 
-    ArgumentError, AxisError and ShapeError say which does not hold.
+    Raises ArgumentError, AxisError or ShapeError.
     """
     if len(spec) > aval.ndim:
         raise AxisError(
@@ -125,7 +125,7 @@ def check_partition_spec(what: str, aval: ShapedArray, spec: Any, mesh: Any) -> 
 
 
 def with_sharding_constraint(x: Any, shardings: Any) -> Any:
-    """`x` with each leaf divided among devices as `shardings` says; so are its derivatives.
+    """`x` with each leaf sharded as `shardings` specify; its derivatives are sharded so too.
 
     `shardings` is a tree prefix of `x` with a sharding of JAX at each leaf, a PartitionSpec of
     the mesh that `jax.set_mesh` set, or None to leave a leaf alone.
@@ -155,16 +155,16 @@ def _constrain_leaf(op: str, leaf: Any, sharding: Any) -> Any:
         mesh = with_auto_axes(sharding.mesh)
         sharding = NamedSharding(mesh, sharding.spec, memory_kind=sharding.memory_kind)
     if current_builder.get() is None:
-        # An array of NumPy's lies nowhere.
+        # A NumPy array has no device.
         leaf = jax.numpy.asarray(leaf)
     return ShardingConstraint(sharding)(leaf)
 
 
 def psum(x: Any, axis_name: Any, *, axis_index_groups: Any = None) -> Any:
-    """The sum of each leaf of `x` over all places of the axis, or axes, `axis_name`.
+    """The sum of each leaf of `x` over the axis, or axes, `axis_name`.
 
-    With `axis_index_groups`, lists of places, over those of the group. A Python number is the
-    same in all of them: `psum(1, "i")` is the length of the axis. Booleans are counted.
+    `axis_index_groups`, lists of indices, restricts it to the positions of a group. A Python number
+    is the same at all positions: `psum(1, "i")` is the length of the axis. Booleans are counted.
 
     Raises UnboundAxisError where nothing binds the axis.
 
@@ -186,24 +186,24 @@ def psum(x: Any, axis_name: Any, *, axis_index_groups: Any = None) -> Any:
 
 
 def pmean(x: Any, axis_name: Any, *, axis_index_groups: Any = None) -> Any:
-    """The mean of each leaf of `x` over all places of `axis_name`, or over those of a group."""
+    """The mean of each leaf of `x` over `axis_name`, or over the positions of a group."""
     _, sizes, _ = _bound_axes("pmean", axis_name, axis_index_groups)
     total = psum(x, axis_name, axis_index_groups=axis_index_groups)
     return tree.map(lambda leaf: leaf / prod(sizes), total)
 
 
 def pmax(x: Any, axis_name: Any, *, axis_index_groups: Any = None) -> Any:
-    """The largest of each leaf of `x` over all places of `axis_name`, or over those of a group.
+    """The maximum of each leaf of `x` over `axis_name`, or over the positions of a group.
 
-    Places that tie share the derivative.
+    Positions that tie share the derivative.
     """
     return _all_reduce_extremum("pmax", ops.Pmax, x, axis_name, axis_index_groups)
 
 
 def pmin(x: Any, axis_name: Any, *, axis_index_groups: Any = None) -> Any:
-    """The smallest of each leaf of `x` over all places of `axis_name`, or over those of a group.
+    """The minimum of each leaf of `x` over `axis_name`, or over the positions of a group.
 
-    Places that tie share the derivative.
+    Positions that tie share the derivative.
     """
     return _all_reduce_extremum("pmin", ops.Pmin, x, axis_name, axis_index_groups)
 
@@ -228,10 +228,10 @@ def all_gather(
     tiled: bool = False,
     to: str = "varying",
 ) -> Any:
-    """Each leaf of `x` from all places of `axis_name`, stacked along a new dimension `axis`.
+    """Each leaf of `x` from all positions of `axis_name`, stacked along a new dimension `axis`.
 
-    With `tiled`, they are joined along the dimension `axis` that they have. Every place has the
-    result; with `to="invariant"`, `shard_map` knows that.
+    With `tiled`, they are concatenated along their dimension `axis`. Every position gets the result;
+    `to="invariant"` tells `shard_map` that it is replicated.
     """
     names, sizes, groups = _bound_axes("all_gather", axis_name, axis_index_groups)
     if to not in ("varying", "invariant"):
@@ -254,10 +254,10 @@ def psum_scatter(
     axis_index_groups: Any = None,
     tiled: bool = False,
 ) -> Any:
-    """The sum of each leaf of `x` over all places, of which each place has the part of its number.
+    """The sum of each leaf of `x` over `axis_name`, of which each position gets the part of its index.
 
-    The parts lie along `scatter_dimension`, which then is gone. With `tiled` it stays, shorter by
-    a factor of the number of places.
+    The parts lie along `scatter_dimension`, which is removed. With `tiled` it stays, divided by the
+    length of the axis.
 
     Raises ShapeError for a dimension that cannot be divided so.
     """
@@ -283,11 +283,11 @@ def all_to_all(
     axis_index_groups: Any = None,
     tiled: bool = False,
 ) -> Any:
-    """Each leaf of `x` with the axis `axis_name` and its dimension `split_axis` in each other's place.
+    """Each leaf of `x` with the axis `axis_name` and its dimension `split_axis` exchanged.
 
-    Place number j gets the element j along `split_axis` of all places, stacked along the
-    dimension `concat_axis` of the result. With `tiled`, the parts of `split_axis` are joined
-    along the dimension `concat_axis`, and no dimension comes or goes.
+    Position j gets element j along `split_axis` of all positions, stacked along the dimension
+    `concat_axis` of the result. With `tiled`, parts of `split_axis` are concatenated along the
+    dimension `concat_axis`, and no dimension is added or removed.
 
     Raises ShapeError for a dimension that cannot be divided so.
     """
@@ -313,17 +313,16 @@ def all_to_all(
 
 
 def pswapaxes(x: Any, axis_name: Any, axis: int, *, axis_index_groups: Any = None) -> Any:
-    """Each leaf of `x` with the axis `axis_name` and its dimension `axis` in each other's place."""
+    """Each leaf of `x` with the axis `axis_name` and its dimension `axis` exchanged."""
     return all_to_all(x, axis_name, axis, axis, axis_index_groups=axis_index_groups)
 
 
 def ppermute(x: Any, axis_name: Any, perm: Any) -> Any:
-    """Each leaf of `x` sent from place to place, by the pairs (source, destination) in `perm`.
+    """Each leaf of `x` sent between positions, by the pairs (source, destination) in `perm`.
 
-    A place that is no destination gets zeros.
+    A position that is no destination gets zeros.
 
-    Raises ValueRangeError for pairs with a place that does not exist, or one that is twice a
-    source or a destination.
+    Raises ValueRangeError for a position out of range, or one that is twice a source or a destination.
     """
     names, sizes, _ = _bound_axes("ppermute", axis_name, None)
     try:
@@ -343,9 +342,9 @@ def ppermute(x: Any, axis_name: Any, perm: Any) -> Any:
 
 
 def pshuffle(x: Any, axis_name: Any, perm: Sequence[int]) -> Any:
-    """Each leaf of `x` from another place: place number j gets that of place `perm[j]`.
+    """Each leaf of `x` from another position: position j gets that of position `perm[j]`.
 
-    Raises ValueRangeError unless `perm` has every place once.
+    Raises ValueRangeError unless `perm` is a permutation of all positions.
     """
     _, sizes, _ = _bound_axes("pshuffle", axis_name, None)
     if sorted(perm) != list(range(prod(sizes))):
@@ -356,16 +355,18 @@ def pshuffle(x: Any, axis_name: Any, perm: Sequence[int]) -> Any:
 
 
 def pbroadcast(x: Any, axis_name: Any, source: int) -> Any:
-    """Each leaf of `x` as it is at the place number `source`, in all places."""
-    here = ops.eq(axis_index(axis_name), source)
-    return psum(tree.map(lambda leaf: ops.select(here, leaf, ops.zeros_like(leaf)), x), axis_name)
+    """Each leaf of `x` at the position `source`, sent to all positions."""
+    is_source = ops.eq(axis_index(axis_name), source)
+    return psum(
+        tree.map(lambda leaf: ops.select(is_source, leaf, ops.zeros_like(leaf)), x), axis_name
+    )
 
 
 def pcast(x: Any, axis_name: Any, *, to: str) -> Any:
-    """`x`, of which each place of `axis_name` has a value of its own from here on.
+    """`x` marked as varying along `axis_name`; `to` must be "varying".
 
-    `to` must be "varying". It matters to derivatives inside `shard_map`: the gradient in a value
-    that all places share is summed over them, and in what this makes of it, it is not.
+    It affects derivatives inside `shard_map`: the gradient in a replicated value is summed over the
+    axis, the gradient in the result of `pcast` is not.
     """
     names, _, _ = _bound_axes("pcast", axis_name, None)
     if to != "varying":
@@ -374,17 +375,17 @@ def pcast(x: Any, axis_name: Any, *, to: str) -> Any:
 
 
 def axis_index(axis_name: Any) -> Any:
-    """The number of the place along the axis `axis_name`, an int32; of several, the first counts most."""
+    """The index along the axis `axis_name`, an int32; the first of several axes is the major one."""
     number: Any = None
     for name in canonical_axis_names(axis_name):
         size = named_axis_size(name, "axis_index")
-        here = ops.AxisIndex(name, size)()
-        number = here if number is None else ops.add(ops.mul(number, size), here)
+        position = ops.AxisIndex(name, size)()
+        number = position if number is None else ops.add(ops.mul(number, size), position)
     return number
 
 
 def axis_size(axis_name: Any) -> int:
-    """The number of places of the axis, or axes, `axis_name`, a Python int.
+    """The length of the axis `axis_name`, or the product for several, a Python int.
 
     Raises UnboundAxisError where nothing binds the axis.
     """
@@ -394,7 +395,7 @@ def axis_size(axis_name: Any) -> int:
 def _bound_axes(
     op: str, axis_name: Any, groups: Any
 ) -> tuple[tuple[Any, ...], tuple[int, ...], AxisIndexGroups]:
-    """The names, the numbers of places along them, or that in a group, and the groups."""
+    """The names of the axes, their lengths or that of a group, and the groups."""
     names = canonical_axis_names(axis_name)
     sizes = tuple([named_axis_size(name, op) for name in names])
     if groups is None:
@@ -418,11 +419,11 @@ def _bound_axes(
 
 
 def _check_dim_matches_axis(
-    op: str, what: str, axis: int, aval: Any, sizes: tuple[int, ...]
+    op: str, name: str, axis: int, aval: Any, sizes: tuple[int, ...]
 ) -> None:
     if aval.shape[axis] != prod(sizes):
         raise ShapeError(
-            f"{op}: without `tiled`, the dimension {what} must be as long as there are places; got "
+            f"{op}: without `tiled`, the dimension {name} must be as long as there are places; got "
             f"{aval!r}, whose dimension {axis} is {aval.shape[axis]}, for {prod(sizes)} places",
             fix="Pass tiled=True to divide it in as many parts.",
         )

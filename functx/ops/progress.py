@@ -1,4 +1,4 @@
-"""How far a loop is, shown on one line while it runs."""
+"""Progress bars of loops, shown on one line while they run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from functx.core.samples import i32, sample
 from functx.core.types import ShapedArray, is_integer
 from functx.ops.callbacks import HostPrimitive
 
-# How often a loop reports, and how long a line stays at least.
+# The number of reports of a loop, and the minimal time between two lines.
 _MAX_REPORTS = 100
 _MIN_INTERVAL_SECONDS = 0.05
 _BOOL = ShapedArray((), np.dtype(bool))
@@ -25,7 +25,7 @@ _I32 = ShapedArray((), np.dtype("int32"))
 
 
 class ProgressBar:
-    """The line of one loop on standard error: its name, how far it is, and how fast."""
+    """The progress bar of one loop on standard error: its name, progress and speed."""
 
     instances: ClassVar[dict[tuple[str, int | None], ProgressBar]] = {}
 
@@ -35,11 +35,11 @@ class ProgressBar:
         self.step = self.width = 0
 
     def show(self, step: int, done: bool) -> None:
-        """Write the line anew for so many steps, and end it if the loop is `done`."""
+        """Write the line again for `step` steps, and end it if the loop is `done`."""
         now = monotonic()
         if step <= 0 and not done:
             self.started, self.written, self.step = now, 0.0, 0
-        # Steps may be reported late, never backwards.
+        # Steps may be reported late but do not decrease.
         self.step = max(step, self.step)
         if now - self.written < _MIN_INTERVAL_SECONDS and not done:
             return
@@ -65,10 +65,10 @@ class ProgressBar:
 
 
 class ShowProgress(HostPrimitive):
-    """Shows that `step` steps of the loop `label` are done, if it is time to: about 100 times.
+    """Shows that `step` steps of the loop `label` are done, about 100 times in a loop.
 
-    With a `total` that is after equal parts of it, else ever less often. With `done` it ends.
-    It does so when the scalars that follow the step have been computed.
+    With a `total` it reports after equal parts of it, else at intervals that grow. With `done` it
+    ends the line, after the scalar operands that follow the step have been computed.
     """
 
     label: str
@@ -102,7 +102,7 @@ class ShowProgress(HostPrimitive):
         return []
 
     def batch(self, args, dims):
-        # One line for all lanes: that of the one which is furthest.
+        # One line for the whole batch, of the element with the most steps.
         (step, *after), (dim, *after_dims) = args, dims
         some = [
             x if d is None else ops.squeeze(ops.slice_in_dim(x, 0, 1))
@@ -123,13 +123,13 @@ class ShowProgress(HostPrimitive):
         return []
 
     def should_report(self, ctx: Any, step: Any) -> Any:
-        """Whether to show `step`."""
+        """Whether to report `step`."""
         aval = ctx.avals_in[0]
         if self.total is not None:
             every = max(-(-self.total // _MAX_REPORTS), 1)
             rest = stablehlo.remainder(step, ctx.constant(every, aval))
         else:
-            # All but the first three binary digits are 0, so ever more steps apart.
+            # All but the first three binary digits are 0, so the intervals grow.
             bits = aval.dtype.itemsize * 8
             length = stablehlo.subtract(
                 ctx.constant(bits - 3, aval), stablehlo.count_leading_zeros(step)

@@ -1,4 +1,4 @@
-"""Random bits: the Threefry hash of a key and a position, which all random numbers come from.
+"""Random bits by the Threefry hash of a key and a position, distributions, and dropout.
 
 A key is two words, `u32[2]`; every operation takes batches of keys, `u32[..., 2]`. The words
 at each position are those of `jax.random`, with JAX's default implementation and settings.
@@ -37,7 +37,7 @@ UINT64 = np.dtype("uint64")
 
 
 class RandomSeed(Primitive):
-    """The key that begins with an integer: its high and its low 32 bits."""
+    """The key of an integer seed: its high and its low 32 bits."""
 
     differentiable = False
     samples = (sample(i32[()]),)
@@ -61,7 +61,7 @@ class RandomSeed(Primitive):
 
 
 class RandomFoldIn(Primitive):
-    """The keys at the positions that integers name: `data[i, j]` under `key[i]`.
+    """The keys at the positions `data`: `data[i, j]` under `key[i]`.
 
     The shape of `data` begins with that of the batch of keys.
     """
@@ -99,7 +99,7 @@ class RandomFoldIn(Primitive):
 
 
 class RandomSplit(Primitive):
-    """An array of `shape` of keys, those at the positions 0, 1, ... under `key`."""
+    """An array of `shape` of keys, at the positions 0, 1, ... under `key`."""
 
     shape: Shape
     differentiable = False
@@ -160,23 +160,23 @@ def check_key(primitive: Primitive, key: ShapedArray) -> None:
 
 
 def stack_words(ctx: Any, first: Any, second: Any, words: ShapedArray) -> Any:
-    """Two arrays of `words` side by side along a new last dimension."""
+    """Two arrays of type `words` stacked along a new last dimension."""
     one = ctx.type(ShapedArray((*words.shape, 1), UINT32))
     parts = [stablehlo.reshape(one, word) for word in (first, second)]
     return stablehlo.concatenate(parts, words.ndim)
 
 
 def threefry_words(ctx: Any, key: Any, shape: Shape) -> tuple[ShapedArray, Any, Any]:
-    """The type of an array of words, and both words at each position of `shape`, for each key."""
+    """The type of an array of words, and the two words at each position of `shape` for each key."""
     (keys,) = ctx.avals_in
-    lanes = keys.ndim - 1
+    batch_ndim = keys.ndim - 1
     words = ShapedArray((*keys.shape[:-1], *shape), UINT32)
     count = ShapedArray(words.shape, UINT64 if prod(shape) > 2**32 else UINT32)
-    # The position is a sum over dimensions, which partitions where one long iota would not.
+    # The position is a sum over dimensions, which XLA can partition, unlike one long iota.
     position, stride = None, 1
     for i in reversed(range(len(shape))):
         if shape[i] != 1:
-            term = stablehlo.iota(ctx.type(count), lanes + i)
+            term = stablehlo.iota(ctx.type(count), batch_ndim + i)
             if stride != 1:
                 term = stablehlo.multiply(term, ctx.constant(stride, count))
             position = term if position is None else stablehlo.add(term, position)
@@ -197,7 +197,7 @@ PARITY = 0x1BD11BDA
 def threefry_2x32(
     ctx: Any, key: Any, keys: ShapedArray, high: Any, low: Any, words: ShapedArray
 ) -> tuple[Any, Any]:
-    """The two words that Threefry-2x32 in 20 rounds makes of `high` and `low` under `key`.
+    """The two words of Threefry-2x32 with 20 rounds for `high` and `low` under `key`.
 
     Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (2011).
     """
@@ -223,18 +223,18 @@ def threefry_2x32(
 
 
 def key_schedule(ctx: Any, key: Any, keys: ShapedArray, words: ShapedArray) -> list[Any]:
-    """The words of the keys and their parity word, each of the shape of `words`."""
-    lanes = keys.shape[:-1]
-    lane = ShapedArray(lanes, UINT32)
+    """The two words of the keys and their parity word, broadcast to the shape of `words`."""
+    batch_shape = keys.shape[:-1]
+    word_aval = ShapedArray(batch_shape, UINT32)
 
     def word(i: int) -> Any:
-        start, limit = [0] * len(lanes) + [i], [*lanes, i + 1]
+        start, limit = [0] * len(batch_shape) + [i], [*batch_shape, i + 1]
         part = stablehlo.slice(key, *map(ctx.i64_array, (start, limit, [1] * keys.ndim)))
-        return stablehlo.reshape(ctx.type(lane), part)
+        return stablehlo.reshape(ctx.type(word_aval), part)
 
     first, second = word(0), word(1)
-    parity = stablehlo.xor(stablehlo.xor(first, second), ctx.constant(PARITY, lane))
-    dims = ctx.i64_array(range(len(lanes)))
+    parity = stablehlo.xor(stablehlo.xor(first, second), ctx.constant(PARITY, word_aval))
+    dims = ctx.i64_array(range(len(batch_shape)))
     return [
         stablehlo.broadcast_in_dim(ctx.type(words), part, dims) for part in (first, second, parity)
     ]
@@ -245,7 +245,7 @@ def _range_from(start: int, count: int) -> tuple[int, ...]:
 
 
 def random_seed(seed: Any) -> Any:
-    """The key that begins with an integer `seed`: its high and its low 32 bits."""
+    """The key of an integer `seed`: its high and its low 32 bits."""
     return RandomSeed()(seed)
 
 
@@ -290,8 +290,8 @@ class StandardDistribution(Primitive, abstract=True):
 class ParametricDistribution(Primitive, abstract=True):
     """Values drawn at each index of `shape` for each key of a batch, with parameters.
 
-    Those are operands of one dtype: scalars, or arrays of the shape of the result. The
-    result has that dtype too.
+    The parameters are operands of one dtype: scalars, or arrays of the shape of the result. The
+    result has the same dtype.
     """
 
     shape: Shape
@@ -357,7 +357,7 @@ class RandomNormal(StandardDistribution):
 
 
 class RandomTruncatedNormal(ParametricDistribution):
-    """Numbers with the standard normal distribution, given that they lie in (low, high)."""
+    """Numbers with the standard normal distribution truncated to (low, high)."""
 
     samples = (
         sample(u32[2], f32[()], f32[()], shape=(3, 4), values={1: -1.0, 2: 1.5}),
@@ -429,7 +429,7 @@ class RandomGumbel(StandardDistribution):
 class RandomBernoulli(ParametricDistribution):
     """Booleans that are true with probability `p`, one at each index of `shape`.
 
-    With `fine`, each takes two draws, so that small probabilities are met more closely.
+    With `fine`, each takes two draws, so that small probabilities are more exact.
     """
 
     fine: bool = False
@@ -478,7 +478,7 @@ class RandomIntegers(ParametricDistribution):
 
 
 class RandomShuffle(Primitive):
-    """`x` with its elements along `axis` in random order, each vector in an order of its own."""
+    """`x` with its elements along `axis` in random order, independent for each vector."""
 
     axis: int
     samples = sample(u32[2], f32[5], axis=0), sample(u32[2], f32[3, 4], axis=1)
@@ -488,7 +488,7 @@ class RandomShuffle(Primitive):
         return x
 
     def decompose(self, key, x):
-        # Elements sorted by random words that may tie: enough rounds make a lasting tie unlikely.
+        # Elements are sorted by random words that may tie: with enough rounds a tie in all is unlikely.
         rounds = math.ceil(3 * math.log(builtins.max(1, x.size)) / math.log(2**32 - 1))
         for _ in range(rounds):
             key, words_key = subkey(key, 0), subkey(key, 1)
@@ -497,18 +497,18 @@ class RandomShuffle(Primitive):
 
 
 def subkey(key: Any, i: int) -> Any:
-    """The key (for each of a batch) that `split` gives at position `i`."""
-    lanes = aval_of(key).shape[:-1]
+    """The key at position `i` of the result of `split`, for each key of a batch."""
+    batch_shape = aval_of(key).shape[:-1]
     position = literal(i, UINT32)
-    return random_fold_in(key, ops.full(lanes, position) if lanes else position)
+    return random_fold_in(key, ops.full(batch_shape, position) if batch_shape else position)
 
 
 def uniform_pair(key: Any, shape: Shape, dtype: DType) -> list[Any]:
     """Two independent arrays of `shape` of uniform numbers in [0, 1)."""
-    lanes = aval_of(key).ndim - 1
+    batch_ndim = aval_of(key).ndim - 1
     both = random_uniform(key, (2, *shape), dtype)
-    halves = [ops.slice_in_dim(both, i, i + 1, axis=lanes) for i in (0, 1)]
-    return [ops.squeeze(half, (lanes,)) for half in halves]
+    halves = [ops.slice_in_dim(both, i, i + 1, axis=batch_ndim) for i in (0, 1)]
+    return [ops.squeeze(half, (batch_ndim,)) for half in halves]
 
 
 def _smallest_normal(dtype: DType) -> float:
@@ -525,9 +525,9 @@ def random_uniform(key: Any, shape: Shape, dtype: DType, low: Any = 0.0, high: A
 
 
 class Dropout(Primitive):
-    """`x / (1 - rate)` where the key says so, each with probability 1 - rate, and 0 elsewhere.
+    """`x / (1 - rate)` with probability 1 - rate, independently for each element, else 0.
 
-    Linear in `x`, and drawn again where a derivative needs it, so that nothing is kept.
+    It is linear in `x`. A derivative draws the same mask again from the key, without residuals.
     """
 
     rate: float

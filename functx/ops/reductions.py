@@ -1,4 +1,4 @@
-"""Reductions over axes, which leave the shape."""
+"""Reductions over axes: sums, products, extrema, bitwise reductions, and indices of extrema."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from functx.ops.operands import (
 
 
 class Reduction(Primitive, abstract=True):
-    """One operand, combined over `axes`, which leave the shape."""
+    """The combination of the elements of one operand over `axes`, which leave the shape."""
 
     axes: tuple[int, ...]
     accepts: ClassVar[str] = "iufc"
@@ -50,7 +50,7 @@ class Reduction(Primitive, abstract=True):
         return x.update(shape=tuple_delete(x.shape, self.axes))
 
     def as_reshape(self, x: Any) -> Any:
-        """`x` in the shape of the output, where each of its elements is one of the output's."""
+        """A reshape of `x` to the output, if all reduced dimensions have length 1; else None."""
         if any([x.aval.shape[a] != 1 for a in self.axes]):
             return None
         return ops.Reshape(tuple_delete(x.aval.shape, self.axes)), [x]
@@ -60,13 +60,13 @@ class Reduction(Primitive, abstract=True):
         axes, out_dim = shift_reduced_axes(self.axes, dim)
         return type(self)(axes)(x), out_dim
 
-    def cotangent_masks(self, live, args):
+    def cotangent_masks(self, mask, args):
         (x,) = args
         out_shape = tuple_delete(x.shape, self.axes)
-        return [live if live is None or live.shape != out_shape else self.broadcast_back(live, x)]
+        return [mask if mask is None or mask.shape != out_shape else self.broadcast_back(mask, x)]
 
     def broadcast_back(self, out: Any, x: Any) -> Any:
-        """`out`, of the reduced shape, repeated along the axes that `x` had."""
+        """`out`, of the reduced shape, repeated along the reduced axes of `x`."""
         return ops.broadcast_in_dim(out, x.shape, tuple_delete(range(x.ndim), self.axes))
 
 
@@ -83,12 +83,12 @@ class ReduceSum(Reduction, Linear):
     def transpose(self, ct, x):
         return (self.broadcast_back(ct, x),)
 
-    def tangent_mask(self, lives, args):
-        (live,) = lives
-        return live if live is None or not live.shape else reduce_or(live, self.axes)
+    def tangent_mask(self, masks, args):
+        (mask,) = masks
+        return mask if mask is None or not mask.shape else reduce_or(mask, self.axes)
 
-    def simplify(self, facts, x):
-        # A sum of one float begins at +0, and so makes +0 of -0.
+    def simplify(self, def_use, x):
+        # The sum of one float starts from +0, so -0 becomes +0.
         return self.as_reshape(x) if has_exact_arithmetic(x) else None
 
     def lower(self, ctx, x):
@@ -116,21 +116,21 @@ class ReduceProd(Reduction):
         return (ops.mul(self.broadcast_back(ct, x), self.products_of_others(x)),)
 
     def products_of_others(self, x: Any) -> Any:
-        """At each element, the product of the elements beside it; no division, so zeros may be."""
-        kept = tuple_delete(range(x.ndim), self.axes)
-        order = (*kept, *self.axes)
-        lead = tuple([x.shape[d] for d in kept])
+        """The product of the other elements, for each element; without division, right for zeros too."""
+        kept_dims = tuple_delete(range(x.ndim), self.axes)
+        order = (*kept_dims, *self.axes)
+        lead = tuple([x.shape[d] for d in kept_dims])
         n = prod([x.shape[d] for d in self.axes])
         if x.size == 0 or n == 1:
             return ops.constant_like(x, 1)
         rows = ops.reshape(ops.permute_dims(x, order), (*lead, n))
-        keep = [(0, 0, 0)] * len(lead)
-        before = ops.pad(ops.cumprod(rows, len(lead)), 1, [*keep, (1, -1, 0)])
-        after = ops.pad(ops.cumprod(rows, len(lead), reverse=True), 1, [*keep, (-1, 1, 0)])
-        beside = ops.reshape(ops.mul(before, after), tuple([x.shape[d] for d in order]))
-        return ops.permute_dims(beside, tuple([order.index(d) for d in range(x.ndim)]))
+        no_padding = [(0, 0, 0)] * len(lead)
+        before = ops.pad(ops.cumprod(rows, len(lead)), 1, [*no_padding, (1, -1, 0)])
+        after = ops.pad(ops.cumprod(rows, len(lead), reverse=True), 1, [*no_padding, (-1, 1, 0)])
+        broadcast_mask = ops.reshape(ops.mul(before, after), tuple([x.shape[d] for d in order]))
+        return ops.permute_dims(broadcast_mask, tuple([order.index(d) for d in range(x.ndim)]))
 
-    def simplify(self, facts, x):
+    def simplify(self, def_use, x):
         return self.as_reshape(x)
 
     def lower(self, ctx, x):
@@ -156,44 +156,44 @@ class ReduceExtremum(Reduction, abstract=True):
         out = self(x)
         if out.size == 0 or x.size == 0:
             return out, None
-        chosen = ops.eq(x, self.broadcast_back(out, x))
-        total = reduce_sum(ops.select(chosen, t, ops.zeros_like(t)), self.axes)
-        return out, ops.mul(total, self.tie_weight(chosen, x.dtype))
+        is_extremum = ops.eq(x, self.broadcast_back(out, x))
+        total = reduce_sum(ops.select(is_extremum, t, ops.zeros_like(t)), self.axes)
+        return out, ops.mul(total, self.tie_weight(is_extremum, x.dtype))
 
     def vjp(self, ct, out, args, active):
         (x,) = args
         if x.size == 0:
             return (ops.zeros_like(x),)
-        chosen = ops.eq(x, self.broadcast_back(out, x))
-        ct = self.broadcast_back(ops.mul(ct, self.tie_weight(chosen, x.dtype)), x)
-        return (ops.select(chosen, ct, ops.zeros_like(ct)),)
+        is_extremum = ops.eq(x, self.broadcast_back(out, x))
+        ct = self.broadcast_back(ops.mul(ct, self.tie_weight(is_extremum, x.dtype)), x)
+        return (ops.select(is_extremum, ct, ops.zeros_like(ct)),)
 
-    def tangent_mask(self, lives, args):
-        (x,), (live,) = args, lives
-        if live is None or x.size == 0:
+    def tangent_mask(self, masks, args):
+        (x,), (mask,) = args, masks
+        if mask is None or x.size == 0:
             return None
-        chosen = ops.eq(x, self.broadcast_back(self(x), x))
-        return reduce_or(ops.bitwise_and(chosen, live), self.axes)
+        is_extremum = ops.eq(x, self.broadcast_back(self(x), x))
+        return reduce_or(ops.bitwise_and(is_extremum, mask), self.axes)
 
-    def cotangent_masks(self, live, args):
+    def cotangent_masks(self, mask, args):
         (x,) = args
         if x.size == 0:
             return [None]
-        chosen = ops.eq(x, self.broadcast_back(self(x), x))
-        (beside,) = super().cotangent_masks(live, args)
+        is_extremum = ops.eq(x, self.broadcast_back(self(x), x))
+        (broadcast_mask,) = super().cotangent_masks(mask, args)
         return [
-            chosen
-            if beside is None
-            else ops.bitwise_and(chosen, ops.instantiate_mask(beside, x.shape))
+            is_extremum
+            if broadcast_mask is None
+            else ops.bitwise_and(is_extremum, ops.instantiate_mask(broadcast_mask, x.shape))
         ]
 
-    def tie_weight(self, chosen: Any, dtype: DType) -> Any:
-        """One over the number of elements chosen, counted where a half float would overflow."""
-        wide = real_dtype(dtype) if dtype.itemsize > 2 else np.dtype("float32")
-        count = reduce_sum(ops.convert_element_type(chosen, wide), self.axes)
+    def tie_weight(self, is_extremum: Any, dtype: DType) -> Any:
+        """One over the number of elements that tie, counted in single precision for half floats."""
+        count_dtype = real_dtype(dtype) if dtype.itemsize > 2 else np.dtype("float32")
+        count = reduce_sum(ops.convert_element_type(is_extremum, count_dtype), self.axes)
         return ops.convert_element_type(ops.div(1.0, count), dtype)
 
-    def simplify(self, facts, x):
+    def simplify(self, def_use, x):
         return self.as_reshape(x)
 
     def lower_extremum(self, ctx: Any, x: Any, operation: Any, fallback: Any, start: Any) -> Any:
@@ -230,7 +230,7 @@ class BitwiseReduction(Reduction, abstract=True):
         sample(u32[3], axes=(0,)),
     )
 
-    def simplify(self, facts, x):
+    def simplify(self, def_use, x):
         return self.as_reshape(x)
 
 
@@ -271,7 +271,7 @@ class ArgExtremum(Primitive, abstract=True):
     differentiable = False
     accepts: ClassVar[str] = "biuf"
     direction: ClassVar[str]
-    """The comparison that a better element wins."""
+    """The comparison by which an element replaces another."""
     samples = (
         sample(f32[3, 4], axis=0, index_dtype=np.dtype("int32")),
         sample(i32[2, 3, 4], axis=2, index_dtype=np.dtype("int32")),
@@ -336,9 +336,9 @@ class ArgMin(ArgExtremum):
 def select_first_extremum(
     ctx: Any, direction: str, pairs: Any, value: ShapedArray, index: ShapedArray
 ) -> list[Any]:
-    """The better of two pairs of a value and its place: nan before all, then the first of equals.
+    """The better of two pairs (value, index): nan is best, and the first of equal values.
 
-    `direction` is the comparison that a better value wins.
+    `direction` is the comparison by which a value is better.
     """
     a, i, b, j = pairs
     better = ctx.compare(a, b, direction, value)
@@ -353,7 +353,7 @@ def select_first_extremum(
 
 
 def lowest(dtype: DType) -> Any:
-    """The number that no number of `dtype` lies below: minus infinity where there is one."""
+    """The lowest number of `dtype`: minus infinity if it has one."""
     if kind(dtype) == "b":
         return False
     if is_integer(dtype):
@@ -362,7 +362,7 @@ def lowest(dtype: DType) -> Any:
 
 
 def highest(dtype: DType) -> Any:
-    """The number that no number of `dtype` lies above: infinity where there is one."""
+    """The highest number of `dtype`: infinity if it has one."""
     if kind(dtype) == "b":
         return True
     if is_integer(dtype):
@@ -372,7 +372,7 @@ def highest(dtype: DType) -> Any:
 
 
 def shift_reduced_axes(axes: tuple[int, ...], dim: int) -> tuple[tuple[int, ...], int]:
-    """The axes of a reduction beside the batch dimension, and where that ends up."""
+    """The axes of a reduction after a batch dimension `dim` is inserted, and its position in the result."""
     axes = tuple([a + (a >= dim) for a in axes])
     return axes, dim - sum([a < dim for a in axes])
 

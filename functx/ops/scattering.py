@@ -19,14 +19,13 @@ from functx.core.tracing import trace_closed
 from functx.core.types import ShapedArray, accumulation_dtype, is_inexact
 from functx.ops.families import check_same_dtype, combine_masks
 from functx.ops.indexing import (
-    Dims,
     GatherScatter,
 )
-from functx.ops.operands import literal, promote_scalars, tuple_delete
+from functx.ops.operands import Dims, literal, promote_scalars, tuple_delete
 
 
 class Scatter(GatherScatter, abstract=True):
-    """The operand with a window at each index vector combined with one of the updates."""
+    """The operand with the window at each index vector combined with an update."""
 
     mode: str = "drop"
     accepts: ClassVar[str] = "biufc"
@@ -54,7 +53,7 @@ class Scatter(GatherScatter, abstract=True):
         return tuple([updates.shape[window[d]] if d in window else 1 for d in range(x.ndim)])
 
     def gather_written(self, x: Any, indices: Any, updates: Any, fill_value: Any = 0) -> Any:
-        """What `x` holds in the places where `updates` are written, `fill_value` outside."""
+        """The elements of `x` that `updates` are written to, `fill_value` outside."""
         read = ops.Gather(
             *self.dimension_numbers,
             self.indices_are_sorted,
@@ -65,37 +64,39 @@ class Scatter(GatherScatter, abstract=True):
         )
         return read(x, indices)
 
-    def cotangent_masks(self, live, args):
-        return [None, None, self.update_mask(live, *args)]
+    def cotangent_masks(self, mask, args):
+        return [None, None, self.update_mask(mask, *args)]
 
-    def update_mask(self, live: Any, x: Any, indices: Any, updates: Any) -> Any:
-        """Which updates go to places that `live` holds for; those dropped go nowhere."""
-        if live is not None and live.shape:
-            return self.gather_written(live, indices, updates, False)
+    def update_mask(self, mask: Any, x: Any, indices: Any, updates: Any) -> Any:
+        """The mask of updates that are written where `mask` holds; dropped updates are false."""
+        if mask is not None and mask.shape:
+            return self.gather_written(mask, indices, updates, False)
         return combine_masks(
-            live, self.in_bounds_mask(x, indices, updates) if self.mode == "drop" else None
+            mask, self.in_bounds_mask(x, indices, updates) if self.mode == "drop" else None
         )
 
     def in_bounds_mask(self, x: Any, indices: Any, updates: Any) -> Any:
-        """Which updates belong to windows that lie inside the operand; None for all."""
+        """The mask of updates whose windows lie inside the operand; None stands for all."""
         limits = self.start_limits(x, self.slice_sizes(x, updates), indices.dtype)
-        there, lead = None, indices.shape[:-1]
+        in_bounds, lead = None, indices.shape[:-1]
         for k, limit in enumerate(limits.tolist()):
-            at = ops.reshape(ops.slice_in_dim(indices, k, k + 1, axis=-1), lead)
-            there = combine_masks(there, ops.bitwise_and(ops.ge(at, 0), ops.le(at, limit)))
-        if there is None:
+            start = ops.reshape(ops.slice_in_dim(indices, k, k + 1, axis=-1), lead)
+            in_bounds = combine_masks(
+                in_bounds, ops.bitwise_and(ops.ge(start, 0), ops.le(start, limit))
+            )
+        if in_bounds is None:
             return None
         return ops.broadcast_in_dim(
-            there, updates.shape, tuple_delete(range(updates.ndim), self.offset_dims)
+            in_bounds, updates.shape, tuple_delete(range(updates.ndim), self.offset_dims)
         )
 
     def with_class(self, scatter: type[Scatter]) -> Scatter:
-        """The scatter of another class to the same places."""
+        """The scatter of class `scatter` with the same parameters."""
         flags = self.indices_are_sorted, self.unique_indices, self.mode
         return scatter(*self.dimension_numbers, *flags)
 
     def has_unique_indices(self, x: Any, indices: Any) -> bool:
-        """Whether it is known that no place is written twice."""
+        """Whether no element is known to be written twice."""
         places = tuple_delete(indices.shape[:-1], self.start_indices_batching_dims)
         return self.unique_indices or prod(places) <= 1
 
@@ -105,15 +106,17 @@ class Scatter(GatherScatter, abstract=True):
         if dx is None:
             x, dx = ops.broadcast_in_dim(x, (size, *x.shape), tuple(range(1, x.ndim + 1))), 0
         if di is None:
-            numbers, at = self.with_window_dim(dx, x.ndim)
+            numbers, update_dim = self.with_window_dim(dx, x.ndim)
         else:
-            numbers, at = self.with_batch_dim(dx), 0
+            numbers, update_dim = self.with_batch_dim(dx), 0
             indices = ops.moveaxis(indices, di, 0)
         if du is None:
-            shape = (*updates.shape[:at], size, *updates.shape[at:])
-            updates = ops.broadcast_in_dim(updates, shape, tuple_delete(range(len(shape)), (at,)))
+            shape = (*updates.shape[:update_dim], size, *updates.shape[update_dim:])
+            updates = ops.broadcast_in_dim(
+                updates, shape, tuple_delete(range(len(shape)), (update_dim,))
+            )
         else:
-            updates = ops.moveaxis(updates, du, at)
+            updates = ops.moveaxis(updates, du, update_dim)
         batched = self.replace(
             **numbers._asdict(), indices_are_sorted=self.indices_are_sorted and di is None
         )
@@ -124,7 +127,7 @@ class Scatter(GatherScatter, abstract=True):
         return x.dtype
 
     def combine(self, x: Any, update: Any) -> Any:
-        """The StableHLO value of an element, given its value so far and an update."""
+        """The StableHLO value of an element combined with an update."""
         raise NotImplementedError
 
     def lower(self, ctx, x, indices, updates):
@@ -143,11 +146,11 @@ class Scatter(GatherScatter, abstract=True):
             index_vector_dim=i_aval.ndim - 1,
         )
         dtype = self.accumulation_dtype(x_aval, i_aval)
-        wide, u_wide = x_aval.update(dtype=dtype), u_aval.update(dtype=dtype)
+        x_wide, u_wide = x_aval.update(dtype=dtype), u_aval.update(dtype=dtype)
         if dtype != x_aval.dtype:
-            x, updates = ctx.convert(x, x_aval, wide), ctx.convert(updates, u_aval, u_wide)
+            x, updates = ctx.convert(x, x_aval, x_wide), ctx.convert(updates, u_aval, u_wide)
         op = stablehlo.ScatterOp(
-            [ctx.type(wide)],
+            [ctx.type(x_wide)],
             [x],
             indices,
             [updates],
@@ -160,7 +163,7 @@ class Scatter(GatherScatter, abstract=True):
         with ir.InsertionPoint(block):
             stablehlo.return_([self.combine(*block.arguments)])
         (out,) = op.results
-        return out if dtype == x_aval.dtype else ctx.convert(out, wide, x_aval)
+        return out if dtype == x_aval.dtype else ctx.convert(out, x_wide, x_aval)
 
 
 class ScatterAdd(Scatter):
@@ -195,8 +198,8 @@ class ScatterAdd(Scatter):
         _, indices, updates = args
         return ct, None, self.gather_written(ct, indices, updates) if active[2] else None
 
-    def cotangent_masks(self, live, args):
-        return [live, None, self.update_mask(live, *args)]
+    def cotangent_masks(self, mask, args):
+        return [mask, None, self.update_mask(mask, *args)]
 
     def accumulation_dtype(self, x, indices):
         return x.dtype if self.has_unique_indices(x, indices) else accumulation_dtype(x.dtype)
@@ -205,7 +208,7 @@ class ScatterAdd(Scatter):
         return stablehlo.add(x, update)
 
     def lower(self, ctx, x, indices, updates):
-        # GPUs add no 128 bits at once; JAX adds real and imaginary parts there.
+        # GPUs have no atomic addition of 128 bits; JAX adds real and imaginary parts there.
         if ctx.avals_in[0].dtype != np.complex128 or tuple(ctx.platforms) == ("cpu",):
             return super().lower(ctx, x, indices, updates)
         from jax import lax
@@ -268,27 +271,27 @@ class ScatterMul(Scatter):
         return self(ct, indices, updates), None, None
 
     def product_of_others(self, x: Any, indices: Any, updates: Any) -> Any:
-        """For each element of the updates, the product of the others written to its place.
+        """For each element of the updates, the product of the other updates of its target.
 
-        Made of products alone, since a quotient would fail at zeros.
+        It is computed without division, which would fail for zeros.
         """
         shape = updates.shape
-        places = self.gather_written(
+        targets = self.gather_written(
             ops.reshape(ops.iota(np.int32, x.size), x.shape), indices, updates, -1
         )
-        places, updates = (
-            ops.reshape(places, (updates.size,)),
+        targets, updates = (
+            ops.reshape(targets, (updates.size,)),
             ops.reshape(updates, (updates.size,)),
         )
-        order = ops.argsort(places)
-        runs, values = ops.take_distinct(places, order), ops.take_distinct(updates, order)
+        order = ops.argsort(targets)
+        runs, values = ops.take_distinct(targets, order), ops.take_distinct(updates, order)
         before = _exclusive_segment_products(values, runs)
         after = ops.rev(
             _exclusive_segment_products(ops.rev(values, (0,)), ops.rev(runs, (0,))), (0,)
         )
         products = ops.take_distinct(ops.mul(before, after), ops.argsort(order))
-        # Those that are dropped form a run too, whose product may overflow.
-        return ops.reshape(ops.select(ops.lt(places, 0), 1, products), shape)
+        # Dropped updates form a run too, whose product may overflow.
+        return ops.reshape(ops.select(ops.lt(targets, 0), 1, products), shape)
 
     accumulation_dtype = ScatterAdd.accumulation_dtype
 
@@ -297,30 +300,32 @@ class ScatterMul(Scatter):
 
 
 class ScatterExtremum(Scatter, abstract=True):
-    """The operand and the updates for each place, of which the most extreme stays."""
+    """The operand with the extremum of it and the updates, each at its index."""
 
     accepts = "biuf"
 
     def is_not_extremum(self, out: Any, x: Any) -> Any:
-        """Whether the operand or update `x` is not the one that stayed."""
+        """The mask of elements of the operand or the updates `x` that are not the extremum."""
         raise NotImplementedError
 
     def jvp(self, primals, tangents):
         (x, indices, updates), (dx, _, du) = primals, tangents
         out = self(*primals)
-        # Those that tie share evenly: the tangent is the mean over them.
-        of_updates = self.with_class(ScatterAdd)
-        x_lost = self.is_not_extremum(out, x)
-        updates_lost = self.is_not_extremum(self.gather_written(out, indices, updates), updates)
-        zero, one = literal(0, out.dtype), literal(1, out.dtype)
-        count = of_updates(
-            ops.select(x_lost, zero, ops.full(x.shape, one)),
-            indices,
-            ops.select(updates_lost, zero, ops.full(updates.shape, one)),
+        # Elements that tie share the derivative: the tangent is the mean over them.
+        add_updates = self.with_class(ScatterAdd)
+        x_is_not_extremum = self.is_not_extremum(out, x)
+        updates_are_not_extremum = self.is_not_extremum(
+            self.gather_written(out, indices, updates), updates
         )
-        total = ops.zeros_like(x) if dx is None else ops.select(x_lost, zero, dx)
+        zero, one = literal(0, out.dtype), literal(1, out.dtype)
+        count = add_updates(
+            ops.select(x_is_not_extremum, zero, ops.full(x.shape, one)),
+            indices,
+            ops.select(updates_are_not_extremum, zero, ops.full(updates.shape, one)),
+        )
+        total = ops.zeros_like(x) if dx is None else ops.select(x_is_not_extremum, zero, dx)
         if du is not None:
-            total = of_updates(total, indices, ops.select(updates_lost, zero, du))
+            total = add_updates(total, indices, ops.select(updates_are_not_extremum, zero, du))
         return out, ops.div(total, count)
 
 
@@ -388,25 +393,26 @@ class ScatterMax(ScatterExtremum):
         return stablehlo.maximum(x, update)
 
 
-def _exclusive_segment_products(updates: Any, places: Any) -> Any:
-    """The product of the earlier elements in the run of equal `places` that each is in."""
+def _exclusive_segment_products(updates: Any, targets: Any) -> Any:
+    """The product of the earlier elements in the run of equal `targets` that each belongs to."""
 
     def earlier(x: Any, k: int, fill: Any) -> Any:
         return ops.pad(x, fill, [(k, -k, 0)])
 
     size = updates.shape[0]
-    products = ops.select(ops.eq(earlier(places, 1, -2), places), earlier(updates, 1, 1), 1)
+    products = ops.select(ops.eq(earlier(targets, 1, -2), targets), earlier(updates, 1, 1), 1)
     k = 1
     while k < size:
         products = ops.mul(
-            products, ops.select(ops.eq(earlier(places, k, -2), places), earlier(products, k, 1), 1)
+            products,
+            ops.select(ops.eq(earlier(targets, k, -2), targets), earlier(products, k, 1), 1),
         )
         k *= 2
     return products
 
 
 class ScatterSet(Scatter):
-    """The operand with the updates in place of what it held; the last one to a place stays."""
+    """The operand with elements replaced by the updates; the last update of an element stays."""
 
     samples = (
         sample(
@@ -465,45 +471,45 @@ class ScatterSet(Scatter):
             written, zeros = ops.ReadBeforeWrite()(written)
         return self.operand_cotangent(ct, indices, zeros) if active[0] else None, None, written
 
-    def cotangent_masks(self, live, args):
+    def cotangent_masks(self, mask, args):
         x, indices, updates = args
-        kept = None
+        operand_mask = None
         if not ops.is_small_part(updates, x):
-            kept = self.operand_cotangent(
-                ops.instantiate_mask(live, x.shape), indices, ops.full(updates.shape, False)
+            operand_mask = self.operand_cotangent(
+                ops.instantiate_mask(mask, x.shape), indices, ops.full(updates.shape, False)
             )
-        shows = (
+        is_last = (
             None
             if self.has_unique_indices(x, indices)
             else self.last_write_mask(x, indices, updates)
         )
-        return [kept, None, combine_masks(self.update_mask(live, *args), shows)]
+        return [operand_mask, None, combine_masks(self.update_mask(mask, *args), is_last)]
 
     def operand_cotangent(self, ct: Any, indices: Any, zeros: Any) -> Any:
-        """`ct` where the operand shows, zero where an update was written."""
+        """`ct` where the operand is kept, zero where an update is written."""
         return self(ct, indices, zeros)
 
     def update_cotangent(self, ct: Any, indices: Any, updates: Any) -> Any:
-        """`ct` at each update that shows, zero for those dropped or written over."""
+        """`ct` at each update, zero for updates that are dropped or overwritten."""
         written = self.gather_written(ct, indices, updates)
         if self.has_unique_indices(ct, indices):
             return written
         return ops.select(self.last_write_mask(ct, indices, updates), written, 0)
 
     def last_write_mask(self, x: Any, indices: Any, updates: Any) -> Any:
-        """Whether each element of the updates is the last that is written to its place.
+        """The mask of elements of the updates that are the last written to their target.
 
-        Found by writing the number of each window, largest last. Of dimensions whole in
-        every window only one place need be looked at.
+        It is found by writing the number of each window with `ScatterMax`. Dimensions that are whole
+        in every window are left out.
         """
         window = dict(zip(self.window_dims(x.ndim), self.offset_dims, strict=True))
-        whole = [d for d in window if d not in self.start_index_map]
+        whole_dims = [d for d in window if d not in self.start_index_map]
         dims, update_dims = [
             tuple_delete(range(n), out)
-            for n, out in ((x.ndim, whole), (updates.ndim, [window[d] for d in whole]))
+            for n, out in ((x.ndim, whole_dims), (updates.ndim, [window[d] for d in whole_dims]))
         ]
 
-        def renumber(named: ops.Dims, among: ops.Dims) -> ops.Dims:
+        def renumber(named: Dims, among: Dims) -> Dims:
             return tuple([among.index(d) for d in named])
 
         highest = ScatterMax(
@@ -521,28 +527,28 @@ class ScatterSet(Scatter):
         numbers = ops.broadcast_in_dim(
             ops.reshape(ops.iota(np.int32, prod(lead)), lead), shape, places
         )
-        nothing = ops.full(tuple([x.shape[d] for d in dims]), literal(-1, numbers.dtype))
-        written = highest(nothing, indices, numbers)
-        shows = ops.eq(highest.gather_written(written, indices, numbers, -1), numbers)
-        return ops.broadcast_in_dim(shows, updates.shape, update_dims)
+        none_written = ops.full(tuple([x.shape[d] for d in dims]), literal(-1, numbers.dtype))
+        written = highest(none_written, indices, numbers)
+        is_last = ops.eq(highest.gather_written(written, indices, numbers, -1), numbers)
+        return ops.broadcast_in_dim(is_last, updates.shape, update_dims)
 
     def combine(self, x, update):
         return update
 
     def lower(self, ctx, x, indices, updates):
-        # Only on CPUs does XLA write one update after the other.
+        # Only on CPUs XLA writes updates in order.
         if tuple(ctx.platforms) == ("cpu",) or self.has_unique_indices(*ctx.avals_in[:2]):
             return super().lower(ctx, x, indices, updates)
         program = trace_closed(self.order_independent, ctx.avals_in, name=self.name)
         return ctx.module.emit(program, [x, indices, updates])[0]
 
     def order_independent(self, x: Any, indices: Any, updates: Any) -> list[Any]:
-        """The last updates alone added to zeros, which any order of writing gives."""
-        shows = self.last_write_mask(x, indices, updates)
-        # The float that changes nothing when added, not even the sign of zero.
+        """The last updates of each element added to zeros, in any order."""
+        is_last = self.last_write_mask(x, indices, updates)
+        # -0.0 is the neutral element of addition, also for the sign of zero.
         zero = literal(-0.0 if is_inexact(x.dtype) else 0, x.dtype)
         cleared = self.replace(unique_indices=True)(x, indices, ops.full(updates.shape, zero))
-        return [self.with_class(ScatterAdd)(cleared, indices, ops.select(shows, updates, zero))]
+        return [self.with_class(ScatterAdd)(cleared, indices, ops.select(is_last, updates, zero))]
 
 
 def _scatter_function(cls: type[Scatter], doc: str) -> Callable[..., Any]:

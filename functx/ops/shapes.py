@@ -64,15 +64,15 @@ class BroadcastInDim(Linear):
         stretched = [d for n, d in zip(x.shape, self.dims, strict=True) if n == 1 != self.shape[d]]
         return tuple(sorted(repeated + stretched))
 
-    def tangent_mask(self, lives, args):
-        (live,) = lives
-        return live if live is None or not live.shape else self(live)
+    def tangent_mask(self, masks, args):
+        (mask,) = masks
+        return mask if mask is None or not mask.shape else self(mask)
 
-    def cotangent_masks(self, live, args):
-        if live is None or not live.shape:
-            return [live]
+    def cotangent_masks(self, mask, args):
+        if mask is None or not mask.shape:
+            return [mask]
         (x,) = args
-        return [reshape(ops.reduce_or(live, self.broadcast_dims(x)), x.shape)]
+        return [reshape(ops.reduce_or(mask, self.broadcast_dims(x)), x.shape)]
 
     def batch(self, args, dims):
         (x,), (dim,) = args, dims
@@ -92,21 +92,21 @@ class BroadcastInDim(Linear):
         added, kept = self.broadcast_dims(x), dict(zip(self.dims, strides, strict=True))
         return tuple([0 if d in added else kept[d] for d in range(len(self.shape))])
 
-    def simplify(self, facts, x):
+    def simplify(self, def_use, x):
         if x.aval.shape == self.shape:
             return x
         if x.aval.ndim == 0:
             return Full(self.shape), [x]
-        if inner := facts.defining_equation(x, Full):
+        if inner := def_use.defining_equation(x, Full):
             return Full(self.shape), inner.inputs
-        if inner := facts.defining_equation(x, BroadcastInDim):
+        if inner := def_use.defining_equation(x, BroadcastInDim):
             dims = tuple([self.dims[d] for d in inner.primitive.dims])
             return BroadcastInDim(self.shape, dims), inner.inputs
-        if inner := facts.defining_equation(x, Reshape):
-            (given,) = inner.inputs
+        if inner := def_use.defining_equation(x, Reshape):
+            (source,) = inner.inputs
             lengths = [(n, d) for n, d in zip(x.aval.shape, self.dims, strict=True) if n != 1]
-            if given.aval.shape == tuple([n for n, _ in lengths]):
-                return BroadcastInDim(self.shape, tuple([d for _, d in lengths])), [given]
+            if source.aval.shape == tuple([n for n, _ in lengths]):
+                return BroadcastInDim(self.shape, tuple([d for _, d in lengths])), [source]
         return None
 
     def lower(self, ctx, x):
@@ -114,7 +114,7 @@ class BroadcastInDim(Linear):
 
 
 class Full(Linear):
-    """An array of `shape` with the scalar operand everywhere."""
+    """An array of `shape` filled with the scalar operand."""
 
     shape: tuple[int, ...]
     samples = (sample(f32[()], shape=(2, 3)), sample(f32[()], shape=(0,)))
@@ -127,17 +127,17 @@ class Full(Linear):
     def transpose(self, ct, x):
         return (ops.reduce_sum(ct, tuple(range(ct.ndim))),)
 
-    def tangent_mask(self, lives, args):
-        return lives[0]
+    def tangent_mask(self, masks, args):
+        return masks[0]
 
-    def cotangent_masks(self, live, args):
-        return [live if live is None else ops.reduce_or(live)]
+    def cotangent_masks(self, mask, args):
+        return [mask if mask is None else ops.reduce_or(mask)]
 
     def batch(self, args, dims):
         (x,) = args
         return broadcast_in_dim(x, (x.shape[0], *self.shape), (0,)), 0
 
-    def simplify(self, facts, x):
+    def simplify(self, def_use, x):
         return None if self.shape else x
 
     def lower(self, ctx, x):
@@ -172,15 +172,15 @@ class Reshape(Linear):
         return reshape(part, x.shape)
 
     def view_strides(self, x, strides):
-        # An index of integers alone gives a scalar, which shares no memory.
+        # A scalar result shares no memory with an array.
         return reshape_strides(x.shape, strides, self.shape) if self.shape or not x.shape else None
 
-    def simplify(self, facts, x):
+    def simplify(self, def_use, x):
         if x.aval.shape == self.shape:
             return x
-        if inner := facts.defining_equation(x, Reshape):
+        if inner := def_use.defining_equation(x, Reshape):
             return self, inner.inputs
-        if inner := facts.defining_equation(x, Full):
+        if inner := def_use.defining_equation(x, Full):
             return Full(self.shape), inner.inputs
         return None
 
@@ -207,8 +207,8 @@ class PermuteDims(Linear):
 
     def batch(self, args, dims):
         (x,), (dim,) = args, dims
-        lane = tuple_delete(range(x.ndim), (dim,))
-        return permute_dims(x, (dim, *(lane[a] for a in self.axes))), 0
+        element_dims = tuple_delete(range(x.ndim), (dim,))
+        return permute_dims(x, (dim, *(element_dims[a] for a in self.axes))), 0
 
     view = True
 
@@ -218,15 +218,15 @@ class PermuteDims(Linear):
     def view_strides(self, x, strides):
         return tuple([strides[a] for a in self.axes])
 
-    def simplify(self, facts, x):
+    def simplify(self, def_use, x):
         if self.axes == tuple(range(len(self.axes))):
             return x
-        if inner := facts.defining_equation(x, PermuteDims):
+        if inner := def_use.defining_equation(x, PermuteDims):
             axes = inner.primitive.axes
             return PermuteDims(tuple([axes[a] for a in self.axes])), inner.inputs
-        if inner := facts.defining_equation(x, Full):
+        if inner := def_use.defining_equation(x, Full):
             return Full(tuple([x.aval.shape[a] for a in self.axes])), inner.inputs
-        if facts.has_one_use(x) and (inner := facts.defining_equation(x, ops.DotGeneral)):
+        if def_use.has_one_use(x) and (inner := def_use.defining_equation(x, ops.DotGeneral)):
             return inner.primitive.transposed_product(self.axes, *inner.inputs)
         return None
 
@@ -263,10 +263,10 @@ class Rev(Linear):
     def view_offset(self, x, strides, index):
         return sum([max(x.shape[a] - 1, 0) * strides[a] for a in self.axes])
 
-    def simplify(self, facts, x):
+    def simplify(self, def_use, x):
         if all([x.aval.shape[a] == 1 for a in self.axes]):
             return x
-        inner = facts.defining_equation(x, Rev)
+        inner = def_use.defining_equation(x, Rev)
         return inner.inputs[0] if inner is not None and inner.primitive is self else None
 
     def lower(self, ctx, x):
@@ -296,7 +296,7 @@ class Iota(Constant):
 
 
 class DenseConstant(Constant):
-    """The array of type `aval` whose elements have the bytes `data`, row by row."""
+    """The array of type `aval` with the bytes `data`, in row-major order."""
 
     aval: ShapedArray
     data: bytes
@@ -391,11 +391,11 @@ def zeros_like(x: Any) -> Any:
     return constant_like(x, 0)
 
 
-def instantiate_mask(live: Any, shape: tuple[int, ...]) -> Any:
-    """The mask `live` as an array of `shape`; None stands for true, a scalar for an array."""
-    if live is None or live is False:
-        return full(shape, live is None)
-    return live if live.shape == shape else full(shape, live)
+def instantiate_mask(mask: Any, shape: tuple[int, ...]) -> Any:
+    """The mask `mask` as an array of `shape`; None stands for true, False for false."""
+    if mask is None or mask is False:
+        return full(shape, mask is None)
+    return mask if mask.shape == shape else full(shape, mask)
 
 
 def reshape(operand: Any, new_sizes: Any, dimensions: Sequence[int] | None = None) -> Any:
@@ -444,7 +444,7 @@ def transpose(operand: Any, permutation: Any) -> Any:
 
 
 def moveaxis(x: Any, source: int, destination: int) -> Any:
-    """`x` with the axis `source` at `destination` and the others in their order."""
+    """`x` with the axis `source` moved to `destination`, the others in their order."""
     if source == destination:
         return x
     axes = [a for a in range(aval_of(x).ndim) if a != source]
@@ -497,6 +497,6 @@ def broadcasted_iota(dtype: Any, shape: Any, dimension: int) -> Any:
 
 
 def embed_constant(x: Any) -> Any:
-    """The concrete array `x` as part of the program, for values that cannot be operands."""
+    """The concrete array `x` embedded in the program, for values that cannot be operands."""
     aval = aval_of(x)
     return DenseConstant(aval, np.ascontiguousarray(np.asarray(x, aval.dtype)).tobytes())()

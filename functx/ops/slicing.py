@@ -14,18 +14,16 @@ from functx.core.errors import IndexingError
 from functx.core.primitive import LinearInput
 from functx.core.samples import f32, sample
 from functx.core.tracer import aval_of
+from functx.core.types import Shape
 from functx.ops.families import Linear
 from functx.ops.operands import canonical_axis, identity_result, literal, tuple_delete
-
-Shape = tuple[int, ...]
-
 
 Bounds = tuple[int, int, int]
 """The start, the limit and the stride of a slice along one axis."""
 
 
 class Slice(Linear):
-    """The elements of `x` from `start` to before `limit`, each `strides[i]`-th in dimension i."""
+    """The elements of `x` from `start` to before `limit`, in steps of `strides`."""
 
     start: Shape
     limit: Shape
@@ -69,20 +67,20 @@ class Slice(Linear):
         )
 
     def cotangent_tile(self, ct: Any, use: Any) -> ops.SliceTile:
-        """What is taken, `ct`, in its place, with zeros between."""
+        """The tile of the operand's cotangent that `ct` fills, with zeros between strided elements."""
         if self.strides:
             ct = ops.pad(ct, 0, [(0, 0, step - 1) for step in self.strides])
         limit = tuple([a + n for a, n in zip(self.start, ct.shape, strict=True)])
         return ops.SliceTile(self.start, limit, ct, use)
 
-    def tangent_mask(self, lives, args):
-        (live,) = lives
-        return live if live is None or not live.shape else self(live)
+    def tangent_mask(self, masks, args):
+        (mask,) = masks
+        return mask if mask is None or not mask.shape else self(mask)
 
-    def cotangent_masks(self, live, args):
+    def cotangent_masks(self, mask, args):
         (x,) = args
-        live = ops.instantiate_mask(live, self.abstract_eval(aval_of(x)).shape)
-        return self.transpose(live, LinearInput(aval_of(x).update(dtype=live.dtype)))
+        mask = ops.instantiate_mask(mask, self.abstract_eval(aval_of(x)).shape)
+        return self.transpose(mask, LinearInput(aval_of(x).update(dtype=mask.dtype)))
 
     view = True
 
@@ -99,7 +97,7 @@ class Slice(Linear):
 
     @property
     def full_strides(self) -> Shape:
-        """By how many elements what is taken lies apart along each axis."""
+        """The strides, ones if `strides` is None."""
         return self.strides or (1,) * len(self.start)
 
     def batch(self, args, dims):
@@ -108,28 +106,34 @@ class Slice(Linear):
         start, limit = tuple_insert(self.start, dim, 0), tuple_insert(self.limit, dim, x.shape[dim])
         return Slice(start, limit, strides)(x), dim
 
-    def simplify(self, facts, x):
+    def simplify(self, def_use, x):
         shape = x.aval.shape
         strides = self.strides or (1,) * len(shape)
         if self.start == (0,) * len(shape) and self.limit == shape and max(strides, default=1) == 1:
             return x
-        if inner := facts.defining_equation(x, ops.Full):
+        if inner := def_use.defining_equation(x, ops.Full):
             return ops.Full(self.abstract_eval(x.aval).shape), inner.inputs
-        if inner := facts.defining_equation(x, Slice):
+        if inner := def_use.defining_equation(x, Slice):
             return inner.primitive.compose(self), inner.inputs
-        if inner := facts.defining_equation(x, ops.Concatenate):
+        if inner := def_use.defining_equation(x, ops.Concatenate):
             return self.slice_of_concatenated(inner.primitive.axis, inner.inputs)
-        if inner := facts.defining_equation(x, ops.Pad):
+        if inner := def_use.defining_equation(x, ops.Pad):
             return self.slice_of_padded(inner.primitive.config, inner.inputs[0])
         return None
 
     def compose(self, then: Slice) -> Slice:
-        """This slice of an array, and the slice `then` of that, at once."""
-        own, other = self.strides or (1,) * len(self.start), then.strides or (1,) * len(then.start)
-        start = tuple([a + s * b for a, s, b in zip(self.start, own, then.start, strict=True)])
-        strides = tuple([s * t for s, t in zip(own, other, strict=True)])
+        """The slice that is this slice followed by the slice `then`."""
+        strides_of_first, strides_of_second = (
+            self.strides or (1,) * len(self.start),
+            then.strides or (1,) * len(then.start),
+        )
+        start = tuple(
+            [a + s * b for a, s, b in zip(self.start, strides_of_first, then.start, strict=True)]
+        )
+        strides = tuple([s * t for s, t in zip(strides_of_first, strides_of_second, strict=True)])
         counts = [
-            (b - a + t - 1) // t for a, b, t in zip(then.start, then.limit, other, strict=True)
+            (b - a + t - 1) // t
+            for a, b, t in zip(then.start, then.limit, strides_of_second, strict=True)
         ]
         limit = tuple(
             [
@@ -140,7 +144,7 @@ class Slice(Linear):
         return Slice(start, limit, None if max(strides, default=1) == 1 else strides)
 
     def slice_of_concatenated(self, axis: int, parts: Any) -> Any:
-        """The slice of the one of joined `parts` in which it lies, if it lies in one."""
+        """This slice of concatenated `parts` as a slice of one part, if it lies in one; else None."""
         begin = 0
         for part in parts:
             end = begin + part.aval.shape[axis]
@@ -152,7 +156,7 @@ class Slice(Linear):
         return None
 
     def slice_of_padded(self, config: Any, x: Any) -> Any:
-        """The slice of a padded `x` of which no padding is seen, and none cut off, if it is so."""
+        """This slice of a padded `x` as a slice of `x`, if it contains no padding; else None."""
         lows = [low for low, _, _ in config]
         start = tuple([a - low for a, low in zip(self.start, lows, strict=True)])
         limit = tuple([b - low for b, low in zip(self.limit, lows, strict=True)])
@@ -179,7 +183,7 @@ def tuple_insert(items: Any, position: int, item: Any) -> tuple[Any, ...]:
 
 
 def update_strided_slice(x: Any, part: Any, bounds: Sequence[Bounds]) -> Any:
-    """`x` with `part` in place of the elements within (start, limit, stride) along each axis."""
+    """`x` with the elements at (start, limit, stride) of each axis replaced by `part`."""
     shape = aval_of(x).shape
     if bounds == [(0, n, 1) for n in shape]:
         return part

@@ -1,4 +1,4 @@
-"""Sorting: arrays put in order along an axis, and the largest elements."""
+"""Sorting along an axis, the largest elements, and binary search."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Sort(Primitive):
     """The operands in ascending order of the first `num_keys` of them, along `axis`.
 
     Later keys decide between elements that tie in earlier ones; nan comes last. With
-    `permutation` a last output says where along `axis` each element was.
+    `permutation` a last output holds the original index along `axis` of each element.
     """
 
     axis: int
@@ -52,23 +52,23 @@ class Sort(Primitive):
             raise ShapeError(
                 f"sort: operands must have one shape; got {' and '.join(map(repr, operands))}"
             )
-        places = (
+        indices = (
             [ShapedArray(first.shape, self.permutation_dtype(first))] if self.permutation else []
         )
-        return [*operands, *places]
+        return [*operands, *indices]
 
     def permutation_dtype(self, x: ShapedArray) -> Any:
-        wide = x.shape[self.axis] > np.iinfo(np.int32).max
-        return canonical_dtype(np.int64 if wide else np.int32)
+        is_long = x.shape[self.axis] > np.iinfo(np.int32).max
+        return canonical_dtype(np.int64 if is_long else np.int32)
 
     def with_permutation(self) -> Sort:
         return Sort(self.axis, self.num_keys, self.stable, True)
 
     def jvp(self, primals, tangents):
         outs = self.with_permutation()(*primals)
-        places = outs[-1]
+        indices = outs[-1]
         out_tangents = [
-            None if t is None else take_along_axis(t, places, self.axis) for t in tangents
+            None if t is None else take_along_axis(t, indices, self.axis) for t in tangents
         ]
         return (outs, [*out_tangents, None]) if self.permutation else (outs[:-1], out_tangents)
 
@@ -77,9 +77,9 @@ class Sort(Primitive):
         return outs[: len(args) + self.permutation], outs
 
     def vjp(self, cts, saved, args, active):
-        places = saved[-1]
+        indices = saved[-1]
         return [
-            None if ct is None or not on else put_along_axis(ct, places, self.axis)
+            None if ct is None or not on else put_along_axis(ct, indices, self.axis)
             for ct, on in zip(cts, active, strict=False)
         ]
 
@@ -93,9 +93,9 @@ class Sort(Primitive):
 
     def lower(self, ctx, *operands):
         if self.permutation:
-            places = ctx.avals_out[-1]
-            operands = (*operands, stablehlo.iota(ctx.type(places), self.axis))
-            ctx.avals_in = [*ctx.avals_in, places]
+            indices = ctx.avals_out[-1]
+            operands = (*operands, stablehlo.iota(ctx.type(indices), self.axis))
+            ctx.avals_in = [*ctx.avals_in, indices]
 
         def sort(*operands: Any) -> Any:
             outs = lax.sort(operands, self.axis, self.stable, self.num_keys)
@@ -106,7 +106,7 @@ class Sort(Primitive):
 
 
 class TopK(Primitive):
-    """The `k` largest elements along the last axis, in descending order, and their places."""
+    """The `k` largest elements along the last axis, in descending order, and their indices."""
 
     k: int
     name = "top_k"
@@ -130,8 +130,8 @@ class TopK(Primitive):
 
     def jvp(self, primals, tangents):
         (x,), (t,) = primals, tangents
-        values, places = self(x)
-        return [values, places], [take_along_axis(t, places, x.ndim - 1), None]
+        values, indices = self(x)
+        return [values, indices], [take_along_axis(t, indices, x.ndim - 1), None]
 
     def vjp(self, cts, outs, args, active):
         (x,) = args
@@ -146,15 +146,15 @@ class TopK(Primitive):
         return ctx.via_jax(lambda x: lax.top_k(x, self.k), x)
 
 
-def take_along_axis(x: Any, places: Any, axis: int) -> Any:
-    """The elements of `x` at `places` along `axis`, which are in bounds and distinct."""
-    if places.size == 0:
-        return ops.full(places.shape, literal(0, x.dtype))
-    beside = tuple_delete(range(x.ndim), (axis,))
-    numbers = ops.GatherDimensionNumbers((), (axis,), (axis,), beside, beside)
+def take_along_axis(x: Any, indices: Any, axis: int) -> Any:
+    """The elements of `x` at `indices` along `axis`, which must be distinct and in range."""
+    if indices.size == 0:
+        return ops.full(indices.shape, literal(0, x.dtype))
+    other_dims = tuple_delete(range(x.ndim), (axis,))
+    numbers = ops.GatherDimensionNumbers((), (axis,), (axis,), other_dims, other_dims)
     return ops.gather(
         x,
-        ops.expand_dims(places, places.ndim),
+        ops.expand_dims(indices, indices.ndim),
         numbers,
         (1,) * x.ndim,
         unique_indices=True,
@@ -162,18 +162,18 @@ def take_along_axis(x: Any, places: Any, axis: int) -> Any:
     )
 
 
-def put_along_axis(updates: Any, places: Any, axis: int, size: int | None = None) -> Any:
-    """Zeros, `size` of them along `axis`, with `updates` at `places`: what takes them back."""
-    shape = list(places.shape)
+def put_along_axis(updates: Any, indices: Any, axis: int, size: int | None = None) -> Any:
+    """Zeros, `size` along `axis`, with `updates` at `indices`: the transpose of `take_along_axis`."""
+    shape = list(indices.shape)
     shape[axis] = shape[axis] if size is None else size
     zeros = ops.full(tuple(shape), literal(0, updates.dtype))
-    if places.size == 0:
+    if indices.size == 0:
         return zeros
-    beside = tuple_delete(range(places.ndim), (axis,))
-    numbers = ops.ScatterDimensionNumbers((), (axis,), (axis,), beside, beside)
+    other_dims = tuple_delete(range(indices.ndim), (axis,))
+    numbers = ops.ScatterDimensionNumbers((), (axis,), (axis,), other_dims, other_dims)
     return ops.scatter_add(
         zeros,
-        ops.expand_dims(places, places.ndim),
+        ops.expand_dims(indices, indices.ndim),
         updates,
         numbers,
         unique_indices=True,
@@ -224,10 +224,10 @@ def top_k(operand: Any, k: int, *, axis: int = -1) -> tuple[Any, Any]:
 
 
 class SearchSorted(Primitive):
-    """How many elements of an ordered vector come before each of some values.
+    """The number of elements of a sorted vector that come before each of the values.
 
-    `side` says whether elements equal to a value do, "right", or not, "left". The first
-    `batch` dimensions of both operands run together: a vector for each of their indices.
+    With the `side` "right" equal elements come before, with "left" they do not. The first
+    `batch_ndim` dimensions of both operands are batch dimensions.
     """
 
     side: str = "left"
@@ -250,13 +250,13 @@ class SearchSorted(Primitive):
 
     def abstract_eval(self, x, values):
         check_same_dtype(self, (x, values))
-        lanes = x.shape[: self.batch_ndim]
-        if x.ndim != self.batch_ndim + 1 or values.shape[: self.batch_ndim] != lanes:
+        batch_shape = x.shape[: self.batch_ndim]
+        if x.ndim != self.batch_ndim + 1 or values.shape[: self.batch_ndim] != batch_shape:
             raise ShapeError(
                 f"searchsorted: the first operand must be a vector; got {x!r} for {values!r}"
             )
-        wide = x.shape[-1] > np.iinfo(np.int32).max
-        return ShapedArray(values.shape, canonical_dtype(np.int64 if wide else np.int32))
+        is_long = x.shape[-1] > np.iinfo(np.int32).max
+        return ShapedArray(values.shape, canonical_dtype(np.int64 if is_long else np.int32))
 
     def batch(self, args, dims):
         (x, values), (dx, dv) = args, dims
@@ -276,9 +276,9 @@ class SearchSorted(Primitive):
 
 
 def searchsorted(x: Any, values: Any, side: str = "left", method: str = "scan") -> Any:
-    """Where each of `values` belongs in the ordered vector `x`: how many elements come before.
+    """The index in the sorted vector `x` at which each of `values` would be inserted.
 
-    Elements equal to a value do with the side "right", not with "left". `method` is one of
+    It is after elements equal to the value with the side "right", before them with "left". `method` is one of
     "scan" and "scan_unrolled", a binary search, "sort", and "compare_all".
     """
     if aval_of(x).ndim != 1:

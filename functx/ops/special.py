@@ -15,6 +15,7 @@ from functx import ops
 from functx.core.errors import MissingRuleError
 from functx.core.samples import c64, f32, i32, sample
 from functx.core.types import ShapedArray, is_complex, is_integer
+from functx.ops.arithmetic import replace_zero_by_one
 from functx.ops.families import (
     Binary,
     Bitwise,
@@ -88,8 +89,8 @@ class Ndtri(Inexact):
         def ndtri(x: Any) -> Any:
             return jax_special.ndtri(x.astype("float32")).astype(x.dtype)
 
-        wide = ctx.avals_in[0].dtype.itemsize >= 4
-        return ctx.via_jax(jax_special.ndtri if wide else ndtri, x)
+        upcast = ctx.avals_in[0].dtype.itemsize >= 4
+        return ctx.via_jax(jax_special.ndtri if upcast else ndtri, x)
 
 
 class Lgamma(Inexact):
@@ -166,12 +167,12 @@ class Xlogy(Binary):
     )
 
     def partial(self, i, t, out, x, y):
-        # x / y, which where both are 0 is 0, as along all lines towards y = 0.
+        # x / y, and 0 where both are 0, the limit along every line towards y = 0.
         return ops.mul(t, ops.log(y) if i == 0 else ops.div(x, infinity_where_both_zero(x, y)))
 
     def decompose(self, x, y):
-        nothing = ops.bitwise_and(ops.eq(x, 0.0), ops.eq(y, y))
-        return ops.select(nothing, 0.0, ops.mul(x, ops.log(ops.select(nothing, 1.0, y))))
+        is_zero = ops.bitwise_and(ops.eq(x, 0.0), ops.eq(y, y))
+        return ops.select(is_zero, 0.0, ops.mul(x, ops.log(ops.select(is_zero, 1.0, y))))
 
 
 class Xlog1py(Binary):
@@ -199,8 +200,8 @@ class Xlog1py(Binary):
         )
 
     def decompose(self, x, y):
-        nothing = ops.bitwise_and(ops.eq(x, 0.0), ops.eq(y, y))
-        return ops.select(nothing, 0.0, ops.mul(x, ops.log1p(ops.select(nothing, 0.0, y))))
+        is_zero = ops.bitwise_and(ops.eq(x, 0.0), ops.eq(y, y))
+        return ops.select(is_zero, 0.0, ops.mul(x, ops.log1p(ops.select(is_zero, 0.0, y))))
 
 
 class BesselI0(Inexact):
@@ -231,7 +232,7 @@ class BesselI1(Inexact):
     )
 
     def derivative(self, out, x):
-        # i0 - i1 / x, which where both overflow is infinite
+        # i0 - i1 / x, which is infinite where both overflow
         return ops.mul(bessel_i0(x), ops.sub(1.0, bessel_ratio(x)))
 
     def decompose(self, x):
@@ -273,28 +274,30 @@ class BesselI1e(Inexact):
 
 
 def undo_exponential_scaling(function: Any, x: Any, at_infinity: Any) -> Any:
-    """exp(|x|) times `function` of x, which overflows where the product does."""
-    wide = upcast_half(x)
-    half = ops.exp(ops.mul(ops.abs(wide), 0.5))
-    out = ops.mul(ops.mul(function(wide), half), half)
+    """exp(|x|) times `function` of x, without overflow before the product overflows."""
+    upcast = upcast_half(x)
+    half = ops.exp(ops.mul(ops.abs(upcast), 0.5))
+    out = ops.mul(ops.mul(function(upcast), half), half)
     return ops.select(ops.eq(ops.abs(x), math.inf), at_infinity, cast_like_input(out, x))
 
 
 def bessel_ratio(x: Any) -> Any:
     """i1(x) / (x i0(x)), which is 1/2 at 0 and 0 at infinity."""
-    near = ops.lt(ops.abs(x), math.sqrt(finfo(x.dtype).eps))
+    is_near_zero = ops.lt(ops.abs(x), math.sqrt(finfo(x.dtype).eps))
     i0e = bessel_i0e(x)
-    below = ops.mul(ops.select(near, 1.0, x), ops.select(ops.eq(i0e, 0.0), 1.0, i0e))
+    denominator = ops.mul(ops.select(is_near_zero, 1.0, x), ops.select(ops.eq(i0e, 0.0), 1.0, i0e))
     return ops.select(
-        near, ops.sub(0.5, ops.mul(ops.square(x), 1 / 16)), ops.div(bessel_i1e(x), below)
+        is_near_zero,
+        ops.sub(0.5, ops.mul(ops.square(x), 1 / 16)),
+        ops.div(bessel_i1e(x), denominator),
     )
 
 
 def bessel_difference(x: Any) -> Any:
-    """i0e(x) - i1e(x) for x not below 0, also where both are large beside it."""
+    """i0e(x) - i1e(x) for x >= 0, without cancellation for large x."""
     start, count = (100.0, 9) if x.dtype.itemsize > 4 else (30.0, 5)
-    far = ops.gt(x, start)
-    large = ops.select(far, x, start)
+    is_large = ops.gt(x, start)
+    large = ops.select(is_large, x, start)
     total = ops.zeros_like(large)
     for k in reversed(range(1, count)):
         total = ops.div(
@@ -304,17 +307,17 @@ def bessel_difference(x: Any) -> Any:
             large,
         )
     series = ops.div(total, ops.mul(ops.sqrt(large), math.sqrt(2.0 * math.pi)))
-    return ops.select(far, series, ops.sub(bessel_i0e(x), bessel_i1e(x)))
+    return ops.select(is_large, series, ops.sub(bessel_i0e(x), bessel_i1e(x)))
 
 
 def bessel_asymptotic_coefficient(order: int, k: int) -> float:
-    """The factor of x**-k in sqrt(2 pi x) exp(-x) I(x) for large x, I of that order."""
+    """The coefficient of x**-k in sqrt(2 pi x) exp(-x) I(x) for large x, I of order `order`."""
     odds = [(2 * j - 1) ** 2 - 4 * order**2 for j in range(1, k + 1)]
     return math.prod(odds) / (math.factorial(k) * 8.0**k)
 
 
 def infinity_where_both_zero(x: Any, y: Any) -> Any:
-    """`y` to divide x by, infinite where both are 0."""
+    """The divisor `y` of `x`, with infinity where both are 0."""
     return ops.select(ops.bitwise_and(ops.eq(x, 0.0), ops.eq(y, 0.0)), math.inf, y)
 
 
@@ -334,13 +337,13 @@ class Hypot(Binary):
     )
 
     def partial(self, i, t, out, x, y):
-        # At the origin 0 / inf, of which all derivatives are 0 too.
+        # 0 / inf at the origin, so that all higher derivatives are 0 too.
         return ops.mul(t, ops.div((x, y)[i], ops.select(ops.eq(out, 0.0), math.inf, out)))
 
     def decompose(self, x, y):
         x, y = ops.abs(x), ops.abs(y)
         larger = ops.max(x, y)
-        ratio = ops.div(ops.min(x, y), _replace_zero_by_one(larger))
+        ratio = ops.div(ops.min(x, y), replace_zero_by_one(larger))
         out = ops.mul(larger, ops.sqrt(ops.add(ops.mul(ratio, ratio), 1.0)))
         infinite = ops.bitwise_or(ops.eq(x, math.inf), ops.eq(y, math.inf))
         return ops.select(infinite, math.inf, out)
@@ -366,10 +369,10 @@ class Logaddexp(Binary):
     )
 
     def partial(self, i, t, out, x, y):
-        # The weights are those of softmax, and 1/2 where both are the same infinity.
+        # The weights of softmax, and 1/2 where both operands are the same infinity.
         gap = ops.sub(x, y) if i == 0 else ops.sub(y, x)
-        alike = ops.bitwise_and(ops.eq(x, y), ops.eq(ops.abs(x), math.inf))
-        return ops.mul(t, ops.logistic(ops.select(alike, 0.0, gap)))
+        is_same_infinity = ops.bitwise_and(ops.eq(x, y), ops.eq(ops.abs(x), math.inf))
+        return ops.mul(t, ops.logistic(ops.select(is_same_infinity, 0.0, gap)))
 
     def decompose(self, x, y):
         gap = ops.sub(x, y)
@@ -434,12 +437,12 @@ class Sinc(Inexact):
         value = ops.mul(self.away_from_zero(z), math.pi**self.order)
         if self.order == 0:
             return ops.select(ops.eq(x, 0.0), 1.0, value)
-        near = ops.lt(ops.abs(z), self.order + 1.0)
-        return ops.select(near, ops.mul(self.near_zero(z), math.pi**self.order), value)
+        is_near_zero = ops.lt(ops.abs(z), self.order + 1.0)
+        return ops.select(is_near_zero, ops.mul(self.near_zero(z), math.pi**self.order), value)
 
     def away_from_zero(self, z: Any) -> Any:
         # s(z) = sin(z) / z, and s^(k) z + k s^(k-1) = sin^(k)
-        safe = _replace_zero_by_one(z)
+        safe = replace_zero_by_one(z)
         value = ops.div(ops.sin(z), safe)
         for k in range(1, self.order + 1):
             slope = (ops.sin, ops.cos)[k % 2](z)
@@ -470,15 +473,10 @@ class Gcd(Bitwise):
 
 
 def _gcd_of_magnitudes(x: Any, y: Any) -> Any:
-    """The divisor in unsigned numbers: with the lowest signed one, JAX's loop has no end."""
+    """The divisor computed in unsigned integers: JAX's loop does not end for the lowest signed one."""
     dtype = x.dtype
     magnitudes = [jnp.abs(a).astype(f"uint{jnp.iinfo(dtype).bits}") for a in (x, y)]
     return jnp.gcd(*magnitudes).astype(dtype)
-
-
-def _replace_zero_by_one(x: Any) -> Any:
-    """`x` with 1 in place of 0."""
-    return ops.select(ops.eq(x, 0.0), 1.0, x)
 
 
 erf = unary_function(Erf)

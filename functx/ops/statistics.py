@@ -1,4 +1,4 @@
-"""Means and variances, what they standardize, and the derivative of that."""
+"""Means, variances, standard deviations and vector norms, and standardization."""
 
 from __future__ import annotations
 
@@ -15,14 +15,20 @@ from functx.core.tracer import aval_of
 from functx.core.types import DType, Shape, ShapedArray, is_complex, kind, real_dtype
 from functx.ops import arithmetic
 from functx.ops.families import apply_mask, check_same_dtype
-from functx.ops.operands import canonical_axes, check_axes, tuple_delete
+from functx.ops.operands import (
+    broadcast_along,
+    canonical_axes,
+    check_axes,
+    tuple_delete,
+    upcast_half,
+)
 from functx.ops.reductions import Reduction
 
 
 class Standardized(NamedTuple):
-    """(x - mean) / sqrt(variance + eps), and what it was made with, of the axes kept.
+    """The standardized x = (x - mean) / sqrt(variance + eps), and the statistics without the axes.
 
-    The mean is None where the second moment takes the place of the variance.
+    The mean is None if the second moment replaces the variance.
     """
 
     x: Any
@@ -32,13 +38,13 @@ class Standardized(NamedTuple):
 
 
 def working_dtype(*arrays: Any) -> DType:
-    """The dtype to compute statistics of `arrays` in: single precision, or double beside any."""
-    wide = np.dtype("float64")
-    return wide if any([x.dtype == wide for x in arrays]) else np.dtype("float32")
+    """The dtype for statistics of `arrays`: double precision if one has it, else single."""
+    upcast = np.dtype("float64")
+    return upcast if any([x.dtype == upcast for x in arrays]) else np.dtype("float32")
 
 
 def check_real(op: str, *avals: ShapedArray) -> None:
-    """Raise DTypeError unless all are of real floats."""
+    """Raise DTypeError unless all avals are real floats."""
     if any([kind(aval.dtype) != "f" for aval in avals]):
         raise DTypeError(
             f"{op}: operands must be float; got " + " and ".join(map(repr, avals)),
@@ -46,51 +52,50 @@ def check_real(op: str, *avals: ShapedArray) -> None:
         )
 
 
-def broadcast_along(x: Any, like: Any, axes: Shape) -> Any:
-    """`x`, which lacks `axes` of the array `like`, repeated along them."""
-    return ops.broadcast_in_dim(x, like.shape, tuple_delete(range(like.ndim), axes))
-
-
 def mean_along(x: Any, axes: Shape) -> Any:
-    """The mean of `x` over `axes`; nan of nothing."""
+    """The mean of `x` over `axes`; nan without elements."""
     return ops.div(ops.reduce_sum(x, axes), float(prod([x.shape[d] for d in axes])))
 
 
 def standardize(
     x: Any, axes: Shape, eps: float | None, centered: bool = True, rstd: Any = None
 ) -> Standardized:
-    """`x` less its mean over `axes` (if `centered`), over the root of its variance plus `eps`.
+    """`x` minus its mean over `axes`, divided by sqrt(variance + eps); without the mean unless `centered`.
 
-    Without `eps` it is the one that gave `rstd` before, held constant.
+    If `eps` is None it is the one that `rstd` = 1 / sqrt(variance + eps) implies, held constant.
     """
     mean = mean_along(x, axes) if centered else None
-    rest = ops.sub(x, broadcast_along(mean, x, axes)) if centered else x
-    variance = mean_along(ops.square(rest), axes)
+    centered_x = ops.sub(x, broadcast_along(mean, x, axes)) if centered else x
+    variance = mean_along(ops.square(centered_x), axes)
     if eps is None:
-        # Rounding may leave it negative, and yet the sum below is right to the last digits.
+        # Rounding may make it negative; the sum below is accurate nevertheless.
         recovered = ops.stop_gradient(ops.sub(ops.div(1.0, ops.square(rstd)), variance))
         rstd = ops.rsqrt(ops.add(variance, recovered))
     else:
         rstd = ops.rsqrt(ops.add(variance, eps))
-    return Standardized(ops.mul(rest, broadcast_along(rstd, x, axes)), mean, variance, rstd)
+    return Standardized(ops.mul(centered_x, broadcast_along(rstd, x, axes)), mean, variance, rstd)
 
 
 def standardize_jacobian(t: Any, out: Standardized, axes: Shape) -> Any:
-    """What a tangent `t` of `x` makes of `standardize(x)`, or a cotangent `t` of that of `x`.
+    """The Jacobian of `standardize`, with the result `out`, times `t`.
 
-    The Jacobian is symmetric.
+    It is symmetric, so `t` is a tangent of `x` or a cotangent of the standardized x.
     """
     # r (t - mean(t) - out mean(out t))
-    along = broadcast_along(mean_along(ops.mul(out.x, t), axes), t, axes)
-    rest = t if out.mean is None else ops.sub(t, broadcast_along(mean_along(t, axes), t, axes))
-    return ops.mul(ops.sub(rest, ops.mul(out.x, along)), broadcast_along(out.rstd, t, axes))
+    projection = broadcast_along(mean_along(ops.mul(out.x, t), axes), t, axes)
+    centered_x = (
+        t if out.mean is None else ops.sub(t, broadcast_along(mean_along(t, axes), t, axes))
+    )
+    return ops.mul(
+        ops.sub(centered_x, ops.mul(out.x, projection)), broadcast_along(out.rstd, t, axes)
+    )
 
 
 class RealReduction(Reduction, abstract=True):
-    """A real number for all elements along `axes`; halves are computed with in single precision.
+    """A reduction over `axes` to real numbers, in single precision for half floats.
 
-    A subclass gives `direction(x, out)`: the tangent of the output is the sum over the axes
-    of the real part of its conjugate times that of x.
+    A subclass defines `gradient(x, out)`: the tangent of the output is the sum over the axes of
+    real(conj(gradient) t) for a tangent t of x.
     """
 
     accepts: ClassVar[str] = "fc"
@@ -99,7 +104,7 @@ class RealReduction(Reduction, abstract=True):
         raise NotImplementedError
 
     def compute_upcast(self, x: Any) -> Any:
-        """The output, from an x that is not of halves."""
+        """The output for an x that holds no half floats."""
         raise NotImplementedError
 
     def abstract_eval(self, x):
@@ -129,14 +134,14 @@ class RealReduction(Reduction, abstract=True):
         )
         return (ops.convert_element_type(ops.mul(ct, direction), x.dtype, x.weak_type),)
 
-    def vjp_where(self, live, ct, out, args, active):
-        (found,), (there,) = self.vjp(ct, out, args, active), self.cotangent_masks(live, args)
-        return [found if there is None else apply_mask(there, found)]
+    def vjp_where(self, mask, ct, out, args, active):
+        (ct_of_x,), (mask_of_x,) = self.vjp(ct, out, args, active), self.cotangent_masks(mask, args)
+        return [ct_of_x if mask_of_x is None else apply_mask(mask_of_x, ct_of_x)]
 
     def upcast_gradient(self, x: Any, out: Any) -> Any:
-        """The direction, not of halves, whose output is too coarse to divide by."""
-        wide = upcast_half(x)
-        return self.gradient(wide, out if wide is x else self.compute_upcast(wide))
+        """`gradient` in single precision for half floats, whose output is too coarse to divide by."""
+        upcast = upcast_half(x)
+        return self.gradient(upcast, out if upcast is x else self.compute_upcast(upcast))
 
     def batch(self, args, dims):
         (x,), (dim,) = args, dims
@@ -153,7 +158,7 @@ VARIANCE_SAMPLES: tuple[Sample, ...] = (
 
 
 class Variance(RealReduction):
-    """The average squared distance from the mean, of n elements as of n - `ddof`."""
+    """The sum of squared distances from the mean, divided by n - `ddof` for n elements."""
 
     ddof: float = 0.0
     samples = (
@@ -162,15 +167,17 @@ class Variance(RealReduction):
     )
 
     def compute_upcast(self, x):
-        # The mean is rounded, so that even equal elements may lie apart from it. The sum of the
-        # distances is what it is off by (the corrected two-pass algorithm of Chan, Golub and
+        # The mean is rounded, so even equal elements may differ from it. The sum of the
+        # differences corrects for that (the corrected two-pass algorithm of Chan, Golub and
         # LeVeque, "Algorithms for computing the sample variance", 1983, equation 1.7).
-        apart = self.centered(x)
-        off = ops.div(
-            abs_squared(ops.reduce_sum(apart, self.axes)),
+        deviations = self.centered(x)
+        mean_error = ops.div(
+            abs_squared(ops.reduce_sum(deviations, self.axes)),
             float(prod([x.shape[d] for d in self.axes])),
         )
-        total = arithmetic.max(ops.sub(ops.reduce_sum(abs_squared(apart), self.axes), off), 0.0)
+        total = arithmetic.max(
+            ops.sub(ops.reduce_sum(abs_squared(deviations), self.axes), mean_error), 0.0
+        )
         return ops.div(total, self.divisor(x))
 
     def gradient(self, x, out):
@@ -181,12 +188,12 @@ class Variance(RealReduction):
         return ops.sub(x, broadcast_along(mean_along(x, self.axes), x, self.axes))
 
     def divisor(self, x: Any) -> float:
-        # Too few elements have no variance: 0 / 0 of one, and infinity of more.
+        # With ddof >= n the divisor is 0: nan for equal elements, else infinity.
         return max(prod([x.shape[d] for d in self.axes]) - self.ddof, 0.0)
 
 
 class StandardDeviation(Variance):
-    """The square root of the variance; of equal elements its derivative is 0."""
+    """The square root of the variance; its derivative at equal elements is 0."""
 
     samples = (
         *VARIANCE_SAMPLES,
@@ -205,10 +212,10 @@ class StandardDeviation(Variance):
 
 
 class VectorNorm(RealReduction):
-    """The root of order `ord` of the sum of the magnitudes to that power, over `axes`.
+    """The vector norm of order `ord` over `axes`: sum(|x|**ord)**(1 / ord).
 
-    For infinite orders the largest and the smallest magnitude. Its derivative at zero, and in
-    an element that is zero, is the one of least magnitude: 0.
+    Infinite orders give the largest or the smallest magnitude. The derivative at 0, and in an element
+    that is 0, is 0, the subgradient of least magnitude.
     """
 
     ord: float
@@ -247,26 +254,25 @@ class VectorNorm(RealReduction):
             return ops.sign(x)
         size = ops.abs(x)
         if math.isinf(self.ord):
-            chosen = ops.eq(size, broadcast_along(out, x, self.axes))
-            share = ops.reduce_sum(ops.convert_element_type(chosen, out.dtype), self.axes)
-            weight = ops.select(chosen, broadcast_along(ops.div(1.0, share), x, self.axes), 0.0)
+            is_extremum = ops.eq(size, broadcast_along(out, x, self.axes))
+            weight_share = ops.reduce_sum(
+                ops.convert_element_type(is_extremum, out.dtype), self.axes
+            )
+            weight = ops.select(
+                is_extremum, broadcast_along(ops.div(1.0, weight_share), x, self.axes), 0.0
+            )
         else:
             # sign(x) (|x| / out)^(ord - 1)
-            beside = broadcast_along(out, x, self.axes)
-            nothing = ops.bitwise_or(ops.eq(size, 0.0), ops.eq(beside, 0.0))
-            share = ops.div(ops.select(nothing, 1.0, size), ops.select(nothing, 1.0, beside))
-            weight = ops.select(nothing, 0.0, self.power(share, self.ord - 1))
+            norms = broadcast_along(out, x, self.axes)
+            is_zero = ops.bitwise_or(ops.eq(size, 0.0), ops.eq(norms, 0.0))
+            weight_share = ops.div(ops.select(is_zero, 1.0, size), ops.select(is_zero, 1.0, norms))
+            weight = ops.select(is_zero, 0.0, self.power(weight_share, self.ord - 1))
         return ops.mul(ops.sign(x), ops.convert_element_type(weight, x.dtype))
 
     def power(self, x: Any, exponent: float) -> Any:
         return (
             ops.integer_pow(x, int(exponent)) if exponent == int(exponent) else ops.pow(x, exponent)
         )
-
-
-def upcast_half(x: Any) -> Any:
-    """`x`, in single precision if it is of halves."""
-    return ops.convert_element_type(x, "float32") if x.dtype.itemsize < 4 else x
 
 
 def abs_squared(x: Any) -> Any:
@@ -284,7 +290,7 @@ def real_conj_product(x: Any, y: Any) -> Any:
 
 
 def replace_zero_by_infinity(x: Any) -> Any:
-    """`x` to divide by, with infinity in place of 0."""
+    """The divisor `x` with 0 replaced by infinity."""
     return ops.select(ops.eq(x, 0.0), math.inf, x)
 
 
@@ -294,7 +300,7 @@ def broadcast_along_as(x: Any, like: Any, axes: tuple[int, ...]) -> Any:
 
 
 def variance(x: Any, axes: Any = None, ddof: float = 0.0) -> Any:
-    """The average squared distance from the mean over `axes`, or over all.
+    """The average squared distance from the mean over `axes`, by default all.
 
     The sum of squares is divided by the number of elements less `ddof`.
     """
@@ -302,10 +308,10 @@ def variance(x: Any, axes: Any = None, ddof: float = 0.0) -> Any:
 
 
 def standard_deviation(x: Any, axes: Any = None, ddof: float = 0.0) -> Any:
-    """The square root of `variance`; of equal elements its derivative is 0."""
+    """The square root of `variance`; its derivative at equal elements is 0."""
     return StandardDeviation(canonical_axes(axes, aval_of(x).ndim), float(ddof))(x)
 
 
 def vector_norm(x: Any, ord: float = 2.0, axes: Any = None) -> Any:
-    """The norm of order `ord`, which is not 0, over `axes`, or over all; its derivative at 0 is 0."""
+    """The norm of nonzero order `ord` over `axes`, by default all; its derivative at 0 is 0."""
     return VectorNorm(canonical_axes(axes, aval_of(x).ndim), float(ord))(x)

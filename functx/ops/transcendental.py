@@ -47,7 +47,7 @@ class Expm1(Inexact):
     samples = sample(f32[3, 4]), sample(c64[3])
 
     def derivative(self, out, x):
-        # Not out + 1, of which nothing is left for very negative x.
+        # Not out + 1, which is 0 for very negative x.
         return exp(x)
 
     def lower(self, ctx, x):
@@ -79,7 +79,7 @@ class Log1p(Inexact):
 
 
 class Sqrt(Inexact):
-    """The square root; infinitely steep at 0."""
+    """The square root; its derivative at 0 is infinite."""
 
     samples = (
         sample(f32[3, 4], domain=(0.5, 2.0)),
@@ -124,7 +124,7 @@ class Rsqrt(Inexact):
 
 
 class Cbrt(Inexact):
-    """The real cube root, also of negative x; infinitely steep at 0."""
+    """The real cube root, also of negative x; its derivative at 0 is infinite."""
 
     accepts = "f"
     samples = (
@@ -211,8 +211,8 @@ class Asin(Inexact):
 def one_minus_square(x: Any) -> Any:
     """1 - x**2, without cancellation near -1 and 1, on the side of the branch cut that x is on.
 
-    A complex x beyond 1 with an imaginary part of 0 is on a cut: the sign of that 0 is the side,
-    and 1 - x and x + 1 have lost it.
+    A complex x beyond 1 with imaginary part 0 is on a cut: the sign of that 0 is its side, which
+    1 - x and x + 1 lose.
     """
     if is_complex(x.dtype):
         return ops.neg(ops.mul(ops.sub(x, 1.0), ops.sub(x, -1.0)))
@@ -269,13 +269,13 @@ class Atan2(Binary):
     )
 
     def partial(self, i, t, out, x, y):
-        # d atan2(x, y) = (y dx - x dy) / (x**2 + y**2); 0 over inf at the origin and at infinity,
-        # of which all derivatives are 0 too.
+        # d atan2(x, y) = (y dx - x dy) / (x**2 + y**2); 0 / inf at the origin and at infinity, so that
+        # all higher derivatives are 0 too.
         distance = ops.add(ops.square(x), ops.square(y))
         origin = ops.bitwise_and(ops.eq(x, 0), ops.eq(y, 0))
-        flat = ops.bitwise_or(origin, ops.eq(distance, math.inf))
-        slope = ops.select(flat, 0.0, y if i == 0 else ops.neg(x))
-        return ops.mul(t, ops.div(slope, ops.select(flat, math.inf, distance)))
+        has_no_slope = ops.bitwise_or(origin, ops.eq(distance, math.inf))
+        slope = ops.select(has_no_slope, 0.0, y if i == 0 else ops.neg(x))
+        return ops.mul(t, ops.div(slope, ops.select(has_no_slope, math.inf, distance)))
 
     def lower(self, ctx, x, y):
         return stablehlo.atan2(x, y)
@@ -312,8 +312,8 @@ class Tanh(Inexact):
     samples = sample(f32[3, 4]), sample(c64[3])
 
     def derivative(self, out, x):
-        # 1 - out**2 with less cancellation, and without an exponential of its own: a fusion
-        # would compute that again for every element it makes of it.
+        # 1 - out**2 with less cancellation, and without another exponential, which a fusion would
+        # compute again for every element.
         return ops.mul(ops.sub(1.0, out), ops.add(1.0, out))
 
     def lower(self, ctx, x):

@@ -23,9 +23,9 @@ from functx.ops.operands import literal
 
 
 class Write(Primitive):
-    """`x` takes the value `new`, and so does what it is a view of; there is no output.
+    """Writes the value `new` into `x`, and into the array that `x` is a view of; there is no output.
 
-    `functionalize` is the one transform that has heard of it: all others get pure programs.
+    Only `functionalize` handles it; all other transforms get pure programs.
     """
 
     effects = frozenset({Effect.WRITE})
@@ -70,7 +70,7 @@ def impure_program_error() -> ProgramError:
 
 
 class Copy(Linear):
-    """The elements of `x` in a storage of their own."""
+    """A copy of `x` in its own storage."""
 
     is_copy = True
     is_element_mapping = True
@@ -99,7 +99,7 @@ class Copy(Linear):
 
 INDEX_DTYPE = np.dtype("int32")
 _MAX_STACKED = 16
-"""Up to so many windows are cut out one by one; more are gathered."""
+"""The largest number of windows that are sliced one by one; more are gathered."""
 
 
 class AsStrided(Primitive):
@@ -122,8 +122,8 @@ class AsStrided(Primitive):
     view = True
 
     def abstract_eval(self, x):
-        whole = len(self.steps) == len(self.shape)
-        if not whole or any(len(step) != x.ndim for step in (self.start, *self.steps)):
+        has_all_steps = len(self.steps) == len(self.shape)
+        if not has_all_steps or any(len(step) != x.ndim for step in (self.start, *self.steps)):
             raise ShapeError(
                 "as_strided: there must be a step along each dimension of the operand for each of "
                 f"the result; got {self.start} and {self.steps} for {x!r}"
@@ -140,7 +140,7 @@ class AsStrided(Primitive):
         return x.update(shape=self.shape)
 
     def flat_strides(self, shape: tuple[int, ...]) -> tuple[int, Strides]:
-        """Where in the elements of an array of `shape` in a row the result begins, and its strides."""
+        """The flat offset and strides of the result in a row-major array of `shape`."""
         along = row_major_strides(shape)
         first, *steps = [
             sum([k * n for k, n in zip(step, along, strict=True)])
@@ -149,13 +149,15 @@ class AsStrided(Primitive):
         return first, tuple(steps)
 
     def flat_indices(self, shape: tuple[int, ...]) -> Any:
-        """Where in the elements of an array of `shape` in a row each element lies."""
+        """The flat index in a row-major array of `shape` of each element of the result."""
         first, strides = self.flat_strides(shape)
-        found = ops.full(self.shape, literal(first, INDEX_DTYPE))
+        indices = ops.full(self.shape, literal(first, INDEX_DTYPE))
         for d, step in enumerate(strides):
             along = ops.broadcasted_iota(INDEX_DTYPE, self.shape, d)
-            found = ops.add(found, ops.mul(along, ops.full(self.shape, literal(step, INDEX_DTYPE))))
-        return found
+            indices = ops.add(
+                indices, ops.mul(along, ops.full(self.shape, literal(step, INDEX_DTYPE)))
+            )
+        return indices
 
     def decompose(self, x):
         if 0 in self.shape:
@@ -164,10 +166,10 @@ class AsStrided(Primitive):
         if strides == row_major_strides(self.shape):
             size = prod(self.shape)
             return ops.reshape(ops.slice(_flatten(x), [first], [first + size]), self.shape)
-        for way in (self.as_slice, self.as_diagonal, self.as_stack):
-            found = way(x)
-            if found is not None:
-                return found
+        for attempt in (self.as_slice, self.as_diagonal, self.as_stack):
+            out = attempt(x)
+            if out is not None:
+                return out
         read = ops.Gather(
             collapsed_slice_dims=(0,),
             start_index_map=(0,),
@@ -177,7 +179,7 @@ class AsStrided(Primitive):
         return read(_flatten(x), ops.reshape(self.flat_indices(x.shape), (*self.shape, 1)))
 
     def as_slice(self, x: Any) -> Any:
-        """The result as a slice, if each of its dimensions goes along one of `x` of its own."""
+        """The result as a slice, if each of its dimensions steps along a different dimension of `x`."""
         along = [[d for d, k in enumerate(step) if k] for step in self.steps]
         used = [dims[0] for dims in along if dims]
         if any(len(dims) != 1 for dims in along) or len(set(used)) != len(used):
@@ -193,31 +195,31 @@ class AsStrided(Primitive):
         return ops.reshape(x, self.shape)
 
     def as_diagonal(self, x: Any) -> Any:
-        """The result as a slice, if it keeps dimensions of `x` and goes through the others at once."""
+        """The result as a slice, if it keeps dimensions of `x` and the last one steps through the others."""
         *lead, last = self.steps
         unit = [0] * (x.ndim - 1) + [1]
-        kept = [step.index(1) for step in lead if sorted(step) == unit]
-        others = [d for d in range(x.ndim) if d not in kept]
+        kept_dims = [step.index(1) for step in lead if sorted(step) == unit]
+        others = [d for d in range(x.ndim) if d not in kept_dims]
         if (
-            len(set(kept)) != len(lead)
-            or tuple([x.shape[d] for d in kept]) != self.shape[:-1]
-            or any(self.start[d] or last[d] for d in kept)
+            len(set(kept_dims)) != len(lead)
+            or tuple([x.shape[d] for d in kept_dims]) != self.shape[:-1]
+            or any(self.start[d] or last[d] for d in kept_dims)
         ):
             return None
-        places = row_major_strides([x.shape[d] for d in others])
-        first = sum([self.start[d] * n for d, n in zip(others, places, strict=True)])
-        step = sum([last[d] * n for d, n in zip(others, places, strict=True)])
+        strides = row_major_strides([x.shape[d] for d in others])
+        first = sum([self.start[d] * n for d, n in zip(others, strides, strict=True)])
+        step = sum([last[d] * n for d, n in zip(others, strides, strict=True)])
         if step <= 0:
             return None
         sizes = self.shape[:-1]
-        x = ops.permute_dims(x, (*kept, *others))
-        x = ops.reshape(x, (*sizes, prod([x.shape[d] for d in range(len(kept), x.ndim)])))
+        x = ops.permute_dims(x, (*kept_dims, *others))
+        x = ops.reshape(x, (*sizes, prod([x.shape[d] for d in range(len(kept_dims), x.ndim)])))
         limit = first + (self.shape[-1] - 1) * step + 1
         ones = [1] * len(sizes)
         return ops.slice(x, [*[0] * len(sizes), first], [*sizes, limit], [*ones, step])
 
     def as_stack(self, x: Any) -> Any:
-        """The result as a stack of views without its last dimension, if that is short."""
+        """The result as a stack of views along its last dimension, if that is short."""
         last = self.shape[-1]
         if last > _MAX_STACKED:
             return None
@@ -239,9 +241,9 @@ class AsStrided(Primitive):
                 ops.update_strided_slice(row, ops.reshape(part, (part.size,)), bounds), x.shape
             )
         numbers = ops.ScatterDimensionNumbers((), (0,), (0,))
-        places = ops.reshape(self.flat_indices(x.shape), (part.size, 1))
+        indices = ops.reshape(self.flat_indices(x.shape), (part.size, 1))
         values = ops.reshape(part, (part.size,))
-        row = ops.scatter(row, places, values, numbers, mode="promise_in_bounds")
+        row = ops.scatter(row, indices, values, numbers, mode="promise_in_bounds")
         return ops.reshape(row, x.shape)
 
     def is_read_only_view(self, x):
@@ -261,9 +263,9 @@ def _flatten(x: Any) -> Any:
     return ops.reshape(x, (x.size,))
 
 
-def element_view(x: Any, place: tuple[int, ...]) -> Any:
-    """The element of `x` at `place`, as a view without dimensions."""
-    return AsStrided((), place, ())(x)
+def element_view(x: Any, index: tuple[int, ...]) -> Any:
+    """The element of `x` at `index` as a view without dimensions."""
+    return AsStrided((), index, ())(x)
 
 
 class ViewAsReal(Primitive):
@@ -290,7 +292,7 @@ class ViewAsReal(Primitive):
 
 
 class ViewAsComplex(Primitive):
-    """The complex numbers whose parts lie along the last dimension, of length 2."""
+    """The complex numbers whose parts are the last dimension, of length 2."""
 
     samples = sample(f32[3, 2]), sample(f32[2, 3, 2])
     view = True

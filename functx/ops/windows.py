@@ -1,4 +1,4 @@
-"""Windows: where they lie on an array, and what users say of them."""
+"""Windows of arrays: sums and extrema over them, and their arguments."""
 
 from __future__ import annotations
 
@@ -18,16 +18,15 @@ from functx.core.samples import bool_, c64, f32, i32, sample
 from functx.core.tracer import aval_of
 from functx.core.types import Shape, ShapedArray
 from functx.ops.families import Linear, check_same_dtype
-from functx.ops.operands import upcast_aval
+from functx.ops.operands import Dims, upcast_aval
 
-Dims = tuple[int, ...]
 Pairs = tuple[tuple[int, int], ...]
 
 
 class Window(NamedTuple):
-    """How windows lie on an array, a number for each dimension.
+    """The positions of windows on an array, with a number for each dimension.
 
-    The array first gets `base_dilation - 1` holes between neighbours, then `padding`. A
+    First `base_dilation - 1` elements are inserted between neighbours, then `padding` is added. A
     window has `sizes` elements, `window_dilation` apart, and begins at multiples of `strides`.
     """
 
@@ -38,30 +37,37 @@ class Window(NamedTuple):
     window_dilation: Dims
 
     def result_shape(self, shape: Shape) -> Shape:
-        """How many places the windows have on an array of `shape`."""
+        """The number of windows on an array of `shape`, in each dimension."""
         return tuple(
             [
-                max((dilate_dim(n, hole) + low + high - dilate_dim(size, apart)) // stride + 1, 0)
-                for n, size, stride, (low, high), hole, apart in zip(shape, *self, strict=True)
+                max(
+                    (dilate_dim(n, base_step) + low + high - dilate_dim(size, window_step))
+                    // stride
+                    + 1,
+                    0,
+                )
+                for n, size, stride, (low, high), base_step, window_step in zip(
+                    shape, *self, strict=True
+                )
             ]
         )
 
     def pad_config(self) -> tuple[tuple[int, int, int], ...]:
-        """The padding, holes included, as `pad` takes it."""
+        """The padding and base dilation in the form that `pad` takes."""
         return tuple(
             [
-                (low, high, hole - 1)
-                for (low, high), hole in zip(self.padding, self.base_dilation, strict=True)
+                (low, high, base_step - 1)
+                for (low, high), base_step in zip(self.padding, self.base_dilation, strict=True)
             ]
         )
 
     def without_padding(self) -> Window:
-        """The same windows on an array that has been padded already."""
+        """The same windows on an array that is already padded and dilated."""
         ones = (1,) * len(self.sizes)
         return self._replace(padding=((0, 0),) * len(ones), base_dilation=ones)
 
     def with_batch_dim(self, dim: int) -> Window:
-        """The same windows on an array that has a further dimension, at `dim`."""
+        """The same windows on an array with a further dimension at `dim`."""
 
         def insert(numbers: Any, new: Any) -> Any:
             return (*numbers[:dim], new, *numbers[dim:])
@@ -71,7 +77,7 @@ class Window(NamedTuple):
 
 
 def dilate_dim(n: int, step: int) -> int:
-    """The length of `n` elements that lie `step` apart."""
+    """The extent of `n` elements that are `step` apart."""
     return (n - 1) * step + 1 if n else 0
 
 
@@ -88,8 +94,8 @@ def check_window(what: str, shape: Shape, window: Window) -> None:
             raise ValueRangeError(
                 f"{what}: {_ARGUMENT_NAMES[name]} must be positive; got {numbers}"
             )
-    for n, (low, high), hole in zip(shape, window.padding, window.base_dilation, strict=True):
-        if dilate_dim(n, hole) + low + high < 0:
+    for n, (low, high), base_step in zip(shape, window.padding, window.base_dilation, strict=True):
+        if dilate_dim(n, base_step) + low + high < 0:
             raise ShapeError(
                 f"{what}: padding must not make a length negative; got {window.padding} for "
                 f"shape {shape}"
@@ -116,19 +122,19 @@ def make_window(
 ) -> Window:
     """The windows on an array of `shape`; None stands for ones.
 
-    `padding` is a pair for each dimension, or one of: "VALID" for none, "SAME" for as much as
-    makes the result as long as the array without holes, divided by the strides, with the odd
-    element behind, "SAME_LOWER" with the odd one in front. Errors begin with `what`.
+    `padding` is a pair for each dimension, or "VALID" for none, "SAME" for a result as long as the
+    undilated array divided by the strides, with an odd element of padding at the end, or
+    "SAME_LOWER" with the odd element at the start. Errors begin with `what`.
     """
     ones = (1,) * len(shape)
-    given = (window_dimensions, window_strides, base_dilation, window_dilation)
+    arguments = (window_dimensions, window_strides, base_dilation, window_dilation)
     names = ("sizes", "strides", "base_dilation", "window_dilation")
-    sizes, strides, holes, apart = [
+    sizes, strides, base_steps, window_step = [
         ones if numbers is None else _canonical_ints(what, _ARGUMENT_NAMES[name], numbers)
-        for name, numbers in zip(names, given, strict=True)
+        for name, numbers in zip(names, arguments, strict=True)
     ]
     pairs = ((0, 0),) * len(shape)
-    window = Window(sizes, strides, pairs, holes, apart)
+    window = Window(sizes, strides, pairs, base_steps, window_step)
     check_window(what, shape, window)
     if not isinstance(padding, str):
         return window._replace(padding=canonical_padding(what, padding))
@@ -139,10 +145,10 @@ def make_window(
     if padding.upper() != "VALID":
         missing = [
             max((-(-n // stride) - 1) * stride + dilate_dim(k, step) - n, 0)
-            for n, k, stride, step in zip(shape, sizes, strides, apart, strict=True)
+            for n, k, stride, step in zip(shape, sizes, strides, window_step, strict=True)
         ]
-        less = [(total // 2, total - total // 2) for total in missing]
-        pairs = tuple(less if padding.upper() == "SAME" else [pair[::-1] for pair in less])
+        centered = [(total // 2, total - total // 2) for total in missing]
+        pairs = tuple(centered if padding.upper() == "SAME" else [pair[::-1] for pair in centered])
     return window._replace(padding=pairs)
 
 
@@ -155,19 +161,19 @@ def _canonical_ints(what: str, name: str, numbers: Any) -> Dims:
         ) from None
 
 
-def canonical_padding(what: str, padding: Any) -> Pairs:
-    """`padding` as a pair for each dimension; ArgumentError, which begins with `what`, for others."""
+def canonical_padding(name: str, padding: Any) -> Pairs:
+    """`padding` as a pair for each dimension; ArgumentError, which begins with `name`, for others."""
     try:
         return tuple([(index(low), index(high)) for low, high in padding])
     except (TypeError, ValueError):
         raise ArgumentError(
-            f"{what}: padding must be a name, or a pair (low, high) for each dimension; "
+            f"{name}: padding must be a name, or a pair (low, high) for each dimension; "
             f"got {padding!r}"
         ) from None
 
 
 class WindowReduction(Primitive, abstract=True):
-    """One operand, combined within each place of a window; see `Window` for the fields."""
+    """The combination of the elements of one operand in each window; `Window` documents the fields."""
 
     sizes: Dims
     strides: Dims
@@ -192,9 +198,9 @@ class WindowReduction(Primitive, abstract=True):
         return type(self)(*self.window.with_batch_dim(dim))(x), dim
 
     def reduce(self, ctx: Any, x: Any, operation: Any, start: Any, out: Any = None) -> Any:
-        """The elements in each window combined by an operation class, from a number on.
+        """The elements of each window combined by an operation class, starting with `start`.
 
-        `out` is the type of the result, by default the equation's.
+        `out` is the type of the result, by default that of the equation.
         """
 
         def combine(pair: Sequence[Any]) -> list[Any]:
@@ -246,15 +252,15 @@ class ReduceWindowSum(WindowReduction, Linear):
         if not x.size or not ct.size:
             return (ops.zeros_like(x),)
         # out[o] = sum_k x[(stride o + apart k - low) / hole], so x[i] gets the sum over k of
-        # ct[(hole i + low - apart k) / stride]: windows on a ct with holes, counted backwards.
+        # ct[(hole i + low - apart k) / stride]: windows on the dilated ct, in reverse.
         config = []
-        for n, count, size, stride, (low, _), hole, apart in zip(
+        for n, count, size, stride, (low, _), base_step, window_step in zip(
             x.shape, ct.shape, *self.window, strict=True
         ):
-            before = dilate_dim(size, apart) - 1 - low
+            before = dilate_dim(size, window_step) - 1 - low
             after = (
-                dilate_dim(n, hole)
-                + dilate_dim(size, apart)
+                dilate_dim(n, base_step)
+                + dilate_dim(size, window_step)
                 - 1
                 - before
                 - dilate_dim(count, stride)
@@ -276,7 +282,7 @@ class ReduceWindowSum(WindowReduction, Linear):
 
 
 class WindowExtremum(WindowReduction, abstract=True):
-    """The largest or smallest element in each window; of those that tie the first counts."""
+    """The largest or smallest element in each window; the first of elements that tie has the derivative."""
 
     samples = (
         sample(f32[3, 4], distinct=True, **_PLAIN),
@@ -293,8 +299,8 @@ class WindowExtremum(WindowReduction, abstract=True):
         out = self(x)
         if not x.size or not out.size:
             return out, None
-        places = self.argument_primitive()(x)
-        # A window on nothing but padding has a place outside, from where a zero is read.
+        positions = self.argument_primitive()(x)
+        # A window of padding alone has an index out of range, which reads zero.
         pick = ops.Gather(
             collapsed_slice_dims=(0,),
             start_index_map=(0,),
@@ -302,10 +308,10 @@ class WindowExtremum(WindowReduction, abstract=True):
             mode="fill",
             fill_value=0,
         )
-        return out, pick(ops.reshape(t, (x.size,)), ops.reshape(places, (*out.shape, 1)))
+        return out, pick(ops.reshape(t, (x.size,)), ops.reshape(positions, (*out.shape, 1)))
 
     def argument_primitive(self) -> Primitive:
-        """The operation that says which element the derivative goes through."""
+        """The operation that gives the index of the extremum in each window."""
         raise NotImplementedError
 
 
@@ -330,16 +336,16 @@ class ReduceWindowMin(WindowExtremum):
 
 
 class WindowArgExtremum(WindowReduction, abstract=True):
-    """The place of the first extremum in each window, in row-major order of the operand.
+    """The index of the first extremum in each window, in row-major order of the operand.
 
-    It is the number of elements where a window has none. The first `lanes` dimensions are not
-    counted: each index of them has places of its own.
+    It is the number of elements for a window without any. The first `batch_ndim` dimensions are batch
+    dimensions: indices are within a batch element.
     """
 
     batch_ndim: int = 0
     differentiable = False
     direction: ClassVar[str]
-    """The comparison that a better element wins."""
+    """The comparison by which an element replaces another."""
     samples = (
         sample(f32[3, 4], **_PLAIN),
         sample(f32[3, 4], **_DILATED),
@@ -358,32 +364,32 @@ class WindowArgExtremum(WindowReduction, abstract=True):
 
     def lower(self, ctx, x):
         (aval,), (out,) = ctx.avals_in, ctx.avals_out
-        value, place = ShapedArray((), aval.dtype), ShapedArray((), out.dtype)
-        lane = ShapedArray(aval.shape[self.batch_ndim :], out.dtype)
-        flat = stablehlo.iota(ctx.type(lane.update(shape=(lane.size,))), 0)
-        places = stablehlo.broadcast_in_dim(
+        value, position = ShapedArray((), aval.dtype), ShapedArray((), out.dtype)
+        element_aval = ShapedArray(aval.shape[self.batch_ndim :], out.dtype)
+        flat = stablehlo.iota(ctx.type(element_aval.update(shape=(element_aval.size,))), 0)
+        positions = stablehlo.broadcast_in_dim(
             ctx.type(aval.update(dtype=out.dtype)),
-            stablehlo.reshape(ctx.type(lane), flat),
+            stablehlo.reshape(ctx.type(element_aval), flat),
             ctx.i64_array(range(self.batch_ndim, aval.ndim)),
         )
         worst = ops.lowest(aval.dtype) if self.direction == "GT" else ops.highest(aval.dtype)
 
         def combine(pairs: Sequence[Any]) -> list[Any]:
-            return ops.select_first_extremum(ctx, self.direction, pairs, value, place)
+            return ops.select_first_extremum(ctx, self.direction, pairs, value, position)
 
-        starts = [worst, lane.size]
+        starts = [worst, element_aval.size]
         avals = [out.update(dtype=aval.dtype), out]
-        return lower_window(ctx, self.window, [x, places], starts, combine, avals)[1]
+        return lower_window(ctx, self.window, [x, positions], starts, combine, avals)[1]
 
 
 class ReduceWindowArgmax(WindowArgExtremum):
-    """The place of the first largest element in each window, or of the first nan."""
+    """The index of the first largest element in each window, or of the first nan."""
 
     direction = "GT"
 
 
 class ReduceWindowArgmin(WindowArgExtremum):
-    """The place of the first smallest element in each window, or of the first nan."""
+    """The index of the first smallest element in each window, or of the first nan."""
 
     direction = "LT"
 
@@ -400,10 +406,10 @@ def lower_window(
     combine: Callable[[Sequence[Any]], Sequence[Any]],
     avals: Sequence[ShapedArray] | None = None,
 ) -> list[Any]:
-    """The elements of `operands` in each window combined, padding counting as `starts`.
+    """The combination of the elements of `operands` in each window, with padding of `starts`.
 
-    These are numbers, or scalar values. `combine` is given an element of each operand, then
-    another of each. `avals` are the types of the results, by default the equation's.
+    `starts` are numbers or scalar values. `combine` takes an element of each operand, then another of
+    each. `avals` are the types of the results, by default those of the equation.
     """
     avals = ctx.avals_out if avals is None else avals
     scalars = [ShapedArray((), aval.dtype) for aval in avals]
@@ -433,7 +439,7 @@ def lower_window(
 
 
 def pad_for_window(ctx: Any, window: Window, xs: Sequence[Any], starts: Sequence[Any]) -> list[Any]:
-    """The values `xs` with the holes and the padding of `window`, which consist of `starts`."""
+    """The values `xs` with the base dilation and the padding of `window`, filled with `starts`."""
     low, high, inner = [
         ctx.i64_array(amounts) for amounts in zip(*window.pad_config(), strict=True)
     ]
@@ -448,16 +454,16 @@ def lower_window_program(
     program: Program,
     begin: Program,
 ) -> list[Any]:
-    """The elements of `xs` in each window combined by `program`, the scalars `starts` first.
+    """The combination of the elements of `xs` in each window by `program`, starting with `starts`.
 
-    `begin` does to the scalars and all results, as vectors, what `program` does to elements.
+    `begin` combines the scalars `starts` with all results, as vectors, as `program` does elements.
     """
     n, flag = len(xs), ShapedArray((), np.dtype("bool"))
     xs = pad_for_window(ctx, window, xs, starts)
-    there = ctx.constant(True, flag.update(shape=tuple(xs[0].type.shape)))
+    is_element = ctx.constant(True, flag.update(shape=tuple(xs[0].type.shape)))
 
-    # XLA takes what a reduction begins with for neutral, and counts it as often as it likes: so
-    # it begins with something marked as not there, and combines what is there alone.
+    # XLA assumes that the initial value of a reduction is neutral and may use it any number of times.
+    # So the initial value has a false flag, and only elements with a true flag are combined.
     def combine(pair: Sequence[Any]) -> list[Any]:
         (*left, a), (*right, b) = pair[: n + 1], pair[n + 1 :]
         both = ctx.module.emit(program, [*left, *right])
@@ -470,8 +476,8 @@ def lower_window_program(
     outs: Sequence[ShapedArray] = ctx.avals_out
     size, types = outs[0].size, ctx.out_types
     avals = [*outs, flag.update(shape=outs[0].shape)]
-    plain = window.without_padding()
-    found = lower_window(ctx, plain, [*xs, there], [*starts, False], combine, avals)[:n]
+    unpadded = window.without_padding()
+    found = lower_window(ctx, unpadded, [*xs, is_element], [*starts, False], combine, avals)[:n]
     vectors = [ctx.type(a.update(shape=(size,))) for a in outs]
     flat = [stablehlo.reshape(t, x) for t, x in zip(vectors, found, strict=True)]
     results = ctx.module.emit(begin, [*starts, *flat])
@@ -488,7 +494,7 @@ def reduce_window_sum(x: Any, window_dimensions: Any, *window: Any, **more: Any)
 def reduce_window_max(x: Any, window_dimensions: Any, *window: Any, **more: Any) -> Any:
     """The largest element of `x` in each window; see `make_window` for the arguments.
 
-    A derivative goes through the first of those that tie.
+    The first of elements that tie has the derivative.
     """
     shape = aval_of(x).shape
     fields = make_window("reduce_window_max", shape, window_dimensions, *window, **more)
@@ -498,7 +504,7 @@ def reduce_window_max(x: Any, window_dimensions: Any, *window: Any, **more: Any)
 def reduce_window_min(x: Any, window_dimensions: Any, *window: Any, **more: Any) -> Any:
     """The smallest element of `x` in each window; see `make_window` for the arguments.
 
-    A derivative goes through the first of those that tie.
+    The first of elements that tie has the derivative.
     """
     shape = aval_of(x).shape
     fields = make_window("reduce_window_min", shape, window_dimensions, *window, **more)

@@ -80,7 +80,7 @@ EMPTY = {
         ("log_sum_exp", [f32[2, 0]], {"axes": (1,)}),
         ("softmax", [f32[2, 0]], {"axes": (1,)}),
         ("top_k", [f32[3, 0]], {"k": 0}),
-        ("dot_general", [f32[2, 0], f32[0, 2]], {"contract": ((1,), (0,))}),
+        ("dot_general", [f32[2, 0], f32[0, 2]], {"contracting_dims": ((1,), (0,))}),
     ],
     "no rows": [
         *[
@@ -97,7 +97,7 @@ EMPTY = {
             for axis in (0, 1)
         ],
         ("sort", [f32[0, 3]], {"axis": 1}),
-        ("dot_general", [f32[0, 3], f32[3, 2]], {"contract": ((1,), (0,))}),
+        ("dot_general", [f32[0, 3], f32[3, 2]], {"contracting_dims": ((1,), (0,))}),
         ("concatenate", [f32[0, 3], f32[2, 3]], {"axis": 0}),
     ],
     "nothing": [
