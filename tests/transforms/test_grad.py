@@ -1,6 +1,6 @@
 """`grad` and `value_and_grad`: what comes back, and what is refused."""
 
-from collections import namedtuple
+from collections import Counter, namedtuple
 from dataclasses import dataclass
 
 import jax
@@ -228,3 +228,11 @@ def test_cotangents_of_parts_are_added_in_place_and_not_as_whole_arrays():
     assert whole(disjoint) == {"concatenate": 1}
     assert whole(overlapping) == {"concatenate": 2, "add": 1}
     assert whole(at, 3) == {"full": 1, "dynamic_update_slice": 20}
+
+
+def test_cotangents_of_slices_are_put_together_and_not_each_padded_and_added():
+    def f(x):
+        return sum(xp.sin(x[i : i + 2]).sum() for i in range(6))
+
+    names = Counter(eqn.primitive.name for eqn in functx.make_ir(functx.grad(f))(np.zeros(8)))
+    assert names["pad"] == 0 and names["add"] <= 1 and names["concatenate"] <= 2
