@@ -63,13 +63,11 @@ It returns `NotImplemented` for an equation that is left to JAX.
 KEY_AWARE_PRIMITIVES: set[str] = set()
 """The names of primitives whose rules take the words of typed keys."""
 
-_JAX_NAMES = [p.name for p in vars(primitives).values() if isinstance(p, JaxPrimitive)]
+_JAX_NAMES = {p.name for p in vars(primitives).values() if isinstance(p, JaxPrimitive)}
 ELEMENTWISE_PRIMITIVES: dict[str, Primitive] = {
-    name: Primitive.registry[name]()
-    for name in _JAX_NAMES
-    if name in Primitive.registry
-    and issubclass(Primitive.registry[name], Elementwise)
-    and not Primitive.registry[name].fields
+    cls.name: cls()
+    for cls in Primitive.registry.loaded()
+    if cls.name in _JAX_NAMES and issubclass(cls, Elementwise) and not cls.fields
 }
 """The functx primitive that computes the same as an elementwise JAX primitive, by JAX's name."""
 ELEMENTWISE_PRIMITIVES.update(
