@@ -7,7 +7,6 @@ applied once, to the sum, and a sum of products of rows becomes one product of s
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,8 +21,11 @@ from functx.core.types import ShapedArray
 from functx.ops.families import Linear
 from functx.ops.operands import upcast_aval, upcast_half
 from functx.transforms.dce import loop_invariant_variables, with_io
-from functx.transforms.operand_masks import select_where, select_where_not
+from functx.transforms.operand_masks import select_where, select_where_not, split_list
 from functx.transforms.symbolic_zeros import ZeroPropagation
+
+Accumulation = tuple[Callable[..., Any], Sequence[Atom]]
+"""A function that adds a term to a sum, and the operands that it takes after the sum."""
 
 
 class BackwardScan(NamedTuple):
@@ -83,30 +85,20 @@ class BuildBackwardScan(Rewrite[BackwardScan]):
         sums = tuple([a.update(weak_type=False) for a in plan.sum_avals])
         stacked = [v for v in plan.stacked if v not in rows]
         stacked_rows = [v for v in rows if v in plan.stacked]
-        accumulations = [plan.accumulation_of(term) for terms in plan.sums for term in terms]
-        added_atoms = [atom for _, atoms in accumulations for atom in atoms]
+        accumulations = [[plan.accumulation_of(term) for term in terms] for terms in plan.sums]
+        added_atoms = [atom for terms in accumulations for _, atoms in terms for atom in atoms]
         step = with_io(backward, [*constants, *carried, *rows], [*others, *stacked, *added_atoms])
 
         def body(*args: Any) -> list[Any]:
-            n = len(constants)
-            so_far, args = args[n : n + len(sums)], (*args[:n], *args[n + len(sums) :])
-            results = apply(None, step, args)
-            outs = results[: len(others) + len(stacked)]
-            added = iter(results[len(outs) :])
-            pending = iter(accumulations)
-            new_sums = []
-            for total, terms in zip(so_far, plan.sums, strict=True):
-                for _ in terms:
-                    add, atoms = next(pending)
-                    total = add(total, *[upcast_half(next(added)) for _ in atoms])
-                new_sums.append(total)
-            return [*new_sums, *outs]
+            consts, so_far, loop_args = split_list(args, [len(constants), len(sums)])
+            results = apply(None, step, [*consts, *loop_args])
+            outs, added = split_list(results, [len(others) + len(stacked)])
+            return [*add_terms(so_far, accumulations, added), *outs]
 
         def finish(*args: Any) -> list[Any]:
-            final = FinalValues(dict(zip(constants, args, strict=False)))
-            remaining = iter(args[len(constants) :])
-            final.sums = [next(remaining) for _ in sums]
-            final.stacks = dict(zip([*stacked, *stacked_rows], remaining, strict=True))
+            consts, final_sums, stacks = split_list(args, [len(constants), len(sums)])
+            stack_of = dict(zip([*stacked, *stacked_rows], stacks, strict=True))
+            final = FinalValues(dict(zip(constants, consts, strict=True)), final_sums, stack_of)
             final.values.update(evaluate_invariants(backward, final.values, plan.invariants))
             return [reductions[i].evaluate(final) for i in range(num_sums)]
 
@@ -147,13 +139,12 @@ def evaluate_invariants(
     return dict(zip(outputs, apply_program(computed, [known[v] for v in inputs]), strict=True))
 
 
-@dataclass
-class FinalValues:
+class FinalValues(NamedTuple):
     """The values after the loop: of loop-invariant variables, of sums, and of stacked rows."""
 
     values: dict[Any, Any]
-    sums: Sequence[Any] = ()
-    stacks: dict[Any, Any] = field(default_factory=dict)
+    sums: Sequence[Any]
+    stacks: dict[Any, Any]
 
 
 class AccumulatedSum(NamedTuple):
@@ -362,7 +353,7 @@ class ReductionPlan:
         eqn = self.producers.get(atom)
         return eqn is not None and type(eqn.primitive) is ops.Full and self.is_zero(eqn.inputs[0])
 
-    def accumulation_of(self, term: Atom) -> tuple[Callable[..., Any], Sequence[Atom]]:
+    def accumulation_of(self, term: Atom) -> Accumulation:
         """The function that adds `term` to a sum, and its operands without zeros around a slice."""
         eqn = self.producers.get(term)
         added = self.sparse_update(eqn)
@@ -375,9 +366,7 @@ class ReductionPlan:
                 return eqn.primitive, eqn.inputs[1:]
         return ops.add, [term]
 
-    def sparse_update(
-        self, eqn: Equation | None
-    ) -> tuple[Callable[..., Any], Sequence[Atom]] | None:
+    def sparse_update(self, eqn: Equation | None) -> Accumulation | None:
         """The function and operands that add to a slice of the first operand of `eqn`, or None."""
         if eqn is None or not eqn.inputs or self.is_zero(eqn.inputs[0]):
             return None
@@ -398,6 +387,19 @@ class ReductionPlan:
         ):
             return None
         return add_to_slice, [addition.inputs[1], *indices]
+
+
+def add_terms(
+    sums: Sequence[Any], accumulations: Sequence[Sequence[Accumulation]], values: Sequence[Any]
+) -> list[Any]:
+    """The `sums` with the terms of one step added, whose operands have `values`, in order."""
+    remaining = iter(values)
+    new_sums = []
+    for total, terms in zip(sums, accumulations, strict=True):
+        for add, atoms in terms:
+            total = add(total, *[upcast_half(next(remaining)) for _ in atoms])
+        new_sums.append(total)
+    return new_sums
 
 
 def add_to_slice(total: Any, part: Any, *indices: Any) -> Any:

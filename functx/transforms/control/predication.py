@@ -55,7 +55,7 @@ from functx.core.rewriting import apply, bind_equation, cached_rewrite, interpre
 from functx.core.samples import bool_, f32, i32, sample
 from functx.core.tracer import aval_of
 from functx.core.tracing import trace_closed
-from functx.core.types import is_inexact, kind
+from functx.core.types import ShapedArray, is_inexact, kind
 from functx.ops.operands import batch_size, literal
 from functx.transforms.control.scan import Scan
 from functx.transforms.operand_masks import split_list
@@ -169,78 +169,75 @@ class Predicated(Rewrite[Program]):
     borrow_active: bool
 
     def __call__(self, program: Program) -> Program:
-        chains = [
-            None
-            if input_index is None
-            else in_place_update_chain(program, j, program.inputs[input_index])
-            for j, input_index in enumerate(self.in_place_inputs)
-        ]
-        updates = {v for chain in chains for v in chain or ()}
-        producer_of = producers(program)
-        bases = {
-            producer_of[v].inputs[
-                in_place_operand(producer_of[v].primitive, producer_of[v].outputs.index(v))
-            ]
-            for v in updates
-        }
-
-        def unmasked_operands(eqn: Equation) -> Sequence[int]:
-            """The positions of the operands that an equation takes as they are."""
-            if not updates.isdisjoint(eqn.outputs):
-                return self_masked_operands(eqn.primitive, eqn.inputs)
-            return (
-                (0,)
-                if isinstance(eqn.primitive, READ_PRIMITIVES) and eqn.inputs[0] in bases
-                else ()
-            )
-
-        used = {
+        updates = _InPlaceUpdates(program, self.in_place_inputs)
+        masked_operands = {
             atom
             for eqn in program.equations
             for i, atom in enumerate(eqn.inputs)
-            if i not in unmasked_operands(eqn)
+            if i not in updates.unmasked_operands(eqn)
         }
-        masked_inputs = [v for v in program.inputs if v in used and self.needs_masking(v.aval)]
 
         def body(mask: Any, *args: Any) -> list[Any]:
-            args_of = dict(zip(program.inputs, args, strict=True))
-            masked = {v: MaskedOperand(self.borrow_active)(mask, args_of[v]) for v in masked_inputs}
+            def masked(x: Any) -> Any:
+                return MaskedOperand(self.borrow_active)(mask, x)
 
+            # Each variable has its value, and the masked value; None where that is not made yet.
             def step(eqn: Equation, *operands: tuple[Any, Any]) -> list[tuple[Any, Any]]:
-                plain = unmasked_operands(eqn)
+                unmasked = updates.unmasked_operands(eqn)
                 xs = [
-                    value
-                    if i in plain
-                    else MaskedOperand(self.borrow_active)(mask, value)
-                    if masked_operand is None
-                    else masked_operand
-                    for i, (value, masked_operand) in enumerate(operands)
+                    x if i in unmasked else masked(x) if masked_x is None else masked_x
+                    for i, (x, masked_x) in enumerate(operands)
                 ]
-                changed = [v in updates for v in eqn.outputs]
+                changed = [v in updates.updated for v in eqn.outputs]
                 if any(changed):
                     outs = masked_update(eqn.primitive, mask, changed, self.borrow_active, xs)
                     return [(x, None if on else x) for x, on in zip(outs, changed, strict=True)]
                 outs = bind_equation(eqn, *xs)
-                if plain and self.needs_masking(aval_of(outs[0])):
-                    outs = [MaskedOperand(self.borrow_active)(mask, outs[0])]
+                if unmasked and self.needs_masking(aval_of(outs[0])):
+                    outs = [masked(outs[0])]
                 return [(x, x) for x in outs]
 
-            pairs = [(x, masked.get(v, x)) for v, x in args_of.items()]
+            pairs = [
+                (x, masked(x) if v in masked_operands and self.needs_masking(v.aval) else x)
+                for v, x in zip(program.inputs, args, strict=True)
+            ]
             outs = interpret(program, pairs, step, constant=lambda c: (c, c))
             return [
-                x
-                if input_index is None or chain is not None
-                else ops.select(mask, x, args[input_index])
-                for (x, _), input_index, chain in zip(
-                    outs, self.in_place_inputs, chains, strict=True
-                )
+                x if i is None or chain is not None else ops.select(mask, x, args[i])
+                for (x, _), i, chain in zip(outs, self.in_place_inputs, updates.chains, strict=True)
             ]
 
         return trace_closed(body, [MASK_AVAL, *program.in_avals], name=program.name)
 
-    def needs_masking(self, aval: Any) -> bool:
+    def needs_masking(self, aval: ShapedArray) -> bool:
         """Whether values of this type are masked: inexact ones, or all that are borrowed."""
         return self.borrow_active or is_inexact(aval.dtype)
+
+
+class _InPlaceUpdates:
+    """The in-place updates of a program that make inputs its outputs.
+
+    `chains` has for each output the variables that lead to it from its input, or None;
+    `updated` are all of these, and `bases` the variables that they update.
+    """
+
+    def __init__(self, program: Program, in_place_inputs: Sequence[int | None]):
+        self.chains = [
+            None if i is None else in_place_update_chain(program, j, program.inputs[i])
+            for j, i in enumerate(in_place_inputs)
+        ]
+        self.updated = {v for chain in self.chains for v in chain or ()}
+        self.bases = set()
+        for v in self.updated:
+            eqn = producers(program)[v]
+            self.bases.add(eqn.inputs[in_place_operand(eqn.primitive, eqn.outputs.index(v))])
+
+    def unmasked_operands(self, eqn: Equation) -> Sequence[int]:
+        """The positions of the operands that an equation takes as they are."""
+        if not self.updated.isdisjoint(eqn.outputs):
+            return self_masked_operands(eqn.primitive, eqn.inputs)
+        reads_base = isinstance(eqn.primitive, READ_PRIMITIVES) and eqn.inputs[0] in self.bases
+        return (0,) if reads_base else ()
 
 
 READ_PRIMITIVES = ops.DynamicSlice, ops.Gather, ops.Slice
