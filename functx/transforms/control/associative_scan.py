@@ -53,7 +53,7 @@ def associative_scan(
     if any(aval.ndim <= axis or aval.shape[axis] != avals[0].shape[axis] for aval in avals):
         raise ShapeError(
             f"{caller}: elems must have one length along axis {axis}; got "
-            + " and ".join([f"elems{path}: {a!r}" for path, a in zip(paths, avals, strict=True)]),
+            + " and ".join([f"elems{path}: {a!r}" for path, a in zip(paths, avals, strict=True)])
         )
 
     def combine(xs: Sequence[Any], ys: Sequence[Any]) -> list[Any]:

@@ -66,10 +66,7 @@ class BuildBackwardScan(Rewrite[BackwardScan]):
         residuals = backward.inputs[len(self.carried) :]
         constants = select_where(residuals, self.invariant_mask)
         carried = select_where(cts, self.carried)
-        rows = [
-            *select_where(cts, self.stacked),
-            *select_where_not(residuals, self.invariant_mask),
-        ]
+        rows = [*select_where(cts, self.stacked), *select_where_not(residuals, self.invariant_mask)]
         zeros = [v for v in cts if v not in carried and v not in rows]
         if zeros:
             nonzero = ZeroPropagation(backward.equations, cts, zeros)

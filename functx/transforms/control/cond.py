@@ -33,11 +33,7 @@ from functx.transforms.control.body_tracing import (
     to_numpy,
     trace_branches,
 )
-from functx.transforms.control.partial_eval import (
-    PartialEval,
-    PartialEvalBranches,
-    ResidualKind,
-)
+from functx.transforms.control.partial_eval import PartialEval, PartialEvalBranches, ResidualKind
 from functx.transforms.control.predication import (
     AnyActive,
     Predicated,
@@ -424,10 +420,7 @@ def cond(
 
 @api_boundary
 def switch(
-    index: Any,
-    branches: Sequence[Callable[..., Any]],
-    *operands: Any,
-    operand: Any = _NOT_GIVEN,
+    index: Any, branches: Sequence[Callable[..., Any]], *operands: Any, operand: Any = _NOT_GIVEN
 ) -> Any:
     """Return `branches[index](*operands)`, with the integer `index` clamped to the range.
 

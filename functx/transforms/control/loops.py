@@ -43,10 +43,7 @@ from functx.transforms.control.body_tracing import (
     with_captures_first,
     write_back_captures,
 )
-from functx.transforms.control.bounded_while import (
-    WithUnusedInputs,
-    run_with_stacks,
-)
+from functx.transforms.control.bounded_while import WithUnusedInputs, run_with_stacks
 from functx.transforms.control.scan import (
     Scan,
     non_negative_integer,

@@ -376,11 +376,7 @@ class PredicatedLoop(Rewrite[tuple[Program, Program]]):
             return [ops.bitwise_and(mask, goes_on), *carry]
 
         carry_avals = [MASK_AVAL, *body.in_avals[consts:]]
-        avals = [
-            *self.condition.in_avals[: self.shared],
-            *body.in_avals[:consts],
-            *carry_avals,
-        ]
+        avals = [*self.condition.in_avals[: self.shared], *body.in_avals[:consts], *carry_avals]
         any_active = trace_closed(
             lambda mask, *_: [AnyActive()(mask)], carry_avals, name="any_active"
         )

@@ -41,11 +41,7 @@ from functx.transforms.control.body_tracing import (
     with_captures_first,
     write_back_captures,
 )
-from functx.transforms.control.partial_eval import (
-    LoopPartialEval,
-    PartialEvalScan,
-    ResidualKind,
-)
+from functx.transforms.control.partial_eval import LoopPartialEval, PartialEvalScan, ResidualKind
 from functx.transforms.control.scan_bodies import (
     DCEScanBody,
     JVPScanBody,
@@ -124,10 +120,7 @@ class Scan(Primitive):
         check_operands(self, avals, [*in_avals[:n], *stacked])
         check_operands(self, outs[: self.carries], in_avals[self.consts : n])
         rows = outs[self.carries :]
-        return [
-            *in_avals[self.consts : n],
-            *[a.update(shape=(length, *a.shape)) for a in rows],
-        ]
+        return [*in_avals[self.consts : n], *[a.update(shape=(length, *a.shape)) for a in rows]]
 
     def split_operands(self, items: Sequence[Any]) -> tuple[Any, Any, Any]:
         """Split `items`, one an operand, into those of the consts, the carry and `xs`."""

@@ -18,11 +18,7 @@ from functx.core.tracer import aval_of
 from functx.core.tracing import trace_closed
 from functx.core.types import ShapedArray
 from functx.ops.operands import batch_size, literal
-from functx.transforms.control.body_tracing import (
-    carry_dependence,
-    check_operands,
-    is_linearizing,
-)
+from functx.transforms.control.body_tracing import carry_dependence, check_operands, is_linearizing
 from functx.transforms.control.bounded_while import (
     LinearizedWhileBody,
     SplitWhileTranspose,
