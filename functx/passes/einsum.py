@@ -409,12 +409,10 @@ class _EinsumEmitter:
         """`x` times `y`, summed over the labels that no other value has."""
         if x.one_hot_label is not None and y.one_hot_label is not None:
             return self.contract_one_hots(x, y, users)
-        if x.one_hot_label is not None or y.one_hot_label is not None:
-            return (
-                self.scatter_rows(x, y, users)
-                if x.one_hot_label is not None
-                else self.scatter_rows(y, x, users)
-            )
+        if x.one_hot_label is not None:
+            return self.scatter_rows(x, y, users)
+        if y.one_hot_label is not None:
+            return self.scatter_rows(y, x, users)
         if self.comes_first(y, x):
             x, y = y, x
         shared = [label for label in x.labels if label in y.labels]

@@ -76,11 +76,9 @@ class Outline(Rewrite[Program]):
             if outlined is None:
                 break
             equations = outlined
-        return (
-            program
-            if equations is program.equations
-            else replace_program_fields(program, equations=equations)
-        )
+        if equations is program.equations:
+            return program
+        return replace_program_fields(program, equations=equations)
 
 
 class _OutliningRound:

@@ -487,12 +487,8 @@ class WithProgress(Rewrite[Program]):
         names = program.in_names
 
         def with_counter() -> list[str]:
-            names_before = names()
-            return (
-                [*names_before[:n], "step", *names_before[n:]]
-                if len(names_before) >= n
-                else names_before
-            )
+            before = names()
+            return [*before[:n], "step", *before[n:]] if len(before) >= n else before
 
         in_names = None if names is None else with_counter
         return trace_closed(body, avals, name=program.name, in_names=in_names)

@@ -112,26 +112,17 @@ def advance_state(schedule: RevolveSchedule, todo: Any) -> tuple[Any, RevolveSch
 
     The state is saved in that slot if the binomial schedule for step `todo - 1` has it.
     """
-    slot_order, kept_steps, num_kept, step = (
-        schedule.slot_order,
-        schedule.kept_steps,
-        schedule.num_kept,
-        ops.add(schedule.step, 1),
-    )
-    num_vacant, distance, repeats = (
-        ops.sub(slot_order.shape[0] - 1, num_kept),
-        ops.add(schedule.distance, 1),
-        schedule.repeats,
-    )
+    slot_order, kept_steps, num_kept, step, distance, repeats, shorter_reach, reach = schedule
+    step = ops.add(step, 1)
+    num_vacant = ops.sub(slot_order.shape[0] - 1, num_kept)
+    distance = ops.add(distance, 1)
     # shorter_reach = C(num_vacant + repeats, repeats - 1), reach = C(num_vacant + repeats, repeats).
-    longer = ops.gt(_as_binomial(distance), schedule.shorter_reach)
+    longer = ops.gt(_as_binomial(distance), shorter_reach)
     upper, lower = _as_binomial(ops.add(ops.add(num_vacant, repeats), 1)), _as_binomial(repeats)
-    shorter_reach = ops.select(
-        longer, ops.div(ops.mul(schedule.shorter_reach, upper), lower), schedule.shorter_reach
-    )
-    reach = ops.select(
-        longer, ops.div(ops.mul(schedule.reach, upper), ops.add(lower, 1.0)), schedule.reach
-    )
+    longer_reach = ops.div(ops.mul(shorter_reach, upper), lower)
+    shorter_reach = ops.select(longer, longer_reach, shorter_reach)
+    longer_reach = ops.div(ops.mul(reach, upper), ops.add(lower, 1.0))
+    reach = ops.select(longer, longer_reach, reach)
     repeats = ops.add(repeats, ops.convert_element_type(longer, STEP_DTYPE))
     steps_left = ops.sub(todo, step)
     save = ops.bitwise_and(
