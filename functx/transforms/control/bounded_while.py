@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from functx import ops
 from functx.core.program import Program, Var
@@ -31,6 +31,9 @@ from functx.transforms.operand_masks import (
 )
 from functx.transforms.partial_evaluation_policy import policy
 from functx.transforms.reverse_mode import SplitVJP
+
+if TYPE_CHECKING:
+    from functx.transforms.control.while_loop import While
 
 STEP_AVAL = ShapedArray((), STEP_DTYPE)
 
@@ -267,7 +270,7 @@ class LinearizedWhileBody(Rewrite[Program]):
 
 
 def run_with_stacks(
-    loop: Any,
+    loop: While,
     known: Program,
     condition_consts: Sequence[Any],
     consts: Sequence[Any],
@@ -291,7 +294,7 @@ def run_with_stacks(
 
 
 def backward_from_stacks(
-    loop: Any,
+    loop: While,
     backward: Program,
     cts: Sequence[Any],
     consts: Sequence[Any],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from functx import ops
 from functx.core.fixed_point import fixed_point
@@ -34,6 +34,9 @@ from functx.transforms.control.cond import Cond
 from functx.transforms.control.partial_eval import LoopPartialEval, ResidualKind
 from functx.transforms.dce import RemoveEffects, used_inputs, with_io
 from functx.transforms.operand_masks import select_where, split_list
+
+if TYPE_CHECKING:
+    from functx.transforms.control.while_loop import While
 
 ONLINE_FIELDS = len(OnlineSchedule._fields)
 REVOLVE_FIELDS = len(RevolveSchedule._fields)
@@ -73,7 +76,7 @@ class PlanRecomputation(Rewrite[RecomputationPlan]):
     Recomputed steps have no effects.
     """
 
-    loop: Any
+    loop: While
     split: LoopPartialEval
 
     def __call__(self, program: Program) -> RecomputationPlan:
@@ -110,7 +113,7 @@ class PlanRecomputation(Rewrite[RecomputationPlan]):
             block_steps, state, cached_rewrite(StepBlock(block_loop), advance), backward
         )
 
-    def block_loop(self, state: tuple[bool, ...], advance: Program, steps: int) -> Any:
+    def block_loop(self, state: tuple[bool, ...], advance: Program, steps: int) -> While:
         """The loop that runs a block of `steps` steps on the state alone."""
         num_condition_consts = self.loop.condition_consts
         inputs = select_where(self.loop.condition.inputs[num_condition_consts:], state)
@@ -138,7 +141,7 @@ class PlanRecomputation(Rewrite[RecomputationPlan]):
             min(loop.checkpoints * state_bytes // max(residual_bytes, 1), loop.checkpoints), 1
         )
 
-    def backward(self, known: Program, num_state: int, block_loop: Any) -> Program:
+    def backward(self, known: Program, num_state: int, block_loop: While | None) -> Program:
         """The backward program of one step, or of the block that `block_loop` runs."""
         split, loop = self.split, self.loop
         condition_consts = loop.condition.in_avals[: loop.condition_consts]
@@ -164,7 +167,7 @@ class PlanRecomputation(Rewrite[RecomputationPlan]):
 class StepBlock(Rewrite[Program]):
     """Rewrites the body of `loop` to the steps that the loop runs, at most `max_steps`."""
 
-    loop: Any
+    loop: While
 
     def __call__(self, program: Program) -> Program:
         m, n = self.loop.condition_consts, self.loop.condition_consts + self.loop.body_consts
@@ -281,7 +284,7 @@ class CheckpointedBackwardBody(Rewrite[Program]):
 
 
 def run_with_checkpoints(
-    loop: Any,
+    loop: While,
     split: LoopPartialEval,
     condition_consts: Sequence[Any],
     consts: Sequence[Any],
@@ -310,7 +313,7 @@ def run_with_checkpoints(
 
 
 def backward_from_checkpoints(
-    loop: Any,
+    loop: While,
     split: LoopPartialEval,
     cts: Sequence[Any],
     consts: Sequence[Any],
@@ -338,7 +341,7 @@ def backward_from_checkpoints(
 
 
 def while_forward(
-    loop: Any,
+    loop: While,
     split: LoopPartialEval,
     condition_consts: Sequence[Any],
     consts: Sequence[Any],
@@ -351,7 +354,7 @@ def while_forward(
 
 
 def while_backward(
-    loop: Any,
+    loop: While,
     split: LoopPartialEval,
     cts: Sequence[Any],
     condition_consts: Sequence[Any],
@@ -366,7 +369,7 @@ def while_backward(
     )
 
 
-def _uses_checkpoints(loop: Any, split: LoopPartialEval) -> bool:
+def _uses_checkpoints(loop: While, split: LoopPartialEval) -> bool:
     """Whether states are saved rather than residuals: there are residuals, and no `max_steps`."""
     return loop.max_steps is None and any(
         residual.kind is ResidualKind.OUTPUT for residual in split.residuals
