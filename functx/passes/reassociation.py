@@ -295,7 +295,7 @@ def may_have_large_products(program: Program, thresholds: ReassociationThreshold
 
 
 def min_expansion(product: Any) -> int:
-    """The ratio of the size of a product to that of its operands from which on it is expanded."""
+    """The least ratio of a product's size to that of its operands for which it is expanded."""
     # A plain matrix product must be much larger than its operands.
     return _MIN_MATMUL_EXPANSION if product.contracting_dims[0] and not product.batch_dims[0] else 1
 

@@ -34,10 +34,7 @@ from functx.transforms.call_primitive import Call
 
 
 class PeriodicRepeat(NamedTuple):
-    """`length` tokens from `start` on, each equal to the one `period` before it, except the first.
-
-    The exception are the first `period` tokens.
-    """
+    """`length` tokens from `start` on, which repeat after every `period` tokens."""
 
     start: int
     length: int
@@ -365,6 +362,6 @@ class RepeatGroup:
         return [self.flow.equations[start + i].outputs[n] for i, n in self.live_outs]
 
 
-def index_literal(at: int) -> Literal:
-    """An integer literal, as slices take it."""
-    return scalar_literal(at, _INDEX_DTYPE, False, repr(at))
+def index_literal(start: int) -> Literal:
+    """An integer literal for the start of a slice."""
+    return scalar_literal(start, _INDEX_DTYPE, False, repr(start))

@@ -387,10 +387,10 @@ class ReductionPlan:
 
 
 def add_terms(
-    sums: Sequence[Any], accumulations: Sequence[Sequence[Accumulation]], values: Sequence[Any]
+    sums: Sequence[Any], accumulations: Sequence[Sequence[Accumulation]], operands: Sequence[Any]
 ) -> list[Any]:
-    """The `sums` with the terms of one step added, whose operands have `values`, in order."""
-    remaining = iter(values)
+    """The `sums` with the terms of one step added; `operands` are those of the terms, in order."""
+    remaining = iter(operands)
     new_sums = []
     for total, terms in zip(sums, accumulations, strict=True):
         for add, atoms in terms:

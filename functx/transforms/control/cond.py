@@ -304,7 +304,7 @@ class InactiveBranch(Rewrite[Program]):
 
 
 def common_in_place_inputs(branches: Sequence[Program]) -> tuple[int | None, ...]:
-    """For each output, the input that all branches return with in-place updates at most.
+    """For each output, the input that all branches return, updated in place or not.
 
     None if there is none, or if two outputs would be the same input.
     """
