@@ -26,6 +26,9 @@ from functx.ops.operands import as_bool, as_float, as_int, batch_size
 from functx.transforms.control.scan import scan
 
 
+DEFAULT_BLOCK_SIZE = 512
+
+
 class AttentionOperands(NamedTuple):
     """The operands of attention: query, key and value; bias and mask, or None.
 
@@ -53,7 +56,7 @@ class AttentionBase(Primitive, abstract=True):
     window: tuple[int, int] | None = None
     biased: bool = False
     masked: bool = False
-    block_size: int = 512
+    block_size: int = DEFAULT_BLOCK_SIZE
     multiple_results = True
     operand_samples: ClassVar[Any] = (
         ((f32[1, 3, 1, 1, 2], f32[1, 3, 1, 2], f32[1, 3, 1, 2]), {"causal": True}),
@@ -367,9 +370,6 @@ def sum_to_shape(x: Any, shape: tuple[int, ...]) -> Any:
     """`x` summed along the dimensions in which `shape` has 1."""
     axes = tuple([i for i, n in enumerate(shape) if n == 1 and x.shape[i] != 1])
     return np.sum(x, axis=axes, keepdims=True) if axes else x
-
-
-DEFAULT_BLOCK_SIZE = 512
 
 
 def dot_product_attention(
