@@ -25,7 +25,6 @@ from functx.numpy.promotion import is_broadcastable, promote_inexact
 from functx.ops.operands import as_bool, as_float, as_int, batch_size
 from functx.transforms.control.scan import scan
 
-
 DEFAULT_BLOCK_SIZE = 512
 
 
