@@ -279,7 +279,7 @@ class TransposeForJax(Rewrite[JaxTransposition]):
 
 def _transpose_functx_call(cts: Sequence[Any], *args: Any, program: ProgramParam) -> Any:
     linear = tuple([ad.is_undefined_primal(x) for x in args])
-    given = tuple(
+    with_cotangent = tuple(
         [
             i
             for i, aval in enumerate(program.program.out_avals)
@@ -287,16 +287,24 @@ def _transpose_functx_call(cts: Sequence[Any], *args: Any, program: ProgramParam
         ]
     )
     with garbage_collection.paused():
-        back: JaxTransposition = cached_rewrite(TransposeForJax(linear, given), program.program)
-    known, likes = [args[i] for i in back.known_inputs], [args[i].aval for i in back.linear]
-    own = [cts[i] for i in given]
-    operands = [*divide_replicated_cotangents(program, own, [*known, *likes]), *known]
-    found = bind_functx_call(back.program, operands) if back.linear else []
-    found = psum_replicated_cotangents(program, found, likes, [*own, *known, *likes])
-    out: list[Any] = [None] * len(args)
-    for i, ct in zip(back.linear, found, strict=True):
-        out[i] = ct
-    return out
+        back: JaxTransposition = cached_rewrite(
+            TransposeForJax(linear, with_cotangent), program.program
+        )
+    known = [args[i] for i in back.known_inputs]
+    linear_avals = [args[i].aval for i in back.linear]
+    out_cts = [cts[i] for i in with_cotangent]
+    operands = [
+        *divide_replicated_cotangents(program, out_cts, [*known, *linear_avals]),
+        *known,
+    ]
+    in_cts = bind_functx_call(back.program, operands) if back.linear else []
+    in_cts = psum_replicated_cotangents(
+        program, in_cts, linear_avals, [*out_cts, *known, *linear_avals]
+    )
+    results: list[Any] = [None] * len(args)
+    for i, ct in zip(back.linear, in_cts, strict=True):
+        results[i] = ct
+    return results
 
 
 def _batch_functx_call(

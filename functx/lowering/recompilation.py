@@ -1,4 +1,4 @@
-"""Calls in the user's code that compile again and again: told once, with what differed."""
+"""Warnings about a call in the user's code that compiles again and again, with what differed."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ from functx.core.types import x64_enabled
 from functx.transforms.argument_names import InputNames
 
 COMPILATIONS_BEFORE_WARNING = 5
-"""So often may one call compile one function without a word."""
+"""The number of compilations of one function by one call before the warning."""
 
 _MAX_RECORDED_OPERATIONS = 200
-"""So many operations are remembered, to say which differs."""
+"""The number of operations that a record keeps, to find one that differs."""
 
 
 class CompilationRecord(NamedTuple):
-    """What is remembered of one compilation, to tell it from the next."""
+    """One compilation, as far as it is compared with the next."""
 
-    what: str
-    function: int | None
+    label: str
+    jit_id: int | None
     structure: str
     static: dict[str, str]
     settings: dict[str, Any]
@@ -51,22 +51,23 @@ class CompilationRecord(NamedTuple):
 
     @staticmethod
     def of(
-        what: str,
+        label: str,
         program: Program,
-        function: int | None = None,
+        jit_id: int | None = None,
         structure: Any = None,
         static: dict[str, str] | None = None,
         avals: Sequence[Any] | None = None,
     ) -> CompilationRecord:
-        """That of `program`, made for `what`; `function` tells jitted ones apart.
+        """The record of a compilation of `program`, which messages call `label`.
 
-        `avals` are the types of the arguments, where the inputs have others.
+        `jit_id` is the number of the jitted function. `avals` are the types of the arguments, where the
+        inputs of the program have others.
         """
         equations = program.equations
         return CompilationRecord(
-            what,
-            function,
-            # As text, since what a tree holds besides its leaves may be large.
+            label,
+            jit_id,
+            # As text, since the static data of a tree may be large.
             str(structure)[:1000],
             static or {},
             {
@@ -86,12 +87,12 @@ class CompilationRecord(NamedTuple):
         )
 
     def may_be_same_function(self, before: CompilationRecord) -> bool:
-        """Whether this may be the same function again, and not another one of the same code."""
-        same = self.function is not None and self.function == before.function
-        return same or self.primitive_types == before.primitive_types
+        """Whether the two may be of one function, and not of two with the same code."""
+        is_same = self.jit_id is not None and self.jit_id == before.jit_id
+        return is_same or self.primitive_types == before.primitive_types
 
     def difference(self, before: CompilationRecord) -> tuple[str, str]:
-        """What differs from the compilation `before`, and what to do about it."""
+        """The first difference from the compilation `before`, and advice on it."""
         for name, was, now in _changed_values(before.settings, self.settings):
             return f"{name}: {was} before, {now} now", "Set it once, before anything is compiled."
         for name, was, now in _changed_values(before.static, self.static):
@@ -115,7 +116,7 @@ class CompilationRecord(NamedTuple):
                 return f"argument `{name}`: {was!r} before, {now!r} now", _argument_advice(
                     name, was, now
                 )
-        if self.function != before.function:
+        if self.jit_id != before.jit_id:
             return (
                 "the function: it is a new object each time",
                 "Call jit once, outside of what is called again, and pass what changes as arguments.",
@@ -123,7 +124,7 @@ class CompilationRecord(NamedTuple):
         return self.operation_difference(before)
 
     def operation_difference(self, before: CompilationRecord) -> tuple[str, str]:
-        """The difference of two programs that take the same."""
+        """The first difference of two programs with equal arguments, and advice on it."""
         if self.length != before.length:
             return (
                 f"the program: {before.length} operations before, {self.length} now",
@@ -146,10 +147,10 @@ class CompilationRecord(NamedTuple):
 
 
 def _operation_text(primitive: Primitive) -> str:
-    """`primitive` with those of its parameters that are numbers, words or tuples of such."""
-    given = [(field, getattr(primitive, field)) for field in primitive.fields]
-    shown = ", ".join([f"{field}={value!r}" for field, value in given if _is_plain(value)])
-    return f"{primitive.name}[{shown}]"
+    """`primitive` with its parameters that are numbers, strings or tuples of these."""
+    values = [(field, getattr(primitive, field)) for field in primitive.fields]
+    text = ", ".join([f"{field}={value!r}" for field, value in values if _is_plain(value)])
+    return f"{primitive.name}[{text}]"
 
 
 def _is_plain(value: Any) -> bool:
@@ -171,10 +172,10 @@ def _changed_values(before: dict[str, Any], now: dict[str, Any]) -> list[tuple[s
 
 
 class _CallSite:
-    """A call in the user's code, and what it compiled last for one function."""
+    """A call in the user's code, and its last compilation for one function."""
 
     def __init__(self, *codes: Any):
-        # Calls are found by the identity of these.
+        # The key of the call holds the identities of these, which are kept alive here.
         self.codes = codes
         self.count = 0
         self.last: CompilationRecord | None = None
@@ -185,9 +186,10 @@ clear_on_rule_change(_call_sites.clear)
 
 
 def record_compilation(code: Any, *parts: Any, kind: Any = None, **more: Any) -> None:
-    """Count a compilation for a function with the code object `code`, and warn when it is time.
+    """Counts a compilation for a function with the code object `code`; warns when there are too many.
 
-    `kind` tells apart what one call compiles for one function; the rest is for `CompilationRecord.of`.
+    `kind` distinguishes programs that one call compiles for one function. The other arguments are
+    those of `CompilationRecord.of`.
     """
     source = user_source(2)
     if code is None or source is None or file_owner[code.co_filename] is FUNCTX_OR_JAX:
@@ -206,13 +208,13 @@ def record_compilation(code: Any, *parts: Any, kind: Any = None, **more: Any) ->
     call.count += 1
     if call.count <= COMPILATIONS_BEFORE_WARNING or last is None:
         return
-    differs, cure = call.last.difference(last)
+    difference, advice = call.last.difference(last)
     call.last = None
     warning = RecompilationWarning(
         f"{parts[0]}: one call should compile a few times at most, since that takes far longer "
         f"than to run; got {call.count} times",
-        f"differing: {differs}",
-        fix=cure,
+        f"differing: {difference}",
+        fix=advice,
         source=source,
     )
     line = user_line(source)
@@ -221,12 +223,12 @@ def record_compilation(code: Any, *parts: Any, kind: Any = None, **more: Any) ->
 
 
 def code_of_program(program: Program) -> Any:
-    """The code object of the function that `program` was traced from, if that is known."""
+    """The code object of the function that `program` was traced from, None if it is unknown."""
     return program.in_names.code if type(program.in_names) is InputNames else None
 
 
 def code_of_function(fun: Any) -> Any:
-    """The code object of the function that `fun` wraps or calls, if it has one."""
+    """The code object of the function that `fun` wraps or calls, None if it has none."""
     fun = unwrap_function(fun, "func")
     code = getattr(getattr(fun, "__func__", fun), "__code__", None)
     if not isinstance(code, CodeType):

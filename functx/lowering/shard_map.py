@@ -371,58 +371,62 @@ def shard_map(
     if f is None:
         return as_decorator(shard_map, locals())
     check_callable(f, "shard_map")
-    what = f"shard_map({function_name(f)})"
+    label = f"shard_map({function_name(f)})"
 
     def wrapper(*args: Any) -> Any:
         leaves, in_tree = tree.flatten_with_key_data((args, {}))
-        on = ops.with_auto_axes(mesh if mesh is not None else ops.current_mesh(what))
-        names = tuple([n for n in on.axis_names if not axis_names or n in axis_names])
+        device_mesh = ops.with_auto_axes(mesh if mesh is not None else ops.current_mesh(label))
+        names = tuple([n for n in device_mesh.axis_names if not axis_names or n in axis_names])
         if unknown := set(axis_names) - set(names):
             raise ArgumentError(
-                f"{what}: axis_names must be axes of the mesh; got {sorted(map(str, unknown))} for "
-                f"a mesh with the axes {on.axis_names}"
+                f"{label}: axis_names must be axes of the mesh; got {sorted(map(str, unknown))} for "
+                f"a mesh with the axes {device_mesh.axis_names}"
             )
-        shown = argument_names(f, in_tree)
+        names_of_leaves = argument_names(f, in_tree)
         avals = avals_of(leaves, "shard_map", f, in_tree)
         if in_specs is None:
-            given_specs = _specs_from_shardings(what, tree.leaves(args), on, shown)
+            leaf_specs = _specs_from_shardings(
+                label, tree.leaves(args), device_mesh, names_of_leaves
+            )
         else:
             prefix = tuple(in_specs) if isinstance(in_specs, list) else in_specs
-            given_specs = _flatten_specs(f"{what}: in_specs", prefix, tree.structure(args))
+            leaf_specs = _flatten_specs(f"{label}: in_specs", prefix, tree.structure(args))
         specs = [
-            _check_spec(f"{what}: `{name}`", aval, spec, on, names, is_key)
+            _check_spec(f"{label}: `{name}`", aval, spec, device_mesh, names, is_key)
             for name, aval, spec, is_key in zip(
-                shown(), avals, given_specs, tree.key_leaves(in_tree), strict=True
+                names_of_leaves(), avals, leaf_specs, tree.key_leaves(in_tree), strict=True
             )
         ]
-        parts = [_local_aval(aval, spec, on) for aval, spec in zip(avals, specs, strict=True)]
-        inside = (*bound_axes(), *[Axis(n, on.shape[n], tracks_varying=check_vma) for n in names])
-        with bind_named_axes(inside):
-            traced = trace_function(f, in_tree, parts, "shard_map").refuse_writes(what)
+        local_avals = [
+            _local_aval(aval, spec, device_mesh) for aval, spec in zip(avals, specs, strict=True)
+        ]
+        axes = [Axis(n, device_mesh.shape[n], tracks_varying=check_vma) for n in names]
+        with bind_named_axes((*bound_axes(), *axes)):
+            traced = trace_function(f, in_tree, local_avals, "shard_map").refuse_writes(label)
         if Effect.ORDERED in traced.program.effects:
             raise EffectError(
-                f"{what}: effects on several devices must not be ordered; got some that are",
+                f"{label}: effects on several devices must not be ordered; got some that are",
                 fix="Leave out ordered=True.",
             )
         # Every device has the whole of a captured array.
         specs += [((),) * a.ndim for a in traced.program.in_avals[len(specs) :]]
-        outs = _out_specs(what, out_specs, traced, on, names)
+        checked_out_specs = _out_specs(label, out_specs, traced, device_mesh, names)
         if check_vma:
-            given = [frozenset([name for entry in spec for name in entry]) for spec in specs]
-            traced = traced._replace(program=resolve_boundaries(traced.program, given))
-            _check_replicated(what, traced, given, outs, names)
-        mapped = ShardMap(traced.program, on, tuple(specs), outs, names)
+            in_axes = [frozenset([name for entry in spec for name in entry]) for spec in specs]
+            traced = traced._replace(program=resolve_boundaries(traced.program, in_axes))
+            _check_replicated(label, traced, in_axes, checked_out_specs, names)
+        mapped = ShardMap(traced.program, device_mesh, tuple(specs), checked_out_specs, names)
         operands = [*leaves, *traced.captured]
         if any(type(x) is Tracer for x in operands):
-            found = mapped(*operands)
+            outs = mapped(*operands)
         else:
-            whole = [
+            global_avals = [
                 mapped.global_aval(a, s)
                 for a, s in zip(traced.program.in_avals, specs, strict=True)
             ]
-            program = trace_closed(lambda *xs: mapped(*xs), whole, name=function_name(f))
-            found = apply(None, program, operands)
-        return tree.unflatten(traced.out_tree, found)
+            program = trace_closed(lambda *xs: mapped(*xs), global_avals, name=function_name(f))
+            outs = apply(None, program, operands)
+        return tree.unflatten(traced.out_tree, outs)
 
     return wrap_transform(wrapper, f, "shard_map")
 
