@@ -66,6 +66,13 @@ def test_lines_of_text_have_at_most_120_characters(page):
     assert not long
 
 
+def test_the_reference_has_lines_of_120_characters_and_no_line_numbers():
+    for path in (ROOT / "docs" / "reference").glob("*.md"):
+        text = path.read_text()
+        assert not re.search(r"\.py(:|#L)\d", text), path
+        assert not [ln for ln in text.splitlines() if len(ln) > 120 and not ln.startswith("|")]
+
+
 def test_every_decision_has_context_decision_and_consequences_and_is_listed():
     listed = (ROOT / "docs" / "decisions" / "README.md").read_text()
     for path in (ROOT / "docs" / "decisions").glob("[0-9]*.md"):
