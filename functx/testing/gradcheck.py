@@ -356,7 +356,7 @@ class _GradientCheck:
                 )
 
     def check_missing_cotangents(self) -> None:
-        """Cotangents that are None stand for zeros, all of them or one at a time."""
+        """Check that None is a cotangent of zero, for all outputs at once and for each alone."""
         outs, pullback = vjp(self.flat, *self.xs)
         cts = [np.ones(out.shape, out.dtype) for out in outs]
         cases: list[Sequence[int]] = (
@@ -365,16 +365,16 @@ class _GradientCheck:
             else [range(len(cts)), *[[k] for k in range(len(cts))]]
         )
         for missing in cases:
-            given = [None if k in missing else ct for k, ct in enumerate(cts)]
+            partial_cts = [None if k in missing else ct for k, ct in enumerate(cts)]
             zeros = [np.zeros_like(ct) if k in missing else ct for k, ct in enumerate(cts)]
             try:
-                found = pullback(given)
+                gradients = pullback(partial_cts)
             except Exception as error:
                 raise self.failure(
                     "a derivative rule must take None, a cotangent of zero, for outputs "
                     f"{[self.inexact_outputs[k] for k in missing]}; got {type(error).__name__}: {error}"
                 ) from error
-            for i, (x, y) in enumerate(zip(found, pullback(zeros), strict=True)):
+            for i, (x, y) in enumerate(zip(gradients, pullback(zeros), strict=True)):
                 if not self.is_close(np.asarray(x), np.asarray(y)):
                     raise self.failure(
                         f"the gradient of input {self.varying[i]} must be the same for None as for "

@@ -246,19 +246,18 @@ def directional_derivatives(
     def at_step(step: float) -> list[Array]:
         return at(tangents, step)
 
-    found = []
+    derivatives = []
     with np.errstate(all="ignore"):
         differences = central_difference(at_step, STEP), central_difference(at_step, SMALL_STEP)
         rows = zip(
             at_step(-SMALL_STEP), at_step(0.0), at_step(SMALL_STEP), *differences, strict=True
         )
         for left, value, right, coarse, fine in rows:
-            near = np.abs(coarse - fine) <= DIFFERENCE_TOLERANCE / 10 * (1 + np.abs(fine))
-            bend = np.abs(right - 2 * value + left) / SMALL_STEP
-            found.append(
-                DirectionalDerivative(fine, near & (bend <= 100 * SMALL_STEP * (1 + np.abs(fine))))
-            )
-    return found
+            steps_agree = np.abs(coarse - fine) <= DIFFERENCE_TOLERANCE / 10 * (1 + np.abs(fine))
+            slope_change = np.abs(right - 2 * value + left) / SMALL_STEP
+            sides_agree = slope_change <= 100 * SMALL_STEP * (1 + np.abs(fine))
+            derivatives.append(DirectionalDerivative(fine, steps_agree & sides_agree))
+    return derivatives
 
 
 def additive_directional_derivatives(
@@ -275,13 +274,14 @@ def additive_directional_derivatives(
     rows = zip(
         *[directional_derivatives(at, ts) for ts in (tangents, parts, other_parts)], strict=True
     )
-    found = []
+    derivatives = []
     for (change, smooth), part, other in rows:
         with np.errstate(all="ignore"):
             difference = np.abs(part.change + other.change - change)
         adds_up = difference <= DIFFERENCE_TOLERANCE / 4 * (1 + np.abs(change))
-        found.append(DirectionalDerivative(change, smooth & adds_up & part.smooth & other.smooth))
-    return found
+        smooth = smooth & adds_up & part.smooth & other.smooth
+        derivatives.append(DirectionalDerivative(change, smooth))
+    return derivatives
 
 
 class NanAtClampTies(RoundingErrors):
