@@ -11,7 +11,7 @@ import numpy as np
 from functx.core import tree
 from functx.core.errors import ValueRangeError
 from functx.core.tracer import Tracer, aval_of
-from functx.core.types import complex_dtype, is_complex, is_inexact
+from functx.core.types import ShapedArray, complex_dtype, is_complex, is_inexact
 from functx.numpy.promotion import copy_array
 from functx.ops.operands import as_int
 from functx.transforms.jvp import jvp, vjp
@@ -79,7 +79,7 @@ class _GradientChecker:
         self, flat: Callable[..., list[Any]], leaves: list[Array], order: int, name: str
     ) -> None:
         """Check the first derivative of `flat`, then the derivatives of its derivative."""
-        directions = [self.direction(x) for x in leaves]
+        directions = [random_direction(self.random, x) for x in leaves]
 
         def at(step: float) -> list[Array]:
             xs = [np.asarray(x + step * d) for x, d in zip(leaves, directions, strict=True)]
@@ -91,7 +91,7 @@ class _GradientChecker:
             for k, (got, expected) in enumerate(zip(tangents, differences, strict=True)):
                 self.compare(f"jvp of {name}, output {k}", np.asarray(got), expected)
         outs, pullback = vjp(flat, *leaves)
-        cts = [self.direction(np.asarray(out)) for out in outs]
+        cts = [random_direction(self.random, np.asarray(out)) for out in outs]
         if "rev" in self.modes:
             gradients = [np.asarray(x) for x in pullback(cts)]
             got = real_inner_product(gradients, directions)
@@ -116,13 +116,6 @@ class _GradientChecker:
                 f"vjp of {name}",
             )
 
-    def direction(self, x: Array) -> Array:
-        """A random direction with the shape and the dtype of `x`."""
-        d: Any = self.random.uniform(-1.0, 1.0, x.shape)
-        if is_complex(x.dtype):
-            d = d + 1j * self.random.uniform(-1.0, 1.0, x.shape)
-        return np.asarray(d, x.dtype)
-
     def compare(self, subject: str, got: Any, expected: Any) -> None:
         """Raise AssertionError unless a derivative agrees with its difference."""
         scale = max(1.0, float(np.max(np.abs(expected), initial=0.0)))
@@ -130,6 +123,14 @@ class _GradientChecker:
             raise AssertionError(
                 f"check_grads: {subject} must match a central difference; got\n{got}\nfor\n{expected}"
             )
+
+
+def random_direction(random: np.random.RandomState, like: Array | ShapedArray) -> Array:
+    """A random array with the shape and the dtype of `like` and parts between -1 and 1."""
+    x: Any = random.uniform(-1.0, 1.0, like.shape)
+    if is_complex(like.dtype):
+        x = x + 1j * random.uniform(-1.0, 1.0, like.shape)
+    return np.asarray(x, like.dtype)
 
 
 def central_difference(at: Callable[[float], Sequence[Array]], step: float) -> list[Array]:

@@ -14,8 +14,12 @@ from functx.core.errors import FunctxError, ProgramError, RuleError
 from functx.core.program import Equation, Program
 from functx.core.tracer import current_builder
 from functx.core.tracing import trace
-from functx.core.types import ShapedArray, is_complex, is_inexact
-from functx.testing.numerical_derivatives import central_difference, real_inner_product
+from functx.core.types import ShapedArray, is_inexact
+from functx.testing.numerical_derivatives import (
+    central_difference,
+    random_direction,
+    real_inner_product,
+)
 from functx.testing.reference.interpreter import (
     EXACT_DTYPE_RULES,
     Array,
@@ -107,14 +111,6 @@ def trace_derivative(
         return None
     primitives = [eqn.primitive for subprogram in program.walk() for eqn in subprogram]
     return None if any(type(p) is Refused for p in primitives) else program
-
-
-def random_direction(random: Any, aval: ShapedArray) -> Array:
-    """A random array of type `aval` with parts between -1 and 1."""
-    x = random.uniform(-1.0, 1.0, aval.shape)
-    if is_complex(aval.dtype):
-        x = x + 1j * random.uniform(-1.0, 1.0, aval.shape)
-    return np.asarray(x).astype(aval.dtype)
 
 
 def find_derivative_mismatch(
