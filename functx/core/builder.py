@@ -59,6 +59,14 @@ class Builder:
         self._indexed = 0
         self._followed = 0
 
+    def with_same_inputs(self) -> Builder:
+        """An empty builder that shares the inputs, captured values and known values of this one."""
+        copy = Builder(self.name, self.kind, self.parent)
+        copy.inputs, copy.captures, copy.values = self.inputs, self.captures, self.values
+        copy.differentiated, copy.in_names = self.differentiated, self.in_names
+        copy.batched_inputs, copy.axis = self.batched_inputs, self.axis
+        return copy
+
     def producer(self, var: Any) -> int | None:
         """The position of the equation that defines `var`; None for an input."""
         for i in range(self._indexed, len(self.equations)):

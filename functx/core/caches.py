@@ -1,4 +1,4 @@
-"""What is made with rules that can be registered is forgotten when one is; scopes undo them."""
+"""Bounded caches, their counts, and their invalidation when a rule is registered."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ from weakref import WeakSet
 
 
 class rule_version:  # noqa: N801 - a count, raised by `invalidate_caches`
-    """How often rules changed; what a program remembers holds only for the count of that time."""
+    """How often rules have changed; the memo of a program is valid only for the count it was made at."""
 
     count = 0
 
 
 def invalidate_caches() -> None:
-    """Forget whatever was made with the rules that held so far.
+    """Clear everything that was computed with the current rules.
 
-    To be called after each registration of a rule that may have been used before. What users
-    hold themselves stays as it is: programs, pullbacks, and what `jax.jit` compiled for them.
+    Call it after registering or removing a rule that may have been used before. Objects that users
+    hold stay unchanged: programs, pullbacks, and functions that `jax.jit` has compiled for them.
     """
     rule_version.count += 1
-    for forget in _clear_functions:
-        forget()
+    for clear in _clear_functions:
+        clear()
 
 
-def clear_on_rule_change(forget: Callable[[], Any]) -> Callable[[], Any]:
-    """Let `forget()`, which empties a cache, be called whenever rules have changed."""
-    _clear_functions.append(forget)
-    return forget
+def clear_on_rule_change(clear: Callable[[], Any]) -> Callable[[], Any]:
+    """Register `clear()`, which empties a cache, to be called whenever rules change; returns it."""
+    _clear_functions.append(clear)
+    return clear
 
 
 def scoped_table() -> dict[Any, Any]:
-    """An empty table for rules; what happens to it within `scoped` is undone."""
+    """An empty table for rules, whose changes within `scoped` are undone at the end of the scope."""
     table: dict[Any, Any] = {}
     _scoped_tables.append(table)
     return table
@@ -42,7 +42,7 @@ def scoped_table() -> dict[Any, Any]:
 
 @contextmanager
 def scoped() -> Iterator[None]:
-    """A scope for registrations: those made within it, and removals, are undone at its end.
+    """A scope at whose end all registrations and removals of rules within it are undone.
 
     >>> import functx
     >>> with functx.decomp.scoped():
@@ -81,7 +81,7 @@ class IdentityKey:
 
 
 class CacheInfo(NamedTuple):
-    """How often a cache was asked for what it had, for what it had not, how much it holds and may."""
+    """The hits and misses of a cache, its number of entries, and the largest such number."""
 
     hits: int
     misses: int
@@ -90,29 +90,29 @@ class CacheInfo(NamedTuple):
 
 
 class Cache:
-    """Up to `limit` entries by key, of which those that are no longer asked for go first."""
+    """A table of up to `limit` entries, which evicts entries that were not used recently."""
 
     instances: ClassVar[WeakSet[Cache]] = WeakSet()
-    """Those in use; the cache of a function that is gone is gone with it."""
+    """All caches in use."""
 
     def __init__(self, name: str, limit: int):
         self.name, self.limit = name, limit
-        # When the recent ones fill half of it, the others go: a hit need not keep an order.
+        # When young entries fill half of the table, old entries are dropped: a hit updates no order.
         self.young_entries: dict[Any, Any] = {}
         self.old_entries: dict[Any, Any] = {}
         self.hits = self.misses = 0
         Cache.instances.add(self)
 
     def get(self, key: Any) -> Any:
-        found = self.young_entries.get(key)
-        if found is None:
-            found = self.old_entries.pop(key, None) if self.old_entries else None
-            if found is None:
+        value = self.young_entries.get(key)
+        if value is None:
+            value = self.old_entries.pop(key, None) if self.old_entries else None
+            if value is None:
                 self.misses += 1
                 return None
-            self.put(key, found)
+            self.put(key, value)
         self.hits += 1
-        return found
+        return value
 
     def put(self, key: Any, value: Any) -> None:
         if len(self.young_entries) >= self.limit // 2:
@@ -124,7 +124,7 @@ class Cache:
         self.hits = self.misses = 0
 
     def info(self) -> CacheInfo:
-        """What it was asked for, and what it holds."""
+        """The counts of this cache."""
         return CacheInfo(
             self.hits, self.misses, len(self.young_entries) + len(self.old_entries), self.limit
         )
@@ -141,13 +141,13 @@ class CacheTable(dict[str, CacheInfo]):
 
 
 def cache_info() -> CacheTable:
-    """For each cache of functx, by name: hits, misses, size and limit; it prints as a table.
+    """Hits, misses, size and limit of each cache of functx, by name; prints as a table.
 
-    "programs" holds what was compiled for programs that ran outside `jit`, "numbers" the same with
-    the numbers in them as inputs, "operations" what was compiled for single operations,
-    and "jit" the programs of jitted functions that were called inside a trace; what a jitted
-    function compiled when it was called from outside is JAX's to count. "from_jax" holds
-    translated functions of JAX. "primitives" and "details" are many small tables in one row each.
+    "programs" holds executables of programs that run outside `jit`, "numbers" executables that take
+    the numbers of a program as inputs, "operations" executables of single operations, "jit" the
+    programs of jitted functions that are called inside a trace, and "from_jax" translated functions of
+    JAX. "primitives" and "details" each sum many small tables. JAX counts the executables of jitted
+    functions that are called outside a trace.
 
     >>> import functx
     >>> functx.clear_caches()
@@ -156,21 +156,21 @@ def cache_info() -> CacheTable:
     >>> functx.cache_info()["programs"][:3]
     (1, 1, 1)
     """
-    found: dict[str, CacheInfo] = {}
+    counts: dict[str, CacheInfo] = {}
     for cache in Cache.instances:
-        _add_counts(found, cache.name, cache.info())
+        _add_counts(counts, cache.name, cache.info())
     for name, table in _lru_caches():
         info = table.cache_info()
         _add_counts(
-            found, name, CacheInfo(info.hits, info.misses, info.currsize, info.maxsize or 0)
+            counts, name, CacheInfo(info.hits, info.misses, info.currsize, info.maxsize or 0)
         )
-    return CacheTable(sorted(found.items()))
+    return CacheTable(sorted(counts.items()))
 
 
-def _add_counts(found: dict[str, CacheInfo], name: str, info: CacheInfo) -> None:
-    """Add `info` to what was found by that name; its limit is that of a single one."""
-    before = found.get(name, CacheInfo(0, 0, 0, 0))
-    found[name] = CacheInfo(
+def _add_counts(counts: dict[str, CacheInfo], name: str, info: CacheInfo) -> None:
+    """Add `info` to the counts of that name, whose limit is the largest of a single cache."""
+    before = counts.get(name, CacheInfo(0, 0, 0, 0))
+    counts[name] = CacheInfo(
         before.hits + info.hits,
         before.misses + info.misses,
         before.size + info.size,
@@ -182,7 +182,7 @@ _LruCache = type(lru_cache(repr))
 
 
 def _lru_caches() -> Iterator[tuple[str, Any]]:
-    """The tables that `functools.lru_cache` keeps for functions of functx."""
+    """The `functools.lru_cache` tables of functions of functx."""
     from functx.core.primitive import Primitive
 
     for cls in Primitive.registry.loaded():
@@ -196,10 +196,7 @@ def _lru_caches() -> Iterator[tuple[str, Any]]:
 
 
 def clear_caches() -> None:
-    """Forget every compiled program; the next calls compile again.
-
-    What was compiled for jitted functions is forgotten too.
-    """
+    """Clear every compiled program, also of jitted functions; the next calls compile again."""
     invalidate_caches()
     for _, table in _lru_caches():
         table.cache_clear()

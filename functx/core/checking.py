@@ -1,4 +1,4 @@
-"""Well-formedness of programs: scope, single assignment, and types."""
+"""Checks that programs are well-formed: scope, single assignment and types."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from functx.core.program import Equation, Literal, Program, Var, subprograms
 from functx.core.types import ShapedArray, kind
 
 
-def check_program_argument(what: str, given: Any) -> None:
-    """Raise ArgumentError, in the name of `what`, unless `given` is a program."""
-    if not isinstance(given, Program):
+def check_program_argument(label: str, program: Any) -> None:
+    """Raise ArgumentError, which begins with `label`, unless `program` is a program."""
+    if not isinstance(program, Program):
         raise ArgumentError(
-            f"{what}: the argument must be a program; got {type_name(given)}",
+            f"{label}: the argument must be a program; got {type_name(program)}",
             fix="Make one of a function with functx.make_ir(f)(*args).",
         )
 
@@ -29,9 +29,9 @@ def check_program_argument(what: str, given: Any) -> None:
 def check_program(program: Program) -> None:
     """Raise ProgramError unless `program` is well-formed.
 
-    Every variable must be defined once, before its first use. Every equation must have the
-    output types that its primitive gives, every literal a number of its dtype. The programs
-    in parameters are checked too, each once.
+    Each variable must be defined once, before its first use. The outputs of each equation must have
+    the types that its primitive infers, and each literal a value of its dtype. Sub-programs are
+    checked too, each once.
     """
     defined: set[Any] = set()
     for i, v in enumerate(program.inputs):
@@ -61,7 +61,7 @@ def _program_error(program: Program, eqn: Equation, problem: str) -> ProgramErro
 
 
 def _equation_problem(eqn: Equation, defined: set[Any]) -> str:
-    """The fault of an equation, as text; empty without one. Adds its outputs to `defined`."""
+    """The fault of an equation as text, empty without one; adds the outputs to `defined`."""
     primitive = eqn.primitive
     if not isinstance(primitive, Primitive):
         return f"an equation must have a Primitive; got {primitive!r}"
@@ -71,17 +71,17 @@ def _equation_problem(eqn: Equation, defined: set[Any]) -> str:
             if problem:
                 return f"operand {i} of {primitive.name} {problem}"
     avals = tuple([atom.aval for atom in eqn.inputs])
-    wanted = arity_problem(primitive, len(avals))
-    if wanted is not None:
-        return f"{primitive.name} must have {wanted}; got {len(avals)}"
+    operands = arity_problem(primitive, len(avals))
+    if operands is not None:
+        return f"{primitive.name} must have {operands}; got {len(avals)}"
     try:
         outs = primitive.out_avals_memo.get(avals) or primitive.infer_out_avals(avals)
     except Exception as error:
         reason = error.problem if isinstance(error, FunctxError) else repr(error)
         return f"operands must fit; got {reason}"
     if len(outs) != len(eqn.outputs):
-        wanted = pluralize(len(outs), "output")
-        return f"{primitive.name} must have {wanted}; got {len(eqn.outputs)}"
+        expected = pluralize(len(outs), "output")
+        return f"{primitive.name} must have {expected}; got {len(eqn.outputs)}"
     for i, (v, aval) in enumerate(zip(eqn.outputs, outs, strict=True)):
         if type(v) is not Var:
             return f"output {i} of {primitive.name} must be a variable; got {v!r}"
@@ -102,16 +102,16 @@ def _atom_problem(atom: Any, defined: set[Any]) -> str:
 
 
 def literal_problem(literal: Literal) -> str:
-    """The fault of a literal, as text; empty without one."""
+    """The fault of a literal as text, empty without one."""
     value, aval = literal.value, literal.aval
-    of = kind(aval.dtype) if type(aval) is ShapedArray and aval.shape == () else ""
-    if of and type(value) is SymbolicScalar:
+    dtype_kind = kind(aval.dtype) if type(aval) is ShapedArray and aval.shape == () else ""
+    if dtype_kind and type(value) is SymbolicScalar:
         return ""
-    if of and of in _KINDS_BY_SCALAR_TYPE.get(type(value), ""):
+    if dtype_kind and dtype_kind in _KINDS_BY_SCALAR_TYPE.get(type(value), ""):
         try:
             with np.errstate(over="ignore"):
-                held = aval.dtype.type(value).item()
-            if (aval.weak_type and of in "fc") or repr(held) == repr(value):
+                rounded = aval.dtype.type(value).item()
+            if (aval.weak_type and dtype_kind in "fc") or repr(rounded) == repr(value):
                 return ""
         except OverflowError:
             pass
@@ -123,20 +123,20 @@ _KINDS_BY_SCALAR_TYPE: dict[type, str] = {bool: "b", int: "iu", float: "f", comp
 
 @lru_cache(maxsize=4096)
 def _arity(cls: type[Primitive]) -> tuple[float, float]:
-    """The least and the largest number of operands that the rules of a primitive take."""
-    for rule, own in (("abstract_eval", 1), ("lower", 2), ("decompose", 1)):
+    """The smallest and the largest number of operands that the rules of a primitive take."""
+    for rule, num_own in (("abstract_eval", 1), ("lower", 2), ("decompose", 1)):
         if not cls.has_rule(rule):
             continue
-        parameters = list(inspect.signature(getattr(cls, rule)).parameters.values())[own:]
+        parameters = list(inspect.signature(getattr(cls, rule)).parameters.values())[num_own:]
         if all(p.kind is not p.VAR_POSITIONAL for p in parameters):
             return sum(p.default is p.empty for p in parameters), len(parameters)
     return 0, inf
 
 
-def arity_problem(primitive: Primitive, given: int) -> str | None:
-    """None if `given` operands are what `primitive` takes, else `2 operands`, which are."""
+def arity_problem(primitive: Primitive, count: int) -> str | None:
+    """None if `primitive` takes `count` operands, else the number that it takes, as `2 operands`."""
     least, most = _arity(type(primitive))
-    if least <= given <= most:
+    if least <= count <= most:
         return None
     return pluralize(least, "operand") if least == most else f"{least:g} to {most:g} operands"
 

@@ -1,4 +1,4 @@
-"""Numbers that are not known yet while a program is rewritten, because they will be inputs."""
+"""Concretization: values of traced arrays for Python, and guards on numbers that become inputs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ from functx.core.types import is_inexact
 
 
 class Guard(NamedTuple):
-    """What a rewrite was told of the number at a place: it holds for numbers that answer alike."""
+    """A comparison of a symbolic scalar, and its result in one rewrite.
+
+    The result of the rewrite is valid for all numbers for which the guard holds.
+    """
 
     position: int
     predicate: Callable[[Any, Any], Any]
@@ -27,29 +30,30 @@ class Guard(NamedTuple):
     expected: bool
 
     def holds(self, numbers: Sequence[Any]) -> bool:
-        """Whether the number at that place among `numbers` would have answered so."""
+        """Whether the comparison has the same result for the number at `position` in `numbers`."""
         return bool(self.predicate(numbers[self.position], self.operand)) == self.expected
 
 
 class SymbolicScalar:
-    """The value of a literal that will be an input: whoever compares it is told, and noted.
+    """The value of a literal that becomes an input of a program; each comparison adds a guard.
 
-    It becomes no Python number: what would compute with it raises TypeError.
+    It cannot be converted to a Python number: arithmetic with it raises TypeError.
     """
 
     __slots__ = ("guards", "position", "program_id", "value")
 
-    def __init__(self, number: Any, place: int, lift: int, answers: list[Guard]):
-        self.value, self.position, self.guards = number, place, answers
-        # Tells it from one of another program, which may be looked for in the same tables.
-        self.program_id = lift
+    def __init__(self, value: Any, position: int, program_id: int, guards: list[Guard]):
+        self.value, self.position, self.guards = value, position, guards
+        # Distinguishes it from scalars of other programs in the same tables.
+        self.program_id = program_id
 
-    def guard(self, question: Callable[[Any, Any], Any], other: Any = None) -> bool:
-        if type(other) is SymbolicScalar:
+    def guard(self, predicate: Callable[[Any, Any], Any], operand: Any = None) -> bool:
+        """The result of `predicate(value, operand)`, added to the guards."""
+        if type(operand) is SymbolicScalar:
             raise TypeError("two unknown numbers cannot be compared")
-        answer = bool(question(self.value, other))
-        self.guards.append(Guard(self.position, question, other, answer))
-        return answer
+        result = bool(predicate(self.value, operand))
+        self.guards.append(Guard(self.position, predicate, operand, result))
+        return result
 
     def __eq__(self, other: object) -> bool:
         return self is other or self.guard(operator.eq, other)
@@ -77,12 +81,12 @@ class SymbolicScalar:
 
 
 def is_concrete_literal(atom: Any) -> bool:
-    """Whether `atom` is a number written in a program, and known."""
+    """Whether `atom` is a literal with a known value."""
     return type(atom) is Literal and type(atom.value) is not SymbolicScalar
 
 
 def is_finite(value: Any) -> bool:
-    """Whether `value`, a number that may be unknown, is finite."""
+    """Whether `value`, a number or a symbolic scalar, is finite."""
     return value.guard(_finite) if type(value) is SymbolicScalar else bool(np.isfinite(value))
 
 
@@ -90,20 +94,20 @@ def _finite(number: Any, _: None) -> Any:
     return np.isfinite(number)
 
 
-def concretize(tracer: Tracer, asked: str) -> Any:
-    """The value of `tracer` as a NumPy array, found by evaluating just what it needs.
+def concretize(tracer: Tracer, operation: str) -> Any:
+    """The value of `tracer` as a NumPy array; evaluates only the equations that it needs.
 
-    Raises ConcretizationError, saying that `asked` needs a value, where there is none.
+    Raises ConcretizationError, which begins with `operation`, if it depends on an unknown input.
     """
     check_not_escaped(tracer, current_builder.innermost())
     builder, atom = functionalized_atom(tracer.builder, tracer.atom)
     missing = evaluate_needed(builder, atom)
     if missing is not None:
-        raise concretization_error(tracer, missing, asked)
+        raise concretization_error(tracer, missing, operation)
     value = backend.concrete_or_none(_known_value(builder, atom))
     if value is None:
         raise ConcretizationError(
-            f"{asked} needs the value of an array; got {tracer.atom.aval!r}, which has none while JAX "
+            f"{operation} needs the value of an array; got {tracer.atom.aval!r}, which has none while JAX "
             "traces the call",
             fix="Choose between values with functx.numpy.where or functx.lax.cond, or make the "
             "argument static in the transform of JAX.",
@@ -112,7 +116,7 @@ def concretize(tracer: Tracer, asked: str) -> Any:
 
 
 def is_being_differentiated(tracer: Tracer) -> bool:
-    """Whether a derivative is being taken along a path through this value."""
+    """Whether this value depends smoothly on an input that an active transform differentiates."""
     if not is_inexact(tracer.dtype):
         return False
     builder, atom = functionalized_atom(tracer.builder, tracer.atom)
@@ -124,11 +128,12 @@ def is_being_differentiated(tracer: Tracer) -> bool:
     return any(type(x) is Tracer and is_being_differentiated(x) for x in outer)
 
 
-def check_not_differentiated(tracer: Tracer, asked: str, instead: str = "") -> None:
+def check_not_differentiated(tracer: Tracer, operation: str, instead: str = "") -> None:
+    """Raise DifferentiatedValueError if `tracer` is being differentiated; `instead` is another cure."""
     check_not_escaped(tracer, current_builder.get())
     if is_being_differentiated(tracer):
         raise DifferentiatedValueError(
-            f"{asked} needs a plain number; got {tracer.atom.aval!r}, which {tracer.builder.owner} "
+            f"{operation} needs a plain number; got {tracer.atom.aval!r}, which {tracer.builder.owner} "
             "differentiates, and whose derivative would be lost",
             fix=instead
             or "Use the array itself, with functx.numpy in place of math, or stop_gradient(x) first "
@@ -137,7 +142,7 @@ def check_not_differentiated(tracer: Tracer, asked: str, instead: str = "") -> N
 
 
 def evaluate_needed(builder: Builder, atom: Atom) -> Tracer | None:
-    """Evaluate what `atom` needs; the traced input without a value, if one stands in the way."""
+    """Evaluate the equations that `atom` needs; returns a needed input without a value, if any."""
     values = builder.values
     needed: set[Var] = set()
     pending = [atom]
@@ -163,7 +168,7 @@ def evaluate_needed(builder: Builder, atom: Atom) -> Tracer | None:
 
 
 def _evaluate_input(builder: Builder, var: Var) -> Tracer | None:
-    """Find the value of an input or captured value; what has none, if that is so."""
+    """Evaluate an input or captured value; returns the traced input without a value, if any."""
     source = builder.values.get(var)
     if source is None:
         source = next((x for v, x in builder.captures.values() if v is var), None)
@@ -192,7 +197,7 @@ def _evaluate_equation(eqn: Equation, args: list[Any]) -> list[Any]:
 
 
 def differentiable_inputs(builder: Builder, atom: Atom) -> Iterable[Var]:
-    """The inputs and captured values that `atom` varies smoothly with."""
+    """The inputs and captured values that `atom` depends on by differentiable operations."""
     seen: set[Var] = set()
     pending = [atom]
     while pending:
@@ -206,10 +211,11 @@ def differentiable_inputs(builder: Builder, atom: Atom) -> Iterable[Var]:
                 pending += builder.equations[position].inputs
 
 
-def concretization_error(tracer: Tracer, missing: Tracer, asked: str) -> ConcretizationError:
+def concretization_error(tracer: Tracer, missing: Tracer, operation: str) -> ConcretizationError:
+    """The error for an operation that needs the value of `tracer`, which depends on the input `missing`."""
     owner = missing.builder
     return ConcretizationError(
-        f"{asked} needs the value of an array; got {tracer.atom.aval!r}, which has none "
+        f"{operation} needs the value of an array; got {tracer.atom.aval!r}, which has none "
         f"while {owner.owner} is traced",
         f"it depends on {describe_input(owner, missing)}",
         fix="Choose between values with functx.numpy.where or functx.lax.cond; for an argument "

@@ -1,4 +1,4 @@
-"""How much memory a derivative may take: what users may say, and what it means."""
+"""`functx.config`, the options of the process; options of single functions; and memory budgets."""
 
 from __future__ import annotations
 
@@ -27,47 +27,47 @@ _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?i?b)\s*", re.IGNORECASE)
 
 
 class MemoryBudget(Record):
-    """The temporaries that a derivative may take: `bytes`, or a `fraction` of what it takes plainly."""
+    """The largest memory for temporaries of a derivative: `bytes`, or a `fraction` of the unplanned memory."""
 
     bytes: int = 0
     fraction: float | None = None
 
-    def bytes_for(self, plain: int) -> int:
-        """The bytes, where the plain derivative takes so many."""
-        return self.bytes if self.fraction is None else int(self.fraction * plain)
+    def bytes_for(self, unplanned: int) -> int:
+        """The budget in bytes, for a derivative that takes `unplanned` bytes without a plan."""
+        return self.bytes if self.fraction is None else int(self.fraction * unplanned)
 
 
-def parse_memory_mode(what: str, given: Any) -> str | MemoryBudget | None:
-    """`given` as a memory mode: a word of `MEMORY_MODES`, a budget, or None for None.
+def parse_memory_mode(label: str, memory: Any) -> str | MemoryBudget | None:
+    """The memory mode that a user gave: one of `MEMORY_MODES`, a budget, or None.
 
-    Raises ArgumentError and ValueRangeError for anything else, in the name of `what`.
+    Raises ArgumentError and ValueRangeError for any other value; `label` names the function.
     """
-    if given is None or isinstance(given, MemoryBudget):
-        return given
-    must = f"{what}: memory must be one of {MEMORY_MODES} or a budget"
+    if memory is None or isinstance(memory, MemoryBudget):
+        return memory
+    must = f"{label}: memory must be one of {MEMORY_MODES} or a budget"
     fix = 'Give a size as "2GiB" or "500MB", an int of bytes, or a float from 0 to 1.'
-    if isinstance(given, str):
-        if given in MEMORY_MODES:
-            return given
-        found = _SIZE.fullmatch(given)
-        if found is None:
-            raise ValueRangeError(f"{must}; got {given!r}", fix=fix)
-        return MemoryBudget(int(Decimal(found[1]) * _UNITS[found[2].lower()]))
-    if isinstance(given, bool) or not isinstance(given, int | float):
-        raise ArgumentError(f"{must}; got {type_name(given)}", fix=fix)
-    if isinstance(given, int):
-        if given < 0:
-            raise ValueRangeError(f"{must} of no less than 0 bytes; got {given}", fix=fix)
-        return MemoryBudget(given)
-    if not 0 <= given <= 1:
+    if isinstance(memory, str):
+        if memory in MEMORY_MODES:
+            return memory
+        size = _SIZE.fullmatch(memory)
+        if size is None:
+            raise ValueRangeError(f"{must}; got {memory!r}", fix=fix)
+        return MemoryBudget(int(Decimal(size[1]) * _UNITS[size[2].lower()]))
+    if isinstance(memory, bool) or not isinstance(memory, int | float):
+        raise ArgumentError(f"{must}; got {type_name(memory)}", fix=fix)
+    if isinstance(memory, int):
+        if memory < 0:
+            raise ValueRangeError(f"{must} of no less than 0 bytes; got {memory}", fix=fix)
+        return MemoryBudget(memory)
+    if not 0 <= memory <= 1:
         raise ValueRangeError(
-            f"{must}, of which a float is a fraction from 0 to 1; got {given}", fix=fix
+            f"{must}, of which a float is a fraction from 0 to 1; got {memory}", fix=fix
         )
-    return MemoryBudget(fraction=given)
+    return MemoryBudget(fraction=memory)
 
 
 def format_bytes(count: float) -> str:
-    """`1.5 MiB`: a number of bytes for reading."""
+    """`1.5 MiB`: a number of bytes as messages show it."""
     power = 0
     while abs(count) >= 1024 and power < len(_BYTE_UNITS) - 1:
         count, power = count / 1024, power + 1
@@ -77,23 +77,23 @@ def format_bytes(count: float) -> str:
 _BYTE_UNITS = "B", "KiB", "MiB", "GiB", "TiB"
 
 
-def _enum_option(name: str, *words: str) -> Any:
-    """A switch with a value among `words`, at first the first of them."""
+def _enum_option(name: str, *choices: str) -> Any:
+    """An option whose value is one of `choices`, by default the first."""
 
-    return _option(words[0], lambda word: check_choice(f"config: {name}", word, words))
+    return _option(choices[0], lambda value: check_choice(f"config: {name}", value, choices))
 
 
-def check_choice(what: str, word: Any, words: tuple[str, ...]) -> Any:
-    """`word`; raises ValueRangeError, in the name of `what`, if it is none of `words`."""
-    if not isinstance(word, str) or word not in words:
-        raise ValueRangeError(f"{what} must be one of {words}; got {word!r}")
-    return word
+def check_choice(label: str, value: Any, choices: tuple[str, ...]) -> Any:
+    """`value`; raises ValueRangeError, which begins with `label`, if it is not one of `choices`."""
+    if not isinstance(value, str) or value not in choices:
+        raise ValueRangeError(f"{label} must be one of {choices}; got {value!r}")
+    return value
 
 
 def _option(value: Any, check: Callable[[Any], Any]) -> Any:
-    """A switch that is at first `value`, and then what `check` makes of what it is set to."""
+    """An option with the default `value`; setting it stores `check(new)` and clears caches."""
 
-    def given(_: Config) -> Any:
+    def get(_: Config) -> Any:
         return value
 
     def change(_: Config, new: Any) -> None:
@@ -102,11 +102,11 @@ def _option(value: Any, check: Callable[[Any], Any]) -> Any:
         if value != before:
             invalidate_caches()
 
-    return property(given, change)
+    return property(get, change)
 
 
 def _jax_option(name: str) -> Any:
-    """A switch that is one of JAX's by another name."""
+    """An option of JAX under another name."""
     return property(
         lambda _: backend.jax_option(name),
         lambda _, value: backend.set_jax_option(name, value),
@@ -135,66 +135,66 @@ class TraceOptions(NamedTuple):
         return self._replace(modes=tuple([mode.key() for mode in self.modes]))
 
 
-trace_options: ContextVar[TraceOptions] = ContextVar("asked", default=TraceOptions())  # noqa: B039 - a tuple
+trace_options: ContextVar[TraceOptions] = ContextVar("trace_options", default=TraceOptions())  # noqa: B039 - a tuple
 """The options of the function that is being traced."""
 
 
 def contextual_key(key: Any) -> Any:
-    """`key` with the context that a result computed from a program also depends on.
+    """`key` with the trace options that the result of a rewrite depends on.
 
-    Rules run in a rewrite. They keep what the memory plan says, and call operators, which do what
-    modes say.
+    Rules run in a rewrite: the memory plan decides which residuals they save, and modes decide
+    what operators do.
     """
-    wishes = trace_options.get()
-    if wishes.memory is None and not wishes.modes:
+    options = trace_options.get()
+    if options.memory is None and not options.modes:
         return key
-    return wishes._replace(outline=None).key, key
+    return options._replace(outline=None).key, key
 
 
 def outline_mode() -> str:
-    """Whether repeats are outlined, by the function that is being traced or by `config`."""
+    """The option `outline` of the function that is being traced, else of `config`."""
     return trace_options.get().outline or config.outline
 
 
 def memory_plan() -> Any:
-    """The memory plan of derivatives, from the function that is being traced or from `config`.
+    """The option `memory` of the function that is being traced, else of `config`.
 
-    "off", "min_cut", a `Budget`, or, while one is being met, a plan that is tried.
+    "off", "min_cut", a `MemoryBudget`, or a candidate plan while a planner searches for one that
+    meets a budget.
     """
     return trace_options.get().memory or config.memory
 
 
 class Config:
-    """Switches that hold for the whole process.
+    """Options that hold for the whole process.
 
-    - `check_programs`: whether every program made is checked for scope and types.
-    - `operator_vmap`: what `vmap` makes of a custom operator without a rule for it, one call
-      after the other ("sequential") or an error ("error").
-    - `operator_aliases`: whether an array of JAX that a custom operator returns as it was given is
-      refused ("error") or counts as a copy ("copy").
-    - `outline`: whether what a program repeats is compiled once and called: where it pays ("auto"),
-      wherever it can be ("always"), or not ("never").
-    - `simplify`: whether programs are made simpler before they are compiled: where it pays ("auto"),
-      in every way ("always"), or not ("never").
-    - `verify`: whether `functx.testing.verify` checks every new program that `jit` or a transform is
-      about to compile, on its first arguments. It makes the first call of each slow; later ones are as ever.
-    - `memory`: what derivatives keep of the forward computation, as `jit(memory=)` has it.
-    - `compilation_cache`: the directory in which compiled programs are kept for later processes, or
-      None. `compilation_cache_min_seconds` and `compilation_cache_min_bytes` say how long a program
-      must take to compile, and how large it must be, to be kept; to give a directory sets the first to 0.
+    - `check_programs`: whether each new program is checked for scope and types.
+    - `operator_vmap`: how `vmap` maps a custom operator without a `vmap` rule: one call after the
+      other ("sequential"), or as an error ("error").
+    - `operator_aliases`: whether a custom operator that returns one of its JAX arrays unchanged is
+      refused ("error") or returns a copy ("copy").
+    - `outline`: whether repeated parts of a program are compiled once and called: where it pays
+      ("auto"), wherever possible ("always"), or not ("never").
+    - `simplify`: whether programs are simplified before they are compiled: where it pays ("auto"), in
+      every way ("always"), or not ("never").
+    - `verify`: whether `functx.testing.verify` checks each new program on its first arguments, before
+      `jit` or a transform compiles it. Only the first call of each program becomes slower.
+    - `memory`: which values of the forward computation derivatives save, as in `jit(memory=)`.
+    - `compilation_cache`: the directory that keeps compiled programs for later processes, or None.
+      Only programs that take at least `compilation_cache_min_seconds` to compile and have at least
+      `compilation_cache_min_bytes` are kept; setting a directory sets the first to 0.
+    - `traceback_filtering`: whether tracebacks omit the frames of functx and JAX
+      ("quiet_remove_frames", also "auto"), omit them and show the whole traceback as the cause
+      ("remove_frames"), mark them for notebooks and pytest to skip ("tracebackhide"), or show them
+      ("off").
+    - `garbage_collection`: whether Python's garbage collector runs less often in traces, and not at all
+      in rewrites and during the import ("tune"), or as the process has set it ("leave"). The
+      environment variable `FUNCTX_GARBAGE_COLLECTION` sets it before the import.
 
-    - `traceback_filtering`: what tracebacks show of the frames of functx and JAX: nothing
-      ("quiet_remove_frames", and so "auto"), nothing but for the whole traceback as the cause
-      ("remove_frames"), all, marked for notebooks and pytest to skip ("tracebackhide"), or all ("off").
-
-    - `garbage_collection`: whether Python's garbage collector runs less often while functx traces
-      functions, and not at all while it rewrites programs and is imported ("tune"), or as the process
-      has it ("leave"). The environment variable `FUNCTX_GARBAGE_COLLECTION` sets it before the import.
-
-    Set one by assignment, by `update(name, value)`, or for the length of a block by
-    `with functx.config.set(outline="never")`. All but `check_programs`, `traceback_filtering` and those
-    of the compilation cache forget every compiled program when they change, and at the end of a block once more. The
-    64-bit switch is JAX's own: `jax.config.update("jax_enable_x64", True)`.
+    Set an option by assignment, by `update(name, value)`, or within a block by
+    `with functx.config.set(outline="never")`. A change of `operator_vmap`, `operator_aliases`,
+    `outline`, `simplify`, `verify` or `memory` clears all compiled programs; so does the end of a block
+    that set one. The 64-bit switch is JAX's own: `jax.config.update("jax_enable_x64", True)`.
     """
 
     @property
@@ -202,8 +202,8 @@ class Config:
         return program_checks.enabled
 
     @check_programs.setter
-    def check_programs(self, on: bool) -> None:
-        program_checks.enabled = bool(on)
+    def check_programs(self, enabled: bool) -> None:
+        program_checks.enabled = bool(enabled)
 
     @property
     def traceback_filtering(self) -> str:
@@ -229,7 +229,7 @@ class Config:
     operator_aliases = _enum_option("operator_aliases", "error", "copy")
     outline = _enum_option("outline", *OUTLINE_MODES)
     memory = _option(
-        MEMORY_MODES[0], lambda given: parse_memory_mode("config", given) or MEMORY_MODES[0]
+        MEMORY_MODES[0], lambda value: parse_memory_mode("config", value) or MEMORY_MODES[0]
     )
     simplify = _enum_option("simplify", *SIMPLIFY_MODES)
     verify = _option(False, bool)
@@ -239,20 +239,20 @@ class Config:
     compilation_cache_min_bytes = _jax_option("compilation_cache_min_bytes")
 
     def update(self, name: str, value: Any) -> None:
-        """Set a switch by name; raises ArgumentError for a name that is none."""
+        """Set an option by name; raises ArgumentError for an unknown name."""
         _check_option_name(name)
         object.__setattr__(self, name, value)
 
     __setattr__ = update
 
     @contextmanager
-    def set(self, **switches: Any) -> Iterator[None]:
-        """Switches for the length of a `with` block."""
-        for name in switches:
+    def set(self, **options: Any) -> Iterator[None]:
+        """Set options within a `with` block."""
+        for name in options:
             _check_option_name(name)
-        before = {name: getattr(self, name) for name in switches}
+        before = {name: getattr(self, name) for name in options}
         try:
-            for name, value in switches.items():
+            for name, value in options.items():
                 self.update(name, value)
             yield
         finally:
@@ -264,8 +264,8 @@ def _check_option_name(name: Any) -> None:
     known = [n for n, value in vars(Config).items() if isinstance(value, property)]
     if name not in known:
         raise ArgumentError(
-            f"config: a switch must be one of {', '.join(known)}; there is no switch {name!r}",
-            fix="Switches of JAX are set by jax.config.update, and hold for functx too.",
+            f"config: the name of an option must be one of {', '.join(known)}; got {name!r}",
+            fix="Set options of JAX by jax.config.update; they hold for functx too.",
         )
 
 

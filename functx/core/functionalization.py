@@ -1,4 +1,7 @@
-"""How arrays lie in memory, as NumPy sees it: which reshapes are views and which are copies."""
+"""Functionalization: rewrites programs with in-place writes and views into programs without writes.
+
+Also finds the memory of traced arrays: strides, the base of a view, and which reshapes are views.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ from functx.core.tracer import Tracer, current_builder
 from functx.core.tracing import run_and_finish, trace_closed
 
 Strides = tuple[int, ...]
-"""For each dimension, by how many elements its neighbours lie apart."""
+"""The distance in elements between neighbours along each dimension."""
 
 
 def row_major_strides(shape: Sequence[int]) -> Strides:
@@ -31,28 +34,28 @@ def row_major_strides(shape: Sequence[int]) -> Strides:
 
 
 def is_row_major(shape: Sequence[int], strides: Strides) -> bool:
-    """Whether the elements of an array lie side by side in row-major order."""
+    """Whether the elements of an array are contiguous in row-major order."""
     if 0 in shape:
         return True
     steps = zip(shape, strides, row_major_strides(shape), strict=True)
-    return all(n == 1 or step == wanted for n, step, wanted in steps)
+    return all(n == 1 or step == row_major for n, step, row_major in steps)
 
 
 def differ_by_unit_dims(shape: Sequence[int], new: Sequence[int]) -> bool:
-    """Whether two shapes differ by dimensions of length 1 alone, which any strides allow for."""
+    """Whether two shapes differ only by dimensions of length 1; such a reshape is always a view."""
     return [n for n in shape if n != 1] == [n for n in new if n != 1]
 
 
 def reshape_strides(shape: Sequence[int], strides: Strides, new: Sequence[int]) -> Strides | None:
     """The strides of an array of `shape` and `strides` reshaped to `new`; None if it must be copied.
 
-    Dimensions of length 1 do not matter. The others are matched in groups of one product; within
-    a group of several old dimensions, each must lie in the next as in one run.
+    Dimensions of length 1 are ignored. All others are matched in groups of the same size; the old
+    dimensions of a group must be contiguous with each other.
     """
     if 0 in shape:
         return row_major_strides(new)
     old = [(n, step) for n, step in zip(shape, strides, strict=True) if n != 1]
-    found: list[int] = []
+    new_strides: list[int] = []
     i = j = 0
     while i < len(old):
         rows, columns, before, after = i + 1, j + 1, old[i][0], new[j]
@@ -64,13 +67,13 @@ def reshape_strides(shape: Sequence[int], strides: Strides, new: Sequence[int]) 
         group = old[i:rows]
         if any(s != n * t for (_, s), (n, t) in pairwise(group)):
             return None
-        found += [group[-1][1] * n for n in row_major_strides(new[j:columns])]
+        new_strides += [group[-1][1] * n for n in row_major_strides(new[j:columns])]
         i, j = rows, columns
-    return (*found, *[1] * (len(new) - len(found)))
+    return (*new_strides, *[1] * (len(new) - len(new_strides)))
 
 
 class Storage:
-    """What aliases share: its value now, and what each alias that was read shows of that."""
+    """The storage that aliases share: its current value, and cached values of its views."""
 
     __slots__ = ("cached_views", "initial_value", "value", "view_chains")
 
@@ -81,7 +84,7 @@ class Storage:
 
 
 class ViewStep(NamedTuple):
-    """Output number `output` of the view `eqn`, whose other operands are `others`."""
+    """One step of a chain of views: output `output` of the view `eqn` with these other operands."""
 
     eqn: Equation
     other_operands: tuple[Tracer, ...]
@@ -93,7 +96,7 @@ class ViewStep(NamedTuple):
 
 
 class Alias:
-    """An array that is seen through a chain of views: the last of them, and what it is a view of."""
+    """An array as a chain of views of a storage: the last step, and the alias that it is a view of."""
 
     __slots__ = ("key", "parent", "step", "storage", "strides")
 
@@ -104,44 +107,45 @@ class Alias:
         self.key = 0
 
     def add_view(self, step: ViewStep, strides: Strides) -> Alias:
-        """What `step` shows of this alias."""
+        """The alias for the view `step` of this alias."""
         alias = Alias(self.storage, strides)
         alias.parent, alias.step = self, step
-        # Equal chains of views have one number.
+        # Equal chains of views have equal keys.
         chains = self.storage.view_chains
         alias.key = chains.setdefault((self.key, step.key), len(chains) + 1)
         return alias
 
     def read(self) -> Tracer:
-        """The value now."""
-        shown = self.storage.cached_views
+        """The current value."""
+        cached_views = self.storage.cached_views
         stale: list[Alias] = []
         alias = self
-        while alias.step is not None and alias.key not in shown:
+        while alias.step is not None and alias.key not in cached_views:
             stale.append(alias)
             alias = alias.parent  # type: ignore[assignment]
-        value = self.storage.value if alias.step is None else shown[alias.key]
+        value = self.storage.value if alias.step is None else cached_views[alias.key]
         for alias in reversed(stale):
-            eqn, others, index = alias.step  # type: ignore[misc]
-            value = shown[alias.key] = bind_equation(eqn, value, *others)[index]
+            eqn, other_operands, index = alias.step  # type: ignore[misc]
+            value = bind_equation(eqn, value, *other_operands)[index]
+            cached_views[alias.key] = value
         return value
 
     def write(self, value: Tracer) -> None:
-        """Let `value` be the value from now on, seen by all that share the storage."""
+        """Write `value` to the storage, such that all aliases see it."""
         if value.atom is self.read().atom:
             return
-        shown: dict[int, Tracer] = {}
+        cached_views: dict[int, Tracer] = {}
         alias = self
         while alias.step is not None:
-            shown[alias.key] = value
-            eqn, others, index = alias.step
+            cached_views[alias.key] = value
+            eqn, other_operands, index = alias.step
             alias = alias.parent  # type: ignore[assignment]
-            value = eqn.primitive.scatter_into_base(value, index, alias.read(), *others)
-        self.storage.value, self.storage.cached_views = value, shown
+            value = eqn.primitive.scatter_into_base(value, index, alias.read(), *other_operands)
+        self.storage.value, self.storage.cached_views = value, cached_views
 
 
 class Functionalizer:
-    """A program told again without writes, equation by equation, in the builder at work."""
+    """Emits the equations of a program without writes into the current builder."""
 
     def __init__(
         self, inputs: Sequence[Var], values: Sequence[Tracer], layouts: Sequence[Strides | None]
@@ -153,18 +157,17 @@ class Functionalizer:
         self.layout_dependent = False
 
     def new_storage(self, var: Var, value: Tracer, strides: Strides | None = None) -> None:
-        """Let `var` stand for an array with a storage of its own, in row-major order by default."""
+        """Give `var` a new storage with these strides, by default in row-major order."""
         self.aliases[var] = Alias(Storage(value), strides or row_major_strides(value.shape))
 
     def read(self, atom: Atom) -> Tracer:
-        """The value of a variable now, or of a literal."""
+        """The current value of a variable, or that of a literal."""
         if type(atom) is Var:
             return self.aliases[atom].read()
-        builder = current_builder.require()
-        return Tracer(atom, builder)
+        return Tracer(atom, current_builder.require())
 
     def emit(self, eqn: Equation) -> None:
-        """Append what `eqn` means."""
+        """Emit `eqn`: copies and views become aliases, writes update storages."""
         primitive = eqn.primitive
         if primitive.is_copy:
             self.new_storage(eqn.outputs[0], self.read(eqn.inputs[0]))
@@ -180,16 +183,16 @@ class Functionalizer:
                 self.layout_dependent |= not differ_by_unit_dims(eqn.inputs[0].aval.shape, new)
             strides = primitive.view_strides(eqn.inputs[0].aval, base.strides)
             if strides is not None:
-                others = tuple([self.read(a) for a in eqn.inputs[1:]])
+                other_operands = tuple([self.read(a) for a in eqn.inputs[1:]])
                 for i, v in enumerate(eqn.outputs):
-                    self.aliases[v] = base.add_view(ViewStep(eqn, others, i), strides)
+                    self.aliases[v] = base.add_view(ViewStep(eqn, other_operands, i), strides)
                 return
         outs = bind_equation(eqn, *[self.read(a) for a in eqn.inputs])
         for v, out in zip(eqn.outputs, outs, strict=True):
             self.new_storage(v, out)
 
     def emit_all(self, equations: Sequence[Equation]) -> None:
-        """Append what each of `equations` means, with the line that it came from."""
+        """Emit `equations`, each with its source."""
         builder = current_builder.require()
         outer = builder.source
         for eqn in equations:
@@ -199,9 +202,9 @@ class Functionalizer:
 
 
 class MemoryLocation(NamedTuple):
-    """Where an array that is traced lies: in that of `root`, from the byte `start` on.
+    """The memory of a traced array: that of `base`, from the byte `byte_offset`, with `strides`.
 
-    `start` is None where it is not known while tracing.
+    `byte_offset` is None if a traced value determines it.
     """
 
     base: Atom
@@ -210,7 +213,7 @@ class MemoryLocation(NamedTuple):
 
 
 def memory_location(builder: Builder, atom: Atom) -> MemoryLocation:
-    """Where an array that is traced lies, and with which strides."""
+    """The memory of a traced array; cached in `builder.memory`."""
     pending: list[tuple[Builder, Atom, Equation | None]] = []
     while atom not in builder.memory:
         position = builder.producer(atom)
@@ -236,7 +239,7 @@ def memory_location(builder: Builder, atom: Atom) -> MemoryLocation:
 
 
 def view_location(memory: MemoryLocation, eqn: Equation, index: int) -> MemoryLocation:
-    """Where output `index` of a view lies, the first operand of which lies in `memory`."""
+    """The memory of output `index` of the view `eqn`, whose first operand has the memory `memory`."""
     x, out = eqn.inputs[0], eqn.outputs[index]
     strides = eqn.primitive.view_strides(x.aval, memory.strides)
     if strides is None:
@@ -248,12 +251,12 @@ def view_location(memory: MemoryLocation, eqn: Equation, index: int) -> MemoryLo
 
 
 def strides_of(builder: Builder, atom: Atom) -> Strides:
-    """How an array that is traced lies in memory."""
+    """The strides of a traced array."""
     return memory_location(builder, atom).strides
 
 
 def is_contiguous(x: Any) -> bool:
-    """Whether the elements of an array lie side by side, in row-major order."""
+    """Whether an array is contiguous in row-major order."""
     if type(x) is not Tracer:
         return not isinstance(x, np.ndarray) or x.flags.c_contiguous
     record_layout_dependence(x)
@@ -261,19 +264,19 @@ def is_contiguous(x: Any) -> bool:
 
 
 def record_layout_dependence(x: Any, writes: bool = False) -> None:
-    """Note that a function depends on how an array lies in memory, if that is an argument of it.
+    """Record that the trace depends on the memory layout of `x`, if its base is an input.
 
-    It does so only if something is written, by itself or by one that it calls.
+    The layout matters only if the program has writes; `writes` says that it has.
     """
     if type(x) is Tracer:
-        root = storage_base(x)
-        if root.builder.producer(root.atom) is None:
-            root.builder.layout_dependent = True
-            root.builder.writes |= writes
+        base = storage_base(x)
+        if base.builder.producer(base.atom) is None:
+            base.builder.layout_dependent = True
+            base.builder.writes |= writes
 
 
 def noncontiguous_strides(x: Any) -> Strides | None:
-    """The strides of an array, in elements; None if they are those of row-major order."""
+    """The strides of an array in elements; None for row-major order."""
     if type(x) is Tracer:
         strides = strides_of(x.builder, x.atom)
         return None if is_row_major(x.shape, strides) else strides
@@ -283,7 +286,7 @@ def noncontiguous_strides(x: Any) -> Strides | None:
 
 
 def storage_base(x: Tracer) -> Tracer:
-    """What owns the memory of an array that is traced: itself, or what it is a view of."""
+    """The traced array that owns the memory of `x`: `x` itself, or the base of the view."""
     while True:
         position = x.builder.producer(x.atom)
         if position is None:
@@ -299,7 +302,7 @@ def storage_base(x: Tracer) -> Tracer:
 
 
 def is_computed(x: Tracer) -> bool:
-    """Whether an array that is traced, or number, is no argument, none from around, and no view."""
+    """Whether a traced array is computed in its program: neither an input nor a view."""
     if type(x.atom) is not Var:
         return True
     position = x.builder.producer(x.atom)
@@ -307,7 +310,7 @@ def is_computed(x: Tracer) -> bool:
 
 
 def view_base(builder: Builder, eqn: Equation) -> Atom | None:
-    """What the outputs of an equation are views of; None if they have memory of their own."""
+    """The base that the outputs of an equation are views of; None if they have memory of their own."""
     if not eqn.primitive.view or type(base := eqn.inputs[0]) is not Var:
         return None
     copied = eqn.primitive.view_strides(base.aval, strides_of(builder, base)) is None
@@ -315,9 +318,9 @@ def view_base(builder: Builder, eqn: Equation) -> Atom | None:
 
 
 class FunctionalizedProgram(NamedTuple):
-    """A pure program, whose outputs are followed by new values of the inputs at `written`.
+    """A program without writes, whose last outputs are the new values of the inputs at `written`.
 
-    `layout_dependent` says that it is right only for inputs that lie as was said.
+    If `layout_dependent`, it is valid only for inputs of the layouts that it was made for.
     """
 
     program: Program
@@ -326,38 +329,38 @@ class FunctionalizedProgram(NamedTuple):
 
 
 class Functionalize(Rewrite[FunctionalizedProgram]):
-    """The rewrite to a pure program, for inputs with strides of `layouts`.
+    """Rewrites a program into one without writes, for inputs with the strides `layouts`.
 
-    None there, and where there are no more, stands for row-major order.
+    An entry None, or a missing one, stands for row-major order.
     """
 
     layouts: tuple[Strides | None, ...] = ()
 
     def __call__(self, program: Program) -> FunctionalizedProgram:
         written: list[int] = []
-        by_layout = False
+        layout_dependent = False
 
         def body(*args: Tracer) -> list[Tracer]:
-            nonlocal by_layout
+            nonlocal layout_dependent
             layouts = [*self.layouts, *[None] * (len(args) - len(self.layouts))]
-            pure = Functionalizer(program.inputs, args, layouts)
-            pure.emit_all(program.equations)
-            outs = [pure.read(atom) for atom in program.outputs]
-            storages = [pure.aliases[v].storage for v in program.inputs]
-            by_layout = pure.layout_dependent
+            functionalizer = Functionalizer(program.inputs, args, layouts)
+            functionalizer.emit_all(program.equations)
+            outs = [functionalizer.read(atom) for atom in program.outputs]
+            storages = [functionalizer.aliases[v].storage for v in program.inputs]
+            layout_dependent = functionalizer.layout_dependent
             written.extend(
                 i for i, s in enumerate(storages) if s.value.atom is not s.initial_value.atom
             )
             return outs + [storages[i].value for i in written]
 
-        made = trace_closed(body, program.in_avals, name=program.name, in_names=program.in_names)
-        return FunctionalizedProgram(made, tuple(written), by_layout)
+        result = trace_closed(body, program.in_avals, name=program.name, in_names=program.in_names)
+        return FunctionalizedProgram(result, tuple(written), layout_dependent)
 
 
 def write_to_numpy_arrays(args: Sequence[Any], new: dict[int, Any]) -> None:
-    """Write the values of `new` to those of `args` at its keys that are arrays of NumPy's.
+    """Write `new[i]` to `args[i]` for each NumPy array `args[i]`.
 
-    Raises ImmutableArrayError, before any is changed, if one of them is read-only.
+    Raises ImmutableArrayError, before it writes to any, if one of them is read-only.
     """
     arrays = {i: args[i] for i in new if isinstance(args[i], np.ndarray)}
     for x in arrays.values():
@@ -367,12 +370,12 @@ def write_to_numpy_arrays(args: Sequence[Any], new: dict[int, Any]) -> None:
                 f"{type_name(x)}",
                 fix="Pass a copy of it.",
             )
-    for i, given in arrays.items():
-        x, value = as_numpy_array(given), np.asarray(new[i])
+    for i, array in arrays.items():
+        x, value = as_numpy_array(array), np.asarray(new[i])
         if value.dtype == x.dtype:
             x[...] = value
             continue
-        # In a narrower dtype, as without 64-bit values: what was not written to stays exact.
+        # The new values have a narrower dtype (32-bit mode): elements without a write stay exact.
         before = x.astype(value.dtype)
         written = (value != before) & ((value == value) | (before == before))
         np.copyto(x, value, casting="unsafe", where=written)
@@ -381,7 +384,7 @@ def write_to_numpy_arrays(args: Sequence[Any], new: dict[int, Any]) -> None:
 def build_functionalized(
     builder: Builder, fun: Callable[..., Sequence[Any]], tracers: Sequence[Tracer]
 ) -> tuple[Program, list[Any]]:
-    """As `build`, without the writes of `fun`, and what it writes to its arguments lost."""
+    """As `run_and_finish`, functionalized; new values of arguments that `fun` writes to are dropped."""
     program, captured = run_and_finish(builder, fun, tracers)
     if builder.writes:
         count = len(program.outputs)
@@ -397,7 +400,7 @@ def build_functionalized(
 
 
 def functionalized_atom(builder: Builder, atom: Atom) -> tuple[Builder, Atom]:
-    """What `atom` is now, in a builder of the same values that has no writes."""
+    """The current value of `atom`, as an atom of a builder that has the same values and no writes."""
     if not builder.writes:
         return builder, atom
     if builder.functionalizer is None:
@@ -406,27 +409,25 @@ def functionalized_atom(builder: Builder, atom: Atom) -> tuple[Builder, Atom]:
 
 
 class IncrementalFunctionalizer:
-    """The pure form of a program in the making, which grows with it."""
+    """Functionalizes the equations of an open builder as they are appended."""
 
     def __init__(self, builder: Builder):
         self.builder = builder
-        self.builder_copy = own = Builder(builder.name, builder.kind, builder.parent)
-        own.inputs, own.captures, own.values = builder.inputs, builder.captures, builder.values
-        own.differentiated, own.in_names = builder.differentiated, builder.in_names
-        own.batched_inputs, own.axis = builder.batched_inputs, builder.axis
-        self.form = Functionalizer([], [], [])
+        self.copy = builder.with_same_inputs()
+        self.functionalizer = Functionalizer([], [], [])
         self.emitted_count = 0
 
     def atom(self, atom: Atom) -> tuple[Builder, Atom]:
-        given = [*self.builder.inputs, *[v for v, _ in self.builder.captures.values()]]
-        for v in given[len(self.form.aliases) :] if not self.emitted_count else given:
-            if v not in self.form.aliases:
-                self.form.new_storage(v, Tracer(v, self.builder_copy), strides_of(self.builder, v))
-        token = current_builder.set(self.builder_copy)
+        """The builder without writes, and the atom in it for the current value of `atom`."""
+        builder, functionalizer = self.builder, self.functionalizer
+        for v in [*builder.inputs, *[v for v, _ in builder.captures.values()]]:
+            if v not in functionalizer.aliases:
+                functionalizer.new_storage(v, Tracer(v, self.copy), strides_of(builder, v))
+        token = current_builder.set(self.copy)
         try:
-            fresh = self.builder.equations[self.emitted_count :]
-            self.emitted_count += len(fresh)
-            self.form.emit_all(fresh)
-            return self.builder_copy, self.form.read(atom).atom
+            new_equations = builder.equations[self.emitted_count :]
+            self.emitted_count += len(new_equations)
+            functionalizer.emit_all(new_equations)
+            return self.copy, functionalizer.read(atom).atom
         finally:
             current_builder.reset(token)

@@ -1,4 +1,4 @@
-"""Named axes: those that a function is traced within, and the one that is being batched."""
+"""Named axes: the axes bound around a trace, and the axis that a batching rule maps over."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from functx.core.errors import ArgumentError, UnboundAxisError, type_name
 
 
 class Axis(NamedTuple):
-    """An axis that has a name, None for one without, and its length.
+    """A mapped axis: its name, None if it has none, and its size.
 
-    It may lie over the axes `mesh_axes` of a device mesh. With `counted`, it is one of a mesh
-    itself, and account is kept of what is the same in all of its places.
+    `mesh_axes` are the axes of a device mesh that it is sharded over. If `tracks_varying`, it is
+    itself an axis of a mesh, and traces track which values are the same on all its devices.
     """
 
     name: Hashable
@@ -25,13 +25,13 @@ class Axis(NamedTuple):
 
 
 class AxisNames(NamedTuple):
-    """The names of an axis, apart from its length."""
+    """An axis without its size."""
 
     name: Hashable = None
     mesh_axes: tuple[Hashable, ...] = ()
 
     def with_size(self, size: int) -> Axis:
-        """The axis of that length."""
+        """The axis with the size `size`."""
         return Axis(self.name, size, self.mesh_axes)
 
 
@@ -40,26 +40,21 @@ _batched_axis: ContextVar[Axis | None] = ContextVar("batched_axis", default=None
 
 
 def bound_axes() -> tuple[Axis, ...]:
-    """The named axes around what is being traced, the innermost last."""
+    """The named axes around the current trace, the innermost last."""
     return _axis_env.get()
 
 
 def tracked_mesh_axes() -> tuple[tuple[Hashable, int], ...]:
-    """The mesh axes around this trace, with their lengths.
-
-    Without axes for which replication of values is not tracked.
-    """
-    own = {axis.name: axis for axis in _axis_env.get()}
-    found = [(axis.name, axis.size) for axis in own.values() if axis.tracks_varying]
-    return (
-        *found,
-        *[(n, backend.axis_size(n) or 1) for n in backend.axis_names() if n not in own],
-    )
+    """The names and sizes of the mesh axes around the current trace that track varying values."""
+    bound = {axis.name: axis for axis in _axis_env.get()}
+    tracked = [(axis.name, axis.size) for axis in bound.values() if axis.tracks_varying]
+    of_jax = [(n, backend.axis_size(n) or 1) for n in backend.axis_names() if n not in bound]
+    return (*tracked, *of_jax)
 
 
 @contextmanager
 def bind_named_axes(axes: Sequence[Axis]) -> Iterator[None]:
-    """Trace within `axes`, and no others."""
+    """A context in which `axes` are the only named axes."""
     token = _axis_env.set(tuple(axes))
     try:
         yield
@@ -68,7 +63,7 @@ def bind_named_axes(axes: Sequence[Axis]) -> Iterator[None]:
 
 
 def batched_axis() -> Axis | None:
-    """The axis that the rule at work batches over; None where no rule is."""
+    """The axis that the current batching rule maps over; None outside batching rules."""
     return _batched_axis.get()
 
 
@@ -80,7 +75,7 @@ def batched_axis_names() -> AxisNames:
 
 @contextmanager
 def set_batched_axis(axis: Axis | None) -> Iterator[None]:
-    """Let the rules at work batch over `axis`."""
+    """A context in which batching rules map over `axis`."""
     token = _batched_axis.set(axis)
     try:
         yield
@@ -89,34 +84,34 @@ def set_batched_axis(axis: Axis | None) -> Iterator[None]:
 
 
 def canonical_axis_names(axis_name: Any) -> tuple[Hashable, ...]:
-    """The names that `axis_name` gives, one or a sequence of them."""
+    """The names in `axis_name`, which is one name or a sequence of names."""
     return tuple(axis_name) if isinstance(axis_name, (tuple, list)) else (axis_name,)
 
 
 def named_axis_size(name: Any, op: str) -> int:
-    """The length of the axis `name` around what is being traced.
+    """The size of the named axis `name` around the current trace.
 
-    Raises UnboundAxisError where there is none, and ArgumentError for what cannot be a name.
+    Raises UnboundAxisError if it is not bound, and ArgumentError if `name` cannot be a name.
     """
     check_axis_name(name, op)
     for axis in reversed(_axis_env.get()):
         if axis.name == name:
             return axis.size
-    found = backend.axis_size(name)
-    if found is not None:
-        return found
+    size = backend.axis_size(name)
+    if size is not None:
+        return size
     names = [axis.name for axis in _axis_env.get()] + list(backend.axis_names())
-    given = ", ".join(map(repr, dict.fromkeys(names))) or "none"
+    bound = ", ".join(map(repr, dict.fromkeys(names))) or "none"
     raise UnboundAxisError(
         f"{op}: the axis must be bound around the call; got {name!r}, where the bound names are: "
-        f"{given}",
+        f"{bound}",
         fix=f"Map the function that calls it: functx.vmap(f, axis_name={name!r}), or "
         f"functx.shard_map over a mesh with the axis {name!r}.",
     )
 
 
-def check_axis_name(name: Any, what: str) -> None:
-    """Raise ArgumentError unless `name` can name an axis."""
+def check_axis_name(name: Any, label: str) -> None:
+    """Raise ArgumentError, which begins with `label`, unless `name` can name an axis."""
     try:
         hash(name)
     except TypeError:
@@ -125,6 +120,6 @@ def check_axis_name(name: Any, what: str) -> None:
         if name is not None and not isinstance(name, (tuple, int)):
             return
     raise ArgumentError(
-        f"{what}: the name of an axis must be a string, or hashable and no number, tuple or None; "
+        f"{label}: the name of an axis must be a string, or hashable and no number, tuple or None; "
         f"got {type_name(name)} {name!r}"
     )

@@ -1,4 +1,4 @@
-"""What a primitive is: one class an operation, its parameters as fields, its rules as methods."""
+"""`Primitive`, the base class of all operations: parameters are fields, rules are methods."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from weakref import ref
 
 from functx.core.errors import ArgumentError, FunctxError, MissingRuleError, RuleError
 from functx.core.program import NO_EFFECTS, Effects, programs_in_parameter
+from functx.core.records import annotated_fields
 from functx.core.tracing import bind
 from functx.core.types import HasAval, ShapedArray
 
 
 class _PrimitiveType(type):
-    """Equal instances of a primitive are one object, so that comparing and hashing are free."""
+    """The metaclass that makes equal instances one object, so that comparing and hashing them is free."""
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         try:
@@ -33,7 +34,7 @@ _UNCACHED_FIELD_TYPES = ("float", "complex", "Any", "object", "Program")
 
 
 def _param_key(value: Any) -> Any:
-    """A parameter as part of a key: floats by their text, at any depth of tuples."""
+    """A parameter as part of a key; floats, also in tuples, are replaced by their repr."""
     if isinstance(value, (float, complex)):
         return type(value), repr(value)
     if isinstance(value, tuple):
@@ -42,36 +43,37 @@ def _param_key(value: Any) -> Any:
 
 
 class _InstanceTable:
-    """The instances of one primitive that are in use, by their parameters.
+    """The live instances of one primitive, by the hashes of their parameters.
 
-    It holds neither: a parameter may, by what it remembers, hold the primitive itself.
+    It holds weak references to instances and no parameters, since the memo of a program among the
+    parameters may hold the primitive.
     """
 
     def __init__(self) -> None:
-        self.found: dict[int, list[ref[Any]]] = {}
+        self.buckets: dict[int, list[ref[Any]]] = {}
 
     def find(self, key: Any) -> Any:
-        for each in tuple(self.found.get(hash(key), ())):
-            instance = each()
+        for reference in tuple(self.buckets.get(hash(key), ())):
+            instance = reference()
             if instance is not None and instance._key == key:
                 return instance
         return None
 
     def values(self) -> list[Any]:
-        """The instances themselves."""
-        held = [each() for bucket in list(self.found.values()) for each in bucket]
-        return [instance for instance in held if instance is not None]
+        """All live instances."""
+        instances = [reference() for bucket in list(self.buckets.values()) for reference in bucket]
+        return [instance for instance in instances if instance is not None]
 
     def add(self, instance: Any) -> None:
-        place = hash(instance._key)
+        key_hash = hash(instance._key)
 
-        def forget(gone: ref[Any]) -> None:
-            others = self.found[place]
-            others.remove(gone)
-            if not others:
-                del self.found[place]
+        def remove(reference: ref[Any]) -> None:
+            bucket = self.buckets[key_hash]
+            bucket.remove(reference)
+            if not bucket:
+                del self.buckets[key_hash]
 
-        self.found.setdefault(place, []).append(ref(instance, forget))
+        self.buckets.setdefault(key_hash, []).append(ref(instance, remove))
 
 
 def _field_types(cls: type[Primitive]) -> list[Any]:
@@ -132,17 +134,16 @@ class _Registry(dict[str, "type[Primitive]"]):
 
 @dataclass_transform(frozen_default=True)
 class Primitive(metaclass=_PrimitiveType):
-    """An operation that programs are made of.
+    """The base class of operations.
 
-    Subclass it, annotate the static parameters as fields, and define the rules. Calling an
-    instance binds it: inside a trace that appends an equation, outside it computes. Equal
-    instances are identical, and print in snake_case: `ReduceSum((0,))` is
-    `reduce_sum[axes=(0,)]`. Defining the class registers it, and `functx.testing` checks
-    every registered primitive on its `samples`.
+    A subclass annotates its static parameters as fields and defines rules. Calling an instance
+    binds it: inside a trace it appends an equation, outside it computes. Equal instances are
+    identical, and print in snake_case: `ReduceSum((0,))` is `reduce_sum[axes=(0,)]`. Defining a
+    class registers it; `functx.testing` checks each registered primitive on its `samples`.
 
-    The rules get traced values (`Tracer`) with shapes, dtypes and operators, and call ops
-    on them. A primitive with `multiple_results` takes and gives sequences where others
-    take and give one value. Needed are `abstract_eval` and either `lower` or `decompose`.
+    Rules get traced values (`Tracer`) with shapes, dtypes and operators, and call ops on them. The
+    rules of a primitive with `multiple_results` take and return a sequence of outputs instead of one.
+    Each primitive must define `abstract_eval` and either `lower` or `decompose`.
     """
 
     registry: ClassVar[_Registry] = _Registry()
@@ -153,50 +154,45 @@ class Primitive(metaclass=_PrimitiveType):
 
     multiple_results: ClassVar[bool] = False
     differentiable: ClassVar[bool] = True
-    """False: outputs never vary with the inputs, so every derivative is zero."""
+    """False: all derivatives are zero."""
     scalars_broadcast: ClassVar[bool] = False
-    """True: rank-0 operands stand for arrays of the output's shape."""
+    """True: operands of rank 0 broadcast to the shape of the output."""
     effects: ClassVar[Effects] = NO_EFFECTS
-    """What an equation does besides its outputs, which keeps it even when they are unused.
+    """The side effects of an equation; an equation with effects stays when its outputs are unused.
 
-    Those of the programs among the parameters count too, except of the parameters in `idle`.
+    The effects of sub-programs are included, except those of parameters in `not_executed`.
     """
     not_executed: ClassVar[tuple[str, ...]] = ()
-    """The parameters whose programs do not run when the operation does."""
+    """The names of parameters whose programs the operation does not run."""
     named_axes: ClassVar[frozenset[Any]] = frozenset()
-    """The named axes that the operation, or what a program among its parameters does, works across."""
+    """The named axes that the operation or its sub-programs communicate over."""
     has_captures: ClassVar[bool] = False
-    """Whether the operation, or one in its sub-programs, is a `captured` equation."""
+    """Whether the operation is `captured`, or its sub-programs have such equations."""
     checks_rule_results: ClassVar[bool] = False
-    """Whether the class itself checks what the rules that users gave return."""
+    """Whether the class itself checks the results of rules that users gave it."""
     is_user_defined: ClassVar[bool] = False
-    """Whether the class is the user's, so that the results of its rules are checked."""
+    """Whether the class is defined outside functx; then the results of its rules are checked."""
     is_abstract: ClassVar[bool] = True
-    """Whether the class is what primitives have in common, and none itself."""
+    """Whether the class is a base class of primitives, and is not registered."""
     host_kernel: ClassVar[Callable[..., Any] | None] = None
-    """Optional: a function of NumPy's, or a method, that computes the very bits of the output.
+    """Optional: a NumPy function, or a method, that computes exactly the output of the compiled operation.
 
-    Outside a trace it takes arrays in the memory of the host, of a dtype kind in `host_kernel_kinds`,
-    at a tenth of the cost of a compiled call. Subnormal numbers, which XLA may take for zeros, are
-    the one exception. A method may return None for what it does not compute so.
+    Used outside traces for arrays in host memory of a dtype kind in `host_kernel_kinds`, at a tenth of
+    the cost of a compiled call. Only subnormal numbers may differ, which XLA may flush to zero. A
+    method returns None for operands that it does not support.
     """
     host_kernel_kinds: ClassVar[str] = "biuf"
     was_instantiated: ClassVar[bool] = False
-    """Whether the operation ever occurred, so that something may remember its rules."""
+    """Whether an instance was ever made; if not, no cache can depend on the rules of the class."""
 
     def __init_subclass__(cls, abstract: bool = False, **kwargs: Any):
         super().__init_subclass__(**kwargs)
-        own = [
-            field
-            for field, kind in cls.__dict__.get("__annotations__", {}).items()
-            if "ClassVar" not in str(kind)
-        ]
-        cls.fields = (*cls.fields, *(field for field in own if field not in cls.fields))
+        new_fields = [field for field in annotated_fields(cls) if field not in cls.fields]
+        cls.fields = (*cls.fields, *new_fields)
         cls.defaults = {f: getattr(cls, f) for f in cls.fields if hasattr(cls, f)}
-        # The cache takes 0.0 and -0.0 for one value, so classes with float fields go without, and
-        # it would keep programs, with all that they remember.
+        # The cache does not tell 0.0 from -0.0, and it would keep programs and their memos alive.
         uncached = any(
-            word in str(own) for own in _field_types(cls) for word in _UNCACHED_FIELD_TYPES
+            name in str(kind) for kind in _field_types(cls) for name in _UNCACHED_FIELD_TYPES
         )
         make = cls._make if uncached else lru_cache(maxsize=4096, typed=True)(cls._make)
         cls._interned = make  # type: ignore[attr-defined]
@@ -227,27 +223,23 @@ class Primitive(metaclass=_PrimitiveType):
             self.__dict__.update(values, out_avals_memo={}, _key=key)
             if not cls.was_instantiated:
                 cls.was_instantiated = True
-            held = [p for f in cls.fields for p in programs_in_parameter(values[f])]
-            running = [
-                p
-                for f in cls.fields
-                if f not in cls.not_executed
-                for p in programs_in_parameter(values[f])
-            ]
-            if any([p.effects for p in running]):
-                self.__dict__["effects"] = cls.effects.union(*[p.effects for p in running])
-            if any([p.has_captures for p in held]):
+            programs = {f: programs_in_parameter(values[f]) for f in cls.fields}
+            subprograms = [p for ps in programs.values() for p in ps]
+            executed = [p for f, ps in programs.items() if f not in cls.not_executed for p in ps]
+            if any([p.effects for p in executed]):
+                self.__dict__["effects"] = cls.effects.union(*[p.effects for p in executed])
+            if any([p.has_captures for p in subprograms]):
                 self.__dict__["has_captures"] = True
-            if any(axes := [p.named_axes for p in held]):
+            if any(axes := [p.named_axes for p in subprograms]):
                 self.__dict__["named_axes"] = frozenset().union(*axes)
             self.__dict__["is_context_dependent"] = bool(self.effects or self.named_axes)
             cls._instances.add(self)  # type: ignore[attr-defined]
         return self
 
     is_context_dependent: bool
-    """Whether the operation has effects or uses named axes, so that its result depends on its place."""
+    """Whether the operation has effects or uses named axes."""
     out_avals_memo: dict[tuple[ShapedArray, ...], tuple[ShapedArray, ...]]
-    """The output types found so far, by operand types."""
+    """The memo of `infer_out_avals`, by operand types."""
 
     def __setattr__(self, name: str, value: Any) -> None:
         raise AttributeError(f"{self.name}: parameters are fixed; make another instance")
@@ -256,11 +248,11 @@ class Primitive(metaclass=_PrimitiveType):
         return type(self), tuple(getattr(self, field) for field in self.fields)
 
     def __call__(self, *args: Any) -> Any:
-        """The output of the operation on `args`: traced inside a trace, computed outside."""
+        """The output of the operation on `args`: traced inside a trace, computed outside one."""
         return bind(self, args)
 
     def _call_with_programs(self, *args: Any) -> Any:
-        """The same, with the values that the sub-programs captured as further operands."""
+        """As `__call__`, with the captured values of sub-programs as further operands."""
         if not self.has_captures:
             return bind(self, args)
         from functx.core.program_editing import bind_with_captures
@@ -273,7 +265,7 @@ class Primitive(metaclass=_PrimitiveType):
         return primitive_text(self)
 
     def infer_out_avals(self, avals: tuple[ShapedArray, ...]) -> tuple[ShapedArray, ...]:
-        """What `abstract_eval` says of `avals`, as a tuple, remembered."""
+        """The output types of `abstract_eval` as a tuple, stored in `out_avals_memo`."""
         outs = self.abstract_eval(*avals)
         outs = tuple(outs) if self.multiple_results else (outs,)
         if not all(type(aval) is ShapedArray for aval in outs):
@@ -288,173 +280,171 @@ class Primitive(metaclass=_PrimitiveType):
         raise self.missing_rule_error("abstract_eval")
 
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
-        """The output and its tangent.
+        """The output and its tangent, which must be linear in the tangents.
 
-        A tangent is None where its operand does not vary; at least one is given. The
-        output's tangent may be None too. Must be linear in the tangents.
+        A tangent is None if its operand does not vary; at least one is not None. The tangent of the
+        output may be None.
         """
         raise self.missing_rule_error("jvp")
 
     def transpose(self, ct: Any, *args: Any) -> Sequence[Any]:
         """The cotangent of each linear operand, given the cotangent of the output.
 
-        Called with a `LinearInput` (a type without a value) in place of each operand that
-        the program is linear in, and values for the rest. Returns one entry an operand,
-        None for those not linear. Only reached for primitives that occur in linear programs.
+        Called with a `LinearInput` (a type without a value) for each linear operand, and values for
+        the others. Returns one entry for each operand, None for nonlinear ones. Needed only for
+        primitives of linear programs.
         """
         raise self.missing_rule_error("transpose")
 
     vjp: ClassVar[Callable[..., Any] | None] = None
     """Optional `vjp(self, ct, out, args, active)`: the cotangent of each operand.
 
-    One entry an operand; only those with `active[i]` are used, the rest may be None.
-    Without it, the cotangents come from transposing what `jvp` computes.
+    One entry for each operand; entries without `active[i]` are ignored and may be None. Without this
+    rule, the output of `jvp` is transposed.
     """
 
     vjp_where: ClassVar[Callable[..., Any] | None] = None
-    """Optional `vjp_where(self, live, ct, out, args, active)`: as `vjp`, safe where `ct` is zero.
+    """Optional `vjp_where(self, mask, ct, out, args, active)`: as `vjp`, safe where `ct` is zero.
 
-    `live` is a boolean array, outside which `ct` is zero; there an operand that is infinite or
-    nan must make neither in the cotangents.
+    `ct` is zero where the boolean array `mask` is False. There the cotangents must be finite, also
+    if operands are infinite or nan.
     """
 
     add_to_cotangent: ClassVar[Callable[..., Any] | None] = None
-    """Optional `accumulate(self, total, ct, args)`: `total` plus the cotangent of the first operand.
+    """Optional `add_to_cotangent(self, total, ct, args)`: `total` plus the cotangent of the first operand.
 
-    For primitives that look at a part of that one and do not vary with the others, so that
-    what is added goes to its place and the rest of the total is not touched.
+    For primitives that read a part of the first operand and do not vary with the others: only the
+    elements of that part are updated.
     """
 
     accumulate_slices: ClassVar[Callable[..., Any] | None] = None
-    """Optional static `together(parts, aval)`: the cotangent of an operand that several look at.
+    """Optional static `accumulate_slices(parts, aval)`: the cotangent of an operand that several equations slice.
 
-    `parts` holds of each of them the primitive, the cotangent of the output and the place in the
-    user's code, `aval` is the operand's. For primitives with one operand, of which they look at a part.
+    `parts` holds, for each of them, the primitive, the cotangent of its output and its source; `aval`
+    is the type of the operand. For primitives with one operand, of which they read a part.
     """
 
     def cotangent_masks(self, live: Any, args: Sequence[Any]) -> Sequence[Any]:
-        """Where the cotangent of each operand can be other than zero, as a boolean array.
+        """A boolean array for each operand, False where its cotangent is zero.
 
-        `live` says so of the output's cotangent. None means anywhere, and is always right.
+        `live` is the mask of the cotangent of the output. A mask None means that no element is
+        known to be zero, and is always valid.
         """
         return [None] * len(args)
 
     jvp_masked: ClassVar[Callable[..., Any] | None] = None
-    """Optional `jvp_masked(self, primals, tangents, lives)`: as `jvp`, and the outputs' masks.
+    """Optional `jvp_masked(self, primals, tangents, masks)`: as `jvp`, and the masks of the outputs.
 
-    For operations with `multiple_results` through which masks pass; `lives` are as for
-    `tangent_mask`, and the masks come back as a third sequence.
+    For operations with `multiple_results` and sub-programs. `masks` are as in `tangent_mask`; the
+    masks of the output tangents are a third result.
     """
 
     vjp_masked: ClassVar[Callable[..., Any] | None] = None
-    """Optional `vjp_masked(self, cts, lives, saved, args, active)`: cotangents, and their masks.
+    """Optional `vjp_masked(self, cts, masks, residuals, args, active)`: cotangents, and their masks.
 
-    As `vjp` with `multiple_results`, but for operations through which masks pass: `lives` say
-    where the cotangents of the outputs can be other than zero. Returns both, one an operand.
+    As `vjp` of an operation with `multiple_results` and sub-programs. `masks` are the masks of the
+    output cotangents. Returns the cotangents and the masks of the operands.
     """
 
     tangent_mask: ClassVar[Callable[..., Any] | None] = None
-    """Optional `tangent_mask(self, lives, args)`: where the tangent of the output can be nonzero.
+    """Optional `tangent_mask(self, masks, args)`: a boolean array, False where the output tangent is zero.
 
-    `lives` says so of the operands' tangents: a boolean array, None for anywhere, False for
-    an operand that does not vary. The answer is an array or None.
+    `masks` holds the masks of the operand tangents: boolean arrays, None if no element is known to be
+    zero, False for an operand that does not vary. The result is an array or None.
     """
 
     varying_outputs: ClassVar[Callable[..., Any] | None] = None
-    """Optional `varying_outputs(self, avals, active)`: the outputs whose tangents can be nonzero.
+    """Optional `varying_outputs(self, avals, active)`: a bool for each output, False if its tangent is zero.
 
-    One mark an output, for operands of types `avals` of which those `active` vary. Without it
-    all inexact outputs do.
+    `avals` are the types of the operands, of which those with `active[i]` vary. Without this rule, all
+    inexact outputs vary.
     """
 
     forward: ClassVar[Callable[..., Any] | None] = None
-    """Optional `forward(self, args, active)`: the outputs, and what `vjp` gets in their place.
+    """Optional `forward(self, args, active)`: the outputs, and the residuals that `vjp` gets as `out`.
 
     For primitives whose `vjp` needs more of the forward computation than its outputs.
     """
 
     dce: ClassVar[Callable[..., Any] | None] = None
-    """Optional `trim(self, used)`: the primitive without what the outputs marked `used` do not need.
+    """Optional `dce(self, used)`: the primitive without the outputs that are not `used`.
 
-    Returns it with the positions of the operands and of the outputs that it keeps; None when
-    it needs them all. Asked whenever a program that holds such an equation is finished.
+    Returns the primitive, and the positions of the operands and of the outputs that it keeps; None if
+    it keeps all. Called whenever a program with such an equation is finished.
     """
 
     simplify: ClassVar[Callable[..., Any] | None] = None
-    """Optional `simplify(self, facts, *operands)`: what gives the very same output more simply.
+    """Optional `simplify(self, facts, *operands)`: a cheaper way to compute the same output.
 
-    Operands are atoms of a program, `facts` says how they were made (`functx.ops.operands`).
-    Returns an atom that the output equals (a number one that has it everywhere), or a primitive
-    and its operands, or None. For each value, nan and -0.0 too, the same bits must come out.
+    The operands are atoms of a program; `facts` gives their definitions (`functx.ops.operands`).
+    Returns an atom that equals the output (a number stands for an array filled with it), a primitive
+    and its operands, or None. The output must have the same bits for all values, also nan and -0.0.
     """
 
     def batch(self, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
-        """The output for a whole batch, and the dimension along which it lies.
+        """The output for a whole batch, and its batch dimension.
 
-        `dims[i]` is the dimension of `args[i]` that runs over the batch, or None for an
-        operand that all share; at least one is not None. The dimension of an output may be
-        None only when it does not depend on the batch.
+        `dims[i]` is the batch dimension of `args[i]`, None for an operand that is the same for the
+        whole batch; at least one is not None. The dimension of an output may be None only if the
+        output does not depend on the batch.
         """
         raise self.missing_rule_error("batch")
 
     no_cse: ClassVar[bool] = False
-    """True: two equal equations are meant to be two, and where they stand, so none is spared."""
+    """True: equal equations are not merged, and not moved."""
     is_copy: ClassVar[bool] = False
-    """True: the output is the operand, in memory of its own."""
+    """True: the output is a copy of the operand in new memory."""
     view: ClassVar[bool] = False
-    """True: the outputs show elements of the first operand, as NumPy's views do."""
+    """True: the outputs are views of the first operand, as in NumPy."""
 
     layout_dependent: ClassVar[bool] = False
-    """True: whether the outputs are views depends on how the first operand lies in memory."""
+    """True: the memory layout of the first operand decides whether the outputs are views."""
 
     hoist_constants: ClassVar[Callable[..., Any] | None] = None
-    """Optional `hoist(self, programs, extras, operands)`: other programs, which take constants too.
+    """Optional `hoist_constants(self, programs, extras, operands)`: the primitive with other sub-programs.
 
-    `programs` stand for those among the parameters, in their order; the first inputs of
-    `programs[i]` are new, for the atoms `extras[i]`, and never change while the operation runs.
-    Returns the primitive and its operands.
+    `programs` replace the sub-programs in their order. The first inputs of `programs[i]` are new: they
+    stand for the atoms `extras[i]`, which are constant while the operation runs. Returns the primitive
+    and its operands.
     """
 
     def scatter_into_base(self, part: Any, index: int, x: Any, *args: Any) -> Any:
-        """`x` with `part` in place of what output `index`, a view of it, shows.
+        """`x` with `part` in place of the elements that output `index`, a view of `x`, shows.
 
-        Asked of views alone, that are not `is_read_only_view`.
+        Called only for views that can be written to.
         """
         raise self.missing_rule_error("scatter_into_base")
 
     def is_read_only_view(self, x: Any) -> bool:
-        """Whether NumPy does not let the outputs, views of an array of type `x`, be written to."""
+        """Whether the outputs, views of an array of type `x`, are read-only in NumPy."""
         return False
 
     def view_strides(self, x: Any, strides: tuple[int, ...]) -> tuple[int, ...] | None:
-        """The strides of the outputs, views of an `x` with these; None where NumPy copies.
+        """The strides of the outputs, for an `x` with `strides`; None if NumPy copies.
 
-        Strides count elements, 0 for a dimension along which elements are repeated.
+        Strides count elements; they are 0 along dimensions that repeat elements.
         """
         raise self.missing_rule_error("view_strides")
 
     def view_offset(self, x: Any, strides: tuple[int, ...], index: int) -> int | None:
-        """By how many elements behind the first of `x` output `index`, a view of it, begins.
-
-        None where an operand decides it.
-        """
+        """The offset of output `index`, a view of `x`, in elements; None if an operand determines it."""
         return 0
 
     def lower(self, ctx: Any, *values: Any) -> Any:
-        """The StableHLO value (a sequence with `multiple_results`) for operand values.
+        """The StableHLO value of the output (a sequence with `multiple_results`) for operand values.
 
-        `ctx` gives `avals_in`, `avals_out`, `infer_out_avals` and `platforms`.
+        `ctx` gives `avals_in`, `avals_out`, `out_types` and `platforms`.
         """
         raise self.missing_rule_error("lower")
 
     decompose: ClassVar[Callable[..., Any] | None] = None
-    """Optional `decompose(self, *args)`: the same output, made of other primitives.
+    """Optional `decompose(self, *args)`: the output, computed by other primitives.
 
-    It stands in for every rule that the class does not define.
+    Transforms use it in place of each rule that the class does not define.
     """
 
     def missing_rule_error(self, rule: str) -> MissingRuleError:
-        """The error for a rule that is needed and not there."""
+        """The error for a missing rule."""
         cls = type(self)
         return MissingRuleError(
             f"{self.name}: the primitive must have a `{rule}` rule to be transformed so; got none",
@@ -464,12 +454,12 @@ class Primitive(metaclass=_PrimitiveType):
 
     @classmethod
     def has_rule(cls, rule: str) -> bool:
-        """Whether the class or one of its families defines `rule`."""
+        """Whether the class or one of its base classes defines `rule`."""
         return getattr(cls, rule, None) is not getattr(Primitive, rule)
 
 
 class LinearInput(HasAval):
-    """The place of an operand that a program is linear in: a type without a value."""
+    """A placeholder for a linear operand in a transpose rule: a type without a value."""
 
     __slots__ = ("aval",)
 

@@ -1,4 +1,4 @@
-"""What an operation does besides computing its outputs."""
+"""The IR: programs of equations between variables and literals, and the effects of equations."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ if TYPE_CHECKING:
 
 
 class Effect(Enum):
-    """An effect that no rewrite may drop, repeat or, where it is ordered, move past another."""
+    """A side effect of an equation: rewrites must not drop or repeat it, nor reorder ordered effects."""
 
     CALLBACK = "callback"
-    """Python code runs, in no order that is promised."""
+    """Python code runs, in any order."""
     ORDERED = "ordered"
-    """Python code runs after that of every earlier ordered equation, and before the later ones'."""
+    """Python code runs, in the order of the ordered equations of the program."""
     PROGRESS = "progress"
-    """Python code shows how far a loop is: once for all lanes of a batch, and of no account else."""
+    """Python code shows the progress of a loop, once for a whole batch."""
 
     WRITE = "write"
-    """An operand takes another value, which all that share its memory see from then on."""
+    """An operand is overwritten; all its aliases have the new value afterwards."""
 
     def __repr__(self) -> str:
         return self.value
@@ -37,13 +37,13 @@ class Effect(Enum):
 Effects = frozenset[Effect]
 NO_EFFECTS: Effects = frozenset()
 BATCHED_EFFECTS: Effects = frozenset([Effect.CALLBACK, Effect.ORDERED])
-"""Those that take place for each lane of a batch, and only in those that come by."""
+"""The effects that take place for each element of a batch, and only for those that reach the equation."""
 
 
 class Var:
-    """A variable of one program; two variables are equal only when they are one object.
+    """A variable of one program, equal only to itself.
 
-    `name` is set only where a text gave one; `print` finds names for the others.
+    `name` is set only for variables of parsed programs; `print` generates all other names.
     """
 
     __slots__ = ("aval", "name")
@@ -54,7 +54,7 @@ class Var:
 
 
 class Literal:
-    """A scalar that stands in a program by value."""
+    """A scalar constant of a program, equal to others of the same value and aval."""
 
     __slots__ = ("aval", "key", "value")
 
@@ -78,7 +78,7 @@ Atom = Var | Literal
 
 
 class Equation:
-    """`outputs = primitive(inputs)`, and the user's instruction that asked for it."""
+    """`outputs = primitive(inputs)`, with `source`, the user's instruction that it comes from."""
 
     __slots__ = ("inputs", "outputs", "primitive", "source")
 
@@ -131,14 +131,14 @@ class DefUse:
 class Program:
     """The program of one function: `outputs` computed from `inputs` by `equations`.
 
-    A program is a value: equal when it computes the same thing in the same way, whatever
-    its variables are called, and usable as a key. Calling it applies it to arrays or to
-    traced values, so a program is a function that every transform accepts.
-    `print` shows it; `Program.parse` reads what `print` showed.
+    Programs are values: two are equal if they have the same equations up to the names of
+    variables, and a program can be a dictionary key. A program can be called with arrays or traced
+    values, so every transform accepts it as a function. `print` shows its text, which
+    `Program.parse` reads.
 
-    `in_names()` gives names to the first inputs. `trees` holds the structures of
-    `(args, kwargs)` and of the result, where a call takes and gives pytrees. `captured`
-    holds values for the last inputs, which calls need not give.
+    `in_names()` returns names of the first inputs. `trees` holds the tree structures of
+    `(args, kwargs)` and of the result if calls take and return pytrees. `captured` holds the values
+    of the last inputs, which calls do not pass.
     """
 
     __slots__ = (
@@ -179,16 +179,16 @@ class Program:
 
     @property
     def in_avals(self) -> list[ShapedArray]:
-        """The types of the inputs, those of captured values last."""
+        """The avals of the inputs; those of captured values are last."""
         return [v.aval for v in self.inputs]
 
     @property
     def out_avals(self) -> list[ShapedArray]:
-        """The types of the outputs."""
+        """The avals of the outputs."""
         return [atom.aval for atom in self.outputs]
 
     def input_names(self) -> list[str] | None:
-        """A name for each input, `c0`, `c1`, ... behind those of `in_names`; None without it."""
+        """The names of the inputs: those of `in_names()`, then `c0`, `c1`, ...; None without `in_names`."""
         return None if self.in_names is None else pad_input_names(self.in_names(), len(self.inputs))
 
     @property
@@ -201,7 +201,7 @@ class Program:
 
     @property
     def effects(self) -> Effects:
-        """What running the program does besides computing its outputs."""
+        """The effects of all equations."""
         found: Effects | None = self.memo.get(Effects)
         if found is None:
             found = NO_EFFECTS.union(*[eqn.primitive.effects for eqn in self.equations])
@@ -210,7 +210,7 @@ class Program:
 
     @property
     def named_axes(self) -> frozenset[Any]:
-        """The named axes that something in the program works across."""
+        """The named axes that the equations communicate over."""
         found: frozenset[Any] | None = self.memo.get("named axes")
         if found is None:
             found = frozenset().union(*[eqn.primitive.named_axes for eqn in self.equations])
@@ -219,7 +219,7 @@ class Program:
 
     @property
     def has_captures(self) -> bool:
-        """Whether something in the program captured a value (`functx.core.program_editing`)."""
+        """Whether the program has `captured` equations, at any depth (`functx.core.program_editing`)."""
         found: bool | None = self.memo.get("captures")
         if found is None:
             found = any([eqn.primitive.has_captures for eqn in self.equations])
@@ -228,12 +228,12 @@ class Program:
 
     @property
     def writes(self) -> bool:
-        """Whether values change in it: such a program is made pure before anything else."""
+        """Whether the program has in-place writes; all rewrites but functionalization need one without."""
         return Effect.WRITE in self.effects
 
     @property
     def key(self) -> ProgramKey:
-        """The canonical form: what two programs share exactly when they are equal."""
+        """The canonical form; equal programs have equal keys."""
         if self._key is None:
             self._key = ProgramKey(canonical_form(self))
         return self._key
@@ -245,7 +245,7 @@ class Program:
         return self.key.hash
 
     def __reduce__(self) -> Any:
-        # The lines that equations come from are code objects, which do not travel.
+        # Sources are left out, since code objects cannot be pickled.
         equations = [(eqn.primitive, eqn.inputs, eqn.outputs) for eqn in self.equations]
         names = None if self.in_names is None else list(self.in_names())
         parts = self.name, self.inputs, equations, self.outputs
@@ -269,10 +269,10 @@ class Program:
         return self.name
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """The outputs: inlined inside a trace, computed outside one.
+        """The outputs for these arguments: inlined inside a trace, computed outside one.
 
-        With `trees`, arguments and result are the pytrees of the function; otherwise there
-        is one argument an input, and the result is a list.
+        With `trees`, arguments and result are pytrees; otherwise each argument is an array, and the
+        result is a list of arrays.
         """
         from functx.core.program_editing import call_program
 
@@ -280,13 +280,13 @@ class Program:
 
     @staticmethod
     def parse(text: str) -> Program:
-        """The program that `text`, in the form that `print` shows, stands for."""
+        """The program whose printed form is `text`; raises ParseError for any other text."""
         from functx.core.parsing import parse_program
 
         return parse_program(text)
 
     def replace(self, old: Equation, *new: Equation) -> Program:
-        """A program with the equations `new` where `old` stood.
+        """A program with the equations `new` in place of `old`.
 
         The new equations must define the variables of `old` that are still used.
         """
@@ -295,13 +295,13 @@ class Program:
         return replace_equation(self, old, new)
 
     def rewrite(self, rule: Callable[..., Any]) -> Program:
-        """A program in which `rule(eqn, *args)` has had its say on every equation.
+        """A program in which the result of `rule(eqn, *args)` replaces each equation.
 
-        The rule gets traced operands and computes with them. It returns the new output (a
-        tuple of them where the primitive has several), or `NotImplemented` to leave the
-        equation as it is; what it leaves of an equation with programs is rewritten inside.
+        The rule gets traced operands and computes with them. It returns the new output (a tuple if the
+        primitive has several), or `NotImplemented` to keep the equation; then the rule is applied
+        inside the sub-programs of the equation.
 
-        Raises ProgramError when an output does not have the shape and dtype it had.
+        Raises ProgramError if an output has another shape or dtype than before.
         """
         from functx.core.program_editing import rewrite
 
@@ -320,19 +320,18 @@ class Program:
             pending += reversed(fresh)
 
     def map_subprograms(self, change: Callable[[Program], Program]) -> Program:
-        """A program with `change(sub)` in place of each program among its parameters.
+        """A program with `change(sub)` in place of each sub-program of its equations.
 
-        Raises ProgramError when an equation then has outputs of other types.
+        Raises ProgramError if an equation then has outputs of other types.
         """
         from functx.core.program_editing import map_subprograms
 
         return map_subprograms(self, change)
 
     def inline(self, *names: str) -> Program:
-        """A program with the body of the called program in place of every `call`.
+        """A program with the body of the called program in place of each `call`, at any depth.
 
-        `names` are those of other primitives with a `program` to open up instead. Calls
-        within calls are opened up too.
+        `names` names other primitives with a parameter `program` to inline instead.
         """
         from functx.core.program_editing import inline
 
@@ -348,7 +347,7 @@ def _unpickle_program(
     trees: Any,
     captured: list[Any],
 ) -> Program:
-    """The program that was pickled."""
+    """The program of a pickle."""
     return Program(
         name,
         inputs,
@@ -368,7 +367,7 @@ def subprograms(primitive: Primitive) -> list[Program]:
 
 
 def programs_in_parameter(parameter: Any) -> list[Program]:
-    """The programs that a parameter is or, at any depth of tuples, holds."""
+    """The programs in a parameter: itself, or in tuples at any depth."""
     found: list[Program] = []
     pending = [parameter]
     while pending:
@@ -381,7 +380,7 @@ def programs_in_parameter(parameter: Any) -> list[Program]:
 
 
 def pad_input_names(names: Sequence[str], count: int) -> list[str]:
-    """`count` names: those given, then `c0`, `c1`, ... for what a function captured."""
+    """`count` names: `names`, then `c0`, `c1`, ... for captured values."""
     return [*names, *[f"c{i}" for i in range(count - len(names))]]
 
 
@@ -404,9 +403,9 @@ class ProgramKey:
 
 
 def canonical_form(program: Program, literal: Any = None) -> tuple[Any, ...]:
-    """The program with its variables numbered in order of definition, as a flat tuple.
+    """The program as a flat tuple in which variables are numbers in order of definition.
 
-    `literal` replaces each literal in the form, by default with the literal itself.
+    `literal(x)` stands for each literal `x`; by default the literal itself.
     """
     number = {v: i for i, v in enumerate(program.inputs)}
     count = len(number)
@@ -429,7 +428,7 @@ def canonical_form(program: Program, literal: Any = None) -> tuple[Any, ...]:
 
 
 def dce_equations(equations: list[Equation], outputs: Iterable[Atom]) -> list[Equation]:
-    """The equations that `outputs` need, each trimmed to what is needed of it."""
+    """Dead-code elimination: the equations that `outputs` need, each with `dce_equation` applied."""
     needed = set(outputs)
     kept: list[Equation] = []
     for eqn in reversed(equations):
@@ -446,7 +445,7 @@ def dce_equations(equations: list[Equation], outputs: Iterable[Atom]) -> list[Eq
 
 
 def dce_equation(eqn: Equation, used: Sequence[bool]) -> Equation:
-    """`eqn` without what is not needed for those of its outputs that are `used`."""
+    """`eqn` without the outputs that are not `used` and the operands that only they need."""
     found = eqn.primitive.dce(used)  # type: ignore[misc]
     if found is None:
         return eqn
@@ -462,7 +461,7 @@ def dce_equation(eqn: Equation, used: Sequence[bool]) -> Equation:
 def scalar_literal(
     value: bool | int | float | complex, dtype: Any, weak: bool, _text: str
 ) -> Literal:
-    """The literal `value`, rounded to `dtype` unless that is weak; `_text` is its repr."""
+    """The literal `value`, rounded to `dtype` unless weak; its repr `_text` tells -0.0 from 0.0 in the cache."""
     if not weak and is_inexact(dtype):
         with np.errstate(over="ignore"):
             value = dtype.type(value).item()

@@ -1,8 +1,9 @@
-"""Programs as values to work on: called, edited equation by equation, rewritten by rules."""
+"""Calls and edits of programs, rewrites by rules of users, and the values that rules capture."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -34,7 +35,7 @@ from functx.core.types import ShapedArray, kind
 
 
 class Retype(Rewrite[Program]):
-    """The rewrite to a program for operands of `avals`: what its primitives make of those."""
+    """Rewrites a program for inputs of other types `avals`, by applying its primitives to them."""
 
     avals: tuple[ShapedArray, ...]
 
@@ -50,10 +51,10 @@ class Retype(Rewrite[Program]):
 
 
 def call_program(program: Program, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-    """The outputs of `program`: traced inside a trace, computed outside it.
+    """The outputs of `program`: inlined inside a trace, computed outside one.
 
-    Takes and gives pytrees where the program has `trees`, else takes one argument an input
-    and gives a list. Raises TreeError or ArgumentError when the arguments do not fit.
+    Takes and returns pytrees if the program has `trees`; otherwise takes one argument for each
+    input and returns a list. Raises TreeError or ArgumentError if the arguments do not fit.
     """
     if program.trees is None:
         if kwargs:
@@ -73,7 +74,7 @@ def call_program(program: Program, args: Sequence[Any], kwargs: dict[str, Any]) 
 
 
 def call_program_flat(program: Program, args: Sequence[Any]) -> list[Any]:
-    """The outputs of `program` on one argument an input, those with captured values left out."""
+    """The outputs of `program` on `args`, one for each input without a captured value."""
     count = len(program.inputs) - len(program.captured)
     if len(args) != count:
         raise ArgumentError(f"{program.name}: arguments must be {count}; got {len(args)}")
@@ -92,12 +93,12 @@ def call_program_flat(program: Program, args: Sequence[Any]) -> list[Any]:
 
 
 def apply_program(program: Program, args: Sequence[Any]) -> list[Any]:
-    """The outputs of `program` on `args`, whose weak types may differ from those it was made for."""
+    """The outputs of `program` on `args`, whose weak types may differ from those of the inputs."""
     return apply(None, retype_program(program, args), args)
 
 
 def retype_program(program: Program, args: Sequence[Any]) -> Program:
-    """`program` made for the types of `args`."""
+    """`program` rewritten for the types of `args`."""
     avals = tuple([aval_of(x) for x in args])
     if avals == tuple(program.in_avals):
         return program
@@ -105,10 +106,10 @@ def retype_program(program: Program, args: Sequence[Any]) -> Program:
 
 
 def check_argument_type(x: Any, aval: ShapedArray, program: Program, i: int) -> Any:
-    """`x` as an argument of `aval`: a Python number takes its dtype, an array must have it."""
+    """`x` as input `i` of `program`: a Python number is cast to `aval`, an array must have its type."""
     x = cast_scalar(x, aval)
-    given = aval_of(x)
-    if given.shape != aval.shape or given.dtype != aval.dtype:
+    actual = aval_of(x)
+    if actual.shape != aval.shape or actual.dtype != aval.dtype:
         names = program.input_names()
         name = f"{i}" if names is None else f"`{names[i]}`"
         raise ArgumentError(
@@ -119,7 +120,7 @@ def check_argument_type(x: Any, aval: ShapedArray, program: Program, i: int) -> 
 
 
 def cast_scalar(x: Any, aval: ShapedArray) -> Any:
-    """The Python number `x` as a scalar of `aval`, where the kind of its dtype allows it."""
+    """The Python number `x` as a scalar of `aval` if `aval` is a scalar of its kind or a wider one; else `x`."""
     rank = _SCALAR_RANKS[kind(aval.dtype)]
     if type(x) not in _SCALAR_TYPES[: rank + 1] or aval.shape:
         return x
@@ -154,7 +155,7 @@ def new_equation(primitive: Primitive, inputs: Iterable[Any], source: Source | N
 def replace_equation(program: Program, old: Equation, new: Sequence[Equation]) -> Program:
     """`program` with the equations `new` in place of `old`.
 
-    The outputs of the last of them stand for those of `old` that they do not define.
+    Outputs of `old` that `new` does not define are replaced by the outputs of its last equation.
     """
     position = next((i for i, eqn in enumerate(program.equations) if eqn is old), None)
     if position is None:
@@ -163,82 +164,82 @@ def replace_equation(program: Program, old: Equation, new: Sequence[Equation]) -
             f"got one of {old.primitive.name}"
         )
     defined = {v for eqn in new for v in eqn.outputs}
-    masked_operand: dict[Any, Atom] = {}
+    replacements: dict[Any, Atom] = {}
     if new and len(new[-1].outputs) == len(old.outputs):
         pairs = zip(old.outputs, new[-1].outputs, strict=True)
-        masked_operand = {v: w for v, w in pairs if v not in defined}
+        replacements = {v: w for v, w in pairs if v not in defined}
     following = program.equations[position + 1 :]
-    if masked_operand:
+    if replacements:
         following = [
-            eqn.replace(inputs=[masked_operand.get(atom, atom) for atom in eqn.inputs])
-            if any(atom in masked_operand for atom in eqn.inputs)
+            eqn.replace(inputs=[replacements.get(atom, atom) for atom in eqn.inputs])
+            if any(atom in replacements for atom in eqn.inputs)
             else eqn
             for eqn in following
         ]
     edited = replace_program_fields(
         program,
         equations=[*program.equations[:position], *new, *following],
-        outputs=[masked_operand.get(atom, atom) for atom in program.outputs],
+        outputs=[replacements.get(atom, atom) for atom in program.outputs],
     )
     check_program(edited)
     return edited
 
 
 def replace_program_fields(program: Program, **changes: Any) -> Program:
-    """A program with some parts of `program` replaced."""
-    parts = ("name", "inputs", "equations", "outputs", "in_names", "trees", "captured")
-    return Program(**{part: getattr(program, part) for part in parts} | changes)
+    """`program` with other values in some fields."""
+    fields = ("name", "inputs", "equations", "outputs", "in_names", "trees", "captured")
+    return Program(**{field: getattr(program, field) for field in fields} | changes)
 
 
 def rewrite(program: Program, rule: Callable[..., Any]) -> Program:
-    """`program` with every equation that `rule` says something about replaced by that."""
-    done: dict[Program, Program] = {}
+    """`program` with the results of `rule` in place of its equations; see `Program.rewrite`."""
+    rewritten: dict[Program, Program] = {}
 
-    def inside(nested: Program) -> Program:
-        if nested not in done:
-            done[nested] = result = _rewrite_by_rule(nested, rule, inside)
+    def rewrite_subprogram(subprogram: Program) -> Program:
+        if subprogram not in rewritten:
+            result = _rewrite_by_rule(subprogram, rule, rewrite_subprogram)
+            rewritten[subprogram] = result
             if result.captured:
                 raise ProgramError(
-                    f"{nested.name}: a rule must not bring arrays into a program within an "
+                    f"{subprogram.name}: a rule must not bring arrays into a program within an "
                     "equation; got "
-                    + ", ".join(repr(v.aval) for v in result.inputs[len(nested.inputs) :]),
-                    fix="Use numbers, or open up the calls first (program.inline()).",
+                    + ", ".join(repr(v.aval) for v in result.inputs[len(subprogram.inputs) :]),
+                    fix="Use numbers, or inline the calls first (program.inline()).",
                 )
-        return done[nested]
+        return rewritten[subprogram]
 
-    return _rewrite_by_rule(program, rule, inside)
+    return _rewrite_by_rule(program, rule, rewrite_subprogram)
 
 
 def _rewrite_by_rule(
-    program: Program, rule: Callable[..., Any], inside: Callable[[Program], Program]
+    program: Program, rule: Callable[..., Any], rewrite_subprogram: Callable[[Program], Program]
 ) -> Program:
     def step(eqn: Equation, *args: Any) -> Sequence[Any]:
         outs = rule(eqn, *args)
         if outs is NotImplemented:
-            primitive = map_primitive_programs(eqn.primitive, inside)
+            primitive = map_primitive_programs(eqn.primitive, rewrite_subprogram)
             if primitive is eqn.primitive and all(
                 aval_of(x) is atom.aval for x, atom in zip(args, eqn.inputs, strict=True)
             ):
                 return bind_equation(eqn, *args)
             outs = primitive(*args)
-        several = eqn.primitive.multiple_results
-        return _check_rule_outputs(eqn, tuple(outs) if several else (outs,))
+        return _check_rule_outputs(eqn, tuple(outs) if eqn.primitive.multiple_results else (outs,))
 
     def body(*args: Any) -> list[Any]:
         return interpret(program, args, step, constant=lambda c: c)
 
-    made, captured = trace(body, program.in_avals, name=program.name, kind="rewrite")
+    result, captured = trace(body, program.in_avals, name=program.name, kind="rewrite")
     return replace_program_fields(
         program,
-        inputs=made.inputs,
-        equations=made.equations,
-        outputs=made.outputs,
+        inputs=result.inputs,
+        equations=result.equations,
+        outputs=result.outputs,
         captured=[*program.captured, *captured],
     )
 
 
 def _check_rule_outputs(eqn: Equation, outs: tuple[Any, ...]) -> list[Any]:
-    """What a rule returned for `eqn`, as traced values of the types of its outputs."""
+    """The results of a rule for `eqn` as traced values; raises unless they have the types of its outputs."""
     if len(outs) != len(eqn.outputs):
         raise ProgramError(
             f"rewrite: the rule must return {len(eqn.outputs)} outputs for "
@@ -256,39 +257,32 @@ def _check_rule_outputs(eqn: Equation, outs: tuple[Any, ...]) -> list[Any]:
 
 
 def to_tracer(x: Any) -> Tracer:
-    """`x` as a value of the program being built."""
-    builder = current_builder.require()
-    return Tracer(builder.atom(x), builder)
+    """`x` as a traced value of the current builder."""
+    return current_builder.require().tracer(x)
 
 
 def map_primitive_programs(primitive: Primitive, change: Callable[[Program], Program]) -> Primitive:
-    """`primitive` with `change(sub)` in place of each program among its parameters."""
+    """`primitive` with `change(sub)` in place of each program in its parameters."""
     if not subprograms(primitive):
         return primitive
 
-    def changed(value: Any) -> Any:
+    def map_value(value: Any) -> Any:
         if type(value) is Program:
             return change(value)
         if type(value) is tuple:
-            return tuple([changed(part) for part in value])
+            return tuple([map_value(item) for item in value])
         return value
 
-    params = {field: changed(getattr(primitive, field)) for field in primitive.fields}
+    params = {field: map_value(getattr(primitive, field)) for field in primitive.fields}
     return type(primitive)(**params)
 
 
 def map_subprograms(program: Program, change: Callable[[Program], Program]) -> Program:
-    """`program` with `change(sub)` in place of each program among its parameters."""
-    done: dict[Program, Program] = {}
-
-    def once(nested: Program) -> Program:
-        if nested not in done:
-            done[nested] = change(nested)
-        return done[nested]
-
+    """`program` with `change(sub)` in place of each sub-program; equal ones are changed once."""
+    cached_change = cache(change)
     equations = []
     for eqn in program.equations:
-        primitive = map_primitive_programs(eqn.primitive, once)
+        primitive = map_primitive_programs(eqn.primitive, cached_change)
         equations.append(eqn if primitive is eqn.primitive else eqn.replace(primitive=primitive))
     edited = replace_program_fields(program, equations=equations)
     check_program(edited)
@@ -296,12 +290,12 @@ def map_subprograms(program: Program, change: Callable[[Program], Program]) -> P
 
 
 def inline(program: Program, names: Sequence[str]) -> Program:
-    """`program` with the body of the called program in place of each call by one of `names`."""
+    """`program` with the body of the called program in place of each primitive in `names`."""
 
     def rule(eqn: Equation, *args: Any) -> Any:
         if eqn.primitive.name not in names:
             return NotImplemented
-        # The equations of the body keep their own lines.
+        # The equations of the body keep their own sources.
         current_builder.require().source = None
         return call_program_flat(inline(eqn.primitive.program, names), args)  # type: ignore[attr-defined]
 
@@ -309,7 +303,7 @@ def inline(program: Program, names: Sequence[str]) -> Program:
 
 
 class IdentityRef:
-    """An object that equals itself alone, whatever its `==` says."""
+    """A reference to an object, compared by the identity of the object."""
 
     __slots__ = ("value",)
 
@@ -327,7 +321,7 @@ class IdentityRef:
 
 
 class Captured(Primitive, abstract=True):
-    """A captured array or traced value, held by identity in `box`; an equation without operands."""
+    """An operation without operands whose output is a captured array or traced value, held in `box`."""
 
     box: Any
     differentiable = False
@@ -338,19 +332,19 @@ class Captured(Primitive, abstract=True):
         return aval_of(self.box.value)
 
     def lower(self, ctx: Any) -> Any:
-        # Reached inside of programs of a primitive without `hoist` alone.
+        # Reached only in sub-programs of a primitive without `hoist_constants`.
         value = None if type(self.box.value) is Tracer else backend.concrete_or_none(self.box.value)
         if value is None:
             raise EscapedTracerError(
                 "a rule that captures a traced value must not be inside of a primitive that cannot "
                 f"pass it on; got {self.box!r}",
-                fix="Pass the value as an argument, or give the primitive a `hoist` method.",
+                fix="Pass the value as an argument, or give the primitive a `hoist_constants` method.",
             )
         return ctx.dense(np.asarray(value, self.abstract_eval().dtype))
 
 
 def close_over(program: Program, values: Sequence[Any]) -> Program:
-    """`program` with its last inputs, which stand for the captured `values`, as equations."""
+    """`program` with `captured` equations in place of its last inputs, which stand for `values`."""
     count = len(program.inputs) - len(values)
     captured = [
         Equation(Captured(IdentityRef(x)), [], [v], None)
@@ -361,63 +355,66 @@ def close_over(program: Program, values: Sequence[Any]) -> Program:
 
 
 def split_captured(program: Program) -> tuple[dict[Var, Any], list[Equation]]:
-    """The captured value of each variable that stands for one, and the remaining equations."""
+    """The values of the `captured` equations by their variables, and all other equations."""
     captured: dict[Var, Any] = {}
-    rest = []
+    equations = []
     for eqn in program.equations:
         if type(eqn.primitive) is Captured:
             captured[eqn.outputs[0]] = eqn.primitive.box.value
         else:
-            rest.append(eqn)
-    return captured, rest
+            equations.append(eqn)
+    return captured, equations
 
 
 def hoist_captures(program: Program) -> tuple[Program, list[Any]]:
-    """`program` with captured values, at any depth, as its last inputs; and those values.
+    """`program` with inputs in place of its `captured` equations, at any depth; and their values.
 
-    A primitive with sub-programs but without `hoist` keeps their captured values.
+    The new inputs are the last. A primitive with sub-programs but without `hoist_constants` keeps
+    their captured values.
     """
     if not program.has_captures:
         return program, []
-    found: dict[Captured, Var] = {}
-    equations, outputs = _hoist_into(program, found)
-    inputs = [*program.inputs, *found.values()]
-    values = [captured.box.value for captured in found]
+    hoisted: dict[Captured, Var] = {}
+    equations, outputs = _hoist_into(program, hoisted)
+    inputs = [*program.inputs, *hoisted.values()]
+    values = [captured.box.value for captured in hoisted]
     return replace_program_fields(
         program, inputs=inputs, equations=equations, outputs=outputs
     ), values
 
 
 def bind_with_captures(primitive: Primitive, args: Sequence[Any]) -> Any:
-    """`primitive(*args)`, with the values that its sub-programs captured as further operands."""
+    """`primitive(*args)`, with the captured values of its sub-programs as further operands."""
     builder = current_builder.get()
     if primitive.hoist_constants is None or builder is None:
         return bind(primitive, args)
     programs, captured = _hoist_from_subprograms(primitive)
-    extras = [[builder.tracer(each.box.value) for each in own] for own in captured]
+    extras = [[builder.tracer(each.box.value) for each in values] for values in captured]
     primitive, operands = primitive.hoist_constants(programs, extras, args)
     return bind(primitive, operands)
 
 
-def _hoist_into(program: Program, found: dict[Captured, Var]) -> tuple[list[Equation], list[Atom]]:
-    """The equations and outputs of `program` with the variables in `found`, which grows, for those captured."""
+def _hoist_into(
+    program: Program, hoisted: dict[Captured, Var]
+) -> tuple[list[Equation], list[Atom]]:
+    """The equations and outputs of `program` with variables for its captured values, added to `hoisted`."""
     env: dict[Any, Any] = {}
     equations = []
 
-    def place(primitive: Any) -> Var:
-        if primitive not in found:
-            found[primitive] = Var(primitive.abstract_eval())
-        return found[primitive]
+    def hoist(captured: Captured) -> Var:
+        if captured not in hoisted:
+            hoisted[captured] = Var(captured.abstract_eval())
+        return hoisted[captured]
 
     for eqn in program.equations:
         primitive = eqn.primitive
         inputs: Sequence[Any] = [env.get(a, a) for a in eqn.inputs]
         if type(primitive) is Captured:
-            env[eqn.outputs[0]] = place(primitive)
+            env[eqn.outputs[0]] = hoist(primitive)
             continue
         if primitive.has_captures and primitive.hoist_constants is not None:
             programs, captured = _hoist_from_subprograms(primitive)
-            extras = [[place(each) for each in own] for own in captured]
+            extras = [[hoist(each) for each in values] for values in captured]
             primitive, inputs = primitive.hoist_constants(programs, extras, inputs)
         equations.append(eqn.replace(primitive=primitive, inputs=list(inputs)))
     return equations, [env.get(a, a) for a in program.outputs]
@@ -426,10 +423,10 @@ def _hoist_into(program: Program, found: dict[Captured, Var]) -> tuple[list[Equa
 def _hoist_from_subprograms(primitive: Primitive) -> tuple[list[Program], list[list[Captured]]]:
     """The sub-programs of `primitive` with captured values as first inputs; and those values."""
     programs, captured = [], []
-    for sub in subprograms(primitive):
-        found: dict[Captured, Var] = {}
-        equations, outputs = _hoist_into(sub, found)
-        inputs = [*found.values(), *sub.inputs]
-        programs.append(Program(sub.name, inputs, equations, outputs))
-        captured.append(list(found))
+    for subprogram in subprograms(primitive):
+        hoisted: dict[Captured, Var] = {}
+        equations, outputs = _hoist_into(subprogram, hoisted)
+        inputs = [*hoisted.values(), *subprogram.inputs]
+        programs.append(Program(subprogram.name, inputs, equations, outputs))
+        captured.append(list(hoisted))
     return programs, captured

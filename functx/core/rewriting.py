@@ -1,4 +1,4 @@
-"""The loop that every transform shares: walk a program, give each equation a meaning."""
+"""Interpretation of programs equation by equation, and the application and caching of rewrites."""
 
 from __future__ import annotations
 
@@ -21,18 +21,17 @@ def interpret(
     step: Callable[..., Sequence[Any]],
     constant: Callable[[Any], Any] = lambda c: c,
 ) -> list[Any]:
-    """The outputs of `program`, when each equation means `step(eqn, *operands)`.
+    """Interpret `program`: call `step(eqn, *operands)` for each equation; returns the outputs.
 
-    `step` returns one value an output. Values are whatever the transform makes of an array:
-    `args` for the inputs, `constant(literal)` for literals: a traced value, or a tuple that
-    starts with one. Runs inside a trace, and gives what is bound while an equation is at
-    work the source of that equation, marked as derived except for its own outputs.
+    `step` returns one value for each output of the equation. A value is a traced value, or a tuple
+    that starts with one. The values of the inputs are `args`, that of a literal is
+    `constant(literal)`. Must run inside a trace. Equations that `step` appends get the source of
+    `eqn`, marked as derived unless they compute the values that `step` returns.
     """
     builder = current_builder.innermost()
     if builder is None:
         raise ArgumentError(
-            f"interpret: a program is walked inside a trace, to which its steps add; got "
-            f"`{program.name}` outside of one",
+            f"interpret: a program must be interpreted inside a trace; got `{program.name}` outside of one",
             fix="Make it a rewrite, and call functx.core.rewriting.apply(rewrite, program, args).",
         )
     env: dict[Var, Any] = dict(zip(program.inputs, args, strict=True))
@@ -49,21 +48,21 @@ def interpret(
         env.update((v, constant(builder.tracer(x))) for v, x in captured.items())
     try:
         for eqn in equations:
-            builder.source = mark = derived_source(eqn.source)
+            builder.source = derived = derived_source(eqn.source)
             outs = step(eqn, *[read(atom) for atom in eqn.inputs])
             env.update(zip(eqn.outputs, outs, strict=True))
-            if mark is not eqn.source:
+            if derived is not eqn.source:
                 for out in outs:
-                    restore_source(out if type(out) is Tracer else out[0], eqn.source, mark)
+                    restore_source(out if type(out) is Tracer else out[0], eqn.source, derived)
     finally:
         builder.source = outer
     return [read(atom) for atom in program.outputs]
 
 
-def restore_source(x: Tracer, source: Any, mark: Any) -> None:
-    """Give the equation of `x` the plain `source`, if it is one of the last, marked `mark`."""
+def restore_source(x: Tracer, source: Any, derived: Any) -> None:
+    """Set the source of the equation that computes `x`, if it is among the last with source `derived`."""
     for eqn in reversed(x.builder.equations):
-        if eqn.source is not mark:
+        if eqn.source is not derived:
             return
         if x.atom in eqn.outputs:
             eqn.source = source
@@ -71,19 +70,18 @@ def restore_source(x: Tracer, source: Any, mark: Any) -> None:
 
 
 def bind_equation(eqn: Equation, *args: Any) -> list[Tracer]:
-    """The plain meaning of an equation: itself, on other operands of the same types."""
-    builder = current_builder.require()
-    return builder.copy_equation(eqn, args)
+    """Append `eqn` on other operands of the same types; its outputs."""
+    return current_builder.require().copy_equation(eqn, args)
 
 
 T = TypeVar("T")
 
 
 class user_rule_runs:  # noqa: N801 - a count, raised by `ran`
-    """How often a rule of a user's ran in a rewrite.
+    """The number of times that rules of users ran in rewrites.
 
-    Such a rule may read numbers and arrays that change. So a rewrite that runs one is not
-    remembered, and the rule runs again the next time.
+    Such a rule may read Python values that change. So the result of a rewrite that runs one is not
+    cached, and the rule runs again next time.
     """
 
     count = 0
@@ -96,9 +94,9 @@ class user_rule_runs:  # noqa: N801 - a count, raised by `ran`
 def apply(
     rewrite: Callable[[Program], Program] | None, program: Program, args: Sequence[Any]
 ) -> list[Any]:
-    """`rewrite(program)` applied to `args`: inlined in a trace, run outside one.
+    """Apply `rewrite(program)` to `args`: inlined inside a trace, run outside one; its outputs.
 
-    `rewrite` is a `Rewrite`, or a function of a module.
+    `rewrite` is a `Rewrite` or a module-level function; None stands for the identity.
     """
     builder = current_builder.get()
     if builder is None:
@@ -121,7 +119,7 @@ def cached_rewrite(rewrite: Callable[[Program], T], program: Program) -> T: ...
 @overload
 def cached_rewrite(rewrite: Callable[[Program], T] | None, program: Program) -> T | Program: ...
 def cached_rewrite(rewrite: Callable[[Program], Any] | None, program: Program) -> Any:
-    """`rewrite(program)`, remembered on the program till rules change; see also `user_rule_runs`."""
+    """`rewrite(program)`, cached on the program until rules change, unless rules of users ran."""
     if rewrite is None:
         return program
     if program.rule_version != rule_version.count:
@@ -136,7 +134,7 @@ def cached_rewrite(rewrite: Callable[[Program], Any] | None, program: Program) -
             return result
         if len(memo) >= 512:
             memo.clear()
-        # A program that held itself would stay until a collection.
+        # A program whose memo holds itself would be freed only by the garbage collector.
         memo[key] = _UNCHANGED if result is program else result
     return program if result is _UNCHANGED else result
 
@@ -145,15 +143,15 @@ _UNCHANGED = object()
 
 
 def has_captured_values(result: Any) -> bool:
-    """Whether a rule captured something in a rewrite, which then is not remembered.
+    """Whether programs in the result of a rewrite have captured values; then it is not cached.
 
-    What the rule finds in the scopes around it may be another value the next time.
+    A rule that captures variables of enclosing scopes may capture other values next time.
     """
     return any([program.has_captures for program in programs_in_parameter(result)])
 
 
 def rewrite_by_structure(rewrite: Callable[[Program], T], program: Program) -> T:
-    """`rewrite(program)`, remembered for all programs that equal this one."""
+    """`rewrite(program)`, cached for all programs equal to this one."""
     key = contextual_key((rewrite, program.key))
     result: T | None = _rewrites_by_structure.get(key)
     if result is None:

@@ -1,4 +1,4 @@
-"""Dtypes: their short names, the 64-bit switch, and JAX's promotion lattice."""
+"""Abstract values, and dtypes: their short names, the 64-bit switch and JAX's promotion lattice."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def x64_enabled() -> bool:
 
 
 def canonical_dtype(dtype: Any) -> DType:
-    """`dtype` as NumPy's, narrowed to 32 bits where the 64-bit switch is off."""
+    """The NumPy dtype of `dtype`, narrowed to 32 bits if the 64-bit switch is off."""
     if isinstance(dtype, type) and dtype in PYTHON_SCALAR_DTYPES:
         dtype = PYTHON_SCALAR_DTYPES[dtype]
     try:
@@ -64,7 +64,7 @@ def canonical_dtype(dtype: Any) -> DType:
 
 
 def narrow_dtype(dtype: DType) -> DType:
-    """`dtype` narrowed to 32 bits, whatever the 64-bit switch says."""
+    """`dtype` narrowed to 32 bits, independent of the 64-bit switch."""
     return _NARROWED_TO_32_BITS.get(dtype, dtype)
 
 
@@ -101,9 +101,9 @@ def is_integer(dtype: DType) -> bool:
 
 
 def accumulation_dtype(dtype: DType) -> DType:
-    """The dtype in which sums are computed: single precision for half floats, else `dtype`.
+    """The dtype in which sums are accumulated: float32 for half floats, else `dtype`.
 
-    A sum of half floats stands still once it is so much larger than what is added.
+    In half precision, a large partial sum no longer changes when a small term is added.
     """
     return _SINGLE if dtype.itemsize < 4 and is_floating(dtype) else dtype
 
@@ -124,13 +124,13 @@ def complex_dtype(dtype: DType) -> DType:
 
 
 def inexact_dtype(dtype: DType) -> DType:
-    """`dtype` itself when inexact, else float64 for 64-bit integers and float32 for the rest."""
+    """`dtype` itself if inexact, else float64 for 64-bit integers and float32 for all others."""
     if is_inexact(dtype):
         return dtype
     return np.dtype("float64" if dtype.itemsize == 8 else "float32")
 
 
-# JAX's lattice (JEP 9407): each type and the types directly above it. Starred: weak.
+# JAX's lattice (JEP 9407): each type and the types directly above it. A star marks a weak type.
 _PROMOTION_LATTICE: dict[str, tuple[str, ...]] = {
     "bool": ("i*",),
     "i*": ("u4", "i4", "u8", "i8"),
@@ -195,7 +195,7 @@ def _promote(types: tuple[tuple[DType, bool], ...], x64: bool) -> tuple[DType, b
 
 
 def promote_types(types: tuple[tuple[DType, bool], ...]) -> tuple[DType, bool] | None:
-    """The least `(dtype, weak)` that holds all of `types`; None when there is no such type."""
+    """The least upper bound `(dtype, weak)` of `types` in the lattice; None if there is none."""
     return _promote(types, x64_enabled())
 
 
@@ -203,7 +203,7 @@ Shape = tuple[int, ...]
 
 
 class _InternedAvalType(type):
-    """Equal avals are one object, so that comparing and hashing them is free."""
+    """The metaclass that makes equal avals one object, so that comparing and hashing them is free."""
 
     def __call__(cls, shape: Any, dtype: Any, weak_type: bool = False) -> Any:
         return _interned_aval(shape, dtype, weak_type)
@@ -212,7 +212,7 @@ class _InternedAvalType(type):
 class ShapedArray(metaclass=_InternedAvalType):
     """The abstract value of an array: its shape, its dtype, and whether its dtype is weak.
 
-    A weak dtype is that of a Python scalar: it gives way to any dtype of the same kind.
+    Python scalars have weak dtypes: in promotion, any other dtype of the same kind wins.
     Equal avals are identical, so `is` compares them.
     """
 
