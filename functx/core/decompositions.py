@@ -1,4 +1,4 @@
-"""The registry of decompositions: tables that users extend, and what stands in for which rule."""
+"""The registry of decompositions, which users extend, and the fallbacks for missing rules."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _TABLES: dict[str, dict[PrimitiveClass, Decomposition]] = {
     name: scoped_table() for name in ("general", "jvp", "vmap", "rng")
 }
 
-# Where a stand-in for a rule is looked up, by the first of the rules that would do.
+# The tables in which a fallback is looked up, by the first of the rules that a transform accepts.
 _TABLES_BY_RULE = {
     "jvp": ("jvp", "rng", "general"),
     "vjp": ("rng", "general"),
@@ -39,33 +39,33 @@ _TABLES_BY_RULE = {
 
 
 class Decomposition:
-    """A decomposition of a primitive: `function(*operands, **params)`, its table and its source."""
+    """A decomposition of a primitive: `function(*operands, **params)`, its table and its location."""
 
     __slots__ = ("cls", "function", "is_user_defined", "location", "signature", "table")
 
-    def __init__(self, cls: PrimitiveClass, function: Function, table: str, place: str):
-        self.cls, self.function, self.table, self.location = cls, function, table, place
+    def __init__(self, cls: PrimitiveClass, function: Function, table: str, location: str):
+        self.cls, self.function, self.table, self.location = cls, function, table, location
         self.signature = _signature(function)
         self.is_user_defined = True
         self.check_parameters()
 
     def __call__(self, primitive: Primitive, args: Sequence[Any]) -> Any:
-        """What the function returns for operands of `primitive`."""
+        """The result of the function for these operands and the parameters of `primitive`."""
         params = {name: getattr(primitive, name) for name in primitive.fields}
         if self.signature is None:
             return self.function(*args, **params)
         parameters = self.signature.parameters.values()
         if any(p.name == "out" and p.default is p.empty for p in parameters):
             params.setdefault("out", None)
-        kinds, rest = {p.kind for p in parameters}, args
+        kinds, positional = {p.kind for p in parameters}, args
         if kinds.isdisjoint((inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.VAR_POSITIONAL)):
-            # By name, since parameters may stand before operands.
+            # Operands are passed by name, since parameters may come before them in the signature.
             names = [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
             names = [name for name in names if name != "out" and name not in params]
             params.update(zip(names, args, strict=False))
-            rest = args[len(names) :]
+            positional = args[len(names) :]
         try:
-            bound = self.signature.bind(*rest, **params)
+            bound = self.signature.bind(*positional, **params)
         except TypeError as error:
             many = f"{len(args)} operand" + "s" * (len(args) != 1)
             raise DecompositionError(
@@ -75,7 +75,7 @@ class Decomposition:
         return self.function(*bound.args, **bound.kwargs)
 
     def check_parameters(self) -> None:
-        """Raise unless the function takes the parameters of the primitive by name, and no others."""
+        """Raise RegistrationError unless the function takes exactly the primitive's parameters by name."""
         if self.signature is None:
             return
         fields, parameters = self.cls.fields, self.signature.parameters.values()
@@ -90,7 +90,7 @@ class Decomposition:
 
 
 class ClassDecomposition(Decomposition):
-    """The decomposition that a primitive's class defines."""
+    """The decomposition that the class of a primitive defines."""
 
     __slots__ = ()
 
@@ -117,7 +117,7 @@ def _keywords_text(fields: Sequence[str]) -> str:
 
 
 def function_location(function: Any) -> str:
-    """`file.py:31`: where a function begins."""
+    """`file.py:31 in name`: the location of a function."""
     code = getattr(function, "__code__", None)
     if code is None:
         return repr(function)
@@ -134,19 +134,21 @@ def _signature(function: Function) -> inspect.Signature | None:
 def register(
     op: Any, *, table: str = "general", exist_ok: bool = False
 ) -> Callable[[Function], Function]:
-    """A decorator that makes a function the decomposition of a primitive, and returns it as it is.
+    """A decorator that registers a function as the decomposition of a primitive; returns the function.
 
-    The function is called as `function(*operands, **params)` with traced operands and computes
-    the outputs from these alone; a parameter `out` is left out. `op` is a primitive's class, its
-    name, a family (a base class: all that derive from it), or a pytree of those.
+    The function is called as `function(*operands, **params)` with traced operands, and computes the
+    outputs from these alone; a parameter `out` is ignored. `op` is the class of a primitive, its name,
+    a base class (all primitives that derive from it), or a pytree of those.
 
-    In the table "general" it replaces the decomposition of a composite in every transform and in
-    the lowering, and with it the rules that functx has for the composite. A primitive that is none
-    keeps the rules that it has. "jvp" holds for forward mode, "vmap" for batching, both before
-    "general". "rng" does too, and there it also replaces the rules of primitives that have them.
+    A decomposition in the table "general" replaces the one of a composite in all transforms and in
+    the lowering, together with all rules that functx has for the composite. A primitive that is not a
+    composite keeps its rules. Decompositions in "jvp" are used in forward mode, those in "vmap" for
+    batching, both before those in "general". So are those in "rng", which also replace the rules of
+    primitives.
 
-    Raises RegistrationError if one of them is registered in that table already, which `exist_ok`
-    skips; for an unknown primitive or table; and for a function that does not take the parameters.
+    Raises RegistrationError if a primitive has a decomposition in that table already, unless
+    `exist_ok` (then the first one stays); for an unknown primitive or table; and for a function that
+    does not take the parameters of the primitive.
 
     >>> import functx
     >>> import functx.numpy as np
@@ -165,7 +167,7 @@ def register(
             raise ArgumentError(
                 f"decomp.register: a decomposition must be a function; got {type_name(function)}"
             )
-        place = describe_source(user_source(2))
+        location = describe_source(user_source(2))
         taken = [cls for cls in classes if cls in entries]
         if taken and not exist_ok:
             raise RegistrationError(
@@ -175,42 +177,42 @@ def register(
                 fix="Remove the first (functx.decomp.remove), keep it (exist_ok=True), or register "
                 "within functx.decomp.scoped().",
             )
-        made = {c: Decomposition(c, function, table, place) for c in classes if c not in entries}
-        _update_table(entries, made)
+        new = {c: Decomposition(c, function, table, location) for c in classes if c not in entries}
+        _update_table(entries, new)
         return function
 
     return decorator
 
 
 def remove(op: Any, *, table: str = "general") -> None:
-    """Take what was registered for `op`, as in `register`, out of a table.
+    """Remove what was registered for `op`, as in `register`, from a table.
 
-    What functx itself defines then holds again. Where nothing was registered, nothing happens.
+    The definitions of functx are used again. Nothing happens if nothing was registered.
     """
     entries = decomposition_table(table, "decomp.remove")
-    gone = {cls: None for cls in resolve_primitives(op, "decomp.remove") if cls in entries}
-    _update_table(entries, gone)
+    removed = {cls: None for cls in resolve_primitives(op, "decomp.remove") if cls in entries}
+    _update_table(entries, removed)
 
 
 def _update_table(
     entries: dict[PrimitiveClass, Decomposition], new: Mapping[PrimitiveClass, Any]
 ) -> None:
-    """Make `entries` those of `new`, None for none."""
+    """Set the entries `new`, and remove those that are None; clears the caches."""
     for cls, entry in new.items():
         if entry is None:
             del entries[cls]
         else:
             entries[cls] = entry
-    # What never occurred is in nothing that was made.
+    # No cache depends on primitives that were never instantiated.
     if any(cls.was_instantiated for cls in new):
         invalidate_caches()
 
 
 def lookup(op: Any, table: str = "general") -> Function:
-    """The decomposition of `op` for the uses of a table, called as `function(*operands, **params)`.
+    """The decomposition of `op` in a table, called as `function(*operands, **params)`.
 
-    It is that of the table itself, else that of "general", else the one of functx. Raises
-    MissingRuleError if there is none.
+    Falls back to the table "general", then to the decomposition of functx. Raises MissingRuleError
+    if there is none.
     """
     classes = resolve_primitives([op], "decomp.lookup", families=False)
     if len(classes) != 1:
@@ -223,7 +225,7 @@ def lookup(op: Any, table: str = "general") -> Function:
 
 
 def get_jvp_decomposition(op: Any) -> Function:
-    """The decomposition of `op` for forward mode: of the table "jvp", else of "general".
+    """The decomposition of `op` for forward mode: from the table "jvp", else from "general".
 
     Raises MissingRuleError if there is none.
     """
@@ -231,35 +233,36 @@ def get_jvp_decomposition(op: Any) -> Function:
 
 
 def get_decompositions(ops: Any, table: str = "general") -> dict[PrimitiveClass, Function]:
-    """What a table holds for each of `ops`, a pytree as in `register`; without those it lacks.
+    """The decompositions of `ops`, a pytree as in `register`, in a table; missing ones are left out.
 
-    "general" holds the decompositions of functx, too.
+    "general" includes the decompositions of functx.
     """
     entries = decomposition_table(table, "decomp.get_decompositions")
     classes = resolve_primitives(ops, "decomp.get_decompositions")
-    held = {
+    found = {
         cls: entries.get(cls) or (class_decomposition(cls) if table == "general" else None)
         for cls in classes
     }
-    return {cls: entry.function for cls, entry in held.items() if entry is not None}
+    return {cls: entry.function for cls, entry in found.items() if entry is not None}
 
 
 def remove_decompositions(decompositions: dict[PrimitiveClass, Function], ops: Any) -> None:
-    """Take `ops` out of a dictionary that `get_decompositions` gave, those it lacks aside."""
+    """Remove `ops` from a dictionary that `get_decompositions` returned; missing ones are ignored."""
     for cls in resolve_primitives(ops, "decomp.remove_decompositions"):
         decompositions.pop(cls, None)
 
 
 def lowering_decompositions() -> dict[PrimitiveClass, Function]:
-    """What the lowering to XLA opens up, for lack of an operation of its own: by what function."""
+    """The decompositions that the lowering to XLA uses for primitives without a `lower` rule."""
     entries = {cls: fallback_decomposition(cls, ("lower",)) for cls in Primitive.registry.values()}
     return {cls: entry.function for cls, entry in entries.items() if entry is not None}
 
 
 def fallback_decomposition(cls: PrimitiveClass, rules: Sequence[str]) -> Decomposition | None:
-    """What a transform that needs one of `rules` opens `cls` up by; None for what has the rule.
+    """The decomposition by which a transform that needs one of `rules` replaces `cls`.
 
-    None, too, for what has neither: an error says so where the rule is used.
+    None if the class has one of the rules, or if there is no decomposition; then the use of the rule
+    raises an error.
     """
     entry = None
     for name in _TABLES_BY_RULE[rules[0]]:
@@ -269,19 +272,19 @@ def fallback_decomposition(cls: PrimitiveClass, rules: Sequence[str]) -> Decompo
         return entry
     if any(cls.has_rule(rule) for rule in rules):
         return None
-    # The reverse of a derivative in forward mode will do where there is nothing else.
+    # Without any other fallback, the transpose of the forward-mode decomposition serves reverse mode.
     last = _TABLES["jvp"].get(cls) if "jvp" in rules else None
     return entry or class_decomposition(cls) or last
 
 
 def find_decomposition(cls: PrimitiveClass, table: str) -> Decomposition | None:
-    """The decomposition for the uses of a table: its own, that of "general", or that of the class."""
+    """The decomposition in a table, else in "general", else that of the class."""
     entries = decomposition_table(table, "decomp.lookup")
     return entries.get(cls) or _TABLES["general"].get(cls) or class_decomposition(cls)
 
 
 def registered_decompositions(cls: PrimitiveClass) -> list[Decomposition]:
-    """The decompositions that were registered for `cls`, in whichever table."""
+    """The decompositions that were registered for `cls`, in all tables."""
     return [entries[cls] for entries in _TABLES.values() if cls in entries]
 
 
@@ -305,7 +308,7 @@ def missing_decomposition_error(cls: PrimitiveClass, what: str, table: str) -> M
 
 
 def decomposition_table(name: Any, what: str) -> dict[PrimitiveClass, Decomposition]:
-    """The table of that name; RegistrationError if there is none."""
+    """The table of that name; raises RegistrationError if there is none."""
     entries = _TABLES.get(name) if isinstance(name, str) else None
     if entries is None:
         choices = ", ".join(map(repr, _TABLES))
@@ -314,7 +317,7 @@ def decomposition_table(name: Any, what: str) -> dict[PrimitiveClass, Decomposit
 
 
 def resolve_primitives(ops: Any, what: str, families: bool = True) -> list[PrimitiveClass]:
-    """The classes that a pytree of primitives, names, families and functions of functx names."""
+    """The primitive classes in a pytree of classes, names, base classes and functions of functx."""
     leaves = list(ops) if isinstance(ops, (set, frozenset)) else tree.leaves(ops)
     return list(
         dict.fromkeys(cls for op in leaves for cls in _resolve_primitive(op, what, families))
@@ -324,7 +327,7 @@ def resolve_primitives(ops: Any, what: str, families: bool = True) -> list[Primi
 def _resolve_primitive(op: Any, what: str, families: bool) -> Iterable[PrimitiveClass]:
     named = op
     if inspect.isfunction(op) and op.__module__.startswith("functx."):
-        # As `softmax` and `log_sum_exp` are called `softmax` and `logsumexp` by NumPy's names.
+        # NumPy's names have no underscores: `logsumexp` is the primitive `log_sum_exp`.
         plain = {n.replace("_", ""): n for n, c in Primitive.registry.items() if c.decompose}
         named = plain.get(op.__name__.replace("_", ""), op)
     if isinstance(named, str):

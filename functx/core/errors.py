@@ -1,4 +1,4 @@
-"""Every mistake a user can make, by name, with its cause and its cure."""
+"""The errors and warnings of functx, each with its cause, the smallest failing code and the cure."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from functx.core.tracebacks import hide_callers
 
 
 class FunctxError(Exception):
-    """What every error that functx raises on purpose derives from.
+    """The base class of all errors that functx raises on purpose.
 
-    The message says what must hold and what was given, then the user's line and the cure.
+    The message states the requirement and the actual value, then the user's line and the cure.
     """
 
     source: Source | None
@@ -27,12 +27,12 @@ class FunctxError(Exception):
         hide_callers(_getframe(1))
 
     def __reduce__(self) -> Any:
-        # Code objects do not travel; what the message says of them does.
+        # Code objects cannot be pickled; the text of the user's line can.
         return _unpickle_error, (type(self), self.problem, self.details, self.fix, self.location)
 
     @property
     def location(self) -> str:
-        """The user's line as the message shows it, empty where it is not known."""
+        """The user's line as the message shows it; empty if it is not known."""
         return self._place if self.source is None else source_line(self.source)
 
     def add(self, *details: str) -> FunctxError:
@@ -55,14 +55,14 @@ class FunctxError(Exception):
 def _unpickle_error(
     cls: type[FunctxError], problem: str, details: list[str], fix: str, place: str
 ) -> FunctxError:
-    """The error that was pickled."""
+    """The error of a pickle."""
     error = cls(problem, *details, fix=fix)
     error.source, error._place = None, place
     return error
 
 
 def _current_source() -> Source | None:
-    """The line an equation being rewritten came from, else the user's line that calls us."""
+    """The source of the equation that is being rewritten, else the user's line that called functx."""
     from functx.core.tracer import current_builder
 
     builder = current_builder.get()
@@ -96,7 +96,7 @@ class ArgumentError(FunctxError, TypeError):
 
 
 class ValueRangeError(FunctxError, ValueError):
-    """An argument has a fitting type and a value outside what the function takes.
+    """An argument has a value outside the range that the function takes.
 
     Smallest failing code: `functx.numpy.linspace(0, 1, -3)`.
     Cure: pass a value in the stated range.
@@ -104,7 +104,7 @@ class ValueRangeError(FunctxError, ValueError):
 
 
 class AxisError(FunctxError, ValueError, IndexError):
-    """An axis is not one of the array's, or is named twice.
+    """An axis does not exist in the array, or is named twice.
 
     Smallest failing code: `functx.numpy.sum(functx.numpy.ones(3), axis=1)`.
     Cure: use an axis in `-ndim <= axis < ndim`, each at most once.
@@ -120,10 +120,10 @@ class IndexingError(FunctxError, IndexError):
 
 
 class TreeError(FunctxError, ValueError, TypeError):
-    """Two pytrees that must have one structure have two.
+    """Two pytrees that must have the same structure differ.
 
     Smallest failing code: `functx.jvp(f, (1.0,), (1.0, 2.0))`.
-    Cure: build the second with the structure of the first.
+    Cure: give the second the structure of the first.
     """
 
 
@@ -136,7 +136,7 @@ class AxisSizeError(FunctxError, ValueError):
 
 
 class UnboundAxisError(FunctxError, NameError):
-    """A collective names an axis that nothing around it binds.
+    """A collective names an axis that is not bound around it.
 
     Smallest failing code: `functx.lax.psum(1.0, "i")`.
     Cure: call it in a function under `functx.vmap(axis_name=)` or `functx.shard_map`.
@@ -144,19 +144,19 @@ class UnboundAxisError(FunctxError, NameError):
 
 
 class ReplicationError(FunctxError, ValueError):
-    """A result of `shard_map` is to be the same on devices where it differs.
+    """A result of `shard_map` differs between devices on which it must be the same.
 
     Smallest failing code: `functx.shard_map(lambda x: x, mesh=mesh, in_specs=P("i"), out_specs=P())`.
-    Cure: name the axis in `out_specs`, or combine the places with `lax.psum` or `lax.pmean`.
+    Cure: name the axis in `out_specs`, or combine the values with `lax.psum` or `lax.pmean`.
     """
 
 
 class CollectiveError(FunctxError, NotImplementedError):
-    """A collective stands where the places along its axis do not all come to it.
+    """A collective is in a branch or loop that not all elements along its axis execute.
 
-    Smallest failing code: `lax.while_loop` with a `psum` over an axis that `vmap` maps over
-    in its body, and a condition that is not the same in all of the mapped places.
-    Cure: let the choice be the same everywhere, for instance by `lax.pmax` of the condition.
+    Smallest failing code: `lax.while_loop` with a `psum` over an axis of `vmap` in its body, and a
+    condition that differs along that axis.
+    Cure: make the condition the same along the axis, for instance by `lax.pmax`.
     """
 
 
@@ -169,7 +169,7 @@ class InAxesError(FunctxError, ValueError, TypeError):
 
 
 class OutAxesError(FunctxError, ValueError):
-    """A result of a mapped function cannot be laid out as `out_axes` asks.
+    """A result of a mapped function cannot have the axis that `out_axes` gives.
 
     Smallest failing code: `functx.vmap(lambda x: x, out_axes=None)(x)`.
     Cure: give a mapped result an axis, and an unmapped one None or an axis.
@@ -177,7 +177,7 @@ class OutAxesError(FunctxError, ValueError):
 
 
 class GradientError(FunctxError, TypeError):
-    """What is differentiated is not a real scalar function of inexact arguments.
+    """A function to differentiate does not return a real scalar, or an argument is not inexact.
 
     Smallest failing code: `functx.grad(lambda x: x * 2.0)(functx.numpy.ones(3))`.
     Cure: reduce the output (`.sum()`), use `jacrev` or `vjp`, or convert the argument.
@@ -204,12 +204,12 @@ class TangentError(FunctxError, TypeError, ValueError):
     """A tangent or cotangent does not have the shape or dtype of its value.
 
     Smallest failing code: `functx.jvp(f, (x,), (x[:1],))`.
-    Cure: pass an array like the value it belongs to.
+    Cure: pass an array of the shape and dtype of the value.
     """
 
 
 class ConcretizationError(FunctxError, TypeError, RuntimeError):
-    """Python asked for the value of a traced array that has no value yet.
+    """Python code needs the value of a traced array that has none yet.
 
     Smallest failing code: `functx.jit(lambda x: x if x > 0 else -x)(1.0)`.
     Cure: `functx.numpy.where`, `functx.lax.cond`, or `static_argnums` for the argument.
@@ -217,25 +217,25 @@ class ConcretizationError(FunctxError, TypeError, RuntimeError):
 
 
 class DifferentiatedValueError(FunctxError, TypeError):
-    """A value that is being differentiated was to become a plain number.
+    """A value that is being differentiated is converted to a Python number, which loses the derivative.
 
     Smallest failing code: `functx.grad(lambda x: float(x) ** 2)(1.0)`.
-    Cure: keep the array, with `functx.numpy` in place of `math`, or say
+    Cure: keep the array, with `functx.numpy` in place of `math`, or call
     `functx.stop_gradient(x)` first.
     """
 
 
 class ForeignCodeError(FunctxError, TypeError):
-    """A traced array was handed to code that cannot trace it, such as NumPy's own.
+    """A traced array was passed to code that cannot trace it, such as NumPy.
 
     Smallest failing code: `functx.jit(lambda i: numpy_table[i])(0)`.
-    Cure: `functx.numpy.asarray(table)[i]`, or the function of that name in `functx.numpy` or
+    Cure: `functx.numpy.asarray(table)[i]`, or the function of the same name in `functx.numpy` or
     `jax.numpy`.
     """
 
 
 class EscapedTracerError(FunctxError, RuntimeError):
-    """A traced value was used after, or outside, the trace that it belongs to.
+    """A traced value was used after or outside its trace.
 
     Smallest failing code: `functx.grad(lambda x: saved.append(x) or x)(1.0); saved[0] + 1`.
     Cure: return the value from the function, for instance with `has_aux=True`.
@@ -243,18 +243,18 @@ class EscapedTracerError(FunctxError, RuntimeError):
 
 
 class BranchTypeError(FunctxError, TypeError):
-    """The functions that a condition chooses between return values of different types.
+    """The branches of a conditional return values of different types.
 
     Smallest failing code: `functx.lax.cond(True, lambda: 1, lambda: functx.numpy.ones(3))`.
-    Cure: return one structure with leaves of one shape and dtype each.
+    Cure: return the same structure, with leaves of the same shapes and dtypes.
     """
 
 
 class CarryTypeError(FunctxError, TypeError):
-    """The body of a loop returns a carry of another type than it takes.
+    """The carry that the body of a loop returns has another type than the carry that it takes.
 
     Smallest failing code: `functx.lax.fori_loop(0, 3, lambda i, x: functx.numpy.ones(3), 0.0)`.
-    Cure: begin with a carry of the type that the body returns, or convert it in the body.
+    Cure: start with a carry of the type that the body returns, or convert it in the body.
     """
 
 
@@ -267,18 +267,18 @@ class MissingRuleError(FunctxError, NotImplementedError):
 
 
 class RuleError(FunctxError, TypeError):
-    """A rule of a primitive returned something other than what it must.
+    """A rule of a primitive returned a wrong result.
 
     Smallest failing code: a `transpose` that returns fewer cotangents than operands.
-    Cure: return what the docstring of that rule on `Primitive` says.
+    Cure: return what the docstring of the rule in `Primitive` states.
     """
 
 
 class DecompositionError(FunctxError, RuntimeError, TypeError):
-    """A decomposition does not compute what its primitive does, from its operands alone.
+    """A decomposition does not return the types of its primitive, or is not made of other primitives.
 
     Smallest failing code: `functx.decomp.register("silu")(functx.nn.silu); functx.nn.silu(1.0)`.
-    Cure: return arrays of the stated types, computed from the operands, by other primitives.
+    Cure: return arrays of the stated types, computed from the operands by other primitives.
     """
 
 
@@ -291,16 +291,16 @@ class StaticArgumentError(FunctxError, ValueError, TypeError):
 
 
 class EffectError(FunctxError, TypeError):
-    """An effect stands where it cannot take place as often, or in the order, that it was asked for.
+    """A transform cannot keep the number or the order of the effects of a function.
 
-    Smallest failing code: the reverse derivative of `functx.checkpoint(f)` for an `f` that
-    uses the result of an `io_callback`.
-    Cure: keep the effect out of what a derivative computes again.
+    Smallest failing code: the reverse-mode derivative of `functx.checkpoint(f)` for an `f` that uses
+    the result of an `io_callback`.
+    Cure: keep the effect out of code that a derivative recomputes.
     """
 
 
 class CallbackResultError(FunctxError, RuntimeError, ValueError, TypeError):
-    """A callback returned something other than what it was said to return.
+    """A callback returned other types than `result_shape_dtypes`.
 
     Smallest failing code: `functx.pure_callback(lambda: "one", jax.ShapeDtypeStruct((), "float32"))`.
     Cure: return a pytree of arrays of the shapes and dtypes in `result_shape_dtypes`.
@@ -308,23 +308,23 @@ class CallbackResultError(FunctxError, RuntimeError, ValueError, TypeError):
 
 
 class FormatError(FunctxError, ValueError, IndexError, KeyError):
-    """A format string does not fit the values that `debug.print` was given for it.
+    """The fields of a format string do not match the arguments of `debug.print`.
 
     Smallest failing code: `functx.debug.print("{x}", y=1.0)`.
-    Cure: name in the string each value that is given, and no other.
+    Cure: name each argument in the string, and no other.
     """
 
 
 class DonationError(FunctxError, ValueError, RuntimeError):
-    """An array is used whose buffer was given away, or is donated and passed twice.
+    """A donated array is used again, or is passed twice.
 
     Smallest failing code: `functx.jit(f, donate_argnums=0)(x); x + 1`.
-    Cure: donate only what is not used again.
+    Cure: donate only arrays that are not used again.
     """
 
 
 class NonFiniteError(FunctxError, FloatingPointError):
-    """An operation gave a nan or an infinity while JAX is set to refuse them.
+    """An operation returned nan or infinity while an option of JAX forbids it.
 
     Smallest failing code: `with jax.debug_nans(): functx.numpy.log(-1.0)`.
     Cure: keep the operand in the domain, for instance with `functx.numpy.where`.
@@ -332,7 +332,7 @@ class NonFiniteError(FunctxError, FloatingPointError):
 
 
 class ImmutableArrayError(FunctxError, TypeError):
-    """A traced array was to be changed in place where that cannot be recorded.
+    """An array is written to in place where the write cannot be traced, or is read-only.
 
     Smallest failing code: `x[0] = 1.0` for a traced `x`.
     Cure: `x = x.at[0].set(1.0)`.
@@ -340,16 +340,16 @@ class ImmutableArrayError(FunctxError, TypeError):
 
 
 class CapturedWriteError(FunctxError, RuntimeError):
-    """A function under a transform writes to an array that is not its argument nor its own.
+    """A transformed function writes to a captured array.
 
-    Smallest failing code: `functx.grad(lambda x: buffer.__setitem__(0, x))(1.0)`, where
-    `buffer` is traced outside.
+    Smallest failing code: `functx.grad(lambda x: buffer.__setitem__(0, x))(1.0)`, where `buffer` is
+    traced outside.
     Cure: pass the array as an argument, or write to a copy.
     """
 
 
 class ArgumentWriteError(FunctxError, RuntimeError):
-    """A function with a rule of its own, or a solver's function, writes to its argument.
+    """A function with a custom rule, or the function of a solver, writes to its argument.
 
     Smallest failing code: a `custom_vjp` function with `x += 1.0` for its argument `x`.
     Cure: write to a copy, and return it.
@@ -357,7 +357,7 @@ class ArgumentWriteError(FunctxError, RuntimeError):
 
 
 class FunctionalizeError(FunctxError, ValueError, RuntimeError):
-    """`functionalize` was asked to remove something that it does not know.
+    """The argument `remove` of `functionalize` is not known.
 
     Smallest failing code: `functx.functionalize(f, remove="views")`.
     Cure: pass "mutations" or "mutations_and_views".
@@ -365,7 +365,7 @@ class FunctionalizeError(FunctxError, ValueError, RuntimeError):
 
 
 class ProgramError(FunctxError, TypeError, ValueError):
-    """A program is not well-formed: a variable out of scope, or an output of another type.
+    """A program is not well-formed: a variable is out of scope, or an output has another type.
 
     Smallest failing code: `program.replace(eqn)` while the output of `eqn` is still used.
     Cure: define every variable once, before its first use, with the type it states.
@@ -373,7 +373,7 @@ class ProgramError(FunctxError, TypeError, ValueError):
 
 
 class OperatorNameError(FunctxError, ValueError):
-    """The name of a custom operator is not one, is reserved, or is not that of its function.
+    """The name of a custom operator is not valid, is reserved, or differs from that of its function.
 
     Smallest failing code: `functx.custom_op("scale", mutates_args=())`.
     Cure: name it `namespace::name`, with a namespace of your own.
@@ -381,7 +381,7 @@ class OperatorNameError(FunctxError, ValueError):
 
 
 class SchemaError(FunctxError, ValueError):
-    """The types of a custom operator's arguments and results cannot be found out, or do not fit.
+    """The schema of a custom operator cannot be inferred, or does not fit its function.
 
     Smallest failing code: `functx.library.infer_schema(lambda x: x, mutates_args=())`.
     Cure: annotate every argument and the result with a type that the message lists, or give a schema.
@@ -389,7 +389,7 @@ class SchemaError(FunctxError, ValueError):
 
 
 class RegistrationError(FunctxError, RuntimeError, ValueError):
-    """A rule was registered twice, or for what cannot have it or does not exist.
+    """A rule was registered twice, or for an object that does not exist or cannot have it.
 
     Smallest failing code: `op.impl("cpu")(f); op.impl("cpu")(g)` for a custom operator;
     `functx.decomp.register("softmax", table="backward")`.
@@ -399,7 +399,7 @@ class RegistrationError(FunctxError, RuntimeError, ValueError):
 
 
 class KeywordOnlyArrayError(FunctxError, NotImplementedError):
-    """A custom operator takes an array by keyword only, where rules take arrays by position.
+    """A custom operator has a keyword-only array argument; rules take arrays by position.
 
     Smallest failing code: an operator of a function `f(x: Array, *, y: Array) -> Array`.
     Cure: take every array by position.
@@ -407,15 +407,15 @@ class KeywordOnlyArrayError(FunctxError, NotImplementedError):
 
 
 class MissingKernelError(FunctxError, NotImplementedError):
-    """A custom operator has no implementation for where it runs, or no abstract rule.
+    """A custom operator has no implementation for the device, or no abstract rule.
 
     Smallest failing code: an operator with `device_types="gpu"`, called on the CPU.
-    Cure: register what the message names, with `impl` or `def_abstract`.
+    Cure: register the missing function with `impl` or `def_abstract`.
     """
 
 
 class NoAutogradFormulaError(MissingRuleError):
-    """A derivative goes through a custom operator that has no rule for it.
+    """A custom operator without a derivative rule is differentiated.
 
     Smallest failing code: `functx.grad(op)(1.0)` for an operator without rules.
     Cure: `register_autograd`, `save_for_backward` with `backward`, or `def_jvp`; or take
@@ -424,32 +424,32 @@ class NoAutogradFormulaError(MissingRuleError):
 
 
 class OperatorRuleError(FunctxError, RuntimeError):
-    """A rule of a custom operator, or its implementation, returned something that does not fit.
+    """A rule or an implementation of a custom operator returned a wrong result.
 
     Smallest failing code: a `backward` that returns an array where a dictionary is expected.
-    Cure: return what the message says.
+    Cure: return the types that the message states.
     """
 
 
 class DynamicShapeError(FunctxError, RuntimeError):
-    """The shape of a custom operator's result depends on values, where it must be known before.
+    """The shape of the result of a custom operator depends on values inside a transform.
 
-    Smallest failing code: `functx.jit(op)(x)` where the abstract rule of `op` asks for a
+    Smallest failing code: `functx.jit(op)(x)` where the abstract rule of `op` calls
     `new_dynamic_size()`.
     Cure: call it outside of transforms, or give the size a `max`, to which results are padded.
     """
 
 
 class GradcheckError(FunctxError, RuntimeError):
-    """`functx.testing.gradcheck` found a derivative that is not that of the function.
+    """`functx.testing.gradcheck` found a derivative that differs from finite differences.
 
     Smallest failing code: `gradcheck(f, (x,))` where `f` has a rule with a wrong factor.
-    Cure: mend the rule; the message shows the derivative in numbers beside it.
+    Cure: correct the rule; the message shows both derivatives.
     """
 
 
 class GradcheckModeError(FunctxError, ValueError, AssertionError):
-    """`gradcheck` was asked to check a mode that it was also told to leave out, or none at all.
+    """The arguments of `gradcheck` exclude a mode that another argument requires, or all modes.
 
     Smallest failing code: `gradcheck(f, (x,), check_backward_ad=False)`.
     Cure: pass `check_forward_ad=True`, or leave `check_backward_ad` on.
@@ -457,18 +457,18 @@ class GradcheckModeError(FunctxError, ValueError, AssertionError):
 
 
 class OpCheckError(FunctxError, AssertionError):
-    """A check of `functx.testing.opcheck` found a custom operator at fault.
+    """A check of `functx.testing.opcheck` failed.
 
-    Smallest failing code: `opcheck(op, (x,))` where the abstract rule gives another shape.
-    Cure: mend the rule that the message names.
+    Smallest failing code: `opcheck(op, (x,))` where the abstract rule returns another shape.
+    Cure: correct the rule that the message names.
     """
 
 
 class VerificationError(FunctxError, AssertionError):
-    """`functx.testing.verify` found two ways to run a program that give different values.
+    """`functx.testing.verify` found two executions of a program with different values.
 
     Smallest failing code: `functx.testing.verify(f)(x)` where a rule lowers to another operation.
-    Cure: mend the pass or the rule that the message names; it shows the smallest program that differs.
+    Cure: correct the pass or the rule that the message names; it shows the smallest program that differs.
     """
 
 
@@ -476,28 +476,28 @@ class ParseError(FunctxError, ValueError):
     """A text is not a printed program.
 
     Smallest failing code: `functx.Program.parse("hello")`.
-    Cure: pass what `str(program)` gave, edited within its grammar.
+    Cure: pass the result of `str(program)`, edited within its grammar.
     """
 
 
 class MemoryBudgetWarning(FunctxError, UserWarning):
-    """A derivative needs more memory than `jit(memory=)` or `config.memory` lets it have.
+    """A derivative needs more memory than `jit(memory=)` or `config.memory` allows.
 
     Smallest failing code: `functx.jit(functx.grad(f), memory=1)(x)`.
-    Cure: raise the budget to what the message says, or differentiate smaller batches.
+    Cure: raise the budget to the size in the message, or differentiate smaller batches.
     """
 
 
 class RecompilationWarning(FunctxError, UserWarning):
-    """One call has compiled a function more often than a handful of times.
+    """One line of code has compiled a function many times.
 
     Smallest failing code: `for n in range(1, 9): functx.jit(f)(functx.numpy.ones(n))`.
-    Cure: pass arguments of few types, and jit a function once; the message says what differed.
+    Cure: pass arguments of few types, and jit a function once; the message states the difference.
     """
 
 
 def short_repr(value: Any) -> str:
-    """An argument as messages show it: `repr`, but for traced arrays, whose values are not asked for."""
+    """The repr of an argument for messages; traced arrays are shown by type, without their values."""
     described = getattr(value, "describe", None)
     if described is not None and hasattr(value, "builder"):
         return str(described())
@@ -509,7 +509,7 @@ def short_repr(value: Any) -> str:
 
 
 def type_name(value: Any) -> str:
-    """The type of a value as messages show it: avals in short form, else the class."""
+    """The type of a value for messages: the short form of its aval, else its class."""
     aval = getattr(getattr(value, "atom", value), "aval", None)
     if aval is not None and hasattr(aval, "weak_type"):
         return repr(aval)
@@ -519,7 +519,7 @@ def type_name(value: Any) -> str:
 
 
 def describe_input(builder: Any, tracer: Any) -> str:
-    """`argument x: f32[3] of jit(f)`: the input of a builder that `tracer` is."""
+    """`argument x: f32[3] of jit(f)`: the input `tracer` of a builder, for messages."""
     position = builder.inputs.index(tracer.atom)
     names = builder.in_names
     given = names() if names is not None else []

@@ -1,4 +1,4 @@
-"""Names that a module does not hold yet or at all: loaded on first use, or refused with an alternative."""
+"""Module attributes that load on first use, and messages with alternatives for missing attributes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 
 def load_on_first_use(package: str, modules: Sequence[str], names: Mapping[str, str]) -> None:
-    """Let `package` import each of its `modules`, and each of `names` from its module, when asked for it."""
+    """Give `package` attributes that are imported on first use: its `modules`, and `names` by module."""
     module = sys.modules[package]
     refuse = vars(module)["__getattr__"]
 
@@ -30,7 +30,7 @@ def load_on_first_use(package: str, modules: Sequence[str], names: Mapping[str, 
 
 
 def suggest_alternatives(original: str, module: str) -> None:
-    """Let a module name what to write instead of a missing name that the module `original` of JAX has."""
+    """Let errors for missing attributes of `module` suggest a replacement for the name in JAX's `original`."""
     vars(sys.modules[module])["__getattr__"] = _missing_attribute_hook(original, module)
 
 
@@ -72,7 +72,7 @@ def _numpy_suggestion(name: str) -> str:
     return f"numpy.{name} works on arrays of functx, outside of what is traced"
 
 
-# Of files, texts and Python objects.
+# Functions of files, texts and Python objects.
 _NUMPY_FUNCTIONS = [
     "array_repr",
     "array_str",

@@ -1,4 +1,4 @@
-"""`functx.numpy.ndarray`: NumPy's array, with functx's meaning of operators, methods and indexing."""
+"""`functx.numpy.ndarray`, a NumPy array with functx's operators, and operations on host arrays."""
 
 from __future__ import annotations
 
@@ -30,23 +30,23 @@ class _ArrayType(type):
 class ndarray(np.ndarray[Any, Any], metaclass=_ArrayType):  # noqa: N801 - NumPy's name
     """A NumPy array whose operators, methods and indexing follow the rules of functx.
 
-    Every expression has the dtype and the value that it has under `jit`. It is writable, its
-    views share its memory, and it can be passed wherever a `numpy.ndarray` can.
+    Expressions have the same dtypes and values as under `jit`. An `ndarray` is writable, its views
+    share its memory, and it can be passed wherever a `numpy.ndarray` can.
 
     Outside a transform, functions, methods and operators of functx return
 
     * a `jax.Array` if an argument is one,
-    * else an `ndarray`, made of plain NumPy arrays, Python numbers, lists, or of nothing.
+    * else an `ndarray`, also for NumPy arrays, Python numbers and lists.
 
     Functions that return views (`reshape`, `transpose`, `ravel`, `broadcast_to`, basic indexing,
     ...) keep the memory and the dtype of the argument: the view of a float64 `numpy.ndarray` is
     float64, also without 64-bit mode. All other functions, and `asarray`, use functx's dtypes. An
     element (`x[0]`) is an `ndarray` without dimensions, not a view.
 
-    Inside a transform an `ndarray` from around the function stands for a traced array. It can be
-    indexed with a traced value, and must not be written to.
+    Inside a transform, a captured `ndarray` is a constant of the traced function. It can be indexed
+    with a traced value, and must not be written to.
 
-    Every array is an instance, as `isinstance` sees it: traced ones, NumPy's and JAX's.
+    `isinstance(x, ndarray)` is True for all arrays: traced ones, NumPy's and JAX's.
 
     >>> import functx
     >>> import functx.numpy as np
@@ -76,7 +76,7 @@ class ndarray(np.ndarray[Any, Any], metaclass=_ArrayType):  # noqa: N801 - NumPy
 
 
 class WeakNdarray(ndarray):
-    """An array of a weak dtype: the result of functions of Python numbers."""
+    """An array of a weak dtype, as functions of Python numbers return."""
 
     __module__ = "functx.numpy"
     __slots__ = ()
@@ -106,15 +106,15 @@ def as_numpy_array(x: Any) -> Any:
 
 
 def copy_as_ndarray(value: Any, weak_type: bool = False) -> Any:
-    """An `ndarray`, in memory of its own, with the elements of an array."""
+    """A copy of an array as an `ndarray`."""
     return _copy(_view(np.asarray(value), WeakNdarray if weak_type else ndarray))
 
 
 def filled_ndarray(value: Any, shape: Any, dtype: Any, weak_type: bool = False) -> Any:
-    """A new `ndarray` with the number `value` everywhere."""
-    made = np.ndarray.__new__(WeakNdarray if weak_type else ndarray, shape, dtype)
-    np.ndarray.fill(made, value)
-    return made
+    """A new `ndarray` filled with the number `value`."""
+    array = np.ndarray.__new__(WeakNdarray if weak_type else ndarray, shape, dtype)
+    np.ndarray.fill(array, value)
+    return array
 
 
 def memory_owner(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -125,9 +125,9 @@ def memory_owner(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 class _IgnoredFloatErrors(threading.local):
-    """Calls NumPy functions without warnings of overflow, division by zero and the like.
+    """Calls NumPy functions without floating-point warnings (overflow, division by zero, ...).
 
-    Each thread has a context of its own, since entering one is faster than changing the settings.
+    Each thread has its own context, since entering one is faster than changing the settings.
     """
 
     def __init__(self) -> None:
@@ -140,9 +140,9 @@ ignored_float_errors = _IgnoredFloatErrors()
 
 
 def evaluate_binary_on_host(primitive: Any, x: Any, y: Any) -> Any:
-    """`primitive.on_host(x, y)` of arrays of one dtype, or of one and a number that takes its dtype.
+    """`primitive.host_kernel(x, y)` of two `ndarray`s of one dtype, or of one and a Python number.
 
-    None for anything else, and where the operands do not fit.
+    None for all other operands, for shapes that do not broadcast, and for numbers that do not fit.
     """
     if primitive.host_kernel is None:
         return None
@@ -172,7 +172,7 @@ _SCALAR_TYPES_BY_KIND: dict[str, tuple[type, ...]] = {"f": (float, int), "i": (i
 
 
 def evaluate_unary_on_host(primitive: Any, x: Any) -> Any:
-    """`primitive.on_host(x)`, a ufunc of NumPy's, of an `ndarray`; None for anything else."""
+    """`primitive.host_kernel(x)`, a NumPy ufunc, of an `ndarray`; None for all other operands."""
     fun = primitive.host_kernel
     if type(x) is not ndarray or type(fun) is not np.ufunc:
         return None
@@ -184,7 +184,7 @@ def evaluate_unary_on_host(primitive: Any, x: Any) -> Any:
 
 
 def evaluate_on_host(primitive: Any, args: Sequence[Any], avals: tuple[ShapedArray, ...]) -> Any:
-    """`primitive.on_host(*args)` of arrays in the memory of the host; None for others."""
+    """`primitive.host_kernel(*args)` of host arrays and literals; None for all other operands."""
     kinds, operands = primitive.host_kernel_kinds, []
     for x, aval in zip(args, avals, strict=True):
         if aval.dtype.kind not in kinds:
@@ -196,8 +196,7 @@ def evaluate_on_host(primitive: Any, args: Sequence[Any], avals: tuple[ShapedArr
         else:
             return None
     (out,) = primitive.out_avals_memo.get(avals) or primitive.infer_out_avals(avals)
-    made = ignored_float_errors.run(primitive.host_kernel, *operands)
-    if made is None:
+    result = ignored_float_errors.run(primitive.host_kernel, *operands)
+    if result is None:
         return None
-    made = np.asarray(made, order="C")
-    return _view(made, WeakNdarray if out.weak_type else ndarray)
+    return _view(np.asarray(result, order="C"), WeakNdarray if out.weak_type else ndarray)

@@ -1,4 +1,4 @@
-"""The words of a program's text, and errors that point at one."""
+"""The parser of printed programs, with errors that point at the token."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ OPENING = frozenset(CLOSING.values())
 
 
 class Token(NamedTuple):
-    """A word of the text and where it stands."""
+    """A token of the text, its start and its line."""
 
     kind: str
     text: str
@@ -42,7 +42,7 @@ class Token(NamedTuple):
 
 
 def tokenize_text(text: str) -> list[Token]:
-    """The words of `text`; line ends count outside brackets, which must match."""
+    """The tokens of `text`; line ends are tokens outside brackets. Brackets must match."""
     found: list[Token] = []
     line = 1
     opened: list[Token] = []
@@ -58,8 +58,8 @@ def tokenize_text(text: str) -> list[Token]:
         elif word in CLOSING:
             opening = opened.pop().text if opened else ""
             if CLOSING[word] != opening:
-                wanted = f"a bracket that closes `{opening}`" if opening else "an open bracket"
-                raise parse_error_at(text, token, f"must have {wanted}; got `{word}`")
+                expected = f"a bracket that closes `{opening}`" if opening else "an open bracket"
+                raise parse_error_at(text, token, f"must have {expected}; got `{word}`")
         elif word in OPENING:
             opened.append(token)
         found.append(token)
@@ -72,7 +72,7 @@ def tokenize_text(text: str) -> list[Token]:
 
 
 def parse_error_at(text: str, token: Token, problem: str, fix: str = "") -> ParseError:
-    """The error that the line of `token` has `problem`, with the line and a pointer."""
+    """The error `problem` at `token`, with the line and a pointer to the token."""
     begin = text.rfind("\n", 0, token.start) + 1
     end = text.find("\n", token.start)
     line = text[begin : end if end >= 0 else len(text)].rstrip()
@@ -84,9 +84,9 @@ _NAME_TERMINATORS = frozenset("()[]{},=~")
 
 
 def parse_program(text: str) -> Program:
-    """The program that `text` stands for.
+    """The program whose printed form is `text`.
 
-    Raises ParseError, with the line and what must stand there, for any other text.
+    Raises ParseError, with the line and the expected token, for any other text.
     """
     parser = _Parser(text)
     program = parser.program()
@@ -96,7 +96,7 @@ def parse_program(text: str) -> Program:
 
 
 class _Scope:
-    """The variables of one program, by name, and the lines that define them."""
+    """The variables of one program by name, and the lines that define them."""
 
     def __init__(self) -> None:
         self.variables: dict[str, Var] = {}
@@ -104,7 +104,7 @@ class _Scope:
 
 
 class _Parser:
-    """A place in a text, and the programs that the text has named so far."""
+    """A recursive-descent parser: the tokens, the current position, and the programs parsed so far."""
 
     def __init__(self, text: str):
         self.text = text
@@ -125,40 +125,40 @@ class _Parser:
         return self.token.text == text and self.token.kind in ("mark", "name")
 
     def skip(self, text: str) -> bool:
-        """Whether `text` stood here; moves behind it."""
-        found = self.at(text)
-        self.position += found
-        return found
+        """Whether the current token is `text`; if so, moves past it."""
+        matches = self.at(text)
+        self.position += matches
+        return matches
 
     def expect(self, text: str, where: str) -> Token:
         if not self.at(text):
             raise self.error(f"`{text}` {where}".rstrip())
         return self.next()
 
-    def expect_kind(self, kind: str, what: str) -> Token:
+    def expect_kind(self, kind: str, expected: str) -> Token:
         if self.token.kind != kind:
-            raise self.error(what)
+            raise self.error(expected)
         return self.next()
 
-    def error(self, wanted: str, token: Token | None = None, fix: str = "") -> ParseError:
-        """The error that `wanted` must stand at `token`, by default here."""
+    def error(self, expected: str, token: Token | None = None, fix: str = "") -> ParseError:
+        """The error that `expected` must be at `token`, by default the current one."""
         token = token or self.token
         shown = {"newline": "the end of the line", "end": "the end of the text"}
         got = shown.get(token.kind) or f"`{token.text}`"
-        return self.problem(f"must have {wanted}; got {got}", token, fix)
+        return self.problem(f"must have {expected}; got {got}", token, fix)
 
     def problem(self, problem: str, token: Token, fix: str = "") -> ParseError:
         return parse_error_at(self.text, token, problem, fix)
 
     def separated(self, item: Callable[[], Any], end: str) -> list[Any]:
-        """Items with commas between them, until the mark `end`."""
-        found: list[Any] = []
+        """Items separated by commas, up to the mark `end`."""
+        items: list[Any] = []
         while not self.at(end):
-            found.append(item())
+            items.append(item())
             if not self.skip(","):
                 break
-        self.expect(end, "or `,`" if found else "")
-        return found
+        self.expect(end, "or `,`" if items else "")
+        return items
 
     def program(self) -> Program:
         while self.token.kind == "newline":
@@ -190,16 +190,16 @@ class _Parser:
         names = [getattr(v, "name", "_") for v in inputs]
         program = Program(name.text, inputs, equations, outputs, in_names=lambda: names)
         if effects is not None and effects != program.effects:
-            wanted = f"`with {effects_text(program.effects)}`" if program.effects else "no effects"
+            actual = f"`with {effects_text(program.effects)}`" if program.effects else "no effects"
             raise self.problem(
-                f"must state {wanted}, which the equations have; got "
+                f"must state {actual}, which the equations have; got "
                 f"`with {effects_text(effects)}`",
                 effects_at,
             )
         return program
 
     def effects(self) -> Effects:
-        """The effects that a program is said to have."""
+        """The effects that the header of a program states."""
         found = []
         known = {effect.value: effect for effect in Effect}
         while True:
@@ -296,12 +296,12 @@ class _Parser:
         token: Token,
         stated: list[tuple[Token, ShapedArray | None]],
     ) -> list[ShapedArray]:
-        """The types of the outputs; ParseError unless they are those that the line states."""
+        """The types of the outputs; raises ParseError unless the line states the same."""
         avals = tuple([atom.aval for atom in inputs])
         shown = ", ".join(map(repr, avals))
-        wanted = arity_problem(primitive, len(avals))
-        if wanted is not None:
-            raise self.problem(f"must have {wanted} of {primitive.name}; got {shown}", token)
+        operands = arity_problem(primitive, len(avals))
+        if operands is not None:
+            raise self.problem(f"must have {operands} of {primitive.name}; got {shown}", token)
         outs = primitive.out_avals_memo.get(avals) or self.construct(
             token, primitive.infer_out_avals, avals
         )
@@ -310,17 +310,17 @@ class _Parser:
                 f"must have {pluralize(len(outs), 'output')} of {primitive.name}; got {len(stated)}",
                 token,
             )
-        for (name, given), aval in zip(stated, outs, strict=True):
-            if given is not None and given is not aval:
+        for (name, stated_aval), aval in zip(stated, outs, strict=True):
+            if stated_aval is not None and stated_aval is not aval:
                 raise self.problem(
                     f"must state the type {aval!r} for `{name.text}`, which is that of "
-                    f"{primitive.name} on {shown}; got {given!r}",
+                    f"{primitive.name} on {shown}; got {stated_aval!r}",
                     name,
                 )
         return list(outs)
 
     def primitive_class(self) -> tuple[type[Primitive], Token]:
-        """The primitive that the word here names; marks may be part of its name."""
+        """The primitive named by the current tokens; marks may be part of the name."""
         first = self.token
         text = ""
         while (
@@ -338,7 +338,7 @@ class _Parser:
         return cls, token
 
     def skip_brackets(self) -> None:
-        """Move behind the brackets that open here, if any do."""
+        """Move past the brackets that open here, if any."""
         depth = 0
         while depth or self.at("["):
             text = self.next().text
@@ -358,7 +358,7 @@ class _Parser:
         return primitive
 
     def construct(self, token: Token, make: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """`make(*args, **kwargs)`; ParseError at `token` when that raises."""
+        """`make(*args, **kwargs)`; raises ParseError at `token` if that raises."""
         try:
             return make(*args, **kwargs)
         except Exception as error:
@@ -387,7 +387,7 @@ class _Parser:
         return found
 
     def value(self, cls: type[Primitive]) -> Any:
-        """The value here of a parameter of `cls`."""
+        """The value of a parameter of `cls`."""
         token = self.next()
         kind, text = token.kind, token.text
         if kind == "number":
@@ -425,7 +425,7 @@ class _Parser:
         return found
 
     def named_value(self, cls: type[Primitive], token: Token) -> Any:
-        """What a word means: a constant, a dtype, a type, a program, or a class by its name."""
+        """The value of a name: a constant, a dtype, an aval, a program, or an instance of a class."""
         name = token.text
         if name in _CONSTANTS:
             return _CONSTANTS[name]
@@ -456,7 +456,7 @@ class _Parser:
         )
 
     def call(self, cls: type[Primitive], make: Callable[..., Any], token: Token) -> Any:
-        """What `make` makes of the arguments in the parentheses here."""
+        """`make` called with the arguments in the following parentheses."""
         self.expect("(", "and arguments")
         positional: list[Any] = []
         keywords: dict[str, Any] = {}

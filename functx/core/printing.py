@@ -1,4 +1,4 @@
-"""Programs as text: what `print` shows of a program, and `Program.parse` reads.
+"""The text of programs, as `print` shows it and `Program.parse` reads it.
 
 program loss(x: f32[4,3], w: f32[3,5]):
   a: f32[4,5] = dot_general[contract=((1,), (0,))] x w   # train.py:12 in loss
@@ -31,16 +31,16 @@ from functx.core.types import DTYPES_BY_SHORT_NAME, SHORT_NAMES, ShapedArray
 RESERVED_WORDS = frozenset(
     {"program", "return", "None", "True", "False", "nan", "inf", *DTYPES_BY_SHORT_NAME}
 )
-"""The words that have a meaning of their own in a text."""
+"""The words that cannot be names in a text."""
 
-# A part longer than this does not push out the column that the lines around it share.
+# Longer parts do not widen the columns of the other lines.
 _WIDEST_LEFT = 36
 _WIDEST_LINE = 84
 _WIDEST_HEADER = 100
 
 
 def program_text(program: Program) -> str:
-    """The text of `program`, which `parse_program` reads."""
+    """The text of `program`, which `parse_program` parses."""
     printer = _Printer()
     printer.show(program, printer.programs.unique(program.name), "")
     column = max([len(line) for line, _ in printer.lines if len(line) <= _WIDEST_LINE], default=0)
@@ -50,23 +50,23 @@ def program_text(program: Program) -> str:
 
 
 def equation_text(program: Program, eqn: Equation) -> str:
-    """The line of `program` that shows `eqn`; the program need not be well-formed."""
+    """The line of `eqn` in the text of `program`, which need not be well-formed."""
     return " = ".join(_equation_sides(eqn, variable_names(program), _program_name))
 
 
 def primitive_text(
     primitive: Primitive, program_name: Callable[[Program], str] | None = None
 ) -> str:
-    """`reduce_sum[axes=(0,)]`: the primitive and those of its parameters that are no defaults.
+    """`reduce_sum[axes=(0,)]`: the primitive with the parameters that are not defaults.
 
-    `program_name` says what to call the programs among the parameters.
+    `program_name` returns the name of a sub-program.
     """
-    shown = program_name or _program_name
+    name_of = program_name or _program_name
     params = []
     for field in primitive.fields:
-        text = value_text(getattr(primitive, field), primitive, shown)
+        text = value_text(getattr(primitive, field), primitive, name_of)
         default = primitive.defaults.get(field, _NO_DEFAULT)
-        if default is _NO_DEFAULT or text != value_text(default, primitive, shown):
+        if default is _NO_DEFAULT or text != value_text(default, primitive, name_of):
             params.append(f"{field}={text}")
     return f"{primitive.name}[{', '.join(params)}]" if params else primitive.name
 
@@ -89,7 +89,7 @@ class _Printer:
         self.comment = ""
 
     def program_name(self, program: Program) -> str:
-        """The name of a program among the parameters, which is shown at its first use."""
+        """The name of a sub-program, whose text follows its first use."""
         name = self.known.get(program)
         if name is None:
             name = self.known[program] = self.programs.unique(program.name)
@@ -103,7 +103,7 @@ class _Printer:
         lengths = [len(_outputs_text(eqn, names)) for eqn in program.equations]
         width = max([n for n in lengths if n <= _WIDEST_LEFT], default=0)
         for eqn in program.equations:
-            # In the order of the text: a program is shown where its name stands first.
+            # In the order of the text, since sub-programs are named and shown at their first use.
             left, right = _equation_sides(eqn, names, self.program_name)
             programs, self.pending = self.pending, []
             comment = describe_source(eqn.source) if eqn.source is not None else self.comment
@@ -111,11 +111,11 @@ class _Printer:
                 (f"{indent}  {left:{width}} = {right}", comment if comment != self.comment else "")
             )
             self.comment = comment
-            for each, its_name in programs:
-                at = len(self.lines)
-                self.show(each, its_name, indent + "    ")
-                if (times := calls[each]) > 1:
-                    self.lines[at] = self.lines[at][0], f"{its_name} x {times}"
+            for subprogram, subprogram_name in programs:
+                header = len(self.lines)
+                self.show(subprogram, subprogram_name, indent + "    ")
+                if (times := calls[subprogram]) > 1:
+                    self.lines[header] = self.lines[header][0], f"{subprogram_name} x {times}"
         outs = ", ".join([atom_text(atom, names) for atom in program.outputs])
         self.lines.append((f"{indent}  return {outs}".rstrip(), ""))
 
@@ -133,13 +133,13 @@ class _Printer:
 
 
 def _outlined_calls(program: Program) -> Counter[Program]:
-    """How often the equations of a program call each of those that stand for what it repeats."""
+    """The number of calls of each outlined program."""
     primitives = Counter([e.primitive for e in program if getattr(e.primitive, "noinline", False)])
     return Counter({p.program: times for p, times in primitives.items()})  # type: ignore[attr-defined]
 
 
 def effects_text(effects: Effects) -> str:
-    """`callback, ordered`: effects as the head of a program shows them."""
+    """`callback, ordered`: effects as the header of a program shows them."""
     return ", ".join(sorted([effect.value for effect in effects])) if effects else ""
 
 
@@ -171,7 +171,7 @@ def _number_text(literal: Literal) -> str:
         return _complex_text(value)
     if type(value) is not float or aval.weak_type or aval.dtype == np.float64:
         return repr(value)
-    # The fewest digits that stand for this value among those of the dtype.
+    # The fewest digits that determine the value in its dtype.
     with np.errstate(over="ignore"):
         for digits in range(1, 18):
             short = float(f"{value:.{digits}g}")
@@ -186,14 +186,14 @@ def _complex_text(value: complex) -> str:
 
 
 class UniqueNames:
-    """Names given out so far, so that each is given once."""
+    """Generates unique names."""
 
     def __init__(self) -> None:
         self.taken: dict[str, int] = dict.fromkeys(RESERVED_WORDS, 1)
 
-    def unique(self, wanted: str) -> str:
-        """`wanted` as an identifier, with a number behind it where it is taken."""
-        name = base = identifier(wanted)
+    def unique(self, text: str) -> str:
+        """`text` as an identifier, with a number appended if it is taken."""
+        name = base = identifier(text)
         if name in self.taken:
             number = self.taken[base]
             while (name := f"{base}_{number}") in self.taken:
@@ -221,25 +221,25 @@ def identifier(text: str) -> str:
 
 
 def variable_names(program: Program) -> dict[Var, str]:
-    """A name for each variable: the user's where the code gives it one, else a letter.
+    """A name for each variable: the one that the user's code assigns it to, else a letter.
 
-    A name that the code gives belongs to the last equation of those that one instruction
-    asked for; what a transform put beside them gets letters.
+    If several equations come from one instruction, the last one gets the name. Variables of derived
+    equations get letters.
     """
     names = UniqueNames()
     found: dict[Var, str] = {}
-    for v, given in zip(program.inputs, program.input_names() or [], strict=False):
-        found[v] = names.unique(given)
+    for v, name in zip(program.inputs, program.input_names() or [], strict=False):
+        found[v] = names.unique(name)
     used = program.def_use.users.keys() | {*program.outputs}
     by_source = _names_by_source(program.equations)
     for eqn in program.equations:
-        given_names = by_source.get(id(eqn), ())
+        user_names = by_source.get(id(eqn), ())
         for i, v in enumerate(eqn.outputs):
-            wanted = getattr(v, "name", None) or (given_names[i] if given_names else "")
+            name = getattr(v, "name", None) or (user_names[i] if user_names else "")
             if v not in used:
                 found[v] = "_"
-            elif wanted.strip("_"):
-                found[v] = names.unique(wanted)
+            elif name.strip("_"):
+                found[v] = names.unique(name)
     letters = names.letters()
     for v in [*program.inputs, *(v for eqn in program.equations for v in eqn.outputs)]:
         if v not in found:
@@ -248,21 +248,21 @@ def variable_names(program: Program) -> dict[Var, str]:
 
 
 def _names_by_source(equations: list[Equation]) -> dict[int, tuple[str, ...]]:
-    """The names that the user's code gives the outputs of equations, by identity."""
+    """The names that the user's code gives the outputs of equations, by the identity of the equation."""
     plain = [
         e for e in equations if e.source is not None and not isinstance(e.source, DerivedSource)
     ]
     found = {}
     for eqn, following in zip(plain, [*plain[1:], None], strict=False):
         if following is None or following.source != eqn.source:
-            given = assigned_names(eqn.source)  # type: ignore[arg-type]
-            if len(given) == len(eqn.outputs):
-                found[id(eqn)] = given
+            assigned = assigned_names(eqn.source)  # type: ignore[arg-type]
+            if len(assigned) == len(eqn.outputs):
+                found[id(eqn)] = assigned
     return found
 
 
 def value_text(value: Any, primitive: Primitive, program_name: Callable[[Program], str]) -> str:
-    """The text of a parameter of `primitive`, or of a part of one."""
+    """The text of a parameter of `primitive`, or of an item in one."""
 
     def show(part: Any) -> str:
         return value_text(part, primitive, program_name)
@@ -305,14 +305,14 @@ _SELF_DESCRIBING_TYPES = frozenset({type(None), bool, int, float, str, bytes})
 
 
 def is_record(cls: Any) -> bool:
-    """Whether `cls` is a class of records, named tuples or dataclasses, known by their fields."""
+    """Whether `cls` is a record class, a named tuple or a dataclass."""
     if not isinstance(cls, type):
         return False
     return issubclass(cls, Record) or is_dataclass(cls) or hasattr(cls, "_fields")
 
 
 def _record_parts(value: Any) -> dict[str, Any]:
-    """The arguments that make a record, named tuple or dataclass like `value` again."""
+    """The constructor arguments of a record, named tuple or dataclass."""
     if isinstance(value, Record):
         return {name: getattr(value, name) for name in value.fields}
     if is_dataclass(value):
@@ -321,7 +321,7 @@ def _record_parts(value: Any) -> dict[str, Any]:
 
 
 def resolve_name(cls: type[Primitive], name: str) -> Any:
-    """What `name` means in the module of a primitive or of one of its families."""
+    """The object `name` in the module of a primitive or of one of its base classes."""
     for base in cls.__mro__:
         module = sys.modules.get(base.__module__)
         if module is not None and hasattr(module, name):
@@ -329,8 +329,8 @@ def resolve_name(cls: type[Primitive], name: str) -> Any:
     return None
 
 
-# Values without a text of their own (functions, say), by the text that stood for them. The
-# text is read as long as the value is alive.
+# Values without a text of their own, such as functions, by the text that stands for them. The text
+# can be parsed while the value is alive.
 _weak_opaque_values: WeakValueDictionary[str, Any] = WeakValueDictionary()
 _strong_opaque_values: dict[str, Any] = {}
 
@@ -355,5 +355,5 @@ def _opaque_text(value: Any) -> str:
 
 
 def find_opaque_value(text: str) -> Any:
-    """The value that `text` stood for in a program printed before; None if it is gone."""
+    """The value that `text` stands for in a printed program; None if it is no longer alive."""
     return _weak_opaque_values.get(text, _strong_opaque_values.get(text))

@@ -1,4 +1,4 @@
-"""Samples: the types, parameters and values on which a primitive's rules are checked."""
+"""Samples: the operand types, parameters and values on which the rules of a primitive are checked."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Domain = tuple[float, float]
 
 
 class _DTypeShorthand:
-    """`f32[3, 4]`: the aval of that dtype and shape."""
+    """A dtype by its short name; `f32[3, 4]` is the aval of that dtype and shape."""
 
     def __init__(self, name: str):
         self.dtype = DTYPES_BY_SHORT_NAME[name]
@@ -29,29 +29,14 @@ class _DTypeShorthand:
         return ShapedArray(shape if isinstance(shape, tuple) else (shape,), self.dtype)
 
 
-f16, f32, f64, bf16 = (
-    _DTypeShorthand("f16"),
-    _DTypeShorthand("f32"),
-    _DTypeShorthand("f64"),
-    _DTypeShorthand("bf16"),
-)
-i8, i16, i32, i64 = (
-    _DTypeShorthand("i8"),
-    _DTypeShorthand("i16"),
-    _DTypeShorthand("i32"),
-    _DTypeShorthand("i64"),
-)
-u8, u16, u32, u64 = (
-    _DTypeShorthand("u8"),
-    _DTypeShorthand("u16"),
-    _DTypeShorthand("u32"),
-    _DTypeShorthand("u64"),
-)
-c64, c128, bool_ = _DTypeShorthand("c64"), _DTypeShorthand("c128"), _DTypeShorthand("bool")
+f16, f32, f64, bf16 = map(_DTypeShorthand, ("f16", "f32", "f64", "bf16"))
+i8, i16, i32, i64 = map(_DTypeShorthand, ("i8", "i16", "i32", "i64"))
+u8, u16, u32, u64 = map(_DTypeShorthand, ("u8", "u16", "u32", "u64"))
+c64, c128, bool_ = map(_DTypeShorthand, ("c64", "c128", "bool"))
 
 
 class Sample(NamedTuple):
-    """Typed operands, parameters, and what the operands' values may be: see `sample`."""
+    """Operand types, parameters and constraints on operand values; see `sample`."""
 
     avals: tuple[ShapedArray, ...]
     params: dict[str, Any]
@@ -83,33 +68,33 @@ def sample(
 ) -> Sample:
     """A sample of a primitive: `sample(f32[3, 4], axes=(0,))`.
 
-    Keywords other than those below are the primitive's parameters. Operands are drawn
-    between the bounds `domain` (for all operands, or by position), the real and imaginary
-    parts alike. Those whose positions are in `nonzero` stay away from zero. With
-    `distinct`, no two elements of an operand are closer than a thirtieth of the domain.
-    `values` gives operands outright, by position: an array, or a function that draws one
-    from a `numpy.random.RandomState`.
+    Keywords other than those below are parameters of the primitive. Operands are drawn uniformly
+    from `domain`, a pair of bounds for all operands or for each position; so are the real and
+    imaginary parts of complex operands. Operands at the positions `nonzero` stay away from zero.
+    With `distinct`, the elements of an operand are evenly spaced over the domain, in random order.
+    `values` gives operands by position: an array, or a function that draws one from a
+    `numpy.random.RandomState`.
 
-    The checks run in float64 too, and in every other dtype that `abstract_eval` accepts in
-    place of that of the first inexact operand; `dtypes` names the only ones instead.
+    The checks also run in float64, and in each other dtype that `abstract_eval` accepts in place of
+    the dtype of the first inexact operand; `dtypes` restricts them to the dtypes it names.
 
-    `gradients` gives, by position, the derivative of the sum of all outputs. It takes the
-    place of differences, and so is how a convention at a kink is checked:
+    `gradients` gives, by position, the derivative of the sum of all outputs. It replaces finite
+    differences, to check conventions at kinks:
     `sample(f32[3], values={0: [-2.0, 0.0, 3.0]}, gradients={0: [-1.0, 0.0, 1.0]})`.
-    `tolerance=(factor, reason)` multiplies the tolerances, and must say why.
+    `tolerance=(factor, reason)` multiplies the tolerances, and states the reason.
 
-    What works across named axes is checked under a map over them: `across` gives their names
-    and lengths, and the operands have them as their first dimensions.
+    Operations that communicate over named axes are checked under `vmap` over them: `across` gives
+    the names and sizes of the axes, which are the first dimensions of the operands.
     """
     return Sample(
         avals, params, domain, nonzero, distinct, values, gradients, dtypes, tolerance, across
     )
 
 
-def avals_with_dtype(one: Sample, dtype: Any) -> tuple[ShapedArray, ...]:
-    """The operand types of `one` with its main dtype, that of the first inexact, changed."""
-    main = next((a.dtype for a in one.avals if is_inexact(a.dtype)), None)
-    main = main or (one.avals[0].dtype if one.avals else None)
+def avals_with_dtype(case: Sample, dtype: Any) -> tuple[ShapedArray, ...]:
+    """The operand types of a sample with its main dtype, that of the first inexact operand, replaced."""
+    main = next((a.dtype for a in case.avals if is_inexact(a.dtype)), None)
+    main = main or (case.avals[0].dtype if case.avals else None)
 
     def change(aval: ShapedArray) -> ShapedArray:
         if aval.dtype == main:
@@ -120,18 +105,18 @@ def avals_with_dtype(one: Sample, dtype: Any) -> tuple[ShapedArray, ...]:
             return aval.update(dtype=np.finfo(dtype).dtype)
         return aval
 
-    return tuple([change(aval) for aval in one.avals])
+    return tuple([change(aval) for aval in case.avals])
 
 
-def draw_operands(one: Sample, seed: int = 0, dtype: Any = None) -> list[np.ndarray[Any, Any]]:
-    """Operand values for a sample, its main dtype replaced by `dtype` where that is given."""
+def draw_operands(case: Sample, seed: int = 0, dtype: Any = None) -> list[np.ndarray[Any, Any]]:
+    """Random operand values for a sample, with `dtype` in place of its main dtype if given."""
     random = np.random.RandomState(seed)
-    avals = one.avals if dtype is None else avals_with_dtype(one, np.dtype(dtype))
-    given = one.values or {}
+    avals = case.avals if dtype is None else avals_with_dtype(case, np.dtype(dtype))
+    values = case.values or {}
     return [
-        _given_operand(random, given[i], aval)
-        if i in given
-        else _random_operand(random, one, i, aval)
+        _given_operand(random, values[i], aval)
+        if i in values
+        else _random_operand(random, case, i, aval)
         for i, aval in enumerate(avals)
     ]
 
@@ -141,27 +126,27 @@ def _given_operand(random: Any, value: Any, aval: ShapedArray) -> Any:
     return np.asarray(value).astype(aval.dtype).reshape(aval.shape)
 
 
-def _random_operand(random: Any, one: Sample, i: int, aval: ShapedArray) -> Any:
-    low, high = one.domain_of(i)
-    of = kind(aval.dtype)
-    if of == "b":
+def _random_operand(random: Any, case: Sample, i: int, aval: ShapedArray) -> Any:
+    low, high = case.domain_of(i)
+    dtype_kind = kind(aval.dtype)
+    if dtype_kind == "b":
         return np.asarray(random.rand(*aval.shape) > 0.5)
-    if of in "iu":
-        start = max(int(np.ceil(low)), 0) if of == "u" else int(np.ceil(low))
+    if dtype_kind in "iu":
+        start = max(int(np.ceil(low)), 0) if dtype_kind == "u" else int(np.ceil(low))
         x = random.randint(start, int(high) + 1, aval.shape)
-        return np.asarray(np.where(x == 0, 1, x) if i in one.nonzero else x).astype(aval.dtype)
-    x = _random_reals(random, one, i, aval)
-    if of == "c":
-        x = x + 1j * _random_reals(random, one, i, aval)
+        return np.asarray(np.where(x == 0, 1, x) if i in case.nonzero else x).astype(aval.dtype)
+    x = _random_reals(random, case, i, aval)
+    if dtype_kind == "c":
+        x = x + 1j * _random_reals(random, case, i, aval)
     return np.asarray(x).astype(aval.dtype)
 
 
-def _random_reals(random: Any, one: Sample, i: int, aval: ShapedArray) -> Any:
-    low, high = one.domain_of(i)
+def _random_reals(random: Any, case: Sample, i: int, aval: ShapedArray) -> Any:
+    low, high = case.domain_of(i)
     x = random.uniform(low, high, aval.shape)
-    if one.distinct and aval.size:
-        places = random.permutation(aval.size) + random.uniform(0.2, 0.8)
-        x = low + (high - low) * places.reshape(aval.shape) / aval.size
-    if i in one.nonzero:
+    if case.distinct and aval.size:
+        positions = random.permutation(aval.size) + random.uniform(0.2, 0.8)
+        x = low + (high - low) * positions.reshape(aval.shape) / aval.size
+    if i in case.nonzero:
         x = np.where(abs(x) < 0.5, np.where(x < 0, x - 0.5, x + 0.5), x)
     return x

@@ -1,4 +1,4 @@
-"""Where in the user's code an equation comes from, found cheaply and told in full only on demand."""
+"""Sources: the user's line that an equation comes from, recorded cheaply and described on demand."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from itertools import islice
 from types import CodeType, FrameType, TracebackType
 from typing import Any
 
-# The code object and the offset of the instruction in it that was running.
 Source = tuple[CodeType, int]
+"""A code object, and the offset of the instruction in it that was running."""
 
 _LONGEST_CHAIN = 100
 
 
 def unwrap_function(fun: Any, *attributes: str) -> Any:
-    """The innermost function that `fun` wraps, by its `__wrapped__` or one of `attributes`.
+    """The innermost function that `fun` wraps, by `__wrapped__` or one of `attributes`.
 
-    `fun` itself if there is no end to them, as for objects that have every attribute.
+    `fun` itself if the chain does not end, as for objects that have every attribute.
     """
     inner = fun
     for _ in range(_LONGEST_CHAIN):
@@ -38,7 +38,7 @@ def unwrap_function(fun: Any, *attributes: str) -> Any:
 
 
 class LibrarySource(tuple[CodeType, int]):
-    """The source of an equation that an installed package asked for; `user` is the line that called it.
+    """The source of an equation in an installed package; `user` is the user's line that called it.
 
     Equal to the plain source.
     """
@@ -47,27 +47,27 @@ class LibrarySource(tuple[CodeType, int]):
 
 
 class DerivedSource(tuple[CodeType, int]):
-    """The source of an equation that a transform put beside the one the user asked for.
+    """The source of an equation that a transform derived from one of the user.
 
-    Equal to the plain source; the variables of such equations are not the user's.
+    Equal to the plain source. Variables of such equations do not get names of the user's variables.
     """
 
     user: Source
 
 
 class BackwardSource(DerivedSource):
-    """The source of an equation that carries cotangents back through the one the user asked for."""
+    """The source of an equation of the backward computation of one of the user."""
 
 
 def derived_source(source: Source | None) -> Source | None:
-    """`source`, marked as that of equations which a transform makes of the user's."""
+    """`source`, marked as that of an equation that a transform derived."""
     if source is None or isinstance(source, DerivedSource):
         return source
     return DerivedSource(source) if type(source) is tuple else _marked_source(DerivedSource, source)
 
 
 def backward_source(source: Source | None) -> Source | None:
-    """`source`, marked as that of equations of a backward computation."""
+    """`source`, marked as that of an equation of a backward computation."""
     if source is None:
         return source
     return (
@@ -82,15 +82,15 @@ def _marked_source(kind: type[DerivedSource], source: Source) -> Source:
 
 
 def user_line(source: Source) -> Source:
-    """The line of the user's own code, where an installed package asked for the equation."""
+    """The user's line for a source in an installed package; any other source unchanged."""
     return source if type(source) is tuple else vars(source).get("user", source)
 
 
 @lru_cache(maxsize=1024)
 def expression_key(source: Source) -> tuple[CodeType, Any]:
-    """The stretch of code that was running, where it has one: alike for all runs of one operation.
+    """The position in the text of the expression that was running, else its offset.
 
-    Python may tell another instruction of it once it has run some times.
+    Equal for all runs of the expression, while the offset may change when Python specializes it.
     """
     code, offset = source
     return code, next(islice(code.co_positions(), offset // 2, None), offset)
@@ -101,7 +101,7 @@ _JAX = f"{os.sep}jax{os.sep}_src{os.sep}"
 _INSTALLED = re.compile(r".*[/\\](?:site|dist)-packages[/\\]")
 _INTERMEDIATE_FILES = f"<{__name__}>", contextlib.__file__
 _LIBRARY_PREFIXES = (
-    # The standard library, scripts that start an installed package, code that packages generate.
+    # The standard library, scripts that start an installed package, and generated code.
     os.path.dirname(os.path.abspath(os.__file__)) + os.sep,
     os.path.join(sys.prefix, "Scripts" if os.name == "nt" else "bin") + os.sep,
     *("<frozen ", "<__array_function__", "<attrs generated", "<@beartype"),
@@ -111,9 +111,9 @@ FUNCTX_OR_JAX, INSTALLED_PACKAGE, USER_CODE = 2, 1, 0
 
 
 class _FileOwners(dict[str, int]):
-    """Whose a file is, remembered by its name: functx's or JAX's own, an installed package's, the user's.
+    """The owner of a file by name: functx or JAX, an installed package, or the user.
 
-    Between frames of JAX stand those of Python's own context managers.
+    Files of Python's context managers count as JAX's, since they run between frames of JAX.
     """
 
     def __missing__(self, filename: str) -> int:
@@ -130,12 +130,12 @@ class _FileOwners(dict[str, int]):
 
 
 file_owner = _FileOwners()
-# What `dataclass` writes of a class, whose file is none.
+# The functions that `dataclass` generates, which have no file.
 _DATACLASS_CODE_PREFIX = "__create_fn__."
 
 
 def user_frame(frame: FrameType | None) -> FrameType | None:
-    """The innermost frame at or outside `frame` that runs neither functx's code nor JAX's."""
+    """The innermost frame, from `frame` outwards, that runs code of neither functx nor JAX."""
     while frame is not None and (
         file_owner[frame.f_code.co_filename] is FUNCTX_OR_JAX
         or frame.f_code.co_qualname.startswith(_DATACLASS_CODE_PREFIX)
@@ -145,13 +145,13 @@ def user_frame(frame: FrameType | None) -> FrameType | None:
 
 
 def user_source(depth: int = 1) -> Source | None:
-    """The source of whatever outside functx and JAX is now calling us."""
+    """The source of the innermost caller outside functx and JAX."""
     frame = user_frame(sys._getframe(depth))
     return None if frame is None else frame_source(frame)
 
 
 def frame_source(frame: FrameType) -> Source:
-    """The source of `frame`; in an installed package, also the user's line that called it, if any."""
+    """The source of `frame`, with the user's line that called it if it runs an installed package."""
     source = frame.f_code, frame.f_lasti
     outer: FrameType | None = frame
     while outer is not None:
@@ -160,9 +160,9 @@ def frame_source(frame: FrameType) -> Source:
         outer = outer.f_back
     if outer is None or outer is frame:
         return source
-    through = LibrarySource(source)
-    through.user = outer.f_code, outer.f_lasti
-    return through
+    library_source = LibrarySource(source)
+    library_source.user = outer.f_code, outer.f_lasti
+    return library_source
 
 
 class _CodeInfo:
@@ -173,7 +173,7 @@ class _CodeInfo:
 
     @cached_property
     def lines(self) -> tuple[list[int], list[int]]:
-        """Where each run of instructions starts, and its line."""
+        """The start offset of each run of instructions, and its line."""
         starts, lines = [0], [self.code.co_firstlineno]
         for start, _, line in self.code.co_lines():
             if line is not None:
@@ -188,7 +188,7 @@ class _CodeInfo:
 
     @cached_property
     def offsets(self) -> list[int]:
-        """Where each instruction starts."""
+        """The start offset of each instruction."""
         return [instruction.offset for instruction in self.instructions]
 
     def line(self, offset: int) -> int:
@@ -196,8 +196,8 @@ class _CodeInfo:
         return lines[bisect_right(starts, offset) - 1]
 
     def stored_names(self, offset: int) -> tuple[str, ...]:
-        """The variables that take the result of the instruction at `offset`, at once."""
-        # A frame that calls another may stand on the cache entries behind its instruction.
+        """The variables that the result of the instruction at `offset` is directly assigned to."""
+        # The offset of a calling frame may be that of the cache entries after its instruction.
         following = bisect_right(self.offsets, offset)
         instructions = self.instructions
         if instructions[following : following + 1] and instructions[following].opname == "COPY":
@@ -213,35 +213,38 @@ class _CodeInfo:
         return names[:count] if len(names) >= count else ()
 
     def container(self, offset: int) -> str | None:
-        """What the instruction at `offset` assigns an item of, "" if nameless; None for others."""
-        at = bisect_right(self.offsets, offset) - 1
-        depth = {"STORE_SUBSCR": 1, "STORE_SLICE": 2}.get(self.instructions[at].opname)
+        """The variable whose item the instruction at `offset` assigns.
+
+        "" if the container has no name; None if the instruction is not an item assignment.
+        """
+        position = bisect_right(self.offsets, offset) - 1
+        depth = {"STORE_SUBSCR": 1, "STORE_SLICE": 2}.get(self.instructions[position].opname)
         if depth is None:
             return None
-        # Back over what computes the index, to what was loaded before.
-        while depth > 0 and at > 0:
-            at -= 1
-            instruction = self.instructions[at]
+        # Go back over the instructions that compute the index, to the load of the container.
+        while depth > 0 and position > 0:
+            position -= 1
+            instruction = self.instructions[position]
             depth -= dis.stack_effect(instruction.opcode, instruction.arg)
             if instruction.opname == "SWAP":
                 return ""
-        loaded = self.instructions[at - 1]
+        loaded = self.instructions[position - 1]
         named = loaded.opname.startswith("LOAD_") and isinstance(loaded.argval, str)
         return loaded.argval if named else ""
 
 
 def _stored(instruction: dis.Instruction) -> tuple[str, ...]:
-    """The variables that an instruction stores into, first to last."""
+    """The variables that an instruction stores to, in order."""
     name = instruction.opname
     if not name.startswith("STORE_") or name in ("STORE_ATTR", "STORE_SUBSCR", "STORE_SLICE"):
         return ()
-    # Since Python 3.13 one instruction may store twice, or store and load.
+    # Since Python 3.13, one instruction may store twice, or store and load.
     names = instruction.argval if isinstance(instruction.argval, tuple) else (instruction.argval,)
     return names[:1] if name == "STORE_FAST_LOAD_FAST" else names
 
 
-# By identity, since hashing a code object takes as long as reading it; the entry keeps the
-# code object, so that its identity is not given to another.
+# By identity, since hashing a code object is slow. The entry keeps the code object alive, so that its
+# identity is not reused.
 _codes: dict[int, _CodeInfo] = {}
 
 
@@ -255,23 +258,23 @@ def _code_info(code: CodeType) -> _CodeInfo:
 
 
 def line_number(source: Source) -> int:
-    """The line of the user's file that was running."""
+    """The line number of a source."""
     return _code_info(source[0]).line(source[1])
 
 
 def assigned_names(source: Source) -> tuple[str, ...]:
-    """The variables that the user's code stores the results in, where it does so at once."""
+    """The variables that the user's code directly assigns the results to."""
     return _code_info(source[0]).stored_names(source[1])
 
 
 def is_raise_instruction(code: CodeType, offset: int) -> bool:
-    """Whether the instruction at `offset` is a `raise` or an `assert`, and not a call that fails."""
-    at = bisect_right(_code_info(code).offsets, offset) - 1
-    return _code_info(code).instructions[at].opname == "RAISE_VARARGS"
+    """Whether the instruction at `offset` is a `raise` or a failed `assert`, not a call."""
+    position = bisect_right(_code_info(code).offsets, offset) - 1
+    return _code_info(code).instructions[position].opname == "RAISE_VARARGS"
 
 
 def traceback_source(trail: TracebackType | None) -> Source | None:
-    """The innermost place outside functx and JAX in a traceback, with the user's line that led there."""
+    """The innermost source outside functx and JAX in a traceback, with the user's line that called it."""
     line: Source | None = None
     user: Source | None = None
     while trail is not None:
@@ -283,16 +286,16 @@ def traceback_source(trail: TracebackType | None) -> Source | None:
         trail = trail.tb_next
     if line is user or line is None or user is None:
         return line
-    through = LibrarySource(line)
-    through.user = user
-    return through
+    library_source = LibrarySource(line)
+    library_source.user = user
+    return library_source
 
 
 _ITEM_ASSIGNMENT = re.compile(r"([\w.]+)\[[^=]*\]\s*(?:[-+*/%&|^@]|//|\*\*|<<|>>)?=(?!=)")
 
 
 def assigned_container(source: Source | None) -> str | None:
-    """What the user's code is assigning an item of, "" if it has no name; None elsewhere."""
+    """The container that the user's line assigns an item of, "" without a name; None for other lines."""
     container = None if source is None else _code_info(source[0]).container(source[1])
     written = (
         source is not None and container is not None and _ITEM_ASSIGNMENT.search(line_text(source))
@@ -301,17 +304,17 @@ def assigned_container(source: Source | None) -> str | None:
 
 
 def line_text(source: Source | None) -> str:
-    """The text of the line that was running, empty where it is not known."""
+    """The text of the line of a source; empty if it is not known."""
     if source is None:
         return ""
     return linecache.getline(source[0].co_filename, line_number(source)).strip()
 
 
 def describe_source(source: Source | None) -> str:
-    """`file.py:31 in main`, the form in which errors and programs name a line.
+    """`file.py:31 in main`: a source as errors and programs show it.
 
-    A cell of a notebook is `cell In[3], line 2`. The user's line comes first, and then that of
-    the installed package which it called.
+    A notebook cell is `cell In[3], line 2`. The user's line comes first, then the line of the installed
+    package that it called.
     """
     if source is None:
         return "unknown line"
@@ -322,7 +325,7 @@ def describe_source(source: Source | None) -> str:
 
 
 def source_line(source: Source | None) -> str:
-    """`file.py:31 in main: losses = vmap(loss)(rows)`: the place and the text of the line."""
+    """`file.py:31 in main: losses = vmap(loss)(rows)`: the location and the text of the line."""
     if source is None:
         return "unknown line"
     user = user_line(source)
@@ -353,14 +356,14 @@ def _location_text(source: Source) -> str:
 
 
 def ipython_shell() -> Any:
-    """The shell of IPython that runs this process; None in others."""
+    """The IPython shell of this process; None without one."""
     ipython = sys.modules.get("IPython")
     found = getattr(ipython, "get_ipython", None)
     return None if found is None else found()
 
 
 def _notebook_cell(filename: str) -> str | None:
-    """`cell In[3]` for the code of a cell of a notebook; None for other code."""
+    """`cell In[3]` for the code of a notebook cell; None for other code."""
     shell = ipython_shell()
     if shell is None:
         return None

@@ -33,7 +33,7 @@ def api_boundary(fun: Callable[Parameters, Result]) -> Callable[Parameters, Resu
 
 
 def unnamed_api_boundary(fun: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
-    """The same, for a function that gets its name, docstring and signature afterwards."""
+    """As `api_boundary`, for a function that gets its name, docstring and signature afterwards."""
 
     def outermost(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
         try:
@@ -76,7 +76,7 @@ def filter_traceback(error: BaseException) -> None:
 
 
 def hide_callers(frame: FrameType | None) -> None:
-    """Let notebooks and pytest skip the frames of functx at and outside `frame`, up to the user's."""
+    """Let notebooks and pytest skip the frames of functx from `frame` outwards, up to the user's."""
     if traceback_filter.mode == "off":
         return
     while frame is not None and _is_hidden(frame):
@@ -85,7 +85,7 @@ def hide_callers(frame: FrameType | None) -> None:
 
 
 def filtering_excepthook(hook: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap `sys.excepthook` to filter errors of functx that were raised outside any transform."""
+    """`hook` with a filter for errors of functx that are raised outside all transforms."""
     from functx.core.errors import FunctxError
 
     def excepthook(kind: Any, error: BaseException, trail: TracebackType | None) -> Any:
@@ -99,7 +99,7 @@ def filtering_excepthook(hook: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def install_excepthook() -> None:
-    """Filter what an uncaught error of functx shows in a terminal or a notebook."""
+    """Filter the tracebacks of uncaught errors of functx in terminals and notebooks."""
     from functx.core.errors import FunctxError
 
     sys.excepthook = filtering_excepthook(sys.excepthook)
@@ -128,15 +128,15 @@ def _hide(frame: FrameType) -> None:
 
 def _traceback_entries(trail: TracebackType | None) -> list[TracebackType]:
     """The entries of a traceback, the innermost last."""
-    found = []
+    entries = []
     while trail is not None:
-        found.append(trail)
+        entries.append(trail)
         trail = trail.tb_next
-    return found
+    return entries
 
 
 def _exception_chain(error: BaseException) -> list[BaseException]:
-    """An error, with its causes and contexts."""
+    """An error with its causes and contexts, at any depth."""
     found: dict[int, BaseException] = {}
     pending: list[BaseException | None] = [error]
     while pending:
@@ -154,7 +154,7 @@ _NOTE = (
 
 
 def _note_hidden_frames(error: BaseException) -> None:
-    """Say how to see the frames of an error that functx did not raise on purpose."""
+    """Add a note on how to see the hidden frames, unless functx raised the error on purpose."""
     from functx.core.errors import FunctxError
 
     if not isinstance(error, FunctxError) and _NOTE not in getattr(error, "__notes__", ()):
@@ -162,14 +162,14 @@ def _note_hidden_frames(error: BaseException) -> None:
 
 
 def _remove_jax_note(error: BaseException) -> None:
-    """Remove JAX's note about its hidden frames, since JAX's switch has no effect here."""
+    """Remove JAX's note about its hidden frames, since JAX's option has no effect here."""
     notes = getattr(error, "__notes__", None)
     if notes:
         notes[:] = [note for note in notes if "JAX has removed its internal frames" not in note]
 
 
 def _chain_unfiltered_traceback(error: BaseException) -> None:
-    """Let the whole traceback be the cause of `error`, and its cause the cause of that."""
+    """Insert an `UnfilteredTraceback` with the whole traceback between `error` and its cause."""
     whole = UnfilteredTraceback("the whole traceback follows, with the frames of functx and JAX")
     whole.__traceback__ = error.__traceback__
     whole.__cause__, whole.__context__ = error.__cause__, error.__context__

@@ -1,12 +1,12 @@
-"""Pytrees, through `jax.tree_util`: every type registered there, None and dataclasses included."""
+"""Pytrees of all types that are registered with `jax.tree_util`, and messages on their structures."""
 
 from __future__ import annotations
 
 import builtins
 from collections import OrderedDict, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from jax import tree_util
 
@@ -27,12 +27,13 @@ keystr: Any = tree_util.keystr
 treedef_tuple = tree_util.treedef_tuple
 Partial = tree_util.Partial
 TreeDef = Any
+T = TypeVar("T")
 
 
 def flatten(tree: Any, is_leaf: Any = None) -> tuple[list[Any], TreeDef]:
     """The leaves of a pytree, and its structure.
 
-    Raises TreeError for a dictionary whose keys have no order.
+    Raises TreeError for a dictionary whose keys cannot be sorted.
     """
     try:
         return _flatten(tree, is_leaf)  # type: ignore[no-any-return]
@@ -66,46 +67,51 @@ def unflatten(structure: TreeDef | TreeDefWithStatic, leaves: Any) -> Any:
 
 
 class TreeDefWithStatic(NamedTuple):
-    """A structure of which some leaves are fixed: they are no arrays, and are not traced."""
+    """A structure with some static leaves, which are not arrays and are not traced."""
 
     structure: TreeDef
     static_leaves: dict[int, Any]
 
     @property
     def num_leaves(self) -> int:
-        """The number of leaves that are not fixed."""
+        """The number of leaves that are not static."""
         return int(self.structure.num_leaves) - len(self.static_leaves)
 
     def unflatten(self, leaves: Any) -> Any:
-        """The pytree with `leaves` in the places that are not fixed."""
+        """The pytree with `leaves` for the leaves that are not static."""
         return self.structure.unflatten(self.merge_static(leaves))
 
     def merge_static(self, leaves: Any) -> list[Any]:
-        """All leaves in their order, where `leaves` are those that are not fixed."""
-        rest = iter(leaves)
-        places = range(self.structure.num_leaves)
-        return [self.static_leaves[i] if i in self.static_leaves else next(rest) for i in places]
+        """All leaves in order, given the `leaves` that are not static."""
+        traced, static = iter(leaves), self.static_leaves
+        return [
+            static[i] if i in static else next(traced) for i in range(self.structure.num_leaves)
+        ]
+
+    def without_static(self, items: Sequence[T]) -> tuple[T, ...]:
+        """The items, one for each leaf, of the leaves that are not static."""
+        return tuple([x for i, x in enumerate(items) if i not in self.static_leaves])
 
     def children(self) -> list[TreeDef]:
-        """The structures of the children of the outermost node, fixed leaves included."""
+        """The structures of the children of the root, with their static leaves."""
         return self.structure.children()  # type: ignore[no-any-return]
 
 
 def treedef_with_static(structure: TreeDef, fixed: dict[int, Any]) -> TreeDef | TreeDefWithStatic:
-    """`structure` with the leaves at the keys of `fixed` given, if there are any."""
+    """`structure` with the static leaves `fixed` by position; `structure` itself without any."""
     return TreeDefWithStatic(structure, fixed) if fixed else structure
 
 
 class PRNGKeyNode:
-    """A pytree node for JAX's typed PRNG keys, whose one leaf is the array of their words.
+    """A pytree node for JAX's typed PRNG keys, whose only leaf is their key data.
 
-    Rebuilt from another leaf than words, such as an axis or None, the node gives that leaf.
+    Unflattened from any other leaf, such as an axis or None, the node returns that leaf.
     """
 
     typed_key_array: Callable[[Any, Any], Any]
-    """The typed keys of some words, of a dtype of JAX's."""
+    """Typed keys from key data and a key dtype of JAX."""
     key_data: Callable[[Any], Any]
-    """The words of typed keys; anything else as it is."""
+    """The key data of typed keys; any other value unchanged."""
 
     def __init__(self, dtype: Any):
         self.dtype = dtype
@@ -119,37 +125,37 @@ tree_util.register_pytree_node(
 
 
 def flatten_with_key_data(tree: Any) -> tuple[list[Any], TreeDef]:
-    """As `flatten`, with the words of typed keys for their leaves; the structure makes keys of them."""
+    """As `flatten`, with key data in place of typed keys; the structure restores the keys."""
     return keys_to_key_data(*flatten(tree))
 
 
 def keys_to_key_data(leaves: list[Any], structure: TreeDef) -> tuple[list[Any], TreeDef]:
-    """Leaves and a structure, with the words of typed keys for those keys."""
+    """The leaves with key data in place of typed keys, and the structure that restores the keys."""
     if not _keyless_types.issuperset(builtins.map(type, leaves)):
-        words = [PRNGKeyNode.key_data(x) for x in leaves]
-        pairs = enumerate(zip(leaves, words, strict=True))
-        places = tuple([(i, x.dtype) for i, (x, each) in pairs if each is not x])
-        if places:
-            return words, _insert_key_nodes(structure, places)
+        key_data = [PRNGKeyNode.key_data(x) for x in leaves]
+        pairs = enumerate(zip(leaves, key_data, strict=True))
+        keys = tuple([(i, x.dtype) for i, (x, data) in pairs if data is not x])
+        if keys:
+            return key_data, _insert_key_nodes(structure, keys)
         _keyless_types.update([type(x) for x in leaves if type(x).__module__ in _CONCRETE])
     return leaves, structure
 
 
 _keyless_types: set[type] = set()
 _CONCRETE = frozenset(["builtins", "numpy", "jaxlib._jax", "functx.numpy"])
-"""The modules of types that are never those of typed keys."""
+"""The modules whose types are never typed keys."""
 
 
 @lru_cache(4096)
-def _insert_key_nodes(structure: TreeDef, places: tuple[tuple[int, Any], ...]) -> TreeDef:
-    """`structure` with keys of a dtype in place of the leaves at some places."""
+def _insert_key_nodes(structure: TreeDef, keys: tuple[tuple[int, Any], ...]) -> TreeDef:
+    """`structure` with a key node in place of the leaf at each `(position, dtype)` of `keys`."""
     node = structure.node_data()
     if node is None:
-        return tree_util.tree_structure(PRNGKeyNode(places[0][1]))
+        return tree_util.tree_structure(PRNGKeyNode(keys[0][1]))
     children, start = [], 0
     for child in structure.children():
         end = start + child.num_leaves
-        inside = tuple([(i - start, dtype) for i, dtype in places if start <= i < end])
+        inside = tuple([(i - start, dtype) for i, dtype in keys if start <= i < end])
         children.append(_insert_key_nodes(child, inside) if inside else child)
         start = end
     registry = tree_util.default_registry
@@ -157,10 +163,9 @@ def _insert_key_nodes(structure: TreeDef, places: tuple[tuple[int, Any], ...]) -
 
 
 def key_leaves(structure: TreeDef | TreeDefWithStatic) -> tuple[bool, ...]:
-    """Which leaves of a structure are words of typed keys."""
+    """For each leaf of a structure that is not static, whether it is the key data of typed keys."""
     if isinstance(structure, TreeDefWithStatic):
-        every = key_leaves(structure.structure)
-        return tuple([on for i, on in enumerate(every) if i not in structure.static_leaves])
+        return structure.without_static(key_leaves(structure.structure))
     return _key_leaves(structure)
 
 
@@ -169,7 +174,7 @@ def _key_leaves(structure: TreeDef) -> tuple[bool, ...]:
     node = structure.node_data()
     if node is None or node[0] is PRNGKeyNode:
         return (node is not None,)
-    return tuple([on for child in structure.children() for on in _key_leaves(child)])
+    return tuple([is_key for child in structure.children() for is_key in _key_leaves(child)])
 
 
 _BUILT_IN = frozenset(
@@ -179,21 +184,20 @@ _ONE_LEAF = structure(0)
 
 
 def _is_user_node(kind: type) -> bool:
-    """Whether nodes of the class `kind` are made by code of the user's."""
+    """Whether `kind` is a node class of the user, built neither into Python nor into JAX."""
     return kind not in _BUILT_IN and not (issubclass(kind, tuple) and hasattr(kind, "_fields"))
 
 
 def root_node_type(structure: TreeDef) -> type | None:
-    """The class of the outermost node of a structure, None for a leaf."""
+    """The class of the root of a structure, None for a leaf."""
     node = structure.node_data()
     return None if node is None else node[0]
 
 
 def leaves_in_user_nodes(structure: TreeDef | TreeDefWithStatic) -> tuple[bool, ...]:
-    """Which leaves of a structure lie in nodes that code of the user's makes."""
+    """For each leaf that is not static, whether a node class of the user contains it."""
     if isinstance(structure, TreeDefWithStatic):
-        every = leaves_in_user_nodes(structure.structure)
-        return tuple([on for i, on in enumerate(every) if i not in structure.static_leaves])
+        return structure.without_static(leaves_in_user_nodes(structure.structure))
     return _leaves_in_user_nodes(structure)
 
 
@@ -204,14 +208,14 @@ def _leaves_in_user_nodes(structure: TreeDef) -> tuple[bool, ...]:
         return (False,)
     if _is_user_node(node[0]):
         return (True,) * structure.num_leaves
-    return tuple([on for child in structure.children() for on in _leaves_in_user_nodes(child)])
+    children = structure.children()
+    return tuple([is_inside for child in children for is_inside in _leaves_in_user_nodes(child)])
 
 
 def paths(structure: TreeDef | TreeDefWithStatic) -> list[tuple[Any, ...]]:
-    """The path of each leaf, found without an instance: children of users' nodes are numbered."""
+    """The path of each leaf that is not static; children of users' nodes have numbers as keys."""
     if isinstance(structure, TreeDefWithStatic):
-        every = paths(structure.structure)
-        return [path for i, path in enumerate(every) if i not in structure.static_leaves]
+        return [*structure.without_static(paths(structure.structure))]
     if structure == _ONE_LEAF or root_node_type(structure) is PRNGKeyNode:
         return [()]
     pairs = zip(_child_keys(structure), structure.children(), strict=True)
@@ -219,7 +223,7 @@ def paths(structure: TreeDef | TreeDefWithStatic) -> list[tuple[Any, ...]]:
 
 
 def _child_keys(structure: TreeDef) -> list[Any]:
-    """The keys of the children of the outermost node."""
+    """The keys of the children of the root."""
     kind, data = structure.node_data()
     names = {dict: data, OrderedDict: data}.get(kind)
     if kind is defaultdict:
@@ -234,51 +238,51 @@ def _child_keys(structure: TreeDef) -> list[Any]:
 
 
 def call_treedef(*arguments: TreeDef) -> TreeDef:
-    """The structure of the arguments of a call, positional ones of these structures."""
+    """The structure of `(args, kwargs)` of a call with positional arguments of these structures."""
     return treedef_tuple([treedef_tuple(arguments), structure({})])
 
 
 class StructureDifference(NamedTuple):
-    """The first place at which two structures differ, and the subtrees there."""
+    """The first path at which two structures differ, and the subtrees there."""
 
     path: tuple[Any, ...]
     expected: TreeDef
     given: TreeDef
 
     def __str__(self) -> str:
-        path, mine, other = self.texts()
-        return f"{other} for {mine}" + (f" at {path}" if path else "")
+        path, expected, given = self.texts()
+        return f"{given} for {expected}" + (f" at {path}" if path else "")
 
     def texts(self) -> tuple[str, str, str]:
-        """The path, and both parts, as messages show them."""
-        parts = [_node_text(x) for x in (self.expected, self.given)]
-        if parts[0] == parts[1]:
-            parts = [str(x) for x in (self.expected, self.given)]
-        return keystr(self.path), parts[0], parts[1]
+        """The path, and the expected and the given subtree, as messages show them."""
+        texts = [_node_text(x) for x in (self.expected, self.given)]
+        if texts[0] == texts[1]:
+            texts = [str(x) for x in (self.expected, self.given)]
+        return keystr(self.path), texts[0], texts[1]
 
 
 def first_difference(
     expected: TreeDef, given: TreeDef, prefix: bool = False, path: tuple[Any, ...] = ()
 ) -> StructureDifference | None:
-    """Where two structures first differ, None if nowhere.
+    """The first difference of two structures, None if they are equal.
 
-    With `prefix`, a leaf of `expected` stands for anything.
+    With `prefix`, a leaf of `expected` matches any subtree.
     """
     if expected == given or (prefix and expected == _ONE_LEAF):
         return None
     first, second = expected.node_data(), given.node_data()
-    parts, others = expected.children(), given.children()
-    if first is None or second is None or first != second or len(parts) != len(others):
+    children, given_children = expected.children(), given.children()
+    if None in (first, second) or first != second or len(children) != len(given_children):
         return StructureDifference(path, expected, given)
-    for key, part, other in zip(_child_keys(expected), parts, others, strict=True):
-        found = first_difference(part, other, prefix, (*path, key))
-        if found is not None:
-            return found
+    for key, x, y in zip(_child_keys(expected), children, given_children, strict=True):
+        difference = first_difference(x, y, prefix, (*path, key))
+        if difference is not None:
+            return difference
     return None
 
 
 def _node_text(structure: TreeDef) -> str:
-    """The outermost node, in words."""
+    """The root of a structure as messages show it."""
     node = structure.node_data()
     if node is None:
         return "a leaf"
@@ -293,51 +297,57 @@ def _node_text(structure: TreeDef) -> str:
 
 
 def broadcast_prefix(prefix: Any, whole: TreeDef, what: str) -> list[Any]:
-    """One leaf of `prefix` for each leaf of the structure `whole`; None is a leaf of the prefix.
+    """The leaf of the tree prefix `prefix` for each leaf of the structure `whole`; None is a leaf.
 
-    Raises TreeError, which calls the prefix `what`, when it is not a tree prefix.
+    Raises TreeError, which names the prefix `what`, if it is not a tree prefix.
     """
-    found, given = flatten(prefix, lambda x: x is None)
-    difference = first_difference(given, whole, prefix=True)
+    leaves, structure = flatten(prefix, lambda x: x is None)
+    difference = first_difference(structure, whole, prefix=True)
     if difference is not None:
-        path, mine, other = difference.texts()
+        path, in_prefix, in_whole = difference.texts()
+        at_path = f", at {path}" if path else ""
         raise TreeError(
             f"{what} must be a tree prefix; got {prefix!r}",
             f"for a tree of structure {whole}",
-            f"which has {other} where the prefix has {mine}" + (f", at {path}" if path else ""),
+            f"which has {in_whole} where the prefix has {in_prefix}{at_path}",
         )
-    parts = _subtrees_at_leaves(given, whole)
-    return [x for x, part in zip(found, parts, strict=True) for _ in range(part.num_leaves)]
+    return _repeat_leaves(leaves, _subtrees_at_leaves(structure, whole))
 
 
 def _subtrees_at_leaves(prefix: TreeDef, whole: TreeDef) -> list[TreeDef]:
-    """The part of `whole` at each leaf of its prefix."""
+    """The subtree of `whole` at each leaf of its prefix."""
     if prefix == _ONE_LEAF:
         return [whole]
     pairs = zip(prefix.children(), whole.children(), strict=True)
-    return [below for part, other in pairs for below in _subtrees_at_leaves(part, other)]
+    return [subtree for x, y in pairs for subtree in _subtrees_at_leaves(x, y)]
+
+
+def _repeat_leaves(leaves: list[Any], subtrees: list[TreeDef]) -> list[Any]:
+    """Each leaf as often as its subtree has leaves."""
+    pairs = zip(leaves, subtrees, strict=True)
+    return [x for x, subtree in pairs for _ in range(subtree.num_leaves)]
 
 
 def flatten_with_nones(whole: TreeDef, tree: Any) -> list[Any] | StructureDifference:
-    """The leaves of `tree` in the order of `whole`; a part that is None gives None for each leaf.
+    """The leaves of `tree` in the order of `whole`, with None for each leaf of a subtree that is None.
 
-    If the structures do not match, the first difference instead.
+    Returns the first difference if the structures do not match.
     """
-    found, given = flatten(tree, lambda x: x is None)
-    difference = first_difference(given, whole, prefix=True)
+    leaves, structure = flatten(tree, lambda x: x is None)
+    difference = first_difference(structure, whole, prefix=True)
     if difference is not None:
         return StructureDifference(difference.path, difference.given, difference.expected)
-    parts = _subtrees_at_leaves(given, whole)
-    for i, (x, part) in enumerate(zip(found, parts, strict=True)):
-        if x is not None and part != _ONE_LEAF and root_node_type(part) is not PRNGKeyNode:
-            return StructureDifference(paths(given)[i], part, _ONE_LEAF)
-    return [x for x, part in zip(found, parts, strict=True) for _ in range(part.num_leaves)]
+    subtrees = _subtrees_at_leaves(structure, whole)
+    for i, (x, subtree) in enumerate(zip(leaves, subtrees, strict=True)):
+        if x is not None and subtree != _ONE_LEAF and root_node_type(subtree) is not PRNGKeyNode:
+            return StructureDifference(paths(structure)[i], subtree, _ONE_LEAF)
+    return _repeat_leaves(leaves, subtrees)
 
 
 def flatten_up_to(expected: TreeDef, tree: Any, what: str, like: str) -> list[Any]:
-    """What `tree` has in place of the leaves of `expected`, None where it has None.
+    """The subtrees of `tree` at the leaves of `expected`.
 
-    Raises TreeError if it has another structure.
+    Raises TreeError if `expected` is not a prefix of the structure of `tree`.
     """
     try:
         return expected.flatten_up_to(tree)  # type: ignore[no-any-return]
@@ -348,7 +358,7 @@ def flatten_up_to(expected: TreeDef, tree: Any, what: str, like: str) -> list[An
 
 
 def check_same_structure(expected: TreeDef, given: TreeDef, what: str, like: str) -> None:
-    """Raise TreeError, which names the first place where they differ, unless structures agree."""
+    """Raise TreeError, with the first difference, unless the structures are equal."""
     if expected != given:
         raise TreeError(
             f"{what} must have the structure of {like}; got {describe_difference(expected, given)}",
@@ -357,7 +367,7 @@ def check_same_structure(expected: TreeDef, given: TreeDef, what: str, like: str
 
 
 def full_structures(expected: TreeDef, given: TreeDef) -> list[str]:
-    """Lines that show two structures, if they are small; else the place where they differ says more."""
+    """Two lines that show the structures, for messages; none if a structure is large."""
     if max(expected.num_nodes, given.num_nodes) > _LARGEST_SHOWN:
         return []
     return [f"expected {expected}", f"got      {given}"]
@@ -367,6 +377,6 @@ _LARGEST_SHOWN = 20
 
 
 def describe_difference(expected: TreeDef, given: TreeDef) -> str:
-    """`a leaf for tuple of 2 at [1]['x']`: how a structure first differs from the one expected."""
+    """`a leaf for tuple of 2 at [1]['x']`: the first difference of `given` from `expected`."""
     difference = first_difference(expected, given)
     return str(difference) if difference else f"{given} for {expected}"
