@@ -77,7 +77,7 @@ def bind_equation(eqn: Equation, *args: Any) -> list[Tracer]:
 T = TypeVar("T")
 
 
-class user_rule_runs:  # noqa: N801 - a count, raised by `ran`
+class user_rule_runs:  # noqa: N801 - a count, raised by `record`
     """The number of times that rules of users ran in rewrites.
 
     Such a rule may read Python values that change. So the result of a rewrite that runs one is not
