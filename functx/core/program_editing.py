@@ -10,6 +10,7 @@ import numpy as np
 
 from functx.core import tree
 from functx.core.backend import backend
+from functx.core.caches import IdentityKey
 from functx.core.checking import check_program
 from functx.core.errors import (
     ArgumentError,
@@ -302,19 +303,10 @@ def inline(program: Program, names: Sequence[str]) -> Program:
     return rewrite(program, rule)
 
 
-class IdentityRef:
-    """A reference to an object, compared by the identity of the object."""
+class CapturedValue(IdentityKey):
+    """A captured value, compared by identity and printed as its aval."""
 
-    __slots__ = ("value",)
-
-    def __init__(self, value: Any):
-        self.value = value
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, IdentityRef) and self.value is other.value
-
-    def __hash__(self) -> int:
-        return id(self.value)
+    __slots__ = ()
 
     def __repr__(self) -> str:
         return repr(aval_of(self.value))
@@ -323,7 +315,7 @@ class IdentityRef:
 class Captured(Primitive, abstract=True):
     """An operation without operands whose output is a captured array or traced value, held in `box`."""
 
-    box: Any
+    box: Any  # Not `CapturedValue`, since instances with `Any` fields are not cached.
     differentiable = False
     has_captures = True
     name = "captured"
@@ -347,7 +339,7 @@ def close_over(program: Program, values: Sequence[Any]) -> Program:
     """`program` with `captured` equations in place of its last inputs, which stand for `values`."""
     count = len(program.inputs) - len(values)
     captured = [
-        Equation(Captured(IdentityRef(x)), [], [v], None)
+        Equation(Captured(CapturedValue(x)), [], [v], None)
         for x, v in zip(values, program.inputs[count:], strict=True)
     ]
     equations = [*captured, *program.equations]
