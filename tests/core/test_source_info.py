@@ -216,7 +216,7 @@ class TestDescriptions:
 
         (source,) = sources(f)
         line = f.__code__.co_firstlineno + 1
-        where = f"test_provenance.py:{line} in {f.__qualname__.replace('.<locals>', '')}"
+        where = f"test_source_info.py:{line} in {f.__qualname__.replace('.<locals>', '')}"
         assert describe_source(source) == where
         assert source_line(source) == f"{where}: y = sin(x)  # the line"
 
@@ -272,9 +272,9 @@ class TestInstalledPackages:
         line = f.__code__.co_firstlineno + 1
         through = "through solvers/steps.py:2 in step"
         for each in (source, derived_source(source), backward_source(derived_source(source))):
-            assert describe_source(each) == f"test_provenance.py:{line} in {name}, {through}"
+            assert describe_source(each) == f"test_source_info.py:{line} in {name}, {through}"
             assert source_line(each) == (
-                f"test_provenance.py:{line} in {name}: z = functools.partial(step, x)()\n"
+                f"test_source_info.py:{line} in {name}: z = functools.partial(step, x)()\n"
                 f"    {through}: y = sin(x)"
             )
         assert source[0] is step.__code__ and assigned_names(source) == ("y",)
@@ -284,7 +284,7 @@ class TestInstalledPackages:
         with pytest.raises(ShapeError) as caught:
             functx.grad(lambda x: step(x).sum())(np.ones(3))
         text = str(caught.value)
-        assert "at test_provenance.py" in text and "step(x).sum()" in text
+        assert "at test_source_info.py" in text and "step(x).sum()" in text
         assert "\n    through solvers/steps.py:2 in step: return functx" in text
 
     def test_a_program_that_is_installed_itself_is_named_by_its_innermost_line(self, tmp_path):
@@ -320,7 +320,7 @@ def test_a_cell_of_a_notebook_is_called_by_its_number(monkeypatch):
     (source,) = sources(scope["f"])
     assert source_line(source) == "cell In[3], line 2 in f: y = sin(x)"
     (source,) = sources(lambda x: [sin(x)])
-    assert describe_source(source).startswith("test_provenance.py:")
+    assert describe_source(source).startswith("test_source_info.py:")
 
 
 class TestDerived:

@@ -252,7 +252,7 @@ class TestRewriting:
             sines_program().rewrite(
                 lambda eqn, *args: wrong(*args) if eqn.primitive is Sin() else NotImplemented
             )
-        assert "test_editing.py" in str(caught.value)
+        assert "test_program_editing.py" in str(caught.value)
         assert "y = sin(x)" in str(caught.value)
 
     def test_arrays_that_a_rule_brings_are_captured(self):
