@@ -82,37 +82,40 @@ def reduction(
 
         @wraps(function)
         def call(a: Any, axis: Any = None, *args: Any, **options: Any) -> Any:
-            if (
-                of_floats is not None
-                and not args
-                and not options
-                and type(a) is Tracer
-                and axis != ()
-                and _is_float_array(a.atom.aval)
-            ):
-                return of_floats(a, canonical_axes(axis, a.atom.aval.ndim))
-            x = asarray(a)
-            shape = aval_of(x).shape
-            if single_axis and axis is not None:
-                axes: Shape = (canonical_axis(axis, len(shape)),)
+            if type(a) is Tracer:
+                x, aval = a, a.atom.aval
+                if (
+                    of_floats is not None
+                    and not args
+                    and not options
+                    and aval.dtype.kind == "f"
+                    and aval.dtype.itemsize > 2
+                    and not aval.weak_type
+                    and aval.shape
+                    and axis != ()
+                ):
+                    return of_floats(a, canonical_axes(axis, aval.ndim))
             else:
-                axes = canonical_axes(axis, len(shape))
+                x = asarray(a)
+                aval = aval_of(x)
+            if single_axis and axis is not None:
+                axes: Shape = (canonical_axis(axis, aval.ndim),)
+            else:
+                axes = canonical_axes(axis, aval.ndim)
             result = function(x, axes, *args, **options)  # type: ignore[call-arg, arg-type]
-            if len(args) > keepdims_position or "keepdims" in options:
-                keepdims = options.get("keepdims", *args[keepdims_position:][:1])
-                result = restore_reduced_axes(result, shape, axes, keepdims)
-            out = args[out_position] if len(args) > out_position else options.get("out")
-            return write_out_exact(name, copy_if_same_memory(result, a), out)
+            out = None
+            if args or options:
+                out = args[out_position] if len(args) > out_position else options.get("out")
+                if len(args) > keepdims_position or "keepdims" in options:
+                    keepdims = options.get("keepdims", *args[keepdims_position:][:1])
+                    result = restore_reduced_axes(result, aval.shape, axes, keepdims)
+            if type(a) is not Tracer or type(result) is not Tracer or result.atom is a.atom:
+                result = copy_if_same_memory(result, a)
+            return result if out is None else write_out_exact(name, result, out)
 
         return cast(Callable[P, Any], call)
 
     return decorate
-
-
-def _is_float_array(aval: ShapedArray) -> bool:
-    """Whether arrays of a type are reduced as they are: float32 or float64, with a dimension."""
-    dtype = aval.dtype
-    return dtype.kind == "f" and dtype.itemsize > 2 and not aval.weak_type and bool(aval.shape)
 
 
 def restore_reduced_axes(out: Any, shape: Shape, axes: Shape, keepdims: bool) -> Any:
