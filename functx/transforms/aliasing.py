@@ -70,13 +70,13 @@ class SharedBuffer(NamedTuple):
 class MemoryLayout(NamedTuple):
     """The memory that a trace assumes its arguments and captured arrays to have.
 
-    `buffers` are the buffers that several arguments share. With `captures_bases`, a trace that
+    `buffers` are the buffers that several arguments share. With `capture_bases`, a trace that
     reads a view from outside captures the array that owns its memory. `strides` are those of the
     arguments, empty if all are in row-major order.
     """
 
     buffers: tuple[SharedBuffer, ...] = ()
-    captures_bases: bool = False
+    capture_bases: bool = False
     strides: tuple[Strides | None, ...] = ()
 
     def corrected(
@@ -94,7 +94,7 @@ class MemoryLayout(NamedTuple):
         buffers, strides = self.buffers, self.strides
         if values is not None and not buffers:
             buffers = written_shared_buffers(values, written)
-        bases = self.captures_bases or _captures_alias(captured, [i - count for i in written])
+        bases = self.capture_bases or _captures_alias(captured, [i - count for i in written])
         if layout_dependent:
             argument_strides(captured)
             if values is not None and any(found := argument_strides(values)):
@@ -273,7 +273,7 @@ def have_aliased_pair(args: Sequence[Any], written: Collection[int]) -> bool:
 def trace_with_shared_captures(
     trace: Callable[[bool], list[TracedFunction]],
 ) -> list[TracedFunction]:
-    """The calls `trace(captures_bases)` of functions that see each other's writes to captures.
+    """The calls `trace(capture_bases)` of functions that see each other's writes to captures.
 
     Views are captured as their bases only if one is written to.
     """

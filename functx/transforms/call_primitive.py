@@ -72,10 +72,8 @@ class SplitMaskedVJP(Rewrite[MaskedVJPPrograms]):
                 pullback, [*avals, *masks], name=name, in_names=lambda: names
             )
             builder = current_builder.require()
-            residuals, masked_residuals = (
-                [builder.tracer(x) for x in residuals],
-                [builder.tracer(x) for x in masked_residuals],
-            )
+            residuals = [builder.tracer(x) for x in residuals]
+            masked_residuals = [builder.tracer(x) for x in masked_residuals]
             atoms = {x.atom for x in residuals}
             all_residuals = [*residuals, *[x for x in masked_residuals if x.atom not in atoms]]
             backward.append(align_residual_inputs(unmasked, len(avals), residuals, all_residuals))

@@ -380,5 +380,5 @@ def _table_entries(table: Any) -> Any:
     return tuple([Decomposition(cls, f, "general", function_location(f)) for cls, f in named])
 
 
-def _primitive_set(ops: Any, what: str) -> frozenset[PrimitiveClass] | None:
-    return None if ops is None else frozenset(resolve_primitives(ops, f"decompose: {what}"))
+def _primitive_set(ops: Any, option: str) -> frozenset[PrimitiveClass] | None:
+    return None if ops is None else frozenset(resolve_primitives(ops, f"decompose: {option}"))

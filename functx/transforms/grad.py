@@ -216,24 +216,24 @@ def _check_scalar(
     traced: Any, kind: str, fun: Callable[..., Any], has_aux: bool, holomorphic: bool
 ) -> None:
     out_tree = traced.out_tree.children()[0] if has_aux else traced.out_tree
-    what = f"{kind}({function_name(fun)}): the function must return a"
+    label = f"{kind}({function_name(fun)}): the function must return a"
     if out_tree.num_leaves != 1 or out_tree.num_nodes != 1:
         raise GradientError(
-            f"{what} single scalar; got a pytree {out_tree}",
+            f"{label} single scalar; got a pytree {out_tree}",
             fix="Return the loss alone, or (loss, aux) with has_aux=True.",
         )
     aval = traced.program.outputs[0].aval
     if aval.shape != ():
         raise GradientError(
-            f"{what} scalar; got {aval!r}, of {aval.ndim} dimensions",
+            f"{label} scalar; got {aval!r}, of {aval.ndim} dimensions",
             fix="Reduce it (`.sum()`, `.mean()`), or use jacrev, jacfwd or vjp.",
         )
     if not is_inexact(aval.dtype) or is_complex(aval.dtype) != holomorphic:
-        wanted = (
+        requirement = (
             "complex scalar (holomorphic=True)" if holomorphic else "real floating point scalar"
         )
         raise GradientError(
-            f"{what} {wanted}; got {aval!r}",
+            f"{label} {requirement}; got {aval!r}",
             fix="Return a real part or a modulus, or pass holomorphic=True for complex functions."
             if is_complex(aval.dtype)
             else "Return a float: integers and booleans (argmax, comparisons) have no derivative.",

@@ -289,8 +289,8 @@ def _jacobian(
     accepts, returns = (_is_real, is_inexact) if forward else (is_inexact, _is_real)
     if holomorphic:
         accepts = returns = is_complex
-    what = f"{kind}({function_name(shown)})"
-    check_chunk_size(what, chunk_size)
+    label = f"{kind}({function_name(shown)})"
+    check_chunk_size(label, chunk_size)
 
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         leaves, in_tree = tree.flatten_with_key_data((args, kwargs))
@@ -304,7 +304,7 @@ def _jacobian(
         for i in positions:
             if not (accepts(avals[i].dtype) or (allow_int and not is_inexact(avals[i].dtype))):
                 raise GradientError(
-                    f"{what}: differentiated arguments must be {_DTYPE_DESCRIPTIONS[accepts]}; "
+                    f"{label}: differentiated arguments must be {_DTYPE_DESCRIPTIONS[accepts]}; "
                     f"got {avals[i]!r} for `{argument_names(fun, in_tree, avals)()[i]}`",
                     fix="Convert it, or pass holomorphic=True for a complex function.",
                 )
@@ -317,7 +317,7 @@ def _jacobian(
         for i, aval in enumerate(out_avals):
             if not returns(aval.dtype):
                 raise GradientError(
-                    f"{what}: outputs must be {_DTYPE_DESCRIPTIONS[returns]}; got {aval!r}, number {i}, "
+                    f"{label}: outputs must be {_DTYPE_DESCRIPTIONS[returns]}; got {aval!r}, number {i}, "
                     f"at output{key_path_strings(out_tree, out_avals)[i]}",
                     fix="Return real and imaginary parts, or pass holomorphic=True.",
                 )

@@ -67,8 +67,8 @@ def jvp(
                 fix="Write functx.jvp(f, (x,), (t,)) for a function of one argument.",
             )
     leaves, in_tree = tree.flatten((tuple(primals), {}))
-    what = f"jvp({function_name(fun)}): tangents"
-    tangent_leaves = tree.flatten_up_to(in_tree, (tuple(tangents), {}), what, "primals")
+    label = f"jvp({function_name(fun)}): tangents"
+    tangent_leaves = tree.flatten_up_to(in_tree, (tuple(tangents), {}), label, "primals")
     convert_ints_to_floats(
         leaves, [i for i, t in enumerate(tangent_leaves) if t is not None and not is_float0(t)]
     )
@@ -114,8 +114,8 @@ def linearize(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> 
     residuals = copy_if_aliased(outs[count:], operands)
 
     def push(residuals: Any, *tangents: Any) -> Any:
-        what = f"linearize({function_name(fun)}): tangents"
-        leaves = tree.flatten_up_to(in_tree, (tangents, {}), what, "primals")
+        label = f"linearize({function_name(fun)}): tangents"
+        leaves = tree.flatten_up_to(in_tree, (tangents, {}), label, "primals")
         leaves = _check_tangents(fun, in_tree, avals, leaves, "linearize")
         filled = instantiate_zeros(select_where(leaves, inexact), select_where(avals, inexact))
         outs = apply(None, tangent_program, [*filled, *residuals])
@@ -248,9 +248,9 @@ def vjp(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
 
 def _check_cotangents(fun: Callable[..., Any], out_tree: Any, avals: Any, ct: Any) -> list[Any]:
     """The cotangents of the inexact outputs, with zeros for None."""
-    what = f"pullback of {function_name(fun)}"
-    leaves = tree.flatten_up_to(out_tree, ct, f"{what}: the cotangent", "the output")
-    must = f"{what}: a cotangent must have the shape and dtype of its output"
+    label = f"pullback of {function_name(fun)}"
+    leaves = tree.flatten_up_to(out_tree, ct, f"{label}: the cotangent", "the output")
+    must = f"{label}: a cotangent must have the shape and dtype of its output"
 
     def output(i: int) -> tuple[str, str]:
         return must, f"output{key_path_strings(out_tree, avals[: len(leaves)])[i]}"

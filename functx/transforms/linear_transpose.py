@@ -61,21 +61,21 @@ def linear_transpose(fun: Callable[..., Any], *primals: Any) -> Callable[[Any], 
     [6.0, -3.0]
     """
     check_callable(fun, "linear_transpose")
-    what = f"linear_transpose({function_name(fun)})"
+    label = f"linear_transpose({function_name(fun)})"
     leaves, in_tree = tree.flatten((primals, {}))
     avals = [_abstractify_primal(i, fun, in_tree, leaves) for i in range(len(leaves))]
-    traced = trace_function(fun, in_tree, avals, "linear_transpose").refuse_writes(what)
+    traced = trace_function(fun, in_tree, avals, "linear_transpose").refuse_writes(label)
     out_avals = traced.program.out_avals
     inexact = {is_inexact(a.dtype) for a in [*avals, *out_avals]}
     if len(inexact) > 1:
         raise GradientError(
-            f"{what}: the function must map inexact arrays to inexact ones, or integers to "
+            f"{label}: the function must map inexact arrays to inexact ones, or integers to "
             f"integers; got {', '.join(map(repr, avals))} -> {', '.join(map(repr, out_avals))}"
         )
-    pull = rewrite_by_structure(LinearTranspose(what, len(avals)), traced.program)
+    pull = rewrite_by_structure(LinearTranspose(label, len(avals)), traced.program)
 
     def transpose(captured: Any, ct: Any) -> Any:
-        cts = _check_output_cotangents(what, traced.out_tree, out_avals, ct)
+        cts = _check_output_cotangents(label, traced.out_tree, out_avals, ct)
         args, _ = tree.unflatten(in_tree, apply(None, pull, [*cts, *captured]))
         return args
 
@@ -95,9 +95,9 @@ def _abstractify_primal(
         ) from None
 
 
-def _check_output_cotangents(what: str, out_tree: Any, avals: Sequence[Any], ct: Any) -> list[Any]:
+def _check_output_cotangents(label: str, out_tree: Any, avals: Sequence[Any], ct: Any) -> list[Any]:
     """The cotangents of the outputs, with zeros for None."""
-    leaves = tree.flatten_up_to(out_tree, ct, f"{what}: the cotangent", "the output")
+    leaves = tree.flatten_up_to(out_tree, ct, f"{label}: the cotangent", "the output")
     converted = []
     for i, (x, aval) in enumerate(zip(leaves, avals, strict=True)):
         given = aval if x is None else aval_of(x)
@@ -106,7 +106,7 @@ def _check_output_cotangents(what: str, out_tree: Any, avals: Sequence[Any], ct:
         ) <= _DTYPE_KIND_ORDER.index(kind(aval.dtype))
         if given.shape != aval.shape or (given.dtype != aval.dtype and not weak):
             raise TangentError(
-                f"{what}: a cotangent must have the shape and dtype of its output; "
+                f"{label}: a cotangent must have the shape and dtype of its output; "
                 f"got {given!r} for output{key_path_strings(out_tree, avals)[i]}: {aval!r}"
             )
         if x is None:

@@ -50,7 +50,7 @@ def functionalize(fun: Callable[..., Any] | None = None, *, remove: str = "mutat
     (4.0, [2.0, 1.0, 1.0])
     """
     if remove not in _REMOVE_OPTIONS:
-        choices = " or ".join(f"{name!r} ({what})" for name, what in _REMOVE_OPTIONS.items())
+        choices = " or ".join(f"{name!r} ({effect})" for name, effect in _REMOVE_OPTIONS.items())
         raise FunctionalizeError(f"functionalize: remove must be {choices}; got {remove!r}")
     if fun is None:
         return partial(functionalize, remove=remove)

@@ -37,7 +37,7 @@ def check_jvp_result(
 def check_types(
     primitive: Primitive,
     rule: str,
-    what: str,
+    label: str,
     values: Any,
     avals: Sequence[ShapedArray],
     of: str = "",
@@ -45,14 +45,14 @@ def check_types(
     """Raise RuleError unless `values`, which `rule` returned, are of `avals`, or None for zero."""
     if not isinstance(values, (list, tuple)) or len(values) != len(avals):
         got = len(values) if isinstance(values, (list, tuple)) else type_name(values)
-        each = f"one {what} an {of or 'output'}; got {got} for {len(avals)} {of or 'output'}s"
+        each = f"one {label} an {of or 'output'}; got {got} for {len(avals)} {of or 'output'}s"
         raise rule_error(primitive, rule, f"return {each}")
     for i, (x, aval) in enumerate(zip(values, avals, strict=True)):
         if x is None or (of and not is_inexact(aval.dtype)):
             continue
         given = aval_of(x)
         if given.shape != aval.shape or given.dtype != aval.dtype:
-            place = f"{what} {i}" if len(avals) > 1 else f"the {what}"
+            place = f"{label} {i}" if len(avals) > 1 else f"the {label}"
             like = f"the shape and dtype of the {of}, {aval!r}" if of else f"type {aval!r}"
             raise rule_error(primitive, rule, f"give {place} {like}; got {given!r}")
 

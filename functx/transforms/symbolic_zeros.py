@@ -1,4 +1,4 @@
-"""Symbolic zeros: removes from linear equations what is zero because an input is."""
+"""Symbolic zeros: linear equations without the terms that are zero because an input is."""
 
 from __future__ import annotations
 

@@ -47,9 +47,9 @@ def tracer_repr(tracer: Tracer) -> str:
     if found is None:
         return plain
     text = str(found.value)
-    lanes = " x ".join([str(b.axis.size) for b in found.batch_builders])
-    what = f"{lanes} lanes" if lanes else "value"
-    return f"{plain} with {what}{chr(10) if chr(10) in text else ' '}{text}"
+    sizes = " x ".join([str(b.axis.size) for b in found.batch_builders])
+    label = f"{sizes} lanes" if sizes else "value"
+    return f"{plain} with {label}{chr(10) if chr(10) in text else ' '}{text}"
 
 
 def format_tracer(tracer: Tracer, spec: str) -> str:

@@ -123,18 +123,18 @@ def trace_function(
     values: Sequence[Any] | None = None,
     differentiated: Sequence[int] = (),
     has_aux: bool = False,
-    blocks: Sequence[SharedBuffer] = (),
+    shared_buffers: Sequence[SharedBuffer] = (),
     capture_bases: bool = False,
     layouts: ArgumentStrides = (),
     batched_from: Any = None,
 ) -> TracedFunction:
     """Traces `fun(*args, **kwargs)`, where `(args, kwargs)` has the structure `in_tree`.
 
-    `kind` is the transform that messages name; `values` are the concrete arguments if they are
+    `kind` is the transform that messages name. `values` are the concrete arguments if they are
     known, and `differentiated` the indices of the leaves that a derivative is taken in. With
     `has_aux`, `fun` returns a pair `(output, aux)`, flattened one after the other; leaves of `aux`
-    that are not traced stay in `out_tree`. `batched_from` is as in `trace`. `blocks`, `capture_bases` and
-    `layouts` are the `MemoryLayout`, of which the trace itself finds what `values` show.
+    that are not traced stay in `out_tree`. `batched_from` is as in `trace`. `shared_buffers`,
+    `capture_bases` and `layouts` are a `MemoryLayout`, which `values` complete.
     """
     call = FlatFunction(fun, in_tree, kind, has_aux)
     flat = with_derivative_boundaries(call, differentiated) if differentiated else call
@@ -148,12 +148,12 @@ def trace_function(
             values=values,
             differentiated=differentiated,
             in_names=argument_names(fun, in_tree, avals),
-            capture_bases=memory.captures_bases,
+            capture_bases=memory.capture_bases,
             layouts=memory.strides,
             batched_from=batched_from,
         )
 
-    memory = MemoryLayout(tuple(blocks), capture_bases, tuple(layouts))
+    memory = MemoryLayout(tuple(shared_buffers), capture_bases, tuple(layouts))
     program, captured = trace_in(memory)
     if not call.writes or kind == "make_ir":
         return TracedFunction(program, captured, call.out_tree)

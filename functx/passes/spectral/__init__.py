@@ -6,9 +6,9 @@ from functx.transforms.ad_canonicalization import ad_rewrites
 
 
 def recognize_spectral_functions(program: Program) -> Program:
-    """`program` with single operations in place of functions of matrices, if it has `eigh` or `svd`.
+    """`program` with single operations in place of functions of matrices by `eigh` or `svd`.
 
-    See `functx.passes.spectral.recognition`, which is loaded only for such a program.
+    See `functx.passes.spectral.recognition`, which is loaded only for a program with these.
     """
     if not any(type(eqn.primitive) in (ops.Eigh, ops.Svd) for eqn in program):
         return program

@@ -71,7 +71,7 @@ class ExpressionBuilder:
         self.parameters: list[tuple[Any, LabelGroups]] = []
         self.memo: dict[Any, Any] = {}
 
-    def of(self, atom: Any, groups: LabelGroups, inside: bool = False) -> Any:
+    def build(self, atom: Any, groups: LabelGroups, inside: bool = False) -> Any:
         """The expression of `atom` with labels along its dimensions; None if there is none.
 
         With `inside`, the label stands for all eigenvalues, not those in the window.
@@ -86,7 +86,7 @@ class ExpressionBuilder:
 
     def expression(self, atom: Any, groups: LabelGroups, inside: bool) -> Any:
         if type(atom) is ConjugatedAtom:
-            inner = self.of(atom.atom, groups, inside)
+            inner = self.build(atom.atom, groups, inside)
             return None if inner is None else ElementwiseTerm(ops.conj, (inner,))
         labels = [label for group in groups for label in group]
         if labels.count(self.label) > 1:
@@ -107,7 +107,7 @@ class ExpressionBuilder:
         primitive: Any = eqn.primitive
         kind = type(primitive)
         if isinstance(primitive, Elementwise) or kind is ops.ConvertElementType:
-            operands = [self.of(x, groups if x.aval.ndim else (), inside) for x in eqn.inputs]
+            operands = [self.build(x, groups if x.aval.ndim else (), inside) for x in eqn.inputs]
             return None if None in operands else ElementwiseTerm(primitive, tuple(operands))
         if kind is ops.Iota:
             along = groups[primitive.dimension] == (self.label,) and (inside or self.whole)
@@ -116,21 +116,21 @@ class ExpressionBuilder:
         (x, *_) = [*eqn.inputs, None]
         if kind is ops.BroadcastInDim:
             dims = zip(x.aval.shape, primitive.dims, strict=True)
-            return self.of(x, tuple([() if n == 1 else groups[d] for n, d in dims]), inside)
+            return self.build(x, tuple([() if n == 1 else groups[d] for n, d in dims]), inside)
         if kind is ops.Full:
-            return self.of(x, (), inside)
+            return self.build(x, (), inside)
         if kind is ops.PermuteDims:
             place = {axis: i for i, axis in enumerate(primitive.axes)}
-            return self.of(x, tuple([groups[place[d]] for d in range(len(groups))]), inside)
+            return self.build(x, tuple([groups[place[d]] for d in range(len(groups))]), inside)
         if kind is ops.Reshape:
             given = squeeze_groups(x.aval.shape, eqn.outputs[0].aval.shape, groups)
-            return None if given is None else self.of(x, given, inside)
+            return None if given is None else self.build(x, given, inside)
         if kind is ops.Slice and not inside and primitive.strides is None:
             bounds = zip(primitive.start, primitive.limit, x.aval.shape, strict=True)
             parts = [(a, b) for a, b, n in bounds if (a, b) != (0, n)]
             axes = [d for d, group in enumerate(groups) if group == (self.label,)]
             own = [(primitive.start[d], primitive.limit[d]) for d in axes]
-            return self.of(x, groups, True) if parts == own == [self.window] else None
+            return self.build(x, groups, True) if parts == own == [self.window] else None
         return None
 
 
@@ -154,7 +154,7 @@ class ExpressionEvaluator:
         self.w, self.places, self.parameters = w, places, parameters
         self.memo: dict[int, Any] = {}
 
-    def of(self, x: Any) -> Any:
+    def evaluate(self, x: Any) -> Any:
         """The value of an expression: an array, or a scalar that is broadcast."""
         if type(x) is float:
             return x
@@ -168,7 +168,7 @@ class ExpressionEvaluator:
             if type(x) is EigenvalueIndices:
                 self.memo[id(x)] = ops.convert_element_type(self.places, x.aval.dtype)
             else:
-                self.memo[id(x)] = x.operation(*[self.of(y) for y in x.operands])
+                self.memo[id(x)] = x.operation(*[self.evaluate(y) for y in x.operands])
         return self.memo[id(x)]
 
 
@@ -250,7 +250,7 @@ class EigenvalueFunction(NamedTuple):
     Singular values are eigenvalues of [[0, x], [x^H, 0]], where x has `rows` rows.
     """
 
-    of: SpectralSum
+    sum: SpectralSum
     aval: ShapedArray
     rows: int
 
@@ -268,12 +268,14 @@ class EigenvalueFunction(NamedTuple):
         """The function at `w` inside the window, and zeros outside."""
         real = w.dtype
         f = ops.full(w.shape, literal(1, real))
-        if self.of.expression is not None:
+        if self.sum.expression is not None:
             broadcast = [broadcast_batch(x, w.shape) for x in parameters]
-            f = ExpressionEvaluator(w, self.eigenvalue_indices(w), broadcast).of(self.of.expression)
+            f = ExpressionEvaluator(w, self.eigenvalue_indices(w), broadcast).evaluate(
+                self.sum.expression
+            )
             dtype = complex_dtype(real) if is_complex(f.dtype) else real
             f = f if f.dtype == dtype else ops.convert_element_type(f, dtype)
-        first, last = self.of.window
+        first, last = self.sum.window
         if (first, last) != (0, self.width):
             inside = ops.bitwise_and(
                 ops.ge(self.eigenvalue_indices(w), first), ops.lt(self.eigenvalue_indices(w), last)
@@ -298,11 +300,11 @@ class EigenvalueFunction(NamedTuple):
 
         It is odd for a left with a right vector, even for two of one side, and halved for a sum.
         """
-        builder, is_odd = current_builder.require(), len({*self.of.outputs}) == 2
+        builder, is_odd = current_builder.require(), len({*self.sum.outputs}) == 2
         places = ops.broadcasted_iota("int32", w.shape, w.ndim - 1)
         signs = ops.select(ops.lt(places, self.width), literal(1, w.dtype), literal(-1, w.dtype))
         (f,) = builder.inline(plain, [ops.mul(signs, w), *parameters])
-        if not self.of.outputs:
+        if not self.sum.outputs:
             f = ops.mul(f, 0.5)
         elif is_odd:
             f = ops.mul(f, ops.cast_like(signs, f))

@@ -402,7 +402,7 @@ class EigenvectorElimination:
             return SpectralSum(eqn, (), None, [], own, own, window)
         values = eqn.outputs[eigenvalue_output_index(eqn)]
         expressions = ExpressionBuilder(self.search.producers, values, label[0], window, own)
-        found = [(expressions.of(f.atom, f.groups), f.is_divisor) for f in factors]
+        found = [(expressions.build(f.atom, f.groups), f.is_divisor) for f in factors]
         if any([x is None for x, _ in found]) or expressions.batch is None:
             return None
         own, parameters = expressions.batch, expressions.parameters
