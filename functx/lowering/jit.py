@@ -260,7 +260,7 @@ class JittedFunction:
                 in_tree,
                 avals,
                 "jit",
-                blocks=dispatch_key.blocks,
+                shared_buffers=dispatch_key.blocks,
                 layouts=dispatch_key.layouts or [None] * len(avals),
             )
             decomposed = run_passes(Stage.LOOKUP, current_target(), traced.program)

@@ -357,7 +357,7 @@ def trace_branches(
     blocks = written_shared_buffers(leaves, written_operands) if written_operands else ()
     if blocks or any(layouts):
         # A branch depends on the memory layout of the operands, or writes to memory that they share.
-        memory = {"shared_buffers": blocks, "layouts": layouts or None}
+        memory = {"shared_buffers": blocks, "layouts": layouts}
         traced = trace_with_shared_captures(lambda capture_bases: trace(capture_bases, **memory))
     out_tree = traced[0].out_tree
     first, *others = branches
