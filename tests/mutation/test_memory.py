@@ -385,3 +385,14 @@ def test_a_write_to_a_view_of_a_64_bit_array_reaches_the_array_in_32_bit_mode():
     for transform in (lambda f: f, jit, functionalize):
         x = numpy.arange(6.0)
         assert transform(f)(x) == 7.0 and x[0] == 7.0
+
+
+def test_branches_see_writes_to_operands_that_share_memory():
+    def f(flag, x):
+        def overwrite(u, v):
+            u[0] = 7.0
+            return v.sum()
+
+        return functx.lax.cond(flag, overwrite, lambda u, v: u.sum(), x[1:], x[:-1])
+
+    assert float(functx.jit(f)(True, np.arange(4.0, dtype="float32"))) == 0.0 + 7.0 + 2.0
