@@ -511,7 +511,7 @@ ROWS = {
         {"primitive": Primitive.registry["psum"](("i",)), "axes": (("i", 4),)},
         [f32[3]],
         "ShapeError",
-        "operands must begin with the lengths of (('i', 4),); got f32[3]",
+        "operands must begin with the sizes of (('i', 4),); got f32[3]",
     ),
     "all_gather": ({"axes": ("i",), "sizes": (4,), "axis": 1}, [f32[3]], "AxisError", "got 1"),
     "all_to_all": (
