@@ -119,7 +119,8 @@ def test_a_norm_of_rows_that_cancel_is_not_negative():
     assert largest(program) < 4 * 64 * 64
     (norm,) = functx.tree.leaves(program(x, y))
     assert np.isfinite(norm).all() and (np.asarray(norm) >= 0).all()
-    assert float(norm.max()) < 1e-2
+    # The square root of how four terms of about 64 * 64 round in single precision.
+    assert float(norm.max()) < 5e-2
 
 
 @pytest.mark.parametrize(
