@@ -247,6 +247,10 @@ class Primitive(metaclass=_PrimitiveType):
     def __reduce__(self) -> Any:
         return type(self), tuple(getattr(self, field) for field in self.fields)
 
+    def replace(self, **fields: Any) -> Any:
+        """This primitive with some of its fields replaced."""
+        return type(self)(**{name: getattr(self, name) for name in self.fields} | fields)
+
     def __call__(self, *args: Any) -> Any:
         """The output of the operation on `args`: traced inside a trace, computed outside one."""
         return bind(self, args)
@@ -374,9 +378,9 @@ class Primitive(metaclass=_PrimitiveType):
     """
 
     simplify: ClassVar[Callable[..., Any] | None] = None
-    """Optional `simplify(self, facts, *operands)`: a cheaper way to compute the same output.
+    """Optional `simplify(self, context, *operands)`: a cheaper way to compute the same output.
 
-    The operands are atoms of a program; `facts` gives their definitions (`functx.ops.operands`).
+    The operands are atoms of a program; `context`, a `RewriteContext`, gives their definitions.
     Returns an atom that equals the output (a number stands for an array filled with it), a primitive
     and its operands, or None. The output must have the same bits for all values, also nan and -0.0.
     """

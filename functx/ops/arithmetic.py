@@ -53,8 +53,8 @@ class Neg(Unary):
     def preserves_zero(self, i, x):
         return True
 
-    def simplify(self, def_use, x):
-        inner = def_use.defining_equation(x, Neg)
+    def simplify(self, context, x):
+        inner = context.defining_equation(x, Neg)
         return None if inner is None else inner.inputs[0]
 
     def lower(self, ctx, x):
@@ -73,7 +73,7 @@ class Add(Binary):
     def partial(self, i, t, out, x, y):
         return t
 
-    def simplify(self, def_use, x, y):
+    def simplify(self, context, x, y):
         # Adding +0 would make +0 of -0.
         zero = 0 if has_exact_arithmetic(x) else -0.0
         if is_literal_equal(x, zero):
@@ -102,7 +102,7 @@ class Sub(Binary):
     def preserves_zero(self, i, x, y):
         return True
 
-    def simplify(self, def_use, x, y):
+    def simplify(self, context, x, y):
         if is_literal_equal(y, 0.0 if is_inexact(x.aval.dtype) else 0):
             return x
         return literal(0, x.aval.dtype) if x is y and has_exact_arithmetic(x) else None
@@ -125,7 +125,7 @@ class Mul(Binary):
     def preserves_zero(self, i, x, y):
         return is_finite_literal(y if i == 0 else x)
 
-    def simplify(self, def_use, x, y):
+    def simplify(self, context, x, y):
         for one, other in ((x, y), (y, x)):
             if is_literal_equal(one, 1):
                 return other
@@ -154,7 +154,7 @@ class Div(Binary):
     def preserves_zero(self, i, x, y):
         return i == 0 and is_finite_literal(y, but_zero=True)
 
-    def simplify(self, def_use, x, y):
+    def simplify(self, context, x, y):
         return x if is_literal_equal(y, 1) else None
 
     def lower(self, ctx, x, y):
@@ -239,10 +239,10 @@ class Abs(Unary):
     def preserves_zero(self, i, x):
         return not is_complex(x.dtype)
 
-    def simplify(self, def_use, x):
-        if def_use.defining_equation(x, Abs) is not None:
+    def simplify(self, context, x):
+        if context.defining_equation(x, Abs) is not None:
             return x
-        inner = def_use.defining_equation(x, Neg)
+        inner = context.defining_equation(x, Neg)
         return None if inner is None or has_exact_arithmetic(x) else (self, inner.inputs)
 
     def lower(self, ctx, x):
@@ -297,7 +297,7 @@ class _BinaryExtremum(Binary, abstract=True):
             else self.is_strictly_selected(x, y)
         )
 
-    def simplify(self, def_use, x, y):
+    def simplify(self, context, x, y):
         return x if is_same_value(x, y) else None
 
     def is_strictly_selected(self, x: Any, y: Any) -> Any:
@@ -387,7 +387,7 @@ class Pow(Binary):
         base = ops.select(ops.bitwise_and(ops.eq(x, 0), _is_nonnegative(y)), 1, x)
         return mul(t, mul(ops.log(base), out))
 
-    def simplify(self, def_use, x, y):
+    def simplify(self, context, x, y):
         return x if is_literal_equal(y, 1) and not is_complex(x.aval.dtype) else None
 
     def lower(self, ctx, x, y):
@@ -430,7 +430,7 @@ class IntegerPow(Unary):
             return ops.zeros_like(t)
         return mul(t, mul(integer_pow(x, n - 1), n)) if n != 1 else t
 
-    def simplify(self, def_use, x):
+    def simplify(self, context, x):
         return x if self.exponent == 1 else None
 
     def lower(self, ctx, x):
@@ -459,8 +459,8 @@ class Square(Unary):
     def derivative(self, out, x):
         return mul(x, 2)
 
-    def simplify(self, def_use, x):
-        inner = def_use.defining_equation(x, Neg) or def_use.defining_equation(x, Abs)
+    def simplify(self, context, x):
+        inner = context.defining_equation(x, Neg) or context.defining_equation(x, Abs)
         if inner is None or kind(inner.inputs[0].aval.dtype) != "f":
             return None
         return self, inner.inputs

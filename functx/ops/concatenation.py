@@ -99,7 +99,7 @@ class Concatenate(Linear):
         args = [ops.batch_dim_at(x, d, dim, size) for x, d in zip(args, dims, strict=True)]
         return Concatenate(self.axis + (self.axis >= dim))(*args), dim
 
-    def simplify(self, def_use, *operands):
+    def simplify(self, context, *operands):
         nonempty = [x for x in operands if x.aval.shape[self.axis]]
         if len(nonempty) == 1:
             return nonempty[0]
@@ -260,7 +260,7 @@ class Pad(Linear):
     def with_batch_dim(self, dim: int) -> Pad:
         return Pad((*self.config[:dim], (0, 0, 0), *self.config[dim:]))
 
-    def simplify(self, def_use, x, value):
+    def simplify(self, context, x, value):
         return x if all([entry == (0, 0, 0) for entry in self.config]) else None
 
     def lower(self, ctx, x, value):

@@ -79,11 +79,11 @@ class ConvertElementType(Linear):
     def batch(self, args, dims):
         return self(*args), dims[0]
 
-    def simplify(self, def_use, x):
+    def simplify(self, context, x):
         target = canonical_dtype(self.dtype)
         if x.aval.dtype == target and x.aval.weak_type == self.weak:
             return x
-        inner = def_use.defining_equation(x, ConvertElementType)
+        inner = context.defining_equation(x, ConvertElementType)
         if inner is None:
             return None
         (source,) = inner.inputs
@@ -371,8 +371,8 @@ class Real(_ComplexPart):
     def scatter_into_base(self, part, index, x):
         return complex(part, imag(x))
 
-    def simplify(self, def_use, x):
-        inner = def_use.defining_equation(x, Complex)
+    def simplify(self, context, x):
+        inner = context.defining_equation(x, Complex)
         return None if inner is None else inner.inputs[0]
 
     def lower(self, ctx, x):
@@ -395,8 +395,8 @@ class Imag(_ComplexPart):
         # In elements of the part: the imaginary part follows the real one.
         return 1
 
-    def simplify(self, def_use, x):
-        inner = def_use.defining_equation(x, Complex)
+    def simplify(self, context, x):
+        inner = context.defining_equation(x, Complex)
         return None if inner is None else inner.inputs[1]
 
     def lower(self, ctx, x):
@@ -416,8 +416,8 @@ class Conj(Unary):
     def preserves_zero(self, i, x):
         return True
 
-    def simplify(self, def_use, x):
-        inner = def_use.defining_equation(x, Conj)
+    def simplify(self, context, x):
+        inner = context.defining_equation(x, Conj)
         return None if inner is None else inner.inputs[0]
 
     def lower(self, ctx, x):

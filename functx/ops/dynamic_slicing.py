@@ -86,7 +86,7 @@ class DynamicSlice(Primitive):
             return DynamicSlice(sizes)(x, *ops.tuple_insert(indices, dim, zero_index(indices))), dim
         return batched_gather(x, dim, self.sizes, indices, index_dims), 0
 
-    def simplify(self, def_use, x, *indices):
+    def simplify(self, context, x, *indices):
         if any([type(i) is not Literal for i in indices]):
             return None
         sizes = list(zip(indices, self.sizes, x.aval.shape, strict=True))

@@ -82,10 +82,6 @@ class GatherScatter(Primitive, abstract=True):
             self.start_indices_batching_dims,
         )
 
-    def replace(self, **fields: Any) -> Any:
-        """This primitive with some of its fields replaced."""
-        return type(self)(**{name: getattr(self, name) for name in self.fields} | fields)
-
     def dropped_window_dims(self) -> Dims:
         """The dimensions of the operand that windows omit."""
         return self.collapsed_slice_dims + self.operand_batching_dims

@@ -92,7 +92,7 @@ class And(Bitwise):
     host_kernel = np.bitwise_and
     samples = sample(bool_[3, 4], bool_[3, 4]), sample(i32[3], i32[()])
 
-    def simplify(self, def_use, x, y):
+    def simplify(self, context, x, y):
         return simplify_and_or(x, y, neutral=all_ones(x.aval), final=0)
 
     def lower(self, ctx, x, y):
@@ -105,7 +105,7 @@ class Or(Bitwise):
     host_kernel = np.bitwise_or
     samples = sample(bool_[3, 4], bool_[3, 4]), sample(i32[()], i32[3])
 
-    def simplify(self, def_use, x, y):
+    def simplify(self, context, x, y):
         return simplify_and_or(x, y, neutral=0, final=all_ones(x.aval))
 
     def lower(self, ctx, x, y):
@@ -118,7 +118,7 @@ class Xor(Bitwise):
     host_kernel = np.bitwise_xor
     samples = sample(bool_[3, 4], bool_[3, 4]), sample(u32[3], u32[()])
 
-    def simplify(self, def_use, x, y):
+    def simplify(self, context, x, y):
         if x is y:
             return literal(0, x.aval.dtype)
         if is_literal_equal(x, 0):
@@ -135,8 +135,8 @@ class Not(Bitwise):
     host_kernel = np.invert
     samples = sample(bool_[3, 4]), sample(i32[3])
 
-    def simplify(self, def_use, x):
-        inner = def_use.defining_equation(x, Not)
+    def simplify(self, context, x):
+        inner = context.defining_equation(x, Not)
         return None if inner is None else inner.inputs[0]
 
     def lower(self, ctx, x):
@@ -245,12 +245,12 @@ class Select(Elementwise):
     def preserves_zero(self, i, pred, on_false, on_true):
         return True
 
-    def simplify(self, def_use, pred, on_false, on_true):
+    def simplify(self, context, pred, on_false, on_true):
         if is_same_value(on_false, on_true):
             return on_true
         if type(pred) is Literal:
             return on_true if pred.value else on_false
-        inner = def_use.defining_equation(pred, Not)
+        inner = context.defining_equation(pred, Not)
         return None if inner is None else (self, [inner.inputs[0], on_true, on_false])
 
     def lower(self, ctx, pred, on_false, on_true):

@@ -30,10 +30,6 @@ class Loss(Primitive, abstract=True):
     batch_ndim: int = 0
     accepts: ClassVar[str] = "f"
 
-    def replace(self, **fields: Any) -> Any:
-        """This primitive with some of its fields replaced."""
-        return type(self)(**{name: getattr(self, name) for name in self.fields} | fields)
-
     def check_reduction(self, allowed: Sequence[str] = REDUCTIONS) -> None:
         """Raise ValueRangeError for a reduction of another name."""
         if self.reduction not in allowed:

@@ -71,10 +71,6 @@ class Normalization(Primitive, abstract=True):
         """
         raise NotImplementedError
 
-    def replace(self, **changes: Any) -> Any:
-        """This primitive with some of its parameters replaced."""
-        return type(self)(**{**{f: getattr(self, f) for f in self.fields}, **changes})
-
     def check_affine(self, shape: Shape, **affine: ShapedArray) -> None:
         for name, x in affine.items():
             if x.shape != shape:

@@ -306,8 +306,8 @@ def sum_upcast(x: Any, axes: tuple[int, ...]) -> Any:
     return cast_like_input(ops.reduce_sum(upcast_half(x), axes), x)
 
 
-class DefUse(NamedTuple):
-    """The definition-use map of a program: the equation that defines each variable, and its uses."""
+class RewriteContext(NamedTuple):
+    """The context of a `simplify` rule: the equation that defines each variable, and its uses so far."""
 
     producers: dict[Any, Equation]
     uses: dict[Any, int]

@@ -87,7 +87,7 @@ class ReduceSum(Reduction, Linear):
         (mask,) = masks
         return mask if mask is None or not mask.shape else reduce_or(mask, self.axes)
 
-    def simplify(self, def_use, x):
+    def simplify(self, context, x):
         # The sum of one float starts from +0, so -0 becomes +0.
         return self.as_reshape(x) if has_exact_arithmetic(x) else None
 
@@ -130,7 +130,7 @@ class ReduceProd(Reduction):
         broadcast_mask = ops.reshape(ops.mul(before, after), tuple([x.shape[d] for d in order]))
         return ops.permute_dims(broadcast_mask, tuple([order.index(d) for d in range(x.ndim)]))
 
-    def simplify(self, def_use, x):
+    def simplify(self, context, x):
         return self.as_reshape(x)
 
     def lower(self, ctx, x):
@@ -193,7 +193,7 @@ class ReduceExtremum(Reduction, abstract=True):
         count = reduce_sum(ops.convert_element_type(is_extremum, count_dtype), self.axes)
         return ops.convert_element_type(ops.div(1.0, count), dtype)
 
-    def simplify(self, def_use, x):
+    def simplify(self, context, x):
         return self.as_reshape(x)
 
     def lower_extremum(self, ctx: Any, x: Any, operation: Any, fallback: Any, start: Any) -> Any:
@@ -230,7 +230,7 @@ class BitwiseReduction(Reduction, abstract=True):
         sample(u32[3], axes=(0,)),
     )
 
-    def simplify(self, def_use, x):
+    def simplify(self, context, x):
         return self.as_reshape(x)
 
 

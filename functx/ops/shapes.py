@@ -92,17 +92,17 @@ class BroadcastInDim(Linear):
         added, kept = self.broadcast_dims(x), dict(zip(self.dims, strides, strict=True))
         return tuple([0 if d in added else kept[d] for d in range(len(self.shape))])
 
-    def simplify(self, def_use, x):
+    def simplify(self, context, x):
         if x.aval.shape == self.shape:
             return x
         if x.aval.ndim == 0:
             return Full(self.shape), [x]
-        if inner := def_use.defining_equation(x, Full):
+        if inner := context.defining_equation(x, Full):
             return Full(self.shape), inner.inputs
-        if inner := def_use.defining_equation(x, BroadcastInDim):
+        if inner := context.defining_equation(x, BroadcastInDim):
             dims = tuple([self.dims[d] for d in inner.primitive.dims])
             return BroadcastInDim(self.shape, dims), inner.inputs
-        if inner := def_use.defining_equation(x, Reshape):
+        if inner := context.defining_equation(x, Reshape):
             (source,) = inner.inputs
             lengths = [(n, d) for n, d in zip(x.aval.shape, self.dims, strict=True) if n != 1]
             if source.aval.shape == tuple([n for n, _ in lengths]):
@@ -137,7 +137,7 @@ class Full(Linear):
         (x,) = args
         return broadcast_in_dim(x, (x.shape[0], *self.shape), (0,)), 0
 
-    def simplify(self, def_use, x):
+    def simplify(self, context, x):
         return None if self.shape else x
 
     def lower(self, ctx, x):
@@ -175,12 +175,12 @@ class Reshape(Linear):
         # A scalar result shares no memory with an array.
         return reshape_strides(x.shape, strides, self.shape) if self.shape or not x.shape else None
 
-    def simplify(self, def_use, x):
+    def simplify(self, context, x):
         if x.aval.shape == self.shape:
             return x
-        if inner := def_use.defining_equation(x, Reshape):
+        if inner := context.defining_equation(x, Reshape):
             return self, inner.inputs
-        if inner := def_use.defining_equation(x, Full):
+        if inner := context.defining_equation(x, Full):
             return Full(self.shape), inner.inputs
         return None
 
@@ -218,15 +218,15 @@ class PermuteDims(Linear):
     def view_strides(self, x, strides):
         return tuple([strides[a] for a in self.axes])
 
-    def simplify(self, def_use, x):
+    def simplify(self, context, x):
         if self.axes == tuple(range(len(self.axes))):
             return x
-        if inner := def_use.defining_equation(x, PermuteDims):
+        if inner := context.defining_equation(x, PermuteDims):
             axes = inner.primitive.axes
             return PermuteDims(tuple([axes[a] for a in self.axes])), inner.inputs
-        if inner := def_use.defining_equation(x, Full):
+        if inner := context.defining_equation(x, Full):
             return Full(tuple([x.aval.shape[a] for a in self.axes])), inner.inputs
-        if def_use.has_one_use(x) and (inner := def_use.defining_equation(x, ops.DotGeneral)):
+        if context.has_one_use(x) and (inner := context.defining_equation(x, ops.DotGeneral)):
             return inner.primitive.transposed_product(self.axes, *inner.inputs)
         return None
 
@@ -263,10 +263,10 @@ class Rev(Linear):
     def view_offset(self, x, strides, index):
         return sum([max(x.shape[a] - 1, 0) * strides[a] for a in self.axes])
 
-    def simplify(self, def_use, x):
+    def simplify(self, context, x):
         if all([x.aval.shape[a] == 1 for a in self.axes]):
             return x
-        inner = def_use.defining_equation(x, Rev)
+        inner = context.defining_equation(x, Rev)
         return inner.inputs[0] if inner is not None and inner.primitive is self else None
 
     def lower(self, ctx, x):

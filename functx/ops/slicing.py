@@ -106,18 +106,18 @@ class Slice(Linear):
         start, limit = tuple_insert(self.start, dim, 0), tuple_insert(self.limit, dim, x.shape[dim])
         return Slice(start, limit, strides)(x), dim
 
-    def simplify(self, def_use, x):
+    def simplify(self, context, x):
         shape = x.aval.shape
         strides = self.strides or (1,) * len(shape)
         if self.start == (0,) * len(shape) and self.limit == shape and max(strides, default=1) == 1:
             return x
-        if inner := def_use.defining_equation(x, ops.Full):
+        if inner := context.defining_equation(x, ops.Full):
             return ops.Full(self.abstract_eval(x.aval).shape), inner.inputs
-        if inner := def_use.defining_equation(x, Slice):
+        if inner := context.defining_equation(x, Slice):
             return inner.primitive.compose(self), inner.inputs
-        if inner := def_use.defining_equation(x, ops.Concatenate):
+        if inner := context.defining_equation(x, ops.Concatenate):
             return self.slice_of_concatenated(inner.primitive.axis, inner.inputs)
-        if inner := def_use.defining_equation(x, ops.Pad):
+        if inner := context.defining_equation(x, ops.Pad):
             return self.slice_of_padded(inner.primitive.config, inner.inputs[0])
         return None
 

@@ -146,8 +146,7 @@ class RealReduction(Reduction, abstract=True):
     def batch(self, args, dims):
         (x,), (dim,) = args, dims
         axes, out_dim = ops.shift_reduced_axes(self.axes, dim)
-        params = {**{f: getattr(self, f) for f in self.fields}, "axes": axes}
-        return type(self)(**params)(x), out_dim
+        return self.replace(axes=axes)(x), out_dim
 
 
 VARIANCE_SAMPLES: tuple[Sample, ...] = (

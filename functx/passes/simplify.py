@@ -17,7 +17,7 @@ from functx.core.program_editing import map_primitive_programs, replace_program_
 from functx.core.records import Rewrite
 from functx.core.rewriting import cached_rewrite
 from functx.core.types import DType, is_complex, kind
-from functx.ops.operands import DefUse
+from functx.ops.operands import RewriteContext
 from functx.passes.memory_cost_model import bytes_of
 from functx.passes.reassociation import ReassociateContractions
 from functx.transforms.control.scan import Scan
@@ -279,7 +279,7 @@ class _LocalSimplifier:
                 uses[atom] = uses.get(atom, 0) + 1
         for atom in program.outputs:
             uses[atom] = uses.get(atom, 0) + 2
-        self.context = DefUse(self.producers, uses)
+        self.context = RewriteContext(self.producers, uses)
 
     def add_equation(self, eqn: Equation) -> None:
         """Append the simplified `eqn`."""

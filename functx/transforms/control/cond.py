@@ -124,7 +124,7 @@ class Cond(Primitive):
             branches.append(Program(program.name, inputs, program.equations, program.outputs))
         return Cond(tuple(branches)), [operands[0], *chain(*extras), *operands[1:]]
 
-    def simplify(self, facts, index, *operands):
+    def simplify(self, context, index, *operands):
         if type(index) is not Literal:
             return None
         return Call(self.branches[index.value]), operands
