@@ -1,1 +1,1 @@
-"""What can be done to a program: one file a transform."""
+"""Transforms of programs: one file for each, named by its verb."""
