@@ -426,7 +426,7 @@ MISTAKES = {
     "a switch of JAX's": (
         lambda: functx.config.update("jax_enable_x64", False),
         "ArgumentError",
-        ["there is no switch 'jax_enable_x64'", "jax.config.update"],
+        ["got 'jax_enable_x64'", "jax.config.update"],
         lambda: jax.config.update("jax_enable_x64", False),
     ),
     "no rule": (
