@@ -1,5 +1,8 @@
 """Every public verb once, in ten seconds: `pytest tests/test_smoke.py` before anything longer."""
 
+import subprocess
+import sys
+
 import jax
 import numpy
 import pytest
@@ -106,10 +109,17 @@ def test_random_numbers_are_those_of_jax():
     equal(functx.random.normal(key, (3,)), jax.random.normal(jax.random.key(7), (3,)))
 
 
-def test_importing_functx_loads_no_rare_namespace():
-    import subprocess
-    import sys
+FRESH_PROCESS = """
+import sys, functx
+rare = {"functx.nn", "functx.testing", "functx.random", "functx.aot", "functx.tools"}
+assert not rare & set(sys.modules), rare & set(sys.modules)
+import jax, numpy
+f = lambda x: jax.lax.psum(jax.lax.cond(x > 0, jax.numpy.sin, jax.nn.relu, x), "i")
+program = functx.make_ir(functx.vmap(f, axis_name="i"))(numpy.ones(3, "float32"))
+assert "jax_call" not in str(program), program
+assert functx.Program.parse("program f(x: f32[3]):\\n  a: f32[3] = softmax[axes=(0,)] x\\n  return a")
+"""
 
-    code = "import functx, sys; print([m for m in sys.modules if m in {'functx.nn', 'functx.testing', 'functx.random', 'functx.aot', 'functx.tools'}])"
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert run.stdout.strip() == "[]"
+
+def test_a_fresh_process_loads_no_rare_namespace_and_translates_jax_code():
+    subprocess.run([sys.executable, "-c", FRESH_PROCESS], check=True)

@@ -15,12 +15,7 @@ from functx.core.named_axes import bound_axes
 from functx.core.source_info import source_line, user_source
 from functx.core.tracer import Tracer, aval_of, check_no_escaped_tracers, current_builder
 from functx.core.types import SHORT_NAMES
-from functx.interop import (  # noqa: F401
-    array_rules,
-    control_rules,
-    custom_rules,
-    jax_trace,
-)
+from functx.interop import jax_trace  # noqa: F401 - holds the rules of translation too
 from functx.interop.jaxprs import MutableStateError, function_fingerprint, jax_avals, jaxpr_of
 from functx.interop.translation import translate_jaxpr, with_jax_type
 from functx.lowering.jax_bridge import prng_key_type

@@ -18,6 +18,7 @@ from functx.core.program import scalar_literal
 from functx.core.source_info import user_source
 from functx.core.tracer import PRNGKeyTracer, Tracer, current_builder
 from functx.core.types import is_inexact
+from functx.interop import array_rules, control_rules, custom_rules  # noqa: F401 - register rules
 from functx.interop.jaxprs import aval_from_jax_or_none, constant_array, jaxpr_of
 from functx.interop.translation import inline_jaxpr, translate_equation, with_jax_type
 from functx.lowering.jax_bridge import prng_key_type
