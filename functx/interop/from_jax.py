@@ -94,22 +94,22 @@ class TracedJaxFunction:
             builder.source = outer
         return results.unflatten_arrays(outs)
 
-    def flat_function(self, in_tree: Any, static: Sequence[Any]) -> FlatFunction:
+    def flat_function(self, in_tree: Any, static: Sequence[Any]) -> FlatJaxFunction:
         """The function of the array arguments, cached as long as the values that it reads are equal."""
         try:
             fingerprints = [x if x is _ARRAY_LEAF else function_fingerprint(x) for x in static]
             key = function_fingerprint(self.fun), in_tree, tuple(fingerprints)
         except MutableStateError:
-            return FlatFunction(self.fun, in_tree, static)
-        flat: FlatFunction | None = self.flat_functions.get(key)
+            return FlatJaxFunction(self.fun, in_tree, static)
+        flat: FlatJaxFunction | None = self.flat_functions.get(key)
         if flat is None:
-            flat = FlatFunction(self.fun, in_tree, static)
+            flat = FlatJaxFunction(self.fun, in_tree, static)
             flat.enable_trace_cache()
             self.flat_functions.put(key, flat)
         return flat
 
 
-class FlatFunction:
+class FlatJaxFunction:
     """A function of the array leaves of the arguments, which returns the array leaves of the result."""
 
     def __init__(self, fun: Callable[..., Any], in_tree: Any, static: Sequence[Any]):

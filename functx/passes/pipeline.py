@@ -158,7 +158,7 @@ PASSES = (
         lambda target: None,
     ),
 )
-"""What happens between a trace and XLA, in order."""
+"""All passes between a trace and XLA, in the order in which they run."""
 
 _SELECTABLE = [each for each in PASSES if each.stage in (Stage.LOWERING, Stage.EMISSION)]
 REQUIRED_PASSES = tuple([each.name for each in _SELECTABLE if each.is_required])

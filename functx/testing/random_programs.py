@@ -69,7 +69,7 @@ PATH_NAMES = [path.name for path in ExecutionPaths().all()]
 FULL_STRENGTH = PATH_NAMES.index("lowered with all passes at full strength")
 
 
-class Stage(NamedTuple):
+class TransformStage(NamedTuple):
     """A function of arrays, its arguments, and its program for them."""
 
     function: Function
@@ -77,8 +77,8 @@ class Stage(NamedTuple):
     program: Program
 
     @staticmethod
-    def of(function: Function, args: list[Any]) -> Stage:
-        return Stage(function, args, make_ir(function)(*args))
+    def of(function: Function, args: list[Any]) -> TransformStage:
+        return TransformStage(function, args, make_ir(function)(*args))
 
     @property
     def case(self) -> ProgramCase:
@@ -99,12 +99,12 @@ class Stage(NamedTuple):
         return run_perturbed(self.program, wide, directions, step, MAX_STEPS)
 
 
-def check_unchanged(before: Stage, after: Stage) -> None:
+def check_unchanged(before: TransformStage, after: TransformStage) -> None:
     """Check that a stage has the outputs of the stage before it."""
     compare_arrays(after, before.run(before.args))
 
 
-def compare_arrays(stage: Stage, arrays: Sequence[Array]) -> None:
+def compare_arrays(stage: TransformStage, arrays: Sequence[Array]) -> None:
     """Check the outputs of a stage by the reference interpreter against arrays."""
     expected = ExpectedOutputs(*stage.case)
     for k, x in enumerate(arrays):
@@ -112,7 +112,7 @@ def compare_arrays(stage: Stage, arrays: Sequence[Array]) -> None:
             raise_contradiction(stage, f"output {k} must be\n{x}\ngot\n{expected.values[k]}")
 
 
-def raise_contradiction(stage: Stage, mismatch: str) -> None:
+def raise_contradiction(stage: TransformStage, mismatch: str) -> None:
     """Raise VerificationError: a transform contradicts its definition."""
     raise VerificationError(
         f"{stage.program.name}: a transform must follow its definition; {mismatch}",
@@ -123,19 +123,19 @@ def raise_contradiction(stage: Stage, mismatch: str) -> None:
 # The transforms: each returns the next stage and `check(before, after)`, which compares by definition.
 
 
-def apply_jit(random: Any, stage: Stage) -> tuple[Stage, Any]:
-    return Stage.of(functx.jit(stage.function), stage.args), check_unchanged
+def apply_jit(random: Any, stage: TransformStage) -> tuple[TransformStage, Any]:
+    return TransformStage.of(functx.jit(stage.function), stage.args), check_unchanged
 
 
-def apply_checkpoint(random: Any, stage: Stage) -> tuple[Stage, Any]:
-    return Stage.of(functx.checkpoint(stage.function), stage.args), check_unchanged
+def apply_checkpoint(random: Any, stage: TransformStage) -> tuple[TransformStage, Any]:
+    return TransformStage.of(functx.checkpoint(stage.function), stage.args), check_unchanged
 
 
-def apply_functionalize(random: Any, stage: Stage) -> tuple[Stage, Any]:
-    return Stage.of(functx.functionalize(stage.function), stage.args), check_unchanged
+def apply_functionalize(random: Any, stage: TransformStage) -> tuple[TransformStage, Any]:
+    return TransformStage.of(functx.functionalize(stage.function), stage.args), check_unchanged
 
 
-def apply_vmap(random: Any, stage: Stage) -> tuple[Stage, Any]:
+def apply_vmap(random: Any, stage: TransformStage) -> tuple[TransformStage, Any]:
     """A batch of two: some arguments are batched along their first or last dimension."""
     axes: list[int | None] = []
     batched = []
@@ -145,7 +145,7 @@ def apply_vmap(random: Any, stage: Stage) -> tuple[Stage, Any]:
         axes.append(axis)
         batched.append(x if axis is None else np.stack([x, other], axis))
 
-    def check(before: Stage, after: Stage) -> None:
+    def check(before: TransformStage, after: TransformStage) -> None:
         elements = []
         for index in range(2):
             args = [
@@ -155,10 +155,10 @@ def apply_vmap(random: Any, stage: Stage) -> tuple[Stage, Any]:
             elements.append(before.run(args))
         compare_arrays(after, [np.stack(rows) for rows in zip(*elements, strict=True)])
 
-    return Stage.of(functx.vmap(stage.function, in_axes=tuple(axes)), batched), check
+    return TransformStage.of(functx.vmap(stage.function, in_axes=tuple(axes)), batched), check
 
 
-def random_tangents(random: Any, stage: Stage) -> tuple[list[int], list[Any]]:
+def random_tangents(random: Any, stage: TransformStage) -> tuple[list[int], list[Any]]:
     """The positions of the inexact arguments, and a random tangent for each."""
     varying = [i for i, x in enumerate(stage.args) if is_inexact(aval_of(x).dtype)]
     tangents = [
@@ -167,7 +167,9 @@ def random_tangents(random: Any, stage: Stage) -> tuple[list[int], list[Any]]:
     return varying, tangents
 
 
-def restrict_to_varying(stage: Stage, varying: Sequence[int], args: Sequence[Any]) -> Function:
+def restrict_to_varying(
+    stage: TransformStage, varying: Sequence[int], args: Sequence[Any]
+) -> Function:
     """The inexact outputs as a function of the varying arguments; the others are from `args`."""
 
     def function(*xs: Any) -> list[Any]:
@@ -179,8 +181,8 @@ def restrict_to_varying(stage: Stage, varying: Sequence[int], args: Sequence[Any
 
 
 def check_directional_derivatives(
-    before: Stage,
-    after: Stage,
+    before: TransformStage,
+    after: TransformStage,
     varying: Sequence[int],
     tangents: Sequence[Any],
     find_mismatch: Callable[[list[DirectionalDerivative]], str | None],
@@ -208,7 +210,7 @@ def check_directional_derivatives(
         raise_contradiction(after, mismatch)
 
 
-def apply_jvp(random: Any, stage: Stage) -> tuple[Stage, Any]:
+def apply_jvp(random: Any, stage: TransformStage) -> tuple[TransformStage, Any]:
     """The tangents of all inexact outputs, by `jvp` or `linearize`."""
     varying, tangents = random_tangents(random, stage)
     linear = random.randint(2)
@@ -219,7 +221,7 @@ def apply_jvp(random: Any, stage: Stage) -> tuple[Stage, Any]:
             return list(functx.linearize(f, *primals)[1](*tangents))
         return list(functx.jvp(f, primals, tangents)[1])
 
-    def check(before: Stage, after: Stage) -> None:
+    def check(before: TransformStage, after: TransformStage) -> None:
         got = after.run(after.args)
 
         def find_mismatch(derivatives: list[DirectionalDerivative]) -> str | None:
@@ -230,10 +232,10 @@ def apply_jvp(random: Any, stage: Stage) -> tuple[Stage, Any]:
 
         check_directional_derivatives(before, after, varying, tangents, find_mismatch)
 
-    return Stage.of(function, stage.args), check
+    return TransformStage.of(function, stage.args), check
 
 
-def apply_vjp(random: Any, stage: Stage) -> tuple[Stage, Any]:
+def apply_vjp(random: Any, stage: TransformStage) -> tuple[TransformStage, Any]:
     """The cotangents of all inexact arguments, by `vjp`, or by `grad` of a sum."""
     varying, tangents = random_tangents(random, stage)
     outs = [a for a in stage.program.out_avals if is_inexact(a.dtype)]
@@ -251,7 +253,7 @@ def apply_vjp(random: Any, stage: Stage) -> tuple[Stage, Any]:
 
         return list(functx.grad(total, argnums=tuple(range(len(primals))))(*primals))
 
-    def check(before: Stage, after: Stage) -> None:
+    def check(before: TransformStage, after: TransformStage) -> None:
         got = after.run(after.args)
 
         def find_mismatch(derivatives: list[DirectionalDerivative]) -> str | None:
@@ -267,10 +269,10 @@ def apply_vjp(random: Any, stage: Stage) -> tuple[Stage, Any]:
 
         check_directional_derivatives(before, after, varying, tangents, find_mismatch)
 
-    return Stage.of(function, stage.args), check
+    return TransformStage.of(function, stage.args), check
 
 
-def apply_jacobian(random: Any, stage: Stage) -> tuple[Stage, Any]:
+def apply_jacobian(random: Any, stage: TransformStage) -> tuple[TransformStage, Any]:
     """The Jacobian of the first inexact output, row by row or column by column."""
     varying, tangents = random_tangents(random, stage)
     transform = functx.jacfwd if random.randint(2) else functx.jacrev
@@ -279,7 +281,7 @@ def apply_jacobian(random: Any, stage: Stage) -> tuple[Stage, Any]:
         f, primals = restrict_to_varying(stage, varying, args), [args[i] for i in varying]
         return [transform(lambda x: f(x, *primals[1:])[0])(primals[0])]
 
-    def check(before: Stage, after: Stage) -> None:
+    def check(before: TransformStage, after: TransformStage) -> None:
         (got,), t = after.run(after.args), tangents[0]
         product = np.tensordot(got, widen_array(t), np.ndim(t))
 
@@ -289,17 +291,17 @@ def apply_jacobian(random: Any, stage: Stage) -> tuple[Stage, Any]:
 
         check_directional_derivatives(before, after, varying[:1], tangents[:1], find_mismatch)
 
-    return Stage.of(function, stage.args), check
+    return TransformStage.of(function, stage.args), check
 
 
-def is_real_valued(stage: Stage) -> bool:
+def is_real_valued(stage: TransformStage) -> bool:
     """Whether the stage has inexact arguments and outputs, and all of them are real."""
     ins = [a for a in map(aval_of, stage.args) if is_inexact(a.dtype)]
     outs = [a for a in stage.program.out_avals if is_inexact(a.dtype)]
     return bool(ins and outs) and not any(is_complex(a.dtype) for a in (*ins, *outs))
 
 
-def apply_random_transform(random: Any, stage: Stage) -> tuple[Stage, Any]:
+def apply_random_transform(random: Any, stage: TransformStage) -> tuple[TransformStage, Any]:
     """The stage under one more random transform, and its check."""
     choices = [apply_jit, apply_checkpoint, apply_functionalize, apply_vmap]
     ins = any(is_inexact(aval_of(x).dtype) for x in stage.args)
@@ -338,7 +340,7 @@ def is_differentiated(seed: int, depth: int) -> bool:
     return depth > 0 or seed % 3 > 0
 
 
-def build_stage(random: Any, seed: int, depth: int) -> tuple[Stage, str | None]:
+def build_stage(random: Any, seed: int, depth: int) -> tuple[TransformStage, str | None]:
     """The random function of a seed under `depth` checked transforms, and why the next one was refused.
 
     The reason is None if no transform was refused.
@@ -346,7 +348,7 @@ def build_stage(random: Any, seed: int, depth: int) -> tuple[Stage, str | None]:
     steps = 8 if not depth else max(6 - depth, 2)
     smooth = is_differentiated(seed, depth)
     function = RandomFunction(seed, steps, 1 if depth > 1 else 2, writes=depth < 2, smooth=smooth)
-    stage = Stage.of(function, random_arguments(seed))
+    stage = TransformStage.of(function, random_arguments(seed))
     for _ in range(depth):
         try:
             after, check = apply_random_transform(random, stage)

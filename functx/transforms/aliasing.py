@@ -121,8 +121,8 @@ def functionalize_trace(
 ) -> FunctionalizedTrace:
     """The pure form of `program`, the trace of `call` that `trace_in(memory)` made.
 
-    What it writes to, and whether it depends on strides, shows whether the memory assumed was that
-    of its arguments `values`. If it was not, the call is traced again.
+    A trace assumes a memory layout. If the writes of the program, or its dependence on strides, show
+    that the arguments `values` lie in memory otherwise, the call is traced again.
     """
     while call.writes:
         count = len(program.inputs) - len(captured)

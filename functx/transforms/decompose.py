@@ -184,7 +184,7 @@ def trace_decomposition(
 ) -> Program:
     """The program of the decomposition `entry` of `primitive` on operands of `avals`.
 
-    Those of functx are cached; those of users are traced anew.
+    The programs of functx's decompositions are cached; a user's decomposition is traced each time.
     """
     if not entry.is_user_defined:
         return _cached_trace(entry, primitive, avals, context)

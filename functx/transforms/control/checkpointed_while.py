@@ -58,7 +58,7 @@ def revolve_schedule_avals(slots: int) -> list[ShapedArray]:
 class RecomputationPlan(NamedTuple):
     """How a loop is reversed: in blocks of `block_steps`, from the carries marked in `state_mask`.
 
-    Those carries are the state. `advance` takes the consts of the condition, the consts of the
+    The marked carries are the state. `advance` takes the consts of the condition, the consts of the
     body, and the state, and returns the state one block later. `backward` takes the cotangents
     of the carries that vary, then the operands of `advance`. It returns the sums of the
     cotangents of the consts, then the cotangents of the carries before the block.
