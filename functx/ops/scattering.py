@@ -14,7 +14,7 @@ from jax.extend.mlir.dialects import stablehlo
 from functx import ops
 from functx.core.errors import ShapeError
 from functx.core.primitive import LinearInput
-from functx.core.samples import f32, i32, sample
+from functx.core.samples import Sample, f32, i32, sample
 from functx.core.tracing import trace_closed
 from functx.core.types import ShapedArray, accumulation_dtype, is_inexact
 from functx.ops.families import check_same_dtype, combine_masks
@@ -329,10 +329,9 @@ class ScatterExtremum(Scatter, abstract=True):
         return out, ops.div(total, count)
 
 
-class ScatterMin(ScatterExtremum):
-    """The operand with the minimum of it and the updates, each at its index."""
-
-    samples = (
+def _extremum_samples(tied_updates: list[float]) -> tuple[Sample, Sample]:
+    """Samples with distinct elements, and with `tied_updates`, which share their cotangent."""
+    return (
         sample(
             f32[5, 3],
             i32[4, 1],
@@ -347,12 +346,18 @@ class ScatterMin(ScatterExtremum):
             f32[3],
             i32[3, 1],
             f32[3],
-            values={0: [1.0, 2.0, 3.0], 1: [[0], [2], [2]], 2: [1.0, 2.0, 2.0]},
+            values={0: [1.0, 2.0, 3.0], 1: [[0], [2], [2]], 2: tied_updates},
             gradients={0: [0.5, 1.0, 0.0], 2: [0.5, 0.5, 0.5]},
             collapsed_slice_dims=(0,),
             start_index_map=(0,),
         ),
     )
+
+
+class ScatterMin(ScatterExtremum):
+    """The operand with the minimum of it and the updates, each at its index."""
+
+    samples = _extremum_samples([1.0, 2.0, 2.0])
 
     def is_not_extremum(self, out, x):
         return ops.lt(out, x)
@@ -364,27 +369,7 @@ class ScatterMin(ScatterExtremum):
 class ScatterMax(ScatterExtremum):
     """The operand with the maximum of it and the updates, each at its index."""
 
-    samples = (
-        sample(
-            f32[5, 3],
-            i32[4, 1],
-            f32[4, 3],
-            distinct=True,
-            values={1: [[3], [0], [3], [9]]},
-            offset_dims=(1,),
-            collapsed_slice_dims=(0,),
-            start_index_map=(0,),
-        ),
-        sample(
-            f32[3],
-            i32[3, 1],
-            f32[3],
-            values={0: [1.0, 2.0, 3.0], 1: [[0], [2], [2]], 2: [1.0, 4.0, 4.0]},
-            gradients={0: [0.5, 1.0, 0.0], 2: [0.5, 0.5, 0.5]},
-            collapsed_slice_dims=(0,),
-            start_index_map=(0,),
-        ),
-    )
+    samples = _extremum_samples([1.0, 4.0, 4.0])
 
     def is_not_extremum(self, out, x):
         return ops.gt(out, x)
