@@ -58,14 +58,14 @@ class LogSumExp(Reduction):
         )
         return self(x), cast_like_input(tangent, x)
 
-    def vjp(self, ct, out, args, active):
+    def forward(self, args, active):
+        # XLA computes the exponentials once for both, also in a loop that keeps the weights.
         (x,) = args
-        upcast = upcast_half(x)
-        return (
-            cast_like_input(
-                ops.mul(self.broadcast_back(upcast_half(ct), x), self.derivative_weights(upcast)), x
-            ),
-        )
+        return (self(x),), (self.derivative_weights(upcast_half(x)),)
+
+    def vjp(self, ct, weights, args, active):
+        (x,) = args
+        return (cast_like_input(ops.mul(self.broadcast_back(upcast_half(ct), x), weights), x),)
 
     def exponentials(self, x: Any) -> tuple[Any, Any, Any]:
         """exp(x - largest), its sum, and the largest element, or 0 if that is -inf."""

@@ -112,7 +112,8 @@ def make_gradient_function(
             has_aux=has_aux,
         )
         _check_scalar(traced, kind, fun, has_aux, holomorphic)
-        active = tuple([i in set(differentiated_leaves) for i in range(len(traced.program.inputs))])
+        is_differentiated = set(differentiated_leaves)
+        active = tuple([i in is_differentiated for i in range(len(traced.program.inputs))])
         operands = [*leaves, *traced.captured]
         outs = apply(policy.gradient_rewrite(active, with_value), traced.program, operands)
         split = len(outs) - len(differentiated_leaves)

@@ -321,7 +321,8 @@ def _jacobian(
                     f"at output{key_path_strings(out_tree, out_avals)[i]}",
                     fix="Return real and imaginary parts, or pass holomorphic=True.",
                 )
-        active = tuple([i in set(varying) for i in range(len(traced.program.inputs))])
+        varies = set(varying)
+        active = tuple([i in varies for i in range(len(traced.program.inputs))])
         operands = [*leaves, *traced.captured]
         outs = apply(rewrite(active, out_tree.num_leaves, chunk_size), traced.program, operands)
         count = len(traced.program.outputs)

@@ -11,8 +11,10 @@ from functx import aten, nn
 from functx import numpy as fnp
 from functx.core.errors import ArgumentError, DTypeError, IndexingError, ShapeError
 from functx.core.primitive import Primitive
+from functx.core.rewriting import cached_rewrite
 from functx.core.samples import draw_operands
 from functx.testing import reference
+from functx.transforms.reverse_mode import SplitVJP
 
 INF = np.inf
 WEIGHT = np.array([0.5, 2.0])
@@ -461,3 +463,9 @@ def test_a_mistake_in_a_low_level_rule_is_named(mistake):
     call, error, message = MISTAKES[mistake]
     with pytest.raises(error, match=message):
         call()
+
+
+def test_the_backward_pass_of_logsumexp_computes_no_exponentials():
+    program = functx.make_ir(lambda x: nn.logsumexp(x, axis=1))(np.ones((2, 3)))
+    _, backward = cached_rewrite(SplitVJP((True,)), program)
+    assert {eqn.primitive.name for eqn in backward} == {"broadcast_in_dim", "mul"}
