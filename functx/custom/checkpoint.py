@@ -43,10 +43,11 @@ from functx.transforms.call_primitive import (
 )
 from functx.transforms.control.body_tracing import is_linearizing
 from functx.transforms.control.scan import Scan
-from functx.transforms.dce import RemoveEffects, active_outputs
+from functx.transforms.dce import RemoveEffects, active_outputs, dce_program
 from functx.transforms.decompose import decompose_missing_rules
 from functx.transforms.forward_mode import JVPRewrite, Linearize
 from functx.transforms.operand_masks import (
+    indices_where,
     inexact_cotangents,
     inexact_mask,
     linear_mask,
@@ -180,6 +181,13 @@ class Checkpoint(Primitive):
 
     def varying_outputs(self, avals, active):
         return active_outputs(self.program, active)
+
+    def dce(self, used):
+        if all(used):
+            return None
+        outputs = indices_where(used)
+        program, inputs = dce_program(self.program, outputs)
+        return self.with_program(program), inputs, outputs
 
     def hoist_constants(self, programs, extras, operands):
         return self.with_program(programs[0]), [*extras[0], *operands]

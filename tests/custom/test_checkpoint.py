@@ -238,6 +238,23 @@ def test_a_policy_reaches_into_loops():
         onp.testing.assert_allclose(got, want, rtol=1e-4)
 
 
+def test_unused_results_of_a_checkpoint_are_not_computed():
+    @fx.checkpoint
+    def both(x, y):
+        return np.sin(x), np.exp(y)
+
+    program = fx.make_ir(lambda x, y: both(x, y)[0])(1.0, 2.0)
+    (eqn,) = program
+    assert [inner.primitive.name for inner in eqn.primitive.program] == ["sin"]
+    assert eqn.inputs == [program.inputs[0]]
+    gradient = fx.make_ir(fx.grad(lambda x, y: both(x, y)[0], (0, 1)))(1.0, 2.0)
+    assert "exp" not in str(gradient)
+    assert fx.grad(lambda x, y: both(x, y)[0], (0, 1))(1.0, 2.0) == (
+        pytest.approx(onp.cos(1.0)),
+        0.0,
+    )
+
+
 def test_checkpoints_nest():
     inner = fx.checkpoint(lambda y: np.sin(np.sin(y)))
     f = fx.checkpoint(lambda x: np.sin(inner(x)))
