@@ -50,7 +50,7 @@ class JaxDerivativeRule(LazyRules):
         self.consts, self.argument_avals = function.in_avals[:count], function.in_avals[count:]
         self.captured = [*self.consts, *[aval_of(x) for x in captured]]
         self.symbolic_zeros = bool(params["symbolic_zeros"])
-        self.programs_by_flow: dict[Activity, tuple[Program, ...]] = {}
+        self.programs_by_activity: dict[Activity, tuple[Program, ...]] = {}
         primal, held = params["call_jaxpr"], ParameterKeys()
         self.primal_name = primal.jaxpr.debug_info.func_name
         self.key: Any = (
@@ -63,7 +63,7 @@ class JaxDerivativeRule(LazyRules):
         )
         self.extra_captures = self.trace_eagerly() if held.function_keys.tracers else []
 
-    def rule_parts(self, flow: Activity) -> list[RulePart]:
+    def rule_parts(self, activity: Activity) -> list[RulePart]:
         """The parts of the rule as functions to trace."""
         raise NotImplementedError
 
@@ -80,7 +80,7 @@ class JaxDerivativeRule(LazyRules):
         residuals = [given[x.atom] for _, captured in others for x in captured]
         inputs = [*program.inputs[:count], *given.values()]
         program = with_io(program, inputs, [*program.outputs, *residuals])
-        self.programs_by_flow[self.all_active] = program, *[other for other, _ in others]
+        self.programs_by_activity[self.all_active] = program, *[other for other, _ in others]
         return list(extra.values())
 
     @property
@@ -89,22 +89,22 @@ class JaxDerivativeRule(LazyRules):
         given = self.function.differentiable_outputs(self.function.out_avals)
         return Activity((True,) * sum(inexact_mask(self.argument_avals)), (True,) * len(given))
 
-    def varying(self, flow: Activity) -> tuple[bool, ...]:
+    def varying(self, activity: Activity) -> tuple[bool, ...]:
         """The mask of the differentiated arguments of the function, in JAX's order."""
-        moving = iter(flow.varying)
+        moving = iter(activity.varying)
         own = [on and next(moving) for on in inexact_mask(self.argument_avals)]
         return (False,) * len(self.consts) + tuple(own)
 
-    def programs(self, flow: Activity) -> tuple[Program, ...]:
+    def programs(self, activity: Activity) -> tuple[Program, ...]:
         # A rule without symbolic zeros is the same for every activity.
-        flow = flow if self.symbolic_zeros and not self.extra_captures else self.all_active
-        if flow not in self.programs_by_flow:
+        activity = activity if self.symbolic_zeros and not self.extra_captures else self.all_active
+        if activity not in self.programs_by_activity:
             with eval_context():
-                parts = self.rule_parts(flow)
-                self.programs_by_flow[flow] = tuple(
+                parts = self.rule_parts(activity)
+                self.programs_by_activity[activity] = tuple(
                     [trace_closed(part.fun, part.avals, name=part.name) for part in parts]
                 )
-        return self.programs_by_flow[flow]
+        return self.programs_by_activity[activity]
 
     def __eq__(self, other: object) -> bool:
         return self is other or (isinstance(other, JaxDerivativeRule) and self.key == other.key)
@@ -170,15 +170,15 @@ def closure_values(fun: FunctionType) -> list[Any]:
 class JaxJVPRule(JaxDerivativeRule):
     """The rule of a `jax.custom_jvp` function: outputs and tangents from operands and tangents."""
 
-    def rule_parts(self, flow: Activity) -> list[RulePart]:
+    def rule_parts(self, activity: Activity) -> list[RulePart]:
         function, own, consts = self.function, len(self.argument_avals), len(self.consts)
-        values, push, _ = translated_linearization(function, self.varying(flow))
+        values, push, _ = translated_linearization(function, self.varying(activity))
         moving = [a for a in self.argument_avals if is_inexact(a.dtype)]
         end, count = own + len(moving), len(function.out_avals)
 
         def rule(*xs: Any) -> list[Any]:
             outs = values.call_with_constants([*xs[end : end + consts], *xs[:own]])
-            tangents = select_where(xs[own:end], flow.varying)
+            tangents = select_where(xs[own:end], activity.varying)
             return [*outs[:count], *push.call_with_constants([*outs[count:], *tangents])]
 
         avals = [*self.argument_avals, *moving, *self.captured]
@@ -188,9 +188,9 @@ class JaxJVPRule(JaxDerivativeRule):
 class JaxVJPRule(JaxDerivativeRule):
     """The rule of a `jax.custom_vjp` function: a forward program and a backward one."""
 
-    def rule_parts(self, flow: Activity) -> list[RulePart]:
+    def rule_parts(self, activity: Activity) -> list[RulePart]:
         function, own, consts = self.function, len(self.argument_avals), len(self.consts)
-        count, varying = len(function.out_avals), self.varying(flow)
+        count, varying = len(function.out_avals), self.varying(activity)
         moving = select_where(function.in_avals, varying)
         structs = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in moving]
         structure: Any = None
@@ -213,11 +213,11 @@ class JaxVJPRule(JaxDerivativeRule):
             # JAX takes the cotangents of the outputs left out as zero.
             def reached(*tangents: Any) -> list[Any]:
                 return select_where(
-                    function.differentiable_outputs(push(*tangents)), flow.has_cotangent
+                    function.differentiable_outputs(push(*tangents)), activity.has_cotangent
                 )
 
             pull = jax.linear_transpose(reached, *structs)
-            return list(pull(select_where(xs[: len(outputs)], flow.has_cotangent)))
+            return list(pull(select_where(xs[: len(outputs)], activity.has_cotangent)))
 
         second = translate_function(cotangents, [*outputs, *residuals], f"{self.primal_name}_bwd")
 
@@ -225,7 +225,7 @@ class JaxVJPRule(JaxDerivativeRule):
             return first.call_with_constants([*xs[own : own + consts], *xs[:own]])
 
         def backward(*xs: Any) -> list[Any]:
-            found = scatter_where(second.call_with_constants(xs), flow.varying)
+            found = scatter_where(second.call_with_constants(xs), activity.varying)
             return instantiate_zeros(
                 found, select_where(self.argument_avals, inexact_mask(self.argument_avals))
             )
