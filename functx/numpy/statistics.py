@@ -465,5 +465,9 @@ def _convolve_vectors(name: str, a: Any, v: Any, mode: str, precision: Any, pref
         precision=ops.canonical_precision(precision),
         preferred_element_type=None if preferred is None else canonical_dtype(preferred),
     )
+    boolean = aval_of(a).dtype == np.bool_
+    if boolean:
+        a, v = (ops.convert_element_type(x, np.int32) for x in (a, v))
     out = convolution(ops.reshape(a, (1, 1, aval_of(a).size)), ops.reshape(v, (1, 1, n)))
-    return ops.reshape(out, aval_of(out).shape[2:])
+    out = ops.reshape(out, aval_of(out).shape[2:])
+    return ops.ne(out, 0) if boolean and preferred is None else out

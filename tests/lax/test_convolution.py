@@ -100,6 +100,24 @@ def test_rows_are_convolved_as_numpy_does(name, mode, lengths):
     onp.testing.assert_allclose(getattr(fx.numpy, name)(*z, mode), getattr(onp, name)(*z, mode))
 
 
+@pytest.mark.parametrize("name", ["convolve", "correlate"])
+@pytest.mark.parametrize("mode", ["full", "same", "valid"])
+@pytest.mark.parametrize("lengths", [(5, 3), (3, 5), (6, 1), (300, 280)])
+def test_rows_of_booleans_are_convolved_as_numpy_does(name, mode, lengths):
+    ours, theirs = getattr(fx.numpy, name), getattr(onp, name)
+    a, v = [RNG.random(n) < 0.5 for n in lengths]
+    for first, second in [(a, v), (a, a & False), (a | True, v | True)]:
+        expected = theirs(first, second, mode)
+        for function in (ours, fx.jit(ours, static_argnums=2)):
+            found = function(first, second, mode)
+            assert found.dtype == expected.dtype == bool
+            onp.testing.assert_array_equal(found, expected)
+    counts = ours(a, v, mode, preferred_element_type="float32")
+    onp.testing.assert_array_equal(counts, theirs(a.astype("float32"), v.astype("float32"), mode))
+    mixed = ours(a, onp.arange(len(v)), mode)
+    onp.testing.assert_array_equal(mixed, theirs(a, onp.arange(len(v)), mode))
+
+
 X, K = onp.ones((1, 2, 4, 4), "float32"), onp.ones((3, 2, 2, 2), "float32")
 
 
