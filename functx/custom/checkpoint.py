@@ -15,7 +15,6 @@ from jax.extend.mlir.dialects import stablehlo
 from functx import ops
 from functx.core import tree
 from functx.core.errors import ArgnumsError, ArgumentError, EffectError, type_name
-from functx.core.primitive import Primitive
 from functx.core.program import Atom, Equation, Program, Var, dce_equations, subprograms
 from functx.core.program_editing import inline, replace_program_fields
 from functx.core.records import Rewrite
@@ -25,7 +24,6 @@ from functx.core.tracer import current_builder
 from functx.core.tracing import trace_closed
 from functx.custom.checkpoint_policies import MinCut, everything_saveable
 from functx.custom.custom_function import bind_arguments, has_jax_tracers
-from functx.ops.operands import batch_size
 from functx.passes.rematerialization import MIN_CUT_PLAN, MinCutSplit, use_memory_plan
 from functx.transforms.aliasing import call_outside_trace
 from functx.transforms.argument_names import (
@@ -36,6 +34,7 @@ from functx.transforms.argument_names import (
 )
 from functx.transforms.call_primitive import (
     Call,
+    ProgramCall,
     SelectMaskedVJP,
     TransposeLinearInputs,
     broadcast_masks,
@@ -43,11 +42,10 @@ from functx.transforms.call_primitive import (
 )
 from functx.transforms.control.body_tracing import is_linearizing
 from functx.transforms.control.scan import Scan
-from functx.transforms.dce import RemoveEffects, active_outputs, dce_program
+from functx.transforms.dce import RemoveEffects
 from functx.transforms.decompose import decompose_missing_rules
 from functx.transforms.forward_mode import JVPRewrite, Linearize
 from functx.transforms.operand_masks import (
-    indices_where,
     inexact_cotangents,
     inexact_mask,
     linear_mask,
@@ -58,11 +56,8 @@ from functx.transforms.operand_masks import (
 from functx.transforms.symbolic_zeros import (
     DropZeroInputs,
     nonzero_output_mask,
-    programs_run,
-    with_programs,
 )
 from functx.transforms.tracing_api import avals_of, trace_function
-from functx.transforms.vmap import BatchWithInferredOutDims
 
 
 def checkpoint(
@@ -151,18 +146,16 @@ def _example() -> Program:
     return trace_closed(body, [f32[3], f32[3]], name="example")
 
 
-class Checkpoint(Primitive):
+class Checkpoint(ProgramCall):
     """The outputs of `program`, whose derivatives save the operands and the values of `policy`.
 
     `differentiated` marks a computation that repeats an earlier one. With `prevent_cse` it is
     lowered behind an optimization barrier, so that the compiler does not merge the two.
     """
 
-    program: Program
     prevent_cse: bool = True
     differentiated: bool = False
     policy: Any = None
-    multiple_results = True
     no_cse = True
     samples = (
         sample(f32[3], f32[3], dtypes=("f32",), program=_example()),
@@ -173,24 +166,9 @@ class Checkpoint(Primitive):
     def abstract_eval(self, *avals):
         return self.program.out_avals
 
-    def with_program(self, program: Program, differentiated: bool = False) -> Checkpoint:
+    def with_program(self, program: Program, differentiated: bool = False) -> Any:
         """A checkpoint of another program, with the parameters of this one."""
-        return Checkpoint(
-            program, self.prevent_cse, self.differentiated or differentiated, self.policy
-        )
-
-    def varying_outputs(self, avals, active):
-        return active_outputs(self.program, active)
-
-    def dce(self, used):
-        if all(used):
-            return None
-        outputs = indices_where(used)
-        program, inputs = dce_program(self.program, outputs)
-        return self.with_program(program), inputs, outputs
-
-    def hoist_constants(self, programs, extras, operands):
-        return self.with_program(programs[0]), [*extras[0], *operands]
+        return self.replace(program=program, differentiated=self.differentiated or differentiated)
 
     def partial_eval(self, split: Any) -> RematSplit:
         """The two programs of a derivative by `split`; the second recomputes residuals."""
@@ -247,27 +225,10 @@ class Checkpoint(Primitive):
         pullback = self.with_program(program, differentiated=True)
         return scatter_where(pullback(*out_cts, *select_where_not(args, linear)), linear)
 
-    def batch(self, args, dims):
-        size = batch_size(args, dims)
-        program, out_dims = cached_rewrite(
-            BatchWithInferredOutDims(size, tuple(dims)), self.program
-        )
-        return self.with_program(program)(*args), out_dims
-
     def lower(self, ctx, *values):
         if self.differentiated and self.prevent_cse and values:
             values = (*stablehlo.OptimizationBarrierOp(list(values)).results,)
         return ctx.call(self.program, list(values))
-
-
-@programs_run.register
-def _program_of_checkpoint(primitive: Checkpoint) -> Sequence[Program]:
-    return (primitive.program,)
-
-
-@with_programs.register
-def _checkpoint_of_program(primitive: Checkpoint, programs: Sequence[Program]) -> Checkpoint:
-    return primitive.with_program(programs[0])
 
 
 class RematSplit(NamedTuple):

@@ -59,7 +59,7 @@ class LogSumExp(Reduction):
         return self(x), cast_like_input(tangent, x)
 
     def forward(self, args, active):
-        # XLA computes the exponentials once for both, also in a loop that keeps the weights.
+        # Kept, since a loop in reverse would compute the exponentials again.
         (x,) = args
         return (self(x),), (self.derivative_weights(upcast_half(x)),)
 

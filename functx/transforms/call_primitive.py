@@ -183,15 +183,44 @@ def _example() -> Program:
     return trace_closed(body, [f64[3], f64[3]], name="example")
 
 
-class Call(Primitive):
+class ProgramCall(Primitive, abstract=True):
+    """A primitive that runs its `program` once on its operands: `Call` and `Checkpoint`."""
+
+    program: Program
+    multiple_results = True
+
+    def with_program(self, program: Program) -> Any:
+        """A call of another program with the other parameters of this one."""
+        return self.replace(program=program)
+
+    def dce(self, used):
+        if all(used):
+            return None
+        outputs = indices_where(used)
+        program, inputs = dce_program(self.program, outputs)
+        return self.with_program(program), inputs, outputs
+
+    def varying_outputs(self, avals, active):
+        return active_outputs(self.program, active)
+
+    def batch(self, args, dims):
+        size = batch_size(args, dims)
+        program, out_dims = cached_rewrite(
+            BatchWithInferredOutDims(size, tuple(dims)), self.program
+        )
+        return self.with_program(program)(*args), out_dims
+
+    def hoist_constants(self, programs, extras, operands):
+        return self.with_program(programs[0]), [*extras[0], *operands]
+
+
+class Call(ProgramCall):
     """The outputs of `program` on the operands, as a function that is not inlined into the program.
 
     With `noinline`, XLA does not inline it either.
     """
 
-    program: Program
     noinline: bool = False
-    multiple_results = True
     samples = (sample(f64[3], f64[3], program=_example()),)
 
     def abstract_eval(self, *avals):
@@ -202,10 +231,6 @@ class Call(Primitive):
                 f"{', '.join(map(repr, avals))} for {', '.join(map(repr, expected))}"
             )
         return self.program.out_avals
-
-    def with_program(self, program: Program) -> Call:
-        """A call of another program with the same `noinline`."""
-        return Call(program, self.noinline)
 
     def backward_call(self, backward: Program, split: Any) -> Call:
         """A call of `backward`, a program of `split`; a `RematerializedCall` if it recomputes."""
@@ -228,16 +253,6 @@ class Call(Primitive):
             return self.with_program(program)(*args)  # type: ignore[no-any-return]
         outs = iter(self.with_program(cached_rewrite(Subprogram(outputs=computed), program))(*args))
         return [next(outs) if index is None else args[index] for index in forwarded]
-
-    def dce(self, used):
-        if all(used):
-            return None
-        outputs = indices_where(used)
-        program, inputs = dce_program(self.program, outputs)
-        return self.with_program(program), inputs, outputs
-
-    def varying_outputs(self, avals, active):
-        return active_outputs(self.program, active)
 
     def jvp(self, primals, tangents):
         masks = [False if t is None else None for t in tangents]
@@ -292,16 +307,6 @@ class Call(Primitive):
             self.with_program(program)(*given, *select_where_not(args, linear)), linear
         )
 
-    def batch(self, args, dims):
-        size = batch_size(args, dims)
-        program, out_dims = cached_rewrite(
-            BatchWithInferredOutDims(size, tuple(dims)), self.program
-        )
-        return self.with_program(program)(*args), out_dims
-
-    def hoist_constants(self, programs, extras, operands):
-        return self.with_program(programs[0]), [*extras[0], *operands]
-
     def lower(self, ctx, *values):
         return ctx.call(self.program, values, self.noinline)
 
@@ -313,9 +318,6 @@ class RematerializedCall(Call):
     """
 
     samples = (sample(f64[3], f64[3], program=_example(), noinline=True),)
-
-    def with_program(self, program):
-        return RematerializedCall(program, True)
 
     def lower(self, ctx, *values):
         return ctx.call(self.program, ctx.barrier(values), True)
@@ -336,10 +338,10 @@ class TransposeLinearInputs(Rewrite[Program]):
 
 
 @programs_run.register
-def _program_of_call(primitive: Call) -> Sequence[Program]:
+def _program_of_call(primitive: ProgramCall) -> Sequence[Program]:
     return (primitive.program,)
 
 
 @with_programs.register
-def _call_of_program(primitive: Call, programs: Sequence[Program]) -> Call:
-    return primitive.with_program(programs[0])
+def _call_of_program(primitive: ProgramCall, programs: Sequence[Program]) -> Primitive:
+    return primitive.with_program(programs[0])  # type: ignore[no-any-return]

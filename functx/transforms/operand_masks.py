@@ -23,7 +23,7 @@ def split_list(items: Sequence[Any], lengths: Sequence[int]) -> list[Sequence[An
 
 
 def select_where(items: Sequence[Any], mask: Sequence[bool]) -> list[Any]:
-    """The items that `mask` mask."""
+    """The items that `mask` marks."""
     return [x for x, on in zip(items, mask, strict=True) if on]
 
 
@@ -33,18 +33,18 @@ def select_where_not(items: Sequence[Any], mask: Sequence[bool]) -> list[Any]:
 
 
 def indices_where(mask: Sequence[bool]) -> tuple[int, ...]:
-    """The indices that `mask` mask."""
+    """The indices that `mask` marks."""
     return tuple([i for i, on in enumerate(mask) if on])
 
 
 def scatter_where(items: Sequence[Any], mask: Sequence[bool]) -> list[Any]:
-    """`items`, one for each index that `mask` mask, with None at the other indices."""
+    """`items`, one for each index that `mask` marks, with None at the other indices."""
     remaining = iter(items)
     return [next(remaining) if on else None for on in mask]
 
 
 def replace_where(items: Sequence[Any], mask: Sequence[bool], new: Sequence[Any]) -> list[Any]:
-    """`items` with the items of `new` at the indices that `mask` mask."""
+    """`items` with the items of `new` at the indices that `mask` marks."""
     remaining = iter(new)
     return [next(remaining) if on else x for x, on in zip(items, mask, strict=True)]
 
