@@ -208,33 +208,39 @@ class Primitive(metaclass=_PrimitiveType):
 
     @classmethod
     def _make(cls, *args: Any, **kwargs: Any) -> Primitive:
-        if len(args) > len(cls.fields) or not kwargs.keys() <= set(cls.fields):
-            raise TypeError(
-                f"{cls.__name__} takes the parameters {cls.fields}; got {args} {kwargs}"
-            )
-        values = {**cls.defaults, **dict(zip(cls.fields, args, strict=False)), **kwargs}
-        if missing := [field for field in cls.fields if field not in values]:
-            raise TypeError(f"{cls.__name__} needs the parameters {missing}")
-        values = {field: values[field] for field in cls.fields}
-        key = tuple([_param_key(v) for v in values.values()])
+        fields = cls.fields
+        if kwargs or len(args) != len(fields):
+            args = cls._with_defaults(args, kwargs)
+        key = tuple([_param_key(v) for v in args])
         self: Primitive | None = cls._instances.find(key)  # type: ignore[attr-defined]
         if self is None:
             self = object.__new__(cls)
-            self.__dict__.update(values, out_avals_memo={}, _key=key)
+            attributes = self.__dict__
+            attributes.update(zip(fields, args, strict=True), out_avals_memo={}, _key=key)
             if not cls.was_instantiated:
                 cls.was_instantiated = True
-            programs = {f: programs_in_parameter(values[f]) for f in cls.fields}
-            subprograms = [p for ps in programs.values() for p in ps]
-            executed = [p for f, ps in programs.items() if f not in cls.not_executed for p in ps]
-            if any([p.effects for p in executed]):
-                self.__dict__["effects"] = cls.effects.union(*[p.effects for p in executed])
-            if any([p.has_captures for p in subprograms]):
-                self.__dict__["has_captures"] = True
-            if any(axes := [p.named_axes for p in subprograms]):
-                self.__dict__["named_axes"] = frozenset().union(*axes)
-            self.__dict__["is_context_dependent"] = bool(self.effects or self.named_axes)
+            for field, value in zip(fields, args, strict=True):
+                for program in programs_in_parameter(value):
+                    if program.effects and field not in cls.not_executed:
+                        attributes["effects"] = self.effects | program.effects
+                    if program.has_captures:
+                        attributes["has_captures"] = True
+                    if program.named_axes:
+                        attributes["named_axes"] = self.named_axes | program.named_axes
+            attributes["is_context_dependent"] = bool(self.effects or self.named_axes)
             cls._instances.add(self)  # type: ignore[attr-defined]
         return self
+
+    @classmethod
+    def _with_defaults(cls, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+        """The values of all fields, from positional and keyword arguments and defaults."""
+        fields = cls.fields
+        if len(args) > len(fields) or not kwargs.keys() <= set(fields):
+            raise TypeError(f"{cls.__name__} takes the parameters {fields}; got {args} {kwargs}")
+        values = {**cls.defaults, **dict(zip(fields, args, strict=False)), **kwargs}
+        if missing := [field for field in fields if field not in values]:
+            raise TypeError(f"{cls.__name__} needs the parameters {missing}")
+        return tuple([values[field] for field in fields])
 
     is_context_dependent: bool
     """Whether the operation has effects or uses named axes."""
@@ -249,7 +255,10 @@ class Primitive(metaclass=_PrimitiveType):
 
     def replace(self, **fields: Any) -> Any:
         """This primitive with some of its fields replaced."""
-        return type(self)(**{name: getattr(self, name) for name in self.fields} | fields)
+        values = {name: getattr(self, name) for name in self.fields} | fields
+        if len(values) > len(self.fields):
+            return type(self)(**values)
+        return type(self)(*values.values())
 
     def __call__(self, *args: Any) -> Any:
         """The output of the operation on `args`: traced inside a trace, computed outside one."""

@@ -30,7 +30,7 @@ def bind(primitive: Primitive, args: Sequence[Any]) -> Any:
         if builder is None:
             check_no_escaped_tracers(args)
             return backend.evaluate(primitive, args)
-    untraced = not args or type(args[0]) is not Tracer or type(args[-1]) is not Tracer
+    untraced = not args or (type(args[0]) is not Tracer and type(args[-1]) is not Tracer)
     if (untraced or primitive.is_context_dependent) and backend.inside_jax_trace():
         return backend.evaluate(primitive, args)
     try:

@@ -72,7 +72,7 @@ def reduction(
     with `a`.
 
     With `single_axis`, `axis` must be an int or None. `of_floats` is a shortcut: it computes
-    the result for a traced float32 or float64 array and no other arguments than `axis`.
+    the result for a traced float32 or float64 array and no other arguments than `axis` and `keepdims`.
     """
 
     def decorate(function: Callable[P, Any]) -> Callable[P, Any]:
@@ -87,14 +87,16 @@ def reduction(
                 if (
                     of_floats is not None
                     and not args
-                    and not options
+                    and options.keys() <= {"keepdims"}
                     and aval.dtype.kind == "f"
                     and aval.dtype.itemsize > 2
                     and not aval.weak_type
                     and aval.shape
                     and axis != ()
                 ):
-                    return of_floats(a, canonical_axes(axis, aval.ndim))
+                    axes = canonical_axes(axis, aval.ndim)
+                    result = of_floats(a, axes)
+                    return restore_reduced_axes(result, aval.shape, axes, **options)
             else:
                 x = asarray(a)
                 aval = aval_of(x)
@@ -118,7 +120,7 @@ def reduction(
     return decorate
 
 
-def restore_reduced_axes(out: Any, shape: Shape, axes: Shape, keepdims: bool) -> Any:
+def restore_reduced_axes(out: Any, shape: Shape, axes: Shape, keepdims: bool = False) -> Any:
     """`out` with the reduced axes of `shape` restored as dimensions of length 1 if `keepdims`."""
     if not (keepdims if type(keepdims) is bool else as_bool("keepdims", keepdims)):
         return out

@@ -91,16 +91,25 @@ def find_repeats(tokens: Sequence[int], weights: Any, min_saved: int) -> list[Re
         lengths = np.append(firsts[1:], len(distance)) - firsts + width - 1
         periods = distance[firsts]
         saved = total[firsts + lengths] - total[firsts]
-        for i in np.flatnonzero((periods > 0) & (saved > 0)):
-            first, length, period = int(firsts[i]), int(lengths[i]), int(periods[i])
-            if length >= period:
-                if saved[i] >= min_saved:
-                    saved_by[PeriodicRepeat(first - period, length + period, period)] = int(
-                        saved[i]
-                    )
-            elif width <= length < 2 * width:
-                ends = int(numbers[first]), int(numbers[first + length - width])
-                scattered.setdefault((*ends, length), set()).update((first - period, first))
+        is_periodic = (periods > 0) & (lengths >= periods) & (saved >= max(min_saved, 1))
+        found = zip(
+            *[x[is_periodic].tolist() for x in (firsts, lengths, periods, saved)], strict=True
+        )
+        for first, length, period, weight in found:
+            saved_by[PeriodicRepeat(first - period, length + period, period)] = weight
+        is_scattered = (
+            (lengths < periods) & (width <= lengths) & (lengths < 2 * width) & (saved > 0)
+        )
+        firsts, lengths, periods = (
+            firsts[is_scattered],
+            lengths[is_scattered],
+            periods[is_scattered],
+        )
+        ends = numbers[firsts], numbers[firsts + lengths - width]
+        for *key, first, period in zip(
+            *[x.tolist() for x in (*ends, lengths, firsts, periods)], strict=True
+        ):
+            scattered.setdefault(tuple(key), set()).update((first - period, first))
     for (*_, length), starts_of_run in scattered.items():
         starts = non_overlapping(length, sorted(starts_of_run))
         saved_in_all = int(total[starts[0] + length] - total[starts[0]]) * (len(starts) - 1)
@@ -126,7 +135,7 @@ def doubling_windows(tokens: Sequence[int]) -> Iterator[tuple[int, Any, Any]]:
 
     Equal windows have equal `numbers`; `distance` is that to the previous equal window, or 0.
     """
-    numbers = np.unique(np.asarray(tokens, np.int64), return_inverse=True)[1].astype(np.int64)
+    numbers = np.array(tokens, np.int64)
     width = 1
     while len(numbers) > 1:
         order = np.argsort(numbers, kind="stable")
@@ -135,12 +144,12 @@ def doubling_windows(tokens: Sequence[int]) -> Iterator[tuple[int, Any, Any]]:
         if not is_equal.any():
             return
         distance = np.zeros(len(numbers), np.int64)
-        distance[later[is_equal]] = later[is_equal] - earlier[is_equal]
+        distance[later[is_equal]] = (later - earlier)[is_equal]
+        numbers[order] = np.concatenate([[0], np.cumsum(~is_equal)])
         yield width, numbers, distance
         if len(numbers) <= width:
             return
-        pairs = numbers[:-width] * (len(numbers) + 1) + numbers[width:]
-        numbers = np.unique(pairs, return_inverse=True)[1].astype(np.int64)
+        numbers = numbers[:-width] * (len(numbers) + 1) + numbers[width:]
         width *= 2
 
 

@@ -183,6 +183,12 @@ def _example() -> Program:
     return trace_closed(body, [f64[3], f64[3]], name="example")
 
 
+def input_indices_of_outputs(program: Program) -> list[int | None]:
+    """For each output of `program` that is an input, the index of that input; None for the others."""
+    input_index: dict[Any, int] = {v: i for i, v in enumerate(program.inputs)}
+    return [input_index.get(atom) for atom in program.outputs]
+
+
 class ProgramCall(Primitive, abstract=True):
     """A primitive that runs its `program` once on its operands: `Call` and `Checkpoint`."""
 
@@ -245,9 +251,10 @@ class Call(ProgramCall):
 
         Outputs that are inputs are forwarded; a call computes the others.
         """
-        pairs = enumerate(zip(program.inputs, args, strict=True))
-        input_index: dict[Any, int] = {v: i for i, (v, x) in pairs if aval_of(x) is v.aval}
-        forwarded = [input_index.get(atom) for atom in program.outputs]
+        forwarded = [
+            index if index is None or aval_of(args[index]) is program.inputs[index].aval else None
+            for index in cached_rewrite(input_indices_of_outputs, program)
+        ]
         computed = tuple([n for n, index in enumerate(forwarded) if index is None])
         if len(computed) == len(forwarded):
             return self.with_program(program)(*args)  # type: ignore[no-any-return]
