@@ -182,6 +182,13 @@ class Primitive(metaclass=_PrimitiveType):
     method returns None for operands that it does not support.
     """
     host_kernel_kinds: ClassVar[str] = "biuf"
+    numpy: ClassVar[Callable[..., Any] | None] = None
+    """Optional: the definition of the output, a NumPy ufunc or a method `numpy(self, *args)` on NumPy arrays.
+
+    The reference of `functx.testing`: it calls NumPy and no functx. Inexact operands are float64 or
+    complex128. A class that defines `lower` or `decompose` does not inherit it. A definition that is
+    long, or needs SciPy, is a function with the name of the class in `functx/testing/reference/`.
+    """
     was_instantiated: ClassVar[bool] = False
     """Whether an instance was ever made; if not, no cache can depend on the rules of the class."""
 
@@ -197,6 +204,10 @@ class Primitive(metaclass=_PrimitiveType):
         make = cls._make if uncached else lru_cache(maxsize=4096, typed=True)(cls._make)
         cls._interned = make  # type: ignore[attr-defined]
         cls._instances = _InstanceTable()  # type: ignore[attr-defined]
+        if "numpy" not in cls.__dict__ and not cls.__dict__.keys().isdisjoint(
+            ("lower", "decompose")
+        ):
+            cls.numpy = None
         cls.is_abstract, cls.was_instantiated = abstract, False
         cls.is_user_defined = not (cls.checks_rule_results or cls.__module__.startswith("functx."))
         if any("Program" in str(kind) for kind in _field_types(cls)):

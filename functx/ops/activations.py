@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any, ClassVar
 
+import numpy as np
+
 from functx import ops
 from functx.core.errors import DTypeError, ShapeError
 from functx.core.primitive import Primitive
@@ -387,6 +389,9 @@ class Softplus(Inexact):
     def derivative(self, out, x):
         return ops.logistic(x)
 
+    def numpy(self, x):
+        return np.logaddexp(x, 0)
+
     def decompose(self, x):
         return ops.add(ops.max(x, 0), ops.log1p(ops.exp(ops.neg(ops.abs(x)))))
 
@@ -403,6 +408,9 @@ class LogSigmoid(Inexact):
 
     def derivative(self, out, x):
         return ops.logistic(ops.neg(x))
+
+    def numpy(self, x):
+        return -np.logaddexp(0.0, -x)
 
     def decompose(self, x):
         return ops.sub(ops.min(x, 0), ops.log1p(ops.exp(ops.neg(ops.abs(x)))))
@@ -450,6 +458,9 @@ class Mish(Inexact):
         t = ops.tanh(softplus(x))
         x = ops.clamp(-1000.0, x, 1000.0)
         return ops.add(t, ops.mul(ops.mul(x, ops.logistic(x)), ops.sub(1.0, ops.mul(t, t))))
+
+    def numpy(self, x):
+        return x * np.tanh(np.logaddexp(0.0, x))
 
     def decompose(self, x):
         return ops.mul(x, ops.tanh(softplus(x)))

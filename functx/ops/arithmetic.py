@@ -43,7 +43,7 @@ class Neg(Unary):
     has_finite_derivative = True
     accepts = "iufc"
     linear = (0,)
-    host_kernel = np.negative
+    numpy = host_kernel = np.negative
     host_kernel_kinds = "iuf"
     samples = (sample(f32[3, 4]),)
 
@@ -67,7 +67,7 @@ class Add(Binary):
     has_finite_derivative = True
     accepts = "biufc"
     linear = (0, 1)
-    host_kernel = np.add
+    numpy = host_kernel = np.add
     samples = sample(f32[3, 4], f32[3, 4]), sample(f32[3], f32[()])
 
     def partial(self, i, t, out, x, y):
@@ -92,7 +92,7 @@ class Sub(Binary):
     has_finite_derivative = True
     accepts = "iufc"
     linear = (0, 1)
-    host_kernel = np.subtract
+    numpy = host_kernel = np.subtract
     host_kernel_kinds = "iuf"
     samples = sample(f32[3, 4], f32[3, 4]), sample(f32[()], f32[3])
 
@@ -116,7 +116,7 @@ class Mul(Binary):
 
     has_finite_derivative = True
     linear = (0, 1)
-    host_kernel = np.multiply
+    numpy = host_kernel = np.multiply
     samples = sample(f32[3, 4], f32[3, 4]), sample(f32[3], f32[()])
 
     def partial(self, i, t, out, x, y):
@@ -165,6 +165,7 @@ class Sign(Unary):
     """-1, 0 or 1 as x is below, at or above zero; x / |x| for complex x, and 0 at 0."""
 
     accepts = "iufc"
+    numpy = np.sign
     samples = (
         sample(f32[3, 4], nonzero=(0,)),
         sample(c64[3], nonzero=(0,)),
@@ -205,7 +206,7 @@ class Abs(Unary):
 
     has_finite_derivative = True
     accepts = "iufc"
-    host_kernel = np.absolute
+    numpy = host_kernel = np.absolute
     host_kernel_kinds = "iuf"
     samples = (
         sample(f32[3, 4], nonzero=(0,)),
@@ -256,6 +257,7 @@ class Rem(Binary):
     """The remainder of x / y rounded towards zero; it has the sign of x."""
 
     accepts = "iuf"
+    numpy = np.fmod
     samples = (
         sample(f32[3, 4], f32[3, 4], nonzero=(1,)),
         sample(f32[()], f32[3], nonzero=(1,)),
@@ -323,6 +325,7 @@ class Max(_BinaryExtremum):
     Operands that tie share the derivative. Complex numbers compare by their real parts first.
     """
 
+    numpy = np.maximum
     samples = _extremum_samples([0.0, 0.5, 1.0], [1.0, 0.5, 0.0])
 
     def is_strictly_selected(self, x, y):
@@ -340,6 +343,7 @@ class Min(_BinaryExtremum):
     Operands that tie share the derivative. Complex numbers compare by their real parts first.
     """
 
+    numpy = np.minimum
     samples = _extremum_samples([1.0, 0.5, 0.0], [0.0, 0.5, 1.0])
 
     def is_strictly_selected(self, x, y):
@@ -433,6 +437,9 @@ class IntegerPow(Unary):
     def simplify(self, context, x):
         return x if self.exponent == 1 else None
 
+    def numpy(self, x):
+        return x**self.exponent if self.exponent >= 0 else 1 / x**-self.exponent
+
     def lower(self, ctx, x):
         one = ctx.constant(1, ctx.avals_in[0])
         n = -self.exponent if self.exponent < 0 else self.exponent
@@ -452,7 +459,7 @@ class Square(Unary):
 
     has_finite_derivative = True
     accepts = "iufc"
-    host_kernel = np.square
+    numpy = host_kernel = np.square
     host_kernel_kinds = "iuf"
     samples = sample(f32[3, 4]), sample(c64[3]), sample(i32[3])
 

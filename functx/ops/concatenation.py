@@ -7,6 +7,7 @@ from heapq import heappop, heappush
 from operator import index
 from typing import Any, NamedTuple
 
+import numpy as np
 from jax.extend.mlir.dialects import stablehlo
 
 from functx import ops
@@ -105,6 +106,9 @@ class Concatenate(Linear):
             return nonempty[0]
         return (self, nonempty) if nonempty and len(nonempty) < len(operands) else None
 
+    def numpy(self, *parts):
+        return np.concatenate(parts, self.axis)
+
     def lower(self, ctx, *operands):
         return stablehlo.concatenate(operands, self.axis)
 
@@ -156,6 +160,9 @@ class Split(Linear):
 
     def view_offset(self, x, strides, index):
         return sum(self.sizes[:index]) * strides[self.axis]
+
+    def numpy(self, x):
+        return np.split(x, np.cumsum(self.sizes)[:-1], self.axis)
 
     def lower(self, ctx, x):
         (aval,) = ctx.avals_in

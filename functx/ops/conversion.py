@@ -234,6 +234,7 @@ class Floor(Unary):
 
     accepts = "f"
     differentiable = False
+    numpy = np.floor
     samples = (sample(f32[3, 4]),)
 
     def lower(self, ctx, x):
@@ -245,6 +246,7 @@ class Ceil(Unary):
 
     accepts = "f"
     differentiable = False
+    numpy = np.ceil
     samples = (sample(f32[3, 4]),)
 
     def lower(self, ctx, x):
@@ -270,7 +272,7 @@ class IsFinite(Unary):
 
     accepts = "f"
     differentiable = False
-    host_kernel = np.isfinite
+    numpy = host_kernel = np.isfinite
     host_kernel_kinds = "f"
     samples = (sample(f32[3, 4]),)
 
@@ -375,6 +377,9 @@ class Real(_ComplexPart):
         inner = context.defining_equation(x, Complex)
         return None if inner is None else inner.inputs[0]
 
+    def numpy(self, x):
+        return x.real
+
     def lower(self, ctx, x):
         return stablehlo.real(x)
 
@@ -399,6 +404,9 @@ class Imag(_ComplexPart):
         inner = context.defining_equation(x, Complex)
         return None if inner is None else inner.inputs[1]
 
+    def numpy(self, x):
+        return x.imag
+
     def lower(self, ctx, x):
         return stablehlo.imag(x)
 
@@ -408,6 +416,7 @@ class Conj(Unary):
 
     accepts = "c"
     linear = (0,)
+    numpy = np.conj
     samples = (sample(c64[3, 4]),)
 
     def partial(self, i, t, out, x):

@@ -209,6 +209,9 @@ class ReadBeforeWrite(Primitive):
     def batch(self, args, dims):
         return self(*args), [dims[0], dims[0]]
 
+    def numpy(self, x):
+        return [x, np.zeros_like(x)]
+
     def lower(self, ctx, x):
         (aval,) = ctx.avals_in
         zeros = ctx.constant(0, aval)

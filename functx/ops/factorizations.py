@@ -68,6 +68,9 @@ class UndefinedDerivative(Elementwise):
     def transpose(self, ct, pred, x):
         return [None, ops.select(pred, literal(nan, ct.dtype), ct)]
 
+    def numpy(self, pred, x):
+        return np.where(pred & (x != 0), np.nan, x)
+
     def lower(self, ctx, pred, x):
         aval = ctx.avals_in[1]
         nonzero = ctx.compare(x, ctx.constant(0, aval), "NE", aval)

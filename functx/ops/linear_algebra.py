@@ -251,6 +251,9 @@ class Solve(MatrixFunction):
     def transpose(self, ct, a, b):
         return None, Solve(not self.transposed)(a, ct)
 
+    def numpy(self, a, b):
+        return np.linalg.solve(np.swapaxes(a, -1, -2) if self.transposed else a, b)
+
     def lower(self, ctx, a, b):
         def solve(a: Any, b: Any) -> Any:
             return jnp.linalg.solve(jnp.swapaxes(a, -1, -2) if self.transposed else a, b)
@@ -314,6 +317,9 @@ class Det(MatrixFunction):
         (x,) = args
         broadcast = ops.broadcast_in_dim(ct, x.shape, tuple(range(x.ndim - 2)))
         return (ops.mul(broadcast, Cofactors()(x)),)
+
+    def numpy(self, x):
+        return np.linalg.det(x)
 
     def lower(self, ctx, x):
         return ctx.via_jax(jnp.linalg.det, x)
@@ -384,6 +390,9 @@ class Slogdet(MatrixFunction):
                 sign, ops.complex(ops.constant_like(log_abs_det, 0), ops.imag(trace))
             )
         return [sign, log_abs_det], [sign_tangent, real_if_complex(trace)]
+
+    def numpy(self, x):
+        return np.linalg.slogdet(x)
 
     def lower(self, ctx, x):
         return ctx.via_jax(lambda x: tuple(jnp.linalg.slogdet(x)), x)

@@ -38,7 +38,7 @@ class Eq(_StablehloComparison):
     """x == y; false where either is nan."""
 
     direction = "EQ"
-    host_kernel = np.equal
+    numpy = host_kernel = np.equal
     samples = sample(f32[3, 4], f32[3, 4]), sample(i32[3], i32[()]), sample(c64[3], c64[3])
 
 
@@ -46,7 +46,7 @@ class Ne(_StablehloComparison):
     """x != y; true where either is nan."""
 
     direction = "NE"
-    host_kernel = np.not_equal
+    numpy = host_kernel = np.not_equal
     samples = sample(f32[3, 4], f32[3, 4]), sample(i32[()], i32[3]), sample(c64[3], c64[3])
 
 
@@ -55,7 +55,7 @@ class Lt(_StablehloComparison):
 
     direction = "LT"
     accepts = "biuf"
-    host_kernel = np.less
+    numpy = host_kernel = np.less
     samples = sample(f32[3, 4], f32[3, 4]), sample(i32[3], i32[()]), sample(bool_[3], bool_[3])
 
 
@@ -64,7 +64,7 @@ class Le(_StablehloComparison):
 
     direction = "LE"
     accepts = "biuf"
-    host_kernel = np.less_equal
+    numpy = host_kernel = np.less_equal
     samples = sample(f32[3, 4], f32[3, 4]), sample(u32[3], u32[()])
 
 
@@ -73,7 +73,7 @@ class Gt(_StablehloComparison):
 
     direction = "GT"
     accepts = "biuf"
-    host_kernel = np.greater
+    numpy = host_kernel = np.greater
     samples = sample(f32[3, 4], f32[3, 4]), sample(i32[3], i32[()])
 
 
@@ -82,14 +82,14 @@ class Ge(_StablehloComparison):
 
     direction = "GE"
     accepts = "biuf"
-    host_kernel = np.greater_equal
+    numpy = host_kernel = np.greater_equal
     samples = sample(f32[3, 4], f32[3, 4]), sample(u32[3], u32[()])
 
 
 class And(Bitwise):
     """x & y, of booleans or of the bits of integers."""
 
-    host_kernel = np.bitwise_and
+    numpy = host_kernel = np.bitwise_and
     samples = sample(bool_[3, 4], bool_[3, 4]), sample(i32[3], i32[()])
 
     def simplify(self, context, x, y):
@@ -102,7 +102,7 @@ class And(Bitwise):
 class Or(Bitwise):
     """x | y, of booleans or of the bits of integers."""
 
-    host_kernel = np.bitwise_or
+    numpy = host_kernel = np.bitwise_or
     samples = sample(bool_[3, 4], bool_[3, 4]), sample(i32[()], i32[3])
 
     def simplify(self, context, x, y):
@@ -115,7 +115,7 @@ class Or(Bitwise):
 class Xor(Bitwise):
     """x ^ y, of booleans or of the bits of integers."""
 
-    host_kernel = np.bitwise_xor
+    numpy = host_kernel = np.bitwise_xor
     samples = sample(bool_[3, 4], bool_[3, 4]), sample(u32[3], u32[()])
 
     def simplify(self, context, x, y):
@@ -132,7 +132,7 @@ class Xor(Bitwise):
 class Not(Bitwise):
     """~x, of booleans or of the bits of integers."""
 
-    host_kernel = np.invert
+    numpy = host_kernel = np.invert
     samples = sample(bool_[3, 4]), sample(i32[3])
 
     def simplify(self, context, x):
@@ -177,6 +177,7 @@ class PopulationCount(Bitwise):
     """The number of bits of x that are set."""
 
     accepts = "iu"
+    numpy = np.bitwise_count
     samples = sample(u32[3, 4]), sample(i32[3], domain=(0, 9))
 
     def lower(self, ctx, x):
@@ -253,6 +254,9 @@ class Select(Elementwise):
         inner = context.defining_equation(pred, Not)
         return None if inner is None else (self, [inner.inputs[0], on_true, on_false])
 
+    def numpy(self, pred, on_false, on_true):
+        return np.where(pred, on_true, on_false)
+
     def lower(self, ctx, pred, on_false, on_true):
         return stablehlo.select(pred, on_true, on_false)
 
@@ -281,6 +285,9 @@ class Clamp(Elementwise):
 
     def preserves_zero(self, i, low, x, high):
         return True
+
+    def numpy(self, low, x, high):
+        return np.minimum(np.maximum(x, low), high)
 
     def lower(self, ctx, low, x, high):
         if ctx.avals_in[1].dtype == bool:

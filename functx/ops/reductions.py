@@ -91,6 +91,9 @@ class ReduceSum(Reduction, Linear):
         # The sum of one float starts from +0, so -0 becomes +0.
         return self.as_reshape(x) if has_exact_arithmetic(x) else None
 
+    def numpy(self, x):
+        return np.sum(x, self.axes, x.dtype)
+
     def lower(self, ctx, x):
         return ctx.reduce(
             stablehlo.AddOp, x, self.axes, 0, accumulation_dtype(ctx.avals_in[0].dtype)
@@ -132,6 +135,9 @@ class ReduceProd(Reduction):
 
     def simplify(self, context, x):
         return self.as_reshape(x)
+
+    def numpy(self, x):
+        return np.prod(x, self.axes, x.dtype)
 
     def lower(self, ctx, x):
         return ctx.reduce(
@@ -240,6 +246,9 @@ class ReduceAnd(BitwiseReduction):
     def host_kernel(self, x):
         return np.bitwise_and.reduce(x, self.axes)
 
+    def numpy(self, x):
+        return np.bitwise_and.reduce(x, self.axes)
+
     def lower(self, ctx, x):
         dtype = ctx.avals_in[0].dtype
         ones = -1 if kind(dtype) == "i" else highest(dtype)
@@ -252,12 +261,18 @@ class ReduceOr(BitwiseReduction):
     def host_kernel(self, x):
         return np.bitwise_or.reduce(x, self.axes)
 
+    def numpy(self, x):
+        return np.bitwise_or.reduce(x, self.axes)
+
     def lower(self, ctx, x):
         return ctx.reduce(stablehlo.OrOp, x, self.axes, 0)
 
 
 class ReduceXor(BitwiseReduction):
     """Bitwise exclusive or over `axes`, which leave the shape."""
+
+    def numpy(self, x):
+        return np.bitwise_xor.reduce(x, self.axes)
 
     def lower(self, ctx, x):
         return ctx.reduce(stablehlo.XorOp, x, self.axes, 0)
@@ -325,12 +340,18 @@ class ArgMax(ArgExtremum):
     name = "argmax"
     direction = "GT"
 
+    def numpy(self, x):
+        return np.argmax(x, self.axis).astype(self.index_dtype)
+
 
 class ArgMin(ArgExtremum):
     """The position of the first smallest element along `axis`, or of the first nan."""
 
     name = "argmin"
     direction = "LT"
+
+    def numpy(self, x):
+        return np.argmin(x, self.axis).astype(self.index_dtype)
 
 
 def select_first_extremum(

@@ -140,6 +140,9 @@ class Full(Linear):
     def simplify(self, context, x):
         return None if self.shape else x
 
+    def numpy(self, x):
+        return np.full(self.shape, x)
+
     def lower(self, ctx, x):
         return stablehlo.broadcast_in_dim(ctx.out_types[0], x, ctx.i64_array(()))
 
@@ -183,6 +186,9 @@ class Reshape(Linear):
         if inner := context.defining_equation(x, Full):
             return Full(self.shape), inner.inputs
         return None
+
+    def numpy(self, x):
+        return x.reshape(self.shape)
 
     def lower(self, ctx, x):
         return stablehlo.reshape(ctx.out_types[0], x)
@@ -230,6 +236,9 @@ class PermuteDims(Linear):
             return inner.primitive.transposed_product(self.axes, *inner.inputs)
         return None
 
+    def numpy(self, x):
+        return x.transpose(self.axes)
+
     def lower(self, ctx, x):
         return stablehlo.transpose(x, ctx.i64_array(self.axes))
 
@@ -269,6 +278,9 @@ class Rev(Linear):
         inner = context.defining_equation(x, Rev)
         return inner.inputs[0] if inner is not None and inner.primitive is self else None
 
+    def numpy(self, x):
+        return np.flip(x, self.axes)
+
     def lower(self, ctx, x):
         return stablehlo.reverse(x, ctx.i64_array(self.axes))
 
@@ -290,6 +302,9 @@ class Iota(Constant):
                 f"iota: dimension must be one of the shape {self.shape}; got {self.dimension}"
             )
         return ShapedArray(self.shape, dtype)
+
+    def numpy(self):
+        return np.indices(self.shape)[self.dimension].astype(self.dtype)
 
     def lower(self, ctx):
         return stablehlo.iota(ctx.out_types[0], self.dimension)

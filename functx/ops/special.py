@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jax.extend.mlir.dialects import chlo
 from jax.scipy import special as jax_special
@@ -325,6 +326,7 @@ class Hypot(Binary):
     """sqrt(x**2 + y**2) without overflow; its derivative at the origin is 0."""
 
     accepts = "f"
+    numpy = np.hypot
     samples = (
         sample(f32[3, 4], f32[3, 4], nonzero=(0, 1)),
         sample(f32[()], f32[3], nonzero=(0,)),
@@ -410,6 +412,9 @@ class CopyZeroSign(Binary):
     def preserves_zero(self, i, x, y):
         return True
 
+    def numpy(self, x, y):
+        return np.where(x == 0, np.copysign(0.0, y), x)
+
     def decompose(self, x, y):
         zeros = [literal(zero, x.dtype) for zero in (-0.0, 0.0)]
         return ops.select(ops.eq(x, 0.0), ops.select(ops.lt(y, 0.0), *zeros), x)
@@ -466,6 +471,7 @@ class Gcd(Bitwise):
     """The largest integer that divides x and y, 0 for zeros."""
 
     accepts = "iu"
+    numpy = np.gcd
     samples = sample(i32[3, 4], i32[3, 4], domain=(-12.0, 12.0)), sample(i32[()], i32[3])
 
     def lower(self, ctx, x, y):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 from jax import lax
 from jax.extend.mlir.dialects import chlo, stablehlo
 
@@ -18,6 +19,7 @@ class Exp(Inexact):
     """e to the power x."""
 
     has_finite_derivative = True
+    numpy = np.exp
     samples = (sample(f32[3, 4]),)
 
     def derivative(self, out, x):
@@ -30,6 +32,7 @@ class Exp(Inexact):
 class Exp2(Inexact):
     """2 to the power x."""
 
+    numpy = np.exp2
     samples = sample(f32[3, 4]), sample(c64[3])
 
     def derivative(self, out, x):
@@ -44,6 +47,7 @@ class Exp2(Inexact):
 class Expm1(Inexact):
     """exp(x) - 1, accurate near 0."""
 
+    numpy = np.expm1
     samples = sample(f32[3, 4]), sample(c64[3])
 
     def derivative(self, out, x):
@@ -57,6 +61,7 @@ class Expm1(Inexact):
 class Log(Inexact):
     """The natural logarithm."""
 
+    numpy = np.log
     samples = (sample(f32[3, 4], domain=(0.5, 2.0)),)
 
     def partial(self, i, t, out, x):
@@ -69,6 +74,7 @@ class Log(Inexact):
 class Log1p(Inexact):
     """log(1 + x), accurate near 0."""
 
+    numpy = np.log1p
     samples = sample(f32[3, 4], domain=(-0.5, 2.0)), sample(c64[3], domain=(0.5, 2.0))
 
     def partial(self, i, t, out, x):
@@ -81,6 +87,7 @@ class Log1p(Inexact):
 class Sqrt(Inexact):
     """The square root; its derivative at 0 is infinite."""
 
+    numpy = np.sqrt
     samples = (
         sample(f32[3, 4], domain=(0.5, 2.0)),
         sample(c64[3], nonzero=(0,)),
@@ -98,6 +105,7 @@ class SafeSqrt(Inexact):
     """The square root of a sum of squares; its derivative at 0 is 0, as that of a norm."""
 
     accepts = "f"
+    numpy = np.sqrt
     samples = (
         sample(f32[3, 4], domain=(0.5, 2.0)),
         sample(f32[2], values={0: [0.0, 4.0]}, gradients={0: [0.0, 0.25]}),
@@ -119,6 +127,9 @@ class Rsqrt(Inexact):
     def derivative(self, out, x):
         return ops.mul(ops.mul(out, -0.5), ops.mul(out, out))
 
+    def numpy(self, x):
+        return 1 / np.sqrt(x)
+
     def lower(self, ctx, x):
         return stablehlo.rsqrt(x)
 
@@ -127,6 +138,7 @@ class Cbrt(Inexact):
     """The real cube root, also of negative x; its derivative at 0 is infinite."""
 
     accepts = "f"
+    numpy = np.cbrt
     samples = (
         sample(f32[3, 4], nonzero=(0,)),
         sample(f32[2], values={0: [0.0, 8.0]}, gradients={0: [math.inf, 1.0 / 12.0]}),
@@ -158,6 +170,7 @@ class Sin(Inexact):
     """The sine."""
 
     has_finite_derivative = True
+    numpy = np.sin
     samples = sample(f32[3, 4]), sample(c64[3])
 
     def derivative(self, out, x):
@@ -173,6 +186,7 @@ class Cos(Inexact):
     """The cosine."""
 
     has_finite_derivative = True
+    numpy = np.cos
     samples = sample(f32[3, 4]), sample(c64[3])
 
     def partial(self, i, t, out, x):
@@ -187,6 +201,7 @@ class Cos(Inexact):
 class Tan(Inexact):
     """The tangent."""
 
+    numpy = np.tan
     samples = sample(f32[3, 4], domain=(-1.2, 1.2)), sample(c64[3])
 
     def derivative(self, out, x):
@@ -199,6 +214,7 @@ class Tan(Inexact):
 class Asin(Inexact):
     """The angle in [-pi/2, pi/2] whose sine is x."""
 
+    numpy = np.arcsin
     samples = sample(f32[3, 4], domain=(-0.9, 0.9)), sample(c64[3])
 
     def derivative(self, out, x):
@@ -222,6 +238,7 @@ def one_minus_square(x: Any) -> Any:
 class Acos(Inexact):
     """The angle in [0, pi] whose cosine is x."""
 
+    numpy = np.arccos
     samples = sample(f32[3, 4], domain=(-0.9, 0.9)), sample(c64[3])
 
     def partial(self, i, t, out, x):
@@ -235,6 +252,7 @@ class Atan(Inexact):
     """The angle in [-pi/2, pi/2] whose tangent is x."""
 
     has_finite_derivative = True
+    numpy = np.arctan
     samples = sample(f32[3, 4]), sample(c64[3])
 
     def partial(self, i, t, out, x):
@@ -251,6 +269,7 @@ class Atan2(Binary):
     """
 
     accepts = "f"
+    numpy = np.arctan2
     samples = (
         sample(f32[3, 4], f32[3, 4], nonzero=(0, 1)),
         sample(f32[()], f32[3], nonzero=(0, 1)),
@@ -284,6 +303,7 @@ class Atan2(Binary):
 class Sinh(Inexact):
     """The hyperbolic sine."""
 
+    numpy = np.sinh
     samples = sample(f32[3, 4]), sample(c64[3])
 
     def derivative(self, out, x):
@@ -296,6 +316,7 @@ class Sinh(Inexact):
 class Cosh(Inexact):
     """The hyperbolic cosine."""
 
+    numpy = np.cosh
     samples = sample(f32[3, 4]), sample(c64[3])
 
     def derivative(self, out, x):
@@ -309,6 +330,7 @@ class Tanh(Inexact):
     """The hyperbolic tangent."""
 
     has_finite_derivative = True
+    numpy = np.tanh
     samples = sample(f32[3, 4]), sample(c64[3])
 
     def derivative(self, out, x):
@@ -323,6 +345,7 @@ class Tanh(Inexact):
 class Asinh(Inexact):
     """The inverse of sinh."""
 
+    numpy = np.arcsinh
     samples = sample(f32[3, 4]), sample(c64[3], domain=(0.2, 2.0))
 
     def derivative(self, out, x):
@@ -336,6 +359,7 @@ class Asinh(Inexact):
 class Acosh(Inexact):
     """The inverse of cosh, not negative."""
 
+    numpy = np.arccosh
     samples = sample(f32[3, 4], domain=(1.2, 3.0)), sample(c64[3], domain=(0.2, 2.0))
 
     def derivative(self, out, x):
@@ -350,6 +374,7 @@ class Acosh(Inexact):
 class Atanh(Inexact):
     """The inverse of tanh."""
 
+    numpy = np.arctanh
     samples = sample(f32[3, 4], domain=(-0.9, 0.9)), sample(c64[3])
 
     def partial(self, i, t, out, x):

@@ -93,6 +93,9 @@ class Copy(Linear):
     def batch(self, args, dims):
         return args[0], dims[0]
 
+    def numpy(self, x):
+        return x
+
     def lower(self, ctx, x):
         return x
 
@@ -278,6 +281,9 @@ class ViewAsReal(Primitive):
         if not is_complex(x.dtype):
             raise DTypeError(f"view_as_real: the operand must be complex; got {x!r}")
         return x.update(shape=(*x.shape, 2), dtype=real_dtype(x.dtype))
+
+    def numpy(self, x):
+        return np.stack([x.real, x.imag], -1)
 
     def decompose(self, x):
         return ops.concatenate(

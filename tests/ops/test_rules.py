@@ -1,10 +1,14 @@
 """Every rule of every primitive on every sample, by `functx.testing`."""
 
 from functools import lru_cache
+from importlib import import_module
 
+import numpy as np
 import pytest
 
-from functx.testing import reference, rules
+from functx.core.samples import draw_operands
+from functx.testing import rules
+from functx.testing.reference.definitions import MODULES, definition_by_class
 from functx.testing.rule_cases import make_rule_cases
 from tests.ops.registry import PRIMITIVES, SAMPLES, label
 
@@ -23,20 +27,36 @@ def run(check, case):
         check(trial)
 
 
-# The reference interpreter runs a program once, not once for each device with collectives between.
-WITHOUT_REFERENCE = {"ShardMap"}
+# Of several right results of `Eigh` and `Svd` the lowering chooses one. The reference interpreter runs
+# a program once, not once for each device with collectives between.
+WITHOUT_DEFINITION = {"Eigh", "Svd", "ShardMap"}
 
 
 @pytest.mark.parametrize("cls", PRIMITIVES, ids=lambda cls: cls.name)
-def test_every_primitive_has_samples_and_a_reference(cls):
+def test_every_primitive_has_samples_and_a_numpy_definition(cls):
     assert cls.samples, f"{cls.__name__} ({cls.__module__}) needs `samples`"
-    assert (cls.__name__ in reference.REFERENCE_RULES) != (cls.__name__ in WITHOUT_REFERENCE), (
-        f"functx/testing/reference needs {cls.__name__!r}"
+    assert (definition_by_class(cls) is None) == (cls.__name__ in WITHOUT_DEFINITION), (
+        f"{cls.__name__} needs `numpy`, or functx/testing/reference a function {cls.__name__}"
     )
 
 
-def test_every_reference_is_of_a_primitive():
-    assert set(reference.REFERENCE_RULES) <= {cls.__name__ for cls in PRIMITIVES}
+def test_every_function_among_the_definitions_is_of_a_primitive_without_one_on_its_class():
+    modules = [import_module(f"functx.testing.reference.{name}") for name in MODULES]
+    names = {name for module in modules for name in vars(module) if name[0].isupper()}
+    assert names <= {cls.__name__ for cls in PRIMITIVES if cls.numpy is None}
+
+
+@pytest.mark.parametrize("cls", [cls for cls in PRIMITIVES if cls.numpy], ids=lambda cls: cls.name)
+def test_the_definition_on_a_class_calls_no_functx(cls, monkeypatch):
+    def refuse(primitive, args):
+        raise AssertionError(f"`numpy` of {cls.__name__} calls {primitive}")
+
+    one = cls.samples[0]
+    primitive, operands = cls(**one.params), draw_operands(one, 1)
+    monkeypatch.setattr("functx.core.primitive.bind", refuse)
+    out = primitive.numpy(*operands)
+    outs = out if primitive.multiple_results else [out]
+    assert all(isinstance(x, (np.ndarray, np.generic)) for x in outs)
 
 
 @each_sample

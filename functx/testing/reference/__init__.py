@@ -1,18 +1,12 @@
 """The reference: NumPy definitions of programs and primitives, independent of the lowering.
 
 `interpret_in_numpy(program, *args)` runs a program, `apply_primitive(primitive, args)` one
-primitive. `REFERENCE_RULES` is the table of definitions, by class name.
+primitive. `numpy_definition(primitive)` is its definition: `numpy` of its class, or the function of
+these modules that has the name of the class.
 """
 
-from functx.testing.reference import (  # noqa: F401 - fill the table
-    control,
-    elementwise,
-    linear_algebra,
-    nn,
-    reductions,
-)
+from functx.testing.reference.definitions import numpy_definition
 from functx.testing.reference.interpreter import (
-    REFERENCE_RULES,
     apply_primitive,
     interpret_in_numpy,
     narrow_array,
@@ -20,9 +14,9 @@ from functx.testing.reference.interpreter import (
 )
 
 __all__ = [
-    "REFERENCE_RULES",
     "apply_primitive",
     "interpret_in_numpy",
     "narrow_array",
+    "numpy_definition",
     "widen_array",
 ]

@@ -7,44 +7,36 @@ from functools import lru_cache
 import jax
 import numpy as np
 
-from functx.testing.reference.interpreter import (
-    EXACT_DTYPE_RULES,
-    REFERENCE_RULES,
-    SUBPROGRAM_RULES,
-    exact_dtype_rule,
-    reference_rule,
-    subprogram_rule,
-)
+from functx.testing.reference.definitions import exact_dtypes, numpy_definition, runs_subprograms
 from functx.testing.reference.reductions import sliding_windows
 
-# ruff: noqa: N802 - a rule has the name of the primitive class that it defines
+# ruff: noqa: N802 - a definition has the name of the primitive class
 
 
-@subprogram_rule
+@runs_subprograms
 def Call(run, *args, program, **others):
     return run(program, args)
 
 
-REFERENCE_RULES |= dict.fromkeys(("Checkpoint", "CustomVmap", "RematerializedCall"), Call)
-SUBPROGRAM_RULES.update(("Checkpoint", "CustomVmap", "RematerializedCall"))
+Checkpoint = CustomVmap = RematerializedCall = Call
 
 
-@subprogram_rule
+@runs_subprograms
 def CustomJVP(run, *args, primal, **others):
     return run(primal, args)
 
 
-@subprogram_rule
+@runs_subprograms
 def CustomVJP(run, *args, primal, **others):
     return run(primal, args)
 
 
-@subprogram_rule
+@runs_subprograms
 def Cond(run, index, *args, branches):
     return run(branches[int(index)], args)
 
 
-@subprogram_rule
+@runs_subprograms
 def Scan(run, *args, program, consts, carries, length, reverse, unroll):
     constants, carry, xs = args[:consts], args[consts : consts + carries], args[consts + carries :]
     steps = []
@@ -62,7 +54,7 @@ def Scan(run, *args, program, consts, carries, length, reverse, unroll):
     return [*carry, *ys]
 
 
-@subprogram_rule
+@runs_subprograms
 def While(run, *args, condition, body, condition_consts, body_consts, checkpoints, max_steps):
     end = condition_consts + body_consts
     condition_operands, body_operands = args[:condition_consts], args[condition_consts:end]
@@ -72,7 +64,7 @@ def While(run, *args, condition, body, condition_consts, body_consts, checkpoint
     return carry
 
 
-@subprogram_rule
+@runs_subprograms
 def Reduce(run, *args, program, axes):
     n = len(program.outputs)
     xs, inits, consts = args[:n], args[n : 2 * n], args[2 * n :]
@@ -89,7 +81,7 @@ def Reduce(run, *args, program, axes):
     return outs
 
 
-@subprogram_rule
+@runs_subprograms
 def ReduceWindow(run, *args, program, **window):
     n = len(program.outputs)
     xs, inits = args[:n], args[n : 2 * n]
@@ -97,37 +89,37 @@ def ReduceWindow(run, *args, program, **window):
     return Reduce(run, *windows, *args[n:], program=program, axes=(windows[0].ndim - 1,))
 
 
-@subprogram_rule
+@runs_subprograms
 def CustomLinearSolve(run, *args, solve, **others):
     return run(solve, args)
 
 
-@subprogram_rule
+@runs_subprograms
 def CustomRoot(run, *args, solve, **others):
     return run(solve, args)
 
 
-@exact_dtype_rule
+@exact_dtypes
 def PureCallback(*args, callback, results, **others):
     return callback(args, results)
 
 
-@exact_dtype_rule
+@exact_dtypes
 def IoCallback(*args, callback, results, ordered):
     return callback(args, results)
 
 
-@exact_dtype_rule
+@exact_dtypes
 def DebugCallback(*args, callback, results, ordered):
     return callback(args, results)
 
 
-@exact_dtype_rule
+@exact_dtypes
 def ShowProgress(*args, label, total, done):
     return []
 
 
-@exact_dtype_rule
+@exact_dtypes
 def JaxCall(*args, function):
     return compiled(function)(*args)
 
@@ -138,17 +130,15 @@ def compiled(function):
     return jax.jit(function)
 
 
-@reference_rule
 def NamedAxisMap(*xs, primitive, axes):
     count = len(axes)
     xs = [x.reshape(-1, *x.shape[count:]) for x in xs] or [np.zeros(axes[0][1])]
-    params = {field: getattr(primitive, field) for field in primitive.fields}
-    out = REFERENCE_RULES[type(primitive).__name__](*xs, **params)
+    out = numpy_definition(primitive)(*xs)
     return out.reshape(*[n for _, n in axes], *out.shape[1:])
 
 
 def grouped_collective(function):
-    """Register a collective: `function` maps the operands of a group of devices to the results."""
+    """The definition of a collective: `function` maps the operands of a group of devices to the results."""
 
     def apply(x, axes, groups=None, **params):
         groups = groups or (tuple(range(len(x))),)
@@ -158,8 +148,7 @@ def grouped_collective(function):
             results.update(zip(group, outs, strict=True))
         return np.stack([results[index] for index in range(len(x))])
 
-    apply.__name__ = function.__name__
-    return reference_rule(apply)
+    return apply
 
 
 @grouped_collective
@@ -206,23 +195,12 @@ def Pvary(x):
     return x
 
 
-@reference_rule
 def AxisIndex(x, axis, size):
     return np.arange(size)
 
 
-@reference_rule
-def DerivativeBoundary(x, like, kind, axes):
-    return x
-
-
-@reference_rule
-def ShardingConstraint(x, sharding):
-    return x
-
-
 def vectorize_over_keys(function):
-    """The map of `function(key, *operands, **params)` over a batch of keys."""
+    """The definition that maps `function(key, *operands, **params)` over a batch of keys."""
 
     def vectorized(key, *operands, **params):
         draws = [
@@ -231,17 +209,17 @@ def vectorize_over_keys(function):
         ]
         return np.stack(draws).reshape(*key.shape[:-1], *draws[0].shape)
 
-    return vectorized
+    return exact_dtypes(vectorized)
 
 
-@exact_dtype_rule
+@exact_dtypes
 def RandomSeed(seed):
     with jax.enable_x64(seed.dtype.itemsize == 8):
         rows = [np.asarray(jax.random.key_data(jax.random.key(s))) for s in seed.ravel()]
     return np.stack(rows).reshape(*seed.shape, 2)
 
 
-@exact_dtype_rule
+@exact_dtypes
 def RandomFoldIn(key, data):
     # The first dimensions of `data` are those of the keys.
     keys = np.broadcast_to(
@@ -254,39 +232,38 @@ def RandomFoldIn(key, data):
     return np.stack(rows).reshape(keys.shape)
 
 
-JAX_SAMPLERS = {
-    "RandomSplit": lambda key, shape: jax.random.key_data(jax.random.split(key, shape)),
-    "RandomBits": jax.random.bits,
-    "RandomUniform": jax.random.uniform,
-    "RandomUniformBetween": lambda key, low, high, shape: jax.random.uniform(
-        key, shape, low.dtype, low, high
-    ),
-    "RandomNormal": jax.random.normal,
-    "RandomTruncatedNormal": lambda key, low, high, shape: jax.random.truncated_normal(
-        key, low, high, shape, low.dtype
-    ),
-    "RandomExponential": jax.random.exponential,
-    "RandomLaplace": jax.random.laplace,
-    "RandomLogistic": jax.random.logistic,
-    "RandomCauchy": jax.random.cauchy,
-    "RandomGumbel": lambda key, shape, dtype, fine: jax.random.gumbel(
+RandomSplit = vectorize_over_keys(
+    lambda key, shape: jax.random.key_data(jax.random.split(key, shape))
+)
+RandomBits = vectorize_over_keys(jax.random.bits)
+RandomUniform = vectorize_over_keys(jax.random.uniform)
+RandomUniformBetween = vectorize_over_keys(
+    lambda key, low, high, shape: jax.random.uniform(key, shape, low.dtype, low, high)
+)
+RandomNormal = vectorize_over_keys(jax.random.normal)
+RandomTruncatedNormal = vectorize_over_keys(
+    lambda key, low, high, shape: jax.random.truncated_normal(key, low, high, shape, low.dtype)
+)
+RandomExponential = vectorize_over_keys(jax.random.exponential)
+RandomLaplace = vectorize_over_keys(jax.random.laplace)
+RandomLogistic = vectorize_over_keys(jax.random.logistic)
+RandomCauchy = vectorize_over_keys(jax.random.cauchy)
+RandomGumbel = vectorize_over_keys(
+    lambda key, shape, dtype, fine: jax.random.gumbel(
         key, shape, dtype, mode="high" if fine else "low"
-    ),
-    "RandomBernoulli": lambda key, p, shape, fine: jax.random.bernoulli(
-        key, p, shape, mode="high" if fine else "low"
-    ),
-    "RandomIntegers": lambda key, low, count, shape: jax.random.randint(
-        key, shape, low, low + count, low.dtype
-    ),
-    "RandomShuffle": lambda key, x, axis: jax.random.permutation(key, x, axis, independent=True),
-}
+    )
+)
+RandomBernoulli = vectorize_over_keys(
+    lambda key, p, shape, fine: jax.random.bernoulli(key, p, shape, mode="high" if fine else "low")
+)
+RandomIntegers = vectorize_over_keys(
+    lambda key, low, count, shape: jax.random.randint(key, shape, low, low + count, low.dtype)
+)
+RandomShuffle = vectorize_over_keys(
+    lambda key, x, axis: jax.random.permutation(key, x, axis, independent=True)
+)
 
 
-REFERENCE_RULES |= {name: vectorize_over_keys(function) for name, function in JAX_SAMPLERS.items()}
-EXACT_DTYPE_RULES.update(JAX_SAMPLERS)
-
-
-@reference_rule
 def Dropout(x, key, rate):
     wide = np.float64 if jax.config.jax_enable_x64 else np.float32
     mask = jax.random.bernoulli(key, np.asarray(1 - rate, wide), x.shape)

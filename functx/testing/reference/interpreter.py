@@ -21,36 +21,15 @@ from functx.core.errors import ArgumentError
 from functx.core.primitive import Primitive
 from functx.core.program import Effect, Equation, Program, Var
 from functx.core.types import DTYPES_BY_SHORT_NAME, ShapedArray, is_complex, is_inexact, real_dtype
+from functx.testing.reference.definitions import (
+    EXACT_DTYPE_DEFINITIONS,
+    SUBPROGRAM_DEFINITIONS,
+    definition_by_class,
+    definition_by_name,
+    numpy_definition,
+)
 
 Array = np.ndarray[Any, Any]
-
-REFERENCE_RULES: dict[str, Callable[..., Any]] = {}
-"""By class name of the primitive, its definition `rule(*operands, **parameters)`: the result or a list."""
-
-EXACT_DTYPE_RULES: set[str] = set()
-"""Names of primitives whose rules take operands in the dtypes of the program, not wide ones."""
-
-SUBPROGRAM_RULES: set[str] = set()
-"""Names of primitives with subprograms, whose rules take `run(program, args)` as the first argument."""
-
-
-def reference_rule(function: Any) -> Any:
-    """Register the rule of the primitive class with the name of the function."""
-    REFERENCE_RULES[function.__name__] = function
-    return function
-
-
-def exact_dtype_rule(function: Any) -> Any:
-    """Register a rule that takes operands in the dtypes of the program."""
-    EXACT_DTYPE_RULES.add(function.__name__)
-    return reference_rule(function)
-
-
-def subprogram_rule(function: Any) -> Any:
-    """Register a rule that runs subprograms."""
-    SUBPROGRAM_RULES.add(function.__name__)
-    return reference_rule(function)
-
 
 DRAWS_BETWEEN_BOUNDS = {"RandomUniformBetween", "RandomTruncatedNormal"}
 """Random draws that compute with their bounds, where terms may cancel."""
@@ -123,7 +102,8 @@ def is_exact(name: str) -> bool:
     """Whether the primitive class of this name has no rounding error of its own."""
     if name in DRAWS_BETWEEN_BOUNDS:
         return False
-    return name in EXACT_PRIMITIVES or name in EXACT_DTYPE_RULES or name in SUBPROGRAM_RULES
+    exact_definitions = EXACT_DTYPE_DEFINITIONS | SUBPROGRAM_DEFINITIONS
+    return name in EXACT_PRIMITIVES or definition_by_name(name) in exact_definitions
 
 
 class RoundingErrors:
@@ -302,10 +282,6 @@ def overflow_to_infinity(x: Array, dtype: Any) -> Array:
     return np.where(overflows, x * np.inf, x) if overflows.any() else x
 
 
-NON_UNIQUE_RESULTS = frozenset({"Eigh", "Svd"})
-"""Primitives with several right results, of which the lowering returns one."""
-
-
 def interpret_in_numpy(program: Program, *args: Any) -> list[Array]:
     """The outputs of `program` on arrays, computed by NumPy definitions, in the program's dtypes.
 
@@ -394,17 +370,10 @@ class NumpyInterpreter:
         self, primitive: Primitive, avals: tuple[ShapedArray, ...], args: Sequence[Array]
     ) -> list[Array]:
         """The outputs of a primitive on wide operands of types `avals`."""
-        cls = type(primitive)
-        name = cls.__name__ if cls.__module__.startswith("functx.") else ""
-        rule = None if name in NON_UNIQUE_RESULTS else REFERENCE_RULES.get(name)
-        if rule is None or name in EXACT_DTYPE_RULES:
+        definition = numpy_definition(primitive, self.run)
+        if definition is None or definition_by_class(type(primitive)) in EXACT_DTYPE_DEFINITIONS:
             args = [narrow_array(x, a.dtype) for x, a in zip(args, avals, strict=True)]
-        if rule is None:
-            out = backend.evaluate(primitive, args)
-        else:
-            params = {field: getattr(primitive, field) for field in primitive.fields}
-            prefix = (self.run,) if name in SUBPROGRAM_RULES else ()
-            out = rule(*prefix, *args, **params)
+        out = backend.evaluate(primitive, args) if definition is None else definition(*args)
         outs = list(out) if primitive.multiple_results else [out]
         out_avals = primitive.out_avals_memo.get(avals) or primitive.infer_out_avals(avals)
         return [as_wide_dtype(x, aval) for x, aval in zip(outs, out_avals, strict=True)]

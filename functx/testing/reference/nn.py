@@ -5,19 +5,15 @@ from __future__ import annotations
 import numpy as np
 import scipy.special
 
-from functx.testing.reference.interpreter import REFERENCE_RULES, reference_rule
-
-# ruff: noqa: N802 - a rule has the name of the primitive class that it defines
+# ruff: noqa: N802 - a definition has the name of the primitive class
 
 
-@reference_rule
 def SoftmaxBackward(ct, out, axes, dtype):
     weight = out.sum(axes, keepdims=True)
     mean = (out * ct).sum(axes, keepdims=True) / np.where(weight == 0, 1, weight)
     return out * (ct - mean)
 
 
-@reference_rule
 def LogSoftmaxBackward(ct, out, axes, dtype):
     weights = np.exp(out - out.max(axes, keepdims=True, initial=-np.inf))
     p = weights / weights.sum(axes, keepdims=True)
@@ -53,51 +49,59 @@ def zero_safe_product(weight, x):
     return np.where(weight == 0, 0.0, weight * x)
 
 
-TERMS = {
-    "L1Loss": lambda x, y: abs(x - y),
-    "MseLoss": lambda x, y: (x - y) ** 2,
-    "SmoothL1Loss": lambda x, y, beta: (
-        scipy.special.huber(beta, x - y) / beta if beta else abs(x - y)
-    ),
-    "HuberLoss": lambda x, y, delta: scipy.special.huber(delta, x - y),
-    "BinaryCrossEntropy": lambda x, y, w=1.0: (
-        -w * (y * clamp_log(np.log(x)) + (1 - y) * clamp_log(np.log1p(-x)))
-    ),
-    "BinaryCrossEntropyWithLogits": lambda x, y, w=1.0, p=1.0: (
+def loss(terms):
+    """The definition of a loss with the terms `terms(*operands, **parameters)`."""
+
+    def reduced(*args, reduction, batch_ndim, **params):
+        return reduce_terms(terms(*args, **params), reduction, batch_ndim)
+
+    return reduced
+
+
+def loss_backward(derivative):
+    """The definition of the backward operation of a loss with the derivative `derivative` of its terms."""
+
+    def backward(ct, *args, reduction, batch_ndim, **params):
+        ct = distribute_cotangent(ct, args[0], reduction, batch_ndim)
+        return ct * derivative(*args, **params)
+
+    return backward
+
+
+L1Loss = loss(lambda x, y: abs(x - y))
+L1LossBackward = loss_backward(lambda x, y: np.sign(x - y))
+MseLoss = loss(lambda x, y: (x - y) ** 2)
+MseLossBackward = loss_backward(lambda x, y: 2 * (x - y))
+SmoothL1Loss = loss(
+    lambda x, y, beta: scipy.special.huber(beta, x - y) / beta if beta else abs(x - y)
+)
+SmoothL1LossBackward = loss_backward(lambda x, y, beta: np.clip((x - y) / beta, -1, 1))
+HuberLoss = loss(lambda x, y, delta: scipy.special.huber(delta, x - y))
+HuberLossBackward = loss_backward(lambda x, y, delta: np.clip(x - y, -delta, delta))
+BinaryCrossEntropy = loss(
+    lambda x, y, w=1.0: -w * (y * clamp_log(np.log(x)) + (1 - y) * clamp_log(np.log1p(-x)))
+)
+BinaryCrossEntropyBackward = loss_backward(
+    lambda x, y, w=1.0: w * ((1 - y) / np.maximum(1 - x, 1e-12) - y / np.maximum(x, 1e-12))
+)
+BinaryCrossEntropyWithLogits = loss(
+    lambda x, y, w=1.0, p=1.0: (
         w * (p * zero_safe_product(y, softplus(-x)) + zero_safe_product(1 - y, softplus(x)))
-    ),
-    "KlDiv": lambda x, y, log_target: (
+    )
+)
+BinaryCrossEntropyWithLogitsBackward = loss_backward(
+    lambda x, y, w=1.0, p=1.0: (
+        w * ((1 - y) * scipy.special.expit(x) - p * y * scipy.special.expit(-x))
+    )
+)
+KlDiv = loss(
+    lambda x, y, log_target: (
         zero_safe_product(np.exp(y), y - x)
         if log_target
         else scipy.special.xlogy(y, y) - zero_safe_product(y, np.nan_to_num(x))
-    ),
-}
-
-
-DERIVATIVES = {
-    "L1Loss": lambda x, y: np.sign(x - y),
-    "MseLoss": lambda x, y: 2 * (x - y),
-    "SmoothL1Loss": lambda x, y, beta: np.clip((x - y) / beta, -1, 1),
-    "HuberLoss": lambda x, y, delta: np.clip(x - y, -delta, delta),
-    "BinaryCrossEntropy": lambda x, y, w=1.0: (
-        w * ((1 - y) / np.maximum(1 - x, 1e-12) - y / np.maximum(x, 1e-12))
-    ),
-    "BinaryCrossEntropyWithLogits": lambda x, y, w=1.0, p=1.0: (
-        w * ((1 - y) * scipy.special.expit(x) - p * y * scipy.special.expit(-x))
-    ),
-    "KlDiv": lambda x, y, log_target: -np.exp(y) if log_target else -y,
-}
-
-
-for _name, _terms in TERMS.items():
-    REFERENCE_RULES[_name] = lambda *args, reduction, batch_ndim, terms=_terms, **params: (
-        reduce_terms(terms(*args, **params), reduction, batch_ndim)
     )
-    REFERENCE_RULES[f"{_name}Backward"] = (
-        lambda ct, *args, reduction, batch_ndim, slope=DERIVATIVES[_name], **params: (
-            distribute_cotangent(ct, args[0], reduction, batch_ndim) * slope(*args, **params)
-        )
-    )
+)
+KlDivBackward = loss_backward(lambda x, y, log_target: -np.exp(y) if log_target else -y)
 
 
 def one_hot_rows(target, weights, classes, axis, batch_ndim, ignore_index):
@@ -135,7 +139,6 @@ def distribute_weighted_cotangent(ct, weight, reduction, batch_ndim):
     return ct.reshape(ct.shape + (1,) * (weight.ndim - ct.ndim)) * weight
 
 
-@reference_rule
 def NllLoss(x, target, *weights, reduction, batch_ndim, axis, ignore_index):
     one_hot, _, weight = one_hot_rows(
         target, weights, x.shape[axis], axis, batch_ndim, ignore_index
@@ -145,7 +148,6 @@ def NllLoss(x, target, *weights, reduction, batch_ndim, axis, ignore_index):
     return reduce_weighted_terms(terms, weight, reduction, batch_ndim)
 
 
-@reference_rule
 def NllLossBackward(ct, target, *weights, reduction, batch_ndim, axis, ignore_index, classes):
     one_hot, _, weight = one_hot_rows(target, weights, classes, axis, batch_ndim, ignore_index)
     cotangent = -zero_safe_product(
@@ -171,7 +173,6 @@ def softmax_minus_target(x, target, axis):
     return zero_safe_product(weight, np.moveaxis(scipy.special.softmax(x, axis), axis, -1)) - target
 
 
-@reference_rule
 def CrossEntropy(x, target, *weights, reduction, batch_ndim, axis, ignore_index, label_smoothing):
     distribution, weight = class_distribution(
         target, weights, x, axis, batch_ndim, ignore_index, label_smoothing
@@ -183,7 +184,6 @@ def CrossEntropy(x, target, *weights, reduction, batch_ndim, axis, ignore_index,
     return reduce_weighted_terms(terms, weight, reduction, batch_ndim)
 
 
-@reference_rule
 def CrossEntropyBackward(ct, x, target, *weights, reduction, batch_ndim, axis, **others):
     distribution, weight = class_distribution(target, weights, x, axis, batch_ndim, **others)
     ct = weighted_mean(ct, weight, batch_ndim, 0.0) if reduction == "mean" else ct
@@ -201,14 +201,12 @@ def smoothed_target(target, weights, axis, label_smoothing):
     return weight * (target * (1 - label_smoothing) + label_smoothing / target.shape[-1])
 
 
-@reference_rule
 def SoftTargetCrossEntropy(x, target, *weights, reduction, batch_ndim, axis, label_smoothing):
     distribution = smoothed_target(target, weights, axis, label_smoothing)
     logs = np.moveaxis(scipy.special.log_softmax(x, axis), axis, -1)
     return reduce_terms(-(distribution * logs).sum(-1), reduction, batch_ndim)
 
 
-@reference_rule
 def SoftTargetCrossEntropyBackward(
     ct, x, target, *weights, reduction, batch_ndim, axis, label_smoothing
 ):
@@ -286,18 +284,15 @@ def batch_layout(x, axes):
     return x.shape, axes, [1 if d in axes else n for d, n in enumerate(x.shape)]
 
 
-REFERENCE_RULES |= {
-    "LayerNorm": normalization(layer_layout),
-    "LayerNormBackward": normalization_backward(layer_layout),
-    "RMSNorm": normalization(layer_layout, centered=False),
-    "RMSNormBackward": normalization_backward(layer_layout, centered=False),
-    "GroupNorm": normalization(group_layout),
-    "GroupNormBackward": normalization_backward(group_layout),
-    "BatchNormBackward": normalization_backward(batch_layout),
-}
+LayerNorm = normalization(layer_layout)
+LayerNormBackward = normalization_backward(layer_layout)
+RMSNorm = normalization(layer_layout, centered=False)
+RMSNormBackward = normalization_backward(layer_layout, centered=False)
+GroupNorm = normalization(group_layout)
+GroupNormBackward = normalization_backward(group_layout)
+BatchNormBackward = normalization_backward(batch_layout)
 
 
-@reference_rule
 def BatchNorm(x, *operands, axes, momentum=0.1, tracked=False, **params):
     affine = operands[: len(operands) - 2 * tracked]
     out = normalization(batch_layout)(x, *affine, axes=axes, **params)
@@ -313,7 +308,6 @@ def BatchNorm(x, *operands, axes, momentum=0.1, tracked=False, **params):
     return [out, *running]
 
 
-@reference_rule
 def BatchNormInference(x, mean, variance, *affine, eps, axes, weighted=False, biased=False):
     affine_shape = batch_layout(x, axes)[2]
     out = (x - mean.reshape(affine_shape)) / np.sqrt(variance.reshape(affine_shape) + eps)
@@ -321,7 +315,6 @@ def BatchNormInference(x, mean, variance, *affine, eps, axes, weighted=False, bi
     return out + affine[-1].reshape(affine_shape) if biased else out
 
 
-@reference_rule
 def BatchNormInferenceBackward(
     ct, x, mean, variance, *weight, eps, axes, output_mask=(True,) * 5, **_
 ):

@@ -7,9 +7,7 @@ from math import prod
 import numpy as np
 import scipy.special
 
-from functx.testing.reference.interpreter import REFERENCE_RULES, reference_rule
-
-# ruff: noqa: N802 - a rule has the name of the primitive class that it defines
+# ruff: noqa: N802 - a definition has the name of the primitive class
 
 
 def reduction(function):
@@ -22,18 +20,14 @@ def typed_reduction(function):
     return lambda x, axes: function(x, axis=tuple(axes), dtype=x.dtype)
 
 
-REFERENCE_RULES |= {
-    "ReduceSum": typed_reduction(np.sum),
-    "LogSumExp": lambda x, axes: scipy.special.logsumexp(x, axes),
-    "Softmax": lambda x, axes: scipy.special.softmax(x, axes) if x.size else x,
-    "ReduceProd": typed_reduction(np.prod),
-    "ReduceAnd": reduction(np.bitwise_and.reduce),
-    "ReduceOr": reduction(np.bitwise_or.reduce),
-    "ReduceXor": reduction(np.bitwise_xor.reduce),
-}
+def LogSumExp(x, axes):
+    return scipy.special.logsumexp(x, axes)
 
 
-@reference_rule
+def Softmax(x, axes):
+    return scipy.special.softmax(x, axes) if x.size else x
+
+
 def LogSoftmax(x, axes):
     if not x.size:
         return x
@@ -56,7 +50,6 @@ def highest(dtype):
     return True if dtype.kind == "b" else np.iinfo(dtype).max
 
 
-@reference_rule
 def LogSumExpDerivative(x, axes):
     if not x.size:
         return x
@@ -65,24 +58,12 @@ def LogSumExpDerivative(x, axes):
     return powers / np.maximum(powers.sum(axes, keepdims=True), 1.0)
 
 
-@reference_rule
 def ReduceMax(x, axes):
     return np.max(x, axis=tuple(axes), initial=lowest(x.dtype))
 
 
-@reference_rule
 def ReduceMin(x, axes):
     return np.min(x, axis=tuple(axes), initial=highest(x.dtype))
-
-
-@reference_rule
-def ArgMax(x, axis, index_dtype):
-    return np.argmax(x, axis).astype(index_dtype)
-
-
-@reference_rule
-def ArgMin(x, axis, index_dtype):
-    return np.argmin(x, axis).astype(index_dtype)
 
 
 def cumulative(function):
@@ -96,16 +77,13 @@ def cumulative(function):
     return accumulate
 
 
-REFERENCE_RULES |= {
-    "CumSum": cumulative(lambda x, axis: np.cumsum(x, axis, dtype=x.dtype)),
-    "CumProd": cumulative(lambda x, axis: np.cumprod(x, axis, dtype=x.dtype)),
-    "CumMax": cumulative(np.maximum.accumulate),
-    "CumMin": cumulative(np.minimum.accumulate),
-    "CumLogSumExp": cumulative(np.logaddexp.accumulate),
-}
+CumSum = cumulative(lambda x, axis: np.cumsum(x, axis, dtype=x.dtype))
+CumProd = cumulative(lambda x, axis: np.cumprod(x, axis, dtype=x.dtype))
+CumMax = cumulative(np.maximum.accumulate)
+CumMin = cumulative(np.minimum.accumulate)
+CumLogSumExp = cumulative(np.logaddexp.accumulate)
 
 
-@reference_rule
 def LinearRecurrence(factor, x, axis, reverse):
     factor, x = [np.moveaxis(a, axis, 0)[:: -1 if reverse else 1] for a in (factor, x)]
     out = np.array(x)
@@ -144,17 +122,14 @@ def sliding_windows(x, sizes, strides, padding, base_dilation, window_dilation, 
     return windows.reshape(*windows.shape[:ndim], -1)
 
 
-@reference_rule
 def ReduceWindowSum(x, **window):
     return sliding_windows(x, **window, fill=0).sum(-1, dtype=x.dtype)
 
 
-@reference_rule
 def ReduceWindowMax(x, **window):
     return sliding_windows(x, **window, fill=lowest(x.dtype)).max(-1)
 
 
-@reference_rule
 def ReduceWindowMin(x, **window):
     return sliding_windows(x, **window, fill=highest(x.dtype)).min(-1)
 
@@ -170,27 +145,22 @@ def window_arg_extremum(x, batch_ndim, extremum, worst, **window):
     return np.where(is_best, indices, count).min(-1)
 
 
-@reference_rule
 def ReduceWindowArgmax(x, batch_ndim, **window):
     return window_arg_extremum(x, batch_ndim, np.max, lowest(x.dtype), **window)
 
 
-@reference_rule
 def ReduceWindowArgmin(x, batch_ndim, **window):
     return window_arg_extremum(x, batch_ndim, np.min, highest(x.dtype), **window)
 
 
-@reference_rule
 def Variance(x, axes, ddof=0.0):
     return np.var(x - x.mean(axes, keepdims=True), axes, ddof=ddof)
 
 
-@reference_rule
 def StandardDeviation(x, axes, ddof=0.0):
     return np.std(x - x.mean(axes, keepdims=True), axes, ddof=ddof)
 
 
-@reference_rule
 def VectorNorm(x, axes, ord):
     magnitudes = np.abs(x)
     if np.isinf(ord):
@@ -221,7 +191,6 @@ def window_index(position, offset_dims, rank):
     return tuple([slice(None) if d in offset_dims else next(batch) for d in range(rank)])
 
 
-@reference_rule
 def Gather(x, indices, slice_sizes, fill_value, mode, **params):
     offset = params["offset_dims"]
     dropped = params["collapsed_slice_dims"] + params["operand_batching_dims"]
@@ -262,16 +231,13 @@ def scatter_rule(combine):
     return scatter
 
 
-REFERENCE_RULES |= {
-    "ScatterAdd": scatter_rule(np.add),
-    "ScatterMul": scatter_rule(np.multiply),
-    "ScatterMin": scatter_rule(np.minimum),
-    "ScatterMax": scatter_rule(np.maximum),
-    "ScatterSet": scatter_rule(lambda old, new: new),
-}
+ScatterAdd = scatter_rule(np.add)
+ScatterMul = scatter_rule(np.multiply)
+ScatterMin = scatter_rule(np.minimum)
+ScatterMax = scatter_rule(np.maximum)
+ScatterSet = scatter_rule(lambda old, new: new)
 
 
-@reference_rule
 def Sort(*operands, axis, num_keys, stable, permutation):
     keys = [_orderable(x) for x in operands[:num_keys]]
     order = np.lexsort(keys[::-1], axis=axis)
@@ -284,7 +250,6 @@ def _orderable(x):
     return x.astype(np.int8) if x.dtype == bool else x
 
 
-@reference_rule
 def TopK(x, k):
     # The reversed ascending order of the reversed row: nans first, then descending, 0 before -0.
     flipped = x[..., ::-1]
@@ -293,7 +258,6 @@ def TopK(x, k):
     return [np.take_along_axis(x, order, -1), order]
 
 
-@reference_rule
 def SearchSorted(x, values, side, method, batch_ndim):
     batch_shape = x.shape[:-1] if batch_ndim else ()
     rows = x.reshape(prod(batch_shape), x.shape[-1])
@@ -302,12 +266,6 @@ def SearchSorted(x, values, side, method, batch_ndim):
     return np.array(indices, np.int64).reshape(values.shape)
 
 
-@reference_rule
-def Embedding(indices, weight, padding):
-    return weight[indices]
-
-
-@reference_rule
 def EmbeddingBackward(ct, indices, rows, padding):
     out = np.zeros((rows, ct.shape[-1]), ct.dtype)
     np.add.at(out, indices, np.where((indices != padding)[..., None], ct, 0))

@@ -20,8 +20,8 @@ from functx.testing.numerical_derivatives import (
     random_direction,
     real_inner_product,
 )
+from functx.testing.reference.definitions import EXACT_DTYPE_DEFINITIONS, definition_by_class
 from functx.testing.reference.interpreter import (
-    EXACT_DTYPE_RULES,
     Array,
     Compute,
     NumpyInterpreter,
@@ -180,7 +180,7 @@ def has_explicit_derivatives(program: Program, names: Collection[str]) -> bool:
     for subprogram in program.walk():
         for eqn in subprogram.equations:
             name = eqn.primitive.name
-            rounds = type(eqn.primitive).__name__ in EXACT_DTYPE_RULES
+            rounds = definition_by_class(type(eqn.primitive)) in EXACT_DTYPE_DEFINITIONS
             if name in names or name.endswith(BACKWARD_SUFFIX):
                 return True
             if type(eqn.primitive) is ops.Embedding and eqn.primitive.padding is not None:
