@@ -189,6 +189,18 @@ class Primitive(metaclass=_PrimitiveType):
     complex128. A class that defines `lower` or `decompose` does not inherit it. A definition that is
     long, or needs SciPy, is a function with the name of the class in `functx/testing/reference/`.
     """
+    jax_primitive: ClassVar[str | None] = None
+    """Optional: the name of the JAX primitive that `from_jax` translates to this one.
+
+    An operation of functx with the name of a JAX primitive need not state it.
+    """
+    from_jax_params: ClassVar[Callable[..., Any] | None] = None
+    """Optional class method `from_jax_params(cls, **params)`: the instance for parameters of `jax_primitive`.
+
+    None leaves the equation to JAX. Elementwise operations without fields have one.
+    """
+    by_jax_primitive: ClassVar[dict[str, type[Primitive]]] = {}
+    """The classes that state a `jax_primitive`, by that name."""
     was_instantiated: ClassVar[bool] = False
     """Whether an instance was ever made; if not, no cache can depend on the rules of the class."""
 
@@ -216,6 +228,8 @@ class Primitive(metaclass=_PrimitiveType):
             cls.name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", cls.__name__).lower()
         if not abstract:
             Primitive.registry[cls.name] = cls
+            if (jax_name := cls.__dict__.get("jax_primitive")) is not None:
+                Primitive.by_jax_primitive[jax_name] = cls
 
     @classmethod
     def _make(cls, *args: Any, **kwargs: Any) -> Primitive:

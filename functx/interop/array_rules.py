@@ -25,14 +25,14 @@ def class_of_same_name(eqn: Any) -> Any:
     return Primitive.registry[eqn.primitive.name]
 
 
-@register_translation("integer_pow")
-def translate_integer_pow(eqn: Any, x: Any) -> Any:
-    return ops.IntegerPow(int(eqn.params["y"]))(x)
+@register_translation("add_any")
+def translate_add_any(eqn: Any, x: Any, y: Any) -> Any:
+    return ops.add(x, y)
 
 
-@register_translation("round")
-def translate_round(eqn: Any, x: Any) -> Any:
-    return ops.Round(eqn.params["rounding_method"] == lax.RoundingMethod.TO_NEAREST_EVEN)(x)
+@register_translation("stop_gradient")
+def translate_stop_gradient(eqn: Any, x: Any) -> Any:
+    return ops.StopGradient()(x)
 
 
 @register_translation("conj")
@@ -49,16 +49,6 @@ def translate_select_n(eqn: Any, which: Any, *cases: Any) -> Any:
 @register_translation("convert_element_type")
 def translate_convert_element_type(eqn: Any, x: Any) -> Any:
     return ops.convert_element_type(x, eqn.params["new_dtype"], bool(eqn.params["weak_type"]))
-
-
-@register_translation("bitcast_convert_type")
-def translate_bitcast_convert_type(eqn: Any, x: Any) -> Any:
-    return ops.BitcastConvertType(eqn.params["new_dtype"])(x)
-
-
-@register_translation("reduce_precision")
-def translate_reduce_precision(eqn: Any, x: Any) -> Any:
-    return ops.ReducePrecision(eqn.params["exponent_bits"], eqn.params["mantissa_bits"])(x)
 
 
 @register_translation("copy", "copy_p", "random_clone", keys=True)
@@ -267,17 +257,6 @@ def translate_reduce_window(eqn: Any, x: Any) -> Any:
     ]
     padding = tuple([(int(low), int(high)) for low, high in params["padding"]])
     return class_of_same_name(eqn)(sizes, strides, padding, base_dilation, window_dilation)(x)
-
-
-@register_translation("argmax", "argmin")
-def translate_argminmax(eqn: Any, x: Any) -> Any:
-    (axis,) = int_tuple(eqn.params["axes"])
-    return class_of_same_name(eqn)(axis, np.dtype(eqn.params["index_dtype"]))(x)
-
-
-@register_translation("cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp")
-def translate_cumulative(eqn: Any, x: Any) -> Any:
-    return class_of_same_name(eqn)(int(eqn.params["axis"]), bool(eqn.params["reverse"]))(x)
 
 
 @register_translation("dot_general")

@@ -64,18 +64,16 @@ KEY_AWARE_PRIMITIVES: set[str] = set()
 """The names of primitives whose rules take the words of typed keys."""
 
 _JAX_NAMES = {p.name for p in vars(primitives).values() if isinstance(p, JaxPrimitive)}
-ELEMENTWISE_PRIMITIVES: dict[str, Primitive] = {
-    cls.name: cls()
+_SAME_NAME: dict[str, type[Primitive]] = {
+    cls.name: cls
     for cls in Primitive.registry.loaded()
-    if cls.name in _JAX_NAMES and issubclass(cls, Elementwise) and not cls.fields
+    if cls.name in _JAX_NAMES and cls.from_jax_params is not None and not cls.is_user_defined
 }
-"""The functx primitive that computes the same as an elementwise JAX primitive, by JAX's name."""
-ELEMENTWISE_PRIMITIVES.update(
-    add_any=ops.Add(),
-    clz=ops.CountLeadingZeros(),
-    nextafter=ops.NextAfter(),
-    stop_gradient=ops.StopGradient(),
-)
+
+
+def class_for_jax(name: str) -> type[Primitive] | None:
+    """The functx primitive that computes the same as the JAX primitive with this name, if there is one."""
+    return Primitive.by_jax_primitive.get(name) or _SAME_NAME.get(name)
 
 
 def register_translation(
@@ -189,14 +187,17 @@ def translate_equation(eqn: Any, args: Sequence[Any]) -> Sequence[Any]:
 
 
 def _apply_rule(name: str, eqn: Any, args: Sequence[Any]) -> Any:
-    rule, primitive = TRANSLATION_RULES.get(name), ELEMENTWISE_PRIMITIVES.get(name)
+    rule, cls = TRANSLATION_RULES.get(name), class_for_jax(name)
     try:
         if rule is not None:
             return rule(eqn, *args)
-        # Parameters of elementwise primitives ask for an accuracy or another dtype.
-        if primitive is None or any([value is not None for value in eqn.params.values()]):
+        if cls is None or cls.from_jax_params is None:
             return NotImplemented
-        return primitive(*broadcast_unit_dims(eqn, args))
+        primitive = cls.from_jax_params(**eqn.params)
+        if primitive is None:
+            return NotImplemented
+        is_elementwise = isinstance(primitive, Elementwise)
+        return primitive(*(broadcast_unit_dims(eqn, args) if is_elementwise else args))
     except (DTypeError, ShapeError):
         # For example a dtype that JAX's primitive takes and functx's does not.
         return NotImplemented

@@ -418,6 +418,10 @@ class IntegerPow(Unary):
         sample(i32[3], exponent=4),
     )
 
+    @classmethod
+    def from_jax_params(cls, y):
+        return cls(int(y))
+
     def abstract_eval(self, x):
         check_same_dtype(self, (x,))
         if self.exponent < 0 and not is_inexact(x.dtype):
@@ -481,6 +485,7 @@ class Square(Unary):
 class NextAfter(Binary):
     """The number of the dtype that follows x in the direction of y."""
 
+    jax_primitive = "nextafter"
     accepts = "f"
     samples = (sample(f32[3, 4], f32[3, 4]),)
 

@@ -134,6 +134,10 @@ class BitcastConvertType(Primitive):
         sample(u8[3, 4], dtype="float32", dtypes=["u8"], domain=(0.0, 60.0)),
     )
 
+    @classmethod
+    def from_jax_params(cls, new_dtype):
+        return cls(new_dtype)
+
     def abstract_eval(self, x):
         dtype = canonical_dtype(self.dtype)
         if kind(x.dtype) not in "iuf" or kind(dtype) not in "iuf":
@@ -185,6 +189,10 @@ class ReducePrecision(Unary):
     mantissa_bits: int
     accepts = "f"
     samples = (sample(f32[3], exponent_bits=8, mantissa_bits=7, gradients={0: [1.0, 1.0, 1.0]}),)
+
+    @classmethod
+    def from_jax_params(cls, exponent_bits, mantissa_bits):
+        return cls(exponent_bits, mantissa_bits)
 
     def partial(self, i, t, out, x):
         return t
@@ -260,6 +268,10 @@ class Round(Unary):
     accepts = "f"
     differentiable = False
     samples = sample(f32[3, 4]), sample(f32[3, 4], to_even=True)
+
+    @classmethod
+    def from_jax_params(cls, rounding_method):
+        return cls(rounding_method.name == "TO_NEAREST_EVEN")
 
     def lower(self, ctx, x):
         if self.to_even:

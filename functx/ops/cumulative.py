@@ -26,6 +26,10 @@ class Cumulative(Primitive, abstract=True):
     reverse: bool = False
     accepts: ClassVar[str] = "iufc"
 
+    @classmethod
+    def from_jax_params(cls, axis, reverse):
+        return cls(int(axis), bool(reverse))
+
     def cotangent_masks(self, mask, args):
         if mask is None or not mask.shape:
             return [mask]

@@ -187,6 +187,7 @@ class PopulationCount(Bitwise):
 class CountLeadingZeros(Bitwise):
     """The number of zero bits before the highest bit of x that is set."""
 
+    jax_primitive = "clz"
     accepts = "iu"
     samples = sample(u32[3, 4]), sample(i32[3])
 

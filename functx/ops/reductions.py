@@ -300,6 +300,11 @@ class ArgExtremum(Primitive, abstract=True):
         ),
     )
 
+    @classmethod
+    def from_jax_params(cls, axes, index_dtype):
+        (axis,) = axes
+        return cls(int(axis), np.dtype(index_dtype))
+
     def abstract_eval(self, x):
         check_same_dtype(self, (x,))
         check_axes(self.name, self.axis, x.ndim)
