@@ -194,11 +194,6 @@ class Primitive(metaclass=_PrimitiveType):
 
     An operation of functx with the name of a JAX primitive need not state it.
     """
-    from_jax_params: ClassVar[Callable[..., Any] | None] = None
-    """Optional class method `from_jax_params(cls, **params)`: the instance for parameters of `jax_primitive`.
-
-    None leaves the equation to JAX. Elementwise operations without fields have one.
-    """
     by_jax_primitive: ClassVar[dict[str, type[Primitive]]] = {}
     """The classes that state a `jax_primitive`, by that name."""
     was_instantiated: ClassVar[bool] = False
@@ -230,6 +225,15 @@ class Primitive(metaclass=_PrimitiveType):
             Primitive.registry[cls.name] = cls
             if (jax_name := cls.__dict__.get("jax_primitive")) is not None:
                 Primitive.by_jax_primitive[jax_name] = cls
+
+    @classmethod
+    def from_jax_params(cls, *_: Any, **params: Any) -> Any:
+        """The instance for the parameters of an equation of JAX's primitive; None leaves it to JAX.
+
+        Without fields it is the only instance. Parameters of JAX's elementwise primitives state an
+        accuracy or another dtype; only None asks for nothing.
+        """
+        return None if cls.fields or any(p is not None for p in params.values()) else cls()
 
     @classmethod
     def _make(cls, *args: Any, **kwargs: Any) -> Primitive:

@@ -67,7 +67,7 @@ _JAX_NAMES = {p.name for p in vars(primitives).values() if isinstance(p, JaxPrim
 _SAME_NAME: dict[str, type[Primitive]] = {
     cls.name: cls
     for cls in Primitive.registry.loaded()
-    if cls.name in _JAX_NAMES and cls.from_jax_params is not None and not cls.is_user_defined
+    if cls.name in _JAX_NAMES and not cls.is_user_defined
 }
 
 
@@ -191,9 +191,7 @@ def _apply_rule(name: str, eqn: Any, args: Sequence[Any]) -> Any:
     try:
         if rule is not None:
             return rule(eqn, *args)
-        if cls is None or cls.from_jax_params is None:
-            return NotImplemented
-        primitive = cls.from_jax_params(**eqn.params)
+        primitive = None if cls is None else cls.from_jax_params(**eqn.params)
         if primitive is None:
             return NotImplemented
         is_elementwise = isinstance(primitive, Elementwise)

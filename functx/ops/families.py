@@ -43,11 +43,6 @@ class Elementwise(Primitive, abstract=True):
         """Whether `partial` of a zero `t` is zero even if operands are nan or infinite."""
         return False
 
-    @classmethod
-    def from_jax_params(cls, **params: Any) -> Primitive | None:
-        # Parameters of JAX's primitives state an accuracy or another dtype.
-        return None if cls.fields or any(p is not None for p in params.values()) else cls()
-
     def abstract_eval(self, *avals: Any) -> Any:
         check_same_dtype(self, avals)
         return ShapedArray(

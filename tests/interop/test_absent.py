@@ -1,6 +1,6 @@
 """Names that JAX has and functx has not."""
 
-import sys
+from importlib import import_module
 
 import jax
 import jax.flatten_util
@@ -40,7 +40,7 @@ def hint(path):
     """What the message about a missing name says to do."""
     where, name = path.rsplit(".", 1)
     with pytest.raises(AttributeError) as error:
-        getattr(sys.modules[where], name)
+        getattr(import_module(where), name)
     return str(error.value).split("; ", 1)[1]
 
 
