@@ -94,9 +94,9 @@ def reduction(
                     and aval.shape
                     and axis != ()
                 ):
-                    axes = canonical_axes(axis, aval.ndim)
-                    result = of_floats(a, axes)
-                    return restore_reduced_axes(result, aval.shape, axes, **options)
+                    reduced = canonical_axes(axis, aval.ndim)
+                    result = of_floats(a, reduced)
+                    return restore_reduced_axes(result, aval.shape, reduced, **options)
             else:
                 x = asarray(a)
                 aval = aval_of(x)
