@@ -1,7 +1,5 @@
 """Checks of rules, derivatives, operators and programs, for functx's primitives and users' own."""
 
-from typing import TYPE_CHECKING, Any
-
 from functx.core.samples import (
     bf16,
     bool_,
@@ -23,11 +21,9 @@ from functx.core.samples import (
 from functx.testing.gradcheck import gradcheck, gradgradcheck
 from functx.testing.numerical_derivatives import check_grads
 from functx.testing.opcheck import opcheck
+from functx.testing.reference import interpret_in_numpy
 from functx.testing.rules import check_rules
-
-if TYPE_CHECKING:
-    from functx.testing.reference import interpret_in_numpy
-    from functx.testing.verification import verify
+from functx.testing.verification import verify
 
 __all__ = [
     "bf16",
@@ -54,16 +50,3 @@ __all__ = [
     "u64",
     "verify",
 ]
-
-
-def __getattr__(name: str) -> Any:
-    # scipy.special takes long to load.
-    if name == "interpret_in_numpy":
-        from functx.testing.reference import interpret_in_numpy
-
-        return interpret_in_numpy
-    if name == "verify":
-        from functx.testing.verification import verify
-
-        return verify
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

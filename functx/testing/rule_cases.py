@@ -107,6 +107,7 @@ class RuleCase:
 
     def __init__(self, primitive: Primitive, sample: Sample, name: str, names: Sequence[str]):
         self.primitive, self.sample, self.dtype_names = primitive, sample, names
+        self.has_widest_dtype = name == names[0]
         self.dtype = DTYPES_BY_SHORT_NAME[name]
         self.avals = avals_with_dtype(sample, self.dtype)
         self.args = self._draw(0)
@@ -139,6 +140,14 @@ class RuleCase:
     def trace_primitive(self, avals: Sequence[ShapedArray]) -> Program:
         """The program of one equation, the primitive on operands of `avals`."""
         return trace(lambda *xs: self.bind(*xs), avals, name=self.primitive.name)[0]
+
+    @cached_property
+    def programs(self) -> dict[str, Program]:
+        """By name of the dtype, the program of one equation."""
+        return {
+            name: self.trace_primitive(avals_with_dtype(self.sample, DTYPES_BY_SHORT_NAME[name]))
+            for name in self.dtype_names
+        }
 
     def bind(self, *args: Any) -> list[Any]:
         """The outputs of the primitive on traced operands, as a list."""
@@ -315,7 +324,9 @@ class RuleCase:
 
 
 def is_within_tolerance(x: Array, y: Array, tolerance: float) -> bool:
-    """Whether `x` equals `y` up to `tolerance` times the largest finite element of `y`."""
+    """Whether `x` equals `y`; if inexact, up to `tolerance` times the largest finite element of `y`."""
+    if not is_inexact(x.dtype):
+        return np.array_equal(x, y)
     x, y = widen(x), widen(y)
     scale = max(1.0, float(np.max(np.abs(y), initial=0.0, where=np.isfinite(y))))
     return np.allclose(x, y, rtol=tolerance, atol=tolerance * scale, equal_nan=True)

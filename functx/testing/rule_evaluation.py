@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -297,6 +298,25 @@ def inline(program: Program, args: Sequence[Any]) -> list[Any]:
     builder = current_builder.get()
     assert builder is not None
     return builder.inline(program, args)
+
+
+def side_by_side(programs: Sequence[Program]) -> Program:
+    """One program that takes the inputs and returns the outputs of all `programs`."""
+
+    def body(*xs: Any) -> list[Any]:
+        operands = iter(xs)
+        return [out for p in programs for out in inline(p, [next(operands) for _ in p.inputs])]
+
+    return trace(body, [aval for p in programs for aval in p.in_avals])[0]
+
+
+def run_side_by_side(
+    programs: Sequence[Program], operands: Sequence[Sequence[Array]]
+) -> list[list[Array]]:
+    """The outputs of each program on its operands, all compiled together."""
+    compiled = jit_program(side_by_side(programs), compiler_options=FAST_COMPILE_OPTIONS)
+    outs = iter([np.asarray(x) for x in compiled(*chain.from_iterable(operands))])
+    return [[next(outs) for _ in program.outputs] for program in programs]
 
 
 def as_list(primitive: Primitive, out: Any) -> list[Any]:

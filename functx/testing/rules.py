@@ -11,8 +11,7 @@ from functx.core.decompositions import registered_decompositions
 from functx.core.primitive import Primitive
 from functx.core.program import Program
 from functx.core.rewriting import cached_rewrite
-from functx.core.samples import Sample, avals_with_dtype
-from functx.core.tracing import trace
+from functx.core.samples import Sample, avals_with_dtype, draw_operands
 from functx.core.types import (
     DTYPES_BY_SHORT_NAME,
     SHORT_NAMES,
@@ -22,19 +21,30 @@ from functx.core.types import (
 )
 from functx.lowering.functx_call import jit_program
 from functx.testing.numerical_derivatives import Array, central_difference, widen
+from functx.testing.reference import apply_primitive, narrow_array, numpy_definition
 from functx.testing.rule_cases import RuleCase, is_within_tolerance, make_rule_cases, perturb_array
-from functx.testing.rule_evaluation import checked_tracing, inline
+from functx.testing.rule_evaluation import checked_tracing, run_side_by_side, side_by_side
 from functx.transforms.forward_mode import JVPRewrite
 from functx.transforms.reverse_mode import SplitVJP
 from functx.transforms.vmap import Batch, add_axis
+
+DEFINITION_TOLERANCES = {
+    "f64": 1e-12,
+    "c128": 1e-12,
+    "f32": 4e-6,
+    "c64": 4e-6,
+    "f16": 4e-3,
+    "bf16": 3e-2,
+}
+"""By dtype, the tolerance of a value against its definition, relative to the largest element."""
 
 
 def check_rules(primitive_class: type[Primitive], sample: Sample | int | None = None) -> None:
     """Check every rule of a primitive on all its samples, or on one, given as a Sample or by number.
 
     Compares `abstract_eval`, `jvp`, `transpose`, `vjp`, `batch`, `lower` and `decompose` with each
-    other and with finite differences; the functions in `CHECKS` define the comparisons. Returns
-    None. Raises AssertionError with the list of all mismatches.
+    other, with finite differences and with the definition `numpy`; the functions in `CHECKS` define
+    the comparisons. Returns None. Raises AssertionError with the list of all mismatches.
     """
     samples = list(primitive_class.samples)
     if not samples and sample is None:
@@ -61,10 +71,7 @@ def check_rules(primitive_class: type[Primitive], sample: Sample | int | None = 
 def abstract_eval_states_the_types_that_lower_produces(case: RuleCase) -> None:
     """1. `lower` produces the types that `abstract_eval` states, in every dtype of the sample."""
     with checked_tracing():
-        programs = {
-            name: case.trace_primitive(avals_with_dtype(case.sample, DTYPES_BY_SHORT_NAME[name]))
-            for name in case.dtype_names
-        }
+        programs = case.programs
         try:
             _lower(list(programs.values()))
         except Exception:
@@ -103,13 +110,30 @@ def types_stay_narrow_where_the_64_bit_switch_is_off(case: RuleCase) -> None:
 def _lower(programs: Sequence[Program]) -> None:
     """Lower the programs in one module, which MLIR verifies."""
     avals = [a for p in programs for a in p.in_avals]
-
-    def body(*xs: Any) -> list[Any]:
-        operands = iter(xs)
-        return [out for p in programs for out in inline(p, [next(operands) for _ in p.inputs])]
-
-    compiled: Any = jit_program(trace(body, avals)[0])
+    compiled: Any = jit_program(side_by_side(programs))
     compiled.lower(*[np.zeros(a.shape, a.dtype) for a in avals])
+
+
+def lower_matches_numpy(case: RuleCase) -> None:
+    """1, the values: `lower` matches the definition `numpy`, in every dtype of the sample."""
+    if numpy_definition(case.primitive) is None or not case.has_widest_dtype:
+        return
+    factor = case.sample.tolerance[0] if case.sample.tolerance else 1.0
+    operands = [
+        draw_operands(case.sample, 1, DTYPES_BY_SHORT_NAME[name] if case.avals else None)
+        for name in case.dtype_names
+    ]
+    with checked_tracing():
+        results = run_side_by_side(list(case.programs.values()), operands)
+        for name, args, outs in zip(case.dtype_names, operands, results, strict=True):
+            for x, y in zip(outs, apply_primitive(case.primitive, args), strict=True):
+                assert_close(
+                    case,
+                    f"`lower` must agree with the definition `numpy` in {name}",
+                    [x],
+                    [narrow_array(y, x.dtype)],
+                    factor * DEFINITION_TOLERANCES.get(SHORT_NAMES[x.dtype], 0.0),
+                )
 
 
 def jvp_matches_differences(case: RuleCase) -> None:
@@ -348,6 +372,7 @@ def _without_sources(program: Program) -> Program:
 
 CHECKS: tuple[Callable[[RuleCase], None], ...] = (
     abstract_eval_states_the_types_that_lower_produces,
+    lower_matches_numpy,
     types_stay_narrow_where_the_64_bit_switch_is_off,
     jvp_matches_differences,
     gradients_at_kinks_are_those_stated,
@@ -375,7 +400,7 @@ def assert_close(
     )
     for x, y in zip(got, expected, strict=True):
         assert x.shape == y.shape, f"{case!r}: {requirement}; got shape {x.shape} for {y.shape}"
-        assert is_within_tolerance(x, y, tolerance or case.tolerance), (
+        assert is_within_tolerance(x, y, case.tolerance if tolerance is None else tolerance), (
             f"{case!r}: {requirement}; got\n{x}\nfor\n{y}"
         )
 

@@ -65,6 +65,11 @@ def test_abstract_eval_states_the_types_that_lower_produces(case):
 
 
 @each_sample
+def test_lower_gives_what_numpy_gives_in_every_dtype(case):
+    run(rules.lower_matches_numpy, case)
+
+
+@each_sample
 def test_types_stay_narrow_where_the_64_bit_switch_is_off(case):
     run(rules.types_stay_narrow_where_the_64_bit_switch_is_off, case)
 

@@ -1,89 +1,24 @@
-"""`lower` against the NumPy meaning of each primitive: every sample, dtype and special value."""
+"""`lower` of elementwise primitives against their NumPy definitions, on special values."""
 
 from functools import cache
 
 import numpy as np
 import pytest
 
-from functx.core.samples import avals_with_dtype, draw_operands
+from functx.core.samples import avals_with_dtype
 from functx.core.tracing import trace
-from functx.core.types import DTYPES_BY_SHORT_NAME, SHORT_NAMES, ShapedArray, is_inexact, kind
-from functx.lowering.functx_call import jit_program
+from functx.core.types import DTYPES_BY_SHORT_NAME, is_inexact, kind
 from functx.ops.families import Elementwise
-from functx.testing import reference
-from functx.testing.rule_cases import accepted_dtypes, primitive_under_test
-from functx.testing.rule_evaluation import FAST_COMPILE_OPTIONS, checked_tracing, inline
-from tests.ops.registry import PRIMITIVES, SAMPLES, label
-
-TOLERANCES = {"f64": 1e-12, "c128": 1e-12, "f32": 4e-6, "c64": 4e-6, "f16": 4e-3, "bf16": 3e-2}
-"""How far a value may be from NumPy's, relative to the largest value."""
-
-
-@pytest.mark.parametrize("case", SAMPLES, ids=label)
-def test_lower_gives_what_numpy_gives_in_every_dtype(case):
-    cls, number = case
-    one = cls.samples[number]
-    with checked_tracing():
-        primitive = primitive_under_test(cls, one)
-        names = accepted_dtypes(primitive, one)
-        calls = [
-            (primitive, draw_operands(one, 1, DTYPES_BY_SHORT_NAME[n] if one.avals else None))
-            for n in names
-        ]
-        for name, (_, args), outs in zip(names, calls, run(calls), strict=True):
-            check(f"{primitive!r} in {name}", outs, reference.apply_primitive(primitive, args))
-
-
-def run(calls):
-    """The outputs of primitives on operands, all compiled together."""
-    programs = []
-    for primitive, args in calls:
-        avals = [ShapedArray(x.shape, x.dtype) for x in args]
-
-        def body(*xs, primitive=primitive):
-            out = primitive(*xs)
-            return out if primitive.multiple_results else [out]
-
-        programs.append(trace(body, avals)[0])
-    flat = [x for _, args in calls for x in args]
-
-    def together(*xs):
-        rest = iter(xs)
-        return [out for p in programs for out in inline(p, [next(rest) for _ in p.inputs])]
-
-    everything, _ = trace(together, [ShapedArray(x.shape, x.dtype) for x in flat])
-    compiled = jit_program(everything, compiler_options=FAST_COMPILE_OPTIONS)
-    outs = iter([np.asarray(x) for x in compiled(*flat)])
-    return [[next(outs) for _ in p.outputs] for p in programs]
-
-
-def check(what, outs, wanted):
-    for x, y in zip(outs, wanted, strict=True):
-        assert x.shape == y.shape, f"{what}: got shape {x.shape}, NumPy {y.shape}"
-        if is_inexact(x.dtype):
-            close(what, x, y)
-        else:
-            np.testing.assert_array_equal(x, y.astype(x.dtype), what)
-
-
-def narrowed(y, dtype):
-    with np.errstate(all="ignore"):
-        return y.astype(dtype)
-
-
-def close(what, x, y):
-    tolerance = TOLERANCES[SHORT_NAMES[x.dtype]]
-    y = narrowed(y, x.dtype)
-    x, y = reference.widen_array(x), reference.widen_array(y)
-    scale = np.max(np.abs(y), initial=1.0, where=np.isfinite(y))
-    np.testing.assert_allclose(x, y, tolerance, tolerance * scale, err_msg=what)
-
+from functx.testing.reference import apply_primitive, narrow_array, widen_array
+from functx.testing.rule_cases import accepted_dtypes
+from functx.testing.rule_evaluation import checked_tracing, run_side_by_side
+from functx.testing.rules import DEFINITION_TOLERANCES
+from tests.ops.registry import PRIMITIVES
 
 SPECIAL_DTYPES = ("f32", "f64", "bf16", "f16")
 ELEMENTWISE = {
     cls.name: cls for cls in PRIMITIVES if issubclass(cls, Elementwise) and not cls.fields
 }
-OPERANDS = {name: len(cls.samples[0].avals) for name, cls in ELEMENTWISE.items()}
 
 
 def special_values(name):
@@ -96,22 +31,23 @@ def special_values(name):
 @cache
 def special_results(dtype_name):
     """By primitive, all combinations of special values and the outputs for them."""
+    values = special_values(dtype_name)
+    programs, operands = {}, []
     with checked_tracing():
-        calls = {}
         for name, cls in ELEMENTWISE.items():
-            primitive, n = cls(), OPERANDS[name]
-            values = special_values(dtype_name)
-            grid = [x.ravel() for x in np.meshgrid(*[values] * n, indexing="ij")]
-            avals = avals_with_dtype(cls.samples[0], values.dtype)
-            if dtype_name in accepted_dtypes(primitive, cls.samples[0]) and all(
-                kind(a.dtype) == "f" for a in avals
-            ):
-                calls[name] = primitive, grid
-        found = run(list(calls.values()))
-        return {
-            name: (args, outs[0])
-            for (name, (_, args)), outs in zip(calls.items(), found, strict=True)
-        }
+            primitive, sample = cls(), cls.samples[0]
+            avals = avals_with_dtype(sample, values.dtype)
+            if dtype_name in accepted_dtypes(primitive, sample) and {
+                kind(a.dtype) for a in avals
+            } == {"f"}:
+                grid = [x.ravel() for x in np.meshgrid(*[values] * len(avals), indexing="ij")]
+                avals = [a.update(shape=x.shape) for a, x in zip(avals, grid, strict=True)]
+                programs[name] = trace(lambda *xs, p=primitive: [p(*xs)], avals)[0]
+                operands.append(grid)
+        results = run_side_by_side(list(programs.values()), operands)
+    return {
+        name: (args, out) for name, args, (out,) in zip(programs, operands, results, strict=True)
+    }
 
 
 @pytest.mark.parametrize("dtype_name", SPECIAL_DTYPES)
@@ -121,12 +57,12 @@ def test_special_values_are_those_of_numpy(name, dtype_name):
     if found is None:
         return
     args, x = found
-    y = narrowed(reference.apply_primitive(ELEMENTWISE[name](), args)[0], x.dtype)
+    y = narrow_array(apply_primitive(ELEMENTWISE[name](), args)[0], x.dtype)
     if not is_inexact(x.dtype):
         np.testing.assert_array_equal(x, y)
         return
-    x, y = reference.widen_array(x), reference.widen_array(y)
-    tolerance = TOLERANCES[dtype_name]
+    x, y = widen_array(x), widen_array(y)
+    tolerance = DEFINITION_TOLERANCES[dtype_name]
     wrong = ~np.isclose(x, y, tolerance, tolerance, equal_nan=True)
     shown = [[float(a[i]) for a in args] + [x[i], y[i]] for i in np.flatnonzero(wrong)]
     assert not shown, f"operands, got, NumPy: {shown}"

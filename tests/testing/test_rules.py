@@ -2,6 +2,7 @@
 
 from itertools import count
 
+import numpy as np
 import pytest
 from jax.extend.mlir.dialects import stablehlo
 
@@ -78,6 +79,22 @@ class StatesAnotherShape(Total):
 class StatesAnotherDtype(Sine):
     def out_dtype(self, dtype):
         return bool_.dtype
+
+
+@mistake("`lower` must agree with the definition `numpy` in f64")
+class DefinedAsAnother(Sine):
+    numpy = np.cos
+
+
+@mistake("`lower` must agree with the definition `numpy` in bf16; got")
+class IsShiftedInOneDtype(Sine):
+    def numpy(self, x):
+        return np.sin(x)
+
+    def lower(self, ctx, x):
+        (aval,) = ctx.avals_in
+        once = stablehlo.sine(x)
+        return stablehlo.add(once, ctx.constant(0.1, aval)) if aval.dtype == bf16.dtype else once
 
 
 @mistake("`jvp` must match differences")
