@@ -81,7 +81,7 @@ class EvaluatedProgram:
     def __init__(self, program: Program, values: dict[Var, Any]):
         self.program, self.values = program, values
         self.names = variable_names(program)
-        self.producers = {v: eqn for eqn in program for v in eqn.outputs}
+        self.producers = program.def_use.producers
 
     def origin_variables(self, var: Var) -> list[Var]:
         """The variable that makes the nan or infinity in `var`, then the infinities it is made from."""

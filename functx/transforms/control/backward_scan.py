@@ -21,7 +21,7 @@ from functx.core.types import ShapedArray
 from functx.ops.families import Linear
 from functx.ops.operands import upcast_aval, upcast_half
 from functx.transforms.dce import loop_invariant_variables, with_io
-from functx.transforms.operand_masks import select_where, select_where_not, split_list
+from functx.transforms.operand_masks import select_where, split_list
 from functx.transforms.symbolic_zeros import ZeroPropagation
 
 Accumulation = tuple[Callable[..., Any], Sequence[Atom]]
@@ -48,7 +48,7 @@ class BuildBackwardScan(Rewrite[BackwardScan]):
     """Rewrites the backward program of a body to the body of a scan in reverse.
 
     The program takes cotangents, then residuals. Cotangents in `carried` come from the step
-    before, those in `stacked` are rows, all others are zero. Residuals in `invariant_mask` are
+    before, those in `stacked` are rows, all others are zero. The first `invariants` residuals are
     consts, the others rows. `nonzero_results` are the results that can be nonzero; the first
     `num_consts` results are cotangents of consts, summed over the steps. `names` gives the
     names of the inputs.
@@ -56,17 +56,17 @@ class BuildBackwardScan(Rewrite[BackwardScan]):
 
     carried: tuple[bool, ...]
     stacked: tuple[bool, ...]
-    invariant_mask: tuple[bool, ...]
+    invariants: int
     num_consts: int
     nonzero_results: tuple[bool, ...]
     names: Uncompared[Callable[[], Sequence[str]] | None]
 
     def __call__(self, backward: Program) -> BackwardScan:
-        cts = backward.inputs[: len(self.carried)]
-        residuals = backward.inputs[len(self.carried) :]
-        constants = select_where(residuals, self.invariant_mask)
+        cts, constants, row_residuals = split_list(
+            backward.inputs, [len(self.carried), self.invariants]
+        )
         carried = select_where(cts, self.carried)
-        rows = [*select_where(cts, self.stacked), *select_where_not(residuals, self.invariant_mask)]
+        rows = [*select_where(cts, self.stacked), *row_residuals]
         zeros = [v for v in cts if v not in carried and v not in rows]
         if zeros:
             nonzero = ZeroPropagation(backward.equations, cts, zeros)
@@ -103,7 +103,7 @@ class BuildBackwardScan(Rewrite[BackwardScan]):
 
         def in_names() -> list[str]:
             assert names is not None
-            name_of = dict(zip([*cts, *residuals], names(), strict=True))
+            name_of = dict(zip(backward.inputs, names(), strict=True))
             return [
                 *[name_of[v] for v in constants],
                 *[f"sum_{i}" for i in range(len(sums))],
@@ -228,7 +228,7 @@ class ReductionPlan:
     """
 
     def __init__(self, program: Program, constants: Sequence[Var], rows: Sequence[Var]):
-        self.producers: dict[Any, Equation] = {v: e for e in program.equations for v in e.outputs}
+        self.producers = program.def_use.producers
         self.invariants = loop_invariant_variables(program, set(constants))
         self.rows = set(rows)
         self.stacked: dict[Any, None] = {}

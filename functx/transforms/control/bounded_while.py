@@ -12,16 +12,8 @@ from functx.core.rewriting import apply, cached_rewrite
 from functx.core.tracing import trace_closed
 from functx.core.types import ShapedArray
 from functx.ops.operands import cast_like_input, literal, upcast_aval, upcast_half
-from functx.transforms.call_primitive import TransposeLinearInputs
 from functx.transforms.control.checkpoint_schedule import STEP_DTYPE
-from functx.transforms.control.partial_eval import (
-    LoopPartialEval,
-    PartialEvalWhile,
-    drop_effectful_equations,
-    invariants_then_outputs,
-)
-from functx.transforms.dce import RemoveEffects, keep_effects_depending_on, used_inputs, with_io
-from functx.transforms.decompose import decompose_missing_rules
+from functx.transforms.dce import with_io
 from functx.transforms.operand_masks import (
     inexact_cotangents,
     inexact_mask,
@@ -29,8 +21,6 @@ from functx.transforms.operand_masks import (
     select_where,
     split_list,
 )
-from functx.transforms.partial_evaluation_policy import policy
-from functx.transforms.reverse_mode import SplitVJP
 
 if TYPE_CHECKING:
     from functx.transforms.control.while_loop import While
@@ -110,76 +100,31 @@ class CounterPositive(Rewrite[Program]):
         return trace_closed(lambda todo, *_: [ops.gt(todo, 0)], carry, name="remaining")
 
 
-class InstantiateCotangents(Rewrite[Program]):
-    """Rewrites a backward program to one that takes cotangents only of the outputs in `mask`.
+class SplitForCarries(Rewrite[tuple[Program, Program]]):
+    """The split of a body by `rewrite`, whose unknown program takes cotangents of some carries.
 
-    The program takes those of all inexact outputs, of types `avals`, first. The others are zero.
+    These are the ones in `mask`. The unknown program of `rewrite` takes those of all inexact
+    outputs first; the others are zero.
     """
 
-    avals: tuple[ShapedArray, ...]
+    rewrite: Any
     mask: tuple[bool, ...]
 
-    def __call__(self, backward: Program) -> Program:
-        inexact = inexact_mask(self.avals)
+    def __call__(self, program: Program) -> tuple[Program, Program]:
+        known, unknown = cached_rewrite(self.rewrite, program)
+        avals = program.out_avals
+        inexact = inexact_mask(avals)
         if inexact == list(self.mask):
-            return backward
-        ct_avals = select_where(self.avals, self.mask)
-        count = sum(inexact)
+            return known, unknown
+        ct_avals = select_where(avals, self.mask)
 
         def body(*args: Any) -> list[Any]:
-            out_cts = scatter_where(args[: len(ct_avals)], self.mask)
-            return apply(
-                None, backward, [*inexact_cotangents(out_cts, self.avals), *args[len(ct_avals) :]]
-            )
+            cts, residuals = split_list(args, [len(ct_avals)])
+            out_cts = inexact_cotangents(scatter_where(cts, self.mask), avals)
+            return apply(None, unknown, [*out_cts, *residuals])
 
-        return trace_closed(body, [*ct_avals, *backward.in_avals[count:]], name=backward.name)
-
-
-class SplitWhileVJP(Rewrite[LoopPartialEval]):
-    """Partially evaluates a body with `consts` for reverse mode; the inputs in `varying` vary.
-
-    The unknown program takes the cotangents of the varying carries, and returns those of all
-    varying inputs.
-    """
-
-    varying: tuple[bool, ...]
-    consts: int
-
-    def __call__(self, body: Program) -> LoopPartialEval:
-        rewrite = policy.limit_residuals(SplitVJP(self.varying), consts=self.consts)
-        split: LoopPartialEval = cached_rewrite(PartialEvalWhile(rewrite, self.consts), body)
-        carries = InstantiateCotangents(tuple(body.out_avals), self.varying[self.consts :])
-        return split.replace(unknown=carries(split.unknown))
-
-
-class SplitWhileTranspose(Rewrite[LoopPartialEval]):
-    """Like `SplitWhileVJP`, for a body that is linear in the varying inputs.
-
-    The known program computes the other carries.
-    """
-
-    varying: tuple[bool, ...]
-    consts: int
-
-    def __call__(self, body: Program) -> LoopPartialEval:
-        known_mask = [not on for on in self.varying]
-        pure = decompose_missing_rules(cached_rewrite(RemoveEffects(), body), "transpose")
-        carries = InstantiateCotangents(tuple(body.out_avals), self.varying[self.consts :])
-        backward = carries(cached_rewrite(TransposeLinearInputs(self.varying), pure))
-        num_consts = sum(known_mask[: self.consts])
-        lead = sum(self.varying[self.consts :]) + num_consts
-        used = used_inputs(backward)[lead:]
-        inputs = select_where(body.inputs, known_mask)
-        outputs = select_where(body.outputs, known_mask[self.consts :])
-        consts, rows = inputs[:num_consts], select_where(inputs[num_consts:], used)
-        known = with_io(keep_effects_depending_on(body, inputs), inputs, [*outputs, *rows])
-        in_vars = [*backward.inputs[:lead], *select_where(backward.inputs[lead:], used)]
-        return LoopPartialEval(
-            known,
-            with_io(backward, in_vars, backward.outputs),
-            invariants_then_outputs(len(consts), len(rows)),
-            with_io(drop_effectful_equations(body), consts, consts),
-        )
+        in_avals = [*ct_avals, *unknown.in_avals[sum(inexact) :]]
+        return known, trace_closed(body, in_avals, name=unknown.name)
 
 
 class StackResiduals(Rewrite[Program]):

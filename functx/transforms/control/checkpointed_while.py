@@ -31,7 +31,7 @@ from functx.transforms.control.checkpoint_schedule import (
     RevolveSchedule,
 )
 from functx.transforms.control.cond import Cond
-from functx.transforms.control.partial_eval import LoopPartialEval, ResidualKind
+from functx.transforms.control.partial_eval import LoopPartialEval
 from functx.transforms.dce import RemoveEffects, used_inputs, with_io
 from functx.transforms.operand_masks import select_where, split_list
 
@@ -145,7 +145,7 @@ class PlanRecomputation(Rewrite[RecomputationPlan]):
         """The backward program of one step, or of the block that `block_loop` runs."""
         split, loop = self.split, self.loop
         condition_consts = loop.condition.in_avals[: loop.condition_consts]
-        cts = split.unknown.in_avals[: len(split.unknown.inputs) - len(split.residuals)]
+        cts = split.unknown.in_avals[: len(split.unknown.inputs) - split.num_residuals]
         m = len(cts) + len(condition_consts)
         n = m + loop.body_consts
 
@@ -371,6 +371,4 @@ def while_backward(
 
 def _uses_checkpoints(loop: While, split: LoopPartialEval) -> bool:
     """Whether states are saved rather than residuals: there are residuals, and no `max_steps`."""
-    return loop.max_steps is None and any(
-        residual.kind is ResidualKind.OUTPUT for residual in split.residuals
-    )
+    return loop.max_steps is None and bool(split.residuals)

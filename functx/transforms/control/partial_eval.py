@@ -19,8 +19,16 @@ from functx.core.records import Record, Rewrite
 from functx.core.rewriting import apply, cached_rewrite
 from functx.core.tracing import trace_closed
 from functx.core.types import ShapedArray, is_inexact
-from functx.transforms.dce import loop_invariant_variables, with_io
-from functx.transforms.operand_masks import instantiate_zeros
+from functx.transforms.call_primitive import TransposeLinearInputs
+from functx.transforms.dce import (
+    RemoveEffects,
+    keep_effects_depending_on,
+    loop_invariant_variables,
+    used_inputs,
+    with_io,
+)
+from functx.transforms.decompose import decompose_missing_rules
+from functx.transforms.operand_masks import instantiate_zeros, select_where, select_where_not
 
 Programs = TypeVar("Programs", Program, tuple[Program, ...])
 
@@ -28,8 +36,6 @@ Programs = TypeVar("Programs", Program, tuple[Program, ...])
 class ResidualKind(Enum):
     """The source of the value of a residual."""
 
-    INVARIANT = "invariant"
-    """An output of `LoopPartialEval.invariant`: the same value in every step of the loop."""
     OPERAND = "operand"
     """An operand of the equation; of a scan, a row of one of its `xs`."""
     OUTPUT = "output"
@@ -61,46 +67,44 @@ class PartialEval(Record, Generic[Programs]):
 class LoopPartialEval(PartialEval[Program]):
     """The partial evaluation of the body of a loop.
 
-    `invariant` computes the loop-invariant residuals, before the loop. `names` gives the names
-    of the inputs of `unknown`.
+    `invariant` computes the loop-invariant residuals, before the loop. `unknown` takes them before
+    the `residuals`, which differ from step to step. `names` gives the names of its inputs.
     """
 
     invariant: Program
     names: Callable[[], list[str]] | None = None
 
-    def invariant_mask(self) -> tuple[bool, ...]:
-        """Which residuals are loop-invariant."""
-        return tuple([residual.kind is ResidualKind.INVARIANT for residual in self.residuals])
+    @property
+    def num_residuals(self) -> int:
+        """The number of residuals that `unknown` takes last, with the loop-invariant ones."""
+        return len(self.invariant.outputs) + len(self.residuals)
 
 
 class PartialEvalScan(Rewrite[LoopPartialEval]):
-    """Partially evaluates the body of a scan by `rewrite`."""
+    """Partially evaluates the body of a scan by `rewrite`.
+
+    The known program takes `consts` and `carries`, and has `outputs` before the residuals.
+    """
 
     rewrite: Any
     consts: int
     carries: int
+    outputs: int
 
     def __call__(self, program: Program) -> LoopPartialEval:
         known, unknown = cached_rewrite(self.rewrite, program)
-        count, n = len(program.outputs), self.consts + self.carries
+        count, n = self.outputs, self.consts + self.carries
         carry, xs = known.inputs[self.consts : n], known.inputs[n:]
         carry_after = dict(zip(carry, known.outputs, strict=False))
         unchanged = [v for v in carry if carry_after[v] is v]
-        invariant = loop_invariant_variables(known, {*known.inputs[: self.consts], *unchanged})
-        known, unknown = recompute_layout_ops(known, unknown, count, invariant | set(xs))
-        saved = known.outputs[count:]
-
+        fixed = loop_invariant_variables(known, {*known.inputs[: self.consts], *unchanged})
+        known, unknown = recompute_layout_ops(known, unknown, count, fixed | set(xs))
+        invariant, unknown, saved = hoist_invariant_residuals(known, unknown, count, n, fixed)
         ys: list[Atom] = list(known.outputs[self.carries : count])
-        for atom in saved:
-            if not (atom in invariant or atom in xs or atom in carry_after or atom in ys):
-                ys.append(atom)
-        invariants: list[Atom] = []
+        ys += [a for a in saved if not (a in xs or a in carry_after or a in ys)]
         residuals = []
         for atom in saved:
-            if atom in invariant:
-                residuals.append(Residual(ResidualKind.INVARIANT, len(invariants)))
-                invariants.append(atom)
-            elif atom in xs:
+            if atom in xs:
                 residuals.append(Residual(ResidualKind.OPERAND, xs.index(atom)))
             elif atom in carry_after and atom not in ys and carry_after[atom] in ys:
                 after = ys.index(carry_after[atom])
@@ -113,18 +117,38 @@ class PartialEvalScan(Rewrite[LoopPartialEval]):
         def names() -> list[str]:
             name_of: dict[Any, str] = variable_names(known)
             outs = [*carry, *known.outputs[self.carries : count]]
+            in_order = [*invariant.outputs, *saved]
             return [
                 *[f"ct_{name_of.get(v, '')}" for v in outs if is_inexact(v.aval.dtype)],
-                *[f"{name_of[v]}_before" if v in carry_after else name_of[v] for v in saved],
+                *[f"{name_of[v]}_before" if v in carry_after else name_of[v] for v in in_order],
             ]
 
         return LoopPartialEval(
             with_io(known, known.inputs, [*known.outputs[: self.carries], *ys]),
             unknown,
             tuple(residuals),
-            with_io(drop_effectful_equations(known), known.inputs[:n], invariants),
+            invariant,
             names,
         )
+
+
+def hoist_invariant_residuals(
+    known: Program, unknown: Program, count: int, inputs: int, fixed: set[Any]
+) -> tuple[Program, Program, list[Atom]]:
+    """The program of the loop-invariant residuals, `unknown`, and the other residuals.
+
+    The residuals are the outputs of `known` after the first `count`; those in `fixed` need no more
+    than the first `inputs`. `unknown` takes them before the others.
+    """
+    saved = known.outputs[count:]
+    lead = len(unknown.inputs) - len(saved)
+    mask, residual_inputs = [a in fixed for a in saved], unknown.inputs[lead:]
+    in_order = [*select_where(residual_inputs, mask), *select_where_not(residual_inputs, mask)]
+    return (
+        with_io(drop_effectful_equations(known), known.inputs[:inputs], select_where(saved, mask)),
+        with_io(unknown, [*unknown.inputs[:lead], *in_order], unknown.outputs),
+        select_where_not(saved, mask),
+    )
 
 
 def drop_effectful_equations(program: Program) -> Program:
@@ -143,7 +167,7 @@ def recompute_layout_ops(
     The residuals are the outputs of `known` after the first `count`. Saving a variable in
     `free` costs nothing.
     """
-    producers = {v: eqn for eqn in known.equations for v in eqn.outputs}
+    producers = known.def_use.producers
     saved = known.outputs[count:]
     lead = len(unknown.inputs) - len(saved)
     free = free | {*known.outputs[:count]}
@@ -192,36 +216,51 @@ _LAYOUT_OPS = (
 
 
 class PartialEvalWhile(Rewrite[LoopPartialEval]):
-    """Partially evaluates the body of a while loop by `rewrite`: invariants, then outputs."""
+    """Partially evaluates the body of a while loop by `rewrite`: all residuals are outputs.
+
+    The fields are as in `PartialEvalScan`.
+    """
 
     rewrite: Any
     consts: int
+    outputs: int
 
     def __call__(self, program: Program) -> LoopPartialEval:
         known, unknown = cached_rewrite(self.rewrite, program)
-        count = len(program.outputs)
-        consts = known.inputs[: self.consts]
-        invariant = loop_invariant_variables(known, set(consts))
-        saved = known.outputs[count:]
-        lead = len(unknown.inputs) - len(saved)
-        pairs = list(zip(saved, unknown.inputs[lead:], strict=True))
-        invariants = [(a, v) for a, v in pairs if a in invariant]
-        per_step = [(a, v) for a, v in pairs if a not in invariant]
-        inputs = [*unknown.inputs[:lead], *[v for _, v in [*invariants, *per_step]]]
+        count, n = self.outputs, self.consts
+        fixed = loop_invariant_variables(known, set(known.inputs[:n]))
+        invariant, unknown, saved = hoist_invariant_residuals(known, unknown, count, n, fixed)
         return LoopPartialEval(
-            with_io(known, known.inputs, [*known.outputs[:count], *[a for a, _ in per_step]]),
-            with_io(unknown, inputs, unknown.outputs),
-            invariants_then_outputs(len(invariants), len(per_step)),
-            with_io(drop_effectful_equations(known), consts, [a for a, _ in invariants]),
+            with_io(known, known.inputs, [*known.outputs[:count], *saved]),
+            unknown,
+            tuple([Residual(ResidualKind.OUTPUT, i) for i in range(len(saved))]),
+            invariant,
         )
 
 
-def invariants_then_outputs(invariants: int, outputs: int) -> tuple[Residual, ...]:
-    """The sources of as many loop-invariant residuals, then outputs of the known program."""
-    return (
-        *[Residual(ResidualKind.INVARIANT, i) for i in range(invariants)],
-        *[Residual(ResidualKind.OUTPUT, i) for i in range(outputs)],
-    )
+class SplitTranspose(Rewrite[tuple[Program, Program]]):
+    """The split of a loop body that is linear in the inputs marked `varying`, for its transpose.
+
+    The known program takes the other inputs, and returns the carries that do not vary, then those
+    inputs that the unknown program takes. That is the transpose.
+    """
+
+    varying: tuple[bool, ...]
+    consts: int
+    carries: int
+
+    def __call__(self, body: Program) -> tuple[Program, Program]:
+        pure = decompose_missing_rules(cached_rewrite(RemoveEffects(), body), "transpose")
+        backward = cached_rewrite(TransposeLinearInputs(self.varying), pure)
+        inputs = select_where_not(body.inputs, self.varying)
+        lead = len(backward.inputs) - len(inputs)
+        used = used_inputs(backward)[lead:]
+        varying_carries = self.varying[self.consts : self.consts + self.carries]
+        carries = select_where_not(body.outputs[: self.carries], varying_carries)
+        outputs = [*carries, *select_where(inputs, used)]
+        known = with_io(keep_effects_depending_on(body, inputs), inputs, outputs)
+        in_vars = [*backward.inputs[:lead], *select_where(backward.inputs[lead:], used)]
+        return known, with_io(backward, in_vars, backward.outputs)
 
 
 class PartialEvalBranches(Rewrite[PartialEval[tuple[Program, ...]]]):

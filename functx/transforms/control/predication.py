@@ -235,7 +235,7 @@ class _InPlaceUpdates:
         self.updated = {v for chain in self.chains for v in chain or ()}
         self.bases = set()
         for v in self.updated:
-            eqn = producers(program)[v]
+            eqn = program.def_use.producers[v]
             self.bases.add(eqn.inputs[in_place_operand(eqn.primitive, eqn.outputs.index(v))])
 
     def unmasked_operands(self, eqn: Equation) -> Sequence[int]:
@@ -292,7 +292,7 @@ def in_place_update_chain(
 
     None if they do not. Without a `root`, any input will do, and is the last variable.
     """
-    producer_of = producers(program)
+    producer_of = program.def_use.producers
     chain: list[Var] = []
     atom: Any = program.outputs[output]
     while (eqn := producer_of.get(atom)) is not None:
@@ -310,14 +310,6 @@ def in_place_input(program: Program, output: int) -> int | None:
     """The position of the input that an output is made of by in-place updates; None without one."""
     chain = in_place_update_chain(program, output)
     return None if chain is None else program.inputs.index(chain[-1])
-
-
-def producers(program: Program) -> dict[Any, Equation]:
-    """The equation that computes each variable which is not an input. Memoised on the program."""
-    producer_of: dict[Any, Equation] | None = program.memo.get(producers)
-    if producer_of is None:
-        producer_of = program.memo[producers] = {v: eqn for eqn in program for v in eqn.outputs}
-    return producer_of
 
 
 def must_borrow_active(program: Program, shared: Sequence[bool]) -> bool:

@@ -24,7 +24,6 @@ from functx.core.tracing import trace_closed
 from functx.ops.operands import batch_size
 from functx.ops.views import Copy
 from functx.transforms.argument_names import copy_function_metadata, key_path_strings
-from functx.transforms.call_primitive import TransposeLinearInputs
 from functx.transforms.control.backward_scan import BuildBackwardScan
 from functx.transforms.control.body_tracing import (
     WithProgress,
@@ -41,16 +40,19 @@ from functx.transforms.control.body_tracing import (
     with_captures_first,
     write_back_captures,
 )
-from functx.transforms.control.partial_eval import LoopPartialEval, PartialEvalScan, ResidualKind
+from functx.transforms.control.partial_eval import (
+    LoopPartialEval,
+    PartialEvalScan,
+    ResidualKind,
+    SplitTranspose,
+)
 from functx.transforms.control.scan_bodies import (
     DCEScanBody,
     JVPScanBody,
-    KnownScanBody,
     LinearizedScanBody,
     carry_history,
 )
-from functx.transforms.dce import RemoveEffects, active_outputs, with_io
-from functx.transforms.decompose import decompose_missing_rules
+from functx.transforms.dce import active_outputs, with_io
 from functx.transforms.forward_mode import Linearize
 from functx.transforms.operand_masks import (
     inexact_mask,
@@ -58,6 +60,7 @@ from functx.transforms.operand_masks import (
     linear_mask,
     scatter_where,
     select_where,
+    select_where_not,
     split_list,
 )
 from functx.transforms.partial_evaluation_policy import policy
@@ -168,7 +171,7 @@ class Scan(Primitive):
             outs, (invariants, per_step) = self.run_known(split, primals)
             kept = tuple(select_where(out_varying, inexact_mask(self.program.out_avals)))
             body = cached_rewrite(
-                LinearizedScanBody(len(tangents), len(dconsts), split.invariant_mask(), kept),
+                LinearizedScanBody(len(tangents), len(dconsts), len(invariants), kept),
                 split.unknown,
             )
             linear = self.with_program(body, len(dconsts) + len(invariants), len(dcarry))
@@ -188,7 +191,8 @@ class Scan(Primitive):
     def partial_eval(self, rewrite: Any) -> LoopPartialEval:
         """The body split by `rewrite` into a known and an unknown program."""
         split: LoopPartialEval = cached_rewrite(
-            PartialEvalScan(rewrite, self.consts, self.carries), self.program
+            PartialEvalScan(rewrite, self.consts, self.carries, len(self.program.outputs)),
+            self.program,
         )
         return split
 
@@ -197,7 +201,8 @@ class Scan(Primitive):
     ) -> tuple[list[Any], tuple[list[Any], list[Any]]]:
         """The outputs; the loop-invariant residuals, and arrays with the others of all steps."""
         _, carry, xs = self.split_operands(args)
-        outs = self.with_program(split.known, self.consts, self.carries)(*args)
+        loop = self.with_program(split.known, self.consts, self.carries)
+        outs = loop(*args) if split.known.outputs or split.known.effects else []
         invariants = apply_program(split.invariant, args[: self.consts + self.carries])
         ys, per_step = outs[self.carries :], []
         for kind, position, i in split.residuals:
@@ -226,32 +231,17 @@ class Scan(Primitive):
 
     def vjp(self, cts, residuals, args, active):
         split, varying = self.vjp_partial_eval(active)
-        invariants, per_step = residuals
-        return self.run_backward(
-            split.unknown, varying, cts, split.invariant_mask(), invariants, per_step, split.names
-        )
+        return self.run_backward(split.unknown, varying, cts, residuals, split.names)
 
     def transpose(self, cts, *args):
         linear = linear_mask(args)
         varying, _ = self.varying(linear)
-        known_mask = [not on for on in varying]
-        consts, carry, xs = (
-            select_where(group, mask)
-            for group, mask in zip(
-                self.split_operands(args), self.split_operands(known_mask), strict=True
-            )
-        )
-        known = cached_rewrite(KnownScanBody(self.consts, self.carries, varying), self.program)
-        outs = []
-        if carry or known.effects:
-            outs = self.with_program(known, len(consts), len(carry))(*consts, *carry, *xs)
-        program = cached_rewrite(RemoveEffects(), self.program)
-        backward = cached_rewrite(
-            TransposeLinearInputs(varying), decompose_missing_rules(program, "transpose")
-        )
-        per_step = [*outs[len(carry) :], *xs]
-        invariant_mask = (*[True] * len(consts), *[False] * len(per_step))
-        in_cts = self.run_backward(backward, varying, cts, invariant_mask, consts, per_step)
+        consts, carries, _ = (group.count(False) for group in self.split_operands(varying))
+        rewrite = SplitTranspose(varying, self.consts, self.carries)
+        split = cached_rewrite(PartialEvalScan(rewrite, consts, carries, carries), self.program)
+        known = self.with_program(split.known, consts, carries)
+        _, residuals = known.run_known(split, select_where_not(args, varying))
+        in_cts = self.run_backward(split.unknown, varying, cts, residuals)
         return [ct if on else None for ct, on in zip(in_cts, linear, strict=True)]
 
     def run_backward(
@@ -259,16 +249,15 @@ class Scan(Primitive):
         backward: Program,
         varying: Sequence[bool],
         cts: Sequence[Any],
-        invariant_mask: tuple[bool, ...],
-        invariants: Sequence[Any],
-        per_step: Sequence[Any],
+        residuals: tuple[Sequence[Any], Sequence[Any]],
         names: Callable[[], list[str]] | None = None,
     ) -> list[Any]:
         """The cotangents of the operands that vary, by a scan of `backward` in reverse.
 
         `backward` takes the cotangents of the inexact outputs of the body, then the residuals:
-        `invariants` where `invariant_mask` holds, else rows of the arrays `per_step`.
+        loop-invariant ones, then rows of the other arrays.
         """
+        invariants, per_step = residuals
         avals, n = self.program.out_avals, self.carries
         inexact = inexact_mask(avals)
         ct_mask = [ct is not None for ct in cts]
@@ -280,7 +269,7 @@ class Scan(Primitive):
             BuildBackwardScan(
                 tuple(select_where(carried, inexact)),
                 tuple(select_where(stacked, inexact)),
-                invariant_mask,
+                len(invariants),
                 num_consts,
                 nonzero,
                 Uncompared(names),

@@ -1,4 +1,4 @@
-"""Bodies of scans for tangents, for known values and without unused results; carry histories."""
+"""Bodies of scans for tangents and without unused results; carry histories."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from functx.core.fixed_point import fixed_point
 from functx.core.program import Atom, Program, Var, dce_equations
 from functx.core.records import Rewrite
 from functx.core.rewriting import cached_rewrite
-from functx.transforms.dce import keep_effects_depending_on, used_variables, with_io
+from functx.transforms.dce import used_variables, with_io
 from functx.transforms.forward_mode import JVPRewrite
 from functx.transforms.operand_masks import (
     indices_where,
     inexact_mask,
     scatter_where,
     select_where,
-    select_where_not,
+    split_list,
 )
 
 
@@ -25,22 +25,19 @@ class LinearizedScanBody(Rewrite[Program]):
     """Rewrites the unknown program of `Linearize` to the body of a scan.
 
     The program takes `tangents`, of which the first `consts` are tangents of consts, then the
-    residuals; `invariant_mask` says which of these are consts. Outputs not in `kept` are dropped.
+    residuals, of which the first `invariants` are consts. Outputs not in `kept` are dropped.
     """
 
     tangents: int
     consts: int
-    invariant_mask: tuple[bool, ...]
+    invariants: int
     kept: tuple[bool, ...]
 
     def __call__(self, unknown: Program) -> Program:
-        tangents, residuals = unknown.inputs[: self.tangents], unknown.inputs[self.tangents :]
-        inputs: list[Var] = [
-            *tangents[: self.consts],
-            *select_where(residuals, self.invariant_mask),
-            *tangents[self.consts :],
-            *select_where_not(residuals, self.invariant_mask),
-        ]
+        dconsts, others, invariants, per_step = split_list(
+            unknown.inputs, [self.consts, self.tangents - self.consts, self.invariants]
+        )
+        inputs = [*dconsts, *invariants, *others, *per_step]
         return with_io(unknown, inputs, select_where(unknown.outputs, self.kept))
 
 
@@ -71,25 +68,6 @@ class DCEScanBody(Rewrite[tuple[Program, list[int], tuple[int, ...]] | None]):
             return None
         body = with_io(program, [program.inputs[i] for i in inputs], outputs)
         return body, inputs, indices_where(used)
-
-
-class KnownScanBody(Rewrite[Program]):
-    """Rewrites a body to the part that does not depend on the inputs in `varying`.
-
-    It returns the next carries of that part, then these carries before the step, to be stacked.
-    """
-
-    consts: int
-    carries: int
-    varying: tuple[bool, ...]
-
-    def __call__(self, program: Program) -> Program:
-        known = [not on for on in self.varying]
-        n = self.consts + self.carries
-        before = select_where(program.inputs[self.consts : n], known[self.consts : n])
-        after = select_where(program.outputs[: self.carries], known[self.consts : n])
-        inputs = select_where(program.inputs, known)
-        return with_io(keep_effects_depending_on(program, inputs), inputs, [*after, *before])
 
 
 class JVPScanBody(Rewrite[Program]):

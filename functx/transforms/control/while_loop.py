@@ -21,14 +21,17 @@ from functx.ops.operands import batch_size, literal
 from functx.transforms.control.body_tracing import carry_dependence, check_operands, is_linearizing
 from functx.transforms.control.bounded_while import (
     LinearizedWhileBody,
-    SplitWhileTranspose,
-    SplitWhileVJP,
+    SplitForCarries,
     WithUnusedInputs,
     run_with_stacks,
 )
 from functx.transforms.control.checkpoint_schedule import STEP_DTYPE
 from functx.transforms.control.checkpointed_while import while_backward, while_forward
-from functx.transforms.control.partial_eval import PartialEvalWhile
+from functx.transforms.control.partial_eval import (
+    LoopPartialEval,
+    PartialEvalWhile,
+    SplitTranspose,
+)
 from functx.transforms.control.predication import (
     PredicatedLoop,
     batch_sequentially,
@@ -46,6 +49,8 @@ from functx.transforms.operand_masks import (
     select_where,
     split_list,
 )
+from functx.transforms.partial_evaluation_policy import policy
+from functx.transforms.reverse_mode import SplitVJP
 from functx.transforms.vmap import Batch, BatchWithInferredOutDims
 
 # With 64, up to comb(66, 64) = 2,145 blocks of steps are recomputed at most once.
@@ -187,7 +192,9 @@ class While(Primitive):
         """The outputs, and their tangents by a loop over the stacked residuals of the steps."""
         condition_consts, consts, carry = self.split_operands(primals)
         assert self.max_steps is not None
-        split = cached_rewrite(PartialEvalWhile(Linearize(varying), len(consts)), self.body)
+        split = cached_rewrite(
+            PartialEvalWhile(Linearize(varying), len(consts), len(carry)), self.body
+        )
         outs, (steps, *stacks) = run_with_stacks(self, split.known, condition_consts, consts, carry)
         invariants = apply(None, split.invariant, consts)
         kept = tuple(select_where(varying[len(consts) :], inexact_mask(self.body.out_avals)))
@@ -204,18 +211,34 @@ class While(Primitive):
         avals, carry_mask = self.body.out_avals, varying[self.body_consts :]
         return instantiate_zeros(select_where(cts, carry_mask), select_where(avals, carry_mask))
 
+    def backward_partial_eval(
+        self, rewrite: Any, varying: Sequence[bool], consts: int, carries: int
+    ) -> LoopPartialEval:
+        """The body split by `rewrite`, whose known program takes `consts` and `carries`.
+
+        The unknown program takes the cotangents of the carries in `varying`.
+        """
+        split = SplitForCarries(rewrite, tuple(varying[self.body_consts :]))
+        return cached_rewrite(PartialEvalWhile(split, consts, carries), self.body)
+
+    def vjp_partial_eval(self, varying: tuple[bool, ...]) -> LoopPartialEval:
+        """The split for reverse mode."""
+        n = self.body_consts
+        rewrite = policy.limit_residuals(SplitVJP(varying), consts=n)
+        return self.backward_partial_eval(rewrite, varying, n, len(self.body.outputs))
+
     def forward(self, args, active):
         varying, _ = self.varying(active)
         if not any(varying):
             return self(*args), None
-        split = cached_rewrite(SplitWhileVJP(varying, self.body_consts), self.body)
+        split = self.vjp_partial_eval(varying)
         return while_forward(self, split, *self.split_operands(args))
 
     def vjp(self, cts, residuals, args, active):
         varying, _ = self.varying(active)
         if not any(varying):
             return [None] * len(args)
-        split = cached_rewrite(SplitWhileVJP(varying, self.body_consts), self.body)
+        split = self.vjp_partial_eval(varying)
         condition_consts, consts, _ = self.split_operands(args)
         carry_cts = self.carry_cotangents(cts, varying)
         in_cts = while_backward(self, split, carry_cts, condition_consts, consts, residuals)
@@ -226,12 +249,14 @@ class While(Primitive):
         varying, _ = self.varying(linear)
         m, n = self.condition_consts, self.body_consts
         known_mask = [not on for on in varying]
-        split = cached_rewrite(SplitWhileTranspose(varying, n), self.body)
+        num_consts, carries = sum(known_mask[:n]), sum(known_mask[n:])
+        rewrite = SplitTranspose(varying, n, len(self.body.outputs))
+        split = self.backward_partial_eval(rewrite, varying, num_consts, carries)
         # The carries that do not vary are computed by a loop of their own.
-        body = take_first_outputs(split.known, len(self.body.outputs) - sum(varying[n:]))
+        body = take_first_outputs(split.known, carries)
         condition_inputs = indices_where([*[True] * m, *known_mask[n:]])
         condition = cached_rewrite(Subprogram(inputs=condition_inputs), self.condition)
-        known = self.with_program(condition, body, m, sum(known_mask[:n]))
+        known = self.with_program(condition, body, m, num_consts)
         condition_consts, consts, carry = self.split_operands(args)
         consts, carry = select_where(consts, known_mask[:n]), select_where(carry, known_mask[n:])
         _, residuals = while_forward(known, split, condition_consts, consts, carry)
