@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from operator import index
-from typing import Any
+from typing import Any, NamedTuple
 
 from functx.core import tree
 from functx.core.errors import ArgnumsError, GradientError
 from functx.core.rewriting import apply
-from functx.core.types import is_complex, is_inexact
+from functx.core.types import DType, ShapedArray, is_complex, is_inexact
+from functx.core.typing import Value
 from functx.transforms.aliasing import copy_transform_results
 from functx.transforms.argument_names import (
     argument_names,
@@ -20,7 +21,7 @@ from functx.transforms.argument_names import (
 )
 from functx.transforms.operand_masks import unflatten_tangents
 from functx.transforms.partial_evaluation_policy import policy
-from functx.transforms.tracing_api import partition_static_arguments, trace_function
+from functx.transforms.tracing_api import TracedFunction, partition_static_arguments, trace_function
 
 Argnums = int | Sequence[int]
 
@@ -88,52 +89,105 @@ def make_gradient_function(
     """The result of `grad` or `value_and_grad` of `fun`; messages name the transform `kind`."""
     argnums = canonical_argnums(argnums, kind)
     with_value = kind == "value_and_grad"
+    accepts = is_complex if holomorphic else is_inexact
+
+    def refusal(aval: ShapedArray, name: str) -> GradientError:
+        wanted = "complex (holomorphic=True)" if holomorphic else "of a floating point dtype"
+        return GradientError(
+            f"{kind}({function_name(fun)}): differentiated arguments must be {wanted}; "
+            f"got {aval!r} for `{name}`",
+            fix=f"Convert it (`functx.numpy.asarray({name}, float)`), choose other argnums, or pass "
+            "allow_int=True.",
+        )
+
+    differentiated = DifferentiatedFunction(
+        fun, fun, kind, argnums, accepts, refusal, has_aux, allow_int
+    )
 
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        leaves, in_tree = tree.flatten_with_key_data((args, kwargs))
-        positions: Sequence[int]
-        positions, grad_trees = argnums_leaves(args, argnums, kind, fun)
-        if not allow_int:
-            convert_ints_to_floats(leaves, positions)
-        leaves, in_tree, avals, positions = partition_static_arguments(
-            leaves, in_tree, kind, fun, positions
-        )
-        for i in positions:
-            if not is_inexact(avals[i].dtype) or is_complex(avals[i].dtype) != holomorphic:
-                _check_input(avals, i, kind, fun, in_tree, holomorphic, allow_int)
-        differentiated_leaves = [i for i in positions if is_inexact(avals[i].dtype)]
-        traced = trace_function(
-            fun,
-            in_tree,
-            avals,
-            kind,
-            values=leaves,
-            differentiated=differentiated_leaves,
-            has_aux=has_aux,
-        )
+        call = differentiated.trace(args, kwargs)
+        traced, operands = call.traced, call.operands
         _check_scalar(traced, kind, fun, has_aux, holomorphic)
-        is_differentiated = set(differentiated_leaves)
-        active = tuple([i in is_differentiated for i in range(len(traced.program.inputs))])
-        operands = [*leaves, *traced.captured]
-        outs = apply(policy.gradient_rewrite(active, with_value), traced.program, operands)
-        split = len(outs) - len(differentiated_leaves)
+        rewrite = policy.gradient_rewrite(call.active, with_value)
+        outs = apply(rewrite, traced.program, operands)
+        count = len(outs) - len(call.varying)
         # Copied before the arguments are written to: a gradient may be one of them.
-        gradients = copy_transform_results(outs[split:], operands)
-        outs = traced.finish_call(operands, outs[:split]) + gradients
-        split = len(outs) - len(differentiated_leaves)
-        # Gradients come in the order of the inputs; argnums may have another.
-        grad_of = dict(zip(sorted(differentiated_leaves), outs[split:], strict=True))
-        grads = _unflatten_grads(
-            [grad_of.get(i) for i in positions], [avals[i] for i in positions], grad_trees, argnums
-        )
+        gradients = copy_transform_results(outs[count:], operands)
+        results = traced.finish_call(operands, outs[:count])
+        grads = call.unflatten(gradients, call.avals)
         if has_aux:
-            primal = tree.unflatten(
-                traced.out_tree, outs[:split] if with_value else [None, *outs[:split]]
-            )
+            primal = tree.unflatten(traced.out_tree, results if with_value else [None, *results])
             return (primal, grads) if with_value else (grads, primal[1])
-        return (outs[0], grads) if with_value else grads
+        return (results[0], grads) if with_value else grads
 
     return wrap_transform(wrapper, fun, kind)
+
+
+class DifferentiatedCall(NamedTuple):
+    """A traced call of a function, to be differentiated in some arguments.
+
+    `positions` are those of the leaves of these arguments, `avals` their types, and `structure`
+    the structure of the derivatives. `varying` are the indices of the inputs of the program to
+    differentiate in: of the leaves that are not integers.
+    """
+
+    traced: TracedFunction
+    operands: list[Value]
+    positions: Sequence[int]
+    avals: list[ShapedArray]
+    structure: Any
+    varying: list[int]
+
+    @property
+    def active(self) -> tuple[bool, ...]:
+        """The mask of the inputs of the program to differentiate in."""
+        varying = set(self.varying)
+        return tuple([i in varying for i in range(len(self.traced.program.inputs))])
+
+    def unflatten(self, derivatives: Sequence[Value], avals: Sequence[ShapedArray]) -> Any:
+        """The derivatives in the inputs `varying` as a pytree, with None for integers."""
+        by_input = dict(zip(self.varying, derivatives, strict=True))
+        return unflatten_tangents(self.structure, avals, [by_input.get(i) for i in self.positions])
+
+
+class DifferentiatedFunction(NamedTuple):
+    """A function to differentiate in the arguments at `argnums`; messages name `shown` instead.
+
+    `accepts` holds for the dtypes of these, and `refusal` is the error for a leaf of another, of
+    which it takes the type and the name. With `allow_int`, integers are accepted too; without it,
+    Python ints count as floats.
+    """
+
+    fun: Callable[..., Any]
+    shown: Callable[..., Any]
+    kind: str
+    argnums: int | tuple[int, ...]
+    accepts: Callable[[DType], bool]
+    refusal: Callable[[ShapedArray, str], GradientError]
+    has_aux: bool
+    allow_int: bool
+
+    def trace(self, args: Sequence[Any], kwargs: dict[str, Any]) -> DifferentiatedCall:
+        """The traced call for these arguments."""
+        fun, shown, kind, argnums, *_ = self
+        leaves, in_tree = tree.flatten_with_key_data((args, kwargs))
+        found, trees = argnums_leaves(args, argnums, kind, shown)
+        if not self.allow_int:
+            convert_ints_to_floats(leaves, found)
+        leaves, in_tree, avals, positions = partition_static_arguments(
+            leaves, in_tree, kind, shown, found
+        )
+        for i in positions:
+            dtype = avals[i].dtype
+            if not (self.accepts(dtype) or (self.allow_int and not is_inexact(dtype))):
+                raise self.refusal(avals[i], argument_names(fun, in_tree, avals)()[i])
+        varying = sorted([i for i in positions if is_inexact(avals[i].dtype)])
+        traced = trace_function(
+            fun, in_tree, avals, kind, values=leaves, differentiated=varying, has_aux=self.has_aux
+        )
+        structure = tree.treedef_tuple(trees) if isinstance(argnums, tuple) else trees[0]
+        operands, avals = [*leaves, *traced.captured], [avals[i] for i in positions]
+        return DifferentiatedCall(traced, operands, positions, avals, structure, varying)
 
 
 def canonical_argnums(argnums: Any, kind: str) -> int | tuple[int, ...]:
@@ -185,38 +239,10 @@ def convert_ints_to_floats(leaves: list[Any], positions: Sequence[int]) -> list[
     return leaves
 
 
-def _unflatten_grads(grads: list[Any], avals: Sequence[Any], trees: list[Any], argnums: Any) -> Any:
-    if not isinstance(argnums, tuple):
-        return unflatten_tangents(trees[0], avals, grads)
-    return unflatten_tangents(tree.treedef_tuple(trees), avals, grads)
-
-
-def _check_input(
-    avals: Sequence[Any],
-    i: int,
-    kind: str,
-    fun: Callable[..., Any],
-    in_tree: Any,
-    holomorphic: bool,
-    allow_int: bool,
-) -> None:
-    aval = avals[i]
-    if (not is_inexact(aval.dtype) and allow_int) or (is_complex(aval.dtype) and not holomorphic):
-        return
-    name = argument_names(fun, in_tree, avals)()[i]
-    wanted = "complex (holomorphic=True)" if holomorphic else "of a floating point dtype"
-    raise GradientError(
-        f"{kind}({function_name(fun)}): differentiated arguments must be {wanted}; "
-        f"got {aval!r} for `{name}`",
-        fix=f"Convert it (`functx.numpy.asarray({name}, float)`), choose other argnums, or pass "
-        "allow_int=True.",
-    )
-
-
 def _check_scalar(
-    traced: Any, kind: str, fun: Callable[..., Any], has_aux: bool, holomorphic: bool
+    traced: TracedFunction, kind: str, fun: Callable[..., Any], has_aux: bool, holomorphic: bool
 ) -> None:
-    out_tree = traced.out_tree.children()[0] if has_aux else traced.out_tree
+    out_tree = traced.tree_without_aux(has_aux)
     label = f"{kind}({function_name(fun)}): the function must return a"
     if out_tree.num_leaves != 1 or out_tree.num_nodes != 1:
         raise GradientError(

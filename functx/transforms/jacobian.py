@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import chain
 from math import prod
 from typing import Any
 
@@ -16,10 +17,10 @@ from functx.core.rewriting import apply
 from functx.core.tracebacks import api_boundary
 from functx.core.tracer import aval_of
 from functx.core.tracing import trace_closed
-from functx.core.types import is_complex, is_inexact
+from functx.core.types import DType, ShapedArray, is_complex, is_inexact
+from functx.core.typing import Value
 from functx.transforms.aliasing import copy_transform_results
 from functx.transforms.argument_names import (
-    argument_names,
     as_decorator,
     check_callable,
     function_name,
@@ -36,15 +37,13 @@ from functx.transforms.dce import take_first_outputs
 from functx.transforms.forward_mode import Linearize
 from functx.transforms.grad import (
     Argnums,
-    argnums_leaves,
+    DifferentiatedFunction,
     canonical_argnums,
-    convert_ints_to_floats,
     make_gradient_function,
 )
 from functx.transforms.jvp import jvp
-from functx.transforms.operand_masks import select_where, unflatten_tangents
+from functx.transforms.operand_masks import select_where, split_list
 from functx.transforms.partial_evaluation_policy import policy
-from functx.transforms.tracing_api import partition_static_arguments, trace_function
 from functx.transforms.vmap import Batch
 
 
@@ -173,31 +172,20 @@ class ForwardJacobian(Rewrite[Program]):
         values, tangent_program = Linearize(self.active)(program)
 
         def body(*args: Any) -> list[Any]:
-            outs = apply(None, values, args)
-            count = len(program.outputs)
-            outs, residuals = outs[:count], outs[count:]
+            outs, residuals = split_list(apply(None, values, args), [len(program.outputs)])
             avals = select_where(program.in_avals, self.active)
             size = sum(a.size for a in avals)
             if size and needs_chunking(self.chunk, size):
                 differentiated = take_first_outputs(tangent_program, self.outputs)
-                derivatives = map_over_basis(
+                columns = map_over_basis(
                     differentiated, avals, residuals, self.chunk, axis_last=True
                 )
             else:
-                columns = standard_basis(avals)
-                in_dims = (0,) * len(avals) + (None,) * len(residuals)
-                inexact = [aval_of(o) for o in outs if is_inexact(o.dtype)]
-                out_dims = tuple([a.ndim for a in inexact])
-                batch = Batch(size, in_dims, out_dims, names=AxisNames())
-                derivatives = apply(None, batch(tangent_program), [*columns, *residuals])
-            return [
-                *outs,
-                *[
-                    block
-                    for column in derivatives[: self.outputs]
-                    for block in split_last_axis(column, [a.shape for a in avals])
-                ],
-            ]
+                out_dims = tuple([a.ndim for a in tangent_program.out_avals])
+                columns = apply_to_basis(tangent_program, avals, residuals, size, out_dims)
+            shapes = [a.shape for a in avals]
+            blocks = [split_axis(x, x.ndim - 1, shapes) for x in columns[: self.outputs]]
+            return [*outs, *chain(*blocks)]
 
         return trace_closed(
             body, program.in_avals, name=f"jacfwd_{program.name}", in_names=program.in_names
@@ -215,23 +203,17 @@ class ReverseJacobian(Rewrite[Program]):
         forward, backward = policy.vjp_split(self.active)(program)
 
         def body(*args: Any) -> list[Any]:
-            outs = apply(None, forward, args)
-            count = len(program.outputs)
-            outs, residuals = outs[:count], outs[count:]
+            outs, residuals = split_list(apply(None, forward, args), [len(program.outputs)])
             inexact = [aval_of(o) for o in outs if is_inexact(o.dtype)]
-            differentiated = inexact[: self.outputs]
-            zero_cts = [ops.zeros_like(a) for a in inexact[self.outputs :]]
-            size = sum(a.size for a in differentiated)
+            avals = inexact[: self.outputs]
+            others = [*[ops.zeros_like(a) for a in inexact[self.outputs :]], *residuals]
+            size = sum(a.size for a in avals)
             if size and needs_chunking(self.chunk, size):
-                derivatives = map_over_basis(
-                    backward, differentiated, [*zero_cts, *residuals], self.chunk
-                )
+                rows = map_over_basis(backward, avals, others, self.chunk)
             else:
-                rows = standard_basis(differentiated)
-                in_dims = (0,) * len(rows) + (None,) * (len(zero_cts) + len(residuals))
-                batch = Batch(size, in_dims, (0,) * len(backward.outputs), names=AxisNames())
-                derivatives = apply(None, batch(backward), [*rows, *zero_cts, *residuals])
-            blocks = [split_first_axis(x, [a.shape for a in differentiated]) for x in derivatives]
+                out_dims = (0,) * len(backward.outputs)
+                rows = apply_to_basis(backward, avals, others, size, out_dims)
+            blocks = [split_axis(x, 0, [a.shape for a in avals]) for x in rows]
             return [*outs, *[by_input[o] for o in range(self.outputs) for by_input in blocks]]
 
         return trace_closed(
@@ -239,32 +221,34 @@ class ReverseJacobian(Rewrite[Program]):
         )
 
 
-def split_last_axis(x: Any, shapes: Sequence[tuple[int, ...]]) -> list[Any]:
-    """The last axis of `x` split into pieces, each reshaped to one of `shapes`."""
-    lead = x.shape[:-1]
-    blocks, start = [], 0
+def apply_to_basis(
+    program: Program,
+    avals: Sequence[ShapedArray],
+    others: Sequence[Value],
+    size: int,
+    out_dims: tuple[int, ...],
+) -> list[Value]:
+    """The outputs of `program`, batched along `out_dims`, for all vectors of a standard basis.
+
+    The basis is that of `avals`, the first inputs, and has `size` vectors.
+    """
+    in_dims = (0,) * len(avals) + (None,) * len(others)
+    batch = Batch(size, in_dims, out_dims, names=AxisNames())
+    return apply(None, batch(program), [*standard_basis(avals), *others])
+
+
+def split_axis(x: Value, axis: int, shapes: Sequence[tuple[int, ...]]) -> list[Value]:
+    """`x` split along `axis` into pieces, in which one of `shapes` replaces that axis."""
+    before, after = x.shape[:axis], x.shape[axis + 1 :]
+    pieces, start = [], 0
     for shape in shapes:
         stop = start + prod(shape)
         piece = x
-        if stop - start != x.shape[-1]:
-            piece = ops.slice(x, (0,) * len(lead) + (start,), (*lead, stop))
-        blocks.append(ops.reshape(piece, (*lead, *shape)))
+        if stop - start != x.shape[axis]:
+            piece = ops.slice_in_dim(x, start, stop, axis=axis)
+        pieces.append(ops.reshape(piece, (*before, *shape, *after)))
         start = stop
-    return blocks
-
-
-def split_first_axis(x: Any, shapes: Sequence[tuple[int, ...]]) -> list[Any]:
-    """The first axis of `x` split into pieces, each reshaped to one of `shapes`."""
-    trailing = x.shape[1:]
-    blocks, start = [], 0
-    for shape in shapes:
-        stop = start + prod(shape)
-        piece = x
-        if stop - start != x.shape[0]:
-            piece = ops.slice(x, (start,) + (0,) * len(trailing), (stop, *trailing))
-        blocks.append(ops.reshape(piece, (*shape, *trailing)))
-        start = stop
-    return blocks
+    return pieces
 
 
 def _jacobian(
@@ -292,26 +276,20 @@ def _jacobian(
     label = f"{kind}({function_name(shown)})"
     check_chunk_size(label, chunk_size)
 
+    def refusal(aval: ShapedArray, name: str) -> GradientError:
+        return GradientError(
+            f"{label}: differentiated arguments must be {_DTYPE_DESCRIPTIONS[accepts]}; "
+            f"got {aval!r} for `{name}`",
+            fix="Convert it, or pass holomorphic=True for a complex function.",
+        )
+
+    differentiated = DifferentiatedFunction(
+        fun, shown, kind, argnums, accepts, refusal, has_aux, allow_int
+    )
+
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        leaves, in_tree = tree.flatten_with_key_data((args, kwargs))
-        positions: Sequence[int]
-        positions, arg_trees = argnums_leaves(args, argnums, kind, shown)
-        if not allow_int:
-            convert_ints_to_floats(leaves, positions)
-        leaves, in_tree, avals, positions = partition_static_arguments(
-            leaves, in_tree, kind, shown, positions
-        )
-        for i in positions:
-            if not (accepts(avals[i].dtype) or (allow_int and not is_inexact(avals[i].dtype))):
-                raise GradientError(
-                    f"{label}: differentiated arguments must be {_DTYPE_DESCRIPTIONS[accepts]}; "
-                    f"got {avals[i]!r} for `{argument_names(fun, in_tree, avals)()[i]}`",
-                    fix="Convert it, or pass holomorphic=True for a complex function.",
-                )
-        varying = [i for i in positions if is_inexact(avals[i].dtype)]
-        traced = trace_function(
-            fun, in_tree, avals, kind, values=leaves, differentiated=varying, has_aux=has_aux
-        )
+        call = differentiated.trace(args, kwargs)
+        traced, operands = call.traced, call.operands
         out_tree = traced.tree_without_aux(has_aux)
         out_avals = traced.out_avals[: out_tree.num_leaves]
         for i, aval in enumerate(out_avals):
@@ -321,22 +299,15 @@ def _jacobian(
                     f"at output{key_path_strings(out_tree, out_avals)[i]}",
                     fix="Return real and imaginary parts, or pass holomorphic=True.",
                 )
-        varies = set(varying)
-        active = tuple([i in varies for i in range(len(traced.program.inputs))])
-        operands = [*leaves, *traced.captured]
-        outs = apply(rewrite(active, out_tree.num_leaves, chunk_size), traced.program, operands)
+        jacobian_rewrite = rewrite(call.active, out_tree.num_leaves, chunk_size)
+        outs = apply(jacobian_rewrite, traced.program, operands)
         count = len(traced.program.outputs)
-        order = sorted(varying)
-        blocks = iter(copy_transform_results(outs[count:], operands))
+        blocks = copy_transform_results(outs[count:], operands)
         outs = traced.finish_call(operands, outs[:count])
-        rows = []
-        for out in out_avals:
-            by_input = dict(zip(order, [next(blocks) for _ in order], strict=True))
-            block_avals = [avals[i].update(shape=out.shape + avals[i].shape) for i in positions]
-            parts = unflatten_tangents(
-                tree.treedef_tuple(arg_trees), block_avals, [by_input.get(i) for i in positions]
-            )
-            rows.append(parts if isinstance(argnums, tuple) else parts[0])
+        rows, count = [], len(call.varying)
+        for i, out in enumerate(out_avals):
+            block_avals = [a.update(shape=out.shape + a.shape) for a in call.avals]
+            rows.append(call.unflatten(blocks[i * count : (i + 1) * count], block_avals))
         jacobian = tree.unflatten(out_tree, rows)
         if has_aux:
             return jacobian, tree.unflatten(traced.out_tree, outs)[1]
@@ -345,7 +316,7 @@ def _jacobian(
     return wrap_transform(wrapper, shown, kind)
 
 
-def _is_real(dtype: Any) -> bool:
+def _is_real(dtype: DType) -> bool:
     return is_inexact(dtype) and not is_complex(dtype)
 
 
