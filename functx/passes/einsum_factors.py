@@ -7,9 +7,10 @@ from math import prod
 from typing import Any, NamedTuple
 
 from functx import ops
-from functx.core.program import Atom, Equation, Literal
+from functx.core.program import Atom, Equation
 from functx.core.types import is_floating
 from functx.ops.operands import minus_one, tuple_delete
+from functx.transforms.symbolic_zeros import is_zero_array
 
 
 class Label:
@@ -384,13 +385,6 @@ def scatter_row_axis(primitive: Any, x: Any, indices: Any, updates: Any) -> int 
     if window_shape != list(tuple_delete(x.aval.shape, other_dims)) or indices.aval.shape[-1] != 1:
         return None
     return int(collapsed[0])
-
-
-def is_zero_array(atom: Any, producers: dict[Any, Equation]) -> bool:
-    """Whether `atom` is known to be an array of zeros."""
-    while (eqn := producers.get(atom)) is not None and type(eqn.primitive) in _ALWAYS_EXPANDED:
-        atom = eqn.inputs[0]
-    return type(atom) is Literal and atom.value == 0
 
 
 _EXPANSION_RULES: dict[Any, Callable[..., bool]] = {

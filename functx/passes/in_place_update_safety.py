@@ -24,6 +24,7 @@ from functx.core.tracer import Tracer
 from functx.core.tracing import trace_closed
 from functx.core.types import ShapedArray
 from functx.ops.families import Elementwise
+from functx.passes.joint_programs import backward_slice
 from functx.transforms.control.scan import Scan
 from functx.transforms.control.while_loop import While
 
@@ -257,11 +258,5 @@ def is_used_only_by(program: Program, var: Var, write: Equation) -> bool:
 
 def equations_feeding(program: Program, write: Equation) -> set[Equation]:
     """The equations that compute the operands of `write` other than the buffer."""
-    needed = {a for a in write.inputs[1:] if type(a) is Var}
-    found: set[Equation] = set()
     position = program.equations.index(write)
-    for eqn in reversed(program.equations[:position]):
-        if not needed.isdisjoint(eqn.outputs):
-            found.add(eqn)
-            needed.update(a for a in eqn.inputs if type(a) is Var)
-    return found
+    return {*backward_slice(write.inputs[1:], program.equations[:position])}

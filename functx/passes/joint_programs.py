@@ -79,12 +79,14 @@ class JointDataflow:
         return backward_slice(self.backward_inputs, self.tangent_free)
 
 
-def backward_slice(outputs: Iterable[Any], equations: Sequence[Equation]) -> list[Equation]:
-    """The equations that `outputs` need."""
+def backward_slice(
+    outputs: Iterable[Any], equations: Sequence[Equation], effects: bool = False
+) -> list[Equation]:
+    """The equations that `outputs` need, as the same objects; with `effects`, also those with any."""
     needed: set[Any] = {*outputs}
     selected = []
     for eqn in reversed(equations):
-        if not needed.isdisjoint(eqn.outputs):
+        if not needed.isdisjoint(eqn.outputs) or (effects and eqn.primitive.effects):
             selected.append(eqn)
             needed.update(eqn.inputs)
     selected.reverse()

@@ -222,4 +222,4 @@ def subprogram_bytes(eqn: Equation) -> int:
         count = temporary_and_result_bytes if hasattr(primitive, "carries") else temporary_bytes
         return max([cached_rewrite(count, program) for program in programs])
     decomposition = lowering_decomposition(primitive, tuple([a.aval for a in eqn.inputs]))
-    return 0 if decomposition is None else cached_rewrite(temporary_bytes, decomposition)  # type: ignore[no-any-return]
+    return 0 if decomposition is None else cached_rewrite(temporary_bytes, decomposition)

@@ -17,6 +17,7 @@ from functx.core.program import Atom, Equation, Literal, Program
 from functx.core.program_editing import replace_program_fields
 from functx.core.records import Record, Rewrite
 from functx.core.rewriting import cached_rewrite
+from functx.passes.joint_programs import backward_slice
 from functx.passes.loop_rerolling import accumulates_cotangent, consecutive_runs, reroll
 from functx.passes.repeat_detection import (
     EquationDataflow,
@@ -120,7 +121,7 @@ class _OutliningRound:
             length, new = self.replacements.get(position, (1, [self.equations_before[position]]))
             result += new
             position += length
-        return drop_unused_equations(result, self.outputs)
+        return backward_slice(self.outputs, result, effects=True)
 
     def select_groups(self, repeats: list[Repeat]) -> list[tuple[RepeatGroup, bool]]:
         """Disjoint groups of parts to replace; whether each may become a loop."""
@@ -238,18 +239,6 @@ def better_inlined(block: Program) -> bool:
     inputs = {*block.inputs}
     slices = [eqn for eqn in block if accumulates_cotangent(eqn)]
     return bool(block.effects) or any([eqn.inputs[0] in inputs for eqn in slices])
-
-
-def drop_unused_equations(equations: list[Equation], outputs: Sequence[Atom]) -> list[Equation]:
-    """The equations that the outputs or effects need, as the same objects."""
-    needed: set[Any] = {*outputs}
-    remaining = []
-    for eqn in reversed(equations):
-        if eqn.primitive.effects or not needed.isdisjoint(eqn.outputs):
-            remaining.append(eqn)
-            needed.update(eqn.inputs)
-    remaining.reverse()
-    return remaining
 
 
 class DeduplicateCalls(Rewrite[Program]):

@@ -115,7 +115,7 @@ def split_into_segments(program: Program) -> Program:
     """`program` in the segments of the current plan, if it has any."""
     plan = memory_plan()
     count = plan.segments if type(plan) is MemoryPlan else 0
-    return cached_rewrite(SplitIntoSegments(count), program) if count else program  # type: ignore[no-any-return]
+    return cached_rewrite(SplitIntoSegments(count), program) if count else program
 
 
 def segment_backward(backward: Program) -> Program:
@@ -124,7 +124,7 @@ def segment_backward(backward: Program) -> Program:
     A compiler would recompute everything first. A call waits for all its operands.
     """
     count = sum([not isinstance(eqn.primitive, Call) for eqn in backward]) // _MIN_SEGMENT_EQUATIONS
-    return cached_rewrite(SplitIntoSegments(count), backward) if count > 1 else backward  # type: ignore[no-any-return]
+    return cached_rewrite(SplitIntoSegments(count), backward) if count > 1 else backward
 
 
 class RematerializedVJPSplit(Rewrite[tuple[Program, Program]]):
@@ -137,7 +137,7 @@ class RematerializedVJPSplit(Rewrite[tuple[Program, Program]]):
         if type(budget) is MemoryBudget:
             plan, _ = plan_within_budget(budget, JointVJP(self.active), program)
             with use_memory_plan(plan):
-                return cached_rewrite(vjp_split(self.active), program)  # type: ignore[no-any-return]
+                return cached_rewrite(vjp_split(self.active), program)
         program = split_into_segments(program)
         split = limit_residuals(SplitVJP(self.active), tuple(range(len(program.inputs))))
         values, backward = cached_rewrite(split, program)
@@ -198,7 +198,7 @@ class GradientUnderPlan(Rewrite[Program]):
     with_value: bool
 
     def __call__(self, program: Program) -> Program:
-        return gradient_rewrite(self.active, self.with_value)(program)  # type: ignore[no-any-return]
+        return gradient_rewrite(self.active, self.with_value)(program)
 
 
 policy.limit_residuals = limit_residuals

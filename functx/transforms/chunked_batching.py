@@ -81,7 +81,7 @@ class ChunkedBatch(Batch):
         steps = count // self.chunk
         rows = [ops.slice_in_dim(x, 0, count) for x in rows]
         if self.chunk == 1:
-            return Scan(element, len(consts), 0, steps)(*consts, *rows)  # type: ignore[no-any-return]
+            return Scan(element, len(consts), 0, steps)(*consts, *rows)
         batch = batch_leading_axis(element, len(consts), self.chunk)
         chunks = [ops.reshape(x, (steps, self.chunk, *x.shape[1:])) for x in rows]
         outs = Scan(cached_rewrite(batch, element), len(consts), 0, steps)(*consts, *chunks)
@@ -173,4 +173,4 @@ def map_over_basis(
     inputs += [*[aval_of(x) for x in empty], aval_of(numbers).update(shape=())]
     body = trace_closed(step, inputs, name=program.name)
     loop = Scan(body, len(residuals), len(empty), steps)
-    return loop(*residuals, *empty, numbers)  # type: ignore[no-any-return]
+    return loop(*residuals, *empty, numbers)

@@ -78,7 +78,7 @@ class UsedInputs(Rewrite[Indices]):
 
 def take_first_outputs(program: Program, count: int) -> Program:
     """`program` with its first `count` outputs only."""
-    return cached_rewrite(Subprogram(outputs=tuple(range(count))), program)  # type: ignore[no-any-return]
+    return cached_rewrite(Subprogram(outputs=tuple(range(count))), program)
 
 
 def dce_program(program: Program, outputs: Indices | None = None) -> tuple[Program, Indices]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from functools import lru_cache, partial
-from typing import Any
+from typing import Any, ClassVar
 
 from functx import ops
 from functx.core import tree
@@ -38,7 +38,22 @@ from functx.transforms.tracing_api import avals_of, trace_function
 FindDecomposition = Callable[[Primitive], Decomposition | None]
 
 
-class DecomposeMissingRules(Rewrite[Program]):
+class Decompose(Rewrite[Program]):
+    """A rewrite that replaces primitives by decompositions; with `at_any_depth`, in subprograms too."""
+
+    at_any_depth: ClassVar[bool] = True
+
+    def find_decomposition(self, primitive: Primitive) -> Decomposition | None:
+        """The decomposition to apply to `primitive`; None to keep it."""
+        raise NotImplementedError
+
+    def __call__(self, program: Program) -> Program:
+        if self.at_any_depth:
+            program = program.map_subprograms(partial(cached_rewrite, self))
+        return apply_decompositions(program, self, self.find_decomposition)
+
+
+class DecomposeMissingRules(Decompose):
     """The rewrite that decomposes every primitive without any of `rules`.
 
     Users' decompositions that replace built-in rules are applied too.
@@ -46,15 +61,13 @@ class DecomposeMissingRules(Rewrite[Program]):
 
     rules: tuple[str, ...]
 
+    at_any_depth = False
+
     def find_decomposition(self, primitive: Primitive) -> Decomposition | None:
-        """The decomposition to apply to `primitive`; None to keep it."""
         # A primitive without derivative needs no rules for it.
         if not primitive.differentiable and _DERIVATIVE_RULES.issuperset(self.rules):
             return None
         return fallback_decomposition(type(primitive), self.rules)
-
-    def __call__(self, program: Program) -> Program:
-        return apply_decompositions(program, self, self.find_decomposition)
 
 
 _DERIVATIVE_RULES = frozenset({"jvp", "vjp", "transpose"})
@@ -62,8 +75,7 @@ _DERIVATIVE_RULES = frozenset({"jvp", "vjp", "transpose"})
 
 def decompose_missing_rules(program: Program, *rules: str) -> Program:
     """`program` with every primitive decomposed that has none of `rules`."""
-    expanded: Program = cached_rewrite(DecomposeMissingRules(rules), program)
-    return expanded
+    return cached_rewrite(DecomposeMissingRules(rules), program)
 
 
 def apply_decompositions(
@@ -118,15 +130,13 @@ def decomposed_program(
         )
     token = _decomposition_stack.set((*around, here))
     try:
-        program: Program = cached_rewrite(
-            rewrite, trace_decomposition(entry, primitive, avals, contextual_key(x64_enabled()))
-        )
-        return program
+        program = trace_decomposition(entry, primitive, avals, contextual_key(x64_enabled()))
+        return cached_rewrite(rewrite, program)
     finally:
         _decomposition_stack.reset(token)
 
 
-class ApplyUserDecompositions(Rewrite[Program]):
+class ApplyUserDecompositions(Decompose):
     """The rewrite that applies users' decompositions at any depth, where the lowering would.
 
     It runs before each lookup of an executable, since the values that a decomposition reads may
@@ -136,16 +146,6 @@ class ApplyUserDecompositions(Rewrite[Program]):
     def find_decomposition(self, primitive: Primitive) -> Decomposition | None:
         entry = fallback_decomposition(type(primitive), ("lower",))
         return entry if entry is not None and entry.is_user_defined else None
-
-    def __call__(self, program: Program) -> Program:
-        return apply_decompositions(
-            program.map_subprograms(self.rewrite_subprogram), self, self.find_decomposition
-        )
-
-    def rewrite_subprogram(self, program: Program) -> Program:
-        """The program of an equation, rewritten."""
-        opened: Program = cached_rewrite(self, program)
-        return opened
 
 
 apply_user_decompositions = ApplyUserDecompositions()
@@ -175,8 +175,7 @@ def builtin_decomposition(primitive: Primitive, avals: tuple[ShapedArray, ...]) 
     """The decomposition by the class of `primitive` on operands of `avals`, as a program."""
     entry = class_decomposition(type(primitive))
     assert entry is not None
-    program: Program = trace_decomposition(entry, primitive, avals, contextual_key(x64_enabled()))
-    return program
+    return trace_decomposition(entry, primitive, avals, contextual_key(x64_enabled()))
 
 
 def trace_decomposition(
@@ -338,7 +337,7 @@ def decompose(
     return wrap_transform(wrapper, fun, "decompose")
 
 
-class DecomposeSelected(Rewrite[Program]):
+class DecomposeSelected(Decompose):
     """The rewrite that decomposes the selected composites.
 
     `entries` is the name of a table, or a tuple of decompositions. `only` and `keep` are as in
@@ -350,7 +349,6 @@ class DecomposeSelected(Rewrite[Program]):
     keep: frozenset[PrimitiveClass]
 
     def find_decomposition(self, primitive: Primitive) -> Decomposition | None:
-        """The decomposition to apply to `primitive`; None to keep it."""
         cls = type(primitive)
         if cls in self.keep or not (self.only is None or cls in self.only):
             return None
@@ -360,16 +358,6 @@ class DecomposeSelected(Rewrite[Program]):
         if isinstance(self.entries, str):
             return find_decomposition(cls, self.entries)
         return next((entry for entry in self.entries if entry.cls is cls), None)
-
-    def __call__(self, program: Program) -> Program:
-        return apply_decompositions(
-            program.map_subprograms(self.rewrite_subprogram), self, self.find_decomposition
-        )
-
-    def rewrite_subprogram(self, program: Program) -> Program:
-        """The program of an equation, rewritten."""
-        opened: Program = cached_rewrite(self, program)
-        return opened
 
 
 def _table_entries(table: Any) -> Any:

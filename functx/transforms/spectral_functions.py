@@ -49,8 +49,7 @@ class ElementwiseDerivative(Rewrite[Program]):
 
 def elementwise_derivative(program: Program, place: int = 0) -> Program:
     """The derivative of an elementwise program in the input at index `place`."""
-    found: Program = cached_rewrite(ElementwiseDerivative(place), program)
-    return found
+    return cached_rewrite(ElementwiseDerivative(place), program)
 
 
 def inline_single_output(program: Program, args: Sequence[Any]) -> Any:

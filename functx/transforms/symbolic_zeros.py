@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import singledispatch
 from typing import Any
 
@@ -19,6 +19,13 @@ from functx.transforms.operand_masks import select_where, select_where_not
 def is_zero_literal(atom: Any) -> bool:
     """Whether `atom` is the literal 0."""
     return type(atom) is Literal and atom.value == 0
+
+
+def is_zero_array(atom: Atom, producers: Mapping[Atom, Equation]) -> bool:
+    """Whether `atom` is known to be zero in all elements, from the equations that make it."""
+    while (eqn := producers.get(atom)) and type(eqn.primitive) in (ops.BroadcastInDim, ops.Full):
+        atom = eqn.inputs[0]
+    return is_zero_literal(atom)
 
 
 def zero_filled_variables(equations: Iterable[Equation]) -> set[Any]:

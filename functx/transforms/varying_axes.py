@@ -43,8 +43,7 @@ class VaryingAxesAnalysis(Rewrite[tuple[AxisSet, ...]]):
 
 def varying_axes(program: Program, input_axes: Sequence[AxisSet]) -> tuple[AxisSet, ...]:
     """The axes along which each output of `program` varies, from those of the inputs."""
-    found: tuple[AxisSet, ...] = cached_rewrite(VaryingAxesAnalysis(tuple(input_axes)), program)
-    return found
+    return cached_rewrite(VaryingAxesAnalysis(tuple(input_axes)), program)
 
 
 class ResolveBoundaries(Rewrite[Program]):
@@ -96,7 +95,7 @@ class ResolveBoundaries(Rewrite[Program]):
 
 def resolve_boundaries(program: Program, input_axes: Sequence[AxisSet]) -> Program:
     """`program` without `DerivativeBoundary`; `input_axes` are the axes its inputs vary along."""
-    return cached_rewrite(ResolveBoundaries(tuple(input_axes)), program)  # type: ignore[no-any-return]
+    return cached_rewrite(ResolveBoundaries(tuple(input_axes)), program)
 
 
 def has_boundary(program: Program) -> bool:

@@ -62,7 +62,7 @@ def associative_scan(
         tree.check_same_structure(structure, out_tree, f"{caller}: what fn returns", "elems")
         for path, out, x in zip(paths, outs, xs, strict=True):
             _check_same_type(caller, path, out, aval_of(x))
-        return outs  # type: ignore[no-any-return]
+        return outs
 
     if reverse:
         leaves = [ops.rev(x, (axis,)) for x in leaves]

@@ -22,7 +22,7 @@ from functx.ops.families import Linear
 from functx.ops.operands import upcast_aval, upcast_half
 from functx.transforms.dce import loop_invariant_variables, with_io
 from functx.transforms.operand_masks import select_where, split_list
-from functx.transforms.symbolic_zeros import ZeroPropagation
+from functx.transforms.symbolic_zeros import ZeroPropagation, is_zero_array
 
 Accumulation = tuple[Callable[..., Any], Sequence[Atom]]
 """A function that adds a term to a sum, and the operands that it takes after the sum."""
@@ -343,12 +343,9 @@ class ReductionPlan:
             return varying if len(varying) == 1 and varying[0] in primitive.linear else []
         return []
 
-    def is_zero(self, atom: Any) -> bool:
+    def is_zero(self, atom: Atom) -> bool:
         """Whether `atom` is known to be zero."""
-        if type(atom) is Literal:
-            return not atom.value
-        eqn = self.producers.get(atom)
-        return eqn is not None and type(eqn.primitive) is ops.Full and self.is_zero(eqn.inputs[0])
+        return is_zero_array(atom, self.producers)
 
     def accumulation_of(self, term: Atom) -> Accumulation:
         """The function that adds `term` to a sum, and its operands without zeros around a slice."""
@@ -356,7 +353,7 @@ class ReductionPlan:
         added = self.sparse_update(eqn)
         if added is not None:
             return added
-        if eqn is not None and self.is_zero(eqn.inputs[0] if eqn.inputs else None):
+        if eqn is not None and eqn.inputs and self.is_zero(eqn.inputs[0]):
             if type(eqn.primitive) is ops.DynamicUpdateSlice:
                 return add_to_slice, eqn.inputs[1:]
             if type(eqn.primitive) is ops.ScatterAdd:

@@ -6,7 +6,7 @@ import dis
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from os.path import basename
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -70,13 +70,41 @@ def with_captures_first(traced: TracedFunction, fun: Any = None) -> Program:
     return with_io(program, [*program.inputs[num_own:], *program.inputs[:num_own]], program.outputs)
 
 
-def write_back_captures(captures: Sequence[Any], outs: Sequence[Any]) -> list[Any]:
-    """The results of a loop, after its first outputs are written back to the arrays `captures`."""
-    if not captures:
-        return list(outs)
-    results = copy_if_aliased(outs[len(captures) :], captures)
-    write_back_arguments(captures, dict(zip(range(len(captures)), outs, strict=False)))
-    return results
+class LoopBody(NamedTuple):
+    """The body of a loop: its program, the values of its consts, and the initial carry.
+
+    The carry begins with the captured arrays that the body writes to, `written`.
+    """
+
+    program: Program
+    consts: list[Any]
+    written: list[Any]
+    start: list[Any]
+
+    @staticmethod
+    def of(
+        traced: TracedFunction, leaves: Sequence[Any], carry: Sequence[ShapedArray], fun: Any = None
+    ) -> LoopBody:
+        """The body of a traced function, with `leaves` as initial carry of the types `carry`.
+
+        The consts take the names of the closure variables of `fun`, if it is given.
+        """
+        traced, written = traced.with_writes_as_carries()
+        types = [*[aval_of(x) for x in written], *carry]
+        program = cast_outputs(with_captures_first(traced, fun), types)
+        start = [*written, *[cast_to(x, a) for x, a in zip(leaves, carry, strict=True)]]
+        return LoopBody(
+            program, traced.captured[: len(traced.captured) - len(written)], written, start
+        )
+
+    def results(self, outs: Sequence[Any]) -> list[Any]:
+        """The results of the loop, after its first outputs are written back to arrays."""
+        count = len(self.written)
+        if not count:
+            return list(outs)
+        results = copy_if_aliased(outs[count:], self.written)
+        write_back_arguments(self.written, dict(zip(range(count), outs, strict=False)))
+        return results
 
 
 def closure_variable_names(fun: Any, values: Sequence[Any]) -> list[str]:
@@ -326,15 +354,23 @@ def check_callables(caller: str, **functions: Any) -> None:
             raise ArgumentError(f"{caller}: `{name}` must be a function; got {type_name(fun)}")
 
 
-def trace_branches(
-    branches: dict[str, Callable[..., Any]], operands: Any, caller: str
-) -> tuple[tuple[Program, ...], list[Any], Any, list[int]]:
+class TracedBranches(NamedTuple):
     """The programs of functions, adapted to take and return values of common types.
 
-    They take the operands, then the captured values of all branches. After the results, they
-    return new values of the inputs that a branch writes to. Returns the programs, the captured
-    values, the structure of the results, and the positions of the written inputs.
+    They take the operands, then the values `captured` by any. After the results, of the structure
+    `out_tree`, they return new values of the inputs at `written`, which any of them writes to.
     """
+
+    programs: tuple[Program, ...]
+    captured: list[Any]
+    out_tree: Any
+    written: list[int]
+
+
+def trace_branches(
+    branches: dict[str, Callable[..., Any]], operands: Any, caller: str
+) -> TracedBranches:
+    """The functions `branches` on `operands`, traced."""
     leaves, in_tree = tree.flatten_with_key_data((operands, {}))
     functions = list(branches.values())
 
@@ -385,7 +421,8 @@ def trace_branches(
             fix="Convert the result of one branch with astype, or broadcast it.",
         )
     programs, captured, written = _unify_captures(traced, len(leaves))
-    return tuple([cast_outputs(p, common_avals) for p in programs]), captured, out_tree, written
+    cast = tuple([cast_outputs(p, common_avals) for p in programs])
+    return TracedBranches(cast, captured, out_tree, written)
 
 
 def _describe_types(branches: Iterable[str], avals: Sequence[Any]) -> list[str]:

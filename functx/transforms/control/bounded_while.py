@@ -11,6 +11,7 @@ from functx.core.records import Rewrite
 from functx.core.rewriting import apply, cached_rewrite
 from functx.core.tracing import trace_closed
 from functx.core.types import ShapedArray
+from functx.core.typing import Value
 from functx.ops.operands import cast_like_input, literal, upcast_aval, upcast_half
 from functx.transforms.control.checkpoint_schedule import STEP_DTYPE
 from functx.transforms.dce import with_io
@@ -100,6 +101,25 @@ class CounterPositive(Rewrite[Program]):
         return trace_closed(lambda todo, *_: [ops.gt(todo, 0)], carry, name="remaining")
 
 
+class CarryBelowLimit(Rewrite[Program]):
+    """Builds the condition that a carry of a body with `consts` is below a limit.
+
+    That is the carry at `position`; the limit is the only const of the condition, named `name`.
+    """
+
+    consts: int
+    position: int
+    name: str
+
+    def __call__(self, body: Program) -> Program:
+        carry = body.in_avals[self.consts :]
+
+        def condition(limit: Value, *carry: Value) -> list[Value]:
+            return [ops.lt(carry[self.position], limit)]
+
+        return trace_closed(condition, [carry[self.position], *carry], name=self.name)
+
+
 class SplitForCarries(Rewrite[tuple[Program, Program]]):
     """The split of a body by `rewrite`, whose unknown program takes cotangents of some carries.
 
@@ -149,6 +169,17 @@ class StackResiduals(Rewrite[Program]):
         return trace_closed(body, [*known.in_avals, STEP_AVAL, *stacks], name=known.name)
 
 
+def zero_sums(backward: Program, carries: int) -> list[Value]:
+    """The sums, before the first step, of the results of `backward` but the last `carries`."""
+    avals = backward.out_avals[: len(backward.outputs) - carries]
+    return [ops.zeros_like(upcast_aval(a)) for a in avals]
+
+
+def add_to_sums(sums: Sequence[Value], terms: Sequence[Value]) -> list[Value]:
+    """The `sums` with the first of `terms` added to each."""
+    return [ops.add(x, upcast_half(t)) for x, t in zip(sums, terms, strict=False)]
+
+
 class BackwardWhileBody(Rewrite[Program]):
     """Rewrites a backward program to the body of a loop over the steps, from last to first.
 
@@ -174,9 +205,7 @@ class BackwardWhileBody(Rewrite[Program]):
             )
             step = ops.sub(todo, 1)
             results = apply(None, backward, [*cts, *consts, *read_rows(stacks, step)])
-            terms = results[:num_sums]
-            new_sums = [ops.add(x, upcast_half(ct)) for x, ct in zip(sums, terms, strict=True)]
-            return [step, *new_sums, *results[num_sums:]]
+            return [step, *add_to_sums(sums, results), *results[num_sums:]]
 
         avals = [*const_avals, *stack_avals, STEP_AVAL, *sum_avals, *ct_avals]
         return trace_closed(body, avals, name=backward.name)
@@ -253,10 +282,7 @@ def backward_from_stacks(
     body = cached_rewrite(BackwardWhileBody(len(cts), len(consts), loop.max_steps or 0), backward)
     num_held = len(consts) + len(stacks)
     condition = cached_rewrite(CounterPositive(num_held), body)
-    sums = [
-        ops.zeros_like(upcast_aval(a))
-        for a in backward.out_avals[: len(backward.outputs) - len(cts)]
-    ]
+    sums = zero_sums(backward, len(cts))
     results = loop.with_program(condition, body, 0, num_held)(*consts, *stacks, steps, *sums, *cts)[
         1:
     ]

@@ -12,17 +12,19 @@ from functx.core.records import Rewrite
 from functx.core.rewriting import apply, cached_rewrite
 from functx.core.tracing import trace_closed
 from functx.core.types import ShapedArray
-from functx.ops.operands import cast_like_input, literal, upcast_aval, upcast_half
+from functx.ops.operands import cast_like_input, literal, upcast_aval
 from functx.transforms.control import checkpoint_schedule
 from functx.transforms.control.bounded_while import (
     STEP_AVAL,
     CounterPositive,
     WithUnusedInputs,
+    add_to_sums,
     backward_from_stacks,
     read_rows,
     run_with_stacks,
     stacked_avals,
     write_rows,
+    zero_sums,
 )
 from functx.transforms.control.checkpoint_schedule import (
     BINOMIAL_DTYPE,
@@ -252,8 +254,7 @@ class CheckpointedBackwardBody(Rewrite[Program]):
                 operands, [REVOLVE_FIELDS, n, num_sums, self.count]
             )
             results = apply(None, backward, [*cts, *consts, *state])
-            terms = results[:num_sums]
-            new_sums = [ops.add(x, upcast_half(ct)) for x, ct in zip(sums, terms, strict=True)]
+            new_sums = add_to_sums(sums, results)
             todo = ops.sub(todo, 1)
             vacant, slot, schedule = checkpoint_schedule.restart_from_checkpoint(
                 RevolveSchedule(*fields), todo
@@ -330,10 +331,7 @@ def backward_from_checkpoints(
         CheckpointedBackwardBody(len(consts), backward, len(cts), loop.checkpoints + 1), advance
     )
     condition = cached_rewrite(CounterPositive(len(consts)), body)
-    sums = [
-        ops.zeros_like(upcast_aval(a))
-        for a in backward.out_avals[: len(backward.outputs) - len(cts)]
-    ]
+    sums = zero_sums(backward, len(cts))
     init = [blocks, *schedule, *read_rows(slots, slot), *slots, *sums, *cts]
     results: list[Any] = loop.with_program(condition, body, 0, len(consts))(*consts, *init)
     results = results[len(results) - len(backward.outputs) :]

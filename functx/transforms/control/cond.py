@@ -26,6 +26,7 @@ from functx.transforms.aliasing import copy_if_aliased, write_back_arguments
 from functx.transforms.argument_names import copy_function_metadata
 from functx.transforms.call_primitive import Call, TransposeLinearInputs
 from functx.transforms.control.body_tracing import (
+    TracedBranches,
     check_callables,
     check_operands,
     inline_or_run,
@@ -160,10 +161,7 @@ class Cond(Primitive):
 
     def partial_eval(self, rewrite: Any) -> PartialEval[tuple[Program, ...]]:
         """The branches split by `rewrite`, with residuals of common types."""
-        split: PartialEval[tuple[Program, ...]] = cached_rewrite(
-            PartialEvalBranches(rewrite, self.branches), self.branches[0]
-        )
-        return split
+        return cached_rewrite(PartialEvalBranches(rewrite, self.branches), self.branches[0])
 
     def run_known(
         self, split: PartialEval[tuple[Program, ...]], args: Sequence[Any]
@@ -353,7 +351,7 @@ def _masked_update_of_cond(
             for branch in primitive.branches
         ]
     )
-    return Cond(branches)(args[0], mask, *args[1:])  # type: ignore[no-any-return]
+    return Cond(branches)(args[0], mask, *args[1:])
 
 
 class _NotGiven:
@@ -392,12 +390,10 @@ def cond(
     """
     if len(operands) == 2 and callable(false_fun) and callable(operands[1]):
         # The older order of arguments: pred, operand, function, operand, function.
-        x, y = true_fun, operands[0]
-        true_fun, false_fun, operands = (
-            _on_first_operand(false_fun),
-            _on_second_operand(operands[1]),
-            (x, y),
-        )
+        first, second = false_fun, operands[1]
+        operands = true_fun, operands[0]
+        true_fun = copy_function_metadata(lambda x, y: first(x), first, "cond")
+        false_fun = copy_function_metadata(lambda x, y: second(y), second, "cond")
     operands = _resolve_operands(operands, operand, "cond")
     check_callables("cond", true_fun=true_fun, false_fun=false_fun)
     aval = _scalar_aval(pred, "cond", "predicate")
@@ -406,16 +402,13 @@ def cond(
             f"cond: the predicate must be a boolean or a real number; got {aval!r}",
             fix="Compare it with something, as in `x != 0`.",
         )
-    branches = {"true_fun": true_fun, "false_fun": false_fun}
-    (on_true, on_false), captured, out_tree, written = trace_branches(branches, operands, "cond")
-    args = [*tree.leaves(operands), *captured]
+    traced = trace_branches({"true_fun": true_fun, "false_fun": false_fun}, operands, "cond")
+    on_true, on_false = traced.programs
+    traced = traced._replace(programs=(on_false, on_true))
     static_pred = _static_value(pred)
     if static_pred is not None:
-        outs = inline_or_run(on_true if static_pred else on_false, args, pred)
-    else:
-        pred_value = pred if aval.dtype == np.bool_ else ops.ne(pred, 0)
-        outs = Cond((on_false, on_true))(ops.convert_element_type(pred_value, np.int32), *args)
-    return tree.unflatten(out_tree, _write_back_results(outs, args, written))
+        return _run_branch(traced, operands, pred, int(bool(static_pred)))
+    return _run_branch(traced, operands, pred if aval.dtype == np.bool_ else ops.ne(pred, 0))
 
 
 @api_boundary
@@ -447,35 +440,27 @@ def switch(
             f"switch: the index must be an integer; got {aval!r}",
             fix="Convert it with astype, or use cond for a condition.",
         )
-    programs, captured, out_tree, written = trace_branches(functions, operands, "switch")
-    args = [*tree.leaves(operands), *captured]
-    last = len(programs) - 1
+    traced = trace_branches(functions, operands, "switch")
+    last = len(functions) - 1
     static_index = _static_value(index) if last else 0
     if static_index is not None:
-        outs = inline_or_run(programs[min(max(int(static_index), 0), last)], args, index)
+        return _run_branch(traced, operands, index, min(max(int(static_index), 0), last))
+    return _run_branch(traced, operands, ops.clamp(0, ops.widen_index(index, last), last))
+
+
+def _run_branch(traced: TracedBranches, operands: Any, index: Any, known: int | None = None) -> Any:
+    """The result of the branch at `index`, of that at `known` if it is known while tracing."""
+    programs, captured, out_tree, written = traced
+    args = [*tree.leaves(operands), *captured]
+    if known is not None:
+        outs = inline_or_run(programs[known], args, index)
     else:
-        clamped = ops.clamp(0, ops.widen_index(index, last), last)
-        outs = Cond(programs)(ops.convert_element_type(clamped, np.int32), *args)
-    return tree.unflatten(out_tree, _write_back_results(outs, args, written))
-
-
-def _write_back_results(
-    outs: Sequence[Any], args: Sequence[Any], written: Sequence[int]
-) -> list[Any]:
-    """The results among `outs`; the others are written to the arguments at `written`."""
+        outs = Cond(programs)(ops.convert_element_type(index, np.int32), *args)
     num_results = len(outs) - len(written)
     # The results of an inlined branch may be views of the written arguments.
     results = copy_if_aliased(outs[:num_results], args)
     write_back_arguments(args, dict(zip(written, outs[num_results:], strict=True)))
-    return results
-
-
-def _on_first_operand(fun: Callable[[Any], Any]) -> Callable[[Any, Any], Any]:
-    return copy_function_metadata(lambda x, y: fun(x), fun, "cond")  # type: ignore[no-any-return]
-
-
-def _on_second_operand(fun: Callable[[Any], Any]) -> Callable[[Any, Any], Any]:
-    return copy_function_metadata(lambda x, y: fun(y), fun, "cond")  # type: ignore[no-any-return]
+    return tree.unflatten(out_tree, results)
 
 
 def _resolve_operands(operands: tuple[Any, ...], operand: Any, caller: str) -> tuple[Any, ...]:

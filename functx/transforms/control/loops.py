@@ -21,29 +21,29 @@ from functx.core.errors import (
     type_name,
 )
 from functx.core.program import Program, Var
-from functx.core.records import Rewrite
 from functx.core.rewriting import cached_rewrite
 from functx.core.tracebacks import api_boundary
 from functx.core.tracer import Tracer, aval_of
-from functx.core.tracing import trace_closed
 from functx.core.types import ShapedArray, is_complex, is_inexact, is_integer, promote_types
 from functx.transforms.aliasing import capture_key, trace_with_shared_captures
 from functx.transforms.argument_names import copy_function_metadata, function_name
 from functx.transforms.control.body_tracing import (
     COUNTER_AVAL,
+    LoopBody,
     WithProgress,
     body_name,
-    cast_outputs,
     cast_to,
     check_callables,
     check_progress,
     closure_variable_names,
     show_completion,
     trace_until_carry_types_settle,
-    with_captures_first,
-    write_back_captures,
 )
-from functx.transforms.control.bounded_while import WithUnusedInputs, run_with_stacks
+from functx.transforms.control.bounded_while import (
+    CarryBelowLimit,
+    WithUnusedInputs,
+    run_with_stacks,
+)
 from functx.transforms.control.scan import (
     Scan,
     non_negative_integer,
@@ -117,17 +117,11 @@ def while_loop(
 
     traced, condition = trace_with_shared_captures(both)
     _check_condition(condition, cond_fun)
-    traced, captures = traced.with_writes_as_carries()
-    types = [aval_of(x) for x in captures]
-    condition_program, condition_consts = _carry_written_arrays(condition, captures)
-    body = cast_outputs(with_captures_first(traced), [*types, *carry])
-    start = [cast_to(x, a) for x, a in zip(leaves, carry, strict=True)]
-    consts = [condition_consts, traced.captured[: len(traced.captured) - len(captures)]]
+    body = LoopBody.of(traced, leaves, carry)
+    condition_program, condition_consts = _carry_written_arrays(condition, body.written)
     progress_line = None if progress is None else (progress, None)
-    outs = run_while(
-        condition_program, body, consts, [*captures, *start], reverse_options, progress_line
-    )
-    return tree.unflatten(carry_tree, write_back_captures(captures, outs))
+    outs = run_while(condition_program, body, condition_consts, reverse_options, progress_line)
+    return tree.unflatten(carry_tree, body.results(outs))
 
 
 def _carry_written_arrays(
@@ -147,9 +141,8 @@ def _carry_written_arrays(
 
 def run_while(
     condition: Program,
-    body: Program,
-    consts: Sequence[Sequence[Any]],
-    start: Sequence[Any],
+    body: LoopBody,
+    condition_consts: Sequence[Any],
     reverse_options: tuple[int, int | None],
     progress: tuple[str, int | None] | None = None,
 ) -> list[Any]:
@@ -157,17 +150,18 @@ def run_while(
 
     `progress` is the name of the progress line, and the number of steps if known.
     """
-    condition_consts, body_consts = consts
+    program, consts, _, start = body
     if progress is not None:
-        body = cached_rewrite(WithProgress(*progress, len(body_consts), len(start)), body)
+        program = cached_rewrite(WithProgress(*progress, len(consts), len(start)), program)
+        body = body._replace(program=program, start=[*start, np.int32(0)])
         condition = cached_rewrite(WithUnusedInputs((COUNTER_AVAL,)), condition)
-        *outs, count = run_while(condition, body, consts, [*start, np.int32(0)], reverse_options)
+        *outs, count = run_while(condition, body, condition_consts, reverse_options)
         show_completion(*progress, count, outs)
         return outs
-    loop = While(condition, body, len(condition_consts), len(body_consts), *reverse_options)
+    loop = While(condition, program, len(condition_consts), len(consts), *reverse_options)
     if loop.max_steps is None:
-        return loop(*condition_consts, *body_consts, *start)  # type: ignore[no-any-return]
-    return run_with_stacks(loop, body, condition_consts, body_consts, start, limited=True)[0]
+        return loop(*condition_consts, *consts, *start)
+    return run_with_stacks(loop, program, condition_consts, consts, start, limited=True)[0]
 
 
 def check_reverse_options(caller: str, checkpoints: Any, max_steps: Any) -> tuple[int, int | None]:
@@ -278,17 +272,13 @@ def fori_loop(
     traced, carry = trace_until_carry_types_settle(
         trace_with, avals, carry_tree, lambda t: t.children()[0], caller, body_fun
     )
-    traced, captures = traced.with_writes_as_carries()
-    types = [aval_of(x) for x in captures]
-    body = cast_outputs(with_captures_first(traced, body_fun), [*types, *carry])
-    start = [cast_to(x, a) for x, a in zip(leaves, carry, strict=True)]
-    operands = [*traced.captured, *start, cast_to(lower, counter)]
-    consts, carries = len(traced.captured) - len(captures), len(captures) + len(start) + 1
+    body = LoopBody.of(traced, [*leaves, lower], [*carry, counter], body_fun)
     if first is not None and last is not None and checkpoints is None:
         length = max(last - first, 0)
         length = length if max_steps is None else min(length, index(max_steps))
         rounds = unroll_factor(caller, 1 if unroll is None else unroll, length)
-        outs = run_scan(Scan(body, consts, carries, length, False, rounds), operands, progress)
+        loop = Scan(body.program, len(body.consts), len(body.start), length, False, rounds)
+        outs = run_scan(loop, [*body.consts, *body.start], progress)
     elif unroll is not None:
         raise ValueRangeError(
             f"{caller}: the bounds must be known while tracing to unroll, and there must be no "
@@ -296,28 +286,12 @@ def fori_loop(
             f"{type_name(upper)}, checkpoints={checkpoints}"
         )
     else:
-        condition = cached_rewrite(CounterBelowLimit((*types, *carry, counter)), body)
-        limit = [cast_to(upper, counter)]
+        condition = cached_rewrite(CarryBelowLimit(len(body.consts), -1, "below"), body.program)
         num_steps = None if first is None or last is None else max(last - first, 0)
         progress_line = None if progress is None else (progress, num_steps)
-        all_consts = [limit, operands[:consts]]
-        outs = run_while(
-            condition, body, all_consts, operands[consts:], reverse_options, progress_line
-        )
-    return tree.unflatten(carry_tree, write_back_captures(captures, outs)[:-1])
-
-
-class CounterBelowLimit(Rewrite[Program]):
-    """Builds the condition that the last carry, of those of types `avals`, is below a limit.
-
-    The limit is the only const of the condition.
-    """
-
-    avals: tuple[ShapedArray, ...]
-
-    def __call__(self, body: Program) -> Program:
-        avals = [self.avals[-1], *self.avals]
-        return trace_closed(lambda limit, *carry: [ops.lt(carry[-1], limit)], avals, name="below")
+        limit = [cast_to(upper, counter)]
+        outs = run_while(condition, body, limit, reverse_options, progress_line)
+    return tree.unflatten(carry_tree, body.results(outs)[:-1])
 
 
 def _counter_aval(lower: Any, upper: Any) -> ShapedArray:

@@ -390,7 +390,7 @@ def batch_sequentially(primitive: Any, args: Sequence[Any], dims: Sequence[int |
     def element(*xs: Any) -> list[Any]:
         row_values, values = iter(xs[len(shared) :]), iter(xs)
         operands = [next(values if d is None else row_values) for d in dims]
-        return primitive(*operands)  # type: ignore[no-any-return]
+        return primitive(*operands)
 
     avals = [*[aval_of(x) for x in shared], *[aval_of(x).update(shape=x.shape[1:]) for x in rows]]
     body = trace_closed(element, avals, name=f"each_{primitive.name}")

@@ -19,26 +19,23 @@ from functx.core.records import Uncompared
 from functx.core.rewriting import cached_rewrite
 from functx.core.samples import f64, i32, sample
 from functx.core.tracebacks import api_boundary
-from functx.core.tracer import aval_of, current_builder
+from functx.core.tracer import current_builder
 from functx.core.tracing import trace_closed
 from functx.ops.operands import batch_size
 from functx.ops.views import Copy
 from functx.transforms.argument_names import copy_function_metadata, key_path_strings
 from functx.transforms.control.backward_scan import BuildBackwardScan
 from functx.transforms.control.body_tracing import (
+    LoopBody,
     WithProgress,
     body_name,
     carry_dependence,
-    cast_outputs,
-    cast_to,
     check_callables,
     check_operands,
     check_progress,
     is_linearizing,
     show_completion,
     trace_until_carry_types_settle,
-    with_captures_first,
-    write_back_captures,
 )
 from functx.transforms.control.partial_eval import (
     LoopPartialEval,
@@ -190,11 +187,9 @@ class Scan(Primitive):
 
     def partial_eval(self, rewrite: Any) -> LoopPartialEval:
         """The body split by `rewrite` into a known and an unknown program."""
-        split: LoopPartialEval = cached_rewrite(
-            PartialEvalScan(rewrite, self.consts, self.carries, len(self.program.outputs)),
-            self.program,
-        )
-        return split
+        count = len(self.program.outputs)
+        split = PartialEvalScan(rewrite, self.consts, self.carries, count)
+        return cached_rewrite(split, self.program)
 
     def run_known(
         self, split: LoopPartialEval, args: Sequence[Any]
@@ -401,15 +396,10 @@ def scan(
     traced, carry = trace_until_carry_types_settle(
         trace_with, leaf_avals[:count], carry_tree, lambda t: t.children()[0], caller, f
     )
-    traced, captures = traced.with_writes_as_carries()
-    num_written = len(captures)
-    body = cast_outputs(with_captures_first(traced, f), [*[aval_of(x) for x in captures], *carry])
-    start = [cast_to(x, a) for x, a in zip(carry_leaves, carry, strict=True)]
+    body = LoopBody.of(traced, carry_leaves, carry, f)
     factor = unroll_factor(caller, unroll, length)
-    consts = len(traced.captured) - num_written
-    loop = Scan(body, consts, num_written + count, length, bool(reverse), factor)
-    outs = run_scan(loop, [*traced.captured, *start, *x_leaves], progress)
-    outs = write_back_captures(captures, outs)
+    loop = Scan(body.program, len(body.consts), len(body.start), length, bool(reverse), factor)
+    outs = body.results(run_scan(loop, [*body.consts, *body.start, *x_leaves], progress))
     y_tree = traced.out_tree.children()[1]
     return tree.unflatten(carry_tree, outs[:count]), tree.unflatten(y_tree, outs[count:])
 

@@ -20,6 +20,7 @@ from functx.core.types import ShapedArray
 from functx.ops.operands import batch_size, literal
 from functx.transforms.control.body_tracing import carry_dependence, check_operands, is_linearizing
 from functx.transforms.control.bounded_while import (
+    CarryBelowLimit,
     LinearizedWhileBody,
     SplitForCarries,
     WithUnusedInputs,
@@ -201,7 +202,7 @@ class While(Primitive):
         step = LinearizedWhileBody(len(dconsts), len(dcarry), len(invariants), self.max_steps, kept)
         body = cached_rewrite(step, split.unknown)
         num_consts = len(dconsts) + len(invariants) + len(stacks)
-        condition = cached_rewrite(StepBelowLimit(num_consts), body)
+        condition = cached_rewrite(CarryBelowLimit(num_consts, 0, "before"), body)
         loop = self.with_program(condition, body, 1, num_consts)
         results = loop(steps, *dconsts, *invariants, *stacks, literal(0, STEP_DTYPE), *dcarry)
         return outs, results[1:]
@@ -371,16 +372,3 @@ class SeparateJVP(Rewrite[Program]):
 
         tangents = select_where(program.in_avals, self.varying)
         return trace_closed(body, [*program.in_avals, *tangents], name=linear.name)
-
-
-class StepBelowLimit(Rewrite[Program]):
-    """Builds the condition that the first carry of a body, after its `consts`, is below a limit.
-
-    The limit is the only const of the condition.
-    """
-
-    consts: int
-
-    def __call__(self, body: Program) -> Program:
-        avals = [body.in_avals[self.consts], *body.in_avals[self.consts :]]
-        return trace_closed(lambda limit, step, *_: [ops.lt(step, limit)], avals, name="before")
