@@ -6,7 +6,6 @@ The end of the file installs this policy in `functx.transforms.partial_evaluatio
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from functools import partial
 from itertools import accumulate, pairwise
 from typing import Any
 
@@ -17,8 +16,8 @@ from functx.core.program_editing import apply_program, replace_program_fields
 from functx.core.records import Rewrite
 from functx.core.rewriting import cached_rewrite
 from functx.core.tracer import current_builder
-from functx.core.tracing import trace_closed
 from functx.core.types import is_inexact
+from functx.core.typing import Value
 from functx.passes.joint_programs import join_split
 from functx.passes.memory_cost_model import bytes_of
 from functx.passes.rematerialization import (
@@ -111,11 +110,16 @@ def vjp_split(active: tuple[bool, ...]) -> Any:
     return SplitVJP(active) if memory_plan() == "off" else RematerializedVJPSplit(active)
 
 
-def split_into_segments(program: Program) -> Program:
-    """`program` in the segments of the current plan, if it has any."""
+def split_with_few_residuals(
+    active: tuple[bool, ...], program: Program
+) -> tuple[Program, Program, bool]:
+    """The forward and backward program under the current plan, and whether the latter recomputes."""
     plan = memory_plan()
-    count = plan.segments if type(plan) is MemoryPlan else 0
-    return cached_rewrite(SplitIntoSegments(count), program) if count else program
+    if type(plan) is MemoryPlan and plan.segments:
+        program = cached_rewrite(SplitIntoSegments(plan.segments), program)
+    split = limit_residuals(SplitVJP(active), tuple(range(len(program.inputs))))
+    values, backward = cached_rewrite(split, program)
+    return values, backward, recomputes_forward(split, program)
 
 
 def segment_backward(backward: Program) -> Program:
@@ -138,10 +142,8 @@ class RematerializedVJPSplit(Rewrite[tuple[Program, Program]]):
             plan, _ = plan_within_budget(budget, JointVJP(self.active), program)
             with use_memory_plan(plan):
                 return cached_rewrite(vjp_split(self.active), program)
-        program = split_into_segments(program)
-        split = limit_residuals(SplitVJP(self.active), tuple(range(len(program.inputs))))
-        values, backward = cached_rewrite(split, program)
-        if not recomputes_forward(split, program):
+        values, backward, recomputes = split_with_few_residuals(self.active, program)
+        if not recomputes:
             return values, backward
         call = Equation.of(RematerializedCall(segment_backward(backward), True), backward.inputs)
         return values, replace_program_fields(backward, equations=[call], outputs=call.outputs)
@@ -157,32 +159,20 @@ class JointVJP(Rewrite[Program]):
         return join_split(values, len(program.outputs), [backward]).program
 
 
-class RematerializedGradient(Rewrite[Program]):
+class RematerializedGradient(ValueAndGrad):
     """As `ValueAndGrad`, with the backward program as one call if it recomputes."""
 
-    active: tuple[bool, ...]
-    with_value: bool
-
-    def __call__(self, program: Program) -> Program:
-        name = f"grad_{program.name}"
-        body = partial(self.emit, program)
-        return trace_closed(body, program.in_avals, name=name, in_names=program.in_names)
-
-    def emit(self, program: Program, *args: Any) -> list[Any]:
-        """Appends the rewritten program on `args` to the current trace; returns its outputs."""
+    def emit(self, program: Program, *args: Value) -> list[Value]:
         budget = memory_plan()
         if type(budget) is MemoryBudget:
             rewrite = GradientUnderPlan(self.active, self.with_value)
             return apply_program(plan_within_budget(budget, rewrite, program)[1], args)
-        program = split_into_segments(program)
-        split = limit_residuals(SplitVJP(self.active), tuple(range(len(args))))
-        values, backward = cached_rewrite(split, program)
+        values, backward, recomputes = split_with_few_residuals(self.active, program)
         outs = current_builder.require().inline(values, args)
         count = len(program.outputs)
         first = [i == 0 for i, a in enumerate(program.out_avals) if is_inexact(a.dtype)]
         pullback = cached_rewrite(DropZeroInputs(tuple(first)), backward)
         operands = [ops.constant_like(outs[0], 1), *outs[count:]]
-        recomputes = recomputes_forward(split, program)
         grads = (
             RematerializedCall(segment_backward(pullback), True)(*operands)
             if recomputes

@@ -178,9 +178,7 @@ def hoist_from_scan(eqn: Equation) -> HoistedLoop | None:
     if len(changing) < loop.carries:
         unchanging = [i for i in range(loop.carries) if i not in changing]
         replaced = {
-            outputs[i]: inputs[n + i]
-            for i in unchanging
-            if _have_same_aval(outputs[i], inputs[n + i])
+            outputs[i]: inputs[n + i] for i in unchanging if outputs[i].aval is inputs[n + i].aval
         }
         if len(replaced) < len(unchanging):
             return None
@@ -203,11 +201,6 @@ def hoist_from_scan(eqn: Equation) -> HoistedLoop | None:
     if before:
         loop, inputs = loop.hoist_constants([body], [extra_operands], inputs)
     return before, eqn.replace(primitive=loop, inputs=list(inputs), outputs=outputs), replaced
-
-
-def _have_same_aval(v: Var, atom: Atom) -> bool:
-    """Whether two variables have the same type."""
-    return v.aval is atom.aval
 
 
 def hoist_from_while(eqn: Equation) -> HoistedLoop | None:
