@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from collections.abc import Sequence
+from typing import Any, SupportsIndex, TypeAlias
 
 import jax
 import numpy as np
@@ -19,3 +20,13 @@ Dim: TypeAlias = int | None
 """The batch dimension of a value; None for a value that is the same for the whole batch."""
 ArrayLike: TypeAlias = jax.Array | np.ndarray[Any, Any] | np.generic | complex
 """An array or a number: what functions of arrays accept."""
+ArrayOrList: TypeAlias = ArrayLike | Sequence[Any]
+"""An array, a number, or nested lists and tuples of them: what functions of NumPy's accept."""
+Out: TypeAlias = jax.Array | np.ndarray[Any, Any] | tuple[Any, ...] | None
+"""The array that a result is written to, or a tuple of them; None for a new array."""
+Axes: TypeAlias = SupportsIndex | Sequence[SupportsIndex] | None
+"""One axis, several axes, or None for all."""
+ShapeLike: TypeAlias = SupportsIndex | Sequence[SupportsIndex]
+"""A shape as users give it: a sequence of lengths, or one length."""
+DTypeLike: TypeAlias = jax.typing.DTypeLike | None
+"""A dtype as users give it: one of NumPy's, its name, or an object with a `dtype`; None for a default."""

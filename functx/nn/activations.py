@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from functx import ops
 from functx.core.errors import ShapeError
 from functx.core.tracer import aval_of
 from functx.core.tracing import bind
+from functx.core.typing import ArrayLike, Value
 from functx.numpy.promotion import as_inexact, bind_binary, copy_array, operand
 from functx.numpy.ufuncs import where
 from functx.ops import activations
 from functx.ops.operands import as_bool, canonical_axis, literal
 
 
-def identity(x: Any) -> Any:
+def identity(x: ArrayLike) -> Value:
     """A copy of `x`."""
     return copy_array(operand(x))
 
 
-def relu(x: Any) -> Any:
+def relu(x: ArrayLike) -> Value:
     """The larger of `x` and 0; the derivative at 0 is 0."""
     x = operand(x)
     # A comparison rather than a maximum: nan stays nan, and a tie with 0 takes the 0.
@@ -28,27 +28,27 @@ def relu(x: Any) -> Any:
     return bind(ops.Select(), (ops.le(x, zero), x, zero))
 
 
-def relu6(x: Any) -> Any:
+def relu6(x: ArrayLike) -> Value:
     """`x` between 0 and 6; the derivative at both is 0."""
     return ops.clamp(0.0, as_inexact(x), 6.0)
 
 
-def sigmoid(x: Any) -> Any:
+def sigmoid(x: ArrayLike) -> Value:
     """1 / (1 + exp(-x))."""
     return ops.logistic(as_inexact(x))
 
 
-def log_sigmoid(x: Any) -> Any:
+def log_sigmoid(x: ArrayLike) -> Value:
     """log(1 / (1 + exp(-x))), without overflow."""
     return activations.log_sigmoid(as_inexact(x))
 
 
-def softplus(x: Any) -> Any:
+def softplus(x: ArrayLike) -> Value:
     """log(1 + exp(x)), without overflow."""
     return activations.softplus(as_inexact(x))
 
 
-def sparse_plus(x: Any) -> Any:
+def sparse_plus(x: ArrayLike) -> Value:
     """0 up to -1, `x` from 1 on, and (x + 1)**2 / 4 between."""
     x = as_inexact(x)
     root = ops.add(x, 1.0)
@@ -57,18 +57,18 @@ def sparse_plus(x: Any) -> Any:
     )
 
 
-def sparse_sigmoid(x: Any) -> Any:
+def sparse_sigmoid(x: ArrayLike) -> Value:
     """(x + 1) / 2 between 0 and 1."""
     return ops.mul(ops.clamp(0.0, ops.add(as_inexact(x), 1.0), 2.0), 0.5)
 
 
-def soft_sign(x: Any) -> Any:
+def soft_sign(x: ArrayLike) -> Value:
     """x / (1 + |x|)."""
     x = as_inexact(x)
     return ops.div(x, ops.add(ops.abs(x), 1.0))
 
 
-def silu(x: Any) -> Any:
+def silu(x: ArrayLike) -> Value:
     """x / (1 + exp(-x))."""
     return activations.silu(as_inexact(x))
 
@@ -76,17 +76,17 @@ def silu(x: Any) -> Any:
 swish = silu
 
 
-def tanh(x: Any) -> Any:
+def tanh(x: ArrayLike) -> Value:
     """The hyperbolic tangent."""
     return ops.tanh(as_inexact(x))
 
 
-def mish(x: Any) -> Any:
+def mish(x: ArrayLike) -> Value:
     """x tanh(log(1 + exp(x)))."""
     return activations.mish(as_inexact(x))
 
 
-def gelu(x: Any, approximate: bool = True) -> Any:
+def gelu(x: ArrayLike, approximate: bool = True) -> Value:
     """x times the normal distribution function at x.
 
     With `approximate`, that is (1 + tanh(sqrt(2 / pi) (x + 0.044715 x**3))) / 2.
@@ -94,7 +94,7 @@ def gelu(x: Any, approximate: bool = True) -> Any:
     return activations.gelu(as_inexact(x), as_bool("gelu: approximate", approximate))
 
 
-def elu(x: Any, alpha: Any = 1.0) -> Any:
+def elu(x: ArrayLike, alpha: ArrayLike = 1.0) -> Value:
     """`x` above 0, and alpha (exp(x) - 1) elsewhere."""
     x = as_inexact(x)
     positive = ops.gt(x, 0.0)
@@ -104,36 +104,36 @@ def elu(x: Any, alpha: Any = 1.0) -> Any:
     return where(positive, x, below if is_one else bind_binary(ops.Mul(), alpha, below))
 
 
-def selu(x: Any) -> Any:
+def selu(x: ArrayLike) -> Value:
     """1.05070 elu(x, 1.67326), which keeps mean 0 and variance 1 through layers."""
     return ops.mul(elu(x, 1.6732632423543772), 1.0507009873554805)
 
 
-def celu(x: Any, alpha: Any = 1.0) -> Any:
+def celu(x: ArrayLike, alpha: ArrayLike = 1.0) -> Value:
     """`x` above 0, and alpha (exp(x / alpha) - 1) elsewhere, which is smooth."""
     x = as_inexact(x)
     below = bind_binary(ops.Mul(), alpha, ops.expm1(bind_binary(ops.Div(), ops.min(x, 0.0), alpha)))
     return bind_binary(ops.Add(), ops.max(x, 0.0), below)
 
 
-def leaky_relu(x: Any, negative_slope: Any = 0.01) -> Any:
+def leaky_relu(x: ArrayLike, negative_slope: ArrayLike = 0.01) -> Value:
     """`x` from 0 on, and negative_slope x below."""
     x = as_inexact(x)
     return where(ops.ge(x, 0.0), x, bind_binary(ops.Mul(), negative_slope, x))
 
 
-def hard_tanh(x: Any) -> Any:
+def hard_tanh(x: ArrayLike) -> Value:
     """`x` between -1 and 1."""
     x = operand(x)
     return ops.select(ops.gt(x, 1), 1, ops.select(ops.le(x, -1), -1, x))
 
 
-def hard_sigmoid(x: Any) -> Any:
+def hard_sigmoid(x: ArrayLike) -> Value:
     """relu6(x + 3) / 6."""
     return ops.div(relu6(ops.add(as_inexact(x), 3.0)), 6.0)
 
 
-def hard_silu(x: Any) -> Any:
+def hard_silu(x: ArrayLike) -> Value:
     """x relu6(x + 3) / 6."""
     x = as_inexact(x)
     return ops.mul(x, hard_sigmoid(x))
@@ -142,7 +142,7 @@ def hard_silu(x: Any) -> Any:
 hard_swish = hard_silu
 
 
-def squareplus(x: Any, b: Any = 4) -> Any:
+def squareplus(x: ArrayLike, b: ArrayLike = 4) -> Value:
     """(x + sqrt(x**2 + b)) / 2."""
     x = as_inexact(x)
     return ops.mul(
@@ -150,7 +150,7 @@ def squareplus(x: Any, b: Any = 4) -> Any:
     )
 
 
-def glu(x: Any, axis: int = -1) -> Any:
+def glu(x: ArrayLike, axis: int = -1) -> Value:
     """The first half of `x` along `axis` times the sigmoid of the second."""
     x = as_inexact(x)
     shape = aval_of(x).shape
@@ -165,7 +165,7 @@ def glu(x: Any, axis: int = -1) -> Any:
     return ops.mul(first, ops.logistic(second))
 
 
-def log1mexp(x: Any) -> Any:
+def log1mexp(x: ArrayLike) -> Value:
     """log(1 - exp(-x)) for x > 0, accurate near 0 and for large x."""
     x = as_inexact(x)
     small = ops.le(x, math.log(2.0))

@@ -8,9 +8,9 @@ cotangents: Dao et al., "FlashAttention", 2022, section 3 and appendix B.
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import reduce
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, Generic, NamedTuple, TypeAlias, TypeVar
 
 import numpy as onp
 
@@ -20,26 +20,38 @@ from functx.core.errors import ArgumentError, DTypeError, ShapeError, ValueRange
 from functx.core.primitive import Primitive
 from functx.core.samples import bool_, f32, sample
 from functx.core.tracer import aval_of
-from functx.core.types import ShapedArray, accumulation_dtype, is_floating
+from functx.core.types import Shape, ShapedArray, accumulation_dtype, is_floating
+from functx.core.typing import ArrayLike, Cotangent, Dim, Value
 from functx.numpy.promotion import is_broadcastable, promote_inexact
 from functx.ops.operands import as_bool, as_float, as_int, batch_size
 from functx.transforms.control.scan import scan
 
 DEFAULT_BLOCK_SIZE = 512
+SoftmaxSums: TypeAlias = tuple[Value, Value, Value]
+"""The largest score, the sum of exponentials, and the values weighted by them."""
 
 
-class AttentionOperands(NamedTuple):
+T = TypeVar("T")
+
+
+class AttentionOperands(NamedTuple, Generic[T]):
     """The operands of attention: query, key and value; bias and mask, or None.
 
     Shapes (B, T, K, G, H), (B, S, K, H), (B, S, K, V); bias and mask (B, K, T, G, S), or 1 in
     dimensions that are broadcast. The query has G heads for each of the K heads of the key.
     """
 
-    q: Any
-    k: Any
-    v: Any
-    bias: Any
-    mask: Any
+    q: T
+    k: T
+    v: T
+    bias: T | None
+    mask: T | None
+
+    def map_keys(self, function: Callable[[T, int], T]) -> AttentionOperands[T]:
+        """The operands with `function` applied to those that have keys, and to the axis of these."""
+        q, k, v, bias, mask = self
+        scores = [x if x is None else function(x, 4) for x in (bias, mask)]
+        return AttentionOperands(q, function(k, 1), function(v, 1), *scores)
 
 
 class AttentionBase(Primitive, abstract=True):
@@ -69,14 +81,14 @@ class AttentionBase(Primitive, abstract=True):
         ),
     )
 
-    def operands(self, args: Sequence[Any]) -> tuple[AttentionOperands, Sequence[Any]]:
+    def operands(self, args: Sequence[T]) -> tuple[AttentionOperands[T], Sequence[T]]:
         """The operands of attention among `args`, and the operands after them."""
         q, k, v, *others = args
         bias = others.pop(0) if self.biased else None
         mask = others.pop(0) if self.masked else None
         return AttentionOperands(q, k, v, bias, mask), others
 
-    def check(self, operands: AttentionOperands) -> None:
+    def check(self, operands: AttentionOperands[ShapedArray]) -> None:
         """Raise ShapeError or DTypeError for operands that do not agree with each other."""
         q, k, v, bias, mask = operands
         if not (q.ndim == 5 and k.ndim == v.ndim == 4):
@@ -106,7 +118,7 @@ class AttentionBase(Primitive, abstract=True):
             return length, 1
         return self.block_size, -(-length // self.block_size)
 
-    def pad_keys(self, operands: AttentionOperands) -> AttentionOperands:
+    def pad_keys(self, operands: AttentionOperands[Value]) -> AttentionOperands[Value]:
         """The operands with keys padded to the end of the last block."""
         length = operands.k.shape[1]
         size, count = self.block_layout(length)
@@ -114,27 +126,27 @@ class AttentionBase(Primitive, abstract=True):
         if not padding:
             return operands
 
-        def pad(x: Any, axis: int) -> Any:
-            if x is None or x.shape[axis] == 1 < length:
+        def pad(x: Value, axis: int) -> Value:
+            if x.shape[axis] == 1 < length:
                 return x
-            return np.pad(x, [(0, padding if i == axis % x.ndim else 0) for i in range(x.ndim)])
+            return np.pad(x, [(0, padding if i == axis else 0) for i in range(x.ndim)])
 
-        q, k, v, bias, mask = operands
-        return AttentionOperands(q, pad(k, 1), pad(v, 1), pad(bias, -1), pad(mask, -1))
+        return operands.map_keys(pad)
 
-    def key_block(self, operands: AttentionOperands, length: int, start: Any) -> AttentionOperands:
+    def key_block(
+        self, operands: AttentionOperands[Value], length: int, start: Value | int
+    ) -> AttentionOperands[Value]:
         """The operands of the block of keys that begins at `start`."""
         size, count = self.block_layout(length)
 
-        def cut(x: Any, axis: int) -> Any:
-            if x is None or count == 1 or x.shape[axis] == 1:
+        def cut(x: Value, axis: int) -> Value:
+            if count == 1 or x.shape[axis] == 1:
                 return x
-            return ops.dynamic_slice_in_dim(x, start, size, axis % x.ndim)
+            return ops.dynamic_slice_in_dim(x, start, size, axis)
 
-        q, k, v, bias, mask = operands
-        return AttentionOperands(q, cut(k, 1), cut(v, 1), cut(bias, -1), cut(mask, -1))
+        return operands.map_keys(cut)
 
-    def scores(self, block: AttentionOperands, length: int, start: Any) -> Any:
+    def scores(self, block: AttentionOperands[Value], length: int, start: Value | int) -> Value:
         """The scores of one block, (B, K, T, G, keys), in single precision at least."""
         s = np.einsum(
             "btkgh,bskh->bktgs",
@@ -150,7 +162,9 @@ class AttentionBase(Primitive, abstract=True):
             masks.append(block.mask)
         return np.where(reduce(operator.and_, masks), s, -np.inf) if masks else s
 
-    def masks(self, block: AttentionOperands, length: int, start: Any) -> list[Any]:
+    def masks(
+        self, block: AttentionOperands[Value], length: int, start: Value | int
+    ) -> list[Value]:
         """The masks of the positions of queries and keys, which are broadcast."""
         size, count = self.block_layout(length)
         rows = np.arange(block.q.shape[1])[:, None, None]
@@ -166,8 +180,8 @@ class AttentionBase(Primitive, abstract=True):
         return masks
 
     def merge_batch(
-        self, args: Sequence[Any], dims: Sequence[int | None], shared: Sequence[int]
-    ) -> tuple[int, list[Any]]:
+        self, args: Sequence[Any], dims: Sequence[Dim], shared: Sequence[int]
+    ) -> tuple[int, list[Value]]:
         """The size of a batch, and the operands with it merged into the first dimension.
 
         The operands at the indices `shared` are not changed if they are not batched.
@@ -198,14 +212,14 @@ class DotProductAttention(AttentionBase):
         for avals, params in AttentionBase.operand_samples[:2]
     )
 
-    def abstract_eval(self, *avals):
+    def abstract_eval(self, *avals: ShapedArray) -> list[ShapedArray]:
         operands, _ = self.operands(avals)
         self.check(operands)
         b, t, heads, groups, _ = operands.q.shape
         out = operands.q.update(shape=(b, t, heads, groups, operands.v.shape[-1]), weak_type=False)
         return [out, ShapedArray((b, heads, t, groups), accumulation_dtype(operands.q.dtype))]
 
-    def decompose(self, *args):
+    def decompose(self, *args: Value) -> list[Value]:
         operands, _ = self.operands(args)
         length = operands.k.shape[1]
         size, count = self.block_layout(length)
@@ -213,7 +227,7 @@ class DotProductAttention(AttentionBase):
         sums = self.softmax_sums(operands, length, 0)
         if count > 1:
 
-            def step(carry: Any, start: Any) -> Any:
+            def step(carry: SoftmaxSums, start: Value) -> tuple[SoftmaxSums, None]:
                 return merge_softmax_sums(carry, self.softmax_sums(operands, length, start)), None
 
             sums, _ = scan(step, sums, np.arange(1, count) * size)
@@ -225,8 +239,8 @@ class DotProductAttention(AttentionBase):
         return [np.permute_dims(out, (0, 2, 1, 3, 4)), logs[..., 0]]
 
     def softmax_sums(
-        self, operands: AttentionOperands, length: int, start: Any
-    ) -> tuple[Any, Any, Any]:
+        self, operands: AttentionOperands[Value], length: int, start: Value | int
+    ) -> SoftmaxSums:
         """The largest score of one block, the sum of exponentials, and the values weighted by them."""
         block = self.key_block(operands, length, start)
         s = self.scores(block, length, start)
@@ -242,11 +256,13 @@ class DotProductAttention(AttentionBase):
         )
         return largest, np.sum(powers, axis=-1, keepdims=True), weighted
 
-    def batch(self, args, dims):
+    def batch(self, args: Sequence[Value], dims: Sequence[Dim]) -> tuple[list[Value], list[Dim]]:
         size, merged = self.merge_batch(args, dims, range(3, len(args)))
         return [unmerge_batch(x, size) for x in self(*merged)], [0, 0]
 
-    def vjp(self, cts, saved, args, active):
+    def vjp(
+        self, cts: Sequence[Cotangent], saved: Sequence[Value], args: Sequence[Value], active: Any
+    ) -> list[Cotangent]:
         out, logs = saved
         ct, ct_logs = cts
         if ct is None:
@@ -280,7 +296,7 @@ class DotProductAttentionBackward(AttentionBase):
         for avals, params in AttentionBase.operand_samples[2:]
     )
 
-    def abstract_eval(self, *avals):
+    def abstract_eval(self, *avals: ShapedArray) -> list[ShapedArray]:
         operands, (logs, products, ct) = self.operands(avals)
         self.check(operands)
         b, t, heads, groups, _ = operands.q.shape
@@ -291,9 +307,10 @@ class DotProductAttentionBackward(AttentionBase):
             )
         if ct.shape != (b, t, heads, groups, operands.v.shape[-1]):
             raise ShapeError(f"{self.name}: the cotangent must be like the output; got {ct!r}")
-        return [x.update(weak_type=False) for x in operands[: 3 + self.biased]]
+        q, k, v, bias, _ = operands
+        return [x.update(weak_type=False) for x in (q, k, v, bias) if x is not None]
 
-    def decompose(self, *args):
+    def decompose(self, *args: Value) -> list[Value]:
         operands, (logs, products, ct) = self.operands(args)
         length = operands.k.shape[1]
         size, count = self.block_layout(length)
@@ -303,23 +320,29 @@ class DotProductAttentionBackward(AttentionBase):
         if count == 1:
             return list(self.cotangents(operands, length, 0, residuals)[: 3 + self.biased])
         # The cotangent of a bias that is broadcast over the keys is a sum over the blocks.
-        sum_bias = self.biased and operands.bias.shape[-1] == 1
+        summed = [x for x in (operands.bias,) if x is not None and x.shape[-1] == 1]
 
-        def step(carry: Any, start: Any) -> Any:
+        def step(
+            carry: tuple[Value, ...], start: Value
+        ) -> tuple[tuple[Value, ...], tuple[Value | None, ...]]:
             dq, dk, dv, dbias = self.cotangents(operands, length, start, residuals)
-            if sum_bias:
+            if summed:
                 return (carry[0] + dq, carry[1] + dbias), (dk, dv)
             return (carry[0] + dq,), (dk, dv, dbias)
 
-        init = [ops.zeros_like(operands.q)] + ([ops.zeros_like(operands.bias)] if sum_bias else [])
-        (dq, *bias_sum), (dk, dv, *bias_rows) = scan(step, tuple(init), np.arange(count) * size)
+        init = tuple([ops.zeros_like(x) for x in (operands.q, *summed)])
+        (dq, *bias_sum), (dk, dv, *bias_rows) = scan(step, init, np.arange(count) * size)
         dk, dv = [concatenate_blocks(x, 1, length) for x in (dk, dv)]
         dbias = bias_sum or [concatenate_blocks(x, 4, length) for x in bias_rows if x is not None]
         return [dq, dk, dv, *dbias]
 
     def cotangents(
-        self, operands: AttentionOperands, length: int, start: Any, residuals: Any
-    ) -> tuple[Any, ...]:
+        self,
+        operands: AttentionOperands[Value],
+        length: int,
+        start: Value | int,
+        residuals: tuple[Value, Value, Value],
+    ) -> tuple[Value, Value, Value, Any]:
         """The cotangents of the query, and of key, value and bias of one block."""
         logs, products, ct = residuals
         block = self.key_block(operands, length, start)
@@ -335,7 +358,7 @@ class DotProductAttentionBackward(AttentionBase):
         dk = np.einsum("bktgs,btkgh->bskh", ds, q)
         return dq, dk, dv, dbias
 
-    def batch(self, args, dims):
+    def batch(self, args: Sequence[Value], dims: Sequence[Dim]) -> tuple[list[Value], list[Dim]]:
         # The cotangent of a bias is batched, even if the bias is not.
         size, merged = self.merge_batch(
             args, dims, range(3 + self.biased, 3 + self.biased + self.masked)
@@ -346,47 +369,47 @@ class DotProductAttentionBackward(AttentionBase):
         return outs, [0] * len(outs)
 
 
-def merge_softmax_sums(x: tuple[Any, Any, Any], y: tuple[Any, Any, Any]) -> tuple[Any, Any, Any]:
+def merge_softmax_sums(x: SoftmaxSums, y: SoftmaxSums) -> SoftmaxSums:
     """The softmax sums of two blocks of keys together; exponentials are relative to the largest score."""
     largest = np.maximum(x[0], y[0])
     left, right = np.exp(x[0] - largest), np.exp(y[0] - largest)
     return largest, x[1] * left + y[1] * right, x[2] * left + y[2] * right
 
 
-def unmerge_batch(x: Any, size: int) -> Any:
+def unmerge_batch(x: Value, size: int) -> Value:
     """`x` with its first dimension split into a batch of `size` and its former length."""
     return ops.reshape(x, (size, x.shape[0] // size, *x.shape[1:]))
 
 
-def concatenate_blocks(x: Any, axis: int, length: int) -> Any:
+def concatenate_blocks(x: Value, axis: int, length: int) -> Value:
     """The stacked blocks `x` concatenated along `axis`, up to `length`."""
     x = ops.moveaxis(x, 0, axis)
     shape = (*x.shape[:axis], x.shape[axis] * x.shape[axis + 1], *x.shape[axis + 2 :])
     return ops.reshape(x, shape)[(slice(None),) * axis + (slice(0, length),)]
 
 
-def sum_to_shape(x: Any, shape: tuple[int, ...]) -> Any:
+def sum_to_shape(x: Value, shape: tuple[int, ...]) -> Value:
     """`x` summed along the dimensions in which `shape` has 1."""
     axes = tuple([i for i, n in enumerate(shape) if n == 1 and x.shape[i] != 1])
     return np.sum(x, axis=axes, keepdims=True) if axes else x
 
 
 def dot_product_attention(
-    query: Any,
-    key: Any,
-    value: Any,
-    bias: Any = None,
-    mask: Any = None,
+    query: ArrayLike,
+    key: ArrayLike,
+    value: ArrayLike,
+    bias: ArrayLike | None = None,
+    mask: ArrayLike | None = None,
     *,
     scale: float | None = None,
     is_causal: bool = False,
-    query_seq_lengths: Any = None,
-    key_value_seq_lengths: Any = None,
+    query_seq_lengths: ArrayLike | None = None,
+    key_value_seq_lengths: ArrayLike | None = None,
     local_window_size: int | tuple[int, int] | None = None,
     implementation: str | None = None,
     return_residual: bool = False,
     block_size: int = DEFAULT_BLOCK_SIZE,
-) -> Any:
+) -> Value | tuple[Value, Value]:
     """softmax(query @ key * scale + bias) @ value, for each batch and head, in memory linear in length.
 
     `query` is (B, T, N, H), `key` (B, S, K, H), `value` (B, S, K, V), all with or all without B;
@@ -455,7 +478,7 @@ def dot_product_attention(
     return (out, ops.convert_element_type(logs, aval_of(q).dtype)) if residual else out
 
 
-def _check_attention_shapes(shapes: list[Any], block_size: int) -> int:
+def _check_attention_shapes(shapes: Sequence[Shape], block_size: int) -> int:
     """The number of heads of the query for each head of the key, once the shapes are checked."""
     if not all(len(shape) == 4 for shape in shapes):
         raise ShapeError(
@@ -480,7 +503,7 @@ def _check_attention_shapes(shapes: list[Any], block_size: int) -> int:
     return int(n // heads)
 
 
-def _group_heads(name: str, x: Any, score_shape: tuple[int, ...], heads: int) -> Any:
+def _group_heads(name: str, x: ArrayLike, score_shape: tuple[int, ...], heads: int) -> Value:
     """`x`, broadcastable to (B, N, T, S), as (B, K, T, G, S) or 1 in dimensions that are broadcast."""
     x = np.asarray(x)
     if not is_broadcastable(x.shape, score_shape):
@@ -493,7 +516,7 @@ def _group_heads(name: str, x: Any, score_shape: tuple[int, ...], heads: int) ->
     return np.permute_dims(ops.reshape(x, grouped), (0, 1, 3, 2, 4))
 
 
-def _check_seq_lengths(name: str, x: Any, b: int) -> Any:
+def _check_seq_lengths(name: str, x: ArrayLike, b: int) -> Value:
     x = np.asarray(x)
     if x.shape != (b,) or x.dtype.kind not in "iu":
         raise ArgumentError(

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import Any
+from typing import TypeAlias
 
 import numpy as np
 
 from functx import ops
 from functx.core.errors import ArgumentError, DTypeError, ShapeError, ValueRangeError
+from functx.core.program import Literal
 from functx.core.tracer import aval_of
 from functx.core.types import DType, is_complex
+from functx.core.typing import ArrayLike, Value
 from functx.numpy.promotion import (
     broadcast_shapes,
     broadcast_to,
@@ -34,13 +36,16 @@ from functx.ops.random import Dropout
 from functx.ops.statistics import vector_norm
 from functx.random.keys import check_single_key
 
+Padding: TypeAlias = str | Sequence[tuple[int, int]]
+"""The padding of windows: "VALID", "SAME", "SAME_LOWER", or a pair for each axis."""
+
 
 def max_pool(
-    inputs: Any,
+    inputs: ArrayLike,
     window_shape: Sequence[int],
     strides: Sequence[int] | None = None,
-    padding: Any = "VALID",
-) -> Any:
+    padding: Padding = "VALID",
+) -> Value:
     """The largest element in each window.
 
     `inputs` has any number of batch axes, then one axis for each entry of `window_shape`, then
@@ -60,11 +65,11 @@ def max_pool(
 
 
 def min_pool(
-    inputs: Any,
+    inputs: ArrayLike,
     window_shape: Sequence[int],
     strides: Sequence[int] | None = None,
-    padding: Any = "VALID",
-) -> Any:
+    padding: Padding = "VALID",
+) -> Value:
     """The smallest element in each window; see `max_pool` for the arguments.
 
     >>> import numpy
@@ -79,12 +84,12 @@ def min_pool(
 
 
 def avg_pool(
-    inputs: Any,
+    inputs: ArrayLike,
     window_shape: Sequence[int],
     strides: Sequence[int] | None = None,
-    padding: Any = "VALID",
+    padding: Padding = "VALID",
     count_include_pad: bool = True,
-) -> Any:
+) -> Value:
     """The average of the elements in each window; see `max_pool` for the arguments.
 
     Padding consists of zeros. With `count_include_pad=False` it does not count, and the average
@@ -104,13 +109,13 @@ def avg_pool(
     # A sum in half precision would saturate after a few hundred ones.
     sum_dtype = np.dtype("float32") if aval.dtype.itemsize < 4 else aval.dtype
     total = ops.ReduceWindowSum(*window)(ops.convert_element_type(inputs, sum_dtype))
-    count = literal(prod(window.sizes), sum_dtype)
+    count: Value | Literal = literal(prod(window.sizes), sum_dtype)
     if not count_include_pad:
         count = _window_counts(aval.shape, sum_dtype, window)
     return ops.convert_element_type(ops.div(total, count), aval.dtype)
 
 
-def _window_counts(shape: tuple[int, ...], dtype: DType, window: ops.Window) -> Any:
+def _window_counts(shape: tuple[int, ...], dtype: DType, window: ops.Window) -> Value:
     """The number of elements of an array of `shape` in each window."""
     dims = tuple([d for d, size in enumerate(window.sizes) if size > 1 or any(window.padding[d])])
     sliding = ops.Window(*[tuple([field[d] for d in dims]) for field in window])  # type: ignore[arg-type]
@@ -119,7 +124,7 @@ def _window_counts(shape: tuple[int, ...], dtype: DType, window: ops.Window) -> 
     return ops.broadcast_in_dim(counts, window.result_shape(shape), dims)
 
 
-def _check_real(name: str, inputs: Any) -> Any:
+def _check_real(name: str, inputs: ArrayLike) -> Value:
     x = operand(inputs)
     if is_complex(aval_of(x).dtype):
         raise DTypeError(f"{name}: inputs must be real; got {aval_of(x)!r}")
@@ -127,7 +132,11 @@ def _check_real(name: str, inputs: Any) -> Any:
 
 
 def _make_pool_window(
-    name: str, inputs: Any, window_shape: Any, strides: Any, padding: Any
+    name: str,
+    inputs: Value,
+    window_shape: Sequence[int],
+    strides: Sequence[int] | None,
+    padding: Padding,
 ) -> ops.Window:
     """The window on all axes of `inputs`; it slides along those between batches and channels."""
     aval = aval_of(inputs)
@@ -149,7 +158,7 @@ def _make_pool_window(
     return window
 
 
-def embedding(indices: Any, weight: Any, padding_idx: int | None = None) -> Any:
+def embedding(indices: ArrayLike, weight: ArrayLike, padding_idx: int | None = None) -> Value:
     """The row of the matrix `weight` for each of `indices`, an array of any shape.
 
     The row `padding_idx`, counted from the end if negative, has no derivative. For an index out
@@ -175,7 +184,9 @@ def embedding(indices: Any, weight: Any, padding_idx: int | None = None) -> Any:
     return out
 
 
-def dropout(x: Any, rate: float = 0.5, key: Any = None, *, deterministic: bool = False) -> Any:
+def dropout(
+    x: ArrayLike, rate: float = 0.5, key: ArrayLike | None = None, *, deterministic: bool = False
+) -> Value:
     """`x / (1 - rate)` with each element set to 0 with probability `rate`.
 
     The same `key` drops the same elements. With `deterministic` or a rate of 0 it is a copy of
@@ -201,7 +212,7 @@ def dropout(x: Any, rate: float = 0.5, key: Any = None, *, deterministic: bool =
     return Dropout(rate)(x, check_single_key("dropout", key))
 
 
-def cosine_similarity(x1: Any, x2: Any, axis: int = 1, eps: float = 1e-8) -> Any:
+def cosine_similarity(x1: ArrayLike, x2: ArrayLike, axis: int = 1, eps: float = 1e-8) -> Value:
     """The cosine of the angle between vectors along `axis`, which is removed from the shape.
 
     The arrays are broadcast. A norm less than `eps` counts as `eps`, so that the cosine of a
@@ -222,6 +233,6 @@ def cosine_similarity(x1: Any, x2: Any, axis: int = 1, eps: float = 1e-8) -> Any
     return ops.convert_element_type(ops.reduce_sum(ops.mul(*units), axes), dtype)
 
 
-def _normalize(x: Any, axes: tuple[int, ...], eps: float) -> Any:
+def _normalize(x: Value, axes: tuple[int, ...], eps: float) -> Value:
     norm = vector_norm(x, 2.0, axes)
     return ops.div(x, broadcast_along(ops.select(ops.gt(norm, eps), norm, eps), x, axes))

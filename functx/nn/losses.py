@@ -5,11 +5,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from functx.core.errors import ArgumentError, ShapeError
 from functx.core.tracer import aval_of
 from functx.core.types import is_inexact
+from functx.core.typing import ArrayLike, Value
 from functx.numpy.promotion import broadcast_to, is_broadcastable, operand, promote_inexact
 from functx.ops.classification_losses import CrossEntropy, NllLoss, SoftTargetCrossEntropy
 from functx.ops.losses import (
@@ -24,7 +23,7 @@ from functx.ops.losses import (
 from functx.ops.operands import as_bool, as_float, as_int, check_index_range
 
 
-def mse_loss(input: Any, target: Any, reduction: str = "mean") -> Any:
+def mse_loss(input: ArrayLike, target: ArrayLike, reduction: str = "mean") -> Value:
     """(input - target)**2, of arrays of one shape; the target may be a number.
 
     >>> from functx import nn
@@ -35,12 +34,14 @@ def mse_loss(input: Any, target: Any, reduction: str = "mean") -> Any:
     return MseLoss(reduction)(*_promote_loss_operands("mse_loss", input, target))
 
 
-def l1_loss(input: Any, target: Any, reduction: str = "mean") -> Any:
+def l1_loss(input: ArrayLike, target: ArrayLike, reduction: str = "mean") -> Value:
     """|input - target|, of arrays of one shape; the target may be a number."""
     return L1Loss(reduction)(*_promote_loss_operands("l1_loss", input, target))
 
 
-def smooth_l1_loss(input: Any, target: Any, reduction: str = "mean", beta: float = 1.0) -> Any:
+def smooth_l1_loss(
+    input: ArrayLike, target: ArrayLike, reduction: str = "mean", beta: float = 1.0
+) -> Value:
     """d**2 / (2 beta) for d = input - target with |d| < beta, and |d| - beta / 2 beyond.
 
     Of arrays of one shape; the target may be a number.
@@ -49,7 +50,9 @@ def smooth_l1_loss(input: Any, target: Any, reduction: str = "mean", beta: float
     return loss(*_promote_loss_operands("smooth_l1_loss", input, target))
 
 
-def huber_loss(input: Any, target: Any, reduction: str = "mean", delta: float = 1.0) -> Any:
+def huber_loss(
+    input: ArrayLike, target: ArrayLike, reduction: str = "mean", delta: float = 1.0
+) -> Value:
     """d**2 / 2 for d = input - target with |d| < delta, and delta (|d| - delta / 2) beyond.
 
     Of arrays of one shape; the target may be a number.
@@ -58,7 +61,9 @@ def huber_loss(input: Any, target: Any, reduction: str = "mean", delta: float = 
     return loss(*_promote_loss_operands("huber_loss", input, target))
 
 
-def kl_div(input: Any, target: Any, reduction: str = "mean", log_target: bool = False) -> Any:
+def kl_div(
+    input: ArrayLike, target: ArrayLike, reduction: str = "mean", log_target: bool = False
+) -> Value:
     """target (log(target) - input) for logarithms `input`; 0 where the target is 0.
 
     With `log_target` the target is a logarithm too. The reduction "batchmean" divides the sum
@@ -69,8 +74,8 @@ def kl_div(input: Any, target: Any, reduction: str = "mean", log_target: bool = 
 
 
 def binary_cross_entropy(
-    input: Any, target: Any, weight: Any = None, reduction: str = "mean"
-) -> Any:
+    input: ArrayLike, target: ArrayLike, weight: ArrayLike | None = None, reduction: str = "mean"
+) -> Value:
     """-(target log(input) + (1 - target) log(1 - input)), times `weight`.
 
     `input` holds probabilities. Their logarithms are clamped to at least -100.
@@ -81,12 +86,12 @@ def binary_cross_entropy(
 
 
 def binary_cross_entropy_with_logits(
-    input: Any,
-    target: Any,
-    weight: Any = None,
+    input: ArrayLike,
+    target: ArrayLike,
+    weight: ArrayLike | None = None,
     reduction: str = "mean",
-    pos_weight: Any = None,
-) -> Any:
+    pos_weight: ArrayLike | None = None,
+) -> Value:
     """The `binary_cross_entropy` of 1 / (1 + exp(-input)), without overflow or cancellation.
 
     `pos_weight` multiplies the term of the target, not that of 1 - target. It and `weight` must
@@ -101,12 +106,12 @@ def binary_cross_entropy_with_logits(
 
 
 def nll_loss(
-    input: Any,
-    target: Any,
-    weight: Any = None,
+    input: ArrayLike,
+    target: ArrayLike,
+    weight: ArrayLike | None = None,
     ignore_index: int = -100,
     reduction: str = "mean",
-) -> Any:
+) -> Value:
     """-input at the class of each row, for logarithms of probabilities `input`.
 
     `input` has the shape (C,), (N, C) or (N, C, d1, ...), and `target`, integers from 0 to
@@ -124,13 +129,13 @@ def nll_loss(
 
 
 def cross_entropy(
-    input: Any,
-    target: Any,
-    weight: Any = None,
+    input: ArrayLike,
+    target: ArrayLike,
+    weight: ArrayLike | None = None,
     ignore_index: int = -100,
     reduction: str = "mean",
     label_smoothing: float = 0.0,
-) -> Any:
+) -> Value:
     """-log(softmax(input)) at the class of each row, or its mean by a target of probabilities.
 
     If `target` holds integers, it is `nll_loss` of `log_softmax(input)`. Floats, in the shape of
@@ -166,23 +171,26 @@ def cross_entropy(
     return out
 
 
-def _promote_loss_operands(name: str, x: Any, target: Any, *weights: Any) -> list[Any]:
+def _promote_loss_operands(
+    name: str, x: ArrayLike, target: ArrayLike, *weights: ArrayLike | None
+) -> list[Value]:
     """Input, target and the weights that are not None, as floats of one dtype."""
-    present = [w for w in weights if w is not None]
-    x, target, *present = promote_inexact(x, target, *present)
-    shape = aval_of(x).shape
-    if shape and not aval_of(target).shape:
-        target = broadcast_to(target, shape)
-    return [x, target, *present]
+    first, second, *present = promote_inexact(x, target, *[w for w in weights if w is not None])
+    shape = aval_of(first).shape
+    if shape and not aval_of(second).shape:
+        second = broadcast_to(second, shape)
+    return [first, second, *present]
 
 
-def _promote_class_operands(x: Any, target: Any, weight: Any) -> list[Any]:
+def _promote_class_operands(
+    x: ArrayLike, target: ArrayLike, weight: ArrayLike | None
+) -> list[Value]:
     """Input and weight, if it is not None, as floats of one dtype; the target holds classes."""
-    x, *weights = promote_inexact(x, *([] if weight is None else [weight]))
-    return [x, operand(target), *weights]
+    first, *weights = promote_inexact(x, *([] if weight is None else [weight]))
+    return [first, operand(target), *weights]
 
 
-def _class_axis(name: str, x: Any) -> int:
+def _class_axis(name: str, x: Value) -> int:
     """The axis of the classes: the only one, or the second."""
     ndim = aval_of(x).ndim
     if not ndim:
@@ -190,7 +198,7 @@ def _class_axis(name: str, x: Any) -> int:
     return min(ndim - 1, 1)
 
 
-def _check_weights(name: str, x: Any, **weights: list[Any]) -> list[Any]:
+def _check_weights(name: str, x: Value, **weights: list[Value]) -> list[Value]:
     """The weights, at most one by each name, broadcast to the shape of `x`, or scalars."""
     shape, checked = aval_of(x).shape, []
     for label, values in weights.items():

@@ -14,6 +14,7 @@ from functx import ops
 from functx.core.errors import ArgumentError, ShapeError, ValueRangeError, type_name
 from functx.core.tracer import aval_of
 from functx.core.types import Shape
+from functx.core.typing import ArrayLike, Axes, ShapeLike, Value
 from functx.numpy.promotion import promote_real
 from functx.numpy.reductions import mean as mean_over
 from functx.numpy.reductions import var as variance_over
@@ -24,12 +25,12 @@ from functx.ops.statistics import mean_along
 
 
 def layer_norm(
-    x: Any,
+    x: ArrayLike,
     normalized_shape: int | Sequence[int],
-    weight: Any = None,
-    bias: Any = None,
+    weight: ArrayLike | None = None,
+    bias: ArrayLike | None = None,
     eps: float = 1e-5,
-) -> Any:
+) -> Value:
     """`x` with mean 0 and variance 1 over its last dimensions, times `weight`, plus `bias`.
 
     The last dimensions of `x` are `normalized_shape`, the shape of `weight` and `bias`. The
@@ -49,8 +50,11 @@ def layer_norm(
 
 
 def rms_norm(
-    x: Any, normalized_shape: int | Sequence[int], weight: Any = None, eps: float | None = None
-) -> Any:
+    x: ArrayLike,
+    normalized_shape: int | Sequence[int],
+    weight: ArrayLike | None = None,
+    eps: float | None = None,
+) -> Value:
     """`x` with mean square 1 over its last dimensions, times `weight`.
 
     The last dimensions of `x` are `normalized_shape`, the shape of `weight`. `eps` is added to
@@ -70,8 +74,12 @@ def rms_norm(
 
 
 def group_norm(
-    x: Any, num_groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5
-) -> Any:
+    x: ArrayLike,
+    num_groups: int,
+    weight: ArrayLike | None = None,
+    bias: ArrayLike | None = None,
+    eps: float = 1e-5,
+) -> Value:
     """`x` with mean 0 and variance 1 over each group of channels and all later axes.
 
     The axes of `x` are those of examples, channels, and any others. `weight` and `bias`
@@ -92,15 +100,15 @@ def group_norm(
 
 
 def batch_norm(
-    x: Any,
-    running_mean: Any,
-    running_var: Any,
-    weight: Any = None,
-    bias: Any = None,
+    x: ArrayLike,
+    running_mean: ArrayLike,
+    running_var: ArrayLike,
+    weight: ArrayLike | None = None,
+    bias: ArrayLike | None = None,
     training: bool = False,
     momentum: float = 0.1,
     eps: float = 1e-5,
-) -> tuple[Any, Any, Any]:
+) -> tuple[Value, ArrayLike | None, ArrayLike | None]:
     """`x` with mean 0 and variance 1 in each channel, and the running mean and variance after.
 
     The axes of `x` are those of examples, channels, and any others. With `training`, each channel
@@ -142,15 +150,15 @@ def batch_norm(
 
 
 def instance_norm(
-    x: Any,
-    running_mean: Any = None,
-    running_var: Any = None,
-    weight: Any = None,
-    bias: Any = None,
+    x: ArrayLike,
+    running_mean: ArrayLike | None = None,
+    running_var: ArrayLike | None = None,
+    weight: ArrayLike | None = None,
+    bias: ArrayLike | None = None,
     use_input_stats: bool = True,
     momentum: float = 0.1,
     eps: float = 1e-5,
-) -> tuple[Any, Any, Any]:
+) -> tuple[Value, ArrayLike | None, ArrayLike | None]:
     """`x` with mean 0 and variance 1 in each channel of each example, and running statistics.
 
     The axes of `x` are those of examples, channels, and at least one other. With
@@ -190,8 +198,8 @@ def instance_norm(
 
 
 def var_mean(
-    x: Any, axis: Any = None, correction: float = 1, keepdims: bool = False
-) -> tuple[Any, Any]:
+    x: ArrayLike, axis: Axes = None, correction: float = 1, keepdims: bool = False
+) -> tuple[Value, Value]:
     """The variance and the mean of `x` over `axis`, an int, several or None for all.
 
     The sum of squares is divided by the number of elements minus `correction`; the variance is
@@ -207,20 +215,22 @@ def var_mean(
 
 
 def _promote_norm_operands(
-    name: str, x: Any, weight: Any, bias: Any
-) -> tuple[Any, list[Any], dict[str, Any]]:
+    name: str, x: ArrayLike, weight: ArrayLike | None, bias: ArrayLike | None
+) -> tuple[Value, list[Value], dict[str, Any]]:
     """x, the weight and the bias that are not None, as floats, and flags of the primitive."""
     present = [value for value in (weight, bias) if value is not None]
     x, *affine = _promote_each(name, [x, *present])
     return x, affine, {"weighted": weight is not None, "biased": bias is not None}
 
 
-def _promote_each(name: str, values: Sequence[Any]) -> list[Any]:
+def _promote_each(name: str, values: Sequence[Any]) -> list[Value]:
     """The values as floats, each in a dtype of its own; DTypeError for complex ones."""
     return [promote_real(name, value)[0] for value in values]
 
 
-def _check_running_stats(name: str, mean: Any, variance: Any, required: bool) -> list[Any]:
+def _check_running_stats(
+    name: str, mean: ArrayLike | None, variance: ArrayLike | None, required: bool
+) -> list[Value]:
     """Both running statistics; none if both are None and not `required`."""
     present = [value for value in (mean, variance) if value is not None]
     if len(present) == 1 or (required and not present):
@@ -237,7 +247,7 @@ def _check_running_stats(name: str, mean: Any, variance: Any, required: bool) ->
     return _promote_each(name, present)
 
 
-def _normalized_rank(name: str, x: Any, normalized_shape: Any) -> int:
+def _normalized_rank(name: str, x: Value, normalized_shape: ShapeLike) -> int:
     shape, aval = canonical_shape(normalized_shape, f"{name}: normalized_shape"), aval_of(x)
     if not shape or aval.shape[-len(shape) :] != shape:
         raise ShapeError(
@@ -247,7 +257,7 @@ def _normalized_rank(name: str, x: Any, normalized_shape: Any) -> int:
     return len(shape)
 
 
-def _check_rank(name: str, x: Any, least: int = 2) -> None:
+def _check_rank(name: str, x: Value, least: int = 2) -> None:
     aval = aval_of(x)
     if aval.ndim < least:
         axes = "examples and channels" if least == 2 else "examples, channels and at least one more"
@@ -257,7 +267,7 @@ def _check_rank(name: str, x: Any, least: int = 2) -> None:
         )
 
 
-def _check_multiple_elements(name: str, x: Any, axes: Shape) -> None:
+def _check_multiple_elements(name: str, x: Value, axes: Shape) -> None:
     aval = aval_of(x)
     if prod([aval.shape[d] for d in axes]) == 1:
         raise ShapeError(
@@ -266,24 +276,24 @@ def _check_multiple_elements(name: str, x: Any, axes: Shape) -> None:
         )
 
 
-def _tile_over_examples(x: Any, shape: Shape) -> Any:
+def _tile_over_examples(x: Value, shape: Shape) -> Value:
     return ops.broadcast_in_dim(x, shape, (1,))
 
 
-def _count(label: str, value: Any) -> int:
+def _count(label: str, value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
         raise ValueRangeError(f"{label} must be a positive integer; got {value!r}")
     return int(value)
 
 
-def _eps(name: str, eps: Any) -> float:
+def _eps(name: str, eps: object) -> float:
     value = _number(f"{name}: eps", eps)
     if not value >= 0:
         raise ValueRangeError(f"{name}: eps must not be negative; got {value}")
     return value
 
 
-def _number(label: str, value: Any) -> float:
+def _number(label: str, value: object) -> float:
     """`value`, a parameter of the program, as a Python float; ArgumentError if it is traced."""
     if isinstance(value, bool) or not isinstance(value, (Real, np.number)):
         raise ArgumentError(

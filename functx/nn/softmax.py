@@ -10,6 +10,7 @@ from functx import ops
 from functx.core.errors import DTypeError, ValueRangeError
 from functx.core.tracer import aval_of
 from functx.core.types import Shape, is_complex, is_floating, is_inexact
+from functx.core.typing import ArrayLike, Axes, DTypeLike, Value
 from functx.numpy.promotion import (
     bind_binary,
     broadcast,
@@ -35,7 +36,7 @@ INF = float("inf")
 NAN = float("nan")
 
 
-def softmax(x: Any, axis: Any = -1, where: Any = None) -> Any:
+def softmax(x: ArrayLike, axis: Axes = -1, where: ArrayLike | None = None) -> Value:
     """exp(x) / sum(exp(x)) along `axis`, an int, several or None for all.
 
     With a mask `where`, over the elements where it is True; the others are 0.
@@ -44,7 +45,7 @@ def softmax(x: Any, axis: Any = -1, where: Any = None) -> Any:
     return _masked(Softmax(canonical_axes(axis, aval_of(x).ndim))(x), where, 0)
 
 
-def log_softmax(x: Any, axis: Any = -1, where: Any = None) -> Any:
+def log_softmax(x: ArrayLike, axis: Axes = -1, where: ArrayLike | None = None) -> Value:
     """x - log(sum(exp(x))) along `axis`, an int, several or None for all.
 
     With a mask `where`, over the elements where it is True; the others are -inf.
@@ -54,13 +55,13 @@ def log_softmax(x: Any, axis: Any = -1, where: Any = None) -> Any:
 
 
 def logsumexp(
-    a: Any,
-    axis: Any = None,
-    b: Any = None,
+    a: ArrayLike,
+    axis: Axes = None,
+    b: ArrayLike | None = None,
     keepdims: bool = False,
     return_sign: bool = False,
-    where: Any = None,
-) -> Any:
+    where: ArrayLike | None = None,
+) -> Value | tuple[Value, Value]:
     """log(sum(b exp(a))) over `axis`, an int, several or None for all, without overflow.
 
     For a negative sum it is nan; with `return_sign` it is the pair (log(|sum|), sign). With a
@@ -89,7 +90,9 @@ def logsumexp(
     return (out, signs) if return_sign else out
 
 
-def _signed_logsumexp(a: Any, b: Any, axes: Shape, return_sign: bool) -> tuple[Any, Any]:
+def _signed_logsumexp(
+    a: Value, b: Value | None, axes: Shape, return_sign: bool
+) -> tuple[Value, Value]:
     """log(|sum(b exp(a))|) and the sign of the sum; nan for a negative one without `return_sign`."""
     aval = aval_of(a)
     largest = ops.reduce_max(ops.real(a) if is_complex(aval.dtype) else a, axes)
@@ -111,7 +114,9 @@ def _signed_logsumexp(a: Any, b: Any, axes: Shape, return_sign: bool) -> tuple[A
     return out, signs
 
 
-def logmeanexp(x: Any, axis: Any = None, where: Any = None, keepdims: bool = False) -> Any:
+def logmeanexp(
+    x: ArrayLike, axis: Axes = None, where: ArrayLike | None = None, keepdims: bool = False
+) -> Value:
     """log(mean(exp(x))) over `axis`, an int, several or None for all, without overflow.
 
     With a mask `where`, over the elements where it is True.
@@ -124,15 +129,15 @@ def logmeanexp(x: Any, axis: Any = None, where: Any = None, keepdims: bool = Fal
 
 
 def standardize(
-    x: Any,
-    axis: Any = -1,
-    mean: Any = None,
-    variance: Any = None,
-    epsilon: Any = 1e-5,
-    where: Any = None,
+    x: ArrayLike,
+    axis: Axes = -1,
+    mean: ArrayLike | None = None,
+    variance: ArrayLike | None = None,
+    epsilon: ArrayLike = 1e-5,
+    where: ArrayLike | None = None,
     *,
     algorithm: str = "fast",
-) -> Any:
+) -> Value:
     """(x - mean) / sqrt(variance + epsilon), by default with mean and variance along `axis`.
 
     With a mask `where`, they are of the elements where it is True. The algorithm "fast" computes
@@ -156,7 +161,7 @@ def standardize(
     )
 
 
-def one_hot(x: Any, num_classes: int, *, dtype: Any = None, axis: int = -1) -> Any:
+def one_hot(x: ArrayLike, num_classes: int, *, dtype: DTypeLike = None, axis: int = -1) -> Value:
     """For each integer of `x` a vector along `axis` with 1 at that index and 0 elsewhere.
 
     An integer outside `0 <= x < num_classes` gives zeros.
@@ -178,5 +183,5 @@ def one_hot(x: Any, num_classes: int, *, dtype: Any = None, axis: int = -1) -> A
     return ops.convert_element_type(ops.eq(repeated, indices), float if dtype is None else dtype)
 
 
-def _masked(x: Any, where: Any, fill: float) -> Any:
+def _masked(x: Value, where: ArrayLike | None, fill: float) -> Value:
     return x if where is None else choose(where, x, fill)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, SupportsIndex
 
 import numpy as np
 
@@ -33,6 +33,7 @@ from functx.core.types import (
     kind,
     real_dtype,
 )
+from functx.core.typing import ArrayLike, ArrayOrList, DTypeLike, ShapeLike, Value
 from functx.numpy.promotion import (
     broadcast,
     broadcast_to,
@@ -68,8 +69,13 @@ FLOAT, INT = np.dtype("float64"), np.dtype("int64")
 
 
 def asarray(
-    a: Any, dtype: Any = None, order: Any = None, *, copy: bool | None = None, device: Any = None
-) -> Any:
+    a: ArrayOrList | Literal,
+    dtype: DTypeLike = None,
+    order: str | None = None,
+    *,
+    copy: bool | None = None,
+    device: object = None,
+) -> Value:
     """`a`, a number, an array, or a nested list of numbers and arrays, as an array."""
     if type(a) is Tracer:
         array = a if dtype is None else ops.convert_element_type(a, dtype)
@@ -96,21 +102,22 @@ def asarray(
         if copy or type(a) not in HOST_ARRAY_TYPES or a.dtype != target_dtype:
             a = np.array(a, target_dtype, copy=copy)
         if builder is None:
-            return (
-                a
-                if type(a) is ndarray or (type(a) in FUNCTX_ARRAY_TYPES and dtype is None)
-                else as_ndarray(a)
-            )
+            known = type(a) is ndarray or (type(a) in FUNCTX_ARRAY_TYPES and dtype is None)
+            return a if known else as_ndarray(a)  # type: ignore[return-value]
         return Tracer(builder.atom(a), builder)
     aval_of(a)
     if builder is not None:
         a = Tracer(builder.atom(a), builder)
-    return a if dtype is None else ops.convert_element_type(a, dtype)
+    return a if dtype is None else ops.convert_element_type(a, dtype)  # type: ignore[return-value]
 
 
 def array(
-    object: Any, dtype: Any = None, copy: bool = True, order: Any = None, ndmin: int = 0
-) -> Any:
+    object: ArrayOrList,
+    dtype: DTypeLike = None,
+    copy: bool = True,
+    order: str | None = None,
+    ndmin: int = 0,
+) -> Value:
     """A copy of `object` as an array of at least `ndmin` dimensions, new ones in front."""
     result = asarray(object, dtype)
     # Outside a trace, the array of a list is new.
@@ -120,12 +127,12 @@ def array(
     return ops.reshape(result, (1,) * missing + aval_of(result).shape) if missing > 0 else result
 
 
-def asanyarray(a: Any, dtype: Any = None, order: Any = None) -> Any:
+def asanyarray(a: ArrayOrList, dtype: DTypeLike = None, order: str | None = None) -> Value:
     """`a` as an array, as `asarray` makes it."""
     return asarray(a, dtype)
 
 
-def ascontiguousarray(a: Any, dtype: Any = None) -> Any:
+def ascontiguousarray(a: ArrayOrList, dtype: DTypeLike = None) -> Value:
     """`a` as an array of at least one dimension in row-major order, copied if it is not contiguous."""
     a = asarray(a, dtype)
     if not is_contiguous(a):
@@ -133,7 +140,7 @@ def ascontiguousarray(a: Any, dtype: Any = None) -> Any:
     return a if aval_of(a).shape else ops.reshape(a, (1,))
 
 
-def _array_from_list(items: Any, dtype: Any) -> Any:
+def _array_from_list(items: Sequence[Any], dtype: DTypeLike) -> Value:
     """The array of nested lists: by NumPy if all leaves are concrete, else by concatenation."""
     leaves: list[Any] = []
     shape = _collect_leaves(items, leaves)
@@ -153,7 +160,7 @@ def _array_from_list(items: Any, dtype: Any) -> Any:
     return ops.reshape(result, shape)
 
 
-def _raveled_leaf(x: Any, dtype: Any) -> Any:
+def _raveled_leaf(x: Value | Literal, dtype: DTypeLike) -> Value:
     """The elements of `x` as a vector, in `dtype` if it is not None."""
     if dtype is not None:
         x = asarray(x, dtype)
@@ -180,13 +187,13 @@ def _describe_shapes(shapes: Sequence[Any]) -> str:
     return " and ".join(map(str, dict.fromkeys(shapes)))
 
 
-def _list_dtype(leaves: Sequence[Any], dtype: Any) -> DType:
+def _list_dtype(leaves: Sequence[Any], dtype: DTypeLike) -> DType:
     if dtype is not None:
         return canonical_dtype(dtype)
     return promoted_dtype(*leaves)[0] if leaves else canonical_dtype(FLOAT)
 
 
-def _full(shape: Any, value: Any, dtype: DType, weak: bool = False) -> Any:
+def _full(shape: ShapeLike, value: ArrayLike, dtype: DType, weak: bool = False) -> Value:
     """A new array of `shape` filled with the number `value`."""
     shape = canonical_shape(shape)
     builder = current_builder.get()
@@ -196,24 +203,35 @@ def _full(shape: Any, value: Any, dtype: DType, weak: bool = False) -> Any:
     return builder.append(ops.Full(shape), (fill,))
 
 
-def zeros(shape: Any, dtype: Any = None, order: Any = "C", *, device: Any = None) -> Any:
+def zeros(
+    shape: ShapeLike, dtype: DTypeLike = None, order: str = "C", *, device: object = None
+) -> Value:
     """An array of `shape` filled with zeros, of the default float dtype if `dtype` is None."""
     return _full(shape, 0, canonical_dtype(FLOAT if dtype is None else dtype))
 
 
-def ones(shape: Any, dtype: Any = None, order: Any = "C", *, device: Any = None) -> Any:
+def ones(
+    shape: ShapeLike, dtype: DTypeLike = None, order: str = "C", *, device: object = None
+) -> Value:
     """An array of `shape` filled with ones, of the default float dtype if `dtype` is None."""
     return _full(shape, 1, canonical_dtype(FLOAT if dtype is None else dtype))
 
 
-def empty(shape: Any, dtype: Any = None, order: Any = "C", *, device: Any = None) -> Any:
+def empty(
+    shape: ShapeLike, dtype: DTypeLike = None, order: str = "C", *, device: object = None
+) -> Value:
     """An array of `shape` to write to; its elements are zeros."""
     return zeros(shape, dtype)
 
 
 def full(
-    shape: Any, fill_value: Any, dtype: Any = None, order: Any = "C", *, device: Any = None
-) -> Any:
+    shape: ShapeLike,
+    fill_value: ArrayOrList,
+    dtype: DTypeLike = None,
+    order: str = "C",
+    *,
+    device: object = None,
+) -> Value:
     """An array of `shape` filled with `fill_value`, a number or an array that broadcasts."""
     if type(fill_value) in PYTHON_SCALARS:
         target_dtype = canonical_dtype(type(fill_value) if dtype is None else dtype)
@@ -235,15 +253,15 @@ def _cast_number(value: Any, dtype: DType) -> Any:
 
 
 def full_like(
-    a: Any,
-    fill_value: Any,
-    dtype: Any = None,
-    order: Any = "K",
+    a: ArrayOrList,
+    fill_value: ArrayOrList,
+    dtype: DTypeLike = None,
+    order: str = "K",
     subok: bool = True,
-    shape: Any = None,
+    shape: ShapeLike | None = None,
     *,
-    device: Any = None,
-) -> Any:
+    device: object = None,
+) -> Value:
     """An array with the shape and dtype of `a`, unless given, filled with `fill_value`."""
     a = asarray(a) if isinstance(a, (list, tuple)) else a
     aval = aval_of(a)
@@ -256,7 +274,7 @@ def full_like(
     return copy_array(broadcast_to(asarray(fill_value, target_dtype), target_shape))
 
 
-def _matching_array_type(like: Any, make: Callable[[], Any]) -> Any:
+def _matching_array_type(like: ArrayOrList, make: Callable[[], Any]) -> Value:
     """The array that `make` returns, as a JAX array outside a trace if `like` is one."""
     if (
         current_builder.get() is not None
@@ -269,45 +287,45 @@ def _matching_array_type(like: Any, make: Callable[[], Any]) -> Any:
 
 
 def zeros_like(
-    a: Any,
-    dtype: Any = None,
-    order: Any = "K",
+    a: ArrayOrList,
+    dtype: DTypeLike = None,
+    order: str = "K",
     subok: bool = True,
-    shape: Any = None,
+    shape: ShapeLike | None = None,
     *,
-    device: Any = None,
-) -> Any:
+    device: object = None,
+) -> Value:
     """Zeros with the shape and dtype of `a`, unless given."""
     return full_like(a, 0, dtype, shape=shape)
 
 
 def ones_like(
-    a: Any,
-    dtype: Any = None,
-    order: Any = "K",
+    a: ArrayOrList,
+    dtype: DTypeLike = None,
+    order: str = "K",
     subok: bool = True,
-    shape: Any = None,
+    shape: ShapeLike | None = None,
     *,
-    device: Any = None,
-) -> Any:
+    device: object = None,
+) -> Value:
     """Ones with the shape and dtype of `a`, unless given."""
     return full_like(a, 1, dtype, shape=shape)
 
 
 def empty_like(
-    a: Any,
-    dtype: Any = None,
-    order: Any = "K",
+    a: ArrayOrList,
+    dtype: DTypeLike = None,
+    order: str = "K",
     subok: bool = True,
-    shape: Any = None,
+    shape: ShapeLike | None = None,
     *,
-    device: Any = None,
-) -> Any:
+    device: object = None,
+) -> Value:
     """An array with the shape and dtype of `a` to write to; its elements are zeros."""
     return full_like(a, 0, dtype, shape=shape)
 
 
-def cast_literal(x: Any, dtype: DType) -> Literal:
+def cast_literal(x: ArrayOrList | Literal, dtype: DType) -> Literal:
     """The literal of the number `x` in `dtype`. A NumPy scalar is cast; a Python number must fit."""
     if isinstance(x, np.generic):
         return literal(x.astype(dtype).item(), dtype)
@@ -315,8 +333,13 @@ def cast_literal(x: Any, dtype: DType) -> Literal:
 
 
 def arange(
-    start: Any, stop: Any = None, step: Any = None, dtype: Any = None, *, device: Any = None
-) -> Any:
+    start: Any,
+    stop: Any = None,
+    step: Any = None,
+    dtype: DTypeLike = None,
+    *,
+    device: object = None,
+) -> Value:
     """The numbers from `start`, by default 0, up to `stop`, which is excluded, in steps of `step`."""
     start, stop, step = [_static_number(x, "arange") for x in (start, stop, step)]
     if stop is None:
@@ -343,7 +366,7 @@ def arange(
     return ops.convert_element_type(numbers, result_dtype)
 
 
-def _static_number(x: Any, requested_by: str) -> Any:
+def _static_number(x: ArrayOrList | None, requested_by: str) -> Any:
     """The value of the number `x`, which must be known while tracing."""
     if x is None or type(x) in PYTHON_SCALARS:
         return x
@@ -357,15 +380,15 @@ def _static_number(x: Any, requested_by: str) -> Any:
 
 
 def linspace(
-    start: Any,
-    stop: Any,
+    start: ArrayOrList,
+    stop: ArrayOrList,
     num: int = 50,
     endpoint: bool = True,
     retstep: bool = False,
-    dtype: Any = None,
+    dtype: DTypeLike = None,
     axis: int = 0,
     *,
-    device: Any = None,
+    device: object = None,
 ) -> Any:
     """`num` evenly spaced numbers from `start` to `stop`, which is the last one if `endpoint`.
 
@@ -405,31 +428,31 @@ def linspace(
     return numbers, ops.convert_element_type(step, inexact_dtype(result_dtype))
 
 
-def sample_count(name: str, num: Any) -> int:
+def sample_count(name: str, num: SupportsIndex) -> int:
     count = as_int(f"{name}: the number of samples", num)
     if count < 0:
         raise ValueRangeError(f"{name}: the number of samples must not be negative; got {count}")
     return count
 
 
-def _with_unit_axis(x: Any, shape: tuple[int, ...], axis: int) -> Any:
+def _with_unit_axis(x: Value, shape: tuple[int, ...], axis: int) -> Value:
     """The bound `x` with a dimension of length 1 at `axis`; a scalar stays a scalar."""
     return ops.expand_dims(broadcast_to(x, shape), axis) if shape else x
 
 
-def _broadcast_unless_scalar(x: Any, shape: tuple[int, ...]) -> Any:
+def _broadcast_unless_scalar(x: Value, shape: tuple[int, ...]) -> Value:
     return broadcast_to(x, shape) if aval_of(x).shape else x
 
 
 def logspace(
-    start: Any,
-    stop: Any,
+    start: ArrayOrList,
+    stop: ArrayOrList,
     num: int = 50,
     endpoint: bool = True,
-    base: Any = 10.0,
-    dtype: Any = None,
+    base: ArrayOrList = 10.0,
+    dtype: DTypeLike = None,
     axis: int = 0,
-) -> Any:
+) -> Value:
     """`base` to the powers of `linspace(start, stop, num)`."""
     from functx.numpy.operators import power
 
@@ -438,8 +461,13 @@ def logspace(
 
 
 def geomspace(
-    start: Any, stop: Any, num: int = 50, endpoint: bool = True, dtype: Any = None, axis: int = 0
-) -> Any:
+    start: ArrayOrList,
+    stop: ArrayOrList,
+    num: int = 50,
+    endpoint: bool = True,
+    dtype: DTypeLike = None,
+    axis: int = 0,
+) -> Value:
     """`num` numbers from `start` to `stop` with a constant ratio of neighbours."""
     from functx.numpy import operators, ufuncs
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 from functx import ops
 from functx.core.errors import IndexingError
 from functx.core.program import Literal
 from functx.core.tracer import Tracer, aval_of
 from functx.core.types import Shape
+from functx.core.typing import ArrayLike, Value
 from functx.numpy.indexer import cast_for_assignment, drop_leading_ones
 from functx.numpy.promotion import broadcast_to
 
@@ -18,10 +19,10 @@ from functx.numpy.promotion import broadcast_to
 class BooleanMaskIndex(NamedTuple):
     """An index with a boolean mask of the axes from `axis` on, and full slices of the others."""
 
-    mask: Any
+    mask: Value
     axis: int
 
-    def broadcast_mask(self, shape: Shape) -> Any:
+    def broadcast_mask(self, shape: Shape) -> Value:
         """The mask broadcast to `shape`; a scalar mask stays a scalar."""
         mask_shape = aval_of(self.mask).shape
         if mask_shape != shape[self.axis : self.axis + len(mask_shape)]:
@@ -39,7 +40,7 @@ class BooleanMaskIndex(NamedTuple):
         """The number of axes behind those of the mask."""
         return len(shape) - self.axis - aval_of(self.mask).ndim
 
-    def is_uniform(self, values: Any, shape: Shape) -> bool:
+    def is_uniform(self, values: Value, shape: Shape) -> bool:
         """Whether `values` has the same value for all elements that the mask selects.
 
         Then the number of elements need not be known.
@@ -47,7 +48,7 @@ class BooleanMaskIndex(NamedTuple):
         value_shape, trailing = aval_of(values).shape, self.trailing_axes(shape)
         return len(value_shape) <= trailing or value_shape[-1 - trailing] == 1
 
-    def broadcast_values(self, values: Any, shape: Shape) -> Any:
+    def broadcast_values(self, values: Value, shape: Shape) -> Value:
         """`values` broadcast to the elements of an array of `shape`; a scalar stays a scalar."""
         trailing = self.trailing_axes(shape)
         values = drop_leading_ones(values, self.axis + 1 + trailing)
@@ -89,7 +90,7 @@ def _is_mask(item: Any) -> bool:
     return getattr(item, "ndim", 0) > 0 and item.dtype == bool
 
 
-def _is_full(item: Any) -> bool:
+def _is_full(item: object) -> bool:
     return type(item) is slice and item.start is item.stop is item.step is None
 
 
@@ -102,16 +103,16 @@ class MaskedElements:
 
     __slots__ = ("array", "axes", "error")
 
-    def __init__(self, array: Any, axes: BooleanMaskIndex, error: IndexingError):
+    def __init__(self, array: Value, axes: BooleanMaskIndex, error: IndexingError):
         self.array, self.axes, self.error = array, axes, error
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> NoReturn:
         raise self.error
 
-    def unmasked_operand(self, other: Any) -> Any:
+    def unmasked_operand(self, other: Value | MaskedElements) -> Value:
         """`other` for all elements of the array, those outside the mask too."""
         shape = aval_of(self.array).shape
-        if type(other) is MaskedElements:
+        if isinstance(other, MaskedElements):
             same_axes = other.axes.axis == self.axes.axis and aval_of(other.array).shape == shape
             if not same_axes or not is_same_mask(other.axes.mask, self.axes.mask):
                 raise self.error
@@ -120,7 +121,7 @@ class MaskedElements:
             raise self.error
         return self.axes.broadcast_values(other, shape)
 
-    def select_into(self, x: Any) -> Any:
+    def select_into(self, x: Value) -> Value:
         """`x` with these elements where the mask is True."""
         aval = aval_of(x)
         return ops.select(
@@ -128,7 +129,7 @@ class MaskedElements:
         )
 
 
-def is_same_mask(mask: Any, other: Any) -> bool:
+def is_same_mask(mask: ArrayLike, other: ArrayLike) -> bool:
     """Whether two masks are equal: one value, or equal computations without a write in between."""
     if type(mask) is not Tracer or type(other) is not Tracer or mask.builder is not other.builder:
         return mask is other
@@ -157,7 +158,7 @@ def is_same_mask(mask: Any, other: Any) -> bool:
     return not any(eqn.primitive.effects for eqn in between)
 
 
-def masked_elements(x: Any, idx: Any, error: IndexingError) -> MaskedElements | None:
+def masked_elements(x: ArrayLike, idx: Any, error: IndexingError) -> MaskedElements | None:
     """The value of `x[idx]` if `idx` has a mask with an unknown value; else None."""
     if type(x) is not Tracer:
         return None
@@ -169,8 +170,10 @@ def masked_elements(x: Any, idx: Any, error: IndexingError) -> MaskedElements | 
     return MaskedElements(array, axes, error)
 
 
-def _masked_operator(fun: Callable[[Any, Any], Any], in_place: bool, reflected: bool) -> Any:
-    def method(self: MaskedElements, other: Any) -> Any:
+def _masked_operator(
+    fun: Callable[[Any, Any], Any], in_place: bool, reflected: bool
+) -> Callable[[MaskedElements, Value | MaskedElements], MaskedElements]:
+    def method(self: MaskedElements, other: Value | MaskedElements) -> MaskedElements:
         other = self.unmasked_operand(other)
         result = fun(other, self.array) if reflected else fun(self.array, other)
         if in_place:
@@ -182,7 +185,7 @@ def _masked_operator(fun: Callable[[Any, Any], Any], in_place: bool, reflected: 
     return method
 
 
-def _raise_unknown_mask(self: MaskedElements, *args: Any) -> Any:
+def _raise_unknown_mask(self: MaskedElements, *args: object) -> NoReturn:
     raise self.error
 
 

@@ -15,6 +15,7 @@ from functx.core.errors import (
     ValueRangeError,
 )
 from functx.core.tracer import aval_of
+from functx.core.typing import ArrayOrList, Axes, DTypeLike, Out, Value
 from functx.numpy import operators
 from functx.numpy.array_creation import asarray
 from functx.numpy.mutation import write_out_exact
@@ -36,19 +37,28 @@ __all__ = [
 ]
 
 
-def cumsum(a: Any, axis: Any = None, dtype: Any = None, out: Any = None) -> Any:
+def cumsum(
+    a: ArrayOrList, axis: int | None = None, dtype: DTypeLike = None, out: Out = None
+) -> Value:
     """The cumulative sum along `axis`; of the flattened array if it is None."""
     return _cumulative_reduction("cumsum", cumulative.cumsum, a, axis, dtype, out)
 
 
-def cumprod(a: Any, axis: Any = None, dtype: Any = None, out: Any = None) -> Any:
+def cumprod(
+    a: ArrayOrList, axis: int | None = None, dtype: DTypeLike = None, out: Out = None
+) -> Value:
     """The cumulative product along `axis`; of the flattened array if it is None."""
     return _cumulative_reduction("cumprod", cumulative.cumprod, a, axis, dtype, out)
 
 
 def _cumulative_reduction(
-    name: str, scan: Callable[..., Any], a: Any, axis: Any, dtype: Any, out: Any
-) -> Any:
+    name: str,
+    scan: Callable[..., Any],
+    a: ArrayOrList,
+    axis: int | None,
+    dtype: DTypeLike,
+    out: Out,
+) -> Value:
     x = asarray(a)
     aval = aval_of(x)
     if axis is None:
@@ -66,8 +76,13 @@ def _cumulative_reduction(
 
 
 def cumulative_sum(
-    x: Any, /, *, axis: Any = None, dtype: Any = None, include_initial: bool = False
-) -> Any:
+    x: ArrayOrList,
+    /,
+    *,
+    axis: int | None = None,
+    dtype: DTypeLike = None,
+    include_initial: bool = False,
+) -> Value:
     """The cumulative sum along `axis`, with 0 in front if `include_initial`.
 
     Narrow integers are added in the default integer type.
@@ -76,15 +91,25 @@ def cumulative_sum(
 
 
 def cumulative_prod(
-    x: Any, /, *, axis: Any = None, dtype: Any = None, include_initial: bool = False
-) -> Any:
+    x: ArrayOrList,
+    /,
+    *,
+    axis: int | None = None,
+    dtype: DTypeLike = None,
+    include_initial: bool = False,
+) -> Value:
     """The cumulative product along `axis`, with 1 in front if `include_initial`."""
     return _with_initial(cumprod, 1, x, axis, dtype, include_initial)
 
 
 def _with_initial(
-    scan: Callable[..., Any], first: int, x: Any, axis: Any, dtype: Any, include_initial: bool
-) -> Any:
+    scan: Callable[..., Any],
+    first: int,
+    x: ArrayOrList,
+    axis: int | None,
+    dtype: DTypeLike,
+    include_initial: bool,
+) -> Value:
     x = asarray(x)
     aval = aval_of(x)
     if axis is None:
@@ -103,7 +128,13 @@ def _with_initial(
     return ops.concatenate([start, out], axis)
 
 
-def diff(a: Any, n: int = 1, axis: int = -1, prepend: Any = None, append: Any = None) -> Any:
+def diff(
+    a: ArrayOrList,
+    n: int = 1,
+    axis: int = -1,
+    prepend: ArrayOrList | None = None,
+    append: ArrayOrList | None = None,
+) -> Value:
     """The differences of neighbours along `axis`, taken `n` times."""
     x = asarray(a)
     if aval_of(x).ndim == 0:
@@ -126,7 +157,7 @@ def diff(a: Any, n: int = 1, axis: int = -1, prepend: Any = None, append: Any = 
     return x
 
 
-def _diff_boundary(part: Any, x: Any, axis: int) -> Any:
+def _diff_boundary(part: ArrayOrList | None, x: Value, axis: int) -> Value | None:
     """The array that `diff` joins to `x`; a number stands for a slice of length 1."""
     if part is None:
         return None
@@ -137,22 +168,25 @@ def _diff_boundary(part: Any, x: Any, axis: int) -> Any:
     return broadcast_to(part, shape)
 
 
-def ediff1d(ary: Any, to_end: Any = None, to_begin: Any = None) -> Any:
+def ediff1d(
+    ary: ArrayOrList, to_end: ArrayOrList | None = None, to_begin: ArrayOrList | None = None
+) -> Value:
     """The differences of consecutive elements, with `to_begin` in front and `to_end` behind."""
     x = asarray(ary)
     x = ops.reshape(x, (aval_of(x).size,))
-    parts = [to_begin, diff(x), to_end]
-    flat = [
-        part
-        if part is parts[1]
-        else ops.convert_element_type(reshape(asarray(part), -1), aval_of(x).dtype)
-        for part in parts
-        if part is not None
+    before, after = [
+        []
+        if end is None
+        else [ops.convert_element_type(reshape(asarray(end), -1), aval_of(x).dtype)]
+        for end in (to_begin, to_end)
     ]
-    return flat[0] if len(flat) == 1 else ops.concatenate(flat, 0)
+    parts = [*before, diff(x), *after]
+    return parts[0] if len(parts) == 1 else ops.concatenate(parts, 0)
 
 
-def trapezoid(y: Any, x: Any = None, dx: Any = 1.0, axis: int = -1) -> Any:
+def trapezoid(
+    y: ArrayOrList, x: ArrayOrList | None = None, dx: ArrayOrList = 1.0, axis: int = -1
+) -> Value:
     """The integral of `y` along `axis` by the trapezoidal rule, at the points `x` or in steps of `dx`."""
     if x is None:
         (y,) = promote_inexact(y)
@@ -177,7 +211,9 @@ def trapezoid(y: Any, x: Any = None, dx: Any = 1.0, axis: int = -1) -> Any:
     return sum(areas, axis - aval_of(y).ndim)
 
 
-def gradient(f: Any, *varargs: Any, axis: Any = None, edge_order: int = 1) -> Any:
+def gradient(
+    f: ArrayOrList, *varargs: ArrayOrList, axis: Axes = None, edge_order: int = 1
+) -> Value | list[Value]:
     """The derivatives of `f` along `axis` by central differences, one-sided at the ends.
 
     `varargs` gives the distances or the coordinates of the points, for all axes or for each.
@@ -198,13 +234,13 @@ def gradient(f: Any, *varargs: Any, axis: Any = None, edge_order: int = 1) -> An
     return slopes[0] if len(slopes) == 1 else slopes
 
 
-def _gradient_along(x: Any, spacing: Any, axis: int) -> Any:
+def _gradient_along(x: Value, spacing: ArrayOrList, axis: int) -> Value:
     aval = aval_of(x)
     n = aval.shape[axis]
     if n < 2:
         raise ShapeError(f"gradient: an axis must have two elements; got {aval!r}, axis {axis}")
 
-    def section(start: int, stop: int) -> Any:
+    def section(start: int, stop: int) -> Value:
         return ops.slice_in_dim(x, start, stop, 1, axis)
 
     first, last = (

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from functx import ops
 from functx.core.errors import ArgumentError, ValueRangeError
 from functx.core.tracer import aval_of
 from functx.core.types import complex_dtype, inexact_dtype, is_complex
+from functx.core.typing import ArrayOrList, Value
 from functx.numpy import floating_point, joining, rearranging, shapes, ufuncs
 from functx.numpy.array_creation import arange
 from functx.numpy.promotion import copy_if_shared, operand
@@ -30,40 +30,58 @@ __all__ = [
     "rfftfreq",
 ]
 
-Axes = Sequence[int] | None
 
-
-def fftn(a: Any, s: Axes = None, axes: Axes = None, norm: str | None = None) -> Any:
+def fftn(
+    a: ArrayOrList,
+    s: Sequence[int] | None = None,
+    axes: Sequence[int] | None = None,
+    norm: str | None = None,
+) -> Value:
     """The transform along `axes`, by default all, truncated or zero-padded to the lengths `s`."""
     return _transform("fftn", a, s, axes, norm, inverse=False)
 
 
-def ifftn(a: Any, s: Axes = None, axes: Axes = None, norm: str | None = None) -> Any:
+def ifftn(
+    a: ArrayOrList,
+    s: Sequence[int] | None = None,
+    axes: Sequence[int] | None = None,
+    norm: str | None = None,
+) -> Value:
     """The inverse of `fftn`."""
     return _transform("ifftn", a, s, axes, norm, inverse=True)
 
 
-def fft2(a: Any, s: Axes = None, axes: Axes = (-2, -1), norm: str | None = None) -> Any:
+def fft2(
+    a: ArrayOrList,
+    s: Sequence[int] | None = None,
+    axes: Sequence[int] | None = (-2, -1),
+    norm: str | None = None,
+) -> Value:
     """The transform along two axes, by default the last two."""
     return _transform("fft2", a, s, axes, norm, inverse=False)
 
 
-def ifft2(a: Any, s: Axes = None, axes: Axes = (-2, -1), norm: str | None = None) -> Any:
+def ifft2(
+    a: ArrayOrList,
+    s: Sequence[int] | None = None,
+    axes: Sequence[int] | None = (-2, -1),
+    norm: str | None = None,
+) -> Value:
     """The inverse of `fft2`."""
     return _transform("ifft2", a, s, axes, norm, inverse=True)
 
 
-def fft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None) -> Any:
+def fft(a: ArrayOrList, n: int | None = None, axis: int = -1, norm: str | None = None) -> Value:
     """The transform along `axis`, truncated or zero-padded to the length `n`."""
     return _transform("fft", a, None if n is None else (n,), (axis,), norm, inverse=False)
 
 
-def ifft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None) -> Any:
+def ifft(a: ArrayOrList, n: int | None = None, axis: int = -1, norm: str | None = None) -> Value:
     """The inverse of `fft`."""
     return _transform("ifft", a, None if n is None else (n,), (axis,), norm, inverse=True)
 
 
-def rfft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None) -> Any:
+def rfft(a: ArrayOrList, n: int | None = None, axis: int = -1, norm: str | None = None) -> Value:
     """The first half of the transform of real values; the second half is its conjugate."""
     if is_complex(aval_of(operand(a)).dtype):
         raise ArgumentError(f"rfft: the array must be real; got {aval_of(a)!r}", fix="Use fft.")
@@ -72,7 +90,7 @@ def rfft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None) 
     return ops.slice_in_dim(full, 0, full.shape[axis] // 2 + 1, axis=axis)
 
 
-def irfft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None) -> Any:
+def irfft(a: ArrayOrList, n: int | None = None, axis: int = -1, norm: str | None = None) -> Value:
     """The `n` real values whose `rfft` is `a`, of length m; `n` is 2 (m - 1) by default."""
     a = _as_complex(a)
     axis = canonical_axis(axis, a.ndim)
@@ -86,30 +104,37 @@ def irfft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None)
     return ops.real(ifft(spectrum, axis=axis, norm=norm))
 
 
-def fftfreq(n: int, d: float = 1.0) -> Any:
+def fftfreq(n: int, d: float = 1.0) -> Value:
     """The frequencies of an `fft` of `n` samples with spacing `d`, in cycles per unit of `d`."""
     k = arange(n)
     return ufuncs.where(k < (n + 1) // 2, k, k - n) / (n * d)
 
 
-def rfftfreq(n: int, d: float = 1.0) -> Any:
+def rfftfreq(n: int, d: float = 1.0) -> Value:
     """The frequencies of an `rfft` of `n` samples with spacing `d`, in cycles per unit of `d`."""
     return arange(n // 2 + 1) / (n * d)
 
 
-def fftshift(x: Any, axes: Any = None) -> Any:
+def fftshift(x: ArrayOrList, axes: Sequence[int] | None = None) -> Value:
     """`x` with the zero-frequency term shifted to the middle of `axes`, by default all."""
     shifted_axes = canonical_axes(axes, aval_of(operand(x)).ndim)
     return rearranging.roll(x, [aval_of(x).shape[a] // 2 for a in shifted_axes], shifted_axes)
 
 
-def ifftshift(x: Any, axes: Any = None) -> Any:
+def ifftshift(x: ArrayOrList, axes: Sequence[int] | None = None) -> Value:
     """The inverse of `fftshift`."""
     shifted_axes = canonical_axes(axes, aval_of(operand(x)).ndim)
     return rearranging.roll(x, [-(aval_of(x).shape[a] // 2) for a in shifted_axes], shifted_axes)
 
 
-def _transform(name: str, a: Any, s: Axes, axes: Axes, norm: str | None, inverse: bool) -> Any:
+def _transform(
+    name: str,
+    a: ArrayOrList,
+    s: Sequence[int] | None,
+    axes: Sequence[int] | None,
+    norm: str | None,
+    inverse: bool,
+) -> Value:
     original, a = a, _as_complex(a)
     if axes is None:
         axes = range(a.ndim) if s is None else range(a.ndim - len(s), a.ndim)
@@ -139,12 +164,12 @@ def _norm_factor(name: str, norm: str | None, size: int, inverse: bool) -> float
     return factors[kind] * (size if inverse else 1.0)
 
 
-def _as_complex(a: Any) -> Any:
+def _as_complex(a: ArrayOrList) -> Value:
     a = operand(a)
     return ops.convert_element_type(a, complex_dtype(inexact_dtype(aval_of(a).dtype)))
 
 
-def _crop_or_pad(name: str, a: Any, n: int, axis: int) -> Any:
+def _crop_or_pad(name: str, a: Value, n: int, axis: int) -> Value:
     """`a` truncated or zero-padded to the length `n` along `axis`."""
     if n < 1:
         raise ValueRangeError(f"{name}: the number of terms must be positive; got {n}")

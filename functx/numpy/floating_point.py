@@ -15,7 +15,8 @@ from functx.core.primitive import Primitive
 from functx.core.program import Literal
 from functx.core.tracer import Tracer, aval_of
 from functx.core.tracing import bind
-from functx.core.types import is_complex, is_floating, is_inexact, kind
+from functx.core.types import DType, is_complex, is_floating, is_inexact, kind
+from functx.core.typing import ArrayLike, ArrayOrList, Out, Value
 from functx.numpy.array_creation import asarray
 from functx.numpy.mutation import assign_array, write_out
 from functx.numpy.promotion import (
@@ -79,7 +80,7 @@ __all__ = [
 ]
 
 
-def real_and_imag(x: Any) -> tuple[Any, Any]:
+def real_and_imag(x: Value) -> tuple[Value, Value]:
     return conversion.real(x), conversion.imag(x)
 
 
@@ -89,8 +90,11 @@ nextafter = inexact_binary_ufunc(
 
 
 def _float_predicate(
-    x: Any, test: Callable[[Any], Any], otherwise: bool, join: Any = ops.bitwise_or
-) -> Any:
+    x: ArrayOrList,
+    test: Callable[[Any], Any],
+    otherwise: bool,
+    join: Callable[..., Value] = ops.bitwise_or,
+) -> Value:
     """`test(x)` of floating-point `x`; `join` of both parts of complex `x`; else `otherwise`."""
     x = operand(x)
     aval = aval_of(x)
@@ -100,19 +104,19 @@ def _float_predicate(
 
 
 @ufunc
-def isfinite(x: Any, /) -> Any:
+def isfinite(x: ArrayOrList, /) -> Value:
     """Whether each element is neither infinite nor nan."""
     return _float_predicate(x, conversion.is_finite, True, ops.bitwise_and)
 
 
 @ufunc
-def isnan(x: Any, /) -> Any:
+def isnan(x: ArrayOrList, /) -> Value:
     """Whether each element is nan."""
     return _float_predicate(x, lambda x: ops.ne(x, x), False)
 
 
 @ufunc
-def isinf(x: Any, /) -> Any:
+def isinf(x: ArrayOrList, /) -> Value:
     """Whether each element is infinite."""
     return _float_predicate(
         x, lambda x: ops.eq(arithmetic.abs(x), literal(math.inf, aval_of(x).dtype)), False
@@ -120,18 +124,18 @@ def isinf(x: Any, /) -> Any:
 
 
 @ufunc
-def isposinf(x: Any, /) -> Any:
+def isposinf(x: ArrayOrList, /) -> Value:
     """Whether each element is infinity."""
     return _float_predicate(_check_real("isposinf", x), lambda x: ops.eq(x, math.inf), False)
 
 
 @ufunc
-def isneginf(x: Any, /) -> Any:
+def isneginf(x: ArrayOrList, /) -> Value:
     """Whether each element is -infinity."""
     return _float_predicate(_check_real("isneginf", x), lambda x: ops.eq(x, -math.inf), False)
 
 
-def _check_real(name: str, x: Any) -> Any:
+def _check_real(name: str, x: ArrayOrList) -> ArrayLike:
     x = operand(x)
     if is_complex(aval_of(x).dtype):
         raise DTypeError(f"{name}: the array must not be complex; got {aval_of(x)!r}")
@@ -139,8 +143,12 @@ def _check_real(name: str, x: Any) -> Any:
 
 
 def nan_to_num(
-    x: Any, copy: bool = True, nan: Any = 0.0, posinf: Any = None, neginf: Any = None
-) -> Any:
+    x: ArrayOrList,
+    copy: bool = True,
+    nan: ArrayLike = 0.0,
+    posinf: ArrayLike | None = None,
+    neginf: ArrayLike | None = None,
+) -> Value:
     """`x` with nan replaced by `nan`, and infinities by `posinf` and `neginf`.
 
     By default infinities become the largest finite numbers. Without `copy`, the result is written
@@ -154,7 +162,7 @@ def nan_to_num(
     posinf = float(limits.max) if posinf is None else posinf
     neginf = float(limits.min) if neginf is None else neginf
 
-    def replaced(x: Any) -> Any:
+    def replaced(x: Value) -> Value:
         for condition, number in (
             (ops.ne(x, x), nan),
             (ops.eq(x, math.inf), posinf),
@@ -169,7 +177,7 @@ def nan_to_num(
 
 
 @ufunc
-def signbit(x: Any, /) -> Any:
+def signbit(x: ArrayOrList, /) -> Value:
     """Whether the sign bit is set, as it is for -0.0."""
     x = operand(x)
     aval = aval_of(x)
@@ -178,19 +186,19 @@ def signbit(x: Any, /) -> Any:
     return ops.full(aval.shape, False) if aval.dtype.kind in "bu" else ops.lt(x, zero_literal(x))
 
 
-def _bits(x: Any, sign: str) -> Any:
+def _bits(x: Value, sign: str) -> Value:
     return ops.bitcast_convert_type(x, f"{sign}{8 * aval_of(x).dtype.itemsize}")
 
 
 @ufunc
-def copysign(x: Any, y: Any, /) -> Any:
+def copysign(x: ArrayOrList, y: ArrayOrList, /) -> Value:
     """The magnitude of x with the sign of y."""
     x, y = broadcast_inexact(x, y)
     return logic.select(ops.ne(signbit(x), signbit(y)), ops.neg(x), x)
 
 
 @ufunc
-def ldexp(x: Any, n: Any, /) -> Any:
+def ldexp(x: ArrayOrList, n: ArrayOrList, /) -> Value:
     """x * 2**n for integers n, exact unless the result is out of range."""
     (x,), n = promote_inexact(x), operand(n)
     if kind(aval_of(n).dtype) not in "biu":
@@ -199,7 +207,7 @@ def ldexp(x: Any, n: Any, /) -> Any:
     return _scale_by_power_of_two(x, n)
 
 
-def _scale_by_power_of_two(x: Any, n: Any) -> Any:
+def _scale_by_power_of_two(x: Value, n: Value) -> Value:
     # In three steps, since 2**n itself may be out of range where x * 2**n is not.
     dtype = aval_of(x).dtype
     limit = finfo(dtype).maxexp - 1
@@ -210,7 +218,7 @@ def _scale_by_power_of_two(x: Any, n: Any) -> Any:
     return x
 
 
-def _power_of_two(n: Any, dtype: Any) -> Any:
+def _power_of_two(n: Value, dtype: DType) -> Value:
     """2**n for integers n in the range of the exponent, composed from its bits."""
     limits, word = finfo(dtype), f"int{8 * dtype.itemsize}"
     exponent = ops.convert_element_type(arithmetic.add(n, limits.maxexp - 1), word)
@@ -218,7 +226,7 @@ def _power_of_two(n: Any, dtype: Any) -> Any:
 
 
 @ufunc
-def frexp(x: Any, /) -> Any:
+def frexp(x: ArrayOrList, /) -> tuple[Value, Value]:
     """The pair of m with 0.5 <= |m| < 1 and the integer n that make x = m * 2**n."""
     (x,) = promote_inexact(x)
     dtype = aval_of(x).dtype
@@ -240,14 +248,14 @@ def frexp(x: Any, /) -> Any:
 
 
 @ufunc
-def real(x: Any, /) -> Any:
+def real(x: ArrayOrList, /) -> Value:
     """The real part."""
     x = operand(x) if isinstance(x, np.ndarray) else asarray(x)
     return conversion.real(x) if is_complex(aval_of(x).dtype) else x
 
 
 @ufunc
-def imag(x: Any, /) -> Any:
+def imag(x: ArrayOrList, /) -> Value:
     """The imaginary part, 0 for real `x`."""
     x = operand(x)
     if is_complex(aval_of(x).dtype):
@@ -258,7 +266,7 @@ def imag(x: Any, /) -> Any:
 
 @ufunc
 @returns_new_array
-def conjugate(x: Any, /) -> Any:
+def conjugate(x: ArrayOrList, /) -> Value:
     """The complex conjugate."""
     x = asarray(x)
     return conversion.conj(x) if is_complex(aval_of(x).dtype) else x
@@ -267,7 +275,7 @@ def conjugate(x: Any, /) -> Any:
 conj = conjugate
 
 
-def angle(z: Any, deg: bool = False) -> Any:
+def angle(z: ArrayOrList, deg: bool = False) -> Value:
     """The angle of `z` in the complex plane, in (-pi, pi], or in degrees."""
     (z,) = promote_inexact(z)
     if is_complex(aval_of(z).dtype):
@@ -281,7 +289,7 @@ def angle(z: Any, deg: bool = False) -> Any:
 
 
 @ufunc
-def iscomplex(x: Any, /) -> Any:
+def iscomplex(x: ArrayOrList, /) -> Value:
     """Whether each element has an imaginary part that is not 0."""
     x = operand(x)
     aval = aval_of(x)
@@ -289,7 +297,7 @@ def iscomplex(x: Any, /) -> Any:
 
 
 @ufunc
-def isreal(x: Any, /) -> Any:
+def isreal(x: ArrayOrList, /) -> Value:
     """Whether each element has an imaginary part of 0."""
     return logic.bitwise_not(iscomplex(x))
 
@@ -297,7 +305,7 @@ def isreal(x: Any, /) -> Any:
 def _rounding_ufunc(name: str, primitive: Primitive, doc: str) -> Callable[..., Any]:
     """A rounding function, which copies integers unchanged."""
 
-    def function(x: Any, /, out: Any = None, *, where: Any = True) -> Any:
+    def function(x: ArrayOrList, /, out: Out = None, *, where: ArrayOrList = True) -> Value:
         if out is not None or where is not True:
             return write_out(name, function(x), out, where)
         x = operand(x)
@@ -307,7 +315,7 @@ def _rounding_ufunc(name: str, primitive: Primitive, doc: str) -> Callable[..., 
 
 
 @ufunc
-def floor_divide(x: Any, y: Any, /) -> Any:
+def floor_divide(x: ArrayOrList, y: ArrayOrList, /) -> Value:
     """x / y rounded down; of integers, 0 where y is 0."""
     x, y = promote_numeric(x, y)
     dtype = aval_of(x).dtype
@@ -326,7 +334,7 @@ def floor_divide(x: Any, y: Any, /) -> Any:
 
 
 @ufunc
-def remainder(x: Any, y: Any, /) -> Any:
+def remainder(x: ArrayOrList, y: ArrayOrList, /) -> Value:
     """x - y * floor_divide(x, y), which has the sign of y; of integers, 0 where y is 0."""
     x, y = promote_numeric(x, y)
     if is_inexact(aval_of(x).dtype):
@@ -339,14 +347,14 @@ mod = remainder
 
 
 @ufunc
-def fmod(x: Any, y: Any, /) -> Any:
+def fmod(x: ArrayOrList, y: ArrayOrList, /) -> Value:
     """The remainder of x / y rounded towards zero, with the sign of x; of integers, 0 where y is 0."""
     x, y = promote_numeric(x, y)
     return ops.rem(x, y if is_inexact(aval_of(x).dtype) else _nonzero_divisor(y))
 
 
 @ufunc
-def divmod(x: Any, y: Any, /) -> Any:
+def divmod(x: ArrayOrList, y: ArrayOrList, /) -> tuple[Value, Value]:
     """The pair of `floor_divide(x, y)` and `remainder(x, y)`."""
     x, y = promote_numeric(x, y)
     if is_inexact(aval_of(x).dtype):
@@ -354,14 +362,14 @@ def divmod(x: Any, y: Any, /) -> Any:
     return floor_divide(x, y), remainder(x, y)
 
 
-def _nonzero_divisor(y: Any) -> Any:
+def _nonzero_divisor(y: Value | Literal) -> Value | Literal:
     """The integers `y` with 1 in place of 0, since division by 0 is undefined."""
     if type(y) is Literal and y.value != 0:
         return y
     return logic.select(ops.eq(y, 0), number_literal_like(1, y), y)
 
 
-def _needs_floor_correction(r: Any, y: Any) -> Any:
+def _needs_floor_correction(r: Value, y: Value | Literal) -> Value:
     """Whether truncation rounded x / y up, given the remainder `r`."""
     if type(y) is Literal and y.value > 0:
         return ops.lt(r, 0)
@@ -370,7 +378,7 @@ def _needs_floor_correction(r: Any, y: Any) -> Any:
     return ops.bitwise_and(ops.ne(r, 0), ops.lt(logic.bitwise_xor(r, y), 0))
 
 
-def _floor_remainder(r: Any, y: Any) -> Any:
+def _floor_remainder(r: Value, y: Value | Literal) -> Value:
     """The remainder of floor division, from the remainder `r` of truncated division by `y`."""
     return (
         r
@@ -379,12 +387,12 @@ def _floor_remainder(r: Any, y: Any) -> Any:
     )
 
 
-def _correct_remainder(r: Any, y: Any, correction: Any) -> Any:
+def _correct_remainder(r: Value, y: Value | Literal, correction: Value) -> Value:
     corrected = logic.select(correction, arithmetic.add(r, y), r)
     return special.copy_zero_sign(corrected, y) if is_inexact(aval_of(r).dtype) else corrected
 
 
-def _float_divmod(x: Any, y: Any) -> tuple[Any, Any]:
+def _float_divmod(x: Value, y: Value) -> tuple[Value, Value]:
     # (x - r) / y is an integer up to rounding; x / y may be rounded to the next integer.
     r = ops.rem(x, y)
     correction = _needs_floor_correction(r, y)
@@ -397,13 +405,13 @@ def _float_divmod(x: Any, y: Any) -> tuple[Any, Any]:
 
 
 @ufunc
-def gcd(x: Any, y: Any, /) -> Any:
+def gcd(x: ArrayOrList, y: ArrayOrList, /) -> Value:
     """The greatest common divisor of |x| and |y|."""
     return special.gcd(*promote_numeric(x, y))
 
 
 @ufunc
-def lcm(x: Any, y: Any, /) -> Any:
+def lcm(x: ArrayOrList, y: ArrayOrList, /) -> Value:
     """The least common multiple of |x| and |y|."""
     x, y = promote_numeric(x, y)
     divisor = special.gcd(x, y)
@@ -417,7 +425,7 @@ ceil = _rounding_ufunc("ceil", conversion.Ceil(), "The smallest whole number not
 
 @ufunc
 @returns_new_array
-def trunc(x: Any, /) -> Any:
+def trunc(x: ArrayOrList, /) -> Value:
     """`x` rounded towards zero."""
     x = operand(x)
     if kind(aval_of(x).dtype) in "biu":
@@ -429,12 +437,12 @@ fix = trunc
 
 
 @ufunc
-def rint(x: Any, /) -> Any:
+def rint(x: ArrayOrList, /) -> Value:
     """The nearest whole number, halves to the even one, as floating point."""
     return map_real_and_imag(ops.Round(to_even=True), *promote_inexact(x))
 
 
-def round(a: Any, decimals: int = 0, out: Any = None) -> Any:
+def round(a: ArrayOrList, decimals: int = 0, out: Out = None) -> Value:
     """`a` rounded to `decimals` digits behind the point, halves to the even digit.
 
     Negative `decimals` round to tens, hundreds and so on.
@@ -450,7 +458,7 @@ def round(a: Any, decimals: int = 0, out: Any = None) -> Any:
     scale = float(10 ** abs(decimals))
     apply, undo = (ops.mul, ops.div) if decimals > 0 else (ops.div, ops.mul)
 
-    def to_decimals(x: Any) -> Any:
+    def to_decimals(x: Value) -> Value:
         scaled = apply(*promote(x, scale))
         rounded = undo(*promote(rint(scaled), scale))
         # A number too large to be scaled is an integer.
@@ -462,7 +470,7 @@ def round(a: Any, decimals: int = 0, out: Any = None) -> Any:
 around = round
 
 
-def _round_integers(x: Any, unit: int) -> Any:
+def _round_integers(x: Value, unit: int) -> Value:
     """The multiple of `unit` nearest to `x`, halves to the even multiple."""
     dtype = aval_of(x).dtype
     if unit > iinfo(dtype).max:
@@ -475,7 +483,7 @@ def _round_integers(x: Any, unit: int) -> Any:
 
 
 @ufunc
-def modf(x: Any, /) -> Any:
+def modf(x: ArrayOrList, /) -> tuple[Value, Value]:
     """The pair of the fractional and the integral part of `x`, both with the sign of `x`."""
     (x,) = promote_inexact(x)
     integral = trunc(x)

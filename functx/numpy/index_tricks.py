@@ -13,6 +13,7 @@ from functx.core.errors import DTypeError, ShapeError, ValueRangeError
 from functx.core.ndarray import as_ndarray
 from functx.core.tracer import aval_of
 from functx.core.types import canonical_dtype
+from functx.core.typing import ArrayOrList, DTypeLike, ShapeLike, Value
 from functx.numpy.array_creation import INT, arange, linspace, zeros
 from functx.numpy.promotion import broadcast_to, copy_array, promote
 from functx.numpy.shapes import ensure_array, static_integers
@@ -37,48 +38,49 @@ __all__ = [
 ]
 
 
-def tril_indices(n: int, k: int = 0, m: int | None = None) -> tuple[Any, Any]:
+def tril_indices(n: int, k: int = 0, m: int | None = None) -> tuple[Value, Value]:
     """The row and column indices of the elements on diagonal `k` and below it."""
-    return _wrap_indices(np.tril_indices(*_triangle_sizes("tril_indices", n, k, m)))
+    rows, columns = np.tril_indices(*_triangle_sizes("tril_indices", n, k, m))
+    return _index_array(rows), _index_array(columns)
 
 
-def triu_indices(n: int, k: int = 0, m: int | None = None) -> tuple[Any, Any]:
+def triu_indices(n: int, k: int = 0, m: int | None = None) -> tuple[Value, Value]:
     """The row and column indices of the elements on diagonal `k` and above it."""
-    return _wrap_indices(np.triu_indices(*_triangle_sizes("triu_indices", n, k, m)))
+    rows, columns = np.triu_indices(*_triangle_sizes("triu_indices", n, k, m))
+    return _index_array(rows), _index_array(columns)
 
 
-def tril_indices_from(arr: Any, k: int = 0) -> tuple[Any, Any]:
+def tril_indices_from(arr: ArrayOrList, k: int = 0) -> tuple[Value, Value]:
     """`tril_indices` for the shape of a matrix."""
     rows, columns = _shape_of_matrix("tril_indices_from", arr)
     return tril_indices(rows, k, columns)
 
 
-def triu_indices_from(arr: Any, k: int = 0) -> tuple[Any, Any]:
+def triu_indices_from(arr: ArrayOrList, k: int = 0) -> tuple[Value, Value]:
     """`triu_indices` for the shape of a matrix."""
     rows, columns = _shape_of_matrix("triu_indices_from", arr)
     return triu_indices(rows, k, columns)
 
 
-def _triangle_sizes(name: str, n: Any, k: Any, m: Any) -> tuple[int, int, int | None]:
+def _triangle_sizes(name: str, n: int, k: int, m: int | None) -> tuple[int, int, int | None]:
     rows, diagonal = as_int(f"{name}: n", n), as_int(f"{name}: k", k)
     return rows, diagonal, None if m is None else as_int(f"{name}: m", m)
 
 
-def _shape_of_matrix(name: str, arr: Any) -> tuple[int, ...]:
+def _shape_of_matrix(name: str, arr: ArrayOrList) -> tuple[int, ...]:
     aval = aval_of(arr)
     if aval.ndim != 2:
         raise ShapeError(f"{name}: the array must have two dimensions; got {aval!r}")
     return aval.shape
 
 
-def diag_indices(n: int, ndim: int = 2) -> tuple[Any, ...]:
+def diag_indices(n: int, ndim: int = 2) -> tuple[Value, ...]:
     """The indices of the main diagonal of an array of `ndim` dimensions of length `n`."""
-    return _wrap_indices(
-        np.diag_indices(as_int("diag_indices: n", n), as_int("diag_indices: ndim", ndim))
-    )
+    indices = np.diag_indices(as_int("diag_indices: n", n), as_int("diag_indices: ndim", ndim))
+    return tuple(map(_index_array, indices))
 
 
-def diag_indices_from(arr: Any) -> tuple[Any, ...]:
+def diag_indices_from(arr: ArrayOrList) -> tuple[Value, ...]:
     """`diag_indices` for an array whose dimensions have one length."""
     shape = aval_of(arr).shape
     if len(shape) < 2 or len(set(shape)) != 1:
@@ -88,11 +90,13 @@ def diag_indices_from(arr: Any) -> tuple[Any, ...]:
     return diag_indices(shape[0], len(shape))
 
 
-def _wrap_indices(indices: tuple[Any, ...]) -> tuple[Any, ...]:
-    return tuple([as_ndarray(x.astype(canonical_dtype(INT))) for x in indices])
+def _index_array(indices: np.ndarray[Any, Any]) -> Value:
+    return as_ndarray(indices.astype(canonical_dtype(INT)))
 
 
-def meshgrid(*xi: Any, copy: bool = True, sparse: bool = False, indexing: str = "xy") -> list[Any]:
+def meshgrid(
+    *xi: ArrayOrList, copy: bool = True, sparse: bool = False, indexing: str = "xy"
+) -> list[Value]:
     """A list of arrays, one for each vector of `xi`, that vary along one dimension each.
 
     With `indexing="xy"` the first two dimensions are swapped. With `sparse` the other dimensions
@@ -116,7 +120,9 @@ def meshgrid(*xi: Any, copy: bool = True, sparse: bool = False, indexing: str = 
     return [copy_array(grid) for grid in grids] if copy else grids
 
 
-def indices(dimensions: Any, dtype: Any = None, sparse: bool = False) -> Any:
+def indices(
+    dimensions: ShapeLike, dtype: DTypeLike = None, sparse: bool = False
+) -> Value | tuple[Value, ...]:
     """The indices of all elements of an array, stacked along a new first dimension.
 
     With `sparse`, a tuple of arrays, each of which varies along its own dimension only.
@@ -133,7 +139,7 @@ def indices(dimensions: Any, dtype: Any = None, sparse: bool = False) -> Any:
 
 
 def fromfunction(
-    function: Callable[..., Any], shape: Any, *, dtype: Any = float, **kwargs: Any
+    function: Callable[..., Any], shape: ShapeLike, *, dtype: DTypeLike = float, **kwargs: Any
 ) -> Any:
     """`function` applied to the index arrays of an array of `shape`, one for each dimension."""
     grids = meshgrid(*[arange(n, dtype=dtype) for n in canonical_shape(shape)], indexing="ij")
@@ -146,7 +152,7 @@ class _GridIndexer:
     def __init__(self, name: str, sparse: bool):
         self.name, self.sparse = name, sparse
 
-    def __getitem__(self, key: Any) -> Any:
+    def __getitem__(self, key: slice | tuple[slice, ...]) -> Value | tuple[Value, ...]:
         from functx.numpy.joining import stack
 
         if not isinstance(key, tuple):
@@ -161,7 +167,7 @@ class _GridIndexer:
         return f"functx.numpy.{self.name}"
 
 
-def _range_from_slice(key: slice) -> Any:
+def _range_from_slice(key: slice) -> Value:
     start = 0 if key.start is None else key.start
     if isinstance(key.step, complex):
         return linspace(start, key.stop, int(abs(key.step)))
@@ -171,9 +177,9 @@ def _range_from_slice(key: slice) -> Any:
 mgrid, ogrid = _GridIndexer("mgrid", sparse=False), _GridIndexer("ogrid", sparse=True)
 
 
-def ix_(*args: Any) -> tuple[Any, ...]:
+def ix_(*args: ArrayOrList) -> tuple[Value, ...]:
     """Vectors in shapes that index all their combinations; a mask gives the indices of its true elements."""
-    arrays = [ensure_array(x) for x in args]
+    arrays: list[Any] = [ensure_array(x) for x in args]
     for x in arrays:
         if aval_of(x).ndim != 1:
             raise ShapeError(f"ix_: operands must have one dimension; got {aval_of(x)!r}")
@@ -191,22 +197,22 @@ def ix_(*args: Any) -> tuple[Any, ...]:
     )
 
 
-def unravel_index(indices: Any, shape: Any) -> tuple[Any, ...]:
+def unravel_index(indices: ArrayOrList, shape: ShapeLike) -> tuple[Value, ...]:
     """The index in each dimension for `indices` into the flattened array.
 
     Negative indices count from the end; indices out of bounds are clipped.
     """
     from functx.numpy import floating_point, operators, ufuncs
 
-    indices = ensure_array(indices)
-    if aval_of(indices).dtype.kind not in "iu":
-        raise DTypeError(f"unravel_index: indices must be integers; got {aval_of(indices)!r}")
+    positions = ensure_array(indices)
+    if aval_of(positions).dtype.kind not in "iu":
+        raise DTypeError(f"unravel_index: indices must be integers; got {aval_of(positions)!r}")
     sizes = canonical_shape(shape, "unravel_index: shape")
     total = prod(sizes)
-    indices = ops.widen_index(indices, total)
-    if aval_of(indices).dtype.kind == "i":
-        indices = ufuncs.where(operators.less(indices, 0), indices + total, indices)
-    remaining = ufuncs.clip(indices, 0, max(total - 1, 0))
+    positions = ops.widen_index(positions, total)
+    if aval_of(positions).dtype.kind == "i":
+        positions = ufuncs.where(operators.less(positions, 0), positions + total, positions)
+    remaining = ufuncs.clip(positions, 0, max(total - 1, 0))
     results = []
     for n in reversed(sizes):
         results.append(floating_point.remainder(remaining, n))
@@ -215,8 +221,11 @@ def unravel_index(indices: Any, shape: Any) -> tuple[Any, ...]:
 
 
 def ravel_multi_index(
-    multi_index: Sequence[Any], dims: Any, mode: Any = "raise", order: str = "C"
-) -> Any:
+    multi_index: Sequence[Any],
+    dims: ShapeLike,
+    mode: str | tuple[str, ...] = "raise",
+    order: str = "C",
+) -> Value:
     """The index into the flattened array for `multi_index`, one index for each dimension.
 
     The mode "clip" clips indices out of bounds, and "wrap" takes them modulo the length; with
@@ -233,7 +242,8 @@ def ravel_multi_index(
         )
     if order not in ("C", "F"):
         raise ValueRangeError(f'ravel_multi_index: order must be "C" or "F"; got {order!r}')
-    total, stride = None, 1
+    total: Any = None
+    stride = 1
     steps = list(zip(arrays, sizes, modes, strict=True))
     for x, n, axis_mode in reversed(steps) if order == "C" else steps:
         if axis_mode == "raise":

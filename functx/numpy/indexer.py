@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from math import isfinite, prod
 from operator import index as integer
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -15,13 +15,18 @@ from functx.core.concretization import concretize
 from functx.core.errors import ConcretizationError, DTypeError, IndexingError, ShapeError, type_name
 from functx.core.ndarray import as_numpy_array
 from functx.core.primitive import Primitive
+from functx.core.program import Literal
 from functx.core.tracer import Tracer, aval_of
 from functx.core.tracing import bind
-from functx.core.types import Shape, is_complex, is_inexact, kind
+from functx.core.types import DType, Shape, is_complex, is_inexact, kind
+from functx.core.typing import ArrayLike, ArrayOrList, Value
 from functx.numpy.promotion import broadcast_shapes, broadcast_to, number_literal, operand
 from functx.ops import arithmetic
 from functx.ops.operands import PYTHON_SCALARS, literal
 from functx.ops.views import AsStrided, element_view
+
+Position: TypeAlias = int | np.ndarray[Any, Any] | Value
+"""The positions of elements along an axis: an int or a NumPy array if they are known."""
 
 
 class SliceIndex(NamedTuple):
@@ -40,7 +45,7 @@ class ScalarIndex(NamedTuple):
     """One element of an axis, which is removed; `position` is an int or a traced integer."""
 
     axis: int
-    position: Any
+    position: Position
 
 
 class ArrayIndex(NamedTuple):
@@ -50,7 +55,7 @@ class ArrayIndex(NamedTuple):
     """
 
     axis: int | None
-    position: Any
+    position: Position
 
 
 class IndexingOptions(NamedTuple):
@@ -63,7 +68,7 @@ class IndexingOptions(NamedTuple):
     out_of_bounds: str | None = None
     indices_are_sorted: bool = False
     unique_indices: bool = False
-    fill_value: Any = None
+    fill_value: complex | None = None
     wrap_negative: bool = True
 
 
@@ -87,7 +92,7 @@ def parse_index_item(item: Any) -> Any:
     return int(item) if isinstance(item, np.ndarray) and not item.ndim else item
 
 
-def _index_array(item: Any) -> Any:
+def _index_array(item: Any) -> ArrayLike:
     """An item of an index as an array: a NumPy array if its value is known."""
     if isinstance(item, (list, tuple)):
         if any(type(x) is Tracer for x in item):
@@ -100,7 +105,7 @@ def _index_array(item: Any) -> Any:
     return np.asarray(integer(item) if hasattr(item, "__index__") and not boolean else item)
 
 
-def concrete_index_mask(mask: Any) -> Any:
+def concrete_index_mask(mask: ArrayLike) -> np.ndarray[Any, Any]:
     """The value of a boolean mask; raises IndexingError if it is not known."""
     if type(mask) is not Tracer:
         return np.asarray(mask)
@@ -158,7 +163,7 @@ _IMPLICIT_ELLIPSIS = object()
 """Stands for the axes behind the items of an index without an Ellipsis."""
 
 
-def _axes_used(item: Any) -> int:
+def _axes_used(item: object) -> int:
     if item is None or item is Ellipsis:
         return 0
     return item.ndim if isinstance(item, np.ndarray) and item.dtype == bool else 1
@@ -195,14 +200,16 @@ def _mask_indices(mask: np.ndarray[Any, Any], axis: int, shape: Shape) -> list[A
     return [ArrayIndex(axis + i, position.astype(np.int32)) for i, position in enumerate(positions)]
 
 
-def normalize_index(position: Any, axis: int, size: int, mode: IndexingOptions) -> Any:
+def normalize_index(position: Position, axis: int, size: int, mode: IndexingOptions) -> Position:
     """The index `position` counted from the start of an axis of `size`; known ones are checked."""
-    if is_static_index(position):
+    if isinstance(position, int | np.ndarray):
         return _normalize_static_index(position, axis, size, mode)
     return ops.normalize_start_index(position, size) if mode.wrap_negative else position
 
 
-def _normalize_static_index(position: Any, axis: int, size: int, mode: IndexingOptions) -> Any:
+def _normalize_static_index(
+    position: int | np.ndarray[Any, Any], axis: int, size: int, mode: IndexingOptions
+) -> int | np.ndarray[Any, Any]:
     positions = np.asarray([position] if type(position) is int else position)
     if positions.dtype != np.int64:
         positions = positions.astype(np.int64)
@@ -221,11 +228,11 @@ def _normalize_static_index(position: Any, axis: int, size: int, mode: IndexingO
     return int(positions[0]) if type(position) is int else positions.astype(index_dtype((size,)))
 
 
-def index_dtype(shape: Shape) -> Any:
+def index_dtype(shape: Shape) -> type[np.integer[Any]]:
     return np.int32 if all(n < 2**31 for n in shape) else np.int64
 
 
-def is_static_index(indices: Any) -> bool:
+def is_static_index(indices: object) -> bool:
     return type(indices) is int or isinstance(indices, np.ndarray)
 
 
@@ -316,7 +323,7 @@ class Indexer:
         self.rank = len(result)
         self.window_shape = tuple(window)
 
-    def read(self, x: Any) -> Any:
+    def read(self, x: Value) -> Value:
         """The selected elements of `x`."""
         if self.is_static:
             for step in self.static_primitives():
@@ -332,13 +339,13 @@ class Indexer:
             window = ops.rev(self.gather(x), self.reversed_window_dims)
         return self.to_result_shape(window)
 
-    def to_result_shape(self, window: Any) -> Any:
+    def to_result_shape(self, window: Value) -> Value:
         """The window in the shape of the result; with an Ellipsis a single element is a view too."""
         if self.has_ellipsis and not self.result_shape and aval_of(window).shape:
             return element_view(window, (0,) * aval_of(window).ndim)
         return ops.reshape(window, self.result_shape)
 
-    def write(self, x: Any, value: Any, update: ScatterUpdate) -> Any:
+    def write(self, x: Value, value: ArrayOrList, update: ScatterUpdate) -> Value:
         """`x` with `value` written to the selected elements."""
         value = self.broadcast_value(value, aval_of(x).dtype)
         if self.is_empty():
@@ -360,7 +367,7 @@ class Indexer:
         )
         return scatter(x, indices, fill_to_shape(value, self.window_shape))
 
-    def write_window(self, x: Any, value: Any, update: ScatterUpdate) -> Any:
+    def write_window(self, x: Value, value: Value, update: ScatterUpdate) -> Value:
         """`x` with `value` written to the only window, which is in bounds."""
         sizes = tuple(self.sizes)
         value = self.to_window_order(value, sizes, self.reversed_axes)
@@ -371,7 +378,7 @@ class Indexer:
             return ops.update_strided_slice(x, value, self.window_bounds())
         return ops.DynamicUpdateSlice()(x, value, *self.scalar_starts())
 
-    def slice_window(self, x: Any) -> Any:
+    def slice_window(self, x: Value) -> Value:
         """The only window of `x`, in the order of the elements of `x`."""
         if self.is_static:
             return _slice_bounds(x, self.window_bounds())
@@ -414,7 +421,7 @@ class Indexer:
         """(start, limit, stride) of each axis, for the slice along the strided axes."""
         return [self.strided_bounds.get(axis, (0, n, 1)) for axis, n in enumerate(self.shape)]
 
-    def apply_strides(self, x: Any) -> Any:
+    def apply_strides(self, x: Value) -> Value:
         """`x` sliced along the strided axes."""
         return _slice_bounds(x, self.stride_bounds())
 
@@ -429,7 +436,7 @@ class Indexer:
         ]
         return Indexer(shape, entries, self.mode)
 
-    def gather(self, x: Any) -> Any:
+    def gather(self, x: Value) -> Value:
         """The windows of `x`, one for each element of the index arrays."""
         mode = self.mode
         read = _gather(
@@ -455,7 +462,7 @@ class Indexer:
             axis for axis, start in enumerate(self.starts) if type(start) is not int or start != 0
         ]
 
-    def start_indices(self) -> Any:
+    def start_indices(self) -> ArrayLike:
         """The starts of the windows: index vectors along the last dimension of an array."""
         index_shape = self.index_shape or ()
         columns = [self.starts[axis] for axis in self.start_index_map()]
@@ -475,7 +482,7 @@ class Indexer:
             [_index_column(start, index_shape) for start in columns], len(index_shape)
         )
 
-    def starts_in_dtype(self, axis: int, dtype: Any) -> Any:
+    def starts_in_dtype(self, axis: int, dtype: DType) -> Any:
         """The starts of the windows along `axis`, in the signed `dtype`."""
         start = self.starts[axis]
         if type(start) is int:
@@ -486,13 +493,13 @@ class Indexer:
             start = arithmetic.min(start, self.shape[axis])
         return ops.convert_element_type(start, dtype)
 
-    def scalar_starts(self) -> list[Any]:
+    def scalar_starts(self) -> list[Value | Literal]:
         """The start of the only window: a scalar for each axis, known ones in the dtype of a traced one."""
         dtypes = [start.dtype for start in self.starts if type(start) is not int]
         dtype = dtypes[0] if dtypes else np.dtype("int32")
         return [literal(start, dtype) if type(start) is int else start for start in self.starts]
 
-    def has_unique_indices(self, indices: Any) -> bool:
+    def has_unique_indices(self, indices: ArrayLike) -> bool:
         """Whether no element is written twice, as far as is known."""
         if self.mode.unique_indices or self.index_shape is None or prod(self.index_shape) <= 1:
             return True
@@ -502,7 +509,7 @@ class Indexer:
         weights = np.cumprod([1, *sizes[:0:-1]])[::-1]
         return np.unique(indices.astype(np.int64) @ weights).size == prod(self.index_shape)
 
-    def broadcast_value(self, value: Any, dtype: Any) -> Any:
+    def broadcast_value(self, value: ArrayOrList, dtype: DType) -> Value:
         """`value` in `dtype`, broadcast to the shape of the selection; a scalar stays a scalar."""
         value = drop_leading_ones(cast_for_assignment(value, dtype), len(self.result_shape))
         shape = aval_of(value).shape
@@ -518,7 +525,7 @@ class Indexer:
             )
         return broadcast_to(value, self.result_shape)
 
-    def to_window_order(self, value: Any, shape: Shape, reversed_dims: Sequence[int]) -> Any:
+    def to_window_order(self, value: Value, shape: Shape, reversed_dims: Sequence[int]) -> Value:
         """`value` in the shape and order of the windows; a scalar stays a scalar."""
         return ops.rev(ops.reshape(value, shape), reversed_dims) if aval_of(value).shape else value
 
@@ -532,7 +539,7 @@ _MAX_CHECKED_INDICES = 1 << 16
 _gather = lru_cache(maxsize=4096)(ops.Gather)
 
 
-def drop_leading_ones(value: Any, rank: int) -> Any:
+def drop_leading_ones(value: Value, rank: int) -> Value:
     """`value` without its leading dimensions of length 1 beyond `rank`."""
     shape = aval_of(value).shape
     extra = len(shape) - rank
@@ -553,7 +560,7 @@ def _full_bounds(shape: Shape) -> list[ops.Bounds]:
     return [(0, n, 1) for n in shape]
 
 
-def _slice_bounds(x: Any, bounds: Sequence[ops.Bounds]) -> Any:
+def _slice_bounds(x: Value, bounds: Sequence[ops.Bounds]) -> Value:
     """The elements of `x` within (start, limit, stride) along each axis."""
     if bounds == _full_bounds(aval_of(x).shape):
         return x
@@ -561,7 +568,7 @@ def _slice_bounds(x: Any, bounds: Sequence[ops.Bounds]) -> Any:
     return ops.Slice(starts, limits, strides if any(n != 1 for n in strides) else None)(x)
 
 
-def _index_column(index: Any, shape: Shape) -> Any:
+def _index_column(index: ArrayLike, shape: Shape) -> Value:
     """`index` broadcast to `shape`, with a last dimension of length 1."""
     ndim = aval_of(index).ndim
     if aval_of(index).shape == shape:
@@ -570,11 +577,11 @@ def _index_column(index: Any, shape: Shape) -> Any:
     return ops.broadcast_in_dim(index, (*shape, 1), dims)
 
 
-def fill_to_shape(value: Any, shape: Shape) -> Any:
+def fill_to_shape(value: Value, shape: Shape) -> Value:
     return value if aval_of(value).shape == shape else ops.full(shape, value)
 
 
-def cast_for_assignment(value: Any, dtype: Any) -> Any:
+def cast_for_assignment(value: Any, dtype: DType) -> Value:
     """`value` converted to `dtype` by the rules of assignment."""
     value = operand(value)
     aval = aval_of(value)
@@ -592,11 +599,11 @@ def cast_for_assignment(value: Any, dtype: Any) -> Any:
                 f"got {value}",
                 fix="Convert the array to a float dtype first (x.astype(float)).",
             )
-        return literal(int(value), dtype)
+        return number_literal(int(value), dtype)
     return ops.convert_element_type(value, dtype)
 
 
-def make_indexer(x: Any, idx: Any, mode: IndexingOptions) -> Indexer:
+def make_indexer(x: ArrayLike, idx: Any, mode: IndexingOptions) -> Indexer:
     """The indexer of `x[idx]`."""
     shape = aval_of(x).shape
     items = [parse_index_item(item) for item in (idx if type(idx) is tuple else (idx,))]

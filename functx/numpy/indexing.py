@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeAlias
 
+import jax
 import numpy as np
 
 from functx import ops
@@ -14,6 +15,7 @@ from functx.core.primitive import Primitive
 from functx.core.tracer import Tracer, aval_of
 from functx.core.tracing import bind
 from functx.core.types import Shape
+from functx.core.typing import ArrayLike, ArrayOrList, Out, Value
 from functx.numpy.boolean_masks import masked_elements, parse_mask_index
 from functx.numpy.indexer import (
     ADD,
@@ -24,6 +26,7 @@ from functx.numpy.indexer import (
     SET,
     Indexer,
     IndexingOptions,
+    Position,
     ScatterUpdate,
     cast_for_assignment,
     fill_to_shape,
@@ -41,7 +44,7 @@ from functx.transforms.control.loops import fori_loop
 COUNT_DTYPE = np.dtype("int32")
 
 
-def getitem(x: Any, idx: Any) -> Any:
+def getitem(x: ArrayLike, idx: Any) -> Any:
     """`x[idx]` by NumPy's rules.
 
     A known integer out of bounds raises IndexingError; a traced one is clipped. A boolean mask
@@ -63,13 +66,13 @@ def getitem(x: Any, idx: Any) -> Any:
         items = idx if type(idx) is tuple else (idx,)
         return copy_if_shared(result, x) if np.ndarray in map(type, items) else result
     except IndexingError as error:
-        result = masked_elements(x, idx, error)
-        if result is None:
+        masked = masked_elements(x, idx, error)
+        if masked is None:
             raise
-        return result
+        return masked
 
 
-def static_index_key(idx: Any) -> Any:
+def static_index_key(idx: Any) -> tuple[Any, ...] | None:
     """A hashable key of `idx`, if it has only ints, slices of ints, None and Ellipsis; else None."""
     if type(idx) is int:
         return (idx,)
@@ -96,6 +99,10 @@ def static_index_primitives(shape: Shape, key: tuple[Any, ...]) -> tuple[Primiti
     ).static_primitives()
 
 
+IndexMode: TypeAlias = str | jax.lax.GatherScatterMode | None
+"""What happens with an index out of bounds."""
+
+
 class At:
     """The property `x.at`, as in JAX: `x.at[idx]` selects elements to read or to write.
 
@@ -105,7 +112,7 @@ class At:
 
     __slots__ = ("x",)
 
-    def __init__(self, x: Any):
+    def __init__(self, x: ArrayOrList):
         self.x = x
 
     def __getitem__(self, idx: Any) -> IndexUpdateRef:
@@ -127,7 +134,7 @@ class IndexUpdateRef:
 
     __slots__ = ("idx", "x")
 
-    def __init__(self, x: Any, idx: Any):
+    def __init__(self, x: ArrayOrList, idx: Any):
         self.x = operand(x)
         self.idx = idx
 
@@ -139,10 +146,10 @@ class IndexUpdateRef:
         *,
         indices_are_sorted: bool = False,
         unique_indices: bool = False,
-        mode: Any = None,
-        fill_value: Any = None,
+        mode: IndexMode = None,
+        fill_value: ArrayLike | None = None,
         **keywords: Any,
-    ) -> Any:
+    ) -> Value:
         """A copy of `x[idx]`; `mode` and `fill_value` decide the elements out of bounds."""
         if mode is None and fill_value is not None:
             mode = "fill"
@@ -150,47 +157,47 @@ class IndexUpdateRef:
         options = _indexing_options(mode, *flags, **keywords)
         return copy_if_shared(make_indexer(self.x, self.idx, options).read(self.x), self.x)
 
-    def set(self, values: Any, **keywords: Any) -> Any:
+    def set(self, values: ArrayOrList, **keywords: Any) -> Value:
         """`x` after `x[idx] = values`, in the dtype of `x`; of repeated indices the last write remains."""
         return self._write(values, SET, **keywords)
 
-    def add(self, values: Any, **keywords: Any) -> Any:
+    def add(self, values: ArrayOrList, **keywords: Any) -> Value:
         """`x` after `x[idx] += values`; repeated indices accumulate."""
         return self._write(values, ADD, **keywords)
 
-    def subtract(self, values: Any, **keywords: Any) -> Any:
+    def subtract(self, values: ArrayOrList, **keywords: Any) -> Value:
         """`x` after `x[idx] -= values`; repeated indices accumulate."""
         return self._write(
             arithmetic.neg(cast_for_assignment(values, aval_of(self.x).dtype)), ADD, **keywords
         )
 
-    def multiply(self, values: Any, **keywords: Any) -> Any:
+    def multiply(self, values: ArrayOrList, **keywords: Any) -> Value:
         """`x` after `x[idx] *= values`; repeated indices accumulate."""
         return self._write(values, MULTIPLY, **keywords)
 
     mul = multiply
 
-    def divide(self, values: Any, **keywords: Any) -> Any:
+    def divide(self, values: ArrayOrList, **keywords: Any) -> Value:
         """`x` after `x[idx] /= values`, as a float array; repeated indices divide again."""
         from functx.numpy.operators import true_divide
 
         return true_divide(self.x, self._factors(values, **keywords))
 
-    def power(self, values: Any, **keywords: Any) -> Any:
+    def power(self, values: ArrayOrList, **keywords: Any) -> Value:
         """`x` after `x[idx] **= values`; repeated indices raise to the power again."""
         from functx.numpy.operators import power
 
         return power(self.x, self._factors(values, **keywords))
 
-    def min(self, values: Any, **keywords: Any) -> Any:
+    def min(self, values: ArrayOrList, **keywords: Any) -> Value:
         """`x` after `x[idx] = minimum(x[idx], values)`, the least for repeated indices."""
         return self._write(values, MIN, **keywords)
 
-    def max(self, values: Any, **keywords: Any) -> Any:
+    def max(self, values: ArrayOrList, **keywords: Any) -> Value:
         """`x` after `x[idx] = maximum(x[idx], values)`, the largest for repeated indices."""
         return self._write(values, MAX, **keywords)
 
-    def apply(self, fun: Callable[[Any], Any], **keywords: Any) -> Any:
+    def apply(self, fun: Callable[[Any], Any], **keywords: Any) -> Value:
         """`x` after `x[idx] = fun(x[idx])`; repeated indices apply `fun` again."""
         mode = _indexing_options(**keywords)
         shape, dtype = aval_of(self.x).shape, aval_of(self.x).dtype
@@ -210,7 +217,7 @@ class IndexUpdateRef:
             return copy_if_shared(indexer.write(self.x, fun(elements), SET), self.x)
         counts = reader.read(indexer.write(ops.full(shape, literal(0, COUNT_DTYPE)), 1, ADD))
 
-        def apply_again(i: Any, value: Any) -> Any:
+        def apply_again(i: Value, value: Value) -> Value:
             return ops.select(ops.lt(i, counts), cast_for_assignment(fun(value), dtype), value)
 
         updated = fori_loop(
@@ -218,19 +225,19 @@ class IndexUpdateRef:
         )
         return indexer.write(self.x, updated, SET)
 
-    def _factors(self, values: Any, **keywords: Any) -> Any:
+    def _factors(self, values: ArrayOrList, **keywords: Any) -> Value:
         """Ones in the shape of `x`, multiplied by `values` at the index."""
         return IndexUpdateRef(ops.constant_like(self.x, 1), self.idx).multiply(values, **keywords)
 
-    def _write(self, values: Any, update: ScatterUpdate, **keywords: Any) -> Any:
+    def _write(self, values: ArrayOrList, update: ScatterUpdate, **keywords: Any) -> Value:
         return copy_if_shared(
             scatter_update(self.x, self.idx, values, update, **keywords), self.x, values
         )
 
 
 def scatter_update(
-    x: Any, idx: Any, values: Any, update: ScatterUpdate = SET, **keywords: Any
-) -> Any:
+    x: Value, idx: Any, values: ArrayOrList, update: ScatterUpdate = SET, **keywords: Any
+) -> Value:
     """`x` with `values` written to `x[idx]`; may return `x` or `values` itself."""
     mode = _indexing_options(**keywords)
     aval = aval_of(x)
@@ -245,11 +252,11 @@ def scatter_update(
 
 
 def _indexing_options(
-    mode: Any = None,
+    mode: IndexMode = None,
     indices_are_sorted: bool = False,
     unique_indices: bool = False,
-    fill_value: Any = None,
-    out_sharding: Any = None,
+    fill_value: complex | None = None,
+    out_sharding: object = None,
     wrap_negative_indices: bool = True,
 ) -> IndexingOptions:
     if out_sharding is not None or not wrap_negative_indices:
@@ -263,10 +270,10 @@ def _indexing_options(
     return IndexingOptions(out_of_bounds, indices_are_sorted, unique_indices, fill_value)
 
 
-def static_fill_value(value: Any) -> Any:
+def static_fill_value(value: ArrayLike | None) -> complex | None:
     """`value` as a Python number, or None; raises ArgumentError for a traced value."""
     if value is None or type(value) in PYTHON_SCALARS:
-        return value
+        return value  # type: ignore[return-value]
     if type(value) is Tracer or aval_of(value).shape:
         raise ArgumentError(
             f"fill_value must be a number that is known while tracing; got {type_name(value)}"
@@ -275,16 +282,16 @@ def static_fill_value(value: Any) -> Any:
 
 
 def take(
-    x: Any,
-    indices: Any,
+    x: ArrayOrList,
+    indices: ArrayOrList,
     axis: int | None = None,
-    out: Any = None,
-    mode: Any = None,
-    fill_value: Any = None,
+    out: Out = None,
+    mode: IndexMode = None,
+    fill_value: ArrayLike | None = None,
     *,
     unique_indices: bool = False,
     indices_are_sorted: bool = False,
-) -> Any:
+) -> Value:
     """The elements of `x` at `indices` along `axis`, or of the flattened array for None.
 
     The shape of `indices` replaces the axis. By default a known index out of bounds raises
@@ -292,33 +299,29 @@ def take(
     or the least integer). The mode "wrap" takes indices modulo the length; "clip" moves them
     into bounds, negative ones to 0.
     """
-    x, indices = operand(x), _integer_indices("take", indices)
+    array, positions = operand(x), _integer_indices("take", indices)
     if axis is None:
-        x, axis = ops.reshape(x, (aval_of(x).size,)), 0
-    shape = aval_of(x).shape
+        array, axis = ops.reshape(array, (aval_of(array).size,)), 0
+    shape = aval_of(array).shape
     axis = canonical_axis(axis, len(shape))
     if mode == "wrap":
         size = shape[axis] or 1
-        indices = ops.widen_index(indices, size)
-        indices, mode = (
-            (indices % size if is_static_index(indices) else arithmetic.rem(indices, size)),
-            "clip",
-        )
-        options = _indexing_options(mode)
+        wide = ops.widen_index(positions, size)
+        positions = wide % size if is_static_index(wide) else arithmetic.rem(wide, size)
+        options = _indexing_options("clip")
     else:
-        options = _take_options(
-            "fill" if mode is None and fill_value is not None else mode, indices
-        )
+        mode = "fill" if mode is None and fill_value is not None else mode
+        options = _take_options(mode, positions)
     options = options._replace(
         fill_value=static_fill_value(fill_value),
         unique_indices=unique_indices,
         indices_are_sorted=indices_are_sorted,
     )
-    taken = make_indexer(x, (*[slice(None)] * axis, indices), options).read(x)
-    return write_out_late("take", copy_if_shared(taken, x), out)
+    taken = make_indexer(array, (*[slice(None)] * axis, positions), options).read(array)
+    return write_out_late("take", copy_if_shared(taken, array), out)
 
 
-def write_out_late(name: str, result: Any, out: Any) -> Any:
+def write_out_late(name: str, result: Value, out: Out) -> Value:
     """`write_out_exact` of the module `mutation`, which imports this one."""
     if out is None:
         return result
@@ -327,7 +330,7 @@ def write_out_late(name: str, result: Any, out: Any) -> Any:
     return write_out_exact(name, result, out)
 
 
-def _take_options(mode: Any, indices: Any) -> IndexingOptions:
+def _take_options(mode: IndexMode, indices: Position) -> IndexingOptions:
     if mode in (None, "raise"):
         return IndexingOptions() if is_static_index(indices) else IndexingOptions("fill")
     options = _indexing_options(mode)
@@ -335,8 +338,12 @@ def _take_options(mode: Any, indices: Any) -> IndexingOptions:
 
 
 def take_along_axis(
-    x: Any, indices: Any, axis: int | None = -1, mode: Any = None, fill_value: Any = None
-) -> Any:
+    x: ArrayOrList,
+    indices: ArrayOrList,
+    axis: int | None = -1,
+    mode: IndexMode = None,
+    fill_value: ArrayLike | None = None,
+) -> Value:
     """The elements of `x` at `indices` along `axis`, matched along the other axes.
 
     `x` and `indices` have the same number of dimensions, and broadcast along all axes but
@@ -353,8 +360,12 @@ def take_along_axis(
 
 
 def scatter_along_axis(
-    x: Any, indices: Any, values: Any, axis: int | None, mode: Any = None
-) -> Any:
+    x: ArrayOrList,
+    indices: ArrayOrList,
+    values: ArrayOrList,
+    axis: int | None,
+    mode: IndexMode = None,
+) -> Value:
     """`x` with `values` written to the elements that `take_along_axis(x, indices, axis)` reads.
 
     A traced index out of bounds writes nothing.
@@ -371,7 +382,9 @@ def scatter_along_axis(
     return ops.reshape(ops.ScatterSet(*numbers, mode=out_of_bounds)(x, starts, values), full_shape)
 
 
-def _along_axis_operands(name: str, x: Any, indices: Any, axis: int | None) -> tuple[Any, Any, int]:
+def _along_axis_operands(
+    name: str, x: ArrayOrList, indices: ArrayOrList, axis: int | None
+) -> tuple[Value, Position, int]:
     x, indices = operand(x), _integer_indices(name, indices)
     if axis is None:
         flat = [ops.reshape(a, (aval_of(a).size,)) for a in (x, indices)]
@@ -390,7 +403,7 @@ def _along_axis_operands(name: str, x: Any, indices: Any, axis: int | None) -> t
 
 
 def _along_axis_gather(
-    shape: Shape, indices: Any, axis: int, options: IndexingOptions
+    shape: Shape, indices: Position, axis: int, options: IndexingOptions
 ) -> tuple[ops.GatherDimensionNumbers, Any, Shape]:
     """The gather of one element along `axis` for each index.
 
@@ -415,7 +428,7 @@ def _along_axis_gather(
     return numbers, ops.reshape(starts, (*[index_shape[d] for d in indexed], 1)), result
 
 
-def _integer_indices(name: str, indices: Any) -> Any:
+def _integer_indices(name: str, indices: ArrayOrList) -> Position:
     """`indices`, checked: an int, a NumPy array of known integers, or a traced array."""
     parsed = parse_index_item(indices)
     if (not is_static_index(parsed) and not hasattr(parsed, "dtype")) or (
@@ -425,13 +438,16 @@ def _integer_indices(name: str, indices: Any) -> Any:
     return parsed
 
 
-def choose(a: Any, choices: Any, out: Any = None, mode: str = "raise") -> Any:
+def choose(
+    a: ArrayOrList, choices: Sequence[ArrayOrList], out: Out = None, mode: str = "raise"
+) -> Value:
     """For each element of `a`, the element of the choice with that number.
 
     With the mode "raise" a known number out of bounds raises IndexingError, and a traced one is
     clipped, as with "clip"; "wrap" takes numbers modulo the number of choices.
     """
-    numbers, arrays = _integer_indices("choose", a), promote(*choices)
+    arrays = promote(*choices)
+    numbers: Any = _integer_indices("choose", a)
     count = len(arrays)
     numbers = ops.widen_index(numbers, count)
     if is_static_index(numbers):

@@ -13,6 +13,7 @@ from functx.core.errors import ShapeError, ValueRangeError
 from functx.core.tracer import aval_of
 from functx.core.tracing import bind
 from functx.core.types import canonical_dtype
+from functx.core.typing import ArrayLike, ArrayOrList, DTypeLike, Value
 from functx.numpy.mutation import accept_out
 from functx.numpy.promotion import copy_array, copy_if_shared, promote
 from functx.numpy.shapes import (
@@ -48,24 +49,25 @@ __all__ = [
 ]
 
 
-def _promote_arrays(name: str, arrays: Any, dtype: Any) -> tuple[Any, ...]:
+def _promote_arrays(
+    name: str, arrays: Sequence[ArrayOrList], dtype: DTypeLike
+) -> tuple[Value, ...]:
     """The arrays in their common dtype, or in `dtype`."""
     if not arrays:
         raise ValueRangeError(f"{name}: there must be at least one array; got none")
-    arrays = promote(*arrays)
-    if dtype is not None:
-        dtype = canonical_dtype(dtype)
-        arrays = tuple([ops.convert_element_type(x, dtype) for x in arrays])
-    return arrays
+    promoted = promote(*arrays)
+    if dtype is None:
+        return promoted
+    return tuple([ops.convert_element_type(x, canonical_dtype(dtype)) for x in promoted])
 
 
-def _array_sequence(arrays: Any) -> Sequence[Any]:
+def _array_sequence(arrays: ArrayOrList) -> Sequence[Any]:
     """The arrays of a sequence, or the slices of an array along its first axis."""
     return arrays if isinstance(arrays, (list, tuple)) else unstack(arrays)
 
 
 @accept_out
-def concatenate(arrays: Any, axis: int | None = 0, dtype: Any = None) -> Any:
+def concatenate(arrays: ArrayOrList, axis: int | None = 0, dtype: DTypeLike = None) -> Value:
     """The arrays joined along `axis`, in one dtype; flattened first where it is None."""
     arrays = _promote_arrays("concatenate", _array_sequence(arrays), dtype)
     if axis is None:
@@ -81,13 +83,13 @@ def concatenate(arrays: Any, axis: int | None = 0, dtype: Any = None) -> Any:
 
 
 @accept_out
-def concat(arrays: Any, /, *, axis: int | None = 0) -> Any:
+def concat(arrays: ArrayOrList, /, *, axis: int | None = 0) -> Value:
     """The arrays joined along `axis`, in one dtype; flattened first where it is None."""
     return concatenate(arrays, axis)
 
 
 @accept_out
-def stack(arrays: Any, axis: int = 0, *, dtype: Any = None) -> Any:
+def stack(arrays: ArrayOrList, axis: int = 0, *, dtype: DTypeLike = None) -> Value:
     """The arrays, all of one shape, joined along a new axis `axis` of the result."""
     arrays = _promote_arrays("stack", _array_sequence(arrays), dtype)
     shape = aval_of(arrays[0]).shape
@@ -111,46 +113,46 @@ def stack(arrays: Any, axis: int = 0, *, dtype: Any = None) -> Any:
     return shapes.moveaxis(joined, 0, axis)
 
 
-def vstack(tup: Any, dtype: Any = None) -> Any:
+def vstack(tup: ArrayOrList, dtype: DTypeLike = None) -> Value:
     """The arrays joined along the first axis, vectors as rows."""
     return concatenate(
         [atleast_2d(x) for x in _promote_arrays("vstack", _array_sequence(tup), dtype)]
     )
 
 
-def hstack(tup: Any, dtype: Any = None) -> Any:
+def hstack(tup: ArrayOrList, dtype: DTypeLike = None) -> Value:
     """The arrays joined along the second axis, vectors and scalars along the first."""
     arrays = [atleast_1d(x) for x in _promote_arrays("hstack", _array_sequence(tup), dtype)]
     return concatenate(arrays, 0 if aval_of(arrays[0]).ndim == 1 else 1)
 
 
-def dstack(tup: Any, dtype: Any = None) -> Any:
+def dstack(tup: ArrayOrList, dtype: DTypeLike = None) -> Value:
     """The arrays joined along the third axis, added to those of fewer dimensions."""
     return concatenate(
         [atleast_3d(x) for x in _promote_arrays("dstack", _array_sequence(tup), dtype)], 2
     )
 
 
-def column_stack(tup: Any) -> Any:
+def column_stack(tup: ArrayOrList) -> Value:
     """The arrays joined along the second axis, vectors as columns."""
     arrays = [ensure_array(x) for x in _promote_arrays("column_stack", _array_sequence(tup), None)]
     columns = [x if aval_of(x).ndim > 1 else expand_dims(ravel(x), 1) for x in arrays]
     return concatenate(columns, 1)
 
 
-def append(arr: Any, values: Any, axis: int | None = None) -> Any:
+def append(arr: ArrayOrList, values: ArrayOrList, axis: int | None = None) -> Value:
     """`values` joined to the end of `arr` along `axis`; both flattened where it is None."""
     return concatenate(promote(arr, values), axis)
 
 
-def block(arrays: Any) -> Any:
+def block(arrays: ArrayOrList) -> Value:
     """The array assembled from nested lists of blocks, the innermost lists along the last axis."""
     depth = _depth(arrays)
     leaves = [ensure_array(x) for x in promote(*_leaves(arrays))]
     rank = max([depth, *[aval_of(x).ndim for x in leaves]])
     remaining = iter(leaves)
 
-    def join(nested: Any, axis: int) -> Any:
+    def join(nested: ArrayOrList, axis: int) -> Value:
         if not isinstance(nested, list):
             return prepend_axes(next(remaining), rank)
         return concatenate([join(x, axis + 1) for x in nested], axis)
@@ -158,7 +160,7 @@ def block(arrays: Any) -> Any:
     return join(arrays, rank - depth) if depth else copy_array(leaves[0])
 
 
-def _depth(nested: Any) -> int:
+def _depth(nested: object) -> int:
     if not isinstance(nested, list):
         return 0
     depths = {_depth(x) for x in nested}
@@ -167,20 +169,22 @@ def _depth(nested: Any) -> int:
     return depths.pop() + 1
 
 
-def _leaves(nested: Any) -> list[Any]:
+def _leaves(nested: ArrayOrList) -> list[ArrayOrList]:
     if not isinstance(nested, list):
         return [nested]
     return [leaf for x in nested for leaf in _leaves(x)]
 
 
-def slice_along(x: Any, start: int, stop: int, axis: int) -> Any:
+def slice_along(x: Value, start: int, stop: int, axis: int) -> Value:
     """`x[start:stop]` along `axis`."""
     if start == 0 and stop == aval_of(x).shape[axis]:
         return x
     return ops.slice_in_dim(x, start, stop, 1, axis)
 
 
-def _split_sections(name: str, ary: Any, sections: Any, axis: int, even: bool) -> list[Any]:
+def _split_sections(
+    name: str, ary: ArrayOrList, sections: ArrayOrList, axis: int, even: bool
+) -> list[Value]:
     ary = ensure_array(ary)
     aval = aval_of(ary)
     axis = canonical_axis(axis, aval.ndim, f"{name}: axis")
@@ -204,42 +208,42 @@ def _split_sections(name: str, ary: Any, sections: Any, axis: int, even: bool) -
     return [slice_along(ary, start, max(start, stop), axis) for start, stop in bounds]
 
 
-def _split(x: Any, sizes: Sequence[int], axis: int) -> list[Any]:
+def _split(x: Value, sizes: Sequence[int], axis: int) -> list[Value]:
     return list(concatenation.split(x, sizes, axis)) if len(sizes) > 1 else [x]
 
 
-def split(ary: Any, indices_or_sections: Any, axis: int = 0) -> list[Any]:
+def split(ary: ArrayOrList, indices_or_sections: ArrayOrList, axis: int = 0) -> list[Value]:
     """`ary` split along `axis` into equal sections, or before each of the indices."""
     return _split_sections("split", ary, indices_or_sections, axis, even=True)
 
 
-def array_split(ary: Any, indices_or_sections: Any, axis: int = 0) -> list[Any]:
+def array_split(ary: ArrayOrList, indices_or_sections: ArrayOrList, axis: int = 0) -> list[Value]:
     """`ary` split along `axis` as by `split`; the first sections may be longer by one element."""
     return _split_sections("array_split", ary, indices_or_sections, axis, even=False)
 
 
-def hsplit(ary: Any, indices_or_sections: Any) -> list[Any]:
+def hsplit(ary: ArrayOrList, indices_or_sections: ArrayOrList) -> list[Value]:
     """`ary` split along its second axis, a vector along its only axis."""
     ary = ensure_array(ary)
     axis = 0 if aval_of(ary).ndim == 1 else 1
     return _split_sections("hsplit", ary, indices_or_sections, axis, even=True)
 
 
-def vsplit(ary: Any, indices_or_sections: Any) -> list[Any]:
+def vsplit(ary: ArrayOrList, indices_or_sections: ArrayOrList) -> list[Value]:
     """`ary`, of at least two dimensions, split along its first axis."""
     return _split_sections(
         "vsplit", check_min_rank("vsplit", ary, 2), indices_or_sections, 0, even=True
     )
 
 
-def dsplit(ary: Any, indices_or_sections: Any) -> list[Any]:
+def dsplit(ary: ArrayOrList, indices_or_sections: ArrayOrList) -> list[Value]:
     """`ary`, of at least three dimensions, split along its third axis."""
     return _split_sections(
         "dsplit", check_min_rank("dsplit", ary, 3), indices_or_sections, 2, even=True
     )
 
 
-def unstack(x: Any, /, *, axis: int = 0) -> tuple[Any, ...]:
+def unstack(x: ArrayOrList, /, *, axis: int = 0) -> tuple[Value, ...]:
     """The slices of `x` along `axis`, each without that axis."""
     x = ensure_array(x)
     shape = aval_of(x).shape
@@ -249,7 +253,7 @@ def unstack(x: Any, /, *, axis: int = 0) -> tuple[Any, ...]:
     return tuple([shapes.reshape(part, slice_shape) for part in parts])
 
 
-def gather_along(x: Any, indices: Any, axis: int) -> Any:
+def gather_along(x: Value, indices: ArrayLike, axis: int) -> Value:
     """The slices of `x` at a vector of integers along `axis`; indices are clipped."""
     aval, count = aval_of(x), aval_of(indices).shape[0]
     if not count:
@@ -264,7 +268,7 @@ def gather_along(x: Any, indices: Any, axis: int) -> Any:
     return bind(gather, (x, shapes.reshape(indices, (count, 1))))
 
 
-def gather_static(x: Any, indices: Any, axis: int) -> Any:
+def gather_static(x: Value, indices: ArrayOrList, axis: int) -> Value:
     """The slices of `x` at known integers along `axis`, by a few strided slices or a gather."""
     runs = index_runs(np.asarray(indices).tolist())
     if len(runs) > 8:
@@ -274,7 +278,7 @@ def gather_static(x: Any, indices: Any, axis: int) -> Any:
     )
 
 
-def concatenate_or_empty(parts: list[Any], x: Any, axis: int) -> Any:
+def concatenate_or_empty(parts: list[Value], x: Value, axis: int) -> Value:
     if not parts:
         return slice_along(x, 0, 0, axis)
     return parts[0] if len(parts) == 1 else concatenation.concatenate(parts, axis)
@@ -296,7 +300,7 @@ def index_runs(indices: list[int]) -> list[tuple[int, int, int]]:
     return runs
 
 
-def slice_run(x: Any, run: tuple[int, int, int], axis: int) -> Any:
+def slice_run(x: Value, run: tuple[int, int, int], axis: int) -> Value:
     first, step, count = run
     if step == 1:
         return slice_along(x, first, first + count, axis)

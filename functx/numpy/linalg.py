@@ -16,11 +16,12 @@ from functx import ops
 from functx.core.errors import ArgumentError, ShapeError, ValueRangeError
 from functx.core.tracer import aval_of
 from functx.core.types import real_dtype
+from functx.core.typing import ArrayLike, ArrayOrList, Axes, Value
 from functx.numpy import floating_point, operators, reductions, shapes
 from functx.numpy.matrices import eye
 from functx.numpy.mutation import accept_out
-from functx.numpy.promotion import broadcast_shapes, operand, promote, promote_inexact
-from functx.numpy.tensor_contractions import einsum, matmul
+from functx.numpy.promotion import as_inexact, broadcast_shapes, operand, promote, promote_inexact
+from functx.numpy.tensor_contractions import PrecisionLike, einsum, matmul
 from functx.ops import factorizations, linear_algebra, statistics
 from functx.ops.operands import canonical_axes
 
@@ -44,26 +45,26 @@ __all__ = [
 class EighResult(NamedTuple):
     """Eigenvalues in ascending order, and the eigenvectors as columns."""
 
-    eigenvalues: Any
-    eigenvectors: Any
+    eigenvalues: Value
+    eigenvectors: Value
 
 
 class SVDResult(NamedTuple):
     """Orthonormal columns, singular values in descending order, orthonormal rows."""
 
-    U: Any
-    S: Any
-    Vh: Any
+    U: Value
+    S: Value
+    Vh: Value
 
 
 class SlogdetResult(NamedTuple):
     """The sign of a determinant, and the logarithm of its absolute value."""
 
-    sign: Any
-    logabsdet: Any
+    sign: Value
+    logabsdet: Value
 
 
-def solve(a: Any, b: Any) -> Any:
+def solve(a: ArrayOrList, b: ArrayOrList) -> Value:
     """The x with a @ x == b, for square matrices `a`.
 
     `b` is one vector if it has one dimension, else matrices. Batches are broadcast.
@@ -86,14 +87,14 @@ def solve(a: Any, b: Any) -> Any:
     return ops.squeeze(x, (aval_of(x).ndim - 1,)) if vector else x
 
 
-def inv(a: Any) -> Any:
+def inv(a: ArrayOrList) -> Value:
     """The inverse of square matrices.
 
     >>> import functx.numpy as np
     >>> np.linalg.inv(np.array([[2.0, 0.0], [0.0, 4.0]])).tolist()
     [[0.5, 0.0], [0.0, 0.25]]
     """
-    (a,) = promote_inexact(a)
+    a = as_inexact(a)
     aval = aval_of(a)
     if aval.ndim < 2 or aval.shape[-1] != aval.shape[-2]:
         raise ShapeError(f"inv: a must hold square matrices; got {aval!r}")
@@ -101,7 +102,7 @@ def inv(a: Any) -> Any:
     return linear_algebra.solve(a, ones)
 
 
-def det(a: Any) -> Any:
+def det(a: ArrayOrList) -> Value:
     """The determinant of square matrices.
 
     Its derivative is the matrix of cofactors, for singular matrices too.
@@ -110,24 +111,24 @@ def det(a: Any) -> Any:
     >>> functx.numpy.round(functx.grad(np.linalg.det)(np.array([[1.0, 2.0], [2.0, 4.0]])), 3).tolist()
     [[4.0, -2.0], [-2.0, 1.0]]
     """
-    return linear_algebra.det(*promote_inexact(a))
+    return linear_algebra.det(as_inexact(a))
 
 
-def slogdet(a: Any) -> SlogdetResult:
+def slogdet(a: ArrayOrList) -> SlogdetResult:
     """The sign of the determinant of square matrices, and the logarithm of its absolute value."""
-    return SlogdetResult(*linear_algebra.slogdet(*promote_inexact(a)))
+    return SlogdetResult(*linear_algebra.slogdet(as_inexact(a)))
 
 
-def cholesky(a: Any, *, upper: bool = False) -> Any:
+def cholesky(a: ArrayOrList, *, upper: bool = False) -> Value:
     """The lower triangular l with l @ l.H == a, or with `upper` its adjoint.
 
     Only the Hermitian part of `a` is used. If it is not positive definite, the result is nan.
     """
-    factor = factorizations.cholesky(*promote_inexact(a))
+    factor = factorizations.cholesky(as_inexact(a))
     return floating_point.conj(shapes.swapaxes(factor, -1, -2)) if upper else factor
 
 
-def eigh(a: Any, UPLO: str | None = None) -> EighResult:  # noqa: N803 - NumPy's name
+def eigh(a: ArrayOrList, UPLO: str | None = None) -> EighResult:  # noqa: N803 - NumPy's name
     """The eigenvalues, ascending, and eigenvectors of Hermitian matrices.
 
     The Hermitian part of `a` is used, whatever `UPLO` says. Derivatives of the eigenvectors of
@@ -135,40 +136,42 @@ def eigh(a: Any, UPLO: str | None = None) -> EighResult:  # noqa: N803 - NumPy's
     `(v * f(w)) @ v.T`, are correct.
     """
     _check_triangle(UPLO)
-    return EighResult(*factorizations.eigh(*promote_inexact(a)))
+    return EighResult(*factorizations.eigh(as_inexact(a)))
 
 
-def eigvalsh(a: Any, UPLO: str | None = None) -> Any:  # noqa: N803
+def eigvalsh(a: ArrayOrList, UPLO: str | None = None) -> Value:  # noqa: N803
     """The eigenvalues, ascending, of Hermitian matrices; see `eigh`."""
     _check_triangle(UPLO)
-    return factorizations.eigh(*promote_inexact(a))[0]
+    return factorizations.eigh(as_inexact(a))[0]
 
 
-def _check_triangle(name: Any) -> None:
+def _check_triangle(name: str | None) -> None:
     if name not in (None, "L", "U"):
         raise ValueRangeError(f"eigh: UPLO must be 'L' or 'U'; got {name!r}")
 
 
-def svd(a: Any, full_matrices: bool = True, compute_uv: bool = True) -> Any:
+def svd(a: ArrayOrList, full_matrices: bool = True, compute_uv: bool = True) -> SVDResult | Value:
     """The u, s, vh with a == (u * s) @ vh, or with `compute_uv=False` the singular values s.
 
     Singular values are in descending order. Without `full_matrices`, u has as many columns and
     vh as many rows as there are singular values; with it they are square. The derivatives of
     columns and rows without a singular value are nan.
     """
-    (a,) = promote_inexact(a)
+    a = as_inexact(a)
     shape = aval_of(a).shape
     square = shape[-2:-1] == shape[-1:]
     factors = factorizations.svd(a, full=bool(full_matrices and compute_uv and not square))
     return SVDResult(*factors) if compute_uv else factors[1]
 
 
-def svdvals(a: Any) -> Any:
+def svdvals(a: ArrayOrList) -> Value:
     """The singular values of matrices, in descending order."""
-    return factorizations.svd(*promote_inexact(a))[1]
+    return factorizations.svd(as_inexact(a))[1]
 
 
-def norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> Any:
+def norm(
+    x: ArrayOrList, ord: ArrayLike | str | None = None, axis: Axes = None, keepdims: bool = False
+) -> Value:
     """The norm of the vectors along an axis, or of the matrices along two.
 
     With `ord=None` it is the root of the sum of squares, of all elements if `axis` is None. For
@@ -181,7 +184,7 @@ def norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> A
     >>> functx.grad(np.linalg.norm)(np.array([3.0, 4.0])).tolist() == [0.6000000238418579, 0.800000011920929]
     True
     """
-    (x,) = promote_inexact(x)
+    x = as_inexact(x)
     ndim = aval_of(x).ndim
     all_axes = axis is None and (ord is None or ndim < 3)
     axes = canonical_axes(axis, ndim) if not (all_axes and ord is None) else tuple(range(ndim))
@@ -196,18 +199,20 @@ def norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> A
     return ops.expand_dims(out, axes) if keepdims and axes else out
 
 
-def vector_norm(x: Any, /, *, axis: Any = None, keepdims: bool = False, ord: Any = 2) -> Any:
+def vector_norm(
+    x: ArrayOrList, /, *, axis: Axes = None, keepdims: bool = False, ord: ArrayLike = 2
+) -> Value:
     """The norm, by default the root of the sum of squares, of the vectors along `axis`, one or several.
 
     Without `axis` all elements are one vector. `ord` is a number, `inf` or `-inf`.
     """
-    (x,) = promote_inexact(x)
+    x = as_inexact(x)
     axes = canonical_axes(axis, aval_of(x).ndim)
     out = _vector_norm(x, ord, axes)
     return ops.expand_dims(out, axes) if keepdims and axes else out
 
 
-def _vector_norm(x: Any, ord: Any, axes: tuple[int, ...]) -> Any:
+def _vector_norm(x: Value, ord: Any, axes: tuple[int, ...]) -> Value:
     if isinstance(ord, str):
         raise ValueRangeError(f"norm: ord of a vector must be a number; got {ord!r}")
     aval = aval_of(x)
@@ -220,7 +225,7 @@ def _vector_norm(x: Any, ord: Any, axes: tuple[int, ...]) -> Any:
     return statistics.vector_norm(x, float(ord), axes)
 
 
-def _matrix_norm(x: Any, ord: Any, axes: tuple[int, ...]) -> Any:
+def _matrix_norm(x: Value, ord: Any, axes: tuple[int, ...]) -> Value:
     rows, columns = axes
     if ord in (2, -2, "nuc"):
         values = svdvals(shapes.moveaxis(x, axes, (-2, -1)))
@@ -238,7 +243,7 @@ def _matrix_norm(x: Any, ord: Any, axes: tuple[int, ...]) -> Any:
     )
 
 
-def matrix_power(a: Any, n: int) -> Any:
+def matrix_power(a: ArrayOrList, n: int) -> Value:
     """The power `n` of square matrices, for an integer `n` that is not negative."""
     a = operand(a)
     aval = aval_of(a)
@@ -255,7 +260,7 @@ def matrix_power(a: Any, n: int) -> Any:
         raise ValueRangeError(
             f"matrix_power: n must not be negative; got {n}", fix="Invert the matrices first."
         )
-    result = None
+    result: Any = None
     while n:
         if n & 1:
             result = a if result is None else matmul(result, a)
@@ -266,7 +271,7 @@ def matrix_power(a: Any, n: int) -> Any:
 
 
 @accept_out
-def multi_dot(arrays: Sequence[Any], *, precision: Any = None) -> Any:
+def multi_dot(arrays: Sequence[Any], *, precision: PrecisionLike = None) -> Value:
     """The product of several matrices, in the order with the fewest operations.
 
     The first and the last operand may be vectors.

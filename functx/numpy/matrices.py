@@ -14,6 +14,7 @@ from functx.core.errors import ShapeError
 from functx.core.ndarray import as_ndarray
 from functx.core.tracer import aval_of, current_builder
 from functx.core.types import canonical_dtype, kind
+from functx.core.typing import ArrayLike, ArrayOrList, DTypeLike, Value
 from functx.numpy.array_creation import FLOAT, arange, asarray, sample_count, zeros
 from functx.numpy.mutation import accept_out
 from functx.numpy.promotion import broadcast, operand, promote
@@ -44,10 +45,10 @@ def eye(
     N: int,  # noqa: N803 - NumPy's names
     M: int | None = None,  # noqa: N803
     k: int = 0,
-    dtype: Any = None,
+    dtype: DTypeLike = None,
     *,
-    device: Any = None,
-) -> Any:
+    device: object = None,
+) -> Value:
     """A matrix of `N` rows and `M` columns, by default `N`, with ones on diagonal `k`."""
     rows, columns = _matrix_shape("eye", N, M)
     dtype = canonical_dtype(FLOAT if dtype is None else dtype)
@@ -56,12 +57,12 @@ def eye(
     return ops.convert_element_type(_compare_indices(ops.eq, (rows, columns), k), dtype)
 
 
-def identity(n: int, dtype: Any = None) -> Any:
+def identity(n: int, dtype: DTypeLike = None) -> Value:
     """The square matrix of `n` rows with ones on its diagonal."""
     return eye(n, dtype=dtype)
 
 
-def tri(N: int, M: int | None = None, k: int = 0, dtype: Any = None) -> Any:  # noqa: N803
+def tri(N: int, M: int | None = None, k: int = 0, dtype: DTypeLike = None) -> Value:  # noqa: N803
     """A matrix with ones on diagonal `k` and below it."""
     rows, columns = _matrix_shape("tri", N, M)
     dtype = canonical_dtype(FLOAT if dtype is None else dtype)
@@ -70,29 +71,29 @@ def tri(N: int, M: int | None = None, k: int = 0, dtype: Any = None) -> Any:  # 
     return ops.convert_element_type(_compare_indices(ops.ge, (rows, columns), k), dtype)
 
 
-def _matrix_shape(name: str, rows: Any, columns: Any) -> tuple[int, int]:
+def _matrix_shape(name: str, rows: int, columns: int | None) -> tuple[int, int]:
     rows, columns = canonical_shape((rows, rows if columns is None else columns), f"{name}: shape")
     return rows, columns
 
 
-def _compare_indices(compare: Callable[..., Any], shape: tuple[int, ...], k: Any) -> Any:
+def _compare_indices(compare: Callable[..., Any], shape: tuple[int, ...], k: ArrayLike) -> Value:
     """`compare(row + k, column)` for the row and column indices of the last two dimensions."""
     row = ops.broadcasted_iota(np.int32, shape, len(shape) - 2)
     column = ops.broadcasted_iota(np.int32, shape, len(shape) - 1)
     return compare(row if type(k) is int and k == 0 else ops.add(row, k), column)
 
 
-def tril(m: Any, k: int = 0) -> Any:
+def tril(m: ArrayOrList, k: int = 0) -> Value:
     """`m` with zeros above diagonal `k` of its last two dimensions."""
     return _triangle("tril", m, k, lower=True)
 
 
-def triu(m: Any, k: int = 0) -> Any:
+def triu(m: ArrayOrList, k: int = 0) -> Value:
     """`m` with zeros below diagonal `k` of its last two dimensions."""
     return _triangle("triu", m, k, lower=False)
 
 
-def _triangle(name: str, m: Any, k: Any, lower: bool) -> Any:
+def _triangle(name: str, m: ArrayOrList, k: int, lower: bool) -> Value:
     m = asarray(m)
     aval = aval_of(m)
     if aval.ndim < 2:
@@ -103,7 +104,7 @@ def _triangle(name: str, m: Any, k: Any, lower: bool) -> Any:
     return ops.select(inside, m, zero) if lower else ops.select(inside, zero, m)
 
 
-def diagonal(a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Any:
+def diagonal(a: ArrayOrList, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Value:
     """The diagonal of two dimensions, as a new last dimension, which replaces them.
 
     The result is a read-only view, as in NumPy.
@@ -125,7 +126,7 @@ def diagonal(a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Any:
     return AsStrided(shape, starts, tuple(strides), writable=False)(a)
 
 
-def diag(v: Any, k: int = 0) -> Any:
+def diag(v: ArrayOrList, k: int = 0) -> Value:
     """The matrix with the vector `v` on its diagonal `k`; of a matrix, that diagonal."""
     v = ensure_array(v)
     aval = aval_of(v)
@@ -144,13 +145,13 @@ def diag(v: Any, k: int = 0) -> Any:
     return ops.reshape(flat, (n, n))
 
 
-def diagflat(v: Any, k: int = 0) -> Any:
+def diagflat(v: ArrayOrList, k: int = 0) -> Value:
     """The matrix with the elements of `v` on its diagonal `k`."""
     v = asarray(v)
     return diag(ops.reshape(v, (aval_of(v).size,)), k)
 
 
-def vander(x: Any, N: int | None = None, increasing: bool = False) -> Any:  # noqa: N803
+def vander(x: ArrayOrList, N: int | None = None, increasing: bool = False) -> Value:  # noqa: N803
     """The matrix whose columns are the powers of `x`, the highest first unless `increasing`."""
     from functx.numpy.operators import power
 
@@ -169,14 +170,14 @@ def vander(x: Any, N: int | None = None, increasing: bool = False) -> Any:  # no
 
 
 @partial(accept_out, out_position=2)
-def outer(a: Any, b: Any) -> Any:
+def outer(a: ArrayOrList, b: ArrayOrList) -> Value:
     """The matrix of the products of all elements of `a` with all elements of `b`."""
     a, b = (ops.reshape(x, (aval_of(x).size,)) for x in promote(a, b))
     shape = aval_of(a).size, aval_of(b).size
     return ops.mul(ops.broadcast_in_dim(a, shape, (0,)), ops.broadcast_in_dim(b, shape, (1,)))
 
 
-def kron(a: Any, b: Any) -> Any:
+def kron(a: ArrayOrList, b: ArrayOrList) -> Value:
     """The Kronecker product: the block for each element of `a` is the element times `b`."""
     a, b = promote(a, b)
     x, y = aval_of(a).shape, aval_of(b).shape
@@ -189,8 +190,13 @@ def kron(a: Any, b: Any) -> Any:
 
 
 def cross(
-    a: Any, b: Any, axisa: int = -1, axisb: int = -1, axisc: int = -1, axis: int | None = None
-) -> Any:
+    a: ArrayOrList,
+    b: ArrayOrList,
+    axisa: int = -1,
+    axisb: int = -1,
+    axisc: int = -1,
+    axis: int | None = None,
+) -> Value:
     """The cross product of vectors of two or three components along `axis`.
 
     `axisa`, `axisb` and `axisc` are their axes in each operand and in the result. For two
@@ -200,21 +206,21 @@ def cross(
         axisa = axisb = axisc = axis
     a, b = promote(a, b)
     avals = aval_of(a), aval_of(b)
-    a, b = (
+    vectors = [
         ops.moveaxis(x, canonical_axis(k, aval_of(x).ndim, f"cross: {name}"), aval_of(x).ndim - 1)
         for x, k, name in ((a, axisa, "axisa"), (b, axisb, "axisb"))
-    )
-    sizes = aval_of(a).shape[-1], aval_of(b).shape[-1]
+    ]
+    sizes = aval_of(vectors[0]).shape[-1], aval_of(vectors[1]).shape[-1]
     if not set(sizes) <= {2, 3}:
         raise ShapeError(
             f"cross: vectors must have 2 or 3 components; got {avals[0]!r} and {avals[1]!r}"
         )
     if sizes == (2, 2):
-        first, second = (_components(x) for x in (a, b))
+        first, second = map(_components, vectors)
         product = ops.mul(*broadcast(first[0], second[1]))
         return ops.sub(product, ops.mul(*broadcast(first[1], second[0])))
     a, b = broadcast(
-        *[_pad_to_three(x) if n == 2 else x for x, n in zip((a, b), sizes, strict=True)]
+        *[_pad_to_three(x) if n == 2 else x for x, n in zip(vectors, sizes, strict=True)]
     )
     # With the components rotated: c[i + 2] = a[i] b[i + 1] - a[i + 1] b[i]
     out = _rotate_components(
@@ -224,30 +230,32 @@ def cross(
     return ops.moveaxis(out, ndim - 1, canonical_axis(axisc, ndim, "cross: axisc"))
 
 
-def _slice_last_axis(x: Any, start: int, stop: int) -> Any:
+def _slice_last_axis(x: Value, start: int, stop: int) -> Value:
     batch = aval_of(x).shape[:-1]
     return ops.slice(x, (*(0 for _ in batch), start), (*batch, stop))
 
 
-def _components(x: Any) -> list[Any]:
+def _components(x: Value) -> list[Value]:
     shape = aval_of(x).shape
     return [ops.reshape(_slice_last_axis(x, i, i + 1), shape[:-1]) for i in range(shape[-1])]
 
 
-def _rotate_components(x: Any) -> Any:
+def _rotate_components(x: Value) -> Value:
     return ops.concatenate(
         [_slice_last_axis(x, 1, 3), _slice_last_axis(x, 0, 1)], aval_of(x).ndim - 1
     )
 
 
-def _pad_to_three(x: Any) -> Any:
+def _pad_to_three(x: Value) -> Value:
     """Vectors of two components extended by a third component 0."""
     aval = aval_of(x)
     return ops.pad(x, literal(0, aval.dtype), (*((0, 0, 0) for _ in aval.shape[:-1]), (0, 1, 0)))
 
 
 @partial(accept_out, out_position=5)
-def trace(a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1, dtype: Any = None) -> Any:
+def trace(
+    a: ArrayOrList, offset: int = 0, axis1: int = 0, axis2: int = 1, dtype: DTypeLike = None
+) -> Value:
     """The sum along a diagonal of two dimensions, which are removed.
 
     Booleans and narrow integers are summed in the default integer type.

@@ -9,8 +9,9 @@ import numpy as np
 
 from functx import ops
 from functx.core.errors import ArgumentError, ImmutableArrayError, ShapeError, type_name
-from functx.core.program import Equation
+from functx.core.program import Atom, Equation
 from functx.core.tracer import Tracer, aval_of, current_builder
+from functx.core.typing import ArrayOrList, Value
 from functx.numpy import floating_point, indexing, joining, shapes, sorting_and_searching, ufuncs
 from functx.numpy.array_creation import asarray, zeros
 from functx.numpy.indexer import cast_for_assignment, drop_leading_ones
@@ -24,7 +25,7 @@ from functx.ops.views import Copy
 __all__ = ["copyto", "fill_diagonal", "place", "put", "put_along_axis", "putmask"]
 
 
-def check_assignable(name: str, x: Any) -> Any:
+def check_assignable(name: str, x: object) -> Any:
     """`x`, which must be a traced or a NumPy array; raises ImmutableArrayError for others."""
     if type(x) is Tracer or isinstance(x, np.ndarray):
         return x
@@ -34,7 +35,7 @@ def check_assignable(name: str, x: Any) -> Any:
     )
 
 
-def _assign_or_return(name: str, a: Any, new: Any, inplace: bool) -> Any:
+def _assign_or_return(name: str, a: Any, new: Value, inplace: bool) -> Value | None:
     """None after `new` is written to `a`, if `inplace`; else `new`."""
     if not inplace:
         return new
@@ -42,13 +43,15 @@ def _assign_or_return(name: str, a: Any, new: Any, inplace: bool) -> Any:
     return None
 
 
-def _cast(value: Any, x: Any) -> Any:
+def _cast(value: ArrayOrList, x: Value) -> Value:
     return cast_for_assignment(
         value if type(value) in PYTHON_SCALARS else asarray(value), aval_of(x).dtype
     )
 
 
-def copyto(dst: Any, src: Any, casting: str = "same_kind", where: Any = True) -> None:
+def copyto(
+    dst: Any, src: ArrayOrList, casting: str = "same_kind", where: ArrayOrList = True
+) -> None:
     """Write `src`, broadcast to the shape of `dst`, to `dst` where the mask `where` is True.
 
     `casting` is NumPy's casting rule; the default is "same_kind".
@@ -66,7 +69,9 @@ def copyto(dst: Any, src: Any, casting: str = "same_kind", where: Any = True) ->
     assign_array(dst, drop_leading_ones(operand(src), aval_of(dst).ndim), "copyto")
 
 
-def put(a: Any, ind: Any, v: Any, mode: str = "raise", *, inplace: bool = True) -> Any:
+def put(
+    a: Any, ind: ArrayOrList, v: ArrayOrList, mode: str = "raise", *, inplace: bool = True
+) -> Value | None:
     """Write the values `v`, repeated as needed, to the indices `ind` of the flattened `a`.
 
     By default a known index out of bounds raises IndexingError; "wrap" takes indices modulo
@@ -89,14 +94,14 @@ def put(a: Any, ind: Any, v: Any, mode: str = "raise", *, inplace: bool = True) 
     return _assign_or_return("put", a, shapes.reshape(flat, aval_of(a).shape), inplace)
 
 
-def is_concrete_value(x: Any) -> bool:
+def is_concrete_value(x: object) -> bool:
     """Whether `x` is concrete: a number, a NumPy array, or a list of them."""
     if isinstance(x, (list, tuple)):
         return all(map(is_concrete_value, x))
     return isinstance(x, (int, float, complex, np.generic, np.ndarray))
 
 
-def _repeat_values(name: str, values: Any, count: int) -> Any:
+def _repeat_values(name: str, values: ArrayOrList, count: int) -> Value:
     """A vector of `count` elements that repeats `values`."""
     size = aval_of(values).size
     if not size:
@@ -104,7 +109,7 @@ def _repeat_values(name: str, values: Any, count: int) -> Any:
     return indexing.take(values, np.arange(count) % size)
 
 
-def place(arr: Any, mask: Any, vals: Any, *, inplace: bool = True) -> Any:
+def place(arr: Any, mask: ArrayOrList, vals: ArrayOrList, *, inplace: bool = True) -> Value | None:
     """Write the values `vals`, in order and repeated as needed, to `arr` where the mask is True.
 
     Without `inplace`, the result is a new array.
@@ -127,7 +132,7 @@ def place(arr: Any, mask: Any, vals: Any, *, inplace: bool = True) -> Any:
     return _assign_or_return("place", arr, shapes.reshape(flat, aval_of(arr).shape), inplace)
 
 
-def putmask(a: Any, mask: Any, values: Any) -> None:
+def putmask(a: Any, mask: ArrayOrList, values: ArrayOrList) -> None:
     """Write to each element of `a` where the mask is True the element of `values` at its position.
 
     Positions are those in the flattened array, modulo the number of values.
@@ -141,7 +146,9 @@ def putmask(a: Any, mask: Any, values: Any) -> None:
     assign_array(a, ufuncs.where(mask != 0, _cast(repeated, a), a), "putmask")
 
 
-def fill_diagonal(a: Any, val: Any, wrap: bool = False, *, inplace: bool = True) -> Any:
+def fill_diagonal(
+    a: Any, val: ArrayOrList, wrap: bool = False, *, inplace: bool = True
+) -> Value | None:
     """Write `val`, an array repeated as needed, to the main diagonal of `a`.
 
     With `wrap`, the diagonal of a tall matrix continues from the top after one skipped row.
@@ -161,13 +168,13 @@ def fill_diagonal(a: Any, val: Any, wrap: bool = False, *, inplace: bool = True)
 
 def put_along_axis(
     arr: Any,
-    indices: Any,
-    values: Any,
+    indices: ArrayOrList,
+    values: ArrayOrList,
     axis: int | None,
-    mode: Any = None,
+    mode: str | None = None,
     *,
     inplace: bool = True,
-) -> Any:
+) -> Value | None:
     """Write `values` to the elements that `take_along_axis(arr, indices, axis)` reads.
 
     A traced index out of bounds writes nothing. Without `inplace`, the result is a new array.
@@ -177,7 +184,7 @@ def put_along_axis(
 
 
 def _sort(
-    self: Tracer, axis: int = -1, kind: Any = None, order: Any = None, **options: Any
+    self: Tracer, axis: int = -1, kind: str | None = None, order: None = None, **options: Any
 ) -> None:
     """Sort the array in place along `axis`."""
     assign_array(
@@ -185,12 +192,12 @@ def _sort(
     )
 
 
-def _partition(self: Tracer, kth: Any, axis: int = -1) -> None:
+def _partition(self: Tracer, kth: int | Sequence[int], axis: int = -1) -> None:
     """Partition the array in place: the element at `kth` along `axis` is where sorting puts it."""
     assign_array(self, sorting_and_searching.partition(self, kth, axis), "x.partition()")
 
 
-def _fill(self: Tracer, value: Any) -> None:
+def _fill(self: Tracer, value: ArrayOrList) -> None:
     """Write the scalar `value` to every element."""
     if aval_of(value).shape:
         raise ShapeError(f"x.fill(): the value must be a scalar; got {type_name(value)}")
@@ -237,7 +244,7 @@ def _resize(self: Tracer, *shape: Any, refcheck: bool = True) -> None:
     self.atom = new.atom
 
 
-def has_views(equations: Sequence[Equation], atom: Any) -> bool:
+def has_views(equations: Sequence[Equation], atom: Atom) -> bool:
     """Whether an array has views, apart from views through which a single element was read."""
     for i, eqn in enumerate(equations):
         if eqn.primitive.view and eqn.inputs[0] is atom:
@@ -263,10 +270,10 @@ class FlatIterator:
         flat = shapes.reshape(self.x, -1)
         return (flat[i] for i in range(self.x.size))
 
-    def __getitem__(self, idx: Any) -> Any:
+    def __getitem__(self, idx: Any) -> Value:
         return Copy()(shapes.reshape(self.x, -1)[idx])
 
-    def __setitem__(self, idx: Any, value: Any) -> None:
+    def __setitem__(self, idx: Any, value: ArrayOrList) -> None:
         elements, values = shapes.reshape(self.x, -1), shapes.reshape(asarray(value), -1)
         if aval_of(values).size > 1:
             # Fewer values than elements are repeated.
@@ -275,7 +282,7 @@ class FlatIterator:
         flat = IndexUpdateRef(elements, idx).set(values)
         assign_array(self.x, shapes.reshape(flat, self.x.shape), "x.flat[...] =")
 
-    def copy(self) -> Any:
+    def copy(self) -> Value:
         """The elements as a new one-dimensional array."""
         return Copy()(shapes.reshape(self.x, -1))
 

@@ -25,7 +25,8 @@ from functx.core.ndarray import as_numpy_array
 from functx.core.program import Literal
 from functx.core.source_info import user_frame
 from functx.core.tracer import Tracer, aval_of, current_builder
-from functx.core.types import kind
+from functx.core.types import DType, ShapedArray, kind
+from functx.core.typing import ArrayOrList, Out, Value
 from functx.numpy.boolean_masks import MaskedElements, is_same_mask, parse_mask_index
 from functx.numpy.indexer import IndexingOptions, fill_to_shape, make_indexer
 from functx.numpy.indexing import scatter_update, static_index_key, static_index_primitives
@@ -39,7 +40,7 @@ _CONTROL_FLOW_KINDS = {"cond", "switch", "scan", "while_loop", "fori_loop", "map
 _KIND_ORDER = "buifc"
 
 
-def write_array(x: Tracer, value: Any, operation: str) -> None:
+def write_array(x: Tracer, value: ArrayOrList, operation: str) -> None:
     """Write `value` to `x`, broadcast to its shape and cast to its dtype by NumPy's rules.
 
     Raises ShapeError for a value that does not broadcast, DTypeError for a dtype of a higher kind,
@@ -63,7 +64,7 @@ def write_array(x: Tracer, value: Any, operation: str) -> None:
     Write()(x, ops.convert_element_type(value, x.dtype, x.weak_type))
 
 
-def check_same_kind_cast(given: Any, dtype: Any, operation: str) -> None:
+def check_same_kind_cast(given: ShapedArray, dtype: DType, operation: str) -> None:
     """Raise DTypeError unless NumPy's casting rule "same_kind" allows a value of aval `given` in `dtype`."""
     kinds = kind(given.dtype), kind(dtype)
     if _KIND_ORDER.index(kinds[0]) > _KIND_ORDER.index(kinds[1]) and not (
@@ -111,7 +112,7 @@ def check_writable(x: Tracer, operation: str) -> None:
 
 
 def check_not_captured(
-    x: Tracer, owner: Builder | None, operation: str, captured: Any = None
+    x: Tracer, owner: Builder | None, operation: str, captured: object = None
 ) -> None:
     """Raise where a transform lies between the current builder and `owner`, the builder of `x`.
 
@@ -125,7 +126,7 @@ def check_not_captured(
 
 
 def captured_write_error(
-    x: Tracer, builder: Builder, captured: Any, operation: str
+    x: Tracer, builder: Builder, captured: object, operation: str
 ) -> CapturedWriteError:
     name = ""
     if type(captured) is Tracer and captured.atom in captured.builder.inputs:
@@ -155,7 +156,7 @@ def set_item(x: Tracer, idx: Any, value: Any) -> None:
     Write()(x, ops.convert_element_type(new, x.dtype, x.weak_type))
 
 
-def check_value_rank(x: Tracer, idx: Any, value: Any) -> None:
+def check_value_rank(x: Tracer, idx: Any, value: ArrayOrList) -> None:
     """Raise for an array written to a single element, and for lists nested deeper than the target."""
     items = idx if type(idx) is tuple else (idx,)
     is_element = 0 < x.ndim == len(items) and all([is_scalar_index(item) for item in items])
@@ -184,7 +185,7 @@ def is_scalar_index(item: Any) -> bool:
     return getattr(item, "shape", None) == () and item.dtype != bool
 
 
-def is_own_view(x: Tracer, idx: Any, value: Any) -> bool:
+def is_own_view(x: Tracer, idx: Any, value: object) -> bool:
     """Whether `value` is the view `x[idx]`, to which `x[idx] += y` has already written."""
     key = static_index_key(idx)
     if key is None or type(value) is not Tracer or value.builder is not x.builder:
@@ -210,7 +211,7 @@ def in_place_operator(symbol: str, fun: Callable[..., Any]) -> Callable[..., Any
     """
     operation = f"x {symbol}= y"
 
-    def method(self: Tracer, other: Any) -> Any:
+    def method(self: Tracer, other: ArrayOrList) -> Value:
         result = fun(self, other)
         base = storage_base(self)
         if not self.shape and not base.shape:
@@ -223,7 +224,7 @@ def in_place_operator(symbol: str, fun: Callable[..., Any]) -> Callable[..., Any
     return method
 
 
-def write_out(name: str, result: Any, out: Any, where: Any = True) -> Any:
+def write_out(name: str, result: Any, out: Out, where: ArrayOrList | None = True) -> Any:
     """`out` after `result` is written to it where the mask is True; `result` if `out` is None."""
     if out is None:
         if where is True or where is None:
@@ -249,7 +250,7 @@ def write_out(name: str, result: Any, out: Any, where: Any = True) -> Any:
     return assign_array(out, result, f"{name}(out=...)")
 
 
-def check_mask(name: str, where: Any) -> None:
+def check_mask(name: str, where: ArrayOrList) -> None:
     """Raise DTypeError unless the mask `where` is boolean."""
     if kind(aval_of(operand(where)).dtype) != "b":
         raise DTypeError(
@@ -258,7 +259,7 @@ def check_mask(name: str, where: Any) -> None:
         )
 
 
-def write_out_exact(name: str, result: Any, out: Any) -> Any:
+def write_out_exact(name: str, result: Value, out: Out) -> Value:
     """`out` after `result`, of the same shape, is written to it; `result` if `out` is None."""
     if out is not None and aval_of(out).shape != aval_of(result).shape:
         raise ShapeError(
@@ -275,7 +276,7 @@ def accept_out(function: Callable[..., Any], out_position: int | None = None) ->
     """
 
     @wraps(function)
-    def call(*args: Any, out: Any = None, **kwargs: Any) -> Any:
+    def call(*args: Any, out: Out = None, **kwargs: Any) -> Value:
         if out_position is not None and len(args) == out_position + 1:
             *args, out = args  # type: ignore[assignment]
         result = function(*args, **kwargs)
@@ -284,7 +285,7 @@ def accept_out(function: Callable[..., Any], out_position: int | None = None) ->
     return call
 
 
-def assign_array(target: Any, value: Any, operation: str) -> Any:
+def assign_array(target: Any, value: ArrayOrList, operation: str) -> Any:
     """`target`, a traced or NumPy array, after `value` is written to it."""
     if type(target) is Tracer:
         write_array(target, value, operation)
@@ -312,7 +313,7 @@ def assign_array(target: Any, value: Any, operation: str) -> Any:
     return target
 
 
-def caller_variable_name(value: Any) -> str:
+def caller_variable_name(value: object) -> str:
     """The name of the variable of the user's code that holds `value`, or an empty string."""
     frame = user_frame(_getframe(1))
     for scope in () if frame is None else (frame.f_locals, frame.f_globals):
@@ -322,7 +323,7 @@ def caller_variable_name(value: Any) -> str:
     return ""
 
 
-def _select_where(where: Any, result: Any, out: Any) -> Any:
+def _select_where(where: ArrayOrList, result: Value, out: Any) -> Value:
     from functx.numpy.ufuncs import where as select_where
 
     return select_where(where, result, out)

@@ -9,6 +9,7 @@ from typing import Any
 from functx import ops
 from functx.core.tracer import aval_of
 from functx.core.types import DType, Shape, is_inexact, real_dtype
+from functx.core.typing import ArrayLike, ArrayOrList, DTypeLike, Out, Value
 from functx.numpy import floating_point, operators
 from functx.numpy.array_creation import asarray
 from functx.numpy.cumulative import cumprod, cumsum
@@ -42,7 +43,7 @@ __all__ = [
 ]
 
 
-def _not_nan(x: Any, where: Any = None) -> Any:
+def _not_nan(x: Value, where: ArrayOrList | None = None) -> ArrayOrList | None:
     """The mask `where` without the elements of `x` that are nan; None masks nothing."""
     if not is_inexact(aval_of(x).dtype):
         return where
@@ -52,57 +53,57 @@ def _not_nan(x: Any, where: Any = None) -> Any:
 
 @reduction()
 def nansum(
-    a: Any,
-    axis: Any = None,
-    dtype: Any = None,
-    out: Any = None,
+    a: Value,
+    axis: Shape,
+    dtype: DTypeLike = None,
+    out: Out = None,
     keepdims: bool = False,
-    initial: Any = None,
-    where: Any = None,
-) -> Any:
+    initial: ArrayOrList | None = None,
+    where: ArrayOrList | None = None,
+) -> Value:
     """The sum along `axis` of the elements that are not nan."""
     return sum(a, axis, dtype, initial=initial, where=_not_nan(a, where))
 
 
 @reduction()
 def nanprod(
-    a: Any,
-    axis: Any = None,
-    dtype: Any = None,
-    out: Any = None,
+    a: Value,
+    axis: Shape,
+    dtype: DTypeLike = None,
+    out: Out = None,
     keepdims: bool = False,
-    initial: Any = None,
-    where: Any = None,
-) -> Any:
+    initial: ArrayOrList | None = None,
+    where: ArrayOrList | None = None,
+) -> Value:
     """The product along `axis` of the elements that are not nan."""
     return prod(a, axis, dtype, initial=initial, where=_not_nan(a, where))
 
 
 @reduction()
 def nanmean(
-    a: Any,
-    axis: Any = None,
-    dtype: Any = None,
-    out: Any = None,
+    a: Value,
+    axis: Shape,
+    dtype: DTypeLike = None,
+    out: Out = None,
     keepdims: bool = False,
-    where: Any = None,
-) -> Any:
+    where: ArrayOrList | None = None,
+) -> Value:
     """The average along `axis` of the elements that are not nan; nan where all are."""
     return mean(a, axis, dtype, where=_not_nan(a, where))
 
 
 @reduction()
 def nanvar(
-    a: Any,
-    axis: Any = None,
-    dtype: Any = None,
-    out: Any = None,
-    ddof: Any = 0,
+    a: Value,
+    axis: Shape,
+    dtype: DTypeLike = None,
+    out: Out = None,
+    ddof: ArrayLike = 0,
     keepdims: bool = False,
-    where: Any = None,
-    mean: Any = None,
-    correction: Any = None,
-) -> Any:
+    where: ArrayOrList | None = None,
+    mean: ArrayOrList | None = None,
+    correction: ArrayLike | None = None,
+) -> Value:
     """The variance along `axis` of the elements that are not nan; arguments as for `var`."""
     ddof = resolve_ddof("nanvar", ddof, correction)
     return var(a, axis, dtype, ddof=ddof, where=_not_nan(a, where), mean=mean)
@@ -110,16 +111,16 @@ def nanvar(
 
 @reduction()
 def nanstd(
-    a: Any,
-    axis: Any = None,
-    dtype: Any = None,
-    out: Any = None,
-    ddof: Any = 0,
+    a: Value,
+    axis: Shape,
+    dtype: DTypeLike = None,
+    out: Out = None,
+    ddof: ArrayLike = 0,
     keepdims: bool = False,
-    where: Any = None,
-    mean: Any = None,
-    correction: Any = None,
-) -> Any:
+    where: ArrayOrList | None = None,
+    mean: ArrayOrList | None = None,
+    correction: ArrayLike | None = None,
+) -> Value:
     """The standard deviation along `axis` of the elements that are not nan; arguments as for `std`."""
     ddof = resolve_ddof("nanstd", ddof, correction)
     return std(a, axis, dtype, ddof=ddof, where=_not_nan(a, where), mean=mean)
@@ -127,26 +128,26 @@ def nanstd(
 
 @reduction()
 def nanmax(
-    a: Any,
-    axis: Any = None,
-    out: Any = None,
+    a: Value,
+    axis: Shape,
+    out: Out = None,
     keepdims: bool = False,
-    initial: Any = None,
-    where: Any = None,
-) -> Any:
+    initial: ArrayOrList | None = None,
+    where: ArrayOrList | None = None,
+) -> Value:
     """The largest element along `axis` that is not nan; nan where all are."""
     return _nan_extremum(max, ops.lowest, a, axis, initial, where)
 
 
 @reduction()
 def nanmin(
-    a: Any,
-    axis: Any = None,
-    out: Any = None,
+    a: Value,
+    axis: Shape,
+    out: Out = None,
     keepdims: bool = False,
-    initial: Any = None,
-    where: Any = None,
-) -> Any:
+    initial: ArrayOrList | None = None,
+    where: ArrayOrList | None = None,
+) -> Value:
     """The smallest element along `axis` that is not nan; nan where all are."""
     return _nan_extremum(min, ops.highest, a, axis, initial, where)
 
@@ -154,11 +155,11 @@ def nanmin(
 def _nan_extremum(
     reduce: Callable[..., Any],
     start: Callable[[DType], Any],
-    x: Any,
+    x: Value,
     axes: Shape,
-    initial: Any,
-    where: Any,
-) -> Any:
+    initial: ArrayOrList | None,
+    where: ArrayOrList | None,
+) -> Value:
     valid = _not_nan(x)
     if valid is not None:
         x = fill_masked(x, valid, start(real_dtype(aval_of(x).dtype)))
@@ -169,20 +170,20 @@ def _nan_extremum(
 
 
 @reduction(single_axis=True)
-def nanargmax(a: Any, axis: Any = None, out: Any = None, keepdims: bool = False) -> Any:
+def nanargmax(a: Value, axis: Shape, out: Out = None, keepdims: bool = False) -> Value:
     """The position of the first largest element that is not nan; -1 where all are."""
     return _nan_arg_extremum(ops.argmax, ops.lowest, a, axis)
 
 
 @reduction(single_axis=True)
-def nanargmin(a: Any, axis: Any = None, out: Any = None, keepdims: bool = False) -> Any:
+def nanargmin(a: Value, axis: Shape, out: Out = None, keepdims: bool = False) -> Value:
     """The position of the first smallest element that is not nan; -1 where all are."""
     return _nan_arg_extremum(ops.argmin, ops.highest, a, axis)
 
 
 def _nan_arg_extremum(
-    find: Callable[..., Any], start: Callable[[DType], Any], x: Any, axes: Shape
-) -> Any:
+    find: Callable[..., Any], start: Callable[[DType], Any], x: Value, axes: Shape
+) -> Value:
     valid = _not_nan(x)
     if valid is None:
         return arg_extremum(find, x, axes)
@@ -190,13 +191,17 @@ def _nan_arg_extremum(
     return ops.select(any(valid, axes), index, -1)
 
 
-def nancumsum(a: Any, axis: Any = None, dtype: Any = None, out: Any = None) -> Any:
+def nancumsum(
+    a: ArrayOrList, axis: int | None = None, dtype: DTypeLike = None, out: Out = None
+) -> Value:
     """The sum up to each element along `axis`, nan counting as 0."""
     x = asarray(a)
     return cumsum(fill_masked(x, _not_nan(x), 0), axis, dtype, out)
 
 
-def nancumprod(a: Any, axis: Any = None, dtype: Any = None, out: Any = None) -> Any:
+def nancumprod(
+    a: ArrayOrList, axis: int | None = None, dtype: DTypeLike = None, out: Out = None
+) -> Value:
     """The product up to each element along `axis`, nan counting as 1."""
     x = asarray(a)
     return cumprod(fill_masked(x, _not_nan(x), 1), axis, dtype, out)

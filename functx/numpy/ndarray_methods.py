@@ -6,7 +6,7 @@ converted to a tracer when it is used.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -25,6 +25,7 @@ from functx.core.ndarray import (
 from functx.core.tracer import Tracer, aval_of, current_builder
 from functx.core.tracing import trace
 from functx.core.types import SHORT_NAMES, canonical_dtype
+from functx.core.typing import DTypeLike, Value
 from functx.numpy import indexing, mutation
 from functx.numpy.indexer import cast_for_assignment
 from functx.numpy.tracer_methods import (
@@ -38,7 +39,7 @@ from functx.numpy.tracer_methods import (
 __all__ = ["ndarray"]
 
 
-def tracer_in(x: Any, builder: Builder) -> Tracer:
+def tracer_in(x: np.ndarray[Any, Any], builder: Builder) -> Tracer:
     """The tracer of the captured array `x` in the program of `builder`."""
     return Tracer(builder.atom(x), builder)
 
@@ -55,7 +56,7 @@ def _define_in_place_operator(name: str, symbol: str) -> None:
     operation, general = f"x {symbol}= y", getattr(Tracer, f"__i{name}__")
     compute = getattr(ndarray, f"__{name}__")
 
-    def method(self: Any, other: Any) -> Any:
+    def method(self: ndarray, other: Any) -> Value:
         builder = current_builder.get()
         if builder is not None:
             return general(tracer_in(self, builder), other)
@@ -71,7 +72,7 @@ def _define_numpy_method(name: str) -> None:
     """Define the method `name` of ndarray: NumPy's method outside a trace, with functx's errors."""
     numpy_method, general = getattr(np.ndarray, name), getattr(Tracer, name)
 
-    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def method(self: ndarray, *args: Any, **kwargs: Any) -> Value:
         builder = current_builder.get()
         if builder is not None:
             return general(tracer_in(self, builder), *args, **kwargs)
@@ -93,7 +94,7 @@ def _define_numpy_method(name: str) -> None:
 def _define_numpy_property(name: str) -> None:
     numpy_property, general = getattr(np.ndarray, name), getattr(Tracer, name)
 
-    def read(self: Any) -> Any:
+    def read(self: ndarray) -> Value:
         builder = current_builder.get()
         if builder is not None:
             return general.__get__(tracer_in(self, builder))
@@ -103,7 +104,7 @@ def _define_numpy_property(name: str) -> None:
             raise_traced_error(general.__get__, self)
             raise
 
-    def write(self: Any, value: Any) -> None:
+    def write(self: ndarray, value: Value) -> None:
         builder = current_builder.get()
         if builder is None:
             numpy_property.__set__(self, as_numpy_array(value))
@@ -113,7 +114,7 @@ def _define_numpy_property(name: str) -> None:
     setattr(ndarray, name, property(read, write, doc=general.__doc__))
 
 
-def raise_traced_error(fun: Callable[..., Any], x: Any, *args: Any, **kwargs: Any) -> None:
+def raise_traced_error(fun: Callable[..., Any], x: ndarray, *args: Any, **kwargs: Any) -> None:
     """Trace `fun` on the type of `x`, to raise the error that it raises under `jit`, if any."""
 
     def body(tracer: Tracer) -> list[Any]:
@@ -127,7 +128,7 @@ _get, _set = np.ndarray.__getitem__, np.ndarray.__setitem__
 _STATIC_INDEX_TYPES = frozenset([int, slice, type(None), type(Ellipsis)])
 
 
-def _getitem(self: Any, idx: Any) -> Any:
+def _getitem(self: ndarray, idx: Any) -> Any:
     """`x[idx]` by NumPy, whose views it keeps; an element is an array without dimensions."""
     if current_builder.get() is not None:
         return indexing.getitem(self, idx)
@@ -167,7 +168,7 @@ def _numpy_index(idx: Any) -> tuple[Any, bool]:
     return items, all([type(item) in _STATIC_INDEX_TYPES for item in items])
 
 
-def _setitem(self: Any, idx: Any, value: Any) -> None:
+def _setitem(self: ndarray, idx: Any, value: Value) -> None:
     builder = current_builder.get()
     if builder is not None:
         mutation.set_item(tracer_in(self, builder), idx, value)
@@ -184,16 +185,16 @@ def _setitem(self: Any, idx: Any, value: Any) -> None:
 _NUMBERS = frozenset([bool, int, float])
 
 
-def _astype(self: Any, dtype: Any = None, *args: Any, **options: Any) -> Any:
+def _astype(self: ndarray, dtype: DTypeLike = None, *args: Any, **options: Any) -> Any:
     """The elements in `dtype`; a NumPy array for a dtype that functx does not have."""
     is_foreign = canonical_dtype(float if dtype is None else dtype) not in SHORT_NAMES
     if current_builder.get() is None and (is_foreign or args or not options.keys() <= {"copy"}):
         result = as_numpy_array(self).astype(dtype, *args, **options)
         return result if is_foreign else Tracer.astype(result, dtype)  # type: ignore[attr-defined]
-    return Tracer.astype(self, dtype, *args, **options)  # type: ignore[attr-defined]
+    return Tracer.astype(self, dtype, *args, **options)  # type: ignore[arg-type]
 
 
-def _view(self: Any, dtype: Any = None, type: Any = None) -> Any:
+def _view(self: ndarray, dtype: DTypeLike = None, type: Any = None) -> Any:
     """The memory of the array as another dtype, or as another class of arrays."""
     requested = dtype if type is None else type
     builder = current_builder.get()
@@ -213,7 +214,7 @@ def _view(self: Any, dtype: Any = None, type: Any = None) -> Any:
 _builtin_type = type
 
 
-def _array_ufunc(self: Any, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
+def _array_ufunc(self: ndarray, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
     """Calls the function of functx with the name of a NumPy ufunc, or the ufunc if there is none."""
     if functx_ufunc(ufunc, method) is not None or contains_tracer((inputs, kwargs)):
         try:
@@ -224,7 +225,13 @@ def _array_ufunc(self: Any, ufunc: Any, method: str, *inputs: Any, **kwargs: Any
     return getattr(ufunc, method)(*unwrap_nested(inputs), **unwrap_nested(kwargs))
 
 
-def _array_function(self: Any, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+def _array_function(
+    self: ndarray,
+    func: Callable[..., Any],
+    types: object,
+    args: Sequence[Any],
+    kwargs: dict[str, Any],
+) -> Any:
     """Calls the function of functx with the name of a NumPy function, or that one if there is none."""
     if functx_function(func) is not None or contains_tracer((args, kwargs)):
         return Tracer.__array_function__(self, func, types, args, kwargs)  # type: ignore[attr-defined]
@@ -240,7 +247,7 @@ def contains_tracer(value: Any) -> bool:
     return any([contains_tracer(x) for x in value])
 
 
-def is_foreign_array(x: Any) -> bool:
+def is_foreign_array(x: Value) -> bool:
     """Whether `x` is of another subclass of NumPy's array, such as a masked array."""
     return isinstance(x, np.ndarray) and type(x) not in HOST_ARRAY_TYPES
 

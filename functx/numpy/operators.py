@@ -13,6 +13,7 @@ from functx.core.primitive import Primitive
 from functx.core.tracer import aval_of
 from functx.core.tracing import bind
 from functx.core.types import is_complex, is_inexact
+from functx.core.typing import ArrayLike, ArrayOrList, Out, Value
 from functx.numpy.array_creation import asarray
 from functx.numpy.floating_point import isfinite, isnan, real_and_imag
 from functx.numpy.mutation import write_out
@@ -86,7 +87,9 @@ __all__ = [
 
 
 def _comparison_ufunc(name: str, primitive: Primitive, doc: str) -> Callable[..., Any]:
-    def function(x: Any, y: Any, /, out: Any = None, *, where: Any = True) -> Any:
+    def function(
+        x: ArrayOrList, y: ArrayOrList, /, out: Out = None, *, where: ArrayOrList = True
+    ) -> Value:
         if out is not None or where is not True:
             return write_out(name, function(x, y), out, where)
         try:
@@ -97,7 +100,7 @@ def _comparison_ufunc(name: str, primitive: Primitive, doc: str) -> Callable[...
     return with_name_and_doc(function, name, doc)
 
 
-def _compare_general(primitive: Primitive, x: Any, y: Any) -> Any:
+def _compare_general(primitive: Primitive, x: ArrayOrList, y: ArrayOrList) -> Value:
     """The comparison of integers with a Python int out of their range, or of complex numbers."""
     if type(y) is int:
         x, y = _out_of_range_operands(x, y)
@@ -110,7 +113,7 @@ def _compare_general(primitive: Primitive, x: Any, y: Any) -> Any:
     return logic.select(ops.eq(*re), bind(primitive, im), bind(primitive, re))
 
 
-def _out_of_range_operands(x: Any, number: int) -> tuple[Any, Any]:
+def _out_of_range_operands(x: ArrayOrList, number: int) -> tuple[Any, Any]:
     """Operands that compare as the integers `x` with a `number` out of the range of their dtype."""
     x = operand(x)
     if aval_of(x).dtype.kind not in "iu":
@@ -120,7 +123,9 @@ def _out_of_range_operands(x: Any, number: int) -> tuple[Any, Any]:
 
 
 def _logical_ufunc(name: str, primitive: Primitive, doc: str) -> Callable[..., Any]:
-    def function(x: Any, y: Any, /, out: Any = None, *, where: Any = True) -> Any:
+    def function(
+        x: ArrayOrList, y: ArrayOrList, /, out: Out = None, *, where: ArrayOrList = True
+    ) -> Value:
         if out is not None or where is not True:
             return write_out(name, function(x, y), out, where)
         return bind(primitive, broadcast(as_boolean(x), as_boolean(y)))
@@ -140,13 +145,13 @@ fabs = inexact_ufunc("fabs", arithmetic.Abs(), "The magnitude of x, as floating 
 
 @ufunc
 @returns_new_array
-def positive(x: Any, /) -> Any:
+def positive(x: ArrayOrList, /) -> Value:
     """`x` itself, as an array."""
     return asarray(x)
 
 
 @ufunc
-def absolute(x: Any, /) -> Any:
+def absolute(x: ArrayOrList, /) -> Value:
     """The magnitude of `x`, real for complex `x`; its derivative at 0 is 0."""
     x = operand(x)
     return copy_array(asarray(x)) if aval_of(x).dtype == ops.BOOL else arithmetic.abs(x)
@@ -156,19 +161,19 @@ abs = absolute
 
 
 @ufunc
-def square(x: Any, /) -> Any:
+def square(x: ArrayOrList, /) -> Value:
     """x * x."""
     return arithmetic.square(*promote_numeric(x))
 
 
 @ufunc
-def reciprocal(x: Any, /) -> Any:
+def reciprocal(x: ArrayOrList, /) -> Value:
     """1 / x; integers become floating point."""
     return arithmetic.reciprocal(*promote_inexact(x))
 
 
 @ufunc
-def power(x: Any, y: Any, /) -> Any:
+def power(x: ArrayOrList, y: ArrayOrList, /) -> Value:
     """x to the power y; a Python number as `y` gives a shorter program.
 
     Integers have no negative powers: a Python int raises ValueRangeError, and elements of an
@@ -185,7 +190,7 @@ def power(x: Any, y: Any, /) -> Any:
 _SHORT_POWERS = (0.5, *(float(n) for n in range(-8, 9)))
 
 
-def _static_power(x: Any, y: float) -> Any:
+def _static_power(x: ArrayLike, y: float) -> Value | None:
     """`x` to a power known while tracing; None if only the general function gives the right dtype."""
     dtype = aval_of(x).dtype
     if type(y) is float:
@@ -204,7 +209,7 @@ def _static_power(x: Any, y: float) -> Any:
 
 
 @ufunc
-def float_power(x: Any, y: Any, /) -> Any:
+def float_power(x: ArrayOrList, y: ArrayOrList, /) -> Value:
     """x to the power y, in floating point."""
     return power(*promote_inexact(x, y))
 
@@ -232,7 +237,7 @@ invert = bitwise_invert = bitwise_not
 
 
 @ufunc
-def logical_not(x: Any, /) -> Any:
+def logical_not(x: ArrayOrList, /) -> Value:
     """Whether `x` is zero."""
     x = operand(x)
     dtype = aval_of(x).dtype
@@ -240,13 +245,13 @@ def logical_not(x: Any, /) -> Any:
 
 
 @ufunc
-def left_shift(x: Any, y: Any, /) -> Any:
+def left_shift(x: ArrayOrList, y: ArrayOrList, /) -> Value:
     """x << y; 0 once y reaches the number of bits."""
     return logic.shift_left(*promote_numeric(x, y))
 
 
 @ufunc
-def right_shift(x: Any, y: Any, /) -> Any:
+def right_shift(x: ArrayOrList, y: ArrayOrList, /) -> Value:
     """x >> y; the sign of signed integers is kept."""
     x, y = promote_numeric(x, y)
     unsigned = aval_of(x).dtype.kind == "u"
@@ -257,13 +262,19 @@ bitwise_left_shift, bitwise_right_shift = left_shift, right_shift
 
 
 @ufunc
-def bitwise_count(x: Any, /) -> Any:
+def bitwise_count(x: ArrayOrList, /) -> Value:
     """The number of bits set in the magnitude of the integer `x`, as uint8."""
     (x,) = promote_numeric(x)
     return ops.convert_element_type(logic.population_count(arithmetic.abs(x)), np.uint8)
 
 
-def isclose(a: Any, b: Any, rtol: Any = 1e-05, atol: Any = 1e-08, equal_nan: bool = False) -> Any:
+def isclose(
+    a: ArrayOrList,
+    b: ArrayOrList,
+    rtol: ArrayLike = 1e-05,
+    atol: ArrayLike = 1e-08,
+    equal_nan: bool = False,
+) -> Value:
     """Whether |a - b| <= atol + rtol * |b|; equal infinities are close."""
     a, b = broadcast_inexact(a, b)
     difference, magnitude = absolute(ops.sub(a, b)), absolute(b)
@@ -274,14 +285,20 @@ def isclose(a: Any, b: Any, rtol: Any = 1e-05, atol: Any = 1e-08, equal_nan: boo
     return ops.bitwise_or(is_close, ops.bitwise_and(isnan(a), isnan(b))) if equal_nan else is_close
 
 
-def allclose(a: Any, b: Any, rtol: Any = 1e-05, atol: Any = 1e-08, equal_nan: bool = False) -> Any:
+def allclose(
+    a: ArrayOrList,
+    b: ArrayOrList,
+    rtol: ArrayLike = 1e-05,
+    atol: ArrayLike = 1e-08,
+    equal_nan: bool = False,
+) -> Value:
     """Whether `isclose` is True for all elements."""
     from functx.numpy.reductions import all
 
     return all(isclose(a, b, rtol, atol, equal_nan))
 
 
-def array_equal(a1: Any, a2: Any, equal_nan: bool = False) -> Any:
+def array_equal(a1: ArrayOrList, a2: ArrayOrList, equal_nan: bool = False) -> Value:
     """Whether two arrays have the same shape and equal elements."""
     a1, a2 = operand(a1), operand(a2)
     if aval_of(a1).shape != aval_of(a2).shape:
@@ -289,7 +306,7 @@ def array_equal(a1: Any, a2: Any, equal_nan: bool = False) -> Any:
     return _all_equal(a1, a2, equal_nan)
 
 
-def array_equiv(a1: Any, a2: Any) -> Any:
+def array_equiv(a1: ArrayOrList, a2: ArrayOrList) -> Value:
     """Whether two arrays broadcast together and then have equal elements."""
     try:
         return _all_equal(operand(a1), operand(a2), False)
@@ -297,7 +314,7 @@ def array_equiv(a1: Any, a2: Any) -> Any:
         return ops.full((), False)
 
 
-def _all_equal(a: Any, b: Any, equal_nan: bool) -> Any:
+def _all_equal(a: ArrayLike, b: ArrayLike, equal_nan: bool) -> Value:
     from functx.numpy.reductions import all
 
     same = equal(a, b)

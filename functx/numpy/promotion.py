@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -14,14 +15,15 @@ from functx.core.primitive import Primitive
 from functx.core.program import Literal, scalar_literal
 from functx.core.tracer import Tracer, aval_of, current_builder
 from functx.core.tracing import bind
-from functx.core.types import Shape, inexact_dtype, is_complex, is_inexact, promote_types
+from functx.core.types import DType, Shape, inexact_dtype, is_complex, is_inexact, promote_types
+from functx.core.typing import ArrayOrList, Value
 from functx.ops.operands import PYTHON_SCALARS, literal
 from functx.ops.views import copy_array as copy_array
 from functx.ops.views import copy_if_shared as copy_if_shared
 from functx.ops.views import returns_new_array as returns_new_array
 
 
-def operand(x: Any) -> Any:
+def operand(x: ArrayOrList) -> Value:
     """`x`, with a list or a tuple converted to an array, and a NumPy array to an `ndarray` view of it."""
     if isinstance(x, (list, tuple)):
         from functx.numpy.array_creation import asarray
@@ -29,10 +31,10 @@ def operand(x: Any) -> Any:
         return asarray(x)
     if type(x) is np.ndarray and current_builder.get() is None:
         return as_ndarray(x)
-    return x
+    return x  # type: ignore[return-value]
 
 
-def copy_if_same_memory(out: Any, x: Any) -> Any:
+def copy_if_same_memory(out: Value, x: Any) -> Value:
     """`out`, copied if it is `x` or an item of the list `x`, or a view of its memory."""
     for y in x if type(x) in _LISTS else (x,):
         if out is y or (type(out) is Tracer is type(y) and out.atom is y.atom):
@@ -40,7 +42,7 @@ def copy_if_same_memory(out: Any, x: Any) -> Any:
         arrays = isinstance(out, np.ndarray) and isinstance(y, np.ndarray)
         if (
             arrays
-            and out.base is not None
+            and out.base is not None  # type: ignore[attr-defined]
             and np.may_share_memory(as_numpy_array(out), as_numpy_array(y))
         ):
             return copy_array(out)
@@ -50,7 +52,7 @@ def copy_if_same_memory(out: Any, x: Any) -> Any:
 _LISTS = (list, tuple)
 
 
-def bind_binary(primitive: Primitive, x: Any, y: Any) -> Any:
+def bind_binary(primitive: Primitive, x: ArrayOrList, y: ArrayOrList) -> Value:
     """`primitive(x, y)` with operands promoted and broadcast."""
     # The frequent cases first: equal types, and a Python number that takes the dtype of the array.
     if type(x) is Tracer:
@@ -79,7 +81,7 @@ _NUMBERS = *PYTHON_SCALARS, Literal
 _SCALARS_TAKING_KIND: dict[str, tuple[type, ...]] = {"f": (float, int), "i": (int,), "u": (int,)}
 
 
-def promote(*args: Any) -> tuple[Any, ...]:
+def promote(*args: ArrayOrList) -> tuple[Value, ...]:
     """`args` in their common dtype by JAX's promotion rules."""
     if args and type(args[0]) is Tracer:
         # Traced arrays of one dtype, the most frequent operands.
@@ -88,29 +90,31 @@ def promote(*args: Any) -> tuple[Any, ...]:
             if type(x) is not Tracer or x.atom.aval.dtype != dtype:
                 break
         else:
-            return args
-    args = tuple([operand(x) for x in args])
-    return args if _common_dtype(args) is not None else _convert_all(args, *promoted_dtype(*args))
+            return args  # type: ignore[return-value]
+    operands = tuple([operand(x) for x in args])
+    if _common_dtype(operands) is not None:
+        return operands
+    return _convert_all(operands, *promoted_dtype(*operands))
 
 
-def promote_inexact(*args: Any) -> tuple[Any, ...]:
+def promote_inexact(*args: ArrayOrList) -> tuple[Value, ...]:
     """`args` in their common inexact dtype, the default float dtype if all are exact."""
-    args = tuple([operand(x) for x in args])
-    common = _common_dtype(args)
+    operands = tuple([operand(x) for x in args])
+    common = _common_dtype(operands)
     if common is not None and is_inexact(common):
-        return args
-    dtype, weak = promoted_dtype(*args)
-    return _convert_all(args, inexact_dtype(dtype), weak)
+        return operands
+    dtype, weak = promoted_dtype(*operands)
+    return _convert_all(operands, inexact_dtype(dtype), weak)
 
 
-def as_inexact(x: Any) -> Any:
+def as_inexact(x: ArrayOrList) -> Value:
     """`x` in an inexact dtype: its own, or the default float type if it is exact."""
     if type(x) is Tracer and x.atom.aval.dtype.kind == "f":
         return x
     return promote_inexact(x)[0]
 
 
-def promote_real(name: str, *args: Any) -> tuple[Any, ...]:
+def promote_real(name: str, *args: ArrayOrList) -> tuple[Value, ...]:
     """`args` in one floating-point dtype; DTypeError, with the function's `name`, for complex ones."""
     args = (as_inexact(args[0]),) if len(args) == 1 else promote_inexact(*args)
     if is_complex(aval_of(args[0]).dtype):
@@ -119,7 +123,7 @@ def promote_real(name: str, *args: Any) -> tuple[Any, ...]:
     return args
 
 
-def _common_dtype(args: tuple[Any, ...]) -> Any:
+def _common_dtype(args: Sequence[Value]) -> DType | None:
     """The dtype of `args` if all are arrays of one dtype, else None."""
     dtype = None
     for x in args:
@@ -132,7 +136,7 @@ def _common_dtype(args: tuple[Any, ...]) -> Any:
     return dtype
 
 
-def promoted_dtype(*args: Any) -> tuple[Any, bool]:
+def promoted_dtype(*args: ArrayOrList) -> tuple[DType, bool]:
     """The dtype to which operands promote, and whether it is weak."""
     avals = tuple([aval_of(x) for x in args])
     promoted = promote_types(tuple([(a.dtype, a.weak_type) for a in avals]))
@@ -144,30 +148,30 @@ def promoted_dtype(*args: Any) -> tuple[Any, bool]:
     return promoted
 
 
-def number_literal_like(value: Any, x: Any) -> Literal:
+def number_literal_like(value: complex, x: Value | Literal) -> Value:
     """The Python number `value` in the dtype of `x`, weak if `x` is."""
     aval = aval_of(x)
     return number_literal(value, aval.dtype, aval.weak_type)
 
 
-def _convert_all(args: tuple[Any, ...], dtype: Any, weak: bool) -> tuple[Any, ...]:
+def _convert_all(args: Sequence[Value], dtype: DType, weak: bool) -> tuple[Value, ...]:
     return tuple([_convert(x, dtype, weak) for x in args])
 
 
-def _convert(x: Any, dtype: Any, weak: bool) -> Any:
+def _convert(x: Value | Literal, dtype: DType, weak: bool) -> Value:
     if type(x) in _NUMBERS:
         return number_literal(x.value if type(x) is Literal else x, dtype, weak)
     # Of operands of one dtype the result is weak only if all are: no conversion is needed.
-    return x if aval_of(x).dtype == dtype else ops.convert_element_type(x, dtype, weak)
+    return x if aval_of(x).dtype == dtype else ops.convert_element_type(x, dtype, weak)  # type: ignore[return-value]
 
 
-def number_literal(value: Any, dtype: Any, weak: bool = False) -> Literal:
+def number_literal(value: object, dtype: DType, weak: bool = False) -> Value:
     """The Python number `value` as a literal of `dtype`; raises ValueRangeError for an int out of range."""
     exact = literal(value, dtype)
-    return scalar_literal(exact.value, dtype, True, repr(exact.value)) if weak else exact
+    return scalar_literal(exact.value, dtype, True, repr(exact.value)) if weak else exact  # type: ignore[return-value]
 
 
-def broadcast(*args: Any) -> tuple[Any, ...]:
+def broadcast(*args: Value) -> tuple[Value, ...]:
     """`args` in their common shape by NumPy's rule; scalars beside arrays stay scalars."""
     primitives = _broadcasts(*[aval_of(x).shape for x in args])
     return tuple(
@@ -196,7 +200,7 @@ def _trailing_dims(count: int, ndim: int) -> tuple[int, ...]:
     return tuple(range(ndim - count, ndim))
 
 
-def broadcast_to(x: Any, shape: Shape) -> Any:
+def broadcast_to(x: Value, shape: Shape) -> Value:
     """`x` broadcast to `shape`: repeated along new leading dimensions and those of length 1."""
     given = aval_of(x).shape
     if given == shape:

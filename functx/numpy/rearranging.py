@@ -17,6 +17,7 @@ from functx.core.errors import (
     ValueRangeError,
 )
 from functx.core.tracer import Tracer, aval_of
+from functx.core.typing import ArrayOrList, Axes, ShapeLike, Value
 from functx.numpy import promotion
 from functx.numpy.indexer import drop_leading_ones
 from functx.numpy.joining import (
@@ -66,7 +67,7 @@ __all__ = [
 
 
 @returns_new_array
-def tile(A: Any, reps: Any) -> Any:  # noqa: N803 - NumPy's name
+def tile(A: ArrayOrList, reps: ShapeLike) -> Value:  # noqa: N803 - NumPy's name
     """`A` repeated `reps` times along each axis, the last count for the last axis."""
     a = ensure_array(A)
     counts = canonical_shape(reps, "tile: reps")
@@ -84,8 +85,12 @@ def tile(A: Any, reps: Any) -> Any:  # noqa: N803 - NumPy's name
 
 @returns_new_array
 def repeat(
-    a: Any, repeats: Any, axis: int | None = None, *, total_repeat_length: int | None = None
-) -> Any:
+    a: ArrayOrList,
+    repeats: ArrayOrList,
+    axis: int | None = None,
+    *,
+    total_repeat_length: int | None = None,
+) -> Value:
     """`a` with each element along `axis` repeated `repeats` times, one count or one for each.
 
     `a` is flattened if `axis` is None. The counts must be known while tracing, unless
@@ -123,7 +128,7 @@ def repeat(
     return gather_static(a, indices, axis)
 
 
-def _repeat_each(a: Any, count: int, axis: int) -> Any:
+def _repeat_each(a: Value, count: int, axis: int) -> Value:
     if count == 1:
         return a
     shape = aval_of(a).shape
@@ -132,7 +137,7 @@ def _repeat_each(a: Any, count: int, axis: int) -> Any:
     return shapes.reshape(repeated, (*shape[:axis], shape[axis] * count, *shape[axis + 1 :]))
 
 
-def _repeat_to(a: Any, repeats: Any, axis: int, length: int) -> Any:
+def _repeat_to(a: Value, repeats: Value, axis: int, length: int) -> Value:
     from functx.numpy.sorting_and_searching import searchsorted
 
     n = aval_of(a).shape[axis]
@@ -142,24 +147,24 @@ def _repeat_to(a: Any, repeats: Any, axis: int, length: int) -> Any:
     return gather_along(a, searchsorted(ops.cumsum(counts, 0), positions, side="right"), axis)
 
 
-def flip(m: Any, axis: Any = None) -> Any:
+def flip(m: ArrayOrList, axis: Axes = None) -> Value:
     """`m` with the order along `axis` reversed: one axis, several, or all."""
     m = ensure_array(m)
     axes = canonical_axes(axis, aval_of(m).ndim, "flip: axis")
     return shapes.rev(m, axes) if axes else m
 
 
-def fliplr(m: Any) -> Any:
+def fliplr(m: ArrayOrList) -> Value:
     """`m` with the order along its second axis reversed."""
     return flip(check_min_rank("fliplr", m, 2), 1)
 
 
-def flipud(m: Any) -> Any:
+def flipud(m: ArrayOrList) -> Value:
     """`m` with the order along its first axis reversed."""
     return flip(check_min_rank("flipud", m, 1), 0)
 
 
-def rot90(m: Any, k: int = 1, axes: Any = (0, 1)) -> Any:
+def rot90(m: ArrayOrList, k: int = 1, axes: tuple[int, int] = (0, 1)) -> Value:
     """`m` rotated by `k` right angles in the plane of two axes, from the first to the second."""
     m = check_min_rank("rot90", m, 2)
     pair = canonical_axes(axes, aval_of(m).ndim, "rot90: axes")
@@ -176,7 +181,7 @@ def rot90(m: Any, k: int = 1, axes: Any = (0, 1)) -> Any:
 
 
 @returns_new_array
-def roll(a: Any, shift: Any, axis: Any = None) -> Any:
+def roll(a: ArrayOrList, shift: ArrayOrList, axis: Axes = None) -> Value:
     """`a` with its elements shifted by `shift` positions along `axis`, cyclically.
 
     Several axes take one shift each, or share one. With `axis` None the flattened array is
@@ -200,7 +205,7 @@ def roll(a: Any, shift: Any, axis: Any = None) -> Any:
     return a
 
 
-def _roll_along(a: Any, shift: Any, axis: int) -> Any:
+def _roll_along(a: Value, shift: ArrayOrList, axis: int) -> Value:
     n = aval_of(a).shape[axis]
     if type(shift) is Tracer:
         if not n:
@@ -218,7 +223,7 @@ def _roll_along(a: Any, shift: Any, axis: int) -> Any:
     )
 
 
-def _static_positions(name: str, obj: Any, n: int) -> np.ndarray[Any, Any]:
+def _static_positions(name: str, obj: slice | ArrayOrList, n: int) -> np.ndarray[Any, Any]:
     """`obj`, an int, a slice, integers or a mask, as non-negative indices into an axis of length `n`."""
     if isinstance(obj, slice):
         return np.arange(n)[obj]
@@ -238,8 +243,12 @@ def _static_positions(name: str, obj: Any, n: int) -> np.ndarray[Any, Any]:
 
 
 def delete(
-    arr: Any, obj: Any, axis: int | None = None, *, assume_unique_indices: bool = False
-) -> Any:
+    arr: ArrayOrList,
+    obj: slice | ArrayOrList,
+    axis: int | None = None,
+    *,
+    assume_unique_indices: bool = False,
+) -> Value:
     """`arr` without its elements at `obj` along `axis`; flattened first if `axis` is None.
 
     `obj` is an int, a slice, integers or a mask. A traced `obj` must be a single integer, or
@@ -250,13 +259,12 @@ def delete(
         arr, axis = ravel(arr), 0
     axis = canonical_axis(axis, aval_of(arr).ndim, "delete: axis")
     n = aval_of(arr).shape[axis]
-    traced = type(obj) is Tracer and obj.atom.aval.dtype.kind in "iu"
-    if traced and (not obj.atom.aval.ndim or assume_unique_indices):
+    if type(obj) is Tracer and obj.dtype.kind in "iu" and (assume_unique_indices or not obj.ndim):
         return gather_along(arr, _remaining_indices(ravel(obj), n), axis)
     return gather_static(arr, np.delete(np.arange(n), _static_positions("delete", obj, n)), axis)
 
 
-def _remaining_indices(removed: Any, n: int) -> Any:
+def _remaining_indices(removed: Value, n: int) -> Value:
     """The integers below `n` that are not in `removed`, distinct traced integers."""
     from functx.numpy.sorting_and_searching import sort
 
@@ -271,39 +279,40 @@ def _remaining_indices(removed: Any, n: int) -> Any:
     return positions
 
 
-def insert(arr: Any, obj: Any, values: Any, axis: int | None = None) -> Any:
+def insert(
+    arr: ArrayOrList, obj: slice | ArrayOrList, values: ArrayOrList, axis: int | None = None
+) -> Value:
     """`arr` with `values` inserted before the positions `obj` along `axis`.
 
     `obj` is an int, a slice, integers or a mask, known while tracing, or traced integers, which
     are clipped. `arr` is flattened first if `axis` is None.
     """
-    arr, values = ensure_array(arr), ensure_array(values)
+    arr, inserted = ensure_array(arr), ensure_array(values)
     if axis is None:
         arr, axis = ravel(arr), 0
     aval = aval_of(arr)
     axis = canonical_axis(axis, aval.ndim, "insert: axis")
     n = aval.shape[axis]
-    traced = type(obj) is Tracer and obj.aval.dtype.kind in "iu"
-    positions = _traced_positions(obj, n) if traced else _static_positions("insert", obj, n)
-    values = (
-        ops.convert_element_type(values, aval.dtype)
-        if aval_of(values).dtype != aval.dtype
-        else values
+    traced = type(obj) is Tracer and obj.dtype.kind in "iu"
+    positions: Any = (
+        _static_positions("insert", obj, n) if not traced else _traced_positions(obj, n)
     )
+    if aval_of(inserted).dtype != aval.dtype:
+        inserted = ops.convert_element_type(inserted, aval.dtype)
     shape = list(aval.shape)
     if positions.size == 1:
-        if aval_of(values).ndim < aval.ndim:
-            values = prepend_axes(values, aval.ndim)
+        if aval_of(inserted).ndim < aval.ndim:
+            inserted = prepend_axes(inserted, aval.ndim)
         if positions.ndim == 0:
-            values = shapes.moveaxis(values, 0, axis)
-        shape[axis] = aval_of(values).shape[axis]
+            inserted = shapes.moveaxis(inserted, 0, axis)
+        shape[axis] = aval_of(inserted).shape[axis]
         positions = promotion.broadcast_to(positions.reshape(()), (shape[axis],))
     else:
         shape[axis] = positions.size
-    values = promotion.broadcast_to(drop_leading_ones(values, aval.ndim), tuple(shape))
+    inserted = promotion.broadcast_to(drop_leading_ones(inserted, aval.ndim), tuple(shape))
+    joined = concatenation.concatenate([arr, inserted], axis)
     if traced:
-        sources = _insertion_sources(positions, n)
-        return gather_along(concatenation.concatenate([arr, values], axis), sources, axis)
+        return gather_along(joined, _insertion_sources(positions, n), axis)
     positions = np.array(positions)
     order = np.argsort(positions, kind="stable")
     positions[order] += np.arange(len(positions))
@@ -312,17 +321,17 @@ def insert(arr: Any, obj: Any, values: Any, axis: int | None = None) -> Any:
     is_original[positions] = False
     sources[is_original] = np.arange(n)
     sources[positions] = n + np.arange(len(positions))
-    return gather_static(concatenation.concatenate([arr, values], axis), sources, axis)
+    return gather_static(joined, sources, axis)
 
 
-def _traced_positions(obj: Any, n: int) -> Any:
+def _traced_positions(obj: Any, n: int) -> Value:
     """Traced integers as non-negative positions, clipped to [0, n]."""
     positions = ops.convert_element_type(obj, np.int32)
     positions = ops.select(ops.lt(positions, 0), ops.add(positions, n), positions)
     return arithmetic.max(arithmetic.min(positions, n), 0)
 
 
-def _insertion_sources(positions: Any, n: int) -> Any:
+def _insertion_sources(positions: Value, n: int) -> Value:
     """The source index of each element after an insertion before `positions`.
 
     The sources are the `n` elements of the array, followed by the inserted ones.
@@ -341,7 +350,7 @@ def _insertion_sources(positions: Any, n: int) -> Any:
     return ops.select(is_new, new_source, ops.sub(target, inserted_before))
 
 
-def resize(a: Any, new_shape: Any) -> Any:
+def resize(a: ArrayOrList, new_shape: ShapeLike) -> Value:
     """The elements of `a`, repeated as needed, in `new_shape`."""
     flat = flatten(a)
     shape = canonical_shape(new_shape, "resize: new_shape")
@@ -355,7 +364,7 @@ def resize(a: Any, new_shape: Any) -> Any:
 
 
 @returns_new_array
-def pad(array: Any, pad_width: Any, mode: str = "constant", **kwargs: Any) -> Any:
+def pad(array: ArrayOrList, pad_width: Any, mode: str = "constant", **kwargs: Any) -> Value:
     """`array` with `pad_width` elements added before and after along each axis.
 
     `pad_width` is one number, one pair, a pair for each axis, or a dict of them by axis.
@@ -431,7 +440,7 @@ def _pairs_per_axis(value: Any, ndim: int, what: str) -> list[tuple[Any, Any]]:
     return [(pair[0], pair[-1]) for pair in pairs]
 
 
-def _pad_constant(array: Any, widths: list[tuple[int, int]], values: Any) -> Any:
+def _pad_constant(array: Value, widths: list[tuple[int, int]], values: Any) -> Value:
     if not is_sequence(values):
         config_all = tuple([(low, high, 0) for low, high in widths])
         return concatenation.pad(array, _fill_value(values, array), config_all)
@@ -444,14 +453,14 @@ def _pad_constant(array: Any, widths: list[tuple[int, int]], values: Any) -> Any
     return array
 
 
-def _fill_value(value: Any, like: Any) -> Any:
+def _fill_value(value: Any, like: Value) -> Value:
     if type(value) in PYTHON_SCALARS:
         value = np.asarray(value).astype(aval_of(like).dtype).item()
         return promotion.number_literal_like(value, like)
     return ops.convert_element_type(operand(value), aval_of(like).dtype)
 
 
-def _pad_by_elements(mode: str, x: Any, axis: int, low: int, high: int) -> Any:
+def _pad_by_elements(mode: str, x: Value, axis: int, low: int, high: int) -> Value:
     """`x` padded with `low` and `high` of its own elements, chosen by NumPy's `mode`."""
     n = aval_of(x).shape[axis]
     indices = np.pad(np.arange(n), (low, high), mode=mode)  # type: ignore[call-overload]
@@ -463,8 +472,8 @@ def _pad_by_elements(mode: str, x: Any, axis: int, low: int, high: int) -> Any:
 
 
 def _pad_by_statistic(
-    mode: str, x: Any, axis: int, widths: tuple[int, int], counts: tuple[Any, Any]
-) -> Any:
+    mode: str, x: Value, axis: int, widths: tuple[int, int], counts: tuple[Any, Any]
+) -> Value:
     """`x` padded with a statistic of its first and of its last elements."""
     before, after = [
         _edge_statistic(mode, x, axis, width, count, end)
@@ -473,7 +482,9 @@ def _pad_by_statistic(
     return concatenate_or_empty([*before, x, *after], x, axis)
 
 
-def _edge_statistic(mode: str, x: Any, axis: int, width: int, count: Any, end: bool) -> list[Any]:
+def _edge_statistic(
+    mode: str, x: Value, axis: int, width: int, count: int | None, end: bool
+) -> list[Value]:
     """The padding before `x`, or after it at the `end`: a statistic of its outermost elements."""
     from functx.numpy import floating_point, reductions
 

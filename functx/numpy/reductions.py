@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import lru_cache, wraps
-from typing import Any, ParamSpec, cast
+from typing import Any, Concatenate, ParamSpec, Protocol, cast
 
 import numpy as np
 
@@ -24,6 +24,7 @@ from functx.core.types import (
     kind,
     real_dtype,
 )
+from functx.core.typing import ArrayLike, ArrayOrList, Axes, DTypeLike, Out, Value
 from functx.numpy import operators, ufuncs
 from functx.numpy.array_creation import asarray
 from functx.numpy.mutation import check_mask, write_out_exact
@@ -31,6 +32,7 @@ from functx.numpy.promotion import (
     broadcast,
     broadcast_to,
     copy_if_same_memory,
+    number_literal,
     promote_inexact,
 )
 from functx.ops import arithmetic
@@ -60,9 +62,19 @@ __all__ = [
 P = ParamSpec("P")
 
 
+class Reduction(Protocol[P]):
+    """The type of a reduction: `a`, `axis`, and the further parameters of the decorated function."""
+
+    __name__: str
+
+    def __call__(
+        self, a: ArrayOrList, axis: Axes = None, *args: P.args, **options: P.kwargs
+    ) -> Value: ...
+
+
 def reduction(
-    *, single_axis: bool = False, of_floats: Callable[[Tracer, Shape], Any] | None = None
-) -> Callable[[Callable[P, Any]], Callable[P, Any]]:
+    *, single_axis: bool = False, of_floats: Callable[[Tracer, Shape], Value] | None = None
+) -> Callable[[Callable[Concatenate[Value, Shape, P], Value]], Reduction[P]]:
     """Makes a reduction with NumPy's arguments of the function that computes it.
 
     The decorated function is called with an array `a` and a tuple `axis` of distinct,
@@ -75,15 +87,17 @@ def reduction(
     the result for a traced float32 or float64 array and no other arguments than `axis` and `keepdims`.
     """
 
-    def decorate(function: Callable[P, Any]) -> Callable[P, Any]:
+    def decorate(function: Callable[Concatenate[Value, Shape, P], Value]) -> Reduction[P]:
         name, code = function.__name__, function.__code__
+        function.__defaults__ = (None, *(function.__defaults__ or ()))
         parameters = code.co_varnames[2 : code.co_argcount]
         out_position, keepdims_position = parameters.index("out"), parameters.index("keepdims")
 
         @wraps(function)
-        def call(a: Any, axis: Any = None, *args: Any, **options: Any) -> Any:
+        def call(a: ArrayOrList, axis: Axes = None, *args: Any, **options: Any) -> Value:
             if type(a) is Tracer:
-                x, aval = a, a.atom.aval
+                x: Value = a
+                aval = a.atom.aval
                 if (
                     of_floats is not None
                     and not args
@@ -104,7 +118,7 @@ def reduction(
                 axes: Shape = (canonical_axis(axis, aval.ndim),)
             else:
                 axes = canonical_axes(axis, aval.ndim)
-            result = function(x, axes, *args, **options)  # type: ignore[call-arg, arg-type]
+            result = function(x, axes, *args, **options)
             out = None
             if args or options:
                 out = args[out_position] if len(args) > out_position else options.get("out")
@@ -115,19 +129,19 @@ def reduction(
                 result = copy_if_same_memory(result, a)
             return result if out is None else write_out_exact(name, result, out)
 
-        return cast(Callable[P, Any], call)
+        return cast(Reduction[P], call)
 
     return decorate
 
 
-def restore_reduced_axes(out: Any, shape: Shape, axes: Shape, keepdims: bool = False) -> Any:
+def restore_reduced_axes(out: Value, shape: Shape, axes: Shape, keepdims: bool = False) -> Value:
     """`out` with the reduced axes of `shape` restored as dimensions of length 1 if `keepdims`."""
     if not (keepdims if type(keepdims) is bool else as_bool("keepdims", keepdims)):
         return out
     return ops.reshape(out, tuple([1 if d in axes else n for d, n in enumerate(shape)]))
 
 
-def fill_masked(x: Any, where: Any, fill: Any) -> Any:
+def fill_masked(x: Value, where: ArrayOrList | None, fill: complex) -> Value:
     """`x` with `fill` where the mask `where` is False; None and True mask nothing."""
     if where is None or where is True:
         return x
@@ -148,15 +162,15 @@ def sum_dtype(dtype: DType) -> DType:
 
 @reduction(of_floats=lambda x, axes: bind(ops.ReduceSum(axes), (x,)))
 def sum(
-    a: Any,
-    axis: Any = None,
-    dtype: Any = None,
-    out: Any = None,
+    a: Value,
+    axis: Shape,
+    dtype: DTypeLike = None,
+    out: Out = None,
     keepdims: bool = False,
-    initial: Any = None,
-    where: Any = None,
+    initial: ArrayOrList | None = None,
+    where: ArrayOrList | None = None,
     promote_integers: bool = True,
-) -> Any:
+) -> Value:
     """The sum along `axis`, an int, several or None for all, plus `initial`.
 
     Booleans and narrow integers are added in the default integer type. With a mask `where`,
@@ -169,15 +183,15 @@ def sum(
 
 @reduction()
 def prod(
-    a: Any,
-    axis: Any = None,
-    dtype: Any = None,
-    out: Any = None,
+    a: Value,
+    axis: Shape,
+    dtype: DTypeLike = None,
+    out: Out = None,
     keepdims: bool = False,
-    initial: Any = None,
-    where: Any = None,
+    initial: ArrayOrList | None = None,
+    where: ArrayOrList | None = None,
     promote_integers: bool = True,
-) -> Any:
+) -> Value:
     """The product along `axis`, an int, several or None for all, times `initial`."""
     return _sum_or_prod(
         ops.reduce_prod, ops.mul, 1, a, axis, dtype, initial, where, promote_integers
@@ -188,13 +202,13 @@ def _sum_or_prod(
     reduce: Callable[..., Any],
     combine: Callable[..., Any],
     neutral: int,
-    x: Any,
+    x: Value,
     axes: Shape,
-    dtype: Any,
-    initial: Any,
-    where: Any,
+    dtype: DTypeLike,
+    initial: ArrayOrList | None,
+    where: ArrayOrList | None,
     promote_integers: bool,
-) -> Any:
+) -> Value:
     result = aval_of(x).dtype
     if dtype is not None:
         result = canonical_dtype(dtype)
@@ -211,13 +225,13 @@ def _sum_or_prod(
 
 @reduction()
 def max(
-    a: Any,
-    axis: Any = None,
-    out: Any = None,
+    a: Value,
+    axis: Shape,
+    out: Out = None,
     keepdims: bool = False,
-    initial: Any = None,
-    where: Any = None,
-) -> Any:
+    initial: ArrayOrList | None = None,
+    where: ArrayOrList | None = None,
+) -> Value:
     """The largest element along `axis`, an int, several or None for all; nan if there is one.
 
     At least `initial`, where it is given; elements that tie share the derivative.
@@ -227,13 +241,13 @@ def max(
 
 @reduction()
 def min(
-    a: Any,
-    axis: Any = None,
-    out: Any = None,
+    a: Value,
+    axis: Shape,
+    out: Out = None,
     keepdims: bool = False,
-    initial: Any = None,
-    where: Any = None,
-) -> Any:
+    initial: ArrayOrList | None = None,
+    where: ArrayOrList | None = None,
+) -> Value:
     """The smallest element along `axis`, an int, several or None for all; nan if there is one.
 
     At most `initial`, where it is given; elements that tie share the derivative.
@@ -249,11 +263,11 @@ def _extremum(
     reduce: Callable[..., Any],
     combine: Callable[..., Any],
     start: Callable[[DType], Any],
-    x: Any,
+    x: Value,
     axes: Shape,
-    initial: Any,
-    where: Any,
-) -> Any:
+    initial: ArrayOrList | None,
+    where: ArrayOrList | None,
+) -> Value:
     aval = aval_of(x)
     if initial is None:
         if where is not None:
@@ -273,33 +287,43 @@ def _extremum(
 
 @reduction()
 def any(
-    a: Any, axis: Any = None, out: Any = None, keepdims: bool = False, *, where: Any = None
-) -> Any:
+    a: Value,
+    axis: Shape,
+    out: Out = None,
+    keepdims: bool = False,
+    *,
+    where: ArrayOrList | None = None,
+) -> Value:
     """Whether an element along `axis`, an int, several or None for all, is not zero."""
     return ops.reduce_or(fill_masked(ufuncs.as_boolean(a), where, False), axis)
 
 
 @reduction()
 def all(
-    a: Any, axis: Any = None, out: Any = None, keepdims: bool = False, *, where: Any = None
-) -> Any:
+    a: Value,
+    axis: Shape,
+    out: Out = None,
+    keepdims: bool = False,
+    *,
+    where: ArrayOrList | None = None,
+) -> Value:
     """Whether every element along `axis`, an int, several or None for all, is not zero."""
     return ops.reduce_and(fill_masked(ufuncs.as_boolean(a), where, True), axis)
 
 
 @reduction(single_axis=True)
-def argmax(a: Any, axis: Any = None, out: Any = None, keepdims: bool = False) -> Any:
+def argmax(a: Value, axis: Shape, out: Out = None, keepdims: bool = False) -> Value:
     """The position of the first largest element along `axis`, or of the first nan."""
     return arg_extremum(ops.argmax, a, axis)
 
 
 @reduction(single_axis=True)
-def argmin(a: Any, axis: Any = None, out: Any = None, keepdims: bool = False) -> Any:
+def argmin(a: Value, axis: Shape, out: Out = None, keepdims: bool = False) -> Value:
     """The position of the first smallest element along `axis`, or of the first nan."""
     return arg_extremum(ops.argmin, a, axis)
 
 
-def arg_extremum(find: Callable[..., Any], x: Any, axes: Shape) -> Any:
+def arg_extremum(find: Callable[..., Any], x: Value, axes: Shape) -> Value:
     """The index that `find` returns along one axis, or along all axes in row-major order."""
     if len(axes) != 1:
         x, axes = ops.reshape(x, (aval_of(x).size,)), (0,)
@@ -307,23 +331,25 @@ def arg_extremum(find: Callable[..., Any], x: Any, axes: Shape) -> Any:
 
 
 @reduction()
-def ptp(a: Any, axis: Any = None, out: Any = None, keepdims: bool = False) -> Any:
+def ptp(a: Value, axis: Shape, out: Out = None, keepdims: bool = False) -> Value:
     """The largest less the smallest element along `axis`."""
     return ops.sub(max(a, axis), min(a, axis))
 
 
-def count_nonzero(a: Any, axis: Any = None, keepdims: bool = False) -> Any:
+def count_nonzero(a: ArrayOrList, axis: Axes = None, keepdims: bool = False) -> Value:
     """The number of elements along `axis` that are not zero."""
     return sum(ufuncs.as_boolean(asarray(a)), axis, keepdims=keepdims)
 
 
-def _in_mean_dtype(x: Any, dtype: Any) -> tuple[Any, DType]:
+def _in_mean_dtype(x: Value, dtype: DTypeLike) -> tuple[Value, DType]:
     """`x` in the dtype to average in, and the dtype of the average."""
     result = inexact_dtype(aval_of(x).dtype) if dtype is None else canonical_dtype(dtype)
     return ops.convert_element_type(x, accumulation_dtype(inexact_dtype(result))), result
 
 
-def _element_count(aval: ShapedArray, axes: Shape, where: Any, dtype: DType) -> Any:
+def _element_count(
+    aval: ShapedArray, axes: Shape, where: ArrayOrList | None, dtype: DType
+) -> Value:
     """The number of elements along `axes`, or of those where the mask `where` is True."""
     if where is None or where is True:
         return _static_element_count(aval.shape, axes, dtype)
@@ -332,11 +358,11 @@ def _element_count(aval: ShapedArray, axes: Shape, where: Any, dtype: DType) -> 
 
 
 @lru_cache(maxsize=1024)
-def _static_element_count(shape: Shape, axes: Shape, dtype: DType) -> Any:
-    return literal(math.prod([shape[d] for d in axes]), dtype)
+def _static_element_count(shape: Shape, axes: Shape, dtype: DType) -> Value:
+    return number_literal(math.prod([shape[d] for d in axes]), dtype)
 
 
-def _mean_of_floats(x: Tracer, axes: Shape) -> Any:
+def _mean_of_floats(x: Tracer, axes: Shape) -> Value:
     aval = x.atom.aval
     count = _static_element_count(aval.shape, axes, aval.dtype)
     return bind(ops.Div(), (bind(ops.ReduceSum(axes), (x,)), count))
@@ -344,14 +370,14 @@ def _mean_of_floats(x: Tracer, axes: Shape) -> Any:
 
 @reduction(of_floats=_mean_of_floats)
 def mean(
-    a: Any,
-    axis: Any = None,
-    dtype: Any = None,
-    out: Any = None,
+    a: Value,
+    axis: Shape,
+    dtype: DTypeLike = None,
+    out: Out = None,
     keepdims: bool = False,
     *,
-    where: Any = None,
-) -> Any:
+    where: ArrayOrList | None = None,
+) -> Value:
     """The average along `axis`, an int, several or None for all; nan of no elements.
 
     With a mask `where`, only the elements where it is True count.
@@ -360,7 +386,7 @@ def mean(
     return ops.convert_element_type(_mean(x, axis, where), result)
 
 
-def _mean(x: Any, axes: Shape, where: Any) -> Any:
+def _mean(x: Value, axes: Shape, where: ArrayOrList | None) -> Value:
     aval = aval_of(x)
     count = _element_count(aval, axes, where, aval.dtype)
     if is_complex(aval.dtype):
@@ -370,17 +396,17 @@ def _mean(x: Any, axes: Shape, where: Any) -> Any:
 
 @reduction()
 def var(
-    a: Any,
-    axis: Any = None,
-    dtype: Any = None,
-    out: Any = None,
-    ddof: Any = 0,
+    a: Value,
+    axis: Shape,
+    dtype: DTypeLike = None,
+    out: Out = None,
+    ddof: ArrayLike = 0,
     keepdims: bool = False,
     *,
-    where: Any = None,
-    mean: Any = None,
-    correction: Any = None,
-) -> Any:
+    where: ArrayOrList | None = None,
+    mean: ArrayOrList | None = None,
+    correction: ArrayLike | None = None,
+) -> Value:
     """The average squared distance from the mean along `axis`, an int, several or None for all.
 
     The sum of squares is divided by the number of elements less `ddof`, or `correction`.
@@ -393,17 +419,17 @@ def var(
 
 @reduction()
 def std(
-    a: Any,
-    axis: Any = None,
-    dtype: Any = None,
-    out: Any = None,
-    ddof: Any = 0,
+    a: Value,
+    axis: Shape,
+    dtype: DTypeLike = None,
+    out: Out = None,
+    ddof: ArrayLike = 0,
     keepdims: bool = False,
     *,
-    where: Any = None,
-    mean: Any = None,
-    correction: Any = None,
-) -> Any:
+    where: ArrayOrList | None = None,
+    mean: ArrayOrList | None = None,
+    correction: ArrayLike | None = None,
+) -> Value:
     """The square root of `var`; of equal elements its derivative is 0."""
     ddof = resolve_ddof("std", ddof, correction)
     if where is mean is None and type(ddof) in (int, float):
@@ -411,7 +437,7 @@ def std(
     return _masked_variance(ops.safe_sqrt, a, axis, dtype, ddof, where, mean)
 
 
-def resolve_ddof(name: str, ddof: Any, correction: Any) -> Any:
+def resolve_ddof(name: str, ddof: ArrayLike, correction: ArrayLike | None) -> ArrayLike:
     """The number subtracted from the number of elements, given as `ddof` or as `correction`."""
     if correction is None:
         return ddof
@@ -424,8 +450,8 @@ def resolve_ddof(name: str, ddof: Any, correction: Any) -> Any:
 
 
 def _unmasked_variance(
-    primitive: type[Variance], x: Any, axes: Shape, dtype: Any, ddof: float
-) -> Any:
+    primitive: type[Variance], x: Value, axes: Shape, dtype: DTypeLike, ddof: Any
+) -> Value:
     """The variance or standard deviation of all elements about their own mean, as one equation."""
     working = inexact_dtype(aval_of(x).dtype)
     result = real_dtype(working)
@@ -439,19 +465,19 @@ def _unmasked_variance(
 
 def _masked_variance(
     finish: Callable[[Any], Any],
-    x: Any,
+    x: Value,
     axes: Shape,
-    dtype: Any,
-    ddof: Any,
-    where: Any,
-    mean: Any,
-) -> Any:
+    dtype: DTypeLike,
+    ddof: ArrayLike,
+    where: ArrayOrList | None,
+    mean: ArrayOrList | None,
+) -> Value:
     x, result = _in_mean_dtype(x, dtype)
     aval = aval_of(x)
     if mean is None:
         remaining = tuple([d for d in range(aval.ndim) if d not in axes])
 
-        def mean_along(x: Any) -> Any:
+        def mean_along(x: Value) -> Value:
             return ops.broadcast_in_dim(_mean(x, axes, where), aval.shape, remaining)
 
         # The mean is rounded: equal elements may differ from it. The second pass corrects it.
@@ -470,15 +496,19 @@ def _masked_variance(
     )
 
 
-def _squared_magnitude(x: Any) -> Any:
+def _squared_magnitude(x: Value) -> Value:
     if is_complex(aval_of(x).dtype):
         return ops.real(ops.mul(x, ops.conj(x)))
     return arithmetic.square(x)
 
 
 def average(
-    a: Any, axis: Any = None, weights: Any = None, returned: bool = False, keepdims: bool = False
-) -> Any:
+    a: ArrayOrList,
+    axis: Axes = None,
+    weights: ArrayOrList | None = None,
+    returned: bool = False,
+    keepdims: bool = False,
+) -> Value | tuple[Value, Value]:
     """The average along `axis` with `weights`, which may be a vector for one axis.
 
     With `returned` the pair of the average and the sum of the weights.

@@ -13,6 +13,7 @@ from functx.core.tracer import aval_of
 from functx.core.types import DType, canonical_dtype, is_floating, is_integer
 from functx.core.types import kind as _kind
 from functx.core.types import promote_types as _promote
+from functx.core.typing import ArrayOrList, Axes, DTypeLike, Value
 from functx.numpy.promotion import operand
 from functx.ops.operands import canonical_axes
 
@@ -99,11 +100,11 @@ class ScalarType:
     __slots__ = ("__name__", "__qualname__", "dtype")
     __module__ = "functx.numpy"
 
-    def __init__(self, dtype: Any):
+    def __init__(self, dtype: DTypeLike):
         self.dtype = np.dtype(dtype)
         self.__name__ = self.__qualname__ = self.dtype.name
 
-    def __call__(self, x: Any = 0) -> Any:
+    def __call__(self, x: ArrayOrList = 0) -> Value:
         """`x` as an array of this dtype."""
         from functx.numpy.array_creation import asarray
 
@@ -135,12 +136,12 @@ int_, uint, float_, complex_ = int64, uint64, float64, complex128
 half, single, double, csingle, cdouble = float16, float32, float64, complex64, complex128
 
 
-def finfo(dtype: Any) -> Any:
+def finfo(dtype: Any) -> ml_dtypes.finfo:
     """The limits of a floating or complex dtype, or of the dtype of an array."""
     return ml_dtypes.finfo(_dtype_of(dtype))
 
 
-def iinfo(dtype: Any) -> Any:
+def iinfo(dtype: Any) -> ml_dtypes.iinfo:
     """The limits of an integer dtype, or of the dtype of an array."""
     return ml_dtypes.iinfo(_dtype_of(dtype))
 
@@ -198,7 +199,7 @@ def result_type(*arrays_and_dtypes: Any) -> DType:
     return promoted[0]
 
 
-def promote_types(a: Any, b: Any) -> DType:
+def promote_types(a: DTypeLike, b: DTypeLike) -> DType:
     """The dtype to which two dtypes promote."""
     promoted = _promote(((np.dtype(a), False), (np.dtype(b), False)))
     if promoted is None:
@@ -206,33 +207,33 @@ def promote_types(a: Any, b: Any) -> DType:
     return promoted[0]
 
 
-def can_cast(from_: Any, to: Any, casting: str = "safe") -> bool:
+def can_cast(from_: Any, to: DTypeLike, casting: str = "safe") -> bool:
     """Whether a dtype, or that of an array, may be cast to `to` by NumPy's rule `casting`."""
     return np.can_cast(_dtype_of(from_), _dtype_of(to), casting=casting)  # type: ignore[arg-type]
 
 
-def shape(a: Any) -> tuple[int, ...]:
+def shape(a: ArrayOrList) -> tuple[int, ...]:
     """The shape of an array, number or nested list."""
     return aval_of(operand(a)).shape
 
 
-def ndim(a: Any) -> int:
+def ndim(a: ArrayOrList) -> int:
     """The number of dimensions of an array, number or nested list."""
     return aval_of(operand(a)).ndim
 
 
-def size(a: Any, axis: Any = None) -> int:
+def size(a: ArrayOrList, axis: Axes = None) -> int:
     """The number of elements of an array, or along `axis`, an int or several."""
     dims = shape(a)
     return math.prod(dims[i] for i in canonical_axes(axis, len(dims)))
 
 
-def iscomplexobj(x: Any) -> bool:
+def iscomplexobj(x: ArrayOrList) -> bool:
     """Whether the dtype of `x` is complex."""
     return _kind(aval_of(operand(x)).dtype) == "c"
 
 
-def isrealobj(x: Any) -> bool:
+def isrealobj(x: ArrayOrList) -> bool:
     """Whether the dtype of `x` is not complex."""
     return not iscomplexobj(x)
 
@@ -247,11 +248,11 @@ def isscalar(element: Any) -> bool:
         return isinstance(element, str)
 
 
-def _is_abstract_scalar_type(x: Any) -> bool:
+def _is_abstract_scalar_type(x: object) -> bool:
     return isinstance(x, type) and issubclass(x, np.generic) and x.__subclasses__() != []
 
 
-def _is_dtype_like(x: Any) -> bool:
+def _is_dtype_like(x: object) -> bool:
     return isinstance(x, (str, type, np.dtype, ScalarType)) or (
         callable(x) and hasattr(x, "dtype") and not hasattr(x, "shape")
     )

@@ -5,7 +5,7 @@ A set is represented by a sorted vector and a mask of the elements that belong t
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from ml_dtypes import iinfo
@@ -13,7 +13,16 @@ from ml_dtypes import iinfo
 from functx import ops
 from functx.core.errors import ValueRangeError
 from functx.core.tracer import aval_of
-from functx.core.types import canonical_dtype, is_complex, is_inexact, is_integer, real_dtype
+from functx.core.types import (
+    DType,
+    Shape,
+    canonical_dtype,
+    is_complex,
+    is_inexact,
+    is_integer,
+    real_dtype,
+)
+from functx.core.typing import ArrayLike, ArrayOrList, Value
 from functx.numpy import ufuncs
 from functx.numpy.array_creation import INT
 from functx.numpy.joining import concatenate, gather_along, unstack
@@ -51,12 +60,12 @@ _NAN = complex("nan+nanj")
 class SortedUnique(NamedTuple):
     """The sorted elements of a vector, the mask of first occurrences, and the sorting permutation."""
 
-    values: Any
-    is_first: Any
+    values: Value
+    is_first: Value
     permutation: Any
 
 
-def _sort_unique(rows: Any, equal_nan: bool = True) -> SortedUnique:
+def _sort_unique(rows: Value, equal_nan: bool = True) -> SortedUnique:
     """The rows of `rows` along its first axis in lexicographic order."""
     shape = aval_of(rows).shape
     n = shape[0]
@@ -81,14 +90,14 @@ def _sort_unique(rows: Any, equal_nan: bool = True) -> SortedUnique:
     return SortedUnique(values, concatenation.concatenate([start, differs], 0), permutation)
 
 
-def _sort_keys(rows: Any) -> list[Any]:
+def _sort_keys(rows: Value) -> list[Value]:
     shape = aval_of(rows).shape
     width = aval_of(rows).size // shape[0]
     return list(unstack(shapes.permute_dims(shapes.reshape(rows, (shape[0], width)), (1, 0))))
 
 
 def unique(
-    ar: Any,
+    ar: ArrayOrList,
     return_index: bool = False,
     return_inverse: bool = False,
     return_counts: bool = False,
@@ -96,9 +105,9 @@ def unique(
     *,
     equal_nan: bool = True,
     size: int | None = None,
-    fill_value: Any = None,
+    fill_value: ArrayLike | None = None,
     sorted: bool = True,
-) -> Any:
+) -> Value | tuple[Value, ...]:
     """The distinct elements of `ar` in order, or its distinct parts along `axis`.
 
     On request, in a tuple, also the index of the first occurrence of each, the index of each
@@ -133,10 +142,10 @@ def unique(
     return results[0] if len(results) == 1 else tuple(results)
 
 
-def _first_indices(first: Any, size: int | None) -> tuple[Any, Any, Any]:
+def _first_indices(first: Value, size: int | None) -> tuple[ArrayLike, ArrayLike, Value | None]:
     """The starts of distinct elements, the bounds between them, and the mask of valid starts."""
     if size is None:
-        starts: Any = np.flatnonzero(concrete_mask(first, "unique")).astype(np.int32)
+        starts = np.flatnonzero(concrete_mask(first, "unique")).astype(np.int32)
         return starts, np.append(starts, aval_of(first).size), None
     count = static_size(size)
     bounds, valid = true_indices(first, count + 1)
@@ -145,7 +154,7 @@ def _first_indices(first: Any, size: int | None) -> tuple[Any, Any, Any]:
     return ops.select(valid, starts, literal(0, aval_of(starts).dtype)), bounds, valid
 
 
-def _segment_lengths(bounds: Any, n: int, size: int | None) -> Any:
+def _segment_lengths(bounds: ArrayLike, n: int, size: int | None) -> Value:
     """The number of elements of `n` between each bound and the next."""
     if size is None:
         return ensure_array(np.diff(bounds).astype(canonical_dtype(INT)))
@@ -156,13 +165,13 @@ def _segment_lengths(bounds: Any, n: int, size: int | None) -> Any:
 
 
 def _unique_of_empty(
-    rows: Any,
+    rows: Value,
     along: int,
-    inverse_shape: Any,
-    size: Any,
-    fill_value: Any,
+    inverse_shape: Shape,
+    size: int | None,
+    fill_value: ArrayLike | None,
     requested: tuple[bool, ...],
-) -> Any:
+) -> Value | tuple[Value, ...]:
     """The results of `unique` for an array without elements."""
     aval = aval_of(rows)
     integer = canonical_dtype(INT)
@@ -183,7 +192,7 @@ def _unique_of_empty(
     return results[0] if len(results) == 1 else tuple(results)
 
 
-def _inverse(first: Any, permutation: Any) -> Any:
+def _inverse(first: Value, permutation: Any) -> Value:
     """The index of each element of the vector among the distinct ones."""
     rank = ops.sub(ops.cumsum(ops.convert_element_type(first, INT), 0), 1)
     inverse_permutation = ops.Sort(0, 1, True, True)(permutation)[-1]
@@ -193,34 +202,36 @@ def _inverse(first: Any, permutation: Any) -> Any:
 class UniqueAllResult(NamedTuple):
     """The result of `unique_all`."""
 
-    values: Any
-    indices: Any
-    inverse_indices: Any
-    counts: Any
+    values: Value
+    indices: Value
+    inverse_indices: Value
+    counts: Value
 
 
 class UniqueCountsResult(NamedTuple):
     """The result of `unique_counts`."""
 
-    values: Any
-    counts: Any
+    values: Value
+    counts: Value
 
 
 class UniqueInverseResult(NamedTuple):
     """The result of `unique_inverse`."""
 
-    values: Any
-    inverse_indices: Any
+    values: Value
+    inverse_indices: Value
 
 
-def unique_all(x: Any, /, *, size: int | None = None, fill_value: Any = None) -> UniqueAllResult:
+def unique_all(
+    x: ArrayOrList, /, *, size: int | None = None, fill_value: ArrayLike | None = None
+) -> UniqueAllResult:
     """The distinct elements, the indices of first occurrences, the inverse, and the counts."""
     results = unique(x, True, True, True, equal_nan=False, size=size, fill_value=fill_value)
     return UniqueAllResult(*results)
 
 
 def unique_counts(
-    x: Any, /, *, size: int | None = None, fill_value: Any = None
+    x: ArrayOrList, /, *, size: int | None = None, fill_value: ArrayLike | None = None
 ) -> UniqueCountsResult:
     """The distinct elements, and the number of occurrences of each."""
     results = unique(x, return_counts=True, equal_nan=False, size=size, fill_value=fill_value)
@@ -228,32 +239,40 @@ def unique_counts(
 
 
 def unique_inverse(
-    x: Any, /, *, size: int | None = None, fill_value: Any = None
+    x: ArrayOrList, /, *, size: int | None = None, fill_value: ArrayLike | None = None
 ) -> UniqueInverseResult:
     """The distinct elements, and the index of each element of `x` among them."""
     results = unique(x, return_inverse=True, equal_nan=False, size=size, fill_value=fill_value)
     return UniqueInverseResult(*results)
 
 
-def unique_values(x: Any, /, *, size: int | None = None, fill_value: Any = None) -> Any:
+def unique_values(
+    x: ArrayOrList, /, *, size: int | None = None, fill_value: ArrayLike | None = None
+) -> Value:
     """The distinct elements."""
-    return unique(x, equal_nan=False, size=size, fill_value=fill_value)
+    return cast(Value, unique(x, equal_nan=False, size=size, fill_value=fill_value))
 
 
-def union1d(ar1: Any, ar2: Any, *, size: int | None = None, fill_value: Any = None) -> Any:
+def union1d(
+    ar1: ArrayOrList,
+    ar2: ArrayOrList,
+    *,
+    size: int | None = None,
+    fill_value: ArrayLike | None = None,
+) -> Value:
     """The distinct elements of two arrays together, in order; `size` as for `unique`."""
     together = concatenate([ravel(ar1), ravel(ar2)])
-    return unique(together, size=size, fill_value=fill_value)
+    return cast(Value, unique(together, size=size, fill_value=fill_value))
 
 
 def isin(
-    element: Any,
-    test_elements: Any,
+    element: ArrayOrList,
+    test_elements: ArrayOrList,
     assume_unique: bool = False,
     invert: bool = False,
     *,
     method: str = "auto",
-) -> Any:
+) -> Value:
     """Whether each element of `element` is in `test_elements`; with `invert`, whether it is not."""
     x, tests = _promote_exactly(ensure_array(element), ensure_array(test_elements))
     tests = ravel(tests)
@@ -280,7 +299,7 @@ def isin(
     return ops.bitwise_not(is_member) if invert else is_member
 
 
-def _promote_exactly(x: Any, y: Any) -> tuple[Any, ...]:
+def _promote_exactly(x: Value, y: Value) -> tuple[Value, ...]:
     """Two arrays in one dtype, with nan for integers that a floating dtype cannot represent."""
     dtype = aval_of(promote(x, y)[0]).dtype
     operands = [
@@ -290,7 +309,7 @@ def _promote_exactly(x: Any, y: Any) -> tuple[Any, ...]:
     return promote(*operands)
 
 
-def _exact_or_nan(x: Any, dtype: Any) -> Any:
+def _exact_or_nan(x: Value, dtype: DType) -> Value:
     """Integers in an inexact dtype, with nan for those that it cannot represent."""
     integer_dtype, float_dtype = aval_of(x).dtype, real_dtype(dtype)
     converted = ops.convert_element_type(x, float_dtype)
@@ -301,31 +320,31 @@ def _exact_or_nan(x: Any, dtype: Any) -> Any:
 
 
 def _select_members(
-    name: str, a: SortedUnique, selected: Any, size: int | None, fill_value: Any
-) -> tuple[Any, Any, Any]:
+    name: str, a: SortedUnique, selected: Value, size: int | None, fill_value: ArrayLike | None
+) -> tuple[Value, ArrayLike, Value | None]:
     """The members of a set under the mask `selected`, their indices, and the mask of valid ones."""
     mask = ops.bitwise_and(a.is_first, selected)
     if size is None:
-        indices = np.flatnonzero(concrete_mask(mask, name)).astype(np.int32)
-        return gather_along(a.values, indices, 0), indices, None
+        members = np.flatnonzero(concrete_mask(mask, name)).astype(np.int32)
+        return gather_along(a.values, members, 0), members, None
     indices, valid = true_indices(mask, static_size(size))
     if fill_value is None:
         fill_value = take_from_vector(a.values, 0) if aval_of(a.values).size else 0
     return take_or_fill(a.values, indices, valid, fill_value), indices, valid
 
 
-def _ravel_pair(ar1: Any, ar2: Any) -> tuple[Any, ...]:
+def _ravel_pair(ar1: ArrayOrList, ar2: ArrayOrList) -> tuple[Value, ...]:
     return tuple([ravel(x) for x in promote(ar1, ar2)])
 
 
 def setdiff1d(
-    ar1: Any,
-    ar2: Any,
+    ar1: ArrayOrList,
+    ar2: ArrayOrList,
     assume_unique: bool = False,
     *,
     size: int | None = None,
-    fill_value: Any = None,
-) -> Any:
+    fill_value: ArrayLike | None = None,
+) -> Value:
     """The distinct elements of `ar1` that are not in `ar2`, in order.
 
     `size` fixes the number of results; extra ones are `fill_value`, by default 0. Without it
@@ -344,14 +363,14 @@ def setdiff1d(
 
 
 def intersect1d(
-    ar1: Any,
-    ar2: Any,
+    ar1: ArrayOrList,
+    ar2: ArrayOrList,
     assume_unique: bool = False,
     return_indices: bool = False,
     *,
     size: int | None = None,
-    fill_value: Any = None,
-) -> Any:
+    fill_value: ArrayLike | None = None,
+) -> Value | tuple[Value, ...]:
     """The distinct elements that are in both arrays, in order.
 
     With `return_indices`, also the indices of their first occurrences in each array. `size`
@@ -371,8 +390,7 @@ def intersect1d(
     a, b = _sort_unique(x), _sort_unique(y)
     is_common = ops.bitwise_and(isin(a.values, y), a.is_first)
     if fill_value is None and size:
-        least, valid = true_indices(is_common, 1)
-        fill_value = shapes.reshape(take_or_fill(a.values, least, valid, 0), ())
+        fill_value = shapes.reshape(take_or_fill(a.values, *true_indices(is_common, 1), 0), ())
     values, indices, valid = _select_members("intersect1d", a, is_common, size, fill_value)
     if not return_indices:
         return values
@@ -390,13 +408,13 @@ def intersect1d(
 
 
 def setxor1d(
-    ar1: Any,
-    ar2: Any,
+    ar1: ArrayOrList,
+    ar2: ArrayOrList,
     assume_unique: bool = False,
     *,
     size: int | None = None,
-    fill_value: Any = None,
-) -> Any:
+    fill_value: ArrayLike | None = None,
+) -> Value:
     """The distinct elements that are in only one of two arrays, in order; `size` as for `unique`."""
     x, y = _ravel_pair(ar1, ar2)
     joined = concatenate([x, y])

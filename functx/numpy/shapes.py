@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from math import prod
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 
@@ -27,6 +28,7 @@ from functx.core.program import Literal
 from functx.core.tracer import Tracer, aval_of
 from functx.core.tracing import bind
 from functx.core.types import Shape, ShapedArray
+from functx.core.typing import ArrayOrList, Axes, DTypeLike, ShapeLike, Value
 from functx.numpy import promotion
 from functx.numpy.promotion import copy_array, copy_if_same_memory, operand
 from functx.ops import shapes
@@ -62,7 +64,7 @@ __all__ = [
 ]
 
 
-def ensure_array(x: Any) -> Any:
+def ensure_array(x: ArrayOrList) -> Value:
     """`x` as an array; an array keeps its memory and its dtype, 64-bit ones too."""
     if type(x) is Tracer:
         return x
@@ -73,7 +75,7 @@ def ensure_array(x: Any) -> Any:
     return operand(x)
 
 
-def static_integers(x: Any, requested_by: str) -> np.ndarray[Any, Any]:
+def static_integers(x: ArrayOrList, requested_by: str) -> np.ndarray[Any, Any]:
     """The value of `x`, integers or booleans known while tracing.
 
     Raises ConcretizationError, which names `requested_by`, if the value is not known, and
@@ -87,7 +89,9 @@ def static_integers(x: Any, requested_by: str) -> np.ndarray[Any, Any]:
     return value
 
 
-def reshape(a: Any, shape: Any, order: str = "C", *, copy: bool | None = None) -> Any:
+def reshape(
+    a: ArrayOrList, shape: ShapeLike, order: str = "C", *, copy: bool | None = None
+) -> Value:
     """The elements of `a` in `shape`, in which one -1 stands for the remaining elements.
 
     `order` says which index changes fastest in both shapes: the last ("C"), or the first ("F").
@@ -97,14 +101,15 @@ def reshape(a: Any, shape: Any, order: str = "C", *, copy: bool | None = None) -
     if copy is not None:
         return _copy_or_check_shared(a, reshape(a, shape, order), copy)
     a = ensure_array(a)
-    if type(shape) is not tuple:
-        shape = (shape,) if type(shape) is int or not is_sequence(shape) else tuple(shape)
-    for n in shape:
+    lengths: Any = shape
+    if type(lengths) is not tuple:
+        lengths = tuple(lengths) if is_sequence(lengths) else (lengths,)
+    for n in lengths:
         if type(n) is not int:
-            shape = tuple([as_int("reshape: the shape", n) for n in shape])
+            lengths = tuple([as_int("reshape: the shape", n) for n in lengths])
             break
     aval = aval_of(a)
-    new = _resolve_shape(aval, shape)
+    new = _resolve_shape(aval, lengths)
     if order == "C":
         return a if new == aval.shape else _bind_reshape(a, new)
     if order == "A":
@@ -114,7 +119,7 @@ def reshape(a: Any, shape: Any, order: str = "C", *, copy: bool | None = None) -
     return transpose(shapes.reshape(transpose(a), new[::-1]))
 
 
-def _copy_or_check_shared(a: Any, reshaped: Any, copy: bool) -> Any:
+def _copy_or_check_shared(a: ArrayOrList, reshaped: Value, copy: bool) -> Value:
     """A copy of `reshaped` if `copy`; else `reshaped`, which must share the memory of `a`."""
     if copy:
         return copy_array(reshaped)
@@ -131,13 +136,13 @@ def _copy_or_check_shared(a: Any, reshaped: Any, copy: bool) -> Any:
     return reshaped
 
 
-def is_column_major(a: Any) -> bool:
+def is_column_major(a: Value) -> bool:
     """Whether an array is contiguous in column-major order, and not in row-major order."""
     record_layout_dependence(a, writes=True)
     return not is_contiguous(a) and is_contiguous(transpose(a))
 
 
-def _bind_reshape(a: Any, shape: Shape) -> Any:
+def _bind_reshape(a: Value, shape: Shape) -> Value:
     # A result without dimensions is a view of `a` too.
     return bind(ops.Reshape(shape), (a,)) if shape else element_view(a, (0,) * aval_of(a).ndim)
 
@@ -157,7 +162,7 @@ def _resolve_shape(aval: ShapedArray, shape: Shape) -> Shape:
     return tuple([aval.size // known if n == -1 else n for n in shape])
 
 
-def ravel(a: Any, order: str = "C") -> Any:
+def ravel(a: ArrayOrList, order: str = "C") -> Value:
     """The elements of `a` in one dimension; a view if `a` is contiguous.
 
     `order` is "C", "F" or "A" as for `reshape`, or "K", the order in memory.
@@ -179,13 +184,13 @@ def ravel(a: Any, order: str = "C") -> Any:
     return flat
 
 
-def flatten(a: Any, order: str = "C") -> Any:
+def flatten(a: ArrayOrList, order: str = "C") -> Value:
     """A copy of the elements of `a` in one dimension, as the method of arrays returns it."""
     a = ensure_array(a)
     return copy_array(reshape(a, (aval_of(a).size,), order))
 
 
-def squeeze(a: Any, axis: Any = None) -> Any:
+def squeeze(a: ArrayOrList, axis: Axes = None) -> Value:
     """`a` without its dimensions of length 1, or without those of them at `axis`."""
     a = ensure_array(a)
     shape = aval_of(a).shape
@@ -197,7 +202,7 @@ def squeeze(a: Any, axis: Any = None) -> Any:
     return reshape(a, tuple_delete(shape, axes))
 
 
-def expand_dims(a: Any, axis: Any) -> Any:
+def expand_dims(a: ArrayOrList, axis: Axes) -> Value:
     """`a` with new dimensions of length 1 at the positions `axis` of the result."""
     a = ensure_array(a)
     axes = axis if isinstance(axis, (tuple, list)) else (axis,)
@@ -213,20 +218,20 @@ def _expanded(shape: Shape, axes: tuple[int, ...]) -> Shape:
     return tuple([1 if d in inserted else next(lengths) for d in range(rank)])
 
 
-def atleast_1d(*arys: Any) -> Any:
+def atleast_1d(*arys: ArrayOrList) -> Value | list[Value]:
     """The arrays with at least one dimension; a list of them for several arguments."""
     return _map_arrays(arys, lambda x: ravel(x) if not aval_of(x).ndim else x)
 
 
-def atleast_2d(*arys: Any) -> Any:
+def atleast_2d(*arys: ArrayOrList) -> Value | list[Value]:
     """The arrays with at least two dimensions, new ones first; a list for several arguments."""
     return _map_arrays(arys, lambda x: prepend_axes(x, 2))
 
 
-def atleast_3d(*arys: Any) -> Any:
+def atleast_3d(*arys: ArrayOrList) -> Value | list[Value]:
     """The arrays with at least three dimensions: (n,) becomes (1, n, 1), and (n, m), (n, m, 1)."""
 
-    def add_axes(x: Any) -> Any:
+    def add_axes(x: Value) -> Value:
         shape = aval_of(x).shape
         if len(shape) >= 3:
             return x
@@ -235,25 +240,27 @@ def atleast_3d(*arys: Any) -> Any:
     return _map_arrays(arys, add_axes)
 
 
-def _map_arrays(arrays: tuple[Any, ...], function: Any) -> Any:
+def _map_arrays(
+    arrays: tuple[ArrayOrList, ...], function: Callable[[Value], Value]
+) -> Value | list[Value]:
     results = [function(ensure_array(x)) for x in arrays]
     return results[0] if len(results) == 1 else results
 
 
-def prepend_axes(x: Any, rank: int) -> Any:
+def prepend_axes(x: Value, rank: int) -> Value:
     """`x` with `rank` dimensions, new ones of length 1 in front."""
     shape = aval_of(x).shape
     return shapes.reshape(x, (1,) * (rank - len(shape)) + shape)
 
 
-def broadcast_to(array: Any, shape: Any) -> Any:
+def broadcast_to(array: ArrayOrList, shape: ShapeLike) -> Value:
     """A read-only view of `array` broadcast to `shape`."""
     return promotion.broadcast_to(
         ensure_array(array), canonical_shape(shape, "broadcast_to: shape")
     )
 
 
-def broadcast_arrays(*args: Any) -> list[Any]:
+def broadcast_arrays(*args: ArrayOrList) -> list[Value]:
     """The arrays broadcast to their common shape."""
     arrays = [ensure_array(x) for x in args]
     if not arrays:
@@ -262,14 +269,14 @@ def broadcast_arrays(*args: Any) -> list[Any]:
     return [promotion.broadcast_to(x, shape) for x in arrays]
 
 
-def broadcast_shapes(*shapes: Any) -> Shape:
+def broadcast_shapes(*shapes: ShapeLike) -> Shape:
     """The shape to which arrays of `shapes` broadcast; an int n stands for (n,)."""
     return promotion.broadcast_shapes(
         *[canonical_shape(s, "broadcast_shapes: shapes") for s in shapes]
     )
 
 
-def transpose(a: Any, axes: Any = None) -> Any:
+def transpose(a: ArrayOrList, axes: Axes = None) -> Value:
     """`a` with its axes in the order `axes`, reversed where none is given."""
     a = ensure_array(a)
     ndim = aval_of(a).ndim
@@ -281,12 +288,12 @@ def transpose(a: Any, axes: Any = None) -> Any:
     return shapes.permute_dims(a, canonical)
 
 
-def permute_dims(a: Any, /, axes: Any = None) -> Any:
+def permute_dims(a: ArrayOrList, /, axes: Axes = None) -> Value:
     """`a` with its axes in the order `axes`, reversed where none is given."""
     return transpose(a, axes)
 
 
-def matrix_transpose(x: Any, /) -> Any:
+def matrix_transpose(x: ArrayOrList, /) -> Value:
     """`x` with its last two axes swapped."""
     x = ensure_array(x)
     ndim = aval_of(x).ndim
@@ -297,7 +304,7 @@ def matrix_transpose(x: Any, /) -> Any:
     return shapes.permute_dims(x, (*range(ndim - 2), ndim - 1, ndim - 2))
 
 
-def swapaxes(a: Any, axis1: int, axis2: int) -> Any:
+def swapaxes(a: ArrayOrList, axis1: int, axis2: int) -> Value:
     """`a` with two axes swapped."""
     a = ensure_array(a)
     ndim = aval_of(a).ndim
@@ -308,7 +315,7 @@ def swapaxes(a: Any, axis1: int, axis2: int) -> Any:
     return shapes.permute_dims(a, tuple(axes))
 
 
-def moveaxis(a: Any, source: Any, destination: Any) -> Any:
+def moveaxis(a: ArrayOrList, source: Axes, destination: Axes) -> Value:
     """`a` with its axes `source` at the positions `destination`, the other axes in their order."""
     a = ensure_array(a)
     ndim = aval_of(a).ndim
@@ -325,7 +332,7 @@ def moveaxis(a: Any, source: Any, destination: Any) -> Any:
     )
 
 
-def rollaxis(a: Any, axis: int, start: int = 0) -> Any:
+def rollaxis(a: ArrayOrList, axis: int, start: int = 0) -> Value:
     """`a` with `axis` moved to the position before the axis `start`."""
     a = ensure_array(a)
     ndim = aval_of(a).ndim
@@ -336,7 +343,7 @@ def rollaxis(a: Any, axis: int, start: int = 0) -> Any:
     return shapes.moveaxis(a, source, target - (target > source))
 
 
-def check_min_rank(name: str, x: Any, rank: int) -> Any:
+def check_min_rank(name: str, x: ArrayOrList, rank: int) -> Value:
     x = ensure_array(x)
     if aval_of(x).ndim < rank:
         raise ShapeError(
@@ -345,16 +352,18 @@ def check_min_rank(name: str, x: Any, rank: int) -> Any:
     return x
 
 
-def is_sequence(value: Any) -> bool:
+def is_sequence(value: object) -> TypeGuard[Sequence[Any]]:
     return isinstance(value, (list, tuple)) or getattr(value, "ndim", 0) > 0
 
 
-def copy(a: Any, order: str | None = None) -> Any:
+def copy(a: ArrayOrList, order: str | None = None) -> Value:
     """A copy of `a`."""
     return copy_array(ensure_array(a))
 
 
-def astype(x: Any, dtype: Any, /, *, copy: bool = True, device: Any = None) -> Any:
+def astype(
+    x: ArrayOrList, dtype: DTypeLike, /, *, copy: bool = True, device: object = None
+) -> Value:
     """`x` in `dtype`: floats truncate to integers, complex numbers give their real parts."""
     out = ops.convert_element_type(ensure_array(x), np.float64 if dtype is None else dtype)
     return copy_if_same_memory(out, x) if copy else out

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Any, SupportsIndex
 
 import numpy as np
 from ml_dtypes import finfo
@@ -19,6 +20,7 @@ from functx.core.errors import (
 )
 from functx.core.tracer import Tracer, aval_of
 from functx.core.types import canonical_dtype, complex_dtype
+from functx.core.typing import ArrayLike, ArrayOrList, Axes, DTypeLike, Value
 from functx.numpy import floating_point, operators, ufuncs
 from functx.numpy.array_creation import INT
 from functx.numpy.indexing import getitem
@@ -48,7 +50,9 @@ __all__ = [
 ]
 
 
-def _sort_operand(name: str, a: Any, axis: int | None, kind: Any, order: Any) -> tuple[Any, int]:
+def _sort_operand(
+    name: str, a: ArrayOrList, axis: int | None, kind: object, order: object
+) -> tuple[Value, int]:
     """The array to sort, and the axis."""
     if order is not None:
         raise ArgumentError(
@@ -63,14 +67,14 @@ def _sort_operand(name: str, a: Any, axis: int | None, kind: Any, order: Any) ->
 
 
 def sort(
-    a: Any,
+    a: ArrayOrList,
     axis: int | None = -1,
     *,
     kind: str | None = None,
     order: None = None,
     stable: bool = True,
     descending: bool = False,
-) -> Any:
+) -> Value:
     """`a` sorted along `axis` in ascending order, nan last; flattened first if `axis` is None.
 
     The sort is always stable, whatever `kind` and `stable` say.
@@ -81,15 +85,15 @@ def sort(
 
 
 def argsort(
-    a: Any,
+    a: ArrayOrList,
     axis: int | None = -1,
     *,
     kind: str | None = None,
     order: None = None,
     stable: bool = True,
     descending: bool = False,
-    dtype: Any = None,
-) -> Any:
+    dtype: DTypeLike = None,
+) -> Value:
     """The indices that sort `a` along `axis` in ascending order, nan last.
 
     Equal elements keep their order, in descending order too.
@@ -103,7 +107,7 @@ def argsort(
     return ops.convert_element_type(indices, INT if dtype is None else dtype)
 
 
-def lexsort(keys: Any, axis: int = -1) -> Any:
+def lexsort(keys: ArrayOrList, axis: int = -1) -> Value:
     """The indices that sort by the last of `keys`, and equal elements by the keys before it."""
     arrays = keys if isinstance(keys, (list, tuple)) else unstack(keys)
     if not arrays:
@@ -119,13 +123,13 @@ def lexsort(keys: Any, axis: int = -1) -> Any:
     return ops.convert_element_type(indices, INT)
 
 
-def sort_complex(a: Any) -> Any:
+def sort_complex(a: ArrayOrList) -> Value:
     """The elements of `a` as complex numbers, in order of real, then of imaginary parts."""
     a = ensure_array(a)
     return sort(ops.convert_element_type(a, complex_dtype(aval_of(a).dtype)))
 
 
-def partition(a: Any, kth: Any, axis: int | None = -1) -> Any:
+def partition(a: ArrayOrList, kth: int | Sequence[int], axis: int | None = -1) -> Value:
     """`a` with the element at `kth` along `axis` at its position in sorted order.
 
     Smaller elements come before it and larger ones after it; here the result is sorted.
@@ -135,14 +139,14 @@ def partition(a: Any, kth: Any, axis: int | None = -1) -> Any:
     return ops.sort(a, along)
 
 
-def argpartition(a: Any, kth: Any, axis: int | None = -1) -> Any:
+def argpartition(a: ArrayOrList, kth: int | Sequence[int], axis: int | None = -1) -> Value:
     """The indices of the elements of `a` in the order of `partition`."""
     a, along = _sort_operand("argpartition", a, axis, None, None)
     _check_kth("argpartition", kth, aval_of(a).shape[along])
     return argsort(a, along, dtype=np.int32)
 
 
-def _check_kth(name: str, kth: Any, n: int) -> None:
+def _check_kth(name: str, kth: int | Sequence[int], n: int) -> None:
     for k in kth if isinstance(kth, (tuple, list)) else (kth,):
         canonical_axis(k, n, f"{name}: kth")
 
@@ -151,8 +155,13 @@ _METHODS = ("scan", "scan_unrolled", "sort", "compare_all")
 
 
 def searchsorted(
-    a: Any, v: Any, side: str = "left", sorter: Any = None, *, method: str = "scan"
-) -> Any:
+    a: ArrayOrList,
+    v: ArrayOrList,
+    side: str = "left",
+    sorter: ArrayOrList | None = None,
+    *,
+    method: str = "scan",
+) -> Value:
     """The positions in the sorted vector `a` at which to insert the elements of `v`.
 
     A position is before equal elements with the side "left", after them with "right". `sorter`
@@ -169,7 +178,9 @@ def searchsorted(
     return sorting.searchsorted(a, v, side, method)
 
 
-def digitize(x: Any, bins: Any, right: bool = False, *, method: str | None = None) -> Any:
+def digitize(
+    x: ArrayOrList, bins: ArrayOrList, right: bool = False, *, method: str | None = None
+) -> Value:
     """The number of the bin of each element of `x`; `bins` are sorted edges in either direction.
 
     An element on an edge is in the bin above it, or in the bin below it with `right`.
@@ -192,7 +203,7 @@ def digitize(x: Any, bins: Any, right: bool = False, *, method: str | None = Non
     return ops.select(ascending, searchsorted(bins, x, side, method=search_method), descending)
 
 
-def take_from_vector(x: Any, indices: Any) -> Any:
+def take_from_vector(x: Value, indices: ArrayLike) -> Value:
     """The elements of the vector `x` at `indices`, an int or an array of integers."""
     if isinstance(indices, int):
         return shapes.reshape(ops.slice(x, (indices,), (indices + 1,)), ())
@@ -200,8 +211,13 @@ def take_from_vector(x: Any, indices: Any) -> Any:
 
 
 def interp(
-    x: Any, xp: Any, fp: Any, left: Any = None, right: Any = None, period: Any = None
-) -> Any:
+    x: ArrayOrList,
+    xp: ArrayOrList,
+    fp: ArrayOrList,
+    left: Any = None,
+    right: Any = None,
+    period: ArrayLike | None = None,
+) -> Value:
     """The piecewise linear interpolation at `x` of the points `xp`, ascending, with values `fp`.
 
     Outside the points the values are `left` and `right`, by default the values of the outermost
@@ -248,7 +264,7 @@ def interp(
     return values
 
 
-def _extrapolates(name: str, value: Any) -> bool:
+def _extrapolates(name: str, value: object) -> bool:
     if not isinstance(value, str):
         return False
     if value != "extrapolate":
@@ -256,7 +272,9 @@ def _extrapolates(name: str, value: Any) -> bool:
     return True
 
 
-def _periodic_points(x: Any, xp: Any, fp: Any, period: Any) -> tuple[Any, Any, Any]:
+def _periodic_points(
+    x: Value, xp: Value, fp: Value, period: ArrayLike
+) -> tuple[Value, Value, Value]:
     """The points sorted within one period, with one more point on either side."""
     if type(period) is not Tracer and not np.all(np.asarray(period) != 0):
         raise ValueRangeError(f"interp: period must not be zero; got {period}")
@@ -266,7 +284,7 @@ def _periodic_points(x: Any, xp: Any, fp: Any, period: Any) -> tuple[Any, Any, A
     xp, permutation = ops.Sort(0, 1, True, True)(xp)
     fp = take_from_vector(fp, permutation)
 
-    def ends(v: Any, shift: Any) -> list[Any]:
+    def ends(v: Value, shift: ArrayLike | None) -> list[Value]:
         first, last = take_from_vector(v, 0), take_from_vector(v, n - 1)
         if shift is not None:
             first, last = operators.add(first, shift), operators.subtract(last, shift)
@@ -275,7 +293,7 @@ def _periodic_points(x: Any, xp: Any, fp: Any, period: Any) -> tuple[Any, Any, A
     return x, concatenate(ends(xp, period)), concatenate(ends(fp, None))
 
 
-def concrete_mask(mask: Any, name: str, fix: str = "") -> np.ndarray[Any, Any]:
+def concrete_mask(mask: Value, name: str, fix: str = "") -> np.ndarray[Any, Any]:
     """The value of `mask`, which decides the number of results; `fix` overrides the advice."""
     if type(mask) is not Tracer:
         return np.asarray(mask)
@@ -288,11 +306,11 @@ def concrete_mask(mask: Any, name: str, fix: str = "") -> np.ndarray[Any, Any]:
         raise
 
 
-def static_size(size: Any) -> int:
+def static_size(size: SupportsIndex) -> int:
     return canonical_shape((size,), "size")[0]
 
 
-def true_indices(mask: Any, size: int) -> tuple[Any, Any]:
+def true_indices(mask: Value, size: int) -> tuple[Value, Value]:
     """The indices of the first `size` true elements of a vector, and the mask of valid ones.
 
     Extra indices are out of bounds.
@@ -308,7 +326,9 @@ def true_indices(mask: Any, size: int) -> tuple[Any, Any]:
     return indices, ops.lt(indices, n)
 
 
-def nonzero(a: Any, *, size: int | None = None, fill_value: Any = None) -> tuple[Any, ...]:
+def nonzero(
+    a: ArrayOrList, *, size: int | None = None, fill_value: Any = None
+) -> tuple[Value, ...]:
     """The indices of the nonzero elements of `a`: an array for each dimension.
 
     `size` fixes the number of indices; extra ones are `fill_value` (by default 0; a tuple has
@@ -317,7 +337,9 @@ def nonzero(a: Any, *, size: int | None = None, fill_value: Any = None) -> tuple
     return nonzero_indices("nonzero", a, size, fill_value)
 
 
-def nonzero_indices(name: str, a: Any, size: int | None, fill_value: Any) -> tuple[Any, ...]:
+def nonzero_indices(
+    name: str, a: ArrayOrList, size: int | None, fill_value: Any
+) -> tuple[Value, ...]:
     """The indices of the nonzero elements; errors name the function `name`."""
     a = ensure_array(a)
     shape = aval_of(a).shape
@@ -352,7 +374,7 @@ def nonzero_indices(name: str, a: Any, size: int | None, fill_value: Any) -> tup
 _TRIM_FIX = "Leave it outside of what is traced, or mask with functx.numpy.where."
 
 
-def trim_zeros(filt: Any, trim: str = "fb", axis: Any = None) -> Any:
+def trim_zeros(filt: ArrayOrList, trim: str = "fb", axis: Axes = None) -> Value:
     """A view of `filt` without leading zeros ("f" in `trim`) and trailing zeros ("b").
 
     Along `axis`, one or several, or along all axes. The elements must be known while tracing,
@@ -374,12 +396,16 @@ def trim_zeros(filt: Any, trim: str = "fb", axis: Any = None) -> Any:
     return getitem(filt, tuple(bounds))
 
 
-def flatnonzero(a: Any, *, size: int | None = None, fill_value: Any = None) -> Any:
+def flatnonzero(
+    a: ArrayOrList, *, size: int | None = None, fill_value: ArrayLike | None = None
+) -> Value:
     """The indices of the nonzero elements of the flattened array; `size` as for `nonzero`."""
     return nonzero_indices("flatnonzero", ravel(a), size, fill_value)[0]
 
 
-def argwhere(a: Any, *, size: int | None = None, fill_value: Any = None) -> Any:
+def argwhere(
+    a: ArrayOrList, *, size: int | None = None, fill_value: ArrayLike | None = None
+) -> Value:
     """The indices of the nonzero elements of `a`, one row for each; `size` as for `nonzero`."""
     a = ensure_array(a)
     if not aval_of(a).ndim:
@@ -390,8 +416,13 @@ def argwhere(a: Any, *, size: int | None = None, fill_value: Any = None) -> Any:
 
 @partial(accept_out, out_position=3)
 def compress(
-    condition: Any, a: Any, axis: int | None = None, *, size: int | None = None, fill_value: Any = 0
-) -> Any:
+    condition: ArrayOrList,
+    a: ArrayOrList,
+    axis: int | None = None,
+    *,
+    size: int | None = None,
+    fill_value: ArrayLike = 0,
+) -> Value:
     """The slices of `a` along `axis` where the vector `condition` is True.
 
     `a` is flattened if `axis` is None. `size` as for `nonzero`.
@@ -414,11 +445,12 @@ def compress(
         return gather_along(a, indices.astype(np.int32), axis)
     if aval_of(mask).size > n:
         mask = ops.slice(mask, (0,), (n,))
-    indices, valid = true_indices(mask, static_size(size))
-    return take_or_fill(a, indices, valid, fill_value, axis)
+    return take_or_fill(a, *true_indices(mask, static_size(size)), fill_value, axis)
 
 
-def take_or_fill(a: Any, indices: Any, valid: Any, fill_value: Any, axis: int = 0) -> Any:
+def take_or_fill(
+    a: Value, indices: ArrayLike, valid: Value, fill_value: ArrayLike, axis: int = 0
+) -> Value:
     """The slices of `a` at `indices`, with `fill_value` for those that are not `valid`."""
     if not aval_of(a).shape[axis]:
         # The gather needs an element, also if all slices are filled.
@@ -432,6 +464,8 @@ def take_or_fill(a: Any, indices: Any, valid: Any, fill_value: Any, axis: int = 
     return ops.select(valid, taken, broadcast_to(fill, aval.shape))
 
 
-def extract(condition: Any, arr: Any, *, size: int | None = None, fill_value: Any = 0) -> Any:
+def extract(
+    condition: ArrayOrList, arr: ArrayOrList, *, size: int | None = None, fill_value: ArrayLike = 0
+) -> Value:
     """The elements of `arr` where `condition` is True, as a vector; `size` as for `nonzero`."""
     return compress(ravel(condition), ravel(arr), size=size, fill_value=fill_value)

@@ -23,6 +23,7 @@ from functx.core.types import (
     kind,
     real_dtype,
 )
+from functx.core.typing import ArrayLike, ArrayOrList, Axes, DTypeLike, Out, Value
 from functx.numpy import floating_point, operators, ufuncs
 from functx.numpy.array_creation import asarray, linspace
 from functx.numpy.cumulative import diff
@@ -34,7 +35,7 @@ from functx.numpy.promotion import broadcast_to, promote, promote_inexact
 from functx.numpy.reductions import max, min, sum, sum_dtype
 from functx.numpy.shapes import reshape
 from functx.numpy.sorting_and_searching import searchsorted
-from functx.numpy.tensor_contractions import tensordot
+from functx.numpy.tensor_contractions import PrecisionLike, tensordot
 from functx.numpy.ufuncs import map_real_and_imag
 from functx.ops import arithmetic
 from functx.ops.convolution import ConvLayouts, Convolution
@@ -57,7 +58,13 @@ __all__ = [
 ]
 
 
-def bincount(x: Any, weights: Any = None, minlength: int = 0, *, length: int | None = None) -> Any:
+def bincount(
+    x: ArrayOrList,
+    weights: ArrayOrList | None = None,
+    minlength: int = 0,
+    *,
+    length: int | None = None,
+) -> Value:
     """The number of occurrences of each integer from 0 on in `x`, or the sum of its weights.
 
     `length` fixes the number of counts; without it the values of `x` must be known. Integers
@@ -82,12 +89,17 @@ def bincount(x: Any, weights: Any = None, minlength: int = 0, *, length: int | N
     return _scatter_counts(values, broadcast_to(amounts, aval.shape), length)
 
 
-def _scatter_counts(indices: Any, amounts: Any, length: int) -> Any:
+def _scatter_counts(indices: Value, amounts: Value, length: int) -> Value:
     zero = broadcast_to(asarray(0, aval_of(amounts).dtype), (length,))
     return At(zero)[ufuncs.maximum(indices, 0)].add(amounts, mode="drop")
 
 
-def histogram_bin_edges(a: Any, bins: Any = 10, range: Any = None, weights: Any = None) -> Any:
+def histogram_bin_edges(
+    a: ArrayOrList,
+    bins: ArrayOrList = 10,
+    range: tuple[ArrayLike, ArrayLike] | None = None,
+    weights: ArrayOrList | None = None,
+) -> Value:
     """The edges of `bins`, which is a number of equal bins in the interval `range`, or the edges."""
     if not isinstance(bins, (int, np.integer)):
         return asarray(bins)
@@ -103,8 +115,12 @@ def histogram_bin_edges(a: Any, bins: Any = 10, range: Any = None, weights: Any 
 
 
 def histogram(
-    a: Any, bins: Any = 10, range: Any = None, density: Any = None, weights: Any = None
-) -> tuple[Any, Any]:
+    a: ArrayOrList,
+    bins: ArrayOrList = 10,
+    range: tuple[ArrayLike, ArrayLike] | None = None,
+    density: bool | None = None,
+    weights: ArrayOrList | None = None,
+) -> tuple[Value, Value]:
     """The pair of the number of elements in each of `bins`, or the sum of their weights, and the edges.
 
     With `density`, the integral of the histogram is 1. The last bin includes its upper edge.
@@ -130,14 +146,14 @@ def histogram(
 
 
 def cov(
-    m: Any,
-    y: Any = None,
+    m: ArrayOrList,
+    y: ArrayOrList | None = None,
     rowvar: bool = True,
     bias: bool = False,
     ddof: int | None = None,
-    fweights: Any = None,
-    aweights: Any = None,
-) -> Any:
+    fweights: ArrayOrList | None = None,
+    aweights: ArrayOrList | None = None,
+) -> Value:
     """The covariance matrix of the variables, the rows of `m` and `y`, or the columns without `rowvar`."""
     x = _observation_rows("cov", m, rowvar)
     if y is not None:
@@ -147,32 +163,29 @@ def cov(
     dtype = aval_of(x).dtype
     n = aval_of(x).shape[1]
     correction = (0 if bias else 1) if ddof is None else ddof
-    weights, total, removed = None, float(n), float(correction)
-    if fweights is not None or aweights is not None:
+    if fweights is None and aweights is None:
+        weights = None
+        mean = ops.div(ops.reduce_sum(x, (1,)), float(n))
+        divisor: ArrayLike = builtins.max(float(n) - float(correction), 0.0)
+    else:
         weights, total, removed = _observation_weights(
             fweights, aweights, correction, real_dtype(dtype)
         )
         weights = ops.convert_element_type(weights, dtype)
-        mean = ops.div(
-            ops.reduce_sum(operators.multiply(x, weights), (1,)),
-            ops.convert_element_type(total, dtype),
-        )
-    else:
-        mean = ops.div(ops.reduce_sum(x, (1,)), total)
+        sums = ops.reduce_sum(operators.multiply(x, weights), (1,))
+        mean = ops.div(sums, ops.convert_element_type(total, dtype))
     x = ops.sub(x, ops.broadcast_in_dim(mean, aval_of(x).shape, (0,)))
     weighted = x if weights is None else operators.multiply(x, weights)
     conjugate = ops.conj(x) if is_complex(dtype) else x
     products = tensordot(weighted, conjugate, axes=((1,), (1,)))
-    if weights is None:
-        divisor: Any = builtins.max(total - removed, 0.0)
-    else:
+    if weights is not None:
         divisor = ufuncs.maximum(ops.sub(total, removed), 0.0)
     covariance = operators.divide(products, divisor)
     shape = aval_of(covariance).shape
     return ops.reshape(covariance, tuple([k for k in shape if k != 1]) if 1 in shape else shape)
 
 
-def _observation_rows(name: str, m: Any, rowvar: bool) -> Any:
+def _observation_rows(name: str, m: ArrayOrList, rowvar: bool) -> Value:
     x = asarray(m)
     aval = aval_of(x)
     if aval.ndim > 2:
@@ -182,24 +195,24 @@ def _observation_rows(name: str, m: Any, rowvar: bool) -> Any:
     return x if rowvar or aval.shape[0] == 1 else ops.permute_dims(x, (1, 0))
 
 
-def _observation_weights(fweights: Any, aweights: Any, ddof: int, dtype: DType) -> Any:
+def _observation_weights(
+    fweights: ArrayOrList | None, aweights: ArrayOrList | None, ddof: int, dtype: DType
+) -> tuple[Value, Value, ArrayLike]:
     """The weights of the observations, their sum, and its correction for `ddof`."""
-    frequency = None if fweights is None else ops.convert_element_type(asarray(fweights), dtype)
-    weight = frequency
-    if aweights is not None:
-        a_weight = ops.convert_element_type(asarray(aweights), dtype)
-        weight = a_weight if frequency is None else ops.mul(frequency, a_weight)
+    frequency, reliability = [
+        None if w is None else ops.convert_element_type(asarray(w), dtype)
+        for w in (fweights, aweights)
+    ]
+    if reliability is None:
+        assert frequency is not None, "there are weights"
+        return frequency, ops.reduce_sum(frequency), float(ddof)
+    weight = reliability if frequency is None else ops.mul(frequency, reliability)
     total = ops.reduce_sum(weight)
-    if aweights is None:
-        return weight, total, float(ddof)
-    return (
-        weight,
-        total,
-        ops.div(ops.mul(ops.reduce_sum(ops.mul(weight, a_weight)), float(ddof)), total),
-    )
+    squares = ops.mul(ops.reduce_sum(ops.mul(weight, reliability)), float(ddof))
+    return weight, total, ops.div(squares, total)
 
 
-def corrcoef(x: Any, y: Any = None, rowvar: bool = True) -> Any:
+def corrcoef(x: ArrayOrList, y: ArrayOrList | None = None, rowvar: bool = True) -> Value:
     """The correlation coefficients of the variables, the rows of `x` and `y`, or the columns without `rowvar`."""
     c = cov(x, y, rowvar)
     aval = aval_of(c)
@@ -213,60 +226,68 @@ def corrcoef(x: Any, y: Any = None, rowvar: bool = True) -> Any:
 
 
 def median(
-    a: Any, axis: Any = None, out: Any = None, overwrite_input: bool = False, keepdims: bool = False
-) -> Any:
+    a: ArrayOrList,
+    axis: Axes = None,
+    out: Out = None,
+    overwrite_input: bool = False,
+    keepdims: bool = False,
+) -> Value:
     """The median along `axis`: the middle element, or the average of the two middle ones."""
     return quantile(a, 0.5, axis, out, method="midpoint", keepdims=keepdims)
 
 
 def nanmedian(
-    a: Any, axis: Any = None, out: Any = None, overwrite_input: bool = False, keepdims: bool = False
-) -> Any:
+    a: ArrayOrList,
+    axis: Axes = None,
+    out: Out = None,
+    overwrite_input: bool = False,
+    keepdims: bool = False,
+) -> Value:
     """The median along `axis` of the elements that are not nan."""
     return nanquantile(a, 0.5, axis, out, method="midpoint", keepdims=keepdims)
 
 
 def percentile(
-    a: Any,
-    q: Any,
-    axis: Any = None,
-    out: Any = None,
+    a: ArrayOrList,
+    q: ArrayOrList,
+    axis: Axes = None,
+    out: Out = None,
     overwrite_input: bool = False,
     method: str = "linear",
     keepdims: bool = False,
-) -> Any:
+) -> Value:
     """`quantile` with `q` in percent."""
     return quantile(a, _percent_to_fraction(q), axis, out, method=method, keepdims=keepdims)
 
 
 def nanpercentile(
-    a: Any,
-    q: Any,
-    axis: Any = None,
-    out: Any = None,
+    a: ArrayOrList,
+    q: ArrayOrList,
+    axis: Axes = None,
+    out: Out = None,
     overwrite_input: bool = False,
     method: str = "linear",
     keepdims: bool = False,
-) -> Any:
+) -> Value:
     """`nanquantile` with `q` in percent."""
     return nanquantile(a, _percent_to_fraction(q), axis, out, method=method, keepdims=keepdims)
 
 
-def _percent_to_fraction(q: Any) -> Any:
+def _percent_to_fraction(q: ArrayOrList) -> ArrayLike:
     if isinstance(q, (int, float, np.ndarray, np.generic)):
         return np.true_divide(q, 100)
     return operators.divide(asarray(q), 100)
 
 
 def quantile(
-    a: Any,
-    q: Any,
-    axis: Any = None,
-    out: Any = None,
+    a: ArrayOrList,
+    q: ArrayOrList,
+    axis: Axes = None,
+    out: Out = None,
     overwrite_input: bool = False,
     method: str = "linear",
     keepdims: bool = False,
-) -> Any:
+) -> Value:
     """The quantiles `q`, between 0 and 1, of the elements along `axis`; nan if there is a nan.
 
     `method` chooses between the two neighbours of the exact position: `linear`, `lower`,
@@ -285,14 +306,14 @@ def quantile(
 
 
 def nanquantile(
-    a: Any,
-    q: Any,
-    axis: Any = None,
-    out: Any = None,
+    a: ArrayOrList,
+    q: ArrayOrList,
+    axis: Axes = None,
+    out: Out = None,
     overwrite_input: bool = False,
     method: str = "linear",
     keepdims: bool = False,
-) -> Any:
+) -> Value:
     """`quantile` of the elements that are not nan; nan where all are."""
     sorted_elements, shape, axes = _sort_reduced_axes("nanquantile", a, axis)
     q, values = _quantile_values(sorted_elements, q, 0, method, nans=True)
@@ -301,7 +322,7 @@ def nanquantile(
     )
 
 
-def _sort_reduced_axes(name: str, a: Any, axis: Any) -> tuple[Any, Shape, Shape]:
+def _sort_reduced_axes(name: str, a: ArrayOrList, axis: Axes) -> tuple[Value, Shape, Shape]:
     """The elements sorted along `axis` as one last axis, nan last; the original shape; the axes."""
     (x,) = promote_inexact(a)
     x = asarray(x)
@@ -317,8 +338,8 @@ def _sort_reduced_axes(name: str, a: Any, axis: Any) -> tuple[Any, Shape, Shape]
 
 
 def _quantile_values(
-    sorted_elements: Any, q: Any, n: int, method: str, nans: bool
-) -> tuple[Any, Any]:
+    sorted_elements: Value, q: ArrayOrList, n: int, method: str, nans: bool
+) -> tuple[ArrayLike, Value]:
     """`q` as an array, and the quantiles along the last axis."""
     if method not in _INTERPOLATIONS:
         raise ValueRangeError(
@@ -355,7 +376,9 @@ def _quantile_values(
     return q, _INTERPOLATIONS[method](*neighbours, ops.convert_element_type(weight, aval.dtype))
 
 
-def _static_quantile_values(sorted_elements: Any, positions: Any, method: str) -> Any:
+def _static_quantile_values(
+    sorted_elements: Value, positions: np.ndarray[Any, Any], method: str
+) -> Value:
     """The quantiles at `positions` known while tracing, by slices."""
     low, high = np.floor(positions).astype(int), np.ceil(positions).astype(int)
     if method == "nearest":
@@ -372,7 +395,7 @@ def _static_quantile_values(sorted_elements: Any, positions: Any, method: str) -
     )
 
 
-def _linear_interpolation(low: Any, high: Any, weight: Any) -> Any:
+def _linear_interpolation(low: Value, high: Value, weight: ArrayLike) -> Value:
     # low + weight (high - low) would be nan for low = -inf and high = inf.
     if type(weight) is float:
         return arithmetic.add(ops.mul(low, 1.0 - weight), ops.mul(high, weight))
@@ -392,7 +415,9 @@ _INTERPOLATIONS: dict[str, Callable[..., Any]] = {
 }
 
 
-def _restore_dims(values: Any, q_shape: Shape, shape: Shape, axes: Shape, keepdims: bool) -> Any:
+def _restore_dims(
+    values: Value, q_shape: Shape, shape: Shape, axes: Shape, keepdims: bool
+) -> Value:
     """The results with the dimensions of `q` first, and reduced axes restored if `keepdims`."""
     values = ops.moveaxis(values, aval_of(values).ndim - 1, 0)
     remaining = tuple(
@@ -403,8 +428,13 @@ def _restore_dims(values: Any, q_shape: Shape, shape: Shape, axes: Shape, keepdi
 
 
 def convolve(
-    a: Any, v: Any, mode: str = "full", *, precision: Any = None, preferred_element_type: Any = None
-) -> Any:
+    a: ArrayOrList,
+    v: ArrayOrList,
+    mode: str = "full",
+    *,
+    precision: PrecisionLike = None,
+    preferred_element_type: DTypeLike = None,
+) -> Value:
     """The convolution of two vectors.
 
     The mode "full" returns all positions where the vectors overlap, "same" the middle ones, as
@@ -421,13 +451,13 @@ def convolve(
 
 
 def correlate(
-    a: Any,
-    v: Any,
+    a: ArrayOrList,
+    v: ArrayOrList,
     mode: str = "valid",
     *,
-    precision: Any = None,
-    preferred_element_type: Any = None,
-) -> Any:
+    precision: PrecisionLike = None,
+    preferred_element_type: DTypeLike = None,
+) -> Value:
     """The cross-correlation of two vectors: sums of products of `a` and the conjugate of `v`.
 
     `mode` is as in `convolve`. Swapping `a` and `v` gives the conjugates in reverse order.
@@ -442,7 +472,7 @@ def correlate(
     return _convolve_vectors("correlate", a, v, mode, precision, preferred_element_type)
 
 
-def _vector_operands(name: str, a: Any, v: Any) -> tuple[Any, ...]:
+def _vector_operands(name: str, a: ArrayOrList, v: ArrayOrList) -> tuple[Value, ...]:
     a, v = promote(a, v)
     if not aval_of(a).ndim == aval_of(v).ndim == 1 or not (aval_of(a).size and aval_of(v).size):
         raise ShapeError(
@@ -452,7 +482,9 @@ def _vector_operands(name: str, a: Any, v: Any) -> tuple[Any, ...]:
     return a, v
 
 
-def _convolve_vectors(name: str, a: Any, v: Any, mode: str, precision: Any, preferred: Any) -> Any:
+def _convolve_vectors(
+    name: str, a: Value, v: Value, mode: str, precision: PrecisionLike, preferred: DTypeLike
+) -> Value:
     """The sums of products of `v` with the windows of `a`, which is at least as long."""
     n = aval_of(v).size
     paddings = {"full": (n - 1, n - 1), "same": (n // 2, n - n // 2 - 1), "valid": (0, 0)}

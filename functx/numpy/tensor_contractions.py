@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache, partial
 from operator import index
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
+import jax
 import numpy as np
 
 from functx import ops
 from functx.core.errors import ArgumentError, AxisError, ShapeError, ValueRangeError
 from functx.core.tracer import Tracer, aval_of
-from functx.core.types import Shape, ShapedArray, canonical_dtype, is_complex
+from functx.core.types import DType, Shape, ShapedArray, canonical_dtype, is_complex
+from functx.core.typing import ArrayOrList, DTypeLike, Value
 from functx.numpy.mutation import accept_out
 from functx.numpy.promotion import operand, promote
 from functx.ops.operands import canonical_axes, canonical_axis
@@ -32,12 +34,20 @@ __all__ = [
 ]
 
 
+PrecisionLike: TypeAlias = str | ops.Precision | jax.lax.Precision | tuple[Any, Any] | None
+"""A precision of products as users give it: one for both operands, or a pair."""
+Precisions: TypeAlias = tuple[str, str] | None
+"""The precision of each operand, as `DotGeneral` takes it."""
 Labels = tuple[Any, ...]
-PairwiseContraction = Callable[[Any, Any], Any]
+PairwiseContraction = Callable[[Value, Value], Value]
 
 
 def pairwise_contraction(
-    x: dict[Any, int], y: dict[Any, int], out: Labels, precision: Any = None, preferred: Any = None
+    x: dict[Any, int],
+    y: dict[Any, int],
+    out: Labels,
+    precision: Precisions = None,
+    preferred: DType | None = None,
 ) -> PairwiseContraction:
     """The function that multiplies two arrays and sums over the labels that are not in `out`.
 
@@ -52,7 +62,7 @@ def pairwise_contraction(
     if not left or not right or left.keys() == right.keys() == set(out):
         orders = _output_order(left, out), _output_order(right, out)
 
-        def elementwise(x: Any, y: Any) -> Any:
+        def elementwise(x: Value, y: Value) -> Value:
             args = [
                 ops.permute_dims(
                     ops.reshape(
@@ -82,14 +92,14 @@ def pairwise_contraction(
     if unchanged and not swapped and axes == tuple(range(len(axes))):
         return dot
 
-    def contraction(x: Any, y: Any) -> Any:
+    def contraction(x: Value, y: Value) -> Value:
         x, y = ops.reshape(x, shapes[0]), ops.reshape(y, shapes[1])
         return ops.permute_dims(dot(y, x) if swapped else dot(x, y), axes)
 
     return contraction
 
 
-def label_positions(labels: Any, selected: Labels) -> tuple[int, ...]:
+def label_positions(labels: Iterable[Any], selected: Labels) -> tuple[int, ...]:
     labels = list(labels)
     return tuple([labels.index(label) for label in selected])
 
@@ -98,17 +108,23 @@ def _output_order(labels: dict[Any, int], out: Labels) -> tuple[int, ...]:
     return label_positions(labels, tuple([label for label in out if label in labels]))
 
 
-def canonical_preferred_dtype(dtype: Any) -> Any:
+def canonical_preferred_dtype(dtype: DTypeLike) -> DType | None:
     return None if dtype is None else canonical_dtype(dtype)
 
 
-def to_preferred_dtype(out: Any, dtype: Any) -> Any:
+def to_preferred_dtype(out: Value, dtype: DTypeLike) -> Value:
     """`out` in `dtype`, or unchanged if it is None."""
     return out if dtype is None else ops.convert_element_type(out, dtype)
 
 
 @accept_out
-def matmul(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any = None) -> Any:
+def matmul(
+    a: ArrayOrList,
+    b: ArrayOrList,
+    *,
+    precision: PrecisionLike = None,
+    preferred_element_type: DTypeLike = None,
+) -> Value:
     """The matrix product of the last two dimensions; the other dimensions broadcast.
 
     A one-dimensional operand is a row on the left or a column on the right, and this dimension
@@ -125,7 +141,9 @@ def matmul(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any
 
 
 @lru_cache(maxsize=4096)
-def _matmul(x: ShapedArray, y: ShapedArray, precision: Any, preferred: Any) -> PairwiseContraction:
+def _matmul(
+    x: ShapedArray, y: ShapedArray, precision: Precisions, preferred: DType | None
+) -> PairwiseContraction:
     if not x.ndim or not y.ndim:
         raise ShapeError(
             f"matmul: operands must have at least one dimension; got {x!r} and {y!r}",
@@ -141,8 +159,8 @@ def _batched_contraction(
     y: ShapedArray,
     left: Labels,
     right: Labels,
-    precision: Any = None,
-    preferred: Any = None,
+    precision: Precisions = None,
+    preferred: DType | None = None,
 ) -> PairwiseContraction:
     """The contraction over `k`; the dimensions before those in `left` and `right` broadcast."""
     for aval, labels in ((x, left), (y, right)):
@@ -171,14 +189,14 @@ def _batched_contraction(
 
 
 @accept_out
-def matvec(x1: Any, x2: Any, /) -> Any:
+def matvec(x1: ArrayOrList, x2: ArrayOrList, /) -> Value:
     """The product of matrices and vectors: `x1[..., m, k]` with `x2[..., k]`."""
     x1, x2 = promote(x1, x2)
     return _batched_contraction("matvec", aval_of(x1), aval_of(x2), ("m", "k"), ("k",))(x1, x2)
 
 
 @accept_out
-def vecmat(x1: Any, x2: Any, /) -> Any:
+def vecmat(x1: ArrayOrList, x2: ArrayOrList, /) -> Value:
     """The product of conjugated vectors and matrices: `x1[..., k]` with `x2[..., k, n]`."""
     x1, x2 = promote(x1, x2)
     product = _batched_contraction("vecmat", aval_of(x1), aval_of(x2), ("k",), ("k", "n"))
@@ -187,41 +205,46 @@ def vecmat(x1: Any, x2: Any, /) -> Any:
 
 @accept_out
 def vecdot(
-    x1: Any,
-    x2: Any,
+    x1: ArrayOrList,
+    x2: ArrayOrList,
     /,
     *,
     axis: int = -1,
-    precision: Any = None,
-    preferred_element_type: Any = None,
-) -> Any:
+    precision: PrecisionLike = None,
+    preferred_element_type: DTypeLike = None,
+) -> Value:
     """The sum of `conj(x1) * x2` along `axis`; the other dimensions broadcast."""
     x1, x2 = promote(x1, x2)
     ndims = aval_of(x1).ndim, aval_of(x2).ndim
-    x1, x2 = (
+    left, right = (
         ops.moveaxis(x, canonical_axis(axis, n, "vecdot: axis"), n - 1)
         for x, n in zip((x1, x2), ndims, strict=True)
     )
     dtype = canonical_preferred_dtype(preferred_element_type)
     product = _batched_contraction(
         "vecdot",
-        aval_of(x1),
-        aval_of(x2),
+        aval_of(left),
+        aval_of(right),
         ("k",),
         ("k",),
         ops.canonical_precision(precision),
         dtype,
     )
-    return to_preferred_dtype(product(_conjugate(x1), x2), dtype)
+    return to_preferred_dtype(product(_conjugate(left), right), dtype)
 
 
-def _conjugate(x: Any) -> Any:
+def _conjugate(x: Value) -> Value:
     return ops.conj(x) if is_complex(aval_of(x).dtype) else x
 
 
 def _tensordot(
-    name: str, a: Any, b: Any, axes: tuple[Any, Any], precision: Any, preferred_element_type: Any
-) -> Any:
+    name: str,
+    a: Value,
+    b: Value,
+    axes: tuple[Any, Any],
+    precision: PrecisionLike,
+    preferred_element_type: DTypeLike,
+) -> Value:
     """The contraction over `axes`; the remaining dimensions of `a` come before those of `b`."""
     x, y = aval_of(a), aval_of(b)
     sizes = [[aval.shape[i] for i in group] for aval, group in zip((x, y), axes, strict=True)]
@@ -237,7 +260,13 @@ def _tensordot(
 
 
 @partial(accept_out, out_position=2)
-def dot(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any = None) -> Any:
+def dot(
+    a: ArrayOrList,
+    b: ArrayOrList,
+    *,
+    precision: PrecisionLike = None,
+    preferred_element_type: DTypeLike = None,
+) -> Value:
     """The sum of products over the last dimension of `a` and the second to last of `b`.
 
     If `b` has one dimension, over that one; a scalar operand scales the other.
@@ -250,7 +279,13 @@ def dot(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any = 
     return _tensordot("dot", a, b, ((n - 1,), (max(m - 2, 0),)), precision, preferred_element_type)
 
 
-def inner(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any = None) -> Any:
+def inner(
+    a: ArrayOrList,
+    b: ArrayOrList,
+    *,
+    precision: PrecisionLike = None,
+    preferred_element_type: DTypeLike = None,
+) -> Value:
     """The sum of products over the last dimensions; a scalar operand scales the other."""
     a, b = promote(a, b)
     n, m = aval_of(a).ndim, aval_of(b).ndim
@@ -260,15 +295,28 @@ def inner(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any 
     return _tensordot("inner", a, b, ((n - 1,), (m - 1,)), precision, preferred_element_type)
 
 
-def vdot(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any = None) -> Any:
+def vdot(
+    a: ArrayOrList,
+    b: ArrayOrList,
+    *,
+    precision: PrecisionLike = None,
+    preferred_element_type: DTypeLike = None,
+) -> Value:
     """The sum of `conj(a) * b` over all elements of the flattened operands."""
-    a, b = (ops.reshape(x, (aval_of(x).size,)) for x in promote(a, b))
-    return _tensordot("vdot", _conjugate(a), b, ((0,), (0,)), precision, preferred_element_type)
+    left, right = (ops.reshape(x, (aval_of(x).size,)) for x in promote(a, b))
+    return _tensordot(
+        "vdot", _conjugate(left), right, ((0,), (0,)), precision, preferred_element_type
+    )
 
 
 def tensordot(
-    a: Any, b: Any, axes: Any = 2, *, precision: Any = None, preferred_element_type: Any = None
-) -> Any:
+    a: ArrayOrList,
+    b: ArrayOrList,
+    axes: Any = 2,
+    *,
+    precision: PrecisionLike = None,
+    preferred_element_type: DTypeLike = None,
+) -> Value:
     """The sum of products over `axes`, a pair of axes or lists of axes, one for each operand.
 
     A number n means the last n axes of `a` and the first n axes of `b`.
@@ -293,7 +341,7 @@ def tensordot(
     return _tensordot("tensordot", a, b, (groups[0], groups[1]), precision, preferred_element_type)
 
 
-def static_diagonal(x: Any, offset: int, axis1: int, axis2: int) -> Any:
+def static_diagonal(x: Value, offset: int, axis1: int, axis2: int) -> Value:
     """The diagonal of two dimensions as a new last dimension, read by a strided slice."""
     shape = aval_of(x).shape
     batch = [d for d in range(len(shape)) if d not in (axis1, axis2)]
@@ -319,7 +367,7 @@ class EinsumPlan(NamedTuple):
     prepare: tuple[Callable[[Any], Any], ...]
     steps: tuple[tuple[int, int, PairwiseContraction], ...]
 
-    def __call__(self, operands: Sequence[Any]) -> Any:
+    def __call__(self, operands: Sequence[Any]) -> Value:
         terms = [f(x) for f, x in zip(self.prepare, operands, strict=True)]
         for i, j, multiply in self.steps:
             terms.append(multiply(terms[i], terms[j]))
@@ -328,13 +376,13 @@ class EinsumPlan(NamedTuple):
 
 @accept_out
 def einsum(
-    subscripts: Any,
+    subscripts: str | ArrayOrList,
     /,
     *operands: Any,
     optimize: Any = "auto",
-    precision: Any = None,
-    preferred_element_type: Any = None,
-) -> Any:
+    precision: PrecisionLike = None,
+    preferred_element_type: DTypeLike = None,
+) -> Value:
     """The sum of products that `subscripts` describes: `"ij,jk->ik"` is a matrix product.
 
     Each operand has one letter for each dimension, and `...` for dimensions that broadcast. A
@@ -353,7 +401,9 @@ def einsum(
     return to_preferred_dtype(plan(arrays), dtype)
 
 
-def einsum_path(subscripts: Any, /, *operands: Any, optimize: Any = "auto") -> tuple[Any, Any]:
+def einsum_path(
+    subscripts: str | ArrayOrList, /, *operands: Any, optimize: Any = "auto"
+) -> tuple[Value, Value]:
     """The order of the contractions of `einsum`, and a printable report of its cost."""
     import opt_einsum
 
@@ -434,7 +484,11 @@ def _ellipsis_labels(count: int) -> str:
 
 @lru_cache(maxsize=1024)
 def _einsum_plan(
-    subscripts: str, shapes: tuple[Shape, ...], optimize: Any, precision: Any, preferred: Any
+    subscripts: str,
+    shapes: tuple[Shape, ...],
+    optimize: Any,
+    precision: Precisions,
+    preferred: DType | None,
 ) -> EinsumPlan:
     inputs, output = _parse(subscripts, shapes)
     sizes = _label_sizes(subscripts, inputs, shapes)
@@ -548,7 +602,7 @@ def _prepare_operand(
         view = AsStrided(sizes, (0,) * len(shape), steps)
         return lambda x: view(ops.reshape(x, shape)), remaining
 
-    def prepare(x: Any) -> Any:
+    def prepare(x: Value) -> Value:
         x = ops.reshape(x, shape)
         for first, second in diagonals:
             x = static_diagonal(x, 0, first, second)

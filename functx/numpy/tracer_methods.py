@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from types import CodeType, FrameType
 from typing import Any
 
@@ -29,6 +29,7 @@ from functx.core.primitive import Primitive
 from functx.core.tracer import Tracer, aval_of
 from functx.core.tracing import bind
 from functx.core.types import canonical_dtype, is_complex, real_dtype
+from functx.core.typing import ArrayOrList, DTypeLike, Out, Value
 from functx.numpy import (
     array_creation,
     cumulative,
@@ -99,7 +100,7 @@ def _define_tracer_operator(
     setattr(Tracer, reflected, reflection)
 
 
-def _power(x: Any, y: Any) -> Any:
+def _power(x: ArrayOrList, y: ArrayOrList) -> Value:
     # The most frequent exponent is a small int.
     if type(y) is int and type(x) is Tracer and x.atom.aval.dtype.kind == "f":
         return bind(ops.IntegerPow(y), (x,))
@@ -185,17 +186,17 @@ for _module, _names in {
         _define_method(_name, getattr(_module, _name))
 
 
-def _reshape(self: Tracer, *shape: Any, order: str = "C") -> Any:
+def _reshape(self: Tracer, *shape: Any, order: str = "C") -> Value:
     """The elements in another shape, one tuple or several ints."""
     return shapes.reshape(self, shape[0] if len(shape) == 1 else shape, order=order)
 
 
-def _transpose(self: Tracer, *axes: Any) -> Any:
+def _transpose(self: Tracer, *axes: Any) -> Value:
     """The array with its axes permuted, in reverse order without arguments."""
     return shapes.transpose(self, (axes[0] if len(axes) == 1 else axes) or None)
 
 
-def _jax_array(self: Tracer) -> Any:
+def _jax_array(self: Tracer) -> Callable[[], None] | None:
     """Declines an operator of `jax.Array`, which then returns NotImplemented; None elsewhere.
 
     JAX's operators convert an operand that has `__jax_array__`. Without an array they leave
@@ -228,7 +229,7 @@ def _is_jax_operator(frame: FrameType) -> bool:
     return True
 
 
-def _view(self: Tracer, dtype: Any = None) -> Any:
+def _view(self: Tracer, dtype: DTypeLike = None) -> Value:
     """The memory of the array as another dtype, with the last dimension scaled to its size.
 
     Raises ShapeError if the last dimension is not contiguous, or does not hold a whole number
@@ -275,14 +276,16 @@ def _complex_count(parts: Any) -> int:
     return parts.shape[-1] // 2  # type: ignore[no-any-return]
 
 
-def _compress(self: Tracer, condition: Any, axis: int | None = None, out: Any = None) -> Any:
+def _compress(
+    self: Tracer, condition: ArrayOrList, axis: int | None = None, out: Out = None
+) -> Value:
     """The slices along `axis` where the vector `condition` is True."""
     return mutation.write_out_exact(
         "x.compress", sorting_and_searching.compress(condition, self, axis), out
     )
 
 
-def _conj(self: Tracer) -> Any:
+def _conj(self: Tracer) -> Value:
     """The complex conjugate; of a real array, the array itself."""
     return floating_point.conjugate(self) if self.dtype.kind == "c" else self
 
@@ -290,7 +293,7 @@ def _conj(self: Tracer) -> Any:
 def _part_setter(part: Callable[[Any], Any]) -> Callable[[Tracer, Any], None]:
     """The setter of `x.real` or `x.imag`, which writes to the view that `part` returns."""
 
-    def write(self: Tracer, value: Any) -> None:
+    def write(self: Tracer, value: ArrayOrList) -> None:
         if part is floating_point.imag and self.dtype.kind != "c":
             raise DTypeError(f"x.imag =: the array must be complex; got {self.atom.aval!r}")
         mutation.set_item(part(self), Ellipsis, value)
@@ -389,7 +392,7 @@ def _format(self: Tracer, spec: str) -> str:
     return format_tracer(self, spec) if spec else repr(self)
 
 
-def _item(self: Tracer, *args: Any) -> Any:
+def _item(self: Tracer, *args: Any) -> complex:
     """The one element as a Python number."""
     check_not_differentiated(self, ".item()")
     element = self if not args else indexing.getitem(self, args[0] if len(args) == 1 else args)
@@ -402,7 +405,7 @@ def _tolist(self: Tracer) -> Any:
     return concretize(self, ".tolist()").tolist()
 
 
-def _array(self: Tracer, dtype: Any = None, copy: Any = None) -> Any:
+def _array(self: Tracer, dtype: DTypeLike = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
     _check_not_assigned(self)
     check_not_differentiated(self, "numpy.asarray()")
     try:
@@ -427,7 +430,7 @@ def _requesting_keyword(default: str) -> str:
     return f"`{keywords[0]}`" if len(keywords) == 1 else default
 
 
-def functx_ufunc(ufunc: Any, method: str) -> Any:
+def functx_ufunc(ufunc: np.ufunc, method: str) -> Callable[..., Any] | None:
     """The function of functx for a method of a NumPy ufunc, or None."""
     import functx.numpy as namespace
 
@@ -435,7 +438,7 @@ def functx_ufunc(ufunc: Any, method: str) -> Any:
     return fun if method == "__call__" else getattr(fun, method, None)
 
 
-def functx_function(func: Any) -> Any:
+def functx_function(func: Callable[..., Any]) -> Callable[..., Any] | None:
     """The function of functx with the name of a NumPy function, or None."""
     import functx.numpy as namespace
 
@@ -445,7 +448,7 @@ def functx_function(func: Any) -> Any:
     return getattr(scope, func.__name__, None)
 
 
-def _array_ufunc(self: Tracer, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
+def _array_ufunc(self: Tracer, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
     fun = functx_ufunc(ufunc, method)
     if fun is None:
         raise ForeignCodeError(
@@ -460,7 +463,9 @@ def _array_ufunc(self: Tracer, ufunc: Any, method: str, *inputs: Any, **kwargs: 
     return fun(*inputs, **kwargs)
 
 
-def _with_dtype_and_casting(ufunc: Any, fun: Callable[..., Any], options: dict[str, Any]) -> Any:
+def _with_dtype_and_casting(
+    ufunc: np.ufunc, fun: Callable[..., Any], options: dict[str, Any]
+) -> Callable[..., Any]:
     """`fun` with the options `dtype` and `casting` of a NumPy call, which are removed from `options`."""
     dtype, casting = options.pop("dtype", None), options.pop("casting", "same_kind")
     for name in ("order", "subok"):
@@ -470,7 +475,7 @@ def _with_dtype_and_casting(ufunc: Any, fun: Callable[..., Any], options: dict[s
     if dtype is None and not unsafe:
         return fun
 
-    def call(*inputs: Any, out: Any = None, **others: Any) -> Any:
+    def call(*inputs: Any, out: Out = None, **others: Any) -> Any:
         if dtype is not None and np.dtype(dtype) != bool:
             for x in inputs:
                 if casting != "unsafe" and not can_cast(x, dtype, casting):
@@ -488,7 +493,13 @@ def _with_dtype_and_casting(ufunc: Any, fun: Callable[..., Any], options: dict[s
     return call
 
 
-def _array_function(self: Tracer, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+def _array_function(
+    self: Tracer,
+    func: Callable[..., Any],
+    types: object,
+    args: Sequence[Any],
+    kwargs: dict[str, Any],
+) -> Any:
     fun = functx_function(func)
     if fun is None:
         path = f"{func.__module__}.{func.__name__}"
@@ -501,7 +512,7 @@ def _array_function(self: Tracer, func: Any, types: Any, args: Any, kwargs: Any)
     return fun(*args, **kwargs)
 
 
-def _resolves(scope: Any, path: str) -> bool:
+def _resolves(scope: object, path: str) -> bool:
     """Whether the dotted name `path` resolves from `scope`."""
     for part in path.split("."):
         scope = getattr(scope, part, None)
@@ -546,7 +557,7 @@ def _getattr(self: Tracer, name: str) -> Any:
     ) from None
 
 
-def _delete(self: Tracer, idx: Any) -> None:
+def _delete(self: Tracer, idx: object) -> None:
     raise ImmutableArrayError(
         f"del x[...]: an array keeps its elements; got {self.atom.aval!r}",
         fix="Use functx.numpy.delete, which returns a new array.",
@@ -556,7 +567,7 @@ def _delete(self: Tracer, idx: Any) -> None:
 def _immutable_attribute_setter(name: str, cure: str) -> Callable[[Tracer, Any], None]:
     """The setter of an immutable attribute, which raises ImmutableArrayError."""
 
-    def refuse(self: Tracer, value: Any) -> None:
+    def refuse(self: Tracer, value: object) -> None:
         raise ImmutableArrayError(
             f"x.{name} =: a traced array keeps its {name}; got {self.atom.aval!r} for {value!r}",
             fix=f"Write {cure}.",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,6 +10,7 @@ import numpy as np
 from functx import ops
 from functx.core.errors import ShapeError, type_name
 from functx.core.tracer import aval_of
+from functx.core.typing import ArrayLike, ArrayOrList, Axes, DTypeLike, Out, Value
 from functx.numpy import (
     cumulative,
     floating_point,
@@ -27,7 +28,7 @@ from functx.transforms.control.scan import scan
 
 
 def _at(name: str, fun: Callable[..., Any], method: str | None) -> Callable[..., None]:
-    def at(a: Any, indices: Any, b: Any) -> None:
+    def at(a: Any, indices: Any, b: ArrayOrList) -> None:
         operation = f"{name}.at"
         check_assignable(operation, a)
         dtype = aval_of(a).dtype
@@ -54,8 +55,8 @@ def _unary_at(name: str, fun: Callable[..., Any]) -> Callable[..., None]:
 
 
 def _sequential_update(
-    operation: str, fun: Callable[..., Any], a: Any, indices: Any, *args: Any
-) -> Any:
+    operation: str, fun: Callable[..., Any], a: Any, indices: Any, *args: Value
+) -> Value:
     """`a` with `fun` applied to the elements at `indices`, one after the other, in a scan."""
     aval = aval_of(a)
     positions = np.arange(aval.size, dtype=np.int32).reshape(aval.shape)
@@ -65,7 +66,7 @@ def _sequential_update(
         return a
     operands = tuple([shapes.reshape(shapes.broadcast_to(x, shape), -1) for x in args])
 
-    def step(x: Any, inputs: Any) -> Any:
+    def step(x: Value, inputs: Sequence[Value]) -> tuple[Value, None]:
         i, *values = inputs
         value = fun(x[i], *values)
         check_same_kind_cast(aval_of(value), aval.dtype, operation)
@@ -78,14 +79,14 @@ def _sequential_update(
 
 def _reduce(name: str, fun: Callable[..., Any]) -> Callable[..., Any]:
     def reduce(
-        array: Any,
-        axis: Any = 0,
-        dtype: Any = None,
-        out: Any = None,
+        array: ArrayOrList,
+        axis: Axes = 0,
+        dtype: DTypeLike = None,
+        out: Out = None,
         keepdims: bool = False,
-        initial: Any = None,
-        where: Any = None,
-    ) -> Any:
+        initial: ArrayLike | None = None,
+        where: ArrayOrList | None = None,
+    ) -> Value:
         if dtype is not None:
             array = shapes.astype(asarray(array), dtype)
         options = {} if initial is None else {"initial": initial}
@@ -96,7 +97,9 @@ def _reduce(name: str, fun: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _accumulate(name: str, fun: Callable[..., Any]) -> Callable[..., Any]:
-    def accumulate(array: Any, axis: int = 0, dtype: Any = None, out: Any = None) -> Any:
+    def accumulate(
+        array: ArrayOrList, axis: int = 0, dtype: DTypeLike = None, out: Out = None
+    ) -> Value:
         array = asarray(array) if dtype is None else shapes.astype(asarray(array), dtype)
         return write_out_exact(
             f"{name}.accumulate", fun(array, canonical_axis(axis, array.ndim)), out
@@ -108,15 +111,19 @@ def _accumulate(name: str, fun: Callable[..., Any]) -> Callable[..., Any]:
 
 def _reduce_in_order(name: str, fun: Callable[..., Any]) -> Callable[..., Any]:
     def reduce(
-        array: Any, axis: Any = 0, dtype: Any = None, out: Any = None, keepdims: bool = False
-    ) -> Any:
+        array: ArrayOrList,
+        axis: int = 0,
+        dtype: DTypeLike = None,
+        out: Out = None,
+        keepdims: bool = False,
+    ) -> Value:
         array = asarray(array) if dtype is None else shapes.astype(asarray(array), dtype)
         axis = canonical_axis(axis, array.ndim, f"{name}.reduce: axis")
         rows = shapes.moveaxis(array, axis, 0)
         if not len(rows):
             raise ShapeError(f"{name}.reduce: there must be elements; got {type_name(array)}")
 
-        def step(x: Any, y: Any) -> Any:
+        def step(x: Value, y: Value) -> tuple[Value, None]:
             return fun(x, y), None
 
         result, _ = (
@@ -130,7 +137,7 @@ def _reduce_in_order(name: str, fun: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _outer(name: str, fun: Callable[..., Any]) -> Callable[..., Any]:
-    def outer(a: Any, b: Any, **options: Any) -> Any:
+    def outer(a: ArrayOrList, b: ArrayOrList, **options: Any) -> Value:
         b = asarray(b)
         a = asarray(a)
         return fun(shapes.reshape(a, (*a.shape, *[1] * b.ndim)), b, **options)

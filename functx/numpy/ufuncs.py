@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from functools import wraps
 from inspect import signature, unwrap
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 from ml_dtypes import iinfo
@@ -18,13 +18,15 @@ from functx.core.primitive import Primitive
 from functx.core.program import Literal
 from functx.core.tracer import Tracer, aval_of, current_builder
 from functx.core.tracing import bind
-from functx.core.types import is_complex, is_floating, is_inexact
+from functx.core.types import DType, is_complex, is_floating, is_inexact
+from functx.core.typing import ArrayOrList, Out, Value
 from functx.numpy.array_creation import asarray
 from functx.numpy.mutation import write_out
 from functx.numpy.promotion import (
     bind_binary,
     broadcast,
     copy_array,
+    number_literal,
     operand,
     promote,
     promote_inexact,
@@ -87,7 +89,7 @@ def ufunc(function: Callable[..., Any]) -> Callable[..., Any]:
     count = unwrap(function).__code__.co_argcount
 
     @wraps(function)
-    def call(*args: Any, out: Any = None, where: Any = True) -> Any:
+    def call(*args: Any, out: Out = None, where: ArrayOrList = True) -> Any:
         if len(args) == count + 1 and out is None:
             *args, out = args  # type: ignore[assignment]
         result = function(*args)
@@ -116,7 +118,7 @@ def with_name_and_doc(function: Callable[..., Any], name: str, doc: str) -> Call
 def unary_ufunc(name: str, primitive: Primitive, doc: str) -> Callable[..., Any]:
     """The function of one argument that binds `primitive`."""
 
-    def function(x: Any, /, out: Any = None, *, where: Any = True) -> Any:
+    def function(x: ArrayOrList, /, out: Out = None, *, where: ArrayOrList = True) -> Value:
         if out is not None or where is not True:
             return write_out(name, function(x), out, where)
         return bind(primitive, (operand(x),))
@@ -127,7 +129,7 @@ def unary_ufunc(name: str, primitive: Primitive, doc: str) -> Callable[..., Any]
 def inexact_ufunc(name: str, primitive: Primitive, doc: str) -> Callable[..., Any]:
     """The function of one argument, promoted to an inexact dtype, that binds `primitive`."""
 
-    def function(x: Any, /, out: Any = None, *, where: Any = True) -> Any:
+    def function(x: ArrayOrList, /, out: Out = None, *, where: ArrayOrList = True) -> Value:
         if out is not None or where is not True:
             return write_out(name, function(x), out, where)
         if type(x) is Tracer and x.atom.aval.dtype.kind in "fc":
@@ -140,7 +142,9 @@ def inexact_ufunc(name: str, primitive: Primitive, doc: str) -> Callable[..., An
 def binary_ufunc(name: str, primitive: Primitive, doc: str) -> Callable[..., Any]:
     """The function of two arguments, promoted to one dtype, that binds `primitive`."""
 
-    def function(x: Any, y: Any, /, out: Any = None, *, where: Any = True) -> Any:
+    def function(
+        x: ArrayOrList, y: ArrayOrList, /, out: Out = None, *, where: ArrayOrList = True
+    ) -> Value:
         if out is not None or where is not True:
             return write_out(name, function(x, y), out, where)
         return bind_binary(primitive, x, y)
@@ -151,7 +155,9 @@ def binary_ufunc(name: str, primitive: Primitive, doc: str) -> Callable[..., Any
 def inexact_binary_ufunc(name: str, primitive: Primitive, doc: str) -> Callable[..., Any]:
     """The function of two arguments, promoted to an inexact dtype, that binds `primitive`."""
 
-    def function(x: Any, y: Any, /, out: Any = None, *, where: Any = True) -> Any:
+    def function(
+        x: ArrayOrList, y: ArrayOrList, /, out: Out = None, *, where: ArrayOrList = True
+    ) -> Value:
         if out is not None or where is not True:
             return write_out(name, function(x, y), out, where)
         if type(x) is Tracer and x.atom.aval.dtype.kind in "fc":
@@ -165,39 +171,41 @@ def inexact_binary_ufunc(name: str, primitive: Primitive, doc: str) -> Callable[
     return with_name_and_doc(function, name, doc)
 
 
-def map_real_and_imag(function: Callable[..., Any], x: Any) -> Any:
+def map_real_and_imag(function: Callable[..., Any], x: Value) -> Value:
     """`function` applied to `x`, or to the real and the imaginary part of complex `x`."""
     if is_complex(aval_of(x).dtype):
         return conversion.complex(function(conversion.real(x)), function(conversion.imag(x)))
     return function(x)
 
 
-def as_boolean(x: Any) -> Any:
+def as_boolean(x: ArrayOrList) -> Value:
     """Whether each element of `x` is not zero."""
     x = operand(x)
     dtype = aval_of(x).dtype
     return x if dtype == ops.BOOL else ops.ne(x, literal(0, dtype))
 
 
-def promote_numeric(*args: Any) -> tuple[Any, ...]:
+def promote_numeric(*args: ArrayOrList) -> tuple[Value, ...]:
     """`args` promoted and broadcast, booleans as int32."""
-    args = promote(*args)
-    if aval_of(args[0]).dtype == ops.BOOL:
-        args = tuple([_as_integer(x) for x in args])
-    return broadcast(*args)
+    operands = promote(*args)
+    if aval_of(operands[0]).dtype == ops.BOOL:
+        operands = tuple([_as_integer(x) for x in operands])
+    return broadcast(*operands)
 
 
-def _as_integer(x: Any) -> Any:
+def _as_integer(x: Value | Literal) -> Value:
     dtype = np.dtype(np.int32)
-    return literal(x.value, dtype) if type(x) is Literal else ops.convert_element_type(x, dtype)
+    if type(x) is Literal:
+        return number_literal(x.value, dtype)
+    return ops.convert_element_type(x, dtype)
 
 
-def broadcast_inexact(x: Any, y: Any) -> tuple[Any, ...]:
+def broadcast_inexact(x: ArrayOrList, y: ArrayOrList) -> tuple[Value, ...]:
     """`x` and `y` promoted to an inexact dtype and broadcast."""
     return broadcast(*promote_inexact(x, y))
 
 
-def zero_literal(x: Any) -> Any:
+def zero_literal(x: Value) -> Literal:
     """The literal 0 in the dtype of `x`."""
     return literal(0, aval_of(x).dtype)
 
@@ -215,19 +223,19 @@ cbrt = inexact_ufunc("cbrt", transcendental.Cbrt(), "The cube root, negative for
 
 
 @ufunc
-def log2(x: Any, /) -> Any:
+def log2(x: ArrayOrList, /) -> Value:
     """The logarithm to base 2."""
     return map_real_and_imag(lambda part: ops.div(part, math.log(2)), log(x))
 
 
 @ufunc
-def log10(x: Any, /) -> Any:
+def log10(x: ArrayOrList, /) -> Value:
     """The logarithm to base 10."""
     return map_real_and_imag(lambda part: ops.div(part, math.log(10)), log(x))
 
 
 @ufunc
-def logaddexp2(x: Any, y: Any, /) -> Any:
+def logaddexp2(x: ArrayOrList, y: ArrayOrList, /) -> Value:
     """log2(2**x + 2**y), without overflow."""
     x, y = broadcast_inexact(x, y)
     scaled = ops.mul(x, math.log(2)), ops.mul(y, math.log(2))
@@ -260,14 +268,14 @@ sinc = inexact_ufunc("sinc", special.Sinc(), "sin(pi x) / (pi x), and 1 at 0.")
 
 
 @ufunc
-def deg2rad(x: Any, /) -> Any:
+def deg2rad(x: ArrayOrList, /) -> Value:
     """x degrees in radians."""
     (x,) = promote_inexact(x)
     return bind_binary(arithmetic.Mul(), x, math.pi / 180)
 
 
 @ufunc
-def rad2deg(x: Any, /) -> Any:
+def rad2deg(x: ArrayOrList, /) -> Value:
     """x radians in degrees."""
     (x,) = promote_inexact(x)
     return bind_binary(arithmetic.Mul(), x, 180 / math.pi)
@@ -288,7 +296,7 @@ minimum = binary_ufunc(
 
 
 @ufunc
-def heaviside(x: Any, h: Any, /) -> Any:
+def heaviside(x: ArrayOrList, h: ArrayOrList, /) -> Value:
     """0 where x < 0, 1 where x > 0, h where x is 0."""
     x, h = broadcast_inexact(x, h)
     step = ops.convert_element_type(ops.gt(x, 0), aval_of(x).dtype)
@@ -296,18 +304,18 @@ def heaviside(x: Any, h: Any, /) -> Any:
 
 
 @ufunc
-def fmax(x: Any, y: Any, /) -> Any:
+def fmax(x: ArrayOrList, y: ArrayOrList, /) -> Value:
     """The larger of x and y; if one is nan, the other."""
     return _nan_ignoring_extremum(arithmetic.max, x, y)
 
 
 @ufunc
-def fmin(x: Any, y: Any, /) -> Any:
+def fmin(x: ArrayOrList, y: ArrayOrList, /) -> Value:
     """The smaller of x and y; if one is nan, the other."""
     return _nan_ignoring_extremum(arithmetic.min, x, y)
 
 
-def _nan_ignoring_extremum(extremum: Callable[..., Any], x: Any, y: Any) -> Any:
+def _nan_ignoring_extremum(extremum: Callable[..., Any], x: ArrayOrList, y: ArrayOrList) -> Value:
     x, y = broadcast(*promote(x, y))
     out = extremum(x, y)
     if not is_inexact(aval_of(x).dtype):
@@ -316,14 +324,14 @@ def _nan_ignoring_extremum(extremum: Callable[..., Any], x: Any, y: Any) -> Any:
 
 
 def clip(
-    a: Any,
-    min: Any = None,
-    max: Any = None,
-    out: Any = None,
+    a: ArrayOrList,
+    min: ArrayOrList | None = None,
+    max: ArrayOrList | None = None,
+    out: Out = None,
     *,
-    a_min: Any = None,
-    a_max: Any = None,
-) -> Any:
+    a_min: ArrayOrList | None = None,
+    a_max: ArrayOrList | None = None,
+) -> Value:
     """min(max(a, min), max), where either bound may be None; nan where `a` or a bound is nan.
 
     If the bounds cross, the result is the upper one. The derivative is 0 where `a` equals a bound.
@@ -337,28 +345,42 @@ def clip(
     if is_complex(dtype):
         raise DTypeError(f"clip: the array must not be complex; got {aval_of(a)!r}")
     if low is None:
-        bounds.insert(0, literal(_dtype_bounds(dtype)[0], dtype))
+        bounds.insert(0, number_literal(_dtype_bounds(dtype)[0], dtype))
     elif high is None:
-        bounds.append(literal(_dtype_bounds(dtype)[1], dtype))
+        bounds.append(number_literal(_dtype_bounds(dtype)[1], dtype))
     return write_out("clip", logic.clamp(bounds[0], a, bounds[1]), out)
 
 
-def _dtype_bounds(dtype: Any) -> tuple[Any, Any]:
+def _dtype_bounds(dtype: DType) -> tuple[Any, Any]:
     """The least and the largest value of a dtype."""
     if is_floating(dtype):
         return -math.inf, math.inf
     return (False, True) if dtype == ops.BOOL else (iinfo(dtype).min, iinfo(dtype).max)
 
 
+@overload
 def where(
-    condition: Any,
+    condition: ArrayOrList, /, *, size: int | None = None, fill_value: Any = None
+) -> tuple[Value, ...]: ...
+@overload
+def where(
+    condition: ArrayOrList,
+    x: ArrayOrList | Literal,
+    y: ArrayOrList | Literal,
+    /,
+    *,
+    size: int | None = None,
+    fill_value: Any = None,
+) -> Value: ...
+def where(
+    condition: ArrayOrList,
     x: Any = None,
     y: Any = None,
     /,
     *,
     size: int | None = None,
     fill_value: Any = None,
-) -> Any:
+) -> Value | tuple[Value, ...]:
     """`x` where `condition` is not zero, else `y`; elements not taken do not affect derivatives.
 
     With the condition alone, the indices of its nonzero elements, as `nonzero` returns them.
@@ -381,7 +403,7 @@ def where(
     return bind(ops.Select(), (condition, y, x))
 
 
-def select(condlist: Sequence[Any], choicelist: Sequence[Any], default: Any = 0) -> Any:
+def select(condlist: Sequence[Any], choicelist: Sequence[Any], default: ArrayOrList = 0) -> Value:
     """For each element the choice whose condition is the first that is True, or `default`."""
     if len(condlist) != len(choicelist) or not len(condlist):
         raise ValueRangeError(
@@ -394,7 +416,9 @@ def select(condlist: Sequence[Any], choicelist: Sequence[Any], default: Any = 0)
     return result
 
 
-def piecewise(x: Any, condlist: Any, funclist: Sequence[Any], *args: Any, **kw: Any) -> Any:
+def piecewise(
+    x: ArrayOrList, condlist: ArrayOrList, funclist: Sequence[Any], *args: Any, **kw: Any
+) -> Value:
     """`funclist[i](x, *args, **kw)` where the condition i is the last that is True.
 
     Numbers stand for constant functions. One more function than conditions gives the remaining
@@ -416,7 +440,7 @@ def piecewise(x: Any, condlist: Any, funclist: Sequence[Any], *args: Any, **kw: 
         )
     dtype = aval_of(x).dtype
 
-    def value(function: Any) -> Any:
+    def value(function: Any) -> Value:
         out = operand(function(x, *args, **kw) if callable(function) else function)
         has_dtype = aval_of(out).dtype == dtype and type(out) not in PYTHON_SCALARS
         return out if has_dtype else asarray(out, dtype)

@@ -11,8 +11,10 @@ from functx.core import tree
 from functx.core.errors import ArgumentError, DTypeError, ShapeError, ValueRangeError, type_name
 from functx.core.ndarray import as_ndarray
 from functx.core.tracer import Tracer, aval_of, current_builder
-from functx.core.types import canonical_dtype, is_integer, x64_enabled
+from functx.core.types import DType, ShapedArray, canonical_dtype, is_integer, x64_enabled
+from functx.core.typing import ArrayLike, DTypeLike, ShapeLike, Value
 from functx.lowering.jax_bridge import threefry_key_data
+from functx.numpy.promotion import number_literal
 from functx.ops.operands import canonical_shape, literal
 from functx.ops.random import (
     UINT32,
@@ -25,7 +27,7 @@ from functx.ops.random import (
 PRNG_IMPL = "threefry2x32"
 
 
-def key(seed: Any, *, impl: Any = None, dtype: Any = None) -> Any:
+def key(seed: ArrayLike, *, impl: object = None, dtype: object = None) -> Value:
     """The key of an integer `seed`: a uint32 array of shape (2,).
 
     It has the key data of `jax.random.key(seed)`.
@@ -41,12 +43,12 @@ def key(seed: Any, *, impl: Any = None, dtype: Any = None) -> Any:
     return random_seed(seed)
 
 
-def PRNGKey(seed: Any, *, impl: Any = None) -> Any:  # noqa: N802 - the name that JAX gives it
+def PRNGKey(seed: ArrayLike, *, impl: object = None) -> Value:  # noqa: N802 - the name that JAX gives it
     """The key of an integer `seed`; the same as `key(seed)`."""
     return key(seed, impl=impl)
 
 
-def _key_from_int(seed: int) -> Any:
+def _key_from_int(seed: int) -> Value:
     if not -(2**63) <= seed < 2**63:
         raise ValueRangeError(f"key: a seed must fit 64 bits with a sign; got {seed}")
     if current_builder.get() is not None:
@@ -55,12 +57,12 @@ def _key_from_int(seed: int) -> Any:
     return as_ndarray(np.array([high & 0xFFFFFFFF, seed & 0xFFFFFFFF], UINT32))
 
 
-def wrapping_literal(value: int, dtype: Any) -> Any:
+def wrapping_literal(value: int, dtype: DType) -> Value:
     """The literal of the integer of `dtype` whose bits are the lowest of `value`."""
-    return literal(int(np.array([value % 2**64], np.uint64).astype(dtype)[0]), dtype)
+    return number_literal(int(np.array([value % 2**64], np.uint64).astype(dtype)[0]), dtype)
 
 
-def split(key: Any, num: Any = 2) -> Any:
+def split(key: ArrayLike, num: ShapeLike = 2) -> Value:
     """An array of `num` new keys from `key`; `num` is an int or a shape.
 
     They are typed keys if `key` is one.
@@ -68,14 +70,14 @@ def split(key: Any, num: Any = 2) -> Any:
     return _like_key(key, random_split(check_single_key("split", key), canonical_shape(num, "num")))
 
 
-def _like_key(key: Any, key_data: Any) -> Any:
+def _like_key(key: Any, key_data: Value) -> Value:
     """Keys with this data, typed keys of JAX if `key` is one."""
     if tree.PRNGKeyNode.key_data(key) is key:
         return key_data
     return tree.PRNGKeyNode.typed_key_array(key_data, key.dtype)
 
 
-def fold_in(key: Any, data: Any) -> Any:
+def fold_in(key: ArrayLike, data: ArrayLike) -> Value:
     """A new key from `key` and the lowest 32 bits of the integer `data`.
 
     It is a typed key if `key` is one.
@@ -93,7 +95,7 @@ def fold_in(key: Any, data: Any) -> Any:
     return _like_key(original, random_fold_in(key, ops.convert_element_type(data, UINT32)))
 
 
-def bits(key: Any, shape: Any = (), dtype: Any = None) -> Any:
+def bits(key: ArrayLike, shape: ShapeLike = (), dtype: DTypeLike = None) -> Value:
     """An array of `shape` of random unsigned integers of `dtype`, by default the widest."""
     dtype = canonical_dtype(np.uint64 if dtype is None else dtype)
     if dtype.kind != "u":
@@ -101,33 +103,33 @@ def bits(key: Any, shape: Any = (), dtype: Any = None) -> Any:
     return random_bits(check_single_key("bits", key), canonical_shape(shape), dtype)
 
 
-def key_data(keys: Any) -> Any:
+def key_data(keys: ArrayLike) -> Value:
     """The data of `keys`, uint32 of shape (..., 2); keys of functx are returned unchanged."""
     keys = threefry_key_data(keys)
     aval = _key_aval("key_data", keys)
     if aval.shape[-1:] != (2,):
         raise ShapeError(f"key_data: keys must have the shape (..., 2); got {aval!r}")
-    return keys
+    return keys  # type: ignore[return-value]
 
 
-def wrap_key_data(key_bits_array: Any, *, impl: Any = None, dtype: Any = None) -> Any:
+def wrap_key_data(key_bits_array: ArrayLike, *, impl: object = None, dtype: object = None) -> Value:
     """The keys with this data, uint32 of shape (..., 2): the array itself."""
     _check_impl("wrap_key_data", impl if dtype is None else dtype)
     return key_data(key_bits_array)
 
 
-def key_impl(keys: Any) -> str:
+def key_impl(keys: ArrayLike) -> str:
     """The name of the generator of `keys`, which is `threefry2x32`."""
     key_data(keys)
     return PRNG_IMPL
 
 
-def clone(key: Any) -> Any:
+def clone(key: ArrayLike) -> Value:
     """The same key, for deliberate reuse."""
     return key_data(key)
 
 
-def check_single_key(name: str, key: Any) -> Any:
+def check_single_key(name: str, key: ArrayLike) -> Value:
     """The data of `key`, which must be a single key; `name` is the function in the message."""
     if type(key) is not Tracer:
         key = threefry_key_data(key)
@@ -137,10 +139,10 @@ def check_single_key(name: str, key: Any) -> Any:
             f"{name}: the key must be one key, u32[2]; got {aval!r}",
             fix="Use vmap to draw with an array of keys.",
         )
-    return key
+    return key  # type: ignore[return-value]
 
 
-def _key_aval(name: str, key: Any) -> Any:
+def _key_aval(name: str, key: ArrayLike) -> ShapedArray:
     try:
         aval = aval_of(key)
     except ArgumentError:
@@ -153,6 +155,6 @@ def _key_aval(name: str, key: Any) -> Any:
     return aval
 
 
-def _check_impl(name: str, impl: Any) -> None:
+def _check_impl(name: str, impl: object) -> None:
     if impl not in (None, PRNG_IMPL):
         raise ValueRangeError(f"{name}: the generator must be {PRNG_IMPL!r}; got {impl!r}")

@@ -25,11 +25,13 @@ from functx.core.types import (
     is_inexact,
     is_integer,
 )
+from functx.core.typing import ArrayLike, DTypeLike, ShapeLike, Value
 from functx.numpy.indexing import take
 from functx.numpy.promotion import (
     broadcast_shapes,
     broadcast_to,
     is_broadcastable,
+    number_literal,
     operand,
     promote_inexact,
 )
@@ -52,8 +54,12 @@ from functx.random.keys import check_single_key, wrapping_literal
 
 
 def uniform(
-    key: Any, shape: Any = (), dtype: Any = None, minval: Any = 0.0, maxval: Any = 1.0
-) -> Any:
+    key: ArrayLike,
+    shape: ShapeLike = (),
+    dtype: DTypeLike = None,
+    minval: ArrayLike = 0.0,
+    maxval: ArrayLike = 1.0,
+) -> Value:
     """Floating-point numbers with the uniform distribution on [minval, maxval).
 
     `minval` and `maxval` may be arrays that broadcast to `shape`.
@@ -62,10 +68,10 @@ def uniform(
     if type(minval) not in PYTHON_SCALARS or type(maxval) not in PYTHON_SCALARS:
         minval, maxval = [_as_parameter("uniform", x, shape, dtype) for x in (minval, maxval)]
         return random_uniform(key, shape, dtype, minval, maxval)
-    return random_uniform(key, shape, dtype, float(minval), float(maxval))
+    return random_uniform(key, shape, dtype, float(minval), float(maxval))  # type: ignore[arg-type]
 
 
-def normal(key: Any, shape: Any = (), dtype: Any = None) -> Any:
+def normal(key: ArrayLike, shape: ShapeLike = (), dtype: DTypeLike = None) -> Value:
     """Numbers with the standard normal distribution.
 
     With a complex `dtype`, real and imaginary part have half the variance each.
@@ -76,7 +82,13 @@ def normal(key: Any, shape: Any = (), dtype: Any = None) -> Any:
     return RandomNormal(canonical_shape(shape), dtype)(check_single_key("normal", key))
 
 
-def truncated_normal(key: Any, lower: Any, upper: Any, shape: Any = None, dtype: Any = None) -> Any:
+def truncated_normal(
+    key: ArrayLike,
+    lower: ArrayLike,
+    upper: ArrayLike,
+    shape: ShapeLike | None = None,
+    dtype: DTypeLike = None,
+) -> Value:
     """Numbers with the standard normal distribution, given that they lie in (lower, upper)."""
     lower, upper = operand(lower), operand(upper)
     shape = _result_shape("truncated_normal", shape, lower, upper)
@@ -85,31 +97,33 @@ def truncated_normal(key: Any, lower: Any, upper: Any, shape: Any = None, dtype:
     return RandomTruncatedNormal(shape)(key, *bounds)
 
 
-def exponential(key: Any, shape: Any = (), dtype: Any = None) -> Any:
+def exponential(key: ArrayLike, shape: ShapeLike = (), dtype: DTypeLike = None) -> Value:
     """Numbers with the density exp(-x) for x >= 0."""
     key, shape, dtype = _check_arguments("exponential", key, shape, dtype)
     return RandomExponential(shape, dtype)(key)
 
 
-def laplace(key: Any, shape: Any = (), dtype: Any = None) -> Any:
+def laplace(key: ArrayLike, shape: ShapeLike = (), dtype: DTypeLike = None) -> Value:
     """Numbers with the density exp(-|x|) / 2."""
     key, shape, dtype = _check_arguments("laplace", key, shape, dtype)
     return RandomLaplace(shape, dtype)(key)
 
 
-def logistic(key: Any, shape: Any = (), dtype: Any = None) -> Any:
+def logistic(key: ArrayLike, shape: ShapeLike = (), dtype: DTypeLike = None) -> Value:
     """Numbers whose distribution function is the logistic sigmoid."""
     key, shape, dtype = _check_arguments("logistic", key, shape, dtype)
     return RandomLogistic(shape, dtype)(key)
 
 
-def cauchy(key: Any, shape: Any = (), dtype: Any = None) -> Any:
+def cauchy(key: ArrayLike, shape: ShapeLike = (), dtype: DTypeLike = None) -> Value:
     """Numbers with the density 1 / (pi (1 + x^2))."""
     key, shape, dtype = _check_arguments("cauchy", key, shape, dtype)
     return RandomCauchy(shape, dtype)(key)
 
 
-def gumbel(key: Any, shape: Any = (), dtype: Any = None, mode: str | None = None) -> Any:
+def gumbel(
+    key: ArrayLike, shape: ShapeLike = (), dtype: DTypeLike = None, mode: str | None = None
+) -> Value:
     """Numbers with the distribution function exp(-exp(-x)).
 
     With `mode="high"` each takes two draws, so that large numbers have full resolution.
@@ -118,7 +132,9 @@ def gumbel(key: Any, shape: Any = (), dtype: Any = None, mode: str | None = None
     return RandomGumbel(shape, dtype, _is_high_precision("gumbel", mode))(key)
 
 
-def bernoulli(key: Any, p: Any = 0.5, shape: Any = None, mode: str = "low") -> Any:
+def bernoulli(
+    key: ArrayLike, p: ArrayLike = 0.5, shape: ShapeLike | None = None, mode: str = "low"
+) -> Value:
     """Booleans that are true with probability `p`, by default of the shape of `p`.
 
     With `mode="high"` each takes two draws, so that small probabilities have full resolution.
@@ -134,14 +150,16 @@ def bernoulli(key: Any, p: Any = 0.5, shape: Any = None, mode: str = "low") -> A
     )
 
 
-def rademacher(key: Any, shape: Any = (), dtype: Any = None) -> Any:
+def rademacher(key: ArrayLike, shape: ShapeLike = (), dtype: DTypeLike = None) -> Value:
     """Numbers that are -1 or 1, equally likely."""
     dtype = canonical_dtype(int if dtype is None else dtype)
     heads = ops.convert_element_type(bernoulli(key, shape=shape), dtype)
     return ops.sub(ops.add(heads, heads), 1)
 
 
-def randint(key: Any, shape: Any, minval: Any, maxval: Any, dtype: Any = None) -> Any:
+def randint(
+    key: ArrayLike, shape: ShapeLike, minval: ArrayLike, maxval: ArrayLike, dtype: DTypeLike = None
+) -> Value:
     """Integers with the uniform distribution on [minval, maxval); minval where that is empty.
 
     The bounds may be arrays that broadcast to `shape`; they are clipped to the range of `dtype`.
@@ -162,7 +180,9 @@ def randint(key: Any, shape: Any, minval: Any, maxval: Any, dtype: Any = None) -
 
 
 @lru_cache(maxsize=1024)
-def _static_integer_range(minval: int, maxval: int, dtype: DType, drawn: DType) -> tuple[Any, Any]:
+def _static_integer_range(
+    minval: int, maxval: int, dtype: DType, drawn: DType
+) -> tuple[Value, Value]:
     """The smallest integer and their number, modulo the range of `drawn`."""
     info = np.iinfo(dtype)
     low = min(max(minval, info.min), info.max)
@@ -170,14 +190,16 @@ def _static_integer_range(minval: int, maxval: int, dtype: DType, drawn: DType) 
     return wrapping_literal(low, drawn), wrapping_literal(count, drawn)
 
 
-def _traced_integer_range(minval: Any, maxval: Any, dtype: DType, drawn: DType) -> tuple[Any, Any]:
+def _traced_integer_range(
+    minval: Value, maxval: Value, dtype: DType, drawn: DType
+) -> tuple[Value, Value]:
     """The smallest integer and their number, on arrays, without overflow of `drawn`."""
     (low, _), (high, beyond) = [_clip_bound(x, np.iinfo(dtype), drawn) for x in (minval, maxval)]
     span = ops.add(ops.sub(high, low), ops.convert_element_type(beyond, drawn))
     return low, ops.select(ops.gt(high, low), span, 1)
 
 
-def _clip_bound(x: Any, info: Any, drawn: DType) -> tuple[Any, Any]:
+def _clip_bound(x: Value, info: np.iinfo[Any], drawn: DType) -> tuple[Value, Value]:
     """A bound in the dtype `drawn`, clipped to the range `info`, and whether it was above it."""
     if type(x) in PYTHON_SCALARS or not is_integer(aval_of(x).dtype):
         x = ops.convert_element_type(x, np.int64)
@@ -187,7 +209,9 @@ def _clip_bound(x: Any, info: Any, drawn: DType) -> tuple[Any, Any]:
     return clipped, ops.gt(x, highest)
 
 
-def _check_arguments(name: str, key: Any, shape: Any, dtype: Any) -> tuple[Any, Shape, DType]:
+def _check_arguments(
+    name: str, key: ArrayLike, shape: ShapeLike, dtype: DTypeLike
+) -> tuple[Value, Shape, DType]:
     """The key's data, the shape and the floating-point dtype."""
     dtype = canonical_dtype(float if dtype is None else dtype)
     if not is_floating(dtype):
@@ -195,24 +219,24 @@ def _check_arguments(name: str, key: Any, shape: Any, dtype: Any) -> tuple[Any, 
     return check_single_key(name, key), canonical_shape(shape), dtype
 
 
-def _result_shape(name: str, shape: Any, *parameters: Any) -> Shape:
+def _result_shape(name: str, shape: ShapeLike | None, *parameters: Value) -> Shape:
     """`shape`, by default the shape to which the parameters broadcast."""
     if shape is None:
         return broadcast_shapes(*[aval_of(x).shape for x in parameters])
     return canonical_shape(shape)
 
 
-def _as_parameter(name: str, x: Any, shape: Shape, dtype: DType) -> Any:
+def _as_parameter(name: str, x: ArrayLike, shape: Shape, dtype: DType) -> Value:
     """A parameter of a distribution in `dtype`, a scalar or broadcast to `shape`."""
     if type(x) in PYTHON_SCALARS:
-        return literal(x, dtype)
+        return number_literal(x, dtype)
     x = operand(x)
     if is_complex(aval_of(x).dtype):
         raise DTypeError(f"{name}: parameters must be real; got {aval_of(x)!r}")
     return _broadcast_parameter(name, ops.convert_element_type(x, dtype), shape)
 
 
-def _broadcast_parameter(name: str, x: Any, shape: Shape) -> Any:
+def _broadcast_parameter(name: str, x: Value, shape: Shape) -> Value:
     if aval_of(x).shape in ((), shape):
         return x
     if not is_broadcastable(aval_of(x).shape, shape):
@@ -228,7 +252,7 @@ def _is_high_precision(name: str, mode: str | None) -> bool:
     return mode == "high"
 
 
-def permutation(key: Any, x: Any, axis: int = 0, independent: bool = False) -> Any:
+def permutation(key: ArrayLike, x: ArrayLike, axis: int = 0, independent: bool = False) -> Value:
     """The slices of `x` along `axis` in random order; for an int the integers below it.
 
     With `independent`, each vector along `axis` has its own order.
@@ -245,14 +269,14 @@ def permutation(key: Any, x: Any, axis: int = 0, independent: bool = False) -> A
 
 
 def choice(
-    key: Any,
-    a: Any,
-    shape: Any = (),
+    key: ArrayLike,
+    a: ArrayLike,
+    shape: ShapeLike = (),
     replace: bool = True,
-    p: Any = None,
+    p: ArrayLike | None = None,
     axis: int = 0,
     mode: str | None = None,
-) -> Any:
+) -> Value:
     """A sample of `shape` from the slices of `a` along `axis`; for an int from the integers below it.
 
     `p` gives the probability of each. With `replace=False` no slice is taken twice; then there
@@ -288,8 +312,8 @@ def choice(
 
 
 def _weighted_indices(
-    key: Any, p: Any, shape: Any, count: int, replace: bool, mode: str | None
-) -> Any:
+    key: Value, p: ArrayLike, shape: Shape, count: int, replace: bool, mode: str | None
+) -> Value:
     """Random indices, where index i has the probability `p[i]`."""
     (p,) = promote_inexact(p)
     aval = aval_of(p)
@@ -309,13 +333,13 @@ def _weighted_indices(
 
 
 def categorical(
-    key: Any,
-    logits: Any,
+    key: ArrayLike,
+    logits: ArrayLike,
     axis: int = -1,
-    shape: Any = None,
+    shape: ShapeLike | None = None,
     replace: bool = True,
     mode: str | None = None,
-) -> Any:
+) -> Value:
     """Random indices along `axis`, with probabilities proportional to exp(logits).
 
     `shape` ends in the batch shape, that of `logits` without `axis`; the leading dimensions are
@@ -352,11 +376,11 @@ def categorical(
     return ops.reshape(ops.moveaxis(indices, aval.ndim - 1, 0), shape)
 
 
-def _iota(count: int) -> Any:
+def _iota(count: int) -> Value:
     return ops.iota(canonical_dtype(int), count)
 
 
-def _check_bound(name: str, x: Any) -> int:
+def _check_bound(name: str, x: Value) -> int:
     aval = aval_of(x)
     if is_inexact(aval.dtype):
         raise DTypeError(f"{name}: a number to choose below must be an integer; got {aval!r}")

@@ -12,6 +12,7 @@ from functx.core.errors import ArgumentError
 from functx.core.missing_names import suggest_alternatives as _suggest_alternatives
 from functx.core.tracer import aval_of
 from functx.core.types import accumulation_dtype, is_integer
+from functx.core.typing import ArrayLike, Axes, Value
 from functx.nn.activations import sigmoid as expit
 from functx.nn.softmax import log_softmax as _log_softmax
 from functx.nn.softmax import logsumexp
@@ -55,39 +56,39 @@ __all__ = [
 HALF_LOG_TWO_PI = 0.5 * math.log(2.0 * math.pi)
 
 
-def softmax(x: Any, /, *, axis: Any = None) -> Any:
+def softmax(x: ArrayLike, /, *, axis: Axes = None) -> Value:
     """exp(x) / sum(exp(x)) along `axis`, an int, several or None for all."""
     return _softmax(x, axis)
 
 
-def log_softmax(x: Any, /, *, axis: Any = None) -> Any:
+def log_softmax(x: ArrayLike, /, *, axis: Axes = None) -> Value:
     """x - log(sum(exp(x))) along `axis`, an int, several or None for all."""
     return _log_softmax(x, axis)
 
 
-def logit(x: Any) -> Any:
+def logit(x: ArrayLike) -> Value:
     """log(x / (1 - x)), the inverse of `expit`; its derivative is infinite at 0 and at 1."""
     x = as_inexact(x)
     return ops.sub(ops.log(x), ops.log1p(ops.neg(x)))
 
 
-def xlogy(x: Any, y: Any) -> Any:
+def xlogy(x: ArrayLike, y: ArrayLike) -> Value:
     """x log(y), and 0 where x is 0; there the derivative in `y` is 0 and that in `x` log(y)."""
     return special.xlogy(*broadcast_inexact(x, y))
 
 
-def xlog1py(x: Any, y: Any) -> Any:
+def xlog1py(x: ArrayLike, y: ArrayLike) -> Value:
     """x log(1 + y), and 0 where x is 0; there the derivative in `y` is 0."""
     return special.xlog1py(*broadcast_inexact(x, y))
 
 
-def entr(x: Any) -> Any:
+def entr(x: ArrayLike) -> Value:
     """-x log(x), 0 at 0, where its derivative is infinite, and -inf below."""
     x = as_inexact(x)
     return ops.select(ops.lt(x, 0.0), -math.inf, ops.neg(special.xlogy(x, x)))
 
 
-def rel_entr(p: Any, q: Any) -> Any:
+def rel_entr(p: ArrayLike, q: ArrayLike) -> Value:
     """p log(p / q), 0 where p is 0 and q not negative, and inf where either is negative.
 
     Where p is 0, the derivative in `q` is 0 and that in `p` -inf.
@@ -104,38 +105,38 @@ def rel_entr(p: Any, q: Any) -> Any:
     return ops.select(ops.bitwise_or(ops.lt(p, 0.0), ops.lt(q, 0.0)), math.inf, out)
 
 
-def kl_div(p: Any, q: Any) -> Any:
+def kl_div(p: ArrayLike, q: ArrayLike) -> Value:
     """`rel_entr(p, q) - p + q`, which is never negative."""
     p, q = broadcast_inexact(p, q)
     return ops.add(ops.sub(rel_entr(p, q), p), q)
 
 
-def erf(x: Any) -> Any:
+def erf(x: ArrayLike) -> Value:
     """The error function."""
     return special.erf(as_inexact(x))
 
 
-def erfc(x: Any) -> Any:
+def erfc(x: ArrayLike) -> Value:
     """1 - erf(x), accurate for large x."""
     return special.erfc(as_inexact(x))
 
 
-def erfinv(x: Any) -> Any:
+def erfinv(x: ArrayLike) -> Value:
     """The inverse of `erf`, on [-1, 1]; its derivative is infinite at both ends."""
     return special.erf_inv(as_inexact(x))
 
 
-def ndtr(x: Any) -> Any:
+def ndtr(x: ArrayLike) -> Value:
     """The normal distribution function, the integral of its density up to x."""
     return ops.mul(special.erfc(ops.mul(as_inexact(x), -math.sqrt(0.5))), 0.5)
 
 
-def ndtri(p: Any) -> Any:
+def ndtri(p: ArrayLike) -> Value:
     """The inverse of `ndtr`, on [0, 1]; its derivative is infinite at both ends."""
     return special.ndtri(as_inexact(p))
 
 
-def log_ndtr(x: Any, series_order: int = 3) -> Any:
+def log_ndtr(x: ArrayLike, series_order: int = 3) -> Value:
     """log(ndtr(x)), also where `ndtr` rounds to 0 or 1.
 
     Far below 0 it is a series of `series_order` terms.
@@ -160,12 +161,12 @@ def log_ndtr(x: Any, series_order: int = 3) -> Any:
     )
 
 
-def gammaln(x: Any) -> Any:
+def gammaln(x: ArrayLike) -> Value:
     """log(|gamma(x)|)."""
     return special.lgamma(as_inexact(x))
 
 
-def gammasgn(x: Any) -> Any:
+def gammasgn(x: ArrayLike) -> Value:
     """The sign of gamma(x), with derivative 0; nan at negative integers."""
     x = as_inexact(x)
     whole = ops.floor(x)
@@ -176,12 +177,12 @@ def gammasgn(x: Any) -> Any:
     return ops.select(ops.lt(x, 0.0), below, ops.select(ops.eq(x, 0.0), at_zero, positive))
 
 
-def gamma(x: Any) -> Any:
+def gamma(x: ArrayLike) -> Value:
     """The gamma function; for positive integers the factorial of x - 1."""
     return ops.mul(gammasgn(x), ops.exp(gammaln(x)))
 
 
-def factorial(n: Any, exact: bool = False) -> Any:
+def factorial(n: ArrayLike, exact: bool = False) -> Value:
     """The product of the numbers from 1 to n as a float, gamma(n + 1); 0 for negative n.
 
     Raises ArgumentError for `exact=True`.
@@ -192,7 +193,7 @@ def factorial(n: Any, exact: bool = False) -> Any:
     return ops.select(ops.lt(n, 0.0), 0.0, ops.exp(special.lgamma(ops.add(n, 1.0))))
 
 
-def betaln(a: Any, b: Any) -> Any:
+def betaln(a: ArrayLike, b: ArrayLike) -> Value:
     """log(|beta(a, b)|), without cancellation between its three terms for large arguments."""
     a, b = broadcast_inexact(a, b)
     dtype = aval_of(a).dtype
@@ -226,7 +227,7 @@ _STIRLING_MIN = 10.0
 _STIRLING_COEFFICIENTS = (1 / 12, -1 / 360, 1 / 1260, -1 / 1680, 1 / 1188, -691 / 360360, 1 / 156)
 
 
-def _stirling_remainder(z: Any) -> Any:
+def _stirling_remainder(z: ArrayLike) -> Value:
     """log gamma(z) - ((z - 1/2) log(z) - z + log(2 pi) / 2) for large z."""
     inverse = ops.div(1.0, z)
     square = ops.mul(inverse, inverse)
@@ -236,14 +237,14 @@ def _stirling_remainder(z: Any) -> Any:
     return ops.mul(inverse, ops.add(_STIRLING_COEFFICIENTS[0], total))
 
 
-def beta(a: Any, b: Any) -> Any:
+def beta(a: ArrayLike, b: ArrayLike) -> Value:
     """gamma(a) gamma(b) / gamma(a + b)."""
     a, b = broadcast_inexact(a, b)
     sign = ops.mul(ops.mul(gammasgn(a), gammasgn(b)), gammasgn(ops.add(a, b)))
     return ops.mul(sign, ops.exp(betaln(a, b)))
 
 
-def multigammaln(a: Any, d: int) -> Any:
+def multigammaln(a: ArrayLike, d: int) -> Value:
     """The logarithm of the gamma function of `d` variables at a.
 
     Raises ArgumentError for a `d` that is not a positive Python integer.
@@ -257,34 +258,34 @@ def multigammaln(a: Any, d: int) -> Any:
     return ops.add(total, d * (d - 1) / 4 * math.log(math.pi))
 
 
-def digamma(x: Any) -> Any:
+def digamma(x: ArrayLike) -> Value:
     """The derivative of `gammaln`."""
     return special.digamma(as_inexact(x))
 
 
-def polygamma(n: Any, x: Any) -> Any:
+def polygamma(n: ArrayLike, x: ArrayLike) -> Value:
     """The n-th derivative of `digamma` at x; it has no derivative in n."""
     integral = is_integer(aval_of(operand(n)).dtype)
     n, x = broadcast_inexact(n, x)
     return special.polygamma(ops.convert_element_type(n, "int32") if integral else n, x)
 
 
-def i0e(x: Any) -> Any:
+def i0e(x: ArrayLike) -> Value:
     """exp(-|x|) times the modified Bessel function of the first kind of order 0."""
     return special.bessel_i0e(as_inexact(x))
 
 
-def i0(x: Any) -> Any:
+def i0(x: ArrayLike) -> Value:
     """The modified Bessel function of the first kind of order 0."""
     return special.bessel_i0(as_inexact(x))
 
 
-def i1e(x: Any) -> Any:
+def i1e(x: ArrayLike) -> Value:
     """exp(-|x|) times the modified Bessel function of the first kind of order 1."""
     return special.bessel_i1e(as_inexact(x))
 
 
-def i1(x: Any) -> Any:
+def i1(x: ArrayLike) -> Value:
     """The modified Bessel function of the first kind of order 1."""
     return special.bessel_i1(as_inexact(x))
 

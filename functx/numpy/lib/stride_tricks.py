@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from operator import index
-from typing import Any
+from typing import Any, TypeGuard
 
 from functx.core.errors import ShapeError, type_name
 from functx.core.tracer import aval_of
+from functx.core.typing import ArrayOrList, Axes, Value
 from functx.numpy.shapes import broadcast_arrays as broadcast_arrays
 from functx.numpy.shapes import broadcast_shapes as broadcast_shapes
 from functx.numpy.shapes import broadcast_to as broadcast_to
@@ -19,8 +20,13 @@ __all__ = ["broadcast_arrays", "broadcast_shapes", "broadcast_to", "sliding_wind
 
 
 def sliding_window_view(
-    x: Any, window_shape: Any, axis: Any = None, *, subok: bool = False, writeable: bool = False
-) -> Any:
+    x: ArrayOrList,
+    window_shape: Any,
+    axis: Axes = None,
+    *,
+    subok: bool = False,
+    writeable: bool = False,
+) -> Value:
     """A read-only view of all windows of `window_shape` in `x`, along new last dimensions.
 
     `axis` names the axis of each length of a window; by default there is a length for every
@@ -55,5 +61,5 @@ def sliding_window_view(
     return AsStrided((*lengths, *sizes), (0,) * len(shape), tuple(steps), writable=False)(x)
 
 
-def _is_sequence(x: Any) -> bool:
+def _is_sequence(x: object) -> TypeGuard[Sequence[Any]]:
     return isinstance(x, Sequence)
