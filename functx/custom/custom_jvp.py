@@ -171,15 +171,8 @@ def trace_jvp_rule(
         leaves = with_symbolic_zeros(call.in_tree, call.avals, xs[count:], perturbed)
         primals, _ = tree.unflatten(call.in_tree, xs[:count])
         tangents, _ = unflatten_tangents(call.in_tree, call.avals, leaves)
-        value, tangent = out.check_pair(
-            rule(*call.nondiff, primals, tangents), "(output, output tangent)"
-        )
-        return [
-            *out.check_output(value, call.out_tree, call.out_avals),
-            *out.for_part("the output tangent").check_tangents(
-                tangent, call.out_tree, call.out_avals, "the function's output"
-            ),
-        ]
+        pair = rule(*call.nondiff, primals, tangents)
+        return out.check_jvp(pair, call.out_tree, call.out_avals)
 
     traced = trace(rule, body, [*call.avals, *tangent_avals], values)
     program, count = traced.program, len(call.avals)

@@ -18,6 +18,7 @@ from functx.core.tracebacks import filter_traceback
 from functx.core.tracer import Tracer, aval_of
 from functx.core.tracing import trace_closed
 from functx.core.types import is_inexact
+from functx.core.typing import Value
 from functx.custom.custom_function import (
     BatchVJPRule,
     CallInfo,
@@ -323,19 +324,14 @@ class CustomVJP(CustomDerivativeCall):
             return CustomJVP(self.primal, tuple(jvp_rules), self.num_consts).jvp(primals, tangents)
         outs, residuals = self.forward(primals, active)
         inexact = inexact_mask(self.primal.out_avals)
-        backward = decompose_missing_rules(self.backward_program(primals, active), "transpose")
-        problem = (
+        tangent_program = transpose_backward_rule(
+            self.backward_program(primals, active),
+            residuals,
             f"custom_vjp({self.primal.name}): in forward mode the backward rule must be linear in the "
-            "cotangents, since it is transposed; got one that is not"
-        )
-        fix = (
+            "cotangents, since it is transposed; got one that is not",
             "Use reverse mode of functx (jax.grad of a function of functx asks for forward mode: take "
-            "functx.grad), give the function a `defjvp` too, or use custom_jvp."
+            "functx.grad), give the function a `defjvp` too, or use custom_jvp.",
         )
-        raise_refusal([backward])
-        check_linear(backward, backward.inputs[: sum(inexact)], backward.outputs, problem, fix)
-        # The backward program is linear; its transpose is the tangent program.
-        tangent_program = transpose_program(backward, sum(inexact), problem, fix)
         operands = [*select_where(tangents, active), *residuals]
         return outs, scatter_where(apply_program(tangent_program, operands), inexact)
 
@@ -361,3 +357,19 @@ class CustomVJP(CustomDerivativeCall):
 
     def batched_rule(self, size, dims, inexact):
         return BatchVJPRule(size, dims, inexact, len(self.primal.outputs))
+
+
+def transpose_backward_rule(
+    backward: Program, residuals: Sequence[Value], problem: str, fix: str
+) -> Program:
+    """The program from tangents and `residuals` to tangents, the transpose of a backward program.
+
+    Raises LinearityError with `problem` unless `backward` is linear in its inputs before the
+    residuals.
+    """
+    backward = decompose_missing_rules(backward, "transpose")
+    raise_refusal([backward])
+    count = len(backward.inputs) - len(residuals)
+    known = dict(zip(backward.inputs[count:], residuals, strict=True))
+    check_linear(backward, backward.inputs[:count], backward.outputs, problem, fix, known)
+    return transpose_program(backward, count, problem, fix)

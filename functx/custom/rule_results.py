@@ -162,6 +162,16 @@ class RuleResult(Record):
             for i, (x, aval) in enumerate(zip(leaves, avals, strict=True))
         ]
 
+    def check_jvp(self, out: Any, structure: Any, avals: Sequence[ShapedArray]) -> list[Any]:
+        """The leaves of `out`, a pair of the function's output and its tangent."""
+        value, tangent = self.check_pair(out, "(output, output tangent)")
+        return [
+            *self.check_output(value, structure, avals),
+            *self.for_part("the output tangent").check_tangents(
+                tangent, structure, avals, "the function's output"
+            ),
+        ]
+
     def check_tangents(
         self,
         tangent: Any,

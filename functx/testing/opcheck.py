@@ -22,8 +22,7 @@ from functx.core.tracer import aval_of
 from functx.core.types import ShapedArray, is_inexact, kind
 from functx.custom.custom_function import CustomFunction
 from functx.custom.operators import dispatch, registry
-from functx.custom.operators.derivatives import JVP_RULE, backward_rule_of
-from functx.custom.operators.kernels import CompositeBody, run_kernel
+from functx.custom.operators.kernels import run_body, run_kernel
 from functx.custom.operators.operator import Operator
 from functx.lowering.jit import jit
 from functx.transforms.jvp import vjp
@@ -41,7 +40,7 @@ class OpcheckCase(NamedTuple):
 
     def copy_operands(self) -> list[Any]:
         """Copies of the operands; written operands are NumPy arrays."""
-        written = set(self.op.arguments.mutated_operands(self.call))
+        written = set(self.call.mutated_operands())
         return [
             np.array(x) if isinstance(x, np.ndarray) or i in written else x
             for i, x in enumerate(self.operands)
@@ -49,7 +48,7 @@ class OpcheckCase(NamedTuple):
 
     def function(self, *operands: Any) -> Any:
         """The operator as a function of its arrays."""
-        args, kwargs = self.op.arguments.call_arguments(self.call, operands)
+        args, kwargs = self.call.call_arguments(operands)
         return self.op(*args, **kwargs)
 
     def with_operands(self, operands: list[Any]) -> OpcheckCase:
@@ -132,14 +131,14 @@ def check_schema(case: OpcheckCase) -> None:
     if rule is None and op.composite is None:
         dispatch.raise_missing_kernel(call, case.operands)
     elif rule is None:
-        assert isinstance(op.composite, CompositeBody)
-        op.composite.check_outputs(call, operands)
+        assert op.composite is not None
+        run_body(call, op.composite, operands)
     elif rule.option == "numpy":
         run_kernel(call, rule, operands)
     else:
         run_kernel(call, rule, [jax.numpy.asarray(x) for x in operands])
-    names = op.arguments.operand_names(call)
-    written = op.arguments.mutated_operands(call)
+    names = call.operand_names()
+    written = call.mutated_operands()
     for i, (x, original) in enumerate(zip(operands, originals, strict=True)):
         if i not in written and x.tobytes() != original.tobytes():
             raise OpCheckError(
@@ -154,11 +153,11 @@ def check_autograd_registration(case: OpcheckCase) -> None:
     op, call = case.op, case.call
     if op.composite is not None:
         return
-    if backward_rule_of(call) is not None or registry.get_rule(op, JVP_RULE) is not None:
+    if call.backward_rule() is not None or registry.get_rule(op, registry.JVP_RULE) is not None:
         return
     if not any(is_inexact(aval_of(x).dtype) for x in case.operands):
         return
-    for rule in registry.get_rules(op, dispatch.KERNEL_RULE).values():
+    for rule in registry.get_rules(op, registry.KERNEL_RULE).values():
         if _has_derivative_rule(case, rule):
             raise OpCheckError(
                 f"{op.qualname}: a derivative rule must be registered for the operator; its "
@@ -242,7 +241,9 @@ def _check_gradients(case: OpcheckCase) -> None:
     op = case.op
     inexact = [i for i, x in enumerate(case.operands) if is_inexact(aval_of(x).dtype)]
     has_derivative = (
-        op.composite is not None or registry.get_rule(op, JVP_RULE) or backward_rule_of(case.call)
+        op.composite is not None
+        or registry.get_rule(op, registry.JVP_RULE)
+        or case.call.backward_rule()
     )
     if not inexact or not has_derivative or op.schema.mutated:
         return

@@ -1,4 +1,7 @@
-"""The arguments of operators: arrays become operands, all other values parameters."""
+"""The arguments of operators: arrays become operands, all other values parameters of a primitive.
+
+`ArgumentBinder` converts the arguments of a call; `OperatorPrimitive` gives them back to rules.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ from collections import namedtuple
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from operator import index
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import jax
 import numpy as np
@@ -15,7 +18,13 @@ from functx.core.backend import backend
 from functx.core.errors import ArgumentError, FunctxError, type_name
 from functx.core.primitive import Primitive
 from functx.core.tracer import Tracer, aval_of
+from functx.core.types import ShapedArray
+from functx.custom.operators.registry import resolve_operator
 from functx.custom.operators.schema import NO_DEFAULT, Argument, Schema, Type
+
+if TYPE_CHECKING:
+    from functx.custom.operators.operator import Operator
+    from functx.custom.operators.outputs import OutputTypes
 
 
 class BoundArguments(NamedTuple):
@@ -158,51 +167,6 @@ class ArgumentBinder:
             fix="Make it static (static_argnums), or declare it an array." if traced else "",
         )
 
-    def unflatten(
-        self,
-        primitive: Primitive,
-        leaves: Sequence[Any],
-        static: Callable[[Any], Any] | None = None,
-    ) -> list[Any]:
-        """One value for each argument, with `leaves`, one for each operand, in place of arrays.
-
-        `static` is applied to the values that are no arrays; by default they are unchanged.
-        """
-        remaining: Iterator[Any] = iter(leaves)
-        if self.takes_only_arrays:
-            return list(remaining)
-        values: list[Any] = []
-        for argument, field in zip(self.schema.arguments, self.fields, strict=True):
-            if field is None:
-                values.append(next(remaining))
-                continue
-            value = getattr(primitive, field)
-            if not argument.type.is_array:
-                value = list(value) if isinstance(value, tuple) else value
-                values.append(value if static is None else static(value))
-            elif not argument.type.is_list:
-                values.append(next(remaining) if value else None)
-            else:
-                flags = value if argument.type.optional_elements else (True,) * value
-                values.append([next(remaining) if on else None for on in flags])
-        return values
-
-    def call_arguments(
-        self, primitive: Primitive, leaves: Sequence[Any]
-    ) -> tuple[list[Any], dict[str, Any]]:
-        """The positional and keyword arguments of a rule, with `leaves` in place of arrays."""
-        values = self.unflatten(primitive, leaves)
-        keywords = zip(self.names[self.positional :], values[self.positional :], strict=True)
-        return values[: self.positional], dict(keywords)
-
-    def num_passed(self, primitive: Primitive) -> int:
-        """The number of positional arguments up to the last that differs from its default."""
-        count = self.positional
-        values = self.unflatten(primitive, [_PLACEHOLDER] * self.num_operands(primitive))
-        while count and self.is_default(self.schema.arguments[count - 1], values[count - 1]):
-            count -= 1
-        return count
-
     def is_default(self, argument: Argument, value: Any) -> bool:
         """Whether `value` is the default of the argument."""
         if argument.default is NO_DEFAULT:
@@ -213,57 +177,148 @@ class ArgumentBinder:
         parameter = tuple(value) if isinstance(value, list) else value
         return type(default) is type(parameter) and bool(default == parameter)
 
-    def num_operands(self, primitive: Primitive) -> int:
+
+class OperatorPrimitive(Primitive, abstract=True):
+    """The primitive of an operator, with the name `namespace::name`.
+
+    Its operands are the arrays among the arguments; the other arguments are its parameters. It
+    gives the results, then the new values of the mutated operands.
+    """
+
+    operator: ClassVar[Operator]
+    multiple_results = True
+    checks_rule_results = True
+
+    def __reduce__(self) -> tuple[Callable[..., Primitive], tuple[str, list[Any]]]:
+        return _unpickle, (self.operator.qualname, [getattr(self, f) for f in self.fields])
+
+    def output_types(self, avals: tuple[ShapedArray, ...]) -> OutputTypes:
+        """The types of the results for operands of `avals`, cached."""
+        raise NotImplementedError
+
+    def output_types_of(self, operands: Sequence[Any]) -> OutputTypes:
+        """The types of the results for `operands`."""
+        return self.output_types(tuple([aval_of(x) for x in operands]))
+
+    def unflatten(
+        self, leaves: Sequence[Any], static: Callable[[Any], Any] | None = None
+    ) -> list[Any]:
+        """One value for each argument, with `leaves`, one for each operand, in place of arrays.
+
+        `static` is applied to the values that are no arrays; by default they are unchanged.
+        """
+        arguments = self.operator.arguments
+        remaining: Iterator[Any] = iter(leaves)
+        if arguments.takes_only_arrays:
+            return list(remaining)
+        values: list[Any] = []
+        for argument, field in zip(arguments.schema.arguments, arguments.fields, strict=True):
+            if field is None:
+                values.append(next(remaining))
+                continue
+            value = getattr(self, field)
+            if not argument.type.is_array:
+                value = list(value) if isinstance(value, tuple) else value
+                values.append(value if static is None else static(value))
+            elif not argument.type.is_list:
+                values.append(next(remaining) if value else None)
+            else:
+                flags = value if argument.type.optional_elements else (True,) * value
+                values.append([next(remaining) if on else None for on in flags])
+        return values
+
+    def call_arguments(self, leaves: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
+        """The positional and keyword arguments of a rule, with `leaves` in place of arrays."""
+        values, arguments = self.unflatten(leaves), self.operator.arguments
+        keywords = zip(
+            arguments.names[arguments.positional :], values[arguments.positional :], strict=True
+        )
+        return values[: arguments.positional], dict(keywords)
+
+    def named_arguments(
+        self, leaves: Sequence[Any], static: Callable[[Any], Any] | None = None
+    ) -> tuple[Any, ...]:
+        """A named tuple of the values that `unflatten` gives."""
+        return self.operator.arguments.namedtuple_class(*self.unflatten(leaves, static))
+
+    def num_passed(self) -> int:
+        """The number of positional arguments up to the last that differs from its default."""
+        arguments = self.operator.arguments
+        count = arguments.positional
+        values = self.operand_indices()
+        while count and arguments.is_default(
+            arguments.schema.arguments[count - 1], values[count - 1]
+        ):
+            count -= 1
+        return count
+
+    def num_operands(self) -> int:
         """The number of operands."""
         total = 0
-        for argument, field in zip(self.schema.arguments, self.fields, strict=True):
+        arguments = self.operator.arguments
+        for argument, field in zip(arguments.schema.arguments, arguments.fields, strict=True):
             if field is None:
                 total += 1
             elif argument.type.is_array:
-                value = getattr(primitive, field)
+                value = getattr(self, field)
                 total += sum(value) if isinstance(value, tuple) else int(value)
         return total
 
-    def operand_names(self, primitive: Primitive) -> list[str]:
-        """The names of the operands in messages: `x`, `xs[0]`, ..."""
-        operand_names: list[str] = []
-        for name, value in zip(self.names, self._operand_indices(primitive), strict=True):
-            if isinstance(value, list):
-                operand_names += [f"{name}[{i}]" for i, x in enumerate(value) if x is not None]
-            elif value is not None:
-                operand_names.append(name)
-        return operand_names
+    def operand_indices(self, static: Callable[[Any], Any] | None = None) -> list[Any]:
+        """The values of the arguments, with the indices of operands in place of arrays."""
+        return self.unflatten(range(self.num_operands()), static)
 
-    def mutated_operands(self, primitive: Primitive) -> list[int]:
+    def operand_names(self) -> list[str]:
+        """The names of the operands in messages: `x`, `xs[0]`, ..."""
+        names: list[str] = []
+        indices = self.operand_indices(lambda _: None)
+        for name, value in zip(self.operator.arguments.names, indices, strict=True):
+            if isinstance(value, list):
+                names += [f"{name}[{i}]" for i, x in enumerate(value) if x is not None]
+            elif value is not None:
+                names.append(name)
+        return names
+
+    def mutated_operands(self) -> list[int]:
         """The indices of the operands that the operator writes to."""
-        if not self.schema.mutated:
+        schema = self.operator.schema
+        if not schema.mutated:
             return []
         mutated: list[int] = []
-        indices = self._operand_indices(primitive)
-        for argument, value in zip(self.schema.arguments, indices, strict=True):
+        for argument, value in zip(schema.arguments, self.operand_indices(), strict=True):
             if argument.mutated:
                 elements = value if isinstance(value, list) else [value]
                 mutated += [i for i in elements if i is not None]
         return mutated
 
-    def _operand_indices(self, primitive: Primitive) -> list[Any]:
-        """For each argument the index of its operand, a list of indices, or None."""
-        return self.unflatten(primitive, range(self.num_operands(primitive)), lambda _: None)
+    def aliased_arguments(self, operands: Sequence[Any]) -> dict[str, Any]:
+        """The arguments that are also results, by alias."""
+        schema = self.operator.schema
+        if len(schema.new_returns) == len(schema.returns):
+            return {}
+        values = self.unflatten(operands)
+        return {a.alias: x for a, x in zip(schema.arguments, values, strict=True) if a.alias}
+
+    def device_argument(self) -> str | jax.Device | None:
+        """The value of the `device` argument; None if there is none."""
+        arguments = self.operator.arguments
+        for argument, field in zip(arguments.schema.arguments, arguments.fields, strict=True):
+            if argument.type.base == "device" and field is not None:
+                return getattr(self, field)
+        return None
 
 
-class _ArrayPlaceholder:
-    """A placeholder for an array."""
-
-
-_PLACEHOLDER = _ArrayPlaceholder()
+def _unpickle(qualname: str, values: Sequence[Any]) -> OperatorPrimitive:
+    """The primitive of the operator called `qualname`, with these parameters."""
+    return resolve_operator(qualname).primitive(*values)
 
 
 def parameter_name(name: str) -> str:
     """The parameter's name for an argument: `name`, with `_` if primitives have such an attribute."""
-    return f"{name}_" if hasattr(Primitive, name) or name in _RESERVED_FIELDS else name
+    return f"{name}_" if hasattr(OperatorPrimitive, name) or name in _RESERVED_FIELDS else name
 
 
-_RESERVED_FIELDS = {"operator", "types", "name"}
+_RESERVED_FIELDS = {"operator", "output_types", "types", "name"}
 
 
 def _describe_type(kind: Type) -> str:

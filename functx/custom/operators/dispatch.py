@@ -12,15 +12,17 @@ import jax
 from functx.core import tree
 from functx.core.config import trace_options
 from functx.core.errors import ArgumentError, MissingKernelError, ValueRangeError, type_name
-from functx.custom.operators.registry import Registration, get_rules
+from functx.custom.operators.arguments import OperatorPrimitive
+from functx.custom.operators.registry import (
+    DISPATCH_RULE,
+    KERNEL_RULE,
+    Registration,
+    get_rules,
+)
 from functx.lowering.arguments import StaticByValue
 
 if TYPE_CHECKING:
     from functx.custom.operators.operator import Operator
-    from functx.custom.operators.primitives import OperatorPrimitive
-
-
-DISPATCH_RULE = "dispatch rule for"
 
 
 class Mode:
@@ -93,7 +95,6 @@ def _only_modes(modes: tuple[Mode, ...]) -> Iterator[None]:
 
 
 PLATFORMS = ("cpu", "gpu", "tpu", "default")
-KERNEL_RULE = "implementation for"
 _PLATFORM_PRIORITY = ("tpu", "gpu", "cpu")
 _PLATFORM_ALIASES = {"cuda": "gpu", "rocm": "gpu"}
 
@@ -161,7 +162,7 @@ def missing_kernel_error(operator: Operator, platform: str) -> MissingKernelErro
 
 def _platform_of(primitive: OperatorPrimitive, operands: Sequence[Any]) -> str | None:
     """The platform of a call; None if it has neither an array nor a device."""
-    device = primitive.operator.device_argument(primitive)
+    device = primitive.device_argument()
     if device is not None:
         return device if isinstance(device, str) else str(device.platform)
     platforms = {

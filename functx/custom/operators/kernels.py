@@ -7,7 +7,8 @@ called on the host if it is NumPy code.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
@@ -18,7 +19,6 @@ from functx.core.config import config
 from functx.core.errors import (
     ForeignCodeError,
     ImmutableArrayError,
-    OperatorRuleError,
     type_name,
 )
 from functx.core.functionalization import Functionalize, FunctionalizedProgram, storage_base
@@ -28,15 +28,17 @@ from functx.core.rewriting import cached_rewrite
 from functx.core.tracer import Tracer, aval_of
 from functx.core.tracing import eval_context, trace
 from functx.core.types import ShapedArray, narrow_dtype, x64_enabled
+from functx.custom.operators.arguments import OperatorPrimitive
 from functx.custom.operators.dispatch import kernels_by_platform
-from functx.custom.operators.outputs import OutputTypes, flatten_outputs, operator_rule_error
+from functx.custom.operators.outputs import OutputTypes, flatten_outputs
 from functx.custom.operators.registry import Registration
 from functx.custom.operators.schema import Return
 from functx.lowering.callbacks import DeviceCallback
 
 if TYPE_CHECKING:
-    from functx.custom.operators.operator import Operator
-    from functx.custom.operators.primitives import OperatorPrimitive
+    from jax.extend.mlir import ir
+
+    from functx.lowering.stablehlo_emitter import LoweringContext
 
 
 NUMBERS = (bool, int, float, complex, np.generic)
@@ -50,115 +52,118 @@ class KernelOutputs(NamedTuple):
     written: list[Any]
 
 
-def run_kernel(
-    primitive: OperatorPrimitive, rule: Registration, arrays: Sequence[Any]
-) -> KernelOutputs:
+def run_kernel(call: OperatorPrimitive, rule: Registration, arrays: Sequence[Any]) -> KernelOutputs:
     """The outputs of the kernel `rule` on arrays of NumPy, if it is NumPy code, or of JAX.
 
     Raises OperatorRuleError unless it returns new arrays, as the schema says.
     """
-    operator = primitive.operator
+    qualname = call.operator.qualname
     on_host = rule.option == "numpy"
-    mutated = operator.arguments.mutated_operands(primitive)
+    mutated = call.mutated_operands()
     operands = list(arrays)
     for i in mutated:
         operands[i] = operands[i] if on_host else ArrayRef(operands[i])
-    args, kwargs = operator.arguments.call_arguments(primitive, operands)
+    args, kwargs = call.call_arguments(operands)
     try:
-        with eval_context():
+        with eval_context(), declared_writes(call, rule):
             out = rule(*args, **kwargs)
     except jax.errors.JAXTypeError as error:
         raise ForeignCodeError(
-            f"{operator.qualname}: its {rule.kind}, registered at {rule.location}, must be code that "
+            f"{qualname}: its {rule.kind}, registered at {rule.location}, must be code that "
             f"JAX can trace; it asked for a value: {str(error).splitlines()[0]}",
             fix='Register code of NumPy with kernel="numpy", which runs on the host.',
             source=rule.error_source,
         ) from error
     except (ValueError, TypeError) as error:
-        if on_host and "read-only" in str(error):
-            raise _undeclared_write_error(primitive, rule) from error
         if mutated and ("__jax_array__" in str(error) or ArrayRef.__name__ in str(error)):
-            raise operator_rule_error(
-                operator.qualname,
-                rule,
+            raise rule.error(
                 "read a mutated argument as x[...]; it passed the reference itself to a function",
                 fix="Write jax.numpy.sin(x[...]), and x[...] = value or x += value to write.",
             ) from error
         raise
-    check = _KernelOutputChecker(primitive, rule, operands)
-    leaves, lengths = flatten_outputs(
-        operator.qualname, rule, operator.schema, out, check.check_leaf
-    )
+    may_alias = config.operator_aliases != "error"
+    leaves, lengths = check_new_outputs(call, rule, operands, out, may_alias)
     written = [operands[i] if on_host else operands[i].value for i in mutated]
     return KernelOutputs(leaves, lengths, written)
 
 
-class _KernelOutputChecker:
-    """The check that results are new arrays, except those that are arguments by the schema."""
+def check_new_outputs(
+    call: OperatorPrimitive,
+    rule: Registration,
+    operands: Sequence[Any],
+    out: Any,
+    may_alias: bool = False,
+) -> tuple[list[Any], tuple[int | None, ...]]:
+    """The leaves of the result `out` of `rule` on `operands`, and the lengths of lists.
 
-    def __init__(self, primitive: OperatorPrimitive, rule: Registration, operands: Sequence[Any]):
-        self.primitive, self.rule, self.operands = primitive, rule, operands
+    Raises OperatorRuleError unless they are new arrays or numbers, or arguments where the schema
+    says so. With `may_alias`, arrays of JAX may be operands.
+    """
+    schema, aliased = call.operator.schema, call.aliased_arguments(operands)
 
-    def error(self, problem: str, fix: str = "") -> OperatorRuleError:
-        return operator_rule_error(self.primitive.operator.qualname, self.rule, problem, fix)
-
-    def check_leaf(self, result: Return, x: Any, label: str) -> Any:
-        """`x`, the value of a result; OperatorRuleError unless it is a new array or number."""
+    def check(result: Return, x: Any, label: str) -> Any:
         if result.alias:
-            self.check_returned_argument(result, x, label)
+            if x is not aliased[result.alias]:
+                name = next(a.name for a in schema.arguments if a.alias == result.alias)
+                raise rule.error(f"return its argument `{name}` for {label}; got another array")
             return x
-        refused = config.operator_aliases == "error" or not isinstance(x, jax.Array)
-        if refused and (isinstance(x, ArrayRef) or self.is_alias(x)):
-            raise self.error(
+        refused = not may_alias or not isinstance(x, jax.Array)
+        if refused and any(_is_alias(x, y) for y in operands):
+            raise rule.error(
                 f"return arrays of its own; {label} is an argument, or a view of one",
-                fix="Return a copy: x.copy(), or jax.numpy.array(x).",
+                fix="Return a copy: x.copy().",
             )
         if not isinstance(x, (np.ndarray, jax.Array, *NUMBERS)):
-            raise self.error(f"give an array for {label}; got {type_name(x)}")
+            raise rule.error(f"give an array for {label}; got {type_name(x)}")
         if not result.type.is_array and np.shape(x):
-            raise self.error(f"give a number for {label}; got {type_name(x)}")
+            raise rule.error(f"give a number for {label}; got {type_name(x)}")
         return x
 
-    def is_alias(self, x: Any) -> bool:
-        if isinstance(x, np.ndarray):
-            operands = [y for y in self.operands if isinstance(y, np.ndarray)]
-            return any(np.may_share_memory(x, y) for y in operands)
-        return any(x is _read_ref(y) for y in self.operands)
-
-    def check_returned_argument(self, result: Return, x: Any, label: str) -> None:
-        operator = self.primitive.operator
-        values = operator.arguments.unflatten(self.primitive, self.operands)
-        for argument, value in zip(operator.schema.arguments, values, strict=True):
-            if argument.alias == result.alias and x is not value:
-                raise self.error(
-                    f"return its argument `{argument.name}` for {label}; got another array"
-                )
+    return flatten_outputs(rule, schema, out, check)
 
 
-def _undeclared_write_error(
-    primitive: OperatorPrimitive, rule: Registration
+def _is_alias(x: Any, y: Any) -> bool:
+    """Whether a result is an operand, or a view of it."""
+    if type(x) is Tracer and type(y) is Tracer:
+        return storage_base(x).atom is storage_base(y).atom
+    if isinstance(x, np.ndarray) and isinstance(y, np.ndarray):
+        return bool(np.may_share_memory(x, y))
+    return (x is y or x is _read_ref(y)) and not isinstance(x, NUMBERS)
+
+
+@contextmanager
+def declared_writes(call: OperatorPrimitive, rule: Registration) -> Iterator[None]:
+    """A `with` block that runs `rule` on read-only arrays, to which it must not write."""
+    try:
+        yield
+    except ValueError as error:
+        if "read-only" in str(error):
+            raise undeclared_write_error(call, rule) from error
+        raise
+
+
+def undeclared_write_error(
+    call: OperatorPrimitive, rule: Registration, name: str = "another argument"
 ) -> ImmutableArrayError:
-    operator = primitive.operator
-    mutated = ", ".join([f"`{a.name}`" for a in operator.schema.mutated]) or "nothing"
+    """The error that `rule` writes to the argument `name`, which `mutates_args` does not name."""
+    mutated = ", ".join([f"`{a.name}`" for a in call.operator.schema.mutated]) or "nothing"
     return ImmutableArrayError(
-        f"{operator.qualname}: its {rule.kind}, registered at {rule.location}, must write only "
-        f"to the arguments in mutates_args, {mutated}; it writes to another argument",
+        f"{rule.qualname}: its {rule.kind}, registered at {rule.location}, must write only "
+        f"to the arguments in mutates_args, {mutated}; it writes to {name}",
         fix="Name the argument in mutates_args, or write to a copy.",
         source=rule.error_source,
     )
 
 
-def run_kernel_eagerly(
-    primitive: OperatorPrimitive, rule: Registration, operands: Sequence[Any]
-) -> Any:
+def run_kernel_eagerly(call: OperatorPrimitive, rule: Registration, operands: Sequence[Any]) -> Any:
     """The result of a call on concrete operands, computed by the kernel `rule`.
 
     NumPy arrays if all operands are NumPy arrays or numbers, else JAX arrays.
     """
-    operator = primitive.operator
+    schema = call.operator.schema
     avals = [aval_of(x) for x in operands]
-    mutated = operator.arguments.mutated_operands(primitive)
-    check_writable(primitive, operands)
+    mutated = call.mutated_operands()
+    check_writable(call, operands)
     if rule.option == "numpy":
         arrays = [
             np.array(x, a.dtype) if i in mutated else read_only(np.asarray(x, a.dtype))
@@ -169,34 +174,30 @@ def run_kernel_eagerly(
             x if isinstance(x, jax.Array) else jax.numpy.asarray(x, a.dtype)
             for x, a in zip(operands, avals, strict=True)
         ]
-    out = run_kernel(primitive, rule, arrays)
+    out = run_kernel(call, rule, arrays)
     # The writes come last, so that a kernel that fails has changed nothing.
     for i, new in zip(mutated, out.written, strict=True):
         operands[i][...] = np.asarray(new)
-    as_jax = (
-        any(isinstance(x, jax.Array) for x in operands)
-        or operator.device_argument(primitive) is not None
-    )
+    as_jax = any(isinstance(x, jax.Array) for x in operands) or call.device_argument() is not None
     types = OutputTypes((), out.lengths)
-    is_array = types.per_leaf([r.type.is_array for r in operator.schema.new_returns])
+    is_array = types.per_leaf([r.type.is_array for r in schema.new_returns])
     leaves = [
         _as_output(x, as_jax) if on else _as_python_scalar(x)
         for x, on in zip(out.leaves, is_array, strict=True)
     ]
-    return types.unflatten(operator.schema, leaves, operator.aliased_arguments(primitive, operands))
+    return types.unflatten(schema, leaves, call.aliased_arguments(operands))
 
 
-def check_writable(primitive: OperatorPrimitive, operands: Sequence[Any]) -> None:
+def check_writable(call: OperatorPrimitive, operands: Sequence[Any]) -> None:
     """Raise ImmutableArrayError unless all mutated operands are writable NumPy arrays."""
-    operator = primitive.operator
-    for i in operator.arguments.mutated_operands(primitive):
+    for i in call.mutated_operands():
         x = operands[i]
         if isinstance(x, np.ndarray) and x.flags.writeable:
             continue
-        name = operator.arguments.operand_names(primitive)[i]
+        name = call.operand_names()[i]
         actual = "a read-only array" if isinstance(x, np.ndarray) else type_name(x)
         raise ImmutableArrayError(
-            f"{operator.qualname}: `{name}`, which the operator writes to, must be an array of "
+            f"{call.operator.qualname}: `{name}`, which the operator writes to, must be an array of "
             f"NumPy that is writable, or a traced one; got {actual}",
             fix="Pass numpy.array(x), and take the new value from there.",
         )
@@ -229,26 +230,26 @@ def _as_python_scalar(x: Any) -> Any:
 
 
 class HostKernel(ops.HostPrimitive, abstract=True):
-    """The call of a NumPy kernel by the device, for results of the types `output_types`."""
+    """The execution of a NumPy kernel by the device, for results of the types `output_types`."""
 
-    primitive: Any
-    rule: Any
+    call: OperatorPrimitive
+    rule: Registration
     output_types: tuple[ShapedArray, ...]
     padded: tuple[tuple[int, ...], ...]
     canonicalize: bool
 
     @property
     def effects(self) -> Effects:  # type: ignore[override]
-        return self.primitive.effects  # type: ignore[no-any-return]
+        return self.call.effects
 
     @property
     def display_name(self) -> str:
-        return str(self.primitive.name)
+        return self.call.name
 
-    def run(self, *arrays: Any) -> list[Any]:
-        mutated = self.primitive.operator.arguments.mutated_operands(self.primitive)
+    def run(self, *arrays: np.ndarray[Any, Any]) -> list[np.ndarray[Any, Any]]:
+        mutated = self.call.mutated_operands()
         operands = [np.array(x) if i in mutated else read_only(x) for i, x in enumerate(arrays)]
-        out = run_kernel(self.primitive, self.rule, operands)
+        out = run_kernel(self.call, self.rule, operands)
         values = [np.asarray(x) for x in (*out.leaves, *out.written)]
         padded = self.padded or ((),) * len(values)
         values = [
@@ -256,7 +257,7 @@ class HostKernel(ops.HostPrimitive, abstract=True):
             for x, a, axes in zip(values, self.output_types, padded, strict=False)
         ]
         return check_kernel_outputs(
-            self.primitive, self.rule, values, self.output_types, self.canonicalize, out.leaves
+            self.rule, values, self.output_types, self.canonicalize, out.leaves
         )
 
 
@@ -268,7 +269,6 @@ def _pad_to_aval(x: Any, aval: ShapedArray, axes: Sequence[int]) -> Any:
 
 
 def check_kernel_outputs(
-    primitive: OperatorPrimitive,
     rule: Registration,
     values: Sequence[Any],
     avals: Sequence[ShapedArray],
@@ -280,21 +280,14 @@ def check_kernel_outputs(
     `leaves` are the results before they became arrays: a Python number may have another dtype.
     With `narrow`, 64-bit values become 32-bit values.
     """
-    qualname = primitive.operator.qualname
     if len(values) != len(avals):
-        raise operator_rule_error(
-            qualname,
-            rule,
-            f"give {len(avals)} arrays, as its abstract rule says; got {len(values)}",
-        )
+        raise rule.error(f"give {len(avals)} arrays, as its abstract rule says; got {len(values)}")
     outs = []
     for i, (x, aval) in enumerate(zip(values, avals, strict=True)):
         dtype = narrow_dtype(x.dtype) if narrow else x.dtype
         is_number = i < len(leaves) and isinstance(leaves[i], (bool, int, float, complex))
         if x.shape != aval.shape or (dtype != aval.dtype and not is_number):
-            raise operator_rule_error(
-                qualname,
-                rule,
+            raise rule.error(
                 "give results of the types that its abstract rule states; "
                 f"got {ShapedArray(x.shape, x.dtype)!r} "
                 f"for number {i}: {aval!r}",
@@ -304,56 +297,22 @@ def check_kernel_outputs(
     return outs
 
 
-def lower_kernel(primitive: OperatorPrimitive, ctx: Any, values: Sequence[Any]) -> Sequence[Any]:
+def lower_kernel(
+    call: OperatorPrimitive, ctx: LoweringContext, values: Sequence[ir.Value]
+) -> Sequence[ir.Value]:
     """The lowering of an operator: the kernel for each platform of the program."""
-    kernels = kernels_by_platform(primitive, ctx.platforms)
+    kernels = kernels_by_platform(call, ctx.platforms)
     avals = tuple(ctx.avals_out)
-    padded = primitive.output_types(tuple(ctx.avals_in)).padded
+    padded = call.output_types(tuple(ctx.avals_in)).padded
 
     def on_host(rule: Registration) -> HostKernel:
-        return HostKernel(primitive, rule, avals, padded, not x64_enabled())
+        return HostKernel(call, rule, avals, padded, not x64_enabled())
 
-    if len(kernels) == 1:
-        (rule,) = kernels.values()
-        if rule.option == "numpy":
-            return ctx.callback(on_host(rule), values)  # type: ignore[no-any-return]
-        outs = ctx.via_jax(kernel_as_jax_function(primitive, rule, avals), *values)
-    else:
-        outs = ctx.via_jax(
-            _platform_dependent_kernel(primitive, kernels, avals, ctx.source, on_host), *values
-        )
-    return outs if isinstance(outs, (list, tuple)) else [outs]
-
-
-def kernel_as_jax_function(
-    primitive: OperatorPrimitive, rule: Registration, avals: Sequence[ShapedArray]
-) -> Any:
-    """A JAX kernel as a function of the flat operands."""
-
-    def function(*xs: Any) -> Any:
-        out = run_kernel(primitive, rule, xs)
-        values = [jax.numpy.asarray(x) for x in (*out.leaves, *out.written)]
-        outs = check_kernel_outputs(primitive, rule, values, avals, not x64_enabled(), out.leaves)
-        return outs[0] if len(outs) == 1 else tuple(outs)
-
-    function.__name__ = primitive.operator.__name__
-    return function
-
-
-def _platform_dependent_kernel(
-    primitive: OperatorPrimitive,
-    kernels: dict[str, Registration],
-    avals: Sequence[ShapedArray],
-    source: Any,
-    on_host: Callable[[Registration], HostKernel],
-) -> Any:
-    """The function with a branch for each platform, for a program of several platforms."""
-    shapes = tuple([jax.ShapeDtypeStruct(a.shape, a.dtype) for a in avals])
-
-    def branch(rule: Registration) -> Any:
+    def branch(rule: Registration) -> Callable[..., Any]:
         if rule.option != "numpy":
-            return kernel_as_jax_function(primitive, rule, avals)
-        device_call = DeviceCallback(on_host(rule), source)
+            return kernel_as_jax_function(call, rule, avals)
+        device_call = DeviceCallback(on_host(rule), ctx.source)
+        shapes = tuple([jax.ShapeDtypeStruct(a.shape, a.dtype) for a in avals])
 
         def through_callback(*xs: Any) -> Any:
             outs = jax.pure_callback(device_call, shapes, *xs)
@@ -361,11 +320,33 @@ def _platform_dependent_kernel(
 
         return through_callback
 
-    branches = {platform: branch(rule) for platform, rule in kernels.items()}
+    if len(kernels) > 1:
+        branches = {platform: branch(rule) for platform, rule in kernels.items()}
+
+        def function(*xs: Any) -> Any:
+            return jax.lax.platform_dependent(*xs, **branches)
+
+        outs = ctx.via_jax(function, *values)
+    else:
+        (rule,) = kernels.values()
+        if rule.option == "numpy":
+            return ctx.callback(on_host(rule), values)
+        outs = ctx.via_jax(branch(rule), *values)
+    return outs if isinstance(outs, (list, tuple)) else [outs]
+
+
+def kernel_as_jax_function(
+    call: OperatorPrimitive, rule: Registration, avals: Sequence[ShapedArray]
+) -> Callable[..., Any]:
+    """A JAX kernel as a function of the flat operands."""
 
     def function(*xs: Any) -> Any:
-        return jax.lax.platform_dependent(*xs, **branches)
+        out = run_kernel(call, rule, xs)
+        values = [jax.numpy.asarray(x) for x in (*out.leaves, *out.written)]
+        outs = check_kernel_outputs(rule, values, avals, not x64_enabled(), out.leaves)
+        return outs[0] if len(outs) == 1 else tuple(outs)
 
+    function.__name__ = call.operator.__name__
     return function
 
 
@@ -447,100 +428,28 @@ for _name, _convert in (("bool", bool), ("int", int), ("float", float), ("comple
     setattr(ArrayRef, f"__{_name}__", _read_method(_convert))
 
 
-class CompositeBody:
-    """The decomposition of an operator, a function of functx operations."""
+def run_body_eagerly(call: OperatorPrimitive, body: Registration, operands: Sequence[Any]) -> Any:
+    """The result of a call on concrete operands by the decomposition, which may write to them."""
+    check_writable(call, operands)
+    mutated = call.mutated_operands()
+    arrays = [
+        read_only(x) if isinstance(x, np.ndarray) and i not in mutated else x
+        for i, x in enumerate(operands)
+    ]
+    with declared_writes(call, body):
+        leaves, lengths = run_body(call, body, arrays)
+    # The body may return an array twice, or one that it did not make.
+    leaves = [x.copy() if isinstance(x, np.ndarray) else x for x in leaves]
+    aliased = call.aliased_arguments(operands)
+    return OutputTypes((), lengths).unflatten(call.operator.schema, leaves, aliased)
 
-    def __init__(self, operator: Operator, rule: Registration):
-        self.operator, self.rule = operator, rule
 
-    def run_eagerly(self, primitive: OperatorPrimitive, operands: Sequence[Any]) -> Any:
-        """The result of a call on concrete operands, to which the body may write."""
-        operator = self.operator
-        check_writable(primitive, operands)
-        mutated = operator.arguments.mutated_operands(primitive)
-        arrays = [
-            read_only(x) if isinstance(x, np.ndarray) and i not in mutated else x
-            for i, x in enumerate(operands)
-        ]
-        try:
-            leaves, lengths = self.check_outputs(primitive, arrays)
-        except ValueError as error:
-            if "read-only" in str(error):
-                raise self.undeclared_write_error() from error
-            raise
-        # The body may return an array twice, or one that it did not make.
-        leaves = [x.copy() if isinstance(x, np.ndarray) else x for x in leaves]
-        aliased = operator.aliased_arguments(primitive, operands)
-        return OutputTypes((), lengths).unflatten(operator.schema, leaves, aliased)
-
-    def check_outputs(
-        self, primitive: OperatorPrimitive, operands: Sequence[Any]
-    ) -> tuple[list[Any], tuple[int | None, ...]]:
-        """The leaves of the body's result, which must be new arrays, and the lengths of lists."""
-        args, kwargs = self.operator.arguments.call_arguments(primitive, operands)
-        out = self.rule(*args, **kwargs)
-
-        def check_leaf(result: Return, x: Any, label: str) -> Any:
-            if result.alias:
-                aliased = self.operator.aliased_arguments(primitive, operands) or {}
-                if x is not aliased[result.alias]:
-                    raise self.error(f"return what it writes to for {label}; got another array")
-                return x
-            if not isinstance(x, (Tracer, np.ndarray, jax.Array, *NUMBERS)):
-                raise self.error(f"give an array for {label}; got {type_name(x)}")
-            if any(_is_alias(x, y) for y in operands):
-                raise self.error(
-                    f"return arrays of its own; {label} is an argument, or a view of one",
-                    "Return a copy: x.copy().",
-                )
-            return x
-
-        return flatten_outputs(
-            self.operator.qualname, self.rule, self.operator.schema, out, check_leaf
-        )
-
-    def error(self, problem: str, fix: str = "") -> OperatorRuleError:
-        return operator_rule_error(self.operator.qualname, self.rule, problem, fix)
-
-    def undeclared_write_error(self, name: str = "") -> ImmutableArrayError:
-        """The error that the body writes to an argument that `mutates_args` does not name."""
-        return ImmutableArrayError(
-            f"{self.operator.qualname}: its decomposition, given at {self.rule.location}, must write "
-            f"only to the arguments in mutates_args; it writes to {name or 'another argument'}",
-            fix="Name the argument in mutates_args, or write to a copy.",
-            source=self.rule.error_source,
-        )
-
-    def trace_body(self, primitive: OperatorPrimitive, avals: Sequence[ShapedArray]) -> TracedBody:
-        """The pure program of the body on operands of `avals`.
-
-        It gives the results, then the new values of the mutated operands. Raises
-        ImmutableArrayError if the body writes to another operand.
-        """
-        lengths: tuple[int | None, ...] = ()
-
-        def results(*xs: Any) -> list[Any]:
-            nonlocal lengths
-            leaves, lengths = self.check_outputs(primitive, xs)
-            return leaves
-
-        name = self.operator.__name__
-        program, captured = trace(results, avals, name=name, kind="custom_op")
-        pure = (
-            cached_rewrite(Functionalize(), program)
-            if program.writes
-            else FunctionalizedProgram(program, (), False)
-        )
-        mutated = self.operator.arguments.mutated_operands(primitive)
-        names = self.operator.arguments.operand_names(primitive)
-        for i in pure.written:
-            if i not in mutated:
-                raise self.undeclared_write_error(f"`{names[i]}`" if i < len(names) else "")
-        count = len(program.outputs)
-        new = dict(zip(pure.written, pure.program.outputs[count:], strict=True))
-        inputs = pure.program.inputs
-        outputs = [*pure.program.outputs[:count], *[new.get(i, inputs[i]) for i in mutated]]
-        return TracedBody(replace_program_fields(pure.program, outputs=outputs), captured, lengths)
+def run_body(
+    call: OperatorPrimitive, body: Registration, operands: Sequence[Any]
+) -> tuple[list[Any], tuple[int | None, ...]]:
+    """The leaves of the result of a decomposition, and the lengths of lists."""
+    args, kwargs = call.call_arguments(operands)
+    return check_new_outputs(call, body, operands, body(*args, **kwargs))
 
 
 class TracedBody(NamedTuple):
@@ -551,10 +460,34 @@ class TracedBody(NamedTuple):
     lengths: tuple[int | None, ...]
 
 
-def _is_alias(x: Any, y: Any) -> bool:
-    """Whether a result is an operand, or a view of it."""
-    if type(x) is Tracer and type(y) is Tracer:
-        return storage_base(x).atom is storage_base(y).atom
-    if isinstance(x, np.ndarray) and isinstance(y, np.ndarray):
-        return bool(np.may_share_memory(x, y))
-    return x is y and not isinstance(x, NUMBERS)
+def trace_body(
+    call: OperatorPrimitive, body: Registration, avals: Sequence[ShapedArray]
+) -> TracedBody:
+    """The pure program of a decomposition on operands of `avals`.
+
+    It gives the results, then the new values of the mutated operands. Raises ImmutableArrayError
+    if the body writes to another operand.
+    """
+    lengths: tuple[int | None, ...] = ()
+
+    def results(*xs: Any) -> list[Any]:
+        nonlocal lengths
+        leaves, lengths = run_body(call, body, xs)
+        return leaves
+
+    program, captured = trace(results, avals, name=call.operator.__name__, kind="custom_op")
+    pure = (
+        cached_rewrite(Functionalize(), program)
+        if program.writes
+        else FunctionalizedProgram(program, (), False)
+    )
+    mutated, names = call.mutated_operands(), call.operand_names()
+    for i in pure.written:
+        if i not in mutated:
+            name = f"`{names[i]}`" if i < len(names) else "another argument"
+            raise undeclared_write_error(call, body, name)
+    count = len(program.outputs)
+    new = dict(zip(pure.written, pure.program.outputs[count:], strict=True))
+    inputs = pure.program.inputs
+    outputs = [*pure.program.outputs[:count], *[new.get(i, inputs[i]) for i in mutated]]
+    return TracedBody(replace_program_fields(pure.program, outputs=outputs), captured, lengths)

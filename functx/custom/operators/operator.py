@@ -12,20 +12,23 @@ from functx.core.caches import invalidate_caches
 from functx.core.errors import ArgumentError, RegistrationError
 from functx.core.program import NO_EFFECTS, Effect
 from functx.core.source_info import user_source
-from functx.core.tracer import aval_of, current_builder
+from functx.core.tracer import current_builder
 from functx.custom.custom_function import has_jax_tracers
-from functx.custom.operators import derivatives, dispatch, outputs, primitives, registry
-from functx.custom.operators.arguments import ArgumentBinder
-from functx.custom.operators.derivatives import JVP_RULE, check_operands_not_differentiated
-from functx.custom.operators.kernels import CompositeBody, run_kernel_eagerly
+from functx.custom.operators import dispatch, registry
+from functx.custom.operators.arguments import ArgumentBinder, OperatorPrimitive
+from functx.custom.operators.kernels import run_body_eagerly, run_kernel_eagerly
 from functx.custom.operators.primitives import CompositeCall, OperatorCall
 from functx.custom.operators.registry import (
-    check_backward_pair,
-    check_derivative_rule,
+    ABSTRACT_RULE,
+    AUTOGRAD_RULE,
+    BACKWARD_RULE,
+    JVP_RULE,
+    KERNEL_RULE,
+    SAVE_RULE,
+    VMAP_RULE,
     check_device_argument,
     check_differentiability,
-    check_not_composite,
-    check_vmap_rule,
+    register_rule,
 )
 from functx.custom.operators.schema import Schema
 from functx.numpy.mutation import assign_array
@@ -60,7 +63,7 @@ class Operator(registry.RegisteredOperator):
         self.qualname, self.schema, self.is_declaration = qualname, schema, prototype
         self.source = user_source()
         self.arguments = ArgumentBinder(qualname, schema)
-        self.composite: CompositeBody | None = None
+        self.composite: registry.Registration | None = None
         self.disabled_platforms: frozenset[str] = frozenset()
         self.rule_cache: dict[str, Any] = {}
         self.output_type_cache: dict[Any, Any] = {}
@@ -93,27 +96,25 @@ class Operator(registry.RegisteredOperator):
         if current_builder.get() is None and not has_jax_tracers(operands):
             return self.compute(primitive, operands)
         if self.is_declaration:
-            check_operands_not_differentiated(primitive, operands)
+            primitive.check_operands_not_differentiated(operands)
         outs = primitive(*operands)
         if self.returns_only_arrays:
             return outs[0] if self.schema.returns_single else tuple(outs)
-        types = primitive.output_types(tuple([aval_of(x) for x in operands]))
+        types = primitive.output_types_of(operands)
         count = len(types.avals)
-        mutated = self.arguments.mutated_operands(primitive)
-        for i, new in zip(mutated, outs[count:], strict=True):
-            name = self.arguments.operand_names(primitive)[i]
+        for i, new in zip(primitive.mutated_operands(), outs[count:], strict=True):
+            name = primitive.operand_names()[i]
             assign_array(operands[i], new, f"{self.qualname}({name})")
-        return types.unflatten(
-            self.schema, outs[:count], self.aliased_arguments(primitive, operands)
-        )
+        aliased = primitive.aliased_arguments(operands)
+        return types.unflatten(self.schema, outs[:count], aliased)
 
-    def compute(self, primitive: Any, operands: Sequence[Any]) -> Any:
+    def compute(self, primitive: OperatorPrimitive, operands: Sequence[Any]) -> Any:
         """The result of a call on concrete operands."""
         rule = dispatch.select_kernel(primitive, operands)
         if rule is not None:
             return run_kernel_eagerly(primitive, rule, operands)
         if self.composite is not None:
-            return self.composite.run_eagerly(primitive, operands)
+            return run_body_eagerly(primitive, self.composite, operands)
         dispatch.raise_missing_kernel(primitive, operands)
 
     def impl(
@@ -139,12 +140,12 @@ class Operator(registry.RegisteredOperator):
             return partial(self.impl, platforms, kernel=kernel, allow_override=allow_override)
         check_callable(fun, f"{self.qualname}.impl")
         check_device_argument(self.qualname, self.schema, platforms)
-        kinds = [f"{dispatch.KERNEL_RULE} {p}" for p in platforms]
+        kinds = [f"{KERNEL_RULE} {p}" for p in platforms]
         if not allow_override:
             for kind in kinds:
                 registry.check_not_registered(self, kind)
         for kind in kinds:
-            registry.register_rule(self, kind, fun, kernel, allow_override=allow_override)
+            register_rule(self, kind, fun, kernel, allow_override=allow_override)
         return fun
 
     def def_abstract(
@@ -161,9 +162,7 @@ class Operator(registry.RegisteredOperator):
         """
         if fun is None:
             return partial(self.def_abstract, allow_override=allow_override)
-        check_not_composite(self, outputs.ABSTRACT_RULE)
-        registry.register_rule(self, outputs.ABSTRACT_RULE, fun, allow_override=allow_override)
-        return fun
+        return register_rule(self, ABSTRACT_RULE, fun, allow_override=allow_override)
 
     def save_for_backward(self, fun: Callable[..., Any]) -> Callable[..., Any]:
         """Register the rule that saves values for `backward`, and return it.
@@ -171,9 +170,7 @@ class Operator(registry.RegisteredOperator):
         `fun(inputs, output)` gets a named tuple of all arguments and the result, and returns any
         pytree. It runs once in the forward pass of a derivative.
         """
-        check_backward_pair(self, derivatives.SAVE_RULE, derivatives.AUTOGRAD_RULE)
-        registry.register_rule(self, derivatives.SAVE_RULE, fun)
-        return fun
+        return register_rule(self, SAVE_RULE, fun)
 
     def backward(
         self,
@@ -193,9 +190,7 @@ class Operator(registry.RegisteredOperator):
         differentiable = check_differentiability(self, output_differentiability)
         if fun is None:
             return partial(self.backward, output_differentiability=output_differentiability)
-        check_backward_pair(self, derivatives.BACKWARD_RULE, derivatives.AUTOGRAD_RULE)
-        registry.register_rule(self, derivatives.BACKWARD_RULE, fun, differentiable)
-        return fun
+        return register_rule(self, BACKWARD_RULE, fun, differentiable)
 
     def register_autograd(
         self, backward: Callable[..., Any], /, *, setup_context: Callable[..., Any] | None = None
@@ -210,10 +205,9 @@ class Operator(registry.RegisteredOperator):
         Raises RegistrationError if the schema allows no derivative, KeywordOnlyArrayError for
         an operator with keyword-only arrays.
         """
-        check_derivative_rule(self, derivatives.AUTOGRAD_RULE)
         if setup_context is not None:
             check_callable(setup_context, f"{self.qualname}.register_autograd(setup_context=...)")
-        registry.register_rule(self, derivatives.AUTOGRAD_RULE, backward, setup_context, once=False)
+        register_rule(self, AUTOGRAD_RULE, backward, setup_context, allow_override=True)
 
     def def_jvp(self, fun: Callable[..., Any]) -> Callable[..., Any]:
         """Register the rule for forward mode, in place of one registered before, and return it.
@@ -222,9 +216,7 @@ class Operator(registry.RegisteredOperator):
         for each array of an inexact dtype and None for all others. It returns `(output, tangent)`,
         linear in the tangents. Without a backward rule, reverse mode transposes it.
         """
-        check_derivative_rule(self, JVP_RULE)
-        registry.register_rule(self, JVP_RULE, fun, once=False)
-        return fun
+        return register_rule(self, JVP_RULE, fun, allow_override=True)
 
     def def_vmap(self, fun: Callable[..., Any]) -> Callable[..., Any]:
         """Register the rule for batches, in place of one registered before, and return it.
@@ -233,9 +225,7 @@ class Operator(registry.RegisteredOperator):
         (None without one) and the arguments, without those that have their default value. It
         returns `(output, out_dims)`.
         """
-        check_vmap_rule(self, primitives.VMAP_RULE)
-        registry.register_rule(self, primitives.VMAP_RULE, fun, once=False)
-        return fun
+        return register_rule(self, VMAP_RULE, fun, allow_override=True)
 
     def def_dispatch(self, cls: type, fun: Callable[..., Any] | None = None) -> Any:
         """Register the rule for calls with a `cls` among their arguments, and return it.
@@ -246,8 +236,7 @@ class Operator(registry.RegisteredOperator):
         kind = dispatch.dispatch_rule_of_class(cls)
         if fun is None:
             return partial(self.def_dispatch, cls)
-        registry.register_rule(self, kind, fun, cls, once=False)
-        return fun
+        return register_rule(self, kind, fun, cls, allow_override=True)
 
     def set_kernel_enabled(self, device_type: str, enabled: bool) -> AbstractContextManager[None]:
         """A `with` block in which the implementation for a platform is enabled or disabled.
@@ -292,22 +281,6 @@ class Operator(registry.RegisteredOperator):
         for instance in list(self.primitive._instances.values()):
             instance.out_avals_memo.clear()
 
-    def aliased_arguments(self, primitive: Any, operands: Sequence[Any]) -> dict[str, Any] | None:
-        """The arguments that are also results, by alias; None if there are none."""
-        schema = self.schema
-        if len(schema.new_returns) == len(schema.returns):
-            return None
-        values = self.arguments.unflatten(primitive, operands)
-        return {a.alias: x for a, x in zip(schema.arguments, values, strict=True) if a.alias}
-
-    def device_argument(self, primitive: Any) -> Any:
-        """The value of the `device` argument; None if there is none."""
-        pairs = zip(self.schema.arguments, self.arguments.fields, strict=True)
-        for argument, field in pairs:
-            if argument.type.base == "device" and field is not None:
-                return getattr(primitive, field)
-        return None
-
 
 def check_kernel(qualname: str, kernel: Any) -> None:
     """Raise ArgumentError unless `kernel` is one of `KERNEL_LANGUAGES`."""
@@ -332,8 +305,9 @@ def make_operator(
     base: Any = OperatorCall
     if decomposition is not None:
         base = CompositeCall
-        rule = registry.Registration(qualname, "decomposition", decomposition, user_source())
-        operator.composite = CompositeBody(operator, rule)
+        operator.composite = registry.Registration(
+            qualname, "decomposition", decomposition, user_source()
+        )
     fields = [field for field in operator.arguments.fields if field is not None]
     # Primitives whose parameters cannot be floats have a quicker comparison.
     inexact = any(a.type.base in ("float", "Number") for a in schema.arguments)

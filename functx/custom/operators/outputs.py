@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -20,13 +20,11 @@ from functx.core.errors import (
 from functx.core.tracer import aval_of
 from functx.core.tracing import eval_context
 from functx.core.types import SHORT_NAMES, ShapedArray, canonical_dtype, is_inexact
-from functx.custom.operators.registry import Registration, get_rule
+from functx.custom.operators.arguments import OperatorPrimitive
+from functx.custom.operators.registry import ABSTRACT_RULE, Registration, get_rule
 from functx.custom.operators.schema import Argument, Return, Schema
 from functx.custom.rule_results import cast_to_aval, describe_type
 from functx.custom.rule_tracing import is_array
-
-if TYPE_CHECKING:
-    from functx.custom.operators.primitives import OperatorPrimitive
 
 
 class OutputTypes(NamedTuple):
@@ -49,6 +47,10 @@ class OutputTypes(NamedTuple):
             return values[0]
         return tuple(values) if values else None
 
+    def structure(self, schema: Schema) -> tree.TreeDef:
+        """The structure of the result of a call, a pytree."""
+        return tree.structure(self.unflatten(schema, [0] * len(self.avals)))
+
     def group_lists(self, leaves: Sequence[Any]) -> list[Any]:
         """One value for each result: a leaf, or a list of leaves."""
         remaining: Iterator[Any] = iter(leaves)
@@ -66,9 +68,7 @@ class OutputTypes(NamedTuple):
         ]
 
 
-def pair_with_returns(
-    qualname: str, rule: Registration, schema: Schema, out: Any
-) -> list[tuple[Return, Any]]:
+def pair_with_returns(rule: Registration, schema: Schema, out: Any) -> list[tuple[Return, Any]]:
     """The results `out` of `rule`, each with its `Return` in the schema.
 
     Raises OperatorRuleError for another number of results.
@@ -77,21 +77,15 @@ def pair_with_returns(
         return [(schema.returns[0], out)]
     if not schema.returns:
         if out is not None:
-            raise operator_rule_error(qualname, rule, f"return None; got {describe_type(out)}")
+            raise rule.error(f"return None; got {describe_type(out)}")
         return []
     if not isinstance(out, (tuple, list)) or len(out) != len(schema.returns):
-        raise operator_rule_error(
-            qualname, rule, f"return a tuple of {len(schema.returns)}; got {describe_type(out)}"
-        )
+        raise rule.error(f"return a tuple of {len(schema.returns)}; got {describe_type(out)}")
     return list(zip(schema.returns, out, strict=True))
 
 
 def flatten_outputs(
-    qualname: str,
-    rule: Registration,
-    schema: Schema,
-    out: Any,
-    convert: Callable[[Return, Any, str], Any],
+    rule: Registration, schema: Schema, out: Any, convert: Callable[[Return, Any, str], Any]
 ) -> tuple[list[Any], tuple[int | None, ...]]:
     """`convert(result, value, label)` of each value in the result `out`, and the lengths of lists.
 
@@ -99,7 +93,7 @@ def flatten_outputs(
     """
     leaves: list[Any] = []
     lengths: list[int | None] = []
-    for i, (result, value) in enumerate(pair_with_returns(qualname, rule, schema, out)):
+    for i, (result, value) in enumerate(pair_with_returns(rule, schema, out)):
         label = "the result" if schema.returns_single else f"result {i}"
         if result.alias:
             convert(result, value, label)
@@ -107,27 +101,14 @@ def flatten_outputs(
             leaves.append(convert(result, value, label))
             lengths.append(None)
         elif not isinstance(value, (list, tuple)):
-            raise operator_rule_error(
-                qualname, rule, f"give a list for {label}; got {type_name(value)}"
-            )
+            raise rule.error(f"give a list for {label}; got {type_name(value)}")
         else:
             leaves += [convert(result, x, f"{label}[{k}]") for k, x in enumerate(value)]
             lengths.append(len(value))
     return leaves, tuple(lengths)
 
 
-def operator_rule_error(
-    qualname: str, rule: Registration, problem: str, fix: str = ""
-) -> OperatorRuleError:
-    """The error that a rule of an operator must fulfil the requirement `problem`."""
-    return OperatorRuleError(
-        f"{qualname}: its {rule.kind}, registered at {rule.location}, must {problem}",
-        fix=fix,
-        source=rule.error_source,
-    )
-
-
-def aval_of_struct(qualname: str, rule: Registration, result: Return, x: Any, label: str) -> Any:
+def stated_aval(rule: Registration, result: Return, x: Any, label: str) -> ShapedArray | None:
     """The type that an abstract rule states by `x`, a struct or a number; None for an argument."""
     if result.alias:
         return None
@@ -135,21 +116,14 @@ def aval_of_struct(qualname: str, rule: Registration, result: Return, x: Any, la
         return ShapedArray((), canonical_dtype(type(x)))
     dtype = canonical_dtype(x.dtype) if hasattr(x, "shape") and hasattr(x, "dtype") else None
     if dtype not in SHORT_NAMES:
-        raise operator_rule_error(
-            qualname,
-            rule,
+        raise rule.error(
             f"give something with a shape and a dtype for {label}; got {type_name(x)}",
             fix="Return jax.ShapeDtypeStruct(shape, dtype).",
         )
     shape = tuple(x.shape)
     if not all(isinstance(n, (int, np.integer)) and n >= 0 for n in shape):
-        raise operator_rule_error(
-            qualname, rule, f"give a shape of lengths for {label}; got {shape}"
-        )
+        raise rule.error(f"give a shape of lengths for {label}; got {shape}")
     return ShapedArray(tuple(map(int, shape)), dtype)
-
-
-ABSTRACT_RULE = "abstract rule"
 
 
 class DynamicSize(int):
@@ -210,19 +184,24 @@ def get_ctx() -> AbstractContext:
     return context
 
 
-def infer_output_types(primitive: OperatorPrimitive, avals: Sequence[ShapedArray]) -> OutputTypes:
-    """The types of the results of `primitive` on operands of `avals`, by its abstract rule.
+def infer_output_types(call: OperatorPrimitive, avals: Sequence[ShapedArray]) -> OutputTypes:
+    """The types of the results of `call` on operands of `avals`, by the abstract rule.
 
     An operator that returns nothing needs no rule.
     """
-    operator = primitive.operator
+    operator = call.operator
     rule = get_rule(operator, ABSTRACT_RULE)
-    if rule is None:
-        if operator.schema.returns:
-            raise_missing_abstract_rule(primitive)
+    if rule is None and not operator.schema.returns:
         return OutputTypes((), ())
-    structs = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in avals]
-    args, kwargs = operator.arguments.call_arguments(primitive, structs)
+    if rule is None:
+        raise MissingKernelError(
+            f"{operator.qualname}: an operator must have an abstract rule to be part of a program; "
+            "got none",
+            fix=f"Give it one, which returns the types of results: {operator.__name__}.def_abstract("
+            "lambda ...: jax.ShapeDtypeStruct(shape, dtype)); for code of JAX it may return "
+            "jax.eval_shape(function, ...).",
+        )
+    args, kwargs = call.call_arguments([jax.ShapeDtypeStruct(a.shape, a.dtype) for a in avals])
     token = _current_context.set(AbstractContext(operator.qualname, rule))
     try:
         with eval_context():
@@ -231,27 +210,15 @@ def infer_output_types(primitive: OperatorPrimitive, avals: Sequence[ShapedArray
         _current_context.reset(token)
     padded: list[tuple[int, ...]] = []
 
-    def stated_type(result: Return, x: Any, label: str) -> Any:
-        aval = aval_of_struct(operator.qualname, rule, result, x, label)
+    def convert(result: Return, x: Any, label: str) -> ShapedArray | None:
+        aval = stated_aval(rule, result, x, label)
         if aval is not None:
             shape = getattr(x, "shape", ())
             padded.append(tuple([i for i, n in enumerate(shape) if isinstance(n, DynamicSize)]))
         return aval
 
-    leaves, lengths = flatten_outputs(operator.qualname, rule, operator.schema, out, stated_type)
+    leaves, lengths = flatten_outputs(rule, operator.schema, out, convert)
     return OutputTypes(tuple(leaves), lengths, tuple(padded) if any(padded) else ())
-
-
-def raise_missing_abstract_rule(primitive: OperatorPrimitive) -> NoReturn:
-    """Raise MissingKernelError for an operator without an abstract rule."""
-    operator = primitive.operator
-    raise MissingKernelError(
-        f"{operator.qualname}: an operator must have an abstract rule to be part of a program; "
-        "got none",
-        fix=f"Give it one, which returns the types of results: {operator.__name__}.def_abstract("
-        "lambda ...: jax.ShapeDtypeStruct(shape, dtype)); for code of JAX it may return "
-        "jax.eval_shape(function, ...).",
-    )
 
 
 Gradients = list[Any]
@@ -261,13 +228,9 @@ Gradients = list[Any]
 class GradientChecker:
     """The checks of the gradients that a backward `rule` returned, for operands `args`."""
 
-    def __init__(self, primitive: OperatorPrimitive, rule: Registration, args: Sequence[Any]):
-        self.primitive, self.rule, self.args = primitive, rule, args
-        self.arguments = primitive.operator.arguments
-        self.values = self.arguments.unflatten(primitive, args)
-
-    def error(self, problem: str, fix: str = "") -> OperatorRuleError:
-        return operator_rule_error(self.primitive.operator.qualname, self.rule, problem, fix)
+    def __init__(self, call: OperatorPrimitive, rule: Registration, args: Sequence[Any]):
+        self.call, self.error = call, rule.error
+        self.schema, self.values = call.operator.schema, call.unflatten(args)
 
     def from_dict(self, grads: Any) -> Gradients:
         """The cotangents in the dictionary `grads`, which must have a key for each array."""
@@ -275,7 +238,7 @@ class GradientChecker:
             raise self.error(
                 f"return a dictionary of gradients by name; got {describe_type(grads)}"
             )
-        expected = {a.name for a in self.arguments.schema.arrays}
+        expected = {a.name for a in self.schema.arrays}
         if grads.keys() != expected:
             raise self.error(
                 f"return a dictionary with the keys {_name_set_text(expected)}; got {_name_set_text(grads)}",
@@ -283,15 +246,15 @@ class GradientChecker:
                 "of arrays, and none for non-array types.",
             )
         gradients: Gradients = []
-        for argument, value in zip(self.arguments.schema.arguments, self.values, strict=True):
+        for argument, value in zip(self.schema.arguments, self.values, strict=True):
             if argument.type.is_array:
                 gradients += self.check_argument(argument, value, grads[argument.name])
         return gradients
 
-    def from_tuple(self, grads: Any, num_passed: int) -> Gradients:
+    def from_tuple(self, grads: Any) -> Gradients:
         """The cotangents in the tuple `grads`, one for each argument that was passed, or for all."""
         grads = grads if isinstance(grads, (tuple, list)) else (grads,)
-        count = self.arguments.positional
+        num_passed, count = self.call.num_passed(), len(self.schema.positional)
         if len(grads) not in (num_passed, count):
             expected = f"{num_passed}" if num_passed == count else f"{num_passed} or {count}"
             raise self.error(
@@ -299,7 +262,7 @@ class GradientChecker:
             )
         all_grads = [*grads, *[None] * (count - len(grads))]
         gradients: Gradients = []
-        for argument, value, g in zip(self.arguments.schema.positional, self.values, all_grads):  # noqa: B905
+        for argument, value, g in zip(self.schema.positional, self.values, all_grads):  # noqa: B905
             if not argument.type.is_array:
                 if g is not None:
                     raise self.error(
@@ -347,16 +310,16 @@ class GradientChecker:
             return []
         if g is None:
             return [None]
-        aval: ShapedArray = aval_of(x)
+        aval = aval_of(x)
 
-        def error(actual: ShapedArray | None) -> OperatorRuleError:
+        def mismatch(actual: ShapedArray | None) -> OperatorRuleError:
             if actual is None:
                 return self.error(f"give an array or None for `{name}`; got {type_name(g)}")
             return self.error(
                 f"give a gradient of the shape and dtype of `{name}`, {aval!r}; got {actual!r}"
             )
 
-        g = cast_to_aval(g, aval, error)
+        g = cast_to_aval(g, aval, mismatch)
         return [g if is_inexact(aval.dtype) else None]
 
 

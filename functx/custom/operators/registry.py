@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from functx.core.caches import clear_on_rule_change, invalidate_caches, scoped_table
 from functx.core.errors import (
@@ -12,6 +12,7 @@ from functx.core.errors import (
     FunctxError,
     KeywordOnlyArrayError,
     OperatorNameError,
+    OperatorRuleError,
     RegistrationError,
     SchemaError,
     type_name,
@@ -26,6 +27,17 @@ from functx.transforms.tracing_api import raise_foreign_code_error
 if TYPE_CHECKING:
     from functx.custom.operators.operator import Operator
 
+
+Rule = TypeVar("Rule", bound=Callable[..., Any])
+
+ABSTRACT_RULE = "abstract rule"
+SAVE_RULE = "save_for_backward"
+BACKWARD_RULE = "backward"
+AUTOGRAD_RULE = "autograd formula"
+JVP_RULE = "jvp rule"
+VMAP_RULE = "vmap rule"
+KERNEL_RULE = "implementation for"
+DISPATCH_RULE = "dispatch rule for"
 
 operators: dict[str, Operator] = scoped_table()
 _rules: dict[tuple[Operator, str], Registration] = scoped_table()
@@ -75,28 +87,32 @@ class Registration:
         """The line on which the function returns, or the line that registered it."""
         return rule_source(self.fun) or self.source
 
+    def error(self, problem: str, fix: str = "") -> OperatorRuleError:
+        """The error that the rule must fulfil the requirement `problem`."""
+        return OperatorRuleError(
+            f"{self.qualname}: its {self.kind}, registered at {self.location}, must {problem}",
+            fix=fix,
+            source=self.error_source,
+        )
+
 
 def register_rule(
-    operator: Operator,
-    kind: str,
-    fun: Callable[..., Any],
-    option: Any = None,
-    *,
-    once: bool = True,
-    allow_override: bool = False,
-) -> Registration:
-    """Register `fun` as the rule of `operator` of this kind; with `once` it must be the first.
+    operator: Operator, kind: str, fun: Rule, option: Any = None, *, allow_override: bool = False
+) -> Rule:
+    """Register `fun` as the rule of `operator` of this kind, and return it.
 
-    Raises ArgumentError if `fun` is not a function, RegistrationError for a second rule.
+    Raises ArgumentError if `fun` is not a function, RegistrationError if the operator must not
+    have such a rule, or has one already.
     """
+    if kind in _RULE_CHECKS:
+        _RULE_CHECKS[kind](operator, kind)
     check_callable(fun, f"{operator.qualname}: {kind}")
     operator.check_registered()
-    if once and not allow_override:
+    if not allow_override:
         check_not_registered(operator, kind)
-    rule = Registration(operator.qualname, kind, fun, user_source(2), option)
-    _rules[operator, kind] = rule
+    _rules[operator, kind] = Registration(operator.qualname, kind, fun, user_source(2), option)
     operator.rules_changed()
-    return rule
+    return fun
 
 
 def check_not_registered(operator: Operator, kind: str) -> None:
@@ -258,7 +274,7 @@ def check_not_composite(operator: Operator, kind: str) -> None:
         raise RegistrationError(
             f"{operator.qualname}: an operator with a decomposition must not have a {kind}, since "
             "it decomposes instead: its rules are those of what it is made of",
-            f"the decomposition was given at {operator.composite.rule.location}",
+            f"the decomposition was given at {operator.composite.location}",
             fix="Leave the rule out, or define the operator without a decomposition.",
         )
 
@@ -285,14 +301,14 @@ def check_derivative_rule(operator: Operator, kind: str) -> None:
         )
 
 
-def check_backward_pair(operator: Operator, kind: str, autograd_kind: str) -> None:
+def check_backward_pair(operator: Operator, kind: str) -> None:
     """Raise an error unless `save_for_backward` or `backward` may be registered."""
     check_derivative_rule(operator, kind)
-    autograd = get_rule(operator, autograd_kind)
+    autograd = get_rule(operator, AUTOGRAD_RULE)
     if autograd is not None:
         raise RegistrationError(
             f"{operator.qualname}: an operator must have one derivative rule; got a {kind} beside "
-            f"its {autograd_kind}, registered at {autograd.location}"
+            f"its {AUTOGRAD_RULE}, registered at {autograd.location}"
         )
 
 
@@ -323,6 +339,16 @@ def check_vmap_rule(operator: Operator, kind: str) -> None:
             f"schema {operator.schema}",
             fix="Without the rule it is called for each element in turn.",
         )
+
+
+_RULE_CHECKS: dict[str, Callable[[Operator, str], None]] = {
+    ABSTRACT_RULE: check_not_composite,
+    SAVE_RULE: check_backward_pair,
+    BACKWARD_RULE: check_backward_pair,
+    AUTOGRAD_RULE: check_derivative_rule,
+    JVP_RULE: check_derivative_rule,
+    VMAP_RULE: check_vmap_rule,
+}
 
 
 def check_device_argument(label: str, schema: Schema, platforms: Sequence[str]) -> None:
