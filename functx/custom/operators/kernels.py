@@ -36,9 +36,7 @@ from functx.custom.operators.schema import Return
 from functx.lowering.callbacks import DeviceCallback
 
 if TYPE_CHECKING:
-    from jax.extend.mlir import ir
-
-    from functx.lowering.stablehlo_emitter import LoweringContext
+    from functx.lowering.stablehlo_emitter import IrValue, LoweringContext
 
 
 NUMBERS = (bool, int, float, complex, np.generic)
@@ -298,8 +296,8 @@ def check_kernel_outputs(
 
 
 def lower_kernel(
-    call: OperatorPrimitive, ctx: LoweringContext, values: Sequence[ir.Value]
-) -> Sequence[ir.Value]:
+    call: OperatorPrimitive, ctx: LoweringContext, values: Sequence[IrValue]
+) -> Sequence[IrValue]:
     """The lowering of an operator: the kernel for each platform of the program."""
     kernels = kernels_by_platform(call, ctx.platforms)
     avals = tuple(ctx.avals_out)
