@@ -21,7 +21,6 @@ from functx.lowering import callbacks, control_flow, meshes
 from functx.passes.pipeline import Stage, lowering_target, rewrites_for, selected_passes
 from functx.transforms.decompose import lowering_decomposition
 
-
 IrValue: TypeAlias = "ir.Value[Any]"
 """A value of StableHLO, which `lower` rules take and return."""
 
