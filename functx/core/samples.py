@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -52,6 +53,23 @@ class Sample(NamedTuple):
     def domain_of(self, i: int) -> Domain:
         """The bounds of operand `i`."""
         return self.domain.get(i, (-2.0, 2.0)) if isinstance(self.domain, dict) else self.domain
+
+
+class LazySamples(Sequence[Sample]):
+    """The samples that `make` returns, made at their first use, since they hold programs to trace."""
+
+    def __init__(self, make: Callable[[], tuple[Sample, ...]]):
+        self._make = make
+
+    @cached_property
+    def _samples(self) -> tuple[Sample, ...]:
+        return self._make()
+
+    def __len__(self) -> int:
+        return len(self._samples)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._samples[index]
 
 
 def sample(

@@ -19,7 +19,7 @@ from functx.core.program import Atom, Equation, Program, Var, dce_equations, sub
 from functx.core.program_editing import inline, replace_program_fields
 from functx.core.records import Rewrite
 from functx.core.rewriting import cached_rewrite
-from functx.core.samples import f32, sample
+from functx.core.samples import LazySamples, f32, sample
 from functx.core.tracer import current_builder
 from functx.core.tracing import trace_closed
 from functx.custom.checkpoint_policies import MinCut, everything_saveable
@@ -157,10 +157,12 @@ class Checkpoint(ProgramCall):
     differentiated: bool = False
     policy: Any = None
     no_cse = True
-    samples = (
-        sample(f32[3], f32[3], dtypes=("f32",), program=_example()),
-        sample(f32[3], f32[3], dtypes=("f32",), program=_example(), differentiated=True),
-        sample(f32[3], f32[3], dtypes=("f32",), program=_example(), policy=everything_saveable),
+    samples = LazySamples(
+        lambda: (
+            sample(f32[3], f32[3], dtypes=("f32",), program=_example()),
+            sample(f32[3], f32[3], dtypes=("f32",), program=_example(), differentiated=True),
+            sample(f32[3], f32[3], dtypes=("f32",), program=_example(), policy=everything_saveable),
+        )
     )
 
     def abstract_eval(self, *avals):

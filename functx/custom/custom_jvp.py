@@ -13,7 +13,7 @@ from functx.core.program import Program, Var, dce_equations
 from functx.core.program_editing import apply_program
 from functx.core.records import Rewrite
 from functx.core.rewriting import cached_rewrite
-from functx.core.samples import f32, sample
+from functx.core.samples import LazySamples, f32, sample
 from functx.core.tracing import trace_closed
 from functx.core.types import is_inexact
 from functx.custom.custom_function import (
@@ -209,14 +209,16 @@ class CustomJVP(CustomDerivativeCall):
     """
 
     name = "custom_jvp"
-    samples = (
-        sample(
-            f32[3],
-            f32[3],
-            dtypes=("f32",),
-            primal=_examples()[0],
-            rule=_examples()[1],
-        ),
+    samples = LazySamples(
+        lambda: (
+            sample(
+                f32[3],
+                f32[3],
+                dtypes=("f32",),
+                primal=_examples()[0],
+                rule=_examples()[1],
+            ),
+        )
     )
 
     def split_rule(

@@ -13,7 +13,7 @@ from functx.core.primitive import Primitive
 from functx.core.program import Program
 from functx.core.program_editing import apply_program, replace_program_fields
 from functx.core.rewriting import cached_rewrite
-from functx.core.samples import f32, sample
+from functx.core.samples import LazySamples, f32, sample
 from functx.core.tracebacks import filter_traceback
 from functx.core.tracer import Tracer, aval_of
 from functx.core.tracing import trace_closed
@@ -277,14 +277,16 @@ class CustomVJP(CustomDerivativeCall):
     """
 
     name = "custom_vjp"
-    samples = (
-        sample(
-            f32[3],
-            f32[3],
-            dtypes=("f32",),
-            primal=_examples()[0],
-            rule=_examples()[1],
-        ),
+    samples = LazySamples(
+        lambda: (
+            sample(
+                f32[3],
+                f32[3],
+                dtypes=("f32",),
+                primal=_examples()[0],
+                rule=_examples()[1],
+            ),
+        )
     )
 
     def forward(self, args, active):

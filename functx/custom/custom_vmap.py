@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 from functx import ops
@@ -12,7 +12,7 @@ from functx.core.errors import ArgumentError, MissingRuleError, TreeError, type_
 from functx.core.primitive import Primitive
 from functx.core.program import Program
 from functx.core.rewriting import apply, cached_rewrite, user_rule_runs
-from functx.core.samples import f32, sample
+from functx.core.samples import LazySamples, f32, sample
 from functx.core.tracer import PRNGKeyTracer, Tracer, aval_of, current_builder
 from functx.core.tracing import trace_closed
 from functx.core.types import ShapedArray
@@ -145,17 +145,15 @@ class _ExampleRule:
         self, size: int, flags: Sequence[bool], args: Sequence[Any]
     ) -> tuple[list[Any], list[bool]]:
         dims = tuple([0 if on else None for on in flags])
-        return apply(Batch(size, dims, (0,)), _EXAMPLE, args), [True]
+        return apply(Batch(size, dims, (0,)), _example(), args), [True]
 
 
+@cache
 def _example() -> Program:
     def body(x: Any, y: Any) -> list[Any]:
         return [ops.mul(ops.sin(x), y)]
 
     return trace_closed(body, [f32[3], f32[3]], name="example")
-
-
-_EXAMPLE = _example()
 
 
 class CustomVmap(Primitive):
@@ -168,7 +166,9 @@ class CustomVmap(Primitive):
     program: Program
     rule: Any
     multiple_results = True
-    samples = (sample(f32[3], f32[3], dtypes=("f32",), program=_EXAMPLE, rule=_ExampleRule()),)
+    samples = LazySamples(
+        lambda: (sample(f32[3], f32[3], dtypes=("f32",), program=_example(), rule=_ExampleRule()),)
+    )
 
     def abstract_eval(self, *avals):
         return self.program.out_avals

@@ -32,7 +32,7 @@ from functx.core.program import Effect, Program
 from functx.core.program_editing import apply_program
 from functx.core.records import Rewrite
 from functx.core.rewriting import apply, cached_rewrite
-from functx.core.samples import f64, sample
+from functx.core.samples import LazySamples, f64, sample
 from functx.core.tracer import Tracer
 from functx.core.tracing import trace_closed
 from functx.core.types import ShapedArray
@@ -91,16 +91,18 @@ class ShardMap(Primitive):
     out_specs: tuple[DimSpecs, ...]
     axes: tuple[Any, ...]
     multiple_results = True
-    samples = (
-        sample(
-            f64[3],
-            f64[3],
-            program=_sample_program(),
-            mesh=_SAMPLE_MESH,
-            in_specs=((("i",),), (("i",),)),
-            out_specs=((("i",),), (("i",),)),
-            axes=("i",),
-        ),
+    samples = LazySamples(
+        lambda: (
+            sample(
+                f64[3],
+                f64[3],
+                program=_sample_program(),
+                mesh=_SAMPLE_MESH,
+                in_specs=((("i",),), (("i",),)),
+                out_specs=((("i",),), (("i",),)),
+                axes=("i",),
+            ),
+        )
     )
 
     @property

@@ -13,7 +13,7 @@ from functx.core.program import Literal, Program, Var
 from functx.core.program_editing import replace_program_fields
 from functx.core.records import Rewrite
 from functx.core.rewriting import cached_rewrite
-from functx.core.samples import f64, sample
+from functx.core.samples import LazySamples, f64, sample
 from functx.core.tracer import aval_of, current_builder
 from functx.core.tracing import trace, trace_closed
 from functx.core.types import ShapedArray
@@ -227,7 +227,7 @@ class Call(ProgramCall):
     """
 
     noinline: bool = False
-    samples = (sample(f64[3], f64[3], program=_example()),)
+    samples = LazySamples(lambda: (sample(f64[3], f64[3], program=_example()),))
 
     def abstract_eval(self, *avals):
         expected = self.program.in_avals
@@ -324,7 +324,7 @@ class RematerializedCall(Call):
     It is not merged with the forward computation, and starts only when all its operands are ready.
     """
 
-    samples = (sample(f64[3], f64[3], program=_example(), noinline=True),)
+    samples = LazySamples(lambda: (sample(f64[3], f64[3], program=_example(), noinline=True),))
 
     def lower(self, ctx, *values):
         return ctx.call(self.program, ctx.barrier(values), True)

@@ -16,7 +16,7 @@ from functx.core.primitive import Primitive
 from functx.core.program import BATCHED_EFFECTS, Literal, Program, Var
 from functx.core.records import Rewrite
 from functx.core.rewriting import apply, cached_rewrite
-from functx.core.samples import f64, i32, sample
+from functx.core.samples import LazySamples, f64, i32, sample
 from functx.core.tracebacks import api_boundary
 from functx.core.tracer import Tracer, aval_of, current_builder
 from functx.core.tracing import trace_closed
@@ -88,7 +88,7 @@ class Cond(Primitive):
 
     branches: tuple[Program, ...]
     multiple_results = True
-    samples = (
+    samples = LazySamples(lambda: (
         sample(
             i32[()], f64[3], f64[3], i32[()],
             branches=_sample_branches(), values={0: 0}, dtypes=("f64",),
@@ -97,7 +97,7 @@ class Cond(Primitive):
             i32[()], f64[3], f64[3], i32[()],
             branches=_sample_branches()[::-1] * 2, values={0: 3}, dtypes=("f64",),
         ),
-    )  # fmt: skip
+    ))  # fmt: skip
 
     def abstract_eval(self, index, *avals):
         if index.shape != () or index.dtype != np.int32:

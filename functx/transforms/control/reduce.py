@@ -21,7 +21,7 @@ from functx.core.errors import (
 from functx.core.primitive import Primitive
 from functx.core.program import Literal, Program
 from functx.core.rewriting import apply, cached_rewrite
-from functx.core.samples import f64, i32, sample
+from functx.core.samples import LazySamples, f64, i32, sample
 from functx.core.tracebacks import api_boundary
 from functx.core.tracer import Tracer, aval_of
 from functx.core.tracing import trace_closed
@@ -118,7 +118,7 @@ class Reduce(ProgramReduction):
     """
 
     axes: tuple[int, ...]
-    samples = (
+    samples = LazySamples(lambda: (
         sample(
             f64[3, 4], i32[3, 4], f64[()], i32[()],
             program=_argmax_program(), axes=(1,), distinct=True, dtypes=("f64",), values={2: -9.0},
@@ -131,7 +131,7 @@ class Reduce(ProgramReduction):
             f64[0], i32[0], f64[()], i32[()],
             program=_argmax_program(), axes=(0,), dtypes=("f64",),
         ),
-    )  # fmt: skip
+    ))  # fmt: skip
 
     def result_shape(self, shape):
         check_axes(self.name, self.axes, len(shape))
@@ -202,7 +202,7 @@ class ReduceWindow(ProgramReduction):
     padding: tuple[tuple[int, int], ...]
     base_dilation: tuple[int, ...]
     window_dilation: tuple[int, ...]
-    samples = (
+    samples = LazySamples(lambda: (
         sample(
             f64[3, 4], i32[3, 4], f64[()], i32[()],
             program=_argmax_program(), distinct=True, dtypes=("f64",), values={2: -9.0},
@@ -213,7 +213,7 @@ class ReduceWindow(ProgramReduction):
             f64[4], f64[4], f64[()], f64[()], f64[()],
             program=_affine_program(), dtypes=("f64",), values={4: 1.0}, **_VECTOR_WINDOW,
         ),
-    )  # fmt: skip
+    ))  # fmt: skip
 
     @property
     def window(self) -> ops.Window:

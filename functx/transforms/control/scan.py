@@ -17,7 +17,7 @@ from functx.core.program import Program
 from functx.core.program_editing import apply_program
 from functx.core.records import Uncompared
 from functx.core.rewriting import cached_rewrite
-from functx.core.samples import f64, i32, sample
+from functx.core.samples import LazySamples, f64, i32, sample
 from functx.core.tracebacks import api_boundary
 from functx.core.tracer import current_builder
 from functx.core.tracing import trace_closed
@@ -97,7 +97,7 @@ class Scan(Primitive):
     reverse: bool = False
     unroll: int = 1
     multiple_results = True
-    samples = (
+    samples = LazySamples(lambda: (
         sample(
             f64[2], i32[()], f64[2], f64[3, 2],
             program=_sample_step(), consts=1, carries=2, length=3, dtypes=("f64",),
@@ -111,7 +111,7 @@ class Scan(Primitive):
             f64[2], i32[()], f64[2], f64[0, 2],
             program=_sample_step(), consts=1, carries=2, length=0, dtypes=("f64",),
         ),
-    )  # fmt: skip
+    ))  # fmt: skip
 
     def abstract_eval(self, *avals):
         n, length = self.consts + self.carries, self.length

@@ -13,7 +13,7 @@ from functx.core.primitive import Primitive
 from functx.core.program import BATCHED_EFFECTS, Program
 from functx.core.records import Rewrite
 from functx.core.rewriting import apply, cached_rewrite
-from functx.core.samples import f64, i32, sample
+from functx.core.samples import LazySamples, f64, i32, sample
 from functx.core.tracer import aval_of
 from functx.core.tracing import trace_closed
 from functx.core.types import ShapedArray
@@ -87,7 +87,7 @@ class While(Primitive):
     max_steps: int | None = None
     multiple_results = True
     unbounded = True
-    samples = tuple(
+    samples = LazySamples(lambda: tuple(
         sample(
             i32[()], x.update(shape=()), i32[()], x, values={0: limit, 2: 1}, dtypes=(dtype,),
             condition=_sample_programs(x)[0], body=_sample_programs(x)[1], condition_consts=1, body_consts=1,
@@ -99,7 +99,7 @@ class While(Primitive):
             (f64[3], "f64", 3, DEFAULT_CHECKPOINTS, 2),
             (f64[3], "f64", 1, DEFAULT_CHECKPOINTS, None),
         )
-    )  # fmt: skip
+    ))  # fmt: skip
 
     def abstract_eval(self, *avals):
         m, n = self.condition_consts, self.condition_consts + self.body_consts
