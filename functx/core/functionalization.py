@@ -14,6 +14,7 @@ import numpy as np
 from functx.core.builder import Builder
 from functx.core.errors import ImmutableArrayError, type_name
 from functx.core.ndarray import as_numpy_array
+from functx.core.primitive import View
 from functx.core.program import Atom, Effect, Equation, Program, Var, dce_equations
 from functx.core.records import Rewrite
 from functx.core.rewriting import bind_equation, cached_rewrite
@@ -84,15 +85,16 @@ class Storage:
 
 
 class ViewStep(NamedTuple):
-    """One step of a chain of views: output `output` of the view `eqn` with these other operands."""
+    """One step of a chain of views: output `output` of `view` in `eqn`, with these other operands."""
 
+    view: View
     eqn: Equation
     other_operands: tuple[Tracer, ...]
     output: int
 
     @property
     def key(self) -> Any:
-        return self.eqn.primitive, tuple([x.atom for x in self.other_operands]), self.output
+        return self.view, tuple([x.atom for x in self.other_operands]), self.output
 
 
 class Alias:
@@ -125,7 +127,7 @@ class Alias:
             alias = alias.parent  # type: ignore[assignment]
         value = self.storage.value if alias.step is None else cached_views[alias.key]
         for alias in reversed(stale):
-            eqn, other_operands, index = alias.step  # type: ignore[misc]
+            _, eqn, other_operands, index = alias.step  # type: ignore[misc]
             value = bind_equation(eqn, value, *other_operands)[index]
             cached_views[alias.key] = value
         return value
@@ -138,9 +140,9 @@ class Alias:
         alias = self
         while alias.step is not None:
             cached_views[alias.key] = value
-            eqn, other_operands, index = alias.step
+            view, _, other_operands, index = alias.step
             alias = alias.parent  # type: ignore[assignment]
-            value = eqn.primitive.scatter_into_base(value, index, alias.read(), *other_operands)
+            value = view.scatter_into_base(value, index, alias.read(), *other_operands)
         self.storage.value, self.storage.cached_views = value, cached_views
 
 
@@ -176,7 +178,7 @@ class Functionalizer:
             target, value = eqn.inputs
             self.aliases[target].write(self.read(value))  # type: ignore[index]
             return
-        if primitive.view and type(eqn.inputs[0]) is Var:
+        if isinstance(primitive, View) and type(eqn.inputs[0]) is Var:
             base = self.aliases[eqn.inputs[0]]
             if primitive.layout_dependent and base.storage in self.input_storages:
                 new = eqn.outputs[0].aval.shape
@@ -185,7 +187,9 @@ class Functionalizer:
             if strides is not None:
                 other_operands = tuple([self.read(a) for a in eqn.inputs[1:]])
                 for i, v in enumerate(eqn.outputs):
-                    self.aliases[v] = base.add_view(ViewStep(eqn, other_operands, i), strides)
+                    self.aliases[v] = base.add_view(
+                        ViewStep(primitive, eqn, other_operands, i), strides
+                    )
                 return
         outs = bind_equation(eqn, *[self.read(a) for a in eqn.inputs])
         for v, out in zip(eqn.outputs, outs, strict=True):
@@ -219,7 +223,7 @@ def memory_location(builder: Builder, atom: Atom) -> MemoryLocation:
         position = builder.producer(atom)
         if position is not None:
             eqn = builder.equations[position]
-            if eqn.primitive.view and type(eqn.inputs[0]) is Var:
+            if isinstance(eqn.primitive, View) and type(eqn.inputs[0]) is Var:
                 pending.append((builder, atom, eqn))
                 atom = eqn.inputs[0]
                 continue
@@ -240,11 +244,12 @@ def memory_location(builder: Builder, atom: Atom) -> MemoryLocation:
 
 def view_location(memory: MemoryLocation, eqn: Equation, index: int) -> MemoryLocation:
     """The memory of output `index` of the view `eqn`, whose first operand has the memory `memory`."""
-    x, out = eqn.inputs[0], eqn.outputs[index]
-    strides = eqn.primitive.view_strides(x.aval, memory.strides)
+    x, out, view = eqn.inputs[0], eqn.outputs[index], eqn.primitive
+    assert isinstance(view, View)
+    strides = view.view_strides(x.aval, memory.strides)
     if strides is None:
         return MemoryLocation(out, 0, row_major_strides(out.aval.shape))
-    step = eqn.primitive.view_offset(x.aval, memory.strides, index)
+    step = view.view_offset(x.aval, memory.strides, index)
     if memory.byte_offset is None or step is None:
         return MemoryLocation(memory.base, None, strides)
     return MemoryLocation(memory.base, memory.byte_offset + step * out.aval.dtype.itemsize, strides)
@@ -306,14 +311,15 @@ def is_computed(x: Tracer) -> bool:
     if type(x.atom) is not Var:
         return True
     position = x.builder.producer(x.atom)
-    return position is not None and not x.builder.equations[position].primitive.view
+    return position is not None and not isinstance(x.builder.equations[position].primitive, View)
 
 
 def view_base(builder: Builder, eqn: Equation) -> Atom | None:
     """The base that the outputs of an equation are views of; None if they have memory of their own."""
-    if not eqn.primitive.view or type(base := eqn.inputs[0]) is not Var:
+    view = eqn.primitive
+    if not isinstance(view, View) or type(base := eqn.inputs[0]) is not Var:
         return None
-    copied = eqn.primitive.view_strides(base.aval, strides_of(builder, base)) is None
+    copied = view.view_strides(base.aval, strides_of(builder, base)) is None
     return None if copied else base
 
 

@@ -436,11 +436,6 @@ class Primitive(metaclass=_PrimitiveType):
     """True: equal equations are not merged, and not moved."""
     is_copy: ClassVar[bool] = False
     """True: the output is a copy of the operand in new memory."""
-    view: ClassVar[bool] = False
-    """True: the outputs are views of the first operand, as in NumPy."""
-
-    layout_dependent: ClassVar[bool] = False
-    """True: the memory layout of the first operand decides whether the outputs are views."""
 
     hoist_constants: ClassVar[Callable[..., Any] | None] = None
     """Optional `hoist_constants(self, programs, extras, operands)`: the primitive with other sub-programs.
@@ -449,28 +444,6 @@ class Primitive(metaclass=_PrimitiveType):
     stand for the atoms `extras[i]`, which are constant while the operation runs. Returns the primitive
     and its operands.
     """
-
-    def scatter_into_base(self, part: Any, index: int, x: Any, *args: Any) -> Any:
-        """`x` with `part` in place of the elements that output `index`, a view of `x`, shows.
-
-        Called only for views that can be written to.
-        """
-        raise self.missing_rule_error("scatter_into_base")
-
-    def is_read_only_view(self, x: Any) -> bool:
-        """Whether the outputs, views of an array of type `x`, are read-only in NumPy."""
-        return False
-
-    def view_strides(self, x: Any, strides: tuple[int, ...]) -> tuple[int, ...] | None:
-        """The strides of the outputs, for an `x` with `strides`; None if NumPy copies.
-
-        Strides count elements; they are 0 along dimensions that repeat elements.
-        """
-        raise self.missing_rule_error("view_strides")
-
-    def view_offset(self, x: Any, strides: tuple[int, ...], index: int) -> int | None:
-        """The offset of output `index`, a view of `x`, in elements; None if an operand determines it."""
-        return 0
 
     def lower(self, ctx: Any, *values: Any) -> Any:
         """The StableHLO value of the output (a sequence with `multiple_results`) for operand values.
@@ -498,6 +471,35 @@ class Primitive(metaclass=_PrimitiveType):
     def has_rule(cls, rule: str) -> bool:
         """Whether the class or one of its base classes defines `rule`."""
         return getattr(cls, rule, None) is not getattr(Primitive, rule)
+
+
+class View(Primitive, abstract=True):
+    """An operation whose outputs are views of the first operand, as in NumPy."""
+
+    layout_dependent: ClassVar[bool] = False
+    """Whether the memory layout of the operand decides if the outputs are views."""
+
+    def scatter_into_base(self, part: Any, index: int, x: Any, *args: Any) -> Any:
+        """`x` with `part` in place of the elements that output `index`, a view of `x`, shows.
+
+        Called only for views that can be written to.
+        """
+        raise self.missing_rule_error("scatter_into_base")
+
+    def is_read_only_view(self, x: Any) -> bool:
+        """Whether the outputs, views of an array of type `x`, are read-only in NumPy."""
+        return False
+
+    def view_strides(self, x: Any, strides: tuple[int, ...]) -> tuple[int, ...] | None:
+        """The strides of the outputs, for an `x` with `strides`; None if NumPy copies.
+
+        Strides count elements; they are 0 along dimensions that repeat elements.
+        """
+        raise self.missing_rule_error("view_strides")
+
+    def view_offset(self, x: Any, strides: tuple[int, ...], index: int) -> int | None:
+        """The offset of output `index`, a view of `x`, in elements; None if an operand determines it."""
+        return 0
 
 
 class LinearInput(HasAval):

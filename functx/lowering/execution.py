@@ -23,7 +23,7 @@ from functx.core.ndarray import (
     evaluate_on_host,
     evaluate_unary_on_host,
 )
-from functx.core.primitive import Primitive
+from functx.core.primitive import Primitive, View
 from functx.core.program import Equation, Literal, Program, Var
 from functx.core.program_editing import hoist_captures
 from functx.core.rewriting import cached_rewrite, user_rule_runs
@@ -195,7 +195,7 @@ def outline_repeats(program: Program) -> Program:
 
 def evaluate(primitive: Primitive, args: Sequence[Any]) -> Any:
     """`primitive(*args)` outside of a trace: an `ndarray` for NumPy arrays and numbers, else JAX arrays."""
-    if primitive.view and len(args) == 1 and type(args[0]) in HOST_ARRAY_TYPES:
+    if len(args) == 1 and type(args[0]) in HOST_ARRAY_TYPES and isinstance(primitive, View):
         views = numpy_view(primitive, args[0])
         if views is not None:
             return views if primitive.multiple_results else views[0]
@@ -240,7 +240,7 @@ def evaluate(primitive: Primitive, args: Sequence[Any]) -> Any:
     return outs if primitive.multiple_results else outs[0]
 
 
-def numpy_view(primitive: Primitive, x: np.ndarray[Any, Any]) -> list[Any] | None:
+def numpy_view(primitive: View, x: np.ndarray[Any, Any]) -> list[Any] | None:
     """The results of `primitive` as views of the memory of `x`; None if they have to be copies.
 
     A 64-bit array keeps its dtype, also without 64-bit mode.

@@ -9,6 +9,7 @@ import numpy as np
 
 from functx import ops
 from functx.core.errors import ArgumentError, ImmutableArrayError, ShapeError, type_name
+from functx.core.primitive import View
 from functx.core.program import Atom, Equation
 from functx.core.tracer import Tracer, aval_of, current_builder
 from functx.core.typing import ArrayOrList, Value
@@ -225,7 +226,7 @@ def _resize(self: Tracer, *shape: Any, refcheck: bool = True) -> None:
     position = self.builder.producer(self.atom)
     if position is None or self.builder is not current_builder.get():
         problem = "an argument, or a captured array"
-    elif self.builder.equations[position].primitive.view:
+    elif isinstance(self.builder.equations[position].primitive, View):
         problem = "a view of another array"
     elif refcheck and has_views(self.builder.equations[position:], self.atom):
         problem = "which has views"
@@ -247,7 +248,7 @@ def _resize(self: Tracer, *shape: Any, refcheck: bool = True) -> None:
 def has_views(equations: Sequence[Equation], atom: Atom) -> bool:
     """Whether an array has views, apart from views through which a single element was read."""
     for i, eqn in enumerate(equations):
-        if eqn.primitive.view and eqn.inputs[0] is atom:
+        if isinstance(eqn.primitive, View) and eqn.inputs[0] is atom:
             after = equations[i + 1] if i + 1 < len(equations) else None
             is_read = after is not None and after.inputs[:1] == eqn.outputs
             if not is_read or after.outputs[0].aval.shape:  # type: ignore[union-attr]

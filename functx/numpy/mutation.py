@@ -102,7 +102,7 @@ def check_writable(x: Tracer, operation: str) -> None:
         base = view_base(builder, eqn)
         if base is None:
             return
-        if eqn.primitive.is_read_only_view(base.aval):
+        if eqn.primitive.is_read_only_view(base.aval):  # type: ignore[attr-defined]
             raise ImmutableArrayError(
                 f"{operation}: a view that repeats elements or is read-only must not be written "
                 f"to; got {x.atom.aval!r}, a view of {base.aval!r}",

@@ -12,7 +12,7 @@ from jax.extend.mlir.dialects import stablehlo
 
 from functx import ops
 from functx.core.errors import ShapeError
-from functx.core.primitive import LinearInput
+from functx.core.primitive import LinearInput, View
 from functx.core.samples import f32, sample
 from functx.core.tracer import aval_of
 from functx.core.types import Shape, ShapedArray
@@ -113,7 +113,7 @@ class Concatenate(Linear):
         return stablehlo.concatenate(operands, self.axis)
 
 
-class Split(Linear):
+class Split(Linear, View):
     """`x` in consecutive pieces of lengths `sizes` along `axis`."""
 
     sizes: tuple[int, ...]
@@ -143,8 +143,6 @@ class Split(Linear):
         (x,), (dim,) = args, dims
         outs = Split(self.sizes, self.axis + (self.axis >= dim))(x)
         return outs, [dim] * len(outs)
-
-    view = True
 
     def scatter_into_base(self, part, index, x):
         if not part.size:

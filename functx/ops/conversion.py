@@ -12,7 +12,7 @@ from jax.extend.mlir.dialects import stablehlo
 from functx import ops
 from functx.core.errors import DTypeError, ShapeError, ValueRangeError
 from functx.core.ndarray import HOST_ARRAY_TYPES, as_ndarray
-from functx.core.primitive import LinearInput, Primitive
+from functx.core.primitive import LinearInput, View
 from functx.core.samples import bool_, c64, f32, i32, sample, u8
 from functx.core.tracer import aval_of, current_builder
 from functx.core.types import (
@@ -119,7 +119,7 @@ def holds_exactly(wide: DType, dtype: DType) -> bool:
     return bool(target_integers.min <= integers.min and integers.max <= target_integers.max)
 
 
-class BitcastConvertType(Primitive):
+class BitcastConvertType(View):
     """The bits of `x` as numbers of `dtype`.
 
     A narrower dtype adds a last dimension for the parts of each element. A wider one removes the last
@@ -158,8 +158,6 @@ class BitcastConvertType(Primitive):
                 f"element of {self.dtype}; got {x!r}"
             )
         return x.shape[:-1]
-
-    view = True
 
     def scatter_into_base(self, part, index, x):
         return convert_element_type(BitcastConvertType(x.dtype.name)(part), x.dtype, x.weak_type)
@@ -351,7 +349,7 @@ class Complex(Binary):
         return stablehlo.complex(re, im)
 
 
-class _ComplexPart(Unary, abstract=True):
+class _ComplexPart(Unary, View, abstract=True):
     """The real or the imaginary part."""
 
     accepts = "c"
@@ -367,8 +365,6 @@ class _ComplexPart(Unary, abstract=True):
 
     def vjp(self, ct, out, args, active):
         return self.transpose(ct, *args)
-
-    view = True
 
     def view_strides(self, x, strides):
         return tuple([2 * n for n in strides])

@@ -10,7 +10,7 @@ from jax.extend.mlir.dialects import stablehlo
 
 from functx import ops
 from functx.core.errors import DTypeError, IndexingError, ShapeError
-from functx.core.primitive import LinearInput, Primitive
+from functx.core.primitive import LinearInput, Primitive, View
 from functx.core.program import Literal
 from functx.core.samples import f32, i32, sample
 from functx.core.tracer import aval_of
@@ -24,7 +24,7 @@ from functx.ops.operands import (
 )
 
 
-class DynamicSlice(Primitive):
+class DynamicSlice(View):
     """The part of `x` of shape `sizes` that begins at scalar indices, the other operands.
 
     Start indices are clamped so that the part fits.
@@ -67,8 +67,6 @@ class DynamicSlice(Primitive):
     def add_to_cotangent(self, total, ct, args):
         _, *indices = args
         return DynamicUpdateSlice()(total, ops.add(self(total, *indices), ct), *indices)
-
-    view = True
 
     def scatter_into_base(self, part, index, x, *indices):
         return DynamicUpdateSlice()(x, part, *indices)

@@ -13,7 +13,7 @@ from jax.interpreters import mlir
 from functx import ops
 from functx.core.errors import AxisError, DTypeError, ShapeError
 from functx.core.functionalization import reshape_strides
-from functx.core.primitive import LinearInput
+from functx.core.primitive import LinearInput, View
 from functx.core.samples import f32, i32, sample
 from functx.core.tracer import Tracer, aval_of, current_builder
 from functx.core.types import ShapedArray, canonical_dtype, kind
@@ -32,7 +32,7 @@ from functx.ops.operands import (
 )
 
 
-class BroadcastInDim(Linear):
+class BroadcastInDim(Linear, View):
     """`x` repeated to `shape`; dimension i of `x` becomes dimension `dims[i]`."""
 
     shape: tuple[int, ...]
@@ -79,8 +79,6 @@ class BroadcastInDim(Linear):
         x = moveaxis(x, dim, 0)
         shape = (x.shape[0], *self.shape)
         return broadcast_in_dim(x, shape, (0, *(d + 1 for d in self.dims))), 0
-
-    view = True
 
     def scatter_into_base(self, part, index, x):
         return reshape(part, x.shape)
@@ -147,7 +145,7 @@ class Full(Linear):
         return stablehlo.broadcast_in_dim(ctx.out_types[0], x, ctx.i64_array(()))
 
 
-class Reshape(Linear):
+class Reshape(Linear, View):
     """The elements of `x`, in row-major order, as an array of `shape`."""
 
     shape: tuple[int, ...]
@@ -169,7 +167,7 @@ class Reshape(Linear):
         x = moveaxis(x, dim, 0)
         return reshape(x, (x.shape[0], *self.shape)), 0
 
-    view = layout_dependent = True
+    layout_dependent = True
 
     def scatter_into_base(self, part, index, x):
         return reshape(part, x.shape)
@@ -194,7 +192,7 @@ class Reshape(Linear):
         return stablehlo.reshape(ctx.out_types[0], x)
 
 
-class PermuteDims(Linear):
+class PermuteDims(Linear, View):
     """`x` with dimension `axes[i]` of it as dimension i of the result."""
 
     axes: tuple[int, ...]
@@ -215,8 +213,6 @@ class PermuteDims(Linear):
         (x,), (dim,) = args, dims
         element_dims = tuple_delete(range(x.ndim), (dim,))
         return permute_dims(x, (dim, *(element_dims[a] for a in self.axes))), 0
-
-    view = True
 
     def scatter_into_base(self, part, index, x):
         return self.transpose(part, x)[0]
@@ -243,7 +239,7 @@ class PermuteDims(Linear):
         return stablehlo.transpose(x, ctx.i64_array(self.axes))
 
 
-class Rev(Linear):
+class Rev(Linear, View):
     """`x` with its elements in reverse order along `axes`."""
 
     axes: tuple[int, ...]
@@ -260,8 +256,6 @@ class Rev(Linear):
     def batch(self, args, dims):
         (x,), (dim,) = args, dims
         return Rev(tuple([a + (a >= dim) for a in self.axes]))(x), dim
-
-    view = True
 
     def scatter_into_base(self, part, index, x):
         return self(part)

@@ -11,7 +11,7 @@ from jax.extend.mlir.dialects import stablehlo
 
 from functx import ops
 from functx.core.errors import IndexingError
-from functx.core.primitive import LinearInput
+from functx.core.primitive import LinearInput, View
 from functx.core.samples import f32, sample
 from functx.core.tracer import aval_of
 from functx.core.types import Shape
@@ -22,7 +22,7 @@ Bounds = tuple[int, int, int]
 """The start, the limit and the stride of a slice along one axis."""
 
 
-class Slice(Linear):
+class Slice(Linear, View):
     """The elements of `x` from `start` to before `limit`, in steps of `strides`."""
 
     start: Shape
@@ -81,8 +81,6 @@ class Slice(Linear):
         (x,) = args
         mask = ops.instantiate_mask(mask, self.abstract_eval(aval_of(x)).shape)
         return self.transpose(mask, LinearInput(aval_of(x).update(dtype=mask.dtype)))
-
-    view = True
 
     def scatter_into_base(self, part, index, x):
         return update_strided_slice(

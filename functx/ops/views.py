@@ -13,7 +13,7 @@ from functx import ops
 from functx.core.errors import CapturedWriteError, DTypeError, ProgramError, ShapeError
 from functx.core.functionalization import Strides, is_computed, row_major_strides
 from functx.core.ndarray import copy_as_ndarray
-from functx.core.primitive import Primitive
+from functx.core.primitive import Primitive, View
 from functx.core.program import Effect
 from functx.core.samples import c64, f32, sample
 from functx.core.tracer import Tracer, aval_of, current_builder
@@ -105,7 +105,7 @@ _MAX_STACKED = 16
 """The largest number of windows that are sliced one by one; more are gathered."""
 
 
-class AsStrided(Primitive):
+class AsStrided(View):
     """An array of `shape` whose element at `i` is that of `x` at `start + sum(i[k] * steps[k])`.
 
     There is a step along every dimension of `x` for each dimension of the result.
@@ -122,7 +122,6 @@ class AsStrided(Primitive):
         sample(f32[2, 4], shape=(2, 3, 2), start=(0, 0), steps=((1, 0), (0, 1), (0, 1))),
         sample(f32[2, 3], shape=(), start=(1, 2), steps=()),
     )
-    view = True
 
     def abstract_eval(self, x):
         has_all_steps = len(self.steps) == len(self.shape)
@@ -271,11 +270,10 @@ def element_view(x: Any, index: tuple[int, ...]) -> Any:
     return AsStrided((), index, ())(x)
 
 
-class ViewAsReal(Primitive):
+class ViewAsReal(View):
     """The real and the imaginary part of each element, along a new last dimension."""
 
     samples = sample(c64[3]), sample(c64[2, 3])
-    view = True
 
     def abstract_eval(self, x):
         if not is_complex(x.dtype):
@@ -297,11 +295,10 @@ class ViewAsReal(Primitive):
         return (*[2 * n for n in strides], 1)
 
 
-class ViewAsComplex(Primitive):
+class ViewAsComplex(View):
     """The complex numbers whose parts are the last dimension, of length 2."""
 
     samples = sample(f32[3, 2]), sample(f32[2, 3, 2])
-    view = True
 
     def abstract_eval(self, x):
         if x.shape[-1:] != (2,):

@@ -11,6 +11,7 @@ import numpy as np
 from functx.core import tree
 from functx.core.errors import FunctionalizeError
 from functx.core.ndarray import HOST_ARRAY_TYPES
+from functx.core.primitive import View
 from functx.core.program import Equation, Program
 from functx.core.records import Rewrite
 from functx.core.rewriting import apply, bind_equation, cached_rewrite, interpret
@@ -99,7 +100,8 @@ class CopyViews(Rewrite[Program]):
             outs = bind_equation(eqn, *args)
             builder = current_builder.get()
             assert builder is not None
-            return [builder.append(Copy(), [x]) for x in outs] if eqn.primitive.view else outs
+            is_view = isinstance(eqn.primitive, View)
+            return [builder.append(Copy(), [x]) for x in outs] if is_view else outs
 
         def body(*args: Any) -> list[Any]:
             return interpret(program, args, step)

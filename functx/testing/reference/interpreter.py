@@ -18,7 +18,7 @@ from ml_dtypes import finfo
 
 from functx.core.backend import backend
 from functx.core.errors import ArgumentError
-from functx.core.primitive import Primitive
+from functx.core.primitive import Primitive, View
 from functx.core.program import Effect, Equation, Program, Var
 from functx.core.types import DTYPES_BY_SHORT_NAME, ShapedArray, is_complex, is_inexact, real_dtype
 from functx.testing.reference.definitions import (
@@ -361,7 +361,7 @@ class NumpyInterpreter:
                 outs = compute(operands)
             else:
                 outs = self.rounding.outputs(eqn, operands, compute)
-            if program.writes and not primitive.view:
+            if program.writes and not isinstance(primitive, View):
                 outs = [np.array(x, order="C") for x in outs]
             env.update(zip(eqn.outputs, outs, strict=True))
         return env
