@@ -10,7 +10,7 @@ from typing import Any, ClassVar, dataclass_transform
 from weakref import ref
 
 from functx.core.errors import ArgumentError, FunctxError, MissingRuleError, RuleError
-from functx.core.program import NO_EFFECTS, Effects, programs_in_parameter
+from functx.core.program import NO_EFFECTS, Effects, Program, programs_in_parameter
 from functx.core.records import annotated_fields
 from functx.core.tracing import bind
 from functx.core.types import HasAval, ShapedArray
@@ -217,8 +217,6 @@ class Primitive(metaclass=_PrimitiveType):
             cls.numpy = None
         cls.is_abstract, cls.was_instantiated = abstract, False
         cls.is_user_defined = not (cls.checks_rule_results or cls.__module__.startswith("functx."))
-        if any("Program" in str(kind) for kind in _field_types(cls)):
-            cls.__call__ = Primitive._call_with_programs  # type: ignore[method-assign]
         if "name" not in cls.__dict__:
             cls.name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", cls.__name__).lower()
         if not abstract:
@@ -293,14 +291,6 @@ class Primitive(metaclass=_PrimitiveType):
         """The output of the operation on `args`: traced inside a trace, computed outside one."""
         return bind(self, args)
 
-    def _call_with_programs(self, *args: Any) -> Any:
-        """As `__call__`, with the captured values of sub-programs as further operands."""
-        if not self.has_captures:
-            return bind(self, args)
-        from functx.core.program_editing import bind_with_captures
-
-        return bind_with_captures(self, args)
-
     def __repr__(self) -> str:
         from functx.core.printing import primitive_text
 
@@ -350,20 +340,6 @@ class Primitive(metaclass=_PrimitiveType):
 
     `ct` is zero where the boolean array `mask` is False. There the cotangents must be finite, also
     if operands are infinite or nan.
-    """
-
-    add_to_cotangent: ClassVar[Callable[..., Any] | None] = None
-    """Optional `add_to_cotangent(self, total, ct, args)`: `total` plus the cotangent of the first operand.
-
-    For primitives that read a part of the first operand and do not vary with the others: only the
-    elements of that part are updated.
-    """
-
-    accumulate_slices: ClassVar[Callable[..., Any] | None] = None
-    """Optional static `accumulate_slices(parts, aval)`: the cotangent of an operand that several equations slice.
-
-    `parts` holds, for each of them, the primitive, the cotangent of its output and its source; `aval`
-    is the type of the operand. For primitives with one operand, of which they read a part.
     """
 
     def cotangent_masks(self, live: Any, args: Sequence[Any]) -> Sequence[Any]:
@@ -437,14 +413,6 @@ class Primitive(metaclass=_PrimitiveType):
     is_copy: ClassVar[bool] = False
     """True: the output is a copy of the operand in new memory."""
 
-    hoist_constants: ClassVar[Callable[..., Any] | None] = None
-    """Optional `hoist_constants(self, programs, extras, operands)`: the primitive with other sub-programs.
-
-    `programs` replace the sub-programs in their order. The first inputs of `programs[i]` are new: they
-    stand for the atoms `extras[i]`, which are constant while the operation runs. Returns the primitive
-    and its operands.
-    """
-
     def lower(self, ctx: Any, *values: Any) -> Any:
         """The StableHLO value of the output (a sequence with `multiple_results`) for operand values.
 
@@ -500,6 +468,50 @@ class View(Primitive, abstract=True):
     def view_offset(self, x: Any, strides: tuple[int, ...], index: int) -> int | None:
         """The offset of output `index`, a view of `x`, in elements; None if an operand determines it."""
         return 0
+
+
+class ReadsPart(Primitive, abstract=True):
+    """An operation whose output is a part of the first operand, the only one that it varies with.
+
+    The cotangents of all parts of an array are added to one array, in place.
+    """
+
+    accumulate_slices: ClassVar[Callable[..., Any] | None] = None
+    """Optional static `accumulate_slices(parts, aval)`: the cotangent of an operand with several readers.
+
+    `parts` holds, for each of them, the primitive, the cotangent of its output and its source; `aval`
+    is the type of the operand. For classes with one operand.
+    """
+
+    def is_added_in_place(self, ct: Any, x: Any) -> bool:
+        """Whether the cotangent `ct` of the output is better added to others of `x` than by `vjp`."""
+        return True
+
+    def add_to_cotangent(self, total: Any, ct: Any, args: Sequence[Any]) -> Any:
+        """`total` plus the cotangent of the first operand, which changes only the part that is read."""
+        raise self.missing_rule_error("add_to_cotangent")
+
+
+class HasPrograms(Primitive, abstract=True):
+    """An operation that runs sub-programs, and takes the values that these capture as operands."""
+
+    def hoist_constants(
+        self, programs: Sequence[Program], extras: Sequence[Sequence[Any]], operands: Sequence[Any]
+    ) -> tuple[Primitive, Sequence[Any]]:
+        """The primitive with other sub-programs, and its operands.
+
+        `programs` replace the sub-programs in their order. The first inputs of `programs[i]` are new:
+        they stand for the atoms `extras[i]`, which are constant while the operation runs.
+        """
+        raise self.missing_rule_error("hoist_constants")
+
+    def __call__(self, *args: Any) -> Any:
+        """As `Primitive.__call__`, with the captured values of sub-programs as further operands."""
+        if not self.has_captures:
+            return bind(self, args)
+        from functx.core.program_editing import bind_with_captures
+
+        return bind_with_captures(self, args)
 
 
 class LinearInput(HasAval):

@@ -25,7 +25,7 @@ from functx.core.functionalization import (
     noncontiguous_strides,
     write_to_numpy_arrays,
 )
-from functx.core.primitive import Primitive
+from functx.core.primitive import HasPrograms, Primitive
 from functx.core.program import Atom, Equation, Program, Var, subprograms
 from functx.core.records import Rewrite
 from functx.core.rewriting import apply, bind_equation, cached_rewrite, interpret
@@ -324,13 +324,13 @@ class Captured(Primitive, abstract=True):
         return aval_of(self.box.value)
 
     def lower(self, ctx: Any) -> Any:
-        # Reached only in sub-programs of a primitive without `hoist_constants`.
+        # Reached only in sub-programs of a primitive that is not a `HasPrograms`.
         value = None if type(self.box.value) is Tracer else backend.concrete_or_none(self.box.value)
         if value is None:
             raise EscapedTracerError(
                 "a rule that captures a traced value must not be inside of a primitive that cannot "
                 f"pass it on; got {self.box!r}",
-                fix="Pass the value as an argument, or give the primitive a `hoist_constants` method.",
+                fix="Pass the value as an argument, or derive the primitive from `HasPrograms`.",
             )
         return ctx.dense(np.asarray(value, self.abstract_eval().dtype))
 
@@ -361,7 +361,7 @@ def split_captured(program: Program) -> tuple[dict[Var, Any], list[Equation]]:
 def hoist_captures(program: Program) -> tuple[Program, list[Any]]:
     """`program` with inputs in place of its `captured` equations, at any depth; and their values.
 
-    The new inputs are the last. A primitive with sub-programs but without `hoist_constants` keeps
+    The new inputs are the last. A primitive with sub-programs that is not a `HasPrograms` keeps
     their captured values.
     """
     if not program.has_captures:
@@ -375,15 +375,14 @@ def hoist_captures(program: Program) -> tuple[Program, list[Any]]:
     ), values
 
 
-def bind_with_captures(primitive: Primitive, args: Sequence[Any]) -> Any:
+def bind_with_captures(primitive: HasPrograms, args: Sequence[Any]) -> Any:
     """`primitive(*args)`, with the captured values of its sub-programs as further operands."""
     builder = current_builder.get()
-    if primitive.hoist_constants is None or builder is None:
+    if builder is None:
         return bind(primitive, args)
     programs, captured = _hoist_from_subprograms(primitive)
     extras = [[builder.tracer(each.box.value) for each in values] for values in captured]
-    primitive, operands = primitive.hoist_constants(programs, extras, args)
-    return bind(primitive, operands)
+    return bind(*primitive.hoist_constants(programs, extras, args))
 
 
 def _hoist_into(
@@ -404,7 +403,7 @@ def _hoist_into(
         if type(primitive) is Captured:
             env[eqn.outputs[0]] = hoist(primitive)
             continue
-        if primitive.has_captures and primitive.hoist_constants is not None:
+        if primitive.has_captures and isinstance(primitive, HasPrograms):
             programs, captured = _hoist_from_subprograms(primitive)
             extras = [[hoist(each) for each in values] for values in captured]
             primitive, inputs = primitive.hoist_constants(programs, extras, inputs)

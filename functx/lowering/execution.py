@@ -23,7 +23,7 @@ from functx.core.ndarray import (
     evaluate_on_host,
     evaluate_unary_on_host,
 )
-from functx.core.primitive import Primitive, View
+from functx.core.primitive import HasPrograms, Primitive, View
 from functx.core.program import Equation, Literal, Program, Var
 from functx.core.program_editing import hoist_captures
 from functx.core.rewriting import cached_rewrite, user_rule_runs
@@ -211,7 +211,7 @@ def evaluate(primitive: Primitive, args: Sequence[Any]) -> Any:
     key = contextual_key((primitive, avals))
     compiled = operation_cache.get(key)
     if compiled is None and (
-        primitive.hoist_constants is not None
+        isinstance(primitive, HasPrograms)
         or apply_user_decompositions.find_decomposition(primitive)
     ):
         program = _single_equation_program(primitive, avals)

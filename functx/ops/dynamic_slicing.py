@@ -10,7 +10,7 @@ from jax.extend.mlir.dialects import stablehlo
 
 from functx import ops
 from functx.core.errors import DTypeError, IndexingError, ShapeError
-from functx.core.primitive import LinearInput, Primitive, View
+from functx.core.primitive import LinearInput, Primitive, ReadsPart, View
 from functx.core.program import Literal
 from functx.core.samples import f32, i32, sample
 from functx.core.tracer import aval_of
@@ -24,7 +24,7 @@ from functx.ops.operands import (
 )
 
 
-class DynamicSlice(View):
+class DynamicSlice(ReadsPart, View):
     """The part of `x` of shape `sizes` that begins at scalar indices, the other operands.
 
     Start indices are clamped so that the part fits.

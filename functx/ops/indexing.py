@@ -13,7 +13,7 @@ from jax.extend.mlir.dialects import stablehlo
 
 from functx import ops
 from functx.core.errors import ArgumentError, DTypeError, ShapeError
-from functx.core.primitive import Primitive
+from functx.core.primitive import Primitive, ReadsPart
 from functx.core.samples import f32, i32, sample
 from functx.core.tracer import aval_of
 from functx.core.types import ShapedArray, is_inexact, is_integer, kind
@@ -217,7 +217,7 @@ def _increasing(dims: Dims) -> bool:
     return all(a < b for a, b in pairwise(dims))
 
 
-class Gather(GatherScatter):
+class Gather(GatherScatter, ReadsPart):
     """Windows of `slice_sizes` of the operand, one for each index vector."""
 
     slice_sizes: Dims = ()

@@ -11,7 +11,7 @@ from jax.extend.mlir.dialects import stablehlo
 
 from functx import ops
 from functx.core.errors import IndexingError
-from functx.core.primitive import LinearInput, View
+from functx.core.primitive import LinearInput, ReadsPart, View
 from functx.core.samples import f32, sample
 from functx.core.tracer import aval_of
 from functx.core.types import Shape
@@ -22,7 +22,7 @@ Bounds = tuple[int, int, int]
 """The start, the limit and the stride of a slice along one axis."""
 
 
-class Slice(Linear, View):
+class Slice(Linear, ReadsPart, View):
     """The elements of `x` from `start` to before `limit`, in steps of `strides`."""
 
     start: Shape
@@ -59,6 +59,13 @@ class Slice(Linear, View):
             for a, s, m, n in zip(self.start, strides, ct.shape, x.shape, strict=True)
         ]
         return (ops.pad(ct, 0, config),)
+
+    def is_added_in_place(self, ct, x):
+        # A slice of more than half of an array cannot be one of several disjoint ones.
+        return 2 * ct.size <= x.size
+
+    def add_to_cotangent(self, total, ct, args):
+        return ops.add(total, *self.transpose(ct, *args))
 
     @staticmethod
     def accumulate_slices(parts, aval):

@@ -12,6 +12,7 @@ import numpy as np
 
 from functx import ops
 from functx.core.concretization import is_concrete_literal
+from functx.core.primitive import ReadsPart
 from functx.core.program import Atom, Equation, Literal, Program, Var, subprograms
 from functx.core.rewriting import cached_rewrite
 from functx.core.types import ShapedArray, is_inexact
@@ -403,7 +404,7 @@ def reshaped_to(v: Var, equation: Equation) -> list[Equation]:
 
 def accumulates_cotangent(eqn: Equation) -> bool:
     """Whether the cotangent of the first operand is added in place, as that of a slice is."""
-    return type(eqn.primitive) is ops.Slice or eqn.primitive.add_to_cotangent is not None
+    return isinstance(eqn.primitive, ReadsPart)
 
 
 def stacked_aval(count: int, aval: ShapedArray) -> ShapedArray:

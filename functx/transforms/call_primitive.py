@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from functx import ops
 from functx.core.errors import DTypeError
-from functx.core.primitive import Primitive
+from functx.core.primitive import HasPrograms, Primitive
 from functx.core.program import Literal, Program, Var
 from functx.core.program_editing import replace_program_fields
 from functx.core.records import Rewrite
@@ -189,7 +189,7 @@ def input_indices_of_outputs(program: Program) -> list[int | None]:
     return [input_index.get(atom) for atom in program.outputs]
 
 
-class ProgramCall(Primitive, abstract=True):
+class ProgramCall(HasPrograms, abstract=True):
     """A primitive that runs its `program` once on its operands: `Call` and `Checkpoint`."""
 
     program: Program

@@ -11,6 +11,7 @@ import numpy as np
 
 from functx import ops
 from functx.core.concretization import Guard, SymbolicScalar
+from functx.core.primitive import HasPrograms
 from functx.core.program import Equation, Literal, Program, ProgramKey, Var, subprograms
 from functx.core.types import ShapedArray
 
@@ -29,11 +30,11 @@ def _literal_free_form(program: Program) -> tuple[Any, ...]:
     append = form.append
     for eqn in program.equations:
         primitive = eqn.primitive
-        if primitive.hoist_constants is None:
-            append(primitive)
-        else:
+        if isinstance(primitive, HasPrograms):
             append(type(primitive))
             form += [_parameter_form(getattr(primitive, f)) for f in primitive.fields]
+        else:
+            append(primitive)
         for atom in eqn.inputs:
             append(number[atom] if type(atom) is Var else atom.aval)
         for v in eqn.outputs:
@@ -55,7 +56,7 @@ def collect_literals(program: Program) -> list[Literal]:
     """The literals of `program` and of its subprograms, in the order of the equations."""
     literals: list[Literal] = []
     for eqn in program.equations:
-        if eqn.primitive.hoist_constants is not None:
+        if isinstance(eqn.primitive, HasPrograms):
             for sub in subprograms(eqn.primitive):
                 literals += collect_literals(sub)
         literals += [a for a in eqn.inputs if type(a) is Literal]
@@ -88,7 +89,7 @@ class LiteralHoister:
         equations = []
         for eqn in program.equations:
             primitive, extras = eqn.primitive, []
-            programs = [] if primitive.hoist_constants is None else subprograms(primitive)
+            programs = subprograms(primitive) if isinstance(primitive, HasPrograms) else []
             for i, sub in enumerate(programs):
                 end = at + len(collect_literals(sub))
                 inside = frozenset([k - at for k in range(at, end) if k in indices])
@@ -97,7 +98,7 @@ class LiteralHoister:
                 at = end
             inputs = [read(a) for a in eqn.inputs]
             if any(extras):
-                primitive, inputs = primitive.hoist_constants(programs, extras, inputs)  # type: ignore[misc]
+                primitive, inputs = primitive.hoist_constants(programs, extras, inputs)  # type: ignore[attr-defined]
             equations.append(eqn.replace(primitive=primitive, inputs=inputs))
         return equations, [read(a) for a in program.outputs]
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from functx import ops
 from functx.core.builder import LinearBuilder
 from functx.core.errors import RuleError
-from functx.core.primitive import LinearInput, Primitive
+from functx.core.primitive import LinearInput, Primitive, ReadsPart
 from functx.core.program import Equation, Program, Var, dce_equations
 from functx.core.records import Rewrite
 from functx.core.rewriting import bind_equation, interpret, user_rule_runs
@@ -89,11 +89,9 @@ def backward_sweep(
         eqn_cts, mask = cts.pop_outputs(eqn.outputs)
         if any(ct is not None for ct in eqn_cts):
             builder.source = backward_source(eqn.source)
-            # A slice of more than half of an array cannot be one of several disjoint ones.
-            fits_in_place = (
-                primitive.accumulate_slices is not None and 2 * eqn_cts[0].size <= args[0].size
-            )
-            if fits_in_place or primitive.add_to_cotangent is not None:
+            if isinstance(primitive, ReadsPart) and primitive.is_added_in_place(
+                eqn_cts[0], args[0]
+            ):
                 slice_mask = primitive.cotangent_masks(mask, args)[0]
                 cts.defer(
                     eqn.inputs[0],
@@ -121,7 +119,7 @@ def backward_sweep(
 class SparseCotangent(NamedTuple):
     """A cotangent that is zero outside a slice of its variable, by the equation that slices."""
 
-    primitive: Primitive
+    primitive: ReadsPart
     ct: Any
     args: Sequence[Any]
     source: Any
@@ -134,17 +132,16 @@ class SparseCotangent(NamedTuple):
     def add_to(self, total: Any) -> Any:
         """The sum of `total`, None for zero, and this."""
         primitive, ct, args, _ = self
-        if total is not None and primitive.add_to_cotangent is not None:
+        if total is not None:
             return primitive.add_to_cotangent(total, ct, args)
-        own = primitive.vjp(ct, None, args, (True,))[0]  # type: ignore[misc]
-        return own if total is None else ops.add(total, own)
+        return primitive.vjp(ct, None, args, (True,))[0]  # type: ignore[misc]
 
 
 def group_by_primitive(
     parts: Sequence[SparseCotangent],
-) -> dict[type[Primitive], list[SparseCotangent]]:
+) -> dict[type[ReadsPart], list[SparseCotangent]]:
     """The sparse cotangents by the class of their primitives."""
-    groups: dict[type[Primitive], list[SparseCotangent]] = {}
+    groups: dict[type[ReadsPart], list[SparseCotangent]] = {}
     for part in parts:
         groups.setdefault(type(part.primitive), []).append(part)
     return groups

@@ -12,7 +12,7 @@ from functx import ops
 from functx.core import tree
 from functx.core.errors import ArgumentError, CollectiveError, DTypeError, ShapeError, type_name
 from functx.core.named_axes import batched_axis_names
-from functx.core.primitive import Primitive
+from functx.core.primitive import HasPrograms
 from functx.core.program import BATCHED_EFFECTS, Literal, Program, Var
 from functx.core.records import Rewrite
 from functx.core.rewriting import apply, cached_rewrite
@@ -80,7 +80,7 @@ def _sample_branches() -> tuple[Program, ...]:
     return tuple(trace_closed(f, avals, name=f.__name__) for f in (product, first))
 
 
-class Cond(Primitive):
+class Cond(HasPrograms):
     """The outputs of `branches[index]` on the operands that follow the int32 scalar `index`.
 
     The index must be in range.

@@ -12,7 +12,7 @@ from functx import ops
 from functx.core import tree
 from functx.core.errors import ArgumentError, AxisSizeError, ValueRangeError, short_repr, type_name
 from functx.core.fixed_point import fixed_point
-from functx.core.primitive import Primitive
+from functx.core.primitive import HasPrograms
 from functx.core.program import Program
 from functx.core.program_editing import apply_program
 from functx.core.records import Uncompared
@@ -81,7 +81,7 @@ def _linear_sample_step() -> Program:
     return trace_closed(step, [f64[()], f64[2], f64[2]], name="step")
 
 
-class Scan(Primitive):
+class Scan(HasPrograms):
     """A loop of `length` steps, each of which runs `program` on the carry of the step before.
 
     Operands, in the order in which `program` takes them: `consts` loop-invariant values,

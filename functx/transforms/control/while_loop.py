@@ -9,7 +9,7 @@ from functx import ops
 from functx.core.errors import CollectiveError
 from functx.core.fixed_point import fixed_point
 from functx.core.named_axes import batched_axis_names
-from functx.core.primitive import Primitive
+from functx.core.primitive import HasPrograms
 from functx.core.program import BATCHED_EFFECTS, Program
 from functx.core.records import Rewrite
 from functx.core.rewriting import apply, cached_rewrite
@@ -71,7 +71,7 @@ def _sample_programs(x: ShapedArray) -> tuple[Program, Program]:
     )
 
 
-class While(Primitive):
+class While(HasPrograms):
     """A loop that runs `body` on the carry as long as `condition` of the carry holds.
 
     Operands: the consts of the condition, the consts of the body, the initial carry. Both
