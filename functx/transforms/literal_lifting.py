@@ -157,7 +157,7 @@ def lift_literals(
     equations, outputs = LiteralHoister().program(result, remaining, scalars.scalar_of)
     inputs = [*result.inputs, *scalars.arrays.values()]
     final = Program(result.name, inputs, [*scalars.equations, *equations], outputs)
-    # Literals in subprograms of primitives without `hoist_constants`.
+    # Literals in subprograms of primitives that are not a `HasPrograms`.
     if any([_is_symbolic(a) for each in final.walk() for eqn in each for a in eqn.inputs]):
         return None
     return LiftedProgram(final, tuple(dict.fromkeys(guards)))
