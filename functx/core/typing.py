@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, SupportsIndex, TypeAlias
 
 import jax
 import numpy as np
 
+PyTree: TypeAlias = Any
+"""A pytree of arrays, numbers and static values: what a user's function takes and returns."""
+Function: TypeAlias = Callable[..., Any]
+"""A function of the user, with any parameters and results."""
 Value: TypeAlias = jax.Array
 """A value that rules take and return. `Tracer` is a subclass of `jax.Array`."""
 Tangent: TypeAlias = Value | None

@@ -7,7 +7,7 @@ derivatives save and which they recompute.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from jax.extend.mlir.dialects import stablehlo
@@ -22,6 +22,8 @@ from functx.core.rewriting import cached_rewrite
 from functx.core.samples import LazySamples, f32, sample
 from functx.core.tracer import current_builder
 from functx.core.tracing import trace_closed
+from functx.core.types import ShapedArray
+from functx.core.typing import Cotangent, Function, Mask, PyTree, Tangent, Value
 from functx.custom.checkpoint_policies import MinCut, everything_saveable
 from functx.custom.custom_function import bind_arguments, has_jax_tracers
 from functx.passes.rematerialization import MIN_CUT_PLAN, MinCutSplit, use_memory_plan
@@ -59,16 +61,19 @@ from functx.transforms.symbolic_zeros import (
 )
 from functx.transforms.tracing_api import avals_of, trace_function
 
+if TYPE_CHECKING:
+    from functx.lowering.stablehlo_emitter import IrValue, LoweringContext
+
 
 def checkpoint(
-    fun: Callable[..., Any] | None = None,
+    fun: Function | None = None,
     *,
-    prevent_cse: Any = True,
+    prevent_cse: PyTree = True,
     policy: Callable[..., bool] | None = None,
     static_argnums: int | Sequence[int] = (),
     static_argnames: str | Sequence[str] = (),
     concrete: bool = False,
-) -> Any:
+) -> Function:
     """`fun`, whose derivatives save only the arguments and recompute all other residuals.
 
     The backward sweep evaluates `fun` once more; in return no intermediate value is kept in
@@ -103,7 +108,7 @@ def checkpoint(
     numbers = (static_argnums,) if isinstance(static_argnums, int) else tuple(static_argnums)
     names = (static_argnames,) if isinstance(static_argnames, str) else tuple(static_argnames)
 
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
+    def wrapper(*args: PyTree, **kwargs: PyTree) -> PyTree:
         if current_builder.get() is None and not has_jax_tracers((args, kwargs)):
             return call_outside_trace(fun, *args, **kwargs)
         if any(not -len(args) <= n < len(args) for n in numbers):
@@ -140,7 +145,7 @@ remat = checkpoint
 
 
 def _example() -> Program:
-    def body(x: Any, y: Any) -> list[Any]:
+    def body(x: Value, y: Value) -> list[Value]:
         return [ops.sin(ops.mul(ops.sin(x), y))]
 
     return trace_closed(body, [f32[3], f32[3]], name="example")
@@ -165,10 +170,10 @@ class Checkpoint(ProgramCall):
         )
     )
 
-    def abstract_eval(self, *avals):
+    def abstract_eval(self, *avals: ShapedArray) -> Sequence[ShapedArray]:
         return self.program.out_avals
 
-    def with_program(self, program: Program, differentiated: bool = False) -> Any:
+    def with_program(self, program: Program, differentiated: bool = False) -> Checkpoint:
         """A checkpoint of another program, with the parameters of this one."""
         return self.replace(program=program, differentiated=self.differentiated or differentiated)
 
@@ -176,7 +181,9 @@ class Checkpoint(ProgramCall):
         """The two programs of a derivative by `split`; the second recomputes residuals."""
         return cached_rewrite(RematPartialEval(split, self.policy), self.program)  # type: ignore[no-any-return]
 
-    def jvp(self, primals, tangents):
+    def jvp(
+        self, primals: Sequence[Value], tangents: Sequence[Tangent]
+    ) -> tuple[Sequence[Value], Sequence[Tangent]]:
         varying = tuple([t is not None for t in tangents])
         nonzero = select_where(tangents, varying)
         count = len(self.program.outputs)
@@ -192,16 +199,27 @@ class Checkpoint(ProgramCall):
         outs = outs[:count]
         return outs, scatter_where(out_tangents, inexact_mask(outs))
 
-    def forward(self, args, active):
+    def forward(
+        self, args: Sequence[Value], active: Sequence[bool]
+    ) -> tuple[Sequence[Value], PyTree]:
         split = self.partial_eval(SelectMaskedVJP(tuple(active), False))
         outs = self.with_program(split.known)(*args)
         count = len(self.program.outputs)
         return outs[:count], outs[count:]
 
-    def vjp(self, cts, saved, args, active):
+    def vjp(
+        self, cts: Sequence[Cotangent], saved: PyTree, args: Sequence[Value], active: Sequence[bool]
+    ) -> Sequence[Cotangent]:
         return self.vjp_masked(cts, [None] * len(cts), saved, args, active)[0]
 
-    def vjp_masked(self, cts, masks, saved, args, active):
+    def vjp_masked(
+        self,
+        cts: Sequence[Cotangent],
+        masks: Sequence[Mask],
+        saved: PyTree,
+        args: Sequence[Value],
+        active: Sequence[bool],
+    ) -> tuple[Sequence[Cotangent], Sequence[Mask]]:
         masked = any([mask is not None for mask in masks])
         backward = self.partial_eval(SelectMaskedVJP(tuple(active), masked)).unknown
         inexact = inexact_mask(self.program.out_avals)
@@ -218,7 +236,7 @@ class Checkpoint(ProgramCall):
         in_cts = [x if on else None for x, on in zip(outs, nonzero_outs, strict=True)]
         return unpack_masked_cotangents(active, backward, in_cts)
 
-    def transpose(self, cts, *args):
+    def transpose(self, cts: Sequence[Cotangent], *args: Value) -> Sequence[Cotangent]:
         linear = linear_mask(args)
         program = cached_rewrite(
             TransposeLinearInputs(linear), decompose_missing_rules(self.program, "transpose")
@@ -227,7 +245,7 @@ class Checkpoint(ProgramCall):
         pullback = self.with_program(program, differentiated=True)
         return scatter_where(pullback(*out_cts, *select_where_not(args, linear)), linear)
 
-    def lower(self, ctx, *values):
+    def lower(self, ctx: LoweringContext, *values: IrValue) -> Sequence[IrValue]:
         if self.differentiated and self.prevent_cse and values:
             values = (*stablehlo.OptimizationBarrierOp(list(values)).results,)
         return ctx.call(self.program, list(values))
@@ -253,7 +271,7 @@ class RematPlan(NamedTuple):
 
     saved: list[Var]
     recomputed: list[Equation]
-    aliases: dict[Any, Var]
+    aliases: dict[Atom, Var]
     replaced_equations: dict[Equation, Equation]
 
     def known_program(self, program: Program, outputs: Sequence[Atom]) -> Program:
@@ -282,10 +300,10 @@ class RematPartialEval(Rewrite[RematSplit]):
         outs, residuals = known.outputs[:count], known.outputs[count:]
         num_explicit = len(unknown.inputs) - len(residuals)
         explicit, residual_inputs = unknown.inputs[:num_explicit], unknown.inputs[num_explicit:]
-        residual_of: dict[Any, Atom] = dict(zip(residual_inputs, residuals, strict=True))
+        residual_of: dict[Atom, Atom] = dict(zip(residual_inputs, residuals, strict=True))
         plan = self.plan(known, residuals)
 
-        def read(atom: Any) -> Any:
+        def read(atom: Atom) -> Atom:
             atom = residual_of.get(atom, atom)
             return plan.aliases.get(atom, atom)
 
@@ -314,11 +332,11 @@ class RematPartialEval(Rewrite[RematSplit]):
 
     def plan(self, known: Program, residuals: Sequence[Atom]) -> RematPlan:
         """The values of `known` to save, and the equations to recompute, for the `residuals`."""
-        needed: set[Any] = set(residuals)
+        needed: set[Atom] = set(residuals)
         defined = {v for eqn in known.equations for v in eqn.outputs}
         saved: list[Var] = []
         recomputed: list[Equation] = []
-        aliases: dict[Any, Var] = {}
+        aliases: dict[Atom, Var] = {}
         replaced: dict[Equation, Equation] = {}
         for eqn in reversed(known.equations):
             needed_outs = [v for v in eqn.outputs if v in needed]

@@ -10,11 +10,12 @@ have no memory spaces.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from functx import ops
 from functx.core.errors import ArgumentError, type_name
+from functx.core.primitive import Primitive
 from functx.core.records import Record
+from functx.core.types import ShapedArray
 from functx.passes.memory_cost_model import is_cheap_to_recompute
 
 Policy = Callable[..., bool]
@@ -34,22 +35,22 @@ __all__ = [
 ]
 
 
-def everything_saveable(*_: Any, **__: Any) -> bool:
+def everything_saveable(*_: object, **__: object) -> bool:
     """Save every value, as without a checkpoint."""
     return True
 
 
-def nothing_saveable(*_: Any, **__: Any) -> bool:
+def nothing_saveable(*_: object, **__: object) -> bool:
     """Save only the arguments, as without a policy."""
     return False
 
 
-def dots_saveable(primitive: Any, *_: Any, **__: Any) -> bool:
+def dots_saveable(primitive: Primitive, *_: object, **__: object) -> bool:
     """Save the outputs of matrix products, and recompute all other values."""
     return isinstance(primitive, ops.DotGeneral)
 
 
-def dots_with_no_batch_dims_saveable(primitive: Any, *_: Any, **__: Any) -> bool:
+def dots_with_no_batch_dims_saveable(primitive: Primitive, *_: object, **__: object) -> bool:
     """Save the outputs of matrix products without batch dimensions, such as those with weights."""
     return isinstance(primitive, ops.DotGeneral) and primitive.batch_dims == ((), ())
 
@@ -61,7 +62,7 @@ class MinCut:
     of another policy it decides on one equation: it saves outputs that are slow to compute.
     """
 
-    def __call__(self, primitive: Any, *_: Any, **__: Any) -> bool:
+    def __call__(self, primitive: Primitive, *_: object, **__: object) -> bool:
         return not is_cheap_to_recompute(primitive)
 
     def __repr__(self) -> str:
@@ -106,7 +107,9 @@ class _SaveByName(Record):
     listed: bool
     unnamed: bool
 
-    def __call__(self, primitive: Any, *_: Any, name: str | None = None, **__: Any) -> bool:
+    def __call__(
+        self, primitive: Primitive, *_: object, name: str | None = None, **__: object
+    ) -> bool:
         if not isinstance(primitive, ops.CheckpointName):
             return self.unnamed
         return (name in self.names) is self.listed
@@ -116,11 +119,11 @@ class _SaveFromEither(Record):
     first: Policy
     second: Policy
 
-    def __call__(self, primitive: Any, *avals: Any, **params: Any) -> bool:
+    def __call__(self, primitive: Primitive, *avals: ShapedArray, **params: object) -> bool:
         return self.first(primitive, *avals, **params) or self.second(primitive, *avals, **params)
 
 
-def _check_names(policy: str, names: tuple[Any, ...]) -> tuple[str, ...]:
+def _check_names(policy: str, names: tuple[str, ...]) -> tuple[str, ...]:
     for name in names:
         if not isinstance(name, str):
             raise ArgumentError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import jax
 
@@ -27,11 +27,14 @@ from functx.core.rewriting import cached_rewrite
 from functx.core.tracebacks import api_boundary
 from functx.core.tracer import current_builder
 from functx.core.tracing import trace_closed
+from functx.core.tree import TreeDef
 from functx.core.types import ShapedArray
+from functx.core.typing import Dim, Function, PyTree, Value
 from functx.custom.rule_tracing import (
     Activity,
     Captures,
     LazyRules,
+    Rules,
     RuleTrace,
     RuleTracing,
     TracedRule,
@@ -45,16 +48,22 @@ from functx.transforms.operand_masks import inexact_mask, select_where
 from functx.transforms.tracing_api import avals_of, trace_function
 from functx.transforms.vmap import Batch, BatchWithInferredOutDims
 
+if TYPE_CHECKING:
+    from functx.lowering.stablehlo_emitter import IrValue, LoweringContext
+
 
 class CallInfo(NamedTuple):
     """The arguments that are not traced, and the types and structures of one call."""
 
-    nondiff: tuple[Any, ...]
+    nondiff: tuple[PyTree, ...]
     num_args: int
-    in_tree: Any
+    in_tree: TreeDef
     avals: Sequence[ShapedArray]
     out_avals: Sequence[ShapedArray]
-    out_tree: Any
+    out_tree: TreeDef
+
+
+Item = TypeVar("Item")
 
 
 class CustomFunction:
@@ -65,7 +74,7 @@ class CustomFunction:
 
     def __init__(
         self,
-        fun: Callable[..., Any],
+        fun: Function,
         nondiff_argnums: int | Sequence[int] = (),
         nondiff_argnames: str | Sequence[str] = (),
     ):
@@ -84,12 +93,12 @@ class CustomFunction:
     def __repr__(self) -> str:
         return f"{self.kind}({function_name(self.fun)})"
 
-    def rule_functions(self) -> tuple[Callable[..., Any], ...]:
+    def rule_functions(self) -> tuple[Function, ...]:
         """The user's rule functions; empty until they are defined."""
         raise NotImplementedError
 
     def trace_rules(
-        self, call: CallInfo, trace: RuleTrace, values: Sequence[Any], activity: Activity | None
+        self, call: CallInfo, trace: RuleTrace, values: Sequence[Value], activity: Activity | None
     ) -> list[TracedRule]:
         """Trace the rules of one call to programs, each with the values that it captured.
 
@@ -104,12 +113,12 @@ class CustomFunction:
         """The programs of the rules in the form that the primitive holds."""
         raise NotImplementedError
 
-    def make_primitive(self, primal: Program, rule: Any, num_consts: int) -> Any:
+    def make_primitive(self, primal: Program, rule: Rules, num_consts: int) -> Primitive:
         """The primitive of a call."""
         raise NotImplementedError
 
     @api_boundary
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: PyTree, **kwargs: PyTree) -> PyTree:
         if not self.rule_functions():
             raise MissingRuleError(
                 f"{self!r}: the function must have a derivative rule before it is called; got none",
@@ -163,7 +172,9 @@ class CustomFunction:
             )
         return parameters.index(name)
 
-    def bind_positional(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+    def bind_positional(
+        self, args: tuple[PyTree, ...], kwargs: dict[str, PyTree]
+    ) -> tuple[PyTree, ...]:
         """All arguments by position, with defaults filled in."""
         if self.signature is None:
             if kwargs:
@@ -188,7 +199,9 @@ class CustomFunction:
         bound.apply_defaults()
         return bound.args
 
-    def split_nondiff(self, args: tuple[Any, ...]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    def split_nondiff(
+        self, args: tuple[PyTree, ...]
+    ) -> tuple[tuple[PyTree, ...], tuple[PyTree, ...]]:
         """The arguments at `nondiff_argnums`, and the others, which are dynamic."""
         if not self.nondiff_argnums:
             return (), args
@@ -203,20 +216,18 @@ class CustomFunction:
             tuple([x for i, x in enumerate(args) if i not in nondiff]),
         )
 
-    def bind_nondiff(
-        self, fun: Callable[..., Any], nondiff: Sequence[Any], num_args: int
-    ) -> Callable[..., Any]:
+    def bind_nondiff(self, fun: Function, nondiff: Sequence[PyTree], num_args: int) -> Function:
         """`fun` of `num_args` arguments as a function of the dynamic ones."""
         argnums = [n % num_args for n in self.nondiff_argnums]
         return bind_arguments(fun, dict(zip(argnums, nondiff, strict=True)), num_args)
 
 
 def bind_arguments(
-    fun: Callable[..., Any],
-    static: dict[int, Any],
+    fun: Function,
+    static: dict[int, PyTree],
     num_args: int,
-    static_keywords: dict[str, Any] | None = None,
-) -> Callable[..., Any]:
+    static_keywords: dict[str, PyTree] | None = None,
+) -> Function:
     """`fun` of `num_args` positional arguments as a function of those that are not in `static`.
 
     `static` holds arguments by position, `static_keywords` by name.
@@ -224,7 +235,7 @@ def bind_arguments(
     if not static and not static_keywords:
         return fun
 
-    def dynamic_function(*dynamic: Any, **keywords: Any) -> Any:
+    def dynamic_function(*dynamic: PyTree, **keywords: PyTree) -> PyTree:
         remaining = iter(dynamic)
         args = [static[i] if i in static else next(remaining) for i in range(num_args)]
         return fun(*args, **keywords, **(static_keywords or {}))
@@ -233,12 +244,14 @@ def bind_arguments(
     return dynamic_function
 
 
-def has_jax_tracers(args: Any) -> bool:
+def has_jax_tracers(args: PyTree) -> bool:
     """Whether JAX traces the call with these `args`, so that the rules must reach JAX."""
     return any(isinstance(x, jax.core.Tracer) for x in tree.leaves(args))
 
 
-def check_captures_not_differentiated(primitive: Any, active: Sequence[bool]) -> None:
+def check_captures_not_differentiated(
+    primitive: CustomDerivativeCall, active: Sequence[bool]
+) -> None:
     """Raise GradientError if a captured value is active: no rule gives its derivative."""
     if primitive.num_consts and any(active[-primitive.num_consts :]):
         raise GradientError(
@@ -256,31 +269,35 @@ class CustomDerivativeCall(Primitive, abstract=True):
     """
 
     primal: Program
-    rule: Any
+    rule: Rules
     num_consts: int = 0
     not_executed = ("rule",)
     multiple_results = True
 
-    def explicit_operands(self, args: Sequence[Any]) -> Sequence[Any]:
+    def explicit_operands(self, args: Sequence[Item]) -> Sequence[Item]:
         """The operands that are not captured."""
         return args[: len(args) - self.num_consts]
 
-    def varying(self, args: Sequence[Any], active: Sequence[bool]) -> tuple[bool, ...]:
+    def varying(
+        self, args: Sequence[Value] | Sequence[ShapedArray], active: Sequence[bool]
+    ) -> tuple[bool, ...]:
         """For each inexact operand that is not captured, whether it is active."""
         return tuple(
             select_where(self.explicit_operands(active), inexact_mask(self.explicit_operands(args)))
         )
 
     def batched_rule(
-        self, size: int, dims: tuple[int | None, ...], inexact: tuple[bool, ...]
+        self, size: int, dims: tuple[Dim, ...], inexact: tuple[bool, ...]
     ) -> Callable[[tuple[Program, ...]], tuple[Program, ...]]:
         """The rewrite of the rule's programs to those for batches of `size` along `dims`."""
         raise NotImplementedError
 
-    def abstract_eval(self, *avals: Any) -> Any:
+    def abstract_eval(self, *avals: ShapedArray) -> Sequence[ShapedArray]:
         return self.primal.out_avals
 
-    def batch(self, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
+    def batch(
+        self, args: Sequence[Value], dims: Sequence[Dim]
+    ) -> tuple[Sequence[Value], Sequence[Dim]]:
         size = batch_size(args, dims)
         zeros = (0,) * len(self.primal.outputs)
         primal = cached_rewrite(Batch(size, tuple(dims), zeros), self.primal)
@@ -290,7 +307,7 @@ class CustomDerivativeCall(Primitive, abstract=True):
         batched = type(self)(primal, transform_rules(self.rule, batch_rule), self.num_consts)
         return batched(*args), list(zeros)
 
-    def lower(self, ctx: Any, *values: Any) -> Any:
+    def lower(self, ctx: LoweringContext, *values: IrValue) -> Sequence[IrValue]:
         return ctx.call(self.primal, values)
 
 
@@ -301,7 +318,7 @@ class BatchJVPRule(Record):
     """
 
     size: int
-    dims: tuple[int | None, ...]
+    dims: tuple[Dim, ...]
     inexact: tuple[bool, ...]
 
     def __call__(self, programs: tuple[Program, ...]) -> tuple[Program, ...]:
@@ -319,7 +336,7 @@ class BatchVJPRule(Record):
     """
 
     size: int
-    dims: tuple[int | None, ...]
+    dims: tuple[Dim, ...]
     inexact: tuple[bool, ...]
     outputs: int
 
@@ -347,15 +364,15 @@ class BatchBackwardRule(Rewrite[Program]):
     """
 
     size: int
-    in_dims: tuple[int | None, ...]
-    cotangent_dims: tuple[int | None, ...]
+    in_dims: tuple[Dim, ...]
+    cotangent_dims: tuple[Dim, ...]
     names: AxisNames = field(default_factory=batched_axis_names, kw_only=True)
 
     def __call__(self, program: Program) -> Program:
         out_dims = tuple([0 if d is None else d for d in self.cotangent_dims])
         batched = Batch(self.size, self.in_dims, out_dims, names=self.names)(program)
 
-        def body(*xs: Any) -> list[Any]:
+        def body(*xs: Value) -> list[Value]:
             outs = apply_program(batched, xs)
             return [
                 ops.reduce_sum(x, (0,)) if d is None else x

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from functx import ops
 from functx.core import tree
 from functx.core.errors import ArgumentError, RuleError
 from functx.core.primitive import Primitive
-from functx.core.program import Program, Var, dce_equations
+from functx.core.program import Atom, Program, Var, dce_equations
 from functx.core.program_editing import apply_program
 from functx.core.records import Rewrite
 from functx.core.rewriting import cached_rewrite
 from functx.core.samples import LazySamples, f32, sample
 from functx.core.tracing import trace_closed
-from functx.core.types import is_inexact
+from functx.core.types import ShapedArray, is_inexact
+from functx.core.typing import Cotangent, Dim, Function, PyTree, Tangent, Value
 from functx.custom.custom_function import (
     BatchJVPRule,
     CallInfo,
@@ -24,7 +25,14 @@ from functx.custom.custom_function import (
     check_captures_not_differentiated,
 )
 from functx.custom.rule_results import RuleResult, rule_source, with_symbolic_zeros
-from functx.custom.rule_tracing import Activity, Captures, RuleTrace, TracedRule, rule_programs
+from functx.custom.rule_tracing import (
+    Activity,
+    Captures,
+    Rules,
+    RuleTrace,
+    TracedRule,
+    rule_programs,
+)
 from functx.transforms.argument_names import as_decorator, check_callable, function_name
 from functx.transforms.call_primitive import TransposeLinearInputs
 from functx.transforms.dce import Subprogram, dependents_of
@@ -45,7 +53,7 @@ from functx.transforms.symbolic_zeros import ZeroPropagation, is_zero_literal, z
 
 
 def custom_jvp(
-    fun: Callable[..., Any] | None = None,
+    fun: Function | None = None,
     nondiff_argnums: int | Sequence[int] = (),
     nondiff_argnames: str | Sequence[str] = (),
 ) -> Any:
@@ -76,9 +84,9 @@ class CustomJVPFunction(CustomFunction):
     """A function with a rule for forward mode, the result of `custom_jvp`."""
 
     kind = "custom_jvp"
-    jvp: Callable[..., Any] | None = None
+    jvp: Function | None = None
 
-    def defjvp(self, jvp: Callable[..., Any], symbolic_zeros: bool = False) -> Callable[..., Any]:
+    def defjvp(self, jvp: Function, symbolic_zeros: bool = False) -> Function:
         """Set the rule, and return it.
 
         `jvp(*nondiff, primals, tangents)` returns `(output, output tangent)`, linear in the
@@ -91,7 +99,7 @@ class CustomJVPFunction(CustomFunction):
         self.jvp, self.symbolic_zeros = jvp, symbolic_zeros
         return jvp
 
-    def defjvps(self, *jvps: Callable[..., Any] | None) -> None:
+    def defjvps(self, *jvps: Function | None) -> None:
         """Set a rule for each argument; the output tangent is the sum of their results.
 
         `jvps[i](t, output, *primals)` returns the output tangent for the tangent `t` of
@@ -106,7 +114,7 @@ class CustomJVPFunction(CustomFunction):
         for rule in rules:
             check_callable(rule, f"{self!r}.defjvps")
 
-        def jvp(primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+        def jvp(primals: Sequence[Value], tangents: Sequence[Tangent]) -> tuple[PyTree, PyTree]:
             if len(jvps) != len(primals):
                 raise RuleError(
                     f"{self!r}: defjvps must be given a rule for each argument; "
@@ -126,11 +134,11 @@ class CustomJVPFunction(CustomFunction):
             jvp.__wrapped__ = rules[0]  # type: ignore[attr-defined]
         self.jvp, self.symbolic_zeros = jvp, False
 
-    def rule_functions(self) -> tuple[Callable[..., Any], ...]:
+    def rule_functions(self) -> tuple[Function, ...]:
         return () if self.jvp is None else (self.jvp,)
 
     def trace_rules(
-        self, call: CallInfo, trace: RuleTrace, values: Sequence[Any], activity: Activity | None
+        self, call: CallInfo, trace: RuleTrace, values: Sequence[Value], activity: Activity | None
     ) -> list[TracedRule]:
         assert self.jvp is not None
         activity = activity or full_activity(call) if self.symbolic_zeros else None
@@ -141,7 +149,7 @@ class CustomJVPFunction(CustomFunction):
     ) -> tuple[Program, ...]:
         return tuple([captures.with_capture_inputs(*rule) for rule in traced])
 
-    def make_primitive(self, primal: Program, rule: Any, num_consts: int) -> Primitive:
+    def make_primitive(self, primal: Program, rule: Rules, num_consts: int) -> Primitive:
         return CustomJVP(primal, rule, num_consts)
 
 
@@ -152,10 +160,10 @@ def full_activity(call: CallInfo) -> Activity:
 
 def trace_jvp_rule(
     owner: str,
-    rule: Callable[..., Any],
+    rule: Function,
     call: CallInfo,
     trace: RuleTrace,
-    values: Sequence[Any],
+    values: Sequence[Value],
     activity: Activity | None,
 ) -> TracedRule:
     """The program of `rule`, which gives outputs and their tangents.
@@ -165,7 +173,7 @@ def trace_jvp_rule(
     out = RuleResult(owner, rule)
     tangent_avals = [a for a in call.avals if is_inexact(a.dtype)]
 
-    def body(*xs: Any) -> list[Any]:
+    def body(*xs: Value) -> list[Value]:
         count = len(call.avals)
         perturbed = activity and activity.varying
         leaves = with_symbolic_zeros(call.in_tree, call.avals, xs[count:], perturbed)
@@ -184,10 +192,10 @@ def trace_jvp_rule(
 
 
 def _examples() -> tuple[Program, tuple[Program]]:
-    def primal(x: Any, y: Any) -> list[Any]:
+    def primal(x: Value, y: Value) -> list[Value]:
         return [ops.mul(ops.sin(x), y)]
 
-    def rule(x: Any, y: Any, dx: Any, dy: Any) -> list[Any]:
+    def rule(x: Value, y: Value, dx: Value, dy: Value) -> list[Value]:
         return [
             ops.mul(ops.sin(x), y),
             ops.add(ops.mul(ops.mul(ops.cos(x), y), dx), ops.mul(ops.sin(x), dy)),
@@ -222,8 +230,8 @@ class CustomJVP(CustomDerivativeCall):
     )
 
     def split_rule(
-        self, args: Sequence[Any], active: Sequence[bool]
-    ) -> tuple[Program, Program, Any]:
+        self, args: Sequence[Value] | Sequence[ShapedArray], active: Sequence[bool]
+    ) -> tuple[Program, Program, tuple[bool, ...]]:
         """The `SplitJVPRule` of the rule for the `active` operands."""
         check_captures_not_differentiated(self, active)
         varying = self.varying(args, active)
@@ -231,10 +239,14 @@ class CustomJVP(CustomDerivativeCall):
         split = SplitJVPRule(len(self.explicit_operands(args)), varying, len(self.primal.outputs))
         return cached_rewrite(split, decompose_missing_rules(rule, "transpose"))  # type: ignore[return-value]
 
-    def varying_outputs(self, avals, active):
+    def varying_outputs(
+        self, avals: Sequence[ShapedArray], active: Sequence[bool]
+    ) -> Sequence[bool]:
         return self.split_rule(avals, active)[2]
 
-    def jvp(self, primals, tangents):
+    def jvp(
+        self, primals: Sequence[Value], tangents: Sequence[Tangent]
+    ) -> tuple[Sequence[Value], Sequence[Tangent]]:
         active = [t is not None for t in tangents]
         values, tangent_program, nonzero = self.split_rule(primals, active)
         outs = apply_program(values, primals)
@@ -243,13 +255,21 @@ class CustomJVP(CustomDerivativeCall):
         out_tangents = apply_program(tangent_program, [*nonzero_tangents, *outs[count:]])
         return outs[:count], scatter_where(out_tangents, nonzero)
 
-    def forward(self, args, active):
+    def forward(
+        self, args: Sequence[Value], active: Sequence[bool]
+    ) -> tuple[Sequence[Value], PyTree]:
         values, _, _ = self.split_rule(args, active)
         outs = apply_program(values, args)
         count = len(self.primal.outputs)
         return outs[:count], outs[count:]
 
-    def vjp(self, cts, residuals, args, active):
+    def vjp(
+        self,
+        cts: Sequence[Cotangent],
+        residuals: Sequence[Value],
+        args: Sequence[Value],
+        active: Sequence[bool],
+    ) -> Sequence[Cotangent]:
         _, tangent_program, nonzero = self.split_rule(args, active)
         self.check_rule_is_linear(args, active)
         out_cts = select_where(cts, nonzero)
@@ -269,7 +289,7 @@ class CustomJVP(CustomDerivativeCall):
             "the tangents, to be transposed in reverse mode; got one that is not"
         )
 
-    def check_rule_is_linear(self, args: Sequence[Any], active: Sequence[bool]) -> None:
+    def check_rule_is_linear(self, args: Sequence[Value], active: Sequence[bool]) -> None:
         """Raise LinearityError for a rule that adds a constant to a tangent."""
         varying = self.varying(args, active)
         (rule,) = rule_programs(self.rule, Activity(varying, ()))
@@ -279,14 +299,16 @@ class CustomJVP(CustomDerivativeCall):
         out_tangents = rule.outputs[len(self.primal.outputs) :]
         check_linear(rule, tangents, out_tangents, self.linearity_requirement)
 
-    def transpose(self, cts, *args):
+    def transpose(self, cts: Sequence[Cotangent], *args: Value) -> Sequence[Cotangent]:
         return transpose_primal(self.primal, cts, args)
 
-    def batched_rule(self, size, dims, inexact):
+    def batched_rule(self, size: int, dims: tuple[Dim, ...], inexact: tuple[bool, ...]) -> Function:
         return BatchJVPRule(size, dims, inexact)
 
 
-def transpose_primal(program: Program, cts: Sequence[Any], args: Sequence[Any]) -> list[Any]:
+def transpose_primal(
+    program: Program, cts: Sequence[Cotangent], args: Sequence[Value]
+) -> list[Value]:
     """The cotangents of the linear operands of `program`, which is linear in them."""
     linear = linear_mask(args)
     pullback = cached_rewrite(
@@ -330,7 +352,7 @@ class SplitJVPRule(Rewrite[tuple[Program, Program, tuple[bool, ...]]]):
         nonzero_outs = select_where(out_tangents, nonzero)
         linear = dce_equations(propagated.equations, nonzero_outs)
         defined = {v for e in linear for v in e.outputs} | set(nonzero_tangents)
-        used: dict[Any, None] = dict.fromkeys(
+        used: dict[Atom, None] = dict.fromkeys(
             a for atoms in [*[e.inputs for e in linear], nonzero_outs] for a in atoms
         )
         residuals = [a for a in used if type(a) is Var and a not in defined]

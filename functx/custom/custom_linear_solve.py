@@ -7,7 +7,7 @@ theorem. The captured values of the user's functions are the consts of the progr
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from functx import ops
 from functx.core import tree
@@ -21,6 +21,7 @@ from functx.core.samples import LazySamples, f64, sample
 from functx.core.tracebacks import api_boundary
 from functx.core.tracing import trace_closed
 from functx.core.types import ShapedArray, is_inexact
+from functx.core.typing import Cotangent, Dim, Function, PyTree, Tangent, Value
 from functx.custom.rule_tracing import Captures
 from functx.ops.operands import batch_size
 from functx.transforms.control.body_tracing import (
@@ -41,6 +42,9 @@ from functx.transforms.reverse_mode import SplitVJP
 from functx.transforms.tracing_api import TracedFunction, avals_of, trace_function
 from functx.transforms.vmap import Batch
 
+if TYPE_CHECKING:
+    from functx.lowering.stablehlo_emitter import IrValue, LoweringContext
+
 
 class SolutionTree:
     """The structure and types of the solution, which is a pytree like `example`.
@@ -49,7 +53,7 @@ class SolutionTree:
     such pytrees to such pytrees; it is traced until the types of its result are those it takes.
     """
 
-    def __init__(self, label: str, kind: str, name: str, example: Any, role: str, fun: Any):
+    def __init__(self, label: str, kind: str, name: str, example: PyTree, role: str, fun: Function):
         self.label, self.kind, self.name = label, kind, name
         leaves, self.structure = tree.flatten(example)
         self.in_tree = tree.structure(((example,), {}))
@@ -95,9 +99,7 @@ class SolutionTree:
             avals.append(common.update(weak_type=False))
         return avals
 
-    def trace_solver(
-        self, role: str, solve: Callable[..., Any], has_aux: bool = False
-    ) -> TracedFunction:
+    def trace_solver(self, role: str, solve: Function, has_aux: bool = False) -> TracedFunction:
         """`solve` traced on such a pytree, with its result checked and converted; aux follows."""
         solve.__name__ = role
         traced = trace_function(solve, self.in_tree, self.avals, self.kind, has_aux=has_aux)
@@ -105,7 +107,9 @@ class SolutionTree:
         self.check_result(role, traced, has_aux)
         return traced._replace(program=cast_outputs(traced.program, self.avals))
 
-    def apply(self, role: str, program: Program, argument: Any, consts: Sequence[Any]) -> Any:
+    def apply(
+        self, role: str, program: Program, argument: PyTree, consts: Sequence[Value]
+    ) -> PyTree:
         """`program`, which `role` stands for, on a pytree of this structure and on `consts`."""
         leaves, structure = tree.flatten(argument)
         tree.check_same_structure(
@@ -123,8 +127,8 @@ class SolutionTree:
 
 
 def consts_jvp(
-    program: Program, xs: Sequence[Any], consts: Sequence[Any], tangents: Sequence[Any]
-) -> list[Any] | None:
+    program: Program, xs: Sequence[Value], consts: Sequence[Value], tangents: Sequence[Tangent]
+) -> list[Value] | None:
     """The output tangents of `program` at `xs` and `consts` for `tangents` of the consts.
 
     None if no output depends on a const with a tangent.
@@ -140,11 +144,11 @@ def consts_jvp(
 
 def negated_consts_vjp(
     program: Program,
-    xs: Sequence[Any],
-    consts: Sequence[Any],
+    xs: Sequence[Value],
+    consts: Sequence[Value],
     active: Sequence[bool],
-    cts: Sequence[Any],
-) -> list[Any]:
+    cts: Sequence[Cotangent],
+) -> list[Cotangent]:
     """The negated cotangents of the `active` consts, for `cts` of the outputs."""
     varying = (*[False] * len(xs), *active)
     if not any(active_outputs(program, varying)):
@@ -155,7 +159,9 @@ def negated_consts_vjp(
     return scatter_where([ops.neg(ct) for ct in const_cts], active)
 
 
-def instantiate_cotangents(cts: Sequence[Any], like: Sequence[Any]) -> list[Any] | None:
+def instantiate_cotangents(
+    cts: Sequence[Cotangent], like: Sequence[Value] | Sequence[ShapedArray]
+) -> list[Value] | None:
     """The cotangents of outputs with the types of `like`, zeros for None; None if all are None."""
     if all(ct is None for ct in cts):
         return None
@@ -174,7 +180,7 @@ class PartialDerivative(Rewrite[Program]):
         varying = [i < self.count for i in range(len(program.inputs))]
         values, linear = cached_rewrite(Linearize(tuple(varying)), program)
 
-        def body(*args: Any) -> list[Any]:
+        def body(*args: PyTree) -> list[Value]:
             outs = apply(None, values, args[self.count :])
             return apply(None, linear, [*args[: self.count], *outs[len(program.outputs) :]])
 
@@ -183,8 +189,8 @@ class PartialDerivative(Rewrite[Program]):
 
 
 def batch_solver(
-    primitive: Primitive, args: Sequence[Any], dims: Sequence[int | None], unknowns: int
-) -> tuple[list[Any], list[int]]:
+    primitive: Primitive, args: Sequence[Value], dims: Sequence[Dim], unknowns: int
+) -> tuple[list[Value], list[int]]:
     """The batching rule of `primitive`, whose parameters are programs of the same inputs.
 
     The first `unknowns` operands, and all outputs, are always batched.
@@ -211,13 +217,13 @@ def batch_solver(
 
 @api_boundary
 def custom_linear_solve(
-    matvec: Callable[[Any], Any],
-    b: Any,
-    solve: Callable[[Callable[[Any], Any], Any], Any],
-    transpose_solve: Callable[[Callable[[Any], Any], Any], Any] | None = None,
+    matvec: Function,
+    b: PyTree,
+    solve: Callable[[Function, PyTree], PyTree],
+    transpose_solve: Callable[[Function, PyTree], PyTree] | None = None,
     symmetric: bool = False,
     has_aux: bool = False,
-) -> Any:
+) -> PyTree:
     """The `x` with `matvec(x) == b`, computed by `solve(matvec, b)`.
 
     `matvec` is a linear function between pytrees like `b`. Derivatives are those of the
@@ -258,7 +264,7 @@ def custom_linear_solve(
     if transpose_solve is not None:
         solver, program = transpose_solve, cast(Program, vecmat)
 
-        def apply_vecmat(x: Any) -> Any:
+        def apply_vecmat(x: PyTree) -> PyTree:
             consts = traced_matvec.captured
             return solution.apply("the transpose of matvec", program, x, consts)
 
@@ -285,13 +291,13 @@ def custom_linear_solve(
 
 def _examples() -> dict[str, Any]:
     # A matrix with the diagonal d, and ones below it.
-    def matvec(x: Any, d: Any) -> list[Any]:
+    def matvec(x: Value, d: Value) -> list[Value]:
         return [ops.add(ops.mul(d, x), ops.shift_along(x, 0, False, 0))]
 
-    def vecmat(x: Any, d: Any) -> list[Any]:
+    def vecmat(x: Value, d: Value) -> list[Value]:
         return [ops.add(ops.mul(d, x), ops.shift_along(x, 0, True, 0))]
 
-    def solve(reverse: bool) -> Callable[..., list[Any]]:
+    def solve(reverse: bool) -> Callable[..., list[Value]]:
         return lambda b, d: [
             ops.linear_recurrence(ops.neg(ops.div(1.0, d)), ops.div(b, d), 0, reverse)
         ]
@@ -323,11 +329,11 @@ class CustomLinearSolve(Primitive):
         lambda: (sample(f64[3], f64[3], dtypes=("f64",), domain={1: (1.5, 3.0)}, **_examples()),)
     )
 
-    def abstract_eval(self, *avals):
+    def abstract_eval(self, *avals: ShapedArray) -> Sequence[ShapedArray]:
         check_operands(self, avals, self.solve.in_avals)
         return self.solve.out_avals
 
-    def split_operands(self, items: Sequence[Any]) -> tuple[Any, Any]:
+    def split_operands(self, items: Sequence[PyTree]) -> tuple[Sequence[PyTree], Sequence[PyTree]]:
         """`items`, one for each operand, split in those of b and those of the consts."""
         n = len(self.matvec.outputs)
         return items[:n], items[n:]
@@ -354,7 +360,9 @@ class CustomLinearSolve(Primitive):
         solve = take_first_outputs(self.solve, n)
         return CustomLinearSolve(vecmat, self.transpose_solve, self.matvec, solve)
 
-    def jvp(self, primals, tangents):
+    def jvp(
+        self, primals: Sequence[Value], tangents: Sequence[Tangent]
+    ) -> tuple[Sequence[Value], Sequence[Tangent]]:
         # matvec dx = db - dmatvec x
         b, consts = self.split_operands(primals)
         db, dconsts = self.split_operands(tangents)
@@ -372,7 +380,13 @@ class CustomLinearSolve(Primitive):
         dx = self.without_aux()(*rhs, *consts)
         return outs, [*dx, *[None] * (len(outs) - len(x))]
 
-    def vjp(self, cts, outs, args, active):
+    def vjp(
+        self,
+        cts: Sequence[Cotangent],
+        outs: Sequence[Value],
+        args: Sequence[Value],
+        active: Sequence[bool],
+    ) -> Sequence[Cotangent]:
         # The cotangent of b is the y with vecmat y = ct; that of consts, the vjp of matvec(x) at -y.
         b, consts = self.split_operands(args)
         x = outs[: len(b)]
@@ -383,7 +397,7 @@ class CustomLinearSolve(Primitive):
         y = self.transposed()(*x_cts, *consts)
         return [*y, *negated_consts_vjp(self.matvec, x, consts, consts_active, y)]
 
-    def transpose(self, cts, *args):
+    def transpose(self, cts: Sequence[Cotangent], *args: Value) -> Sequence[Cotangent]:
         b, consts = self.split_operands(args)
         x_cts = instantiate_cotangents(cts[: len(b)], self.matvec.out_avals)
         if x_cts is None:
@@ -391,8 +405,10 @@ class CustomLinearSolve(Primitive):
         pairs = zip(b, self.transposed()(*x_cts, *consts), strict=True)
         return [ct if type(x) is LinearInput else None for x, ct in pairs] + [None] * len(consts)
 
-    def batch(self, args, dims):
+    def batch(
+        self, args: Sequence[Value], dims: Sequence[Dim]
+    ) -> tuple[Sequence[Value], Sequence[Dim]]:
         return batch_solver(self, args, dims, len(self.matvec.outputs))
 
-    def lower(self, ctx, *values):
+    def lower(self, ctx: LoweringContext, *values: IrValue) -> Sequence[IrValue]:
         return ctx.call(self.solve, values)

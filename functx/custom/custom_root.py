@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from functx import ops
 from functx.core import tree
@@ -16,6 +16,8 @@ from functx.core.samples import LazySamples, f64, sample
 from functx.core.tracebacks import api_boundary
 from functx.core.tracer import current_builder
 from functx.core.tracing import trace_closed
+from functx.core.types import ShapedArray
+from functx.core.typing import Cotangent, Dim, Function, PyTree, Tangent, Value
 from functx.custom.custom_function import has_jax_tracers
 from functx.custom.custom_linear_solve import (
     CustomLinearSolve,
@@ -36,15 +38,18 @@ from functx.transforms.control.body_tracing import (
 from functx.transforms.linear_transpose import LinearTranspose
 from functx.transforms.tracing_api import TracedFunction, trace_function
 
+if TYPE_CHECKING:
+    from functx.lowering.stablehlo_emitter import IrValue, LoweringContext
+
 
 @api_boundary
 def custom_root(
-    f: Callable[[Any], Any],
-    initial_guess: Any,
-    solve: Callable[[Callable[[Any], Any], Any], Any],
-    tangent_solve: Callable[[Callable[[Any], Any], Any], Any],
+    f: Function,
+    initial_guess: PyTree,
+    solve: Callable[[Function, PyTree], PyTree],
+    tangent_solve: Callable[[Function, PyTree], PyTree],
     has_aux: bool = False,
-) -> Any:
+) -> PyTree:
     """The `x` with `f(x) == 0`, computed by `solve(f, initial_guess)`.
 
     `f` maps pytrees like the guess to such pytrees. Derivatives are those of the root in all
@@ -78,7 +83,7 @@ def custom_root(
     def trace_tangent_solve(program: Program) -> TracedFunction:
         """`tangent_solve` of the right-hand side and x, for a `program` linear in its first inputs."""
 
-        def solve_at(y: Any, x: Any) -> Any:
+        def solve_at(y: PyTree, x: PyTree) -> PyTree:
             consts = [*tree.leaves(x), *function.captured]
             apply = partial(guess.apply, "the function that tangent_solve is given", program)
             return tangent_solve(lambda v: apply(v, consts), y)
@@ -133,13 +138,13 @@ def _trace_transpose_solve(
 
 
 def _examples() -> dict[str, Any]:
-    def function(x: Any, c: Any) -> list[Any]:
+    def function(x: Value, c: Value) -> list[Value]:
         return [ops.sub(ops.mul(x, x), c)]
 
-    def solve(x: Any, c: Any) -> list[Any]:
+    def solve(x: Value, c: Value) -> list[Value]:
         return [ops.sqrt(c)]
 
-    def tangent_solve(y: Any, x: Any, c: Any) -> list[Any]:
+    def tangent_solve(y: Value, x: Value, c: Value) -> list[Value]:
         return [ops.div(y, ops.mul(x, 2.0))]
 
     x = f64[3]
@@ -169,11 +174,11 @@ class CustomRoot(Primitive):
         lambda: (sample(f64[3], f64[3], dtypes=("f64",), domain={1: (0.5, 2.0)}, **_examples()),)
     )
 
-    def abstract_eval(self, *avals):
+    def abstract_eval(self, *avals: ShapedArray) -> Sequence[ShapedArray]:
         check_operands(self, avals, self.solve.in_avals)
         return self.solve.out_avals
 
-    def split_operands(self, items: Sequence[Any]) -> tuple[Any, Any]:
+    def split_operands(self, items: Sequence[PyTree]) -> tuple[Sequence[PyTree], Sequence[PyTree]]:
         """`items`, one for each operand, split in those of the guess and those of the consts."""
         n = len(self.function.outputs)
         return items[:n], items[n:]
@@ -183,7 +188,9 @@ class CustomRoot(Primitive):
         derivative = cached_rewrite(PartialDerivative(len(self.function.outputs)), self.function)
         return CustomLinearSolve(derivative, self.tangent_solve, None, self.transpose_solve)
 
-    def jvp(self, primals, tangents):
+    def jvp(
+        self, primals: Sequence[Value], tangents: Sequence[Tangent]
+    ) -> tuple[Sequence[Value], Sequence[Tangent]]:
         # d function / dx dx = -d function / dconsts dconsts
         guess, consts = self.split_operands(primals)
         _, dconsts = self.split_operands(tangents)
@@ -195,7 +202,13 @@ class CustomRoot(Primitive):
         dx = self.linearized()(*[ops.neg(t) for t in dfunction], *x, *consts)
         return outs, [*dx, *[None] * (len(outs) - len(x))]
 
-    def vjp(self, cts, outs, args, active):
+    def vjp(
+        self,
+        cts: Sequence[Cotangent],
+        outs: Sequence[Value],
+        args: Sequence[Value],
+        active: Sequence[bool],
+    ) -> Sequence[Cotangent]:
         guess, consts = self.split_operands(args)
         _, consts_active = self.split_operands(active)
         x = outs[: len(guess)]
@@ -205,8 +218,10 @@ class CustomRoot(Primitive):
         y = self.linearized().transposed()(*x_cts, *x, *consts)
         return [None] * len(guess) + negated_consts_vjp(self.function, x, consts, consts_active, y)
 
-    def batch(self, args, dims):
+    def batch(
+        self, args: Sequence[Value], dims: Sequence[Dim]
+    ) -> tuple[Sequence[Value], Sequence[Dim]]:
         return batch_solver(self, args, dims, len(self.function.outputs))
 
-    def lower(self, ctx, *values):
+    def lower(self, ctx: LoweringContext, *values: IrValue) -> Sequence[IrValue]:
         return ctx.call(self.solve, values)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from traceback import format_tb
 from typing import Any
 
@@ -18,7 +18,7 @@ from functx.core.tracebacks import filter_traceback
 from functx.core.tracer import Tracer, aval_of
 from functx.core.tracing import trace_closed
 from functx.core.types import is_inexact
-from functx.core.typing import Value
+from functx.core.typing import Cotangent, Dim, Function, PyTree, Tangent, Value
 from functx.custom.custom_function import (
     BatchVJPRule,
     CallInfo,
@@ -37,6 +37,7 @@ from functx.custom.rule_tracing import (
     Activity,
     Captures,
     Residuals,
+    Rules,
     RuleTrace,
     TracedRule,
     rule_programs,
@@ -60,7 +61,7 @@ from functx.transforms.rule_checks import check_linear
 
 
 def custom_vjp(
-    fun: Callable[..., Any] | None = None,
+    fun: Function | None = None,
     nondiff_argnums: int | Sequence[int] = (),
     nondiff_argnames: str | Sequence[str] = (),
 ) -> Any:
@@ -89,14 +90,14 @@ class CustomVJPFunction(CustomFunction):
     """A function with a rule for reverse mode, the result of `custom_vjp`."""
 
     kind = "custom_vjp"
-    fwd: Callable[..., Any] | None = None
-    bwd: Callable[..., Any] | None = None
-    jvp: Callable[..., Any] | None = None
+    fwd: Function | None = None
+    bwd: Function | None = None
+    jvp: Function | None = None
 
     def defvjp(
         self,
-        fwd: Callable[..., Any],
-        bwd: Callable[..., Any],
+        fwd: Function,
+        bwd: Function,
         symbolic_zeros: bool = False,
         optimize_remat: bool = False,
     ) -> None:
@@ -116,7 +117,7 @@ class CustomVJPFunction(CustomFunction):
         check_callable(bwd, f"{self!r}.defvjp")
         self.fwd, self.bwd, self.symbolic_zeros = fwd, bwd, symbolic_zeros
 
-    def defjvp(self, jvp: Callable[..., Any]) -> Callable[..., Any]:
+    def defjvp(self, jvp: Function) -> Function:
         """Set a rule for forward mode, in addition to that of `defvjp`, and return it.
 
         It has the form of the rule of `custom_jvp`, and need not be the transpose of the other.
@@ -125,13 +126,13 @@ class CustomVJPFunction(CustomFunction):
         self.jvp = jvp
         return jvp
 
-    def rule_functions(self) -> tuple[Callable[..., Any], ...]:
+    def rule_functions(self) -> tuple[Function, ...]:
         if self.fwd is None or self.bwd is None:
             return ()
         return (self.fwd, self.bwd) if self.jvp is None else (self.fwd, self.bwd, self.jvp)
 
     def trace_rules(
-        self, call: CallInfo, trace: RuleTrace, values: Sequence[Any], activity: Activity | None
+        self, call: CallInfo, trace: RuleTrace, values: Sequence[Value], activity: Activity | None
     ) -> list[TracedRule]:
         assert self.fwd is not None and self.bwd is not None
         activity = activity or full_activity(call) if self.symbolic_zeros else None
@@ -160,26 +161,26 @@ class CustomVJPFunction(CustomFunction):
             *[captures.with_capture_inputs(*rule) for rule in jvp_rules],
         )
 
-    def make_primitive(self, primal: Program, rule: Any, num_consts: int) -> Primitive:
+    def make_primitive(self, primal: Program, rule: Rules, num_consts: int) -> Primitive:
         return CustomVJP(primal, rule, num_consts)
 
 
 def trace_fwd_rule(
     owner: str,
-    rule: Callable[..., Any],
-    forward: Callable[..., Any],
+    rule: Function,
+    forward: Function,
     call: CallInfo,
     trace: RuleTrace,
-    values: Sequence[Any],
+    values: Sequence[Value],
     activity: Activity | None,
 ) -> tuple[TracedRule, Residuals]:
     """The program of the forward `rule`, called as `forward(*dynamic)`, and its residuals."""
     out = RuleResult(owner, rule)
     residuals = Residuals.flatten(())
 
-    def body(*xs: Any) -> list[Any]:
+    def body(*xs: Value) -> list[Value]:
         nonlocal residuals
-        leaves: Sequence[Any] = xs
+        leaves: Sequence[PyTree] = xs
         if activity is not None:
             varying = iter(activity.varying)
             perturbed = [is_inexact(a.dtype) and next(varying) for a in call.avals]
@@ -197,11 +198,11 @@ def trace_fwd_rule(
 
 def trace_bwd_rule(
     owner: str,
-    rule: Callable[..., Any],
+    rule: Function,
     residuals: Residuals,
     call: CallInfo,
     trace: RuleTrace,
-    values: Sequence[Any],
+    values: Sequence[Value],
     activity: Activity | None,
 ) -> TracedRule:
     """The program of the backward `rule`, from cotangents and residuals to cotangents.
@@ -212,7 +213,7 @@ def trace_bwd_rule(
     out = RuleResult(owner, rule, "the cotangents")
     ct_avals = [a for a in call.out_avals if is_inexact(a.dtype)]
 
-    def body(*xs: Any) -> list[Any]:
+    def body(*xs: Value) -> list[Value]:
         leaves = with_symbolic_zeros(
             call.out_tree, call.out_avals, xs[: len(ct_avals)], activity and activity.has_cotangent
         )
@@ -241,20 +242,20 @@ def trace_bwd_rule(
         refusal = error.with_traceback(None)
     in_avals = select_where(call.avals, inexact_mask(call.avals))
 
-    def refuse(*xs: Any) -> list[Any]:
+    def refuse(*xs: Value) -> list[Value]:
         return refused(refusal, xs[: len(ct_avals)], in_avals, [True] * len(in_avals))
 
     return trace(rule, refuse, avals)
 
 
 def _examples() -> tuple[Program, tuple[Program, Program]]:
-    def primal(x: Any, y: Any) -> list[Any]:
+    def primal(x: Value, y: Value) -> list[Value]:
         return [ops.mul(ops.sin(x), y)]
 
-    def forward(x: Any, y: Any) -> list[Any]:
+    def forward(x: Value, y: Value) -> list[Value]:
         return [ops.mul(ops.sin(x), y), x, y]
 
-    def backward(ct: Any, x: Any, y: Any) -> list[Any]:
+    def backward(ct: Value, x: Value, y: Value) -> list[Value]:
         return [ops.mul(ct, ops.mul(ops.cos(x), y)), ops.mul(ct, ops.sin(x))]
 
     avals = [f32[3], f32[3]]
@@ -289,20 +290,28 @@ class CustomVJP(CustomDerivativeCall):
         )
     )
 
-    def forward(self, args, active):
+    def forward(
+        self, args: Sequence[Value], active: Sequence[bool]
+    ) -> tuple[Sequence[Value], PyTree]:
         check_captures_not_differentiated(self, active)
         forward, *_ = rule_programs(self.rule, self.activity(args, active))
         outs = apply_program(forward, args)
         count = len(self.primal.outputs)
         return outs[:count], outs[count:]
 
-    def vjp(self, cts, residuals, args, active):
+    def vjp(
+        self,
+        cts: Sequence[Cotangent],
+        residuals: Sequence[Value],
+        args: Sequence[Value],
+        active: Sequence[bool],
+    ) -> Sequence[Cotangent]:
         backward = self.backward_program(args, active, cts)
         out_cts = inexact_cotangents(cts, self.primal.out_avals)
         return scatter_where(apply_program(backward, [*out_cts, *residuals]), active)
 
     def activity(
-        self, args: Sequence[Any], active: Sequence[bool], cts: Sequence[Any] | None = None
+        self, args: Sequence[Value], active: Sequence[bool], cts: Sequence[Cotangent] | None = None
     ) -> Activity:
         """The activity of the derivative in the active operands; a cotangent None is zero."""
         avals = self.primal.out_avals
@@ -312,14 +321,16 @@ class CustomVJP(CustomDerivativeCall):
         return Activity(self.varying(args, active), tuple(has_cotangent))
 
     def backward_program(
-        self, args: Sequence[Any], active: Sequence[bool], cts: Sequence[Any] | None = None
+        self, args: Sequence[Value], active: Sequence[bool], cts: Sequence[Cotangent] | None = None
     ) -> Program:
         """The backward program for the active operands alone."""
         activity = self.activity(args, active, cts)
         _, backward, *_ = rule_programs(self.rule, activity)
         return cached_rewrite(Subprogram(outputs=indices_where(activity.varying)), backward)
 
-    def jvp(self, primals, tangents):
+    def jvp(
+        self, primals: Sequence[Value], tangents: Sequence[Tangent]
+    ) -> tuple[Sequence[Value], Sequence[Tangent]]:
         active = [t is not None for t in tangents]
         _, _, *jvp_rules = rule_programs(self.rule, self.activity(primals, active))
         if jvp_rules:
@@ -337,7 +348,7 @@ class CustomVJP(CustomDerivativeCall):
         operands = [*select_where(tangents, active), *residuals]
         return outs, scatter_where(apply_program(tangent_program, operands), inexact)
 
-    def transpose(self, cts, *args):
+    def transpose(self, cts: Sequence[Cotangent], *args: Value) -> Sequence[Cotangent]:
         linear = linear_mask(args)
         forward, *_ = rule_programs(self.rule, self.activity(args, linear))
         linear_vars = dependents_of(select_where(forward.inputs, linear), forward.equations)
@@ -357,7 +368,7 @@ class CustomVJP(CustomDerivativeCall):
         residuals = [ops.zeros_like(a.aval) if a in linear_vars else next(known) for a in saved]
         return self.vjp(cts, residuals, args, linear)
 
-    def batched_rule(self, size, dims, inexact):
+    def batched_rule(self, size: int, dims: tuple[Dim, ...], inexact: tuple[bool, ...]) -> Function:
         return BatchVJPRule(size, dims, inexact, len(self.primal.outputs))
 
 

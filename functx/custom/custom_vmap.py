@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cache, partial
-from typing import Any
+from types import CellType
+from typing import TYPE_CHECKING
 
 from functx import ops
 from functx.core import tree
@@ -15,7 +16,9 @@ from functx.core.rewriting import apply, cached_rewrite, user_rule_runs
 from functx.core.samples import LazySamples, f32, sample
 from functx.core.tracer import PRNGKeyTracer, Tracer, aval_of, current_builder
 from functx.core.tracing import trace_closed
+from functx.core.tree import TreeDef
 from functx.core.types import ShapedArray
+from functx.core.typing import Cotangent, Dim, Function, PyTree, Tangent, Value
 from functx.custom.custom_function import CustomFunction, has_jax_tracers
 from functx.custom.custom_vmap_derivatives import (
     JVPVmapRule,
@@ -25,6 +28,7 @@ from functx.custom.custom_vmap_derivatives import (
     RecomputingVJP,
     TransposeVmapRule,
     VJPVmapRule,
+    VmapRule,
 )
 from functx.custom.rule_results import RuleResult
 from functx.custom.rule_tracing import Captures, RuleTrace, reopened_builders
@@ -45,8 +49,11 @@ from functx.transforms.operand_masks import (
 from functx.transforms.tracing_api import avals_of, trace_function
 from functx.transforms.vmap import Batch, add_axis, remove_axis
 
+if TYPE_CHECKING:
+    from functx.lowering.stablehlo_emitter import IrValue, LoweringContext
 
-def custom_vmap(fun: Callable[..., Any]) -> CustomVmapFunction:
+
+def custom_vmap(fun: Function) -> CustomVmapFunction:
     """`fun` with a user-defined batching rule, set by `def_vmap`.
 
     Derivatives are those of `fun`, and batches of derivatives are those of the rule. If maps
@@ -66,7 +73,7 @@ def custom_vmap(fun: Callable[..., Any]) -> CustomVmapFunction:
     return CustomVmapFunction(fun)
 
 
-def sequential_vmap(fun: Callable[..., Any]) -> CustomVmapFunction:
+def sequential_vmap(fun: Function) -> CustomVmapFunction:
     """`fun`, which `vmap` calls for one row after the other, by `functx.lax.map`.
 
     >>> import functx, numpy
@@ -76,11 +83,11 @@ def sequential_vmap(fun: Callable[..., Any]) -> CustomVmapFunction:
     """
     custom = CustomVmapFunction(fun)
 
-    def map_rule(axis_size: int, in_batched: Sequence[Any], *args: Any) -> Any:
+    def map_rule(axis_size: int, in_batched: Sequence[PyTree], *args: PyTree) -> PyTree:
         leaves, structure = tree.flatten(args)
         flags = tree.broadcast_prefix(tuple(in_batched), structure, "in_batched")
 
-        def call_on_row(row: Sequence[Any]) -> Any:
+        def call_on_row(row: Sequence[Value]) -> PyTree:
             return custom(*tree.unflatten(structure, replace_where(leaves, flags, row)))
 
         return map_rows(call_on_row, select_where(leaves, flags)), True
@@ -93,12 +100,12 @@ class CustomVmapFunction(CustomFunction):
     """A function with a batching rule, the result of `custom_vmap`."""
 
     kind = "custom_vmap"
-    vmap_rule: Callable[..., Any] | None = None
+    vmap_rule: Function | None = None
 
-    def __init__(self, fun: Callable[..., Any]):
+    def __init__(self, fun: Function):
         super().__init__(fun)
 
-    def def_vmap(self, vmap_rule: Callable[..., Any]) -> Callable[..., Any]:
+    def def_vmap(self, vmap_rule: Function) -> Function:
         """Set the rule, and return it.
 
         `vmap_rule(axis_size, in_batched, *args)` gets the arguments with the batch along the
@@ -110,7 +117,7 @@ class CustomVmapFunction(CustomFunction):
         self.vmap_rule = vmap_rule
         return vmap_rule
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: PyTree, **kwargs: PyTree) -> PyTree:
         rule = self.vmap_rule
         if rule is None:
             raise MissingRuleError(
@@ -142,15 +149,15 @@ class _ExampleRule:
         return any(flags)
 
     def __call__(
-        self, size: int, flags: Sequence[bool], args: Sequence[Any]
-    ) -> tuple[list[Any], list[bool]]:
+        self, size: int, flags: Sequence[bool], args: Sequence[Value]
+    ) -> tuple[list[Value], list[bool]]:
         dims = tuple([0 if on else None for on in flags])
         return apply(Batch(size, dims, (0,)), _example(), args), [True]
 
 
 @cache
 def _example() -> Program:
-    def body(x: Any, y: Any) -> list[Any]:
+    def body(x: Value, y: Value) -> list[Value]:
         return [ops.mul(ops.sin(x), y)]
 
     return trace_closed(body, [f32[3], f32[3]], name="example")
@@ -164,35 +171,43 @@ class CustomVmap(Primitive):
     """
 
     program: Program
-    rule: Any
+    rule: VmapRule
     multiple_results = True
     samples = LazySamples(
         lambda: (sample(f32[3], f32[3], dtypes=("f32",), program=_example(), rule=_ExampleRule()),)
     )
 
-    def abstract_eval(self, *avals):
+    def abstract_eval(self, *avals: ShapedArray) -> Sequence[ShapedArray]:
         return self.program.out_avals
 
-    def varying_outputs(self, avals, active):
+    def varying_outputs(
+        self, avals: Sequence[ShapedArray], active: Sequence[bool]
+    ) -> Sequence[bool]:
         return active_outputs(self.program, active)
 
-    def jvp(self, primals, tangents):
+    def jvp(
+        self, primals: Sequence[Value], tangents: Sequence[Tangent]
+    ) -> tuple[Sequence[Value], Sequence[Tangent]]:
         varying = tuple([t is not None for t in tangents])
         program = cached_rewrite(RecomputingJVP(varying), self.program)
         tangent_call = CustomVmap(program, JVPVmapRule(self.rule, varying))
         out_tangents = tangent_call(*primals, *select_where(tangents, varying))
         return self(*primals), scatter_where(out_tangents, inexact_mask(self.program.out_avals))
 
-    def forward(self, args, active):
+    def forward(
+        self, args: Sequence[Value], active: Sequence[bool]
+    ) -> tuple[Sequence[Value], PyTree]:
         return self(*args), ()
 
-    def vjp(self, cts, saved, args, active):
+    def vjp(
+        self, cts: Sequence[Cotangent], saved: PyTree, args: Sequence[Value], active: Sequence[bool]
+    ) -> Sequence[Cotangent]:
         active, has_cotangent = tuple(active), tuple([ct is not None for ct in cts])
         program = cached_rewrite(RecomputingVJP(active, has_cotangent), self.program)
         pullback = CustomVmap(program, VJPVmapRule(self.rule, active, has_cotangent))
         return scatter_where(pullback(*select_where(cts, has_cotangent), *args), active)
 
-    def transpose(self, cts, *args):
+    def transpose(self, cts: Sequence[Cotangent], *args: Value) -> Sequence[Cotangent]:
         linear = linear_mask(args)
         program = cached_rewrite(RecomputingTranspose(linear), self.program)
         linear_avals = tuple([x.aval for x in select_where(args, linear)])
@@ -200,7 +215,9 @@ class CustomVmap(Primitive):
         out_cts = inexact_cotangents(cts, self.program.out_avals)
         return scatter_where(pullback(*out_cts, *select_where_not(args, linear)), linear)
 
-    def batch(self, args, dims):
+    def batch(
+        self, args: Sequence[Value], dims: Sequence[Dim]
+    ) -> tuple[Sequence[Value], Sequence[Dim]]:
         size = batch_size(args, dims)
         flags = [d is not None for d in dims]
         if not self.rule.applies_to(flags):
@@ -215,14 +232,15 @@ class CustomVmap(Primitive):
         outs, out_flags = self.rule(size, flags, rows)
         return outs, [0 if on else None for on in out_flags]
 
-    def lower(self, ctx, *values):
+    def lower(self, ctx: LoweringContext, *values: IrValue) -> Sequence[IrValue]:
         return ctx.call(self.program, list(values))
 
 
-def captured_tracers(rule: Any) -> list[Tracer]:
+def captured_tracers(rule: object) -> list[Tracer]:
     """The traced values in the closure of `rule`, and in those of the functions there."""
     tracers: list[Tracer] = []
-    pending, visited = [rule], set()
+    pending: list[object] = [rule]
+    visited: set[int] = set()
     while pending:
         value = pending.pop()
         if id(value) in visited:
@@ -244,7 +262,7 @@ def captured_tracers(rule: Any) -> list[Tracer]:
     return tracers
 
 
-def _has_contents(cell: Any) -> bool:
+def _has_contents(cell: CellType) -> bool:
     try:
         cell.cell_contents  # noqa: B018
     except ValueError:
@@ -261,9 +279,9 @@ class UserVmapRule:
     def __init__(
         self,
         custom: CustomFunction,
-        rule: Callable[..., Any],
-        in_tree: Any,
-        out_tree: Any,
+        rule: Function,
+        in_tree: TreeDef,
+        out_tree: TreeDef,
         out_avals: tuple[ShapedArray, ...],
         captures: Captures,
     ):
@@ -287,8 +305,8 @@ class UserVmapRule:
         return any(flags)
 
     def __call__(
-        self, size: int, flags: Sequence[bool], args: Sequence[Any]
-    ) -> tuple[list[Any], list[bool]]:
+        self, size: int, flags: Sequence[bool], args: Sequence[Value]
+    ) -> tuple[list[Value], list[bool]]:
         num_args = len(args) - len(self.captures.values)
         if any(flags[num_args:]):
             return self.map_over_captures(size, flags, args), [True] * len(self.out_avals)
@@ -296,7 +314,9 @@ class UserVmapRule:
         program, out_flags = self.trace_rule(size, flags[:num_args], avals)
         return apply(None, program, args), out_flags
 
-    def map_over_captures(self, size: int, flags: Sequence[bool], args: Sequence[Any]) -> list[Any]:
+    def map_over_captures(
+        self, size: int, flags: Sequence[bool], args: Sequence[Value]
+    ) -> list[Value]:
         """The outputs for batched captured values: the rule of a batch of one, mapped.
 
         The rule itself takes no batch of captured values: it is another function for each.
@@ -304,7 +324,7 @@ class UserVmapRule:
         num_args = len(args) - len(self.captures.values)
         is_argument = [i < num_args for i in range(len(args))]
 
-        def call_on_batch_of_one(*xs: Any) -> list[Any]:
+        def call_on_batch_of_one(*xs: Value) -> list[Value]:
             rows = [
                 ops.expand_dims(x, (0,)) if on else x for x, on in zip(xs, is_argument, strict=True)
             ]
@@ -327,7 +347,7 @@ class UserVmapRule:
         out_flags: list[bool] = []
         result = RuleResult(repr(self.custom_function), self.rule)
 
-        def body(*xs: Any) -> list[Any]:
+        def body(*xs: Value) -> list[Value]:
             args, _ = tree.unflatten(self.in_tree, xs)
             in_batched, _ = tree.unflatten(self.in_tree, flags)
             out, batched = result.check_pair(
@@ -345,7 +365,7 @@ class UserVmapRule:
             program, captured = trace(self.rule, body, avals)
         return self.with_capture_inputs(program, captured), out_flags
 
-    def check_out_batched(self, result: RuleResult, batched: Any) -> list[bool]:
+    def check_out_batched(self, result: RuleResult, batched: PyTree) -> list[bool]:
         """The flags `batched` of the output, one for each leaf."""
         if isinstance(batched, list) and tree.root_node_type(self.out_tree) is tuple:
             batched = tuple(batched)
@@ -363,7 +383,7 @@ class UserVmapRule:
                 )
         return flags
 
-    def with_capture_inputs(self, program: Program, captured: Sequence[Any]) -> Program:
+    def with_capture_inputs(self, program: Program, captured: Sequence[Value]) -> Program:
         """`program`, whose last inputs stand for `captured`, with the captured values of the call.
 
         Other arrays become constants of the program; ArgumentError for another traced value.
@@ -379,7 +399,7 @@ class UserVmapRule:
 
         arg_avals = program.in_avals[: len(program.inputs) - len(captured)]
 
-        def body(*xs: Any) -> list[Any]:
+        def body(*xs: Value) -> list[Value]:
             args, captures = xs[: len(arg_avals)], xs[len(arg_avals) :]
             capture_operands = [
                 x if index is None else captures[index]

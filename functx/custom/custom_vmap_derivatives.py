@@ -6,16 +6,17 @@ The derivatives recompute their residuals from the operands.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 from functx import ops
 from functx.core.named_axes import AxisNames, batched_axis_names
 from functx.core.program import Program
 from functx.core.records import Record, Rewrite, field
 from functx.core.rewriting import apply, cached_rewrite
-from functx.core.tracer import Tracer, aval_of
+from functx.core.tracer import aval_of
 from functx.core.tracing import trace_closed
 from functx.core.types import ShapedArray
+from functx.core.typing import Dim, PyTree, Value
 from functx.transforms.ad_canonicalization import canonicalize_for_ad
 from functx.transforms.call_primitive import TransposeLinearInputs
 from functx.transforms.dce import RemoveEffects, with_io
@@ -56,7 +57,7 @@ class RecomputingVJP(Rewrite[Program]):
     def __call__(self, program: Program) -> Program:
         program = canonicalize_for_ad(effect_free_program(program), "vjp", "jvp", "transpose")
 
-        def body(*xs: Any) -> list[Any]:
+        def body(*xs: Value) -> list[Value]:
             count = sum(self.has_cotangent)
             _, tape = forward_sweep(program, xs[count:], self.active)
             return backward_sweep(
@@ -89,8 +90,8 @@ class VmapRule(Protocol):
         ...
 
     def __call__(
-        self, size: int, flags: Sequence[bool], args: Sequence[Any]
-    ) -> tuple[list[Any], list[bool]]:
+        self, size: int, flags: Sequence[bool], args: Sequence[Value]
+    ) -> tuple[list[Value], list[bool]]:
         """The outputs, and their flags, for operands batched along the first axis by `flags`.
 
         Runs inside a trace.
@@ -103,7 +104,7 @@ def trace_vmap_rule(
 ) -> Program:
     """The program of `rule` on operands of `avals`, batched by `flags`; all outputs are batched."""
 
-    def body(*args: Any) -> list[Any]:
+    def body(*args: PyTree) -> list[Value]:
         outs, out_flags = rule(size, flags, args)
         return [
             x if on else broadcast_along_batch(x, size)
@@ -113,14 +114,14 @@ def trace_vmap_rule(
     return trace_closed(body, avals, name="batched")
 
 
-def broadcast_along_batch(x: Any, size: int) -> Any:
+def broadcast_along_batch(x: Value, size: int) -> Value:
     """`x`, repeated `size` times along a new first axis."""
     return ops.broadcast_in_dim(x, (size, *x.shape), tuple(range(1, x.ndim + 1)))
 
 
 def materialize_batch_dims(
-    args: Sequence[Any], flags: Sequence[bool], required: Sequence[bool], size: int
-) -> list[Any]:
+    args: Sequence[Value], flags: Sequence[bool], required: Sequence[bool], size: int
+) -> list[Value]:
     """`args`, batched by `flags`, with those that are `required` to be batched repeated."""
     return [
         broadcast_along_batch(x, size) if need and not on else x
@@ -128,7 +129,7 @@ def materialize_batch_dims(
     ]
 
 
-def avals_of_tracers(args: Sequence[Tracer]) -> list[ShapedArray]:
+def avals_of_tracers(args: Sequence[Value]) -> list[ShapedArray]:
     return [aval_of(x) for x in args]
 
 
@@ -142,8 +143,8 @@ class JVPVmapRule(Record):
         return self.base.applies_to(flags[: len(self.varying)])
 
     def __call__(
-        self, size: int, flags: Sequence[bool], args: Sequence[Any]
-    ) -> tuple[list[Any], list[bool]]:
+        self, size: int, flags: Sequence[bool], args: Sequence[Value]
+    ) -> tuple[list[Value], list[bool]]:
         n = len(self.varying)
         tangent_flags = scatter_where(flags[n:], self.varying)
         required = [on or bool(t) for on, t in zip(flags, tangent_flags, strict=False)]
@@ -167,8 +168,8 @@ class VJPVmapRule(Record):
         return self.base.applies_to(flags[sum(self.has_cotangent) :])
 
     def __call__(
-        self, size: int, flags: Sequence[bool], args: Sequence[Any]
-    ) -> tuple[list[Any], list[bool]]:
+        self, size: int, flags: Sequence[bool], args: Sequence[Value]
+    ) -> tuple[list[Value], list[bool]]:
         n = sum(self.has_cotangent)
         # The cotangent of an operand that is not batched is a batch, not its sum.
         required = [a or b for a, b in zip(flags[n:], self.active, strict=True)]
@@ -199,8 +200,8 @@ class TransposeVmapRule(Record):
         return self.base.applies_to([on and not is_linear for on, is_linear in pairs])
 
     def __call__(
-        self, size: int, flags: Sequence[bool], args: Sequence[Any]
-    ) -> tuple[list[Any], list[bool]]:
+        self, size: int, flags: Sequence[bool], args: Sequence[Value]
+    ) -> tuple[list[Value], list[bool]]:
         n = len(args) - (len(self.linear) - sum(self.linear))
         known = scatter_where(avals_of_tracers(args[n:]), [not on for on in self.linear])
         avals = replace_where(known, self.linear, [add_axis(a, 0, size) for a in self.avals])
@@ -218,15 +219,15 @@ class NestedVmapRule(Record):
 
     base: VmapRule
     size: int
-    dims: tuple[int | None, ...]
+    dims: tuple[Dim, ...]
     names: AxisNames = field(default_factory=batched_axis_names, kw_only=True)
 
     def applies_to(self, flags: Sequence[bool]) -> bool:
         return self.base.applies_to(flags)
 
     def __call__(
-        self, size: int, flags: Sequence[bool], args: Sequence[Any]
-    ) -> tuple[list[Any], list[bool]]:
+        self, size: int, flags: Sequence[bool], args: Sequence[Value]
+    ) -> tuple[list[Value], list[bool]]:
         dims = tuple(
             [None if d is None else d + on for d, on in zip(self.dims, flags, strict=True)]
         )

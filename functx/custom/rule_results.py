@@ -16,7 +16,9 @@ from functx.core.errors import ArgumentError, RuleError, type_name
 from functx.core.records import Record
 from functx.core.source_info import Source, unwrap_function
 from functx.core.tracer import aval_of
+from functx.core.tree import TreeDef
 from functx.core.types import HasAval, ShapedArray, float0, is_inexact, kind
+from functx.core.typing import Function, PyTree, Value
 from functx.ops.operands import PYTHON_SCALARS, literal
 from functx.transforms.argument_names import function_name, key_path_strings
 from functx.transforms.operand_masks import inexact_mask, is_float0, scatter_where, tangent_avals
@@ -34,7 +36,7 @@ class SymbolicZero(HasAval):
         self.aval = aval
 
     @staticmethod
-    def from_primal_value(x: Any) -> SymbolicZero:
+    def from_primal_value(x: Value) -> SymbolicZero:
         """The zero tangent of the array or number `x`."""
         return SymbolicZero(aval_of(x))
 
@@ -52,15 +54,15 @@ class CustomVJPPrimal(NamedTuple):
     `perturbed` says whether the derivative in it is needed.
     """
 
-    value: Any
+    value: PyTree
     perturbed: bool
 
 
-def _is_custom_vjp_primal(x: Any) -> bool:
+def _is_custom_vjp_primal(x: Value) -> bool:
     return isinstance(x, CustomVJPPrimal)
 
 
-def custom_vjp_primal_tree_values(primals: Any) -> Any:
+def custom_vjp_primal_tree_values(primals: PyTree) -> PyTree:
     """The pytree `primals` with each `CustomVJPPrimal` replaced by its value.
 
     >>> import functx
@@ -73,7 +75,7 @@ def custom_vjp_primal_tree_values(primals: Any) -> Any:
     )
 
 
-def zero_from_primal(x: Any, symbolic_zeros: bool = False) -> Any:
+def zero_from_primal(x: PyTree, symbolic_zeros: bool = False) -> PyTree:
     """The zero tangent of each leaf of the pytree `x`.
 
     An array of zeros like the leaf, of dtype `float0` for integers and booleans, or with
@@ -86,7 +88,7 @@ def zero_from_primal(x: Any, symbolic_zeros: bool = False) -> Any:
     SymbolicZero(~f32[])
     """
 
-    def zero(leaf: Any) -> Any:
+    def zero(leaf: PyTree) -> PyTree:
         aval = aval_of(leaf)
         if symbolic_zeros:
             return SymbolicZero(aval)
@@ -96,11 +98,11 @@ def zero_from_primal(x: Any, symbolic_zeros: bool = False) -> Any:
 
 
 def with_symbolic_zeros(
-    structure: Any,
+    structure: TreeDef,
     avals: Sequence[ShapedArray],
-    values: Sequence[Any],
+    values: Sequence[Value],
     nonzero: Sequence[bool] | None,
-) -> list[Any]:
+) -> list[Value]:
     """The tangents or cotangents of the leaves of a structure, of types `avals`, for a rule.
 
     `values` are those of the inexact leaves. Without `nonzero`, a mask of `values`, other leaves
@@ -109,14 +111,14 @@ def with_symbolic_zeros(
     if nonzero is None:
         return scatter_where(values, inexact_mask(avals))
     pairs = iter(zip(values, nonzero, strict=False))
-    leaves: list[Any] = []
+    leaves: list[PyTree] = []
     for aval in tangent_avals(structure, avals):
         value, on = next(pairs) if is_inexact(aval.dtype) else (None, False)
         leaves.append(value if on else SymbolicZero(aval))
     return leaves
 
 
-def is_symbolic_zero(x: Any, shape: tuple[int, ...]) -> bool:
+def is_symbolic_zero(x: Value, shape: tuple[int, ...]) -> bool:
     """Whether `x`, a tangent or cotangent of a value of `shape`, is None, symbolic or `float0`."""
     if x is None:
         return True
@@ -128,7 +130,7 @@ class RuleResult(Record):
     """The checks, and their errors, of one part of the result of `rule`, a rule of `owner`."""
 
     owner: str
-    rule: Callable[..., Any]
+    rule: Function
     part: str = "the output"
 
     def __str__(self) -> str:
@@ -142,13 +144,15 @@ class RuleResult(Record):
         """The error whose requirement is `problem`, at the line where the rule returns."""
         return RuleError(f"{self} {problem}", *details, fix=fix, source=rule_source(self.rule))
 
-    def check_pair(self, out: Any, parts: str) -> tuple[Any, Any]:
+    def check_pair(self, out: PyTree, parts: str) -> tuple[PyTree, PyTree]:
         """`out`, which must be a pair; `parts` names its two parts in the error."""
         if not isinstance(out, (tuple, list)) or len(out) != 2:
             raise self.error(f"must be a pair {parts}; got {describe_type(out)}")
         return out[0], out[1]
 
-    def check_output(self, out: Any, structure: Any, avals: Sequence[ShapedArray]) -> list[Any]:
+    def check_output(
+        self, out: PyTree, structure: TreeDef, avals: Sequence[ShapedArray]
+    ) -> list[Value]:
         """The leaves of `out`, which must have the structure and types of the function's output."""
         leaves, out_structure = tree.flatten_with_key_data(out)
         if out_structure != structure:
@@ -162,7 +166,9 @@ class RuleResult(Record):
             for i, (x, aval) in enumerate(zip(leaves, avals, strict=True))
         ]
 
-    def check_jvp(self, out: Any, structure: Any, avals: Sequence[ShapedArray]) -> list[Any]:
+    def check_jvp(
+        self, out: PyTree, structure: TreeDef, avals: Sequence[ShapedArray]
+    ) -> list[Value]:
         """The leaves of `out`, a pair of the function's output and its tangent."""
         value, tangent = self.check_pair(out, "(output, output tangent)")
         return [
@@ -174,12 +180,12 @@ class RuleResult(Record):
 
     def check_tangents(
         self,
-        tangent: Any,
-        structure: Any,
+        tangent: PyTree,
+        structure: TreeDef,
         avals: Sequence[ShapedArray],
         like: str,
         any_width: bool = False,
-    ) -> list[Any]:
+    ) -> list[Value]:
         """The leaves of `tangent`, a tangent or cotangent, at the inexact leaves of `structure`.
 
         None, for a part or for all, stands for zero, and so do symbolic zeros. With `any_width`,
@@ -206,8 +212,8 @@ class RuleResult(Record):
         return checked
 
     def cast_leaf(
-        self, x: Any, aval: ShapedArray, location: Callable[[], str], any_width: bool = False
-    ) -> Any:
+        self, x: Value, aval: ShapedArray, location: Callable[[], str], any_width: bool = False
+    ) -> PyTree:
         """`x`, the leaf of a result at `location`, with exactly the type `aval`."""
 
         def error(actual: ShapedArray | None) -> RuleError:
@@ -225,11 +231,11 @@ class RuleResult(Record):
 
 
 def cast_to_aval(
-    x: Any,
+    x: Value,
     aval: ShapedArray,
     error: Callable[[ShapedArray | None], Exception],
     any_width: bool = False,
-) -> Any:
+) -> PyTree:
     """`x` with exactly the type `aval`.
 
     Its shape must be that of `aval`. Another dtype is converted, unless its kind is greater, if
@@ -255,18 +261,18 @@ def cast_to_aval(
 _DTYPE_KINDS = "buifc"
 
 
-def describe_type(out: Any) -> str:
+def describe_type(out: PyTree) -> str:
     """The type of `out`, and its length if it is a sequence, for messages."""
     return type_name(out) + (f" of {len(out)}" if isinstance(out, (tuple, list)) else "")
 
 
-def _leaf_location(structure: Any, avals: Sequence[ShapedArray], i: int) -> str:
+def _leaf_location(structure: TreeDef, avals: Sequence[ShapedArray], i: int) -> str:
     """The path of leaf `i` of a structure, for messages."""
     text = key_path_strings(structure, avals)[i]
     return f", at {text}" if text else ""
 
 
-def rule_source(rule: Any) -> Source | None:
+def rule_source(rule: Function) -> Source | None:
     """The line of the only `return` of the function `rule`, else the line where it begins."""
     code = _code_of(rule)
     if code is None:
@@ -278,7 +284,7 @@ def rule_source(rule: Any) -> Source | None:
 _RETURN_OPCODES = ("RETURN_VALUE", "RETURN_CONST")
 
 
-def _code_of(rule: Any) -> CodeType | None:
+def _code_of(rule: object) -> CodeType | None:
     rule = unwrap_function(rule, "func", "__func__")
     if not isinstance(getattr(rule, "__code__", None), CodeType):
         rule = getattr(type(rule), "__call__", None)  # noqa: B004

@@ -5,10 +5,10 @@ Rules may capture values around them; `Captures` makes these operands of the cal
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from enum import Enum
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import jax
 import numpy as np
@@ -24,7 +24,9 @@ from functx.core.program import Program, Var
 from functx.core.rewriting import cached_rewrite, user_rule_runs
 from functx.core.tracer import Tracer, aval_of, current_builder
 from functx.core.tracing import run_and_finish
+from functx.core.tree import TreeDef
 from functx.core.types import ShapedArray
+from functx.core.typing import Function, PyTree, Value
 from functx.transforms.aliasing import capture_key
 from functx.transforms.argument_names import function_name
 
@@ -40,7 +42,7 @@ class TracedRule(NamedTuple):
     """The program of a rule, and the captured values that its last inputs stand for."""
 
     program: Program
-    captured: list[Any]
+    captured: list[Value]
 
 
 class Activity(NamedTuple):
@@ -79,10 +81,10 @@ class RuleTrace:
 
     def __call__(
         self,
-        rule: Callable[..., Any],
-        body: Callable[..., Sequence[Any]],
+        rule: Function,
+        body: Callable[..., Sequence[Value]],
         avals: Sequence[ShapedArray],
-        values: Sequence[Any] = (),
+        values: Sequence[Value | None] = (),
     ) -> TracedRule:
         """The program of `body`, which calls `rule`; `values` are those known of its inputs, or None."""
         builder = RuleBuilder(
@@ -123,6 +125,10 @@ def rule_tracing(custom: CustomFunction) -> RuleTracing:
     return RuleTracing(min(max(recursive, total - _MAX_EAGER_DEPTH, 0), 2))
 
 
+Programs: TypeAlias = tuple[Program, ...]
+"""The programs of the rules of a function."""
+
+
 class LazyRules:
     """The rules of one call, which `programs` traces when they are needed.
 
@@ -134,7 +140,7 @@ class LazyRules:
         # Tracers that the rules capture belong to this builder and those around it.
         self.definition_builder = current_builder.get()
         self.axes = bound_axes()
-        self.traced_programs: dict[Any, tuple[Program, ...]] = {}
+        self.traced_programs: dict[Hashable, Programs] = {}
         self.key = (
             custom,
             custom.rule_functions(),
@@ -145,7 +151,7 @@ class LazyRules:
             self.axes,
         )
 
-    def programs(self, activity: Activity) -> tuple[Program, ...]:
+    def programs(self, activity: Activity) -> Programs:
         """The programs of the rules, for the derivative that `activity` describes."""
         specialized = activity if self.custom_function.symbolic_zeros else None
         key = contextual_key(specialized)
@@ -169,11 +175,11 @@ class LazyRules:
 class TransformedRules(NamedTuple):
     """Deferred rules whose programs `transform` rewrites once they are traced."""
 
-    rule: Any
-    transform: Callable[[tuple[Program, ...]], tuple[Program, ...]]
+    rule: LazyRules | TransformedRules
+    transform: Callable[[Programs], Programs]
     axis: Axis | None = None
 
-    def programs(self, activity: Activity) -> tuple[Program, ...]:
+    def programs(self, activity: Activity) -> Programs:
         """The rewritten programs."""
         programs = self.rule.programs(activity)
         with set_batched_axis(self.axis):
@@ -183,14 +189,18 @@ class TransformedRules(NamedTuple):
         return repr(self.rule)
 
 
-def rule_programs(rule: Any, activity: Activity) -> tuple[Program, ...]:
+Rules: TypeAlias = Programs | LazyRules | TransformedRules
+"""The rules of a call: their programs, or an object that traces them when they are needed."""
+
+
+def rule_programs(rule: Rules, activity: Activity) -> Programs:
     """The programs of a rule, which are traced now if they were deferred."""
     return rule.programs(activity) if isinstance(rule, (LazyRules, TransformedRules)) else rule
 
 
 def transform_rules(
-    rule: Any, transform: Callable[[tuple[Program, ...]], tuple[Program, ...]]
-) -> Any:
+    rule: Rules, transform: Callable[[Programs], Programs]
+) -> Programs | TransformedRules:
     """The rule with its programs rewritten, later if they are deferred."""
     if isinstance(rule, (LazyRules, TransformedRules)):
         return TransformedRules(rule, transform, batched_axis())
@@ -214,7 +224,7 @@ def reopened_builders(builder: Builder | None) -> Iterator[None]:
             builder.is_open = False
 
 
-def _value_key(x: Any) -> Any:
+def _value_key(x: PyTree) -> Hashable:
     try:
         hash(x)
     except TypeError:
@@ -226,16 +236,16 @@ class Captures:
     """The values that the programs of one call captured, each once."""
 
     def __init__(self) -> None:
-        self.values: list[Any] = []
-        self.indices: dict[Any, int] = {}
+        self.values: list[Value] = []
+        self.indices: dict[Hashable, int] = {}
 
-    def add(self, values: Sequence[Any]) -> None:
+    def add(self, values: Sequence[Value]) -> None:
         """Add those of `values` that are new."""
         for x in values:
             if self.indices.setdefault(capture_key(x), len(self.values)) == len(self.values):
                 self.values.append(x)
 
-    def index_or_none(self, x: Any) -> int | None:
+    def index_or_none(self, x: Value) -> int | None:
         """The index of `x`, or of an array that equals it; None if there is neither."""
         index = self.indices.get(capture_key(x))
         if index is not None:
@@ -250,7 +260,7 @@ class Captures:
                 return i
         return None
 
-    def index(self, x: Any) -> int:
+    def index(self, x: Value) -> int:
         """The index of `x`, or of an array that equals it; RuleError if there is neither."""
         index = self.index_or_none(x)
         if index is None:
@@ -261,7 +271,7 @@ class Captures:
             )
         return index
 
-    def with_capture_inputs(self, program: Program, captured: Sequence[Any]) -> Program:
+    def with_capture_inputs(self, program: Program, captured: Sequence[Value]) -> Program:
         """`program`, whose last inputs stand for `captured`, with an input for each value instead."""
         count = len(program.inputs) - len(captured)
         explicit, capture_inputs = program.inputs[:count], program.inputs[count:]
@@ -282,12 +292,12 @@ class Captures:
 class RuleOutputs(NamedTuple):
     """The arrays that a rule returned, and the new values of the operands that it wrote to."""
 
-    outs: list[Any]
-    written: dict[int, Any]
+    outs: Sequence[Value]
+    written: dict[int, Value]
 
 
 def inline_rule(
-    name: str, body: Callable[..., Sequence[Any]], operands: Sequence[Any]
+    name: str, body: Callable[..., Sequence[Value]], operands: Sequence[Value]
 ) -> RuleOutputs:
     """The arrays that `body(*operands)` returns, computed in the current trace.
 
@@ -311,11 +321,11 @@ def inline_rule(
 class Residuals(NamedTuple):
     """A pytree split into its arrays and a structure that holds all other leaves."""
 
-    structure: Any
-    arrays: Sequence[Any]
+    structure: TreeDef
+    arrays: Sequence[Value]
 
     @staticmethod
-    def flatten(value: Any) -> Residuals:
+    def flatten(value: PyTree) -> Residuals:
         """The residuals of the pytree `value`."""
         leaves, structure = tree.flatten_with_key_data(value)
         static = {i: x for i, x in enumerate(leaves) if not is_array(x)}
@@ -323,11 +333,11 @@ class Residuals(NamedTuple):
             tree.treedef_with_static(structure, static), [x for x in leaves if is_array(x)]
         )
 
-    def unflatten(self, arrays: Sequence[Any]) -> Any:
+    def unflatten(self, arrays: Sequence[Value]) -> PyTree:
         """The pytree with `arrays` in place of its own."""
         return tree.unflatten(self.structure, arrays)
 
 
-def is_array(x: Any) -> bool:
+def is_array(x: Value) -> bool:
     """Whether `x` is an array or a NumPy scalar, not a Python number."""
     return isinstance(x, (Tracer, np.ndarray, np.generic, jax.Array))

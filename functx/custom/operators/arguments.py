@@ -6,10 +6,10 @@
 from __future__ import annotations
 
 from collections import namedtuple
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from functools import cached_property
 from operator import index
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import jax
 import numpy as np
@@ -18,7 +18,8 @@ from functx.core.backend import backend
 from functx.core.errors import ArgumentError, FunctxError, type_name
 from functx.core.primitive import Primitive
 from functx.core.tracer import Tracer, aval_of
-from functx.core.types import ShapedArray
+from functx.core.types import DType, ShapedArray
+from functx.core.typing import PyTree, Value
 from functx.custom.operators.registry import resolve_operator
 from functx.custom.operators.schema import NO_DEFAULT, Argument, Schema, Type
 
@@ -30,8 +31,8 @@ if TYPE_CHECKING:
 class BoundArguments(NamedTuple):
     """The arrays of a call, and the parameters of its primitive."""
 
-    operands: list[Any]
-    parameters: dict[str, Any]
+    operands: list[PyTree]
+    parameters: dict[str, PyTree]
 
 
 class ArgumentBinder:
@@ -54,9 +55,9 @@ class ArgumentBinder:
         self.positional = len(schema.positional)
 
     @property
-    def parameter_defaults(self) -> dict[str, Any]:
+    def parameter_defaults(self) -> dict[str, PyTree]:
         """The defaults of the primitive's parameters."""
-        defaults: dict[str, Any] = {}
+        defaults: dict[str, PyTree] = {}
         for argument, field in zip(self.schema.arguments, self.fields, strict=True):
             if field is not None and argument.type.is_array:
                 if not argument.type.is_list:
@@ -66,12 +67,12 @@ class ArgumentBinder:
         return defaults
 
     @cached_property
-    def namedtuple_class(self) -> Any:
+    def namedtuple_class(self) -> Callable[..., tuple[PyTree, ...]]:
         """Named tuples with a field for each argument."""
         name = f"{self.qualname.replace('::', '_')}_inputs"
         return namedtuple(name, self.names, rename=True)  # type: ignore[misc]
 
-    def bind(self, args: Sequence[Any], kwargs: dict[str, Any]) -> BoundArguments:
+    def bind(self, args: Sequence[PyTree], kwargs: dict[str, PyTree]) -> BoundArguments:
         """The operands and parameters of a call; ArgumentError if it does not fit the schema."""
         values = args
         if kwargs or len(args) != len(self.names) or self.positional != len(self.names):
@@ -84,8 +85,8 @@ class ArgumentBinder:
                 ],
                 {},
             )
-        operands: list[Any] = []
-        parameters: dict[str, Any] = {}
+        operands: list[PyTree] = []
+        parameters: dict[str, PyTree] = {}
         for argument, field, value in zip(self.schema.arguments, self.fields, values, strict=True):
             if field is None:
                 operands.append(self.check_array(argument, value))
@@ -102,7 +103,7 @@ class ArgumentBinder:
                     operands.append(self.check_array(argument, value))
         return BoundArguments(operands, parameters)
 
-    def all_values(self, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]:
+    def all_values(self, args: Sequence[PyTree], kwargs: dict[str, PyTree]) -> list[PyTree]:
         """The values of all arguments, with defaults filled in."""
         if len(args) > self.positional:
             raise self.error(
@@ -123,7 +124,7 @@ class ArgumentBinder:
     def error(self, problem: str) -> ArgumentError:
         return ArgumentError(f"{self.qualname}: the operator {problem}", f"schema {self.schema}")
 
-    def check_array(self, argument: Argument, value: Any) -> Any:
+    def check_array(self, argument: Argument, value: PyTree) -> Value:
         """`value` as an operand; the key data of a typed key."""
         if type(value) is not Tracer:
             try:
@@ -135,13 +136,13 @@ class ArgumentBinder:
                 return key_data
         return value
 
-    def check_array_list(self, argument: Argument, value: Any) -> list[Any]:
+    def check_array_list(self, argument: Argument, value: PyTree) -> list[PyTree]:
         if not isinstance(value, (list, tuple)):
             raise self.type_error(argument, value)
         optional = argument.type.optional_elements
         return [x if x is None and optional else self.check_array(argument, x) for x in value]
 
-    def to_parameter(self, argument: Argument, value: Any) -> Any:
+    def to_parameter(self, argument: Argument, value: PyTree) -> Hashable:
         """`value` as a parameter: hashable, with tuples for lists."""
         kind = argument.type
         if value is None and kind.optional:
@@ -158,7 +159,7 @@ class ArgumentBinder:
                 raise
             raise self.type_error(argument, value) from None
 
-    def type_error(self, argument: Argument, value: Any) -> ArgumentError:
+    def type_error(self, argument: Argument, value: PyTree) -> ArgumentError:
         traced = isinstance(value, jax.core.Tracer)
         return ArgumentError(
             f"{self.qualname}: `{argument.name}` must be {_describe_type(argument.type)}; "
@@ -167,7 +168,7 @@ class ArgumentBinder:
             fix="Make it static (static_argnums), or declare it an array." if traced else "",
         )
 
-    def is_default(self, argument: Argument, value: Any) -> bool:
+    def is_default(self, argument: Argument, value: PyTree) -> bool:
         """Whether `value` is the default of the argument."""
         if argument.default is NO_DEFAULT:
             return False
@@ -189,29 +190,29 @@ class OperatorPrimitive(Primitive, abstract=True):
     multiple_results = True
     checks_rule_results = True
 
-    def __reduce__(self) -> tuple[Callable[..., Primitive], tuple[str, list[Any]]]:
+    def __reduce__(self) -> tuple[Callable[..., Primitive], tuple[str, list[PyTree]]]:
         return _unpickle, (self.operator.qualname, [getattr(self, f) for f in self.fields])
 
     def output_types(self, avals: tuple[ShapedArray, ...]) -> OutputTypes:
         """The types of the results for operands of `avals`, cached."""
         raise NotImplementedError
 
-    def output_types_of(self, operands: Sequence[Any]) -> OutputTypes:
+    def output_types_of(self, operands: Sequence[Value]) -> OutputTypes:
         """The types of the results for `operands`."""
         return self.output_types(tuple([aval_of(x) for x in operands]))
 
     def unflatten(
-        self, leaves: Sequence[Any], static: Callable[[Any], Any] | None = None
-    ) -> list[Any]:
+        self, leaves: Sequence[PyTree], static: Callable[[PyTree], PyTree] | None = None
+    ) -> list[PyTree]:
         """One value for each argument, with `leaves`, one for each operand, in place of arrays.
 
         `static` is applied to the values that are no arrays; by default they are unchanged.
         """
         arguments = self.operator.arguments
-        remaining: Iterator[Any] = iter(leaves)
+        remaining: Iterator[PyTree] = iter(leaves)
         if arguments.takes_only_arrays:
             return list(remaining)
-        values: list[Any] = []
+        values: list[PyTree] = []
         for argument, field in zip(arguments.schema.arguments, arguments.fields, strict=True):
             if field is None:
                 values.append(next(remaining))
@@ -227,7 +228,7 @@ class OperatorPrimitive(Primitive, abstract=True):
                 values.append([next(remaining) if on else None for on in flags])
         return values
 
-    def call_arguments(self, leaves: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
+    def call_arguments(self, leaves: Sequence[PyTree]) -> tuple[list[PyTree], dict[str, PyTree]]:
         """The positional and keyword arguments of a rule, with `leaves` in place of arrays."""
         values, arguments = self.unflatten(leaves), self.operator.arguments
         keywords = zip(
@@ -236,8 +237,8 @@ class OperatorPrimitive(Primitive, abstract=True):
         return values[: arguments.positional], dict(keywords)
 
     def named_arguments(
-        self, leaves: Sequence[Any], static: Callable[[Any], Any] | None = None
-    ) -> tuple[Any, ...]:
+        self, leaves: Sequence[PyTree], static: Callable[[PyTree], PyTree] | None = None
+    ) -> tuple[PyTree, ...]:
         """A named tuple of the values that `unflatten` gives."""
         return self.operator.arguments.namedtuple_class(*self.unflatten(leaves, static))
 
@@ -264,7 +265,7 @@ class OperatorPrimitive(Primitive, abstract=True):
                 total += sum(value) if isinstance(value, tuple) else int(value)
         return total
 
-    def operand_indices(self, static: Callable[[Any], Any] | None = None) -> list[Any]:
+    def operand_indices(self, static: Callable[[PyTree], PyTree] | None = None) -> list[PyTree]:
         """The values of the arguments, with the indices of operands in place of arrays."""
         return self.unflatten(range(self.num_operands()), static)
 
@@ -291,7 +292,7 @@ class OperatorPrimitive(Primitive, abstract=True):
                 mutated += [i for i in elements if i is not None]
         return mutated
 
-    def aliased_arguments(self, operands: Sequence[Any]) -> dict[str, Any]:
+    def aliased_arguments(self, operands: Sequence[PyTree]) -> dict[str, PyTree]:
         """The arguments that are also results, by alias."""
         schema = self.operator.schema
         if len(schema.new_returns) == len(schema.returns):
@@ -308,7 +309,7 @@ class OperatorPrimitive(Primitive, abstract=True):
         return None
 
 
-def _unpickle(qualname: str, values: Sequence[Any]) -> OperatorPrimitive:
+def _unpickle(qualname: str, values: Sequence[PyTree]) -> OperatorPrimitive:
     """The primitive of the operator called `qualname`, with these parameters."""
     return resolve_operator(qualname).primitive(*values)
 
@@ -339,7 +340,7 @@ _TYPE_DESCRIPTIONS = {
 }
 
 
-def _number(value: Any) -> Any:
+def _number(value: PyTree) -> complex:
     if isinstance(value, np.generic):
         value = value.item()
     if not isinstance(value, (bool, int, float, complex)):
@@ -347,41 +348,41 @@ def _number(value: Any) -> Any:
     return value
 
 
-def _int(value: Any) -> int:
+def _int(value: PyTree) -> int:
     return int(index(value))
 
 
-def _float(value: Any) -> float:
+def _float(value: PyTree) -> float:
     if isinstance(value, (str, bytes)):
         raise TypeError
     return float(value)
 
 
-def _bool(value: Any) -> bool:
+def _bool(value: PyTree) -> bool:
     if not isinstance(value, (bool, np.bool_)):
         raise TypeError
     return bool(value)
 
 
-def _string(value: Any) -> str:
+def _string(value: PyTree) -> str:
     if not isinstance(value, str):
         raise TypeError
     return value
 
 
-def _dtype(value: Any) -> Any:
+def _dtype(value: PyTree) -> DType:
     if value is None:
         raise TypeError
     return np.dtype(value)
 
 
-def _device(value: Any) -> Any:
+def _device(value: PyTree) -> str | jax.Device:
     if not isinstance(value, (str, jax.Device)):
         raise TypeError
     return value
 
 
-_CONVERTERS: dict[str, Callable[[Any], Any]] = {
+_CONVERTERS: dict[str, Callable[[PyTree], PyTree]] = {
     "int": _int,
     "float": _float,
     "bool": _bool,

@@ -14,6 +14,7 @@ from functx.core.errors import (
     SchemaError,
     type_name,
 )
+from functx.core.typing import Function
 from functx.custom.operators import dispatch
 from functx.custom.operators.operator import Operator, check_kernel, make_operator
 from functx.custom.operators.registry import (
@@ -34,13 +35,13 @@ TAGS = ("inplace", "out")
 
 def custom_op(
     qualname: str,
-    fun: Callable[..., Any] | None = None,
+    fun: Function | None = None,
     /,
     *,
     mutates_args: str | Iterable[str] = (),
     device_types: str | Iterable[str] | None = None,
     schema: str | Schema | None = None,
-    decomposition: Callable[..., Any] | bool | None = None,
+    decomposition: Function | bool | None = None,
     kernel: str = "jax",
     tags: Iterable[str] = (),
     allow_override: bool = False,
@@ -124,7 +125,7 @@ def _decorator_of_composite(decorator: Any) -> Any:
             return decorator
     operator: Operator = custom_op(qualname, body, decomposition=True, **options)
 
-    def decorate(fun: Callable[..., Any]) -> Operator:
+    def decorate(fun: Function) -> Operator:
         destroy(operator)
         made: Operator = decorator(fun)
         return made
@@ -133,7 +134,7 @@ def _decorator_of_composite(decorator: Any) -> Any:
     return operator
 
 
-def _has_empty_body(fun: Any) -> bool:
+def _has_empty_body(fun: Function) -> bool:
     """Whether a function has no body (`...`): it only returns None."""
     if not isinstance(fun, FunctionType):
         return False
@@ -146,7 +147,7 @@ _EMPTY_BODY_OPCODES = ("LOAD_CONST", "RETURN_CONST", "RETURN_VALUE")
 
 def define(
     qualname: str, schema: str | Schema | None = None, *, allow_override: bool = False
-) -> Callable[[Callable[..., Any]], Operator]:
+) -> Callable[[Function], Operator]:
     """A decorator that declares an operator by a function of the same name, whose body never runs.
 
     With `schema`, the function has neither annotations nor defaults. Implementations are
@@ -167,7 +168,7 @@ def define(
     """
     check_name(qualname, "define")
 
-    def declared(fun: Callable[..., Any]) -> Operator:
+    def declared(fun: Function) -> Operator:
         label = _check_function(qualname, fun)
         name = qualname.split("::")[1]
         if function_name(fun) != name:
@@ -196,7 +197,7 @@ def define(
     return declared
 
 
-def _check_function(qualname: str, fun: Any) -> str:
+def _check_function(qualname: str, fun: Function) -> str:
     """The label of the definition in messages; SchemaError unless `fun` is a function."""
     label = f"custom_op({qualname})"
     if not callable(fun) or isinstance(fun, type):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextvars import ContextVar
 from functools import lru_cache
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from functx import ops
 from functx.core.concretization import is_being_differentiated
@@ -19,7 +19,7 @@ from functx.core.rewriting import apply
 from functx.core.tracer import Tracer, aval_of
 from functx.core.tracing import trace
 from functx.core.types import is_inexact
-from functx.core.typing import Cotangent, Tangent, Value
+from functx.core.typing import Cotangent, PyTree, Tangent, Value
 from functx.custom.custom_vjp import transpose_backward_rule
 from functx.custom.operators.arguments import OperatorPrimitive
 from functx.custom.operators.outputs import GradientChecker, Gradients, OutputTypes
@@ -53,12 +53,12 @@ class BackwardContext:
 class AutogradContext:
     """The context of an autograd formula: `setup_context` sets attributes, the backward rule reads them."""
 
-    def __init__(self, needs_input_grad: tuple[Any, ...]):
+    def __init__(self, needs_input_grad: tuple[bool | list[bool], ...]):
         self.__dict__["_functx_saved"] = ()
         self.__dict__["_functx_needs"] = needs_input_grad
 
     @property
-    def needs_input_grad(self) -> tuple[Any, ...]:
+    def needs_input_grad(self) -> tuple[bool | list[bool], ...]:
         """For each positional argument that was passed, whether it is differentiated.
 
         A list of arrays has a list of flags.
@@ -66,11 +66,11 @@ class AutogradContext:
         return self.__dict__["_functx_needs"]  # type: ignore[no-any-return]
 
     @property
-    def saved_tensors(self) -> tuple[Any, ...]:
+    def saved_tensors(self) -> tuple[Value, ...]:
         """The arrays that were passed to `save_for_backward`."""
         return self.__dict__["_functx_saved"]  # type: ignore[no-any-return]
 
-    def save_for_backward(self, *arrays: Any) -> None:
+    def save_for_backward(self, *arrays: Value) -> None:
         """Save arrays for the backward rule, which reads them as `saved_tensors`."""
         self.__dict__["_functx_saved"] = arrays
 
@@ -82,12 +82,18 @@ class BackwardByName(NamedTuple):
     rule: Registration
 
     def saved_values(
-        self, call: OperatorPrimitive, operands: Sequence[Any], output: Any, active: Sequence[bool]
-    ) -> Any:
+        self,
+        call: OperatorPrimitive,
+        operands: Sequence[Value],
+        output: PyTree,
+        active: Sequence[bool],
+    ) -> PyTree:
         """The result of `save_for_backward` for the operands and the output of a call."""
         return self.save_rule(call.named_arguments(operands), output)
 
-    def gradients(self, saved: Any, grads: Sequence[Any], checker: GradientChecker) -> Gradients:
+    def gradients(
+        self, saved: PyTree, grads: Sequence[PyTree], checker: GradientChecker
+    ) -> Gradients:
         """The cotangents of the operands, for `grads` of the results."""
         return checker.from_dict(self.rule(BackwardContext(), saved, *grads))
 
@@ -98,8 +104,12 @@ class BackwardByContext(NamedTuple):
     rule: Registration
 
     def saved_values(
-        self, call: OperatorPrimitive, operands: Sequence[Any], output: Any, active: Sequence[bool]
-    ) -> Any:
+        self,
+        call: OperatorPrimitive,
+        operands: Sequence[Value],
+        output: PyTree,
+        active: Sequence[bool],
+    ) -> PyTree:
         """The attributes of the context after `setup_context`."""
         flags = call.unflatten(active, lambda _: False)[: call.num_passed()]
         needs = [[bool(on) for on in f] if isinstance(f, list) else bool(f) for f in flags]
@@ -113,7 +123,9 @@ class BackwardByContext(NamedTuple):
             self.rule.run(setup, (), setup_args)
         return dict(context.__dict__)
 
-    def gradients(self, saved: Any, grads: Sequence[Any], checker: GradientChecker) -> Gradients:
+    def gradients(
+        self, saved: PyTree, grads: Sequence[PyTree], checker: GradientChecker
+    ) -> Gradients:
         """The cotangents of the operands, for `grads` of the results."""
         context = AutogradContext(())
         context.__dict__.update(saved)
@@ -169,7 +181,7 @@ class DifferentiableCall(OperatorPrimitive, abstract=True):
         if self.operator.is_declaration and get_rule(self.operator, JVP_RULE) is None:
             raise no_autograd_formula_error(self.operator.qualname)
 
-    def check_operands_not_differentiated(self, operands: Sequence[Any]) -> None:
+    def check_operands_not_differentiated(self, operands: Sequence[Value]) -> None:
         """Raise NoAutogradFormulaError for such an operator if an operand is differentiated."""
         if self.backward_rule() is None and any(
             type(x) is Tracer and is_inexact(x.dtype) and is_being_differentiated(x)
@@ -198,7 +210,9 @@ class DifferentiableCall(OperatorPrimitive, abstract=True):
                 )
         return [a and b for a, b in zip(inexact, types.per_leaf(stated), strict=True)]
 
-    def forward(self, args, active):
+    def forward(
+        self, args: Sequence[Value], active: Sequence[bool]
+    ) -> tuple[Sequence[Value], PyTree]:
         rule = self.backward_rule()
         if rule is None:
             self.check_not_declaration_only()
@@ -208,7 +222,7 @@ class DifferentiableCall(OperatorPrimitive, abstract=True):
         outs = self(*args)
         residuals = Residuals.flatten(())
 
-        def body(*xs: Any) -> list[Any]:
+        def body(*xs: Value) -> list[Value]:
             nonlocal residuals
             output = types.unflatten(self.operator.schema, xs[len(args) :])
             residuals = Residuals.flatten(rule.saved_values(self, xs[: len(args)], output, active))
@@ -218,7 +232,9 @@ class DifferentiableCall(OperatorPrimitive, abstract=True):
         arrays, _ = inline_rule(f"{self.operator.__name__}_save", body, operands)
         return outs, (rule, residuals._replace(arrays=arrays))
 
-    def vjp(self, cts, saved, args, active):
+    def vjp(
+        self, cts: Sequence[Cotangent], saved: PyTree, args: Sequence[Value], active: Sequence[bool]
+    ) -> Sequence[Cotangent]:
         if saved is not None:
             rule, residuals = saved
             return self.apply_backward(rule, residuals, cts, args)
@@ -252,7 +268,7 @@ class DifferentiableCall(OperatorPrimitive, abstract=True):
         num_saved = len(residuals.arrays)
         nonzero: list[bool] = []
 
-        def body(*xs: Any) -> list[Any]:
+        def body(*xs: Value) -> list[Value]:
             grads = types.group_lists(scatter_where(xs[:num_cts], has_cotangent))
             checker = GradientChecker(self, rule.rule, xs[num_cts + num_saved :])
             saved = residuals.unflatten(xs[num_cts : num_cts + num_saved])
@@ -264,7 +280,9 @@ class DifferentiableCall(OperatorPrimitive, abstract=True):
         in_cts, _ = inline_rule(f"{self.operator.__name__}_backward", body, operands)
         return scatter_where(in_cts, nonzero)
 
-    def jvp(self, primals, tangents):
+    def jvp(
+        self, primals: Sequence[Value], tangents: Sequence[Tangent]
+    ) -> tuple[Sequence[Value], Sequence[Tangent]]:
         rule = get_rule(self.operator, JVP_RULE)
         if rule is not None:
             return self.jvp_by_rule(rule, primals, tangents)
@@ -278,7 +296,7 @@ class DifferentiableCall(OperatorPrimitive, abstract=True):
 
     def jvp_by_rule(
         self, rule: Registration, primals: Sequence[Value], tangents: Sequence[Tangent]
-    ) -> tuple[list[Value], list[Tangent]]:
+    ) -> tuple[Sequence[Value], Sequence[Tangent]]:
         """The results and their tangents by the user's rule for forward mode."""
         types = self.output_types_of(primals)
         avals = list(types.avals)
@@ -288,7 +306,7 @@ class DifferentiableCall(OperatorPrimitive, abstract=True):
             select_where(tangents, inexact), select_where(primals, inexact)
         )
 
-        def body(*xs: Any) -> list[Any]:
+        def body(*xs: Value) -> list[Value]:
             primal_arguments = self.named_arguments(xs[: len(primals)])
             tangent_leaves = scatter_where(xs[len(primals) :], inexact)
             pair = rule(primal_arguments, self.named_arguments(tangent_leaves, lambda _: None))
@@ -299,14 +317,14 @@ class DifferentiableCall(OperatorPrimitive, abstract=True):
 
     def jvp_by_transpose(
         self, primals: Sequence[Value], tangents: Sequence[Tangent]
-    ) -> tuple[list[Value], list[Tangent]]:
+    ) -> tuple[Sequence[Value], Sequence[Tangent]]:
         """The results and their tangents by the transpose of the backward rule."""
         active = [t is not None for t in tangents]
         outs, (rule, residuals) = self.forward(primals, active)
         differentiable = self.differentiable_outputs(self.output_types_of(primals))
         avals = [aval_of(x) for x in select_where(outs, differentiable)]
 
-        def body(*xs: Any) -> list[Any]:
+        def body(*xs: Value) -> list[Value]:
             cts = scatter_where(xs, differentiable)
             in_cts = self.apply_backward(rule, residuals, cts, primals)
             return instantiate_zeros(select_where(in_cts, active), select_where(primals, active))
@@ -324,7 +342,7 @@ class DifferentiableCall(OperatorPrimitive, abstract=True):
         out_tangents = apply(None, tangent_program, [*select_where(tangents, active), *captured])
         return outs, scatter_where(out_tangents, differentiable)
 
-    def transpose(self, cts, *args):
+    def transpose(self, cts: Sequence[Cotangent], *args: Value) -> Sequence[Cotangent]:
         # The derivative of a linear function is the same everywhere, so it is taken at zero.
         linear = linear_mask(args)
         values = [ops.zeros_like(x) if on else x for x, on in zip(args, linear, strict=True)]

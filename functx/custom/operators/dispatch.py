@@ -12,6 +12,7 @@ import jax
 from functx.core import tree
 from functx.core.config import trace_options
 from functx.core.errors import ArgumentError, MissingKernelError, ValueRangeError, type_name
+from functx.core.typing import PyTree, Value
 from functx.custom.operators.arguments import OperatorPrimitive
 from functx.custom.operators.registry import (
     DISPATCH_RULE,
@@ -35,10 +36,10 @@ class Mode:
         _set_active_modes((*_active_modes(), self))
         return self
 
-    def __exit__(self, *exception: Any) -> None:
+    def __exit__(self, *exception: object) -> None:
         _set_active_modes(_active_modes()[:-1])
 
-    def key(self) -> Any:
+    def key(self) -> StaticByValue | type[Mode]:
         """A cache key: the class of the mode, or the object if it has attributes."""
         return StaticByValue(self) if vars(self) else type(self)
 
@@ -59,7 +60,7 @@ def dispatch_rule_of_class(cls: Any) -> str:
     return f"{DISPATCH_RULE} {cls.__module__}.{cls.__qualname__}"
 
 
-def dispatch_call(operator: Operator, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+def dispatch_call(operator: Operator, args: Sequence[PyTree], kwargs: dict[str, PyTree]) -> PyTree:
     """The result of the rule for an active mode or an argument; NotImplemented without such a rule.
 
     Modes come before arguments, the innermost first.
@@ -67,7 +68,7 @@ def dispatch_call(operator: Operator, args: Sequence[Any], kwargs: dict[str, Any
     registered = get_rules(operator, DISPATCH_RULE)
     if not registered:
         return NotImplemented
-    rules = {rule.option: rule for rule in registered.values()}
+    rules: dict[type, Registration] = {rule.option: rule for rule in registered.values()}
     modes = _active_modes()
     for i in reversed(range(len(modes))):
         rule = rules.get(type(modes[i]))
@@ -128,12 +129,12 @@ def find_kernel(primitive: OperatorPrimitive, platform: str | None) -> Registrat
     return None
 
 
-def select_kernel(primitive: OperatorPrimitive, operands: Sequence[Any]) -> Registration | None:
+def select_kernel(primitive: OperatorPrimitive, operands: Sequence[Value]) -> Registration | None:
     """The implementation for the platform of the operands, accelerators before the CPU."""
     return find_kernel(primitive, _platform_of(primitive, operands))
 
 
-def raise_missing_kernel(primitive: OperatorPrimitive, operands: Sequence[Any]) -> NoReturn:
+def raise_missing_kernel(primitive: OperatorPrimitive, operands: Sequence[Value]) -> NoReturn:
     """Raise MissingKernelError for a call without an implementation."""
     operator = primitive.operator
     platform = _platform_of(primitive, operands)
@@ -160,7 +161,7 @@ def missing_kernel_error(operator: Operator, platform: str) -> MissingKernelErro
     )
 
 
-def _platform_of(primitive: OperatorPrimitive, operands: Sequence[Any]) -> str | None:
+def _platform_of(primitive: OperatorPrimitive, operands: Sequence[Value]) -> str | None:
     """The platform of a call; None if it has neither an array nor a device."""
     device = primitive.device_argument()
     if device is not None:

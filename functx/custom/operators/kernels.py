@@ -7,9 +7,9 @@ called on the host if it is NumPy code.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
 import jax
 import numpy as np
@@ -28,6 +28,7 @@ from functx.core.rewriting import cached_rewrite
 from functx.core.tracer import Tracer, aval_of
 from functx.core.tracing import eval_context, trace
 from functx.core.types import ShapedArray, narrow_dtype, x64_enabled
+from functx.core.typing import ArrayLike, Dim, DTypeLike, Function, PyTree, Value
 from functx.custom.operators.arguments import OperatorPrimitive
 from functx.custom.operators.dispatch import kernels_by_platform
 from functx.custom.operators.outputs import OutputTypes, flatten_outputs
@@ -39,18 +40,24 @@ if TYPE_CHECKING:
     from functx.lowering.stablehlo_emitter import IrValue, LoweringContext
 
 
+HostArray: TypeAlias = np.ndarray[Any, Any]
 NUMBERS = (bool, int, float, complex, np.generic)
+
+
+Concrete = TypeVar("Concrete", Value, HostArray)
 
 
 class KernelOutputs(NamedTuple):
     """The leaves of a kernel's results, the lengths of lists, and the new values of mutated operands."""
 
-    leaves: list[Any]
-    lengths: tuple[int | None, ...]
-    written: list[Any]
+    leaves: list[PyTree]
+    lengths: tuple[Dim, ...]
+    written: list[ArrayLike]
 
 
-def run_kernel(call: OperatorPrimitive, rule: Registration, arrays: Sequence[Any]) -> KernelOutputs:
+def run_kernel(
+    call: OperatorPrimitive, rule: Registration, arrays: Sequence[ArrayLike]
+) -> KernelOutputs:
     """The outputs of the kernel `rule` on arrays of NumPy, if it is NumPy code, or of JAX.
 
     Raises OperatorRuleError unless it returns new arrays, as the schema says.
@@ -58,9 +65,9 @@ def run_kernel(call: OperatorPrimitive, rule: Registration, arrays: Sequence[Any
     qualname = call.operator.qualname
     on_host = rule.option == "numpy"
     mutated = call.mutated_operands()
-    operands = list(arrays)
+    operands: list[ArrayLike | ArrayRef] = list(arrays)
     for i in mutated:
-        operands[i] = operands[i] if on_host else ArrayRef(operands[i])
+        operands[i] = arrays[i] if on_host else ArrayRef(arrays[i])
     args, kwargs = call.call_arguments(operands)
     try:
         with eval_context(), declared_writes(call, rule):
@@ -81,17 +88,17 @@ def run_kernel(call: OperatorPrimitive, rule: Registration, arrays: Sequence[Any
         raise
     may_alias = config.operator_aliases != "error"
     leaves, lengths = check_new_outputs(call, rule, operands, out, may_alias)
-    written = [operands[i] if on_host else operands[i].value for i in mutated]
+    written = [_read_ref(operands[i]) for i in mutated]
     return KernelOutputs(leaves, lengths, written)
 
 
 def check_new_outputs(
     call: OperatorPrimitive,
     rule: Registration,
-    operands: Sequence[Any],
-    out: Any,
+    operands: Sequence[ArrayLike | ArrayRef],
+    out: PyTree,
     may_alias: bool = False,
-) -> tuple[list[Any], tuple[int | None, ...]]:
+) -> tuple[list[PyTree], tuple[int | None, ...]]:
     """The leaves of the result `out` of `rule` on `operands`, and the lengths of lists.
 
     Raises OperatorRuleError unless they are new arrays or numbers, or arguments where the schema
@@ -99,7 +106,7 @@ def check_new_outputs(
     """
     schema, aliased = call.operator.schema, call.aliased_arguments(operands)
 
-    def check(result: Return, x: Any, label: str) -> Any:
+    def check(result: Return, x: Value, label: str) -> PyTree:
         if result.alias:
             if x is not aliased[result.alias]:
                 name = next(a.name for a in schema.arguments if a.alias == result.alias)
@@ -120,7 +127,7 @@ def check_new_outputs(
     return flatten_outputs(rule, schema, out, check)
 
 
-def _is_alias(x: Any, y: Any) -> bool:
+def _is_alias(x: PyTree, y: PyTree) -> bool:
     """Whether a result is an operand, or a view of it."""
     if type(x) is Tracer and type(y) is Tracer:
         return storage_base(x).atom is storage_base(y).atom
@@ -153,7 +160,9 @@ def undeclared_write_error(
     )
 
 
-def run_kernel_eagerly(call: OperatorPrimitive, rule: Registration, operands: Sequence[Any]) -> Any:
+def run_kernel_eagerly(
+    call: OperatorPrimitive, rule: Registration, operands: Sequence[ArrayLike]
+) -> PyTree:
     """The result of a call on concrete operands, computed by the kernel `rule`.
 
     NumPy arrays if all operands are NumPy arrays or numbers, else JAX arrays.
@@ -163,7 +172,7 @@ def run_kernel_eagerly(call: OperatorPrimitive, rule: Registration, operands: Se
     mutated = call.mutated_operands()
     check_writable(call, operands)
     if rule.option == "numpy":
-        arrays = [
+        arrays: list[ArrayLike] = [
             np.array(x, a.dtype) if i in mutated else read_only(np.asarray(x, a.dtype))
             for i, (x, a) in enumerate(zip(operands, avals, strict=True))
         ]
@@ -175,7 +184,8 @@ def run_kernel_eagerly(call: OperatorPrimitive, rule: Registration, operands: Se
     out = run_kernel(call, rule, arrays)
     # The writes come last, so that a kernel that fails has changed nothing.
     for i, new in zip(mutated, out.written, strict=True):
-        operands[i][...] = np.asarray(new)
+        target: Any = operands[i]
+        target[...] = np.asarray(new)
     as_jax = any(isinstance(x, jax.Array) for x in operands) or call.device_argument() is not None
     types = OutputTypes((), out.lengths)
     is_array = types.per_leaf([r.type.is_array for r in schema.new_returns])
@@ -186,7 +196,7 @@ def run_kernel_eagerly(call: OperatorPrimitive, rule: Registration, operands: Se
     return types.unflatten(schema, leaves, call.aliased_arguments(operands))
 
 
-def check_writable(call: OperatorPrimitive, operands: Sequence[Any]) -> None:
+def check_writable(call: OperatorPrimitive, operands: Sequence[ArrayLike]) -> None:
     """Raise ImmutableArrayError unless all mutated operands are writable NumPy arrays."""
     for i in call.mutated_operands():
         x = operands[i]
@@ -201,14 +211,14 @@ def check_writable(call: OperatorPrimitive, operands: Sequence[Any]) -> None:
         )
 
 
-def read_only(x: Any) -> Any:
+def read_only(x: HostArray) -> HostArray:
     """A read-only view of the NumPy array `x`."""
     view = x.view()
     view.flags.writeable = False
     return view
 
 
-def _as_output(x: Any, as_jax: bool) -> Any:
+def _as_output(x: Value, as_jax: bool) -> PyTree:
     """A result of a kernel, in 32 bits if the 64-bit switch is off.
 
     A copy if it is a NumPy array: a kernel may keep its result, or return it twice.
@@ -222,7 +232,7 @@ def _as_output(x: Any, as_jax: bool) -> Any:
     return array if x64_enabled() else array.astype(narrow_dtype(array.dtype), copy=False)
 
 
-def _as_python_scalar(x: Any) -> Any:
+def _as_python_scalar(x: Value) -> PyTree:
     traced = isinstance(x, jax.core.Tracer)
     return x if traced or isinstance(x, (bool, int, float, complex)) else x.item()
 
@@ -231,7 +241,7 @@ class HostKernel(ops.HostPrimitive, abstract=True):
     """The execution of a NumPy kernel by the device, for results of the types `output_types`."""
 
     call: OperatorPrimitive
-    rule: Registration
+    rule: Any
     output_types: tuple[ShapedArray, ...]
     padded: tuple[tuple[int, ...], ...]
     canonicalize: bool
@@ -244,7 +254,7 @@ class HostKernel(ops.HostPrimitive, abstract=True):
     def display_name(self) -> str:
         return self.call.name
 
-    def run(self, *arrays: np.ndarray[Any, Any]) -> list[np.ndarray[Any, Any]]:
+    def run(self, *arrays: HostArray) -> list[HostArray]:
         mutated = self.call.mutated_operands()
         operands = [np.array(x) if i in mutated else read_only(x) for i, x in enumerate(arrays)]
         out = run_kernel(self.call, self.rule, operands)
@@ -259,7 +269,7 @@ class HostKernel(ops.HostPrimitive, abstract=True):
         )
 
 
-def _pad_to_aval(x: Any, aval: ShapedArray, axes: Sequence[int]) -> Any:
+def _pad_to_aval(x: HostArray, aval: ShapedArray, axes: Sequence[int]) -> HostArray:
     """`x` padded with zeros along `axes`, to the shape of `aval`."""
     if not axes or x.ndim != aval.ndim or any(x.shape[i] > aval.shape[i] for i in axes):
         return x
@@ -268,11 +278,11 @@ def _pad_to_aval(x: Any, aval: ShapedArray, axes: Sequence[int]) -> Any:
 
 def check_kernel_outputs(
     rule: Registration,
-    values: Sequence[Any],
+    values: Sequence[Concrete],
     avals: Sequence[ShapedArray],
     narrow: bool,
-    leaves: Sequence[Any],
-) -> list[Any]:
+    leaves: Sequence[PyTree],
+) -> list[Concrete]:
     """`values` as arrays of `avals`; OperatorRuleError unless they have those shapes and dtypes.
 
     `leaves` are the results before they became arrays: a Python number may have another dtype.
@@ -306,13 +316,13 @@ def lower_kernel(
     def on_host(rule: Registration) -> HostKernel:
         return HostKernel(call, rule, avals, padded, not x64_enabled())
 
-    def branch(rule: Registration) -> Callable[..., Any]:
+    def branch(rule: Registration) -> Function:
         if rule.option != "numpy":
             return kernel_as_jax_function(call, rule, avals)
         device_call = DeviceCallback(on_host(rule), ctx.source)
         shapes = tuple([jax.ShapeDtypeStruct(a.shape, a.dtype) for a in avals])
 
-        def through_callback(*xs: Any) -> Any:
+        def through_callback(*xs: Value) -> PyTree:
             outs = jax.pure_callback(device_call, shapes, *xs)
             return outs[0] if len(shapes) == 1 else outs
 
@@ -321,7 +331,7 @@ def lower_kernel(
     if len(kernels) > 1:
         branches = {platform: branch(rule) for platform, rule in kernels.items()}
 
-        def function(*xs: Any) -> Any:
+        def function(*xs: Value) -> PyTree:
             return jax.lax.platform_dependent(*xs, **branches)
 
         outs = ctx.via_jax(function, *values)
@@ -335,10 +345,10 @@ def lower_kernel(
 
 def kernel_as_jax_function(
     call: OperatorPrimitive, rule: Registration, avals: Sequence[ShapedArray]
-) -> Callable[..., Any]:
+) -> Function:
     """A JAX kernel as a function of the flat operands."""
 
-    def function(*xs: Any) -> Any:
+    def function(*xs: Value) -> PyTree:
         out = run_kernel(call, rule, xs)
         values = [jax.numpy.asarray(x) for x in (*out.leaves, *out.written)]
         outs = check_kernel_outputs(rule, values, avals, not x64_enabled(), out.leaves)
@@ -357,22 +367,22 @@ class ArrayRef:
     __slots__ = ("value",)
     __hash__ = None  # type: ignore[assignment]
 
-    def __init__(self, value: Any):
+    def __init__(self, value: PyTree):
         self.value = value
 
-    def __jax_array__(self) -> Any:
+    def __jax_array__(self) -> PyTree:
         return self.value
 
-    def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
+    def __array__(self, dtype: DTypeLike = None, copy: bool | None = None) -> PyTree:
         return self.value.__array__(dtype)
 
-    def __getitem__(self, idx: Any) -> Any:
+    def __getitem__(self, idx: PyTree) -> PyTree:
         return self.value[_read_ref(idx)]
 
-    def __setitem__(self, idx: Any, new: Any) -> None:
+    def __setitem__(self, idx: PyTree, new: PyTree) -> None:
         self.value = self.value.at[_read_ref(idx)].set(_read_ref(new))
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> PyTree:
         return getattr(self.value, name)
 
     def __len__(self) -> int:
@@ -382,20 +392,20 @@ class ArrayRef:
         return f"ArrayRef({self.value!r})"
 
 
-def _read_ref(x: Any) -> Any:
+def _read_ref(x: PyTree) -> PyTree:
     return x.value if isinstance(x, ArrayRef) else x
 
 
-def _read_method(function: Callable[..., Any], swapped: bool = False) -> Callable[..., Any]:
-    def method(self: ArrayRef, *operands: Any) -> Any:
+def _read_method(function: Function, swapped: bool = False) -> Function:
+    def method(self: ArrayRef, *operands: PyTree) -> PyTree:
         values = [self.value, *map(_read_ref, operands)]
         return function(*(values[::-1] if swapped else values))
 
     return method
 
 
-def _in_place_method(function: Callable[..., Any]) -> Callable[..., Any]:
-    def method(self: ArrayRef, other: Any) -> ArrayRef:
+def _in_place_method(function: Function) -> Function:
+    def method(self: ArrayRef, other: PyTree) -> ArrayRef:
         new = function(self.value, _read_ref(other))
         self.value = jax.numpy.broadcast_to(new, self.value.shape).astype(self.value.dtype)
         return self
@@ -426,7 +436,9 @@ for _name, _convert in (("bool", bool), ("int", int), ("float", float), ("comple
     setattr(ArrayRef, f"__{_name}__", _read_method(_convert))
 
 
-def run_body_eagerly(call: OperatorPrimitive, body: Registration, operands: Sequence[Any]) -> Any:
+def run_body_eagerly(
+    call: OperatorPrimitive, body: Registration, operands: Sequence[ArrayLike]
+) -> PyTree:
     """The result of a call on concrete operands by the decomposition, which may write to them."""
     check_writable(call, operands)
     mutated = call.mutated_operands()
@@ -443,8 +455,8 @@ def run_body_eagerly(call: OperatorPrimitive, body: Registration, operands: Sequ
 
 
 def run_body(
-    call: OperatorPrimitive, body: Registration, operands: Sequence[Any]
-) -> tuple[list[Any], tuple[int | None, ...]]:
+    call: OperatorPrimitive, body: Registration, operands: Sequence[ArrayLike]
+) -> tuple[list[PyTree], tuple[int | None, ...]]:
     """The leaves of the result of a decomposition, and the lengths of lists."""
     args, kwargs = call.call_arguments(operands)
     return check_new_outputs(call, body, operands, body(*args, **kwargs))
@@ -454,8 +466,8 @@ class TracedBody(NamedTuple):
     """The program of a decomposition, the values that it captured, and the lengths of lists."""
 
     program: Program
-    captured: Sequence[Any]
-    lengths: tuple[int | None, ...]
+    captured: Sequence[Value]
+    lengths: tuple[Dim, ...]
 
 
 def trace_body(
@@ -466,9 +478,9 @@ def trace_body(
     It gives the results, then the new values of the mutated operands. Raises ImmutableArrayError
     if the body writes to another operand.
     """
-    lengths: tuple[int | None, ...] = ()
+    lengths: tuple[Dim, ...] = ()
 
-    def results(*xs: Any) -> list[Any]:
+    def results(*xs: Value) -> list[Value]:
         nonlocal lengths
         leaves, lengths = run_body(call, body, xs)
         return leaves

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from types import FunctionType
-from typing import Any
+from typing import Any, TypeVar
 
 from functx.core.caches import invalidate_caches
 from functx.core.errors import ArgumentError, RegistrationError
 from functx.core.program import NO_EFFECTS, Effect
 from functx.core.source_info import user_source
 from functx.core.tracer import current_builder
+from functx.core.typing import Function, PyTree, Value
 from functx.custom.custom_function import has_jax_tracers
 from functx.custom.operators import dispatch, registry
 from functx.custom.operators.arguments import ArgumentBinder, OperatorPrimitive
-from functx.custom.operators.kernels import run_body_eagerly, run_kernel_eagerly
+from functx.custom.operators.kernels import TracedBody, run_body_eagerly, run_kernel_eagerly
+from functx.custom.operators.outputs import OutputTypes
 from functx.custom.operators.primitives import CompositeCall, OperatorCall
 from functx.custom.operators.registry import (
     ABSTRACT_RULE,
@@ -36,6 +38,7 @@ from functx.transforms.argument_names import check_callable, copy_function_metad
 
 KERNEL_LANGUAGES = ("jax", "numpy")
 _CONSTRUCTION_TOKEN = object()
+Cached = TypeVar("Cached", OutputTypes, TracedBody)
 
 
 class Operator(registry.RegisteredOperator):
@@ -49,7 +52,7 @@ class Operator(registry.RegisteredOperator):
         self,
         qualname: str,
         schema: Schema,
-        fun: Callable[..., Any],
+        fun: Function,
         prototype: bool = False,
         token: object = None,
     ):
@@ -65,12 +68,12 @@ class Operator(registry.RegisteredOperator):
         self.arguments = ArgumentBinder(qualname, schema)
         self.composite: registry.Registration | None = None
         self.disabled_platforms: frozenset[str] = frozenset()
-        self.rule_cache: dict[str, Any] = {}
-        self.output_type_cache: dict[Any, Any] = {}
+        self.rule_cache: dict[str, dict[str, registry.Registration]] = {}
+        self.output_type_cache: dict[Hashable, Any] = {}
         self.has_warned = self.has_cached_types = False
         self.primitive: Any = None
         self.default_primitive: Any = None
-        self.decorate: Callable[[Callable[..., Any]], Operator] | None = None
+        self.decorate: Callable[[Function], Operator] | None = None
 
         self.returns_only_arrays = (
             bool(schema.returns)
@@ -81,10 +84,10 @@ class Operator(registry.RegisteredOperator):
     def __repr__(self) -> str:
         return f"<operator {self.qualname}{self.schema}>"
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[Callable[[str], Operator], tuple[str]]:
         return registry.get, (self.qualname,)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: PyTree, **kwargs: PyTree) -> PyTree:
         if self.decorate is not None and len(args) == 1 and isinstance(args[0], FunctionType):
             return self.decorate(args[0])
         self.check_registered()
@@ -108,7 +111,7 @@ class Operator(registry.RegisteredOperator):
         aliased = primitive.aliased_arguments(operands)
         return types.unflatten(self.schema, outs[:count], aliased)
 
-    def compute(self, primitive: OperatorPrimitive, operands: Sequence[Any]) -> Any:
+    def compute(self, primitive: OperatorPrimitive, operands: Sequence[Value]) -> PyTree:
         """The result of a call on concrete operands."""
         rule = dispatch.select_kernel(primitive, operands)
         if rule is not None:
@@ -120,11 +123,11 @@ class Operator(registry.RegisteredOperator):
     def impl(
         self,
         device_types: str | Iterable[str] | None = None,
-        fun: Callable[..., Any] | None = None,
+        fun: Function | None = None,
         *,
         kernel: str = "jax",
         allow_override: bool = False,
-    ) -> Any:
+    ) -> Function:
         """Register an implementation for some platforms, and return it; or a decorator.
 
         `device_types` are among `cpu`, `gpu`, `tpu` and `default`, which serves the others. With
@@ -149,8 +152,8 @@ class Operator(registry.RegisteredOperator):
         return fun
 
     def def_abstract(
-        self, fun: Callable[..., Any] | None = None, *, allow_override: bool = False
-    ) -> Any:
+        self, fun: Function | None = None, *, allow_override: bool = False
+    ) -> Function:
         """Register the rule for the types of results, and return it; or a decorator.
 
         `fun` gets the arguments with a `jax.ShapeDtypeStruct` for each array, and returns one for
@@ -164,7 +167,7 @@ class Operator(registry.RegisteredOperator):
             return partial(self.def_abstract, allow_override=allow_override)
         return register_rule(self, ABSTRACT_RULE, fun, allow_override=allow_override)
 
-    def save_for_backward(self, fun: Callable[..., Any]) -> Callable[..., Any]:
+    def save_for_backward(self, fun: Function) -> Function:
         """Register the rule that saves values for `backward`, and return it.
 
         `fun(inputs, output)` gets a named tuple of all arguments and the result, and returns any
@@ -174,10 +177,10 @@ class Operator(registry.RegisteredOperator):
 
     def backward(
         self,
-        fun: Callable[..., Any] | None = None,
+        fun: Function | None = None,
         *,
         output_differentiability: Sequence[bool] | None = None,
-    ) -> Any:
+    ) -> Function:
         """Register the pullback of cotangents, and return it; or a decorator.
 
         `fun(ctx, saved, *grads)` gets the result of `save_for_backward` and a gradient for each
@@ -193,7 +196,7 @@ class Operator(registry.RegisteredOperator):
         return register_rule(self, BACKWARD_RULE, fun, differentiable)
 
     def register_autograd(
-        self, backward: Callable[..., Any], /, *, setup_context: Callable[..., Any] | None = None
+        self, backward: Function, /, *, setup_context: Function | None = None
     ) -> None:
         """Register the pullback of cotangents, in place of one registered before.
 
@@ -209,7 +212,7 @@ class Operator(registry.RegisteredOperator):
             check_callable(setup_context, f"{self.qualname}.register_autograd(setup_context=...)")
         register_rule(self, AUTOGRAD_RULE, backward, setup_context, allow_override=True)
 
-    def def_jvp(self, fun: Callable[..., Any]) -> Callable[..., Any]:
+    def def_jvp(self, fun: Function) -> Function:
         """Register the rule for forward mode, in place of one registered before, and return it.
 
         `fun(primals, tangents)` gets two named tuples of all arguments, the second with a tangent
@@ -218,7 +221,7 @@ class Operator(registry.RegisteredOperator):
         """
         return register_rule(self, JVP_RULE, fun, allow_override=True)
 
-    def def_vmap(self, fun: Callable[..., Any]) -> Callable[..., Any]:
+    def def_vmap(self, fun: Function) -> Function:
         """Register the rule for batches, in place of one registered before, and return it.
 
         `fun(info, in_dims, *args)` gets `info.batch_size`, the batch dimension of each argument
@@ -227,7 +230,7 @@ class Operator(registry.RegisteredOperator):
         """
         return register_rule(self, VMAP_RULE, fun, allow_override=True)
 
-    def def_dispatch(self, cls: type, fun: Callable[..., Any] | None = None) -> Any:
+    def def_dispatch(self, cls: type, fun: Function | None = None) -> Function:
         """Register the rule for calls with a `cls` among their arguments, and return it.
 
         `fun` gets the arguments unchanged. For a subclass of `functx.library.Mode` it is called
@@ -266,7 +269,7 @@ class Operator(registry.RegisteredOperator):
         if self.has_cached_types:
             invalidate_caches()
 
-    def cache_types(self, key: Any, value: Any) -> Any:
+    def cache_types(self, key: Hashable, value: Cached) -> Cached:
         """Cache `value`, the types or the body of a call, until the rules change; returns it."""
         self.has_cached_types = True
         if len(self.output_type_cache) >= 1024:
@@ -282,7 +285,7 @@ class Operator(registry.RegisteredOperator):
             instance.out_avals_memo.clear()
 
 
-def check_kernel(qualname: str, kernel: Any) -> None:
+def check_kernel(qualname: str, kernel: object) -> None:
     """Raise ArgumentError unless `kernel` is one of `KERNEL_LANGUAGES`."""
     if kernel not in KERNEL_LANGUAGES:
         raise ArgumentError(
@@ -294,9 +297,9 @@ def check_kernel(qualname: str, kernel: Any) -> None:
 def make_operator(
     qualname: str,
     schema: Schema,
-    fun: Callable[..., Any],
+    fun: Function,
     *,
-    decomposition: Callable[..., Any] | None = None,
+    decomposition: Function | None = None,
     prototype: bool = False,
     allow_override: bool = False,
 ) -> Operator:

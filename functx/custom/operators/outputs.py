@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextvars import ContextVar
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -20,6 +20,7 @@ from functx.core.errors import (
 from functx.core.tracer import aval_of
 from functx.core.tracing import eval_context
 from functx.core.types import SHORT_NAMES, ShapedArray, canonical_dtype, is_inexact
+from functx.core.typing import Cotangent, Dim, PyTree, Value
 from functx.custom.operators.arguments import OperatorPrimitive
 from functx.custom.operators.registry import ABSTRACT_RULE, Registration, get_rule
 from functx.custom.operators.schema import Argument, Return, Schema
@@ -34,12 +35,12 @@ class OutputTypes(NamedTuple):
     """
 
     avals: tuple[ShapedArray, ...]
-    lengths: tuple[int | None, ...]
+    lengths: tuple[Dim, ...]
     padded: tuple[tuple[int, ...], ...] = ()
 
     def unflatten(
-        self, schema: Schema, leaves: Sequence[Any], aliased: dict[str, Any] | None = None
-    ) -> Any:
+        self, schema: Schema, leaves: Sequence[PyTree], aliased: dict[str, PyTree] | None = None
+    ) -> PyTree:
         """The result of a call, made of `leaves` and of the arguments in `aliased`, by alias."""
         new = iter(self.group_lists(leaves))
         values = [aliased[r.alias] if aliased and r.alias else next(new) for r in schema.returns]
@@ -51,9 +52,9 @@ class OutputTypes(NamedTuple):
         """The structure of the result of a call, a pytree."""
         return tree.structure(self.unflatten(schema, [0] * len(self.avals)))
 
-    def group_lists(self, leaves: Sequence[Any]) -> list[Any]:
+    def group_lists(self, leaves: Sequence[PyTree]) -> list[PyTree]:
         """One value for each result: a leaf, or a list of leaves."""
-        remaining: Iterator[Any] = iter(leaves)
+        remaining: Iterator[PyTree] = iter(leaves)
         return [
             next(remaining) if length is None else [next(remaining) for _ in range(length)]
             for length in self.lengths
@@ -68,7 +69,9 @@ class OutputTypes(NamedTuple):
         ]
 
 
-def pair_with_returns(rule: Registration, schema: Schema, out: Any) -> list[tuple[Return, Any]]:
+def pair_with_returns(
+    rule: Registration, schema: Schema, out: PyTree
+) -> list[tuple[Return, PyTree]]:
     """The results `out` of `rule`, each with its `Return` in the schema.
 
     Raises OperatorRuleError for another number of results.
@@ -85,13 +88,16 @@ def pair_with_returns(rule: Registration, schema: Schema, out: Any) -> list[tupl
 
 
 def flatten_outputs(
-    rule: Registration, schema: Schema, out: Any, convert: Callable[[Return, Any, str], Any]
-) -> tuple[list[Any], tuple[int | None, ...]]:
+    rule: Registration,
+    schema: Schema,
+    out: PyTree,
+    convert: Callable[[Return, PyTree, str], PyTree],
+) -> tuple[list[PyTree], tuple[int | None, ...]]:
     """`convert(result, value, label)` of each value in the result `out`, and the lengths of lists.
 
     Raises OperatorRuleError for a result that must be a list and is none.
     """
-    leaves: list[Any] = []
+    leaves: list[PyTree] = []
     lengths: list[int | None] = []
     for i, (result, value) in enumerate(pair_with_returns(rule, schema, out)):
         label = "the result" if schema.returns_single else f"result {i}"
@@ -108,7 +114,7 @@ def flatten_outputs(
     return leaves, tuple(lengths)
 
 
-def stated_aval(rule: Registration, result: Return, x: Any, label: str) -> ShapedArray | None:
+def stated_aval(rule: Registration, result: Return, x: Value, label: str) -> ShapedArray | None:
     """The type that an abstract rule states by `x`, a struct or a number; None for an argument."""
     if result.alias:
         return None
@@ -136,7 +142,7 @@ class AbstractContext:
     def __init__(self, qualname: str, rule: Registration):
         self.qualname, self.rule = qualname, rule
 
-    def new_dynamic_size(self, *, min: Any = 0, max: Any = None) -> DynamicSize:
+    def new_dynamic_size(self, *, min: int = 0, max: int | None = None) -> DynamicSize:
         """A length that is known only when the operator runs, between `min` and `max`.
 
         In a program the result has the length `max` and is padded with zeros; return the true
@@ -210,7 +216,7 @@ def infer_output_types(call: OperatorPrimitive, avals: Sequence[ShapedArray]) ->
         _current_context.reset(token)
     padded: list[tuple[int, ...]] = []
 
-    def convert(result: Return, x: Any, label: str) -> ShapedArray | None:
+    def convert(result: Return, x: Value, label: str) -> ShapedArray | None:
         aval = stated_aval(rule, result, x, label)
         if aval is not None:
             shape = getattr(x, "shape", ())
@@ -221,18 +227,18 @@ def infer_output_types(call: OperatorPrimitive, avals: Sequence[ShapedArray]) ->
     return OutputTypes(tuple(leaves), lengths, tuple(padded) if any(padded) else ())
 
 
-Gradients = list[Any]
+Gradients = list[Cotangent]
 """A cotangent for each operand; None for zero."""
 
 
 class GradientChecker:
     """The checks of the gradients that a backward `rule` returned, for operands `args`."""
 
-    def __init__(self, call: OperatorPrimitive, rule: Registration, args: Sequence[Any]):
+    def __init__(self, call: OperatorPrimitive, rule: Registration, args: Sequence[Value]):
         self.call, self.error = call, rule.error
         self.schema, self.values = call.operator.schema, call.unflatten(args)
 
-    def from_dict(self, grads: Any) -> Gradients:
+    def from_dict(self, grads: PyTree) -> Gradients:
         """The cotangents in the dictionary `grads`, which must have a key for each array."""
         if not isinstance(grads, dict):
             raise self.error(
@@ -251,7 +257,7 @@ class GradientChecker:
                 gradients += self.check_argument(argument, value, grads[argument.name])
         return gradients
 
-    def from_tuple(self, grads: Any) -> Gradients:
+    def from_tuple(self, grads: PyTree) -> Gradients:
         """The cotangents in the tuple `grads`, one for each argument that was passed, or for all."""
         grads = grads if isinstance(grads, (tuple, list)) else (grads,)
         num_passed, count = self.call.num_passed(), len(self.schema.positional)
@@ -274,7 +280,7 @@ class GradientChecker:
                 gradients += self.check_argument(argument, value, g)
         return gradients
 
-    def check_list(self, argument: Argument, value: list[Any], g: Any) -> Gradients:
+    def check_list(self, argument: Argument, value: list[PyTree], g: PyTree) -> Gradients:
         """The cotangents of a list; its gradient `g` has the structure of the list, or is None."""
         if g is None:
             return [None for x in value if x is not None]
@@ -286,7 +292,7 @@ class GradientChecker:
             )
         return self.check_argument(argument, value, list(g))
 
-    def check_argument(self, argument: Argument, value: Any, g: Any) -> Gradients:
+    def check_argument(self, argument: Argument, value: PyTree, g: PyTree) -> Gradients:
         """The cotangents of one argument: of each array that it is or holds."""
         name = argument.name
         if not argument.type.is_list:
@@ -300,7 +306,7 @@ class GradientChecker:
         pairs = enumerate(zip(value, g, strict=True))
         return [ct for i, (x, gi) in pairs for ct in self.check_gradient(f"{name}[{i}]", x, gi)]
 
-    def check_gradient(self, name: str, x: Any, g: Any) -> Gradients:
+    def check_gradient(self, name: str, x: Value, g: PyTree) -> Gradients:
         """The cotangent `g` of the operand `x`, of its shape and dtype; nothing if `x` is None."""
         if g is not None and not is_array(g):
             raise self.error(f"give an array or None for `{name}`; got {describe_type(g)}")
@@ -323,5 +329,5 @@ class GradientChecker:
         return [g if is_inexact(aval.dtype) else None]
 
 
-def _name_set_text(names: Any) -> str:
+def _name_set_text(names: Iterable[str]) -> str:
     return "{" + ", ".join(sorted(map(repr, names))) + "}"

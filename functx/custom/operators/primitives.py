@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from functx import ops
 from functx.core import tree
@@ -19,7 +19,7 @@ from functx.core.source_info import line_number, user_line, user_source
 from functx.core.tracer import aval_of, current_builder
 from functx.core.tracing import eval_context
 from functx.core.types import ShapedArray, x64_enabled
-from functx.core.typing import Dim, Value
+from functx.core.typing import Dim, PyTree, Value
 from functx.custom.operators.arguments import OperatorPrimitive
 from functx.custom.operators.derivatives import DifferentiableCall
 from functx.custom.operators.dispatch import find_kernel
@@ -33,6 +33,9 @@ from functx.transforms.control.loops import map as map_rows
 from functx.transforms.decompose import builtin_decomposition
 from functx.transforms.operand_masks import replace_where
 from functx.transforms.vmap import add_axis, remove_axis
+
+if TYPE_CHECKING:
+    from functx.lowering.stablehlo_emitter import IrValue, LoweringContext
 
 
 class VmapInfo(NamedTuple):
@@ -52,14 +55,16 @@ class OperatorCall(DifferentiableCall, abstract=True):
             types = self.operator.cache_types(key, infer_output_types(self, avals))
         return types
 
-    def abstract_eval(self, *avals):
+    def abstract_eval(self, *avals: ShapedArray) -> Sequence[ShapedArray]:
         mutated = [avals[i] for i in self.mutated_operands()]
         return [*self.output_types(avals).avals, *mutated]
 
-    def lower(self, ctx, *values):
+    def lower(self, ctx: LoweringContext, *values: IrValue) -> Sequence[IrValue]:
         return lower_kernel(self, ctx, values)
 
-    def batch(self, args, dims):
+    def batch(
+        self, args: Sequence[Value], dims: Sequence[Dim]
+    ) -> tuple[Sequence[Value], Sequence[Dim]]:
         rule = get_rule(self.operator, VMAP_RULE)
         if rule is not None:
             return self.batch_by_rule(rule, args, dims)
@@ -79,7 +84,7 @@ class OperatorCall(DifferentiableCall, abstract=True):
             if d is not None
         ]
 
-        def call_on_row(row: Sequence[Any]) -> list[Any]:
+        def call_on_row(row: Sequence[Value]) -> list[Value]:
             return self(*replace_where(args, is_batched, row))
 
         call_on_row.__name__ = self.operator.__name__
@@ -88,7 +93,7 @@ class OperatorCall(DifferentiableCall, abstract=True):
 
     def batch_by_rule(
         self, rule: Registration, args: Sequence[Value], dims: Sequence[Dim]
-    ) -> tuple[list[Value], list[Dim]]:
+    ) -> tuple[Sequence[Value], Sequence[Dim]]:
         """The result of the user's `rule(info, in_dims, *args, **kwargs)`, checked."""
         arguments = self.operator.arguments
         size = batch_size(args, dims)
@@ -99,7 +104,7 @@ class OperatorCall(DifferentiableCall, abstract=True):
         passed = self.num_passed()
         out_dims: list[Dim] = []
 
-        def body(*xs: Any) -> list[Any]:
+        def body(*xs: Value) -> list[Value]:
             values, keywords = self.call_arguments(xs)
             keywords = {
                 a.name: keywords[a.name]
@@ -139,14 +144,14 @@ class CompositeCall(OperatorPrimitive, abstract=True):
         count = len(program.outputs) - len(self.mutated_operands())
         return OutputTypes(tuple(program.out_avals[:count]), lengths)
 
-    def abstract_eval(self, *avals):
+    def abstract_eval(self, *avals: ShapedArray) -> Sequence[ShapedArray]:
         return self.traced_body(avals).program.out_avals
 
-    def decompose(self, *args):
+    def decompose(self, *args: Value) -> Sequence[Value]:
         program, captured, _ = self.traced_body(tuple([aval_of(x) for x in args]))
         return apply(None, program, [*args, *captured])
 
-    def lower(self, ctx, *values):
+    def lower(self, ctx: LoweringContext, *values: IrValue) -> Sequence[IrValue]:
         if all(find_kernel(self, platform) is None for platform in ctx.platforms):
             return ctx.call(builtin_decomposition(self, tuple(ctx.avals_in)), values)
         return lower_kernel(self, ctx, values)
@@ -167,7 +172,7 @@ def _warn_sequential(qualname: str) -> None:
 
 
 def _check_out_dims(
-    rule: Registration, structure: tree.TreeDef, avals: Sequence[ShapedArray], out_dims: Any
+    rule: Registration, structure: tree.TreeDef, avals: Sequence[ShapedArray], out_dims: PyTree
 ) -> list[Dim]:
     """The batch dimension of each result, from a pytree like the output or a prefix of one."""
     if isinstance(out_dims, list) and tree.root_node_type(structure) is tuple:
@@ -195,7 +200,7 @@ def _check_batched_outputs(
     rule: Registration,
     expected: tree.TreeDef,
     avals: Sequence[ShapedArray],
-    out: Any,
+    out: PyTree,
     out_dims: Sequence[Dim],
     size: int,
 ) -> list[Value]:

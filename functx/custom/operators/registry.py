@@ -19,6 +19,7 @@ from functx.core.errors import (
 )
 from functx.core.primitive import Primitive
 from functx.core.source_info import Source, describe_source, user_source
+from functx.core.typing import Function, PyTree
 from functx.custom.operators.schema import Schema, is_functional_schema
 from functx.custom.rule_results import rule_source
 from functx.transforms.argument_names import check_callable
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from functx.custom.operators.operator import Operator
 
 
-Rule = TypeVar("Rule", bound=Callable[..., Any])
+Rule = TypeVar("Rule", bound=Function)
 
 ABSTRACT_RULE = "abstract rule"
 SAVE_RULE = "save_for_backward"
@@ -57,15 +58,15 @@ class Registration:
 
     qualname: str
     kind: str
-    fun: Callable[..., Any]
+    fun: Function
     source: Source | None
     option: Any = None
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: PyTree, **kwargs: PyTree) -> PyTree:
         """The result of the user's function; an error of it names the rule."""
         return self.run(self.fun, args, kwargs)
 
-    def run(self, fun: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    def run(self, fun: Function, args: PyTree, kwargs: PyTree) -> PyTree:
         """The result of `fun`, a function of this rule; an error of it names the rule."""
         try:
             return fun(*args, **kwargs)
@@ -179,7 +180,7 @@ def get(name: str) -> Operator:
     return resolve_operator(name)
 
 
-def resolve_operator(op: Any, label: str = "library") -> Operator:
+def resolve_operator(op: Operator | Primitive | str, label: str = "library") -> Operator:
     """The operator `op`, or the one with the name or the primitive `op`."""
     if isinstance(op, str):
         operator = operators.get(op)
@@ -229,26 +230,28 @@ def _sync_primitive_registry() -> None:
 
 
 def impl(
-    op: Any,
+    op: Operator | Primitive | str,
     device_types: str | Iterable[str] | None = None,
-    fun: Callable[..., Any] | None = None,
-    **options: Any,
-) -> Any:
+    fun: Function | None = None,
+    **options: PyTree,
+) -> Function:
     """Register an implementation of `op`, an operator or its name, like its method `impl`."""
     return resolve_operator(op, "impl").impl(device_types, fun, **options)
 
 
-def def_abstract(op: Any, fun: Callable[..., Any] | None = None, **options: Any) -> Any:
+def def_abstract(
+    op: Operator | Primitive | str, fun: Function | None = None, **options: PyTree
+) -> Function:
     """Register the types of results of `op`, an operator or its name, like its method."""
     return resolve_operator(op, "def_abstract").def_abstract(fun, **options)
 
 
 def register_autograd(
-    op: Any,
-    backward: Callable[..., Any],
+    op: Operator | Primitive | str,
+    backward: Function,
     /,
     *,
-    setup_context: Callable[..., Any] | None = None,
+    setup_context: Function | None = None,
 ) -> None:
     """Register the derivative of `op`, an operator or its name, like its method."""
     resolve_operator(op, "register_autograd").register_autograd(
@@ -256,13 +259,13 @@ def register_autograd(
     )
 
 
-def def_vmap(op: Any, fun: Callable[..., Any] | None = None) -> Any:
+def def_vmap(op: Operator | Primitive | str, fun: Function | None = None) -> Function:
     """Register the batching rule of `op`, an operator or its name, like its method."""
     operator = resolve_operator(op, "def_vmap")
     return operator.def_vmap if fun is None else operator.def_vmap(fun)
 
 
-def def_jvp(op: Any, fun: Callable[..., Any] | None = None) -> Any:
+def def_jvp(op: Operator | Primitive | str, fun: Function | None = None) -> Function:
     """Register the rule for forward mode of `op`, an operator or its name, like its method."""
     operator = resolve_operator(op, "def_jvp")
     return operator.def_jvp if fun is None else operator.def_jvp(fun)
@@ -364,7 +367,9 @@ def check_device_argument(label: str, schema: Schema, platforms: Sequence[str]) 
         )
 
 
-def check_differentiability(operator: Operator, flags: Any) -> tuple[bool, ...] | None:
+def check_differentiability(
+    operator: Operator, flags: Sequence[bool] | None
+) -> tuple[bool, ...] | None:
     """`output_differentiability` as a tuple; RegistrationError unless it is one bool per result."""
     if flags is None:
         return None

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from ast import literal_eval
-from typing import Any
 
 import numpy as np
 
 from functx.core.errors import SchemaError
 from functx.core.records import Record
 from functx.core.types import DTYPES_BY_SHORT_NAME, SHORT_NAMES
+from functx.core.typing import PyTree
 
 ARRAY = "Array"
 SCALARS = ("int", "float", "bool", "Number")
@@ -58,7 +58,7 @@ class Argument(Record):
 
     name: str
     type: Type
-    default: Any = NO_DEFAULT
+    default: object = NO_DEFAULT
     keyword_only: bool = False
     alias: str = ""
 
@@ -148,7 +148,7 @@ def is_functional_schema(schema: Schema | str) -> bool:
     return bool(schema.returns) and not schema.mutated and not any(r.alias for r in schema.returns)
 
 
-def format_default(value: Any) -> str:
+def format_default(value: PyTree) -> str:
     """The text of a default in a schema."""
     if isinstance(value, np.dtype) and value in SHORT_NAMES:
         return SHORT_NAMES[value]
@@ -250,7 +250,7 @@ def _return(item: str, whole: str) -> Return:
     return Return(item_type, match["name"] or "", match["alias"] or "")
 
 
-def _default(text: str, item_type: Type, whole: str) -> Any:
+def _default(text: str, item_type: Type, whole: str) -> object:
     if item_type.base == "dtype" and text in DTYPES_BY_SHORT_NAME:
         return DTYPES_BY_SHORT_NAME[text]
     try:

@@ -8,8 +8,8 @@ import re
 import types
 import typing
 from collections import abc
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, TypeAlias
 
 import jax
 import numpy as np
@@ -17,6 +17,7 @@ import numpy as np
 from functx.core.errors import ArgumentError, SchemaError, type_name
 from functx.core.source_info import unwrap_function
 from functx.core.tracer import Tracer
+from functx.core.typing import Function
 from functx.custom.operators.schema import (
     ARRAY,
     NO_DEFAULT,
@@ -28,9 +29,11 @@ from functx.custom.operators.schema import (
 )
 from functx.transforms.argument_names import function_name
 
+Annotation: TypeAlias = Any
+"""The annotation of a parameter or result: a type, or what stands for types."""
 UNKNOWN = "unknown"
 
-_BASE_OF_ANNOTATION: dict[Any, str] = {
+_BASE_OF_ANNOTATION: dict[Annotation, str] = {
     jax.Array: ARRAY,
     np.ndarray: ARRAY,
     Tracer: ARRAY,
@@ -51,7 +54,7 @@ _RETURN_TYPES = f"Array, list[Array], {', '.join(SCALARS)}, a tuple of them, or 
 
 
 def infer_schema(
-    fun: Callable[..., Any], *, mutates_args: str | Iterable[str] = (), op_name: str | None = None
+    fun: Function, *, mutates_args: str | Iterable[str] = (), op_name: str | None = None
 ) -> Schema:
     """The schema of the function `fun`, from its annotations.
 
@@ -75,7 +78,7 @@ def infer_schema(
     return Schema(mark_mutated(label, arguments, mutates_args), returns, single)
 
 
-def _signature(fun: Any, label: str) -> inspect.Signature:
+def _signature(fun: Function, label: str) -> inspect.Signature:
     """The signature of a function; SchemaError for variadic or positional-only parameters."""
     try:
         signature = inspect.signature(fun)
@@ -85,7 +88,10 @@ def _signature(fun: Any, label: str) -> inspect.Signature:
         ) from None
     for p in signature.parameters.values():
         if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD, p.POSITIONAL_ONLY):
-            shown: dict[Any, str] = {p.VAR_POSITIONAL: f"*{p.name}", p.VAR_KEYWORD: f"**{p.name}"}
+            shown: dict[object, str] = {
+                p.VAR_POSITIONAL: f"*{p.name}",
+                p.VAR_KEYWORD: f"**{p.name}",
+            }
             raise SchemaError(
                 f"{label}: parameters must be plain ones, by position or keyword; "
                 f"got `{shown.get(p.kind, p.name + ', /')}`, which is not supported",
@@ -94,7 +100,7 @@ def _signature(fun: Any, label: str) -> inspect.Signature:
     return signature
 
 
-def _resolve_annotation(annotation: Any, fun: Any, label: str, name: str) -> Any:
+def _resolve_annotation(annotation: Annotation, fun: Function, label: str, name: str) -> Annotation:
     """An annotation as a type; a string is evaluated in the globals of the function."""
     if not isinstance(annotation, str):
         return annotation
@@ -109,7 +115,7 @@ def _resolve_annotation(annotation: Any, fun: Any, label: str, name: str) -> Any
         ) from None
 
 
-def _argument(p: inspect.Parameter, fun: Any, label: str) -> Argument:
+def _argument(p: inspect.Parameter, fun: Function, label: str) -> Argument:
     if p.annotation is p.empty:
         raise SchemaError(
             f"{label}: every parameter must have an annotation; got none for `{p.name}`",
@@ -136,7 +142,7 @@ def _argument(p: inspect.Parameter, fun: Any, label: str) -> Argument:
     return Argument(p.name, kind, default, p.kind is p.KEYWORD_ONLY)
 
 
-def _is_valid_default(default: Any) -> bool:
+def _is_valid_default(default: object) -> bool:
     if isinstance(default, (list, tuple)):
         return all(isinstance(x, (int, float)) for x in default)
     types_of_defaults = (int, float, complex, str, np.dtype, np.generic, jax.Device, type(None))
@@ -144,26 +150,31 @@ def _is_valid_default(default: Any) -> bool:
     return is_dtype or isinstance(default, types_of_defaults)
 
 
-def _strip_optional(annotation: Any) -> tuple[Any, bool]:
+def _origin(annotation: Annotation) -> Annotation:
+    """The class or special form without its parameters; None for an annotation without any."""
+    return typing.get_origin(annotation)
+
+
+def _strip_optional(annotation: Annotation) -> tuple[Annotation, bool]:
     """`X, True` for `Optional[X]`; other annotations unchanged, with False."""
-    if typing.get_origin(annotation) in (typing.Union, types.UnionType):
+    if _origin(annotation) in (typing.Union, types.UnionType):
         kinds = [a for a in typing.get_args(annotation) if a is not type(None)]
         if len(kinds) == 1 and len(typing.get_args(annotation)) == 2:
             return kinds[0], True
     return annotation, False
 
 
-def _base_type(annotation: Any) -> str | None:
-    origin = typing.get_origin(annotation)
+def _base_type(annotation: Annotation) -> str | None:
+    origin = _origin(annotation)
     try:
         return _BASE_OF_ANNOTATION.get(origin if origin in (np.ndarray, np.dtype) else annotation)
     except TypeError:
         return None
 
 
-def _parameter_type(annotation: Any) -> Type | None:
+def _parameter_type(annotation: Annotation) -> Type | None:
     inner, optional = _strip_optional(annotation)
-    if typing.get_origin(inner) not in _LIST_TYPES:
+    if _origin(inner) not in _LIST_TYPES:
         base = _base_type(inner)
         return None if base is None else Type(base, optional=optional)
     element, optional_elements = _strip_optional(typing.get_args(inner)[0])
@@ -175,21 +186,21 @@ def _parameter_type(annotation: Any) -> Type | None:
     return None
 
 
-def _suggest_list(annotation: Any) -> str:
+def _suggest_list(annotation: Annotation) -> str:
     """The advice to use a list in place of a tuple of one type; empty for other annotations."""
     inner, optional = _strip_optional(annotation)
     elements = {a for a in typing.get_args(inner) if a is not ...}
-    if typing.get_origin(inner) is not tuple or len(elements) != 1:
+    if _origin(inner) is not tuple or len(elements) != 1:
         return ""
     element = elements.pop()
-    list_type: Any = list[element]  # type: ignore[valid-type]
+    list_type: Annotation = list[element]  # type: ignore[valid-type]
     if _parameter_type(list_type | None if optional else list_type) is None:
         return ""
     text = f"list[{_annotation_text(element)}]"
     return f"Use {f'Optional[{text}]' if optional else text} in place of the tuple."
 
 
-def _annotation_text(annotation: Any) -> str:
+def _annotation_text(annotation: Annotation) -> str:
     text = (
         annotation.__name__
         if isinstance(annotation, type) and not typing.get_origin(annotation)
@@ -198,7 +209,7 @@ def _annotation_text(annotation: Any) -> str:
     return re.sub(r"(\w+\.)*_jax\.Array", "Array", text)
 
 
-def _returns(annotation: Any, label: str) -> tuple[tuple[Return, ...], bool]:
+def _returns(annotation: Annotation, label: str) -> tuple[tuple[Return, ...], bool]:
     """The results, and whether the result is a single value and not a tuple."""
     if annotation is inspect.Signature.empty:
         raise SchemaError(
@@ -207,7 +218,7 @@ def _returns(annotation: Any, label: str) -> tuple[tuple[Return, ...], bool]:
         )
     if annotation is None or annotation is type(None):
         return (), False
-    if typing.get_origin(annotation) is not tuple:
+    if _origin(annotation) is not tuple:
         return (Return(_return_type(annotation, label)),), True
     parts = typing.get_args(annotation)
     if ... in parts:
@@ -218,7 +229,7 @@ def _returns(annotation: Any, label: str) -> tuple[tuple[Return, ...], bool]:
     return tuple([Return(_return_type(part, label)) for part in parts]), False
 
 
-def _return_type(annotation: Any, label: str) -> Type:
+def _return_type(annotation: Annotation, label: str) -> Type:
     kind = _parameter_type(annotation)
     array_types = Type(ARRAY), Type(ARRAY, is_list=True)
     if kind is not None and kind in (*array_types, *map(Type, SCALARS)):
@@ -262,9 +273,7 @@ def mark_mutated(
     )
 
 
-def check_signature(
-    label: str, schema: Schema, fun: Callable[..., Any], declaration: bool = False
-) -> None:
+def check_signature(label: str, schema: Schema, fun: Function, declaration: bool = False) -> None:
     """Raise SchemaError unless `fun` takes the arguments of `schema`, in their order.
 
     A `declaration` must have neither annotations nor defaults.
