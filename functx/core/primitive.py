@@ -12,6 +12,7 @@ from weakref import ref
 from functx.core.errors import ArgumentError, FunctxError, MissingRuleError, RuleError
 from functx.core.program import NO_EFFECTS, Effects, Program, programs_in_parameter
 from functx.core.records import annotated_fields
+from functx.core.rounding import Rounding
 from functx.core.tracing import bind
 from functx.core.types import HasAval, ShapedArray
 
@@ -188,6 +189,10 @@ class Primitive(metaclass=_PrimitiveType):
     The reference of `functx.testing`: it calls NumPy and no functx. Inexact operands are float64 or
     complex128. A class that defines `lower` or `decompose` does not inherit it. A definition that is
     long, or needs SciPy, is a function with the name of the class in `functx/testing/reference/`.
+    """
+    rounding: ClassVar[Rounding | None] = None
+    """The rounding error that `verify` allows for; None for one of 2 units in the last place, or for that
+    of the sub-programs or of a computation in the dtypes of the operands, if `numpy` is one.
     """
     jax_primitive: ClassVar[str | None] = None
     """Optional: the name of the JAX primitive that `from_jax` translates to this one.

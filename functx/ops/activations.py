@@ -10,6 +10,7 @@ import numpy as np
 from functx import ops
 from functx.core.errors import DTypeError, ShapeError
 from functx.core.primitive import Primitive
+from functx.core.rounding import Rounding
 from functx.core.samples import Sample, f32, sample
 from functx.core.tracer import aval_of
 from functx.core.types import canonical_dtype, is_floating
@@ -34,6 +35,7 @@ class LogSumExp(Reduction):
     """
 
     accepts = "f"
+    rounding = Rounding(is_absolute=True)
     samples = (
         sample(f32[3, 4], axes=(0,)),
         sample(f32[2, 3, 4], axes=(0, 2)),
@@ -163,6 +165,7 @@ class LogSumExpDerivative(Softmax):
 class LogSoftmax(SoftmaxLike):
     """x - log(sum(exp(x))) along `axes`."""
 
+    rounding = Rounding(is_absolute=True)
     samples = (
         *SoftmaxLike.samples,
         sample(

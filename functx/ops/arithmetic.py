@@ -12,6 +12,7 @@ from jax.extend.mlir.dialects import chlo, stablehlo
 
 from functx import ops
 from functx.core.errors import ArgumentError, DTypeError
+from functx.core.rounding import CORRECTLY_ROUNDED, EXACT, Rounding
 from functx.core.samples import Sample, c64, f32, i32, sample
 from functx.core.tracer import Tracer, aval_of
 from functx.core.types import ShapedArray, is_complex, is_inexact, is_integer, kind, real_dtype
@@ -45,6 +46,7 @@ class Neg(Unary):
     linear = (0,)
     numpy = host_kernel = np.negative
     host_kernel_kinds = "iuf"
+    rounding = EXACT
     samples = (sample(f32[3, 4]),)
 
     def partial(self, i, t, out, x):
@@ -68,6 +70,7 @@ class Add(Binary):
     accepts = "biufc"
     linear = (0, 1)
     numpy = host_kernel = np.add
+    rounding = Rounding(is_exact_if_representable=True, is_componentwise=True)
     samples = sample(f32[3, 4], f32[3, 4]), sample(f32[3], f32[()])
 
     def partial(self, i, t, out, x, y):
@@ -94,6 +97,7 @@ class Sub(Binary):
     linear = (0, 1)
     numpy = host_kernel = np.subtract
     host_kernel_kinds = "iuf"
+    rounding = Rounding(is_exact_if_representable=True, is_componentwise=True)
     samples = sample(f32[3, 4], f32[3, 4]), sample(f32[()], f32[3])
 
     def partial(self, i, t, out, x, y):
@@ -117,6 +121,7 @@ class Mul(Binary):
     has_finite_derivative = True
     linear = (0, 1)
     numpy = host_kernel = np.multiply
+    rounding = CORRECTLY_ROUNDED
     samples = sample(f32[3, 4], f32[3, 4]), sample(f32[3], f32[()])
 
     def partial(self, i, t, out, x, y):
@@ -145,6 +150,7 @@ class Div(Binary):
     linear = (0,)
     host_kernel = np.divide
     host_kernel_kinds = "f"
+    rounding = CORRECTLY_ROUNDED
     samples = sample(f32[3, 4], f32[3, 4], nonzero=(1,)), sample(f32[()], f32[3], nonzero=(1,))
 
     def partial(self, i, t, out, x, y):
@@ -166,6 +172,7 @@ class Sign(Unary):
 
     accepts = "iufc"
     numpy = np.sign
+    rounding = EXACT
     samples = (
         sample(f32[3, 4], nonzero=(0,)),
         sample(c64[3], nonzero=(0,)),
@@ -208,6 +215,7 @@ class Abs(Unary):
     accepts = "iufc"
     numpy = host_kernel = np.absolute
     host_kernel_kinds = "iuf"
+    rounding = CORRECTLY_ROUNDED
     samples = (
         sample(f32[3, 4], nonzero=(0,)),
         sample(c64[3], nonzero=(0,)),
@@ -258,6 +266,7 @@ class Rem(Binary):
 
     accepts = "iuf"
     numpy = np.fmod
+    rounding = EXACT
     samples = (
         sample(f32[3, 4], f32[3, 4], nonzero=(1,)),
         sample(f32[()], f32[3], nonzero=(1,)),
@@ -326,6 +335,7 @@ class Max(_BinaryExtremum):
     """
 
     numpy = np.maximum
+    rounding = EXACT
     samples = _extremum_samples([0.0, 0.5, 1.0], [1.0, 0.5, 0.0])
 
     def is_strictly_selected(self, x, y):
@@ -344,6 +354,7 @@ class Min(_BinaryExtremum):
     """
 
     numpy = np.minimum
+    rounding = EXACT
     samples = _extremum_samples([1.0, 0.5, 0.0], [0.0, 0.5, 1.0])
 
     def is_strictly_selected(self, x, y):
@@ -362,6 +373,7 @@ class Pow(Binary):
     """
 
     accepts = "iufc"
+    rounding = Rounding(ulps=64.0)
     samples = (
         sample(f32[3, 4], f32[3, 4], domain={0: (0.5, 2.0)}),
         sample(f32[()], f32[3], domain={0: (0.5, 2.0)}),
@@ -408,6 +420,7 @@ class IntegerPow(Unary):
 
     exponent: int
     accepts = "iufc"
+    rounding = CORRECTLY_ROUNDED
     samples = (
         sample(f32[3, 4], exponent=2),
         sample(f32[3], exponent=5),
@@ -465,6 +478,7 @@ class Square(Unary):
     accepts = "iufc"
     numpy = host_kernel = np.square
     host_kernel_kinds = "iuf"
+    rounding = CORRECTLY_ROUNDED
     samples = sample(f32[3, 4]), sample(c64[3]), sample(i32[3])
 
     def derivative(self, out, x):

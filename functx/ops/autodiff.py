@@ -9,6 +9,7 @@ from functx import ops
 from functx.core import tree
 from functx.core.errors import ArgumentError, type_name
 from functx.core.primitive import Primitive
+from functx.core.rounding import EXACT
 from functx.core.samples import f32, i32, sample
 from functx.ops.families import Linear
 from functx.ops.operands import batch_size
@@ -18,6 +19,7 @@ class StopGradient(Primitive):
     """`x` without derivative."""
 
     differentiable = False
+    rounding = EXACT
     samples = sample(f32[3], gradients={0: [0.0, 0.0, 0.0]}), sample(i32[3])
 
     def abstract_eval(self, x):
@@ -37,6 +39,7 @@ class CheckpointName(Linear):
     """`x` with the name `label`, to which policies of checkpoints refer."""
 
     label: str
+    rounding = EXACT
     samples = sample(f32[3], label="x"), sample(i32[3], label="x")
 
     def abstract_eval(self, x):
@@ -91,6 +94,7 @@ class DerivativeBoundary(Primitive):
     kind: str
     axes: tuple[tuple[Hashable, int], ...]
     linear = (0,)
+    rounding = EXACT
     samples = (
         sample(f32[3], f32[2], kind="argument", axes=(("i", 4),)),
         sample(f32[3], f32[2], kind="share", axes=(("i", 4),)),

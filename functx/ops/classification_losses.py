@@ -11,6 +11,7 @@ from ml_dtypes import iinfo
 
 from functx import ops
 from functx.core.errors import DTypeError, ShapeError, ValueRangeError
+from functx.core.rounding import Rounding
 from functx.core.samples import f32, i32, sample
 from functx.core.types import DType, Shape, ShapedArray, is_integer
 from functx.ops.activations import log_softmax, softmax
@@ -366,6 +367,7 @@ class CrossEntropy(ClassIndexLoss):
     """
 
     label_smoothing: float = 0.0
+    rounding = Rounding(is_absolute=True)
     samples = (
         sample(f32[3, 4], i32[3], reduction="mean", values={1: [2, 0, -100]}),
         sample(
@@ -551,6 +553,7 @@ class ClassProbabilityPrimitive(Loss, abstract=True):
 class SoftTargetCrossEntropy(ClassProbabilityPrimitive):
     """-sum(target log(softmax(x))) of each row."""
 
+    rounding = Rounding(is_absolute=True)
     samples = (
         sample(
             f32[2, 3],

@@ -17,6 +17,7 @@ from functx import ops
 from functx.core.errors import CollectiveError, ShapeError
 from functx.core.named_axes import batched_axis, batched_axis_names
 from functx.core.primitive import Primitive
+from functx.core.rounding import EXACT
 from functx.core.samples import f32, i32, sample
 from functx.core.tracer import aval_of
 from functx.core.types import ShapedArray, real_dtype
@@ -181,6 +182,8 @@ class AllReduceExtremum(AllReduce, abstract=True):
 class Pmax(AllReduceExtremum):
     """The largest over all positions of the axes; nan if there is one."""
 
+    rounding = EXACT
+
     def batch_over_axis(self, x, dim, size):
         return (x if dim is None else ops.reduce_max(x, (dim,))), None
 
@@ -190,6 +193,8 @@ class Pmax(AllReduceExtremum):
 
 class Pmin(AllReduceExtremum):
     """The smallest over all positions of the axes; nan if there is one."""
+
+    rounding = EXACT
 
     def batch_over_axis(self, x, dim, size):
         return (x if dim is None else ops.reduce_min(x, (dim,))), None
@@ -202,6 +207,7 @@ class Pvary(Collective, Linear):
     """The operand, marked as varying along the axes."""
 
     is_element_mapping = True
+    rounding = EXACT
     samples = (sample(f32[4, 3], axes=("i",), across=(("i", 4),)),)
 
     def abstract_eval(self, x):
@@ -310,6 +316,7 @@ class AllGather(TiledCollective):
 
     axis: int  # type: ignore[misc]
     invariant: bool = False
+    rounding = EXACT
     samples = (
         sample(f32[4, 3, 2], axes=("i",), axis=1, sizes=(4,), across=(("i", 4),)),
         sample(
@@ -393,6 +400,7 @@ class AllToAll(TiledCollective):
 
     split: int  # type: ignore[misc]
     concat: int  # type: ignore[misc]
+    rounding = EXACT
     samples = (
         sample(f32[4, 3, 8], axes=("i",), split=1, concat=0, sizes=(4,), across=(("i", 4),)),
     )
@@ -439,6 +447,7 @@ class Ppermute(Collective, Linear):
     """The operand of the source position in `perm`, pairs (source, destination), or zeros."""
 
     perm: tuple[tuple[int, int], ...]
+    rounding = EXACT
     samples = (
         sample(f32[4, 3], axes=("i",), perm=((0, 1), (1, 2), (2, 3), (3, 0)), across=(("i", 4),)),
         sample(f32[4], axes=("i",), perm=((3, 0), (0, 2)), across=(("i", 4),)),

@@ -13,6 +13,7 @@ from jax.extend.mlir.dialects import stablehlo
 from functx import ops
 from functx.core.errors import ShapeError
 from functx.core.primitive import LinearInput, View
+from functx.core.rounding import EXACT
 from functx.core.samples import f32, sample
 from functx.core.tracer import aval_of
 from functx.core.types import Shape, ShapedArray
@@ -33,6 +34,7 @@ class Concatenate(Linear):
     """The operands concatenated along `axis`."""
 
     axis: int
+    rounding = EXACT
     samples = (
         sample(f32[2, 3], f32[2, 1], axis=1),
         sample(f32[2], f32[0], f32[3], axis=0),
@@ -119,6 +121,7 @@ class Split(Linear, View):
     sizes: tuple[int, ...]
     axis: int
     multiple_results = True
+    rounding = EXACT
     samples = sample(f32[2, 5], sizes=(2, 0, 3), axis=1), sample(f32[3], sizes=(3,), axis=0)
 
     def abstract_eval(self, x):
@@ -181,6 +184,7 @@ class Pad(Linear):
     """
 
     config: tuple[tuple[int, int, int], ...]
+    rounding = EXACT
     samples = (
         sample(f32[2, 3], f32[()], config=((1, 2, 0), (0, 1, 2))),
         sample(f32[5], f32[()], config=((-1, 2, 1),)),

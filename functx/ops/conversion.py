@@ -13,6 +13,7 @@ from functx import ops
 from functx.core.errors import DTypeError, ShapeError, ValueRangeError
 from functx.core.ndarray import HOST_ARRAY_TYPES, as_ndarray
 from functx.core.primitive import LinearInput, View
+from functx.core.rounding import EXACT, Rounding
 from functx.core.samples import bool_, c64, f32, i32, sample, u8
 from functx.core.tracer import aval_of, current_builder
 from functx.core.types import (
@@ -44,6 +45,7 @@ class ConvertElementType(Linear):
 
     dtype: DType
     weak: bool = False
+    rounding = Rounding(is_exact_if_representable=True, is_componentwise=True)
     samples = (
         sample(f32[3], dtype="bfloat16"),
         sample(f32[3], dtype="complex64"),
@@ -241,6 +243,7 @@ class Floor(Unary):
     accepts = "f"
     differentiable = False
     numpy = np.floor
+    rounding = EXACT
     samples = (sample(f32[3, 4]),)
 
     def lower(self, ctx, x):
@@ -253,6 +256,7 @@ class Ceil(Unary):
     accepts = "f"
     differentiable = False
     numpy = np.ceil
+    rounding = EXACT
     samples = (sample(f32[3, 4]),)
 
     def lower(self, ctx, x):
@@ -265,6 +269,7 @@ class Round(Unary):
     to_even: bool = False
     accepts = "f"
     differentiable = False
+    rounding = EXACT
     samples = sample(f32[3, 4]), sample(f32[3, 4], to_even=True)
 
     @classmethod
@@ -314,6 +319,7 @@ class Complex(Binary):
     """re + i im, of floats of 32 or 64 bits."""
 
     accepts = "f"
+    rounding = EXACT
     samples = sample(f32[3, 4], f32[3, 4]), sample(f32[()], f32[3])
 
     def out_dtype(self, dtype):
@@ -373,6 +379,7 @@ class _ComplexPart(Unary, View, abstract=True):
 class Real(_ComplexPart):
     """The real part of complex numbers."""
 
+    rounding = EXACT
     samples = (sample(c64[3, 4]),)
 
     def transpose(self, ct, x):
@@ -395,6 +402,7 @@ class Real(_ComplexPart):
 class Imag(_ComplexPart):
     """The imaginary part of complex numbers."""
 
+    rounding = EXACT
     samples = (sample(c64[3, 4]),)
 
     def transpose(self, ct, x):
@@ -425,6 +433,7 @@ class Conj(Unary):
     accepts = "c"
     linear = (0,)
     numpy = np.conj
+    rounding = EXACT
     samples = (sample(c64[3, 4]),)
 
     def partial(self, i, t, out, x):

@@ -12,6 +12,7 @@ from jax.extend.mlir.dialects import stablehlo
 from functx import ops
 from functx.core.errors import ShapeError
 from functx.core.primitive import Primitive
+from functx.core.rounding import EXACT, Rounding
 from functx.core.samples import bool_, c64, f32, i32, sample
 from functx.core.tracer import aval_of
 from functx.core.types import ShapedArray, accumulation_dtype, is_complex, kind, real_dtype
@@ -78,6 +79,7 @@ class CumSum(Cumulative, Linear):
     """The sum along `axis` of each element and all before it."""
 
     name = "cumsum"
+    rounding = Rounding(is_componentwise=True)
     samples = (
         sample(f32[3, 4], axis=1),
         sample(f32[5], axis=0, reverse=True),
@@ -148,6 +150,7 @@ class CumMax(CumExtremum):
     """The largest along `axis` of each element and all before it; nan from the first nan on."""
 
     name = "cummax"
+    rounding = EXACT
 
     def lower(self, ctx, x):
         if is_complex(ctx.avals_in[0].dtype):
@@ -159,6 +162,7 @@ class CumMin(CumExtremum):
     """The smallest along `axis` of each element and all before it; nan from the first nan on."""
 
     name = "cummin"
+    rounding = EXACT
 
     def lower(self, ctx, x):
         if is_complex(ctx.avals_in[0].dtype):
@@ -171,6 +175,7 @@ class CumLogSumExp(Cumulative):
 
     name = "cumlogsumexp"
     accepts = "f"
+    rounding = Rounding(is_absolute=True)
     samples = (
         sample(f32[3, 4], axis=1),
         sample(f32[5], axis=0, reverse=True),

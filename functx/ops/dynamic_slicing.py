@@ -12,6 +12,7 @@ from functx import ops
 from functx.core.errors import DTypeError, IndexingError, ShapeError
 from functx.core.primitive import LinearInput, Primitive, ReadsPart, View
 from functx.core.program import Literal
+from functx.core.rounding import EXACT
 from functx.core.samples import f32, i32, sample
 from functx.core.tracer import aval_of
 from functx.core.types import Shape, ShapedArray, canonical_dtype, is_integer, kind
@@ -31,6 +32,7 @@ class DynamicSlice(ReadsPart, View):
     """
 
     sizes: Shape
+    rounding = EXACT
     samples = (
         sample(f32[4, 5], i32[()], i32[()], sizes=(2, 3), values={1: 1, 2: 2}),
         sample(f32[4], i32[()], sizes=(3,), values={1: 7}),
@@ -103,6 +105,7 @@ class DynamicUpdateSlice(Primitive):
     Start indices are clamped so that the update fits.
     """
 
+    rounding = EXACT
     samples = (
         sample(f32[4, 5], f32[2, 3], i32[()], i32[()], values={2: 1, 3: 2}),
         sample(f32[4], f32[3], i32[()], values={2: 7}),
@@ -189,6 +192,7 @@ class ReadBeforeWrite(Primitive):
 
     multiple_results = True
     no_cse = True
+    rounding = EXACT
     samples = (sample(f32[3]), sample(f32[()]))
 
     def abstract_eval(self, x):

@@ -14,6 +14,7 @@ from jax.extend.mlir.dialects import stablehlo
 from functx import ops
 from functx.core.errors import ArgumentError, DTypeError, ShapeError
 from functx.core.primitive import Primitive, ReadsPart
+from functx.core.rounding import EXACT
 from functx.core.samples import f32, i32, sample
 from functx.core.tracer import aval_of
 from functx.core.types import ShapedArray, is_inexact, is_integer, kind
@@ -222,6 +223,7 @@ class Gather(GatherScatter, ReadsPart):
 
     slice_sizes: Dims = ()
     fill_value: Any = None
+    rounding = EXACT
     samples = (
         sample(
             f32[5, 3],
@@ -404,6 +406,7 @@ class Embedding(Primitive):
     """
 
     padding: int | None = None
+    rounding = EXACT
     samples = (
         sample(i32[2, 2], f32[4, 3], values={0: [[1, 3], [3, 0]]}),
         sample(

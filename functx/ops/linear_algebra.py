@@ -15,6 +15,7 @@ from jax import lax
 from functx import ops
 from functx.core.errors import DTypeError, ShapeError
 from functx.core.primitive import Primitive
+from functx.core.rounding import Rounding
 from functx.core.samples import f32, sample
 from functx.core.types import ShapedArray, is_complex, real_dtype
 from functx.ops.operands import batch_size, literal
@@ -328,6 +329,7 @@ class Det(MatrixFunction):
 class Cofactors(MatrixFunction):
     """The matrix of cofactors, the derivative of the determinant, singular or not."""
 
+    rounding = Rounding(is_normwise=True)
     samples = (
         sample(f32[3, 3], values={0: well_conditioned((3, 3))}),
         sample(f32[2, 2, 2], values={0: well_conditioned((2, 2, 2))}, dtypes=("f64", "f32")),

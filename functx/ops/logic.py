@@ -9,6 +9,7 @@ from jax.extend.mlir.dialects import stablehlo
 
 from functx.core.errors import ArgumentError, DTypeError
 from functx.core.program import Literal
+from functx.core.rounding import EXACT
 from functx.core.samples import bool_, c64, f32, i32, sample, u32
 from functx.core.tracer import aval_of
 from functx.core.types import ShapedArray, is_integer
@@ -212,6 +213,7 @@ class Select(Elementwise):
 
     has_finite_derivative = True
     linear = (1, 2)
+    rounding = EXACT
     samples = (
         sample(bool_[3, 4], f32[3, 4], f32[3, 4]),
         sample(bool_[()], f32[3], f32[3]),
@@ -267,6 +269,7 @@ class Clamp(Elementwise):
 
     has_finite_derivative = True
     accepts = "biuf"
+    rounding = EXACT
     samples = (
         sample(f32[3, 4], f32[3, 4], f32[3, 4]),
         sample(f32[()], f32[3], f32[()]),

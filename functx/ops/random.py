@@ -18,6 +18,7 @@ from jax.extend.mlir.dialects import stablehlo
 from functx import ops
 from functx.core.errors import DTypeError, ShapeError, ValueRangeError
 from functx.core.primitive import Primitive
+from functx.core.rounding import Rounding
 from functx.core.samples import Sample, f32, i32, sample, u32
 from functx.core.tracer import aval_of
 from functx.core.types import (
@@ -331,6 +332,7 @@ class RandomUniform(StandardDistribution):
 class RandomUniformBetween(ParametricDistribution):
     """Floating point numbers in [low, high)."""
 
+    rounding = Rounding()
     samples = (
         sample(u32[2], f32[()], f32[()], shape=(3, 4)),
         sample(u32[2], f32[3], f32[()], shape=(3,)),
@@ -359,6 +361,7 @@ class RandomNormal(StandardDistribution):
 class RandomTruncatedNormal(ParametricDistribution):
     """Numbers with the standard normal distribution truncated to (low, high)."""
 
+    rounding = Rounding()
     samples = (
         sample(u32[2], f32[()], f32[()], shape=(3, 4), values={1: -1.0, 2: 1.5}),
         sample(u32[2], f32[2], f32[()], shape=(2,), values={1: [-2.0, 0.0], 2: 1.0}),

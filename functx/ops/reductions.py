@@ -14,6 +14,7 @@ from jax.extend.mlir.dialects import stablehlo
 from functx import ops
 from functx.core.errors import DTypeError, ShapeError
 from functx.core.primitive import Primitive
+from functx.core.rounding import EXACT, Rounding
 from functx.core.samples import bool_, c64, f32, i32, sample, u32
 from functx.core.tracer import aval_of
 from functx.core.types import (
@@ -74,6 +75,7 @@ class ReduceSum(Reduction, Linear):
     """Sum over `axes`; the summed axes leave the shape."""
 
     is_element_mapping = True
+    rounding = Rounding(is_componentwise=True)
     samples = (
         sample(f32[3, 4], axes=(0,)),
         sample(f32[2, 3, 4], axes=(0, 2)),
@@ -212,6 +214,8 @@ class ReduceExtremum(Reduction, abstract=True):
 class ReduceMax(ReduceExtremum):
     """The largest element over `axes`, which leave the shape; nan if there is one."""
 
+    rounding = EXACT
+
     def lower(self, ctx, x):
         start = lowest(ctx.avals_in[0].dtype)
         return self.lower_extremum(ctx, x, stablehlo.MaxOp, lax.reduce_max, start)
@@ -219,6 +223,8 @@ class ReduceMax(ReduceExtremum):
 
 class ReduceMin(ReduceExtremum):
     """The smallest element over `axes`, which leave the shape; nan if there is one."""
+
+    rounding = EXACT
 
     def lower(self, ctx, x):
         start = highest(ctx.avals_in[0].dtype)

@@ -14,6 +14,7 @@ from jax.extend.mlir.dialects import stablehlo
 from functx import ops
 from functx.core.errors import ShapeError
 from functx.core.primitive import LinearInput
+from functx.core.rounding import EXACT, Rounding
 from functx.core.samples import Sample, f32, i32, sample
 from functx.core.tracing import trace_closed
 from functx.core.types import ShapedArray, accumulation_dtype, is_inexact
@@ -169,6 +170,7 @@ class Scatter(GatherScatter, abstract=True):
 class ScatterAdd(Scatter):
     """The operand with the updates added to it, each at its index."""
 
+    rounding = Rounding(is_componentwise=True)
     samples = (
         sample(
             f32[5, 3],
@@ -357,6 +359,7 @@ def _extremum_samples(tied_updates: list[float]) -> tuple[Sample, Sample]:
 class ScatterMin(ScatterExtremum):
     """The operand with the minimum of it and the updates, each at its index."""
 
+    rounding = EXACT
     samples = _extremum_samples([1.0, 2.0, 2.0])
 
     def is_not_extremum(self, out, x):
@@ -369,6 +372,7 @@ class ScatterMin(ScatterExtremum):
 class ScatterMax(ScatterExtremum):
     """The operand with the maximum of it and the updates, each at its index."""
 
+    rounding = EXACT
     samples = _extremum_samples([1.0, 4.0, 4.0])
 
     def is_not_extremum(self, out, x):
@@ -399,6 +403,7 @@ def _exclusive_segment_products(updates: Any, targets: Any) -> Any:
 class ScatterSet(Scatter):
     """The operand with elements replaced by the updates; the last update of an element stays."""
 
+    rounding = EXACT
     samples = (
         sample(
             f32[5, 3],

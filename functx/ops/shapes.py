@@ -14,6 +14,7 @@ from functx import ops
 from functx.core.errors import AxisError, DTypeError, ShapeError
 from functx.core.functionalization import reshape_strides
 from functx.core.primitive import LinearInput, View
+from functx.core.rounding import EXACT
 from functx.core.samples import f32, i32, sample
 from functx.core.tracer import Tracer, aval_of, current_builder
 from functx.core.types import ShapedArray, canonical_dtype, kind
@@ -37,6 +38,7 @@ class BroadcastInDim(Linear, View):
 
     shape: tuple[int, ...]
     dims: tuple[int, ...]
+    rounding = EXACT
     samples = (
         sample(f32[3], shape=(2, 3), dims=(1,)),
         sample(f32[1, 3], shape=(2, 3, 4), dims=(0, 1)),
@@ -115,6 +117,7 @@ class Full(Linear):
     """An array of `shape` filled with the scalar operand."""
 
     shape: tuple[int, ...]
+    rounding = EXACT
     samples = (sample(f32[()], shape=(2, 3)), sample(f32[()], shape=(0,)))
 
     def abstract_eval(self, x):
@@ -150,6 +153,7 @@ class Reshape(Linear, View):
 
     shape: tuple[int, ...]
     is_element_mapping = True
+    rounding = EXACT
     samples = sample(f32[2, 6], shape=(3, 4)), sample(f32[1], shape=())
 
     def abstract_eval(self, x):
@@ -197,6 +201,7 @@ class PermuteDims(Linear, View):
 
     axes: tuple[int, ...]
     is_element_mapping = True
+    rounding = EXACT
     samples = sample(f32[2, 3, 4], axes=(2, 0, 1)), sample(f32[2, 3], axes=(0, 1))
 
     def abstract_eval(self, x):
@@ -244,6 +249,7 @@ class Rev(Linear, View):
 
     axes: tuple[int, ...]
     is_element_mapping = True
+    rounding = EXACT
     samples = sample(f32[2, 3], axes=(1,)), sample(f32[2, 3, 4], axes=(0, 2))
 
     def abstract_eval(self, x):

@@ -12,6 +12,7 @@ from jax.extend.mlir.dialects import stablehlo
 from functx import ops
 from functx.core.errors import IndexingError
 from functx.core.primitive import LinearInput, ReadsPart, View
+from functx.core.rounding import EXACT
 from functx.core.samples import f32, sample
 from functx.core.tracer import aval_of
 from functx.core.types import Shape
@@ -28,6 +29,7 @@ class Slice(Linear, ReadsPart, View):
     start: Shape
     limit: Shape
     strides: Shape | None = None
+    rounding = EXACT
     samples = (
         sample(f32[4, 5], start=(1, 0), limit=(3, 5)),
         sample(f32[7, 5], start=(1, 0), limit=(6, 5), strides=(2, 3)),

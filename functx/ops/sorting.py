@@ -13,6 +13,7 @@ from jax.extend.mlir.dialects import stablehlo
 from functx import ops
 from functx.core.errors import ShapeError, ValueRangeError
 from functx.core.primitive import Primitive
+from functx.core.rounding import EXACT
 from functx.core.samples import bool_, f32, i32, sample
 from functx.core.tracer import aval_of
 from functx.core.types import ShapedArray, canonical_dtype
@@ -32,6 +33,7 @@ class Sort(Primitive):
     stable: bool = True
     permutation: bool = False
     multiple_results = True
+    rounding = EXACT
     samples = (
         sample(f32[3, 4], axis=0, distinct=True),
         sample(f32[2, 5], axis=1, distinct=True, permutation=True),
@@ -112,6 +114,7 @@ class TopK(Primitive):
     name = "top_k"
     multiple_results = True
     accepts: ClassVar[str] = "iuf"
+    rounding = EXACT
     samples = (
         sample(f32[6], k=2, distinct=True),
         sample(f32[3, 4], k=4, distinct=True),

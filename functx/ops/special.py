@@ -14,6 +14,7 @@ from ml_dtypes import finfo
 
 from functx import ops
 from functx.core.errors import MissingRuleError
+from functx.core.rounding import Rounding
 from functx.core.samples import c64, f32, i32, sample
 from functx.core.types import ShapedArray, is_complex, is_integer
 from functx.ops.arithmetic import replace_zero_by_one
@@ -34,6 +35,7 @@ class Erf(Inexact):
 
     has_finite_derivative = True
     accepts = "f"
+    rounding = Rounding(ulps=16.0)
     samples = (sample(f32[3, 4]),)
 
     def derivative(self, out, x):
@@ -47,6 +49,7 @@ class Erfc(Inexact):
     """1 - erf(x), accurate for large x."""
 
     accepts = "f"
+    rounding = Rounding(ulps=16.0)
     samples = (sample(f32[3, 4]),)
 
     def derivative(self, out, x):
@@ -60,6 +63,7 @@ class ErfInv(Inexact):
     """The inverse of erf, on [-1, 1]."""
 
     accepts = "f"
+    rounding = Rounding(ulps=64.0)
     samples = (sample(f32[3, 4], domain=(-0.8, 0.8)),)
 
     def derivative(self, out, x):
@@ -73,6 +77,7 @@ class Ndtri(Inexact):
     """The inverse of the normal distribution function, on [0, 1]."""
 
     accepts = "f"
+    rounding = Rounding(ulps=64.0)
     samples = (
         sample(f32[3, 4], domain=(0.1, 0.9)),
         sample(
@@ -98,6 +103,7 @@ class Lgamma(Inexact):
     """log(|gamma(x)|)."""
 
     accepts = "f"
+    rounding = Rounding(ulps=64.0)
     samples = sample(f32[3, 4], domain=(0.5, 4.0)), sample(f32[3], domain=(-0.8, -0.2))
 
     def derivative(self, out, x):
@@ -111,6 +117,7 @@ class Digamma(Inexact):
     """The derivative of log(gamma(x))."""
 
     accepts = "f"
+    rounding = Rounding(ulps=64.0)
     samples = sample(f32[3, 4], domain=(0.5, 4.0)), sample(f32[3], domain=(-20.8, -20.2))
 
     def derivative(self, out, x):
@@ -128,6 +135,7 @@ class Polygamma(Binary):
     """The m-th derivative of digamma(x); the order m is an integer or has the dtype of x."""
 
     accepts = "f"
+    rounding = Rounding(ulps=64.0)
     samples = (
         sample(i32[3, 4], f32[3, 4], domain={0: (1, 3), 1: (0.5, 4.0)}),
         sample(i32[()], f32[3], domain={0: (1, 3), 1: (0.5, 4.0)}),
@@ -184,6 +192,7 @@ class Xlog1py(Binary):
 
     accepts = "f"
     name = "xlog1py"
+    rounding = Rounding(ulps=130.0)
     samples = (
         sample(f32[3, 4], f32[3, 4], domain={1: (-0.5, 2.0)}),
         sample(f32[()], f32[3], domain={1: (-0.5, 2.0)}),
@@ -210,6 +219,7 @@ class BesselI0(Inexact):
 
     accepts = "f"
     name = "bessel_i0"
+    rounding = Rounding(ulps=16.0)
     samples = (
         sample(f32[3, 4]),
         sample(f32[2], values={0: [0.0, 1e-20]}, gradients={0: [0.0, 5e-21]}, dtypes=("f64",)),
@@ -227,6 +237,7 @@ class BesselI1(Inexact):
 
     accepts = "f"
     name = "bessel_i1"
+    rounding = Rounding(ulps=16.0)
     samples = (
         sample(f32[3, 4]),
         sample(f32[2], values={0: [0.0, 1e-38]}, gradients={0: [0.5, 0.5]}),
@@ -245,6 +256,7 @@ class BesselI0e(Inexact):
 
     accepts = "f"
     name = "bessel_i0e"
+    rounding = Rounding(ulps=16.0)
     samples = (
         sample(f32[3, 4], nonzero=(0,)),
         sample(f32[1], values={0: [0.0]}, gradients={0: [0.0]}),
@@ -262,6 +274,7 @@ class BesselI1e(Inexact):
 
     accepts = "f"
     name = "bessel_i1e"
+    rounding = Rounding(ulps=16.0)
     samples = (
         sample(f32[3, 4], nonzero=(0,)),
         sample(f32[2], values={0: [0.0, 1e-38]}, gradients={0: [0.5, 0.5]}),
@@ -424,6 +437,7 @@ class Sinc(Inexact):
     """The derivative of order `order` of sin(pi x) / (pi x), which is 1 at 0."""
 
     order: int = 0
+    rounding = Rounding(ulps=64.0, is_absolute=True)
     samples = (
         sample(f32[3, 4], tolerance=(4.0, "the recurrence cancels a digit near 0")),
         sample(f32[3], order=2, tolerance=(64.0, "the recurrence cancels two digits near 0")),

@@ -10,6 +10,7 @@ from jax import lax
 from jax.extend.mlir.dialects import chlo, stablehlo
 
 from functx import ops
+from functx.core.rounding import CORRECTLY_ROUNDED, Rounding
 from functx.core.samples import c64, f32, sample
 from functx.core.types import is_complex
 from functx.ops.families import Binary, Inexact, binary_function, unary_function
@@ -75,6 +76,7 @@ class Log1p(Inexact):
     """log(1 + x), accurate near 0."""
 
     numpy = np.log1p
+    rounding = Rounding(ulps=130.0)
     samples = sample(f32[3, 4], domain=(-0.5, 2.0)), sample(c64[3], domain=(0.5, 2.0))
 
     def partial(self, i, t, out, x):
@@ -88,6 +90,7 @@ class Sqrt(Inexact):
     """The square root; its derivative at 0 is infinite."""
 
     numpy = np.sqrt
+    rounding = CORRECTLY_ROUNDED
     samples = (
         sample(f32[3, 4], domain=(0.5, 2.0)),
         sample(c64[3], nonzero=(0,)),
@@ -139,6 +142,7 @@ class Cbrt(Inexact):
 
     accepts = "f"
     numpy = np.cbrt
+    rounding = Rounding(ulps=16.0)
     samples = (
         sample(f32[3, 4], nonzero=(0,)),
         sample(f32[2], values={0: [0.0, 8.0]}, gradients={0: [math.inf, 1.0 / 12.0]}),
@@ -375,6 +379,7 @@ class Atanh(Inexact):
     """The inverse of tanh."""
 
     numpy = np.arctanh
+    rounding = Rounding(ulps=130.0)
     samples = sample(f32[3, 4], domain=(-0.9, 0.9)), sample(c64[3])
 
     def partial(self, i, t, out, x):

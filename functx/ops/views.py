@@ -15,6 +15,7 @@ from functx.core.functionalization import Strides, is_computed, row_major_stride
 from functx.core.ndarray import copy_as_ndarray
 from functx.core.primitive import Primitive, View
 from functx.core.program import Effect
+from functx.core.rounding import EXACT
 from functx.core.samples import c64, f32, sample
 from functx.core.tracer import Tracer, aval_of, current_builder
 from functx.core.types import complex_dtype, is_complex, kind, real_dtype
@@ -76,6 +77,7 @@ class Copy(Linear):
     is_element_mapping = True
     host_kernel = np.array
     host_kernel_kinds = "biufc"
+    rounding = EXACT
     samples = (sample(f32[2, 3]),)
 
     def __call__(self, *args: Any) -> Any:
@@ -115,6 +117,7 @@ class AsStrided(View):
     start: tuple[int, ...]
     steps: tuple[tuple[int, ...], ...]
     writable: bool = True
+    rounding = EXACT
     samples = (
         sample(f32[12], shape=(3, 2), start=(1,), steps=((4,), (-1,))),
         sample(f32[6], shape=(2, 3), start=(0,), steps=((3,), (1,))),
@@ -273,6 +276,7 @@ def element_view(x: Any, index: tuple[int, ...]) -> Any:
 class ViewAsReal(View):
     """The real and the imaginary part of each element, along a new last dimension."""
 
+    rounding = EXACT
     samples = sample(c64[3]), sample(c64[2, 3])
 
     def abstract_eval(self, x):
@@ -298,6 +302,7 @@ class ViewAsReal(View):
 class ViewAsComplex(View):
     """The complex numbers whose parts are the last dimension, of length 2."""
 
+    rounding = EXACT
     samples = sample(f32[3, 2]), sample(f32[2, 3, 2])
 
     def abstract_eval(self, x):

@@ -14,6 +14,7 @@ from functx import ops
 from functx.core.errors import ArgumentError, ShapeError, ValueRangeError
 from functx.core.primitive import Primitive
 from functx.core.program import Program
+from functx.core.rounding import EXACT
 from functx.core.samples import bool_, c64, f32, i32, sample
 from functx.core.tracer import aval_of
 from functx.core.types import Shape, ShapedArray
@@ -318,6 +319,8 @@ class WindowExtremum(WindowReduction, abstract=True):
 class ReduceWindowMax(WindowExtremum):
     """The largest element in each window, nan if there is one; padding lies below all."""
 
+    rounding = EXACT
+
     def argument_primitive(self):
         return ReduceWindowArgmax(*self.window)
 
@@ -327,6 +330,8 @@ class ReduceWindowMax(WindowExtremum):
 
 class ReduceWindowMin(WindowExtremum):
     """The smallest element in each window, nan if there is one; padding lies above all."""
+
+    rounding = EXACT
 
     def argument_primitive(self):
         return ReduceWindowArgmin(*self.window)

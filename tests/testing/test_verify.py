@@ -7,11 +7,13 @@ import pytest
 import functx
 import functx.numpy as fnp
 from functx.core.errors import VerificationError
+from functx.core.primitive import Primitive
+from functx.core.rounding import EXACT
 from functx.lowering import stablehlo_emitter
 from functx.ops.arithmetic import Add, Mul
 from functx.ops.logic import Clamp
 from functx.testing import verify
-from functx.testing.reference.interpreter import is_exact
+from functx.testing.reference.interpreter import rounding_of
 
 X = np.linspace(-1.0, 1.0, 6, dtype=np.float32).reshape(2, 3)
 
@@ -153,6 +155,7 @@ def test_the_reference_knows_functions_of_the_zero_matrix():
 
 
 def test_the_reference_perturbs_no_control_flow_and_no_exact_draws():
-    exact = ("Scan", "While", "Cond", "Call", "RandomBits", "ReducePrecision", "Gather", "Neg")
-    assert all(map(is_exact, exact))
-    assert not any(map(is_exact, ("Add", "RandomUniformBetween", "DotGeneral")))
+    exact = "scan while cond call random_bits reduce_precision gather neg".split()
+    rounded = "add random_uniform_between dot_general".split()
+    assert {rounding_of(Primitive.registry[name]) for name in exact} == {EXACT}
+    assert EXACT not in {rounding_of(Primitive.registry[name]) for name in rounded}

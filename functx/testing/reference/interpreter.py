@@ -16,94 +16,32 @@ from typing import Any, NamedTuple
 import numpy as np
 from ml_dtypes import finfo
 
+from functx import ops
 from functx.core.backend import backend
 from functx.core.errors import ArgumentError
 from functx.core.primitive import Primitive, View
 from functx.core.program import Effect, Equation, Program, Var
+from functx.core.rounding import EXACT, Rounding
 from functx.core.types import DTYPES_BY_SHORT_NAME, ShapedArray, is_complex, is_inexact, real_dtype
 from functx.testing.reference.definitions import (
     EXACT_DTYPE_DEFINITIONS,
     SUBPROGRAM_DEFINITIONS,
     definition_by_class,
-    definition_by_name,
     numpy_definition,
 )
 
 Array = np.ndarray[Any, Any]
 
-DRAWS_BETWEEN_BOUNDS = {"RandomUniformBetween", "RandomTruncatedNormal"}
-"""Random draws that compute with their bounds, where terms may cancel."""
-
-EXACT_PRIMITIVES = {
-    *("BroadcastInDim", "Full", "Reshape", "PermuteDims", "Concatenate", "Split", "Pad", "Rev"),
-    *("Copy", "ReadBeforeWrite", "AsStrided", "Slice", "DynamicSlice", "DynamicUpdateSlice"),
-    *("Gather", "ScatterSet", "ScatterMin", "ScatterMax", "Sort", "TopK", "StopGradient"),
-    *("Max", "Min", "Clamp", "Select", "Neg", "Sign", "Floor", "Ceil", "Round", "Rem"),
-    *(
-        "Real",
-        "Imag",
-        "Conj",
-        "Complex",
-        "ViewAsReal",
-        "ViewAsComplex",
-        "ReduceMax",
-        "ReduceMin",
-        "CumMax",
-        "CumMin",
-    ),
-    *(
-        "ReduceWindowMax",
-        "ReduceWindowMin",
-        "Embedding",
-        "DerivativeBoundary",
-        "Pvary",
-        "CheckpointName",
-        "MaskedOperand",
-        "AnyActive",
-    ),
-    *("ShardingConstraint", "AllGather", "AllToAll", "Ppermute", "Pmax", "Pmin"),
-}
-"""Primitives that only select, move or negate elements of their operands."""
-
-CORRECTLY_ROUNDED = {
-    *("Add", "Sub", "Mul", "Div", "Sqrt", "Square", "IntegerPow", "ConvertElementType", "Abs"),
-}
-"""Elementwise primitives that return the exact result if the dtype can represent it."""
-
-RESULT_ULPS = {
-    # XLA on CPUs, near -0.41.
-    **dict.fromkeys(("Log1p", "Atanh", "Xlog1py"), 130.0),
-    **dict.fromkeys(("Lgamma", "Digamma", "Polygamma", "Sinc", "ErfInv", "Ndtri", "Pow"), 64.0),
-    **dict.fromkeys(
-        ("BesselI0", "BesselI1", "BesselI0e", "BesselI1e", "Erf", "Erfc", "Cbrt"), 16.0
-    ),
-}
-"""Errors of functions in units in the last place, where larger than 2."""
-
-COMPONENTWISE = {"Add", "Sub", "ConvertElementType", "ReduceSum", "CumSum", "ScatterAdd"}
-"""Primitives that round the two components of complex results separately.
-
-For others either component may have an error of the size of the modulus: the real part of
-`rsqrt(-2 + 0j)` is 0 in one correct computation and 1e-8 in another.
-"""
-
-ABSOLUTE = {
-    *("LogSumExp", "CumLogSumExp", "LogSoftmax", "CrossEntropy", "SoftTargetCrossEntropy", "Sinc"),
-}
-"""Primitives with an absolute error of a rounding of 1: logarithms of numbers near 1, the sine of pi x."""
-
-NORMWISE = {"Cofactors"}
-"""Primitives with an error relative to the largest element, from the factors of a matrix."""
-
 Compute = Callable[[Sequence[Array]], list[Array]]
 
 
-def is_exact(name: str) -> bool:
-    """Whether the primitive class of this name has no rounding error of its own."""
-    if name in DRAWS_BETWEEN_BOUNDS:
-        return False
-    exact_definitions = EXACT_DTYPE_DEFINITIONS | SUBPROGRAM_DEFINITIONS
-    return name in EXACT_PRIMITIVES or definition_by_name(name) in exact_definitions
+def rounding_of(cls: type[Primitive]) -> Rounding:
+    """The rounding error of a primitive: none where the definition rounds by itself."""
+    if cls.rounding is not None:
+        return cls.rounding
+    definition = definition_by_class(cls)
+    rounds_itself = definition in EXACT_DTYPE_DEFINITIONS or definition in SUBPROGRAM_DEFINITIONS
+    return EXACT if rounds_itself else Rounding()
 
 
 class RoundingErrors:
@@ -120,10 +58,11 @@ class RoundingErrors:
 
     def outputs(self, eqn: Equation, args: Sequence[Array], compute: Compute) -> list[Array]:
         """The outputs of an equation with random errors; `compute(args)` are the outputs without."""
-        name = type(eqn.primitive).__name__
-        if name == "BitcastConvertType" and self.random is not None:
+        primitive = eqn.primitive
+        rounding = rounding_of(type(primitive))
+        if type(primitive) is ops.BitcastConvertType and self.random is not None:
             return compute([self.perturb_last_bits(args[0], eqn.inputs[0].aval.dtype)])
-        if is_exact(name):
+        if rounding == EXACT:
             return compute(args)
         out_dtypes = [v.aval.dtype for v in eqn.outputs]
         if self.random is None:
@@ -135,23 +74,15 @@ class RoundingErrors:
             outs = compute([self.perturb(x, d, 1.0) for x, d in zip(args, dtypes, strict=True)])
             if self.narrow:
                 outs = recompute_narrow(outs, args, dtypes, compute)
-            if name == "Div" and not self.clips:
+            if type(primitive) is ops.Div and not self.clips:
                 # XLA divides within the branches of a selection, and simplifies 0 / x to 0 there.
                 outs = [np.where((args[0] == 0) & (args[1] == 0), 0, outs[0])]
-            units = RESULT_ULPS.get(name, 2.0)
-            modulus = name not in COMPONENTWISE
             outs = [
-                self.perturb(x, d, units, modulus) for x, d in zip(outs, out_dtypes, strict=True)
+                self.add_rounding(x, d, rounding) for x, d in zip(outs, out_dtypes, strict=True)
             ]
-            if name in ABSOLUTE or name in NORMWISE:
-                size = np.max(np.abs(outs[0]), initial=0.0) if name in NORMWISE else 1.0
-                outs = [
-                    x + units * limits(d).eps * size * self.random_factors(x.shape)
-                    for x, d in zip(outs, out_dtypes, strict=True)
-                ]
-            if name == "ConvertElementType" and not is_inexact(out_dtypes[0]):
+            if type(primitive) is ops.ConvertElementType and not is_inexact(out_dtypes[0]):
                 outs = [self.randomize_overflow(args[0], outs[0])]
-            if name in CORRECTLY_ROUNDED and is_inexact(out_dtypes[0]):
+            if rounding.is_exact_if_representable and is_inexact(out_dtypes[0]):
                 (exact,), (out,) = compute(args), outs
                 mask = is_surely_representable(exact, out_dtypes[0])
                 for x, dtype in zip(args, dtypes, strict=True):
@@ -165,6 +96,14 @@ class RoundingErrors:
             if self.random is None
             else [flush_subnormals(x, d) for x, d in zip(outs, out_dtypes, strict=True)]
         )
+
+    def add_rounding(self, x: Array, dtype: Any, rounding: Rounding) -> Array:
+        """The result `x` with a random error of the size that `rounding` states."""
+        x = self.perturb(x, dtype, rounding.ulps, not rounding.is_componentwise)
+        if is_inexact(dtype) and (rounding.is_absolute or rounding.is_normwise):
+            size = np.max(np.abs(x), initial=0.0) if rounding.is_normwise else 1.0
+            x = x + rounding.ulps * limits(dtype).eps * size * self.random_factors(x.shape)
+        return x
 
     def perturb_last_bits(self, x: Array, dtype: Any) -> Array:
         """`x`, perturbed by some units in the last place where it may have been rounded."""

@@ -52,6 +52,7 @@ from functx.core.primitive import Primitive
 from functx.core.program import Equation, Literal, Program, Var
 from functx.core.records import Rewrite
 from functx.core.rewriting import apply, bind_equation, cached_rewrite, interpret
+from functx.core.rounding import EXACT
 from functx.core.samples import bool_, f32, i32, sample
 from functx.core.tracer import aval_of
 from functx.core.tracing import trace_closed
@@ -74,6 +75,7 @@ class MaskedOperand(Primitive):
     borrow_active: bool
     # `transpose` is that of the derivative: the value is not masked.
     linear = ()
+    rounding = EXACT
     samples = (
         sample(bool_[()], f32[3], values={0: True}, borrow_active=True),
         sample(bool_[()], i32[()], values={0: True}, borrow_active=True),
@@ -137,6 +139,7 @@ class AnyActive(Primitive):
     """Whether `mask` holds for any element of a batch; `mask` itself without a batch."""
 
     differentiable = False
+    rounding = EXACT
     samples = (sample(bool_[()], values={0: True}),)
 
     def abstract_eval(self, mask):
