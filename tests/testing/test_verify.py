@@ -155,7 +155,7 @@ def test_the_reference_knows_functions_of_the_zero_matrix():
 
 
 def test_the_reference_perturbs_no_control_flow_and_no_exact_draws():
-    exact = "scan while cond call random_bits reduce_precision gather neg".split()
-    rounded = "add random_uniform_between dot_general".split()
+    exact = ["scan", "while", "cond", "call", "random_bits", "reduce_precision", "gather", "neg"]
+    rounded = ["add", "random_uniform_between", "dot_general"]
     assert {rounding_of(Primitive.registry[name]) for name in exact} == {EXACT}
     assert EXACT not in {rounding_of(Primitive.registry[name]) for name in rounded}
