@@ -46,7 +46,14 @@ LAYERS = [
 
 
 def imported_modules(path):
-    for node in ast.walk(ast.parse(path.read_text())):
+    """The modules that a file imports, without those that only its annotations need."""
+    pending = [ast.parse(path.read_text())]
+    while pending:
+        node = pending.pop()
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            pending += node.orelse
+            continue
+        pending += ast.iter_child_nodes(node)
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):

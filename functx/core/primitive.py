@@ -31,6 +31,11 @@ class _PrimitiveType(type):
             ) from None
 
 
+def rule(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Declare a rule, which subclasses override with operands of their own."""
+    return method
+
+
 _UNCACHED_FIELD_TYPES = ("float", "complex", "Any", "object", "Program")
 
 
@@ -312,10 +317,12 @@ class Primitive(metaclass=_PrimitiveType):
         self.out_avals_memo[avals] = outs
         return outs
 
+    @rule
     def abstract_eval(self, *avals: Any) -> Any:
         """The type of the output (a sequence of them with `multiple_results`)."""
         raise self.missing_rule_error("abstract_eval")
 
+    @rule
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
         """The output and its tangent, which must be linear in the tangents.
 
@@ -324,6 +331,7 @@ class Primitive(metaclass=_PrimitiveType):
         """
         raise self.missing_rule_error("jvp")
 
+    @rule
     def transpose(self, ct: Any, *args: Any) -> Sequence[Any]:
         """The cotangent of each linear operand, given the cotangent of the output.
 
@@ -347,6 +355,7 @@ class Primitive(metaclass=_PrimitiveType):
     if operands are infinite or nan.
     """
 
+    @rule
     def cotangent_masks(self, live: Any, args: Sequence[Any]) -> Sequence[Any]:
         """A boolean array for each operand, False where its cotangent is zero.
 
@@ -404,6 +413,7 @@ class Primitive(metaclass=_PrimitiveType):
     and its operands, or None. The output must have the same bits for all values, also nan and -0.0.
     """
 
+    @rule
     def batch(self, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
         """The output for a whole batch, and its batch dimension.
 
@@ -418,6 +428,7 @@ class Primitive(metaclass=_PrimitiveType):
     is_copy: ClassVar[bool] = False
     """True: the output is a copy of the operand in new memory."""
 
+    @rule
     def lower(self, ctx: Any, *values: Any) -> Any:
         """The StableHLO value of the output (a sequence with `multiple_results`) for operand values.
 
@@ -452,6 +463,7 @@ class View(Primitive, abstract=True):
     layout_dependent: ClassVar[bool] = False
     """Whether the memory layout of the operand decides if the outputs are views."""
 
+    @rule
     def scatter_into_base(self, part: Any, index: int, x: Any, *args: Any) -> Any:
         """`x` with `part` in place of the elements that output `index`, a view of `x`, shows.
 
@@ -526,3 +538,8 @@ class LinearInput(HasAval):
 
     def __init__(self, aval: ShapedArray):
         self.aval = aval
+
+
+def is_linear_input(x: object) -> bool:
+    """Whether `x` stands for a linear operand in a transpose rule."""
+    return type(x) is LinearInput

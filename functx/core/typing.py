@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, SupportsIndex, TypeAlias
+from typing import TYPE_CHECKING, Any, SupportsIndex, TypeAlias
 
 import jax
 import numpy as np
+
+if TYPE_CHECKING:
+    from jax.extend.mlir import ir
 
 PyTree: TypeAlias = Any
 """A pytree of arrays, numbers and static values: what a user's function takes and returns."""
@@ -34,3 +37,7 @@ ShapeLike: TypeAlias = SupportsIndex | Sequence[SupportsIndex]
 """A shape as users give it: a sequence of lengths, or one length."""
 DTypeLike: TypeAlias = jax.typing.DTypeLike | None
 """A dtype as users give it: one of NumPy's, its name, or an object with a `dtype`; None for a default."""
+NumPyArray: TypeAlias = np.ndarray[Any, Any]
+"""An array of NumPy, of any shape and dtype."""
+IRValue: TypeAlias = "ir.Value[Any]"
+"""A value of MLIR: what `lower` rules take and return."""

@@ -62,7 +62,8 @@ from functx.transforms.symbolic_zeros import (
 from functx.transforms.tracing_api import avals_of, trace_function
 
 if TYPE_CHECKING:
-    from functx.lowering.stablehlo_emitter import IrValue, LoweringContext
+    from functx.core.typing import IRValue
+    from functx.lowering.stablehlo_emitter import LoweringContext
 
 
 def checkpoint(
@@ -245,7 +246,7 @@ class Checkpoint(ProgramCall):
         pullback = self.with_program(program, differentiated=True)
         return scatter_where(pullback(*out_cts, *select_where_not(args, linear)), linear)
 
-    def lower(self, ctx: LoweringContext, *values: IrValue) -> Sequence[IrValue]:
+    def lower(self, ctx: LoweringContext, *values: IRValue) -> Sequence[IRValue]:
         if self.differentiated and self.prevent_cse and values:
             values = (*stablehlo.OptimizationBarrierOp(list(values)).results,)
         return ctx.call(self.program, list(values))

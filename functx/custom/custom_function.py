@@ -49,7 +49,8 @@ from functx.transforms.tracing_api import avals_of, trace_function
 from functx.transforms.vmap import Batch, BatchWithInferredOutDims
 
 if TYPE_CHECKING:
-    from functx.lowering.stablehlo_emitter import IrValue, LoweringContext
+    from functx.core.typing import IRValue
+    from functx.lowering.stablehlo_emitter import LoweringContext
 
 
 class CallInfo(NamedTuple):
@@ -307,7 +308,7 @@ class CustomDerivativeCall(Primitive, abstract=True):
         batched = type(self)(primal, transform_rules(self.rule, batch_rule), self.num_consts)
         return batched(*args), list(zeros)
 
-    def lower(self, ctx: LoweringContext, *values: IrValue) -> Sequence[IrValue]:
+    def lower(self, ctx: LoweringContext, *values: IRValue) -> Sequence[IRValue]:
         return ctx.call(self.primal, values)
 
 

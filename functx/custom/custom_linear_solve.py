@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 from functx import ops
 from functx.core import tree
 from functx.core.errors import DTypeError, MissingRuleError, ShapeError, TreeError
-from functx.core.primitive import LinearInput, Primitive
+from functx.core.primitive import Primitive, is_linear_input
 from functx.core.program import Program
 from functx.core.program_editing import apply_program
 from functx.core.records import Rewrite
@@ -43,7 +43,8 @@ from functx.transforms.tracing_api import TracedFunction, avals_of, trace_functi
 from functx.transforms.vmap import Batch
 
 if TYPE_CHECKING:
-    from functx.lowering.stablehlo_emitter import IrValue, LoweringContext
+    from functx.core.typing import IRValue
+    from functx.lowering.stablehlo_emitter import LoweringContext
 
 
 class SolutionTree:
@@ -403,12 +404,12 @@ class CustomLinearSolve(Primitive):
         if x_cts is None:
             return [None] * len(args)
         pairs = zip(b, self.transposed()(*x_cts, *consts), strict=True)
-        return [ct if type(x) is LinearInput else None for x, ct in pairs] + [None] * len(consts)
+        return [ct if is_linear_input(x) else None for x, ct in pairs] + [None] * len(consts)
 
     def batch(
         self, args: Sequence[Value], dims: Sequence[Dim]
     ) -> tuple[Sequence[Value], Sequence[Dim]]:
         return batch_solver(self, args, dims, len(self.matvec.outputs))
 
-    def lower(self, ctx: LoweringContext, *values: IrValue) -> Sequence[IrValue]:
+    def lower(self, ctx: LoweringContext, *values: IRValue) -> Sequence[IRValue]:
         return ctx.call(self.solve, values)

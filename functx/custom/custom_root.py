@@ -39,7 +39,8 @@ from functx.transforms.linear_transpose import LinearTranspose
 from functx.transforms.tracing_api import TracedFunction, trace_function
 
 if TYPE_CHECKING:
-    from functx.lowering.stablehlo_emitter import IrValue, LoweringContext
+    from functx.core.typing import IRValue
+    from functx.lowering.stablehlo_emitter import LoweringContext
 
 
 @api_boundary
@@ -223,5 +224,5 @@ class CustomRoot(Primitive):
     ) -> tuple[Sequence[Value], Sequence[Dim]]:
         return batch_solver(self, args, dims, len(self.function.outputs))
 
-    def lower(self, ctx: LoweringContext, *values: IrValue) -> Sequence[IrValue]:
+    def lower(self, ctx: LoweringContext, *values: IRValue) -> Sequence[IRValue]:
         return ctx.call(self.solve, values)

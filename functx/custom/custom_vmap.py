@@ -50,7 +50,8 @@ from functx.transforms.tracing_api import avals_of, trace_function
 from functx.transforms.vmap import Batch, add_axis, remove_axis
 
 if TYPE_CHECKING:
-    from functx.lowering.stablehlo_emitter import IrValue, LoweringContext
+    from functx.core.typing import IRValue
+    from functx.lowering.stablehlo_emitter import LoweringContext
 
 
 def custom_vmap(fun: Function) -> CustomVmapFunction:
@@ -232,7 +233,7 @@ class CustomVmap(Primitive):
         outs, out_flags = self.rule(size, flags, rows)
         return outs, [0 if on else None for on in out_flags]
 
-    def lower(self, ctx: LoweringContext, *values: IrValue) -> Sequence[IrValue]:
+    def lower(self, ctx: LoweringContext, *values: IRValue) -> Sequence[IRValue]:
         return ctx.call(self.program, list(values))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 import jax
 import numpy as np
@@ -20,9 +20,6 @@ from functx.core.types import ShapedArray, is_complex, kind
 from functx.lowering import callbacks, control_flow, meshes
 from functx.passes.pipeline import Stage, lowering_target, rewrites_for, selected_passes
 from functx.transforms.decompose import lowering_decomposition
-
-IrValue: TypeAlias = "ir.Value[Any]"
-"""A value of StableHLO, which `lower` rules take and return."""
 
 
 class LoweringContext:

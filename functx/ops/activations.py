@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -13,7 +14,8 @@ from functx.core.primitive import Primitive
 from functx.core.rounding import Rounding
 from functx.core.samples import Sample, f32, sample
 from functx.core.tracer import aval_of
-from functx.core.types import canonical_dtype, is_floating
+from functx.core.types import ShapedArray, canonical_dtype, is_floating
+from functx.core.typing import ArrayLike, Cotangent, Dim, NumPyArray, Tangent, Value
 from functx.ops.families import Inexact, check_same_dtype, unary_function
 from functx.ops.operands import (
     batch_size,
@@ -51,23 +53,25 @@ class LogSumExp(Reduction):
         ),
     )
 
-    def decompose(self, x):
+    def decompose(self, x: Value) -> Value:
         _, total, largest = self.exponentials(upcast_half(x))
         return cast_like_input(ops.add(ops.log(total), largest), x)
 
-    def jvp(self, primals, tangents):
+    def jvp(self, primals: Sequence[Value], tangents: Sequence[Tangent]) -> tuple[Value, Tangent]:
         (x,), (t,) = primals, tangents
         tangent = ops.reduce_sum(
             ops.mul(self.derivative_weights(upcast_half(x)), upcast_half(t)), self.axes
         )
         return self(x), cast_like_input(tangent, x)
 
-    def forward(self, args, active):
+    def forward(self, args: Sequence[Value], active: Sequence[bool]) -> tuple[Any, Any]:
         # Kept, since a loop in reverse would compute the exponentials again.
         (x,) = args
         return (self(x),), (self.derivative_weights(upcast_half(x)),)
 
-    def vjp(self, ct, weights, args, active):
+    def vjp(
+        self, ct: Value, weights: Value, args: Sequence[Value], active: Sequence[bool]
+    ) -> Sequence[Cotangent]:
         (x,) = args
         return (cast_like_input(ops.mul(self.broadcast_back(upcast_half(ct), x), weights), x),)
 
@@ -96,12 +100,12 @@ class SoftmaxLike(Primitive, abstract=True):
         sample(f32[0, 4], axes=(0,)),
     )
 
-    def abstract_eval(self, x):
+    def abstract_eval(self, x: ShapedArray) -> ShapedArray:
         check_same_dtype(self, (x,))
         check_axes(self.name, self.axes, x.ndim)
         return x
 
-    def batch(self, args, dims):
+    def batch(self, args: Sequence[Value], dims: Sequence[int]) -> tuple[Value, Dim]:
         (x,), (dim,) = args, dims
         return type(self)(ops.shift_reduced_axes(self.axes, dim)[0])(x), dim
 
@@ -123,16 +127,18 @@ class Softmax(SoftmaxLike):
         ),
     )
 
-    def decompose(self, x):
+    def decompose(self, x: Value) -> Value:
         exponentials = ops.exp(self.subtract_max(upcast_half(x)))
         return cast_like_input(ops.div(exponentials, sum_and_broadcast(exponentials, self.axes)), x)
 
-    def jvp(self, primals, tangents):
+    def jvp(self, primals: Sequence[Value], tangents: Sequence[Tangent]) -> tuple[Value, Tangent]:
         # The Jacobian is symmetric, so the backward primitive gives tangents too.
         out = self(*primals)
         return out, SoftmaxBackward(self.axes)(tangents[0], out)
 
-    def vjp(self, ct, out, args, active):
+    def vjp(
+        self, ct: Value, out: Value, args: Sequence[Value], active: Sequence[bool]
+    ) -> Sequence[Cotangent]:
         return (SoftmaxBackward(self.axes)(ct, out),)
 
 
@@ -153,7 +159,7 @@ class LogSumExpDerivative(Softmax):
         ),
     )
 
-    def decompose(self, x):
+    def decompose(self, x: Value) -> Value:
         # exp(x - out) with out = logsumexp(x) would lose the digits that log rounds off.
         exponentials, total, _ = LogSumExp(self.axes).exponentials(upcast_half(x))
         weights = ops.div(
@@ -176,16 +182,18 @@ class LogSoftmax(SoftmaxLike):
         ),
     )
 
-    def decompose(self, x):
+    def decompose(self, x: Value) -> Value:
         shifted = self.subtract_max(upcast_half(x))
         total = ops.log(ops.reduce_sum(ops.exp(shifted), self.axes))
         return cast_like_input(ops.sub(shifted, broadcast_along(total, x, self.axes)), x)
 
-    def jvp(self, primals, tangents):
+    def jvp(self, primals: Sequence[Value], tangents: Sequence[Tangent]) -> tuple[Value, Tangent]:
         out = self(*primals)
         return out, log_softmax_tangent(tangents[0], out, self.axes)
 
-    def vjp(self, ct, out, args, active):
+    def vjp(
+        self, ct: Value, out: Value, args: Sequence[Value], active: Sequence[bool]
+    ) -> Sequence[Cotangent]:
         return (LogSoftmaxBackward(self.axes)(ct, out),)
 
 
@@ -200,7 +208,7 @@ class SoftmaxLikeBackward(Primitive, abstract=True):
     accepts: ClassVar[str] = "f"
     samples: ClassVar[tuple[Sample, ...]] = (sample(f32[2, 3, 4], f32[2, 3, 4], axes=(0, 2)),)
 
-    def abstract_eval(self, ct, out):
+    def abstract_eval(self, ct: ShapedArray, out: ShapedArray) -> ShapedArray:
         check_same_dtype(self, (ct, out))
         check_axes(self.name, self.axes, out.ndim)
         if ct.shape != out.shape:
@@ -213,10 +221,10 @@ class SoftmaxLikeBackward(Primitive, abstract=True):
             raise DTypeError(f"{self.name}: dtype must be a float type; got {dtype}")
         return ct.update(dtype=dtype)
 
-    def decompose(self, ct, out):
+    def decompose(self, ct: Value, out: Value) -> Value:
         return self.cast_result(self.input_cotangent(upcast_half(ct), upcast_half(out)), ct)
 
-    def jvp(self, primals, tangents):
+    def jvp(self, primals: Sequence[Value], tangents: Sequence[Tangent]) -> tuple[Value, Tangent]:
         (ct, out), (dct, dout) = primals, tangents
         result = self(ct, out)
         total = None if dct is None else self(dct, out)
@@ -227,7 +235,9 @@ class SoftmaxLikeBackward(Primitive, abstract=True):
             total = term if total is None else ops.add(total, term)
         return result, total
 
-    def vjp(self, ct, out, args, active):
+    def vjp(
+        self, ct: Value, out: Value, args: Sequence[Value], active: Sequence[bool]
+    ) -> Sequence[Cotangent]:
         upcast = upcast_half(ct)
         ct_operand, normalized = map(upcast_half, args)
         return (
@@ -241,12 +251,12 @@ class SoftmaxLikeBackward(Primitive, abstract=True):
             else None,
         )
 
-    def transpose(self, ct, ct_operand, normalized):
+    def transpose(self, ct: Value, ct_operand: Value, normalized: Value) -> Sequence[Cotangent]:
         return cast_like_input(
             self.output_tangent(upcast_half(ct), upcast_half(normalized)), ct_operand
         ), None
 
-    def batch(self, args, dims):
+    def batch(self, args: Sequence[Value], dims: Sequence[Dim]) -> tuple[Value, Dim]:
         dim = next(d for d in dims if d is not None)
         size = batch_size(args, dims)
         args = [ops.batch_dim_at(x, d, dim, size) for x, d in zip(args, dims, strict=True)]
@@ -259,19 +269,19 @@ class SoftmaxLikeBackward(Primitive, abstract=True):
             else ops.convert_element_type(x, self.dtype)
         )
 
-    def input_cotangent(self, ct: Any, out: Any) -> Any:
+    def input_cotangent(self, ct: Value, out: Value) -> Value:
         """The cotangent of the input, given the output and its cotangent."""
         raise NotImplementedError
 
-    def output_tangent(self, t: Any, out: Any) -> Any:
+    def output_tangent(self, t: Value, out: Value) -> Value:
         """The tangent of the output, given that of the input: the transpose of `input_cotangent`."""
         raise NotImplementedError
 
-    def cotangent_derivative(self, ct: Any, out: Any, t: Any) -> Any:
+    def cotangent_derivative(self, ct: Value, out: Value, t: Value) -> Value:
         """The derivative of `input_cotangent` in the output along `t`."""
         raise NotImplementedError
 
-    def cotangent_derivative_transpose(self, t: Any, ct: Any, out: Any) -> Any:
+    def cotangent_derivative_transpose(self, t: Value, ct: Value, out: Value) -> Value:
         """The transpose of `cotangent_derivative`, applied to `t`."""
         raise NotImplementedError
 
@@ -279,19 +289,19 @@ class SoftmaxLikeBackward(Primitive, abstract=True):
 class SoftmaxBackward(SoftmaxLikeBackward):
     """out (ct - mean of ct, weighed by out) along `axes`: the cotangent of x for out = softmax(x)."""
 
-    def input_cotangent(self, ct, out):
+    def input_cotangent(self, ct: Value, out: Value) -> Value:
         return ops.mul(out, subtract_weighted_mean(ct, out, self.axes))
 
-    def output_tangent(self, t, out):
+    def output_tangent(self, t: Value, out: Value) -> Value:
         return self.input_cotangent(t, out)
 
-    def cotangent_derivative(self, ct, out, t):
+    def cotangent_derivative(self, ct: Value, out: Value, t: Value) -> Value:
         # With c = ct - mean: t c - out sum(t c) / sum(out)
         return subtract_weighted_total(
             ops.mul(t, subtract_weighted_mean(ct, out, self.axes)), out, self.axes
         )
 
-    def cotangent_derivative_transpose(self, t, ct, out):
+    def cotangent_derivative_transpose(self, t: Value, ct: Value, out: Value) -> Value:
         return ops.mul(
             subtract_weighted_mean(t, out, self.axes), subtract_weighted_mean(ct, out, self.axes)
         )
@@ -300,13 +310,13 @@ class SoftmaxBackward(SoftmaxLikeBackward):
 class LogSoftmaxBackward(SoftmaxLikeBackward):
     """ct - p sum(ct) along `axes`, p = softmax(out): the cotangent of x for out = log_softmax(x)."""
 
-    def input_cotangent(self, ct, out):
+    def input_cotangent(self, ct: Value, out: Value) -> Value:
         return subtract_weighted_total(ct, ops.exp(out), self.axes)
 
-    def output_tangent(self, t, out):
+    def output_tangent(self, t: Value, out: Value) -> Value:
         return log_softmax_tangent(t, out, self.axes)
 
-    def cotangent_derivative(self, ct, out, t):
+    def cotangent_derivative(self, ct: Value, out: Value, t: Value) -> Value:
         p = ops.exp(out)
         p = ops.div(p, nonzero_total(p, self.axes))
         return ops.neg(
@@ -316,18 +326,18 @@ class LogSoftmaxBackward(SoftmaxLikeBackward):
             )
         )
 
-    def cotangent_derivative_transpose(self, t, ct, out):
+    def cotangent_derivative_transpose(self, t: Value, ct: Value, out: Value) -> Value:
         return self.cotangent_derivative(ct, out, t)
 
 
-def log_softmax_tangent(t: Any, out: Any, axes: tuple[int, ...]) -> Any:
+def log_softmax_tangent(t: Any, out: Value, axes: tuple[int, ...]) -> Value:
     """t - mean(t), weighted by exp(out): the tangent of `out` = log_softmax(x) for a tangent t of x."""
     return cast_like_input(
         subtract_weighted_mean(upcast_half(t), ops.exp(upcast_half(out)), axes), t
     )
 
 
-def subtract_weighted_mean(x: Any, weights: Any, axes: tuple[int, ...]) -> Any:
+def subtract_weighted_mean(x: ArrayLike, weights: Value, axes: tuple[int, ...]) -> Value:
     """`x` minus its mean along `axes`, weighted by `weights`, whose sum is about 1.
 
     The mean is subtracted twice. Where one weight is almost 1, its element almost equals the mean and
@@ -338,7 +348,7 @@ def subtract_weighted_mean(x: Any, weights: Any, axes: tuple[int, ...]) -> Any:
     return ops.sub(x, ops.div(sum_and_broadcast(ops.mul(weights, x), axes), weight))
 
 
-def subtract_weighted_total(x: Any, weights: Any, axes: tuple[int, ...]) -> Any:
+def subtract_weighted_total(x: ArrayLike, weights: Value, axes: tuple[int, ...]) -> Value:
     """`x` minus its total along `axes`, distributed by `weights`, whose sum is about 1.
 
     The total is subtracted twice, which keeps the digits as in `subtract_weighted_mean`.
@@ -348,29 +358,29 @@ def subtract_weighted_total(x: Any, weights: Any, axes: tuple[int, ...]) -> Any:
     return ops.sub(x, ops.mul(weights, ops.div(sum_and_broadcast(x, axes), weight)))
 
 
-def nonzero_total(weights: Any, axes: tuple[int, ...]) -> Any:
+def nonzero_total(weights: Value, axes: tuple[int, ...]) -> Value:
     """The sum of `weights` along `axes`; 1 where it is 0."""
     total = sum_and_broadcast(weights, axes)
     return ops.select(ops.eq(total, 0.0), 1.0, total)
 
 
-def sum_and_broadcast(x: Any, axes: tuple[int, ...]) -> Any:
+def sum_and_broadcast(x: ArrayLike, axes: tuple[int, ...]) -> Value:
     """The sum over `axes`, repeated along them."""
     return broadcast_along(ops.reduce_sum(x, axes), x, axes)
 
 
-def logsumexp(x: Any, axes: Any = None) -> Any:
+def logsumexp(x: ArrayLike, axes: Any = None) -> Any:
     """log(sum(exp(x))) over `axes`, by default all; -inf if there are no elements or all are -inf."""
     axes = canonical_axes(axes, aval_of(x).ndim)
     return LogSumExp(axes)(x) if axes else x
 
 
-def softmax(x: Any, axes: Any = -1) -> Any:
+def softmax(x: ArrayLike, axes: Any = -1) -> Value:
     """exp(x) / sum(exp(x)) along `axes`."""
     return Softmax(canonical_axes(axes, aval_of(x).ndim))(x)
 
 
-def log_softmax(x: Any, axes: Any = -1) -> Any:
+def log_softmax(x: ArrayLike, axes: Any = -1) -> Value:
     """x - log(sum(exp(x))) along `axes`."""
     return LogSoftmax(canonical_axes(axes, aval_of(x).ndim))(x)
 
@@ -389,13 +399,13 @@ class Softplus(Inexact):
         sample(f32[3], values={0: [0.0, 100.0, -100.0]}, gradients={0: [0.5, 1.0, 0.0]}),
     )
 
-    def derivative(self, out, x):
+    def derivative(self, out: Value, x: Value) -> Value:
         return ops.logistic(x)
 
-    def numpy(self, x):
+    def numpy(self, x: NumPyArray) -> ArrayLike:
         return np.logaddexp(x, 0)
 
-    def decompose(self, x):
+    def decompose(self, x: Value) -> Value:
         return ops.add(ops.max(x, 0), ops.log1p(ops.exp(ops.neg(ops.abs(x)))))
 
 
@@ -409,13 +419,13 @@ class LogSigmoid(Inexact):
         sample(f32[3], values={0: [0.0, 1000.0, -1000.0]}, gradients={0: [0.5, 0.0, 1.0]}),
     )
 
-    def derivative(self, out, x):
+    def derivative(self, out: Value, x: Value) -> Value:
         return ops.logistic(ops.neg(x))
 
-    def numpy(self, x):
+    def numpy(self, x: NumPyArray) -> ArrayLike:
         return -np.logaddexp(0.0, -x)
 
-    def decompose(self, x):
+    def decompose(self, x: Value) -> Value:
         return ops.sub(ops.min(x, 0), ops.log1p(ops.exp(ops.neg(ops.abs(x)))))
 
 
@@ -433,12 +443,12 @@ class Silu(Inexact):
         ),
     )
 
-    def derivative(self, out, x):
+    def derivative(self, out: Value, x: Value) -> Value:
         # s (1 + x (1 - s)) for the sigmoid s
         s = ops.logistic(x)
         return ops.mul(s, ops.add(ops.mul(ops.clamp(-1000.0, x, 1000.0), ops.sub(1.0, s)), 1.0))
 
-    def decompose(self, x):
+    def decompose(self, x: Value) -> Value:
         return ops.mul(x, ops.logistic(x))
 
 
@@ -456,16 +466,16 @@ class Mish(Inexact):
         ),
     )
 
-    def derivative(self, out, x):
+    def derivative(self, out: Value, x: Value) -> Value:
         # t + x s (1 - t^2) for the sigmoid s and t = tanh(log(1 + exp(x)))
         t = ops.tanh(softplus(x))
         x = ops.clamp(-1000.0, x, 1000.0)
         return ops.add(t, ops.mul(ops.mul(x, ops.logistic(x)), ops.sub(1.0, ops.mul(t, t))))
 
-    def numpy(self, x):
+    def numpy(self, x: NumPyArray) -> ArrayLike:
         return x * np.tanh(np.logaddexp(0.0, x))
 
-    def decompose(self, x):
+    def decompose(self, x: Value) -> Value:
         return ops.mul(x, ops.tanh(softplus(x)))
 
 
@@ -490,7 +500,7 @@ class Gelu(Inexact):
         ],
     )
 
-    def derivative(self, out, x):
+    def derivative(self, out: Value, x: Value) -> Value:
         # d(x F(x)) = F(x) + x F'(x), which is 0 or 1 beyond 100, where powers may overflow.
         x = ops.clamp(-100.0, x, 100.0)
         if not self.approximate:
@@ -500,7 +510,7 @@ class Gelu(Inexact):
         slope = ops.mul(ops.add(ops.mul(ops.mul(x, x), 3 * GELU_CUBIC), 1.0), 2 * GELU_SCALE)
         return ops.add(cdf, ops.mul(x, ops.mul(ops.mul(cdf, ops.sub(1.0, cdf)), slope)))
 
-    def decompose(self, x):
+    def decompose(self, x: Value) -> Value:
         return ops.mul(x, self.normal_cdf(x))
 
     def normal_cdf(self, x: Any) -> Any:
@@ -514,7 +524,7 @@ class Gelu(Inexact):
         return ops.mul(ops.add(x, ops.mul(ops.mul(ops.mul(x, x), x), GELU_CUBIC)), 2 * GELU_SCALE)
 
 
-def gelu(x: Any, approximate: bool = True) -> Any:
+def gelu(x: ArrayLike, approximate: bool = True) -> Value:
     """x times the normal distribution function at x, or its tanh approximation if `approximate`."""
     return Gelu(approximate)(x)
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -12,10 +13,20 @@ from jax.extend.mlir.dialects import chlo, stablehlo
 
 from functx import ops
 from functx.core.errors import ArgumentError, DTypeError
+from functx.core.program import Atom
 from functx.core.rounding import CORRECTLY_ROUNDED, EXACT, Rounding
 from functx.core.samples import Sample, c64, f32, i32, sample
 from functx.core.tracer import Tracer, aval_of
-from functx.core.types import ShapedArray, is_complex, is_inexact, is_integer, kind, real_dtype
+from functx.core.types import (
+    DType,
+    ShapedArray,
+    is_complex,
+    is_inexact,
+    is_integer,
+    kind,
+    real_dtype,
+)
+from functx.core.typing import ArrayLike, Cotangent, IRValue, Mask, NumPyArray, Tangent, Value
 from functx.ops.families import (
     Binary,
     Unary,
@@ -27,6 +38,8 @@ from functx.ops.families import (
 )
 from functx.ops.operands import (
     PYTHON_SCALARS,
+    RewriteContext,
+    Simplified,
     has_exact_arithmetic,
     is_finite_literal,
     is_literal_equal,
@@ -34,6 +47,9 @@ from functx.ops.operands import (
     literal,
     promote_scalars,
 )
+
+if TYPE_CHECKING:
+    from functx.lowering.stablehlo_emitter import LoweringContext
 
 BOOL = np.dtype("bool")
 
@@ -49,17 +65,17 @@ class Neg(Unary):
     rounding = EXACT
     samples = (sample(f32[3, 4]),)
 
-    def partial(self, i, t, out, x):
+    def partial(self, i: int, t: Value, out: Value, x: Value) -> Tangent:
         return neg(t)
 
-    def preserves_zero(self, i, x):
+    def preserves_zero(self, i: int, x: Value) -> bool:
         return True
 
-    def simplify(self, context, x):
+    def simplify(self, context: RewriteContext, x: Atom) -> Simplified:
         inner = context.defining_equation(x, Neg)
         return None if inner is None else inner.inputs[0]
 
-    def lower(self, ctx, x):
+    def lower(self, ctx: LoweringContext, x: IRValue) -> IRValue:
         return stablehlo.negate(x)
 
 
@@ -73,17 +89,17 @@ class Add(Binary):
     rounding = Rounding(is_exact_if_representable=True, is_componentwise=True)
     samples = sample(f32[3, 4], f32[3, 4]), sample(f32[3], f32[()])
 
-    def partial(self, i, t, out, x, y):
+    def partial(self, i: int, t: Value, out: Value, x: Value, y: Value) -> Tangent:
         return t
 
-    def simplify(self, context, x, y):
+    def simplify(self, context: RewriteContext, x: Atom, y: Atom) -> Simplified:
         # Adding +0 would make +0 of -0.
         zero = 0 if has_exact_arithmetic(x) else -0.0
         if is_literal_equal(x, zero):
             return y
         return x if is_literal_equal(y, zero) else None
 
-    def lower(self, ctx, x, y):
+    def lower(self, ctx: LoweringContext, x: IRValue, y: IRValue) -> IRValue:
         # XLA may rewrite the sum of two equal booleans as twice one, which is 0.
         add = stablehlo.or_ if ctx.avals_in[0].dtype == bool else stablehlo.add
         return add(x, y)
@@ -100,18 +116,18 @@ class Sub(Binary):
     rounding = Rounding(is_exact_if_representable=True, is_componentwise=True)
     samples = sample(f32[3, 4], f32[3, 4]), sample(f32[()], f32[3])
 
-    def partial(self, i, t, out, x, y):
+    def partial(self, i: int, t: Value, out: Value, x: Value, y: Value) -> Tangent:
         return t if i == 0 else neg(t)
 
-    def preserves_zero(self, i, x, y):
+    def preserves_zero(self, i: int, x: Value, y: Value) -> bool:
         return True
 
-    def simplify(self, context, x, y):
+    def simplify(self, context: RewriteContext, x: Atom, y: Atom) -> Simplified:
         if is_literal_equal(y, 0.0 if is_inexact(x.aval.dtype) else 0):
             return x
         return literal(0, x.aval.dtype) if x is y and has_exact_arithmetic(x) else None
 
-    def lower(self, ctx, x, y):
+    def lower(self, ctx: LoweringContext, x: IRValue, y: IRValue) -> IRValue:
         return stablehlo.subtract(x, y)
 
 
@@ -124,13 +140,13 @@ class Mul(Binary):
     rounding = CORRECTLY_ROUNDED
     samples = sample(f32[3, 4], f32[3, 4]), sample(f32[3], f32[()])
 
-    def partial(self, i, t, out, x, y):
+    def partial(self, i: int, t: Value, out: Value, x: Value, y: Value) -> Tangent:
         return mul(t, y if i == 0 else x)
 
-    def preserves_zero(self, i, x, y):
+    def preserves_zero(self, i: int, x: Value, y: Value) -> bool:
         return is_finite_literal(y if i == 0 else x)
 
-    def simplify(self, context, x, y):
+    def simplify(self, context: RewriteContext, x: Atom, y: Atom) -> Simplified:
         for one, other in ((x, y), (y, x)):
             if is_literal_equal(one, 1):
                 return other
@@ -138,7 +154,7 @@ class Mul(Binary):
                 return one
         return None
 
-    def lower(self, ctx, x, y):
+    def lower(self, ctx: LoweringContext, x: IRValue, y: IRValue) -> IRValue:
         multiply = stablehlo.and_ if ctx.avals_in[0].dtype == bool else stablehlo.multiply
         return multiply(x, y)
 
@@ -153,17 +169,17 @@ class Div(Binary):
     rounding = CORRECTLY_ROUNDED
     samples = sample(f32[3, 4], f32[3, 4], nonzero=(1,)), sample(f32[()], f32[3], nonzero=(1,))
 
-    def partial(self, i, t, out, x, y):
+    def partial(self, i: int, t: Value, out: Value, x: Value, y: Value) -> Tangent:
         # d(x / y) = dx / y - out * dy / y
         return div(t, y) if i == 0 else neg(div(mul(t, out), y))
 
-    def preserves_zero(self, i, x, y):
+    def preserves_zero(self, i: int, x: Value, y: Value) -> bool:
         return i == 0 and is_finite_literal(y, but_zero=True)
 
-    def simplify(self, context, x, y):
+    def simplify(self, context: RewriteContext, x: Atom, y: Atom) -> Simplified:
         return x if is_literal_equal(y, 1) else None
 
-    def lower(self, ctx, x, y):
+    def lower(self, ctx: LoweringContext, x: IRValue, y: IRValue) -> IRValue:
         return stablehlo.divide(x, y)
 
 
@@ -180,10 +196,12 @@ class Sign(Unary):
         sample(i32[3]),
     )
 
-    def varying_outputs(self, avals, active):
+    def varying_outputs(
+        self, avals: Sequence[ShapedArray], active: Sequence[bool]
+    ) -> Sequence[bool]:
         return [is_complex(avals[0].dtype)]
 
-    def jvp(self, primals, tangents):
+    def jvp(self, primals: Sequence[Value], tangents: Sequence[Tangent]) -> tuple[Value, Tangent]:
         (x,), (t,) = primals, tangents
         out = self(x)
         if not is_complex(x.dtype):
@@ -192,7 +210,9 @@ class Sign(Unary):
         rotation = div(ops.imag(mul(ops.conj(out), t)), replace_zero_by_one(abs(x)))
         return out, mul(out, ops.complex(0.0, rotation))
 
-    def vjp(self, ct, out, args, active):
+    def vjp(
+        self, ct: Value, out: Value, args: Sequence[Value], active: Sequence[bool]
+    ) -> Sequence[Cotangent]:
         (x,) = args
         if not is_complex(x.dtype):
             return (None,)
@@ -200,7 +220,7 @@ class Sign(Unary):
         rotation = div(ops.imag(mul(ct, out)), replace_zero_by_one(abs(x)))
         return (mul(ops.conj(out), ops.complex(0.0, rotation)),)
 
-    def lower(self, ctx, x):
+    def lower(self, ctx: LoweringContext, x: IRValue) -> IRValue:
         if kind(ctx.avals_in[0].dtype) == "u":
             return ctx.via_jax(lax.sign, x)
         if is_complex(ctx.avals_in[0].dtype):
@@ -224,10 +244,10 @@ class Abs(Unary):
         sample(i32[3]),
     )
 
-    def out_dtype(self, dtype):
+    def out_dtype(self, dtype: DType) -> DType:
         return real_dtype(dtype)
 
-    def jvp(self, primals, tangents):
+    def jvp(self, primals: Sequence[Value], tangents: Sequence[Tangent]) -> tuple[Value, Tangent]:
         (x,), (t,) = primals, tangents
         slope = sign(x)
         if not is_complex(x.dtype):
@@ -235,26 +255,28 @@ class Abs(Unary):
         # d|x| = re(conj(x / |x|) dx)
         return self(x), ops.real(mul(t, ops.conj(slope)))
 
-    def vjp(self, ct, out, args, active):
+    def vjp(
+        self, ct: Value, out: Value, args: Sequence[Value], active: Sequence[bool]
+    ) -> Sequence[Cotangent]:
         (x,) = args
         slope = sign(x)
         if not is_complex(x.dtype):
             return (apply_mask(self.nonzero_derivative_mask(0, x), mul(ct, slope)),)
         return (mul(ops.complex(ct, 0.0), ops.conj(slope)),)
 
-    def nonzero_derivative_mask(self, i, x):
+    def nonzero_derivative_mask(self, i: int, x: Value) -> Mask:
         return ops.ne(x, 0)
 
-    def preserves_zero(self, i, x):
+    def preserves_zero(self, i: int, x: Value) -> bool:
         return not is_complex(x.dtype)
 
-    def simplify(self, context, x):
+    def simplify(self, context: RewriteContext, x: Atom) -> Simplified:
         if context.defining_equation(x, Abs) is not None:
             return x
         inner = context.defining_equation(x, Neg)
         return None if inner is None or has_exact_arithmetic(x) else (self, inner.inputs)
 
-    def lower(self, ctx, x):
+    def lower(self, ctx: LoweringContext, x: IRValue) -> IRValue:
         dtype = ctx.avals_in[0].dtype
         if kind(dtype) == "u":
             return x
@@ -273,11 +295,11 @@ class Rem(Binary):
         sample(i32[3], i32[3], nonzero=(1,)),
     )
 
-    def partial(self, i, t, out, x, y):
+    def partial(self, i: int, t: Value, out: Value, x: Value, y: Value) -> Tangent:
         # x = out + y * n for the integer n, the quotient rounded towards zero
         return t if i == 0 else neg(mul(t, ops.round(div(sub(x, out), y))))
 
-    def lower(self, ctx, x, y):
+    def lower(self, ctx: LoweringContext, x: IRValue, y: IRValue) -> IRValue:
         return stablehlo.remainder(x, y)
 
 
@@ -286,18 +308,18 @@ class _BinaryExtremum(Binary, abstract=True):
 
     has_finite_derivative = True
 
-    def partial(self, i, t, out, x, y):
+    def partial(self, i: int, t: Value, out: Value, x: Value, y: Value) -> Tangent:
         tie = ops.select(ops.eq(x, y), mul(t, 0.5), 0)
         return ops.select(self.is_selected((x, y)[i], (y, x)[i], out), t, tie)
 
-    def nonzero_derivative_mask(self, i, x, y):
+    def nonzero_derivative_mask(self, i: int, x: Value, y: Value) -> Mask:
         if is_complex(x.dtype):
             return None
         return ops.bitwise_not(
             self.is_strictly_selected(y, x) if i == 0 else self.is_strictly_selected(x, y)
         )
 
-    def preserves_zero(self, i, x, y):
+    def preserves_zero(self, i: int, x: Value, y: Value) -> bool:
         return True
 
     def is_selected(self, x: Any, y: Any, out: Any) -> Any:
@@ -308,10 +330,10 @@ class _BinaryExtremum(Binary, abstract=True):
             else self.is_strictly_selected(x, y)
         )
 
-    def simplify(self, context, x, y):
+    def simplify(self, context: RewriteContext, x: Atom, y: Atom) -> Simplified:
         return x if is_same_value(x, y) else None
 
-    def is_strictly_selected(self, x: Any, y: Any) -> Any:
+    def is_strictly_selected(self, x: Value, y: Value) -> Value:
         """`is_selected` for operands that are not complex."""
         raise NotImplementedError
 
@@ -338,10 +360,10 @@ class Max(_BinaryExtremum):
     rounding = EXACT
     samples = _extremum_samples([0.0, 0.5, 1.0], [1.0, 0.5, 0.0])
 
-    def is_strictly_selected(self, x, y):
+    def is_strictly_selected(self, x: Value, y: Value) -> Value:
         return ops.gt(x, y)
 
-    def lower(self, ctx, x, y):
+    def lower(self, ctx: LoweringContext, x: IRValue, y: IRValue) -> IRValue:
         if is_complex(ctx.avals_in[0].dtype):
             return ctx.via_jax(lax.max, x, y)
         return stablehlo.maximum(x, y)
@@ -357,10 +379,10 @@ class Min(_BinaryExtremum):
     rounding = EXACT
     samples = _extremum_samples([1.0, 0.5, 0.0], [0.0, 0.5, 1.0])
 
-    def is_strictly_selected(self, x, y):
+    def is_strictly_selected(self, x: Value, y: Value) -> Value:
         return ops.lt(x, y)
 
-    def lower(self, ctx, x, y):
+    def lower(self, ctx: LoweringContext, x: IRValue, y: IRValue) -> IRValue:
         if is_complex(ctx.avals_in[0].dtype):
             return ctx.via_jax(lax.min, x, y)
         return stablehlo.minimum(x, y)
@@ -388,12 +410,12 @@ class Pow(Binary):
         sample(i32[3], i32[3], domain={1: (0, 3)}),
     )
 
-    def abstract_eval(self, x, y):
+    def abstract_eval(self, x: ShapedArray, y: ShapedArray) -> ShapedArray:
         mixed = is_inexact(x.dtype) and is_integer(y.dtype)
         check_same_dtype(self, (x,) if mixed else (x, y))
         return ShapedArray(elementwise_shape(self, (x, y)), x.dtype, x.weak_type and y.weak_type)
 
-    def partial(self, i, t, out, x, y):
+    def partial(self, i: int, t: Value, out: Value, x: Value, y: Value) -> Tangent:
         if i == 0:
             # y x**(y - 1), which at x = y = 0 is 0 and not 0 * inf.
             y = ops.convert_element_type(y, x.dtype)
@@ -403,10 +425,10 @@ class Pow(Binary):
         base = ops.select(ops.bitwise_and(ops.eq(x, 0), _is_nonnegative(y)), 1, x)
         return mul(t, mul(ops.log(base), out))
 
-    def simplify(self, context, x, y):
+    def simplify(self, context: RewriteContext, x: Atom, y: Atom) -> Simplified:
         return x if is_literal_equal(y, 1) and not is_complex(x.aval.dtype) else None
 
-    def lower(self, ctx, x, y):
+    def lower(self, ctx: LoweringContext, x: IRValue, y: IRValue) -> IRValue:
         source, target = ctx.avals_in[1], ctx.avals_in[0]
         if source.dtype != target.dtype:
             y = ctx.convert(y, source, target)
@@ -432,10 +454,10 @@ class IntegerPow(Unary):
     )
 
     @classmethod
-    def from_jax_params(cls, y):
+    def from_jax_params(cls, y: Any) -> Any:
         return cls(int(y))
 
-    def abstract_eval(self, x):
+    def abstract_eval(self, x: ShapedArray) -> ShapedArray:
         check_same_dtype(self, (x,))
         if self.exponent < 0 and not is_inexact(x.dtype):
             raise DTypeError(
@@ -445,19 +467,19 @@ class IntegerPow(Unary):
             )
         return x
 
-    def partial(self, i, t, out, x):
+    def partial(self, i: int, t: Value, out: Value, x: Value) -> Tangent:
         n = self.exponent
         if n == 0:
             return ops.zeros_like(t)
         return mul(t, mul(integer_pow(x, n - 1), n)) if n != 1 else t
 
-    def simplify(self, context, x):
+    def simplify(self, context: RewriteContext, x: Atom) -> Simplified:
         return x if self.exponent == 1 else None
 
-    def numpy(self, x):
+    def numpy(self, x: NumPyArray) -> ArrayLike:
         return x**self.exponent if self.exponent >= 0 else 1 / x**-self.exponent
 
-    def lower(self, ctx, x):
+    def lower(self, ctx: LoweringContext, x: IRValue) -> IRValue:
         one = ctx.constant(1, ctx.avals_in[0])
         n = -self.exponent if self.exponent < 0 else self.exponent
         product = None
@@ -481,16 +503,16 @@ class Square(Unary):
     rounding = CORRECTLY_ROUNDED
     samples = sample(f32[3, 4]), sample(c64[3]), sample(i32[3])
 
-    def derivative(self, out, x):
+    def derivative(self, out: Value, x: Value) -> Value:
         return mul(x, 2)
 
-    def simplify(self, context, x):
+    def simplify(self, context: RewriteContext, x: Atom) -> Simplified:
         inner = context.defining_equation(x, Neg) or context.defining_equation(x, Abs)
         if inner is None or kind(inner.inputs[0].aval.dtype) != "f":
             return None
         return self, inner.inputs
 
-    def lower(self, ctx, x):
+    def lower(self, ctx: LoweringContext, x: IRValue) -> IRValue:
         if is_complex(ctx.avals_in[0].dtype):
             return ctx.via_jax(lax.square, x)
         return stablehlo.multiply(x, x)
@@ -503,14 +525,14 @@ class NextAfter(Binary):
     accepts = "f"
     samples = (sample(f32[3, 4], f32[3, 4]),)
 
-    def partial(self, i, t, out, x, y):
+    def partial(self, i: int, t: Value, out: Value, x: Value, y: Value) -> Tangent:
         return t if i == 0 else ops.zeros_like(t)
 
-    def lower(self, ctx, x, y):
+    def lower(self, ctx: LoweringContext, x: IRValue, y: IRValue) -> IRValue:
         return chlo.next_after(x, y)
 
 
-def _integer_power(x: Any, y: Any) -> Any:
+def _integer_power(x: Value, y: Value) -> Value:
     """x**y of JAX integers, wrapping; XLA's power reads only six bits of the exponent."""
     bits = 8 * y.dtype.itemsize - (y.dtype.kind == "i")
     out, square = lax.full_like(x, 1), x
@@ -528,28 +550,28 @@ def _integer_power(x: Any, y: Any) -> Any:
     return lax.select(lax.lt(y, lax.full_like(y, 0)), fraction, out)
 
 
-def _complex_abs(x: Any) -> Any:
+def _complex_abs(x: Value) -> Value:
     """|x| of JAX complex numbers: infinite if a part is, even if the other is nan."""
     return jnp.where(_signs_of_infinite_parts(x) != 0, jnp.inf, lax.abs(x))
 
 
-def _complex_sign(x: Any) -> Any:
+def _complex_sign(x: Value) -> Value:
     """x / |x| of JAX complex numbers, also where a part is infinite."""
     signs = _signs_of_infinite_parts(x)
     return jnp.where(lax.abs(signs) == 1, signs, lax.sign(x))
 
 
-def _signs_of_infinite_parts(x: Any) -> Any:
+def _signs_of_infinite_parts(x: Value) -> Value:
     """The complex numbers of the signs of infinite parts, 0 for finite ones."""
     parts = [jnp.where(jnp.isinf(p), lax.sign(p), 0) for p in (lax.real(x), lax.imag(x))]
     return lax.complex(*parts)
 
 
-def _is_nonnegative(x: Any) -> Any:
+def _is_nonnegative(x: Value) -> Value:
     return ops.ge(ops.real(x) if is_complex(x.dtype) else x, 0)
 
 
-def replace_zero_by_one(x: Any) -> Any:
+def replace_zero_by_one(x: ArrayLike) -> Value:
     """`x` with 0 replaced by 1."""
     return ops.select(ops.eq(x, 0), 1, x)
 
@@ -567,7 +589,7 @@ sign = unary_function(Sign)
 square = unary_function(Square)
 
 
-def pow(x: Any, y: Any) -> Any:
+def pow(x: ArrayLike, y: ArrayLike) -> Value:
     """x to the power y, elementwise; y has the dtype of x, or an integer dtype if x is inexact.
 
     A Python integer y gives `integer_pow`. The derivative of x**0 is 0 everywhere. That in `y` is 0 at
@@ -580,7 +602,7 @@ def pow(x: Any, y: Any) -> Any:
     return Pow()(*promote_scalars(x, y))
 
 
-def integer_pow(x: Any, y: int) -> Any:
+def integer_pow(x: ArrayLike, y: int) -> Value:
     """x to the power of the Python integer `y`, elementwise, by repeated multiplication.
 
     Raises ArgumentError for another `y`, DTypeError for integers to a negative power.
@@ -590,11 +612,11 @@ def integer_pow(x: Any, y: int) -> Any:
     return x if y == 1 and type(x) is Tracer else IntegerPow(y)(x)
 
 
-def reciprocal(x: Any) -> Any:
+def reciprocal(x: ArrayLike) -> Value:
     """1 / x, elementwise."""
     return IntegerPow(-1)(x)
 
 
-def nextafter(x1: Any, x2: Any) -> Any:
+def nextafter(x1: Any, x2: Any) -> Value:
     """The number of the dtype that follows `x1` in the direction of `x2`, elementwise."""
     return NextAfter()(*promote_scalars(x1, x2))

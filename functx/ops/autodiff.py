@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
-from typing import Any
+from collections.abc import Hashable, Sequence
+from typing import TYPE_CHECKING, Any
 
 from functx import ops
 from functx.core import tree
@@ -11,8 +11,13 @@ from functx.core.errors import ArgumentError, type_name
 from functx.core.primitive import Primitive
 from functx.core.rounding import EXACT
 from functx.core.samples import f32, i32, sample
+from functx.core.types import ShapedArray
+from functx.core.typing import ArrayLike, Cotangent, Dim, IRValue, NumPyArray, Tangent, Value
 from functx.ops.families import Linear
 from functx.ops.operands import batch_size
+
+if TYPE_CHECKING:
+    from functx.lowering.stablehlo_emitter import LoweringContext
 
 
 class StopGradient(Primitive):
@@ -22,16 +27,16 @@ class StopGradient(Primitive):
     rounding = EXACT
     samples = sample(f32[3], gradients={0: [0.0, 0.0, 0.0]}), sample(i32[3])
 
-    def abstract_eval(self, x):
+    def abstract_eval(self, x: ShapedArray) -> ShapedArray:
         return x
 
-    def batch(self, args, dims):
+    def batch(self, args: Sequence[Value], dims: Sequence[Dim]) -> tuple[Value, Dim]:
         return self(*args), dims[0]
 
-    def numpy(self, x):
+    def numpy(self, x: NumPyArray) -> ArrayLike:
         return x
 
-    def lower(self, ctx, x):
+    def lower(self, ctx: LoweringContext, x: IRValue) -> IRValue:
         return x
 
 
@@ -42,31 +47,31 @@ class CheckpointName(Linear):
     rounding = EXACT
     samples = sample(f32[3], label="x"), sample(i32[3], label="x")
 
-    def abstract_eval(self, x):
+    def abstract_eval(self, x: ShapedArray) -> ShapedArray:
         return x
 
-    def jvp(self, primals, tangents):
+    def jvp(self, primals: Sequence[Value], tangents: Sequence[Tangent]) -> tuple[Value, Tangent]:
         return self(*primals), tangents[0]
 
-    def transpose(self, ct, x):
+    def transpose(self, ct: Value, x: Value) -> Sequence[Cotangent]:
         return (ct,)
 
-    def batch(self, args, dims):
+    def batch(self, args: Sequence[Value], dims: Sequence[Dim]) -> tuple[Value, Dim]:
         return self(*args), dims[0]
 
-    def numpy(self, x):
+    def numpy(self, x: NumPyArray) -> ArrayLike:
         return x
 
-    def lower(self, ctx, x):
+    def lower(self, ctx: LoweringContext, x: IRValue) -> IRValue:
         return x
 
 
-def stop_gradient(x: Any) -> Any:
+def stop_gradient(x: ArrayLike) -> Value:
     """`x`, an array or a pytree of arrays, without derivative."""
     return tree.map(StopGradient(), x)
 
 
-def checkpoint_name(x: Any, name: str) -> Any:
+def checkpoint_name(x: ArrayLike, name: str) -> Value:
     """`x`, an array or a pytree of arrays, with a name to which policies of checkpoints refer.
 
     See `functx.checkpoint_policies.save_only_these_names`.
@@ -109,33 +114,35 @@ class DerivativeBoundary(Primitive):
         """Whether the output is always the operand."""
         return self.kind in ("argument", "result")
 
-    def abstract_eval(self, x, like):
+    def abstract_eval(self, x: ShapedArray, like: ShapedArray) -> ShapedArray:
         return x
 
-    def jvp(self, primals, tangents):
+    def jvp(self, primals: Sequence[Value], tangents: Sequence[Tangent]) -> tuple[Value, Tangent]:
         (x, like), (t, _) = primals, tangents
         if self.is_identity:
             return x, t
         return self(x, like), None if t is None else self(t, like)
 
-    def forward(self, args, active):
+    def forward(self, args: Sequence[Value], active: Sequence[bool]) -> tuple[Any, Any]:
         # After differentiation an argument or a result is an ordinary value.
         out = args[0] if self.is_identity else self(*args)
         return [out], [out]
 
-    def vjp(self, ct, out, args, active):
+    def vjp(
+        self, ct: Value, out: Value, args: Sequence[Value], active: Sequence[bool]
+    ) -> Sequence[Cotangent]:
         return DerivativeBoundary(TRANSPOSED_KIND[self.kind], self.axes)(ct, args[1]), None
 
-    def transpose(self, ct, x, like):
+    def transpose(self, ct: Value, x: Value, like: Value) -> Sequence[Cotangent]:
         return DerivativeBoundary(TRANSPOSED_KIND[self.kind], self.axes)(ct, like), None
 
-    def batch(self, args, dims):
+    def batch(self, args: Sequence[Value], dims: Sequence[Dim]) -> tuple[Value, Dim]:
         (x, like), (dim, _) = args, dims
         x = ops.batch_dim_at(x, dim, 0, batch_size(args, dims))
         return self(x, like), 0
 
-    def numpy(self, x, like):
+    def numpy(self, x: NumPyArray, like: NumPyArray) -> ArrayLike:
         return x
 
-    def lower(self, ctx, x, like):
+    def lower(self, ctx: LoweringContext, x: IRValue, like: IRValue) -> IRValue:
         return x

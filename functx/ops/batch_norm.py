@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 from typing import Any
 
 from functx import ops
 from functx.core.errors import ShapeError
+from functx.core.primitive import Primitive
 from functx.core.samples import f32, sample
 from functx.core.types import ShapedArray
+from functx.core.typing import Cotangent, Dim, Mask, Tangent, Value
 from functx.ops.families import apply_mask
 from functx.ops.normalizations import (
     BackwardNormalization,
@@ -48,13 +51,13 @@ class BatchNorm(ForwardNormalization):
         ),
     )
 
-    def layout_of(self, x):
+    def layout_of(self, x: Value | ShapedArray) -> Any:
         return channel_layout(self, x)
 
-    def batched_primitive(self, shared):
+    def batched_primitive(self, shared: bool) -> tuple[Primitive, int]:
         return self.replace(axes=tuple([d + 1 for d in self.axes])), 0
 
-    def abstract_eval(self, x, *centered_x):
+    def abstract_eval(self, x: ShapedArray, *centered_x: ShapedArray) -> Sequence[ShapedArray]:
         count = len(centered_x) - 2 * self.tracked
         running = centered_x[count:]
         check_real(self.name, x, *centered_x)
@@ -65,7 +68,7 @@ class BatchNorm(ForwardNormalization):
         out = super().abstract_eval(x, *centered_x[:count])
         return [out, *[aval.update(weak_type=False) for aval in running]]
 
-    def decompose(self, *args):
+    def decompose(self, *args: Value) -> Sequence[Value]:
         cts = self.standardized_input(args)
         means, variances = self.running_statistics(args)
         outs = [self.apply_affine(cts, args)]
@@ -75,7 +78,9 @@ class BatchNorm(ForwardNormalization):
             outs.append(self.update_running(variances, ops.mul(cts.variance, correction), args[0]))
         return outs
 
-    def jvp(self, primals, tangents):
+    def jvp(
+        self, primals: Sequence[Value], tangents: Sequence[Tangent]
+    ) -> tuple[Sequence[Value], Sequence[Tangent]]:
         out_tangents = [self.output_tangent(primals, tangents)]
         if self.tracked:
             x, (t, *_) = primals[0], tangents
@@ -97,7 +102,9 @@ class BatchNorm(ForwardNormalization):
             out_tangents.append(self.update_running(t_variance, variance_tangent, x, running[1]))
         return self(*primals), out_tangents
 
-    def vjp(self, cts, out, args, active):
+    def vjp(
+        self, cts: Sequence[Cotangent], out: Value, args: Sequence[Value], active: Sequence[bool]
+    ) -> Sequence[Cotangent]:
         ct, *running_out_cts = cts
         found: list[Any] = [None] * (1 + self.weighted + self.biased)
         if ct is not None:
@@ -160,11 +167,13 @@ class BatchNorm(ForwardNormalization):
         terms = [term for term in terms if term is not None]
         return ops.add(*terms) if len(terms) == 2 else terms[0] if terms else None
 
-    def batch(self, args, dims):
+    def batch(
+        self, args: Sequence[Value], dims: Sequence[Dim]
+    ) -> tuple[Sequence[Value], Sequence[Dim]]:
         outs, _ = super().batch(args, dims)
         return outs, [0] * len(outs)
 
-    def dce(self, used):
+    def dce(self, used: Sequence[bool]) -> Any:
         if not self.tracked or any(used[1:]):
             return None
         return self.replace(tracked=False), range(1 + self.weighted + self.biased), [0]
@@ -197,10 +206,10 @@ class BatchNormBackward(BackwardNormalization):
         ),
     )
 
-    def layout_of(self, x):
+    def layout_of(self, x: Value | ShapedArray) -> Any:
         return channel_layout(self, x)
 
-    def batched_primitive(self, shared):
+    def batched_primitive(self, shared: bool) -> tuple[Primitive, int]:
         return self.replace(axes=tuple([d + 1 for d in self.axes])), 0
 
 
@@ -209,10 +218,10 @@ class FixedStatisticsNormalization(Normalization, abstract=True):
 
     axes: tuple[int, ...]
 
-    def layout_of(self, x):
+    def layout_of(self, x: Value | ShapedArray) -> Any:
         return channel_layout(self, x)
 
-    def batch(self, args, dims):
+    def batch(self, args: Sequence[Value], dims: Sequence[Dim]) -> tuple[Any, Any]:
         size = batch_size(args, dims)
         args = [ops.batch_dim_at(x, d, 0, size) for x, d in zip(args, dims, strict=True)]
         outs = self.replace(axes=tuple([d + 1 for d in self.axes]))(*args)
@@ -242,7 +251,9 @@ class BatchNormInference(FixedStatisticsNormalization):
         ),
     )
 
-    def abstract_eval(self, x, mean, variance, *affine):
+    def abstract_eval(
+        self, x: ShapedArray, mean: ShapedArray, variance: ShapedArray, *affine: ShapedArray
+    ) -> ShapedArray:
         check_real(self.name, x, mean, variance, *affine)
         names = [name for name, on in (("weight", self.weighted), ("bias", self.biased)) if on]
         self.check_affine(
@@ -253,7 +264,7 @@ class BatchNormInference(FixedStatisticsNormalization):
         )
         return x.update(weak_type=False)
 
-    def decompose(self, x, mean, variance, *affine):
+    def decompose(self, x: Value, mean: Value, variance: Value, *affine: Value) -> Value:
         layout, dtype = self.layout_of(x), working_dtype(x, mean, variance, *affine)
         centered_x = ops.sub(
             ops.convert_element_type(x, dtype), layout.broadcast_affine(mean, dtype)
@@ -266,11 +277,16 @@ class BatchNormInference(FixedStatisticsNormalization):
             out = ops.add(out, layout.broadcast_affine(affine[-1], dtype))
         return ops.convert_element_type(out, x.dtype)
 
-    def vjp(self, ct, out, args, active):
+    def vjp(
+        self, ct: Value, out: Value, args: Sequence[Value], active: Sequence[bool]
+    ) -> Sequence[Cotangent]:
         flags = [*active[:3], self.weighted and active[3], self.biased and active[-1]]
         bias = args[-1]
         backward = BatchNormInferenceBackward(
-            eps=self.eps, weighted=self.weighted, axes=self.axes, output_mask=tuple(flags)
+            eps=self.eps,
+            weighted=self.weighted,
+            axes=self.axes,
+            output_mask=(flags[0], flags[1], flags[2], flags[3], flags[4]),
         )
         found = iter(backward(ct, *args[: 3 + self.weighted]))
         cts = [next(found) if on else None for on in flags]
@@ -278,11 +294,13 @@ class BatchNormInference(FixedStatisticsNormalization):
             cts[4] = ops.convert_element_type(cts[4], bias.dtype)
         return [*cts[:3], *cts[3:4] * self.weighted, *cts[4:] * self.biased]
 
-    def vjp_where(self, mask, ct, out, args, active):
-        x = apply_mask(mask, args[0]) if mask.shape == ct.shape else args[0]
+    def vjp_where(
+        self, mask: Mask, ct: Value, out: Value, args: Sequence[Value], active: Sequence[bool]
+    ) -> Sequence[Cotangent]:
+        x = apply_mask(mask, args[0]) if mask is not None and mask.shape == ct.shape else args[0]
         return self.vjp(ct, out, (x, *args[1:]), active)
 
-    def cotangent_masks(self, mask, args):
+    def cotangent_masks(self, mask: Mask, args: Sequence[Value]) -> Sequence[Mask]:
         x_mask = mask if mask is not None and mask.shape == args[0].shape else None
         return [x_mask] + [None] * (len(args) - 1)
 
@@ -312,7 +330,14 @@ class BatchNormInferenceBackward(FixedStatisticsNormalization):
         ),
     )
 
-    def abstract_eval(self, ct, x, mean, variance, *weight):
+    def abstract_eval(
+        self,
+        ct: ShapedArray,
+        x: ShapedArray,
+        mean: ShapedArray,
+        variance: ShapedArray,
+        *weight: ShapedArray,
+    ) -> Sequence[ShapedArray]:
         check_real(self.name, ct, x, mean, variance, *weight)
         if ct.shape != x.shape:
             raise ShapeError(
@@ -329,7 +354,9 @@ class BatchNormInferenceBackward(FixedStatisticsNormalization):
     def select_outputs(self, values: Any) -> list[Any]:
         return [x for x, on in zip(values, self.output_mask, strict=True) if on]
 
-    def decompose(self, ct, x, mean, variance, *weight):
+    def decompose(
+        self, ct: Value, x: Value, mean: Value, variance: Value, *weight: Value
+    ) -> Sequence[Value]:
         layout, dtype = self.layout_of(x), working_dtype(ct, x, mean, variance, *weight)
         ct = ops.convert_element_type(ct, dtype)
         rstd = ops.rsqrt(ops.add(ops.convert_element_type(variance, dtype), self.eps))

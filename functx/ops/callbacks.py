@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 from types import FunctionType
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -34,7 +34,11 @@ from functx.core.types import (
     narrow_dtype,
     x64_enabled,
 )
+from functx.core.typing import Cotangent, Dim, IRValue, Tangent, Value
 from functx.ops.operands import batch_size
+
+if TYPE_CHECKING:
+    from functx.lowering.stablehlo_emitter import LoweringContext
 
 Array = np.ndarray[Any, Any]
 
@@ -201,7 +205,7 @@ class HostCallback(HostPrimitive, abstract=True):
     callback: FlatCallback | SequentialCallback
     results: tuple[ShapedArray, ...] = ()
 
-    def abstract_eval(self, *avals):
+    def abstract_eval(self, *avals: ShapedArray) -> Sequence[ShapedArray]:
         return self.results
 
     @property
@@ -211,7 +215,9 @@ class HostCallback(HostPrimitive, abstract=True):
     def run(self, *arrays: Any) -> list[Any]:
         return self.callback(arrays, self.results)
 
-    def jvp(self, primals, tangents):
+    def jvp(
+        self, primals: Sequence[Value], tangents: Sequence[Tangent]
+    ) -> tuple[Sequence[Value], Sequence[Tangent]]:
         tangents_given = [t for t in tangents if t is not None]
         return self(*primals), [
             NoDerivative(self.name, self.callback, a)(*tangents_given)
@@ -220,7 +226,9 @@ class HostCallback(HostPrimitive, abstract=True):
             for a in self.results
         ]
 
-    def vjp(self, cts, saved, args, active):
+    def vjp(
+        self, cts: Sequence[Cotangent], saved: Any, args: Sequence[Value], active: Sequence[bool]
+    ) -> Sequence[Cotangent]:
         tangents_given = [ct for ct in cts if ct is not None]
         return [
             NoDerivative(self.name, self.callback, aval_of(x))(*tangents_given) if on else None
@@ -235,11 +243,11 @@ class HostCallback(HostPrimitive, abstract=True):
             "results": tuple([a.update(shape=(size, *a.shape)) for a in self.results]),
         }
 
-    def lower(self, ctx, *values):
+    def lower(self, ctx: LoweringContext, *values: IRValue) -> Sequence[IRValue]:
         return ctx.callback(self, values)
 
 
-def _returns_operand(x: Any) -> Any:
+def _returns_operand(x: Value) -> Value:
     return x
 
 
@@ -260,7 +268,9 @@ class PureCallback(HostCallback):
         ),
     )  # fmt: skip
 
-    def batch(self, args, dims):
+    def batch(
+        self, args: Sequence[Value], dims: Sequence[Dim]
+    ) -> tuple[Sequence[Value], Sequence[Dim]]:
         method = self.vmap_method
         if method is None:
             raise MissingRuleError(
@@ -298,7 +308,9 @@ class IoCallback(HostCallback):
     def effects(self) -> Effects:  # type: ignore[override]
         return _ORDERED if self.ordered else _UNORDERED
 
-    def batch(self, args, dims):
+    def batch(
+        self, args: Sequence[Value], dims: Sequence[Dim]
+    ) -> tuple[Sequence[Value], Sequence[Dim]]:
         params = self.sequential_params(args, dims)
         return IoCallback(ordered=self.ordered, **params)(*args), [0] * len(self.results)
 
@@ -317,7 +329,9 @@ class DebugCallback(HostCallback):
     def effects(self) -> Effects:  # type: ignore[override]
         return _ORDERED if self.ordered else _UNORDERED
 
-    def batch(self, args, dims):
+    def batch(
+        self, args: Sequence[Value], dims: Sequence[Dim]
+    ) -> tuple[Sequence[Value], Sequence[Dim]]:
         return DebugCallback(ordered=self.ordered, **self.sequential_params(args, dims))(*args), []
 
 
@@ -335,22 +349,22 @@ class NoDerivative(Primitive, abstract=True):
     result: ShapedArray
     name: ClassVar[str] = "no_derivative"
 
-    def abstract_eval(self, *avals):
+    def abstract_eval(self, *avals: ShapedArray) -> ShapedArray:
         return self.result
 
-    def jvp(self, primals, tangents):
+    def jvp(self, primals: Sequence[Value], tangents: Sequence[Tangent]) -> tuple[Value, Tangent]:
         tangents_given = [t for t in tangents if t is not None]
         return self(*primals), self(*tangents_given)
 
-    def transpose(self, ct, *args):
+    def transpose(self, ct: Value, *args: Value) -> Sequence[Cotangent]:
         raise no_derivative_error(self.operation, self.callback)
 
-    def batch(self, args, dims):
+    def batch(self, args: Sequence[Value], dims: Sequence[Dim]) -> tuple[Value, Dim]:
         size = batch_size(args, dims)
         result = self.result.update(shape=(size, *self.result.shape))
         return NoDerivative(self.operation, self.callback, result)(*args), 0
 
-    def lower(self, ctx, *values):
+    def lower(self, ctx: LoweringContext, *values: IRValue) -> IRValue:
         error = no_derivative_error(self.operation, self.callback)
         error.source = ctx.source
         raise error
@@ -372,7 +386,7 @@ def pure_callback(
     *args: Any,
     vmap_method: str | None = None,
     **kwargs: Any,
-) -> Any:
+) -> Value:
     """The result of the Python function `callback`, called when the program runs.
 
     It gets NumPy arrays in the pytrees of `args` and `kwargs`, and must return a pytree like
@@ -408,7 +422,7 @@ def io_callback(
     *args: Any,
     ordered: bool = False,
     **kwargs: Any,
-) -> Any:
+) -> Value:
     """`pure_callback` for a function with effects, which is called exactly once.
 
     With `ordered` it is called after every earlier ordered callback has returned, in the same

@@ -11,9 +11,11 @@ from ml_dtypes import iinfo
 
 from functx import ops
 from functx.core.errors import DTypeError, ShapeError, ValueRangeError
+from functx.core.primitive import rule
 from functx.core.rounding import Rounding
 from functx.core.samples import f32, i32, sample
 from functx.core.types import DType, Shape, ShapedArray, is_integer
+from functx.core.typing import ArrayLike, Cotangent, Dim, Value
 from functx.ops.activations import log_softmax, softmax
 from functx.ops.families import check_same_dtype
 from functx.ops.indexing import Gather
@@ -96,16 +98,20 @@ class ClassIndexPrimitive(Loss, abstract=True):
 class ClassIndexLoss(ClassIndexPrimitive, abstract=True):
     """A loss of the class of each row; a subclass defines `terms`, `unweighted_terms` and `backward`."""
 
-    def abstract_eval(self, x, target, *weights):
+    def abstract_eval(
+        self, x: ShapedArray, target: ShapedArray, *weights: ShapedArray
+    ) -> ShapedArray:
         self.check(x, target, *weights)
         return ShapedArray(self.loss_shape(target.shape), x.dtype)
 
-    def decompose(self, x, target, *weights):
+    def decompose(self, x: Value, target: Value, *weights: Value) -> Value:
         upcast = upcast_half(x)
         rows = self.target_rows(target, weights, upcast.dtype)
         return cast_like_input(self.reduce_terms(self.terms(upcast, rows, weights), rows), x)
 
-    def vjp(self, ct, out, args, active):
+    def vjp(
+        self, ct: Value, out: Value, args: Sequence[Value], active: Sequence[bool]
+    ) -> Sequence[Cotangent]:
         x, target, *weights = args
         of_x = self.backward(ct, x, target, *weights) if active[0] else None
         of_weight = None
@@ -117,23 +123,26 @@ class ClassIndexLoss(ClassIndexPrimitive, abstract=True):
             )
         return [of_x, None, of_weight][: len(args)]
 
-    def batch(self, args, dims):
+    def batch(self, args: Sequence[Value], dims: Sequence[Dim]) -> tuple[Value, Dim]:
         batched = self.batch_operands(args, dims, batch_size(args, dims))
         return self.replace(batch_ndim=self.batch_ndim + 1, axis=self.axis + 1)(*batched), 0
 
-    def terms(self, x: Any, rows: TargetRows, weights: Any) -> Any:
+    @rule
+    def terms(self, x: Value, rows: TargetRows, weights: Value) -> Value:
         """The term of each row, 0 where it is ignored."""
         raise NotImplementedError
 
-    def unweighted_terms(self, x: Any, rows: TargetRows) -> Any:
+    @rule
+    def unweighted_terms(self, x: Value, rows: TargetRows) -> Value:
         """The term of each row for its own class with weight 1."""
         raise NotImplementedError
 
-    def backward(self, ct: Any, x: Any, target: Any, *weights: Any) -> Any:
+    def backward(self, ct: Value, x: Value, target: Value, *weights: Value) -> Value:
         """The cotangent of the scores."""
         raise NotImplementedError
 
-    def weight_cotangent(self, ct: Any, x: Any, rows: TargetRows, weight: Any) -> Any:
+    @rule
+    def weight_cotangent(self, ct: Value, x: Value, rows: TargetRows, weight: Value) -> Value:
         """The cotangent of the weights."""
         terms = self.unweighted_terms(x, rows)
         if self.reduction == "mean":
@@ -234,7 +243,7 @@ def check_class_weights(primitive: Loss, x: ShapedArray, weights: Sequence[Shape
             )
 
 
-def not_ignored_mask(target: Any, ignore_index: int) -> Any:
+def not_ignored_mask(target: Value, ignore_index: int) -> Any:
     """The mask of classes other than `ignore_index`; None if the dtype cannot represent that."""
     limits = iinfo(target.dtype)
     if not limits.min <= ignore_index <= limits.max:
@@ -259,13 +268,13 @@ def class_gather(x: Any, classes: Any, axis: int) -> tuple[Gather, Any]:
     return gather, ops.reshape(classes, (*classes.shape, 1))
 
 
-def take_class_scores(x: Any, classes: Any, axis: int) -> Any:
+def take_class_scores(x: ArrayLike, classes: Any, axis: int) -> Value:
     """The element of `x` along `axis` for each of `classes`; nan for a class out of range."""
     gather, indices = class_gather(x, classes, axis)
     return gather(x, indices)
 
 
-def one_hot_mask(classes: Any, shape: Shape, axis: int) -> Any:
+def one_hot_mask(classes: Any, shape: Shape, axis: int) -> Value:
     """The mask of `shape` that is true where the index along `axis` is the class of the row."""
     rows = tuple_delete(range(len(shape)), (axis,))
     indices = ops.broadcasted_iota(classes.dtype, shape, axis)
@@ -290,13 +299,13 @@ class NllLoss(ClassIndexLoss):
         sample(f32[3], i32[()], reduction="none", axis=0, values={1: 2}),
     )
 
-    def terms(self, x, rows, weights):
+    def terms(self, x: Value, rows: TargetRows, weights: Value) -> Value:
         return rows.apply_weights(self.unweighted_terms(x, rows))
 
-    def unweighted_terms(self, x, rows):
+    def unweighted_terms(self, x: Value, rows: TargetRows) -> Value:
         return ops.neg(take_class_scores(x, rows.classes, self.axis))
 
-    def backward(self, ct, x, target, *weights):
+    def backward(self, ct: Value, x: Value, target: Value, *weights: Value) -> Value:
         backward = NllLossBackward(
             self.reduction, self.batch_ndim, self.axis, self.ignore_index, x.shape[self.axis]
         )
@@ -330,7 +339,9 @@ class NllLossBackward(ClassIndexLossBackward):
         ),
     )
 
-    def abstract_eval(self, ct, target, *weights):
+    def abstract_eval(
+        self, ct: ShapedArray, target: ShapedArray, *weights: ShapedArray
+    ) -> ShapedArray:
         x = ShapedArray(self.scores_shape(target.shape), ct.dtype)
         self.check(x, target, *weights)
         self.check_cotangent(ct, x, target)
@@ -340,7 +351,7 @@ class NllLossBackward(ClassIndexLossBackward):
         """The shape of the scores, given that of the target."""
         return (*shape[: self.axis], self.classes, *shape[self.axis :])
 
-    def decompose(self, ct, target, *weights):
+    def decompose(self, ct: Value, target: Value, *weights: Value) -> Value:
         upcast = upcast_half(ct)
         rows = self.target_rows(target, weights, upcast.dtype)
         result = rows.apply_weights(ops.neg(self.term_cotangents(upcast, rows)))
@@ -350,7 +361,7 @@ class NllLossBackward(ClassIndexLossBackward):
             ops.select(one_hot_mask(rows.classes, shape, self.axis), result, 0.0), ct
         )
 
-    def batch(self, args, dims):
+    def batch(self, args: Sequence[Value], dims: Sequence[Dim]) -> tuple[Value, Dim]:
         size = batch_size(args, dims)
         ct, target = [ops.batch_dim_at(y, d, 0, size) for y, d in zip(args[:2], dims, strict=False)]
         weights = batched_weights(args[2:], dims[2:], target.shape, self.batch_ndim)
@@ -383,11 +394,13 @@ class CrossEntropy(ClassIndexLoss):
         ),
     )
 
-    def abstract_eval(self, x, target, *weights):
+    def abstract_eval(
+        self, x: ShapedArray, target: ShapedArray, *weights: ShapedArray
+    ) -> ShapedArray:
         check_smoothing(self)
         return super().abstract_eval(x, target, *weights)
 
-    def terms(self, x, rows, weights):
+    def terms(self, x: Value, rows: TargetRows, weights: Value) -> Value:
         own_term, shifted, total = self.log_softmax_parts(x, rows)
         terms = rows.apply_weights(ops.mul(own_term, 1.0 - self.label_smoothing))
         if not self.label_smoothing:
@@ -398,7 +411,7 @@ class CrossEntropy(ClassIndexLoss):
             terms, rows.zero_ignored(ops.reduce_sum(ops.mul(logs, smoothing), (self.axis,)))
         )
 
-    def unweighted_terms(self, x, rows):
+    def unweighted_terms(self, x: Value, rows: TargetRows) -> Value:
         return ops.mul(self.log_softmax_parts(x, rows)[0], 1.0 - self.label_smoothing)
 
     def log_softmax_parts(self, x: Any, rows: TargetRows) -> tuple[Any, Any, Any]:
@@ -413,11 +426,11 @@ class CrossEntropy(ClassIndexLoss):
             total,
         )
 
-    def backward(self, ct, x, target, *weights):
+    def backward(self, ct: Value, x: Value, target: Value, *weights: Value) -> Value:
         fields = [getattr(self, name) for name in self.fields]
         return CrossEntropyBackward(*fields)(ct, x, target, *weights)
 
-    def weight_cotangent(self, ct, x, rows, weight):
+    def weight_cotangent(self, ct: Value, x: Value, rows: TargetRows, weight: Value) -> Value:
         result = super().weight_cotangent(ct, x, rows, weight)
         if not self.label_smoothing:
             return result
@@ -452,13 +465,15 @@ class CrossEntropyBackward(ClassIndexLossBackward):
         ),
     )
 
-    def abstract_eval(self, ct, x, target, *weights):
+    def abstract_eval(
+        self, ct: ShapedArray, x: ShapedArray, target: ShapedArray, *weights: ShapedArray
+    ) -> ShapedArray:
         check_smoothing(self)
         self.check(x, target, *weights)
         self.check_cotangent(ct, x, target)
         return ShapedArray(x.shape, x.dtype)
 
-    def decompose(self, ct, x, target, *weights):
+    def decompose(self, ct: Value, x: Value, target: Value, *weights: Value) -> Value:
         upcast = upcast_half(x)
         rows = self.target_rows(target, weights, upcast.dtype)
         term_ct = self.term_cotangents(upcast_half(ct), rows)
@@ -488,7 +503,7 @@ class CrossEntropyBackward(ClassIndexLossBackward):
             )
         return cast_like_input(rows.zero_ignored_along(result, self.axis), x)
 
-    def batch(self, args, dims):
+    def batch(self, args: Sequence[Value], dims: Sequence[Dim]) -> tuple[Value, Dim]:
         size = batch_size(args, dims)
         ct = ops.batch_dim_at(args[0], dims[0], 0, size)
         batched = self.batch_operands(args[1:], dims[1:], size)
@@ -566,10 +581,12 @@ class SoftTargetCrossEntropy(ClassProbabilityPrimitive):
         ),
     )
 
-    def abstract_eval(self, x, target, *weights):
+    def abstract_eval(
+        self, x: ShapedArray, target: ShapedArray, *weights: ShapedArray
+    ) -> ShapedArray:
         return ShapedArray(self.check(x, target, *weights), x.dtype)
 
-    def decompose(self, x, target, *weights):
+    def decompose(self, x: Value, target: Value, *weights: Value) -> Value:
         terms = multiply_no_nan(
             self.weighted_target(target, weights), log_softmax(upcast_half(x), self.axis)
         )
@@ -582,7 +599,9 @@ class SoftTargetCrossEntropy(ClassProbabilityPrimitive):
             )
         return cast_like_input(terms, x)
 
-    def vjp(self, ct, out, args, active):
+    def vjp(
+        self, ct: Value, out: Value, args: Sequence[Value], active: Sequence[bool]
+    ) -> Sequence[Cotangent]:
         result: list[Any] = [None] * len(args)
         if active[0]:
             fields = [getattr(self, name) for name in self.fields]
@@ -610,7 +629,7 @@ class SoftTargetCrossEntropy(ClassProbabilityPrimitive):
                 result[2] = cast_like_input(slope, args[2])
         return result
 
-    def batch(self, args, dims):
+    def batch(self, args: Sequence[Value], dims: Sequence[Dim]) -> tuple[Value, Dim]:
         batched = self.batch_operands(args, dims, batch_size(args, dims))
         return self.replace(batch_ndim=self.batch_ndim + 1, axis=self.axis + 1)(*batched), 0
 
@@ -622,7 +641,9 @@ class SoftTargetCrossEntropyBackward(ClassProbabilityPrimitive):
         sample(f32[()], f32[3, 2], f32[3, 2], f32[2], reduction="mean", label_smoothing=0.2),
     )
 
-    def abstract_eval(self, ct, x, target, *weights):
+    def abstract_eval(
+        self, ct: ShapedArray, x: ShapedArray, target: ShapedArray, *weights: ShapedArray
+    ) -> ShapedArray:
         shape = self.check(x, target, *weights)
         check_same_dtype(self, (ct, x))
         if ct.shape != shape:
@@ -631,13 +652,13 @@ class SoftTargetCrossEntropyBackward(ClassProbabilityPrimitive):
             )
         return ShapedArray(x.shape, x.dtype)
 
-    def decompose(self, ct, x, target, *weights):
+    def decompose(self, ct: Value, x: Value, target: Value, *weights: Value) -> Value:
         shares = self.weighted_target(target, weights)
         total = broadcast_along(ops.reduce_sum(shares, (self.axis,)), x, (self.axis,))
         slope = ops.sub(ops.mul(softmax(upcast_half(x), self.axis), total), shares)
         return cast_like_input(ops.mul(slope, self.term_cotangents(upcast_half(ct), x.shape)), x)
 
-    def batch(self, args, dims):
+    def batch(self, args: Sequence[Value], dims: Sequence[Dim]) -> tuple[Value, Dim]:
         size = batch_size(args, dims)
         ct = ops.batch_dim_at(args[0], dims[0], 0, size)
         batched = self.batch_operands(args[1:], dims[1:], size)
@@ -662,6 +683,6 @@ def smoothing_terms(primitive: Any, x: Any, weights: Any) -> tuple[Any, Any]:
     return each, ops.reduce_sum(each, (axis,))
 
 
-def broadcast_class_weights(weight: Any, shape: tuple[int, ...], axis: int) -> Any:
+def broadcast_class_weights(weight: Value, shape: tuple[int, ...], axis: int) -> Value:
     """`weight`, a value for each class and perhaps batch element, broadcast to `shape`."""
     return ops.broadcast_in_dim(weight, shape, (*range(weight.ndim - 1), axis))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from math import prod
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from jax import lax
@@ -16,13 +16,17 @@ from jax import lax
 from functx import ops
 from functx.core.errors import CollectiveError, ShapeError
 from functx.core.named_axes import batched_axis, batched_axis_names
-from functx.core.primitive import Primitive
+from functx.core.primitive import Primitive, rule
 from functx.core.rounding import EXACT
 from functx.core.samples import f32, i32, sample
 from functx.core.tracer import aval_of
 from functx.core.types import ShapedArray, real_dtype
+from functx.core.typing import Cotangent, Dim, IRValue, Tangent, Value
 from functx.ops.families import Constant, Linear, check_same_dtype
 from functx.ops.operands import check_axes, literal, tuple_delete
+
+if TYPE_CHECKING:
+    from functx.lowering.stablehlo_emitter import LoweringContext
 
 AxisIndexGroups = tuple[tuple[int, ...], ...] | None
 BatchedValue = tuple[Any, int | None]
@@ -82,25 +86,27 @@ class Collective(Primitive, abstract=True):
                 x, dim = each.batch([x], [dim])
         return x, dim
 
+    @rule
     def split_by_axis(self, x: ShapedArray) -> Sequence[Primitive]:
         """Operations across one axis each whose composition is this one."""
         raise NotImplementedError
 
-    def batch_elsewhere(self, x: Any, dim: int) -> BatchedValue:
+    def batch_elsewhere(self, x: Value, dim: int) -> BatchedValue:
         """The output and its batch dimension for a batch `dim` that is none of the axes."""
         raise NotImplementedError
 
-    def batch_over_axis(self, x: Any, dim: int | None, size: int) -> BatchedValue:
+    @rule
+    def batch_over_axis(self, x: Value, dim: int | None, size: int) -> BatchedValue:
         """The output when the only axis, or a group of it, is the batch dimension `dim` of `x`.
 
         If `dim` is None, `x` is the same at all `size` positions.
         """
         raise NotImplementedError
 
-    def lower(self, ctx: Any, x: Any) -> Any:
+    def lower(self, ctx: LoweringContext, x: IRValue) -> IRValue:
         return ctx.collective(self.axes, self.jax_collective, x)
 
-    def jax_collective(self, x: Any) -> Any:
+    def jax_collective(self, x: Value) -> Value:
         """The operation in JAX."""
         raise NotImplementedError
 
@@ -110,17 +116,17 @@ class AllReduce(Collective, abstract=True):
 
     groups: AxisIndexGroups = None
 
-    def abstract_eval(self, x):
+    def abstract_eval(self, x: ShapedArray) -> ShapedArray:
         self.check(x)
         return x
 
-    def varying_axes(self, axes):
+    def varying_axes(self, axes: frozenset[Any]) -> frozenset[Any]:
         return axes - self.named_axes if self.groups is None else axes | self.named_axes
 
-    def batch_elsewhere(self, x, dim):
+    def batch_elsewhere(self, x: Value, dim: int) -> tuple[Value, Dim]:
         return self(x), dim
 
-    def batch_one_axis_of_several(self, x, dim):
+    def batch_one_axis_of_several(self, x: Value, dim: Dim) -> tuple[Value, Dim]:
         axis = batched_axis()
         assert axis is not None
         if self.groups is not None:
@@ -143,15 +149,15 @@ class Psum(AllReduce, Linear):
         sample(f32[2, 3, 2], axes=("i", "j"), across=(("i", 2), ("j", 3))),
     )
 
-    def transpose(self, ct, x):
+    def transpose(self, ct: Value, x: Value) -> Sequence[Cotangent]:
         return (self(ct),)
 
-    def batch_over_axis(self, x, dim, size):
+    def batch_over_axis(self, x: Value, dim: Dim, size: int) -> tuple[Value, Dim]:
         if dim is None:
             return ops.mul(x, literal(size, x.dtype)), None
         return ops.reduce_sum(x, (dim,)), None
 
-    def jax_collective(self, x):
+    def jax_collective(self, x: Value) -> Value:
         return lax.psum(x, self.axes, axis_index_groups=self.groups)
 
 
@@ -167,7 +173,7 @@ class AllReduceExtremum(AllReduce, abstract=True):
         sample(i32[4, 2], axes=("i",), across=(("i", 4),)),
     )
 
-    def jvp(self, primals, tangents):
+    def jvp(self, primals: Sequence[Value], tangents: Sequence[Tangent]) -> tuple[Value, Tangent]:
         (x,), (t,) = primals, tangents
         out = self(x)
         is_extremum = ops.eq(x, out)
@@ -184,10 +190,10 @@ class Pmax(AllReduceExtremum):
 
     rounding = EXACT
 
-    def batch_over_axis(self, x, dim, size):
+    def batch_over_axis(self, x: Value, dim: Dim, size: int) -> tuple[Value, Dim]:
         return (x if dim is None else ops.reduce_max(x, (dim,))), None
 
-    def jax_collective(self, x):
+    def jax_collective(self, x: Value) -> Value:
         return lax.pmax(x, self.axes, axis_index_groups=self.groups)
 
 
@@ -196,10 +202,10 @@ class Pmin(AllReduceExtremum):
 
     rounding = EXACT
 
-    def batch_over_axis(self, x, dim, size):
+    def batch_over_axis(self, x: Value, dim: Dim, size: int) -> tuple[Value, Dim]:
         return (x if dim is None else ops.reduce_min(x, (dim,))), None
 
-    def jax_collective(self, x):
+    def jax_collective(self, x: Value) -> Value:
         return lax.pmin(x, self.axes, axis_index_groups=self.groups)
 
 
@@ -210,22 +216,22 @@ class Pvary(Collective, Linear):
     rounding = EXACT
     samples = (sample(f32[4, 3], axes=("i",), across=(("i", 4),)),)
 
-    def abstract_eval(self, x):
+    def abstract_eval(self, x: ShapedArray) -> ShapedArray:
         return x
 
-    def transpose(self, ct, x):
+    def transpose(self, ct: Value, x: Value) -> Sequence[Cotangent]:
         return (self(ct),)
 
-    def batch_elsewhere(self, x, dim):
+    def batch_elsewhere(self, x: Value, dim: int) -> tuple[Value, Dim]:
         return self(x), dim
 
-    def split_by_axis(self, x):
+    def split_by_axis(self, x: ShapedArray) -> Sequence[Primitive]:
         return [Pvary((name,)) for name in self.axes]
 
-    def batch_over_axis(self, x, dim, size):
+    def batch_over_axis(self, x: Value, dim: Dim, size: int) -> tuple[Value, Dim]:
         return x, dim
 
-    def lower(self, ctx, x):
+    def lower(self, ctx: LoweringContext, x: IRValue) -> IRValue:
         return x
 
 
@@ -240,17 +246,17 @@ class AxisIndex(Constant):
     def named_axes(self) -> frozenset[Any]:  # type: ignore[override]
         return frozenset((self.axis,))
 
-    def abstract_eval(self):
+    def abstract_eval(self) -> ShapedArray:
         return ShapedArray((), np.dtype("int32"))
 
-    def batch(self, args, dims):
+    def batch(self, args: Sequence[Value], dims: Sequence[Dim]) -> tuple[Value, Dim]:
         return ops.iota(np.dtype("int32"), self.size), 0
 
-    def lower(self, ctx):
+    def lower(self, ctx: LoweringContext) -> IRValue:
         return ctx.collective((self.axis,), lambda: lax.axis_index(self.axis))
 
 
-def take_or_zero(x: Any, dim: int, positions: Sequence[int | None]) -> Any:
+def take_or_zero(x: Any, dim: int, positions: Sequence[int | None]) -> Value:
     """The elements of `x` at `positions` along dimension `dim`, zeros for None."""
     runs: list[list[int | None]] = []
     for position in positions:
@@ -276,7 +282,7 @@ def take_or_zero(x: Any, dim: int, positions: Sequence[int | None]) -> Any:
     return parts[0] if len(parts) == 1 else ops.concatenate(parts, dim)
 
 
-def broadcast_new_dim(x: Any, size: int, dim: int = 0) -> Any:
+def broadcast_new_dim(x: Any, size: int, dim: int = 0) -> Value:
     """`x` repeated `size` times along a new dimension `dim`."""
     shape = ops.tuple_insert(x.shape, dim, size)
     return ops.broadcast_in_dim(x, shape, tuple_delete(range(len(shape)), (dim,)))
@@ -324,27 +330,27 @@ class AllGather(TiledCollective):
         ),
     )
 
-    def abstract_eval(self, x):
+    def abstract_eval(self, x: ShapedArray) -> ShapedArray:
         check_axes(self.name, self.axis, x.ndim)
         return resize_dim(x, self.axis, x.shape[self.axis] * prod(self.sizes))
 
-    def varying_axes(self, axes):
+    def varying_axes(self, axes: frozenset[Any]) -> frozenset[Any]:
         if self.invariant and self.groups is None:
             return axes - self.named_axes
         return super().varying_axes(axes)
 
-    def transpose(self, ct, x):
+    def transpose(self, ct: Value, x: Value) -> Sequence[Cotangent]:
         return (PsumScatter(self.axes, self.sizes, self.groups, self.axis)(ct),)
 
-    def batch_elsewhere(self, x, dim):
+    def batch_elsewhere(self, x: Value, dim: int) -> tuple[Value, Dim]:
         axis = self.axis + (dim <= self.axis)
         return AllGather(self.axes, self.sizes, self.groups, axis, self.invariant)(x), dim
 
-    def split_by_axis(self, x):
+    def split_by_axis(self, x: ShapedArray) -> Sequence[Primitive]:
         each = zip(reversed(self.axes), reversed(self.sizes), strict=True)
         return [AllGather((name,), (size,), None, self.axis) for name, size in each]
 
-    def batch_over_axis(self, x, dim, size):
+    def batch_over_axis(self, x: Value, dim: Dim, size: int) -> tuple[Value, Dim]:
         x = (
             broadcast_new_dim(x, size, self.axis)
             if dim is None
@@ -352,7 +358,7 @@ class AllGather(TiledCollective):
         )
         return merge_dims(x, self.axis), None
 
-    def jax_collective(self, x):
+    def jax_collective(self, x: Value) -> Value:
         return lax.all_gather(
             x, self.axes, axis=self.axis, tiled=True, axis_index_groups=self.groups
         )
@@ -365,27 +371,27 @@ class PsumScatter(TiledCollective):
     accepts = "iufc"
     samples = (sample(f32[4, 3, 8], axes=("i",), axis=1, sizes=(4,), across=(("i", 4),)),)
 
-    def abstract_eval(self, x):
+    def abstract_eval(self, x: ShapedArray) -> ShapedArray:
         self.check(x)
         check_axes(self.name, self.axis, x.ndim)
         return resize_dim(x, self.axis, self.check_divisible(x, self.axis))
 
-    def transpose(self, ct, x):
+    def transpose(self, ct: Value, x: Value) -> Sequence[Cotangent]:
         return (AllGather(self.axes, self.sizes, self.groups, self.axis)(ct),)
 
-    def batch_elsewhere(self, x, dim):
+    def batch_elsewhere(self, x: Value, dim: int) -> tuple[Value, Dim]:
         axis = self.axis + (dim <= self.axis)
         return PsumScatter(self.axes, self.sizes, self.groups, axis)(x), dim
 
-    def split_by_axis(self, x):
+    def split_by_axis(self, x: ShapedArray) -> Sequence[Primitive]:
         each = zip(self.axes, self.sizes, strict=True)
         return [PsumScatter((name,), (size,), None, self.axis) for name, size in each]
 
-    def batch_over_axis(self, x, dim, size):
+    def batch_over_axis(self, x: Value, dim: Dim, size: int) -> tuple[Value, Dim]:
         x = ops.mul(x, literal(size, x.dtype)) if dim is None else ops.reduce_sum(x, (dim,))
         return split_dim(x, self.axis, (size,)), self.axis
 
-    def jax_collective(self, x):
+    def jax_collective(self, x: Value) -> Value:
         return lax.psum_scatter(
             x,
             self.axes,
@@ -405,21 +411,21 @@ class AllToAll(TiledCollective):
         sample(f32[4, 3, 8], axes=("i",), split=1, concat=0, sizes=(4,), across=(("i", 4),)),
     )
 
-    def abstract_eval(self, x):
+    def abstract_eval(self, x: ShapedArray) -> ShapedArray:
         check_axes(self.name, self.split, x.ndim)
         check_axes(self.name, self.concat, x.ndim)
         x = resize_dim(x, self.split, self.check_divisible(x, self.split))
         return resize_dim(x, self.concat, x.shape[self.concat] * prod(self.sizes))
 
-    def transpose(self, ct, x):
+    def transpose(self, ct: Value, x: Value) -> Sequence[Cotangent]:
         back = AllToAll(self.axes, self.sizes, self.groups, self.concat, self.split)
         return (back(ct),)
 
-    def batch_elsewhere(self, x, dim):
+    def batch_elsewhere(self, x: Value, dim: int) -> tuple[Value, Dim]:
         split, concat = (k + (dim <= k) for k in (self.split, self.concat))
         return AllToAll(self.axes, self.sizes, self.groups, split, concat)(x), dim
 
-    def split_by_axis(self, x):
+    def split_by_axis(self, x: ShapedArray) -> Sequence[Primitive]:
         k, c, n = self.split, self.concat, len(self.sizes)
         part = x.shape[k] // prod(self.sizes)
         shape = (*x.shape[:k], *self.sizes, part, *x.shape[k + 1 :])
@@ -431,13 +437,13 @@ class AllToAll(TiledCollective):
         after = self.abstract_eval(x)
         return [*steps, ops.PermuteDims(order), ops.Reshape(after.shape)]
 
-    def batch_over_axis(self, x, dim, size):
+    def batch_over_axis(self, x: Value, dim: Dim, size: int) -> tuple[Value, Dim]:
         x = broadcast_new_dim(x, size) if dim is None else ops.moveaxis(x, dim, 0)
         # The receiving positions come first, then the sending ones.
         x = ops.moveaxis(split_dim(x, self.split + 1, (size,)), self.split + 1, 0)
         return merge_dims(ops.moveaxis(x, 1, self.concat + 1), self.concat + 1), 0
 
-    def jax_collective(self, x):
+    def jax_collective(self, x: Value) -> Value:
         return lax.all_to_all(
             x, self.axes, self.split, self.concat, tiled=True, axis_index_groups=self.groups
         )
@@ -453,40 +459,40 @@ class Ppermute(Collective, Linear):
         sample(f32[4], axes=("i",), perm=((3, 0), (0, 2)), across=(("i", 4),)),
     )
 
-    def abstract_eval(self, x):
+    def abstract_eval(self, x: ShapedArray) -> ShapedArray:
         return x
 
-    def transpose(self, ct, x):
+    def transpose(self, ct: Value, x: Value) -> Sequence[Cotangent]:
         back = sorted([(destination, source) for source, destination in self.perm])
         return (Ppermute(self.axes, tuple(back))(ct),)
 
-    def batch_elsewhere(self, x, dim):
+    def batch_elsewhere(self, x: Value, dim: int) -> tuple[Value, Dim]:
         return self(x), dim
 
-    def split_by_axis(self, x):
+    def split_by_axis(self, x: ShapedArray) -> Sequence[Primitive]:
         raise CollectiveError(
             f"ppermute: pairs over several axes must be sent between devices; got {self.axes} "
             "under a vmap over one of them",
             fix="Send over one axis after the other.",
         )
 
-    def batch_over_axis(self, x, dim, size):
+    def batch_over_axis(self, x: Value, dim: Dim, size: int) -> tuple[Value, Dim]:
         source = {to: position for position, to in self.perm}
         if dim is None and len(source) == size:
             return x, None
         x = broadcast_new_dim(x, size) if dim is None else ops.moveaxis(x, dim, 0)
         return take_or_zero(x, 0, [source.get(to) for to in range(size)]), 0
 
-    def jax_collective(self, x):
+    def jax_collective(self, x: Value) -> Value:
         return lax.ppermute(x, self.axes, self.perm)
 
 
-def merge_dims(x: Any, dim: int) -> Any:
+def merge_dims(x: Any, dim: int) -> Value:
     """`x` with dimensions `dim` and `dim + 1` merged."""
     return ops.reshape(x, (*x.shape[:dim], x.shape[dim] * x.shape[dim + 1], *x.shape[dim + 2 :]))
 
 
-def split_dim(x: Any, dim: int, sizes: tuple[int, ...]) -> Any:
+def split_dim(x: Any, dim: int, sizes: tuple[int, ...]) -> Value:
     """`x` with dimension `dim` split into dimensions of `sizes` and of the remaining length."""
     rest = x.shape[dim] // prod(sizes)
     return ops.reshape(x, (*x.shape[:dim], *sizes, rest, *x.shape[dim + 1 :]))

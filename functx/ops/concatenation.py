@@ -5,20 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
 from operator import index
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from jax.extend.mlir.dialects import stablehlo
 
 from functx import ops
 from functx.core.errors import ShapeError
-from functx.core.primitive import LinearInput, View
+from functx.core.primitive import View, is_linear_input
+from functx.core.program import Atom
 from functx.core.rounding import EXACT
 from functx.core.samples import f32, sample
 from functx.core.tracer import aval_of
 from functx.core.types import Shape, ShapedArray
+from functx.core.typing import ArrayLike, Cotangent, Dim, IRValue, Mask, NumPyArray, Value
 from functx.ops.families import Linear
 from functx.ops.operands import (
+    RewriteContext,
+    Simplified,
     batch_size,
     canonical_axis,
     canonical_shape,
@@ -28,6 +32,9 @@ from functx.ops.operands import (
     promote_scalars,
     tuple_delete,
 )
+
+if TYPE_CHECKING:
+    from functx.lowering.stablehlo_emitter import LoweringContext
 
 
 class Concatenate(Linear):
@@ -41,7 +48,7 @@ class Concatenate(Linear):
         sample(f32[2, 3], axis=0),
     )
 
-    def abstract_eval(self, *operands):
+    def abstract_eval(self, *operands: ShapedArray) -> ShapedArray:
         if not operands:
             raise ShapeError("concatenate: there must be at least one operand; got none")
         first, axis = operands[0], self.axis
@@ -64,20 +71,22 @@ class Concatenate(Linear):
         )
         return ShapedArray(shape, first.dtype, all(x.weak_type for x in operands))
 
-    def transpose(self, ct, *args):
-        return self.operand_slices(ct, args, [type(x) is LinearInput for x in args])
+    def transpose(self, ct: Value, *args: Value) -> Sequence[Cotangent]:
+        return self.operand_slices(ct, args, [is_linear_input(x) for x in args])
 
-    def vjp(self, ct, out, args, active):
+    def vjp(
+        self, ct: Value, out: Value, args: Sequence[Value], active: Sequence[bool]
+    ) -> Sequence[Cotangent]:
         return self.operand_slices(ct, args, active)
 
-    def tangent_mask(self, masks, args):
+    def tangent_mask(self, masks: Sequence[Any], args: Sequence[Value]) -> Mask:
         if all([mask is None for mask in masks]):
             return None
         return self(
             *[ops.instantiate_mask(mask, x.shape) for mask, x in zip(masks, args, strict=True)]
         )
 
-    def cotangent_masks(self, mask, args):
+    def cotangent_masks(self, mask: Mask, args: Sequence[Value]) -> Sequence[Mask]:
         if mask is None or not mask.shape:
             return [mask] * len(args)
         return self.operand_slices(mask, args, [True] * len(args))
@@ -96,22 +105,22 @@ class Concatenate(Linear):
             parts.append(ops.slice_in_dim(ct, start, end, axis=self.axis) if is_needed else None)
         return parts
 
-    def batch(self, args, dims):
+    def batch(self, args: Sequence[Value], dims: Sequence[Dim]) -> tuple[Value, Dim]:
         dim = next(d for d in dims if d is not None)
         size = batch_size(args, dims)
         args = [ops.batch_dim_at(x, d, dim, size) for x, d in zip(args, dims, strict=True)]
         return Concatenate(self.axis + (self.axis >= dim))(*args), dim
 
-    def simplify(self, context, *operands):
+    def simplify(self, context: RewriteContext, *operands: Atom) -> Simplified:
         nonempty = [x for x in operands if x.aval.shape[self.axis]]
         if len(nonempty) == 1:
             return nonempty[0]
         return (self, nonempty) if nonempty and len(nonempty) < len(operands) else None
 
-    def numpy(self, *parts):
+    def numpy(self, *parts: NumPyArray) -> ArrayLike:
         return np.concatenate(parts, self.axis)
 
-    def lower(self, ctx, *operands):
+    def lower(self, ctx: LoweringContext, *operands: IRValue) -> IRValue:
         return stablehlo.concatenate(operands, self.axis)
 
 
@@ -124,7 +133,7 @@ class Split(Linear, View):
     rounding = EXACT
     samples = sample(f32[2, 5], sizes=(2, 0, 3), axis=1), sample(f32[3], sizes=(3,), axis=0)
 
-    def abstract_eval(self, x):
+    def abstract_eval(self, x: ShapedArray) -> Sequence[ShapedArray]:
         check_axes(self.name, self.axis, x.ndim)
         if sum(self.sizes) != x.shape[self.axis] or min(self.sizes, default=0) < 0:
             raise ShapeError(
@@ -134,7 +143,7 @@ class Split(Linear, View):
         before, after = x.shape[: self.axis], x.shape[self.axis + 1 :]
         return [x.update(shape=(*before, size, *after)) for size in self.sizes]
 
-    def transpose(self, cts, x):
+    def transpose(self, cts: Sequence[Cotangent], x: Value) -> Sequence[Cotangent]:
         before, after = x.shape[: self.axis], x.shape[self.axis + 1 :]
         parts = [
             ops.zeros_like(x.aval.update(shape=(*before, size, *after))) if ct is None else ct
@@ -142,12 +151,14 @@ class Split(Linear, View):
         ]
         return (concatenate(parts, self.axis),)
 
-    def batch(self, args, dims):
+    def batch(
+        self, args: Sequence[Value], dims: Sequence[int]
+    ) -> tuple[Sequence[Value], Sequence[Dim]]:
         (x,), (dim,) = args, dims
         outs = Split(self.sizes, self.axis + (self.axis >= dim))(x)
         return outs, [dim] * len(outs)
 
-    def scatter_into_base(self, part, index, x):
+    def scatter_into_base(self, part: Value, index: Value | int, x: Value) -> Value:
         if not part.size:
             return x
         start = [0] * x.ndim
@@ -156,16 +167,16 @@ class Split(Linear, View):
             x, part, [(a, a + n, 1) for a, n in zip(start, part.shape, strict=True)]
         )
 
-    def view_strides(self, x, strides):
+    def view_strides(self, x: ShapedArray, strides: tuple[int, ...]) -> tuple[int, ...] | None:
         return strides
 
-    def view_offset(self, x, strides, index):
+    def view_offset(self, x: ShapedArray, strides: tuple[int, ...], index: Any) -> Any:
         return sum(self.sizes[:index]) * strides[self.axis]
 
-    def numpy(self, x):
+    def numpy(self, x: NumPyArray) -> Any:
         return np.split(x, np.cumsum(self.sizes)[:-1], self.axis)
 
-    def lower(self, ctx, x):
+    def lower(self, ctx: LoweringContext, x: IRValue) -> Sequence[IRValue]:
         (aval,) = ctx.avals_in
         start, limit = [0] * aval.ndim, list(aval.shape)
         strides = ctx.i64_array([1] * aval.ndim)
@@ -192,7 +203,7 @@ class Pad(Linear):
         sample(f32[0], f32[()], config=((1, 2, 1),)),
     )
 
-    def abstract_eval(self, x, value):
+    def abstract_eval(self, x: ShapedArray, value: ShapedArray) -> ShapedArray:
         if x.dtype != value.dtype or value.ndim:
             raise ShapeError(
                 f"pad: the padding value must be a scalar of the operand's dtype; "
@@ -213,10 +224,12 @@ class Pad(Linear):
             raise ShapeError(f"pad: no length may become negative; got {self.config} for {x!r}")
         return ShapedArray(shape, x.dtype, x.weak_type and value.weak_type)
 
-    def transpose(self, ct, x, value):
-        return self.operand_cotangents(ct, x, type(x) is LinearInput, type(value) is LinearInput)
+    def transpose(self, ct: Value, x: Value, value: Value) -> Sequence[Cotangent]:
+        return self.operand_cotangents(ct, x, is_linear_input(x), is_linear_input(value))
 
-    def vjp(self, ct, out, args, active):
+    def vjp(
+        self, ct: Value, out: Value, args: Sequence[Value], active: Sequence[bool]
+    ) -> Sequence[Cotangent]:
         return self.operand_cotangents(ct, args[0], *active)
 
     def operand_cotangents(self, ct: Any, x: Any, to_x: bool, to_value: bool) -> tuple[Any, Any]:
@@ -226,7 +239,7 @@ class Pad(Linear):
             else None
         )
 
-    def tangent_mask(self, masks, args):
+    def tangent_mask(self, masks: Sequence[Any], args: Sequence[Value]) -> Mask:
         mask, filled = masks
         if filled is not False:
             return None
@@ -234,7 +247,7 @@ class Pad(Linear):
             return None
         return pad(ops.instantiate_mask(mask, args[0].shape), False, self.config)
 
-    def cotangent_masks(self, mask, args):
+    def cotangent_masks(self, mask: Mask, args: Sequence[Value]) -> Sequence[Mask]:
         x, value = args
         if mask is None and all(low >= 0 <= high for low, high, _ in self.config):
             return [None, None]
@@ -254,7 +267,7 @@ class Pad(Linear):
         """The mask of elements of the result that are padding."""
         return Pad(self.config)(ops.full(x.shape, False), True)
 
-    def batch(self, args, dims):
+    def batch(self, args: Sequence[Value], dims: Sequence[Any]) -> tuple[Value, Dim]:
         (x, value), (dim, value_dim) = args, dims
         if value_dim is None:
             return self.with_batch_dim(dim)(x, value), dim
@@ -269,10 +282,10 @@ class Pad(Linear):
     def with_batch_dim(self, dim: int) -> Pad:
         return Pad((*self.config[:dim], (0, 0, 0), *self.config[dim:]))
 
-    def simplify(self, context, x, value):
+    def simplify(self, context: RewriteContext, x: Atom, value: Atom) -> Simplified:
         return x if all([entry == (0, 0, 0) for entry in self.config]) else None
 
-    def lower(self, ctx, x, value):
+    def lower(self, ctx: LoweringContext, x: IRValue, value: IRValue) -> IRValue:
         low, high, interior = zip(*self.config, strict=True) if self.config else ((), (), ())
         return stablehlo.pad(
             x, value, ctx.i64_array(low), ctx.i64_array(high), ctx.i64_array(interior)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import Enum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jax import lax
@@ -12,12 +13,16 @@ from jax.extend.mlir.dialects import stablehlo
 
 from functx import ops
 from functx.core.errors import ArgumentError, DTypeError, ShapeError, ValueRangeError
-from functx.core.primitive import LinearInput, Primitive
+from functx.core.primitive import Primitive, is_linear_input
 from functx.core.samples import c64, f32, sample
 from functx.core.tracer import aval_of
 from functx.core.types import DType, ShapedArray, canonical_dtype, is_complex, promote_types
+from functx.core.typing import ArrayLike, Cotangent, Dim, IRValue, NumPyArray, Tangent, Value
 from functx.ops.families import Linear, check_same_dtype
 from functx.ops.operands import Dims, canonical_axis_sequence, check_axes, tuple_delete
+
+if TYPE_CHECKING:
+    from functx.lowering.stablehlo_emitter import LoweringContext
 
 
 class DotGeneral(Primitive):
@@ -41,7 +46,7 @@ class DotGeneral(Primitive):
         sample(f32[3], f32[4], contracting_dims=((), ())),
     )
 
-    def abstract_eval(self, x, y):
+    def abstract_eval(self, x: ShapedArray, y: ShapedArray) -> ShapedArray:
         check_same_dtype(self, (x, y))
         check_axes(self.name, self.contracting_dims[0] + self.batch_dims[0], x.ndim)
         check_axes(self.name, self.contracting_dims[1] + self.batch_dims[1], y.ndim)
@@ -63,18 +68,20 @@ class DotGeneral(Primitive):
         dtype = self.preferred_element_type or x.dtype
         return ShapedArray(shape, dtype, x.weak_type and y.weak_type)
 
-    def jvp(self, primals, tangents):
+    def jvp(self, primals: Sequence[Value], tangents: Sequence[Tangent]) -> tuple[Value, Tangent]:
         (x, y), (dx, dy) = primals, tangents
         terms = [self(dx, y)] if dx is not None else []
         terms += [self(x, dy)] if dy is not None else []
         return self(x, y), terms[0] if len(terms) == 1 else ops.add(*terms)
 
-    def transpose(self, ct, x, y):
-        if type(x) is LinearInput:
+    def transpose(self, ct: Value, x: Value, y: Value) -> Sequence[Cotangent]:
+        if is_linear_input(x):
             return self._lhs_cotangent(ct, x, y), None
         return None, self._rhs_cotangent(ct, x, y)
 
-    def vjp(self, ct, out, args, active):
+    def vjp(
+        self, ct: Value, out: Value, args: Sequence[Value], active: Sequence[bool]
+    ) -> Sequence[Cotangent]:
         x, y = args
         return self._lhs_cotangent(ct, x, y) if active[0] else None, (
             self._rhs_cotangent(ct, x, y) if active[1] else None
@@ -116,7 +123,7 @@ class DotGeneral(Primitive):
     def _cast_to_cotangent(self, y: Any, ct: Any) -> Any:
         return y if y.dtype == ct.dtype else ops.convert_element_type(y, ct.dtype)
 
-    def batch(self, args, dims):
+    def batch(self, args: Sequence[Value], dims: Sequence[Any]) -> tuple[Value, Dim]:
         (x, y), (dx, dy) = args, dims
         (xc, yc), (xb, yb) = self.contracting_dims, self.batch_dims
         nb = len(xb)
@@ -153,7 +160,7 @@ class DotGeneral(Primitive):
             return self._with_dims((yc, xc), batched[::-1]), [y, x]
         return None
 
-    def lower(self, ctx, x, y):
+    def lower(self, ctx: LoweringContext, x: IRValue, y: IRValue) -> IRValue:
         (xc, yc), (xb, yb) = self.contracting_dims, self.batch_dims
         if not xc and xb and ctx.platforms == ("cpu",):
             return self.lower_outer(ctx, x, y)
@@ -167,7 +174,7 @@ class DotGeneral(Primitive):
             ctx.out_types[0], x, y, numbers, precision_config=ctx.precision(self.precision)
         )
 
-    def lower_outer(self, ctx: Any, x: Any, y: Any) -> Any:
+    def lower_outer(self, ctx: LoweringContext, x: Any, y: Any) -> Any:
         """The product without contraction, as broadcasts, which are fastest in XLA's CPU loops."""
         out = ctx.avals_out[0]
         batched = len(self.batch_dims[0])
@@ -199,12 +206,12 @@ def _inverse_permutation(order: Dims) -> Dims:
 
 
 def dot_general(
-    lhs: Any,
-    rhs: Any,
+    lhs: ArrayLike,
+    rhs: ArrayLike,
     dimension_numbers: Any,
     precision: Any = None,
     preferred_element_type: Any = None,
-) -> Any:
+) -> Value:
     """The sum of products over contracting dimensions, for each index of the batch dimensions.
 
     `dimension_numbers` is `((lhs_contracting, rhs_contracting), (lhs_batch, rhs_batch))`. The
@@ -233,7 +240,7 @@ def dot_general(
     return out if dtype is None else ops.convert_element_type(out, dtype)
 
 
-def promote_operands(lhs: Any, rhs: Any) -> tuple[Any, Any]:
+def promote_operands(lhs: ArrayLike, rhs: ArrayLike) -> tuple[Any, Any]:
     """The operands, converted to one dtype if they have two that promote to one."""
     x, y = aval_of(lhs), aval_of(rhs)
     promoted = None
@@ -246,13 +253,13 @@ def promote_operands(lhs: Any, rhs: Any) -> tuple[Any, Any]:
 
 
 def dot(
-    lhs: Any,
-    rhs: Any,
+    lhs: ArrayLike,
+    rhs: ArrayLike,
     *,
     dimension_numbers: Any = None,
     precision: Any = None,
     preferred_element_type: Any = None,
-) -> Any:
+) -> Value:
     """The product of two vectors or matrices, or `dot_general` with `dimension_numbers`.
 
     Raises ShapeError for operands of other ranks without `dimension_numbers`.
@@ -268,7 +275,7 @@ def dot(
     return dot_general(lhs, rhs, dimension_numbers, precision, preferred_element_type)
 
 
-def batch_matmul(lhs: Any, rhs: Any, precision: Any = None) -> Any:
+def batch_matmul(lhs: ArrayLike, rhs: ArrayLike, precision: Any = None) -> Value:
     """The matrix products of the last two dimensions, for each index of the others."""
     x, y = aval_of(lhs), aval_of(rhs)
     if x.ndim != y.ndim or x.ndim < 2 or x.shape[:-2] != y.shape[:-2]:
@@ -281,7 +288,7 @@ def batch_matmul(lhs: Any, rhs: Any, precision: Any = None) -> Any:
     return dot_general(lhs, rhs, numbers, precision)
 
 
-def matmul(x: Any, y: Any) -> Any:
+def matmul(x: ArrayLike, y: ArrayLike) -> Value:
     """The matrix product of two matrices."""
     return DotGeneral(((1,), (0,)))(x, y)
 
@@ -347,28 +354,28 @@ class Fft(Linear):
         sample(c64[2, 3, 2, 2, 3], ndim=5),
     )
 
-    def abstract_eval(self, x):
+    def abstract_eval(self, x: ShapedArray) -> ShapedArray:
         if not is_complex(x.dtype):
             raise DTypeError(f"fft: the operand must be complex; got {x!r}", fix="Convert it.")
         if x.ndim < self.ndim or 0 in x.shape[x.ndim - self.ndim :]:
             raise ShapeError(f"fft: there must be {self.ndim} dimensions with elements; got {x!r}")
         return x
 
-    def transpose(self, ct, x):
+    def transpose(self, ct: Value, x: Value) -> Sequence[Cotangent]:
         # The matrix of the transform is symmetric.
         return (self(ct),)
 
-    def batch(self, args, dims):
+    def batch(self, args: Sequence[Value], dims: Sequence[Any]) -> tuple[Value, Dim]:
         return self(ops.moveaxis(args[0], dims[0], 0)), 0
 
-    def numpy(self, x):
+    def numpy(self, x: NumPyArray) -> ArrayLike:
         return (np.fft.ifftn if self.inverse else np.fft.fftn)(x, axes=range(-self.ndim, 0))
 
-    def lower(self, ctx, x):
+    def lower(self, ctx: LoweringContext, x: IRValue) -> IRValue:
         shape = ctx.avals_in[0].shape
         kind = lax.FftType.IFFT if self.inverse else lax.FftType.FFT
 
-        def transform(v):
+        def transform(v: Any) -> Any:
             # The transform is separable; XLA's is over at most three dimensions.
             for end in range(self.ndim, 0, -_MAX_XLA_NDIM):
                 count = min(end, _MAX_XLA_NDIM)
@@ -381,6 +388,6 @@ class Fft(Linear):
         return ctx.via_jax(transform, x)
 
 
-def fft(x: Any, ndim: int = 1, inverse: bool = False) -> Any:
+def fft(x: ArrayLike, ndim: int = 1, inverse: bool = False) -> Value:
     """The discrete Fourier transform of the complex `x` over its last `ndim` dimensions."""
     return Fft(ndim, inverse)(x)

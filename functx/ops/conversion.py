@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import Enum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import ml_dtypes
 import numpy as np
@@ -12,7 +13,8 @@ from jax.extend.mlir.dialects import stablehlo
 from functx import ops
 from functx.core.errors import DTypeError, ShapeError, ValueRangeError
 from functx.core.ndarray import HOST_ARRAY_TYPES, as_ndarray
-from functx.core.primitive import LinearInput, View
+from functx.core.primitive import View, is_linear_input
+from functx.core.program import Atom
 from functx.core.rounding import EXACT, Rounding
 from functx.core.samples import bool_, c64, f32, i32, sample, u8
 from functx.core.tracer import aval_of, current_builder
@@ -26,6 +28,7 @@ from functx.core.types import (
     kind,
     real_dtype,
 )
+from functx.core.typing import ArrayLike, Cotangent, Dim, IRValue, Mask, NumPyArray, Tangent, Value
 from functx.ops.families import (
     Binary,
     Linear,
@@ -34,7 +37,10 @@ from functx.ops.families import (
     unary_function,
     unbroadcast_scalar,
 )
-from functx.ops.operands import identity_result, promote_scalars
+from functx.ops.operands import RewriteContext, Simplified, identity_result, promote_scalars
+
+if TYPE_CHECKING:
+    from functx.lowering.stablehlo_emitter import LoweringContext
 
 
 class ConvertElementType(Linear):
@@ -56,32 +62,32 @@ class ConvertElementType(Linear):
         sample(c64[3], dtype="bool"),
     )
 
-    def abstract_eval(self, x):
+    def abstract_eval(self, x: ShapedArray) -> ShapedArray:
         return x.update(dtype=canonical_dtype(self.dtype), weak_type=self.weak)
 
-    def host_kernel(self, x):
+    def host_kernel(self, x: NumPyArray) -> Any:
         target = canonical_dtype(self.dtype)
         # The conversion of an out-of-range float to an integer depends on the machine.
         exact = target.kind in "biuf" and (x.dtype.kind != "f" or target.kind in "bf")
         return x.astype(target) if exact else None
 
-    def jvp(self, primals, tangents):
+    def jvp(self, primals: Sequence[Value], tangents: Sequence[Tangent]) -> tuple[Value, Tangent]:
         out = self(*primals)
         return out, self(*tangents) if is_inexact(out.dtype) else None
 
-    def transpose(self, ct, x):
+    def transpose(self, ct: Value, x: Value) -> Sequence[Cotangent]:
         return (convert_element_type(ct, x.dtype),)
 
-    def tangent_mask(self, masks, args):
+    def tangent_mask(self, masks: Sequence[Any], args: Sequence[Value]) -> Mask:
         return masks[0]
 
-    def cotangent_masks(self, mask, args):
+    def cotangent_masks(self, mask: Mask, args: Sequence[Value]) -> Sequence[Mask]:
         return [mask]
 
-    def batch(self, args, dims):
+    def batch(self, args: Sequence[Value], dims: Sequence[Dim]) -> tuple[Value, Dim]:
         return self(*args), dims[0]
 
-    def simplify(self, context, x):
+    def simplify(self, context: RewriteContext, x: Atom) -> Simplified:
         target = canonical_dtype(self.dtype)
         if x.aval.dtype == target and x.aval.weak_type == self.weak:
             return x
@@ -95,7 +101,7 @@ class ConvertElementType(Linear):
             return None
         return self, [source]
 
-    def lower(self, ctx, x):
+    def lower(self, ctx: LoweringContext, x: IRValue) -> IRValue:
         return ctx.convert(x, ctx.avals_in[0], ctx.avals_out[0])
 
 
@@ -137,10 +143,10 @@ class BitcastConvertType(View):
     )
 
     @classmethod
-    def from_jax_params(cls, new_dtype):
+    def from_jax_params(cls, new_dtype: Any) -> Any:
         return cls(new_dtype)
 
-    def abstract_eval(self, x):
+    def abstract_eval(self, x: ShapedArray) -> ShapedArray:
         dtype = canonical_dtype(self.dtype)
         if kind(x.dtype) not in "iuf" or kind(dtype) not in "iuf":
             raise DTypeError(
@@ -161,21 +167,21 @@ class BitcastConvertType(View):
             )
         return x.shape[:-1]
 
-    def scatter_into_base(self, part, index, x):
-        return convert_element_type(BitcastConvertType(x.dtype.name)(part), x.dtype, x.weak_type)
+    def scatter_into_base(self, part: Value, index: Value | int, x: Value) -> Value:
+        return convert_element_type(BitcastConvertType(x.dtype)(part), x.dtype, x.weak_type)
 
-    def view_strides(self, x, strides):
+    def view_strides(self, x: ShapedArray, strides: tuple[int, ...]) -> tuple[int, ...] | None:
         old, new = bit_width(x.dtype), bit_width(canonical_dtype(self.dtype))
         if old < new:
             *leading, last = strides
             return None if last != 1 else tuple([n * old // new for n in leading])
         return strides if old == new else (*[n * old // new for n in strides], 1)
 
-    def batch(self, args, dims):
+    def batch(self, args: Sequence[Value], dims: Sequence[Any]) -> tuple[Value, Dim]:
         x = ops.moveaxis(args[0], dims[0], 0)
         return self(x), 0
 
-    def lower(self, ctx, x):
+    def lower(self, ctx: LoweringContext, x: IRValue) -> IRValue:
         return stablehlo.bitcast_convert(ctx.out_types[0], x)
 
 
@@ -191,13 +197,13 @@ class ReducePrecision(Unary):
     samples = (sample(f32[3], exponent_bits=8, mantissa_bits=7, gradients={0: [1.0, 1.0, 1.0]}),)
 
     @classmethod
-    def from_jax_params(cls, exponent_bits, mantissa_bits):
+    def from_jax_params(cls, exponent_bits: Any, mantissa_bits: Any) -> Any:
         return cls(exponent_bits, mantissa_bits)
 
-    def partial(self, i, t, out, x):
+    def partial(self, i: int, t: Value, out: Value, x: Value) -> Tangent:
         return t
 
-    def lower(self, ctx, x):
+    def lower(self, ctx: LoweringContext, x: IRValue) -> IRValue:
         return stablehlo.reduce_precision(x, self.exponent_bits, self.mantissa_bits)
 
 
@@ -246,7 +252,7 @@ class Floor(Unary):
     rounding = EXACT
     samples = (sample(f32[3, 4]),)
 
-    def lower(self, ctx, x):
+    def lower(self, ctx: LoweringContext, x: IRValue) -> IRValue:
         return stablehlo.floor(x)
 
 
@@ -259,7 +265,7 @@ class Ceil(Unary):
     rounding = EXACT
     samples = (sample(f32[3, 4]),)
 
-    def lower(self, ctx, x):
+    def lower(self, ctx: LoweringContext, x: IRValue) -> IRValue:
         return stablehlo.ceil(x)
 
 
@@ -273,10 +279,10 @@ class Round(Unary):
     samples = sample(f32[3, 4]), sample(f32[3, 4], to_even=True)
 
     @classmethod
-    def from_jax_params(cls, rounding_method):
+    def from_jax_params(cls, rounding_method: Any) -> Any:
         return cls(rounding_method.name == "TO_NEAREST_EVEN")
 
-    def lower(self, ctx, x):
+    def lower(self, ctx: LoweringContext, x: IRValue) -> IRValue:
         if self.to_even:
             return stablehlo.round_nearest_even(x)
         return stablehlo.round_nearest_afz(x)
@@ -291,10 +297,10 @@ class IsFinite(Unary):
     host_kernel_kinds = "f"
     samples = (sample(f32[3, 4]),)
 
-    def out_dtype(self, dtype):
+    def out_dtype(self, dtype: DType) -> DType:
         return ops.BOOL
 
-    def lower(self, ctx, x):
+    def lower(self, ctx: LoweringContext, x: IRValue) -> IRValue:
         return stablehlo.is_finite(x)
 
 
@@ -322,7 +328,7 @@ class Complex(Binary):
     rounding = EXACT
     samples = sample(f32[3, 4], f32[3, 4]), sample(f32[()], f32[3])
 
-    def out_dtype(self, dtype):
+    def out_dtype(self, dtype: DType) -> DType:
         if dtype.itemsize < 4:
             raise DTypeError(
                 f"complex: the parts must be float32 or float64; got {dtype}",
@@ -330,18 +336,18 @@ class Complex(Binary):
             )
         return complex_dtype(dtype)
 
-    def jvp(self, primals, tangents):
+    def jvp(self, primals: Sequence[Value], tangents: Sequence[Tangent]) -> tuple[Value, Tangent]:
         out = self(*primals)
         parts = [0.0 if t is None else t for t in tangents]
         return out, broadcast_scalar(complex(*parts), out.shape)
 
-    def vjp(self, ct, out, args, active):
+    def vjp(
+        self, ct: Value, out: Value, args: Sequence[Value], active: Sequence[bool]
+    ) -> Sequence[Cotangent]:
         return self._operand_cotangents(ct, args, active)
 
-    def transpose(self, ct, re, im):
-        return self._operand_cotangents(
-            ct, (re, im), (type(re) is LinearInput, type(im) is LinearInput)
-        )
+    def transpose(self, ct: Value, re: Value, im: Value) -> Sequence[Cotangent]:
+        return self._operand_cotangents(ct, (re, im), (is_linear_input(re), is_linear_input(im)))
 
     def _operand_cotangents(self, ct: Any, args: Any, active: Any) -> list[Any]:
         # re(ct * (re + i im)) = real(ct) re - imag(ct) im
@@ -351,7 +357,7 @@ class Complex(Binary):
             unbroadcast_scalar(ops.neg(imag(ct)), im) if active[1] else None,
         ]
 
-    def lower(self, ctx, re, im):
+    def lower(self, ctx: LoweringContext, re: IRValue, im: IRValue) -> IRValue:
         return stablehlo.complex(re, im)
 
 
@@ -360,19 +366,21 @@ class _ComplexPart(Unary, View, abstract=True):
 
     accepts = "c"
 
-    def out_dtype(self, dtype):
+    def out_dtype(self, dtype: DType) -> DType:
         return real_dtype(dtype)
 
-    def jvp(self, primals, tangents):
+    def jvp(self, primals: Sequence[Value], tangents: Sequence[Tangent]) -> tuple[Value, Tangent]:
         return self(*primals), self(*tangents)
 
-    def preserves_zero(self, i, x):
+    def preserves_zero(self, i: int, x: Value) -> bool:
         return True
 
-    def vjp(self, ct, out, args, active):
+    def vjp(
+        self, ct: Value, out: Value, args: Sequence[Value], active: Sequence[bool]
+    ) -> Sequence[Cotangent]:
         return self.transpose(ct, *args)
 
-    def view_strides(self, x, strides):
+    def view_strides(self, x: ShapedArray, strides: tuple[int, ...]) -> tuple[int, ...] | None:
         return tuple([2 * n for n in strides])
 
 
@@ -382,20 +390,20 @@ class Real(_ComplexPart):
     rounding = EXACT
     samples = (sample(c64[3, 4]),)
 
-    def transpose(self, ct, x):
+    def transpose(self, ct: Value, x: Value) -> Sequence[Cotangent]:
         return (complex(ct, 0.0),)
 
-    def scatter_into_base(self, part, index, x):
+    def scatter_into_base(self, part: Value, index: Value | int, x: Value) -> Value:
         return complex(part, imag(x))
 
-    def simplify(self, context, x):
+    def simplify(self, context: RewriteContext, x: Atom) -> Simplified:
         inner = context.defining_equation(x, Complex)
         return None if inner is None else inner.inputs[0]
 
-    def numpy(self, x):
+    def numpy(self, x: NumPyArray) -> ArrayLike:
         return x.real
 
-    def lower(self, ctx, x):
+    def lower(self, ctx: LoweringContext, x: IRValue) -> IRValue:
         return stablehlo.real(x)
 
 
@@ -405,25 +413,25 @@ class Imag(_ComplexPart):
     rounding = EXACT
     samples = (sample(c64[3, 4]),)
 
-    def transpose(self, ct, x):
+    def transpose(self, ct: Value, x: Value) -> Sequence[Cotangent]:
         # ct imag(x) = re(-i ct x)
         return (complex(0.0, ops.neg(ct)),)
 
-    def scatter_into_base(self, part, index, x):
+    def scatter_into_base(self, part: Value, index: Value | int, x: Value) -> Value:
         return complex(real(x), part)
 
-    def view_offset(self, x, strides, index):
+    def view_offset(self, x: ShapedArray, strides: tuple[int, ...], index: Any) -> Any:
         # In elements of the part: the imaginary part follows the real one.
         return 1
 
-    def simplify(self, context, x):
+    def simplify(self, context: RewriteContext, x: Atom) -> Simplified:
         inner = context.defining_equation(x, Complex)
         return None if inner is None else inner.inputs[1]
 
-    def numpy(self, x):
+    def numpy(self, x: NumPyArray) -> ArrayLike:
         return x.imag
 
-    def lower(self, ctx, x):
+    def lower(self, ctx: LoweringContext, x: IRValue) -> IRValue:
         return stablehlo.imag(x)
 
 
@@ -436,17 +444,17 @@ class Conj(Unary):
     rounding = EXACT
     samples = (sample(c64[3, 4]),)
 
-    def partial(self, i, t, out, x):
+    def partial(self, i: int, t: Value, out: Value, x: Value) -> Tangent:
         return conj(t)
 
-    def preserves_zero(self, i, x):
+    def preserves_zero(self, i: int, x: Value) -> bool:
         return True
 
-    def simplify(self, context, x):
+    def simplify(self, context: RewriteContext, x: Atom) -> Simplified:
         inner = context.defining_equation(x, Conj)
         return None if inner is None else inner.inputs[0]
 
-    def lower(self, ctx, x):
+    def lower(self, ctx: LoweringContext, x: IRValue) -> IRValue:
         return stablehlo.complex(stablehlo.real(x), stablehlo.negate(stablehlo.imag(x)))
 
 

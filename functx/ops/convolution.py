@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from jax import lax
@@ -12,13 +12,17 @@ from jax.extend.mlir.dialects import stablehlo
 
 from functx import ops
 from functx.core.errors import ArgumentError, DTypeError, ShapeError, ValueRangeError
-from functx.core.primitive import LinearInput, Primitive
+from functx.core.primitive import Primitive, is_linear_input
 from functx.core.samples import f32, sample
 from functx.core.tracer import aval_of
 from functx.core.types import DType, ShapedArray, canonical_dtype, is_complex
+from functx.core.typing import ArrayLike, Cotangent, Dim, IRValue, Tangent, Value
 from functx.ops.families import check_same_dtype
 from functx.ops.operands import Dims, as_bool, as_int, as_ints, canonical_shape
 from functx.ops.windows import Pairs, Window
+
+if TYPE_CHECKING:
+    from functx.lowering.stablehlo_emitter import LoweringContext
 
 DimSpec = Dims
 """The dimensions of an array in the order of their roles: two leading ones, then space."""
@@ -78,7 +82,7 @@ class Convolution(Primitive):
         ),
     )  # fmt: skip
 
-    def abstract_eval(self, x, k):
+    def abstract_eval(self, x: ShapedArray, k: ShapedArray) -> ShapedArray:
         check_same_dtype(self, (x, k))
         wide = self.preferred_element_type
         if wide is not None and (is_complex(wide) != is_complex(x.dtype) or wide.kind == "b"):
@@ -113,18 +117,20 @@ class Convolution(Primitive):
         shape = tuple([out_shape[layouts.out.index(d)] for d in range(x.ndim)])
         return ShapedArray(shape, wide or x.dtype, x.weak_type and k.weak_type)
 
-    def jvp(self, primals, tangents):
+    def jvp(self, primals: Sequence[Value], tangents: Sequence[Tangent]) -> tuple[Value, Tangent]:
         (x, k), (dx, dk) = primals, tangents
         terms = [self(dx, k)] if dx is not None else []
         terms += [self(x, dk)] if dk is not None else []
         return self(x, k), terms[0] if len(terms) == 1 else ops.add(*terms)
 
-    def transpose(self, ct, x, k):
-        if type(x) is LinearInput:
+    def transpose(self, ct: Value, x: Value, k: Value) -> Sequence[Cotangent]:
+        if is_linear_input(x):
             return self.lhs_cotangent(ct, x, k), None
         return None, self.rhs_cotangent(ct, x, k)
 
-    def vjp(self, ct, out, args, active):
+    def vjp(
+        self, ct: Value, out: Value, args: Sequence[Value], active: Sequence[bool]
+    ) -> Sequence[Cotangent]:
         x, k = args
         return self.lhs_cotangent(ct, x, k) if active[0] else None, (
             self.rhs_cotangent(ct, x, k) if active[1] else None
@@ -211,7 +217,7 @@ class Convolution(Primitive):
         wide = self.preferred_element_type is not None
         return Convolution(window, layouts, groups, self.precision, like.dtype if wide else None)
 
-    def batch(self, args, dims):
+    def batch(self, args: Sequence[Value], dims: Sequence[Any]) -> tuple[Value, Dim]:
         (x, k), (dx, dk) = args, dims
         (array, kernel, out), (channels, batch) = self.layouts, self.groups
         size = x.shape[dx] if dx is not None else k.shape[dk]
@@ -233,7 +239,7 @@ class Convolution(Primitive):
             self.window, self.layouts, groups, self.precision, self.preferred_element_type
         )
 
-    def lower(self, ctx, x, k):
+    def lower(self, ctx: LoweringContext, x: IRValue, k: IRValue) -> IRValue:
         window, (array, kernel, out) = self.window, self.layouts
         if is_complex(ctx.avals_in[0].dtype):
             return ctx.via_jax(self.as_jax, x, k)
@@ -280,7 +286,7 @@ def cast_to_cotangent(x: Any, ct: Any) -> Any:
     return x if x.dtype == ct.dtype else ops.convert_element_type(x, ct.dtype)
 
 
-def split_dim_out_of(x: Any, dim: int, count: int, inner: int) -> tuple[Any, int]:
+def split_dim_out_of(x: Value, dim: int, count: int, inner: int) -> tuple[Any, int]:
     """`x` with `dim` split into `inner` groups of `count`, and where the `count` then lies."""
     n = x.shape[dim] // (count * inner)
     shape = (*x.shape[:dim], inner, count, n, *x.shape[dim + 1 :])
@@ -288,7 +294,7 @@ def split_dim_out_of(x: Any, dim: int, count: int, inner: int) -> tuple[Any, int
     return ops.reshape(x, (count, *x.shape[1 : dim + 1], inner * n, *x.shape[dim + 3 :])), 0
 
 
-def merge_dim_into(x: Any, dim: int, into: int, inner: int) -> Any:
+def merge_dim_into(x: Any, dim: int, into: int, inner: int) -> Value:
     """`x` with its batch dimension `dim` merged into `into`, in front of each of `inner` groups."""
     x = ops.moveaxis(x, dim, into)
     count, n = x.shape[into], x.shape[into + 1]
@@ -299,7 +305,7 @@ def merge_dim_into(x: Any, dim: int, into: int, inner: int) -> Any:
     return ops.reshape(x, (*x.shape[:into], count * n, *rest))
 
 
-def move_group_dim(x: Any, source: int, target: int, groups: int) -> Any:
+def move_group_dim(x: Any, source: int, target: int, groups: int) -> Value:
     """`x` with the number of the group, which leads in `source`, leading in `target` instead."""
     shape = (*x.shape[:source], groups, x.shape[source] // groups, *x.shape[source + 1 :])
     x = ops.reshape(x, shape)
@@ -372,8 +378,8 @@ def conv_dimension_numbers(
 
 
 def conv_general_dilated(
-    lhs: Any,
-    rhs: Any,
+    lhs: ArrayLike,
+    rhs: ArrayLike,
     window_strides: Sequence[int],
     padding: Any,
     lhs_dilation: Sequence[int] | None = None,
@@ -383,7 +389,7 @@ def conv_general_dilated(
     batch_group_count: int = 1,
     precision: Any = None,
     preferred_element_type: Any = None,
-) -> Any:
+) -> Value:
     """The sums of products of the kernel `rhs` with the windows of `lhs`, over input channels.
 
     `padding` is "VALID", "SAME", "SAME_LOWER" or a pair `(low, high)` for each dimension of space.
@@ -433,13 +439,13 @@ def conv_general_dilated(
 
 
 def conv(
-    lhs: Any,
-    rhs: Any,
+    lhs: ArrayLike,
+    rhs: ArrayLike,
     window_strides: Sequence[int],
     padding: Any,
     precision: Any = None,
     preferred_element_type: Any = None,
-) -> Any:
+) -> Value:
     """`conv_general_dilated` without dilation, with the dimensions batch, channels, space."""
     return conv_general_dilated(
         lhs, rhs, window_strides, padding,
@@ -448,15 +454,15 @@ def conv(
 
 
 def conv_with_general_padding(
-    lhs: Any,
-    rhs: Any,
+    lhs: ArrayLike,
+    rhs: ArrayLike,
     window_strides: Sequence[int],
     padding: Any,
     lhs_dilation: Sequence[int] | None,
     rhs_dilation: Sequence[int] | None,
     precision: Any = None,
     preferred_element_type: Any = None,
-) -> Any:
+) -> Value:
     """`conv_general_dilated` with the dimensions batch, channels, space."""
     return conv_general_dilated(
         lhs, rhs, window_strides, padding, lhs_dilation, rhs_dilation,
@@ -465,8 +471,8 @@ def conv_with_general_padding(
 
 
 def conv_transpose(
-    lhs: Any,
-    rhs: Any,
+    lhs: ArrayLike,
+    rhs: ArrayLike,
     strides: Sequence[int],
     padding: Any,
     rhs_dilation: Sequence[int] | None = None,
@@ -475,7 +481,7 @@ def conv_transpose(
     precision: Any = None,
     preferred_element_type: Any = None,
     use_consistent_padding: bool = False,
-) -> Any:
+) -> Value:
     """The transposed convolution, whose windows are `1 / strides` apart.
 
     `padding` is "SAME", for a result `strides` times as long, "VALID", for all elements that the kernel

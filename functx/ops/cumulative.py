@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from jax import lax
@@ -16,8 +17,12 @@ from functx.core.rounding import EXACT, Rounding
 from functx.core.samples import bool_, c64, f32, i32, sample
 from functx.core.tracer import aval_of
 from functx.core.types import ShapedArray, accumulation_dtype, is_complex, kind, real_dtype
+from functx.core.typing import ArrayLike, Cotangent, Dim, IRValue, Mask, Tangent, Value
 from functx.ops.families import Linear, align_batch_dims, check_same_dtype
 from functx.ops.operands import canonical_axis, check_axes
+
+if TYPE_CHECKING:
+    from functx.lowering.stablehlo_emitter import LoweringContext
 
 
 class Cumulative(Primitive, abstract=True):
@@ -28,24 +33,26 @@ class Cumulative(Primitive, abstract=True):
     accepts: ClassVar[str] = "iufc"
 
     @classmethod
-    def from_jax_params(cls, axis, reverse):
+    def from_jax_params(cls, axis: Any, reverse: Any) -> Any:
         return cls(int(axis), bool(reverse))
 
-    def cotangent_masks(self, mask, args):
+    def cotangent_masks(self, mask: Mask, args: Sequence[Value]) -> Sequence[Mask]:
         if mask is None or not mask.shape:
             return [mask]
         return [cummax(mask, self.axis, not self.reverse)]
 
-    def abstract_eval(self, x):
+    def abstract_eval(self, x: ShapedArray) -> ShapedArray:
         check_same_dtype(self, (x,))
         check_axes(self.name, self.axis, x.ndim)
         return x
 
-    def batch(self, args, dims):
+    def batch(self, args: Sequence[Value], dims: Sequence[int]) -> tuple[Value, Dim]:
         (x,), (dim,) = args, dims
         return type(self)(self.axis + (self.axis >= dim), self.reverse)(x), dim
 
-    def scan(self, ctx: Any, x: Any, operation: Any, start: Any, dtype: Any = None) -> Any:
+    def scan(
+        self, ctx: LoweringContext, x: Any, operation: Any, start: Any, dtype: Any = None
+    ) -> Any:
         """The cumulative reduction of `x` by an operation class, computed in `dtype`.
 
         It is lowered as a window reduction.
@@ -86,14 +93,14 @@ class CumSum(Cumulative, Linear):
         sample(c64[3], axis=0),
     )
 
-    def transpose(self, ct, x):
+    def transpose(self, ct: Value, x: Value) -> Sequence[Cotangent]:
         return (CumSum(self.axis, not self.reverse)(ct),)
 
-    def tangent_mask(self, masks, args):
+    def tangent_mask(self, masks: Sequence[Any], args: Sequence[Value]) -> Mask:
         (mask,) = masks
         return mask if mask is None or not mask.shape else cummax(mask, self.axis, self.reverse)
 
-    def lower(self, ctx, x):
+    def lower(self, ctx: LoweringContext, x: IRValue) -> IRValue:
         return self.scan(ctx, x, stablehlo.AddOp, 0, accumulation_dtype(ctx.avals_in[0].dtype))
 
 
@@ -107,14 +114,14 @@ class CumProd(Cumulative):
         sample(c64[3], axis=0),
     )
 
-    def jvp(self, primals, tangents):
+    def jvp(self, primals: Sequence[Value], tangents: Sequence[Tangent]) -> tuple[Value, Tangent]:
         # dout[i] = x[i] * dout[i - 1] + dx[i] * out[i - 1], without division, right for zeros too
         (x,), (t,) = primals, tangents
         out = self(x)
         earlier = shift_along(out, self.axis, self.reverse, 1)
         return out, linear_recurrence(x, ops.mul(t, earlier), self.axis, self.reverse)
 
-    def lower(self, ctx, x):
+    def lower(self, ctx: LoweringContext, x: IRValue) -> IRValue:
         return self.scan(ctx, x, stablehlo.MulOp, 1, accumulation_dtype(ctx.avals_in[0].dtype))
 
 
@@ -130,7 +137,7 @@ class CumExtremum(Cumulative, abstract=True):
         sample(bool_[5], axis=0),
     )
 
-    def jvp(self, primals, tangents):
+    def jvp(self, primals: Sequence[Value], tangents: Sequence[Tangent]) -> tuple[Value, Tangent]:
         (x,), (t,) = primals, tangents
         out = self(x)
         # Positions with one extremum are adjacent: the tangents and the count of the elements that
@@ -152,7 +159,7 @@ class CumMax(CumExtremum):
     name = "cummax"
     rounding = EXACT
 
-    def lower(self, ctx, x):
+    def lower(self, ctx: LoweringContext, x: IRValue) -> IRValue:
         if is_complex(ctx.avals_in[0].dtype):
             return ctx.via_jax(lambda x: lax.cummax(x, self.axis, self.reverse), x)
         return self.scan(ctx, x, stablehlo.MaxOp, ops.lowest(ctx.avals_in[0].dtype))
@@ -164,7 +171,7 @@ class CumMin(CumExtremum):
     name = "cummin"
     rounding = EXACT
 
-    def lower(self, ctx, x):
+    def lower(self, ctx: LoweringContext, x: IRValue) -> IRValue:
         if is_complex(ctx.avals_in[0].dtype):
             return ctx.via_jax(lambda x: lax.cummin(x, self.axis, self.reverse), x)
         return self.scan(ctx, x, stablehlo.MinOp, ops.highest(ctx.avals_in[0].dtype))
@@ -187,7 +194,7 @@ class CumLogSumExp(Cumulative):
         ),
     )
 
-    def jvp(self, primals, tangents):
+    def jvp(self, primals: Sequence[Value], tangents: Sequence[Tangent]) -> tuple[Value, Tangent]:
         # dout[i] = e^(out[i - 1] - out[i]) * dout[i - 1] + e^(x[i] - out[i]) * dx[i]
         (x,), (t,) = primals, tangents
         out = self(x)
@@ -198,7 +205,7 @@ class CumLogSumExp(Cumulative):
             factor, ops.mul(t, ops.exp(ops.sub(x, finite))), self.axis, self.reverse
         )
 
-    def decompose(self, x):
+    def decompose(self, x: Value) -> Value:
         # With the maximum m so far, s[i] = e^(m[i - 1] - m[i]) * s[i - 1] + e^(x[i] - m[i]).
         upcast = ops.convert_element_type(x, np.float32) if x.dtype.itemsize < 4 else x
         maxima = cummax(upcast, self.axis, self.reverse)
@@ -226,7 +233,7 @@ class LinearRecurrence(Primitive):
         sample(c64[5], c64[5], axis=0),
     )
 
-    def abstract_eval(self, factor, x):
+    def abstract_eval(self, factor: ShapedArray, x: ShapedArray) -> ShapedArray:
         check_same_dtype(self, (x, x if kind(factor.dtype) == "b" else factor))
         if factor.shape != x.shape:
             raise ShapeError(
@@ -235,7 +242,7 @@ class LinearRecurrence(Primitive):
         check_axes(self.name, self.axis, x.ndim)
         return x
 
-    def jvp(self, primals, tangents):
+    def jvp(self, primals: Sequence[Value], tangents: Sequence[Tangent]) -> tuple[Value, Tangent]:
         (factor, x), (dfactor, dx) = primals, tangents
         out = self(factor, x)
         if dfactor is not None:
@@ -243,10 +250,12 @@ class LinearRecurrence(Primitive):
             dx = term if dx is None else ops.add(dx, term)
         return out, self(factor, dx)
 
-    def transpose(self, ct, factor, x):
+    def transpose(self, ct: Value, factor: Value, x: Value) -> Sequence[Cotangent]:
         return None, self.term_cotangent(ct, factor)
 
-    def vjp(self, ct, out, args, active):
+    def vjp(
+        self, ct: Value, out: Value, args: Sequence[Value], active: Sequence[bool]
+    ) -> Sequence[Cotangent]:
         dx = self.term_cotangent(ct, args[0])
         if not active[0]:
             return None, dx
@@ -257,11 +266,11 @@ class LinearRecurrence(Primitive):
         reverse = not self.reverse
         return LinearRecurrence(self.axis, reverse)(shift_along(factor, self.axis, reverse, 0), ct)
 
-    def batch(self, args, dims):
+    def batch(self, args: Sequence[Value], dims: Sequence[Dim]) -> tuple[Value, Dim]:
         (factor, x), dim = align_batch_dims(args, dims)
         return LinearRecurrence(self.axis + (self.axis >= dim), self.reverse)(factor, x), dim
 
-    def lower(self, ctx, factor, x):
+    def lower(self, ctx: LoweringContext, factor: IRValue, x: IRValue) -> IRValue:
         return ctx.via_jax(self.as_jax, factor, x)
 
     def as_jax(self, factor: Any, x: Any) -> Any:
@@ -280,7 +289,7 @@ _BLOCK_LENGTH = 4
 """The number of elements computed one after another; more are slower, above all to compile."""
 
 
-def _blocked_recurrence(factor: Any, x: Any, axis: int) -> Any:
+def _blocked_recurrence(factor: Any, x: Value, axis: int) -> Value:
     """The recurrence by blocks: within each block, then across blocks, then with the carries added."""
     n = x.shape[axis]
     length = n if n <= _BLOCK_LENGTH else _BLOCK_LENGTH
@@ -315,24 +324,24 @@ def _blocked_recurrence(factor: Any, x: Any, axis: int) -> Any:
     return lax.slice_in_dim(lax.collapse(out, axis, axis + 2), 0, n, axis=axis)
 
 
-def shift_along(x: Any, axis: int, reverse: bool, fill: Any) -> Any:
+def shift_along(x: Any, axis: int, reverse: bool, fill: Any) -> Value:
     """`x` shifted by one along `axis`, backwards if `reverse`, with `fill` in the free position."""
     config = [(0, 0, 0)] * x.ndim
     config[axis] = (-1, 1, 0) if reverse else (1, -1, 0)
     return ops.pad(x, fill, config)
 
 
-def cumsum(operand: Any, axis: int = 0, reverse: bool = False) -> Any:
+def cumsum(operand: ArrayLike, axis: int = 0, reverse: bool = False) -> Value:
     """The sum along `axis` of each element and all before it; if `reverse`, all after it."""
     return CumSum(canonical_axis(axis, aval_of(operand).ndim), reverse)(operand)
 
 
-def cumprod(operand: Any, axis: int = 0, reverse: bool = False) -> Any:
+def cumprod(operand: ArrayLike, axis: int = 0, reverse: bool = False) -> Value:
     """The product along `axis` of each element and all before it; if `reverse`, all after it."""
     return CumProd(canonical_axis(axis, aval_of(operand).ndim), reverse)(operand)
 
 
-def cummax(operand: Any, axis: int = 0, reverse: bool = False) -> Any:
+def cummax(operand: ArrayLike, axis: int = 0, reverse: bool = False) -> Value:
     """The largest along `axis` of each element and all before it; if `reverse`, all after it.
 
     From the first nan on all results are nan. Elements that tie share the derivative.
@@ -340,7 +349,7 @@ def cummax(operand: Any, axis: int = 0, reverse: bool = False) -> Any:
     return CumMax(canonical_axis(axis, aval_of(operand).ndim), reverse)(operand)
 
 
-def cummin(operand: Any, axis: int = 0, reverse: bool = False) -> Any:
+def cummin(operand: ArrayLike, axis: int = 0, reverse: bool = False) -> Value:
     """The smallest along `axis` of each element and all before it; if `reverse`, all after it.
 
     From the first nan on all results are nan. Elements that tie share the derivative.
@@ -348,7 +357,7 @@ def cummin(operand: Any, axis: int = 0, reverse: bool = False) -> Any:
     return CumMin(canonical_axis(axis, aval_of(operand).ndim), reverse)(operand)
 
 
-def cumlogsumexp(operand: Any, axis: int = 0, reverse: bool = False) -> Any:
+def cumlogsumexp(operand: ArrayLike, axis: int = 0, reverse: bool = False) -> Value:
     """The logarithm of the cumulative sum along `axis` of the exponentials of `operand`.
 
     If `reverse`, each element is combined with all after it.
@@ -356,7 +365,7 @@ def cumlogsumexp(operand: Any, axis: int = 0, reverse: bool = False) -> Any:
     return CumLogSumExp(canonical_axis(axis, aval_of(operand).ndim), reverse)(operand)
 
 
-def linear_recurrence(factor: Any, x: Any, axis: int = 0, reverse: bool = False) -> Any:
+def linear_recurrence(factor: Any, x: ArrayLike, axis: int = 0, reverse: bool = False) -> Value:
     """The y with y[i] = factor[i] * y[i - 1] + x[i] along `axis`, where y[-1] is 0.
 
     If `reverse`, y[i] comes from y[i + 1]. `factor` may be boolean: false counts as 0, true as 1.

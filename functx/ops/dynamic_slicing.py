@@ -3,26 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jax.extend.mlir.dialects import stablehlo
 
 from functx import ops
 from functx.core.errors import DTypeError, IndexingError, ShapeError
-from functx.core.primitive import LinearInput, Primitive, ReadsPart, View
-from functx.core.program import Literal
+from functx.core.primitive import LinearInput, Primitive, ReadsPart, View, is_linear_input
+from functx.core.program import Atom, Literal
 from functx.core.rounding import EXACT
 from functx.core.samples import f32, i32, sample
 from functx.core.tracer import aval_of
 from functx.core.types import Shape, ShapedArray, canonical_dtype, is_integer, kind
+from functx.core.typing import Cotangent, Dim, IRValue, Mask, NumPyArray, Tangent, Value
 from functx.ops.operands import (
+    RewriteContext,
+    Simplified,
     canonical_axis,
     canonical_shape,
     literal,
     promote_scalars,
     tuple_delete,
 )
+
+if TYPE_CHECKING:
+    from functx.lowering.stablehlo_emitter import LoweringContext
 
 
 class DynamicSlice(ReadsPart, View):
@@ -39,62 +45,67 @@ class DynamicSlice(ReadsPart, View):
         sample(f32[4], i32[()], sizes=(3,), values={1: -2}),
     )
 
-    def abstract_eval(self, x, *indices):
+    def abstract_eval(self, x: ShapedArray, *indices: ShapedArray) -> ShapedArray:
         check_start_indices(self, x, indices)
         check_slice_sizes(self, self.sizes, x)
         return x.update(shape=self.sizes)
 
-    def jvp(self, primals, tangents):
+    def jvp(self, primals: Sequence[Value], tangents: Sequence[Tangent]) -> tuple[Value, Tangent]:
         x, *indices = primals
         return self(x, *indices), self(tangents[0], *indices)
 
-    def transpose(self, ct, x, *indices):
+    def transpose(self, ct: Value, x: Value | LinearInput, *indices: Value) -> Sequence[Cotangent]:
         into = DynamicUpdateSlice()(ops.zeros_like(x), ct, *indices)
         return (into, *[None] * len(indices))
 
-    def vjp(self, ct, out, args, active):
+    def vjp(
+        self, ct: Value, out: Value, args: Sequence[Value], active: Sequence[bool]
+    ) -> Sequence[Cotangent]:
         return self.transpose(ct, *args)
 
-    def tangent_mask(self, masks, args):
+    def tangent_mask(self, masks: Sequence[Any], args: Sequence[Value]) -> Mask:
         mask, (_, *indices) = masks[0], args
         return mask if mask is None or not mask.shape else self(mask, *indices)
 
-    def cotangent_masks(self, mask, args):
+    def cotangent_masks(self, mask: Mask, args: Sequence[Value]) -> Sequence[Mask]:
         x, *indices = args
         if is_small_part(self.abstract_eval(*map(aval_of, args)), x):
             return [None] * len(args)
         mask = ops.instantiate_mask(mask, self.sizes)
         return self.transpose(mask, LinearInput(aval_of(x).update(dtype=mask.dtype)), *indices)
 
-    def add_to_cotangent(self, total, ct, args):
+    def add_to_cotangent(self, total: Value, ct: Value, args: Sequence[Value]) -> Value:
         _, *indices = args
         return DynamicUpdateSlice()(total, ops.add(self(total, *indices), ct), *indices)
 
-    def scatter_into_base(self, part, index, x, *indices):
+    def scatter_into_base(
+        self, part: Value, index: Value | int, x: Value, *indices: Value
+    ) -> Value:
         return DynamicUpdateSlice()(x, part, *indices)
 
-    def view_strides(self, x, strides):
+    def view_strides(self, x: ShapedArray, strides: tuple[int, ...]) -> tuple[int, ...] | None:
         return strides
 
-    def view_offset(self, x, strides, index):
+    def view_offset(self, x: ShapedArray, strides: tuple[int, ...], index: Any) -> Any:
         return None
 
-    def batch(self, args, dims):
+    def batch(self, args: Sequence[Value], dims: Sequence[Any]) -> tuple[Value, Dim]:
         (x, *indices), (dim, *index_dims) = args, dims
         if all(d is None for d in index_dims):
             sizes = ops.tuple_insert(self.sizes, dim, x.shape[dim])
             return DynamicSlice(sizes)(x, *ops.tuple_insert(indices, dim, zero_index(indices))), dim
         return batched_gather(x, dim, self.sizes, indices, index_dims), 0
 
-    def simplify(self, context, x, *indices):
-        if any([type(i) is not Literal for i in indices]):
+    def simplify(self, context: RewriteContext, x: Atom, *indices: Atom) -> Simplified:
+        values = [i.value for i in indices if type(i) is Literal]
+        if len(values) < len(indices):
             return None
-        sizes = list(zip(indices, self.sizes, x.aval.shape, strict=True))
-        start = tuple([min(max(int(i.value), 0), n - size) for i, size, n in sizes])
+        sizes = list(zip(values, self.sizes, x.aval.shape, strict=True))
+        start = tuple([min(max(int(i), 0), n - size) for i, size, n in sizes])
         limit = tuple([a + size for a, size in zip(start, self.sizes, strict=True)])
         return ops.Slice(start, limit), [x]
 
-    def lower(self, ctx, x, *indices):
+    def lower(self, ctx: LoweringContext, x: IRValue, *indices: IRValue) -> IRValue:
         starts = promote_index_dtypes(ctx, indices, ctx.avals_in[1:])
         return stablehlo.dynamic_slice(x, starts, ctx.i64_array(self.sizes))
 
@@ -112,7 +123,9 @@ class DynamicUpdateSlice(Primitive):
         sample(f32[4], f32[3], i32[()], values={2: -2}),
     )
 
-    def abstract_eval(self, x, update, *indices):
+    def abstract_eval(
+        self, x: ShapedArray, update: ShapedArray, *indices: ShapedArray
+    ) -> ShapedArray:
         check_start_indices(self, x, indices)
         if x.dtype != update.dtype:
             raise DTypeError(
@@ -122,17 +135,19 @@ class DynamicUpdateSlice(Primitive):
         check_slice_sizes(self, update.shape, x)
         return x.update(weak_type=x.weak_type and update.weak_type)
 
-    def jvp(self, primals, tangents):
+    def jvp(self, primals: Sequence[Value], tangents: Sequence[Tangent]) -> tuple[Value, Tangent]:
         (x, update, *indices), (dx, dupdate, *_) = primals, tangents
         dx = ops.zeros_like(x) if dx is None else dx
         dupdate = ops.zeros_like(update) if dupdate is None else dupdate
         return self(*primals), self(dx, dupdate, *indices)
 
-    def transpose(self, ct, x, update, *indices):
-        linear = [type(x) is LinearInput, type(update) is LinearInput]
+    def transpose(self, ct: Value, x: Value, update: Value, *indices: Value) -> Sequence[Cotangent]:
+        linear = [is_linear_input(x), is_linear_input(update)]
         return self.vjp(ct, None, (x, update, *indices), linear)
 
-    def vjp(self, ct, out, args, active):
+    def vjp(
+        self, ct: Value, out: Value | None, args: Sequence[Value], active: Sequence[bool]
+    ) -> Sequence[Cotangent]:
         _, update, *indices = args
         update_ct = DynamicSlice(update.shape)(ct, *indices) if active[1] else None
         zeros = ops.zeros_like(update)
@@ -141,7 +156,7 @@ class DynamicUpdateSlice(Primitive):
         operand_ct = self(ct, zeros, *indices) if active[0] else None
         return (operand_ct, update_ct, *[None] * len(indices))
 
-    def tangent_mask(self, masks, args):
+    def tangent_mask(self, masks: Sequence[Any], args: Sequence[Value]) -> Mask:
         x, update, *indices = args
         if masks[0] is not False and (masks[0] is None or is_small_part(update, x)):
             return None
@@ -151,7 +166,7 @@ class DynamicUpdateSlice(Primitive):
         )
         return self(operand_mask, update_mask, *indices)
 
-    def cotangent_masks(self, mask, args):
+    def cotangent_masks(self, mask: Mask, args: Sequence[Value]) -> Sequence[Mask]:
         x, update, *indices = args
         if is_small_part(update, x):
             return [None] * len(args)
@@ -165,7 +180,7 @@ class DynamicUpdateSlice(Primitive):
         )
         return [operand_mask, update_mask, *[None] * len(indices)]
 
-    def batch(self, args, dims):
+    def batch(self, args: Sequence[Value], dims: Sequence[Any]) -> tuple[Value, Dim]:
         (x, update, *indices), (dim, update_dim, *index_dims) = args, dims
         size = next(a.shape[d] for a, d in zip(args, dims, strict=True) if d is not None)
         if all(d is None for d in index_dims):
@@ -178,7 +193,9 @@ class DynamicUpdateSlice(Primitive):
         x, update = ops.batch_dim_at(x, dim, 0, size), ops.batch_dim_at(update, update_dim, 0, size)
         return batched_scatter(x, update, indices, index_dims), 0
 
-    def lower(self, ctx, x, update, *indices):
+    def lower(
+        self, ctx: LoweringContext, x: IRValue, update: IRValue, *indices: IRValue
+    ) -> IRValue:
         starts = promote_index_dtypes(ctx, indices, ctx.avals_in[2:])
         return stablehlo.dynamic_update_slice(x, update, starts)
 
@@ -195,26 +212,36 @@ class ReadBeforeWrite(Primitive):
     rounding = EXACT
     samples = (sample(f32[3]), sample(f32[()]))
 
-    def abstract_eval(self, x):
+    def abstract_eval(self, x: ShapedArray) -> Sequence[ShapedArray]:
         return [x, x]
 
-    def jvp(self, primals, tangents):
+    def jvp(
+        self, primals: Sequence[Value], tangents: Sequence[Tangent]
+    ) -> tuple[Sequence[Value], Sequence[Tangent]]:
         tangent, _ = self(*tangents)
         return self(*primals), [tangent, None]
 
-    def transpose(self, cts, x):
+    def transpose(self, cts: Sequence[Cotangent], x: Value) -> Sequence[Cotangent]:
         return (cts[0],)
 
-    def vjp(self, cts, outs, args, active):
+    def vjp(
+        self,
+        cts: Sequence[Cotangent],
+        outs: Sequence[Value],
+        args: Sequence[Value],
+        active: Sequence[bool],
+    ) -> Sequence[Cotangent]:
         return (cts[0],)
 
-    def batch(self, args, dims):
+    def batch(
+        self, args: Sequence[Value], dims: Sequence[Dim]
+    ) -> tuple[Sequence[Value], Sequence[Dim]]:
         return self(*args), [dims[0], dims[0]]
 
-    def numpy(self, x):
+    def numpy(self, x: NumPyArray) -> Any:
         return [x, np.zeros_like(x)]
 
-    def lower(self, ctx, x):
+    def lower(self, ctx: LoweringContext, x: IRValue) -> Sequence[IRValue]:
         (aval,) = ctx.avals_in
         zeros = ctx.constant(0, aval)
         if tuple(ctx.platforms) != ("cpu",) or not aval.size:
@@ -253,7 +280,7 @@ def zero_index(indices: Sequence[Any]) -> Any:
 
 
 def promote_index_dtypes(
-    ctx: Any, values: Sequence[Any], avals: Sequence[ShapedArray]
+    ctx: LoweringContext, values: Sequence[Any], avals: Sequence[ShapedArray]
 ) -> list[Any]:
     """The index values in one dtype that can hold every length: XLA clamps in that dtype."""
     if len({aval.dtype for aval in avals}) <= 1 and all(a.dtype.itemsize >= 4 for a in avals):

@@ -5,9 +5,10 @@ An undefined derivative is nan, unless the tangent that it multiplies is 0.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import reduce
 from math import nan
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -19,6 +20,7 @@ from functx.core.primitive import LinearInput
 from functx.core.samples import bool_, f32, sample
 from functx.core.tracer import aval_of
 from functx.core.types import ShapedArray, is_complex, real_dtype
+from functx.core.typing import ArrayLike, Cotangent, IRValue, Mask, NumPyArray, Tangent, Value
 from functx.ops.families import (
     Elementwise,
     apply_mask,
@@ -32,6 +34,9 @@ from functx.ops.linear_algebra import (
     well_conditioned,
 )
 from functx.ops.operands import literal
+
+if TYPE_CHECKING:
+    from functx.lowering.stablehlo_emitter import LoweringContext
 
 
 class UndefinedDerivative(Elementwise):
@@ -53,25 +58,27 @@ class UndefinedDerivative(Elementwise):
         ),
     )
 
-    def abstract_eval(self, pred, x):
+    def abstract_eval(self, pred: ShapedArray, x: ShapedArray) -> ShapedArray:
         check_same_dtype(self, (x,))
         return x.update(shape=elementwise_shape(self, (pred, x)))
 
-    def jvp(self, primals, tangents):
+    def jvp(self, primals: Sequence[Value], tangents: Sequence[Tangent]) -> tuple[Value, Tangent]:
         pred, x = primals
         return self(pred, x), self(pred, tangents[1])
 
-    def vjp(self, ct, out, args, active):
+    def vjp(
+        self, ct: Value, out: Value, args: Sequence[Value], active: Sequence[bool]
+    ) -> Sequence[Cotangent]:
         pred, x = args
         return self.transpose(ct, pred, LinearInput(aval_of(x)))
 
-    def transpose(self, ct, pred, x):
+    def transpose(self, ct: Value, pred: Value, x: Value | LinearInput) -> Sequence[Cotangent]:
         return [None, ops.select(pred, literal(nan, ct.dtype), ct)]
 
-    def numpy(self, pred, x):
+    def numpy(self, pred: NumPyArray, x: NumPyArray) -> ArrayLike:
         return np.where(pred & (x != 0), np.nan, x)
 
-    def lower(self, ctx, pred, x):
+    def lower(self, ctx: LoweringContext, pred: IRValue, x: IRValue) -> IRValue:
         aval = ctx.avals_in[1]
         nonzero = ctx.compare(x, ctx.constant(0, aval), "NE", aval)
         return stablehlo.select(stablehlo.and_(pred, nonzero), ctx.constant(nan, aval), x)
@@ -122,12 +129,12 @@ class MaskedReciprocal(NamedTuple):
         return ops.select(combine_masks(mask, self.undefined), literal(nan, ct.dtype), products)
 
 
-def broadcast_rows(x: Any, shape: tuple[int, ...]) -> Any:
+def broadcast_rows(x: ArrayLike, shape: tuple[int, ...]) -> Value:
     """Matrices of `shape` whose row i is filled with element i of `x`."""
     return ops.insert_matrix_dim(x, shape, drop=1)
 
 
-def broadcast_columns(x: Any, shape: tuple[int, ...]) -> Any:
+def broadcast_columns(x: ArrayLike, shape: tuple[int, ...]) -> Value:
     """Matrices of `shape` whose column i is filled with element i of `x`."""
     return ops.insert_matrix_dim(x, shape, drop=2)
 
@@ -144,7 +151,7 @@ def vector_mask(mask: Any, shape: tuple[int, ...], drop: int) -> Any:
     )
 
 
-def vector_pair_mask(mask: Any) -> Any:
+def vector_pair_mask(mask: Value) -> Value:
     """The mask of pairs (i, j) where `mask` holds for i or j; None stands for all."""
     if mask is None:
         return None
@@ -160,11 +167,11 @@ class Cholesky(MatrixFunction):
         sample(f32[2, 2, 2], values={0: positive_definite((2, 2, 2))}),
     )
 
-    def abstract_eval(self, x):
+    def abstract_eval(self, x: ShapedArray) -> ShapedArray:
         self.check(x)
         return x
 
-    def jvp(self, primals, tangents):
+    def jvp(self, primals: Sequence[Value], tangents: Sequence[Tangent]) -> tuple[Value, Tangent]:
         out = self(*primals)
         # l^-1 dx l^-H = l^-1 dl + (l^-1 dl)^H, and l^-1 dl is lower triangular.
         left = ops.TriangularSolve()(out, ops.hermitian_part(tangents[0]))
@@ -182,7 +189,7 @@ class Cholesky(MatrixFunction):
         )
         return out, ops.matmul_highest(out, lower)
 
-    def lower(self, ctx, x):
+    def lower(self, ctx: LoweringContext, x: IRValue) -> IRValue:
         return ctx.via_jax(lambda x: lax.linalg.cholesky(x, symmetrize_input=True), x)
 
 
@@ -200,11 +207,13 @@ class Eigh(MatrixFunction):
         sample(f32[2, 2, 2], values={0: positive_definite((2, 2, 2))}, dtypes=("f64", "f32")),
     )
 
-    def abstract_eval(self, x):
+    def abstract_eval(self, x: ShapedArray) -> Sequence[ShapedArray]:
         self.check(x)
         return [x.update(shape=x.shape[:-1], dtype=real_dtype(x.dtype)), x]
 
-    def jvp(self, primals, tangents):
+    def jvp(
+        self, primals: Sequence[Value], tangents: Sequence[Tangent]
+    ) -> tuple[Sequence[Value], Sequence[Tangent]]:
         w, v = outs = self(*primals)
         rotation = ops.matmul_highest(
             ops.adjoint(v), ops.matmul_highest(ops.hermitian_part(tangents[0]), v)
@@ -214,10 +223,23 @@ class Eigh(MatrixFunction):
         )
         return outs, [ops.real_if_complex(ops.extract_diagonal(rotation)), dv]
 
-    def vjp(self, cts, outs, args, active):
+    def vjp(
+        self,
+        cts: Sequence[Cotangent],
+        outs: Sequence[Value],
+        args: Sequence[Value],
+        active: Sequence[bool],
+    ) -> Sequence[Cotangent]:
         return self.vjp_masked(cts, [None, None], outs, args, active)[0]
 
-    def vjp_masked(self, cts, masks, outs, args, active):
+    def vjp_masked(
+        self,
+        cts: Sequence[Cotangent],
+        masks: Sequence[Mask],
+        outs: Sequence[Value],
+        args: Sequence[Value],
+        active: Sequence[bool],
+    ) -> tuple[Sequence[Cotangent], Sequence[Mask]]:
         (dw, dv), (w, v) = cts, outs
         terms = []
         if dw is not None:
@@ -237,7 +259,7 @@ class Eigh(MatrixFunction):
             )
         return [ops.hermitian_part(reduce(ops.add, terms))], [None]
 
-    def lower(self, ctx, x):
+    def lower(self, ctx: LoweringContext, x: IRValue) -> Sequence[IRValue]:
         def eigh(x: Any) -> Any:
             v, w = lax.linalg.eigh(x, symmetrize_input=True)
             return w, v
@@ -268,7 +290,7 @@ class Svd(MatrixFunction):
         ),
     )
 
-    def abstract_eval(self, x):
+    def abstract_eval(self, x: ShapedArray) -> Sequence[ShapedArray]:
         self.check(x)
         *batch, m, n = x.shape
         k = min(m, n)
@@ -276,7 +298,9 @@ class Svd(MatrixFunction):
         left, right = (m, n) if self.full_matrices else (k, k)
         return [x.update(shape=(*batch, m, left)), s, x.update(shape=(*batch, right, n))]
 
-    def jvp(self, primals, tangents):
+    def jvp(
+        self, primals: Sequence[Value], tangents: Sequence[Tangent]
+    ) -> tuple[Sequence[Value], Sequence[Tangent]]:
         (x,), (dx,) = primals, tangents
         outs = self(x)
         u, s, vh = thin_svd(outs)
@@ -315,14 +339,26 @@ class Svd(MatrixFunction):
                 .broadcast_by(broadcast_columns, complement.shape)
                 .multiply_tangent(complement),
             )
-        tangents = zip((du, ops.adjoint(dv)), (outs[0], outs[2]), strict=True)
-        du, dvh = [pad_with_nan(t, out.shape) for t, out in tangents]
+        du, dvh = pad_with_nan(du, outs[0].shape), pad_with_nan(ops.adjoint(dv), outs[2].shape)
         return outs, [du, ops.real_if_complex(ops.extract_diagonal(symmetric)), dvh]
 
-    def vjp(self, cts, outs, args, active):
+    def vjp(
+        self,
+        cts: Sequence[Cotangent],
+        outs: Sequence[Value],
+        args: Sequence[Value],
+        active: Sequence[bool],
+    ) -> Sequence[Cotangent]:
         return self.vjp_masked(cts, [None, None, None], outs, args, active)[0]
 
-    def vjp_masked(self, cts, masks, outs, args, active):
+    def vjp_masked(
+        self,
+        cts: Sequence[Cotangent],
+        masks: Sequence[Mask],
+        outs: Sequence[Value],
+        args: Sequence[Value],
+        active: Sequence[bool],
+    ) -> tuple[Sequence[Cotangent], Sequence[Mask]]:
         (du, ds, dvh), (whole_u, _, whole_vh) = cts, outs
         u, s, vh = thin_svd(outs)
         terms = []
@@ -377,7 +413,7 @@ class Svd(MatrixFunction):
                 terms.append(ops.matmul_highest(ops.conj_if_complex(u), complement))
         return [reduce(ops.add, terms)], [None]
 
-    def lower(self, ctx, x):
+    def lower(self, ctx: LoweringContext, x: IRValue) -> Sequence[IRValue]:
         return ctx.via_jax(lambda x: tuple(jnp.linalg.svd(x, full_matrices=self.full_matrices)), x)
 
 
@@ -392,7 +428,7 @@ def thin_svd(outs: Any) -> tuple[Any, Any, Any]:
     )
 
 
-def vector_mask_beyond_thin(mask: Any, full: Any, thin: Any, drop: int) -> Any:
+def vector_mask_beyond_thin(mask: Any, full: Any, thin: Any, drop: int) -> Value:
     """`vector_mask` of `full`; not None if `full` has vectors that `thin` has not."""
     if mask is None and full.shape != thin.shape:
         mask = ops.constant_like(ShapedArray((), ops.BOOL), True)
@@ -406,8 +442,8 @@ def reciprocal_sums(s: Any, dtype: Any) -> MaskedReciprocal:
 
 
 def rotation_cotangent(
-    symmetric_rotation: Any, antisymmetric_rotation: Any, mask: Any, u: Any, s: Any, vh: Any
-) -> Any:
+    symmetric_rotation: Any, antisymmetric_rotation: Any, mask: Value, u: Any, s: Any, vh: Any
+) -> Value:
     """The cotangent of a matrix, given those of the symmetric and antisymmetric rotations of its vectors.
 
     `mask` marks the vectors whose cotangents can be nonzero; None stands for all.
@@ -435,7 +471,7 @@ def rotation_cotangent(
     return ops.select(has_other_vectors, literal(nan, total.dtype), total)
 
 
-def masked_vectors(mask: Any, vectors: Any, broadcast: Any) -> Any:
+def masked_vectors(mask: Any, vectors: Any, broadcast: Any) -> Value:
     """The `vectors`, rows or columns as in `broadcast`, where `mask` holds; zeros elsewhere.
 
     A vector whose value has no influence has none either, though its derivative may be nan.
@@ -461,7 +497,7 @@ def pad_with_nan(x: Any, shape: tuple[int, ...]) -> Any:
     return ops.pad(x, literal(nan, x.dtype), tuple(config))
 
 
-def cholesky(x: Any) -> Any:
+def cholesky(x: ArrayLike) -> Value:
     """The lower triangular l with l @ l.H the Hermitian part of `x`.
 
     It is nan where that is not positive definite.
@@ -469,13 +505,13 @@ def cholesky(x: Any) -> Any:
     return Cholesky()(x)
 
 
-def eigh(x: Any) -> tuple[Any, Any]:
+def eigh(x: Value) -> tuple[Any, Any]:
     """The eigenvalues, ascending, and eigenvectors, as columns, of the Hermitian part of `x`."""
     values, vectors = Eigh()(x)
     return values, vectors
 
 
-def svd(x: Any, full: bool = False) -> tuple[Any, Any, Any]:
+def svd(x: Value, full: bool = False) -> tuple[Any, Any, Any]:
     """The u, s, vh with `x` == (u * s) @ vh, with as many columns of u as the smaller dimension.
 
     The singular values s descend. With `full`, u and vh are square.

@@ -7,9 +7,10 @@ from typing import Any, ClassVar
 
 from functx import ops
 from functx.core.errors import DTypeError, ShapeError
-from functx.core.primitive import LinearInput, Primitive
+from functx.core.primitive import LinearInput, Primitive, is_linear_input, rule
 from functx.core.tracer import aval_of
-from functx.core.types import ShapedArray, is_inexact, kind
+from functx.core.types import DType, ShapedArray, is_inexact, kind
+from functx.core.typing import Mask, Tangent, Value
 from functx.ops.operands import batch_size, literal, promote_scalars
 
 
@@ -28,22 +29,26 @@ class Elementwise(Primitive, abstract=True):
     has_finite_derivative: ClassVar[bool] = False
     """Whether derivatives are finite wherever the operands and the output are."""
 
-    def partial(self, i: int, t: Any, out: Any, *args: Any) -> Any:
+    @rule
+    def partial(self, i: int, t: Value, out: Value, *args: Value) -> Tangent:
         """`t` times the partial derivative of the output in operand `i`.
 
         `out` is the output, None when operand `i` is one of those in `linear`.
         """
         raise self.missing_rule_error("partial")
 
-    def nonzero_derivative_mask(self, i: int, *args: Any) -> Any:
+    @rule
+    def nonzero_derivative_mask(self, i: int, *args: Value) -> Mask:
         """The mask of elements where the output varies with operand `i`; None stands for all."""
         return None
 
-    def preserves_zero(self, i: int, *args: Any) -> bool:
+    @rule
+    def preserves_zero(self, i: int, *args: Value) -> bool:
         """Whether `partial` of a zero `t` is zero even if operands are nan or infinite."""
         return False
 
-    def abstract_eval(self, *avals: Any) -> Any:
+    @rule
+    def abstract_eval(self, *avals: ShapedArray) -> ShapedArray:
         check_same_dtype(self, avals)
         return ShapedArray(
             elementwise_shape(self, avals),
@@ -51,7 +56,7 @@ class Elementwise(Primitive, abstract=True):
             all([aval.weak_type for aval in avals]),
         )
 
-    def out_dtype(self, dtype: Any) -> Any:
+    def out_dtype(self, dtype: DType) -> DType:
         return dtype
 
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
@@ -72,7 +77,7 @@ class Elementwise(Primitive, abstract=True):
                 total = term if total is None else ops.add(total, term)
         return out, total
 
-    def tangent_mask(self, masks: Sequence[Any], args: Sequence[Any]) -> Any:
+    def tangent_mask(self, masks: Sequence[Any], args: Sequence[Any]) -> Mask:
         varying_masks = [mask for mask, x in zip(masks, args, strict=True) if is_inexact(x.dtype)]
         # Where no operand has a mask, the output is taken to vary everywhere.
         if len(args) > 1 and all(mask is None for mask in varying_masks):
@@ -86,11 +91,12 @@ class Elementwise(Primitive, abstract=True):
                 total = mask if total is None else ops.bitwise_or(total, mask)
         return total
 
-    def vjp(self, ct: Any, out: Any, args: Sequence[Any], active: Sequence[bool]) -> list[Any]:
+    @rule
+    def vjp(self, ct: Value, out: Value, args: Sequence[Any], active: Sequence[bool]) -> list[Any]:
         return self.vjp_where(None, ct, out, args, active)
 
     def vjp_where(
-        self, mask: Any, ct: Any, out: Any, args: Sequence[Any], active: Sequence[bool]
+        self, mask: Mask, ct: Value, out: Value, args: Sequence[Any], active: Sequence[bool]
     ) -> list[Any]:
         """`vjp` whose results are zero where `mask` says that the cotangent is zero.
 
@@ -106,7 +112,7 @@ class Elementwise(Primitive, abstract=True):
             cts.append(term)
         return cts
 
-    def cotangent_masks(self, mask: Any, args: Sequence[Any]) -> list[Any]:
+    def cotangent_masks(self, mask: Mask, args: Sequence[Any]) -> list[Any]:
         operand_masks = [
             combine_masks(mask, self.nonzero_derivative_mask(i, *args)) for i in range(len(args))
         ]
@@ -117,11 +123,10 @@ class Elementwise(Primitive, abstract=True):
             for operand_mask, x in zip(operand_masks, args, strict=True)
         ]
 
-    def transpose(self, ct: Any, *args: Any) -> list[Any]:
+    @rule
+    def transpose(self, ct: Value, *args: Value) -> list[Any]:
         return [
-            unbroadcast_scalar(self.partial(i, ct, None, *args), x)
-            if type(x) is LinearInput
-            else None
+            unbroadcast_scalar(self.partial(i, ct, None, *args), x) if is_linear_input(x) else None
             for i, x in enumerate(args)
         ]
 
@@ -133,10 +138,12 @@ class Elementwise(Primitive, abstract=True):
 class Unary(Elementwise, abstract=True):
     """An elementwise operation on one operand; a subclass defines `derivative(out, x)`."""
 
-    def derivative(self, out: Any, x: Any) -> Any:
+    @rule
+    def derivative(self, out: Value, x: Value) -> Value:
         raise self.missing_rule_error("derivative")
 
-    def partial(self, i: int, t: Any, out: Any, *args: Any) -> Any:
+    @rule
+    def partial(self, i: int, t: Value, out: Value, *args: Value) -> Tangent:
         return ops.mul(t, self.derivative(out, *args))
 
 
@@ -155,7 +162,7 @@ class Comparison(Elementwise, abstract=True):
 
     differentiable = False
 
-    def abstract_eval(self, *avals: Any) -> Any:
+    def abstract_eval(self, *avals: ShapedArray) -> ShapedArray:
         check_same_dtype(self, avals)
         return ShapedArray(elementwise_shape(self, avals), ops.BOOL)
 
@@ -179,15 +186,17 @@ class Linear(Primitive, abstract=True):
         ]
         return self(*primals), self(*tangents)
 
-    def vjp(self, ct: Any, out: Any, args: Sequence[Any], active: Sequence[bool]) -> Sequence[Any]:
+    def vjp(
+        self, ct: Value, out: Value, args: Sequence[Any], active: Sequence[bool]
+    ) -> Sequence[Any]:
         return self.transpose(ct, *[LinearInput(aval_of(x)) for x in args])
 
-    def tangent_mask(self, masks: Sequence[Any], args: Sequence[Any]) -> Any:
+    def tangent_mask(self, masks: Sequence[Any], args: Sequence[Any]) -> Mask:
         if masks[0] is None or not self.is_element_mapping or not masks[0].shape:
             return masks[0] if self.is_element_mapping else None
         return self(masks[0])
 
-    def cotangent_masks(self, mask: Any, args: Sequence[Any]) -> Sequence[Any]:
+    def cotangent_masks(self, mask: Mask, args: Sequence[Any]) -> Sequence[Any]:
         if mask is None or not self.is_element_mapping or not mask.shape:
             return [mask if self.is_element_mapping else None] * len(args)
         return self.transpose(mask, LinearInput(aval_of(args[0]).update(dtype=ops.BOOL)))
@@ -263,14 +272,14 @@ def align_batch_dims(args: Sequence[Any], dims: Sequence[int | None]) -> tuple[l
     return aligned, dim
 
 
-def combine_masks(mask: Any, other: Any) -> Any:
+def combine_masks(mask: Any, other: Any) -> Value:
     """The conjunction of two masks; None stands for true everywhere."""
     if mask is None or other is None:
         return other if mask is None else mask
     return ops.bitwise_and(mask, other)
 
 
-def apply_mask(mask: Any, x: Any) -> Any:
+def apply_mask(mask: Any, x: Any) -> Value:
     """`x` where `mask` holds, zero elsewhere."""
     return ops.select(mask, x, literal(0, x.dtype))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import Enum
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from jax.extend.mlir import ir
@@ -18,8 +18,12 @@ from functx.core.rounding import EXACT
 from functx.core.samples import f32, i32, sample
 from functx.core.tracer import aval_of
 from functx.core.types import ShapedArray, is_inexact, is_integer, kind
+from functx.core.typing import ArrayLike, Cotangent, Dim, IRValue, Mask, NumPyArray, Tangent, Value
 from functx.ops.arithmetic import BOOL
 from functx.ops.operands import Dims, literal, tuple_delete
+
+if TYPE_CHECKING:
+    from functx.lowering.stablehlo_emitter import LoweringContext
 
 
 class GatherDimensionNumbers(NamedTuple):
@@ -173,7 +177,7 @@ class GatherScatter(Primitive, abstract=True):
         largest = np.iinfo(dtype).max
         return np.array([min(x.shape[d] - sizes[d], largest) for d in self.start_index_map], dtype)
 
-    def clamp_indices(self, ctx: Any, indices: Any, sizes: Dims) -> Any:
+    def clamp_indices(self, ctx: LoweringContext, indices: Any, sizes: Dims) -> Any:
         """The indices with every window moved inside the operand."""
         x, aval = ctx.avals_in[:2]
         limits = self.start_limits(x, sizes, aval.dtype)
@@ -258,30 +262,32 @@ class Gather(GatherScatter, ReadsPart):
         ),
     )
 
-    def abstract_eval(self, x, indices):
+    def abstract_eval(self, x: ShapedArray, indices: ShapedArray) -> ShapedArray:
         window = tuple_delete(self.slice_sizes, self.dropped_window_dims())
         rank = len(window) + indices.ndim - 1
         self.check(x, indices, self.slice_sizes, rank)
         sizes = {True: iter(window), False: iter(indices.shape)}
         return x.update(shape=tuple([next(sizes[d in self.offset_dims]) for d in range(rank)]))
 
-    def jvp(self, primals, tangents):
+    def jvp(self, primals: Sequence[Value], tangents: Sequence[Tangent]) -> tuple[Value, Tangent]:
         (x, indices), (dx, _) = primals, tangents
         return self(x, indices), None if dx is None else self.replace(fill_value=0)(dx, indices)
 
-    def transpose(self, ct, x, indices):
+    def transpose(self, ct: Value, x: Value, indices: Value) -> Sequence[Cotangent]:
         return self.add_to_cotangent(ops.zeros_like(x), ct, (x, indices)), None
 
-    def vjp(self, ct, out, args, active):
+    def vjp(
+        self, ct: Value, out: Value, args: Sequence[Value], active: Sequence[bool]
+    ) -> Sequence[Cotangent]:
         return self.transpose(ct, *args)
 
-    def tangent_mask(self, masks, args):
+    def tangent_mask(self, masks: Sequence[Any], args: Sequence[Value]) -> Mask:
         (mask, _) = masks
         if mask is None or not mask.shape:
             return mask
         return self.replace(fill_value=False)(mask, args[1])
 
-    def cotangent_masks(self, mask, args):
+    def cotangent_masks(self, mask: Mask, args: Sequence[Value]) -> Sequence[Mask]:
         x, indices = args
         out = self.abstract_eval(aval_of(x), aval_of(indices))
         if ops.is_small_part(out, x):
@@ -290,14 +296,14 @@ class Gather(GatherScatter, ReadsPart):
         total = self.add_to_cotangent(ops.full(x.shape, literal(0, read.dtype)), read, args)
         return [ops.ne(total, 0), None]
 
-    def add_to_cotangent(self, total, ct, args):
+    def add_to_cotangent(self, total: Value, ct: Value, args: Sequence[Value]) -> Value:
         mode = "drop" if self.mode == "fill" else self.mode
         add = ops.ScatterAdd(
             *self.dimension_numbers, self.indices_are_sorted, self.unique_indices, mode
         )
         return add(total, args[1], ct)
 
-    def batch(self, args, dims):
+    def batch(self, args: Sequence[Value], dims: Sequence[Any]) -> tuple[Value, Dim]:
         (x, indices), (dx, di) = args, dims
         sizes = self.slice_sizes
         if di is None:
@@ -315,7 +321,7 @@ class Gather(GatherScatter, ReadsPart):
         )
         return gather(x, ops.moveaxis(indices, di, 0)), 0
 
-    def lower(self, ctx, x, indices):
+    def lower(self, ctx: LoweringContext, x: IRValue, indices: IRValue) -> IRValue:
         numbers = stablehlo.GatherDimensionNumbers.get(
             offset_dims=self.offset_dims,
             collapsed_slice_dims=self.collapsed_slice_dims,
@@ -343,7 +349,7 @@ class Gather(GatherScatter, ReadsPart):
         fill = default_fill_value(aval.dtype) if self.fill_value is None else self.fill_value
         return stablehlo.select(inside, out, ctx.constant(fill, aval))
 
-    def in_bounds_mask(self, ctx: Any, indices: Any) -> Any:
+    def in_bounds_mask(self, ctx: LoweringContext, indices: Any) -> Any:
         """Whether each window lies inside the operand."""
         aval = ctx.avals_in[1]
         clamped = self.clamp_indices(ctx, indices, self.slice_sizes)
@@ -361,7 +367,7 @@ class Gather(GatherScatter, ReadsPart):
         return op.results[0]
 
 
-def take_distinct(x: Any, indices: Any) -> Any:
+def take_distinct(x: ArrayLike, indices: Value) -> Value:
     """The elements of the vector `x` at `indices`, which must be distinct and in range."""
     one_each = Gather(
         collapsed_slice_dims=(0,),
@@ -383,7 +389,7 @@ def gather(
     indices_are_sorted: bool = False,
     mode: Any = None,
     fill_value: Any = None,
-) -> Any:
+) -> Value:
     """Windows of `slice_sizes` of `operand`, one for each vector in `start_indices`.
 
     `dimension_numbers` are `GatherDimensionNumbers`, or JAX's of that name. Windows that do not lie
@@ -418,7 +424,7 @@ class Embedding(Primitive):
         ),
     )
 
-    def abstract_eval(self, indices, weight):
+    def abstract_eval(self, indices: ShapedArray, weight: ShapedArray) -> ShapedArray:
         check_integer_indices(self.name, indices)
         if weight.ndim != 2:
             raise ShapeError(
@@ -426,22 +432,24 @@ class Embedding(Primitive):
             )
         return weight.update(shape=(*indices.shape, weight.shape[1]))
 
-    def numpy(self, indices, weight):
+    def numpy(self, indices: NumPyArray, weight: NumPyArray) -> ArrayLike:
         return weight[indices]
 
-    def decompose(self, indices, weight):
+    def decompose(self, indices: Value, weight: Value) -> Value:
         rows = self.gather_rows(indices, weight)
         if self.padding is None:
             return rows
         return ops.select(self.is_padding(indices, rows.shape), ops.stop_gradient(rows), rows)
 
-    def jvp(self, primals, tangents):
+    def jvp(self, primals: Sequence[Value], tangents: Sequence[Tangent]) -> tuple[Value, Tangent]:
         (indices, weight), (_, t) = primals, tangents
         if t is not None:
             t = self.zero_padding_rows(indices, self.gather_rows(indices, t))
         return self(indices, weight), t
 
-    def vjp(self, ct, out, args, active):
+    def vjp(
+        self, ct: Value, out: Value, args: Sequence[Value], active: Sequence[bool]
+    ) -> Sequence[Cotangent]:
         indices, weight = args
         return None, EmbeddingBackward(weight.shape[0], self.padding)(ct, indices)
 
@@ -469,7 +477,7 @@ class EmbeddingBackward(Primitive):
     padding: int | None = None
     samples = (sample(f32[2, 2, 3], i32[2, 2], rows=4, padding=0, values={1: [[1, 3], [3, 0]]}),)
 
-    def abstract_eval(self, ct, indices):
+    def abstract_eval(self, ct: ShapedArray, indices: ShapedArray) -> ShapedArray:
         check_integer_indices(self.name, indices)
         if ct.shape[:-1] != indices.shape or not ct.ndim:
             raise ShapeError(
@@ -478,7 +486,7 @@ class EmbeddingBackward(Primitive):
             )
         return ct.update(shape=(self.rows, ct.shape[-1]))
 
-    def decompose(self, ct, indices):
+    def decompose(self, ct: Value, indices: Value) -> Value:
         ct = Embedding(self.padding).zero_padding_rows(indices, ct)
         zeros = ops.full((self.rows, ct.shape[-1]), literal(0, ct.dtype))
         if not self.rows:
@@ -486,19 +494,21 @@ class EmbeddingBackward(Primitive):
         index_vectors = ops.reshape(indices, (*indices.shape, 1))
         return row_gather(indices, zeros).add_to_cotangent(zeros, ct, (zeros, index_vectors))
 
-    def jvp(self, primals, tangents):
+    def jvp(self, primals: Sequence[Value], tangents: Sequence[Tangent]) -> tuple[Value, Tangent]:
         return self(*primals), self(tangents[0], primals[1])
 
-    def vjp(self, ct, out, args, active):
+    def vjp(
+        self, ct: Value, out: Value | None, args: Sequence[Value], active: Sequence[bool]
+    ) -> Sequence[Cotangent]:
         embedding = Embedding(self.padding)
         indices = args[1]
         return embedding.zero_padding_rows(indices, embedding.gather_rows(indices, ct)), None
 
-    def transpose(self, ct, given, indices):
+    def transpose(self, ct: Value, given: Value, indices: Value) -> Sequence[Cotangent]:
         return self.vjp(ct, None, (given, indices), (True, False))
 
 
-def row_gather(indices: Any, weight: Any) -> Gather:
+def row_gather(indices: Value, weight: Value) -> Gather:
     """The gather of a row of `weight` for each of `indices`."""
     return Gather(
         offset_dims=(indices.ndim,),

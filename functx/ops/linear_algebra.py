@@ -5,8 +5,8 @@ The last two dimensions of an array are matrices, the dimensions before them are
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, ClassVar
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import jax.numpy as jnp
 import numpy as np
@@ -18,7 +18,11 @@ from functx.core.primitive import Primitive
 from functx.core.rounding import Rounding
 from functx.core.samples import f32, sample
 from functx.core.types import ShapedArray, is_complex, real_dtype
+from functx.core.typing import ArrayLike, Cotangent, Dim, IRValue, NumPyArray, Tangent, Value
 from functx.ops.operands import batch_size, literal
+
+if TYPE_CHECKING:
+    from functx.lowering.stablehlo_emitter import LoweringContext
 
 _LAPACK_DTYPES = tuple([np.dtype(t) for t in ("float32", "float64", "complex64", "complex128")])
 
@@ -62,7 +66,7 @@ class MatrixFunction(Primitive, abstract=True):
             kind = "square matrices" if self.square else "matrices"
             raise ShapeError(f"{self.name}: the operand must hold {kind}; got {first!r}")
 
-    def batch(self, args, dims):
+    def batch(self, args: Sequence[Value], dims: Sequence[Dim]) -> tuple[Any, Any]:
         log_abs_det = batch_size(args, dims)
         outs = self(
             *[ops.batch_dim_at(x, d, 0, log_abs_det) for x, d in zip(args, dims, strict=True)]
@@ -70,7 +74,7 @@ class MatrixFunction(Primitive, abstract=True):
         return outs, [0] * len(outs) if self.multiple_results else 0
 
 
-def matmul_highest(x: Any, y: Any) -> Any:
+def matmul_highest(x: Any, y: Any) -> Value:
     """The matrix products of `x` and `y` in the highest precision."""
     n = x.ndim
     batch = tuple(range(n - 2))
@@ -78,7 +82,7 @@ def matmul_highest(x: Any, y: Any) -> Any:
     return product(x, y)
 
 
-def matrix_transpose(x: Any) -> Any:
+def matrix_transpose(x: Any) -> Value:
     """`x` with its last two dimensions exchanged."""
     n = x.ndim
     return ops.permute_dims(x, (*range(n - 2), n - 1, n - 2))
@@ -89,12 +93,12 @@ def conj_if_complex(x: Any) -> Any:
     return ops.conj(x) if is_complex(x.dtype) else x
 
 
-def adjoint(x: Any) -> Any:
+def adjoint(x: Any) -> Value:
     """The conjugate transpose."""
     return conj_if_complex(matrix_transpose(x))
 
 
-def hermitian_part(x: Any) -> Any:
+def hermitian_part(x: Any) -> Value:
     """(x + x.H) / 2."""
     return ops.mul(ops.add(x, adjoint(x)), literal(0.5, x.dtype))
 
@@ -109,32 +113,32 @@ def cast_like(x: Any, like: Any) -> Any:
     return x if x.dtype == like.dtype else ops.convert_element_type(x, like.dtype)
 
 
-def position_mask(shape: tuple[int, ...], relation: Callable[[Any, Any], Any]) -> Any:
+def position_mask(shape: tuple[int, ...], relation: Callable[[Any, Any], Any]) -> Value:
     """The mask of matrices of `shape` where `relation(row, column)` holds."""
     n = len(shape)
     rows, columns = [ops.broadcasted_iota(np.int32, shape, axis) for axis in (n - 2, n - 1)]
     return relation(rows, columns)
 
 
-def insert_matrix_dim(x: Any, shape: tuple[int, ...], drop: int) -> Any:
+def insert_matrix_dim(x: ArrayLike, shape: tuple[int, ...], drop: int) -> Value:
     """`x` repeated to `shape`, which has a further dimension at `-drop`."""
     n = len(shape)
     return ops.broadcast_in_dim(x, shape, tuple([i for i in range(n) if i != n - drop]))
 
 
-def scale_columns(x: Any, factor: Any) -> Any:
+def scale_columns(x: Any, factor: Any) -> Value:
     """`x` with its columns multiplied by `factor`."""
     return ops.mul(x, insert_matrix_dim(factor, x.shape, drop=2))
 
 
-def extract_diagonal(x: Any) -> Any:
+def extract_diagonal(x: Any) -> Value:
     """The elements on the diagonals of square matrices."""
     return ops.reduce_sum(
         ops.select(position_mask(x.shape, ops.eq), x, literal(0, x.dtype)), (x.ndim - 1,)
     )
 
 
-def construct_diagonal(x: Any) -> Any:
+def construct_diagonal(x: Any) -> Value:
     """Matrices with `x` on their diagonals, and zeros elsewhere."""
     shape = (*x.shape, x.shape[-1])
     return ops.select(
@@ -171,7 +175,7 @@ class TriangularSolve(MatrixFunction):
         sample(f32[3, 3], f32[3, 2], unit_diagonal=True, domain=(-1.0, 1.0)),
     )
 
-    def abstract_eval(self, a, b):
+    def abstract_eval(self, a: ShapedArray, b: ShapedArray) -> ShapedArray:
         self.check(a, b)
         _check_right_hand_side(self, a, b)
         return b
@@ -186,7 +190,7 @@ class TriangularSolve(MatrixFunction):
         a = matrix_transpose(a) if self.transposed else a
         return conj_if_complex(a) if self.conjugated else a
 
-    def jvp(self, primals, tangents):
+    def jvp(self, primals: Sequence[Value], tangents: Sequence[Tangent]) -> tuple[Value, Tangent]:
         (a, b), (da, db) = primals, tangents
         x = self(a, b)
         if da is not None:
@@ -194,7 +198,7 @@ class TriangularSolve(MatrixFunction):
             db = ops.neg(term) if db is None else ops.sub(db, term)
         return x, self(a, db)
 
-    def transpose(self, ct, a, b):
+    def transpose(self, ct: Value, a: Value, b: Value) -> Sequence[Cotangent]:
         return None, self.transposed_solve()(a, ct)
 
     def transposed_solve(self) -> TriangularSolve:
@@ -202,7 +206,7 @@ class TriangularSolve(MatrixFunction):
             self.lower_triangle, not self.transposed, self.conjugated, self.unit_diagonal
         )
 
-    def lower(self, ctx, a, b):
+    def lower(self, ctx: LoweringContext, a: IRValue, b: IRValue) -> IRValue:
         def solve(a: Any, b: Any) -> Any:
             return lax.linalg.triangular_solve(
                 a,
@@ -228,12 +232,12 @@ class Solve(MatrixFunction):
         ),
     )
 
-    def abstract_eval(self, a, b):
+    def abstract_eval(self, a: ShapedArray, b: ShapedArray) -> ShapedArray:
         self.check(a, b)
         _check_right_hand_side(self, a, b)
         return b
 
-    def jvp(self, primals, tangents):
+    def jvp(self, primals: Sequence[Value], tangents: Sequence[Tangent]) -> tuple[Value, Tangent]:
         (a, b), (da, db) = primals, tangents
         x = self(a, b)
         if da is not None:
@@ -242,20 +246,22 @@ class Solve(MatrixFunction):
             db = ops.neg(term) if db is None else ops.sub(db, term)
         return x, self(a, db)
 
-    def vjp(self, ct, out, args, active):
+    def vjp(
+        self, ct: Value, out: Value, args: Sequence[Value], active: Sequence[bool]
+    ) -> Sequence[Cotangent]:
         b_ct = Solve(not self.transposed)(args[0], ct)
         if not active[0]:
             return None, b_ct
         term = ops.neg(matmul_highest(b_ct, matrix_transpose(out)))
         return matrix_transpose(term) if self.transposed else term, b_ct
 
-    def transpose(self, ct, a, b):
+    def transpose(self, ct: Value, a: Value, b: Value) -> Sequence[Cotangent]:
         return None, Solve(not self.transposed)(a, ct)
 
-    def numpy(self, a, b):
+    def numpy(self, a: NumPyArray, b: NumPyArray) -> ArrayLike:
         return np.linalg.solve(np.swapaxes(a, -1, -2) if self.transposed else a, b)
 
-    def lower(self, ctx, a, b):
+    def lower(self, ctx: LoweringContext, a: IRValue, b: IRValue) -> IRValue:
         def solve(a: Any, b: Any) -> Any:
             return jnp.linalg.solve(jnp.swapaxes(a, -1, -2) if self.transposed else a, b)
 
@@ -275,13 +281,13 @@ def _strict_relation(relation: Callable[[Any, Any], Any]) -> Callable[[Any, Any]
 
 
 def triangular_solve(
-    a: Any,
-    b: Any,
+    a: ArrayLike,
+    b: ArrayLike,
     lower: bool = True,
     transposed: bool = False,
     conjugated: bool = False,
     unit_diagonal: bool = False,
-) -> Any:
+) -> Value:
     """The x with a @ x == b, where only the lower or the upper triangle of `a` is used.
 
     With `transposed`, `a` is transposed, with `conjugated` conjugated, and with `unit_diagonal` its
@@ -290,7 +296,7 @@ def triangular_solve(
     return TriangularSolve(lower, transposed, conjugated, unit_diagonal)(a, b)
 
 
-def solve(a: Any, b: Any) -> Any:
+def solve(a: ArrayLike, b: Any) -> Value:
     """The x with a @ x == b for square matrices `a` and matrices `b` with as many rows."""
     return Solve()(a, b)
 
@@ -306,23 +312,25 @@ class Det(MatrixFunction):
         sample(f32[3, 3], values={0: np.ones((3, 3))}, gradients={0: np.zeros((3, 3))}),
     )
 
-    def abstract_eval(self, x):
+    def abstract_eval(self, x: ShapedArray) -> ShapedArray:
         self.check(x)
         return x.update(shape=x.shape[:-2])
 
-    def jvp(self, primals, tangents):
+    def jvp(self, primals: Sequence[Value], tangents: Sequence[Tangent]) -> tuple[Value, Tangent]:
         (x,), (dx,) = primals, tangents
         return self(x), ops.reduce_sum(ops.mul(Cofactors()(x), dx), (x.ndim - 2, x.ndim - 1))
 
-    def vjp(self, ct, out, args, active):
+    def vjp(
+        self, ct: Value, out: Value, args: Sequence[Value], active: Sequence[bool]
+    ) -> Sequence[Cotangent]:
         (x,) = args
         broadcast = ops.broadcast_in_dim(ct, x.shape, tuple(range(x.ndim - 2)))
         return (ops.mul(broadcast, Cofactors()(x)),)
 
-    def numpy(self, x):
+    def numpy(self, x: NumPyArray) -> ArrayLike:
         return np.linalg.det(x)
 
-    def lower(self, ctx, x):
+    def lower(self, ctx: LoweringContext, x: IRValue) -> IRValue:
         return ctx.via_jax(jnp.linalg.det, x)
 
 
@@ -336,11 +344,11 @@ class Cofactors(MatrixFunction):
         sample(f32[2, 2], values={0: np.zeros((2, 2))}, gradients={0: [[1, -1], [-1, 1]]}),
     )
 
-    def abstract_eval(self, x):
+    def abstract_eval(self, x: ShapedArray) -> ShapedArray:
         self.check(x)
         return x
 
-    def jvp(self, primals, tangents):
+    def jvp(self, primals: Sequence[Value], tangents: Sequence[Tangent]) -> tuple[Value, Tangent]:
         (x,), (dx,) = primals, tangents
         u, s, vh = ops.Svd()(x)
         sign = ops.mul(Det()(u), Det()(vh))
@@ -355,11 +363,11 @@ class Cofactors(MatrixFunction):
         broadcast = ops.broadcast_in_dim(sign, x.shape, tuple(range(x.ndim - 2)))
         return self(x), ops.mul(broadcast, outer)
 
-    def lower(self, ctx, x):
+    def lower(self, ctx: LoweringContext, x: IRValue) -> IRValue:
         return ctx.via_jax(_cofactors, x)
 
 
-def _cofactors(x: Any) -> Any:
+def _cofactors(x: Value) -> Value:
     u, s, vh = jnp.linalg.svd(x)
     other_products = jnp.where(jnp.eye(s.shape[-1], dtype=bool), 1, s[..., None, :]).prod(-1)
     sign = jnp.linalg.det(u) * jnp.linalg.det(vh)
@@ -375,12 +383,14 @@ class Slogdet(MatrixFunction):
         sample(f32[2, 2, 2], values={0: well_conditioned((2, 2, 2))}),
     )
 
-    def abstract_eval(self, x):
+    def abstract_eval(self, x: ShapedArray) -> Sequence[ShapedArray]:
         self.check(x)
         out = x.update(shape=x.shape[:-2])
         return [out, out.update(dtype=real_dtype(x.dtype))]
 
-    def jvp(self, primals, tangents):
+    def jvp(
+        self, primals: Sequence[Value], tangents: Sequence[Tangent]
+    ) -> tuple[Sequence[Value], Sequence[Tangent]]:
         (x,), (dx,) = primals, tangents
         sign, log_abs_det = self(x)
         diagonal = extract_diagonal(Solve()(x, dx))
@@ -393,18 +403,18 @@ class Slogdet(MatrixFunction):
             )
         return [sign, log_abs_det], [sign_tangent, real_if_complex(trace)]
 
-    def numpy(self, x):
+    def numpy(self, x: NumPyArray) -> Any:
         return np.linalg.slogdet(x)
 
-    def lower(self, ctx, x):
+    def lower(self, ctx: LoweringContext, x: IRValue) -> Sequence[IRValue]:
         return ctx.via_jax(lambda x: tuple(jnp.linalg.slogdet(x)), x)
 
 
-def _sum_last_dim(x: Any) -> Any:
+def _sum_last_dim(x: Value) -> Value:
     return ops.reduce_sum(x, (x.ndim - 1,))
 
 
-def _products_of_others(s: Any) -> Any:
+def _products_of_others(s: Any) -> Value:
     """The product of all elements of s except those at i and j, in row i and column j; 0 for i = j."""
     shape = (*s.shape[:-1], *s.shape[-1:] * 3)
     n = len(shape)
@@ -417,12 +427,12 @@ def _products_of_others(s: Any) -> Any:
     return ops.select(position_mask(product.shape, ops.eq), literal(0, s.dtype), product)
 
 
-def det(x: Any) -> Any:
+def det(x: ArrayLike) -> Value:
     """The determinant of square matrices; its derivative is right for singular ones too."""
     return Det()(x)
 
 
-def slogdet(x: Any) -> tuple[Any, Any]:
+def slogdet(x: Value) -> tuple[Any, Any]:
     """The sign of the determinant, and the logarithm of its absolute value."""
     sign, log_abs_det = Slogdet()(x)
     return sign, log_abs_det

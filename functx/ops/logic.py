@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from jax.extend.mlir.dialects import stablehlo
 
 from functx.core.errors import ArgumentError, DTypeError
-from functx.core.program import Literal
+from functx.core.program import Atom, Literal
 from functx.core.rounding import EXACT
 from functx.core.samples import bool_, c64, f32, i32, sample, u32
 from functx.core.tracer import aval_of
 from functx.core.types import ShapedArray, is_integer
+from functx.core.typing import ArrayLike, IRValue, Mask, NumPyArray, Tangent, Value
 from functx.ops.families import (
     Bitwise,
     Comparison,
@@ -23,7 +25,18 @@ from functx.ops.families import (
     elementwise_shape,
     unary_function,
 )
-from functx.ops.operands import all_ones, is_literal_equal, is_same_value, literal, promote_scalars
+from functx.ops.operands import (
+    RewriteContext,
+    Simplified,
+    all_ones,
+    is_literal_equal,
+    is_same_value,
+    literal,
+    promote_scalars,
+)
+
+if TYPE_CHECKING:
+    from functx.lowering.stablehlo_emitter import LoweringContext
 
 
 class _StablehloComparison(Comparison, abstract=True):
@@ -31,7 +44,7 @@ class _StablehloComparison(Comparison, abstract=True):
 
     direction: ClassVar[str]
 
-    def lower(self, ctx, x, y):
+    def lower(self, ctx: LoweringContext, x: IRValue, y: IRValue) -> IRValue:
         return ctx.compare(x, y, self.direction, ctx.avals_in[0])
 
 
@@ -93,10 +106,10 @@ class And(Bitwise):
     numpy = host_kernel = np.bitwise_and
     samples = sample(bool_[3, 4], bool_[3, 4]), sample(i32[3], i32[()])
 
-    def simplify(self, context, x, y):
+    def simplify(self, context: RewriteContext, x: Atom, y: Atom) -> Simplified:
         return simplify_and_or(x, y, neutral=all_ones(x.aval), final=0)
 
-    def lower(self, ctx, x, y):
+    def lower(self, ctx: LoweringContext, x: IRValue, y: IRValue) -> IRValue:
         return stablehlo.and_(x, y)
 
 
@@ -106,10 +119,10 @@ class Or(Bitwise):
     numpy = host_kernel = np.bitwise_or
     samples = sample(bool_[3, 4], bool_[3, 4]), sample(i32[()], i32[3])
 
-    def simplify(self, context, x, y):
+    def simplify(self, context: RewriteContext, x: Atom, y: Atom) -> Simplified:
         return simplify_and_or(x, y, neutral=0, final=all_ones(x.aval))
 
-    def lower(self, ctx, x, y):
+    def lower(self, ctx: LoweringContext, x: IRValue, y: IRValue) -> IRValue:
         return stablehlo.or_(x, y)
 
 
@@ -119,14 +132,14 @@ class Xor(Bitwise):
     numpy = host_kernel = np.bitwise_xor
     samples = sample(bool_[3, 4], bool_[3, 4]), sample(u32[3], u32[()])
 
-    def simplify(self, context, x, y):
+    def simplify(self, context: RewriteContext, x: Atom, y: Atom) -> Simplified:
         if x is y:
             return literal(0, x.aval.dtype)
         if is_literal_equal(x, 0):
             return y
         return x if is_literal_equal(y, 0) else None
 
-    def lower(self, ctx, x, y):
+    def lower(self, ctx: LoweringContext, x: IRValue, y: IRValue) -> IRValue:
         return stablehlo.xor(x, y)
 
 
@@ -136,11 +149,11 @@ class Not(Bitwise):
     numpy = host_kernel = np.invert
     samples = sample(bool_[3, 4]), sample(i32[3])
 
-    def simplify(self, context, x):
+    def simplify(self, context: RewriteContext, x: Atom) -> Simplified:
         inner = context.defining_equation(x, Not)
         return None if inner is None else inner.inputs[0]
 
-    def lower(self, ctx, x):
+    def lower(self, ctx: LoweringContext, x: IRValue) -> IRValue:
         return stablehlo.not_(x)
 
 
@@ -150,7 +163,7 @@ class ShiftLeft(Bitwise):
     accepts = "iu"
     samples = sample(u32[3, 4], u32[3, 4]), sample(i32[3], i32[()], domain=(0, 4))
 
-    def lower(self, ctx, x, y):
+    def lower(self, ctx: LoweringContext, x: IRValue, y: IRValue) -> IRValue:
         return stablehlo.shift_left(x, y)
 
 
@@ -160,7 +173,7 @@ class ShiftRightLogical(Bitwise):
     accepts = "iu"
     samples = sample(u32[3, 4], u32[3, 4]), sample(i32[3], i32[()], domain=(0, 4))
 
-    def lower(self, ctx, x, y):
+    def lower(self, ctx: LoweringContext, x: IRValue, y: IRValue) -> IRValue:
         return stablehlo.shift_right_logical(x, y)
 
 
@@ -170,7 +183,7 @@ class ShiftRightArithmetic(Bitwise):
     accepts = "iu"
     samples = sample(u32[3, 4], u32[3, 4]), sample(i32[3], i32[()], domain=(0, 4))
 
-    def lower(self, ctx, x, y):
+    def lower(self, ctx: LoweringContext, x: IRValue, y: IRValue) -> IRValue:
         return stablehlo.shift_right_arithmetic(x, y)
 
 
@@ -181,7 +194,7 @@ class PopulationCount(Bitwise):
     numpy = np.bitwise_count
     samples = sample(u32[3, 4]), sample(i32[3], domain=(0, 9))
 
-    def lower(self, ctx, x):
+    def lower(self, ctx: LoweringContext, x: IRValue) -> IRValue:
         return stablehlo.popcnt(x)
 
 
@@ -192,7 +205,7 @@ class CountLeadingZeros(Bitwise):
     accepts = "iu"
     samples = sample(u32[3, 4]), sample(i32[3])
 
-    def lower(self, ctx, x):
+    def lower(self, ctx: LoweringContext, x: IRValue) -> IRValue:
         return stablehlo.count_leading_zeros(x)
 
 
@@ -222,7 +235,9 @@ class Select(Elementwise):
         sample(bool_[3], i32[3], i32[3]),
     )
 
-    def abstract_eval(self, pred, on_false, on_true):
+    def abstract_eval(
+        self, pred: ShapedArray, on_false: ShapedArray, on_true: ShapedArray
+    ) -> ShapedArray:
         if pred.dtype != bool:
             raise DTypeError(
                 f"select: the condition must be boolean; got {pred!r}",
@@ -233,23 +248,27 @@ class Select(Elementwise):
         weak = on_false.weak_type and on_true.weak_type
         return ShapedArray(shape, on_false.dtype, weak)
 
-    def jvp(self, primals, tangents):
+    def jvp(self, primals: Sequence[Value], tangents: Sequence[Tangent]) -> tuple[Value, Tangent]:
         out = self(*primals)
         zero = literal(0, out.dtype)
         cases = [zero if t is None else t for t in tangents[1:]]
         return out, broadcast_scalar(self(primals[0], *cases), out.shape)
 
-    def partial(self, i, t, out, pred, on_false, on_true):
+    def partial(
+        self, i: int, t: Value, out: Value, pred: Value, on_false: Value, on_true: Value
+    ) -> Tangent:
         zero = literal(0, t.dtype)
         return self(pred, t, zero) if i == 1 else self(pred, zero, t)
 
-    def nonzero_derivative_mask(self, i, pred, on_false, on_true):
+    def nonzero_derivative_mask(self, i: int, pred: Value, on_false: Value, on_true: Value) -> Mask:
         return (None, bitwise_not(pred), pred)[i] if i else None
 
-    def preserves_zero(self, i, pred, on_false, on_true):
+    def preserves_zero(self, i: int, pred: Value, on_false: Value, on_true: Value) -> bool:
         return True
 
-    def simplify(self, context, pred, on_false, on_true):
+    def simplify(
+        self, context: RewriteContext, pred: Atom, on_false: Atom, on_true: Atom
+    ) -> Simplified:
         if is_same_value(on_false, on_true):
             return on_true
         if type(pred) is Literal:
@@ -257,10 +276,12 @@ class Select(Elementwise):
         inner = context.defining_equation(pred, Not)
         return None if inner is None else (self, [inner.inputs[0], on_true, on_false])
 
-    def numpy(self, pred, on_false, on_true):
+    def numpy(self, pred: NumPyArray, on_false: NumPyArray, on_true: NumPyArray) -> ArrayLike:
         return np.where(pred, on_true, on_false)
 
-    def lower(self, ctx, pred, on_false, on_true):
+    def lower(
+        self, ctx: LoweringContext, pred: IRValue, on_false: IRValue, on_true: IRValue
+    ) -> IRValue:
         return stablehlo.select(pred, on_true, on_false)
 
 
@@ -276,10 +297,10 @@ class Clamp(Elementwise):
         sample(i32[3], i32[3], i32[3]),
     )
 
-    def partial(self, i, t, out, low, x, high):
+    def partial(self, i: int, t: Value, out: Value, low: Value, x: Value, high: Value) -> Tangent:
         return select(self.nonzero_derivative_mask(i, low, x, high), t, 0)
 
-    def nonzero_derivative_mask(self, i, low, x, high):
+    def nonzero_derivative_mask(self, i: int, low: Value, x: Value, high: Value) -> Mask:
         # An operand has a derivative where it alone decides: at a tie with a bound all are 0.
         if i == 0:
             return bitwise_and(lt(x, low), lt(low, high))
@@ -287,20 +308,20 @@ class Clamp(Elementwise):
             return bitwise_and(gt(x, low), lt(x, high))
         return bitwise_or(gt(x, high), gt(low, high))
 
-    def preserves_zero(self, i, low, x, high):
+    def preserves_zero(self, i: int, low: Value, x: Value, high: Value) -> bool:
         return True
 
-    def numpy(self, low, x, high):
+    def numpy(self, low: NumPyArray, x: NumPyArray, high: NumPyArray) -> ArrayLike:
         return np.minimum(np.maximum(x, low), high)
 
-    def lower(self, ctx, low, x, high):
+    def lower(self, ctx: LoweringContext, low: IRValue, x: IRValue, high: IRValue) -> IRValue:
         if ctx.avals_in[1].dtype == bool:
             # XLA has no clamp of booleans on CPUs.
             return ctx.via_jax(lambda low, x, high: (low | x) & high, low, x, high)
         return stablehlo.clamp(low, x, high)
 
 
-def select_n(which: Any, *cases: Any) -> Any:
+def select_n(which: Any, *cases: Any) -> Value:
     """`cases[which]`, elementwise; `which` is boolean, or integer for more than two cases.
 
     An integer out of range selects the nearest case. A scalar stands for a whole array.
@@ -333,7 +354,7 @@ def select_n(which: Any, *cases: Any) -> Any:
     return selected
 
 
-def select(pred: Any, on_true: Any, on_false: Any) -> Any:
+def select(pred: Any, on_true: Any, on_false: Any) -> Value:
     """`on_true` where the boolean `pred` holds, else `on_false`, elementwise.
 
     A derivative goes through the selected operand alone. A scalar stands for a whole array.
@@ -342,7 +363,7 @@ def select(pred: Any, on_true: Any, on_false: Any) -> Any:
     return Select()(pred, on_false, on_true)
 
 
-def clamp(min: Any, x: Any, max: Any) -> Any:
+def clamp(min: ArrayLike, x: ArrayLike, max: ArrayLike) -> Value:
     """The smaller of `max` and the larger of `x` and `min`, elementwise; nan where any of the three is.
 
     The derivative in `x` is 0 where it ties with a bound.

@@ -9,9 +9,10 @@ from typing import Any, ClassVar
 
 from functx import ops
 from functx.core.errors import ShapeError, ValueRangeError
-from functx.core.primitive import Primitive
+from functx.core.primitive import Primitive, rule
 from functx.core.samples import f32, sample
-from functx.core.types import ShapedArray
+from functx.core.types import Shape, ShapedArray
+from functx.core.typing import ArrayLike, Cotangent, Dim, Tangent, Value
 from functx.ops.activations import softplus
 from functx.ops.families import check_same_dtype, unbroadcast_scalar
 from functx.ops.operands import batch_size, cast_like_input, upcast_half
@@ -60,10 +61,12 @@ class PointwiseLoss(Loss, abstract=True):
     max_weights: ClassVar[int] = 0
     """The number of weights that may follow the target."""
 
-    def terms(self, *args: Any) -> Any:
+    @rule
+    def terms(self, *args: Value) -> Value:
         raise NotImplementedError
 
-    def terms_derivative(self, i: int, *args: Any) -> Any:
+    @rule
+    def terms_derivative(self, i: int, *args: Value) -> Value:
         """The derivative of the terms in operand `i`."""
         raise NotImplementedError
 
@@ -71,7 +74,9 @@ class PointwiseLoss(Loss, abstract=True):
         """Raise ValueRangeError for parameters out of range."""
         self.check_reduction()
 
-    def abstract_eval(self, x, target, *weights):
+    def abstract_eval(
+        self, x: ShapedArray, target: ShapedArray, *weights: ShapedArray
+    ) -> ShapedArray:
         self.check()
         check_same_dtype(self, (x, target, *weights))
         others = [weight for weight in weights if weight.shape != ()]
@@ -83,10 +88,10 @@ class PointwiseLoss(Loss, abstract=True):
             )
         return ShapedArray(self.loss_shape(x.shape), x.dtype)
 
-    def decompose(self, *args):
+    def decompose(self, *args: Value) -> Value:
         return cast_like_input(self.reduce_terms(self.terms(*map(upcast_half, args))), args[0])
 
-    def jvp(self, primals, tangents):
+    def jvp(self, primals: Sequence[Value], tangents: Sequence[Tangent]) -> tuple[Value, Tangent]:
         upcast = [upcast_half(x) for x in primals]
         total = None
         for i, t in enumerate(tangents):
@@ -95,7 +100,9 @@ class PointwiseLoss(Loss, abstract=True):
                 total = term if total is None else ops.add(total, term)
         return self(*primals), cast_like_input(self.reduce_terms(total), primals[0])
 
-    def vjp(self, ct, out, args, active):
+    def vjp(
+        self, ct: Value, out: Value, args: Sequence[Value], active: Sequence[bool]
+    ) -> Sequence[Cotangent]:
         cts: list[Any] = [None] * len(args)
         if active[0]:
             fields = [getattr(self, name) for name in self.fields]
@@ -129,7 +136,7 @@ class PointwiseLoss(Loss, abstract=True):
         ct = ct if self.reduction == "sum" else ops.div(ct, self.mean_divisor(shape))
         return self.broadcast_over_batch(ct, shape)
 
-    def batch(self, args, dims):
+    def batch(self, args: Sequence[Value], dims: Sequence[Dim]) -> tuple[Value, Dim]:
         size = batch_size(args, dims)
         return self.replace(batch_ndim=self.batch_ndim + 1)(
             *batch_loss_operands(args, dims, size)
@@ -149,7 +156,7 @@ class PointwiseLossBackward(Loss, abstract=True):
         """The loss with these parameters."""
         return self.loss(*[getattr(self, name) for name in self.fields])
 
-    def abstract_eval(self, ct, x, *others):
+    def abstract_eval(self, ct: ShapedArray, x: ShapedArray, *others: ShapedArray) -> ShapedArray:
         value = self.forward_loss().abstract_eval(x, *others)
         check_same_dtype(self, (ct, x))
         if ct.shape != value.shape:
@@ -159,14 +166,14 @@ class PointwiseLossBackward(Loss, abstract=True):
             )
         return ShapedArray(x.shape, x.dtype)
 
-    def decompose(self, ct, *args):
+    def decompose(self, ct: Value, *args: Value) -> Value:
         loss = self.forward_loss()
         term_ct = loss.term_cotangents(upcast_half(ct), args[0].shape)
         return cast_like_input(
             ops.mul(term_ct, loss.terms_derivative(0, *map(upcast_half, args))), args[0]
         )
 
-    def batch(self, args, dims):
+    def batch(self, args: Sequence[Value], dims: Sequence[Dim]) -> tuple[Value, Dim]:
         size = batch_size(args, dims)
         ct = ops.batch_dim_at(args[0], dims[0], 0, size)
         operands = batch_loss_operands(args[1:], dims[1:], size)
@@ -178,10 +185,10 @@ class L1Loss(PointwiseLoss):
 
     samples = (sample(f32[2, 3], f32[2, 3], reduction="sum", batch_ndim=1),)
 
-    def terms(self, x, target):
+    def terms(self, x: Value, target: Value) -> Value:
         return ops.abs(ops.sub(x, target))
 
-    def terms_derivative(self, i, x, target):
+    def terms_derivative(self, i: int, x: Value, target: Value) -> Value:
         return ops.sign(ops.sub(x, target) if i == 0 else ops.sub(target, x))
 
 
@@ -190,10 +197,10 @@ class MseLoss(PointwiseLoss):
 
     samples = (sample(f32[3, 2], f32[3, 2], reduction="mean"),)
 
-    def terms(self, x, target):
+    def terms(self, x: Value, target: Value) -> Value:
         return ops.square(ops.sub(x, target))
 
-    def terms_derivative(self, i, x, target):
+    def terms_derivative(self, i: int, x: Value, target: Value) -> Value:
         return ops.mul(ops.sub(x, target) if i == 0 else ops.sub(target, x), 2.0)
 
 
@@ -203,12 +210,12 @@ class SmoothL1Loss(PointwiseLoss):
     beta: float = 1.0
     samples = (sample(f32[3, 2], f32[3, 2], reduction="mean", beta=0.8),)
 
-    def check(self):
+    def check(self) -> None:
         super().check()
         if not self.beta >= 0:
             raise ValueRangeError(f"{self.name}: beta must not be negative; got {self.beta}")
 
-    def terms(self, x, target):
+    def terms(self, x: Value, target: Value) -> Value:
         d = ops.sub(x, target)
         linear_part = ops.sub(ops.abs(d), 0.5 * self.beta)
         if not self.beta:
@@ -217,7 +224,7 @@ class SmoothL1Loss(PointwiseLoss):
             ops.le(ops.abs(d), self.beta), ops.mul(ops.square(d), 0.5 / self.beta), linear_part
         )
 
-    def terms_derivative(self, i, x, target):
+    def terms_derivative(self, i: int, x: Value, target: Value) -> Value:
         d = ops.sub(x, target) if i == 0 else ops.sub(target, x)
         return ops.clamp(-1.0, ops.div(d, self.beta), 1.0) if self.beta else ops.sign(d)
 
@@ -228,17 +235,17 @@ class HuberLoss(PointwiseLoss):
     delta: float = 1.0
     samples = (sample(f32[3, 2], f32[3, 2], reduction="none", delta=0.8),)
 
-    def check(self):
+    def check(self) -> None:
         super().check()
         if not self.delta > 0:
             raise ValueRangeError(f"{self.name}: delta must be positive; got {self.delta}")
 
-    def terms(self, x, target):
+    def terms(self, x: Value, target: Value) -> Value:
         d = ops.sub(x, target)
         linear_part = ops.mul(ops.sub(ops.abs(d), 0.5 * self.delta), self.delta)
         return ops.select(ops.le(ops.abs(d), self.delta), ops.mul(ops.square(d), 0.5), linear_part)
 
-    def terms_derivative(self, i, x, target):
+    def terms_derivative(self, i: int, x: Value, target: Value) -> Value:
         return ops.clamp(
             -self.delta, ops.sub(x, target) if i == 0 else ops.sub(target, x), self.delta
         )
@@ -313,14 +320,14 @@ class BinaryCrossEntropy(PointwiseLoss):
         ),
     )
 
-    def terms(self, x, target, *weights):
+    def terms(self, x: Value, target: Value, *weights: Value) -> Value:
         target_term = ops.mul(target, ops.max(ops.log(x), MIN_LOG_PROBABILITY))
         other_term = ops.mul(
             ops.sub(1.0, target), ops.max(ops.log1p(ops.neg(x)), MIN_LOG_PROBABILITY)
         )
         return multiply_by_all(ops.neg(ops.add(target_term, other_term)), *weights)
 
-    def terms_derivative(self, i, x, target, *weights):
+    def terms_derivative(self, i: int, x: Value, target: Value, *weights: Value) -> Value:
         if i == 0:
             target_term = ops.div(target, ops.max(x, MIN_PROBABILITY))
             other_term = ops.div(ops.sub(1.0, target), ops.max(ops.sub(1.0, x), MIN_PROBABILITY))
@@ -352,14 +359,14 @@ class BinaryCrossEntropyWithLogits(PointwiseLoss):
         ),
     )
 
-    def terms(self, x, target, *weights):
+    def terms(self, x: Value, target: Value, *weights: Value | float) -> Value:
         target_term = multiply_no_nan(target, softplus(ops.neg(x)))
         other_term = multiply_no_nan(ops.sub(1.0, target), softplus(x))
         return multiply_by_all(
             ops.add(multiply_by_all(target_term, *weights[1:]), other_term), *weights[:1]
         )
 
-    def terms_derivative(self, i, x, target, *weights):
+    def terms_derivative(self, i: int, x: Value, target: Value, *weights: Value) -> Value:
         if i == 3:
             return multiply_by_all(multiply_no_nan(target, softplus(ops.neg(x))), *weights[:1])
         if i == 2:
@@ -395,21 +402,21 @@ class KlDiv(PointwiseLoss):
         ),
     )
 
-    def check(self):
+    def check(self) -> None:
         self.check_reduction(("none", "mean", "sum", "batchmean"))
 
-    def mean_divisor(self, shape):
+    def mean_divisor(self, shape: Shape) -> float:
         if self.reduction == "batchmean":
             return float(shape[self.batch_ndim]) if len(shape) > self.batch_ndim else 1.0
         return super().mean_divisor(shape)
 
-    def terms(self, x, target):
+    def terms(self, x: Value, target: Value) -> Value:
         if self.log_target:
             return multiply_no_nan(ops.exp(target), ops.sub(target, x))
         entropy = ops.mul(target, ops.log(ops.select(ops.eq(target, 0.0), 1.0, target)))
         return ops.sub(entropy, multiply_no_nan(target, x))
 
-    def terms_derivative(self, i, x, target):
+    def terms_derivative(self, i: int, x: Value, target: Value) -> Value:
         if i == 0:
             return ops.neg(ops.exp(target) if self.log_target else target)
         if self.log_target:
@@ -442,18 +449,18 @@ class KlDivBackward(PointwiseLossBackward):
     samples = (sample(f32[()], f32[3, 2], f32[3, 2], reduction="batchmean", log_target=True),)
 
 
-def multiply_by_all(x: Any, *factors: Any) -> Any:
+def multiply_by_all(x: ArrayLike, *factors: Any) -> Any:
     """`x` times all `factors`."""
     for factor in factors:
         x = ops.mul(x, factor)
     return x
 
 
-def multiply_no_nan(weight: Any, x: Any) -> Any:
+def multiply_no_nan(weight: Value, x: ArrayLike) -> Value:
     """weight * x, and 0 where the weight is 0 and x infinite."""
     return ops.mul(weight, zero_infinities_of_zero_weight(weight, x))
 
 
-def zero_infinities_of_zero_weight(weight: Any, x: Any) -> Any:
+def zero_infinities_of_zero_weight(weight: Value, x: ArrayLike) -> Value:
     """`x` with 0 where it is infinite and the weight is 0."""
     return ops.select(ops.bitwise_and(ops.eq(weight, 0.0), ops.eq(ops.abs(x), math.inf)), 0.0, x)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 from typing import Any, ClassVar, NamedTuple
 
 from functx import ops
 from functx.core.errors import AxisError, ShapeError
-from functx.core.primitive import Primitive
+from functx.core.primitive import Primitive, rule
 from functx.core.samples import f32, sample
 from functx.core.types import Shape, ShapedArray
+from functx.core.typing import Cotangent, Dim, Mask, Tangent, Value
 from functx.ops.families import apply_mask
 from functx.ops.operands import batch_size, broadcast_along, tuple_delete
 from functx.ops.statistics import (
@@ -60,7 +62,7 @@ class Normalization(Primitive, abstract=True):
     can_share_affine: ClassVar[bool] = True
     """Whether the elements of a batch can share one weight and one bias."""
 
-    def layout_of(self, x: Any) -> NormalizationLayout:
+    def layout_of(self, x: Value | ShapedArray) -> NormalizationLayout:
         """The layout of `x`; raises AxisError or ShapeError if there is none."""
         raise NotImplementedError
 
@@ -83,7 +85,8 @@ class ForwardNormalization(Normalization, abstract=True):
     biased: bool
     backward: ClassVar[type[BackwardNormalization]]
 
-    def abstract_eval(self, x, *affine):
+    @rule
+    def abstract_eval(self, x: ShapedArray, *affine: ShapedArray) -> ShapedArray:
         check_real(self.name, x, *affine)
         names = [
             name
@@ -102,21 +105,28 @@ class ForwardNormalization(Normalization, abstract=True):
             next(values) if self.biased else absent,
         )
 
-    def decompose(self, *args):
+    @rule
+    def decompose(self, *args: Value) -> Value:
         return self.apply_affine(self.standardized_input(args), args)
 
-    def jvp(self, primals, tangents):
+    @rule
+    def jvp(self, primals: Sequence[Value], tangents: Sequence[Tangent]) -> tuple[Value, Tangent]:
         return self(*primals), self.output_tangent(primals, tangents)
 
-    def vjp(self, ct, out, args, active):
+    @rule
+    def vjp(
+        self, ct: Value, out: Value, args: Sequence[Value], active: Sequence[bool]
+    ) -> Sequence[Cotangent]:
         return self.input_cotangents(ct, args, active)
 
-    def vjp_where(self, mask, ct, out, args, active):
+    def vjp_where(
+        self, mask: Mask, ct: Value, out: Value, args: Sequence[Value], active: Sequence[bool]
+    ) -> Sequence[Cotangent]:
         x, *affine = args
         x_mask = self.group_mask(mask, x)
         return self.vjp(ct, out, (x if x_mask is None else apply_mask(x_mask, x), *affine), active)
 
-    def cotangent_masks(self, mask, args):
+    def cotangent_masks(self, mask: Mask, args: Sequence[Value]) -> Sequence[Mask]:
         x_mask = None if mask is None else self.group_mask(mask, args[0])
         return [x_mask] + [None] * (len(args) - 1)
 
@@ -148,7 +158,7 @@ class ForwardNormalization(Normalization, abstract=True):
         out = out if bias is None else ops.add(out, layout.broadcast_affine(bias, dtype))
         return ops.convert_element_type(out, x.dtype)
 
-    def output_tangent(self, primals: Any, tangents: Any) -> Any:
+    def output_tangent(self, primals: Sequence[Value], tangents: Sequence[Tangent]) -> Tangent:
         """The tangent of the output; None if no operand varies."""
         x, layout, dtype = primals[0], self.layout_of(primals[0]), working_dtype(*primals)
         weight, _ = self.affine(primals)
@@ -205,7 +215,8 @@ class ForwardNormalization(Normalization, abstract=True):
         shared = {f: getattr(self, f) for f in self.backward.fields if f != "output_mask"}
         return self.backward(**shared, output_mask=mask)
 
-    def batch(self, args, dims):
+    @rule
+    def batch(self, args: Sequence[Value], dims: Sequence[Dim]) -> tuple[Value, Dim]:
         size = batch_size(args, dims)
         shared = self.can_share_affine and all([d is None for d in dims[1:]])
         primitive, batch_dim = self.batched_primitive(shared)
@@ -228,10 +239,12 @@ class BackwardNormalization(Normalization, abstract=True):
     output_mask: tuple[bool, bool, bool]
     multiple_results = True
 
-    def abstract_eval(self, ct, x, *rest):
+    def abstract_eval(
+        self, ct: ShapedArray, x: ShapedArray, *rest: ShapedArray
+    ) -> Sequence[ShapedArray]:
         check_real(self.name, ct, x, *rest)
         layout = self.layout_of(x)
-        *rstd, weight = rest if self.weighted else (*rest, None)
+        rstd, weight = (rest[:-1], rest[-1]) if self.weighted else (rest, None)
         if ct.shape != x.shape:
             raise ShapeError(
                 f"{self.name}: the cotangent must have the shape of x; got {ct!r} and {x!r}"
@@ -252,7 +265,7 @@ class BackwardNormalization(Normalization, abstract=True):
     def select_outputs(self, values: Any) -> list[Any]:
         return [x for x, is_needed in zip(values, self.output_mask, strict=True) if is_needed]
 
-    def decompose(self, ct, x, *rest):
+    def decompose(self, ct: Value, x: Value, *rest: Value) -> Sequence[Value]:
         layout, dtype = self.layout_of(x), working_dtype(ct, x, *rest)
         *rstd, weight = rest if self.weighted else (*rest, None)
         affine = working_dtype(ct, x) if weight is None else weight.dtype
@@ -279,7 +292,9 @@ class BackwardNormalization(Normalization, abstract=True):
             outs[2] = layout.sum_to_affine(upcast_ct, affine)
         return self.select_outputs(outs)
 
-    def batch(self, args, dims):
+    def batch(
+        self, args: Sequence[Value], dims: Sequence[Dim]
+    ) -> tuple[Sequence[Value], Sequence[Dim]]:
         size = batch_size(args, dims)
         shared = self.can_share_affine and not any(self.output_mask[1:])
         shared = shared and (not self.weighted or dims[-1] is None)
@@ -291,7 +306,7 @@ class BackwardNormalization(Normalization, abstract=True):
         ]
         return primitive(*args), self.select_outputs([batch_dim, 0, 0])
 
-    def dce(self, used):
+    def dce(self, used: Sequence[bool]) -> Any:
         if all(used):
             return None
         places = self.select_outputs(range(3))
@@ -304,7 +319,7 @@ class BackwardNormalization(Normalization, abstract=True):
 class LastDimsLayout:
     """The last `rank` dimensions together; weight and bias have them, and the first `lead`."""
 
-    def layout_of(self: Any, x: Any) -> NormalizationLayout:
+    def layout_of(self: Any, x: Value | ShapedArray) -> NormalizationLayout:
         rank, lead, ndim = self.normalized_ndim, self.affine_batch_ndim, x.ndim
         if not 1 <= rank <= ndim - lead:
             raise AxisError(
@@ -326,7 +341,7 @@ class ChannelGroupsLayout:
     Weight and bias have the dimension of the channels, and the first `lead`.
     """
 
-    def layout_of(self: Any, x: Any) -> NormalizationLayout:
+    def layout_of(self: Any, x: Value | ShapedArray) -> NormalizationLayout:
         groups, axis, lead = self.groups, self.axis, self.affine_batch_ndim
         if not lead <= axis < x.ndim or groups < 1 or x.shape[axis] % groups:
             raise ShapeError(

@@ -7,7 +7,7 @@ from functools import lru_cache
 from math import copysign, isnan
 from numbers import Integral
 from operator import index
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 from ml_dtypes import iinfo
@@ -26,7 +26,7 @@ from functx.core.errors import (
 )
 from functx.core.named_axes import batched_axis
 from functx.core.ndarray import as_ndarray
-from functx.core.program import Equation, Literal, scalar_literal
+from functx.core.program import Atom, Equation, Literal, scalar_literal
 from functx.core.tracer import Tracer, aval_of, current_builder
 from functx.core.types import (
     DType,
@@ -38,13 +38,17 @@ from functx.core.types import (
     is_integer,
     kind,
 )
+from functx.core.typing import ArrayLike, Value
+
+if TYPE_CHECKING:
+    from functx.core.primitive import Primitive
 
 Dims = tuple[int, ...]
 """Dimensions of an array."""
 PYTHON_SCALARS = frozenset({bool, int, float, complex})
 
 
-def identity_result(x: Any) -> Any:
+def identity_result(x: ArrayLike) -> Any:
     """The result `x` of an operation that changes nothing; outside a trace a NumPy array becomes `ndarray`."""
     return as_ndarray(x) if type(x) is np.ndarray and current_builder.get() is None else x
 
@@ -90,7 +94,7 @@ def _integer_bounds(dtype: DType) -> tuple[int, int]:
     return int(iinfo(dtype).min), int(iinfo(dtype).max)
 
 
-def is_finite_literal(x: Any, but_zero: bool = False) -> bool:
+def is_finite_literal(x: Value, but_zero: bool = False) -> bool:
     """Whether `x`, an operand of a rule, is a finite literal; with `but_zero`, other than 0."""
     atom = getattr(x, "atom", x)
     if type(atom) is not Literal or (but_zero and not atom.value):
@@ -193,7 +197,7 @@ def batch_size(args: Sequence[Any], dims: Sequence[int | None]) -> int:
     return axis.size
 
 
-def as_float(name: str, value: Any) -> float:
+def as_float(name: str, value: ArrayLike) -> float:
     """The Python float that `value`, called `name`, stands for; ArgumentError if none."""
     return float(_convert_static(float, "a number", name, value))
 
@@ -203,7 +207,7 @@ def as_int(name: str, value: Any) -> int:
     return int(_convert_static(index, "an integer", name, value))
 
 
-def as_bool(name: str, value: Any) -> bool:
+def as_bool(name: str, value: ArrayLike) -> bool:
     """The bool that `value`, called `name`, stands for; ArgumentError if none."""
     if value is None or isinstance(value, Integral | np.bool_):
         return bool(value)
@@ -224,7 +228,7 @@ def as_ints(name: str, values: Any, count: int) -> tuple[int, ...]:
     return tuple([as_int(name, value) for value in numbers])
 
 
-def _convert_static(make: Callable[[Any], Any], kind: str, name: str, value: Any) -> Any:
+def _convert_static(make: Callable[[Any], Any], kind: str, name: str, value: ArrayLike) -> Value:
     try:
         return make(value if not isinstance(value, str | bytes) else None)
     except ConcretizationError as error:
@@ -238,7 +242,7 @@ def _convert_static(make: Callable[[Any], Any], kind: str, name: str, value: Any
     )
 
 
-def _raise_type_error(value: Any) -> Any:
+def _raise_type_error(value: Value) -> Value:
     raise TypeError
 
 
@@ -269,7 +273,7 @@ def check_index_range(
         )
 
 
-def concrete_value(x: Any) -> np.ndarray[Any, Any] | None:
+def concrete_value(x: Value) -> np.ndarray[Any, Any] | None:
     """The value of `x` if it is known; None if it is traced or would have to be computed."""
     while type(x) is Tracer:
         builder, atom = x.builder, x.atom
@@ -301,9 +305,13 @@ def cast_like_input(x: Any, like: Any) -> Any:
     return x if x.dtype == like.dtype else ops.convert_element_type(x, like.dtype)
 
 
-def sum_upcast(x: Any, axes: tuple[int, ...]) -> Any:
+def sum_upcast(x: ArrayLike, axes: tuple[int, ...]) -> Value:
     """The sum over `axes`; half floats are summed in single precision."""
     return cast_like_input(ops.reduce_sum(upcast_half(x), axes), x)
+
+
+Simplified: TypeAlias = "Atom | complex | tuple[Primitive, Sequence[Atom]] | None"
+"""The result of a `simplify` rule: an atom or a number, a primitive and its operands, or None."""
 
 
 class RewriteContext(NamedTuple):
@@ -312,7 +320,7 @@ class RewriteContext(NamedTuple):
     producers: dict[Any, Equation]
     uses: dict[Any, int]
 
-    def defining_equation(self, atom: Any, primitive: type[Any]) -> Equation | None:
+    def defining_equation(self, atom: Atom, primitive: type[Primitive]) -> Any:
         """The equation that defines `atom`, if it has this primitive; else None."""
         eqn = self.producers.get(atom)
         return eqn if eqn is not None and type(eqn.primitive) is primitive else None
@@ -348,6 +356,6 @@ def is_same_value(x: Any, y: Any) -> bool:
     return x is y
 
 
-def broadcast_along(x: Any, like: Any, axes: Shape) -> Any:
+def broadcast_along(x: Any, like: Any, axes: Shape) -> Value:
     """`x` repeated along `axes`, which it lacks, to the shape of `like`."""
     return ops.broadcast_in_dim(x, like.shape, tuple_delete(range(like.ndim), axes))

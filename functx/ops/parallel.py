@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from math import prod
 from operator import index
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
@@ -19,11 +19,15 @@ from functx.core.rounding import EXACT
 from functx.core.samples import c64, f32, sample
 from functx.core.tracer import aval_of, current_builder
 from functx.core.types import ShapedArray
+from functx.core.typing import ArrayLike, Cotangent, Dim, IRValue, Mask, NumPyArray, Value
 from functx.ops.collectives import (
     AxisIndexGroups,
 )
 from functx.ops.families import Linear
 from functx.ops.operands import PYTHON_SCALARS, canonical_axis
+
+if TYPE_CHECKING:
+    from functx.lowering.stablehlo_emitter import LoweringContext
 
 # A mesh without devices: importing must not initialize a backend.
 _ONE_AXIS_SHARDING = NamedSharding(
@@ -42,19 +46,19 @@ class ShardingConstraint(Linear):
         sample(c64[3], sharding=_ONE_AXIS_SHARDING),
     )
 
-    def abstract_eval(self, x):
+    def abstract_eval(self, x: ShapedArray) -> ShapedArray:
         return x
 
-    def transpose(self, ct, x):
+    def transpose(self, ct: Value, x: Value) -> Sequence[Cotangent]:
         return (self(ct),)
 
-    def tangent_mask(self, masks, args):
+    def tangent_mask(self, masks: Sequence[Any], args: Sequence[Value]) -> Mask:
         return masks[0]
 
-    def cotangent_masks(self, mask, args):
+    def cotangent_masks(self, mask: Mask, args: Sequence[Value]) -> Sequence[Mask]:
         return [mask]
 
-    def batch(self, args, dims):
+    def batch(self, args: Sequence[Value], dims: Sequence[int]) -> tuple[Value, Dim]:
         (x,), (dim,) = args, dims
         sharding = self.sharding
         if isinstance(sharding, NamedSharding):
@@ -67,10 +71,10 @@ class ShardingConstraint(Linear):
             )
         return ShardingConstraint(sharding)(x), dim
 
-    def numpy(self, x):
+    def numpy(self, x: NumPyArray) -> ArrayLike:
         return x
 
-    def lower(self, ctx, x):
+    def lower(self, ctx: LoweringContext, x: IRValue) -> IRValue:
         return ctx.via_jax(lambda x: jax.lax.with_sharding_constraint(x, self.sharding), x)
 
 
@@ -129,7 +133,7 @@ def check_partition_spec(what: str, aval: ShapedArray, spec: Any, mesh: Any) -> 
             )
 
 
-def with_sharding_constraint(x: Any, shardings: Any) -> Any:
+def with_sharding_constraint(x: ArrayLike, shardings: Any) -> Value:
     """`x` with each leaf sharded as `shardings` specify; its derivatives are sharded so too.
 
     `shardings` is a tree prefix of `x` with a sharding of JAX at each leaf, a PartitionSpec of
@@ -145,7 +149,7 @@ def with_sharding_constraint(x: Any, shardings: Any) -> Any:
     return tree.unflatten(structure, outs)
 
 
-def _constrain_leaf(op: str, leaf: Any, sharding: Any) -> Any:
+def _constrain_leaf(op: str, leaf: Any, sharding: Any) -> Value:
     if sharding is None:
         return leaf
     if isinstance(sharding, PartitionSpec):
@@ -165,7 +169,7 @@ def _constrain_leaf(op: str, leaf: Any, sharding: Any) -> Any:
     return ShardingConstraint(sharding)(leaf)
 
 
-def psum(x: Any, axis_name: Any, *, axis_index_groups: Any = None) -> Any:
+def psum(x: ArrayLike, axis_name: Any, *, axis_index_groups: Any = None) -> Value:
     """The sum of each leaf of `x` over the axis, or axes, `axis_name`.
 
     `axis_index_groups`, lists of indices, restricts it to the positions of a group. A Python number
@@ -190,14 +194,14 @@ def psum(x: Any, axis_name: Any, *, axis_index_groups: Any = None) -> Any:
     return tree.map(add_up, x)
 
 
-def pmean(x: Any, axis_name: Any, *, axis_index_groups: Any = None) -> Any:
+def pmean(x: ArrayLike, axis_name: Any, *, axis_index_groups: Any = None) -> Value:
     """The mean of each leaf of `x` over `axis_name`, or over the positions of a group."""
     _, sizes, _ = _bound_axes("pmean", axis_name, axis_index_groups)
     total = psum(x, axis_name, axis_index_groups=axis_index_groups)
     return tree.map(lambda leaf: leaf / prod(sizes), total)
 
 
-def pmax(x: Any, axis_name: Any, *, axis_index_groups: Any = None) -> Any:
+def pmax(x: ArrayLike, axis_name: Any, *, axis_index_groups: Any = None) -> Value:
     """The maximum of each leaf of `x` over `axis_name`, or over the positions of a group.
 
     Positions that tie share the derivative.
@@ -205,7 +209,7 @@ def pmax(x: Any, axis_name: Any, *, axis_index_groups: Any = None) -> Any:
     return _all_reduce_extremum("pmax", ops.Pmax, x, axis_name, axis_index_groups)
 
 
-def pmin(x: Any, axis_name: Any, *, axis_index_groups: Any = None) -> Any:
+def pmin(x: ArrayLike, axis_name: Any, *, axis_index_groups: Any = None) -> Value:
     """The minimum of each leaf of `x` over `axis_name`, or over the positions of a group.
 
     Positions that tie share the derivative.
@@ -214,8 +218,8 @@ def pmin(x: Any, axis_name: Any, *, axis_index_groups: Any = None) -> Any:
 
 
 def _all_reduce_extremum(
-    op: str, primitive: Any, x: Any, axis_name: Any, axis_index_groups: Any
-) -> Any:
+    op: str, primitive: Any, x: ArrayLike, axis_name: Any, axis_index_groups: Any
+) -> Value:
     names, _, groups = _bound_axes(op, axis_name, axis_index_groups)
 
     def choose(leaf: Any) -> Any:
@@ -225,14 +229,14 @@ def _all_reduce_extremum(
 
 
 def all_gather(
-    x: Any,
+    x: ArrayLike,
     axis_name: Any,
     *,
     axis_index_groups: Any = None,
     axis: int = 0,
     tiled: bool = False,
     to: str = "varying",
-) -> Any:
+) -> Value:
     """Each leaf of `x` from all positions of `axis_name`, stacked along a new dimension `axis`.
 
     With `tiled`, they are concatenated along their dimension `axis`. Every position gets the result;
@@ -252,13 +256,13 @@ def all_gather(
 
 
 def psum_scatter(
-    x: Any,
+    x: ArrayLike,
     axis_name: Any,
     *,
     scatter_dimension: int = 0,
     axis_index_groups: Any = None,
     tiled: bool = False,
-) -> Any:
+) -> Value:
     """The sum of each leaf of `x` over `axis_name`, of which each position gets the part of its index.
 
     The parts lie along `scatter_dimension`, which is removed. With `tiled` it stays, divided by the
@@ -280,14 +284,14 @@ def psum_scatter(
 
 
 def all_to_all(
-    x: Any,
+    x: ArrayLike,
     axis_name: Any,
     split_axis: int,
     concat_axis: int,
     *,
     axis_index_groups: Any = None,
     tiled: bool = False,
-) -> Any:
+) -> Value:
     """Each leaf of `x` with the axis `axis_name` and its dimension `split_axis` exchanged.
 
     Position j gets element j along `split_axis` of all positions, stacked along the dimension
@@ -317,12 +321,12 @@ def all_to_all(
     return tree.map(exchange, x)
 
 
-def pswapaxes(x: Any, axis_name: Any, axis: int, *, axis_index_groups: Any = None) -> Any:
+def pswapaxes(x: ArrayLike, axis_name: Any, axis: int, *, axis_index_groups: Any = None) -> Value:
     """Each leaf of `x` with the axis `axis_name` and its dimension `axis` exchanged."""
     return all_to_all(x, axis_name, axis, axis, axis_index_groups=axis_index_groups)
 
 
-def ppermute(x: Any, axis_name: Any, perm: Any) -> Any:
+def ppermute(x: ArrayLike, axis_name: Any, perm: Any) -> Value:
     """Each leaf of `x` sent between positions, by the pairs (source, destination) in `perm`.
 
     A position that is no destination gets zeros.
@@ -346,7 +350,7 @@ def ppermute(x: Any, axis_name: Any, perm: Any) -> Any:
     return tree.map(ops.Ppermute(names, tuple(sorted(pairs))), x)
 
 
-def pshuffle(x: Any, axis_name: Any, perm: Sequence[int]) -> Any:
+def pshuffle(x: ArrayLike, axis_name: Any, perm: Sequence[int]) -> Value:
     """Each leaf of `x` from another position: position j gets that of position `perm[j]`.
 
     Raises ValueRangeError unless `perm` is a permutation of all positions.
@@ -359,7 +363,7 @@ def pshuffle(x: Any, axis_name: Any, perm: Sequence[int]) -> Any:
     return ppermute(x, axis_name, list(zip(perm, range(len(perm)), strict=True)))
 
 
-def pbroadcast(x: Any, axis_name: Any, source: int) -> Any:
+def pbroadcast(x: ArrayLike, axis_name: Any, source: int) -> Value:
     """Each leaf of `x` at the position `source`, sent to all positions."""
     is_source = ops.eq(axis_index(axis_name), source)
     return psum(
@@ -367,7 +371,7 @@ def pbroadcast(x: Any, axis_name: Any, source: int) -> Any:
     )
 
 
-def pcast(x: Any, axis_name: Any, *, to: str) -> Any:
+def pcast(x: ArrayLike, axis_name: Any, *, to: str) -> Value:
     """`x` marked as varying along `axis_name`; `to` must be "varying".
 
     It affects derivatives inside `shard_map`: the gradient in a replicated value is summed over the
@@ -379,7 +383,7 @@ def pcast(x: Any, axis_name: Any, *, to: str) -> Any:
     return tree.map(ops.Pvary(names), x)
 
 
-def axis_index(axis_name: Any) -> Any:
+def axis_index(axis_name: Any) -> Value:
     """The index along the axis `axis_name`, an int32; the first of several axes is the major one."""
     number: Any = None
     for name in canonical_axis_names(axis_name):

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from time import monotonic
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from jax.extend.mlir import ir
@@ -15,7 +16,11 @@ from functx.core.errors import DTypeError, ShapeError
 from functx.core.program import Effect, Effects
 from functx.core.samples import i32, sample
 from functx.core.types import ShapedArray, is_integer
+from functx.core.typing import Dim, IRValue, Value
 from functx.ops.callbacks import HostPrimitive
+
+if TYPE_CHECKING:
+    from functx.lowering.stablehlo_emitter import LoweringContext
 
 # The number of reports of a loop, and the minimal time between two lines.
 _MAX_REPORTS = 100
@@ -82,7 +87,7 @@ class ShowProgress(HostPrimitive):
         sample(i32[()], i32[()], label="sample", total=3, done=True, dtypes=("i32",)),
     )
 
-    def abstract_eval(self, step, *after):
+    def abstract_eval(self, step: ShapedArray, *after: ShapedArray) -> Sequence[ShapedArray]:
         if any(a.shape for a in after):
             raise ShapeError(f"show_progress: operands must be scalars; got {after}")
         if step.shape or not is_integer(step.dtype):
@@ -101,7 +106,9 @@ class ShowProgress(HostPrimitive):
         bar.show(int(arrays[0]), self.done)
         return []
 
-    def batch(self, args, dims):
+    def batch(
+        self, args: Sequence[Value], dims: Sequence[Dim]
+    ) -> tuple[Sequence[Value], Sequence[Dim]]:
         # One line for the whole batch, of the element with the most steps.
         (step, *after), (dim, *after_dims) = args, dims
         some = [
@@ -111,7 +118,7 @@ class ShowProgress(HostPrimitive):
         ]
         return self(step if dim is None else ops.reduce_max(step, (dim,)), *some), ()
 
-    def lower(self, ctx, step, *after):
+    def lower(self, ctx: LoweringContext, step: IRValue, *after: IRValue) -> Sequence[IRValue]:
         if self.done:
             return ctx.callback(self, [step, *after])
         op = stablehlo.CaseOp([], ctx.convert(self.should_report(ctx, step), _BOOL, _I32), 2)
@@ -122,7 +129,7 @@ class ShowProgress(HostPrimitive):
                 stablehlo.return_([])
         return []
 
-    def should_report(self, ctx: Any, step: Any) -> Any:
+    def should_report(self, ctx: LoweringContext, step: Any) -> Any:
         """Whether to report `step`."""
         aval = ctx.avals_in[0]
         if self.total is not None:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import builtins
 import math
+from collections.abc import Sequence
 from math import prod
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import ml_dtypes
 import numpy as np
@@ -30,8 +31,12 @@ from functx.core.types import (
     kind,
     real_dtype,
 )
+from functx.core.typing import Cotangent, Dim, IRValue, Tangent, Value
 from functx.ops.families import check_same_dtype
 from functx.ops.operands import literal
+
+if TYPE_CHECKING:
+    from functx.lowering.stablehlo_emitter import LoweringContext
 
 UINT32 = np.dtype("uint32")
 UINT64 = np.dtype("uint64")
@@ -43,15 +48,15 @@ class RandomSeed(Primitive):
     differentiable = False
     samples = (sample(i32[()]),)
 
-    def abstract_eval(self, seed):
+    def abstract_eval(self, seed: ShapedArray) -> ShapedArray:
         if kind(seed.dtype) not in "iu":
             raise DTypeError(f"random_seed: the seed must be an integer; got {seed!r}")
         return ShapedArray((*seed.shape, 2), UINT32)
 
-    def batch(self, args, dims):
+    def batch(self, args: Sequence[Value], dims: Sequence[Dim]) -> tuple[Value, Dim]:
         return self(*args), dims[0]
 
-    def lower(self, ctx, seed):
+    def lower(self, ctx: LoweringContext, seed: IRValue) -> IRValue:
         (aval,) = ctx.avals_in
         word = ShapedArray(aval.shape, UINT32)
         low = stablehlo.convert(ctx.type(word), seed)
@@ -70,7 +75,7 @@ class RandomFoldIn(Primitive):
     differentiable = False
     samples = sample(u32[2], u32[()]), sample(u32[3, 2], u32[3, 4])
 
-    def abstract_eval(self, key, data):
+    def abstract_eval(self, key: ShapedArray, data: ShapedArray) -> ShapedArray:
         check_key(self, key)
         if data.dtype != UINT32 or data.shape[: key.ndim - 1] != key.shape[:-1]:
             raise ShapeError(
@@ -79,7 +84,7 @@ class RandomFoldIn(Primitive):
             )
         return ShapedArray((*data.shape, 2), UINT32)
 
-    def batch(self, args, dims):
+    def batch(self, args: Sequence[Value], dims: Sequence[Any]) -> tuple[Value, Dim]:
         (key, data), (key_dim, data_dim) = args, dims
         if key_dim is None:
             last = data.ndim - 1
@@ -93,7 +98,7 @@ class RandomFoldIn(Primitive):
             data = ops.moveaxis(data, data_dim, 0)
         return self(key, data), 0
 
-    def lower(self, ctx, key, data):
+    def lower(self, ctx: LoweringContext, key: IRValue, data: IRValue) -> IRValue:
         keys, words = ctx.avals_in
         high = ctx.constant(0, words)
         return stack_words(ctx, *threefry_2x32(ctx, key, keys, high, data, words), words)
@@ -110,14 +115,14 @@ class RandomSplit(Primitive):
         sample(u32[2], shape=(0,)),
     )
 
-    def abstract_eval(self, key):
+    def abstract_eval(self, key: ShapedArray) -> ShapedArray:
         check_key(self, key)
         return ShapedArray((*key.shape[:-1], *self.shape, 2), UINT32)
 
-    def batch(self, args, dims):
+    def batch(self, args: Sequence[Value], dims: Sequence[Any]) -> tuple[Value, Dim]:
         return self(ops.moveaxis(args[0], dims[0], 0)), 0
 
-    def lower(self, ctx, key):
+    def lower(self, ctx: LoweringContext, key: IRValue) -> IRValue:
         words, first, second = threefry_words(ctx, key, self.shape)
         return stack_words(ctx, first, second, words)
 
@@ -134,14 +139,14 @@ class RandomBits(Primitive):
         sample(u32[2], shape=(0, 2), dtype=np.dtype("uint16")),
     )
 
-    def abstract_eval(self, key):
+    def abstract_eval(self, key: ShapedArray) -> ShapedArray:
         check_key(self, key)
         return ShapedArray((*key.shape[:-1], *self.shape), self.dtype)
 
-    def batch(self, args, dims):
+    def batch(self, args: Sequence[Value], dims: Sequence[Any]) -> tuple[Value, Dim]:
         return self(ops.moveaxis(args[0], dims[0], 0)), 0
 
-    def lower(self, ctx, key):
+    def lower(self, ctx: LoweringContext, key: IRValue) -> IRValue:
         _, first, second = threefry_words(ctx, key, self.shape)
         if self.dtype == UINT64:
             (out,) = ctx.avals_out
@@ -160,14 +165,14 @@ def check_key(primitive: Primitive, key: ShapedArray) -> None:
         )
 
 
-def stack_words(ctx: Any, first: Any, second: Any, words: ShapedArray) -> Any:
+def stack_words(ctx: LoweringContext, first: Any, second: Any, words: ShapedArray) -> Any:
     """Two arrays of type `words` stacked along a new last dimension."""
     one = ctx.type(ShapedArray((*words.shape, 1), UINT32))
     parts = [stablehlo.reshape(one, word) for word in (first, second)]
     return stablehlo.concatenate(parts, words.ndim)
 
 
-def threefry_words(ctx: Any, key: Any, shape: Shape) -> tuple[ShapedArray, Any, Any]:
+def threefry_words(ctx: LoweringContext, key: Any, shape: Shape) -> tuple[ShapedArray, Any, Any]:
     """The type of an array of words, and the two words at each position of `shape` for each key."""
     (keys,) = ctx.avals_in
     batch_ndim = keys.ndim - 1
@@ -196,7 +201,7 @@ PARITY = 0x1BD11BDA
 
 
 def threefry_2x32(
-    ctx: Any, key: Any, keys: ShapedArray, high: Any, low: Any, words: ShapedArray
+    ctx: LoweringContext, key: Any, keys: ShapedArray, high: Any, low: Any, words: ShapedArray
 ) -> tuple[Any, Any]:
     """The two words of Threefry-2x32 with 20 rounds for `high` and `low` under `key`.
 
@@ -223,12 +228,14 @@ def threefry_2x32(
     return x, y
 
 
-def key_schedule(ctx: Any, key: Any, keys: ShapedArray, words: ShapedArray) -> list[Any]:
+def key_schedule(
+    ctx: LoweringContext, key: IRValue, keys: ShapedArray, words: ShapedArray
+) -> list[Any]:
     """The two words of the keys and their parity word, broadcast to the shape of `words`."""
     batch_shape = keys.shape[:-1]
     word_aval = ShapedArray(batch_shape, UINT32)
 
-    def word(i: int) -> Any:
+    def word(i: int) -> IRValue:
         start, limit = [0] * len(batch_shape) + [i], [*batch_shape, i + 1]
         part = stablehlo.slice(key, *map(ctx.i64_array, (start, limit, [1] * keys.ndim)))
         return stablehlo.reshape(ctx.type(word_aval), part)
@@ -245,22 +252,22 @@ def _range_from(start: int, count: int) -> tuple[int, ...]:
     return tuple(range(start, start + count))
 
 
-def random_seed(seed: Any) -> Any:
+def random_seed(seed: Any) -> Value:
     """The key of an integer `seed`: its high and its low 32 bits."""
     return RandomSeed()(seed)
 
 
-def random_fold_in(key: Any, data: Any) -> Any:
+def random_fold_in(key: Value, data: Any) -> Value:
     """The key at position `data`, a uint32, under `key`."""
     return RandomFoldIn()(key, data)
 
 
-def random_split(key: Any, shape: Shape) -> Any:
+def random_split(key: Value, shape: Shape) -> Value:
     """An array of `shape` of keys made from `key`."""
     return RandomSplit(shape)(key)
 
 
-def random_bits(key: Any, shape: Shape, dtype: Any = UINT32) -> Any:
+def random_bits(key: Value, shape: Shape, dtype: Any = UINT32) -> Value:
     """An array of `shape` of random unsigned integers of `dtype`."""
     return RandomBits(shape, np.dtype(dtype))(key)
 
@@ -280,11 +287,11 @@ class StandardDistribution(Primitive, abstract=True):
         sample(u32[2], shape=(0,), dtype=F32),
     )
 
-    def abstract_eval(self, key):
+    def abstract_eval(self, key: ShapedArray) -> ShapedArray:
         check_key(self, key)
         return ShapedArray((*key.shape[:-1], *self.shape), self.dtype)
 
-    def batch(self, args, dims):
+    def batch(self, args: Sequence[Value], dims: Sequence[Any]) -> tuple[Value, Dim]:
         return self(ops.moveaxis(args[0], dims[0], 0)), 0
 
 
@@ -298,7 +305,7 @@ class ParametricDistribution(Primitive, abstract=True):
     shape: Shape
     accepts: ClassVar[str] = "f"
 
-    def abstract_eval(self, key, *parameters):
+    def abstract_eval(self, key: ShapedArray, *parameters: ShapedArray) -> ShapedArray:
         check_key(self, key)
         check_same_dtype(self, parameters)
         shape = (*key.shape[:-1], *self.shape)
@@ -318,7 +325,7 @@ class ParametricDistribution(Primitive, abstract=True):
 class RandomUniform(StandardDistribution):
     """Floating point numbers in [0, 1), evenly spaced and equally likely."""
 
-    def decompose(self, key):
+    def decompose(self, key: Value) -> Value:
         info = ml_dtypes.finfo(self.dtype)
         unsigned = np.dtype(f"uint{info.bits}")
         # Random bits for the mantissa of numbers in [1, 2). A short mantissa needs a byte.
@@ -339,7 +346,7 @@ class RandomUniformBetween(ParametricDistribution):
         sample(u32[3, 2], f32[()], f32[()], shape=(2,)),
     )
 
-    def decompose(self, key, low, high):
+    def decompose(self, key: Value, low: Value, high: Value) -> Value:
         unit = random_uniform(key, self.shape, low.dtype)
         return ops.max(low, ops.add(ops.mul(unit, ops.sub(high, low)), low))
 
@@ -347,7 +354,7 @@ class RandomUniformBetween(ParametricDistribution):
 class RandomNormal(StandardDistribution):
     """Real or complex numbers with the standard normal distribution."""
 
-    def decompose(self, key):
+    def decompose(self, key: Value) -> Value:
         if is_complex(self.dtype):
             real = real_dtype(self.dtype)
             parts = [RandomNormal(self.shape, real)(subkey(key, i)) for i in (0, 1)]
@@ -367,7 +374,7 @@ class RandomTruncatedNormal(ParametricDistribution):
         sample(u32[2], f32[2], f32[()], shape=(2,), values={1: [-2.0, 0.0], 2: 1.0}),
     )
 
-    def decompose(self, key, low, high):
+    def decompose(self, key: Value, low: Value, high: Value) -> Value:
         root = math.sqrt(2.0)
         bounds = [ops.erf(ops.div(x, root)) for x in (low, high)]
         drawn = ops.mul(ops.erf_inv(random_uniform(key, self.shape, low.dtype, *bounds)), root)
@@ -379,14 +386,14 @@ class RandomTruncatedNormal(ParametricDistribution):
 class RandomExponential(StandardDistribution):
     """Numbers with the density exp(-x) for x >= 0."""
 
-    def decompose(self, key):
+    def decompose(self, key: Value) -> Value:
         return ops.neg(ops.log1p(ops.neg(random_uniform(key, self.shape, self.dtype))))
 
 
 class RandomLaplace(StandardDistribution):
     """Numbers with the density exp(-|x|) / 2."""
 
-    def decompose(self, key):
+    def decompose(self, key: Value) -> Value:
         lowest = -1.0 + float(ml_dtypes.finfo(self.dtype).epsneg)
         unit = random_uniform(key, self.shape, self.dtype, lowest, 1.0)
         return ops.mul(ops.sign(unit), ops.log1p(ops.neg(ops.abs(unit))))
@@ -395,7 +402,7 @@ class RandomLaplace(StandardDistribution):
 class RandomLogistic(StandardDistribution):
     """Numbers whose distribution function is the logistic sigmoid."""
 
-    def decompose(self, key):
+    def decompose(self, key: Value) -> Value:
         unit = random_uniform(key, self.shape, self.dtype, _smallest_normal(self.dtype), 1.0)
         return ops.sub(ops.log(unit), ops.log1p(ops.neg(unit)))
 
@@ -403,7 +410,7 @@ class RandomLogistic(StandardDistribution):
 class RandomCauchy(StandardDistribution):
     """Numbers with the density 1 / (pi (1 + x^2))."""
 
-    def decompose(self, key):
+    def decompose(self, key: Value) -> Value:
         smallest = float(ml_dtypes.finfo(self.dtype).eps)
         unit = random_uniform(key, self.shape, self.dtype, smallest, 1.0)
         return ops.tan(ops.mul(ops.sub(unit, 0.5), math.pi))
@@ -418,7 +425,7 @@ class RandomGumbel(StandardDistribution):
     fine: bool = False
     samples = *StandardDistribution.samples, sample(u32[2], shape=(3,), dtype=F32, fine=True)
 
-    def decompose(self, key):
+    def decompose(self, key: Value) -> Value:
         if not self.fine:
             unit = random_uniform(key, self.shape, self.dtype, _smallest_normal(self.dtype), 1.0)
             return ops.neg(ops.log(ops.neg(ops.log(unit))))
@@ -442,10 +449,10 @@ class RandomBernoulli(ParametricDistribution):
         sample(u32[2], f32[3], shape=(3,), fine=True, domain=(0.0, 1.0)),
     )
 
-    def out_dtype(self, dtype):
+    def out_dtype(self, dtype: DType) -> DType:
         return ops.BOOL
 
-    def decompose(self, key, p):
+    def decompose(self, key: Value, p: Value) -> Value:
         if not self.fine:
             return ops.lt(random_uniform(key, self.shape, p.dtype), p)
         first, second = uniform_pair(key, self.shape, p.dtype)
@@ -466,7 +473,7 @@ class RandomIntegers(ParametricDistribution):
         sample(u32[3, 2], u32[()], u32[()], shape=(2,), values={2: 9}),
     )
 
-    def decompose(self, key, low, count):
+    def decompose(self, key: Value, low: Value, count: Value) -> Value:
         bits = low.dtype.itemsize * 8
         unsigned = np.dtype(f"uint{bits}")
         count = ops.convert_element_type(count, unsigned)
@@ -486,11 +493,11 @@ class RandomShuffle(Primitive):
     axis: int
     samples = sample(u32[2], f32[5], axis=0), sample(u32[2], f32[3, 4], axis=1)
 
-    def abstract_eval(self, key, x):
+    def abstract_eval(self, key: ShapedArray, x: ShapedArray) -> ShapedArray:
         check_key(self, key)
         return x
 
-    def decompose(self, key, x):
+    def decompose(self, key: Value, x: Value) -> Value:
         # Elements are sorted by random words that may tie: with enough rounds a tie in all is unlikely.
         rounds = math.ceil(3 * math.log(builtins.max(1, x.size)) / math.log(2**32 - 1))
         for _ in range(rounds):
@@ -499,14 +506,14 @@ class RandomShuffle(Primitive):
         return x
 
 
-def subkey(key: Any, i: int) -> Any:
+def subkey(key: Value, i: int) -> Value:
     """The key at position `i` of the result of `split`, for each key of a batch."""
     batch_shape = aval_of(key).shape[:-1]
     position = literal(i, UINT32)
     return random_fold_in(key, ops.full(batch_shape, position) if batch_shape else position)
 
 
-def uniform_pair(key: Any, shape: Shape, dtype: DType) -> list[Any]:
+def uniform_pair(key: Value, shape: Shape, dtype: DType) -> list[Any]:
     """Two independent arrays of `shape` of uniform numbers in [0, 1)."""
     batch_ndim = aval_of(key).ndim - 1
     both = random_uniform(key, (2, *shape), dtype)
@@ -518,7 +525,7 @@ def _smallest_normal(dtype: DType) -> float:
     return float(ml_dtypes.finfo(dtype).tiny)
 
 
-def random_uniform(key: Any, shape: Shape, dtype: DType, low: Any = 0.0, high: Any = 1.0) -> Any:
+def random_uniform(key: Any, shape: Shape, dtype: DType, low: Any = 0.0, high: Any = 1.0) -> Value:
     """Floating point numbers in [low, high)."""
     if type(low) is float and type(high) is float:
         if (low, high) == (0.0, 1.0):
@@ -540,7 +547,7 @@ class Dropout(Primitive):
         sample(f32[3], u32[2], rate=1.0),
     )
 
-    def abstract_eval(self, x, key):
+    def abstract_eval(self, x: ShapedArray, key: ShapedArray) -> ShapedArray:
         if not 0 <= self.rate <= 1:
             raise ValueRangeError(
                 f"{self.name}: rate must be a probability, from 0 to 1; got {self.rate}"
@@ -554,18 +561,20 @@ class Dropout(Primitive):
             )
         return x
 
-    def decompose(self, x, key):
+    def decompose(self, x: Value, key: Value) -> Value:
         if self.rate == 1:
             return ops.zeros_like(x)
         kept = RandomBernoulli(x.shape)(key, literal(1.0 - self.rate, canonical_dtype(float)))
         return ops.select(kept, ops.div(x, 1.0 - self.rate), 0.0)
 
-    def jvp(self, primals, tangents):
+    def jvp(self, primals: Sequence[Value], tangents: Sequence[Tangent]) -> tuple[Value, Tangent]:
         (x, key), (t, _) = primals, tangents
         return self(x, key), self(t, key)
 
-    def vjp(self, ct, out, args, active):
+    def vjp(
+        self, ct: Value, out: Value, args: Sequence[Value], active: Sequence[bool]
+    ) -> Sequence[Cotangent]:
         return self(ct, args[1]), None
 
-    def transpose(self, ct, x, key):
+    def transpose(self, ct: Value, x: Value, key: Value) -> Sequence[Cotangent]:
         return self(ct, key), None

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import ml_dtypes
 import numpy as np
@@ -14,6 +15,7 @@ from jax.extend.mlir.dialects import stablehlo
 from functx import ops
 from functx.core.errors import DTypeError, ShapeError
 from functx.core.primitive import Primitive
+from functx.core.program import Atom
 from functx.core.rounding import EXACT, Rounding
 from functx.core.samples import bool_, c64, f32, i32, sample, u32
 from functx.core.tracer import aval_of
@@ -28,8 +30,11 @@ from functx.core.types import (
     kind,
     real_dtype,
 )
+from functx.core.typing import ArrayLike, Cotangent, Dim, IRValue, Mask, NumPyArray, Tangent, Value
 from functx.ops.families import Linear, check_same_dtype
 from functx.ops.operands import (
+    RewriteContext,
+    Simplified,
     canonical_axes,
     canonical_axis,
     check_axes,
@@ -38,6 +43,9 @@ from functx.ops.operands import (
     tuple_delete,
 )
 
+if TYPE_CHECKING:
+    from functx.lowering.stablehlo_emitter import LoweringContext
+
 
 class Reduction(Primitive, abstract=True):
     """The combination of the elements of one operand over `axes`, which leave the shape."""
@@ -45,7 +53,7 @@ class Reduction(Primitive, abstract=True):
     axes: tuple[int, ...]
     accepts: ClassVar[str] = "iufc"
 
-    def abstract_eval(self, x):
+    def abstract_eval(self, x: ShapedArray) -> ShapedArray:
         check_same_dtype(self, (x,))
         check_axes(self.name, self.axes, x.ndim)
         return x.update(shape=tuple_delete(x.shape, self.axes))
@@ -56,12 +64,12 @@ class Reduction(Primitive, abstract=True):
             return None
         return ops.Reshape(tuple_delete(x.aval.shape, self.axes)), [x]
 
-    def batch(self, args, dims):
+    def batch(self, args: Sequence[Value], dims: Sequence[int]) -> tuple[Value, Dim]:
         (x,), (dim,) = args, dims
         axes, out_dim = shift_reduced_axes(self.axes, dim)
         return type(self)(axes)(x), out_dim
 
-    def cotangent_masks(self, mask, args):
+    def cotangent_masks(self, mask: Mask, args: Sequence[Value]) -> Sequence[Mask]:
         (x,) = args
         out_shape = tuple_delete(x.shape, self.axes)
         return [mask if mask is None or mask.shape != out_shape else self.broadcast_back(mask, x)]
@@ -82,21 +90,21 @@ class ReduceSum(Reduction, Linear):
         sample(c64[3], axes=(0,)),
     )
 
-    def transpose(self, ct, x):
+    def transpose(self, ct: Value, x: Value) -> Sequence[Cotangent]:
         return (self.broadcast_back(ct, x),)
 
-    def tangent_mask(self, masks, args):
+    def tangent_mask(self, masks: Sequence[Any], args: Sequence[Value]) -> Mask:
         (mask,) = masks
         return mask if mask is None or not mask.shape else reduce_or(mask, self.axes)
 
-    def simplify(self, context, x):
+    def simplify(self, context: RewriteContext, x: Atom) -> Simplified:
         # The sum of one float starts from +0, so -0 becomes +0.
         return self.as_reshape(x) if has_exact_arithmetic(x) else None
 
-    def numpy(self, x):
+    def numpy(self, x: NumPyArray) -> ArrayLike:
         return np.sum(x, self.axes, x.dtype)
 
-    def lower(self, ctx, x):
+    def lower(self, ctx: LoweringContext, x: IRValue) -> IRValue:
         return ctx.reduce(
             stablehlo.AddOp, x, self.axes, 0, accumulation_dtype(ctx.avals_in[0].dtype)
         )
@@ -112,11 +120,13 @@ class ReduceProd(Reduction):
         sample(c64[3], axes=(0,)),
     )
 
-    def jvp(self, primals, tangents):
+    def jvp(self, primals: Sequence[Value], tangents: Sequence[Tangent]) -> tuple[Value, Tangent]:
         (x,), (t,) = primals, tangents
         return self(x), reduce_sum(ops.mul(t, self.products_of_others(x)), self.axes)
 
-    def vjp(self, ct, out, args, active):
+    def vjp(
+        self, ct: Value, out: Value, args: Sequence[Value], active: Sequence[bool]
+    ) -> Sequence[Cotangent]:
         (x,) = args
         return (ops.mul(self.broadcast_back(ct, x), self.products_of_others(x)),)
 
@@ -135,13 +145,13 @@ class ReduceProd(Reduction):
         broadcast_mask = ops.reshape(ops.mul(before, after), tuple([x.shape[d] for d in order]))
         return ops.permute_dims(broadcast_mask, tuple([order.index(d) for d in range(x.ndim)]))
 
-    def simplify(self, context, x):
+    def simplify(self, context: RewriteContext, x: Atom) -> Simplified:
         return self.as_reshape(x)
 
-    def numpy(self, x):
+    def numpy(self, x: NumPyArray) -> ArrayLike:
         return np.prod(x, self.axes, x.dtype)
 
-    def lower(self, ctx, x):
+    def lower(self, ctx: LoweringContext, x: IRValue) -> IRValue:
         return ctx.reduce(
             stablehlo.MulOp, x, self.axes, 1, accumulation_dtype(ctx.avals_in[0].dtype)
         )
@@ -159,7 +169,7 @@ class ReduceExtremum(Reduction, abstract=True):
         sample(bool_[3, 4], axes=(1,)),
     )
 
-    def jvp(self, primals, tangents):
+    def jvp(self, primals: Sequence[Value], tangents: Sequence[Tangent]) -> tuple[Value, Tangent]:
         (x,), (t,) = primals, tangents
         out = self(x)
         if out.size == 0 or x.size == 0:
@@ -168,7 +178,9 @@ class ReduceExtremum(Reduction, abstract=True):
         total = reduce_sum(ops.select(is_extremum, t, ops.zeros_like(t)), self.axes)
         return out, ops.mul(total, self.tie_weight(is_extremum, x.dtype))
 
-    def vjp(self, ct, out, args, active):
+    def vjp(
+        self, ct: Value, out: Value, args: Sequence[Value], active: Sequence[bool]
+    ) -> Sequence[Cotangent]:
         (x,) = args
         if x.size == 0:
             return (ops.zeros_like(x),)
@@ -176,14 +188,14 @@ class ReduceExtremum(Reduction, abstract=True):
         ct = self.broadcast_back(ops.mul(ct, self.tie_weight(is_extremum, x.dtype)), x)
         return (ops.select(is_extremum, ct, ops.zeros_like(ct)),)
 
-    def tangent_mask(self, masks, args):
+    def tangent_mask(self, masks: Sequence[Any], args: Sequence[Value]) -> Mask:
         (x,), (mask,) = args, masks
         if mask is None or x.size == 0:
             return None
         is_extremum = ops.eq(x, self.broadcast_back(self(x), x))
         return reduce_or(ops.bitwise_and(is_extremum, mask), self.axes)
 
-    def cotangent_masks(self, mask, args):
+    def cotangent_masks(self, mask: Mask, args: Sequence[Value]) -> Sequence[Mask]:
         (x,) = args
         if x.size == 0:
             return [None]
@@ -201,10 +213,12 @@ class ReduceExtremum(Reduction, abstract=True):
         count = reduce_sum(ops.convert_element_type(is_extremum, count_dtype), self.axes)
         return ops.convert_element_type(ops.div(1.0, count), dtype)
 
-    def simplify(self, context, x):
+    def simplify(self, context: RewriteContext, x: Atom) -> Simplified:
         return self.as_reshape(x)
 
-    def lower_extremum(self, ctx: Any, x: Any, operation: Any, fallback: Any, start: Any) -> Any:
+    def lower_extremum(
+        self, ctx: LoweringContext, x: Any, operation: Any, fallback: Any, start: Any
+    ) -> Any:
         # StableHLO does not order complex numbers.
         if is_complex(ctx.avals_in[0].dtype):
             return ctx.via_jax(lambda x: fallback(x, self.axes), x)
@@ -216,7 +230,7 @@ class ReduceMax(ReduceExtremum):
 
     rounding = EXACT
 
-    def lower(self, ctx, x):
+    def lower(self, ctx: LoweringContext, x: IRValue) -> IRValue:
         start = lowest(ctx.avals_in[0].dtype)
         return self.lower_extremum(ctx, x, stablehlo.MaxOp, lax.reduce_max, start)
 
@@ -226,7 +240,7 @@ class ReduceMin(ReduceExtremum):
 
     rounding = EXACT
 
-    def lower(self, ctx, x):
+    def lower(self, ctx: LoweringContext, x: IRValue) -> IRValue:
         start = highest(ctx.avals_in[0].dtype)
         return self.lower_extremum(ctx, x, stablehlo.MinOp, lax.reduce_min, start)
 
@@ -242,20 +256,20 @@ class BitwiseReduction(Reduction, abstract=True):
         sample(u32[3], axes=(0,)),
     )
 
-    def simplify(self, context, x):
+    def simplify(self, context: RewriteContext, x: Atom) -> Simplified:
         return self.as_reshape(x)
 
 
 class ReduceAnd(BitwiseReduction):
     """Bitwise and over `axes`, which leave the shape."""
 
-    def host_kernel(self, x):
+    def host_kernel(self, x: NumPyArray) -> Any:
         return np.bitwise_and.reduce(x, self.axes)
 
-    def numpy(self, x):
+    def numpy(self, x: NumPyArray) -> ArrayLike:
         return np.bitwise_and.reduce(x, self.axes)
 
-    def lower(self, ctx, x):
+    def lower(self, ctx: LoweringContext, x: IRValue) -> IRValue:
         dtype = ctx.avals_in[0].dtype
         ones = -1 if kind(dtype) == "i" else highest(dtype)
         return ctx.reduce(stablehlo.AndOp, x, self.axes, ones)
@@ -264,23 +278,23 @@ class ReduceAnd(BitwiseReduction):
 class ReduceOr(BitwiseReduction):
     """Bitwise or over `axes`, which leave the shape."""
 
-    def host_kernel(self, x):
+    def host_kernel(self, x: NumPyArray) -> Any:
         return np.bitwise_or.reduce(x, self.axes)
 
-    def numpy(self, x):
+    def numpy(self, x: NumPyArray) -> ArrayLike:
         return np.bitwise_or.reduce(x, self.axes)
 
-    def lower(self, ctx, x):
+    def lower(self, ctx: LoweringContext, x: IRValue) -> IRValue:
         return ctx.reduce(stablehlo.OrOp, x, self.axes, 0)
 
 
 class ReduceXor(BitwiseReduction):
     """Bitwise exclusive or over `axes`, which leave the shape."""
 
-    def numpy(self, x):
+    def numpy(self, x: NumPyArray) -> ArrayLike:
         return np.bitwise_xor.reduce(x, self.axes)
 
-    def lower(self, ctx, x):
+    def lower(self, ctx: LoweringContext, x: IRValue) -> IRValue:
         return ctx.reduce(stablehlo.XorOp, x, self.axes, 0)
 
 
@@ -307,11 +321,11 @@ class ArgExtremum(Primitive, abstract=True):
     )
 
     @classmethod
-    def from_jax_params(cls, axes, index_dtype):
+    def from_jax_params(cls, axes: Any, index_dtype: Any) -> Any:
         (axis,) = axes
         return cls(int(axis), np.dtype(index_dtype))
 
-    def abstract_eval(self, x):
+    def abstract_eval(self, x: ShapedArray) -> ShapedArray:
         check_same_dtype(self, (x,))
         check_axes(self.name, self.axis, x.ndim)
         size, dtype = x.shape[self.axis], canonical_dtype(self.index_dtype)
@@ -323,12 +337,12 @@ class ArgExtremum(Primitive, abstract=True):
             raise DTypeError(f"{self.name}: the index dtype must hold {size - 1}; got {dtype}")
         return ShapedArray(tuple_delete(x.shape, (self.axis,)), dtype)
 
-    def batch(self, args, dims):
+    def batch(self, args: Sequence[Value], dims: Sequence[int]) -> tuple[Value, Dim]:
         (x,), (dim,) = args, dims
         (axis,), out_dim = shift_reduced_axes((self.axis,), dim)
         return type(self)(axis, self.index_dtype)(x), out_dim
 
-    def lower(self, ctx, x):
+    def lower(self, ctx: LoweringContext, x: IRValue) -> IRValue:
         (operand,), (out,) = ctx.avals_in, ctx.avals_out
         value, index = ShapedArray((), operand.dtype), ShapedArray((), out.dtype)
         worst = lowest(operand.dtype) if self.direction == "GT" else highest(operand.dtype)
@@ -351,7 +365,7 @@ class ArgMax(ArgExtremum):
     name = "argmax"
     direction = "GT"
 
-    def numpy(self, x):
+    def numpy(self, x: NumPyArray) -> ArrayLike:
         return np.argmax(x, self.axis).astype(self.index_dtype)
 
 
@@ -361,12 +375,12 @@ class ArgMin(ArgExtremum):
     name = "argmin"
     direction = "LT"
 
-    def numpy(self, x):
+    def numpy(self, x: NumPyArray) -> ArrayLike:
         return np.argmin(x, self.axis).astype(self.index_dtype)
 
 
 def select_first_extremum(
-    ctx: Any, direction: str, pairs: Any, value: ShapedArray, index: ShapedArray
+    ctx: LoweringContext, direction: str, pairs: Any, value: ShapedArray, index: ShapedArray
 ) -> list[Any]:
     """The better of two pairs (value, index): nan is best, and the first of equal values.
 
@@ -409,22 +423,22 @@ def shift_reduced_axes(axes: tuple[int, ...], dim: int) -> tuple[tuple[int, ...]
     return axes, dim - sum([a < dim for a in axes])
 
 
-def _bind_reduction(reduction: type[Reduction], x: Any, axes: Any) -> Any:
+def _bind_reduction(reduction: type[Reduction], x: ArrayLike, axes: Any) -> Value:
     axes = canonical_axes(axes, aval_of(x).ndim)
     return reduction(axes)(x) if axes else identity_result(x)
 
 
-def reduce_sum(operand: Any, axes: Any = None) -> Any:
+def reduce_sum(operand: Any, axes: Any = None) -> Value:
     """The sum over `axes`, by default all, which leave the shape."""
     return _bind_reduction(ReduceSum, operand, axes)
 
 
-def reduce_prod(operand: Any, axes: Any = None) -> Any:
+def reduce_prod(operand: ArrayLike, axes: Any = None) -> Value:
     """The product over `axes`, by default all, which leave the shape."""
     return _bind_reduction(ReduceProd, operand, axes)
 
 
-def reduce_max(operand: Any, axes: Any = None) -> Any:
+def reduce_max(operand: ArrayLike, axes: Any = None) -> Value:
     """The largest element over `axes`, by default all, which leave the shape.
 
     Complex numbers are ordered by their real, then their imaginary parts.
@@ -432,7 +446,7 @@ def reduce_max(operand: Any, axes: Any = None) -> Any:
     return _bind_reduction(ReduceMax, operand, axes)
 
 
-def reduce_min(operand: Any, axes: Any = None) -> Any:
+def reduce_min(operand: ArrayLike, axes: Any = None) -> Value:
     """The smallest element over `axes`, by default all, which leave the shape.
 
     Complex numbers are ordered by their real, then their imaginary parts.
@@ -440,29 +454,29 @@ def reduce_min(operand: Any, axes: Any = None) -> Any:
     return _bind_reduction(ReduceMin, operand, axes)
 
 
-def reduce_and(operand: Any, axes: Any = None) -> Any:
+def reduce_and(operand: ArrayLike, axes: Any = None) -> Value:
     """Bitwise and of booleans or integers over `axes`, by default all."""
     return _bind_reduction(ReduceAnd, operand, axes)
 
 
-def reduce_or(operand: Any, axes: Any = None) -> Any:
+def reduce_or(operand: ArrayLike, axes: Any = None) -> Value:
     """Bitwise or of booleans or integers over `axes`, by default all."""
     return _bind_reduction(ReduceOr, operand, axes)
 
 
-def reduce_xor(operand: Any, axes: Any = None) -> Any:
+def reduce_xor(operand: ArrayLike, axes: Any = None) -> Value:
     """Bitwise exclusive or of booleans or integers over `axes`, by default all."""
     return _bind_reduction(ReduceXor, operand, axes)
 
 
-def argmax(operand: Any, axis: int, index_dtype: Any) -> Any:
+def argmax(operand: ArrayLike, axis: int, index_dtype: Any) -> Value:
     """The index along `axis` of the first largest element, or of the first nan, in `index_dtype`."""
     return ArgMax(canonical_axis(axis, aval_of(operand).ndim), canonical_dtype(index_dtype))(
         operand
     )
 
 
-def argmin(operand: Any, axis: int, index_dtype: Any) -> Any:
+def argmin(operand: ArrayLike, axis: int, index_dtype: Any) -> Value:
     """The index along `axis` of the first smallest element, or of the first nan, in `index_dtype`."""
     return ArgMin(canonical_axis(axis, aval_of(operand).ndim), canonical_dtype(index_dtype))(
         operand

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from math import prod
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from jax.extend.mlir import ir
@@ -13,16 +13,20 @@ from jax.extend.mlir.dialects import stablehlo
 
 from functx import ops
 from functx.core.errors import ShapeError
-from functx.core.primitive import LinearInput
+from functx.core.primitive import is_linear_input
 from functx.core.rounding import EXACT, Rounding
 from functx.core.samples import Sample, f32, i32, sample
 from functx.core.tracing import trace_closed
-from functx.core.types import ShapedArray, accumulation_dtype, is_inexact
+from functx.core.types import DType, ShapedArray, accumulation_dtype, is_inexact
+from functx.core.typing import ArrayLike, Cotangent, Dim, IRValue, Mask, Tangent, Value
 from functx.ops.families import check_same_dtype, combine_masks
 from functx.ops.indexing import (
     GatherScatter,
 )
 from functx.ops.operands import Dims, literal, promote_scalars, tuple_delete
+
+if TYPE_CHECKING:
+    from functx.lowering.stablehlo_emitter import LoweringContext
 
 
 class Scatter(GatherScatter, abstract=True):
@@ -31,7 +35,9 @@ class Scatter(GatherScatter, abstract=True):
     mode: str = "drop"
     accepts: ClassVar[str] = "biufc"
 
-    def abstract_eval(self, x, indices, updates):
+    def abstract_eval(
+        self, x: ShapedArray, indices: ShapedArray, updates: ShapedArray
+    ) -> ShapedArray:
         check_same_dtype(self, (x, updates))
         lead = tuple_delete(updates.shape, self.offset_dims)
         if lead != indices.shape[:-1]:
@@ -65,7 +71,7 @@ class Scatter(GatherScatter, abstract=True):
         )
         return read(x, indices)
 
-    def cotangent_masks(self, mask, args):
+    def cotangent_masks(self, mask: Mask, args: Sequence[Value]) -> Sequence[Mask]:
         return [None, None, self.update_mask(mask, *args)]
 
     def update_mask(self, mask: Any, x: Any, indices: Any, updates: Any) -> Any:
@@ -101,7 +107,7 @@ class Scatter(GatherScatter, abstract=True):
         places = tuple_delete(indices.shape[:-1], self.start_indices_batching_dims)
         return self.unique_indices or prod(places) <= 1
 
-    def batch(self, args, dims):
+    def batch(self, args: Sequence[Value], dims: Sequence[Dim]) -> tuple[Value, Dim]:
         (x, indices, updates), (dx, di, du) = args, dims
         size = next(a.shape[d] for a, d in zip(args, dims, strict=True) if d is not None)
         if dx is None:
@@ -127,11 +133,13 @@ class Scatter(GatherScatter, abstract=True):
         """The dtype in which updates are combined with the operand."""
         return x.dtype
 
-    def combine(self, x: Any, update: Any) -> Any:
+    def combine(self, x: IRValue, update: IRValue) -> IRValue:
         """The StableHLO value of an element combined with an update."""
         raise NotImplementedError
 
-    def lower(self, ctx, x, indices, updates):
+    def lower(
+        self, ctx: LoweringContext, x: IRValue, indices: IRValue, updates: IRValue
+    ) -> IRValue:
         x_aval, i_aval, u_aval = ctx.avals_in
         if self.mode == "clip":
             indices = self.clamp_indices(ctx, indices, self.slice_sizes(x_aval, u_aval))
@@ -183,33 +191,37 @@ class ScatterAdd(Scatter):
         ),
     )
 
-    def jvp(self, primals, tangents):
+    def jvp(self, primals: Sequence[Value], tangents: Sequence[Tangent]) -> tuple[Value, Tangent]:
         (x, indices, _), (dx, _, du) = primals, tangents
         if du is None:
             return self(*primals), dx
         return self(*primals), self(ops.zeros_like(x) if dx is None else dx, indices, du)
 
-    def transpose(self, ct, x, indices, updates):
+    def transpose(self, ct: Value, x: Value, indices: Value, updates: Value) -> Sequence[Cotangent]:
         return (
-            ct if type(x) is LinearInput else None,
+            ct if is_linear_input(x) else None,
             None,
-            self.gather_written(ct, indices, updates) if type(updates) is LinearInput else None,
+            self.gather_written(ct, indices, updates) if is_linear_input(updates) else None,
         )
 
-    def vjp(self, ct, out, args, active):
+    def vjp(
+        self, ct: Value, out: Value, args: Sequence[Value], active: Sequence[bool]
+    ) -> Sequence[Cotangent]:
         _, indices, updates = args
         return ct, None, self.gather_written(ct, indices, updates) if active[2] else None
 
-    def cotangent_masks(self, mask, args):
+    def cotangent_masks(self, mask: Mask, args: Sequence[Value]) -> Sequence[Mask]:
         return [mask, None, self.update_mask(mask, *args)]
 
-    def accumulation_dtype(self, x, indices):
+    def accumulation_dtype(self, x: ShapedArray, indices: ShapedArray) -> DType:
         return x.dtype if self.has_unique_indices(x, indices) else accumulation_dtype(x.dtype)
 
-    def combine(self, x, update):
+    def combine(self, x: IRValue, update: IRValue) -> IRValue:
         return stablehlo.add(x, update)
 
-    def lower(self, ctx, x, indices, updates):
+    def lower(
+        self, ctx: LoweringContext, x: IRValue, indices: IRValue, updates: IRValue
+    ) -> IRValue:
         # GPUs have no atomic addition of 128 bits; JAX adds real and imaginary parts there.
         if ctx.avals_in[0].dtype != np.complex128 or tuple(ctx.platforms) == ("cpu",):
             return super().lower(ctx, x, indices, updates)
@@ -257,7 +269,7 @@ class ScatterMul(Scatter):
         ),
     )
 
-    def jvp(self, primals, tangents):
+    def jvp(self, primals: Sequence[Value], tangents: Sequence[Tangent]) -> tuple[Value, Tangent]:
         (x, indices, updates), (dx, _, du) = primals, tangents
         out_t = None if dx is None else self(dx, indices, updates)
         if du is not None:
@@ -269,7 +281,7 @@ class ScatterMul(Scatter):
             out_t = self.with_class(ScatterAdd)(base, indices, ops.mul(du, others))
         return self(*primals), out_t
 
-    def transpose(self, ct, x, indices, updates):
+    def transpose(self, ct: Value, x: Value, indices: Value, updates: Value) -> Sequence[Cotangent]:
         return self(ct, indices, updates), None, None
 
     def product_of_others(self, x: Any, indices: Any, updates: Any) -> Any:
@@ -297,7 +309,7 @@ class ScatterMul(Scatter):
 
     accumulation_dtype = ScatterAdd.accumulation_dtype
 
-    def combine(self, x, update):
+    def combine(self, x: IRValue, update: IRValue) -> IRValue:
         return stablehlo.multiply(x, update)
 
 
@@ -306,11 +318,11 @@ class ScatterExtremum(Scatter, abstract=True):
 
     accepts = "biuf"
 
-    def is_not_extremum(self, out: Any, x: Any) -> Any:
+    def is_not_extremum(self, out: Value, x: Value) -> Value:
         """The mask of elements of the operand or the updates `x` that are not the extremum."""
         raise NotImplementedError
 
-    def jvp(self, primals, tangents):
+    def jvp(self, primals: Sequence[Value], tangents: Sequence[Tangent]) -> tuple[Value, Tangent]:
         (x, indices, updates), (dx, _, du) = primals, tangents
         out = self(*primals)
         # Elements that tie share the derivative: the tangent is the mean over them.
@@ -362,10 +374,10 @@ class ScatterMin(ScatterExtremum):
     rounding = EXACT
     samples = _extremum_samples([1.0, 2.0, 2.0])
 
-    def is_not_extremum(self, out, x):
+    def is_not_extremum(self, out: Value, x: Value) -> Value:
         return ops.lt(out, x)
 
-    def combine(self, x, update):
+    def combine(self, x: IRValue, update: IRValue) -> IRValue:
         return stablehlo.minimum(x, update)
 
 
@@ -375,14 +387,14 @@ class ScatterMax(ScatterExtremum):
     rounding = EXACT
     samples = _extremum_samples([1.0, 4.0, 4.0])
 
-    def is_not_extremum(self, out, x):
+    def is_not_extremum(self, out: Value, x: Value) -> Value:
         return ops.gt(out, x)
 
-    def combine(self, x, update):
+    def combine(self, x: IRValue, update: IRValue) -> IRValue:
         return stablehlo.maximum(x, update)
 
 
-def _exclusive_segment_products(updates: Any, targets: Any) -> Any:
+def _exclusive_segment_products(updates: Value, targets: Any) -> Value:
     """The product of the earlier elements in the run of equal `targets` that each belongs to."""
 
     def earlier(x: Any, k: int, fill: Any) -> Any:
@@ -438,22 +450,24 @@ class ScatterSet(Scatter):
         ),
     )
 
-    def jvp(self, primals, tangents):
+    def jvp(self, primals: Sequence[Value], tangents: Sequence[Tangent]) -> tuple[Value, Tangent]:
         (x, indices, updates), (dx, _, du) = primals, tangents
         dx = ops.zeros_like(x) if dx is None else dx
         du = ops.zeros_like(updates) if du is None else du
         return self(*primals), self(dx, indices, du)
 
-    def transpose(self, ct, x, indices, updates):
+    def transpose(self, ct: Value, x: Value, indices: Value, updates: Value) -> Sequence[Cotangent]:
         return (
             self.operand_cotangent(ct, indices, ops.zeros_like(updates))
-            if type(x) is LinearInput
+            if is_linear_input(x)
             else None,
             None,
-            self.update_cotangent(ct, indices, updates) if type(updates) is LinearInput else None,
+            self.update_cotangent(ct, indices, updates) if is_linear_input(updates) else None,
         )
 
-    def vjp(self, ct, out, args, active):
+    def vjp(
+        self, ct: Value, out: Value, args: Sequence[Value], active: Sequence[bool]
+    ) -> Sequence[Cotangent]:
         _, indices, updates = args
         written = self.update_cotangent(ct, indices, updates) if active[2] else None
         zeros = ops.zeros_like(updates)
@@ -461,7 +475,7 @@ class ScatterSet(Scatter):
             written, zeros = ops.ReadBeforeWrite()(written)
         return self.operand_cotangent(ct, indices, zeros) if active[0] else None, None, written
 
-    def cotangent_masks(self, mask, args):
+    def cotangent_masks(self, mask: Mask, args: Sequence[Value]) -> Sequence[Mask]:
         x, indices, updates = args
         operand_mask = None
         if not ops.is_small_part(updates, x):
@@ -522,10 +536,12 @@ class ScatterSet(Scatter):
         is_last = ops.eq(highest.gather_written(written, indices, numbers, -1), numbers)
         return ops.broadcast_in_dim(is_last, updates.shape, update_dims)
 
-    def combine(self, x, update):
+    def combine(self, x: IRValue, update: IRValue) -> IRValue:
         return update
 
-    def lower(self, ctx, x, indices, updates):
+    def lower(
+        self, ctx: LoweringContext, x: IRValue, indices: IRValue, updates: IRValue
+    ) -> IRValue:
         # Only on CPUs XLA writes updates in order.
         if tuple(ctx.platforms) == ("cpu",) or self.has_unique_indices(*ctx.avals_in[:2]):
             return super().lower(ctx, x, indices, updates)
@@ -597,15 +613,15 @@ scatter_max = _scatter_function(
 
 
 def scatter_sub(
-    operand: Any,
+    operand: ArrayLike,
     scatter_indices: Any,
-    updates: Any,
+    updates: Value,
     dimension_numbers: Any,
     *,
     indices_are_sorted: bool = False,
     unique_indices: bool = False,
     mode: Any = None,
-) -> Any:
+) -> Value:
     """`operand` with updates subtracted from the windows at `scatter_indices`; see `scatter`."""
     _, updates = promote_scalars(operand, updates)
     return scatter_add(

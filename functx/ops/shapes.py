@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jax.extend.mlir.dialects import stablehlo
@@ -13,14 +13,18 @@ from jax.interpreters import mlir
 from functx import ops
 from functx.core.errors import AxisError, DTypeError, ShapeError
 from functx.core.functionalization import reshape_strides
-from functx.core.primitive import LinearInput, View
+from functx.core.primitive import View, is_linear_input
+from functx.core.program import Atom
 from functx.core.rounding import EXACT
 from functx.core.samples import f32, i32, sample
 from functx.core.tracer import Tracer, aval_of, current_builder
 from functx.core.types import ShapedArray, canonical_dtype, kind
+from functx.core.typing import ArrayLike, Cotangent, Dim, IRValue, Mask, NumPyArray, Value
 from functx.ops.families import Constant, Linear
 from functx.ops.operands import (
     PYTHON_SCALARS,
+    RewriteContext,
+    Simplified,
     canonical_axes,
     canonical_axis,
     canonical_axis_sequence,
@@ -31,6 +35,9 @@ from functx.ops.operands import (
     literal,
     tuple_delete,
 )
+
+if TYPE_CHECKING:
+    from functx.lowering.stablehlo_emitter import LoweringContext
 
 
 class BroadcastInDim(Linear, View):
@@ -45,7 +52,7 @@ class BroadcastInDim(Linear, View):
         sample(f32[()], shape=(2, 3), dims=()),
     )
 
-    def abstract_eval(self, x):
+    def abstract_eval(self, x: ShapedArray) -> ShapedArray:
         fits = len(self.dims) == x.ndim and all(
             0 <= d < len(self.shape) and n in (1, self.shape[d])
             for n, d in zip(x.shape, self.dims, strict=True)
@@ -57,7 +64,7 @@ class BroadcastInDim(Linear, View):
             )
         return x.update(shape=self.shape)
 
-    def transpose(self, ct, x):
+    def transpose(self, ct: Value, x: Value) -> Sequence[Cotangent]:
         return (reshape(ops.reduce_sum(ct, self.broadcast_dims(x)), x.shape),)
 
     def broadcast_dims(self, x: Any) -> tuple[int, ...]:
@@ -66,33 +73,33 @@ class BroadcastInDim(Linear, View):
         stretched = [d for n, d in zip(x.shape, self.dims, strict=True) if n == 1 != self.shape[d]]
         return tuple(sorted(repeated + stretched))
 
-    def tangent_mask(self, masks, args):
+    def tangent_mask(self, masks: Sequence[Any], args: Sequence[Value]) -> Mask:
         (mask,) = masks
         return mask if mask is None or not mask.shape else self(mask)
 
-    def cotangent_masks(self, mask, args):
+    def cotangent_masks(self, mask: Mask, args: Sequence[Value]) -> Sequence[Mask]:
         if mask is None or not mask.shape:
             return [mask]
         (x,) = args
         return [reshape(ops.reduce_or(mask, self.broadcast_dims(x)), x.shape)]
 
-    def batch(self, args, dims):
+    def batch(self, args: Sequence[Value], dims: Sequence[int]) -> tuple[Value, Dim]:
         (x,), (dim,) = args, dims
         x = moveaxis(x, dim, 0)
         shape = (x.shape[0], *self.shape)
         return broadcast_in_dim(x, shape, (0, *(d + 1 for d in self.dims))), 0
 
-    def scatter_into_base(self, part, index, x):
+    def scatter_into_base(self, part: Value, index: Value | int, x: Value) -> Value:
         return reshape(part, x.shape)
 
-    def is_read_only_view(self, x):
+    def is_read_only_view(self, x: ShapedArray) -> bool:
         return x.size != prod(self.shape)
 
-    def view_strides(self, x, strides):
+    def view_strides(self, x: ShapedArray, strides: tuple[int, ...]) -> tuple[int, ...] | None:
         added, kept = self.broadcast_dims(x), dict(zip(self.dims, strides, strict=True))
         return tuple([0 if d in added else kept[d] for d in range(len(self.shape))])
 
-    def simplify(self, context, x):
+    def simplify(self, context: RewriteContext, x: Atom) -> Simplified:
         if x.aval.shape == self.shape:
             return x
         if x.aval.ndim == 0:
@@ -109,7 +116,7 @@ class BroadcastInDim(Linear, View):
                 return BroadcastInDim(self.shape, tuple([d for _, d in lengths])), [source]
         return None
 
-    def lower(self, ctx, x):
+    def lower(self, ctx: LoweringContext, x: IRValue) -> IRValue:
         return stablehlo.broadcast_in_dim(ctx.out_types[0], x, ctx.i64_array(self.dims))
 
 
@@ -120,31 +127,31 @@ class Full(Linear):
     rounding = EXACT
     samples = (sample(f32[()], shape=(2, 3)), sample(f32[()], shape=(0,)))
 
-    def abstract_eval(self, x):
+    def abstract_eval(self, x: ShapedArray) -> ShapedArray:
         if x.ndim:
             raise ShapeError(f"full: the fill value must be a scalar; got {x!r}")
         return x.update(shape=self.shape)
 
-    def transpose(self, ct, x):
+    def transpose(self, ct: Value, x: Value) -> Sequence[Cotangent]:
         return (ops.reduce_sum(ct, tuple(range(ct.ndim))),)
 
-    def tangent_mask(self, masks, args):
+    def tangent_mask(self, masks: Sequence[Any], args: Sequence[Value]) -> Mask:
         return masks[0]
 
-    def cotangent_masks(self, mask, args):
+    def cotangent_masks(self, mask: Mask, args: Sequence[Value]) -> Sequence[Mask]:
         return [mask if mask is None else ops.reduce_or(mask)]
 
-    def batch(self, args, dims):
+    def batch(self, args: Sequence[Value], dims: Sequence[Dim]) -> tuple[Value, Dim]:
         (x,) = args
         return broadcast_in_dim(x, (x.shape[0], *self.shape), (0,)), 0
 
-    def simplify(self, context, x):
+    def simplify(self, context: RewriteContext, x: Atom) -> Simplified:
         return None if self.shape else x
 
-    def numpy(self, x):
+    def numpy(self, x: NumPyArray) -> ArrayLike:
         return np.full(self.shape, x)
 
-    def lower(self, ctx, x):
+    def lower(self, ctx: LoweringContext, x: IRValue) -> IRValue:
         return stablehlo.broadcast_in_dim(ctx.out_types[0], x, ctx.i64_array(()))
 
 
@@ -156,31 +163,31 @@ class Reshape(Linear, View):
     rounding = EXACT
     samples = sample(f32[2, 6], shape=(3, 4)), sample(f32[1], shape=())
 
-    def abstract_eval(self, x):
+    def abstract_eval(self, x: ShapedArray) -> ShapedArray:
         if prod(self.shape) != x.size or min(self.shape, default=0) < 0:
             raise ShapeError(
                 f"reshape: the number of elements must stay; got {x!r} for shape {self.shape}"
             )
         return x.update(shape=self.shape)
 
-    def transpose(self, ct, x):
+    def transpose(self, ct: Value, x: Value) -> Sequence[Cotangent]:
         return (reshape(ct, x.shape),)
 
-    def batch(self, args, dims):
+    def batch(self, args: Sequence[Value], dims: Sequence[int]) -> tuple[Value, Dim]:
         (x,), (dim,) = args, dims
         x = moveaxis(x, dim, 0)
         return reshape(x, (x.shape[0], *self.shape)), 0
 
     layout_dependent = True
 
-    def scatter_into_base(self, part, index, x):
+    def scatter_into_base(self, part: Value, index: Value | int, x: Value) -> Value:
         return reshape(part, x.shape)
 
-    def view_strides(self, x, strides):
+    def view_strides(self, x: ShapedArray, strides: tuple[int, ...]) -> tuple[int, ...] | None:
         # A scalar result shares no memory with an array.
         return reshape_strides(x.shape, strides, self.shape) if self.shape or not x.shape else None
 
-    def simplify(self, context, x):
+    def simplify(self, context: RewriteContext, x: Atom) -> Simplified:
         if x.aval.shape == self.shape:
             return x
         if inner := context.defining_equation(x, Reshape):
@@ -189,10 +196,10 @@ class Reshape(Linear, View):
             return Full(self.shape), inner.inputs
         return None
 
-    def numpy(self, x):
+    def numpy(self, x: NumPyArray) -> ArrayLike:
         return x.reshape(self.shape)
 
-    def lower(self, ctx, x):
+    def lower(self, ctx: LoweringContext, x: IRValue) -> IRValue:
         return stablehlo.reshape(ctx.out_types[0], x)
 
 
@@ -204,28 +211,28 @@ class PermuteDims(Linear, View):
     rounding = EXACT
     samples = sample(f32[2, 3, 4], axes=(2, 0, 1)), sample(f32[2, 3], axes=(0, 1))
 
-    def abstract_eval(self, x):
+    def abstract_eval(self, x: ShapedArray) -> ShapedArray:
         if sorted(self.axes) != list(range(x.ndim)):
             raise ShapeError(
                 f"permute_dims: axes must be a permutation of all axes; got {self.axes} for {x!r}"
             )
         return x.update(shape=tuple([x.shape[a] for a in self.axes]))
 
-    def transpose(self, ct, x):
+    def transpose(self, ct: Value, x: Value) -> Sequence[Cotangent]:
         return (permute_dims(ct, tuple(int(i) for i in np.argsort(self.axes))),)
 
-    def batch(self, args, dims):
+    def batch(self, args: Sequence[Value], dims: Sequence[int]) -> tuple[Value, Dim]:
         (x,), (dim,) = args, dims
         element_dims = tuple_delete(range(x.ndim), (dim,))
         return permute_dims(x, (dim, *(element_dims[a] for a in self.axes))), 0
 
-    def scatter_into_base(self, part, index, x):
-        return self.transpose(part, x)[0]
+    def scatter_into_base(self, part: Value, index: Value | int, x: Value) -> Value:
+        return permute_dims(part, tuple(int(i) for i in np.argsort(self.axes)))
 
-    def view_strides(self, x, strides):
+    def view_strides(self, x: ShapedArray, strides: tuple[int, ...]) -> tuple[int, ...] | None:
         return tuple([strides[a] for a in self.axes])
 
-    def simplify(self, context, x):
+    def simplify(self, context: RewriteContext, x: Atom) -> Simplified:
         if self.axes == tuple(range(len(self.axes))):
             return x
         if inner := context.defining_equation(x, PermuteDims):
@@ -237,10 +244,10 @@ class PermuteDims(Linear, View):
             return inner.primitive.transposed_product(self.axes, *inner.inputs)
         return None
 
-    def numpy(self, x):
+    def numpy(self, x: NumPyArray) -> ArrayLike:
         return x.transpose(self.axes)
 
-    def lower(self, ctx, x):
+    def lower(self, ctx: LoweringContext, x: IRValue) -> IRValue:
         return stablehlo.transpose(x, ctx.i64_array(self.axes))
 
 
@@ -252,36 +259,36 @@ class Rev(Linear, View):
     rounding = EXACT
     samples = sample(f32[2, 3], axes=(1,)), sample(f32[2, 3, 4], axes=(0, 2))
 
-    def abstract_eval(self, x):
+    def abstract_eval(self, x: ShapedArray) -> ShapedArray:
         check_axes(self.name, self.axes, x.ndim)
         return x
 
-    def transpose(self, ct, x):
+    def transpose(self, ct: Value, x: Value) -> Sequence[Cotangent]:
         return (self(ct),)
 
-    def batch(self, args, dims):
+    def batch(self, args: Sequence[Value], dims: Sequence[int]) -> tuple[Value, Dim]:
         (x,), (dim,) = args, dims
         return Rev(tuple([a + (a >= dim) for a in self.axes]))(x), dim
 
-    def scatter_into_base(self, part, index, x):
+    def scatter_into_base(self, part: Value, index: Value | int, x: Value) -> Value:
         return self(part)
 
-    def view_strides(self, x, strides):
+    def view_strides(self, x: ShapedArray, strides: tuple[int, ...]) -> tuple[int, ...] | None:
         return tuple([-n if a in self.axes else n for a, n in enumerate(strides)])
 
-    def view_offset(self, x, strides, index):
+    def view_offset(self, x: ShapedArray, strides: tuple[int, ...], index: Any) -> Any:
         return sum([max(x.shape[a] - 1, 0) * strides[a] for a in self.axes])
 
-    def simplify(self, context, x):
+    def simplify(self, context: RewriteContext, x: Atom) -> Simplified:
         if all([x.aval.shape[a] == 1 for a in self.axes]):
             return x
         inner = context.defining_equation(x, Rev)
         return inner.inputs[0] if inner is not None and inner.primitive is self else None
 
-    def numpy(self, x):
+    def numpy(self, x: NumPyArray) -> ArrayLike:
         return np.flip(x, self.axes)
 
-    def lower(self, ctx, x):
+    def lower(self, ctx: LoweringContext, x: IRValue) -> IRValue:
         return stablehlo.reverse(x, ctx.i64_array(self.axes))
 
 
@@ -293,7 +300,7 @@ class Iota(Constant):
     dimension: int = 0
     samples = sample(dtype="int32", shape=(3, 4), dimension=1), sample(dtype="float32", shape=(0,))
 
-    def abstract_eval(self):
+    def abstract_eval(self) -> ShapedArray:
         dtype = canonical_dtype(self.dtype)
         if kind(dtype) == "b":
             raise DTypeError("iota: the dtype must be a number's; got bool")
@@ -303,10 +310,10 @@ class Iota(Constant):
             )
         return ShapedArray(self.shape, dtype)
 
-    def numpy(self):
+    def numpy(self) -> ArrayLike:
         return np.indices(self.shape)[self.dimension].astype(self.dtype)
 
-    def lower(self, ctx):
+    def lower(self, ctx: LoweringContext) -> IRValue:
         return stablehlo.iota(ctx.out_types[0], self.dimension)
 
 
@@ -320,14 +327,14 @@ class DenseConstant(Constant):
         sample(aval=i32[3], data=np.arange(3, dtype=np.int32).tobytes()),
     )
 
-    def abstract_eval(self):
+    def abstract_eval(self) -> ShapedArray:
         return self.aval
 
     def array(self) -> np.ndarray[Any, Any]:
         """The value."""
         return np.frombuffer(self.data, self.aval.dtype).reshape(self.aval.shape)
 
-    def lower(self, ctx):
+    def lower(self, ctx: LoweringContext) -> IRValue:
         return mlir.ir_constant(self.array())
 
 
@@ -393,7 +400,7 @@ def constant_like(x: Any, value: Any) -> Any:
 
     It is not weakly typed.
     """
-    aval = x if type(x) is ShapedArray else x.aval if type(x) is LinearInput else aval_of(x)
+    aval = x if type(x) is ShapedArray else x.aval if is_linear_input(x) else aval_of(x)
     fill = literal(value, aval.dtype)
     builder = current_builder.get()
     if not aval.shape and builder is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jax.extend.mlir.dialects import stablehlo
@@ -12,12 +12,24 @@ from jax.extend.mlir.dialects import stablehlo
 from functx import ops
 from functx.core.errors import IndexingError
 from functx.core.primitive import LinearInput, ReadsPart, View
+from functx.core.program import Atom
 from functx.core.rounding import EXACT
 from functx.core.samples import f32, sample
 from functx.core.tracer import aval_of
-from functx.core.types import Shape
+from functx.core.types import Shape, ShapedArray
+from functx.core.typing import Cotangent, Dim, IRValue, Mask, Value
 from functx.ops.families import Linear
-from functx.ops.operands import canonical_axis, identity_result, literal, tuple_delete
+from functx.ops.operands import (
+    RewriteContext,
+    Simplified,
+    canonical_axis,
+    identity_result,
+    literal,
+    tuple_delete,
+)
+
+if TYPE_CHECKING:
+    from functx.lowering.stablehlo_emitter import LoweringContext
 
 Bounds = tuple[int, int, int]
 """The start, the limit and the stride of a slice along one axis."""
@@ -36,7 +48,7 @@ class Slice(Linear, ReadsPart, View):
         sample(f32[3], start=(2,), limit=(2,), strides=(2,)),
     )
 
-    def abstract_eval(self, x):
+    def abstract_eval(self, x: ShapedArray) -> ShapedArray:
         start, limit, strides = self.start, self.limit, self.strides or (1,) * x.ndim
         if not len(start) == len(limit) == len(strides) == x.ndim:
             raise IndexingError(
@@ -52,7 +64,7 @@ class Slice(Linear, ReadsPart, View):
         shape = [(b - a + s - 1) // s for a, b, s in zip(start, limit, strides, strict=True)]
         return x.update(shape=tuple(shape))
 
-    def transpose(self, ct, x):
+    def transpose(self, ct: Value, x: Value | LinearInput) -> Sequence[Cotangent]:
         strides = self.full_strides
         if ct.size == 0:
             return (ops.zeros_like(x),)
@@ -62,15 +74,15 @@ class Slice(Linear, ReadsPart, View):
         ]
         return (ops.pad(ct, 0, config),)
 
-    def is_added_in_place(self, ct, x):
+    def is_added_in_place(self, ct: Value, x: Value) -> bool:
         # A slice of more than half of an array cannot be one of several disjoint ones.
         return 2 * ct.size <= x.size
 
-    def add_to_cotangent(self, total, ct, args):
+    def add_to_cotangent(self, total: Value, ct: Value, args: Sequence[Value]) -> Value:
         return ops.add(total, *self.transpose(ct, *args))
 
     @staticmethod
-    def accumulate_slices(parts, aval):
+    def accumulate_slices(parts: Sequence[Any], aval: ShapedArray) -> Value:
         return ops.sum_tiles(
             [part.cotangent_tile(ct, use) for part, ct, use in parts if ct.size], aval
         )
@@ -82,24 +94,24 @@ class Slice(Linear, ReadsPart, View):
         limit = tuple([a + n for a, n in zip(self.start, ct.shape, strict=True)])
         return ops.SliceTile(self.start, limit, ct, use)
 
-    def tangent_mask(self, masks, args):
+    def tangent_mask(self, masks: Sequence[Any], args: Sequence[Value]) -> Mask:
         (mask,) = masks
         return mask if mask is None or not mask.shape else self(mask)
 
-    def cotangent_masks(self, mask, args):
+    def cotangent_masks(self, mask: Mask, args: Sequence[Value]) -> Sequence[Mask]:
         (x,) = args
         mask = ops.instantiate_mask(mask, self.abstract_eval(aval_of(x)).shape)
         return self.transpose(mask, LinearInput(aval_of(x).update(dtype=mask.dtype)))
 
-    def scatter_into_base(self, part, index, x):
+    def scatter_into_base(self, part: Value, index: Value | int, x: Value) -> Value:
         return update_strided_slice(
             x, part, list(zip(self.start, self.limit, self.full_strides, strict=True))
         )
 
-    def view_strides(self, x, strides):
+    def view_strides(self, x: ShapedArray, strides: tuple[int, ...]) -> tuple[int, ...] | None:
         return tuple([n * step for n, step in zip(strides, self.full_strides, strict=True)])
 
-    def view_offset(self, x, strides, index):
+    def view_offset(self, x: ShapedArray, strides: tuple[int, ...], index: Any) -> Any:
         return sum([n * step for n, step in zip(self.start, strides, strict=True)])
 
     @property
@@ -107,13 +119,13 @@ class Slice(Linear, ReadsPart, View):
         """The strides, ones if `strides` is None."""
         return self.strides or (1,) * len(self.start)
 
-    def batch(self, args, dims):
+    def batch(self, args: Sequence[Value], dims: Sequence[int]) -> tuple[Value, Dim]:
         (x,), (dim,) = args, dims
         strides = tuple_insert(self.strides, dim, 1) if self.strides else None
         start, limit = tuple_insert(self.start, dim, 0), tuple_insert(self.limit, dim, x.shape[dim])
         return Slice(start, limit, strides)(x), dim
 
-    def simplify(self, context, x):
+    def simplify(self, context: RewriteContext, x: Atom) -> Simplified:
         shape = x.aval.shape
         strides = self.strides or (1,) * len(shape)
         if self.start == (0,) * len(shape) and self.limit == shape and max(strides, default=1) == 1:
@@ -175,7 +187,7 @@ class Slice(Linear, ReadsPart, View):
         )
         return (Slice(start, limit, self.strides), [x]) if inside else None
 
-    def lower(self, ctx, x):
+    def lower(self, ctx: LoweringContext, x: IRValue) -> IRValue:
         return stablehlo.slice(
             x,
             ctx.i64_array(self.start),

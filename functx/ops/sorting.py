@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -17,8 +18,12 @@ from functx.core.rounding import EXACT
 from functx.core.samples import bool_, f32, i32, sample
 from functx.core.tracer import aval_of
 from functx.core.types import ShapedArray, canonical_dtype
+from functx.core.typing import ArrayLike, Cotangent, Dim, IRValue, Tangent, Value
 from functx.ops.families import check_same_dtype
 from functx.ops.operands import batch_size, canonical_axis, check_axes, literal, tuple_delete
+
+if TYPE_CHECKING:
+    from functx.lowering.stablehlo_emitter import LoweringContext
 
 
 class Sort(Primitive):
@@ -43,7 +48,7 @@ class Sort(Primitive):
         sample(f32[0], axis=0),
     )
 
-    def abstract_eval(self, *operands):
+    def abstract_eval(self, *operands: ShapedArray) -> Sequence[ShapedArray]:
         if not 1 <= self.num_keys <= len(operands):
             raise ValueRangeError(
                 f"sort: num_keys must be in [1, {len(operands)}]; got {self.num_keys}"
@@ -66,7 +71,9 @@ class Sort(Primitive):
     def with_permutation(self) -> Sort:
         return Sort(self.axis, self.num_keys, self.stable, True)
 
-    def jvp(self, primals, tangents):
+    def jvp(
+        self, primals: Sequence[Value], tangents: Sequence[Tangent]
+    ) -> tuple[Sequence[Value], Sequence[Tangent]]:
         outs = self.with_permutation()(*primals)
         indices = outs[-1]
         out_tangents = [
@@ -74,18 +81,22 @@ class Sort(Primitive):
         ]
         return (outs, [*out_tangents, None]) if self.permutation else (outs[:-1], out_tangents)
 
-    def forward(self, args, active):
+    def forward(self, args: Sequence[Value], active: Sequence[bool]) -> tuple[Any, Any]:
         outs = self.with_permutation()(*args)
         return outs[: len(args) + self.permutation], outs
 
-    def vjp(self, cts, saved, args, active):
+    def vjp(
+        self, cts: Sequence[Cotangent], saved: Any, args: Sequence[Value], active: Sequence[bool]
+    ) -> Sequence[Cotangent]:
         indices = saved[-1]
         return [
             None if ct is None or not on else put_along_axis(ct, indices, self.axis)
             for ct, on in zip(cts, active, strict=False)
         ]
 
-    def batch(self, args, dims):
+    def batch(
+        self, args: Sequence[Value], dims: Sequence[Dim]
+    ) -> tuple[Sequence[Value], Sequence[Dim]]:
         dim = next(d for d in dims if d is not None)
         size = batch_size(args, dims)
         args = [ops.batch_dim_at(x, d, dim, size) for x, d in zip(args, dims, strict=True)]
@@ -93,7 +104,7 @@ class Sort(Primitive):
         outs = Sort(axis, self.num_keys, self.stable, self.permutation)(*args)
         return outs, [dim] * len(outs)
 
-    def lower(self, ctx, *operands):
+    def lower(self, ctx: LoweringContext, *operands: IRValue) -> Sequence[IRValue]:
         if self.permutation:
             indices = ctx.avals_out[-1]
             operands = (*operands, stablehlo.iota(ctx.type(indices), self.axis))
@@ -122,7 +133,7 @@ class TopK(Primitive):
         sample(f32[2, 3], k=0),
     )
 
-    def abstract_eval(self, x):
+    def abstract_eval(self, x: ShapedArray) -> Sequence[ShapedArray]:
         check_same_dtype(self, (x,))
         if x.ndim == 0 or not 0 <= self.k <= x.shape[-1]:
             raise ValueRangeError(
@@ -131,25 +142,35 @@ class TopK(Primitive):
         shape = (*x.shape[:-1], self.k)
         return [x.update(shape=shape), ShapedArray(shape, np.dtype("int32"))]
 
-    def jvp(self, primals, tangents):
+    def jvp(
+        self, primals: Sequence[Value], tangents: Sequence[Tangent]
+    ) -> tuple[Sequence[Value], Sequence[Tangent]]:
         (x,), (t,) = primals, tangents
         values, indices = self(x)
         return [values, indices], [take_along_axis(t, indices, x.ndim - 1), None]
 
-    def vjp(self, cts, outs, args, active):
+    def vjp(
+        self,
+        cts: Sequence[Cotangent],
+        outs: Sequence[Value],
+        args: Sequence[Value],
+        active: Sequence[bool],
+    ) -> Sequence[Cotangent]:
         (x,) = args
         axis = x.ndim - 1
         return (None if cts[0] is None else put_along_axis(cts[0], outs[1], axis, x.shape[axis]),)
 
-    def batch(self, args, dims):
+    def batch(
+        self, args: Sequence[Value], dims: Sequence[int]
+    ) -> tuple[Sequence[Value], Sequence[Dim]]:
         (x,), (dim,) = args, dims
         return self(ops.moveaxis(x, dim, 0)), [0, 0]
 
-    def lower(self, ctx, x):
+    def lower(self, ctx: LoweringContext, x: IRValue) -> Sequence[IRValue]:
         return ctx.via_jax(lambda x: lax.top_k(x, self.k), x)
 
 
-def take_along_axis(x: Any, indices: Any, axis: int) -> Any:
+def take_along_axis(x: Any, indices: Any, axis: int) -> Value:
     """The elements of `x` at `indices` along `axis`, which must be distinct and in range."""
     if indices.size == 0:
         return ops.full(indices.shape, literal(0, x.dtype))
@@ -165,7 +186,7 @@ def take_along_axis(x: Any, indices: Any, axis: int) -> Any:
     )
 
 
-def put_along_axis(updates: Any, indices: Any, axis: int, size: int | None = None) -> Any:
+def put_along_axis(updates: Value, indices: Value, axis: int, size: int | None = None) -> Value:
     """Zeros, `size` along `axis`, with `updates` at `indices`: the transpose of `take_along_axis`."""
     shape = list(indices.shape)
     shape[axis] = shape[axis] if size is None else size
@@ -200,19 +221,19 @@ def sort(operand: Any, dimension: int = -1, is_stable: bool = True, num_keys: in
 
 
 def sort_key_val(
-    keys: Any, values: Any, dimension: int = -1, is_stable: bool = True
+    keys: Any, values: Value, dimension: int = -1, is_stable: bool = True
 ) -> tuple[Any, Any]:
     """`keys` in ascending order along `dimension`, and `values` in the order of the keys."""
     keys, values = sort((keys, values), dimension, is_stable)
     return keys, values
 
 
-def argsort(x: Any, axis: int = -1, stable: bool = True) -> Any:
+def argsort(x: ArrayLike, axis: int = -1, stable: bool = True) -> Value:
     """The indices along `axis` that put `x` in ascending order; nan comes last."""
     return Sort(canonical_axis(axis, aval_of(x).ndim), 1, stable, True)(x)[-1]
 
 
-def top_k(operand: Any, k: int, *, axis: int = -1) -> tuple[Any, Any]:
+def top_k(operand: Value, k: int, *, axis: int = -1) -> tuple[Any, Any]:
     """The `k` largest elements along `axis` in descending order, and their indices.
 
     Of elements that tie, the first comes first.
@@ -251,7 +272,7 @@ class SearchSorted(Primitive):
         sample(f32[0], f32[3], method="compare_all"),
     )
 
-    def abstract_eval(self, x, values):
+    def abstract_eval(self, x: ShapedArray, values: ShapedArray) -> ShapedArray:
         check_same_dtype(self, (x, values))
         batch_shape = x.shape[: self.batch_ndim]
         if x.ndim != self.batch_ndim + 1 or values.shape[: self.batch_ndim] != batch_shape:
@@ -261,7 +282,7 @@ class SearchSorted(Primitive):
         is_long = x.shape[-1] > np.iinfo(np.int32).max
         return ShapedArray(values.shape, canonical_dtype(np.int64 if is_long else np.int32))
 
-    def batch(self, args, dims):
+    def batch(self, args: Sequence[Value], dims: Sequence[Dim]) -> tuple[Value, Dim]:
         (x, values), (dx, dv) = args, dims
         if dx is None and not self.batch_ndim:
             return self(x, values), dv
@@ -269,7 +290,7 @@ class SearchSorted(Primitive):
         x, values = ops.batch_dim_at(x, dx, 0, size), ops.batch_dim_at(values, dv, 0, size)
         return SearchSorted(self.side, self.method, self.batch_ndim + 1)(x, values), 0
 
-    def lower(self, ctx, x, values):
+    def lower(self, ctx: LoweringContext, x: IRValue, values: IRValue) -> IRValue:
         def search(x: Any, values: Any) -> Any:
             return jnp.searchsorted(x, values, side=self.side, method=self.method)
 
@@ -278,7 +299,7 @@ class SearchSorted(Primitive):
         return ctx.via_jax(search, x, values)
 
 
-def searchsorted(x: Any, values: Any, side: str = "left", method: str = "scan") -> Any:
+def searchsorted(x: ArrayLike, values: Value, side: str = "left", method: str = "scan") -> Value:
     """The index in the sorted vector `x` at which each of `values` would be inserted.
 
     It is after elements equal to the value with the side "right", before them with "left". `method` is one of

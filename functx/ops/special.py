@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -17,6 +17,7 @@ from functx.core.errors import MissingRuleError
 from functx.core.rounding import Rounding
 from functx.core.samples import c64, f32, i32, sample
 from functx.core.types import ShapedArray, is_complex, is_integer
+from functx.core.typing import ArrayLike, IRValue, NumPyArray, Tangent, Value
 from functx.ops.arithmetic import replace_zero_by_one
 from functx.ops.families import (
     Binary,
@@ -29,6 +30,9 @@ from functx.ops.families import (
 )
 from functx.ops.operands import cast_like_input, literal, promote_scalars, upcast_half
 
+if TYPE_CHECKING:
+    from functx.lowering.stablehlo_emitter import LoweringContext
+
 
 class Erf(Inexact):
     """The error function, 2 / sqrt(pi) times the integral of exp(-t**2) from 0 to x."""
@@ -38,10 +42,10 @@ class Erf(Inexact):
     rounding = Rounding(ulps=16.0)
     samples = (sample(f32[3, 4]),)
 
-    def derivative(self, out, x):
+    def derivative(self, out: Value, x: Value) -> Value:
         return ops.mul(ops.exp(ops.neg(ops.square(x))), 2.0 / math.sqrt(math.pi))
 
-    def lower(self, ctx, x):
+    def lower(self, ctx: LoweringContext, x: IRValue) -> IRValue:
         return chlo.erf(x)
 
 
@@ -52,10 +56,10 @@ class Erfc(Inexact):
     rounding = Rounding(ulps=16.0)
     samples = (sample(f32[3, 4]),)
 
-    def derivative(self, out, x):
+    def derivative(self, out: Value, x: Value) -> Value:
         return ops.mul(ops.exp(ops.neg(ops.square(x))), -2.0 / math.sqrt(math.pi))
 
-    def lower(self, ctx, x):
+    def lower(self, ctx: LoweringContext, x: IRValue) -> IRValue:
         return chlo.erfc(x)
 
 
@@ -66,10 +70,10 @@ class ErfInv(Inexact):
     rounding = Rounding(ulps=64.0)
     samples = (sample(f32[3, 4], domain=(-0.8, 0.8)),)
 
-    def derivative(self, out, x):
+    def derivative(self, out: Value, x: Value) -> Value:
         return ops.mul(ops.exp(ops.square(out)), math.sqrt(math.pi) / 2.0)
 
-    def lower(self, ctx, x):
+    def lower(self, ctx: LoweringContext, x: IRValue) -> IRValue:
         return chlo.erf_inv(x)
 
 
@@ -88,10 +92,10 @@ class Ndtri(Inexact):
         ),
     )
 
-    def derivative(self, out, x):
+    def derivative(self, out: Value, x: Value) -> Value:
         return ops.mul(ops.exp(ops.mul(ops.square(out), 0.5)), math.sqrt(2.0 * math.pi))
 
-    def lower(self, ctx, x):
+    def lower(self, ctx: LoweringContext, x: IRValue) -> IRValue:
         def ndtri(x: Any) -> Any:
             return jax_special.ndtri(x.astype("float32")).astype(x.dtype)
 
@@ -106,10 +110,10 @@ class Lgamma(Inexact):
     rounding = Rounding(ulps=64.0)
     samples = sample(f32[3, 4], domain=(0.5, 4.0)), sample(f32[3], domain=(-0.8, -0.2))
 
-    def derivative(self, out, x):
+    def derivative(self, out: Value, x: Value) -> Value:
         return digamma(x)
 
-    def lower(self, ctx, x):
+    def lower(self, ctx: LoweringContext, x: IRValue) -> IRValue:
         return chlo.lgamma(x)
 
 
@@ -120,14 +124,14 @@ class Digamma(Inexact):
     rounding = Rounding(ulps=64.0)
     samples = sample(f32[3, 4], domain=(0.5, 4.0)), sample(f32[3], domain=(-20.8, -20.2))
 
-    def derivative(self, out, x):
+    def derivative(self, out: Value, x: Value) -> Value:
         # digamma'(x) = (pi / sin(pi x))**2 - digamma'(1 - x), needed where x is negative.
         negative = ops.lt(x, 0)
         slope = polygamma(1, ops.select(negative, ops.sub(1, x), x))
         sine = ops.sin(ops.mul(ops.select(negative, x, 0.5), math.pi))
         return ops.select(negative, ops.sub(ops.square(ops.div(math.pi, sine)), slope), slope)
 
-    def lower(self, ctx, x):
+    def lower(self, ctx: LoweringContext, x: IRValue) -> IRValue:
         return chlo.digamma(x)
 
 
@@ -141,16 +145,16 @@ class Polygamma(Binary):
         sample(i32[()], f32[3], domain={0: (1, 3), 1: (0.5, 4.0)}),
     )
 
-    def abstract_eval(self, m, x):
+    def abstract_eval(self, m: ShapedArray, x: ShapedArray) -> ShapedArray:
         check_same_dtype(self, (x,) if is_integer(m.dtype) else (x, m))
         return ShapedArray(elementwise_shape(self, (m, x)), x.dtype, x.weak_type and m.weak_type)
 
-    def partial(self, i, t, out, m, x):
+    def partial(self, i: int, t: Value, out: Value, m: Value, x: Value) -> Tangent:
         if i == 0:
             raise MissingRuleError("polygamma: the order must not be differentiated")
         return ops.mul(t, polygamma(ops.add(m, 1), x))
 
-    def lower(self, ctx, m, x):
+    def lower(self, ctx: LoweringContext, m: IRValue, x: IRValue) -> IRValue:
         source, target = ctx.avals_in
         if source.dtype != target.dtype:
             m = ctx.convert(m, source, target)
@@ -175,11 +179,11 @@ class Xlogy(Binary):
         ),
     )
 
-    def partial(self, i, t, out, x, y):
+    def partial(self, i: int, t: Value, out: Value, x: Value, y: Value) -> Tangent:
         # x / y, and 0 where both are 0, the limit along every line towards y = 0.
         return ops.mul(t, ops.log(y) if i == 0 else ops.div(x, infinity_where_both_zero(x, y)))
 
-    def decompose(self, x, y):
+    def decompose(self, x: Value, y: Value) -> Value:
         is_zero = ops.bitwise_and(ops.eq(x, 0.0), ops.eq(y, y))
         return ops.select(is_zero, 0.0, ops.mul(x, ops.log(ops.select(is_zero, 1.0, y))))
 
@@ -204,12 +208,12 @@ class Xlog1py(Binary):
         ),
     )
 
-    def partial(self, i, t, out, x, y):
+    def partial(self, i: int, t: Value, out: Value, x: Value, y: Value) -> Tangent:
         return ops.mul(
             t, ops.log1p(y) if i == 0 else ops.div(x, infinity_where_both_zero(x, ops.add(y, 1.0)))
         )
 
-    def decompose(self, x, y):
+    def decompose(self, x: Value, y: Value) -> Value:
         is_zero = ops.bitwise_and(ops.eq(x, 0.0), ops.eq(y, y))
         return ops.select(is_zero, 0.0, ops.mul(x, ops.log1p(ops.select(is_zero, 0.0, y))))
 
@@ -225,10 +229,10 @@ class BesselI0(Inexact):
         sample(f32[2], values={0: [0.0, 1e-20]}, gradients={0: [0.0, 5e-21]}, dtypes=("f64",)),
     )
 
-    def derivative(self, out, x):
+    def derivative(self, out: Value, x: Value) -> Value:
         return bessel_i1(x)
 
-    def decompose(self, x):
+    def decompose(self, x: Value) -> Value:
         return undo_exponential_scaling(bessel_i0e, x, ops.abs(x))
 
 
@@ -243,11 +247,11 @@ class BesselI1(Inexact):
         sample(f32[2], values={0: [0.0, 1e-38]}, gradients={0: [0.5, 0.5]}),
     )
 
-    def derivative(self, out, x):
+    def derivative(self, out: Value, x: Value) -> Value:
         # i0 - i1 / x, which is infinite where both overflow
         return ops.mul(bessel_i0(x), ops.sub(1.0, bessel_ratio(x)))
 
-    def decompose(self, x):
+    def decompose(self, x: Value) -> Value:
         return undo_exponential_scaling(bessel_i1e, x, x)
 
 
@@ -262,10 +266,10 @@ class BesselI0e(Inexact):
         sample(f32[1], values={0: [0.0]}, gradients={0: [0.0]}),
     )
 
-    def derivative(self, out, x):
+    def derivative(self, out: Value, x: Value) -> Value:
         return ops.neg(ops.mul(ops.sign(x), bessel_difference(ops.abs(x))))
 
-    def lower(self, ctx, x):
+    def lower(self, ctx: LoweringContext, x: IRValue) -> IRValue:
         return ctx.via_jax(lax.bessel_i0e, x)
 
 
@@ -280,14 +284,14 @@ class BesselI1e(Inexact):
         sample(f32[2], values={0: [0.0, 1e-38]}, gradients={0: [0.5, 0.5]}),
     )
 
-    def derivative(self, out, x):
+    def derivative(self, out: Value, x: Value) -> Value:
         return ops.sub(bessel_difference(ops.abs(x)), ops.mul(bessel_ratio(x), bessel_i0e(x)))
 
-    def lower(self, ctx, x):
+    def lower(self, ctx: LoweringContext, x: IRValue) -> IRValue:
         return ctx.via_jax(lax.bessel_i1e, x)
 
 
-def undo_exponential_scaling(function: Any, x: Any, at_infinity: Any) -> Any:
+def undo_exponential_scaling(function: Any, x: ArrayLike, at_infinity: Any) -> Value:
     """exp(|x|) times `function` of x, without overflow before the product overflows."""
     upcast = upcast_half(x)
     half = ops.exp(ops.mul(ops.abs(upcast), 0.5))
@@ -295,7 +299,7 @@ def undo_exponential_scaling(function: Any, x: Any, at_infinity: Any) -> Any:
     return ops.select(ops.eq(ops.abs(x), math.inf), at_infinity, cast_like_input(out, x))
 
 
-def bessel_ratio(x: Any) -> Any:
+def bessel_ratio(x: Any) -> Value:
     """i1(x) / (x i0(x)), which is 1/2 at 0 and 0 at infinity."""
     is_near_zero = ops.lt(ops.abs(x), math.sqrt(finfo(x.dtype).eps))
     i0e = bessel_i0e(x)
@@ -307,7 +311,7 @@ def bessel_ratio(x: Any) -> Any:
     )
 
 
-def bessel_difference(x: Any) -> Any:
+def bessel_difference(x: Any) -> Value:
     """i0e(x) - i1e(x) for x >= 0, without cancellation for large x."""
     start, count = (100.0, 9) if x.dtype.itemsize > 4 else (30.0, 5)
     is_large = ops.gt(x, start)
@@ -330,7 +334,7 @@ def bessel_asymptotic_coefficient(order: int, k: int) -> float:
     return math.prod(odds) / (math.factorial(k) * 8.0**k)
 
 
-def infinity_where_both_zero(x: Any, y: Any) -> Any:
+def infinity_where_both_zero(x: ArrayLike, y: ArrayLike) -> Value:
     """The divisor `y` of `x`, with infinity where both are 0."""
     return ops.select(ops.bitwise_and(ops.eq(x, 0.0), ops.eq(y, 0.0)), math.inf, y)
 
@@ -351,11 +355,11 @@ class Hypot(Binary):
         ),
     )
 
-    def partial(self, i, t, out, x, y):
+    def partial(self, i: int, t: Value, out: Value, x: Value, y: Value) -> Tangent:
         # 0 / inf at the origin, so that all higher derivatives are 0 too.
         return ops.mul(t, ops.div((x, y)[i], ops.select(ops.eq(out, 0.0), math.inf, out)))
 
-    def decompose(self, x, y):
+    def decompose(self, x: Value, y: Value) -> Value:
         x, y = ops.abs(x), ops.abs(y)
         larger = ops.max(x, y)
         ratio = ops.div(ops.min(x, y), replace_zero_by_one(larger))
@@ -383,13 +387,13 @@ class Logaddexp(Binary):
         ),
     )
 
-    def partial(self, i, t, out, x, y):
+    def partial(self, i: int, t: Value, out: Value, x: Value, y: Value) -> Tangent:
         # The weights of softmax, and 1/2 where both operands are the same infinity.
         gap = ops.sub(x, y) if i == 0 else ops.sub(y, x)
         is_same_infinity = ops.bitwise_and(ops.eq(x, y), ops.eq(ops.abs(x), math.inf))
         return ops.mul(t, ops.logistic(ops.select(is_same_infinity, 0.0, gap)))
 
-    def decompose(self, x, y):
+    def decompose(self, x: Value, y: Value) -> Value:
         gap = ops.sub(x, y)
         swap = ops.lt(ops.real(gap), 0.0) if is_complex(x.dtype) else ops.lt(gap, 0.0)
         out = ops.add(
@@ -419,16 +423,16 @@ class CopyZeroSign(Binary):
         ),
     )
 
-    def partial(self, i, t, out, x, y):
+    def partial(self, i: int, t: Value, out: Value, x: Value, y: Value) -> Tangent:
         return t if i == 0 else ops.zeros_like(t)
 
-    def preserves_zero(self, i, x, y):
+    def preserves_zero(self, i: int, x: Value, y: Value) -> bool:
         return True
 
-    def numpy(self, x, y):
+    def numpy(self, x: NumPyArray, y: NumPyArray) -> ArrayLike:
         return np.where(x == 0, np.copysign(0.0, y), x)
 
-    def decompose(self, x, y):
+    def decompose(self, x: Value, y: Value) -> Value:
         zeros = [literal(zero, x.dtype) for zero in (-0.0, 0.0)]
         return ops.select(ops.eq(x, 0.0), ops.select(ops.lt(y, 0.0), *zeros), x)
 
@@ -446,10 +450,10 @@ class Sinc(Inexact):
         sample(f32[1], order=1, values={0: [0.0]}, gradients={0: [-(math.pi**2) / 3]}),
     )
 
-    def derivative(self, out, x):
+    def derivative(self, out: Value, x: Value) -> Value:
         return Sinc(self.order + 1)(x)
 
-    def decompose(self, x):
+    def decompose(self, x: Value) -> Value:
         if x.dtype.itemsize < 4:
             return ops.convert_element_type(self(ops.convert_element_type(x, "float32")), x.dtype)
         z = ops.mul(x, math.pi)
@@ -488,11 +492,11 @@ class Gcd(Bitwise):
     numpy = np.gcd
     samples = sample(i32[3, 4], i32[3, 4], domain=(-12.0, 12.0)), sample(i32[()], i32[3])
 
-    def lower(self, ctx, x, y):
+    def lower(self, ctx: LoweringContext, x: IRValue, y: IRValue) -> IRValue:
         return ctx.via_jax(_gcd_of_magnitudes, x, y)
 
 
-def _gcd_of_magnitudes(x: Any, y: Any) -> Any:
+def _gcd_of_magnitudes(x: Value, y: Value) -> Value:
     """The divisor computed in unsigned integers: JAX's loop does not end for the lowest signed one."""
     dtype = x.dtype
     magnitudes = [jnp.abs(a).astype(f"uint{jnp.iinfo(dtype).bits}") for a in (x, y)]
@@ -517,7 +521,7 @@ copy_zero_sign = binary_function(CopyZeroSign)
 gcd = binary_function(Gcd)
 
 
-def polygamma(m: Any, x: Any) -> Any:
+def polygamma(m: Any, x: ArrayLike) -> Value:
     """The m-th derivative of digamma(x), elementwise; m is an integer or has the dtype of x.
 
     Raises MissingRuleError if m is differentiated.
@@ -525,6 +529,6 @@ def polygamma(m: Any, x: Any) -> Any:
     return Polygamma()(*promote_scalars(m, x))
 
 
-def sinc(x: Any) -> Any:
+def sinc(x: ArrayLike) -> Value:
     """sin(pi x) / (pi x), elementwise; it and all its derivatives are smooth at 0."""
     return Sinc()(x)

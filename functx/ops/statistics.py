@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from math import prod
 from typing import Any, ClassVar, NamedTuple
 
@@ -13,6 +14,7 @@ from functx.core.errors import DTypeError
 from functx.core.samples import Sample, c64, f32, sample
 from functx.core.tracer import aval_of
 from functx.core.types import DType, Shape, ShapedArray, is_complex, kind, real_dtype
+from functx.core.typing import ArrayLike, Cotangent, Dim, Mask, Tangent, Value
 from functx.ops import arithmetic
 from functx.ops.families import apply_mask, check_same_dtype
 from functx.ops.operands import (
@@ -52,13 +54,13 @@ def check_real(op: str, *avals: ShapedArray) -> None:
         )
 
 
-def mean_along(x: Any, axes: Shape) -> Any:
+def mean_along(x: Any, axes: Shape) -> Value:
     """The mean of `x` over `axes`; nan without elements."""
     return ops.div(ops.reduce_sum(x, axes), float(prod([x.shape[d] for d in axes])))
 
 
 def standardize(
-    x: Any, axes: Shape, eps: float | None, centered: bool = True, rstd: Any = None
+    x: Value, axes: Shape, eps: float | None, centered: bool = True, rstd: Any = None
 ) -> Standardized:
     """`x` minus its mean over `axes`, divided by sqrt(variance + eps); without the mean unless `centered`.
 
@@ -76,7 +78,7 @@ def standardize(
     return Standardized(ops.mul(centered_x, broadcast_along(rstd, x, axes)), mean, variance, rstd)
 
 
-def standardize_jacobian(t: Any, out: Standardized, axes: Shape) -> Any:
+def standardize_jacobian(t: Value, out: Standardized, axes: Shape) -> Value:
     """The Jacobian of `standardize`, with the result `out`, times `t`.
 
     It is symmetric, so `t` is a tangent of `x` or a cotangent of the standardized x.
@@ -100,31 +102,33 @@ class RealReduction(Reduction, abstract=True):
 
     accepts: ClassVar[str] = "fc"
 
-    def gradient(self, x: Any, out: Any) -> Any:
+    def gradient(self, x: Value, out: Value) -> Value:
         raise NotImplementedError
 
-    def compute_upcast(self, x: Any) -> Any:
+    def compute_upcast(self, x: Value) -> Value:
         """The output for an x that holds no half floats."""
         raise NotImplementedError
 
-    def abstract_eval(self, x):
+    def abstract_eval(self, x: ShapedArray) -> ShapedArray:
         check_same_dtype(self, (x,))
         check_axes(self.name, self.axes, x.ndim)
         return x.update(shape=tuple_delete(x.shape, self.axes), dtype=real_dtype(x.dtype))
 
-    def decompose(self, x):
+    def decompose(self, x: Value) -> Value:
         return ops.convert_element_type(
             self.compute_upcast(upcast_half(x)), real_dtype(x.dtype), x.weak_type
         )
 
-    def jvp(self, primals, tangents):
+    def jvp(self, primals: Sequence[Value], tangents: Sequence[Tangent]) -> tuple[Value, Tangent]:
         (x,), (t,) = primals, tangents
         out = self(x)
         direction = self.upcast_gradient(x, out)
         t = ops.reduce_sum(real_conj_product(direction, upcast_half(t)), self.axes)
         return out, ops.convert_element_type(t, out.dtype, out.weak_type)
 
-    def vjp(self, ct, out, args, active):
+    def vjp(
+        self, ct: Value, out: Value, args: Sequence[Value], active: Sequence[bool]
+    ) -> Sequence[Cotangent]:
         (x,) = args
         direction = self.upcast_gradient(x, out)
         # The transpose of the real part of a product, without conjugation.
@@ -134,7 +138,9 @@ class RealReduction(Reduction, abstract=True):
         )
         return (ops.convert_element_type(ops.mul(ct, direction), x.dtype, x.weak_type),)
 
-    def vjp_where(self, mask, ct, out, args, active):
+    def vjp_where(
+        self, mask: Mask, ct: Value, out: Value, args: Sequence[Value], active: Sequence[bool]
+    ) -> Sequence[Cotangent]:
         (ct_of_x,), (mask_of_x,) = self.vjp(ct, out, args, active), self.cotangent_masks(mask, args)
         return [ct_of_x if mask_of_x is None else apply_mask(mask_of_x, ct_of_x)]
 
@@ -143,7 +149,7 @@ class RealReduction(Reduction, abstract=True):
         upcast = upcast_half(x)
         return self.gradient(upcast, out if upcast is x else self.compute_upcast(upcast))
 
-    def batch(self, args, dims):
+    def batch(self, args: Sequence[Value], dims: Sequence[int]) -> tuple[Value, Dim]:
         (x,), (dim,) = args, dims
         axes, out_dim = ops.shift_reduced_axes(self.axes, dim)
         return self.replace(axes=axes)(x), out_dim
@@ -165,7 +171,7 @@ class Variance(RealReduction):
         sample(f32[3], axes=(0,), values={0: [2.0] * 3}),
     )
 
-    def compute_upcast(self, x):
+    def compute_upcast(self, x: Value) -> Value:
         # The mean is rounded, so even equal elements may differ from it. The sum of the
         # differences corrects for that (the corrected two-pass algorithm of Chan, Golub and
         # LeVeque, "Algorithms for computing the sample variance", 1983, equation 1.7).
@@ -179,7 +185,7 @@ class Variance(RealReduction):
         )
         return ops.div(total, self.divisor(x))
 
-    def gradient(self, x, out):
+    def gradient(self, x: Value, out: Value) -> Value:
         # d sum |x - m|^2 = 2 sum Re(conj(x - m) dx), since the x - m add up to 0.
         return ops.div(ops.mul(self.centered(x), 2.0), self.divisor(x))
 
@@ -199,10 +205,10 @@ class StandardDeviation(Variance):
         sample(f32[3], axes=(0,), values={0: [2.0] * 3}, gradients={0: [0.0] * 3}),
     )
 
-    def compute_upcast(self, x):
+    def compute_upcast(self, x: Value) -> Value:
         return ops.safe_sqrt(super().compute_upcast(x))
 
-    def gradient(self, x, out):
+    def gradient(self, x: Value, out: Value) -> Value:
         # d sqrt(v) = dv / (2 sqrt(v))
         return ops.div(
             super().gradient(x, out),
@@ -236,7 +242,7 @@ class VectorNorm(RealReduction):
         ),
     )
 
-    def compute_upcast(self, x):
+    def compute_upcast(self, x: Value) -> Value:
         if self.ord == 2:
             return ops.sqrt(ops.reduce_sum(abs_squared(x), self.axes))
         size = ops.abs(x)
@@ -246,7 +252,7 @@ class VectorNorm(RealReduction):
             return ops.reduce_sum(size, self.axes)
         return ops.pow(ops.reduce_sum(self.power(size, self.ord), self.axes), 1 / self.ord)
 
-    def gradient(self, x, out):
+    def gradient(self, x: Value, out: Value) -> Value:
         if self.ord == 2:
             return ops.div(x, broadcast_along_as(replace_zero_by_infinity(out), x, self.axes))
         if self.ord == 1:
@@ -274,7 +280,7 @@ class VectorNorm(RealReduction):
         )
 
 
-def abs_squared(x: Any) -> Any:
+def abs_squared(x: Any) -> Value:
     """The squared magnitude."""
     return (
         ops.add(ops.square(ops.real(x)), ops.square(ops.imag(x)))
@@ -283,22 +289,22 @@ def abs_squared(x: Any) -> Any:
     )
 
 
-def real_conj_product(x: Any, y: Any) -> Any:
+def real_conj_product(x: Any, y: Any) -> Value:
     """The real part of conj(x) y."""
     return ops.real(ops.mul(ops.conj(x), y)) if is_complex(x.dtype) else ops.mul(x, y)
 
 
-def replace_zero_by_infinity(x: Any) -> Any:
+def replace_zero_by_infinity(x: ArrayLike) -> Value:
     """The divisor `x` with 0 replaced by infinity."""
     return ops.select(ops.eq(x, 0.0), math.inf, x)
 
 
-def broadcast_along_as(x: Any, like: Any, axes: tuple[int, ...]) -> Any:
+def broadcast_along_as(x: ArrayLike, like: Any, axes: tuple[int, ...]) -> Value:
     """The real `x` in the dtype of the array `like`, repeated along `axes` of it."""
     return broadcast_along(ops.convert_element_type(x, like.dtype), like, axes)
 
 
-def variance(x: Any, axes: Any = None, ddof: float = 0.0) -> Any:
+def variance(x: ArrayLike, axes: Any = None, ddof: float = 0.0) -> Value:
     """The average squared distance from the mean over `axes`, by default all.
 
     The sum of squares is divided by the number of elements less `ddof`.
@@ -306,11 +312,11 @@ def variance(x: Any, axes: Any = None, ddof: float = 0.0) -> Any:
     return Variance(canonical_axes(axes, aval_of(x).ndim), float(ddof))(x)
 
 
-def standard_deviation(x: Any, axes: Any = None, ddof: float = 0.0) -> Any:
+def standard_deviation(x: ArrayLike, axes: Any = None, ddof: float = 0.0) -> Value:
     """The square root of `variance`; its derivative at equal elements is 0."""
     return StandardDeviation(canonical_axes(axes, aval_of(x).ndim), float(ddof))(x)
 
 
-def vector_norm(x: Any, ord: float = 2.0, axes: Any = None) -> Any:
+def vector_norm(x: ArrayLike, ord: float = 2.0, axes: Any = None) -> Value:
     """The norm of nonzero order `ord` over `axes`, by default all; its derivative at 0 is 0."""
     return VectorNorm(canonical_axes(axes, aval_of(x).ndim), float(ord))(x)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jax import lax
@@ -13,7 +13,11 @@ from functx import ops
 from functx.core.rounding import CORRECTLY_ROUNDED, Rounding
 from functx.core.samples import c64, f32, sample
 from functx.core.types import is_complex
+from functx.core.typing import ArrayLike, IRValue, NumPyArray, Tangent, Value
 from functx.ops.families import Binary, Inexact, binary_function, unary_function
+
+if TYPE_CHECKING:
+    from functx.lowering.stablehlo_emitter import LoweringContext
 
 
 class Exp(Inexact):
@@ -23,10 +27,10 @@ class Exp(Inexact):
     numpy = np.exp
     samples = (sample(f32[3, 4]),)
 
-    def derivative(self, out, x):
+    def derivative(self, out: Value, x: Value) -> Value:
         return out
 
-    def lower(self, ctx, x):
+    def lower(self, ctx: LoweringContext, x: IRValue) -> IRValue:
         return stablehlo.exponential(x)
 
 
@@ -36,10 +40,10 @@ class Exp2(Inexact):
     numpy = np.exp2
     samples = sample(f32[3, 4]), sample(c64[3])
 
-    def derivative(self, out, x):
+    def derivative(self, out: Value, x: Value) -> Value:
         return ops.mul(out, math.log(2.0))
 
-    def lower(self, ctx, x):
+    def lower(self, ctx: LoweringContext, x: IRValue) -> IRValue:
         return stablehlo.exponential(
             stablehlo.multiply(x, ctx.constant(math.log(2.0), ctx.avals_in[0]))
         )
@@ -51,11 +55,11 @@ class Expm1(Inexact):
     numpy = np.expm1
     samples = sample(f32[3, 4]), sample(c64[3])
 
-    def derivative(self, out, x):
+    def derivative(self, out: Value, x: Value) -> Value:
         # Not out + 1, which is 0 for very negative x.
         return exp(x)
 
-    def lower(self, ctx, x):
+    def lower(self, ctx: LoweringContext, x: IRValue) -> IRValue:
         return stablehlo.exponential_minus_one(x)
 
 
@@ -65,10 +69,10 @@ class Log(Inexact):
     numpy = np.log
     samples = (sample(f32[3, 4], domain=(0.5, 2.0)),)
 
-    def partial(self, i, t, out, x):
+    def partial(self, i: int, t: Value, out: Value, x: Value) -> Tangent:
         return ops.div(t, x)
 
-    def lower(self, ctx, x):
+    def lower(self, ctx: LoweringContext, x: IRValue) -> IRValue:
         return stablehlo.log(x)
 
 
@@ -79,10 +83,10 @@ class Log1p(Inexact):
     rounding = Rounding(ulps=130.0)
     samples = sample(f32[3, 4], domain=(-0.5, 2.0)), sample(c64[3], domain=(0.5, 2.0))
 
-    def partial(self, i, t, out, x):
+    def partial(self, i: int, t: Value, out: Value, x: Value) -> Tangent:
         return ops.div(t, ops.add(x, 1.0))
 
-    def lower(self, ctx, x):
+    def lower(self, ctx: LoweringContext, x: IRValue) -> IRValue:
         return stablehlo.log_plus_one(x)
 
 
@@ -97,10 +101,10 @@ class Sqrt(Inexact):
         sample(f32[2], values={0: [0.0, 4.0]}, gradients={0: [math.inf, 0.25]}),
     )
 
-    def partial(self, i, t, out, x):
+    def partial(self, i: int, t: Value, out: Value, x: Value) -> Tangent:
         return ops.div(t, ops.mul(out, 2.0))
 
-    def lower(self, ctx, x):
+    def lower(self, ctx: LoweringContext, x: IRValue) -> IRValue:
         return stablehlo.sqrt(x)
 
 
@@ -114,11 +118,11 @@ class SafeSqrt(Inexact):
         sample(f32[2], values={0: [0.0, 4.0]}, gradients={0: [0.0, 0.25]}),
     )
 
-    def partial(self, i, t, out, x):
+    def partial(self, i: int, t: Value, out: Value, x: Value) -> Tangent:
         zero = ops.eq(out, 0)
         return ops.select(zero, 0, ops.div(t, ops.mul(ops.select(zero, 1, out), 2.0)))
 
-    def lower(self, ctx, x):
+    def lower(self, ctx: LoweringContext, x: IRValue) -> IRValue:
         return stablehlo.sqrt(x)
 
 
@@ -127,13 +131,13 @@ class Rsqrt(Inexact):
 
     samples = sample(f32[3, 4], domain=(0.5, 2.0)), sample(c64[3], nonzero=(0,))
 
-    def derivative(self, out, x):
+    def derivative(self, out: Value, x: Value) -> Value:
         return ops.mul(ops.mul(out, -0.5), ops.mul(out, out))
 
-    def numpy(self, x):
+    def numpy(self, x: NumPyArray) -> ArrayLike:
         return 1 / np.sqrt(x)
 
-    def lower(self, ctx, x):
+    def lower(self, ctx: LoweringContext, x: IRValue) -> IRValue:
         return stablehlo.rsqrt(x)
 
 
@@ -148,10 +152,10 @@ class Cbrt(Inexact):
         sample(f32[2], values={0: [0.0, 8.0]}, gradients={0: [math.inf, 1.0 / 12.0]}),
     )
 
-    def derivative(self, out, x):
+    def derivative(self, out: Value, x: Value) -> Value:
         return ops.mul(ops.integer_pow(out, -2), 1.0 / 3.0)
 
-    def lower(self, ctx, x):
+    def lower(self, ctx: LoweringContext, x: IRValue) -> IRValue:
         return stablehlo.cbrt(x)
 
 
@@ -161,11 +165,11 @@ class Logistic(Inexact):
     has_finite_derivative = True
     samples = sample(f32[3, 4]), sample(c64[3])
 
-    def derivative(self, out, x):
+    def derivative(self, out: Value, x: Value) -> Value:
         # 1 - out, without the cancellation for large x.
         return ops.mul(out, logistic(ops.neg(x)))
 
-    def lower(self, ctx, x):
+    def lower(self, ctx: LoweringContext, x: IRValue) -> IRValue:
         one = ctx.constant(1, ctx.avals_in[0])
         return stablehlo.divide(one, stablehlo.add(one, stablehlo.exponential(stablehlo.negate(x))))
 
@@ -177,10 +181,10 @@ class Sin(Inexact):
     numpy = np.sin
     samples = sample(f32[3, 4]), sample(c64[3])
 
-    def derivative(self, out, x):
+    def derivative(self, out: Value, x: Value) -> Value:
         return cos(x)
 
-    def lower(self, ctx, x):
+    def lower(self, ctx: LoweringContext, x: IRValue) -> IRValue:
         if is_complex(ctx.avals_in[0].dtype):
             return ctx.via_jax(lax.sin, x)
         return stablehlo.sine(x)
@@ -193,10 +197,10 @@ class Cos(Inexact):
     numpy = np.cos
     samples = sample(f32[3, 4]), sample(c64[3])
 
-    def partial(self, i, t, out, x):
+    def partial(self, i: int, t: Value, out: Value, x: Value) -> Tangent:
         return ops.neg(ops.mul(t, sin(x)))
 
-    def lower(self, ctx, x):
+    def lower(self, ctx: LoweringContext, x: IRValue) -> IRValue:
         if is_complex(ctx.avals_in[0].dtype):
             return ctx.via_jax(lax.cos, x)
         return stablehlo.cosine(x)
@@ -208,10 +212,10 @@ class Tan(Inexact):
     numpy = np.tan
     samples = sample(f32[3, 4], domain=(-1.2, 1.2)), sample(c64[3])
 
-    def derivative(self, out, x):
+    def derivative(self, out: Value, x: Value) -> Value:
         return ops.add(ops.square(out), 1.0)
 
-    def lower(self, ctx, x):
+    def lower(self, ctx: LoweringContext, x: IRValue) -> IRValue:
         return stablehlo.tan(x)
 
 
@@ -221,14 +225,14 @@ class Asin(Inexact):
     numpy = np.arcsin
     samples = sample(f32[3, 4], domain=(-0.9, 0.9)), sample(c64[3])
 
-    def derivative(self, out, x):
+    def derivative(self, out: Value, x: Value) -> Value:
         return rsqrt(one_minus_square(x))
 
-    def lower(self, ctx, x):
+    def lower(self, ctx: LoweringContext, x: IRValue) -> IRValue:
         return chlo.asin(x)
 
 
-def one_minus_square(x: Any) -> Any:
+def one_minus_square(x: Any) -> Value:
     """1 - x**2, without cancellation near -1 and 1, on the side of the branch cut that x is on.
 
     A complex x beyond 1 with imaginary part 0 is on a cut: the sign of that 0 is its side, which
@@ -245,10 +249,10 @@ class Acos(Inexact):
     numpy = np.arccos
     samples = sample(f32[3, 4], domain=(-0.9, 0.9)), sample(c64[3])
 
-    def partial(self, i, t, out, x):
+    def partial(self, i: int, t: Value, out: Value, x: Value) -> Tangent:
         return ops.neg(ops.mul(t, rsqrt(one_minus_square(x))))
 
-    def lower(self, ctx, x):
+    def lower(self, ctx: LoweringContext, x: IRValue) -> IRValue:
         return chlo.acos(x)
 
 
@@ -259,10 +263,10 @@ class Atan(Inexact):
     numpy = np.arctan
     samples = sample(f32[3, 4]), sample(c64[3])
 
-    def partial(self, i, t, out, x):
+    def partial(self, i: int, t: Value, out: Value, x: Value) -> Tangent:
         return ops.div(t, ops.add(ops.square(x), 1.0))
 
-    def lower(self, ctx, x):
+    def lower(self, ctx: LoweringContext, x: IRValue) -> IRValue:
         return chlo.atan(x)
 
 
@@ -291,7 +295,7 @@ class Atan2(Binary):
         ),
     )
 
-    def partial(self, i, t, out, x, y):
+    def partial(self, i: int, t: Value, out: Value, x: Value, y: Value) -> Tangent:
         # d atan2(x, y) = (y dx - x dy) / (x**2 + y**2); 0 / inf at the origin and at infinity, so that
         # all higher derivatives are 0 too.
         distance = ops.add(ops.square(x), ops.square(y))
@@ -300,7 +304,7 @@ class Atan2(Binary):
         slope = ops.select(has_no_slope, 0.0, y if i == 0 else ops.neg(x))
         return ops.mul(t, ops.div(slope, ops.select(has_no_slope, math.inf, distance)))
 
-    def lower(self, ctx, x, y):
+    def lower(self, ctx: LoweringContext, x: IRValue, y: IRValue) -> IRValue:
         return stablehlo.atan2(x, y)
 
 
@@ -310,10 +314,10 @@ class Sinh(Inexact):
     numpy = np.sinh
     samples = sample(f32[3, 4]), sample(c64[3])
 
-    def derivative(self, out, x):
+    def derivative(self, out: Value, x: Value) -> Value:
         return cosh(x)
 
-    def lower(self, ctx, x):
+    def lower(self, ctx: LoweringContext, x: IRValue) -> IRValue:
         return chlo.sinh(x)
 
 
@@ -323,10 +327,10 @@ class Cosh(Inexact):
     numpy = np.cosh
     samples = sample(f32[3, 4]), sample(c64[3])
 
-    def derivative(self, out, x):
+    def derivative(self, out: Value, x: Value) -> Value:
         return sinh(x)
 
-    def lower(self, ctx, x):
+    def lower(self, ctx: LoweringContext, x: IRValue) -> IRValue:
         return chlo.cosh(x)
 
 
@@ -337,12 +341,12 @@ class Tanh(Inexact):
     numpy = np.tanh
     samples = sample(f32[3, 4]), sample(c64[3])
 
-    def derivative(self, out, x):
+    def derivative(self, out: Value, x: Value) -> Value:
         # 1 - out**2 with less cancellation, and without another exponential, which a fusion would
         # compute again for every element.
         return ops.mul(ops.sub(1.0, out), ops.add(1.0, out))
 
-    def lower(self, ctx, x):
+    def lower(self, ctx: LoweringContext, x: IRValue) -> IRValue:
         return stablehlo.tanh(x)
 
 
@@ -352,11 +356,11 @@ class Asinh(Inexact):
     numpy = np.arcsinh
     samples = sample(f32[3, 4]), sample(c64[3], domain=(0.2, 2.0))
 
-    def derivative(self, out, x):
+    def derivative(self, out: Value, x: Value) -> Value:
         # Not + 1.0, which loses the sign of an imaginary part of 0: that is the side of the cut.
         return rsqrt(ops.sub(ops.square(x), -1.0))
 
-    def lower(self, ctx, x):
+    def lower(self, ctx: LoweringContext, x: IRValue) -> IRValue:
         return chlo.asinh(x)
 
 
@@ -366,12 +370,12 @@ class Acosh(Inexact):
     numpy = np.arccosh
     samples = sample(f32[3, 4], domain=(1.2, 3.0)), sample(c64[3], domain=(0.2, 2.0))
 
-    def derivative(self, out, x):
+    def derivative(self, out: Value, x: Value) -> Value:
         # Not one root of the product, whose sign is wrong where the real part is negative; and
         # not + 1.0, which loses the sign of an imaginary part of 0.
         return ops.mul(rsqrt(ops.sub(x, 1.0)), rsqrt(ops.sub(x, -1.0)))
 
-    def lower(self, ctx, x):
+    def lower(self, ctx: LoweringContext, x: IRValue) -> IRValue:
         return chlo.acosh(x)
 
 
@@ -382,10 +386,10 @@ class Atanh(Inexact):
     rounding = Rounding(ulps=130.0)
     samples = sample(f32[3, 4], domain=(-0.9, 0.9)), sample(c64[3])
 
-    def partial(self, i, t, out, x):
+    def partial(self, i: int, t: Value, out: Value, x: Value) -> Tangent:
         return ops.div(t, ops.mul(ops.sub(1.0, x), ops.add(1.0, x)))
 
-    def lower(self, ctx, x):
+    def lower(self, ctx: LoweringContext, x: IRValue) -> IRValue:
         return chlo.atanh(x)
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import wraps
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,9 +18,13 @@ from functx.core.program import Effect
 from functx.core.rounding import EXACT
 from functx.core.samples import c64, f32, sample
 from functx.core.tracer import Tracer, aval_of, current_builder
-from functx.core.types import complex_dtype, is_complex, kind, real_dtype
+from functx.core.types import ShapedArray, complex_dtype, is_complex, kind, real_dtype
+from functx.core.typing import ArrayLike, Cotangent, Dim, IRValue, NumPyArray, Tangent, Value
 from functx.ops.families import Linear
 from functx.ops.operands import literal
+
+if TYPE_CHECKING:
+    from functx.lowering.stablehlo_emitter import LoweringContext
 
 
 class Write(Primitive):
@@ -44,20 +48,24 @@ class Write(Primitive):
         builder.writes = True
         return super().__call__(*args)
 
-    def abstract_eval(self, x, new):
+    def abstract_eval(self, x: ShapedArray, new: ShapedArray) -> Sequence[ShapedArray]:
         if new.shape != x.shape or new.dtype != x.dtype:
             raise DTypeError(
                 f"write: the value must have the type of the target; got {new!r} for {x!r}"
             )
         return ()
 
-    def forward(self, args, active):
+    def forward(self, args: Sequence[Value], active: Sequence[bool]) -> tuple[Any, Any]:
         raise impure_program_error()
 
-    def jvp(self, primals, tangents):
+    def jvp(
+        self, primals: Sequence[Value], tangents: Sequence[Tangent]
+    ) -> tuple[Sequence[Value], Sequence[Tangent]]:
         raise impure_program_error()
 
-    def batch(self, args, dims):
+    def batch(
+        self, args: Sequence[Value], dims: Sequence[Dim]
+    ) -> tuple[Sequence[Value], Sequence[Dim]]:
         raise impure_program_error()
 
 
@@ -86,19 +94,19 @@ class Copy(Linear):
             builder.has_copies = True
         return super().__call__(*args)
 
-    def abstract_eval(self, x):
+    def abstract_eval(self, x: ShapedArray) -> ShapedArray:
         return x
 
-    def transpose(self, ct, x):
+    def transpose(self, ct: Value, x: Value) -> Sequence[Cotangent]:
         return (ct,)
 
-    def batch(self, args, dims):
+    def batch(self, args: Sequence[Value], dims: Sequence[Dim]) -> tuple[Value, Dim]:
         return args[0], dims[0]
 
-    def numpy(self, x):
+    def numpy(self, x: NumPyArray) -> ArrayLike:
         return x
 
-    def lower(self, ctx, x):
+    def lower(self, ctx: LoweringContext, x: IRValue) -> IRValue:
         return x
 
 
@@ -126,7 +134,7 @@ class AsStrided(View):
         sample(f32[2, 3], shape=(), start=(1, 2), steps=()),
     )
 
-    def abstract_eval(self, x):
+    def abstract_eval(self, x: ShapedArray) -> ShapedArray:
         has_all_steps = len(self.steps) == len(self.shape)
         if not has_all_steps or any(len(step) != x.ndim for step in (self.start, *self.steps)):
             raise ShapeError(
@@ -164,7 +172,7 @@ class AsStrided(View):
             )
         return indices
 
-    def decompose(self, x):
+    def decompose(self, x: Value) -> Value:
         if 0 in self.shape:
             return ops.full(self.shape, literal(0, x.dtype))
         first, strides = self.flat_strides(x.shape)
@@ -236,7 +244,7 @@ class AsStrided(View):
         parts = [AsStrided(self.shape[:-1], s, self.steps[:-1]).decompose(x) for s in starts]
         return ops.concatenate([ops.expand_dims(part, axis) for part in parts], axis)
 
-    def scatter_into_base(self, part, index, x):
+    def scatter_into_base(self, part: Value, index: Value | int, x: Value) -> Value:
         if not part.size:
             return x
         row, (first, strides) = _flatten(x), self.flat_strides(x.shape)
@@ -251,24 +259,24 @@ class AsStrided(View):
         row = ops.scatter(row, indices, values, numbers, mode="promise_in_bounds")
         return ops.reshape(row, x.shape)
 
-    def is_read_only_view(self, x):
+    def is_read_only_view(self, x: ShapedArray) -> bool:
         repeats = any(n > 1 and not any(k) for n, k in zip(self.shape, self.steps, strict=True))
         return repeats or not self.writable
 
-    def view_strides(self, x, strides):
+    def view_strides(self, x: ShapedArray, strides: tuple[int, ...]) -> tuple[int, ...] | None:
         return tuple(
             [sum([k * n for k, n in zip(step, strides, strict=True)]) for step in self.steps]
         )
 
-    def view_offset(self, x, strides, index):
+    def view_offset(self, x: ShapedArray, strides: tuple[int, ...], index: Any) -> Any:
         return sum([k * n for k, n in zip(self.start, strides, strict=True)])
 
 
-def _flatten(x: Any) -> Any:
+def _flatten(x: Value) -> Value:
     return ops.reshape(x, (x.size,))
 
 
-def element_view(x: Any, index: tuple[int, ...]) -> Any:
+def element_view(x: ArrayLike, index: tuple[int, ...]) -> Value:
     """The element of `x` at `index` as a view without dimensions."""
     return AsStrided((), index, ())(x)
 
@@ -279,23 +287,23 @@ class ViewAsReal(View):
     rounding = EXACT
     samples = sample(c64[3]), sample(c64[2, 3])
 
-    def abstract_eval(self, x):
+    def abstract_eval(self, x: ShapedArray) -> ShapedArray:
         if not is_complex(x.dtype):
             raise DTypeError(f"view_as_real: the operand must be complex; got {x!r}")
         return x.update(shape=(*x.shape, 2), dtype=real_dtype(x.dtype))
 
-    def numpy(self, x):
+    def numpy(self, x: NumPyArray) -> ArrayLike:
         return np.stack([x.real, x.imag], -1)
 
-    def decompose(self, x):
+    def decompose(self, x: Value) -> Value:
         return ops.concatenate(
             [ops.expand_dims(part, x.ndim) for part in (ops.real(x), ops.imag(x))], x.ndim
         )
 
-    def scatter_into_base(self, part, index, x):
+    def scatter_into_base(self, part: Value, index: Value | int, x: Value) -> Value:
         return ViewAsComplex()(part)
 
-    def view_strides(self, x, strides):
+    def view_strides(self, x: ShapedArray, strides: tuple[int, ...]) -> tuple[int, ...] | None:
         return (*[2 * n for n in strides], 1)
 
 
@@ -305,29 +313,29 @@ class ViewAsComplex(View):
     rounding = EXACT
     samples = sample(f32[3, 2]), sample(f32[2, 3, 2])
 
-    def abstract_eval(self, x):
+    def abstract_eval(self, x: ShapedArray) -> ShapedArray:
         if x.shape[-1:] != (2,):
             raise ShapeError(f"view_as_complex: the last dimension must be 2; got {x!r}")
         if kind(x.dtype) != "f" or x.dtype.itemsize < 4:
             raise DTypeError(f"view_as_complex: the parts must be float32 or float64; got {x!r}")
         return x.update(shape=x.shape[:-1], dtype=complex_dtype(x.dtype))
 
-    def decompose(self, x):
+    def decompose(self, x: Value) -> Value:
         return ops.complex(*[_part(x, i) for i in (0, 1)])
 
-    def scatter_into_base(self, part, index, x):
+    def scatter_into_base(self, part: Value, index: Value | int, x: Value) -> Value:
         return ViewAsReal()(part)
 
-    def view_strides(self, x, strides):
+    def view_strides(self, x: ShapedArray, strides: tuple[int, ...]) -> tuple[int, ...] | None:
         *rest, last = strides
         return tuple([n // 2 for n in rest]) if last == 1 and not any(n % 2 for n in rest) else None
 
 
-def _part(x: Any, i: int) -> Any:
+def _part(x: Value, i: int) -> Value:
     return ops.reshape(ops.slice_in_dim(x, i, i + 1, 1, x.ndim - 1), x.shape[:-1])
 
 
-def copy_array(x: Any) -> Any:
+def copy_array(x: ArrayLike) -> Any:
     """A copy of the array `x`; inside a trace a traced one."""
     if type(x) is Tracer or current_builder.get() is not None:
         return Copy()(x)
@@ -337,7 +345,7 @@ def copy_array(x: Any) -> Any:
     return copy_as_ndarray(np.asarray(x, aval.dtype), aval.weak_type)
 
 
-def copy_if_shared(out: Any, *arrays: Any) -> Any:
+def copy_if_shared(out: Value, *arrays: Any) -> Value:
     """`out`, copied if it is one of `arrays`, a view, or an array from outside the trace."""
     if type(out) is Tracer:
         shared = not is_computed(out) or any(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from operator import index
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 from jax.extend.mlir import ir
@@ -18,8 +18,12 @@ from functx.core.rounding import EXACT
 from functx.core.samples import bool_, c64, f32, i32, sample
 from functx.core.tracer import aval_of
 from functx.core.types import Shape, ShapedArray
+from functx.core.typing import ArrayLike, Cotangent, Dim, IRValue, Tangent, Value
 from functx.ops.families import Linear, check_same_dtype
 from functx.ops.operands import Dims, upcast_aval
+
+if TYPE_CHECKING:
+    from functx.lowering.stablehlo_emitter import LoweringContext
 
 Pairs = tuple[tuple[int, int], ...]
 
@@ -189,16 +193,18 @@ class WindowReduction(Primitive, abstract=True):
             self.sizes, self.strides, self.padding, self.base_dilation, self.window_dilation
         )
 
-    def abstract_eval(self, x):
+    def abstract_eval(self, x: ShapedArray) -> ShapedArray:
         check_same_dtype(self, (x,))
         check_window(self.name, x.shape, self.window)
         return x.update(shape=self.window.result_shape(x.shape))
 
-    def batch(self, args, dims):
+    def batch(self, args: Sequence[Value], dims: Sequence[int]) -> tuple[Value, Dim]:
         (x,), (dim,) = args, dims
         return type(self)(*self.window.with_batch_dim(dim))(x), dim
 
-    def reduce(self, ctx: Any, x: Any, operation: Any, start: Any, out: Any = None) -> Any:
+    def reduce(
+        self, ctx: LoweringContext, x: Any, operation: Any, start: Any, out: Any = None
+    ) -> Any:
         """The elements of each window combined by an operation class, starting with `start`.
 
         `out` is the type of the result, by default that of the equation.
@@ -249,7 +255,7 @@ class ReduceWindowSum(WindowReduction, Linear):
         sample(f32[0], **_vector_window(2, padding=((2, 1),))),
     )
 
-    def transpose(self, ct, x):
+    def transpose(self, ct: Value, x: Value) -> Sequence[Cotangent]:
         if not x.size or not ct.size:
             return (ops.zeros_like(x),)
         # out[o] = sum_k x[(stride o + apart k - low) / hole], so x[i] gets the sum over k of
@@ -273,7 +279,7 @@ class ReduceWindowSum(WindowReduction, Linear):
         )
         return (ReduceWindowSum(*flat)(ops.pad(ct, 0, config)),)
 
-    def lower(self, ctx, x):
+    def lower(self, ctx: LoweringContext, x: IRValue) -> IRValue:
         (aval,), (out_aval,) = ctx.avals_in, ctx.avals_out
         wide, wide_out = upcast_aval(aval), upcast_aval(out_aval)
         if wide is aval:
@@ -295,7 +301,7 @@ class WindowExtremum(WindowReduction, abstract=True):
         sample(bool_[5], **_vector_window(3)),
     )
 
-    def jvp(self, primals, tangents):
+    def jvp(self, primals: Sequence[Value], tangents: Sequence[Tangent]) -> tuple[Value, Tangent]:
         (x,), (t,) = primals, tangents
         out = self(x)
         if not x.size or not out.size:
@@ -321,10 +327,10 @@ class ReduceWindowMax(WindowExtremum):
 
     rounding = EXACT
 
-    def argument_primitive(self):
+    def argument_primitive(self) -> Primitive:
         return ReduceWindowArgmax(*self.window)
 
-    def lower(self, ctx, x):
+    def lower(self, ctx: LoweringContext, x: IRValue) -> IRValue:
         return self.reduce(ctx, x, stablehlo.MaxOp, ops.lowest(ctx.avals_in[0].dtype))
 
 
@@ -333,10 +339,10 @@ class ReduceWindowMin(WindowExtremum):
 
     rounding = EXACT
 
-    def argument_primitive(self):
+    def argument_primitive(self) -> Primitive:
         return ReduceWindowArgmin(*self.window)
 
-    def lower(self, ctx, x):
+    def lower(self, ctx: LoweringContext, x: IRValue) -> IRValue:
         return self.reduce(ctx, x, stablehlo.MinOp, ops.highest(ctx.avals_in[0].dtype))
 
 
@@ -358,16 +364,16 @@ class WindowArgExtremum(WindowReduction, abstract=True):
         sample(i32[5], **_vector_window(2, padding=((2, 0),))),
     )
 
-    def abstract_eval(self, x):
+    def abstract_eval(self, x: ShapedArray) -> ShapedArray:
         out = super().abstract_eval(x)
         return ShapedArray(out.shape, _index_dtype(x))
 
-    def batch(self, args, dims):
+    def batch(self, args: Sequence[Value], dims: Sequence[int]) -> tuple[Value, Dim]:
         (x,), (dim,) = args, dims
         fields = self.window.with_batch_dim(0)
         return type(self)(*fields, self.batch_ndim + 1)(ops.moveaxis(x, dim, 0)), 0
 
-    def lower(self, ctx, x):
+    def lower(self, ctx: LoweringContext, x: IRValue) -> IRValue:
         (aval,), (out,) = ctx.avals_in, ctx.avals_out
         value, position = ShapedArray((), aval.dtype), ShapedArray((), out.dtype)
         element_aval = ShapedArray(aval.shape[self.batch_ndim :], out.dtype)
@@ -404,7 +410,7 @@ def _index_dtype(x: ShapedArray) -> np.dtype[Any]:
 
 
 def lower_window(
-    ctx: Any,
+    ctx: LoweringContext,
     window: Window,
     operands: Sequence[Any],
     starts: Sequence[Any],
@@ -443,7 +449,9 @@ def lower_window(
     return list(op.results)
 
 
-def pad_for_window(ctx: Any, window: Window, xs: Sequence[Any], starts: Sequence[Any]) -> list[Any]:
+def pad_for_window(
+    ctx: LoweringContext, window: Window, xs: Sequence[Any], starts: Sequence[Any]
+) -> list[Any]:
     """The values `xs` with the base dilation and the padding of `window`, filled with `starts`."""
     low, high, inner = [
         ctx.i64_array(amounts) for amounts in zip(*window.pad_config(), strict=True)
@@ -452,7 +460,7 @@ def pad_for_window(ctx: Any, window: Window, xs: Sequence[Any], starts: Sequence
 
 
 def lower_window_program(
-    ctx: Any,
+    ctx: LoweringContext,
     window: Window,
     xs: Sequence[Any],
     starts: Sequence[Any],
@@ -489,14 +497,14 @@ def lower_window_program(
     return [stablehlo.reshape(t, x) for t, x in zip(types, results, strict=True)]
 
 
-def reduce_window_sum(x: Any, window_dimensions: Any, *window: Any, **more: Any) -> Any:
+def reduce_window_sum(x: ArrayLike, window_dimensions: Any, *window: Any, **more: Any) -> Value:
     """The sum of the elements of `x` in each window; see `make_window` for the arguments."""
     shape = aval_of(x).shape
     fields = make_window("reduce_window_sum", shape, window_dimensions, *window, **more)
     return ReduceWindowSum(*fields)(x)
 
 
-def reduce_window_max(x: Any, window_dimensions: Any, *window: Any, **more: Any) -> Any:
+def reduce_window_max(x: ArrayLike, window_dimensions: Any, *window: Any, **more: Any) -> Value:
     """The largest element of `x` in each window; see `make_window` for the arguments.
 
     The first of elements that tie has the derivative.
@@ -506,7 +514,7 @@ def reduce_window_max(x: Any, window_dimensions: Any, *window: Any, **more: Any)
     return ReduceWindowMax(*fields)(x)
 
 
-def reduce_window_min(x: Any, window_dimensions: Any, *window: Any, **more: Any) -> Any:
+def reduce_window_min(x: ArrayLike, window_dimensions: Any, *window: Any, **more: Any) -> Value:
     """The smallest element of `x` in each window; see `make_window` for the arguments.
 
     The first of elements that tie has the derivative.

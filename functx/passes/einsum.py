@@ -344,9 +344,9 @@ class _EinsumEmitter:
         """`value` divided by its largest element at each index of the result, and that element."""
         kept_labels = tuple([x for x in value.labels if x in self.out])
         axes = tuple([d for d, x in enumerate(value.labels) if x not in self.out])
-        largest = ops.reduce_max(ops.abs(value.array), axes)
-        is_usable = ops.bitwise_and(ops.gt(largest, 0), ops.gt(float("inf"), largest))
-        largest = LabeledArray(ops.select(is_usable, largest, 1.0), kept_labels)
+        size = ops.reduce_max(ops.abs(value.array), axes)
+        is_usable = ops.bitwise_and(ops.gt(size, 0), ops.gt(float("inf"), size))
+        largest = LabeledArray(ops.select(is_usable, size, 1.0), kept_labels)
         quotient = ops.div(value.array, self.broadcast_to_labels(largest, value.labels))
         return LabeledArray(quotient, value.labels), largest
 

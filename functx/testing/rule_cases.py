@@ -13,7 +13,7 @@ from functx import ops
 from functx.core.backend import backend
 from functx.core.errors import DTypeError, ShapeError
 from functx.core.named_axes import AxisNames
-from functx.core.primitive import LinearInput, Primitive
+from functx.core.primitive import Primitive, is_linear_input
 from functx.core.program import Program
 from functx.core.rewriting import apply, cached_rewrite
 from functx.core.samples import Sample, avals_with_dtype, draw_operands, f32, sample
@@ -406,7 +406,7 @@ class NamedAxisMap(Primitive):
         return [next(cotangents) if is_active else None for is_active in active]
 
     def transpose(self, ct: Any, *args: Any) -> Any:
-        linear = tuple([type(x) is LinearInput for x in args])
+        linear = tuple([is_linear_input(x) for x in args])
         program = cached_rewrite(
             TransposeLinearInputs(linear),
             self.program(
@@ -416,7 +416,7 @@ class NamedAxisMap(Primitive):
                 ]
             ),
         )
-        return self.run_batched(program, [ct, *[x for x in args if type(x) is not LinearInput]])
+        return self.run_batched(program, [ct, *[x for x in args if not is_linear_input(x)]])
 
     def batch(self, args: Sequence[Any], dims: Sequence[int | None]) -> Any:
         unbatched = [

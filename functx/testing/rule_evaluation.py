@@ -228,7 +228,7 @@ def _derived_vjp(case: RuleCase, inputs: TracedInputs) -> list[Any]:
 def _evaluate_transpose(
     case: RuleCase, inputs: TracedInputs, varying: Sequence[int], zero: bool
 ) -> list[Any]:
-    args = []
+    args: list[Any] = []
     for i, x in enumerate(inputs.args):
         if i in varying:
             args.append(LinearInput(case.avals[i]))

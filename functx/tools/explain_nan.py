@@ -225,7 +225,7 @@ def _(primitive: Scan, *args: Tracer) -> list[Tracer]:
     count, ys = primitive.carries, []
     steps = range(primitive.length)
     for i in reversed(steps) if primitive.reverse else steps:
-        rows = [ops.squeeze(ops.slice_in_dim(x, i, i + 1), (0,)) for x in xs]
+        rows: list[Any] = [ops.squeeze(ops.slice_in_dim(x, i, i + 1), (0,)) for x in xs]
         outs = inline_control_flow(primitive.program, [*consts, *carry, *rows])
         carry = outs[:count]
         ys.append(outs[count:])

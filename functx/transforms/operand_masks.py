@@ -9,7 +9,7 @@ import numpy as np
 
 from functx import ops
 from functx.core import tree
-from functx.core.primitive import LinearInput
+from functx.core.primitive import is_linear_input
 from functx.core.types import ShapedArray, float0, is_inexact
 
 
@@ -101,4 +101,4 @@ def inexact_cotangents(cts: Sequence[Any], avals: Sequence[Any]) -> list[Any]:
 
 def linear_mask(args: Sequence[Any]) -> tuple[bool, ...]:
     """The mask of the operands that a `transpose` rule gets as `LinearInput`."""
-    return tuple([type(x) is LinearInput for x in args])
+    return tuple([is_linear_input(x) for x in args])

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from functx import ops
 from functx.core.builder import LinearBuilder
 from functx.core.errors import RuleError
-from functx.core.primitive import LinearInput, Primitive, ReadsPart
+from functx.core.primitive import LinearInput, Primitive, ReadsPart, is_linear_input
 from functx.core.program import Equation, Program, Var, dce_equations
 from functx.core.records import Rewrite
 from functx.core.rewriting import bind_equation, interpret, user_rule_runs
@@ -309,7 +309,7 @@ def transpose_equations(
         if primitive.multiple_results:
             results = symbolize_zeros(results, builder.equations[start:])
         for atom, x, ct in zip(eqn.inputs, args, results, strict=True):
-            if type(x) is LinearInput:
+            if is_linear_input(x):
                 cts.add(atom, ct)
 
 

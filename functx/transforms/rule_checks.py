@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from functx import ops
 from functx.core.errors import LinearityError, RuleError, type_name
-from functx.core.primitive import LinearInput, Primitive
+from functx.core.primitive import Primitive, is_linear_input
 from functx.core.program import Equation, Literal, Program
 from functx.core.rewriting import user_rule_runs
 from functx.core.source_info import Source
@@ -87,7 +87,7 @@ def apply_linear_rule(
     user_rule_runs.record()
     builder = current_builder.require()
     nonzero = [ct for ct in cts if ct is not None]
-    avals = [x.aval if type(x) is LinearInput else aval_of(x) for x in args]
+    avals = [x.aval if is_linear_input(x) else aval_of(x) for x in args]
     nonzero_outputs: list[int] = []
 
     def on_given(*xs: Any) -> list[Any]:

@@ -17,7 +17,7 @@ import numpy as np
 
 from functx import ops
 from functx.core.errors import DTypeError
-from functx.core.primitive import LinearInput
+from functx.core.primitive import is_linear_input
 from functx.core.program import Program
 from functx.core.records import Rewrite
 from functx.core.rewriting import cached_rewrite
@@ -204,7 +204,7 @@ class SpectralFunction(SpectralPrimitive):
         return out, t
 
     def transpose(self, ct, a, *others):
-        (k,) = [i for i, x in enumerate(others) if type(x) is LinearInput]
+        (k,) = [i for i, x in enumerate(others) if is_linear_input(x)]
         # The trace of a product is invariant under cyclic permutation.
         given = [*others[k + 1 : self.order], ops.matrix_transpose(ct), *others[:k]]
         found = ops.matrix_transpose(self(a, *given, *others[self.order :]))

@@ -37,7 +37,8 @@ from functx.custom.operators.schema import Return
 from functx.lowering.callbacks import DeviceCallback
 
 if TYPE_CHECKING:
-    from functx.lowering.stablehlo_emitter import IrValue, LoweringContext
+    from functx.core.typing import IRValue
+    from functx.lowering.stablehlo_emitter import LoweringContext
 
 
 HostArray: TypeAlias = np.ndarray[Any, Any]
@@ -306,8 +307,8 @@ def check_kernel_outputs(
 
 
 def lower_kernel(
-    call: OperatorPrimitive, ctx: LoweringContext, values: Sequence[IrValue]
-) -> Sequence[IrValue]:
+    call: OperatorPrimitive, ctx: LoweringContext, values: Sequence[IRValue]
+) -> Sequence[IRValue]:
     """The lowering of an operator: the kernel for each platform of the program."""
     kernels = kernels_by_platform(call, ctx.platforms)
     avals = tuple(ctx.avals_out)

@@ -35,7 +35,8 @@ from functx.transforms.operand_masks import replace_where
 from functx.transforms.vmap import add_axis, remove_axis
 
 if TYPE_CHECKING:
-    from functx.lowering.stablehlo_emitter import IrValue, LoweringContext
+    from functx.core.typing import IRValue
+    from functx.lowering.stablehlo_emitter import LoweringContext
 
 
 class VmapInfo(NamedTuple):
@@ -59,7 +60,7 @@ class OperatorCall(DifferentiableCall, abstract=True):
         mutated = [avals[i] for i in self.mutated_operands()]
         return [*self.output_types(avals).avals, *mutated]
 
-    def lower(self, ctx: LoweringContext, *values: IrValue) -> Sequence[IrValue]:
+    def lower(self, ctx: LoweringContext, *values: IRValue) -> Sequence[IRValue]:
         return lower_kernel(self, ctx, values)
 
     def batch(
@@ -151,7 +152,7 @@ class CompositeCall(OperatorPrimitive, abstract=True):
         program, captured, _ = self.traced_body(tuple([aval_of(x) for x in args]))
         return apply(None, program, [*args, *captured])
 
-    def lower(self, ctx: LoweringContext, *values: IrValue) -> Sequence[IrValue]:
+    def lower(self, ctx: LoweringContext, *values: IRValue) -> Sequence[IRValue]:
         if all(find_kernel(self, platform) is None for platform in ctx.platforms):
             return ctx.call(builtin_decomposition(self, tuple(ctx.avals_in)), values)
         return lower_kernel(self, ctx, values)

@@ -317,8 +317,8 @@ class EigenvalueFunction(NamedTuple):
             if is_odd
             else elementwise_derivative(elementwise_derivative(plain))
         )
-        (leading,) = builder.inline(steep, [ops.zeros_like(w), *parameters])
-        leading = ops.select(ops.lt(ops.abs(leading), inf), leading, literal(0, leading.dtype))
+        (slope,) = builder.inline(steep, [ops.zeros_like(w), *parameters])
+        leading = ops.select(ops.lt(ops.abs(slope), inf), slope, literal(0, slope.dtype))
         power = w if is_odd else ops.mul(ops.mul(w, w), 0.5)
         beyond = ops.mul(leading, ops.cast_like(power, leading))
         return [ops.select(ops.lt(places, 2 * self.width), f, beyond)]
