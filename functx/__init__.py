@@ -7,7 +7,6 @@ from jax import Array as Array
 from functx.core.garbage_collection import garbage_collection as _garbage_collection
 
 with _garbage_collection.paused_for_import():
-    from functx import lax, lowering, numpy, ops
     from functx.core import errors, tree
     from functx.core.caches import cache_info, clear_caches
     from functx.core.config import config
@@ -17,23 +16,6 @@ with _garbage_collection.paused_for_import():
     from functx.core.program import Program
     from functx.core.tracebacks import install_excepthook as _filter_tracebacks
     from functx.core.types import ShapedArray, float0
-    from functx.custom import checkpoint_policies
-    from functx.custom.checkpoint import checkpoint, remat
-    from functx.custom.custom_jvp import custom_jvp
-    from functx.custom.custom_vjp import custom_vjp
-    from functx.custom.custom_vmap import custom_vmap
-    from functx.interop import jax_trace as _jax_trace
-    from functx.lowering.callbacks import effects_barrier
-    from functx.lowering.jit import jit
-    from functx.ops.autodiff import checkpoint_name, stop_gradient
-    from functx.ops.callbacks import io_callback, pure_callback
-    from functx.transforms.decompose import decompose
-    from functx.transforms.grad import grad, value_and_grad
-    from functx.transforms.jacobian import hessian, hvp, jacfwd, jacrev
-    from functx.transforms.jvp import jvp, linearize, vjp
-    from functx.transforms.linear_transpose import linear_transpose
-    from functx.transforms.make_ir import eval_shape, functionalize, make_ir
-    from functx.transforms.vmap import vmap
 
 if _TYPE_CHECKING:
     from functx import (
@@ -43,13 +25,18 @@ if _TYPE_CHECKING:
         custom_derivatives,
         debug,
         decomp,
+        lax,
         library,
+        lowering,
         nn,
+        numpy,
+        ops,
         random,
         scipy,
         testing,
         tools,
     )
+    from functx.api import *
     from functx.custom.operators.definition import custom_op
     from functx.interop.from_jax import from_jax
     from functx.lowering.shard_map import shard_map
@@ -112,27 +99,20 @@ __all__ = [
     "vmap",
 ]
 
-for _original, _module in (
-    ("jax", "functx"),
-    ("jax.lax", "functx.lax"),
-    ("jax.numpy", "functx.numpy"),
-    ("jax.numpy.fft", "functx.numpy.fft"),
-    ("jax.numpy.linalg", "functx.numpy.linalg"),
-    ("jax.ops", "functx.ops"),
-):
-    _suggest_alternatives(_original, _module)
-
+_suggest_alternatives("jax", __name__)
 _load_on_first_use(
     __name__,
     modules=(
-        *("aot", "aten", "custom_batching", "custom_derivatives", "debug", "decomp", "library"),
-        *("nn", "random", "scipy", "testing", "tools"),
+        *("aot", "aten", "custom", "custom_batching", "custom_derivatives", "debug", "decomp"),
+        *("interop", "lax", "library", "lowering", "nn", "numpy", "ops", "passes", "random"),
+        *("scipy", "testing", "tools", "transforms"),
     ),
     names={
         "custom_op": "functx.custom.operators.definition",
         "from_jax": "functx.interop.from_jax",
         "shard_map": "functx.lowering.shard_map",
     },
+    others="functx.api",
 )
 
 _filter_tracebacks()

@@ -12,6 +12,7 @@ from typing import Any
 
 from functx import ops
 from functx.core.errors import ShapeError
+from functx.core.missing_names import suggest_alternatives as _suggest_alternatives
 from functx.core.tracer import aval_of
 from functx.custom.custom_linear_solve import custom_linear_solve
 from functx.custom.custom_root import custom_root
@@ -444,3 +445,5 @@ for _name in [
     "unstack",
 ]:
     globals()[_name] = returns_new_array(globals()[_name])
+
+_suggest_alternatives("jax.lax", __name__)

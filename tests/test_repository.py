@@ -1,6 +1,7 @@
 """What keeps the repository honest: layers, documentation, examples."""
 
 import ast
+import os
 import re
 import runpy
 import subprocess
@@ -41,6 +42,7 @@ LAYERS = [
     "custom_derivatives",
     "library",
     "interop",  # JAX functions as programs, and programs inside JAX
+    "api",  # the public functions
     "__init__",  # the public names
 ]
 
@@ -172,7 +174,81 @@ def test_the_digits_example_trains(capsys):
     assert "test accuracy" in capsys.readouterr().out
 
 
+def run_in_fresh_process(code):
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert out.returncode == 0, out.stderr
+    return out.stdout.strip()
+
+
+IMPORT_FUNCTX = """
+import sys, jax
+before = {*sys.modules}
+import functx
+new = {*sys.modules} - before
+of_functx = {name for name in new if name.startswith("functx")}
+assert all(name == "functx" or name.startswith("functx.core") for name in of_functx), of_functx
+assert len(of_functx) < 25, of_functx
+assert not [name for name in new if name.startswith("jax")], new
+assert {*functx.__all__} <= {*dir(functx)}
+"""
+
+
+def test_importing_functx_loads_the_core_alone():
+    run_in_fresh_process(IMPORT_FUNCTX)
+
+
+FIRST_USES = {
+    "a function": "functx.grad(lambda x: x * x)(3.0)",
+    "a namespace": "functx.numpy.sin(1.0)",
+    "a name of a module": "functx.from_jax(jax.numpy.sin)(1.0)",
+    "a module of a package": "from functx.lax import cond; cond(True, abs, abs, 1.0)",
+    "a transform by its module": "from functx.transforms.vmap import vmap; vmap(abs)(jax.numpy.ones(2))",
+    "a primitive": "from functx.ops.arithmetic import Add; Add()(1.0, 2.0)",
+    "an option of JAX": "functx.config.compilation_cache",
+    "parsing a program": "functx.Program.parse('program f(x: f32[3]):\\n  a: f32[3] = sin x\\n  return a')",
+    "a star": "from functx import *; jit(grad(lambda x: x * x))(3.0)",
+}
+
+
+# Each use in a child of a process that has imported JAX alone.
+EACH_USE_IN_A_CHILD = """
+import os, jax
+for name, use in {uses!r}.items():
+    child = os.fork()
+    if not child:
+        import functx
+        exec(use)
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0, name
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_whatever_is_used_first_loads_what_it_needs():
+    run_in_fresh_process(EACH_USE_IN_A_CHILD.format(uses=FIRST_USES))
+
+
+def test_every_public_name_exists():
+    run_in_fresh_process("import functx; [getattr(functx, name) for name in functx.__all__]")
+    assert {*functx.api.__all__} <= {*functx.__all__}
+
+
+REGISTRY = """
+from importlib import import_module
+from pkgutil import walk_packages
+import functx
+found = {*functx.Primitive.registry}
+for module in walk_packages(functx.__path__, "functx."):
+    import_module(module.name)
+later = {*functx.Primitive.registry} - found
+assert len(found) > 200 and not later, later
+"""
+
+
+def test_the_registry_names_the_primitives_of_modules_not_imported_yet():
+    run_in_fresh_process(REGISTRY)
+
+
 def test_importing_functx_starts_no_backend():
     code = "import functx, jax; from jax.extend import backend; print('imported')"
-    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert out.stdout.strip() == "imported"
+    assert run_in_fresh_process(code) == "imported"

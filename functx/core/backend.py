@@ -17,17 +17,16 @@ class InnerJaxTrace(Exception):
     """Raised for an operation of a JAX trace that began inside the trace of the builder."""
 
 
-def _call_function(fun: Callable[..., Any], args: Sequence[Any]) -> Any:
-    return fun(*args)
-
-
 def _verify_before_compile(program: Program, args: Sequence[Any]) -> None:
     # Imported at its first use, since it needs SciPy.
     import_module("functx.testing.verification").verify_before_compile(program, args)
 
 
 class Backend:
-    """The hooks that `functx.lowering` and `functx.interop` set when they are imported."""
+    """The hooks that `functx.lowering` and `functx.interop` set when they are imported.
+
+    The first use of a hook imports them, through `functx.api`.
+    """
 
     evaluate: Callable[[Primitive, Sequence[Any]], Any]
     """Evaluates one operation on concrete operands."""
@@ -41,11 +40,11 @@ class Backend:
     """JAX's aval of the same type."""
     jax_trace: Any
     """The trace of JAX that traced values belong to."""
-    call_traced: Callable[[Callable[..., Any], Sequence[Any]], Any] = staticmethod(_call_function)
+    call_traced: Callable[[Callable[..., Any], Sequence[Any]], Any]
     """Calls a function such that operations of JAX append equations to the current builder."""
     outer_jax_trace: Callable[[], AbstractContextManager[None]]
     """A context in which JAX's trace is the one that was current before functx traced."""
-    inside_jax_trace: Callable[[], bool] = staticmethod(bool)
+    inside_jax_trace: Callable[[], bool]
     """Whether JAX's own trace is active inside the innermost trace of functx."""
     aval_of_jax_array: Callable[[Any], ShapedArray | None]
     """The aval of an array of a type that the core does not know; None for other values."""
@@ -59,10 +58,16 @@ class Backend:
     """Sets such an option."""
     raw_key_data: Callable[[Any], Any]
     """The key data of JAX's typed keys; any other value unchanged."""
+    typed_key_array: Callable[[Any, Any], Any]
+    """Typed keys from key data and a key dtype of JAX; any other value as it is."""
     axis_size: Callable[[Any], int | None]
     """The size of a named axis that JAX binds around the current code; None if it binds none."""
     axis_names: Callable[[], Sequence[Any]]
     """The names of the axes that JAX maps over devices around the current code."""
+
+    def __getattr__(self, name: str) -> Any:
+        import_module("functx.api")
+        return object.__getattribute__(self, name)
 
 
 backend = Backend()

@@ -10,21 +10,28 @@ from types import ModuleType
 from typing import Any
 
 
-def load_on_first_use(package: str, modules: Sequence[str], names: Mapping[str, str]) -> None:
-    """Give `package` attributes that are imported on first use: its `modules`, and `names` by module."""
+def load_on_first_use(
+    package: str, modules: Sequence[str], names: Mapping[str, str], others: str
+) -> None:
+    """Give `package` attributes that are imported on first use.
+
+    They are its `modules`, `names` by module, and the other names of its `__all__`, from the module
+    `others`.
+    """
     module = sys.modules[package]
     refuse = vars(module)["__getattr__"]
+    public = {*vars(module)["__all__"]} - vars(module).keys()
 
     def load(name: str) -> Any:
         if name in modules:
             return import_module(f"{package}.{name}")
-        if name in names:
-            value = vars(module)[name] = getattr(import_module(names[name]), name)
-            return value
+        if name in public:
+            value = getattr(import_module(names.get(name, others)), name)
+            return vars(module).setdefault(name, value)
         return refuse(name)
 
     def names_of_package() -> list[str]:
-        return sorted({*vars(module), *modules, *names})
+        return sorted({*vars(module), *modules, *public})
 
     vars(module).update(__getattr__=load, __dir__=names_of_package)
 

@@ -94,7 +94,11 @@ def _field_types(cls: type[Primitive]) -> list[Any]:
 class _Registry(dict[str, "type[Primitive]"]):
     """The primitives by name. Those of modules that load on first use are found as well."""
 
-    unloaded: ClassVar[list[str]] = ["functx.nn", "functx.random", "functx.testing"]
+    unloaded: ClassVar[list[str]] = [
+        *("functx.testing", "functx.random", "functx.nn", "functx.transforms.spectral_functions"),
+        "functx.api",
+    ]
+    """The modules that define primitives and may not have been imported; the last is imported first."""
 
     def _load_all(self) -> None:
         while self.unloaded:
@@ -105,16 +109,16 @@ class _Registry(dict[str, "type[Primitive]"]):
         return list(super().values())
 
     def __missing__(self, name: str) -> type[Primitive]:
-        if not self.unloaded:
+        if name not in self:
             raise KeyError(name)
-        self._load_all()
         return self[name]
 
     def __contains__(self, name: object) -> bool:
-        if super().__contains__(name):
-            return True
-        self._load_all()
-        return super().__contains__(name)
+        while not super().__contains__(name):
+            if not self.unloaded:
+                return False
+            import_module(self.unloaded.pop())
+        return True
 
     def get(self, name: str, default: Any = None) -> Any:
         if name not in self:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import builtins
 from collections import OrderedDict, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple, TypeVar
 
 from jax import tree_util
 
+from functx.core.backend import backend
 from functx.core.errors import TreeError
 
 _flatten: Any = tree_util.tree_flatten
@@ -108,11 +109,6 @@ class PRNGKeyNode:
     Unflattened from any other leaf, such as an axis or None, the node returns that leaf.
     """
 
-    typed_key_array: Callable[[Any, Any], Any]
-    """Typed keys from key data and a key dtype of JAX."""
-    key_data: Callable[[Any], Any]
-    """The key data of typed keys; any other value unchanged."""
-
     def __init__(self, dtype: Any):
         self.dtype = dtype
 
@@ -120,7 +116,7 @@ class PRNGKeyNode:
 tree_util.register_pytree_node(
     PRNGKeyNode,
     lambda keys: ((0,), keys.dtype),
-    lambda dtype, words: PRNGKeyNode.typed_key_array(words[0], dtype),
+    lambda dtype, words: backend.typed_key_array(words[0], dtype),
 )
 
 
@@ -132,7 +128,7 @@ def flatten_with_key_data(tree: Any) -> tuple[list[Any], TreeDef]:
 def keys_to_key_data(leaves: list[Any], structure: TreeDef) -> tuple[list[Any], TreeDef]:
     """The leaves with key data in place of typed keys, and the structure that restores the keys."""
     if not _keyless_types.issuperset(builtins.map(type, leaves)):
-        key_data = [PRNGKeyNode.key_data(x) for x in leaves]
+        key_data = [backend.raw_key_data(x) for x in leaves]
         pairs = enumerate(zip(leaves, key_data, strict=True))
         keys = tuple([(i, x.dtype) for i, (x, data) in pairs if data is not x])
         if keys:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any, NamedTuple
 
 import jax
@@ -64,16 +64,20 @@ KEY_AWARE_PRIMITIVES: set[str] = set()
 """The names of primitives whose rules take the words of typed keys."""
 
 _JAX_NAMES = {p.name for p in vars(primitives).values() if isinstance(p, JaxPrimitive)}
-_SAME_NAME: dict[str, type[Primitive]] = {
-    cls.name: cls
-    for cls in Primitive.registry.loaded()
-    if cls.name in _JAX_NAMES and not cls.is_user_defined
-}
+
+
+@cache
+def _classes_by_jax_name() -> dict[str, type[Primitive]]:
+    return {
+        cls.name: cls
+        for cls in Primitive.registry.loaded()
+        if cls.name in _JAX_NAMES and not cls.is_user_defined
+    }
 
 
 def class_for_jax(name: str) -> type[Primitive] | None:
     """The functx primitive that computes the same as the JAX primitive with this name, if there is one."""
-    return Primitive.by_jax_primitive.get(name) or _SAME_NAME.get(name)
+    return Primitive.by_jax_primitive.get(name) or _classes_by_jax_name().get(name)
 
 
 def register_translation(

@@ -14,7 +14,6 @@ from jax.experimental.compilation_cache.compilation_cache import reset_cache
 from functx.core.backend import backend
 from functx.core.errors import ArgumentError, DTypeError, ShapeError, ValueRangeError, type_name
 from functx.core.tracer import PRNGKeyTracer, Tracer
-from functx.core.tree import PRNGKeyNode
 from functx.core.types import SHORT_NAMES, ShapedArray
 
 
@@ -129,8 +128,8 @@ def typed_key_array(words: Any, dtype: Any) -> Any:
     return kind.wrap(words)
 
 
-backend.raw_key_data = PRNGKeyNode.key_data = raw_key_data
-PRNGKeyNode.typed_key_array = typed_key_array
+backend.raw_key_data = raw_key_data
+backend.typed_key_array = typed_key_array
 
 
 _CACHE_DIRECTORY = "jax_compilation_cache_dir"

@@ -1,5 +1,6 @@
 """NumPy's functions on traced and concrete arrays, with JAX's promotion of dtypes."""
 
+from functx.core.missing_names import suggest_alternatives as _suggest_alternatives
 from functx.numpy import fft, lib, linalg
 from functx.numpy import tracer_methods as _methods  # isort: split
 
@@ -27,3 +28,5 @@ from functx.numpy.tensor_contractions import *
 from functx.numpy.ufuncs import *
 
 del _methods, _ufunc_methods
+
+_suggest_alternatives("jax.numpy", __name__)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from functx import ops
 from functx.core.errors import ArgumentError, ValueRangeError
+from functx.core.missing_names import suggest_alternatives as _suggest_alternatives
 from functx.core.tracer import aval_of
 from functx.core.types import complex_dtype, inexact_dtype, is_complex
 from functx.core.typing import ArrayOrList, Value
@@ -178,3 +179,6 @@ def _crop_or_pad(name: str, a: Value, n: int, axis: int) -> Value:
         return a if n == size else ops.slice_in_dim(a, 0, n, axis=axis)
     widths = [(0, n - size if d == axis else 0) for d in range(a.ndim)]
     return rearranging.pad(a, widths)
+
+
+_suggest_alternatives("jax.numpy.fft", __name__)

@@ -14,6 +14,7 @@ import numpy as np
 
 from functx import ops
 from functx.core.errors import ArgumentError, ShapeError, ValueRangeError
+from functx.core.missing_names import suggest_alternatives as _suggest_alternatives
 from functx.core.tracer import aval_of
 from functx.core.types import real_dtype
 from functx.core.typing import ArrayLike, ArrayOrList, Axes, Value
@@ -293,3 +294,6 @@ def multi_dot(arrays: Sequence[Any], *, precision: PrecisionLike = None) -> Valu
         terms[-1], out = (len(arrays) - 1,), out[:-1]
     interleaved = [item for pair in zip(arrays, terms, strict=True) for item in pair]
     return einsum(*interleaved, out, optimize="optimal", precision=precision)
+
+
+_suggest_alternatives("jax.numpy.linalg", __name__)

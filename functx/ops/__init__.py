@@ -1,5 +1,6 @@
 """The primitives, one file for each family, with their rules and the functions that bind them."""
 
+from functx.core.missing_names import suggest_alternatives as _suggest_alternatives
 from functx.ops.families import (
     Binary,
     Bitwise,
@@ -46,3 +47,5 @@ __all__ = [
     "Linear",
     "Unary",
 ]
+
+_suggest_alternatives("jax.ops", __name__)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from functx import ops
-from functx.core import tree
+from functx.core.backend import backend
 from functx.core.errors import ArgumentError, DTypeError, ShapeError, ValueRangeError, type_name
 from functx.core.ndarray import as_ndarray
 from functx.core.tracer import Tracer, aval_of, current_builder
@@ -72,9 +72,9 @@ def split(key: ArrayLike, num: ShapeLike = 2) -> Value:
 
 def _like_key(key: Any, key_data: Value) -> Value:
     """Keys with this data, typed keys of JAX if `key` is one."""
-    if tree.PRNGKeyNode.key_data(key) is key:
+    if backend.raw_key_data(key) is key:
         return key_data
-    return tree.PRNGKeyNode.typed_key_array(key_data, key.dtype)
+    return backend.typed_key_array(key_data, key.dtype)
 
 
 def fold_in(key: ArrayLike, data: ArrayLike) -> Value:

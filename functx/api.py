@@ -1,0 +1,53 @@
+"""The public functions of functx, and the hooks of the core. The first use of one imports this module."""
+
+from functx.core.garbage_collection import garbage_collection as _garbage_collection
+
+with _garbage_collection.paused_for_import():
+    from functx import lax, lowering, numpy, ops  # noqa: F401 - set hooks and register primitives
+    from functx.custom import checkpoint_policies
+    from functx.custom.checkpoint import checkpoint, remat
+    from functx.custom.custom_jvp import custom_jvp
+    from functx.custom.custom_vjp import custom_vjp
+    from functx.custom.custom_vmap import custom_vmap
+    from functx.interop import jax_trace  # noqa: F401 - sets hooks
+    from functx.lowering.callbacks import effects_barrier
+    from functx.lowering.jit import jit
+    from functx.ops.autodiff import checkpoint_name, stop_gradient
+    from functx.ops.callbacks import io_callback, pure_callback
+    from functx.transforms.decompose import decompose
+    from functx.transforms.grad import grad, value_and_grad
+    from functx.transforms.jacobian import hessian, hvp, jacfwd, jacrev
+    from functx.transforms.jvp import jvp, linearize, vjp
+    from functx.transforms.linear_transpose import linear_transpose
+    from functx.transforms.make_ir import eval_shape, functionalize, make_ir
+    from functx.transforms.vmap import vmap
+
+__all__ = [
+    "checkpoint",
+    "checkpoint_name",
+    "checkpoint_policies",
+    "custom_jvp",
+    "custom_vjp",
+    "custom_vmap",
+    "decompose",
+    "effects_barrier",
+    "eval_shape",
+    "functionalize",
+    "grad",
+    "hessian",
+    "hvp",
+    "io_callback",
+    "jacfwd",
+    "jacrev",
+    "jit",
+    "jvp",
+    "linear_transpose",
+    "linearize",
+    "make_ir",
+    "pure_callback",
+    "remat",
+    "stop_gradient",
+    "value_and_grad",
+    "vjp",
+    "vmap",
+]
