@@ -17,7 +17,7 @@ from functx.core.samples import LazySamples, f32, sample
 from functx.core.tracebacks import filter_traceback
 from functx.core.tracer import Tracer, aval_of
 from functx.core.tracing import trace_closed
-from functx.core.types import is_inexact
+from functx.core.types import ShapedArray, is_inexact
 from functx.core.typing import Cotangent, Dim, Function, PyTree, Tangent, Value
 from functx.custom.custom_function import (
     BatchVJPRule,
@@ -50,6 +50,7 @@ from functx.transforms.operand_masks import (
     indices_where,
     inexact_cotangents,
     inexact_mask,
+    instantiate_zeros,
     linear_mask,
     scatter_where,
     select_where,
@@ -336,17 +337,9 @@ class CustomVJP(CustomDerivativeCall):
         if jvp_rules:
             return CustomJVP(self.primal, tuple(jvp_rules), self.num_consts).jvp(primals, tangents)
         outs, residuals = self.forward(primals, active)
-        inexact = inexact_mask(self.primal.out_avals)
-        tangent_program = transpose_backward_rule(
-            self.backward_program(primals, active),
-            residuals,
-            f"custom_vjp({self.primal.name}): in forward mode the backward rule must be linear in the "
-            "cotangents, since it is transposed; got one that is not",
-            "Use reverse mode of functx (jax.grad of a function of functx asks for forward mode: take "
-            "functx.grad), give the function a `defjvp` too, or use custom_jvp.",
-        )
-        operands = [*select_where(tangents, active), *residuals]
-        return outs, scatter_where(apply_program(tangent_program, operands), inexact)
+        tangent = CustomVJPTangent(self.backward_program(primals, active), self.primal.name)
+        out_tangents = tangent(*select_where(tangents, active), *residuals)
+        return outs, scatter_where(out_tangents, inexact_mask(self.primal.out_avals))
 
     def transpose(self, cts: Sequence[Cotangent], *args: Value) -> Sequence[Cotangent]:
         linear = linear_mask(args)
@@ -386,3 +379,52 @@ def transpose_backward_rule(
     known = dict(zip(backward.inputs[count:], residuals, strict=True))
     check_linear(backward, backward.inputs[:count], backward.outputs, problem, fix, known)
     return transpose_program(backward, count, problem, fix)
+
+
+class CustomVJPTangent(Primitive):
+    """The tangents of the inexact outputs of `function`, by the transpose of its `backward` program.
+
+    The operands are a tangent for each output of `backward`, then the residuals. Transposed, it is
+    `backward` itself, which may be any function there: only forward mode needs a linear one.
+    """
+
+    name = "custom_vjp_tangent"
+    backward: Program
+    function: str
+    not_executed = ("backward",)
+    multiple_results = True
+    samples = LazySamples(
+        lambda: (
+            sample(
+                *[f32[3]] * 4,
+                dtypes=("f32",),
+                backward=_examples()[1][1],
+                function="example",
+            ),
+        )
+    )
+
+    def abstract_eval(self, *avals: ShapedArray) -> Sequence[ShapedArray]:
+        residuals = len(avals) - len(self.backward.outputs)
+        return self.backward.in_avals[: len(self.backward.inputs) - residuals]
+
+    def tangent_program(self, operands: Sequence[Value]) -> Program:
+        """The program that computes the tangents."""
+        return transpose_backward_rule(
+            self.backward,
+            operands[len(self.backward.outputs) :],
+            f"custom_vjp({self.function}): in forward mode the backward rule must be linear in the "
+            "cotangents, since it is transposed; got one that is not",
+            "Use reverse mode, give the function a `defjvp` too, or use custom_jvp.",
+        )
+
+    def decompose(self, *operands: Value) -> Sequence[Value]:
+        return apply_program(self.tangent_program(operands), operands)
+
+    def transpose(self, cts: Sequence[Cotangent], *args: Value) -> Sequence[Cotangent]:
+        count, linear = len(self.backward.outputs), linear_mask(args)
+        if any(linear[count:]):
+            return transpose_primal(self.tangent_program(args), cts, args)
+        out_cts = instantiate_zeros(cts, self.backward.in_avals[: len(cts)])
+        in_cts = apply_program(self.backward, [*out_cts, *args[count:]])
+        return [*in_cts, *[None] * len(args[count:])]

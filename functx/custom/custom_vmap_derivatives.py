@@ -55,7 +55,7 @@ class RecomputingVJP(Rewrite[Program]):
     has_cotangent: tuple[bool, ...]
 
     def __call__(self, program: Program) -> Program:
-        program = canonicalize_for_ad(effect_free_program(program), "vjp", "jvp", "transpose")
+        program = canonicalize_for_ad(effect_free_program(program), "vjp", "jvp")
 
         def body(*xs: Value) -> list[Value]:
             count = sum(self.has_cotangent)

@@ -351,7 +351,7 @@ def explain_derivative(
 
     It is taken in the inputs marked in `differentiated`; captured values follow these.
     """
-    program = canonicalize_for_ad(program, "vjp", "jvp", "transpose")
+    program = canonicalize_for_ad(program, "vjp", "jvp")
     marked = [*differentiated, *[False] * (len(program.inputs) - len(differentiated))]
     active = [on and is_inexact(v.aval.dtype) for on, v in zip(marked, program.inputs, strict=True)]
     recorder = RecordingCotangents()

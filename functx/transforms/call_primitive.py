@@ -57,7 +57,7 @@ class SplitMaskedVJP(Rewrite[MaskedVJPPrograms]):
     active: tuple[bool, ...]
 
     def __call__(self, program: Program) -> MaskedVJPPrograms:
-        program = canonicalize_for_ad(program, "vjp", "jvp", "transpose")
+        program = canonicalize_for_ad(program, "vjp", "jvp")
         backward: list[Program] = []
 
         def body(*args: Any) -> list[Any]:

@@ -336,7 +336,7 @@ class ValueAndGrad(Rewrite[Program]):
 
     def emit(self, program: Program, *args: Any) -> list[Any]:
         """Appends the rewritten program on `args` to the current trace; returns its outputs."""
-        program = canonicalize_for_ad(program, "vjp", "jvp", "transpose")
+        program = canonicalize_for_ad(program, "vjp", "jvp")
         outs, tape = forward_sweep(program, args, self.active)
         seeds = [ops.constant_like(outs[0], 1)] + [None] * (len(outs) - 1)
         grads = backward_sweep(program, tape, seeds, self.active)
@@ -353,7 +353,7 @@ class SplitVJP(Rewrite[tuple[Program, Program]]):
     active: tuple[bool, ...]
 
     def __call__(self, program: Program) -> tuple[Program, Program]:
-        program = canonicalize_for_ad(program, "vjp", "jvp", "transpose")
+        program = canonicalize_for_ad(program, "vjp", "jvp")
         backward: list[Program] = []
 
         def body(*args: Any) -> list[Any]:

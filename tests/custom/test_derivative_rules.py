@@ -261,6 +261,29 @@ def test_gradient_clipping_has_no_forward_mode():
     assert float(fx.grad(lambda x: 5.0 * f(x))(2.0)) == 1.0
     with pytest.raises(GradientError, match="linear in the cotangents"):
         fx.jvp(f, (1.0,), (1.0,))
+    value, push = fx.linearize(lambda x: 5.0 * f(x), 2.0)
+    assert float(value) == 10.0
+    with pytest.raises(GradientError, match="linear in the cotangents"):
+        push(1.0)
+    assert float(fx.linear_transpose(push, 2.0)(1.0)[0]) == 1.0
+    assert float(jax.grad(lambda x: 5.0 * f(x))(2.0)) == 1.0
+    rows = jax.numpy.array([2.0, 3.0])
+    assert jax.vmap(jax.grad(lambda x: 5.0 * f(x)))(rows).tolist() == [1.0, 1.0]
+
+
+def test_linearizing_computes_the_residuals_of_a_rule_and_nothing_of_its_backward_loop():
+    f = fx.custom_vjp(np.sin)
+
+    def backward(count, ct):
+        steps = lambda s: (s[0] + 1, s[1] * 0.5)  # noqa: E731
+        return (fx.lax.while_loop(lambda s: s[0] < count, steps, (0, ct))[1],)
+
+    f.defvjp(lambda x: (np.sin(x), np.int32(x) + 2), backward)
+    program = fx.make_ir(lambda x: fx.tree.leaves(fx.linearize(f, x)))(1.0)
+    assert "while" not in {eqn.primitive.name for part in program.walk() for eqn in part}
+    _, push = fx.linearize(f, 1.0)
+    assert float(push(2.0)) == 0.25
+    assert float(fx.linear_transpose(push, 1.0)(2.0)[0]) == 0.25
 
 
 def custom_vmapped(f):

@@ -32,6 +32,21 @@ def CustomVJP(run, *args, primal, **others):
 
 
 @runs_subprograms
+def CustomVJPTangent(run, *args, backward, function):
+    # Each element is the product of the tangents with the cotangents that its basis vector gives.
+    tangents, residuals = args[: len(backward.outputs)], args[len(backward.outputs) :]
+    avals = backward.in_avals[: len(backward.inputs) - len(residuals)]
+    outs = [np.zeros(aval.shape, aval.dtype) for aval in avals]
+    for i, out in enumerate(outs):
+        for index in np.ndindex(out.shape):
+            cts = [np.zeros(aval.shape, aval.dtype) for aval in avals]
+            cts[i][index] = 1
+            products = zip(tangents, run(backward, [*cts, *residuals]), strict=True)
+            out[index] = sum(np.sum(t * ct) for t, ct in products)
+    return outs
+
+
+@runs_subprograms
 def Cond(run, index, *args, branches):
     return run(branches[int(index)], args)
 
