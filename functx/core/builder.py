@@ -17,6 +17,7 @@ from functx.core.tracer import PRNGKeyTracer, Tracer, aval_of, check_not_escaped
 from functx.core.types import ShapedArray
 
 if TYPE_CHECKING:
+    from functx.core.masks import RuleMasks
     from functx.core.primitive import Primitive
 
 
@@ -55,6 +56,7 @@ class Builder:
         self.writes = False
         self.has_copies = False
         self.functionalizer: Any = None
+        self.rule_masks: RuleMasks | None = None
         self._producers: dict[Var, int] = {}
         self._indexed = 0
         self._followed = 0

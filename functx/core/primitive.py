@@ -331,7 +331,7 @@ class Primitive(metaclass=_PrimitiveType):
         """The output and its tangent, which must be linear in the tangents.
 
         A tangent is None if its operand does not vary; at least one is not None. The tangent of the
-        output may be None.
+        output may be None. `core/masks.py` gives the masks of the tangents.
         """
         raise self.missing_rule_error("jvp")
 
@@ -349,38 +349,17 @@ class Primitive(metaclass=_PrimitiveType):
     """Optional `vjp(self, ct, out, args, active)`: the cotangent of each operand.
 
     One entry for each operand; entries without `active[i]` are ignored and may be None. Without this
-    rule, the output of `jvp` is transposed.
-    """
-
-    vjp_where: ClassVar[Callable[..., Any] | None] = None
-    """Optional `vjp_where(self, mask, ct, out, args, active)`: as `vjp`, safe where `ct` is zero.
-
-    `ct` is zero where the boolean array `mask` is False. There the cotangents must be finite, also
-    if operands are infinite or nan.
+    rule, the output of `jvp` is transposed. `core/masks.py` gives the masks of the cotangents.
     """
 
     @rule
-    def cotangent_masks(self, live: Any, args: Sequence[Any]) -> Sequence[Any]:
+    def cotangent_masks(self, mask: Any, args: Sequence[Any]) -> Sequence[Any]:
         """A boolean array for each operand, False where its cotangent is zero.
 
-        `live` is the mask of the cotangent of the output. A mask None means that no element is
+        `mask` is that of the cotangent of the output. A mask None means that no element is
         known to be zero, and is always valid.
         """
         return [None] * len(args)
-
-    jvp_masked: ClassVar[Callable[..., Any] | None] = None
-    """Optional `jvp_masked(self, primals, tangents, masks)`: as `jvp`, and the masks of the outputs.
-
-    For operations with `multiple_results` and sub-programs. `masks` are as in `tangent_mask`; the
-    masks of the output tangents are a third result.
-    """
-
-    vjp_masked: ClassVar[Callable[..., Any] | None] = None
-    """Optional `vjp_masked(self, cts, masks, residuals, args, active)`: cotangents, and their masks.
-
-    As `vjp` of an operation with `multiple_results` and sub-programs. `masks` are the masks of the
-    output cotangents. Returns the cotangents and the masks of the operands.
-    """
 
     tangent_mask: ClassVar[Callable[..., Any] | None] = None
     """Optional `tangent_mask(self, masks, args)`: a boolean array, False where the output tangent is zero.

@@ -15,6 +15,7 @@ from jax.extend.mlir.dialects import stablehlo
 from functx import ops
 from functx.core import tree
 from functx.core.errors import ArgnumsError, ArgumentError, EffectError, type_name
+from functx.core.masks import mask_of
 from functx.core.program import Atom, Equation, Program, Var, dce_equations, subprograms
 from functx.core.program_editing import inline, replace_program_fields
 from functx.core.records import Rewrite
@@ -23,7 +24,7 @@ from functx.core.samples import LazySamples, f32, sample
 from functx.core.tracer import current_builder
 from functx.core.tracing import trace_closed
 from functx.core.types import ShapedArray
-from functx.core.typing import Cotangent, Function, Mask, PyTree, Tangent, Value
+from functx.core.typing import Cotangent, Function, PyTree, Tangent, Value
 from functx.custom.checkpoint_policies import MinCut, everything_saveable
 from functx.custom.custom_function import bind_arguments, has_jax_tracers
 from functx.passes.rematerialization import MIN_CUT_PLAN, MinCutSplit, use_memory_plan
@@ -40,7 +41,7 @@ from functx.transforms.call_primitive import (
     SelectMaskedVJP,
     TransposeLinearInputs,
     broadcast_masks,
-    unpack_masked_cotangents,
+    unpack_cotangents,
 )
 from functx.transforms.control.body_tracing import is_linearizing
 from functx.transforms.control.scan import Scan
@@ -211,16 +212,7 @@ class Checkpoint(ProgramCall):
     def vjp(
         self, cts: Sequence[Cotangent], saved: PyTree, args: Sequence[Value], active: Sequence[bool]
     ) -> Sequence[Cotangent]:
-        return self.vjp_masked(cts, [None] * len(cts), saved, args, active)[0]
-
-    def vjp_masked(
-        self,
-        cts: Sequence[Cotangent],
-        masks: Sequence[Mask],
-        saved: PyTree,
-        args: Sequence[Value],
-        active: Sequence[bool],
-    ) -> tuple[Sequence[Cotangent], Sequence[Mask]]:
+        masks = [mask_of(ct) for ct in cts]
         masked = any([mask is not None for mask in masks])
         backward = self.partial_eval(SelectMaskedVJP(tuple(active), masked)).unknown
         inexact = inexact_mask(self.program.out_avals)
@@ -235,7 +227,7 @@ class Checkpoint(ProgramCall):
         outs = self.with_program(backward, differentiated=True)(*out_cts, *saved, *args)
         nonzero_outs = nonzero_output_mask(backward)
         in_cts = [x if on else None for x, on in zip(outs, nonzero_outs, strict=True)]
-        return unpack_masked_cotangents(active, backward, in_cts)
+        return unpack_cotangents(active, backward, in_cts)
 
     def transpose(self, cts: Sequence[Cotangent], *args: Value) -> Sequence[Cotangent]:
         linear = linear_mask(args)

@@ -8,6 +8,7 @@ from typing import Any
 
 from functx import ops
 from functx.core.errors import ShapeError
+from functx.core.masks import mask_of
 from functx.core.primitive import Primitive
 from functx.core.samples import f32, sample
 from functx.core.types import ShapedArray
@@ -281,24 +282,19 @@ class BatchNormInference(FixedStatisticsNormalization):
         self, ct: Value, out: Value, args: Sequence[Value], active: Sequence[bool]
     ) -> Sequence[Cotangent]:
         flags = [*active[:3], self.weighted and active[3], self.biased and active[-1]]
-        bias = args[-1]
+        x_mask, *_ = self.cotangent_masks(mask_of(ct), args)
+        x, bias = args[0], args[-1]
         backward = BatchNormInferenceBackward(
             eps=self.eps,
             weighted=self.weighted,
             axes=self.axes,
             output_mask=(flags[0], flags[1], flags[2], flags[3], flags[4]),
         )
-        found = iter(backward(ct, *args[: 3 + self.weighted]))
+        found = iter(backward(ct, apply_mask(x_mask, x), *args[1 : 3 + self.weighted]))
         cts = [next(found) if on else None for on in flags]
         if flags[4]:
             cts[4] = ops.convert_element_type(cts[4], bias.dtype)
         return [*cts[:3], *cts[3:4] * self.weighted, *cts[4:] * self.biased]
-
-    def vjp_where(
-        self, mask: Mask, ct: Value, out: Value, args: Sequence[Value], active: Sequence[bool]
-    ) -> Sequence[Cotangent]:
-        x = apply_mask(mask, args[0]) if mask is not None and mask.shape == ct.shape else args[0]
-        return self.vjp(ct, out, (x, *args[1:]), active)
 
     def cotangent_masks(self, mask: Mask, args: Sequence[Value]) -> Sequence[Mask]:
         x_mask = mask if mask is not None and mask.shape == args[0].shape else None

@@ -16,11 +16,12 @@ from jax import lax
 from jax.extend.mlir.dialects import stablehlo
 
 from functx import ops
+from functx.core.masks import mask_of
 from functx.core.primitive import LinearInput
 from functx.core.samples import bool_, f32, sample
 from functx.core.tracer import aval_of
 from functx.core.types import ShapedArray, is_complex, real_dtype
-from functx.core.typing import ArrayLike, Cotangent, IRValue, Mask, NumPyArray, Tangent, Value
+from functx.core.typing import ArrayLike, Cotangent, IRValue, NumPyArray, Tangent, Value
 from functx.ops.families import (
     Elementwise,
     apply_mask,
@@ -230,24 +231,14 @@ class Eigh(MatrixFunction):
         args: Sequence[Value],
         active: Sequence[bool],
     ) -> Sequence[Cotangent]:
-        return self.vjp_masked(cts, [None, None], outs, args, active)[0]
-
-    def vjp_masked(
-        self,
-        cts: Sequence[Cotangent],
-        masks: Sequence[Mask],
-        outs: Sequence[Value],
-        args: Sequence[Value],
-        active: Sequence[bool],
-    ) -> tuple[Sequence[Cotangent], Sequence[Mask]]:
         (dw, dv), (w, v) = cts, outs
         terms = []
         if dw is not None:
-            thin = masked_vectors(masks[0], v, broadcast_columns)
+            thin = masked_vectors(mask_of(dw), v, broadcast_columns)
             scaled = ops.scale_columns(ops.conj_if_complex(thin), ops.cast_like(dw, v))
             terms.append(ops.matmul_highest(scaled, ops.matrix_transpose(thin)))
         if dv is not None:
-            pairs = vector_pair_mask(vector_mask(masks[1], v.shape, drop=2))
+            pairs = vector_pair_mask(vector_mask(mask_of(dv), v.shape, drop=2))
             gaps = MaskedReciprocal.from_gaps(w, w).off_diagonal
             rotation = gaps.multiply_cotangent(
                 ops.matmul_highest(ops.matrix_transpose(v), dv), pairs
@@ -257,7 +248,7 @@ class Eigh(MatrixFunction):
                     ops.conj_if_complex(v), ops.matmul_highest(rotation, ops.matrix_transpose(v))
                 )
             )
-        return [ops.hermitian_part(reduce(ops.add, terms))], [None]
+        return [ops.hermitian_part(reduce(ops.add, terms))]
 
     def lower(self, ctx: LoweringContext, x: IRValue) -> Sequence[IRValue]:
         def eigh(x: Any) -> Any:
@@ -349,28 +340,18 @@ class Svd(MatrixFunction):
         args: Sequence[Value],
         active: Sequence[bool],
     ) -> Sequence[Cotangent]:
-        return self.vjp_masked(cts, [None, None, None], outs, args, active)[0]
-
-    def vjp_masked(
-        self,
-        cts: Sequence[Cotangent],
-        masks: Sequence[Mask],
-        outs: Sequence[Value],
-        args: Sequence[Value],
-        active: Sequence[bool],
-    ) -> tuple[Sequence[Cotangent], Sequence[Mask]]:
         (du, ds, dvh), (whole_u, _, whole_vh) = cts, outs
         u, s, vh = thin_svd(outs)
         terms = []
         if ds is not None:
             left, right = (
-                masked_vectors(masks[1], u, broadcast_columns),
-                masked_vectors(masks[1], vh, broadcast_rows),
+                masked_vectors(mask_of(ds), u, broadcast_columns),
+                masked_vectors(mask_of(ds), vh, broadcast_rows),
             )
             scaled = ops.scale_columns(ops.conj_if_complex(left), ops.cast_like(ds, u))
             terms.append(ops.matmul_highest(scaled, ops.conj_if_complex(right)))
         if du is not None:
-            mask = vector_mask_beyond_thin(masks[0], whole_u, u, drop=2)
+            mask = vector_mask_beyond_thin(mask_of(du), whole_u, u, drop=2)
             thin_ct = leading_block(du, u.shape)
             rotation = ops.matmul_highest(ops.matrix_transpose(u), thin_ct)
             terms.append(rotation_cotangent(rotation, rotation, mask, u, s, vh))
@@ -393,7 +374,7 @@ class Svd(MatrixFunction):
                 )
                 terms.append(ops.matmul_highest(complement, ops.conj_if_complex(vh)))
         if dvh is not None:
-            mask = vector_mask_beyond_thin(masks[2], whole_vh, vh, drop=1)
+            mask = vector_mask_beyond_thin(mask_of(dvh), whole_vh, vh, drop=1)
             thin_ct = leading_block(dvh, vh.shape)
             rotation = ops.matmul_highest(thin_ct, ops.matrix_transpose(vh))
             terms.append(rotation_cotangent(ops.neg(rotation), rotation, mask, u, s, vh))
@@ -411,7 +392,7 @@ class Svd(MatrixFunction):
                     ),
                 )
                 terms.append(ops.matmul_highest(ops.conj_if_complex(u), complement))
-        return [reduce(ops.add, terms)], [None]
+        return [reduce(ops.add, terms)]
 
     def lower(self, ctx: LoweringContext, x: IRValue) -> Sequence[IRValue]:
         return ctx.via_jax(lambda x: tuple(jnp.linalg.svd(x, full_matrices=self.full_matrices)), x)

@@ -7,10 +7,11 @@ from typing import Any, ClassVar
 
 from functx import ops
 from functx.core.errors import DTypeError, ShapeError
+from functx.core.masks import mask_of
 from functx.core.primitive import LinearInput, Primitive, is_linear_input, rule
 from functx.core.tracer import aval_of
 from functx.core.types import DType, ShapedArray, is_inexact, kind
-from functx.core.typing import Mask, Tangent, Value
+from functx.core.typing import Cotangent, Mask, Tangent, Value
 from functx.ops.operands import batch_size, literal, promote_scalars
 
 
@@ -60,19 +61,13 @@ class Elementwise(Primitive, abstract=True):
         return dtype
 
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
-        return self.jvp_where([None] * len(primals), primals, tangents)
-
-    def jvp_where(
-        self, masks: Sequence[Any], primals: Sequence[Any], tangents: Sequence[Any]
-    ) -> tuple[Any, Any]:
-        """`jvp` whose terms are zero where the masks say that the tangents are zero."""
         out = self(*primals)
         total = None
         for i, t in enumerate(tangents):
             if t is not None:
                 term = self.partial(i, t, out, *primals)
-                if masks[i] is not None and term is not t and not self.preserves_zero(i, *primals):
-                    term = apply_mask(masks[i], term)
+                if term is not t and not self.preserves_zero(i, *primals):
+                    term = apply_mask(mask_of(t), term)
                 term = broadcast_scalar(term, out.shape)
                 total = term if total is None else ops.add(total, term)
         return out, total
@@ -91,26 +86,33 @@ class Elementwise(Primitive, abstract=True):
                 total = mask if total is None else ops.bitwise_or(total, mask)
         return total
 
+    def masked_tangent(self, mask: Mask, t: Value, primals: Sequence[Any]) -> Value:
+        """`t`, zero where `mask` is false, if a subclass computed it by its own `jvp`."""
+        if type(self).jvp is Elementwise.jvp or self.preserves_zero(0, *primals):
+            return t
+        return apply_mask(mask, t)
+
     @rule
     def vjp(self, ct: Value, out: Value, args: Sequence[Any], active: Sequence[bool]) -> list[Any]:
-        return self.vjp_where(None, ct, out, args, active)
-
-    def vjp_where(
-        self, mask: Mask, ct: Value, out: Value, args: Sequence[Any], active: Sequence[bool]
-    ) -> list[Any]:
-        """`vjp` whose results are zero where `mask` says that the cotangent is zero.
-
-        So an infinite derivative times a zero cotangent gives no nan.
-        """
-        cts: list[Any] = []
+        # An infinite derivative times a zero cotangent gives no nan under the mask.
+        mask, cts = mask_of(ct), []
         for i, x in enumerate(args):
             term = self.partial(i, ct, out, *args) if active[i] else None
             if term is not None:
-                if mask is not None and term is not ct and not self.preserves_zero(i, *args):
+                if term is not ct and not self.preserves_zero(i, *args):
                     term = apply_mask(mask, term)
                 term = unbroadcast_scalar(term, x)
             cts.append(term)
         return cts
+
+    def masked_cotangents(self, mask: Value, cts: Sequence[Cotangent]) -> Sequence[Cotangent]:
+        """`cts`, zero where `mask` is false, if a rule computed them that knows no masks."""
+        if type(self).vjp is Elementwise.vjp and not self.is_user_defined:
+            return cts
+        return [
+            apply_mask(mask, ct) if ct is not None and mask.shape in ((), ct.shape) else ct
+            for ct in cts
+        ]
 
     def cotangent_masks(self, mask: Mask, args: Sequence[Any]) -> list[Any]:
         operand_masks = [
@@ -279,9 +281,9 @@ def combine_masks(mask: Any, other: Any) -> Value:
     return ops.bitwise_and(mask, other)
 
 
-def apply_mask(mask: Any, x: Any) -> Value:
-    """`x` where `mask` holds, zero elsewhere."""
-    return ops.select(mask, x, literal(0, x.dtype))
+def apply_mask(mask: Mask, x: Any) -> Any:
+    """`x` where `mask` holds, zero elsewhere; `x` itself for no mask."""
+    return x if mask is None else ops.select(mask, x, literal(0, x.dtype))
 
 
 def broadcast_scalar(x: Any, shape: tuple[int, ...]) -> Any:

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from functx import ops
 from functx.core.errors import AxisError, ShapeError
+from functx.core.masks import mask_of
 from functx.core.primitive import Primitive, rule
 from functx.core.samples import f32, sample
 from functx.core.types import Shape, ShapedArray
@@ -117,23 +118,17 @@ class ForwardNormalization(Normalization, abstract=True):
     def vjp(
         self, ct: Value, out: Value, args: Sequence[Value], active: Sequence[bool]
     ) -> Sequence[Cotangent]:
-        return self.input_cotangents(ct, args, active)
-
-    def vjp_where(
-        self, mask: Mask, ct: Value, out: Value, args: Sequence[Value], active: Sequence[bool]
-    ) -> Sequence[Cotangent]:
         x, *affine = args
-        x_mask = self.group_mask(mask, x)
-        return self.vjp(ct, out, (x if x_mask is None else apply_mask(x_mask, x), *affine), active)
+        x = apply_mask(self.group_mask(mask_of(ct), x), x)
+        return self.input_cotangents(ct, (x, *affine), active)
 
     def cotangent_masks(self, mask: Mask, args: Sequence[Value]) -> Sequence[Mask]:
-        x_mask = None if mask is None else self.group_mask(mask, args[0])
-        return [x_mask] + [None] * (len(args) - 1)
+        return [self.group_mask(mask, args[0])] + [None] * (len(args) - 1)
 
     def group_mask(self, mask: Any, x: Any) -> Any:
         """The mask of elements standardized together with one where `mask` holds; None stands for all."""
         layout = self.layout_of(x)
-        if mask.shape != x.shape:
+        if mask is None or mask.shape != x.shape:
             return None
         some = ops.reduce_or(ops.reshape(mask, layout.grouped_shape), layout.axes)
         return ops.reshape(

@@ -11,10 +11,11 @@ import numpy as np
 
 from functx import ops
 from functx.core.errors import DTypeError
+from functx.core.masks import mask_of
 from functx.core.samples import Sample, c64, f32, sample
 from functx.core.tracer import aval_of
 from functx.core.types import DType, Shape, ShapedArray, is_complex, kind, real_dtype
-from functx.core.typing import ArrayLike, Cotangent, Dim, Mask, Tangent, Value
+from functx.core.typing import ArrayLike, Cotangent, Dim, Tangent, Value
 from functx.ops import arithmetic
 from functx.ops.families import apply_mask, check_same_dtype
 from functx.ops.operands import (
@@ -130,19 +131,15 @@ class RealReduction(Reduction, abstract=True):
         self, ct: Value, out: Value, args: Sequence[Value], active: Sequence[bool]
     ) -> Sequence[Cotangent]:
         (x,) = args
+        mask = mask_of(ct)
         direction = self.upcast_gradient(x, out)
         # The transpose of the real part of a product, without conjugation.
         direction = ops.conj(direction) if is_complex(x.dtype) else direction
         ct = broadcast_along(
             ops.convert_element_type(upcast_half(ct), direction.dtype), x, self.axes
         )
-        return (ops.convert_element_type(ops.mul(ct, direction), x.dtype, x.weak_type),)
-
-    def vjp_where(
-        self, mask: Mask, ct: Value, out: Value, args: Sequence[Value], active: Sequence[bool]
-    ) -> Sequence[Cotangent]:
-        (ct_of_x,), (mask_of_x,) = self.vjp(ct, out, args, active), self.cotangent_masks(mask, args)
-        return [ct_of_x if mask_of_x is None else apply_mask(mask_of_x, ct_of_x)]
+        ct = ops.convert_element_type(ops.mul(ct, direction), x.dtype, x.weak_type)
+        return [apply_mask(self.cotangent_masks(mask, args)[0], ct)]
 
     def upcast_gradient(self, x: Any, out: Any) -> Any:
         """`gradient` in single precision for half floats, whose output is too coarse to divide by."""

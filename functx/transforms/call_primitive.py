@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from functx import ops
 from functx.core.errors import DTypeError
+from functx.core.masks import mask_of, set_result_masks
 from functx.core.primitive import HasPrograms, Primitive
 from functx.core.program import Literal, Program, Var
 from functx.core.program_editing import replace_program_fields
@@ -163,17 +164,17 @@ def broadcast_masks(masks: Sequence[Any], cts: Sequence[Any]) -> list[Any]:
     return [ops.instantiate_mask(mask, ct.shape) for mask, ct in zip(masks, cts, strict=True)]
 
 
-def unpack_masked_cotangents(
-    active: Sequence[bool], program: Program, outs: Sequence[Any]
-) -> tuple[list[Any], list[Any]]:
-    """The cotangents and their masks in `outs`, the outputs of a backward `program`, by operand."""
+def unpack_cotangents(active: Sequence[bool], program: Program, outs: Sequence[Any]) -> list[Any]:
+    """The cotangents in `outs`, the outputs of a backward `program`, by operand; states their masks."""
     count = sum(active)
-    mask_atoms: list[Any] = [*program.outputs[count:]] or [None] * count
-    masks = [
-        None if atom is None or type(atom) is Literal else outs[count + i]
-        for i, atom in enumerate(mask_atoms)
-    ]
-    return scatter_where(outs[:count], active), scatter_where(masks, active)
+    mask_atoms = program.outputs[count:]
+    if mask_atoms:
+        masks = [
+            None if type(atom) is Literal else mask
+            for atom, mask in zip(mask_atoms, outs[count:], strict=True)
+        ]
+        set_result_masks(scatter_where(masks, active))
+    return scatter_where(outs[:count], active)
 
 
 def _example() -> Program:
@@ -262,19 +263,14 @@ class Call(ProgramCall):
         return [next(outs) if index is None else args[index] for index in forwarded]
 
     def jvp(self, primals, tangents):
-        masks = [False if t is None else None for t in tangents]
-        return self.jvp_masked(primals, tangents, masks)[:2]
-
-    def jvp_masked(self, primals, tangents, lives):
         varying = tuple([t is not None for t in tangents])
-        masked = tuple(
-            [operand_mask is not None and operand_mask is not False for operand_mask in lives]
-        )
+        given_masks = [mask_of(t) for t in tangents]
+        masked = tuple([mask is not None for mask in given_masks])
         split = Linearize(varying, masked)
         values, tangent_program = cached_rewrite(split, self.program)
         masks = [
             ops.instantiate_mask(m, x.shape)
-            for m, x, on in zip(lives, primals, masked, strict=True)
+            for m, x, on in zip(given_masks, primals, masked, strict=True)
             if on
         ]
         found = self.call_with_forwarding(values, [*primals, *masks])
@@ -286,7 +282,8 @@ class Call(ProgramCall):
             None if type(atom) is Literal else mask
             for atom, mask in zip(values.outputs[count:end], found[count:end], strict=True)
         ]
-        return found[:count], scatter_where(pushed, inexact), scatter_where(masks, inexact)
+        set_result_masks(scatter_where(masks, inexact))
+        return found[:count], scatter_where(pushed, inexact)
 
     def forward(self, args, active):
         values = cached_rewrite(
@@ -297,14 +294,12 @@ class Call(ProgramCall):
         return outs[:count], outs[count:]
 
     def vjp(self, cts, residuals, args, active):
-        return self.vjp_masked(cts, [None] * len(cts), residuals, args, active)[0]
-
-    def vjp_masked(self, cts, masks, residuals, args, active):
+        masks = [mask_of(ct) for ct in cts]
         backward, operands = select_pullback(active, self.program, cts, masks)
         pullback = self.backward_call(
             backward, policy.limit_residuals(SplitMaskedVJP(tuple(active)))
         )
-        return unpack_masked_cotangents(active, backward, pullback(*operands, *residuals))
+        return unpack_cotangents(active, backward, pullback(*operands, *residuals))
 
     def transpose(self, cts, *args):
         linear = linear_mask(args)

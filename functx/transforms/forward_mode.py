@@ -8,14 +8,14 @@ from typing import Any
 
 from functx import ops
 from functx.core.builder import LinearBuilder
-from functx.core.primitive import Primitive
+from functx.core.masks import run_rule
 from functx.core.program import Equation, Program, pad_input_names
 from functx.core.records import Rewrite
 from functx.core.rewriting import bind_equation, interpret, user_rule_runs
 from functx.core.tracer import aval_of, current_builder
 from functx.core.tracing import run_and_finish, trace_closed
 from functx.core.types import ShapedArray, is_inexact
-from functx.ops.families import Elementwise, apply_mask
+from functx.ops.families import Elementwise
 from functx.transforms.ad_canonicalization import canonicalize_for_ad
 from functx.transforms.dce import varying_output_mask
 from functx.transforms.operand_masks import scatter_where, select_where
@@ -81,21 +81,22 @@ def jvp_equation(eqn: Equation, *operands: MaskedDual) -> list[MaskedDual]:
     primitive = eqn.primitive
     if not primitive.differentiable or all([t is None for t in tangents]):
         return [(out, None, None) for out in bind_equation(eqn, *primals)]
-    masks = [False if t is None else mask for _, t, mask in operands]
-    if primitive.jvp_masked is not None:
-        duals = list(zip(*primitive.jvp_masked(primals, tangents, masks), strict=True))
-        return only_varying(eqn, primals, tangents, duals)
-    result = apply_jvp_rule(primitive, primals, tangents, masks)
+    masks = [mask for _, _, mask in operands]
+    result, out_masks = run_rule(tangents, masks, primitive.jvp, primals, tangents)
     if primitive.is_user_defined:
         user_rule_runs.record()
         check_jvp_result(primitive, [v.aval for v in eqn.outputs], result)
     outs, out_tangents = result
     if primitive.multiple_results:
-        duals = [(x, t, None) for x, t in zip(outs, out_tangents, strict=True)]
+        duals = list(zip(outs, out_tangents, out_masks or [None] * len(outs), strict=True))
         return only_varying(eqn, primals, tangents, duals)
     if out_tangents is None or primitive.tangent_mask is None:
         return [(outs, out_tangents, None)]
-    return [(outs, out_tangents, primitive.tangent_mask(masks, primals))]
+    masks_or_false = [False if t is None else mask for t, mask in zip(tangents, masks, strict=True)]
+    out_mask = primitive.tangent_mask(masks_or_false, primals)
+    if isinstance(primitive, Elementwise) and any([mask is not None for mask in masks]):
+        out_tangents = primitive.masked_tangent(out_mask, out_tangents, primals)
+    return [(outs, out_tangents, out_mask)]
 
 
 def only_varying(
@@ -108,31 +109,6 @@ def only_varying(
     avals = [aval_of(x) for x in primals]
     mask = varying_output_mask(eqn.primitive, avals, flags, [v.aval for v in eqn.outputs])
     return [x if on else (x[0], None, None) for x, on in zip(duals, mask, strict=True)]
-
-
-def apply_jvp_rule(
-    primitive: Primitive,
-    primals: Sequence[Any],
-    tangents: Sequence[Any],
-    operand_masks: Sequence[Any],
-) -> tuple[Any, Any]:
-    """The output and tangent of one operation.
-
-    The tangent is zero where the masks of the operands' tangents say so; a mask is False for a zero
-    tangent, None if unknown.
-    """
-    masks = [live if live is not False else None for live in operand_masks]
-    if all([live is None for live in masks]) or not isinstance(primitive, Elementwise):
-        return primitive.jvp(primals, tangents)
-    if type(primitive).jvp is Elementwise.jvp:
-        return primitive.jvp_where(masks, primals, tangents)
-    out, t = primitive.jvp(primals, tangents)
-    live = (
-        None
-        if primitive.preserves_zero(0, *primals)
-        else primitive.tangent_mask(operand_masks, primals)
-    )
-    return out, t if t is None or live is None else apply_mask(live, t)
 
 
 class Linearize(Rewrite[tuple[Program, Program]]):

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from functx import ops
 from functx.core.builder import LinearBuilder
 from functx.core.errors import RuleError
+from functx.core.masks import run_rule
 from functx.core.primitive import LinearInput, Primitive, ReadsPart, is_linear_input
 from functx.core.program import Equation, Program, Var, dce_equations
 from functx.core.records import Rewrite
@@ -17,7 +18,7 @@ from functx.core.source_info import backward_source, expression_key
 from functx.core.tracer import Tracer, aval_of, current_builder
 from functx.core.tracing import trace, trace_closed
 from functx.core.types import is_inexact
-from functx.ops.families import Elementwise, apply_mask
+from functx.ops.families import Elementwise
 from functx.transforms.ad_canonicalization import canonicalize_for_ad
 from functx.transforms.dce import RemoveEffects, used_variables, varied, varying_output_mask
 from functx.transforms.operand_masks import (
@@ -83,10 +84,9 @@ def backward_sweep(
         cts.add(atom, ct)
     outer = builder.source
     for eqn, args, saved, flags in reversed(tape):
-        primitive, out_masks = eqn.primitive, None
-        if primitive.vjp_masked is not None:
-            out_masks = [cts.masks.pop(v, None) for v in eqn.outputs]
-        eqn_cts, mask = cts.pop_outputs(eqn.outputs)
+        primitive = eqn.primitive
+        eqn_cts, ct_masks = cts.pop_outputs(eqn.outputs)
+        mask = ct_masks[0] if len(ct_masks) == 1 else None
         if any(ct is not None for ct in eqn_cts):
             builder.source = backward_source(eqn.source)
             if isinstance(primitive, ReadsPart) and primitive.is_added_in_place(
@@ -100,11 +100,13 @@ def backward_sweep(
                 )
                 continue
             start = len(builder.equations)
-            if out_masks is None:
-                in_cts = apply_vjp_rule(primitive, eqn_cts, mask, saved, args, flags)
+            in_cts, masks = run_rule(
+                eqn_cts, ct_masks, apply_vjp_rule, primitive, eqn_cts, saved, args, flags
+            )
+            if mask is not None and isinstance(primitive, Elementwise):
+                in_cts = primitive.masked_cotangents(mask, in_cts)
+            if masks is None:
                 masks = primitive.cotangent_masks(mask, args)
-            else:
-                in_cts, masks = primitive.vjp_masked(eqn_cts, out_masks, saved, args, flags)
             if primitive.multiple_results:
                 in_cts = symbolize_zeros(in_cts, builder.equations[start:])
             for atom, on, ct, operand_mask in zip(eqn.inputs, flags, in_cts, masks, strict=True):
@@ -201,20 +203,14 @@ class Cotangents:
         builder.source = outer
         return total
 
-    def pop_outputs(self, variables: Sequence[Var]) -> tuple[list[Any], Any]:
-        """Removes and returns the cotangents of the outputs of an equation.
-
-        Also returns the mask if there is one output.
-        """
-        values = [self.pop(v) for v in variables]
-        mask = self.masks.pop(variables[0], None) if self.masks and len(variables) == 1 else None
-        return values, mask
+    def pop_outputs(self, variables: Sequence[Var]) -> tuple[list[Any], list[Any]]:
+        """Removes and returns the cotangents of the outputs of an equation, and their masks."""
+        return [self.pop(v) for v in variables], [self.masks.pop(v, None) for v in variables]
 
 
 def apply_vjp_rule(
     primitive: Primitive,
     cts: list[Any],
-    mask: Any,
     saved: Any,
     args: Sequence[Any],
     active: Sequence[bool],
@@ -232,14 +228,7 @@ def apply_vjp_rule(
         return apply_linear_rule(primitive, "vjp", body, cts, args)
     if primitive.multiple_results:
         return primitive.vjp(cts, saved, args, active)  # type: ignore[no-any-return]
-    if mask is None or primitive.vjp_where is None:
-        return primitive.vjp(cts[0], saved[0], args, active)  # type: ignore[no-any-return]
-    if not isinstance(primitive, Elementwise) or type(primitive).vjp is Elementwise.vjp:
-        return primitive.vjp_where(mask, cts[0], saved[0], args, active)  # type: ignore[no-any-return]
-    return [
-        apply_mask(mask, ct) if ct is not None and mask.shape in ((), ct.shape) else ct
-        for ct in primitive.vjp(cts[0], saved[0], args, active)
-    ]
+    return primitive.vjp(cts[0], saved[0], args, active)  # type: ignore[no-any-return]
 
 
 def transpose_jvp_rule(

@@ -7,7 +7,8 @@ import pytest
 
 import functx as fx
 import functx.numpy as np
-from functx import lax, nn
+from functx import lax, nn, ops
+from functx.ops.families import Inexact
 
 INF = math.inf
 X = onp.asarray([0.0, 1.0, 4.0], "float32")
@@ -15,6 +16,22 @@ NEGATIVE = onp.asarray([-1.0, 1.0, 4.0], "float32")
 KEPT = onp.asarray([False, True, True])
 LOG = [0.0, 1.0, 0.25]
 ROOT = [0.0, 0.5, 0.25]
+
+
+class UserLog(Inexact, abstract=True):
+    def derivative(self, out, x):
+        return ops.div(1.0, x)
+
+    def decompose(self, x):
+        return ops.log(x)
+
+
+class LogWithRules(UserLog, abstract=True):
+    def jvp(self, primals, tangents):
+        return self(*primals), ops.div(*tangents, *primals)
+
+    def vjp(self, ct, out, args, active):
+        return [ops.div(ct, *args)]
 
 
 def overwritten(x):
@@ -60,6 +77,8 @@ CASES = {
         X,
         [0.0, -0.5 * math.exp(-1), -0.25 * math.exp(-2)],
     ),
+    "an operation of the user": (lambda x: np.where(KEPT, UserLog()(x), 0.0), X, LOG),
+    "rules of the user": (lambda x: np.where(KEPT, LogWithRules()(x), 0.0), X, LOG),
     "inf times what is left out": (
         lambda x: np.where(KEPT, x, 0.0) * onp.asarray([INF, 1.0, 2.0], "float32"),
         X,
