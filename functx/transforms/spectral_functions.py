@@ -21,6 +21,7 @@ from functx.core.primitive import is_linear_input
 from functx.core.program import Program
 from functx.core.records import Rewrite
 from functx.core.rewriting import cached_rewrite
+from functx.core.rounding import Rounding
 from functx.core.samples import f64, sample
 from functx.core.tracer import aval_of, current_builder
 from functx.core.tracing import trace
@@ -145,6 +146,7 @@ class SpectralFunction(SpectralPrimitive):
     """
 
     order: int = 0
+    rounding = Rounding(is_normwise=True)
     samples = (
         sample(
             f64[3, 3],
@@ -248,7 +250,7 @@ class SpectralTrace(SpectralPrimitive):
         sample(f64[3, 3], f64[()], program=_example(1), values={0: np.eye(3)}, dtypes=("f64",)),
     )
 
-    def abstract_eval(self, a, *others):
+    def abstract_eval(self, a, *parameters):
         self.check(a)
         return self.program.out_avals[0].update(shape=a.shape[:-2])
 
@@ -287,6 +289,8 @@ class DividedDifferences(NamedTuple):
     curvatures: Any
     tied: Any
     """The mask of pairs of points that are equal within rounding error of the largest."""
+    unknown: Any
+    """The mask of pairs of points that are equal though the values differ."""
     errors: Any
     """The errors of the quotients, in units of rounding."""
 
@@ -306,7 +310,7 @@ class DividedDifferences(NamedTuple):
         quotients = ops.select(unknown, literal(nan, f.dtype), ops.select(close, means, quotients))
         errors = ops.div(ops.select(close, literal(0, noise.dtype), noise), ops.abs(apart))
         errors = ops.add(errors, ops.abs(quotients))
-        return DividedDifferences(w, gaps, quotients, slopes, curvatures, tied, errors)
+        return DividedDifferences(w, gaps, quotients, slopes, curvatures, tied, unknown, errors)
 
     def first_order(self, e: Any) -> Any:
         """f[w_i, w_j] e_ij."""
@@ -332,6 +336,7 @@ class DividedDifferences(NamedTuple):
         shape = self.gaps.shape
         means = ops.mul(ops.broadcast_rows(self.curvatures, shape), 1 / 3)
         means = ops.add(means, ops.mul(ops.broadcast_columns(self.curvatures, shape), 1 / 6))
+        means = ops.select(self.unknown, literal(nan, means.dtype), means)
         bent = ops.mul(ops.cast_like(self.points, self.curvatures), self.curvatures)
         noise = ops.add(self.errors, pairwise_sums(ops.add(ops.abs(self.slopes), ops.abs(bent))))
         return self.divide_by_gaps(

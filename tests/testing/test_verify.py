@@ -3,6 +3,7 @@
 import jax
 import numpy as np
 import pytest
+import scipy.linalg
 
 import functx
 import functx.numpy as fnp
@@ -13,7 +14,8 @@ from functx.lowering import stablehlo_emitter
 from functx.ops.arithmetic import Add, Mul
 from functx.ops.logic import Clamp
 from functx.testing import verify
-from functx.testing.reference.interpreter import rounding_of
+from functx.testing.reference.interpreter import interpret_in_numpy, rounding_of
+from functx.testing.reference.linear_algebra import divided_differences
 
 X = np.linspace(-1.0, 1.0, 6, dtype=np.float32).reshape(2, 3)
 
@@ -152,6 +154,47 @@ def test_the_reference_knows_functions_of_the_zero_matrix():
     )
     along = np.array([[1, 2], [2, 3]], "float32")
     np.testing.assert_allclose(verify(program)(0 * along, along)[0], along)
+
+
+EXPONENTIAL = """program f(a: f64[4,4]{directions}):
+  c: f64[4,4] = spectral_function[program=exponential, order={order}] a{operands}
+    program exponential(w: f64[4]):
+      d: f64[4] = exp w
+      return d
+  return c"""
+
+
+@pytest.mark.parametrize("gap", [0.0, 1e-15, 1e-9, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1.0])
+def test_the_reference_differentiates_functions_of_matrices_whose_eigenvalues_nearly_agree(gap):
+    first = functx.Program.parse(
+        EXPONENTIAL.format(directions=", e: f64[4,4]", order=1, operands=" e")
+    )
+    second = functx.Program.parse(
+        EXPONENTIAL.format(directions=", e: f64[4,4], g: f64[4,4]", order=2, operands=" e g")
+    )
+    random = np.random.RandomState(0)
+    q = np.linalg.qr(random.randn(4, 4))[0]
+    e, g = [x + x.T for x in random.randn(2, 4, 4)]
+    for values in ([1, 2, 2 + gap, 5], [1, 2, 2 + gap, 2 - gap]):
+        a = (q * values) @ q.T
+        wanted = scipy.linalg.expm_frechet(a, e, compute_expm=False)
+        np.testing.assert_allclose(
+            interpret_in_numpy(first, a, e)[0], wanted, rtol=0, atol=1e-13 * abs(wanted).max()
+        )
+        zero = np.zeros_like(a)
+        blocks = np.block([[a, e, zero], [zero, a, g], [zero, zero, a]])
+        wanted = scipy.linalg.expm(blocks)[:4, 8:]
+        np.testing.assert_allclose(
+            interpret_in_numpy(second, a, e, g)[0], wanted, rtol=0, atol=1e-11 * abs(wanted).max()
+        )
+
+
+def test_the_reference_has_no_derivative_where_equal_eigenvalues_have_unequal_values():
+    values, flat = np.array([0.0, 1.0, 1.0]), np.zeros(3)
+    with np.errstate(all="ignore"):
+        first, second = divided_differences(np.array([2.0, 2.0, 3.0]), values, flat, flat)
+    np.testing.assert_array_equal(first, [[0, np.nan, 1], [np.nan, 0, 0], [1, 0, 0]])
+    assert np.isnan(second[0, :, 1]).all() and np.isnan(second[0, 1, 2]) and second[2, 2, 2] == 0
 
 
 def test_the_reference_perturbs_no_control_flow_and_no_exact_draws():

@@ -159,6 +159,55 @@ def eigendecomposition(a, rows):
     return values, np.swapaxes(vectors, -1, -2)
 
 
+def pairwise(operation, x):
+    """`operation(x_j, x_i)` in row i and column j."""
+    return operation(x[..., None, :], x[..., None])
+
+
+def divided_differences(w, f, slopes, curvatures):
+    """f[w_i, w_j] at [i, j] and f[w_i, w_k, w_j] at [i, k, j], from f and its derivatives at w.
+
+    They are quotients, or means of derivatives for points so close that these are more precise:
+    the trapezoidal rule with its correction by curvatures, and the mean of three curvatures. They
+    are nan for points that are equal up to rounding where f differs.
+    """
+    gaps, changes, size = pairwise(np.subtract, w), pairwise(np.subtract, f), np.abs(w)
+    corrections = np.where(gaps == 0, 0, gaps * pairwise(np.subtract, curvatures) / 12)
+    means = pairwise(np.add, slopes) / 2 - corrections
+    agree = np.abs(changes - gaps * means) <= 1e-5 * pairwise(
+        np.add, np.abs(f) + np.abs(w * slopes)
+    )
+    rounding = 8 * w.shape[-1] * np.finfo(float).eps * size.max(-1)[..., None, None]
+    agree &= np.abs(gaps) <= np.maximum(rounding, pairwise(np.maximum, size) / 100)
+    same = (gaps == 0) & (changes == 0)
+    # Means have relative errors of the order of `limit` squared, and of `limit`.
+    close, very_close = [
+        same | (agree & (np.abs(corrections) <= limit * pairwise(np.add, np.abs(slopes))))
+        for limit in (1e-7, 1e-11)
+    ]
+    tied = np.abs(gaps) <= rounding
+    first = np.where(close, means, np.where(tied, np.nan, changes / np.where(close, 1, gaps)))
+    # Each triple is divided by the largest of its three gaps.
+    triples = (*w.shape, w.shape[-1], w.shape[-1])
+    ij, ik, kj = [
+        lambda x, axis=axis: np.broadcast_to(np.expand_dims(x, axis), triples)
+        for axis in (-2, -1, -3)
+    ]
+    widest = np.argmax([np.abs(pair(gaps)) for pair in (ij, ik, kj)], 0)
+    changes = np.choose(
+        widest, [kj(first) - ik(first), kj(first) - ij(first), ij(first) - ik(first)]
+    )
+    gaps, very_close = [
+        np.choose(widest, [pair(x) for pair in (ij, ik, kj)]) for x in (gaps, very_close)
+    ]
+    sums = (
+        curvatures[..., None, None]
+        + curvatures[..., None, :, None]
+        + curvatures[..., None, None, :]
+    )
+    return first, np.where(very_close, sums / 6, changes / np.where(very_close, 1, gaps))
+
+
 @runs_subprograms
 def SpectralFunction(run, a, *others, program, rows, order):
     w, v = eigendecomposition(a, rows)
@@ -173,20 +222,9 @@ def SpectralFunction(run, a, *others, program, rows, order):
     rotated = [adjoint(v) @ e @ v for e in others[:order]]
     if order == 0:
         return (v * f[..., None, :]) @ adjoint(v)
-    gaps = w[..., None, :] - w[..., None]
-    is_equal = np.abs(gaps) <= 1e-6 * np.abs(w).max(-1)[..., None, None]
-    divisors = np.where(is_equal, 1, gaps)
-    quotients = (f[..., None, :] - f[..., None]) / divisors
-    first = np.where(is_equal, first_derivatives[..., None], quotients)
+    first, second = divided_differences(w, f, first_derivatives, second_derivatives)
     if order == 1:
         return v @ (first * rotated[0]) @ adjoint(v)
-    diagonal = np.where(
-        is_equal,
-        second_derivatives[..., None] / 2,
-        (first - first_derivatives[..., None]) / divisors,
-    )
-    quotients = (first[..., None, :, :] - first[..., None]) / divisors[..., :, None, :]
-    second = np.where(is_equal[..., :, None, :], diagonal[..., None], quotients)
     return v @ np.einsum("...ikj,...ik,...kj->...ij", second, *rotated) @ adjoint(v)
 
 

@@ -29,8 +29,10 @@ from functx.testing.reference.interpreter import (
     StepLimitExceeded,
     copy_arguments,
 )
+from functx.testing.reference.linear_algebra import eigendecomposition
 from functx.transforms.jvp import jvp, vjp
 from functx.transforms.refused import Refused
+from functx.transforms.spectral_functions import SpectralFunction
 
 CONVENTIONAL_DERIVATIVES = frozenset({"stop_gradient"})
 """Primitives whose derivative is a convention."""
@@ -49,6 +51,9 @@ STEP, SMALL_STEP = 1e-3, 1e-3 / 8
 
 DIFFERENCE_TOLERANCE, INNER_PRODUCT_TOLERANCE = 1e-4, 1e-6
 """Relative tolerances: of derivatives against differences, and of inner products."""
+
+EIGENVALUE_GAP = 1e-3
+"""The relative gap of eigenvalues below which third derivatives of functions of matrices are imprecise."""
 
 
 class DerivativePrograms(NamedTuple):
@@ -280,19 +285,25 @@ def additive_directional_derivatives(
     return derivatives
 
 
-class NanAtClampTies(RoundingErrors):
-    """No rounding errors, but nan for elements of `clamp` whose operands tie.
+class NanWithoutDerivative(RoundingErrors):
+    """No rounding errors, but nan for results that have no derivative or one by convention.
 
-    Values computed from them are nan, hence not smooth. The derivative at a tie is JAX's
-    convention: where x equals a bound, or equal bounds are above x, it is 0 for both.
+    Values computed from them are nan, hence not smooth. The derivative of `clamp` at a tie is JAX's
+    convention: where x equals a bound, or equal bounds are above x, it is 0 for both. Third
+    derivatives of functions of matrices are undefined where eigenvalues are equal.
     """
 
     def outputs(self, eqn: Equation, args: Sequence[Array], compute: Compute) -> list[Array]:
-        outs = compute(args)
-        if eqn.primitive.name == "clamp" and is_inexact(eqn.outputs[0].aval.dtype):
+        outs, primitive = compute(args), eqn.primitive
+        if type(primitive) is ops.Clamp and is_inexact(eqn.outputs[0].aval.dtype):
             low, x, high = args
             ties = (x == low) | (x == high) | ((low == high) & (x < low))
             return [np.where(ties, np.nan, outs[0])]
+        if type(primitive) is SpectralFunction and primitive.order == 2:
+            w = np.sort(eigendecomposition(args[0], primitive.rows)[0])
+            gaps, size = np.diff(w), np.abs(w).max(-1, keepdims=True)
+            ties = np.any(gaps <= EIGENVALUE_GAP * size, axis=-1)
+            return [np.where(ties[..., None, None], np.nan, outs[0])]
         return outs
 
 
@@ -305,8 +316,8 @@ def run_perturbed(
 ) -> list[Array]:
     """The outputs on arguments moved by `step` along `tangents`; None is a fixed argument.
 
-    At step 0 they are nan where differences cannot check derivatives: where `clamp` has a tie, and
-    where an argument is so large that a step is lost in its digits.
+    At step 0 they are nan where differences cannot check derivatives: where an operation has none
+    (`NanWithoutDerivative`), and where an argument is so large that a step is lost in its digits.
     """
     pairs = list(zip(args, tangents, strict=True))
     plain = NumpyInterpreter(limit=limit)
@@ -314,7 +325,7 @@ def run_perturbed(
     if step:
         return outs
     # A loop whose condition compares a nan may never end.
-    marking = NumpyInterpreter(NanAtClampTies(), limit=1000 + 4 * plain.steps)
+    marking = NumpyInterpreter(NanWithoutDerivative(), limit=1000 + 4 * plain.steps)
     try:
         return marking.run(
             program, [np.array(x if t is None else nan_where_step_is_lost(x, t)) for x, t in pairs]
