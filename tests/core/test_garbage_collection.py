@@ -128,7 +128,7 @@ def test_an_import_restores_the_settings_also_when_it_fails():
         "gc.set_threshold(600, 5, 5)\n"
         "frozen = []\n"
         "gc.freeze = lambda: frozen.append(gc.isenabled())\n"
-        "sys.modules['functx.lowering.jit'] = None\n"
+        "sys.modules['functx.core.config'] = None\n"
         "try:\n"
         "    import functx\n"
         "except ImportError:\n"
