@@ -14,6 +14,34 @@ from functx.numpy.ufuncs import where
 from functx.ops import activations
 from functx.ops.operands import as_bool, canonical_axis, literal
 
+__all__ = [
+    "celu",
+    "elu",
+    "gelu",
+    "glu",
+    "hard_sigmoid",
+    "hard_silu",
+    "hard_swish",
+    "hard_tanh",
+    "identity",
+    "leaky_relu",
+    "log1mexp",
+    "log_sigmoid",
+    "mish",
+    "relu",
+    "relu6",
+    "selu",
+    "sigmoid",
+    "silu",
+    "soft_sign",
+    "softplus",
+    "sparse_plus",
+    "sparse_sigmoid",
+    "squareplus",
+    "swish",
+    "tanh",
+]
+
 
 def identity(x: ArrayLike) -> Value:
     """A copy of `x`."""

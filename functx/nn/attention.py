@@ -26,6 +26,8 @@ from functx.numpy.promotion import is_broadcastable, promote_inexact
 from functx.ops.operands import as_bool, as_float, as_int, batch_size
 from functx.transforms.control.scan import scan
 
+__all__ = ["dot_product_attention"]
+
 DEFAULT_BLOCK_SIZE = 512
 SoftmaxSums: TypeAlias = tuple[Value, Value, Value]
 """The largest score, the sum of exponentials, and the values weighted by them."""

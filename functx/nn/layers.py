@@ -36,6 +36,8 @@ from functx.ops.random import Dropout
 from functx.ops.statistics import vector_norm
 from functx.random.keys import check_single_key
 
+__all__ = ["avg_pool", "cosine_similarity", "dropout", "embedding", "max_pool", "min_pool"]
+
 Padding: TypeAlias = str | Sequence[tuple[int, int]]
 """The padding of windows: "VALID", "SAME", "SAME_LOWER", or a pair for each axis."""
 

@@ -22,6 +22,18 @@ from functx.ops.losses import (
 )
 from functx.ops.operands import as_bool, as_float, as_int, check_index_range
 
+__all__ = [
+    "binary_cross_entropy",
+    "binary_cross_entropy_with_logits",
+    "cross_entropy",
+    "huber_loss",
+    "kl_div",
+    "l1_loss",
+    "mse_loss",
+    "nll_loss",
+    "smooth_l1_loss",
+]
+
 
 def mse_loss(input: ArrayLike, target: ArrayLike, reduction: str = "mean") -> Value:
     """(input - target)**2, of arrays of one shape; the target may be a number.

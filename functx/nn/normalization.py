@@ -23,6 +23,8 @@ from functx.ops.normalizations import GroupNorm, LayerNorm, RMSNorm
 from functx.ops.operands import as_bool, canonical_shape
 from functx.ops.statistics import mean_along
 
+__all__ = ["batch_norm", "group_norm", "instance_norm", "layer_norm", "rms_norm", "var_mean"]
+
 
 def layer_norm(
     x: ArrayLike,

@@ -32,6 +32,8 @@ from functx.ops.operands import (
     tuple_delete,
 )
 
+__all__ = ["log_softmax", "logmeanexp", "logsumexp", "one_hot", "softmax", "standardize"]
+
 INF = float("inf")
 NAN = float("nan")
 

@@ -189,55 +189,32 @@ def _raise_unknown_mask(self: MaskedElements, *args: object) -> NoReturn:
     raise self.error
 
 
-for _name in [
-    "add",
-    "sub",
-    "mul",
-    "truediv",
-    "floordiv",
-    "mod",
-    "pow",
-    "and",
-    "or",
-    "xor",
-    "lshift",
-    "rshift",
-]:
-    _fun = getattr(operator, _name if _name not in ("and", "or") else f"{_name}_")
-    for _prefix, _in_place, _reflected in (
-        ("", False, False),
-        ("i", True, False),
-        ("r", False, True),
-    ):
-        setattr(
-            MaskedElements, f"__{_prefix}{_name}__", _masked_operator(_fun, _in_place, _reflected)
+OPERATOR_SYMBOLS = {
+    "add": "+",
+    "sub": "-",
+    "mul": "*",
+    "truediv": "/",
+    "floordiv": "//",
+    "mod": "%",
+    "pow": "**",
+    "matmul": "@",
+    "and": "&",
+    "or": "|",
+    "xor": "^",
+    "lshift": "<<",
+    "rshift": ">>",
+}
+"""The symbol of each arithmetic operator, by the name of its method."""
+_OTHER_OPERATIONS = (
+    "eq ne lt le gt ge neg pos abs invert matmul rmatmul imatmul len iter getitem setitem "
+    "bool int float index complex array array_ufunc array_function jax_array"
+)
+for _name in OPERATOR_SYMBOLS:
+    for _prefix in ("", "i", "r"):
+        _method = _masked_operator(
+            getattr(operator, f"__{_name}__"), _prefix == "i", _prefix == "r"
         )
-for _name in [
-    "eq",
-    "ne",
-    "lt",
-    "le",
-    "gt",
-    "ge",
-    "neg",
-    "pos",
-    "abs",
-    "invert",
-    "matmul",
-    "rmatmul",
-    "len",
-    "iter",
-    "getitem",
-    "setitem",
-    "bool",
-    "int",
-    "float",
-    "index",
-    "complex",
-    "array",
-    "array_ufunc",
-    "array_function",
-    "jax_array",
-]:
+        setattr(MaskedElements, f"__{_prefix}{_name}__", _method)
+for _name in _OTHER_OPERATIONS.split():
     setattr(MaskedElements, f"__{_name}__", _raise_unknown_mask)
 MaskedElements.__hash__ = object.__hash__  # type: ignore[method-assign]

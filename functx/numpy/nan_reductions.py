@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import wraps
+from inspect import unwrap
 from typing import Any
 
 from functx import ops
 from functx.core.tracer import aval_of
 from functx.core.types import DType, Shape, is_inexact, real_dtype
-from functx.core.typing import ArrayLike, ArrayOrList, DTypeLike, Out, Value
+from functx.core.typing import ArrayOrList, DTypeLike, Out, Value
 from functx.numpy import floating_point, operators
 from functx.numpy.array_creation import asarray
 from functx.numpy.cumulative import cumprod, cumsum
 from functx.numpy.reductions import (
+    P,
+    Reduction,
     any,
     arg_extremum,
     fill_masked,
@@ -51,79 +55,36 @@ def _not_nan(x: Value, where: ArrayOrList | None = None) -> ArrayOrList | None:
     return valid if where is None else operators.logical_and(valid, where)
 
 
-@reduction()
-def nansum(
-    a: Value,
-    axis: Shape,
-    dtype: DTypeLike = None,
-    out: Out = None,
-    keepdims: bool = False,
-    initial: ArrayOrList | None = None,
-    where: ArrayOrList | None = None,
-) -> Value:
-    """The sum along `axis` of the elements that are not nan."""
-    return sum(a, axis, dtype, initial=initial, where=_not_nan(a, where))
+def _ignoring_nan(reduce: Reduction[P], doc: str) -> Reduction[P]:
+    """The reduction that computes `reduce` of the elements that are not nan."""
+    function = unwrap(reduce)
+    name, code = f"nan{function.__name__}", function.__code__
+    parameters = code.co_varnames[2 : code.co_argcount + code.co_kwonlyargcount]
+
+    @wraps(function)
+    def reduce_valid(a: Value, axis: Shape, *args: Any, **options: Any) -> Value:
+        options.update(zip(parameters, args, strict=False))
+        if "correction" in options:
+            options["ddof"] = resolve_ddof(name, options.get("ddof", 0), options.pop("correction"))
+        return function(a, axis, **options | {"where": _not_nan(a, options.get("where"))})
+
+    reduce_valid.__name__ = reduce_valid.__qualname__ = name
+    reduce_valid.__module__, reduce_valid.__doc__ = __name__, doc
+    return reduction()(reduce_valid)  # type: ignore[arg-type]
 
 
-@reduction()
-def nanprod(
-    a: Value,
-    axis: Shape,
-    dtype: DTypeLike = None,
-    out: Out = None,
-    keepdims: bool = False,
-    initial: ArrayOrList | None = None,
-    where: ArrayOrList | None = None,
-) -> Value:
-    """The product along `axis` of the elements that are not nan."""
-    return prod(a, axis, dtype, initial=initial, where=_not_nan(a, where))
-
-
-@reduction()
-def nanmean(
-    a: Value,
-    axis: Shape,
-    dtype: DTypeLike = None,
-    out: Out = None,
-    keepdims: bool = False,
-    where: ArrayOrList | None = None,
-) -> Value:
-    """The average along `axis` of the elements that are not nan; nan where all are."""
-    return mean(a, axis, dtype, where=_not_nan(a, where))
-
-
-@reduction()
-def nanvar(
-    a: Value,
-    axis: Shape,
-    dtype: DTypeLike = None,
-    out: Out = None,
-    ddof: ArrayLike = 0,
-    keepdims: bool = False,
-    where: ArrayOrList | None = None,
-    mean: ArrayOrList | None = None,
-    correction: ArrayLike | None = None,
-) -> Value:
-    """The variance along `axis` of the elements that are not nan; arguments as for `var`."""
-    ddof = resolve_ddof("nanvar", ddof, correction)
-    return var(a, axis, dtype, ddof=ddof, where=_not_nan(a, where), mean=mean)
-
-
-@reduction()
-def nanstd(
-    a: Value,
-    axis: Shape,
-    dtype: DTypeLike = None,
-    out: Out = None,
-    ddof: ArrayLike = 0,
-    keepdims: bool = False,
-    where: ArrayOrList | None = None,
-    mean: ArrayOrList | None = None,
-    correction: ArrayLike | None = None,
-) -> Value:
-    """The standard deviation along `axis` of the elements that are not nan; arguments as for `std`."""
-    ddof = resolve_ddof("nanstd", ddof, correction)
-    return std(a, axis, dtype, ddof=ddof, where=_not_nan(a, where), mean=mean)
+nansum = _ignoring_nan(sum, "The sum along `axis` of the elements that are not nan.")
+nanprod = _ignoring_nan(prod, "The product along `axis` of the elements that are not nan.")
+nanmean = _ignoring_nan(
+    mean, "The average along `axis` of the elements that are not nan; nan where all are."
+)
+nanvar = _ignoring_nan(
+    var, "The variance along `axis` of the elements that are not nan; arguments as for `var`."
+)
+nanstd = _ignoring_nan(
+    std,
+    "The standard deviation along `axis` of the elements that are not nan; arguments as for `std`.",
+)
 
 
 @reduction()

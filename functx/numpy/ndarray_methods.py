@@ -27,9 +27,9 @@ from functx.core.tracing import trace
 from functx.core.types import SHORT_NAMES, canonical_dtype
 from functx.core.typing import DTypeLike, Value
 from functx.numpy import indexing, mutation
+from functx.numpy.boolean_masks import OPERATOR_SYMBOLS
 from functx.numpy.indexer import cast_for_assignment
 from functx.numpy.tracer_methods import (
-    IN_PLACE,
     OPERATORS,
     functx_function,
     functx_ufunc,
@@ -261,75 +261,28 @@ def unwrap_nested(value: Any) -> Any:
     return as_numpy_array(value)
 
 
+_NUMPY_METHODS = "reshape transpose ravel flatten squeeze swapaxes diagonal copy fill resize"
+"""Methods that are NumPy's own outside a trace, since their results are views or of its memory."""
+_TRACER_METHODS = (
+    "__neg__ __pos__ __abs__ __invert__ __round__ all any argmax argmin argpartition argsort "
+    "at choose clip compress conj conjugate cumprod cumsum dot flat max mean min nonzero "
+    "partition prod ptp put repeat round searchsorted sort std sum take trace var"
+)
+"""Methods that are those of traced arrays."""
 _fun: Any
 for _name, _fun in OPERATORS.items():
     _define_ndarray_operator(_name, _fun, f"__r{_name}__")
-for _name, _reflected in {
-    "eq": "__eq__",
-    "ne": "__ne__",
-    "lt": "__gt__",
-    "le": "__ge__",
-    "gt": "__lt__",
-    "ge": "__le__",
-}.items():
-    _define_ndarray_operator(_name, getattr(Tracer, f"__{_name}__"), _reflected)
-for _name, _symbol, _ in IN_PLACE:
+for _name, _reflected in zip(
+    ["eq", "ne", "lt", "le", "gt", "ge"], ["eq", "ne", "gt", "ge", "lt", "le"], strict=True
+):
+    _define_ndarray_operator(_name, getattr(Tracer, f"__{_name}__"), f"__{_reflected}__")
+for _name, _symbol in OPERATOR_SYMBOLS.items():
     _define_in_place_operator(_name, _symbol)
-for _name in [
-    "reshape",
-    "transpose",
-    "ravel",
-    "flatten",
-    "squeeze",
-    "swapaxes",
-    "diagonal",
-    "copy",
-    "fill",
-    "resize",
-]:
+for _name in _NUMPY_METHODS.split():
     _define_numpy_method(_name)
 for _name in ("T", "mT", "real", "imag"):
     _define_numpy_property(_name)
-for _name in [
-    "__neg__",
-    "__pos__",
-    "__abs__",
-    "__invert__",
-    "__round__",
-    "all",
-    "any",
-    "argmax",
-    "argmin",
-    "argpartition",
-    "argsort",
-    "at",
-    "choose",
-    "clip",
-    "compress",
-    "conj",
-    "conjugate",
-    "cumprod",
-    "cumsum",
-    "dot",
-    "flat",
-    "max",
-    "mean",
-    "min",
-    "nonzero",
-    "partition",
-    "prod",
-    "ptp",
-    "put",
-    "repeat",
-    "round",
-    "searchsorted",
-    "sort",
-    "std",
-    "sum",
-    "take",
-    "trace",
-    "var",
-]:
+for _name in _TRACER_METHODS.split():
     setattr(ndarray, _name, getattr(Tracer, _name))
 for _name, _fun in {
     "__getitem__": _getitem,

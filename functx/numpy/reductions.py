@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import lru_cache, wraps
+from inspect import unwrap
 from typing import Any, Concatenate, ParamSpec, Protocol, cast
 
 import numpy as np
@@ -88,8 +89,10 @@ def reduction(
     """
 
     def decorate(function: Callable[Concatenate[Value, Shape, P], Value]) -> Reduction[P]:
-        name, code = function.__name__, function.__code__
+        name, code = function.__name__, unwrap(function).__code__
+        # The signature that users see.
         function.__defaults__ = (None, *(function.__defaults__ or ()))
+        function.__annotations__.update(a="ArrayOrList", axis="Axes")
         parameters = code.co_varnames[2 : code.co_argcount]
         out_position, keepdims_position = parameters.index("out"), parameters.index("keepdims")
 

@@ -45,6 +45,7 @@ from functx.numpy import (
     tensor_contractions,
     ufuncs,
 )
+from functx.numpy.boolean_masks import OPERATOR_SYMBOLS
 from functx.numpy.scalar_types import can_cast
 from functx.ops.operands import PYTHON_SCALARS
 from functx.ops.views import Copy, ViewAsComplex, ViewAsReal
@@ -126,23 +127,9 @@ for _name, _fun in {
 }.items():
     _define_tracer_operator(_name, _fun)
 
-IN_PLACE = (
-    ("add", "+", operator.add),
-    ("sub", "-", operator.sub),
-    ("mul", "*", operator.mul),
-    ("truediv", "/", operator.truediv),
-    ("floordiv", "//", operator.floordiv),
-    ("mod", "%", operator.mod),
-    ("pow", "**", operator.pow),
-    ("matmul", "@", operator.matmul),
-    ("and", "&", operator.and_),
-    ("or", "|", operator.or_),
-    ("xor", "^", operator.xor),
-    ("lshift", "<<", operator.lshift),
-    ("rshift", ">>", operator.rshift),
-)
-for _name, _symbol, _fun in IN_PLACE:
-    setattr(Tracer, f"__i{_name}__", mutation.in_place_operator(_symbol, _fun))
+for _name, _symbol in OPERATOR_SYMBOLS.items():
+    _fun = mutation.in_place_operator(_symbol, getattr(operator, f"__{_name}__"))
+    setattr(Tracer, f"__i{_name}__", _fun)
 
 
 def _define_method(name: str, fun: Callable[..., Any]) -> None:

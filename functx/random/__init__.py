@@ -9,58 +9,7 @@ A key is a uint32 array of shape (2,); typed keys of JAX are accepted, too.
 """
 
 from functx.core.missing_names import suggest_alternatives as _suggest_alternatives
-from functx.random.keys import (
-    PRNGKey,
-    bits,
-    clone,
-    fold_in,
-    key,
-    key_data,
-    key_impl,
-    split,
-    wrap_key_data,
-)
-from functx.random.samplers import (
-    bernoulli,
-    categorical,
-    cauchy,
-    choice,
-    exponential,
-    gumbel,
-    laplace,
-    logistic,
-    normal,
-    permutation,
-    rademacher,
-    randint,
-    truncated_normal,
-    uniform,
-)
-
-__all__ = [
-    "PRNGKey",
-    "bernoulli",
-    "bits",
-    "categorical",
-    "cauchy",
-    "choice",
-    "clone",
-    "exponential",
-    "fold_in",
-    "gumbel",
-    "key",
-    "key_data",
-    "key_impl",
-    "laplace",
-    "logistic",
-    "normal",
-    "permutation",
-    "rademacher",
-    "randint",
-    "split",
-    "truncated_normal",
-    "uniform",
-    "wrap_key_data",
-]
+from functx.random.keys import *
+from functx.random.samplers import *
 
 _suggest_alternatives("jax.random", __name__)

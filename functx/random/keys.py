@@ -24,6 +24,18 @@ from functx.ops.random import (
     random_split,
 )
 
+__all__ = [
+    "PRNGKey",
+    "bits",
+    "clone",
+    "fold_in",
+    "key",
+    "key_data",
+    "key_impl",
+    "split",
+    "wrap_key_data",
+]
+
 PRNG_IMPL = "threefry2x32"
 
 

@@ -52,6 +52,23 @@ from functx.ops.random import (
 )
 from functx.random.keys import check_single_key, wrapping_literal
 
+__all__ = [
+    "bernoulli",
+    "categorical",
+    "cauchy",
+    "choice",
+    "exponential",
+    "gumbel",
+    "laplace",
+    "logistic",
+    "normal",
+    "permutation",
+    "rademacher",
+    "randint",
+    "truncated_normal",
+    "uniform",
+]
+
 
 def uniform(
     key: ArrayLike,
