@@ -30,6 +30,7 @@ from functx.numpy.promotion import (
     returns_new_array,
 )
 from functx.numpy.ufuncs import (
+    UnaryUfunc,
     broadcast_inexact,
     inexact_binary_ufunc,
     map_real_and_imag,
@@ -302,7 +303,7 @@ def isreal(x: ArrayOrList, /) -> Value:
     return logic.bitwise_not(iscomplex(x))
 
 
-def _rounding_ufunc(name: str, primitive: Primitive, doc: str) -> Callable[..., Any]:
+def _rounding_ufunc(name: str, primitive: Primitive, doc: str) -> UnaryUfunc[Value]:
     """A rounding function, which copies integers unchanged."""
 
     def function(x: ArrayOrList, /, out: Out = None, *, where: ArrayOrList = True) -> Value:

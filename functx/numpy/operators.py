@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -28,6 +27,7 @@ from functx.numpy.promotion import (
     returns_new_array,
 )
 from functx.numpy.ufuncs import (
+    BinaryUfunc,
     as_boolean,
     binary_ufunc,
     broadcast_inexact,
@@ -86,7 +86,7 @@ __all__ = [
 ]
 
 
-def _comparison_ufunc(name: str, primitive: Primitive, doc: str) -> Callable[..., Any]:
+def _comparison_ufunc(name: str, primitive: Primitive, doc: str) -> BinaryUfunc[Value]:
     def function(
         x: ArrayOrList, y: ArrayOrList, /, out: Out = None, *, where: ArrayOrList = True
     ) -> Value:
@@ -122,7 +122,7 @@ def _out_of_range_operands(x: ArrayOrList, number: int) -> tuple[Any, Any]:
     return ops.constant_like(x, 1 - above), above
 
 
-def _logical_ufunc(name: str, primitive: Primitive, doc: str) -> Callable[..., Any]:
+def _logical_ufunc(name: str, primitive: Primitive, doc: str) -> BinaryUfunc[Value]:
     def function(
         x: ArrayOrList, y: ArrayOrList, /, out: Out = None, *, where: ArrayOrList = True
     ) -> Value:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from functools import wraps
-from inspect import signature, unwrap
-from typing import Any, overload
+from inspect import Parameter, Signature, unwrap
+from typing import Any, Protocol, TypeVar, overload
 
 import numpy as np
 from ml_dtypes import iinfo
@@ -84,38 +83,75 @@ __all__ = [
 ]
 
 
-def ufunc(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`function` with the arguments `out` and `where` of NumPy's ufuncs."""
-    count = unwrap(function).__code__.co_argcount
-
-    @wraps(function)
-    def call(*args: Any, out: Out = None, where: ArrayOrList = True) -> Any:
-        if len(args) == count + 1 and out is None:
-            *args, out = args  # type: ignore[assignment]
-        result = function(*args)
-        if out is not None or where is not True:
-            return write_out(function.__name__, result, out, where)
-        return result
-
-    return call
+F = TypeVar("F", bound=Callable[..., Any])
+T_co = TypeVar("T_co", covariant=True)
 
 
-def with_name_and_doc(function: Callable[..., Any], name: str, doc: str) -> Callable[..., Any]:
-    """`function` with the name, docstring and signature that users see, in which `out` is a keyword."""
+class UnaryUfunc(Protocol[T_co]):
+    """The type of a ufunc of one argument."""
+
+    def __call__(
+        self, x: ArrayOrList, /, out: Out = None, *, where: ArrayOrList = True
+    ) -> T_co: ...
+
+
+class BinaryUfunc(Protocol[T_co]):
+    """The type of a ufunc of two arguments."""
+
+    def __call__(
+        self, x: ArrayOrList, y: ArrayOrList, /, out: Out = None, *, where: ArrayOrList = True
+    ) -> T_co: ...
+
+
+@overload
+def ufunc(compute: Callable[[ArrayOrList], T_co]) -> UnaryUfunc[T_co]: ...
+@overload
+def ufunc(compute: Callable[[ArrayOrList, ArrayOrList], T_co]) -> BinaryUfunc[T_co]: ...
+def ufunc(compute: Callable[..., Any]) -> Callable[..., Any]:
+    """`compute`, of one argument or two, with the arguments `out` and `where` of NumPy's ufuncs."""
+    name = compute.__name__
+
+    def unary(x: ArrayOrList, /, out: Out = None, *, where: ArrayOrList = True) -> Any:
+        if out is None and where is True:
+            return compute(x)
+        return write_out(name, compute(x), out, where)
+
+    def binary(
+        x: ArrayOrList, y: ArrayOrList, /, out: Out = None, *, where: ArrayOrList = True
+    ) -> Any:
+        if out is None and where is True:
+            return compute(x, y)
+        return write_out(name, compute(x, y), out, where)
+
+    function = unary if unwrap(compute).__code__.co_argcount == 1 else binary
+    return with_name_and_doc(function, name, compute.__doc__ or "", compute)
+
+
+def with_name_and_doc(
+    function: F, name: str, doc: str, compute: Callable[..., Any] | None = None
+) -> F:
+    """The ufunc `function` with the name, docstring and signature that users see.
+
+    The names of the operands are those of `compute`, by default of `function`.
+    """
     function.__name__ = function.__qualname__ = name
     function.__module__ = "functx.numpy"  # where pickle finds it
     function.__doc__ = doc
-    # Functions with custom rules treat all positional arguments as operands.
-    current = signature(function)
-    parameters = [
-        p.replace(kind=p.KEYWORD_ONLY) if p.name == "out" else p
-        for p in current.parameters.values()
-    ]
-    function.__signature__ = current.replace(parameters=parameters)  # type: ignore[attr-defined]
+    # Functions with custom rules treat all positional arguments as operands: `out` is a keyword.
+    code = unwrap(compute or function).__code__
+    operands = code.co_varnames[: code.co_posonlyargcount]
+    positional = [Parameter(x, Parameter.POSITIONAL_ONLY) for x in operands]
+    function.__signature__ = Signature([*positional, *_KEYWORDS])  # type: ignore[attr-defined]
     return function
 
 
-def unary_ufunc(name: str, primitive: Primitive, doc: str) -> Callable[..., Any]:
+_KEYWORDS = (
+    Parameter("out", Parameter.KEYWORD_ONLY, default=None),
+    Parameter("where", Parameter.KEYWORD_ONLY, default=True),
+)
+
+
+def unary_ufunc(name: str, primitive: Primitive, doc: str) -> UnaryUfunc[Value]:
     """The function of one argument that binds `primitive`."""
 
     def function(x: ArrayOrList, /, out: Out = None, *, where: ArrayOrList = True) -> Value:
@@ -126,7 +162,7 @@ def unary_ufunc(name: str, primitive: Primitive, doc: str) -> Callable[..., Any]
     return with_name_and_doc(function, name, doc)
 
 
-def inexact_ufunc(name: str, primitive: Primitive, doc: str) -> Callable[..., Any]:
+def inexact_ufunc(name: str, primitive: Primitive, doc: str) -> UnaryUfunc[Value]:
     """The function of one argument, promoted to an inexact dtype, that binds `primitive`."""
 
     def function(x: ArrayOrList, /, out: Out = None, *, where: ArrayOrList = True) -> Value:
@@ -139,7 +175,7 @@ def inexact_ufunc(name: str, primitive: Primitive, doc: str) -> Callable[..., An
     return with_name_and_doc(function, name, doc)
 
 
-def binary_ufunc(name: str, primitive: Primitive, doc: str) -> Callable[..., Any]:
+def binary_ufunc(name: str, primitive: Primitive, doc: str) -> BinaryUfunc[Value]:
     """The function of two arguments, promoted to one dtype, that binds `primitive`."""
 
     def function(
@@ -152,7 +188,7 @@ def binary_ufunc(name: str, primitive: Primitive, doc: str) -> Callable[..., Any
     return with_name_and_doc(function, name, doc)
 
 
-def inexact_binary_ufunc(name: str, primitive: Primitive, doc: str) -> Callable[..., Any]:
+def inexact_binary_ufunc(name: str, primitive: Primitive, doc: str) -> BinaryUfunc[Value]:
     """The function of two arguments, promoted to an inexact dtype, that binds `primitive`."""
 
     def function(
