@@ -17,6 +17,14 @@ from functx.core.tracing import bind
 from functx.core.types import Shape
 from functx.core.typing import ArrayLike, ArrayOrList, Out, Value
 from functx.numpy.boolean_masks import masked_elements, parse_mask_index
+from functx.numpy.index_parsing import (
+    IndexingOptions,
+    Position,
+    is_static_index,
+    normalize_index,
+    parse_index,
+    parse_index_item,
+)
 from functx.numpy.indexer import (
     ADD,
     IN_BOUNDS_MODES,
@@ -25,16 +33,10 @@ from functx.numpy.indexer import (
     MULTIPLY,
     SET,
     Indexer,
-    IndexingOptions,
-    Position,
     ScatterUpdate,
     cast_for_assignment,
     fill_to_shape,
-    is_static_index,
     make_indexer,
-    normalize_index,
-    parse_index,
-    parse_index_item,
 )
 from functx.numpy.promotion import broadcast, broadcast_to, copy_if_shared, operand, promote
 from functx.ops import arithmetic

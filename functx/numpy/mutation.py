@@ -28,7 +28,8 @@ from functx.core.tracer import Tracer, aval_of, current_builder
 from functx.core.types import DType, ShapedArray, kind
 from functx.core.typing import ArrayOrList, Out, Value
 from functx.numpy.boolean_masks import MaskedElements, is_same_mask, parse_mask_index
-from functx.numpy.indexer import IndexingOptions, fill_to_shape, make_indexer
+from functx.numpy.index_parsing import IndexingOptions
+from functx.numpy.indexer import fill_to_shape, make_indexer
 from functx.numpy.indexing import scatter_update, static_index_key, static_index_primitives
 from functx.numpy.promotion import broadcast_to, number_literal, operand
 from functx.ops.operands import PYTHON_SCALARS
