@@ -11,13 +11,7 @@ from functx.core.errors import DTypeError, ValueRangeError
 from functx.core.tracer import aval_of
 from functx.core.types import Shape, is_complex, is_floating, is_inexact
 from functx.core.typing import ArrayLike, Axes, DTypeLike, Value
-from functx.numpy.promotion import (
-    bind_binary,
-    broadcast,
-    operand,
-    promote_inexact,
-    promote_real,
-)
+from functx.numpy.promotion import bind_binary, broadcast, operand, promote_inexact, promote_real
 from functx.numpy.reductions import mean as average
 from functx.numpy.reductions import sum
 from functx.numpy.shapes import broadcast_to

@@ -4,6 +4,8 @@ from functx.core.missing_names import suggest_alternatives as _suggest_alternati
 from functx.numpy import fft, lib, linalg
 from functx.numpy import tracer_methods as _methods  # isort: split
 
+from functx.numpy import array_protocols as _protocols
+from functx.numpy import tracer_conversions as _conversions
 from functx.numpy import ufunc_methods as _ufunc_methods
 from functx.numpy.array_creation import *
 from functx.numpy.cumulative import *
@@ -27,6 +29,6 @@ from functx.numpy.statistics import *
 from functx.numpy.tensor_contractions import *
 from functx.numpy.ufuncs import *
 
-del _methods, _ufunc_methods
+del _conversions, _methods, _protocols, _ufunc_methods
 
 _suggest_alternatives("jax.numpy", __name__)

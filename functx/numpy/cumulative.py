@@ -8,12 +8,7 @@ from typing import Any
 import numpy as np
 
 from functx import ops
-from functx.core.errors import (
-    ArgumentError,
-    AxisError,
-    ShapeError,
-    ValueRangeError,
-)
+from functx.core.errors import ArgumentError, AxisError, ShapeError, ValueRangeError
 from functx.core.tracer import aval_of
 from functx.core.typing import ArrayOrList, Axes, DTypeLike, Out, Value
 from functx.numpy import operators

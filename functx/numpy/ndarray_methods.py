@@ -6,7 +6,7 @@ converted to a tracer when it is used.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -14,14 +14,7 @@ import numpy as np
 
 from functx import ops
 from functx.core.builder import Builder
-from functx.core.errors import ArgumentError
-from functx.core.ndarray import (
-    FUNCTX_ARRAY_TYPES,
-    HOST_ARRAY_TYPES,
-    as_numpy_array,
-    memory_owner,
-    ndarray,
-)
+from functx.core.ndarray import FUNCTX_ARRAY_TYPES, as_numpy_array, memory_owner, ndarray
 from functx.core.tracer import Tracer, aval_of, current_builder
 from functx.core.tracing import trace
 from functx.core.types import SHORT_NAMES, canonical_dtype
@@ -29,12 +22,7 @@ from functx.core.typing import DTypeLike, Value
 from functx.numpy import indexing, mutation
 from functx.numpy.boolean_masks import OPERATOR_SYMBOLS
 from functx.numpy.indexer import cast_for_assignment
-from functx.numpy.tracer_methods import (
-    OPERATORS,
-    functx_function,
-    functx_ufunc,
-    make_operator_pair,
-)
+from functx.numpy.tracer_methods import OPERATORS, make_operator_pair
 
 __all__ = ["ndarray"]
 
@@ -214,53 +202,6 @@ def _view(self: ndarray, dtype: DTypeLike = None, type: Any = None) -> Any:
 _builtin_type = type
 
 
-def _array_ufunc(self: ndarray, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
-    """Calls the function of functx with the name of a NumPy ufunc, or the ufunc if there is none."""
-    if functx_ufunc(ufunc, method) is not None or contains_tracer((inputs, kwargs)):
-        try:
-            return Tracer.__array_ufunc__(self, ufunc, method, *inputs, **kwargs)  # type: ignore[attr-defined]
-        except ArgumentError:
-            if not any([is_foreign_array(x) for x in inputs]):
-                raise
-    return getattr(ufunc, method)(*unwrap_nested(inputs), **unwrap_nested(kwargs))
-
-
-def _array_function(
-    self: ndarray,
-    func: Callable[..., Any],
-    types: object,
-    args: Sequence[Any],
-    kwargs: dict[str, Any],
-) -> Any:
-    """Calls the function of functx with the name of a NumPy function, or that one if there is none."""
-    if functx_function(func) is not None or contains_tracer((args, kwargs)):
-        return Tracer.__array_function__(self, func, types, args, kwargs)  # type: ignore[attr-defined]
-    return func(*unwrap_nested(args), **unwrap_nested(kwargs))
-
-
-def contains_tracer(value: Any) -> bool:
-    """Whether `value`, an array or nested lists, tuples and dicts, contains a tracer."""
-    if type(value) is dict:
-        value = value.values()
-    elif type(value) not in (list, tuple):
-        return type(value) is Tracer
-    return any([contains_tracer(x) for x in value])
-
-
-def is_foreign_array(x: Value) -> bool:
-    """Whether `x` is of another subclass of NumPy's array, such as a masked array."""
-    return isinstance(x, np.ndarray) and type(x) not in HOST_ARRAY_TYPES
-
-
-def unwrap_nested(value: Any) -> Any:
-    """`value` with each `ndarray` in it as a plain NumPy array."""
-    if type(value) in (list, tuple):
-        return type(value)(map(unwrap_nested, value))
-    if type(value) is dict:
-        return {key: unwrap_nested(x) for key, x in value.items()}
-    return as_numpy_array(value)
-
-
 _NUMPY_METHODS = "reshape transpose ravel flatten squeeze swapaxes diagonal copy fill resize"
 """Methods that are NumPy's own outside a trace, since their results are views or of its memory."""
 _TRACER_METHODS = (
@@ -287,8 +228,6 @@ for _name in _TRACER_METHODS.split():
 for _name, _fun in {
     "__getitem__": _getitem,
     "__setitem__": _setitem,
-    "__array_ufunc__": _array_ufunc,
-    "__array_function__": _array_function,
     "astype": _astype,
     "view": _view,
 }.items():

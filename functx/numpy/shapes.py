@@ -11,13 +11,7 @@ import numpy as np
 
 from functx import ops
 from functx.core.concretization import concretize
-from functx.core.errors import (
-    AxisError,
-    DTypeError,
-    ShapeError,
-    ValueRangeError,
-    type_name,
-)
+from functx.core.errors import AxisError, DTypeError, ShapeError, ValueRangeError, type_name
 from functx.core.functionalization import (
     is_contiguous,
     noncontiguous_strides,

@@ -1,10 +1,10 @@
-"""NumPy's operators, methods, attributes and protocols of traced arrays."""
+"""NumPy's operators, methods and attributes of traced arrays."""
 
 from __future__ import annotations
 
 import operator
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from types import CodeType, FrameType
 from typing import Any
 
@@ -13,17 +13,7 @@ import numpy as np
 
 from functx import ops
 from functx.core.backend import backend
-from functx.core.concretization import check_not_differentiated, concretize
-from functx.core.errors import (
-    ArgumentError,
-    CapturedWriteError,
-    ConcretizationError,
-    DTypeError,
-    ForeignCodeError,
-    ImmutableArrayError,
-    ShapeError,
-    type_name,
-)
+from functx.core.errors import ArgumentError, DTypeError, ImmutableArrayError, ShapeError
 from functx.core.functionalization import is_contiguous, is_row_major, strides_of
 from functx.core.primitive import Primitive
 from functx.core.tracer import Tracer, aval_of
@@ -31,7 +21,6 @@ from functx.core.tracing import bind
 from functx.core.types import canonical_dtype, is_complex, real_dtype
 from functx.core.typing import ArrayOrList, DTypeLike, Out, Value
 from functx.numpy import (
-    array_creation,
     cumulative,
     floating_point,
     indexing,
@@ -46,10 +35,8 @@ from functx.numpy import (
     ufuncs,
 )
 from functx.numpy.boolean_masks import OPERATOR_SYMBOLS
-from functx.numpy.scalar_types import can_cast
 from functx.ops.operands import PYTHON_SCALARS
 from functx.ops.views import Copy, ViewAsComplex, ViewAsReal
-from functx.transforms.tracer_values import format_tracer, tracer_repr
 
 OPERATORS: dict[str, Callable[..., Any]] = {}
 """The function of each operator that has a reflection, by its name."""
@@ -303,219 +290,6 @@ def _iter(self: Tracer) -> Iterator[Any]:
     return (indexing.getitem(self, i) for i in range(_len(self)))
 
 
-_INDEX_FIX = (
-    "Loop with functx.lax.fori_loop; index functx.numpy.stack(a_list), or choose with "
-    "functx.lax.switch; for an argument that decides shapes, use static_argnums."
-)
-_BOOL_FIX = (
-    "Choose between values with functx.numpy.where or functx.lax.cond, loop with functx.lax.while_loop, "
-    "and combine conditions with &, | and ~ in place of `and`, `or`, `not` and `0 < x < 1`; for an "
-    "argument that is not an array, use static_argnums."
-)
-_FLOAT_FIX = (
-    "Keep the array, which computes like a number, with functx.numpy in place of math; for an "
-    "argument that is not an array, use static_argnums."
-)
-
-
-def _concrete_scalar(self: Tracer, requested_by: str, fix: str = "") -> Any:
-    if self.size != 1:
-        raise ShapeError(
-            f"{requested_by}: the array must have one element; got {self.atom.aval!r}",
-            fix="For truth, reduce it with .any() or .all().",
-        )
-    try:
-        return concretize(self, requested_by).reshape(())[()]
-    except ConcretizationError as error:
-        error.fix = fix or error.fix
-        raise
-
-
-def _bool(self: Tracer) -> bool:
-    return bool(_concrete_scalar(self, _requesting_keyword("bool()"), _BOOL_FIX))
-
-
-def _int(self: Tracer) -> int:
-    return int(_concrete_scalar(self, "int()"))
-
-
-def _index(self: Tracer) -> int:
-    if self.dtype.kind not in "iu":
-        raise ArgumentError(f"an index must be an integer; got {self.atom.aval!r}")
-    return operator.index(_concrete_scalar(self, "an index or a count", _INDEX_FIX))
-
-
-def _check_not_assigned(self: Tracer) -> None:
-    """Raise if the value is needed for an assignment to an element of a NumPy array."""
-    from functx.core.source_info import assigned_container, user_source
-
-    source = user_source(3)
-    name = assigned_container(source)
-    if name is not None:
-        array = f"`{name}`" if name else "the array"
-        target = f"the NumPy array {array}" if name else "an array of NumPy's"
-        raise CapturedWriteError(
-            f"{name or 'x'}[...] =: an array from outside the function must not be written to with "
-            f"a traced value; got {self.atom.aval!r} of {self.builder.owner} for {target}",
-            fix=f"Pass {array} as an argument, make it inside the function, or write to a "
-            f"copy, functx.numpy.array({name or 'x'}).",
-            source=source,
-        )
-
-
-def _float(self: Tracer) -> float:
-    _check_not_assigned(self)
-    check_not_differentiated(self, "float()")
-    return float(_concrete_scalar(self, "float()", _FLOAT_FIX))
-
-
-def _complex(self: Tracer) -> complex:
-    _check_not_assigned(self)
-    check_not_differentiated(self, "complex()")
-    return complex(_concrete_scalar(self, "complex()"))
-
-
-def _format(self: Tracer, spec: str) -> str:
-    return format_tracer(self, spec) if spec else repr(self)
-
-
-def _item(self: Tracer, *args: Any) -> complex:
-    """The one element as a Python number."""
-    check_not_differentiated(self, ".item()")
-    element = self if not args else indexing.getitem(self, args[0] if len(args) == 1 else args)
-    return _concrete_scalar(element, ".item()", _FLOAT_FIX).item()
-
-
-def _tolist(self: Tracer) -> Any:
-    """The elements as nested lists of Python numbers."""
-    check_not_differentiated(self, ".tolist()")
-    return concretize(self, ".tolist()").tolist()
-
-
-def _array(self: Tracer, dtype: DTypeLike = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
-    _check_not_assigned(self)
-    check_not_differentiated(self, "numpy.asarray()")
-    try:
-        return np.array(concretize(self, "numpy.asarray()"), dtype)
-    except ConcretizationError as error:
-        raise ForeignCodeError(
-            f"NumPy needs the value of an array; got {self.atom.aval!r}, traced by {self.builder.owner}",
-            *error.details,
-            fix="Use functx.numpy in place of NumPy, and functx.random in place of numpy.random; to index "
-            "a NumPy table with a traced value, functx.numpy.asarray(table)[i].",
-        ) from None
-
-
-def _requesting_keyword(default: str) -> str:
-    """The keyword of the user's code that needs a truth value: `if`, `while`, `and`, ..."""
-    from functx.core.source_info import line_text, user_source
-
-    words = line_text(user_source(3)).split()
-    if words and words[0] in ("if", "elif", "while", "assert"):
-        return f"`{words[0]}`"
-    keywords = [word for word in ("and", "or", "not", "if") if word in words]
-    return f"`{keywords[0]}`" if len(keywords) == 1 else default
-
-
-def functx_ufunc(ufunc: np.ufunc, method: str) -> Callable[..., Any] | None:
-    """The function of functx for a method of a NumPy ufunc, or None."""
-    import functx.numpy as namespace
-
-    fun = getattr(namespace, ufunc.__name__, None)
-    return fun if method == "__call__" else getattr(fun, method, None)
-
-
-def functx_function(func: Callable[..., Any]) -> Callable[..., Any] | None:
-    """The function of functx with the name of a NumPy function, or None."""
-    import functx.numpy as namespace
-
-    scope: Any = namespace
-    for part in func.__module__.split(".")[1:]:
-        scope = getattr(scope, part, None)
-    return getattr(scope, func.__name__, None)
-
-
-def _array_ufunc(self: Tracer, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
-    fun = functx_ufunc(ufunc, method)
-    if fun is None:
-        raise ForeignCodeError(
-            f"numpy.{ufunc.__name__}.{method} cannot be traced; got {aval_of(self)!r}",
-            fix="Use the functions of functx.numpy.",
-        )
-    out = kwargs.get("out")
-    if isinstance(out, tuple) and len(out) == 1:
-        kwargs["out"] = out[0]
-    if method == "__call__":
-        fun = _with_dtype_and_casting(ufunc, fun, kwargs)
-    return fun(*inputs, **kwargs)
-
-
-def _with_dtype_and_casting(
-    ufunc: np.ufunc, fun: Callable[..., Any], options: dict[str, Any]
-) -> Callable[..., Any]:
-    """`fun` with the options `dtype` and `casting` of a NumPy call, which are removed from `options`."""
-    dtype, casting = options.pop("dtype", None), options.pop("casting", "same_kind")
-    for name in ("order", "subok"):
-        options.pop(name, None)
-    out = options.get("out")
-    unsafe = casting == "unsafe" and out is not None and not isinstance(out, tuple)
-    if dtype is None and not unsafe:
-        return fun
-
-    def call(*inputs: Any, out: Out = None, **others: Any) -> Any:
-        if dtype is not None and np.dtype(dtype) != bool:
-            for x in inputs:
-                if casting != "unsafe" and not can_cast(x, dtype, casting):
-                    raise DTypeError(
-                        f"{ufunc.__name__}: operands must be castable to dtype= by the rule "
-                        f"{casting!r}; got {type_name(x)} for {np.dtype(dtype)}"
-                    )
-            inputs = tuple([shapes.astype(array_creation.asarray(x), dtype) for x in inputs])
-        if not unsafe:
-            return fun(*inputs, out=out, **others)
-        where = others.pop("where", True)
-        result = shapes.astype(fun(*inputs, **others), aval_of(out).dtype)
-        return mutation.write_out(ufunc.__name__, result, out, where)
-
-    return call
-
-
-def _array_function(
-    self: Tracer,
-    func: Callable[..., Any],
-    types: object,
-    args: Sequence[Any],
-    kwargs: dict[str, Any],
-) -> Any:
-    fun = functx_function(func)
-    if fun is None:
-        path = f"{func.__module__}.{func.__name__}"
-        raise ForeignCodeError(
-            f"{path} cannot be traced; got {aval_of(self)!r}",
-            fix=f"Write jax.{path}, which takes arrays that are traced."
-            if _resolves(sys.modules.get("jax"), path)
-            else "Write it with the functions of functx.numpy.",
-        )
-    return fun(*args, **kwargs)
-
-
-def _resolves(scope: object, path: str) -> bool:
-    """Whether the dotted name `path` resolves from `scope`."""
-    for part in path.split("."):
-        scope = getattr(scope, part, None)
-    return scope is not None
-
-
-def _hash(self: Tracer) -> int:
-    """Raises ConcretizationError: a traced array has no value to hash."""
-    raise ConcretizationError(
-        f"hash() needs the value of an array, and arrays are not hashable; got {self.atom.aval!r} of "
-        f"{self.builder.owner}",
-        fix="Index functx.numpy.stack of the values, choose with functx.lax.switch, or look it up by an "
-        "argument that is static (static_argnums).",
-    )
-
-
 _jax_getattr = Tracer.__getattr__
 _PYTORCH_METHODS = {
     "detach": "functx.stop_gradient(x)",
@@ -568,20 +342,9 @@ Tracer.dtype = Tracer.dtype.setter(_immutable_attribute_setter("dtype", "x = x.v
 for _name, _fun in {
     "__len__": _len,
     "__iter__": _iter,
-    "__bool__": _bool,
-    "__int__": _int,
-    "__index__": _index,
-    "__float__": _float,
-    "__complex__": _complex,
-    "__repr__": tracer_repr,
-    "__format__": _format,
-    "__hash__": _hash,
     "__getattr__": _getattr,
-    "__array__": _array,
     "__setitem__": mutation.set_item,
     "__delitem__": _delete,
-    "__array_ufunc__": _array_ufunc,
-    "__array_function__": _array_function,
     "compress": _compress,
     "reshape": _reshape,
     "transpose": _transpose,
@@ -597,7 +360,5 @@ for _name, _fun in {
     "at": property(indexing.At),
     "itemsize": property(lambda self: self.dtype.itemsize),
     "nbytes": property(lambda self: self.size * self.dtype.itemsize),
-    "item": _item,
-    "tolist": _tolist,
 }.items():
     setattr(Tracer, _name, _fun)

@@ -11,14 +11,7 @@ from functx import ops
 from functx.core.errors import ShapeError, type_name
 from functx.core.tracer import aval_of
 from functx.core.typing import ArrayLike, ArrayOrList, Axes, DTypeLike, Out, Value
-from functx.numpy import (
-    cumulative,
-    floating_point,
-    operators,
-    reductions,
-    shapes,
-    ufuncs,
-)
+from functx.numpy import cumulative, floating_point, operators, reductions, shapes, ufuncs
 from functx.numpy.array_creation import asarray
 from functx.numpy.indexing import IndexUpdateRef
 from functx.numpy.mutating_functions import check_assignable
