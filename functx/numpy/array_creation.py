@@ -210,18 +210,14 @@ def zeros(
     return _full(shape, 0, canonical_dtype(FLOAT if dtype is None else dtype))
 
 
+empty = zeros
+
+
 def ones(
     shape: ShapeLike, dtype: DTypeLike = None, order: str = "C", *, device: object = None
 ) -> Value:
     """An array of `shape` filled with ones, of the default float dtype if `dtype` is None."""
     return _full(shape, 1, canonical_dtype(FLOAT if dtype is None else dtype))
-
-
-def empty(
-    shape: ShapeLike, dtype: DTypeLike = None, order: str = "C", *, device: object = None
-) -> Value:
-    """An array of `shape` to write to; its elements are zeros."""
-    return zeros(shape, dtype)
 
 
 def full(
@@ -299,6 +295,9 @@ def zeros_like(
     return full_like(a, 0, dtype, shape=shape)
 
 
+empty_like = zeros_like
+
+
 def ones_like(
     a: ArrayOrList,
     dtype: DTypeLike = None,
@@ -310,19 +309,6 @@ def ones_like(
 ) -> Value:
     """Ones with the shape and dtype of `a`, unless given."""
     return full_like(a, 1, dtype, shape=shape)
-
-
-def empty_like(
-    a: ArrayOrList,
-    dtype: DTypeLike = None,
-    order: str = "K",
-    subok: bool = True,
-    shape: ShapeLike | None = None,
-    *,
-    device: object = None,
-) -> Value:
-    """An array with the shape and dtype of `a` to write to; its elements are zeros."""
-    return full_like(a, 0, dtype, shape=shape)
 
 
 def cast_literal(x: ArrayOrList | Literal, dtype: DType) -> Literal:

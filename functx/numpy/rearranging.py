@@ -31,6 +31,7 @@ from functx.numpy.joining import (
 )
 from functx.numpy.promotion import copy_array, operand, returns_new_array
 from functx.numpy.shapes import (
+    array_and_axis,
     check_min_rank,
     ensure_array,
     flatten,
@@ -98,12 +99,8 @@ def repeat(
     last element.
     """
     a = ensure_array(a)
-    if axis is None:
-        a, axis = ravel(a), 0
-    elif not aval_of(a).ndim:
-        a = ravel(a)
+    a, axis = array_and_axis("repeat", a if aval_of(a).ndim else ravel(a), axis)
     shape = aval_of(a).shape
-    axis = canonical_axis(axis, len(shape), "repeat: axis")
     n = shape[axis]
     if total_repeat_length is not None and type(repeats) is Tracer:
         return _repeat_to(a, repeats, axis, as_int("total_repeat_length", total_repeat_length))
@@ -254,10 +251,7 @@ def delete(
     `obj` is an int, a slice, integers or a mask. A traced `obj` must be a single integer, or
     distinct integers, which `assume_unique_indices` promises.
     """
-    arr = ensure_array(arr)
-    if axis is None:
-        arr, axis = ravel(arr), 0
-    axis = canonical_axis(axis, aval_of(arr).ndim, "delete: axis")
+    arr, axis = array_and_axis("delete", arr, axis)
     n = aval_of(arr).shape[axis]
     if type(obj) is Tracer and obj.dtype.kind in "iu" and (assume_unique_indices or not obj.ndim):
         return gather_along(arr, _remaining_indices(ravel(obj), n), axis)
@@ -287,11 +281,8 @@ def insert(
     `obj` is an int, a slice, integers or a mask, known while tracing, or traced integers, which
     are clipped. `arr` is flattened first if `axis` is None.
     """
-    arr, inserted = ensure_array(arr), ensure_array(values)
-    if axis is None:
-        arr, axis = ravel(arr), 0
+    (arr, axis), inserted = array_and_axis("insert", arr, axis), ensure_array(values)
     aval = aval_of(arr)
-    axis = canonical_axis(axis, aval.ndim, "insert: axis")
     n = aval.shape[axis]
     traced = type(obj) is Tracer and obj.dtype.kind in "iu"
     positions: Any = (

@@ -337,6 +337,14 @@ def rollaxis(a: ArrayOrList, axis: int, start: int = 0) -> Value:
     return shapes.moveaxis(a, source, target - (target > source))
 
 
+def array_and_axis(name: str, a: ArrayOrList, axis: int | None) -> tuple[Value, int]:
+    """The array and the non-negative axis that `a` and `axis` stand for; flattened if it is None."""
+    a = ensure_array(a)
+    if axis is None:
+        return ravel(a), 0
+    return a, canonical_axis(axis, aval_of(a).ndim, f"{name}: axis")
+
+
 def check_min_rank(name: str, x: ArrayOrList, rank: int) -> Value:
     x = ensure_array(x)
     if aval_of(x).ndim < rank:

@@ -27,7 +27,7 @@ from functx.numpy.indexing import getitem
 from functx.numpy.joining import concatenate, gather_along, stack, unstack
 from functx.numpy.mutation import accept_out
 from functx.numpy.promotion import broadcast_to, promote, promote_inexact
-from functx.numpy.shapes import ensure_array, ravel
+from functx.numpy.shapes import array_and_axis, ensure_array, ravel
 from functx.ops import shapes, sorting
 from functx.ops.operands import canonical_axes, canonical_axis, canonical_shape, literal
 
@@ -60,10 +60,7 @@ def _sort_operand(
         )
     if kind not in (None, "quicksort", "mergesort", "heapsort", "stable"):
         raise ValueRangeError(f"{name}: kind must be one of NumPy's; got {kind!r}")
-    a = ensure_array(a)
-    if axis is None:
-        return ravel(a), 0
-    return a, canonical_axis(axis, aval_of(a).ndim, f"{name}: axis")
+    return array_and_axis(name, a, axis)
 
 
 def sort(
@@ -427,13 +424,11 @@ def compress(
 
     `a` is flattened if `axis` is None. `size` as for `nonzero`.
     """
-    condition, a = ensure_array(condition), ensure_array(a)
+    condition = ensure_array(condition)
     if aval_of(condition).ndim != 1:
         raise ShapeError(f"compress: the condition must be a vector; got {aval_of(condition)!r}")
-    if axis is None:
-        a, axis = ravel(a), 0
+    a, axis = array_and_axis("compress", a, axis)
     aval = aval_of(a)
-    axis = canonical_axis(axis, aval.ndim, "compress: axis")
     n = aval.shape[axis]
     mask = ufuncs.as_boolean(condition)
     if size is None:
