@@ -13,7 +13,7 @@ from functx.core.errors import ShapeError, ValueRangeError
 from functx.core.tracer import aval_of
 from functx.core.tracing import bind
 from functx.core.types import canonical_dtype
-from functx.core.typing import ArrayLike, ArrayOrList, DTypeLike, Value
+from functx.core.typing import ArrayLike, ArrayOrList, DTypeLike, Out, Value
 from functx.numpy.mutation import accept_out
 from functx.numpy.promotion import copy_array, copy_if_shared, promote
 from functx.numpy.shapes import (
@@ -67,7 +67,9 @@ def _array_sequence(arrays: ArrayOrList) -> Sequence[Any]:
 
 
 @accept_out
-def concatenate(arrays: ArrayOrList, axis: int | None = 0, dtype: DTypeLike = None) -> Value:
+def concatenate(
+    arrays: ArrayOrList, axis: int | None = 0, dtype: DTypeLike = None, *, out: Out = None
+) -> Value:
     """The arrays joined along `axis`, in one dtype; flattened first where it is None."""
     arrays = _promote_arrays("concatenate", _array_sequence(arrays), dtype)
     if axis is None:
@@ -83,13 +85,13 @@ def concatenate(arrays: ArrayOrList, axis: int | None = 0, dtype: DTypeLike = No
 
 
 @accept_out
-def concat(arrays: ArrayOrList, /, *, axis: int | None = 0) -> Value:
+def concat(arrays: ArrayOrList, /, *, axis: int | None = 0, out: Out = None) -> Value:
     """The arrays joined along `axis`, in one dtype; flattened first where it is None."""
     return concatenate(arrays, axis)
 
 
 @accept_out
-def stack(arrays: ArrayOrList, axis: int = 0, *, dtype: DTypeLike = None) -> Value:
+def stack(arrays: ArrayOrList, axis: int = 0, *, dtype: DTypeLike = None, out: Out = None) -> Value:
     """The arrays, all of one shape, joined along a new axis `axis` of the result."""
     arrays = _promote_arrays("stack", _array_sequence(arrays), dtype)
     shape = aval_of(arrays[0]).shape

@@ -17,7 +17,7 @@ from functx.core.errors import ArgumentError, ShapeError, ValueRangeError
 from functx.core.missing_names import suggest_alternatives as _suggest_alternatives
 from functx.core.tracer import aval_of
 from functx.core.types import real_dtype
-from functx.core.typing import ArrayLike, ArrayOrList, Axes, Value
+from functx.core.typing import ArrayLike, ArrayOrList, Axes, Out, Value
 from functx.numpy import floating_point, operators, reductions, shapes
 from functx.numpy.matrices import eye
 from functx.numpy.mutation import accept_out
@@ -272,7 +272,7 @@ def matrix_power(a: ArrayOrList, n: int) -> Value:
 
 
 @accept_out
-def multi_dot(arrays: Sequence[Any], *, precision: PrecisionLike = None) -> Value:
+def multi_dot(arrays: Sequence[Any], *, precision: PrecisionLike = None, out: Out = None) -> Value:
     """The product of several matrices, in the order with the fewest operations.
 
     The first and the last operand may be vectors.
@@ -287,13 +287,13 @@ def multi_dot(arrays: Sequence[Any], *, precision: PrecisionLike = None) -> Valu
             "got " + " and ".join(repr(aval_of(x)) for x in arrays)
         )
     terms: list[tuple[int, ...]] = [(i, i + 1) for i in range(len(arrays))]
-    out = [0, len(arrays)]
+    result = [0, len(arrays)]
     if ndims[0] == 1:
-        terms[0], out = (1,), out[1:]
+        terms[0], result = (1,), result[1:]
     if ndims[-1] == 1:
-        terms[-1], out = (len(arrays) - 1,), out[:-1]
+        terms[-1], result = (len(arrays) - 1,), result[:-1]
     interleaved = [item for pair in zip(arrays, terms, strict=True) for item in pair]
-    return einsum(*interleaved, out, optimize="optimal", precision=precision)
+    return einsum(*interleaved, result, optimize="optimal", precision=precision)
 
 
 _suggest_alternatives("jax.numpy.linalg", __name__)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from operator import index
 from typing import Any
 
@@ -14,7 +13,7 @@ from functx.core.errors import ShapeError
 from functx.core.ndarray import as_ndarray
 from functx.core.tracer import aval_of, current_builder
 from functx.core.types import canonical_dtype, kind
-from functx.core.typing import ArrayLike, ArrayOrList, DTypeLike, Value
+from functx.core.typing import ArrayLike, ArrayOrList, DTypeLike, Out, Value
 from functx.numpy.array_creation import FLOAT, arange, asarray, sample_count, zeros
 from functx.numpy.mutation import accept_out
 from functx.numpy.promotion import broadcast, operand, promote
@@ -169,8 +168,8 @@ def vander(x: ArrayOrList, N: int | None = None, increasing: bool = False) -> Va
     return power(ops.expand_dims(x, 1), exponents)
 
 
-@partial(accept_out, out_position=2)
-def outer(a: ArrayOrList, b: ArrayOrList) -> Value:
+@accept_out
+def outer(a: ArrayOrList, b: ArrayOrList, out: Out = None) -> Value:
     """The matrix of the products of all elements of `a` with all elements of `b`."""
     a, b = (ops.reshape(x, (aval_of(x).size,)) for x in promote(a, b))
     shape = aval_of(a).size, aval_of(b).size
@@ -252,9 +251,14 @@ def _pad_to_three(x: Value) -> Value:
     return ops.pad(x, literal(0, aval.dtype), (*((0, 0, 0) for _ in aval.shape[:-1]), (0, 1, 0)))
 
 
-@partial(accept_out, out_position=5)
+@accept_out
 def trace(
-    a: ArrayOrList, offset: int = 0, axis1: int = 0, axis2: int = 1, dtype: DTypeLike = None
+    a: ArrayOrList,
+    offset: int = 0,
+    axis1: int = 0,
+    axis2: int = 1,
+    dtype: DTypeLike = None,
+    out: Out = None,
 ) -> Value:
     """The sum along a diagonal of two dimensions, which are removed.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import wraps
 from sys import _getframe
-from typing import Any
+from typing import Any, ParamSpec
 
 import numpy as np
 
@@ -35,6 +35,7 @@ from functx.numpy.promotion import broadcast_to, number_literal, operand
 from functx.ops.operands import PYTHON_SCALARS
 from functx.ops.views import Write
 
+P = ParamSpec("P")
 _CONTROL_FLOW_KINDS = {"cond", "switch", "scan", "while_loop", "fori_loop", "map", "checkpoint"}
 """The kinds of builders whose functions may write to captured arrays, which are then carried."""
 
@@ -270,17 +271,17 @@ def write_out_exact(name: str, result: Value, out: Out) -> Value:
     return write_out(name, result, out)
 
 
-def accept_out(function: Callable[..., Any], out_position: int | None = None) -> Callable[..., Any]:
-    """`function` with NumPy's argument `out`, an array of the shape of the result.
-
-    `out` is passed by keyword, or as the positional argument number `out_position`.
-    """
+def accept_out(function: Callable[P, Value]) -> Callable[P, Value]:
+    """`function` with its result written to its argument `out`, an array of the shape of the result."""
+    code = function.__code__
+    position = code.co_varnames.index("out")
 
     @wraps(function)
-    def call(*args: Any, out: Out = None, **kwargs: Any) -> Value:
-        if out_position is not None and len(args) == out_position + 1:
-            *args, out = args  # type: ignore[assignment]
+    def call(*args: P.args, **kwargs: P.kwargs) -> Value:
         result = function(*args, **kwargs)
+        out: Any = kwargs.get("out")
+        if position < code.co_argcount and position < len(args):
+            out = args[position]
         return result if out is None else write_out_exact(function.__name__, result, out)
 
     return call

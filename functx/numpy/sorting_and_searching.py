@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Any, SupportsIndex
 
 import numpy as np
@@ -20,7 +19,7 @@ from functx.core.errors import (
 )
 from functx.core.tracer import Tracer, aval_of
 from functx.core.types import canonical_dtype, complex_dtype
-from functx.core.typing import ArrayLike, ArrayOrList, Axes, DTypeLike, Value
+from functx.core.typing import ArrayLike, ArrayOrList, Axes, DTypeLike, Out, Value
 from functx.numpy import floating_point, operators, ufuncs
 from functx.numpy.array_creation import INT
 from functx.numpy.indexing import getitem
@@ -411,11 +410,12 @@ def argwhere(
     return stack(nonzero_indices("argwhere", a, size, fill_value), axis=1)
 
 
-@partial(accept_out, out_position=3)
+@accept_out
 def compress(
     condition: ArrayOrList,
     a: ArrayOrList,
     axis: int | None = None,
+    out: Out = None,
     *,
     size: int | None = None,
     fill_value: ArrayLike = 0,

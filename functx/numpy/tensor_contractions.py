@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from functools import lru_cache, partial
+from functools import lru_cache
 from operator import index
 from typing import Any, NamedTuple, TypeAlias
 
@@ -14,7 +14,7 @@ from functx import ops
 from functx.core.errors import ArgumentError, AxisError, ShapeError, ValueRangeError
 from functx.core.tracer import Tracer, aval_of
 from functx.core.types import DType, Shape, ShapedArray, canonical_dtype, is_complex
-from functx.core.typing import ArrayOrList, DTypeLike, Value
+from functx.core.typing import ArrayOrList, DTypeLike, Out, Value
 from functx.numpy.mutation import accept_out
 from functx.numpy.promotion import operand, promote
 from functx.ops.operands import canonical_axes, canonical_axis
@@ -124,6 +124,7 @@ def matmul(
     *,
     precision: PrecisionLike = None,
     preferred_element_type: DTypeLike = None,
+    out: Out = None,
 ) -> Value:
     """The matrix product of the last two dimensions; the other dimensions broadcast.
 
@@ -189,14 +190,14 @@ def _batched_contraction(
 
 
 @accept_out
-def matvec(x1: ArrayOrList, x2: ArrayOrList, /) -> Value:
+def matvec(x1: ArrayOrList, x2: ArrayOrList, /, *, out: Out = None) -> Value:
     """The product of matrices and vectors: `x1[..., m, k]` with `x2[..., k]`."""
     x1, x2 = promote(x1, x2)
     return _batched_contraction("matvec", aval_of(x1), aval_of(x2), ("m", "k"), ("k",))(x1, x2)
 
 
 @accept_out
-def vecmat(x1: ArrayOrList, x2: ArrayOrList, /) -> Value:
+def vecmat(x1: ArrayOrList, x2: ArrayOrList, /, *, out: Out = None) -> Value:
     """The product of conjugated vectors and matrices: `x1[..., k]` with `x2[..., k, n]`."""
     x1, x2 = promote(x1, x2)
     product = _batched_contraction("vecmat", aval_of(x1), aval_of(x2), ("k",), ("k", "n"))
@@ -212,6 +213,7 @@ def vecdot(
     axis: int = -1,
     precision: PrecisionLike = None,
     preferred_element_type: DTypeLike = None,
+    out: Out = None,
 ) -> Value:
     """The sum of `conj(x1) * x2` along `axis`; the other dimensions broadcast."""
     x1, x2 = promote(x1, x2)
@@ -259,10 +261,11 @@ def _tensordot(
     )
 
 
-@partial(accept_out, out_position=2)
+@accept_out
 def dot(
     a: ArrayOrList,
     b: ArrayOrList,
+    out: Out = None,
     *,
     precision: PrecisionLike = None,
     preferred_element_type: DTypeLike = None,
@@ -382,6 +385,7 @@ def einsum(
     optimize: Any = "auto",
     precision: PrecisionLike = None,
     preferred_element_type: DTypeLike = None,
+    out: Out = None,
 ) -> Value:
     """The sum of products that `subscripts` describes: `"ij,jk->ik"` is a matrix product.
 

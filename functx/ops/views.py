@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import wraps
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import numpy as np
 
@@ -358,16 +358,21 @@ def copy_if_shared(out: Value, *arrays: Any) -> Value:
     return copy_array(out) if shared else out
 
 
-def returns_new_array(function: Callable[..., Any]) -> Callable[..., Any]:
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def returns_new_array(function: Callable[P, T]) -> Callable[P, T]:
     """`function` with every result copied that shares memory with an argument or is a view.
 
     So the caller may write into the results.
     """
 
     @wraps(function)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        out = function(*args, **kwargs)
-        arrays = [x for arg in args for x in (arg if type(arg) in _LISTS else (arg,))]
+    def call(*args: P.args, **kwargs: P.kwargs) -> Any:
+        out: Any = function(*args, **kwargs)
+        operands: tuple[Any, ...] = args
+        arrays = [x for arg in operands for x in (arg if type(arg) in _LISTS else (arg,))]
         if type(out) in _LISTS:
             return type(out)([copy_if_shared(x, *arrays) for x in out])
         return copy_if_shared(out, *arrays)
