@@ -7,6 +7,7 @@ from operator import index
 from typing import Any
 
 from functx.core.errors import ArgumentError, GradientError, ValueRangeError, type_name
+from functx.core.typing import Function, PyTree
 from functx.passes import min_cut
 from functx.passes.joint_programs import JointProgram, inline_checkpoints, join_split
 from functx.passes.min_cut import MinCutConfig, Partition
@@ -25,7 +26,7 @@ __all__ = [
 ]
 
 
-def joint_program(fun: Callable[..., Any]) -> Callable[..., JointProgram]:
+def joint_program(fun: Function) -> Callable[..., JointProgram]:
     """The function that returns the `JointProgram` of `fun` for its arguments.
 
     The program takes the primals (the leaves of the arguments, then the captured values of
@@ -43,7 +44,7 @@ def joint_program(fun: Callable[..., Any]) -> Callable[..., JointProgram]:
     """
     check_callable(fun, "joint_program")
 
-    def wrapper(*args: Any, **kwargs: Any) -> JointProgram:
+    def wrapper(*args: PyTree, **kwargs: PyTree) -> JointProgram:
         program = make_ir(functionalize(fun))(*args, **kwargs)
         if not any(inexact_mask(program.out_avals)):
             raise GradientError(

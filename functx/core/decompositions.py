@@ -20,8 +20,8 @@ from functx.core.errors import (
 )
 from functx.core.primitive import Primitive
 from functx.core.source_info import describe_source, user_source
+from functx.core.typing import Function
 
-Function = Callable[..., Any]
 PrimitiveClass = type[Primitive]
 
 _TABLES: dict[str, dict[PrimitiveClass, Decomposition]] = {

@@ -220,10 +220,9 @@ class Checkpoint(ProgramCall):
             out_cts = inexact_cotangents(cts, self.program.out_avals)
             out_cts = [*out_cts, *broadcast_masks(select_where(masks, inexact), out_cts)]
         else:
-            out_cts = select_where(cts, inexact)
-            nonzero = tuple([ct is not None for ct in out_cts])
+            nonzero = tuple([ct is not None for ct in select_where(cts, inexact)])
             backward = cached_rewrite(DropZeroInputs(nonzero), backward)
-            out_cts = select_where(out_cts, nonzero)
+            out_cts = [ct for ct in select_where(cts, inexact) if ct is not None]
         outs = self.with_program(backward, differentiated=True)(*out_cts, *saved, *args)
         nonzero_outs = nonzero_output_mask(backward)
         in_cts = [x if on else None for x, on in zip(outs, nonzero_outs, strict=True)]

@@ -308,7 +308,7 @@ class CustomJVP(CustomDerivativeCall):
 
 def transpose_primal(
     program: Program, cts: Sequence[Cotangent], args: Sequence[Value]
-) -> list[Value]:
+) -> list[Cotangent]:
     """The cotangents of the linear operands of `program`, which is linear in them."""
     linear = linear_mask(args)
     pullback = cached_rewrite(
@@ -349,7 +349,9 @@ class SplitJVPRule(Rewrite[tuple[Program, Program, tuple[bool, ...]]]):
         )
         zeros = propagated.zeros | zero_filled_variables(values)
         nonzero = tuple([not (a is None or a in zeros or is_zero_literal(a)) for a in out_tangents])
-        nonzero_outs = select_where(out_tangents, nonzero)
+        nonzero_outs = [
+            a for a, on in zip(out_tangents, nonzero, strict=True) if on and a is not None
+        ]
         linear = dce_equations(propagated.equations, nonzero_outs)
         defined = {v for e in linear for v in e.outputs} | set(nonzero_tangents)
         used: dict[Atom, None] = dict.fromkeys(

@@ -244,7 +244,8 @@ def trace_bwd_rule(
     in_avals = select_where(call.avals, inexact_mask(call.avals))
 
     def refuse(*xs: Value) -> list[Value]:
-        return refused(refusal, xs[: len(ct_avals)], in_avals, [True] * len(in_avals))
+        cts = refused(refusal, xs[: len(ct_avals)], in_avals, [True] * len(in_avals))
+        return [ct for ct in cts if ct is not None]
 
     return trace(rule, refuse, avals)
 

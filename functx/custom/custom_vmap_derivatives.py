@@ -22,7 +22,7 @@ from functx.transforms.call_primitive import TransposeLinearInputs
 from functx.transforms.dce import RemoveEffects, with_io
 from functx.transforms.decompose import decompose_missing_rules
 from functx.transforms.forward_mode import JVPRewrite
-from functx.transforms.operand_masks import replace_where, scatter_where, select_where
+from functx.transforms.operand_masks import scatter_where, select_where
 from functx.transforms.reverse_mode import backward_sweep, forward_sweep
 from functx.transforms.vmap import Batch, add_axis, remove_axis
 
@@ -203,8 +203,9 @@ class TransposeVmapRule(Record):
         self, size: int, flags: Sequence[bool], args: Sequence[Value]
     ) -> tuple[list[Value], list[bool]]:
         n = len(args) - (len(self.linear) - sum(self.linear))
-        known = scatter_where(avals_of_tracers(args[n:]), [not on for on in self.linear])
-        avals = replace_where(known, self.linear, [add_axis(a, 0, size) for a in self.avals])
+        own = iter([add_axis(a, 0, size) for a in self.avals])
+        known = iter(avals_of_tracers(args[n:]))
+        avals = [next(own if on else known) for on in self.linear]
         program = trace_vmap_rule(self.base, size, self.operand_flags(flags), avals)
         cts = materialize_batch_dims(args[:n], flags[:n], [True] * n, size)
         outs = apply(RecomputingTranspose(self.linear), program, [*cts, *args[n:]])

@@ -102,7 +102,7 @@ def with_symbolic_zeros(
     avals: Sequence[ShapedArray],
     values: Sequence[Value],
     nonzero: Sequence[bool] | None,
-) -> list[Value]:
+) -> list[Value | None]:
     """The tangents or cotangents of the leaves of a structure, of types `avals`, for a rule.
 
     `values` are those of the inexact leaves. Without `nonzero`, a mask of `values`, other leaves

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from string import Formatter
 from typing import Any
@@ -14,10 +14,11 @@ from functx import ops
 from functx.core import tree
 from functx.core.errors import ArgumentError, FormatError, FunctxError, type_name
 from functx.core.tracer import aval_of
+from functx.core.typing import Function, PyTree, Value
 
 
 def callback(
-    callback: Callable[..., Any] | None = None, *args: Any, ordered: bool = False, **kwargs: Any
+    callback: Function | None = None, *args: PyTree, ordered: bool = False, **kwargs: PyTree
 ) -> Any:
     """Call `callback(*args, **kwargs)` when the program runs; its result is ignored.
 
@@ -44,13 +45,13 @@ def callback(
     return None
 
 
-def _bind_callback(ordered: bool, callback: Any, /, *args: Any, **kwargs: Any) -> None:
+def _bind_callback(ordered: bool, callback: Any, /, *args: PyTree, **kwargs: PyTree) -> None:
     ops.check_callback("debug.callback", callback)
     host, leaves = ops.flat_callback("debug.callback", callback, args, kwargs, static_too=True)
     ops.DebugCallback(host, (), bool(ordered))(*leaves)
 
 
-def print(fmt: str | None = None, *args: Any, ordered: bool = False, **kwargs: Any) -> Any:
+def print(fmt: str | None = None, *args: PyTree, ordered: bool = False, **kwargs: PyTree) -> Any:
     """Print `fmt.format(*args, **kwargs)` and a newline when the program runs.
 
     `fmt` is a format string, not an f-string, which would be formatted while the function is
@@ -72,7 +73,7 @@ def print(fmt: str | None = None, *args: Any, ordered: bool = False, **kwargs: A
     return None
 
 
-def _print(ordered: bool, fmt: Any, /, *args: Any, **kwargs: Any) -> None:
+def _print(ordered: bool, fmt: Any, /, *args: PyTree, **kwargs: PyTree) -> None:
     if not isinstance(fmt, str):
         raise ArgumentError(
             f"debug.print: the first argument must be a format string; got {type_name(fmt)}",
@@ -98,7 +99,7 @@ class PrintCallback:
     def __hash__(self) -> int:
         return hash(self.key)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> None:
+    def __call__(self, *args: PyTree, **kwargs: PyTree) -> None:
         with np.printoptions(**self.options):
             if self.has_fields:
                 text = self.fmt.format(*args, **kwargs)
@@ -107,7 +108,7 @@ class PrintCallback:
         sys.stdout.write(f"{text}\n")
 
 
-def check_format(fmt: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+def check_format(fmt: str, args: Sequence[Value], kwargs: Mapping[str, Any]) -> bool:
     """Whether `fmt` has fields; FormatError unless its fields and the values match each other."""
     if "Traced<" in fmt:
         raise FormatError(
@@ -155,7 +156,7 @@ class _FormatChecker(Formatter):
     def __init__(self) -> None:
         self.used: set[int | str] = set()
 
-    def get_value(self, key: int | str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    def get_value(self, key: int | str, args: Sequence[Value], kwargs: Mapping[str, Any]) -> Any:
         self.used.add(key)
         if isinstance(key, int) and key >= len(args):
             raise _missing_value_error(f"field {key}", f"{len(args)} values by position")

@@ -12,6 +12,7 @@ from functx import ops
 from functx.core.program import Literal
 from functx.core.tracer import aval_of
 from functx.core.types import DType, ShapedArray, is_floating
+from functx.core.typing import Value
 from functx.ops.operands import literal, minus_one
 from functx.passes.einsum_factors import (
     ConcatenatedSum,
@@ -486,7 +487,7 @@ class _EinsumEmitter:
         ]
         return bool(positions[0] and positions[1]) and min(positions[0]) < min(positions[1])
 
-    def broadcast_to_labels(self, value: LabeledArray, labels: Labels) -> Any:
+    def broadcast_to_labels(self, value: LabeledArray, labels: Labels) -> Value:
         """`value` broadcast to `labels`."""
         if not value.labels:
             return value.array
@@ -495,7 +496,7 @@ class _EinsumEmitter:
         axes = tuple([d for d, label in enumerate(labels) if label in value.labels])
         return ops.broadcast_in_dim(array, tuple([x.size for x in labels]), axes)
 
-    def to_array(self, value: LabeledArray | None, labels: Labels) -> Any:
+    def to_array(self, value: LabeledArray | None, labels: Labels) -> Value:
         """`value`, or one for None, as an array along `labels`."""
         if value is None:
             value = LabeledArray(literal(1, self.dtype), ())

@@ -7,6 +7,7 @@ from math import prod
 from typing import Any, NamedTuple
 
 from functx import ops
+from functx.core.primitive import Primitive
 from functx.core.program import Atom, Equation
 from functx.core.types import is_floating
 from functx.ops.operands import minus_one, tuple_delete
@@ -91,9 +92,9 @@ class ProductExpression:
 
     def __init__(
         self,
-        producers: dict[Any, Equation],
-        may_expand: Callable[[Any], bool],
-        substitutions: dict[Any, Atom] | None = None,
+        producers: dict[Atom, Equation],
+        may_expand: Callable[[Atom], bool],
+        substitutions: dict[Atom, Atom] | None = None,
     ):
         self.producers = producers
         self.may_expand = may_expand
@@ -130,12 +131,12 @@ class ProductExpression:
             else:
                 yield factor.atom
 
-    def expand_elementwise(self, inputs: Iterable[Any], groups: LabelGroups) -> bool:
+    def expand_elementwise(self, inputs: Iterable[Atom], groups: LabelGroups) -> bool:
         for atom in inputs:
             self.multiply(atom, groups if atom.aval.ndim else ())
         return True
 
-    def expand_div(self, primitive: Any, inputs: list[Any], groups: LabelGroups) -> bool:
+    def expand_div(self, primitive: Primitive, inputs: list[Atom], groups: LabelGroups) -> bool:
         x, y = inputs
         if not is_floating(x.aval.dtype):
             return False
@@ -149,13 +150,13 @@ class ProductExpression:
         self.factors[start] = self.factors[start]._replace(is_divisor=True)
         return self.expand_elementwise([x], groups)
 
-    def expand_add(self, primitive: Any, inputs: list[Any], groups: LabelGroups) -> bool:
+    def expand_add(self, primitive: Primitive, inputs: list[Atom], groups: LabelGroups) -> bool:
         parts = [self.sub_product() for _ in inputs]
         for part, atom in zip(parts, inputs, strict=True):
             part.multiply(atom, groups)
         return self.concatenate_addends(parts, groups)
 
-    def expand_sub(self, primitive: Any, inputs: list[Any], groups: LabelGroups) -> bool:
+    def expand_sub(self, primitive: Primitive, inputs: list[Atom], groups: LabelGroups) -> bool:
         parts = [self.sub_product() for _ in inputs]
         for part, atom in zip(parts, inputs, strict=True):
             part.multiply(atom, groups)
@@ -195,14 +196,16 @@ class ProductExpression:
             )
         return True
 
-    def expand_neg(self, primitive: Any, inputs: list[Any], groups: LabelGroups) -> bool:
+    def expand_neg(self, primitive: Primitive, inputs: list[Atom], groups: LabelGroups) -> bool:
         self.factors.append(Factor(minus_one(inputs[0].aval.dtype), ()))
         return self.expand_elementwise(inputs, groups)
 
-    def expand_integer_pow(self, primitive: Any, inputs: list[Any], groups: LabelGroups) -> bool:
+    def expand_integer_pow(
+        self, primitive: ops.IntegerPow, inputs: list[Atom], groups: LabelGroups
+    ) -> bool:
         return primitive.exponent == 2 and self.expand_square(primitive, inputs, groups)
 
-    def expand_square(self, primitive: Any, inputs: list[Any], groups: LabelGroups) -> bool:
+    def expand_square(self, primitive: Primitive, inputs: list[Atom], groups: LabelGroups) -> bool:
         (x,) = inputs
         start = len(self.factors)
         self.multiply(x, groups)
@@ -211,14 +214,14 @@ class ProductExpression:
         self.squares.append(SquaredFactors(start, middle, middle - start))
         return True
 
-    def expand_mul(self, primitive: Any, inputs: list[Any], groups: LabelGroups) -> bool:
+    def expand_mul(self, primitive: Primitive, inputs: list[Atom], groups: LabelGroups) -> bool:
         x, y = inputs
         if x is y:
             return self.expand_square(primitive, [x], groups)
         return self.expand_elementwise(inputs, groups)
 
     def expand_dot_general(
-        self, primitive: Any, inputs: list[Any], groups: LabelGroups, shapes: Any = None
+        self, primitive: ops.DotGeneral, inputs: list[Atom], groups: LabelGroups, shapes: Any = None
     ) -> bool:
         if primitive.precision is not None or primitive.preferred_element_type is not None:
             return False
@@ -244,22 +247,26 @@ class ProductExpression:
             self.multiply(atom, tuple([label_of[d] for d in range(atom.aval.ndim)]))
         return True
 
-    def expand_broadcast(self, primitive: Any, inputs: list[Any], groups: LabelGroups) -> bool:
+    def expand_broadcast(
+        self, primitive: ops.BroadcastInDim, inputs: list[Atom], groups: LabelGroups
+    ) -> bool:
         (x,) = inputs
         dims = zip(x.aval.shape, primitive.dims, strict=True)
         self.multiply(x, tuple([() if n == 1 else groups[d] for n, d in dims]))
         return True
 
-    def expand_full(self, primitive: Any, inputs: list[Any], groups: LabelGroups) -> bool:
+    def expand_full(self, primitive: Primitive, inputs: list[Atom], groups: LabelGroups) -> bool:
         self.multiply(inputs[0], ())
         return True
 
-    def expand_permute_dims(self, primitive: Any, inputs: list[Any], groups: LabelGroups) -> bool:
+    def expand_permute_dims(
+        self, primitive: ops.PermuteDims, inputs: list[Atom], groups: LabelGroups
+    ) -> bool:
         position_of = {axis: i for i, axis in enumerate(primitive.axes)}
         self.multiply(inputs[0], tuple([groups[position_of[d]] for d in range(len(groups))]))
         return True
 
-    def expand_reshape(self, primitive: Any, inputs: list[Any], groups: LabelGroups) -> bool:
+    def expand_reshape(self, primitive: Primitive, inputs: list[Atom], groups: LabelGroups) -> bool:
         (x,) = inputs
         regrouped = regroup_labels(x.aval.shape, [label for group in groups for label in group])
         if regrouped is None:
@@ -267,7 +274,9 @@ class ProductExpression:
         self.multiply(x, regrouped)
         return True
 
-    def expand_scatter_add(self, primitive: Any, inputs: list[Any], groups: LabelGroups) -> bool:
+    def expand_scatter_add(
+        self, primitive: ops.ScatterAdd, inputs: list[Atom], groups: LabelGroups
+    ) -> bool:
         x, indices, updates = inputs
         row_axis = scatter_row_axis(primitive, x, indices, updates)
         label = () if row_axis is None else resolve_labels(groups[row_axis])
@@ -282,7 +291,7 @@ class ProductExpression:
         return True
 
     def add_scattered_rows(
-        self, primitive: Any, inputs: list[Any], groups: LabelGroups, row_axis: int
+        self, primitive: ops.ScatterAdd, inputs: list[Atom], groups: LabelGroups, row_axis: int
     ) -> None:
         """Multiply by updates that are added to rows of zeros along axis `row_axis`."""
         x, indices, updates = inputs
@@ -317,7 +326,9 @@ class ProductExpression:
             tuple([next(window_groups if d in window_dims else index_labels_iter) for d in dims]),
         )
 
-    def expand_convert(self, primitive: Any, inputs: list[Any], groups: LabelGroups) -> bool:
+    def expand_convert(
+        self, primitive: ops.ConvertElementType, inputs: list[Atom], groups: LabelGroups
+    ) -> bool:
         (x,) = inputs
         source, target = x.aval.dtype, primitive.dtype
         wider = is_floating(source) and is_floating(target) and source.itemsize <= target.itemsize
@@ -375,7 +386,7 @@ def label_size(labels: Iterable[Label]) -> int:
     return prod([label.size for label in labels])
 
 
-def scatter_row_axis(primitive: Any, x: Any, indices: Any, updates: Any) -> int | None:
+def scatter_row_axis(primitive: Any, x: Atom, indices: Atom, updates: Atom) -> int | None:
     """The axis of `x` along which a scatter adds whole rows; None for other scatters."""
     collapsed = primitive.collapsed_slice_dims
     if len(collapsed) != 1 or collapsed != primitive.start_index_map:
@@ -387,7 +398,7 @@ def scatter_row_axis(primitive: Any, x: Any, indices: Any, updates: Any) -> int 
     return int(collapsed[0])
 
 
-_EXPANSION_RULES: dict[Any, Callable[..., bool]] = {
+_EXPANSION_RULES: dict[type[Primitive], Callable[..., bool]] = {
     ops.Mul: ProductExpression.expand_mul,
     ops.Div: ProductExpression.expand_div,
     ops.Neg: ProductExpression.expand_neg,

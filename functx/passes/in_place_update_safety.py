@@ -16,13 +16,14 @@ from typing import Any
 import numpy as np
 
 from functx import ops
-from functx.core.program import Equation, Literal, Program, Var
+from functx.core.program import Atom, Equation, Literal, Program, Var
 from functx.core.program_editing import replace_program_fields
 from functx.core.records import Rewrite
 from functx.core.rewriting import bind_equation, cached_rewrite, interpret
 from functx.core.tracer import Tracer
 from functx.core.tracing import trace_closed
 from functx.core.types import ShapedArray
+from functx.core.typing import Value
 from functx.ops.families import Elementwise
 from functx.passes.joint_programs import backward_slice
 from functx.transforms.control.scan import Scan
@@ -54,7 +55,7 @@ class FixOverlappingUpdates(Rewrite[Program]):
         if not overlapping:
             return program
 
-        def step(eqn: Equation, *args: Tracer) -> Sequence[Tracer]:
+        def step(eqn: Equation, *args: Tracer) -> Sequence[Value]:
             return (
                 [_update_without_overlap(*args)]
                 if eqn in overlapping
@@ -67,7 +68,7 @@ class FixOverlappingUpdates(Rewrite[Program]):
         return trace_closed(body, program.in_avals, name=program.name, in_names=program.in_names)
 
 
-def _update_without_overlap(x: Tracer, update: Tracer, *indices: Tracer) -> Any:
+def _update_without_overlap(x: Tracer, update: Tracer, *indices: Tracer) -> Value:
     """`x` with `update` at `indices`, all of which is computed before any of it is written."""
     starts = [index.atom.value for index in indices if type(index.atom) is Literal]
     if len(starts) < x.ndim or update.size * _MAX_COPY_RATIO < x.size:
@@ -80,7 +81,7 @@ def _update_without_overlap(x: Tracer, update: Tracer, *indices: Tracer) -> Any:
     return ops.select(mask, ops.pad(update, ops.zero_scalar_like(update), config), x)
 
 
-def reshaped_sources(program: Program, x: Any) -> list[Any]:
+def reshaped_sources(program: Program, x: Atom) -> list[Atom]:
     """`x`, and the variables with the same elements in another shape that it is made of."""
     sources = [x]
     while (eqn := program.def_use.producers.get(x)) and isinstance(
@@ -95,7 +96,7 @@ def reads_target(program: Program, write: Equation) -> bool:
     """Whether the update of `write` is computed from the array that it is written into."""
     sources = reshaped_sources(program, write.inputs[0])
     pending: list[Any] = [write.inputs[1]]
-    visited: set[Any] = set()
+    visited: set[Atom] = set()
     while pending:
         atom = pending.pop()
         if atom in sources:
@@ -116,7 +117,7 @@ def may_be_reshaped(program: Program, write: Equation, inline: bool) -> bool:
     if len(sources) > 1 or (inline and sources[0] not in flow.producers):
         return True
     pending: list[Any] = [write.outputs[0]]
-    visited: set[Any] = set()
+    visited: set[Atom] = set()
     while pending:
         atom = pending.pop()
         if atom in visited:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
+from functx.core.primitive import Primitive
 from functx.core.program import Atom, Equation, Program, Var, dce_equations
 from functx.core.program_editing import replace_program_fields
 from functx.transforms.dce import dependents_of
@@ -45,7 +46,7 @@ class JointDataflow:
         self.producers, self.users = program.def_use.producers, program.def_use.users
 
     @cached_property
-    def required_forward(self) -> set[Any]:
+    def required_forward(self) -> set[Atom]:
         """The primals, and the outputs of the equations that the function's outputs need."""
         computed = [
             v for eqn in backward_slice(self.outputs, self.tangent_free) for v in eqn.outputs
@@ -62,7 +63,7 @@ class JointDataflow:
         ]
 
     @cached_property
-    def backward_inputs(self) -> dict[Any, None]:
+    def backward_inputs(self) -> dict[Var, None]:
         """The variables independent of tangents that the backward computation uses."""
         operands = [a for eqn in self.backward for a in eqn.inputs]
         return dict.fromkeys(
@@ -80,10 +81,10 @@ class JointDataflow:
 
 
 def backward_slice(
-    outputs: Iterable[Any], equations: Sequence[Equation], effects: bool = False
+    outputs: Iterable[Atom], equations: Sequence[Equation], effects: bool = False
 ) -> list[Equation]:
     """The equations that `outputs` need, as the same objects; with `effects`, also those with any."""
-    needed: set[Any] = {*outputs}
+    needed: set[Atom] = {*outputs}
     selected = []
     for eqn in reversed(equations):
         if not needed.isdisjoint(eqn.outputs) or (effects and eqn.primitive.effects):
@@ -105,7 +106,7 @@ def join_split(values: Program, count: int, backward_programs: Sequence[Program]
     for backward in backward_programs:
         lead = len(backward.inputs) - len(residuals)
         inputs += backward.inputs[:lead]
-        residual_of: dict[Any, Atom] = dict(zip(backward.inputs[lead:], residuals, strict=True))
+        residual_of: dict[Atom, Atom] = dict(zip(backward.inputs[lead:], residuals, strict=True))
         equations += [e.replace(inputs=[residual_of.get(a, a) for a in e.inputs]) for e in backward]
         outputs = [*outputs, *[residual_of.get(a, a) for a in backward.outputs]]
     joint = eliminate_common_subexpressions(
@@ -119,10 +120,10 @@ class UniqueEquations:
 
     def __init__(self) -> None:
         self.equations: list[Equation] = []
-        self.first: dict[Any, Equation] = {}
-        self.aliases: dict[Any, Atom] = {}
+        self.first: dict[tuple[Primitive | Atom, ...], Equation] = {}
+        self.aliases: dict[Atom, Atom] = {}
 
-    def read(self, atom: Any) -> Atom:
+    def read(self, atom: Atom) -> Atom:
         """The atom that replaces `atom`."""
         return self.aliases.get(atom, atom)
 
@@ -172,8 +173,8 @@ class CheckpointInliner(UniqueEquations):
 
     def __init__(self) -> None:
         super().__init__()
-        self.recomputed: set[Any] = set()
-        self.region_inputs: set[Any] = set()
+        self.recomputed: set[Atom] = set()
+        self.region_inputs: set[Atom] = set()
 
     def inline(self, eqn: Equation, recomputes: bool) -> None:
         """Adds `eqn`, which is in a region that recomputes or not; a checkpoint is inlined."""
@@ -189,7 +190,7 @@ class CheckpointInliner(UniqueEquations):
         if region.differentiated:
             self.region_inputs.update(inputs)
         program: Program = region.program
-        copies: dict[Any, Atom] = dict(zip(program.inputs, inputs, strict=True))
+        copies: dict[Atom, Atom] = dict(zip(program.inputs, inputs, strict=True))
         for inner in program:
             outputs = [Var(v.aval) for v in inner.outputs]
             copy = inner.replace(inputs=[copies.get(a, a) for a in inner.inputs], outputs=outputs)

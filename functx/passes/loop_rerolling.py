@@ -12,7 +12,7 @@ import numpy as np
 
 from functx import ops
 from functx.core.concretization import is_concrete_literal
-from functx.core.primitive import ReadsPart
+from functx.core.primitive import Primitive, ReadsPart
 from functx.core.program import Atom, Equation, Literal, Program, Var, subprograms
 from functx.core.rewriting import cached_rewrite
 from functx.core.types import ShapedArray, is_inexact
@@ -71,7 +71,7 @@ def reroll(
     group: RepeatGroup,
     names: Iterator[int],
     rewrite: Any,
-    known_slices: dict[Any, StaticSlice],
+    known_slices: dict[Atom, StaticSlice],
     replaced_until: Sequence[int],
 ) -> list[Equation] | None:
     """Equations with a loop for parts that follow one another; None if they do not fit.
@@ -101,7 +101,7 @@ class _Reroller:
     def __init__(
         self,
         group: RepeatGroup,
-        known_slices: dict[Any, StaticSlice],
+        known_slices: dict[Atom, StaticSlice],
         replaced_until: Sequence[int],
     ):
         self.group, self.flow = group, group.flow
@@ -110,7 +110,7 @@ class _Reroller:
         self.start, self.stop = group.starts[0], group.starts[-1] + group.length
         # The variables of the results of each part, and the numbers of those of the first part.
         self.results = [group.outputs(start) for start in group.starts]
-        self.number_of: dict[Any, int] = {v: i for i, v in enumerate(self.results[0])}
+        self.number_of: dict[Atom, int] = {v: i for i, v in enumerate(self.results[0])}
         self.hoisted: list[Equation] = []
         self.sliced_results: list[int] = []
         self.slice_equations: list[Equation] = []
@@ -162,7 +162,9 @@ class _Reroller:
         body = Program(block.name, [v for v, _ in inputs], block.equations, outputs)  # type: ignore[arg-type]
         loop = Scan(rewrite(body), len(self.consts), len(self.carries), self.count)
         finals = list(map(self.final_result, self.carries))
-        final_vars: dict[Any, Any] = {each: self.results[-each[1]][each[0]] for each in finals}
+        final_vars: dict[tuple[int, int], Var | None] = {
+            each: self.results[-each[1]][each[0]] for each in finals
+        }
         carries = [final_vars.pop(x, None) or Var(self.results[0][x[0]].aval) for x in finals]
         stacks = [Var(stacked_aval(self.count, self.results[-1][i].aval)) for i in stacked]
         source = self.flow.equations[self.start].source
@@ -304,7 +306,7 @@ class _Reroller:
 
     def slices_to_rows(self, equations: Sequence[Equation]) -> list[Equation] | None:
         """`equations` with row inputs for the rows that they slice; None if they slice others."""
-        array_of: dict[Any, Atom] = {v: array for array, v in self.consts.items()}
+        array_of: dict[Atom, Atom] = {v: array for array, v in self.consts.items()}
         rewritten = []
         for eqn in [*self.slice_equations, *equations]:
             if not accumulates_cotangent(eqn) or eqn.inputs[0] not in array_of:
@@ -386,12 +388,12 @@ class _Reroller:
         zero = Literal(aval.dtype.type(0).item(), ShapedArray((), aval.dtype, aval.weak_type))
         return self.emit(ops.Full(aval.shape), [zero]) if aval.shape else zero
 
-    def emit(self, primitive: Any, operands: list[Any]) -> Var:
+    def emit(self, primitive: Primitive, operands: Sequence[Atom]) -> Var:
         """The result of a new equation before the loop."""
         avals = tuple([atom.aval for atom in operands])
         outs = primitive.out_avals_memo.get(avals) or primitive.infer_out_avals(avals)
         v = Var(outs[0])
-        self.hoisted.append(Equation(primitive, operands, [v], None))
+        self.hoisted.append(Equation(primitive, [*operands], [v], None))
         return v
 
 

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from functools import cached_property
 from itertools import accumulate
 from math import prod
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from functx import ops
 from functx.core.primitive import Primitive
-from functx.core.program import Equation, Program, Var, subprograms
+from functx.core.program import Atom, Equation, Program, Var, subprograms
 from functx.core.rewriting import cached_rewrite
 from functx.core.types import ShapedArray
 from functx.ops.activations import LogSoftmax, Softmax
@@ -153,7 +153,7 @@ class MemoryTimeline:
     @cached_property
     def live_ranges(self) -> list[LiveRange]:
         """The live range of each array in memory, in the order of their equations."""
-        last: dict[Any, int] = {}
+        last: dict[Atom, int] = {}
         ranges = []
         end = len(self.program.equations) - 1
         for i in range(end, -1, -1):

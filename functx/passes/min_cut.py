@@ -16,7 +16,7 @@ from functx import ops
 from functx.core.errors import ArgumentError, ProgramError, ValueRangeError, type_name
 from functx.core.primitive import Primitive
 from functx.core.printing import variable_names
-from functx.core.program import Equation, Program, Var, dce_equations
+from functx.core.program import Atom, Equation, Program, Var, dce_equations
 from functx.passes.joint_programs import JointDataflow, JointProgram
 from functx.passes.memory_cost_model import (
     RANDOM_PRIMITIVES,
@@ -165,7 +165,7 @@ REDUCTION_RATIO = 4
 class RecomputeHeuristics:
     """The `recompute_candidates` of `flow` that are banned, and the cost of recomputing each."""
 
-    def __init__(self, flow: JointDataflow, config: MinCutConfig, distances: dict[Any, int]):
+    def __init__(self, flow: JointDataflow, config: MinCutConfig, distances: dict[Var, int]):
         self.flow, self.config, self.distances = flow, config, distances
         self.position = {eqn: i for i, eqn in enumerate(flow.joint.program.equations)}
         self.banned = {eqn for eqn in flow.recompute_candidates if self.should_ban(eqn)}
@@ -292,8 +292,8 @@ def values_to_save(joint: JointProgram, config: MinCutConfig) -> list[Var]:
     distances = distances_to_backward(flow)
     bans = RecomputeHeuristics(flow, config, distances)
     network = FlowNetwork(2)
-    producer_node: dict[Any, int] = {}
-    available_node: dict[Any, int] = {}
+    producer_node: dict[Atom, int] = {}
+    available_node: dict[Var, int] = {}
 
     def add_value(v: Var, producer: int) -> None:
         producer_node[v] = producer
@@ -324,7 +324,7 @@ def values_to_save(joint: JointProgram, config: MinCutConfig) -> list[Var]:
     ]
 
 
-def distances_to_backward(flow: JointDataflow) -> dict[Any, int]:
+def distances_to_backward(flow: JointDataflow) -> dict[Var, int]:
     """The distance of each variable to the backward computation, in equations."""
     distances = dict.fromkeys(flow.backward_inputs, 1)
     for eqn in reversed(flow.recompute_candidates):
@@ -335,7 +335,7 @@ def distances_to_backward(flow: JointDataflow) -> dict[Any, int]:
     return distances
 
 
-def save_cost(v: Var, flow: JointDataflow, config: MinCutConfig, distances: dict[Any, int]) -> int:
+def save_cost(v: Var, flow: JointDataflow, config: MinCutConfig, distances: dict[Var, int]) -> int:
     """The cost of saving `v`: its bytes, weighted by the distance to the backward computation.
 
     It is doubled for a value that would otherwise never be in memory, since all users are fused.
@@ -371,7 +371,7 @@ def default_partition(joint: JointProgram) -> Partition:
     Sizes are part of a program, and not saved.
     """
     flow = JointDataflow(joint)
-    used: dict[Any, None] = {}
+    used: dict[Atom, None] = {}
     for eqn in required_backward_equations(flow):
         used.update(dict.fromkeys(eqn.inputs))
     used.update(dict.fromkeys(flow.gradients))
@@ -434,11 +434,11 @@ class BackwardExtraction:
 
     def __init__(self, joint: JointProgram, saved: Iterable[Var]):
         self.joint = joint
-        self.saved: set[Any] = {*saved}
+        self.saved: set[Atom] = {*saved}
         self.available = self.saved | {*joint.tangents}
         self.producers = joint.program.def_use.producers
 
-    def equations(self, gradients: Iterable[Any]) -> list[Equation]:
+    def equations(self, gradients: Iterable[Atom]) -> list[Equation]:
         """The equations that compute `gradients` from tangents and saved values."""
         flow = JointDataflow(self.joint)
         done: dict[Equation, None] = {}
@@ -448,7 +448,7 @@ class BackwardExtraction:
         self.add(gradients, done)
         return list(done)
 
-    def add(self, atoms: Iterable[Any], done: dict[Equation, None]) -> None:
+    def add(self, atoms: Iterable[Atom], done: dict[Equation, None]) -> None:
         """Adds to `done` the equations that compute `atoms` from available variables."""
         pending = [a for a in atoms if type(a) is Var and a not in self.available]
         while pending:
@@ -483,7 +483,7 @@ class BackwardExtraction:
         )
 
 
-def live_backward_equations(flow: JointDataflow, gradients: Iterable[Any]) -> list[Equation]:
+def live_backward_equations(flow: JointDataflow, gradients: Iterable[Atom]) -> list[Equation]:
     """The equations with tangents that `gradients` need, and those with effects."""
     return dce_equations(flow.backward, [a for a in gradients if type(a) is Var])
 
@@ -492,7 +492,7 @@ def build_backward_program(
     name: str, joint: JointProgram, saved: Sequence[Var], equations: Sequence[Equation]
 ) -> Program:
     """The backward program, with variables of its own."""
-    copy_of: dict[Any, Any] = {v: Var(v.aval) for v in (*joint.tangents, *saved)}
+    copy_of: dict[Atom, Any] = {v: Var(v.aval) for v in (*joint.tangents, *saved)}
     copies = []
     for eqn in equations:
         inputs = [copy_of.get(a, a) for a in eqn.inputs]

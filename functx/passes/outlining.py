@@ -94,7 +94,7 @@ class _OutliningRound:
     ):
         self.equations_before, self.outputs = equations, outputs
         self.thresholds, self.rewrite = thresholds, rewrite
-        self.known_slices: dict[Any, StaticSlice] = {}
+        self.known_slices: dict[Atom, StaticSlice] = {}
         # By the first replaced position: the number of replaced equations, and the new ones.
         self.replacements: dict[int, tuple[int, list[Equation]]] = {}
         self.replaced_until = [0] * len(equations)
@@ -248,7 +248,7 @@ class DeduplicateCalls(Rewrite[Program]):
         if program.writes or not any([is_noinline(e.primitive) for e in program.equations]):
             return program
         program = simplify_equations(program)
-        substitutions: dict[Any, Atom] = {}
+        substitutions: dict[Atom, Atom] = {}
         equations = []
         for eqn in program.equations:
             if any([atom in substitutions for atom in eqn.inputs]):
@@ -266,7 +266,7 @@ def is_noinline(primitive: Primitive) -> bool:
     return isinstance(primitive, Call) and primitive.noinline
 
 
-def deduplicate_call(eqn: Equation, substitutions: dict[Any, Atom]) -> list[Equation]:
+def deduplicate_call(eqn: Equation, substitutions: dict[Atom, Atom]) -> list[Equation]:
     """The call with distinct operands and results; `substitutions` gets the results it drops."""
     primitive: Any = eqn.primitive
     position_of: dict[Atom, int] = {}
@@ -313,7 +313,7 @@ class DeduplicateProgram(Rewrite[DeduplicatedProgram]):
     def __call__(self, program: Program) -> DeduplicatedProgram:
         program = cached_rewrite(DeduplicateCalls(), program)
         inputs = program.inputs
-        substitutions: dict[Any, Atom] = {
+        substitutions: dict[Atom, Atom] = {
             v: inputs[first] for v, first in zip(inputs, self.first_positions, strict=True)
         }
         equations = [
@@ -321,10 +321,9 @@ class DeduplicateProgram(Rewrite[DeduplicatedProgram]):
             for eqn in program.equations
         ]
         outputs = [substitutions.get(a, a) for a in program.outputs]
-        source_of: dict[Any, Any] = {
-            v: i for i, v in enumerate(inputs) if self.first_positions[i] == i
-        }
-        simplified = simplify_equations(Program(program.name, [*source_of], equations, outputs))
+        positions = {v: i for i, v in enumerate(inputs) if self.first_positions[i] == i}
+        source_of: dict[Any, int | OutputOf] = {**positions}
+        simplified = simplify_equations(Program(program.name, [*positions], equations, outputs))
         results: list[Any] = []
         distinct: list[Atom] = []
         for i, atom in enumerate(simplified.outputs):

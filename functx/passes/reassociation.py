@@ -10,12 +10,14 @@ from math import prod
 from typing import Any, NamedTuple
 
 from functx import ops
+from functx.core.primitive import Primitive
 from functx.core.program import Atom, Equation, Program, Var, dce_equations
 from functx.core.program_editing import replace_program_fields
 from functx.core.records import Record, Rewrite
 from functx.core.rewriting import bind_equation, cached_rewrite, interpret
 from functx.core.tracer import Tracer
 from functx.core.tracing import trace_closed
+from functx.core.typing import Value
 from functx.passes.einsum import MEMORY_COST
 from functx.passes.einsum_factors import EXPANDABLE_PRIMITIVES, scatter_row_axis
 from functx.passes.sums_of_products import SumOfEinsums, expand_sum, is_sum
@@ -55,7 +57,7 @@ class FindHoistableProducts(Rewrite[HoistedProducts | tuple[()]]):
         positions = tuple([i for i, atom in enumerate(program.outputs) if atom in products])
         if not positions:
             return ()
-        needed_outside: set[Any] = {program.outputs[i] for i in positions}
+        needed_outside: set[Atom] = {program.outputs[i] for i in positions}
         hoisted: list[Equation] = []
         for eqn in reversed(program.equations):
             if any([v in needed_outside for v in eqn.outputs]) and eqn.outputs[0] in products:
@@ -94,7 +96,7 @@ class _ProductHoister:
         self.find_products = find_products
         self.changed = False
         self.equations: list[Equation] = []
-        self.substitutions: dict[Any, Atom] = {}
+        self.substitutions: dict[Atom, Atom] = {}
         products = find_products(program)
         returned = {*program.outputs}
         for eqn in program.equations:
@@ -131,7 +133,7 @@ class _ProductHoister:
         self.changed = True
         primitive: Any = eqn.primitive
         program = primitive.program
-        env: dict[Any, Atom] = dict(zip(program.inputs, eqn.inputs, strict=True))
+        env: dict[Atom, Atom] = dict(zip(program.inputs, eqn.inputs, strict=True))
         other_outputs = [
             v for i, v in enumerate(eqn.outputs) if i not in split.outputs_made_outside
         ]
@@ -157,9 +159,9 @@ class _ProductHoister:
         self,
         split: HoistedProducts,
         program: Program,
-        consts: set[Any],
+        consts: set[Atom],
         length: int,
-        env: dict[Any, Atom],
+        env: dict[Atom, Atom],
     ) -> None:
         """Append the hoisted equations of a scan, batched over its steps; `consts` are shared."""
         computed = {v for eqn in split.hoisted for v in eqn.outputs}
@@ -170,7 +172,7 @@ class _ProductHoister:
         step = Program(program.name, [*needed], split.hoisted, outputs)
         dims = tuple([None if v in consts else 0 for v in needed])
         batched = Batch(length, dims, (0,) * len(outputs))(step)
-        batched_env: dict[Any, Atom] = dict(
+        batched_env: dict[Atom, Atom] = dict(
             zip(batched.inputs, [env[v] for v in needed], strict=True)
         )
         self.copy_equations(batched.equations, batched_env)
@@ -180,12 +182,12 @@ class _ProductHoister:
         """Append the equations of the called program."""
         self.changed = True
         program = eqn.primitive.program  # type: ignore[attr-defined]
-        env: dict[Any, Atom] = dict(zip(program.inputs, eqn.inputs, strict=True))
+        env: dict[Atom, Atom] = dict(zip(program.inputs, eqn.inputs, strict=True))
         self.copy_equations(program.equations, env)
         for v, atom in zip(eqn.outputs, program.outputs, strict=True):
             self.substitutions[v] = env[atom] if type(atom) is Var else atom
 
-    def copy_equations(self, equations: Sequence[Equation], env: dict[Any, Atom]) -> None:
+    def copy_equations(self, equations: Sequence[Equation], env: dict[Atom, Atom]) -> None:
         """Append `equations` with new variables; `env` maps the old ones to the new."""
         for eqn in equations:
             outputs = [Var(v.aval) for v in eqn.outputs]
@@ -194,7 +196,7 @@ class _ProductHoister:
             self.equations.append(eqn.replace(inputs=inputs, outputs=outputs))
 
 
-def carried_operands(primitive: Any) -> range:
+def carried_operands(primitive: Primitive) -> range:
     """The operands of a scan that are carries."""
     if type(primitive) is not Scan:
         return range(0)
@@ -237,7 +239,7 @@ class ReassociateContractions(Rewrite[Program]):
         if not einsums:
             return program
 
-        def step(eqn: Equation, *args: Tracer) -> Sequence[Any]:
+        def step(eqn: Equation, *args: Tracer) -> Sequence[Value]:
             einsum = einsums.get(eqn)
             return (
                 bind_equation(eqn, *args) if einsum is None else [einsum.emit(values.__getitem__)]
@@ -247,9 +249,9 @@ class ReassociateContractions(Rewrite[Program]):
             values.update(zip(hoisted.inputs, args, strict=True))
             return interpret(hoisted, args, remember)
 
-        values: dict[Any, Any] = {}
+        values: dict[Atom, Any] = {}
 
-        def remember(eqn: Equation, *args: Tracer) -> Sequence[Any]:
+        def remember(eqn: Equation, *args: Tracer) -> Sequence[Value]:
             outs = step(eqn, *args)
             values.update(zip(eqn.outputs, outs, strict=True))
             return outs
@@ -306,7 +308,7 @@ class FindLargeProducts(Rewrite[set[Any]]):
 
     thresholds: ReassociationThresholds
 
-    def __call__(self, program: Program) -> set[Any]:
+    def __call__(self, program: Program) -> set[Atom]:
         return {*LargeProducts(program, self.thresholds).products_within}
 
 
@@ -315,10 +317,10 @@ class LargeProducts:
 
     def __init__(self, program: Program, thresholds: ReassociationThresholds):
         self.program, self.thresholds = program, thresholds
-        self.producers: dict[Any, Equation] = {}
+        self.producers: dict[Atom, Equation] = {}
         # The large products; for each variable that some reach without a sum, which those are.
         self.large: dict[Var, Equation] = {}
-        self.products_within: dict[Any, frozenset[Var]] = {}
+        self.products_within: dict[Atom, frozenset[Var]] = {}
         self.sums: list[Equation] = []
         for eqn in program.equations:
             for v in eqn.outputs:
@@ -375,7 +377,7 @@ class LargeProducts:
             self.large[out] = eqn
             self.products_within[out] = frozenset({out}) | self.products_within.get(x, frozenset())
 
-    def source_size(self, atom: Any) -> int:
+    def source_size(self, atom: Atom) -> int:
         """The number of elements that `atom` has without repetitions."""
         while (eqn := self.producers.get(atom)) is not None:
             if type(eqn.primitive) not in _SHAPE_OPS:
@@ -449,7 +451,7 @@ class LargeProducts:
         """The cost to compute the products that equations read, except those that are `kept`."""
         return sum([self.product_cost(self.large[v]) for v in self.products_read_by(eqns) - kept])
 
-    def required_products(self, outputs: Iterable[Any], sums: set[Equation]) -> set[Var]:
+    def required_products(self, outputs: Iterable[Atom], sums: set[Equation]) -> set[Var]:
         """The products that `outputs`, or equations which cannot be expanded, need."""
         needed = {*outputs}
         for eqn in self.program.equations:

@@ -6,12 +6,12 @@ The end of the file installs this policy in `functx.transforms.partial_evaluatio
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections.abc import Callable
 from itertools import accumulate, pairwise
-from typing import Any
 
 from functx import ops
 from functx.core.config import MemoryBudget, memory_plan
-from functx.core.program import Equation, Program, Var
+from functx.core.program import Atom, Equation, Program, Var
 from functx.core.program_editing import apply_program, replace_program_fields
 from functx.core.records import Rewrite
 from functx.core.rewriting import cached_rewrite
@@ -28,7 +28,7 @@ from functx.passes.rematerialization import (
     use_memory_plan,
 )
 from functx.transforms.call_primitive import Call, RematerializedCall
-from functx.transforms.partial_evaluation_policy import policy
+from functx.transforms.partial_evaluation_policy import Split, policy
 from functx.transforms.reverse_mode import SplitVJP, ValueAndGrad
 from functx.transforms.symbolic_zeros import DropZeroInputs
 
@@ -80,7 +80,7 @@ def crossing_bytes(program: Program) -> list[int]:
     return list(accumulate(changes))
 
 
-def segment_call(program: Program, start: int, end: int, last: dict[Any, int]) -> Equation:
+def segment_call(program: Program, start: int, end: int, last: dict[Atom, int]) -> Equation:
     """A call in place of the equations of `program` from `start` to before `end`.
 
     `last` gives the position of the last use of each variable.
@@ -98,14 +98,14 @@ _MIN_SEGMENT_EQUATIONS = 12
 """The least number of equations in a segment of a backward program."""
 
 
-def gradient_rewrite(active: tuple[bool, ...], with_value: bool) -> Any:
+def gradient_rewrite(active: tuple[bool, ...], with_value: bool) -> Callable[[Program], Program]:
     """The rewrite to the outputs and gradients under the current memory plan."""
     if memory_plan() == "off":
         return ValueAndGrad(active, with_value)
     return RematerializedGradient(active, with_value)
 
 
-def vjp_split(active: tuple[bool, ...]) -> Any:
+def vjp_split(active: tuple[bool, ...]) -> Split[tuple[Program, Program]]:
     """The split into a forward and a backward program under the current memory plan."""
     return SplitVJP(active) if memory_plan() == "off" else RematerializedVJPSplit(active)
 

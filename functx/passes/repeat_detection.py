@@ -85,7 +85,7 @@ def find_repeats(tokens: Sequence[int], weights: Any, min_saved: int) -> list[Re
     """
     total = np.concatenate([[0], np.cumsum(weights)])
     saved_by: dict[Repeat, int] = {}
-    scattered: dict[Any, set[int]] = {}
+    scattered: dict[tuple[int, int, int], set[int]] = {}
     for width, numbers, distance in doubling_windows(tokens):
         firsts = np.concatenate([[0], np.flatnonzero(np.diff(distance)) + 1])
         lengths = np.append(firsts[1:], len(distance)) - firsts + width - 1
@@ -209,8 +209,8 @@ class EquationDataflow:
 
     def __init__(self, equations: Sequence[Equation], outputs: Sequence[Atom]):
         self.equations = equations
-        self.producers: dict[Any, ResultIndex] = {}
-        self.last_use: dict[Any, int] = {}
+        self.producers: dict[Atom, ResultIndex] = {}
+        self.last_use: dict[Atom, int] = {}
         last, makers = self.last_use, self.producers
         for i, eqn in enumerate(equations):
             for atom in eqn.inputs:
@@ -219,7 +219,7 @@ class EquationDataflow:
                 makers[v] = i, n
         last.update(dict.fromkeys(outputs, len(equations)))
 
-    def is_internal(self, atom: Any, replaced_until: Sequence[int]) -> bool:
+    def is_internal(self, atom: Atom, replaced_until: Sequence[int]) -> bool:
         """Whether `atom` is computed and used only within one replaced part.
 
         `replaced_until` has for each replaced equation the end of its part, and 0 for the others.
@@ -241,7 +241,7 @@ class EquationDataflow:
 
     def bytes_crossing(self, first: int, stop: int, period: int) -> list[int]:
         """For each phase of the period, the bytes that cross between parts which start there."""
-        last_read: dict[Any, tuple[int, int]] = {}
+        last_read: dict[Atom, tuple[int, int]] = {}
         producer_of = self.producers.get
         for i, eqn in enumerate(self.equations[first:stop], first):
             earliest = max(first, i - period)
@@ -291,12 +291,12 @@ class EquationDataflow:
 
     def isomorphic_groups(self, starts: Sequence[int], length: int) -> list[RepeatGroup]:
         """The parts that begin at `starts`, grouped by their dataflow."""
-        by_operands: dict[Any, list[int]] = {}
+        by_operands: dict[tuple[int, ...], list[int]] = {}
         for start in starts:
             by_operands.setdefault(self.internal_operands(start, length), []).append(start)
         groups = []
         for members in by_operands.values():
-            by_results: dict[Any, list[int]] = {}
+            by_results: dict[tuple[ResultIndex, ...], list[int]] = {}
             for start in members:
                 by_results.setdefault(self.live_out_results(start, length), []).append(start)
             largest = max(by_results, key=lambda results: len(by_results[results]))
@@ -323,7 +323,7 @@ class RepeatGroup:
         """That program, and for each of its inputs the operands in each of the parts."""
         flow, starts = self.flow, self.starts
         inputs: dict[tuple[Any, ...], Var] = {}
-        inner_vars: dict[Any, Var] = {}
+        inner_vars: dict[Atom, Var] = {}
         equations = []
 
         def operand(atoms: tuple[Any, ...]) -> Atom:

@@ -24,7 +24,7 @@ from functx.transforms.control.scan import Scan
 from functx.transforms.control.while_loop import While
 
 # Operations that IEEE arithmetic or two's complement define to the last bit.
-_EXACT_OPS: dict[Any, Callable[..., Any]] = {
+_EXACT_OPS: dict[type[Primitive], Callable[..., Any]] = {
     ops.Abs: np.abs,
     ops.Add: np.add,
     ops.And: np.bitwise_and,
@@ -92,7 +92,7 @@ HoistedLoop = tuple[list[Equation], Equation, dict[Var, Atom]]
 """The equations before a loop, the new loop, and the atoms that replace outputs of the old."""
 
 
-def invariant_equations(program: Program, fixed: set[Any]) -> list[Equation]:
+def invariant_equations(program: Program, fixed: set[Atom]) -> list[Equation]:
     """The loop-invariant equations of a body that are worth hoisting.
 
     `fixed` are the loop-invariant inputs. Equations that only repeat or rearrange elements are
@@ -101,7 +101,7 @@ def invariant_equations(program: Program, fixed: set[Any]) -> list[Equation]:
     """
     invariant = set(fixed)
     hoisted: list[Equation] = []
-    cheap: dict[Any, Equation] = {}
+    cheap: dict[Atom, Equation] = {}
     for eqn in program.equations:
         primitive = eqn.primitive
         if primitive.effects or primitive.no_cse or primitive.named_axes:
@@ -120,7 +120,7 @@ def invariant_equations(program: Program, fixed: set[Any]) -> list[Equation]:
     return list(dict.fromkeys(hoisted))
 
 
-def _cheap_producers(eqn: Equation, cheap: dict[Any, Equation]) -> list[Equation]:
+def _cheap_producers(eqn: Equation, cheap: dict[Atom, Equation]) -> list[Equation]:
     """The cheap equations that `eqn` needs, in order; they are computed before the loop as well."""
     needed: list[Equation] = []
     pending = [cheap[a] for a in eqn.inputs if a in cheap]
@@ -144,14 +144,14 @@ _SMALL_BYTES = 256
 
 
 def hoist_invariants(
-    program: Program, fixed: dict[Any, Atom]
+    program: Program, fixed: dict[Atom, Atom]
 ) -> tuple[list[Equation], Program, list[Atom]]:
     """The hoisted equations of a body, the body without them, and its additional operands.
 
     `fixed` maps the loop-invariant inputs to the operands. The new inputs come first.
     """
     hoisted = invariant_equations(program, {*fixed})
-    env: dict[Any, Atom] = dict(fixed)
+    env: dict[Atom, Atom] = dict(fixed)
     before = []
     for eqn in hoisted:
         outputs = [Var(v.aval) for v in eqn.outputs]
@@ -208,9 +208,9 @@ def hoist_from_while(eqn: Equation) -> HoistedLoop | None:
     loop: Any = eqn.primitive
     condition_consts, consts, _ = loop.split_operands(eqn.inputs)
     carry = loop.body.inputs[loop.body_consts :]
-    fixed: dict[Any, Atom] = dict(zip(loop.body.inputs, consts, strict=False))
+    fixed: dict[Atom, Atom] = dict(zip(loop.body.inputs, consts, strict=False))
     init = eqn.inputs[loop.condition_consts + loop.body_consts :]
-    fixed_in_condition: dict[Any, Atom] = dict(
+    fixed_in_condition: dict[Atom, Atom] = dict(
         zip(loop.condition.inputs, condition_consts, strict=False)
     )
     for i, (v, atom) in enumerate(zip(carry, init, strict=True)):
@@ -229,7 +229,7 @@ def hoist_from_while(eqn: Equation) -> HoistedLoop | None:
     return [*before, *before_condition], eqn.replace(primitive=loop, inputs=list(inputs)), {}
 
 
-HOISTING_RULES: dict[Any, Callable[[Equation], HoistedLoop | None]] = {
+HOISTING_RULES: dict[type[Primitive], Callable[[Equation], HoistedLoop | None]] = {
     Scan: hoist_from_scan,
     While: hoist_from_while,
 }
@@ -262,10 +262,10 @@ class _LocalSimplifier:
         self.nested = nested
         self.equations: list[Equation] = []
         self.changed = False
-        self.substitutions: dict[Any, Atom] = {}
-        self.producers: dict[Any, Equation] = {}
-        self.available: dict[Any, Equation] = {}
-        self.uses: dict[Any, int] = {}
+        self.substitutions: dict[Atom, Atom] = {}
+        self.producers: dict[Atom, Equation] = {}
+        self.available: dict[tuple[Primitive | Atom, ...], Equation] = {}
+        self.uses: dict[Atom, int] = {}
         uses = self.uses
         for eqn in program.equations:
             for atom in eqn.inputs:

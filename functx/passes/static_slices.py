@@ -7,6 +7,7 @@ from math import prod
 from typing import Any, NamedTuple
 
 from functx import ops
+from functx.core.primitive import Primitive
 from functx.core.program import Atom, Equation, Var
 from functx.passes.repeat_detection import EquationDataflow, has_unit_strides
 
@@ -22,7 +23,7 @@ class StaticSlice(NamedTuple):
 
 
 def static_slice_of(
-    atom: Atom, flow: EquationDataflow, known_slices: dict[Any, StaticSlice]
+    atom: Atom, flow: EquationDataflow, known_slices: dict[Atom, StaticSlice]
 ) -> StaticSlice | None:
     """The slice that `atom` is, by `known_slices` or the equations that compute it; else None."""
     while type(atom) is Var:
@@ -69,7 +70,8 @@ def coalesce_rows(
     pieces = row_runs(eqn.inputs, slice_of)
     if all([type(piece) is not RowRun for piece in pieces]):
         return None
-    axis, equations, operands = eqn.primitive.axis, [], []  # type: ignore[attr-defined]
+    axis, equations = eqn.primitive.axis, []  # type: ignore[attr-defined]
+    operands: list[Any] = []
     position = 0
     for piece in pieces:
         if type(piece) is RowRun:
@@ -84,7 +86,9 @@ def coalesce_rows(
     return equations
 
 
-def row_runs(operands: Sequence[Atom], slice_of: Callable[[Atom], StaticSlice | None]) -> list[Any]:
+def row_runs(
+    operands: Sequence[Atom], slice_of: Callable[[Atom], StaticSlice | None]
+) -> list[Atom | RowRun]:
     """The operands, with a `RowRun` in place of consecutive rows of one array."""
     rows = [row_number(slice_of(atom)) for atom in operands]
     items: list[Any] = []
@@ -133,7 +137,7 @@ def emit_row_run(run: RowRun, shape: tuple[int, ...], axis: int) -> list[Equatio
     """Equations for the rows of a run, each reshaped to `shape`, concatenated along `axis`."""
     equations: list[Equation] = []
 
-    def append(primitive: Any) -> None:
+    def append(primitive: Primitive) -> None:
         equations.append(
             Equation.of(primitive, [equations[-1].outputs[0] if equations else run.array])
         )

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from functx import ops
-from functx.core.program import Equation
+from functx.core.program import Atom, Equation
 from functx.core.tracer import aval_of
 from functx.core.types import ShapedArray, is_floating, kind
 from functx.ops.operands import tuple_delete
@@ -56,7 +56,7 @@ def is_sum(eqn: Equation) -> bool:
     return type(primitive) is ops.ReduceSum
 
 
-def expand_sum(eqn: Equation, producers: Producers, expandable: set[Any]) -> SumOfEinsums | None:
+def expand_sum(eqn: Equation, producers: Producers, expandable: set[Atom]) -> SumOfEinsums | None:
     """The sum `eqn` as einsums of small factors; None if it cannot be one.
 
     The variables in `expandable` are expanded, and may not be factors.
@@ -141,7 +141,7 @@ def split_at_concatenation(
     return pieces, axis
 
 
-def concatenation_of(atom: Any, producers: Producers) -> Equation | None:
+def concatenation_of(atom: Atom, producers: Producers) -> Equation | None:
     """The equation that concatenates arrays to `atom`, up to elementwise operations; else None."""
     while (eqn := producers.get(atom)) is not None:
         if type(eqn.primitive) is ops.Concatenate:

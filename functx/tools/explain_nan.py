@@ -25,6 +25,7 @@ from functx.core.source_info import source_line
 from functx.core.tracer import Tracer, aval_of, current_builder
 from functx.core.tracing import eval_context, trace_closed
 from functx.core.types import is_inexact
+from functx.core.typing import Function, NumPyArray, PyTree, Value
 from functx.custom.checkpoint import Checkpoint
 from functx.custom.custom_vmap import CustomVmap
 from functx.ops.families import Elementwise
@@ -156,22 +157,22 @@ def format_value(x: Any) -> str:
     return f"{x.dtype}{list(x.shape)}, between {x.min()} and {x.max()}"
 
 
-def unroll_control_flow(program: Program, args: Sequence[Any]) -> Program:
+def unroll_control_flow(program: Program, args: Sequence[Value]) -> Program:
     """`program` as evaluated on `args`: the branches that are taken, each step of the loops.
 
     A function with a user-defined derivative stays one equation.
     """
 
-    def body(*tracers: Tracer) -> list[Any]:
+    def body(*tracers: Tracer) -> list[Tracer]:
         return inline_control_flow(program, tracers)
 
     avals, names = program.in_avals, program.in_names
     return trace_closed(body, avals, name=program.name, values=args, in_names=names)
 
 
-def evaluate_variables(program: Program, args: Sequence[Any]) -> dict[Var, np.ndarray[Any, Any]]:
+def evaluate_variables(program: Program, args: Sequence[Value]) -> dict[Var, NumPyArray]:
     """The values of all variables of `program` on `args`, evaluated equation by equation."""
-    env: dict[Any, Any] = dict(zip(program.inputs, map(np.asarray, args), strict=True))
+    env: dict[Var, Any] = dict(zip(program.inputs, map(np.asarray, args), strict=True))
     with eval_context():
         for eqn in program.equations:
             operands = [env[a] if type(a) is Var else a for a in eqn.inputs]
@@ -200,7 +201,7 @@ def unroll_equation(primitive: Primitive, *args: Tracer) -> list[Tracer] | None:
 @unroll_equation.register(Call)
 @unroll_equation.register(Checkpoint)
 @unroll_equation.register(CustomVmap)
-def _(primitive: Any, *args: Tracer) -> list[Tracer]:
+def _(primitive: Call | Checkpoint | CustomVmap, *args: Tracer) -> list[Tracer]:
     return inline_control_flow(primitive.program, args)
 
 
@@ -264,7 +265,7 @@ class Explanation:
 
 
 def explain_nan(
-    fun: Callable[..., Any], argnums: int | Sequence[int] | None = None
+    fun: Function, argnums: int | Sequence[int] | None = None
 ) -> Callable[..., Explanation]:
     """The function that explains where a nan or an infinity of `fun(*args)` comes from.
 
@@ -288,7 +289,7 @@ def explain_nan(
         argnums = canonical_argnums(argnums, "explain_nan")
     name = function_name(fun)
 
-    def explained(*args: Any, **kwargs: Any) -> Explanation:
+    def explained(*args: PyTree, **kwargs: PyTree) -> Explanation:
         leaves, in_tree = tree.flatten((args, kwargs))
         avals = avals_of(leaves, "explain_nan", fun, in_tree)
         traced = trace_function(fun, in_tree, avals, "explain_nan", values=leaves)
@@ -309,7 +310,7 @@ def explain_nan(
     return explained
 
 
-def _differentiated_leaves(fun: Any, args: Any, kwargs: Any, argnums: Any) -> list[bool]:
+def _differentiated_leaves(fun: Function, args: Any, kwargs: Any, argnums: Any) -> list[bool]:
     """The mask of the leaves of the arguments at `argnums`."""
     count = len(tree.leaves((args, kwargs)))
     if argnums is None:
@@ -343,7 +344,7 @@ def _describe_nonfinite(x: Any) -> str:
 def explain_derivative(
     name: str,
     program: Program,
-    args: Sequence[Any],
+    args: Sequence[Value],
     outputs: Sequence[Any],
     differentiated: Sequence[bool],
 ) -> Explanation | None:
@@ -438,7 +439,7 @@ class RecordingCotangents(Cotangents):
 
 def local_derivatives(
     primitive: Primitive, operands: Sequence[Any], active: Sequence[bool]
-) -> list[Any]:
+) -> list[Value | None]:
     """The derivative at one element in each active operand, None for the others.
 
     Empty for an operation that is not elementwise.

@@ -23,6 +23,7 @@ from functx.core.program_editing import call_program_flat, replace_program_field
 from functx.core.source_info import BackwardSource, backward_source, describe_source
 from functx.core.tracer import current_builder
 from functx.core.types import ShapedArray
+from functx.core.typing import Function, PyTree, Value
 from functx.passes.memory_cost_model import MemoryTimeline, bytes_of
 from functx.transforms.call_primitive import Call, RematerializedCall
 from functx.transforms.make_ir import functionalize, make_ir
@@ -91,7 +92,7 @@ def operation_name(primitive: Primitive) -> str:
     return f"{primitive.name} {nested[0].name}" if nested else primitive.name
 
 
-def memory(fun: Callable[..., Any]) -> Callable[..., MemoryUse]:
+def memory(fun: Function) -> Callable[..., MemoryUse]:
     """The function that returns the `MemoryUse` of `fun(*args)`, which prints as a table.
 
     It lists the arrays that a derivative in `fun` saves of the forward computation, with the lines
@@ -109,7 +110,7 @@ def memory(fun: Callable[..., Any]) -> Callable[..., MemoryUse]:
     if not callable(fun):
         raise ArgumentError(f"memory: the argument must be a function; got {type_name(fun)}")
 
-    def wrapper(*args: Any, **kwargs: Any) -> MemoryUse:
+    def wrapper(*args: PyTree, **kwargs: PyTree) -> MemoryUse:
         return MemoryUse(inline_memory_calls(make_ir(functionalize(fun))(*args, **kwargs)))
 
     return wrapper
@@ -246,7 +247,7 @@ def inline_memory_calls(program: Program, rematerialized: bool = True) -> Progra
     equations are backward computations.
     """
 
-    def rule(eqn: Equation, *args: Any) -> Any:
+    def rule(eqn: Equation, *args: Value) -> Any:
         call: Any = eqn.primitive
         is_call = type(call) is Call
         if not (is_call and not call.noinline) and not (

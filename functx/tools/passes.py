@@ -15,6 +15,7 @@ from functx.core.checking import check_program_argument
 from functx.core.config import OUTLINE_MODES, SIMPLIFY_MODES, check_choice, outline_mode
 from functx.core.program import Equation, Program
 from functx.core.program_editing import map_primitive_programs, replace_program_fields
+from functx.core.typing import Function, PyTree
 from functx.lowering.functx_call import jit_program
 from functx.passes.outlining import Outline
 from functx.passes.pipeline import (
@@ -68,7 +69,7 @@ def simplified(program: Program, mode: str = "always") -> Program:
     return Simplify(mode, deep=True)(program)
 
 
-def passes(fun: Callable[..., Any]) -> Callable[..., PassTable]:
+def passes(fun: Function) -> Callable[..., PassTable]:
     """The function that shows the passes between the trace of `fun(*args)` and XLA, as a table.
 
     The table has a row for each pass, in order: its name, the number of equations after it, those
@@ -89,7 +90,7 @@ def passes(fun: Callable[..., Any]) -> Callable[..., PassTable]:
     """
     check_callable(fun, "passes")
 
-    def wrapper(*args: Any, **kwargs: Any) -> PassTable:
+    def wrapper(*args: PyTree, **kwargs: PyTree) -> PassTable:
         clock = Stopwatch()
         program = make_ir(fun)(*args, **kwargs)
         rows = [PassRow("trace", count_equations(program), clock.lap(), program)]

@@ -18,6 +18,7 @@ import jax
 
 import functx
 from functx.core.primitive import Primitive
+from functx.core.typing import Function
 from functx.errors import error_classes, error_page
 from functx.transforms.decompose import builtin_decomposition
 
@@ -181,7 +182,7 @@ def _file_link(cls: type[Primitive]) -> str:
     return f"[{path}](../../{path})"
 
 
-def _entry(name: str, value: Callable[..., Any]) -> str:
+def _entry(name: str, value: Function) -> str:
     signature = textwrap.fill(name + _signature(value), 110, subsequent_indent="    ")
     parts = [f"## `{name}`\n\n```python\n{signature}\n```\n\n{_markdown(value)}\n"]
     if inspect.isclass(value):
@@ -224,7 +225,7 @@ def _fill(text: str, indent: str = "") -> str:
     )
 
 
-def _signature(value: Callable[..., Any]) -> str:
+def _signature(value: Function) -> str:
     try:
         signature = inspect.signature(value)
     except (ValueError, TypeError):

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from functx import ops
-from functx.core.program import Equation, Literal, Program, Var
+from functx.core.program import Atom, Equation, Literal, Program, Var
 from functx.core.rewriting import cached_rewrite
 from functx.core.types import is_floating
 from functx.transforms.decompose import decompose_missing_rules
@@ -54,7 +54,7 @@ class SumOfSquaresAnalysis:
 
     def __init__(self, program: Program):
         self.producers = program.def_use.producers
-        self.memo: dict[Any, bool] = {}
+        self.memo: dict[Atom, bool] = {}
 
     def is_norm(self, eqn: Equation) -> bool:
         """Whether `eqn` is the root of a sum of squares of real numbers."""
@@ -63,11 +63,11 @@ class SumOfSquaresAnalysis:
         (x,) = eqn.inputs
         return is_floating(x.aval.dtype) and self.is_sum_of_squares(x)
 
-    def is_sum_of_squares(self, atom: Any) -> bool:
+    def is_sum_of_squares(self, atom: Atom) -> bool:
         """Whether `atom` is a sum of squares, or the literal 0."""
         if type(atom) is Literal:
             return bool(atom.value == 0)
-        pending: list[Var] = [atom]
+        pending = [atom]
         # A stack in place of recursion: programs may be deep.
         while pending:
             v = pending[-1]
@@ -85,10 +85,10 @@ class SumOfSquaresAnalysis:
             pending.pop()
         return self.memo[atom]
 
-    def is_known_sum(self, atom: Any) -> bool:
+    def is_known_sum(self, atom: Atom) -> bool:
         return bool(atom.value == 0) if type(atom) is Literal else self.memo[atom]
 
-    def is_square(self, eqn: Equation, v: Var) -> bool:
+    def is_square(self, eqn: Equation, v: Atom) -> bool:
         """Whether the output `v` of `eqn` holds squares, or sums of squares of its operands."""
         primitive = eqn.primitive
         if isinstance(primitive, ops.Square):
@@ -104,7 +104,7 @@ class SumOfSquaresAnalysis:
         if primitive.name == "call":
             called: Program = primitive.program  # type: ignore[attr-defined]
             return SumOfSquaresAnalysis(called).is_sum_of_squares(
-                called.outputs[eqn.outputs.index(v)]
+                called.outputs[eqn.outputs.index(v)]  # type: ignore[arg-type]
             )
         return False
 
@@ -123,7 +123,7 @@ class SumOfSquaresAnalysis:
         )
 
 
-def _summed_operands(eqn: Equation) -> list[Any]:
+def _summed_operands(eqn: Equation) -> list[Atom]:
     """The operands that must all be sums of squares for the output to be one."""
     primitive, inputs = eqn.primitive, eqn.inputs
     if isinstance(primitive, _SUM_PRESERVING):

@@ -26,9 +26,10 @@ from functx.core.functionalization import (
     storage_base,
     write_to_numpy_arrays,
 )
-from functx.core.program import Program, Var
+from functx.core.program import Atom, Program, Var
 from functx.core.rewriting import cached_rewrite
 from functx.core.tracer import Tracer, current_builder
+from functx.core.typing import ArrayLike, Function, NumPyArray, PyTree, Value
 from functx.ops.operands import literal
 from functx.ops.views import AsStrided, Copy, Write
 
@@ -50,7 +51,7 @@ class SharedBuffer(NamedTuple):
     size: int
     members: tuple[tuple[int, OffsetAndStrides], ...]
 
-    def rebase_members(self, args: list[Any], last: Sequence[int]) -> list[Any]:
+    def rebase_members(self, args: list[Value], last: Sequence[int]) -> list[Value]:
         """`args` with the members as views of one array, the buffer.
 
         Where members overlap, the buffer holds the elements of those with an index in `last`.
@@ -81,8 +82,8 @@ class MemoryLayout(NamedTuple):
 
     def corrected(
         self,
-        values: Sequence[Any] | None,
-        captured: Sequence[Any],
+        values: Sequence[ArrayLike] | None,
+        captured: Sequence[Value],
         written: Sequence[int],
         layout_dependent: bool,
         count: int,
@@ -106,7 +107,7 @@ class FunctionalizedTrace(NamedTuple):
     """A pure program with its captured values and the indices of the inputs that are written to."""
 
     program: Program
-    captured: list[Any]
+    captured: list[Value]
     written: tuple[int, ...] = ()
     layout_dependent: bool = False
 
@@ -115,9 +116,9 @@ def functionalize_trace(
     call: FlatFunction,
     trace_in: Callable[[MemoryLayout], tuple[Program, list[Any]]],
     memory: MemoryLayout,
-    values: Sequence[Any] | None,
+    values: Sequence[ArrayLike] | None,
     program: Program,
-    captured: list[Any],
+    captured: list[Value],
 ) -> FunctionalizedTrace:
     """The pure form of `program`, the trace of `call` that `trace_in(memory)` made.
 
@@ -141,12 +142,12 @@ def functionalize_trace(
 
 
 def with_shared_buffers(
-    flat: Callable[..., list[Any]], buffers: Sequence[SharedBuffer], differentiated: Sequence[int]
-) -> Callable[..., list[Any]]:
+    flat: Callable[..., list[Value]], buffers: Sequence[SharedBuffer], differentiated: Sequence[int]
+) -> Callable[..., list[Value]]:
     """`flat` applied to arguments that are views of `buffers`; writes go back to the arguments."""
 
-    def body(*tracers: Tracer) -> list[Any]:
-        leaves = list(tracers)
+    def body(*tracers: Tracer) -> list[Value]:
+        leaves: list[Value] = list(tracers)
         for buffer in buffers:
             leaves = buffer.rebase_members(leaves, differentiated)
         outs = flat(*leaves)
@@ -190,14 +191,14 @@ def shared_buffers(args: Sequence[Any]) -> list[SharedBuffer]:
     return [_shared_buffer({i: arrays[i] for i in group}) for group in groups if len(group) > 1]
 
 
-def _placeholder_arrays(args: Sequence[Any]) -> dict[int, np.ndarray[Any, Any]]:
+def _placeholder_arrays(args: Sequence[Value]) -> dict[int, NumPyArray]:
     """NumPy arrays that overlap as the traced arguments with one base do, by index."""
-    by_base: dict[Any, list[tuple[int, Tracer, MemoryLocation]]] = {}
+    by_base: dict[Atom, list[tuple[int, Tracer, MemoryLocation]]] = {}
     for i, x in enumerate(args):
         if type(x) is Tracer and type(x.atom) is Var and x.size:
             location = memory_location(x.builder, x.atom)
             by_base.setdefault(location.base, []).append((i, x, location))
-    arrays: dict[int, np.ndarray[Any, Any]] = {}
+    arrays: dict[int, NumPyArray] = {}
     for base, members in by_base.items():
         if len(members) < 2:
             continue
@@ -213,7 +214,7 @@ def _placeholder_arrays(args: Sequence[Any]) -> dict[int, np.ndarray[Any, Any]]:
     return arrays
 
 
-def _overlaps(x: np.ndarray[Any, Any], y: np.ndarray[Any, Any]) -> bool:
+def _overlaps(x: NumPyArray, y: NumPyArray) -> bool:
     if not np.may_share_memory(x, y):
         return False
     try:
@@ -222,7 +223,7 @@ def _overlaps(x: np.ndarray[Any, Any], y: np.ndarray[Any, Any]) -> bool:
         return True
 
 
-def _shared_buffer(arrays: dict[int, np.ndarray[Any, Any]]) -> SharedBuffer:
+def _shared_buffer(arrays: dict[int, NumPyArray]) -> SharedBuffer:
     bounds = [np.lib.array_utils.byte_bounds(x) for x in arrays.values()]
     low, high = min([b[0] for b in bounds]), max([b[1] for b in bounds])
     first = next(iter(arrays.values()))
@@ -244,7 +245,7 @@ def _shared_buffer(arrays: dict[int, np.ndarray[Any, Any]]) -> SharedBuffer:
 
 
 def check_captures_not_aliased(
-    args: Sequence[Any], captured: Sequence[Any], written: Collection[int]
+    args: Sequence[ArrayLike], captured: Sequence[Value | None], written: Collection[int]
 ) -> None:
     """Raise ArgumentError if one of `args` that is written to shares memory with a captured array."""
     values = [*args, *captured]
@@ -259,9 +260,9 @@ def check_captures_not_aliased(
             )
 
 
-def have_aliased_pair(args: Sequence[Any], written: Collection[int]) -> bool:
+def have_aliased_pair(args: Sequence[Value | None], written: Collection[int]) -> bool:
     """Whether two traced arguments are views of one array, and one of them is written to."""
-    by_base: dict[Any, int] = {}
+    by_base: dict[Atom, int] = {}
     for i, x in enumerate(args):
         if type(x) is Tracer and type(x.atom) is Var:
             j = by_base.setdefault(storage_base(x).atom, i)
@@ -292,7 +293,7 @@ def capture_key(x: Any) -> Any:
     return x.atom if type(x) is Tracer else id(x)
 
 
-def _captures_alias(captured: Sequence[Any], written: Collection[int]) -> bool:
+def _captures_alias(captured: Sequence[Value | None], written: Collection[int]) -> bool:
     """Whether a captured array that is written to is a view, or has views among the captured."""
     check_captures_not_aliased([], [None if type(x) is Tracer else x for x in captured], written)
     targets = [captured[i] for i in written if i >= 0]
@@ -317,7 +318,7 @@ def is_written_to(x: Tracer) -> bool:
     )
 
 
-def write_back_arguments(args: Sequence[Any], new: dict[int, Any]) -> None:
+def write_back_arguments(args: Sequence[Value], new: dict[int, Any]) -> None:
     """Write the values of `new` to the arguments at its keys.
 
     Raises ImmutableArrayError, before any is changed, if one is a read-only NumPy array.
@@ -332,7 +333,7 @@ def write_back_arguments(args: Sequence[Any], new: dict[int, Any]) -> None:
         Write()(args[i], value)
 
 
-def copy_if_aliased(values: Sequence[Any], args: Sequence[Any]) -> list[Any]:
+def copy_if_aliased(values: Sequence[Value], args: Sequence[Value]) -> list[Value]:
     """`values`, with a copy of each that is one of the operands `args`, captured, or a view."""
     operands = {x.atom for x in args if type(x) is Tracer}
     if not operands:
@@ -343,7 +344,7 @@ def copy_if_aliased(values: Sequence[Any], args: Sequence[Any]) -> list[Any]:
     ]
 
 
-def copy_transform_results(values: Sequence[Any], args: Sequence[Any]) -> list[Any]:
+def copy_transform_results(values: Sequence[Value], args: Sequence[Value]) -> list[Value]:
     """The results of a transform of operands `args`: `values`, copied where they are aliases.
 
     Outside a trace they are JAX arrays. So `x += y` binds a new value to `x` inside a trace too.
@@ -355,7 +356,7 @@ def copy_transform_results(values: Sequence[Any], args: Sequence[Any]) -> list[A
     return results
 
 
-def call_outside_trace(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def call_outside_trace(fun: Function, *args: PyTree, **kwargs: PyTree) -> PyTree:
     """`fun(*args, **kwargs)` outside a trace; results that alias a NumPy argument are copied."""
     arrays = [x for x in tree.leaves((args, kwargs)) if isinstance(x, np.ndarray)]
 

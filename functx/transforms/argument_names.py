@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import WRAPPER_ASSIGNMENTS, partial
 from types import FunctionType, MethodType
@@ -15,15 +15,16 @@ from functx.core.tracebacks import unnamed_api_boundary
 from functx.core.tracer import Tracer
 from functx.core.tracing import trace
 from functx.core.types import ShapedArray
+from functx.core.typing import Function, Value
 
 
-def function_name(fun: Callable[..., Any]) -> str:
+def function_name(fun: Function) -> str:
     """The name that messages and programs use for `fun`."""
     name = getattr(fun, "__name__", None) or getattr(fun, "name", None) or type(fun).__name__
     return "lambda" if name == "<lambda>" else str(name)
 
 
-def check_callable(fun: Any, transform: str) -> None:
+def check_callable(fun: Function, transform: str) -> None:
     """Raise ArgumentError unless `fun` can be called."""
     if not callable(fun):
         raise ArgumentError(
@@ -31,7 +32,7 @@ def check_callable(fun: Any, transform: str) -> None:
         )
 
 
-def as_decorator(transform: Callable[..., Any], options: dict[str, Any]) -> Any:
+def as_decorator(transform: Function, options: dict[str, Any]) -> Function:
     """The decorator that applies `transform` with `options`.
 
     `options` are all arguments of the transform by name, the function first; it is left out.
@@ -40,12 +41,12 @@ def as_decorator(transform: Callable[..., Any], options: dict[str, Any]) -> Any:
     return partial(transform, **{name: options[name] for name in named})
 
 
-def wrap_transform(wrapper: Any, fun: Callable[..., Any], transform: str) -> Any:
+def wrap_transform(wrapper: Any, fun: Function, transform: str) -> Function:
     """`wrapper` as the public result of `transform(fun)`: named, and a boundary of tracebacks."""
     return copy_function_metadata(unnamed_api_boundary(wrapper), fun, transform)
 
 
-def copy_function_metadata(wrapper: Any, fun: Callable[..., Any], transform: str) -> Any:
+def copy_function_metadata(wrapper: Any, fun: Function, transform: str) -> Any:
     """`wrapper` with the docstring, signature and attributes of `fun`, named after both.
 
     Attributes that the class of `wrapper` defines are not copied, nor those that a transform
@@ -76,7 +77,7 @@ class InputNames(NamedTuple):
 
     code: Any
     skip: int
-    in_tree: Any
+    in_tree: tree.TreeDef
     leaves: Sequence[Any] | None = None
 
     def __call__(self) -> list[str]:
@@ -94,7 +95,7 @@ class InputNames(NamedTuple):
 
 
 def argument_names(
-    fun: Callable[..., Any], in_tree: Any, leaves: Sequence[Any] | None = None
+    fun: Function, in_tree: tree.TreeDef, leaves: Sequence[Any] | None = None
 ) -> InputNames:
     """The names of the leaves of a call of `fun` with arguments of structure `in_tree`.
 
@@ -109,12 +110,14 @@ def argument_names(
     return InputNames(getattr(fun, "__code__", None), skip, in_tree, leaves)
 
 
-def key_path_strings(structure: Any, leaves: Sequence[Any] | None = None) -> list[str]:
+def key_path_strings(structure: tree.TreeDef, leaves: Sequence[Any] | None = None) -> list[str]:
     """The key paths of the leaves of a structure as text, such as `['w'][0]`; see `key_paths`."""
     return [tree.keystr(path) for path in key_paths(structure, leaves)]
 
 
-def key_paths(structure: Any, leaves: Sequence[Any] | None = None) -> list[tuple[Any, ...]]:
+def key_paths(
+    structure: tree.TreeDef, leaves: Sequence[Any] | None = None
+) -> list[tuple[Any, ...]]:
     """The key path of each leaf of a structure.
 
     The fields of a user's pytree class have names only in an instance. With `leaves` (values, or
@@ -124,7 +127,7 @@ def key_paths(structure: Any, leaves: Sequence[Any] | None = None) -> list[tuple
         return tree.paths(structure)
     found: list[Any] = []
 
-    def unflatten(*tracers: Tracer) -> list[Any]:
+    def unflatten(*tracers: Tracer) -> list[Value]:
         remaining = iter(tracers)
         values = [next(remaining) if type(x) is ShapedArray else x for x in leaves]
         instance = structure.unflatten(values)

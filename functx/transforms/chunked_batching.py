@@ -15,6 +15,7 @@ from functx.core.rewriting import apply, cached_rewrite
 from functx.core.tracer import aval_of
 from functx.core.tracing import trace_closed
 from functx.core.types import ShapedArray
+from functx.core.typing import Value
 from functx.ops.operands import literal
 from functx.transforms.control.scan import Scan
 from functx.transforms.dce import with_io
@@ -44,7 +45,7 @@ class ChunkedBatch(Batch):
 
     chunk: int
 
-    def emit(self, program: Program, *args: Any) -> list[Any]:
+    def emit(self, program: Program, *args: Value) -> list[Value]:
         if self.names.name in program.named_axes:
             return super().emit(program, *args)
         mapped = [d is not None for d in self.in_dims]
@@ -54,7 +55,7 @@ class ChunkedBatch(Batch):
             [*select_where_not(program.inputs, mapped), *select_where(program.inputs, mapped)],
             select_where(program.outputs, batched),
         )
-        dims = select_where(self.in_dims, mapped)
+        dims = [d for d in self.in_dims if d is not None]
         rows = [
             ops.moveaxis(x, d, 0) for x, d in zip(select_where(args, mapped), dims, strict=True)
         ]
@@ -75,8 +76,8 @@ class ChunkedBatch(Batch):
         ]
 
     def scan_chunks(
-        self, element: Program, consts: Sequence[Any], rows: Sequence[Any], count: int
-    ) -> list[Any]:
+        self, element: Program, consts: Sequence[Value], rows: Sequence[Value], count: int
+    ) -> list[Value]:
         """The outputs for the first `count` elements, a multiple of the chunk, by a scan."""
         steps = count // self.chunk
         rows = [ops.slice_in_dim(x, 0, count) for x in rows]
@@ -87,7 +88,7 @@ class ChunkedBatch(Batch):
         outs = Scan(cached_rewrite(batch, element), len(consts), 0, steps)(*consts, *chunks)
         return [ops.reshape(y, (count, *y.shape[2:])) for y in outs]
 
-    def unbatched_outputs(self, program: Program, args: Sequence[Any]) -> list[Any]:
+    def unbatched_outputs(self, program: Program, args: Sequence[Value]) -> list[Value]:
         """The outputs without a batch dimension; BatchedOutputError if one depends on it."""
         if None not in self.out_dims:
             return []
@@ -108,7 +109,7 @@ def batch_leading_axis(element: Program, consts: int, size: int) -> Batch:
 
 def standard_basis(
     avals: Sequence[ShapedArray], first: Any = None, count: int | None = None
-) -> list[Any]:
+) -> list[Value]:
     """The standard basis of the product space of `avals`: for each, a batch of components.
 
     With `first` and `count`, `count` vectors from number `first` on, and zeros beyond the last.
@@ -131,10 +132,10 @@ def standard_basis(
 def map_over_basis(
     program: Program,
     avals: Sequence[ShapedArray],
-    residuals: Sequence[Any],
+    residuals: Sequence[Value],
     chunk: int,
     axis_last: bool = False,
-) -> list[Any]:
+) -> list[Value]:
     """The outputs of `program` for each vector of the standard basis of `avals`, along a new axis.
 
     The axis is the first or, with `axis_last`, the last. The vectors are the first inputs,
@@ -148,7 +149,7 @@ def map_over_basis(
     axes = [a.ndim if axis_last else 0 for a in outs]
     origin = literal(0, np.dtype("int32"))
 
-    def step(*args: Any) -> list[Any]:
+    def step(*args: Value) -> list[Value]:
         consts, results, i = args[: len(residuals)], args[len(residuals) : -1], args[-1]
         first = ops.min(ops.mul(i, each), total - each)
         vectors = standard_basis(avals, first, each)

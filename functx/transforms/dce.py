@@ -20,7 +20,8 @@ from functx.core.program import (
 from functx.core.program_editing import map_primitive_programs, replace_program_fields
 from functx.core.records import Rewrite
 from functx.core.rewriting import cached_rewrite
-from functx.core.types import is_inexact
+from functx.core.types import ShapedArray, is_inexact
+from functx.core.typing import Value
 from functx.transforms.operand_masks import inexact_mask, select_where
 
 Indices = tuple[int, ...]
@@ -97,16 +98,16 @@ def used_inputs(program: Program) -> list[bool]:
     return [v in read for v in program.inputs]
 
 
-def dependents_of(variables: Iterable[Var], equations: Iterable[Equation]) -> set[Any]:
+def dependents_of(variables: Iterable[Var], equations: Iterable[Equation]) -> set[Atom]:
     """`variables`, and the variables that the equations compute from any of them."""
-    reached: set[Any] = set(variables)
+    reached: set[Atom] = set(variables)
     for eqn in equations:
         if not reached.isdisjoint(eqn.inputs):
             reached.update(eqn.outputs)
     return reached
 
 
-def loop_invariant_variables(program: Program, invariant: set[Any]) -> set[Any]:
+def loop_invariant_variables(program: Program, invariant: set[Atom]) -> set[Atom]:
     """`invariant`, extended by the variables that depend on nothing but literals and it."""
     for eqn in program.equations:
         if not eqn.primitive.effects and all(
@@ -145,7 +146,10 @@ def varied(eqn: Equation, active: Container[Any]) -> list[Var]:
 
 
 def varying_output_mask(
-    primitive: Primitive, avals: Sequence[Any], active: Sequence[bool], outs: Sequence[Any]
+    primitive: Primitive,
+    avals: Sequence[ShapedArray],
+    active: Sequence[bool],
+    outs: Sequence[Value | ShapedArray],
 ) -> list[bool]:
     """The mask of the outputs of one operation that depend differentiably on its operands."""
     if primitive.varying_outputs is None:
@@ -210,5 +214,5 @@ class RemoveEffects(Rewrite[Program]):
             )
         return []
 
-    def rewrite_subprogram(self, program: Program) -> Any:
+    def rewrite_subprogram(self, program: Program) -> Program:
         return cached_rewrite(self, program)

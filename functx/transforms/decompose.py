@@ -32,6 +32,7 @@ from functx.core.rewriting import apply, bind_equation, cached_rewrite, interpre
 from functx.core.tracer import aval_of, current_builder
 from functx.core.tracing import trace_closed
 from functx.core.types import ShapedArray, x64_enabled
+from functx.core.typing import Function, PyTree, Value
 from functx.transforms.argument_names import check_callable, wrap_transform
 from functx.transforms.tracing_api import avals_of, trace_function
 
@@ -90,14 +91,14 @@ def apply_decompositions(
     if not chosen:
         return program
 
-    def step(eqn: Equation, *args: Any) -> Any:
+    def step(eqn: Equation, *args: Value) -> Any:
         entry = chosen.get(eqn.primitive)
         if entry is None:
             return bind_equation(eqn, *args)
         inner = decomposed_program(entry, eqn.primitive, tuple([aval_of(x) for x in args]), rewrite)
         return current_builder.get().inline(inner, args)  # type: ignore[union-attr]
 
-    def body(*args: Any) -> list[Any]:
+    def body(*args: Value) -> list[Value]:
         return interpret(program, args, step)
 
     return trace_closed(body, program.in_avals, name=program.name, in_names=program.in_names)
@@ -210,7 +211,7 @@ def _trace_checked(
     """
     stated = primitive.out_avals_memo.get(avals) or primitive.infer_out_avals(avals)
 
-    def body(*args: Any) -> list[Any]:
+    def body(*args: Value) -> list[Value]:
         try:
             outs = tree.leaves(entry(primitive, args))
         except FunctxError as error:
@@ -243,8 +244,8 @@ def _trace_checked(
 
 
 def check_decomposition_results(
-    entry: Decomposition, primitive: Primitive, outs: list[Any], stated: tuple[ShapedArray, ...]
-) -> list[Any]:
+    entry: Decomposition, primitive: Primitive, outs: list[Value], stated: tuple[ShapedArray, ...]
+) -> list[Value]:
     """The results of a decomposition, converted to the types that the primitive states."""
     if len(outs) == len(stated):
         outs = [cast_scalar(x, aval) for x, aval in zip(outs, stated, strict=True)]
@@ -285,12 +286,12 @@ def _avals_text(avals: Any) -> str:
 
 
 def decompose(
-    fun: Callable[..., Any] | None = None,
+    fun: Function | None = None,
     *,
     table: Any = "general",
     only: Any = None,
     keep: Any = None,
-) -> Any:
+) -> Function:
     """`fun`, whose program has each composite replaced by its decomposition, with the same results.
 
     `table` names a table of `functx.decomp`, or is a dictionary that
@@ -325,7 +326,7 @@ def decompose(
                 cls, "decompose", table if isinstance(table, str) else "general"
             )
 
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
+    def wrapper(*args: PyTree, **kwargs: PyTree) -> PyTree:
         leaves, in_tree = tree.flatten_with_key_data((args, kwargs))
         avals = avals_of(leaves, "decompose", fun, in_tree)
         traced = trace_function(fun, in_tree, avals, "decompose", values=leaves)

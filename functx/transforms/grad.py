@@ -10,7 +10,7 @@ from functx.core import tree
 from functx.core.errors import ArgnumsError, GradientError
 from functx.core.rewriting import apply
 from functx.core.types import DType, ShapedArray, is_complex, is_inexact
-from functx.core.typing import Value
+from functx.core.typing import Function, PyTree, Value
 from functx.transforms.aliasing import copy_transform_results
 from functx.transforms.argument_names import (
     argument_names,
@@ -27,12 +27,12 @@ Argnums = int | Sequence[int]
 
 
 def grad(
-    fun: Callable[..., Any] | None = None,
+    fun: Function | None = None,
     argnums: Argnums = 0,
     has_aux: bool = False,
     holomorphic: bool = False,
     allow_int: bool = False,
-) -> Any:
+) -> Function:
     """The function that computes the gradient of `fun`, which returns a real scalar.
 
     The gradient has the structure, shapes and dtypes of the argument at `argnums`; for a tuple of
@@ -55,12 +55,12 @@ def grad(
 
 
 def value_and_grad(
-    fun: Callable[..., Any] | None = None,
+    fun: Function | None = None,
     argnums: Argnums = 0,
     has_aux: bool = False,
     holomorphic: bool = False,
     allow_int: bool = False,
-) -> Any:
+) -> Function:
     """The function that computes `(fun(...), gradient)`; see `grad` for the arguments.
 
     With `has_aux`, the result is `((value, aux), gradient)`.
@@ -79,13 +79,13 @@ def value_and_grad(
 
 
 def make_gradient_function(
-    fun: Callable[..., Any],
+    fun: Function,
     argnums: Argnums,
     has_aux: bool = False,
     holomorphic: bool = False,
     allow_int: bool = False,
     kind: str = "grad",
-) -> Any:
+) -> Function:
     """The result of `grad` or `value_and_grad` of `fun`; messages name the transform `kind`."""
     argnums = canonical_argnums(argnums, kind)
     with_value = kind == "value_and_grad"
@@ -104,7 +104,7 @@ def make_gradient_function(
         fun, fun, kind, argnums, accepts, refusal, has_aux, allow_int
     )
 
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
+    def wrapper(*args: PyTree, **kwargs: PyTree) -> PyTree:
         call = differentiated.trace(args, kwargs)
         traced, operands = call.traced, call.operands
         _check_scalar(traced, kind, fun, has_aux, holomorphic)
@@ -144,7 +144,7 @@ class DifferentiatedCall(NamedTuple):
         varying = set(self.varying)
         return tuple([i in varying for i in range(len(self.traced.program.inputs))])
 
-    def unflatten(self, derivatives: Sequence[Value], avals: Sequence[ShapedArray]) -> Any:
+    def unflatten(self, derivatives: Sequence[Value], avals: Sequence[ShapedArray]) -> PyTree:
         """The derivatives in the inputs `varying` as a pytree, with None for integers."""
         by_input = dict(zip(self.varying, derivatives, strict=True))
         return unflatten_tangents(self.structure, avals, [by_input.get(i) for i in self.positions])
@@ -158,8 +158,8 @@ class DifferentiatedFunction(NamedTuple):
     Python ints count as floats.
     """
 
-    fun: Callable[..., Any]
-    shown: Callable[..., Any]
+    fun: Function
+    shown: Function
     kind: str
     argnums: int | tuple[int, ...]
     accepts: Callable[[DType], bool]
@@ -167,7 +167,7 @@ class DifferentiatedFunction(NamedTuple):
     has_aux: bool
     allow_int: bool
 
-    def trace(self, args: Sequence[Any], kwargs: dict[str, Any]) -> DifferentiatedCall:
+    def trace(self, args: Sequence[Value], kwargs: dict[str, Any]) -> DifferentiatedCall:
         """The traced call for these arguments."""
         fun, shown, kind, argnums, *_ = self
         leaves, in_tree = tree.flatten_with_key_data((args, kwargs))
@@ -190,13 +190,13 @@ class DifferentiatedFunction(NamedTuple):
         return DifferentiatedCall(traced, operands, positions, avals, structure, varying)
 
 
-def canonical_argnums(argnums: Any, kind: str) -> int | tuple[int, ...]:
+def canonical_argnums(argnums: Argnums, kind: str) -> int | tuple[int, ...]:
     """`argnums`, an integer or a sequence of integers, as an int or a tuple of ints.
 
     Raises ArgnumsError for other values.
     """
     several = isinstance(argnums, (tuple, list))
-    numbers = argnums if several else (argnums,)
+    numbers: Sequence[Any] = argnums if isinstance(argnums, (tuple, list)) else (argnums,)
     if not numbers or any(isinstance(n, bool) or not hasattr(n, "__index__") for n in numbers):
         raise ArgnumsError(
             f"{kind}: argnums must be an int or a non-empty tuple of ints; got {argnums!r}",
@@ -207,7 +207,7 @@ def canonical_argnums(argnums: Any, kind: str) -> int | tuple[int, ...]:
 
 
 def argnums_leaves(
-    args: Sequence[Any], argnums: Any, kind: str, fun: Callable[..., Any]
+    args: Sequence[Value], argnums: Argnums, kind: str, fun: Function
 ) -> tuple[list[int], list[Any]]:
     """The positions of the leaves of the arguments at `argnums`, and the structures of these.
 
@@ -240,7 +240,7 @@ def convert_ints_to_floats(leaves: list[Any], positions: Sequence[int]) -> list[
 
 
 def _check_scalar(
-    traced: TracedFunction, kind: str, fun: Callable[..., Any], has_aux: bool, holomorphic: bool
+    traced: TracedFunction, kind: str, fun: Function, has_aux: bool, holomorphic: bool
 ) -> None:
     out_tree = traced.tree_without_aux(has_aux)
     label = f"{kind}({function_name(fun)}): the function must return a"

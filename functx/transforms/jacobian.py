@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import chain
 from math import prod
 from typing import Any
@@ -18,7 +18,7 @@ from functx.core.tracebacks import api_boundary
 from functx.core.tracer import aval_of
 from functx.core.tracing import trace_closed
 from functx.core.types import DType, ShapedArray, is_complex, is_inexact
-from functx.core.typing import Value
+from functx.core.typing import Function, PyTree, Value
 from functx.transforms.aliasing import copy_transform_results
 from functx.transforms.argument_names import (
     as_decorator,
@@ -48,13 +48,13 @@ from functx.transforms.vmap import Batch
 
 
 def jacfwd(
-    fun: Callable[..., Any] | None = None,
+    fun: Function | None = None,
     argnums: Argnums = 0,
     has_aux: bool = False,
     holomorphic: bool = False,
     *,
     chunk_size: int | None = None,
-) -> Any:
+) -> Function:
     """The function that computes the Jacobian of `fun`, column by column, in forward mode.
 
     The result has the structure of the output, with the structure of the argument at `argnums` (a
@@ -79,14 +79,14 @@ def jacfwd(
 
 
 def jacrev(
-    fun: Callable[..., Any] | None = None,
+    fun: Function | None = None,
     argnums: Argnums = 0,
     has_aux: bool = False,
     holomorphic: bool = False,
     allow_int: bool = False,
     *,
     chunk_size: int | None = None,
-) -> Any:
+) -> Function:
     """The function that computes the Jacobian of `fun`, row by row, in reverse mode.
 
     See `jacfwd` for the result and the arguments; a chunk consists of rows. Faster for fewer
@@ -113,13 +113,13 @@ def jacrev(
 
 
 def hessian(
-    fun: Callable[..., Any] | None = None,
+    fun: Function | None = None,
     argnums: Argnums = 0,
     has_aux: bool = False,
     holomorphic: bool = False,
     *,
     chunk_size: int | None = None,
-) -> Any:
+) -> Function:
     """The function that computes the second derivatives of `fun`, forward over reverse.
 
     The result nests the output's structure, then the argument's twice. See `jacfwd` for the
@@ -137,7 +137,7 @@ def hessian(
 
 
 @api_boundary
-def hvp(fun: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any]) -> Any:
+def hvp(fun: Function, primals: Sequence[PyTree], tangents: Sequence[PyTree]) -> PyTree:
     """The Hessian of the scalar function `fun` at `primals`, times `tangents`.
 
     Both are tuples with an entry for each argument; so is the result. Costs a few evaluations of
@@ -171,7 +171,7 @@ class ForwardJacobian(Rewrite[Program]):
     def __call__(self, program: Program) -> Program:
         values, tangent_program = Linearize(self.active)(program)
 
-        def body(*args: Any) -> list[Any]:
+        def body(*args: Value) -> list[Value]:
             outs, residuals = split_list(apply(None, values, args), [len(program.outputs)])
             avals = select_where(program.in_avals, self.active)
             size = sum(a.size for a in avals)
@@ -202,7 +202,7 @@ class ReverseJacobian(Rewrite[Program]):
     def __call__(self, program: Program) -> Program:
         forward, backward = policy.vjp_split(self.active)(program)
 
-        def body(*args: Any) -> list[Any]:
+        def body(*args: Value) -> list[Value]:
             outs, residuals = split_list(apply(None, forward, args), [len(program.outputs)])
             inexact = [aval_of(o) for o in outs if is_inexact(o.dtype)]
             avals = inexact[: self.outputs]
@@ -252,8 +252,8 @@ def split_axis(x: Value, axis: int, shapes: Sequence[tuple[int, ...]]) -> list[V
 
 
 def _jacobian(
-    fun: Callable[..., Any],
-    argnums: Any,
+    fun: Function,
+    argnums: Argnums,
     has_aux: bool,
     holomorphic: bool,
     kind: str,
@@ -261,7 +261,7 @@ def _jacobian(
     chunk_size: int | None,
     shown: Any = None,
     allow_int: bool = False,
-) -> Any:
+) -> Function:
     """The function that computes the Jacobian of `fun`; messages name `shown` instead.
 
     Forward mode takes real arguments to inexact outputs, reverse mode inexact ones to real outputs.
@@ -287,7 +287,7 @@ def _jacobian(
         fun, shown, kind, argnums, accepts, refusal, has_aux, allow_int
     )
 
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
+    def wrapper(*args: PyTree, **kwargs: PyTree) -> PyTree:
         call = differentiated.trace(args, kwargs)
         traced, operands = call.traced, call.operands
         out_tree = traced.tree_without_aux(has_aux)

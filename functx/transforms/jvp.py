@@ -13,6 +13,7 @@ from functx.core.rewriting import apply, rewrite_by_structure
 from functx.core.tracebacks import api_boundary
 from functx.core.tracer import aval_of, current_builder
 from functx.core.types import ShapedArray, is_complex, is_inexact
+from functx.core.typing import Function, PyTree, Tangent, Value
 from functx.transforms.aliasing import copy_if_aliased, copy_transform_results
 from functx.transforms.argument_names import (
     argument_names,
@@ -38,12 +39,12 @@ from functx.transforms.tracing_api import TracedFunction, avals_of, trace_functi
 
 @api_boundary
 def jvp(
-    fun: Callable[..., Any],
-    primals: Sequence[Any],
-    tangents: Sequence[Any],
+    fun: Function,
+    primals: Sequence[PyTree],
+    tangents: Sequence[PyTree],
     has_aux: bool = False,
     strict: bool = False,
-) -> Any:
+) -> PyTree:
     """`(fun(*primals), tangent)`: the output and its derivative along `tangents`.
 
     Tangents have the structure, shapes and dtypes of the primals; None stands for zero, and for the
@@ -92,7 +93,7 @@ def jvp(
 
 
 @api_boundary
-def linearize(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
+def linearize(fun: Function, *primals: PyTree, has_aux: bool = False) -> PyTree:
     """`(fun(*primals), push)`, where `push(*tangents)` is the tangent of the output.
 
     `push` may be called many times; the residuals are computed once. With `has_aux`, `fun` returns
@@ -113,7 +114,7 @@ def linearize(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> 
     count = len(traced.program.outputs)
     residuals = copy_if_aliased(outs[count:], operands)
 
-    def push(residuals: Any, *tangents: Any) -> Any:
+    def push(residuals: Any, *tangents: Value) -> PyTree:
         label = f"linearize({function_name(fun)}): tangents"
         leaves = tree.flatten_up_to(in_tree, (tangents, {}), label, "primals")
         leaves = _check_tangents(fun, in_tree, avals, leaves, "linearize")
@@ -130,8 +131,8 @@ def linearize(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> 
 class TracedAtPrimals(NamedTuple):
     """A function traced at primals, to be differentiated in all inexact leaves."""
 
-    leaves: list[Any]
-    in_tree: Any
+    leaves: list[Value]
+    in_tree: tree.TreeDef
     avals: list[ShapedArray]
     traced: TracedFunction
 
@@ -142,7 +143,7 @@ class TracedAtPrimals(NamedTuple):
 
 
 def trace_at_primals(
-    fun: Callable[..., Any], primals: tuple[Any, ...], kind: str, has_aux: bool
+    fun: Function, primals: tuple[Any, ...], kind: str, has_aux: bool
 ) -> TracedAtPrimals:
     """`fun` traced at `primals`; messages name the transform `kind`."""
     leaves, in_tree = tree.flatten_with_key_data((primals, {}))
@@ -154,7 +155,7 @@ def trace_at_primals(
     return TracedAtPrimals(leaves, in_tree, avals, traced)
 
 
-def _output_tangent(traced: TracedFunction, tangents: Sequence[Any], has_aux: bool) -> Any:
+def _output_tangent(traced: TracedFunction, tangents: Sequence[Tangent], has_aux: bool) -> PyTree:
     """The tangent of the output without aux, from the tangents of all inexact leaves."""
     out_tree = traced.tree_without_aux(has_aux)
     leaves = scatter_where(tangents, inexact_mask(traced.out_avals))
@@ -164,12 +165,12 @@ def _output_tangent(traced: TracedFunction, tangents: Sequence[Any], has_aux: bo
 
 
 def _check_tangents(
-    fun: Callable[..., Any],
-    in_tree: Any,
-    avals: Sequence[Any],
-    tangents: Sequence[Any],
+    fun: Function,
+    in_tree: tree.TreeDef,
+    avals: Sequence[ShapedArray],
+    tangents: Sequence[Tangent],
     kind: str,
-) -> list[Any]:
+) -> list[Tangent]:
     """The tangent of each primal leaf, None for zero and for integers."""
     must = f"{kind}({function_name(fun)}): a tangent must have the shape and dtype of its primal"
 
@@ -184,9 +185,7 @@ def _check_tangents(
     ]
 
 
-def _check_outputs_depend(
-    traced: TracedFunction, varying: Sequence[bool], fun: Callable[..., Any]
-) -> None:
+def _check_outputs_depend(traced: TracedFunction, varying: Sequence[bool], fun: Function) -> None:
     program = traced.program
     outputs = program.outputs[: len(traced.out_avals)]
     primals = select_where(program.inputs[: len(varying)], varying)
@@ -200,7 +199,7 @@ def _check_outputs_depend(
 
 
 @api_boundary
-def vjp(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
+def vjp(fun: Function, *primals: PyTree, has_aux: bool = False) -> PyTree:
     """`(fun(*primals), pullback)`, where `pullback(ct)` is a tuple of cotangents of the primals.
 
     `ct` has the structure, shapes and dtypes of the output; None stands for zero. For integers it
@@ -226,7 +225,7 @@ def vjp(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
     outs = apply(None, forward, operands)
     count = len(traced.program.outputs)
 
-    def pullback(residuals: Any, *ct: Any) -> Any:
+    def pullback(residuals: Any, *ct: Value) -> PyTree:
         if len(ct) != 1:
             raise ArgumentError(
                 f"pullback of {function_name(fun)}: pass one cotangent, a pytree like the output; "
@@ -246,7 +245,7 @@ def vjp(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
     return (out[0], pull, out[1]) if has_aux else (out, pull)
 
 
-def _check_cotangents(fun: Callable[..., Any], out_tree: Any, avals: Any, ct: Any) -> list[Any]:
+def _check_cotangents(fun: Function, out_tree: tree.TreeDef, avals: Any, ct: Any) -> list[Value]:
     """The cotangents of the inexact outputs, with zeros for None."""
     label = f"pullback of {function_name(fun)}"
     leaves = tree.flatten_up_to(out_tree, ct, f"{label}: the cotangent", "the output")
@@ -262,7 +261,7 @@ def _check_cotangents(fun: Callable[..., Any], out_tree: Any, avals: Any, ct: An
     ]
 
 
-def check_tangent(x: Any, aval: ShapedArray, problem: Callable[[], tuple[str, str]]) -> Any:
+def check_tangent(x: Any, aval: ShapedArray, problem: Callable[[], tuple[str, str]]) -> Value:
     """`x` as a tangent or cotangent of `aval`; TangentError if it has another shape or dtype.
 
     `problem` gives the requirement and the name of the value, for the message. A weak dtype, that

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from functx import ops
@@ -22,7 +22,8 @@ from functx.core.rewriting import apply, cached_rewrite, rewrite_by_structure
 from functx.core.tracebacks import api_boundary
 from functx.core.tracer import aval_of, current_builder
 from functx.core.tracing import trace_closed
-from functx.core.types import is_inexact, kind
+from functx.core.types import ShapedArray, is_inexact, kind
+from functx.core.typing import Function, PyTree, Value
 from functx.ops.families import Linear
 from functx.transforms.argument_names import (
     argument_names,
@@ -44,7 +45,7 @@ from functx.transforms.tracing_api import abstractify, trace_function
 
 
 @api_boundary
-def linear_transpose(fun: Callable[..., Any], *primals: Any) -> Callable[[Any], tuple[Any, ...]]:
+def linear_transpose(fun: Function, *primals: PyTree) -> Function:
     """The transpose of `fun`: a function from a cotangent of the output to cotangents of `primals`.
 
     `fun` must be linear in all its arguments together, and map inexact arrays to inexact ones, or
@@ -74,7 +75,7 @@ def linear_transpose(fun: Callable[..., Any], *primals: Any) -> Callable[[Any], 
         )
     pull = rewrite_by_structure(LinearTranspose(label, len(avals)), traced.program)
 
-    def transpose(captured: Any, ct: Any) -> Any:
+    def transpose(captured: Any, ct: Any) -> PyTree:
         cts = _check_output_cotangents(label, traced.out_tree, out_avals, ct)
         args, _ = tree.unflatten(in_tree, apply(None, pull, [*cts, *captured]))
         return args
@@ -83,8 +84,8 @@ def linear_transpose(fun: Callable[..., Any], *primals: Any) -> Callable[[Any], 
 
 
 def _abstractify_primal(
-    i: int, fun: Callable[..., Any], in_tree: Any, leaves: Sequence[Any]
-) -> Any:
+    i: int, fun: Function, in_tree: tree.TreeDef, leaves: Sequence[Value]
+) -> ShapedArray:
     x = leaves[i]
     try:
         return abstractify(x)
@@ -95,7 +96,9 @@ def _abstractify_primal(
         ) from None
 
 
-def _check_output_cotangents(label: str, out_tree: Any, avals: Sequence[Any], ct: Any) -> list[Any]:
+def _check_output_cotangents(
+    label: str, out_tree: tree.TreeDef, avals: Sequence[ShapedArray], ct: Any
+) -> list[Value]:
     """The cotangents of the outputs, with zeros for None."""
     leaves = tree.flatten_up_to(out_tree, ct, f"{label}: the cotangent", "the output")
     converted = []
@@ -134,7 +137,7 @@ class LinearTranspose(Rewrite[Program]):
         program = decompose_missing_rules(inline(program, ("call",)), "transpose")
         self.check_linearity(program)
 
-        def body(*args: Any) -> list[Any]:
+        def body(*args: Value) -> list[Value]:
             count = len(program.outputs)
             inputs, others = program.inputs[: self.linear], program.inputs[self.linear :]
             known: dict[Var, Any] = dict(zip(others, args[count:], strict=True))
@@ -160,8 +163,8 @@ class LinearTranspose(Rewrite[Program]):
 
     def check_linearity(self, program: Program) -> None:
         """Raise LinearityError if a nonzero constant is added to a value that varies."""
-        linear: set[Any] = set(program.inputs[: self.linear])
-        zeros: set[Any] = set()
+        linear: set[Atom] = set(program.inputs[: self.linear])
+        zeros: set[Atom] = set()
 
         def fits(atom: Atom) -> bool:
             return atom in linear or atom in zeros or (type(atom) is Literal and atom.value == 0)

@@ -11,9 +11,10 @@ import numpy as np
 
 from functx import ops
 from functx.core.concretization import Guard, SymbolicScalar
-from functx.core.primitive import HasPrograms
-from functx.core.program import Equation, Literal, Program, ProgramKey, Var, subprograms
+from functx.core.primitive import HasPrograms, Primitive
+from functx.core.program import Atom, Equation, Literal, Program, ProgramKey, Var, subprograms
 from functx.core.types import ShapedArray
+from functx.core.typing import NumPyArray
 
 IndexSet = frozenset[int]
 
@@ -24,7 +25,7 @@ def literal_free_key(program: Program) -> ProgramKey:
 
 
 def _literal_free_form(program: Program) -> tuple[Any, ...]:
-    number: dict[Any, Any] = {v: i for i, v in enumerate(program.inputs)}
+    number: dict[Atom, Any] = {v: i for i, v in enumerate(program.inputs)}
     count = len(number)
     form: list[Any] = [count, *program.in_avals]
     append = form.append
@@ -68,7 +69,7 @@ class LiteralHoister:
     """Hoists literals of subprograms to operands of the equations that run them."""
 
     def __init__(self) -> None:
-        self.bodies: dict[Any, tuple[Program, Program, list[Literal]]] = {}
+        self.bodies: dict[tuple[int, IndexSet], tuple[Program, Program, list[Literal]]] = {}
 
     def program(
         self, program: Program, indices: IndexSet, replace: Callable[[Literal], Any]
@@ -79,7 +80,7 @@ class LiteralHoister:
         """
         at = 0
 
-        def read(atom: Any) -> Any:
+        def read(atom: Atom) -> Any:
             nonlocal at
             if type(atom) is not Literal:
                 return atom
@@ -166,7 +167,7 @@ def lift_literals(
 _lift_ids = count()
 
 
-def _is_symbolic(atom: Any) -> bool:
+def _is_symbolic(atom: Atom) -> bool:
     return type(atom) is Literal and type(atom.value) is SymbolicScalar
 
 
@@ -188,7 +189,7 @@ class _PackedScalars:
             scalar = self.append(ops.Reshape(()), row, ShapedArray((), dtype))
             self.variables.append(self.convert(scalar, aval))
 
-    def append(self, primitive: Any, x: Var, aval: ShapedArray) -> Var:
+    def append(self, primitive: Primitive, x: Var, aval: ShapedArray) -> Var:
         out = Var(aval)
         self.equations.append(Equation(primitive, [x], [out], None))
         return out
@@ -203,7 +204,7 @@ class _PackedScalars:
         return self.convert(self.variables[literal.value.position], literal.aval)
 
 
-def pack_literals(literals: Sequence[Literal]) -> list[Any]:
+def pack_literals(literals: Sequence[Literal]) -> list[NumPyArray]:
     """One array of values for each type among `literals`."""
     groups: dict[ShapedArray, list[Any]] = {}
     for literal in literals:

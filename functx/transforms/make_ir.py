@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -18,6 +18,7 @@ from functx.core.rewriting import apply, bind_equation, cached_rewrite, interpre
 from functx.core.tracebacks import api_boundary
 from functx.core.tracer import Tracer, current_builder
 from functx.core.tracing import trace_closed
+from functx.core.typing import Function, PyTree, Value
 from functx.ops.views import Copy
 from functx.transforms.argument_names import check_callable, copy_function_metadata, wrap_transform
 from functx.transforms.decompose import decompose
@@ -29,7 +30,7 @@ _REMOVE_OPTIONS = {
 }
 
 
-def functionalize(fun: Callable[..., Any] | None = None, *, remove: str = "mutations") -> Any:
+def functionalize(fun: Function | None = None, *, remove: str = "mutations") -> Any:
     """`fun` as a function whose program has no writes, with the same results and effects.
 
     With `remove="mutations"`, writes become new values; with "mutations_and_views", views are
@@ -62,19 +63,19 @@ def functionalize(fun: Callable[..., Any] | None = None, *, remove: str = "mutat
 class FunctionalizedFunction:
     """The result of `functionalize`; it is called as the function itself."""
 
-    def __init__(self, fun: Callable[..., Any], remove: str):
+    def __init__(self, fun: Function, remove: str):
         self.fun, self.remove = fun, remove
         copy_function_metadata(self, fun, "functionalize")
 
     @api_boundary
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: PyTree, **kwargs: PyTree) -> PyTree:
         leaves, in_tree = tree.flatten_with_key_data((args, kwargs))
         traced = self.trace(leaves, avals_of(leaves, "functionalize", self.fun, in_tree), in_tree)
         operands = [*leaves, *traced.captured]
         outs = traced.finish_call(operands, apply(None, traced.program, operands))
         return tree.unflatten(traced.out_tree, outs)
 
-    def trace(self, leaves: Any, avals: Any, in_tree: Any) -> TracedFunction:
+    def trace(self, leaves: Any, avals: Any, in_tree: tree.TreeDef) -> TracedFunction:
         """The pure program of a call."""
         traced = trace_function(self.fun, in_tree, avals, "functionalize", values=leaves)
         if self.remove == "mutations":
@@ -82,7 +83,7 @@ class FunctionalizedFunction:
         return traced._replace(program=cached_rewrite(CopyViews(), traced.program))
 
     @api_boundary
-    def program(self, *args: Any, **kwargs: Any) -> Program:
+    def program(self, *args: PyTree, **kwargs: PyTree) -> Program:
         """The pure program, which returns the result and the last values of written arguments."""
         leaves, in_tree = tree.flatten_with_key_data((args, kwargs))
         traced = self.trace(None, [abstractify(x) for x in leaves], in_tree)
@@ -103,15 +104,15 @@ class CopyViews(Rewrite[Program]):
             is_view = isinstance(eqn.primitive, View)
             return [builder.append(Copy(), [x]) for x in outs] if is_view else outs
 
-        def body(*args: Any) -> list[Any]:
+        def body(*args: Value) -> list[Value]:
             return interpret(program, args, step)
 
         return trace_closed(body, program.in_avals, name=program.name, in_names=program.in_names)
 
 
 def make_ir(
-    fun: Callable[..., Any] | None = None, *, decompositions: Mapping[Any, Any] | None = None
-) -> Any:
+    fun: Function | None = None, *, decompositions: Mapping[Any, Any] | None = None
+) -> Function:
     """The function that returns the `Program` of `fun` for the given arguments.
 
     Arguments may be arrays, or anything with `shape` and `dtype`. Arrays that `fun` closes over
@@ -128,7 +129,7 @@ def make_ir(
     if decompositions is not None:
         return wrap_transform(make_ir(decompose(fun, table=decompositions)), fun, "make_ir")
 
-    def wrapper(*args: Any, **kwargs: Any) -> Program:
+    def wrapper(*args: PyTree, **kwargs: PyTree) -> Program:
         if isinstance(fun, FunctionalizedFunction):
             program = fun.program(*args, **kwargs)
         else:
@@ -146,7 +147,7 @@ def make_ir(
 
 
 @api_boundary
-def eval_shape(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def eval_shape(fun: Function, *args: PyTree, **kwargs: PyTree) -> PyTree:
     """The result of `fun(*args, **kwargs)` with a `ShapedArray` in place of each array.
 
     Nothing is computed; arguments may be arrays, or anything with `shape` and `dtype`.

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -11,9 +11,12 @@ from functx import ops
 from functx.core import tree
 from functx.core.primitive import is_linear_input
 from functx.core.types import ShapedArray, float0, is_inexact
+from functx.core.typing import Cotangent, NumPyArray, PyTree, Tangent, Value
+
+T = TypeVar("T")
 
 
-def split_list(items: Sequence[Any], lengths: Sequence[int]) -> list[Sequence[Any]]:
+def split_list(items: Sequence[T], lengths: Sequence[int]) -> list[Sequence[T]]:
     """`items` split into sequences of the given `lengths`, and the remaining items."""
     parts, start = [], 0
     for length in lengths:
@@ -22,34 +25,36 @@ def split_list(items: Sequence[Any], lengths: Sequence[int]) -> list[Sequence[An
     return [*parts, items[start:]]
 
 
-def select_where(items: Sequence[Any], mask: Sequence[bool]) -> list[Any]:
+def select_where(items: Iterable[T], mask: Iterable[bool]) -> list[T]:
     """The items that `mask` marks."""
     return [x for x, on in zip(items, mask, strict=True) if on]
 
 
-def select_where_not(items: Sequence[Any], mask: Sequence[bool]) -> list[Any]:
+def select_where_not(items: Iterable[T], mask: Iterable[bool]) -> list[T]:
     """The items that `mask` does not mark."""
     return [x for x, on in zip(items, mask, strict=True) if not on]
 
 
-def indices_where(mask: Sequence[bool]) -> tuple[int, ...]:
+def indices_where(mask: Iterable[bool]) -> tuple[int, ...]:
     """The indices that `mask` marks."""
     return tuple([i for i, on in enumerate(mask) if on])
 
 
-def scatter_where(items: Sequence[Any], mask: Sequence[bool]) -> list[Any]:
+def scatter_where(items: Iterable[T], mask: Iterable[bool]) -> list[T | None]:
     """`items`, one for each index that `mask` marks, with None at the other indices."""
     remaining = iter(items)
     return [next(remaining) if on else None for on in mask]
 
 
-def replace_where(items: Sequence[Any], mask: Sequence[bool], new: Sequence[Any]) -> list[Any]:
+def replace_where(items: Iterable[T], mask: Iterable[bool], new: Iterable[T]) -> list[T]:
     """`items` with the items of `new` at the indices that `mask` marks."""
     remaining = iter(new)
     return [next(remaining) if on else x for x, on in zip(items, mask, strict=True)]
 
 
-def instantiate_zeros(values: Sequence[Any], like: Sequence[Any]) -> list[Any]:
+def instantiate_zeros(
+    values: Sequence[Value | None], like: Sequence[Value | ShapedArray]
+) -> list[Value]:
     """`values` with zeros of the types of `like` in place of None."""
     return [ops.zeros_like(a) if x is None else x for x, a in zip(values, like, strict=True)]
 
@@ -59,7 +64,7 @@ def is_float0(x: Any) -> bool:
     return getattr(x, "dtype", None) == float0
 
 
-def tangent_avals(structure: Any, avals: Sequence[ShapedArray]) -> Sequence[ShapedArray]:
+def tangent_avals(structure: tree.TreeDef, avals: Sequence[ShapedArray]) -> Sequence[ShapedArray]:
     """The avals of the tangents of the leaves of a structure of types `avals`.
 
     They are `avals`, but for typed keys, whose tangents lack the last dimension, that of the key
@@ -72,8 +77,10 @@ def tangent_avals(structure: Any, avals: Sequence[ShapedArray]) -> Sequence[Shap
 
 
 def unflatten_tangents(
-    structure: Any, avals: Sequence[ShapedArray], tangents: Sequence[Any]
-) -> Any:
+    structure: tree.TreeDef,
+    avals: Sequence[ShapedArray],
+    tangents: Sequence[Tangent | NumPyArray],
+) -> PyTree:
     """The pytree of tangents or cotangents of values of types `avals`, with None for integers.
 
     In pytree classes of users, which may take nothing but arrays, zeros of dtype `float0` replace
@@ -88,17 +95,17 @@ def unflatten_tangents(
     return tree.unflatten(structure, tangents)
 
 
-def inexact_mask(avals: Sequence[Any]) -> list[bool]:
+def inexact_mask(avals: Iterable[Value | ShapedArray]) -> list[bool]:
     """The mask of the `avals` of inexact dtype."""
     return [is_inexact(a.dtype) for a in avals]
 
 
-def inexact_cotangents(cts: Sequence[Any], avals: Sequence[Any]) -> list[Any]:
+def inexact_cotangents(cts: Sequence[Cotangent], avals: Sequence[ShapedArray]) -> list[Value]:
     """The cotangents of the inexact outputs, with zeros for None."""
     mask = inexact_mask(avals)
     return instantiate_zeros(select_where(cts, mask), select_where(avals, mask))
 
 
-def linear_mask(args: Sequence[Any]) -> tuple[bool, ...]:
+def linear_mask(args: Iterable[object]) -> tuple[bool, ...]:
     """The mask of the operands that a `transpose` rule gets as `LinearInput`."""
     return tuple([is_linear_input(x) for x in args])

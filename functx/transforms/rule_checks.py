@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from functx import ops
 from functx.core.errors import LinearityError, RuleError, type_name
 from functx.core.primitive import Primitive, is_linear_input
-from functx.core.program import Equation, Literal, Program
+from functx.core.program import Atom, Equation, Literal, Program, Var
 from functx.core.rewriting import user_rule_runs
 from functx.core.source_info import Source
 from functx.core.tracer import Tracer, aval_of, current_builder
 from functx.core.tracing import trace
 from functx.core.types import ShapedArray, is_inexact
+from functx.core.typing import Cotangent, Function, Value
 from functx.ops.families import Linear
 from functx.transforms.dce import varied
 
@@ -81,8 +82,8 @@ def check_batch_result(
 
 
 def apply_linear_rule(
-    primitive: Primitive, rule: str, body: Callable[..., Any], cts: Sequence[Any], args: Any
-) -> list[Any]:
+    primitive: Primitive, rule: str, body: Function, cts: Sequence[Cotangent], args: Any
+) -> list[Cotangent]:
     """The cotangents of `args` by `body(cts)`; RuleError unless they are linear in `cts`."""
     user_rule_runs.record()
     builder = current_builder.require()
@@ -90,7 +91,7 @@ def apply_linear_rule(
     avals = [x.aval if is_linear_input(x) else aval_of(x) for x in args]
     nonzero_outputs: list[int] = []
 
-    def on_given(*xs: Any) -> list[Any]:
+    def on_given(*xs: Value) -> list[Value]:
         remaining = iter(xs)
         results = body([None if ct is None else next(remaining) for ct in cts])
         check_types(primitive, rule, "cotangent", results, avals, "operand")
@@ -111,9 +112,9 @@ def check_rule_is_linear(
     primitive: Primitive,
     rule: str,
     equations: Sequence[Equation],
-    linear: Iterable[Any],
-    outputs: Iterable[Any],
-    known: dict[Any, Any],
+    linear: Iterable[Var],
+    outputs: Iterable[Atom],
+    known: Mapping[Any, Any],
     kind: str,
 ) -> None:
     """Raise RuleError if `outputs` have a constant term beside the variables `linear`."""
@@ -131,11 +132,11 @@ def check_rule_is_linear(
 
 def check_linear(
     program: Program,
-    linear: Iterable[Any],
-    outputs: Iterable[Any],
+    linear: Iterable[Var],
+    outputs: Iterable[Atom],
     problem: str,
     fix: str = "",
-    known: dict[Any, Any] | None = None,
+    known: Mapping[Any, Any] | None = None,
 ) -> None:
     """Raise LinearityError with `problem` if `outputs` have a constant term beside `linear`."""
     found = find_constant_term(program.equations, linear, outputs, known)
@@ -152,18 +153,18 @@ class ConstantTerm(NamedTuple):
 
 def find_constant_term(
     equations: Sequence[Equation],
-    linear: Iterable[Any],
-    outputs: Iterable[Any],
-    known: dict[Any, Any] | None = None,
+    linear: Iterable[Var],
+    outputs: Iterable[Atom],
+    known: Mapping[Any, Any] | None = None,
 ) -> ConstantTerm | None:
     """The first nonzero constant that is added to a value linear in `linear`, or that is an output.
 
     `known` gives the values of captured variables.
     """
-    varying: set[Any] = set(linear)
-    producers: dict[Any, Equation] = {}
+    varying: set[Atom] = set(linear)
+    producers: dict[Atom, Equation] = {}
 
-    def is_zero(atom: Any) -> bool:
+    def is_zero(atom: Atom) -> bool:
         if type(atom) is Literal:
             return bool(atom.value == 0)
         if atom in producers:
@@ -204,7 +205,7 @@ def outputs_are_zero(eqn: Equation, is_zero: Callable[[Any], bool]) -> bool:
     return isinstance(eqn.primitive, (Linear, ops.Full)) and all(map(is_zero, eqn.inputs))
 
 
-def jointly_linear_operands(eqn: Equation) -> Sequence[Any]:
+def jointly_linear_operands(eqn: Equation) -> Sequence[Atom]:
     """The operands that must all be linear or zero for the equation to be linear."""
     primitive: Primitive = eqn.primitive
     if isinstance(primitive, ops.Select):

@@ -17,7 +17,7 @@ import numpy as np
 
 from functx import ops
 from functx.core.errors import DTypeError
-from functx.core.primitive import is_linear_input
+from functx.core.primitive import Primitive, is_linear_input
 from functx.core.program import Program
 from functx.core.records import Rewrite
 from functx.core.rewriting import cached_rewrite
@@ -26,6 +26,7 @@ from functx.core.samples import f64, sample
 from functx.core.tracer import aval_of, current_builder
 from functx.core.tracing import trace
 from functx.core.types import ShapedArray, is_complex, real_dtype
+from functx.core.typing import Cotangent, Dim, Tangent, Value
 from functx.ops.operands import batch_size, literal
 from functx.transforms.decompose import builtin_decomposition, decompose_missing_rules
 from functx.transforms.forward_mode import jvp_program
@@ -38,7 +39,7 @@ class ElementwiseDerivative(Rewrite[Program]):
     place: int = 0
 
     def __call__(self, program: Program) -> Program:
-        def body(*args: Any) -> list[Any]:
+        def body(*args: Value) -> list[Value]:
             tangents = [
                 ops.constant_like(x, 1) if i == self.place else None for i, x in enumerate(args)
             ]
@@ -53,13 +54,13 @@ def elementwise_derivative(program: Program, place: int = 0) -> Program:
     return cached_rewrite(ElementwiseDerivative(place), program)
 
 
-def inline_single_output(program: Program, args: Sequence[Any]) -> Any:
+def inline_single_output(program: Program, args: Sequence[Value]) -> Value:
     """The single output of `program` on `args`, inlined into the current trace."""
     return current_builder.require().inline(program, args)[0]
 
 
 def _example(parameters: int = 0) -> Program:
-    def body(w: Any, *scale: Any) -> list[Any]:
+    def body(w: Value, *scale: Value) -> list[Value]:
         return [ops.exp(ops.mul(w, *scale) if scale else w)]
 
     return trace(body, [f64[3], f64[()]][: 1 + parameters], name="example")[0]
@@ -87,11 +88,11 @@ class SpectralPrimitive(ops.MatrixFunction, abstract=True):
                 fix="Make the program for eigenvalues of this dtype, or convert with astype.",
             )
 
-    def hermitian_direction(self, e: Any) -> Any:
+    def hermitian_direction(self, e: Value) -> Value:
         """The part of a direction that the derivative depends on."""
         return hermitian_dilation(upper_block(e, self.rows)) if self.rows else ops.hermitian_part(e)
 
-    def spectrum(self, a: Any) -> tuple[Any, Any]:
+    def spectrum(self, a: Value) -> tuple[Any, Any]:
         """The eigenvalues and eigenvectors of `a`."""
         if not self.rows:
             w, v = ops.Eigh()(a)
@@ -113,7 +114,7 @@ class SpectralPrimitive(ops.MatrixFunction, abstract=True):
             values.append(ops.zeros_like(aval_of(s).update(shape=(*s.shape[:-1], rest.shape[-1]))))
         return ops.concatenate(values, last - 1), ops.concatenate(sides, last)
 
-    def parameter_tangents(self, args: Sequence[Any], tangents: Sequence[Any]) -> list[Any]:
+    def parameter_tangents(self, args: Sequence[Value], tangents: Sequence[Tangent]) -> list[Value]:
         """The terms of the tangent that come from those of the parameters."""
         first = len(args) - len(self.program.inputs)
         terms = []
@@ -125,11 +126,11 @@ class SpectralPrimitive(ops.MatrixFunction, abstract=True):
                 terms.append(ops.mul(part, ops.cast_like(wide, part)))
         return terms
 
-    def with_program(self, program: Program) -> Any:
+    def with_program(self, program: Program) -> Primitive:
         """The same operation for another function."""
         raise NotImplementedError
 
-    def batch(self, args, dims):
+    def batch(self, args: Sequence[Value], dims: Sequence[Dim]) -> tuple[Value, Dim]:
         size = batch_size(args, dims)
         given = [ops.batch_dim_at(x, d, 0, size) for x, d in zip(args, dims, strict=True)]
         fields = Batch(size, (0,) * len(self.program.inputs), (0,))
@@ -174,14 +175,14 @@ class SpectralFunction(SpectralPrimitive):
         ),
     )
 
-    def abstract_eval(self, a, *others):
+    def abstract_eval(self, a: ShapedArray, *others: ShapedArray) -> ShapedArray:
         self.check(a, *others[: self.order])
         return a
 
-    def with_program(self, program, order=None):
+    def with_program(self, program: Program, order: int | None = None) -> Primitive:
         return SpectralFunction(program, self.rows, self.order if order is None else order)
 
-    def jvp(self, primals, tangents):
+    def jvp(self, primals: Sequence[Value], tangents: Sequence[Tangent]) -> tuple[Value, Tangent]:
         if self.order == 2:
             return self.jvp_by_decomposition(primals, tangents)
         terms = self.parameter_tangents(primals, tangents)
@@ -198,21 +199,23 @@ class SpectralFunction(SpectralPrimitive):
                 terms.append(self(a, *rest[:k], t, *rest[k + 1 :]))
         return self(*primals), reduce(ops.add, terms)
 
-    def jvp_by_decomposition(self, primals: Sequence[Any], tangents: Sequence[Any]) -> Any:
+    def jvp_by_decomposition(
+        self, primals: Sequence[Value], tangents: Sequence[Tangent]
+    ) -> tuple[Value, Tangent]:
         program = decompose_missing_rules(
             builtin_decomposition(self, tuple([aval_of(x) for x in primals])), "jvp"
         )
         ((out, t, _),) = jvp_program(program, primals, tangents)
         return out, t
 
-    def transpose(self, ct, a, *others):
+    def transpose(self, ct: Value, a: Any, *others: Any) -> Sequence[Cotangent]:
         (k,) = [i for i, x in enumerate(others) if is_linear_input(x)]
         # The trace of a product is invariant under cyclic permutation.
         given = [*others[k + 1 : self.order], ops.matrix_transpose(ct), *others[:k]]
         found = ops.matrix_transpose(self(a, *given, *others[self.order :]))
         return [None, *[found if i == k else None for i in range(len(others))]]
 
-    def decompose(self, a, *others):
+    def decompose(self, a: Value, *others: Value) -> Value:
         w, v = self.spectrum(a)
         args = w, *others[self.order :]
         f = inline_single_output(self.program, args)
@@ -250,14 +253,14 @@ class SpectralTrace(SpectralPrimitive):
         sample(f64[3, 3], f64[()], program=_example(1), values={0: np.eye(3)}, dtypes=("f64",)),
     )
 
-    def abstract_eval(self, a, *parameters):
+    def abstract_eval(self, a: ShapedArray, *parameters: ShapedArray) -> ShapedArray:
         self.check(a)
         return self.program.out_avals[0].update(shape=a.shape[:-2])
 
-    def with_program(self, program):
+    def with_program(self, program: Program) -> Primitive:
         return SpectralTrace(program, self.rows)
 
-    def jvp(self, primals, tangents):
+    def jvp(self, primals: Sequence[Value], tangents: Sequence[Tangent]) -> tuple[Value, Tangent]:
         out, terms = self(*primals), self.parameter_tangents(primals, tangents)
         if tangents[0] is not None:
             function = SpectralFunction(elementwise_derivative(self.program), self.rows)(*primals)
@@ -268,7 +271,7 @@ class SpectralTrace(SpectralPrimitive):
             terms.append(total if is_complex(out.dtype) else ops.real_if_complex(total))
         return out, reduce(ops.add, terms)
 
-    def decompose(self, a, *parameters):
+    def decompose(self, a: Value, *parameters: Value) -> Value:
         f = inline_single_output(self.program, [self.spectrum(a)[0], *parameters])
         return ops.reduce_sum(f, (f.ndim - 1,))
 
@@ -282,20 +285,20 @@ class DividedDifferences(NamedTuple):
     up to rounding but values differ.
     """
 
-    points: Any
-    gaps: Any
-    quotients: Any
-    slopes: Any
-    curvatures: Any
-    tied: Any
+    points: Value
+    gaps: Value
+    quotients: Value
+    slopes: Value
+    curvatures: Value
+    tied: Value
     """The mask of pairs of points that are equal within rounding error of the largest."""
-    unknown: Any
+    unknown: Value
     """The mask of pairs of points that are equal though the values differ."""
-    errors: Any
+    errors: Value
     """The errors of the quotients, in units of rounding."""
 
     @staticmethod
-    def of(w: Any, f: Any, slopes: Any, curvatures: Any) -> DividedDifferences:
+    def of(w: Value, f: Value, slopes: Value, curvatures: Value) -> DividedDifferences:
         """The divided differences of a function at `w`, from its values `f` and its derivatives."""
         gaps, changes = pairwise_differences(w), pairwise_differences(f)
         tied = ops.MaskedReciprocal.from_gaps(w, w).undefined
@@ -312,11 +315,11 @@ class DividedDifferences(NamedTuple):
         errors = ops.add(errors, ops.abs(quotients))
         return DividedDifferences(w, gaps, quotients, slopes, curvatures, tied, unknown, errors)
 
-    def first_order(self, e: Any) -> Any:
+    def first_order(self, e: Value) -> Value:
         """f[w_i, w_j] e_ij."""
         return ops.mul(ops.cast_like(self.quotients, e), e)
 
-    def second_order(self, e: Any, g: Any) -> Any:
+    def second_order(self, e: Value, g: Value) -> Value:
         """The sum over k of f[w_i, w_k, w_j] e_ik g_kj."""
         # (f[w_k, w_j] - f[w_i, w_k]) / (w_j - w_i) where these differ; else f[w_i, w_i, w_k].
         twice = ops.cast_like(self.at_double_points(), e)
@@ -331,7 +334,7 @@ class DividedDifferences(NamedTuple):
         noise = ops.add(noise, products_of_norms(ops.abs(e), ops.mul(self.errors, ops.abs(g))))
         return self.divide_by_gaps(changes, ops.mul(means, 0.5), noise)
 
-    def at_double_points(self) -> Any:
+    def at_double_points(self) -> Value:
         """f[w_i, w_i, w_k] in row i and column k."""
         shape = self.gaps.shape
         means = ops.mul(ops.broadcast_rows(self.curvatures, shape), 1 / 3)
@@ -343,14 +346,14 @@ class DividedDifferences(NamedTuple):
             ops.sub(self.quotients, ops.broadcast_rows(self.slopes, shape)), means, noise
         )
 
-    def divide_by_gaps(self, changes: Any, means: Any, noise: Any) -> Any:
+    def divide_by_gaps(self, changes: Value, means: Value, noise: Value) -> Value:
         """`changes` over the gaps, or `means` where both agree within rounding errors."""
         close = ops.bitwise_or(self.tied, is_close(changes, self.gaps, means, noise))
         apart = ops.select(close, literal(1, self.gaps.dtype), self.gaps)
         return ops.select(close, means, ops.div(changes, ops.cast_like(apart, changes)))
 
 
-def is_close(changes: Any, gaps: Any, means: Any, noise: Any) -> Any:
+def is_close(changes: Value, gaps: Value, means: Value, noise: Value) -> Value:
     """Where `changes` and `means` times `gaps` differ by a few units of rounding of `noise`."""
     zero = literal(0, gaps.dtype)
     apart = ops.abs(ops.sub(changes, ops.mul(ops.cast_like(gaps, changes), means)))
@@ -360,36 +363,36 @@ def is_close(changes: Any, gaps: Any, means: Any, noise: Any) -> Any:
     return ops.bitwise_or(close, equal)
 
 
-def pairwise_differences(x: Any) -> Any:
+def pairwise_differences(x: Value) -> Value:
     """x_j - x_i, in row i and column j."""
     shape = (*x.shape, x.shape[-1])
     return ops.sub(ops.broadcast_columns(x, shape), ops.broadcast_rows(x, shape))
 
 
-def pairwise_sums(x: Any) -> Any:
+def pairwise_sums(x: Value) -> Value:
     """x_i + x_j, in row i and column j."""
     shape = (*x.shape, x.shape[-1])
     return ops.add(ops.broadcast_columns(x, shape), ops.broadcast_rows(x, shape))
 
 
-def products_of_norms(x: Any, y: Any) -> Any:
+def products_of_norms(x: Value, y: Value) -> Value:
     """The norm of row i of `x` times that of column j of `y`, in row i and column j."""
     by_row = ops.sqrt(ops.reduce_sum(ops.mul(x, x), (x.ndim - 1,)))
     by_column = ops.sqrt(ops.reduce_sum(ops.mul(y, y), (y.ndim - 2,)))
     return ops.mul(ops.broadcast_rows(by_row, x.shape), ops.broadcast_columns(by_column, y.shape))
 
 
-def slice_columns(x: Any, first: int, last: int | None) -> Any:
+def slice_columns(x: Value, first: int, last: int | None) -> Value:
     """The columns from `first` to before `last` of matrices."""
     return ops.slice_in_dim(x, first, last, axis=x.ndim - 1)
 
 
-def upper_block(a: Any, m: int) -> Any:
+def upper_block(a: Value, m: int) -> Value:
     """The block x, of `m` rows, of the matrix [[0, x], [x^H, 0]]."""
     return ops.slice_in_dim(slice_columns(a, m, None), 0, m, axis=a.ndim - 2)
 
 
-def hermitian_dilation(x: Any) -> Any:
+def hermitian_dilation(x: Value) -> Value:
     """The Hermitian dilation [[0, x], [x^H, 0]] of x."""
     *batch, m, n = x.shape
     above, below = [ops.zeros_like(aval_of(x).update(shape=(*batch, k, k))) for k in (m, n)]

@@ -7,16 +7,18 @@ from functools import singledispatch
 from typing import Any
 
 from functx import ops
+from functx.core.primitive import Primitive
 from functx.core.program import Atom, Equation, Literal, Program, scalar_literal
 from functx.core.records import Rewrite
 from functx.core.rewriting import cached_rewrite
 from functx.core.tracer import Tracer
+from functx.core.typing import Cotangent, Value
 from functx.ops.operands import literal
 from functx.transforms.dce import with_io
 from functx.transforms.operand_masks import select_where, select_where_not
 
 
-def is_zero_literal(atom: Any) -> bool:
+def is_zero_literal(atom: Atom) -> bool:
     """Whether `atom` is the literal 0."""
     return type(atom) is Literal and atom.value == 0
 
@@ -28,7 +30,7 @@ def is_zero_array(atom: Atom, producers: Mapping[Atom, Equation]) -> bool:
     return is_zero_literal(atom)
 
 
-def zero_filled_variables(equations: Iterable[Equation]) -> set[Any]:
+def zero_filled_variables(equations: Iterable[Equation]) -> set[Atom]:
     """The variables that `equations` fill with the literal 0."""
     return {
         eqn.outputs[0]
@@ -37,7 +39,7 @@ def zero_filled_variables(equations: Iterable[Equation]) -> set[Any]:
     }
 
 
-def symbolize_zeros(values: Sequence[Any], equations: Iterable[Equation]) -> list[Any]:
+def symbolize_zeros(values: Sequence[Value], equations: Iterable[Equation]) -> list[Cotangent]:
     """`values` with None for the literal 0, and for arrays that `equations` fill with 0."""
     zeros = zero_filled_variables(equations)
     return [
@@ -63,8 +65,8 @@ class ZeroPropagation:
     def __init__(
         self,
         equations: Iterable[Equation],
-        linear: Iterable[Any],
-        zeros: Iterable[Any],
+        linear: Iterable[Atom],
+        zeros: Iterable[Atom],
         drop_multiple_results: bool = False,
     ):
         self.linear, self.zeros, self.drop_multiple_results = (
@@ -72,13 +74,13 @@ class ZeroPropagation:
             set(zeros),
             drop_multiple_results,
         )
-        self.aliases: dict[Any, Atom] = {}
-        self.instantiated: dict[Any, Atom] = {}
+        self.aliases: dict[Atom, Atom] = {}
+        self.instantiated: dict[Atom, Atom] = {}
         self.equations: list[Equation] = []
         for eqn in equations:
             self.add(eqn)
 
-    def read(self, atom: Any) -> Atom:
+    def read(self, atom: Atom) -> Atom:
         """The atom that replaces `atom`: itself, an equal one, or instantiated zeros."""
         if atom in self.zeros and atom not in self.instantiated:
             aval = atom.aval
@@ -125,13 +127,13 @@ class ZeroPropagation:
 
 
 @singledispatch
-def programs_run(primitive: Any) -> Sequence[Program] | None:
+def programs_run(primitive: Primitive) -> Sequence[Program] | None:
     """The programs of which `primitive` runs one on its last operands, and nothing else."""
     return None
 
 
 @singledispatch
-def with_programs(primitive: Any, programs: Sequence[Program]) -> Any:
+def with_programs(primitive: Primitive, programs: Sequence[Program]) -> Any:
     """`primitive` with other programs in place of `programs_run`."""
     raise NotImplementedError
 

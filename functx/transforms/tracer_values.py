@@ -94,7 +94,7 @@ def _evaluate_atom(builder: Builder, atom: Atom) -> TracerValue | None:
     return _read_value(memo, atom)
 
 
-def _read_value(memo: dict[Any, TracerValue], atom: Atom) -> TracerValue:
+def _read_value(memo: dict[Atom, TracerValue], atom: Atom) -> TracerValue:
     if type(atom) is Literal:
         return TracerValue(np.asarray(atom.value, atom.aval.dtype)[()])
     return memo[atom]

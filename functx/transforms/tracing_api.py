@@ -30,6 +30,7 @@ from functx.core.source_info import (
 from functx.core.tracer import Tracer, aval_of, current_builder
 from functx.core.tracing import trace
 from functx.core.types import ShapedArray, canonical_dtype
+from functx.core.typing import ArrayLike, Function, Value
 from functx.ops.views import Write
 from functx.transforms.aliasing import (
     ArgumentStrides,
@@ -54,8 +55,8 @@ class TracedFunction(NamedTuple):
     """
 
     program: Program
-    captured: list[Any]
-    out_tree: Any
+    captured: list[Value]
+    out_tree: tree.TreeDef
     written: tuple[int, ...] = ()
     layout_dependent: bool = False
 
@@ -65,13 +66,13 @@ class TracedFunction(NamedTuple):
         avals = self.program.out_avals
         return avals[: len(avals) - len(self.written)]
 
-    def tree_without_aux(self, has_aux: bool) -> Any:
+    def tree_without_aux(self, has_aux: bool) -> tree.TreeDef:
         """The structure of the output, without the auxiliary data."""
         return self.out_tree.children()[0] if has_aux else self.out_tree
 
     def finish_call(
-        self, args: Sequence[Any], outs: Sequence[Any], of_transform: bool = True
-    ) -> list[Any]:
+        self, args: Sequence[Value], outs: Sequence[Value], of_transform: bool = True
+    ) -> list[Value]:
         """Writes the new values in `outs` to the operands `args`, and returns the results.
 
         Inside a trace, a result that is an operand or a view of one is copied.
@@ -115,12 +116,12 @@ class TracedFunction(NamedTuple):
 
 
 def trace_function(
-    fun: Callable[..., Any],
-    in_tree: Any,
+    fun: Function,
+    in_tree: tree.TreeDef,
     avals: Sequence[ShapedArray],
     kind: str,
     *,
-    values: Sequence[Any] | None = None,
+    values: Sequence[ArrayLike] | None = None,
     differentiated: Sequence[int] = (),
     has_aux: bool = False,
     shared_buffers: Sequence[SharedBuffer] = (),
@@ -139,7 +140,7 @@ def trace_function(
     call = FlatFunction(fun, in_tree, kind, has_aux)
     flat = with_derivative_boundaries(call, differentiated) if differentiated else call
 
-    def trace_in(memory: MemoryLayout) -> tuple[Program, list[Any]]:
+    def trace_in(memory: MemoryLayout) -> tuple[Program, list[Value]]:
         return trace(
             with_shared_buffers(flat, memory.buffers, differentiated) if memory.buffers else flat,
             avals,
@@ -170,12 +171,12 @@ class FlatFunction:
     being built writes to arrays; and `layout_dependent`, whether it depends on their strides.
     """
 
-    def __init__(self, fun: Callable[..., Any], in_tree: Any, kind: str, has_aux: bool):
+    def __init__(self, fun: Function, in_tree: tree.TreeDef, kind: str, has_aux: bool):
         self.fun, self.in_tree, self.kind, self.has_aux = fun, in_tree, kind, has_aux
         self.out_tree: Any = None
         self.writes = self.layout_dependent = False
 
-    def __call__(self, *leaves: Any) -> list[Any]:
+    def __call__(self, *leaves: Value) -> list[Value]:
         args, kwargs = self.in_tree.unflatten(leaves)
         try:
             out = self.fun(*args, **kwargs)
@@ -191,7 +192,7 @@ class FlatFunction:
         self.writes, self.layout_dependent = builder.writes, builder.layout_dependent
         return outs
 
-    def flatten_result(self, out: Any) -> list[Any]:
+    def flatten_result(self, out: Any) -> list[Value]:
         """The traced leaves of a result; ArgumentError for a leaf that is no array."""
         if self.has_aux and not (isinstance(out, (tuple, list)) and len(out) == 2):
             raise ArgumentError(
@@ -225,14 +226,14 @@ class FlatFunction:
 
 
 def with_derivative_boundaries(
-    flat: Callable[..., list[Any]], differentiated: Sequence[int]
-) -> Callable[..., list[Any]]:
+    flat: Callable[..., list[Value]], differentiated: Sequence[int]
+) -> Callable[..., list[Value]]:
     """`flat` with a `DerivativeBoundary` around it where mesh axes track replication.
 
     The boundaries are at the arguments at the indices `differentiated` and at all results.
     """
 
-    def body(*tracers: Tracer) -> list[Any]:
+    def body(*tracers: Tracer) -> list[Value]:
         axes = tracked_mesh_axes()
         if not axes:
             return flat(*tracers)
@@ -249,7 +250,7 @@ def with_derivative_boundaries(
 
 
 def avals_of(
-    leaves: list[Any], kind: str, fun: Callable[..., Any], in_tree: Any
+    leaves: list[Value], kind: str, fun: Function, in_tree: tree.TreeDef
 ) -> list[ShapedArray]:
     """The avals of argument leaves; ArgumentError names an argument that is no array.
 
@@ -278,17 +279,17 @@ class TracedArguments(NamedTuple):
     be traced.
     """
 
-    leaves: list[Any]
-    in_tree: Any
+    leaves: list[Value]
+    in_tree: tree.TreeDef
     avals: list[ShapedArray]
     indices: Sequence[int]
 
 
 def partition_static_arguments(
-    leaves: list[Any],
-    in_tree: Any,
+    leaves: list[Value],
+    in_tree: tree.TreeDef,
     kind: str,
-    fun: Callable[..., Any],
+    fun: Function,
     used: Sequence[int],
 ) -> TracedArguments:
     """The traced leaves of a call; the leaves at the indices `used` must be arrays or numbers.

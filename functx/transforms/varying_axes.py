@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from functools import singledispatch
 from math import prod
 from typing import Any
@@ -10,7 +10,8 @@ from typing import Any
 from functx import ops
 from functx.core.errors import CollectiveError
 from functx.core.fixed_point import fixed_point
-from functx.core.program import Equation, Program, Var, scalar_literal, subprograms
+from functx.core.primitive import Primitive
+from functx.core.program import Atom, Equation, Program, Var, scalar_literal, subprograms
 from functx.core.program_editing import map_primitive_programs, replace_program_fields
 from functx.core.records import Rewrite
 from functx.core.rewriting import cached_rewrite
@@ -33,7 +34,7 @@ class VaryingAxesAnalysis(Rewrite[tuple[AxisSet, ...]]):
     input_axes: tuple[AxisSet, ...]
 
     def __call__(self, program: Program) -> tuple[AxisSet, ...]:
-        env: dict[Any, AxisSet] = dict(zip(program.inputs, self.input_axes, strict=True))
+        env: dict[Atom, AxisSet] = dict(zip(program.inputs, self.input_axes, strict=True))
         for eqn in program.equations:
             operand_axes = [env.get(a, NO_AXES) for a in eqn.inputs]
             found = output_axes(eqn.primitive, operand_axes, len(eqn.outputs))
@@ -57,7 +58,7 @@ class ResolveBoundaries(Rewrite[Program]):
     def __call__(self, program: Program) -> Program:
         if not has_boundary(program):
             return program
-        env: dict[Any, AxisSet] = dict(zip(program.inputs, self.input_axes, strict=True))
+        env: dict[Atom, AxisSet] = dict(zip(program.inputs, self.input_axes, strict=True))
         sizes = dict(
             [
                 axis
@@ -66,7 +67,7 @@ class ResolveBoundaries(Rewrite[Program]):
                 for axis in e.primitive.axes
             ]
         )
-        aliases: dict[Any, Any] = {}
+        aliases: dict[Atom, Any] = {}
         equations = []
         for eqn in program.equations:
             inputs = [aliases.get(a, a) for a in eqn.inputs]
@@ -115,7 +116,7 @@ Replacement = tuple[Any, Sequence[Any] | None]
 
 
 def replacements_for(
-    primitive: Any, x: Any, input_axes: Sequence[AxisSet], sizes: dict[Any, int]
+    primitive: Primitive, x: Any, input_axes: Sequence[AxisSet], sizes: dict[Hashable, int]
 ) -> Sequence[Replacement]:
     """The operations that replace an equation on `x`; none if its output is `x`."""
     if type(primitive) is ops.Psum and primitive.groups is None:
@@ -131,7 +132,7 @@ def replacements_for(
 
 
 def sum_over_axes(
-    names: Sequence[Any], x: Any, varying: AxisSet, sizes: dict[Any, int]
+    names: Sequence[Any], x: Any, varying: AxisSet, sizes: dict[Hashable, int]
 ) -> Sequence[Replacement]:
     """The sum of `x` over named axes; along those where it is replicated, a product."""
     replicated = [name for name in names if name in sizes and name not in varying]
@@ -152,7 +153,7 @@ def literal_like(x: Any, value: Any) -> Any:
     return scalar_literal(value, aval.dtype, aval.weak_type, repr(value))
 
 
-def resolve_subprogram_boundaries(primitive: Any, input_axes: Sequence[AxisSet]) -> Any:
+def resolve_subprogram_boundaries(primitive: Primitive, input_axes: Sequence[AxisSet]) -> Primitive:
     """`primitive` with the boundaries in its subprograms resolved."""
     sets = subprogram_input_axes(primitive, input_axes)
     if sets is None:
@@ -169,7 +170,7 @@ def resolve_subprogram_boundaries(primitive: Any, input_axes: Sequence[AxisSet])
 
 @singledispatch
 def subprogram_input_axes(
-    primitive: Any, input_axes: Sequence[AxisSet]
+    primitive: Primitive, input_axes: Sequence[AxisSet]
 ) -> Sequence[Sequence[AxisSet]] | None:
     """The axes along which the inputs of each subprogram of an equation vary; None if not known."""
     programs = subprograms(primitive)
@@ -178,7 +179,9 @@ def subprogram_input_axes(
 
 
 @singledispatch
-def output_axes(primitive: Any, input_axes: Sequence[AxisSet], count: int) -> Sequence[AxisSet]:
+def output_axes(
+    primitive: Primitive, input_axes: Sequence[AxisSet], count: int
+) -> Sequence[AxisSet]:
     """The axes along which each of the `count` outputs of an equation varies."""
     for field in ("program", "primal"):
         program = getattr(primitive, field, None)

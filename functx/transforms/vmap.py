@@ -42,6 +42,7 @@ from functx.core.rewriting import apply, bind_equation, interpret, user_rule_run
 from functx.core.tracer import aval_of
 from functx.core.tracing import trace_closed
 from functx.core.types import ShapedArray
+from functx.core.typing import Function, PyTree, Value
 from functx.transforms.aliasing import ArgumentStrides, written_shared_buffers
 from functx.transforms.argument_names import (
     argument_names,
@@ -73,7 +74,7 @@ class Batch(Rewrite[Program]):
     def __call__(self, program: Program) -> Program:
         return trace_batched(partial(self.emit, program), program, self.size, self.in_dims)
 
-    def emit(self, program: Program, *args: Any) -> list[Any]:
+    def emit(self, program: Program, *args: Value) -> list[Value]:
         """Appends the rewritten program on `args` to the current trace; returns its outputs."""
         outs = interpret_batched(program, args, self.in_dims, self.names.with_size(self.size))
         return [
@@ -81,7 +82,7 @@ class Batch(Rewrite[Program]):
             for i, ((x, dim), out_dim) in enumerate(zip(outs, self.out_dims, strict=True))
         ]
 
-    def move_batch_dim(self, i: int, x: Any, dim: int | None, out_dim: int | None) -> Any:
+    def move_batch_dim(self, i: int, x: Any, dim: int | None, out_dim: int | None) -> Value:
         if out_dim is None:
             if dim is not None:
                 raise BatchedOutputError(i)
@@ -104,7 +105,7 @@ class BatchWithInferredOutDims(Rewrite[tuple[Program, tuple[int | None, ...]]]):
     def __call__(self, program: Program) -> tuple[Program, tuple[int | None, ...]]:
         out_dims: list[int | None] = []
 
-        def body(*args: Any) -> list[Any]:
+        def body(*args: Value) -> list[Value]:
             outs = interpret_batched(program, args, self.in_dims, self.names.with_size(self.size))
             out_dims.extend(dim for _, dim in outs)
             return [x for x, _ in outs]
@@ -113,7 +114,7 @@ class BatchWithInferredOutDims(Rewrite[tuple[Program, tuple[int | None, ...]]]):
 
 
 def trace_batched(
-    body: Callable[..., list[Any]], program: Program, size: int, in_dims: Sequence[int | None]
+    body: Callable[..., list[Value]], program: Program, size: int, in_dims: Sequence[int | None]
 ) -> Program:
     """The program of `body`, which takes the inputs of `program` in batches along `in_dims`."""
     avals = [add_axis(a, d, size) for a, d in zip(program.in_avals, in_dims, strict=True)]
@@ -122,7 +123,7 @@ def trace_batched(
 
 def interpret_batched(
     program: Program,
-    args: Sequence[Any],
+    args: Sequence[Value],
     in_dims: Sequence[int | None],
     axis: Axis | None = None,
 ) -> list[tuple[Any, int | None]]:
@@ -177,7 +178,7 @@ def remove_axis(aval: ShapedArray, dim: int | None) -> ShapedArray:
 
 
 def vmap(
-    fun: Callable[..., Any] | None = None,
+    fun: Function | None = None,
     in_axes: Any = 0,
     out_axes: Any = 0,
     axis_name: Any = None,
@@ -185,7 +186,7 @@ def vmap(
     spmd_axis_name: Any = None,
     *,
     chunk_size: int | None = None,
-) -> Any:
+) -> Function:
     """Map `fun` over an axis of its arguments, as a loop would but in one program.
 
     `in_axes` gives the mapped axis of each positional argument, or None for one that every call
@@ -232,7 +233,7 @@ def vmap(
     _check_axis_leaves(in_axes, "in_axes", fun)
     _check_axis_leaves(out_axes, "out_axes", fun)
 
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
+    def wrapper(*args: PyTree, **kwargs: PyTree) -> PyTree:
         leaves, in_tree = tree.flatten_with_key_data((args, kwargs))
         axes = _in_axes_of_leaves(in_axes, args, kwargs, fun)
         found = _canonical_dims(leaves, axes, fun, in_tree)
@@ -277,7 +278,7 @@ def vmap(
     return wrap_transform(wrapper, fun, "vmap")
 
 
-def _element_strides(leaves: Sequence[Any], dims: Sequence[int | None]) -> ArgumentStrides:
+def _element_strides(leaves: Sequence[Value], dims: Sequence[int | None]) -> ArgumentStrides:
     """The strides of one element of each mapped argument; None for row-major order."""
     element_strides: list[Any] = []
     for x, dim in zip(leaves, dims, strict=True):
@@ -293,7 +294,7 @@ def _element_strides(leaves: Sequence[Any], dims: Sequence[int | None]) -> Argum
     return element_strides
 
 
-def _check_axis_leaves(axes: Any, label: str, fun: Callable[..., Any]) -> None:
+def _check_axis_leaves(axes: Any, label: str, fun: Function) -> None:
     for axis in tree.leaves(axes):
         if isinstance(axis, bool) or not isinstance(axis, int):
             raise InAxesError(
@@ -302,7 +303,7 @@ def _check_axis_leaves(axes: Any, label: str, fun: Callable[..., Any]) -> None:
             )
 
 
-def _in_axes_of_leaves(in_axes: Any, args: Any, kwargs: Any, fun: Callable[..., Any]) -> list[Any]:
+def _in_axes_of_leaves(in_axes: Any, args: Any, kwargs: Any, fun: Function) -> list[Value]:
     if not args and not kwargs:
         raise AxisSizeError(
             f"vmap({function_name(fun)}): there must be an argument to map over; got a call without any"
@@ -331,7 +332,7 @@ def _in_axes_of_leaves(in_axes: Any, args: Any, kwargs: Any, fun: Callable[..., 
 
 
 def _canonical_dims(
-    leaves: list[Any], axes: Sequence[Any], fun: Callable[..., Any], in_tree: Any
+    leaves: list[Value], axes: Sequence[Any], fun: Function, in_tree: tree.TreeDef
 ) -> tuple[int | None, ...]:
     """The mapped axis of each leaf, counted from 0."""
     dims: list[int | None] = []
@@ -361,11 +362,11 @@ def _canonical_dims(
 
 
 def _common_size(
-    avals: Sequence[Any],
+    avals: Sequence[ShapedArray],
     dims: Sequence[int | None],
     axis_size: int | None,
-    fun: Callable[..., Any],
-    in_tree: Any,
+    fun: Function,
+    in_tree: tree.TreeDef,
 ) -> int:
     sizes: set[int] = {
         aval.shape[dim] for aval, dim in zip(avals, dims, strict=True) if dim is not None
@@ -396,7 +397,7 @@ def _common_size(
 
 
 def _out_dims_of_leaves(
-    out_axes: Any, traced: TracedFunction, fun: Callable[..., Any]
+    out_axes: Any, traced: TracedFunction, fun: Function
 ) -> tuple[int | None, ...]:
     out_tree = traced.out_tree
     if out_tree.num_nodes == 1 and isinstance(out_axes, (tuple, list)) and len(out_axes) == 1:
@@ -421,7 +422,7 @@ def _out_dims_of_leaves(
     return tuple(dims)
 
 
-def _batched_output_error(i: int, traced: TracedFunction, fun: Callable[..., Any]) -> OutAxesError:
+def _batched_output_error(i: int, traced: TracedFunction, fun: Function) -> OutAxesError:
     count = len(traced.out_avals)
     if i >= count:
         name = pad_input_names(traced.program.in_names(), len(traced.program.inputs))[

@@ -274,9 +274,9 @@ class DifferentiableCall(OperatorPrimitive, abstract=True):
             saved = residuals.unflatten(xs[num_cts : num_cts + num_saved])
             in_cts = rule.gradients(saved, grads, checker)
             nonzero[:] = [ct is not None for ct in in_cts]
-            return select_where(in_cts, nonzero)
+            return [ct for ct in in_cts if ct is not None]
 
-        operands = [*select_where(out_cts, has_cotangent), *residuals.arrays, *args]
+        operands = [*[ct for ct in out_cts if ct is not None], *residuals.arrays, *args]
         in_cts, _ = inline_rule(f"{self.operator.__name__}_backward", body, operands)
         return scatter_where(in_cts, nonzero)
 

@@ -8,10 +8,11 @@ from math import inf
 from typing import Any, NamedTuple
 
 from functx import ops
-from functx.core.program import Equation, Literal, Program
+from functx.core.program import Atom, Equation, Literal, Program
 from functx.core.tracer import Tracer, aval_of, current_builder
 from functx.core.tracing import trace
 from functx.core.types import ShapedArray, complex_dtype, is_complex, real_dtype
+from functx.core.typing import Function, Value
 from functx.ops.families import Elementwise
 from functx.ops.operands import literal
 from functx.passes.einsum_factors import Label, LabelGroup, LabelGroups, resolve_labels
@@ -48,7 +49,7 @@ class ParameterTerm(NamedTuple):
 class ElementwiseTerm(NamedTuple):
     """An elementwise operation on expressions and literals."""
 
-    operation: Callable[..., Any]
+    operation: Function
     operands: tuple[Any, ...]
 
 
@@ -62,14 +63,14 @@ class ExpressionBuilder:
     """
 
     def __init__(
-        self, producers: dict[Any, Equation], values: Any, label: Label, window: tuple[int, int],
+        self, producers: dict[Atom, Equation], values: Any, label: Label, window: tuple[int, int],
         batch: LabelGroup | None = None,
     ):  # fmt: skip
         self.producers, self.values, self.label, self.window = producers, values, label, window
         self.whole = window == (0, values.aval.shape[-1])
         self.batch = batch
         self.parameters: list[tuple[Any, LabelGroups]] = []
-        self.memo: dict[Any, Any] = {}
+        self.memo: dict[tuple[Any, LabelGroups, bool], Any] = {}
 
     def build(self, atom: Any, groups: LabelGroups, inside: bool = False) -> Any:
         """The expression of `atom` with labels along its dimensions; None if there is none.
@@ -150,7 +151,7 @@ def squeeze_groups(
 class ExpressionEvaluator:
     """Evaluates expressions on arrays of eigenvalues, their indices and parameters."""
 
-    def __init__(self, w: Any, places: Any, parameters: Sequence[Any]):
+    def __init__(self, w: Any, places: Any, parameters: Sequence[Value]):
         self.w, self.places, self.parameters = w, places, parameters
         self.memo: dict[int, Any] = {}
 
@@ -264,7 +265,7 @@ class EigenvalueFunction(NamedTuple):
         signed = partial(self.evaluate_singular_values, plain)
         return trace(signed, avals, name="function")[0]
 
-    def values(self, w: Any, *parameters: Any) -> list[Any]:
+    def values(self, w: Any, *parameters: Any) -> list[Value]:
         """The function at `w` inside the window, and zeros outside."""
         real = w.dtype
         f = ops.full(w.shape, literal(1, real))
@@ -295,7 +296,7 @@ class EigenvalueFunction(NamedTuple):
         k = self.width
         return ops.select(ops.lt(places, k), places, ops.sub(places, k)) if self.rows else places
 
-    def evaluate_singular_values(self, plain: Program, w: Any, *parameters: Any) -> list[Any]:
+    def evaluate_singular_values(self, plain: Program, w: Any, *parameters: Any) -> list[Value]:
         """The function at the singular values and their negatives.
 
         It is odd for a left with a right vector, even for two of one side, and halved for a sum.

@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from functx import ops
-from functx.core.program import Equation, Literal, Program, Var
+from functx.core.program import Atom, Equation, Literal, Program, Var
 from functx.core.program_editing import replace_program_fields
 from functx.core.rewriting import bind_equation, interpret
 from functx.core.tracer import Tracer
 from functx.core.tracing import trace
 from functx.core.types import is_complex
+from functx.core.typing import Value
 from functx.ops.families import Elementwise
 from functx.ops.operands import literal
 from functx.passes.einsum import Einsum
@@ -65,7 +66,7 @@ def recognize_spectral_functions(program: Program) -> Program:
             return ops.conj(read(atom.atom))
         return atom.emit(read) if type(atom) is SpectralSum else values[atom]
 
-    def step(eqn: Equation, *args: Tracer) -> Sequence[Any]:
+    def step(eqn: Equation, *args: Tracer) -> Sequence[Value]:
         einsum = matches.get(eqn)
         outs = bind_equation(eqn, *args) if einsum is None else [einsum.emit(read)]
         values.update(zip(eqn.outputs, outs, strict=True))
@@ -106,8 +107,8 @@ class SpectralSearch:
         self.matches: dict[Equation, Einsum] = {}
         self.producers = program.def_use.producers
         # Arrays that depend on eigenvectors, and elementwise functions of eigenvalues.
-        self.of_vectors: set[Any] = set()
-        self.of_values: dict[Any, Equation] = {}
+        self.of_vectors: set[Atom] = set()
+        self.of_values: dict[Atom, Equation] = {}
         for eqn in program:
             self.visit(eqn)
 
@@ -250,7 +251,7 @@ class SpectralProduct(ProductExpression):
             return True
         return kind is ops.Slice and self.window(primitive, x, groups)
 
-    def window(self, primitive: Any, x: Any, groups: LabelGroups) -> bool:
+    def window(self, primitive: ops.Slice, x: Atom, groups: LabelGroups) -> bool:
         """Takes a slice of the vectors; False unless `x` is vectors sliced by number."""
         parts = slice_range(primitive, x)
         if parts is None:
@@ -266,7 +267,7 @@ class SpectralProduct(ProductExpression):
         self.factors[start] = Factor(atom, (*factor.groups[:-1], groups[axis]))
         return True
 
-    def diagonal(self, x: Any, atom: Any, groups: LabelGroups) -> None:
+    def diagonal(self, x: Any, atom: Atom, groups: LabelGroups) -> None:
         """Takes a matrix with `x` on its diagonal, of which one label is summed over."""
         rows, cols = [resolve_labels(group) for group in groups[-2:]]
         if len(rows) == len(cols) == 1 and rows != cols:
@@ -279,14 +280,14 @@ class SpectralProduct(ProductExpression):
         self.factors.append(Factor(atom, groups))
 
 
-def slice_range(primitive: Any, x: Any) -> tuple[int, int, int] | None:
+def slice_range(primitive: Any, x: Atom) -> tuple[int, int, int] | None:
     """The axis, start and end of a slice of `x` along one axis; None for other slices."""
     bounds = zip(primitive.start, primitive.limit, x.aval.shape, strict=True)
     parts = [(d, a, b) for d, (a, b, n) in enumerate(bounds) if (a, b) != (0, n)]
     return parts[0] if primitive.strides is None and len(parts) == 1 else None
 
 
-def eigenvector_factor(eqn: Equation, atom: Any, groups: LabelGroups) -> Factor:
+def eigenvector_factor(eqn: Equation, atom: Var, groups: LabelGroups) -> Factor:
     """The factor for the eigenvectors `atom`, an output of `eqn`."""
     output, window = eqn.outputs.index(atom), full_range(eqn)
     if output == 2:
@@ -307,7 +308,7 @@ def conjugate(atom: Any) -> Any:
     return ConjugatedAtom(atom)
 
 
-def diagonal_operand(atom: Any, producers: dict[Any, Equation]) -> Any:
+def diagonal_operand(atom: Atom, producers: dict[Atom, Equation]) -> Any:
     """The diagonal of `atom` if it was built as diagonal matrices; else None."""
     outer = producers[atom]
     inner = producers.get(outer.inputs[0]) if type(outer.primitive) is ops.Reshape else None

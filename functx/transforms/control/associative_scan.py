@@ -10,6 +10,7 @@ from functx.core import tree
 from functx.core.errors import ArgumentError, DTypeError, ShapeError, TreeError, type_name
 from functx.core.tracebacks import api_boundary
 from functx.core.tracer import aval_of
+from functx.core.typing import Function, PyTree, Value
 from functx.ops.operands import canonical_axis
 from functx.ops.views import copy_if_shared
 from functx.transforms.control.body_tracing import body_name, check_callables
@@ -18,9 +19,7 @@ __all__ = ["associative_scan"]
 
 
 @api_boundary
-def associative_scan(
-    fn: Callable[[Any, Any], Any], elems: Any, reverse: bool = False, axis: int = 0
-) -> Any:
+def associative_scan(fn: Function, elems: PyTree, reverse: bool = False, axis: int = 0) -> PyTree:
     """Combine the elements of `elems` up to each position along `axis` by the associative `fn`.
 
     Returns a pytree of the structure, shapes and dtypes of `elems`, a pytree of arrays of one
@@ -56,7 +55,7 @@ def associative_scan(
             + " and ".join([f"elems{path}: {a!r}" for path, a in zip(paths, avals, strict=True)])
         )
 
-    def combine(xs: Sequence[Any], ys: Sequence[Any]) -> list[Any]:
+    def combine(xs: Sequence[Value], ys: Sequence[Value]) -> list[Value]:
         combined = fn(tree.unflatten(structure, xs), tree.unflatten(structure, ys))
         outs, out_tree = tree.flatten(combined)
         tree.check_same_structure(structure, out_tree, f"{caller}: what fn returns", "elems")
@@ -73,11 +72,11 @@ def associative_scan(
 
 
 def _scan_recursively(
-    combine: Callable[[Sequence[Any], Sequence[Any]], list[Any]],
-    xs: Sequence[Any],
+    combine: Callable[[Sequence[Value], Sequence[Value]], list[Value]],
+    xs: Sequence[Value],
     count: int,
     axis: int,
-) -> Sequence[Any]:
+) -> Sequence[Value]:
     """The prefix reductions of `count` elements, from those of half as many pairs."""
     if count < 2:
         return xs
@@ -99,7 +98,7 @@ def _scan_recursively(
     return [_interleave(x, y, axis) for x, y in zip(first, odd, strict=True)]
 
 
-def _interleave(even: Any, odd: Any, axis: int) -> Any:
+def _interleave(even: Value, odd: Value, axis: int) -> Value:
     """The elements of `even` and `odd` in alternation; `even` may have one more."""
     shape = aval_of(odd).shape
     n = shape[axis]

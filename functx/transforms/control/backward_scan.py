@@ -18,6 +18,7 @@ from functx.core.records import Rewrite, Uncompared
 from functx.core.rewriting import apply
 from functx.core.tracing import trace_closed
 from functx.core.types import ShapedArray
+from functx.core.typing import Value
 from functx.ops.families import Linear
 from functx.ops.operands import upcast_aval, upcast_half
 from functx.transforms.dce import loop_invariant_variables, with_io
@@ -40,7 +41,7 @@ class BackwardScan(NamedTuple):
 
     body: Program
     sums: tuple[ShapedArray, ...]
-    finish: Callable[..., list[Any]]
+    finish: Callable[..., list[Value]]
     stacked_inputs: tuple[int, ...]
 
 
@@ -86,13 +87,13 @@ class BuildBackwardScan(Rewrite[BackwardScan]):
         added_atoms = [atom for terms in accumulations for _, atoms in terms for atom in atoms]
         step = with_io(backward, [*constants, *carried, *rows], [*others, *stacked, *added_atoms])
 
-        def body(*args: Any) -> list[Any]:
+        def body(*args: Value) -> list[Value]:
             consts, so_far, loop_args = split_list(args, [len(constants), len(sums)])
             results = apply(None, step, [*consts, *loop_args])
             outs, added = split_list(results, [len(others) + len(stacked)])
             return [*add_terms(so_far, accumulations, added), *outs]
 
-        def finish(*args: Any) -> list[Any]:
+        def finish(*args: Value) -> list[Value]:
             consts, final_sums, stacks = split_list(args, [len(constants), len(sums)])
             stack_of = dict(zip([*stacked, *stacked_rows], stacks, strict=True))
             final = FinalValues(dict(zip(constants, consts, strict=True)), final_sums, stack_of)
@@ -126,8 +127,8 @@ class BuildBackwardScan(Rewrite[BackwardScan]):
 
 
 def evaluate_invariants(
-    program: Program, known: dict[Any, Any], invariants: set[Any]
-) -> dict[Any, Any]:
+    program: Program, known: dict[Atom, Any], invariants: set[Atom]
+) -> dict[Atom, Any]:
     """The values of the variables in `invariants`, computed from `known` values."""
     equations = [eqn for eqn in program.equations if all(v in invariants for v in eqn.outputs)]
     outputs = [v for eqn in equations for v in eqn.outputs]
@@ -139,9 +140,9 @@ def evaluate_invariants(
 class FinalValues(NamedTuple):
     """The values after the loop: of loop-invariant variables, of sums, and of stacked rows."""
 
-    values: dict[Any, Any]
+    values: dict[Atom, Value]
     sums: Sequence[Any]
-    stacks: dict[Any, Any]
+    stacks: dict[Atom, Any]
 
 
 class AccumulatedSum(NamedTuple):
@@ -150,7 +151,7 @@ class AccumulatedSum(NamedTuple):
     position: int
     dtype: Any
 
-    def evaluate(self, final: FinalValues) -> Any:
+    def evaluate(self, final: FinalValues) -> Value:
         total = final.sums[self.position]
         return total if total.dtype == self.dtype else ops.convert_element_type(total, self.dtype)
 
@@ -160,7 +161,7 @@ class ZeroSum(NamedTuple):
 
     aval: ShapedArray
 
-    def evaluate(self, final: FinalValues) -> Any:
+    def evaluate(self, final: FinalValues) -> Value:
         return ops.zeros_like(self.aval)
 
 
@@ -170,7 +171,7 @@ class StackedSum(NamedTuple):
     atom: Atom
     axes: tuple[int, ...] = ()
 
-    def evaluate(self, final: FinalValues) -> Any:
+    def evaluate(self, final: FinalValues) -> Value:
         return ops.reduce_sum(final.stacks[self.atom], (0, *[a + 1 for a in self.axes]))
 
 
@@ -179,7 +180,7 @@ class ContractedSum(NamedTuple):
 
     eqn: Equation
 
-    def evaluate(self, final: FinalValues) -> Any:
+    def evaluate(self, final: FinalValues) -> Value:
         dot: Any = self.eqn.primitive
         contracting, batch = (
             [tuple([d + 1 for d in dims]) for dims in pair]
@@ -198,9 +199,9 @@ class LinearImageOfSums(NamedTuple):
     """A linear function of the sums `reductions`, one an operand; None for invariant operands."""
 
     eqn: Equation
-    reductions: tuple[Any, ...]
+    reductions: tuple[Reduction | None, ...]
 
-    def evaluate(self, final: FinalValues) -> Any:
+    def evaluate(self, final: FinalValues) -> Value:
         args = [
             total.evaluate(final) if total is not None else final.values.get(atom, atom)
             for atom, total in zip(self.eqn.inputs, self.reductions, strict=True)
@@ -211,13 +212,17 @@ class LinearImageOfSums(NamedTuple):
 class SumOfSums(NamedTuple):
     """A sum of several sums."""
 
-    reductions: tuple[Any, ...]
+    reductions: tuple[Reduction, ...]
 
-    def evaluate(self, final: FinalValues) -> Any:
+    def evaluate(self, final: FinalValues) -> Value:
         first, *others = [total.evaluate(final) for total in self.reductions]
         for x in others:
             first = ops.add(first, x)
         return first
+
+
+Reduction = AccumulatedSum | ZeroSum | StackedSum | ContractedSum | LinearImageOfSums | SumOfSums
+"""How a sum over the steps is computed after the loop."""
 
 
 class ReductionPlan:
@@ -231,18 +236,18 @@ class ReductionPlan:
         self.producers = program.def_use.producers
         self.invariants = loop_invariant_variables(program, set(constants))
         self.rows = set(rows)
-        self.stacked: dict[Any, None] = {}
-        self.reductions: dict[Any, Any] = {}
+        self.stacked: dict[Atom, None] = {}
+        self.reductions: dict[Atom, Reduction] = {}
         self.sums: list[list[Atom]] = []
         self.sum_avals: list[ShapedArray] = []
 
-    def reduction_of(self, atom: Atom) -> Any:
+    def reduction_of(self, atom: Atom) -> Reduction:
         """The reduction that gives the sum of `atom` over the steps."""
         if atom not in self.reductions:
             self.reductions[atom] = self.plan_reduction(atom)
         return self.reductions[atom]
 
-    def plan_reduction(self, atom: Atom) -> Any:
+    def plan_reduction(self, atom: Atom) -> Reduction:
         """Plan the sum of `atom`: deferred for as many of its addends as possible."""
         reductions, accumulated = [], []
         for term in self.addends(atom):
@@ -280,7 +285,7 @@ class ReductionPlan:
                 terms.append(term)
         return terms
 
-    def deferred_reduction(self, atom: Atom) -> Any:
+    def deferred_reduction(self, atom: Atom) -> Reduction | None:
         """The reduction of `atom` after the loop; None if the loop must accumulate it."""
         if self.is_zero(atom):
             return ZeroSum(atom.aval)
@@ -384,8 +389,10 @@ class ReductionPlan:
 
 
 def add_terms(
-    sums: Sequence[Any], accumulations: Sequence[Sequence[Accumulation]], operands: Sequence[Any]
-) -> list[Any]:
+    sums: Sequence[Value],
+    accumulations: Sequence[Sequence[Accumulation]],
+    operands: Sequence[Value],
+) -> list[Value]:
     """The `sums` with the terms of one step added; `operands` are those of the terms, in order."""
     remaining = iter(operands)
     new_sums = []
@@ -396,7 +403,7 @@ def add_terms(
     return new_sums
 
 
-def add_to_slice(total: Any, part: Any, *indices: Any) -> Any:
+def add_to_slice(total: Value, part: Value, *indices: Any) -> Value:
     """`total` with `part` added at `indices`."""
     current = ops.DynamicSlice(part.shape)(total, *indices)
     return ops.DynamicUpdateSlice()(total, ops.add(current, part), *indices)

@@ -33,6 +33,7 @@ from functx.core.source_info import Source, source_line, unwrap_function
 from functx.core.tracer import aval_of, current_builder
 from functx.core.tracing import trace_closed
 from functx.core.types import ShapedArray, promote_types
+from functx.core.typing import ArrayLike, Function, Value
 from functx.ops.operands import PYTHON_SCALARS, literal
 from functx.ops.progress import ShowProgress
 from functx.transforms.aliasing import (
@@ -48,7 +49,7 @@ from functx.transforms.dce import active_outputs, with_io
 from functx.transforms.tracing_api import TracedFunction, avals_of, trace_function
 
 
-def with_captures_first(traced: TracedFunction, fun: Any = None) -> Program:
+def with_captures_first(traced: TracedFunction, fun: Function | None = None) -> Program:
     """The program of a traced function with its captured values as the first inputs.
 
     The inputs take the names of the closure variables of `fun` that hold them, if it is given.
@@ -77,13 +78,16 @@ class LoopBody(NamedTuple):
     """
 
     program: Program
-    consts: list[Any]
-    written: list[Any]
-    start: list[Any]
+    consts: list[Value]
+    written: list[Value]
+    start: list[ArrayLike]
 
     @staticmethod
     def of(
-        traced: TracedFunction, leaves: Sequence[Any], carry: Sequence[ShapedArray], fun: Any = None
+        traced: TracedFunction,
+        leaves: Sequence[Value],
+        carry: Sequence[ShapedArray],
+        fun: Function | None = None,
     ) -> LoopBody:
         """The body of a traced function, with `leaves` as initial carry of the types `carry`.
 
@@ -97,7 +101,7 @@ class LoopBody(NamedTuple):
             program, traced.captured[: len(traced.captured) - len(written)], written, start
         )
 
-    def results(self, outs: Sequence[Any]) -> list[Any]:
+    def results(self, outs: Sequence[Value]) -> list[Value]:
         """The results of the loop, after its first outputs are written back to arrays."""
         count = len(self.written)
         if not count:
@@ -107,7 +111,7 @@ class LoopBody(NamedTuple):
         return results
 
 
-def closure_variable_names(fun: Any, values: Sequence[Any]) -> list[str]:
+def closure_variable_names(fun: Function | None, values: Sequence[Value]) -> list[str]:
     """For each of `values`, the closure variable of `fun` that holds it, or an empty string."""
     fun = unwrap_function(fun)
     name_of = {}
@@ -124,10 +128,10 @@ def closure_variable_names(fun: Any, values: Sequence[Any]) -> list[str]:
 def trace_until_carry_types_settle(
     trace_with: Callable[[Sequence[ShapedArray]], TracedFunction],
     avals: Sequence[ShapedArray],
-    carry_tree: Any,
+    carry_tree: tree.TreeDef,
     carry_of: Callable[[Any], Any],
     caller: str,
-    fun: Any = None,
+    fun: Function | None = None,
 ) -> tuple[TracedFunction, list[ShapedArray]]:
     """A loop body traced with a carry of the types that it returns, and those types.
 
@@ -154,11 +158,11 @@ def trace_until_carry_types_settle(
 
 def _carry_type_error(
     caller: str,
-    carry_tree: Any,
+    carry_tree: tree.TreeDef,
     avals: Sequence[ShapedArray],
     promoted: Sequence[ShapedArray | None],
     traced: TracedFunction,
-    fun: Any,
+    fun: Function | None,
 ) -> CarryTypeError:
     """The error for carries of `avals` without a common type, None in `promoted`."""
     returned = return_source(fun)
@@ -186,7 +190,9 @@ def _carry_type_error(
     )
 
 
-def carry_structure_error(caller: str, expected: Any, actual: Any, fun: Any) -> CarryTypeError:
+def carry_structure_error(
+    caller: str, expected: Any, actual: Any, fun: Function | None
+) -> CarryTypeError:
     """The error for a body that returns a carry of another structure than it takes."""
     before, after = key_path_strings(expected), key_path_strings(actual)
     missing = [f"carry{path}" for path in before if path not in after]
@@ -203,7 +209,7 @@ def carry_structure_error(caller: str, expected: Any, actual: Any, fun: Any) -> 
     )
 
 
-def return_source(fun: Any) -> Source | None:
+def return_source(fun: Function | None) -> Source | None:
     """Where `fun` last returns, if it is a Python function."""
     fun = unwrap_function(fun)
     code = getattr(fun, "__code__", None)
@@ -241,7 +247,7 @@ def cast_outputs(program: Program, avals: Sequence[ShapedArray]) -> Program:
     if all(atom.aval.dtype == a.dtype for atom, a in zip(program.outputs, avals, strict=False)):
         return program
 
-    def body(*args: Any) -> list[Any]:
+    def body(*args: Value) -> list[Value]:
         outs = apply(None, program, args)
         return [cast_to(x, a) for x, a in zip(outs, avals, strict=False)] + outs[len(avals) :]
 
@@ -314,7 +320,7 @@ def is_linearizing() -> bool:
     return builder is not None and type(builder) is not LinearBuilder and builder.is_linear
 
 
-def inline_or_run(program: Program, args: Sequence[Any], *others: Any) -> list[Any]:
+def inline_or_run(program: Program, args: Sequence[Value], *others: Any) -> list[Value]:
     """The outputs of `program`: inlined while tracing, else computed like a single operation.
 
     Computed outputs are `ndarray`s, unless a JAX array is among `args` or `others`.
@@ -335,14 +341,14 @@ def to_numpy(x: Any) -> Any:
         return x
 
 
-def describe_function(fun: Any) -> str:
+def describe_function(fun: Function) -> str:
     """`double (train.py:12)`: the name of a function and where it is defined."""
     code = getattr(fun, "__code__", None)
     where = "" if code is None else f" ({basename(code.co_filename)}:{code.co_firstlineno})"
     return function_name(fun) + where
 
 
-def body_name(kind: str, fun: Any) -> str:
+def body_name(kind: str, fun: Function) -> str:
     """`scan(step)`: a loop or branch as messages name it."""
     return f"{kind}({function_name(fun)})"
 
@@ -362,8 +368,8 @@ class TracedBranches(NamedTuple):
     """
 
     programs: tuple[Program, ...]
-    captured: list[Any]
-    out_tree: Any
+    captured: list[Value]
+    out_tree: tree.TreeDef
     written: list[int]
 
 
@@ -425,9 +431,9 @@ def trace_branches(
     return TracedBranches(cast, captured, out_tree, written)
 
 
-def _describe_types(branches: Iterable[str], avals: Sequence[Any]) -> list[str]:
+def _describe_types(branches: Iterable[str], avals: Sequence[ShapedArray]) -> list[str]:
     """`f32[] of true_fun`, for each type that branches return."""
-    by_type: dict[Any, list[str]] = {}
+    by_type: dict[ShapedArray, list[str]] = {}
     for name, aval in zip(branches, avals, strict=True):
         by_type.setdefault(aval, []).append(name)
     return [f"{aval!r} of {', '.join(names)}" for aval, names in by_type.items()]
@@ -515,7 +521,7 @@ class WithProgress(Rewrite[Program]):
     def __call__(self, program: Program) -> Program:
         n = self.consts + self.carries
 
-        def body(*args: Any) -> list[Any]:
+        def body(*args: Value) -> list[Value]:
             ShowProgress(self.label, self.total)(args[n])
             outs = apply(None, program, [*args[:n], *args[n + 1 :]])
             return [*outs[: self.carries], ops.add(args[n], 1), *outs[self.carries :]]
@@ -531,7 +537,7 @@ class WithProgress(Rewrite[Program]):
         return trace_closed(body, avals, name=program.name, in_names=in_names)
 
 
-def show_completion(label: str, total: int | None, step: Any, outs: Sequence[Any]) -> None:
+def show_completion(label: str, total: int | None, step: Any, outs: Sequence[Value]) -> None:
     """Show that the loop is done after `step` steps, once its results `outs` are computed."""
     nonempty = [x for x in outs if aval_of(x).size][:4]
     # XLA may know the number of steps in advance, so the line waits for an element of the results.

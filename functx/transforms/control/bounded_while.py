@@ -11,7 +11,7 @@ from functx.core.records import Rewrite
 from functx.core.rewriting import apply, cached_rewrite
 from functx.core.tracing import trace_closed
 from functx.core.types import ShapedArray
-from functx.core.typing import Value
+from functx.core.typing import ArrayLike, Cotangent, Value
 from functx.ops.operands import cast_like_input, literal, upcast_aval, upcast_half
 from functx.transforms.control.checkpoint_schedule import STEP_DTYPE
 from functx.transforms.dce import with_io
@@ -22,6 +22,7 @@ from functx.transforms.operand_masks import (
     select_where,
     split_list,
 )
+from functx.transforms.partial_evaluation_policy import Split
 
 if TYPE_CHECKING:
     from functx.transforms.control.while_loop import While
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 STEP_AVAL = ShapedArray((), STEP_DTYPE)
 
 
-def write_rows(stacks: Sequence[Any], rows: Sequence[Any], position: Any) -> list[Any]:
+def write_rows(stacks: Sequence[Value], rows: Sequence[Value], position: Value) -> list[Value]:
     """Each of `stacks` with the next of `rows` written at `position`."""
     return [
         ops.DynamicUpdateSlice()(
@@ -39,7 +40,7 @@ def write_rows(stacks: Sequence[Any], rows: Sequence[Any], position: Any) -> lis
     ]
 
 
-def read_rows(stacks: Sequence[Any], position: Any) -> list[Any]:
+def read_rows(stacks: Sequence[Value], position: Value) -> list[Value]:
     """The row of each of `stacks` at `position`."""
     return [
         ops.reshape(
@@ -50,7 +51,7 @@ def read_rows(stacks: Sequence[Any], position: Any) -> list[Any]:
     ]
 
 
-def _row_indices(position: Any, ndim: int) -> list[Any]:
+def _row_indices(position: Value, ndim: int) -> list[Any]:
     """The start of the slice that is the row at `position`."""
     return [position, *[literal(0, STEP_DTYPE)] * ndim]
 
@@ -84,7 +85,7 @@ class WithTripLimit(Rewrite[Program]):
             return WithUnusedInputs(self.avals)(condition)
         count = len(condition.inputs)
 
-        def limited(*args: Any) -> list[Any]:
+        def limited(*args: Value) -> list[Value]:
             (goes_on,) = apply(None, condition, args[:count])
             return [ops.bitwise_and(goes_on, ops.lt(args[count], self.limit))]
 
@@ -127,7 +128,7 @@ class SplitForCarries(Rewrite[tuple[Program, Program]]):
     outputs first; the others are zero.
     """
 
-    rewrite: Any
+    rewrite: Split[tuple[Program, Program]]
     mask: tuple[bool, ...]
 
     def __call__(self, program: Program) -> tuple[Program, Program]:
@@ -138,7 +139,7 @@ class SplitForCarries(Rewrite[tuple[Program, Program]]):
             return known, unknown
         ct_avals = select_where(avals, self.mask)
 
-        def body(*args: Any) -> list[Any]:
+        def body(*args: Value) -> list[Value]:
             cts, residuals = split_list(args, [len(ct_avals)])
             out_cts = inexact_cotangents(scatter_where(cts, self.mask), avals)
             return apply(None, unknown, [*out_cts, *residuals])
@@ -159,7 +160,7 @@ class StackResiduals(Rewrite[Program]):
     def __call__(self, known: Program) -> Program:
         count = len(known.inputs)
 
-        def body(*args: Any) -> list[Any]:
+        def body(*args: Value) -> list[Value]:
             step, *stacks = args[count:]
             outs = apply(None, known, args[:count])
             new_stacks = write_rows(stacks, outs[self.carries :], step)
@@ -199,7 +200,7 @@ class BackwardWhileBody(Rewrite[Program]):
         stack_avals = stacked_avals(residual_avals, self.size)
         sum_avals = map(upcast_aval, backward.out_avals[:num_sums])
 
-        def body(*args: Any) -> list[Any]:
+        def body(*args: Value) -> list[Value]:
             consts, stacks, (todo,), sums, cts = split_list(
                 args, [self.consts, len(stack_avals), 1, num_sums]
             )
@@ -231,7 +232,7 @@ class LinearizedWhileBody(Rewrite[Program]):
         )
         stack_avals = stacked_avals(residual_avals, self.size)
 
-        def body(*args: Any) -> list[Any]:
+        def body(*args: Value) -> list[Value]:
             dconsts, invariants, stacks, (step,), dcarry = split_list(
                 args, [self.consts, self.invariants, len(stack_avals), 1]
             )
@@ -246,11 +247,11 @@ class LinearizedWhileBody(Rewrite[Program]):
 def run_with_stacks(
     loop: While,
     known: Program,
-    condition_consts: Sequence[Any],
-    consts: Sequence[Any],
-    carry: Sequence[Any],
+    condition_consts: Sequence[Value],
+    consts: Sequence[Value],
+    carry: Sequence[ArrayLike],
     limited: bool = False,
-) -> tuple[list[Any], list[Any]]:
+) -> tuple[list[Value], list[Value]]:
     """The outputs of `loop`; then the number of steps it ran, and the stacked rows.
 
     `known` is the body of `loop`, with the rows after its outputs. A loop that is `limited` stops
@@ -270,10 +271,10 @@ def run_with_stacks(
 def backward_from_stacks(
     loop: While,
     backward: Program,
-    cts: Sequence[Any],
-    consts: Sequence[Any],
-    residuals: Sequence[Any],
-) -> list[Any]:
+    cts: Sequence[Cotangent],
+    consts: Sequence[Value],
+    residuals: Sequence[Value],
+) -> list[Value]:
     """The sums over the steps of results of `backward`, then the cotangents of the initial carry.
 
     `backward` takes the cotangents of a carry, `consts`, and rows of the stacks in `residuals`.

@@ -15,14 +15,17 @@ One more slot holds the current state, so there are s + 1. All arithmetic is on 
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from functx import ops
+from functx.core.program import Literal
+from functx.core.typing import Value
 from functx.ops.operands import literal
 
 STEP_DTYPE, BINOMIAL_DTYPE = np.dtype("int32"), np.dtype("float32")
+Scalar = Value | Literal
 NO_STEP = -1
 VACANT_LEVEL = 0
 FIRST_STATE_LEVEL = 1 << 30
@@ -34,10 +37,10 @@ class OnlineSchedule(NamedTuple):
     `last_slot` is the slot that was filled last, `last_level` its level.
     """
 
-    kept_steps: Any
-    levels: Any
-    last_slot: Any
-    last_level: Any
+    kept_steps: Value
+    levels: Value
+    last_slot: Scalar
+    last_level: Scalar
 
 
 def empty_schedule(slots: int) -> OnlineSchedule:
@@ -50,7 +53,7 @@ def empty_schedule(slots: int) -> OnlineSchedule:
     )
 
 
-def assign_slot(schedule: OnlineSchedule, step: Any) -> tuple[Any, OnlineSchedule]:
+def assign_slot(schedule: OnlineSchedule, step: Value) -> tuple[Value, OnlineSchedule]:
     """The slot for the state before `step`, and the next schedule. Steps come in their order."""
     kept_steps, levels, last_slot, last_level = schedule
     lowest = ops.reduce_min(levels)
@@ -74,17 +77,17 @@ class RevolveSchedule(NamedTuple):
     steps after the next saved state if each runs at most `repeats` times.
     """
 
-    slot_order: Any
-    kept_steps: Any
-    num_kept: Any
-    step: Any
-    distance: Any
-    repeats: Any
-    shorter_reach: Any
-    reach: Any
+    slot_order: Value
+    kept_steps: Value
+    num_kept: Value
+    step: Value
+    distance: Scalar
+    repeats: Scalar
+    shorter_reach: Scalar
+    reach: Value
 
 
-def start_backward(kept_steps: Any) -> tuple[Any, RevolveSchedule]:
+def start_backward(kept_steps: Value) -> tuple[Value, RevolveSchedule]:
     """The slot of the last state saved by a forward loop, and the schedule that begins there."""
     last = np.iinfo(STEP_DTYPE).max
     steps = ops.select(ops.lt(kept_steps, 0), last, kept_steps)
@@ -94,8 +97,8 @@ def start_backward(kept_steps: Any) -> tuple[Any, RevolveSchedule]:
 
 
 def restart_from_checkpoint(
-    schedule: RevolveSchedule, todo: Any
-) -> tuple[Any, Any, RevolveSchedule]:
+    schedule: RevolveSchedule, todo: Value
+) -> tuple[Value, Value, RevolveSchedule]:
     """A vacant slot, the slot of the last saved state, and the schedule that restarts from it.
 
     Step `todo` has just been reversed; `todo - 1` is next.
@@ -107,7 +110,7 @@ def restart_from_checkpoint(
     )
 
 
-def advance_state(schedule: RevolveSchedule, todo: Any) -> tuple[Any, RevolveSchedule]:
+def advance_state(schedule: RevolveSchedule, todo: Value) -> tuple[Value, RevolveSchedule]:
     """The slot for the state after one more step, and the next schedule.
 
     The state is saved in that slot if the binomial schedule for step `todo - 1` has it.
@@ -143,20 +146,20 @@ def advance_state(schedule: RevolveSchedule, todo: Any) -> tuple[Any, RevolveSch
     )
 
 
-def element_at(x: Any, i: Any) -> Any:
+def element_at(x: Value, i: Value) -> Value:
     """`x[i]`, with `i` clamped to the range."""
     return ops.reshape(ops.DynamicSlice((1,))(x, i), ())
 
 
-def first_true(mask: Any) -> Any:
+def first_true(mask: Value) -> Value:
     """The position of the first true element of `mask`, its size if there is none."""
     (size,) = mask.shape
     return ops.reduce_min(ops.select(mask, ops.iota(STEP_DTYPE, size), size))
 
 
 def _at_last_checkpoint(
-    slot_order: Any, kept_steps: Any, num_kept: Any
-) -> tuple[Any, RevolveSchedule]:
+    slot_order: Value, kept_steps: Value, num_kept: Value
+) -> tuple[Value, RevolveSchedule]:
     """The slot of the last saved state, and the schedule whose current state it is."""
     last = ops.sub(num_kept, 1)
     zero, one = literal(0, STEP_DTYPE), literal(1, STEP_DTYPE)
@@ -168,6 +171,6 @@ def _at_last_checkpoint(
     )
 
 
-def _as_binomial(x: Any) -> Any:
+def _as_binomial(x: Scalar) -> Value:
     # In floats: binomials are only compared, and overflow an int32.
     return ops.convert_element_type(x, BINOMIAL_DTYPE)

@@ -12,6 +12,7 @@ from functx.core.records import Rewrite
 from functx.core.rewriting import apply, cached_rewrite
 from functx.core.tracing import trace_closed
 from functx.core.types import ShapedArray
+from functx.core.typing import Cotangent, Value
 from functx.ops.operands import cast_like_input, literal, upcast_aval
 from functx.transforms.control import checkpoint_schedule
 from functx.transforms.control.bounded_while import (
@@ -151,7 +152,7 @@ class PlanRecomputation(Rewrite[RecomputationPlan]):
         m = len(cts) + len(condition_consts)
         n = m + loop.body_consts
 
-        def body(*args: Any) -> list[Any]:
+        def body(*args: Value) -> list[Value]:
             out_cts, consts = args[: len(cts)], args[m:n]
             invariants = apply(None, split.invariant, consts)
             if block_loop is None:
@@ -174,7 +175,7 @@ class StepBlock(Rewrite[Program]):
     def __call__(self, program: Program) -> Program:
         m, n = self.loop.condition_consts, self.loop.condition_consts + self.loop.body_consts
 
-        def body(*args: Any) -> list[Any]:
+        def body(*args: Value) -> list[Value]:
             outs, _ = run_with_stacks(
                 self.loop, program, args[:m], args[m:n], args[n:], limited=True
             )
@@ -203,7 +204,7 @@ class SaveCheckpoints(Rewrite[Program]):
         count = len(program.inputs)
         state = select_where(program.in_avals[self.consts :], self.state_mask)
 
-        def body(*args: Any) -> list[Any]:
+        def body(*args: Value) -> list[Value]:
             step, *schedule_and_slots = args[count:]
             slot, schedule = checkpoint_schedule.assign_slot(
                 OnlineSchedule(*schedule_and_slots[:ONLINE_FIELDS]), step
@@ -242,14 +243,14 @@ class CheckpointedBackwardBody(Rewrite[Program]):
         total_avals = [*sum_avals, *backward.in_avals[: self.count]]
         schedule_avals = revolve_schedule_avals(self.slots)
 
-        def advance_one(todo: Any, *operands: Any) -> list[Any]:
+        def advance_one(todo: Value, *operands: Value) -> list[Value]:
             fields, state, totals, consts = split_list(
                 operands, [REVOLVE_FIELDS, n, len(total_avals)]
             )
             slot, schedule = checkpoint_schedule.advance_state(RevolveSchedule(*fields), todo)
             return [slot, slot, todo, *schedule, *apply(None, advance, [*consts, *state]), *totals]
 
-        def reverse_one(todo: Any, *operands: Any) -> list[Any]:
+        def reverse_one(todo: Value, *operands: Value) -> list[Value]:
             fields, state, sums, cts, consts = split_list(
                 operands, [REVOLVE_FIELDS, n, num_sums, self.count]
             )
@@ -266,7 +267,7 @@ class CheckpointedBackwardBody(Rewrite[Program]):
             [trace_closed(f, operands, name=f.__name__) for f in (advance_one, reverse_one)]
         )
 
-        def body(*args: Any) -> list[Any]:
+        def body(*args: Value) -> list[Value]:
             consts, (todo,), fields, state, slots, totals = split_list(
                 args, [self.consts, 1, REVOLVE_FIELDS, n, n]
             )
@@ -287,10 +288,10 @@ class CheckpointedBackwardBody(Rewrite[Program]):
 def run_with_checkpoints(
     loop: While,
     split: LoopPartialEval,
-    condition_consts: Sequence[Any],
-    consts: Sequence[Any],
-    carry: Sequence[Any],
-) -> tuple[list[Any], list[Any]]:
+    condition_consts: Sequence[Value],
+    consts: Sequence[Value],
+    carry: Sequence[Value],
+) -> tuple[list[Value], list[Value]]:
     """The outputs of `loop`; the number of blocks, and the saved states with their steps."""
     plan = cached_rewrite(PlanRecomputation(loop, split), loop.body)
     program = loop.body
@@ -316,10 +317,10 @@ def run_with_checkpoints(
 def backward_from_checkpoints(
     loop: While,
     split: LoopPartialEval,
-    cts: Sequence[Any],
-    consts: Sequence[Any],
-    residuals: Sequence[Any],
-) -> list[Any]:
+    cts: Sequence[Cotangent],
+    consts: Sequence[Value],
+    residuals: Sequence[Value],
+) -> list[Value]:
     """The sums over the steps of cotangents of consts, then the cotangents of the initial carry.
 
     `consts` are those of the condition, then those of the body.
@@ -341,10 +342,10 @@ def backward_from_checkpoints(
 def while_forward(
     loop: While,
     split: LoopPartialEval,
-    condition_consts: Sequence[Any],
-    consts: Sequence[Any],
-    carry: Sequence[Any],
-) -> tuple[list[Any], list[Any]]:
+    condition_consts: Sequence[Value],
+    consts: Sequence[Value],
+    carry: Sequence[Value],
+) -> tuple[list[Value], list[Value]]:
     """The outputs of `loop`, and the residuals that `while_backward` takes."""
     if _uses_checkpoints(loop, split):
         return run_with_checkpoints(loop, split, condition_consts, consts, carry)
@@ -354,11 +355,11 @@ def while_forward(
 def while_backward(
     loop: While,
     split: LoopPartialEval,
-    cts: Sequence[Any],
-    condition_consts: Sequence[Any],
-    consts: Sequence[Any],
-    residuals: Sequence[Any],
-) -> list[Any]:
+    cts: Sequence[Cotangent],
+    condition_consts: Sequence[Value],
+    consts: Sequence[Value],
+    residuals: Sequence[Value],
+) -> list[Value]:
     """The sums over the steps of cotangents of consts, then the cotangents of the initial carry."""
     if _uses_checkpoints(loop, split):
         return backward_from_checkpoints(loop, split, cts, [*condition_consts, *consts], residuals)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -12,16 +12,17 @@ from functx import ops
 from functx.core import tree
 from functx.core.errors import ArgumentError, CollectiveError, DTypeError, ShapeError, type_name
 from functx.core.named_axes import batched_axis_names
-from functx.core.primitive import HasPrograms
-from functx.core.program import BATCHED_EFFECTS, Literal, Program, Var
+from functx.core.primitive import HasPrograms, Primitive
+from functx.core.program import BATCHED_EFFECTS, Atom, Literal, Program, Var
 from functx.core.records import Rewrite
 from functx.core.rewriting import apply, cached_rewrite
 from functx.core.samples import LazySamples, f64, i32, sample
 from functx.core.tracebacks import api_boundary
 from functx.core.tracer import Tracer, aval_of, current_builder
 from functx.core.tracing import trace_closed
-from functx.core.types import is_complex, is_integer
-from functx.ops.operands import batch_size
+from functx.core.types import ShapedArray, is_complex, is_integer
+from functx.core.typing import Cotangent, Dim, Function, IRValue, PyTree, Tangent, Value
+from functx.ops.operands import RewriteContext, batch_size
 from functx.transforms.aliasing import copy_if_aliased, write_back_arguments
 from functx.transforms.argument_names import copy_function_metadata
 from functx.transforms.call_primitive import Call, TransposeLinearInputs
@@ -50,6 +51,7 @@ from functx.transforms.dce import Subprogram, UsedInputs, active_outputs
 from functx.transforms.decompose import decompose_missing_rules
 from functx.transforms.forward_mode import JVPRewrite, Linearize
 from functx.transforms.operand_masks import (
+    T,
     indices_where,
     inexact_cotangents,
     inexact_mask,
@@ -58,7 +60,7 @@ from functx.transforms.operand_masks import (
     select_where,
     select_where_not,
 )
-from functx.transforms.partial_evaluation_policy import policy
+from functx.transforms.partial_evaluation_policy import Split, policy
 from functx.transforms.reverse_mode import SplitVJP
 from functx.transforms.symbolic_zeros import (
     DropZeroInputs,
@@ -68,12 +70,15 @@ from functx.transforms.symbolic_zeros import (
 )
 from functx.transforms.vmap import Batch, BatchWithInferredOutDims, interpret_batched
 
+if TYPE_CHECKING:
+    from functx.lowering.stablehlo_emitter import LoweringContext
+
 
 def _sample_branches() -> tuple[Program, ...]:
-    def product(x: Any, y: Any, n: Any) -> list[Any]:
+    def product(x: Value, y: Value, n: Value) -> list[Value]:
         return [ops.sin(ops.mul(x, y)), n]
 
-    def first(x: Any, y: Any, n: Any) -> list[Any]:
+    def first(x: Value, y: Value, n: Value) -> list[Value]:
         return [ops.mul(x, 2.0), ops.mul(n, 3)]
 
     avals = [f64[3], f64[3], i32[()]]
@@ -99,7 +104,7 @@ class Cond(HasPrograms):
         ),
     ))  # fmt: skip
 
-    def abstract_eval(self, index, *avals):
+    def abstract_eval(self, index: ShapedArray, *avals: ShapedArray) -> Sequence[ShapedArray]:
         if index.shape != () or index.dtype != np.int32:
             raise ShapeError(f"cond: the index must be an int32 scalar; got {index!r}")
         for branch in self.branches:
@@ -109,7 +114,9 @@ class Cond(HasPrograms):
             for outs in zip(*[branch.out_avals for branch in self.branches], strict=True)
         ]
 
-    def hoist_constants(self, programs, extras, operands):
+    def hoist_constants(
+        self, programs: Sequence[Program], extras: Sequence[Sequence[T]], operands: Sequence[T]
+    ) -> tuple[Primitive, Sequence[T]]:
         # Each branch takes the constants of all.
         branches = []
         for program, own_constants in zip(programs, extras, strict=True):
@@ -125,12 +132,16 @@ class Cond(HasPrograms):
             branches.append(Program(program.name, inputs, program.equations, program.outputs))
         return Cond(tuple(branches)), [operands[0], *chain(*extras), *operands[1:]]
 
-    def simplify(self, context, index, *operands):
+    def simplify(
+        self, context: RewriteContext, index: Atom, *operands: Atom
+    ) -> tuple[Primitive, Sequence[Atom]] | None:
         if type(index) is not Literal:
             return None
         return Call(self.branches[index.value]), operands
 
-    def jvp(self, primals, tangents):
+    def jvp(
+        self, primals: Sequence[Value], tangents: Sequence[Tangent]
+    ) -> tuple[Sequence[Value], Sequence[Tangent]]:
         index, *operands = primals
         varying = tuple([t is not None for t in tangents[1:]])
         operand_tangents = [t for t in tangents if t is not None]
@@ -146,11 +157,13 @@ class Cond(HasPrograms):
             outs, out_tangents = results[:count], results[count:]
         return outs, scatter_where(out_tangents, inexact_mask(avals))
 
-    def varying_outputs(self, avals, active):
+    def varying_outputs(
+        self, avals: Sequence[ShapedArray], active: Sequence[bool]
+    ) -> Sequence[bool]:
         masks = [active_outputs(b, active[1:]) for b in self.branches]
         return [any(on) for on in zip(*masks, strict=True)]
 
-    def dce(self, used):
+    def dce(self, used: Sequence[bool]) -> tuple[Primitive, Sequence[int], Sequence[int]] | None:
         if all(used):
             return None
         outputs = indices_where(used)
@@ -159,13 +172,15 @@ class Cond(HasPrograms):
         branches = tuple([cached_rewrite(Subprogram(inputs, outputs), b) for b in self.branches])
         return Cond(branches), [0, *[1 + i for i in inputs]], outputs
 
-    def partial_eval(self, rewrite: Any) -> PartialEval[tuple[Program, ...]]:
+    def partial_eval(
+        self, rewrite: Split[tuple[Program, Program]]
+    ) -> PartialEval[tuple[Program, ...]]:
         """The branches split by `rewrite`, with residuals of common types."""
         return cached_rewrite(PartialEvalBranches(rewrite, self.branches), self.branches[0])
 
     def run_known(
-        self, split: PartialEval[tuple[Program, ...]], args: Sequence[Any]
-    ) -> tuple[list[Any], list[Any]]:
+        self, split: PartialEval[tuple[Program, ...]], args: Sequence[Value]
+    ) -> tuple[list[Value], list[Value]]:
         """The outputs and the residuals."""
         results, count = Cond(split.known)(*args), len(self.branches[0].outputs)
         operands, saved = args[1:], results[count:]
@@ -179,10 +194,16 @@ class Cond(HasPrograms):
         """The split for reverse mode."""
         return self.partial_eval(policy.limit_residuals(SplitVJP(tuple(active[1:]))))
 
-    def forward(self, args, active):
+    def forward(self, args: Sequence[Value], active: Sequence[bool]) -> tuple[Sequence[Value], Any]:
         return self.run_known(self.vjp_partial_eval(active), args)
 
-    def vjp(self, cts, residuals, args, active):
+    def vjp(
+        self,
+        cts: Sequence[Cotangent],
+        residuals: Any,
+        args: Sequence[Value],
+        active: Sequence[bool],
+    ) -> Sequence[Cotangent]:
         split = self.vjp_partial_eval(active)
         cts = select_where(cts, inexact_mask(self.branches[0].out_avals))
         mask = tuple([ct is not None for ct in cts])
@@ -193,7 +214,7 @@ class Cond(HasPrograms):
             [ct if on else None for ct, on in zip(in_cts, nonzero, strict=True)], active
         )
 
-    def transpose(self, cts, *args):
+    def transpose(self, cts: Sequence[Cotangent], *args: Any) -> Sequence[Cotangent]:
         linear = linear_mask(args)
         branches = [decompose_missing_rules(b, "transpose") for b in self.branches]
         branches_transposed = tuple(
@@ -203,7 +224,9 @@ class Cond(HasPrograms):
         known_operands = select_where_not(args[1:], linear[1:])
         return scatter_where(Cond(branches_transposed)(args[0], *out_cts, *known_operands), linear)
 
-    def batch(self, args, dims):
+    def batch(
+        self, args: Sequence[Value], dims: Sequence[Dim]
+    ) -> tuple[Sequence[Value], Sequence[Dim]]:
         size = batch_size(args, dims)
         (index, *operands), (index_dim, *in_dims) = args, dims
         if index_dim is not None and self.effects & BATCHED_EFFECTS:
@@ -236,7 +259,7 @@ class Cond(HasPrograms):
         )
         return Cond(branches)(index, *operands), out_dims
 
-    def lower(self, ctx, index, *operands):
+    def lower(self, ctx: LoweringContext, index: IRValue, *operands: IRValue) -> Sequence[IRValue]:
         return ctx.case(index, self.branches, operands)
 
 
@@ -254,7 +277,7 @@ class CondToSelect(Rewrite[Program]):
     def __call__(self, first: Program) -> Program:
         in_place_inputs = common_in_place_inputs(self.branches)
 
-        def body(index: Any, *operands: Any) -> list[Any]:
+        def body(index: Value, *operands: Value) -> list[Value]:
             # Arrays that every branch updates pass from one to the next; inactive ones leave them.
             state = list(operands)
             outs: list[Any] = []
@@ -290,7 +313,7 @@ class InactiveBranch(Rewrite[Program]):
     in_place_inputs: tuple[int | None, ...]
 
     def __call__(self, predicated: Program) -> Program:
-        def body(mask: Any, *operands: Any) -> list[Any]:
+        def body(mask: Value, *operands: Value) -> list[Value]:
             return [
                 ops.zeros_like(aval) if input_index is None else operands[input_index]
                 for aval, input_index in zip(
@@ -335,14 +358,14 @@ def _cond_of_branches(primitive: Cond, programs: Sequence[Program]) -> Cond:
 
 
 @self_masked_operands.register
-def _self_masked_operands_of_cond(primitive: Cond, operands: Sequence[Any]) -> Sequence[int]:
+def _self_masked_operands_of_cond(primitive: Cond, operands: Sequence[Atom]) -> Sequence[int]:
     return range(1, len(operands))
 
 
 @masked_update.register
 def _masked_update_of_cond(
-    primitive: Cond, mask: Any, changed: Sequence[bool], borrow_active: bool, args: Sequence[Any]
-) -> list[Any]:
+    primitive: Cond, mask: Any, changed: Sequence[bool], borrow_active: bool, args: Sequence[Value]
+) -> list[Value]:
     roots = common_in_place_inputs(primitive.branches)
     in_place_inputs = tuple([root if on else None for root, on in zip(roots, changed, strict=True)])
     branches = tuple(
@@ -366,12 +389,12 @@ _NOT_GIVEN: Any = _NotGiven()
 
 @api_boundary
 def cond(
-    pred: Any,
-    true_fun: Callable[..., Any],
-    false_fun: Callable[..., Any],
-    *operands: Any,
-    operand: Any = _NOT_GIVEN,
-) -> Any:
+    pred: PyTree,
+    true_fun: Function,
+    false_fun: Function,
+    *operands: PyTree,
+    operand: PyTree = _NOT_GIVEN,
+) -> PyTree:
     """Return `true_fun(*operands)` if the scalar `pred` holds, else `false_fun(*operands)`.
 
     Only the selected function runs, unless `vmap` maps over `pred`. Then both run, each batch
@@ -413,8 +436,11 @@ def cond(
 
 @api_boundary
 def switch(
-    index: Any, branches: Sequence[Callable[..., Any]], *operands: Any, operand: Any = _NOT_GIVEN
-) -> Any:
+    index: Any,
+    branches: Sequence[Callable[..., Any]],
+    *operands: PyTree,
+    operand: PyTree = _NOT_GIVEN,
+) -> PyTree:
     """Return `branches[index](*operands)`, with the integer `index` clamped to the range.
 
     Like `cond`, for any number of functions.
@@ -448,7 +474,9 @@ def switch(
     return _run_branch(traced, operands, ops.clamp(0, ops.widen_index(index, last), last))
 
 
-def _run_branch(traced: TracedBranches, operands: Any, index: Any, known: int | None = None) -> Any:
+def _run_branch(
+    traced: TracedBranches, operands: PyTree, index: Any, known: int | None = None
+) -> PyTree:
     """The result of the branch at `index`, of that at `known` if it is known while tracing."""
     programs, captured, out_tree, written = traced
     args = [*tree.leaves(operands), *captured]
@@ -475,7 +503,7 @@ def _resolve_operands(operands: tuple[Any, ...], operand: Any, caller: str) -> t
     return (operand,)
 
 
-def _scalar_aval(x: Any, caller: str, role: str) -> Any:
+def _scalar_aval(x: Any, caller: str, role: str) -> ShapedArray:
     """The type of an argument; raises unless it is a scalar."""
     try:
         aval = aval_of(x)

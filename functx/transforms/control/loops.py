@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from operator import index
 from typing import Any
@@ -25,6 +25,7 @@ from functx.core.rewriting import cached_rewrite
 from functx.core.tracebacks import api_boundary
 from functx.core.tracer import Tracer, aval_of
 from functx.core.types import ShapedArray, is_complex, is_inexact, is_integer, promote_types
+from functx.core.typing import Function, PyTree, Value
 from functx.transforms.aliasing import capture_key, trace_with_shared_captures
 from functx.transforms.argument_names import copy_function_metadata, function_name
 from functx.transforms.control.body_tracing import (
@@ -60,14 +61,14 @@ from functx.transforms.vmap import vmap
 
 @api_boundary
 def while_loop(
-    cond_fun: Callable[[Any], Any],
-    body_fun: Callable[[Any], Any],
-    init_val: Any,
+    cond_fun: Function,
+    body_fun: Function,
+    init_val: PyTree,
     *,
     checkpoints: int | None = None,
     max_steps: int | None = None,
     progress: str | None = None,
-) -> Any:
+) -> PyTree:
     """Apply `body_fun` to the carry, `init_val` at first, as long as `cond_fun` of it holds.
 
     Returns the final carry. Both functions are traced once and may close over values.
@@ -125,8 +126,8 @@ def while_loop(
 
 
 def _carry_written_arrays(
-    condition: TracedFunction, captures: Sequence[Any]
-) -> tuple[Program, list[Any]]:
+    condition: TracedFunction, captures: Sequence[Value]
+) -> tuple[Program, list[Value]]:
     """The condition with the arrays that the body writes to as carries, and its other captures."""
     program, num_own = condition.program, len(condition.program.inputs) - len(condition.captured)
     inputs_of = {
@@ -142,10 +143,10 @@ def _carry_written_arrays(
 def run_while(
     condition: Program,
     body: LoopBody,
-    condition_consts: Sequence[Any],
+    condition_consts: Sequence[Value],
     reverse_options: tuple[int, int | None],
     progress: tuple[str, int | None] | None = None,
-) -> list[Any]:
+) -> list[Value]:
     """The final carry of a loop, which counts its steps if `reverse_options` bound their number.
 
     `progress` is the name of the progress line, and the number of steps if known.
@@ -190,7 +191,7 @@ def check_reverse_options(caller: str, checkpoints: Any, max_steps: Any) -> tupl
     )
 
 
-def _check_condition(traced: TracedFunction, cond_fun: Any) -> None:
+def _check_condition(traced: TracedFunction, cond_fun: Function) -> None:
     """Raise unless a traced condition writes to no array and returns a boolean scalar."""
     caller = body_name("while_loop", cond_fun)
     if traced.written:
@@ -225,14 +226,14 @@ def _check_condition(traced: TracedFunction, cond_fun: Any) -> None:
 def fori_loop(
     lower: Any,
     upper: Any,
-    body_fun: Callable[[Any, Any], Any],
-    init_val: Any,
+    body_fun: Function,
+    init_val: PyTree,
     *,
     unroll: int | bool | None = None,
     checkpoints: int | None = None,
     max_steps: int | None = None,
     progress: str | None = None,
-) -> Any:
+) -> PyTree:
     """Apply `body_fun(i, value)` to the value, `init_val` at first, for i in range(lower, upper).
 
     Returns the final value. If the bounds are known while tracing and there are no
@@ -345,7 +346,7 @@ def _static_bound(x: Any) -> int | None:
 
 
 @api_boundary
-def map(f: Callable[[Any], Any], xs: Any, *, batch_size: int | None = None) -> Any:
+def map(f: Function, xs: PyTree, *, batch_size: int | None = None) -> PyTree:
     """Apply `f` to each row of `xs`, one after the other, and stack the results.
 
     Like `vmap`, but holds the intermediate values of one call at a time, or of `batch_size`
@@ -392,7 +393,7 @@ def map(f: Callable[[Any], Any], xs: Any, *, batch_size: int | None = None) -> A
     )
 
 
-def _map_key_words(f: Callable[..., Any], *trees: Any) -> Any:
+def _map_key_words(f: Function, *trees: Value) -> PyTree:
     """Apply `f` to the leaves of pytrees of one structure; to the words of typed keys."""
     (_, structure), *_ = flat = [tree.flatten_with_key_data(x) for x in trees]
     return tree.unflatten(structure, [f(*xs) for xs in zip(*[xs for xs, _ in flat], strict=True)])

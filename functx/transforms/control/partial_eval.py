@@ -19,6 +19,7 @@ from functx.core.records import Record, Rewrite
 from functx.core.rewriting import apply, cached_rewrite
 from functx.core.tracing import trace_closed
 from functx.core.types import ShapedArray, is_inexact
+from functx.core.typing import Value
 from functx.transforms.call_primitive import TransposeLinearInputs
 from functx.transforms.dce import (
     RemoveEffects,
@@ -29,6 +30,7 @@ from functx.transforms.dce import (
 )
 from functx.transforms.decompose import decompose_missing_rules
 from functx.transforms.operand_masks import instantiate_zeros, select_where, select_where_not
+from functx.transforms.partial_evaluation_policy import Split
 
 Programs = TypeVar("Programs", Program, tuple[Program, ...])
 
@@ -86,7 +88,7 @@ class PartialEvalScan(Rewrite[LoopPartialEval]):
     The known program takes `consts` and `carries`, and has `outputs` before the residuals.
     """
 
-    rewrite: Any
+    rewrite: Split[tuple[Program, Program]]
     consts: int
     carries: int
     outputs: int
@@ -104,9 +106,9 @@ class PartialEvalScan(Rewrite[LoopPartialEval]):
         ys += [a for a in saved if not (a in xs or a in carry_after or a in ys)]
         residuals = []
         for atom in saved:
-            if atom in xs:
+            if type(atom) is Var and atom in xs:
                 residuals.append(Residual(ResidualKind.OPERAND, xs.index(atom)))
-            elif atom in carry_after and atom not in ys and carry_after[atom] in ys:
+            elif type(atom) is Var and atom not in ys and carry_after.get(atom) in ys:
                 after = ys.index(carry_after[atom])
                 residuals.append(Residual(ResidualKind.CARRY_BEFORE, after, carry.index(atom)))
             else:
@@ -115,7 +117,7 @@ class PartialEvalScan(Rewrite[LoopPartialEval]):
                 residuals.append(Residual(ResidualKind.OUTPUT, ys.index(atom)))
 
         def names() -> list[str]:
-            name_of: dict[Any, str] = variable_names(known)
+            name_of: dict[Any, str] = {**variable_names(known)}
             outs = [*carry, *known.outputs[self.carries : count]]
             in_order = [*invariant.outputs, *saved]
             return [
@@ -133,7 +135,7 @@ class PartialEvalScan(Rewrite[LoopPartialEval]):
 
 
 def hoist_invariant_residuals(
-    known: Program, unknown: Program, count: int, inputs: int, fixed: set[Any]
+    known: Program, unknown: Program, count: int, inputs: int, fixed: set[Atom]
 ) -> tuple[Program, Program, list[Atom]]:
     """The program of the loop-invariant residuals, `unknown`, and the other residuals.
 
@@ -160,7 +162,7 @@ def drop_effectful_equations(program: Program) -> Program:
 
 
 def recompute_layout_ops(
-    known: Program, unknown: Program, count: int, free: set[Any]
+    known: Program, unknown: Program, count: int, free: set[Atom]
 ) -> tuple[Program, Program]:
     """The programs with layout operations recomputed in `unknown` if their operands are smaller.
 
@@ -172,7 +174,7 @@ def recompute_layout_ops(
     lead = len(unknown.inputs) - len(saved)
     free = free | {*known.outputs[:count]}
 
-    def layout_sources(atom: Any) -> tuple[list[Equation], list[Any]]:
+    def layout_sources(atom: Atom) -> tuple[list[Equation], list[Any]]:
         """The layout equations that compute `atom`, last first, and their operands."""
         equations, operands, pending = [], [], [atom]
         while pending:
@@ -186,7 +188,7 @@ def recompute_layout_ops(
         return equations, operands
 
     recomputed: dict[Equation, None] = {}
-    new_saved: dict[Any, None] = {}
+    new_saved: dict[Atom, None] = {}
     for atom in saved:
         equations, operands = layout_sources(atom)
         is_smaller = sum([v.aval.size for v in {*operands} if v not in free]) < atom.aval.size
@@ -221,7 +223,7 @@ class PartialEvalWhile(Rewrite[LoopPartialEval]):
     The fields are as in `PartialEvalScan`.
     """
 
-    rewrite: Any
+    rewrite: Split[tuple[Program, Program]]
     consts: int
     outputs: int
 
@@ -270,7 +272,7 @@ class PartialEvalBranches(Rewrite[PartialEval[tuple[Program, ...]]]):
     only one of them runs, and fill the slots of others with zeros.
     """
 
-    rewrite: Any
+    rewrite: Split[tuple[Program, Program]]
     branches: tuple[Program, ...]
 
     def __call__(self, first: Program) -> PartialEval[tuple[Program, ...]]:
@@ -323,7 +325,7 @@ def _with_residual_slots(
 ) -> Program:
     """`known` with its residuals, the outputs behind the first `count`, in `slots`."""
 
-    def body(*args: Any) -> list[Any]:
+    def body(*args: Value) -> list[Value]:
         outs = apply(None, known, args)
         residuals = dict(zip(sources, outs[count:], strict=True))
         slot_values = [residuals.get(Residual(ResidualKind.OUTPUT, i)) for i in range(len(slots))]

@@ -42,24 +42,28 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import singledispatch
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from functx import ops
 from functx.core.errors import DTypeError, ShapeError
 from functx.core.primitive import Primitive
-from functx.core.program import Equation, Literal, Program, Var
+from functx.core.program import Atom, Equation, Literal, Program, Var
 from functx.core.records import Rewrite
 from functx.core.rewriting import apply, bind_equation, cached_rewrite, interpret
 from functx.core.rounding import EXACT
 from functx.core.samples import bool_, f32, i32, sample
-from functx.core.tracer import aval_of
+from functx.core.tracer import Tracer, aval_of
 from functx.core.tracing import trace_closed
 from functx.core.types import ShapedArray, is_inexact, kind
+from functx.core.typing import Cotangent, Dim, IRValue, NumPyArray, Tangent, Value
 from functx.ops.operands import batch_size, literal
 from functx.transforms.control.scan import Scan
 from functx.transforms.operand_masks import split_list
+
+if TYPE_CHECKING:
+    from functx.lowering.stablehlo_emitter import LoweringContext
 
 MASK_AVAL = bool_[()]
 
@@ -86,7 +90,7 @@ class MaskedOperand(Primitive):
         ),
     )  # fmt: skip
 
-    def abstract_eval(self, mask, x):
+    def abstract_eval(self, mask: ShapedArray, x: ShapedArray) -> ShapedArray:
         if mask.dtype != bool:
             raise DTypeError(f"masked_operand: `mask` must be boolean; got {mask!r}")
         if x.shape[: mask.ndim] != mask.shape or (self.borrow_active and mask.shape):
@@ -96,16 +100,18 @@ class MaskedOperand(Primitive):
             )
         return x
 
-    def jvp(self, primals, tangents):
+    def jvp(self, primals: Sequence[Value], tangents: Sequence[Tangent]) -> tuple[Value, Tangent]:
         return self(*primals), zero_inactive(primals[0], tangents[1])
 
-    def vjp(self, ct, out, args, active):
+    def vjp(
+        self, ct: Value, out: Value, args: Sequence[Value], active: Sequence[bool]
+    ) -> Sequence[Cotangent]:
         return None, zero_inactive(args[0], ct)
 
-    def transpose(self, ct, mask, x):
+    def transpose(self, ct: Value, mask: Any, x: Any) -> Sequence[Cotangent]:
         return None, zero_inactive(mask, ct)
 
-    def batch(self, args, dims):
+    def batch(self, args: Sequence[Value], dims: Sequence[Dim]) -> tuple[Value, Dim]:
         (mask, x), (mask_dim, dim) = args, dims
         size = next(a.shape[d] for a, d in zip(args, dims, strict=True) if d is not None)
         if (mask_dim is None and not mask.ndim) or (size == 0 and self.borrow_active):
@@ -119,14 +125,14 @@ class MaskedOperand(Primitive):
             return x, None
         return self(mask, ops.batch_dim_at(x, dim, 0, size)), 0
 
-    def numpy(self, live, x):
+    def numpy(self, live: NumPyArray, x: NumPyArray) -> NumPyArray:
         return x
 
-    def lower(self, ctx, mask, x):
+    def lower(self, ctx: LoweringContext, mask: IRValue, x: IRValue) -> IRValue:
         return x
 
 
-def borrow_active_row(mask: Any, x: Any) -> Any:
+def borrow_active_row(mask: Value, x: Value) -> Value:
     """`x` with the rows of inactive elements replaced by that of the first active one."""
     first = ops.argmax(mask, 0, np.int32)
     start = [first, *[literal(0, first.dtype)] * (x.ndim - 1)]
@@ -142,24 +148,25 @@ class AnyActive(Primitive):
     rounding = EXACT
     samples = (sample(bool_[()], values={0: True}),)
 
-    def abstract_eval(self, mask):
+    def abstract_eval(self, mask: ShapedArray) -> ShapedArray:
         if mask.dtype != bool:
             raise DTypeError(f"any_active: `mask` must be boolean; got {mask!r}")
         return mask
 
-    def batch(self, args, dims):
+    def batch(self, args: Sequence[Value], dims: Sequence[Dim]) -> tuple[Value, Dim]:
         return ops.reduce_or(args[0], (dims[0],)), None
 
-    def numpy(self, live):
+    def numpy(self, live: NumPyArray) -> NumPyArray:
         return live
 
-    def lower(self, ctx, mask):
+    def lower(self, ctx: LoweringContext, mask: IRValue) -> IRValue:
         return mask
 
 
-def zero_inactive(mask: Any, t: Any) -> Any:
+def zero_inactive(mask: Value, t: Tangent) -> Tangent:
     """`t` where `mask`, of its leading dimensions, holds, else zero; None if all is zero."""
-    if type(mask.atom) is Literal and not mask.atom.value:
+    never = type(mask) is Tracer and type(mask.atom) is Literal and not mask.atom.value
+    if t is None or never:
         return None
     if mask.ndim:
         mask = ops.broadcast_in_dim(mask, t.shape, tuple(range(mask.ndim)))
@@ -186,8 +193,8 @@ class Predicated(Rewrite[Program]):
             if i not in updates.unmasked_operands(eqn)
         }
 
-        def body(mask: Any, *args: Any) -> list[Any]:
-            def masked(x: Any) -> Any:
+        def body(mask: Value, *args: Value) -> list[Value]:
+            def masked(x: Value) -> Value:
                 return MaskedOperand(self.borrow_active)(mask, x)
 
             # Each variable has its value, and the masked value; None where that is not made yet.
@@ -201,7 +208,7 @@ class Predicated(Rewrite[Program]):
                 if any(changed):
                     outs = masked_update(eqn.primitive, mask, changed, self.borrow_active, xs)
                     return [(x, None if on else x) for x, on in zip(outs, changed, strict=True)]
-                outs = bind_equation(eqn, *xs)
+                outs = [*bind_equation(eqn, *xs)]
                 if unmasked and self.needs_masking(aval_of(outs[0])):
                     outs = [masked(outs[0])]
                 return [(x, x) for x in outs]
@@ -239,7 +246,9 @@ class _InPlaceUpdates:
         self.bases = set()
         for v in self.updated:
             eqn = program.def_use.producers[v]
-            self.bases.add(eqn.inputs[in_place_operand(eqn.primitive, eqn.outputs.index(v))])
+            position = in_place_operand(eqn.primitive, eqn.outputs.index(v))
+            assert position is not None
+            self.bases.add(eqn.inputs[position])
 
     def unmasked_operands(self, eqn: Equation) -> Sequence[int]:
         """The positions of the operands that an equation takes as they are."""
@@ -253,35 +262,40 @@ READ_PRIMITIVES = ops.DynamicSlice, ops.Gather, ops.Slice
 
 
 @singledispatch
-def in_place_operand(primitive: Any, output: int) -> Any:
+def in_place_operand(primitive: Primitive, output: int) -> int | None:
     """The operand that an equation updates in place to get an output; None if there is none."""
     return 0 if isinstance(primitive, (ops.DynamicUpdateSlice, ops.Scatter)) else None
 
 
 @singledispatch
-def self_masked_operands(primitive: Any, operands: Sequence[Any]) -> Sequence[int]:
+def self_masked_operands(primitive: Primitive, operands: Sequence[Atom]) -> Sequence[int]:
     """The positions of the operands that `masked_update` takes without `MaskedOperand`."""
     return (0,)
 
 
 @singledispatch
 def masked_update(
-    primitive: Any, mask: Any, changed: Sequence[bool], borrow_active: bool, args: Sequence[Any]
-) -> list[Any]:
+    primitive: Primitive,
+    mask: Value,
+    changed: Sequence[bool],
+    borrow_active: bool,
+    args: Sequence[Value],
+) -> list[Value]:
     """The outputs of `primitive` on `args`; those in `changed` are updated only if `mask` holds."""
     x, *others = args
     if isinstance(primitive, ops.DynamicUpdateSlice):
         update, *indices = others
         current = ops.DynamicSlice(update.shape)(x, *indices)
         return [primitive(x, ops.select(mask, update, current), *indices)]
-    indices, updates = others
+    start, updates = others
     if isinstance(primitive, ops.ScatterAdd):
         current = literal(ADDITIVE_IDENTITIES.get(kind(x.dtype), 0), x.dtype)
     elif isinstance(primitive, ops.ScatterMul):
         current = literal(1, x.dtype)
     else:
-        current = primitive.gather_written(x, indices, updates)
-    return [primitive(x, indices, ops.select(mask, updates, current))]
+        assert isinstance(primitive, ops.Scatter)
+        current = primitive.gather_written(x, start, updates)
+    return [primitive(x, start, ops.select(mask, updates, current))]
 
 
 # Adding it changes no number, not even the sign of zero.
@@ -367,7 +381,7 @@ class PredicatedLoop(Rewrite[tuple[Program, Program]]):
             else self.condition
         )
 
-        def step(*args: Any) -> list[Any]:
+        def step(*args: Value) -> list[Value]:
             condition_consts, body_consts, (mask,), carry = split_list(
                 args, [self.shared, consts, 1]
             )
@@ -384,13 +398,15 @@ class PredicatedLoop(Rewrite[tuple[Program, Program]]):
         return any_active, trace_closed(step, avals, name=body.name)
 
 
-def batch_sequentially(primitive: Any, args: Sequence[Any], dims: Sequence[int | None]) -> Any:
+def batch_sequentially(
+    primitive: Primitive, args: Sequence[Value], dims: Sequence[int | None]
+) -> Any:
     """The batched outputs of `primitive`, run for one element at a time; their dimensions."""
     size = batch_size(args, dims)
     shared = [x for x, d in zip(args, dims, strict=True) if d is None]
     rows = [ops.moveaxis(x, d, 0) for x, d in zip(args, dims, strict=True) if d is not None]
 
-    def element(*xs: Any) -> list[Any]:
+    def element(*xs: Value) -> list[Value]:
         row_values, values = iter(xs[len(shared) :]), iter(xs)
         operands = [next(values if d is None else row_values) for d in dims]
         return primitive(*operands)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import prod
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -26,6 +26,7 @@ from functx.core.tracebacks import api_boundary
 from functx.core.tracer import Tracer, aval_of
 from functx.core.tracing import trace_closed
 from functx.core.types import ShapedArray, kind
+from functx.core.typing import Dim, Function, IRValue, PyTree, Value
 from functx.ops.operands import batch_size, canonical_axis_sequence, check_axes, tuple_delete
 from functx.transforms.control.body_tracing import (
     body_name,
@@ -35,9 +36,12 @@ from functx.transforms.control.body_tracing import (
     common_aval,
 )
 from functx.transforms.decompose import builtin_decomposition
-from functx.transforms.operand_masks import split_list
+from functx.transforms.operand_masks import T, split_list
 from functx.transforms.tracing_api import trace_function
 from functx.transforms.vmap import Batch, BatchWithInferredOutDims
+
+if TYPE_CHECKING:
+    from functx.lowering.stablehlo_emitter import LoweringContext
 
 
 class ProgramReduction(Primitive, abstract=True):
@@ -50,7 +54,7 @@ class ProgramReduction(Primitive, abstract=True):
     program: Program
     multiple_results = True
 
-    def split_operands(self, items: Sequence[Any]) -> tuple[Any, Any, Any]:
+    def split_operands(self, items: Sequence[T]) -> tuple[Sequence[T], Sequence[T], Sequence[T]]:
         """Split `items`, one an operand, into those of the arrays, initial values and consts."""
         n = len(self.program.outputs)
         xs, init_values, consts = split_list(items, [n, n])
@@ -64,7 +68,7 @@ class ProgramReduction(Primitive, abstract=True):
         """The same operation on arrays with one more dimension, the first."""
         raise NotImplementedError
 
-    def abstract_eval(self, *avals):
+    def abstract_eval(self, *avals: ShapedArray) -> Sequence[ShapedArray]:
         xs, init_values, consts = self.split_operands(avals)
         shape, elements = xs[0].shape, self.program.in_avals[: len(xs)]
         types = [(a.shape, a.dtype) for a in (*xs, *init_values, *consts)]
@@ -78,7 +82,9 @@ class ProgramReduction(Primitive, abstract=True):
         out_shape = self.result_shape(shape)
         return [x.update(shape=out_shape, weak_type=False) for x in xs]
 
-    def batch(self, args, dims):
+    def batch(
+        self, args: Sequence[Value], dims: Sequence[Dim]
+    ) -> tuple[Sequence[Value], Sequence[Dim]]:
         size = batch_size(args, dims)
         xs, *others = self.split_operands(args)
         x_dims, *other_dims = self.split_operands(dims)
@@ -97,7 +103,7 @@ class ProgramReduction(Primitive, abstract=True):
 
 
 def _argmax_program() -> Program:
-    def better(x: Any, n: Any, y: Any, m: Any) -> list[Any]:
+    def better(x: Value, n: Value, y: Value, m: Value) -> list[Value]:
         return [ops.select(ops.gt(y, x), y, x), ops.select(ops.gt(y, x), m, n)]
 
     return trace_closed(better, [f64[()], i32[()], f64[()], i32[()]], name="better")
@@ -105,7 +111,7 @@ def _argmax_program() -> Program:
 
 def _affine_program() -> Program:
     # Associative and not commutative in the second pair: (a, b) is the map t -> a t + b.
-    def compose(a: Any, b: Any, c: Any, d: Any, scale: Any) -> list[Any]:
+    def compose(a: Value, b: Value, c: Value, d: Value, scale: Value) -> list[Value]:
         return [ops.mul(ops.mul(a, c), scale), ops.add(ops.mul(ops.mul(c, b), scale), d)]
 
     return trace_closed(compose, [f64[()]] * 5, name="compose")
@@ -133,14 +139,14 @@ class Reduce(ProgramReduction):
         ),
     ))  # fmt: skip
 
-    def result_shape(self, shape):
+    def result_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         check_axes(self.name, self.axes, len(shape))
         return tuple_delete(shape, self.axes)
 
-    def with_batch_dim(self):
+    def with_batch_dim(self) -> Primitive:
         return Reduce(self.program, tuple([axis + 1 for axis in self.axes]))
 
-    def decompose(self, *args):
+    def decompose(self, *args: Value) -> Sequence[Value]:
         xs, init_values, consts = self.split_operands(args)
         shape = xs[0].shape
         other_axes = tuple_delete(range(len(shape)), self.axes)
@@ -159,7 +165,9 @@ class Reduce(ProgramReduction):
         return [ops.reshape(x, out_shape) for x in outs]
 
 
-def tree_reduce(program: Program, rows: Sequence[Any], consts: Sequence[Any]) -> Sequence[Any]:
+def tree_reduce(
+    program: Program, rows: Sequence[Value], consts: Sequence[Value]
+) -> Sequence[Value]:
     """One row that combines all rows of arrays, by combining neighbours until one is left."""
     count, num_columns = rows[0].shape
     n, none = len(rows), (None,) * len(consts)
@@ -221,14 +229,14 @@ class ReduceWindow(ProgramReduction):
             self.sizes, self.strides, self.padding, self.base_dilation, self.window_dilation
         )
 
-    def result_shape(self, shape):
+    def result_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         ops.check_window(self.name, shape, self.window)
         return self.window.result_shape(shape)
 
-    def with_batch_dim(self):
+    def with_batch_dim(self) -> Primitive:
         return ReduceWindow(self.program, *self.window.with_batch_dim(0))
 
-    def decompose(self, *args):
+    def decompose(self, *args: Value) -> Sequence[Value]:
         xs, init_values, consts = self.split_operands(args)
         patches = [
             window_patches(x, init_value, self.window)
@@ -236,7 +244,7 @@ class ReduceWindow(ProgramReduction):
         ]
         return Reduce(self.program, (0,))(*patches, *init_values, *consts)
 
-    def lower(self, ctx, *values):
+    def lower(self, ctx: LoweringContext, *values: IRValue) -> Sequence[IRValue]:
         xs, init_values, consts = self.split_operands(values)
         (aval, *_) = ctx.avals_out
         # XLA's reduction cannot take consts.
@@ -251,7 +259,7 @@ class ReduceWindow(ProgramReduction):
         )
 
 
-def window_patches(x: Any, init_value: Any, window: ops.Window) -> Any:
+def window_patches(x: Any, init_value: Any, window: ops.Window) -> Value:
     """For each position in a window, in row-major order, the elements there of all windows."""
     counts = window.result_shape(x.shape)
     x = ops.pad(x, init_value, window.pad_config())
@@ -307,8 +315,8 @@ class ReduceCall(NamedTuple):
     xs: list[Any]
     init_values: list[Any]
     program: Program
-    consts: list[Any]
-    out_tree: Any
+    consts: list[Value]
+    out_tree: tree.TreeDef
 
     def monoid(self, windowed: bool) -> tuple[Primitive, Any, Any] | None:
         """The operation, its reduction, and the initial value unless neutral; None without."""
@@ -343,11 +351,11 @@ def _equals_number(x: Any, number: Any) -> bool:
 
 @api_boundary
 def reduce(
-    operands: Any,
-    init_values: Any,
-    computation: Callable[[Any, Any], Any],
+    operands: PyTree,
+    init_values: PyTree,
+    computation: Function,
     dimensions: Sequence[int],
-) -> Any:
+) -> PyTree:
     """Combine the elements of `operands` along `dimensions` by `computation`, two at a time.
 
     `operands` is an array or a pytree of arrays of one shape; `init_values` has the same
@@ -381,15 +389,15 @@ def reduce(
 
 @api_boundary
 def reduce_window(
-    operand: Any,
+    operand: PyTree,
     init_value: Any,
-    computation: Callable[[Any, Any], Any],
+    computation: Function,
     window_dimensions: Sequence[int],
     window_strides: Sequence[int],
     padding: Any,
     base_dilation: Sequence[int] | None = None,
     window_dilation: Sequence[int] | None = None,
-) -> Any:
+) -> PyTree:
     """Combine the elements in each window of `operand` by `computation`, two at a time.
 
     `operand`, `init_value` and `computation` are as in `reduce`. The windows begin at multiples
@@ -430,7 +438,7 @@ def reduce_window(
 
 
 def _check_reduce_call(
-    caller: str, operands: Any, init_values: Any, computation: Any
+    caller: str, operands: Any, init_values: Any, computation: Function
 ) -> ReduceCall:
     """The arguments of `reduce` or `reduce_window`, checked, with `computation` traced."""
     check_callables(caller, computation=computation)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from operator import index
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from functx import ops
 from functx.core import tree
 from functx.core.errors import ArgumentError, AxisSizeError, ValueRangeError, short_repr, type_name
 from functx.core.fixed_point import fixed_point
-from functx.core.primitive import HasPrograms
+from functx.core.primitive import HasPrograms, Primitive
 from functx.core.program import Program
 from functx.core.program_editing import apply_program
 from functx.core.records import Uncompared
@@ -21,6 +21,8 @@ from functx.core.samples import LazySamples, f64, i32, sample
 from functx.core.tracebacks import api_boundary
 from functx.core.tracer import current_builder
 from functx.core.tracing import trace_closed
+from functx.core.types import ShapedArray
+from functx.core.typing import ArrayLike, Cotangent, Dim, Function, IRValue, PyTree, Tangent, Value
 from functx.ops.operands import batch_size
 from functx.ops.views import Copy
 from functx.transforms.argument_names import copy_function_metadata, key_path_strings
@@ -52,6 +54,7 @@ from functx.transforms.control.scan_bodies import (
 from functx.transforms.dce import active_outputs, with_io
 from functx.transforms.forward_mode import Linearize
 from functx.transforms.operand_masks import (
+    T,
     inexact_mask,
     instantiate_zeros,
     linear_mask,
@@ -60,14 +63,17 @@ from functx.transforms.operand_masks import (
     select_where_not,
     split_list,
 )
-from functx.transforms.partial_evaluation_policy import policy
+from functx.transforms.partial_evaluation_policy import Split, policy
 from functx.transforms.reverse_mode import SplitVJP
 from functx.transforms.tracing_api import TracedFunction, avals_of, trace_function
 from functx.transforms.vmap import Batch, BatchWithInferredOutDims
 
+if TYPE_CHECKING:
+    from functx.lowering.stablehlo_emitter import LoweringContext
+
 
 def _sample_step() -> Program:
-    def step(w: Any, n: Any, c: Any, x: Any) -> list[Any]:
+    def step(w: Value, n: Value, c: Value, x: Value) -> list[Value]:
         h = ops.sin(ops.add(ops.mul(c, w), x))
         return [ops.add(n, 1), h, ops.mul(h, c)]
 
@@ -75,7 +81,7 @@ def _sample_step() -> Program:
 
 
 def _linear_sample_step() -> Program:
-    def step(n: Any, c: Any, x: Any) -> list[Any]:
+    def step(n: Value, c: Value, x: Value) -> list[Value]:
         return [ops.add(n, 1.0), ops.add(ops.mul(c, n), x), c]
 
     return trace_closed(step, [f64[()], f64[2], f64[2]], name="step")
@@ -113,7 +119,7 @@ class Scan(HasPrograms):
         ),
     ))  # fmt: skip
 
-    def abstract_eval(self, *avals):
+    def abstract_eval(self, *avals: ShapedArray) -> Sequence[ShapedArray]:
         n, length = self.consts + self.carries, self.length
         in_avals, outs = self.program.in_avals, self.program.out_avals
         stacked = [a.update(shape=(length, *a.shape)) for a in in_avals[n:]]
@@ -122,7 +128,7 @@ class Scan(HasPrograms):
         rows = outs[self.carries :]
         return [*in_avals[self.consts : n], *[a.update(shape=(length, *a.shape)) for a in rows]]
 
-    def split_operands(self, items: Sequence[Any]) -> tuple[Any, Any, Any]:
+    def split_operands(self, items: Sequence[T]) -> tuple[Sequence[T], Sequence[T], Sequence[T]]:
         """Split `items`, one an operand, into those of the consts, the carry and `xs`."""
         consts, carry, xs = split_list(items, [self.consts, self.carries])
         return consts, carry, xs
@@ -131,7 +137,9 @@ class Scan(HasPrograms):
         """The operands that vary in the loop if those of `mask` do before it; the outputs."""
         return carry_dependence(self.program, self.consts, self.carries, mask)
 
-    def varying_outputs(self, avals, active):
+    def varying_outputs(
+        self, avals: Sequence[ShapedArray], active: Sequence[bool]
+    ) -> Sequence[bool]:
         return self.varying(active)[1]
 
     def with_program(
@@ -140,11 +148,13 @@ class Scan(HasPrograms):
         """A scan of the same length with another body; `flipped` reverses its direction."""
         return Scan(program, consts, carries, self.length, self.reverse ^ flipped, self.unroll)
 
-    def hoist_constants(self, programs, extras, operands):
+    def hoist_constants(
+        self, programs: Sequence[Program], extras: Sequence[Sequence[T]], operands: Sequence[T]
+    ) -> tuple[Primitive, Sequence[T]]:
         loop = self.with_program(programs[0], self.consts + len(extras[0]), self.carries)
         return loop, [*extras[0], *operands]
 
-    def dce(self, used):
+    def dce(self, used: Sequence[bool]) -> tuple[Primitive, Sequence[int], Sequence[int]] | None:
         rewritten = cached_rewrite(
             DCEScanBody(self.consts, self.carries, tuple(used)), self.program
         )
@@ -155,7 +165,9 @@ class Scan(HasPrograms):
         carries = sum([i < self.carries for i in outputs])
         return self.with_program(program, consts, carries), inputs, outputs
 
-    def jvp(self, primals, tangents):
+    def jvp(
+        self, primals: Sequence[Value], tangents: Sequence[Tangent]
+    ) -> tuple[Sequence[Value], Sequence[Tangent]]:
         varying, out_varying = self.varying([t is not None for t in tangents])
         like = select_where(primals, varying)
         tangents = instantiate_zeros(select_where(tangents, varying), like)
@@ -185,15 +197,15 @@ class Scan(HasPrograms):
         out_tangents = [*carries[n:], *ys[num_ys:]]
         return [*carries[:n], *ys[:num_ys]], scatter_where(out_tangents, out_varying)
 
-    def partial_eval(self, rewrite: Any) -> LoopPartialEval:
+    def partial_eval(self, rewrite: Split[tuple[Program, Program]]) -> LoopPartialEval:
         """The body split by `rewrite` into a known and an unknown program."""
         count = len(self.program.outputs)
         split = PartialEvalScan(rewrite, self.consts, self.carries, count)
         return cached_rewrite(split, self.program)
 
     def run_known(
-        self, split: LoopPartialEval, args: Sequence[Any]
-    ) -> tuple[list[Any], tuple[list[Any], list[Any]]]:
+        self, split: LoopPartialEval, args: Sequence[Value]
+    ) -> tuple[list[Value], tuple[list[Value], list[Value]]]:
         """The outputs; the loop-invariant residuals, and arrays with the others of all steps."""
         _, carry, xs = self.split_operands(args)
         loop = self.with_program(split.known, self.consts, self.carries)
@@ -220,15 +232,21 @@ class Scan(HasPrograms):
         split = policy.limit_residuals(SplitVJP(varying), free, self.consts)
         return self.partial_eval(split), varying
 
-    def forward(self, args, active):
+    def forward(self, args: Sequence[Value], active: Sequence[bool]) -> tuple[Sequence[Value], Any]:
         split, _ = self.vjp_partial_eval(active)
         return self.run_known(split, args)
 
-    def vjp(self, cts, residuals, args, active):
+    def vjp(
+        self,
+        cts: Sequence[Cotangent],
+        residuals: Any,
+        args: Sequence[Value],
+        active: Sequence[bool],
+    ) -> Sequence[Cotangent]:
         split, varying = self.vjp_partial_eval(active)
         return self.run_backward(split.unknown, varying, cts, residuals, split.names)
 
-    def transpose(self, cts, *args):
+    def transpose(self, cts: Sequence[Cotangent], *args: Any) -> Sequence[Cotangent]:
         linear = linear_mask(args)
         varying, _ = self.varying(linear)
         consts, carries, _ = (group.count(False) for group in self.split_operands(varying))
@@ -243,10 +261,10 @@ class Scan(HasPrograms):
         self,
         backward: Program,
         varying: Sequence[bool],
-        cts: Sequence[Any],
-        residuals: tuple[Sequence[Any], Sequence[Any]],
+        cts: Sequence[Cotangent],
+        residuals: tuple[Sequence[Value], Sequence[Value]],
         names: Callable[[], list[str]] | None = None,
-    ) -> list[Any]:
+    ) -> list[Cotangent]:
         """The cotangents of the operands that vary, by a scan of `backward` in reverse.
 
         `backward` takes the cotangents of the inexact outputs of the body, then the residuals:
@@ -272,7 +290,8 @@ class Scan(HasPrograms):
             backward,
         )
         carry_cts = instantiate_zeros(select_where(cts, carried), select_where(avals, carried))
-        rows = [*select_where(cts, stacked), *per_step]
+        stacked_cts = [ct for ct, on in zip(cts, stacked, strict=True) if on and ct is not None]
+        rows = [*stacked_cts, *per_step]
         sums = [ops.zeros_like(aval) for aval in loop.sums]
         scan = self.with_program(
             loop.body, len(invariants), len(sums) + len(carry_cts), flipped=True
@@ -305,7 +324,9 @@ class Scan(HasPrograms):
         nonzero[carries] = select_where(carried, carry_mask)
         return carried, tuple(nonzero)
 
-    def batch(self, args, dims):
+    def batch(
+        self, args: Sequence[Value], dims: Sequence[Dim]
+    ) -> tuple[Sequence[Value], Sequence[Dim]]:
         size = batch_size(args, dims)
         n = self.consts + self.carries
 
@@ -335,13 +356,13 @@ class Scan(HasPrograms):
         outs = self.with_program(body, self.consts, self.carries)(*operands)
         return outs, [None if d is None else int(i >= self.carries) for i, d in enumerate(out_dims)]
 
-    def lower(self, ctx, *values):
+    def lower(self, ctx: LoweringContext, *values: IRValue) -> Sequence[IRValue]:
         return ctx.scan(self, values)
 
 
 @api_boundary
 def scan(
-    f: Callable[[Any, Any], Any],
+    f: Function,
     init: Any,
     xs: Any = None,
     length: int | None = None,
@@ -379,7 +400,7 @@ def scan(
     length = scan_length(caller, leaf_avals[count:], x_tree, length)
     rows = [a.update(shape=a.shape[1:]) for a in leaf_avals[count:]]
 
-    def step(carry: Any, x: Any) -> Any:
+    def step(carry: Any, x: Value) -> PyTree:
         out = f(carry, x)
         if not isinstance(out, (tuple, list)) or len(out) != 2:
             raise ArgumentError(
@@ -404,7 +425,7 @@ def scan(
     return tree.unflatten(carry_tree, outs[:count]), tree.unflatten(y_tree, outs[count:])
 
 
-def run_scan(loop: Scan, args: Sequence[Any], progress: str | None = None) -> list[Any]:
+def run_scan(loop: Scan, args: Sequence[ArrayLike], progress: str | None = None) -> list[Value]:
     """The outputs of `loop`; while tracing, carries that no step changes become consts.
 
     `progress` names the progress line, if one is shown.
@@ -424,11 +445,10 @@ def run_scan(loop: Scan, args: Sequence[Any], progress: str | None = None) -> li
     carry_in, out_atoms = program.inputs[num_consts : num_consts + loop.carries], program.outputs
     unchanged = [v is atom for v, atom in zip(carry_in, out_atoms, strict=False)]
     if builder is None or not any(unchanged):
-        outs: list[Any] = loop(*args)
-        return outs
-    consts, carries, xs = loop.split_operands(program.inputs)
+        return loop(*args)
+    consts, carry, xs = loop.split_operands(program.inputs)
     changing = [not on for on in unchanged]
-    inputs = [*consts, *select_where(carries, unchanged), *select_where(carries, changing), *xs]
+    inputs = [*consts, *select_where(carry, unchanged), *select_where(carry, changing), *xs]
     body = with_io(
         program,
         inputs,
@@ -446,7 +466,9 @@ def run_scan(loop: Scan, args: Sequence[Any], progress: str | None = None) -> li
     ]
 
 
-def scan_length(caller: str, avals: Sequence[Any], x_tree: Any, length: Any) -> int:
+def scan_length(
+    caller: str, avals: Sequence[ShapedArray], x_tree: tree.TreeDef, length: Any
+) -> int:
     """The common length of the leading axes of `xs`, which must equal `length` if that is given."""
     for i, aval in enumerate(avals):
         if not aval.ndim:

@@ -10,6 +10,7 @@ from functx.core.fixed_point import fixed_point
 from functx.core.program import Atom, Program, Var, dce_equations
 from functx.core.records import Rewrite
 from functx.core.rewriting import cached_rewrite
+from functx.core.typing import Value
 from functx.transforms.dce import used_variables, with_io
 from functx.transforms.forward_mode import JVPRewrite
 from functx.transforms.operand_masks import (
@@ -113,13 +114,13 @@ class JVPScanBody(Rewrite[Program]):
 
 def _none_unless_marked(
     program: Program, tangents: Sequence[Atom], mask: Sequence[bool]
-) -> list[Any]:
+) -> list[Atom | None]:
     """The tangents of the outputs, with None for those that are not in `mask`."""
     out_tangents = scatter_where(tangents, inexact_mask(program.out_avals))
     return [t if on else None for t, on in zip(out_tangents, mask, strict=True)]
 
 
-def carry_history(initial: Any, after: Any, reverse: bool) -> Any:
+def carry_history(initial: Any, after: Any, reverse: bool) -> Value:
     """The values of a carry before each step, from its initial value and those after each step."""
     length = after.shape[0]
     if not length:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from functx import ops
 from functx.core.errors import CollectiveError
 from functx.core.fixed_point import fixed_point
 from functx.core.named_axes import batched_axis_names
-from functx.core.primitive import HasPrograms
+from functx.core.primitive import HasPrograms, Primitive
 from functx.core.program import BATCHED_EFFECTS, Program
 from functx.core.records import Rewrite
 from functx.core.rewriting import apply, cached_rewrite
@@ -17,6 +17,7 @@ from functx.core.samples import LazySamples, f64, i32, sample
 from functx.core.tracer import aval_of
 from functx.core.tracing import trace_closed
 from functx.core.types import ShapedArray
+from functx.core.typing import Cotangent, Dim, IRValue, Tangent, Value
 from functx.ops.operands import batch_size, literal
 from functx.transforms.control.body_tracing import carry_dependence, check_operands, is_linearizing
 from functx.transforms.control.bounded_while import (
@@ -42,6 +43,7 @@ from functx.transforms.control.scan_bodies import DCEScanBody
 from functx.transforms.dce import RemoveEffects, Subprogram, UsedInputs, take_first_outputs, with_io
 from functx.transforms.forward_mode import JVPRewrite, Linearize
 from functx.transforms.operand_masks import (
+    T,
     indices_where,
     inexact_mask,
     instantiate_zeros,
@@ -50,19 +52,22 @@ from functx.transforms.operand_masks import (
     select_where,
     split_list,
 )
-from functx.transforms.partial_evaluation_policy import policy
+from functx.transforms.partial_evaluation_policy import Split, policy
 from functx.transforms.reverse_mode import SplitVJP
 from functx.transforms.vmap import Batch, BatchWithInferredOutDims
+
+if TYPE_CHECKING:
+    from functx.lowering.stablehlo_emitter import LoweringContext
 
 # With 64, up to comb(66, 64) = 2,145 blocks of steps are recomputed at most once.
 DEFAULT_CHECKPOINTS = 64
 
 
 def _sample_programs(x: ShapedArray) -> tuple[Program, Program]:
-    def condition(limit: Any, n: Any, x: Any) -> list[Any]:
+    def condition(limit: Value, n: Value, x: Value) -> list[Value]:
         return [ops.lt(n, limit)]
 
-    def body(factor: Any, n: Any, x: Any) -> list[Any]:
+    def body(factor: Any, n: Value, x: Value) -> list[Value]:
         return [ops.add(n, 1), ops.mul(x, factor)]
 
     return (
@@ -101,7 +106,7 @@ class While(HasPrograms):
         )
     ))  # fmt: skip
 
-    def abstract_eval(self, *avals):
+    def abstract_eval(self, *avals: ShapedArray) -> Sequence[ShapedArray]:
         m, n = self.condition_consts, self.condition_consts + self.body_consts
         carry = self.body.in_avals[self.body_consts :]
         check_operands(self, avals[:m] + avals[n:], self.condition.in_avals)
@@ -109,7 +114,7 @@ class While(HasPrograms):
         check_operands(self, self.body.out_avals, carry)
         return carry
 
-    def split_operands(self, items: Sequence[Any]) -> tuple[Any, Any, Any]:
+    def split_operands(self, items: Sequence[T]) -> tuple[Sequence[T], Sequence[T], Sequence[T]]:
         """Split `items`, one an operand, into those of the condition, body and carry."""
         condition, body, carry = split_list(items, [self.condition_consts, self.body_consts])
         return condition, body, carry
@@ -122,7 +127,9 @@ class While(HasPrograms):
             condition, body, condition_consts, body_consts, self.checkpoints, self.max_steps
         )
 
-    def hoist_constants(self, programs, extras, operands):
+    def hoist_constants(
+        self, programs: Sequence[Program], extras: Sequence[Sequence[T]], operands: Sequence[T]
+    ) -> tuple[Primitive, Sequence[T]]:
         m, n = self.condition_consts, self.body_consts
         condition, body = programs
         loop = self.with_program(condition, body, m + len(extras[0]), n + len(extras[1]))
@@ -145,10 +152,12 @@ class While(HasPrograms):
         body_mask = mask[self.condition_consts :]
         return carry_dependence(self.body, count, len(self.body.outputs), body_mask)
 
-    def varying_outputs(self, avals, active):
+    def varying_outputs(
+        self, avals: Sequence[ShapedArray], active: Sequence[bool]
+    ) -> Sequence[bool]:
         return self.varying(active)[1]
 
-    def dce(self, used):
+    def dce(self, used: Sequence[bool]) -> tuple[Primitive, Sequence[int], Sequence[int]] | None:
         m, n = self.condition_consts, self.body_consts
         read_by_condition = cached_rewrite(UsedInputs(), self.condition)
         needed = tuple([on or m + i in read_by_condition for i, on in enumerate(used)])
@@ -161,7 +170,9 @@ class While(HasPrograms):
         loop = self.with_program(condition, body, m, sum([i < n for i in inputs]))
         return loop, [*range(m), *[m + i for i in inputs]], outputs
 
-    def jvp(self, primals, tangents):
+    def jvp(
+        self, primals: Sequence[Value], tangents: Sequence[Tangent]
+    ) -> tuple[Sequence[Value], Sequence[Tangent]]:
         condition_consts, consts, carry = self.split_operands(primals)
         _, dconsts, dcarry = self.split_operands(tangents)
         varying, out_varying = self.varying([t is not None for t in tangents])
@@ -189,7 +200,7 @@ class While(HasPrograms):
 
     def run_linearized(
         self, varying: tuple[bool, ...], primals: Any, dconsts: Sequence[Any], dcarry: Sequence[Any]
-    ) -> tuple[list[Any], list[Any]]:
+    ) -> tuple[list[Value], list[Value]]:
         """The outputs, and their tangents by a loop over the stacked residuals of the steps."""
         condition_consts, consts, carry = self.split_operands(primals)
         assert self.max_steps is not None
@@ -207,13 +218,17 @@ class While(HasPrograms):
         results = loop(steps, *dconsts, *invariants, *stacks, literal(0, STEP_DTYPE), *dcarry)
         return outs, results[1:]
 
-    def carry_cotangents(self, cts: Sequence[Any], varying: Sequence[bool]) -> list[Any]:
+    def carry_cotangents(self, cts: Sequence[Cotangent], varying: Sequence[bool]) -> list[Value]:
         """The cotangents of the carries that vary, None replaced by zeros."""
         avals, carry_mask = self.body.out_avals, varying[self.body_consts :]
         return instantiate_zeros(select_where(cts, carry_mask), select_where(avals, carry_mask))
 
     def backward_partial_eval(
-        self, rewrite: Any, varying: Sequence[bool], consts: int, carries: int
+        self,
+        rewrite: Split[tuple[Program, Program]],
+        varying: Sequence[bool],
+        consts: int,
+        carries: int,
     ) -> LoopPartialEval:
         """The body split by `rewrite`, whose known program takes `consts` and `carries`.
 
@@ -228,14 +243,20 @@ class While(HasPrograms):
         rewrite = policy.limit_residuals(SplitVJP(varying), consts=n)
         return self.backward_partial_eval(rewrite, varying, n, len(self.body.outputs))
 
-    def forward(self, args, active):
+    def forward(self, args: Sequence[Value], active: Sequence[bool]) -> tuple[Sequence[Value], Any]:
         varying, _ = self.varying(active)
         if not any(varying):
             return self(*args), None
         split = self.vjp_partial_eval(varying)
         return while_forward(self, split, *self.split_operands(args))
 
-    def vjp(self, cts, residuals, args, active):
+    def vjp(
+        self,
+        cts: Sequence[Cotangent],
+        residuals: Any,
+        args: Sequence[Value],
+        active: Sequence[bool],
+    ) -> Sequence[Cotangent]:
         varying, _ = self.varying(active)
         if not any(varying):
             return [None] * len(args)
@@ -245,7 +266,7 @@ class While(HasPrograms):
         in_cts = while_backward(self, split, carry_cts, condition_consts, consts, residuals)
         return [*[None] * self.condition_consts, *scatter_where(in_cts, varying)]
 
-    def transpose(self, cts, *args):
+    def transpose(self, cts: Sequence[Cotangent], *args: Any) -> Sequence[Cotangent]:
         linear = linear_mask(args)
         varying, _ = self.varying(linear)
         m, n = self.condition_consts, self.body_consts
@@ -266,9 +287,12 @@ class While(HasPrograms):
         in_cts = [*[None] * m, *scatter_where(body_cts, varying)]
         return [ct if on else None for ct, on in zip(in_cts, linear, strict=True)]
 
-    def batch(self, args, dims):
+    def batch(
+        self, args: Sequence[Value], dims: Sequence[Dim]
+    ) -> tuple[Sequence[Value], Sequence[Dim]]:
         size = batch_size(args, dims)
-        condition_mask, consts_mask, carry_mask = self.split_operands([d is not None for d in dims])
+        is_batched = [d is not None for d in dims]
+        condition_mask, consts_mask, initially_batched = self.split_operands(is_batched)
 
         def step(carry_mask: list[bool]) -> tuple[list[bool], Program | None]:
             in_dims = tuple([0 if on else None for on in (*condition_mask, *carry_mask)])
@@ -282,7 +306,7 @@ class While(HasPrograms):
             both = zip(carry_mask, body_dims, strict=True)
             return [on or d is not None for on, d in both], condition
 
-        carry_mask, condition = fixed_point(carry_mask, step)
+        carry_mask, condition = fixed_point(list(initially_batched), step)
         if condition is None:
             return self.batch_predicated(size, args, dims)
         in_dims = tuple([0 if on else None for on in (*consts_mask, *carry_mask)])
@@ -296,7 +320,7 @@ class While(HasPrograms):
         loop = self.with_program(condition, body, len(condition_mask), len(consts_mask))
         return loop(*args), out_dims
 
-    def batch_predicated(self, size: int, args: Sequence[Any], dims: Sequence[int | None]) -> Any:
+    def batch_predicated(self, size: int, args: Sequence[Value], dims: Sequence[int | None]) -> Any:
         """The batched outputs and their dimensions if each element stops on its own."""
         if (name := batched_axis_names().name) in self.named_axes:
             raise CollectiveError(
@@ -306,9 +330,8 @@ class While(HasPrograms):
             )
         if self.effects & BATCHED_EFFECTS:
             return batch_sequentially(self, args, dims)
-        (condition_consts, consts, carry), (condition_dims, consts_dims, carry_dims) = (
-            self.split_operands(items) for items in (args, dims)
-        )
+        condition_consts, consts, carry = self.split_operands(args)
+        condition_dims, consts_dims, carry_dims = self.split_operands(dims)
         n = len(consts)
         unchanged = [a is v for a, v in zip(self.body.outputs, self.body.inputs[n:], strict=True)]
         invariant = [*[True] * n, *unchanged]
@@ -329,7 +352,7 @@ class While(HasPrograms):
         )
         return outs[1:], out_dims[1:]
 
-    def lower(self, ctx, *values):
+    def lower(self, ctx: LoweringContext, *values: IRValue) -> Sequence[IRValue]:
         return ctx.while_loop(self, values)
 
 
@@ -349,7 +372,9 @@ class JVPWhileBody(Rewrite[Program]):
         out_tangents = scatter_where(
             jvp_program.outputs[len(out_primals) :], inexact_mask(program.out_avals)
         )
-        carry_tangents = select_where(out_tangents, varying[n:])
+        carry_tangents = [
+            t for t, on in zip(out_tangents, varying[n:], strict=True) if on and t is not None
+        ]
         inputs = [*jvp_program.inputs[:n], *dconsts, *jvp_program.inputs[n:count], *dcarry]
         return with_io(jvp_program, inputs, [*out_primals, *carry_tangents])
 
@@ -366,7 +391,7 @@ class SeparateJVP(Rewrite[Program]):
         known, linear = cached_rewrite(Linearize(self.varying), program)
         n, count = len(program.inputs), len(program.outputs)
 
-        def body(*args: Any) -> list[Any]:
+        def body(*args: Value) -> list[Value]:
             results = apply(None, known, args[:n])
             return [*results[:count], *apply(None, linear, [*args[n:], *results[count:]])]
 
