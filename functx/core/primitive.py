@@ -239,7 +239,7 @@ class Primitive(metaclass=_PrimitiveType):
                 Primitive.by_jax_primitive[jax_name] = cls
 
     @classmethod
-    def from_jax_params(cls, *_: Any, **params: Any) -> Any:
+    def from_jax_params(cls, *_: Any, **params: Any) -> Primitive | None:
         """The instance for the parameters of an equation of JAX's primitive; None leaves it to JAX.
 
         Without fields it is the only instance. Parameters of JAX's elementwise primitives state an

@@ -10,7 +10,6 @@ import numpy as np
 from jax import lax
 
 from functx import ops
-from functx.core.primitive import Primitive
 from functx.core.tracer import aval_of
 from functx.interop.jaxprs import int_tuple
 from functx.interop.translation import broadcast_unit_dims, register_translation
@@ -20,19 +19,9 @@ from functx.ops.operands import literal
 from functx.ops.random import RandomBits, RandomFoldIn, RandomSeed, RandomSplit
 
 
-def class_of_same_name(eqn: Any) -> Any:
-    """The class of the functx primitive with the name of the JAX primitive of an equation."""
-    return Primitive.registry[eqn.primitive.name]
-
-
 @register_translation("add_any")
 def translate_add_any(eqn: Any, x: Any, y: Any) -> Any:
     return ops.add(x, y)
-
-
-@register_translation("stop_gradient")
-def translate_stop_gradient(eqn: Any, x: Any) -> Any:
-    return ops.StopGradient()(x)
 
 
 @register_translation("conj")
@@ -54,11 +43,6 @@ def translate_convert_element_type(eqn: Any, x: Any) -> Any:
 @register_translation("copy", "copy_p", "random_clone", keys=True)
 def translate_identity(eqn: Any, *xs: Any) -> Any:
     return list(xs)
-
-
-@register_translation("name")
-def translate_name(eqn: Any, x: Any) -> Any:
-    return ops.CheckpointName(eqn.params["name"])(x)
 
 
 @register_translation("device_put", keys=True)
@@ -175,16 +159,6 @@ def translate_iota(eqn: Any, *dynamic: Any) -> Any:
     )()
 
 
-@register_translation("dynamic_slice")
-def translate_dynamic_slice(eqn: Any, x: Any, *indices: Any) -> Any:
-    return ops.DynamicSlice(int_tuple(eqn.params["slice_sizes"]))(x, *indices)
-
-
-@register_translation("dynamic_update_slice")
-def translate_dynamic_update_slice(eqn: Any, x: Any, update: Any, *indices: Any) -> Any:
-    return ops.DynamicUpdateSlice()(x, update, *indices)
-
-
 @register_translation("gather")
 def translate_gather(eqn: Any, x: Any, indices: Any) -> Any:
     params = eqn.params
@@ -240,25 +214,6 @@ def _out_of_bounds_mode(mode: Any, outside: str) -> str | None:
     )
 
 
-@register_translation(
-    "reduce_sum", "reduce_prod", "reduce_max", "reduce_min", "reduce_and", "reduce_or", "reduce_xor"
-)
-def translate_reduction(eqn: Any, x: Any) -> Any:
-    axes = int_tuple(eqn.params["axes"])
-    return class_of_same_name(eqn)(axes)(x) if axes else x
-
-
-@register_translation("reduce_window_sum", "reduce_window_max", "reduce_window_min")
-def translate_reduce_window(eqn: Any, x: Any) -> Any:
-    params = eqn.params
-    sizes, strides, base_dilation, window_dilation = [
-        int_tuple(params[name])
-        for name in ("window_dimensions", "window_strides", "base_dilation", "window_dilation")
-    ]
-    padding = tuple([(int(low), int(high)) for low, high in params["padding"]])
-    return class_of_same_name(eqn)(sizes, strides, padding, base_dilation, window_dilation)(x)
-
-
 @register_translation("dot_general")
 def translate_dot_general(eqn: Any, x: Any, y: Any) -> Any:
     params = eqn.params
@@ -275,14 +230,6 @@ def translate_dot_general(eqn: Any, x: Any, y: Any) -> Any:
     wide = params["preferred_element_type"]
     wide = None if wide is None or np.dtype(wide) == aval_of(x).dtype else np.dtype(wide)
     return ops.DotGeneral(contract, batched, precision, wide)(x, y)  # type: ignore[arg-type]
-
-
-@register_translation("sort")
-def translate_sort(eqn: Any, *xs: Any) -> Any:
-    params = eqn.params
-    return ops.Sort(int(params["dimension"]), int(params["num_keys"]), bool(params["is_stable"]))(
-        *xs
-    )
 
 
 @register_translation("top_k")

@@ -454,7 +454,7 @@ class IntegerPow(Unary):
     )
 
     @classmethod
-    def from_jax_params(cls, y: Any) -> Any:
+    def from_jax_params(cls, y: int) -> IntegerPow:
         return cls(int(y))
 
     def abstract_eval(self, x: ShapedArray) -> ShapedArray:

@@ -44,8 +44,13 @@ class CheckpointName(Linear):
     """`x` with the name `label`, to which policies of checkpoints refer."""
 
     label: str
+    jax_primitive = "name"
     rounding = EXACT
     samples = sample(f32[3], label="x"), sample(i32[3], label="x")
+
+    @classmethod
+    def from_jax_params(cls, name: str) -> CheckpointName:
+        return cls(name)
 
     def abstract_eval(self, x: ShapedArray) -> ShapedArray:
         return x

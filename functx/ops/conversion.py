@@ -143,7 +143,7 @@ class BitcastConvertType(View):
     )
 
     @classmethod
-    def from_jax_params(cls, new_dtype: Any) -> Any:
+    def from_jax_params(cls, new_dtype: Any) -> BitcastConvertType:
         return cls(new_dtype)
 
     def abstract_eval(self, x: ShapedArray) -> ShapedArray:
@@ -197,7 +197,7 @@ class ReducePrecision(Unary):
     samples = (sample(f32[3], exponent_bits=8, mantissa_bits=7, gradients={0: [1.0, 1.0, 1.0]}),)
 
     @classmethod
-    def from_jax_params(cls, exponent_bits: Any, mantissa_bits: Any) -> Any:
+    def from_jax_params(cls, exponent_bits: int, mantissa_bits: int) -> ReducePrecision:
         return cls(exponent_bits, mantissa_bits)
 
     def partial(self, i: int, t: Value, out: Value, x: Value) -> Tangent:
@@ -279,7 +279,7 @@ class Round(Unary):
     samples = sample(f32[3, 4]), sample(f32[3, 4], to_even=True)
 
     @classmethod
-    def from_jax_params(cls, rounding_method: Any) -> Any:
+    def from_jax_params(cls, rounding_method: Enum) -> Round:
         return cls(rounding_method.name == "TO_NEAREST_EVEN")
 
     def lower(self, ctx: LoweringContext, x: IRValue) -> IRValue:

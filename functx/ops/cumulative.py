@@ -33,7 +33,7 @@ class Cumulative(Primitive, abstract=True):
     accepts: ClassVar[str] = "iufc"
 
     @classmethod
-    def from_jax_params(cls, axis: Any, reverse: Any) -> Any:
+    def from_jax_params(cls, axis: int, reverse: bool) -> Cumulative:
         return cls(int(axis), bool(reverse))
 
     def cotangent_masks(self, mask: Mask, args: Sequence[Value]) -> Sequence[Mask]:

@@ -45,6 +45,10 @@ class DynamicSlice(ReadsPart, View):
         sample(f32[4], i32[()], sizes=(3,), values={1: -2}),
     )
 
+    @classmethod
+    def from_jax_params(cls, slice_sizes: Shape) -> DynamicSlice:
+        return cls(tuple(map(int, slice_sizes)))
+
     def abstract_eval(self, x: ShapedArray, *indices: ShapedArray) -> ShapedArray:
         check_start_indices(self, x, indices)
         check_slice_sizes(self, self.sizes, x)

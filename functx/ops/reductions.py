@@ -53,6 +53,10 @@ class Reduction(Primitive, abstract=True):
     axes: tuple[int, ...]
     accepts: ClassVar[str] = "iufc"
 
+    @classmethod
+    def from_jax_params(cls, axes: Sequence[int], **_: object) -> Reduction:
+        return cls(tuple(map(int, axes)))
+
     def abstract_eval(self, x: ShapedArray) -> ShapedArray:
         check_same_dtype(self, (x,))
         check_axes(self.name, self.axes, x.ndim)
@@ -321,7 +325,7 @@ class ArgExtremum(Primitive, abstract=True):
     )
 
     @classmethod
-    def from_jax_params(cls, axes: Any, index_dtype: Any) -> Any:
+    def from_jax_params(cls, axes: Sequence[int], index_dtype: Any) -> ArgExtremum:
         (axis,) = axes
         return cls(int(axis), np.dtype(index_dtype))
 

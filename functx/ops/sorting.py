@@ -48,6 +48,10 @@ class Sort(Primitive):
         sample(f32[0], axis=0),
     )
 
+    @classmethod
+    def from_jax_params(cls, dimension: int, num_keys: int, is_stable: bool) -> Sort:
+        return cls(int(dimension), int(num_keys), bool(is_stable))
+
     def abstract_eval(self, *operands: ShapedArray) -> Sequence[ShapedArray]:
         if not 1 <= self.num_keys <= len(operands):
             raise ValueRangeError(

@@ -187,6 +187,20 @@ class WindowReduction(Primitive, abstract=True):
     window_dilation: Dims
     accepts: ClassVar[str] = "biuf"
 
+    @classmethod
+    def from_jax_params(
+        cls,
+        window_dimensions: Dims,
+        window_strides: Dims,
+        padding: Pairs,
+        base_dilation: Dims,
+        window_dilation: Dims,
+    ) -> WindowReduction:
+        dims = window_dimensions, window_strides, base_dilation, window_dilation
+        sizes, strides, base_dilation, window_dilation = [tuple(map(int, d)) for d in dims]
+        pairs = tuple([(int(low), int(high)) for low, high in padding])
+        return cls(sizes, strides, pairs, base_dilation, window_dilation)
+
     @property
     def window(self) -> Window:
         return Window(
