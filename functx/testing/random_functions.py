@@ -41,32 +41,25 @@ SHAPES = ((), (3,), (4,), (2, 3), (3, 3), (1, 4), (2, 3, 2), (0, 3))
 
 EXCLUDED_PRIMITIVES = frozenset(
     {
-        *(
-            "named_axis_map",
-            "psum",
-            "pmax",
-            "pmin",
-            "all_gather",
-            "all_to_all",
-            "psum_scatter",
-            "ppermute",
-        ),
-        *("axis_index", "pvary", "derivative_boundary", "shard_map", "sharding_constraint"),
-        *("io_callback", "debug_callback", "show_progress", "pure_callback"),
-        *("rematerialized_call", "masked_operand", "any_active", "write"),
         *("custom_jvp", "custom_vjp", "custom_vmap", "custom_root", "custom_linear_solve"),
+        *("shard_map", "sharding_constraint", "pure_callback", "named_axis_map"),
+        *("rematerialized_call", "masked_operand", "any_active"),
     }
 )
-"""Primitives that need devices, a named axis, the host or rules, or occur only in results of rules."""
+"""Primitives that hold rules, need devices or the host, or occur only in results of rules."""
 
 
 @cache
 def eligible_primitives() -> list[type[Primitive]]:
-    """The primitives of functx that a random function may apply to the operands of their samples."""
+    """The primitives of functx that a random function may apply to the operands of their samples.
+
+    Those with effects or named axes are left out.
+    """
     return [
         cls
         for name, cls in sorted(Primitive.registry.items())
         if cls.__module__.startswith("functx.") and name not in EXCLUDED_PRIMITIVES
+        if cls.samples and not cls(**cls.samples[0].params).is_context_dependent
     ]
 
 

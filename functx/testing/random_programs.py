@@ -39,7 +39,6 @@ from functx.testing.reference.interpreter import (
     widen_array,
 )
 from functx.testing.verification.derivative_checks import (
-    CONVENTIONAL_DERIVATIVES,
     DirectionalDerivative,
     additive_directional_derivatives,
     all_finite,
@@ -192,7 +191,7 @@ def check_directional_derivatives(
     `find_mismatch(derivatives)` returns a message, or None if they agree. Programs with
     conventional derivatives (at kinks, by custom rules) are not checked.
     """
-    if has_explicit_derivatives(before.program, CONVENTIONAL_DERIVATIVES):
+    if has_explicit_derivatives(before.program):
         return
     directions: list[Any] = [None] * len(before.args)
     for i, t in zip(varying, tangents, strict=True):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Sequence
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,6 +12,7 @@ from ml_dtypes import finfo
 
 from functx import ops
 from functx.core.errors import FunctxError, ProgramError, RuleError
+from functx.core.primitive import Primitive
 from functx.core.program import Equation, Program
 from functx.core.tracer import current_builder
 from functx.core.tracing import trace
@@ -34,11 +36,8 @@ from functx.transforms.jvp import jvp, vjp
 from functx.transforms.refused import Refused
 from functx.transforms.spectral_functions import SpectralFunction
 
-CONVENTIONAL_DERIVATIVES = frozenset({"stop_gradient"})
-"""Primitives whose derivative is a convention."""
-
-EXPLICIT_DERIVATIVES = CONVENTIONAL_DERIVATIVES | {"custom_jvp", "custom_vjp", "custom_root"}
-"""Primitives whose derivative is a convention or a user's rule, not that of their values."""
+USER_RULES = frozenset({"custom_jvp", "custom_vjp", "custom_root"})
+"""Primitives whose derivative is a user's rule, not that of their values."""
 
 BACKWARD_SUFFIX = "_backward"
 """Suffix of primitives with results of other primitives as operands, differentiated as one formula."""
@@ -146,7 +145,7 @@ def find_derivative_mismatch(
             derivatives, wide_args, gap
         ):
             return f"<c, J t> must be <J* c, t>; got {left!r} and {right!r}"
-    if out_tangents is None or has_explicit_derivatives(program, EXPLICIT_DERIVATIVES):
+    if out_tangents is None or has_explicit_derivatives(program, USER_RULES):
         return None
     return find_difference_mismatch(program, wide_args, tangents, out_tangents)
 
@@ -176,10 +175,17 @@ def rounding_spread(
     return 8 * max(gaps)
 
 
-def has_explicit_derivatives(program: Program, names: Collection[str]) -> bool:
+@cache
+def has_stated_derivative(cls: type[Primitive]) -> bool:
+    """Whether the derivative of a primitive is a convention: all samples that have one state it."""
+    samples = [s for s in cls.samples if any(is_inexact(a.dtype) for a in s.avals)]
+    return bool(samples) and all(s.gradients is not None for s in samples)
+
+
+def has_explicit_derivatives(program: Program, names: Collection[str] = ()) -> bool:
     """Whether the derivatives of a program are not those of its values, so differences cannot check them.
 
-    That is so for primitives in `names`, for backward primitives, for embeddings with a padding
+    That is so for primitives in `names`, for conventions, for backward primitives, for embeddings with a padding
     row, which counts as a constant, and where the reference rounds to the dtype.
     """
     for subprogram in program.walk():
@@ -187,6 +193,8 @@ def has_explicit_derivatives(program: Program, names: Collection[str]) -> bool:
             name = eqn.primitive.name
             rounds = definition_by_class(type(eqn.primitive)) in EXACT_DTYPE_DEFINITIONS
             if name in names or name.endswith(BACKWARD_SUFFIX):
+                return True
+            if has_stated_derivative(type(eqn.primitive)):
                 return True
             if type(eqn.primitive) is ops.Embedding and eqn.primitive.padding is not None:
                 return True
