@@ -204,7 +204,7 @@ def _update_table(
         else:
             entries[cls] = entry
     # No cache depends on primitives that were never instantiated.
-    if any(cls.was_instantiated for cls in new):
+    if any(cls._instances.was_used for cls in new):  # type: ignore[attr-defined]
         invalidate_caches()
 
 
@@ -346,7 +346,7 @@ def _resolve_primitive(op: Any, what: str, families: bool) -> Iterable[Primitive
             if what == "decomp.register"
             else "Of functions it takes those of functx that are one composite, as nn.softmax.",
         )
-    if not named.is_abstract:
+    if named.name in Primitive.registry:
         return [named]
     members = [cls for cls in Primitive.registry.values() if issubclass(cls, named)]
     if not members or not families:

@@ -52,11 +52,13 @@ class _InstanceTable:
     """The live instances of one primitive, by the hashes of their parameters.
 
     It holds weak references to instances and no parameters, since the memo of a program among the
-    parameters may hold the primitive.
+    parameters may hold the primitive. No cache can depend on the rules of a class whose table was never
+    used.
     """
 
     def __init__(self) -> None:
         self.buckets: dict[int, list[ref[Any]]] = {}
+        self.was_used = False
 
     def find(self, key: Any) -> Any:
         for reference in tuple(self.buckets.get(hash(key), ())):
@@ -71,6 +73,7 @@ class _InstanceTable:
         return [instance for instance in instances if instance is not None]
 
     def add(self, instance: Any) -> None:
+        self.was_used = True
         key_hash = hash(instance._key)
 
         def remove(reference: ref[Any]) -> None:
@@ -159,14 +162,12 @@ class Primitive(metaclass=_PrimitiveType):
     registry: ClassVar[_Registry] = _Registry()
     fields: ClassVar[tuple[str, ...]] = ()
     defaults: ClassVar[dict[str, Any]] = {}
-    name: ClassVar[str]
+    name: ClassVar[str] = "primitive"
     samples: ClassVar[Sequence[Any]] = ()
 
     multiple_results: ClassVar[bool] = False
     differentiable: ClassVar[bool] = True
     """False: all derivatives are zero."""
-    scalars_broadcast: ClassVar[bool] = False
-    """True: operands of rank 0 broadcast to the shape of the output."""
     effects: ClassVar[Effects] = NO_EFFECTS
     """The side effects of an equation; an equation with effects stays when its outputs are unused.
 
@@ -178,12 +179,8 @@ class Primitive(metaclass=_PrimitiveType):
     """The named axes that the operation or its sub-programs communicate over."""
     has_captures: ClassVar[bool] = False
     """Whether the operation is `captured`, or its sub-programs have such equations."""
-    checks_rule_results: ClassVar[bool] = False
-    """Whether the class itself checks the results of rules that users gave it."""
     is_user_defined: ClassVar[bool] = False
     """Whether the class is defined outside functx; then the results of its rules are checked."""
-    is_abstract: ClassVar[bool] = True
-    """Whether the class is a base class of primitives, and is not registered."""
     host_kernel: ClassVar[Callable[..., Any] | None] = None
     """Optional: a NumPy function, or a method, that computes exactly the output of the compiled operation.
 
@@ -210,8 +207,6 @@ class Primitive(metaclass=_PrimitiveType):
     """
     by_jax_primitive: ClassVar[dict[str, type[Primitive]]] = {}
     """The classes that state a `jax_primitive`, by that name."""
-    was_instantiated: ClassVar[bool] = False
-    """Whether an instance was ever made; if not, no cache can depend on the rules of the class."""
 
     def __init_subclass__(cls, abstract: bool = False, **kwargs: Any):
         super().__init_subclass__(**kwargs)
@@ -229,8 +224,7 @@ class Primitive(metaclass=_PrimitiveType):
             ("lower", "decompose")
         ):
             cls.numpy = None
-        cls.is_abstract, cls.was_instantiated = abstract, False
-        cls.is_user_defined = not (cls.checks_rule_results or cls.__module__.startswith("functx."))
+        cls.is_user_defined = not cls.__module__.startswith("functx.")
         if "name" not in cls.__dict__:
             cls.name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", cls.__name__).lower()
         if not abstract:
@@ -258,8 +252,6 @@ class Primitive(metaclass=_PrimitiveType):
             self = object.__new__(cls)
             attributes = self.__dict__
             attributes.update(zip(fields, args, strict=True), out_avals_memo={}, _key=key)
-            if not cls.was_instantiated:
-                cls.was_instantiated = True
             for field, value in zip(fields, args, strict=True):
                 for program in programs_in_parameter(value):
                     if program.effects and field not in cls.not_executed:

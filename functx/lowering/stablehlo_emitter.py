@@ -18,6 +18,7 @@ from functx.core.rewriting import cached_rewrite
 from functx.core.source_info import Source
 from functx.core.types import ShapedArray, is_complex, kind
 from functx.lowering import callbacks, control_flow, meshes
+from functx.ops.families import Elementwise
 from functx.passes.pipeline import Stage, lowering_target, rewrites_for, selected_passes
 from functx.transforms.decompose import lowering_decomposition
 
@@ -325,7 +326,7 @@ class FunctionEmitter:
         primitive, env = eqn.primitive, self.env
         avals = [atom.aval for atom in eqn.inputs]
         operands = [env[a] if type(a) is Var else self.literal(a, a.aval) for a in eqn.inputs]
-        if primitive.scalars_broadcast and (shape := eqn.outputs[0].aval.shape):
+        if isinstance(primitive, Elementwise) and (shape := eqn.outputs[0].aval.shape):
             self.broadcast_scalars(eqn, avals, operands, shape)
         key = primitive, *avals
         template = self.templates.get(key)

@@ -22,7 +22,6 @@ class Elementwise(Primitive, abstract=True):
     derivative. A subclass defines it once, as `partial`.
     """
 
-    scalars_broadcast = True
     accepts: ClassVar[str] = "biufc"
     """The kinds of dtype the operation takes: bool, int, uint, float, complex."""
     linear: ClassVar[tuple[int, ...]] = ()

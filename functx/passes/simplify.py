@@ -17,6 +17,7 @@ from functx.core.program_editing import map_primitive_programs, replace_program_
 from functx.core.records import Rewrite
 from functx.core.rewriting import cached_rewrite
 from functx.core.types import DType, is_complex, kind
+from functx.ops.families import Elementwise
 from functx.ops.operands import RewriteContext
 from functx.passes.memory_cost_model import bytes_of
 from functx.passes.reassociation import ReassociateContractions
@@ -285,7 +286,7 @@ class _LocalSimplifier:
         if primitive.multiple_results:
             eqn = self.simplify_nested(eqn)
             primitive = eqn.primitive
-        elif primitive.simplify is not None or primitive.scalars_broadcast:
+        elif primitive.simplify is not None or isinstance(primitive, Elementwise):
             simplified = self.simplify_equation(eqn)
             if simplified is None:
                 return
@@ -318,7 +319,7 @@ class _LocalSimplifier:
                 result = fold_constants(eqn)
             elif eqn.primitive.simplify is not None:
                 result = eqn.primitive.simplify(self.context, *eqn.inputs)
-            if result is None and eqn.primitive.scalars_broadcast and out.aval.shape:
+            if result is None and isinstance(eqn.primitive, Elementwise) and out.aval.shape:
                 result = self.with_scalars(eqn)
             if result is None:
                 break

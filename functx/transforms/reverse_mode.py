@@ -232,9 +232,16 @@ def apply_vjp_rule(
 
 
 def transpose_jvp_rule(
-    primitive: Primitive, cts: Sequence[Any], args: Sequence[Any], active: Sequence[bool]
+    primitive: Primitive,
+    cts: Sequence[Any],
+    args: Sequence[Any],
+    active: Sequence[bool],
+    is_users_rule: bool = False,
 ) -> list[Any]:
-    """The cotangents of the operands, by the transpose of the primitive's `jvp` rule."""
+    """The cotangents of the operands, by the transpose of the primitive's `jvp` rule.
+
+    RuleError if a user's rule is not linear: that of a user's primitive, or if `is_users_rule`.
+    """
     outer = current_builder.require()
     builder = LinearBuilder("tangent", "transpose", outer)
     tangents = [
@@ -257,7 +264,7 @@ def transpose_jvp_rule(
             found.add(builder.atom(t), ct)
     captured = builder.captures.values()
     known = {v: x if type(x) is Tracer else outer.tracer(x) for v, x in captured}
-    if primitive.is_user_defined or primitive.checks_rule_results:
+    if primitive.is_user_defined or is_users_rule:
         outs = [builder.atom(t) for t in out_tangents if t is not None]
         check_rule_is_linear(
             primitive, "jvp", builder.equations, builder.inputs, outs, known, "tangent"

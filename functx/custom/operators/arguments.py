@@ -188,7 +188,11 @@ class OperatorPrimitive(Primitive, abstract=True):
 
     operator: ClassVar[Operator]
     multiple_results = True
-    checks_rule_results = True
+
+    def __init_subclass__(cls, abstract: bool = False):
+        super().__init_subclass__(abstract)
+        # It checks the results of the rules that users register, and defines its own.
+        cls.is_user_defined = False
 
     def __reduce__(self) -> tuple[Callable[..., Primitive], tuple[str, list[PyTree]]]:
         return _unpickle, (self.operator.qualname, [getattr(self, f) for f in self.fields])

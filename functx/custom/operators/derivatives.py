@@ -239,7 +239,7 @@ class DifferentiableCall(OperatorPrimitive, abstract=True):
             rule, residuals = saved
             return self.apply_backward(rule, residuals, cts, args)
         if get_rule(self.operator, JVP_RULE) is not None:
-            return transpose_jvp_rule(self, cts, args, active)
+            return transpose_jvp_rule(self, cts, args, active, is_users_rule=True)
         nonzero = [ct for ct in cts if ct is not None]
         error = no_autograd_formula_error(self.operator.qualname)
         return refused(error, nonzero, [*map(aval_of, args)], active)
