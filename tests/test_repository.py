@@ -204,6 +204,7 @@ FIRST_USES = {
     "a module of a package": "from functx.lax import cond; cond(True, abs, abs, 1.0)",
     "a transform by its module": "from functx.transforms.vmap import vmap; vmap(abs)(jax.numpy.ones(2))",
     "a primitive": "from functx.ops.arithmetic import Add; Add()(1.0, 2.0)",
+    "a method that traced arrays lack": "functx.jit(lambda x: hasattr(x, 'relu'))(1.0)",
     "an option of JAX": "functx.config.compilation_cache",
     "parsing a program": "functx.Program.parse('program f(x: f32[3]):\\n  a: f32[3] = sin x\\n  return a')",
     "a star": "from functx import *; jit(grad(lambda x: x * x))(3.0)",

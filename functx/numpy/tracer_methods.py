@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 import sys
 from collections.abc import Callable, Iterator
+from importlib import import_module
 from types import CodeType, FrameType
 from typing import Any
 
@@ -310,7 +311,7 @@ def _getattr(self: Tracer, name: str) -> Any:
             raise
     suggestion = _PYTORCH_METHODS.get(name)
     for module in ("numpy", "nn", "lax"):
-        if suggestion is None and callable(vars(sys.modules[f"functx.{module}"]).get(name)):
+        if suggestion is None and callable(vars(import_module(f"functx.{module}")).get(name)):
             suggestion = f"functx.{module}.{name}(x)"
     message = f"a traced array has no attribute {name!r}; got {self.describe()}"
     raise AttributeError(
