@@ -34,6 +34,7 @@ from functx.testing.rule_evaluation import (
     Dims,
     as_list,
     checked_tracing,
+    lower_side_by_side,
     pullback_program,
 )
 from functx.transforms.call_primitive import TransposeLinearInputs
@@ -148,6 +149,11 @@ class RuleCase:
             name: self.trace_primitive(avals_with_dtype(self.sample, DTYPES_BY_SHORT_NAME[name]))
             for name in self.dtype_names
         }
+
+    @cached_property
+    def lowered_programs(self) -> Any:
+        """All `programs` lowered in one module."""
+        return lower_side_by_side([*self.programs.values()])
 
     def bind(self, *args: Any) -> list[Any]:
         """The outputs of the primitive on traced operands, as a list."""

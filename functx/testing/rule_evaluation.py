@@ -310,11 +310,21 @@ def side_by_side(programs: Sequence[Program]) -> Program:
     return trace(body, [aval for p in programs for aval in p.in_avals])[0]
 
 
+def lower_side_by_side(programs: Sequence[Program]) -> Any:
+    """The programs lowered in one module, which MLIR verifies."""
+    avals = [aval for p in programs for aval in p.in_avals]
+    jitted: Any = jit_program(side_by_side(programs), compiler_options=FAST_COMPILE_OPTIONS)
+    return jitted.lower(*[np.zeros(a.shape, a.dtype) for a in avals])
+
+
 def run_side_by_side(
-    programs: Sequence[Program], operands: Sequence[Sequence[Array]]
+    programs: Sequence[Program], operands: Sequence[Sequence[Array]], lowered: Any = None
 ) -> list[list[Array]]:
-    """The outputs of each program on its operands, all compiled together."""
-    compiled = jit_program(side_by_side(programs), compiler_options=FAST_COMPILE_OPTIONS)
+    """The outputs of each program on its operands, all compiled together.
+
+    `lowered` is their `lower_side_by_side`, if it is known.
+    """
+    compiled = (lowered or lower_side_by_side(programs)).compile()
     outs = iter([np.asarray(x) for x in compiled(*chain.from_iterable(operands))])
     return [[next(outs) for _ in program.outputs] for program in programs]
 
