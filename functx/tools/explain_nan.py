@@ -357,7 +357,7 @@ def explain_derivative(
     active = [on and is_inexact(v.aval.dtype) for on, v in zip(marked, program.inputs, strict=True)]
     recorder = RecordingCotangents()
 
-    def body(*tracers: Tracer) -> list[Tracer]:
+    def body(*tracers: Tracer) -> list[Value]:
         outs, recorder.tape = forward_sweep(program, tracers, active)
         seeds = [ops.full_like(x, 1) if is_inexact(x.dtype) else None for x in outs[: len(outputs)]]
         seeds += [None] * (len(outs) - len(outputs))

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from functx import ops
 from functx.core.errors import DTypeError
 from functx.core.masks import mask_of, set_result_masks
 from functx.core.primitive import HasPrograms, Primitive
-from functx.core.program import Literal, Program, Var
+from functx.core.program import Atom, Literal, Program, Var
 from functx.core.program_editing import replace_program_fields
 from functx.core.records import Rewrite
 from functx.core.rewriting import cached_rewrite
 from functx.core.samples import LazySamples, f64, sample
-from functx.core.tracer import aval_of, current_builder
+from functx.core.tracer import Tracer, aval_of, current_builder
 from functx.core.tracing import trace, trace_closed
 from functx.core.types import ShapedArray
+from functx.core.typing import Cotangent, Dim, IRValue, Mask, Tangent, Value
 from functx.ops.operands import batch_size
 from functx.transforms.ad_canonicalization import canonicalize_for_ad
 from functx.transforms.dce import Subprogram, active_outputs, dce_program
@@ -32,9 +33,18 @@ from functx.transforms.operand_masks import (
     select_where_not,
 )
 from functx.transforms.partial_evaluation_policy import policy
-from functx.transforms.reverse_mode import Cotangents, Transpose, backward_sweep, forward_sweep
+from functx.transforms.reverse_mode import (
+    Cotangents,
+    TapeEntry,
+    Transpose,
+    backward_sweep,
+    forward_sweep,
+)
 from functx.transforms.symbolic_zeros import DropZeroInputs, programs_run, with_programs
 from functx.transforms.vmap import BatchWithInferredOutDims
+
+if TYPE_CHECKING:
+    from functx.lowering.stablehlo_emitter import LoweringContext
 
 
 class MaskedVJPPrograms(NamedTuple):
@@ -61,7 +71,7 @@ class SplitMaskedVJP(Rewrite[MaskedVJPPrograms]):
         program = canonicalize_for_ad(program, "vjp", "jvp")
         backward: list[Program] = []
 
-        def body(*args: Any) -> list[Any]:
+        def body(*args: Value) -> list[Value]:
             outs, tape = forward_sweep(program, args, self.active)
             avals = [aval_of(out) for out in select_where(outs, inexact_mask(outs))]
             masks = [aval.update(dtype=ops.BOOL, weak_type=False) for aval in avals]
@@ -86,7 +96,9 @@ class SplitMaskedVJP(Rewrite[MaskedVJPPrograms]):
         values = trace_closed(body, program.in_avals, name=program.name, in_names=program.in_names)
         return MaskedVJPPrograms(values, *backward)
 
-    def backward(self, program: Program, tape: Any, count: int, *cts_and_masks: Any) -> list[Any]:
+    def backward(
+        self, program: Program, tape: Sequence[TapeEntry], count: int, *cts_and_masks: Value
+    ) -> list[Value]:
         cts = Cotangents()
         ct_masks = cts_and_masks[count:] or [None] * count
         inexact = inexact_mask([atom.aval for atom in program.outputs])
@@ -125,7 +137,7 @@ class SelectMaskedVJP(Rewrite[tuple[Program, Program]]):
 
 
 def align_residual_inputs(
-    program: Program, lead: int, residuals: Sequence[Any], all_residuals: Sequence[Any]
+    program: Program, lead: int, residuals: Sequence[Tracer], all_residuals: Sequence[Tracer]
 ) -> Program:
     """`program` with inputs for `all_residuals` in place of those for its own `residuals`.
 
@@ -139,8 +151,8 @@ def align_residual_inputs(
 
 
 def select_pullback(
-    active: Sequence[bool], program: Program, cts: Sequence[Any], masks: Sequence[Any]
-) -> tuple[Program, list[Any]]:
+    active: Sequence[bool], program: Program, cts: Sequence[Cotangent], masks: Sequence[Mask]
+) -> tuple[Program, list[Value]]:
     """The backward program for `cts`, and its operands without the residuals.
 
     It is the masked one if a mask is known.
@@ -159,12 +171,14 @@ def select_pullback(
     return backward, [ct for ct in cts if ct is not None]
 
 
-def broadcast_masks(masks: Sequence[Any], cts: Sequence[Any]) -> list[Any]:
+def broadcast_masks(masks: Sequence[Mask], cts: Sequence[Value]) -> list[Value]:
     """The masks as arrays of the shapes of the cotangents."""
     return [ops.instantiate_mask(mask, ct.shape) for mask, ct in zip(masks, cts, strict=True)]
 
 
-def unpack_cotangents(active: Sequence[bool], program: Program, outs: Sequence[Any]) -> list[Any]:
+def unpack_cotangents(
+    active: Sequence[bool], program: Program, outs: Sequence[Cotangent]
+) -> list[Cotangent]:
     """The cotangents in `outs`, the outputs of a backward `program`, by operand; states their masks."""
     count = sum(active)
     mask_atoms = program.outputs[count:]
@@ -178,7 +192,7 @@ def unpack_cotangents(active: Sequence[bool], program: Program, outs: Sequence[A
 
 
 def _example() -> Program:
-    def body(x: Any, y: Any) -> list[Any]:
+    def body(x: Value, y: Value) -> list[Value]:
         return [ops.Sin()(ops.Mul()(x, y))]
 
     return trace_closed(body, [f64[3], f64[3]], name="example")
@@ -186,7 +200,7 @@ def _example() -> Program:
 
 def input_indices_of_outputs(program: Program) -> list[int | None]:
     """For each output of `program` that is an input, the index of that input; None for the others."""
-    input_index: dict[Any, int] = {v: i for i, v in enumerate(program.inputs)}
+    input_index: dict[Atom, int] = {v: i for i, v in enumerate(program.inputs)}
     return [input_index.get(atom) for atom in program.outputs]
 
 
@@ -196,28 +210,34 @@ class ProgramCall(HasPrograms, abstract=True):
     program: Program
     multiple_results = True
 
-    def with_program(self, program: Program) -> Any:
+    def with_program(self, program: Program) -> Self:
         """A call of another program with the other parameters of this one."""
         return self.replace(program=program)
 
-    def dce(self, used):
+    def dce(self, used: Sequence[bool]) -> tuple[Primitive, Sequence[int], Sequence[int]] | None:
         if all(used):
             return None
         outputs = indices_where(used)
         program, inputs = dce_program(self.program, outputs)
         return self.with_program(program), inputs, outputs
 
-    def varying_outputs(self, avals, active):
+    def varying_outputs(
+        self, avals: Sequence[ShapedArray], active: Sequence[bool]
+    ) -> Sequence[bool]:
         return active_outputs(self.program, active)
 
-    def batch(self, args, dims):
+    def batch(
+        self, args: Sequence[Value], dims: Sequence[Dim]
+    ) -> tuple[Sequence[Value], Sequence[Dim]]:
         size = batch_size(args, dims)
         program, out_dims = cached_rewrite(
             BatchWithInferredOutDims(size, tuple(dims)), self.program
         )
         return self.with_program(program)(*args), out_dims
 
-    def hoist_constants(self, programs, extras, operands):
+    def hoist_constants(
+        self, programs: Sequence[Program], extras: Sequence[Sequence[Any]], operands: Sequence[Any]
+    ) -> tuple[Primitive, Sequence[Any]]:
         return self.with_program(programs[0]), [*extras[0], *operands]
 
 
@@ -230,7 +250,7 @@ class Call(ProgramCall):
     noinline: bool = False
     samples = LazySamples(lambda: (sample(f64[3], f64[3], program=_example()),))
 
-    def abstract_eval(self, *avals):
+    def abstract_eval(self, *avals: ShapedArray) -> Sequence[ShapedArray]:
         expected = self.program.in_avals
         if [(a.shape, a.dtype) for a in avals] != [(a.shape, a.dtype) for a in expected]:
             raise DTypeError(
@@ -239,7 +259,9 @@ class Call(ProgramCall):
             )
         return self.program.out_avals
 
-    def backward_call(self, backward: Program, split: Any) -> Call:
+    def backward_call(
+        self, backward: Program, split: Callable[[Program], tuple[Program, ...]]
+    ) -> Call:
         """A call of `backward`, a program of `split`; a `RematerializedCall` if it recomputes."""
         return (
             RematerializedCall(backward, True)
@@ -247,7 +269,7 @@ class Call(ProgramCall):
             else self.with_program(backward)
         )
 
-    def call_with_forwarding(self, program: Program, args: Sequence[Any]) -> list[Any]:
+    def call_with_forwarding(self, program: Program, args: Sequence[Value]) -> list[Value]:
         """The outputs of `program` on `args`.
 
         Outputs that are inputs are forwarded; a call computes the others.
@@ -262,7 +284,9 @@ class Call(ProgramCall):
         outs = iter(self.with_program(cached_rewrite(Subprogram(outputs=computed), program))(*args))
         return [next(outs) if index is None else args[index] for index in forwarded]
 
-    def jvp(self, primals, tangents):
+    def jvp(
+        self, primals: Sequence[Value], tangents: Sequence[Tangent]
+    ) -> tuple[Sequence[Value], Sequence[Tangent]]:
         varying = tuple([t is not None for t in tangents])
         given_masks = [mask_of(t) for t in tangents]
         masked = tuple([mask is not None for mask in given_masks])
@@ -285,7 +309,7 @@ class Call(ProgramCall):
         set_result_masks(scatter_where(masks, inexact))
         return found[:count], scatter_where(pushed, inexact)
 
-    def forward(self, args, active):
+    def forward(self, args: Sequence[Value], active: Sequence[bool]) -> tuple[Sequence[Value], Any]:
         values = cached_rewrite(
             policy.limit_residuals(SplitMaskedVJP(tuple(active))), self.program
         ).values
@@ -293,7 +317,13 @@ class Call(ProgramCall):
         count = len(self.program.outputs)
         return outs[:count], outs[count:]
 
-    def vjp(self, cts, residuals, args, active):
+    def vjp(
+        self,
+        cts: Sequence[Cotangent],
+        residuals: Any,
+        args: Sequence[Value],
+        active: Sequence[bool],
+    ) -> Sequence[Cotangent]:
         masks = [mask_of(ct) for ct in cts]
         backward, operands = select_pullback(active, self.program, cts, masks)
         pullback = self.backward_call(
@@ -301,7 +331,7 @@ class Call(ProgramCall):
         )
         return unpack_cotangents(active, backward, pullback(*operands, *residuals))
 
-    def transpose(self, cts, *args):
+    def transpose(self, cts: Sequence[Cotangent], *args: Any) -> Sequence[Cotangent]:
         linear = linear_mask(args)
         program = cached_rewrite(TransposeLinearInputs(linear), self.program)
         given = inexact_cotangents(cts, self.program.out_avals)
@@ -309,7 +339,7 @@ class Call(ProgramCall):
             self.with_program(program)(*given, *select_where_not(args, linear)), linear
         )
 
-    def lower(self, ctx, *values):
+    def lower(self, ctx: LoweringContext, *values: IRValue) -> Sequence[IRValue]:
         return ctx.call(self.program, values, self.noinline)
 
 
@@ -321,7 +351,7 @@ class RematerializedCall(Call):
 
     samples = LazySamples(lambda: (sample(f64[3], f64[3], program=_example(), noinline=True),))
 
-    def lower(self, ctx, *values):
+    def lower(self, ctx: LoweringContext, *values: IRValue) -> Sequence[IRValue]:
         return ctx.call(self.program, ctx.barrier(values), True)
 
 

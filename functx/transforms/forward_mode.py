@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
 
 from functx import ops
 from functx.core.builder import LinearBuilder
@@ -15,13 +14,14 @@ from functx.core.rewriting import bind_equation, interpret, user_rule_runs
 from functx.core.tracer import aval_of, current_builder
 from functx.core.tracing import run_and_finish, trace_closed
 from functx.core.types import ShapedArray, is_inexact
+from functx.core.typing import Mask, Tangent, Value
 from functx.ops.families import Elementwise
 from functx.transforms.ad_canonicalization import canonicalize_for_ad
 from functx.transforms.dce import varying_output_mask
 from functx.transforms.operand_masks import scatter_where, select_where
 from functx.transforms.rule_checks import check_jvp_result
 
-MaskedDual = tuple[Any, Any, Any]
+MaskedDual = tuple[Value, Tangent, Mask]
 """A value, its tangent (None for zero), and the mask of its nonzero elements (None: unknown)."""
 
 
@@ -41,7 +41,7 @@ class JVPRewrite(Rewrite[Program]):
         body = partial(self.emit, program)
         return trace_closed(body, avals, name=f"jvp_{program.name}", in_names=names)
 
-    def emit(self, program: Program, *args: Any) -> list[Any]:
+    def emit(self, program: Program, *args: Value) -> list[Value]:
         """Appends the rewritten program on `args` to the current trace; returns its outputs."""
         program = canonicalize_for_ad(program, "jvp")
         tangents = scatter_where(args[len(program.inputs) :], self.varying)
@@ -49,7 +49,9 @@ class JVPRewrite(Rewrite[Program]):
         return [x for x, _, _ in outs] + output_tangents(outs)
 
 
-def tangent_names(program: Program, varying: Sequence[bool], with_primals: bool) -> Any:
+def tangent_names(
+    program: Program, varying: Sequence[bool], with_primals: bool
+) -> Callable[[], list[str]] | None:
     """The names `dx` of the tangents of inputs `x`; with `with_primals`, behind the primals'."""
     in_names = program.in_names
     if in_names is None:
@@ -65,9 +67,9 @@ def tangent_names(program: Program, varying: Sequence[bool], with_primals: bool)
 
 def jvp_program(
     program: Program,
-    args: Sequence[Any],
-    tangents: Sequence[Any],
-    masks: Sequence[Any] | None = None,
+    args: Sequence[Value],
+    tangents: Sequence[Tangent],
+    masks: Sequence[Mask] | None = None,
 ) -> list[MaskedDual]:
     """The outputs of `program` with their tangents and masks, from those of the inputs."""
     duals = list(zip(args, tangents, masks or [None] * len(args), strict=True))
@@ -100,7 +102,7 @@ def jvp_equation(eqn: Equation, *operands: MaskedDual) -> list[MaskedDual]:
 
 
 def only_varying(
-    eqn: Equation, primals: Sequence[Any], tangents: Sequence[Any], duals: list[MaskedDual]
+    eqn: Equation, primals: Sequence[Value], tangents: Sequence[Tangent], duals: list[MaskedDual]
 ) -> list[MaskedDual]:
     """The outputs of an equation, without tangents for those that `varying_outputs` excludes."""
     if eqn.primitive.varying_outputs is None:
@@ -131,15 +133,15 @@ class Linearize(Rewrite[tuple[Program, Program]]):
         count = len(self.varying)
         masked = self.masked or (False,) * count
 
-        def body(*args_and_masks: Any) -> list[Any]:
-            outs: list[Any] = []
+        def body(*args_and_masks: Value) -> list[Value]:
+            outs: list[Value] = []
             builder = LinearBuilder(f"linear_{program.name}", "linearize", current_builder.get())
             args, masks_of_tangents = (
                 args_and_masks[:count],
                 scatter_where(args_and_masks[count:], masked),
             )
 
-            def push(*tangents: Any) -> list[Any]:
+            def push(*tangents: Value) -> list[Value]:
                 results = jvp_program(
                     program, args, scatter_where(tangents, self.varying), masks_of_tangents
                 )
@@ -160,7 +162,7 @@ class Linearize(Rewrite[tuple[Program, Program]]):
         return values, linear[0]
 
 
-def output_masks(results: Sequence[MaskedDual]) -> list[Any]:
+def output_masks(results: Sequence[MaskedDual]) -> list[Value]:
     """The masks of the tangents of the inexact outputs, a literal for an unknown mask."""
     unknown = ops.constant_like(ShapedArray((), ops.BOOL), True)
     return [
@@ -170,6 +172,6 @@ def output_masks(results: Sequence[MaskedDual]) -> list[Any]:
     ]
 
 
-def output_tangents(results: Sequence[MaskedDual]) -> list[Any]:
+def output_tangents(results: Sequence[MaskedDual]) -> list[Value]:
     """The tangents of the inexact outputs, with zeros for None."""
     return [ops.zeros_like(x) if t is None else t for x, t, _ in results if is_inexact(x.dtype)]

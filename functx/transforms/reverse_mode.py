@@ -11,13 +11,14 @@ from functx.core.builder import LinearBuilder
 from functx.core.errors import RuleError
 from functx.core.masks import run_rule
 from functx.core.primitive import LinearInput, Primitive, ReadsPart, is_linear_input
-from functx.core.program import Equation, Program, Var, dce_equations
+from functx.core.program import Atom, Equation, Program, Var, dce_equations
 from functx.core.records import Rewrite
 from functx.core.rewriting import bind_equation, interpret, user_rule_runs
-from functx.core.source_info import backward_source, expression_key
+from functx.core.source_info import BackwardSource, Source, backward_source, expression_key
 from functx.core.tracer import Tracer, aval_of, current_builder
 from functx.core.tracing import trace, trace_closed
 from functx.core.types import is_inexact
+from functx.core.typing import Cotangent, Mask, Value
 from functx.ops.families import Elementwise
 from functx.transforms.ad_canonicalization import canonicalize_for_ad
 from functx.transforms.dce import RemoveEffects, used_variables, varied, varying_output_mask
@@ -35,18 +36,18 @@ class TapeEntry(NamedTuple):
     """An equation that the derivative goes through, with its operands and residuals."""
 
     eqn: Equation
-    args: Sequence[Any]
+    args: Sequence[Value]
     saved: Any
     active: tuple[bool, ...]
 
 
 def forward_sweep(
-    program: Program, args: Sequence[Any], active: Sequence[bool]
-) -> tuple[list[Any], list[TapeEntry]]:
+    program: Program, args: Sequence[Value], active: Sequence[bool]
+) -> tuple[list[Value], list[TapeEntry]]:
     """The outputs of `program`, and the tape of the equations that its derivative goes through."""
     tape: list[TapeEntry] = []
 
-    def step(eqn: Equation, *operands: tuple[Any, bool]) -> list[tuple[Any, bool]]:
+    def step(eqn: Equation, *operands: tuple[Value, bool]) -> list[tuple[Value, bool]]:
         args = [x for x, _ in operands]
         flags = tuple([on for _, on in operands])
         primitive = eqn.primitive
@@ -70,10 +71,10 @@ def forward_sweep(
 def backward_sweep(
     program: Program,
     tape: Sequence[TapeEntry],
-    out_cts: Sequence[Any],
+    out_cts: Sequence[Cotangent],
     active: Sequence[bool],
     cts: Cotangents | None = None,
-) -> list[Any]:
+) -> list[Value]:
     """The cotangents of the active inputs, from those of the outputs (None for zero).
 
     With `cts`, the caller sees the cotangents that are left and the masks.
@@ -89,13 +90,16 @@ def backward_sweep(
         mask = ct_masks[0] if len(ct_masks) == 1 else None
         if any(ct is not None for ct in eqn_cts):
             builder.source = backward_source(eqn.source)
-            if isinstance(primitive, ReadsPart) and primitive.is_added_in_place(
-                eqn_cts[0], args[0]
+            ct = eqn_cts[0]
+            if (
+                ct is not None
+                and isinstance(primitive, ReadsPart)
+                and primitive.is_added_in_place(ct, args[0])
             ):
                 slice_mask = primitive.cotangent_masks(mask, args)[0]
                 cts.defer(
                     eqn.inputs[0],
-                    SparseCotangent(primitive, eqn_cts[0], args, builder.source),
+                    SparseCotangent(primitive, ct, args, builder.source),
                     slice_mask,
                 )
                 continue
@@ -122,16 +126,16 @@ class SparseCotangent(NamedTuple):
     """A cotangent that is zero outside a slice of its variable, by the equation that slices."""
 
     primitive: ReadsPart
-    ct: Any
-    args: Sequence[Any]
-    source: Any
+    ct: Value
+    args: Sequence[Value]
+    source: Source | BackwardSource | None
 
     @property
     def user_location(self) -> Any:
         """The expression in the user's code that reads the slice."""
         return None if self.source is None else expression_key(self.source)
 
-    def add_to(self, total: Any) -> Any:
+    def add_to(self, total: Cotangent) -> Value:
         """The sum of `total`, None for zero, and this."""
         primitive, ct, args, _ = self
         if total is not None:
@@ -157,23 +161,23 @@ class Cotangents:
     """
 
     def __init__(self) -> None:
-        self.values: dict[Any, Any] = {}
-        self.masks: dict[Any, Any] = {}
-        self.sparse: dict[Any, list[SparseCotangent]] = {}
+        self.values: dict[Atom, Value] = {}
+        self.masks: dict[Var, Mask] = {}
+        self.sparse: dict[Var, list[SparseCotangent]] = {}
 
-    def add(self, atom: Any, ct: Any, mask: Any = None) -> None:
+    def add(self, atom: Atom, ct: Cotangent, mask: Mask = None) -> None:
         """Adds `ct`, zero where `mask` is false, to the cotangent of `atom`."""
         if ct is None or type(atom) is not Var:
             return
         self.merge_mask(atom, mask)
         self.values[atom] = ops.add(self.values[atom], ct) if atom in self.values else ct
 
-    def defer(self, atom: Any, part: SparseCotangent, mask: Any) -> None:
+    def defer(self, atom: Var, part: SparseCotangent, mask: Mask) -> None:
         """Keeps `part`, zero where `mask` is false, to be added to the cotangent of `atom`."""
         self.merge_mask(atom, mask)
         self.sparse.setdefault(atom, []).append(part)
 
-    def merge_mask(self, atom: Any, mask: Any) -> None:
+    def merge_mask(self, atom: Var, mask: Mask) -> None:
         if atom not in self.values and atom not in self.sparse:
             if mask is not None:
                 self.masks[atom] = mask
@@ -182,7 +186,7 @@ class Cotangents:
         if mask is not None and before is not None and mask.shape == before.shape:
             self.masks[atom] = ops.bitwise_or(before, mask)
 
-    def pop(self, var: Var) -> Any:
+    def pop(self, var: Var) -> Cotangent:
         """Removes and returns the cotangent of `var`, None for zero."""
         total = self.values.pop(var, None)
         parts = self.sparse.pop(var, None) if self.sparse else None
@@ -203,18 +207,18 @@ class Cotangents:
         builder.source = outer
         return total
 
-    def pop_outputs(self, variables: Sequence[Var]) -> tuple[list[Any], list[Any]]:
+    def pop_outputs(self, variables: Sequence[Var]) -> tuple[list[Cotangent], list[Mask]]:
         """Removes and returns the cotangents of the outputs of an equation, and their masks."""
         return [self.pop(v) for v in variables], [self.masks.pop(v, None) for v in variables]
 
 
 def apply_vjp_rule(
     primitive: Primitive,
-    cts: list[Any],
+    cts: list[Cotangent],
     saved: Any,
-    args: Sequence[Any],
+    args: Sequence[Value],
     active: Sequence[bool],
-) -> Sequence[Any]:
+) -> Sequence[Cotangent]:
     """The cotangents of the operands of one equation."""
     if primitive.vjp is None:
         return transpose_jvp_rule(primitive, cts, args, active)
@@ -222,7 +226,7 @@ def apply_vjp_rule(
         rule: Any = primitive.vjp
         several = primitive.multiple_results
 
-        def body(cts: Sequence[Any]) -> Any:
+        def body(cts: Sequence[Cotangent]) -> Any:
             return rule(cts if several else cts[0], saved if several else saved[0], args, active)
 
         return apply_linear_rule(primitive, "vjp", body, cts, args)
@@ -233,11 +237,11 @@ def apply_vjp_rule(
 
 def transpose_jvp_rule(
     primitive: Primitive,
-    cts: Sequence[Any],
-    args: Sequence[Any],
+    cts: Sequence[Cotangent],
+    args: Sequence[Value],
     active: Sequence[bool],
     is_users_rule: bool = False,
-) -> list[Any]:
+) -> list[Cotangent]:
     """The cotangents of the operands, by the transpose of the primitive's `jvp` rule.
 
     RuleError if a user's rule is not linear: that of a user's primitive, or if `is_users_rule`.
@@ -289,10 +293,12 @@ def transpose_equations(
         args = [transpose_operand(atom, known) for atom in eqn.inputs]
         if primitive.is_user_defined:
 
-            def rule(cts: Sequence[Any], primitive: Any = primitive, args: Any = args) -> Any:
+            def rule(cts: Sequence[Cotangent], primitive: Any = primitive, args: Any = args) -> Any:
                 return primitive.transpose(cts if primitive.multiple_results else cts[0], *args)
 
-            results: Sequence[Any] = apply_linear_rule(primitive, "transpose", rule, out_cts, args)
+            results: Sequence[Cotangent] = apply_linear_rule(
+                primitive, "transpose", rule, out_cts, args
+            )
         else:
             results = primitive.transpose(
                 out_cts if primitive.multiple_results else out_cts[0], *args
@@ -309,7 +315,7 @@ def transpose_equations(
                 cts.add(atom, ct)
 
 
-def transpose_operand(atom: Any, known: dict[Var, Any]) -> Any:
+def transpose_operand(atom: Atom, known: dict[Var, Any]) -> Any:
     if type(atom) is not Var:
         return Tracer(atom, current_builder.require())
     return known[atom] if atom in known else LinearInput(atom.aval)
@@ -330,7 +336,7 @@ class ValueAndGrad(Rewrite[Program]):
         name = f"grad_{program.name}"
         return trace_closed(body, program.in_avals, name=name, in_names=program.in_names)
 
-    def emit(self, program: Program, *args: Any) -> list[Any]:
+    def emit(self, program: Program, *args: Value) -> list[Value]:
         """Appends the rewritten program on `args` to the current trace; returns its outputs."""
         program = canonicalize_for_ad(program, "vjp", "jvp")
         outs, tape = forward_sweep(program, args, self.active)
@@ -352,11 +358,11 @@ class SplitVJP(Rewrite[tuple[Program, Program]]):
         program = canonicalize_for_ad(program, "vjp", "jvp")
         backward: list[Program] = []
 
-        def body(*args: Any) -> list[Any]:
+        def body(*args: Value) -> list[Value]:
             outs, tape = forward_sweep(program, args, self.active)
             inexact = inexact_mask(outs)
 
-            def pull(*cts: Any) -> list[Any]:
+            def pull(*cts: Value) -> list[Value]:
                 return backward_sweep(program, tape, scatter_where(cts, inexact), self.active)
 
             ct_avals = [aval_of(out) for out in select_where(outs, inexact)]
@@ -383,7 +389,7 @@ class Transpose(Rewrite[Program]):
     linear: int
 
     def __call__(self, program: Program) -> Program:
-        def body(*args: Any) -> list[Any]:
+        def body(*args: Value) -> list[Value]:
             n = len(args) - (len(program.inputs) - self.linear)
             known: dict[Var, Any] = dict(zip(program.inputs[self.linear :], args[n:], strict=True))
             cts = Cotangents()

@@ -12,7 +12,7 @@ from functx.core.program import Atom, Equation, Literal, Program, scalar_literal
 from functx.core.records import Rewrite
 from functx.core.rewriting import cached_rewrite
 from functx.core.tracer import Tracer
-from functx.core.typing import Cotangent, Value
+from functx.core.typing import Cotangent
 from functx.ops.operands import literal
 from functx.transforms.dce import with_io
 from functx.transforms.operand_masks import select_where, select_where_not
@@ -39,7 +39,7 @@ def zero_filled_variables(equations: Iterable[Equation]) -> set[Atom]:
     }
 
 
-def symbolize_zeros(values: Sequence[Value], equations: Iterable[Equation]) -> list[Cotangent]:
+def symbolize_zeros(values: Sequence[Cotangent], equations: Iterable[Equation]) -> list[Cotangent]:
     """`values` with None for the literal 0, and for arrays that `equations` fill with 0."""
     zeros = zero_filled_variables(equations)
     return [
