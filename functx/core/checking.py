@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Sequence
 from functools import lru_cache
 from math import inf
 from typing import Any
@@ -10,7 +11,14 @@ from typing import Any
 import numpy as np
 
 from functx.core.concretization import SymbolicScalar
-from functx.core.errors import ArgumentError, FunctxError, ProgramError, type_name
+from functx.core.errors import (
+    ArgumentError,
+    DTypeError,
+    FunctxError,
+    ProgramError,
+    ShapeError,
+    type_name,
+)
 from functx.core.primitive import Primitive
 from functx.core.printing import equation_text
 from functx.core.program import Equation, Literal, Program, Var, subprograms
@@ -53,6 +61,23 @@ def check_program(program: Program) -> None:
         if problem:
             raise ProgramError(f"{program.name}: output {i} {problem}")
     program.memo[check_program] = True
+
+
+def check_operands(
+    primitive: Primitive, actual: Sequence[ShapedArray], expected: Sequence[ShapedArray]
+) -> None:
+    """Raise unless operands have the shapes and dtypes that the programs of `primitive` take."""
+    same_count = len(actual) == len(expected)
+    if same_count and all(
+        a is b or (a.shape == b.shape and a.dtype == b.dtype)
+        for a, b in zip(actual, expected, strict=True)
+    ):
+        return
+    dtypes = same_count and any(a.dtype != b.dtype for a, b in zip(actual, expected, strict=True))
+    raise (DTypeError if dtypes else ShapeError)(
+        f"{primitive.name}: operands must be {list(expected)}, as its programs take them; "
+        f"got {list(actual)}"
+    )
 
 
 def _program_error(program: Program, eqn: Equation, problem: str) -> ProgramError:

@@ -14,6 +14,7 @@ from jax.extend.mlir.dialects import stablehlo
 
 from functx import ops
 from functx.core import tree
+from functx.core.checking import check_operands
 from functx.core.errors import ArgnumsError, ArgumentError, EffectError, type_name
 from functx.core.masks import mask_of
 from functx.core.program import Atom, Equation, Program, Var, dce_equations, subprograms
@@ -173,6 +174,7 @@ class Checkpoint(ProgramCall):
     )
 
     def abstract_eval(self, *avals: ShapedArray) -> Sequence[ShapedArray]:
+        check_operands(self, avals, self.program.in_avals)
         return self.program.out_avals
 
     def with_program(self, program: Program, differentiated: bool = False) -> Checkpoint:

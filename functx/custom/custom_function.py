@@ -11,6 +11,7 @@ import jax
 
 from functx import ops
 from functx.core import tree
+from functx.core.checking import check_operands
 from functx.core.errors import (
     ArgnumsError,
     ArgumentError,
@@ -294,6 +295,7 @@ class CustomDerivativeCall(Primitive, abstract=True):
         raise NotImplementedError
 
     def abstract_eval(self, *avals: ShapedArray) -> Sequence[ShapedArray]:
+        check_operands(self, avals, self.primal.in_avals)
         return self.primal.out_avals
 
     def batch(

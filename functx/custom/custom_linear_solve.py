@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from functx import ops
 from functx.core import tree
+from functx.core.checking import check_operands
 from functx.core.errors import DTypeError, MissingRuleError, ShapeError, TreeError
 from functx.core.primitive import Primitive, is_linear_input
 from functx.core.program import Program
@@ -30,7 +31,6 @@ from functx.transforms.control.body_tracing import (
     cast_to,
     cast_to_strong,
     check_callables,
-    check_operands,
     common_aval,
 )
 from functx.transforms.dce import active_outputs, take_first_outputs

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from functx import ops
 from functx.core import tree
+from functx.core.checking import check_operands
 from functx.core.errors import LinearityError, MissingRuleError
 from functx.core.primitive import Primitive
 from functx.core.program import Program
@@ -33,7 +34,6 @@ from functx.transforms.control.body_tracing import (
     body_name,
     cast_outputs,
     check_callables,
-    check_operands,
 )
 from functx.transforms.linear_transpose import LinearTranspose
 from functx.transforms.tracing_api import TracedFunction, trace_function

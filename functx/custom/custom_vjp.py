@@ -8,6 +8,7 @@ from typing import Any
 
 from functx import ops
 from functx.core import tree
+from functx.core.checking import check_operands
 from functx.core.errors import FunctxError
 from functx.core.primitive import Primitive
 from functx.core.program import Program
@@ -406,8 +407,11 @@ class CustomVJPTangent(Primitive):
     )
 
     def abstract_eval(self, *avals: ShapedArray) -> Sequence[ShapedArray]:
-        residuals = len(avals) - len(self.backward.outputs)
-        return self.backward.in_avals[: len(self.backward.inputs) - residuals]
+        backward = self.backward
+        count = len(backward.inputs) + len(backward.outputs) - len(avals)
+        tangents, residuals = backward.in_avals[:count], backward.in_avals[count:]
+        check_operands(self, avals, [*backward.out_avals, *residuals])
+        return tangents
 
     def tangent_program(self, operands: Sequence[Value]) -> Program:
         """The program that computes the tangents."""

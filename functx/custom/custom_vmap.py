@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from functx import ops
 from functx.core import tree
+from functx.core.checking import check_operands
 from functx.core.errors import ArgumentError, MissingRuleError, TreeError, type_name
 from functx.core.primitive import Primitive
 from functx.core.program import Program
@@ -179,6 +180,7 @@ class CustomVmap(Primitive):
     )
 
     def abstract_eval(self, *avals: ShapedArray) -> Sequence[ShapedArray]:
+        check_operands(self, avals, self.program.in_avals)
         return self.program.out_avals
 
     def varying_outputs(

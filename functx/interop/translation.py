@@ -14,6 +14,7 @@ from jax.extend.core import Primitive as JaxPrimitive
 
 from functx import ops
 from functx.core.caches import Cache, clear_on_rule_change
+from functx.core.checking import check_operands
 from functx.core.errors import (
     DTypeError,
     ForeignCodeError,
@@ -42,7 +43,7 @@ from functx.lowering.jax_bridge import prng_key_type
 from functx.ops.families import Elementwise
 from functx.ops.operands import batch_size
 from functx.transforms.call_primitive import Call
-from functx.transforms.control.body_tracing import check_operands, is_linearizing
+from functx.transforms.control.body_tracing import is_linearizing
 from functx.transforms.operand_masks import (
     inexact_mask,
     linear_mask,

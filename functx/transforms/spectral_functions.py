@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from functx import ops
+from functx.core.checking import check_operands
 from functx.core.errors import DTypeError
 from functx.core.primitive import Primitive, is_linear_input
 from functx.core.program import Program
@@ -78,7 +79,7 @@ class SpectralPrimitive(ops.MatrixFunction, abstract=True):
     program: Program
     rows: int = 0
 
-    def check(self, *operands: ShapedArray) -> None:
+    def check(self, *operands: ShapedArray, parameters: Sequence[ShapedArray] = ()) -> None:
         super().check(*operands)
         eigenvalues, dtype = self.program.in_avals[0], real_dtype(operands[0].dtype)
         if eigenvalues.dtype != dtype:
@@ -87,6 +88,8 @@ class SpectralPrimitive(ops.MatrixFunction, abstract=True):
                 f"got one for {eigenvalues!r} and {operands[0]!r}",
                 fix="Make the program for eigenvalues of this dtype, or convert with astype.",
             )
+        taken = eigenvalues.update(shape=operands[0].shape[:-1])
+        check_operands(self, [taken, *parameters], self.program.in_avals)
 
     def hermitian_direction(self, e: Value) -> Value:
         """The part of a direction that the derivative depends on."""
@@ -176,7 +179,9 @@ class SpectralFunction(SpectralPrimitive):
     )
 
     def abstract_eval(self, a: ShapedArray, *others: ShapedArray) -> ShapedArray:
-        self.check(a, *others[: self.order])
+        directions, parameters = others[: self.order], others[self.order :]
+        self.check(a, *directions, parameters=parameters)
+        check_operands(self, directions, [a] * self.order)
         return a
 
     def with_program(self, program: Program, order: int | None = None) -> Primitive:
@@ -254,7 +259,7 @@ class SpectralTrace(SpectralPrimitive):
     )
 
     def abstract_eval(self, a: ShapedArray, *parameters: ShapedArray) -> ShapedArray:
-        self.check(a)
+        self.check(a, parameters=parameters)
         return self.program.out_avals[0].update(shape=a.shape[:-2])
 
     def with_program(self, program: Program) -> Primitive:

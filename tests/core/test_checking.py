@@ -3,8 +3,9 @@ import pytest
 
 from functx.core.builder import program_checks
 from functx.core.checking import check_program
-from functx.core.errors import ProgramError
-from functx.core.program import Equation, Literal, Program, Var
+from functx.core.errors import FunctxError, ProgramError
+from functx.core.primitive import Primitive
+from functx.core.program import Equation, Literal, Program, Var, subprograms
 from functx.core.samples import f32, i32
 from functx.core.types import ShapedArray
 from functx.ops.arithmetic import Add, Mul
@@ -13,6 +14,13 @@ from functx.ops.transcendental import Sin, sin
 from functx.transforms.call_primitive import Call
 
 from .programs import Halves, Probe, loss_program, network_program, program_of
+
+WITH_PROGRAMS = [
+    (name, index)
+    for name, cls in sorted(Primitive.registry.items())
+    for index, sample in enumerate(cls.samples)
+    if cls.__module__.startswith("functx.") and subprograms(cls(**sample.params))
+]
 
 
 def equation(primitive, inputs, *avals, source=None):
@@ -180,3 +188,16 @@ def test_checking_takes_time_in_proportion_to_the_length():
         return [x]
 
     check_program(program_of(f, f32[3]))
+
+
+@pytest.mark.parametrize(("name", "index"), WITH_PROGRAMS)
+def test_primitives_refuse_operands_that_their_programs_do_not_take(name, index):
+    cls = Primitive.registry[name]
+    sample = cls.samples[index]
+    primitive = cls(**sample.params)
+    primitive.infer_out_avals(sample.avals)
+    for i, aval in enumerate(sample.avals):
+        shape = tuple([n + 1 for n in aval.shape]) or (2,)
+        operands = [*sample.avals[:i], aval.update(shape=shape), *sample.avals[i + 1 :]]
+        with pytest.raises(FunctxError, match="operand"):
+            primitive.infer_out_avals(tuple(operands))

@@ -16,6 +16,7 @@ from functx.ops.logic import Clamp
 from functx.testing import verify
 from functx.testing.reference.interpreter import interpret_in_numpy, rounding_of
 from functx.testing.reference.linear_algebra import divided_differences
+from functx.testing.verification.shrinking import ProgramCase, shorten_dimensions
 
 X = np.linspace(-1.0, 1.0, 6, dtype=np.float32).reshape(2, 3)
 
@@ -187,6 +188,11 @@ def test_the_reference_differentiates_functions_of_matrices_whose_eigenvalues_ne
         np.testing.assert_allclose(
             interpret_in_numpy(second, a, e, g)[0], wanted, rtol=0, atol=1e-11 * abs(wanted).max()
         )
+
+
+def test_matrices_keep_the_size_that_the_program_of_their_eigenvalues_takes():
+    program = functx.Program.parse(EXPONENTIAL.format(directions="", order=0, operands=""))
+    assert not list(shorten_dimensions(ProgramCase(program, [np.eye(4)])))
 
 
 def test_the_reference_has_no_derivative_where_equal_eigenvalues_have_unequal_values():

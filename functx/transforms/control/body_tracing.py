@@ -18,13 +18,10 @@ from functx.core.errors import (
     ArgumentError,
     BranchTypeError,
     CarryTypeError,
-    DTypeError,
-    ShapeError,
     type_name,
 )
 from functx.core.fixed_point import fixed_point
 from functx.core.ndarray import as_ndarray
-from functx.core.primitive import Primitive
 from functx.core.program import Atom, Program, Var, pad_input_names
 from functx.core.program_editing import replace_program_fields
 from functx.core.records import Rewrite
@@ -271,23 +268,6 @@ def cast_to_strong(x: Any, aval: ShapedArray) -> Any:
     if own.dtype == aval.dtype and not own.weak_type:
         return x
     return ops.convert_element_type(x, aval.dtype)
-
-
-def check_operands(
-    primitive: Primitive, actual: Sequence[ShapedArray], expected: Sequence[ShapedArray]
-) -> None:
-    """Raise unless operands have the shapes and dtypes that the programs of `primitive` take."""
-    same_count = len(actual) == len(expected)
-    if same_count and all(
-        a is b or (a.shape == b.shape and a.dtype == b.dtype)
-        for a, b in zip(actual, expected, strict=True)
-    ):
-        return
-    dtypes = same_count and any(a.dtype != b.dtype for a, b in zip(actual, expected, strict=True))
-    raise (DTypeError if dtypes else ShapeError)(
-        f"{primitive.name}: operands must be {list(expected)}, as its programs take them; "
-        f"got {list(actual)}"
-    )
 
 
 def carry_dependence(

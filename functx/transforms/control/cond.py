@@ -10,6 +10,7 @@ import numpy as np
 
 from functx import ops
 from functx.core import tree
+from functx.core.checking import check_operands
 from functx.core.errors import ArgumentError, CollectiveError, DTypeError, ShapeError, type_name
 from functx.core.named_axes import batched_axis_names
 from functx.core.primitive import HasPrograms, Primitive
@@ -29,7 +30,6 @@ from functx.transforms.call_primitive import Call, TransposeLinearInputs
 from functx.transforms.control.body_tracing import (
     TracedBranches,
     check_callables,
-    check_operands,
     inline_or_run,
     is_linearizing,
     to_numpy,

@@ -10,6 +10,7 @@ import numpy as np
 
 from functx import ops
 from functx.core import tree
+from functx.core.checking import check_operands
 from functx.core.errors import ArgumentError, AxisSizeError, ValueRangeError, short_repr, type_name
 from functx.core.fixed_point import fixed_point
 from functx.core.primitive import HasPrograms, Primitive
@@ -33,7 +34,6 @@ from functx.transforms.control.body_tracing import (
     body_name,
     carry_dependence,
     check_callables,
-    check_operands,
     check_progress,
     is_linearizing,
     show_completion,

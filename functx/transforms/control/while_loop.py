@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from functx import ops
+from functx.core.checking import check_operands
 from functx.core.errors import CollectiveError
 from functx.core.fixed_point import fixed_point
 from functx.core.named_axes import batched_axis_names
@@ -19,7 +20,7 @@ from functx.core.tracing import trace_closed
 from functx.core.types import ShapedArray
 from functx.core.typing import Cotangent, Dim, IRValue, Tangent, Value
 from functx.ops.operands import batch_size, literal
-from functx.transforms.control.body_tracing import carry_dependence, check_operands, is_linearizing
+from functx.transforms.control.body_tracing import carry_dependence, is_linearizing
 from functx.transforms.control.bounded_while import (
     CarryBelowLimit,
     LinearizedWhileBody,
