@@ -25,6 +25,10 @@ Mask: TypeAlias = Value | None
 """A boolean array that is False where a tangent or cotangent is zero; None if that is not known."""
 Dim: TypeAlias = int | None
 """The batch dimension of a value; None for a value that is the same for the whole batch."""
+Values: TypeAlias = Sequence[Value]
+Tangents: TypeAlias = Sequence[Tangent]
+Cotangents: TypeAlias = Sequence[Cotangent]
+Dims: TypeAlias = Sequence[Dim]
 ArrayLike: TypeAlias = jax.Array | np.ndarray[Any, Any] | np.generic | complex
 """An array or a number: what functions of arrays accept."""
 ArrayOrList: TypeAlias = ArrayLike | Sequence[Any]
@@ -41,3 +45,4 @@ NumPyArray: TypeAlias = np.ndarray[Any, Any]
 """An array of NumPy, of any shape and dtype."""
 IRValue: TypeAlias = "ir.Value[Any]"
 """A value of MLIR: what `lower` rules take and return."""
+IRValues: TypeAlias = Sequence[IRValue]

@@ -25,7 +25,7 @@ from functx.core.samples import LazySamples, f32, sample
 from functx.core.tracer import current_builder
 from functx.core.tracing import trace_closed
 from functx.core.types import ShapedArray
-from functx.core.typing import Cotangent, Function, PyTree, Tangent, Value
+from functx.core.typing import Cotangents, Function, PyTree, Tangents, Value, Values
 from functx.custom.checkpoint_policies import MinCut, everything_saveable
 from functx.custom.custom_function import bind_arguments, has_jax_tracers
 from functx.passes.rematerialization import MIN_CUT_PLAN, MinCutSplit, use_memory_plan
@@ -57,10 +57,7 @@ from functx.transforms.operand_masks import (
     select_where,
     select_where_not,
 )
-from functx.transforms.symbolic_zeros import (
-    DropZeroInputs,
-    nonzero_output_mask,
-)
+from functx.transforms.symbolic_zeros import DropZeroInputs, nonzero_output_mask
 from functx.transforms.tracing_api import avals_of, trace_function
 
 if TYPE_CHECKING:
@@ -185,9 +182,7 @@ class Checkpoint(ProgramCall):
         """The two programs of a derivative by `split`; the second recomputes residuals."""
         return cached_rewrite(RematPartialEval(split, self.policy), self.program)  # type: ignore[no-any-return]
 
-    def jvp(
-        self, primals: Sequence[Value], tangents: Sequence[Tangent]
-    ) -> tuple[Sequence[Value], Sequence[Tangent]]:
+    def jvp(self, primals: Values, tangents: Tangents) -> tuple[Values, Tangents]:
         varying = tuple([t is not None for t in tangents])
         nonzero = select_where(tangents, varying)
         count = len(self.program.outputs)
@@ -203,17 +198,15 @@ class Checkpoint(ProgramCall):
         outs = outs[:count]
         return outs, scatter_where(out_tangents, inexact_mask(outs))
 
-    def forward(
-        self, args: Sequence[Value], active: Sequence[bool]
-    ) -> tuple[Sequence[Value], PyTree]:
+    def forward(self, args: Values, active: Sequence[bool]) -> tuple[Values, PyTree]:
         split = self.partial_eval(SelectMaskedVJP(tuple(active), False))
         outs = self.with_program(split.known)(*args)
         count = len(self.program.outputs)
         return outs[:count], outs[count:]
 
     def vjp(
-        self, cts: Sequence[Cotangent], saved: PyTree, args: Sequence[Value], active: Sequence[bool]
-    ) -> Sequence[Cotangent]:
+        self, cts: Cotangents, saved: PyTree, args: Values, active: Sequence[bool]
+    ) -> Cotangents:
         masks = [mask_of(ct) for ct in cts]
         masked = any([mask is not None for mask in masks])
         backward = self.partial_eval(SelectMaskedVJP(tuple(active), masked)).unknown
@@ -230,7 +223,7 @@ class Checkpoint(ProgramCall):
         in_cts = [x if on else None for x, on in zip(outs, nonzero_outs, strict=True)]
         return unpack_cotangents(active, backward, in_cts)
 
-    def transpose(self, cts: Sequence[Cotangent], *args: Value) -> Sequence[Cotangent]:
+    def transpose(self, cts: Cotangents, *args: Value) -> Cotangents:
         linear = linear_mask(args)
         program = cached_rewrite(
             TransposeLinearInputs(linear), decompose_missing_rules(self.program, "transpose")

@@ -30,7 +30,7 @@ from functx.core.tracer import current_builder
 from functx.core.tracing import trace_closed
 from functx.core.tree import TreeDef
 from functx.core.types import ShapedArray
-from functx.core.typing import Dim, Function, PyTree, Value
+from functx.core.typing import Dim, Dims, Function, PyTree, Value, Values
 from functx.custom.rule_tracing import (
     Activity,
     Captures,
@@ -100,7 +100,7 @@ class CustomFunction:
         raise NotImplementedError
 
     def trace_rules(
-        self, call: CallInfo, trace: RuleTrace, values: Sequence[Value], activity: Activity | None
+        self, call: CallInfo, trace: RuleTrace, values: Values, activity: Activity | None
     ) -> list[TracedRule]:
         """Trace the rules of one call to programs, each with the values that it captured.
 
@@ -281,7 +281,7 @@ class CustomDerivativeCall(Primitive, abstract=True):
         return args[: len(args) - self.num_consts]
 
     def varying(
-        self, args: Sequence[Value] | Sequence[ShapedArray], active: Sequence[bool]
+        self, args: Values | Sequence[ShapedArray], active: Sequence[bool]
     ) -> tuple[bool, ...]:
         """For each inexact operand that is not captured, whether it is active."""
         return tuple(
@@ -298,9 +298,7 @@ class CustomDerivativeCall(Primitive, abstract=True):
         check_operands(self, avals, self.primal.in_avals)
         return self.primal.out_avals
 
-    def batch(
-        self, args: Sequence[Value], dims: Sequence[Dim]
-    ) -> tuple[Sequence[Value], Sequence[Dim]]:
+    def batch(self, args: Values, dims: Dims) -> tuple[Values, Dims]:
         size = batch_size(args, dims)
         zeros = (0,) * len(self.primal.outputs)
         primal = cached_rewrite(Batch(size, tuple(dims), zeros), self.primal)

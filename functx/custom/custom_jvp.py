@@ -16,7 +16,7 @@ from functx.core.rewriting import cached_rewrite
 from functx.core.samples import LazySamples, f32, sample
 from functx.core.tracing import trace_closed
 from functx.core.types import ShapedArray, is_inexact
-from functx.core.typing import Cotangent, Dim, Function, PyTree, Tangent, Value
+from functx.core.typing import Cotangent, Cotangents, Dim, Function, PyTree, Tangents, Value, Values
 from functx.custom.custom_function import (
     BatchJVPRule,
     CallInfo,
@@ -114,7 +114,7 @@ class CustomJVPFunction(CustomFunction):
         for rule in rules:
             check_callable(rule, f"{self!r}.defjvps")
 
-        def jvp(primals: Sequence[Value], tangents: Sequence[Tangent]) -> tuple[PyTree, PyTree]:
+        def jvp(primals: Values, tangents: Tangents) -> tuple[PyTree, PyTree]:
             if len(jvps) != len(primals):
                 raise RuleError(
                     f"{self!r}: defjvps must be given a rule for each argument; "
@@ -138,7 +138,7 @@ class CustomJVPFunction(CustomFunction):
         return () if self.jvp is None else (self.jvp,)
 
     def trace_rules(
-        self, call: CallInfo, trace: RuleTrace, values: Sequence[Value], activity: Activity | None
+        self, call: CallInfo, trace: RuleTrace, values: Values, activity: Activity | None
     ) -> list[TracedRule]:
         assert self.jvp is not None
         activity = activity or full_activity(call) if self.symbolic_zeros else None
@@ -163,7 +163,7 @@ def trace_jvp_rule(
     rule: Function,
     call: CallInfo,
     trace: RuleTrace,
-    values: Sequence[Value],
+    values: Values,
     activity: Activity | None,
 ) -> TracedRule:
     """The program of `rule`, which gives outputs and their tangents.
@@ -230,7 +230,7 @@ class CustomJVP(CustomDerivativeCall):
     )
 
     def split_rule(
-        self, args: Sequence[Value] | Sequence[ShapedArray], active: Sequence[bool]
+        self, args: Values | Sequence[ShapedArray], active: Sequence[bool]
     ) -> tuple[Program, Program, tuple[bool, ...]]:
         """The `SplitJVPRule` of the rule for the `active` operands."""
         check_captures_not_differentiated(self, active)
@@ -244,9 +244,7 @@ class CustomJVP(CustomDerivativeCall):
     ) -> Sequence[bool]:
         return self.split_rule(avals, active)[2]
 
-    def jvp(
-        self, primals: Sequence[Value], tangents: Sequence[Tangent]
-    ) -> tuple[Sequence[Value], Sequence[Tangent]]:
+    def jvp(self, primals: Values, tangents: Tangents) -> tuple[Values, Tangents]:
         active = [t is not None for t in tangents]
         values, tangent_program, nonzero = self.split_rule(primals, active)
         outs = apply_program(values, primals)
@@ -255,21 +253,15 @@ class CustomJVP(CustomDerivativeCall):
         out_tangents = apply_program(tangent_program, [*nonzero_tangents, *outs[count:]])
         return outs[:count], scatter_where(out_tangents, nonzero)
 
-    def forward(
-        self, args: Sequence[Value], active: Sequence[bool]
-    ) -> tuple[Sequence[Value], PyTree]:
+    def forward(self, args: Values, active: Sequence[bool]) -> tuple[Values, PyTree]:
         values, _, _ = self.split_rule(args, active)
         outs = apply_program(values, args)
         count = len(self.primal.outputs)
         return outs[:count], outs[count:]
 
     def vjp(
-        self,
-        cts: Sequence[Cotangent],
-        residuals: Sequence[Value],
-        args: Sequence[Value],
-        active: Sequence[bool],
-    ) -> Sequence[Cotangent]:
+        self, cts: Cotangents, residuals: Values, args: Values, active: Sequence[bool]
+    ) -> Cotangents:
         _, tangent_program, nonzero = self.split_rule(args, active)
         self.check_rule_is_linear(args, active)
         out_cts = select_where(cts, nonzero)
@@ -289,7 +281,7 @@ class CustomJVP(CustomDerivativeCall):
             "the tangents, to be transposed in reverse mode; got one that is not"
         )
 
-    def check_rule_is_linear(self, args: Sequence[Value], active: Sequence[bool]) -> None:
+    def check_rule_is_linear(self, args: Values, active: Sequence[bool]) -> None:
         """Raise LinearityError for a rule that adds a constant to a tangent."""
         varying = self.varying(args, active)
         (rule,) = rule_programs(self.rule, Activity(varying, ()))
@@ -299,16 +291,14 @@ class CustomJVP(CustomDerivativeCall):
         out_tangents = rule.outputs[len(self.primal.outputs) :]
         check_linear(rule, tangents, out_tangents, self.linearity_requirement)
 
-    def transpose(self, cts: Sequence[Cotangent], *args: Value) -> Sequence[Cotangent]:
+    def transpose(self, cts: Cotangents, *args: Value) -> Cotangents:
         return transpose_primal(self.primal, cts, args)
 
     def batched_rule(self, size: int, dims: tuple[Dim, ...], inexact: tuple[bool, ...]) -> Function:
         return BatchJVPRule(size, dims, inexact)
 
 
-def transpose_primal(
-    program: Program, cts: Sequence[Cotangent], args: Sequence[Value]
-) -> list[Cotangent]:
+def transpose_primal(program: Program, cts: Cotangents, args: Values) -> list[Cotangent]:
     """The cotangents of the linear operands of `program`, which is linear in them."""
     linear = linear_mask(args)
     pullback = cached_rewrite(

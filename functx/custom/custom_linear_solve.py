@@ -22,7 +22,16 @@ from functx.core.samples import LazySamples, f64, sample
 from functx.core.tracebacks import api_boundary
 from functx.core.tracing import trace_closed
 from functx.core.types import ShapedArray, is_inexact
-from functx.core.typing import Cotangent, Dim, Function, PyTree, Tangent, Value
+from functx.core.typing import (
+    Cotangent,
+    Cotangents,
+    Dims,
+    Function,
+    PyTree,
+    Tangents,
+    Value,
+    Values,
+)
 from functx.custom.rule_tracing import Captures
 from functx.ops.operands import batch_size
 from functx.transforms.control.body_tracing import (
@@ -108,9 +117,7 @@ class SolutionTree:
         self.check_result(role, traced, has_aux)
         return traced._replace(program=cast_outputs(traced.program, self.avals))
 
-    def apply(
-        self, role: str, program: Program, argument: PyTree, consts: Sequence[Value]
-    ) -> PyTree:
+    def apply(self, role: str, program: Program, argument: PyTree, consts: Values) -> PyTree:
         """`program`, which `role` stands for, on a pytree of this structure and on `consts`."""
         leaves, structure = tree.flatten(argument)
         tree.check_same_structure(
@@ -128,7 +135,7 @@ class SolutionTree:
 
 
 def consts_jvp(
-    program: Program, xs: Sequence[Value], consts: Sequence[Value], tangents: Sequence[Tangent]
+    program: Program, xs: Values, consts: Values, tangents: Tangents
 ) -> list[Value] | None:
     """The output tangents of `program` at `xs` and `consts` for `tangents` of the consts.
 
@@ -144,11 +151,7 @@ def consts_jvp(
 
 
 def negated_consts_vjp(
-    program: Program,
-    xs: Sequence[Value],
-    consts: Sequence[Value],
-    active: Sequence[bool],
-    cts: Sequence[Cotangent],
+    program: Program, xs: Values, consts: Values, active: Sequence[bool], cts: Cotangents
 ) -> list[Cotangent]:
     """The negated cotangents of the `active` consts, for `cts` of the outputs."""
     varying = (*[False] * len(xs), *active)
@@ -161,7 +164,7 @@ def negated_consts_vjp(
 
 
 def instantiate_cotangents(
-    cts: Sequence[Cotangent], like: Sequence[Value] | Sequence[ShapedArray]
+    cts: Cotangents, like: Values | Sequence[ShapedArray]
 ) -> list[Value] | None:
     """The cotangents of outputs with the types of `like`, zeros for None; None if all are None."""
     if all(ct is None for ct in cts):
@@ -190,7 +193,7 @@ class PartialDerivative(Rewrite[Program]):
 
 
 def batch_solver(
-    primitive: Primitive, args: Sequence[Value], dims: Sequence[Dim], unknowns: int
+    primitive: Primitive, args: Values, dims: Dims, unknowns: int
 ) -> tuple[list[Value], list[int]]:
     """The batching rule of `primitive`, whose parameters are programs of the same inputs.
 
@@ -361,9 +364,7 @@ class CustomLinearSolve(Primitive):
         solve = take_first_outputs(self.solve, n)
         return CustomLinearSolve(vecmat, self.transpose_solve, self.matvec, solve)
 
-    def jvp(
-        self, primals: Sequence[Value], tangents: Sequence[Tangent]
-    ) -> tuple[Sequence[Value], Sequence[Tangent]]:
+    def jvp(self, primals: Values, tangents: Tangents) -> tuple[Values, Tangents]:
         # matvec dx = db - dmatvec x
         b, consts = self.split_operands(primals)
         db, dconsts = self.split_operands(tangents)
@@ -382,12 +383,8 @@ class CustomLinearSolve(Primitive):
         return outs, [*dx, *[None] * (len(outs) - len(x))]
 
     def vjp(
-        self,
-        cts: Sequence[Cotangent],
-        outs: Sequence[Value],
-        args: Sequence[Value],
-        active: Sequence[bool],
-    ) -> Sequence[Cotangent]:
+        self, cts: Cotangents, outs: Values, args: Values, active: Sequence[bool]
+    ) -> Cotangents:
         # The cotangent of b is the y with vecmat y = ct; that of consts, the vjp of matvec(x) at -y.
         b, consts = self.split_operands(args)
         x = outs[: len(b)]
@@ -398,7 +395,7 @@ class CustomLinearSolve(Primitive):
         y = self.transposed()(*x_cts, *consts)
         return [*y, *negated_consts_vjp(self.matvec, x, consts, consts_active, y)]
 
-    def transpose(self, cts: Sequence[Cotangent], *args: Value) -> Sequence[Cotangent]:
+    def transpose(self, cts: Cotangents, *args: Value) -> Cotangents:
         b, consts = self.split_operands(args)
         x_cts = instantiate_cotangents(cts[: len(b)], self.matvec.out_avals)
         if x_cts is None:
@@ -406,9 +403,7 @@ class CustomLinearSolve(Primitive):
         pairs = zip(b, self.transposed()(*x_cts, *consts), strict=True)
         return [ct if is_linear_input(x) else None for x, ct in pairs] + [None] * len(consts)
 
-    def batch(
-        self, args: Sequence[Value], dims: Sequence[Dim]
-    ) -> tuple[Sequence[Value], Sequence[Dim]]:
+    def batch(self, args: Values, dims: Dims) -> tuple[Values, Dims]:
         return batch_solver(self, args, dims, len(self.matvec.outputs))
 
     def lower(self, ctx: LoweringContext, *values: IRValue) -> Sequence[IRValue]:

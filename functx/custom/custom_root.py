@@ -18,7 +18,7 @@ from functx.core.tracebacks import api_boundary
 from functx.core.tracer import current_builder
 from functx.core.tracing import trace_closed
 from functx.core.types import ShapedArray
-from functx.core.typing import Cotangent, Dim, Function, PyTree, Tangent, Value
+from functx.core.typing import Cotangents, Dims, Function, PyTree, Tangents, Value, Values
 from functx.custom.custom_function import has_jax_tracers
 from functx.custom.custom_linear_solve import (
     CustomLinearSolve,
@@ -189,9 +189,7 @@ class CustomRoot(Primitive):
         derivative = cached_rewrite(PartialDerivative(len(self.function.outputs)), self.function)
         return CustomLinearSolve(derivative, self.tangent_solve, None, self.transpose_solve)
 
-    def jvp(
-        self, primals: Sequence[Value], tangents: Sequence[Tangent]
-    ) -> tuple[Sequence[Value], Sequence[Tangent]]:
+    def jvp(self, primals: Values, tangents: Tangents) -> tuple[Values, Tangents]:
         # d function / dx dx = -d function / dconsts dconsts
         guess, consts = self.split_operands(primals)
         _, dconsts = self.split_operands(tangents)
@@ -204,12 +202,8 @@ class CustomRoot(Primitive):
         return outs, [*dx, *[None] * (len(outs) - len(x))]
 
     def vjp(
-        self,
-        cts: Sequence[Cotangent],
-        outs: Sequence[Value],
-        args: Sequence[Value],
-        active: Sequence[bool],
-    ) -> Sequence[Cotangent]:
+        self, cts: Cotangents, outs: Values, args: Values, active: Sequence[bool]
+    ) -> Cotangents:
         guess, consts = self.split_operands(args)
         _, consts_active = self.split_operands(active)
         x = outs[: len(guess)]
@@ -219,9 +213,7 @@ class CustomRoot(Primitive):
         y = self.linearized().transposed()(*x_cts, *x, *consts)
         return [None] * len(guess) + negated_consts_vjp(self.function, x, consts, consts_active, y)
 
-    def batch(
-        self, args: Sequence[Value], dims: Sequence[Dim]
-    ) -> tuple[Sequence[Value], Sequence[Dim]]:
+    def batch(self, args: Values, dims: Dims) -> tuple[Values, Dims]:
         return batch_solver(self, args, dims, len(self.function.outputs))
 
     def lower(self, ctx: LoweringContext, *values: IRValue) -> Sequence[IRValue]:

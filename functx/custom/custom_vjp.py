@@ -19,7 +19,7 @@ from functx.core.tracebacks import filter_traceback
 from functx.core.tracer import Tracer, aval_of
 from functx.core.tracing import trace_closed
 from functx.core.types import ShapedArray, is_inexact
-from functx.core.typing import Cotangent, Dim, Function, PyTree, Tangent, Value
+from functx.core.typing import Cotangents, Dim, Function, PyTree, Tangents, Value, Values
 from functx.custom.custom_function import (
     BatchVJPRule,
     CallInfo,
@@ -134,7 +134,7 @@ class CustomVJPFunction(CustomFunction):
         return (self.fwd, self.bwd) if self.jvp is None else (self.fwd, self.bwd, self.jvp)
 
     def trace_rules(
-        self, call: CallInfo, trace: RuleTrace, values: Sequence[Value], activity: Activity | None
+        self, call: CallInfo, trace: RuleTrace, values: Values, activity: Activity | None
     ) -> list[TracedRule]:
         assert self.fwd is not None and self.bwd is not None
         activity = activity or full_activity(call) if self.symbolic_zeros else None
@@ -173,7 +173,7 @@ def trace_fwd_rule(
     forward: Function,
     call: CallInfo,
     trace: RuleTrace,
-    values: Sequence[Value],
+    values: Values,
     activity: Activity | None,
 ) -> tuple[TracedRule, Residuals]:
     """The program of the forward `rule`, called as `forward(*dynamic)`, and its residuals."""
@@ -204,7 +204,7 @@ def trace_bwd_rule(
     residuals: Residuals,
     call: CallInfo,
     trace: RuleTrace,
-    values: Sequence[Value],
+    values: Values,
     activity: Activity | None,
 ) -> TracedRule:
     """The program of the backward `rule`, from cotangents and residuals to cotangents.
@@ -293,9 +293,7 @@ class CustomVJP(CustomDerivativeCall):
         )
     )
 
-    def forward(
-        self, args: Sequence[Value], active: Sequence[bool]
-    ) -> tuple[Sequence[Value], PyTree]:
+    def forward(self, args: Values, active: Sequence[bool]) -> tuple[Values, PyTree]:
         check_captures_not_differentiated(self, active)
         forward, *_ = rule_programs(self.rule, self.activity(args, active))
         outs = apply_program(forward, args)
@@ -303,18 +301,14 @@ class CustomVJP(CustomDerivativeCall):
         return outs[:count], outs[count:]
 
     def vjp(
-        self,
-        cts: Sequence[Cotangent],
-        residuals: Sequence[Value],
-        args: Sequence[Value],
-        active: Sequence[bool],
-    ) -> Sequence[Cotangent]:
+        self, cts: Cotangents, residuals: Values, args: Values, active: Sequence[bool]
+    ) -> Cotangents:
         backward = self.backward_program(args, active, cts)
         out_cts = inexact_cotangents(cts, self.primal.out_avals)
         return scatter_where(apply_program(backward, [*out_cts, *residuals]), active)
 
     def activity(
-        self, args: Sequence[Value], active: Sequence[bool], cts: Sequence[Cotangent] | None = None
+        self, args: Values, active: Sequence[bool], cts: Cotangents | None = None
     ) -> Activity:
         """The activity of the derivative in the active operands; a cotangent None is zero."""
         avals = self.primal.out_avals
@@ -324,16 +318,14 @@ class CustomVJP(CustomDerivativeCall):
         return Activity(self.varying(args, active), tuple(has_cotangent))
 
     def backward_program(
-        self, args: Sequence[Value], active: Sequence[bool], cts: Sequence[Cotangent] | None = None
+        self, args: Values, active: Sequence[bool], cts: Cotangents | None = None
     ) -> Program:
         """The backward program for the active operands alone."""
         activity = self.activity(args, active, cts)
         _, backward, *_ = rule_programs(self.rule, activity)
         return cached_rewrite(Subprogram(outputs=indices_where(activity.varying)), backward)
 
-    def jvp(
-        self, primals: Sequence[Value], tangents: Sequence[Tangent]
-    ) -> tuple[Sequence[Value], Sequence[Tangent]]:
+    def jvp(self, primals: Values, tangents: Tangents) -> tuple[Values, Tangents]:
         active = [t is not None for t in tangents]
         _, _, *jvp_rules = rule_programs(self.rule, self.activity(primals, active))
         if jvp_rules:
@@ -343,7 +335,7 @@ class CustomVJP(CustomDerivativeCall):
         out_tangents = tangent(*select_where(tangents, active), *residuals)
         return outs, scatter_where(out_tangents, inexact_mask(self.primal.out_avals))
 
-    def transpose(self, cts: Sequence[Cotangent], *args: Value) -> Sequence[Cotangent]:
+    def transpose(self, cts: Cotangents, *args: Value) -> Cotangents:
         linear = linear_mask(args)
         forward, *_ = rule_programs(self.rule, self.activity(args, linear))
         linear_vars = dependents_of(select_where(forward.inputs, linear), forward.equations)
@@ -368,7 +360,7 @@ class CustomVJP(CustomDerivativeCall):
 
 
 def transpose_backward_rule(
-    backward: Program, residuals: Sequence[Value], problem: str, fix: str
+    backward: Program, residuals: Values, problem: str, fix: str
 ) -> Program:
     """The program from tangents and `residuals` to tangents, the transpose of a backward program.
 
@@ -413,7 +405,7 @@ class CustomVJPTangent(Primitive):
         check_operands(self, avals, [*backward.out_avals, *residuals])
         return tangents
 
-    def tangent_program(self, operands: Sequence[Value]) -> Program:
+    def tangent_program(self, operands: Values) -> Program:
         """The program that computes the tangents."""
         return transpose_backward_rule(
             self.backward,
@@ -423,10 +415,10 @@ class CustomVJPTangent(Primitive):
             "Use reverse mode, give the function a `defjvp` too, or use custom_jvp.",
         )
 
-    def decompose(self, *operands: Value) -> Sequence[Value]:
+    def decompose(self, *operands: Value) -> Values:
         return apply_program(self.tangent_program(operands), operands)
 
-    def transpose(self, cts: Sequence[Cotangent], *args: Value) -> Sequence[Cotangent]:
+    def transpose(self, cts: Cotangents, *args: Value) -> Cotangents:
         count, linear = len(self.backward.outputs), linear_mask(args)
         if any(linear[count:]):
             return transpose_primal(self.tangent_program(args), cts, args)

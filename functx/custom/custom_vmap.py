@@ -19,7 +19,7 @@ from functx.core.tracer import PRNGKeyTracer, Tracer, aval_of, current_builder
 from functx.core.tracing import trace_closed
 from functx.core.tree import TreeDef
 from functx.core.types import ShapedArray
-from functx.core.typing import Cotangent, Dim, Function, PyTree, Tangent, Value
+from functx.core.typing import Cotangents, Dims, Function, PyTree, Tangents, Value, Values
 from functx.custom.custom_function import CustomFunction, has_jax_tracers
 from functx.custom.custom_vmap_derivatives import (
     JVPVmapRule,
@@ -89,7 +89,7 @@ def sequential_vmap(fun: Function) -> CustomVmapFunction:
         leaves, structure = tree.flatten(args)
         flags = tree.broadcast_prefix(tuple(in_batched), structure, "in_batched")
 
-        def call_on_row(row: Sequence[Value]) -> PyTree:
+        def call_on_row(row: Values) -> PyTree:
             return custom(*tree.unflatten(structure, replace_where(leaves, flags, row)))
 
         return map_rows(call_on_row, select_where(leaves, flags)), True
@@ -151,7 +151,7 @@ class _ExampleRule:
         return any(flags)
 
     def __call__(
-        self, size: int, flags: Sequence[bool], args: Sequence[Value]
+        self, size: int, flags: Sequence[bool], args: Values
     ) -> tuple[list[Value], list[bool]]:
         dims = tuple([0 if on else None for on in flags])
         return apply(Batch(size, dims, (0,)), _example(), args), [True]
@@ -188,29 +188,25 @@ class CustomVmap(Primitive):
     ) -> Sequence[bool]:
         return active_outputs(self.program, active)
 
-    def jvp(
-        self, primals: Sequence[Value], tangents: Sequence[Tangent]
-    ) -> tuple[Sequence[Value], Sequence[Tangent]]:
+    def jvp(self, primals: Values, tangents: Tangents) -> tuple[Values, Tangents]:
         varying = tuple([t is not None for t in tangents])
         program = cached_rewrite(RecomputingJVP(varying), self.program)
         tangent_call = CustomVmap(program, JVPVmapRule(self.rule, varying))
         out_tangents = tangent_call(*primals, *select_where(tangents, varying))
         return self(*primals), scatter_where(out_tangents, inexact_mask(self.program.out_avals))
 
-    def forward(
-        self, args: Sequence[Value], active: Sequence[bool]
-    ) -> tuple[Sequence[Value], PyTree]:
+    def forward(self, args: Values, active: Sequence[bool]) -> tuple[Values, PyTree]:
         return self(*args), ()
 
     def vjp(
-        self, cts: Sequence[Cotangent], saved: PyTree, args: Sequence[Value], active: Sequence[bool]
-    ) -> Sequence[Cotangent]:
+        self, cts: Cotangents, saved: PyTree, args: Values, active: Sequence[bool]
+    ) -> Cotangents:
         active, has_cotangent = tuple(active), tuple([ct is not None for ct in cts])
         program = cached_rewrite(RecomputingVJP(active, has_cotangent), self.program)
         pullback = CustomVmap(program, VJPVmapRule(self.rule, active, has_cotangent))
         return scatter_where(pullback(*select_where(cts, has_cotangent), *args), active)
 
-    def transpose(self, cts: Sequence[Cotangent], *args: Value) -> Sequence[Cotangent]:
+    def transpose(self, cts: Cotangents, *args: Value) -> Cotangents:
         linear = linear_mask(args)
         program = cached_rewrite(RecomputingTranspose(linear), self.program)
         linear_avals = tuple([x.aval for x in select_where(args, linear)])
@@ -218,9 +214,7 @@ class CustomVmap(Primitive):
         out_cts = inexact_cotangents(cts, self.program.out_avals)
         return scatter_where(pullback(*out_cts, *select_where_not(args, linear)), linear)
 
-    def batch(
-        self, args: Sequence[Value], dims: Sequence[Dim]
-    ) -> tuple[Sequence[Value], Sequence[Dim]]:
+    def batch(self, args: Values, dims: Dims) -> tuple[Values, Dims]:
         size = batch_size(args, dims)
         flags = [d is not None for d in dims]
         if not self.rule.applies_to(flags):
@@ -308,7 +302,7 @@ class UserVmapRule:
         return any(flags)
 
     def __call__(
-        self, size: int, flags: Sequence[bool], args: Sequence[Value]
+        self, size: int, flags: Sequence[bool], args: Values
     ) -> tuple[list[Value], list[bool]]:
         num_args = len(args) - len(self.captures.values)
         if any(flags[num_args:]):
@@ -317,9 +311,7 @@ class UserVmapRule:
         program, out_flags = self.trace_rule(size, flags[:num_args], avals)
         return apply(None, program, args), out_flags
 
-    def map_over_captures(
-        self, size: int, flags: Sequence[bool], args: Sequence[Value]
-    ) -> list[Value]:
+    def map_over_captures(self, size: int, flags: Sequence[bool], args: Values) -> list[Value]:
         """The outputs for batched captured values: the rule of a batch of one, mapped.
 
         The rule itself takes no batch of captured values: it is another function for each.
@@ -386,7 +378,7 @@ class UserVmapRule:
                 )
         return flags
 
-    def with_capture_inputs(self, program: Program, captured: Sequence[Value]) -> Program:
+    def with_capture_inputs(self, program: Program, captured: Values) -> Program:
         """`program`, whose last inputs stand for `captured`, with the captured values of the call.
 
         Other arrays become constants of the program; ArgumentError for another traced value.

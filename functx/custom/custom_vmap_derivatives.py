@@ -16,7 +16,7 @@ from functx.core.rewriting import apply, cached_rewrite
 from functx.core.tracer import aval_of
 from functx.core.tracing import trace_closed
 from functx.core.types import ShapedArray
-from functx.core.typing import Dim, PyTree, Value
+from functx.core.typing import Dim, PyTree, Value, Values
 from functx.transforms.ad_canonicalization import canonicalize_for_ad
 from functx.transforms.call_primitive import TransposeLinearInputs
 from functx.transforms.dce import RemoveEffects, with_io
@@ -90,7 +90,7 @@ class VmapRule(Protocol):
         ...
 
     def __call__(
-        self, size: int, flags: Sequence[bool], args: Sequence[Value]
+        self, size: int, flags: Sequence[bool], args: Values
     ) -> tuple[list[Value], list[bool]]:
         """The outputs, and their flags, for operands batched along the first axis by `flags`.
 
@@ -120,7 +120,7 @@ def broadcast_along_batch(x: Value, size: int) -> Value:
 
 
 def materialize_batch_dims(
-    args: Sequence[Value], flags: Sequence[bool], required: Sequence[bool], size: int
+    args: Values, flags: Sequence[bool], required: Sequence[bool], size: int
 ) -> list[Value]:
     """`args`, batched by `flags`, with those that are `required` to be batched repeated."""
     return [
@@ -129,7 +129,7 @@ def materialize_batch_dims(
     ]
 
 
-def avals_of_tracers(args: Sequence[Value]) -> list[ShapedArray]:
+def avals_of_tracers(args: Values) -> list[ShapedArray]:
     return [aval_of(x) for x in args]
 
 
@@ -143,7 +143,7 @@ class JVPVmapRule(Record):
         return self.base.applies_to(flags[: len(self.varying)])
 
     def __call__(
-        self, size: int, flags: Sequence[bool], args: Sequence[Value]
+        self, size: int, flags: Sequence[bool], args: Values
     ) -> tuple[list[Value], list[bool]]:
         n = len(self.varying)
         tangent_flags = scatter_where(flags[n:], self.varying)
@@ -168,7 +168,7 @@ class VJPVmapRule(Record):
         return self.base.applies_to(flags[sum(self.has_cotangent) :])
 
     def __call__(
-        self, size: int, flags: Sequence[bool], args: Sequence[Value]
+        self, size: int, flags: Sequence[bool], args: Values
     ) -> tuple[list[Value], list[bool]]:
         n = sum(self.has_cotangent)
         # The cotangent of an operand that is not batched is a batch, not its sum.
@@ -200,7 +200,7 @@ class TransposeVmapRule(Record):
         return self.base.applies_to([on and not is_linear for on, is_linear in pairs])
 
     def __call__(
-        self, size: int, flags: Sequence[bool], args: Sequence[Value]
+        self, size: int, flags: Sequence[bool], args: Values
     ) -> tuple[list[Value], list[bool]]:
         n = len(args) - (len(self.linear) - sum(self.linear))
         own = iter([add_axis(a, 0, size) for a in self.avals])
@@ -227,7 +227,7 @@ class NestedVmapRule(Record):
         return self.base.applies_to(flags)
 
     def __call__(
-        self, size: int, flags: Sequence[bool], args: Sequence[Value]
+        self, size: int, flags: Sequence[bool], args: Values
     ) -> tuple[list[Value], list[bool]]:
         dims = tuple(
             [None if d is None else d + on for d, on in zip(self.dims, flags, strict=True)]

@@ -18,7 +18,7 @@ from functx.core.source_info import Source, unwrap_function
 from functx.core.tracer import aval_of
 from functx.core.tree import TreeDef
 from functx.core.types import HasAval, ShapedArray, float0, is_inexact, kind
-from functx.core.typing import Function, PyTree, Value
+from functx.core.typing import Function, PyTree, Value, Values
 from functx.ops.operands import PYTHON_SCALARS, literal
 from functx.transforms.argument_names import function_name, key_path_strings
 from functx.transforms.operand_masks import inexact_mask, is_float0, scatter_where, tangent_avals
@@ -98,10 +98,7 @@ def zero_from_primal(x: PyTree, symbolic_zeros: bool = False) -> PyTree:
 
 
 def with_symbolic_zeros(
-    structure: TreeDef,
-    avals: Sequence[ShapedArray],
-    values: Sequence[Value],
-    nonzero: Sequence[bool] | None,
+    structure: TreeDef, avals: Sequence[ShapedArray], values: Values, nonzero: Sequence[bool] | None
 ) -> list[Value | None]:
     """The tangents or cotangents of the leaves of a structure, of types `avals`, for a rule.
 

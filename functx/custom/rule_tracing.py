@@ -26,7 +26,7 @@ from functx.core.tracer import Tracer, aval_of, current_builder
 from functx.core.tracing import run_and_finish
 from functx.core.tree import TreeDef
 from functx.core.types import ShapedArray
-from functx.core.typing import Function, PyTree, Value
+from functx.core.typing import Function, PyTree, Value, Values
 from functx.transforms.aliasing import capture_key
 from functx.transforms.argument_names import function_name
 
@@ -82,7 +82,7 @@ class RuleTrace:
     def __call__(
         self,
         rule: Function,
-        body: Callable[..., Sequence[Value]],
+        body: Callable[..., Values],
         avals: Sequence[ShapedArray],
         values: Sequence[Value | None] = (),
     ) -> TracedRule:
@@ -239,7 +239,7 @@ class Captures:
         self.values: list[Value] = []
         self.indices: dict[Hashable, int] = {}
 
-    def add(self, values: Sequence[Value]) -> None:
+    def add(self, values: Values) -> None:
         """Add those of `values` that are new."""
         for x in values:
             if self.indices.setdefault(capture_key(x), len(self.values)) == len(self.values):
@@ -271,7 +271,7 @@ class Captures:
             )
         return index
 
-    def with_capture_inputs(self, program: Program, captured: Sequence[Value]) -> Program:
+    def with_capture_inputs(self, program: Program, captured: Values) -> Program:
         """`program`, whose last inputs stand for `captured`, with an input for each value instead."""
         count = len(program.inputs) - len(captured)
         explicit, capture_inputs = program.inputs[:count], program.inputs[count:]
@@ -292,13 +292,11 @@ class Captures:
 class RuleOutputs(NamedTuple):
     """The arrays that a rule returned, and the new values of the operands that it wrote to."""
 
-    outs: Sequence[Value]
+    outs: Values
     written: dict[int, Value]
 
 
-def inline_rule(
-    name: str, body: Callable[..., Sequence[Value]], operands: Sequence[Value]
-) -> RuleOutputs:
+def inline_rule(name: str, body: Callable[..., Values], operands: Values) -> RuleOutputs:
     """The arrays that `body(*operands)` returns, computed in the current trace.
 
     `body` may write to its operands and to arrays that it makes.
@@ -322,7 +320,7 @@ class Residuals(NamedTuple):
     """A pytree split into its arrays and a structure that holds all other leaves."""
 
     structure: TreeDef
-    arrays: Sequence[Value]
+    arrays: Values
 
     @staticmethod
     def flatten(value: PyTree) -> Residuals:
@@ -333,7 +331,7 @@ class Residuals(NamedTuple):
             tree.treedef_with_static(structure, static), [x for x in leaves if is_array(x)]
         )
 
-    def unflatten(self, arrays: Sequence[Value]) -> PyTree:
+    def unflatten(self, arrays: Values) -> PyTree:
         """The pytree with `arrays` in place of its own."""
         return tree.unflatten(self.structure, arrays)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 import jax
@@ -11,8 +11,9 @@ from jax import lax
 
 from functx import ops
 from functx.core.tracer import aval_of
-from functx.interop.jaxprs import int_tuple
-from functx.interop.translation import broadcast_unit_dims, register_translation
+from functx.core.typing import PyTree, Value
+from functx.interop.jaxprs import JaxprEqn, int_tuple
+from functx.interop.translation import Translated, broadcast_unit_dims, register_translation
 from functx.lowering.jax_bridge import prng_key_type
 from functx.ops import indexing, scattering
 from functx.ops.operands import literal
@@ -20,59 +21,59 @@ from functx.ops.random import RandomBits, RandomFoldIn, RandomSeed, RandomSplit
 
 
 @register_translation("add_any")
-def translate_add_any(eqn: Any, x: Any, y: Any) -> Any:
+def translate_add_any(eqn: JaxprEqn, x: Value, y: Value) -> Translated:
     return ops.add(x, y)
 
 
 @register_translation("conj")
-def translate_conj(eqn: Any, x: Any) -> Any:
+def translate_conj(eqn: JaxprEqn, x: Value) -> Translated:
     # JAX's primitive also takes real arrays, and returns complex ones.
     return ops.conj(ops.convert_element_type(x, eqn.outvars[0].aval.dtype))
 
 
 @register_translation("select_n")
-def translate_select_n(eqn: Any, which: Any, *cases: Any) -> Any:
+def translate_select_n(eqn: JaxprEqn, which: Value, *cases: Value) -> Translated:
     return ops.select_n(*broadcast_unit_dims(eqn, (which, *cases)))
 
 
 @register_translation("convert_element_type")
-def translate_convert_element_type(eqn: Any, x: Any) -> Any:
+def translate_convert_element_type(eqn: JaxprEqn, x: Value) -> Translated:
     return ops.convert_element_type(x, eqn.params["new_dtype"], bool(eqn.params["weak_type"]))
 
 
 @register_translation("copy", "copy_p", "random_clone", keys=True)
-def translate_identity(eqn: Any, *xs: Any) -> Any:
+def translate_identity(eqn: JaxprEqn, *xs: Value) -> Translated:
     return list(xs)
 
 
 @register_translation("device_put", keys=True)
-def translate_device_put(eqn: Any, *xs: Any) -> Any:
+def translate_device_put(eqn: JaxprEqn, *xs: Value) -> Translated:
     keeps_device = all([device is None for device in eqn.params["devices"]])
     return list(xs) if keeps_device else NotImplemented
 
 
 @register_translation("dce_sink", keys=True)
-def translate_dce_sink(eqn: Any, *xs: Any) -> Any:
+def translate_dce_sink(eqn: JaxprEqn, *xs: Value) -> Translated:
     return []
 
 
 Shape = tuple[int, ...]
 
 
-def key_words_shape(eqn: Any) -> Shape:
+def key_words_shape(eqn: JaxprEqn) -> Shape:
     """The shape of the words of one key, if the first operand holds typed keys, else ()."""
     kind = prng_key_type(eqn.invars[0].aval.dtype)
     return () if kind is None else kind.key_shape
 
 
-def dims_with_key_words(eqn: Any, dims: Sequence[int]) -> Shape:
+def dims_with_key_words(eqn: JaxprEqn, dims: Sequence[int]) -> Shape:
     """Dimension numbers of a result that holds keys, followed by those of their words."""
     rank = len(eqn.outvars[0].aval.shape)
     return (*int_tuple(dims), *range(rank, rank + len(key_words_shape(eqn))))
 
 
 @register_translation("broadcast_in_dim", keys=True)
-def translate_broadcast_in_dim(eqn: Any, x: Any, *dynamic: Any) -> Any:
+def translate_broadcast_in_dim(eqn: JaxprEqn, x: Value, *dynamic: Value) -> Translated:
     if dynamic:
         return NotImplemented
     shape = (*int_tuple(eqn.params["shape"]), *key_words_shape(eqn))
@@ -83,7 +84,7 @@ def translate_broadcast_in_dim(eqn: Any, x: Any, *dynamic: Any) -> Any:
 
 
 @register_translation("reshape", "squeeze", keys=True)
-def translate_reshape(eqn: Any, x: Any, *dynamic: Any) -> Any:
+def translate_reshape(eqn: JaxprEqn, x: Value, *dynamic: Value) -> Translated:
     order = eqn.params.get("dimensions") if eqn.primitive.name == "reshape" else None
     if dynamic or (order is not None and key_words_shape(eqn)):
         return NotImplemented
@@ -93,23 +94,23 @@ def translate_reshape(eqn: Any, x: Any, *dynamic: Any) -> Any:
 
 
 @register_translation("transpose", keys=True)
-def translate_transpose(eqn: Any, x: Any) -> Any:
+def translate_transpose(eqn: JaxprEqn, x: Value) -> Translated:
     return ops.permute_dims(x, dims_with_key_words(eqn, eqn.params["permutation"]))
 
 
 @register_translation("rev", keys=True)
-def translate_rev(eqn: Any, x: Any) -> Any:
+def translate_rev(eqn: JaxprEqn, x: Value) -> Translated:
     axes = int_tuple(eqn.params["dimensions"])
     return ops.Rev(axes)(x) if axes else x
 
 
 @register_translation("concatenate", keys=True)
-def translate_concatenate(eqn: Any, *xs: Any) -> Any:
+def translate_concatenate(eqn: JaxprEqn, *xs: Value) -> Translated:
     return ops.Concatenate(int(eqn.params["dimension"]))(*xs)
 
 
 @register_translation("stack", keys=True)
-def translate_stack(eqn: Any, *xs: Any) -> Any:
+def translate_stack(eqn: JaxprEqn, *xs: Value) -> Translated:
     axis = int(eqn.params["axis"])
     shape = aval_of(xs[0]).shape
     rows = [ops.reshape(x, (*shape[:axis], 1, *shape[axis:])) for x in xs]
@@ -117,19 +118,19 @@ def translate_stack(eqn: Any, *xs: Any) -> Any:
 
 
 @register_translation("unstack", keys=True)
-def translate_unstack(eqn: Any, x: Any) -> Any:
+def translate_unstack(eqn: JaxprEqn, x: Value) -> Translated:
     axis, shape = int(eqn.params["axis"]), aval_of(x).shape
     row = (*shape[:axis], *shape[axis + 1 :])
     return [ops.reshape(part, row) for part in ops.Split((1,) * shape[axis], axis)(x)]
 
 
 @register_translation("split", keys=True)
-def translate_split(eqn: Any, x: Any) -> Any:
+def translate_split(eqn: JaxprEqn, x: Value) -> Translated:
     return ops.Split(int_tuple(eqn.params["sizes"]), int(eqn.params["axis"]))(x)
 
 
 @register_translation("slice", keys=True)
-def translate_slice(eqn: Any, x: Any) -> Any:
+def translate_slice(eqn: JaxprEqn, x: Value) -> Translated:
     words = key_words_shape(eqn)
     start, limit, strides = [
         eqn.params[name] for name in ("start_indices", "limit_indices", "strides")
@@ -143,14 +144,14 @@ def translate_slice(eqn: Any, x: Any) -> Any:
 
 
 @register_translation("pad")
-def translate_pad(eqn: Any, x: Any, value: Any) -> Any:
+def translate_pad(eqn: JaxprEqn, x: Value, value: PyTree) -> Translated:
     amounts = eqn.params["padding_config"]
     config = tuple([(int(low), int(high), int(inner)) for low, high, inner in amounts])
     return ops.Pad(config)(x, value) if any(map(any, config)) else x
 
 
 @register_translation("iota")
-def translate_iota(eqn: Any, *dynamic: Any) -> Any:
+def translate_iota(eqn: JaxprEqn, *dynamic: Value) -> Translated:
     if dynamic:
         return NotImplemented
     params = eqn.params
@@ -160,7 +161,7 @@ def translate_iota(eqn: Any, *dynamic: Any) -> Any:
 
 
 @register_translation("gather")
-def translate_gather(eqn: Any, x: Any, indices: Any) -> Any:
+def translate_gather(eqn: JaxprEqn, x: Value, indices: Value) -> Translated:
     params = eqn.params
     mode = _out_of_bounds_mode(params["mode"], "fill")
     if mode is None:
@@ -190,7 +191,7 @@ _SCATTERS = {
 
 
 @register_translation(*_SCATTERS)
-def translate_scatter(eqn: Any, x: Any, indices: Any, updates: Any) -> Any:
+def translate_scatter(eqn: JaxprEqn, x: Value, indices: Value, updates: Value) -> Translated:
     params = eqn.params
     mode = _out_of_bounds_mode(params["mode"], "drop")
     applies = eqn.primitive.name == "scatter" and params["update_jaxpr"] is not None
@@ -215,7 +216,7 @@ def _out_of_bounds_mode(mode: Any, outside: str) -> str | None:
 
 
 @register_translation("dot_general")
-def translate_dot_general(eqn: Any, x: Any, y: Any) -> Any:
+def translate_dot_general(eqn: JaxprEqn, x: Value, y: Value) -> Translated:
     params = eqn.params
     precision = params["precision"]
     if isinstance(precision, lax.Precision):
@@ -233,13 +234,13 @@ def translate_dot_general(eqn: Any, x: Any, y: Any) -> Any:
 
 
 @register_translation("top_k")
-def translate_top_k(eqn: Any, x: Any) -> Any:
+def translate_top_k(eqn: JaxprEqn, x: Value) -> Translated:
     last = eqn.params.get("axis", -1) in (-1, aval_of(x).ndim - 1)
     return ops.TopK(int(eqn.params["k"]))(x) if last else NotImplemented
 
 
 @register_translation("fft")
-def translate_fft(eqn: Any, x: Any) -> Any:
+def translate_fft(eqn: JaxprEqn, x: Value) -> Translated:
     kind, lengths = eqn.params["fft_type"], int_tuple(eqn.params["fft_lengths"])
     whole = aval_of(x).shape[-len(lengths) :] == lengths
     if kind not in (lax.FftType.FFT, lax.FftType.IFFT) or not lengths or not whole:
@@ -248,7 +249,7 @@ def translate_fft(eqn: Any, x: Any) -> Any:
 
 
 @register_translation("triangular_solve")
-def translate_triangular_solve(eqn: Any, a: Any, b: Any) -> Any:
+def translate_triangular_solve(eqn: JaxprEqn, a: Value, b: Value) -> Translated:
     params = eqn.params
     left = params["left_side"]
     # x op(a) = b is op(a)^T x^T = b^T.
@@ -262,12 +263,12 @@ def translate_triangular_solve(eqn: Any, a: Any, b: Any) -> Any:
 
 
 @register_translation("cholesky")
-def translate_cholesky(eqn: Any, x: Any) -> Any:
+def translate_cholesky(eqn: JaxprEqn, x: Value) -> Translated:
     return ops.Cholesky()(_symmetrize_lower(x))
 
 
 @register_translation("eigh")
-def translate_eigh(eqn: Any, x: Any) -> Any:
+def translate_eigh(eqn: JaxprEqn, x: Value) -> Translated:
     params = eqn.params
     plain = params["lower"] and params["sort_eigenvalues"] and params["subset_by_index"] is None
     if not plain or params.get("algorithm") is not None:
@@ -277,7 +278,7 @@ def translate_eigh(eqn: Any, x: Any) -> Any:
 
 
 @register_translation("svd")
-def translate_svd(eqn: Any, x: Any) -> Any:
+def translate_svd(eqn: JaxprEqn, x: Value) -> Translated:
     params, (m, n) = eqn.params, aval_of(x).shape[-2:]
     if params["subset_by_index"] is not None or params.get("algorithm") is not None:
         return NotImplemented
@@ -285,12 +286,12 @@ def translate_svd(eqn: Any, x: Any) -> Any:
     return [s, u, vh] if params["compute_uv"] else [s]
 
 
-def _matrix_transpose(x: Any) -> Any:
+def _matrix_transpose(x: Value) -> Value:
     rank = aval_of(x).ndim
     return ops.permute_dims(x, (*range(rank - 2), rank - 1, rank - 2))
 
 
-def _symmetrize_lower(x: Any) -> Any:
+def _symmetrize_lower(x: Value) -> Value:
     """The Hermitian matrix with the lower triangle of `x`."""
     aval = aval_of(x)
     rows, columns = [
@@ -317,29 +318,29 @@ def is_threefry(variable: Any) -> bool:
 
 
 @register_translation("random_wrap", "random_unwrap", keys=True)
-def translate_key_words(eqn: Any, x: Any) -> Any:
+def translate_key_words(eqn: JaxprEqn, x: Value) -> Translated:
     return x
 
 
 @register_translation("random_seed", keys=True)
-def translate_random_seed(eqn: Any, seed: Any) -> Any:
+def translate_random_seed(eqn: JaxprEqn, seed: Value) -> Translated:
     return RandomSeed()(seed) if is_threefry(eqn.outvars[0]) else NotImplemented
 
 
 @register_translation("random_split", keys=True)
-def translate_random_split(eqn: Any, key: Any) -> Any:
+def translate_random_split(eqn: JaxprEqn, key: Hashable) -> Translated:
     if not is_threefry(eqn.invars[0]):
         return NotImplemented
     return RandomSplit(tuple(eqn.params["shape"]))(key)
 
 
 @register_translation("random_fold_in", keys=True)
-def translate_random_fold_in(eqn: Any, key: Any, data: Any) -> Any:
+def translate_random_fold_in(eqn: JaxprEqn, key: Hashable, data: Value) -> Translated:
     return RandomFoldIn()(key, data) if is_threefry(eqn.invars[0]) else NotImplemented
 
 
 @register_translation("random_bits", keys=True)
-def translate_random_bits(eqn: Any, key: Any) -> Any:
+def translate_random_bits(eqn: JaxprEqn, key: Hashable) -> Translated:
     if not is_threefry(eqn.invars[0]):
         return NotImplemented
     return RandomBits(tuple(eqn.params["shape"]), np.dtype(f"uint{eqn.params['bit_width']}"))(key)

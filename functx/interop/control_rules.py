@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -18,12 +18,27 @@ from functx.core.named_axes import (
     canonical_axis_names,
     named_axis_size,
 )
+from functx.core.primitive import Primitive
 from functx.core.records import Record
 from functx.core.tracer import aval_of
 from functx.core.tracing import trace, trace_closed
+from functx.core.types import ShapedArray
+from functx.core.typing import Function, PyTree, Value, Values
 from functx.custom.checkpoint import Checkpoint
-from functx.interop.jaxprs import aval_from_jax, count_equations, int_tuple, jax_avals
-from functx.interop.translation import TranslatedJaxpr, register_translation, translate_jaxpr
+from functx.interop.jaxprs import (
+    JaxprEqn,
+    JaxprLike,
+    aval_from_jax,
+    count_equations,
+    int_tuple,
+    jax_avals,
+)
+from functx.interop.translation import (
+    Translated,
+    TranslatedJaxpr,
+    register_translation,
+    translate_jaxpr,
+)
 from functx.lowering.callbacks import ordered_effect
 from functx.lowering.functx_call import functx_call
 from functx.lowering.shard_map import ShardMap, dim_specs_of
@@ -36,17 +51,17 @@ MAX_INLINED_EQUATIONS = 24
 """A jitted function of so many equations or fewer is inlined; a larger one becomes a `translate_call`."""
 
 
-def close_jaxpr(jaxpr: Any) -> Any:
+def close_jaxpr(jaxpr: JaxprLike) -> JaxprLike:
     """`jaxpr` as a closed jaxpr; an open one has no constants."""
     return jaxpr if isinstance(jaxpr, ClosedJaxpr) else ClosedJaxpr(jaxpr, ())
 
 
-def avals_of(args: Sequence[Any]) -> list[Any]:
+def avals_of(args: Values) -> list[ShapedArray]:
     return [aval_of(x) for x in args]
 
 
 @register_translation("jit", "pjit", keys=True)
-def translate_jit(eqn: Any, *args: Any) -> Any:
+def translate_jit(eqn: JaxprEqn, *args: Value) -> Translated:
     params = eqn.params
     inner = translate_jaxpr(params["jaxpr"], avals_of(args), params["name"])
     small = params["inline"] or count_equations(params["jaxpr"].jaxpr) <= MAX_INLINED_EQUATIONS
@@ -54,7 +69,7 @@ def translate_jit(eqn: Any, *args: Any) -> Any:
 
 
 @register_translation("closed_call", "core_call", "call", keys=True)
-def translate_call(eqn: Any, *args: Any) -> Any:
+def translate_call(eqn: JaxprEqn, *args: Value) -> Translated:
     jaxpr = eqn.params.get("call_jaxpr", eqn.params.get("jaxpr"))
     if not isinstance(jaxpr, (ClosedJaxpr, Jaxpr)):
         return NotImplemented
@@ -62,13 +77,13 @@ def translate_call(eqn: Any, *args: Any) -> Any:
 
 
 @register_translation(functx_call.name)
-def translate_functx_call(eqn: Any, *args: Any) -> Any:
+def translate_functx_call(eqn: JaxprEqn, *args: Value) -> Translated:
     # A functx function that the JAX function calls.
     return TranslatedJaxpr(eqn.params["program"].program, [])(args)
 
 
 @register_translation("checkpoint", "remat", "remat2", keys=True)
-def translate_remat(eqn: Any, *args: Any) -> Any:
+def translate_remat(eqn: JaxprEqn, *args: Value) -> Translated:
     params = eqn.params
     inner = translate_jaxpr(close_jaxpr(params["jaxpr"]), avals_of(args))
     held = Checkpoint(
@@ -88,7 +103,7 @@ class JaxPolicy(Record):
 
     policy: Any
 
-    def __call__(self, primitive: Any, *avals: Any, **params: Any) -> bool:
+    def __call__(self, primitive: Primitive, *avals: ShapedArray, **params: object) -> bool:
         theirs = getattr(primitives, f"{primitive.name}_p", None) or JaxPrimitive(primitive.name)
         if isinstance(primitive, ops.DotGeneral):
             params = {"dimension_numbers": (primitive.contracting_dims, primitive.batch_dims)}
@@ -97,7 +112,7 @@ class JaxPolicy(Record):
 
 
 @register_translation("cond", keys=True)
-def translate_cond(eqn: Any, index: Any, *args: Any) -> Any:
+def translate_cond(eqn: JaxprEqn, index: Value, *args: Value) -> Translated:
     branches = branches_outside_kernels(eqn)
     if branches is None:
         return NotImplemented
@@ -114,9 +129,9 @@ def translate_cond(eqn: Any, index: Any, *args: Any) -> Any:
 _KERNEL_PLATFORMS = {"mosaic"}
 
 
-def branches_outside_kernels(eqn: Any) -> Sequence[Any] | None:
+def branches_outside_kernels(eqn: JaxprEqn) -> Sequence[JaxprLike] | None:
     """The branch for platforms outside of kernels, or all; None if there are several by platform."""
-    branches: Sequence[Any] = eqn.params["branches"]
+    branches: Sequence[JaxprLike] = eqn.params["branches"]
     platforms = eqn.params.get("branches_platforms")
     if platforms is None:
         return branches
@@ -129,14 +144,14 @@ def branches_outside_kernels(eqn: Any) -> Sequence[Any] | None:
 
 
 def append_captures(
-    inner: TranslatedJaxpr, types: Sequence[Any], captured: list[int], own: int
+    inner: TranslatedJaxpr, types: Sequence[JaxprLike], captured: list[int], own: int
 ) -> Any:
     """The program of a branch with the arrays that any branch captured as its last operands."""
     program = inner.program
     if len(program.inputs) == len(types):
         return program
 
-    def body(*args: Any) -> list[Any]:
+    def body(*args: Value) -> list[Value]:
         given = dict(zip(captured, args[own:], strict=True))
         return TranslatedJaxpr(program, [given[id(x)] for x in inner.captured])(args[:own])
 
@@ -144,7 +159,7 @@ def append_captures(
 
 
 @register_translation("scan", keys=True)
-def translate_scan(eqn: Any, *args: Any) -> Any:
+def translate_scan(eqn: JaxprEqn, *args: Value) -> Translated:
     params = eqn.params
     if params.get("_split_transpose"):
         return NotImplemented
@@ -179,7 +194,7 @@ def prepend_captures(inner: TranslatedJaxpr, own: int) -> tuple[Any, list[Any]]:
 
 
 @register_translation("while", keys=True)
-def translate_while(eqn: Any, *args: Any) -> Any:
+def translate_while(eqn: JaxprEqn, *args: Value) -> Translated:
     params = eqn.params
     m = params["cond_nconsts"]
     n = m + params["body_nconsts"]
@@ -195,14 +210,14 @@ def translate_while(eqn: Any, *args: Any) -> Any:
 
 
 def while_with_batched_condition(
-    condition: TranslatedJaxpr, body: TranslatedJaxpr, args: Sequence[Any], m: int, n: int
+    condition: TranslatedJaxpr, body: TranslatedJaxpr, args: Values, m: int, n: int
 ) -> Any:
     """A loop batched by `jax.vmap`, in which each lane runs as long as its own condition holds."""
 
-    def runs(*xs: Any) -> list[Any]:
+    def runs(*xs: Value) -> list[Value]:
         return [ops.reduce_or(condition([*xs[:m], *xs[n:]])[0])]
 
-    def step(*xs: Any) -> list[Any]:
+    def step(*xs: Value) -> list[Value]:
         (active,) = condition([*xs[:m], *xs[n:]])
         moved = body(xs[m:])
         lead = tuple(range(active.ndim))
@@ -221,21 +236,19 @@ def while_with_batched_condition(
     return loop(*first[1], *args[:n], *second[1], *args)
 
 
-def host_function_of_leaves(
-    fun: Callable[..., Any], eqn: Any, results: int | None
-) -> ops.FlatCallback:
+def host_function_of_leaves(fun: Function, eqn: JaxprEqn, results: int | None) -> ops.FlatCallback:
     """The host function of the operands of the equation, which returns `results` arrays."""
     in_tree = tree.structure(((0,) * len(eqn.invars), {}))
     out_tree = None if results is None else tree.structure([0] * results)
     return ops.FlatCallback(fun, in_tree, (), out_tree)
 
 
-def callback_result_avals(eqn: Any) -> tuple[Any, ...]:
+def callback_result_avals(eqn: JaxprEqn) -> tuple[ShapedArray, ...]:
     return tuple([aval_from_jax(a) for a in eqn.params["result_avals"]])
 
 
 @register_translation("pure_callback")
-def translate_pure_callback(eqn: Any, *args: Any) -> Any:
+def translate_pure_callback(eqn: JaxprEqn, *args: Value) -> Translated:
     results, method = callback_result_avals(eqn), eqn.params["vmap_method"]
     if method is not None and method not in ops.VMAP_METHODS:
         return NotImplemented
@@ -244,14 +257,14 @@ def translate_pure_callback(eqn: Any, *args: Any) -> Any:
 
 
 @register_translation("io_callback")
-def translate_io_callback(eqn: Any, *args: Any) -> Any:
+def translate_io_callback(eqn: JaxprEqn, *args: Value) -> Translated:
     results = callback_result_avals(eqn)
     host = host_function_of_leaves(eqn.params["callback"], eqn, len(results))
     return ops.IoCallback(host, results, bool(eqn.params["ordered"]))(*args)
 
 
 @register_translation("debug_callback")
-def translate_debug_callback(eqn: Any, *args: Any) -> Any:
+def translate_debug_callback(eqn: JaxprEqn, *args: Value) -> Translated:
     host = host_function_of_leaves(eqn.params["callback"], eqn, None)
     return ops.DebugCallback(host, (), ordered_effect() in eqn.effects)(*args)
 
@@ -263,7 +276,7 @@ class FormattedPrint(Record):
     has_placeholders: bool
     options: tuple[tuple[str, Any], ...]
 
-    def __call__(self, *args: Any, **kwargs: Any) -> None:
+    def __call__(self, *args: Value, **kwargs: PyTree) -> None:
         with np.printoptions(**dict(self.options)):
             if self.has_placeholders:
                 print(self.text.format(*args, **kwargs))
@@ -272,7 +285,7 @@ class FormattedPrint(Record):
 
 
 @register_translation("debug_print")
-def translate_debug_print(eqn: Any, *args: Any) -> Any:
+def translate_debug_print(eqn: JaxprEqn, *args: Value) -> Translated:
     params = eqn.params
     if params.get("logging_record") is not None:
         return NotImplemented
@@ -292,7 +305,7 @@ COLLECTIVE_REDUCTIONS = {
 
 
 @register_translation(*COLLECTIVE_REDUCTIONS)
-def translate_collective_reduction(eqn: Any, x: Any) -> Any:
+def translate_collective_reduction(eqn: JaxprEqn, x: Value) -> Translated:
     axes = eqn.params["axes"]
     if any(isinstance(axis, int) for axis in axes):
         return NotImplemented
@@ -300,49 +313,49 @@ def translate_collective_reduction(eqn: Any, x: Any) -> Any:
 
 
 @register_translation("pvary")
-def translate_pvary(eqn: Any, x: Any) -> Any:
+def translate_pvary(eqn: JaxprEqn, x: Value) -> Translated:
     return ops.Pvary(tuple(eqn.params["axes"]))(x)
 
 
 @register_translation("all_gather")
-def translate_all_gather(eqn: Any, x: Any) -> Any:
+def translate_all_gather(eqn: JaxprEqn, x: Value) -> Translated:
     axis = eqn.params["all_gather_dimension"]
     x = x if eqn.params["tiled"] else ops.expand_dims(x, (axis,))
     return ops.AllGather(*axes_sizes_and_groups(eqn), axis)(x)
 
 
 @register_translation("reduce_scatter")
-def translate_reduce_scatter(eqn: Any, x: Any) -> Any:
+def translate_reduce_scatter(eqn: JaxprEqn, x: Value) -> Translated:
     axis = eqn.params["scatter_dimension"]
     out = ops.PsumScatter(*axes_sizes_and_groups(eqn), axis)(x)
     return out if eqn.params["tiled"] else ops.squeeze(out, (axis,))
 
 
 @register_translation("all_to_all")
-def translate_all_to_all(eqn: Any, x: Any) -> Any:
+def translate_all_to_all(eqn: JaxprEqn, x: Value) -> Translated:
     split, concat = eqn.params["split_axis"], eqn.params["concat_axis"]
     return ops.AllToAll(*axes_sizes_and_groups(eqn), split, concat)(x)
 
 
 @register_translation("ppermute")
-def translate_ppermute(eqn: Any, x: Any) -> Any:
+def translate_ppermute(eqn: JaxprEqn, x: Value) -> Translated:
     pairs = sorted([int_tuple(pair) for pair in eqn.params["perm"]])
     return ops.Ppermute(canonical_axis_names(eqn.params["axis_name"]), tuple(pairs))(x)  # type: ignore[arg-type]
 
 
 @register_translation("axis_index")
-def translate_axis_index(eqn: Any) -> Any:
+def translate_axis_index(eqn: JaxprEqn) -> Translated:
     (name,) = canonical_axis_names(eqn.params["axis_name"])
     return ops.AxisIndex(name, named_axis_size(name, "axis_index"))()
 
 
 @register_translation("sharding_constraint")
-def translate_sharding_constraint(eqn: Any, x: Any) -> Any:
+def translate_sharding_constraint(eqn: JaxprEqn, x: Value) -> Translated:
     return ops.ShardingConstraint(eqn.params["sharding"])(x)
 
 
 @register_translation("shard_map")
-def translate_shard_map(eqn: Any, *args: Any) -> Any:
+def translate_shard_map(eqn: JaxprEqn, *args: Value) -> Translated:
     params = eqn.params
     mesh, jaxpr = ops.with_auto_axes(params["mesh"]), params["jaxpr"]
     names = tuple([name for name in mesh.axis_names if name in params["newly_manual_axes"]])
@@ -357,7 +370,9 @@ def translate_shard_map(eqn: Any, *args: Any) -> Any:
     return device_map(*args, *body.captured)
 
 
-def axes_sizes_and_groups(eqn: Any) -> tuple[tuple[Any, ...], tuple[int, ...], ops.AxisIndexGroups]:
+def axes_sizes_and_groups(
+    eqn: JaxprEqn,
+) -> tuple[tuple[Any, ...], tuple[int, ...], ops.AxisIndexGroups]:
     """The names of the axes of an equation, their sizes, and the replica groups."""
     names, groups = canonical_axis_names(eqn.params["axis_name"]), replica_groups(eqn)
     if groups is not None:
@@ -365,7 +380,7 @@ def axes_sizes_and_groups(eqn: Any) -> tuple[tuple[Any, ...], tuple[int, ...], o
     return names, tuple([named_axis_size(name, eqn.primitive.name) for name in names]), None
 
 
-def replica_groups(eqn: Any) -> ops.AxisIndexGroups:
+def replica_groups(eqn: JaxprEqn) -> ops.AxisIndexGroups:
     """The replica groups of an equation, None for a single group."""
     groups = eqn.params.get("axis_index_groups")
     return None if groups is None else tuple([int_tuple(group) for group in groups])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from types import FunctionType
 from typing import Any, NamedTuple
@@ -13,13 +13,17 @@ from jax.extend.linear_util import WrappedFun
 from functx.core.program import Program, Var
 from functx.core.tracer import Tracer, aval_of
 from functx.core.tracing import eval_context, trace, trace_closed
+from functx.core.tree import TreeDef
 from functx.core.types import ShapedArray, is_inexact
+from functx.core.typing import PyTree, Value, Values
+from functx.custom.custom_function import CustomDerivativeCall
 from functx.custom.custom_jvp import CustomJVP
 from functx.custom.custom_vjp import CustomVJP
 from functx.custom.rule_tracing import Activity, LazyRules
-from functx.interop.jaxprs import FunctionKeys, jaxpr_key, package_of
+from functx.interop.jaxprs import FunctionKeys, JaxprEqn, jaxpr_key, package_of
 from functx.interop.translation import (
     JaxprFunction,
+    Translated,
     fix_unmarked,
     register_translation,
     translate_function,
@@ -42,7 +46,7 @@ class JaxDerivativeRule(LazyRules):
     have equal keys (`FunctionKeys`). Neither rule is traced for the comparison.
     """
 
-    def __init__(self, eqn: Any, captured: Sequence[Any]):
+    def __init__(self, eqn: JaxprEqn, captured: Values):
         params = eqn.params
         self.function = function = JaxprFunction.of_equation(eqn)
         # JAX puts captured values first, functx last.
@@ -119,7 +123,7 @@ class JaxDerivativeRule(LazyRules):
 class RulePart(NamedTuple):
     """A part of a rule: a function of values of `avals`, and the name of its program."""
 
-    fun: Callable[..., list[Any]]
+    fun: Callable[..., list[Value]]
     avals: list[ShapedArray]
     name: str
 
@@ -133,9 +137,11 @@ class ParameterKeys:
     def __init__(self) -> None:
         self.function_keys = FunctionKeys()
 
-    def keys_in(self, value: Any) -> list[Any]:
+    def keys_in(self, value: PyTree) -> list[PyTree]:
         """The keys of the values in a parameter."""
-        found, seen, pending = [], set(), [value]
+        found: list[PyTree] = []
+        seen: set[int] = set()
+        pending = [value]
         while pending:
             each = pending.pop()
             if id(each) in seen:
@@ -158,7 +164,7 @@ class ParameterKeys:
         return found
 
 
-def closure_values(fun: FunctionType) -> list[Any]:
+def closure_values(fun: FunctionType) -> list[PyTree]:
     """The values in the closure of a JAX function."""
     found = []
     for cell in fun.__closure__ or ():
@@ -176,7 +182,7 @@ class JaxJVPRule(JaxDerivativeRule):
         moving = [a for a in self.argument_avals if is_inexact(a.dtype)]
         end, count = own + len(moving), len(function.out_avals)
 
-        def rule(*xs: Any) -> list[Any]:
+        def rule(*xs: Value) -> list[Value]:
             outs = values.call_with_constants([*xs[end : end + consts], *xs[:own]])
             tangents = select_where(xs[own:end], activity.varying)
             return [*outs[:count], *push.call_with_constants([*outs[count:], *tangents])]
@@ -193,9 +199,9 @@ class JaxVJPRule(JaxDerivativeRule):
         count, varying = len(function.out_avals), self.varying(activity)
         moving = select_where(function.in_avals, varying)
         structs = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in moving]
-        structure: Any = None
+        structure: TreeDef = None
 
-        def values(*args: Any) -> list[Any]:
+        def values(*args: Value) -> list[Value]:
             nonlocal structure
             outs, push = jax.linearize(
                 fix_unmarked(function, args, varying), *select_where(args, varying)
@@ -207,11 +213,11 @@ class JaxVJPRule(JaxDerivativeRule):
         residuals = first.program.out_avals[count:]
         outputs = function.differentiable_outputs(function.out_avals)
 
-        def cotangents(*xs: Any) -> list[Any]:
+        def cotangents(*xs: Value) -> list[Value]:
             push = jax.tree_util.tree_unflatten(structure, xs[len(outputs) :])
 
             # JAX takes the cotangents of the outputs left out as zero.
-            def reached(*tangents: Any) -> list[Any]:
+            def reached(*tangents: Value) -> list[Value]:
                 return select_where(
                     function.differentiable_outputs(push(*tangents)), activity.has_cotangent
                 )
@@ -221,10 +227,10 @@ class JaxVJPRule(JaxDerivativeRule):
 
         second = translate_function(cotangents, [*outputs, *residuals], f"{self.primal_name}_bwd")
 
-        def forward(*xs: Any) -> list[Any]:
+        def forward(*xs: Value) -> list[Value]:
             return first.call_with_constants([*xs[own : own + consts], *xs[:own]])
 
-        def backward(*xs: Any) -> list[Any]:
+        def backward(*xs: Value) -> list[Value]:
             found = scatter_where(second.call_with_constants(xs), activity.varying)
             return instantiate_zeros(
                 found, select_where(self.argument_avals, inexact_mask(self.argument_avals))
@@ -237,17 +243,20 @@ class JaxVJPRule(JaxDerivativeRule):
 
 
 @register_translation("custom_jvp_call", keys=True)
-def translate_custom_jvp_call(eqn: Any, *args: Any) -> Any:
+def translate_custom_jvp_call(eqn: JaxprEqn, *args: Value) -> Translated:
     return bind_custom_call(CustomJVP, JaxJVPRule, eqn, args)
 
 
 @register_translation("custom_vjp_call", keys=True)
-def translate_custom_vjp_call(eqn: Any, *args: Any) -> Any:
+def translate_custom_vjp_call(eqn: JaxprEqn, *args: Value) -> Translated:
     return bind_custom_call(CustomVJP, JaxVJPRule, eqn, args)
 
 
 def bind_custom_call(
-    primitive: Any, rule: type[JaxDerivativeRule], eqn: Any, args: Sequence[Any]
+    primitive: type[CustomDerivativeCall],
+    rule: type[JaxDerivativeRule],
+    eqn: JaxprEqn,
+    args: Values,
 ) -> Any:
     """The outputs of a call of a function with a custom rule."""
     program, captured = translate_jaxpr(eqn.params["call_jaxpr"], [aval_of(x) for x in args])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -12,19 +12,27 @@ import numpy as np
 from functx.core import tree
 from functx.core.caches import Cache
 from functx.core.named_axes import bound_axes
-from functx.core.source_info import source_line, user_source
+from functx.core.source_info import Source, source_line, user_source
 from functx.core.tracer import Tracer, aval_of, check_no_escaped_tracers, current_builder
-from functx.core.types import SHORT_NAMES
+from functx.core.tree import TreeDef
+from functx.core.types import SHORT_NAMES, ShapedArray
+from functx.core.typing import Function, PyTree, Value, Values
 from functx.interop import jax_trace  # noqa: F401 - holds the rules of translation too
-from functx.interop.jaxprs import MutableStateError, function_fingerprint, jax_avals, jaxpr_of
+from functx.interop.jaxprs import (
+    JaxprLike,
+    MutableStateError,
+    function_fingerprint,
+    jax_avals,
+    jaxpr_of,
+)
 from functx.interop.translation import translate_jaxpr, with_jax_type
-from functx.lowering.jax_bridge import prng_key_type
+from functx.lowering.jax_bridge import JaxAval, prng_key_type
 from functx.transforms.aliasing import copy_if_aliased
 from functx.transforms.argument_names import check_callable, function_name, wrap_transform
 from functx.transforms.operand_masks import select_where
 
 
-def from_jax(fun: Callable[..., Any]) -> Callable[..., Any]:
+def from_jax(fun: Function) -> Function:
     """`fun`, a function of JAX, as a function that also takes functx tracers.
 
     In a trace, JAX traces `fun`, and its jaxpr becomes functx equations, which every transform
@@ -53,7 +61,7 @@ def from_jax(fun: Callable[..., Any]) -> Callable[..., Any]:
     check_callable(fun, "from_jax")
     traced = TracedJaxFunction(fun)
 
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
+    def wrapper(*args: PyTree, **kwargs: PyTree) -> PyTree:
         if current_builder.get() is None:
             check_no_escaped_tracers(tree.leaves((args, kwargs)))
             return fun(*args, **kwargs)
@@ -67,11 +75,11 @@ def from_jax(fun: Callable[..., Any]) -> Callable[..., Any]:
 class TracedJaxFunction:
     """A JAX function, called in traces of functx, with a cache of JAX's traces."""
 
-    def __init__(self, fun: Callable[..., Any]):
+    def __init__(self, fun: Function):
         self.fun = fun
         self.flat_functions = Cache("from_jax functions", 64)
 
-    def call_in_trace(self, args: Any, kwargs: Any) -> Any:
+    def call_in_trace(self, args: tuple[PyTree, ...], kwargs: PyTree) -> PyTree:
         """The result, as equations of the program being traced."""
         builder = current_builder.require()
         leaves, in_tree = tree.flatten((args, kwargs))
@@ -94,7 +102,7 @@ class TracedJaxFunction:
             builder.source = outer
         return results.unflatten_arrays(outs)
 
-    def flat_function(self, in_tree: Any, static: Sequence[Any]) -> FlatJaxFunction:
+    def flat_function(self, in_tree: TreeDef, static: Sequence[PyTree]) -> FlatJaxFunction:
         """The function of the array arguments, cached as long as the values that it reads are equal."""
         try:
             fingerprints = [x if x is _ARRAY_LEAF else function_fingerprint(x) for x in static]
@@ -112,12 +120,12 @@ class TracedJaxFunction:
 class FlatJaxFunction:
     """A function of the array leaves of the arguments, which returns the array leaves of the result."""
 
-    def __init__(self, fun: Callable[..., Any], in_tree: Any, static: Sequence[Any]):
+    def __init__(self, fun: Function, in_tree: TreeDef, static: Sequence[PyTree]):
         self.results: OutputStructure | None = None
         self.jitted: Any = None
-        self.traces: dict[int, tuple[Any, OutputStructure]] = {}
+        self.traces: dict[int, tuple[JaxprLike, OutputStructure]] = {}
 
-        def flat(*arrays: Any) -> list[Any]:
+        def flat(*arrays: Value) -> list[Value]:
             remaining = iter(arrays)
             leaves = [next(remaining) if x is _ARRAY_LEAF else x for x in static]
             args, kwargs = tree.unflatten(in_tree, leaves)
@@ -132,7 +140,7 @@ class FlatJaxFunction:
         """Let JAX cache its traces of this function."""
         self.jitted = jax.jit(self.function)
 
-    def jaxpr(self, avals: Sequence[Any]) -> tuple[Any, OutputStructure]:
+    def jaxpr(self, avals: Sequence[ShapedArray]) -> tuple[JaxprLike, OutputStructure]:
         """The jaxpr for arguments of `avals`, and the structure of the result that its outputs are in."""
         if self.jitted is None or bound_axes():
             # JAX needs the axes that functx binds, and does not cache by them.
@@ -148,7 +156,7 @@ class FlatJaxFunction:
 
 
 @contextmanager
-def add_call_note(fun: Callable[..., Any], source: Any) -> Iterator[None]:
+def add_call_note(fun: Function, source: Source | None) -> Iterator[None]:
     """Adds the line of the call to an error of a JAX function."""
     try:
         yield
@@ -161,11 +169,11 @@ def add_call_note(fun: Callable[..., Any], source: Any) -> Iterator[None]:
 class ArrayArgument(NamedTuple):
     """An array among the arguments: its value in a program, and its type as JAX sees it."""
 
-    value: Any
-    jax_aval: Any
+    value: Value
+    jax_aval: JaxAval
 
     @staticmethod
-    def of(x: Any) -> ArrayArgument | None:
+    def of(x: Value) -> ArrayArgument | None:
         """The array that an argument is; None for any other value."""
         if type(x) is Tracer:
             return ArrayArgument(x, x.atom.aval)
@@ -181,18 +189,18 @@ class ArrayArgument(NamedTuple):
 class OutputStructure(NamedTuple):
     """The result of a JAX function with its arrays left out."""
 
-    structure: Any
-    static_leaves: list[Any]
+    structure: TreeDef
+    static_leaves: list[PyTree]
 
     @staticmethod
-    def of(out: Any) -> tuple[list[Any], OutputStructure]:
+    def of(out: PyTree) -> tuple[list[Any], OutputStructure]:
         """The arrays and numbers of a result, and its structure without them."""
         leaves, structure = tree.flatten(out)
         arrays = [isinstance(x, (jax.Array, np.ndarray, np.generic, *_NUMBERS)) for x in leaves]
         static = [_ARRAY_LEAF if on else x for x, on in zip(leaves, arrays, strict=True)]
         return select_where(leaves, arrays), OutputStructure(structure, static)
 
-    def unflatten_arrays(self, arrays: Sequence[Any]) -> Any:
+    def unflatten_arrays(self, arrays: Values) -> PyTree:
         """The result, with values of a program in place of its arrays."""
         remaining = iter(arrays)
         leaves = [next(remaining) if x is _ARRAY_LEAF else x for x in self.static_leaves]

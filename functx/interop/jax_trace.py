@@ -18,10 +18,11 @@ from functx.core.program import scalar_literal
 from functx.core.source_info import user_source
 from functx.core.tracer import PRNGKeyTracer, Tracer, current_builder
 from functx.core.types import is_inexact
+from functx.core.typing import Function, Value, Values
 from functx.interop import array_rules, control_rules, custom_rules  # noqa: F401 - register rules
 from functx.interop.jaxprs import aval_from_jax_or_none, constant_array, jaxpr_of
 from functx.interop.translation import inline_jaxpr, translate_equation, with_jax_type
-from functx.lowering.jax_bridge import prng_key_type
+from functx.lowering.jax_bridge import JaxAval, prng_key_type
 from functx.transforms.aliasing import copy_if_aliased
 
 
@@ -76,7 +77,7 @@ class FunctxTrace(jax.core.Trace):  # type: ignore[type-arg]
     def process_shard_map(self, primitive: Any, fun: Any, args: Any, /, **params: Any) -> Any:
         return self.stage_call(primitive, args, subfuns=(fun,), **params)
 
-    def stage_call(self, primitive: Any, args: Sequence[Any], **params: Any) -> Any:
+    def stage_call(self, primitive: Any, args: Values, **params: Any) -> Any:
         """A call with functions among its parameters, translated from the jaxpr that JAX makes of it."""
         if not should_stage(args):
             with set_current_trace(self.outer_trace):
@@ -95,8 +96,8 @@ class FunctxTrace(jax.core.Trace):  # type: ignore[type-arg]
         return outs
 
     def append_equations(
-        self, body: Callable[..., Sequence[Any]], args: Sequence[Any], out_avals: Sequence[Any]
-    ) -> list[Any]:
+        self, body: Callable[..., Values], args: Values, out_avals: Sequence[Any]
+    ) -> list[Value]:
         """The outputs of `body` on the JAX values `args`, as JAX values of types `out_avals`."""
         builder = current_builder.require()
         outer = builder.source
@@ -110,7 +111,7 @@ class FunctxTrace(jax.core.Trace):  # type: ignore[type-arg]
             builder.source = outer
 
 
-def should_stage(args: Sequence[Any]) -> bool:
+def should_stage(args: Values) -> bool:
     """Whether an operation on `args` becomes an equation.
 
     An operation on constants does not if functx lacks one of their types, nor inside
@@ -140,7 +141,7 @@ def to_functx_value(x: Any) -> Any:
     return Tracer(scalar_literal(number, aval.dtype, bool(aval.weak_type), repr(number)), builder)
 
 
-def to_jax_value(x: Any, aval: Any) -> Any:
+def to_jax_value(x: Any, aval: JaxAval) -> Any:
     """A value of the program being traced as a JAX value of type `aval`."""
     if type(x) is not Tracer:
         builder = current_builder.require()
@@ -151,7 +152,7 @@ def to_jax_value(x: Any, aval: Any) -> Any:
     return x
 
 
-def run_in_functx_trace(fun: Callable[..., Any], args: Sequence[Any]) -> Any:
+def run_in_functx_trace(fun: Function, args: Values) -> Any:
     """`fun(*args)`, with operations of JAX as equations of the program being built."""
     trace = FunctxTrace(find_top_trace(()))
     axes = bound_axes()

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from types import CodeType, FunctionType, MethodType, ModuleType
-from typing import Any
+from typing import Any, SupportsIndex, TypeAlias
 
 import jax
 import numpy as np
@@ -20,12 +20,19 @@ from functx.core.named_axes import bound_axes
 from functx.core.program import scalar_literal
 from functx.core.tracer import PRNGKeyTracer, Tracer, current_builder
 from functx.core.types import SHORT_NAMES, ShapedArray
-from functx.lowering.jax_bridge import KEY_DATA_DTYPE, jax_aval, prng_key_type
+from functx.core.typing import ArrayLike, Function, PyTree, Value
+from functx.lowering.jax_bridge import KEY_DATA_DTYPE, JaxAval, jax_aval, prng_key_type
 
 Shape = tuple[int, ...]
+JaxprLike: TypeAlias = Any
+"""A `jax.extend.core.Jaxpr` or `ClosedJaxpr`, whose variables have types with a shape and dtype."""
+JaxprAtom: TypeAlias = Any
+"""A variable or literal of a jaxpr, `jax.extend.core.Var` or `Literal`."""
+JaxprEqn: TypeAlias = Any
+"""A `jax.extend.core.JaxprEqn`."""
 
 
-def aval_from_jax(aval: Any) -> ShapedArray:
+def aval_from_jax(aval: JaxAval) -> ShapedArray:
     """functx's aval for an aval of JAX; that of the words for typed keys.
 
     Raises DTypeError for a dtype that functx does not have.
@@ -36,7 +43,7 @@ def aval_from_jax(aval: Any) -> ShapedArray:
     return found
 
 
-def aval_from_jax_or_none(aval: Any) -> ShapedArray | None:
+def aval_from_jax_or_none(aval: JaxAval) -> ShapedArray | None:
     """As `aval_from_jax`, but None for a type that functx does not have."""
     if not isinstance(aval, JaxShapedArray):
         return None
@@ -48,12 +55,12 @@ def aval_from_jax_or_none(aval: Any) -> ShapedArray | None:
     return None if kind is None else ShapedArray((*aval.shape, *kind.key_shape), KEY_DATA_DTYPE)
 
 
-def int_tuple(numbers: Sequence[Any]) -> Shape:
+def int_tuple(numbers: Sequence[SupportsIndex]) -> Shape:
     """Numbers among the parameters of an equation, some of them NumPy's, as Python ints."""
     return tuple([int(n) for n in numbers])
 
 
-def constant_array(x: Any) -> Any:
+def constant_array(x: Value) -> Any:
     """A constant of a jaxpr as an array that a program may capture."""
     if type(x) is PRNGKeyTracer:
         return x.key_data
@@ -62,7 +69,7 @@ def constant_array(x: Any) -> Any:
     return np.asarray(x)
 
 
-def literal_value(literal: Any) -> Any:
+def literal_value(literal: JaxprAtom) -> ArrayLike:
     """A literal of a jaxpr as a value of the program being traced."""
     aval = literal.aval
     if aval.shape or not isinstance(aval.dtype, np.dtype):
@@ -73,7 +80,7 @@ def literal_value(literal: Any) -> Any:
     return Tracer(number, builder)
 
 
-def jaxpr_of(fun: Callable[..., Any], avals: Sequence[Any]) -> ClosedJaxpr:
+def jaxpr_of(fun: Function, avals: Sequence[ShapedArray]) -> ClosedJaxpr:
     """The jaxpr of a JAX function of arrays of `avals`, which are functx's or JAX's.
 
     Tracers in the closure of `fun` are among its constants.
@@ -82,15 +89,15 @@ def jaxpr_of(fun: Callable[..., Any], avals: Sequence[Any]) -> ClosedJaxpr:
     return jax.make_jaxpr(fun, axis_env=axes or None)(*jax_avals(avals))
 
 
-def jax_avals(avals: Sequence[Any]) -> list[Any]:
+def jax_avals(avals: Sequence[ShapedArray]) -> list[JaxAval]:
     """Avals of functx or of JAX, as avals of JAX."""
     return [jax_aval(a) if type(a) is ShapedArray else a for a in avals]
 
 
 def closed_jaxpr(
-    inputs: Sequence[Any],
-    outputs: Sequence[Any],
-    eqns: Sequence[Any] = (),
+    inputs: Sequence[JaxprAtom],
+    outputs: Sequence[JaxprAtom],
+    eqns: Sequence[JaxprAtom] = (),
     effects: Any = frozenset(),
     consts: Sequence[tuple[Any, Any]] = (),
 ) -> ClosedJaxpr:
@@ -100,12 +107,12 @@ def closed_jaxpr(
     return ClosedJaxpr(Jaxpr(variables, inputs, outputs, eqns, effects, info), values)
 
 
-def count_equations(jaxpr: Any) -> int:
+def count_equations(jaxpr: JaxprLike) -> int:
     """The number of equations, including those of inner jaxprs."""
     return sum([1 + sum([count_equations(j) for j in jaxprs_in(eqn)]) for eqn in jaxpr.eqns])
 
 
-def jaxprs_in(eqn: Any) -> list[Any]:
+def jaxprs_in(eqn: JaxprEqn) -> list[JaxprLike]:
     """The jaxprs among the parameters of an equation of a jaxpr."""
     found = []
     for value in eqn.params.values():
@@ -115,28 +122,28 @@ def jaxprs_in(eqn: Any) -> list[Any]:
     return found
 
 
-def jaxpr_key(jaxpr: Any) -> tuple[Any, ...]:
+def jaxpr_key(jaxpr: JaxprLike) -> tuple[Hashable, ...]:
     """The cache key of a jaxpr, equal for jaxprs that differ only in the identity of their variables."""
-    numbers: dict[Any, int] = {}
+    numbers: dict[JaxprAtom, int] = {}
 
-    def atom(a: Any) -> Any:
+    def atom(a: JaxprAtom) -> Hashable:
         if isinstance(a, Literal):
             return param_key(a.val), a.aval
         return numbers.setdefault(a, len(numbers))
 
-    form: list[Any] = [(atom(v), v.aval) for v in (*jaxpr.constvars, *jaxpr.invars)]
+    form: list[PyTree] = [(atom(v), v.aval) for v in (*jaxpr.constvars, *jaxpr.invars)]
     for eqn in jaxpr.eqns:
         form.append((eqn.primitive, tuple([atom(a) for a in eqn.invars]), params_key(eqn.params)))
         form.append(tuple([(atom(v), v.aval) for v in eqn.outvars]))
     return (*form, tuple([atom(a) for a in jaxpr.outvars]))
 
 
-def params_key(params: dict[str, Any]) -> tuple[Any, ...]:
+def params_key(params: dict[str, Any]) -> tuple[Hashable, ...]:
     """The cache key of the parameters of an equation."""
     return tuple([(name, param_key(params[name])) for name in sorted(params)])
 
 
-def param_key(value: Any) -> Any:
+def param_key(value: PyTree) -> Hashable:
     """The cache key of a parameter: its value if that cannot change, else its identity."""
     if isinstance(value, ClosedJaxpr):
         return jaxpr_key(value.jaxpr), tuple([param_key(c) for c in value.consts])
@@ -170,7 +177,7 @@ class MutableStateError(Exception):
     """A function reads something that may change without a trace."""
 
 
-def function_fingerprint(value: Any) -> Any:
+def function_fingerprint(value: PyTree) -> Hashable:
     """The cache key of `value`; that of a function includes all values that it reads.
 
     Raises MutableStateError for objects that can change in place: containers, NumPy arrays,
@@ -192,10 +199,10 @@ class FunctionKeys:
 
     def __init__(self) -> None:
         self.visit_order: dict[int, int] = {}
-        self.visited: list[Any] = []
+        self.visited: list[PyTree] = []
         self.tracers: list[Tracer] = []
 
-    def key_of(self, value: Any) -> Any:
+    def key_of(self, value: PyTree) -> Hashable:
         """The key of `value`."""
         if isinstance(value, (Tracer, PRNGKeyTracer)):
             self.tracers.append(value if type(value) is Tracer else value.key_data)
@@ -221,7 +228,7 @@ class FunctionKeys:
             return param_key(value)
         return structure, tuple([self.key_of(x) for x in leaves])
 
-    def key_of_function(self, fun: FunctionType) -> Any:
+    def key_of_function(self, fun: FunctionType) -> Hashable:
         read = [*(fun.__defaults__ or ()), *(fun.__kwdefaults__ or {}).values()]
         with suppress(MutableStateError):
             read += _closure_values(fun)
@@ -232,7 +239,7 @@ class FunctionKeys:
         return fun.__code__, tuple([self.key_of(part) for part in read])
 
 
-def _value_fingerprint(value: Any, callers: list[Any]) -> Any:
+def _value_fingerprint(value: PyTree, callers: list[PyTree]) -> Hashable:
     if isinstance(value, IMMUTABLE_TYPES):
         return type(value), value
     if isinstance(value, (float, complex, np.generic)):
@@ -255,9 +262,9 @@ def _value_fingerprint(value: Any, callers: list[Any]) -> Any:
     raise MutableStateError
 
 
-def _function_fingerprint(fun: FunctionType, callers: list[Any]) -> Any:
+def _function_fingerprint(fun: FunctionType, callers: list[PyTree]) -> Hashable:
     code = fun.__code__
-    parts: list[Any] = [code]
+    parts: list[PyTree] = [code]
     defaults = (*(fun.__defaults__ or ()), *(fun.__kwdefaults__ or {}).values())
     for value in (*defaults, *_closure_values(fun)):
         parts.append(_value_fingerprint(value, callers))
@@ -267,7 +274,7 @@ def _function_fingerprint(fun: FunctionType, callers: list[Any]) -> Any:
     return tuple(parts)
 
 
-def _closure_values(fun: FunctionType) -> Iterator[Any]:
+def _closure_values(fun: FunctionType) -> Iterator[PyTree]:
     for cell in fun.__closure__ or ():
         try:
             yield cell.cell_contents
@@ -283,7 +290,7 @@ def _global_names(code: CodeType) -> Iterator[str]:
             yield from _global_names(constant)
 
 
-def package_of(value: Any) -> str:
+def package_of(value: PyTree) -> str:
     """The package of a function, class or module, or of the class of an object."""
     name = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None)
     return str(name or "").split(".")[0]

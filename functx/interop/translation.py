@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache, lru_cache
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import jax
 import numpy as np
@@ -29,8 +29,24 @@ from functx.core.program_editing import apply_program
 from functx.core.samples import f32, sample
 from functx.core.tracer import PRNGKeyTracer, Tracer, aval_of
 from functx.core.tracing import trace
+from functx.core.tree import TreeDef
 from functx.core.types import ShapedArray
+from functx.core.typing import (
+    Cotangents,
+    Dim,
+    Dims,
+    Function,
+    IRValue,
+    IRValues,
+    PyTree,
+    Tangents,
+    Value,
+    Values,
+)
 from functx.interop.jaxprs import (
+    JaxprAtom,
+    JaxprEqn,
+    JaxprLike,
     aval_from_jax,
     aval_from_jax_or_none,
     closed_jaxpr,
@@ -39,7 +55,7 @@ from functx.interop.jaxprs import (
     jaxpr_of,
     literal_value,
 )
-from functx.lowering.jax_bridge import prng_key_type
+from functx.lowering.jax_bridge import JaxAval, prng_key_type
 from functx.ops.families import Elementwise
 from functx.ops.operands import batch_size
 from functx.transforms.call_primitive import Call
@@ -54,7 +70,13 @@ from functx.transforms.operand_masks import (
 )
 from functx.transforms.refused import refused
 
-TranslationRule = Callable[..., Any]
+if TYPE_CHECKING:
+    from functx.lowering.stablehlo_emitter import LoweringContext
+
+
+TranslationRule = Function
+Translated: TypeAlias = Value | Values
+"""The output of a translation, or a list of outputs; or `NotImplemented`."""
 
 TRANSLATION_RULES: dict[str, TranslationRule] = {}
 """The translations by name of the JAX primitive: `rule(eqn, *args)` returns the output or a list.
@@ -99,17 +121,17 @@ class TranslatedJaxpr(NamedTuple):
     """The program of a jaxpr, and the captured arrays, which are its last inputs."""
 
     program: Program
-    captured: list[Any]
+    captured: list[Value]
 
-    def __call__(self, args: Sequence[Any]) -> list[Any]:
+    def __call__(self, args: Values) -> list[Value]:
         """The outputs on `args`, inlined into the program being traced."""
         return apply_program(self.program, [*args, *self.captured])
 
-    def call_with_constants(self, args: Sequence[Any]) -> list[Any]:
+    def call_with_constants(self, args: Values) -> list[Value]:
         """The outputs on `args`, with the captured arrays as constants of the program."""
         return apply_program(self.program, [*args, *[dense_constant(x) for x in self.captured]])
 
-    def bind_call(self, args: Sequence[Any]) -> list[Any]:
+    def bind_call(self, args: Values) -> list[Value]:
         """The outputs on `args`, as one `call`."""
         return Call(self.program)(*args, *self.captured)  # type: ignore[no-any-return]
 
@@ -117,14 +139,16 @@ class TranslatedJaxpr(NamedTuple):
 _programs = Cache("from_jax", 2048)
 
 
-def translate_jaxpr(closed: Any, avals: Sequence[ShapedArray], name: str = "") -> TranslatedJaxpr:
+def translate_jaxpr(
+    closed: JaxprLike, avals: Sequence[ShapedArray], name: str = ""
+) -> TranslatedJaxpr:
     """The program of a closed jaxpr on operands of `avals`, cached by the jaxpr object."""
     key = closed, tuple(avals), name
     found: TranslatedJaxpr | None = _programs.get(key)
     if found is None:
         jaxpr, consts = closed.jaxpr, closed.consts
 
-        def body(*args: Any) -> list[Any]:
+        def body(*args: Value) -> list[Value]:
             return inline_jaxpr(jaxpr, [constant_array(c) for c in consts], args)
 
         name = name or jaxpr.debug_info.func_name or "jax"
@@ -136,24 +160,22 @@ def translate_jaxpr(closed: Any, avals: Sequence[ShapedArray], name: str = "") -
     return found
 
 
-def translate_function(
-    fun: Callable[..., Any], avals: Sequence[ShapedArray], name: str
-) -> TranslatedJaxpr:
+def translate_function(fun: Function, avals: Sequence[ShapedArray], name: str) -> TranslatedJaxpr:
     """The program of a JAX function that takes arrays of `avals` and returns a list of arrays."""
     return translate_jaxpr(jaxpr_of(fun, avals), avals, name)
 
 
-def inline_jaxpr(jaxpr: Any, consts: Sequence[Any], args: Sequence[Any]) -> list[Any]:
+def inline_jaxpr(jaxpr: JaxprLike, consts: Values, args: Values) -> list[Value]:
     """The outputs of an open jaxpr, its equations appended to the program being traced."""
     if not has_functx_types(jaxpr):
         # JAX makes unused tangents of integers, whose type functx does not have.
         jaxpr = jaxpr.replace(eqns=live_equations(jaxpr))
         if not has_functx_types(jaxpr):
             return bind_jaxpr(jaxpr, [*consts, *args])
-    env: dict[Any, Any] = dict(zip(jaxpr.constvars, consts, strict=True))
+    env: dict[JaxprAtom, Value] = dict(zip(jaxpr.constvars, consts, strict=True))
     env.update(zip(jaxpr.invars, args, strict=True))
 
-    def read(atom: Any) -> Any:
+    def read(atom: JaxprAtom) -> Any:
         return literal_value(atom) if isinstance(atom, Literal) else env[atom]
 
     for eqn in jaxpr.eqns:
@@ -162,12 +184,12 @@ def inline_jaxpr(jaxpr: Any, consts: Sequence[Any], args: Sequence[Any]) -> list
     return [read(a) for a in jaxpr.outvars]
 
 
-def has_functx_types(jaxpr: Any) -> bool:
+def has_functx_types(jaxpr: JaxprLike) -> bool:
     """Whether functx has the type of every value in a jaxpr; it has none for references."""
     return all(aval_from_jax_or_none(v.aval) is not None for eqn in jaxpr.eqns for v in eqn.outvars)
 
 
-def live_equations(jaxpr: Any) -> list[Any]:
+def live_equations(jaxpr: JaxprLike) -> list[JaxprEqn]:
     """The equations of a jaxpr that have effects or outputs that are used."""
     needed = {a for a in jaxpr.outvars if isinstance(a, Var)}
     kept = []
@@ -178,7 +200,7 @@ def live_equations(jaxpr: Any) -> list[Any]:
     return kept[::-1]
 
 
-def translate_equation(eqn: Any, args: Sequence[Any]) -> Sequence[Any]:
+def translate_equation(eqn: JaxprEqn, args: Values) -> Values:
     """The outputs of one equation of a jaxpr, bound in the program being traced."""
     name = eqn.primitive.name
     atoms = [*eqn.invars, *eqn.outvars]
@@ -191,7 +213,7 @@ def translate_equation(eqn: Any, args: Sequence[Any]) -> Sequence[Any]:
     return bind_jax_equation(eqn, args)
 
 
-def _apply_rule(name: str, eqn: Any, args: Sequence[Any]) -> Any:
+def _apply_rule(name: str, eqn: JaxprEqn, args: Values) -> PyTree:
     rule, cls = TRANSLATION_RULES.get(name), class_for_jax(name)
     try:
         if rule is not None:
@@ -206,7 +228,7 @@ def _apply_rule(name: str, eqn: Any, args: Sequence[Any]) -> Any:
         return NotImplemented
 
 
-def broadcast_unit_dims(eqn: Any, args: Sequence[Any]) -> Sequence[Any]:
+def broadcast_unit_dims(eqn: JaxprEqn, args: Values) -> Values:
     """The operands of an elementwise equation, with unit dimensions broadcast as JAX does."""
     shape = eqn.outvars[0].aval.shape
     if all(x.shape in ((), shape) for x in args):
@@ -215,7 +237,7 @@ def broadcast_unit_dims(eqn: Any, args: Sequence[Any]) -> Sequence[Any]:
     return [ops.broadcast_in_dim(x, shape, dims) if x.shape else x for x in args]
 
 
-def _matches_types(outs: Sequence[Any], variables: Sequence[Any]) -> bool:
+def _matches_types(outs: Values, variables: Sequence[JaxprAtom]) -> bool:
     for x, v in zip(outs, variables, strict=True):
         aval, wanted = aval_of(x), aval_from_jax(v.aval)
         if aval.shape != wanted.shape or aval.dtype != wanted.dtype:
@@ -223,7 +245,7 @@ def _matches_types(outs: Sequence[Any], variables: Sequence[Any]) -> bool:
     return True
 
 
-def with_jax_type(x: Any, jax_aval: Any) -> Any:
+def with_jax_type(x: Any, jax_aval: JaxAval) -> Value:
     """`x` with the type that JAX gives it: typed keys, or a weak type."""
     if prng_key_type(jax_aval.dtype) is not None:
         return PRNGKeyTracer(x, jax_aval)
@@ -252,7 +274,7 @@ class JaxprFunction:
         self.hash = hash(self.key)
 
     @staticmethod
-    def of_equation(eqn: Any) -> JaxprFunction:
+    def of_equation(eqn: JaxprEqn) -> JaxprFunction:
         """One equation as a function of all its operands."""
         eqn = eqn.replace(
             invars=[Var(a.aval) for a in eqn.invars], outvars=[Var(a.aval) for a in eqn.outvars]
@@ -263,7 +285,7 @@ class JaxprFunction:
     def effects(self) -> Effects:
         return frozenset({Effect.CALLBACK}) if self.jaxpr.effects else NO_EFFECTS
 
-    def __call__(self, *args: Any) -> list[Any]:
+    def __call__(self, *args: Value) -> list[Value]:
         given = [x if k is None else k.wrap(x) for x, k in zip(args, self.in_keys, strict=True)]
         outs = jaxpr_as_fun(self.jaxpr)(*given)
         return [
@@ -283,16 +305,16 @@ class JaxprFunction:
         names = [eqn.primitive.name for eqn in self.jaxpr.jaxpr.eqns]
         return " ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
 
-    def differentiable_outputs(self, outs: Sequence[Any]) -> list[Any]:
+    def differentiable_outputs(self, outs: Sequence[PyTree]) -> list[PyTree]:
         return select_where(outs, inexact_mask(self.out_avals))
 
 
-def bind_jax_equation(eqn: Any, args: Sequence[Any]) -> Any:
+def bind_jax_equation(eqn: JaxprEqn, args: Values) -> PyTree:
     """The outputs of an equation of a jaxpr on `args`, as a `jax_call`."""
     return JaxCall(JaxprFunction.of_equation(eqn))(*args)
 
 
-def bind_jaxpr(jaxpr: Any, args: Sequence[Any]) -> Any:
+def bind_jaxpr(jaxpr: JaxprLike, args: Values) -> PyTree:
     """The outputs of an open jaxpr on its constants and operands, as one `jax_call`."""
     # References are made and read inside.
     made = {v for eqn in jaxpr.eqns for v in eqn.outvars}
@@ -302,7 +324,7 @@ def bind_jaxpr(jaxpr: Any, args: Sequence[Any]) -> Any:
     return JaxCall(JaxprFunction(whole))(*args)
 
 
-def dense_constant(x: Any) -> Any:
+def dense_constant(x: Value) -> Value:
     """The array `x` as a constant of the program, for rules that take no more operands; a tracer as it is."""
     if type(x) is Tracer:
         return x
@@ -316,8 +338,8 @@ def dense_constant(x: Any) -> Any:
 
 
 def fix_unmarked(
-    function: JaxprFunction, args: Sequence[Any], marks: Sequence[bool]
-) -> Callable[..., list[Any]]:
+    function: JaxprFunction, args: Sequence[Value | None], marks: Sequence[bool]
+) -> Callable[..., list[Value]]:
     """`function` of the marked arguments, with `args` at the other positions."""
     return lambda *given: function(*replace_where(args, marks, given))
 
@@ -332,7 +354,7 @@ def translated_jvp(
     """
     moving = select_where(function.in_avals, varying)
 
-    def push(*args: Any) -> list[Any]:
+    def push(*args: Value) -> list[Value]:
         primals, tangents = args[: len(varying)], args[len(varying) :]
         fun = fix_unmarked(function, primals, varying)
         outs, found = jax.jvp(fun, select_where(primals, varying), list(tangents))
@@ -344,7 +366,7 @@ def translated_jvp(
     return translate_jaxpr(closed, avals, f"{function!r}_jvp"), marks
 
 
-def nonzero_tangent_mask(function: JaxprFunction, jaxpr: Any, start: int) -> tuple[bool, ...]:
+def nonzero_tangent_mask(function: JaxprFunction, jaxpr: JaxprLike, start: int) -> tuple[bool, ...]:
     """The outputs of `function` whose tangents, the last outputs of `jaxpr`, can be nonzero.
 
     The tangents are linear in the operands of `jaxpr` from `start` on. A value written to a
@@ -371,10 +393,10 @@ def translated_linearization(
     The second takes the residuals, then the tangents of the `varying` arguments, and returns the
     tangents of the inexact outputs. The third result is `nonzero_tangent_mask`.
     """
-    structure: Any = None
+    structure: TreeDef = None
     moving_avals = select_where(function.in_avals, varying)
 
-    def values(*args: Any) -> list[Any]:
+    def values(*args: Value) -> list[Value]:
         nonlocal structure
         outs, push = jax.linearize(
             fix_unmarked(function, args, varying), *select_where(args, varying)
@@ -382,7 +404,7 @@ def translated_linearization(
         residuals, structure = jax.tree_util.tree_flatten(push)
         return [*outs, *residuals]
 
-    def tangents(*args: Any) -> list[Any]:
+    def tangents(*args: Value) -> list[Value]:
         count = len(args) - len(moving_avals)
         push = jax.tree_util.tree_unflatten(structure, args[:count])
         return function.differentiable_outputs(push(*args[count:]))
@@ -409,14 +431,14 @@ def translated_transpose(
     )
     structs = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in moving]
 
-    def pull(*args: Any) -> Any:
+    def pull(*args: Value) -> PyTree:
         fixed, cts = (
             scatter_where(args[: len(known)], [not on for on in linear]),
             args[len(known) :],
         )
         fun = fix_unmarked(function, fixed, linear)
 
-        def outputs(*values: Any) -> list[Any]:
+        def outputs(*values: Value) -> list[Value]:
             return select_where(fun(*values), cotangent_mask)
 
         return list(jax.linear_transpose(outputs, *structs)(list(cts)))
@@ -427,7 +449,7 @@ def translated_transpose(
 
 @lru_cache(maxsize=1024)
 def translated_batch(
-    function: JaxprFunction, size: int, dims: tuple[int | None, ...]
+    function: JaxprFunction, size: int, dims: tuple[Dim, ...]
 ) -> tuple[TranslatedJaxpr, tuple[int | None, ...]]:
     """The batched function along `dims`, and the batch dimensions of its outputs.
 
@@ -439,13 +461,13 @@ def translated_batch(
     ]
     out_dims: list[int | None] = []
 
-    def noted(*args: Any) -> list[Any]:
+    def noted(*args: Value) -> list[Value]:
         outs = function(*args)
         here = find_top_trace(())
         out_dims[:] = [0 if getattr(x, "_trace", None) is here else None for x in outs]
         return outs
 
-    def mapped(fun: Callable[..., Any], out_axes: Any) -> Callable[..., Any]:
+    def mapped(fun: Function, out_axes: Any) -> Function:
         return jax.vmap(fun, in_axes=dims, out_axes=out_axes, axis_size=size)
 
     jaxpr_of(mapped(noted, 0), avals)
@@ -454,7 +476,7 @@ def translated_batch(
 
 
 def _example() -> JaxprFunction:
-    def body(x: Any, y: Any) -> list[Any]:
+    def body(x: Value, y: Value) -> list[Value]:
         return [jax.numpy.sin(x) * y]
 
     return JaxprFunction(jaxpr_of(body, [f32[3], f32[3]]))
@@ -474,16 +496,18 @@ class JaxCall(Primitive):
     def effects(self) -> Effects:  # type: ignore[override]
         return self.function.effects
 
-    def abstract_eval(self, *avals):
+    def abstract_eval(self, *avals: ShapedArray) -> Sequence[ShapedArray]:
         check_operands(self, avals, self.function.in_avals)
         return self.function.out_avals
 
-    def varying_outputs(self, avals, active):
+    def varying_outputs(
+        self, avals: Sequence[ShapedArray], active: Sequence[bool]
+    ) -> Sequence[bool]:
         translated = translated_linearization if is_linearizing() else translated_jvp
         with reraise_missing_rule(self):
             return translated(self.function, active)[-1]
 
-    def jvp(self, primals, tangents):
+    def jvp(self, primals: Values, tangents: Tangents) -> tuple[Values, Tangents]:
         function = self.function
         varying = tuple([t is not None for t in tangents])
         given = [t for t in tangents if t is not None]
@@ -501,7 +525,7 @@ class JaxCall(Primitive):
         pairs = zip(scatter_where(found, inexact_mask(function.out_avals)), moving, strict=True)
         return outs[:count], [t if on else None for t, on in pairs]
 
-    def transpose(self, cts, *args):
+    def transpose(self, cts: Cotangents, *args: Value) -> Cotangents:
         function = self.function
         linear = linear_mask(args)
         given = tuple([ct is not None for ct in cts])
@@ -511,21 +535,21 @@ class JaxCall(Primitive):
         except Exception as error:
             # A library may raise one to say that the cotangents must be zero, as those of what a
             # branch leaves unused turn out to be.
-            return refused(error, select_where(cts, given), function.in_avals, linear)
+            return refused(error, [ct for ct in cts if ct is not None], function.in_avals, linear)
         return scatter_where(
-            pull([*select_where_not(args, linear), *select_where(cts, given)]), linear
+            pull([*select_where_not(args, linear), *[ct for ct in cts if ct is not None]]), linear
         )
 
-    def batch(self, args, dims):
+    def batch(self, args: Values, dims: Dims) -> tuple[Values, Dims]:
         size = batch_size(args, dims)
         with reraise_missing_rule(self):
             mapped, out_dims = translated_batch(self.function, size, tuple(dims))
         return mapped(args), out_dims
 
-    def lower(self, ctx, *values):
+    def lower(self, ctx: LoweringContext, *values: IRValue) -> IRValues:
         single = len(self.function.out_avals) == 1
 
-        def fun(*args: Any) -> Any:
+        def fun(*args: Value) -> PyTree:
             outs = self.function(*args)
             return outs[0] if single else outs
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from functools import partial
 from operator import index
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
@@ -24,6 +24,7 @@ from functx.core.errors import (
 )
 from functx.core.tracer import Tracer, aval_of
 from functx.core.types import canonical_dtype
+from functx.core.typing import ArrayLike, Function, PyTree, Values
 from functx.lowering.recompilation import code_of_function
 from functx.transforms.argument_names import copy_function_metadata, function_name
 
@@ -39,7 +40,7 @@ class StaticByValue:
 
     __slots__ = ("snapshot", "value")
 
-    def __init__(self, value: Any):
+    def __init__(self, value: PyTree):
         self.value = value
         self.snapshot = tuple((k, _fingerprint(v)) for k, v in sorted(vars(value).items()))
 
@@ -52,7 +53,7 @@ class StaticByValue:
         return hash((id(self.value), self.snapshot))
 
 
-def _fingerprint(value: Any) -> Any:
+def _fingerprint(value: PyTree) -> Hashable:
     try:
         hash(value)
     except TypeError:
@@ -60,7 +61,7 @@ def _fingerprint(value: Any) -> Any:
     return type(value), value
 
 
-def hashable_static(x: Any, which: str, fun: Callable[..., Any]) -> Any:
+def hashable_static(x: Any, which: str, fun: Function) -> Any:
     """The static argument `x` of `fun`, as a value that compares by value.
 
     Raises StaticArgumentError for an argument that cannot be hashed, or is an array.
@@ -91,7 +92,7 @@ def static_value(x: Any) -> Any:
 
 
 def infer_argnums_and_argnames(
-    fun: Callable[..., Any], numbers: ArgNums, names: ArgNames, what: str
+    fun: Function, numbers: ArgNums, names: ArgNames, what: str
 ) -> tuple[tuple[int, ...], tuple[str, ...]]:
     """The positions and the names of the same arguments, if one of the two is given."""
     if numbers is None and names is None:
@@ -134,11 +135,11 @@ def infer_argnums_and_argnames(
 class StaticArguments:
     """The static arguments of a jitted function, by position and by name."""
 
-    def __init__(self, fun: Callable[..., Any], nums: tuple[int, ...], names: tuple[str, ...]):
+    def __init__(self, fun: Function, nums: tuple[int, ...], names: tuple[str, ...]):
         self.fun, self.nums, self.names = fun, nums, names
         self.is_empty = not nums and not names
 
-    def as_hashable(self, args: Any, kwargs: Any) -> tuple[Any, Any]:
+    def as_hashable(self, args: PyTree, kwargs: PyTree) -> tuple[PyTree, PyTree]:
         """The arguments of a call, with static ones that compare by value."""
         if self.is_empty:
             return args, kwargs
@@ -151,14 +152,14 @@ class StaticArguments:
             for k, v in kwargs.items()
         }
 
-    def bind(self, args: Any, kwargs: Any) -> tuple[Callable[..., Any], Any, Any]:
+    def bind(self, args: PyTree, kwargs: PyTree) -> tuple[Function, PyTree, PyTree]:
         """The function of the other arguments, and these, with None at positions of static ones."""
         if self.is_empty:
             return self.fun, args, kwargs
         by_position = {n: static_value(args[n]) for n in self.nums if n < len(args)}
         by_name = {k: static_value(v) for k, v in kwargs.items() if k in self.names}
 
-        def fun(*dynamic: Any, **keywords: Any) -> Any:
+        def fun(*dynamic: PyTree, **keywords: PyTree) -> PyTree:
             merged = [by_position.get(i, x) for i, x in enumerate(dynamic)]
             return self.fun(*merged, **keywords, **by_name)
 
@@ -167,14 +168,14 @@ class StaticArguments:
         dynamic = tuple([None if i in by_position else x for i, x in enumerate(args)])
         return fun, dynamic, {k: v for k, v in kwargs.items() if k not in by_name}
 
-    def key(self, args: Any, kwargs: Any) -> tuple[Any, ...]:
+    def key(self, args: PyTree, kwargs: PyTree) -> tuple[Hashable, ...]:
         """The static arguments of a call as a part of a cache key."""
         return (
             tuple([args[n] for n in self.nums if n < len(args)]),
             tuple([(k, kwargs[k]) for k in sorted(self.names) if k in kwargs]),
         )
 
-    def texts(self, args: Any, kwargs: Any) -> dict[str, str]:
+    def texts(self, args: PyTree, kwargs: PyTree) -> dict[str, str]:
         """The static arguments of a call, by name, as messages show them."""
         if self.is_empty:
             return {}
@@ -189,7 +190,7 @@ class StaticArguments:
         return {k: repr(static_value(x))[:80] for k, x in values.items()}
 
 
-def check_usable(what: str, names: Sequence[str] | None, values: Sequence[Any]) -> None:
+def check_usable(what: str, names: Sequence[str] | None, values: Sequence[ArrayLike]) -> None:
     """Raises DonationError for an array without a buffer, ValueRangeError for an int too large.
 
     `names` are those of the first values.
@@ -214,7 +215,9 @@ def check_usable(what: str, names: Sequence[str] | None, values: Sequence[Any]) 
                 )
 
 
-def check_divisible(what: str, names: Sequence[str], args: tuple[Any, ...], shardings: Any) -> None:
+def check_divisible(
+    what: str, names: Sequence[str], args: tuple[PyTree, ...], shardings: Any
+) -> None:
     """Raises ShapeError for an argument that its sharding does not divide into equal parts."""
     if shardings is None:
         return
@@ -225,7 +228,7 @@ def check_divisible(what: str, names: Sequence[str], args: tuple[Any, ...], shar
 
 
 def check_donated_once(
-    what: str, names: Sequence[str], values: Sequence[Any], donated: Iterable[int]
+    what: str, names: Sequence[str], values: Values, donated: Iterable[int]
 ) -> None:
     """Raises DonationError for a donated array that is passed a second time in the same call."""
     for i in donated:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cache
 from threading import local
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import jax
 import numpy as np
@@ -18,7 +18,11 @@ from functx import ops
 from functx.core.errors import FunctxError
 from functx.core.program import NO_EFFECTS, Effect, Effects, Program
 from functx.core.source_info import Source, source_line
+from functx.core.typing import Function, IRValue, IRValues, NumPyArray, PyTree
 from functx.lowering.jax_bridge import jax_aval
+
+if TYPE_CHECKING:
+    from functx.lowering.stablehlo_emitter import LoweringContext
 
 
 @cache
@@ -63,7 +67,9 @@ def jax_effects(program: Program) -> frozenset[Any]:
     return _jax_effects(program.effects, with_results)
 
 
-def emit_callback(ctx: Any, primitive: ops.HostPrimitive, values: Sequence[Any]) -> list[Any]:
+def emit_callback(
+    ctx: LoweringContext, primitive: ops.HostPrimitive, values: IRValues
+) -> list[IRValue]:
     """The outputs of a call of the host, which takes and returns the module's token if it is ordered."""
     module = ctx.module
     ordered = Effect.ORDERED in primitive.effects
@@ -85,22 +91,22 @@ def emit_callback(ctx: Any, primitive: ops.HostPrimitive, values: Sequence[Any])
     )
     if ordered:
         module.token = token
-    return list(results)
+    return cast("list[IRValue]", list(results))
 
 
 def _emit_on_one_device(
-    context: Any, module: Any, call: DeviceCallback, ordered: bool, values: Sequence[Any]
-) -> list[Any]:
+    context: Any, module: Any, call: DeviceCallback, ordered: bool, values: IRValues
+) -> list[IRValue]:
     """The outputs of a call of the host in a module for several devices, where one of them calls."""
     avals = context.avals_out
     if call.primitive.effects:
 
-        def through_jax(*xs: Any) -> Any:
+        def through_jax(*xs: IRValue) -> Any:
             return io_callback(call, avals, *xs, ordered=ordered)
 
     else:
 
-        def through_jax(*xs: Any) -> Any:
+        def through_jax(*xs: IRValue) -> Any:
             return jax.pure_callback(call, avals, *xs)
 
     effect = _ordered_io_effect()
@@ -154,7 +160,7 @@ def _traceback_from_callback(trail: Any) -> Any:
     return trail
 
 
-def call_reraising_callback_errors(run: Callable[..., Any], *args: Any) -> Any:
+def call_reraising_callback_errors(run: Function, *args: PyTree) -> PyTree:
     """`run(*args)`; an error in a callback is raised as the callback raised it."""
     try:
         return run(*args)
@@ -178,7 +184,7 @@ def effects_barrier() -> None:
     call_reraising_callback_errors(jax.effects_barrier)
 
 
-def run_callback(primitive: ops.HostPrimitive, args: Sequence[Any]) -> list[Any]:
+def run_callback(primitive: ops.HostPrimitive, args: Sequence[NumPyArray]) -> list[NumPyArray]:
     """The outputs of a call of the host outside of any program, as NumPy arrays."""
     if Effect.ORDERED in primitive.effects and not getattr(_thread_state, "depth", 0):
         effects_barrier()

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from types import FunctionType, MethodType
+from types import CellType, FunctionType, MethodType
 from typing import Any
 
 import jax
@@ -19,6 +19,7 @@ from functx.core.caches import Cache
 from functx.core.errors import CapturedWriteError
 from functx.core.source_info import source_line, user_frame
 from functx.core.tracer import aval_of
+from functx.core.typing import Function, NumPyArray, Value, Values
 
 
 class Retrace(Exception):
@@ -44,14 +45,14 @@ class CapturedArrays:
     """
 
     def __init__(self) -> None:
-        self.originals: list[Any] = []
+        self.originals: list[Value] = []
         self.arguments: tuple[Any, ...] = ()
         self.positions_by_key = Cache("jit", 256)
         # The arguments from here on are those of the trace before this one.
         self.num_settled = 0
         self.is_retrace = False
 
-    def in_trace(self, captured: list[Any], arguments: Sequence[Any], key: Any) -> list[Any]:
+    def in_trace(self, captured: list[Value], arguments: Values, key: Any) -> list[Any]:
         """The values of captured arrays in JAX's trace of a call with the cache key `key`.
 
         `arguments` are the hidden arguments of the call. An array that the function makes itself
@@ -74,7 +75,7 @@ class CapturedArrays:
         return values
 
     def argument_for(
-        self, x: Any, is_local: bool, arguments: Sequence[Any], positions: dict[int, int]
+        self, x: Any, is_local: bool, arguments: Values, positions: dict[int, int]
     ) -> Any:
         """The hidden argument or the constant for the captured array `x`; None if it is new.
 
@@ -96,7 +97,7 @@ class CapturedArrays:
         self.originals.append(x)
         return None
 
-    def pass_new(self, _call: Any) -> None:
+    def pass_new(self, _call: object) -> None:
         """Pass the new captured arrays from now on, those that may change as copies."""
         self.is_retrace = True
         new = self.originals[len(self.arguments) :]
@@ -105,7 +106,7 @@ class CapturedArrays:
             copies = [jax.numpy.asarray(snapshot(x)) for x in new]
         self.arguments = (*self.arguments, *copies)
 
-    def drop_unmet(self, met: frozenset[int], _call: Any) -> None:
+    def drop_unmet(self, met: frozenset[int], _call: object) -> None:
         """Leave out new arrays that the last trace did not meet: the function makes them itself."""
         count = range(len(self.arguments))
         kept = [i for i in count if i < self.num_settled or i in met]
@@ -131,7 +132,7 @@ def _count_of_local() -> int:
 _COUNT_OF_LOCAL = _count_of_local()
 
 
-def local_mask(arrays: list[Any]) -> list[bool]:
+def local_mask(arrays: list[Value]) -> list[bool]:
     """Whether only the list holds each array, since the function made it while it was traced.
 
     False for all where the interpreter does not count references exactly. Then a second trace
@@ -167,7 +168,7 @@ _SEARCH_LIMIT = 256
 
 
 @contextmanager
-def freeze_captured_arrays(fun: Callable[..., Any]) -> Iterator[None]:
+def freeze_captured_arrays(fun: Function) -> Iterator[None]:
     """Makes the NumPy arrays that `fun` can reach read-only; a write raises CapturedWriteError."""
     # A view can be made writable again only when its base is.
     arrays = sorted(
@@ -186,14 +187,14 @@ def freeze_captured_arrays(fun: Callable[..., Any]) -> Iterator[None]:
             x.flags.writeable = True
 
 
-def reachable_arrays(fun: Callable[..., Any]) -> list[np.ndarray[Any, Any]]:
+def reachable_arrays(fun: Function) -> list[NumPyArray]:
     """The NumPy arrays in the closure, globals, defaults and attributes of `fun`.
 
     Also those reached through other functions and through lists, tuples and dictionaries.
     """
-    arrays: dict[int, np.ndarray[Any, Any]] = {}
+    arrays: dict[int, NumPyArray] = {}
     seen: dict[int, Any] = {}
-    pending: list[Any] = [fun]
+    pending: list[object] = [fun]
     if not isinstance(fun, (FunctionType, MethodType, partial)):
         pending = [getattr(type(fun), "__call__", None), *getattr(fun, "__dict__", {}).values()]  # noqa: B004
     while pending and len(seen) < _SEARCH_LIMIT:
@@ -225,14 +226,14 @@ def _referents(x: Any) -> list[Any]:
     return []
 
 
-def _is_empty_cell(cell: Any) -> bool:
+def _is_empty_cell(cell: CellType) -> bool:
     try:
         return cell.cell_contents is None
     except ValueError:
         return True
 
 
-def _captured_write_error(error: ValueError, arrays: list[Any]) -> CapturedWriteError:
+def _captured_write_error(error: ValueError, arrays: Sequence[NumPyArray]) -> CapturedWriteError:
     """The error for a write to one of `arrays` that NumPy refused."""
     line: Any = None
     names: dict[str, Any] = {}

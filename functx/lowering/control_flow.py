@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jax.extend.mlir import ir
@@ -12,11 +12,18 @@ from jax.interpreters import mlir
 
 from functx.core.program import Effect, Program
 from functx.core.types import ShapedArray
+from functx.core.typing import Function, IRValue, IRValues
+
+if TYPE_CHECKING:
+    from functx.lowering.stablehlo_emitter import LoweringContext, ModuleEmitter
+
 
 _COUNTER_AVAL = ShapedArray((), np.dtype("int32"))
 
 
-def case(ctx: Any, index: Any, branches: Sequence[Program], values: Sequence[Any]) -> list[Any]:
+def case(
+    ctx: LoweringContext, index: IRValue, branches: Sequence[Program], values: IRValues
+) -> list[IRValue]:
     """The outputs of `branches[index]`, whose regions read `values` from the enclosing region."""
     module, before = ctx.module, ctx.module.token
     ordered = any([Effect.ORDERED in program.effects for program in branches])
@@ -32,27 +39,27 @@ def case(ctx: Any, index: Any, branches: Sequence[Program], values: Sequence[Any
     return outs
 
 
-def while_loop(ctx: Any, loop: Any, values: Sequence[Any]) -> list[Any]:
+def while_loop(ctx: LoweringContext, loop: Any, values: IRValues) -> list[IRValue]:
     """The carry of a `While` after its last step."""
     module = ctx.module
     condition_consts = loop.condition_consts
     num_consts = condition_consts + loop.body_consts
     ordered = Effect.ORDERED in loop.effects
 
-    def condition(args: Sequence[Any]) -> Any:
+    def condition(args: IRValues) -> IRValue:
         return module.emit(loop.condition, [*args[:condition_consts], *args[num_consts:]])[0]
 
-    def body(args: Sequence[Any]) -> list[Any]:
+    def body(args: IRValues) -> list[IRValue]:
         return [*args[:num_consts], *module.emit(loop.body, args[condition_consts:])]
 
     if not loop.condition.effects:
         return _emit_while(module, values, condition, body, ordered)[num_consts:]
 
     # The region of a condition can have no effects, so the body computes the next condition.
-    def holds(args: Sequence[Any]) -> Any:
+    def holds(args: IRValues) -> IRValue:
         return args[0]
 
-    def next_state(args: Sequence[Any]) -> list[Any]:
+    def next_state(args: IRValues) -> list[IRValue]:
         state = body(args[1:])
         return [condition(state), *state]
 
@@ -61,7 +68,7 @@ def while_loop(ctx: Any, loop: Any, values: Sequence[Any]) -> list[Any]:
     ]
 
 
-def scan(ctx: Any, loop: Any, values: Sequence[Any]) -> list[Any]:
+def scan(ctx: LoweringContext, loop: Any, values: IRValues) -> list[IRValue]:
     """The last carry of a `Scan`, and its stacked outputs."""
     module, program, length = ctx.module, loop.program, loop.length
     first, last = loop.consts, loop.consts + loop.carries
@@ -70,12 +77,12 @@ def scan(ctx: Any, loop: Any, values: Sequence[Any]) -> list[Any]:
     state = list(values[first:last])
     state += [module.constant(0, a) for a in ctx.avals_out[loop.carries :]]
 
-    def step(i: Any, consts: Sequence[Any], xs: Sequence[Any], state: Sequence[Any]) -> list[Any]:
+    def step(i: IRValue, consts: IRValues, xs: IRValues, state: IRValues) -> list[IRValue]:
         """The carry and the stacks after step `i`."""
         if loop.reverse:
             i = stablehlo.subtract(_counter(length - 1), i)
         rows = [_read_row(ctx, x, i, type_) for x, type_ in zip(xs, x_types, strict=True)]
-        outs: list[Any] = module.emit(program, [*consts, *state[: loop.carries], *rows])
+        outs: list[IRValue] = module.emit(program, [*consts, *state[: loop.carries], *rows])
         stacks = zip(state[loop.carries :], outs[loop.carries :], strict=True)
         return outs[: loop.carries] + [_write_row(ctx, stack, y, i) for stack, y in stacks]
 
@@ -85,10 +92,10 @@ def scan(ctx: Any, loop: Any, values: Sequence[Any]) -> list[Any]:
     if looped:
         a, b = 1 + len(consts), 1 + len(consts) + len(xs)
 
-        def condition(args: Sequence[Any]) -> Any:
+        def condition(args: IRValues) -> IRValue:
             return ctx.compare(args[0], _counter(looped), "LT", _COUNTER_AVAL)
 
-        def body(args: Sequence[Any]) -> list[Any]:
+        def body(args: IRValues) -> list[IRValue]:
             i, consts, xs, state = args[0], args[1:a], args[a:b], args[b:]
             for j in range(unroll):
                 index = stablehlo.add(i, _counter(j)) if j else i
@@ -105,12 +112,8 @@ def scan(ctx: Any, loop: Any, values: Sequence[Any]) -> list[Any]:
 
 
 def _emit_while(
-    module: Any,
-    values: Sequence[Any],
-    condition: Callable[..., Any],
-    body: Callable[..., Any],
-    ordered: bool,
-) -> list[Any]:
+    module: ModuleEmitter, values: IRValues, condition: Function, body: Function, ordered: bool
+) -> list[IRValue]:
     """The values after the last step of a loop: `body` maps `values` while `condition` holds for them.
 
     If `ordered`, the token is the last value of the loop.
@@ -132,11 +135,11 @@ def _emit_while(
     return outs
 
 
-def _counter(i: int) -> Any:
+def _counter(i: int) -> IRValue:
     return mlir.ir_constant(np.asarray(i, np.int32))
 
 
-def _read_row(ctx: Any, x: Any, i: Any, row_type: Any) -> Any:
+def _read_row(ctx: LoweringContext, x: IRValue, i: IRValue, row_type: Any) -> IRValue:
     """`x[i]`."""
     sizes = [1, *row_type.shape]
     return stablehlo.reshape(
@@ -144,12 +147,12 @@ def _read_row(ctx: Any, x: Any, i: Any, row_type: Any) -> Any:
     )
 
 
-def _write_row(ctx: Any, stack: Any, row: Any, i: Any) -> Any:
+def _write_row(ctx: LoweringContext, stack: IRValue, row: IRValue, i: IRValue) -> IRValue:
     """`stack` with `row` at index `i`."""
     wide = ir.RankedTensorType.get([1, *row.type.shape], row.type.element_type)
     position = _row_start(i, len(wide.shape))
     return stablehlo.dynamic_update_slice(stack, stablehlo.reshape(wide, row), position)
 
 
-def _row_start(i: Any, rank: int) -> list[Any]:
+def _row_start(i: IRValue, rank: int) -> list[IRValue]:
     return [i, *[_counter(0)] * (rank - 1)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import numpy as np
@@ -28,7 +28,8 @@ from functx.core.program import Equation, Literal, Program, Var
 from functx.core.program_editing import hoist_captures
 from functx.core.rewriting import cached_rewrite, user_rule_runs
 from functx.core.tracer import aval_of, is_jax_tracer
-from functx.core.types import real_dtype, x64_enabled
+from functx.core.types import ShapedArray, real_dtype, x64_enabled
+from functx.core.typing import ArrayLike, Function, NumPyArray, PyTree, Value, Values
 from functx.lowering.arguments import check_usable
 from functx.lowering.callbacks import call_reraising_callback_errors, jax_is_tracing, run_callback
 from functx.lowering.functx_call import jit_program
@@ -50,10 +51,10 @@ specialization_cache = Cache("numbers", 1024)
 operation_cache = Cache("operations", 512)
 
 
-Executable = Callable[..., list[Any]]
+Executable = Callable[..., list[Value]]
 
 
-def run(rewrite: Any, program: Program, args: Sequence[Any]) -> list[Any]:
+def run(rewrite: Function | None, program: Program, args: Values) -> list[Value]:
     """The outputs of `rewrite(program)` on concrete `args`, as JAX arrays.
 
     Raises DonationError for a deleted array and ValueRangeError for an int that is too large.
@@ -67,8 +68,8 @@ def run(rewrite: Any, program: Program, args: Sequence[Any]) -> list[Any]:
 
 
 def find_executable(
-    rewrite: Any, program: Program, args: Sequence[Any]
-) -> tuple[Executable, Sequence[Any]]:
+    rewrite: Function | None, program: Program, args: Values
+) -> tuple[Executable, Sequence[ArrayLike]]:
     """The executable of `rewrite(program)`, and its further arguments: captured values, literals.
 
     It is found by the structure of `program`. A program that differs from an earlier one in its
@@ -107,8 +108,8 @@ def find_executable(
 
 
 def _find_executable_with_captures(
-    program: Program, args: Sequence[Any]
-) -> tuple[Executable, Sequence[Any]]:
+    program: Program, args: Values
+) -> tuple[Executable, Sequence[ArrayLike]]:
     """The executable of a program with captured values, and its further arguments."""
     program, captured = hoist_captures(program)
     if program.has_captures:
@@ -129,8 +130,8 @@ class ParametrizedExecutable:
         self.specializations: list[Specialization] = []
 
     def find_executable(
-        self, rewrite: Any, program: Program, args: Sequence[Any]
-    ) -> tuple[Executable, Sequence[Any]] | None:
+        self, rewrite: Function | None, program: Program, args: Values
+    ) -> tuple[Executable, Sequence[ArrayLike]] | None:
         """The executable of such a program, and its literals; None if it is to be compiled as it is."""
         literals = collect_literals(program)
         for specialization in self.specializations:
@@ -176,7 +177,7 @@ class Specialization(NamedTuple):
         return inputs if all([guard.holds(values) for guard in self.guards]) else None
 
 
-def _rewrite_to_compile(rewrite: Any, program: Program) -> Program:
+def _rewrite_to_compile(rewrite: Function | None, program: Program) -> Program:
     program = cached_rewrite(rewrite, program if rewrite is None else outline_repeats(program))
     return run_passes(Stage.LOOKUP, current_target(), program)
 
@@ -193,10 +194,10 @@ def outline_repeats(program: Program) -> Program:
     return run_passes(Stage.TRANSFORM, current_target()._replace(is_transformed=True), program)
 
 
-def evaluate(primitive: Primitive, args: Sequence[Any]) -> Any:
+def evaluate(primitive: Primitive, args: Values) -> PyTree:
     """`primitive(*args)` outside of a trace: an `ndarray` for NumPy arrays and numbers, else JAX arrays."""
     if len(args) == 1 and type(args[0]) in HOST_ARRAY_TYPES and isinstance(primitive, View):
-        views = numpy_view(primitive, args[0])
+        views = numpy_view(primitive, cast(NumPyArray, args[0]))
         if views is not None:
             return views if primitive.multiple_results else views[0]
     if primitive.host_kernel is not None and len(args) == 1:
@@ -216,7 +217,7 @@ def evaluate(primitive: Primitive, args: Sequence[Any]) -> Any:
     ):
         program = _single_equation_program(primitive, avals)
 
-        def compiled(*values: Any) -> list[Any]:
+        def compiled(*values: Value) -> list[Value]:
             return run(None, program, values)
 
     elif compiled is None:
@@ -240,7 +241,7 @@ def evaluate(primitive: Primitive, args: Sequence[Any]) -> Any:
     return outs if primitive.multiple_results else outs[0]
 
 
-def numpy_view(primitive: View, x: np.ndarray[Any, Any]) -> list[Any] | None:
+def numpy_view(primitive: View, x: NumPyArray) -> list[NumPyArray] | None:
     """The results of `primitive` as views of the memory of `x`; None if they have to be copies.
 
     A 64-bit array keeps its dtype, also without 64-bit mode.
@@ -277,7 +278,7 @@ def numpy_view(primitive: View, x: np.ndarray[Any, Any]) -> list[Any] | None:
     return views
 
 
-def numpy_view_dtype(dtype: Any, stored: Any, out: Any) -> Any:
+def numpy_view_dtype(dtype: Any, stored: Any, out: PyTree) -> PyTree:
     """The dtype of a view of an array of `stored` dtype, where functx has `dtype` and the result `out`.
 
     None for a view that reads the bits as another dtype.
@@ -292,12 +293,14 @@ class _ArrayInterface:
 
     __slots__ = ("__array_interface__", "array")
 
-    def __init__(self, interface: dict[str, Any], array: np.ndarray[Any, Any]):
+    def __init__(self, interface: dict[str, Any], array: NumPyArray):
         self.__array_interface__ = interface
         self.array = array
 
 
-def _call_host_function(primitive: Any, args: Sequence[Any], avals: Sequence[Any]) -> list[Any]:
+def _call_host_function(
+    primitive: Any, args: Sequence[Value | Literal], avals: Sequence[ShapedArray]
+) -> list[ArrayLike]:
     """The results of the host function; they are JAX arrays if an operand is one.
 
     As in a program, it cannot write to its operands, and its results own their memory.
@@ -312,13 +315,13 @@ def _call_host_function(primitive: Any, args: Sequence[Any], avals: Sequence[Any
     return [as_ndarray(np.array(out)) for out in outs]
 
 
-def _operand_value(x: Any) -> Any:
+def _operand_value(x: PyTree) -> PyTree:
     if type(x) is Literal:
         return x.value if x.aval.weak_type else np.asarray(x.value, x.aval.dtype)[()]
     return x
 
 
-def _single_equation_program(primitive: Primitive, avals: tuple[Any, ...]) -> Program:
+def _single_equation_program(primitive: Primitive, avals: tuple[ShapedArray, ...]) -> Program:
     inputs = [Var(aval) for aval in avals]
     outputs = [
         Var(aval)
@@ -329,7 +332,7 @@ def _single_equation_program(primitive: Primitive, avals: tuple[Any, ...]) -> Pr
     )
 
 
-def evaluate_eagerly(primitive: Primitive, args: Sequence[Any]) -> Any:
+def evaluate_eagerly(primitive: Primitive, args: Values) -> PyTree:
     """As `evaluate`, but concrete for concrete operands also while JAX is tracing."""
     if primitive.effects:
         primitive = _without_effects(primitive)
@@ -338,7 +341,7 @@ def evaluate_eagerly(primitive: Primitive, args: Sequence[Any]) -> Any:
         return out
     wide = x64_enabled()
 
-    def in_other_thread() -> Any:
+    def in_other_thread() -> PyTree:
         with jax.enable_x64(wide):
             return evaluate(primitive, args)
 
@@ -361,11 +364,11 @@ def _without_effects(primitive: Primitive) -> Primitive:
     return eqn.primitive
 
 
-def _any_jax_tracer(values: Sequence[Any]) -> bool:
+def _any_jax_tracer(values: Values) -> bool:
     return any(is_jax_tracer(x) for x in values)
 
 
-def concrete_or_none(x: Any) -> Any:
+def concrete_or_none(x: PyTree) -> PyTree:
     """`x`, or the concrete value of a JAX tracer of a derivative; None if it has none."""
     return x.to_concrete_value() if is_jax_tracer(x) else x
 

@@ -16,10 +16,11 @@ from functx.core.config import outline_mode
 from functx.core.errors import ArgumentError, LinearityError, NonFiniteError
 from functx.core.garbage_collection import garbage_collection
 from functx.core.named_axes import AxisNames
-from functx.core.program import Effect, Equation, Program, Var
+from functx.core.program import Atom, Effect, Equation, Program, Var
 from functx.core.records import Rewrite
 from functx.core.rewriting import cached_rewrite
 from functx.core.types import is_inexact
+from functx.core.typing import ArrayLike, Dims, IRValue, PyTree, Tangent, Value, Values
 from functx.lowering.callbacks import jax_effects, ordered_effect
 from functx.lowering.jax_bridge import jax_aval
 from functx.lowering.meshes import (
@@ -74,7 +75,6 @@ class ProgramParam:
         return str(self.program)
 
 
-@functx_call.def_effectful_abstract_eval
 def _abstract_eval_functx_call(*avals: Any, program: ProgramParam) -> tuple[list[Any], Any]:
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.empty:
@@ -84,7 +84,10 @@ def _abstract_eval_functx_call(*avals: Any, program: ProgramParam) -> tuple[list
     return outs, jax_effects(program.program)
 
 
-def _lower_functx_call(ctx: Any, *values: Any, program: ProgramParam) -> list[Any]:
+functx_call.def_effectful_abstract_eval(_abstract_eval_functx_call)
+
+
+def _lower_functx_call(ctx: Any, *values: Any, program: ProgramParam) -> list[IRValue]:
     emitter = ModuleEmitter(ctx, program.outline or outline_mode())
     ordered = Effect.ORDERED in program.program.effects
     if ordered:
@@ -100,9 +103,7 @@ def _lower_functx_call(ctx: Any, *values: Any, program: ProgramParam) -> list[An
 mlir.register_lowering(functx_call, _lower_functx_call, cacheable=False)
 
 
-def bind_functx_call(
-    program: Program, args: Sequence[Any], outline: str | None = None
-) -> list[Any]:
+def bind_functx_call(program: Program, args: Values, outline: str | None = None) -> list[Value]:
     """The outputs of `program` on JAX values, as one equation of JAX; unused inputs are left out."""
     if program.has_captures:
         program, args = hoist_captures_into_args(program, args)
@@ -117,10 +118,10 @@ def bind_functx_call(
     return bind_on_mesh(functx_call, mesh, operands, ProgramParam(program, outline))
 
 
-def jit_program(program: Program, **options: Any) -> Callable[..., list[Any]]:
+def jit_program(program: Program, **options: PyTree) -> Callable[..., list[Value]]:
     """`program` as a jitted JAX function of its inputs, which returns a list of outputs."""
 
-    def call(*args: Any) -> Any:
+    def call(*args: PyTree) -> PyTree:
         return bind_functx_call(program, args)
 
     call.__name__ = call.__qualname__ = program.name
@@ -133,10 +134,10 @@ def nonfinite_checks() -> tuple[str, ...]:
     return tuple([kind for kind, on in switches.items() if on])
 
 
-def run_checking_finite(program: Program, args: Sequence[Any], kinds: Sequence[str]) -> list[Any]:
+def run_checking_finite(program: Program, args: Values, kinds: Sequence[str]) -> list[Value]:
     """The outputs of `program`; NonFiniteError for the first equation with a value of one of `kinds`."""
     program = program.inline()
-    env: dict[Any, Any] = dict(zip(program.inputs, args, strict=True))
+    env: dict[Atom, ArrayLike] = dict(zip(program.inputs, args, strict=True))
     with jax.debug_nans(False), jax.debug_infs(False), jax.disable_jit(False):
         for eqn in program.equations:
             # Not the cached executable of the operation, which may be the one that is called here.
@@ -149,11 +150,11 @@ def run_checking_finite(program: Program, args: Sequence[Any], kinds: Sequence[s
         return [jax.numpy.asarray(_read_atom(env, a)) for a in program.outputs]
 
 
-def _read_atom(env: dict[Any, Any], atom: Any) -> Any:
+def _read_atom(env: dict[Atom, ArrayLike], atom: Any) -> ArrayLike:
     return env[atom] if type(atom) is Var else np.asarray(atom.value, atom.aval.dtype)
 
 
-def check_finite(eqn: Equation, out: Any, kinds: Sequence[str]) -> None:
+def check_finite(eqn: Equation, out: PyTree, kinds: Sequence[str]) -> None:
     if not is_inexact(out.dtype):
         return
     for kind in kinds:
@@ -165,14 +166,16 @@ def check_finite(eqn: Equation, out: Any, kinds: Sequence[str]) -> None:
             )
 
 
-@functx_call.def_impl
-def _evaluate_functx_call(*args: Any, program: ProgramParam) -> Sequence[Any]:
+def _evaluate_functx_call(*args: PyTree, program: ProgramParam) -> Sequence[Any]:
     # JAX calls this without jit; the program still runs compiled, unless JAX is to find the
     # equation that makes a nan.
     if kinds := nonfinite_checks():
         return run_checking_finite(program.program, args, kinds)
     with jax.disable_jit(False):
         return backend.run(None, program.program, args)
+
+
+functx_call.def_impl(_evaluate_functx_call)
 
 
 class JaxLinearization(NamedTuple):
@@ -221,7 +224,7 @@ class LinearizeForJax(Rewrite[JaxLinearization]):
 
 
 def _jvp_functx_call(
-    primals: Sequence[Any], tangents: Sequence[Any], *, program: ProgramParam
+    primals: Values, tangents: Sequence[Tangent | ad.Zero], *, program: ProgramParam
 ) -> Any:
     avals = program.program.in_avals
     varying = tuple(
@@ -235,10 +238,13 @@ def _jvp_functx_call(
     count = len(program.program.outputs)
     outs = bind_functx_call(split.values, primals)
     known = [*primals, *outs]
-    out_tangents = [ad.Zero(jax.typeof(x).to_tangent_aval()) for x in outs[:count]]
+    out_tangents: list[Value | ad.Zero] = [
+        ad.Zero(jax.typeof(x).to_tangent_aval()) for x in outs[:count]
+    ]
     if split.varying_outputs:
         given = select_where(tangents, varying)
-        operands = [given[k] for k in split.tangents] + [known[k] for k in split.residuals]
+        operands: list[Any] = [given[k] for k in split.tangents]
+        operands += [known[k] for k in split.residuals]
         found = bind_functx_call(split.linear, operands)
         for i, t in zip(split.varying_outputs, found, strict=True):
             out_tangents[i] = pcast_like(t, outs[i])
@@ -277,7 +283,7 @@ class TransposeForJax(Rewrite[JaxTransposition]):
         return JaxTransposition(transposed, known, [i for i in kept if self.linear[i]])
 
 
-def _transpose_functx_call(cts: Sequence[Any], *args: Any, program: ProgramParam) -> Any:
+def _transpose_functx_call(cts: Sequence[Any], *args: PyTree, program: ProgramParam) -> Any:
     linear = tuple([ad.is_undefined_primal(x) for x in args])
     with_cotangent = tuple(
         [
@@ -297,7 +303,7 @@ def _transpose_functx_call(cts: Sequence[Any], *args: Any, program: ProgramParam
         *divide_replicated_cotangents(program, out_cts, [*known, *linear_avals]),
         *known,
     ]
-    in_cts = bind_functx_call(back.program, operands) if back.linear else []
+    in_cts: Values = bind_functx_call(back.program, operands) if back.linear else []
     in_cts = psum_replicated_cotangents(
         program, in_cts, linear_avals, [*out_cts, *known, *linear_avals]
     )
@@ -307,9 +313,7 @@ def _transpose_functx_call(cts: Sequence[Any], *args: Any, program: ProgramParam
     return results
 
 
-def _batch_functx_call(
-    axis: Any, args: Sequence[Any], dims: Sequence[int | None], *, program: ProgramParam
-) -> Any:
+def _batch_functx_call(axis: Any, args: Values, dims: Dims, *, program: ProgramParam) -> Any:
     if all(dim is None for dim in dims) and axis.name not in program.program.named_axes:
         outs = bind_functx_call(program.program, args)
         return outs, [None] * len(outs)

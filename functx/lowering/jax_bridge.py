@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import numpy as np
@@ -15,10 +15,14 @@ from functx.core.backend import backend
 from functx.core.errors import ArgumentError, DTypeError, ShapeError, ValueRangeError, type_name
 from functx.core.tracer import PRNGKeyTracer, Tracer
 from functx.core.types import SHORT_NAMES, ShapedArray
+from functx.core.typing import PyTree
+
+JaxAval: TypeAlias = Any
+"""A type of JAX; of an array it has a shape and a dtype."""
 
 
 @lru_cache(maxsize=16384)
-def jax_aval(aval: ShapedArray) -> Any:
+def jax_aval(aval: ShapedArray) -> JaxAval:
     """JAX's aval of the same type."""
     return JaxShapedArray(aval.shape, aval.dtype, weak_type=aval.weak_type)
 
@@ -147,7 +151,7 @@ def jax_option(name: str) -> Any:
     return getattr(jax.config, _JAX_OPTION_NAMES[name])
 
 
-def set_jax_option(name: str, value: Any) -> None:
+def set_jax_option(name: str, value: PyTree) -> None:
     """Sets an option of `functx.config` that is one of JAX."""
     if name == "compilation_cache":
         _set_cache_directory(value)

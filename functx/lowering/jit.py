@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import count
@@ -30,7 +30,9 @@ from functx.core.program_editing import hoist_captures
 from functx.core.records import Record
 from functx.core.tracebacks import api_boundary, filter_traceback
 from functx.core.tracer import check_no_escaped_tracers, current_builder
-from functx.core.types import x64_enabled
+from functx.core.tree import TreeDef
+from functx.core.types import ShapedArray, x64_enabled
+from functx.core.typing import Function, PyTree
 from functx.lowering import callbacks
 from functx.lowering.arguments import (
     ArgNames,
@@ -68,7 +70,7 @@ from functx.transforms.tracing_api import TracedFunction, abstractify, avals_of,
 
 
 def jit(
-    fun: Callable[..., Any] | None = None,
+    fun: Function | None = None,
     *,
     static_argnums: ArgNums = None,
     static_argnames: ArgNames = None,
@@ -139,7 +141,7 @@ def jit(
     get_builder, get_options = current_builder.get, trace_options.get
     static = bool(nums or names)
 
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
+    def wrapper(*args: PyTree, **kwargs: PyTree) -> PyTree:
         # `api_boundary` inlined, to save a call.
         try:
             if get_builder() is not None:
@@ -150,7 +152,7 @@ def jit(
                 try:
                     if compiled.writes:
                         return compiled.call_and_write_back(args, kwargs)
-                    hidden: Any = captured.arguments
+                    hidden: tuple[PyTree, ...] = captured.arguments
                     if get_options().modes:
                         hidden = compiled.hidden_arguments()
                     return dispatch(hidden, *args, **kwargs)
@@ -192,11 +194,7 @@ class JittedFunction:
     ids: ClassVar[Iterator[int]] = count()
 
     def __init__(
-        self,
-        fun: Callable[..., Any],
-        static: StaticArguments,
-        options: Any,
-        own_options: TraceOptions,
+        self, fun: Function, static: StaticArguments, options: PyTree, own_options: TraceOptions
     ):
         self.fun, self.static, self.options, self.own_options = fun, static, options, own_options
         self.id = next(JittedFunction.ids)
@@ -209,14 +207,14 @@ class JittedFunction:
         # use and not at a later garbage collection.
         owner = proxy(self)
 
-        def call(hidden: Any, *args: Any, **kwargs: Any) -> Any:
+        def call(hidden: Sequence[PyTree], *args: PyTree, **kwargs: PyTree) -> PyTree:
             return owner.trace_for_jax(hidden, args, kwargs)
 
         call.__name__ = call.__qualname__ = function_name(fun)
         self.dispatch: Any = jax.jit(call, **options)
         JittedFunction.instances.add(self)
 
-    def trace_for_jax(self, hidden: Sequence[Any], args: Any, kwargs: Any) -> Any:
+    def trace_for_jax(self, hidden: Sequence[PyTree], args: PyTree, kwargs: PyTree) -> PyTree:
         """The results on JAX's tracers, computed by one equation that holds the program.
 
         Raises Retrace where JAX has to trace again with other hidden arguments.
@@ -251,7 +249,7 @@ class JittedFunction:
         return (out, dict(zip(traced.written, outs[count:], strict=True))) if self.writes else out
 
     def trace(
-        self, fun: Callable[..., Any], in_tree: Any, avals: Any, dispatch_key: DispatchKey
+        self, fun: Function, in_tree: TreeDef, avals: Any, dispatch_key: DispatchKey
     ) -> TracedFunction:
         """The program of a call, with the decompositions that users registered applied."""
         with self.tracing():
@@ -289,7 +287,7 @@ class JittedFunction:
             backend.verify(traced.program, [*tree.leaves(tuple(dynamic)), *traced.captured])
         self.verified.add(traced.program.key)
 
-    def call_and_write_back(self, args: Any, kwargs: Any) -> Any:
+    def call_and_write_back(self, args: PyTree, kwargs: PyTree) -> PyTree:
         """The result of a call that also writes to NumPy arrays among the arguments."""
         _, *dynamic = self.static.bind(args, kwargs)
         leaves = tree.leaves(tuple(dynamic))
@@ -312,7 +310,7 @@ class JittedFunction:
             outline=own.outline or outer.outline, memory=own.memory or outer.memory
         )
 
-    def bind(self, args: Any, kwargs: Any, inline: bool) -> Any:
+    def bind(self, args: PyTree, kwargs: PyTree, inline: bool) -> Any:
         """The function inside a trace: a call of its program, or its equations."""
         builder = current_builder.require()
         args, kwargs = self.static.as_hashable(args, kwargs)
@@ -339,7 +337,9 @@ class JittedFunction:
             outs = Call(traced.program)(*operands)
         return tree.unflatten(traced.out_tree, traced.finish_call(operands, outs))
 
-    def key(self, args: Any, kwargs: Any, in_tree: Any, avals: Sequence[Any]) -> tuple[Any, ...]:
+    def key(
+        self, args: PyTree, kwargs: PyTree, in_tree: TreeDef, avals: Sequence[ShapedArray]
+    ) -> tuple[Any, ...]:
         """The key of the program of a call, which also depends on what the function captured."""
         return (
             in_tree,
@@ -350,13 +350,13 @@ class JittedFunction:
             self.effective_options().key,
         )
 
-    def lower(self, *args: Any, **kwargs: Any) -> Lowered:
+    def lower(self, *args: PyTree, **kwargs: PyTree) -> Lowered:
         """The program for these arguments, which may be abstract, as StableHLO."""
         args, kwargs = self.static.as_hashable(args, kwargs)
         while True:
             try:
                 with garbage_collection.paused():
-                    hidden: Any = self.captured.arguments
+                    hidden: tuple[PyTree, ...] = self.captured.arguments
                     if self.writes or trace_options.get().modes:
                         hidden = self.hidden_arguments()
                     lowered = self.dispatch.lower(hidden, *args, **kwargs)
@@ -372,7 +372,7 @@ class JittedFunction:
                 self.check_abstract_arguments(args, kwargs)
                 raise
 
-    def check_arguments(self, args: Any, kwargs: Any) -> None:
+    def check_arguments(self, args: PyTree, kwargs: PyTree) -> None:
         """Raises an error for arguments that JAX refuses, with functx's message."""
         _, dynamic, keywords = self.static.bind(args, kwargs)
         leaves, in_tree = tree.flatten((dynamic, keywords))
@@ -403,7 +403,7 @@ class JittedFunction:
         check_usable(what, names, leaves)
         check_usable(what, captured_names, captured)
 
-    def check_abstract_arguments(self, args: Any, kwargs: Any) -> None:
+    def check_abstract_arguments(self, args: PyTree, kwargs: PyTree) -> None:
         """Raises ArgumentError for an argument of `lower` that has no type."""
         _, dynamic, keywords = self.static.bind(args, kwargs)
         leaves, in_tree = tree.flatten((dynamic, keywords))

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 from jax.sharding import AxisType, ManualAxisType, Mesh, NamedSharding, PartitionSpec
@@ -13,11 +13,16 @@ from functx import ops
 from functx.core.backend import backend
 from functx.core.errors import UnboundAxisError
 from functx.core.program import Program
-from functx.lowering.jax_bridge import jax_aval
+from functx.core.source_info import Source
+from functx.core.typing import Value, Values
+from functx.lowering.jax_bridge import JaxAval, jax_aval
 from functx.transforms.varying_axes import resolve_boundaries, varying_axes
 
+if TYPE_CHECKING:
+    from functx.lowering.functx_call import ProgramParam
 
-def axis_size(name: Any) -> int | None:
+
+def axis_size(name: Hashable) -> int | None:
     """The size of the axis `name` that JAX binds here; None if it binds none."""
     try:
         return int(jax.lax.axis_size(name))
@@ -25,7 +30,7 @@ def axis_size(name: Any) -> int | None:
         return None
 
 
-def axis_names() -> Sequence[Any]:
+def axis_names() -> Sequence[Hashable]:
     """The names of the axes that JAX maps over devices here."""
     return tuple(jax.sharding.get_abstract_mesh().manual_axes)
 
@@ -34,7 +39,7 @@ backend.axis_size = axis_size
 backend.axis_names = axis_names
 
 
-def manual_axes(module_context: Any) -> dict[Any, int]:
+def manual_axes(module_context: Any) -> dict[Hashable, int]:
     """The manual axes of the module that is being lowered, with their sizes."""
     context = module_context.axis_context
     names = getattr(context, "manual_axes", ())
@@ -42,7 +47,9 @@ def manual_axes(module_context: Any) -> dict[Any, int]:
     return {} if mesh is None else {n: size for n, size in mesh.shape.items() if n in names}
 
 
-def unbound_axis_error(name: Any, sizes: dict[Any, int], source: Any) -> UnboundAxisError:
+def unbound_axis_error(
+    name: Hashable, sizes: dict[Hashable, int], source: Source | None
+) -> UnboundAxisError:
     """The error for a collective over an axis that nothing binds."""
     given = ", ".join(map(repr, sizes)) or "none"
     return UnboundAxisError(
@@ -67,7 +74,7 @@ def meshes_in(program: Program) -> tuple[Any, ...]:
     return found
 
 
-def constrain_to_devices(program: Program, values: Sequence[Any]) -> list[Any]:
+def constrain_to_devices(program: Program, values: Values) -> list[Value]:
     """`values` with the first constrained to the devices of the meshes in `program`.
 
     `values` are the operands or the outputs. JAX finds devices in its own equations only, not in
@@ -81,13 +88,13 @@ def constrain_to_devices(program: Program, values: Sequence[Any]) -> list[Any]:
     return values
 
 
-def varying_manual_axes(x: Any) -> frozenset[Any]:
+def varying_manual_axes(x: Value | JaxAval) -> frozenset[Hashable]:
     """The manual axes of a mesh that a JAX value, or its aval, varies over."""
     aval = x if hasattr(x, "manual_axis_type") else jax.typeof(x)
     return aval.manual_axis_type.varying  # type: ignore[no-any-return]
 
 
-def tracks_varying(program: Program, operands: Sequence[Any]) -> bool:
+def tracks_varying(program: Program, operands: Values) -> bool:
     """Whether JAX tracks here which values vary over which manual axes."""
     if any(varying_manual_axes(x) for x in operands):
         return True
@@ -95,7 +102,7 @@ def tracks_varying(program: Program, operands: Sequence[Any]) -> bool:
     return bool(here) and bool(varying_manual_axes(jax.lax.axis_index(here[0])))
 
 
-def out_jax_avals(program: Any, mesh: Any, operands: Sequence[Any]) -> list[Any]:
+def out_jax_avals(program: ProgramParam, mesh: Any, operands: Values) -> list[Value]:
     """The JAX avals of the outputs of a program on operands with these avals, within `mesh`.
 
     They vary over the manual axes that `varying_axes` finds, and are not sharded explicitly.
@@ -110,14 +117,14 @@ def out_jax_avals(program: Any, mesh: Any, operands: Sequence[Any]) -> list[Any]
     return [a.update(manual_axis_type=kind) for a, kind in zip(avals, kinds, strict=True)]
 
 
-def bind_on_mesh(call: Any, mesh: Any, operands: Sequence[Any], program: Any) -> list[Any]:
+def bind_on_mesh(call: Any, mesh: Any, operands: Values, program: ProgramParam) -> list[Value]:
     """The outputs of `call`, bound to operands within `mesh`.
 
     With explicit axes, an output has the sharding of the first sharded operand of its shape, else it
     is replicated.
     """
 
-    def bind(*xs: Any) -> list[Any]:
+    def bind(*xs: Value) -> list[Value]:
         program.tracks_varying = tracks_varying(program.program, xs)
         if program.tracks_varying:
             program.program = resolve_boundaries(
@@ -139,8 +146,8 @@ def bind_on_mesh(call: Any, mesh: Any, operands: Sequence[Any], program: Any) ->
 
 
 def divide_replicated_cotangents(
-    program: Any, cts: Sequence[Any], operands: Sequence[Any]
-) -> list[Any]:
+    program: ProgramParam, cts: Values, operands: Values
+) -> list[Value]:
     """The cotangents, each divided by the number of devices that hold the same value.
 
     The transposed program maps them to the shares that `psum_replicated_cotangents` adds up.
@@ -151,15 +158,15 @@ def divide_replicated_cotangents(
     return [divide_by_axis_sizes(ct, axes - varying_manual_axes(ct)) for ct in cts]
 
 
-def divide_by_axis_sizes(x: Any, axes: Iterable[Any]) -> Any:
+def divide_by_axis_sizes(x: Value, axes: Iterable[Hashable]) -> Value:
     """`x` divided by the product of the sizes of the manual `axes`."""
     count = prod([axis_size(name) or 1 for name in axes])
     return x if count == 1 else x / count
 
 
 def psum_replicated_cotangents(
-    program: Any, cts: Sequence[Any], linear_avals: Sequence[Any], operands: Sequence[Any]
-) -> Any:
+    program: ProgramParam, cts: Values, linear_avals: Sequence[JaxAval], operands: Values
+) -> Values:
     """The cotangents of linear operands with avals `linear_avals`, summed over the devices that share them."""
     if not program.tracks_varying:
         return cts
@@ -171,13 +178,13 @@ def psum_replicated_cotangents(
     return found
 
 
-def pcast_like(x: Any, like: Any) -> Any:
+def pcast_like(x: Value, like: Value | JaxAval) -> Value:
     """`x`, cast to vary over all manual axes that `like` varies over."""
     missing = tuple(sorted(varying_manual_axes(like) - varying_manual_axes(x), key=str))
     return jax.lax.pcast(x, missing, to="varying") if missing else x
 
 
-def used_manual_axes(program: Any, values: Sequence[Any]) -> frozenset[Any]:
+def used_manual_axes(program: ProgramParam, values: Values) -> frozenset[Hashable]:
     """The manual axes that values vary over, or that the program has collectives over."""
     named = program.program.named_axes & frozenset(axis_names())
     return frozenset().union(named, *[varying_manual_axes(x) for x in values])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import zip_longest
 from types import CodeType
 from typing import Any, NamedTuple
@@ -17,6 +17,7 @@ from functx.core.primitive import Primitive
 from functx.core.program import Program, pad_input_names
 from functx.core.source_info import (
     FUNCTX_OR_JAX,
+    Source,
     file_owner,
     line_number,
     source_line,
@@ -24,7 +25,9 @@ from functx.core.source_info import (
     user_line,
     user_source,
 )
-from functx.core.types import x64_enabled
+from functx.core.tree import TreeDef
+from functx.core.types import ShapedArray, x64_enabled
+from functx.core.typing import Function, PyTree
 from functx.transforms.argument_names import InputNames
 
 COMPILATIONS_BEFORE_WARNING = 5
@@ -41,22 +44,22 @@ class CompilationRecord(NamedTuple):
     jit_id: int | None
     structure: str
     static: dict[str, str]
-    settings: dict[str, Any]
+    settings: dict[str, object]
     num_arguments: int
     names: Sequence[str]
-    avals: Sequence[Any]
+    avals: Sequence[ShapedArray]
     primitive_types: frozenset[type]
     length: int
-    operations: Sequence[tuple[str, Any]]
+    operations: Sequence[tuple[str, Source | None]]
 
     @staticmethod
     def of(
         label: str,
         program: Program,
         jit_id: int | None = None,
-        structure: Any = None,
+        structure: TreeDef = None,
         static: dict[str, str] | None = None,
-        avals: Sequence[Any] | None = None,
+        avals: Sequence[ShapedArray] | None = None,
     ) -> CompilationRecord:
         """The record of a compilation of `program`, which messages call `label`.
 
@@ -153,7 +156,7 @@ def _operation_text(primitive: Primitive) -> str:
     return f"{primitive.name}[{text}]"
 
 
-def _is_plain(value: Any) -> bool:
+def _is_plain(value: PyTree) -> bool:
     if isinstance(value, tuple):
         return all(map(_is_plain, value))
     return isinstance(value, (int, float, complex, str))
@@ -167,14 +170,16 @@ def _argument_advice(name: str, was: Any, now: Any) -> str:
     return f"Only the weak type (~) of a Python number differs: convert `{name}` to an array."
 
 
-def _changed_values(before: dict[str, Any], now: dict[str, Any]) -> list[tuple[str, Any, Any]]:
+def _changed_values(
+    before: Mapping[str, object], now: Mapping[str, object]
+) -> list[tuple[str, object, object]]:
     return [(name, before.get(name), x) for name, x in now.items() if before.get(name) != x]
 
 
 class _CallSite:
     """A call in the user's code, and its last compilation for one function."""
 
-    def __init__(self, *codes: Any):
+    def __init__(self, *codes: CodeType):
         # The key of the call holds the identities of these, which are kept alive here.
         self.codes = codes
         self.count = 0
@@ -185,7 +190,7 @@ _call_sites: dict[Any, _CallSite] = {}
 clear_on_rule_change(_call_sites.clear)
 
 
-def record_compilation(code: Any, *parts: Any, kind: Any = None, **more: Any) -> None:
+def record_compilation(code: CodeType, *parts: Any, kind: Any = None, **more: Any) -> None:
     """Counts a compilation for a function with the code object `code`; warns when there are too many.
 
     `kind` distinguishes programs that one call compiles for one function. The other arguments are
@@ -227,7 +232,7 @@ def code_of_program(program: Program) -> Any:
     return program.in_names.code if type(program.in_names) is InputNames else None
 
 
-def code_of_function(fun: Any) -> Any:
+def code_of_function(fun: Function) -> Any:
     """The code object of the function that `fun` wraps or calls, None if it has none."""
     fun = unwrap_function(fun, "func")
     code = getattr(getattr(fun, "__func__", fun), "__code__", None)

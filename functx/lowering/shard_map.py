@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Hashable, Sequence
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
@@ -36,6 +36,18 @@ from functx.core.samples import LazySamples, f64, sample
 from functx.core.tracer import Tracer
 from functx.core.tracing import trace_closed
 from functx.core.types import ShapedArray
+from functx.core.typing import (
+    Cotangent,
+    Cotangents,
+    Dims,
+    Function,
+    IRValue,
+    IRValues,
+    PyTree,
+    Tangents,
+    Value,
+    Values,
+)
 from functx.lowering.functx_call import bind_functx_call
 from functx.ops.operands import batch_size
 from functx.transforms.argument_names import (
@@ -64,11 +76,15 @@ from functx.transforms.tracing_api import TracedFunction, avals_of, trace_functi
 from functx.transforms.varying_axes import resolve_boundaries, varying_axes
 from functx.transforms.vmap import BatchWithInferredOutDims
 
+if TYPE_CHECKING:
+    from functx.lowering.stablehlo_emitter import LoweringContext
+
+
 DimSpecs = tuple[Any, ...]
 
 
 def _sample_program() -> Program:
-    def body(x: Any, y: Any) -> list[Any]:
+    def body(x: Value, y: Value) -> list[Value]:
         return [ops.mul(ops.sin(x), ops.Psum(("i",))(y)), y]
 
     return trace_closed(body, [f64[3], f64[3]], name="example")
@@ -106,7 +122,7 @@ class ShardMap(Primitive):
     )
 
     @property
-    def named_axes(self) -> frozenset[Any]:  # type: ignore[override]
+    def named_axes(self) -> frozenset[Hashable]:  # type: ignore[override]
         return self.program.named_axes - frozenset(self.axes)
 
     def global_aval(self, aval: ShapedArray, spec: DimSpecs) -> ShapedArray:
@@ -114,11 +130,11 @@ class ShardMap(Primitive):
         sizes = [self.num_shards(entry) for entry in spec]
         return aval.update(shape=tuple([n * k for n, k in zip(aval.shape, sizes, strict=True)]))
 
-    def num_shards(self, names: Sequence[Any]) -> int:
+    def num_shards(self, names: Sequence[Hashable]) -> int:
         """The product of the sizes of mesh axes."""
         return prod([self.mesh.shape[name] for name in names])
 
-    def abstract_eval(self, *avals: Any) -> Any:
+    def abstract_eval(self, *avals: ShapedArray) -> Sequence[ShapedArray]:
         pairs = zip(self.program.in_avals, self.in_specs, strict=True)
         wanted = [self.global_aval(aval, spec) for aval, spec in pairs]
         if [(a.shape, a.dtype) for a in avals] != [(a.shape, a.dtype) for a in wanted]:
@@ -157,10 +173,10 @@ class ShardMap(Primitive):
             outputs,
         )
 
-    def varying_outputs(self, avals: Any, active: Sequence[bool]) -> list[bool]:
+    def varying_outputs(self, avals: Sequence[ShapedArray], active: Sequence[bool]) -> list[bool]:
         return active_outputs(self.program, active)
 
-    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> Any:
+    def jvp(self, primals: Values, tangents: Tangents) -> tuple[Values, Tangents]:
         flags = tuple([t is not None for t in tangents])
         values, linear = cached_rewrite(Linearize(flags), self.program)
         outs, residuals, specs = self.run_known(values, primals)
@@ -173,7 +189,7 @@ class ShardMap(Primitive):
         )
         return outs, scatter_where(pushed, inexact)
 
-    def run_known(self, values: Program, args: Sequence[Any]) -> tuple[list[Any], list[Any], Any]:
+    def run_known(self, values: Program, args: Values) -> tuple[list[Value], list[Value], Any]:
         """The outputs of the known program of a split, its residuals, and the specs of these."""
         count = len(self.program.outputs)
         specs = [self.residual_spec(a) for a in values.out_avals[count:]]
@@ -183,12 +199,14 @@ class ShardMap(Primitive):
         found = first(*args)
         return found[:count], found[count:], specs
 
-    def forward(self, args: Sequence[Any], active: Sequence[bool]) -> Any:
+    def forward(self, args: Values, active: Sequence[bool]) -> tuple[Values, PyTree]:
         values, _ = cached_rewrite(policy.limit_residuals(SplitVJP(tuple(active))), self.program)
         outs, residuals, _ = self.run_known(values, args)
         return outs, residuals
 
-    def vjp(self, cts: Any, residuals: Any, args: Any, active: Sequence[bool]) -> Any:
+    def vjp(
+        self, cts: Cotangents, residuals: PyTree, args: PyTree, active: Sequence[bool]
+    ) -> Cotangents:
         split = policy.limit_residuals(SplitVJP(tuple(active)))
         values, backward = cached_rewrite(split, self.program)
         if policy.recomputes_forward(split, self.program):
@@ -198,7 +216,7 @@ class ShardMap(Primitive):
         back = cached_rewrite(DropShardAxis(len(given)), backward)
         return scatter_where(self.run_backward(back, active, given, residuals, specs), active)
 
-    def transpose(self, cts: Any, *args: Any) -> Any:
+    def transpose(self, cts: Cotangents, *args: PyTree) -> PyTree:
         linear = linear_mask(args)
         back = cached_rewrite(
             TransposeLinearInputs(linear), decompose_missing_rules(self.program, "transpose")
@@ -214,10 +232,10 @@ class ShardMap(Primitive):
         self,
         back: Program,
         active: Sequence[bool],
-        cts: Sequence[Any],
-        rest: Sequence[Any],
+        cts: Cotangents,
+        rest: Values,
         specs: Sequence[DimSpecs],
-    ) -> list[Any]:
+    ) -> list[Cotangent]:
         """The cotangents of the operands marked `active`, by the backward program of one device."""
         ct_specs = select_where(self.out_specs, inexact_mask(self.program.out_avals))
         own = select_where(self.in_specs, active)
@@ -226,7 +244,7 @@ class ShardMap(Primitive):
         program = cached_rewrite(ReduceReplicatedCotangents(shares, sums), back)
         return self.with_program(program, [*ct_specs, *specs], own)(*cts, *rest)  # type: ignore[no-any-return]
 
-    def batch(self, args: Sequence[Any], dims: Sequence[int | None]) -> Any:
+    def batch(self, args: Values, dims: Dims) -> tuple[Values, Dims]:
         size, axis = batch_size(args, dims), batched_axis()
         named = {name for spec in (*self.in_specs, *self.out_specs) for e in spec for name in e}
         over = () if axis is None else axis.mesh_axes
@@ -246,10 +264,10 @@ class ShardMap(Primitive):
         ]
         return self.with_program(program, in_specs, out_specs)(*args), out_dims
 
-    def lower(self, ctx: Any, *values: Any) -> Any:
+    def lower(self, ctx: LoweringContext, *values: IRValue) -> IRValues:
         several = len(self.out_specs) != 1
 
-        def run(*xs: Any) -> Any:
+        def run(*xs: Value) -> Any:
             outs = bind_functx_call(self.program, xs, ctx.module.target.outline)
             return tuple(outs) if several else outs[0]
 
@@ -268,7 +286,7 @@ class ShardMap(Primitive):
         return outs if several else [outs]
 
 
-def insert_dim_spec(spec: DimSpecs, dim: int | None, names: Sequence[Any]) -> DimSpecs:
+def insert_dim_spec(spec: DimSpecs, dim: int | None, names: Sequence[Hashable]) -> DimSpecs:
     """`spec` of an array with a new dimension `dim`, divided over `names`."""
     return spec if dim is None else (*spec[:dim], tuple(names), *spec[dim:])
 
@@ -284,7 +302,7 @@ class AddShardAxis(Rewrite[Program]):
     first: int
 
     def __call__(self, program: Program) -> Program:
-        def body(*args: Any) -> list[Any]:
+        def body(*args: PyTree) -> list[Value]:
             outs = apply_program(program, args)
             return [*outs[: self.first], *[ops.expand_dims(x, (0,)) for x in outs[self.first :]]]
 
@@ -297,7 +315,7 @@ class DropShardAxis(Rewrite[Program]):
     first: int
 
     def __call__(self, program: Program) -> Program:
-        def body(*args: Any) -> list[Any]:
+        def body(*args: PyTree) -> list[Value]:
             rows = [ops.squeeze(x, (0,)) for x in args[self.first :]]
             return apply_program(program, [*args[: self.first], *rows])
 
@@ -310,7 +328,7 @@ class WrapInRematerialize(Rewrite[Program]):
     """Rewrites a program into one that calls it as a rematerialized program."""
 
     def __call__(self, program: Program) -> Program:
-        def body(*args: Any) -> list[Any]:
+        def body(*args: PyTree) -> list[Value]:
             return RematerializedCall(program, True)(*args)  # type: ignore[no-any-return]
 
         return trace_closed(body, program.in_avals, name=program.name)
@@ -324,10 +342,10 @@ class ReduceReplicatedCotangents(Rewrite[Program]):
     """
 
     replica_counts: tuple[int, ...]
-    psum_axes: tuple[tuple[Any, ...], ...]
+    psum_axes: tuple[tuple[Hashable, ...], ...]
 
     def __call__(self, program: Program) -> Program:
-        def body(*args: Any) -> list[Any]:
+        def body(*args: PyTree) -> list[Value]:
             n = len(self.replica_counts)
             cts = [
                 ct if k == 1 else ops.div(ct, k)
@@ -343,7 +361,7 @@ class ReduceReplicatedCotangents(Rewrite[Program]):
 
 
 def shard_map(
-    f: Callable[..., Any] | None = None,
+    f: Function | None = None,
     /,
     *,
     out_specs: Any,
@@ -375,7 +393,7 @@ def shard_map(
     check_callable(f, "shard_map")
     label = f"shard_map({function_name(f)})"
 
-    def wrapper(*args: Any) -> Any:
+    def wrapper(*args: PyTree) -> PyTree:
         leaves, in_tree = tree.flatten_with_key_data((args, {}))
         device_mesh = ops.with_auto_axes(mesh if mesh is not None else ops.current_mesh(label))
         names = tuple([n for n in device_mesh.axis_names if not axis_names or n in axis_names])
@@ -387,7 +405,7 @@ def shard_map(
         names_of_leaves = argument_names(f, in_tree)
         avals = avals_of(leaves, "shard_map", f, in_tree)
         if in_specs is None:
-            leaf_specs = _specs_from_shardings(
+            leaf_specs: Sequence[PartitionSpec | None] = _specs_from_shardings(
                 label, tree.leaves(args), device_mesh, names_of_leaves
             )
         else:
@@ -433,7 +451,7 @@ def shard_map(
     return wrap_transform(wrapper, f, "shard_map")
 
 
-def _flatten_specs(what: str, specs: Any, like: Any) -> list[Any]:
+def _flatten_specs(what: str, specs: Any, like: Any) -> list[PartitionSpec | None]:
     """One spec for each leaf of the structure `like`."""
     try:
         return tree.broadcast_prefix(specs, like, what)
@@ -441,7 +459,9 @@ def _flatten_specs(what: str, specs: Any, like: Any) -> list[Any]:
         raise ArgumentError(error.problem, *error.details) from None
 
 
-def _specs_from_shardings(what: str, leaves: Sequence[Any], mesh: Any, shown: Any) -> list[Any]:
+def _specs_from_shardings(
+    what: str, leaves: Sequence[PyTree], mesh: Any, shown: Any
+) -> list[PartitionSpec]:
     """The specs of the shardings that arrays have."""
     found = []
     for name, x in zip(shown(), leaves, strict=True):
@@ -458,7 +478,7 @@ def _specs_from_shardings(what: str, leaves: Sequence[Any], mesh: Any, shown: An
 
 
 def _check_spec(
-    what: str, aval: Any, spec: Any, mesh: Any, names: Sequence[Any], is_key: bool
+    what: str, aval: ShapedArray, spec: Any, mesh: Any, names: Sequence[Hashable], is_key: bool
 ) -> DimSpecs:
     """The spec of an array, or of typed keys with words of type `aval`, which are not divided."""
     spec = PartitionSpec() if spec is None else spec
@@ -474,7 +494,7 @@ def _check_spec(
     return found
 
 
-def _local_aval(aval: Any, spec: DimSpecs, mesh: Any) -> Any:
+def _local_aval(aval: ShapedArray, spec: DimSpecs, mesh: Any) -> Any:
     shape = list(aval.shape)
     for dim, entry in enumerate(spec):
         for name in entry:
@@ -483,7 +503,7 @@ def _local_aval(aval: Any, spec: DimSpecs, mesh: Any) -> Any:
 
 
 def _out_specs(
-    what: str, out_specs: Any, traced: TracedFunction, mesh: Any, names: Sequence[Any]
+    what: str, out_specs: Any, traced: TracedFunction, mesh: Any, names: Sequence[Hashable]
 ) -> tuple[DimSpecs, ...]:
     flat = _flatten_specs(f"{what}: out_specs", out_specs, traced.out_tree)
     found = []
@@ -505,9 +525,9 @@ def _output_paths(traced: TracedFunction) -> list[str]:
 def _check_replicated(
     what: str,
     traced: TracedFunction,
-    given: Sequence[frozenset[Any]],
+    given: Sequence[frozenset[Hashable]],
     out_specs: Sequence[DimSpecs],
-    names: Sequence[Any],
+    names: Sequence[Hashable],
 ) -> None:
     """Raises ReplicationError for an output that differs along axes that its spec does not name."""
     found = varying_axes(traced.program, given)

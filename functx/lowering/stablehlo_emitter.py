@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Hashable, Sequence
+from typing import Any, cast
 
 import jax
 import numpy as np
@@ -13,10 +13,11 @@ from jax.interpreters import mlir
 
 from functx import ops
 from functx.core.errors import RuleError
-from functx.core.program import Effect, Equation, Program, Var
+from functx.core.program import Atom, Effect, Equation, Program, Var
 from functx.core.rewriting import cached_rewrite
 from functx.core.source_info import Source
-from functx.core.types import ShapedArray, is_complex, kind
+from functx.core.types import DType, ShapedArray, is_complex, kind
+from functx.core.typing import Function, IRValue, IRValues, NumPyArray
 from functx.lowering import callbacks, control_flow, meshes
 from functx.ops.families import Elementwise
 from functx.passes.pipeline import Stage, lowering_target, rewrites_for, selected_passes
@@ -32,7 +33,7 @@ class LoweringContext:
         self.avals_in: list[ShapedArray] = []
         self.avals_out: list[ShapedArray] = []
         self.source: Source | None = None
-        self.constants: list[Any] = []
+        self.constants: list[IRValue] = []
         """The constants that the current rule used."""
 
     @property
@@ -40,11 +41,11 @@ class LoweringContext:
         return self.module.platforms
 
     @property
-    def out_types(self) -> list[Any]:
+    def out_types(self) -> list[ir.RankedTensorType]:
         """The MLIR types of the outputs."""
         return [self.type(aval) for aval in self.avals_out]
 
-    def type(self, aval: ShapedArray) -> Any:
+    def type(self, aval: ShapedArray) -> ir.RankedTensorType:
         """The MLIR type of arrays of `aval`."""
         return self.module.type(aval)
 
@@ -52,17 +53,17 @@ class LoweringContext:
         """An attribute with an array of 64-bit integers."""
         return ir.DenseI64ArrayAttr.get(list(values))
 
-    def constant(self, value: Any, aval: ShapedArray) -> Any:
+    def constant(self, value: complex, aval: ShapedArray) -> IRValue:
         """An array of `aval` filled with the number `value`."""
         constant = self.scope.constant(value, aval)
         self.constants.append(constant)
         return constant
 
-    def dense(self, array: np.ndarray[Any, Any]) -> Any:
+    def dense(self, array: NumPyArray) -> IRValue:
         """A constant with the elements of `array`."""
         return mlir.ir_constant(array)
 
-    def convert(self, x: Any, source: ShapedArray, target: ShapedArray) -> Any:
+    def convert(self, x: IRValue, source: ShapedArray, target: ShapedArray) -> IRValue:
         """The array `x` of `source`, converted to the dtype of `target`."""
         if kind(target.dtype) == "b" and kind(source.dtype) != "b":
             zero = self.constant(0, source)
@@ -71,7 +72,7 @@ class LoweringContext:
             x = stablehlo.real(x)
         return stablehlo.convert(self.type(target), x)
 
-    def compare(self, x: Any, y: Any, direction: str, aval: ShapedArray) -> Any:
+    def compare(self, x: IRValue, y: IRValue, direction: str, aval: ShapedArray) -> IRValue:
         """The elementwise comparison of arrays of `aval`; `direction` is EQ, NE, LT, LE, GT or GE."""
         kinds = {"b": "UNSIGNED", "u": "UNSIGNED", "i": "SIGNED"}
         return stablehlo.compare(
@@ -82,7 +83,12 @@ class LoweringContext:
         )
 
     def reduce(
-        self, operation: Any, x: Any, axes: Sequence[int], start: Any, dtype: Any = None
+        self,
+        operation: Any,
+        x: IRValue,
+        axes: Sequence[int],
+        start: complex,
+        dtype: DType | None = None,
     ) -> Any:
         """`x` reduced over `axes` by a binary operation class, with the number `start` as identity.
 
@@ -105,7 +111,7 @@ class LoweringContext:
         found = op.results[0]
         return self.convert(found, out.update(dtype=dtype), out) if given else found
 
-    def pin_order(self, x: Any, y: Any, aval: ShapedArray) -> list[Any]:
+    def pin_order(self, x: IRValue, y: IRValue, aval: ShapedArray) -> list[IRValue]:
         """The arrays `x` and `y` of `aval` as results of one operation that XLA never fuses."""
         return self.module.pin_order(x, y, aval)
 
@@ -114,7 +120,7 @@ class LoweringContext:
         names = precision or ("DEFAULT", "DEFAULT")
         return ir.ArrayAttr.get([stablehlo.PrecisionAttr.get(name) for name in names])
 
-    def via_jax(self, fun: Callable[..., Any], *values: Any) -> Any:
+    def via_jax(self, fun: Function, *values: IRValue) -> Any:
         """The outputs of the JAX function `fun`, emitted by JAX's own lowering.
 
         `fun` takes arrays of `avals_in` and returns those of `avals_out`, one or a tuple.
@@ -129,11 +135,11 @@ class LoweringContext:
         outs = mlir.lower_fun(fun, multiple_results=several)(ctx, *values)
         return [_unwrap_single(out) for out in outs] if several else _unwrap_single(outs[0])
 
-    def barrier(self, values: Sequence[Any]) -> list[Any]:
+    def barrier(self, values: IRValues) -> list[IRValue]:
         """`values` behind an optimization barrier: available all at once, and merged with nothing."""
         return [*stablehlo.OptimizationBarrierOp(list(values)).results] if values else []
 
-    def collective(self, axes: Sequence[Any], fun: Callable[..., Any], *values: Any) -> Any:
+    def collective(self, axes: Sequence[Hashable], fun: Function, *values: IRValue) -> Any:
         """The outputs of `fun`, a collective of JAX over the named `axes`, emitted by JAX's lowering."""
         sizes = meshes.manual_axes(self.module.module_context)
         for name in axes:
@@ -144,31 +150,31 @@ class LoweringContext:
         (eqn,) = traced(*[jax.ShapeDtypeStruct(a.shape, a.dtype) for a in self.avals_in]).eqns
         return self.via_jax(lambda *xs: eqn.primitive.bind(*xs, **eqn.params)[0], *values)
 
-    def call(self, program: Program, values: Sequence[Any], apart: bool = False) -> list[Any]:
+    def call(self, program: Program, values: IRValues, apart: bool = False) -> list[IRValue]:
         """A call of `program`, emitted as a function once per module.
 
         With `apart`, XLA does not inline it.
         """
         return self.module.call(program, values, apart)
 
-    def case(self, index: Any, branches: Sequence[Program], values: Sequence[Any]) -> list[Any]:
+    def case(self, index: IRValue, branches: Sequence[Program], values: IRValues) -> list[IRValue]:
         """The outputs of `branches[index]` on `values`; only that branch runs."""
         return control_flow.case(self, index, branches, values)
 
-    def scan(self, loop: Any, values: Sequence[Any]) -> list[Any]:
+    def scan(self, loop: Any, values: IRValues) -> list[IRValue]:
         """The outputs of the primitive `Scan` on `values`."""
         return control_flow.scan(self, loop, values)
 
-    def while_loop(self, loop: Any, values: Sequence[Any]) -> list[Any]:
+    def while_loop(self, loop: Any, values: IRValues) -> list[IRValue]:
         """The outputs of the primitive `While` on `values`."""
         return control_flow.while_loop(self, loop, values)
 
-    def callback(self, primitive: Any, values: Sequence[Any]) -> list[Any]:
+    def callback(self, primitive: Any, values: IRValues) -> list[IRValue]:
         """The outputs of a `HostPrimitive`, computed by a call from the device to Python."""
         return callbacks.emit_callback(self, primitive, values)
 
 
-def _unwrap_single(value: Any) -> Any:
+def _unwrap_single(value: complex) -> Any:
     return value[0] if isinstance(value, (list, tuple)) else value
 
 
@@ -189,20 +195,21 @@ class ModuleEmitter:
         )
         self.reuses_templates = "reuse_operations" in names
         self.functions: dict[Program, Any] = {}
-        self.identity_functions: dict[ShapedArray, Any] = {}
-        self.types: dict[ShapedArray, Any] = {}
+        self.identity_functions: dict[ShapedArray, func.FuncOp] = {}
+        self.types: dict[ShapedArray, ir.RankedTensorType] = {}
         # The token of the last ordered callback, in a program that has any.
         self.token: Any = None
 
-    def type(self, aval: ShapedArray) -> Any:
+    def type(self, aval: ShapedArray) -> ir.RankedTensorType:
         found = self.types.get(aval)
         if found is None:
             from functx.lowering.jax_bridge import jax_aval
 
-            found = self.types[aval] = mlir.aval_to_ir_type(self.module_context, jax_aval(aval))
+            made = mlir.aval_to_ir_type(self.module_context, jax_aval(aval))
+            found = self.types[aval] = cast(ir.RankedTensorType, made)
         return found
 
-    def constant(self, value: Any, aval: ShapedArray) -> Any:
+    def constant(self, value: complex, aval: ShapedArray) -> IRValue:
         """An array of `aval` filled with the number `value`."""
         scalar = mlir.ir_constant(np.asarray(value, aval.dtype))
         if not aval.shape:
@@ -213,12 +220,12 @@ class ModuleEmitter:
         element = ir.DenseElementsAttr(scalar.owner.attributes["value"]).get_splat_value()
         return stablehlo.constant(ir.DenseElementsAttr.get_splat(self.type(aval), element))
 
-    def emit(self, program: Program, values: Sequence[Any], is_function: bool = False) -> list[Any]:
+    def emit(self, program: Program, values: IRValues, is_function: bool = False) -> list[IRValue]:
         """The outputs of `program` on `values`, emitted at the insertion point."""
         rewrites = self.function_rewrites if is_function else self.rewrites
         return FunctionEmitter(self).program(program, values, rewrites)
 
-    def call(self, program: Program, values: Sequence[Any], apart: bool = False) -> list[Any]:
+    def call(self, program: Program, values: IRValues, apart: bool = False) -> list[IRValue]:
         function = self.functions.get(program)
         if function is None:
             function = self.functions[program] = self.function(program)
@@ -226,12 +233,12 @@ class ModuleEmitter:
         call = func.CallOp(function, [*values, self.token] if ordered else list(values))
         if apart and self.target.allows_noinline:
             mark_noinline(call)
-        outs = list(call.results)
+        outs: list[IRValue] = list(call.results)
         if ordered:
             self.token = outs.pop()
         return outs
 
-    def pin_order(self, x: Any, y: Any, aval: ShapedArray) -> list[Any]:
+    def pin_order(self, x: IRValue, y: IRValue, aval: ShapedArray) -> list[IRValue]:
         """The results of a function of two arrays of `aval` that returns them.
 
         XLA does not look into a call that it may not inline, and so keeps operations on their side of it.
@@ -289,14 +296,12 @@ class FunctionEmitter:
     """The emission of equations into one function body."""
 
     def __init__(self, module: ModuleEmitter):
-        self.env: dict[Any, Any] = {}
+        self.env: dict[Atom, IRValue] = {}
         self.constants: dict[Any, Any] = {}
         self.templates: dict[Any, Template | None] = {}
         self.ctx = LoweringContext(module, self)
 
-    def program(
-        self, program: Program, values: Sequence[Any], rewrites: Sequence[Any]
-    ) -> list[Any]:
+    def program(self, program: Program, values: IRValues, rewrites: Sequence[Any]) -> list[IRValue]:
         """The outputs of `program` on `values`, after `rewrites`."""
         for rewrite in rewrites:
             program = cached_rewrite(rewrite, program)
@@ -307,14 +312,14 @@ class FunctionEmitter:
         self.env = outer
         return outs
 
-    def read(self, atom: Any) -> Any:
+    def read(self, atom: Atom) -> IRValue:
         return self.env[atom] if type(atom) is Var else self.literal(atom, atom.aval)
 
-    def literal(self, atom: Any, aval: ShapedArray) -> Any:
+    def literal(self, atom: Atom, aval: ShapedArray) -> IRValue:
         """An array of `aval` filled with the number of a literal."""
         return self.constants.get((atom.key[0], aval)) or self.constant(atom.value, aval)
 
-    def constant(self, value: Any, aval: ShapedArray) -> Any:
+    def constant(self, value: complex, aval: ShapedArray) -> IRValue:
         key = repr(value), aval
         found = self.constants.get(key)
         if found is None:
@@ -352,7 +357,7 @@ class FunctionEmitter:
                 self.templates[key] = Template.of(results, operands, self.constants)
         env.update(zip(eqn.outputs, results, strict=True))
 
-    def check_types(self, eqn: Equation, results: Any) -> None:
+    def check_types(self, eqn: Equation, results: IRValues) -> None:
         """Raises RuleError unless `results`, of a user's `lower`, have the types of `abstract_eval`."""
         stated = [self.ctx.type(v.aval) for v in eqn.outputs]
         given = results if isinstance(results, (list, tuple)) else [results]
@@ -367,7 +372,11 @@ class FunctionEmitter:
             )
 
     def broadcast_scalars(
-        self, eqn: Equation, avals: list[ShapedArray], operands: list[Any], shape: tuple[int, ...]
+        self,
+        eqn: Equation,
+        avals: list[ShapedArray],
+        operands: list[IRValue],
+        shape: tuple[int, ...],
     ) -> None:
         """Broadcasts rank-0 operands to the shape of the output, in place."""
         for i, aval in enumerate(avals):
@@ -382,7 +391,7 @@ class FunctionEmitter:
                     operands[i] = self.literal(atom, wide)
 
 
-def are_unambiguous(operands: Sequence[Any], constants: Sequence[Any]) -> bool:
+def are_unambiguous(operands: IRValues, constants: IRValues) -> bool:
     """Whether each operand of an operation corresponds to one operand of the equation.
 
     It does unless two operands of the equation are one value, or one is also a constant of the rule.
@@ -408,7 +417,7 @@ class Template:
         self.is_plain = in_order and plain
 
     @staticmethod
-    def of(results: Sequence[Any], operands: Sequence[Any], constants: Any) -> Template | None:
+    def of(results: IRValues, operands: IRValues, constants: Any) -> Template | None:
         """The template of the results of a rule, if they are all those of one operation.
 
         Its operands must be those of the equation, or constants of the same function.
@@ -428,7 +437,7 @@ class Template:
                 return None
         return Template(owner, positions)
 
-    def instantiate(self, operands: Sequence[Any]) -> Sequence[Any]:
+    def instantiate(self, operands: IRValues) -> IRValues:
         if self.is_plain:
             made = ir.Operation.create(self.name, results=self.types, operands=operands)
             return made.results  # type: ignore[no-any-return]

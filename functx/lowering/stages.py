@@ -8,6 +8,7 @@ import jax
 
 from functx.core import tree
 from functx.core.errors import ArgumentError, type_name
+from functx.core.typing import PyTree
 from functx.lowering.arguments import check_usable
 from functx.lowering.callbacks import call_reraising_callback_errors
 from functx.transforms.aliasing import write_back_arguments
@@ -24,7 +25,7 @@ class Lowered:
         """The executable."""
         return Compiled(self._call, self._lowered.compile(compiler_options))
 
-    def as_text(self, dialect: str | None = None, **options: Any) -> str:
+    def as_text(self, dialect: str | None = None, **options: PyTree) -> str:
         """The module as text, StableHLO by default, or in another `dialect` that JAX knows."""
         return str(self._lowered.as_text(dialect, **options))
 
@@ -52,7 +53,7 @@ class Compiled:
     def __init__(self, call: CallingConvention, compiled: Any):
         self._call, self._compiled = call, compiled
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: PyTree, **kwargs: PyTree) -> Any:
         try:
             out = call_reraising_callback_errors(
                 self._compiled, self._call.captured, *args, **kwargs
@@ -91,7 +92,7 @@ class CallingConvention(NamedTuple):
     args_info: Any
     writes: bool = False
 
-    def check(self, args: Any, kwargs: Any) -> None:
+    def check(self, args: PyTree, kwargs: PyTree) -> None:
         """Raises ArgumentError for arguments of other types than the function was compiled for."""
         what = f"compiled {self.name}"
         expected, in_tree = tree.flatten((tuple(self.args_info[0][1:]), self.args_info[1]))

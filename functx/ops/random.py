@@ -179,7 +179,8 @@ def threefry_words(ctx: LoweringContext, key: Any, shape: Shape) -> tuple[Shaped
     words = ShapedArray((*keys.shape[:-1], *shape), UINT32)
     count = ShapedArray(words.shape, UINT64 if prod(shape) > 2**32 else UINT32)
     # The position is a sum over dimensions, which XLA can partition, unlike one long iota.
-    position, stride = None, 1
+    position: IRValue | None = None
+    stride = 1
     for i in reversed(range(len(shape))):
         if shape[i] != 1:
             term = stablehlo.iota(ctx.type(count), batch_ndim + i)

@@ -19,7 +19,7 @@ from functx.core.errors import ArgumentError, FunctxError, type_name
 from functx.core.primitive import Primitive
 from functx.core.tracer import Tracer, aval_of
 from functx.core.types import DType, ShapedArray
-from functx.core.typing import PyTree, Value
+from functx.core.typing import PyTree, Value, Values
 from functx.custom.operators.registry import resolve_operator
 from functx.custom.operators.schema import NO_DEFAULT, Argument, Schema, Type
 
@@ -201,7 +201,7 @@ class OperatorPrimitive(Primitive, abstract=True):
         """The types of the results for operands of `avals`, cached."""
         raise NotImplementedError
 
-    def output_types_of(self, operands: Sequence[Value]) -> OutputTypes:
+    def output_types_of(self, operands: Values) -> OutputTypes:
         """The types of the results for `operands`."""
         return self.output_types(tuple([aval_of(x) for x in operands]))
 

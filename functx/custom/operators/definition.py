@@ -8,20 +8,11 @@ from functools import partial
 from types import FunctionType
 from typing import Any
 
-from functx.core.errors import (
-    ArgumentError,
-    OperatorNameError,
-    SchemaError,
-    type_name,
-)
+from functx.core.errors import ArgumentError, OperatorNameError, SchemaError, type_name
 from functx.core.typing import Function
 from functx.custom.operators import dispatch
 from functx.custom.operators.operator import Operator, check_kernel, make_operator
-from functx.custom.operators.registry import (
-    check_device_argument,
-    check_no_keyword_arrays,
-    destroy,
-)
+from functx.custom.operators.registry import check_device_argument, check_no_keyword_arrays, destroy
 from functx.custom.operators.schema import Schema, is_functional_schema
 from functx.custom.operators.schema_inference import (
     check_given_schema,

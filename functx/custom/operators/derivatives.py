@@ -19,7 +19,7 @@ from functx.core.rewriting import apply
 from functx.core.tracer import Tracer, aval_of
 from functx.core.tracing import trace
 from functx.core.types import is_inexact
-from functx.core.typing import Cotangent, PyTree, Tangent, Value
+from functx.core.typing import Cotangent, Cotangents, PyTree, Tangents, Value, Values
 from functx.custom.custom_vjp import transpose_backward_rule
 from functx.custom.operators.arguments import OperatorPrimitive
 from functx.custom.operators.outputs import GradientChecker, Gradients, OutputTypes
@@ -82,11 +82,7 @@ class BackwardByName(NamedTuple):
     rule: Registration
 
     def saved_values(
-        self,
-        call: OperatorPrimitive,
-        operands: Sequence[Value],
-        output: PyTree,
-        active: Sequence[bool],
+        self, call: OperatorPrimitive, operands: Values, output: PyTree, active: Sequence[bool]
     ) -> PyTree:
         """The result of `save_for_backward` for the operands and the output of a call."""
         return self.save_rule(call.named_arguments(operands), output)
@@ -104,11 +100,7 @@ class BackwardByContext(NamedTuple):
     rule: Registration
 
     def saved_values(
-        self,
-        call: OperatorPrimitive,
-        operands: Sequence[Value],
-        output: PyTree,
-        active: Sequence[bool],
+        self, call: OperatorPrimitive, operands: Values, output: PyTree, active: Sequence[bool]
     ) -> PyTree:
         """The attributes of the context after `setup_context`."""
         flags = call.unflatten(active, lambda _: False)[: call.num_passed()]
@@ -181,7 +173,7 @@ class DifferentiableCall(OperatorPrimitive, abstract=True):
         if self.operator.is_declaration and get_rule(self.operator, JVP_RULE) is None:
             raise no_autograd_formula_error(self.operator.qualname)
 
-    def check_operands_not_differentiated(self, operands: Sequence[Value]) -> None:
+    def check_operands_not_differentiated(self, operands: Values) -> None:
         """Raise NoAutogradFormulaError for such an operator if an operand is differentiated."""
         if self.backward_rule() is None and any(
             type(x) is Tracer and is_inexact(x.dtype) and is_being_differentiated(x)
@@ -210,9 +202,7 @@ class DifferentiableCall(OperatorPrimitive, abstract=True):
                 )
         return [a and b for a, b in zip(inexact, types.per_leaf(stated), strict=True)]
 
-    def forward(
-        self, args: Sequence[Value], active: Sequence[bool]
-    ) -> tuple[Sequence[Value], PyTree]:
+    def forward(self, args: Values, active: Sequence[bool]) -> tuple[Values, PyTree]:
         rule = self.backward_rule()
         if rule is None:
             self.check_not_declaration_only()
@@ -233,8 +223,8 @@ class DifferentiableCall(OperatorPrimitive, abstract=True):
         return outs, (rule, residuals._replace(arrays=arrays))
 
     def vjp(
-        self, cts: Sequence[Cotangent], saved: PyTree, args: Sequence[Value], active: Sequence[bool]
-    ) -> Sequence[Cotangent]:
+        self, cts: Cotangents, saved: PyTree, args: Values, active: Sequence[bool]
+    ) -> Cotangents:
         if saved is not None:
             rule, residuals = saved
             return self.apply_backward(rule, residuals, cts, args)
@@ -245,11 +235,7 @@ class DifferentiableCall(OperatorPrimitive, abstract=True):
         return refused(error, nonzero, [*map(aval_of, args)], active)
 
     def apply_backward(
-        self,
-        rule: BackwardRule,
-        residuals: Residuals,
-        cts: Sequence[Cotangent],
-        args: Sequence[Value],
+        self, rule: BackwardRule, residuals: Residuals, cts: Cotangents, args: Values
     ) -> list[Cotangent]:
         """The cotangents of the operands by the backward rule.
 
@@ -280,9 +266,7 @@ class DifferentiableCall(OperatorPrimitive, abstract=True):
         in_cts, _ = inline_rule(f"{self.operator.__name__}_backward", body, operands)
         return scatter_where(in_cts, nonzero)
 
-    def jvp(
-        self, primals: Sequence[Value], tangents: Sequence[Tangent]
-    ) -> tuple[Sequence[Value], Sequence[Tangent]]:
+    def jvp(self, primals: Values, tangents: Tangents) -> tuple[Values, Tangents]:
         rule = get_rule(self.operator, JVP_RULE)
         if rule is not None:
             return self.jvp_by_rule(rule, primals, tangents)
@@ -295,8 +279,8 @@ class DifferentiableCall(OperatorPrimitive, abstract=True):
         return outs, refused(error, nonzero, [*map(aval_of, outs)], inexact_mask(outs))
 
     def jvp_by_rule(
-        self, rule: Registration, primals: Sequence[Value], tangents: Sequence[Tangent]
-    ) -> tuple[Sequence[Value], Sequence[Tangent]]:
+        self, rule: Registration, primals: Values, tangents: Tangents
+    ) -> tuple[Values, Tangents]:
         """The results and their tangents by the user's rule for forward mode."""
         types = self.output_types_of(primals)
         avals = list(types.avals)
@@ -315,9 +299,7 @@ class DifferentiableCall(OperatorPrimitive, abstract=True):
         outs, _ = inline_rule(f"{self.operator.__name__}_jvp", body, [*primals, *in_tangents])
         return outs[: len(avals)], scatter_where(outs[len(avals) :], inexact_mask(avals))
 
-    def jvp_by_transpose(
-        self, primals: Sequence[Value], tangents: Sequence[Tangent]
-    ) -> tuple[Sequence[Value], Sequence[Tangent]]:
+    def jvp_by_transpose(self, primals: Values, tangents: Tangents) -> tuple[Values, Tangents]:
         """The results and their tangents by the transpose of the backward rule."""
         active = [t is not None for t in tangents]
         outs, (rule, residuals) = self.forward(primals, active)
@@ -342,7 +324,7 @@ class DifferentiableCall(OperatorPrimitive, abstract=True):
         out_tangents = apply(None, tangent_program, [*select_where(tangents, active), *captured])
         return outs, scatter_where(out_tangents, differentiable)
 
-    def transpose(self, cts: Sequence[Cotangent], *args: Value) -> Sequence[Cotangent]:
+    def transpose(self, cts: Cotangents, *args: Value) -> Cotangents:
         # The derivative of a linear function is the same everywhere, so it is taken at zero.
         linear = linear_mask(args)
         values = [ops.zeros_like(x) if on else x for x, on in zip(args, linear, strict=True)]

@@ -9,18 +9,14 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import jax
 import numpy as np
 
 from functx import ops
 from functx.core.config import config
-from functx.core.errors import (
-    ForeignCodeError,
-    ImmutableArrayError,
-    type_name,
-)
+from functx.core.errors import ForeignCodeError, ImmutableArrayError, type_name
 from functx.core.functionalization import Functionalize, FunctionalizedProgram, storage_base
 from functx.core.program import Effects, Program
 from functx.core.program_editing import replace_program_fields
@@ -28,7 +24,16 @@ from functx.core.rewriting import cached_rewrite
 from functx.core.tracer import Tracer, aval_of
 from functx.core.tracing import eval_context, trace
 from functx.core.types import ShapedArray, narrow_dtype, x64_enabled
-from functx.core.typing import ArrayLike, Dim, DTypeLike, Function, PyTree, Value
+from functx.core.typing import (
+    ArrayLike,
+    Dim,
+    DTypeLike,
+    Function,
+    NumPyArray,
+    PyTree,
+    Value,
+    Values,
+)
 from functx.custom.operators.arguments import OperatorPrimitive
 from functx.custom.operators.dispatch import kernels_by_platform
 from functx.custom.operators.outputs import OutputTypes, flatten_outputs
@@ -41,11 +46,10 @@ if TYPE_CHECKING:
     from functx.lowering.stablehlo_emitter import LoweringContext
 
 
-HostArray: TypeAlias = np.ndarray[Any, Any]
 NUMBERS = (bool, int, float, complex, np.generic)
 
 
-Concrete = TypeVar("Concrete", Value, HostArray)
+Concrete = TypeVar("Concrete", Value, NumPyArray)
 
 
 class KernelOutputs(NamedTuple):
@@ -212,7 +216,7 @@ def check_writable(call: OperatorPrimitive, operands: Sequence[ArrayLike]) -> No
         )
 
 
-def read_only(x: HostArray) -> HostArray:
+def read_only(x: NumPyArray) -> NumPyArray:
     """A read-only view of the NumPy array `x`."""
     view = x.view()
     view.flags.writeable = False
@@ -255,7 +259,7 @@ class HostKernel(ops.HostPrimitive, abstract=True):
     def display_name(self) -> str:
         return self.call.name
 
-    def run(self, *arrays: HostArray) -> list[HostArray]:
+    def run(self, *arrays: NumPyArray) -> list[NumPyArray]:
         mutated = self.call.mutated_operands()
         operands = [np.array(x) if i in mutated else read_only(x) for i, x in enumerate(arrays)]
         out = run_kernel(self.call, self.rule, operands)
@@ -270,7 +274,7 @@ class HostKernel(ops.HostPrimitive, abstract=True):
         )
 
 
-def _pad_to_aval(x: HostArray, aval: ShapedArray, axes: Sequence[int]) -> HostArray:
+def _pad_to_aval(x: NumPyArray, aval: ShapedArray, axes: Sequence[int]) -> NumPyArray:
     """`x` padded with zeros along `axes`, to the shape of `aval`."""
     if not axes or x.ndim != aval.ndim or any(x.shape[i] > aval.shape[i] for i in axes):
         return x
@@ -467,7 +471,7 @@ class TracedBody(NamedTuple):
     """The program of a decomposition, the values that it captured, and the lengths of lists."""
 
     program: Program
-    captured: Sequence[Value]
+    captured: Values
     lengths: tuple[Dim, ...]
 
 

@@ -13,7 +13,7 @@ from functx.core.errors import ArgumentError, RegistrationError
 from functx.core.program import NO_EFFECTS, Effect
 from functx.core.source_info import user_source
 from functx.core.tracer import current_builder
-from functx.core.typing import Function, PyTree, Value
+from functx.core.typing import Function, PyTree, Values
 from functx.custom.custom_function import has_jax_tracers
 from functx.custom.operators import dispatch, registry
 from functx.custom.operators.arguments import ArgumentBinder, OperatorPrimitive
@@ -111,7 +111,7 @@ class Operator(registry.RegisteredOperator):
         aliased = primitive.aliased_arguments(operands)
         return types.unflatten(self.schema, outs[:count], aliased)
 
-    def compute(self, primitive: OperatorPrimitive, operands: Sequence[Value]) -> PyTree:
+    def compute(self, primitive: OperatorPrimitive, operands: Values) -> PyTree:
         """The result of a call on concrete operands."""
         rule = dispatch.select_kernel(primitive, operands)
         if rule is not None:
@@ -176,10 +176,7 @@ class Operator(registry.RegisteredOperator):
         return register_rule(self, SAVE_RULE, fun)
 
     def backward(
-        self,
-        fun: Function | None = None,
-        *,
-        output_differentiability: Sequence[bool] | None = None,
+        self, fun: Function | None = None, *, output_differentiability: Sequence[bool] | None = None
     ) -> Function:
         """Register the pullback of cotangents, and return it; or a decorator.
 

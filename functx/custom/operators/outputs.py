@@ -20,7 +20,7 @@ from functx.core.errors import (
 from functx.core.tracer import aval_of
 from functx.core.tracing import eval_context
 from functx.core.types import SHORT_NAMES, ShapedArray, canonical_dtype, is_inexact
-from functx.core.typing import Cotangent, Dim, PyTree, Value
+from functx.core.typing import Cotangent, Dim, PyTree, Value, Values
 from functx.custom.operators.arguments import OperatorPrimitive
 from functx.custom.operators.registry import ABSTRACT_RULE, Registration, get_rule
 from functx.custom.operators.schema import Argument, Return, Schema
@@ -234,7 +234,7 @@ Gradients = list[Cotangent]
 class GradientChecker:
     """The checks of the gradients that a backward `rule` returned, for operands `args`."""
 
-    def __init__(self, call: OperatorPrimitive, rule: Registration, args: Sequence[Value]):
+    def __init__(self, call: OperatorPrimitive, rule: Registration, args: Values):
         self.call, self.error = call, rule.error
         self.schema, self.values = call.operator.schema, call.unflatten(args)
 

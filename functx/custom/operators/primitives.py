@@ -19,7 +19,7 @@ from functx.core.source_info import line_number, user_line, user_source
 from functx.core.tracer import aval_of, current_builder
 from functx.core.tracing import eval_context
 from functx.core.types import ShapedArray, x64_enabled
-from functx.core.typing import Dim, PyTree, Value
+from functx.core.typing import Dim, Dims, PyTree, Value, Values
 from functx.custom.operators.arguments import OperatorPrimitive
 from functx.custom.operators.derivatives import DifferentiableCall
 from functx.custom.operators.dispatch import find_kernel
@@ -63,9 +63,7 @@ class OperatorCall(DifferentiableCall, abstract=True):
     def lower(self, ctx: LoweringContext, *values: IRValue) -> Sequence[IRValue]:
         return lower_kernel(self, ctx, values)
 
-    def batch(
-        self, args: Sequence[Value], dims: Sequence[Dim]
-    ) -> tuple[Sequence[Value], Sequence[Dim]]:
+    def batch(self, args: Values, dims: Dims) -> tuple[Values, Dims]:
         rule = get_rule(self.operator, VMAP_RULE)
         if rule is not None:
             return self.batch_by_rule(rule, args, dims)
@@ -85,16 +83,14 @@ class OperatorCall(DifferentiableCall, abstract=True):
             if d is not None
         ]
 
-        def call_on_row(row: Sequence[Value]) -> list[Value]:
+        def call_on_row(row: Values) -> list[Value]:
             return self(*replace_where(args, is_batched, row))
 
         call_on_row.__name__ = self.operator.__name__
         outs = map_rows(call_on_row, rows)
         return list(outs), [0] * len(outs)
 
-    def batch_by_rule(
-        self, rule: Registration, args: Sequence[Value], dims: Sequence[Dim]
-    ) -> tuple[Sequence[Value], Sequence[Dim]]:
+    def batch_by_rule(self, rule: Registration, args: Values, dims: Dims) -> tuple[Values, Dims]:
         """The result of the user's `rule(info, in_dims, *args, **kwargs)`, checked."""
         arguments = self.operator.arguments
         size = batch_size(args, dims)
@@ -148,7 +144,7 @@ class CompositeCall(OperatorPrimitive, abstract=True):
     def abstract_eval(self, *avals: ShapedArray) -> Sequence[ShapedArray]:
         return self.traced_body(avals).program.out_avals
 
-    def decompose(self, *args: Value) -> Sequence[Value]:
+    def decompose(self, *args: Value) -> Values:
         program, captured, _ = self.traced_body(tuple([aval_of(x) for x in args]))
         return apply(None, program, [*args, *captured])
 
@@ -202,7 +198,7 @@ def _check_batched_outputs(
     expected: tree.TreeDef,
     avals: Sequence[ShapedArray],
     out: PyTree,
-    out_dims: Sequence[Dim],
+    out_dims: Dims,
     size: int,
 ) -> list[Value]:
     """The leaves of the output `out` of a rule; OperatorRuleError for other shapes or dtypes."""

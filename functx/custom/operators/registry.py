@@ -247,11 +247,7 @@ def def_abstract(
 
 
 def register_autograd(
-    op: Operator | Primitive | str,
-    backward: Function,
-    /,
-    *,
-    setup_context: Function | None = None,
+    op: Operator | Primitive | str, backward: Function, /, *, setup_context: Function | None = None
 ) -> None:
     """Register the derivative of `op`, an operator or its name, like its method."""
     resolve_operator(op, "register_autograd").register_autograd(
