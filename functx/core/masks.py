@@ -14,10 +14,10 @@ Result = TypeVar("Result")
 class RuleMasks:
     """The masks of the tangents or cotangents that a rule is given, and of those that it returns."""
 
-    __slots__ = ("masks", "result_masks", "values")
+    __slots__ = ("masked", "result_masks")
 
     def __init__(self, values: Sequence[Cotangent], masks: Sequence[Mask]):
-        self.values, self.masks = values, masks
+        self.masked = [pair for pair in zip(values, masks, strict=True) if pair[1] is not None]
         self.result_masks: Sequence[Mask] | None = None
 
 
@@ -27,11 +27,10 @@ def mask_of(value: Cotangent) -> Mask:
     `value` is a tangent or cotangent that the running rule was given. Where the mask is False, the
     results of the rule must be zero, also if the operands are infinite or nan.
     """
-    builder = current_builder.get()
+    builder = current_builder.innermost()
     if builder is not None and builder.rule_masks is not None and value is not None:
-        given = builder.rule_masks
-        for x, mask in zip(given.values, given.masks, strict=True):
-            if x is value and mask is not None:
+        for x, mask in builder.rule_masks.masked:
+            if x is value:
                 return mask
     return None
 
@@ -41,7 +40,7 @@ def set_result_masks(masks: Sequence[Mask]) -> None:
 
     They are those of the outputs in `jvp`, and those of the operands in `vjp`.
     """
-    builder = current_builder.get()
+    builder = current_builder.innermost()
     if builder is not None and builder.rule_masks is not None:
         builder.rule_masks.result_masks = masks
 
