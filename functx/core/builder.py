@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from sys import _getframe
 from typing import TYPE_CHECKING, Any
@@ -15,6 +15,7 @@ from functx.core.program import Atom, Equation, Literal, Program, Var, dce_equat
 from functx.core.source_info import FUNCTX_OR_JAX, USER_CODE, Source, file_owner, frame_source
 from functx.core.tracer import PRNGKeyTracer, Tracer, aval_of, check_not_escaped, literal_of
 from functx.core.types import ShapedArray
+from functx.core.typing import Value
 
 if TYPE_CHECKING:
     from functx.core.masks import RuleMasks
@@ -57,7 +58,7 @@ class Builder:
         self.has_copies = False
         self.functionalizer: Any = None
         self.rule_masks: RuleMasks | None = None
-        self._producers: dict[Var, int] = {}
+        self._producers: dict[Atom, int] = {}
         self._indexed = 0
         self._followed = 0
 
@@ -69,7 +70,7 @@ class Builder:
         copy.batched_inputs, copy.axis = self.batched_inputs, self.axis
         return copy
 
-    def producer(self, var: Any) -> int | None:
+    def producer(self, var: Atom) -> int | None:
         """The position of the equation that defines `var`; None for an input."""
         for i in range(self._indexed, len(self.equations)):
             for v in self.equations[i].outputs:
@@ -103,7 +104,7 @@ class Builder:
         self.inputs.append(var)
         return Tracer(var, self)
 
-    def atom(self, x: Any) -> Atom:
+    def atom(self, x: object) -> Atom:
         """The atom of `x` in this program; a value from outside is captured as an input."""
         if type(x) is Tracer:
             if x.builder is self:
@@ -123,7 +124,7 @@ class Builder:
             raise InnerJaxTrace
         return self.capture(id(x), x, aval_of(x))
 
-    def tracer(self, x: Any) -> Tracer:
+    def tracer(self, x: object) -> Tracer:
         """`x` as a traced value of this program."""
         return Tracer(self.atom(x), self)
 
@@ -150,11 +151,11 @@ class Builder:
             )
         return views[x.atom]
 
-    def captured_value(self, atom: Atom) -> Any:
+    def captured_value(self, atom: Atom) -> Value | None:
         """The captured value that the input `atom` stands for; None for any other input."""
         return next((x for var, x in self.captures.values() if var is atom), None)
 
-    def capture(self, key: Any, value: Any, aval: ShapedArray) -> Var:
+    def capture(self, key: Hashable, value: object, aval: ShapedArray) -> Var:
         found = self.captures.get(key)
         if found is None:
             found = self.captures[key] = Var(aval), value
@@ -251,7 +252,7 @@ class LinearBuilder(Builder):
             program, args = hoist_captures_into_args(program, args)
         env: dict[Any, Any] = dict(zip(program.inputs, args, strict=True))
 
-        def read(a: Any) -> Any:
+        def read(a: Atom) -> Tracer:
             return env[a] if type(a) is Var else Tracer(a, self)
 
         for eqn in program.equations:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any, ClassVar, NamedTuple
@@ -70,7 +70,7 @@ class IdentityKey:
 
     __slots__ = ("value",)
 
-    def __init__(self, value: Any):
+    def __init__(self, value: object):
         self.value = value
 
     def __eq__(self, other: object) -> bool:
@@ -103,7 +103,7 @@ class Cache:
         self.hits = self.misses = 0
         Cache.instances.add(self)
 
-    def get(self, key: Any) -> Any:
+    def get(self, key: Hashable) -> Any:
         value = self.young_entries.get(key)
         if value is None:
             value = self.old_entries.pop(key, None) if self.old_entries else None
@@ -114,7 +114,7 @@ class Cache:
         self.hits += 1
         return value
 
-    def put(self, key: Any, value: Any) -> None:
+    def put(self, key: Hashable, value: object) -> None:
         if len(self.young_entries) >= self.limit // 2:
             self.old_entries, self.young_entries = self.young_entries, {}
         self.young_entries[key] = value

@@ -25,7 +25,7 @@ from functx.core.program import Equation, Literal, Program, Var, subprograms
 from functx.core.types import ShapedArray, kind
 
 
-def check_program_argument(label: str, program: Any) -> None:
+def check_program_argument(label: str, program: object) -> None:
     """Raise ArgumentError, which begins with `label`, unless `program` is a program."""
     if not isinstance(program, Program):
         raise ArgumentError(
@@ -118,7 +118,7 @@ def _equation_problem(eqn: Equation, defined: set[Any]) -> str:
     return ""
 
 
-def _atom_problem(atom: Any, defined: set[Any]) -> str:
+def _atom_problem(atom: object, defined: set[Any]) -> str:
     if type(atom) is Var:
         return "" if atom in defined else f"must be defined before its use; got {atom.aval!r}"
     if type(atom) is Literal:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, final
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from functx.core.program import Atom, Equation, Literal, Var
 from functx.core.tracer import Tracer, check_not_escaped, current_builder
 from functx.core.tracing import eval_context
 from functx.core.types import is_inexact
+from functx.core.typing import ArrayLike
 
 
 class Guard(NamedTuple):
@@ -26,7 +27,7 @@ class Guard(NamedTuple):
 
     position: int
     predicate: Callable[[Any, Any], Any]
-    operand: Any
+    operand: object
     expected: bool
 
     def holds(self, numbers: Sequence[Any]) -> bool:
@@ -34,6 +35,7 @@ class Guard(NamedTuple):
         return bool(self.predicate(numbers[self.position], self.operand)) == self.expected
 
 
+@final
 class SymbolicScalar:
     """The value of a literal that becomes an input of a program; each comparison adds a guard.
 
@@ -47,7 +49,7 @@ class SymbolicScalar:
         # Distinguishes it from scalars of other programs in the same tables.
         self.program_id = program_id
 
-    def guard(self, predicate: Callable[[Any, Any], Any], operand: Any = None) -> bool:
+    def guard(self, predicate: Callable[[Any, Any], Any], operand: object = None) -> bool:
         """The result of `predicate(value, operand)`, added to the guards."""
         if type(operand) is SymbolicScalar:
             raise TypeError("two unknown numbers cannot be compared")
@@ -58,16 +60,16 @@ class SymbolicScalar:
     def __eq__(self, other: object) -> bool:
         return self is other or self.guard(operator.eq, other)
 
-    def __lt__(self, other: Any) -> bool:
+    def __lt__(self, other: object) -> bool:
         return self.guard(operator.lt, other)
 
-    def __le__(self, other: Any) -> bool:
+    def __le__(self, other: object) -> bool:
         return self.guard(operator.le, other)
 
-    def __gt__(self, other: Any) -> bool:
+    def __gt__(self, other: object) -> bool:
         return self.guard(operator.gt, other)
 
-    def __ge__(self, other: Any) -> bool:
+    def __ge__(self, other: object) -> bool:
         return self.guard(operator.ge, other)
 
     def __bool__(self) -> bool:
@@ -80,17 +82,17 @@ class SymbolicScalar:
         return f"number {self.position} of {self.program_id}"
 
 
-def is_concrete_literal(atom: Any) -> bool:
+def is_concrete_literal(atom: object) -> bool:
     """Whether `atom` is a literal with a known value."""
     return type(atom) is Literal and type(atom.value) is not SymbolicScalar
 
 
-def is_finite(value: Any) -> bool:
+def is_finite(value: complex | SymbolicScalar) -> bool:
     """Whether `value`, a number or a symbolic scalar, is finite."""
     return value.guard(_finite) if type(value) is SymbolicScalar else bool(np.isfinite(value))
 
 
-def _finite(number: Any, _: None) -> Any:
+def _finite(number: complex, _: None) -> np.bool:
     return np.isfinite(number)
 
 
@@ -184,7 +186,7 @@ def _evaluate_input(builder: Builder, var: Var) -> Tracer | None:
     return None
 
 
-def _known_value(builder: Builder, atom: Atom) -> Any:
+def _known_value(builder: Builder, atom: Atom) -> ArrayLike:
     if isinstance(atom, Literal):
         return np.asarray(atom.value, atom.aval.dtype)[()]
     return builder.values[atom]

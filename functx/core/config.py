@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from decimal import Decimal
@@ -37,7 +37,7 @@ class MemoryBudget(Record):
         return self.bytes if self.fraction is None else int(self.fraction * unplanned)
 
 
-def parse_memory_mode(label: str, memory: Any) -> str | MemoryBudget | None:
+def parse_memory_mode(label: str, memory: object) -> str | MemoryBudget | None:
     """The memory mode that a user gave: one of `MEMORY_MODES`, a budget, or None.
 
     Raises ArgumentError and ValueRangeError for any other value; `label` names the function.
@@ -77,26 +77,26 @@ def format_bytes(count: float) -> str:
 _BYTE_UNITS = "B", "KiB", "MiB", "GiB", "TiB"
 
 
-def _enum_option(name: str, *choices: str) -> Any:
+def _enum_option(name: str, *choices: str) -> property:
     """An option whose value is one of `choices`, by default the first."""
 
     return _option(choices[0], lambda value: check_choice(f"config: {name}", value, choices))
 
 
-def check_choice(label: str, value: Any, choices: tuple[str, ...]) -> Any:
+def check_choice(label: str, value: object, choices: tuple[str, ...]) -> str:
     """`value`; raises ValueRangeError, which begins with `label`, if it is not one of `choices`."""
     if not isinstance(value, str) or value not in choices:
         raise ValueRangeError(f"{label} must be one of {choices}; got {value!r}")
     return value
 
 
-def _option(value: Any, check: Callable[[Any], Any]) -> Any:
+def _option(value: object, check: Callable[[Any], Any]) -> property:
     """An option with the default `value`; setting it stores `check(new)` and clears caches."""
 
-    def get(_: Config) -> Any:
+    def get(_: Config) -> object:
         return value
 
-    def change(_: Config, new: Any) -> None:
+    def change(_: Config, new: object) -> None:
         nonlocal value
         before, value = value, check(new)
         if value != before:
@@ -105,7 +105,7 @@ def _option(value: Any, check: Callable[[Any], Any]) -> Any:
     return property(get, change)
 
 
-def _jax_option(name: str) -> Any:
+def _jax_option(name: str) -> property:
     """An option of JAX under another name."""
     return property(
         lambda _: backend.jax_option(name),
@@ -124,11 +124,11 @@ class TraceOptions(NamedTuple):
     """
 
     outline: str | None = None
-    memory: Any = None
+    memory: object = None
     modes: tuple[Any, ...] = ()
 
     @property
-    def key(self) -> Any:
+    def key(self) -> TraceOptions:
         """The options as part of the key of a trace: modes compare by their state."""
         if not self.modes:
             return self
@@ -139,7 +139,7 @@ trace_options: ContextVar[TraceOptions] = ContextVar("trace_options", default=Tr
 """The options of the function that is being traced."""
 
 
-def contextual_key(key: Any) -> Any:
+def contextual_key(key: Hashable) -> Hashable:
     """`key` with the trace options that the result of a rewrite depends on.
 
     Rules run in a rewrite: the memory plan decides which residuals they save, and modes decide
@@ -156,7 +156,7 @@ def outline_mode() -> str:
     return trace_options.get().outline or config.outline
 
 
-def memory_plan() -> Any:
+def memory_plan() -> object:
     """The option `memory` of the function that is being traced, else of `config`.
 
     "off", "min_cut", a `MemoryBudget`, or a candidate plan while a planner searches for one that
@@ -238,7 +238,7 @@ class Config:
     compilation_cache_min_seconds = _jax_option("compilation_cache_min_seconds")
     compilation_cache_min_bytes = _jax_option("compilation_cache_min_bytes")
 
-    def update(self, name: str, value: Any) -> None:
+    def update(self, name: str, value: object) -> None:
         """Set an option by name; raises ArgumentError for an unknown name."""
         _check_option_name(name)
         object.__setattr__(self, name, value)
@@ -246,7 +246,7 @@ class Config:
     __setattr__ = update
 
     @contextmanager
-    def set(self, **options: Any) -> Iterator[None]:
+    def set(self, **options: object) -> Iterator[None]:
         """Set options within a `with` block."""
         for name in options:
             _check_option_name(name)
@@ -260,7 +260,7 @@ class Config:
                 setattr(self, name, value)
 
 
-def _check_option_name(name: Any) -> None:
+def _check_option_name(name: object) -> None:
     known = [n for n, value in vars(Config).items() if isinstance(value, property)]
     if name not in known:
         raise ArgumentError(

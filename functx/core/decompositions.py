@@ -20,7 +20,7 @@ from functx.core.errors import (
 )
 from functx.core.primitive import Primitive
 from functx.core.source_info import describe_source, user_source
-from functx.core.typing import Function
+from functx.core.typing import Function, PyTree, Value
 
 PrimitiveClass = type[Primitive]
 
@@ -104,7 +104,7 @@ class ClassDecomposition(Decomposition):
 
 
 def _as_function(cls: PrimitiveClass) -> Function:
-    def decompose(*operands: Any, **params: Any) -> Any:
+    def decompose(*operands: Value, **params: object) -> Any:
         return cls(**params).decompose(*operands)  # type: ignore[misc]
 
     decompose.__name__ = decompose.__qualname__ = f"decompose_{cls.name}"
@@ -132,7 +132,7 @@ def _signature(function: Function) -> inspect.Signature | None:
 
 
 def register(
-    op: Any, *, table: str = "general", exist_ok: bool = False
+    op: PyTree, *, table: str = "general", exist_ok: bool = False
 ) -> Callable[[Function], Function]:
     """A decorator that registers a function as the decomposition of a primitive; returns the function.
 
@@ -184,7 +184,7 @@ def register(
     return decorator
 
 
-def remove(op: Any, *, table: str = "general") -> None:
+def remove(op: PyTree, *, table: str = "general") -> None:
     """Remove what was registered for `op`, as in `register`, from a table.
 
     The definitions of functx are used again. Nothing happens if nothing was registered.
@@ -208,7 +208,7 @@ def _update_table(
         invalidate_caches()
 
 
-def lookup(op: Any, table: str = "general") -> Function:
+def lookup(op: PyTree, table: str = "general") -> Function:
     """The decomposition of `op` in a table, called as `function(*operands, **params)`.
 
     Falls back to the table "general", then to the decomposition of functx. Raises MissingRuleError
@@ -224,7 +224,7 @@ def lookup(op: Any, table: str = "general") -> Function:
     return entry.function
 
 
-def get_jvp_decomposition(op: Any) -> Function:
+def get_jvp_decomposition(op: PyTree) -> Function:
     """The decomposition of `op` for forward mode: from the table "jvp", else from "general".
 
     Raises MissingRuleError if there is none.
@@ -232,7 +232,7 @@ def get_jvp_decomposition(op: Any) -> Function:
     return lookup(op, "jvp")
 
 
-def get_decompositions(ops: Any, table: str = "general") -> dict[PrimitiveClass, Function]:
+def get_decompositions(ops: PyTree, table: str = "general") -> dict[PrimitiveClass, Function]:
     """The decompositions of `ops`, a pytree as in `register`, in a table; missing ones are left out.
 
     "general" includes the decompositions of functx.
@@ -246,7 +246,7 @@ def get_decompositions(ops: Any, table: str = "general") -> dict[PrimitiveClass,
     return {cls: entry.function for cls, entry in found.items() if entry is not None}
 
 
-def remove_decompositions(decompositions: dict[PrimitiveClass, Function], ops: Any) -> None:
+def remove_decompositions(decompositions: dict[PrimitiveClass, Function], ops: PyTree) -> None:
     """Remove `ops` from a dictionary that `get_decompositions` returned; missing ones are ignored."""
     for cls in resolve_primitives(ops, "decomp.remove_decompositions"):
         decompositions.pop(cls, None)
@@ -307,7 +307,7 @@ def missing_decomposition_error(cls: PrimitiveClass, what: str, table: str) -> M
     )
 
 
-def decomposition_table(name: Any, what: str) -> dict[PrimitiveClass, Decomposition]:
+def decomposition_table(name: object, what: str) -> dict[PrimitiveClass, Decomposition]:
     """The table of that name; raises RegistrationError if there is none."""
     entries = _TABLES.get(name) if isinstance(name, str) else None
     if entries is None:
@@ -316,7 +316,7 @@ def decomposition_table(name: Any, what: str) -> dict[PrimitiveClass, Decomposit
     return entries
 
 
-def resolve_primitives(ops: Any, what: str, families: bool = True) -> list[PrimitiveClass]:
+def resolve_primitives(ops: PyTree, what: str, families: bool = True) -> list[PrimitiveClass]:
     """The primitive classes in a pytree of classes, names, base classes and functions of functx."""
     leaves = list(ops) if isinstance(ops, (set, frozenset)) else tree.leaves(ops)
     return list(
@@ -324,7 +324,7 @@ def resolve_primitives(ops: Any, what: str, families: bool = True) -> list[Primi
     )
 
 
-def _resolve_primitive(op: Any, what: str, families: bool) -> Iterable[PrimitiveClass]:
+def _resolve_primitive(op: object, what: str, families: bool) -> Iterable[PrimitiveClass]:
     named = op
     if inspect.isfunction(op) and op.__module__.startswith("functx."):
         # NumPy's names have no underscores: `logsumexp` is the primitive `log_sum_exp`.

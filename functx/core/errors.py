@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from sys import _getframe
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from functx.core.source_info import Source, source_line, user_source
 from functx.core.tracebacks import hide_callers
+
+if TYPE_CHECKING:
+    from functx.core.builder import Builder
 
 
 class FunctxError(Exception):
@@ -26,7 +29,7 @@ class FunctxError(Exception):
         super().__init__(problem)
         hide_callers(_getframe(1))
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[Any, ...]:
         # Code objects cannot be pickled; the text of the user's line can.
         return _unpickle_error, (type(self), self.problem, self.details, self.fix, self.location)
 
@@ -508,7 +511,7 @@ def short_repr(value: Any) -> str:
     return repr(value)
 
 
-def type_name(value: Any) -> str:
+def type_name(value: object) -> str:
     """The type of a value for messages: the short form of its aval, else its class."""
     aval = getattr(getattr(value, "atom", value), "aval", None)
     if aval is not None and hasattr(aval, "weak_type"):
@@ -518,7 +521,7 @@ def type_name(value: Any) -> str:
     return type(value).__name__
 
 
-def describe_input(builder: Any, tracer: Any) -> str:
+def describe_input(builder: Builder, tracer: Any) -> str:
     """`argument x: f32[3] of jit(f)`: the input `tracer` of a builder, for messages."""
     position = builder.inputs.index(tracer.atom)
     names = builder.in_names

@@ -5,7 +5,7 @@ Also finds the memory of traced arrays: strides, the base of a view, and which r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -20,6 +20,7 @@ from functx.core.records import Rewrite
 from functx.core.rewriting import bind_equation, cached_rewrite
 from functx.core.tracer import Tracer, current_builder
 from functx.core.tracing import run_and_finish, trace_closed
+from functx.core.typing import ArrayLike
 
 Strides = tuple[int, ...]
 """The distance in elements between neighbours along each dimension."""
@@ -93,7 +94,7 @@ class ViewStep(NamedTuple):
     output: int
 
     @property
-    def key(self) -> Any:
+    def key(self) -> Hashable:
         return self.view, tuple([x.atom for x in self.other_operands]), self.output
 
 
@@ -260,7 +261,7 @@ def strides_of(builder: Builder, atom: Atom) -> Strides:
     return memory_location(builder, atom).strides
 
 
-def is_contiguous(x: Any) -> bool:
+def is_contiguous(x: ArrayLike) -> bool:
     """Whether an array is contiguous in row-major order."""
     if type(x) is not Tracer:
         return not isinstance(x, np.ndarray) or x.flags.c_contiguous
@@ -268,7 +269,7 @@ def is_contiguous(x: Any) -> bool:
     return is_row_major(x.shape, strides_of(x.builder, x.atom))
 
 
-def record_layout_dependence(x: Any, writes: bool = False) -> None:
+def record_layout_dependence(x: ArrayLike, writes: bool = False) -> None:
     """Record that the trace depends on the memory layout of `x`, if its base is an input.
 
     The layout matters only if the program has writes; `writes` says that it has.
@@ -280,7 +281,7 @@ def record_layout_dependence(x: Any, writes: bool = False) -> None:
             base.builder.writes |= writes
 
 
-def noncontiguous_strides(x: Any) -> Strides | None:
+def noncontiguous_strides(x: ArrayLike) -> Strides | None:
     """The strides of an array in elements; None for row-major order."""
     if type(x) is Tracer:
         strides = strides_of(x.builder, x.atom)

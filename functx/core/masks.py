@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from functx.core.tracer import current_builder
 from functx.core.typing import Cotangent, Mask
@@ -49,7 +49,7 @@ def run_rule(
     values: Sequence[Cotangent],
     masks: Sequence[Mask],
     rule: Callable[..., Result],
-    *args: Any,
+    *args: object,
 ) -> tuple[Result, Sequence[Mask] | None]:
     """The result of `rule(*args)`, which is given `values` with `masks`, and the masks that it states.
 

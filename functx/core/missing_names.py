@@ -22,7 +22,7 @@ def load_on_first_use(
     refuse = vars(module)["__getattr__"]
     public = {*vars(module)["__all__"]} - vars(module).keys()
 
-    def load(name: str) -> Any:
+    def load(name: str) -> object:
         if name in modules:
             return import_module(f"{package}.{name}")
         if name in public:
@@ -63,7 +63,7 @@ def _missing_attribute_hook(original: str, module: str) -> Callable[[str], Any]:
     return refuse
 
 
-def _suggestion(path: str, found: Any) -> str:
+def _suggestion(path: str, found: object) -> str:
     if isinstance(found, ModuleType):
         return _module_suggestion(path)
     if path.count(".") == 1 or isinstance(found, type) or not callable(found):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from functx.core.backend import backend
 from functx.core.errors import ArgumentError, UnboundAxisError, type_name
@@ -83,12 +83,12 @@ def set_batched_axis(axis: Axis | None) -> Iterator[None]:
         _batched_axis.reset(token)
 
 
-def canonical_axis_names(axis_name: Any) -> tuple[Hashable, ...]:
+def canonical_axis_names(axis_name: Hashable | Sequence[Hashable]) -> tuple[Hashable, ...]:
     """The names in `axis_name`, which is one name or a sequence of names."""
     return tuple(axis_name) if isinstance(axis_name, (tuple, list)) else (axis_name,)
 
 
-def named_axis_size(name: Any, op: str) -> int:
+def named_axis_size(name: Hashable, op: str) -> int:
     """The size of the named axis `name` around the current trace.
 
     Raises UnboundAxisError if it is not bound, and ArgumentError if `name` cannot be a name.
@@ -110,7 +110,7 @@ def named_axis_size(name: Any, op: str) -> int:
     )
 
 
-def check_axis_name(name: Any, label: str) -> None:
+def check_axis_name(name: object, label: str) -> None:
     """Raise ArgumentError, which begins with `label`, unless `name` can name an axis."""
     try:
         hash(name)

@@ -11,9 +11,11 @@ import numpy as np
 
 from functx.core.program import Literal
 from functx.core.types import x64_enabled
+from functx.core.typing import ArrayLike
 
 if TYPE_CHECKING:
-    from functx.core.types import ShapedArray
+    from functx.core.primitive import Primitive
+    from functx.core.types import DType, ShapedArray
 
 
 _view, _copy = np.ndarray.view, np.ndarray.copy
@@ -82,7 +84,7 @@ class WeakNdarray(ndarray):
     __slots__ = ()
     weak_type = True
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[Any, ...]:
         return as_ndarray(self).__reduce__()
 
 
@@ -105,12 +107,14 @@ def as_numpy_array(x: Any) -> Any:
     return _view(x, np.ndarray) if type(x) in FUNCTX_ARRAY_TYPES else x
 
 
-def copy_as_ndarray(value: Any, weak_type: bool = False) -> Any:
+def copy_as_ndarray(value: ArrayLike, weak_type: bool = False) -> Any:
     """A copy of an array as an `ndarray`."""
     return _copy(_view(np.asarray(value), WeakNdarray if weak_type else ndarray))
 
 
-def filled_ndarray(value: Any, shape: Any, dtype: Any, weak_type: bool = False) -> Any:
+def filled_ndarray(
+    value: ArrayLike, shape: tuple[int, ...], dtype: DType, weak_type: bool = False
+) -> Any:
     """A new `ndarray` filled with the number `value`."""
     array = np.ndarray.__new__(WeakNdarray if weak_type else ndarray, shape, dtype)
     np.ndarray.fill(array, value)
@@ -139,7 +143,7 @@ class _IgnoredFloatErrors(threading.local):
 ignored_float_errors = _IgnoredFloatErrors()
 
 
-def evaluate_binary_on_host(primitive: Any, x: Any, y: Any) -> Any:
+def evaluate_binary_on_host(primitive: Primitive, x: object, y: object) -> Any:
     """`primitive.host_kernel(x, y)` of two `ndarray`s of one dtype, or of one and a Python number.
 
     None for all other operands, for shapes that do not broadcast, and for numbers that do not fit.
@@ -171,7 +175,7 @@ def evaluate_binary_on_host(primitive: Any, x: Any, y: Any) -> Any:
 _SCALAR_TYPES_BY_KIND: dict[str, tuple[type, ...]] = {"f": (float, int), "i": (int,), "u": (int,)}
 
 
-def evaluate_unary_on_host(primitive: Any, x: Any) -> Any:
+def evaluate_unary_on_host(primitive: Primitive, x: object) -> Any:
     """`primitive.host_kernel(x)`, a NumPy ufunc, of an `ndarray`; None for all other operands."""
     fun = primitive.host_kernel
     if type(x) is not ndarray or type(fun) is not np.ufunc:
@@ -183,7 +187,9 @@ def evaluate_unary_on_host(primitive: Any, x: Any) -> Any:
     return _view(out if type(out) is np.ndarray else np.asarray(out), ndarray)
 
 
-def evaluate_on_host(primitive: Any, args: Sequence[Any], avals: tuple[ShapedArray, ...]) -> Any:
+def evaluate_on_host(
+    primitive: Primitive, args: Sequence[Any], avals: tuple[ShapedArray, ...]
+) -> Any:
     """`primitive.host_kernel(*args)` of host arrays and literals; None for all other operands."""
     kinds, operands = primitive.host_kernel_kinds, []
     for x, aval in zip(args, avals, strict=True):

@@ -357,7 +357,9 @@ class _Parser:
         primitive: Primitive = self.construct(token, cls, **params)
         return primitive
 
-    def construct(self, token: Token, make: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def construct(
+        self, token: Token, make: Callable[..., Any], *args: object, **kwargs: object
+    ) -> Any:
         """`make(*args, **kwargs)`; raises ParseError at `token` if that raises."""
         try:
             return make(*args, **kwargs)
@@ -386,7 +388,7 @@ class _Parser:
             raise self.problem(f"must give each parameter of {cls.name} once", token)
         return found
 
-    def value(self, cls: type[Primitive]) -> Any:
+    def value(self, cls: type[Primitive]) -> object:
         """The value of a parameter of `cls`."""
         token = self.next()
         kind, text = token.kind, token.text
@@ -413,7 +415,7 @@ class _Parser:
             return self.named_value(cls, token)
         raise self.error("a value", token)
 
-    def opaque(self, token: Token) -> Any:
+    def opaque(self, token: Token) -> object:
         found = find_opaque_value(token.text)
         if found is None:
             raise self.error(
@@ -424,7 +426,7 @@ class _Parser:
             )
         return found
 
-    def named_value(self, cls: type[Primitive], token: Token) -> Any:
+    def named_value(self, cls: type[Primitive], token: Token) -> object:
         """The value of a name: a constant, a dtype, an aval, a program, or an instance of a class."""
         name = token.text
         if name in _CONSTANTS:

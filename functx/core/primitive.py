@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from enum import Enum
 from functools import lru_cache
 from importlib import import_module
-from typing import Any, ClassVar, dataclass_transform
+from typing import TYPE_CHECKING, Any, ClassVar, Self, dataclass_transform
 from weakref import ref
+
+import numpy as np
 
 from functx.core.errors import ArgumentError, FunctxError, MissingRuleError, RuleError
 from functx.core.program import NO_EFFECTS, Effects, Program, programs_in_parameter
@@ -15,6 +18,12 @@ from functx.core.records import annotated_fields
 from functx.core.rounding import Rounding
 from functx.core.tracing import bind
 from functx.core.types import HasAval, ShapedArray
+from functx.core.typing import Cotangent, IRValue, IRValues, Mask, Value
+
+if TYPE_CHECKING:
+    from _collections_abc import dict_items, dict_keys, dict_values
+
+    from functx.lowering.stablehlo_emitter import LoweringContext
 
 
 class _PrimitiveType(type):
@@ -36,10 +45,17 @@ def rule(method: Callable[..., Any]) -> Callable[..., Any]:
     return method
 
 
-_UNCACHED_FIELD_TYPES = ("float", "complex", "Any", "object", "Program")
+_MAY_BE_INEXACT = ("float", "complex", "Any", "object", "Hashable")
 
 
-def _param_key(value: Any) -> Any:
+def _is_plain(value: object) -> bool:
+    """Whether `value` equals no other parameter, and holds no program or array."""
+    if isinstance(value, tuple):
+        return all([_is_plain(part) for part in value])
+    return value is None or isinstance(value, (int, str, np.integer, np.dtype, Enum, type))
+
+
+def _param_key(value: object) -> tuple[type, Hashable]:
     """A parameter as part of a key; floats, also in tuples, are replaced by their repr."""
     if isinstance(value, (float, complex)):
         return type(value), repr(value)
@@ -60,7 +76,7 @@ class _InstanceTable:
         self.buckets: dict[int, list[ref[Any]]] = {}
         self.was_used = False
 
-    def find(self, key: Any) -> Any:
+    def find(self, key: Hashable) -> Primitive | None:
         for reference in tuple(self.buckets.get(hash(key), ())):
             instance = reference()
             if instance is not None and instance._key == key:
@@ -72,7 +88,7 @@ class _InstanceTable:
         instances = [reference() for bucket in list(self.buckets.values()) for reference in bucket]
         return [instance for instance in instances if instance is not None]
 
-    def add(self, instance: Any) -> None:
+    def add(self, instance: Primitive) -> None:
         self.was_used = True
         key_hash = hash(instance._key)
 
@@ -85,9 +101,9 @@ class _InstanceTable:
         self.buckets.setdefault(key_hash, []).append(ref(instance, remove))
 
 
-def _field_types(cls: type[Primitive]) -> list[Any]:
+def _field_types(cls: type[Primitive]) -> list[str]:
     return [
-        base.__dict__["__annotations__"][field]
+        str(base.__dict__["__annotations__"][field])
         for base in cls.__mro__
         for field in cls.fields
         if field in base.__dict__.get("__annotations__", {})
@@ -132,15 +148,15 @@ class _Registry(dict[str, "type[Primitive]"]):
         self._load_all()
         return super().__iter__()
 
-    def keys(self) -> Any:
+    def keys(self) -> dict_keys[str, type[Primitive]]:
         self._load_all()
         return super().keys()
 
-    def values(self) -> Any:
+    def values(self) -> dict_values[str, type[Primitive]]:
         self._load_all()
         return super().values()
 
-    def items(self) -> Any:
+    def items(self) -> dict_items[str, type[Primitive]]:
         self._load_all()
         return super().items()
 
@@ -208,17 +224,18 @@ class Primitive(metaclass=_PrimitiveType):
     by_jax_primitive: ClassVar[dict[str, type[Primitive]]] = {}
     """The classes that state a `jax_primitive`, by that name."""
 
-    def __init_subclass__(cls, abstract: bool = False, **kwargs: Any):
+    def __init_subclass__(cls, abstract: bool = False, **kwargs: object):
         super().__init_subclass__(**kwargs)
         new_fields = [field for field in annotated_fields(cls) if field not in cls.fields]
         cls.fields = (*cls.fields, *new_fields)
         cls.defaults = {f: getattr(cls, f) for f in cls.fields if hasattr(cls, f)}
-        # The cache does not tell 0.0 from -0.0, and it would keep programs and their memos alive.
-        uncached = any(
-            name in str(kind) for kind in _field_types(cls) for name in _UNCACHED_FIELD_TYPES
+        # In tuples, the cache does not tell numbers of different types apart.
+        may_be_inexact = any(name in kind for kind in _field_types(cls) for name in _MAY_BE_INEXACT)
+        cls._interned = (  # type: ignore[attr-defined]
+            cls._make
+            if may_be_inexact
+            else lru_cache(maxsize=4096, typed=True)(cls._make_while_plain)
         )
-        make = cls._make if uncached else lru_cache(maxsize=4096, typed=True)(cls._make)
-        cls._interned = make  # type: ignore[attr-defined]
         cls._instances = _InstanceTable()  # type: ignore[attr-defined]
         if "numpy" not in cls.__dict__ and not cls.__dict__.keys().isdisjoint(
             ("lower", "decompose")
@@ -242,7 +259,18 @@ class Primitive(metaclass=_PrimitiveType):
         return None if cls.fields or any(p is not None for p in params.values()) else cls()
 
     @classmethod
-    def _make(cls, *args: Any, **kwargs: Any) -> Primitive:
+    def _make_while_plain(cls, *args: object, **kwargs: object) -> Primitive:
+        """As `_make`, for the cache, which the first instance whose parameters are not plain ends.
+
+        The cache does not tell 0.0 from -0.0, and it would keep programs and their memos alive.
+        """
+        self = cls._make(*args, **kwargs)
+        if not _is_plain(tuple([getattr(self, field) for field in cls.fields])):
+            cls._interned = cls._make  # type: ignore[attr-defined]
+        return self
+
+    @classmethod
+    def _make(cls, *args: object, **kwargs: object) -> Primitive:
         fields = cls.fields
         if kwargs or len(args) != len(fields):
             args = cls._with_defaults(args, kwargs)
@@ -275,25 +303,26 @@ class Primitive(metaclass=_PrimitiveType):
             raise TypeError(f"{cls.__name__} needs the parameters {missing}")
         return tuple([values[field] for field in fields])
 
+    _key: tuple[Hashable, ...]
     is_context_dependent: bool
     """Whether the operation has effects or uses named axes."""
     out_avals_memo: dict[tuple[ShapedArray, ...], tuple[ShapedArray, ...]]
     """The memo of `infer_out_avals`, by operand types."""
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"{self.name}: parameters are fixed; make another instance")
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[Any, ...]:
         return type(self), tuple(getattr(self, field) for field in self.fields)
 
-    def replace(self, **fields: Any) -> Any:
+    def replace(self, **fields: object) -> Self:
         """This primitive with some of its fields replaced."""
         values = {name: getattr(self, name) for name in self.fields} | fields
         if len(values) > len(self.fields):
             return type(self)(**values)
         return type(self)(*values.values())
 
-    def __call__(self, *args: Any) -> Any:
+    def __call__(self, *args: object) -> Any:
         """The output of the operation on `args`: traced inside a trace, computed outside one."""
         return bind(self, args)
 
@@ -314,7 +343,7 @@ class Primitive(metaclass=_PrimitiveType):
         return outs
 
     @rule
-    def abstract_eval(self, *avals: Any) -> Any:
+    def abstract_eval(self, *avals: ShapedArray) -> ShapedArray | Sequence[ShapedArray]:
         """The type of the output (a sequence of them with `multiple_results`)."""
         raise self.missing_rule_error("abstract_eval")
 
@@ -328,7 +357,7 @@ class Primitive(metaclass=_PrimitiveType):
         raise self.missing_rule_error("jvp")
 
     @rule
-    def transpose(self, ct: Any, *args: Any) -> Sequence[Any]:
+    def transpose(self, ct: Cotangent, *args: Value | LinearInput) -> Sequence[Any]:
         """The cotangent of each linear operand, given the cotangent of the output.
 
         Called with a `LinearInput` (a type without a value) for each linear operand, and values for
@@ -345,7 +374,7 @@ class Primitive(metaclass=_PrimitiveType):
     """
 
     @rule
-    def cotangent_masks(self, mask: Any, args: Sequence[Any]) -> Sequence[Any]:
+    def cotangent_masks(self, mask: Mask, args: Sequence[Any]) -> Sequence[Any]:
         """A boolean array for each operand, False where its cotangent is zero.
 
         `mask` is that of the cotangent of the output. A mask None means that no element is
@@ -404,7 +433,7 @@ class Primitive(metaclass=_PrimitiveType):
     """True: the output is a copy of the operand in new memory."""
 
     @rule
-    def lower(self, ctx: Any, *values: Any) -> Any:
+    def lower(self, ctx: LoweringContext, *values: IRValue) -> IRValue | IRValues:
         """The StableHLO value of the output (a sequence with `multiple_results`) for operand values.
 
         `ctx` gives `avals_in`, `avals_out`, `out_types` and `platforms`.
@@ -439,25 +468,25 @@ class View(Primitive, abstract=True):
     """Whether the memory layout of the operand decides if the outputs are views."""
 
     @rule
-    def scatter_into_base(self, part: Any, index: int, x: Any, *args: Any) -> Any:
+    def scatter_into_base(self, part: Value, index: int, x: Value, *args: Value) -> Value:
         """`x` with `part` in place of the elements that output `index`, a view of `x`, shows.
 
         Called only for views that can be written to.
         """
         raise self.missing_rule_error("scatter_into_base")
 
-    def is_read_only_view(self, x: Any) -> bool:
+    def is_read_only_view(self, x: ShapedArray) -> bool:
         """Whether the outputs, views of an array of type `x`, are read-only in NumPy."""
         return False
 
-    def view_strides(self, x: Any, strides: tuple[int, ...]) -> tuple[int, ...] | None:
+    def view_strides(self, x: ShapedArray, strides: tuple[int, ...]) -> tuple[int, ...] | None:
         """The strides of the outputs, for an `x` with `strides`; None if NumPy copies.
 
         Strides count elements; they are 0 along dimensions that repeat elements.
         """
         raise self.missing_rule_error("view_strides")
 
-    def view_offset(self, x: Any, strides: tuple[int, ...], index: int) -> int | None:
+    def view_offset(self, x: ShapedArray, strides: tuple[int, ...], index: int) -> int | None:
         """The offset of output `index`, a view of `x`, in elements; None if an operand determines it."""
         return 0
 
@@ -475,11 +504,11 @@ class ReadsPart(Primitive, abstract=True):
     is the type of the operand. For classes with one operand.
     """
 
-    def is_added_in_place(self, ct: Any, x: Any) -> bool:
+    def is_added_in_place(self, ct: Value, x: Value) -> bool:
         """Whether the cotangent `ct` of the output is better added to others of `x` than by `vjp`."""
         return True
 
-    def add_to_cotangent(self, total: Any, ct: Any, args: Sequence[Any]) -> Any:
+    def add_to_cotangent(self, total: Value, ct: Value, args: Sequence[Any]) -> Value:
         """`total` plus the cotangent of the first operand, which changes only the part that is read."""
         raise self.missing_rule_error("add_to_cotangent")
 
@@ -497,7 +526,7 @@ class HasPrograms(Primitive, abstract=True):
         """
         raise self.missing_rule_error("hoist_constants")
 
-    def __call__(self, *args: Any) -> Any:
+    def __call__(self, *args: object) -> Any:
         """As `Primitive.__call__`, with the captured values of sub-programs as further operands."""
         if not self.has_captures:
             return bind(self, args)

@@ -17,7 +17,7 @@ from dataclasses import fields, is_dataclass
 from enum import Enum
 from itertools import count
 from string import ascii_lowercase
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -27,6 +27,9 @@ from functx.core.program import Effects, Equation, Literal, Program, Var
 from functx.core.records import Record
 from functx.core.source_info import DerivedSource, assigned_names, describe_source
 from functx.core.types import DTYPES_BY_SHORT_NAME, SHORT_NAMES, ShapedArray
+
+if TYPE_CHECKING:
+    from functx.core.program import Atom
 
 RESERVED_WORDS = frozenset(
     {"program", "return", "None", "True", "False", "nan", "inf", *DTYPES_BY_SHORT_NAME}
@@ -157,7 +160,7 @@ def _outputs_text(eqn: Equation, names: dict[Var, str]) -> str:
     return ", ".join([f"{names.get(v, '?')}: {v.aval!r}" for v in eqn.outputs]) or "()"
 
 
-def atom_text(atom: Any, names: dict[Var, str]) -> str:
+def atom_text(atom: Atom, names: dict[Var, str]) -> str:
     """A variable by name, a literal as `2.0:f32`, or `2.0:~f32` where it is weak."""
     if type(atom) is not Literal:
         return names.get(atom, "?")
@@ -304,7 +307,7 @@ def value_text(value: Any, primitive: Primitive, program_name: Callable[[Program
 _SELF_DESCRIBING_TYPES = frozenset({type(None), bool, int, float, str, bytes})
 
 
-def is_record(cls: Any) -> bool:
+def is_record(cls: object) -> bool:
     """Whether `cls` is a record class, a named tuple or a dataclass."""
     if not isinstance(cls, type):
         return False
@@ -335,7 +338,7 @@ _weak_opaque_values: WeakValueDictionary[str, Any] = WeakValueDictionary()
 _strong_opaque_values: dict[str, Any] = {}
 
 
-def _opaque_text(value: Any) -> str:
+def _opaque_text(value: object) -> str:
     shown = repr(value)
     if shown.startswith("<"):
         shown = getattr(value, "__name__", type(value).__name__)
@@ -354,6 +357,6 @@ def _opaque_text(value: Any) -> str:
     return text
 
 
-def find_opaque_value(text: str) -> Any:
+def find_opaque_value(text: str) -> object:
     """The value that `text` stands for in a printed program; None if it is no longer alive."""
     return _weak_opaque_values.get(text, _strong_opaque_values.get(text))

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from enum import Enum
 from functools import cached_property, lru_cache, partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
 from functx.core.caches import rule_version
 from functx.core.types import ShapedArray, is_inexact
+from functx.core.typing import PyTree
 
 if TYPE_CHECKING:
     from functx.core.primitive import Primitive
     from functx.core.source_info import Source
+    from functx.core.types import DType
 
 
 class Effect(Enum):
@@ -40,6 +42,7 @@ BATCHED_EFFECTS: Effects = frozenset([Effect.CALLBACK, Effect.ORDERED])
 """The effects that take place for each element of a batch, and only for those that reach the equation."""
 
 
+@final
 class Var:
     """A variable of one program, equal only to itself.
 
@@ -53,6 +56,7 @@ class Var:
         self.aval = aval
 
 
+@final
 class Literal:
     """A scalar constant of a program, equal to others of the same value and aval."""
 
@@ -100,7 +104,7 @@ class Equation:
 
         return new_equation(primitive, inputs, source)
 
-    def replace(self, **changes: Any) -> Equation:
+    def replace(self, **changes: object) -> Equation:
         """This equation with some of its fields replaced."""
         fields = {name: getattr(self, name) for name in Equation.__slots__} | changes
         return Equation(**fields)
@@ -244,7 +248,7 @@ class Program:
     def __hash__(self) -> int:
         return self.key.hash
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[Any, ...]:
         # Sources are left out, since code objects cannot be pickled.
         equations = [(eqn.primitive, eqn.inputs, eqn.outputs) for eqn in self.equations]
         names = None if self.in_names is None else list(self.in_names())
@@ -268,7 +272,7 @@ class Program:
     def __name__(self) -> str:
         return self.name
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: PyTree, **kwargs: PyTree) -> PyTree:
         """The outputs for these arguments: inlined inside a trace, computed outside one.
 
         With `trees`, arguments and result are pytrees; otherwise each argument is an array, and the
@@ -366,7 +370,7 @@ def subprograms(primitive: Primitive) -> list[Program]:
     ]
 
 
-def programs_in_parameter(parameter: Any) -> list[Program]:
+def programs_in_parameter(parameter: object) -> list[Program]:
     """The programs in a parameter: itself, or in tuples at any depth."""
     found: list[Program] = []
     pending = [parameter]
@@ -402,7 +406,9 @@ class ProgramKey:
         )
 
 
-def canonical_form(program: Program, literal: Any = None) -> tuple[Any, ...]:
+def canonical_form(
+    program: Program, literal: Callable[[Atom], Hashable] | None = None
+) -> tuple[Any, ...]:
     """The program as a flat tuple in which variables are numbers in order of definition.
 
     `literal(x)` stands for each literal `x`; by default the literal itself.
@@ -459,7 +465,7 @@ def dce_equation(eqn: Equation, used: Sequence[bool]) -> Equation:
 
 @lru_cache(maxsize=4096)
 def scalar_literal(
-    value: bool | int | float | complex, dtype: Any, weak: bool, _text: str
+    value: bool | int | float | complex, dtype: DType, weak: bool, _text: str
 ) -> Literal:
     """The literal `value`, rounded to `dtype` unless weak; its repr `_text` tells -0.0 from 0.0 in the cache."""
     if not weak and is_inexact(dtype):

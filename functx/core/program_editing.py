@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -33,6 +33,10 @@ from functx.core.source_info import Source
 from functx.core.tracer import Tracer, aval_of, current_builder, literal_of
 from functx.core.tracing import bind, trace, trace_closed
 from functx.core.types import ShapedArray, kind
+from functx.core.typing import ArrayLike, IRValue, PyTree, Value, Values
+
+if TYPE_CHECKING:
+    from functx.lowering.stablehlo_emitter import LoweringContext
 
 
 class Retype(Rewrite[Program]):
@@ -41,17 +45,17 @@ class Retype(Rewrite[Program]):
     avals: tuple[ShapedArray, ...]
 
     def __call__(self, program: Program) -> Program:
-        def step(eqn: Equation, *args: Any) -> Any:
+        def step(eqn: Equation, *args: Value) -> Values:
             outs = eqn.primitive(*args)
             return outs if eqn.primitive.multiple_results else [outs]
 
-        def body(*args: Any) -> list[Any]:
+        def body(*args: Value) -> list[Any]:
             return interpret(program, args, step, constant=lambda c: c)
 
         return trace_closed(body, self.avals, name=program.name, in_names=program.in_names)
 
 
-def call_program(program: Program, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+def call_program(program: Program, args: Sequence[Any], kwargs: dict[str, Any]) -> PyTree:
     """The outputs of `program`: inlined inside a trace, computed outside one.
 
     Takes and returns pytrees if the program has `trees`; otherwise takes one argument for each
@@ -106,7 +110,7 @@ def retype_program(program: Program, args: Sequence[Any]) -> Program:
     return cached_rewrite(Retype(avals), program)  # type: ignore[no-any-return]
 
 
-def check_argument_type(x: Any, aval: ShapedArray, program: Program, i: int) -> Any:
+def check_argument_type(x: ArrayLike, aval: ShapedArray, program: Program, i: int) -> Any:
     """`x` as input `i` of `program`: a Python number is cast to `aval`, an array must have its type."""
     x = cast_scalar(x, aval)
     actual = aval_of(x)
@@ -120,7 +124,7 @@ def check_argument_type(x: Any, aval: ShapedArray, program: Program, i: int) -> 
     return x
 
 
-def cast_scalar(x: Any, aval: ShapedArray) -> Any:
+def cast_scalar(x: ArrayLike, aval: ShapedArray) -> Any:
     """The Python number `x` as a scalar of `aval` if `aval` is a scalar of its kind or a wider one; else `x`."""
     rank = _SCALAR_RANKS[kind(aval.dtype)]
     if type(x) not in _SCALAR_TYPES[: rank + 1] or aval.shape:
@@ -215,7 +219,7 @@ def rewrite(program: Program, rule: Callable[..., Any]) -> Program:
 def _rewrite_by_rule(
     program: Program, rule: Callable[..., Any], rewrite_subprogram: Callable[[Program], Program]
 ) -> Program:
-    def step(eqn: Equation, *args: Any) -> Sequence[Any]:
+    def step(eqn: Equation, *args: Value) -> Sequence[Any]:
         outs = rule(eqn, *args)
         if outs is NotImplemented:
             primitive = map_primitive_programs(eqn.primitive, rewrite_subprogram)
@@ -226,7 +230,7 @@ def _rewrite_by_rule(
             outs = primitive(*args)
         return _check_rule_outputs(eqn, tuple(outs) if eqn.primitive.multiple_results else (outs,))
 
-    def body(*args: Any) -> list[Any]:
+    def body(*args: Value) -> list[Any]:
         return interpret(program, args, step, constant=lambda c: c)
 
     result, captured = trace(body, program.in_avals, name=program.name, kind="rewrite")
@@ -257,7 +261,7 @@ def _check_rule_outputs(eqn: Equation, outs: tuple[Any, ...]) -> list[Any]:
     return checked
 
 
-def to_tracer(x: Any) -> Tracer:
+def to_tracer(x: object) -> Tracer:
     """`x` as a traced value of the current builder."""
     return current_builder.require().tracer(x)
 
@@ -267,7 +271,7 @@ def map_primitive_programs(primitive: Primitive, change: Callable[[Program], Pro
     if not subprograms(primitive):
         return primitive
 
-    def map_value(value: Any) -> Any:
+    def map_value(value: object) -> object:
         if type(value) is Program:
             return change(value)
         if type(value) is tuple:
@@ -293,7 +297,7 @@ def map_subprograms(program: Program, change: Callable[[Program], Program]) -> P
 def inline(program: Program, names: Sequence[str]) -> Program:
     """`program` with the body of the called program in place of each primitive in `names`."""
 
-    def rule(eqn: Equation, *args: Any) -> Any:
+    def rule(eqn: Equation, *args: Value) -> Any:
         if eqn.primitive.name not in names:
             return NotImplemented
         # The equations of the body keep their own sources.
@@ -315,7 +319,7 @@ class CapturedValue(IdentityKey):
 class Captured(Primitive, abstract=True):
     """An operation without operands whose output is a captured array or traced value, held in `box`."""
 
-    box: Any  # Not `CapturedValue`, since instances with `Any` fields are not cached.
+    box: CapturedValue
     differentiable = False
     has_captures = True
     name = "captured"
@@ -323,7 +327,7 @@ class Captured(Primitive, abstract=True):
     def abstract_eval(self) -> ShapedArray:
         return aval_of(self.box.value)
 
-    def lower(self, ctx: Any) -> Any:
+    def lower(self, ctx: LoweringContext) -> IRValue:
         # Reached only in sub-programs of a primitive that is not a `HasPrograms`.
         value = None if type(self.box.value) is Tracer else backend.concrete_or_none(self.box.value)
         if value is None:

@@ -95,7 +95,7 @@ class Record:
                 values[name] = default.make() if type(default) is _Factory else default
         return tuple([values[name] for name in fields])
 
-    def replace(self, **changes: Any) -> Self:
+    def replace(self, **changes: object) -> Self:
         """The record with other values in some fields."""
         values = dict(zip(self.fields, self._values, strict=True))
         return type(self)(**(values | changes))
@@ -108,7 +108,7 @@ class Record:
     def __hash__(self) -> int:
         return hash(self._values)
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"{type(self).__name__}: a record does not change; use replace()")
 
     def __delattr__(self, name: str) -> None:
@@ -118,7 +118,7 @@ class Record:
         pairs = zip(self.fields, self._values, strict=True)
         return f"{type(self).__qualname__}({', '.join([f'{n}={v!r}' for n, v in pairs])})"
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[Any, ...]:
         return _record, (type(self), self._values)
 
 

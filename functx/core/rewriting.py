@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from functx.core.backend import backend
 from functx.core.caches import clear_on_rule_change, rule_version
@@ -13,6 +13,11 @@ from functx.core.garbage_collection import garbage_collection
 from functx.core.program import Equation, Program, Var, programs_in_parameter
 from functx.core.source_info import derived_source
 from functx.core.tracer import Tracer, check_no_escaped_tracers, current_builder
+from functx.core.typing import ArrayLike
+
+if TYPE_CHECKING:
+    from functx.core.program import Atom
+    from functx.core.source_info import Source
 
 
 def interpret(
@@ -36,7 +41,7 @@ def interpret(
         )
     env: dict[Var, Any] = dict(zip(program.inputs, args, strict=True))
 
-    def read(atom: Any) -> Any:
+    def read(atom: Atom) -> Any:
         return env[atom] if type(atom) is Var else constant(Tracer(atom, builder))
 
     outer = builder.source
@@ -59,7 +64,7 @@ def interpret(
     return [read(atom) for atom in program.outputs]
 
 
-def restore_source(x: Tracer, source: Any, derived: Any) -> None:
+def restore_source(x: Tracer, source: Source | None, derived: Source | None) -> None:
     """Set the source of the equation that computes `x`, if it is among the last with source `derived`."""
     for eqn in reversed(x.builder.equations):
         if eqn.source is not derived:
@@ -69,7 +74,7 @@ def restore_source(x: Tracer, source: Any, derived: Any) -> None:
             return
 
 
-def bind_equation(eqn: Equation, *args: Any) -> list[Tracer]:
+def bind_equation(eqn: Equation, *args: ArrayLike) -> list[Tracer]:
     """Append `eqn` on other operands of the same types; its outputs."""
     return current_builder.require().copy_equation(eqn, args)
 
@@ -142,7 +147,7 @@ def cached_rewrite(rewrite: Callable[[Program], Any] | None, program: Program) -
 _UNCHANGED = object()
 
 
-def has_captured_values(result: Any) -> bool:
+def has_captured_values(result: object) -> bool:
     """Whether programs in the result of a rewrite have captured values; then it is not cached.
 
     A rule that captures variables of enclosing scopes may capture other values next time.

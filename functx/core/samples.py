@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -16,6 +16,10 @@ from functx.core.types import (
     is_inexact,
     kind,
 )
+from functx.core.typing import DTypeLike, NumPyArray
+
+if TYPE_CHECKING:
+    from functx.core.types import DType
 
 Domain = tuple[float, float]
 
@@ -26,7 +30,7 @@ class _DTypeShorthand:
     def __init__(self, name: str):
         self.dtype = DTYPES_BY_SHORT_NAME[name]
 
-    def __getitem__(self, shape: Any) -> ShapedArray:
+    def __getitem__(self, shape: int | tuple[int, ...]) -> ShapedArray:
         return ShapedArray(shape if isinstance(shape, tuple) else (shape,), self.dtype)
 
 
@@ -82,7 +86,7 @@ def sample(
     dtypes: Sequence[str] | None = None,
     tolerance: tuple[float, str] | None = None,
     across: tuple[tuple[Any, int], ...] = (),
-    **params: Any,
+    **params: object,
 ) -> Sample:
     """A sample of a primitive: `sample(f32[3, 4], axes=(0,))`.
 
@@ -109,7 +113,7 @@ def sample(
     )
 
 
-def avals_with_dtype(case: Sample, dtype: Any) -> tuple[ShapedArray, ...]:
+def avals_with_dtype(case: Sample, dtype: DType) -> tuple[ShapedArray, ...]:
     """The operand types of a sample with its main dtype, that of the first inexact operand, replaced."""
     main = next((a.dtype for a in case.avals if is_inexact(a.dtype)), None)
     main = main or (case.avals[0].dtype if case.avals else None)
@@ -126,7 +130,9 @@ def avals_with_dtype(case: Sample, dtype: Any) -> tuple[ShapedArray, ...]:
     return tuple([change(aval) for aval in case.avals])
 
 
-def draw_operands(case: Sample, seed: int = 0, dtype: Any = None) -> list[np.ndarray[Any, Any]]:
+def draw_operands(
+    case: Sample, seed: int = 0, dtype: DTypeLike = None
+) -> list[np.ndarray[Any, Any]]:
     """Random operand values for a sample, with `dtype` in place of its main dtype if given."""
     random = np.random.RandomState(seed)
     avals = case.avals if dtype is None else avals_with_dtype(case, np.dtype(dtype))
@@ -139,12 +145,12 @@ def draw_operands(case: Sample, seed: int = 0, dtype: Any = None) -> list[np.nda
     ]
 
 
-def _given_operand(random: Any, value: Any, aval: ShapedArray) -> Any:
+def _given_operand(random: np.random.RandomState, value: Any, aval: ShapedArray) -> NumPyArray:
     value = value(random) if isinstance(value, Callable) else value  # type: ignore[arg-type]
     return np.asarray(value).astype(aval.dtype).reshape(aval.shape)
 
 
-def _random_operand(random: Any, case: Sample, i: int, aval: ShapedArray) -> Any:
+def _random_operand(random: Any, case: Sample, i: int, aval: ShapedArray) -> NumPyArray:
     low, high = case.domain_of(i)
     dtype_kind = kind(aval.dtype)
     if dtype_kind == "b":
@@ -159,7 +165,7 @@ def _random_operand(random: Any, case: Sample, i: int, aval: ShapedArray) -> Any
     return np.asarray(x).astype(aval.dtype)
 
 
-def _random_reals(random: Any, case: Sample, i: int, aval: ShapedArray) -> Any:
+def _random_reals(random: Any, case: Sample, i: int, aval: ShapedArray) -> NumPyArray:
     low, high = case.domain_of(i)
     x = random.uniform(low, high, aval.shape)
     if case.distinct and aval.size:

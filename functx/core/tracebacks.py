@@ -88,7 +88,9 @@ def filtering_excepthook(hook: Callable[..., Any]) -> Callable[..., Any]:
     """`hook` with a filter for errors of functx that are raised outside all transforms."""
     from functx.core.errors import FunctxError
 
-    def excepthook(kind: Any, error: BaseException, trail: TracebackType | None) -> Any:
+    def excepthook(
+        kind: type[BaseException], error: BaseException, trail: TracebackType | None
+    ) -> object:
         if isinstance(error, FunctxError):
             error.__traceback__ = trail
             filter_traceback(error)
@@ -109,7 +111,11 @@ def install_excepthook() -> None:
 
 
 def _show_in_notebook(
-    shell: Any, kind: Any, error: BaseException, trail: Any, tb_offset: Any = None
+    shell: Any,
+    kind: type[BaseException],
+    error: BaseException,
+    trail: TracebackType | None,
+    tb_offset: int | None = None,
 ) -> None:
     error.__traceback__ = trail
     filter_traceback(error)

@@ -89,7 +89,7 @@ class Tracer(jax.core.Tracer):  # type: ignore[type-arg]
     def __copy__(self) -> Tracer:
         return self
 
-    def __deepcopy__(self, memo: Any) -> Tracer:
+    def __deepcopy__(self, memo: object) -> Tracer:
         return self
 
 
@@ -107,7 +107,7 @@ class PRNGKeyTracer(jax.core.Tracer):  # type: ignore[type-arg]
         return self.key_data._trace
 
 
-def is_jax_tracer(x: Any) -> bool:
+def is_jax_tracer(x: object) -> bool:
     """Whether `x` is a tracer of JAX, and none of functx."""
     return isinstance(x, jax.core.Tracer) and type(x) is not Tracer and type(x) is not PRNGKeyTracer
 
@@ -218,7 +218,7 @@ def aval_of(x: Any) -> ShapedArray:
     )
 
 
-def _argument_fix(x: Any) -> str:
+def _argument_fix(x: object) -> str:
     """The cure in the message for an argument that is neither an array nor a number."""
     if x is None:
         return "Give it a value, or leave it out: None stands for no array."

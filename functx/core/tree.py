@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import builtins
 from collections import OrderedDict, defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple, TypeVar
 
@@ -12,6 +12,7 @@ from jax import tree_util
 
 from functx.core.backend import backend
 from functx.core.errors import TreeError
+from functx.core.typing import PyTree
 
 _flatten: Any = tree_util.tree_flatten
 structure: Any = tree_util.tree_structure
@@ -31,7 +32,9 @@ TreeDef = Any
 T = TypeVar("T")
 
 
-def flatten(tree: Any, is_leaf: Any = None) -> tuple[list[Any], TreeDef]:
+def flatten(
+    tree: PyTree, is_leaf: Callable[[Any], bool] | None = None
+) -> tuple[list[Any], TreeDef]:
     """The leaves of a pytree, and its structure.
 
     Raises TreeError for a dictionary whose keys cannot be sorted.
@@ -43,7 +46,7 @@ def flatten(tree: Any, is_leaf: Any = None) -> tuple[list[Any], TreeDef]:
         raise error
 
 
-def _check_sortable_keys(tree: Any) -> None:
+def _check_sortable_keys(tree: PyTree) -> None:
     """Raise for the first dictionary in `tree` whose keys cannot be sorted."""
     pending = [tree]
     while pending:
@@ -62,7 +65,7 @@ def _check_sortable_keys(tree: Any) -> None:
             pending += part
 
 
-def unflatten(structure: TreeDef | TreeDefWithStatic, leaves: Any) -> Any:
+def unflatten(structure: TreeDef | TreeDefWithStatic, leaves: Iterable[Any]) -> PyTree:
     """The pytree of a structure with these leaves."""
     return structure.unflatten(leaves)
 
@@ -78,11 +81,11 @@ class TreeDefWithStatic(NamedTuple):
         """The number of leaves that are not static."""
         return int(self.structure.num_leaves) - len(self.static_leaves)
 
-    def unflatten(self, leaves: Any) -> Any:
+    def unflatten(self, leaves: Iterable[Any]) -> PyTree:
         """The pytree with `leaves` for the leaves that are not static."""
         return self.structure.unflatten(self.merge_static(leaves))
 
-    def merge_static(self, leaves: Any) -> list[Any]:
+    def merge_static(self, leaves: Iterable[Any]) -> list[Any]:
         """All leaves in order, given the `leaves` that are not static."""
         traced, static = iter(leaves), self.static_leaves
         return [
@@ -120,7 +123,7 @@ tree_util.register_pytree_node(
 )
 
 
-def flatten_with_key_data(tree: Any) -> tuple[list[Any], TreeDef]:
+def flatten_with_key_data(tree: PyTree) -> tuple[list[Any], TreeDef]:
     """As `flatten`, with key data in place of typed keys; the structure restores the keys."""
     return keys_to_key_data(*flatten(tree))
 
@@ -292,7 +295,7 @@ def _node_text(structure: TreeDef) -> str:
     return f"{kind.__name__} of {count}"
 
 
-def broadcast_prefix(prefix: Any, whole: TreeDef, what: str) -> list[Any]:
+def broadcast_prefix(prefix: PyTree, whole: TreeDef, what: str) -> list[Any]:
     """The leaf of the tree prefix `prefix` for each leaf of the structure `whole`; None is a leaf.
 
     Raises TreeError, which names the prefix `what`, if it is not a tree prefix.
@@ -324,7 +327,7 @@ def _repeat_leaves(leaves: list[Any], subtrees: list[TreeDef]) -> list[Any]:
     return [x for x, subtree in pairs for _ in range(subtree.num_leaves)]
 
 
-def flatten_with_nones(whole: TreeDef, tree: Any) -> list[Any] | StructureDifference:
+def flatten_with_nones(whole: TreeDef, tree: PyTree) -> list[Any] | StructureDifference:
     """The leaves of `tree` in the order of `whole`, with None for each leaf of a subtree that is None.
 
     Returns the first difference if the structures do not match.
@@ -340,7 +343,7 @@ def flatten_with_nones(whole: TreeDef, tree: Any) -> list[Any] | StructureDiffer
     return _repeat_leaves(leaves, subtrees)
 
 
-def flatten_up_to(expected: TreeDef, tree: Any, what: str, like: str) -> list[Any]:
+def flatten_up_to(expected: TreeDef, tree: PyTree, what: str, like: str) -> list[Any]:
     """The subtrees of `tree` at the leaves of `expected`.
 
     Raises TreeError if `expected` is not a prefix of the structure of `tree`.

@@ -12,6 +12,7 @@ import ml_dtypes
 import numpy as np
 
 from functx.core.errors import DTypeError
+from functx.core.typing import DTypeLike
 
 float0 = jax.dtypes.float0
 """The dtype of the tangents of integers and booleans, which have no values."""
@@ -52,7 +53,7 @@ def x64_enabled() -> bool:
     return bool(jax.config.jax_enable_x64)  # type: ignore[attr-defined]
 
 
-def canonical_dtype(dtype: Any) -> DType:
+def canonical_dtype(dtype: DTypeLike) -> DType:
     """The NumPy dtype of `dtype`, narrowed to 32 bits if the 64-bit switch is off."""
     if isinstance(dtype, type) and dtype in PYTHON_SCALAR_DTYPES:
         dtype = PYTHON_SCALAR_DTYPES[dtype]
@@ -239,7 +240,7 @@ class ShapedArray(metaclass=_InternedAvalType):
         dims = ",".join(map(str, self.shape))
         return f"{'~' if self.weak_type else ''}{SHORT_NAMES[self.dtype]}[{dims}]"
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[Any, ...]:
         return ShapedArray, (self.shape, self.dtype, self.weak_type)
 
 

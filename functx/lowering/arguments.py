@@ -7,7 +7,6 @@ from collections.abc import Hashable, Iterable, Sequence
 from functools import partial
 from operator import index
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
-from typing import Any
 
 import jax
 import numpy as np
@@ -61,7 +60,7 @@ def _fingerprint(value: PyTree) -> Hashable:
     return type(value), value
 
 
-def hashable_static(x: Any, which: str, fun: Function) -> Any:
+def hashable_static(x: object, which: str, fun: Function) -> Hashable:
     """The static argument `x` of `fun`, as a value that compares by value.
 
     Raises StaticArgumentError for an argument that cannot be hashed, or is an array.
@@ -86,7 +85,7 @@ def hashable_static(x: Any, which: str, fun: Function) -> Any:
 _IDENTITY_HASHED_TYPES = (type, FunctionType, BuiltinFunctionType, MethodType, ModuleType, partial)
 
 
-def static_value(x: Any) -> Any:
+def static_value(x: object) -> object:
     """The static argument from which `hashable_static` made `x`."""
     return x.value if type(x) is StaticByValue else x
 
@@ -216,7 +215,7 @@ def check_usable(what: str, names: Sequence[str] | None, values: Sequence[ArrayL
 
 
 def check_divisible(
-    what: str, names: Sequence[str], args: tuple[PyTree, ...], shardings: Any
+    what: str, names: Sequence[str], args: tuple[PyTree, ...], shardings: PyTree
 ) -> None:
     """Raises ShapeError for an argument that its sharding does not divide into equal parts."""
     if shardings is None:

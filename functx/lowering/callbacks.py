@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Sequence
 from functools import cache
 from threading import local
+from types import TracebackType
 from typing import TYPE_CHECKING, Any, cast
 
 import jax
@@ -18,7 +19,7 @@ from functx import ops
 from functx.core.errors import FunctxError
 from functx.core.program import NO_EFFECTS, Effect, Effects, Program
 from functx.core.source_info import Source, source_line
-from functx.core.typing import Function, IRValue, IRValues, NumPyArray, PyTree
+from functx.core.typing import ArrayLike, Function, IRValue, IRValues, NumPyArray, PyTree
 from functx.lowering.jax_bridge import jax_aval
 
 if TYPE_CHECKING:
@@ -101,12 +102,12 @@ def _emit_on_one_device(
     avals = context.avals_out
     if call.primitive.effects:
 
-        def through_jax(*xs: IRValue) -> Any:
+        def through_jax(*xs: IRValue) -> PyTree:
             return io_callback(call, avals, *xs, ordered=ordered)
 
     else:
 
-        def through_jax(*xs: IRValue) -> Any:
+        def through_jax(*xs: IRValue) -> PyTree:
             return jax.pure_callback(call, avals, *xs)
 
     effect = _ordered_io_effect()
@@ -124,7 +125,7 @@ class DeviceCallback:
     def __init__(self, primitive: ops.HostPrimitive, source: Source | None):
         self.primitive, self.source = primitive, source
 
-    def __call__(self, *arrays: Any) -> tuple[Any, ...]:
+    def __call__(self, *arrays: ArrayLike) -> tuple[Any, ...]:
         _thread_state.depth = getattr(_thread_state, "depth", 0) + 1
         try:
             return tuple(self.primitive.run(*map(np.asarray, arrays)))
@@ -153,7 +154,7 @@ def reraise_callback_error(error: BaseException) -> None:
             raise failure.with_traceback(_traceback_from_callback(failure.__traceback__)) from None
 
 
-def _traceback_from_callback(trail: Any) -> Any:
+def _traceback_from_callback(trail: TracebackType | None) -> TracebackType | None:
     """The part of a traceback that starts at the callback."""
     while trail is not None and trail.tb_frame.f_code.co_filename == __file__:
         trail = trail.tb_next

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from types import CellType, FunctionType, MethodType
@@ -19,7 +19,7 @@ from functx.core.caches import Cache
 from functx.core.errors import CapturedWriteError
 from functx.core.source_info import source_line, user_frame
 from functx.core.tracer import aval_of
-from functx.core.typing import Function, NumPyArray, Value, Values
+from functx.core.typing import ArrayLike, Function, NumPyArray, Value, Values
 
 
 class Retrace(Exception):
@@ -52,7 +52,7 @@ class CapturedArrays:
         self.num_settled = 0
         self.is_retrace = False
 
-    def in_trace(self, captured: list[Value], arguments: Values, key: Any) -> list[Any]:
+    def in_trace(self, captured: list[Value], arguments: Values, key: Hashable) -> list[Any]:
         """The values of captured arrays in JAX's trace of a call with the cache key `key`.
 
         `arguments` are the hidden arguments of the call. An array that the function makes itself
@@ -75,8 +75,8 @@ class CapturedArrays:
         return values
 
     def argument_for(
-        self, x: Any, is_local: bool, arguments: Values, positions: dict[int, int]
-    ) -> Any:
+        self, x: Value, is_local: bool, arguments: Values, positions: dict[int, int]
+    ) -> jax.Array | NumPyArray | None:
         """The hidden argument or the constant for the captured array `x`; None if it is new.
 
         An array whose elements have changed since it was copied is new. `positions` says which
@@ -143,7 +143,7 @@ def local_mask(arrays: list[Value]) -> list[bool]:
     return [sys.getrefcount(x) <= _COUNT_OF_LOCAL for x in arrays]
 
 
-def is_bitwise_equal(x: Any, copy: jax.Array) -> bool:
+def is_bitwise_equal(x: ArrayLike, copy: jax.Array) -> bool:
     """Whether `copy`, of an array, still has the dtype and the elements of it."""
     if x is copy:
         return True
@@ -154,7 +154,7 @@ def is_bitwise_equal(x: Any, copy: jax.Array) -> bool:
     return np.array_equal(now.ravel().view(np.uint8), then.ravel().view(np.uint8))
 
 
-def snapshot(x: Any) -> Any:
+def snapshot(x: ArrayLike) -> jax.Array | NumPyArray:
     """The elements of `x` as they are now, in functx's dtype.
 
     JAX remembers what it converts to another dtype by identity, also once that was written to.

@@ -139,7 +139,9 @@ def _counter(i: int) -> IRValue:
     return mlir.ir_constant(np.asarray(i, np.int32))
 
 
-def _read_row(ctx: LoweringContext, x: IRValue, i: IRValue, row_type: Any) -> IRValue:
+def _read_row(
+    ctx: LoweringContext, x: IRValue, i: IRValue, row_type: ir.RankedTensorType
+) -> IRValue:
     """`x[i]`."""
     sizes = [1, *row_type.shape]
     return stablehlo.reshape(

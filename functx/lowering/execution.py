@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import jax
 import numpy as np
@@ -44,6 +44,9 @@ from functx.transforms.literal_lifting import (
     literal_free_key,
     pack_literals,
 )
+
+if TYPE_CHECKING:
+    from functx.core.types import DType
 
 # On a CPU an executable takes 1.6 MB, even that of a single operation.
 program_cache = Cache("programs", 512)
@@ -278,7 +281,7 @@ def numpy_view(primitive: View, x: NumPyArray) -> list[NumPyArray] | None:
     return views
 
 
-def numpy_view_dtype(dtype: Any, stored: Any, out: PyTree) -> PyTree:
+def numpy_view_dtype(dtype: DType, stored: DType, out: PyTree) -> PyTree:
     """The dtype of a view of an array of `stored` dtype, where functx has `dtype` and the result `out`.
 
     None for a view that reads the bits as another dtype.

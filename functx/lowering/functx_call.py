@@ -87,7 +87,7 @@ def _abstract_eval_functx_call(*avals: Any, program: ProgramParam) -> tuple[list
 functx_call.def_effectful_abstract_eval(_abstract_eval_functx_call)
 
 
-def _lower_functx_call(ctx: Any, *values: Any, program: ProgramParam) -> list[IRValue]:
+def _lower_functx_call(ctx: Any, *values: IRValue, program: ProgramParam) -> list[IRValue]:
     emitter = ModuleEmitter(ctx, program.outline or outline_mode())
     ordered = Effect.ORDERED in program.program.effects
     if ordered:
@@ -150,7 +150,7 @@ def run_checking_finite(program: Program, args: Values, kinds: Sequence[str]) ->
         return [jax.numpy.asarray(_read_atom(env, a)) for a in program.outputs]
 
 
-def _read_atom(env: dict[Atom, ArrayLike], atom: Any) -> ArrayLike:
+def _read_atom(env: dict[Atom, ArrayLike], atom: Atom) -> ArrayLike:
     return env[atom] if type(atom) is Var else np.asarray(atom.value, atom.aval.dtype)
 
 
@@ -225,7 +225,7 @@ class LinearizeForJax(Rewrite[JaxLinearization]):
 
 def _jvp_functx_call(
     primals: Values, tangents: Sequence[Tangent | ad.Zero], *, program: ProgramParam
-) -> Any:
+) -> tuple[Values, Sequence[Tangent | ad.Zero]]:
     avals = program.program.in_avals
     varying = tuple(
         [
@@ -313,7 +313,9 @@ def _transpose_functx_call(cts: Sequence[Any], *args: PyTree, program: ProgramPa
     return results
 
 
-def _batch_functx_call(axis: Any, args: Values, dims: Dims, *, program: ProgramParam) -> Any:
+def _batch_functx_call(
+    axis: Any, args: Values, dims: Dims, *, program: ProgramParam
+) -> tuple[Values, Dims]:
     if all(dim is None for dim in dims) and axis.name not in program.program.named_axes:
         outs = bind_functx_call(program.program, args)
         return outs, [None] * len(outs)

@@ -15,7 +15,7 @@ from functx.core.backend import backend
 from functx.core.errors import ArgumentError, DTypeError, ShapeError, ValueRangeError, type_name
 from functx.core.tracer import PRNGKeyTracer, Tracer
 from functx.core.types import SHORT_NAMES, ShapedArray
-from functx.core.typing import PyTree
+from functx.core.typing import PyTree, Value
 
 JaxAval: TypeAlias = Any
 """A type of JAX; of an array it has a shape and a dtype."""
@@ -32,7 +32,7 @@ def jax_aval(aval: ShapedArray) -> JaxAval:
 _avals_by_id: dict[int, tuple[Any, ShapedArray]] = {}
 
 
-def aval_of_jax_array(x: Any) -> ShapedArray | None:
+def aval_of_jax_array(x: object) -> ShapedArray | None:
     """The aval of an array, tracer or number of JAX; None for anything else.
 
     Raises ShapeError for a shape with symbolic dimensions.
@@ -74,7 +74,7 @@ class PRNGKeyType(NamedTuple):
     generator: Any
     key_shape: tuple[int, ...]
 
-    def wrap(self, words: Any) -> Any:
+    def wrap(self, words: Any) -> Value:
         """The typed keys that hold `words`."""
         return jax.random.wrap_key_data(words, impl=self.generator)
 
@@ -86,7 +86,7 @@ def prng_key_type(dtype: Any) -> PRNGKeyType | None:
         return None
     generators: list[Any] = []
 
-    def words(key: Any) -> Any:
+    def words(key: Value) -> Value:
         generators.append(jax.random.key_impl(key))
         return jax.random.key_data(key)
 
@@ -146,7 +146,7 @@ _JAX_OPTION_NAMES = {
 }
 
 
-def jax_option(name: str) -> Any:
+def jax_option(name: str) -> object:
     """The value of an option of `functx.config` that is one of JAX."""
     return getattr(jax.config, _JAX_OPTION_NAMES[name])
 
@@ -167,7 +167,7 @@ def set_jax_option(name: str, value: PyTree) -> None:
     )
 
 
-def _set_cache_directory(path: Any) -> None:
+def _set_cache_directory(path: object) -> None:
     if path is not None and not isinstance(path, (str, os.PathLike)):
         raise ArgumentError(
             f"config: compilation_cache must be the path of a directory, or None; "

@@ -249,7 +249,11 @@ class JittedFunction:
         return (out, dict(zip(traced.written, outs[count:], strict=True))) if self.writes else out
 
     def trace(
-        self, fun: Function, in_tree: TreeDef, avals: Any, dispatch_key: DispatchKey
+        self,
+        fun: Function,
+        in_tree: TreeDef,
+        avals: Sequence[ShapedArray],
+        dispatch_key: DispatchKey,
     ) -> TracedFunction:
         """The program of a call, with the decompositions that users registered applied."""
         with self.tracing():
@@ -275,12 +279,12 @@ class JittedFunction:
         finally:
             trace_options.reset(token)
 
-    def enable_writes(self, layout_dependent: bool, _call: Any) -> None:
+    def enable_writes(self, layout_dependent: bool, _call: object) -> None:
         """Makes calls return the new values of arguments that the function writes to."""
         self.writes = True
         self.layout_dependent |= layout_dependent
 
-    def verify(self, traced: TracedFunction, call: Any) -> None:
+    def verify(self, traced: TracedFunction, call: tuple[PyTree, PyTree] | None) -> None:
         """Verifies a new program on the arguments of a call, if they have values."""
         if call is not None:
             _, *dynamic = self.static.bind(*call)
@@ -310,7 +314,7 @@ class JittedFunction:
             outline=own.outline or outer.outline, memory=own.memory or outer.memory
         )
 
-    def bind(self, args: PyTree, kwargs: PyTree, inline: bool) -> Any:
+    def bind(self, args: PyTree, kwargs: PyTree, inline: bool) -> PyTree:
         """The function inside a trace: a call of its program, or its equations."""
         builder = current_builder.require()
         args, kwargs = self.static.as_hashable(args, kwargs)

@@ -102,7 +102,9 @@ def tracks_varying(program: Program, operands: Values) -> bool:
     return bool(here) and bool(varying_manual_axes(jax.lax.axis_index(here[0])))
 
 
-def out_jax_avals(program: ProgramParam, mesh: Any, operands: Values) -> list[Value]:
+def out_jax_avals(
+    program: ProgramParam, mesh: Mesh | jax.sharding.AbstractMesh, operands: Values
+) -> list[Value]:
     """The JAX avals of the outputs of a program on operands with these avals, within `mesh`.
 
     They vary over the manual axes that `varying_axes` finds, and are not sharded explicitly.
@@ -117,7 +119,9 @@ def out_jax_avals(program: ProgramParam, mesh: Any, operands: Values) -> list[Va
     return [a.update(manual_axis_type=kind) for a, kind in zip(avals, kinds, strict=True)]
 
 
-def bind_on_mesh(call: Any, mesh: Any, operands: Values, program: ProgramParam) -> list[Value]:
+def bind_on_mesh(
+    call: Any, mesh: Mesh | jax.sharding.AbstractMesh, operands: Values, program: ProgramParam
+) -> list[Value]:
     """The outputs of `call`, bound to operands within `mesh`.
 
     With explicit axes, an output has the sharding of the first sharded operand of its shape, else it

@@ -162,7 +162,7 @@ def _is_plain(value: PyTree) -> bool:
     return isinstance(value, (int, float, complex, str))
 
 
-def _argument_advice(name: str, was: Any, now: Any) -> str:
+def _argument_advice(name: str, was: ShapedArray, now: ShapedArray) -> str:
     if was.shape != now.shape:
         return f"Pad `{name}` to one of a few shapes: every shape compiles."
     if was.dtype != now.dtype:
@@ -190,7 +190,9 @@ _call_sites: dict[Any, _CallSite] = {}
 clear_on_rule_change(_call_sites.clear)
 
 
-def record_compilation(code: CodeType, *parts: Any, kind: Any = None, **more: Any) -> None:
+def record_compilation(
+    code: CodeType | None, *parts: Any, kind: object = None, **more: Any
+) -> None:
     """Counts a compilation for a function with the code object `code`; warns when there are too many.
 
     `kind` distinguishes programs that one call compiles for one function. The other arguments are
@@ -227,12 +229,12 @@ def record_compilation(code: CodeType, *parts: Any, kind: Any = None, **more: An
     warnings.warn_explicit(warning, RecompilationWarning, *where)
 
 
-def code_of_program(program: Program) -> Any:
+def code_of_program(program: Program) -> CodeType | None:
     """The code object of the function that `program` was traced from, None if it is unknown."""
     return program.in_names.code if type(program.in_names) is InputNames else None
 
 
-def code_of_function(fun: Function) -> Any:
+def code_of_function(fun: Function) -> CodeType | None:
     """The code object of the function that `fun` wraps or calls, None if it has none."""
     fun = unwrap_function(fun, "func")
     code = getattr(getattr(fun, "__func__", fun), "__code__", None)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -51,6 +51,7 @@ from functx.core.typing import (
 from functx.lowering.functx_call import bind_functx_call
 from functx.ops.operands import batch_size
 from functx.transforms.argument_names import (
+    InputNames,
     argument_names,
     as_decorator,
     check_callable,
@@ -77,6 +78,7 @@ from functx.transforms.varying_axes import resolve_boundaries, varying_axes
 from functx.transforms.vmap import BatchWithInferredOutDims
 
 if TYPE_CHECKING:
+    from functx.core.tree import TreeDef
     from functx.lowering.stablehlo_emitter import LoweringContext
 
 
@@ -102,7 +104,7 @@ class ShardMap(Primitive):
     """
 
     program: Program
-    mesh: Any
+    mesh: jax.sharding.Mesh | jax.sharding.AbstractMesh
     in_specs: tuple[DimSpecs, ...]
     out_specs: tuple[DimSpecs, ...]
     axes: tuple[Any, ...]
@@ -148,7 +150,7 @@ class ShardMap(Primitive):
 
     def with_program(
         self, program: Program, in_specs: Sequence[DimSpecs], out_specs: Sequence[DimSpecs]
-    ) -> Any:
+    ) -> ShardMap:
         """The map of another program over the same axes."""
         return ShardMap(program, self.mesh, tuple(in_specs), tuple(out_specs), self.axes)
 
@@ -267,7 +269,7 @@ class ShardMap(Primitive):
     def lower(self, ctx: LoweringContext, *values: IRValue) -> IRValues:
         several = len(self.out_specs) != 1
 
-        def run(*xs: Value) -> Any:
+        def run(*xs: Value) -> Value | Values:
             outs = bind_functx_call(self.program, xs, ctx.module.target.outline)
             return tuple(outs) if several else outs[0]
 
@@ -291,7 +293,7 @@ def insert_dim_spec(spec: DimSpecs, dim: int | None, names: Sequence[Hashable]) 
     return spec if dim is None else (*spec[:dim], tuple(names), *spec[dim:])
 
 
-def dim_specs_of(spec: Any, ndim: int) -> DimSpecs:
+def dim_specs_of(spec: PartitionSpec, ndim: int) -> DimSpecs:
     """A PartitionSpec as a spec of `ShardMap`."""
     return tuple([ops.mesh_axes_of_entry(e) for e in spec]) + ((),) * (ndim - len(spec))
 
@@ -364,12 +366,12 @@ def shard_map(
     f: Function | None = None,
     /,
     *,
-    out_specs: Any,
-    in_specs: Any = None,
-    mesh: Any = None,
-    axis_names: Any = frozenset(),
+    out_specs: PyTree,
+    in_specs: PyTree = None,
+    mesh: jax.sharding.Mesh | jax.sharding.AbstractMesh | None = None,
+    axis_names: Iterable[Hashable] = frozenset(),
     check_vma: bool = True,
-) -> Any:
+) -> Function:
     """Maps `f` over shards of its arguments, one on each device of `mesh`, as `jax.shard_map` does.
 
     `in_specs` is a tree prefix of the arguments with a `jax.sharding.PartitionSpec` at each leaf: the
@@ -451,7 +453,7 @@ def shard_map(
     return wrap_transform(wrapper, f, "shard_map")
 
 
-def _flatten_specs(what: str, specs: Any, like: Any) -> list[PartitionSpec | None]:
+def _flatten_specs(what: str, specs: PyTree, like: TreeDef) -> list[PartitionSpec | None]:
     """One spec for each leaf of the structure `like`."""
     try:
         return tree.broadcast_prefix(specs, like, what)
@@ -460,7 +462,10 @@ def _flatten_specs(what: str, specs: Any, like: Any) -> list[PartitionSpec | Non
 
 
 def _specs_from_shardings(
-    what: str, leaves: Sequence[PyTree], mesh: Any, shown: Any
+    what: str,
+    leaves: Sequence[PyTree],
+    mesh: jax.sharding.Mesh | jax.sharding.AbstractMesh,
+    shown: InputNames,
 ) -> list[PartitionSpec]:
     """The specs of the shardings that arrays have."""
     found = []
@@ -478,7 +483,12 @@ def _specs_from_shardings(
 
 
 def _check_spec(
-    what: str, aval: ShapedArray, spec: Any, mesh: Any, names: Sequence[Hashable], is_key: bool
+    what: str,
+    aval: ShapedArray,
+    spec: object,
+    mesh: jax.sharding.Mesh | jax.sharding.AbstractMesh,
+    names: Sequence[Hashable],
+    is_key: bool,
 ) -> DimSpecs:
     """The spec of an array, or of typed keys with words of type `aval`, which are not divided."""
     spec = PartitionSpec() if spec is None else spec
@@ -494,7 +504,9 @@ def _check_spec(
     return found
 
 
-def _local_aval(aval: ShapedArray, spec: DimSpecs, mesh: Any) -> Any:
+def _local_aval(
+    aval: ShapedArray, spec: DimSpecs, mesh: jax.sharding.Mesh | jax.sharding.AbstractMesh
+) -> ShapedArray:
     shape = list(aval.shape)
     for dim, entry in enumerate(spec):
         for name in entry:
@@ -503,7 +515,11 @@ def _local_aval(aval: ShapedArray, spec: DimSpecs, mesh: Any) -> Any:
 
 
 def _out_specs(
-    what: str, out_specs: Any, traced: TracedFunction, mesh: Any, names: Sequence[Hashable]
+    what: str,
+    out_specs: PyTree,
+    traced: TracedFunction,
+    mesh: jax.sharding.Mesh | jax.sharding.AbstractMesh,
+    names: Sequence[Hashable],
 ) -> tuple[DimSpecs, ...]:
     flat = _flatten_specs(f"{what}: out_specs", out_specs, traced.out_tree)
     found = []

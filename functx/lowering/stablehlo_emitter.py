@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, cast
 
 import jax
@@ -49,7 +49,7 @@ class LoweringContext:
         """The MLIR type of arrays of `aval`."""
         return self.module.type(aval)
 
-    def i64_array(self, values: Sequence[int]) -> Any:
+    def i64_array(self, values: Sequence[int]) -> ir.DenseI64ArrayAttr:
         """An attribute with an array of 64-bit integers."""
         return ir.DenseI64ArrayAttr.get(list(values))
 
@@ -84,12 +84,12 @@ class LoweringContext:
 
     def reduce(
         self,
-        operation: Any,
+        operation: Callable[..., Any],
         x: IRValue,
         axes: Sequence[int],
         start: complex,
         dtype: DType | None = None,
-    ) -> Any:
+    ) -> IRValue:
         """`x` reduced over `axes` by a binary operation class, with the number `start` as identity.
 
         It is computed in `dtype`, by default that of `x`.
@@ -115,7 +115,7 @@ class LoweringContext:
         """The arrays `x` and `y` of `aval` as results of one operation that XLA never fuses."""
         return self.module.pin_order(x, y, aval)
 
-    def precision(self, precision: tuple[str, str] | None) -> Any:
+    def precision(self, precision: tuple[str, str] | None) -> ir.ArrayAttr:
         """The attribute for a pair of DEFAULT, HIGH or HIGHEST."""
         names = precision or ("DEFAULT", "DEFAULT")
         return ir.ArrayAttr.get([stablehlo.PrecisionAttr.get(name) for name in names])

@@ -38,7 +38,7 @@ class Lowered:
         return self._lowered.cost_analysis()
 
     @property
-    def out_info(self) -> Any:
+    def out_info(self) -> PyTree:
         """The shapes and dtypes of the results."""
         info = self._lowered.out_info
         return info[0] if self._call.writes else info
@@ -53,7 +53,7 @@ class Compiled:
     def __init__(self, call: CallingConvention, compiled: Any):
         self._call, self._compiled = call, compiled
 
-    def __call__(self, *args: PyTree, **kwargs: PyTree) -> Any:
+    def __call__(self, *args: PyTree, **kwargs: PyTree) -> PyTree:
         try:
             out = call_reraising_callback_errors(
                 self._compiled, self._call.captured, *args, **kwargs
@@ -89,7 +89,7 @@ class CallingConvention(NamedTuple):
     name: str
     in_names: Any
     captured: tuple[Any, ...]
-    args_info: Any
+    args_info: PyTree
     writes: bool = False
 
     def check(self, args: PyTree, kwargs: PyTree) -> None:
@@ -118,7 +118,7 @@ class CallingConvention(NamedTuple):
         check_usable(what, names, leaves)
 
 
-def _type_text(x: Any) -> str:
+def _type_text(x: object) -> str:
     """`f32[3]` for an array or its aval, else the name of the class."""
     try:
         return repr(abstractify(x).update(weak_type=False))

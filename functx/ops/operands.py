@@ -273,7 +273,7 @@ def check_index_range(
         )
 
 
-def concrete_value(x: Value) -> np.ndarray[Any, Any] | None:
+def concrete_value(x: Value | None) -> np.ndarray[Any, Any] | None:
     """The value of `x` if it is known; None if it is traced or would have to be computed."""
     while type(x) is Tracer:
         builder, atom = x.builder, x.atom

@@ -12,7 +12,7 @@ from functx import ops
 from functx.core.program import Literal
 from functx.core.tracer import aval_of
 from functx.core.types import DType, ShapedArray, is_floating
-from functx.core.typing import Value
+from functx.core.typing import Function, Value
 from functx.ops.operands import literal, minus_one
 from functx.passes.einsum_factors import (
     ConcatenatedSum,
@@ -199,7 +199,7 @@ class Einsum:
             terms += [term.labels, second_labels]
         return terms
 
-    def emit(self, read: Callable[[Any], Any]) -> Any:
+    def emit(self, read: Callable[[Any], Any]) -> Value:
         """Emit the equations that compute the sum; `read` gives the value of each variable."""
         dtype = self.aval.dtype
         if self.squared_terms and dtype.itemsize < 4:
@@ -320,7 +320,7 @@ class _EinsumEmitter:
         is_one = ops.eq(numbers, ops.Iota(value.array.dtype, shape, len(shape) - 1)())
         return LabeledArray(ops.convert_element_type(is_one, self.dtype), value.labels), divides
 
-    def row_numbers(self, factor: Factor, array: Any) -> LabeledArray:
+    def row_numbers(self, factor: Factor, array: Value) -> LabeledArray:
         """The positions of the ones of a one-hot factor, -1 for vectors of zeros."""
         label, labels = factor.one_hot_label, factor.labels()
         assert label is not None
@@ -363,7 +363,7 @@ class _EinsumEmitter:
         return product
 
     def multiply(
-        self, x: LabeledArray | None, y: LabeledArray, operation: Any = ops.mul
+        self, x: LabeledArray | None, y: LabeledArray, operation: Function = ops.mul
     ) -> LabeledArray:
         """`x` times `y`, or another `operation`, elementwise along the labels of both."""
         if x is None:

@@ -16,6 +16,7 @@ from functx.core.primitive import Primitive, ReadsPart
 from functx.core.program import Atom, Equation, Literal, Program, Var, subprograms
 from functx.core.rewriting import cached_rewrite
 from functx.core.types import ShapedArray, is_inexact
+from functx.core.typing import NumPyArray
 from functx.ops.families import Constant, Elementwise, Linear
 from functx.passes.memory_cost_model import bytes_of
 from functx.passes.repeat_detection import RepeatGroup, index_literal
@@ -289,7 +290,7 @@ class _Reroller:
         piece = static_slice_of(atom, self.flow, self.known_slices)
         return piece if piece is not None and self.is_known(piece.array) else None
 
-    def affine_indices(self, numbers: Any) -> Var:
+    def affine_indices(self, numbers: NumPyArray) -> Var:
         """An array of equidistant indices."""
         indices = self.emit(ops.Iota(_INDEX_AVAL.dtype, (self.count,)), [])
         first, step = int(numbers[0]), int(numbers[1] - numbers[0])
@@ -342,7 +343,7 @@ class _Reroller:
         self.row_inputs[v] = array
         return v
 
-    def position_operand(self, starts: tuple[int, ...]) -> Any:
+    def position_operand(self, starts: tuple[int, ...]) -> Atom:
         """The start of a slice along one axis: a literal, or a row input with one for each step."""
         literals = tuple([index_literal(start) for start in starts])
         if len({*starts}) == 1:

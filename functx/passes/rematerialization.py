@@ -40,7 +40,7 @@ MIN_CUT_PLAN = MemoryPlan(MinCutConfig(materialized=False, far_apart=False))
 
 
 @contextmanager
-def use_memory_plan(plan: Any) -> Iterator[None]:
+def use_memory_plan(plan: object) -> Iterator[None]:
     """Derivatives inside the `with` block follow `plan`."""
     token = trace_options.set(trace_options.get()._replace(memory=plan))
     try:
@@ -142,7 +142,7 @@ def limit_residuals(split: Any, free: Indices = (), consts: int = 0) -> Any:
     )
 
 
-def recomputes_forward(split: Any, program: Program) -> bool:
+def recomputes_forward(split: object, program: Program) -> bool:
     """Whether backward programs of `split`, from `limit_residuals`, recompute."""
     return (
         type(split) is RematerializedSplit

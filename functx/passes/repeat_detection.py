@@ -29,6 +29,7 @@ from functx.core.program import (
     subprograms,
 )
 from functx.core.rewriting import cached_rewrite
+from functx.core.typing import NumPyArray
 from functx.passes.memory_cost_model import bytes_of
 from functx.transforms.call_primitive import Call
 
@@ -45,7 +46,7 @@ class PeriodicRepeat(NamedTuple):
         """The number of tokens that a search through the repeat visits."""
         return self.length
 
-    def unclaimed(self, taken: Any) -> list[PeriodicRepeat]:
+    def unclaimed(self, taken: NumPyArray) -> list[PeriodicRepeat]:
         """The parts, of at least two periods, in which no position is `taken`."""
         start, length, period = self
         taken_positions = np.flatnonzero(taken[start : start + length])
@@ -68,7 +69,7 @@ class ScatteredRepeat(NamedTuple):
         """The number of tokens that a search through the repeat visits."""
         return self.length * len(self.starts)
 
-    def unclaimed(self, taken: Any) -> list[ScatteredRepeat]:
+    def unclaimed(self, taken: NumPyArray) -> list[ScatteredRepeat]:
         """The repeat without occurrences in which a position is `taken`, if two are left."""
         length = self.length
         free = tuple([start for start in self.starts if not taken[start : start + length].any()])
@@ -78,7 +79,9 @@ class ScatteredRepeat(NamedTuple):
 Repeat = PeriodicRepeat | ScatteredRepeat
 
 
-def find_repeats(tokens: Sequence[int], weights: Any, min_saved: int) -> list[Repeat]:
+def find_repeats(
+    tokens: Sequence[int], weights: Sequence[int] | NumPyArray, min_saved: int
+) -> list[Repeat]:
     """The repeats among `tokens` that save at least `min_saved` of their `weights`, best first.
 
     Periodic ones come first, since they may become loops; then those that save most.

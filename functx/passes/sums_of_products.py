@@ -9,6 +9,7 @@ from functx import ops
 from functx.core.program import Atom, Equation
 from functx.core.tracer import aval_of
 from functx.core.types import ShapedArray, is_floating, kind
+from functx.core.typing import Value
 from functx.ops.operands import tuple_delete
 from functx.ops.statistics import VectorNorm
 from functx.passes.einsum import Einsum
@@ -30,7 +31,7 @@ class SumOfEinsums(NamedTuple):
         """The cost of the sum, in operations of a matrix product."""
         return sum([part.cost for part in self.einsums])
 
-    def emit(self, read: Callable[[Any], Any]) -> Any:
+    def emit(self, read: Callable[[Any], Any]) -> Value:
         """Emit the equations that compute the sum; `read` gives the value of each variable."""
         arrays = [part.emit(read) for part in self.einsums]
         total = arrays[0]

@@ -1,8 +1,15 @@
+from __future__ import annotations
+
+import gc
+import weakref
+
 import numpy as np
 import pytest
 
+from functx.core.primitive import Primitive
 from functx.core.program import (
     Equation,
+    Program,
     Var,
     dce_equations,
     scalar_literal,
@@ -17,6 +24,7 @@ from functx.transforms.call_primitive import Call
 
 from .programs import Announce, Halves, Probe, loss_program, program_of
 
+Scale = int | float | Program
 F32, I32 = np.dtype("float32"), np.dtype("int32")
 
 
@@ -127,6 +135,10 @@ class TestLiterals:
         assert repr(literal(2.0)) == "2.0:f32[]"
 
 
+class Scaled(Primitive, abstract=True):
+    factor: Scale
+
+
 class TestPrimitives:
     def test_equal_primitives_are_one_object(self):
         assert ReduceSum((0,)) is ReduceSum(axes=(0,))
@@ -150,6 +162,20 @@ class TestPrimitives:
         assert Probe(one) is not Probe(other)
         assert repr(Probe(one).value) == repr(one)
         assert repr(Probe(other).value) == repr(other)
+
+    def test_zeros_of_both_signs_are_told_apart_whatever_the_annotation_says(self):
+        assert repr(Scaled(0.0).factor) == "0.0"
+        assert repr(Scaled(-0.0).factor) == "-0.0"
+        assert Scaled(1) is not Scaled(1.0)
+
+    def test_the_cache_of_instances_keeps_no_program_alive(self):
+        program = loss_program()
+        alive = weakref.ref(program)
+        assert Scaled(program).factor is program
+        assert Scaled((program,)).factor == (program,)
+        del program
+        gc.collect()
+        assert alive() is None
 
     @pytest.mark.parametrize("value", [float("nan"), (float("nan"),), complex("nanj")], ids=repr)
     def test_a_nan_parameter_equals_itself(self, value):

@@ -316,7 +316,7 @@ def make_operator(
     members = {
         "__module__": qualname.split("::")[0],
         "__doc__": operator.__doc__,
-        "__annotations__": dict.fromkeys(fields, "Any" if inexact else "int"),
+        "__annotations__": dict.fromkeys(fields, "complex" if inexact else "int"),
         "name": qualname,
         "operator": operator,
         "effects": frozenset({Effect.CALLBACK}) if is_effect_only else NO_EFFECTS,

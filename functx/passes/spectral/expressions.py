@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from math import inf
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from functx import ops
 from functx.core.program import Atom, Equation, Literal, Program
@@ -23,11 +23,14 @@ from functx.transforms.spectral_functions import (
     hermitian_dilation,
 )
 
+if TYPE_CHECKING:
+    from functx.core.program import Var
+
 
 class ConjugatedAtom(NamedTuple):
     """The complex conjugate of an atom, as a factor of a product."""
 
-    atom: Any
+    atom: Atom
 
 
 class EigenvalueTerm(NamedTuple):
@@ -63,7 +66,7 @@ class ExpressionBuilder:
     """
 
     def __init__(
-        self, producers: dict[Atom, Equation], values: Any, label: Label, window: tuple[int, int],
+        self, producers: dict[Atom, Equation], values: Var, label: Label, window: tuple[int, int],
         batch: LabelGroup | None = None,
     ):  # fmt: skip
         self.producers, self.values, self.label, self.window = producers, values, label, window
@@ -151,7 +154,7 @@ def squeeze_groups(
 class ExpressionEvaluator:
     """Evaluates expressions on arrays of eigenvalues, their indices and parameters."""
 
-    def __init__(self, w: Any, places: Any, parameters: Sequence[Value]):
+    def __init__(self, w: Value, places: Value | None, parameters: Sequence[Value]):
         self.w, self.places, self.parameters = w, places, parameters
         self.memo: dict[int, Any] = {}
 
@@ -184,7 +187,7 @@ def product_expression(factors: Iterable[tuple[Any, bool]]) -> Any:
     return product
 
 
-def broadcast_batch(x: Any, shape: tuple[int, ...]) -> Any:
+def broadcast_batch(x: Value, shape: tuple[int, ...]) -> Value:
     """`x`, whose shape begins `shape`, broadcast along the other dimensions."""
     return x if not x.shape else ops.broadcast_in_dim(x, shape, tuple(range(x.ndim)))
 
@@ -212,7 +215,7 @@ class SpectralSum(NamedTuple):
     window: IndexRange
     diagonal: bool = False
 
-    def emit(self, read: Callable[[Any], Any]) -> Any:
+    def emit(self, read: Callable[[Any], Any]) -> Value:
         """Appends the equations that compute it along `batch`; `read` gives the variables."""
         a = read(self.eqn.inputs[0])
         a = align_to_batch(
@@ -238,7 +241,7 @@ class SpectralSum(NamedTuple):
                 result = ops.slice_in_dim(result, start, end, axis=axis)
         return ops.extract_diagonal(result) if self.diagonal else result
 
-    def parameter(self, atom: Any, groups: LabelGroups, read: Callable[[Any], Any]) -> Any:
+    def parameter(self, atom: Atom, groups: LabelGroups, read: Callable[[Any], Any]) -> Value:
         """A parameter along the batch."""
         labels = resolve_labels([label for group in groups for label in group])
         x = ops.reshape(read(atom), label_sizes(labels))
@@ -265,7 +268,7 @@ class EigenvalueFunction(NamedTuple):
         signed = partial(self.evaluate_singular_values, plain)
         return trace(signed, avals, name="function")[0]
 
-    def values(self, w: Any, *parameters: Any) -> list[Value]:
+    def values(self, w: Value, *parameters: Value) -> list[Value]:
         """The function at `w` inside the window, and zeros outside."""
         real = w.dtype
         f = ops.full(w.shape, literal(1, real))
@@ -290,13 +293,13 @@ class EigenvalueFunction(NamedTuple):
         n = self.aval.shape[-1]
         return min(self.rows, n - self.rows) if self.rows else n
 
-    def eigenvalue_indices(self, w: Any) -> Any:
+    def eigenvalue_indices(self, w: Value) -> Value:
         """The index of each eigenvalue; both signs of a singular value have one."""
         places = ops.broadcasted_iota("int32", w.shape, w.ndim - 1)
         k = self.width
         return ops.select(ops.lt(places, k), places, ops.sub(places, k)) if self.rows else places
 
-    def evaluate_singular_values(self, plain: Program, w: Any, *parameters: Any) -> list[Value]:
+    def evaluate_singular_values(self, plain: Program, w: Value, *parameters: Value) -> list[Value]:
         """The function at the singular values and their negatives.
 
         It is odd for a left with a right vector, even for two of one side, and halved for a sum.
@@ -330,7 +333,7 @@ def label_sizes(labels: LabelGroup) -> tuple[int, ...]:
     return tuple([label.size for label in labels])
 
 
-def align_to_batch(x: Any, labels: LabelGroup, batch: LabelGroup) -> Any:
+def align_to_batch(x: Value, labels: LabelGroup, batch: LabelGroup) -> Value:
     """`x`, whose first dimensions have `labels`, broadcast to dimensions for all of `batch`."""
     if labels == batch:
         return x

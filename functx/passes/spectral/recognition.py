@@ -267,7 +267,7 @@ class SpectralProduct(ProductExpression):
         self.factors[start] = Factor(atom, (*factor.groups[:-1], groups[axis]))
         return True
 
-    def diagonal(self, x: Any, atom: Atom, groups: LabelGroups) -> None:
+    def diagonal(self, x: Atom, atom: Atom, groups: LabelGroups) -> None:
         """Takes a matrix with `x` on its diagonal, of which one label is summed over."""
         rows, cols = [resolve_labels(group) for group in groups[-2:]]
         if len(rows) == len(cols) == 1 and rows != cols:
@@ -308,7 +308,7 @@ def conjugate(atom: Any) -> Any:
     return ConjugatedAtom(atom)
 
 
-def diagonal_operand(atom: Atom, producers: dict[Atom, Equation]) -> Any:
+def diagonal_operand(atom: Atom, producers: dict[Atom, Equation]) -> Atom | None:
     """The diagonal of `atom` if it was built as diagonal matrices; else None."""
     outer = producers[atom]
     inner = producers.get(outer.inputs[0]) if type(outer.primitive) is ops.Reshape else None
