@@ -99,6 +99,10 @@ class CustomFunction:
         """The user's rule functions; empty until they are defined."""
         raise NotImplementedError
 
+    def is_function_of(self, other: CustomFunction) -> bool:
+        """Whether `self` and `other` are one function of the user."""
+        return self is other
+
     def trace_rules(
         self, call: CallInfo, trace: RuleTrace, values: Values, activity: Activity | None
     ) -> list[TracedRule]:

@@ -117,7 +117,7 @@ def rule_tracing(custom: CustomFunction) -> RuleTracing:
     builder = current_builder.get()
     while builder is not None:
         if type(builder) is RuleBuilder:
-            recursive += builder.custom_function is custom
+            recursive += custom.is_function_of(builder.custom_function)
             total += 1
             if builder.is_deferred:
                 break

@@ -8,17 +8,29 @@ from types import FunctionType
 from typing import Any, NamedTuple
 
 import jax
+import numpy as np
+from jax.custom_derivatives import SymbolicZero
 from jax.extend.linear_util import WrappedFun
+from jax.interpreters.ad import Zero
 
 from functx.core.program import Program, Var
 from functx.core.tracer import Tracer, aval_of
 from functx.core.tracing import eval_context, trace, trace_closed
 from functx.core.tree import TreeDef
 from functx.core.types import ShapedArray, is_inexact
-from functx.core.typing import PyTree, Value, Values
-from functx.custom.custom_function import CustomDerivativeCall
-from functx.custom.custom_jvp import CustomJVP
-from functx.custom.custom_vjp import CustomVJP
+from functx.core.typing import (
+    Cotangent,
+    Cotangents,
+    Function,
+    PyTree,
+    Tangent,
+    Tangents,
+    Value,
+    Values,
+)
+from functx.custom.custom_function import CustomDerivativeCall, CustomFunction
+from functx.custom.custom_jvp import CustomJVP, CustomJVPFunction
+from functx.custom.custom_vjp import CustomVJP, CustomVJPFunction
 from functx.custom.rule_tracing import Activity, LazyRules
 from functx.interop.jaxprs import FunctionKeys, JaxprEqn, jaxpr_key, package_of
 from functx.interop.translation import (
@@ -30,6 +42,7 @@ from functx.interop.translation import (
     translate_jaxpr,
     translated_linearization,
 )
+from functx.transforms.argument_names import function_name
 from functx.transforms.dce import with_io
 from functx.transforms.operand_masks import (
     inexact_mask,
@@ -37,6 +50,106 @@ from functx.transforms.operand_masks import (
     scatter_where,
     select_where,
 )
+
+
+class JaxJVPFunction(CustomJVPFunction):
+    """A `jax.custom_jvp` function of arrays, traced with the values that its Python code reads."""
+
+    def __init__(self, fun: WrappedFun, jvp: WrappedFun):
+        super().__init__(primal_function(fun))
+        self.user_functions = fun.f, jvp.f
+
+        def rule(primals: Values, tangents: Tangents) -> tuple[PyTree, PyTree]:
+            reset_stores(jvp)
+            pairs = zip(primals, tangents, strict=True)
+            given = [to_jax_tangent(t, np.shape(x)) for x, t in pairs]
+            found = jvp.call_wrapped(*made_by_jax(primals), *given)
+            count = len(found) // 2
+            return list(found[:count]), [from_jax_tangent(t) for t in found[count:]]
+
+        rule.__name__ = function_name(jvp.f)
+        self.defjvp(rule)
+
+    def is_function_of(self, other: CustomFunction) -> bool:
+        return isinstance(other, JaxJVPFunction) and self.user_functions == other.user_functions
+
+
+class JaxVJPFunction(CustomVJPFunction):
+    """A `jax.custom_vjp` function of arrays, traced with the values that its Python code reads.
+
+    Once the forward rule ran, `out_trees` gives the structures of the output and the residuals, and
+    for each residual that is an argument the position of that argument, else None.
+    """
+
+    def __init__(
+        self,
+        fun: WrappedFun,
+        fwd: WrappedFun,
+        bwd: WrappedFun,
+        out_trees: Callable[[], tuple[TreeDef, TreeDef, list[int | None]]],
+    ):
+        super().__init__(primal_function(fun))
+        self.user_functions = fun.f, fwd.f, bwd.f
+        shapes: list[tuple[int, ...]] = []
+
+        def forward(*args: Value) -> tuple[PyTree, PyTree]:
+            reset_stores(fwd)
+            primals = made_by_jax(args)
+            # The flags say that the derivative in each argument is needed.
+            found = fwd.call_wrapped(*[part for x in primals for part in (x, True)])
+            forwarded = out_trees()[2]
+            count = forwarded.count(None)
+            computed, outs = iter(found[:count]), list(found[count:])
+            shapes[:] = [np.shape(x) for x in outs]
+            return outs, [next(computed) if i is None else primals[i] for i in forwarded]
+
+        def backward(residuals: Values, cts: Cotangents) -> tuple[Cotangent, ...]:
+            pairs = zip(cts, shapes, strict=True)
+            given = [to_jax_tangent(ct, shape) for ct, shape in pairs]
+            found = bwd.call_wrapped(*made_by_jax(residuals), *given)
+            return tuple([from_jax_tangent(ct) for ct in found])
+
+        forward.__name__, backward.__name__ = function_name(fwd.f), function_name(bwd.f)
+        self.defvjp(forward, backward)
+
+    def is_function_of(self, other: CustomFunction) -> bool:
+        return isinstance(other, JaxVJPFunction) and self.user_functions == other.user_functions
+
+
+def primal_function(fun: WrappedFun) -> Function:
+    """`fun` as a function of arrays that follow the rules of JAX."""
+
+    def primal(*args: Value) -> PyTree:
+        reset_stores(fun)
+        return list(fun.call_wrapped(*made_by_jax(args)))
+
+    primal.__name__ = function_name(fun.f)
+    return primal
+
+
+def reset_stores(fun: WrappedFun) -> None:
+    """Forget the structures that JAX stored when `fun` ran, so that it can run again."""
+    for store in fun.stores:
+        if store:
+            store.reset()
+
+
+def made_by_jax(args: Values) -> list[Value]:
+    """The arguments of a JAX function, as values that JAX made."""
+    for x in args:
+        if type(x) is Tracer:
+            x.builder.mark_made_by_jax(x.atom)
+    return list(args)
+
+
+def to_jax_tangent(t: Tangent, shape: tuple[int, ...]) -> Any:
+    """A tangent or cotangent for a rule of JAX; None stands for that of an integer."""
+    return np.zeros(shape, jax.dtypes.float0) if t is None else t
+
+
+def from_jax_tangent(t: Any) -> Tangent:
+    """A tangent or cotangent that a rule of JAX gave, with None for a zero."""
+    return None if isinstance(t, (Zero, SymbolicZero)) else t
 
 
 class JaxDerivativeRule(LazyRules):

@@ -19,11 +19,19 @@ from functx.core.source_info import user_source
 from functx.core.tracer import PRNGKeyTracer, Tracer, current_builder
 from functx.core.types import is_inexact
 from functx.core.typing import Function, Value, Values
-from functx.interop import array_rules, control_rules, custom_rules  # noqa: F401 - register rules
+from functx.interop import array_rules, control_rules  # noqa: F401 - register rules
+from functx.interop.custom_rules import JaxJVPFunction, JaxVJPFunction, made_by_jax, reset_stores
 from functx.interop.jaxprs import aval_from_jax_or_none, constant_array, jaxpr_of
 from functx.interop.translation import inline_jaxpr, translate_equation, with_jax_type
 from functx.lowering.jax_bridge import JaxAval, prng_key_type
 from functx.transforms.aliasing import copy_if_aliased
+
+VALUE_ERRORS = (
+    jax.errors.ConcretizationTypeError,
+    jax.errors.TracerArrayConversionError,
+    jax.errors.TracerIntegerConversionError,
+)
+"""The errors of JAX for Python code that reads the value of an array that has none."""
 
 
 class FunctxTrace(jax.core.Trace):  # type: ignore[type-arg]
@@ -67,32 +75,65 @@ class FunctxTrace(jax.core.Trace):  # type: ignore[type-arg]
     def process_custom_jvp_call(
         self, primitive: Any, fun: Any, jvp: Any, args: Any, /, **params: Any
     ) -> Any:
-        return self.stage_call(primitive, args, subfuns=(fun, jvp), **params)
+        return self.stage_call(
+            primitive,
+            args,
+            lambda: JaxJVPFunction(fun, jvp),
+            subfuns=(fun, jvp),
+            **params,
+        )
 
     def process_custom_vjp_call(
         self, primitive: Any, fun: Any, fwd: Any, bwd: Any, args: Any, /, **params: Any
     ) -> Any:
-        return self.stage_call(primitive, args, subfuns=(fun, fwd, bwd), **params)
+        return self.stage_call(
+            primitive,
+            args,
+            lambda: JaxVJPFunction(fun, fwd, bwd, params["out_trees"]),
+            subfuns=(fun, fwd, bwd),
+            **params,
+        )
 
     def process_shard_map(self, primitive: Any, fun: Any, args: Any, /, **params: Any) -> Any:
         return self.stage_call(primitive, args, subfuns=(fun,), **params)
 
-    def stage_call(self, primitive: Any, args: Values, **params: Any) -> Any:
-        """A call with functions among its parameters, translated from the jaxpr that JAX makes of it."""
+    def stage_call(
+        self,
+        primitive: Any,
+        args: Values,
+        with_values: Callable[[], Function] | None = None,
+        **params: Any,
+    ) -> Any:
+        """A call with functions among its parameters, translated from the jaxpr that JAX makes of it.
+
+        While JAX makes a jaxpr, arrays have no values. Where the Python code of the user reads some,
+        the function that `with_values` returns is called instead.
+        """
         if not should_stage(args):
             with set_current_trace(self.outer_trace):
                 return params["subfuns"][0].call_wrapped(*args)
-        with set_current_trace(self):
-            closed = jaxpr_of(lambda *xs: primitive.bind(*xs, **params), [*map(jax.typeof, args)])
-        consts = [to_functx_value(c) for c in closed.consts]
-        outs = self.append_equations(
-            lambda *values: inline_jaxpr(closed.jaxpr, consts, values), args, closed.out_avals
-        )
+        function = None
+        try:
+            with set_current_trace(self):
+                closed = jaxpr_of(
+                    lambda *xs: primitive.bind(*xs, **params), [*map(jax.typeof, args)]
+                )
+        except VALUE_ERRORS:
+            # A rule with symbolic zeros is traced later, when no values are known.
+            if with_values is None or params["symbolic_zeros"]:
+                raise
+            function = with_values()
+        if function is not None:
+            with set_current_trace(self):
+                outs = made_by_jax(function(*args))
+        else:
+            consts = [to_functx_value(c) for c in closed.consts]
+            outs = self.append_equations(
+                lambda *values: inline_jaxpr(closed.jaxpr, consts, values), args, closed.out_avals
+            )
         # JAX reads the structure of the result either from the function or from its rule.
         for rule in params["subfuns"][1:]:
-            for store in rule.stores:
-                if store:
-                    store.reset()
+            reset_stores(rule)
         return outs
 
     def append_equations(
