@@ -11,6 +11,8 @@ import numpy as np
 if TYPE_CHECKING:
     from jax.extend.mlir import ir
 
+    from functx.core.program import Literal
+
 PyTree: TypeAlias = Any
 """A pytree of arrays, numbers and static values: what a user's function takes and returns."""
 Function: TypeAlias = Callable[..., Any]
@@ -31,6 +33,8 @@ Cotangents: TypeAlias = Sequence[Cotangent]
 Dims: TypeAlias = Sequence[Dim]
 ArrayLike: TypeAlias = jax.Array | np.ndarray[Any, Any] | np.generic | complex
 """An array or a number: what functions of arrays accept."""
+Operand: TypeAlias = "ArrayLike | Literal"
+"""What primitives take: an array, a number, or a literal of a program."""
 ArrayOrList: TypeAlias = ArrayLike | Sequence[Any]
 """An array, a number, or nested lists and tuples of them: what functions of NumPy's accept."""
 Out: TypeAlias = jax.Array | np.ndarray[Any, Any] | tuple[Any, ...] | None

@@ -22,8 +22,9 @@ from functx.numpy import floating_point, operators, reductions, shapes
 from functx.numpy.matrices import eye
 from functx.numpy.mutation import accept_out
 from functx.numpy.promotion import as_inexact, broadcast_shapes, operand, promote, promote_inexact
-from functx.numpy.tensor_contractions import PrecisionLike, einsum, matmul
+from functx.numpy.tensor_contractions import einsum, matmul
 from functx.ops import factorizations, linear_algebra, statistics
+from functx.ops.contraction import PrecisionLike
 from functx.ops.operands import canonical_axes
 
 __all__ = [

@@ -35,9 +35,10 @@ from functx.numpy.promotion import broadcast_to, promote, promote_inexact
 from functx.numpy.reductions import max, min, sum, sum_dtype
 from functx.numpy.shapes import reshape
 from functx.numpy.sorting_and_searching import searchsorted
-from functx.numpy.tensor_contractions import PrecisionLike, tensordot
+from functx.numpy.tensor_contractions import tensordot
 from functx.numpy.ufuncs import map_real_and_imag
 from functx.ops import arithmetic
+from functx.ops.contraction import PrecisionLike
 from functx.ops.convolution import ConvLayouts, Convolution
 from functx.ops.operands import canonical_axes
 

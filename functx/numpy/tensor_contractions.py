@@ -7,7 +7,6 @@ from functools import lru_cache
 from operator import index
 from typing import Any, NamedTuple, TypeAlias
 
-import jax
 import numpy as np
 
 from functx import ops
@@ -17,6 +16,7 @@ from functx.core.types import DType, Shape, ShapedArray, canonical_dtype, is_com
 from functx.core.typing import ArrayOrList, DTypeLike, Out, Value
 from functx.numpy.mutation import accept_out
 from functx.numpy.promotion import operand, promote
+from functx.ops.contraction import PrecisionLike
 from functx.ops.operands import canonical_axes, canonical_axis
 from functx.ops.views import AsStrided
 
@@ -34,8 +34,6 @@ __all__ = [
 ]
 
 
-PrecisionLike: TypeAlias = str | ops.Precision | jax.lax.Precision | tuple[Any, Any] | None
-"""A precision of products as users give it: one for both operands, or a pair."""
 Precisions: TypeAlias = tuple[str, str] | None
 """The precision of each operand, as `DotGeneral` takes it."""
 Labels = tuple[Any, ...]

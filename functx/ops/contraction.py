@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from jax import lax
@@ -311,6 +311,10 @@ _PRECISION_NAMES = {
     "highest": "HIGHEST",
     "float32": "HIGHEST",
 }
+
+
+PrecisionLike: TypeAlias = str | Precision | lax.Precision | tuple[Any, Any] | None
+"""A precision of products as users give it: one for both operands, or a pair."""
 
 
 def canonical_precision(precision: Any) -> tuple[str, str] | None:
