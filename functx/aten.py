@@ -17,6 +17,7 @@ from functx.core.errors import ArgumentError, ShapeError
 from functx.core.primitive import Primitive
 from functx.core.tracer import aval_of
 from functx.core.types import DType, Shape, accumulation_dtype, canonical_dtype
+from functx.core.typing import Value
 from functx.ops.activations import LogSoftmaxBackward, SoftmaxBackward, log_sigmoid
 from functx.ops.batch_norm import BatchNormBackward, BatchNormInferenceBackward
 from functx.ops.classification_losses import NllLossBackward
@@ -72,7 +73,7 @@ def native_layer_norm_backward(
     weight: Any,
     bias: Any,
     output_mask: Sequence[bool],
-) -> tuple[Any, Any, Any]:
+) -> tuple[Value, Value, Value]:
     """The cotangents of the input, the weight and the bias of a layer norm, given that of its output.
 
     `mean` and `rstd` are the saved statistics, with unit dimensions in place of `normalized_shape`.
@@ -119,7 +120,7 @@ def native_batch_norm_backward(
     train: bool,
     eps: float,
     output_mask: Sequence[bool],
-) -> tuple[Any, Any, Any]:
+) -> tuple[Value, Value, Value]:
     """The cotangents of the input, the weight and the bias of a batch norm, given that of its output.
 
     The channels are axis 1. If `train`, the batch norm used the statistics of the batch, saved as
@@ -181,7 +182,7 @@ def batch_norm_backward(
     eps: float,
     output_mask: Sequence[bool],
     reserve: Any,
-) -> tuple[Any, Any, Any]:
+) -> tuple[Value, Value, Value]:
     """`native_batch_norm_backward` with `update` as `train` and `save_var` as `save_invstd`.
 
     `save_var` holds 1 / sqrt(variance + eps). `reserve` is not used.
@@ -202,7 +203,7 @@ def cudnn_batch_norm_backward(
     save_var: Any,
     epsilon: float,
     reserve: Any = None,
-) -> tuple[Any, Any, Any]:
+) -> tuple[Value, Value, Value]:
     """`native_batch_norm_backward` in training, with all three cotangents.
 
     `save_var` holds 1 / sqrt(variance + eps). `reserve` is not used.
@@ -222,14 +223,14 @@ def miopen_batch_norm_backward(
     save_mean: Any,
     save_var: Any,
     epsilon: float,
-) -> tuple[Any, Any, Any]:
+) -> tuple[Value, Value, Value]:
     """`cudnn_batch_norm_backward` without `reserve`."""
     return cudnn_batch_norm_backward(
         input, grad_output, weight, running_mean, running_var, save_mean, save_var, epsilon
     )
 
 
-def recompute_mean_var(x: Any, rstd: Any, dims: Any, keepdim: bool = True) -> tuple[Any, Any]:
+def recompute_mean_var(x: Any, rstd: Any, dims: Any, keepdim: bool = True) -> tuple[Value, Value]:
     """The mean of `x` over `dims` and 1 / sqrt(variance + eps), computed from `x` again.
 
     `rstd` is the saved 1 / sqrt(variance + eps). Both results vary with `x`; the eps is the one that
@@ -359,7 +360,7 @@ def binary_cross_entropy_backward(
     return backward(_loss_cotangent(backward, grad_output), input, target, *weights)
 
 
-def log_sigmoid_forward(x: Any, platform: str | None = None) -> tuple[Any, Any]:
+def log_sigmoid_forward(x: Any, platform: str | None = None) -> tuple[Value, Value]:
     """log(1 / (1 + exp(-x))), and a buffer: exp(-|x|) on the platform "cpu", empty on others.
 
     `platform` is by default JAX's default backend.

@@ -174,9 +174,9 @@ class TargetRows(NamedTuple):
     A mask that is None is true, weights that are None are 1. Ignored rows have class 0.
     """
 
-    classes: Any
-    is_counted: Any
-    weight: Any
+    classes: Value
+    is_counted: Value | None
+    weight: Value | None
     dtype: DType
     batch_ndim: int
 

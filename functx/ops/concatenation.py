@@ -325,7 +325,7 @@ class SliceTile(NamedTuple):
 
     start: Shape
     limit: Shape
-    values: Any
+    values: Value
     user_location: Any
 
 

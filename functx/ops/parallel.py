@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from math import prod
 from operator import index
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import jax
 import numpy as np
@@ -19,7 +19,7 @@ from functx.core.rounding import EXACT
 from functx.core.samples import c64, f32, sample
 from functx.core.tracer import aval_of, current_builder
 from functx.core.types import ShapedArray
-from functx.core.typing import ArrayLike, Cotangent, Dim, IRValue, Mask, NumPyArray, Value
+from functx.core.typing import ArrayLike, Cotangent, Dim, IRValue, Mask, NumPyArray, PyTree, Value
 from functx.ops.collectives import (
     AxisIndexGroups,
 )
@@ -76,6 +76,12 @@ class ShardingConstraint(Linear):
 
     def lower(self, ctx: LoweringContext, x: IRValue) -> IRValue:
         return ctx.via_jax(lambda x: jax.lax.with_sharding_constraint(x, self.sharding), x)
+
+
+AxisNames: TypeAlias = Hashable | Sequence[Hashable]
+"""The name of an axis, or the names of several."""
+IndexGroups: TypeAlias = Sequence[Sequence[int]] | None
+"""Groups of positions along an axis; None for one group of all."""
 
 
 def with_auto_axes(mesh: Any) -> Any:
@@ -169,7 +175,7 @@ def _constrain_leaf(op: str, leaf: Any, sharding: Any) -> Value:
     return ShardingConstraint(sharding)(leaf)
 
 
-def psum(x: ArrayLike, axis_name: Any, *, axis_index_groups: Any = None) -> Value:
+def psum(x: PyTree, axis_name: Any, *, axis_index_groups: Any = None) -> PyTree:
     """The sum of each leaf of `x` over the axis, or axes, `axis_name`.
 
     `axis_index_groups`, lists of indices, restricts it to the positions of a group. A Python number
@@ -194,14 +200,14 @@ def psum(x: ArrayLike, axis_name: Any, *, axis_index_groups: Any = None) -> Valu
     return tree.map(add_up, x)
 
 
-def pmean(x: ArrayLike, axis_name: Any, *, axis_index_groups: Any = None) -> Value:
+def pmean(x: PyTree, axis_name: Any, *, axis_index_groups: Any = None) -> PyTree:
     """The mean of each leaf of `x` over `axis_name`, or over the positions of a group."""
     _, sizes, _ = _bound_axes("pmean", axis_name, axis_index_groups)
     total = psum(x, axis_name, axis_index_groups=axis_index_groups)
     return tree.map(lambda leaf: leaf / prod(sizes), total)
 
 
-def pmax(x: ArrayLike, axis_name: Any, *, axis_index_groups: Any = None) -> Value:
+def pmax(x: PyTree, axis_name: Any, *, axis_index_groups: Any = None) -> PyTree:
     """The maximum of each leaf of `x` over `axis_name`, or over the positions of a group.
 
     Positions that tie share the derivative.
@@ -209,7 +215,7 @@ def pmax(x: ArrayLike, axis_name: Any, *, axis_index_groups: Any = None) -> Valu
     return _all_reduce_extremum("pmax", ops.Pmax, x, axis_name, axis_index_groups)
 
 
-def pmin(x: ArrayLike, axis_name: Any, *, axis_index_groups: Any = None) -> Value:
+def pmin(x: PyTree, axis_name: Any, *, axis_index_groups: Any = None) -> PyTree:
     """The minimum of each leaf of `x` over `axis_name`, or over the positions of a group.
 
     Positions that tie share the derivative.
@@ -218,8 +224,8 @@ def pmin(x: ArrayLike, axis_name: Any, *, axis_index_groups: Any = None) -> Valu
 
 
 def _all_reduce_extremum(
-    op: str, primitive: Any, x: ArrayLike, axis_name: Any, axis_index_groups: Any
-) -> Value:
+    op: str, primitive: Any, x: PyTree, axis_name: Any, axis_index_groups: Any
+) -> PyTree:
     names, _, groups = _bound_axes(op, axis_name, axis_index_groups)
 
     def choose(leaf: Any) -> Any:
@@ -229,14 +235,14 @@ def _all_reduce_extremum(
 
 
 def all_gather(
-    x: ArrayLike,
+    x: PyTree,
     axis_name: Any,
     *,
     axis_index_groups: Any = None,
     axis: int = 0,
     tiled: bool = False,
     to: str = "varying",
-) -> Value:
+) -> PyTree:
     """Each leaf of `x` from all positions of `axis_name`, stacked along a new dimension `axis`.
 
     With `tiled`, they are concatenated along their dimension `axis`. Every position gets the result;
@@ -256,13 +262,13 @@ def all_gather(
 
 
 def psum_scatter(
-    x: ArrayLike,
+    x: PyTree,
     axis_name: Any,
     *,
     scatter_dimension: int = 0,
     axis_index_groups: Any = None,
     tiled: bool = False,
-) -> Value:
+) -> PyTree:
     """The sum of each leaf of `x` over `axis_name`, of which each position gets the part of its index.
 
     The parts lie along `scatter_dimension`, which is removed. With `tiled` it stays, divided by the
@@ -284,14 +290,14 @@ def psum_scatter(
 
 
 def all_to_all(
-    x: ArrayLike,
+    x: PyTree,
     axis_name: Any,
     split_axis: int,
     concat_axis: int,
     *,
     axis_index_groups: Any = None,
     tiled: bool = False,
-) -> Value:
+) -> PyTree:
     """Each leaf of `x` with the axis `axis_name` and its dimension `split_axis` exchanged.
 
     Position j gets element j along `split_axis` of all positions, stacked along the dimension
@@ -321,12 +327,12 @@ def all_to_all(
     return tree.map(exchange, x)
 
 
-def pswapaxes(x: ArrayLike, axis_name: Any, axis: int, *, axis_index_groups: Any = None) -> Value:
+def pswapaxes(x: PyTree, axis_name: Any, axis: int, *, axis_index_groups: Any = None) -> PyTree:
     """Each leaf of `x` with the axis `axis_name` and its dimension `axis` exchanged."""
     return all_to_all(x, axis_name, axis, axis, axis_index_groups=axis_index_groups)
 
 
-def ppermute(x: ArrayLike, axis_name: Any, perm: Any) -> Value:
+def ppermute(x: PyTree, axis_name: Any, perm: Any) -> PyTree:
     """Each leaf of `x` sent between positions, by the pairs (source, destination) in `perm`.
 
     A position that is no destination gets zeros.
@@ -350,7 +356,7 @@ def ppermute(x: ArrayLike, axis_name: Any, perm: Any) -> Value:
     return tree.map(ops.Ppermute(names, tuple(sorted(pairs))), x)
 
 
-def pshuffle(x: ArrayLike, axis_name: Any, perm: Sequence[int]) -> Value:
+def pshuffle(x: PyTree, axis_name: Any, perm: Sequence[int]) -> PyTree:
     """Each leaf of `x` from another position: position j gets that of position `perm[j]`.
 
     Raises ValueRangeError unless `perm` is a permutation of all positions.
@@ -363,7 +369,7 @@ def pshuffle(x: ArrayLike, axis_name: Any, perm: Sequence[int]) -> Value:
     return ppermute(x, axis_name, list(zip(perm, range(len(perm)), strict=True)))
 
 
-def pbroadcast(x: ArrayLike, axis_name: Any, source: int) -> Value:
+def pbroadcast(x: PyTree, axis_name: Any, source: int) -> PyTree:
     """Each leaf of `x` at the position `source`, sent to all positions."""
     is_source = ops.eq(axis_index(axis_name), source)
     return psum(
@@ -371,7 +377,7 @@ def pbroadcast(x: ArrayLike, axis_name: Any, source: int) -> Value:
     )
 
 
-def pcast(x: ArrayLike, axis_name: Any, *, to: str) -> Value:
+def pcast(x: PyTree, axis_name: Any, *, to: str) -> PyTree:
     """`x` marked as varying along `axis_name`; `to` must be "varying".
 
     It affects derivatives inside `shard_map`: the gradient in a replicated value is summed over the

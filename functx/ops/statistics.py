@@ -34,10 +34,10 @@ class Standardized(NamedTuple):
     The mean is None if the second moment replaces the variance.
     """
 
-    x: Any
-    mean: Any
-    variance: Any
-    rstd: Any
+    x: Value
+    mean: Value | None
+    variance: Value | None
+    rstd: Value
 
 
 def working_dtype(*arrays: Any) -> DType:
