@@ -17,7 +17,7 @@ from functx.core.errors import ArgumentError, ShapeError
 from functx.core.primitive import Primitive
 from functx.core.tracer import aval_of
 from functx.core.types import DType, Shape, accumulation_dtype, canonical_dtype
-from functx.core.typing import Value
+from functx.core.typing import ArrayLike, Axes, Cotangent, DTypeLike, Value
 from functx.ops.activations import LogSoftmaxBackward, SoftmaxBackward, log_sigmoid
 from functx.ops.batch_norm import BatchNormBackward, BatchNormInferenceBackward
 from functx.ops.classification_losses import NllLossBackward
@@ -27,6 +27,7 @@ from functx.ops.losses import (
     HuberLossBackward,
     L1LossBackward,
     MseLossBackward,
+    PointwiseLossBackward,
     SmoothL1LossBackward,
 )
 from functx.ops.normalizations import LayerNormBackward
@@ -65,13 +66,13 @@ __all__ = [
 
 
 def native_layer_norm_backward(
-    grad_out: Any,
-    input: Any,
+    grad_out: ArrayLike,
+    input: ArrayLike,
     normalized_shape: Sequence[int],
-    mean: Any,
-    rstd: Any,
-    weight: Any,
-    bias: Any,
+    mean: ArrayLike,
+    rstd: ArrayLike,
+    weight: ArrayLike | None,
+    bias: ArrayLike | None,
     output_mask: Sequence[bool],
 ) -> tuple[Value, Value, Value]:
     """The cotangents of the input, the weight and the bias of a layer norm, given that of its output.
@@ -110,13 +111,13 @@ def native_layer_norm_backward(
 
 
 def native_batch_norm_backward(
-    grad_out: Any,
-    input: Any,
-    weight: Any,
-    running_mean: Any,
-    running_var: Any,
-    save_mean: Any,
-    save_invstd: Any,
+    grad_out: ArrayLike,
+    input: ArrayLike,
+    weight: ArrayLike | None,
+    running_mean: ArrayLike | None,
+    running_var: ArrayLike | None,
+    save_mean: ArrayLike | None,
+    save_invstd: ArrayLike | None,
     train: bool,
     eps: float,
     output_mask: Sequence[bool],
@@ -171,17 +172,17 @@ def native_batch_norm_backward(
 
 
 def batch_norm_backward(
-    grad_out: Any,
-    input: Any,
-    weight: Any,
-    running_mean: Any,
-    running_var: Any,
-    save_mean: Any,
-    save_var: Any,
+    grad_out: ArrayLike,
+    input: ArrayLike,
+    weight: ArrayLike | None,
+    running_mean: ArrayLike | None,
+    running_var: ArrayLike | None,
+    save_mean: ArrayLike | None,
+    save_var: ArrayLike | None,
     update: bool,
     eps: float,
     output_mask: Sequence[bool],
-    reserve: Any,
+    reserve: ArrayLike | None,
 ) -> tuple[Value, Value, Value]:
     """`native_batch_norm_backward` with `update` as `train` and `save_var` as `save_invstd`.
 
@@ -194,15 +195,15 @@ def batch_norm_backward(
 
 
 def cudnn_batch_norm_backward(
-    input: Any,
-    grad_output: Any,
-    weight: Any,
-    running_mean: Any,
-    running_var: Any,
-    save_mean: Any,
-    save_var: Any,
+    input: ArrayLike,
+    grad_output: ArrayLike,
+    weight: ArrayLike | None,
+    running_mean: ArrayLike | None,
+    running_var: ArrayLike | None,
+    save_mean: ArrayLike | None,
+    save_var: ArrayLike | None,
     epsilon: float,
-    reserve: Any = None,
+    reserve: ArrayLike | None = None,
 ) -> tuple[Value, Value, Value]:
     """`native_batch_norm_backward` in training, with all three cotangents.
 
@@ -215,13 +216,13 @@ def cudnn_batch_norm_backward(
 
 
 def miopen_batch_norm_backward(
-    input: Any,
-    grad_output: Any,
-    weight: Any,
-    running_mean: Any,
-    running_var: Any,
-    save_mean: Any,
-    save_var: Any,
+    input: ArrayLike,
+    grad_output: ArrayLike,
+    weight: ArrayLike | None,
+    running_mean: ArrayLike | None,
+    running_var: ArrayLike | None,
+    save_mean: ArrayLike | None,
+    save_var: ArrayLike | None,
     epsilon: float,
 ) -> tuple[Value, Value, Value]:
     """`cudnn_batch_norm_backward` without `reserve`."""
@@ -250,7 +251,9 @@ def recompute_mean_var(x: Any, rstd: Any, dims: Any, keepdim: bool = True) -> tu
     return mean, rstd
 
 
-def softmax_backward(ct: Any, out: Any, axes: Any = -1, dtype: Any = None) -> Any:
+def softmax_backward(
+    ct: ArrayLike, out: ArrayLike, axes: Axes = -1, dtype: DTypeLike = None
+) -> Value:
     """The cotangent of `x` in `out = softmax(x, axes)`, given the cotangent `ct` of `out`.
 
     The result has the dtype `dtype`, by default that of `ct`. Half floats are computed in single
@@ -259,7 +262,9 @@ def softmax_backward(ct: Any, out: Any, axes: Any = -1, dtype: Any = None) -> An
     return SoftmaxBackward(canonical_axes(axes, aval_of(out).ndim), _dtype_or_none(dtype))(ct, out)
 
 
-def log_softmax_backward(ct: Any, out: Any, axes: Any = -1, dtype: Any = None) -> Any:
+def log_softmax_backward(
+    ct: ArrayLike, out: ArrayLike, axes: Axes = -1, dtype: DTypeLike = None
+) -> Value:
     """The cotangent of `x` in `out = log_softmax(x, axes)`, given the cotangent `ct` of `out`.
 
     The result has the dtype `dtype`, by default that of `ct`. Half floats are computed in single
@@ -271,14 +276,14 @@ def log_softmax_backward(ct: Any, out: Any, axes: Any = -1, dtype: Any = None) -
 
 
 def nll_loss_backward(
-    grad_output: Any,
-    input: Any,
-    target: Any,
-    weight: Any,
-    reduction: Any,
+    grad_output: ArrayLike,
+    input: ArrayLike,
+    target: ArrayLike,
+    weight: ArrayLike | None,
+    reduction: str | int,
     ignore_index: int,
-    total_weight: Any,
-) -> Any:
+    total_weight: ArrayLike,
+) -> Value:
     """The cotangent of `input` in `nll_loss(input, target, ...)`, given that of the loss.
 
     `input` has the shape (C,) or (N, C). `reduction` is "none", "mean" or "sum", or 0, 1 or 2.
@@ -297,14 +302,14 @@ def nll_loss_backward(
 
 
 def nll_loss2d_backward(
-    grad_output: Any,
-    input: Any,
-    target: Any,
-    weight: Any,
-    reduction: Any,
+    grad_output: ArrayLike,
+    input: ArrayLike,
+    target: ArrayLike,
+    weight: ArrayLike | None,
+    reduction: str | int,
     ignore_index: int,
-    total_weight: Any,
-) -> Any:
+    total_weight: ArrayLike,
+) -> Value:
     """`nll_loss_backward` for an `input` of shape (N, C, H, W) and a `target` of shape (N, H, W)."""
     name, x, classes = "nll_loss2d_backward", aval_of(input), aval_of(target)
     if x.ndim != 4:
@@ -316,21 +321,25 @@ def nll_loss2d_backward(
     )
 
 
-def mse_loss_backward(grad_output: Any, input: Any, target: Any, reduction: Any) -> Any:
+def mse_loss_backward(
+    grad_output: ArrayLike, input: ArrayLike, target: ArrayLike, reduction: str | int
+) -> Value:
     """The cotangent of `input` in `mse_loss(input, target, reduction)`, given that of the loss."""
     backward = MseLossBackward(_canonical_reduction("mse_loss_backward", reduction))
     return backward(_loss_cotangent(backward, grad_output), input, target)
 
 
-def l1_loss_backward(grad_output: Any, input: Any, target: Any, reduction: Any) -> Any:
+def l1_loss_backward(
+    grad_output: ArrayLike, input: ArrayLike, target: ArrayLike, reduction: str | int
+) -> Value:
     """The cotangent of `input` in `l1_loss(input, target, reduction)`, given that of the loss."""
     backward = L1LossBackward(_canonical_reduction("l1_loss_backward", reduction))
     return backward(_loss_cotangent(backward, grad_output), input, target)
 
 
 def smooth_l1_loss_backward(
-    grad_output: Any, input: Any, target: Any, reduction: Any, beta: float
-) -> Any:
+    grad_output: ArrayLike, input: ArrayLike, target: ArrayLike, reduction: str | int, beta: float
+) -> Value:
     """The cotangent of `input` in a smooth L1 loss with `beta`, given that of the loss."""
     name = "smooth_l1_loss_backward"
     backward = SmoothL1LossBackward(
@@ -340,8 +349,8 @@ def smooth_l1_loss_backward(
 
 
 def huber_loss_backward(
-    grad_output: Any, input: Any, target: Any, reduction: Any, delta: float
-) -> Any:
+    grad_output: ArrayLike, input: ArrayLike, target: ArrayLike, reduction: str | int, delta: float
+) -> Value:
     """The cotangent of `input` in a Huber loss with `delta`, given that of the loss."""
     name = "huber_loss_backward"
     backward = HuberLossBackward(
@@ -351,8 +360,12 @@ def huber_loss_backward(
 
 
 def binary_cross_entropy_backward(
-    grad_output: Any, input: Any, target: Any, weight: Any = None, reduction: Any = "mean"
-) -> Any:
+    grad_output: ArrayLike,
+    input: ArrayLike,
+    target: ArrayLike,
+    weight: ArrayLike | None = None,
+    reduction: str | int = "mean",
+) -> Value:
     """The cotangent of `input` in a binary cross entropy, given that of the loss."""
     name = "binary_cross_entropy_backward"
     backward = BinaryCrossEntropyBackward(_canonical_reduction(name, reduction))
@@ -360,7 +373,7 @@ def binary_cross_entropy_backward(
     return backward(_loss_cotangent(backward, grad_output), input, target, *weights)
 
 
-def log_sigmoid_forward(x: Any, platform: str | None = None) -> tuple[Value, Value]:
+def log_sigmoid_forward(x: ArrayLike, platform: str | None = None) -> tuple[Value, Value]:
     """log(1 / (1 + exp(-x))), and a buffer: exp(-|x|) on the platform "cpu", empty on others.
 
     `platform` is by default JAX's default backend.
@@ -370,7 +383,9 @@ def log_sigmoid_forward(x: Any, platform: str | None = None) -> tuple[Value, Val
     return log_sigmoid(x), ops.full((0,), literal(0, aval_of(x).dtype))
 
 
-def log_sigmoid_backward(grad_output: Any, x: Any, buffer: Any = None) -> Any:
+def log_sigmoid_backward(
+    grad_output: ArrayLike, x: ArrayLike, buffer: ArrayLike | None = None
+) -> Value:
     """The cotangent of `x` in `log_sigmoid(x)`, given that of the output.
 
     `buffer`, the second output of `log_sigmoid_forward`, is not used: the derivative is computed
@@ -380,8 +395,8 @@ def log_sigmoid_backward(grad_output: Any, x: Any, buffer: Any = None) -> Any:
 
 
 def embedding_backward(
-    grad_output: Any, indices: Any, num_weights: int, padding_idx: int | None = None
-) -> Any:
+    grad_output: ArrayLike, indices: ArrayLike, num_weights: int, padding_idx: int | None = None
+) -> Value:
     """The cotangent of an embedding table of `num_weights` rows, given that of the rows read from it.
 
     The row `padding_idx` gets zeros; a negative `padding_idx` counts as None. Raises IndexingError
@@ -399,14 +414,14 @@ def embedding_backward(
 
 def _nll_loss_backward(
     name: str,
-    ct: Any,
-    input: Any,
-    target: Any,
-    weight: Any,
-    reduction: Any,
+    ct: ArrayLike,
+    input: ArrayLike,
+    target: ArrayLike,
+    weight: ArrayLike | None,
+    reduction: str | int,
     ignore_index: int,
-    total_weight: Any,
-) -> Any:
+    total_weight: ArrayLike,
+) -> Value:
     x, classes, reduction = aval_of(input), aval_of(target), _canonical_reduction(name, reduction)
     axis = min(x.ndim - 1, 1)
     rows = (*x.shape[:axis], *x.shape[axis + 1 :])
@@ -446,12 +461,12 @@ def _nll_loss_backward(
     return out
 
 
-def _loss_cotangent(backward: Any, ct: Any) -> Any:
+def _loss_cotangent(backward: PointwiseLossBackward, ct: ArrayLike) -> ArrayLike:
     """The cotangent `ct` of a loss: a scalar unless the reduction is "none"."""
     return ct if backward.reduction == "none" else _as_scalar(backward.name, ct, backward.reduction)
 
 
-def _as_scalar(name: str, ct: Any, reduction: str) -> Any:
+def _as_scalar(name: str, ct: ArrayLike, reduction: str) -> Value:
     if aval_of(ct).size != 1:
         raise ShapeError(
             f"{name}: grad_output must be one number with the reduction {reduction!r}; got "
@@ -460,7 +475,7 @@ def _as_scalar(name: str, ct: Any, reduction: str) -> Any:
     return ops.reshape(ct, ())
 
 
-def _canonical_reduction(name: str, reduction: Any) -> str:
+def _canonical_reduction(name: str, reduction: str | int) -> str:
     """The name of `reduction`, which is that name or PyTorch's number for it."""
     if isinstance(reduction, str) and reduction in REDUCTIONS:
         return reduction
@@ -471,12 +486,12 @@ def _canonical_reduction(name: str, reduction: Any) -> str:
     )
 
 
-def _dtype_or_none(dtype: Any) -> DType | None:
+def _dtype_or_none(dtype: DTypeLike) -> DType | None:
     """The canonical form of `dtype`; None stays None."""
     return None if dtype is None else canonical_dtype(dtype)
 
 
-def _canonical_output_mask(name: str, mask: Any) -> tuple[bool, bool, bool]:
+def _canonical_output_mask(name: str, mask: Sequence[bool]) -> tuple[bool, bool, bool]:
     try:
         flags = tuple(mask)
     except TypeError:
@@ -489,13 +504,15 @@ def _canonical_output_mask(name: str, mask: Any) -> tuple[bool, bool, bool]:
     return of_input, of_weight, of_bias
 
 
-def _check_shapes(name: str, shape: Shape, **arrays: Any) -> None:
+def _check_shapes(name: str, shape: Shape, **arrays: ArrayLike | None) -> None:
     for argument, x in arrays.items():
         if x is not None and aval_of(x).shape != shape:
             raise ShapeError(f"{name}: {argument} must have the shape {shape}; got {aval_of(x)!r}")
 
 
-def _cotangents_by_mask(backward: Primitive, mask: Sequence[bool], *operands: Any) -> list[Any]:
+def _cotangents_by_mask(
+    backward: Primitive, mask: Sequence[bool], *operands: ArrayLike | None
+) -> list[Any]:
     """The outputs of `backward` at the true entries of `mask`, None at the others."""
     if not any(mask):
         return [None] * len(mask)
@@ -503,16 +520,16 @@ def _cotangents_by_mask(backward: Primitive, mask: Sequence[bool], *operands: An
     return [next(cts) if on else None for on in mask]
 
 
-def _affine_cotangent(ct: Any, x: Any, shape: Shape, like: Any) -> Any:
+def _affine_cotangent(ct: Cotangent, x: ArrayLike | None, shape: Shape, like: ArrayLike) -> Value:
     """The cotangent `ct` of the weight or bias `x`, zeros where one of them is None."""
     if x is None:
         return _zeros((), like)
     return _zeros(shape, x) if ct is None else _cast_like(ct, x)
 
 
-def _cast_like(x: Any, like: Any) -> Any:
+def _cast_like(x: ArrayLike, like: ArrayLike) -> Value:
     return ops.convert_element_type(x, aval_of(like).dtype)
 
 
-def _zeros(shape: Shape, like: Any) -> Any:
+def _zeros(shape: Shape, like: ArrayLike) -> Value:
     return ops.full(shape, literal(0, aval_of(like).dtype))

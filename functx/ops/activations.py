@@ -15,7 +15,7 @@ from functx.core.rounding import Rounding
 from functx.core.samples import Sample, f32, sample
 from functx.core.tracer import aval_of
 from functx.core.types import ShapedArray, canonical_dtype, is_floating
-from functx.core.typing import ArrayLike, Cotangent, Dim, NumPyArray, Tangent, Value
+from functx.core.typing import ArrayLike, Axes, Cotangent, Dim, NumPyArray, Tangent, Value
 from functx.ops.families import Inexact, check_same_dtype, unary_function
 from functx.ops.operands import (
     batch_size,
@@ -75,7 +75,7 @@ class LogSumExp(Reduction):
         (x,) = args
         return (cast_like_input(ops.mul(self.broadcast_back(upcast_half(ct), x), weights), x),)
 
-    def exponentials(self, x: Any) -> tuple[Any, Any, Any]:
+    def exponentials(self, x: Value) -> tuple[Any, Any, Any]:
         """exp(x - largest), its sum, and the largest element, or 0 if that is -inf."""
         largest = ops.stop_gradient(ops.reduce_max(x, self.axes))
         largest = ops.select(ops.eq(largest, -INFINITY), 0, largest)
@@ -84,7 +84,7 @@ class LogSumExp(Reduction):
         powers = ops.select(ops.eq(x, INFINITY), 1.0, powers)
         return powers, ops.reduce_sum(powers, self.axes), largest
 
-    def derivative_weights(self, x: Any) -> Any:
+    def derivative_weights(self, x: Value) -> Value | None:
         # Its subexpressions are those of the output; XLA computes them once.
         return LogSumExpDerivative(self.axes)(x)
 
@@ -109,7 +109,7 @@ class SoftmaxLike(Primitive, abstract=True):
         (x,), (dim,) = args, dims
         return type(self)(ops.shift_reduced_axes(self.axes, dim)[0])(x), dim
 
-    def subtract_max(self, x: Any) -> Any:
+    def subtract_max(self, x: Value) -> Value:
         """`x` minus its maximum along the axes, whose exponentials do not overflow."""
         return ops.sub(x, broadcast_along(ops.reduce_max(x, self.axes), x, self.axes))
 
@@ -262,7 +262,7 @@ class SoftmaxLikeBackward(Primitive, abstract=True):
         args = [ops.batch_dim_at(x, d, dim, size) for x, d in zip(args, dims, strict=True)]
         return type(self)(ops.shift_reduced_axes(self.axes, dim)[0], self.dtype)(*args), dim
 
-    def cast_result(self, x: Any, ct: Any) -> Any:
+    def cast_result(self, x: Value, ct: Value) -> Any:
         return (
             cast_like_input(x, ct)
             if self.dtype is None
@@ -369,18 +369,18 @@ def sum_and_broadcast(x: ArrayLike, axes: tuple[int, ...]) -> Value:
     return broadcast_along(ops.reduce_sum(x, axes), x, axes)
 
 
-def logsumexp(x: ArrayLike, axes: Any = None) -> Any:
+def logsumexp(x: ArrayLike, axes: Axes = None) -> Any:
     """log(sum(exp(x))) over `axes`, by default all; -inf if there are no elements or all are -inf."""
     axes = canonical_axes(axes, aval_of(x).ndim)
     return LogSumExp(axes)(x) if axes else x
 
 
-def softmax(x: ArrayLike, axes: Any = -1) -> Value:
+def softmax(x: ArrayLike, axes: Axes = -1) -> Value:
     """exp(x) / sum(exp(x)) along `axes`."""
     return Softmax(canonical_axes(axes, aval_of(x).ndim))(x)
 
 
-def log_softmax(x: ArrayLike, axes: Any = -1) -> Value:
+def log_softmax(x: ArrayLike, axes: Axes = -1) -> Value:
     """x - log(sum(exp(x))) along `axes`."""
     return LogSoftmax(canonical_axes(axes, aval_of(x).ndim))(x)
 
@@ -513,13 +513,13 @@ class Gelu(Inexact):
     def decompose(self, x: Value) -> Value:
         return ops.mul(x, self.normal_cdf(x))
 
-    def normal_cdf(self, x: Any) -> Any:
+    def normal_cdf(self, x: Value) -> Value:
         if self.approximate:
             # (1 + tanh(u)) / 2 is logistic(2 u), which keeps its digits for very negative u.
             return ops.logistic(self.sigmoid_argument(x))
         return ops.mul(ops.erfc(ops.mul(x, -math.sqrt(0.5))), 0.5)
 
-    def sigmoid_argument(self, x: Any) -> Any:
+    def sigmoid_argument(self, x: Value) -> Value:
         # 2 sqrt(2 / pi) (x + 0.044715 x^3)
         return ops.mul(ops.add(x, ops.mul(ops.mul(ops.mul(x, x), x), GELU_CUBIC)), 2 * GELU_SCALE)
 

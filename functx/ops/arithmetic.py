@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import jax.numpy as jnp
 import numpy as np
@@ -322,7 +322,7 @@ class _BinaryExtremum(Binary, abstract=True):
     def preserves_zero(self, i: int, x: Value, y: Value) -> bool:
         return True
 
-    def is_selected(self, x: Any, y: Any, out: Any) -> Any:
+    def is_selected(self, x: Value, y: Value, out: Value) -> Value:
         """The mask of elements where the output is x and not y."""
         return (
             ops.bitwise_and(ops.eq(x, out), ops.ne(x, y))
@@ -617,6 +617,6 @@ def reciprocal(x: ArrayLike) -> Value:
     return IntegerPow(-1)(x)
 
 
-def nextafter(x1: Any, x2: Any) -> Value:
+def nextafter(x1: ArrayLike, x2: ArrayLike) -> Value:
     """The number of the dtype that follows `x1` in the direction of `x2`, elementwise."""
     return NextAfter()(*promote_scalars(x1, x2))

@@ -52,7 +52,7 @@ class BatchNorm(ForwardNormalization):
         ),
     )
 
-    def layout_of(self, x: Value | ShapedArray) -> Any:
+    def layout_of(self, x: Value | ShapedArray) -> NormalizationLayout:
         return channel_layout(self, x)
 
     def batched_primitive(self, shared: bool) -> tuple[Primitive, int]:
@@ -122,7 +122,9 @@ class BatchNorm(ForwardNormalization):
             found[0] = self.add_running_cotangents(found[0], running_out_cts, x, args)
         return [*found, *running_cts]
 
-    def add_running_cotangents(self, found: Any, cts: Any, x: Any, args: Any) -> Any:
+    def add_running_cotangents(
+        self, found: list[Cotangent], cts: Sequence[Cotangent], x: Value, args: Sequence[Value]
+    ) -> list[Cotangent]:
         """The cotangent of x plus the contributions of the running statistics' cotangents `cts`."""
         dtype = working_dtype(*args)
         count = prod([x.shape[d] for d in self.axes])
@@ -147,12 +149,12 @@ class BatchNorm(ForwardNormalization):
         """The entries of `values` for the running mean and variance."""
         return values[-2:] if self.tracked else (None, None)
 
-    def bessel_correction(self, x: Any) -> float:
+    def bessel_correction(self, x: Value) -> float:
         """The factor from the mean square to the unbiased variance; 1 for one element."""
         count = prod([x.shape[d] for d in self.axes])
         return count / max(count - 1, 1)
 
-    def update_running(self, old: Any, new: Any, x: Any, like: Any = None) -> Any:
+    def update_running(self, old: Any, new: Any, x: Value, like: Value | None = None) -> Any:
         """The running statistic `old` moved towards `new`; None stands for 0."""
         if not x.size:
             return old
@@ -207,7 +209,7 @@ class BatchNormBackward(BackwardNormalization):
         ),
     )
 
-    def layout_of(self, x: Value | ShapedArray) -> Any:
+    def layout_of(self, x: Value | ShapedArray) -> NormalizationLayout:
         return channel_layout(self, x)
 
     def batched_primitive(self, shared: bool) -> tuple[Primitive, int]:
@@ -219,7 +221,7 @@ class FixedStatisticsNormalization(Normalization, abstract=True):
 
     axes: tuple[int, ...]
 
-    def layout_of(self, x: Value | ShapedArray) -> Any:
+    def layout_of(self, x: Value | ShapedArray) -> NormalizationLayout:
         return channel_layout(self, x)
 
     def batch(self, args: Sequence[Value], dims: Sequence[Dim]) -> tuple[Any, Any]:
@@ -378,7 +380,7 @@ class BatchNormInferenceBackward(FixedStatisticsNormalization):
         return self.select_outputs(outs)
 
 
-def channel_layout(primitive: Any, x: Any) -> NormalizationLayout:
+def channel_layout(primitive: Any, x: Value | ShapedArray) -> NormalizationLayout:
     """The layout of x for a normalization over `axes`, with the other dimensions as channels."""
     check_axes(primitive.name, primitive.axes, x.ndim)
     return NormalizationLayout(

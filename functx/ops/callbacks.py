@@ -8,6 +8,7 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
+from jax.tree_util import PyTreeDef
 
 from functx import ops
 from functx.core import tree
@@ -34,7 +35,7 @@ from functx.core.types import (
     narrow_dtype,
     x64_enabled,
 )
-from functx.core.typing import Cotangent, Dim, IRValue, Tangent, Value
+from functx.core.typing import Cotangent, Dim, Function, IRValue, NumPyArray, PyTree, Tangent, Value
 from functx.ops.operands import batch_size
 
 if TYPE_CHECKING:
@@ -53,9 +54,9 @@ class FlatCallback:
     def __init__(
         self,
         fun: Callable[..., Any],
-        in_tree: Any,
+        in_tree: PyTreeDef,
         static: Sequence[tuple[int, Any]] = (),
-        out_tree: Any = None,
+        out_tree: PyTreeDef | None = None,
     ):
         self.fun, self.in_tree, self.static, self.out_tree = fun, in_tree, tuple(static), out_tree
         # Results are narrowed to 32 bits only while 64-bit types are off.
@@ -129,7 +130,7 @@ class SequentialCallback(Record):
     `dims[i]` is the batch dimension of array i, None if it has none. The results are stacked.
     """
 
-    callback: Any
+    callback: Function
     size: int
     dims: tuple[int | None, ...]
 
@@ -154,7 +155,7 @@ class SequentialCallback(Record):
         return outs
 
 
-def callback_name(fun: Any) -> str:
+def callback_name(fun: Function) -> str:
     """The name of a function, without the partial applications around it."""
     while isinstance(fun, partial):
         fun = fun.func
@@ -175,7 +176,7 @@ def _hashable_key(value: Any) -> Any:
     return value
 
 
-def _list_tuple_agnostic(structure: Any) -> str:
+def _list_tuple_agnostic(structure: PyTreeDef) -> str:
     """The text of a structure, with lists and tuples written the same."""
     return str(structure).replace("[", "(").replace("]", ")").replace(",)", ")")
 
@@ -194,7 +195,7 @@ class HostPrimitive(Primitive, abstract=True):
         """The name in messages."""
         raise NotImplementedError
 
-    def run(self, *arrays: Any) -> list[Any]:
+    def run(self, *arrays: NumPyArray) -> list[Any]:
         """The outputs for operands that are NumPy arrays."""
         raise NotImplementedError
 
@@ -212,7 +213,7 @@ class HostCallback(HostPrimitive, abstract=True):
     def display_name(self) -> str:
         return self.callback.__name__
 
-    def run(self, *arrays: Any) -> list[Any]:
+    def run(self, *arrays: NumPyArray) -> list[Any]:
         return self.callback(arrays, self.results)
 
     def jvp(
@@ -370,7 +371,7 @@ class NoDerivative(Primitive, abstract=True):
         raise error
 
 
-def no_derivative_error(operation: str, callback: Any) -> MissingRuleError:
+def no_derivative_error(operation: str, callback: Function) -> MissingRuleError:
     """The error for a derivative through a callback."""
     return MissingRuleError(
         f"{operation}({callback.__name__}): a callback must stand in a function with a derivative "
@@ -382,10 +383,10 @@ def no_derivative_error(operation: str, callback: Any) -> MissingRuleError:
 
 def pure_callback(
     callback: Callable[..., Any],
-    result_shape_dtypes: Any,
-    *args: Any,
+    result_shape_dtypes: PyTree,
+    *args: PyTree,
     vmap_method: str | None = None,
-    **kwargs: Any,
+    **kwargs: PyTree,
 ) -> Value:
     """The result of the Python function `callback`, called when the program runs.
 
@@ -418,10 +419,10 @@ def pure_callback(
 
 def io_callback(
     callback: Callable[..., Any],
-    result_shape_dtypes: Any,
-    *args: Any,
+    result_shape_dtypes: PyTree,
+    *args: PyTree,
     ordered: bool = False,
-    **kwargs: Any,
+    **kwargs: PyTree,
 ) -> Value:
     """`pure_callback` for a function with effects, which is called exactly once.
 
@@ -444,7 +445,7 @@ def io_callback(
     return tree.unflatten(out_tree, IoCallback(host, results, bool(ordered))(*leaves))
 
 
-def check_callback(operation: str, callback: Any) -> None:
+def check_callback(operation: str, callback: Function) -> None:
     """Raise ArgumentError unless `callback` can be called."""
     if not callable(callback):
         raise ArgumentError(
@@ -456,9 +457,9 @@ def check_callback(operation: str, callback: Any) -> None:
 def flat_callback(
     operation: str,
     callback: Callable[..., Any],
-    args: Any,
-    kwargs: Any,
-    out_tree: Any = None,
+    args: tuple[PyTree, ...],
+    kwargs: dict[str, PyTree],
+    out_tree: PyTreeDef | None = None,
     static_too: bool = False,
 ) -> tuple[FlatCallback, list[Any]]:
     """`callback` as a parameter, and the operands to call it with.
@@ -479,7 +480,9 @@ def flat_callback(
     return FlatCallback(callback, in_tree, static, out_tree), operands
 
 
-def _not_an_array_error(operation: str, callback: Any, call: Any, position: int) -> ArgumentError:
+def _not_an_array_error(
+    operation: str, callback: Function, call: Any, position: int
+) -> ArgumentError:
     (entry, first, *rest), x = tree.leaves_with_path(call)[position]
     base = first.key if entry.idx else f"args[{first.idx}]"
     return ArgumentError(
@@ -490,7 +493,7 @@ def _not_an_array_error(operation: str, callback: Any, call: Any, position: int)
 
 
 def _result_avals(
-    operation: str, callback: Any, result_shape_dtypes: Any
+    operation: str, callback: Function, result_shape_dtypes: PyTree
 ) -> tuple[tuple[ShapedArray, ...], Any]:
     """The types and the structure of a result, which `result_shape_dtypes` stands for."""
     leaves, out_tree = tree.flatten(result_shape_dtypes)
@@ -500,7 +503,7 @@ def _result_avals(
     return tuple(types), out_tree
 
 
-def _result_aval(operation: str, callback: Any, x: Any, i: int, types: Any) -> ShapedArray:
+def _result_aval(operation: str, callback: Function, x: PyTree, i: int, types: Any) -> ShapedArray:
     def where() -> str:
         return f"result_shape_dtypes{tree.keystr(tree.leaves_with_path(types)[i][0])}"
 

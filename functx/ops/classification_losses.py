@@ -62,12 +62,12 @@ class ClassIndexPrimitive(Loss, abstract=True):
             raise ShapeError(f"{self.name}: there must be at least one class; got {x!r}")
         check_class_weights(self, x, weights)
 
-    def batch_operands(self, args: Any, dims: Any, size: int) -> list[Any]:
+    def batch_operands(self, args: Sequence[Value], dims: Sequence[Dim], size: int) -> list[Any]:
         """Scores, target and weights with their batch dimension first."""
         x, target = [ops.batch_dim_at(y, d, 0, size) for y, d in zip(args[:2], dims, strict=False)]
         return [x, target, *batched_weights(args[2:], dims[2:], x.shape, self.batch_ndim)]
 
-    def target_rows(self, target: Any, weights: Any, dtype: DType) -> TargetRows:
+    def target_rows(self, target: Value, weights: Sequence[Value], dtype: DType) -> TargetRows:
         """The classes, masks and weights of the rows of `target`."""
         counts = not_ignored_mask(target, self.ignore_index)
         classes = target if counts is None else ops.select(counts, target, 0)
@@ -80,14 +80,14 @@ class ClassIndexPrimitive(Loss, abstract=True):
         )
         return TargetRows(classes, counts, weight, dtype, self.batch_ndim)
 
-    def reduce_terms(self, terms: Any, rows: TargetRows) -> Any:
+    def reduce_terms(self, terms: ArrayLike, rows: TargetRows) -> Any:
         """The loss, given its terms."""
         if self.reduction == "none":
             return terms
         total = self.sum_terms(terms)
         return total if self.reduction == "sum" else rows.weighted_mean(total, nan)
 
-    def term_cotangents(self, ct: Any, rows: TargetRows) -> Any:
+    def term_cotangents(self, ct: Value, rows: TargetRows) -> ArrayLike:
         """The cotangent of each term that is not ignored, given that of the loss."""
         if self.reduction == "none":
             return ct
@@ -180,7 +180,7 @@ class TargetRows(NamedTuple):
     dtype: DType
     batch_ndim: int
 
-    def apply_weights(self, x: Any) -> Any:
+    def apply_weights(self, x: Value) -> Any:
         """`x` times the weights, 0 in ignored rows."""
         x = x if self.weight is None else ops.mul(x, self.weight)
         return self.zero_ignored(x)
@@ -189,20 +189,20 @@ class TargetRows(NamedTuple):
         """`x` with 0 in ignored rows."""
         return x if self.is_counted is None else ops.select(self.is_counted, x, 0.0)
 
-    def zero_ignored_along(self, x: Any, axis: int) -> Any:
+    def zero_ignored_along(self, x: Value, axis: int) -> ArrayLike:
         """`x`, which has values along `axis` in each row, with 0 in ignored rows."""
         if self.is_counted is None:
             return x
         rows = tuple_delete(range(x.ndim), (axis,))
         return ops.select(ops.broadcast_in_dim(self.is_counted, x.shape, rows), x, 0.0)
 
-    def weighted_mean(self, total: Any, of_nothing: float) -> Any:
+    def weighted_mean(self, total: Value, of_nothing: float) -> Value:
         """`total` divided by the total weight of each batch element; `of_nothing` where that is 0."""
         weight = self.total_weight()
         is_zero = ops.eq(weight, 0.0)
         return ops.select(is_zero, of_nothing, ops.div(total, ops.select(is_zero, 1.0, weight)))
 
-    def total_weight(self) -> Any:
+    def total_weight(self) -> Value:
         """The sum of the weights of the rows of each batch element."""
         axes = tuple(range(self.batch_ndim, self.classes.ndim))
         if self.weight is not None:
@@ -217,7 +217,9 @@ class TargetRows(NamedTuple):
         return ops.convert_element_type(count, self.dtype)
 
 
-def batched_weights(weights: Any, dims: Any, shape: Shape, batch_ndim: int) -> list[Any]:
+def batched_weights(
+    weights: Sequence[Value], dims: Sequence[Dim], shape: Shape, batch_ndim: int
+) -> list[Any]:
     """Weights with the batch dimension first, if they have one; `shape` begins with the batch dimensions."""
     result = []
     for weight, dim in zip(weights, dims, strict=True):
@@ -243,7 +245,7 @@ def check_class_weights(primitive: Loss, x: ShapedArray, weights: Sequence[Shape
             )
 
 
-def not_ignored_mask(target: Value, ignore_index: int) -> Any:
+def not_ignored_mask(target: Value, ignore_index: int) -> Value | None:
     """The mask of classes other than `ignore_index`; None if the dtype cannot represent that."""
     limits = iinfo(target.dtype)
     if not limits.min <= ignore_index <= limits.max:
@@ -268,13 +270,13 @@ def class_gather(x: Any, classes: Any, axis: int) -> tuple[Gather, Any]:
     return gather, ops.reshape(classes, (*classes.shape, 1))
 
 
-def take_class_scores(x: ArrayLike, classes: Any, axis: int) -> Value:
+def take_class_scores(x: ArrayLike, classes: Value, axis: int) -> Value:
     """The element of `x` along `axis` for each of `classes`; nan for a class out of range."""
     gather, indices = class_gather(x, classes, axis)
     return gather(x, indices)
 
 
-def one_hot_mask(classes: Any, shape: Shape, axis: int) -> Value:
+def one_hot_mask(classes: Value, shape: Shape, axis: int) -> Value:
     """The mask of `shape` that is true where the index along `axis` is the class of the row."""
     rows = tuple_delete(range(len(shape)), (axis,))
     indices = ops.broadcasted_iota(classes.dtype, shape, axis)
@@ -414,7 +416,7 @@ class CrossEntropy(ClassIndexLoss):
     def unweighted_terms(self, x: Value, rows: TargetRows) -> Value:
         return ops.mul(self.log_softmax_parts(x, rows)[0], 1.0 - self.label_smoothing)
 
-    def log_softmax_parts(self, x: Any, rows: TargetRows) -> tuple[Any, Any, Any]:
+    def log_softmax_parts(self, x: Value, rows: TargetRows) -> tuple[Any, Any, Any]:
         """-log(softmax(x)) at each row's class; x minus its maximum m; log(sum(exp(x - m)))."""
         # Gathered from x, which exists, not from log(softmax(x)), which would have to be computed.
         largest = ops.stop_gradient(ops.reduce_max(x, (self.axis,)))
@@ -534,24 +536,24 @@ class ClassProbabilityPrimitive(Loss, abstract=True):
         check_class_weights(self, x, weights)
         return self.loss_shape(tuple_delete(x.shape, (self.axis,)))
 
-    def smooth_target(self, target: Any) -> Any:
+    def smooth_target(self, target: Value) -> Value:
         """The target with label smoothing."""
         if not self.label_smoothing:
             return target
         term_ct = self.label_smoothing / target.shape[self.axis]
         return ops.add(ops.mul(target, 1.0 - self.label_smoothing), term_ct)
 
-    def weighted_target(self, target: Any, weights: Any) -> Any:
+    def weighted_target(self, target: Value, weights: Sequence[Value]) -> Any:
         """The target with label smoothing, times the weights of the classes."""
         return self.apply_weights(
             self.smooth_target(upcast_half(target)), [upcast_half(w) for w in weights]
         )
 
-    def apply_weights(self, x: Any, weights: Any) -> Any:
+    def apply_weights(self, x: Value, weights: Sequence[Value]) -> Any:
         """`x`, which has a value for each class, times the weights of the classes."""
         return ops.mul(x, broadcast_class_weights(weights[0], x.shape, self.axis)) if weights else x
 
-    def term_cotangents(self, ct: Any, shape: tuple[int, ...]) -> Any:
+    def term_cotangents(self, ct: Value, shape: tuple[int, ...]) -> ArrayLike:
         """The cotangent of the terms, given that of the loss, broadcast to the classes."""
         rows = tuple_delete(shape, (self.axis,))
         if self.reduction == "mean":
@@ -559,7 +561,7 @@ class ClassProbabilityPrimitive(Loss, abstract=True):
         ct = ops.broadcast_in_dim(ct, rows, tuple(range(ct.ndim)))
         return ops.broadcast_in_dim(ct, shape, tuple_delete(range(len(shape)), (self.axis,)))
 
-    def batch_operands(self, args: Any, dims: Any, size: int) -> list[Any]:
+    def batch_operands(self, args: Sequence[Value], dims: Sequence[Dim], size: int) -> list[Any]:
         """Scores, target and weights with their batch dimension first."""
         x, target = [ops.batch_dim_at(y, d, 0, size) for y, d in zip(args[:2], dims, strict=False)]
         return [x, target, *batched_weights(args[2:], dims[2:], x.shape, self.batch_ndim)]
@@ -674,7 +676,7 @@ def check_smoothing(primitive: Any) -> None:
         )
 
 
-def smoothing_terms(primitive: Any, x: Any, weights: Any) -> tuple[Any, Any]:
+def smoothing_terms(primitive: Any, x: Value, weights: Any) -> tuple[Any, Any]:
     """The target that smoothing gives each class, and its sum over classes, scalars if equal for all."""
     term_ct, axis = primitive.label_smoothing / x.shape[primitive.axis], primitive.axis
     if not weights:

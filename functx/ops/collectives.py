@@ -74,7 +74,7 @@ class Collective(Primitive, abstract=True):
         order = [position for group in groups for position in group]
         return take_or_zero(ops.concatenate(outs, 0), 0, np.argsort(order).tolist()), 0
 
-    def batch_one_axis_of_several(self, x: Any, dim: int | None) -> BatchedValue:
+    def batch_one_axis_of_several(self, x: Value, dim: int | None) -> BatchedValue:
         """The output when one of several axes is mapped: one axis is handled after the other."""
         name = batched_axis_names().name
         for each in self.split_by_axis(
@@ -256,7 +256,7 @@ class AxisIndex(Constant):
         return ctx.collective((self.axis,), lambda: lax.axis_index(self.axis))
 
 
-def take_or_zero(x: Any, dim: int, positions: Sequence[int | None]) -> Value:
+def take_or_zero(x: Value, dim: int, positions: Sequence[int | None]) -> Value:
     """The elements of `x` at `positions` along dimension `dim`, zeros for None."""
     runs: list[list[int | None]] = []
     for position in positions:
@@ -282,7 +282,7 @@ def take_or_zero(x: Any, dim: int, positions: Sequence[int | None]) -> Value:
     return parts[0] if len(parts) == 1 else ops.concatenate(parts, dim)
 
 
-def broadcast_new_dim(x: Any, size: int, dim: int = 0) -> Value:
+def broadcast_new_dim(x: Value, size: int, dim: int = 0) -> Value:
     """`x` repeated `size` times along a new dimension `dim`."""
     shape = ops.tuple_insert(x.shape, dim, size)
     return ops.broadcast_in_dim(x, shape, tuple_delete(range(len(shape)), (dim,)))
@@ -487,12 +487,12 @@ class Ppermute(Collective, Linear):
         return lax.ppermute(x, self.axes, self.perm)
 
 
-def merge_dims(x: Any, dim: int) -> Value:
+def merge_dims(x: Value, dim: int) -> Value:
     """`x` with dimensions `dim` and `dim + 1` merged."""
     return ops.reshape(x, (*x.shape[:dim], x.shape[dim] * x.shape[dim + 1], *x.shape[dim + 2 :]))
 
 
-def split_dim(x: Any, dim: int, sizes: tuple[int, ...]) -> Value:
+def split_dim(x: Value, dim: int, sizes: tuple[int, ...]) -> Value:
     """`x` with dimension `dim` split into dimensions of `sizes` and of the remaining length."""
     rest = x.shape[dim] // prod(sizes)
     return ops.reshape(x, (*x.shape[:dim], *sizes, rest, *x.shape[dim + 1 :]))

@@ -91,7 +91,7 @@ class Concatenate(Linear):
             return [mask] * len(args)
         return self.operand_slices(mask, args, [True] * len(args))
 
-    def operand_slices(self, ct: Any, args: Sequence[Any], needed: Sequence[bool]) -> list[Any]:
+    def operand_slices(self, ct: Value, args: Sequence[Any], needed: Sequence[bool]) -> list[Any]:
         """The slice of `ct` for each operand that needs one, None for the others."""
         if len(args) == 1:
             return [ct]
@@ -170,10 +170,10 @@ class Split(Linear, View):
     def view_strides(self, x: ShapedArray, strides: tuple[int, ...]) -> tuple[int, ...] | None:
         return strides
 
-    def view_offset(self, x: ShapedArray, strides: tuple[int, ...], index: Any) -> Any:
+    def view_offset(self, x: ShapedArray, strides: tuple[int, ...], index: int) -> int | None:
         return sum(self.sizes[:index]) * strides[self.axis]
 
-    def numpy(self, x: NumPyArray) -> Any:
+    def numpy(self, x: NumPyArray) -> Sequence[NumPyArray]:
         return np.split(x, np.cumsum(self.sizes)[:-1], self.axis)
 
     def lower(self, ctx: LoweringContext, x: IRValue) -> Sequence[IRValue]:
@@ -232,7 +232,9 @@ class Pad(Linear):
     ) -> Sequence[Cotangent]:
         return self.operand_cotangents(ct, args[0], *active)
 
-    def operand_cotangents(self, ct: Any, x: Any, to_x: bool, to_value: bool) -> tuple[Any, Any]:
+    def operand_cotangents(
+        self, ct: Value, x: Value, to_x: bool, to_value: bool
+    ) -> tuple[Any, Any]:
         return (self.unpad(ct, x) if to_x else None), (
             ops.reduce_sum(ops.select(self.padding_mask(x), ct, ops.zeros_like(ct)))
             if to_value
@@ -254,7 +256,7 @@ class Pad(Linear):
         out = self.abstract_eval(aval_of(x), aval_of(value))
         return [self.unpad(ops.instantiate_mask(mask, out.shape), x), None]
 
-    def unpad(self, ct: Any, x: Any) -> Any:
+    def unpad(self, ct: Value, x: Value) -> Value:
         """The elements of `ct` at the positions of those of `x`, zero for removed ones."""
         config = tuple([(-low, -high, 0) for low, high, _ in self.config])
         ct = pad(ct, 0, config)
@@ -263,7 +265,7 @@ class Pad(Linear):
         strides = tuple([interior + 1 for _, _, interior in self.config])
         return ops.slice(ct, (0,) * ct.ndim, ct.shape, strides)
 
-    def padding_mask(self, x: Any) -> Any:
+    def padding_mask(self, x: Value) -> Value:
         """The mask of elements of the result that are padding."""
         return Pad(self.config)(ops.full(x.shape, False), True)
 
@@ -292,7 +294,7 @@ class Pad(Linear):
         )
 
 
-def concatenate(operands: Sequence[Any], dimension: int) -> Any:
+def concatenate(operands: Sequence[Any], dimension: int) -> Value:
     """The arrays `operands`, all of one dtype, one after another along `dimension`."""
     if not operands:
         raise ShapeError("concatenate: there must be at least one operand; got none")
@@ -329,7 +331,7 @@ class SliceTile(NamedTuple):
     user_location: Any
 
 
-def sum_tiles(tiles: Sequence[SliceTile], aval: ShapedArray) -> Any:
+def sum_tiles(tiles: Sequence[SliceTile], aval: ShapedArray) -> Value:
     """The sum of `tiles` as an array that is zero elsewhere.
 
     Adjacent tiles are concatenated: adding each in a pass over the whole array would take time
@@ -409,7 +411,7 @@ def concatenate_tiles(row: Sequence[SliceTile], axis: int, length: int) -> Slice
     return SliceTile(tuple(start), tuple(limit), concatenate(pieces, axis), first.user_location)
 
 
-def pad_tile(tile: SliceTile, shape: Shape) -> Any:
+def pad_tile(tile: SliceTile, shape: Shape) -> Value:
     """The values of a tile padded with zeros to `shape`."""
     if tile.values.shape == shape:
         return tile.values

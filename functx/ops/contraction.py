@@ -14,12 +14,22 @@ from jax.extend.mlir.dialects import stablehlo
 from functx import ops
 from functx.core.errors import ArgumentError, DTypeError, ShapeError, ValueRangeError
 from functx.core.primitive import Primitive, is_linear_input
+from functx.core.program import Atom
 from functx.core.samples import c64, f32, sample
 from functx.core.tracer import aval_of
 from functx.core.types import DType, ShapedArray, canonical_dtype, is_complex, promote_types
-from functx.core.typing import ArrayLike, Cotangent, Dim, IRValue, NumPyArray, Tangent, Value
+from functx.core.typing import (
+    ArrayLike,
+    Cotangent,
+    Dim,
+    DTypeLike,
+    IRValue,
+    NumPyArray,
+    Tangent,
+    Value,
+)
 from functx.ops.families import Linear, check_same_dtype
-from functx.ops.operands import Dims, canonical_axis_sequence, check_axes, tuple_delete
+from functx.ops.operands import Dims, Simplified, canonical_axis_sequence, check_axes, tuple_delete
 
 if TYPE_CHECKING:
     from functx.lowering.stablehlo_emitter import LoweringContext
@@ -87,11 +97,11 @@ class DotGeneral(Primitive):
             self._rhs_cotangent(ct, x, y) if active[1] else None
         )
 
-    def _lhs_cotangent(self, ct: Any, x: Any, y: Any) -> Any:
+    def _lhs_cotangent(self, ct: Value, x: Value, y: Value) -> Value:
         """The cotangent of x: ct contracted with y over the dimensions that only y has."""
         return self._operand_cotangent(ct, x, y, tuple(range(ct.ndim)))
 
-    def _rhs_cotangent(self, ct: Any, x: Any, y: Any) -> Any:
+    def _rhs_cotangent(self, ct: Value, x: Value, y: Value) -> Value:
         """The cotangent of y: that of the left operand of the product with exchanged operands."""
         (xc, yc), (xb, yb) = self.contracting_dims, self.batch_dims
         flipped = self._with_dims((yc, xc), (yb, xb))
@@ -99,7 +109,7 @@ class DotGeneral(Primitive):
         position = (*range(nb), *range(nb + nx, ct.ndim), *range(nb, nb + nx))
         return flipped._operand_cotangent(ct, y, x, position)
 
-    def _operand_cotangent(self, ct: Any, x: Any, y: Any, position: Dims) -> Any:
+    def _operand_cotangent(self, ct: Value, x: Value, y: Value, position: Dims) -> Value:
         """The cotangent of x; dimension i of the product is dimension `position[i]` of ct."""
         (xc, yc), (xb, yb) = self.contracting_dims, self.batch_dims
         y_free = tuple_delete(range(y.ndim), yc + yb)
@@ -116,11 +126,13 @@ class DotGeneral(Primitive):
         dx = self._with_dtype_of(x, (ct_y, y_free), (ct_b, yb))(ct, y)
         return ops.permute_dims(dx, _inverse_permutation(straight))
 
-    def _with_dtype_of(self, x: Any, contract: Any, batched: Any) -> DotGeneral:
+    def _with_dtype_of(
+        self, x: Value, contract: tuple[Dims, Dims], batched: tuple[Dims, Dims]
+    ) -> DotGeneral:
         wide = self.preferred_element_type is not None
         return DotGeneral(contract, batched, self.precision, x.dtype if wide else None)
 
-    def _cast_to_cotangent(self, y: Any, ct: Any) -> Any:
+    def _cast_to_cotangent(self, y: Value, ct: Value) -> Value:
         return y if y.dtype == ct.dtype else ops.convert_element_type(y, ct.dtype)
 
     def batch(self, args: Sequence[Value], dims: Sequence[Any]) -> tuple[Value, Dim]:
@@ -139,10 +151,10 @@ class DotGeneral(Primitive):
         product = self._with_dims((xc, _shift_dims(yc, dy)), (xb, _shift_dims(yb, dy)))
         return product(x, y), x.ndim - len(xc) + free.index(dy)
 
-    def _with_dims(self, contract: Any, batched: Any) -> DotGeneral:
+    def _with_dims(self, contract: tuple[Dims, Dims], batched: tuple[Dims, Dims]) -> DotGeneral:
         return DotGeneral(contract, batched, self.precision, self.preferred_element_type)
 
-    def transposed_product(self, axes: Dims, x: Any, y: Any) -> Any:
+    def transposed_product(self, axes: Dims, x: Atom, y: Atom) -> Simplified:
         """The product with its dimensions permuted by `axes`, as a primitive and its operands.
 
         None if no order of the operands and of their batch dimensions gives it.
@@ -174,7 +186,7 @@ class DotGeneral(Primitive):
             ctx.out_types[0], x, y, numbers, precision_config=ctx.precision(self.precision)
         )
 
-    def lower_outer(self, ctx: LoweringContext, x: Any, y: Any) -> Any:
+    def lower_outer(self, ctx: LoweringContext, x: IRValue, y: IRValue) -> IRValue:
         """The product without contraction, as broadcasts, which are fastest in XLA's CPU loops."""
         out = ctx.avals_out[0]
         batched = len(self.batch_dims[0])
@@ -208,9 +220,9 @@ def _inverse_permutation(order: Dims) -> Dims:
 def dot_general(
     lhs: ArrayLike,
     rhs: ArrayLike,
-    dimension_numbers: Any,
-    precision: Any = None,
-    preferred_element_type: Any = None,
+    dimension_numbers: lax.DotDimensionNumbers,
+    precision: PrecisionLike = None,
+    preferred_element_type: DTypeLike = None,
 ) -> Value:
     """The sum of products over contracting dimensions, for each index of the batch dimensions.
 
@@ -256,9 +268,9 @@ def dot(
     lhs: ArrayLike,
     rhs: ArrayLike,
     *,
-    dimension_numbers: Any = None,
-    precision: Any = None,
-    preferred_element_type: Any = None,
+    dimension_numbers: lax.DotDimensionNumbers | None = None,
+    precision: PrecisionLike = None,
+    preferred_element_type: DTypeLike = None,
 ) -> Value:
     """The product of two vectors or matrices, or `dot_general` with `dimension_numbers`.
 
@@ -275,7 +287,7 @@ def dot(
     return dot_general(lhs, rhs, dimension_numbers, precision, preferred_element_type)
 
 
-def batch_matmul(lhs: ArrayLike, rhs: ArrayLike, precision: Any = None) -> Value:
+def batch_matmul(lhs: ArrayLike, rhs: ArrayLike, precision: PrecisionLike = None) -> Value:
     """The matrix products of the last two dimensions, for each index of the others."""
     x, y = aval_of(lhs), aval_of(rhs)
     if x.ndim != y.ndim or x.ndim < 2 or x.shape[:-2] != y.shape[:-2]:
@@ -317,7 +329,7 @@ PrecisionLike: TypeAlias = str | Precision | lax.Precision | tuple[Any, Any] | N
 """A precision of products as users give it: one for both operands, or a pair."""
 
 
-def canonical_precision(precision: Any) -> tuple[str, str] | None:
+def canonical_precision(precision: PrecisionLike) -> tuple[str, str] | None:
     """`precision`, one for both operands or a pair, as `DotGeneral` takes it.
 
     Each is None, a member of `Precision` (JAX's are taken too), or its name.
@@ -330,7 +342,7 @@ def canonical_precision(precision: Any) -> tuple[str, str] | None:
     return _precision_name(precision), _precision_name(precision)
 
 
-def _precision_name(precision: Any) -> str:
+def _precision_name(precision: PrecisionLike) -> str:
     if precision is None:
         return "DEFAULT"
     name = getattr(precision, "name", precision)
@@ -379,7 +391,7 @@ class Fft(Linear):
         shape = ctx.avals_in[0].shape
         kind = lax.FftType.IFFT if self.inverse else lax.FftType.FFT
 
-        def transform(v: Any) -> Any:
+        def transform(v: Value) -> Value:
             # The transform is separable; XLA's is over at most three dimensions.
             for end in range(self.ndim, 0, -_MAX_XLA_NDIM):
                 count = min(end, _MAX_XLA_NDIM)

@@ -28,7 +28,17 @@ from functx.core.types import (
     kind,
     real_dtype,
 )
-from functx.core.typing import ArrayLike, Cotangent, Dim, IRValue, Mask, NumPyArray, Tangent, Value
+from functx.core.typing import (
+    ArrayLike,
+    Cotangent,
+    Dim,
+    DTypeLike,
+    IRValue,
+    Mask,
+    NumPyArray,
+    Tangent,
+    Value,
+)
 from functx.ops.families import (
     Binary,
     Linear,
@@ -65,7 +75,7 @@ class ConvertElementType(Linear):
     def abstract_eval(self, x: ShapedArray) -> ShapedArray:
         return x.update(dtype=canonical_dtype(self.dtype), weak_type=self.weak)
 
-    def host_kernel(self, x: NumPyArray) -> Any:
+    def host_kernel(self, x: NumPyArray) -> NumPyArray | None:
         target = canonical_dtype(self.dtype)
         # The conversion of an out-of-range float to an integer depends on the machine.
         exact = target.kind in "biuf" and (x.dtype.kind != "f" or target.kind in "bf")
@@ -143,7 +153,7 @@ class BitcastConvertType(View):
     )
 
     @classmethod
-    def from_jax_params(cls, new_dtype: Any) -> BitcastConvertType:
+    def from_jax_params(cls, new_dtype: DType) -> BitcastConvertType:
         return cls(new_dtype)
 
     def abstract_eval(self, x: ShapedArray) -> ShapedArray:
@@ -229,7 +239,7 @@ def convert_element_type(operand: Any, new_dtype: Any, weak: bool = False) -> An
     return ConvertElementType(dtype, weak)(operand)
 
 
-def bitcast_convert_type(operand: Any, new_dtype: Any) -> Any:
+def bitcast_convert_type(operand: ArrayLike, new_dtype: DTypeLike) -> Value:
     """The bits of `operand` as numbers of `new_dtype`.
 
     A narrower dtype adds a last dimension for the parts of each element. A wider one removes the last
@@ -238,7 +248,7 @@ def bitcast_convert_type(operand: Any, new_dtype: Any) -> Any:
     return BitcastConvertType(canonical_dtype(new_dtype))(operand)
 
 
-def reduce_precision(operand: Any, exponent_bits: int, mantissa_bits: int) -> Any:
+def reduce_precision(operand: ArrayLike, exponent_bits: int, mantissa_bits: int) -> Value:
     """`operand` rounded to floats of that many exponent and mantissa bits; the dtype stays."""
     return ReducePrecision(exponent_bits, mantissa_bits)(operand)
 
@@ -349,7 +359,9 @@ class Complex(Binary):
     def transpose(self, ct: Value, re: Value, im: Value) -> Sequence[Cotangent]:
         return self._operand_cotangents(ct, (re, im), (is_linear_input(re), is_linear_input(im)))
 
-    def _operand_cotangents(self, ct: Any, args: Any, active: Any) -> list[Any]:
+    def _operand_cotangents(
+        self, ct: Value, args: Sequence[Value], active: Sequence[bool]
+    ) -> list[Any]:
         # re(ct * (re + i im)) = real(ct) re - imag(ct) im
         re, im = args
         return [
@@ -420,7 +432,7 @@ class Imag(_ComplexPart):
     def scatter_into_base(self, part: Value, index: Value | int, x: Value) -> Value:
         return complex(real(x), part)
 
-    def view_offset(self, x: ShapedArray, strides: tuple[int, ...], index: Any) -> Any:
+    def view_offset(self, x: ShapedArray, strides: tuple[int, ...], index: int) -> int | None:
         # In elements of the part: the imaginary part follows the real one.
         return 1
 
@@ -458,12 +470,12 @@ class Conj(Unary):
         return stablehlo.complex(stablehlo.real(x), stablehlo.negate(stablehlo.imag(x)))
 
 
-def complex(x: Any, y: Any) -> Any:
+def complex(x: ArrayLike, y: ArrayLike) -> Value:
     """The complex numbers with real parts `x` and imaginary parts `y`, both float32 or float64."""
     return Complex()(*promote_scalars(x, y))
 
 
-def conj(x: Any) -> Any:
+def conj(x: ArrayLike) -> Value:
     """The complex conjugate of `x`, elementwise; complex also if `x` is real."""
     return Conj()(x) if is_complex(aval_of(x).dtype) else complex(x, 0.0)
 

@@ -16,7 +16,8 @@ from functx.core.primitive import Primitive, is_linear_input
 from functx.core.samples import f32, sample
 from functx.core.tracer import aval_of
 from functx.core.types import DType, ShapedArray, canonical_dtype, is_complex
-from functx.core.typing import ArrayLike, Cotangent, Dim, IRValue, Tangent, Value
+from functx.core.typing import ArrayLike, Cotangent, Dim, DTypeLike, IRValue, Tangent, Value
+from functx.ops.contraction import PrecisionLike
 from functx.ops.families import check_same_dtype
 from functx.ops.operands import Dims, as_bool, as_int, as_ints, canonical_shape
 from functx.ops.windows import Pairs, Window
@@ -136,7 +137,7 @@ class Convolution(Primitive):
             self.rhs_cotangent(ct, x, k) if active[1] else None
         )
 
-    def lhs_cotangent(self, ct: Any, x: Any, k: Any) -> Any:
+    def lhs_cotangent(self, ct: Value, x: Value, k: Value) -> Value:
         """The cotangent of the array: ct, dilated by the strides, convolved with the flipped kernel."""
         window, layouts, (channels, batch) = self.window, self.layouts, self.groups
         if 0 in ct.shape:
@@ -161,7 +162,7 @@ class Convolution(Primitive):
             x_ct = move_group_dim(x_ct, layouts.array[1], layouts.array[0], batch)
         return x_ct
 
-    def lhs_cotangent_padding(self, x: Any) -> Pairs:
+    def lhs_cotangent_padding(self, x: Value) -> Pairs:
         """The padding of ct with which each element of the array gets all its windows."""
         window = self.window
         space = permuted_shape(x, self.layouts.array)[2:]
@@ -179,7 +180,7 @@ class Convolution(Primitive):
             )
         return tuple(pairs)
 
-    def rhs_cotangent(self, ct: Any, x: Any, k: Any) -> Any:
+    def rhs_cotangent(self, ct: Value, x: Value, k: Value) -> Value:
         """The cotangent of the kernel: the array convolved with ct, channels as batch."""
         window, layouts = self.window, self.layouts
         # Without windows ct is no kernel.
@@ -211,7 +212,7 @@ class Convolution(Primitive):
         )
 
     def with_layouts(
-        self, window: Window, layouts: ConvLayouts, groups: GroupCounts, like: Any
+        self, window: Window, layouts: ConvLayouts, groups: GroupCounts, like: Value
     ) -> Convolution:
         """A convolution of this precision whose result has the dtype of `like`."""
         wide = self.preferred_element_type is not None
@@ -263,7 +264,7 @@ class Convolution(Primitive):
             precision_config=ctx.precision(self.precision),
         )
 
-    def as_jax(self, x: Any, k: Any) -> Any:
+    def as_jax(self, x: Value, k: Value) -> Value:
         window = self.window
         return lax.conv_general_dilated(
             x, k, window.strides, window.padding, window.base_dilation, window.window_dilation,
@@ -272,7 +273,7 @@ class Convolution(Primitive):
         )  # fmt: skip
 
 
-def permuted_shape(x: Any, layout: DimSpec) -> Dims:
+def permuted_shape(x: Value | ShapedArray, layout: DimSpec) -> Dims:
     """The shape of `x` in the order of `layout`."""
     return tuple([x.shape[d] for d in layout])
 
@@ -282,7 +283,7 @@ def swap_leading_roles(layout: DimSpec) -> DimSpec:
     return (layout[1], layout[0], *layout[2:])
 
 
-def cast_to_cotangent(x: Any, ct: Any) -> Any:
+def cast_to_cotangent(x: Value, ct: Value) -> Value:
     return x if x.dtype == ct.dtype else ops.convert_element_type(x, ct.dtype)
 
 
@@ -294,7 +295,7 @@ def split_dim_out_of(x: Value, dim: int, count: int, inner: int) -> tuple[Any, i
     return ops.reshape(x, (count, *x.shape[1 : dim + 1], inner * n, *x.shape[dim + 3 :])), 0
 
 
-def merge_dim_into(x: Any, dim: int, into: int, inner: int) -> Value:
+def merge_dim_into(x: Value, dim: int, into: int, inner: int) -> Value:
     """`x` with its batch dimension `dim` merged into `into`, in front of each of `inner` groups."""
     x = ops.moveaxis(x, dim, into)
     count, n = x.shape[into], x.shape[into + 1]
@@ -305,7 +306,7 @@ def merge_dim_into(x: Any, dim: int, into: int, inner: int) -> Value:
     return ops.reshape(x, (*x.shape[:into], count * n, *rest))
 
 
-def move_group_dim(x: Any, source: int, target: int, groups: int) -> Value:
+def move_group_dim(x: Value, source: int, target: int, groups: int) -> Value:
     """`x` with the number of the group, which leads in `source`, leading in `target` instead."""
     shape = (*x.shape[:source], groups, x.shape[source] // groups, *x.shape[source + 1 :])
     x = ops.reshape(x, shape)
@@ -381,14 +382,14 @@ def conv_general_dilated(
     lhs: ArrayLike,
     rhs: ArrayLike,
     window_strides: Sequence[int],
-    padding: Any,
+    padding: str | Sequence[tuple[int, int]],
     lhs_dilation: Sequence[int] | None = None,
     rhs_dilation: Sequence[int] | None = None,
     dimension_numbers: Any = None,
     feature_group_count: int = 1,
     batch_group_count: int = 1,
-    precision: Any = None,
-    preferred_element_type: Any = None,
+    precision: PrecisionLike = None,
+    preferred_element_type: DTypeLike = None,
 ) -> Value:
     """The sums of products of the kernel `rhs` with the windows of `lhs`, over input channels.
 
@@ -442,9 +443,9 @@ def conv(
     lhs: ArrayLike,
     rhs: ArrayLike,
     window_strides: Sequence[int],
-    padding: Any,
-    precision: Any = None,
-    preferred_element_type: Any = None,
+    padding: str | Sequence[tuple[int, int]],
+    precision: PrecisionLike = None,
+    preferred_element_type: DTypeLike = None,
 ) -> Value:
     """`conv_general_dilated` without dilation, with the dimensions batch, channels, space."""
     return conv_general_dilated(
@@ -457,11 +458,11 @@ def conv_with_general_padding(
     lhs: ArrayLike,
     rhs: ArrayLike,
     window_strides: Sequence[int],
-    padding: Any,
+    padding: str | Sequence[tuple[int, int]],
     lhs_dilation: Sequence[int] | None,
     rhs_dilation: Sequence[int] | None,
-    precision: Any = None,
-    preferred_element_type: Any = None,
+    precision: PrecisionLike = None,
+    preferred_element_type: DTypeLike = None,
 ) -> Value:
     """`conv_general_dilated` with the dimensions batch, channels, space."""
     return conv_general_dilated(
@@ -474,12 +475,12 @@ def conv_transpose(
     lhs: ArrayLike,
     rhs: ArrayLike,
     strides: Sequence[int],
-    padding: Any,
+    padding: str | Sequence[tuple[int, int]],
     rhs_dilation: Sequence[int] | None = None,
     dimension_numbers: Any = None,
     transpose_kernel: bool = False,
-    precision: Any = None,
-    preferred_element_type: Any = None,
+    precision: PrecisionLike = None,
+    preferred_element_type: DTypeLike = None,
     use_consistent_padding: bool = False,
 ) -> Value:
     """The transposed convolution, whose windows are `1 / strides` apart.

@@ -17,7 +17,7 @@ from functx.core.rounding import EXACT, Rounding
 from functx.core.samples import bool_, c64, f32, i32, sample
 from functx.core.tracer import aval_of
 from functx.core.types import ShapedArray, accumulation_dtype, is_complex, kind, real_dtype
-from functx.core.typing import ArrayLike, Cotangent, Dim, IRValue, Mask, Tangent, Value
+from functx.core.typing import ArrayLike, Cotangent, Dim, DTypeLike, IRValue, Mask, Tangent, Value
 from functx.ops.families import Linear, align_batch_dims, check_same_dtype
 from functx.ops.operands import canonical_axis, check_axes
 
@@ -51,8 +51,8 @@ class Cumulative(Primitive, abstract=True):
         return type(self)(self.axis + (self.axis >= dim), self.reverse)(x), dim
 
     def scan(
-        self, ctx: LoweringContext, x: Any, operation: Any, start: Any, dtype: Any = None
-    ) -> Any:
+        self, ctx: LoweringContext, x: IRValue, operation: Any, start: Any, dtype: DTypeLike = None
+    ) -> IRValue:
         """The cumulative reduction of `x` by an operation class, computed in `dtype`.
 
         It is lowered as a window reduction.
@@ -261,7 +261,7 @@ class LinearRecurrence(Primitive):
             return None, dx
         return ops.mul(dx, shift_along(out, self.axis, self.reverse, 0)), dx
 
-    def term_cotangent(self, ct: Any, factor: Any) -> Any:
+    def term_cotangent(self, ct: Value, factor: Value) -> Value:
         """The cotangent of x: the recurrence in the other direction."""
         reverse = not self.reverse
         return LinearRecurrence(self.axis, reverse)(shift_along(factor, self.axis, reverse, 0), ct)
@@ -273,7 +273,7 @@ class LinearRecurrence(Primitive):
     def lower(self, ctx: LoweringContext, factor: IRValue, x: IRValue) -> IRValue:
         return ctx.via_jax(self.as_jax, factor, x)
 
-    def as_jax(self, factor: Any, x: Any) -> Any:
+    def as_jax(self, factor: Value, x: Value) -> Value:
         """The recurrence as a JAX function."""
         axis = self.axis
         if x.shape[axis] < 2:
@@ -289,7 +289,7 @@ _BLOCK_LENGTH = 4
 """The number of elements computed one after another; more are slower, above all to compile."""
 
 
-def _blocked_recurrence(factor: Any, x: Value, axis: int) -> Value:
+def _blocked_recurrence(factor: Value, x: Value, axis: int) -> Value:
     """The recurrence by blocks: within each block, then across blocks, then with the carries added."""
     n = x.shape[axis]
     length = n if n <= _BLOCK_LENGTH else _BLOCK_LENGTH
@@ -298,11 +298,11 @@ def _blocked_recurrence(factor: Any, x: Value, axis: int) -> Value:
     config[axis] = (0, blocks * length - n, 0)
     shape = (*x.shape[:axis], blocks, length, *x.shape[axis + 1 :])
 
-    def places(x: Any) -> list[Any]:
+    def places(x: Value) -> list[Any]:
         x = lax.pad(x, np.zeros((), x.dtype), config).reshape(shape)
         return [lax.index_in_dim(x, i, axis + 1, keepdims=False) for i in range(length)]
 
-    def times(f: Any, y: Any) -> Any:
+    def times(f: Value, y: Value) -> Value:
         if f.dtype != bool:
             return f * y
         return f & y if y.dtype == bool else lax.select(f, y, lax.full_like(y, 0))
@@ -324,7 +324,7 @@ def _blocked_recurrence(factor: Any, x: Value, axis: int) -> Value:
     return lax.slice_in_dim(lax.collapse(out, axis, axis + 2), 0, n, axis=axis)
 
 
-def shift_along(x: Any, axis: int, reverse: bool, fill: Any) -> Value:
+def shift_along(x: Value, axis: int, reverse: bool, fill: complex) -> Value:
     """`x` shifted by one along `axis`, backwards if `reverse`, with `fill` in the free position."""
     config = [(0, 0, 0)] * x.ndim
     config[axis] = (-1, 1, 0) if reverse else (1, -1, 0)
@@ -365,7 +365,7 @@ def cumlogsumexp(operand: ArrayLike, axis: int = 0, reverse: bool = False) -> Va
     return CumLogSumExp(canonical_axis(axis, aval_of(operand).ndim), reverse)(operand)
 
 
-def linear_recurrence(factor: Any, x: ArrayLike, axis: int = 0, reverse: bool = False) -> Value:
+def linear_recurrence(factor: Value, x: ArrayLike, axis: int = 0, reverse: bool = False) -> Value:
     """The y with y[i] = factor[i] * y[i - 1] + x[i] along `axis`, where y[-1] is 0.
 
     If `reverse`, y[i] comes from y[i + 1]. `factor` may be boolean: false counts as 0, true as 1.

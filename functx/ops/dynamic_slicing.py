@@ -16,7 +16,7 @@ from functx.core.rounding import EXACT
 from functx.core.samples import f32, i32, sample
 from functx.core.tracer import aval_of
 from functx.core.types import Shape, ShapedArray, canonical_dtype, is_integer, kind
-from functx.core.typing import Cotangent, Dim, IRValue, Mask, NumPyArray, Tangent, Value
+from functx.core.typing import ArrayLike, Cotangent, Dim, IRValue, Mask, NumPyArray, Tangent, Value
 from functx.ops.operands import (
     RewriteContext,
     Simplified,
@@ -90,7 +90,7 @@ class DynamicSlice(ReadsPart, View):
     def view_strides(self, x: ShapedArray, strides: tuple[int, ...]) -> tuple[int, ...] | None:
         return strides
 
-    def view_offset(self, x: ShapedArray, strides: tuple[int, ...], index: Any) -> Any:
+    def view_offset(self, x: ShapedArray, strides: tuple[int, ...], index: int) -> int | None:
         return None
 
     def batch(self, args: Sequence[Value], dims: Sequence[Any]) -> tuple[Value, Dim]:
@@ -253,7 +253,7 @@ class ReadBeforeWrite(Primitive):
         return ctx.pin_order(x, zeros, aval)
 
 
-def is_small_part(part: Any, whole: Any) -> bool:
+def is_small_part(part: Value | ShapedArray, whole: Value) -> bool:
     """Whether a pass over `whole` costs much more than one over `part`."""
     return whole.size > 1024 and whole.size >= 16 * part.size  # type: ignore[no-any-return]
 
@@ -293,7 +293,7 @@ def promote_index_dtypes(
     return [ctx.convert(value, aval, int64) for value, aval in zip(values, avals, strict=True)]
 
 
-def stack_index_vectors(indices: Sequence[Any], dims: Sequence[int | None]) -> Any:
+def stack_index_vectors(indices: Sequence[Any], dims: Sequence[int | None]) -> Value:
     """Scalar indices, some of them batched, as one index vector for each batch element."""
     size = next(i.shape[0] for i, d in zip(indices, dims, strict=True) if d is not None)
     dtype = indices[0].dtype
@@ -307,8 +307,12 @@ def stack_index_vectors(indices: Sequence[Any], dims: Sequence[int | None]) -> A
 
 
 def batched_gather(
-    x: Any, dim: int | None, sizes: Shape, indices: Sequence[Any], index_dims: Sequence[int | None]
-) -> Any:
+    x: Value,
+    dim: int | None,
+    sizes: Shape,
+    indices: Sequence[Any],
+    index_dims: Sequence[int | None],
+) -> Value:
     """The parts of `x` of shape `sizes` at batched indices, with the batch dimension first."""
     rank, is_batched = len(sizes), dim is not None
     if dim is not None:
@@ -325,8 +329,8 @@ def batched_gather(
 
 
 def batched_scatter(
-    x: Any, update: Any, indices: Sequence[Any], index_dims: Sequence[int | None]
-) -> Any:
+    x: Value, update: Value, indices: Sequence[Any], index_dims: Sequence[int | None]
+) -> Value:
     """The batch `x` with each element of the batch `update` at its own indices."""
     rank = x.ndim - 1
     numbers = ops.ScatterDimensionNumbers(
@@ -341,12 +345,12 @@ def batched_scatter(
 
 
 def dynamic_slice(
-    operand: Any,
-    start_indices: Any,
+    operand: ArrayLike,
+    start_indices: ArrayLike | Sequence[ArrayLike],
     slice_sizes: Sequence[int],
     *,
     allow_negative_indices: bool | Sequence[bool] = True,
-) -> Any:
+) -> Value:
     """The part of `operand` of shape `slice_sizes` that begins at `start_indices`.
 
     These are scalars, traced or not, or one vector. A negative one counts from the end if
@@ -358,12 +362,12 @@ def dynamic_slice(
 
 
 def dynamic_update_slice(
-    operand: Any,
-    update: Any,
-    start_indices: Any,
+    operand: ArrayLike,
+    update: ArrayLike,
+    start_indices: ArrayLike | Sequence[ArrayLike],
     *,
     allow_negative_indices: bool | Sequence[bool] = True,
-) -> Any:
+) -> Value:
     """`operand` with the part that begins at `start_indices` replaced by `update`.
 
     The indices are those of `dynamic_slice`.
@@ -373,13 +377,13 @@ def dynamic_update_slice(
 
 
 def dynamic_slice_in_dim(
-    operand: Any,
-    start_index: Any,
+    operand: ArrayLike,
+    start_index: ArrayLike,
     slice_size: int,
     axis: int = 0,
     *,
     allow_negative_indices: bool = True,
-) -> Any:
+) -> Value:
     """The part of `operand`, `slice_size` long, that begins at `start_index` along `axis`."""
     sizes = list(aval_of(operand).shape)
     axis = canonical_axis(axis, len(sizes), "dynamic_slice_in_dim: axis")
@@ -389,13 +393,13 @@ def dynamic_slice_in_dim(
 
 
 def dynamic_index_in_dim(
-    operand: Any,
-    index: Any,
+    operand: ArrayLike,
+    index: ArrayLike,
     axis: int = 0,
     keepdims: bool = True,
     *,
     allow_negative_indices: bool = True,
-) -> Any:
+) -> Value:
     """The part of `operand` at the traced `index` along `axis`, which stays if `keepdims`."""
     part = dynamic_slice_in_dim(
         operand, index, 1, axis, allow_negative_indices=allow_negative_indices
@@ -406,13 +410,13 @@ def dynamic_index_in_dim(
 
 
 def dynamic_update_slice_in_dim(
-    operand: Any,
-    update: Any,
-    start_index: Any,
+    operand: ArrayLike,
+    update: ArrayLike,
+    start_index: ArrayLike,
     axis: int,
     *,
     allow_negative_indices: bool = True,
-) -> Any:
+) -> Value:
     """`operand` with the part that begins at `start_index` along `axis` replaced by `update`."""
     ndim = aval_of(operand).ndim
     axis = canonical_axis(axis, ndim, "dynamic_update_slice_in_dim: axis")
@@ -424,13 +428,13 @@ def dynamic_update_slice_in_dim(
 
 
 def dynamic_update_index_in_dim(
-    operand: Any,
-    update: Any,
-    index: Any,
+    operand: ArrayLike,
+    update: ArrayLike,
+    index: ArrayLike,
     axis: int,
     *,
     allow_negative_indices: bool = True,
-) -> Any:
+) -> Value:
     """`operand` with the part at `index` along `axis` replaced by `update`, which may lack the axis."""
     ndim = aval_of(operand).ndim
     axis = canonical_axis(axis, ndim, "dynamic_update_index_in_dim: axis")
@@ -442,7 +446,7 @@ def dynamic_update_index_in_dim(
     )
 
 
-def _scalar_index(index: Any) -> Any:
+def _scalar_index(index: ArrayLike) -> Any:
     return index if isinstance(index, int) else ops.reshape(index, ())
 
 

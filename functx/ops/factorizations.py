@@ -5,7 +5,7 @@ An undefined derivative is nan, unless the tangent that it multiplies is 0.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import reduce
 from math import nan
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -20,8 +20,8 @@ from functx.core.masks import mask_of
 from functx.core.primitive import LinearInput
 from functx.core.samples import bool_, f32, sample
 from functx.core.tracer import aval_of
-from functx.core.types import ShapedArray, is_complex, real_dtype
-from functx.core.typing import ArrayLike, Cotangent, IRValue, NumPyArray, Tangent, Value
+from functx.core.types import DType, ShapedArray, is_complex, real_dtype
+from functx.core.typing import ArrayLike, Cotangent, IRValue, Mask, NumPyArray, Tangent, Value
 from functx.ops.families import (
     Elementwise,
     apply_mask,
@@ -88,11 +88,11 @@ class UndefinedDerivative(Elementwise):
 class MaskedReciprocal(NamedTuple):
     """1 / x, and 0 where x is 0 up to rounding errors, which the mask `undefined` marks."""
 
-    factors: Any
-    undefined: Any
+    factors: Value
+    undefined: Value
 
     @staticmethod
-    def from_values(x: Any, scale: Any) -> MaskedReciprocal:
+    def from_values(x: Value, scale: Value) -> MaskedReciprocal:
         """The reciprocals of `x`, where values below the rounding error of max(|scale|) are treated as 0."""
         largest = ops.reduce_max(ops.abs(scale), (scale.ndim - 1,))
         least = ops.mul(largest, max(8.0, scale.shape[-1]) * float(np.finfo(x.dtype).eps))
@@ -103,7 +103,7 @@ class MaskedReciprocal(NamedTuple):
         return MaskedReciprocal(ops.select(is_small, literal(0, x.dtype), inverse), is_small)
 
     @staticmethod
-    def from_gaps(x: Any, y: Any) -> MaskedReciprocal:
+    def from_gaps(x: Value, y: Value) -> MaskedReciprocal:
         """The reciprocals of x_j - y_i, in row i and column j."""
         shape = (*x.shape, x.shape[-1])
         return MaskedReciprocal.from_values(
@@ -116,15 +116,17 @@ class MaskedReciprocal(NamedTuple):
         elsewhere = ops.bitwise_not(ops.position_mask(self.factors.shape, ops.eq))
         return MaskedReciprocal(self.factors, ops.bitwise_and(self.undefined, elsewhere))
 
-    def broadcast_by(self, broadcast: Any, shape: tuple[int, ...]) -> MaskedReciprocal:
+    def broadcast_by(
+        self, broadcast: Callable[..., Value], shape: tuple[int, ...]
+    ) -> MaskedReciprocal:
         """These broadcast to matrices of `shape` by `broadcast_rows` or `broadcast_columns`."""
         return MaskedReciprocal(broadcast(self.factors, shape), broadcast(self.undefined, shape))
 
-    def multiply_tangent(self, t: Any) -> Any:
+    def multiply_tangent(self, t: Value) -> Value:
         """The products with a tangent; nan where a nonzero tangent meets an undefined factor."""
         return ops.mul(ops.cast_like(self.factors, t), UndefinedDerivative()(self.undefined, t))
 
-    def multiply_cotangent(self, ct: Any, mask: Any = None) -> Any:
+    def multiply_cotangent(self, ct: Value, mask: Mask = None) -> Value:
         """The products with a cotangent; nan where the factor is undefined and `mask` holds."""
         products = ops.mul(ops.cast_like(self.factors, ct), ct)
         return ops.select(combine_masks(mask, self.undefined), literal(nan, ct.dtype), products)
@@ -140,7 +142,7 @@ def broadcast_columns(x: ArrayLike, shape: tuple[int, ...]) -> Value:
     return ops.insert_matrix_dim(x, shape, drop=2)
 
 
-def vector_mask(mask: Any, shape: tuple[int, ...], drop: int) -> Any:
+def vector_mask(mask: Mask, shape: tuple[int, ...], drop: int) -> Any:
     """The mask of columns (`drop` 2) or rows (`drop` 1) with an element where `mask` holds.
 
     None stands for all.
@@ -251,7 +253,7 @@ class Eigh(MatrixFunction):
         return [ops.hermitian_part(reduce(ops.add, terms))]
 
     def lower(self, ctx: LoweringContext, x: IRValue) -> Sequence[IRValue]:
-        def eigh(x: Any) -> Any:
+        def eigh(x: Value) -> Any:
             v, w = lax.linalg.eigh(x, symmetrize_input=True)
             return w, v
 
@@ -398,7 +400,7 @@ class Svd(MatrixFunction):
         return ctx.via_jax(lambda x: tuple(jnp.linalg.svd(x, full_matrices=self.full_matrices)), x)
 
 
-def thin_svd(outs: Any) -> tuple[Any, Any, Any]:
+def thin_svd(outs: Sequence[Value]) -> tuple[Any, Any, Any]:
     """The u, s, vh of a decomposition without the vectors that have no singular value."""
     u, s, vh = outs
     k = s.shape[-1]
@@ -416,14 +418,19 @@ def vector_mask_beyond_thin(mask: Any, full: Any, thin: Any, drop: int) -> Value
     return vector_mask(mask, full.shape, drop)
 
 
-def reciprocal_sums(s: Any, dtype: Any) -> MaskedReciprocal:
+def reciprocal_sums(s: Value, dtype: DType) -> MaskedReciprocal:
     """1 / (s_i + s_j); the diagonal is 0 for real matrices, whose vectors have no phases."""
     products = MaskedReciprocal.from_gaps(s, ops.neg(s))
     return products if is_complex(dtype) else products.off_diagonal
 
 
 def rotation_cotangent(
-    symmetric_rotation: Any, antisymmetric_rotation: Any, mask: Value, u: Any, s: Any, vh: Any
+    symmetric_rotation: Value,
+    antisymmetric_rotation: Value,
+    mask: Value,
+    u: Value,
+    s: Value,
+    vh: Value,
 ) -> Value:
     """The cotangent of a matrix, given those of the symmetric and antisymmetric rotations of its vectors.
 
@@ -452,7 +459,7 @@ def rotation_cotangent(
     return ops.select(has_other_vectors, literal(nan, total.dtype), total)
 
 
-def masked_vectors(mask: Any, vectors: Any, broadcast: Any) -> Value:
+def masked_vectors(mask: Mask, vectors: Value, broadcast: Callable[..., Value]) -> Value:
     """The `vectors`, rows or columns as in `broadcast`, where `mask` holds; zeros elsewhere.
 
     A vector whose value has no influence has none either, though its derivative may be nan.
@@ -465,12 +472,12 @@ def masked_vectors(mask: Any, vectors: Any, broadcast: Any) -> Value:
     )
 
 
-def leading_block(x: Any, shape: tuple[int, ...]) -> Any:
+def leading_block(x: Value, shape: tuple[int, ...]) -> Value:
     """The leading part of `x` of shape `shape`."""
     return x if x.shape == shape else ops.slice(x, (0,) * len(shape), shape)
 
 
-def pad_with_nan(x: Any, shape: tuple[int, ...]) -> Any:
+def pad_with_nan(x: Value, shape: tuple[int, ...]) -> Value:
     """`x` padded with nan at the end of each dimension to `shape`."""
     if x.shape == shape:
         return x

@@ -11,7 +11,7 @@ from functx.core.masks import mask_of
 from functx.core.primitive import LinearInput, Primitive, is_linear_input, rule
 from functx.core.tracer import aval_of
 from functx.core.types import DType, ShapedArray, is_inexact, kind
-from functx.core.typing import Cotangent, Mask, Tangent, Value
+from functx.core.typing import ArrayLike, Cotangent, Function, Mask, Tangent, Value
 from functx.ops.operands import batch_size, literal, promote_scalars
 
 
@@ -227,7 +227,7 @@ def check_same_dtype(primitive: Any, avals: Sequence[ShapedArray]) -> None:
         )
 
 
-def elementwise_shape(primitive: Any, avals: Sequence[ShapedArray]) -> tuple[int, ...]:
+def elementwise_shape(primitive: Primitive, avals: Sequence[ShapedArray]) -> tuple[int, ...]:
     """The shape of the operands that are not scalars; raises ShapeError if they have several."""
     shape: tuple[int, ...] = ()
     for aval in avals:
@@ -280,17 +280,17 @@ def combine_masks(mask: Any, other: Any) -> Value:
     return ops.bitwise_and(mask, other)
 
 
-def apply_mask(mask: Mask, x: Any) -> Any:
+def apply_mask(mask: Mask, x: Value) -> Value:
     """`x` where `mask` holds, zero elsewhere; `x` itself for no mask."""
     return x if mask is None else ops.select(mask, x, literal(0, x.dtype))
 
 
-def broadcast_scalar(x: Any, shape: tuple[int, ...]) -> Any:
+def broadcast_scalar(x: Value, shape: tuple[int, ...]) -> Value:
     """`x`, as an array of `shape` if it is a scalar."""
     return ops.full(shape, x) if x.shape != shape else x
 
 
-def unbroadcast_scalar(x: Any, like: Any) -> Any:
+def unbroadcast_scalar(x: Value, like: Value) -> Value:
     """The cotangent `x` summed to the shape of `like`, a scalar, if that was broadcast."""
     if x.shape == like.shape:
         return x
@@ -303,7 +303,7 @@ def unary_function(primitive: type[Primitive], name: str = "") -> Callable[[Any]
     It is called `name`, by default as the primitive is.
     """
 
-    def function(x: Any) -> Any:
+    def function(x: ArrayLike) -> Value:
         return primitive()(x)
 
     return _document(function, primitive, name)
@@ -315,13 +315,13 @@ def binary_function(primitive: type[Primitive], name: str = "") -> Callable[[Any
     A Python scalar gets the dtype of the other operand.
     """
 
-    def function(x: Any, y: Any) -> Any:
+    def function(x: ArrayLike, y: ArrayLike) -> Value:
         return primitive()(*promote_scalars(x, y))
 
     return _document(function, primitive, name)
 
 
-def _document(function: Any, primitive: type[Primitive], name: str) -> Any:
+def _document(function: Function, primitive: type[Primitive], name: str) -> Function:
     function.__name__ = function.__qualname__ = name or primitive.name
     function.__module__ = primitive.__module__
     doc = primitive.__doc__ or ""

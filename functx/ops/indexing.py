@@ -17,7 +17,7 @@ from functx.core.primitive import Primitive, ReadsPart
 from functx.core.rounding import EXACT
 from functx.core.samples import f32, i32, sample
 from functx.core.tracer import aval_of
-from functx.core.types import ShapedArray, is_inexact, is_integer, kind
+from functx.core.types import DType, ShapedArray, is_inexact, is_integer, kind
 from functx.core.typing import ArrayLike, Cotangent, Dim, IRValue, Mask, NumPyArray, Tangent, Value
 from functx.ops.arithmetic import BOOL
 from functx.ops.operands import Dims, literal, tuple_delete
@@ -172,12 +172,12 @@ class GatherScatter(Primitive, abstract=True):
             "offset_dims must give a place to every dimension that windows keep",
         )
 
-    def start_limits(self, x: ShapedArray, sizes: Dims, dtype: Any) -> np.ndarray[Any, Any]:
+    def start_limits(self, x: ShapedArray, sizes: Dims, dtype: DType) -> np.ndarray[Any, Any]:
         """The largest start of a window inside the operand, for each indexed dimension."""
         largest = np.iinfo(dtype).max
         return np.array([min(x.shape[d] - sizes[d], largest) for d in self.start_index_map], dtype)
 
-    def clamp_indices(self, ctx: LoweringContext, indices: Any, sizes: Dims) -> Any:
+    def clamp_indices(self, ctx: LoweringContext, indices: IRValue, sizes: Dims) -> IRValue:
         """The indices with every window moved inside the operand."""
         x, aval = ctx.avals_in[:2]
         limits = self.start_limits(x, sizes, aval.dtype)
@@ -203,7 +203,7 @@ def canonical_index_mode(mode: Any, outside: str) -> str:
     return name
 
 
-def default_fill_value(dtype: Any) -> Any:
+def default_fill_value(dtype: DType) -> complex:
     """The value read outside an array: nan, True, the least signed or largest unsigned integer."""
     if is_inexact(dtype):
         return np.nan
@@ -349,7 +349,7 @@ class Gather(GatherScatter, ReadsPart):
         fill = default_fill_value(aval.dtype) if self.fill_value is None else self.fill_value
         return stablehlo.select(inside, out, ctx.constant(fill, aval))
 
-    def in_bounds_mask(self, ctx: LoweringContext, indices: Any) -> Any:
+    def in_bounds_mask(self, ctx: LoweringContext, indices: IRValue) -> IRValue:
         """Whether each window lies inside the operand."""
         aval = ctx.avals_in[1]
         clamped = self.clamp_indices(ctx, indices, self.slice_sizes)
@@ -453,7 +453,7 @@ class Embedding(Primitive):
         indices, weight = args
         return None, EmbeddingBackward(weight.shape[0], self.padding)(ct, indices)
 
-    def gather_rows(self, indices: Any, weight: Any) -> Any:
+    def gather_rows(self, indices: Value, weight: Value) -> Value:
         if not weight.shape[0]:
             return ops.full((*indices.shape, weight.shape[1]), literal(float("nan"), weight.dtype))
         gather = row_gather(indices, weight)
@@ -463,7 +463,7 @@ class Embedding(Primitive):
         is_padding_row = ops.eq(indices, literal(self.padding, indices.dtype))
         return ops.broadcast_in_dim(is_padding_row, shape, tuple(range(indices.ndim)))
 
-    def zero_padding_rows(self, indices: Any, rows: Any) -> Any:
+    def zero_padding_rows(self, indices: Value, rows: Value) -> Value:
         """`rows` with 0 in those of the padding index."""
         if self.padding is None:
             return rows

@@ -30,7 +30,7 @@ _LAPACK_DTYPES = tuple([np.dtype(t) for t in ("float32", "float64", "complex64",
 def positive_definite(shape: tuple[int, ...]) -> Callable[[Any], Any]:
     """A sampler of symmetric positive definite matrices."""
 
-    def draw(random: Any) -> Any:
+    def draw(random: Any) -> NumPyArray:
         x = random.randn(*shape)
         return x @ np.swapaxes(x, -1, -2) + 2 * np.eye(shape[-1])
 
@@ -74,7 +74,7 @@ class MatrixFunction(Primitive, abstract=True):
         return outs, [0] * len(outs) if self.multiple_results else 0
 
 
-def matmul_highest(x: Any, y: Any) -> Value:
+def matmul_highest(x: Any, y: Value) -> Value:
     """The matrix products of `x` and `y` in the highest precision."""
     n = x.ndim
     batch = tuple(range(n - 2))
@@ -88,7 +88,7 @@ def matrix_transpose(x: Any) -> Value:
     return ops.permute_dims(x, (*range(n - 2), n - 1, n - 2))
 
 
-def conj_if_complex(x: Any) -> Any:
+def conj_if_complex(x: Value) -> Value:
     """The complex conjugate of complex matrices; real ones unchanged."""
     return ops.conj(x) if is_complex(x.dtype) else x
 
@@ -103,12 +103,12 @@ def hermitian_part(x: Any) -> Value:
     return ops.mul(ops.add(x, adjoint(x)), literal(0.5, x.dtype))
 
 
-def real_if_complex(x: Any) -> Any:
+def real_if_complex(x: Value) -> Value:
     """The real part of complex matrices; real ones unchanged."""
     return ops.real(x) if is_complex(x.dtype) else x
 
 
-def cast_like(x: Any, like: Any) -> Any:
+def cast_like(x: Value, like: Value) -> Value:
     """The real `x` in the dtype of `like`."""
     return x if x.dtype == like.dtype else ops.convert_element_type(x, like.dtype)
 
@@ -126,19 +126,19 @@ def insert_matrix_dim(x: ArrayLike, shape: tuple[int, ...], drop: int) -> Value:
     return ops.broadcast_in_dim(x, shape, tuple([i for i in range(n) if i != n - drop]))
 
 
-def scale_columns(x: Any, factor: Any) -> Value:
+def scale_columns(x: Value, factor: Value) -> Value:
     """`x` with its columns multiplied by `factor`."""
     return ops.mul(x, insert_matrix_dim(factor, x.shape, drop=2))
 
 
-def extract_diagonal(x: Any) -> Value:
+def extract_diagonal(x: Value) -> Value:
     """The elements on the diagonals of square matrices."""
     return ops.reduce_sum(
         ops.select(position_mask(x.shape, ops.eq), x, literal(0, x.dtype)), (x.ndim - 1,)
     )
 
 
-def construct_diagonal(x: Any) -> Value:
+def construct_diagonal(x: Value) -> Value:
     """Matrices with `x` on their diagonals, and zeros elsewhere."""
     shape = (*x.shape, x.shape[-1])
     return ops.select(
@@ -180,7 +180,7 @@ class TriangularSolve(MatrixFunction):
         _check_right_hand_side(self, a, b)
         return b
 
-    def effective_matrix(self, a: Any) -> Any:
+    def effective_matrix(self, a: Value) -> Value:
         """The matrix that the solve applies the inverse of."""
         relation = ops.ge if self.lower_triangle else ops.le
         mask = position_mask(
@@ -207,7 +207,7 @@ class TriangularSolve(MatrixFunction):
         )
 
     def lower(self, ctx: LoweringContext, a: IRValue, b: IRValue) -> IRValue:
-        def solve(a: Any, b: Any) -> Any:
+        def solve(a: Any, b: Any) -> Value:
             return lax.linalg.triangular_solve(
                 a,
                 b,
@@ -262,13 +262,13 @@ class Solve(MatrixFunction):
         return np.linalg.solve(np.swapaxes(a, -1, -2) if self.transposed else a, b)
 
     def lower(self, ctx: LoweringContext, a: IRValue, b: IRValue) -> IRValue:
-        def solve(a: Any, b: Any) -> Any:
+        def solve(a: Value, b: Any) -> Value:
             return jnp.linalg.solve(jnp.swapaxes(a, -1, -2) if self.transposed else a, b)
 
         return ctx.via_jax(solve, a, b)
 
 
-def _check_right_hand_side(primitive: Any, a: ShapedArray, b: ShapedArray) -> None:
+def _check_right_hand_side(primitive: Primitive, a: ShapedArray, b: ShapedArray) -> None:
     if b.ndim != a.ndim or b.shape[:-1] != a.shape[:-1]:
         raise ShapeError(
             f"{primitive.name}: the right side must have as many rows as the matrix, and its "
@@ -403,7 +403,7 @@ class Slogdet(MatrixFunction):
             )
         return [sign, log_abs_det], [sign_tangent, real_if_complex(trace)]
 
-    def numpy(self, x: NumPyArray) -> Any:
+    def numpy(self, x: NumPyArray) -> Sequence[NumPyArray]:
         return np.linalg.slogdet(x)
 
     def lower(self, ctx: LoweringContext, x: IRValue) -> Sequence[IRValue]:
@@ -414,7 +414,7 @@ def _sum_last_dim(x: Value) -> Value:
     return ops.reduce_sum(x, (x.ndim - 1,))
 
 
-def _products_of_others(s: Any) -> Value:
+def _products_of_others(s: Value) -> Value:
     """The product of all elements of s except those at i and j, in row i and column j; 0 for i = j."""
     shape = (*s.shape[:-1], *s.shape[-1:] * 3)
     n = len(shape)

@@ -14,7 +14,7 @@ from functx.core.rounding import EXACT
 from functx.core.samples import bool_, c64, f32, i32, sample, u32
 from functx.core.tracer import aval_of
 from functx.core.types import ShapedArray, is_integer
-from functx.core.typing import ArrayLike, IRValue, Mask, NumPyArray, Tangent, Value
+from functx.core.typing import ArrayLike, IRValue, Mask, NumPyArray, Operand, Tangent, Value
 from functx.ops.families import (
     Bitwise,
     Comparison,
@@ -209,7 +209,7 @@ class CountLeadingZeros(Bitwise):
         return stablehlo.count_leading_zeros(x)
 
 
-def simplify_and_or(x: Any, y: Any, neutral: Any, final: Any) -> Any:
+def simplify_and_or(x: Atom, y: Atom, neutral: Any, final: Any) -> Simplified:
     """The simplified form of x & y or x | y if the operands are equal or one decides; else None."""
     if is_same_value(x, y):
         return x
@@ -321,7 +321,7 @@ class Clamp(Elementwise):
         return stablehlo.clamp(low, x, high)
 
 
-def select_n(which: Any, *cases: Any) -> Value:
+def select_n(which: Operand, *cases: Any) -> Value:
     """`cases[which]`, elementwise; `which` is boolean, or integer for more than two cases.
 
     An integer out of range selects the nearest case. A scalar stands for a whole array.

@@ -41,11 +41,11 @@ class Loss(Primitive, abstract=True):
         """The shape of the loss, given that of the terms."""
         return shape if self.reduction == "none" else shape[: self.batch_ndim]
 
-    def broadcast_over_batch(self, x: Any, shape: tuple[int, ...]) -> Any:
+    def broadcast_over_batch(self, x: Value, shape: tuple[int, ...]) -> Value:
         """`x`, one value for each batch element, broadcast to `shape`; a scalar stays a scalar."""
         return ops.broadcast_in_dim(x, shape, tuple(range(x.ndim))) if x.ndim else x
 
-    def sum_terms(self, terms: Any) -> Any:
+    def sum_terms(self, terms: Any) -> Value:
         """The sum of the terms of each batch element."""
         return ops.reduce_sum(terms, tuple(range(self.batch_ndim, terms.ndim)))
 
@@ -129,7 +129,7 @@ class PointwiseLoss(Loss, abstract=True):
         total = self.sum_terms(terms)
         return total if self.reduction == "sum" else ops.div(total, self.mean_divisor(terms.shape))
 
-    def term_cotangents(self, ct: Any, shape: tuple[int, ...]) -> Any:
+    def term_cotangents(self, ct: Value, shape: tuple[int, ...]) -> ArrayLike:
         """The cotangent of each term, given that of the loss."""
         if self.reduction == "none":
             return ct

@@ -11,7 +11,7 @@ from functx.core.errors import AxisError, ShapeError
 from functx.core.masks import mask_of
 from functx.core.primitive import Primitive, rule
 from functx.core.samples import f32, sample
-from functx.core.types import Shape, ShapedArray
+from functx.core.types import DType, Shape, ShapedArray
 from functx.core.typing import Cotangent, Dim, Mask, Tangent, Value
 from functx.ops.families import apply_mask
 from functx.ops.operands import batch_size, broadcast_along, tuple_delete
@@ -41,11 +41,11 @@ class NormalizationLayout(NamedTuple):
         """The shape of the weight and of the bias."""
         return tuple([self.full_shape[d] for d in self.dims])
 
-    def broadcast_affine(self, x: Any, dtype: Any) -> Any:
+    def broadcast_affine(self, x: Value, dtype: DType) -> Value:
         """A weight or a bias, in `dtype`, repeated to the whole shape."""
         return ops.broadcast_in_dim(ops.convert_element_type(x, dtype), self.full_shape, self.dims)
 
-    def sum_to_affine(self, x: Any, dtype: Any) -> Any:
+    def sum_to_affine(self, x: Value, dtype: DType) -> Value:
         """The transpose of `broadcast_affine`."""
         total = ops.reduce_sum(x, tuple_delete(range(len(self.full_shape)), self.dims))
         return ops.convert_element_type(total, dtype)
@@ -125,7 +125,7 @@ class ForwardNormalization(Normalization, abstract=True):
     def cotangent_masks(self, mask: Mask, args: Sequence[Value]) -> Sequence[Mask]:
         return [self.group_mask(mask, args[0])] + [None] * (len(args) - 1)
 
-    def group_mask(self, mask: Any, x: Any) -> Any:
+    def group_mask(self, mask: Any, x: Value | ShapedArray) -> Value | None:
         """The mask of elements standardized together with one where `mask` holds; None stands for all."""
         layout = self.layout_of(x)
         if mask is None or mask.shape != x.shape:
@@ -136,7 +136,7 @@ class ForwardNormalization(Normalization, abstract=True):
             x.shape,
         )
 
-    def standardized_input(self, args: Any) -> Standardized:
+    def standardized_input(self, args: Sequence[Value]) -> Standardized:
         """The standardized x in the grouped shape."""
         layout = self.layout_of(args[0])
         x = ops.convert_element_type(args[0], working_dtype(*args))
@@ -144,7 +144,7 @@ class ForwardNormalization(Normalization, abstract=True):
             ops.reshape(x, layout.grouped_shape), layout.axes, self.eps, self.centered
         )
 
-    def apply_affine(self, standardized: Standardized, args: Any) -> Any:
+    def apply_affine(self, standardized: Standardized, args: Sequence[Value]) -> Value:
         """The output, given the standardized x."""
         x, layout, dtype = args[0], self.layout_of(args[0]), working_dtype(*args)
         weight, bias = self.affine(args)

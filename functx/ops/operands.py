@@ -7,7 +7,7 @@ from functools import lru_cache
 from math import copysign, isnan
 from numbers import Integral
 from operator import index
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, SupportsIndex, TypeAlias
 
 import numpy as np
 from ml_dtypes import iinfo
@@ -38,7 +38,7 @@ from functx.core.types import (
     is_integer,
     kind,
 )
-from functx.core.typing import ArrayLike, Value
+from functx.core.typing import ArrayLike, Axes, Value
 
 if TYPE_CHECKING:
     from functx.core.primitive import Primitive
@@ -125,7 +125,7 @@ def canonical_axis(axis: Any, ndim: int, name: str = "axis") -> int:
     return number % ndim
 
 
-def is_sequence_of_ints(integers: Any) -> bool:
+def is_sequence_of_ints(integers: Axes) -> bool:
     """Whether `integers` is a sequence or an array with dimensions, not one integer."""
     return isinstance(integers, Sequence) or getattr(integers, "ndim", 0) > 0
 
@@ -151,7 +151,7 @@ def canonical_axis_sequence(axes: Any, ndim: int, name: str) -> tuple[int, ...]:
     return canonical_axes(numbers, ndim, name)
 
 
-def check_axes(op: str, axes: Any, ndim: int) -> None:
+def check_axes(op: str, axes: int | Sequence[int], ndim: int) -> None:
     """Raise AxisError unless `axes`, one or several, are distinct and count from the start."""
     several = (axes,) if isinstance(axes, int) else axes
     if len(set(several)) != len(several) or not all(0 <= axis < ndim for axis in several):
@@ -215,7 +215,7 @@ def as_bool(name: str, value: ArrayLike) -> bool:
     return bool(_convert_static(bool if array else _raise_type_error, "True or False", name, value))
 
 
-def as_ints(name: str, values: Any, count: int) -> tuple[int, ...]:
+def as_ints(name: str, values: Sequence[SupportsIndex], count: int) -> tuple[int, ...]:
     """So many Python ints; ArgumentError for what is no sequence of so many."""
     try:
         numbers: Sequence[Any] = tuple(values)
@@ -325,31 +325,31 @@ class RewriteContext(NamedTuple):
         eqn = self.producers.get(atom)
         return eqn if eqn is not None and type(eqn.primitive) is primitive else None
 
-    def has_one_use(self, atom: Any) -> bool:
+    def has_one_use(self, atom: Atom) -> bool:
         """Whether `atom` is used by one equation and is no output."""
         return self.uses.get(atom) == 1
 
 
-def is_literal_equal(atom: Any, value: Any) -> bool:
+def is_literal_equal(atom: Atom, value: float) -> bool:
     """Whether `atom` is a literal equal to this real number, with the same sign of zero."""
     if type(atom) is not Literal or is_complex(atom.aval.dtype) or atom.value != value:
         return False
     return bool(value) or copysign(1.0, atom.value) == copysign(1.0, value)
 
 
-def has_exact_arithmetic(*atoms: Any) -> bool:
+def has_exact_arithmetic(*atoms: Atom) -> bool:
     """Whether the operands are integers or booleans, whose arithmetic does not round."""
     return all([kind(atom.aval.dtype) in "biu" for atom in atoms])
 
 
-def all_ones(aval: ShapedArray) -> Any:
+def all_ones(aval: ShapedArray) -> int:
     """The number of the dtype of `aval` with all bits set."""
     if kind(aval.dtype) == "b":
         return True
     return -1 if kind(aval.dtype) == "i" else 2 ** (8 * aval.dtype.itemsize) - 1
 
 
-def is_same_value(x: Any, y: Any) -> bool:
+def is_same_value(x: Atom, y: Atom) -> bool:
     """Whether two atoms are the same variable, or equal literals other than nan."""
     if type(x) is Literal and type(y) is Literal:
         return x == y and not (type(x.value) is float and isnan(x.value))

@@ -84,7 +84,7 @@ IndexGroups: TypeAlias = Sequence[Sequence[int]] | None
 """Groups of positions along an axis; None for one group of all."""
 
 
-def with_auto_axes(mesh: Any) -> Any:
+def with_auto_axes(mesh: Mesh | AbstractMesh) -> Mesh | AbstractMesh:
     """`mesh` with all axes of type Auto, over which XLA chooses shardings."""
     if all(kind == AxisType.Auto for kind in mesh.axis_types):
         return mesh
@@ -94,7 +94,7 @@ def with_auto_axes(mesh: Any) -> Any:
     return mesh.update(axis_types=auto)
 
 
-def current_mesh(name: str) -> Any:
+def current_mesh(name: str) -> Mesh | AbstractMesh:
     """The mesh that `jax.set_mesh` set; ArgumentError without one."""
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.empty:
@@ -112,7 +112,9 @@ def mesh_axes_of_entry(entry: Any) -> tuple[Hashable, ...]:
     return tuple(entry) if isinstance(entry, (tuple, list)) else (entry,)
 
 
-def check_partition_spec(what: str, aval: ShapedArray, spec: Any, mesh: Any) -> None:
+def check_partition_spec(
+    what: str, aval: ShapedArray, spec: PartitionSpec, mesh: Mesh | AbstractMesh
+) -> None:
     """Raise unless `spec` names axes of `mesh`, each once, and divides `aval` into equal parts.
 
     Raises ArgumentError, AxisError or ShapeError.
@@ -175,7 +177,7 @@ def _constrain_leaf(op: str, leaf: Any, sharding: Any) -> Value:
     return ShardingConstraint(sharding)(leaf)
 
 
-def psum(x: PyTree, axis_name: Any, *, axis_index_groups: Any = None) -> PyTree:
+def psum(x: PyTree, axis_name: AxisNames, *, axis_index_groups: IndexGroups = None) -> PyTree:
     """The sum of each leaf of `x` over the axis, or axes, `axis_name`.
 
     `axis_index_groups`, lists of indices, restricts it to the positions of a group. A Python number
@@ -200,14 +202,14 @@ def psum(x: PyTree, axis_name: Any, *, axis_index_groups: Any = None) -> PyTree:
     return tree.map(add_up, x)
 
 
-def pmean(x: PyTree, axis_name: Any, *, axis_index_groups: Any = None) -> PyTree:
+def pmean(x: PyTree, axis_name: AxisNames, *, axis_index_groups: IndexGroups = None) -> PyTree:
     """The mean of each leaf of `x` over `axis_name`, or over the positions of a group."""
     _, sizes, _ = _bound_axes("pmean", axis_name, axis_index_groups)
     total = psum(x, axis_name, axis_index_groups=axis_index_groups)
     return tree.map(lambda leaf: leaf / prod(sizes), total)
 
 
-def pmax(x: PyTree, axis_name: Any, *, axis_index_groups: Any = None) -> PyTree:
+def pmax(x: PyTree, axis_name: AxisNames, *, axis_index_groups: IndexGroups = None) -> PyTree:
     """The maximum of each leaf of `x` over `axis_name`, or over the positions of a group.
 
     Positions that tie share the derivative.
@@ -215,7 +217,7 @@ def pmax(x: PyTree, axis_name: Any, *, axis_index_groups: Any = None) -> PyTree:
     return _all_reduce_extremum("pmax", ops.Pmax, x, axis_name, axis_index_groups)
 
 
-def pmin(x: PyTree, axis_name: Any, *, axis_index_groups: Any = None) -> PyTree:
+def pmin(x: PyTree, axis_name: AxisNames, *, axis_index_groups: IndexGroups = None) -> PyTree:
     """The minimum of each leaf of `x` over `axis_name`, or over the positions of a group.
 
     Positions that tie share the derivative.
@@ -236,9 +238,9 @@ def _all_reduce_extremum(
 
 def all_gather(
     x: PyTree,
-    axis_name: Any,
+    axis_name: AxisNames,
     *,
-    axis_index_groups: Any = None,
+    axis_index_groups: IndexGroups = None,
     axis: int = 0,
     tiled: bool = False,
     to: str = "varying",
@@ -252,7 +254,7 @@ def all_gather(
     if to not in ("varying", "invariant"):
         raise ValueRangeError(f'all_gather: to must be "varying" or "invariant"; got {to!r}')
 
-    def gather(leaf: Any) -> Any:
+    def gather(leaf: ArrayLike) -> Any:
         ndim = aval_of(leaf).ndim
         along = canonical_axis(axis, ndim if tiled else ndim + 1)
         leaf = leaf if tiled else ops.expand_dims(leaf, (along,))
@@ -263,10 +265,10 @@ def all_gather(
 
 def psum_scatter(
     x: PyTree,
-    axis_name: Any,
+    axis_name: AxisNames,
     *,
     scatter_dimension: int = 0,
-    axis_index_groups: Any = None,
+    axis_index_groups: IndexGroups = None,
     tiled: bool = False,
 ) -> PyTree:
     """The sum of each leaf of `x` over `axis_name`, of which each position gets the part of its index.
@@ -278,7 +280,7 @@ def psum_scatter(
     """
     names, sizes, groups = _bound_axes("psum_scatter", axis_name, axis_index_groups)
 
-    def scatter(leaf: Any) -> Any:
+    def scatter(leaf: ArrayLike) -> Value:
         aval = aval_of(leaf)
         along = canonical_axis(scatter_dimension, aval.ndim, "scatter_dimension")
         if not tiled:
@@ -291,11 +293,11 @@ def psum_scatter(
 
 def all_to_all(
     x: PyTree,
-    axis_name: Any,
+    axis_name: AxisNames,
     split_axis: int,
     concat_axis: int,
     *,
-    axis_index_groups: Any = None,
+    axis_index_groups: IndexGroups = None,
     tiled: bool = False,
 ) -> PyTree:
     """Each leaf of `x` with the axis `axis_name` and its dimension `split_axis` exchanged.
@@ -308,7 +310,7 @@ def all_to_all(
     """
     names, sizes, groups = _bound_axes("all_to_all", axis_name, axis_index_groups)
 
-    def exchange(leaf: Any) -> Any:
+    def exchange(leaf: ArrayLike) -> Value:
         aval = aval_of(leaf)
         split = canonical_axis(split_axis, aval.ndim, "split_axis")
         concat = canonical_axis(concat_axis, aval.ndim, "concat_axis")
@@ -327,12 +329,14 @@ def all_to_all(
     return tree.map(exchange, x)
 
 
-def pswapaxes(x: PyTree, axis_name: Any, axis: int, *, axis_index_groups: Any = None) -> PyTree:
+def pswapaxes(
+    x: PyTree, axis_name: AxisNames, axis: int, *, axis_index_groups: IndexGroups = None
+) -> PyTree:
     """Each leaf of `x` with the axis `axis_name` and its dimension `axis` exchanged."""
     return all_to_all(x, axis_name, axis, axis, axis_index_groups=axis_index_groups)
 
 
-def ppermute(x: PyTree, axis_name: Any, perm: Any) -> PyTree:
+def ppermute(x: PyTree, axis_name: AxisNames, perm: Sequence[tuple[int, int]]) -> PyTree:
     """Each leaf of `x` sent between positions, by the pairs (source, destination) in `perm`.
 
     A position that is no destination gets zeros.
@@ -356,7 +360,7 @@ def ppermute(x: PyTree, axis_name: Any, perm: Any) -> PyTree:
     return tree.map(ops.Ppermute(names, tuple(sorted(pairs))), x)
 
 
-def pshuffle(x: PyTree, axis_name: Any, perm: Sequence[int]) -> PyTree:
+def pshuffle(x: PyTree, axis_name: AxisNames, perm: Sequence[int]) -> PyTree:
     """Each leaf of `x` from another position: position j gets that of position `perm[j]`.
 
     Raises ValueRangeError unless `perm` is a permutation of all positions.
@@ -369,7 +373,7 @@ def pshuffle(x: PyTree, axis_name: Any, perm: Sequence[int]) -> PyTree:
     return ppermute(x, axis_name, list(zip(perm, range(len(perm)), strict=True)))
 
 
-def pbroadcast(x: PyTree, axis_name: Any, source: int) -> PyTree:
+def pbroadcast(x: PyTree, axis_name: AxisNames, source: int) -> PyTree:
     """Each leaf of `x` at the position `source`, sent to all positions."""
     is_source = ops.eq(axis_index(axis_name), source)
     return psum(
@@ -377,7 +381,7 @@ def pbroadcast(x: PyTree, axis_name: Any, source: int) -> PyTree:
     )
 
 
-def pcast(x: PyTree, axis_name: Any, *, to: str) -> PyTree:
+def pcast(x: PyTree, axis_name: AxisNames, *, to: str) -> PyTree:
     """`x` marked as varying along `axis_name`; `to` must be "varying".
 
     It affects derivatives inside `shard_map`: the gradient in a replicated value is summed over the
@@ -389,7 +393,7 @@ def pcast(x: PyTree, axis_name: Any, *, to: str) -> PyTree:
     return tree.map(ops.Pvary(names), x)
 
 
-def axis_index(axis_name: Any) -> Value:
+def axis_index(axis_name: AxisNames) -> Value:
     """The index along the axis `axis_name`, an int32; the first of several axes is the major one."""
     number: Any = None
     for name in canonical_axis_names(axis_name):
@@ -399,7 +403,7 @@ def axis_index(axis_name: Any) -> Value:
     return number
 
 
-def axis_size(axis_name: Any) -> int:
+def axis_size(axis_name: AxisNames) -> int:
     """The length of the axis `axis_name`, or the product for several, a Python int.
 
     Raises UnboundAxisError where nothing binds the axis.
@@ -408,7 +412,7 @@ def axis_size(axis_name: Any) -> int:
 
 
 def _bound_axes(
-    op: str, axis_name: Any, groups: Any
+    op: str, axis_name: AxisNames, groups: IndexGroups
 ) -> tuple[tuple[Any, ...], tuple[int, ...], AxisIndexGroups]:
     """The names of the axes, their lengths or that of a group, and the groups."""
     names = canonical_axis_names(axis_name)
@@ -434,7 +438,7 @@ def _bound_axes(
 
 
 def _check_dim_matches_axis(
-    op: str, name: str, axis: int, aval: Any, sizes: tuple[int, ...]
+    op: str, name: str, axis: int, aval: ShapedArray, sizes: tuple[int, ...]
 ) -> None:
     if aval.shape[axis] != prod(sizes):
         raise ShapeError(

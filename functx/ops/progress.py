@@ -16,7 +16,7 @@ from functx.core.errors import DTypeError, ShapeError
 from functx.core.program import Effect, Effects
 from functx.core.samples import i32, sample
 from functx.core.types import ShapedArray, is_integer
-from functx.core.typing import Dim, IRValue, Value
+from functx.core.typing import Dim, IRValue, NumPyArray, Value
 from functx.ops.callbacks import HostPrimitive
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ class ShowProgress(HostPrimitive):
     def display_name(self) -> str:
         return f"progress of {self.label}"
 
-    def run(self, *arrays: Any) -> list[Any]:
+    def run(self, *arrays: NumPyArray) -> list[Any]:
         key = self.label, self.total
         bar = ProgressBar.instances.get(key) or ProgressBar.instances.setdefault(
             key, ProgressBar(*key)
@@ -129,7 +129,7 @@ class ShowProgress(HostPrimitive):
                 stablehlo.return_([])
         return []
 
-    def should_report(self, ctx: LoweringContext, step: Any) -> Any:
+    def should_report(self, ctx: LoweringContext, step: Any) -> IRValue:
         """Whether to report `step`."""
         aval = ctx.avals_in[0]
         if self.total is not None:

@@ -31,7 +31,16 @@ from functx.core.types import (
     kind,
     real_dtype,
 )
-from functx.core.typing import Cotangent, Dim, IRValue, Tangent, Value
+from functx.core.typing import (
+    ArrayLike,
+    Cotangent,
+    Dim,
+    DTypeLike,
+    IRValue,
+    Operand,
+    Tangent,
+    Value,
+)
 from functx.ops.families import check_same_dtype
 from functx.ops.operands import literal
 
@@ -165,14 +174,18 @@ def check_key(primitive: Primitive, key: ShapedArray) -> None:
         )
 
 
-def stack_words(ctx: LoweringContext, first: Any, second: Any, words: ShapedArray) -> Any:
+def stack_words(
+    ctx: LoweringContext, first: IRValue, second: IRValue, words: ShapedArray
+) -> IRValue:
     """Two arrays of type `words` stacked along a new last dimension."""
     one = ctx.type(ShapedArray((*words.shape, 1), UINT32))
     parts = [stablehlo.reshape(one, word) for word in (first, second)]
     return stablehlo.concatenate(parts, words.ndim)
 
 
-def threefry_words(ctx: LoweringContext, key: Any, shape: Shape) -> tuple[ShapedArray, Any, Any]:
+def threefry_words(
+    ctx: LoweringContext, key: IRValue, shape: Shape
+) -> tuple[ShapedArray, Any, Any]:
     """The type of an array of words, and the two words at each position of `shape` for each key."""
     (keys,) = ctx.avals_in
     batch_ndim = keys.ndim - 1
@@ -202,7 +215,12 @@ PARITY = 0x1BD11BDA
 
 
 def threefry_2x32(
-    ctx: LoweringContext, key: Any, keys: ShapedArray, high: Any, low: Any, words: ShapedArray
+    ctx: LoweringContext,
+    key: IRValue,
+    keys: ShapedArray,
+    high: IRValue,
+    low: Any,
+    words: ShapedArray,
 ) -> tuple[Any, Any]:
     """The two words of Threefry-2x32 with 20 rounds for `high` and `low` under `key`.
 
@@ -211,7 +229,7 @@ def threefry_2x32(
     schedule = key_schedule(ctx, key, keys, words)
     shifts: dict[int, Any] = {}
 
-    def by(bits: int) -> Any:
+    def by(bits: int) -> IRValue:
         if bits not in shifts:
             shifts[bits] = ctx.constant(bits, words)
         return shifts[bits]
@@ -253,12 +271,12 @@ def _range_from(start: int, count: int) -> tuple[int, ...]:
     return tuple(range(start, start + count))
 
 
-def random_seed(seed: Any) -> Value:
+def random_seed(seed: ArrayLike) -> Value:
     """The key of an integer `seed`: its high and its low 32 bits."""
     return RandomSeed()(seed)
 
 
-def random_fold_in(key: Value, data: Any) -> Value:
+def random_fold_in(key: Value, data: Operand) -> Value:
     """The key at position `data`, a uint32, under `key`."""
     return RandomFoldIn()(key, data)
 
@@ -268,7 +286,7 @@ def random_split(key: Value, shape: Shape) -> Value:
     return RandomSplit(shape)(key)
 
 
-def random_bits(key: Value, shape: Shape, dtype: Any = UINT32) -> Value:
+def random_bits(key: Value, shape: Shape, dtype: DTypeLike = UINT32) -> Value:
     """An array of `shape` of random unsigned integers of `dtype`."""
     return RandomBits(shape, np.dtype(dtype))(key)
 

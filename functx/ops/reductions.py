@@ -30,7 +30,18 @@ from functx.core.types import (
     kind,
     real_dtype,
 )
-from functx.core.typing import ArrayLike, Cotangent, Dim, IRValue, Mask, NumPyArray, Tangent, Value
+from functx.core.typing import (
+    ArrayLike,
+    Axes,
+    Cotangent,
+    Dim,
+    DTypeLike,
+    IRValue,
+    Mask,
+    NumPyArray,
+    Tangent,
+    Value,
+)
 from functx.ops.families import Linear, check_same_dtype
 from functx.ops.operands import (
     RewriteContext,
@@ -62,7 +73,7 @@ class Reduction(Primitive, abstract=True):
         check_axes(self.name, self.axes, x.ndim)
         return x.update(shape=tuple_delete(x.shape, self.axes))
 
-    def as_reshape(self, x: Any) -> Any:
+    def as_reshape(self, x: Atom) -> Simplified:
         """A reshape of `x` to the output, if all reduced dimensions have length 1; else None."""
         if any([x.aval.shape[a] != 1 for a in self.axes]):
             return None
@@ -78,7 +89,7 @@ class Reduction(Primitive, abstract=True):
         out_shape = tuple_delete(x.shape, self.axes)
         return [mask if mask is None or mask.shape != out_shape else self.broadcast_back(mask, x)]
 
-    def broadcast_back(self, out: Any, x: Any) -> Any:
+    def broadcast_back(self, out: Value, x: Value) -> Any:
         """`out`, of the reduced shape, repeated along the reduced axes of `x`."""
         return ops.broadcast_in_dim(out, x.shape, tuple_delete(range(x.ndim), self.axes))
 
@@ -134,7 +145,7 @@ class ReduceProd(Reduction):
         (x,) = args
         return (ops.mul(self.broadcast_back(ct, x), self.products_of_others(x)),)
 
-    def products_of_others(self, x: Any) -> Any:
+    def products_of_others(self, x: Value) -> Value:
         """The product of the other elements, for each element; without division, right for zeros too."""
         kept_dims = tuple_delete(range(x.ndim), self.axes)
         order = (*kept_dims, *self.axes)
@@ -211,7 +222,7 @@ class ReduceExtremum(Reduction, abstract=True):
             else ops.bitwise_and(is_extremum, ops.instantiate_mask(broadcast_mask, x.shape))
         ]
 
-    def tie_weight(self, is_extremum: Any, dtype: DType) -> Any:
+    def tie_weight(self, is_extremum: Value, dtype: DType) -> Value:
         """One over the number of elements that tie, counted in single precision for half floats."""
         count_dtype = real_dtype(dtype) if dtype.itemsize > 2 else np.dtype("float32")
         count = reduce_sum(ops.convert_element_type(is_extremum, count_dtype), self.axes)
@@ -221,8 +232,8 @@ class ReduceExtremum(Reduction, abstract=True):
         return self.as_reshape(x)
 
     def lower_extremum(
-        self, ctx: LoweringContext, x: Any, operation: Any, fallback: Any, start: Any
-    ) -> Any:
+        self, ctx: LoweringContext, x: IRValue, operation: Any, fallback: Any, start: Any
+    ) -> IRValue:
         # StableHLO does not order complex numbers.
         if is_complex(ctx.avals_in[0].dtype):
             return ctx.via_jax(lambda x: fallback(x, self.axes), x)
@@ -267,7 +278,7 @@ class BitwiseReduction(Reduction, abstract=True):
 class ReduceAnd(BitwiseReduction):
     """Bitwise and over `axes`, which leave the shape."""
 
-    def host_kernel(self, x: NumPyArray) -> Any:
+    def host_kernel(self, x: NumPyArray) -> NumPyArray:
         return np.bitwise_and.reduce(x, self.axes)
 
     def numpy(self, x: NumPyArray) -> ArrayLike:
@@ -282,7 +293,7 @@ class ReduceAnd(BitwiseReduction):
 class ReduceOr(BitwiseReduction):
     """Bitwise or over `axes`, which leave the shape."""
 
-    def host_kernel(self, x: NumPyArray) -> Any:
+    def host_kernel(self, x: NumPyArray) -> NumPyArray:
         return np.bitwise_or.reduce(x, self.axes)
 
     def numpy(self, x: NumPyArray) -> ArrayLike:
@@ -306,7 +317,7 @@ class ArgExtremum(Primitive, abstract=True):
     """The position along `axis` of the first extremum, or of the first nan."""
 
     axis: int
-    index_dtype: Any
+    index_dtype: DType
     differentiable = False
     accepts: ClassVar[str] = "biuf"
     direction: ClassVar[str]
@@ -325,7 +336,7 @@ class ArgExtremum(Primitive, abstract=True):
     )
 
     @classmethod
-    def from_jax_params(cls, axes: Sequence[int], index_dtype: Any) -> ArgExtremum:
+    def from_jax_params(cls, axes: Sequence[int], index_dtype: DType) -> ArgExtremum:
         (axis,) = axes
         return cls(int(axis), np.dtype(index_dtype))
 
@@ -427,22 +438,22 @@ def shift_reduced_axes(axes: tuple[int, ...], dim: int) -> tuple[tuple[int, ...]
     return axes, dim - sum([a < dim for a in axes])
 
 
-def _bind_reduction(reduction: type[Reduction], x: ArrayLike, axes: Any) -> Value:
+def _bind_reduction(reduction: type[Reduction], x: ArrayLike, axes: Axes) -> Value:
     axes = canonical_axes(axes, aval_of(x).ndim)
     return reduction(axes)(x) if axes else identity_result(x)
 
 
-def reduce_sum(operand: Any, axes: Any = None) -> Value:
+def reduce_sum(operand: Any, axes: Axes = None) -> Value:
     """The sum over `axes`, by default all, which leave the shape."""
     return _bind_reduction(ReduceSum, operand, axes)
 
 
-def reduce_prod(operand: ArrayLike, axes: Any = None) -> Value:
+def reduce_prod(operand: ArrayLike, axes: Axes = None) -> Value:
     """The product over `axes`, by default all, which leave the shape."""
     return _bind_reduction(ReduceProd, operand, axes)
 
 
-def reduce_max(operand: ArrayLike, axes: Any = None) -> Value:
+def reduce_max(operand: ArrayLike, axes: Axes = None) -> Value:
     """The largest element over `axes`, by default all, which leave the shape.
 
     Complex numbers are ordered by their real, then their imaginary parts.
@@ -450,7 +461,7 @@ def reduce_max(operand: ArrayLike, axes: Any = None) -> Value:
     return _bind_reduction(ReduceMax, operand, axes)
 
 
-def reduce_min(operand: ArrayLike, axes: Any = None) -> Value:
+def reduce_min(operand: ArrayLike, axes: Axes = None) -> Value:
     """The smallest element over `axes`, by default all, which leave the shape.
 
     Complex numbers are ordered by their real, then their imaginary parts.
@@ -458,7 +469,7 @@ def reduce_min(operand: ArrayLike, axes: Any = None) -> Value:
     return _bind_reduction(ReduceMin, operand, axes)
 
 
-def reduce_and(operand: ArrayLike, axes: Any = None) -> Value:
+def reduce_and(operand: ArrayLike, axes: Axes = None) -> Value:
     """Bitwise and of booleans or integers over `axes`, by default all."""
     return _bind_reduction(ReduceAnd, operand, axes)
 
@@ -468,19 +479,19 @@ def reduce_or(operand: ArrayLike, axes: Any = None) -> Value:
     return _bind_reduction(ReduceOr, operand, axes)
 
 
-def reduce_xor(operand: ArrayLike, axes: Any = None) -> Value:
+def reduce_xor(operand: ArrayLike, axes: Axes = None) -> Value:
     """Bitwise exclusive or of booleans or integers over `axes`, by default all."""
     return _bind_reduction(ReduceXor, operand, axes)
 
 
-def argmax(operand: ArrayLike, axis: int, index_dtype: Any) -> Value:
+def argmax(operand: ArrayLike, axis: int, index_dtype: DTypeLike) -> Value:
     """The index along `axis` of the first largest element, or of the first nan, in `index_dtype`."""
     return ArgMax(canonical_axis(axis, aval_of(operand).ndim), canonical_dtype(index_dtype))(
         operand
     )
 
 
-def argmin(operand: ArrayLike, axis: int, index_dtype: Any) -> Value:
+def argmin(operand: ArrayLike, axis: int, index_dtype: DTypeLike) -> Value:
     """The index along `axis` of the first smallest element, or of the first nan, in `index_dtype`."""
     return ArgMin(canonical_axis(axis, aval_of(operand).ndim), canonical_dtype(index_dtype))(
         operand

@@ -22,6 +22,7 @@ from functx.core.typing import ArrayLike, Cotangent, Dim, IRValue, Mask, Tangent
 from functx.ops.families import check_same_dtype, combine_masks
 from functx.ops.indexing import (
     GatherScatter,
+    ScatterDimensionNumbers,
 )
 from functx.ops.operands import Dims, literal, promote_scalars, tuple_delete
 
@@ -59,7 +60,7 @@ class Scatter(GatherScatter, abstract=True):
         window = dict(zip(self.window_dims(x.ndim), self.offset_dims, strict=False))
         return tuple([updates.shape[window[d]] if d in window else 1 for d in range(x.ndim)])
 
-    def gather_written(self, x: Any, indices: Any, updates: Any, fill_value: Any = 0) -> Any:
+    def gather_written(self, x: Any, indices: Any, updates: Any, fill_value: Any = 0) -> Value:
         """The elements of `x` that `updates` are written to, `fill_value` outside."""
         read = ops.Gather(
             *self.dimension_numbers,
@@ -74,7 +75,7 @@ class Scatter(GatherScatter, abstract=True):
     def cotangent_masks(self, mask: Mask, args: Sequence[Value]) -> Sequence[Mask]:
         return [None, None, self.update_mask(mask, *args)]
 
-    def update_mask(self, mask: Any, x: Any, indices: Any, updates: Any) -> Any:
+    def update_mask(self, mask: Mask, x: Value, indices: Value, updates: Value) -> Value:
         """The mask of updates that are written where `mask` holds; dropped updates are false."""
         if mask is not None and mask.shape:
             return self.gather_written(mask, indices, updates, False)
@@ -102,7 +103,7 @@ class Scatter(GatherScatter, abstract=True):
         flags = self.indices_are_sorted, self.unique_indices, self.mode
         return scatter(*self.dimension_numbers, *flags)
 
-    def has_unique_indices(self, x: Any, indices: Any) -> bool:
+    def has_unique_indices(self, x: Value | ShapedArray, indices: Value | ShapedArray) -> bool:
         """Whether no element is known to be written twice."""
         places = tuple_delete(indices.shape[:-1], self.start_indices_batching_dims)
         return self.unique_indices or prod(places) <= 1
@@ -129,7 +130,7 @@ class Scatter(GatherScatter, abstract=True):
         )
         return batched(x, indices, updates), dx
 
-    def accumulation_dtype(self, x: ShapedArray, indices: Any) -> Any:
+    def accumulation_dtype(self, x: ShapedArray, indices: ShapedArray) -> DType:
         """The dtype in which updates are combined with the operand."""
         return x.dtype
 
@@ -284,7 +285,7 @@ class ScatterMul(Scatter):
     def transpose(self, ct: Value, x: Value, indices: Value, updates: Value) -> Sequence[Cotangent]:
         return self(ct, indices, updates), None, None
 
-    def product_of_others(self, x: Any, indices: Any, updates: Any) -> Any:
+    def product_of_others(self, x: Value, indices: Value, updates: Value) -> Value:
         """For each element of the updates, the product of the other updates of its target.
 
         It is computed without division, which would fail for zeros.
@@ -394,10 +395,10 @@ class ScatterMax(ScatterExtremum):
         return stablehlo.maximum(x, update)
 
 
-def _exclusive_segment_products(updates: Value, targets: Any) -> Value:
+def _exclusive_segment_products(updates: Value, targets: Value) -> Value:
     """The product of the earlier elements in the run of equal `targets` that each belongs to."""
 
-    def earlier(x: Any, k: int, fill: Any) -> Any:
+    def earlier(x: Value, k: int, fill: complex) -> Value:
         return ops.pad(x, fill, [(k, -k, 0)])
 
     size = updates.shape[0]
@@ -489,18 +490,18 @@ class ScatterSet(Scatter):
         )
         return [operand_mask, None, combine_masks(self.update_mask(mask, *args), is_last)]
 
-    def operand_cotangent(self, ct: Any, indices: Any, zeros: Any) -> Any:
+    def operand_cotangent(self, ct: Value, indices: Value, zeros: Value) -> Any:
         """`ct` where the operand is kept, zero where an update is written."""
         return self(ct, indices, zeros)
 
-    def update_cotangent(self, ct: Any, indices: Any, updates: Any) -> Any:
+    def update_cotangent(self, ct: Value, indices: Value, updates: Value) -> Any:
         """`ct` at each update, zero for updates that are dropped or overwritten."""
         written = self.gather_written(ct, indices, updates)
         if self.has_unique_indices(ct, indices):
             return written
         return ops.select(self.last_write_mask(ct, indices, updates), written, 0)
 
-    def last_write_mask(self, x: Any, indices: Any, updates: Any) -> Any:
+    def last_write_mask(self, x: Value, indices: Value, updates: Value) -> Value:
         """The mask of elements of the updates that are the last written to their target.
 
         It is found by writing the number of each window with `ScatterMax`. Dimensions that are whole
@@ -548,7 +549,7 @@ class ScatterSet(Scatter):
         program = trace_closed(self.order_independent, ctx.avals_in, name=self.name)
         return ctx.module.emit(program, [x, indices, updates])[0]
 
-    def order_independent(self, x: Any, indices: Any, updates: Any) -> list[Any]:
+    def order_independent(self, x: Value, indices: Value, updates: Value) -> list[Any]:
         """The last updates of each element added to zeros, in any order."""
         is_last = self.last_write_mask(x, indices, updates)
         # -0.0 is the neutral element of addition, also for the sign of zero.
@@ -561,15 +562,15 @@ def _scatter_function(cls: type[Scatter], doc: str) -> Callable[..., Any]:
     """The public function that binds the scatter class `cls`."""
 
     def function(
-        operand: Any,
-        scatter_indices: Any,
-        updates: Any,
-        dimension_numbers: Any,
+        operand: Value,
+        scatter_indices: Value,
+        updates: Value,
+        dimension_numbers: ScatterDimensionNumbers,
         *,
         indices_are_sorted: bool = False,
         unique_indices: bool = False,
         mode: Any = None,
-    ) -> Any:
+    ) -> Value:
         numbers = ops.ScatterDimensionNumbers(
             *[tuple(getattr(dimension_numbers, f)) for f in ops.ScatterDimensionNumbers._fields]
         )
@@ -614,9 +615,9 @@ scatter_max = _scatter_function(
 
 def scatter_sub(
     operand: ArrayLike,
-    scatter_indices: Any,
+    scatter_indices: ArrayLike,
     updates: Value,
-    dimension_numbers: Any,
+    dimension_numbers: ScatterDimensionNumbers,
     *,
     indices_are_sorted: bool = False,
     unique_indices: bool = False,

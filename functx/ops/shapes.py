@@ -18,8 +18,20 @@ from functx.core.program import Atom
 from functx.core.rounding import EXACT
 from functx.core.samples import f32, i32, sample
 from functx.core.tracer import Tracer, aval_of, current_builder
-from functx.core.types import ShapedArray, canonical_dtype, kind
-from functx.core.typing import ArrayLike, Cotangent, Dim, IRValue, Mask, NumPyArray, Value
+from functx.core.types import DType, ShapedArray, canonical_dtype, kind
+from functx.core.typing import (
+    ArrayLike,
+    Axes,
+    Cotangent,
+    Dim,
+    DTypeLike,
+    IRValue,
+    Mask,
+    NumPyArray,
+    Operand,
+    ShapeLike,
+    Value,
+)
 from functx.ops.families import Constant, Linear
 from functx.ops.operands import (
     PYTHON_SCALARS,
@@ -67,7 +79,7 @@ class BroadcastInDim(Linear, View):
     def transpose(self, ct: Value, x: Value) -> Sequence[Cotangent]:
         return (reshape(ops.reduce_sum(ct, self.broadcast_dims(x)), x.shape),)
 
-    def broadcast_dims(self, x: Any) -> tuple[int, ...]:
+    def broadcast_dims(self, x: Value | ShapedArray) -> tuple[int, ...]:
         """The dimensions of the result along which `x` is repeated."""
         repeated = [d for d in range(len(self.shape)) if d not in self.dims]
         stretched = [d for n, d in zip(x.shape, self.dims, strict=True) if n == 1 != self.shape[d]]
@@ -276,7 +288,7 @@ class Rev(Linear, View):
     def view_strides(self, x: ShapedArray, strides: tuple[int, ...]) -> tuple[int, ...] | None:
         return tuple([-n if a in self.axes else n for a, n in enumerate(strides)])
 
-    def view_offset(self, x: ShapedArray, strides: tuple[int, ...], index: Any) -> Any:
+    def view_offset(self, x: ShapedArray, strides: tuple[int, ...], index: int) -> int | None:
         return sum([max(x.shape[a] - 1, 0) * strides[a] for a in self.axes])
 
     def simplify(self, context: RewriteContext, x: Atom) -> Simplified:
@@ -295,7 +307,7 @@ class Rev(Linear, View):
 class Iota(Constant):
     """An array of `shape` whose elements are their index along `dimension`."""
 
-    dtype: Any
+    dtype: DType
     shape: tuple[int, ...]
     dimension: int = 0
     samples = sample(dtype="int32", shape=(3, 4), dimension=1), sample(dtype="float32", shape=(0,))
@@ -346,14 +358,14 @@ def broadcast_in_dim(operand: Any, shape: Any, broadcast_dimensions: Sequence[in
     return BroadcastInDim(shape, tuple(broadcast_dimensions))(operand)
 
 
-def broadcast(operand: Any, sizes: Sequence[int]) -> Any:
+def broadcast(operand: ArrayLike, sizes: Sequence[int]) -> Value:
     """`operand` repeated along new leading dimensions of lengths `sizes`."""
     shape = canonical_shape(sizes, "broadcast: sizes") + aval_of(operand).shape
     lead = len(shape) - aval_of(operand).ndim
     return broadcast_in_dim(operand, shape, tuple(range(lead, len(shape))))
 
 
-def broadcast_to_rank(x: Any, rank: int) -> Any:
+def broadcast_to_rank(x: ArrayLike, rank: int) -> Value:
     """`x` with leading dimensions of length 1, so that it has `rank` dimensions.
 
     Raises ShapeError if it has more.
@@ -366,13 +378,15 @@ def broadcast_to_rank(x: Any, rank: int) -> Any:
     return reshape(x, (1,) * (rank - len(shape)) + shape)
 
 
-def full(shape: Any, fill_value: Any, dtype: Any = None) -> Any:
+def full(shape: ShapeLike, fill_value: Operand, dtype: DTypeLike = None) -> Any:
     """An array of `shape` filled with the scalar `fill_value`, converted to `dtype` if that is given."""
     value = fill_value if dtype is None else _fill_scalar(fill_value, dtype)
     return Full(canonical_shape(shape, "full: shape"))(value)
 
 
-def full_like(x: Any, fill_value: Any, dtype: Any = None, shape: Any = None) -> Any:
+def full_like(
+    x: ArrayLike, fill_value: ArrayLike, dtype: DTypeLike = None, shape: ShapeLike | None = None
+) -> Value:
     """An array filled with the scalar `fill_value`, by default of the shape and dtype of `x`.
 
     It is weakly typed if `x` is and no `dtype` is given.
@@ -384,13 +398,13 @@ def full_like(x: Any, fill_value: Any, dtype: Any = None, shape: Any = None) -> 
     return Full(aval.shape if shape is None else canonical_shape(shape))(value)
 
 
-def _fill_scalar(value: Any, dtype: Any) -> Any:
+def _fill_scalar(value: Operand, dtype: DTypeLike) -> Any:
     if type(value) in PYTHON_SCALARS:
         return literal(np.asarray(value).astype(dtype).item(), np.dtype(dtype))
     return ops.convert_element_type(value, dtype)
 
 
-def empty(shape: Any, dtype: Any) -> Any:
+def empty(shape: ShapeLike, dtype: DTypeLike) -> Value:
     """An array of `shape` and `dtype` whose elements are unspecified: zeros."""
     return full(shape, 0, dtype)
 
@@ -431,7 +445,7 @@ def reshape(operand: Any, new_sizes: Any, dimensions: Sequence[int] | None = Non
     return identity_result(operand) if aval_of(operand).shape == shape else Reshape(shape)(operand)
 
 
-def collapse(operand: Any, start_dimension: int, stop_dimension: int | None = None) -> Any:
+def collapse(operand: ArrayLike, start_dimension: int, stop_dimension: int | None = None) -> Value:
     """`operand` with the dimensions from `start_dimension` to before `stop_dimension` as one.
 
     Raises AxisError if there is none.
@@ -451,7 +465,7 @@ def permute_dims(x: Any, axes: tuple[int, ...]) -> Any:
     return identity_result(x) if axes == tuple(range(len(axes))) else PermuteDims(axes)(x)
 
 
-def transpose(operand: Any, permutation: Any) -> Any:
+def transpose(operand: Any, permutation: Any) -> Value:
     """`operand` with dimension `permutation[i]` of it as dimension i of the result.
 
     Negative dimensions count from the end. Raises AxisError for what is no permutation.
@@ -465,7 +479,7 @@ def transpose(operand: Any, permutation: Any) -> Any:
     return permute_dims(operand, axes)
 
 
-def moveaxis(x: Any, source: int, destination: int) -> Any:
+def moveaxis(x: Value, source: int, destination: int) -> Value:
     """`x` with the axis `source` moved to `destination`, the others in their order."""
     if source == destination:
         return x
@@ -483,7 +497,7 @@ def expand_dims(array: Any, dimensions: Any) -> Any:
     return reshape(array, tuple(1 if i in axes else next(lengths) for i in range(rank)))
 
 
-def squeeze(array: Any, dimensions: Any = None) -> Any:
+def squeeze(array: Operand, dimensions: Axes = None) -> Value:
     """`array` without its dimensions `dimensions` of length 1, by default without any of length 1."""
     shape = aval_of(array).shape
     if dimensions is None:
@@ -500,7 +514,7 @@ def rev(operand: Any, dimensions: Sequence[int]) -> Any:
     return Rev(axes)(operand) if axes else identity_result(operand)
 
 
-def batch_dim_at(x: Any, dim: int | None, target: int, size: int) -> Any:
+def batch_dim_at(x: Value, dim: int | None, target: int, size: int) -> Value:
     """`x` with its batch dimension `dim` moved to `target`; if None, one of length `size` is added."""
     if dim is not None:
         return moveaxis(x, dim, target)
@@ -508,7 +522,7 @@ def batch_dim_at(x: Any, dim: int | None, target: int, size: int) -> Any:
     return broadcast_in_dim(x, shape, tuple([d + (d >= target) for d in range(x.ndim)]))
 
 
-def iota(dtype: Any, size: int) -> Any:
+def iota(dtype: DTypeLike, size: int) -> Value:
     """The numbers 0, 1, ..., size - 1 in `dtype`."""
     return Iota(canonical_dtype(dtype), (size,), 0)()
 
@@ -518,7 +532,7 @@ def broadcasted_iota(dtype: Any, shape: Any, dimension: int) -> Any:
     return Iota(canonical_dtype(dtype), tuple(shape), canonical_axis(dimension, len(shape)))()
 
 
-def embed_constant(x: Any) -> Any:
+def embed_constant(x: Value) -> Value:
     """The concrete array `x` embedded in the program, for values that cannot be operands."""
     aval = aval_of(x)
     return DenseConstant(aval, np.ascontiguousarray(np.asarray(x, aval.dtype)).tobytes())()

@@ -17,7 +17,7 @@ from functx.core.rounding import EXACT
 from functx.core.samples import f32, sample
 from functx.core.tracer import aval_of
 from functx.core.types import Shape, ShapedArray
-from functx.core.typing import Cotangent, Dim, IRValue, Mask, Value
+from functx.core.typing import ArrayLike, Cotangent, Dim, IRValue, Mask, Value
 from functx.ops.families import Linear
 from functx.ops.operands import (
     RewriteContext,
@@ -87,7 +87,7 @@ class Slice(Linear, ReadsPart, View):
             [part.cotangent_tile(ct, use) for part, ct, use in parts if ct.size], aval
         )
 
-    def cotangent_tile(self, ct: Any, use: Any) -> ops.SliceTile:
+    def cotangent_tile(self, ct: Value, use: Any) -> ops.SliceTile:
         """The tile of the operand's cotangent that `ct` fills, with zeros between strided elements."""
         if self.strides:
             ct = ops.pad(ct, 0, [(0, 0, step - 1) for step in self.strides])
@@ -111,7 +111,7 @@ class Slice(Linear, ReadsPart, View):
     def view_strides(self, x: ShapedArray, strides: tuple[int, ...]) -> tuple[int, ...] | None:
         return tuple([n * step for n, step in zip(strides, self.full_strides, strict=True)])
 
-    def view_offset(self, x: ShapedArray, strides: tuple[int, ...], index: Any) -> Any:
+    def view_offset(self, x: ShapedArray, strides: tuple[int, ...], index: int) -> int | None:
         return sum([n * step for n, step in zip(self.start, strides, strict=True)])
 
     @property
@@ -162,7 +162,7 @@ class Slice(Linear, ReadsPart, View):
         )
         return Slice(start, limit, None if max(strides, default=1) == 1 else strides)
 
-    def slice_of_concatenated(self, axis: int, parts: Any) -> Any:
+    def slice_of_concatenated(self, axis: int, parts: Sequence[Atom]) -> Simplified:
         """This slice of concatenated `parts` as a slice of one part, if it lies in one; else None."""
         begin = 0
         for part in parts:
@@ -174,7 +174,7 @@ class Slice(Linear, ReadsPart, View):
             begin = end
         return None
 
-    def slice_of_padded(self, config: Any, x: Any) -> Any:
+    def slice_of_padded(self, config: Sequence[tuple[int, int, int]], x: Atom) -> Simplified:
         """This slice of a padded `x` as a slice of `x`, if it contains no padding; else None."""
         lows = [low for low, _, _ in config]
         start = tuple([a - low for a, low in zip(self.start, lows, strict=True)])
@@ -201,7 +201,7 @@ def tuple_insert(items: Any, position: int, item: Any) -> tuple[Any, ...]:
     return (*items[:position], item, *items[position:])
 
 
-def update_strided_slice(x: Any, part: Any, bounds: Sequence[Bounds]) -> Any:
+def update_strided_slice(x: Value, part: Value, bounds: Sequence[Bounds]) -> Value:
     """`x` with the elements at (start, limit, stride) of each axis replaced by `part`."""
     shape = aval_of(x).shape
     if bounds == [(0, n, 1) for n in shape]:
@@ -221,7 +221,7 @@ def update_strided_slice(x: Any, part: Any, bounds: Sequence[Bounds]) -> Any:
     return ops.select(replaced, ops.pad(part, zero_scalar_like(part), config), x)
 
 
-def zero_scalar_like(x: Any) -> Any:
+def zero_scalar_like(x: Value) -> Value:
     """Zero of the dtype of `x`, and weak if that is."""
     aval = aval_of(x)
     return ops.convert_element_type(literal(0, aval.dtype), aval.dtype, aval.weak_type)
@@ -252,7 +252,7 @@ def slice_in_dim(
     limit_index: int | None,
     stride: int = 1,
     axis: int = 0,
-) -> Any:
+) -> Value:
     """The elements of `operand` from `start_index` to before `limit_index` along `axis`, by `stride`.
 
     None stands for the beginning and the end; negative indices count from the end.
@@ -269,7 +269,7 @@ def slice_in_dim(
     return slice(operand, starts, limits, strides)
 
 
-def index_in_dim(operand: Any, index: int, axis: int = 0, keepdims: bool = True) -> Any:
+def index_in_dim(operand: ArrayLike, index: int, axis: int = 0, keepdims: bool = True) -> Value:
     """The part of `operand` at the static `index` along `axis`, which stays if `keepdims`.
 
     Raises IndexingError for an index out of range.

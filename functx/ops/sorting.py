@@ -17,7 +17,7 @@ from functx.core.primitive import Primitive
 from functx.core.rounding import EXACT
 from functx.core.samples import bool_, f32, i32, sample
 from functx.core.tracer import aval_of
-from functx.core.types import ShapedArray, canonical_dtype
+from functx.core.types import DType, ShapedArray, canonical_dtype
 from functx.core.typing import ArrayLike, Cotangent, Dim, IRValue, Tangent, Value
 from functx.ops.families import check_same_dtype
 from functx.ops.operands import batch_size, canonical_axis, check_axes, literal, tuple_delete
@@ -68,7 +68,7 @@ class Sort(Primitive):
         )
         return [*operands, *indices]
 
-    def permutation_dtype(self, x: ShapedArray) -> Any:
+    def permutation_dtype(self, x: ShapedArray) -> DType:
         is_long = x.shape[self.axis] > np.iinfo(np.int32).max
         return canonical_dtype(np.int64 if is_long else np.int32)
 
@@ -225,7 +225,7 @@ def sort(operand: Any, dimension: int = -1, is_stable: bool = True, num_keys: in
 
 
 def sort_key_val(
-    keys: Any, values: Value, dimension: int = -1, is_stable: bool = True
+    keys: ArrayLike, values: Value, dimension: int = -1, is_stable: bool = True
 ) -> tuple[Any, Any]:
     """`keys` in ascending order along `dimension`, and `values` in the order of the keys."""
     keys, values = sort((keys, values), dimension, is_stable)
@@ -295,7 +295,7 @@ class SearchSorted(Primitive):
         return SearchSorted(self.side, self.method, self.batch_ndim + 1)(x, values), 0
 
     def lower(self, ctx: LoweringContext, x: IRValue, values: IRValue) -> IRValue:
-        def search(x: Any, values: Any) -> Any:
+        def search(x: Value, values: Value) -> Value:
             return jnp.searchsorted(x, values, side=self.side, method=self.method)
 
         for _ in range(self.batch_ndim):

@@ -96,7 +96,7 @@ class Ndtri(Inexact):
         return ops.mul(ops.exp(ops.mul(ops.square(out), 0.5)), math.sqrt(2.0 * math.pi))
 
     def lower(self, ctx: LoweringContext, x: IRValue) -> IRValue:
-        def ndtri(x: Any) -> Any:
+        def ndtri(x: Value) -> Value:
             return jax_special.ndtri(x.astype("float32")).astype(x.dtype)
 
         upcast = ctx.avals_in[0].dtype.itemsize >= 4
@@ -299,7 +299,7 @@ def undo_exponential_scaling(function: Any, x: ArrayLike, at_infinity: Any) -> V
     return ops.select(ops.eq(ops.abs(x), math.inf), at_infinity, cast_like_input(out, x))
 
 
-def bessel_ratio(x: Any) -> Value:
+def bessel_ratio(x: Value) -> Value:
     """i1(x) / (x i0(x)), which is 1/2 at 0 and 0 at infinity."""
     is_near_zero = ops.lt(ops.abs(x), math.sqrt(finfo(x.dtype).eps))
     i0e = bessel_i0e(x)
@@ -311,7 +311,7 @@ def bessel_ratio(x: Any) -> Value:
     )
 
 
-def bessel_difference(x: Any) -> Value:
+def bessel_difference(x: Value) -> Value:
     """i0e(x) - i1e(x) for x >= 0, without cancellation for large x."""
     start, count = (100.0, 9) if x.dtype.itemsize > 4 else (30.0, 5)
     is_large = ops.gt(x, start)
@@ -463,7 +463,7 @@ class Sinc(Inexact):
         is_near_zero = ops.lt(ops.abs(z), self.order + 1.0)
         return ops.select(is_near_zero, ops.mul(self.near_zero(z), math.pi**self.order), value)
 
-    def away_from_zero(self, z: Any) -> Any:
+    def away_from_zero(self, z: Value) -> Value:
         # s(z) = sin(z) / z, and s^(k) z + k s^(k-1) = sin^(k)
         safe = replace_zero_by_one(z)
         value = ops.div(ops.sin(z), safe)
@@ -473,7 +473,7 @@ class Sinc(Inexact):
             value = ops.div(ops.sub(slope, ops.mul(value, float(k))), safe)
         return value
 
-    def near_zero(self, z: Any) -> Any:
+    def near_zero(self, z: Value) -> Any:
         # The sum over even n of (-1)^(n/2) z^(n-k) / ((n-k)! (n+1))
         k = self.order
         first = k + k % 2

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from math import prod
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from functx.core.masks import mask_of
 from functx.core.samples import Sample, c64, f32, sample
 from functx.core.tracer import aval_of
 from functx.core.types import DType, Shape, ShapedArray, is_complex, kind, real_dtype
-from functx.core.typing import ArrayLike, Cotangent, Dim, Tangent, Value
+from functx.core.typing import ArrayLike, Axes, Cotangent, Dim, Tangent, Value
 from functx.ops import arithmetic
 from functx.ops.families import apply_mask, check_same_dtype
 from functx.ops.operands import (
@@ -40,7 +40,7 @@ class Standardized(NamedTuple):
     rstd: Value
 
 
-def working_dtype(*arrays: Any) -> DType:
+def working_dtype(*arrays: Value | ShapedArray) -> DType:
     """The dtype for statistics of `arrays`: double precision if one has it, else single."""
     upcast = np.dtype("float64")
     return upcast if any([x.dtype == upcast for x in arrays]) else np.dtype("float32")
@@ -55,13 +55,13 @@ def check_real(op: str, *avals: ShapedArray) -> None:
         )
 
 
-def mean_along(x: Any, axes: Shape) -> Value:
+def mean_along(x: Value, axes: Shape) -> Value:
     """The mean of `x` over `axes`; nan without elements."""
     return ops.div(ops.reduce_sum(x, axes), float(prod([x.shape[d] for d in axes])))
 
 
 def standardize(
-    x: Value, axes: Shape, eps: float | None, centered: bool = True, rstd: Any = None
+    x: Value, axes: Shape, eps: float | None, centered: bool = True, rstd: Value | None = None
 ) -> Standardized:
     """`x` minus its mean over `axes`, divided by sqrt(variance + eps); without the mean unless `centered`.
 
@@ -141,7 +141,7 @@ class RealReduction(Reduction, abstract=True):
         ct = ops.convert_element_type(ops.mul(ct, direction), x.dtype, x.weak_type)
         return [apply_mask(self.cotangent_masks(mask, args)[0], ct)]
 
-    def upcast_gradient(self, x: Any, out: Any) -> Any:
+    def upcast_gradient(self, x: Value, out: Value) -> Value:
         """`gradient` in single precision for half floats, whose output is too coarse to divide by."""
         upcast = upcast_half(x)
         return self.gradient(upcast, out if upcast is x else self.compute_upcast(upcast))
@@ -186,10 +186,10 @@ class Variance(RealReduction):
         # d sum |x - m|^2 = 2 sum Re(conj(x - m) dx), since the x - m add up to 0.
         return ops.div(ops.mul(self.centered(x), 2.0), self.divisor(x))
 
-    def centered(self, x: Any) -> Any:
+    def centered(self, x: Value) -> Value:
         return ops.sub(x, broadcast_along(mean_along(x, self.axes), x, self.axes))
 
-    def divisor(self, x: Any) -> float:
+    def divisor(self, x: Value) -> float:
         # With ddof >= n the divisor is 0: nan for equal elements, else infinity.
         return max(prod([x.shape[d] for d in self.axes]) - self.ddof, 0.0)
 
@@ -271,13 +271,13 @@ class VectorNorm(RealReduction):
             weight = ops.select(is_zero, 0.0, self.power(weight_share, self.ord - 1))
         return ops.mul(ops.sign(x), ops.convert_element_type(weight, x.dtype))
 
-    def power(self, x: Any, exponent: float) -> Any:
+    def power(self, x: Value, exponent: float) -> Value:
         return (
             ops.integer_pow(x, int(exponent)) if exponent == int(exponent) else ops.pow(x, exponent)
         )
 
 
-def abs_squared(x: Any) -> Value:
+def abs_squared(x: Value) -> Value:
     """The squared magnitude."""
     return (
         ops.add(ops.square(ops.real(x)), ops.square(ops.imag(x)))
@@ -286,7 +286,7 @@ def abs_squared(x: Any) -> Value:
     )
 
 
-def real_conj_product(x: Any, y: Any) -> Value:
+def real_conj_product(x: Value, y: Value) -> Value:
     """The real part of conj(x) y."""
     return ops.real(ops.mul(ops.conj(x), y)) if is_complex(x.dtype) else ops.mul(x, y)
 
@@ -296,12 +296,12 @@ def replace_zero_by_infinity(x: ArrayLike) -> Value:
     return ops.select(ops.eq(x, 0.0), math.inf, x)
 
 
-def broadcast_along_as(x: ArrayLike, like: Any, axes: tuple[int, ...]) -> Value:
+def broadcast_along_as(x: ArrayLike, like: Value, axes: tuple[int, ...]) -> Value:
     """The real `x` in the dtype of the array `like`, repeated along `axes` of it."""
     return broadcast_along(ops.convert_element_type(x, like.dtype), like, axes)
 
 
-def variance(x: ArrayLike, axes: Any = None, ddof: float = 0.0) -> Value:
+def variance(x: ArrayLike, axes: Axes = None, ddof: float = 0.0) -> Value:
     """The average squared distance from the mean over `axes`, by default all.
 
     The sum of squares is divided by the number of elements less `ddof`.
@@ -309,11 +309,11 @@ def variance(x: ArrayLike, axes: Any = None, ddof: float = 0.0) -> Value:
     return Variance(canonical_axes(axes, aval_of(x).ndim), float(ddof))(x)
 
 
-def standard_deviation(x: ArrayLike, axes: Any = None, ddof: float = 0.0) -> Value:
+def standard_deviation(x: ArrayLike, axes: Axes = None, ddof: float = 0.0) -> Value:
     """The square root of `variance`; its derivative at equal elements is 0."""
     return StandardDeviation(canonical_axes(axes, aval_of(x).ndim), float(ddof))(x)
 
 
-def vector_norm(x: ArrayLike, ord: float = 2.0, axes: Any = None) -> Value:
+def vector_norm(x: ArrayLike, ord: float = 2.0, axes: Axes = None) -> Value:
     """The norm of nonzero order `ord` over `axes`, by default all; its derivative at 0 is 0."""
     return VectorNorm(canonical_axes(axes, aval_of(x).ndim), float(ord))(x)

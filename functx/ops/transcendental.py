@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from jax import lax
@@ -232,7 +232,7 @@ class Asin(Inexact):
         return chlo.asin(x)
 
 
-def one_minus_square(x: Any) -> Value:
+def one_minus_square(x: Value) -> Value:
     """1 - x**2, without cancellation near -1 and 1, on the side of the branch cut that x is on.
 
     A complex x beyond 1 with imaginary part 0 is on a cut: the sign of that 0 is its side, which

@@ -36,7 +36,7 @@ class Write(Primitive):
     effects = frozenset({Effect.WRITE})
     multiple_results = True
 
-    def __call__(self, *args: Any) -> Any:
+    def __call__(self, *args: ArrayLike) -> Value:
         builder = current_builder.get()
         if builder is None:
             raise CapturedWriteError(
@@ -88,7 +88,7 @@ class Copy(Linear):
     rounding = EXACT
     samples = (sample(f32[2, 3]),)
 
-    def __call__(self, *args: Any) -> Any:
+    def __call__(self, *args: ArrayLike) -> Any:
         builder = current_builder.get()
         if builder is not None:
             builder.has_copies = True
@@ -161,7 +161,7 @@ class AsStrided(View):
         ]
         return first, tuple(steps)
 
-    def flat_indices(self, shape: tuple[int, ...]) -> Any:
+    def flat_indices(self, shape: tuple[int, ...]) -> Value:
         """The flat index in a row-major array of `shape` of each element of the result."""
         first, strides = self.flat_strides(shape)
         indices = ops.full(self.shape, literal(first, INDEX_DTYPE))
@@ -268,7 +268,7 @@ class AsStrided(View):
             [sum([k * n for k, n in zip(step, strides, strict=True)]) for step in self.steps]
         )
 
-    def view_offset(self, x: ShapedArray, strides: tuple[int, ...], index: Any) -> Any:
+    def view_offset(self, x: ShapedArray, strides: tuple[int, ...], index: int) -> int | None:
         return sum([k * n for k, n in zip(self.start, strides, strict=True)])
 
 

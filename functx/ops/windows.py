@@ -119,11 +119,11 @@ _ARGUMENT_NAMES = {
 def make_window(
     what: str,
     shape: Shape,
-    window_dimensions: Any,
-    window_strides: Any = None,
-    padding: Any = "VALID",
-    base_dilation: Any = None,
-    window_dilation: Any = None,
+    window_dimensions: Sequence[int],
+    window_strides: Sequence[int] | None = None,
+    padding: str | Sequence[tuple[int, int]] = "VALID",
+    base_dilation: Sequence[int] | None = None,
+    window_dilation: Sequence[int] | None = None,
 ) -> Window:
     """The windows on an array of `shape`; None stands for ones.
 
@@ -157,7 +157,7 @@ def make_window(
     return window._replace(padding=pairs)
 
 
-def _canonical_ints(what: str, name: str, numbers: Any) -> Dims:
+def _canonical_ints(what: str, name: str, numbers: Sequence[int]) -> Dims:
     try:
         return tuple([index(n) for n in numbers])
     except TypeError:
@@ -511,14 +511,18 @@ def lower_window_program(
     return [stablehlo.reshape(t, x) for t, x in zip(types, results, strict=True)]
 
 
-def reduce_window_sum(x: ArrayLike, window_dimensions: Any, *window: Any, **more: Any) -> Value:
+def reduce_window_sum(
+    x: ArrayLike, window_dimensions: Sequence[int], *window: Any, **more: Any
+) -> Value:
     """The sum of the elements of `x` in each window; see `make_window` for the arguments."""
     shape = aval_of(x).shape
     fields = make_window("reduce_window_sum", shape, window_dimensions, *window, **more)
     return ReduceWindowSum(*fields)(x)
 
 
-def reduce_window_max(x: ArrayLike, window_dimensions: Any, *window: Any, **more: Any) -> Value:
+def reduce_window_max(
+    x: ArrayLike, window_dimensions: Sequence[int], *window: Any, **more: Any
+) -> Value:
     """The largest element of `x` in each window; see `make_window` for the arguments.
 
     The first of elements that tie has the derivative.
@@ -528,7 +532,9 @@ def reduce_window_max(x: ArrayLike, window_dimensions: Any, *window: Any, **more
     return ReduceWindowMax(*fields)(x)
 
 
-def reduce_window_min(x: ArrayLike, window_dimensions: Any, *window: Any, **more: Any) -> Value:
+def reduce_window_min(
+    x: ArrayLike, window_dimensions: Sequence[int], *window: Any, **more: Any
+) -> Value:
     """The smallest element of `x` in each window; see `make_window` for the arguments.
 
     The first of elements that tie has the derivative.
