@@ -258,7 +258,7 @@ def cast_to_aval(
 _DTYPE_KINDS = "buifc"
 
 
-def describe_type(out: PyTree) -> str:
+def describe_type(out: object) -> str:
     """The type of `out`, and its length if it is a sequence, for messages."""
     return type_name(out) + (f" of {len(out)}" if isinstance(out, (tuple, list)) else "")
 

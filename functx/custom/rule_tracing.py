@@ -224,7 +224,7 @@ def reopened_builders(builder: Builder | None) -> Iterator[None]:
             builder.is_open = False
 
 
-def _value_key(x: PyTree) -> Hashable:
+def _value_key(x: object) -> Hashable:
     try:
         hash(x)
     except TypeError:

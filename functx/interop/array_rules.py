@@ -11,7 +11,7 @@ from jax import lax
 
 from functx import ops
 from functx.core.tracer import aval_of
-from functx.core.typing import PyTree, Value
+from functx.core.typing import Value
 from functx.interop.jaxprs import JaxprEqn, int_tuple
 from functx.interop.translation import Translated, broadcast_unit_dims, register_translation
 from functx.lowering.jax_bridge import prng_key_type
@@ -144,7 +144,7 @@ def translate_slice(eqn: JaxprEqn, x: Value) -> Translated:
 
 
 @register_translation("pad")
-def translate_pad(eqn: JaxprEqn, x: Value, value: PyTree) -> Translated:
+def translate_pad(eqn: JaxprEqn, x: Value, value: Value) -> Translated:
     amounts = eqn.params["padding_config"]
     config = tuple([(int(low), int(high), int(inner)) for low, high, inner in amounts])
     return ops.Pad(config)(x, value) if any(map(any, config)) else x

@@ -23,7 +23,7 @@ from functx.core.records import Record
 from functx.core.tracer import aval_of
 from functx.core.tracing import trace, trace_closed
 from functx.core.types import ShapedArray
-from functx.core.typing import Function, PyTree, Value, Values
+from functx.core.typing import Function, Value, Values
 from functx.custom.checkpoint import Checkpoint
 from functx.interop.jaxprs import (
     JaxprEqn,
@@ -276,7 +276,7 @@ class FormattedPrint(Record):
     has_placeholders: bool
     options: tuple[tuple[str, Any], ...]
 
-    def __call__(self, *args: Value, **kwargs: PyTree) -> None:
+    def __call__(self, *args: Value, **kwargs: object) -> None:
         with np.printoptions(**dict(self.options)):
             if self.has_placeholders:
                 print(self.text.format(*args, **kwargs))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from contextlib import suppress
 from types import FunctionType
 from typing import Any, NamedTuple
@@ -250,9 +250,9 @@ class ParameterKeys:
     def __init__(self) -> None:
         self.function_keys = FunctionKeys()
 
-    def keys_in(self, value: PyTree) -> list[PyTree]:
+    def keys_in(self, value: Any) -> list[Hashable]:
         """The keys of the values in a parameter."""
-        found: list[PyTree] = []
+        found: list[Hashable] = []
         seen: set[int] = set()
         pending = [value]
         while pending:
@@ -277,7 +277,7 @@ class ParameterKeys:
         return found
 
 
-def closure_values(fun: FunctionType) -> list[PyTree]:
+def closure_values(fun: FunctionType) -> list[Any]:
     """The values in the closure of a JAX function."""
     found = []
     for cell in fun.__closure__ or ():

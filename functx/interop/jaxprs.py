@@ -20,7 +20,7 @@ from functx.core.named_axes import bound_axes
 from functx.core.program import scalar_literal
 from functx.core.tracer import PRNGKeyTracer, Tracer, current_builder
 from functx.core.types import SHORT_NAMES, ShapedArray
-from functx.core.typing import ArrayLike, Function, PyTree, Value
+from functx.core.typing import ArrayLike, Function, Value
 from functx.lowering.jax_bridge import KEY_DATA_DTYPE, JaxAval, jax_aval, prng_key_type
 
 Shape = tuple[int, ...]
@@ -131,7 +131,7 @@ def jaxpr_key(jaxpr: JaxprLike) -> tuple[Hashable, ...]:
             return param_key(a.val), a.aval
         return numbers.setdefault(a, len(numbers))
 
-    form: list[PyTree] = [(atom(v), v.aval) for v in (*jaxpr.constvars, *jaxpr.invars)]
+    form: list[Hashable] = [(atom(v), v.aval) for v in (*jaxpr.constvars, *jaxpr.invars)]
     for eqn in jaxpr.eqns:
         form.append((eqn.primitive, tuple([atom(a) for a in eqn.invars]), params_key(eqn.params)))
         form.append(tuple([(atom(v), v.aval) for v in eqn.outvars]))
@@ -143,7 +143,7 @@ def params_key(params: dict[str, Any]) -> tuple[Hashable, ...]:
     return tuple([(name, param_key(params[name])) for name in sorted(params)])
 
 
-def param_key(value: PyTree) -> Hashable:
+def param_key(value: object) -> Hashable:
     """The cache key of a parameter: its value if that cannot change, else its identity."""
     if isinstance(value, ClosedJaxpr):
         return jaxpr_key(value.jaxpr), tuple([param_key(c) for c in value.consts])
@@ -177,7 +177,7 @@ class MutableStateError(Exception):
     """A function reads something that may change without a trace."""
 
 
-def function_fingerprint(value: PyTree) -> Hashable:
+def function_fingerprint(value: object) -> Hashable:
     """The cache key of `value`; that of a function includes all values that it reads.
 
     Raises MutableStateError for objects that can change in place: containers, NumPy arrays,
@@ -199,10 +199,10 @@ class FunctionKeys:
 
     def __init__(self) -> None:
         self.visit_order: dict[int, int] = {}
-        self.visited: list[PyTree] = []
+        self.visited: list[object] = []
         self.tracers: list[Tracer] = []
 
-    def key_of(self, value: PyTree) -> Hashable:
+    def key_of(self, value: object) -> Hashable:
         """The key of `value`."""
         if isinstance(value, (Tracer, PRNGKeyTracer)):
             self.tracers.append(value if type(value) is Tracer else value.key_data)
@@ -239,7 +239,7 @@ class FunctionKeys:
         return fun.__code__, tuple([self.key_of(part) for part in read])
 
 
-def _value_fingerprint(value: PyTree, callers: list[PyTree]) -> Hashable:
+def _value_fingerprint(value: object, callers: list[FunctionType]) -> Hashable:
     if isinstance(value, IMMUTABLE_TYPES):
         return type(value), value
     if isinstance(value, (float, complex, np.generic)):
@@ -262,9 +262,9 @@ def _value_fingerprint(value: PyTree, callers: list[PyTree]) -> Hashable:
     raise MutableStateError
 
 
-def _function_fingerprint(fun: FunctionType, callers: list[PyTree]) -> Hashable:
+def _function_fingerprint(fun: FunctionType, callers: list[FunctionType]) -> Hashable:
     code = fun.__code__
-    parts: list[PyTree] = [code]
+    parts: list[Hashable] = [code]
     defaults = (*(fun.__defaults__ or ()), *(fun.__kwdefaults__ or {}).values())
     for value in (*defaults, *_closure_values(fun)):
         parts.append(_value_fingerprint(value, callers))
@@ -274,7 +274,7 @@ def _function_fingerprint(fun: FunctionType, callers: list[PyTree]) -> Hashable:
     return tuple(parts)
 
 
-def _closure_values(fun: FunctionType) -> Iterator[PyTree]:
+def _closure_values(fun: FunctionType) -> Iterator[object]:
     for cell in fun.__closure__ or ():
         try:
             yield cell.cell_contents
@@ -290,7 +290,7 @@ def _global_names(code: CodeType) -> Iterator[str]:
             yield from _global_names(constant)
 
 
-def package_of(value: PyTree) -> str:
+def package_of(value: object) -> str:
     """The package of a function, class or module, or of the class of an object."""
     name = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None)
     return str(name or "").split(".")[0]

@@ -39,7 +39,7 @@ class StaticByValue:
 
     __slots__ = ("snapshot", "value")
 
-    def __init__(self, value: PyTree):
+    def __init__(self, value: object):
         self.value = value
         self.snapshot = tuple((k, _fingerprint(v)) for k, v in sorted(vars(value).items()))
 
@@ -52,7 +52,7 @@ class StaticByValue:
         return hash((id(self.value), self.snapshot))
 
 
-def _fingerprint(value: PyTree) -> Hashable:
+def _fingerprint(value: object) -> Hashable:
     try:
         hash(value)
     except TypeError:
@@ -138,7 +138,9 @@ class StaticArguments:
         self.fun, self.nums, self.names = fun, nums, names
         self.is_empty = not nums and not names
 
-    def as_hashable(self, args: PyTree, kwargs: PyTree) -> tuple[PyTree, PyTree]:
+    def as_hashable(
+        self, args: tuple[PyTree, ...], kwargs: dict[str, PyTree]
+    ) -> tuple[PyTree, PyTree]:
         """The arguments of a call, with static ones that compare by value."""
         if self.is_empty:
             return args, kwargs
@@ -174,7 +176,7 @@ class StaticArguments:
             tuple([(k, kwargs[k]) for k in sorted(self.names) if k in kwargs]),
         )
 
-    def texts(self, args: PyTree, kwargs: PyTree) -> dict[str, str]:
+    def texts(self, args: tuple[PyTree, ...], kwargs: dict[str, PyTree]) -> dict[str, str]:
         """The static arguments of a call, by name, as messages show them."""
         if self.is_empty:
             return {}

@@ -29,7 +29,7 @@ from functx.core.program_editing import hoist_captures
 from functx.core.rewriting import cached_rewrite, user_rule_runs
 from functx.core.tracer import aval_of, is_jax_tracer
 from functx.core.types import ShapedArray, real_dtype, x64_enabled
-from functx.core.typing import ArrayLike, Function, NumPyArray, PyTree, Value, Values
+from functx.core.typing import ArrayLike, Function, NumPyArray, Value, Values
 from functx.lowering.arguments import check_usable
 from functx.lowering.callbacks import call_reraising_callback_errors, jax_is_tracing, run_callback
 from functx.lowering.functx_call import jit_program
@@ -197,7 +197,7 @@ def outline_repeats(program: Program) -> Program:
     return run_passes(Stage.TRANSFORM, current_target()._replace(is_transformed=True), program)
 
 
-def evaluate(primitive: Primitive, args: Values) -> PyTree:
+def evaluate(primitive: Primitive, args: Values) -> Any:
     """`primitive(*args)` outside of a trace: an `ndarray` for NumPy arrays and numbers, else JAX arrays."""
     if len(args) == 1 and type(args[0]) in HOST_ARRAY_TYPES and isinstance(primitive, View):
         views = numpy_view(primitive, cast(NumPyArray, args[0]))
@@ -281,7 +281,7 @@ def numpy_view(primitive: View, x: NumPyArray) -> list[NumPyArray] | None:
     return views
 
 
-def numpy_view_dtype(dtype: DType, stored: DType, out: PyTree) -> PyTree:
+def numpy_view_dtype(dtype: DType, stored: DType, out: DType) -> DType | None:
     """The dtype of a view of an array of `stored` dtype, where functx has `dtype` and the result `out`.
 
     None for a view that reads the bits as another dtype.
@@ -318,7 +318,7 @@ def _call_host_function(
     return [as_ndarray(np.array(out)) for out in outs]
 
 
-def _operand_value(x: PyTree) -> PyTree:
+def _operand_value(x: Value | Literal) -> Any:
     if type(x) is Literal:
         return x.value if x.aval.weak_type else np.asarray(x.value, x.aval.dtype)[()]
     return x
@@ -335,7 +335,7 @@ def _single_equation_program(primitive: Primitive, avals: tuple[ShapedArray, ...
     )
 
 
-def evaluate_eagerly(primitive: Primitive, args: Values) -> PyTree:
+def evaluate_eagerly(primitive: Primitive, args: Values) -> Any:
     """As `evaluate`, but concrete for concrete operands also while JAX is tracing."""
     if primitive.effects:
         primitive = _without_effects(primitive)
@@ -344,7 +344,7 @@ def evaluate_eagerly(primitive: Primitive, args: Values) -> PyTree:
         return out
     wide = x64_enabled()
 
-    def in_other_thread() -> PyTree:
+    def in_other_thread() -> Any:
         with jax.enable_x64(wide):
             return evaluate(primitive, args)
 
@@ -371,7 +371,7 @@ def _any_jax_tracer(values: Values) -> bool:
     return any(is_jax_tracer(x) for x in values)
 
 
-def concrete_or_none(x: PyTree) -> PyTree:
+def concrete_or_none(x: Any) -> Any:
     """`x`, or the concrete value of a JAX tracer of a derivative; None if it has none."""
     return x.to_concrete_value() if is_jax_tracer(x) else x
 

@@ -118,10 +118,10 @@ def bind_functx_call(program: Program, args: Values, outline: str | None = None)
     return bind_on_mesh(functx_call, mesh, operands, ProgramParam(program, outline))
 
 
-def jit_program(program: Program, **options: PyTree) -> Callable[..., list[Value]]:
+def jit_program(program: Program, **options: Any) -> Callable[..., list[Value]]:
     """`program` as a jitted JAX function of its inputs, which returns a list of outputs."""
 
-    def call(*args: PyTree) -> PyTree:
+    def call(*args: Value) -> list[Value]:
         return bind_functx_call(program, args)
 
     call.__name__ = call.__qualname__ = program.name
@@ -166,7 +166,7 @@ def check_finite(eqn: Equation, out: PyTree, kinds: Sequence[str]) -> None:
             )
 
 
-def _evaluate_functx_call(*args: PyTree, program: ProgramParam) -> Sequence[Any]:
+def _evaluate_functx_call(*args: Value, program: ProgramParam) -> Sequence[Any]:
     # JAX calls this without jit; the program still runs compiled, unless JAX is to find the
     # equation that makes a nan.
     if kinds := nonfinite_checks():

@@ -15,7 +15,7 @@ from functx.core.backend import backend
 from functx.core.errors import ArgumentError, DTypeError, ShapeError, ValueRangeError, type_name
 from functx.core.tracer import PRNGKeyTracer, Tracer
 from functx.core.types import SHORT_NAMES, ShapedArray
-from functx.core.typing import PyTree, Value
+from functx.core.typing import Value
 
 JaxAval: TypeAlias = Any
 """A type of JAX; of an array it has a shape and a dtype."""
@@ -151,7 +151,7 @@ def jax_option(name: str) -> object:
     return getattr(jax.config, _JAX_OPTION_NAMES[name])
 
 
-def set_jax_option(name: str, value: PyTree) -> None:
+def set_jax_option(name: str, value: Any) -> None:
     """Sets an option of `functx.config` that is one of JAX."""
     if name == "compilation_cache":
         _set_cache_directory(value)

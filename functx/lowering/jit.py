@@ -194,7 +194,11 @@ class JittedFunction:
     ids: ClassVar[Iterator[int]] = count()
 
     def __init__(
-        self, fun: Function, static: StaticArguments, options: PyTree, own_options: TraceOptions
+        self,
+        fun: Function,
+        static: StaticArguments,
+        options: dict[str, Any],
+        own_options: TraceOptions,
     ):
         self.fun, self.static, self.options, self.own_options = fun, static, options, own_options
         self.id = next(JittedFunction.ids)

@@ -27,7 +27,7 @@ from functx.core.source_info import (
 )
 from functx.core.tree import TreeDef
 from functx.core.types import ShapedArray, x64_enabled
-from functx.core.typing import Function, PyTree
+from functx.core.typing import Function
 from functx.transforms.argument_names import InputNames
 
 COMPILATIONS_BEFORE_WARNING = 5
@@ -156,7 +156,7 @@ def _operation_text(primitive: Primitive) -> str:
     return f"{primitive.name}[{text}]"
 
 
-def _is_plain(value: PyTree) -> bool:
+def _is_plain(value: object) -> bool:
     if isinstance(value, tuple):
         return all(map(_is_plain, value))
     return isinstance(value, (int, float, complex, str))

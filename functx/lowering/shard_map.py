@@ -207,7 +207,7 @@ class ShardMap(Primitive):
         return outs, residuals
 
     def vjp(
-        self, cts: Cotangents, residuals: PyTree, args: PyTree, active: Sequence[bool]
+        self, cts: Cotangents, residuals: PyTree, args: Values, active: Sequence[bool]
     ) -> Cotangents:
         split = policy.limit_residuals(SplitVJP(tuple(active)))
         values, backward = cached_rewrite(split, self.program)
@@ -218,7 +218,7 @@ class ShardMap(Primitive):
         back = cached_rewrite(DropShardAxis(len(given)), backward)
         return scatter_where(self.run_backward(back, active, given, residuals, specs), active)
 
-    def transpose(self, cts: Cotangents, *args: PyTree) -> PyTree:
+    def transpose(self, cts: Cotangents, *args: Any) -> Cotangents:
         linear = linear_mask(args)
         back = cached_rewrite(
             TransposeLinearInputs(linear), decompose_missing_rules(self.program, "transpose")
@@ -304,7 +304,7 @@ class AddShardAxis(Rewrite[Program]):
     first: int
 
     def __call__(self, program: Program) -> Program:
-        def body(*args: PyTree) -> list[Value]:
+        def body(*args: Value) -> list[Value]:
             outs = apply_program(program, args)
             return [*outs[: self.first], *[ops.expand_dims(x, (0,)) for x in outs[self.first :]]]
 
@@ -317,7 +317,7 @@ class DropShardAxis(Rewrite[Program]):
     first: int
 
     def __call__(self, program: Program) -> Program:
-        def body(*args: PyTree) -> list[Value]:
+        def body(*args: Value) -> list[Value]:
             rows = [ops.squeeze(x, (0,)) for x in args[self.first :]]
             return apply_program(program, [*args[: self.first], *rows])
 
@@ -330,7 +330,7 @@ class WrapInRematerialize(Rewrite[Program]):
     """Rewrites a program into one that calls it as a rematerialized program."""
 
     def __call__(self, program: Program) -> Program:
-        def body(*args: PyTree) -> list[Value]:
+        def body(*args: Value) -> list[Value]:
             return RematerializedCall(program, True)(*args)  # type: ignore[no-any-return]
 
         return trace_closed(body, program.in_avals, name=program.name)
@@ -347,7 +347,7 @@ class ReduceReplicatedCotangents(Rewrite[Program]):
     psum_axes: tuple[tuple[Hashable, ...], ...]
 
     def __call__(self, program: Program) -> Program:
-        def body(*args: PyTree) -> list[Value]:
+        def body(*args: Value) -> list[Value]:
             n = len(self.replica_counts)
             cts = [
                 ct if k == 1 else ops.div(ct, k)
@@ -463,7 +463,7 @@ def _flatten_specs(what: str, specs: PyTree, like: TreeDef) -> list[PartitionSpe
 
 def _specs_from_shardings(
     what: str,
-    leaves: Sequence[PyTree],
+    leaves: Values,
     mesh: jax.sharding.Mesh | jax.sharding.AbstractMesh,
     shown: InputNames,
 ) -> list[PartitionSpec]:

@@ -25,7 +25,7 @@ class Lowered:
         """The executable."""
         return Compiled(self._call, self._lowered.compile(compiler_options))
 
-    def as_text(self, dialect: str | None = None, **options: PyTree) -> str:
+    def as_text(self, dialect: str | None = None, **options: Any) -> str:
         """The module as text, StableHLO by default, or in another `dialect` that JAX knows."""
         return str(self._lowered.as_text(dialect, **options))
 

@@ -9,7 +9,7 @@ from collections import namedtuple
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from functools import cached_property
 from operator import index
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import jax
 import numpy as np
@@ -32,7 +32,7 @@ class BoundArguments(NamedTuple):
     """The arrays of a call, and the parameters of its primitive."""
 
     operands: list[PyTree]
-    parameters: dict[str, PyTree]
+    parameters: dict[str, Hashable]
 
 
 class ArgumentBinder:
@@ -124,7 +124,7 @@ class ArgumentBinder:
     def error(self, problem: str) -> ArgumentError:
         return ArgumentError(f"{self.qualname}: the operator {problem}", f"schema {self.schema}")
 
-    def check_array(self, argument: Argument, value: PyTree) -> Value:
+    def check_array(self, argument: Argument, value: Any) -> Value:
         """`value` as an operand; the key data of a typed key."""
         if type(value) is not Tracer:
             try:
@@ -136,13 +136,13 @@ class ArgumentBinder:
                 return key_data
         return value
 
-    def check_array_list(self, argument: Argument, value: PyTree) -> list[PyTree]:
+    def check_array_list(self, argument: Argument, value: object) -> list[Any]:
         if not isinstance(value, (list, tuple)):
             raise self.type_error(argument, value)
         optional = argument.type.optional_elements
         return [x if x is None and optional else self.check_array(argument, x) for x in value]
 
-    def to_parameter(self, argument: Argument, value: PyTree) -> Hashable:
+    def to_parameter(self, argument: Argument, value: object) -> Hashable:
         """`value` as a parameter: hashable, with tuples for lists."""
         kind = argument.type
         if value is None and kind.optional:
@@ -159,7 +159,7 @@ class ArgumentBinder:
                 raise
             raise self.type_error(argument, value) from None
 
-    def type_error(self, argument: Argument, value: PyTree) -> ArgumentError:
+    def type_error(self, argument: Argument, value: object) -> ArgumentError:
         traced = isinstance(value, jax.core.Tracer)
         return ArgumentError(
             f"{self.qualname}: `{argument.name}` must be {_describe_type(argument.type)}; "
@@ -168,7 +168,7 @@ class ArgumentBinder:
             fix="Make it static (static_argnums), or declare it an array." if traced else "",
         )
 
-    def is_default(self, argument: Argument, value: PyTree) -> bool:
+    def is_default(self, argument: Argument, value: object) -> bool:
         """Whether `value` is the default of the argument."""
         if argument.default is NO_DEFAULT:
             return False
@@ -194,7 +194,7 @@ class OperatorPrimitive(Primitive, abstract=True):
         # It checks the results of the rules that users register, and defines its own.
         cls.is_user_defined = False
 
-    def __reduce__(self) -> tuple[Callable[..., Primitive], tuple[str, list[PyTree]]]:
+    def __reduce__(self) -> tuple[Callable[..., Primitive], tuple[str, list[Hashable]]]:
         return _unpickle, (self.operator.qualname, [getattr(self, f) for f in self.fields])
 
     def output_types(self, avals: tuple[ShapedArray, ...]) -> OutputTypes:
@@ -313,7 +313,7 @@ class OperatorPrimitive(Primitive, abstract=True):
         return None
 
 
-def _unpickle(qualname: str, values: Sequence[PyTree]) -> OperatorPrimitive:
+def _unpickle(qualname: str, values: Sequence[Hashable]) -> OperatorPrimitive:
     """The primitive of the operator called `qualname`, with these parameters."""
     return resolve_operator(qualname).primitive(*values)
 
@@ -344,7 +344,7 @@ _TYPE_DESCRIPTIONS = {
 }
 
 
-def _number(value: PyTree) -> complex:
+def _number(value: object) -> complex:
     if isinstance(value, np.generic):
         value = value.item()
     if not isinstance(value, (bool, int, float, complex)):
@@ -352,41 +352,41 @@ def _number(value: PyTree) -> complex:
     return value
 
 
-def _int(value: PyTree) -> int:
+def _int(value: Any) -> int:
     return int(index(value))
 
 
-def _float(value: PyTree) -> float:
+def _float(value: Any) -> float:
     if isinstance(value, (str, bytes)):
         raise TypeError
     return float(value)
 
 
-def _bool(value: PyTree) -> bool:
+def _bool(value: object) -> bool:
     if not isinstance(value, (bool, np.bool_)):
         raise TypeError
     return bool(value)
 
 
-def _string(value: PyTree) -> str:
+def _string(value: object) -> str:
     if not isinstance(value, str):
         raise TypeError
     return value
 
 
-def _dtype(value: PyTree) -> DType:
+def _dtype(value: Any) -> DType:
     if value is None:
         raise TypeError
     return np.dtype(value)
 
 
-def _device(value: PyTree) -> str | jax.Device:
+def _device(value: object) -> str | jax.Device:
     if not isinstance(value, (str, jax.Device)):
         raise TypeError
     return value
 
 
-_CONVERTERS: dict[str, Callable[[PyTree], PyTree]] = {
+_CONVERTERS: dict[str, Callable[[Any], Hashable]] = {
     "int": _int,
     "float": _float,
     "bool": _bool,

@@ -27,7 +27,6 @@ from functx.core.types import ShapedArray, narrow_dtype, x64_enabled
 from functx.core.typing import (
     ArrayLike,
     Dim,
-    DTypeLike,
     Function,
     NumPyArray,
     PyTree,
@@ -132,7 +131,7 @@ def check_new_outputs(
     return flatten_outputs(rule, schema, out, check)
 
 
-def _is_alias(x: PyTree, y: PyTree) -> bool:
+def _is_alias(x: object, y: object) -> bool:
     """Whether a result is an operand, or a view of it."""
     if type(x) is Tracer and type(y) is Tracer:
         return storage_base(x).atom is storage_base(y).atom
@@ -223,7 +222,7 @@ def read_only(x: NumPyArray) -> NumPyArray:
     return view
 
 
-def _as_output(x: Value, as_jax: bool) -> PyTree:
+def _as_output(x: Value, as_jax: bool) -> Any:
     """A result of a kernel, in 32 bits if the 64-bit switch is off.
 
     A copy if it is a NumPy array: a kernel may keep its result, or return it twice.
@@ -237,7 +236,7 @@ def _as_output(x: Value, as_jax: bool) -> PyTree:
     return array if x64_enabled() else array.astype(narrow_dtype(array.dtype), copy=False)
 
 
-def _as_python_scalar(x: Value) -> PyTree:
+def _as_python_scalar(x: Value) -> Any:
     traced = isinstance(x, jax.core.Tracer)
     return x if traced or isinstance(x, (bool, int, float, complex)) else x.item()
 
@@ -372,22 +371,22 @@ class ArrayRef:
     __slots__ = ("value",)
     __hash__ = None  # type: ignore[assignment]
 
-    def __init__(self, value: PyTree):
+    def __init__(self, value: Any):
         self.value = value
 
-    def __jax_array__(self) -> PyTree:
+    def __jax_array__(self) -> Value:
         return self.value
 
-    def __array__(self, dtype: DTypeLike = None, copy: bool | None = None) -> PyTree:
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NumPyArray:
         return self.value.__array__(dtype)
 
-    def __getitem__(self, idx: PyTree) -> PyTree:
+    def __getitem__(self, idx: Any) -> Value:
         return self.value[_read_ref(idx)]
 
-    def __setitem__(self, idx: PyTree, new: PyTree) -> None:
+    def __setitem__(self, idx: Any, new: ArrayLike) -> None:
         self.value = self.value.at[_read_ref(idx)].set(_read_ref(new))
 
-    def __getattr__(self, name: str) -> PyTree:
+    def __getattr__(self, name: str) -> Any:
         return getattr(self.value, name)
 
     def __len__(self) -> int:
@@ -397,12 +396,12 @@ class ArrayRef:
         return f"ArrayRef({self.value!r})"
 
 
-def _read_ref(x: PyTree) -> PyTree:
+def _read_ref(x: Any) -> Any:
     return x.value if isinstance(x, ArrayRef) else x
 
 
 def _read_method(function: Function, swapped: bool = False) -> Function:
-    def method(self: ArrayRef, *operands: PyTree) -> PyTree:
+    def method(self: ArrayRef, *operands: ArrayLike) -> Any:
         values = [self.value, *map(_read_ref, operands)]
         return function(*(values[::-1] if swapped else values))
 
@@ -410,7 +409,7 @@ def _read_method(function: Function, swapped: bool = False) -> Function:
 
 
 def _in_place_method(function: Function) -> Function:
-    def method(self: ArrayRef, other: PyTree) -> ArrayRef:
+    def method(self: ArrayRef, other: ArrayLike) -> ArrayRef:
         new = function(self.value, _read_ref(other))
         self.value = jax.numpy.broadcast_to(new, self.value.shape).astype(self.value.dtype)
         return self

@@ -233,14 +233,14 @@ def impl(
     op: Operator | Primitive | str,
     device_types: str | Iterable[str] | None = None,
     fun: Function | None = None,
-    **options: PyTree,
+    **options: Any,
 ) -> Function:
     """Register an implementation of `op`, an operator or its name, like its method `impl`."""
     return resolve_operator(op, "impl").impl(device_types, fun, **options)
 
 
 def def_abstract(
-    op: Operator | Primitive | str, fun: Function | None = None, **options: PyTree
+    op: Operator | Primitive | str, fun: Function | None = None, **options: Any
 ) -> Function:
     """Register the types of results of `op`, an operator or its name, like its method."""
     return resolve_operator(op, "def_abstract").def_abstract(fun, **options)

@@ -10,7 +10,6 @@ import numpy as np
 from functx.core.errors import SchemaError
 from functx.core.records import Record
 from functx.core.types import DTYPES_BY_SHORT_NAME, SHORT_NAMES
-from functx.core.typing import PyTree
 
 ARRAY = "Array"
 SCALARS = ("int", "float", "bool", "Number")
@@ -148,7 +147,7 @@ def is_functional_schema(schema: Schema | str) -> bool:
     return bool(schema.returns) and not schema.mutated and not any(r.alias for r in schema.returns)
 
 
-def format_default(value: PyTree) -> str:
+def format_default(value: object) -> str:
     """The text of a default in a schema."""
     if isinstance(value, np.dtype) and value in SHORT_NAMES:
         return SHORT_NAMES[value]
