@@ -36,7 +36,7 @@ class Write(Primitive):
     effects = frozenset({Effect.WRITE})
     multiple_results = True
 
-    def __call__(self, *args: ArrayLike) -> Value:
+    def __call__(self, *args: object) -> Value:
         builder = current_builder.get()
         if builder is None:
             raise CapturedWriteError(
@@ -88,7 +88,7 @@ class Copy(Linear):
     rounding = EXACT
     samples = (sample(f32[2, 3]),)
 
-    def __call__(self, *args: ArrayLike) -> Any:
+    def __call__(self, *args: object) -> Any:
         builder = current_builder.get()
         if builder is not None:
             builder.has_copies = True
