@@ -152,6 +152,14 @@ class CumExtremum(Cumulative, abstract=True):
         count, total = [linear_recurrence(continues, y, self.axis, self.reverse) for y in terms]
         return out, ops.mul(total, ops.convert_element_type(ops.div(1.0, count), x.dtype))
 
+    def scan_complex(self, ctx: LoweringContext, x: IRValue, operation: Any) -> IRValue:
+        """The scan of complex numbers, which StableHLO does not order."""
+
+        def scan(x: Value) -> Any:
+            return lax.associative_scan(operation, x, self.reverse, self.axis)
+
+        return ctx.via_jax(scan, x)
+
 
 class CumMax(CumExtremum):
     """The largest along `axis` of each element and all before it; nan from the first nan on."""
@@ -161,7 +169,7 @@ class CumMax(CumExtremum):
 
     def lower(self, ctx: LoweringContext, x: IRValue) -> IRValue:
         if is_complex(ctx.avals_in[0].dtype):
-            return ctx.via_jax(lambda x: lax.cummax(x, self.axis, self.reverse), x)
+            return self.scan_complex(ctx, x, lax.max)
         return self.scan(ctx, x, stablehlo.MaxOp, ops.lowest(ctx.avals_in[0].dtype))
 
 
@@ -173,7 +181,7 @@ class CumMin(CumExtremum):
 
     def lower(self, ctx: LoweringContext, x: IRValue) -> IRValue:
         if is_complex(ctx.avals_in[0].dtype):
-            return ctx.via_jax(lambda x: lax.cummin(x, self.axis, self.reverse), x)
+            return self.scan_complex(ctx, x, lax.min)
         return self.scan(ctx, x, stablehlo.MinOp, ops.highest(ctx.avals_in[0].dtype))
 
 

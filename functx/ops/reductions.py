@@ -234,9 +234,10 @@ class ReduceExtremum(Reduction, abstract=True):
     def lower_extremum(
         self, ctx: LoweringContext, x: IRValue, operation: Any, fallback: Any, start: Any
     ) -> IRValue:
-        # StableHLO does not order complex numbers.
-        if is_complex(ctx.avals_in[0].dtype):
-            return ctx.via_jax(lambda x: fallback(x, self.axes), x)
+        # StableHLO does not order complex numbers, and JAX starts from an infinity without imaginary part.
+        if is_complex(dtype := ctx.avals_in[0].dtype):
+            first = np.asarray(start, dtype)
+            return ctx.via_jax(lambda x: lax.reduce(x, first, fallback, self.axes), x)
         return ctx.reduce(operation, x, self.axes, start)
 
 
@@ -247,7 +248,7 @@ class ReduceMax(ReduceExtremum):
 
     def lower(self, ctx: LoweringContext, x: IRValue) -> IRValue:
         start = lowest(ctx.avals_in[0].dtype)
-        return self.lower_extremum(ctx, x, stablehlo.MaxOp, lax.reduce_max, start)
+        return self.lower_extremum(ctx, x, stablehlo.MaxOp, lax.max, start)
 
 
 class ReduceMin(ReduceExtremum):
@@ -257,7 +258,7 @@ class ReduceMin(ReduceExtremum):
 
     def lower(self, ctx: LoweringContext, x: IRValue) -> IRValue:
         start = highest(ctx.avals_in[0].dtype)
-        return self.lower_extremum(ctx, x, stablehlo.MinOp, lax.reduce_min, start)
+        return self.lower_extremum(ctx, x, stablehlo.MinOp, lax.min, start)
 
 
 class BitwiseReduction(Reduction, abstract=True):
@@ -414,7 +415,7 @@ def select_first_extremum(
 
 
 def lowest(dtype: DType) -> Any:
-    """The lowest number of `dtype`: minus infinity if it has one."""
+    """The lowest number of `dtype`: minus infinity if it has one, as in `highest`."""
     if kind(dtype) == "b":
         return False
     if is_integer(dtype):
@@ -423,9 +424,11 @@ def lowest(dtype: DType) -> Any:
 
 
 def highest(dtype: DType) -> Any:
-    """The highest number of `dtype`: infinity if it has one."""
+    """The highest number of `dtype`: infinity if it has one, of complex ones with both parts infinite."""
     if kind(dtype) == "b":
         return True
+    if is_complex(dtype):
+        return complex(np.inf, np.inf)
     if is_integer(dtype):
         return int(ml_dtypes.iinfo(dtype).max)
     infinite = np.isinf(np.asarray(np.inf).astype(dtype))

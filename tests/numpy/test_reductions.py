@@ -6,7 +6,7 @@ import numpy
 import pytest
 
 import functx.numpy as np
-from functx import grad, jit, jvp, make_ir, vmap
+from functx import grad, jit, jvp, lax, make_ir, vmap
 from functx.core.errors import (
     ArgumentError,
     AxisError,
@@ -510,3 +510,16 @@ def test_out_of_a_nan_reduction_holds_its_result_where_all_are_nan(name):
     out = numpy.zeros(2, want.dtype)
     assert getattr(np, name)(x, 1, out=out) is out
     assert numpy.array_equal(out, want, equal_nan=True)
+
+
+@pytest.mark.parametrize("name", ["max", "min"])
+def test_extrema_of_complex_numbers_with_infinite_real_parts_are_among_them(name):
+    x = numpy.array([complex(-numpy.inf, -3), complex(-numpy.inf, -1)], "complex64")
+    x = x if name == "max" else -x
+    function = getattr(np, name)
+    wanted = getattr(numpy, name)(x)
+    for found in (function(x), jit(function)(x), vmap(function)(x[None])[0]):
+        numpy.testing.assert_array_equal(found, wanted)
+    running = getattr(lax, f"cum{name}")
+    numpy.testing.assert_array_equal(jit(running)(x), [x[0], wanted])
+    numpy.testing.assert_array_equal(running(x, reverse=True), [wanted, x[1]])
