@@ -150,7 +150,12 @@ def test_reductions_give_what_jax_gives(name, dtype, shape, axes):
     more = {"out_sharding": None} if name in ("reduce_sum", "reduce_max", "reduce_min") else {}
     bound = jax.jit(lambda x: theirs.bind(x, axes=axes, **more))
     once = name in ("reduce_sum", "reduce_prod")
-    same(ours(x, axes), rounded_once(bound, x) if once else bound(x))
+    wanted = rounded_once(bound, x) if once else bound(x)
+    if dtype == "complex64" and not x.size and not once:
+        # JAX's infinity has no imaginary part, and so there are numbers beyond it.
+        infinity = np.inf if name == "reduce_min" else -np.inf
+        wanted = np.full(wanted.shape, complex(infinity, infinity), dtype)
+    same(ours(x, axes), wanted)
 
 
 def test_no_axes_reduce_nothing_and_none_reduces_all():
