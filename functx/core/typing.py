@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from functx.core.program import Literal
 
 PyTree: TypeAlias = Any
-"""A pytree of arrays, numbers and static values: what a user's function takes and returns."""
+"""A pytree of arrays, numbers and static values: arguments and results of a user's function."""
 Function: TypeAlias = Callable[..., Any]
 """A function of the user, with any parameters and results."""
 Value: TypeAlias = jax.Array
@@ -32,11 +32,11 @@ Tangents: TypeAlias = Sequence[Tangent]
 Cotangents: TypeAlias = Sequence[Cotangent]
 Dims: TypeAlias = Sequence[Dim]
 ArrayLike: TypeAlias = jax.Array | np.ndarray[Any, Any] | np.generic | complex
-"""An array or a number: what functions of arrays accept."""
+"""An array or a number, as an argument of functions of arrays."""
 Operand: TypeAlias = "ArrayLike | Literal"
-"""What primitives take: an array, a number, or a literal of a program."""
+"""An operand of a primitive: an array, a number, or a literal of a program."""
 ArrayOrList: TypeAlias = ArrayLike | Sequence[Any]
-"""An array, a number, or nested lists and tuples of them: what functions of NumPy's accept."""
+"""An array, a number, or nested lists and tuples of them, as an argument of functions of NumPy's."""
 Out: TypeAlias = jax.Array | np.ndarray[Any, Any] | tuple[Any, ...] | None
 """The array that a result is written to, or a tuple of them; None for a new array."""
 Axes: TypeAlias = SupportsIndex | Sequence[SupportsIndex] | None
@@ -48,5 +48,5 @@ DTypeLike: TypeAlias = jax.typing.DTypeLike | None
 NumPyArray: TypeAlias = np.ndarray[Any, Any]
 """An array of NumPy, of any shape and dtype."""
 IRValue: TypeAlias = "ir.Value[Any]"
-"""A value of MLIR: what `lower` rules take and return."""
+"""A value of MLIR, as in `lower` rules."""
 IRValues: TypeAlias = Sequence[IRValue]

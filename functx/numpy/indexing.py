@@ -102,7 +102,7 @@ def static_index_primitives(shape: Shape, key: tuple[Any, ...]) -> tuple[Primiti
 
 
 IndexMode: TypeAlias = str | jax.lax.GatherScatterMode | None
-"""What happens with an index out of bounds."""
+"""The mode of a gather or scatter for indices out of bounds; None for the default."""
 
 
 class At:

@@ -17,7 +17,7 @@ from functx.numpy.array_creation import asarray
 from functx.numpy.cumulative import cumprod, cumsum
 from functx.numpy.reductions import (
     P,
-    Reduction,
+    ReductionFunction,
     any,
     arg_extremum,
     fill_masked,
@@ -55,7 +55,7 @@ def _not_nan(x: Value, where: ArrayOrList | None = None) -> ArrayOrList | None:
     return valid if where is None else operators.logical_and(valid, where)
 
 
-def _ignoring_nan(reduce: Reduction[P], doc: str) -> Reduction[P]:
+def _ignoring_nan(reduce: ReductionFunction[P], doc: str) -> ReductionFunction[P]:
     """The reduction that computes `reduce` of the elements that are not nan."""
     function = unwrap(reduce)
     name, code = f"nan{function.__name__}", function.__code__

@@ -63,7 +63,7 @@ __all__ = [
 P = ParamSpec("P")
 
 
-class Reduction(Protocol[P]):
+class ReductionFunction(Protocol[P]):
     """The type of a reduction: `a`, `axis`, and the further parameters of the decorated function."""
 
     __name__: str
@@ -75,7 +75,7 @@ class Reduction(Protocol[P]):
 
 def reduction(
     *, single_axis: bool = False, of_floats: Callable[[Tracer, Shape], Value] | None = None
-) -> Callable[[Callable[Concatenate[Value, Shape, P], Value]], Reduction[P]]:
+) -> Callable[[Callable[Concatenate[Value, Shape, P], Value]], ReductionFunction[P]]:
     """Makes a reduction with NumPy's arguments of the function that computes it.
 
     The decorated function is called with an array `a` and a tuple `axis` of distinct,
@@ -88,7 +88,7 @@ def reduction(
     the result for a traced float32 or float64 array and no other arguments than `axis` and `keepdims`.
     """
 
-    def decorate(function: Callable[Concatenate[Value, Shape, P], Value]) -> Reduction[P]:
+    def decorate(function: Callable[Concatenate[Value, Shape, P], Value]) -> ReductionFunction[P]:
         name, code = function.__name__, unwrap(function).__code__
         # The signature that users see.
         function.__defaults__ = (None, *(function.__defaults__ or ()))
@@ -132,7 +132,7 @@ def reduction(
                 result = copy_if_same_memory(result, a)
             return result if out is None else write_out_exact(name, result, out)
 
-        return cast(Reduction[P], call)
+        return cast(ReductionFunction[P], call)
 
     return decorate
 

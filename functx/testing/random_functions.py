@@ -53,7 +53,7 @@ EXCLUDED_PRIMITIVES = frozenset(
 def eligible_primitives() -> list[type[Primitive]]:
     """The primitives of functx that a random function may apply to the operands of their samples.
 
-    Those with effects or named axes are left out.
+    Primitives with effects or named axes are left out.
     """
     return [
         cls
