@@ -38,7 +38,7 @@ if _TYPE_CHECKING:
     )
     from functx.api import *
     from functx.custom.operators.definition import custom_op
-    from functx.interop.from_jax import from_jax
+    from functx.interop.jax_trace import from_jax
     from functx.lowering.shard_map import shard_map
 
 __all__ = [
@@ -109,7 +109,7 @@ _load_on_first_use(
     ),
     names={
         "custom_op": "functx.custom.operators.definition",
-        "from_jax": "functx.interop.from_jax",
+        "from_jax": "functx.interop.jax_trace",
         "shard_map": "functx.lowering.shard_map",
     },
     others="functx.api",

@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 
 import functx
-from functx.core.builder import program_checks
+from functx.core.tracing import program_checks
 
 program_checks.enabled = True
 # Where a test fails, functx's own frames are what is to be seen.

@@ -91,7 +91,7 @@ CORE_MAY_IMPORT = {
     "types.py": {"jax"},
     "typing.py": {"jax"},
     "tracer.py": {"jax.core"},
-    "builder.py": {"jax.core"},
+    "tracing.py": {"jax.core"},
 }
 
 

@@ -10,12 +10,12 @@ from decimal import Decimal
 from typing import Any, NamedTuple
 
 from functx.core.backend import backend
-from functx.core.builder import program_checks
 from functx.core.caches import invalidate_caches
 from functx.core.errors import ArgumentError, ValueRangeError, type_name
 from functx.core.garbage_collection import GARBAGE_COLLECTION_MODES, garbage_collection
 from functx.core.records import Record
 from functx.core.tracebacks import TRACEBACK_FILTERING_MODES, traceback_filter
+from functx.core.tracing import program_checks
 
 MEMORY_MODES = "off", "min_cut"
 _UNITS = {"b": 1} | {

@@ -26,7 +26,7 @@ from functx.core.types import (
 )
 
 if TYPE_CHECKING:
-    from functx.core.builder import Builder
+    from functx.core.tracing import Builder
 
 
 class Tracer(jax.core.Tracer):  # type: ignore[type-arg]

@@ -1,21 +1,334 @@
-"""Tracing: `trace` runs a function on tracers, `bind` appends an equation or evaluates it."""
+"""Tracing: builders collect the equations of a program that `trace` makes and `bind` appends to."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
+from sys import _getframe
 from typing import TYPE_CHECKING, Any
 
+import jax.core
+
 from functx.core.backend import InnerJaxTrace, backend
-from functx.core.builder import Builder
+from functx.core.errors import FunctxError
 from functx.core.garbage_collection import garbage_collection
-from functx.core.program import Program
-from functx.core.source_info import Source
-from functx.core.tracer import Tracer, check_no_escaped_tracers, context_builder, current_builder
+from functx.core.program import Atom, Equation, Literal, Program, Var, dce_equations
+from functx.core.source_info import FUNCTX_OR_JAX, USER_CODE, Source, file_owner, frame_source
+from functx.core.tracer import (
+    PRNGKeyTracer,
+    Tracer,
+    aval_of,
+    check_no_escaped_tracers,
+    check_not_escaped,
+    context_builder,
+    current_builder,
+    literal_of,
+)
 from functx.core.types import ShapedArray
+from functx.core.typing import Value
 
 if TYPE_CHECKING:
+    from functx.core.masks import RuleMasks
     from functx.core.primitive import Primitive
+
+
+class Builder:
+    """The inputs and equations of a program that is being traced.
+
+    `kind` names the transform that traces the function `name`. `values` holds the known values of
+    inputs, so that Python can branch on them. `batched_inputs` holds, for an input that is one element
+    of a batch along `axis`, the whole batch and its dimension. `printed_values` is the memo of texts
+    that `print` has shown.
+    """
+
+    is_linear = False
+    """Whether the program takes only equations on tangents, since it will be transposed."""
+
+    def __init__(self, name: str = "f", kind: str = "trace", parent: Builder | None = None):
+        self.name = name
+        self.kind = kind
+        self.parent = parent
+        self.inputs: list[Var] = []
+        self.equations: list[Equation] = []
+        self.captures: dict[Any, tuple[Var, Any]] = {}
+        self.imported_views: dict[Any, Atom] | None = None
+        self.layouts: dict[Any, tuple[int, ...] | None] = {}
+        self.memory: dict[Any, Any] = {}
+        self.made_by_jax: set[Atom] = set()
+        self.layout_dependent = False
+        self.values: dict[Var, Any] = {}
+        self.batched_inputs: dict[Var, tuple[Any, int | None]] = {}
+        self.axis: Any = None
+        self.printed_values: dict[Any, Any] = {}
+        self.differentiated: frozenset[Var] = frozenset()
+        self.in_names: Any = None
+        self.source: Source | None = None if parent is None else parent.source
+        self.is_open = True
+        self.writes = False
+        self.has_copies = False
+        self.functionalizer: Any = None
+        self.rule_masks: RuleMasks | None = None
+        self._producers: dict[Atom, int] = {}
+        self._indexed = 0
+        self._followed = 0
+
+    def with_same_inputs(self) -> Builder:
+        """An empty builder that shares the inputs, captured values and known values of this one."""
+        copy = Builder(self.name, self.kind, self.parent)
+        copy.inputs, copy.captures, copy.values = self.inputs, self.captures, self.values
+        copy.differentiated, copy.in_names = self.differentiated, self.in_names
+        copy.batched_inputs, copy.axis = self.batched_inputs, self.axis
+        return copy
+
+    def producer(self, var: Atom) -> int | None:
+        """The position of the equation that defines `var`; None for an input."""
+        for i in range(self._indexed, len(self.equations)):
+            for v in self.equations[i].outputs:
+                self._producers[v] = i
+        self._indexed = len(self.equations)
+        return self._producers.get(var)
+
+    def mark_made_by_jax(self, atom: Atom) -> None:
+        """Mark `atom` as an array made by JAX, which must not be written to."""
+        if type(atom) is Var:
+            self.made_by_jax.add(atom)
+
+    def depends_on_jax(self, atom: Atom) -> bool:
+        """Whether `atom` was made by JAX, or computed from a value that was."""
+        made = self.made_by_jax
+        if not made:
+            return False
+        for i in range(self._followed, len(self.equations)):
+            if not made.isdisjoint(self.equations[i].inputs):
+                made.update(self.equations[i].outputs)
+        self._followed = len(self.equations)
+        return atom in made
+
+    @property
+    def owner(self) -> str:
+        """`grad(loss)`: the transform and its function, for messages."""
+        return f"{self.kind}({self.name})"
+
+    def add_input(self, aval: ShapedArray) -> Tracer:
+        var = Var(aval)
+        self.inputs.append(var)
+        return Tracer(var, self)
+
+    def atom(self, x: object) -> Atom:
+        """The atom of `x` in this program; a value from outside is captured as an input."""
+        if type(x) is Tracer:
+            if x.builder is self:
+                return x.atom
+            if type(x.atom) is Literal:
+                return x.atom
+            check_not_escaped(x, self)
+            if self.imported_views is not None:
+                return self.import_view(x)
+            return self.capture(x.atom, x, x.atom.aval)
+        literal = literal_of(x)
+        if literal is not None:
+            return literal
+        if type(x) is PRNGKeyTracer:
+            return self.atom(x.key_data)
+        if isinstance(x, jax.core.Tracer) and backend.inside_jax_trace():
+            raise InnerJaxTrace
+        return self.capture(id(x), x, aval_of(x))
+
+    def tracer(self, x: object) -> Tracer:
+        """`x` as a traced value of this program."""
+        return Tracer(self.atom(x), self)
+
+    def import_view(self, x: Tracer) -> Atom:
+        """The atom of `x`, a view from outside: its base is captured, and the view is taken again here."""
+        from functx.core.functionalization import view_base
+
+        views = self.imported_views
+        assert views is not None
+        if x.atom not in views:
+            position = x.builder.producer(x.atom)
+            if position is None:
+                outer = x.builder.captured_value(x.atom)
+                if type(outer) is Tracer:
+                    return self.import_view(outer)
+                return self.capture(x.atom, x, x.atom.aval)
+            eqn = x.builder.equations[position]
+            base = view_base(x.builder, eqn)
+            if base is None:
+                return self.capture(x.atom, x, x.atom.aval)
+            args = [Tracer(base, x.builder), *[Tracer(a, x.builder) for a in eqn.inputs[1:]]]
+            views.update(
+                zip(eqn.outputs, [y.atom for y in self.copy_equation(eqn, args)], strict=True)
+            )
+        return views[x.atom]
+
+    def captured_value(self, atom: Atom) -> Value | None:
+        """The captured value that the input `atom` stands for; None for any other input."""
+        return next((x for var, x in self.captures.values() if var is atom), None)
+
+    def capture(self, key: Hashable, value: object, aval: ShapedArray) -> Var:
+        found = self.captures.get(key)
+        if found is None:
+            found = self.captures[key] = Var(aval), value
+        return found[0]
+
+    def append(self, primitive: Primitive, args: Sequence[Any]) -> Any:
+        """Append the equation `primitive(*args)`; its output as a tracer, or a list of them."""
+        # A loop, since a comprehension costs a call.
+        inputs: list[Atom] = []
+        types = []
+        for x in args:
+            atom = x.atom if type(x) is Tracer and x.builder is self else self.atom(x)
+            inputs.append(atom)
+            types.append(atom.aval)
+        avals = tuple(types)
+        outs = primitive.out_avals_memo.get(avals) or infer_out_avals(primitive, avals)
+        source = self.source
+        if source is None:
+            frame = _getframe(2)
+            while (owner := file_owner[frame.f_code.co_filename]) is FUNCTX_OR_JAX and frame.f_back:
+                frame = frame.f_back
+            source = (frame.f_code, frame.f_lasti) if owner is USER_CODE else frame_source(frame)
+        if primitive.multiple_results:
+            variables = [Var(aval) for aval in outs]
+            self.equations.append(Equation(primitive, inputs, variables, source))
+            return [Tracer(v, self) for v in variables]
+        var = Var(outs[0])
+        self.equations.append(Equation(primitive, inputs, [var], source))
+        return Tracer(var, self)
+
+    def copy_equation(self, eqn: Equation, args: Sequence[Any]) -> list[Tracer]:
+        """Append `eqn` on other operands of the same types, without calling `abstract_eval`."""
+        inputs: list[Atom] = [
+            x.atom if type(x) is Tracer and x.builder is self else self.atom(x) for x in args
+        ]
+        outputs = [Var(v.aval) for v in eqn.outputs]
+        self.equations.append(Equation(eqn.primitive, inputs, outputs, self.source or eqn.source))
+        return [Tracer(v, self) for v in outputs]
+
+    def inline(self, program: Program, args: Sequence[Any]) -> list[Tracer]:
+        """Append the equations of `program` on `args`; returns its outputs."""
+        if program.has_captures:
+            program, args = hoist_captures_into_args(program, args)
+        env: dict[Any, Atom] = {v: self.atom(x) for v, x in zip(program.inputs, args, strict=True)}
+        equations = self.equations
+        source = self.source
+        self.writes = self.writes or program.writes
+        for eqn in program.equations:
+            outputs = []
+            for v in eqn.outputs:
+                env[v] = new = Var(v.aval)
+                outputs.append(new)
+            inputs = [env[a] if type(a) is Var else a for a in eqn.inputs]
+            equations.append(Equation(eqn.primitive, inputs, outputs, source or eqn.source))
+        return [Tracer(env[a] if type(a) is Var else a, self) for a in program.outputs]
+
+    def finish(self, outputs: Sequence[Any], **names: Any) -> tuple[Program, list[Any]]:
+        """The program with these outputs, and the captured values, which its last inputs stand for."""
+        atoms = [self.atom(x) for x in outputs]
+        captured = list(self.captures.values())
+        inputs = [*self.inputs, *(var for var, _ in captured)]
+        equations = self.equations
+        if self.has_copies and not self.writes:
+            equations, atoms = elide_copies(equations, atoms)
+        program = Program(self.name, inputs, dce_equations(equations, atoms), atoms, **names)
+        program.in_names = self.in_names
+        self.is_open = False
+        if program_checks.enabled:
+            from functx.core.checking import check_program
+
+            check_program(program)
+        return program, [value for _, value in captured]
+
+
+class LinearBuilder(Builder):
+    """A builder of equations on its own variables; it appends all other equations to its parent."""
+
+    is_linear = True
+
+    def append(self, primitive: Primitive, args: Sequence[Any]) -> Any:
+        if self.owns_any(args):
+            return super().append(primitive, args)
+        with self.in_parent() as builder:
+            return builder.append(primitive, args)
+
+    def copy_equation(self, eqn: Equation, args: Sequence[Any]) -> list[Tracer]:
+        if self.owns_any(args):
+            return super().copy_equation(eqn, args)
+        with self.in_parent() as builder:
+            return builder.copy_equation(eqn, args)
+
+    def inline(self, program: Program, args: Sequence[Any]) -> list[Tracer]:
+        if program.has_captures:
+            program, args = hoist_captures_into_args(program, args)
+        env: dict[Any, Any] = dict(zip(program.inputs, args, strict=True))
+
+        def read(a: Atom) -> Tracer:
+            return env[a] if type(a) is Var else Tracer(a, self)
+
+        for eqn in program.equations:
+            outs = self.copy_equation(eqn, [read(a) for a in eqn.inputs])
+            env.update(zip(eqn.outputs, outs, strict=True))
+        return [read(a) for a in program.outputs]
+
+    def owns_any(self, args: Sequence[Any]) -> bool:
+        for x in args:
+            if type(x) is Tracer and x.builder is self and type(x.atom) is Var:
+                return True
+        return False
+
+    @contextmanager
+    def in_parent(self) -> Iterator[Builder]:
+        """The parent, which gives equations the source that this builder gives them."""
+        parent = self.parent
+        assert parent is not None
+        outer_source = parent.source
+        parent.source = self.source
+        try:
+            yield parent
+        finally:
+            parent.source = outer_source
+
+
+def infer_out_avals(
+    primitive: Primitive, avals: tuple[ShapedArray, ...]
+) -> tuple[ShapedArray, ...]:
+    """The output types of `primitive`; errors of its rule also name the primitive and operands."""
+    try:
+        return primitive.infer_out_avals(avals)
+    except FunctxError as error:
+        if not error.details:
+            error.add(f"in {primitive!r} on {', '.join(map(repr, avals))}")
+        raise
+
+
+def hoist_captures_into_args(program: Program, args: Sequence[Any]) -> tuple[Program, list[Any]]:
+    """`program` with its captured values as last inputs, and `args` followed by those values."""
+    from functx.core.program_editing import hoist_captures
+
+    program, captured = hoist_captures(program)
+    return program, [*args, *captured]
+
+
+def elide_copies(
+    equations: Sequence[Equation], outputs: Sequence[Atom]
+) -> tuple[list[Equation], list[Atom]]:
+    """The equations and outputs without copies, which a program without writes does not need."""
+    originals: dict[Atom, Atom] = {}
+    remaining = []
+    for eqn in equations:
+        if eqn.primitive.is_copy:
+            originals[eqn.outputs[0]] = originals.get(eqn.inputs[0], eqn.inputs[0])
+        elif any(a in originals for a in eqn.inputs):
+            remaining.append(eqn.replace(inputs=[originals.get(a, a) for a in eqn.inputs]))
+        else:
+            remaining.append(eqn)
+    return remaining, [originals.get(a, a) for a in outputs]
+
+
+class program_checks:  # noqa: N801 - a switch, set through `functx.config`
+    """Whether each new program is checked (`functx.core.checking`)."""
+
+    enabled = False
 
 
 def bind(primitive: Primitive, args: Sequence[Any]) -> Any:

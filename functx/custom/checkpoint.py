@@ -46,7 +46,7 @@ from functx.transforms.call_primitive import (
 )
 from functx.transforms.control.body_tracing import is_linearizing
 from functx.transforms.control.scan import Scan
-from functx.transforms.dce import RemoveEffects
+from functx.transforms.dce import DropZeroInputs, RemoveEffects, nonzero_output_mask
 from functx.transforms.decompose import decompose_missing_rules
 from functx.transforms.forward_mode import JVPRewrite, Linearize
 from functx.transforms.operand_masks import (
@@ -57,7 +57,6 @@ from functx.transforms.operand_masks import (
     select_where,
     select_where_not,
 )
-from functx.transforms.symbolic_zeros import DropZeroInputs, nonzero_output_mask
 from functx.transforms.tracing_api import avals_of, trace_function
 
 if TYPE_CHECKING:

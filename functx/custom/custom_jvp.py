@@ -35,7 +35,13 @@ from functx.custom.rule_tracing import (
 )
 from functx.transforms.argument_names import as_decorator, check_callable, function_name
 from functx.transforms.call_primitive import TransposeLinearInputs
-from functx.transforms.dce import Subprogram, dependents_of
+from functx.transforms.dce import (
+    Subprogram,
+    ZeroPropagation,
+    dependents_of,
+    is_zero_literal,
+    zero_filled_variables,
+)
 from functx.transforms.decompose import decompose_missing_rules
 from functx.transforms.linear_transpose import transpose_program
 from functx.transforms.operand_masks import (
@@ -49,7 +55,6 @@ from functx.transforms.operand_masks import (
     unflatten_tangents,
 )
 from functx.transforms.rule_checks import check_linear
-from functx.transforms.symbolic_zeros import ZeroPropagation, is_zero_literal, zero_filled_variables
 
 
 def custom_jvp(

@@ -43,6 +43,7 @@ from functx.custom.rule_tracing import (
     TracedRule,
     rule_programs,
 )
+from functx.ops.autodiff import raise_refusal, refused
 from functx.transforms.argument_names import as_decorator, check_callable
 from functx.transforms.dce import Subprogram, dependents_of, used_variables
 from functx.transforms.decompose import decompose_missing_rules
@@ -58,7 +59,6 @@ from functx.transforms.operand_masks import (
     select_where_not,
     unflatten_tangents,
 )
-from functx.transforms.refused import raise_refusal, refused
 from functx.transforms.rule_checks import check_linear
 
 

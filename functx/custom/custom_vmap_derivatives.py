@@ -17,11 +17,10 @@ from functx.core.tracer import aval_of
 from functx.core.tracing import trace_closed
 from functx.core.types import ShapedArray
 from functx.core.typing import Dim, PyTree, Value, Values
-from functx.transforms.ad_canonicalization import canonicalize_for_ad
 from functx.transforms.call_primitive import TransposeLinearInputs
 from functx.transforms.dce import RemoveEffects, with_io
 from functx.transforms.decompose import decompose_missing_rules
-from functx.transforms.forward_mode import JVPRewrite
+from functx.transforms.forward_mode import JVPRewrite, canonicalize_for_ad
 from functx.transforms.operand_masks import scatter_where, select_where
 from functx.transforms.reverse_mode import backward_sweep, forward_sweep
 from functx.transforms.vmap import Batch, add_axis, remove_axis

@@ -14,7 +14,6 @@ import jax
 import numpy as np
 
 from functx.core import tree
-from functx.core.builder import Builder
 from functx.core.caches import IdentityKey
 from functx.core.config import contextual_key
 from functx.core.errors import RuleError, type_name
@@ -23,7 +22,7 @@ from functx.core.named_axes import Axis, batched_axis, bind_named_axes, bound_ax
 from functx.core.program import Program, Var
 from functx.core.rewriting import cached_rewrite, user_rule_runs
 from functx.core.tracer import Tracer, aval_of, current_builder
-from functx.core.tracing import run_and_finish
+from functx.core.tracing import Builder, run_and_finish
 from functx.core.tree import TreeDef
 from functx.core.types import ShapedArray
 from functx.core.typing import Function, PyTree, Value, Values

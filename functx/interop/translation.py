@@ -56,6 +56,7 @@ from functx.interop.jaxprs import (
     literal_value,
 )
 from functx.lowering.jax_bridge import JaxAval, prng_key_type
+from functx.ops.autodiff import refused
 from functx.ops.families import Elementwise
 from functx.ops.operands import batch_size
 from functx.transforms.call_primitive import Call
@@ -68,7 +69,6 @@ from functx.transforms.operand_masks import (
     select_where,
     select_where_not,
 )
-from functx.transforms.refused import refused
 
 if TYPE_CHECKING:
     from functx.lowering.stablehlo_emitter import LoweringContext

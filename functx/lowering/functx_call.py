@@ -11,7 +11,6 @@ from jax.extend.core import Primitive as JaxPrimitive
 from jax.interpreters import ad, batching, mlir, partial_eval
 
 from functx.core.backend import backend
-from functx.core.builder import hoist_captures_into_args
 from functx.core.config import outline_mode
 from functx.core.errors import ArgumentError, LinearityError, NonFiniteError
 from functx.core.garbage_collection import garbage_collection
@@ -19,6 +18,7 @@ from functx.core.named_axes import AxisNames
 from functx.core.program import Atom, Effect, Equation, Program, Var
 from functx.core.records import Rewrite
 from functx.core.rewriting import cached_rewrite
+from functx.core.tracing import hoist_captures_into_args
 from functx.core.types import is_inexact
 from functx.core.typing import ArrayLike, Dims, IRValue, PyTree, Tangent, Value, Values
 from functx.lowering.callbacks import jax_effects, ordered_effect

@@ -49,6 +49,7 @@ from functx.core.typing import (
     Values,
 )
 from functx.lowering.functx_call import bind_functx_call
+from functx.lowering.meshes import resolve_boundaries, varying_axes
 from functx.ops.operands import batch_size
 from functx.transforms.argument_names import (
     InputNames,
@@ -74,7 +75,6 @@ from functx.transforms.operand_masks import (
 from functx.transforms.partial_evaluation_policy import policy
 from functx.transforms.reverse_mode import SplitVJP
 from functx.transforms.tracing_api import TracedFunction, avals_of, trace_function
-from functx.transforms.varying_axes import resolve_boundaries, varying_axes
 from functx.transforms.vmap import BatchWithInferredOutDims
 
 if TYPE_CHECKING:

@@ -12,6 +12,5 @@ from functx.nn.attention import *
 from functx.nn.layers import *
 from functx.nn.losses import *
 from functx.nn.normalization import *
-from functx.nn.softmax import *
 
 _suggest_alternatives("jax.nn", __name__)

@@ -10,7 +10,6 @@ from typing import Any, ParamSpec
 import numpy as np
 
 from functx import ops
-from functx.core.builder import Builder
 from functx.core.errors import (
     ArgumentError,
     CapturedWriteError,
@@ -25,6 +24,7 @@ from functx.core.ndarray import as_numpy_array
 from functx.core.program import Literal
 from functx.core.source_info import user_frame
 from functx.core.tracer import Tracer, aval_of, current_builder
+from functx.core.tracing import Builder
 from functx.core.types import DType, ShapedArray, kind
 from functx.core.typing import ArrayOrList, Out, Value
 from functx.numpy.boolean_masks import MaskedElements, is_same_mask, parse_mask_index

@@ -13,10 +13,9 @@ import jax
 import numpy as np
 
 from functx import ops
-from functx.core.builder import Builder
 from functx.core.ndarray import FUNCTX_ARRAY_TYPES, as_numpy_array, memory_owner, ndarray
 from functx.core.tracer import Tracer, aval_of, current_builder
-from functx.core.tracing import trace
+from functx.core.tracing import Builder, trace
 from functx.core.types import SHORT_NAMES, canonical_dtype
 from functx.core.typing import DTypeLike, Value
 from functx.numpy import indexing, mutation

@@ -11,8 +11,7 @@ import numpy as np
 from functx import ops
 from functx.core.errors import DTypeError, ShapeError
 from functx.core.primitive import Primitive
-from functx.core.rounding import Rounding
-from functx.core.samples import Sample, f32, sample
+from functx.core.samples import Rounding, Sample, f32, sample
 from functx.core.tracer import aval_of
 from functx.core.types import ShapedArray, canonical_dtype, is_floating
 from functx.core.typing import ArrayLike, Axes, Cotangent, Dim, NumPyArray, Tangent, Value

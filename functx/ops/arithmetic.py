@@ -14,8 +14,7 @@ from jax.extend.mlir.dialects import chlo, stablehlo
 from functx import ops
 from functx.core.errors import ArgumentError, DTypeError
 from functx.core.program import Atom
-from functx.core.rounding import CORRECTLY_ROUNDED, EXACT, Rounding
-from functx.core.samples import Sample, c64, f32, i32, sample
+from functx.core.samples import CORRECTLY_ROUNDED, EXACT, Rounding, Sample, c64, f32, i32, sample
 from functx.core.tracer import Tracer, aval_of
 from functx.core.types import (
     DType,

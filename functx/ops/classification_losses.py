@@ -12,8 +12,7 @@ from ml_dtypes import iinfo
 from functx import ops
 from functx.core.errors import DTypeError, ShapeError, ValueRangeError
 from functx.core.primitive import rule
-from functx.core.rounding import Rounding
-from functx.core.samples import f32, i32, sample
+from functx.core.samples import Rounding, f32, i32, sample
 from functx.core.types import DType, Shape, ShapedArray, is_integer
 from functx.core.typing import ArrayLike, Cotangent, Dim, Value
 from functx.ops.activations import log_softmax, softmax

@@ -17,8 +17,7 @@ from functx import ops
 from functx.core.errors import CollectiveError, ShapeError
 from functx.core.named_axes import batched_axis, batched_axis_names
 from functx.core.primitive import Primitive, rule
-from functx.core.rounding import EXACT
-from functx.core.samples import f32, i32, sample
+from functx.core.samples import EXACT, f32, i32, sample
 from functx.core.tracer import aval_of
 from functx.core.types import ShapedArray, real_dtype
 from functx.core.typing import Cotangent, Dim, IRValue, Tangent, Value

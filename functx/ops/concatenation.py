@@ -14,8 +14,7 @@ from functx import ops
 from functx.core.errors import ShapeError
 from functx.core.primitive import View, is_linear_input
 from functx.core.program import Atom
-from functx.core.rounding import EXACT
-from functx.core.samples import f32, sample
+from functx.core.samples import EXACT, f32, sample
 from functx.core.tracer import aval_of
 from functx.core.types import Shape, ShapedArray
 from functx.core.typing import ArrayLike, Cotangent, Dim, IRValue, Mask, NumPyArray, Value

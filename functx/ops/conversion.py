@@ -15,8 +15,7 @@ from functx.core.errors import DTypeError, ShapeError, ValueRangeError
 from functx.core.ndarray import HOST_ARRAY_TYPES, as_ndarray
 from functx.core.primitive import View, is_linear_input
 from functx.core.program import Atom
-from functx.core.rounding import EXACT, Rounding
-from functx.core.samples import bool_, c64, f32, i32, sample, u8
+from functx.core.samples import EXACT, Rounding, bool_, c64, f32, i32, sample, u8
 from functx.core.tracer import aval_of, current_builder
 from functx.core.types import (
     DType,

@@ -13,8 +13,7 @@ from jax.extend.mlir.dialects import stablehlo
 from functx import ops
 from functx.core.errors import ShapeError
 from functx.core.primitive import Primitive
-from functx.core.rounding import EXACT, Rounding
-from functx.core.samples import bool_, c64, f32, i32, sample
+from functx.core.samples import EXACT, Rounding, bool_, c64, f32, i32, sample
 from functx.core.tracer import aval_of
 from functx.core.types import ShapedArray, accumulation_dtype, is_complex, kind, real_dtype
 from functx.core.typing import ArrayLike, Cotangent, Dim, DTypeLike, IRValue, Mask, Tangent, Value

@@ -12,8 +12,7 @@ from functx import ops
 from functx.core.errors import DTypeError, IndexingError, ShapeError
 from functx.core.primitive import LinearInput, Primitive, ReadsPart, View, is_linear_input
 from functx.core.program import Atom, Literal
-from functx.core.rounding import EXACT
-from functx.core.samples import f32, i32, sample
+from functx.core.samples import EXACT, f32, i32, sample
 from functx.core.tracer import aval_of
 from functx.core.types import Shape, ShapedArray, canonical_dtype, is_integer, kind
 from functx.core.typing import ArrayLike, Cotangent, Dim, IRValue, Mask, NumPyArray, Tangent, Value

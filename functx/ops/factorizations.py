@@ -201,7 +201,7 @@ class Eigh(MatrixFunction):
 
     Where eigenvalues are equal, derivatives of their eigenvectors are nan, except along directions
     that do not mix them. Functions such as v f(w) v.H have derivatives there, which
-    `functx.passes.spectral` computes.
+    `functx.passes.spectral_recognition` computes.
     """
 
     multiple_results = True

@@ -14,8 +14,7 @@ from jax.extend.mlir.dialects import stablehlo
 from functx import ops
 from functx.core.errors import ArgumentError, DTypeError, ShapeError
 from functx.core.primitive import Primitive, ReadsPart
-from functx.core.rounding import EXACT
-from functx.core.samples import f32, i32, sample
+from functx.core.samples import EXACT, f32, i32, sample
 from functx.core.tracer import aval_of
 from functx.core.types import DType, ShapedArray, is_inexact, is_integer, kind
 from functx.core.typing import ArrayLike, Cotangent, Dim, IRValue, Mask, NumPyArray, Tangent, Value

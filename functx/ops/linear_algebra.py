@@ -15,8 +15,7 @@ from jax import lax
 from functx import ops
 from functx.core.errors import DTypeError, ShapeError
 from functx.core.primitive import Primitive
-from functx.core.rounding import Rounding
-from functx.core.samples import f32, sample
+from functx.core.samples import Rounding, f32, sample
 from functx.core.types import ShapedArray, is_complex, real_dtype
 from functx.core.typing import ArrayLike, Cotangent, Dim, IRValue, NumPyArray, Tangent, Value
 from functx.ops.operands import batch_size, literal

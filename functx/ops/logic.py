@@ -10,8 +10,7 @@ from jax.extend.mlir.dialects import stablehlo
 
 from functx.core.errors import ArgumentError, DTypeError
 from functx.core.program import Atom, Literal
-from functx.core.rounding import EXACT
-from functx.core.samples import bool_, c64, f32, i32, sample, u32
+from functx.core.samples import EXACT, bool_, c64, f32, i32, sample, u32
 from functx.core.tracer import aval_of
 from functx.core.types import ShapedArray, is_integer
 from functx.core.typing import ArrayLike, IRValue, Mask, NumPyArray, Operand, Tangent, Value

@@ -15,8 +15,7 @@ from functx import ops
 from functx.core import tree
 from functx.core.errors import ArgumentError, AxisError, ShapeError, ValueRangeError, type_name
 from functx.core.named_axes import batched_axis, canonical_axis_names, named_axis_size
-from functx.core.rounding import EXACT
-from functx.core.samples import c64, f32, sample
+from functx.core.samples import EXACT, c64, f32, sample
 from functx.core.tracer import aval_of, current_builder
 from functx.core.types import ShapedArray
 from functx.core.typing import ArrayLike, Cotangent, Dim, IRValue, Mask, NumPyArray, PyTree, Value

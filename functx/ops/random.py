@@ -19,8 +19,7 @@ from jax.extend.mlir.dialects import stablehlo
 from functx import ops
 from functx.core.errors import DTypeError, ShapeError, ValueRangeError
 from functx.core.primitive import Primitive
-from functx.core.rounding import Rounding
-from functx.core.samples import Sample, f32, i32, sample, u32
+from functx.core.samples import Rounding, Sample, f32, i32, sample, u32
 from functx.core.tracer import aval_of
 from functx.core.types import (
     DType,

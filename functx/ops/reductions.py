@@ -16,8 +16,7 @@ from functx import ops
 from functx.core.errors import DTypeError, ShapeError
 from functx.core.primitive import Primitive
 from functx.core.program import Atom
-from functx.core.rounding import EXACT, Rounding
-from functx.core.samples import bool_, c64, f32, i32, sample, u32
+from functx.core.samples import EXACT, Rounding, bool_, c64, f32, i32, sample, u32
 from functx.core.tracer import aval_of
 from functx.core.types import (
     DType,

@@ -14,8 +14,7 @@ from jax.extend.mlir.dialects import stablehlo
 from functx import ops
 from functx.core.errors import ShapeError
 from functx.core.primitive import is_linear_input
-from functx.core.rounding import EXACT, Rounding
-from functx.core.samples import Sample, f32, i32, sample
+from functx.core.samples import EXACT, Rounding, Sample, f32, i32, sample
 from functx.core.tracing import trace_closed
 from functx.core.types import DType, ShapedArray, accumulation_dtype, is_inexact
 from functx.core.typing import ArrayLike, Cotangent, Dim, IRValue, Mask, Tangent, Value

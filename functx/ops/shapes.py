@@ -15,8 +15,7 @@ from functx.core.errors import AxisError, DTypeError, ShapeError
 from functx.core.functionalization import reshape_strides
 from functx.core.primitive import View, is_linear_input
 from functx.core.program import Atom
-from functx.core.rounding import EXACT
-from functx.core.samples import f32, i32, sample
+from functx.core.samples import EXACT, f32, i32, sample
 from functx.core.tracer import Tracer, aval_of, current_builder
 from functx.core.types import DType, ShapedArray, canonical_dtype, kind
 from functx.core.typing import (

@@ -14,8 +14,7 @@ from jax.extend.mlir.dialects import stablehlo
 from functx import ops
 from functx.core.errors import ShapeError, ValueRangeError
 from functx.core.primitive import Primitive
-from functx.core.rounding import EXACT
-from functx.core.samples import bool_, f32, i32, sample
+from functx.core.samples import EXACT, bool_, f32, i32, sample
 from functx.core.tracer import aval_of
 from functx.core.types import DType, ShapedArray, canonical_dtype
 from functx.core.typing import ArrayLike, Cotangent, Dim, IRValue, Tangent, Value

@@ -14,8 +14,7 @@ from ml_dtypes import finfo
 
 from functx import ops
 from functx.core.errors import MissingRuleError
-from functx.core.rounding import Rounding
-from functx.core.samples import c64, f32, i32, sample
+from functx.core.samples import Rounding, c64, f32, i32, sample
 from functx.core.types import ShapedArray, is_complex, is_integer
 from functx.core.typing import ArrayLike, IRValue, NumPyArray, Tangent, Value
 from functx.ops.arithmetic import replace_zero_by_one

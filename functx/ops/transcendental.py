@@ -10,8 +10,7 @@ from jax import lax
 from jax.extend.mlir.dialects import chlo, stablehlo
 
 from functx import ops
-from functx.core.rounding import CORRECTLY_ROUNDED, Rounding
-from functx.core.samples import c64, f32, sample
+from functx.core.samples import CORRECTLY_ROUNDED, Rounding, c64, f32, sample
 from functx.core.types import is_complex
 from functx.core.typing import ArrayLike, IRValue, NumPyArray, Tangent, Value
 from functx.ops.families import Binary, Inexact, binary_function, unary_function

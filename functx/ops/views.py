@@ -15,8 +15,7 @@ from functx.core.functionalization import Strides, is_computed, row_major_stride
 from functx.core.ndarray import copy_as_ndarray
 from functx.core.primitive import Primitive, View
 from functx.core.program import Effect
-from functx.core.rounding import EXACT
-from functx.core.samples import c64, f32, sample
+from functx.core.samples import EXACT, c64, f32, sample
 from functx.core.tracer import Tracer, aval_of, current_builder
 from functx.core.types import ShapedArray, complex_dtype, is_complex, kind, real_dtype
 from functx.core.typing import ArrayLike, Cotangent, Dim, IRValue, NumPyArray, Tangent, Value

@@ -14,8 +14,7 @@ from functx import ops
 from functx.core.errors import ArgumentError, ShapeError, ValueRangeError
 from functx.core.primitive import Primitive
 from functx.core.program import Program
-from functx.core.rounding import EXACT
-from functx.core.samples import bool_, c64, f32, i32, sample
+from functx.core.samples import EXACT, bool_, c64, f32, i32, sample
 from functx.core.tracer import aval_of
 from functx.core.types import Shape, ShapedArray
 from functx.core.typing import ArrayLike, Cotangent, Dim, IRValue, Tangent, Value

@@ -11,7 +11,7 @@ from functx.core.primitive import Primitive
 from functx.core.program import Atom, Equation
 from functx.core.types import is_floating
 from functx.ops.operands import minus_one, tuple_delete
-from functx.transforms.symbolic_zeros import is_zero_array
+from functx.transforms.dce import is_zero_array
 
 
 class Label:

@@ -13,10 +13,10 @@ from functx.core.missing_names import suggest_alternatives as _suggest_alternati
 from functx.core.tracer import aval_of
 from functx.core.types import accumulation_dtype, is_integer
 from functx.core.typing import ArrayLike, Axes, Value
+from functx.nn.activations import log_softmax as _log_softmax
+from functx.nn.activations import logsumexp
 from functx.nn.activations import sigmoid as expit
-from functx.nn.softmax import log_softmax as _log_softmax
-from functx.nn.softmax import logsumexp
-from functx.nn.softmax import softmax as _softmax
+from functx.nn.activations import softmax as _softmax
 from functx.numpy.promotion import as_inexact, operand
 from functx.numpy.ufuncs import broadcast_inexact
 from functx.ops import special

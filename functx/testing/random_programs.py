@@ -29,16 +29,7 @@ from functx.core.program import Program
 from functx.core.program_editing import replace_program_fields
 from functx.core.tracer import aval_of
 from functx.core.types import is_complex, is_inexact, kind
-from functx.testing.numerical_derivatives import real_inner_product
-from functx.testing.random_functions import RandomFunction, random_arguments, random_array
-from functx.testing.reference.interpreter import (
-    Array,
-    NumpyInterpreter,
-    StepLimitExceeded,
-    copy_arguments,
-    widen_array,
-)
-from functx.testing.verification.derivative_checks import (
+from functx.testing.derivative_checks import (
     DirectionalDerivative,
     additive_directional_derivatives,
     all_finite,
@@ -48,8 +39,17 @@ from functx.testing.verification.derivative_checks import (
     has_explicit_derivatives,
     run_perturbed,
 )
-from functx.testing.verification.shrinking import ProgramCase
-from functx.testing.verification.verify import (
+from functx.testing.numerical_derivatives import real_inner_product
+from functx.testing.random_functions import RandomFunction, random_arguments, random_array
+from functx.testing.reference.interpreter import (
+    Array,
+    NumpyInterpreter,
+    StepLimitExceeded,
+    copy_arguments,
+    widen_array,
+)
+from functx.testing.shrinking import ProgramCase
+from functx.testing.verification import (
     ExecutionPaths,
     ExpectedOutputs,
     describe_case,

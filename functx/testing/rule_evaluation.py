@@ -14,12 +14,11 @@ import jax
 import numpy as np
 
 from functx import ops
-from functx.core.builder import program_checks
 from functx.core.decompositions import registered_decompositions
 from functx.core.primitive import LinearInput, Primitive
 from functx.core.program import Program
 from functx.core.tracer import current_builder
-from functx.core.tracing import trace
+from functx.core.tracing import program_checks, trace
 from functx.core.types import ShapedArray, x64_enabled
 from functx.lowering.functx_call import jit_program
 from functx.ops.families import apply_mask

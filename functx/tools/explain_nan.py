@@ -29,12 +29,12 @@ from functx.core.typing import Function, NumPyArray, PyTree, Value
 from functx.custom.checkpoint import Checkpoint
 from functx.custom.custom_vmap import CustomVmap
 from functx.ops.families import Elementwise
-from functx.transforms.ad_canonicalization import canonicalize_for_ad
 from functx.transforms.argument_names import check_callable, function_name
 from functx.transforms.call_primitive import Call
 from functx.transforms.control.cond import Cond
 from functx.transforms.control.scan import Scan
 from functx.transforms.control.while_loop import While
+from functx.transforms.forward_mode import canonicalize_for_ad
 from functx.transforms.grad import argnums_leaves, canonical_argnums
 from functx.transforms.jvp import jvp
 from functx.transforms.reverse_mode import Cotangents, TapeEntry, backward_sweep, forward_sweep

@@ -20,9 +20,15 @@ from functx.core.tracing import trace, trace_closed
 from functx.core.types import ShapedArray
 from functx.core.typing import Cotangent, Dim, IRValue, Mask, Tangent, Value
 from functx.ops.operands import batch_size
-from functx.transforms.ad_canonicalization import canonicalize_for_ad
-from functx.transforms.dce import Subprogram, active_outputs, dce_program
-from functx.transforms.forward_mode import Linearize
+from functx.transforms.dce import (
+    DropZeroInputs,
+    Subprogram,
+    active_outputs,
+    dce_program,
+    programs_run,
+    with_programs,
+)
+from functx.transforms.forward_mode import Linearize, canonicalize_for_ad
 from functx.transforms.operand_masks import (
     indices_where,
     inexact_cotangents,
@@ -40,7 +46,6 @@ from functx.transforms.reverse_mode import (
     backward_sweep,
     forward_sweep,
 )
-from functx.transforms.symbolic_zeros import DropZeroInputs, programs_run, with_programs
 from functx.transforms.vmap import BatchWithInferredOutDims
 
 if TYPE_CHECKING:

@@ -24,6 +24,7 @@ from functx.core.tracer import aval_of, current_builder
 from functx.core.tracing import trace_closed
 from functx.core.types import ShapedArray, is_inexact, kind
 from functx.core.typing import Function, PyTree, Value
+from functx.ops.autodiff import raise_refusal
 from functx.ops.families import Linear
 from functx.transforms.argument_names import (
     argument_names,
@@ -33,7 +34,6 @@ from functx.transforms.argument_names import (
 )
 from functx.transforms.dce import varied
 from functx.transforms.decompose import decompose_missing_rules
-from functx.transforms.refused import raise_refusal
 from functx.transforms.reverse_mode import (
     Cotangents,
     Transpose,

@@ -7,7 +7,6 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from functx import ops
-from functx.core.builder import LinearBuilder
 from functx.core.errors import RuleError
 from functx.core.masks import run_rule
 from functx.core.primitive import LinearInput, Primitive, ReadsPart, is_linear_input
@@ -16,12 +15,18 @@ from functx.core.records import Rewrite
 from functx.core.rewriting import bind_equation, interpret, user_rule_runs
 from functx.core.source_info import BackwardSource, Source, backward_source, expression_key
 from functx.core.tracer import Tracer, aval_of, current_builder
-from functx.core.tracing import trace, trace_closed
+from functx.core.tracing import LinearBuilder, trace, trace_closed
 from functx.core.types import is_inexact
 from functx.core.typing import Cotangent, Mask, Value
 from functx.ops.families import Elementwise
-from functx.transforms.ad_canonicalization import canonicalize_for_ad
-from functx.transforms.dce import RemoveEffects, used_variables, varied, varying_output_mask
+from functx.transforms.dce import (
+    RemoveEffects,
+    symbolize_zeros,
+    used_variables,
+    varied,
+    varying_output_mask,
+)
+from functx.transforms.forward_mode import canonicalize_for_ad
 from functx.transforms.operand_masks import (
     inexact_mask,
     instantiate_zeros,
@@ -29,7 +34,6 @@ from functx.transforms.operand_masks import (
     select_where,
 )
 from functx.transforms.rule_checks import apply_linear_rule, check_jvp_result, check_rule_is_linear
-from functx.transforms.symbolic_zeros import symbolize_zeros
 
 
 class TapeEntry(NamedTuple):

@@ -22,8 +22,7 @@ from functx.core.primitive import Primitive, is_linear_input
 from functx.core.program import Program
 from functx.core.records import Rewrite
 from functx.core.rewriting import cached_rewrite
-from functx.core.rounding import Rounding
-from functx.core.samples import f64, sample
+from functx.core.samples import Rounding, f64, sample
 from functx.core.tracer import aval_of, current_builder
 from functx.core.tracing import trace
 from functx.core.types import ShapedArray, is_complex, real_dtype

@@ -12,7 +12,7 @@ from jax.experimental import io_callback
 
 import functx as fx
 from functx.core.primitive import Primitive
-from functx.interop.from_jax import TracedJaxFunction
+from functx.interop.jax_trace import TracedJaxFunction
 from functx.interop.jaxprs import MutableStateError, function_fingerprint
 from functx.interop.translation import JaxCall
 

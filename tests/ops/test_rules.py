@@ -8,7 +8,7 @@ import pytest
 
 from functx.core.samples import draw_operands
 from functx.testing import rules
-from functx.testing.reference.definitions import MODULES, definition_by_class
+from functx.testing.reference.interpreter import MODULES, definition_by_class
 from functx.testing.rule_cases import make_rule_cases
 from tests.ops.registry import PRIMITIVES, SAMPLES, label
 

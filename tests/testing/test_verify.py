@@ -9,14 +9,14 @@ import functx
 import functx.numpy as fnp
 from functx.core.errors import VerificationError
 from functx.core.primitive import Primitive
-from functx.core.rounding import EXACT
+from functx.core.samples import EXACT
 from functx.lowering import stablehlo_emitter
 from functx.ops.arithmetic import Add, Mul
 from functx.ops.logic import Clamp
 from functx.testing import verify
 from functx.testing.reference.interpreter import interpret_in_numpy, rounding_of
 from functx.testing.reference.linear_algebra import divided_differences
-from functx.testing.verification.shrinking import ProgramCase, shorten_dimensions
+from functx.testing.shrinking import ProgramCase, shorten_dimensions
 
 X = np.linspace(-1.0, 1.0, 6, dtype=np.float32).reshape(2, 3)
 

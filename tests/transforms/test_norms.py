@@ -5,7 +5,7 @@ import pytest
 
 import functx as fx
 import functx.numpy as np
-from functx.transforms.ad_canonicalization import recognize_norms
+from functx.transforms.forward_mode import recognize_norms
 
 ZEROS = onp.zeros(3, "float32")
 

@@ -33,6 +33,7 @@ from functx.custom.operators.registry import (
 )
 from functx.custom.rule_results import RuleResult
 from functx.custom.rule_tracing import Residuals, inline_rule
+from functx.ops.autodiff import refused
 from functx.transforms.operand_masks import (
     inexact_mask,
     instantiate_zeros,
@@ -40,7 +41,6 @@ from functx.transforms.operand_masks import (
     scatter_where,
     select_where,
 )
-from functx.transforms.refused import refused
 from functx.transforms.reverse_mode import transpose_jvp_rule
 
 

@@ -5,11 +5,11 @@ primitive. `numpy_definition(primitive)` is its definition: `numpy` of its class
 these modules that has the name of the class.
 """
 
-from functx.testing.reference.definitions import numpy_definition
 from functx.testing.reference.interpreter import (
     apply_primitive,
     interpret_in_numpy,
     narrow_array,
+    numpy_definition,
     widen_array,
 )
 

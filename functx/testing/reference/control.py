@@ -7,7 +7,7 @@ from functools import lru_cache
 import jax
 import numpy as np
 
-from functx.testing.reference.definitions import exact_dtypes, numpy_definition, runs_subprograms
+from functx.testing.reference.interpreter import exact_dtypes, numpy_definition, runs_subprograms
 from functx.testing.reference.reductions import sliding_windows
 
 # ruff: noqa: N802 - a definition has the name of the primitive class

@@ -7,7 +7,7 @@ import numpy as np
 import scipy.special
 
 from functx.core.types import is_inexact
-from functx.testing.reference.definitions import exact_dtypes
+from functx.testing.reference.interpreter import exact_dtypes
 
 # ruff: noqa: N802 - a definition has the name of the primitive class
 

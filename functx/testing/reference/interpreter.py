@@ -1,7 +1,8 @@
 """The reference interpreter: it runs a program equation by equation by NumPy definitions.
 
-It shares no code with the lowering. Real numbers are float64 and complex numbers complex128,
-whatever the dtypes of the program, so its results are more precise than those compared with it.
+A definition is on the class of a primitive, or in the modules beside this one. The interpreter
+shares no code with the lowering. Real numbers are float64 and complex numbers complex128, whatever
+the dtypes of the program, so its results are more precise than those compared with it.
 `RoundingErrors` adds random errors of the size of a rounding to each operation: the spread of
 several runs shows how far a correct computation may be from the reference.
 """
@@ -10,8 +11,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from functools import lru_cache, partial
-from typing import Any, NamedTuple
+from functools import cache, lru_cache, partial
+from importlib import import_module
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from ml_dtypes import finfo
@@ -21,14 +23,66 @@ from functx.core.backend import backend
 from functx.core.errors import ArgumentError
 from functx.core.primitive import Primitive, View
 from functx.core.program import Effect, Equation, Program, Var
-from functx.core.rounding import EXACT, Rounding
+from functx.core.samples import EXACT, Rounding
 from functx.core.types import DTYPES_BY_SHORT_NAME, ShapedArray, is_complex, is_inexact, real_dtype
-from functx.testing.reference.definitions import (
-    EXACT_DTYPE_DEFINITIONS,
-    SUBPROGRAM_DEFINITIONS,
-    definition_by_class,
-    numpy_definition,
-)
+
+MODULES = ("control", "elementwise", "linear_algebra", "nn", "reductions")
+"""The modules of definitions that are too long for the class, or need SciPy or JAX.
+
+Such a definition is a function with the name of the class: `DotGeneral(*operands, **parameters)`.
+"""
+
+Definition = Callable[..., Any]
+DefinitionT = TypeVar("DefinitionT", bound=Definition)
+
+EXACT_DTYPE_DEFINITIONS: set[Definition] = set()
+"""Definitions that take operands in the dtypes of the program, not wide ones."""
+
+SUBPROGRAM_DEFINITIONS: set[Definition] = set()
+"""Definitions that take `run(program, args)` as the first argument."""
+
+
+def exact_dtypes(definition: DefinitionT) -> DefinitionT:
+    """`definition`, noted as one that takes operands in the dtypes of the program."""
+    EXACT_DTYPE_DEFINITIONS.add(definition)
+    return definition
+
+
+def runs_subprograms(definition: DefinitionT) -> DefinitionT:
+    """`definition`, noted as one that runs subprograms."""
+    SUBPROGRAM_DEFINITIONS.add(definition)
+    return definition
+
+
+@cache
+def definition_by_name(class_name: str) -> Definition | None:
+    """The function of the modules of definitions with the name of a primitive class of functx."""
+    modules = [import_module(f"{__package__}.{name}") for name in MODULES]
+    return next((vars(m)[class_name] for m in modules if class_name in vars(m)), None)
+
+
+def definition_by_class(cls: type[Primitive]) -> Definition | None:
+    """The definition of a primitive class: `numpy` of the class, or else a function with its name."""
+    if cls.numpy is not None:
+        return cls.numpy
+    return definition_by_name(cls.__name__) if cls.__module__.startswith("functx.") else None
+
+
+def numpy_definition(primitive: Primitive, *first: Any) -> Definition | None:
+    """The function of operands that defines `primitive`; None if it has no definition.
+
+    `first` is the argument of definitions that run subprograms.
+    """
+    if primitive.numpy is not None:
+        return primitive.numpy
+    definition = definition_by_class(type(primitive))
+    if definition is None:
+        return None
+    parameters = {field: getattr(primitive, field) for field in primitive.fields}
+    return partial(
+        definition, *(first if definition in SUBPROGRAM_DEFINITIONS else ()), **parameters
+    )
+
 
 Array = np.ndarray[Any, Any]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from functx.testing.reference.definitions import runs_subprograms
+from functx.testing.reference.interpreter import runs_subprograms
 from functx.transforms.spectral_functions import elementwise_derivative
 
 # ruff: noqa: N802 - a definition has the name of the primitive class

@@ -21,9 +21,8 @@ from functx.core.types import ShapedArray
 from functx.core.typing import Value
 from functx.ops.families import Linear
 from functx.ops.operands import upcast_aval, upcast_half
-from functx.transforms.dce import loop_invariant_variables, with_io
+from functx.transforms.dce import ZeroPropagation, is_zero_array, loop_invariant_variables, with_io
 from functx.transforms.operand_masks import select_where, split_list
-from functx.transforms.symbolic_zeros import ZeroPropagation, is_zero_array
 
 Accumulation = tuple[Callable[..., Any], Sequence[Atom]]
 """A function that adds a term to a sum, and the operands that it takes after the sum."""

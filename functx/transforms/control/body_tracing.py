@@ -13,14 +13,12 @@ import numpy as np
 from functx import ops
 from functx.core import tree
 from functx.core.backend import backend
-from functx.core.builder import Builder, LinearBuilder
 from functx.core.errors import (
     ArgumentError,
     BranchTypeError,
     CarryTypeError,
     type_name,
 )
-from functx.core.fixed_point import fixed_point
 from functx.core.ndarray import as_ndarray
 from functx.core.program import Atom, Program, Var, pad_input_names
 from functx.core.program_editing import replace_program_fields
@@ -28,7 +26,7 @@ from functx.core.records import Rewrite
 from functx.core.rewriting import apply
 from functx.core.source_info import Source, source_line, unwrap_function
 from functx.core.tracer import aval_of, current_builder
-from functx.core.tracing import trace_closed
+from functx.core.tracing import Builder, LinearBuilder, trace_closed
 from functx.core.types import ShapedArray, promote_types
 from functx.core.typing import ArrayLike, Function, Value
 from functx.ops.operands import PYTHON_SCALARS, literal
@@ -42,7 +40,7 @@ from functx.transforms.aliasing import (
     written_shared_buffers,
 )
 from functx.transforms.argument_names import function_name, key_path_strings
-from functx.transforms.dce import active_outputs, with_io
+from functx.transforms.dce import active_outputs, fixed_point, with_io
 from functx.transforms.tracing_api import TracedFunction, avals_of, trace_function
 
 

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from functx import ops
-from functx.core.fixed_point import fixed_point
 from functx.core.program import Program, Var, subprograms
 from functx.core.records import Rewrite
 from functx.core.rewriting import apply, cached_rewrite
@@ -35,7 +34,7 @@ from functx.transforms.control.checkpoint_schedule import (
 )
 from functx.transforms.control.cond import Cond
 from functx.transforms.control.partial_eval import LoopPartialEval
-from functx.transforms.dce import RemoveEffects, used_inputs, with_io
+from functx.transforms.dce import RemoveEffects, fixed_point, used_inputs, with_io
 from functx.transforms.operand_masks import select_where, split_list
 
 if TYPE_CHECKING:

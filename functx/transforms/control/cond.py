@@ -47,7 +47,15 @@ from functx.transforms.control.predication import (
     must_borrow_active,
     self_masked_operands,
 )
-from functx.transforms.dce import Subprogram, UsedInputs, active_outputs
+from functx.transforms.dce import (
+    DropZeroInputs,
+    Subprogram,
+    UsedInputs,
+    active_outputs,
+    nonzero_output_mask,
+    programs_run,
+    with_programs,
+)
 from functx.transforms.decompose import decompose_missing_rules
 from functx.transforms.forward_mode import JVPRewrite, Linearize
 from functx.transforms.operand_masks import (
@@ -62,12 +70,6 @@ from functx.transforms.operand_masks import (
 )
 from functx.transforms.partial_evaluation_policy import Split, policy
 from functx.transforms.reverse_mode import SplitVJP
-from functx.transforms.symbolic_zeros import (
-    DropZeroInputs,
-    nonzero_output_mask,
-    programs_run,
-    with_programs,
-)
 from functx.transforms.vmap import Batch, BatchWithInferredOutDims, interpret_batched
 
 if TYPE_CHECKING:

@@ -52,8 +52,7 @@ from functx.core.primitive import Primitive
 from functx.core.program import Atom, Equation, Literal, Program, Var
 from functx.core.records import Rewrite
 from functx.core.rewriting import apply, bind_equation, cached_rewrite, interpret
-from functx.core.rounding import EXACT
-from functx.core.samples import bool_, f32, i32, sample
+from functx.core.samples import EXACT, bool_, f32, i32, sample
 from functx.core.tracer import Tracer, aval_of
 from functx.core.tracing import trace_closed
 from functx.core.types import ShapedArray, is_inexact, kind

@@ -12,7 +12,6 @@ from functx import ops
 from functx.core import tree
 from functx.core.checking import check_operands
 from functx.core.errors import ArgumentError, AxisSizeError, ValueRangeError, short_repr, type_name
-from functx.core.fixed_point import fixed_point
 from functx.core.primitive import HasPrograms, Primitive
 from functx.core.program import Program
 from functx.core.program_editing import apply_program
@@ -40,18 +39,16 @@ from functx.transforms.control.body_tracing import (
     trace_until_carry_types_settle,
 )
 from functx.transforms.control.partial_eval import (
+    DCEScanBody,
+    JVPScanBody,
+    LinearizedScanBody,
     LoopPartialEval,
     PartialEvalScan,
     ResidualKind,
     SplitTranspose,
-)
-from functx.transforms.control.scan_bodies import (
-    DCEScanBody,
-    JVPScanBody,
-    LinearizedScanBody,
     carry_history,
 )
-from functx.transforms.dce import active_outputs, with_io
+from functx.transforms.dce import active_outputs, fixed_point, with_io
 from functx.transforms.forward_mode import Linearize
 from functx.transforms.operand_masks import (
     T,

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 from functx import ops
 from functx.core.checking import check_operands
 from functx.core.errors import CollectiveError
-from functx.core.fixed_point import fixed_point
 from functx.core.named_axes import batched_axis_names
 from functx.core.primitive import HasPrograms, Primitive
 from functx.core.program import BATCHED_EFFECTS, Program
@@ -31,6 +30,7 @@ from functx.transforms.control.bounded_while import (
 from functx.transforms.control.checkpoint_schedule import STEP_DTYPE
 from functx.transforms.control.checkpointed_while import while_backward, while_forward
 from functx.transforms.control.partial_eval import (
+    DCEScanBody,
     LoopPartialEval,
     PartialEvalWhile,
     SplitTranspose,
@@ -40,8 +40,14 @@ from functx.transforms.control.predication import (
     batch_sequentially,
     must_borrow_active,
 )
-from functx.transforms.control.scan_bodies import DCEScanBody
-from functx.transforms.dce import RemoveEffects, Subprogram, UsedInputs, take_first_outputs, with_io
+from functx.transforms.dce import (
+    RemoveEffects,
+    Subprogram,
+    UsedInputs,
+    fixed_point,
+    take_first_outputs,
+    with_io,
+)
 from functx.transforms.forward_mode import JVPRewrite, Linearize
 from functx.transforms.operand_masks import (
     T,

@@ -22,6 +22,10 @@ from functx.core.rewriting import cached_rewrite
 from functx.core.types import is_inexact
 from functx.lowering.functx_call import bind_functx_call
 from functx.passes.pipeline import ALL_PASSES, OPTIONAL_PASSES, REQUIRED_PASSES, select_passes
+from functx.testing.derivative_checks import (
+    derivative_programs,
+    find_derivative_mismatch,
+)
 from functx.testing.reference.interpreter import (
     Array,
     NumpyInterpreter,
@@ -33,11 +37,7 @@ from functx.testing.reference.interpreter import (
     widen_array,
 )
 from functx.testing.rule_evaluation import FAST_COMPILE_OPTIONS
-from functx.testing.verification.derivative_checks import (
-    derivative_programs,
-    find_derivative_mismatch,
-)
-from functx.testing.verification.shrinking import ProgramCase, shrink
+from functx.testing.shrinking import ProgramCase, shrink
 from functx.transforms.argument_names import check_callable, copy_function_metadata
 from functx.transforms.dce import RemoveEffects
 from functx.transforms.literal_lifting import collect_literals, lift_literals, pack_literals

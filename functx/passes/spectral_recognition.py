@@ -25,7 +25,7 @@ from functx.passes.einsum_factors import (
     fresh_labels,
     resolve_labels,
 )
-from functx.passes.spectral.expressions import (
+from functx.passes.spectral_expressions import (
     ConjugatedAtom,
     ExpressionBuilder,
     IndexRange,

@@ -17,23 +17,24 @@ from functx.core.program import Equation, Program
 from functx.core.tracer import current_builder
 from functx.core.tracing import trace
 from functx.core.types import ShapedArray, is_inexact
+from functx.ops.autodiff import Refused
 from functx.testing.numerical_derivatives import (
     central_difference,
     random_direction,
     real_inner_product,
 )
-from functx.testing.reference.definitions import EXACT_DTYPE_DEFINITIONS, definition_by_class
 from functx.testing.reference.interpreter import (
+    EXACT_DTYPE_DEFINITIONS,
     Array,
     Compute,
     NumpyInterpreter,
     RoundingErrors,
     StepLimitExceeded,
     copy_arguments,
+    definition_by_class,
 )
 from functx.testing.reference.linear_algebra import eigendecomposition
 from functx.transforms.jvp import jvp, vjp
-from functx.transforms.refused import Refused
 from functx.transforms.spectral_functions import SpectralFunction
 
 USER_RULES = frozenset({"custom_jvp", "custom_vjp", "custom_root"})

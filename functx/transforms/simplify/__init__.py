@@ -1,1 +1,0 @@
-"""Programs made smaller and quicker without a change of what they mean."""
