@@ -28,6 +28,7 @@ from functx.core.tracer import (
 from functx.core.tree import TreeDef
 from functx.core.types import SHORT_NAMES, ShapedArray, is_inexact
 from functx.core.typing import Function, PyTree, Value, Values
+from functx.interop import array_rules, control_rules  # noqa: F401 - register rules
 from functx.interop.custom_rules import JaxJVPFunction, JaxVJPFunction, made_by_jax, reset_stores
 from functx.interop.jaxprs import (
     JaxprLike,
