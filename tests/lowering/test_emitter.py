@@ -1,10 +1,12 @@
 """Emitted operations that are repeated for later equations are repeated on the right operands."""
 
 import jax
+import numpy as np
 import pytest
 from jax.extend.mlir.dialects import stablehlo
 
 import functx
+import functx.numpy as xp
 from functx.core.primitive import Primitive
 
 
@@ -65,3 +67,12 @@ def renamed_by_jax(x):
 )
 def test_a_repeated_operation_takes_the_operands_of_its_own_equation(fun, right):
     assert tuple(float(y) for y in functx.jit(fun)(1.0, 2.0, 3.0)) == right
+
+
+def test_the_two_zeros_are_two_constants():
+    def f(x):
+        return xp.copysign(x, 0.0), xp.copysign(x, -0.0), x + xp.array(0.0), 1 / (x * -0.0 - 0.0)
+
+    x = np.ones(2, "float32")
+    for i, expected in enumerate((1.0, -1.0, 1.0, -np.inf)):
+        assert functx.jit(f)(x)[i].tolist() == [expected] * 2

@@ -41,6 +41,17 @@ def test_a_gradient_saves_the_values_of_its_backward_computation():
     assert sum(v.bytes for v in use.live_at_peak) == use.peak_bytes
 
 
+def test_the_operands_of_a_value_computed_where_it_is_used_stay_in_memory_until_then():
+    def f(x, w):
+        late = np.sin(x @ w)
+        other = np.sort(np.sort(x, 0), 1) @ w
+        return np.sum(late * other)
+
+    use = memory(f)(X, W)
+    live = {v.operation: v.bytes for v in use.live_at_peak}
+    assert use.peak_bytes == 3 * WIDE and live["dot_general"] == WIDE and live["sort"] == WIDE
+
+
 def test_it_prints_as_a_table():
     text = str(memory(fx.grad(loss))(X, W))
     assert text.startswith("memory of grad_loss: at most about ")

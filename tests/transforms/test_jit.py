@@ -54,6 +54,15 @@ def test_static_arguments_are_python_values():
     assert float(jit(lambda n, x: x * len(n), static_argnums=-2)(("a", "b"), 3.0)) == 6.0
 
 
+def test_inside_a_trace_each_static_value_and_weak_type_has_a_program_of_its_own():
+    power = jit(lambda x, n: x**n, static_argnames="n")
+    assert float(grad(lambda x: power(x, n=2) + power(x, n=3) + power(x, 4))(2.0)) == 48.0
+    half = np.ones((), "float16")
+    add = jit(lambda x: x + half)
+    out = make_ir(lambda x: (add(x), add(1.0), add(x)))(np.ones((), "float32")).out_avals
+    assert [a.dtype for a in out] == [np.float32, np.float16, np.float32]
+
+
 def test_a_static_object_that_changes_is_seen():
     class Config:
         def __init__(self, k):
