@@ -303,6 +303,19 @@ def test_effects_stay_where_they_are_and_happen_once():
     assert not backward.effects
 
 
+@pytest.mark.parametrize("checkpointed", [False, True])
+def test_equal_effects_are_not_merged(checkpointed):
+    def shown(x):
+        fx.debug.print("x")
+        fx.debug.print("x")
+        return np.sin(x)
+
+    joint = joint_program(fx.checkpoint(shown) if checkpointed else shown)(1.0)
+    assert names(joint.program).count("debug_callback") == 2
+    forward, backward = default_partition(joint)
+    assert names(forward).count("debug_callback") == 2 and not backward.effects
+
+
 def test_without_gradients_there_is_nothing_to_save():
     joint = joint_program(lambda x, i: (i + 1) * 1.0)(X, 3)
     for part in PARTITIONS.values():

@@ -560,14 +560,19 @@ def test_simplified_programs_compile_inside_jax():
     assert text.count("stablehlo.sine") == 1
 
 
+@pytest.mark.parametrize("within", [lambda f: f, functx.jit], ids=["body", "jitted function"])
 @pytest.mark.parametrize("mode", ["auto", "always"])
-def test_effects_are_no_invariants_of_a_loop(mode):
+def test_effects_are_no_invariants_of_a_loop(mode, within):
     seen = []
+
+    @within
+    def twice(x):
+        functx.debug.callback(seen.append, x)
+        return x * 2.0
 
     def fun(x):
         def body(i, carry):
-            functx.debug.callback(seen.append, x[0])
-            return carry + x[0] * 2.0
+            return carry + twice(x[0])
 
         return functx.lax.fori_loop(0, 4, body, 0.0)
 
@@ -575,3 +580,17 @@ def test_effects_are_no_invariants_of_a_loop(mode):
         assert functx.jit(fun)(np.ones(2, "float32")) == 8.0
     functx.effects_barrier()
     assert len(seen) == 4
+
+
+def test_equal_calls_with_effects_stay_two():
+    seen = []
+
+    @functx.jit
+    def twice(x):
+        functx.debug.callback(seen.append, x)
+        return x * 2.0
+
+    with functx.config.set(simplify="always"):
+        assert functx.jit(lambda x: twice(x) + twice(x))(1.0) == 4.0
+    functx.effects_barrier()
+    assert len(seen) == 2
