@@ -328,3 +328,15 @@ def test_a_compiled_decomposition_has_the_array_that_it_read_when_it_was_traced(
         assert float(f(np.float32(1.0))) == 9.0
         Read.change(4.0)
         assert float(f(np.float32(1.0))) == 9.0
+
+
+def test_a_backward_rule_tells_the_values_that_it_captures_apart():
+    def loss(x, a, b):
+        fun = functx.custom_vjp(lambda x: x * functx.stop_gradient(a))
+        fun.defvjp(lambda x: (fun(x), x), lambda x, g: (g * (2.0 * a + b * x),))
+        return fun(x)
+
+    assert float(functx.jit(functx.grad(loss))(3.0, 5.0, 7.0)) == 31.0
+    assert float(functx.grad(loss)(3.0, 5.0, 7.0)) == 31.0
+    lanes = functx.vmap(functx.grad(loss), (0, 0, None))(X, V, 7.0)
+    np.testing.assert_allclose(lanes, 2 * V + 7 * X)

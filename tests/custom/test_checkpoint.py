@@ -120,6 +120,19 @@ def test_a_policy_decides_what_is_saved(of):
     assert residuals(mine, fx.vjp) == residuals(theirs, jax.vjp)
 
 
+@pytest.mark.parametrize("of", POLICIES.values(), ids=POLICIES)
+def test_a_policy_tells_products_with_batch_dimensions_from_others(of):
+    def f(xp):
+        return lambda w, x: xp.exp(xp.sin(w @ x) @ xp.cos(x[0])).sum()
+
+    def kept(m, xp, policy):
+        pull = m.vjp(m.checkpoint(f(xp), policy=policy), batches, batches)[1]
+        return sorted([r.shape for r in m.tree.leaves(pull)])
+
+    batches = onp.stack([WEIGHTS, WEIGHTS.T])
+    assert kept(fx, np, of(policies)) == kept(jax, jnp, of(jax.checkpoint_policies))
+
+
 PLAIN = network(jnp, lambda x, name: x)
 MORE = {
     "everything": policies.everything_saveable,

@@ -178,12 +178,15 @@ SHIFTS = [
     lambda n, x: n.cumsum(x.__setitem__(slice(1, None), x[1:] + x[:-1]) or x, out=x),
     lambda n, x: x.reshape(2, 3)[0, 1:].__setitem__(..., n.sin(x[0])),
     lambda n, x: x[None][:, 2:].__isub__(x[None][:, :-2]),
+    lambda n, x: n.cumsum(
+        x[:, None].__setitem__(slice(1, None), (x[1:] + x[:-1])[:, None]) or x, out=x
+    ),
 ]
 
 
 @pytest.mark.parametrize("shift", range(len(SHIFTS)))
 @pytest.mark.parametrize("wrap", [lambda f: f, jit], ids=["plain", "in a call"])
-def test_a_value_computed_from_its_target_is_not_overwritten_early(shift, wrap):
+def test_a_value_computed_from_its_target_is_not_overwritten_early(shift, wrap, optimised):
     def f(n, x):
         SHIFTS[shift](n, x)
         return x.reshape(3, 2) + 0
