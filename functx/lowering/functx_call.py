@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -118,7 +118,7 @@ def bind_functx_call(program: Program, args: Values, outline: str | None = None)
     return bind_on_mesh(functx_call, mesh, operands, ProgramParam(program, outline))
 
 
-def jit_program(program: Program, **options: Any) -> Callable[..., list[Value]]:
+def jit_program(program: Program, **options: Any) -> jax.stages.Wrapped:
     """`program` as a jitted JAX function of its inputs, which returns a list of outputs."""
 
     def call(*args: Value) -> list[Value]:

@@ -17,6 +17,7 @@ from functx.core.program import Equation, Program
 from functx.core.tracer import current_builder
 from functx.core.tracing import trace
 from functx.core.types import ShapedArray, is_inexact
+from functx.core.typing import ArrayLike, Value, Values
 from functx.ops.autodiff import Refused
 from functx.testing.numerical_derivatives import (
     central_difference,
@@ -68,7 +69,7 @@ class DerivativePrograms(NamedTuple):
     cts: list[Array]
 
 
-def derivative_programs(program: Program, args: Sequence[Any]) -> DerivativePrograms | None:
+def derivative_programs(program: Program, args: Sequence[ArrayLike]) -> DerivativePrograms | None:
     """The derivative programs of a pure program, with random directions; None without inexact values."""
     avals, n = program.in_avals, len(program.inputs)
     varying = [i for i, a in enumerate(avals) if is_inexact(a.dtype)]
@@ -78,8 +79,8 @@ def derivative_programs(program: Program, args: Sequence[Any]) -> DerivativeProg
     tangent_avals = [avals[i] for i in varying]
     ct_avals = [program.out_avals[k] for k in inexact_outs]
 
-    def function(args: Sequence[Any]) -> tuple[Callable[..., list[Any]], list[Any]]:
-        def flat(*xs: Any) -> list[Any]:
+    def function(args: Values) -> tuple[Callable[..., list[Value]], list[Value]]:
+        def flat(*xs: Value) -> list[Value]:
             replaced = dict(zip(varying, xs, strict=True))
             operands = [replaced.get(i, x) for i, x in enumerate(args)]
             outs = current_builder.require().inline(program, operands)
@@ -87,11 +88,11 @@ def derivative_programs(program: Program, args: Sequence[Any]) -> DerivativeProg
 
         return flat, [args[i] for i in varying]
 
-    def jvp_body(*xs: Any) -> list[Any]:
+    def jvp_body(*xs: Value) -> list[Value]:
         flat, primals = function(xs[:n])
         return list(jvp(flat, primals, list(xs[n:]))[1])
 
-    def vjp_body(*xs: Any) -> list[Any]:
+    def vjp_body(*xs: Value) -> list[Value]:
         flat, primals = function(xs[:n])
         return list(vjp(flat, *primals)[1](list(xs[n:])))
 
@@ -105,8 +106,8 @@ def derivative_programs(program: Program, args: Sequence[Any]) -> DerivativeProg
 
 
 def trace_derivative(
-    body: Callable[..., list[Any]], avals: Sequence[ShapedArray], name: str
-) -> Any:
+    body: Callable[..., list[Value]], avals: Sequence[ShapedArray], name: str
+) -> Program | None:
     """The program of a derivative, or None if functx refuses it."""
     try:
         program = trace(body, avals, name=name)[0]
@@ -119,7 +120,7 @@ def trace_derivative(
 
 
 def find_derivative_mismatch(
-    program: Program, args: Sequence[Any], derivatives: DerivativePrograms
+    program: Program, args: Sequence[ArrayLike], derivatives: DerivativePrograms
 ) -> str | None:
     """The contradiction between the derivatives of `program` and each other or its values, or None.
 
@@ -213,7 +214,7 @@ def find_difference_mismatch(
     """The difference between J t and the change of the values along t, where that is smooth, or None."""
     inexact_outs = [k for k, a in enumerate(program.out_avals) if is_inexact(a.dtype)]
 
-    def at(tangents: Sequence[Array], step: float) -> list[Array]:
+    def at(tangents: Sequence[Array | None], step: float) -> list[Array]:
         remaining = iter(tangents)
         directions = [next(remaining) if is_inexact(a.dtype) else None for a in program.in_avals]
         outs = run_perturbed(program, wide_args, directions, step)
@@ -240,12 +241,12 @@ class DirectionalDerivative(NamedTuple):
     smooth: Array
 
 
-PerturbedOutputs = Callable[[Sequence[Any], float], list[Array]]
+PerturbedOutputs = Callable[[Sequence[Array | None], float], list[Array]]
 """A function from tangents and a step along them to arrays."""
 
 
 def directional_derivatives(
-    at: PerturbedOutputs, tangents: Sequence[Any]
+    at: PerturbedOutputs, tangents: Sequence[Array | None]
 ) -> list[DirectionalDerivative]:
     """The derivatives of the arrays `at(tangents, s)` at s = 0.
 
@@ -271,7 +272,7 @@ def directional_derivatives(
 
 
 def additive_directional_derivatives(
-    at: PerturbedOutputs, tangents: Sequence[Any]
+    at: PerturbedOutputs, tangents: Sequence[Array | None]
 ) -> list[DirectionalDerivative]:
     """`directional_derivatives`, smooth only where the derivatives along two parts add up to the whole.
 
@@ -319,7 +320,7 @@ class NanWithoutDerivative(RoundingErrors):
 def run_perturbed(
     program: Program,
     args: Sequence[Array],
-    tangents: Sequence[Any],
+    tangents: Sequence[Array | None],
     step: float,
     limit: float = math.inf,
 ) -> list[Array]:
@@ -343,7 +344,7 @@ def run_perturbed(
         return [np.full(x.shape, np.nan) for x in outs]
 
 
-def nan_where_step_is_lost(x: Array, t: Any) -> Array:
+def nan_where_step_is_lost(x: Array, t: Array) -> Array:
     """`x`, with nan where a step along `t` is lost in its digits."""
     with np.errstate(all="ignore"):
         lost = np.spacing(np.abs(x)) > DIFFERENCE_TOLERANCE * SMALL_STEP * np.abs(t)
@@ -370,7 +371,7 @@ def run_in_numpy(program: Program | None, args: Sequence[Array]) -> list[Array] 
     return None if program is None else NumpyInterpreter().run(program, [np.array(x) for x in args])
 
 
-def wide_dtype_of(x: Array) -> Any:
+def wide_dtype_of(x: Array) -> type[np.inexact[Any]]:
     """float64, or complex128 for a complex array."""
     return np.complex128 if np.iscomplexobj(x) else np.float64
 

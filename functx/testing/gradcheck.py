@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,7 @@ from functx.core import tree
 from functx.core.errors import ArgumentError, GradcheckError, GradcheckModeError, ValueRangeError
 from functx.core.tracer import aval_of
 from functx.core.types import is_inexact
+from functx.core.typing import ArrayLike, Function, PyTree, Value, Values
 from functx.ops.operands import as_float
 from functx.testing import numerical_derivatives
 from functx.testing.numerical_derivatives import Array, real_vector
@@ -38,8 +39,8 @@ class _GradcheckOptions:
 
 
 def gradcheck(
-    func: Callable[..., Any],
-    inputs: Any,
+    func: Function,
+    inputs: PyTree,
     *,
     eps: float = 1e-6,
     atol: float = 1e-5,
@@ -102,7 +103,7 @@ def gradcheck(
 
 
 def gradgradcheck(
-    func: Callable[..., Any], inputs: Any, grad_outputs: Any = None, **options: Any
+    func: Function, inputs: PyTree, grad_outputs: PyTree = None, **options: Any
 ) -> bool:
     """Compare the second derivatives of `func`, by reverse mode twice, with differences.
 
@@ -126,7 +127,7 @@ def gradgradcheck(
             cts = [np.asarray(x) for x in tree.leaves(grad_outputs)]
         count = len(check.xs)
 
-        def gradients(*values: Any) -> Any:
+        def gradients(*values: Value) -> Values:
             return vjp(check.flat, *values[:count])[1](list(values[count:]))
 
         gradients.__name__ = f"the gradient of {check.name}"
@@ -148,7 +149,7 @@ def _check_modes(options: _GradcheckOptions) -> None:
         )
 
 
-def _random_like(like: Any, seed: int) -> Array:
+def _random_like(like: Value | Array, seed: int) -> Array:
     """A random array with the shape and the dtype of `like` and parts between -1 and 1."""
     like = np.asarray(like)
     draw = np.random.default_rng(seed).uniform
@@ -161,7 +162,7 @@ def _random_like(like: Any, seed: int) -> Array:
 class _GradientCheck:
     """The checks of a function, taken as a function `flat` of its varying leaves."""
 
-    def __init__(self, func: Callable[..., Any], inputs: Any, options: Any):
+    def __init__(self, func: Function, inputs: PyTree, options: Any):
         check_callable(func, "gradcheck")
         self.name = getattr(func, "__name__", "the function")
         self.options: _GradcheckOptions = options
@@ -176,7 +177,7 @@ class _GradientCheck:
             )
         self.xs = [self.check_input(i, leaves[i]) for i in self.varying]
 
-        def all_outputs(*xs: Any) -> list[Any]:
+        def all_outputs(*xs: ArrayLike) -> list[Value]:
             inputs = list(leaves)
             for i, x in zip(self.varying, xs, strict=True):
                 inputs[i] = x
@@ -188,12 +189,12 @@ class _GradientCheck:
         mask = [is_inexact(aval_of(out).dtype) for out in all_outputs(*self.xs)]
         self.inexact_outputs = [k for k, is_output in enumerate(mask) if is_output]
 
-    def flat(self, *xs: Any) -> list[Any]:
+    def flat(self, *xs: ArrayLike) -> list[Value]:
         """The inexact outputs as a function of the varying leaves."""
         outs = self.all_outputs(*xs)
         return [outs[k] for k in self.inexact_outputs]
 
-    def check_input(self, i: int, x: Any) -> Array:
+    def check_input(self, i: int, x: ArrayLike) -> Array:
         """The input as an array whose elements have separate memory."""
         x = np.asarray(x)
         if x.size and 0 in [s for s, n in zip(x.strides, x.shape, strict=True) if n > 1]:

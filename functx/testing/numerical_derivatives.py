@@ -12,6 +12,7 @@ from functx.core import tree
 from functx.core.errors import ValueRangeError
 from functx.core.tracer import Tracer, aval_of
 from functx.core.types import ShapedArray, complex_dtype, is_complex, is_inexact
+from functx.core.typing import ArrayLike, Function, Value
 from functx.numpy.promotion import copy_array
 from functx.ops.operands import as_int
 from functx.transforms.jvp import jvp, vjp
@@ -21,7 +22,7 @@ Array = np.ndarray[Any, Any]
 
 
 def check_grads(
-    f: Callable[..., Any],
+    f: Function,
     args: Sequence[Any],
     order: int,
     modes: Sequence[str] = ("fwd", "rev"),
@@ -58,8 +59,8 @@ def check_grads(
             1e-4 if eps is None else eps,
         )
 
-        def flat(*xs: Any) -> list[Any]:
-            operands = list(wide)
+        def flat(*xs: Value) -> list[Value]:
+            operands: list[ArrayLike] = [*wide]
             for i, x in zip(varying, xs, strict=True):
                 operands[i] = x
             outs = tree.leaves(f(*tree.unflatten(in_tree, copy_arrays(operands))))
@@ -75,9 +76,7 @@ class _GradientChecker:
         self.modes, self.atol, self.rtol, self.eps = modes, atol, rtol, eps
         self.random = np.random.RandomState(0)
 
-    def check(
-        self, flat: Callable[..., list[Any]], leaves: list[Array], order: int, name: str
-    ) -> None:
+    def check(self, flat: ArrayFunction, leaves: list[Array], order: int, name: str) -> None:
         """Check the first derivative of `flat`, then the derivatives of its derivative."""
         directions = [random_direction(self.random, x) for x in leaves]
 
@@ -116,7 +115,7 @@ class _GradientChecker:
                 f"vjp of {name}",
             )
 
-    def compare(self, subject: str, got: Any, expected: Any) -> None:
+    def compare(self, subject: str, got: Array | float, expected: Array | float) -> None:
         """Raise AssertionError unless a derivative agrees with its difference."""
         scale = max(1.0, float(np.max(np.abs(expected), initial=0.0)))
         if not np.allclose(got, expected, rtol=self.rtol, atol=self.atol * scale):
@@ -127,7 +126,7 @@ class _GradientChecker:
 
 def random_direction(random: np.random.RandomState, like: Array | ShapedArray) -> Array:
     """A random array with the shape and the dtype of `like` and parts between -1 and 1."""
-    x: Any = random.uniform(-1.0, 1.0, like.shape)
+    x: Array = random.uniform(-1.0, 1.0, like.shape)
     if is_complex(like.dtype):
         x = x + 1j * random.uniform(-1.0, 1.0, like.shape)
     return np.asarray(x, like.dtype)
@@ -155,18 +154,18 @@ def widen(x: Array) -> Array:
     return np.asarray(x, np.complex128 if np.iscomplexobj(x) else np.float64)
 
 
-def _widen_leaf(x: Any) -> Array:
+def _widen_leaf(x: ArrayLike) -> Array:
     x = np.asarray(x)
     if not is_inexact(x.dtype):
         return x
     return x.astype(complex_dtype(np.dtype(np.float64)) if is_complex(x.dtype) else np.float64)
 
 
-ArrayFunction = Callable[..., list[Any]]
+ArrayFunction = Callable[..., list[Value]]
 """A function of arrays that returns a list of arrays."""
 
 
-def real_vector(x: Any) -> Array:
+def real_vector(x: ArrayLike) -> Array:
     """The elements of `x` as a real vector; each complex element gives its real and imaginary part."""
     x = np.asarray(x).ravel()
     wide = x.astype(np.complex128 if is_complex(x.dtype) else np.float64)
@@ -184,12 +183,12 @@ def basis_directions(x: Array) -> list[Array]:
     return directions
 
 
-def copy_arrays(values: Sequence[Any]) -> list[Any]:
+def copy_arrays(values: Sequence[ArrayLike]) -> list[ArrayLike]:
     """`values` with arrays copied, so that a function may write to them."""
     return [copy_array(x) if isinstance(x, Tracer) else _copy_if_ndarray(x) for x in values]
 
 
-def _copy_if_ndarray(x: Any) -> Any:
+def _copy_if_ndarray(x: ArrayLike) -> ArrayLike:
     return x.copy() if isinstance(x, np.ndarray) else x
 
 
@@ -215,7 +214,7 @@ def forward_jacobian(
 ) -> list[Array]:
     """The Jacobians of `numerical_jacobian` by forward mode; with `batched`, under `vmap`."""
 
-    def tangents_along(unit: Any) -> Any:
+    def tangents_along(unit: ArrayLike) -> Sequence[Value]:
         tangents = [unit if j == i else None for j in range(len(xs))]
         return jvp(flat, xs, tangents)[1]
 
@@ -250,7 +249,7 @@ def reverse_jacobians(flat: ArrayFunction, xs: Sequence[Array]) -> list[list[Arr
     return jacobians
 
 
-def gradient_row(gradient: Any) -> Array:
+def gradient_row(gradient: ArrayLike) -> Array:
     """The derivatives in the parts of an input: those of Re(g z) are Re g and -Im g."""
     return real_vector(np.conj(np.asarray(gradient)))
 

@@ -20,10 +20,12 @@ from functx.core.errors import (
 )
 from functx.core.tracer import aval_of
 from functx.core.types import ShapedArray, is_inexact, kind
+from functx.core.typing import ArrayLike, PyTree, Value
 from functx.custom.custom_function import CustomFunction
 from functx.custom.operators import dispatch, registry
 from functx.custom.operators.kernels import run_body, run_kernel
 from functx.custom.operators.operator import Operator
+from functx.custom.operators.primitives import CompositeCall, OperatorCall
 from functx.lowering.jit import jit
 from functx.transforms.jvp import vjp
 
@@ -34,11 +36,11 @@ class OpcheckCase(NamedTuple):
     """An operator with arguments to check it on: its primitive, and the arrays as operands."""
 
     op: Operator
-    call: Any
-    operands: list[Any]
+    call: OperatorCall | CompositeCall
+    operands: list[ArrayLike]
     tolerance: tuple[float | None, float | None]
 
-    def copy_operands(self) -> list[Any]:
+    def copy_operands(self) -> list[ArrayLike]:
         """Copies of the operands; written operands are NumPy arrays."""
         written = set(self.call.mutated_operands())
         return [
@@ -46,18 +48,18 @@ class OpcheckCase(NamedTuple):
             for i, x in enumerate(self.operands)
         ]
 
-    def function(self, *operands: Any) -> Any:
+    def function(self, *operands: ArrayLike) -> PyTree:
         """The operator as a function of its arrays."""
         args, kwargs = self.call.call_arguments(operands)
         return self.op(*args, **kwargs)
 
-    def with_operands(self, operands: list[Any]) -> OpcheckCase:
+    def with_operands(self, operands: list[ArrayLike]) -> OpcheckCase:
         """The case with other operands."""
         return self._replace(operands=operands)
 
 
 def opcheck(
-    op: Any,
+    op: Operator | str,
     args: Sequence[Any],
     kwargs: dict[str, Any] | None = None,
     *,
@@ -151,7 +153,7 @@ def check_schema(case: OpcheckCase) -> None:
 def check_autograd_registration(case: OpcheckCase) -> None:
     """Check that no implementation has a derivative rule, which no transform would use."""
     op, call = case.op, case.call
-    if op.composite is not None:
+    if isinstance(call, CompositeCall):
         return
     if call.backward_rule() is not None or registry.get_rule(op, registry.JVP_RULE) is not None:
         return
@@ -168,7 +170,7 @@ def check_autograd_registration(case: OpcheckCase) -> None:
 
 def _has_derivative_rule(case: OpcheckCase, rule: registry.Registration) -> bool:
     """Whether an implementation is, wraps or calls a function with a custom derivative."""
-    fun: Any = rule.fun
+    fun: object = rule.fun
     while fun is not None:
         if isinstance(fun, (CustomFunction, jax.custom_jvp, jax.custom_vjp)):
             return True
@@ -176,7 +178,7 @@ def _has_derivative_rule(case: OpcheckCase, rule: registry.Registration) -> bool
     if rule.option == "numpy":
         return False
 
-    def function(*xs: Any) -> Any:
+    def function(*xs: Value) -> list[PyTree]:
         return run_kernel(case.call, rule, xs).leaves
 
     jaxpr = jax.make_jaxpr(function)(*[jax.numpy.asarray(x) for x in case.operands])
@@ -241,20 +243,20 @@ def _check_gradients(case: OpcheckCase) -> None:
     op = case.op
     inexact = [i for i, x in enumerate(case.operands) if is_inexact(aval_of(x).dtype)]
     has_derivative = (
-        op.composite is not None
+        isinstance(case.call, CompositeCall)
         or registry.get_rule(op, registry.JVP_RULE)
         or case.call.backward_rule()
     )
     if not inexact or not has_derivative or op.schema.mutated:
         return
 
-    def inexact_outputs(*xs: Any) -> list[Any]:
+    def inexact_outputs(*xs: Value) -> list[Value]:
         operands = list(case.operands)
         for i, x in zip(inexact, xs, strict=True):
             operands[i] = x
         return [x for x in tree.leaves(case.function(*operands)) if is_inexact(x.dtype)]
 
-    def gradients(*xs: Any) -> Any:
+    def gradients(*xs: ArrayLike) -> Sequence[Value]:
         outs, pullback = vjp(inexact_outputs, *xs)
         return pullback([x * 0 + 1 for x in outs])
 
@@ -288,7 +290,7 @@ def check_compiled_program_for_other_sizes(case: OpcheckCase) -> None:
     check_compiled_program(other)
 
 
-def _check_close(case: OpcheckCase, requirement: str, got: Any, expected: Any) -> None:
+def _check_close(case: OpcheckCase, requirement: str, got: PyTree, expected: PyTree) -> None:
     """Raise OpCheckError with `requirement` unless the leaves of two pytrees agree."""
     atol, rtol = case.tolerance
     for i, (x, y) in enumerate(zip(tree.leaves(got), tree.leaves(expected), strict=True)):

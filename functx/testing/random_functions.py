@@ -8,21 +8,24 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import cache
 from math import prod
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
+from numpy.random import RandomState
 
 import functx
 import functx.numpy as fnp
+from functx import lax
 from functx.core.errors import FunctxError
 from functx.core.primitive import Primitive
 from functx.core.samples import Sample, avals_with_dtype, draw_operands
 from functx.core.tracer import aval_of
 from functx.core.types import DTYPES_BY_SHORT_NAME, ShapedArray, is_complex, is_inexact, kind
+from functx.core.typing import Function, NumPyArray, Value, Values
 from functx.ops.views import Copy
 
-lax: Any = functx.lax
+T = TypeVar("T")
 
 DTYPES = ("f32",) * 8 + (
     "bf16",
@@ -63,9 +66,9 @@ def eligible_primitives() -> list[type[Primitive]]:
     ]
 
 
-def random_arguments(seed: int) -> list[Any]:
+def random_arguments(seed: int) -> list[NumPyArray]:
     """One to three arrays of random dtypes and small shapes; the dtype of the first is usually inexact."""
-    random = np.random.RandomState(seed)
+    random = RandomState(seed)
     first = DTYPES[random.randint(len(DTYPES))]
     names = [first, *[str(random.choice([first, *DTYPES])) for _ in range(random.randint(3))]]
     shapes = [SHAPES[random.randint(len(SHAPES))] for _ in names]
@@ -74,7 +77,7 @@ def random_arguments(seed: int) -> list[Any]:
     ]
 
 
-def random_array(random: Any, dtype: Any, shape: Sequence[int]) -> Any:
+def random_array(random: RandomState, dtype: np.dtype[Any], shape: Sequence[int]) -> NumPyArray:
     """A random array of small numbers."""
     x = random.uniform(-2.0, 2.0, shape)
     if is_complex(dtype):
@@ -87,7 +90,7 @@ def random_array(random: Any, dtype: Any, shape: Sequence[int]) -> Any:
 
 
 @jax.custom_batching.custom_vmap
-def _jax_identity(x: Any) -> Any:
+def _jax_identity(x: Value) -> Value:
     return x
 
 
@@ -95,30 +98,30 @@ _jax_identity.def_vmap(lambda size, batched, x: (x, batched[0]))
 
 
 @functx.custom_jvp
-def identity_through_jax(x: Any) -> Any:
+def identity_through_jax(x: Value) -> Value:
     """`x`, returned unchanged by a JAX function: the same value in the compiled program."""
     return functx.from_jax(_jax_identity)(x)
 
 
 @identity_through_jax.defjvp
-def _(primals: Any, tangents: Any) -> Any:
+def _(primals: Values, tangents: Values) -> tuple[Value, Value]:
     return identity_through_jax(*primals), tangents[0]
 
 
 @functx.custom_jvp
-def with_jvp_rule(x: Any) -> Any:
+def with_jvp_rule(x: Value) -> Value:
     """x sin x, with a rule for its tangent."""
     return x * fnp.sin(x)
 
 
 @with_jvp_rule.defjvp
-def _(primals: Any, tangents: Any) -> Any:
+def _(primals: Values, tangents: Values) -> tuple[Value, Value]:
     (x,), (t,) = primals, tangents
     return x * fnp.sin(x), t * (fnp.sin(x) + x * fnp.cos(x))
 
 
 @functx.custom_vjp
-def with_vjp_rule(x: Any) -> Any:
+def with_vjp_rule(x: Value) -> Value:
     """x cos x, with a rule for its cotangent."""
     return x * fnp.cos(x)
 
@@ -143,8 +146,8 @@ class RandomFunction:
         self.smooth = smooth
         self.__name__ = f"random_{seed}"
 
-    def __call__(self, *args: Any) -> list[Any]:
-        run = RandomFunctionRun(np.random.RandomState(self.seed), args, self)
+    def __call__(self, *args: Value) -> list[Value]:
+        run = RandomFunctionRun(RandomState(self.seed), args, self)
         for _ in range(self.steps):
             run.step()
         outs = run.values[len(args) :] or run.values
@@ -154,9 +157,9 @@ class RandomFunction:
 class RandomFunctionRun:
     """One call of a random function: its random state and the values computed so far."""
 
-    def __init__(self, random: Any, args: Sequence[Any], function: RandomFunction):
+    def __init__(self, random: RandomState, args: Values, function: RandomFunction):
         self.random, self.smooth = random, function.smooth
-        self.values: list[Any] = list(args)
+        self.values: list[Value] = list(args)
         # Steps that run smaller random functions.
         nested = (
             call_step,
@@ -193,20 +196,20 @@ class RandomFunctionRun:
             return
         self.values += new if isinstance(new, list) else [new]
 
-    def choice(self, options: Sequence[Any]) -> Any:
+    def choice(self, options: Sequence[T]) -> T:
         return options[self.random.randint(len(options))]
 
-    def value(self) -> Any:
+    def value(self) -> Value:
         """One of the values so far, recent ones more often."""
         back = 1 + int(self.random.exponential(2.0))
         return self.values[-min(back, len(self.values))]
 
-    def inexact(self) -> Any:
+    def inexact(self) -> Value:
         """One of the values, converted to float32 if its dtype is not inexact."""
         x = self.value()
         return x if is_inexact(aval_of(x).dtype) else fnp.asarray(x).astype("float32")
 
-    def value_like(self, aval: ShapedArray) -> Any:
+    def value_like(self, aval: ShapedArray) -> Value:
         """One of the values, fitted to `aval`."""
         return fit_to_aval(self.value(), aval)
 
@@ -214,13 +217,13 @@ class RandomFunctionRun:
         """A small random function without writes."""
         return RandomFunction(int(self.random.randint(2**31)), self.random.randint(1, 4), 0, False)
 
-    def random_body(self, aval: ShapedArray) -> Callable[..., Any]:
+    def random_body(self, aval: ShapedArray) -> Callable[..., Value]:
         """A small random function with one result of type `aval`, whose floats are bounded by a sine."""
         function = self.random_function()
         return lambda *xs: bound_by_sine(fit_to_aval(function(*xs)[-1], aval))
 
 
-def fit_to_aval(x: Any, aval: ShapedArray) -> Any:
+def fit_to_aval(x: Value, aval: ShapedArray) -> Value:
     """The elements of `x`, repeated or cut off, in an array of type `aval`."""
     source = aval_of(x)
     x = fnp.asarray(x)
@@ -240,7 +243,7 @@ def fit_to_aval(x: Any, aval: ShapedArray) -> Any:
     return x if aval_of(x).dtype == aval.dtype else x.astype(aval.dtype)
 
 
-def bound_by_sine(x: Any) -> Any:
+def bound_by_sine(x: Value) -> Value:
     """sin(x) for floats, `x` for other dtypes."""
     return fnp.sin(x) if kind(aval_of(x).dtype) == "f" else x
 
@@ -248,7 +251,7 @@ def bound_by_sine(x: Any) -> Any:
 # The steps: each takes a `RandomFunctionRun` and returns one or several new values.
 
 
-def primitive_step(run: RandomFunctionRun) -> Any:
+def primitive_step(run: RandomFunctionRun) -> Value | list[Value]:
     """A random primitive with the parameters of a sample, in a random dtype, mostly on values so far."""
     cls = run.choice(eligible_primitives())
     sample = run.choice(cls.samples)
@@ -267,7 +270,7 @@ def primitive_step(run: RandomFunctionRun) -> Any:
     return cls(**sample.params)(*operands)
 
 
-def clip_to_domain(x: Any, sample: Sample, i: int) -> Any:
+def clip_to_domain(x: Value, sample: Sample, i: int) -> Value:
     """`x` moved into the domain of operand `i` of a sample."""
     low, high = sample.domain_of(i)
     dtype_kind = kind(aval_of(x).dtype)
@@ -283,7 +286,7 @@ def clip_to_domain(x: Any, sample: Sample, i: int) -> Any:
     return x
 
 
-def arithmetic_step(run: RandomFunctionRun) -> Any:
+def arithmetic_step(run: RandomFunctionRun) -> Value:
     x, y = run.value(), run.value()
     y = fit_to_aval(y, aval_of(y).update(shape=aval_of(x).shape))
     operations = (fnp.add, fnp.subtract, fnp.multiply, fnp.divide, fnp.maximum, fnp.minimum)
@@ -291,7 +294,7 @@ def arithmetic_step(run: RandomFunctionRun) -> Any:
     return run.choice((*operations, *operations, *rare))(x, y)
 
 
-def literal_step(run: RandomFunctionRun) -> Any:
+def literal_step(run: RandomFunctionRun) -> Value:
     """An expression with literals that occur twice, or that simplification removes."""
     x, n = run.inexact(), run.choice([0.0, 1.0, -1.0, 2.0, 0.3, -0.7, 1e-3])
     forms = (
@@ -306,7 +309,7 @@ def literal_step(run: RandomFunctionRun) -> Any:
     return run.choice(forms)()
 
 
-def reuse_step(run: RandomFunctionRun) -> Any:
+def reuse_step(run: RandomFunctionRun) -> Value:
     x = run.value()
     y = fnp.negative(x) if kind(aval_of(x).dtype) != "b" else ~x
     forms = (
@@ -318,7 +321,7 @@ def reuse_step(run: RandomFunctionRun) -> Any:
     return run.choice(forms)()
 
 
-def shape_step(run: RandomFunctionRun) -> Any:
+def shape_step(run: RandomFunctionRun) -> Value:
     x = fnp.asarray(run.value())
     forms = [lambda: x.reshape(-1), lambda: x.T, lambda: x[None], lambda: x.reshape(x.shape[::-1])]
     if x.ndim:
@@ -327,18 +330,18 @@ def shape_step(run: RandomFunctionRun) -> Any:
     return run.choice(forms)()
 
 
-def reduction_step(run: RandomFunctionRun) -> Any:
+def reduction_step(run: RandomFunctionRun) -> Value:
     x = run.value()
-    functions = (fnp.sum, fnp.mean, fnp.prod, fnp.max, fnp.min, fnp.var, fnp.cumsum, fnp.argmax)
+    reductions: tuple[Function, ...] = fnp.sum, fnp.mean, fnp.prod, fnp.max, fnp.min, fnp.var
     axis = None if not aval_of(x).shape else run.random.randint(len(aval_of(x).shape))
-    return run.choice(functions)(x, axis=axis)
+    return run.choice((*reductions, fnp.cumsum, fnp.argmax))(x, axis=axis)
 
 
-def jax_function_step(run: RandomFunctionRun) -> Any:
+def jax_function_step(run: RandomFunctionRun) -> Value | list[Value]:
     """Values that JAX functions return unchanged, and a sine by JAX."""
     x = run.inexact()
     # JAX has no reverse derivative of its own custom_vmap.
-    identity = identity_through_jax if run.smooth else functx.from_jax(_jax_identity)
+    identity: Function = identity_through_jax if run.smooth else functx.from_jax(_jax_identity)
     forms = (
         lambda: [identity(x) + x, fnp.sin(x) + x],
         lambda: [identity(x) * x, x * identity(x), x * x[::-1] if aval_of(x).shape else x * 2],
@@ -347,46 +350,46 @@ def jax_function_step(run: RandomFunctionRun) -> Any:
     return run.choice(forms)()
 
 
-def custom_rule_step(run: RandomFunctionRun) -> Any:
+def custom_rule_step(run: RandomFunctionRun) -> Value:
     """A function with a rule of its own for its derivative."""
     return run.choice((with_jvp_rule, with_vjp_rule))(run.inexact())
 
 
-def call_step(run: RandomFunctionRun) -> Any:
+def call_step(run: RandomFunctionRun) -> list[Value]:
     return functx.jit(run.random_function())(run.value(), run.value())
 
 
-def repeated_call_step(run: RandomFunctionRun) -> Any:
+def repeated_call_step(run: RandomFunctionRun) -> Value:
     """A program that is called twice, the second time on its first result."""
     x = run.value()
     function = functx.jit(run.random_body(aval_of(x)))
     return function(function(x))
 
 
-def checkpoint_step(run: RandomFunctionRun) -> Any:
+def checkpoint_step(run: RandomFunctionRun) -> list[Value]:
     return functx.checkpoint(run.random_function())(run.value())
 
 
-def fori_loop_step(run: RandomFunctionRun) -> Any:
+def fori_loop_step(run: RandomFunctionRun) -> Value:
     x, const = run.value(), run.value()
     body = run.random_body(aval_of(x))
     return lax.fori_loop(0, 3, lambda i, c: body(c, const, i), x)
 
 
-def scan_step(run: RandomFunctionRun) -> Any:
+def scan_step(run: RandomFunctionRun) -> list[Value]:
     x, xs = run.value(), fnp.asarray(run.value())
     xs = xs if xs.ndim and xs.shape[0] else fnp.stack([xs.sum()] * 3)
     body, ys_function = run.random_body(aval_of(x)), run.random_function()
     reverse = bool(run.random.randint(2))
 
-    def step(carry: Any, row: Any) -> Any:
+    def step(carry: Value, row: Value) -> tuple[Value, list[Value]]:
         return body(carry, row), ys_function(row, carry)
 
     carry, ys = lax.scan(step, x, xs, reverse=reverse)
     return [carry, *ys]
 
 
-def while_loop_step(run: RandomFunctionRun) -> Any:
+def while_loop_step(run: RandomFunctionRun) -> Value:
     x = run.value()
     body = run.random_body(aval_of(x))
     steps = run.random.randint(4)
@@ -397,14 +400,14 @@ def while_loop_step(run: RandomFunctionRun) -> Any:
     return state[1]
 
 
-def cond_step(run: RandomFunctionRun) -> Any:
+def cond_step(run: RandomFunctionRun) -> Value:
     x = run.value()
     aval = aval_of(x)
     condition = fit_to_aval(run.value(), ShapedArray((), np.dtype("bool")))
     return lax.cond(condition, run.random_body(aval), run.random_body(aval), x)
 
 
-def switch_step(run: RandomFunctionRun) -> Any:
+def switch_step(run: RandomFunctionRun) -> Value:
     x = run.value()
     aval = aval_of(x)
     index = fit_to_aval(run.value(), ShapedArray((), np.dtype("int32")))
@@ -413,7 +416,7 @@ def switch_step(run: RandomFunctionRun) -> Any:
     )
 
 
-def vmap_step(run: RandomFunctionRun) -> Any:
+def vmap_step(run: RandomFunctionRun) -> Value:
     """A function mapped over the first dimension, with collectives along its name."""
     x = fnp.asarray(run.inexact())
     x = x if x.ndim and x.shape[0] else fnp.stack([x.sum(), x.sum() + 1])
@@ -429,7 +432,7 @@ def vmap_step(run: RandomFunctionRun) -> Any:
     return functx.vmap(run.choice(forms), axis_name="i")(x)
 
 
-def write_step(run: RandomFunctionRun) -> Any:
+def write_step(run: RandomFunctionRun) -> Value | list[Value]:
     """An array that is read and then written in place."""
     x = Copy()(fnp.asarray(run.value()))
     part = run.value()
@@ -444,7 +447,7 @@ def write_step(run: RandomFunctionRun) -> Any:
     return [read, x]
 
 
-def view_write_step(run: RandomFunctionRun) -> Any:
+def view_write_step(run: RandomFunctionRun) -> list[Value]:
     """An array that is written and read through views."""
     x = Copy()(fnp.asarray(run.value()))
     views = [x.T, x.reshape(-1), x[...], x[::-1] if x.ndim else x[None]]

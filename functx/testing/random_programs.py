@@ -11,10 +11,11 @@ from __future__ import annotations
 import argparse
 import traceback
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import numpy as np
+from numpy.random import RandomState
 
 import functx
 import functx.numpy as fnp
@@ -29,6 +30,7 @@ from functx.core.program import Program
 from functx.core.program_editing import replace_program_fields
 from functx.core.tracer import aval_of
 from functx.core.types import is_complex, is_inexact, kind
+from functx.core.typing import ArrayLike, Value
 from functx.testing.derivative_checks import (
     DirectionalDerivative,
     additive_directional_derivatives,
@@ -58,7 +60,10 @@ from functx.testing.verification import (
 )
 from functx.transforms.make_ir import make_ir
 
-Function = Callable[..., list[Any]]
+Function = Callable[..., list[Value]]
+
+Check = Callable[["TransformStage", "TransformStage"], None]
+Transformed = tuple["TransformStage", Check]
 
 MAX_TRANSFORMS, MAX_EQUATIONS, MAX_STEPS = 5, 400, 200_000
 """Limits: transforms of a function, equations of a program, interpreter steps of a run."""
@@ -72,11 +77,11 @@ class TransformStage(NamedTuple):
     """A function of arrays, its arguments, and its program for them."""
 
     function: Function
-    args: list[Any]
+    args: list[Array]
     program: Program
 
     @staticmethod
-    def of(function: Function, args: list[Any]) -> TransformStage:
+    def of(function: Function, args: list[Array]) -> TransformStage:
         return TransformStage(function, args, make_ir(function)(*args))
 
     @property
@@ -85,12 +90,12 @@ class TransformStage(NamedTuple):
         program = replace_program_fields(self.program, captured=())
         return ProgramCase(program, [*self.args, *self.program.captured])
 
-    def run(self, args: Sequence[Any]) -> list[Array]:
+    def run(self, args: Sequence[ArrayLike]) -> list[Array]:
         """The outputs on other arguments by the reference interpreter, in its wide dtypes."""
         values = copy_arguments(self.program, [*args, *self.program.captured])
         return NumpyInterpreter(limit=MAX_STEPS).run(self.program, values)
 
-    def run_perturbed(self, tangents: Sequence[Any], step: float) -> list[Array]:
+    def run_perturbed(self, tangents: Sequence[Array | None], step: float) -> list[Array]:
         """The outputs on arguments moved by `step` along `tangents`; None is a fixed argument."""
         wide = copy_arguments(self.program, [*self.args, *self.program.captured])
         directions = [t if t is None else widen_array(t) for t in tangents]
@@ -122,19 +127,19 @@ def raise_contradiction(stage: TransformStage, mismatch: str) -> None:
 # The transforms: each returns the next stage and `check(before, after)`, which compares by definition.
 
 
-def apply_jit(random: Any, stage: TransformStage) -> tuple[TransformStage, Any]:
+def apply_jit(random: RandomState, stage: TransformStage) -> Transformed:
     return TransformStage.of(functx.jit(stage.function), stage.args), check_unchanged
 
 
-def apply_checkpoint(random: Any, stage: TransformStage) -> tuple[TransformStage, Any]:
+def apply_checkpoint(random: RandomState, stage: TransformStage) -> Transformed:
     return TransformStage.of(functx.checkpoint(stage.function), stage.args), check_unchanged
 
 
-def apply_functionalize(random: Any, stage: TransformStage) -> tuple[TransformStage, Any]:
+def apply_functionalize(random: RandomState, stage: TransformStage) -> Transformed:
     return TransformStage.of(functx.functionalize(stage.function), stage.args), check_unchanged
 
 
-def apply_vmap(random: Any, stage: TransformStage) -> tuple[TransformStage, Any]:
+def apply_vmap(random: RandomState, stage: TransformStage) -> Transformed:
     """A batch of two: some arguments are batched along their first or last dimension."""
     axes: list[int | None] = []
     batched = []
@@ -157,7 +162,7 @@ def apply_vmap(random: Any, stage: TransformStage) -> tuple[TransformStage, Any]
     return TransformStage.of(functx.vmap(stage.function, in_axes=tuple(axes)), batched), check
 
 
-def random_tangents(random: Any, stage: TransformStage) -> tuple[list[int], list[Any]]:
+def random_tangents(random: RandomState, stage: TransformStage) -> tuple[list[int], list[Array]]:
     """The positions of the inexact arguments, and a random tangent for each."""
     varying = [i for i, x in enumerate(stage.args) if is_inexact(aval_of(x).dtype)]
     tangents = [
@@ -167,11 +172,11 @@ def random_tangents(random: Any, stage: TransformStage) -> tuple[list[int], list
 
 
 def restrict_to_varying(
-    stage: TransformStage, varying: Sequence[int], args: Sequence[Any]
+    stage: TransformStage, varying: Sequence[int], args: Sequence[ArrayLike]
 ) -> Function:
     """The inexact outputs as a function of the varying arguments; the others are from `args`."""
 
-    def function(*xs: Any) -> list[Any]:
+    def function(*xs: Value) -> list[Value]:
         replaced = dict(zip(varying, xs, strict=True))
         outs = stage.function(*[replaced.get(i, x) for i, x in enumerate(args)])
         return [x for x in outs if is_inexact(aval_of(x).dtype)]
@@ -183,7 +188,7 @@ def check_directional_derivatives(
     before: TransformStage,
     after: TransformStage,
     varying: Sequence[int],
-    tangents: Sequence[Any],
+    tangents: Sequence[Array],
     find_mismatch: Callable[[list[DirectionalDerivative]], str | None],
 ) -> None:
     """Check the outputs of `after` against directional derivatives of the inexact outputs of `before`.
@@ -193,12 +198,12 @@ def check_directional_derivatives(
     """
     if has_explicit_derivatives(before.program):
         return
-    directions: list[Any] = [None] * len(before.args)
+    directions: list[Array | None] = [None] * len(before.args)
     for i, t in zip(varying, tangents, strict=True):
         directions[i] = t
     inexact_outs = [k for k, a in enumerate(before.program.out_avals) if is_inexact(a.dtype)]
 
-    def at(tangents: Sequence[Any], step: float) -> list[Array]:
+    def at(tangents: Sequence[Array | None], step: float) -> list[Array]:
         outs = before.run_perturbed(tangents, step)
         return [outs[k] for k in inexact_outs]
 
@@ -209,12 +214,12 @@ def check_directional_derivatives(
         raise_contradiction(after, mismatch)
 
 
-def apply_jvp(random: Any, stage: TransformStage) -> tuple[TransformStage, Any]:
+def apply_jvp(random: RandomState, stage: TransformStage) -> Transformed:
     """The tangents of all inexact outputs, by `jvp` or `linearize`."""
     varying, tangents = random_tangents(random, stage)
     linear = random.randint(2)
 
-    def function(*args: Any) -> list[Any]:
+    def function(*args: Value) -> list[Value]:
         f, primals = restrict_to_varying(stage, varying, args), [args[i] for i in varying]
         if linear:
             return list(functx.linearize(f, *primals)[1](*tangents))
@@ -234,7 +239,7 @@ def apply_jvp(random: Any, stage: TransformStage) -> tuple[TransformStage, Any]:
     return TransformStage.of(function, stage.args), check
 
 
-def apply_vjp(random: Any, stage: TransformStage) -> tuple[TransformStage, Any]:
+def apply_vjp(random: RandomState, stage: TransformStage) -> Transformed:
     """The cotangents of all inexact arguments, by `vjp`, or by `grad` of a sum."""
     varying, tangents = random_tangents(random, stage)
     outs = [a for a in stage.program.out_avals if is_inexact(a.dtype)]
@@ -242,12 +247,12 @@ def apply_vjp(random: Any, stage: TransformStage) -> tuple[TransformStage, Any]:
     real = all(kind(aval_of(stage.args[i]).dtype) == "f" for i in varying)
     by_grad = real and not any(is_complex(a.dtype) for a in outs) and random.randint(2)
 
-    def function(*args: Any) -> list[Any]:
+    def function(*args: Value) -> list[Value]:
         f, primals = restrict_to_varying(stage, varying, args), [args[i] for i in varying]
         if not by_grad:
             return list(functx.vjp(f, *primals)[1](cts))
 
-        def total(*xs: Any) -> Any:
+        def total(*xs: Value) -> Value | int:
             return sum([fnp.sum(c * y, dtype="float32") for c, y in zip(cts, f(*xs), strict=True)])
 
         return list(functx.grad(total, argnums=tuple(range(len(primals))))(*primals))
@@ -271,12 +276,12 @@ def apply_vjp(random: Any, stage: TransformStage) -> tuple[TransformStage, Any]:
     return TransformStage.of(function, stage.args), check
 
 
-def apply_jacobian(random: Any, stage: TransformStage) -> tuple[TransformStage, Any]:
+def apply_jacobian(random: RandomState, stage: TransformStage) -> Transformed:
     """The Jacobian of the first inexact output, row by row or column by column."""
     varying, tangents = random_tangents(random, stage)
     transform = functx.jacfwd if random.randint(2) else functx.jacrev
 
-    def function(*args: Any) -> list[Any]:
+    def function(*args: Value) -> list[Value]:
         f, primals = restrict_to_varying(stage, varying, args), [args[i] for i in varying]
         return [transform(lambda x: f(x, *primals[1:])[0])(primals[0])]
 
@@ -300,7 +305,7 @@ def is_real_valued(stage: TransformStage) -> bool:
     return bool(ins and outs) and not any(is_complex(a.dtype) for a in (*ins, *outs))
 
 
-def apply_random_transform(random: Any, stage: TransformStage) -> tuple[TransformStage, Any]:
+def apply_random_transform(random: RandomState, stage: TransformStage) -> Transformed:
     """The stage under one more random transform, and its check."""
     choices = [apply_jit, apply_checkpoint, apply_functionalize, apply_vmap]
     ins = any(is_inexact(aval_of(x).dtype) for x in stage.args)
@@ -317,7 +322,7 @@ def verify_seed(seed: int, ways: int | None = None) -> str | None:
     Returns the reason if a transform was refused, else None. Raises VerificationError for a
     difference, and unexpected errors of functx or XLA as they are.
     """
-    random = np.random.RandomState(seed)
+    random = RandomState(seed)
     depth = [0, 0, 0, 1, 1, 2, 3, 4, MAX_TRANSFORMS][random.randint(9)]
     with jax.enable_x64(bool(seed % 2)):
         try:
@@ -339,7 +344,7 @@ def is_differentiated(seed: int, depth: int) -> bool:
     return depth > 0 or seed % 3 > 0
 
 
-def build_stage(random: Any, seed: int, depth: int) -> tuple[TransformStage, str | None]:
+def build_stage(random: RandomState, seed: int, depth: int) -> tuple[TransformStage, str | None]:
     """The random function of a seed under `depth` checked transforms, and why the next one was refused.
 
     The reason is None if no transform was refused.

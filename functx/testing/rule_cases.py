@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from functools import cached_property
 from itertools import combinations, product
 from typing import Any
 
+import jax
 import numpy as np
 
 from functx import ops
@@ -27,11 +28,14 @@ from functx.core.types import (
     is_inexact,
     kind,
 )
+from functx.core.typing import Cotangents, Dim, Tangent, Tangents, Value, Values
 from functx.testing.numerical_derivatives import Array, central_difference, widen
 from functx.testing.rule_evaluation import (
     BATCH_SIZES,
     CompiledRules,
     Dims,
+    EvaluationName,
+    EvaluationResults,
     as_list,
     checked_tracing,
     lower_side_by_side,
@@ -151,11 +155,11 @@ class RuleCase:
         }
 
     @cached_property
-    def lowered_programs(self) -> Any:
+    def lowered_programs(self) -> jax.stages.Lowered:
         """All `programs` lowered in one module."""
         return lower_side_by_side([*self.programs.values()])
 
-    def bind(self, *args: Any) -> list[Any]:
+    def bind(self, *args: Value) -> list[Value]:
         """The outputs of the primitive on traced operands, as a list."""
         return as_list(self.primitive, self.primitive(*args))
 
@@ -251,11 +255,11 @@ class RuleCase:
             return CompiledRules(self)
 
     @cached_property
-    def results(self) -> dict[Any, Any]:
+    def results(self) -> EvaluationResults:
         """By name, the arrays of each evaluation on the drawn operands, or the exception that it raised."""
         return self.compiled(self.args, self.cts)
 
-    def result(self, name: Any) -> list[Array]:
+    def result(self, name: EvaluationName) -> list[Array]:
         """The arrays of an evaluation. Raises AssertionError if it raised an exception."""
         result = self.results[name]
         if isinstance(result, BaseException):
@@ -263,7 +267,7 @@ class RuleCase:
             raise AssertionError(
                 f"{self!r}: {label} raised {type(result).__name__}: {result}"
             ) from result
-        return result  # type: ignore[no-any-return]
+        return result
 
     def evaluate(self, args: Sequence[Array]) -> list[Array]:
         """The outputs of the compiled primitive on `args`."""
@@ -296,7 +300,7 @@ class RuleCase:
         return self._memo[key]
 
     @cached_property
-    def _memo(self) -> dict[Any, list[Array]]:
+    def _memo(self) -> dict[tuple[tuple[int, int], ...], list[Array]]:
         return {}
 
     def batch_element(self, m: int, n: int) -> list[Array]:
@@ -351,7 +355,7 @@ def _least_precise(avals: Sequence[ShapedArray]) -> tuple[str, float]:
     return real.get(name, name), TOLERANCES[name]
 
 
-def _direction(random: Any, aval: ShapedArray) -> Array:
+def _direction(random: np.random.RandomState, aval: ShapedArray) -> Array:
     x = random.uniform(0.3, 1.0, aval.shape) * np.where(random.rand(*aval.shape) < 0.5, -1, 1)
     if is_complex(aval.dtype):
         x = x + 1j * random.uniform(-1.0, 1.0, aval.shape)
@@ -364,7 +368,7 @@ class NamedAxisMap(Primitive):
     Each rule maps the result of the same rule of the primitive.
     """
 
-    primitive: Any
+    primitive: Primitive
     axes: tuple[tuple[Hashable, int], ...]
     samples = (sample(f32[4, 3], primitive=ops.Psum(("i",)), axes=(("i", 4),)),)
 
@@ -373,20 +377,20 @@ class NamedAxisMap(Primitive):
         """The operands that the operation may be linear in: none if it has no `transpose` rule."""
         return (0,) if self.primitive.has_rule("transpose") else ()
 
-    def program(self, *avals: Any) -> Program:
+    def program(self, *avals: ShapedArray) -> Program:
         """The program at one index of the named axes."""
         n = len(self.axes)
         unmapped = [a.update(shape=a.shape[n:]) for a in avals]
         return trace(lambda *xs: [self.primitive(*xs)], unmapped, name=self.primitive.name)[0]
 
-    def run_batched(self, program: Program, args: Any) -> list[Any]:
+    def run_batched(self, program: Program, args: Values) -> list[Value]:
         """The outputs of `program`, which is for one index, at all indices of the named axes."""
         for name, size in reversed(self.axes):
             dims = (0,) * len(program.inputs), (0,) * len(program.outputs)
             program = Batch(size, *dims, names=AxisNames(name))(program)
         return apply(None, program, args)
 
-    def abstract_eval(self, *avals: Any) -> Any:
+    def abstract_eval(self, *avals: ShapedArray) -> ShapedArray:
         sizes = tuple([n for _, n in self.axes])
         if any(a.shape[: len(sizes)] != sizes for a in avals):
             raise ShapeError(
@@ -396,14 +400,14 @@ class NamedAxisMap(Primitive):
         (out,) = self.program(*avals).out_avals
         return out.update(shape=(*sizes, *out.shape))
 
-    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> Any:
+    def jvp(self, primals: Values, tangents: Tangents) -> tuple[Value, Tangent]:
         rewrite = JVPRewrite(tuple([t is not None for t in tangents]))
         program = cached_rewrite(rewrite, self.program(*[aval_of(x) for x in primals]))
         operands = [*primals, *[t for t in tangents if t is not None]]
         outs = self.run_batched(program, operands)
         return outs[0], outs[1] if len(outs) > 1 else None
 
-    def vjp(self, ct: Any, out: Any, args: Any, active: Sequence[bool]) -> Any:
+    def vjp(self, ct: Value, out: Value, args: Values, active: Sequence[bool]) -> Cotangents:
         forward, backward = cached_rewrite(
             SplitVJP(tuple(active)), self.program(*[aval_of(x) for x in args])
         )
@@ -411,7 +415,7 @@ class NamedAxisMap(Primitive):
         cotangents = iter(self.run_batched(backward, [ct, *residuals]))
         return [next(cotangents) if is_active else None for is_active in active]
 
-    def transpose(self, ct: Any, *args: Any) -> Any:
+    def transpose(self, ct: Value, *args: Value) -> Cotangents:
         linear = tuple([is_linear_input(x) for x in args])
         program = cached_rewrite(
             TransposeLinearInputs(linear),
@@ -424,7 +428,7 @@ class NamedAxisMap(Primitive):
         )
         return self.run_batched(program, [ct, *[x for x in args if not is_linear_input(x)]])
 
-    def batch(self, args: Sequence[Any], dims: Sequence[int | None]) -> Any:
+    def batch(self, args: Values, dims: Sequence[Dim]) -> tuple[Value, Dim]:
         unbatched = [
             aval_of(x) if d is None else aval_of(x).update(shape=(*x.shape[:d], *x.shape[d + 1 :]))
             for x, d in zip(args, dims, strict=True)
@@ -439,11 +443,11 @@ class NamedAxisMap(Primitive):
         (out,) = self.run_batched(program, operands)
         return out, dim + n
 
-    def decompose(self, *args: Any) -> Any:
+    def decompose(self, *args: Value) -> Value:
         return self.run_batched(self.program(*[aval_of(x) for x in args]), args)[0]
 
 
-def primitive_under_test(cls: Callable[..., Any], sample: Sample) -> Any:
+def primitive_under_test(cls: type[Primitive], sample: Sample) -> Primitive:
     """The primitive to check on a sample, mapped over the named axes of the sample if it has any."""
     primitive = cls(**sample.params)
     return NamedAxisMap(primitive, sample.across) if sample.across else primitive

@@ -5,10 +5,10 @@ All are traced into one program and compiled once, because compilation takes mos
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import jax
 import numpy as np
@@ -20,6 +20,7 @@ from functx.core.program import Program
 from functx.core.tracer import current_builder
 from functx.core.tracing import program_checks, trace
 from functx.core.types import ShapedArray, x64_enabled
+from functx.core.typing import ArrayLike, Cotangent, Function, PyTree, Value, Values
 from functx.lowering.functx_call import jit_program
 from functx.ops.families import apply_mask
 from functx.testing.numerical_derivatives import Array
@@ -32,7 +33,10 @@ if TYPE_CHECKING:
     from functx.testing.rule_cases import RuleCase
 
 Dims = tuple[int | None, ...]
-RuleEvaluation = Callable[["TracedInputs"], Sequence[Any]]
+RuleEvaluation = Callable[["TracedInputs"], Sequence[ArrayLike]]
+EvaluationName: TypeAlias = str | tuple[Hashable, ...]
+CompiledPart = tuple[Function, list[Value], dict[EvaluationName, slice | Exception]]
+EvaluationResults: TypeAlias = dict[EvaluationName, Any]
 
 FAST_COMPILE_OPTIONS = {
     "xla_backend_optimization_level": 0,
@@ -59,7 +63,7 @@ def checked_tracing(x64: bool = True) -> Iterator[None]:
 class TracedInputs:
     """The traced operands, tangents and cotangents of a rule case."""
 
-    def __init__(self, case: RuleCase, values: Sequence[Any]):
+    def __init__(self, case: RuleCase, values: Values):
         remaining = iter(values)
         self.args = [next(remaining) for _ in case.args]
         self.tangents = [next(remaining) for _ in case.tangents]
@@ -81,9 +85,9 @@ class CompiledRules:
             # One of them does not lower: compile each alone, to name it.
             self.compiled = [self._compile({name: one}) for name, one in evaluations.items()]
 
-    def __call__(self, args: Sequence[Array], cts: Sequence[Array]) -> dict[Any, Any]:
+    def __call__(self, args: Sequence[Array], cts: Sequence[Array]) -> EvaluationResults:
         """The arrays of each evaluation, or the exception that it raised."""
-        results: dict[Any, Any] = {}
+        results: EvaluationResults = {}
         with checked_tracing():
             for part in self.compiled:
                 try:
@@ -92,11 +96,11 @@ class CompiledRules:
                     results |= dict.fromkeys(part[2], error)
         return results
 
-    def _compile(self, evaluations: dict[Any, RuleEvaluation]) -> Any:
+    def _compile(self, evaluations: dict[EvaluationName, RuleEvaluation]) -> CompiledPart:
         case = self.case
-        slices: dict[Any, Any] = {}
+        slices: dict[EvaluationName, slice | Exception] = {}
 
-        def body(*values: Any) -> list[Any]:
+        def body(*values: Value) -> list[Value]:
             inputs = TracedInputs(case, values)
             outs: list[Any] = []
             for name, evaluation in evaluations.items():
@@ -115,7 +119,9 @@ class CompiledRules:
         program, captured = trace(body, avals, name=case.primitive.name)
         return jit_program(program, compiler_options=FAST_COMPILE_OPTIONS), captured, slices
 
-    def _run(self, part: Any, args: Sequence[Array], cts: Sequence[Array]) -> dict[Any, Any]:
+    def _run(
+        self, part: CompiledPart, args: Sequence[Array], cts: Sequence[Array]
+    ) -> EvaluationResults:
         case = self.case
         function, captured, slices = part
         inputs = [*args, *case.tangents, *cts, *case.ct_tangents, *case.second_cts]
@@ -126,10 +132,10 @@ class CompiledRules:
         }
 
 
-def rule_evaluations(case: RuleCase) -> dict[Any, RuleEvaluation]:
+def rule_evaluations(case: RuleCase) -> dict[EvaluationName, RuleEvaluation]:
     """The evaluations that the checks in `rules.py` read, by name."""
     primitive = case.primitive
-    evaluations: dict[Any, RuleEvaluation] = {}
+    evaluations: dict[EvaluationName, RuleEvaluation] = {}
     registered = registered_decompositions(type(primitive))
     for entry in registered:
         evaluations["decompose", entry.table] = lambda inputs, entry=entry: inline(
@@ -170,7 +176,7 @@ def rule_evaluations(case: RuleCase) -> dict[Any, RuleEvaluation]:
     return evaluations
 
 
-def _evaluate_batch(case: RuleCase, inner: Dims, outer: Dims | None = None) -> Sequence[Any]:
+def _evaluate_batch(case: RuleCase, inner: Dims, outer: Dims | None = None) -> Values:
     outs = (0,) * len(case.out_avals)
     program = case.rewritten(Batch(BATCH_SIZES[0], inner, outs), case.program)
     if outer is not None:
@@ -185,14 +191,14 @@ def _evaluate_batch(case: RuleCase, inner: Dims, outer: Dims | None = None) -> S
     return inline(program, stacked)
 
 
-def _evaluate_jvp(case: RuleCase, inputs: TracedInputs, varying: Sequence[int]) -> Sequence[Any]:
+def _evaluate_jvp(case: RuleCase, inputs: TracedInputs, varying: Sequence[int]) -> Values:
     mask = tuple([i in varying for i in range(len(case.avals))])
     program = case.rewritten(JVPRewrite(mask), case.program)
     tangents = [t for i, t in zip(case.inexact, inputs.tangents, strict=True) if i in varying]
     return inline(program, [*inputs.args, *tangents])
 
 
-def _evaluate_vjp(case: RuleCase, inputs: TracedInputs, varying: Sequence[int]) -> list[Any]:
+def _evaluate_vjp(case: RuleCase, inputs: TracedInputs, varying: Sequence[int]) -> list[Value]:
     mask = tuple([i in varying for i in range(len(case.avals))])
     return _run_vjp(case, case.program, mask, inputs.args, inputs.cts)
 
@@ -201,22 +207,22 @@ def _run_vjp(
     case: RuleCase,
     program: Program,
     mask: tuple[bool, ...],
-    args: Sequence[Any],
-    cts: Sequence[Any],
-) -> list[Any]:
+    args: Values,
+    cts: Values,
+) -> list[Value]:
     forward, backward = case.rewritten(SplitVJP(mask), program)
     outs = inline(forward, args)
     return inline(backward, [*cts, *outs[len(program.outputs) :]])
 
 
-def _vjp_of_one_output(case: RuleCase, inputs: TracedInputs, output: int) -> list[Any]:
+def _vjp_of_one_output(case: RuleCase, inputs: TracedInputs, output: int) -> list[Value]:
     """The cotangents of the operands when only one output has a cotangent."""
     k = case.inexact_outs[output]
     program, _ = trace(lambda *xs: [case.bind(*xs)[k]], case.avals)
     return _run_vjp(case, program, case.inexact_mask, inputs.args, [inputs.cts[output]])
 
 
-def _derived_vjp(case: RuleCase, inputs: TracedInputs) -> list[Any]:
+def _derived_vjp(case: RuleCase, inputs: TracedInputs) -> list[Value]:
     """The cotangents by transposing `jvp`, which an overridden `vjp` must match."""
     cts = dict(zip(case.inexact_outs, inputs.cts, strict=True))
     all_cts = [cts.get(k) for k in range(len(case.out_avals))]
@@ -226,7 +232,7 @@ def _derived_vjp(case: RuleCase, inputs: TracedInputs) -> list[Any]:
 
 def _evaluate_transpose(
     case: RuleCase, inputs: TracedInputs, varying: Sequence[int], zero: bool
-) -> list[Any]:
+) -> list[Value]:
     args: list[Any] = []
     for i, x in enumerate(inputs.args):
         if i in varying:
@@ -248,7 +254,7 @@ def _evaluate_transpose(
     return [_or_zeros(results[i], case.avals[i]) for i in varying]
 
 
-def _masked_cotangents(case: RuleCase, inputs: TracedInputs, mask: Any) -> list[Any]:
+def _masked_cotangents(case: RuleCase, inputs: TracedInputs, mask: Any) -> list[ArrayLike]:
     """The cotangents of the operands and their masks, for an output cotangent that is zero outside `mask`."""
     (ct,) = inputs.cts
     args = inputs.args
@@ -280,44 +286,46 @@ def pullback_program(case: RuleCase) -> Program:
     )[0]
 
 
-def _jvp_of_vjp(case: RuleCase, inputs: TracedInputs) -> Sequence[Any]:
+def _jvp_of_vjp(case: RuleCase, inputs: TracedInputs) -> Values:
     mask = (*case.inexact_mask, *[True] * len(inputs.cts))
     program = case.rewritten(JVPRewrite(mask), case.pullback)
     tangents = [*inputs.tangents, *inputs.ct_tangents]
     return inline(program, [*inputs.args, *inputs.cts, *tangents])
 
 
-def _vjp_of_vjp(case: RuleCase, inputs: TracedInputs) -> list[Any]:
+def _vjp_of_vjp(case: RuleCase, inputs: TracedInputs) -> list[Value]:
     mask = (*case.inexact_mask, *[True] * len(inputs.cts))
     return _run_vjp(case, case.pullback, mask, [*inputs.args, *inputs.cts], inputs.second_cts)
 
 
-def inline(program: Program, args: Sequence[Any]) -> list[Any]:
+def inline(program: Program, args: Sequence[ArrayLike]) -> list[Value]:
     """The outputs of `program` on traced values; its equations are copied into the trace."""
     builder = current_builder.get()
     assert builder is not None
-    return builder.inline(program, args)
+    return [*builder.inline(program, args)]
 
 
 def side_by_side(programs: Sequence[Program]) -> Program:
     """One program that takes the inputs and returns the outputs of all `programs`."""
 
-    def body(*xs: Any) -> list[Any]:
+    def body(*xs: Value) -> list[Value]:
         operands = iter(xs)
         return [out for p in programs for out in inline(p, [next(operands) for _ in p.inputs])]
 
     return trace(body, [aval for p in programs for aval in p.in_avals])[0]
 
 
-def lower_side_by_side(programs: Sequence[Program]) -> Any:
+def lower_side_by_side(programs: Sequence[Program]) -> jax.stages.Lowered:
     """The programs lowered in one module, which MLIR verifies."""
     avals = [aval for p in programs for aval in p.in_avals]
-    jitted: Any = jit_program(side_by_side(programs), compiler_options=FAST_COMPILE_OPTIONS)
+    jitted = jit_program(side_by_side(programs), compiler_options=FAST_COMPILE_OPTIONS)
     return jitted.lower(*[np.zeros(a.shape, a.dtype) for a in avals])
 
 
 def run_side_by_side(
-    programs: Sequence[Program], operands: Sequence[Sequence[Array]], lowered: Any = None
+    programs: Sequence[Program],
+    operands: Sequence[Sequence[Array]],
+    lowered: jax.stages.Lowered | None = None,
 ) -> list[list[Array]]:
     """The outputs of each program on its operands, all compiled together.
 
@@ -328,12 +336,12 @@ def run_side_by_side(
     return [[next(outs) for _ in program.outputs] for program in programs]
 
 
-def as_list(primitive: Primitive, out: Any) -> list[Any]:
+def as_list(primitive: Primitive, out: PyTree) -> list[Value]:
     """The results of a primitive as a list."""
     return list(out) if primitive.multiple_results else [out]
 
 
-def _or_zeros(ct: Any, aval: ShapedArray) -> Any:
+def _or_zeros(ct: Cotangent, aval: ShapedArray) -> Value:
     return ops.zeros_like(aval) if ct is None else ct
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
@@ -427,7 +426,7 @@ def _aval(x: Array) -> ShapedArray:
     return ShapedArray(x.shape, x.dtype)
 
 
-def _check_types(subject: str, got: Any, expected: Sequence[ShapedArray]) -> None:
+def _check_types(subject: str, got: Iterable[ShapedArray], expected: Sequence[ShapedArray]) -> None:
     got = list(got)
     assert [(a.shape, a.dtype) for a in got] == [(a.shape, a.dtype) for a in expected], (
         f"{subject} must be {_describe_types(expected)}; got {_describe_types(got)}"

@@ -8,10 +8,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from functx.core.errors import FunctxError
-from functx.core.program import Equation, Program, Var, dce_equations
+from functx.core.program import Atom, Equation, Program, Var, dce_equations
 from functx.core.program_editing import replace_program_fields
 from functx.core.types import is_inexact
 from functx.testing.reference.interpreter import (
+    Array,
     NumpyInterpreter,
     copy_arguments,
     narrow_array,
@@ -26,7 +27,7 @@ class ProgramCase(NamedTuple):
     """A program and its arguments."""
 
     program: Program
-    args: list[Any]
+    args: list[Array]
 
 
 Fails = Callable[[ProgramCase], bool]
@@ -141,13 +142,12 @@ def shorten_dimensions(case: ProgramCase) -> Iterator[ProgramCase]:
 def replace_dimension(case: ProgramCase, size: int, new: int) -> ProgramCase | None:
     """The case with `size` replaced by `new` in every shape, or None if that is not a valid program."""
 
-    def change(shape: Any) -> Any:
+    def change(shape: tuple[int, ...]) -> tuple[int, ...]:
         return tuple([new if n == size else n for n in shape])
 
-    env: dict[Any, Any] = {}
-    for v in case.program.inputs:
-        env[v] = Var(v.aval.update(shape=change(v.aval.shape)))
-    inputs, equations = [*env.values()], []
+    inputs = [Var(v.aval.update(shape=change(v.aval.shape))) for v in case.program.inputs]
+    env: dict[Atom, Atom] = dict(zip(case.program.inputs, inputs, strict=True))
+    equations = []
     try:
         for eqn in case.program:
             primitive = eqn.primitive
@@ -180,7 +180,7 @@ def simplify_arguments(case: ProgramCase) -> Iterator[ProgramCase]:
                 yield ProgramCase(case.program, [*case.args[:i], simpler, *case.args[i + 1 :]])
 
 
-def simplify_values(x: Any) -> Iterator[Any]:
+def simplify_values(x: Array) -> Iterator[Array]:
     """Simpler arrays like `x`, the simplest first, up to the first that equals `x`."""
     candidates = [np.zeros_like(x), np.ones_like(x)]
     candidates.append(np.arange(1, x.size + 1).reshape(x.shape).astype(x.dtype))

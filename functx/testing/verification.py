@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
 from functools import partial
 from typing import Any, NamedTuple
@@ -20,6 +20,7 @@ from functx.core.program import Effect, Program
 from functx.core.program_editing import replace_program_fields
 from functx.core.rewriting import cached_rewrite
 from functx.core.types import is_inexact
+from functx.core.typing import ArrayLike, PyTree, Value
 from functx.lowering.functx_call import bind_functx_call
 from functx.passes.pipeline import ALL_PASSES, OPTIONAL_PASSES, REQUIRED_PASSES, select_passes
 from functx.testing.derivative_checks import (
@@ -60,7 +61,7 @@ class ExpectedOutputs:
     runs) are not compared.
     """
 
-    def __init__(self, program: Program, args: Sequence[Any], runs: int = INITIAL_SAMPLES):
+    def __init__(self, program: Program, args: Sequence[ArrayLike], runs: int = INITIAL_SAMPLES):
         self.program, self.args, self.avals = program, args, program.out_avals
         interpreter = NumpyInterpreter(RoundingErrors())
         self.values = self.outputs(interpreter)
@@ -93,7 +94,7 @@ class ExpectedOutputs:
                     return k
         return None
 
-    def mismatch_mask(self, k: int, out: Any) -> Array:
+    def mismatch_mask(self, k: int, out: ArrayLike) -> Array:
         """The mask of elements of output `k` out of tolerance; true if the shape or the dtype is wrong."""
         out = np.asarray(out)
         if out.shape != self.avals[k].shape or out.dtype != self.avals[k].dtype:
@@ -126,7 +127,7 @@ class ExpectedOutputs:
 class ExpectedOutputsWithWrites(ExpectedOutputs):
     """Expected outputs of a program with writes, which run in NumPy memory; written arguments come last."""
 
-    def __init__(self, program: Program, args: Sequence[Any], runs: int = INITIAL_SAMPLES):
+    def __init__(self, program: Program, args: Sequence[ArrayLike], runs: int = INITIAL_SAMPLES):
         self.written = cached_rewrite(Functionalize(), program).written
         super().__init__(program, args, runs)
         self.avals = [*self.avals, *[program.in_avals[i] for i in self.written]]
@@ -137,7 +138,7 @@ class ExpectedOutputsWithWrites(ExpectedOutputs):
         return [*outs, *[args[i] for i in self.written]]
 
 
-def equal_or_both_nan(x: Array, y: Array) -> Any:
+def equal_or_both_nan(x: Array, y: Array) -> Array:
     """The mask of equal elements; nans are equal, and so are all nonfinite complex numbers."""
     if np.iscomplexobj(x):
         return (x == y) | (~np.isfinite(x) & ~np.isfinite(y))
@@ -178,19 +179,21 @@ class ExecutionPaths:
             ExecutionPath("printed and parsed", self.after_print_and_parse),
         ]
 
-    def lowered(self, passes: Sequence[str], program: Program, args: Sequence[Any]) -> list[Any]:
+    def lowered(
+        self, passes: Sequence[str], program: Program, args: Sequence[ArrayLike]
+    ) -> list[Array]:
         """The outputs with `passes` at full strength and little optimization by XLA."""
         return self.run(program, args, select_passes(*passes, always=True), FAST_COMPILE_OPTIONS)
 
-    def compiled(self, program: Program, args: Sequence[Any]) -> list[Any]:
+    def compiled(self, program: Program, args: Sequence[ArrayLike]) -> list[Array]:
         """The outputs as `functx.jit` computes them."""
         return self.run(program, args, nullcontext(), {})
 
-    def inside_jax(self, program: Program, args: Sequence[Any]) -> list[Any]:
+    def inside_jax(self, program: Program, args: Sequence[ArrayLike]) -> list[Array]:
         """The outputs of the program called inside `jax.jit`."""
         return [*jax.jit(lambda *xs: backend.run(None, program, xs))(*args)]
 
-    def with_lifted_literals(self, program: Program, args: Sequence[Any]) -> list[Any]:
+    def with_lifted_literals(self, program: Program, args: Sequence[ArrayLike]) -> list[Array]:
         """The outputs of the program with its literals as inputs."""
         literals = collect_literals(program)
         lifted = lift_literals(lambda p: p, program, range(len(literals)))
@@ -200,16 +203,20 @@ class ExecutionPaths:
             lifted.program, [*args, *pack_literals(literals)], nullcontext(), FAST_COMPILE_OPTIONS
         )
 
-    def after_print_and_parse(self, program: Program, args: Sequence[Any]) -> list[Any]:
+    def after_print_and_parse(self, program: Program, args: Sequence[ArrayLike]) -> list[Array]:
         """The outputs of the program after printing and parsing."""
         return self.lowered(REQUIRED_PASSES, Program.parse(str(program)), args)
 
     def run(
-        self, program: Program, args: Sequence[Any], passes: Any, options: dict[str, Any]
-    ) -> list[Any]:
+        self,
+        program: Program,
+        args: Sequence[ArrayLike],
+        passes: AbstractContextManager[object],
+        options: dict[str, Any],
+    ) -> list[Array]:
         """The outputs of `program`, lowered in the context `passes` and compiled with `options`."""
 
-        def f(*xs: Any) -> list[Any]:
+        def f(*xs: Value) -> list[Value]:
             return bind_functx_call(program, xs)
 
         with passes:
@@ -221,7 +228,7 @@ class ExecutionPaths:
         return self.outputs[key]
 
 
-def functionalized_in_numpy(program: Program, args: Sequence[Any]) -> list[Any]:
+def functionalized_in_numpy(program: Program, args: Sequence[ArrayLike]) -> list[Array]:
     """The outputs of the functionalized program, and the new values of the written arrays, in NumPy."""
     return interpret_in_numpy(cached_rewrite(Functionalize(), program).program, *args)
 
@@ -256,7 +263,7 @@ def verify(fun: Callable[..., Any]) -> Callable[..., Any]:
     """
     check_callable(fun, "verify")
 
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
+    def wrapper(*args: PyTree, **kwargs: PyTree) -> PyTree:
         program = fun if type(fun) is Program else make_ir(fun)(*args, **kwargs)
         leaves = [*tree.leaves((args, kwargs)), *program.captured]
         pairs = zip(leaves, program.in_avals, strict=True)
@@ -268,7 +275,7 @@ def verify(fun: Callable[..., Any]) -> Callable[..., Any]:
     return copy_function_metadata(wrapper, fun, "verify")
 
 
-def verify_program(program: Program, args: Sequence[Any], orders: int = 1) -> list[Any]:
+def verify_program(program: Program, args: Sequence[Array], orders: int = 1) -> list[Array]:
     """The outputs of `program` by the reference interpreter, after all ways to run it agreed.
 
     The derivatives up to order `orders` are verified too.
@@ -366,12 +373,12 @@ def describe_case(case: ProgramCase) -> list[str]:
     return ["the smallest program found that differs:", *str(case.program).splitlines(), *lines]
 
 
-def format_array(x: Any) -> str:
+def format_array(x: ArrayLike) -> str:
     """An array in one line."""
     return np.array2string(np.asarray(x), separator=", ", threshold=60).replace("\n", " ")
 
 
-def verify_before_compile(program: Program, args: Sequence[Any]) -> None:
+def verify_before_compile(program: Program, args: Sequence[ArrayLike]) -> None:
     """Verify a program before it is compiled, for `config.verify`.
 
     Not verified are programs made during a verification, programs with arguments that JAX traces,

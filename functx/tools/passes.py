@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from time import perf_counter
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 from jax.extend.mlir import ir
@@ -175,12 +175,12 @@ def run_deeply(each: Pass, target: Target, program: Program) -> Program:
 def count_operations(program: Program) -> int:
     """The number of StableHLO operations that `program` becomes, in functions and loops too."""
     avals = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in program.in_avals]
-    jitted: Any = jit_program(program)
+    jitted = jit_program(program)
     with select_passes("reuse_operations"):
-        module = jitted.lower(*avals).compiler_ir("stablehlo")
+        module: ir.Module = jitted.lower(*avals).compiler_ir("stablehlo")  # type: ignore[assignment]
     count = 0
 
-    def visit(operation: Any) -> Any:
+    def visit(operation: ir.Operation) -> ir.WalkResult:
         nonlocal count
         count += operation.name.startswith("stablehlo.")
         return ir.WalkResult.ADVANCE

@@ -12,7 +12,7 @@ import jax
 from functx.core import tree
 from functx.core.config import trace_options
 from functx.core.errors import ArgumentError, MissingKernelError, ValueRangeError, type_name
-from functx.core.typing import PyTree, Values
+from functx.core.typing import ArrayLike, PyTree
 from functx.custom.operators.arguments import OperatorPrimitive
 from functx.custom.operators.registry import DISPATCH_RULE, KERNEL_RULE, Registration, get_rules
 from functx.lowering.arguments import StaticByValue
@@ -124,12 +124,14 @@ def find_kernel(primitive: OperatorPrimitive, platform: str | None) -> Registrat
     return None
 
 
-def select_kernel(primitive: OperatorPrimitive, operands: Values) -> Registration | None:
+def select_kernel(
+    primitive: OperatorPrimitive, operands: Sequence[ArrayLike]
+) -> Registration | None:
     """The implementation for the platform of the operands, accelerators before the CPU."""
     return find_kernel(primitive, _platform_of(primitive, operands))
 
 
-def raise_missing_kernel(primitive: OperatorPrimitive, operands: Values) -> NoReturn:
+def raise_missing_kernel(primitive: OperatorPrimitive, operands: Sequence[ArrayLike]) -> NoReturn:
     """Raise MissingKernelError for a call without an implementation."""
     operator = primitive.operator
     platform = _platform_of(primitive, operands)
@@ -156,7 +158,7 @@ def missing_kernel_error(operator: Operator, platform: str) -> MissingKernelErro
     )
 
 
-def _platform_of(primitive: OperatorPrimitive, operands: Values) -> str | None:
+def _platform_of(primitive: OperatorPrimitive, operands: Sequence[ArrayLike]) -> str | None:
     """The platform of a call; None if it has neither an array nor a device."""
     device = primitive.device_argument()
     if device is not None:

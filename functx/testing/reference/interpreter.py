@@ -22,9 +22,10 @@ from functx import ops
 from functx.core.backend import backend
 from functx.core.errors import ArgumentError
 from functx.core.primitive import Primitive, View
-from functx.core.program import Effect, Equation, Program, Var
+from functx.core.program import Atom, Effect, Equation, Program, Var
 from functx.core.samples import EXACT, Rounding
 from functx.core.types import DTYPES_BY_SHORT_NAME, ShapedArray, is_complex, is_inexact, real_dtype
+from functx.core.typing import ArrayLike
 
 MODULES = ("control", "elementwise", "linear_algebra", "nn", "reductions")
 """The modules of definitions that are too long for the class, or need SciPy or JAX.
@@ -68,7 +69,7 @@ def definition_by_class(cls: type[Primitive]) -> Definition | None:
     return definition_by_name(cls.__name__) if cls.__module__.startswith("functx.") else None
 
 
-def numpy_definition(primitive: Primitive, *first: Any) -> Definition | None:
+def numpy_definition(primitive: Primitive, *first: Definition) -> Definition | None:
     """The function of operands that defines `primitive`; None if it has no definition.
 
     `first` is the argument of definitions that run subprograms.
@@ -151,7 +152,7 @@ class RoundingErrors:
             else [flush_subnormals(x, d) for x, d in zip(outs, out_dtypes, strict=True)]
         )
 
-    def add_rounding(self, x: Array, dtype: Any, rounding: Rounding) -> Array:
+    def add_rounding(self, x: Array, dtype: np.dtype[Any], rounding: Rounding) -> Array:
         """The result `x` with a random error of the size that `rounding` states."""
         x = self.perturb(x, dtype, rounding.ulps, not rounding.is_componentwise)
         if is_inexact(dtype) and (rounding.is_absolute or rounding.is_normwise):
@@ -159,7 +160,7 @@ class RoundingErrors:
             x = x + rounding.ulps * limits(dtype).eps * size * self.random_factors(x.shape)
         return x
 
-    def perturb_last_bits(self, x: Array, dtype: Any) -> Array:
+    def perturb_last_bits(self, x: Array, dtype: np.dtype[Any]) -> Array:
         """`x`, perturbed by some units in the last place where it may have been rounded."""
         perturbed = self.perturb(x, dtype, self.random.randint(0, 5))  # type: ignore[union-attr]
         return (
@@ -176,7 +177,7 @@ class RoundingErrors:
         inside = (x.real > float(info.min) - 1) & (x.real < float(info.max) + 1)
         return np.where(inside, out, self.random.randint(0, 2, out.shape)).astype(out.dtype)  # type: ignore[union-attr]
 
-    def perturb(self, x: Array, dtype: Any, units: float, modulus: bool = False) -> Array:
+    def perturb(self, x: Array, dtype: np.dtype[Any], units: float, modulus: bool = False) -> Array:
         """`x` with an error of about `units` in the last place, plus the least normal number.
 
         With `modulus`, the error of each component of a complex number is relative to its modulus.
@@ -190,7 +191,7 @@ class RoundingErrors:
         error = errors * (units * eps * (np.abs(x) if modulus else x) + least)
         return x + np.where(np.isfinite(x) & (x != 0), error, 0.0)
 
-    def random_factors(self, shape: tuple[int, ...]) -> Any:
+    def random_factors(self, shape: tuple[int, ...]) -> Array:
         """Random factors between 0.25 and 1.25 of both signs; equal factors could hide a periodic function."""
         uniform = 2.0 * self.random.random_sample(shape) - 1.0  # type: ignore[union-attr]
         return 0.5 * uniform + np.copysign(0.75, uniform)
@@ -205,25 +206,25 @@ class Limits(NamedTuple):
 
 
 @lru_cache(maxsize=64)
-def limits(dtype: Any) -> Limits:
+def limits(dtype: np.dtype[Any]) -> Limits:
     """The limits of an inexact dtype."""
     info = finfo(dtype)
     return Limits(float(info.eps), float(info.tiny), float(info.max))
 
 
-def is_representable(x: Array, dtype: Any) -> Any:
+def is_representable(x: Array, dtype: np.dtype[Any]) -> Array:
     """The mask of elements of the wide array `x` that `dtype` represents exactly."""
     return (not is_inexact(dtype)) | (x.astype(dtype).astype(x.dtype) == x)
 
 
-def is_surely_representable(x: Array, dtype: Any) -> Any:
+def is_surely_representable(x: Array, dtype: np.dtype[Any]) -> Array:
     """`is_representable`, but in 32 bits for a 64-bit dtype, to which `x` may already be rounded."""
     narrower = {np.dtype(np.float64): np.float32, np.dtype(np.complex128): np.complex64}
     return is_representable(x, np.dtype(narrower.get(dtype, dtype)))
 
 
 def recompute_narrow(
-    outs: Sequence[Array], args: Sequence[Array], dtypes: Sequence[Any], compute: Compute
+    outs: Sequence[Array], args: Sequence[Array], dtypes: Sequence[np.dtype[Any]], compute: Compute
 ) -> list[Array]:
     """`outs`, replaced by a computation in the dtypes of the operands where that overflows.
 
@@ -243,7 +244,7 @@ def recompute_narrow(
     return [np.where(np.isfinite(low) & (low != 0), wide, low) for low, wide in pairs]
 
 
-def flush_subnormals(x: Array, dtype: Any) -> Array:
+def flush_subnormals(x: Array, dtype: np.dtype[Any]) -> Array:
     """`x` with zeros for elements below the least normal number of `dtype`."""
     if not is_inexact(dtype):
         return x
@@ -261,7 +262,7 @@ def complex_from_parts(real: Array, imag: Array) -> Array:
     return out
 
 
-def overflow_to_infinity(x: Array, dtype: Any) -> Array:
+def overflow_to_infinity(x: Array, dtype: np.dtype[Any]) -> Array:
     """`x` with infinities for elements beyond the largest number of `dtype`."""
     if not is_inexact(dtype):
         return x
@@ -275,7 +276,7 @@ def overflow_to_infinity(x: Array, dtype: Any) -> Array:
     return np.where(overflows, x * np.inf, x) if overflows.any() else x
 
 
-def interpret_in_numpy(program: Program, *args: Any) -> list[Array]:
+def interpret_in_numpy(program: Program, *args: ArrayLike) -> list[Array]:
     """The outputs of `program` on arrays, computed by NumPy definitions, in the program's dtypes.
 
     All values are float64 or complex128 if inexact, and rounded to the dtypes of the program at
@@ -291,13 +292,13 @@ def interpret_in_numpy(program: Program, *args: Any) -> list[Array]:
     return [narrow_array(x, aval.dtype) for x, aval in zip(outs, program.out_avals, strict=True)]
 
 
-def copy_arguments(program: Program, args: Sequence[Any]) -> list[Array]:
+def copy_arguments(program: Program, args: Sequence[ArrayLike]) -> list[Array]:
     """Copies of `args` in wide dtypes, as operands of the interpreter."""
     pairs = zip(args, program.in_avals, strict=True)
     return [widen_array(np.array(x, aval.dtype, order="C")) for x, aval in pairs]
 
 
-def apply_primitive(primitive: Primitive, args: Sequence[Any]) -> list[Array]:
+def apply_primitive(primitive: Primitive, args: Sequence[ArrayLike]) -> list[Array]:
     """The outputs of `primitive(*args)` by its NumPy definition, in wide dtypes."""
     arrays = [np.asarray(x) for x in args]
     avals = tuple([ShapedArray(x.shape, x.dtype) for x in arrays])
@@ -312,7 +313,7 @@ def widen_array(x: Array) -> Array:
     return x.astype(np.complex128 if np.iscomplexobj(x) else np.float64, copy=False)
 
 
-def narrow_array(x: Array, dtype: Any) -> Array:
+def narrow_array(x: Array, dtype: np.dtype[Any]) -> Array:
     """`x` in `dtype`."""
     with np.errstate(all="ignore"):
         return np.asarray(x).astype(dtype, copy=False)
@@ -337,9 +338,9 @@ class NumpyInterpreter:
         return [read_atom(env, atom) for atom in program.outputs]
 
     @np.errstate(all="ignore")
-    def values(self, program: Program, args: Sequence[Array]) -> dict[Any, Array]:
+    def values(self, program: Program, args: Sequence[Array]) -> dict[Var, Array]:
         """The value of every variable of `program`."""
-        env: dict[Any, Array] = dict(zip(program.inputs, args, strict=True))
+        env: dict[Var, Array] = dict(zip(program.inputs, args, strict=True))
         for eqn in program.equations:
             self.steps += 1
             if self.steps > self.limit:
@@ -372,15 +373,15 @@ class NumpyInterpreter:
         return [as_wide_dtype(x, aval) for x, aval in zip(outs, out_avals, strict=True)]
 
 
-def read_atom(env: dict[Any, Array], atom: Any) -> Array:
+def read_atom(env: dict[Var, Array], atom: Atom) -> Array:
     """The value of a variable in `env`, or of a literal."""
     if type(atom) is Var:
         return env[atom]
     return widen_array(np.asarray(atom.value).astype(atom.aval.dtype))
 
 
-def as_wide_dtype(x: Any, aval: ShapedArray) -> Array:
+def as_wide_dtype(x: ArrayLike, aval: ShapedArray) -> Array:
     """`x` in the wide dtype for an inexact `aval`, else in the dtype of `aval`."""
     if not is_inexact(aval.dtype):
-        return narrow_array(x, aval.dtype)
+        return narrow_array(np.asarray(x), aval.dtype)
     return widen_array(np.asarray(x))
