@@ -334,7 +334,8 @@ def reduction_step(run: RandomFunctionRun) -> Value:
     x = run.value()
     reductions: tuple[Function, ...] = fnp.sum, fnp.mean, fnp.prod, fnp.max, fnp.min, fnp.var
     axis = None if not aval_of(x).shape else run.random.randint(len(aval_of(x).shape))
-    return run.choice((*reductions, fnp.cumsum, fnp.argmax))(x, axis=axis)
+    functions: tuple[Function, ...] = (*reductions, fnp.cumsum, fnp.argmax)
+    return run.choice(functions)(x, axis=axis)
 
 
 def jax_function_step(run: RandomFunctionRun) -> Value | list[Value]:
