@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from operator import index
-from typing import Any
 
 from functx.core.errors import ArgumentError, GradientError, ValueRangeError, type_name
 from functx.core.typing import Function, PyTree
@@ -101,7 +100,7 @@ def min_cut_rematerialization_partition(
     )
 
 
-def check_joint(name: str, joint: Any, num_outputs: Any) -> JointProgram:
+def check_joint(name: str, joint: object, num_outputs: int | None) -> JointProgram:
     """`joint`, with `num_outputs` outputs of the function, by default its own."""
     if not isinstance(joint, JointProgram):
         raise ArgumentError(

@@ -231,7 +231,9 @@ def miopen_batch_norm_backward(
     )
 
 
-def recompute_mean_var(x: Any, rstd: Any, dims: Any, keepdim: bool = True) -> tuple[Value, Value]:
+def recompute_mean_var(
+    x: ArrayLike, rstd: ArrayLike, dims: Axes, keepdim: bool = True
+) -> tuple[Value, Value]:
     """The mean of `x` over `dims` and 1 / sqrt(variance + eps), computed from `x` again.
 
     `rstd` is the saved 1 / sqrt(variance + eps). Both results vary with `x`; the eps is the one that
@@ -244,11 +246,11 @@ def recompute_mean_var(x: Any, rstd: Any, dims: Any, keepdim: bool = True) -> tu
     saved = ops.reshape(ops.convert_element_type(rstd, work), tuple_delete(aval.shape, axes))
     standardized = standardize(ops.convert_element_type(x, work), axes, None, rstd=saved)
     shape = tuple([1 if d in axes else n for d, n in enumerate(aval.shape)])
-    mean, rstd = [
+    mean, new_rstd = [
         ops.convert_element_type(ops.reshape(statistic, shape) if keepdim else statistic, dtype)
         for statistic in (standardized.mean, standardized.rstd)
     ]
-    return mean, rstd
+    return mean, new_rstd
 
 
 def softmax_backward(

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import wraps
-from typing import Any
 
 from functx import ops
 from functx.core.errors import ShapeError
 from functx.core.missing_names import suggest_alternatives as _suggest_alternatives
 from functx.core.tracer import aval_of
+from functx.core.typing import ArrayLike, DTypeLike, Value
 from functx.custom.custom_linear_solve import custom_linear_solve
 from functx.custom.custom_root import custom_root
 from functx.numpy import joining, rearranging
@@ -327,11 +327,11 @@ __all__ = [
 ]
 
 
-def _broadcasting_unit_dims(operation: Callable[..., Any]) -> Callable[..., Any]:
+def _broadcasting_unit_dims(operation: Callable[..., Value]) -> Callable[..., Value]:
     """`operation` with dimensions of length 1 broadcast where the operands have one rank."""
 
     @wraps(operation)
-    def function(*args: Any) -> Any:
+    def function(*args: ArrayLike) -> Value:
         try:
             return operation(*args)
         except ShapeError:
@@ -386,7 +386,7 @@ complex = _broadcasting_unit_dims(ops.complex)
 nextafter = _broadcasting_unit_dims(ops.nextafter)
 
 
-def convert_element_type(operand: Any, new_dtype: Any) -> Any:
+def convert_element_type(operand: ArrayLike, new_dtype: DTypeLike) -> Value:
     """`operand` in `new_dtype`: floats to integers towards zero, numbers to bool by `x != 0`.
 
     None as `new_dtype` keeps the dtype. The result is not weakly typed.
@@ -394,17 +394,17 @@ def convert_element_type(operand: Any, new_dtype: Any) -> Any:
     return ops.convert_element_type(operand, new_dtype)
 
 
-def stack(operands: Sequence[Any], axis: int = 0) -> Any:
+def stack(operands: Sequence[ArrayLike], axis: int = 0) -> Value:
     """The arrays `operands`, all of one shape, joined along a new axis."""
     return joining.stack(operands, axis)
 
 
-def unstack(x: Any, axis: int = 0) -> tuple[Any, ...]:
+def unstack(x: ArrayLike, axis: int = 0) -> tuple[Value, ...]:
     """The arrays along `axis` of `x`, each without that axis."""
     return joining.unstack(x, axis=axis)
 
 
-def tile(operand: Any, reps: Sequence[int]) -> Any:
+def tile(operand: ArrayLike, reps: Sequence[int]) -> Value:
     """`operand` repeated `reps[i]` times along dimension i."""
     return rearranging.tile(operand, reps)
 

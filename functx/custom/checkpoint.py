@@ -26,7 +26,7 @@ from functx.core.tracer import current_builder
 from functx.core.tracing import trace_closed
 from functx.core.types import ShapedArray
 from functx.core.typing import Cotangents, Function, PyTree, Tangents, Value, Values
-from functx.custom.checkpoint_policies import MinCut, everything_saveable
+from functx.custom.checkpoint_policies import MinCut, Policy, everything_saveable
 from functx.custom.custom_function import bind_arguments, has_jax_tracers
 from functx.passes.rematerialization import MIN_CUT_PLAN, MinCutSplit, use_memory_plan
 from functx.transforms.aliasing import call_outside_trace
@@ -159,7 +159,7 @@ class Checkpoint(ProgramCall):
 
     prevent_cse: bool = True
     differentiated: bool = False
-    policy: Any = None
+    policy: Policy | MinCut | None = None
     no_cse = True
     samples = LazySamples(
         lambda: (
@@ -177,7 +177,7 @@ class Checkpoint(ProgramCall):
         """A checkpoint of another program, with the parameters of this one."""
         return self.replace(program=program, differentiated=self.differentiated or differentiated)
 
-    def partial_eval(self, split: Any) -> RematSplit:
+    def partial_eval(self, split: Linearize | SelectMaskedVJP) -> RematSplit:
         """The two programs of a derivative by `split`; the second recomputes residuals."""
         return cached_rewrite(RematPartialEval(split, self.policy), self.program)  # type: ignore[no-any-return]
 
@@ -272,8 +272,8 @@ class RematPartialEval(Rewrite[RematSplit]):
     The second program recomputes all other residuals. The policy None saves nothing.
     """
 
-    partial_eval: Any
-    policy: Any
+    partial_eval: Linearize | SelectMaskedVJP
+    policy: Policy | MinCut | None
 
     def __call__(self, program: Program) -> RematSplit:
         if isinstance(self.policy, MinCut):
@@ -305,14 +305,14 @@ class RematPartialEval(Rewrite[RematSplit]):
 
     def min_cut_partial_eval(self, program: Program) -> RematSplit:
         """The two programs with the cheapest saved values by a minimum cut; the inputs are free."""
-        masked = isinstance(self.partial_eval, SelectMaskedVJP)
+        rule = self.partial_eval
         free = tuple(range(len(program.inputs)))
         split = MinCutSplit(
-            self.partial_eval.split if masked else self.partial_eval, MIN_CUT_PLAN, free
+            rule.split if isinstance(rule, SelectMaskedVJP) else rule, MIN_CUT_PLAN, free
         )
         with use_memory_plan(MIN_CUT_PLAN):
             programs = cached_rewrite(split, program).programs
-        known, unknown = self.partial_eval.select(programs) if masked else programs
+        known, unknown = rule.select(programs) if isinstance(rule, SelectMaskedVJP) else programs
         inputs = [*unknown.inputs, *[Var(aval) for aval in program.in_avals]]
         return RematSplit(known, replace_program_fields(unknown, inputs=inputs))
 
@@ -341,7 +341,9 @@ class RematPartialEval(Rewrite[RematSplit]):
             saved += saved_outs
             if not missing:
                 continue
-            loop_plan = self.plan_scan(eqn, missing) if type(eqn.primitive) is Scan else None
+            loop_plan = (
+                self.plan_scan(eqn, eqn.primitive, missing) if type(eqn.primitive) is Scan else None
+            )
             repeated = _effect_free_equation(eqn)
             if loop_plan is not None:
                 replaced[eqn], repeated, rows = loop_plan
@@ -359,13 +361,12 @@ class RematPartialEval(Rewrite[RematSplit]):
         return RematPlan(saved[::-1], recomputed[::-1], aliases, replaced)
 
     def plan_scan(
-        self, eqn: Equation, missing: Sequence[Var]
+        self, eqn: Equation, loop: Scan, missing: Sequence[Var]
     ) -> tuple[Equation, Equation, list[Var]] | None:
         """A loop that also stacks saved values, one that takes them to recompute, and the stacks.
 
         The second gives the outputs that are `missing`. None if no value of the body is saved.
         """
-        loop: Any = eqn.primitive
         body, carries = inline_call_equations(loop.program), loop.carries
         rows = [i for i, v in enumerate(eqn.outputs) if i >= carries and v in missing]
         plan = self.plan(body, [*body.outputs[:carries], *[body.outputs[i] for i in rows]])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from string import Formatter
 from types import CodeType
@@ -16,7 +16,7 @@ from functx.core import tree
 from functx.core.errors import ArgumentError, FormatError, FunctxError, type_name
 from functx.core.source_info import user_frame
 from functx.core.tracer import Tracer, aval_of
-from functx.core.typing import Function, PyTree, Value
+from functx.core.typing import Function, PyTree, Values
 from functx.numpy.tracer_conversions import tracer_value
 
 
@@ -76,7 +76,7 @@ def print(fmt: str | None = None, *args: PyTree, ordered: bool = False, **kwargs
     return None
 
 
-def _print(ordered: bool, fmt: Any, /, *args: PyTree, **kwargs: PyTree) -> None:
+def _print(ordered: bool, fmt: object, /, *args: PyTree, **kwargs: PyTree) -> None:
     if not isinstance(fmt, str):
         raise ArgumentError(
             f"debug.print: the first argument must be a format string; got {type_name(fmt)}",
@@ -111,7 +111,7 @@ class PrintCallback:
         sys.stdout.write(f"{text}\n")
 
 
-def check_format(fmt: str, args: Sequence[Value], kwargs: Mapping[str, Any]) -> bool:
+def check_format(fmt: str, args: Values, kwargs: Mapping[str, Any]) -> bool:
     """Whether `fmt` has fields; FormatError unless its fields and the values match each other."""
     if "Traced<" in fmt:
         raise FormatError(
@@ -144,7 +144,7 @@ def check_format(fmt: str, args: Sequence[Value], kwargs: Mapping[str, Any]) -> 
     return bool(fields)
 
 
-def _placeholder(x: Any) -> Any:
+def _placeholder(x: object) -> object:
     """A value of the type that `x` has when it is printed."""
     try:
         aval = aval_of(x)
@@ -159,7 +159,7 @@ class _FormatChecker(Formatter):
     def __init__(self) -> None:
         self.used: set[int | str] = set()
 
-    def get_value(self, key: int | str, args: Sequence[Value], kwargs: Mapping[str, Any]) -> Any:
+    def get_value(self, key: int | str, args: Values, kwargs: Mapping[str, Any]) -> object:
         self.used.add(key)
         if isinstance(key, int) and key >= len(args):
             raise _missing_value_error(f"field {key}", f"{len(args)} values by position")
@@ -169,7 +169,7 @@ class _FormatChecker(Formatter):
             )
         return super().get_value(key, args, kwargs)
 
-    def format_field(self, value: Any, format_spec: str) -> str:
+    def format_field(self, value: object, format_spec: str) -> str:
         # An array without a format specification always prints, and may be slow to.
         if not format_spec:
             return ""
@@ -228,7 +228,7 @@ def breakpoint(*, ordered: bool = False) -> None:
     ops.DebugCallback(host, (), bool(ordered))(*leaves)
 
 
-def _is_open_tracer(x: Any) -> bool:
+def _is_open_tracer(x: object) -> bool:
     return type(x) is Tracer and x.builder.is_open
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pdb
 import sys
 from bdb import BdbQuit
-from types import FrameType
-from typing import Any
+from types import FrameType, TracebackType
 
 
 class Debugger(pdb.Pdb):
@@ -17,7 +16,7 @@ class Debugger(pdb.Pdb):
         streams = {"stdin": sys.stdin, "stdout": sys.stdout} if replaced else {}
         super().__init__(skip=["functx.*", "jax.*", "jax"], **streams)  # type: ignore[arg-type]
 
-    def do_EOF(self, arg: str) -> Any:  # noqa: N802 - the name that cmd.Cmd looks for
+    def do_EOF(self, arg: str) -> bool | None:  # noqa: N802 - the name that cmd.Cmd looks for
         """Continue, as `continue` does."""
         return self.do_continue(arg)
 
@@ -25,21 +24,23 @@ class Debugger(pdb.Pdb):
 class FrozenFrameDebugger(Debugger):
     """A debugger at a frame that is not running: it shows values, continues or ends the program."""
 
-    def get_stack(self, f: FrameType | None, t: Any) -> tuple[list[tuple[FrameType, int]], int]:
+    def get_stack(
+        self, f: FrameType | None, t: TracebackType | None
+    ) -> tuple[list[tuple[FrameType, int]], int]:
         assert f is not None
         return [(f, f.f_lineno)], 0
 
-    def do_continue(self, arg: str) -> Any:
+    def do_continue(self, arg: str) -> bool | None:
         """Continue the program."""
-        return 1
+        return True
 
     do_c = do_cont = do_n = do_next = do_s = do_step = do_r = do_return = do_continue
     do_u = do_until = do_unt = do_continue
 
-    def do_quit(self, arg: str) -> Any:
+    def do_quit(self, arg: str) -> bool | None:
         """End the program."""
         self.quitting = True
-        return 1
+        return True
 
     do_q = do_exit = do_quit
 

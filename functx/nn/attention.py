@@ -21,7 +21,7 @@ from functx.core.primitive import Primitive
 from functx.core.samples import bool_, f32, sample
 from functx.core.tracer import aval_of
 from functx.core.types import Shape, ShapedArray, accumulation_dtype, is_floating
-from functx.core.typing import ArrayLike, Cotangent, Dim, Value
+from functx.core.typing import ArrayLike, Cotangent, Cotangents, Dim, Value, Values
 from functx.numpy.promotion import is_broadcastable, promote_inexact
 from functx.ops.operands import as_bool, as_float, as_int, batch_size
 from functx.transforms.control.scan import scan
@@ -258,12 +258,12 @@ class DotProductAttention(AttentionBase):
         )
         return largest, np.sum(powers, axis=-1, keepdims=True), weighted
 
-    def batch(self, args: Sequence[Value], dims: Sequence[Dim]) -> tuple[list[Value], list[Dim]]:
+    def batch(self, args: Values, dims: Sequence[Dim]) -> tuple[list[Value], list[Dim]]:
         size, merged = self.merge_batch(args, dims, range(3, len(args)))
         return [unmerge_batch(x, size) for x in self(*merged)], [0, 0]
 
     def vjp(
-        self, cts: Sequence[Cotangent], saved: Sequence[Value], args: Sequence[Value], active: Any
+        self, cts: Cotangents, saved: Values, args: Values, active: Sequence[bool]
     ) -> list[Cotangent]:
         out, logs = saved
         ct, ct_logs = cts
@@ -360,7 +360,7 @@ class DotProductAttentionBackward(AttentionBase):
         dk = np.einsum("bktgs,btkgh->bskh", ds, q)
         return dq, dk, dv, dbias
 
-    def batch(self, args: Sequence[Value], dims: Sequence[Dim]) -> tuple[list[Value], list[Dim]]:
+    def batch(self, args: Values, dims: Sequence[Dim]) -> tuple[list[Value], list[Dim]]:
         # The cotangent of a bias is batched, even if the bias is not.
         size, merged = self.merge_batch(
             args, dims, range(3 + self.biased, 3 + self.biased + self.masked)
@@ -527,12 +527,12 @@ def _check_seq_lengths(name: str, x: ArrayLike, b: int) -> Value:
     return x
 
 
-def _check_local_window(size: Any) -> tuple[int, int] | None:
+def _check_local_window(size: int | Sequence[int] | None) -> tuple[int, int] | None:
     if size is None:
         return None
     label = "dot_product_attention: local_window_size"
-    is_pair = isinstance(size, tuple | list) and len(size) == 2
-    left, right = [as_int(label, n) for n in (size if is_pair else (size, size))]
+    pair = size if isinstance(size, tuple | list) and len(size) == 2 else (size, size)
+    left, right = [as_int(label, n) for n in pair]
     if left < 0 or right < 0:
         raise ValueRangeError(f"{label} must not be negative; got {size}")
     return left, right

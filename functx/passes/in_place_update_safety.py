@@ -23,7 +23,7 @@ from functx.core.rewriting import bind_equation, cached_rewrite, interpret
 from functx.core.tracer import Tracer
 from functx.core.tracing import trace_closed
 from functx.core.types import ShapedArray
-from functx.core.typing import Value
+from functx.core.typing import Value, Values
 from functx.ops.families import Elementwise
 from functx.passes.joint_programs import backward_slice
 from functx.transforms.control.scan import Scan
@@ -55,7 +55,7 @@ class FixOverlappingUpdates(Rewrite[Program]):
         if not overlapping:
             return program
 
-        def step(eqn: Equation, *args: Tracer) -> Sequence[Value]:
+        def step(eqn: Equation, *args: Tracer) -> Values:
             return (
                 [_update_without_overlap(*args)]
                 if eqn in overlapping

@@ -17,7 +17,7 @@ from functx.core.records import Record, Rewrite
 from functx.core.rewriting import bind_equation, cached_rewrite, interpret
 from functx.core.tracer import Tracer
 from functx.core.tracing import trace_closed
-from functx.core.typing import Value
+from functx.core.typing import Values
 from functx.passes.einsum import MEMORY_COST
 from functx.passes.einsum_factors import EXPANDABLE_PRIMITIVES, scatter_row_axis
 from functx.passes.sums_of_products import SumOfEinsums, expand_sum, is_sum
@@ -239,7 +239,7 @@ class ReassociateContractions(Rewrite[Program]):
         if not einsums:
             return program
 
-        def step(eqn: Equation, *args: Tracer) -> Sequence[Value]:
+        def step(eqn: Equation, *args: Tracer) -> Values:
             einsum = einsums.get(eqn)
             return (
                 bind_equation(eqn, *args) if einsum is None else [einsum.emit(values.__getitem__)]
@@ -251,7 +251,7 @@ class ReassociateContractions(Rewrite[Program]):
 
         values: dict[Atom, Any] = {}
 
-        def remember(eqn: Equation, *args: Tracer) -> Sequence[Value]:
+        def remember(eqn: Equation, *args: Tracer) -> Values:
             outs = step(eqn, *args)
             values.update(zip(eqn.outputs, outs, strict=True))
             return outs

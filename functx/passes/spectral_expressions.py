@@ -12,7 +12,7 @@ from functx.core.program import Atom, Equation, Literal, Program
 from functx.core.tracer import Tracer, aval_of, current_builder
 from functx.core.tracing import trace
 from functx.core.types import ShapedArray, complex_dtype, is_complex, real_dtype
-from functx.core.typing import Function, Value
+from functx.core.typing import Function, Value, Values
 from functx.ops.families import Elementwise
 from functx.ops.operands import literal
 from functx.passes.einsum_factors import Label, LabelGroup, LabelGroups, resolve_labels
@@ -154,7 +154,7 @@ def squeeze_groups(
 class ExpressionEvaluator:
     """Evaluates expressions on arrays of eigenvalues, their indices and parameters."""
 
-    def __init__(self, w: Value, places: Value | None, parameters: Sequence[Value]):
+    def __init__(self, w: Value, places: Value | None, parameters: Values):
         self.w, self.places, self.parameters = w, places, parameters
         self.memo: dict[int, Any] = {}
 

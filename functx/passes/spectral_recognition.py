@@ -12,7 +12,7 @@ from functx.core.rewriting import bind_equation, interpret
 from functx.core.tracer import Tracer
 from functx.core.tracing import trace
 from functx.core.types import is_complex
-from functx.core.typing import Value
+from functx.core.typing import Values
 from functx.ops.families import Elementwise
 from functx.ops.operands import literal
 from functx.passes.einsum import Einsum
@@ -66,7 +66,7 @@ def recognize_spectral_functions(program: Program) -> Program:
             return ops.conj(read(atom.atom))
         return atom.emit(read) if type(atom) is SpectralSum else values[atom]
 
-    def step(eqn: Equation, *args: Tracer) -> Sequence[Value]:
+    def step(eqn: Equation, *args: Tracer) -> Values:
         einsum = matches.get(eqn)
         outs = bind_equation(eqn, *args) if einsum is None else [einsum.emit(read)]
         values.update(zip(eqn.outputs, outs, strict=True))

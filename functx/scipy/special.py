@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from ml_dtypes import finfo
 
@@ -151,7 +150,7 @@ def log_ndtr(x: ArrayLike, series_order: int = 3) -> Value:
     near = ops.log(ndtr(ops.max(x, low)))
     far = ops.min(x, low)
     tail = ops.sub(ops.sub(ops.mul(ops.square(far), -0.5), ops.log(ops.neg(far))), HALF_LOG_TWO_PI)
-    series: Any = 0.0
+    series: Value | float = 0.0
     for n in reversed(range(1, series_order + 1)):
         series = ops.div(ops.mul(ops.add(series, 1.0), -(2.0 * n - 1.0)), ops.square(far))
     if series_order:

@@ -12,7 +12,7 @@ from functx.core import tree
 from functx.core.errors import ValueRangeError
 from functx.core.tracer import Tracer, aval_of
 from functx.core.types import ShapedArray, complex_dtype, is_complex, is_inexact
-from functx.core.typing import ArrayLike, Function, Value
+from functx.core.typing import ArrayLike, Function, Value, Values
 from functx.numpy.promotion import copy_array
 from functx.ops.operands import as_int
 from functx.transforms.jvp import jvp, vjp
@@ -214,7 +214,7 @@ def forward_jacobian(
 ) -> list[Array]:
     """The Jacobians of `numerical_jacobian` by forward mode; with `batched`, under `vmap`."""
 
-    def tangents_along(unit: ArrayLike) -> Sequence[Value]:
+    def tangents_along(unit: ArrayLike) -> Values:
         tangents = [unit if j == i else None for j in range(len(xs))]
         return jvp(flat, xs, tangents)[1]
 

@@ -20,7 +20,7 @@ from functx.core.errors import (
 )
 from functx.core.tracer import aval_of
 from functx.core.types import ShapedArray, is_inexact, kind
-from functx.core.typing import ArrayLike, PyTree, Value
+from functx.core.typing import ArrayLike, PyTree, Value, Values
 from functx.custom.custom_function import CustomFunction
 from functx.custom.operators import dispatch, registry
 from functx.custom.operators.kernels import run_body, run_kernel
@@ -256,7 +256,7 @@ def _check_gradients(case: OpcheckCase) -> None:
             operands[i] = x
         return [x for x in tree.leaves(case.function(*operands)) if is_inexact(x.dtype)]
 
-    def gradients(*xs: ArrayLike) -> Sequence[Value]:
+    def gradients(*xs: ArrayLike) -> Values:
         outs, pullback = vjp(inexact_outputs, *xs)
         return pullback([x * 0 + 1 for x in outs])
 

@@ -204,11 +204,7 @@ def _evaluate_vjp(case: RuleCase, inputs: TracedInputs, varying: Sequence[int]) 
 
 
 def _run_vjp(
-    case: RuleCase,
-    program: Program,
-    mask: tuple[bool, ...],
-    args: Values,
-    cts: Values,
+    case: RuleCase, program: Program, mask: tuple[bool, ...], args: Values, cts: Values
 ) -> list[Value]:
     forward, backward = case.rewritten(SplitVJP(mask), program)
     outs = inline(forward, args)

@@ -19,13 +19,22 @@ from functx.core.backend import backend
 from functx.core.concretization import concretize
 from functx.core.primitive import Primitive
 from functx.core.printing import equation_text, variable_names
-from functx.core.program import Equation, Program, Var, pad_input_names
+from functx.core.program import Atom, Equation, Program, Var, pad_input_names
 from functx.core.rewriting import bind_equation, interpret
 from functx.core.source_info import source_line
 from functx.core.tracer import Tracer, aval_of, current_builder
 from functx.core.tracing import eval_context, trace_closed
-from functx.core.types import is_inexact
-from functx.core.typing import Function, NumPyArray, PyTree, Value
+from functx.core.types import ShapedArray, is_inexact
+from functx.core.typing import (
+    ArrayLike,
+    Cotangent,
+    Function,
+    Mask,
+    NumPyArray,
+    PyTree,
+    Value,
+    Values,
+)
 from functx.custom.checkpoint import Checkpoint
 from functx.custom.custom_vmap import CustomVmap
 from functx.ops.families import Elementwise
@@ -55,10 +64,10 @@ class NonFiniteOrigin:
     line: str
     equation: str = ""
     index: Index = ()
-    values: dict[str, Any] = field(default_factory=dict)
+    values: dict[str, ArrayLike] = field(default_factory=dict)
     derivative: bool = False
-    local_derivatives: dict[str, Any] = field(default_factory=dict)
-    cotangent: Any = None
+    local_derivatives: dict[str, ArrayLike] = field(default_factory=dict)
+    cotangent: NumPyArray | None = None
 
     def __str__(self) -> str:
         location = f", at {list(self.index)}" if self.index else ""
@@ -89,7 +98,7 @@ class EvaluatedProgram:
         origins = []
         while True:
             eqn, value = self.producers.get(var), self.values[var]
-            index = first_nonfinite_index(value)
+            index = first_nonfinite_index(value) or ()
             nonfinite = [] if eqn is None else self.nonfinite_operands(eqn, index, value)
             nans = [v for v in nonfinite if np.isnan(self.values[v]).any()]
             # A nan may come from an infinity; then the equation that makes it is an origin too.
@@ -100,7 +109,7 @@ class EvaluatedProgram:
                 return origins
             var = (propagated or nonfinite)[0]
 
-    def nonfinite_operands(self, eqn: Equation, index: Index, value: Any) -> list[Var]:
+    def nonfinite_operands(self, eqn: Equation, index: Index, value: NumPyArray) -> list[Var]:
         """The operands that are not finite, first those that are not finite at `index`."""
         nonfinite = [
             a
@@ -117,7 +126,7 @@ class EvaluatedProgram:
     def origin_at(self, var: Var) -> NonFiniteOrigin:
         """The origin for `var`, a variable of `origin_variables`."""
         eqn, value = self.producers.get(var), self.values[var]
-        index = first_nonfinite_index(value)
+        index = first_nonfinite_index(value) or ()
         if eqn is None:
             return NonFiniteOrigin(
                 f"the argument {self.names[var]}", "", index, {self.names[var]: value[index]}
@@ -127,9 +136,11 @@ class EvaluatedProgram:
             source_line(eqn.source), equation_text(self.program, eqn), index, values
         )
 
-    def values_at(self, atoms: Sequence[Any], index: Index, shape: Any) -> dict[str, Any]:
+    def values_at(
+        self, atoms: Sequence[Atom], index: Index, shape: tuple[int, ...]
+    ) -> dict[str, ArrayLike]:
         """The values of `atoms` by name, at `index` if they have `shape`."""
-        values = {}
+        values: dict[str, ArrayLike] = {}
         for a in atoms:
             if type(a) is Var:
                 x = self.values[a]
@@ -137,7 +148,7 @@ class EvaluatedProgram:
         return values
 
 
-def first_nonfinite_index(x: Any) -> Any:
+def first_nonfinite_index(x: NumPyArray) -> Index | None:
     """The first index where `x` is nan, else where it is infinite; None if it is finite."""
     if not is_inexact(x.dtype):
         return None
@@ -147,7 +158,7 @@ def first_nonfinite_index(x: Any) -> Any:
     return None
 
 
-def format_value(x: Any) -> str:
+def format_value(x: object) -> str:
     """The text of a number or a small array, or the type and the range of an array."""
     x = np.asarray(x)
     if x.ndim == 0:
@@ -157,7 +168,7 @@ def format_value(x: Any) -> str:
     return f"{x.dtype}{list(x.shape)}, between {x.min()} and {x.max()}"
 
 
-def unroll_control_flow(program: Program, args: Sequence[Value]) -> Program:
+def unroll_control_flow(program: Program, args: Values) -> Program:
     """`program` as evaluated on `args`: the branches that are taken, each step of the loops.
 
     A function with a user-defined derivative stays one equation.
@@ -170,7 +181,7 @@ def unroll_control_flow(program: Program, args: Sequence[Value]) -> Program:
     return trace_closed(body, avals, name=program.name, values=args, in_names=names)
 
 
-def evaluate_variables(program: Program, args: Sequence[Value]) -> dict[Var, NumPyArray]:
+def evaluate_variables(program: Program, args: Values) -> dict[Var, NumPyArray]:
     """The values of all variables of `program` on `args`, evaluated equation by equation."""
     env: dict[Var, Any] = dict(zip(program.inputs, map(np.asarray, args), strict=True))
     with eval_context():
@@ -236,7 +247,7 @@ def _(primitive: Scan, *args: Tracer) -> list[Tracer]:
     return [*carry, *[_stack_rows([row[i] for row in ys], a) for i, a in enumerate(avals)]]
 
 
-def _stack_rows(rows: Sequence[Tracer], aval: Any) -> Any:
+def _stack_rows(rows: Sequence[Tracer], aval: ShapedArray) -> Any:
     return (
         ops.concatenate([ops.expand_dims(x, 0) for x in rows], 0) if rows else ops.zeros_like(aval)
     )
@@ -310,7 +321,9 @@ def explain_nan(
     return explained
 
 
-def _differentiated_leaves(fun: Function, args: Any, kwargs: Any, argnums: Any) -> list[bool]:
+def _differentiated_leaves(
+    fun: Function, args: Sequence[PyTree], kwargs: PyTree, argnums: int | tuple[int, ...] | None
+) -> list[bool]:
     """The mask of the leaves of the arguments at `argnums`."""
     count = len(tree.leaves((args, kwargs)))
     if argnums is None:
@@ -334,7 +347,7 @@ def explain_values(name: str, run: EvaluatedProgram, outputs: Sequence[Any]) -> 
     return None
 
 
-def _describe_nonfinite(x: Any) -> str:
+def _describe_nonfinite(x: NumPyArray) -> str:
     """`nan in 2 of 3 elements`."""
     nans = int(np.isnan(x).sum())
     kind, count = ("nan", nans) if nans else ("infinite", int((~np.isfinite(x)).sum()))
@@ -344,7 +357,7 @@ def _describe_nonfinite(x: Any) -> str:
 def explain_derivative(
     name: str,
     program: Program,
-    args: Sequence[Value],
+    args: Values,
     outputs: Sequence[Any],
     differentiated: Sequence[bool],
 ) -> Explanation | None:
@@ -386,7 +399,7 @@ class RecordingCotangents(Cotangents):
         self.step_of_variable: dict[Var, int] = {}
         self.num_recorded = 0
 
-    def pop_outputs(self, variables: Sequence[Var]) -> tuple[list[Any], Any]:
+    def pop_outputs(self, variables: Sequence[Var]) -> tuple[list[Cotangent], list[Mask]]:
         """The cotangents of an equation's outputs; a new step begins."""
         self.record_equations(len(self.received) - 1)
         cts, masks = super().pop_outputs(variables)
@@ -394,7 +407,7 @@ class RecordingCotangents(Cotangents):
         self.received.append(cts)
         return cts, masks
 
-    def pop(self, var: Var) -> Any:
+    def pop(self, var: Var) -> Cotangent:
         """The cotangent of an input of the program, when the sweep is over."""
         self.record_equations(len(self.received) - 1)
         return super().pop(var)
@@ -414,9 +427,9 @@ class RecordingCotangents(Cotangents):
         step = self.step_of_variable[var]
         eqn, args, saved, active = self.tape[len(self.tape) - 1 - step]
         value = run.values[var]
-        index = first_nonfinite_index(value)
+        index = first_nonfinite_index(value) or ()
 
-        def value_at_index(x: Any) -> Any:
+        def value_at_index(x: Any) -> NumPyArray:
             array = run.values[x.atom] if type(x.atom) is Var else np.asarray(x.atom.value)
             return array[index] if array.shape == value.shape else array
 

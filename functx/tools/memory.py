@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from html import escape
+from os import PathLike
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,7 +24,7 @@ from functx.core.program_editing import call_program_flat, replace_program_field
 from functx.core.source_info import BackwardSource, backward_source, describe_source
 from functx.core.tracer import current_builder
 from functx.core.types import ShapedArray
-from functx.core.typing import Function, PyTree, Value
+from functx.core.typing import Function, PyTree, Value, Values
 from functx.passes.memory_cost_model import MemoryTimeline, bytes_of
 from functx.transforms.call_primitive import Call, RematerializedCall
 from functx.transforms.make_ir import functionalize, make_ir
@@ -215,7 +216,7 @@ class MemoryUse:
         """The timeline as an SVG picture: an area for each array over the equations, and the peak."""
         return render_svg(self)
 
-    def save(self, path: Any) -> None:
+    def save(self, path: str | PathLike[str]) -> None:
         """Write the picture to a file."""
         Path(path).write_text(self.svg(), encoding="utf-8")
 
@@ -247,7 +248,7 @@ def inline_memory_calls(program: Program, rematerialized: bool = True) -> Progra
     equations are backward computations.
     """
 
-    def rule(eqn: Equation, *args: Value) -> Any:
+    def rule(eqn: Equation, *args: Value) -> Values:
         call: Any = eqn.primitive
         is_call = type(call) is Call
         if not (is_call and not call.noinline) and not (
@@ -299,7 +300,7 @@ class Area:
         self.title, self.color = title, color
         self.steps: list[tuple[int, int, int]] = []
 
-    def to_svg(self, x: Any, y: Any) -> str:
+    def to_svg(self, x: Callable[[float], float], y: Callable[[float], float]) -> str:
         """The area as a polygon with a title."""
         if not any([high > low for _, low, high in self.steps]):
             return ""
@@ -377,7 +378,7 @@ def svg_header(use: MemoryUse) -> list[str]:
     return lines
 
 
-def svg_grid(max_bytes: int, y: Any) -> list[str]:
+def svg_grid(max_bytes: int, y: Callable[[float], float]) -> list[str]:
     """Lines at quarters of `max_bytes`, with their labels."""
     lines = []
     for quarter in range(5):
@@ -392,7 +393,9 @@ def svg_grid(max_bytes: int, y: Any) -> list[str]:
     return lines
 
 
-def svg_annotations(use: MemoryUse, x: Any, y: Any) -> list[str]:
+def svg_annotations(
+    use: MemoryUse, x: Callable[[float], float], y: Callable[[float], float]
+) -> list[str]:
     """The mark of the peak, and the label of the horizontal axis."""
     timeline = use.timeline
     lines = [

@@ -18,14 +18,7 @@ from functx.core.program_editing import map_primitive_programs, replace_program_
 from functx.core.typing import Function, PyTree
 from functx.lowering.functx_call import jit_program
 from functx.passes.outlining import Outline
-from functx.passes.pipeline import (
-    PASSES,
-    Pass,
-    Stage,
-    Target,
-    lowering_target,
-    select_passes,
-)
+from functx.passes.pipeline import PASSES, Pass, Stage, Target, lowering_target, select_passes
 from functx.passes.simplify import Simplify
 from functx.transforms.argument_names import check_callable, function_name, wrap_transform
 from functx.transforms.call_primitive import Call

@@ -205,7 +205,7 @@ def _documented_methods(cls: type) -> Iterator[tuple[str, Any]]:
             yield name, function
 
 
-def _markdown(value: Any) -> str:
+def _markdown(value: object) -> str:
     """The docstring of `value` as Markdown: examples become code blocks, and `<` is no tag."""
     text = re.sub(
         r"^>>> .*?(?=\n\n|\Z)",
@@ -234,7 +234,7 @@ def _signature(value: Function) -> str:
     return str(signature.replace(parameters=bare, return_annotation=inspect.Signature.empty))
 
 
-def _first_line(value: Any) -> str:
+def _first_line(value: object) -> str:
     return (inspect.getdoc(value) or "").split("\n\n")[0].replace("\n", " ")
 
 

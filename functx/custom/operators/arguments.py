@@ -9,7 +9,7 @@ from collections import namedtuple
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from functools import cached_property
 from operator import index
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, SupportsFloat, SupportsIndex
 
 import jax
 import numpy as np
@@ -19,7 +19,7 @@ from functx.core.errors import ArgumentError, FunctxError, type_name
 from functx.core.primitive import Primitive
 from functx.core.tracer import Tracer, aval_of
 from functx.core.types import DType, ShapedArray
-from functx.core.typing import PyTree, Value, Values
+from functx.core.typing import DTypeLike, PyTree, Value, Values
 from functx.custom.operators.registry import resolve_operator
 from functx.custom.operators.schema import NO_DEFAULT, Argument, Schema, Type
 
@@ -124,7 +124,7 @@ class ArgumentBinder:
     def error(self, problem: str) -> ArgumentError:
         return ArgumentError(f"{self.qualname}: the operator {problem}", f"schema {self.schema}")
 
-    def check_array(self, argument: Argument, value: Any) -> Value:
+    def check_array(self, argument: Argument, value: PyTree) -> Value:
         """`value` as an operand; the key data of a typed key."""
         if type(value) is not Tracer:
             try:
@@ -352,11 +352,11 @@ def _number(value: object) -> complex:
     return value
 
 
-def _int(value: Any) -> int:
+def _int(value: SupportsIndex) -> int:
     return int(index(value))
 
 
-def _float(value: Any) -> float:
+def _float(value: SupportsFloat | SupportsIndex | str | bytes) -> float:
     if isinstance(value, (str, bytes)):
         raise TypeError
     return float(value)
@@ -374,7 +374,7 @@ def _string(value: object) -> str:
     return value
 
 
-def _dtype(value: Any) -> DType:
+def _dtype(value: DTypeLike) -> DType:
     if value is None:
         raise TypeError
     return np.dtype(value)

@@ -101,7 +101,7 @@ def custom_op(
     return operator
 
 
-def _decorator_of_composite(decorator: Any) -> Any:
+def _decorator_of_composite(decorator: partial[Operator]) -> Any:
     """The operator of a decomposition, which as a decorator still takes an implementation.
 
     `decorator` itself if the decomposition has no annotations.

@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import Token
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import jax
 
 from functx.core import tree
-from functx.core.config import trace_options
+from functx.core.config import TraceOptions, trace_options
 from functx.core.errors import ArgumentError, MissingKernelError, ValueRangeError, type_name
 from functx.core.typing import ArrayLike, PyTree
 from functx.custom.operators.arguments import OperatorPrimitive
@@ -44,11 +45,11 @@ def _active_modes() -> tuple[Mode, ...]:
     return trace_options.get().modes
 
 
-def _set_active_modes(modes: tuple[Mode, ...]) -> Any:
+def _set_active_modes(modes: tuple[Mode, ...]) -> Token[TraceOptions]:
     return trace_options.set(trace_options.get()._replace(modes=modes))
 
 
-def dispatch_rule_of_class(cls: Any) -> str:
+def dispatch_rule_of_class(cls: object) -> str:
     """The kind of the rule for `cls`; ArgumentError unless `cls` is a class."""
     if not isinstance(cls, type):
         raise ArgumentError(f"def_dispatch: the rule must be for a class; got {type_name(cls)}")

@@ -24,15 +24,7 @@ from functx.core.rewriting import cached_rewrite
 from functx.core.tracer import Tracer, aval_of
 from functx.core.tracing import eval_context, trace
 from functx.core.types import ShapedArray, narrow_dtype, x64_enabled
-from functx.core.typing import (
-    ArrayLike,
-    Dim,
-    Function,
-    NumPyArray,
-    PyTree,
-    Value,
-    Values,
-)
+from functx.core.typing import ArrayLike, Dim, Function, NumPyArray, PyTree, Value, Values
 from functx.custom.operators.arguments import OperatorPrimitive
 from functx.custom.operators.dispatch import kernels_by_platform
 from functx.custom.operators.outputs import OutputTypes, flatten_outputs
@@ -222,7 +214,7 @@ def read_only(x: NumPyArray) -> NumPyArray:
     return view
 
 
-def _as_output(x: Value, as_jax: bool) -> Any:
+def _as_output(x: Value, as_jax: bool) -> ArrayLike:
     """A result of a kernel, in 32 bits if the 64-bit switch is off.
 
     A copy if it is a NumPy array: a kernel may keep its result, or return it twice.
@@ -236,7 +228,7 @@ def _as_output(x: Value, as_jax: bool) -> Any:
     return array if x64_enabled() else array.astype(narrow_dtype(array.dtype), copy=False)
 
 
-def _as_python_scalar(x: Value) -> Any:
+def _as_python_scalar(x: Value) -> ArrayLike:
     traced = isinstance(x, jax.core.Tracer)
     return x if traced or isinstance(x, (bool, int, float, complex)) else x.item()
 
@@ -245,7 +237,7 @@ class HostKernel(ops.HostPrimitive, abstract=True):
     """The execution of a NumPy kernel by the device, for results of the types `output_types`."""
 
     call: OperatorPrimitive
-    rule: Any
+    rule: Registration
     output_types: tuple[ShapedArray, ...]
     padded: tuple[tuple[int, ...], ...]
     canonicalize: bool
@@ -377,13 +369,13 @@ class ArrayRef:
     def __jax_array__(self) -> Value:
         return self.value
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NumPyArray:
+    def __array__(self, dtype: np.dtype[Any] | None = None, copy: bool | None = None) -> NumPyArray:
         return self.value.__array__(dtype)
 
-    def __getitem__(self, idx: Any) -> Value:
+    def __getitem__(self, idx: object) -> Value:
         return self.value[_read_ref(idx)]
 
-    def __setitem__(self, idx: Any, new: ArrayLike) -> None:
+    def __setitem__(self, idx: object, new: ArrayLike) -> None:
         self.value = self.value.at[_read_ref(idx)].set(_read_ref(new))
 
     def __getattr__(self, name: str) -> Any:
@@ -396,12 +388,12 @@ class ArrayRef:
         return f"ArrayRef({self.value!r})"
 
 
-def _read_ref(x: Any) -> Any:
+def _read_ref(x: object) -> Any:
     return x.value if isinstance(x, ArrayRef) else x
 
 
 def _read_method(function: Function, swapped: bool = False) -> Function:
-    def method(self: ArrayRef, *operands: ArrayLike) -> Any:
+    def method(self: ArrayRef, *operands: ArrayLike) -> Value:
         values = [self.value, *map(_read_ref, operands)]
         return function(*(values[::-1] if swapped else values))
 

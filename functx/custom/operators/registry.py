@@ -240,7 +240,7 @@ def impl(
 
 
 def def_abstract(
-    op: Operator | Primitive | str, fun: Function | None = None, **options: Any
+    op: Operator | Primitive | str, fun: Function | None = None, **options: bool
 ) -> Function:
     """Register the types of results of `op`, an operator or its name, like its method."""
     return resolve_operator(op, "def_abstract").def_abstract(fun, **options)
