@@ -46,7 +46,10 @@ def bound_axes() -> tuple[Axis, ...]:
 
 def tracked_mesh_axes() -> tuple[tuple[Hashable, int], ...]:
     """The names and sizes of the mesh axes around the current trace that track varying values."""
-    bound = {axis.name: axis for axis in _axis_env.get()}
+    axes = _axis_env.get()
+    if not axes and not backend.axis_names():
+        return ()
+    bound = {axis.name: axis for axis in axes}
     tracked = [(axis.name, axis.size) for axis in bound.values() if axis.tracks_varying]
     of_jax = [(n, backend.axis_size(n) or 1) for n in backend.axis_names() if n not in bound]
     return (*tracked, *of_jax)

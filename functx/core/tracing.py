@@ -380,7 +380,8 @@ def trace(
     builder.in_names = in_names
     builder.imported_views = {} if capture_bases else None
     tracers = [builder.add_input(aval) for aval in avals]
-    builder.layouts.update(zip(builder.inputs, layouts, strict=False))
+    if layouts:
+        builder.layouts.update(zip(builder.inputs, layouts, strict=False))
     if values is not None:
         builder.values.update(zip(builder.inputs, values, strict=True))
     if batched_from is not None:
@@ -388,7 +389,7 @@ def trace(
         pairs = [*zip(builder.inputs, batches, strict=True)]
         builder.batched_inputs.update(pairs)
         builder.values.update([(v, x) for v, (x, dim) in pairs if dim is None])
-    builder.differentiated = frozenset(builder.inputs[i] for i in differentiated)
+    builder.differentiated = frozenset([builder.inputs[i] for i in differentiated])
     return run_and_finish(builder, fun, tracers)
 
 

@@ -85,6 +85,7 @@ def kind(dtype: DType) -> str:
     return _EXTENDED_INTEGERS.get(dtype, dtype.kind)
 
 
+@cache
 def is_inexact(dtype: DType) -> bool:
     return kind(dtype) in "fc"
 

@@ -29,7 +29,7 @@ def jax_aval(aval: ShapedArray) -> JaxAval:
 
 # Avals of JAX with those of functx. The key is the identity, which is quick to look up; the entry
 # keeps the object alive, so that no other gets its identity.
-_avals_by_id: dict[int, tuple[Any, ShapedArray]] = {}
+_avals_by_type_and_id: dict[tuple[type, int], tuple[Any, ShapedArray]] = {}
 
 
 def aval_of_jax_array(x: object) -> ShapedArray | None:
@@ -38,22 +38,23 @@ def aval_of_jax_array(x: object) -> ShapedArray | None:
     Raises ShapeError for a shape with symbolic dimensions.
     """
     aval = getattr(x, "aval", None)
-    # JAX passes numbers with an aval to the rules of its users.
-    if aval is None or not isinstance(x, (jax.Array, int, float, complex)):
+    if aval is None:
         return None
-    found = _avals_by_id.get(id(aval))
+    key = type(x), id(aval)
+    found = _avals_by_type_and_id.get(key)
     if found is None:
-        if aval.dtype not in SHORT_NAMES:
+        # JAX passes numbers with an aval to the rules of its users.
+        if not isinstance(x, (jax.Array, int, float, complex)) or aval.dtype not in SHORT_NAMES:
             return None
         if any(type(d) is not int for d in aval.shape):
             raise ShapeError(
                 f"the dimensions of an array must be numbers; got the shape {aval.shape} of {aval}",
                 fix="Export the function for each shape that it is to take.",
             )
-        if len(_avals_by_id) > 8192:
-            _avals_by_id.clear()
+        if len(_avals_by_type_and_id) > 8192:
+            _avals_by_type_and_id.clear()
         ours = ShapedArray(tuple(aval.shape), aval.dtype, bool(aval.weak_type))
-        found = _avals_by_id[id(aval)] = aval, ours
+        found = _avals_by_type_and_id[key] = aval, ours
     return found[1]
 
 

@@ -177,11 +177,15 @@ class DifferentiatedFunction(NamedTuple):
         leaves, in_tree, avals, positions = partition_static_arguments(
             leaves, in_tree, kind, shown, found
         )
+        varying = []
         for i in positions:
             dtype = avals[i].dtype
-            if not (self.accepts(dtype) or (self.allow_int and not is_inexact(dtype))):
+            inexact = is_inexact(dtype)
+            if not (self.accepts(dtype) or (self.allow_int and not inexact)):
                 raise self.refusal(avals[i], argument_names(fun, in_tree, avals)()[i])
-        varying = sorted([i for i in positions if is_inexact(avals[i].dtype)])
+            if inexact:
+                varying.append(i)
+        varying.sort()
         traced = trace_function(
             fun, in_tree, avals, kind, values=leaves, differentiated=varying, has_aux=self.has_aux
         )
@@ -214,13 +218,14 @@ def argnums_leaves(
     Raises ArgnumsError if `argnums` names no positional argument, or one twice.
     """
     numbers = argnums if isinstance(argnums, tuple) else (argnums,)
-    if any(not -len(args) <= n < len(args) for n in numbers):
+    count = len(args)
+    if any([not -count <= n < count for n in numbers]):
         raise ArgnumsError(
             f"{kind}({function_name(fun)}): argnums must name positional arguments of the call; "
-            f"got {argnums} for {len(args)} positional arguments",
+            f"got {argnums} for {count} positional arguments",
             fix="Pass the argument by position; positions count from 0.",
         )
-    numbers = tuple([n % len(args) for n in numbers])
+    numbers = tuple([n % count for n in numbers])
     if len(set(numbers)) != len(numbers):
         raise ArgnumsError(f"{kind}({function_name(fun)}): argnums must be distinct; got {argnums}")
     trees = [tree.structure(args[n]) for n in range(max(numbers) + 1)]

@@ -86,7 +86,7 @@ def unflatten_tangents(
     In pytree classes of users, which may take nothing but arrays, zeros of dtype `float0` replace
     None.
     """
-    if any(t is None for t in tangents):
+    if any([t is None for t in tangents]):
         mask, own = tree.leaves_in_user_nodes(structure), tangent_avals(structure, avals)
         tangents = [
             np.zeros(a.shape, float0) if t is None and on else t

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from typing import Any, NamedTuple
 
 from functx import ops
@@ -297,9 +296,10 @@ def partition_static_arguments(
     Other leaves may be of any type. Those that are no arrays are static: `fun` gets them as they
     are.
     """
-    with suppress(ArgumentError):
+    try:
         return TracedArguments(leaves, in_tree, [aval_of(x) for x in leaves], used)
-    leaves = [backend.raw_key_data(x) for x in leaves]
+    except ArgumentError:
+        leaves = [backend.raw_key_data(x) for x in leaves]
     must_trace = set(used)
     static = {i: x for i, x in enumerate(leaves) if i not in must_trace and not has_aval(x)}
     indices = [i for i in range(len(leaves)) if i not in static]
