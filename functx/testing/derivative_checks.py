@@ -35,6 +35,7 @@ from functx.testing.reference.interpreter import (
     definition_by_class,
 )
 from functx.testing.reference.linear_algebra import eigendecomposition
+from functx.transforms.control.predication import MaskedOperand
 from functx.transforms.jvp import jvp, vjp
 from functx.transforms.spectral_functions import SpectralFunction
 
@@ -213,11 +214,16 @@ def find_difference_mismatch(
 ) -> str | None:
     """The difference between J t and the change of the values along t, where that is smooth, or None."""
     inexact_outs = [k for k, a in enumerate(program.out_avals) if is_inexact(a.dtype)]
+    plain = NumpyInterpreter()
+    values = plain.run(program, [np.array(x) for x in wide_args])
 
     def at(tangents: Sequence[Array | None], step: float) -> list[Array]:
         remaining = iter(tangents)
         directions = [next(remaining) if is_inexact(a.dtype) else None for a in program.in_avals]
-        outs = run_perturbed(program, wide_args, directions, step)
+        try:
+            outs = run_perturbed(program, wide_args, directions, step, plain.limit_of_similar_runs)
+        except StepLimitExceeded:
+            outs = [np.full(np.shape(x), np.nan) for x in values]
         return [outs[k] for k in inexact_outs]
 
     message = None
@@ -317,6 +323,24 @@ class NanWithoutDerivative(RoundingErrors):
         return outs
 
 
+class InactiveReplaced(RoundingErrors):
+    """No rounding errors, but operands of inactive elements are `filler`.
+
+    No derivative passes such an operand, though its value may be among the residuals of a program.
+    """
+
+    def __init__(self, filler: float):
+        super().__init__()
+        self.filler = filler
+
+    def outputs(self, eqn: Equation, args: Sequence[Array], compute: Compute) -> list[Array]:
+        outs = compute(args)
+        if type(eqn.primitive) is MaskedOperand and is_inexact(outs[0].dtype):
+            mask = args[0].reshape(args[0].shape + (1,) * (outs[0].ndim - args[0].ndim))
+            return [np.where(mask, outs[0], self.filler)]
+        return outs
+
+
 def run_perturbed(
     program: Program,
     args: Sequence[Array],
@@ -327,21 +351,26 @@ def run_perturbed(
     """The outputs on arguments moved by `step` along `tangents`; None is a fixed argument.
 
     At step 0 they are nan where differences cannot check derivatives: where an operation has none
-    (`NanWithoutDerivative`), and where an argument is so large that a step is lost in its digits.
+    (`NanWithoutDerivative`), where operands of inactive elements count (`InactiveReplaced`), and
+    where an argument is so large that a step is lost in its digits.
     """
     pairs = list(zip(args, tangents, strict=True))
     plain = NumpyInterpreter(limit=limit)
     outs = plain.run(program, [np.array(x if t is None else x + step * t) for x, t in pairs])
     if step:
         return outs
-    # A loop whose condition compares a nan may never end.
-    marking = NumpyInterpreter(NanWithoutDerivative(), limit=1000 + 4 * plain.steps)
+    marked = [x if t is None else nan_where_step_is_lost(x, t) for x, t in pairs]
+    runs = [(NanWithoutDerivative(), marked)]
+    if any(type(eqn.primitive) is MaskedOperand for each in program.walk() for eqn in each):
+        runs += [(InactiveReplaced(filler), args) for filler in (-0.75, 1.25)]
     try:
-        return marking.run(
-            program, [np.array(x if t is None else nan_where_step_is_lost(x, t)) for x, t in pairs]
-        )
+        for rule, xs in runs:
+            interpreter = NumpyInterpreter(rule, plain.limit_of_similar_runs)
+            found = interpreter.run(program, [np.array(x) for x in xs])
+            outs = [np.where(x == y, x, np.nan) for x, y in zip(outs, found, strict=True)]
     except StepLimitExceeded:
         return [np.full(x.shape, np.nan) for x in outs]
+    return outs
 
 
 def nan_where_step_is_lost(x: Array, t: Array) -> Array:

@@ -42,6 +42,7 @@ FAST_COMPILE_OPTIONS = {
     "xla_backend_optimization_level": 0,
     "xla_cpu_use_fusion_emitters": False,
     "xla_cpu_parallel_codegen_split_count": 1,
+    "xla_disable_hlo_passes": "simplify-while-loops,while-loop-invariant-code-motion",
 }
 """XLA options for programs that run once: quick compilation instead of fast code."""
 

@@ -65,8 +65,7 @@ class ExpectedOutputs:
         self.program, self.args, self.avals = program, args, program.out_avals
         interpreter = NumpyInterpreter(RoundingErrors())
         self.values = self.outputs(interpreter)
-        # A loop that ends by convergence may not end with rounding errors.
-        self.limit = 1000 + 4 * interpreter.steps
+        self.limit = interpreter.limit_of_similar_runs
         self.samples: list[list[Array]] = []
         self.draw_samples(runs)
 
@@ -191,7 +190,9 @@ class ExecutionPaths:
 
     def inside_jax(self, program: Program, args: Sequence[ArrayLike]) -> list[Array]:
         """The outputs of the program called inside `jax.jit`."""
-        return [*jax.jit(lambda *xs: backend.run(None, program, xs))(*args)]
+        return self.run_function(
+            lambda *xs: backend.run(None, program, xs), args, FAST_COMPILE_OPTIONS
+        )
 
     def with_lifted_literals(self, program: Program, args: Sequence[ArrayLike]) -> list[Array]:
         """The outputs of the program with its literals as inputs."""
@@ -215,12 +216,17 @@ class ExecutionPaths:
         options: dict[str, Any],
     ) -> list[Array]:
         """The outputs of `program`, lowered in the context `passes` and compiled with `options`."""
-
-        def f(*xs: Value) -> list[Value]:
-            return bind_functx_call(program, xs)
-
         with passes:
-            lowered = jax.jit(f).lower(*args)
+            return self.run_function(lambda *xs: bind_functx_call(program, xs), args, options)
+
+    def run_function(
+        self,
+        function: Callable[..., list[Value]],
+        args: Sequence[ArrayLike],
+        options: dict[str, Any],
+    ) -> list[Array]:
+        """The outputs of a function of JAX arrays, compiled with `options`, or those of an equal module."""
+        lowered = jax.jit(function).lower(*args)
         key = lowered.as_text(), *options, *[np.asarray(x).tobytes() for x in args]
         if key not in self.outputs:
             outs = lowered.compile(options)(*args)

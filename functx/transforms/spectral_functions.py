@@ -225,13 +225,11 @@ class SpectralFunction(SpectralPrimitive):
         f = inline_single_output(self.program, args)
         if self.order == 0:
             return ops.matmul_highest(ops.scale_columns(v, ops.cast_like(f, v)), ops.adjoint(v))
-        first = elementwise_derivative(self.program)
-        differences = DividedDifferences.of(
-            w,
-            f,
-            inline_single_output(first, args),
-            inline_single_output(elementwise_derivative(first), args),
-        )
+        programs = [elementwise_derivative(self.program)]
+        for _ in range(self.order):
+            programs.append(elementwise_derivative(programs[-1]))
+        derivatives = [inline_single_output(p, args) for p in programs]
+        differences = DividedDifferences.of(w, f, derivatives)
         turned = [
             ops.matmul_highest(ops.adjoint(v), ops.matmul_highest(e, v))
             for e in others[: self.order]
@@ -292,8 +290,8 @@ class DividedDifferences(NamedTuple):
     points: Value
     gaps: Value
     quotients: Value
-    slopes: Value
-    curvatures: Value
+    derivatives: Sequence[Value]
+    """f', f'' and, for second differences, f''' at the points."""
     tied: Value
     """The mask of pairs of points that are equal within rounding error of the largest."""
     unknown: Value
@@ -302,12 +300,19 @@ class DividedDifferences(NamedTuple):
     """The errors of the quotients, in units of rounding."""
 
     @staticmethod
-    def of(w: Value, f: Value, slopes: Value, curvatures: Value) -> DividedDifferences:
+    def of(w: Value, f: Value, derivatives: Sequence[Value]) -> DividedDifferences:
         """The divided differences of a function at `w`, from its values `f` and its derivatives."""
+        slopes, curvatures, *thirds = derivatives
         gaps, changes = pairwise_differences(w), pairwise_differences(f)
         tied = ops.MaskedReciprocal.from_gaps(w, w).undefined
-        bend = ops.mul(pairwise_differences(curvatures), ops.cast_like(ops.mul(gaps, 1 / 12), f))
-        bend = ops.select(ops.eq(gaps, 0.0), literal(0, bend.dtype), bend)
+        wide = ops.cast_like(gaps, f)
+        # The integral of f' from w_i to w_j over the gap, if f' were cubic; with f''', if it were quintic.
+        bend = ops.mul(pairwise_differences(curvatures), 1 / 10 if thirds else 1 / 12)
+        for third in thirds:
+            turn = ops.mul(wide, ops.mul(pairwise_sums(third), 1 / 120))
+            # It may be infinite where f'' is not.
+            bend = ops.sub(bend, ops.select(tied, literal(0, turn.dtype), turn))
+        bend = ops.select(ops.eq(gaps, 0.0), literal(0, bend.dtype), ops.mul(wide, bend))
         means = ops.sub(ops.mul(pairwise_sums(slopes), 0.5), bend)
         noise = pairwise_sums(ops.add(ops.abs(f), ops.abs(ops.mul(ops.cast_like(w, f), slopes))))
         close = is_close(changes, gaps, means, noise)
@@ -317,7 +322,7 @@ class DividedDifferences(NamedTuple):
         quotients = ops.select(unknown, literal(nan, f.dtype), ops.select(close, means, quotients))
         errors = ops.div(ops.select(close, literal(0, noise.dtype), noise), ops.abs(apart))
         errors = ops.add(errors, ops.abs(quotients))
-        return DividedDifferences(w, gaps, quotients, slopes, curvatures, tied, unknown, errors)
+        return DividedDifferences(w, gaps, quotients, derivatives, tied, unknown, errors)
 
     def first_order(self, e: Value) -> Value:
         """f[w_i, w_j] e_ij."""
@@ -325,36 +330,63 @@ class DividedDifferences(NamedTuple):
 
     def second_order(self, e: Value, g: Value) -> Value:
         """The sum over k of f[w_i, w_k, w_j] e_ik g_kj."""
-        # (f[w_k, w_j] - f[w_i, w_k]) / (w_j - w_i) where these differ; else f[w_i, w_i, w_k].
-        twice = ops.cast_like(self.at_double_points(), e)
-        changes = ops.sub(
-            ops.matmul_highest(e, self.first_order(g)), ops.matmul_highest(self.first_order(e), g)
-        )
-        means = ops.add(
-            ops.matmul_highest(ops.mul(twice, e), g),
-            ops.matmul_highest(e, ops.mul(ops.matrix_transpose(twice), g)),
-        )
+        # (f[w_k, w_j] - f[w_i, w_k]) / (w_j - w_i) where these differ; else the mean of
+        # f[w_i, w_i, w_k] and f[w_j, w_j, w_k], less their next derivatives times the gap / 6.
+        double, errors = self.at_double_points()
+        triple = self.at_triple_points(double, errors)
+
+        def products(differences: Value) -> tuple[Value, Value]:
+            wide = ops.cast_like(differences, e)
+            left = ops.matmul_highest(ops.mul(wide, e), g)
+            return left, ops.matmul_highest(e, ops.mul(ops.matrix_transpose(wide), g))
+
+        changes = ops.sub(*reversed(products(self.quotients)))
+        bend = self.times_gaps(ops.mul(ops.sub(*reversed(products(triple))), 1 / 6))
+        means = ops.sub(ops.mul(ops.add(*products(double)), 0.5), bend)
         noise = products_of_norms(ops.mul(self.errors, ops.abs(e)), ops.abs(g))
         noise = ops.add(noise, products_of_norms(ops.abs(e), ops.mul(self.errors, ops.abs(g))))
-        return self.divide_by_gaps(changes, ops.mul(means, 0.5), noise)
+        return self.divide_by_gaps(changes, means, noise)[0]
 
-    def at_double_points(self) -> Value:
-        """f[w_i, w_i, w_k] in row i and column k."""
-        shape = self.gaps.shape
-        means = ops.mul(ops.broadcast_rows(self.curvatures, shape), 1 / 3)
-        means = ops.add(means, ops.mul(ops.broadcast_columns(self.curvatures, shape), 1 / 6))
+    def at_double_points(self) -> tuple[Value, Value]:
+        """f[w_i, w_i, w_k] in row i and column k, and its errors in units of rounding."""
+        slopes, curvatures, thirds = self.derivatives
+        # The integral of (1 - t) f''(w_i + t (w_k - w_i)) for t from 0 to 1, if f'' were cubic.
+        bend = self.times_gaps(self.weighted_sums(thirds, 1 / 20, -1 / 30))
+        means = ops.add(self.weighted_sums(curvatures, 7 / 20, 3 / 20), bend)
         means = ops.select(self.unknown, literal(nan, means.dtype), means)
-        bent = ops.mul(ops.cast_like(self.points, self.curvatures), self.curvatures)
-        noise = ops.add(self.errors, pairwise_sums(ops.add(ops.abs(self.slopes), ops.abs(bent))))
-        return self.divide_by_gaps(
-            ops.sub(self.quotients, ops.broadcast_rows(self.slopes, shape)), means, noise
+        bent = ops.mul(ops.cast_like(self.points, curvatures), curvatures)
+        noise = ops.add(self.errors, pairwise_sums(ops.add(ops.abs(slopes), ops.abs(bent))))
+        changes = ops.sub(self.quotients, ops.broadcast_rows(slopes, self.gaps.shape))
+        return self.divide_by_gaps(changes, means, noise)
+
+    def at_triple_points(self, double: Value, errors: Value) -> Value:
+        """f[w_i, w_i, w_i, w_k] in row i and column k, from those at double points and their errors."""
+        _, curvatures, thirds = self.derivatives
+        half = ops.broadcast_rows(ops.mul(curvatures, 0.5), self.gaps.shape)
+        means = self.weighted_sums(thirds, 1 / 8, 1 / 24)
+        noise = ops.add(errors, ops.abs(half))
+        return self.divide_by_gaps(ops.sub(double, half), means, noise)[0]
+
+    def weighted_sums(self, x: Value, first: float, second: float) -> Value:
+        """`first` times x_i plus `second` times x_k, in row i and column k."""
+        shape = self.gaps.shape
+        return ops.add(
+            ops.mul(ops.broadcast_rows(x, shape), first),
+            ops.mul(ops.broadcast_columns(x, shape), second),
         )
 
-    def divide_by_gaps(self, changes: Value, means: Value, noise: Value) -> Value:
-        """`changes` over the gaps, or `means` where both agree within rounding errors."""
+    def times_gaps(self, x: Value) -> Value:
+        """`x` times the gaps, and zero where points are tied, where `x` may be infinite."""
+        product = ops.mul(ops.cast_like(self.gaps, x), x)
+        return ops.select(self.tied, literal(0, product.dtype), product)
+
+    def divide_by_gaps(self, changes: Value, means: Value, noise: Value) -> tuple[Value, Value]:
+        """`changes` over the gaps, or `means` where both agree within rounding errors; and the errors."""
         close = ops.bitwise_or(self.tied, is_close(changes, self.gaps, means, noise))
         apart = ops.select(close, literal(1, self.gaps.dtype), self.gaps)
-        return ops.select(close, means, ops.div(changes, ops.cast_like(apart, changes)))
+        quotients = ops.select(close, means, ops.div(changes, ops.cast_like(apart, changes)))
+        errors = ops.div(ops.select(close, literal(0, noise.dtype), noise), ops.abs(apart))
+        return quotients, ops.add(errors, ops.abs(quotients))
 
 
 def is_close(changes: Value, gaps: Value, means: Value, noise: Value) -> Value:

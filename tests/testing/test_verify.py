@@ -17,6 +17,7 @@ from functx.testing import verify
 from functx.testing.reference.interpreter import interpret_in_numpy, rounding_of
 from functx.testing.reference.linear_algebra import divided_differences
 from functx.testing.shrinking import ProgramCase, shorten_dimensions
+from functx.transforms.control.predication import MaskedOperand
 
 X = np.linspace(-1.0, 1.0, 6, dtype=np.float32).reshape(2, 3)
 
@@ -104,6 +105,22 @@ def test_a_point_with_a_slope_along_every_line_and_no_derivative_is_no_differenc
 
 def test_a_step_that_is_lost_in_the_digits_of_an_argument_is_no_difference():
     verify(lambda x: fnp.sin(x) * 2)(np.array([0.5, 1e30]))
+
+
+def test_values_of_inactive_elements_that_stay_residuals_are_no_difference():
+    def residuals(x):
+        inactive = MaskedOperand(False)(False, x)
+        return x * 2, inactive, fnp.where(inactive > 0, inactive, 1.0).prod()
+
+    verify(residuals)(np.ones(3))
+
+
+def test_a_loop_that_does_not_end_a_small_step_away_is_no_difference():
+    def count(x):
+        return functx.lax.while_loop(lambda c: c < 4.0, lambda c: c + x, 0.0)
+
+    f = verify(lambda x: functx.lax.cond(x >= 0, lambda x: x * 2, count, x))
+    np.testing.assert_array_equal(f(0.0), 0.0)
 
 
 def test_an_operator_without_a_derivative_rule_is_verified_without_derivatives():

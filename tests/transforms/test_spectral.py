@@ -2,6 +2,7 @@
 
 import numpy
 import pytest
+import scipy.linalg
 
 import functx
 import functx.numpy as np
@@ -195,6 +196,23 @@ def test_eigenvalues_that_nearly_agree_cost_no_digits():
         functx.grad(lambda a: (SYMMETRIC["square root"](a) * B[:3, :3].astype(a.dtype)).sum())
     )
     numpy.testing.assert_allclose(slopes(narrow), slopes(narrow.astype("d")), rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("gap", [0.0, 1e-9, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 0.1])
+def test_second_derivatives_keep_their_digits_where_three_eigenvalues_nearly_agree(gap):
+    e, g = symmetric_directions((2, 3, 3))
+    a = numpy.diag([1.0, 1.0 + gap, 1.0 + 3 * gap])
+    zero = numpy.zeros_like(a)
+    wanted = sum(
+        scipy.linalg.expm(numpy.block([[a, x, zero], [zero, a, y], [zero, zero, a]]))[:3, 6:]
+        for x, y in ((e, g), (g, e))
+    )
+
+    def push(a):
+        return functx.jvp(SYMMETRIC["exponential by a diagonal"], (a,), (e,))[1]
+
+    found = functx.jvp(push, (a,), (g,))[1]
+    numpy.testing.assert_allclose(found, wanted, rtol=0, atol=2e-12 * abs(wanted).max())
 
 
 def test_what_is_not_found_is_nan_where_eigenvalues_are_equal_and_unchanged_elsewhere():

@@ -332,6 +332,11 @@ class NumpyInterpreter:
     def __init__(self, rounding: RoundingErrors | None = None, limit: float = math.inf):
         self.rounding, self.limit, self.steps = rounding, limit, 0
 
+    @property
+    def limit_of_similar_runs(self) -> int:
+        """A limit for runs on slightly different values, for which a loop may not end."""
+        return 1000 + 4 * self.steps
+
     def run(self, program: Program, args: Sequence[Array]) -> list[Array]:
         """The outputs of `program`; its writes change the arrays in `args`."""
         env = self.values(program, args)
