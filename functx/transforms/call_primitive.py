@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from functx import ops
 from functx.core.errors import DTypeError
 from functx.core.masks import mask_of, set_result_masks
 from functx.core.primitive import HasPrograms, Primitive
-from functx.core.program import Atom, Literal, Program, Var
-from functx.core.program_editing import replace_program_fields
+from functx.core.program import Atom, Literal, Program
 from functx.core.records import Rewrite
 from functx.core.rewriting import cached_rewrite
 from functx.core.samples import LazySamples, f64, sample
-from functx.core.tracer import Tracer, aval_of, current_builder
-from functx.core.tracing import trace, trace_closed
+from functx.core.tracer import aval_of
+from functx.core.tracing import trace_closed
 from functx.core.types import ShapedArray
 from functx.core.typing import Cotangent, Dim, IRValue, Mask, Tangent, Value
 from functx.ops.operands import batch_size
@@ -28,7 +26,7 @@ from functx.transforms.dce import (
     programs_run,
     with_programs,
 )
-from functx.transforms.forward_mode import Linearize, canonicalize_for_ad
+from functx.transforms.forward_mode import Linearize
 from functx.transforms.operand_masks import (
     indices_where,
     inexact_cotangents,
@@ -39,13 +37,7 @@ from functx.transforms.operand_masks import (
     select_where_not,
 )
 from functx.transforms.partial_evaluation_policy import policy
-from functx.transforms.reverse_mode import (
-    Cotangents,
-    TapeEntry,
-    Transpose,
-    backward_sweep,
-    forward_sweep,
-)
+from functx.transforms.reverse_mode import Transpose, trace_vjp_split
 from functx.transforms.vmap import BatchWithInferredOutDims
 
 if TYPE_CHECKING:
@@ -73,53 +65,7 @@ class SplitMaskedVJP(Rewrite[MaskedVJPPrograms]):
     active: tuple[bool, ...]
 
     def __call__(self, program: Program) -> MaskedVJPPrograms:
-        program = canonicalize_for_ad(program, "vjp", "jvp")
-        backward: list[Program] = []
-
-        def body(*args: Value) -> list[Value]:
-            outs, tape = forward_sweep(program, args, self.active)
-            avals = [aval_of(out) for out in select_where(outs, inexact_mask(outs))]
-            masks = [aval.update(dtype=ops.BOOL, weak_type=False) for aval in avals]
-            pullback = partial(self.backward, program, tape, len(avals))
-            name = f"pullback_{program.name}"
-            names = ["ct"] if len(avals) == 1 else [f"ct_{i}" for i in range(len(avals))]
-            unmasked, residuals = trace(pullback, avals, name=name, in_names=lambda: names)
-            masked, masked_residuals = trace(
-                pullback, [*avals, *masks], name=name, in_names=lambda: names
-            )
-            builder = current_builder.require()
-            residuals = [builder.tracer(x) for x in residuals]
-            masked_residuals = [builder.tracer(x) for x in masked_residuals]
-            atoms = {x.atom for x in residuals}
-            all_residuals = [*residuals, *[x for x in masked_residuals if x.atom not in atoms]]
-            backward.append(align_residual_inputs(unmasked, len(avals), residuals, all_residuals))
-            backward.append(
-                align_residual_inputs(masked, 2 * len(avals), masked_residuals, all_residuals)
-            )
-            return [*outs, *all_residuals]
-
-        values = trace_closed(body, program.in_avals, name=program.name, in_names=program.in_names)
-        return MaskedVJPPrograms(values, *backward)
-
-    def backward(
-        self, program: Program, tape: Sequence[TapeEntry], count: int, *cts_and_masks: Value
-    ) -> list[Value]:
-        cts = Cotangents()
-        ct_masks = cts_and_masks[count:] or [None] * count
-        inexact = inexact_mask([atom.aval for atom in program.outputs])
-        outputs = select_where(program.outputs, inexact)
-        for atom, ct, ct_mask in zip(outputs, cts_and_masks[:count], ct_masks, strict=True):
-            cts.add(atom, ct, ct_mask)
-        grads = backward_sweep(program, tape, [None] * len(inexact), self.active, cts)
-        masks = [cts.masks.get(v) for v in select_where(program.inputs, self.active)]
-        if all([mask is None for mask in masks]):
-            return grads
-        unknown = ops.constant_like(ShapedArray((), ops.BOOL), True)
-        pairs = zip(masks, grads, strict=True)
-        return [
-            *grads,
-            *[unknown if m is None else ops.instantiate_mask(m, g.shape) for m, g in pairs],
-        ]
+        return MaskedVJPPrograms(*trace_vjp_split(program, self.active, (False, True), True))
 
 
 class SelectMaskedVJP(Rewrite[tuple[Program, Program]]):
@@ -139,20 +85,6 @@ class SelectMaskedVJP(Rewrite[tuple[Program, Program]]):
     def select(self, programs: MaskedVJPPrograms) -> tuple[Program, Program]:
         """The forward program and the selected backward program."""
         return programs.values, programs.masked if self.masked else programs.unmasked
-
-
-def align_residual_inputs(
-    program: Program, lead: int, residuals: Sequence[Tracer], all_residuals: Sequence[Tracer]
-) -> Program:
-    """`program` with inputs for `all_residuals` in place of those for its own `residuals`.
-
-    They follow its first `lead` inputs.
-    """
-    input_of = {x.atom: v for x, v in zip(residuals, program.inputs[lead:], strict=True)}
-    residual_inputs = [
-        input_of[x.atom] if x.atom in input_of else Var(aval_of(x)) for x in all_residuals
-    ]
-    return replace_program_fields(program, inputs=[*program.inputs[:lead], *residual_inputs])
 
 
 def select_pullback(
@@ -188,12 +120,13 @@ def unpack_cotangents(
     count = sum(active)
     mask_atoms = program.outputs[count:]
     if mask_atoms:
-        masks = [
-            None if type(atom) is Literal else mask
-            for atom, mask in zip(mask_atoms, outs[count:], strict=True)
-        ]
-        set_result_masks(scatter_where(masks, active))
+        set_result_masks(scatter_where(known_masks(mask_atoms, outs[count:]), active))
     return scatter_where(outs[:count], active)
+
+
+def known_masks(atoms: Sequence[Atom], masks: Sequence[Value]) -> list[Mask]:
+    """The masks that a program returns as `atoms`, with None for a literal: an unknown mask."""
+    return [None if type(a) is Literal else x for a, x in zip(atoms, masks, strict=True)]
 
 
 def _example() -> Program:
@@ -307,11 +240,8 @@ class Call(ProgramCall):
         count, end = len(inexact), len(inexact) + sum(inexact)
         given = [t for t in tangents if t is not None]
         pushed = self.with_program(tangent_program)(*given, *found[end:])
-        masks = [
-            None if type(atom) is Literal else mask
-            for atom, mask in zip(values.outputs[count:end], found[count:end], strict=True)
-        ]
-        set_result_masks(scatter_where(masks, inexact))
+        out_masks = known_masks(values.outputs[count:end], found[count:end])
+        set_result_masks(scatter_where(out_masks, inexact))
         return found[:count], scatter_where(pushed, inexact)
 
     def forward(self, args: Sequence[Value], active: Sequence[bool]) -> tuple[Sequence[Value], Any]:

@@ -274,7 +274,8 @@ class Linearize(Rewrite[tuple[Program, Program]]):
                 )
                 outs.extend(x for x, _, _ in results)
                 if self.masked is not None:
-                    outs.extend(output_masks(results))
+                    found = [x for x in results if is_inexact(x[0].dtype)]
+                    outs.extend(instantiate_masks([m for *_, m in found], [x for x, *_ in found]))
                 return output_tangents(results)
 
             tangents = [builder.add_input(aval_of(x)) for x in select_where(args, self.varying)]
@@ -289,13 +290,12 @@ class Linearize(Rewrite[tuple[Program, Program]]):
         return values, linear[0]
 
 
-def output_masks(results: Sequence[MaskedDual]) -> list[Value]:
-    """The masks of the tangents of the inexact outputs, a literal for an unknown mask."""
+def instantiate_masks(masks: Sequence[Mask], values: Sequence[Value]) -> list[Value]:
+    """The masks of tangents or cotangents of `values`, with a literal for an unknown mask."""
     unknown = ops.constant_like(ShapedArray((), ops.BOOL), True)
     return [
         unknown if mask is None else ops.instantiate_mask(mask, x.shape)
-        for x, _, mask in results
-        if is_inexact(x.dtype)
+        for mask, x in zip(masks, values, strict=True)
     ]
 
 

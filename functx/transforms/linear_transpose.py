@@ -21,7 +21,6 @@ from functx.core.records import Rewrite
 from functx.core.rewriting import apply, cached_rewrite, rewrite_by_structure
 from functx.core.tracebacks import api_boundary
 from functx.core.tracer import aval_of, current_builder
-from functx.core.tracing import trace_closed
 from functx.core.types import ShapedArray, is_inexact, kind
 from functx.core.typing import Function, PyTree, Value
 from functx.ops.autodiff import raise_refusal
@@ -37,7 +36,7 @@ from functx.transforms.decompose import decompose_missing_rules
 from functx.transforms.reverse_mode import (
     Cotangents,
     Transpose,
-    evaluate_known,
+    trace_transpose,
     transpose_equations,
 )
 from functx.transforms.rule_checks import jointly_linear_operands
@@ -137,29 +136,22 @@ class LinearTranspose(Rewrite[Program]):
         program = decompose_missing_rules(inline(program, ("call",)), "transpose")
         self.check_linearity(program)
 
-        def body(*args: Value) -> list[Value]:
-            count = len(program.outputs)
-            inputs, others = program.inputs[: self.linear], program.inputs[self.linear :]
-            known: dict[Var, Any] = dict(zip(others, args[count:], strict=True))
-            cts = Cotangents()
-            for atom, ct in zip(program.outputs, args[:count], strict=True):
-                cts.add(atom, ct)
-            varying, made = evaluate_known(program, known), current_builder.require().equations
-            for eqn in reversed(varying):
-                start = len(made)
-                try:
-                    transpose_equations([eqn], known, cts)
-                    raise_refusal([made[start:]])
-                except MissingRuleError:
-                    raise
-                except (
-                    Exception
-                ) as error:  # Rules may fail in any way on equations that are not linear.
-                    raise self.linearity_error(eqn, "it is not linear") from error
-            return [cts.values[v] if v in cts.values else ops.zeros_like(v.aval) for v in inputs]
+        return trace_transpose(program, self.linear, program.outputs, self.transpose_equations)
 
-        avals = [*program.out_avals, *program.in_avals[self.linear :]]
-        return trace_closed(body, avals, name=f"transpose_{program.name}")
+    def transpose_equations(
+        self, equations: Sequence[Equation], known: dict[Var, Any], cts: Cotangents
+    ) -> None:
+        """As the function of this name; LinearityError for an equation that is not linear."""
+        made = current_builder.require().equations
+        for eqn in reversed(equations):
+            start = len(made)
+            try:
+                transpose_equations([eqn], known, cts)
+                raise_refusal([made[start:]])
+            except MissingRuleError:
+                raise
+            except Exception as error:  # Rules may fail in any way on what is not linear.
+                raise self.linearity_error(eqn, "it is not linear") from error
 
     def check_linearity(self, program: Program) -> None:
         """Raise LinearityError if a nonzero constant is added to a value that varies."""

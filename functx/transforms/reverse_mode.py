@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -11,6 +11,7 @@ from functx.core.errors import RuleError
 from functx.core.masks import run_rule
 from functx.core.primitive import LinearInput, Primitive, ReadsPart, is_linear_input
 from functx.core.program import Atom, Equation, Program, Var, dce_equations
+from functx.core.program_editing import replace_program_fields
 from functx.core.records import Rewrite
 from functx.core.rewriting import bind_equation, interpret, user_rule_runs
 from functx.core.source_info import BackwardSource, Source, backward_source, expression_key
@@ -26,7 +27,7 @@ from functx.transforms.dce import (
     varied,
     varying_output_mask,
 )
-from functx.transforms.forward_mode import canonicalize_for_ad
+from functx.transforms.forward_mode import canonicalize_for_ad, instantiate_masks
 from functx.transforms.operand_masks import (
     inexact_mask,
     instantiate_zeros,
@@ -78,6 +79,7 @@ def backward_sweep(
     out_cts: Sequence[Cotangent],
     active: Sequence[bool],
     cts: Cotangents | None = None,
+    out_masks: Sequence[Mask] | None = None,
 ) -> list[Value]:
     """The cotangents of the active inputs, from those of the outputs (None for zero).
 
@@ -85,8 +87,7 @@ def backward_sweep(
     """
     builder = current_builder.require()
     cts = Cotangents() if cts is None else cts
-    for atom, ct in zip(program.outputs, out_cts, strict=True):
-        cts.add(atom, ct)
+    cts.seed(program.outputs, out_cts, out_masks)
     outer = builder.source
     for eqn, args, saved, flags in reversed(tape):
         primitive = eqn.primitive
@@ -121,9 +122,7 @@ def backward_sweep(
                 if on:
                     cts.add(atom, ct, operand_mask)
     builder.source = outer
-    wanted = select_where(program.inputs, active)
-    totals = [cts.pop(v) for v in wanted]
-    return instantiate_zeros(totals, [v.aval for v in wanted])
+    return cts.take(select_where(program.inputs, active))
 
 
 class SparseCotangent(NamedTuple):
@@ -168,6 +167,17 @@ class Cotangents:
         self.values: dict[Atom, Value] = {}
         self.masks: dict[Var, Mask] = {}
         self.sparse: dict[Var, list[SparseCotangent]] = {}
+
+    def seed(
+        self, atoms: Sequence[Atom], cts: Sequence[Cotangent], masks: Sequence[Mask] | None = None
+    ) -> None:
+        """Adds `cts`, the cotangents of outputs, to those of `atoms`."""
+        for atom, ct, mask in zip(atoms, cts, masks or [None] * len(cts), strict=True):
+            self.add(atom, ct, mask)
+
+    def take(self, variables: Sequence[Var]) -> list[Value]:
+        """Removes and returns the cotangents of `variables`, with zeros for None."""
+        return instantiate_zeros([self.pop(v) for v in variables], [v.aval for v in variables])
 
     def add(self, atom: Atom, ct: Cotangent, mask: Mask = None) -> None:
         """Adds `ct`, zero where `mask` is false, to the cotangent of `atom`."""
@@ -359,28 +369,74 @@ class SplitVJP(Rewrite[tuple[Program, Program]]):
     active: tuple[bool, ...]
 
     def __call__(self, program: Program) -> tuple[Program, Program]:
-        program = canonicalize_for_ad(program, "vjp", "jvp")
-        backward: list[Program] = []
+        forward, backward = trace_vjp_split(program, self.active)
+        return forward, backward
 
-        def body(*args: Value) -> list[Value]:
-            outs, tape = forward_sweep(program, args, self.active)
-            inexact = inexact_mask(outs)
 
-            def pull(*cts: Value) -> list[Value]:
-                return backward_sweep(program, tape, scatter_where(cts, inexact), self.active)
+def trace_vjp_split(
+    program: Program,
+    active: Sequence[bool],
+    takes_masks: Sequence[bool] = (False,),
+    returns_masks: bool = False,
+) -> list[Program]:
+    """The forward program of `program`, and a backward program for each entry of `takes_masks`.
 
-            ct_avals = [aval_of(out) for out in select_where(outs, inexact)]
-            names = ["ct"] if len(ct_avals) == 1 else [f"ct_{i}" for i in range(len(ct_avals))]
-            pullback, residuals = trace(
-                pull, ct_avals, name=f"pullback_{program.name}", in_names=lambda: names
+    The forward program returns the outputs, then the residuals. A backward program takes the
+    cotangents of the inexact outputs, then their masks if its entry is true, then the residuals. It
+    returns the cotangents of the active inputs and, with `returns_masks`, the masks of these: a
+    literal for an unknown mask, and no masks at all if all are unknown.
+    """
+    program = canonicalize_for_ad(program, "vjp", "jvp")
+    backward: list[Program] = []
+
+    def body(*args: Value) -> list[Value]:
+        outs, tape = forward_sweep(program, args, active)
+        inexact = inexact_mask(outs)
+        avals = [aval_of(out) for out in select_where(outs, inexact)]
+        count = len(avals)
+
+        def pull(*cts_and_masks: Value) -> list[Value]:
+            cts = Cotangents()
+            out_cts = scatter_where(cts_and_masks[:count], inexact)
+            out_masks = scatter_where(cts_and_masks[count:] or [None] * count, inexact)
+            grads = backward_sweep(program, tape, out_cts, active, cts, out_masks)
+            masks = [cts.masks.get(v) for v in select_where(program.inputs, active)]
+            if not returns_masks or all([mask is None for mask in masks]):
+                return grads
+            return [*grads, *instantiate_masks(masks, grads)]
+
+        masks = [aval.update(dtype=ops.BOOL, weak_type=False) for aval in avals]
+        names = ["ct"] if count == 1 else [f"ct_{i}" for i in range(count)]
+        pullbacks = [
+            trace(
+                pull,
+                [*avals, *masks] if masked else avals,
+                name=f"pullback_{program.name}",
+                in_names=lambda: names,
             )
-            backward.append(pullback)
-            return [*outs, *residuals]
+            for masked in takes_masks
+        ]
+        tracer = current_builder.require().tracer
+        captured = [[tracer(x) for x in residuals] for _, residuals in pullbacks]
+        residuals = [*{x.atom: x for each in captured for x in each}.values()]
+        for (pullback, _), own in zip(pullbacks, captured, strict=True):
+            backward.append(align_residual_inputs(pullback, own, residuals))
+        return [*outs, *residuals]
 
-        forward_program = trace_closed(
-            body, program.in_avals, name=program.name, in_names=program.in_names
-        )
-        return forward_program, backward[0]
+    forward = trace_closed(body, program.in_avals, name=program.name, in_names=program.in_names)
+    return [forward, *backward]
+
+
+def align_residual_inputs(
+    program: Program, residuals: Sequence[Tracer], all_residuals: Sequence[Tracer]
+) -> Program:
+    """`program` with inputs for `all_residuals` in place of its last inputs, for `residuals`."""
+    lead = len(program.inputs) - len(residuals)
+    input_of = {x.atom: v for x, v in zip(residuals, program.inputs[lead:], strict=True)}
+    residual_inputs = [
+        input_of[x.atom] if x.atom in input_of else Var(aval_of(x)) for x in all_residuals
+    ]
+    return replace_program_fields(program, inputs=[*program.inputs[:lead], *residual_inputs])
 
 
 class Transpose(Rewrite[Program]):
@@ -393,24 +449,33 @@ class Transpose(Rewrite[Program]):
     linear: int
 
     def __call__(self, program: Program) -> Program:
-        def body(*args: Value) -> list[Value]:
-            n = len(args) - (len(program.inputs) - self.linear)
-            known: dict[Var, Any] = dict(zip(program.inputs[self.linear :], args[n:], strict=True))
-            cts = Cotangents()
-            remaining = iter(args[:n])
-            for atom in program.outputs:
-                if is_inexact(atom.aval.dtype):
-                    cts.add(atom, next(remaining))
-            linear_equations = evaluate_known(program, known)
-            transpose_equations(linear_equations, known, cts)
-            return [
-                cts.values[v] if v in cts.values else ops.zeros_like(v.aval)
-                for v in program.inputs[: self.linear]
-            ]
+        outputs = [a for a in program.outputs if is_inexact(a.aval.dtype)]
+        return trace_transpose(program, self.linear, outputs, transpose_equations)
 
-        ct_avals = [a for a in program.out_avals if is_inexact(a.dtype)]
-        known_avals = program.in_avals[self.linear :]
-        return trace_closed(body, [*ct_avals, *known_avals], name=f"transpose_{program.name}")
+
+def trace_transpose(
+    program: Program,
+    linear: int,
+    outputs: Sequence[Atom],
+    sweep: Callable[[Sequence[Equation], dict[Var, Any], Cotangents], None],
+) -> Program:
+    """The transpose of `program` in its first `linear` inputs.
+
+    It takes the cotangents of `outputs`, then the other inputs. `sweep` propagates the cotangents,
+    as `transpose_equations` does.
+    """
+    inputs, others = program.inputs[:linear], program.inputs[linear:]
+
+    def body(*args: Value) -> list[Value]:
+        count = len(outputs)
+        known: dict[Var, Any] = dict(zip(others, args[count:], strict=True))
+        cts = Cotangents()
+        cts.seed(outputs, args[:count])
+        sweep(evaluate_known(program, known), known, cts)
+        return cts.take(inputs)
+
+    avals = [a.aval for a in (*outputs, *others)]
+    return trace_closed(body, avals, name=f"transpose_{program.name}")
 
 
 def evaluate_known(program: Program, known: dict[Var, Any]) -> list[Equation]:
