@@ -72,8 +72,7 @@ from functx.transforms.operand_masks import (
     select_where,
     select_where_not,
 )
-from functx.transforms.partial_evaluation_policy import policy
-from functx.transforms.reverse_mode import SplitVJP
+from functx.transforms.reverse_mode import SplitVJP, policy
 from functx.transforms.tracing_api import TracedFunction, avals_of, trace_function
 from functx.transforms.vmap import BatchWithInferredOutDims
 

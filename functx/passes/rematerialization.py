@@ -2,7 +2,7 @@
 
 A plan says which residuals are saved; a memory budget tries plans until one fits. Gradients under a
 plan recompute the segments of a program one by one. The end of the file installs this policy in
-`functx.transforms.partial_evaluation_policy`.
+`functx.transforms.reverse_mode`.
 """
 
 from __future__ import annotations
@@ -30,8 +30,7 @@ from functx.passes.memory_cost_model import bytes_of, temporary_bytes
 from functx.passes.min_cut import MinCutConfig, min_cut_partition
 from functx.transforms.call_primitive import Call, RematerializedCall
 from functx.transforms.dce import DropZeroInputs, loop_invariant_variables, with_io
-from functx.transforms.partial_evaluation_policy import Split, policy
-from functx.transforms.reverse_mode import SplitVJP, ValueAndGrad
+from functx.transforms.reverse_mode import Split, SplitVJP, ValueAndGrad, policy
 
 Indices = tuple[int, ...]
 

@@ -27,6 +27,7 @@ from functx.transforms.dce import (
     with_programs,
 )
 from functx.transforms.forward_mode import Linearize
+from functx.transforms.linear_transpose import Transpose
 from functx.transforms.operand_masks import (
     indices_where,
     inexact_cotangents,
@@ -36,8 +37,7 @@ from functx.transforms.operand_masks import (
     select_where,
     select_where_not,
 )
-from functx.transforms.partial_evaluation_policy import policy
-from functx.transforms.reverse_mode import Transpose, trace_vjp_split
+from functx.transforms.reverse_mode import policy, trace_vjp_split
 from functx.transforms.vmap import BatchWithInferredOutDims
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ def unpack_cotangents(
     return scatter_where(outs[:count], active)
 
 
-def known_masks(atoms: Sequence[Atom], masks: Sequence[Value]) -> list[Mask]:
+def known_masks(atoms: Sequence[Atom], masks: Sequence[Mask]) -> list[Mask]:
     """The masks that a program returns as `atoms`, with None for a literal: an unknown mask."""
     return [None if type(a) is Literal else x for a, x in zip(atoms, masks, strict=True)]
 

@@ -20,7 +20,7 @@ from functx.transforms.argument_names import (
     wrap_transform,
 )
 from functx.transforms.operand_masks import unflatten_tangents
-from functx.transforms.partial_evaluation_policy import policy
+from functx.transforms.reverse_mode import policy
 from functx.transforms.tracing_api import TracedFunction, partition_static_arguments, trace_function
 
 Argnums = int | Sequence[int]

@@ -43,7 +43,7 @@ from functx.transforms.grad import (
 )
 from functx.transforms.jvp import jvp
 from functx.transforms.operand_masks import select_where, split_list
-from functx.transforms.partial_evaluation_policy import policy
+from functx.transforms.reverse_mode import policy
 from functx.transforms.vmap import Batch
 
 

@@ -33,7 +33,7 @@ from functx.transforms.operand_masks import (
     select_where,
     unflatten_tangents,
 )
-from functx.transforms.partial_evaluation_policy import policy
+from functx.transforms.reverse_mode import policy
 from functx.transforms.tracing_api import TracedFunction, avals_of, trace_function
 
 

@@ -1,8 +1,8 @@
-"""`linear_transpose`: the transpose of a linear function."""
+"""`linear_transpose`: the transpose of a linear function, and of a linear program."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from functx import ops
@@ -15,12 +15,13 @@ from functx.core.errors import (
     TangentError,
     type_name,
 )
-from functx.core.program import Atom, Equation, Literal, Program, Var
+from functx.core.program import Atom, Equation, Literal, Program, Var, dce_equations
 from functx.core.program_editing import inline
 from functx.core.records import Rewrite
-from functx.core.rewriting import apply, cached_rewrite, rewrite_by_structure
+from functx.core.rewriting import apply, bind_equation, cached_rewrite, rewrite_by_structure
 from functx.core.tracebacks import api_boundary
 from functx.core.tracer import aval_of, current_builder
+from functx.core.tracing import trace_closed
 from functx.core.types import ShapedArray, is_inexact, kind
 from functx.core.typing import Function, PyTree, Value
 from functx.ops.autodiff import raise_refusal
@@ -31,13 +32,12 @@ from functx.transforms.argument_names import (
     function_name,
     key_path_strings,
 )
-from functx.transforms.dce import varied
+from functx.transforms.dce import RemoveEffects, used_variables, varied
 from functx.transforms.decompose import decompose_missing_rules
 from functx.transforms.reverse_mode import (
     Cotangents,
-    Transpose,
-    trace_transpose,
     transpose_equations,
+    transpose_operand,
 )
 from functx.transforms.rule_checks import jointly_linear_operands
 from functx.transforms.tracing_api import abstractify, trace_function
@@ -120,6 +120,71 @@ def _check_output_cotangents(
 
 
 _DTYPE_KIND_ORDER = "buifc"
+
+
+class Transpose(Rewrite[Program]):
+    """The rewrite to the transpose of a program that is linear in its first inputs.
+
+    The result takes the cotangents of the inexact outputs, then the other inputs, and returns the
+    cotangents of the first `linear` inputs.
+    """
+
+    linear: int
+
+    def __call__(self, program: Program) -> Program:
+        outputs = [a for a in program.outputs if is_inexact(a.aval.dtype)]
+        return trace_transpose(program, self.linear, outputs, transpose_equations)
+
+
+def trace_transpose(
+    program: Program,
+    linear: int,
+    outputs: Sequence[Atom],
+    sweep: Callable[[Sequence[Equation], dict[Var, Any], Cotangents], None],
+) -> Program:
+    """The transpose of `program` in its first `linear` inputs.
+
+    It takes the cotangents of `outputs`, then the other inputs. `sweep` propagates the cotangents,
+    as `transpose_equations` does.
+    """
+    inputs, others = program.inputs[:linear], program.inputs[linear:]
+
+    def body(*args: Value) -> list[Value]:
+        count = len(outputs)
+        known: dict[Var, Any] = dict(zip(others, args[count:], strict=True))
+        cts = Cotangents()
+        cts.seed(outputs, args[:count])
+        sweep(evaluate_known(program, known), known, cts)
+        return cts.take(inputs)
+
+    avals = [a.aval for a in (*outputs, *others)]
+    return trace_closed(body, avals, name=f"transpose_{program.name}")
+
+
+def evaluate_known(program: Program, known: dict[Var, Any]) -> list[Equation]:
+    """Evaluates the equations on known values alone; returns the others, which are linear.
+
+    A loop, a branch or a call may compute both: its outputs that do not vary are evaluated.
+    """
+    linear = []
+    read = used_variables(program.equations, ())
+    for eqn in program.equations:
+        if all(type(a) is not Var or a in known for a in eqn.inputs):
+            args = [transpose_operand(atom, known) for atom in eqn.inputs]
+            known.update(zip(eqn.outputs, bind_equation(eqn, *args), strict=True))
+            continue
+        linear.append(eqn)
+        if eqn.primitive.dce is None:
+            continue
+        active = {a for a in eqn.inputs if type(a) is Var and a not in known}
+        moving = varied(eqn, active)
+        steady = [v for v in eqn.outputs if v in read and v not in moving]
+        part = Program(program.name, program.inputs, dce_equations([eqn], steady), steady)
+        for own in RemoveEffects()(part).equations:
+            if all(type(a) is not Var or a in known for a in own.inputs):
+                args = [transpose_operand(atom, known) for atom in own.inputs]
+                known.update(zip(own.outputs, bind_equation(own, *args), strict=True))
+    return linear
 
 
 class LinearTranspose(Rewrite[Program]):

@@ -1,16 +1,16 @@
-"""Reverse-mode differentiation: a forward and a backward sweep, and the transpose of programs."""
+"""Reverse-mode differentiation: a forward and a backward sweep, and the residuals between them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from functx import ops
 from functx.core.errors import RuleError
 from functx.core.masks import run_rule
 from functx.core.primitive import LinearInput, Primitive, ReadsPart, is_linear_input
-from functx.core.program import Atom, Equation, Program, Var, dce_equations
+from functx.core.program import Atom, Equation, Program, Var
 from functx.core.program_editing import replace_program_fields
 from functx.core.records import Rewrite
 from functx.core.rewriting import bind_equation, interpret, user_rule_runs
@@ -21,10 +21,7 @@ from functx.core.types import is_inexact
 from functx.core.typing import Cotangent, Mask, Value
 from functx.ops.families import Elementwise
 from functx.transforms.dce import (
-    RemoveEffects,
     symbolize_zeros,
-    used_variables,
-    varied,
     varying_output_mask,
 )
 from functx.transforms.forward_mode import canonicalize_for_ad, instantiate_masks
@@ -439,66 +436,52 @@ def align_residual_inputs(
     return replace_program_fields(program, inputs=[*program.inputs[:lead], *residual_inputs])
 
 
-class Transpose(Rewrite[Program]):
-    """The rewrite to the transpose of a program that is linear in its first inputs.
+Programs = TypeVar("Programs", bound=tuple[Program, ...])
+Split = Callable[[Program], Programs]
 
-    The result takes the cotangents of the inexact outputs, then the other inputs, and returns the
-    cotangents of the first `linear` inputs.
+
+class LimitResiduals(Protocol):
+    """The type of `PartialEvaluationPolicy.limit_residuals`."""
+
+    def __call__(
+        self, split: Split[Programs], free: tuple[int, ...] = (), consts: int = 0
+    ) -> Split[Programs]:
+        """The split that saves the residuals of the policy."""
+
+
+def _save_all(
+    split: Split[Programs], free: tuple[int, ...] = (), consts: int = 0
+) -> Split[Programs]:
+    return split
+
+
+def _recomputes_nothing(split: Split[Programs], program: Program) -> bool:
+    return False
+
+
+class PartialEvaluationPolicy:
+    """The residuals that derivatives save: all, unless `functx.passes` supplies another policy.
+
+    A split is a rewrite to a forward program, which returns the outputs and then the residuals,
+    and to one or more backward programs, which take the residuals last.
     """
 
-    linear: int
+    limit_residuals: LimitResiduals = staticmethod(_save_all)
+    """`limit_residuals(split, free=(), consts=0)`: a split that saves the residuals of the policy.
 
-    def __call__(self, program: Program) -> Program:
-        outputs = [a for a in program.outputs if is_inexact(a.aval.dtype)]
-        return trace_transpose(program, self.linear, outputs, transpose_equations)
-
-
-def trace_transpose(
-    program: Program,
-    linear: int,
-    outputs: Sequence[Atom],
-    sweep: Callable[[Sequence[Equation], dict[Var, Any], Cotangents], None],
-) -> Program:
-    """The transpose of `program` in its first `linear` inputs.
-
-    It takes the cotangents of `outputs`, then the other inputs. `sweep` propagates the cotangents,
-    as `transpose_equations` does.
+    The inputs at the indices `free` cost nothing to save. The first `consts` inputs are the same
+    in every run of the program.
     """
-    inputs, others = program.inputs[:linear], program.inputs[linear:]
-
-    def body(*args: Value) -> list[Value]:
-        count = len(outputs)
-        known: dict[Var, Any] = dict(zip(others, args[count:], strict=True))
-        cts = Cotangents()
-        cts.seed(outputs, args[:count])
-        sweep(evaluate_known(program, known), known, cts)
-        return cts.take(inputs)
-
-    avals = [a.aval for a in (*outputs, *others)]
-    return trace_closed(body, avals, name=f"transpose_{program.name}")
+    recomputes_forward: Callable[[Callable[[Program], tuple[Program, ...]], Program], bool] = (
+        staticmethod(_recomputes_nothing)
+    )
+    """Whether the backward programs of a split of `limit_residuals` repeat forward equations."""
+    vjp_split: Callable[[tuple[bool, ...]], Split[tuple[Program, Program]]] = SplitVJP
+    """The split for the cotangents of the inputs marked active; see `SplitVJP`."""
+    gradient_rewrite: Callable[[tuple[bool, ...], bool], Callable[[Program], Program]] = (
+        ValueAndGrad
+    )
+    """The rewrite to outputs and gradients; see `ValueAndGrad` for its fields."""
 
 
-def evaluate_known(program: Program, known: dict[Var, Any]) -> list[Equation]:
-    """Evaluates the equations on known values alone; returns the others, which are linear.
-
-    A loop, a branch or a call may compute both: its outputs that do not vary are evaluated.
-    """
-    linear = []
-    read = used_variables(program.equations, ())
-    for eqn in program.equations:
-        if all(type(a) is not Var or a in known for a in eqn.inputs):
-            args = [transpose_operand(atom, known) for atom in eqn.inputs]
-            known.update(zip(eqn.outputs, bind_equation(eqn, *args), strict=True))
-            continue
-        linear.append(eqn)
-        if eqn.primitive.dce is None:
-            continue
-        active = {a for a in eqn.inputs if type(a) is Var and a not in known}
-        moving = varied(eqn, active)
-        steady = [v for v in eqn.outputs if v in read and v not in moving]
-        part = Program(program.name, program.inputs, dce_equations([eqn], steady), steady)
-        for own in RemoveEffects()(part).equations:
-            if all(type(a) is not Var or a in known for a in own.inputs):
-                args = [transpose_operand(atom, known) for atom in own.inputs]
-                known.update(zip(own.outputs, bind_equation(own, *args), strict=True))
-    return linear
+policy = PartialEvaluationPolicy()

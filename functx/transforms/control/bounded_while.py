@@ -22,7 +22,7 @@ from functx.transforms.operand_masks import (
     select_where,
     split_list,
 )
-from functx.transforms.partial_evaluation_policy import Split
+from functx.transforms.reverse_mode import Split
 
 if TYPE_CHECKING:
     from functx.transforms.control.while_loop import While

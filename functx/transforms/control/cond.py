@@ -68,8 +68,7 @@ from functx.transforms.operand_masks import (
     select_where,
     select_where_not,
 )
-from functx.transforms.partial_evaluation_policy import Split, policy
-from functx.transforms.reverse_mode import SplitVJP
+from functx.transforms.reverse_mode import Split, SplitVJP, policy
 from functx.transforms.vmap import Batch, BatchWithInferredOutDims, interpret_batched
 
 if TYPE_CHECKING:

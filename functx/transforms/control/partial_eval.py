@@ -41,7 +41,7 @@ from functx.transforms.operand_masks import (
     select_where_not,
     split_list,
 )
-from functx.transforms.partial_evaluation_policy import Split
+from functx.transforms.reverse_mode import Split
 
 Programs = TypeVar("Programs", Program, tuple[Program, ...])
 

@@ -60,8 +60,7 @@ from functx.transforms.operand_masks import (
     select_where_not,
     split_list,
 )
-from functx.transforms.partial_evaluation_policy import Split, policy
-from functx.transforms.reverse_mode import SplitVJP
+from functx.transforms.reverse_mode import Split, SplitVJP, policy
 from functx.transforms.tracing_api import TracedFunction, avals_of, trace_function
 from functx.transforms.vmap import Batch, BatchWithInferredOutDims
 

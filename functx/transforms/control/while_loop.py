@@ -59,8 +59,7 @@ from functx.transforms.operand_masks import (
     select_where,
     split_list,
 )
-from functx.transforms.partial_evaluation_policy import Split, policy
-from functx.transforms.reverse_mode import SplitVJP
+from functx.transforms.reverse_mode import Split, SplitVJP, policy
 from functx.transforms.vmap import Batch, BatchWithInferredOutDims
 
 if TYPE_CHECKING:
