@@ -6,10 +6,12 @@ from collections.abc import Iterable, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from functx.core.primitive import Primitive
-from functx.core.program import Atom, Equation, Program, Var, dce_equations
-from functx.core.program_editing import replace_program_fields
-from functx.transforms.dce import dependents_of
+from functx.core.program import Atom, Equation, Program, Var
+from functx.transforms.dce import (
+    UniqueEquations,
+    dependents_of,
+    eliminate_common_subexpressions,
+)
 
 
 class JointProgram(NamedTuple):
@@ -109,49 +111,8 @@ def join_split(values: Program, count: int, backward_programs: Sequence[Program]
         residual_of: dict[Atom, Atom] = dict(zip(backward.inputs[lead:], residuals, strict=True))
         equations += [e.replace(inputs=[residual_of.get(a, a) for a in e.inputs]) for e in backward]
         outputs = [*outputs, *[residual_of.get(a, a) for a in backward.outputs]]
-    joint = eliminate_common_subexpressions(
-        Program(values.name, inputs, equations, outputs, in_names=values.in_names)
-    )
-    return JointProgram(joint, len(values.inputs), count)
-
-
-class UniqueEquations:
-    """Equations in which common subexpressions are merged as they are added."""
-
-    def __init__(self) -> None:
-        self.equations: list[Equation] = []
-        self.first: dict[tuple[Primitive | Atom, ...], Equation] = {}
-        self.aliases: dict[Atom, Atom] = {}
-
-    def read(self, atom: Atom) -> Atom:
-        """The atom that replaces `atom`."""
-        return self.aliases.get(atom, atom)
-
-    def add(self, eqn: Equation) -> Sequence[Var]:
-        """Adds `eqn`, or returns the outputs of an equal equation that replace its own."""
-        eqn = eqn.replace(inputs=[self.read(a) for a in eqn.inputs])
-        key = eqn.primitive, *eqn.inputs
-        equal = None if eqn.primitive.effects else self.first.get(key)
-        if equal is None:
-            self.first[key] = eqn
-            self.equations.append(eqn)
-            return ()
-        self.aliases.update(zip(eqn.outputs, equal.outputs, strict=True))
-        return equal.outputs
-
-    def finish(self, program: Program) -> Program:
-        """The program with the inputs and outputs of `program`, and those equations it needs."""
-        outputs = [self.read(a) for a in program.outputs]
-        equations = dce_equations(self.equations, outputs)
-        return replace_program_fields(program, equations=equations, outputs=outputs)
-
-
-def eliminate_common_subexpressions(program: Program) -> Program:
-    """`program` with one equation for all that apply a primitive to the same operands."""
-    unique = UniqueEquations()
-    for eqn in program:
-        unique.add(eqn)
-    return unique.finish(program)
+    joint = Program(values.name, inputs, equations, outputs, in_names=values.in_names)
+    return JointProgram(eliminate_common_subexpressions(joint), len(values.inputs), count)
 
 
 def inline_checkpoints(joint: JointProgram) -> JointProgram:
@@ -181,7 +142,7 @@ class CheckpointInliner(UniqueEquations):
         if eqn.primitive.name == "checkpoint":
             self.inline_checkpoint(eqn, [self.read(a) for a in eqn.inputs])
             return
-        merged = self.add(eqn)
+        merged = self.add(self.on_substitutes(eqn))
         if recomputes:
             self.recomputed.update(merged)
 
@@ -196,5 +157,4 @@ class CheckpointInliner(UniqueEquations):
             copy = inner.replace(inputs=[copies.get(a, a) for a in inner.inputs], outputs=outputs)
             copies.update(zip(inner.outputs, outputs, strict=True))
             self.inline(copy, region.differentiated)
-        results = [self.read(copies.get(a, a)) for a in program.outputs]
-        self.aliases.update(zip(eqn.outputs, results, strict=True))
+        self.substitute(eqn.outputs, [self.read(copies.get(a, a)) for a in program.outputs])

@@ -13,7 +13,7 @@ import numpy as np
 from functx import ops
 from functx.core.primitive import Primitive
 from functx.core.program import Atom, Equation, Literal, Program, Var, dce_equations, scalar_literal
-from functx.core.program_editing import map_primitive_programs, replace_program_fields
+from functx.core.program_editing import map_primitive_programs
 from functx.core.records import Rewrite
 from functx.core.rewriting import cached_rewrite
 from functx.core.types import DType, is_complex, kind
@@ -23,6 +23,7 @@ from functx.passes.memory_cost_model import bytes_of
 from functx.passes.reassociation import ReassociateContractions
 from functx.transforms.control.scan import Scan
 from functx.transforms.control.while_loop import While
+from functx.transforms.dce import UniqueEquations
 
 # Operations that IEEE arithmetic or two's complement define to the last bit.
 _EXACT_OPS: dict[type[Primitive], Callable[..., Any]] = {
@@ -249,23 +250,20 @@ def simplify_equations(
     simplifier = _LocalSimplifier(program, nested)
     for eqn in program.equations:
         simplifier.add_equation(eqn)
-    outputs = [simplifier.substitutions.get(a, a) for a in program.outputs]
-    equations = dce_equations(simplifier.equations, outputs)
-    if not simplifier.changed and len(equations) == len(program.equations):
+    simplified = simplifier.finish(program)
+    if not simplifier.changed and len(simplified.equations) == len(program.equations):
         return program
-    return replace_program_fields(program, equations=equations, outputs=outputs)
+    return simplified
 
 
-class _LocalSimplifier:
+class _LocalSimplifier(UniqueEquations):
     """One pass over the equations of a program, in order."""
 
     def __init__(self, program: Program, nested: Callable[[Program], Program] | None):
+        super().__init__()
         self.nested = nested
-        self.equations: list[Equation] = []
         self.changed = False
-        self.substitutions: dict[Atom, Atom] = {}
         self.producers: dict[Atom, Equation] = {}
-        self.available: dict[tuple[Primitive | Atom, ...], Equation] = {}
         self.uses: dict[Atom, int] = {}
         uses = self.uses
         for eqn in program.equations:
@@ -277,37 +275,27 @@ class _LocalSimplifier:
 
     def add_equation(self, eqn: Equation) -> None:
         """Append the simplified `eqn`."""
-        substitutions = self.substitutions
-        for atom in eqn.inputs:
-            if atom in substitutions:
-                eqn = eqn.replace(inputs=[substitutions.get(a, a) for a in eqn.inputs])
-                break
+        eqn = self.on_substitutes(eqn)
         primitive = eqn.primitive
         if primitive.multiple_results:
             eqn = self.simplify_nested(eqn)
-            primitive = eqn.primitive
         elif primitive.simplify is not None or isinstance(primitive, Elementwise):
             simplified = self.simplify_equation(eqn)
             if simplified is None:
                 return
-            eqn, primitive = simplified, simplified.primitive
-        if not primitive.effects and not primitive.no_cse:
-            key = primitive, *eqn.inputs
-            available = self.available.setdefault(key, eqn)
-            if available is not eqn and all(
-                [a.aval is b.aval for a, b in zip(available.outputs, eqn.outputs, strict=True)]
-            ):
-                self.substitute(eqn.outputs, available.outputs)
-                return
-        self.equations.append(eqn)
-        for v in eqn.outputs:
-            self.producers[v] = eqn
+            eqn = simplified
+        if not self.add(eqn):
+            for v in eqn.outputs:
+                self.producers[v] = eqn
+
+    def can_merge(self, primitive: Primitive) -> bool:
+        return not primitive.effects and not primitive.no_cse
 
     def substitute(self, outputs: Sequence[Var], atoms: Sequence[Atom]) -> None:
         """Use `atoms` in place of `outputs` in all later equations."""
+        super().substitute(outputs, atoms)
         self.changed = True
         for v, atom in zip(outputs, atoms, strict=True):
-            self.substitutions[v] = atom
             self.uses[atom] = self.uses.get(atom, 0) + self.uses.get(v, 0)
 
     def simplify_equation(self, eqn: Equation) -> Equation | None:
@@ -367,7 +355,7 @@ class _LocalSimplifier:
                 before, eqn, replaced = hoisted
                 for each in before:
                     self.add_equation(each)
-                eqn = eqn.replace(inputs=[self.substitutions.get(a, a) for a in eqn.inputs])
+                eqn = self.on_substitutes(eqn)
                 self.substitute([*replaced], [*replaced.values()])
         if eqn.primitive.simplify is not None:
             result = eqn.primitive.simplify(self.context, *eqn.inputs)

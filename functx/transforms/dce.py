@@ -189,6 +189,61 @@ def used_variables(equations: Iterable[Equation], outputs: Iterable[Atom]) -> se
     return read
 
 
+class UniqueEquations:
+    """Equations of a program, in order, of which equal ones are merged as they are added."""
+
+    def __init__(self) -> None:
+        self.equations: list[Equation] = []
+        self.first: dict[tuple[Primitive | Atom, ...], Equation] = {}
+        self.substitutes: dict[Atom, Atom] = {}
+
+    def can_merge(self, primitive: Primitive) -> bool:
+        """Whether equal equations of `primitive` are merged."""
+        return not primitive.effects
+
+    def read(self, atom: Atom) -> Atom:
+        """The atom that replaces `atom`."""
+        return self.substitutes.get(atom, atom)
+
+    def on_substitutes(self, eqn: Equation) -> Equation:
+        """`eqn` on the atoms that replace its operands."""
+        substitutes = self.substitutes
+        for atom in eqn.inputs:
+            if atom in substitutes:
+                return eqn.replace(inputs=[substitutes.get(a, a) for a in eqn.inputs])
+        return eqn
+
+    def substitute(self, outputs: Sequence[Var], atoms: Sequence[Atom]) -> None:
+        """Use `atoms` in place of `outputs` in all later equations."""
+        self.substitutes.update(zip(outputs, atoms, strict=True))
+
+    def add(self, eqn: Equation) -> Sequence[Var]:
+        """Adds `eqn`, or returns the outputs of an equal equation that replace its own."""
+        if self.can_merge(eqn.primitive):
+            equal = self.first.setdefault((eqn.primitive, *eqn.inputs), eqn)
+            if equal is not eqn and all(
+                [a.aval is b.aval for a, b in zip(equal.outputs, eqn.outputs, strict=True)]
+            ):
+                self.substitute(eqn.outputs, equal.outputs)
+                return equal.outputs
+        self.equations.append(eqn)
+        return ()
+
+    def finish(self, program: Program) -> Program:
+        """The program with the inputs and outputs of `program`, and those equations it needs."""
+        outputs = [self.read(a) for a in program.outputs]
+        equations = dce_equations(self.equations, outputs)
+        return replace_program_fields(program, equations=equations, outputs=outputs)
+
+
+def eliminate_common_subexpressions(program: Program) -> Program:
+    """`program` with one equation for all that apply a primitive to the same operands."""
+    unique = UniqueEquations()
+    for eqn in program:
+        unique.add(unique.on_substitutes(eqn))
+    return unique.finish(program)
+
+
 def keep_effects_depending_on(program: Program, inputs: Iterable[Var]) -> Program:
     """`program` with only those effects that depend on nothing but `inputs`.
 
