@@ -15,7 +15,7 @@ from functx.core.errors import (
     TangentError,
     type_name,
 )
-from functx.core.program import Atom, Equation, Literal, Program, Var, dce_equations
+from functx.core.program import Atom, Equation, Program, Var, dce_equations
 from functx.core.program_editing import inline
 from functx.core.records import Rewrite
 from functx.core.rewriting import apply, bind_equation, cached_rewrite, rewrite_by_structure
@@ -25,7 +25,6 @@ from functx.core.tracing import trace_closed
 from functx.core.types import ShapedArray, is_inexact, kind
 from functx.core.typing import Function, PyTree, Value
 from functx.ops.autodiff import raise_refusal
-from functx.ops.families import Linear
 from functx.transforms.argument_names import (
     argument_names,
     check_callable,
@@ -39,7 +38,7 @@ from functx.transforms.reverse_mode import (
     transpose_equations,
     transpose_operand,
 )
-from functx.transforms.rule_checks import jointly_linear_operands
+from functx.transforms.rule_checks import find_nonlinear_term
 from functx.transforms.tracing_api import abstractify, trace_function
 
 
@@ -219,32 +218,20 @@ class LinearTranspose(Rewrite[Program]):
                 raise self.linearity_error(eqn, "it is not linear") from error
 
     def check_linearity(self, program: Program) -> None:
-        """Raise LinearityError if a nonzero constant is added to a value that varies."""
-        linear: set[Atom] = set(program.inputs[: self.linear])
-        zeros: set[Atom] = set()
-
-        def fits(atom: Atom) -> bool:
-            return atom in linear or atom in zeros or (type(atom) is Literal and atom.value == 0)
-
-        for eqn in program.equations:
-            operands = [a for a in eqn.inputs if a in linear]
-            if operands and eqn.outputs and not eqn.primitive.differentiable:
-                raise self.linearity_error(eqn, "its output does not vary smoothly")
-            if operands:
-                if not all(map(fits, jointly_linear_operands(eqn))):
-                    raise self.linearity_error(
-                        eqn, "it adds a constant, which makes the function affine"
-                    )
-                inexact = any(is_inexact(a.aval.dtype) for a in operands)
-                linear.update(varied(eqn, linear) if inexact else eqn.outputs)
-            elif isinstance(eqn.primitive, Linear) and all(map(fits, eqn.inputs)):
-                zeros.update(eqn.outputs)
-        for atom in program.outputs:
-            if not fits(atom):
-                raise LinearityError(
-                    f"{self.label}: the function must be linear; got an output that does not "
-                    f"depend on its arguments: {atom.aval!r}"
-                )
+        """Raise LinearityError unless the outputs are linear in the first inputs."""
+        inputs = program.inputs[: self.linear]
+        found = find_nonlinear_term(program.equations, inputs, program.outputs, strict=True)
+        if found is None:
+            return
+        eqn = found.place
+        if not isinstance(eqn, Equation):
+            raise LinearityError(
+                f"{self.label}: the function must be linear; got an output that does not "
+                f"depend on its arguments: {eqn.aval!r}"
+            )
+        if not eqn.primitive.differentiable:
+            raise self.linearity_error(eqn, "its output does not vary smoothly")
+        raise self.linearity_error(eqn, "it adds a constant, which makes the function affine")
 
     def linearity_error(self, eqn: Equation, why: str) -> LinearityError:
         return LinearityError(

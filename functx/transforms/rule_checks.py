@@ -10,7 +10,7 @@ from functx.core.errors import LinearityError, RuleError, type_name
 from functx.core.primitive import Primitive, is_linear_input
 from functx.core.program import Atom, Equation, Literal, Program, Var
 from functx.core.rewriting import user_rule_runs
-from functx.core.source_info import Source
+from functx.core.source_info import BackwardSource, Source
 from functx.core.tracer import Tracer, aval_of, current_builder
 from functx.core.tracing import trace
 from functx.core.types import ShapedArray, is_inexact
@@ -118,7 +118,7 @@ def check_rule_is_linear(
     kind: str,
 ) -> None:
     """Raise RuleError if `outputs` have a constant term beside the variables `linear`."""
-    found = find_constant_term(equations, linear, outputs, known)
+    found = find_nonlinear_term(equations, linear, outputs, known)
     if found is not None:
         error = rule_error(
             primitive,
@@ -139,49 +139,63 @@ def check_linear(
     known: Mapping[Any, Any] | None = None,
 ) -> None:
     """Raise LinearityError with `problem` if `outputs` have a constant term beside `linear`."""
-    found = find_constant_term(program.equations, linear, outputs, known)
+    found = find_nonlinear_term(program.equations, linear, outputs, known)
     if found is not None:
         raise LinearityError(f"{problem}: {found.description}", fix=fix, source=found.source)
 
 
-class ConstantTerm(NamedTuple):
-    """A nonzero constant in a function that should be linear: its description and source."""
+class NonlinearTerm(NamedTuple):
+    """Where a function that should be linear is not: an equation or an output, and its source."""
 
-    description: str
-    source: Source | None
+    place: Equation | Atom
+    source: Source | BackwardSource | None
+
+    @property
+    def description(self) -> str:
+        """The place, for messages about a constant term."""
+        if isinstance(self.place, Equation):
+            return f"{self.place.primitive!r}, which adds a constant"
+        return f"an output {self.place.aval!r} that does not depend on them"
 
 
-def find_constant_term(
+def find_nonlinear_term(
     equations: Sequence[Equation],
     linear: Iterable[Var],
     outputs: Iterable[Atom],
     known: Mapping[Any, Any] | None = None,
-) -> ConstantTerm | None:
+    strict: bool = False,
+) -> NonlinearTerm | None:
     """The first nonzero constant that is added to a value linear in `linear`, or that is an output.
 
-    `known` gives the values of captured variables.
+    `known` gives the values of captured variables. With `strict`, it may also be an operation
+    without a derivative, or an output of integers.
     """
     varying: set[Atom] = set(linear)
+    zeros: set[Atom] = set()
     producers: dict[Atom, Equation] = {}
 
     def is_zero(atom: Atom) -> bool:
         if type(atom) is Literal:
             return bool(atom.value == 0)
-        if atom in producers:
-            return outputs_are_zero(producers[atom], is_zero)
         value = (known or {}).get(atom)
-        return type(value) is Tracer and is_known_zero(value)
+        return atom in zeros or (type(value) is Tracer and is_known_zero(value))
 
     for eqn in equations:
-        if any(a in varying for a in eqn.inputs):
-            if any(a not in varying and not is_zero(a) for a in jointly_linear_operands(eqn)):
-                return ConstantTerm(f"{eqn.primitive!r}, which adds a constant", eqn.source)
-            varying.update(varied(eqn, varying))
         producers.update((v, eqn) for v in eqn.outputs)
+        operands = [a for a in eqn.inputs if a in varying]
+        if not operands:
+            if outputs_are_zero(eqn, is_zero):
+                zeros.update(eqn.outputs)
+            continue
+        if (strict and eqn.outputs and not eqn.primitive.differentiable) or any(
+            a not in varying and not is_zero(a) for a in jointly_linear_operands(eqn)
+        ):
+            return NonlinearTerm(eqn, eqn.source)
+        inexact = any(is_inexact(a.aval.dtype) for a in operands)
+        varying.update(varied(eqn, varying) if inexact else eqn.outputs)
     for atom in outputs:
-        if atom not in varying and is_inexact(atom.aval.dtype) and not is_zero(atom):
-            source = producers[atom].source if atom in producers else None
-            return ConstantTerm(f"an output {atom.aval!r} that does not depend on them", source)
+        if atom not in varying and (strict or is_inexact(atom.aval.dtype)) and not is_zero(atom):
+            return NonlinearTerm(atom, producers[atom].source if atom in producers else None)
     return None
 
 

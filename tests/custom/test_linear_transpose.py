@@ -117,6 +117,16 @@ def test_mistakes_are_named(make, kind, match):
     assert "linear_transpose" in str(error.value)
 
 
+@pytest.mark.parametrize(
+    "zeros",
+    [lambda: 0.0 * np.asarray(ROW), lambda: np.where(ROW > 1.0, 0.0, np.zeros(3))],
+    ids=["product", "choice"],
+)
+def test_a_constant_that_is_known_to_be_zero_may_be_added(zeros):
+    transpose = fx.linear_transpose(lambda x: 2.0 * x + zeros(), ROW)
+    assert onp.array_equal(transpose(ROW)[0], 2.0 * ROW)
+
+
 def test_the_error_of_a_function_that_is_not_linear_has_its_line():
     def f(x):
         y = 2.0 * x
