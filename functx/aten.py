@@ -247,7 +247,7 @@ def recompute_mean_var(
     standardized = standardize(ops.convert_element_type(x, work), axes, None, rstd=saved)
     shape = tuple([1 if d in axes else n for d, n in enumerate(aval.shape)])
     mean, new_rstd = [
-        ops.convert_element_type(ops.reshape(statistic, shape) if keepdim else statistic, dtype)
+        ops.convert_element_type(ops.reshape(statistic, shape) if keepdim else statistic, dtype)  # type: ignore[arg-type]
         for statistic in (standardized.mean, standardized.rstd)
     ]
     return mean, new_rstd

@@ -31,10 +31,8 @@ Values: TypeAlias = Sequence[Value]
 Tangents: TypeAlias = Sequence[Tangent]
 Cotangents: TypeAlias = Sequence[Cotangent]
 Dims: TypeAlias = Sequence[Dim]
-ArrayLike: TypeAlias = jax.Array | np.ndarray[Any, Any] | np.generic | complex
-"""An array or a number, as an argument of functions of arrays."""
-Operand: TypeAlias = "ArrayLike | Literal"
-"""An operand of a primitive: an array, a number, or a literal of a program."""
+ArrayLike: TypeAlias = "jax.Array | np.ndarray[Any, Any] | np.generic | complex | Literal"
+"""An array, a number, or a literal of a program, as an argument of functions of arrays."""
 ArrayOrList: TypeAlias = ArrayLike | Sequence[Any]
 """An array, a number, or nested lists and tuples of them, as an argument of functions of NumPy's."""
 Out: TypeAlias = jax.Array | np.ndarray[Any, Any] | tuple[Any, ...] | None

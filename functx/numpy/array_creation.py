@@ -69,7 +69,7 @@ FLOAT, INT = np.dtype("float64"), np.dtype("int64")
 
 
 def asarray(
-    a: ArrayOrList | Literal,
+    a: ArrayOrList,
     dtype: DTypeLike = None,
     order: str | None = None,
     *,
@@ -108,7 +108,7 @@ def asarray(
     aval_of(a)
     if builder is not None:
         a = Tracer(builder.atom(a), builder)
-    return a if dtype is None else ops.convert_element_type(a, dtype)  # type: ignore[return-value]
+    return a if dtype is None else ops.convert_element_type(a, dtype)  # type: ignore[return-value, arg-type]
 
 
 def array(
@@ -311,7 +311,7 @@ def ones_like(
     return full_like(a, 1, dtype, shape=shape)
 
 
-def cast_literal(x: ArrayOrList | Literal, dtype: DType) -> Literal:
+def cast_literal(x: ArrayOrList, dtype: DType) -> Literal:
     """The literal of the number `x` in `dtype`. A NumPy scalar is cast; a Python number must fit."""
     if isinstance(x, np.generic):
         return literal(x.astype(dtype).item(), dtype)

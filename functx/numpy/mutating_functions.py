@@ -78,7 +78,9 @@ def put(
     By default a known index out of bounds raises IndexingError; "wrap" takes indices modulo
     the size, "clip" moves them into bounds. Without `inplace`, the result is a new array.
     """
-    indices = np.ravel(ind) if is_concrete_value(ind) else shapes.reshape(asarray(ind), -1)
+    indices = (
+        np.asarray(ind).ravel() if is_concrete_value(ind) else shapes.reshape(asarray(ind), -1)
+    )
     if aval_of(indices).dtype == bool:
         indices = shapes.astype(indices, np.int32)
     values = shapes.reshape(asarray(v), -1)
@@ -121,7 +123,7 @@ def place(arr: Any, mask: ArrayOrList, vals: ArrayOrList, *, inplace: bool = Tru
             f"place: the mask must have the size of the array; got {type_name(mask)} for {type_name(arr)}"
         )
     if not aval_of(values).size:
-        if is_concrete_value(mask) and not np.any(mask):
+        if is_concrete_value(mask) and not np.any(np.asarray(mask)):
             return None if inplace else arr
         raise ShapeError("place: there must be values to write; got none")
     from functx.numpy.cumulative import cumsum

@@ -192,7 +192,7 @@ def roll(a: ArrayOrList, shift: ArrayOrList, axis: Axes = None) -> Value:
     if type(shift) is Tracer:
         shifts: Sequence[Any] = unstack(shift) if shift.atom.aval.ndim else (shift,)
     else:
-        shifts = shift if isinstance(shift, (tuple, list)) else np.ravel(shift).tolist()
+        shifts = shift if isinstance(shift, (tuple, list)) else np.asarray(shift).ravel().tolist()
     if len(axes) != len(shifts):
         if 1 not in (len(axes), len(shifts)):
             raise AxisError(f"roll: shifts and axes must pair; got {shift} and {axis}")

@@ -22,7 +22,7 @@ from functx.core.types import (
     is_integer,
     real_dtype,
 )
-from functx.core.typing import ArrayLike, ArrayOrList, Value
+from functx.core.typing import ArrayLike, ArrayOrList, Mask, NumPyArray, Value
 from functx.numpy import ufuncs
 from functx.numpy.array_creation import INT
 from functx.numpy.joining import concatenate, gather_along, unstack
@@ -142,22 +142,24 @@ def unique(
     return results[0] if len(results) == 1 else tuple(results)
 
 
-def _first_indices(first: Value, size: int | None) -> tuple[ArrayLike, ArrayLike, Value | None]:
+def _first_indices(
+    first: Value, size: int | None
+) -> tuple[Value | NumPyArray, Value | NumPyArray, Mask]:
     """The starts of distinct elements, the bounds between them, and the mask of valid starts."""
     if size is None:
         starts = np.flatnonzero(concrete_mask(first, "unique")).astype(np.int32)
         return starts, np.append(starts, aval_of(first).size), None
     count = static_size(size)
     bounds, valid = true_indices(first, count + 1)
-    starts, valid = ops.slice(bounds, (0,), (count,)), ops.slice(valid, (0,), (count,))
+    begins, valid = ops.slice(bounds, (0,), (count,)), ops.slice(valid, (0,), (count,))
     # Extra starts repeat the first.
-    return ops.select(valid, starts, literal(0, aval_of(starts).dtype)), bounds, valid
+    return ops.select(valid, begins, literal(0, aval_of(begins).dtype)), bounds, valid
 
 
 def _segment_lengths(bounds: ArrayLike, n: int, size: int | None) -> Value:
     """The number of elements of `n` between each bound and the next."""
     if size is None:
-        return ensure_array(np.diff(bounds).astype(canonical_dtype(INT)))
+        return ensure_array(np.diff(np.asarray(bounds)).astype(canonical_dtype(INT)))
     count = aval_of(bounds).size - 1
     bounds = ufuncs.minimum(bounds, n)
     after = ops.slice(bounds, (1,), (count + 1,))

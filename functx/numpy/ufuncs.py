@@ -401,8 +401,8 @@ def where(
 @overload
 def where(
     condition: ArrayOrList,
-    x: ArrayOrList | Literal,
-    y: ArrayOrList | Literal,
+    x: ArrayOrList,
+    y: ArrayOrList,
     /,
     *,
     size: int | None = None,

@@ -13,8 +13,8 @@ from functx.core.errors import DTypeError, ShapeError
 from functx.core.primitive import Primitive
 from functx.core.samples import Rounding, Sample, f32, sample
 from functx.core.tracer import aval_of
-from functx.core.types import ShapedArray, canonical_dtype, is_floating
-from functx.core.typing import ArrayLike, Axes, Cotangent, Dim, NumPyArray, Tangent, Value
+from functx.core.types import DType, ShapedArray, canonical_dtype, is_floating
+from functx.core.typing import ArrayLike, Axes, Cotangents, Dim, NumPyArray, Tangent, Value, Values
 from functx.ops.families import Inexact, check_same_dtype, unary_function
 from functx.ops.operands import (
     batch_size,
@@ -22,6 +22,7 @@ from functx.ops.operands import (
     canonical_axes,
     cast_like_input,
     check_axes,
+    identity_result,
     upcast_half,
 )
 from functx.ops.reductions import Reduction
@@ -56,21 +57,19 @@ class LogSumExp(Reduction):
         _, total, largest = self.exponentials(upcast_half(x))
         return cast_like_input(ops.add(ops.log(total), largest), x)
 
-    def jvp(self, primals: Sequence[Value], tangents: Sequence[Tangent]) -> tuple[Value, Tangent]:
+    def jvp(self, primals: Values, tangents: Values) -> tuple[Value, Tangent]:
         (x,), (t,) = primals, tangents
         tangent = ops.reduce_sum(
             ops.mul(self.derivative_weights(upcast_half(x)), upcast_half(t)), self.axes
         )
         return self(x), cast_like_input(tangent, x)
 
-    def forward(self, args: Sequence[Value], active: Sequence[bool]) -> tuple[Any, Any]:
+    def forward(self, args: Values, active: Sequence[bool]) -> tuple[Any, Any]:
         # Kept, since a loop in reverse would compute the exponentials again.
         (x,) = args
         return (self(x),), (self.derivative_weights(upcast_half(x)),)
 
-    def vjp(
-        self, ct: Value, weights: Value, args: Sequence[Value], active: Sequence[bool]
-    ) -> Sequence[Cotangent]:
+    def vjp(self, ct: Value, weights: Value, args: Values, active: Sequence[bool]) -> Cotangents:
         (x,) = args
         return (cast_like_input(ops.mul(self.broadcast_back(upcast_half(ct), x), weights), x),)
 
@@ -104,7 +103,7 @@ class SoftmaxLike(Primitive, abstract=True):
         check_axes(self.name, self.axes, x.ndim)
         return x
 
-    def batch(self, args: Sequence[Value], dims: Sequence[int]) -> tuple[Value, Dim]:
+    def batch(self, args: Values, dims: Sequence[int]) -> tuple[Value, Dim]:
         (x,), (dim,) = args, dims
         return type(self)(ops.shift_reduced_axes(self.axes, dim)[0])(x), dim
 
@@ -130,14 +129,12 @@ class Softmax(SoftmaxLike):
         exponentials = ops.exp(self.subtract_max(upcast_half(x)))
         return cast_like_input(ops.div(exponentials, sum_and_broadcast(exponentials, self.axes)), x)
 
-    def jvp(self, primals: Sequence[Value], tangents: Sequence[Tangent]) -> tuple[Value, Tangent]:
+    def jvp(self, primals: Values, tangents: Sequence[Tangent]) -> tuple[Value, Tangent]:
         # The Jacobian is symmetric, so the backward primitive gives tangents too.
         out = self(*primals)
         return out, SoftmaxBackward(self.axes)(tangents[0], out)
 
-    def vjp(
-        self, ct: Value, out: Value, args: Sequence[Value], active: Sequence[bool]
-    ) -> Sequence[Cotangent]:
+    def vjp(self, ct: Value, out: Value, args: Values, active: Sequence[bool]) -> Cotangents:
         return (SoftmaxBackward(self.axes)(ct, out),)
 
 
@@ -186,13 +183,11 @@ class LogSoftmax(SoftmaxLike):
         total = ops.log(ops.reduce_sum(ops.exp(shifted), self.axes))
         return cast_like_input(ops.sub(shifted, broadcast_along(total, x, self.axes)), x)
 
-    def jvp(self, primals: Sequence[Value], tangents: Sequence[Tangent]) -> tuple[Value, Tangent]:
+    def jvp(self, primals: Values, tangents: Values) -> tuple[Value, Tangent]:
         out = self(*primals)
         return out, log_softmax_tangent(tangents[0], out, self.axes)
 
-    def vjp(
-        self, ct: Value, out: Value, args: Sequence[Value], active: Sequence[bool]
-    ) -> Sequence[Cotangent]:
+    def vjp(self, ct: Value, out: Value, args: Values, active: Sequence[bool]) -> Cotangents:
         return (LogSoftmaxBackward(self.axes)(ct, out),)
 
 
@@ -203,7 +198,7 @@ class SoftmaxLikeBackward(Primitive, abstract=True):
     """
 
     axes: tuple[int, ...]
-    dtype: Any = None
+    dtype: DType | None = None
     accepts: ClassVar[str] = "f"
     samples: ClassVar[tuple[Sample, ...]] = (sample(f32[2, 3, 4], f32[2, 3, 4], axes=(0, 2)),)
 
@@ -223,7 +218,7 @@ class SoftmaxLikeBackward(Primitive, abstract=True):
     def decompose(self, ct: Value, out: Value) -> Value:
         return self.cast_result(self.input_cotangent(upcast_half(ct), upcast_half(out)), ct)
 
-    def jvp(self, primals: Sequence[Value], tangents: Sequence[Tangent]) -> tuple[Value, Tangent]:
+    def jvp(self, primals: Values, tangents: Sequence[Tangent]) -> tuple[Value, Tangent]:
         (ct, out), (dct, dout) = primals, tangents
         result = self(ct, out)
         total = None if dct is None else self(dct, out)
@@ -234,9 +229,7 @@ class SoftmaxLikeBackward(Primitive, abstract=True):
             total = term if total is None else ops.add(total, term)
         return result, total
 
-    def vjp(
-        self, ct: Value, out: Value, args: Sequence[Value], active: Sequence[bool]
-    ) -> Sequence[Cotangent]:
+    def vjp(self, ct: Value, out: Value, args: Values, active: Sequence[bool]) -> Cotangents:
         upcast = upcast_half(ct)
         ct_operand, normalized = map(upcast_half, args)
         return (
@@ -250,18 +243,18 @@ class SoftmaxLikeBackward(Primitive, abstract=True):
             else None,
         )
 
-    def transpose(self, ct: Value, ct_operand: Value, normalized: Value) -> Sequence[Cotangent]:
+    def transpose(self, ct: Value, ct_operand: Value, normalized: Value) -> Cotangents:
         return cast_like_input(
             self.output_tangent(upcast_half(ct), upcast_half(normalized)), ct_operand
         ), None
 
-    def batch(self, args: Sequence[Value], dims: Sequence[Dim]) -> tuple[Value, Dim]:
+    def batch(self, args: Values, dims: Sequence[Dim]) -> tuple[Value, Dim]:
         dim = next(d for d in dims if d is not None)
         size = batch_size(args, dims)
         args = [ops.batch_dim_at(x, d, dim, size) for x, d in zip(args, dims, strict=True)]
         return type(self)(ops.shift_reduced_axes(self.axes, dim)[0], self.dtype)(*args), dim
 
-    def cast_result(self, x: Value, ct: Value) -> Any:
+    def cast_result(self, x: Value, ct: Value) -> Value:
         return (
             cast_like_input(x, ct)
             if self.dtype is None
@@ -329,14 +322,14 @@ class LogSoftmaxBackward(SoftmaxLikeBackward):
         return self.cotangent_derivative(ct, out, t)
 
 
-def log_softmax_tangent(t: Any, out: Value, axes: tuple[int, ...]) -> Value:
+def log_softmax_tangent(t: Value, out: Value, axes: tuple[int, ...]) -> Value:
     """t - mean(t), weighted by exp(out): the tangent of `out` = log_softmax(x) for a tangent t of x."""
     return cast_like_input(
         subtract_weighted_mean(upcast_half(t), ops.exp(upcast_half(out)), axes), t
     )
 
 
-def subtract_weighted_mean(x: ArrayLike, weights: Value, axes: tuple[int, ...]) -> Value:
+def subtract_weighted_mean(x: Value, weights: Value, axes: tuple[int, ...]) -> Value:
     """`x` minus its mean along `axes`, weighted by `weights`, whose sum is about 1.
 
     The mean is subtracted twice. Where one weight is almost 1, its element almost equals the mean and
@@ -347,7 +340,7 @@ def subtract_weighted_mean(x: ArrayLike, weights: Value, axes: tuple[int, ...]) 
     return ops.sub(x, ops.div(sum_and_broadcast(ops.mul(weights, x), axes), weight))
 
 
-def subtract_weighted_total(x: ArrayLike, weights: Value, axes: tuple[int, ...]) -> Value:
+def subtract_weighted_total(x: Value, weights: Value, axes: tuple[int, ...]) -> Value:
     """`x` minus its total along `axes`, distributed by `weights`, whose sum is about 1.
 
     The total is subtracted twice, which keeps the digits as in `subtract_weighted_mean`.
@@ -363,15 +356,15 @@ def nonzero_total(weights: Value, axes: tuple[int, ...]) -> Value:
     return ops.select(ops.eq(total, 0.0), 1.0, total)
 
 
-def sum_and_broadcast(x: ArrayLike, axes: tuple[int, ...]) -> Value:
+def sum_and_broadcast(x: Value, axes: tuple[int, ...]) -> Value:
     """The sum over `axes`, repeated along them."""
     return broadcast_along(ops.reduce_sum(x, axes), x, axes)
 
 
-def logsumexp(x: ArrayLike, axes: Axes = None) -> Any:
+def logsumexp(x: ArrayLike, axes: Axes = None) -> Value:
     """log(sum(exp(x))) over `axes`, by default all; -inf if there are no elements or all are -inf."""
     axes = canonical_axes(axes, aval_of(x).ndim)
-    return LogSumExp(axes)(x) if axes else x
+    return LogSumExp(axes)(x) if axes else identity_result(x)
 
 
 def softmax(x: ArrayLike, axes: Axes = -1) -> Value:

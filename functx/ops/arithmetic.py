@@ -25,7 +25,7 @@ from functx.core.types import (
     kind,
     real_dtype,
 )
-from functx.core.typing import ArrayLike, Cotangent, IRValue, Mask, NumPyArray, Tangent, Value
+from functx.core.typing import ArrayLike, Cotangents, IRValue, Mask, NumPyArray, Tangent, Value
 from functx.ops.families import (
     Binary,
     Unary,
@@ -211,7 +211,7 @@ class Sign(Unary):
 
     def vjp(
         self, ct: Value, out: Value, args: Sequence[Value], active: Sequence[bool]
-    ) -> Sequence[Cotangent]:
+    ) -> Cotangents:
         (x,) = args
         if not is_complex(x.dtype):
             return (None,)
@@ -256,7 +256,7 @@ class Abs(Unary):
 
     def vjp(
         self, ct: Value, out: Value, args: Sequence[Value], active: Sequence[bool]
-    ) -> Sequence[Cotangent]:
+    ) -> Cotangents:
         (x,) = args
         slope = sign(x)
         if not is_complex(x.dtype):

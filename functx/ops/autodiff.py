@@ -13,7 +13,7 @@ from functx.core.primitive import LinearInput, Primitive
 from functx.core.program import Equation
 from functx.core.samples import EXACT, f32, i32, sample
 from functx.core.types import ShapedArray
-from functx.core.typing import ArrayLike, Cotangent, Dim, IRValue, NumPyArray, Tangent, Value
+from functx.core.typing import ArrayLike, Cotangents, Dim, IRValue, NumPyArray, Tangent, Value
 from functx.ops.families import Linear
 from functx.ops.operands import batch_size
 
@@ -59,7 +59,7 @@ class CheckpointName(Linear):
     def jvp(self, primals: Sequence[Value], tangents: Sequence[Tangent]) -> tuple[Value, Tangent]:
         return self(*primals), tangents[0]
 
-    def transpose(self, ct: Value, x: Value) -> Sequence[Cotangent]:
+    def transpose(self, ct: Value, x: Value) -> Cotangents:
         return (ct,)
 
     def batch(self, args: Sequence[Value], dims: Sequence[Dim]) -> tuple[Value, Dim]:
@@ -136,10 +136,10 @@ class DerivativeBoundary(Primitive):
 
     def vjp(
         self, ct: Value, out: Value, args: Sequence[Value], active: Sequence[bool]
-    ) -> Sequence[Cotangent]:
+    ) -> Cotangents:
         return DerivativeBoundary(TRANSPOSED_KIND[self.kind], self.axes)(ct, args[1]), None
 
-    def transpose(self, ct: Value, x: Value, like: Value) -> Sequence[Cotangent]:
+    def transpose(self, ct: Value, x: Value, like: Value) -> Cotangents:
         return DerivativeBoundary(TRANSPOSED_KIND[self.kind], self.axes)(ct, like), None
 
     def batch(self, args: Sequence[Value], dims: Sequence[Dim]) -> tuple[Value, Dim]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from math import prod
 from typing import Any
 
@@ -12,7 +12,7 @@ from functx.core.masks import mask_of
 from functx.core.primitive import Primitive
 from functx.core.samples import f32, sample
 from functx.core.types import ShapedArray
-from functx.core.typing import Cotangent, Dim, Mask, Tangent, Value
+from functx.core.typing import Cotangent, Cotangents, Dim, Mask, Tangent, Tangents, Value, Values
 from functx.ops.families import apply_mask
 from functx.ops.normalizations import (
     BackwardNormalization,
@@ -69,19 +69,21 @@ class BatchNorm(ForwardNormalization):
         out = super().abstract_eval(x, *centered_x[:count])
         return [out, *[aval.update(weak_type=False) for aval in running]]
 
-    def decompose(self, *args: Value) -> Sequence[Value]:
+    def decompose(self, *args: Value) -> Values:
         cts = self.standardized_input(args)
         means, variances = self.running_statistics(args)
-        outs = [self.apply_affine(cts, args)]
+        outs: list[Any] = [self.apply_affine(cts, args)]
         if self.tracked:
             correction = self.bessel_correction(args[0])
-            outs.append(self.update_running(means, cts.mean, args[0]))
-            outs.append(self.update_running(variances, ops.mul(cts.variance, correction), args[0]))
+            outs.append(self.update_running(means, cts.mean, args[0], means))
+            outs.append(
+                self.update_running(
+                    variances, ops.mul(cts.variance, correction), args[0], variances
+                )
+            )
         return outs
 
-    def jvp(
-        self, primals: Sequence[Value], tangents: Sequence[Tangent]
-    ) -> tuple[Sequence[Value], Sequence[Tangent]]:
+    def jvp(self, primals: Values, tangents: Tangents) -> tuple[Values, Tangents]:
         out_tangents = [self.output_tangent(primals, tangents)]
         if self.tracked:
             x, (t, *_) = primals[0], tangents
@@ -103,9 +105,7 @@ class BatchNorm(ForwardNormalization):
             out_tangents.append(self.update_running(t_variance, variance_tangent, x, running[1]))
         return self(*primals), out_tangents
 
-    def vjp(
-        self, cts: Sequence[Cotangent], out: Value, args: Sequence[Value], active: Sequence[bool]
-    ) -> Sequence[Cotangent]:
+    def vjp(self, cts: Cotangents, out: Value, args: Values, active: Sequence[bool]) -> Cotangents:
         ct, *running_out_cts = cts
         found: list[Any] = [None] * (1 + self.weighted + self.biased)
         if ct is not None:
@@ -123,7 +123,7 @@ class BatchNorm(ForwardNormalization):
         return [*found, *running_cts]
 
     def add_running_cotangents(
-        self, found: list[Cotangent], cts: Sequence[Cotangent], x: Value, args: Sequence[Value]
+        self, found: list[Cotangent], cts: Cotangents, x: Value, args: Values
     ) -> list[Cotangent]:
         """The cotangent of x plus the contributions of the running statistics' cotangents `cts`."""
         dtype = working_dtype(*args)
@@ -145,7 +145,7 @@ class BatchNorm(ForwardNormalization):
             found = term if found is None else ops.add(found, term)
         return found
 
-    def running_statistics(self, values: Any) -> Any:
+    def running_statistics(self, values: Tangents) -> Sequence[Any]:
         """The entries of `values` for the running mean and variance."""
         return values[-2:] if self.tracked else (None, None)
 
@@ -154,29 +154,26 @@ class BatchNorm(ForwardNormalization):
         count = prod([x.shape[d] for d in self.axes])
         return count / max(count - 1, 1)
 
-    def update_running(self, old: Any, new: Any, x: Value, like: Value | None = None) -> Any:
+    def update_running(self, old: Tangent, new: Tangent, x: Value, like: Value) -> Tangent:
         """The running statistic `old` moved towards `new`; None stands for 0."""
         if not x.size:
             return old
-        dtype = (old if like is None else like).dtype
         terms = [
-            ops.mul(ops.convert_element_type(old, dtype), 1 - self.momentum)
+            ops.mul(ops.convert_element_type(old, like.dtype), 1 - self.momentum)
             if old is not None
             else None,
-            ops.mul(ops.convert_element_type(new, dtype), self.momentum)
+            ops.mul(ops.convert_element_type(new, like.dtype), self.momentum)
             if new is not None
             else None,
         ]
         terms = [term for term in terms if term is not None]
         return ops.add(*terms) if len(terms) == 2 else terms[0] if terms else None
 
-    def batch(
-        self, args: Sequence[Value], dims: Sequence[Dim]
-    ) -> tuple[Sequence[Value], Sequence[Dim]]:
+    def batch(self, args: Values, dims: Sequence[Dim]) -> tuple[Values, Sequence[Dim]]:
         outs, _ = super().batch(args, dims)
         return outs, [0] * len(outs)
 
-    def dce(self, used: Sequence[bool]) -> Any:
+    def dce(self, used: Sequence[bool]) -> tuple[Primitive, Sequence[int], Sequence[int]] | None:
         if not self.tracked or any(used[1:]):
             return None
         return self.replace(tracked=False), range(1 + self.weighted + self.biased), [0]
@@ -224,7 +221,7 @@ class FixedStatisticsNormalization(Normalization, abstract=True):
     def layout_of(self, x: Value | ShapedArray) -> NormalizationLayout:
         return channel_layout(self, x)
 
-    def batch(self, args: Sequence[Value], dims: Sequence[Dim]) -> tuple[Any, Any]:
+    def batch(self, args: Values, dims: Sequence[Dim]) -> tuple[Any, Any]:
         size = batch_size(args, dims)
         args = [ops.batch_dim_at(x, d, 0, size) for x, d in zip(args, dims, strict=True)]
         outs = self.replace(axes=tuple([d + 1 for d in self.axes]))(*args)
@@ -280,9 +277,7 @@ class BatchNormInference(FixedStatisticsNormalization):
             out = ops.add(out, layout.broadcast_affine(affine[-1], dtype))
         return ops.convert_element_type(out, x.dtype)
 
-    def vjp(
-        self, ct: Value, out: Value, args: Sequence[Value], active: Sequence[bool]
-    ) -> Sequence[Cotangent]:
+    def vjp(self, ct: Value, out: Value, args: Values, active: Sequence[bool]) -> Cotangents:
         flags = [*active[:3], self.weighted and active[3], self.biased and active[-1]]
         x_mask, *_ = self.cotangent_masks(mask_of(ct), args)
         x, bias = args[0], args[-1]
@@ -293,12 +288,12 @@ class BatchNormInference(FixedStatisticsNormalization):
             output_mask=(flags[0], flags[1], flags[2], flags[3], flags[4]),
         )
         found = iter(backward(ct, apply_mask(x_mask, x), *args[1 : 3 + self.weighted]))
-        cts = [next(found) if on else None for on in flags]
+        cts: list[Any] = [next(found) if on else None for on in flags]
         if flags[4]:
             cts[4] = ops.convert_element_type(cts[4], bias.dtype)
         return [*cts[:3], *cts[3:4] * self.weighted, *cts[4:] * self.biased]
 
-    def cotangent_masks(self, mask: Mask, args: Sequence[Value]) -> Sequence[Mask]:
+    def cotangent_masks(self, mask: Mask, args: Values) -> Sequence[Mask]:
         x_mask = mask if mask is not None and mask.shape == args[0].shape else None
         return [x_mask] + [None] * (len(args) - 1)
 
@@ -349,12 +344,12 @@ class BatchNormInferenceBackward(FixedStatisticsNormalization):
         every = [aval.update(weak_type=False) for aval in (x, mean, variance)] + [last, last]
         return self.select_outputs(every)
 
-    def select_outputs(self, values: Any) -> list[Any]:
+    def select_outputs(self, values: Iterable[object]) -> list[Any]:
         return [x for x, on in zip(values, self.output_mask, strict=True) if on]
 
     def decompose(
         self, ct: Value, x: Value, mean: Value, variance: Value, *weight: Value
-    ) -> Sequence[Value]:
+    ) -> Values:
         layout, dtype = self.layout_of(x), working_dtype(ct, x, mean, variance, *weight)
         ct = ops.convert_element_type(ct, dtype)
         rstd = ops.rsqrt(ops.add(ops.convert_element_type(variance, dtype), self.eps))
@@ -380,7 +375,9 @@ class BatchNormInferenceBackward(FixedStatisticsNormalization):
         return self.select_outputs(outs)
 
 
-def channel_layout(primitive: Any, x: Value | ShapedArray) -> NormalizationLayout:
+def channel_layout(
+    primitive: BatchNorm | BatchNormBackward | FixedStatisticsNormalization, x: Value | ShapedArray
+) -> NormalizationLayout:
     """The layout of x for a normalization over `axes`, with the other dimensions as channels."""
     check_axes(primitive.name, primitive.axes, x.ndim)
     return NormalizationLayout(

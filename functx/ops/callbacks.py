@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -102,7 +102,7 @@ class FlatCallback:
             for i, (x, aval) in enumerate(zip(leaves, results, strict=True))
         ]
 
-    def check_leaf(self, x: Any, aval: ShapedArray, out: Any, position: int) -> Array:
+    def check_leaf(self, x: object, aval: ShapedArray, out: object, position: int) -> Array:
         """The leaf `x` of the result `out` as an array of `aval`."""
         array = np.asarray(x)
         dtype = narrow_dtype(array.dtype) if self.narrow else array.dtype
@@ -163,7 +163,7 @@ def callback_name(fun: Function) -> str:
     return "lambda" if name == "<lambda>" else str(name)
 
 
-def _hashable_key(value: Any) -> Any:
+def _hashable_key(value: object) -> Hashable:
     """A hashable key of `value`; functions of equal code are equal if they share all they refer to."""
     if type(value) is FunctionType:
         defaults, named = value.__defaults__ or (), value.__kwdefaults__ or {}
@@ -228,7 +228,7 @@ class HostCallback(HostPrimitive, abstract=True):
         ]
 
     def vjp(
-        self, cts: Sequence[Cotangent], saved: Any, args: Sequence[Value], active: Sequence[bool]
+        self, cts: Sequence[Cotangent], saved: object, args: Sequence[Value], active: Sequence[bool]
     ) -> Sequence[Cotangent]:
         tangents_given = [ct for ct in cts if ct is not None]
         return [
@@ -481,7 +481,7 @@ def flat_callback(
 
 
 def _not_an_array_error(
-    operation: str, callback: Function, call: Any, position: int
+    operation: str, callback: Function, call: object, position: int
 ) -> ArgumentError:
     (entry, first, *rest), x = tree.leaves_with_path(call)[position]
     base = first.key if entry.idx else f"args[{first.idx}]"
@@ -503,7 +503,9 @@ def _result_avals(
     return tuple(types), out_tree
 
 
-def _result_aval(operation: str, callback: Function, x: PyTree, i: int, types: Any) -> ShapedArray:
+def _result_aval(
+    operation: str, callback: Function, x: PyTree, i: int, types: object
+) -> ShapedArray:
     def where() -> str:
         return f"result_shape_dtypes{tree.keystr(tree.leaves_with_path(types)[i][0])}"
 

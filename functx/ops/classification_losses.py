@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import nan, prod
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from ml_dtypes import iinfo
@@ -14,7 +14,7 @@ from functx.core.errors import DTypeError, ShapeError, ValueRangeError
 from functx.core.primitive import rule
 from functx.core.samples import Rounding, f32, i32, sample
 from functx.core.types import DType, Shape, ShapedArray, is_integer
-from functx.core.typing import ArrayLike, Cotangent, Dim, Value
+from functx.core.typing import Cotangents, Dim, Value, Values
 from functx.ops.activations import log_softmax, softmax
 from functx.ops.families import check_same_dtype
 from functx.ops.indexing import Gather
@@ -61,12 +61,12 @@ class ClassIndexPrimitive(Loss, abstract=True):
             raise ShapeError(f"{self.name}: there must be at least one class; got {x!r}")
         check_class_weights(self, x, weights)
 
-    def batch_operands(self, args: Sequence[Value], dims: Sequence[Dim], size: int) -> list[Any]:
+    def batch_operands(self, args: Values, dims: Sequence[Dim], size: int) -> list[Any]:
         """Scores, target and weights with their batch dimension first."""
         x, target = [ops.batch_dim_at(y, d, 0, size) for y, d in zip(args[:2], dims, strict=False)]
         return [x, target, *batched_weights(args[2:], dims[2:], x.shape, self.batch_ndim)]
 
-    def target_rows(self, target: Value, weights: Sequence[Value], dtype: DType) -> TargetRows:
+    def target_rows(self, target: Value, weights: Values, dtype: DType) -> TargetRows:
         """The classes, masks and weights of the rows of `target`."""
         counts = not_ignored_mask(target, self.ignore_index)
         classes = target if counts is None else ops.select(counts, target, 0)
@@ -79,14 +79,14 @@ class ClassIndexPrimitive(Loss, abstract=True):
         )
         return TargetRows(classes, counts, weight, dtype, self.batch_ndim)
 
-    def reduce_terms(self, terms: ArrayLike, rows: TargetRows) -> Any:
+    def reduce_terms(self, terms: Value, rows: TargetRows) -> Value:
         """The loss, given its terms."""
         if self.reduction == "none":
             return terms
         total = self.sum_terms(terms)
         return total if self.reduction == "sum" else rows.weighted_mean(total, nan)
 
-    def term_cotangents(self, ct: Value, rows: TargetRows) -> ArrayLike:
+    def term_cotangents(self, ct: Value, rows: TargetRows) -> Value:
         """The cotangent of each term that is not ignored, given that of the loss."""
         if self.reduction == "none":
             return ct
@@ -108,9 +108,7 @@ class ClassIndexLoss(ClassIndexPrimitive, abstract=True):
         rows = self.target_rows(target, weights, upcast.dtype)
         return cast_like_input(self.reduce_terms(self.terms(upcast, rows, weights), rows), x)
 
-    def vjp(
-        self, ct: Value, out: Value, args: Sequence[Value], active: Sequence[bool]
-    ) -> Sequence[Cotangent]:
+    def vjp(self, ct: Value, out: Value, args: Values, active: Sequence[bool]) -> Cotangents:
         x, target, *weights = args
         of_x = self.backward(ct, x, target, *weights) if active[0] else None
         of_weight = None
@@ -122,7 +120,7 @@ class ClassIndexLoss(ClassIndexPrimitive, abstract=True):
             )
         return [of_x, None, of_weight][: len(args)]
 
-    def batch(self, args: Sequence[Value], dims: Sequence[Dim]) -> tuple[Value, Dim]:
+    def batch(self, args: Values, dims: Sequence[Dim]) -> tuple[Value, Dim]:
         batched = self.batch_operands(args, dims, batch_size(args, dims))
         return self.replace(batch_ndim=self.batch_ndim + 1, axis=self.axis + 1)(*batched), 0
 
@@ -179,16 +177,16 @@ class TargetRows(NamedTuple):
     dtype: DType
     batch_ndim: int
 
-    def apply_weights(self, x: Value) -> Any:
+    def apply_weights(self, x: Value) -> Value:
         """`x` times the weights, 0 in ignored rows."""
         x = x if self.weight is None else ops.mul(x, self.weight)
         return self.zero_ignored(x)
 
-    def zero_ignored(self, x: Any) -> Any:
+    def zero_ignored(self, x: Value) -> Value:
         """`x` with 0 in ignored rows."""
         return x if self.is_counted is None else ops.select(self.is_counted, x, 0.0)
 
-    def zero_ignored_along(self, x: Value, axis: int) -> ArrayLike:
+    def zero_ignored_along(self, x: Value, axis: int) -> Value:
         """`x`, which has values along `axis` in each row, with 0 in ignored rows."""
         if self.is_counted is None:
             return x
@@ -217,7 +215,7 @@ class TargetRows(NamedTuple):
 
 
 def batched_weights(
-    weights: Sequence[Value], dims: Sequence[Dim], shape: Shape, batch_ndim: int
+    weights: Values, dims: Sequence[Dim], shape: Shape, batch_ndim: int
 ) -> list[Any]:
     """Weights with the batch dimension first, if they have one; `shape` begins with the batch dimensions."""
     result = []
@@ -252,7 +250,7 @@ def not_ignored_mask(target: Value, ignore_index: int) -> Value | None:
     return ops.ne(target, literal(ignore_index, target.dtype))
 
 
-def class_gather(x: Any, classes: Any, axis: int) -> tuple[Gather, Any]:
+def class_gather(x: Value | ShapedArray, classes: Value, axis: int) -> tuple[Gather, Any]:
     """The gather of one element of `x` along `axis` for each of `classes`, and its indices.
 
     The other dimensions of `x` are the first ones of `classes`.
@@ -269,7 +267,7 @@ def class_gather(x: Any, classes: Any, axis: int) -> tuple[Gather, Any]:
     return gather, ops.reshape(classes, (*classes.shape, 1))
 
 
-def take_class_scores(x: ArrayLike, classes: Value, axis: int) -> Value:
+def take_class_scores(x: Value, classes: Value, axis: int) -> Value:
     """The element of `x` along `axis` for each of `classes`; nan for a class out of range."""
     gather, indices = class_gather(x, classes, axis)
     return gather(x, indices)
@@ -362,7 +360,7 @@ class NllLossBackward(ClassIndexLossBackward):
             ops.select(one_hot_mask(rows.classes, shape, self.axis), result, 0.0), ct
         )
 
-    def batch(self, args: Sequence[Value], dims: Sequence[Dim]) -> tuple[Value, Dim]:
+    def batch(self, args: Values, dims: Sequence[Dim]) -> tuple[Value, Dim]:
         size = batch_size(args, dims)
         ct, target = [ops.batch_dim_at(y, d, 0, size) for y, d in zip(args[:2], dims, strict=False)]
         weights = batched_weights(args[2:], dims[2:], target.shape, self.batch_ndim)
@@ -401,7 +399,7 @@ class CrossEntropy(ClassIndexLoss):
         check_smoothing(self)
         return super().abstract_eval(x, target, *weights)
 
-    def terms(self, x: Value, rows: TargetRows, weights: Value) -> Value:
+    def terms(self, x: Value, rows: TargetRows, weights: Values) -> Value:
         own_term, shifted, total = self.log_softmax_parts(x, rows)
         terms = rows.apply_weights(ops.mul(own_term, 1.0 - self.label_smoothing))
         if not self.label_smoothing:
@@ -504,7 +502,7 @@ class CrossEntropyBackward(ClassIndexLossBackward):
             )
         return cast_like_input(rows.zero_ignored_along(result, self.axis), x)
 
-    def batch(self, args: Sequence[Value], dims: Sequence[Dim]) -> tuple[Value, Dim]:
+    def batch(self, args: Values, dims: Sequence[Dim]) -> tuple[Value, Dim]:
         size = batch_size(args, dims)
         ct = ops.batch_dim_at(args[0], dims[0], 0, size)
         batched = self.batch_operands(args[1:], dims[1:], size)
@@ -542,17 +540,17 @@ class ClassProbabilityPrimitive(Loss, abstract=True):
         term_ct = self.label_smoothing / target.shape[self.axis]
         return ops.add(ops.mul(target, 1.0 - self.label_smoothing), term_ct)
 
-    def weighted_target(self, target: Value, weights: Sequence[Value]) -> Any:
+    def weighted_target(self, target: Value, weights: Values) -> Value:
         """The target with label smoothing, times the weights of the classes."""
         return self.apply_weights(
             self.smooth_target(upcast_half(target)), [upcast_half(w) for w in weights]
         )
 
-    def apply_weights(self, x: Value, weights: Sequence[Value]) -> Any:
+    def apply_weights(self, x: Value, weights: Values) -> Value:
         """`x`, which has a value for each class, times the weights of the classes."""
         return ops.mul(x, broadcast_class_weights(weights[0], x.shape, self.axis)) if weights else x
 
-    def term_cotangents(self, ct: Value, shape: tuple[int, ...]) -> ArrayLike:
+    def term_cotangents(self, ct: Value, shape: tuple[int, ...]) -> Value:
         """The cotangent of the terms, given that of the loss, broadcast to the classes."""
         rows = tuple_delete(shape, (self.axis,))
         if self.reduction == "mean":
@@ -560,7 +558,7 @@ class ClassProbabilityPrimitive(Loss, abstract=True):
         ct = ops.broadcast_in_dim(ct, rows, tuple(range(ct.ndim)))
         return ops.broadcast_in_dim(ct, shape, tuple_delete(range(len(shape)), (self.axis,)))
 
-    def batch_operands(self, args: Sequence[Value], dims: Sequence[Dim], size: int) -> list[Any]:
+    def batch_operands(self, args: Values, dims: Sequence[Dim], size: int) -> list[Any]:
         """Scores, target and weights with their batch dimension first."""
         x, target = [ops.batch_dim_at(y, d, 0, size) for y, d in zip(args[:2], dims, strict=False)]
         return [x, target, *batched_weights(args[2:], dims[2:], x.shape, self.batch_ndim)]
@@ -600,9 +598,7 @@ class SoftTargetCrossEntropy(ClassProbabilityPrimitive):
             )
         return cast_like_input(terms, x)
 
-    def vjp(
-        self, ct: Value, out: Value, args: Sequence[Value], active: Sequence[bool]
-    ) -> Sequence[Cotangent]:
+    def vjp(self, ct: Value, out: Value, args: Values, active: Sequence[bool]) -> Cotangents:
         result: list[Any] = [None] * len(args)
         if active[0]:
             fields = [getattr(self, name) for name in self.fields]
@@ -630,7 +626,7 @@ class SoftTargetCrossEntropy(ClassProbabilityPrimitive):
                 result[2] = cast_like_input(slope, args[2])
         return result
 
-    def batch(self, args: Sequence[Value], dims: Sequence[Dim]) -> tuple[Value, Dim]:
+    def batch(self, args: Values, dims: Sequence[Dim]) -> tuple[Value, Dim]:
         batched = self.batch_operands(args, dims, batch_size(args, dims))
         return self.replace(batch_ndim=self.batch_ndim + 1, axis=self.axis + 1)(*batched), 0
 
@@ -659,14 +655,17 @@ class SoftTargetCrossEntropyBackward(ClassProbabilityPrimitive):
         slope = ops.sub(ops.mul(softmax(upcast_half(x), self.axis), total), shares)
         return cast_like_input(ops.mul(slope, self.term_cotangents(upcast_half(ct), x.shape)), x)
 
-    def batch(self, args: Sequence[Value], dims: Sequence[Dim]) -> tuple[Value, Dim]:
+    def batch(self, args: Values, dims: Sequence[Dim]) -> tuple[Value, Dim]:
         size = batch_size(args, dims)
         ct = ops.batch_dim_at(args[0], dims[0], 0, size)
         batched = self.batch_operands(args[1:], dims[1:], size)
         return self.replace(batch_ndim=self.batch_ndim + 1, axis=self.axis + 1)(ct, *batched), 0
 
 
-def check_smoothing(primitive: Any) -> None:
+_Smoothed: TypeAlias = CrossEntropy | CrossEntropyBackward | ClassProbabilityPrimitive
+
+
+def check_smoothing(primitive: _Smoothed) -> None:
     """Raise unless `label_smoothing` is a probability."""
     if not 0 <= primitive.label_smoothing <= 1:
         raise ValueRangeError(
@@ -675,7 +674,7 @@ def check_smoothing(primitive: Any) -> None:
         )
 
 
-def smoothing_terms(primitive: Any, x: Value, weights: Any) -> tuple[Any, Any]:
+def smoothing_terms(primitive: _Smoothed, x: Value, weights: Values) -> tuple[Any, Any]:
     """The target that smoothing gives each class, and its sum over classes, scalars if equal for all."""
     term_ct, axis = primitive.label_smoothing / x.shape[primitive.axis], primitive.axis
     if not weights:

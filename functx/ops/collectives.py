@@ -20,7 +20,7 @@ from functx.core.primitive import Primitive, rule
 from functx.core.samples import EXACT, f32, i32, sample
 from functx.core.tracer import aval_of
 from functx.core.types import ShapedArray, real_dtype
-from functx.core.typing import Cotangent, Dim, IRValue, Tangent, Value
+from functx.core.typing import Cotangents, Dim, IRValue, Tangent, Value, Values
 from functx.ops.families import Constant, Linear, check_same_dtype
 from functx.ops.operands import check_axes, literal, tuple_delete
 
@@ -148,7 +148,7 @@ class Psum(AllReduce, Linear):
         sample(f32[2, 3, 2], axes=("i", "j"), across=(("i", 2), ("j", 3))),
     )
 
-    def transpose(self, ct: Value, x: Value) -> Sequence[Cotangent]:
+    def transpose(self, ct: Value, x: Value) -> Cotangents:
         return (self(ct),)
 
     def batch_over_axis(self, x: Value, dim: Dim, size: int) -> tuple[Value, Dim]:
@@ -172,7 +172,7 @@ class AllReduceExtremum(AllReduce, abstract=True):
         sample(i32[4, 2], axes=("i",), across=(("i", 4),)),
     )
 
-    def jvp(self, primals: Sequence[Value], tangents: Sequence[Tangent]) -> tuple[Value, Tangent]:
+    def jvp(self, primals: Values, tangents: Values) -> tuple[Value, Tangent]:
         (x,), (t,) = primals, tangents
         out = self(x)
         is_extremum = ops.eq(x, out)
@@ -218,7 +218,7 @@ class Pvary(Collective, Linear):
     def abstract_eval(self, x: ShapedArray) -> ShapedArray:
         return x
 
-    def transpose(self, ct: Value, x: Value) -> Sequence[Cotangent]:
+    def transpose(self, ct: Value, x: Value) -> Cotangents:
         return (self(ct),)
 
     def batch_elsewhere(self, x: Value, dim: int) -> tuple[Value, Dim]:
@@ -248,7 +248,7 @@ class AxisIndex(Constant):
     def abstract_eval(self) -> ShapedArray:
         return ShapedArray((), np.dtype("int32"))
 
-    def batch(self, args: Sequence[Value], dims: Sequence[Dim]) -> tuple[Value, Dim]:
+    def batch(self, args: Values, dims: Sequence[Dim]) -> tuple[Value, Dim]:
         return ops.iota(np.dtype("int32"), self.size), 0
 
     def lower(self, ctx: LoweringContext) -> IRValue:
@@ -338,7 +338,7 @@ class AllGather(TiledCollective):
             return axes - self.named_axes
         return super().varying_axes(axes)
 
-    def transpose(self, ct: Value, x: Value) -> Sequence[Cotangent]:
+    def transpose(self, ct: Value, x: Value) -> Cotangents:
         return (PsumScatter(self.axes, self.sizes, self.groups, self.axis)(ct),)
 
     def batch_elsewhere(self, x: Value, dim: int) -> tuple[Value, Dim]:
@@ -375,7 +375,7 @@ class PsumScatter(TiledCollective):
         check_axes(self.name, self.axis, x.ndim)
         return resize_dim(x, self.axis, self.check_divisible(x, self.axis))
 
-    def transpose(self, ct: Value, x: Value) -> Sequence[Cotangent]:
+    def transpose(self, ct: Value, x: Value) -> Cotangents:
         return (AllGather(self.axes, self.sizes, self.groups, self.axis)(ct),)
 
     def batch_elsewhere(self, x: Value, dim: int) -> tuple[Value, Dim]:
@@ -416,7 +416,7 @@ class AllToAll(TiledCollective):
         x = resize_dim(x, self.split, self.check_divisible(x, self.split))
         return resize_dim(x, self.concat, x.shape[self.concat] * prod(self.sizes))
 
-    def transpose(self, ct: Value, x: Value) -> Sequence[Cotangent]:
+    def transpose(self, ct: Value, x: Value) -> Cotangents:
         back = AllToAll(self.axes, self.sizes, self.groups, self.concat, self.split)
         return (back(ct),)
 
@@ -461,7 +461,7 @@ class Ppermute(Collective, Linear):
     def abstract_eval(self, x: ShapedArray) -> ShapedArray:
         return x
 
-    def transpose(self, ct: Value, x: Value) -> Sequence[Cotangent]:
+    def transpose(self, ct: Value, x: Value) -> Cotangents:
         back = sorted([(destination, source) for source, destination in self.perm])
         return (Ppermute(self.axes, tuple(back))(ct),)
 

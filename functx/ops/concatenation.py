@@ -17,7 +17,7 @@ from functx.core.program import Atom
 from functx.core.samples import EXACT, f32, sample
 from functx.core.tracer import aval_of
 from functx.core.types import Shape, ShapedArray
-from functx.core.typing import ArrayLike, Cotangent, Dim, IRValue, Mask, NumPyArray, Value
+from functx.core.typing import ArrayLike, Cotangents, Dim, IRValue, Mask, NumPyArray, Value, Values
 from functx.ops.families import Linear
 from functx.ops.operands import (
     RewriteContext,
@@ -70,22 +70,20 @@ class Concatenate(Linear):
         )
         return ShapedArray(shape, first.dtype, all(x.weak_type for x in operands))
 
-    def transpose(self, ct: Value, *args: Value) -> Sequence[Cotangent]:
+    def transpose(self, ct: Value, *args: Value) -> Cotangents:
         return self.operand_slices(ct, args, [is_linear_input(x) for x in args])
 
-    def vjp(
-        self, ct: Value, out: Value, args: Sequence[Value], active: Sequence[bool]
-    ) -> Sequence[Cotangent]:
+    def vjp(self, ct: Value, out: Value, args: Values, active: Sequence[bool]) -> Cotangents:
         return self.operand_slices(ct, args, active)
 
-    def tangent_mask(self, masks: Sequence[Any], args: Sequence[Value]) -> Mask:
+    def tangent_mask(self, masks: Sequence[Any], args: Values) -> Mask:
         if all([mask is None for mask in masks]):
             return None
         return self(
             *[ops.instantiate_mask(mask, x.shape) for mask, x in zip(masks, args, strict=True)]
         )
 
-    def cotangent_masks(self, mask: Mask, args: Sequence[Value]) -> Sequence[Mask]:
+    def cotangent_masks(self, mask: Mask, args: Values) -> Sequence[Mask]:
         if mask is None or not mask.shape:
             return [mask] * len(args)
         return self.operand_slices(mask, args, [True] * len(args))
@@ -104,7 +102,7 @@ class Concatenate(Linear):
             parts.append(ops.slice_in_dim(ct, start, end, axis=self.axis) if is_needed else None)
         return parts
 
-    def batch(self, args: Sequence[Value], dims: Sequence[Dim]) -> tuple[Value, Dim]:
+    def batch(self, args: Values, dims: Sequence[Dim]) -> tuple[Value, Dim]:
         dim = next(d for d in dims if d is not None)
         size = batch_size(args, dims)
         args = [ops.batch_dim_at(x, d, dim, size) for x, d in zip(args, dims, strict=True)]
@@ -142,7 +140,7 @@ class Split(Linear, View):
         before, after = x.shape[: self.axis], x.shape[self.axis + 1 :]
         return [x.update(shape=(*before, size, *after)) for size in self.sizes]
 
-    def transpose(self, cts: Sequence[Cotangent], x: Value) -> Sequence[Cotangent]:
+    def transpose(self, cts: Cotangents, x: Value) -> Cotangents:
         before, after = x.shape[: self.axis], x.shape[self.axis + 1 :]
         parts = [
             ops.zeros_like(x.aval.update(shape=(*before, size, *after))) if ct is None else ct
@@ -150,9 +148,7 @@ class Split(Linear, View):
         ]
         return (concatenate(parts, self.axis),)
 
-    def batch(
-        self, args: Sequence[Value], dims: Sequence[int]
-    ) -> tuple[Sequence[Value], Sequence[Dim]]:
+    def batch(self, args: Values, dims: Sequence[int]) -> tuple[Values, Sequence[Dim]]:
         (x,), (dim,) = args, dims
         outs = Split(self.sizes, self.axis + (self.axis >= dim))(x)
         return outs, [dim] * len(outs)
@@ -223,12 +219,10 @@ class Pad(Linear):
             raise ShapeError(f"pad: no length may become negative; got {self.config} for {x!r}")
         return ShapedArray(shape, x.dtype, x.weak_type and value.weak_type)
 
-    def transpose(self, ct: Value, x: Value, value: Value) -> Sequence[Cotangent]:
+    def transpose(self, ct: Value, x: Value, value: Value) -> Cotangents:
         return self.operand_cotangents(ct, x, is_linear_input(x), is_linear_input(value))
 
-    def vjp(
-        self, ct: Value, out: Value, args: Sequence[Value], active: Sequence[bool]
-    ) -> Sequence[Cotangent]:
+    def vjp(self, ct: Value, out: Value, args: Values, active: Sequence[bool]) -> Cotangents:
         return self.operand_cotangents(ct, args[0], *active)
 
     def operand_cotangents(
@@ -240,7 +234,7 @@ class Pad(Linear):
             else None
         )
 
-    def tangent_mask(self, masks: Sequence[Any], args: Sequence[Value]) -> Mask:
+    def tangent_mask(self, masks: Sequence[Any], args: Values) -> Mask:
         mask, filled = masks
         if filled is not False:
             return None
@@ -248,7 +242,7 @@ class Pad(Linear):
             return None
         return pad(ops.instantiate_mask(mask, args[0].shape), False, self.config)
 
-    def cotangent_masks(self, mask: Mask, args: Sequence[Value]) -> Sequence[Mask]:
+    def cotangent_masks(self, mask: Mask, args: Values) -> Sequence[Mask]:
         x, value = args
         if mask is None and all(low >= 0 <= high for low, high, _ in self.config):
             return [None, None]
@@ -268,7 +262,7 @@ class Pad(Linear):
         """The mask of elements of the result that are padding."""
         return Pad(self.config)(ops.full(x.shape, False), True)
 
-    def batch(self, args: Sequence[Value], dims: Sequence[Any]) -> tuple[Value, Dim]:
+    def batch(self, args: Values, dims: Sequence[Any]) -> tuple[Value, Dim]:
         (x, value), (dim, value_dim) = args, dims
         if value_dim is None:
             return self.with_batch_dim(dim)(x, value), dim
@@ -301,13 +295,15 @@ def concatenate(operands: Sequence[Any], dimension: int) -> Value:
     return operands[0] if len(operands) == 1 else Concatenate(axis)(*operands)
 
 
-def split(operand: Any, sizes: Sequence[int], axis: int = 0) -> list[Any]:
+def split(operand: ArrayLike, sizes: Sequence[int], axis: int = 0) -> list[Any]:
     """`operand` in consecutive pieces of lengths `sizes` along `axis`."""
     sizes = canonical_shape(sizes, "split: sizes")
     return Split(sizes, canonical_axis(axis, aval_of(operand).ndim))(operand)  # type: ignore[no-any-return]
 
 
-def pad(operand: Any, padding_value: Any, padding_config: Sequence[tuple[int, int, int]]) -> Any:
+def pad(
+    operand: ArrayLike, padding_value: ArrayLike, padding_config: Sequence[tuple[int, int, int]]
+) -> Value:
     """`operand` with `padding_config[i] = (low, high, interior)` elements of padding in dimension i.
 
     `interior` elements go between neighbours; a negative `low` or `high` removes elements.
@@ -327,7 +323,7 @@ class SliceTile(NamedTuple):
     start: Shape
     limit: Shape
     values: Value
-    user_location: Any
+    user_location: object
 
 
 def sum_tiles(tiles: Sequence[SliceTile], aval: ShapedArray) -> Value:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import Enum
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import numpy as np
 from jax import lax
@@ -20,13 +20,14 @@ from functx.core.tracer import aval_of
 from functx.core.types import DType, ShapedArray, canonical_dtype, is_complex, promote_types
 from functx.core.typing import (
     ArrayLike,
-    Cotangent,
+    Cotangents,
     Dim,
     DTypeLike,
     IRValue,
     NumPyArray,
     Tangent,
     Value,
+    Values,
 )
 from functx.ops.families import Linear, check_same_dtype
 from functx.ops.operands import Dims, Simplified, canonical_axis_sequence, check_axes, tuple_delete
@@ -46,7 +47,7 @@ class DotGeneral(Primitive):
     batch_dims: tuple[Dims, Dims] = ((), ())
     precision: tuple[str, str] | None = None
     preferred_element_type: DType | None = None
-    accepts = "biufc"
+    accepts: ClassVar[str] = "biufc"
     samples = (
         sample(f32[3, 4], f32[4, 5], contracting_dims=((1,), (0,))),
         sample(f32[2, 3, 4], f32[2, 4, 5], contracting_dims=((2,), (1,)), batch_dims=((0,), (0,))),
@@ -78,20 +79,18 @@ class DotGeneral(Primitive):
         dtype = self.preferred_element_type or x.dtype
         return ShapedArray(shape, dtype, x.weak_type and y.weak_type)
 
-    def jvp(self, primals: Sequence[Value], tangents: Sequence[Tangent]) -> tuple[Value, Tangent]:
+    def jvp(self, primals: Values, tangents: Sequence[Tangent]) -> tuple[Value, Tangent]:
         (x, y), (dx, dy) = primals, tangents
         terms = [self(dx, y)] if dx is not None else []
         terms += [self(x, dy)] if dy is not None else []
         return self(x, y), terms[0] if len(terms) == 1 else ops.add(*terms)
 
-    def transpose(self, ct: Value, x: Value, y: Value) -> Sequence[Cotangent]:
+    def transpose(self, ct: Value, x: Value, y: Value) -> Cotangents:
         if is_linear_input(x):
             return self._lhs_cotangent(ct, x, y), None
         return None, self._rhs_cotangent(ct, x, y)
 
-    def vjp(
-        self, ct: Value, out: Value, args: Sequence[Value], active: Sequence[bool]
-    ) -> Sequence[Cotangent]:
+    def vjp(self, ct: Value, out: Value, args: Values, active: Sequence[bool]) -> Cotangents:
         x, y = args
         return self._lhs_cotangent(ct, x, y) if active[0] else None, (
             self._rhs_cotangent(ct, x, y) if active[1] else None
@@ -135,7 +134,7 @@ class DotGeneral(Primitive):
     def _cast_to_cotangent(self, y: Value, ct: Value) -> Value:
         return y if y.dtype == ct.dtype else ops.convert_element_type(y, ct.dtype)
 
-    def batch(self, args: Sequence[Value], dims: Sequence[Any]) -> tuple[Value, Dim]:
+    def batch(self, args: Values, dims: Sequence[Any]) -> tuple[Value, Dim]:
         (x, y), (dx, dy) = args, dims
         (xc, yc), (xb, yb) = self.contracting_dims, self.batch_dims
         nb = len(xb)
@@ -377,11 +376,11 @@ class Fft(Linear):
             raise ShapeError(f"fft: there must be {self.ndim} dimensions with elements; got {x!r}")
         return x
 
-    def transpose(self, ct: Value, x: Value) -> Sequence[Cotangent]:
+    def transpose(self, ct: Value, x: Value) -> Cotangents:
         # The matrix of the transform is symmetric.
         return (self(ct),)
 
-    def batch(self, args: Sequence[Value], dims: Sequence[Any]) -> tuple[Value, Dim]:
+    def batch(self, args: Values, dims: Sequence[Any]) -> tuple[Value, Dim]:
         return self(ops.moveaxis(args[0], dims[0], 0)), 0
 
     def numpy(self, x: NumPyArray) -> ArrayLike:

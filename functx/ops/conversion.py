@@ -29,7 +29,7 @@ from functx.core.types import (
 )
 from functx.core.typing import (
     ArrayLike,
-    Cotangent,
+    Cotangents,
     Dim,
     DTypeLike,
     IRValue,
@@ -37,6 +37,7 @@ from functx.core.typing import (
     NumPyArray,
     Tangent,
     Value,
+    Values,
 )
 from functx.ops.families import (
     Binary,
@@ -80,20 +81,20 @@ class ConvertElementType(Linear):
         exact = target.kind in "biuf" and (x.dtype.kind != "f" or target.kind in "bf")
         return x.astype(target) if exact else None
 
-    def jvp(self, primals: Sequence[Value], tangents: Sequence[Tangent]) -> tuple[Value, Tangent]:
+    def jvp(self, primals: Values, tangents: Sequence[Tangent]) -> tuple[Value, Tangent]:
         out = self(*primals)
         return out, self(*tangents) if is_inexact(out.dtype) else None
 
-    def transpose(self, ct: Value, x: Value) -> Sequence[Cotangent]:
+    def transpose(self, ct: Value, x: Value) -> Cotangents:
         return (convert_element_type(ct, x.dtype),)
 
-    def tangent_mask(self, masks: Sequence[Any], args: Sequence[Value]) -> Mask:
+    def tangent_mask(self, masks: Sequence[Any], args: Values) -> Mask:
         return masks[0]
 
-    def cotangent_masks(self, mask: Mask, args: Sequence[Value]) -> Sequence[Mask]:
+    def cotangent_masks(self, mask: Mask, args: Values) -> Sequence[Mask]:
         return [mask]
 
-    def batch(self, args: Sequence[Value], dims: Sequence[Dim]) -> tuple[Value, Dim]:
+    def batch(self, args: Values, dims: Sequence[Dim]) -> tuple[Value, Dim]:
         return self(*args), dims[0]
 
     def simplify(self, context: RewriteContext, x: Atom) -> Simplified:
@@ -186,7 +187,7 @@ class BitcastConvertType(View):
             return None if last != 1 else tuple([n * old // new for n in leading])
         return strides if old == new else (*[n * old // new for n in strides], 1)
 
-    def batch(self, args: Sequence[Value], dims: Sequence[Any]) -> tuple[Value, Dim]:
+    def batch(self, args: Values, dims: Sequence[Any]) -> tuple[Value, Dim]:
         x = ops.moveaxis(args[0], dims[0], 0)
         return self(x), 0
 
@@ -221,7 +222,7 @@ def bit_width(dtype: DType) -> int:
     return 4 if dtype.name in ("int4", "uint4") else dtype.itemsize * 8
 
 
-def convert_element_type(operand: Any, new_dtype: Any, weak: bool = False) -> Any:
+def convert_element_type(operand: ArrayLike, new_dtype: DTypeLike, weak: bool = False) -> Value:
     """`operand` in `new_dtype`: floats to integers towards zero, numbers to bool by `x != 0`.
 
     The result is weakly typed only if `weak`. None as `new_dtype` keeps the dtype.
@@ -231,7 +232,7 @@ def convert_element_type(operand: Any, new_dtype: Any, weak: bool = False) -> An
     if aval.dtype == dtype and aval.weak_type == weak:
         narrows = (
             type(operand) in HOST_ARRAY_TYPES
-            and operand.dtype != dtype
+            and operand.dtype != dtype  # type: ignore[union-attr]
             and current_builder.get() is None
         )
         return as_ndarray(np.asarray(operand, dtype)) if narrows else identity_result(operand)
@@ -320,7 +321,7 @@ class RoundingMethod(Enum):
     TO_NEAREST_EVEN = 1
 
 
-def round(x: Any, rounding_method: Any = RoundingMethod.AWAY_FROM_ZERO) -> Any:
+def round(x: ArrayLike, rounding_method: object = RoundingMethod.AWAY_FROM_ZERO) -> Value:
     """The nearest integer, elementwise, as a float; `rounding_method` decides between two."""
     name = getattr(rounding_method, "name", rounding_method)
     if name not in RoundingMethod.__members__:
@@ -345,22 +346,18 @@ class Complex(Binary):
             )
         return complex_dtype(dtype)
 
-    def jvp(self, primals: Sequence[Value], tangents: Sequence[Tangent]) -> tuple[Value, Tangent]:
+    def jvp(self, primals: Values, tangents: Sequence[Tangent]) -> tuple[Value, Tangent]:
         out = self(*primals)
         parts = [0.0 if t is None else t for t in tangents]
         return out, broadcast_scalar(complex(*parts), out.shape)
 
-    def vjp(
-        self, ct: Value, out: Value, args: Sequence[Value], active: Sequence[bool]
-    ) -> Sequence[Cotangent]:
+    def vjp(self, ct: Value, out: Value, args: Values, active: Sequence[bool]) -> Cotangents:
         return self._operand_cotangents(ct, args, active)
 
-    def transpose(self, ct: Value, re: Value, im: Value) -> Sequence[Cotangent]:
+    def transpose(self, ct: Value, re: Value, im: Value) -> Cotangents:
         return self._operand_cotangents(ct, (re, im), (is_linear_input(re), is_linear_input(im)))
 
-    def _operand_cotangents(
-        self, ct: Value, args: Sequence[Value], active: Sequence[bool]
-    ) -> list[Any]:
+    def _operand_cotangents(self, ct: Value, args: Values, active: Sequence[bool]) -> list[Any]:
         # re(ct * (re + i im)) = real(ct) re - imag(ct) im
         re, im = args
         return [
@@ -380,15 +377,13 @@ class _ComplexPart(Unary, View, abstract=True):
     def out_dtype(self, dtype: DType) -> DType:
         return real_dtype(dtype)
 
-    def jvp(self, primals: Sequence[Value], tangents: Sequence[Tangent]) -> tuple[Value, Tangent]:
+    def jvp(self, primals: Values, tangents: Sequence[Tangent]) -> tuple[Value, Tangent]:
         return self(*primals), self(*tangents)
 
     def preserves_zero(self, i: int, x: Value) -> bool:
         return True
 
-    def vjp(
-        self, ct: Value, out: Value, args: Sequence[Value], active: Sequence[bool]
-    ) -> Sequence[Cotangent]:
+    def vjp(self, ct: Value, out: Value, args: Values, active: Sequence[bool]) -> Cotangents:
         return self.transpose(ct, *args)
 
     def view_strides(self, x: ShapedArray, strides: tuple[int, ...]) -> tuple[int, ...] | None:
@@ -401,7 +396,7 @@ class Real(_ComplexPart):
     rounding = EXACT
     samples = (sample(c64[3, 4]),)
 
-    def transpose(self, ct: Value, x: Value) -> Sequence[Cotangent]:
+    def transpose(self, ct: Value, x: Value) -> Cotangents:
         return (complex(ct, 0.0),)
 
     def scatter_into_base(self, part: Value, index: Value | int, x: Value) -> Value:
@@ -424,7 +419,7 @@ class Imag(_ComplexPart):
     rounding = EXACT
     samples = (sample(c64[3, 4]),)
 
-    def transpose(self, ct: Value, x: Value) -> Sequence[Cotangent]:
+    def transpose(self, ct: Value, x: Value) -> Cotangents:
         # ct imag(x) = re(-i ct x)
         return (complex(0.0, ops.neg(ct)),)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 from jax import lax
@@ -16,7 +16,7 @@ from functx.core.primitive import Primitive, is_linear_input
 from functx.core.samples import f32, sample
 from functx.core.tracer import aval_of
 from functx.core.types import DType, ShapedArray, canonical_dtype, is_complex
-from functx.core.typing import ArrayLike, Cotangent, Dim, DTypeLike, IRValue, Tangent, Value
+from functx.core.typing import ArrayLike, Cotangent, Dim, DTypeLike, IRValue, Tangent, Value, Values
 from functx.ops.contraction import PrecisionLike
 from functx.ops.families import check_same_dtype
 from functx.ops.operands import Dims, as_bool, as_int, as_ints, canonical_shape
@@ -60,7 +60,7 @@ class Convolution(Primitive):
     groups: GroupCounts = GroupCounts()
     precision: tuple[str, str] | None = None
     preferred_element_type: DType | None = None
-    accepts = "iufc"
+    accepts: ClassVar[str] = "iufc"
     samples = (
         sample(
             f32[2, 2, 4, 3], f32[3, 2, 2, 2],
@@ -118,7 +118,7 @@ class Convolution(Primitive):
         shape = tuple([out_shape[layouts.out.index(d)] for d in range(x.ndim)])
         return ShapedArray(shape, wide or x.dtype, x.weak_type and k.weak_type)
 
-    def jvp(self, primals: Sequence[Value], tangents: Sequence[Tangent]) -> tuple[Value, Tangent]:
+    def jvp(self, primals: Values, tangents: Sequence[Tangent]) -> tuple[Value, Tangent]:
         (x, k), (dx, dk) = primals, tangents
         terms = [self(dx, k)] if dx is not None else []
         terms += [self(x, dk)] if dk is not None else []
@@ -130,7 +130,7 @@ class Convolution(Primitive):
         return None, self.rhs_cotangent(ct, x, k)
 
     def vjp(
-        self, ct: Value, out: Value, args: Sequence[Value], active: Sequence[bool]
+        self, ct: Value, out: Value, args: Values, active: Sequence[bool]
     ) -> Sequence[Cotangent]:
         x, k = args
         return self.lhs_cotangent(ct, x, k) if active[0] else None, (
@@ -218,7 +218,7 @@ class Convolution(Primitive):
         wide = self.preferred_element_type is not None
         return Convolution(window, layouts, groups, self.precision, like.dtype if wide else None)
 
-    def batch(self, args: Sequence[Value], dims: Sequence[Any]) -> tuple[Value, Dim]:
+    def batch(self, args: Values, dims: Sequence[Any]) -> tuple[Value, Dim]:
         (x, k), (dx, dk) = args, dims
         (array, kernel, out), (channels, batch) = self.layouts, self.groups
         size = x.shape[dx] if dx is not None else k.shape[dk]

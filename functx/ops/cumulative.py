@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -16,7 +16,7 @@ from functx.core.primitive import Primitive
 from functx.core.samples import EXACT, Rounding, bool_, c64, f32, i32, sample
 from functx.core.tracer import aval_of
 from functx.core.types import ShapedArray, accumulation_dtype, is_complex, kind, real_dtype
-from functx.core.typing import ArrayLike, Cotangent, Dim, DTypeLike, IRValue, Mask, Tangent, Value
+from functx.core.typing import ArrayLike, Cotangents, Dim, DTypeLike, IRValue, Mask, Tangent, Value
 from functx.ops.families import Linear, align_batch_dims, check_same_dtype
 from functx.ops.operands import canonical_axis, check_axes
 
@@ -50,7 +50,12 @@ class Cumulative(Primitive, abstract=True):
         return type(self)(self.axis + (self.axis >= dim), self.reverse)(x), dim
 
     def scan(
-        self, ctx: LoweringContext, x: IRValue, operation: Any, start: Any, dtype: DTypeLike = None
+        self,
+        ctx: LoweringContext,
+        x: IRValue,
+        operation: Callable[..., ir.OpView],
+        start: complex,
+        dtype: DTypeLike = None,
     ) -> IRValue:
         """The cumulative reduction of `x` by an operation class, computed in `dtype`.
 
@@ -92,7 +97,7 @@ class CumSum(Cumulative, Linear):
         sample(c64[3], axis=0),
     )
 
-    def transpose(self, ct: Value, x: Value) -> Sequence[Cotangent]:
+    def transpose(self, ct: Value, x: Value) -> Cotangents:
         return (CumSum(self.axis, not self.reverse)(ct),)
 
     def tangent_mask(self, masks: Sequence[Any], args: Sequence[Value]) -> Mask:
@@ -136,7 +141,7 @@ class CumExtremum(Cumulative, abstract=True):
         sample(bool_[5], axis=0),
     )
 
-    def jvp(self, primals: Sequence[Value], tangents: Sequence[Tangent]) -> tuple[Value, Tangent]:
+    def jvp(self, primals: Sequence[Value], tangents: Sequence[Value]) -> tuple[Value, Tangent]:
         (x,), (t,) = primals, tangents
         out = self(x)
         # Positions with one extremum are adjacent: the tangents and the count of the elements that
@@ -151,10 +156,12 @@ class CumExtremum(Cumulative, abstract=True):
         count, total = [linear_recurrence(continues, y, self.axis, self.reverse) for y in terms]
         return out, ops.mul(total, ops.convert_element_type(ops.div(1.0, count), x.dtype))
 
-    def scan_complex(self, ctx: LoweringContext, x: IRValue, operation: Any) -> IRValue:
+    def scan_complex(
+        self, ctx: LoweringContext, x: IRValue, operation: Callable[[Value, Value], Value]
+    ) -> IRValue:
         """The scan of complex numbers, which StableHLO does not order."""
 
-        def scan(x: Value) -> Any:
+        def scan(x: Value) -> Value:
             return lax.associative_scan(operation, x, self.reverse, self.axis)
 
         return ctx.via_jax(scan, x)
@@ -257,12 +264,12 @@ class LinearRecurrence(Primitive):
             dx = term if dx is None else ops.add(dx, term)
         return out, self(factor, dx)
 
-    def transpose(self, ct: Value, factor: Value, x: Value) -> Sequence[Cotangent]:
+    def transpose(self, ct: Value, factor: Value, x: Value) -> Cotangents:
         return None, self.term_cotangent(ct, factor)
 
     def vjp(
         self, ct: Value, out: Value, args: Sequence[Value], active: Sequence[bool]
-    ) -> Sequence[Cotangent]:
+    ) -> Cotangents:
         dx = self.term_cotangent(ct, args[0])
         if not active[0]:
             return None, dx

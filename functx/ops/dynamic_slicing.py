@@ -15,7 +15,7 @@ from functx.core.program import Atom, Literal
 from functx.core.samples import EXACT, f32, i32, sample
 from functx.core.tracer import aval_of
 from functx.core.types import Shape, ShapedArray, canonical_dtype, is_integer, kind
-from functx.core.typing import ArrayLike, Cotangent, Dim, IRValue, Mask, NumPyArray, Tangent, Value
+from functx.core.typing import ArrayLike, Cotangents, Dim, IRValue, Mask, NumPyArray, Tangent, Value
 from functx.ops.operands import (
     RewriteContext,
     Simplified,
@@ -57,13 +57,13 @@ class DynamicSlice(ReadsPart, View):
         x, *indices = primals
         return self(x, *indices), self(tangents[0], *indices)
 
-    def transpose(self, ct: Value, x: Value | LinearInput, *indices: Value) -> Sequence[Cotangent]:
+    def transpose(self, ct: Value, x: Value | LinearInput, *indices: Value) -> Cotangents:
         into = DynamicUpdateSlice()(ops.zeros_like(x), ct, *indices)
         return (into, *[None] * len(indices))
 
     def vjp(
         self, ct: Value, out: Value, args: Sequence[Value], active: Sequence[bool]
-    ) -> Sequence[Cotangent]:
+    ) -> Cotangents:
         return self.transpose(ct, *args)
 
     def tangent_mask(self, masks: Sequence[Any], args: Sequence[Value]) -> Mask:
@@ -144,13 +144,13 @@ class DynamicUpdateSlice(Primitive):
         dupdate = ops.zeros_like(update) if dupdate is None else dupdate
         return self(*primals), self(dx, dupdate, *indices)
 
-    def transpose(self, ct: Value, x: Value, update: Value, *indices: Value) -> Sequence[Cotangent]:
+    def transpose(self, ct: Value, x: Value, update: Value, *indices: Value) -> Cotangents:
         linear = [is_linear_input(x), is_linear_input(update)]
         return self.vjp(ct, None, (x, update, *indices), linear)
 
     def vjp(
         self, ct: Value, out: Value | None, args: Sequence[Value], active: Sequence[bool]
-    ) -> Sequence[Cotangent]:
+    ) -> Cotangents:
         _, update, *indices = args
         update_ct = DynamicSlice(update.shape)(ct, *indices) if active[1] else None
         zeros = ops.zeros_like(update)
@@ -224,16 +224,16 @@ class ReadBeforeWrite(Primitive):
         tangent, _ = self(*tangents)
         return self(*primals), [tangent, None]
 
-    def transpose(self, cts: Sequence[Cotangent], x: Value) -> Sequence[Cotangent]:
+    def transpose(self, cts: Cotangents, x: Value) -> Cotangents:
         return (cts[0],)
 
     def vjp(
         self,
-        cts: Sequence[Cotangent],
+        cts: Cotangents,
         outs: Sequence[Value],
         args: Sequence[Value],
         active: Sequence[bool],
-    ) -> Sequence[Cotangent]:
+    ) -> Cotangents:
         return (cts[0],)
 
     def batch(
@@ -241,7 +241,7 @@ class ReadBeforeWrite(Primitive):
     ) -> tuple[Sequence[Value], Sequence[Dim]]:
         return self(*args), [dims[0], dims[0]]
 
-    def numpy(self, x: NumPyArray) -> Any:
+    def numpy(self, x: NumPyArray) -> list[NumPyArray]:
         return [x, np.zeros_like(x)]
 
     def lower(self, ctx: LoweringContext, x: IRValue) -> Sequence[IRValue]:
@@ -277,7 +277,7 @@ def check_slice_sizes(primitive: Primitive, sizes: Shape, x: ShapedArray) -> Non
         )
 
 
-def zero_index(indices: Sequence[Any]) -> Any:
+def zero_index(indices: Sequence[Value]) -> Literal:
     """Zero of the dtype of the indices."""
     return literal(0, indices[0].dtype if indices else np.dtype("int32"))
 
@@ -445,20 +445,22 @@ def dynamic_update_index_in_dim(
     )
 
 
-def _scalar_index(index: ArrayLike) -> Any:
+def _scalar_index(index: ArrayLike) -> ArrayLike:
     return index if isinstance(index, int) else ops.reshape(index, ())
 
 
 def normalize_start_indices(
-    x: Any, indices: Any, allow_negative: bool | Sequence[bool] = True
+    x: ArrayLike,
+    indices: Sequence[ArrayLike] | ArrayLike,
+    allow_negative: bool | Sequence[bool] = True,
 ) -> list[Any]:
     """The start `indices` of a part of `x` as scalars, with negative ones normalized.
 
     `indices` are scalars or one vector. Raises IndexingError unless there is one for each dimension.
     """
     if isinstance(indices, np.ndarray):
-        indices = indices.tolist()
-    elif not isinstance(indices, (tuple, list)):
+        indices = list(indices.tolist())
+    elif not isinstance(indices, Sequence):
         parts = ops.split(indices, (1,) * aval_of(indices).shape[0])
         indices = [ops.reshape(part, ()) for part in parts]
     shape = aval_of(x).shape
@@ -474,7 +476,7 @@ def normalize_start_indices(
     ]
 
 
-def normalize_start_index(i: Any, n: int) -> Any:
+def normalize_start_index(i: ArrayLike, n: int) -> Any:
     """The index `i` along a dimension of length `n`; a negative one counts from the end."""
     if isinstance(i, int | np.integer):
         return int(i) + n if i < 0 else i
@@ -484,7 +486,7 @@ def normalize_start_index(i: Any, n: int) -> Any:
     return ops.select(ops.lt(i, 0), ops.add(i, n), i)
 
 
-def widen_index(i: Any, n: int) -> Any:
+def widen_index(i: ArrayLike, n: int) -> Any:
     """The integers `i` in a dtype that can hold `n`; a Python int or NumPy array stays one."""
     if type(i) is int:
         return i

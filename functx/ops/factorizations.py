@@ -21,12 +21,11 @@ from functx.core.primitive import LinearInput
 from functx.core.samples import bool_, f32, sample
 from functx.core.tracer import aval_of
 from functx.core.types import DType, ShapedArray, is_complex, real_dtype
-from functx.core.typing import ArrayLike, Cotangent, IRValue, Mask, NumPyArray, Tangent, Value
+from functx.core.typing import ArrayLike, Cotangents, IRValue, Mask, NumPyArray, Tangent, Value
 from functx.ops.families import (
     Elementwise,
     apply_mask,
     check_same_dtype,
-    combine_masks,
     elementwise_shape,
 )
 from functx.ops.linear_algebra import (
@@ -69,11 +68,11 @@ class UndefinedDerivative(Elementwise):
 
     def vjp(
         self, ct: Value, out: Value, args: Sequence[Value], active: Sequence[bool]
-    ) -> Sequence[Cotangent]:
+    ) -> Cotangents:
         pred, x = args
         return self.transpose(ct, pred, LinearInput(aval_of(x)))
 
-    def transpose(self, ct: Value, pred: Value, x: Value | LinearInput) -> Sequence[Cotangent]:
+    def transpose(self, ct: Value, pred: Value, x: Value | LinearInput) -> Cotangents:
         return [None, ops.select(pred, literal(nan, ct.dtype), ct)]
 
     def numpy(self, pred: NumPyArray, x: NumPyArray) -> ArrayLike:
@@ -129,7 +128,8 @@ class MaskedReciprocal(NamedTuple):
     def multiply_cotangent(self, ct: Value, mask: Mask = None) -> Value:
         """The products with a cotangent; nan where the factor is undefined and `mask` holds."""
         products = ops.mul(ops.cast_like(self.factors, ct), ct)
-        return ops.select(combine_masks(mask, self.undefined), literal(nan, ct.dtype), products)
+        undefined = self.undefined if mask is None else ops.bitwise_and(mask, self.undefined)
+        return ops.select(undefined, literal(nan, ct.dtype), products)
 
 
 def broadcast_rows(x: ArrayLike, shape: tuple[int, ...]) -> Value:
@@ -142,7 +142,7 @@ def broadcast_columns(x: ArrayLike, shape: tuple[int, ...]) -> Value:
     return ops.insert_matrix_dim(x, shape, drop=2)
 
 
-def vector_mask(mask: Mask, shape: tuple[int, ...], drop: int) -> Any:
+def vector_mask(mask: Mask, shape: tuple[int, ...], drop: int) -> Mask:
     """The mask of columns (`drop` 2) or rows (`drop` 1) with an element where `mask` holds.
 
     None stands for all.
@@ -154,7 +154,7 @@ def vector_mask(mask: Mask, shape: tuple[int, ...], drop: int) -> Any:
     )
 
 
-def vector_pair_mask(mask: Value) -> Value:
+def vector_pair_mask(mask: Mask) -> Mask:
     """The mask of pairs (i, j) where `mask` holds for i or j; None stands for all."""
     if mask is None:
         return None
@@ -174,7 +174,7 @@ class Cholesky(MatrixFunction):
         self.check(x)
         return x
 
-    def jvp(self, primals: Sequence[Value], tangents: Sequence[Tangent]) -> tuple[Value, Tangent]:
+    def jvp(self, primals: Sequence[Value], tangents: Sequence[Value]) -> tuple[Value, Tangent]:
         out = self(*primals)
         # l^-1 dx l^-H = l^-1 dl + (l^-1 dl)^H, and l^-1 dl is lower triangular.
         left = ops.TriangularSolve()(out, ops.hermitian_part(tangents[0]))
@@ -215,7 +215,7 @@ class Eigh(MatrixFunction):
         return [x.update(shape=x.shape[:-1], dtype=real_dtype(x.dtype)), x]
 
     def jvp(
-        self, primals: Sequence[Value], tangents: Sequence[Tangent]
+        self, primals: Sequence[Value], tangents: Sequence[Value]
     ) -> tuple[Sequence[Value], Sequence[Tangent]]:
         w, v = outs = self(*primals)
         rotation = ops.matmul_highest(
@@ -228,11 +228,11 @@ class Eigh(MatrixFunction):
 
     def vjp(
         self,
-        cts: Sequence[Cotangent],
+        cts: Cotangents,
         outs: Sequence[Value],
         args: Sequence[Value],
         active: Sequence[bool],
-    ) -> Sequence[Cotangent]:
+    ) -> Cotangents:
         (dw, dv), (w, v) = cts, outs
         terms = []
         if dw is not None:
@@ -253,7 +253,7 @@ class Eigh(MatrixFunction):
         return [ops.hermitian_part(reduce(ops.add, terms))]
 
     def lower(self, ctx: LoweringContext, x: IRValue) -> Sequence[IRValue]:
-        def eigh(x: Value) -> Any:
+        def eigh(x: Value) -> tuple[Value, Value]:
             v, w = lax.linalg.eigh(x, symmetrize_input=True)
             return w, v
 
@@ -292,7 +292,7 @@ class Svd(MatrixFunction):
         return [x.update(shape=(*batch, m, left)), s, x.update(shape=(*batch, right, n))]
 
     def jvp(
-        self, primals: Sequence[Value], tangents: Sequence[Tangent]
+        self, primals: Sequence[Value], tangents: Sequence[Value]
     ) -> tuple[Sequence[Value], Sequence[Tangent]]:
         (x,), (dx,) = primals, tangents
         outs = self(x)
@@ -337,11 +337,11 @@ class Svd(MatrixFunction):
 
     def vjp(
         self,
-        cts: Sequence[Cotangent],
+        cts: Cotangents,
         outs: Sequence[Value],
         args: Sequence[Value],
         active: Sequence[bool],
-    ) -> Sequence[Cotangent]:
+    ) -> Cotangents:
         (du, ds, dvh), (whole_u, _, whole_vh) = cts, outs
         u, s, vh = thin_svd(outs)
         terms = []
@@ -411,7 +411,7 @@ def thin_svd(outs: Sequence[Value]) -> tuple[Any, Any, Any]:
     )
 
 
-def vector_mask_beyond_thin(mask: Any, full: Any, thin: Any, drop: int) -> Value:
+def vector_mask_beyond_thin(mask: Mask, full: Value, thin: Value, drop: int) -> Mask:
     """`vector_mask` of `full`; not None if `full` has vectors that `thin` has not."""
     if mask is None and full.shape != thin.shape:
         mask = ops.constant_like(ShapedArray((), ops.BOOL), True)
@@ -427,7 +427,7 @@ def reciprocal_sums(s: Value, dtype: DType) -> MaskedReciprocal:
 def rotation_cotangent(
     symmetric_rotation: Value,
     antisymmetric_rotation: Value,
-    mask: Value,
+    mask: Mask,
     u: Value,
     s: Value,
     vh: Value,

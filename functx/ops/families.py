@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 from functx import ops
 from functx.core.errors import DTypeError, ShapeError
@@ -11,7 +11,7 @@ from functx.core.masks import mask_of
 from functx.core.primitive import LinearInput, Primitive, is_linear_input, rule
 from functx.core.tracer import aval_of
 from functx.core.types import DType, ShapedArray, is_inexact, kind
-from functx.core.typing import ArrayLike, Cotangent, Function, Mask, Tangent, Value
+from functx.core.typing import ArrayLike, Cotangents, Function, Mask, Tangent, Value
 from functx.ops.operands import batch_size, literal, promote_scalars
 
 
@@ -104,7 +104,7 @@ class Elementwise(Primitive, abstract=True):
             cts.append(term)
         return cts
 
-    def masked_cotangents(self, mask: Value, cts: Sequence[Cotangent]) -> Sequence[Cotangent]:
+    def masked_cotangents(self, mask: Value, cts: Cotangents) -> Cotangents:
         """`cts`, zero where `mask` is false, if a rule computed them that knows no masks."""
         if type(self).vjp is Elementwise.vjp and not self.is_user_defined:
             return cts
@@ -209,7 +209,12 @@ class Constant(Primitive, abstract=True):
     differentiable = False
 
 
-def check_same_dtype(primitive: Any, avals: Sequence[ShapedArray]) -> None:
+class _ChecksDType(Protocol):
+    name: ClassVar[str]
+    accepts: ClassVar[str]
+
+
+def check_same_dtype(primitive: _ChecksDType, avals: Sequence[ShapedArray]) -> None:
     dtype = avals[0].dtype
     if any(aval.dtype != dtype for aval in avals[1:]):
         raise DTypeError(
@@ -273,7 +278,7 @@ def align_batch_dims(args: Sequence[Any], dims: Sequence[int | None]) -> tuple[l
     return aligned, dim
 
 
-def combine_masks(mask: Any, other: Any) -> Value:
+def combine_masks(mask: Mask, other: Mask) -> Mask:
     """The conjunction of two masks; None stands for true everywhere."""
     if mask is None or other is None:
         return other if mask is None else mask

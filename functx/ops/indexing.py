@@ -17,7 +17,7 @@ from functx.core.primitive import Primitive, ReadsPart
 from functx.core.samples import EXACT, f32, i32, sample
 from functx.core.tracer import aval_of
 from functx.core.types import DType, ShapedArray, is_inexact, is_integer, kind
-from functx.core.typing import ArrayLike, Cotangent, Dim, IRValue, Mask, NumPyArray, Tangent, Value
+from functx.core.typing import ArrayLike, Cotangents, Dim, IRValue, Mask, NumPyArray, Tangent, Value
 from functx.ops.arithmetic import BOOL
 from functx.ops.operands import Dims, literal, tuple_delete
 
@@ -171,7 +171,9 @@ class GatherScatter(Primitive, abstract=True):
             "offset_dims must give a place to every dimension that windows keep",
         )
 
-    def start_limits(self, x: ShapedArray, sizes: Dims, dtype: DType) -> np.ndarray[Any, Any]:
+    def start_limits(
+        self, x: Value | ShapedArray, sizes: Dims, dtype: DType
+    ) -> np.ndarray[Any, Any]:
         """The largest start of a window inside the operand, for each indexed dimension."""
         largest = np.iinfo(dtype).max
         return np.array([min(x.shape[d] - sizes[d], largest) for d in self.start_index_map], dtype)
@@ -188,7 +190,7 @@ class GatherScatter(Primitive, abstract=True):
         return stablehlo.clamp(ctx.constant(0, aval), indices, limit)
 
 
-def canonical_index_mode(mode: Any, outside: str) -> str:
+def canonical_index_mode(mode: object, outside: str) -> str:
     """The name of `mode`, a name or JAX's enumeration; "fill", "drop" and None give `outside`."""
     if mode is None:
         return outside
@@ -225,7 +227,7 @@ class Gather(GatherScatter, ReadsPart):
     """Windows of `slice_sizes` of the operand, one for each index vector."""
 
     slice_sizes: Dims = ()
-    fill_value: Any = None
+    fill_value: complex | None = None
     rounding = EXACT
     samples = (
         sample(
@@ -272,12 +274,12 @@ class Gather(GatherScatter, ReadsPart):
         (x, indices), (dx, _) = primals, tangents
         return self(x, indices), None if dx is None else self.replace(fill_value=0)(dx, indices)
 
-    def transpose(self, ct: Value, x: Value, indices: Value) -> Sequence[Cotangent]:
+    def transpose(self, ct: Value, x: Value, indices: Value) -> Cotangents:
         return self.add_to_cotangent(ops.zeros_like(x), ct, (x, indices)), None
 
     def vjp(
         self, ct: Value, out: Value, args: Sequence[Value], active: Sequence[bool]
-    ) -> Sequence[Cotangent]:
+    ) -> Cotangents:
         return self.transpose(ct, *args)
 
     def tangent_mask(self, masks: Sequence[Any], args: Sequence[Value]) -> Mask:
@@ -379,15 +381,15 @@ def take_distinct(x: ArrayLike, indices: Value) -> Value:
 
 
 def gather(
-    operand: Any,
-    start_indices: Any,
-    dimension_numbers: Any,
+    operand: ArrayLike,
+    start_indices: ArrayLike,
+    dimension_numbers: object,
     slice_sizes: Sequence[int],
     *,
     unique_indices: bool = False,
     indices_are_sorted: bool = False,
-    mode: Any = None,
-    fill_value: Any = None,
+    mode: object = None,
+    fill_value: complex | None = None,
 ) -> Value:
     """Windows of `slice_sizes` of `operand`, one for each vector in `start_indices`.
 
@@ -448,7 +450,7 @@ class Embedding(Primitive):
 
     def vjp(
         self, ct: Value, out: Value, args: Sequence[Value], active: Sequence[bool]
-    ) -> Sequence[Cotangent]:
+    ) -> Cotangents:
         indices, weight = args
         return None, EmbeddingBackward(weight.shape[0], self.padding)(ct, indices)
 
@@ -458,7 +460,8 @@ class Embedding(Primitive):
         gather = row_gather(indices, weight)
         return gather(weight, ops.reshape(indices, (*indices.shape, 1)))
 
-    def is_padding(self, indices: Any, shape: tuple[int, ...]) -> Any:
+    def is_padding(self, indices: Value, shape: tuple[int, ...]) -> Value:
+        assert self.padding is not None
         is_padding_row = ops.eq(indices, literal(self.padding, indices.dtype))
         return ops.broadcast_in_dim(is_padding_row, shape, tuple(range(indices.ndim)))
 
@@ -498,12 +501,12 @@ class EmbeddingBackward(Primitive):
 
     def vjp(
         self, ct: Value, out: Value | None, args: Sequence[Value], active: Sequence[bool]
-    ) -> Sequence[Cotangent]:
+    ) -> Cotangents:
         embedding = Embedding(self.padding)
         indices = args[1]
         return embedding.zero_padding_rows(indices, embedding.gather_rows(indices, ct)), None
 
-    def transpose(self, ct: Value, given: Value, indices: Value) -> Sequence[Cotangent]:
+    def transpose(self, ct: Value, given: Value, indices: Value) -> Cotangents:
         return self.vjp(ct, None, (given, indices), (True, False))
 
 

@@ -17,7 +17,7 @@ from functx.core.errors import DTypeError, ShapeError
 from functx.core.primitive import Primitive
 from functx.core.samples import Rounding, f32, sample
 from functx.core.types import ShapedArray, is_complex, real_dtype
-from functx.core.typing import ArrayLike, Cotangent, Dim, IRValue, NumPyArray, Tangent, Value
+from functx.core.typing import ArrayLike, Cotangents, Dim, IRValue, NumPyArray, Tangent, Value
 from functx.ops.operands import batch_size, literal
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ _LAPACK_DTYPES = tuple([np.dtype(t) for t in ("float32", "float64", "complex64",
 def positive_definite(shape: tuple[int, ...]) -> Callable[[Any], Any]:
     """A sampler of symmetric positive definite matrices."""
 
-    def draw(random: Any) -> NumPyArray:
+    def draw(random: np.random.RandomState) -> NumPyArray:
         x = random.randn(*shape)
         return x @ np.swapaxes(x, -1, -2) + 2 * np.eye(shape[-1])
 
@@ -39,7 +39,7 @@ def positive_definite(shape: tuple[int, ...]) -> Callable[[Any], Any]:
 def well_conditioned(shape: tuple[int, ...]) -> Callable[[Any], Any]:
     """A sampler of well-conditioned matrices with distinct singular values."""
 
-    def draw(random: Any) -> Any:
+    def draw(random: np.random.RandomState) -> NumPyArray:
         n = min(shape[-2:])
         u = np.linalg.qr(random.randn(*shape[:-2], shape[-2], n))[0]
         v = np.linalg.qr(random.randn(*shape[:-2], shape[-1], n))[0]
@@ -73,7 +73,7 @@ class MatrixFunction(Primitive, abstract=True):
         return outs, [0] * len(outs) if self.multiple_results else 0
 
 
-def matmul_highest(x: Any, y: Value) -> Value:
+def matmul_highest(x: Value, y: Value) -> Value:
     """The matrix products of `x` and `y` in the highest precision."""
     n = x.ndim
     batch = tuple(range(n - 2))
@@ -81,7 +81,7 @@ def matmul_highest(x: Any, y: Value) -> Value:
     return product(x, y)
 
 
-def matrix_transpose(x: Any) -> Value:
+def matrix_transpose(x: Value) -> Value:
     """`x` with its last two dimensions exchanged."""
     n = x.ndim
     return ops.permute_dims(x, (*range(n - 2), n - 1, n - 2))
@@ -92,12 +92,12 @@ def conj_if_complex(x: Value) -> Value:
     return ops.conj(x) if is_complex(x.dtype) else x
 
 
-def adjoint(x: Any) -> Value:
+def adjoint(x: Value) -> Value:
     """The conjugate transpose."""
     return conj_if_complex(matrix_transpose(x))
 
 
-def hermitian_part(x: Any) -> Value:
+def hermitian_part(x: Value) -> Value:
     """(x + x.H) / 2."""
     return ops.mul(ops.add(x, adjoint(x)), literal(0.5, x.dtype))
 
@@ -197,7 +197,7 @@ class TriangularSolve(MatrixFunction):
             db = ops.neg(term) if db is None else ops.sub(db, term)
         return x, self(a, db)
 
-    def transpose(self, ct: Value, a: Value, b: Value) -> Sequence[Cotangent]:
+    def transpose(self, ct: Value, a: Value, b: Value) -> Cotangents:
         return None, self.transposed_solve()(a, ct)
 
     def transposed_solve(self) -> TriangularSolve:
@@ -206,7 +206,7 @@ class TriangularSolve(MatrixFunction):
         )
 
     def lower(self, ctx: LoweringContext, a: IRValue, b: IRValue) -> IRValue:
-        def solve(a: Any, b: Any) -> Value:
+        def solve(a: Value, b: Value) -> Value:
             return lax.linalg.triangular_solve(
                 a,
                 b,
@@ -247,21 +247,21 @@ class Solve(MatrixFunction):
 
     def vjp(
         self, ct: Value, out: Value, args: Sequence[Value], active: Sequence[bool]
-    ) -> Sequence[Cotangent]:
+    ) -> Cotangents:
         b_ct = Solve(not self.transposed)(args[0], ct)
         if not active[0]:
             return None, b_ct
         term = ops.neg(matmul_highest(b_ct, matrix_transpose(out)))
         return matrix_transpose(term) if self.transposed else term, b_ct
 
-    def transpose(self, ct: Value, a: Value, b: Value) -> Sequence[Cotangent]:
+    def transpose(self, ct: Value, a: Value, b: Value) -> Cotangents:
         return None, Solve(not self.transposed)(a, ct)
 
     def numpy(self, a: NumPyArray, b: NumPyArray) -> ArrayLike:
         return np.linalg.solve(np.swapaxes(a, -1, -2) if self.transposed else a, b)
 
     def lower(self, ctx: LoweringContext, a: IRValue, b: IRValue) -> IRValue:
-        def solve(a: Value, b: Any) -> Value:
+        def solve(a: Value, b: Value) -> Value:
             return jnp.linalg.solve(jnp.swapaxes(a, -1, -2) if self.transposed else a, b)
 
         return ctx.via_jax(solve, a, b)
@@ -295,7 +295,7 @@ def triangular_solve(
     return TriangularSolve(lower, transposed, conjugated, unit_diagonal)(a, b)
 
 
-def solve(a: ArrayLike, b: Any) -> Value:
+def solve(a: ArrayLike, b: ArrayLike) -> Value:
     """The x with a @ x == b for square matrices `a` and matrices `b` with as many rows."""
     return Solve()(a, b)
 
@@ -321,7 +321,7 @@ class Det(MatrixFunction):
 
     def vjp(
         self, ct: Value, out: Value, args: Sequence[Value], active: Sequence[bool]
-    ) -> Sequence[Cotangent]:
+    ) -> Cotangents:
         (x,) = args
         broadcast = ops.broadcast_in_dim(ct, x.shape, tuple(range(x.ndim - 2)))
         return (ops.mul(broadcast, Cofactors()(x)),)
@@ -347,7 +347,7 @@ class Cofactors(MatrixFunction):
         self.check(x)
         return x
 
-    def jvp(self, primals: Sequence[Value], tangents: Sequence[Tangent]) -> tuple[Value, Tangent]:
+    def jvp(self, primals: Sequence[Value], tangents: Sequence[Value]) -> tuple[Value, Tangent]:
         (x,), (dx,) = primals, tangents
         u, s, vh = ops.Svd()(x)
         sign = ops.mul(Det()(u), Det()(vh))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 from jax.extend.mlir.dialects import stablehlo
@@ -13,7 +13,7 @@ from functx.core.program import Atom, Literal
 from functx.core.samples import EXACT, bool_, c64, f32, i32, sample, u32
 from functx.core.tracer import aval_of
 from functx.core.types import ShapedArray, is_integer
-from functx.core.typing import ArrayLike, IRValue, Mask, NumPyArray, Operand, Tangent, Value
+from functx.core.typing import ArrayLike, IRValue, Mask, NumPyArray, Tangent, Value, Values
 from functx.ops.families import (
     Bitwise,
     Comparison,
@@ -28,6 +28,7 @@ from functx.ops.operands import (
     RewriteContext,
     Simplified,
     all_ones,
+    identity_result,
     is_literal_equal,
     is_same_value,
     literal,
@@ -208,7 +209,7 @@ class CountLeadingZeros(Bitwise):
         return stablehlo.count_leading_zeros(x)
 
 
-def simplify_and_or(x: Atom, y: Atom, neutral: Any, final: Any) -> Simplified:
+def simplify_and_or(x: Atom, y: Atom, neutral: int, final: int) -> Simplified:
     """The simplified form of x & y or x | y if the operands are equal or one decides; else None."""
     if is_same_value(x, y):
         return x
@@ -247,7 +248,7 @@ class Select(Elementwise):
         weak = on_false.weak_type and on_true.weak_type
         return ShapedArray(shape, on_false.dtype, weak)
 
-    def jvp(self, primals: Sequence[Value], tangents: Sequence[Tangent]) -> tuple[Value, Tangent]:
+    def jvp(self, primals: Values, tangents: Sequence[Tangent]) -> tuple[Value, Tangent]:
         out = self(*primals)
         zero = literal(0, out.dtype)
         cases = [zero if t is None else t for t in tangents[1:]]
@@ -299,7 +300,7 @@ class Clamp(Elementwise):
     def partial(self, i: int, t: Value, out: Value, low: Value, x: Value, high: Value) -> Tangent:
         return select(self.nonzero_derivative_mask(i, low, x, high), t, 0)
 
-    def nonzero_derivative_mask(self, i: int, low: Value, x: Value, high: Value) -> Mask:
+    def nonzero_derivative_mask(self, i: int, low: Value, x: Value, high: Value) -> Value:
         # An operand has a derivative where it alone decides: at a tie with a bound all are 0.
         if i == 0:
             return bitwise_and(lt(x, low), lt(low, high))
@@ -320,7 +321,7 @@ class Clamp(Elementwise):
         return stablehlo.clamp(low, x, high)
 
 
-def select_n(which: Operand, *cases: Any) -> Value:
+def select_n(which: ArrayLike, *cases: ArrayLike) -> Value:
     """`cases[which]`, elementwise; `which` is boolean, or integer for more than two cases.
 
     An integer out of range selects the nearest case. A scalar stands for a whole array.
@@ -342,18 +343,18 @@ def select_n(which: Operand, *cases: Any) -> Value:
             fix="Convert `which` to an integer.",
         )
     if len(cases) == 1:
-        return cases[0]
+        return identity_result(cases[0])
     cases = promote_scalars(*cases)
     if aval.dtype == bool:
         on_false, on_true = cases
         return Select()(which, on_false, on_true)
-    selected = cases[0]
-    for i, case in enumerate(cases[1:], 1):
+    selected = select(ge(which, 1), cases[1], cases[0])
+    for i, case in enumerate(cases[2:], 2):
         selected = select(ge(which, i), case, selected)
     return selected
 
 
-def select(pred: Any, on_true: Any, on_false: Any) -> Value:
+def select(pred: ArrayLike, on_true: ArrayLike, on_false: ArrayLike) -> Value:
     """`on_true` where the boolean `pred` holds, else `on_false`, elementwise.
 
     A derivative goes through the selected operand alone. A scalar stands for a whole array.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import reduce
 from math import prod
 from typing import Any, ClassVar
 
@@ -12,7 +13,7 @@ from functx.core.errors import ShapeError, ValueRangeError
 from functx.core.primitive import Primitive, rule
 from functx.core.samples import f32, sample
 from functx.core.types import Shape, ShapedArray
-from functx.core.typing import ArrayLike, Cotangent, Dim, Tangent, Value
+from functx.core.typing import ArrayLike, Cotangents, Dim, Tangent, Value, Values
 from functx.ops.activations import softplus
 from functx.ops.families import check_same_dtype, unbroadcast_scalar
 from functx.ops.operands import batch_size, cast_like_input, upcast_half
@@ -45,7 +46,7 @@ class Loss(Primitive, abstract=True):
         """`x`, one value for each batch element, broadcast to `shape`; a scalar stays a scalar."""
         return ops.broadcast_in_dim(x, shape, tuple(range(x.ndim))) if x.ndim else x
 
-    def sum_terms(self, terms: Any) -> Value:
+    def sum_terms(self, terms: Value) -> Value:
         """The sum of the terms of each batch element."""
         return ops.reduce_sum(terms, tuple(range(self.batch_ndim, terms.ndim)))
 
@@ -91,18 +92,17 @@ class PointwiseLoss(Loss, abstract=True):
     def decompose(self, *args: Value) -> Value:
         return cast_like_input(self.reduce_terms(self.terms(*map(upcast_half, args))), args[0])
 
-    def jvp(self, primals: Sequence[Value], tangents: Sequence[Tangent]) -> tuple[Value, Tangent]:
+    def jvp(self, primals: Values, tangents: Sequence[Tangent]) -> tuple[Value, Tangent]:
         upcast = [upcast_half(x) for x in primals]
-        total = None
-        for i, t in enumerate(tangents):
-            if t is not None:
-                term = ops.mul(upcast_half(t), self.terms_derivative(i, *upcast))
-                total = term if total is None else ops.add(total, term)
-        return self(*primals), cast_like_input(self.reduce_terms(total), primals[0])
+        terms = [
+            ops.mul(upcast_half(t), self.terms_derivative(i, *upcast))
+            for i, t in enumerate(tangents)
+            if t is not None
+        ]
+        tangent = self.reduce_terms(reduce(ops.add, terms))
+        return self(*primals), cast_like_input(tangent, primals[0])
 
-    def vjp(
-        self, ct: Value, out: Value, args: Sequence[Value], active: Sequence[bool]
-    ) -> Sequence[Cotangent]:
+    def vjp(self, ct: Value, out: Value, args: Values, active: Sequence[bool]) -> Cotangents:
         cts: list[Any] = [None] * len(args)
         if active[0]:
             fields = [getattr(self, name) for name in self.fields]
@@ -122,21 +122,21 @@ class PointwiseLoss(Loss, abstract=True):
         """The divisor of the sum of the terms of a batch element in a mean."""
         return float(prod(shape[self.batch_ndim :]))
 
-    def reduce_terms(self, terms: Any) -> Any:
+    def reduce_terms(self, terms: Value) -> Value:
         """The loss, given its terms."""
         if self.reduction == "none":
             return terms
         total = self.sum_terms(terms)
         return total if self.reduction == "sum" else ops.div(total, self.mean_divisor(terms.shape))
 
-    def term_cotangents(self, ct: Value, shape: tuple[int, ...]) -> ArrayLike:
+    def term_cotangents(self, ct: Value, shape: tuple[int, ...]) -> Value:
         """The cotangent of each term, given that of the loss."""
         if self.reduction == "none":
             return ct
         ct = ct if self.reduction == "sum" else ops.div(ct, self.mean_divisor(shape))
         return self.broadcast_over_batch(ct, shape)
 
-    def batch(self, args: Sequence[Value], dims: Sequence[Dim]) -> tuple[Value, Dim]:
+    def batch(self, args: Values, dims: Sequence[Dim]) -> tuple[Value, Dim]:
         size = batch_size(args, dims)
         return self.replace(batch_ndim=self.batch_ndim + 1)(
             *batch_loss_operands(args, dims, size)
@@ -148,7 +148,7 @@ class PointwiseLossBackward(Loss, abstract=True):
 
     loss: ClassVar[type[PointwiseLoss]]
 
-    def __init_subclass__(cls, **kwargs: Any):
+    def __init_subclass__(cls, **kwargs: bool):
         super().__init_subclass__(**kwargs)
         cls.loss.backward = cls
 
@@ -173,7 +173,7 @@ class PointwiseLossBackward(Loss, abstract=True):
             ops.mul(term_ct, loss.terms_derivative(0, *map(upcast_half, args))), args[0]
         )
 
-    def batch(self, args: Sequence[Value], dims: Sequence[Dim]) -> tuple[Value, Dim]:
+    def batch(self, args: Values, dims: Sequence[Dim]) -> tuple[Value, Dim]:
         size = batch_size(args, dims)
         ct = ops.batch_dim_at(args[0], dims[0], 0, size)
         operands = batch_loss_operands(args[1:], dims[1:], size)
@@ -449,18 +449,18 @@ class KlDivBackward(PointwiseLossBackward):
     samples = (sample(f32[()], f32[3, 2], f32[3, 2], reduction="batchmean", log_target=True),)
 
 
-def multiply_by_all(x: ArrayLike, *factors: Any) -> Any:
+def multiply_by_all(x: Value, *factors: ArrayLike) -> Value:
     """`x` times all `factors`."""
     for factor in factors:
         x = ops.mul(x, factor)
     return x
 
 
-def multiply_no_nan(weight: Value, x: ArrayLike) -> Value:
+def multiply_no_nan(weight: Value, x: Value) -> Value:
     """weight * x, and 0 where the weight is 0 and x infinite."""
     return ops.mul(weight, zero_infinities_of_zero_weight(weight, x))
 
 
-def zero_infinities_of_zero_weight(weight: Value, x: ArrayLike) -> Value:
+def zero_infinities_of_zero_weight(weight: Value, x: Value) -> Value:
     """`x` with 0 where it is infinite and the weight is 0."""
     return ops.select(ops.bitwise_and(ops.eq(weight, 0.0), ops.eq(ops.abs(x), math.inf)), 0.0, x)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from math import prod
 from typing import Any, ClassVar, NamedTuple
 
@@ -12,7 +12,7 @@ from functx.core.masks import mask_of
 from functx.core.primitive import Primitive, rule
 from functx.core.samples import f32, sample
 from functx.core.types import DType, Shape, ShapedArray
-from functx.core.typing import Cotangent, Dim, Mask, Tangent, Value
+from functx.core.typing import Cotangents, Dim, Mask, Tangent, Tangents, Value, Values
 from functx.ops.families import apply_mask
 from functx.ops.operands import batch_size, broadcast_along, tuple_delete
 from functx.ops.statistics import (
@@ -97,7 +97,7 @@ class ForwardNormalization(Normalization, abstract=True):
         self.check_affine(self.layout_of(x).affine, **dict(zip(names, affine, strict=True)))
         return x.update(weak_type=False)
 
-    def affine(self, values: Any, absent: Any = None) -> tuple[Any, Any]:
+    def affine(self, values: Iterable[Any], absent: Any = None) -> tuple[Any, Any]:
         """The entries of `values`, one for each operand, for the weight and for the bias."""
         values = iter(values)
         next(values)
@@ -111,21 +111,19 @@ class ForwardNormalization(Normalization, abstract=True):
         return self.apply_affine(self.standardized_input(args), args)
 
     @rule
-    def jvp(self, primals: Sequence[Value], tangents: Sequence[Tangent]) -> tuple[Value, Tangent]:
+    def jvp(self, primals: Values, tangents: Tangents) -> tuple[Value, Tangent]:
         return self(*primals), self.output_tangent(primals, tangents)
 
     @rule
-    def vjp(
-        self, ct: Value, out: Value, args: Sequence[Value], active: Sequence[bool]
-    ) -> Sequence[Cotangent]:
+    def vjp(self, ct: Value, out: Value, args: Values, active: Sequence[bool]) -> Cotangents:
         x, *affine = args
         x = apply_mask(self.group_mask(mask_of(ct), x), x)
         return self.input_cotangents(ct, (x, *affine), active)
 
-    def cotangent_masks(self, mask: Mask, args: Sequence[Value]) -> Sequence[Mask]:
+    def cotangent_masks(self, mask: Mask, args: Values) -> Sequence[Mask]:
         return [self.group_mask(mask, args[0])] + [None] * (len(args) - 1)
 
-    def group_mask(self, mask: Any, x: Value | ShapedArray) -> Value | None:
+    def group_mask(self, mask: Mask, x: Value | ShapedArray) -> Value | None:
         """The mask of elements standardized together with one where `mask` holds; None stands for all."""
         layout = self.layout_of(x)
         if mask is None or mask.shape != x.shape:
@@ -136,7 +134,7 @@ class ForwardNormalization(Normalization, abstract=True):
             x.shape,
         )
 
-    def standardized_input(self, args: Sequence[Value]) -> Standardized:
+    def standardized_input(self, args: Values) -> Standardized:
         """The standardized x in the grouped shape."""
         layout = self.layout_of(args[0])
         x = ops.convert_element_type(args[0], working_dtype(*args))
@@ -144,7 +142,7 @@ class ForwardNormalization(Normalization, abstract=True):
             ops.reshape(x, layout.grouped_shape), layout.axes, self.eps, self.centered
         )
 
-    def apply_affine(self, standardized: Standardized, args: Sequence[Value]) -> Value:
+    def apply_affine(self, standardized: Standardized, args: Values) -> Value:
         """The output, given the standardized x."""
         x, layout, dtype = args[0], self.layout_of(args[0]), working_dtype(*args)
         weight, bias = self.affine(args)
@@ -153,7 +151,7 @@ class ForwardNormalization(Normalization, abstract=True):
         out = out if bias is None else ops.add(out, layout.broadcast_affine(bias, dtype))
         return ops.convert_element_type(out, x.dtype)
 
-    def output_tangent(self, primals: Sequence[Value], tangents: Sequence[Tangent]) -> Tangent:
+    def output_tangent(self, primals: Values, tangents: Tangents) -> Tangent:
         """The tangent of the output; None if no operand varies."""
         x, layout, dtype = primals[0], self.layout_of(primals[0]), working_dtype(*primals)
         weight, _ = self.affine(primals)
@@ -181,7 +179,7 @@ class ForwardNormalization(Normalization, abstract=True):
             total = ops.add(total, term)
         return ops.convert_element_type(total, x.dtype)
 
-    def input_cotangents(self, ct: Any, args: Any, active: Any) -> list[Any]:
+    def input_cotangents(self, ct: Value, args: Values, active: Sequence[bool]) -> list[Any]:
         """The cotangents of x, weight and bias, given that of the output."""
         x, layout = args[0], self.layout_of(args[0])
         weight, bias = self.affine(args)
@@ -197,7 +195,7 @@ class ForwardNormalization(Normalization, abstract=True):
             return [None, *[None] * self.weighted, *bias_only]
         backward = self.backward_primitive((active[0], needs_weight, needs_bias))
         standardized = iter(backward(ct, x, *[weight] * self.weighted))
-        cts = [
+        cts: list[Any] = [
             next(standardized) if is_needed else None
             for is_needed in (active[0], needs_weight, needs_bias)
         ]
@@ -211,7 +209,7 @@ class ForwardNormalization(Normalization, abstract=True):
         return self.backward(**shared, output_mask=mask)
 
     @rule
-    def batch(self, args: Sequence[Value], dims: Sequence[Dim]) -> tuple[Value, Dim]:
+    def batch(self, args: Values, dims: Sequence[Dim]) -> tuple[Value, Dim]:
         size = batch_size(args, dims)
         shared = self.can_share_affine and all([d is None for d in dims[1:]])
         primitive, batch_dim = self.batched_primitive(shared)
@@ -257,12 +255,12 @@ class BackwardNormalization(Normalization, abstract=True):
         affine = ShapedArray(layout.affine, dtype)
         return self.select_outputs((x.update(weak_type=False), affine, affine))
 
-    def select_outputs(self, values: Any) -> list[Any]:
+    def select_outputs(self, values: Iterable[Any]) -> list[Any]:
         return [x for x, is_needed in zip(values, self.output_mask, strict=True) if is_needed]
 
-    def decompose(self, ct: Value, x: Value, *rest: Value) -> Sequence[Value]:
+    def decompose(self, ct: Value, x: Value, *rest: Value) -> Values:
         layout, dtype = self.layout_of(x), working_dtype(ct, x, *rest)
-        *rstd, weight = rest if self.weighted else (*rest, None)
+        rstd, weight = (rest[:-1], rest[-1]) if self.weighted else (rest, None)
         affine = working_dtype(ct, x) if weight is None else weight.dtype
         upcast_ct = ops.convert_element_type(ct, dtype)
         split = ops.reshape(ops.convert_element_type(x, dtype), layout.grouped_shape)
@@ -287,9 +285,7 @@ class BackwardNormalization(Normalization, abstract=True):
             outs[2] = layout.sum_to_affine(upcast_ct, affine)
         return self.select_outputs(outs)
 
-    def batch(
-        self, args: Sequence[Value], dims: Sequence[Dim]
-    ) -> tuple[Sequence[Value], Sequence[Dim]]:
+    def batch(self, args: Values, dims: Sequence[Dim]) -> tuple[Values, Sequence[Dim]]:
         size = batch_size(args, dims)
         shared = self.can_share_affine and not any(self.output_mask[1:])
         shared = shared and (not self.weighted or dims[-1] is None)
@@ -301,7 +297,7 @@ class BackwardNormalization(Normalization, abstract=True):
         ]
         return primitive(*args), self.select_outputs([batch_dim, 0, 0])
 
-    def dce(self, used: Sequence[bool]) -> Any:
+    def dce(self, used: Sequence[bool]) -> tuple[Primitive, Sequence[int], Sequence[int]] | None:
         if all(used):
             return None
         places = self.select_outputs(range(3))

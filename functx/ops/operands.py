@@ -27,6 +27,7 @@ from functx.core.errors import (
 from functx.core.named_axes import batched_axis
 from functx.core.ndarray import as_ndarray
 from functx.core.program import Atom, Equation, Literal, scalar_literal
+from functx.core.records import T
 from functx.core.tracer import Tracer, aval_of, current_builder
 from functx.core.types import (
     DType,
@@ -38,9 +39,11 @@ from functx.core.types import (
     is_integer,
     kind,
 )
-from functx.core.typing import ArrayLike, Axes, Value
+from functx.core.typing import ArrayLike, Axes, ShapeLike, Value
 
 if TYPE_CHECKING:
+    from typing_extensions import TypeIs
+
     from functx.core.primitive import Primitive
 
 Dims = tuple[int, ...]
@@ -102,7 +105,7 @@ def is_finite_literal(x: Value, but_zero: bool = False) -> bool:
     return is_finite(atom.value)
 
 
-def promote_scalars(*args: Any) -> tuple[Any, ...]:
+def promote_scalars(*args: ArrayLike) -> tuple[Any, ...]:
     """`args` with Python scalars made literals of the dtype of the first array among them."""
     scalars = [type(x) in PYTHON_SCALARS for x in args]
     if True not in scalars or False not in scalars:
@@ -112,10 +115,10 @@ def promote_scalars(*args: Any) -> tuple[Any, ...]:
     return tuple(literal(y, dtype) if type(y) in PYTHON_SCALARS else y for y in args)
 
 
-def canonical_axis(axis: Any, ndim: int, name: str = "axis") -> int:
+def canonical_axis(axis: object, ndim: int, name: str = "axis") -> int:
     """`axis` normalized to `0 <= axis < ndim`; a negative one counts from the end."""
     try:
-        number = index(axis)
+        number = index(axis)  # type: ignore[arg-type]
     except TypeError:
         raise ArgumentError(f"{name} must be an integer; got {short_repr(axis)}") from None
     if not -ndim <= number < ndim:
@@ -125,12 +128,12 @@ def canonical_axis(axis: Any, ndim: int, name: str = "axis") -> int:
     return number % ndim
 
 
-def is_sequence_of_ints(integers: Axes) -> bool:
+def is_sequence_of_ints(integers: Axes) -> TypeIs[Sequence[SupportsIndex]]:
     """Whether `integers` is a sequence or an array with dimensions, not one integer."""
     return isinstance(integers, Sequence) or getattr(integers, "ndim", 0) > 0
 
 
-def canonical_axes(axes: Any, ndim: int, name: str = "axis") -> tuple[int, ...]:
+def canonical_axes(axes: Axes, ndim: int, name: str = "axis") -> tuple[int, ...]:
     """`axes`, an int, several, or None for all, as distinct non-negative ints in order given."""
     if axes is None:
         return tuple(range(ndim))
@@ -142,7 +145,7 @@ def canonical_axes(axes: Any, ndim: int, name: str = "axis") -> tuple[int, ...]:
     return canonical
 
 
-def canonical_axis_sequence(axes: Any, ndim: int, name: str) -> tuple[int, ...]:
+def canonical_axis_sequence(axes: Sequence[SupportsIndex], ndim: int, name: str) -> tuple[int, ...]:
     """`canonical_axes` of a sequence; raises ArgumentError for an int or None."""
     try:
         numbers = tuple(axes)
@@ -158,7 +161,7 @@ def check_axes(op: str, axes: int | Sequence[int], ndim: int) -> None:
         raise AxisError(f"{op}: each axis must be in [0, {ndim}), and named once; got {axes}")
 
 
-def canonical_shape(shape: Any, name: str = "shape") -> tuple[int, ...]:
+def canonical_shape(shape: ShapeLike, name: str = "shape") -> tuple[int, ...]:
     """`shape`, an int or a sequence, as a tuple of non-negative ints."""
     if type(shape) is tuple and all([type(n) is int and 0 <= n < 2**63 for n in shape]):
         return shape
@@ -197,17 +200,17 @@ def batch_size(args: Sequence[Any], dims: Sequence[int | None]) -> int:
     return axis.size
 
 
-def as_float(name: str, value: ArrayLike) -> float:
+def as_float(name: str, value: object) -> float:
     """The Python float that `value`, called `name`, stands for; ArgumentError if none."""
-    return float(_convert_static(float, "a number", name, value))
+    return _convert_static(float, "a number", name, value)
 
 
-def as_int(name: str, value: Any) -> int:
+def as_int(name: str, value: object) -> int:
     """The Python int that `value`, called `name`, stands for; ArgumentError if none."""
-    return int(_convert_static(index, "an integer", name, value))
+    return _convert_static(index, "an integer", name, value)
 
 
-def as_bool(name: str, value: ArrayLike) -> bool:
+def as_bool(name: str, value: object) -> bool:
     """The bool that `value`, called `name`, stands for; ArgumentError if none."""
     if value is None or isinstance(value, Integral | np.bool_):
         return bool(value)
@@ -228,7 +231,7 @@ def as_ints(name: str, values: Sequence[SupportsIndex], count: int) -> tuple[int
     return tuple([as_int(name, value) for value in numbers])
 
 
-def _convert_static(make: Callable[[Any], Any], kind: str, name: str, value: ArrayLike) -> Value:
+def _convert_static(make: Callable[[Any], T], kind: str, name: str, value: object) -> T:
     try:
         return make(value if not isinstance(value, str | bytes) else None)
     except ConcretizationError as error:
@@ -247,7 +250,7 @@ def _raise_type_error(value: Value) -> Value:
 
 
 def check_index_range(
-    name: str, what: str, numbers: Any, length: int, ignored: int | None = None
+    name: str, what: str, numbers: ArrayLike, length: int, ignored: int | None = None
 ) -> None:
     """Raise unless `numbers`, called `what`, are integers in [0, length), or `ignored`.
 
@@ -273,7 +276,7 @@ def check_index_range(
         )
 
 
-def concrete_value(x: Value | None) -> np.ndarray[Any, Any] | None:
+def concrete_value(x: ArrayLike | None) -> np.ndarray[Any, Any] | None:
     """The value of `x` if it is known; None if it is traced or would have to be computed."""
     while type(x) is Tracer:
         builder, atom = x.builder, x.atom
@@ -294,18 +297,18 @@ def upcast_aval(aval: ShapedArray) -> ShapedArray:
     return aval if dtype == aval.dtype else aval.update(dtype=dtype)
 
 
-def upcast_half(x: Any) -> Any:
+def upcast_half(x: Value) -> Value:
     """`x` in single precision if it holds half floats, else `x`."""
     dtype = accumulation_dtype(x.dtype)
     return x if dtype == x.dtype else ops.convert_element_type(x, dtype)
 
 
-def cast_like_input(x: Any, like: Any) -> Any:
+def cast_like_input(x: Value, like: Value | ShapedArray) -> Value:
     """`x` in the dtype of `like`, from which `upcast_half` made the operands of `x`."""
     return x if x.dtype == like.dtype else ops.convert_element_type(x, like.dtype)
 
 
-def sum_upcast(x: ArrayLike, axes: tuple[int, ...]) -> Value:
+def sum_upcast(x: Value, axes: tuple[int, ...]) -> Value:
     """The sum over `axes`; half floats are summed in single precision."""
     return cast_like_input(ops.reduce_sum(upcast_half(x), axes), x)
 
@@ -356,6 +359,6 @@ def is_same_value(x: Atom, y: Atom) -> bool:
     return x is y
 
 
-def broadcast_along(x: Any, like: Any, axes: Shape) -> Value:
+def broadcast_along(x: Value, like: Value | ShapedArray, axes: Shape) -> Value:
     """`x` repeated along `axes`, which it lacks, to the shape of `like`."""
     return ops.broadcast_in_dim(x, like.shape, tuple_delete(range(like.ndim), axes))

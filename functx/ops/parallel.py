@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from math import prod
 from operator import index
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -15,10 +15,11 @@ from functx import ops
 from functx.core import tree
 from functx.core.errors import ArgumentError, AxisError, ShapeError, ValueRangeError, type_name
 from functx.core.named_axes import batched_axis, canonical_axis_names, named_axis_size
+from functx.core.primitive import Primitive
 from functx.core.samples import EXACT, c64, f32, sample
 from functx.core.tracer import aval_of, current_builder
 from functx.core.types import ShapedArray
-from functx.core.typing import ArrayLike, Cotangent, Dim, IRValue, Mask, NumPyArray, PyTree, Value
+from functx.core.typing import ArrayLike, Cotangents, Dim, IRValue, Mask, NumPyArray, PyTree, Value
 from functx.ops.collectives import (
     AxisIndexGroups,
 )
@@ -48,7 +49,7 @@ class ShardingConstraint(Linear):
     def abstract_eval(self, x: ShapedArray) -> ShapedArray:
         return x
 
-    def transpose(self, ct: Value, x: Value) -> Sequence[Cotangent]:
+    def transpose(self, ct: Value, x: Value) -> Cotangents:
         return (self(ct),)
 
     def tangent_mask(self, masks: Sequence[Any], args: Sequence[Value]) -> Mask:
@@ -104,7 +105,7 @@ def current_mesh(name: str) -> Mesh | AbstractMesh:
     return mesh
 
 
-def mesh_axes_of_entry(entry: Any) -> tuple[Hashable, ...]:
+def mesh_axes_of_entry(entry: object) -> tuple[Hashable, ...]:
     """The axes of a mesh that an entry of a PartitionSpec names."""
     if entry is None or entry is PartitionSpec.UNCONSTRAINED:
         return ()
@@ -140,7 +141,7 @@ def check_partition_spec(
             )
 
 
-def with_sharding_constraint(x: ArrayLike, shardings: Any) -> Value:
+def with_sharding_constraint(x: PyTree, shardings: PyTree) -> PyTree:
     """`x` with each leaf sharded as `shardings` specify; its derivatives are sharded so too.
 
     `shardings` is a tree prefix of `x` with a sharding of JAX at each leaf, a PartitionSpec of
@@ -156,7 +157,7 @@ def with_sharding_constraint(x: ArrayLike, shardings: Any) -> Value:
     return tree.unflatten(structure, outs)
 
 
-def _constrain_leaf(op: str, leaf: Any, sharding: Any) -> Value:
+def _constrain_leaf(op: str, leaf: ArrayLike, sharding: object) -> ArrayLike:
     if sharding is None:
         return leaf
     if isinstance(sharding, PartitionSpec):
@@ -191,7 +192,7 @@ def psum(x: PyTree, axis_name: AxisNames, *, axis_index_groups: IndexGroups = No
     """
     names, sizes, groups = _bound_axes("psum", axis_name, axis_index_groups)
 
-    def add_up(leaf: Any) -> Any:
+    def add_up(leaf: Value | complex) -> ArrayLike:
         if type(leaf) in PYTHON_SCALARS:
             return leaf * prod(sizes)
         if aval_of(leaf).dtype == bool:
@@ -225,11 +226,15 @@ def pmin(x: PyTree, axis_name: AxisNames, *, axis_index_groups: IndexGroups = No
 
 
 def _all_reduce_extremum(
-    op: str, primitive: Any, x: PyTree, axis_name: Any, axis_index_groups: Any
+    op: str,
+    primitive: Callable[..., Primitive],
+    x: PyTree,
+    axis_name: AxisNames,
+    axis_index_groups: IndexGroups,
 ) -> PyTree:
     names, _, groups = _bound_axes(op, axis_name, axis_index_groups)
 
-    def choose(leaf: Any) -> Any:
+    def choose(leaf: ArrayLike) -> ArrayLike:
         return leaf if type(leaf) in PYTHON_SCALARS else primitive(names, groups)(leaf)
 
     return tree.map(choose, x)
@@ -253,7 +258,7 @@ def all_gather(
     if to not in ("varying", "invariant"):
         raise ValueRangeError(f'all_gather: to must be "varying" or "invariant"; got {to!r}')
 
-    def gather(leaf: ArrayLike) -> Any:
+    def gather(leaf: ArrayLike) -> Value:
         ndim = aval_of(leaf).ndim
         along = canonical_axis(axis, ndim if tiled else ndim + 1)
         leaf = leaf if tiled else ops.expand_dims(leaf, (along,))

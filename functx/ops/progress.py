@@ -16,7 +16,7 @@ from functx.core.errors import DTypeError, ShapeError
 from functx.core.program import Effect, Effects
 from functx.core.samples import i32, sample
 from functx.core.types import ShapedArray, is_integer
-from functx.core.typing import Dim, IRValue, NumPyArray, Value
+from functx.core.typing import Dim, IRValue, NumPyArray, Values
 from functx.ops.callbacks import HostPrimitive
 
 if TYPE_CHECKING:
@@ -106,9 +106,7 @@ class ShowProgress(HostPrimitive):
         bar.show(int(arrays[0]), self.done)
         return []
 
-    def batch(
-        self, args: Sequence[Value], dims: Sequence[Dim]
-    ) -> tuple[Sequence[Value], Sequence[Dim]]:
+    def batch(self, args: Values, dims: Sequence[Dim]) -> tuple[Values, Sequence[Dim]]:
         # One line for the whole batch, of the element with the most steps.
         (step, *after), (dim, *after_dims) = args, dims
         some = [
@@ -129,7 +127,7 @@ class ShowProgress(HostPrimitive):
                 stablehlo.return_([])
         return []
 
-    def should_report(self, ctx: LoweringContext, step: Any) -> IRValue:
+    def should_report(self, ctx: LoweringContext, step: IRValue) -> IRValue:
         """Whether to report `step`."""
         aval = ctx.avals_in[0]
         if self.total is not None:

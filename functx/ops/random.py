@@ -30,16 +30,7 @@ from functx.core.types import (
     kind,
     real_dtype,
 )
-from functx.core.typing import (
-    ArrayLike,
-    Cotangent,
-    Dim,
-    DTypeLike,
-    IRValue,
-    Operand,
-    Tangent,
-    Value,
-)
+from functx.core.typing import ArrayLike, Cotangent, Dim, DTypeLike, IRValue, Tangent, Value, Values
 from functx.ops.families import check_same_dtype
 from functx.ops.operands import literal
 
@@ -61,7 +52,7 @@ class RandomSeed(Primitive):
             raise DTypeError(f"random_seed: the seed must be an integer; got {seed!r}")
         return ShapedArray((*seed.shape, 2), UINT32)
 
-    def batch(self, args: Sequence[Value], dims: Sequence[Dim]) -> tuple[Value, Dim]:
+    def batch(self, args: Values, dims: Sequence[Dim]) -> tuple[Value, Dim]:
         return self(*args), dims[0]
 
     def lower(self, ctx: LoweringContext, seed: IRValue) -> IRValue:
@@ -92,7 +83,7 @@ class RandomFoldIn(Primitive):
             )
         return ShapedArray((*data.shape, 2), UINT32)
 
-    def batch(self, args: Sequence[Value], dims: Sequence[Any]) -> tuple[Value, Dim]:
+    def batch(self, args: Values, dims: Sequence[Any]) -> tuple[Value, Dim]:
         (key, data), (key_dim, data_dim) = args, dims
         if key_dim is None:
             last = data.ndim - 1
@@ -127,7 +118,7 @@ class RandomSplit(Primitive):
         check_key(self, key)
         return ShapedArray((*key.shape[:-1], *self.shape, 2), UINT32)
 
-    def batch(self, args: Sequence[Value], dims: Sequence[Any]) -> tuple[Value, Dim]:
+    def batch(self, args: Values, dims: Sequence[Any]) -> tuple[Value, Dim]:
         return self(ops.moveaxis(args[0], dims[0], 0)), 0
 
     def lower(self, ctx: LoweringContext, key: IRValue) -> IRValue:
@@ -151,7 +142,7 @@ class RandomBits(Primitive):
         check_key(self, key)
         return ShapedArray((*key.shape[:-1], *self.shape), self.dtype)
 
-    def batch(self, args: Sequence[Value], dims: Sequence[Any]) -> tuple[Value, Dim]:
+    def batch(self, args: Values, dims: Sequence[Any]) -> tuple[Value, Dim]:
         return self(ops.moveaxis(args[0], dims[0], 0)), 0
 
     def lower(self, ctx: LoweringContext, key: IRValue) -> IRValue:
@@ -200,12 +191,14 @@ def threefry_words(
                 term = stablehlo.multiply(term, ctx.constant(stride, count))
             position = term if position is None else stablehlo.add(term, position)
             stride *= shape[i]
-    high, low = ctx.constant(0, words), position
+    high = ctx.constant(0, words)
     if position is None:
         low = high
     elif count.dtype == UINT64:
         upper = stablehlo.shift_right_logical(position, ctx.constant(32, count))
         high, low = (stablehlo.convert(ctx.type(words), half) for half in (upper, position))
+    else:
+        low = position
     return words, *threefry_2x32(ctx, key, keys, high, low, words)
 
 
@@ -218,9 +211,9 @@ def threefry_2x32(
     key: IRValue,
     keys: ShapedArray,
     high: IRValue,
-    low: Any,
+    low: IRValue,
     words: ShapedArray,
-) -> tuple[Any, Any]:
+) -> tuple[IRValue, IRValue]:
     """The two words of Threefry-2x32 with 20 rounds for `high` and `low` under `key`.
 
     Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (2011).
@@ -275,7 +268,7 @@ def random_seed(seed: ArrayLike) -> Value:
     return RandomSeed()(seed)
 
 
-def random_fold_in(key: Value, data: Operand) -> Value:
+def random_fold_in(key: Value, data: ArrayLike) -> Value:
     """The key at position `data`, a uint32, under `key`."""
     return RandomFoldIn()(key, data)
 
@@ -309,7 +302,7 @@ class StandardDistribution(Primitive, abstract=True):
         check_key(self, key)
         return ShapedArray((*key.shape[:-1], *self.shape), self.dtype)
 
-    def batch(self, args: Sequence[Value], dims: Sequence[Any]) -> tuple[Value, Dim]:
+    def batch(self, args: Values, dims: Sequence[Any]) -> tuple[Value, Dim]:
         return self(ops.moveaxis(args[0], dims[0], 0)), 0
 
 
@@ -484,7 +477,7 @@ class RandomIntegers(ParametricDistribution):
     `count` has the bits of an unsigned number; 0 stands for all numbers of the dtype.
     """
 
-    accepts = "iu"
+    accepts: ClassVar[str] = "iu"
     differentiable = False
     samples = (
         sample(u32[2], i32[()], i32[()], shape=(3, 4), values={2: 7}),
@@ -543,7 +536,9 @@ def _smallest_normal(dtype: DType) -> float:
     return float(ml_dtypes.finfo(dtype).tiny)
 
 
-def random_uniform(key: Any, shape: Shape, dtype: DType, low: Any = 0.0, high: Any = 1.0) -> Value:
+def random_uniform(
+    key: ArrayLike, shape: Shape, dtype: DType, low: ArrayLike = 0.0, high: ArrayLike = 1.0
+) -> Value:
     """Floating point numbers in [low, high)."""
     if type(low) is float and type(high) is float:
         if (low, high) == (0.0, 1.0):
@@ -559,7 +554,7 @@ class Dropout(Primitive):
     """
 
     rate: float
-    accepts = "f"
+    accepts: ClassVar[str] = "f"
     samples = (
         sample(f32[3, 4], u32[2], rate=0.4),
         sample(f32[3], u32[2], rate=1.0),
@@ -585,12 +580,12 @@ class Dropout(Primitive):
         kept = RandomBernoulli(x.shape)(key, literal(1.0 - self.rate, canonical_dtype(float)))
         return ops.select(kept, ops.div(x, 1.0 - self.rate), 0.0)
 
-    def jvp(self, primals: Sequence[Value], tangents: Sequence[Tangent]) -> tuple[Value, Tangent]:
+    def jvp(self, primals: Values, tangents: Sequence[Tangent]) -> tuple[Value, Tangent]:
         (x, key), (t, _) = primals, tangents
         return self(x, key), self(t, key)
 
     def vjp(
-        self, ct: Value, out: Value, args: Sequence[Value], active: Sequence[bool]
+        self, ct: Value, out: Value, args: Values, active: Sequence[bool]
     ) -> Sequence[Cotangent]:
         return self(ct, args[1]), None
 

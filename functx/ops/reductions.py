@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import prod
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -32,14 +32,16 @@ from functx.core.types import (
 from functx.core.typing import (
     ArrayLike,
     Axes,
-    Cotangent,
+    Cotangents,
     Dim,
     DTypeLike,
     IRValue,
+    IRValues,
     Mask,
     NumPyArray,
     Tangent,
     Value,
+    Values,
 )
 from functx.ops.families import Linear, check_same_dtype
 from functx.ops.operands import (
@@ -78,17 +80,17 @@ class Reduction(Primitive, abstract=True):
             return None
         return ops.Reshape(tuple_delete(x.aval.shape, self.axes)), [x]
 
-    def batch(self, args: Sequence[Value], dims: Sequence[int]) -> tuple[Value, Dim]:
+    def batch(self, args: Values, dims: Sequence[int]) -> tuple[Value, Dim]:
         (x,), (dim,) = args, dims
         axes, out_dim = shift_reduced_axes(self.axes, dim)
         return type(self)(axes)(x), out_dim
 
-    def cotangent_masks(self, mask: Mask, args: Sequence[Value]) -> Sequence[Mask]:
+    def cotangent_masks(self, mask: Mask, args: Values) -> Sequence[Mask]:
         (x,) = args
         out_shape = tuple_delete(x.shape, self.axes)
         return [mask if mask is None or mask.shape != out_shape else self.broadcast_back(mask, x)]
 
-    def broadcast_back(self, out: Value, x: Value) -> Any:
+    def broadcast_back(self, out: Value, x: Value) -> Value:
         """`out`, of the reduced shape, repeated along the reduced axes of `x`."""
         return ops.broadcast_in_dim(out, x.shape, tuple_delete(range(x.ndim), self.axes))
 
@@ -104,10 +106,10 @@ class ReduceSum(Reduction, Linear):
         sample(c64[3], axes=(0,)),
     )
 
-    def transpose(self, ct: Value, x: Value) -> Sequence[Cotangent]:
+    def transpose(self, ct: Value, x: Value) -> Cotangents:
         return (self.broadcast_back(ct, x),)
 
-    def tangent_mask(self, masks: Sequence[Any], args: Sequence[Value]) -> Mask:
+    def tangent_mask(self, masks: Sequence[Any], args: Values) -> Mask:
         (mask,) = masks
         return mask if mask is None or not mask.shape else reduce_or(mask, self.axes)
 
@@ -134,13 +136,11 @@ class ReduceProd(Reduction):
         sample(c64[3], axes=(0,)),
     )
 
-    def jvp(self, primals: Sequence[Value], tangents: Sequence[Tangent]) -> tuple[Value, Tangent]:
+    def jvp(self, primals: Values, tangents: Sequence[Tangent]) -> tuple[Value, Tangent]:
         (x,), (t,) = primals, tangents
         return self(x), reduce_sum(ops.mul(t, self.products_of_others(x)), self.axes)
 
-    def vjp(
-        self, ct: Value, out: Value, args: Sequence[Value], active: Sequence[bool]
-    ) -> Sequence[Cotangent]:
+    def vjp(self, ct: Value, out: Value, args: Values, active: Sequence[bool]) -> Cotangents:
         (x,) = args
         return (ops.mul(self.broadcast_back(ct, x), self.products_of_others(x)),)
 
@@ -183,7 +183,7 @@ class ReduceExtremum(Reduction, abstract=True):
         sample(bool_[3, 4], axes=(1,)),
     )
 
-    def jvp(self, primals: Sequence[Value], tangents: Sequence[Tangent]) -> tuple[Value, Tangent]:
+    def jvp(self, primals: Values, tangents: Values) -> tuple[Value, Tangent]:
         (x,), (t,) = primals, tangents
         out = self(x)
         if out.size == 0 or x.size == 0:
@@ -192,9 +192,7 @@ class ReduceExtremum(Reduction, abstract=True):
         total = reduce_sum(ops.select(is_extremum, t, ops.zeros_like(t)), self.axes)
         return out, ops.mul(total, self.tie_weight(is_extremum, x.dtype))
 
-    def vjp(
-        self, ct: Value, out: Value, args: Sequence[Value], active: Sequence[bool]
-    ) -> Sequence[Cotangent]:
+    def vjp(self, ct: Value, out: Value, args: Values, active: Sequence[bool]) -> Cotangents:
         (x,) = args
         if x.size == 0:
             return (ops.zeros_like(x),)
@@ -202,14 +200,14 @@ class ReduceExtremum(Reduction, abstract=True):
         ct = self.broadcast_back(ops.mul(ct, self.tie_weight(is_extremum, x.dtype)), x)
         return (ops.select(is_extremum, ct, ops.zeros_like(ct)),)
 
-    def tangent_mask(self, masks: Sequence[Any], args: Sequence[Value]) -> Mask:
+    def tangent_mask(self, masks: Sequence[Any], args: Values) -> Mask:
         (x,), (mask,) = args, masks
         if mask is None or x.size == 0:
             return None
         is_extremum = ops.eq(x, self.broadcast_back(self(x), x))
         return reduce_or(ops.bitwise_and(is_extremum, mask), self.axes)
 
-    def cotangent_masks(self, mask: Mask, args: Sequence[Value]) -> Sequence[Mask]:
+    def cotangent_masks(self, mask: Mask, args: Values) -> Sequence[Mask]:
         (x,) = args
         if x.size == 0:
             return [None]
@@ -231,7 +229,12 @@ class ReduceExtremum(Reduction, abstract=True):
         return self.as_reshape(x)
 
     def lower_extremum(
-        self, ctx: LoweringContext, x: IRValue, operation: Any, fallback: Any, start: Any
+        self,
+        ctx: LoweringContext,
+        x: IRValue,
+        operation: Callable[..., ir.OpView],
+        fallback: Callable[[Value, Value], Value],
+        start: complex,
     ) -> IRValue:
         # StableHLO does not order complex numbers, and JAX starts from an infinity without imaginary part.
         if is_complex(dtype := ctx.avals_in[0].dtype):
@@ -348,11 +351,11 @@ class ArgExtremum(Primitive, abstract=True):
             raise ShapeError(
                 f"{self.name}: the axis must not be empty; got {x!r}, axis {self.axis}"
             )
-        if not is_integer(dtype) or size - 1 > highest(dtype):
+        if not is_integer(dtype) or size - 1 > ml_dtypes.iinfo(dtype).max:
             raise DTypeError(f"{self.name}: the index dtype must hold {size - 1}; got {dtype}")
         return ShapedArray(tuple_delete(x.shape, (self.axis,)), dtype)
 
-    def batch(self, args: Sequence[Value], dims: Sequence[int]) -> tuple[Value, Dim]:
+    def batch(self, args: Values, dims: Sequence[int]) -> tuple[Value, Dim]:
         (x,), (dim,) = args, dims
         (axis,), out_dim = shift_reduced_axes((self.axis,), dim)
         return type(self)(axis, self.index_dtype)(x), out_dim
@@ -395,8 +398,8 @@ class ArgMin(ArgExtremum):
 
 
 def select_first_extremum(
-    ctx: LoweringContext, direction: str, pairs: Any, value: ShapedArray, index: ShapedArray
-) -> list[Any]:
+    ctx: LoweringContext, direction: str, pairs: IRValues, value: ShapedArray, index: ShapedArray
+) -> list[IRValue]:
     """The better of two pairs (value, index): nan is best, and the first of equal values.
 
     `direction` is the comparison by which a value is better.
@@ -413,7 +416,7 @@ def select_first_extremum(
     return [stablehlo.select(left, a, b), stablehlo.select(left, i, j)]
 
 
-def lowest(dtype: DType) -> Any:
+def lowest(dtype: DType) -> complex:
     """The lowest number of `dtype`: minus infinity if it has one, as in `highest`."""
     if kind(dtype) == "b":
         return False
@@ -422,7 +425,7 @@ def lowest(dtype: DType) -> Any:
     return -highest(dtype)
 
 
-def highest(dtype: DType) -> Any:
+def highest(dtype: DType) -> complex:
     """The highest number of `dtype`: infinity if it has one, of complex ones with both parts infinite."""
     if kind(dtype) == "b":
         return True
@@ -445,7 +448,7 @@ def _bind_reduction(reduction: type[Reduction], x: ArrayLike, axes: Axes) -> Val
     return reduction(axes)(x) if axes else identity_result(x)
 
 
-def reduce_sum(operand: Any, axes: Axes = None) -> Value:
+def reduce_sum(operand: ArrayLike, axes: Axes = None) -> Value:
     """The sum over `axes`, by default all, which leave the shape."""
     return _bind_reduction(ReduceSum, operand, axes)
 
@@ -476,7 +479,7 @@ def reduce_and(operand: ArrayLike, axes: Axes = None) -> Value:
     return _bind_reduction(ReduceAnd, operand, axes)
 
 
-def reduce_or(operand: ArrayLike, axes: Any = None) -> Value:
+def reduce_or(operand: ArrayLike, axes: Axes = None) -> Value:
     """Bitwise or of booleans or integers over `axes`, by default all."""
     return _bind_reduction(ReduceOr, operand, axes)
 

@@ -17,7 +17,7 @@ from functx.core.primitive import is_linear_input
 from functx.core.samples import EXACT, Rounding, Sample, f32, i32, sample
 from functx.core.tracing import trace_closed
 from functx.core.types import DType, ShapedArray, accumulation_dtype, is_inexact
-from functx.core.typing import ArrayLike, Cotangent, Dim, IRValue, Mask, Tangent, Value
+from functx.core.typing import ArrayLike, Cotangents, Dim, IRValue, Mask, Tangent, Value, Values
 from functx.ops.families import check_same_dtype, combine_masks
 from functx.ops.indexing import (
     GatherScatter,
@@ -53,13 +53,15 @@ class Scatter(GatherScatter, abstract=True):
         self.check(x, indices, self.slice_sizes(x, updates), updates.ndim)
         return x.update(weak_type=x.weak_type and updates.weak_type)
 
-    def slice_sizes(self, x: Any, updates: Any) -> Dims:
+    def slice_sizes(self, x: Value | ShapedArray, updates: Value | ShapedArray) -> Dims:
         """The lengths of a window along the dimensions of the operand."""
         # Not strict: `check` refuses dimension numbers that do not fit.
         window = dict(zip(self.window_dims(x.ndim), self.offset_dims, strict=False))
         return tuple([updates.shape[window[d]] if d in window else 1 for d in range(x.ndim)])
 
-    def gather_written(self, x: Any, indices: Any, updates: Any, fill_value: Any = 0) -> Value:
+    def gather_written(
+        self, x: Value, indices: Value, updates: Value, fill_value: complex = 0
+    ) -> Value:
         """The elements of `x` that `updates` are written to, `fill_value` outside."""
         read = ops.Gather(
             *self.dimension_numbers,
@@ -71,10 +73,10 @@ class Scatter(GatherScatter, abstract=True):
         )
         return read(x, indices)
 
-    def cotangent_masks(self, mask: Mask, args: Sequence[Value]) -> Sequence[Mask]:
+    def cotangent_masks(self, mask: Mask, args: Values) -> Sequence[Mask]:
         return [None, None, self.update_mask(mask, *args)]
 
-    def update_mask(self, mask: Mask, x: Value, indices: Value, updates: Value) -> Value:
+    def update_mask(self, mask: Mask, x: Value, indices: Value, updates: Value) -> Mask:
         """The mask of updates that are written where `mask` holds; dropped updates are false."""
         if mask is not None and mask.shape:
             return self.gather_written(mask, indices, updates, False)
@@ -82,7 +84,7 @@ class Scatter(GatherScatter, abstract=True):
             mask, self.in_bounds_mask(x, indices, updates) if self.mode == "drop" else None
         )
 
-    def in_bounds_mask(self, x: Any, indices: Any, updates: Any) -> Any:
+    def in_bounds_mask(self, x: Value, indices: Value, updates: Value) -> Mask:
         """The mask of updates whose windows lie inside the operand; None stands for all."""
         limits = self.start_limits(x, self.slice_sizes(x, updates), indices.dtype)
         in_bounds, lead = None, indices.shape[:-1]
@@ -107,7 +109,7 @@ class Scatter(GatherScatter, abstract=True):
         places = tuple_delete(indices.shape[:-1], self.start_indices_batching_dims)
         return self.unique_indices or prod(places) <= 1
 
-    def batch(self, args: Sequence[Value], dims: Sequence[Dim]) -> tuple[Value, Dim]:
+    def batch(self, args: Values, dims: Sequence[Dim]) -> tuple[Value, Dim]:
         (x, indices, updates), (dx, di, du) = args, dims
         size = next(a.shape[d] for a, d in zip(args, dims, strict=True) if d is not None)
         if dx is None:
@@ -191,26 +193,24 @@ class ScatterAdd(Scatter):
         ),
     )
 
-    def jvp(self, primals: Sequence[Value], tangents: Sequence[Tangent]) -> tuple[Value, Tangent]:
+    def jvp(self, primals: Values, tangents: Sequence[Tangent]) -> tuple[Value, Tangent]:
         (x, indices, _), (dx, _, du) = primals, tangents
         if du is None:
             return self(*primals), dx
         return self(*primals), self(ops.zeros_like(x) if dx is None else dx, indices, du)
 
-    def transpose(self, ct: Value, x: Value, indices: Value, updates: Value) -> Sequence[Cotangent]:
+    def transpose(self, ct: Value, x: Value, indices: Value, updates: Value) -> Cotangents:
         return (
             ct if is_linear_input(x) else None,
             None,
             self.gather_written(ct, indices, updates) if is_linear_input(updates) else None,
         )
 
-    def vjp(
-        self, ct: Value, out: Value, args: Sequence[Value], active: Sequence[bool]
-    ) -> Sequence[Cotangent]:
+    def vjp(self, ct: Value, out: Value, args: Values, active: Sequence[bool]) -> Cotangents:
         _, indices, updates = args
         return ct, None, self.gather_written(ct, indices, updates) if active[2] else None
 
-    def cotangent_masks(self, mask: Mask, args: Sequence[Value]) -> Sequence[Mask]:
+    def cotangent_masks(self, mask: Mask, args: Values) -> Sequence[Mask]:
         return [mask, None, self.update_mask(mask, *args)]
 
     def accumulation_dtype(self, x: ShapedArray, indices: ShapedArray) -> DType:
@@ -269,7 +269,7 @@ class ScatterMul(Scatter):
         ),
     )
 
-    def jvp(self, primals: Sequence[Value], tangents: Sequence[Tangent]) -> tuple[Value, Tangent]:
+    def jvp(self, primals: Values, tangents: Sequence[Tangent]) -> tuple[Value, Tangent]:
         (x, indices, updates), (dx, _, du) = primals, tangents
         out_t = None if dx is None else self(dx, indices, updates)
         if du is not None:
@@ -281,7 +281,7 @@ class ScatterMul(Scatter):
             out_t = self.with_class(ScatterAdd)(base, indices, ops.mul(du, others))
         return self(*primals), out_t
 
-    def transpose(self, ct: Value, x: Value, indices: Value, updates: Value) -> Sequence[Cotangent]:
+    def transpose(self, ct: Value, x: Value, indices: Value, updates: Value) -> Cotangents:
         return self(ct, indices, updates), None, None
 
     def product_of_others(self, x: Value, indices: Value, updates: Value) -> Value:
@@ -322,7 +322,7 @@ class ScatterExtremum(Scatter, abstract=True):
         """The mask of elements of the operand or the updates `x` that are not the extremum."""
         raise NotImplementedError
 
-    def jvp(self, primals: Sequence[Value], tangents: Sequence[Tangent]) -> tuple[Value, Tangent]:
+    def jvp(self, primals: Values, tangents: Sequence[Tangent]) -> tuple[Value, Tangent]:
         (x, indices, updates), (dx, _, du) = primals, tangents
         out = self(*primals)
         # Elements that tie share the derivative: the tangent is the mean over them.
@@ -450,13 +450,13 @@ class ScatterSet(Scatter):
         ),
     )
 
-    def jvp(self, primals: Sequence[Value], tangents: Sequence[Tangent]) -> tuple[Value, Tangent]:
+    def jvp(self, primals: Values, tangents: Sequence[Tangent]) -> tuple[Value, Tangent]:
         (x, indices, updates), (dx, _, du) = primals, tangents
         dx = ops.zeros_like(x) if dx is None else dx
         du = ops.zeros_like(updates) if du is None else du
         return self(*primals), self(dx, indices, du)
 
-    def transpose(self, ct: Value, x: Value, indices: Value, updates: Value) -> Sequence[Cotangent]:
+    def transpose(self, ct: Value, x: Value, indices: Value, updates: Value) -> Cotangents:
         return (
             self.operand_cotangent(ct, indices, ops.zeros_like(updates))
             if is_linear_input(x)
@@ -465,9 +465,7 @@ class ScatterSet(Scatter):
             self.update_cotangent(ct, indices, updates) if is_linear_input(updates) else None,
         )
 
-    def vjp(
-        self, ct: Value, out: Value, args: Sequence[Value], active: Sequence[bool]
-    ) -> Sequence[Cotangent]:
+    def vjp(self, ct: Value, out: Value, args: Values, active: Sequence[bool]) -> Cotangents:
         _, indices, updates = args
         written = self.update_cotangent(ct, indices, updates) if active[2] else None
         zeros = ops.zeros_like(updates)
@@ -475,7 +473,7 @@ class ScatterSet(Scatter):
             written, zeros = ops.ReadBeforeWrite()(written)
         return self.operand_cotangent(ct, indices, zeros) if active[0] else None, None, written
 
-    def cotangent_masks(self, mask: Mask, args: Sequence[Value]) -> Sequence[Mask]:
+    def cotangent_masks(self, mask: Mask, args: Values) -> Sequence[Mask]:
         x, indices, updates = args
         operand_mask = None
         if not ops.is_small_part(updates, x):
@@ -489,11 +487,11 @@ class ScatterSet(Scatter):
         )
         return [operand_mask, None, combine_masks(self.update_mask(mask, *args), is_last)]
 
-    def operand_cotangent(self, ct: Value, indices: Value, zeros: Value) -> Any:
+    def operand_cotangent(self, ct: Value, indices: Value, zeros: Value) -> Value:
         """`ct` where the operand is kept, zero where an update is written."""
         return self(ct, indices, zeros)
 
-    def update_cotangent(self, ct: Value, indices: Value, updates: Value) -> Any:
+    def update_cotangent(self, ct: Value, indices: Value, updates: Value) -> Value:
         """`ct` at each update, zero for updates that are dropped or overwritten."""
         written = self.gather_written(ct, indices, updates)
         if self.has_unique_indices(ct, indices):
@@ -568,7 +566,7 @@ def _scatter_function(cls: type[Scatter], doc: str) -> Callable[..., Any]:
         *,
         indices_are_sorted: bool = False,
         unique_indices: bool = False,
-        mode: Any = None,
+        mode: object = None,
     ) -> Value:
         numbers = ops.ScatterDimensionNumbers(
             *[tuple(getattr(dimension_numbers, f)) for f in ops.ScatterDimensionNumbers._fields]
@@ -620,7 +618,7 @@ def scatter_sub(
     *,
     indices_are_sorted: bool = False,
     unique_indices: bool = False,
-    mode: Any = None,
+    mode: object = None,
 ) -> Value:
     """`operand` with updates subtracted from the windows at `scatter_indices`; see `scatter`."""
     _, updates = promote_scalars(operand, updates)

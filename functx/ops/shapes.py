@@ -21,13 +21,12 @@ from functx.core.types import DType, ShapedArray, canonical_dtype, kind
 from functx.core.typing import (
     ArrayLike,
     Axes,
-    Cotangent,
+    Cotangents,
     Dim,
     DTypeLike,
     IRValue,
     Mask,
     NumPyArray,
-    Operand,
     ShapeLike,
     Value,
 )
@@ -75,7 +74,7 @@ class BroadcastInDim(Linear, View):
             )
         return x.update(shape=self.shape)
 
-    def transpose(self, ct: Value, x: Value) -> Sequence[Cotangent]:
+    def transpose(self, ct: Value, x: Value) -> Cotangents:
         return (reshape(ops.reduce_sum(ct, self.broadcast_dims(x)), x.shape),)
 
     def broadcast_dims(self, x: Value | ShapedArray) -> tuple[int, ...]:
@@ -143,7 +142,7 @@ class Full(Linear):
             raise ShapeError(f"full: the fill value must be a scalar; got {x!r}")
         return x.update(shape=self.shape)
 
-    def transpose(self, ct: Value, x: Value) -> Sequence[Cotangent]:
+    def transpose(self, ct: Value, x: Value) -> Cotangents:
         return (ops.reduce_sum(ct, tuple(range(ct.ndim))),)
 
     def tangent_mask(self, masks: Sequence[Any], args: Sequence[Value]) -> Mask:
@@ -181,7 +180,7 @@ class Reshape(Linear, View):
             )
         return x.update(shape=self.shape)
 
-    def transpose(self, ct: Value, x: Value) -> Sequence[Cotangent]:
+    def transpose(self, ct: Value, x: Value) -> Cotangents:
         return (reshape(ct, x.shape),)
 
     def batch(self, args: Sequence[Value], dims: Sequence[int]) -> tuple[Value, Dim]:
@@ -229,7 +228,7 @@ class PermuteDims(Linear, View):
             )
         return x.update(shape=tuple([x.shape[a] for a in self.axes]))
 
-    def transpose(self, ct: Value, x: Value) -> Sequence[Cotangent]:
+    def transpose(self, ct: Value, x: Value) -> Cotangents:
         return (permute_dims(ct, tuple(int(i) for i in np.argsort(self.axes))),)
 
     def batch(self, args: Sequence[Value], dims: Sequence[int]) -> tuple[Value, Dim]:
@@ -274,7 +273,7 @@ class Rev(Linear, View):
         check_axes(self.name, self.axes, x.ndim)
         return x
 
-    def transpose(self, ct: Value, x: Value) -> Sequence[Cotangent]:
+    def transpose(self, ct: Value, x: Value) -> Cotangents:
         return (self(ct),)
 
     def batch(self, args: Sequence[Value], dims: Sequence[int]) -> tuple[Value, Dim]:
@@ -349,7 +348,9 @@ class DenseConstant(Constant):
         return mlir.ir_constant(self.array())
 
 
-def broadcast_in_dim(operand: Any, shape: Any, broadcast_dimensions: Sequence[int]) -> Any:
+def broadcast_in_dim(
+    operand: ArrayLike, shape: ShapeLike, broadcast_dimensions: Sequence[int]
+) -> Value:
     """`operand` repeated to `shape`; its dimension i becomes `broadcast_dimensions[i]`."""
     shape = canonical_shape(shape, "broadcast_in_dim: shape")
     if aval_of(operand).shape == shape and len(broadcast_dimensions) == len(shape):
@@ -377,7 +378,7 @@ def broadcast_to_rank(x: ArrayLike, rank: int) -> Value:
     return reshape(x, (1,) * (rank - len(shape)) + shape)
 
 
-def full(shape: ShapeLike, fill_value: Operand, dtype: DTypeLike = None) -> Any:
+def full(shape: ShapeLike, fill_value: ArrayLike, dtype: DTypeLike = None) -> Value:
     """An array of `shape` filled with the scalar `fill_value`, converted to `dtype` if that is given."""
     value = fill_value if dtype is None else _fill_scalar(fill_value, dtype)
     return Full(canonical_shape(shape, "full: shape"))(value)
@@ -397,7 +398,7 @@ def full_like(
     return Full(aval.shape if shape is None else canonical_shape(shape))(value)
 
 
-def _fill_scalar(value: Operand, dtype: DTypeLike) -> Any:
+def _fill_scalar(value: ArrayLike, dtype: DTypeLike) -> ArrayLike:
     if type(value) in PYTHON_SCALARS:
         return literal(np.asarray(value).astype(dtype).item(), np.dtype(dtype))
     return ops.convert_element_type(value, dtype)
@@ -408,7 +409,7 @@ def empty(shape: ShapeLike, dtype: DTypeLike) -> Value:
     return full(shape, 0, dtype)
 
 
-def constant_like(x: Any, value: Any) -> Any:
+def constant_like(x: Any, value: complex) -> Value:
     """An array of the shape and dtype of `x`, a value or an aval, filled with the number `value`.
 
     It is not weakly typed.
@@ -421,19 +422,21 @@ def constant_like(x: Any, value: Any) -> Any:
     return Full(aval.shape)(fill)
 
 
-def zeros_like(x: Any) -> Any:
+def zeros_like(x: Any) -> Value:
     """Zeros of the shape and dtype of `x`, a value or an aval."""
     return constant_like(x, 0)
 
 
-def instantiate_mask(mask: Any, shape: tuple[int, ...]) -> Any:
+def instantiate_mask(mask: Mask | bool, shape: tuple[int, ...]) -> Value:
     """The mask `mask` as an array of `shape`; None stands for true, False for false."""
-    if mask is None or mask is False:
-        return full(shape, mask is None)
+    if mask is None or isinstance(mask, bool):
+        return full(shape, mask is not False)
     return mask if mask.shape == shape else full(shape, mask)
 
 
-def reshape(operand: Any, new_sizes: Any, dimensions: Sequence[int] | None = None) -> Any:
+def reshape(
+    operand: ArrayLike, new_sizes: ShapeLike, dimensions: Sequence[int] | None = None
+) -> Value:
     """The elements of `operand` in row-major order as an array of shape `new_sizes`.
 
     `dimensions` permutes the dimensions of `operand` first.
@@ -459,12 +462,12 @@ def collapse(operand: ArrayLike, start_dimension: int, stop_dimension: int | Non
     return reshape(operand, (*shape[:start], prod(shape[start:stop]), *shape[stop:]))
 
 
-def permute_dims(x: Any, axes: tuple[int, ...]) -> Any:
+def permute_dims(x: ArrayLike, axes: tuple[int, ...]) -> Value:
     """`x` with dimension `axes[i]` of it as dimension i of the result."""
     return identity_result(x) if axes == tuple(range(len(axes))) else PermuteDims(axes)(x)
 
 
-def transpose(operand: Any, permutation: Any) -> Value:
+def transpose(operand: ArrayLike, permutation: Sequence[int]) -> Value:
     """`operand` with dimension `permutation[i]` of it as dimension i of the result.
 
     Negative dimensions count from the end. Raises AxisError for what is no permutation.
@@ -487,7 +490,7 @@ def moveaxis(x: Value, source: int, destination: int) -> Value:
     return PermuteDims(tuple(axes))(x)
 
 
-def expand_dims(array: Any, dimensions: Any) -> Any:
+def expand_dims(array: ArrayLike, dimensions: int | Sequence[int]) -> Value:
     """`array` with dimensions of length 1 inserted, which are at `dimensions` of the result."""
     shape = aval_of(array).shape
     rank = len(shape) + (len(dimensions) if is_sequence_of_ints(dimensions) else 1)
@@ -496,7 +499,7 @@ def expand_dims(array: Any, dimensions: Any) -> Any:
     return reshape(array, tuple(1 if i in axes else next(lengths) for i in range(rank)))
 
 
-def squeeze(array: Operand, dimensions: Axes = None) -> Value:
+def squeeze(array: ArrayLike, dimensions: Axes = None) -> Value:
     """`array` without its dimensions `dimensions` of length 1, by default without any of length 1."""
     shape = aval_of(array).shape
     if dimensions is None:
@@ -507,7 +510,7 @@ def squeeze(array: Operand, dimensions: Axes = None) -> Value:
     return reshape(array, tuple_delete(shape, axes))
 
 
-def rev(operand: Any, dimensions: Sequence[int]) -> Any:
+def rev(operand: ArrayLike, dimensions: Sequence[int]) -> Value:
     """`operand` with its elements in reverse order along `dimensions`."""
     axes = canonical_axis_sequence(dimensions, aval_of(operand).ndim, "rev: dimensions")
     return Rev(axes)(operand) if axes else identity_result(operand)
@@ -526,7 +529,7 @@ def iota(dtype: DTypeLike, size: int) -> Value:
     return Iota(canonical_dtype(dtype), (size,), 0)()
 
 
-def broadcasted_iota(dtype: Any, shape: Any, dimension: int) -> Any:
+def broadcasted_iota(dtype: DTypeLike, shape: Sequence[int], dimension: int) -> Value:
     """An array of `shape` whose elements are their index along `dimension`, in `dtype`."""
     return Iota(canonical_dtype(dtype), tuple(shape), canonical_axis(dimension, len(shape)))()
 

@@ -13,10 +13,11 @@ from functx import ops
 from functx.core.errors import IndexingError
 from functx.core.primitive import LinearInput, ReadsPart, View
 from functx.core.program import Atom
+from functx.core.records import T
 from functx.core.samples import EXACT, f32, sample
 from functx.core.tracer import aval_of
 from functx.core.types import Shape, ShapedArray
-from functx.core.typing import ArrayLike, Cotangent, Dim, IRValue, Mask, Value
+from functx.core.typing import ArrayLike, Cotangents, Dim, IRValue, Mask, Value, Values
 from functx.ops.families import Linear
 from functx.ops.operands import (
     RewriteContext,
@@ -63,7 +64,7 @@ class Slice(Linear, ReadsPart, View):
         shape = [(b - a + s - 1) // s for a, b, s in zip(start, limit, strides, strict=True)]
         return x.update(shape=tuple(shape))
 
-    def transpose(self, ct: Value, x: Value | LinearInput) -> Sequence[Cotangent]:
+    def transpose(self, ct: Value, x: Value | LinearInput) -> Cotangents:
         strides = self.full_strides
         if ct.size == 0:
             return (ops.zeros_like(x),)
@@ -77,7 +78,7 @@ class Slice(Linear, ReadsPart, View):
         # A slice of more than half of an array cannot be one of several disjoint ones.
         return 2 * ct.size <= x.size
 
-    def add_to_cotangent(self, total: Value, ct: Value, args: Sequence[Value]) -> Value:
+    def add_to_cotangent(self, total: Value, ct: Value, args: Values) -> Value:
         return ops.add(total, *self.transpose(ct, *args))
 
     @staticmethod
@@ -86,18 +87,18 @@ class Slice(Linear, ReadsPart, View):
             [part.cotangent_tile(ct, use) for part, ct, use in parts if ct.size], aval
         )
 
-    def cotangent_tile(self, ct: Value, use: Any) -> ops.SliceTile:
+    def cotangent_tile(self, ct: Value, use: object) -> ops.SliceTile:
         """The tile of the operand's cotangent that `ct` fills, with zeros between strided elements."""
         if self.strides:
             ct = ops.pad(ct, 0, [(0, 0, step - 1) for step in self.strides])
         limit = tuple([a + n for a, n in zip(self.start, ct.shape, strict=True)])
         return ops.SliceTile(self.start, limit, ct, use)
 
-    def tangent_mask(self, masks: Sequence[Any], args: Sequence[Value]) -> Mask:
+    def tangent_mask(self, masks: Sequence[Any], args: Values) -> Mask:
         (mask,) = masks
         return mask if mask is None or not mask.shape else self(mask)
 
-    def cotangent_masks(self, mask: Mask, args: Sequence[Value]) -> Sequence[Mask]:
+    def cotangent_masks(self, mask: Mask, args: Values) -> Sequence[Mask]:
         (x,) = args
         mask = ops.instantiate_mask(mask, self.abstract_eval(aval_of(x)).shape)
         return self.transpose(mask, LinearInput(aval_of(x).update(dtype=mask.dtype)))
@@ -118,7 +119,7 @@ class Slice(Linear, ReadsPart, View):
         """The strides, ones if `strides` is None."""
         return self.strides or (1,) * len(self.start)
 
-    def batch(self, args: Sequence[Value], dims: Sequence[int]) -> tuple[Value, Dim]:
+    def batch(self, args: Values, dims: Sequence[int]) -> tuple[Value, Dim]:
         (x,), (dim,) = args, dims
         strides = tuple_insert(self.strides, dim, 1) if self.strides else None
         start, limit = tuple_insert(self.start, dim, 0), tuple_insert(self.limit, dim, x.shape[dim])
@@ -195,7 +196,7 @@ class Slice(Linear, ReadsPart, View):
         )
 
 
-def tuple_insert(items: Any, position: int, item: Any) -> tuple[Any, ...]:
+def tuple_insert(items: Sequence[T], position: int, item: T) -> tuple[T, ...]:
     """`items` with `item` at `position`."""
     return (*items[:position], item, *items[position:])
 
@@ -227,11 +228,11 @@ def zero_scalar_like(x: Value) -> Value:
 
 
 def slice(
-    operand: Any,
+    operand: ArrayLike,
     start_indices: Sequence[int],
     limit_indices: Sequence[int],
     strides: Sequence[int] | None = None,
-) -> Any:
+) -> Value:
     """The elements of `operand` from `start_indices` to before `limit_indices`, in steps of `strides`."""
     start, limit = (
         tuple(map(operator.index, start_indices)),
@@ -246,7 +247,7 @@ def slice(
 
 
 def slice_in_dim(
-    operand: Any,
+    operand: ArrayLike,
     start_index: int | None,
     limit_index: int | None,
     stride: int = 1,

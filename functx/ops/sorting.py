@@ -17,7 +17,7 @@ from functx.core.primitive import Primitive
 from functx.core.samples import EXACT, bool_, f32, i32, sample
 from functx.core.tracer import aval_of
 from functx.core.types import DType, ShapedArray, canonical_dtype
-from functx.core.typing import ArrayLike, Cotangent, Dim, IRValue, Tangent, Value
+from functx.core.typing import ArrayLike, Cotangents, Dim, IRValue, Tangents, Value, Values
 from functx.ops.families import check_same_dtype
 from functx.ops.operands import batch_size, canonical_axis, check_axes, literal, tuple_delete
 
@@ -74,9 +74,7 @@ class Sort(Primitive):
     def with_permutation(self) -> Sort:
         return Sort(self.axis, self.num_keys, self.stable, True)
 
-    def jvp(
-        self, primals: Sequence[Value], tangents: Sequence[Tangent]
-    ) -> tuple[Sequence[Value], Sequence[Tangent]]:
+    def jvp(self, primals: Values, tangents: Tangents) -> tuple[Values, Tangents]:
         outs = self.with_permutation()(*primals)
         indices = outs[-1]
         out_tangents = [
@@ -84,22 +82,20 @@ class Sort(Primitive):
         ]
         return (outs, [*out_tangents, None]) if self.permutation else (outs[:-1], out_tangents)
 
-    def forward(self, args: Sequence[Value], active: Sequence[bool]) -> tuple[Any, Any]:
+    def forward(self, args: Values, active: Sequence[bool]) -> tuple[Any, Any]:
         outs = self.with_permutation()(*args)
         return outs[: len(args) + self.permutation], outs
 
     def vjp(
-        self, cts: Sequence[Cotangent], saved: Any, args: Sequence[Value], active: Sequence[bool]
-    ) -> Sequence[Cotangent]:
+        self, cts: Cotangents, saved: Values, args: Values, active: Sequence[bool]
+    ) -> Cotangents:
         indices = saved[-1]
         return [
             None if ct is None or not on else put_along_axis(ct, indices, self.axis)
             for ct, on in zip(cts, active, strict=False)
         ]
 
-    def batch(
-        self, args: Sequence[Value], dims: Sequence[Dim]
-    ) -> tuple[Sequence[Value], Sequence[Dim]]:
+    def batch(self, args: Values, dims: Sequence[Dim]) -> tuple[Values, Sequence[Dim]]:
         dim = next(d for d in dims if d is not None)
         size = batch_size(args, dims)
         args = [ops.batch_dim_at(x, d, dim, size) for x, d in zip(args, dims, strict=True)]
@@ -113,7 +109,7 @@ class Sort(Primitive):
             operands = (*operands, stablehlo.iota(ctx.type(indices), self.axis))
             ctx.avals_in = [*ctx.avals_in, indices]
 
-        def sort(*operands: Any) -> Any:
+        def sort(*operands: Value) -> Value | Values:
             outs = lax.sort(operands, self.axis, self.stable, self.num_keys)
             return outs if len(outs) > 1 else outs[0]
 
@@ -145,27 +141,23 @@ class TopK(Primitive):
         shape = (*x.shape[:-1], self.k)
         return [x.update(shape=shape), ShapedArray(shape, np.dtype("int32"))]
 
-    def jvp(
-        self, primals: Sequence[Value], tangents: Sequence[Tangent]
-    ) -> tuple[Sequence[Value], Sequence[Tangent]]:
+    def jvp(self, primals: Values, tangents: Values) -> tuple[Values, Tangents]:
         (x,), (t,) = primals, tangents
         values, indices = self(x)
         return [values, indices], [take_along_axis(t, indices, x.ndim - 1), None]
 
     def vjp(
         self,
-        cts: Sequence[Cotangent],
-        outs: Sequence[Value],
-        args: Sequence[Value],
+        cts: Cotangents,
+        outs: Values,
+        args: Values,
         active: Sequence[bool],
-    ) -> Sequence[Cotangent]:
+    ) -> Cotangents:
         (x,) = args
         axis = x.ndim - 1
         return (None if cts[0] is None else put_along_axis(cts[0], outs[1], axis, x.shape[axis]),)
 
-    def batch(
-        self, args: Sequence[Value], dims: Sequence[int]
-    ) -> tuple[Sequence[Value], Sequence[Dim]]:
+    def batch(self, args: Values, dims: Sequence[int]) -> tuple[Values, Sequence[Dim]]:
         (x,), (dim,) = args, dims
         return self(ops.moveaxis(x, dim, 0)), [0, 0]
 
@@ -173,7 +165,7 @@ class TopK(Primitive):
         return ctx.via_jax(lambda x: lax.top_k(x, self.k), x)
 
 
-def take_along_axis(x: Any, indices: Any, axis: int) -> Value:
+def take_along_axis(x: Value, indices: Value, axis: int) -> Value:
     """The elements of `x` at `indices` along `axis`, which must be distinct and in range."""
     if indices.size == 0:
         return ops.full(indices.shape, literal(0, x.dtype))
@@ -285,7 +277,7 @@ class SearchSorted(Primitive):
         is_long = x.shape[-1] > np.iinfo(np.int32).max
         return ShapedArray(values.shape, canonical_dtype(np.int64 if is_long else np.int32))
 
-    def batch(self, args: Sequence[Value], dims: Sequence[Dim]) -> tuple[Value, Dim]:
+    def batch(self, args: Values, dims: Sequence[Dim]) -> tuple[Value, Dim]:
         (x, values), (dx, dv) = args, dims
         if dx is None and not self.batch_ndim:
             return self(x, values), dv

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import jax.numpy as jnp
@@ -290,7 +291,9 @@ class BesselI1e(Inexact):
         return ctx.via_jax(lax.bessel_i1e, x)
 
 
-def undo_exponential_scaling(function: Any, x: ArrayLike, at_infinity: Any) -> Value:
+def undo_exponential_scaling(
+    function: Callable[[Value], Value], x: Value, at_infinity: ArrayLike
+) -> Value:
     """exp(|x|) times `function` of x, without overflow before the product overflows."""
     upcast = upcast_half(x)
     half = ops.exp(ops.mul(ops.abs(upcast), 0.5))
@@ -520,7 +523,7 @@ copy_zero_sign = binary_function(CopyZeroSign)
 gcd = binary_function(Gcd)
 
 
-def polygamma(m: Any, x: ArrayLike) -> Value:
+def polygamma(m: ArrayLike, x: ArrayLike) -> Value:
     """The m-th derivative of digamma(x), elementwise; m is an integer or has the dtype of x.
 
     Raises MissingRuleError if m is differentiated.

@@ -15,7 +15,7 @@ from functx.core.masks import mask_of
 from functx.core.samples import Sample, c64, f32, sample
 from functx.core.tracer import aval_of
 from functx.core.types import DType, Shape, ShapedArray, is_complex, kind, real_dtype
-from functx.core.typing import ArrayLike, Axes, Cotangent, Dim, Tangent, Value
+from functx.core.typing import ArrayLike, Axes, Cotangents, Dim, Tangent, Value, Values
 from functx.ops import arithmetic
 from functx.ops.families import apply_mask, check_same_dtype
 from functx.ops.operands import (
@@ -68,7 +68,7 @@ def standardize(
     If `eps` is None it is the one that `rstd` = 1 / sqrt(variance + eps) implies, held constant.
     """
     mean = mean_along(x, axes) if centered else None
-    centered_x = ops.sub(x, broadcast_along(mean, x, axes)) if centered else x
+    centered_x = ops.sub(x, broadcast_along(mean, x, axes)) if mean is not None else x
     variance = mean_along(ops.square(centered_x), axes)
     if eps is None:
         # Rounding may make it negative; the sum below is accurate nevertheless.
@@ -120,16 +120,14 @@ class RealReduction(Reduction, abstract=True):
             self.compute_upcast(upcast_half(x)), real_dtype(x.dtype), x.weak_type
         )
 
-    def jvp(self, primals: Sequence[Value], tangents: Sequence[Tangent]) -> tuple[Value, Tangent]:
+    def jvp(self, primals: Values, tangents: Values) -> tuple[Value, Tangent]:
         (x,), (t,) = primals, tangents
         out = self(x)
         direction = self.upcast_gradient(x, out)
         t = ops.reduce_sum(real_conj_product(direction, upcast_half(t)), self.axes)
         return out, ops.convert_element_type(t, out.dtype, out.weak_type)
 
-    def vjp(
-        self, ct: Value, out: Value, args: Sequence[Value], active: Sequence[bool]
-    ) -> Sequence[Cotangent]:
+    def vjp(self, ct: Value, out: Value, args: Values, active: Sequence[bool]) -> Cotangents:
         (x,) = args
         mask = mask_of(ct)
         direction = self.upcast_gradient(x, out)
@@ -146,7 +144,7 @@ class RealReduction(Reduction, abstract=True):
         upcast = upcast_half(x)
         return self.gradient(upcast, out if upcast is x else self.compute_upcast(upcast))
 
-    def batch(self, args: Sequence[Value], dims: Sequence[int]) -> tuple[Value, Dim]:
+    def batch(self, args: Values, dims: Sequence[int]) -> tuple[Value, Dim]:
         (x,), (dim,) = args, dims
         axes, out_dim = ops.shift_reduced_axes(self.axes, dim)
         return self.replace(axes=axes)(x), out_dim

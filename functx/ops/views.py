@@ -18,7 +18,7 @@ from functx.core.program import Effect
 from functx.core.samples import EXACT, c64, f32, sample
 from functx.core.tracer import Tracer, aval_of, current_builder
 from functx.core.types import ShapedArray, complex_dtype, is_complex, kind, real_dtype
-from functx.core.typing import ArrayLike, Cotangent, Dim, IRValue, NumPyArray, Tangent, Value
+from functx.core.typing import ArrayLike, Cotangents, Dim, IRValue, NumPyArray, Tangents, Value
 from functx.ops.families import Linear
 from functx.ops.operands import literal
 
@@ -57,9 +57,7 @@ class Write(Primitive):
     def forward(self, args: Sequence[Value], active: Sequence[bool]) -> tuple[Any, Any]:
         raise impure_program_error()
 
-    def jvp(
-        self, primals: Sequence[Value], tangents: Sequence[Tangent]
-    ) -> tuple[Sequence[Value], Sequence[Tangent]]:
+    def jvp(self, primals: Sequence[Value], tangents: Tangents) -> tuple[Sequence[Value], Tangents]:
         raise impure_program_error()
 
     def batch(
@@ -96,7 +94,7 @@ class Copy(Linear):
     def abstract_eval(self, x: ShapedArray) -> ShapedArray:
         return x
 
-    def transpose(self, ct: Value, x: Value) -> Sequence[Cotangent]:
+    def transpose(self, ct: Value, x: Value) -> Cotangents:
         return (ct,)
 
     def batch(self, args: Sequence[Value], dims: Sequence[Dim]) -> tuple[Value, Dim]:
@@ -190,7 +188,7 @@ class AsStrided(View):
         )
         return read(_flatten(x), ops.reshape(self.flat_indices(x.shape), (*self.shape, 1)))
 
-    def as_slice(self, x: Any) -> Any:
+    def as_slice(self, x: Value) -> Value | None:
         """The result as a slice, if each of its dimensions steps along a different dimension of `x`."""
         along = [[d for d, k in enumerate(step) if k] for step in self.steps]
         used = [dims[0] for dims in along if dims]
@@ -206,7 +204,7 @@ class AsStrided(View):
         x = ops.permute_dims(x, (*used, *[d for d in range(x.ndim) if d not in used]))
         return ops.reshape(x, self.shape)
 
-    def as_diagonal(self, x: Any) -> Any:
+    def as_diagonal(self, x: Value) -> Value | None:
         """The result as a slice, if it keeps dimensions of `x` and the last one steps through the others."""
         *lead, last = self.steps
         unit = [0] * (x.ndim - 1) + [1]
@@ -230,7 +228,7 @@ class AsStrided(View):
         ones = [1] * len(sizes)
         return ops.slice(x, [*[0] * len(sizes), first], [*sizes, limit], [*ones, step])
 
-    def as_stack(self, x: Any) -> Any:
+    def as_stack(self, x: Value) -> Value | None:
         """The result as a stack of views along its last dimension, if that is short."""
         last = self.shape[-1]
         if last > _MAX_STACKED:
@@ -334,7 +332,7 @@ def _part(x: Value, i: int) -> Value:
     return ops.reshape(ops.slice_in_dim(x, i, i + 1, 1, x.ndim - 1), x.shape[:-1])
 
 
-def copy_array(x: ArrayLike) -> Any:
+def copy_array(x: Value) -> Value:
     """A copy of the array `x`; inside a trace a traced one."""
     if type(x) is Tracer or current_builder.get() is not None:
         return Copy()(x)
@@ -344,7 +342,7 @@ def copy_array(x: ArrayLike) -> Any:
     return copy_as_ndarray(np.asarray(x, aval.dtype), aval.weak_type)
 
 
-def copy_if_shared(out: Value, *arrays: Any) -> Value:
+def copy_if_shared(out: Value, *arrays: object) -> Value:
     """`out`, copied if it is one of `arrays`, a view, or an array from outside the trace."""
     if type(out) is Tracer:
         shared = not is_computed(out) or any(

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from operator import index
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, SupportsIndex
 
 import numpy as np
 from jax.extend.mlir import ir
@@ -17,7 +17,7 @@ from functx.core.program import Program
 from functx.core.samples import EXACT, bool_, c64, f32, i32, sample
 from functx.core.tracer import aval_of
 from functx.core.types import Shape, ShapedArray
-from functx.core.typing import ArrayLike, Cotangent, Dim, IRValue, Tangent, Value
+from functx.core.typing import ArrayLike, Cotangents, Dim, IRValue, Tangent, Value, Values
 from functx.ops.families import Linear, check_same_dtype
 from functx.ops.operands import Dims, upcast_aval
 
@@ -72,12 +72,10 @@ class Window(NamedTuple):
 
     def with_batch_dim(self, dim: int) -> Window:
         """The same windows on an array with a further dimension at `dim`."""
-
-        def insert(numbers: Any, new: Any) -> Any:
-            return (*numbers[:dim], new, *numbers[dim:])
-
         new = (1, 1, (0, 0), 1, 1)
-        return Window(*[insert(field, n) for field, n in zip(self, new, strict=True)])
+        return Window._make(
+            [ops.tuple_insert(field, dim, n) for field, n in zip(self, new, strict=True)]
+        )
 
 
 def dilate_dim(n: int, step: int) -> int:
@@ -87,7 +85,7 @@ def dilate_dim(n: int, step: int) -> int:
 
 def check_window(what: str, shape: Shape, window: Window) -> None:
     """Raise unless `window` has positive numbers for each dimension of an array of `shape`."""
-    fields: Any = zip(Window._fields, window, strict=True)
+    fields: Iterable[tuple[str, tuple[Any, ...]]] = zip(Window._fields, window, strict=True)
     for name, numbers in fields:
         if len(numbers) != len(shape):
             raise ShapeError(
@@ -165,7 +163,7 @@ def _canonical_ints(what: str, name: str, numbers: Sequence[int]) -> Dims:
         ) from None
 
 
-def canonical_padding(name: str, padding: Any) -> Pairs:
+def canonical_padding(name: str, padding: Iterable[tuple[SupportsIndex, SupportsIndex]]) -> Pairs:
     """`padding` as a pair for each dimension; ArgumentError, which begins with `name`, for others."""
     try:
         return tuple([(index(low), index(high)) for low, high in padding])
@@ -211,13 +209,18 @@ class WindowReduction(Primitive, abstract=True):
         check_window(self.name, x.shape, self.window)
         return x.update(shape=self.window.result_shape(x.shape))
 
-    def batch(self, args: Sequence[Value], dims: Sequence[int]) -> tuple[Value, Dim]:
+    def batch(self, args: Values, dims: Sequence[int]) -> tuple[Value, Dim]:
         (x,), (dim,) = args, dims
         return type(self)(*self.window.with_batch_dim(dim))(x), dim
 
     def reduce(
-        self, ctx: LoweringContext, x: Any, operation: Any, start: Any, out: Any = None
-    ) -> Any:
+        self,
+        ctx: LoweringContext,
+        x: IRValue,
+        operation: Callable[..., ir.OpView],
+        start: complex,
+        out: ShapedArray | None = None,
+    ) -> IRValue:
         """The elements of each window combined by an operation class, starting with `start`.
 
         `out` is the type of the result, by default that of the equation.
@@ -226,10 +229,12 @@ class WindowReduction(Primitive, abstract=True):
         def combine(pair: Sequence[Any]) -> list[Any]:
             return [operation(*pair).result]
 
-        return lower_window(ctx, self.window, [x], [start], combine, out and [out])[0]
+        return lower_window(
+            ctx, self.window, [x], [start], combine, None if out is None else [out]
+        )[0]
 
 
-def _vector_window(size: int, stride: int = 1, **changes: Any) -> dict[str, Any]:
+def _vector_window(size: int, stride: int = 1, **changes: object) -> dict[str, Any]:
     """The parameters of windows on a vector."""
     fields: dict[str, Any] = {
         "sizes": (size,),
@@ -268,7 +273,7 @@ class ReduceWindowSum(WindowReduction, Linear):
         sample(f32[0], **_vector_window(2, padding=((2, 1),))),
     )
 
-    def transpose(self, ct: Value, x: Value) -> Sequence[Cotangent]:
+    def transpose(self, ct: Value, x: Value) -> Cotangents:
         if not x.size or not ct.size:
             return (ops.zeros_like(x),)
         # out[o] = sum_k x[(stride o + apart k - low) / hole], so x[i] gets the sum over k of
@@ -314,7 +319,7 @@ class WindowExtremum(WindowReduction, abstract=True):
         sample(bool_[5], **_vector_window(3)),
     )
 
-    def jvp(self, primals: Sequence[Value], tangents: Sequence[Tangent]) -> tuple[Value, Tangent]:
+    def jvp(self, primals: Values, tangents: Values) -> tuple[Value, Tangent]:
         (x,), (t,) = primals, tangents
         out = self(x)
         if not x.size or not out.size:
@@ -381,7 +386,7 @@ class WindowArgExtremum(WindowReduction, abstract=True):
         out = super().abstract_eval(x)
         return ShapedArray(out.shape, _index_dtype(x))
 
-    def batch(self, args: Sequence[Value], dims: Sequence[int]) -> tuple[Value, Dim]:
+    def batch(self, args: Values, dims: Sequence[int]) -> tuple[Value, Dim]:
         (x,), (dim,) = args, dims
         fields = self.window.with_batch_dim(0)
         return type(self)(*fields, self.batch_ndim + 1)(ops.moveaxis(x, dim, 0)), 0

@@ -303,6 +303,7 @@ class _EinsumEmitter:
                     if array is None
                     else (ops.div if divides else ops.mul)(array, factor_array)
                 )
+            assert array is not None
             arrays.append(
                 ops.reshape(
                     array, (*[x.size for x in shared], label_size(resolve_labels(own_labels)))

@@ -170,6 +170,7 @@ class ExpressionEvaluator:
             return self.parameters[x.place]
         if id(x) not in self.memo:
             if type(x) is EigenvalueIndices:
+                assert self.places is not None
                 self.memo[id(x)] = ops.convert_element_type(self.places, x.aval.dtype)
             else:
                 self.memo[id(x)] = x.operation(*[self.evaluate(y) for y in x.operands])

@@ -152,8 +152,8 @@ class AnyActive(Primitive):
             raise DTypeError(f"any_active: `mask` must be boolean; got {mask!r}")
         return mask
 
-    def batch(self, args: Sequence[Value], dims: Sequence[Dim]) -> tuple[Value, Dim]:
-        return ops.reduce_or(args[0], (dims[0],)), None
+    def batch(self, args: Sequence[Value], dims: Sequence[int]) -> tuple[Value, Dim]:
+        return ops.reduce_or(args[0], dims), None
 
     def numpy(self, live: NumPyArray) -> NumPyArray:
         return live
