@@ -9,6 +9,8 @@ import jax
 import numpy as np
 
 if TYPE_CHECKING:
+    from types import EllipsisType
+
     from jax.extend.mlir import ir
 
     from functx.core.program import Literal
@@ -33,8 +35,10 @@ Cotangents: TypeAlias = Sequence[Cotangent]
 Dims: TypeAlias = Sequence[Dim]
 ArrayLike: TypeAlias = "jax.Array | np.ndarray[Any, Any] | np.generic | complex | Literal"
 """An array, a number, or a literal of a program, as an argument of functions of arrays."""
-ArrayOrList: TypeAlias = ArrayLike | Sequence[Any]
+ArrayOrList: TypeAlias = "ArrayLike | Sequence[Any]"
 """An array, a number, or nested lists and tuples of them, as an argument of functions of NumPy's."""
+Index: TypeAlias = "ArrayOrList | slice | EllipsisType | None"
+"""The index of elements of an array, as in NumPy: one item, or a tuple of them."""
 Out: TypeAlias = jax.Array | np.ndarray[Any, Any] | tuple[Any, ...] | None
 """The array that a result is written to, or a tuple of them; None for a new array."""
 Axes: TypeAlias = SupportsIndex | Sequence[SupportsIndex] | None

@@ -170,7 +170,7 @@ def _raveled_leaf(x: Value | Literal, dtype: DTypeLike) -> Value:
     return bind(ops.Full((1,)), (literal(x.value, aval.dtype) if type(x) is Literal else x,))
 
 
-def _collect_leaves(items: Any, leaves: list[Any]) -> tuple[int, ...]:
+def _collect_leaves(items: ArrayOrList, leaves: list[Any]) -> tuple[int, ...]:
     """Append the leaves of nested lists to `leaves`, and return the shape of the array."""
     if not isinstance(items, (list, tuple)):
         leaves.append(items)
@@ -241,7 +241,7 @@ def full(
     return copy_array(broadcast_to(asarray(fill_value, dtype), canonical_shape(shape)))
 
 
-def _cast_number(value: Any, dtype: DType) -> Any:
+def _cast_number(value: object, dtype: DType) -> object:
     """The number `value`, truncated to an integer if `dtype` is an integer dtype."""
     if kind(dtype) in "iu" and isinstance(value, float) and math.isfinite(value):
         return int(value)

@@ -11,7 +11,7 @@ import numpy as np
 from functx.core.errors import ArgumentError, DTypeError, ForeignCodeError, type_name
 from functx.core.ndarray import HOST_ARRAY_TYPES, as_numpy_array, ndarray
 from functx.core.tracer import Tracer, aval_of
-from functx.core.typing import Out, Value
+from functx.core.typing import ArrayOrList, Out
 from functx.numpy import array_creation, mutation, shapes
 from functx.numpy.scalar_types import can_cast
 
@@ -28,15 +28,15 @@ def functx_function(func: Callable[..., Any]) -> Callable[..., Any] | None:
     """The function of functx with the name of a NumPy function, or None."""
     import functx.numpy as namespace
 
-    scope: Any = namespace
+    scope: object = namespace
     for part in func.__module__.split(".")[1:]:
         scope = getattr(scope, part, None)
     return getattr(scope, func.__name__, None)
 
 
 def _array_ufunc(
-    self: Tracer | ndarray, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any
-) -> Any:
+    self: Tracer | ndarray, ufunc: np.ufunc, method: str, *inputs: object, **kwargs: object
+) -> object:
     """Calls the function of functx with the name of a NumPy ufunc, or the ufunc if there is none.
 
     Raises ForeignCodeError for a ufunc that functx does not have, called with a traced array.
@@ -74,7 +74,7 @@ def _with_dtype_and_casting(
     if dtype is None and not unsafe:
         return fun
 
-    def call(*inputs: Any, out: Out = None, **others: Any) -> Any:
+    def call(*inputs: ArrayOrList, out: Out = None, **others: Any) -> object:
         if dtype is not None and np.dtype(dtype) != bool:
             for x in inputs:
                 if casting != "unsafe" and not can_cast(x, dtype, casting):
@@ -98,7 +98,7 @@ def _array_function(
     types: object,
     args: Sequence[Any],
     kwargs: dict[str, Any],
-) -> Any:
+) -> object:
     """Calls the function of functx with the name of a NumPy function, or that one if there is none.
 
     Raises ForeignCodeError for a function that functx does not have, called with a traced array.
@@ -133,7 +133,7 @@ def contains_tracer(value: Any) -> bool:
     return any([contains_tracer(x) for x in value])
 
 
-def is_foreign_array(x: Value) -> bool:
+def is_foreign_array(x: object) -> bool:
     """Whether `x` is of another subclass of NumPy's array, such as a masked array."""
     return isinstance(x, np.ndarray) and type(x) not in HOST_ARRAY_TYPES
 

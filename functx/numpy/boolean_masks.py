@@ -11,7 +11,7 @@ from functx.core.errors import IndexingError
 from functx.core.program import Literal
 from functx.core.tracer import Tracer, aval_of
 from functx.core.types import Shape
-from functx.core.typing import ArrayLike, Value
+from functx.core.typing import ArrayLike, Index, Value
 from functx.numpy.indexer import cast_for_assignment, drop_leading_ones
 from functx.numpy.promotion import broadcast_to
 
@@ -64,7 +64,7 @@ class BooleanMaskIndex(NamedTuple):
         return broadcast_to(values, shape)
 
 
-def parse_mask_index(idx: Any, shape: Shape) -> BooleanMaskIndex | None:
+def parse_mask_index(idx: Index, shape: Shape) -> BooleanMaskIndex | None:
     """`idx` as a mask index if it consists of one mask, full slices and Ellipsis; else None."""
     items = idx if type(idx) is tuple else (idx,)
     masks = [i for i, item in enumerate(items) if _is_mask(item)]
@@ -84,10 +84,10 @@ def parse_mask_index(idx: Any, shape: Shape) -> BooleanMaskIndex | None:
     )
 
 
-def _is_mask(item: Any) -> bool:
+def _is_mask(item: object) -> bool:
     if type(item) is Tracer:
         return item.dtype == bool
-    return getattr(item, "ndim", 0) > 0 and item.dtype == bool
+    return getattr(item, "ndim", 0) > 0 and getattr(item, "dtype", None) == bool
 
 
 def _is_full(item: object) -> bool:
@@ -158,7 +158,7 @@ def is_same_mask(mask: ArrayLike, other: ArrayLike) -> bool:
     return not any(eqn.primitive.effects for eqn in between)
 
 
-def masked_elements(x: ArrayLike, idx: Any, error: IndexingError) -> MaskedElements | None:
+def masked_elements(x: ArrayLike, idx: Index, error: IndexingError) -> MaskedElements | None:
     """The value of `x[idx]` if `idx` has a mask with an unknown value; else None."""
     if type(x) is not Tracer:
         return None

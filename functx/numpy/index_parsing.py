@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from operator import index as integer
+from types import EllipsisType
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -14,7 +15,7 @@ from functx.core.errors import ConcretizationError, IndexingError, type_name
 from functx.core.ndarray import as_numpy_array
 from functx.core.tracer import Tracer, aval_of
 from functx.core.types import Shape, kind
-from functx.core.typing import ArrayLike, Value
+from functx.core.typing import ArrayLike, Index, NumPyArray, Value
 from functx.numpy.promotion import operand
 
 Position: TypeAlias = int | np.ndarray[Any, Any] | Value
@@ -64,27 +65,24 @@ class IndexingOptions(NamedTuple):
     wrap_negative: bool = True
 
 
-def parse_index_item(item: Any) -> Any:
+def parse_index_item(item: Index) -> Position | slice | EllipsisType | None:
     """One item of an index, checked: an int, a slice, None, Ellipsis, or an array."""
     if type(item) is int or type(item) is slice or item is None or item is Ellipsis:
         return item
-    if type(item) is not Tracer:
-        item = _index_array(item)
-    item_kind = (
-        kind(item.dtype) if isinstance(item, Tracer | np.ndarray) or hasattr(item, "aval") else "O"
-    )
+    array = item if type(item) is Tracer else _index_array(item)
+    item_kind = kind(array.dtype)
     if item_kind == "b":
-        return concrete_index_mask(item)
+        return concrete_index_mask(array)
     if item_kind not in "iu":
         raise IndexingError(
             "x[...]: an index must be made of integers, slices, integer or boolean arrays, "
             f"None and Ellipsis; got {type_name(item)}",
             fix="Convert an array of whole numbers with .astype(int)." if item_kind in "fc" else "",
         )
-    return int(item) if isinstance(item, np.ndarray) and not item.ndim else item
+    return int(array) if isinstance(array, np.ndarray) and not array.ndim else array
 
 
-def _index_array(item: Any) -> ArrayLike:
+def _index_array(item: Index) -> Value | NumPyArray:
     """An item of an index as an array: a NumPy array if its value is known."""
     if isinstance(item, (list, tuple)):
         if any(type(x) is Tracer for x in item):
@@ -94,7 +92,7 @@ def _index_array(item: Any) -> ArrayLike:
     if hasattr(item, "aval") or isinstance(item, np.ndarray):
         return as_numpy_array(item)
     boolean = isinstance(item, bool | np.bool_)
-    return np.asarray(integer(item) if hasattr(item, "__index__") and not boolean else item)
+    return np.asarray(integer(item) if hasattr(item, "__index__") and not boolean else item)  # type: ignore[arg-type]
 
 
 def concrete_index_mask(mask: ArrayLike) -> np.ndarray[Any, Any]:

@@ -11,6 +11,7 @@ import numpy as np
 from functx import ops
 from functx.core.errors import DTypeError, ShapeError, ValueRangeError
 from functx.core.ndarray import as_ndarray
+from functx.core.records import T
 from functx.core.tracer import aval_of
 from functx.core.types import canonical_dtype
 from functx.core.typing import ArrayOrList, DTypeLike, ShapeLike, Value
@@ -139,8 +140,8 @@ def indices(
 
 
 def fromfunction(
-    function: Callable[..., Any], shape: ShapeLike, *, dtype: DTypeLike = float, **kwargs: Any
-) -> Any:
+    function: Callable[..., T], shape: ShapeLike, *, dtype: DTypeLike = float, **kwargs: object
+) -> T:
     """`function` applied to the index arrays of an array of `shape`, one for each dimension."""
     grids = meshgrid(*[arange(n, dtype=dtype) for n in canonical_shape(shape)], indexing="ij")
     return function(*grids, **kwargs)

@@ -16,7 +16,7 @@ from functx.core.program import Literal
 from functx.core.tracer import aval_of
 from functx.core.tracing import bind
 from functx.core.types import DType, Shape, is_complex, is_inexact, kind
-from functx.core.typing import ArrayLike, ArrayOrList, Value
+from functx.core.typing import ArrayLike, ArrayOrList, Index, Value
 from functx.numpy.index_parsing import (
     ArrayIndex,
     IndexingOptions,
@@ -278,7 +278,7 @@ class Indexer:
             [_index_column(start, index_shape) for start in columns], len(index_shape)
         )
 
-    def starts_in_dtype(self, axis: int, dtype: DType) -> Any:
+    def starts_in_dtype(self, axis: int, dtype: DType) -> ArrayLike:
         """The starts of the windows along `axis`, in the signed `dtype`."""
         start = self.starts[axis]
         if type(start) is int:
@@ -377,7 +377,7 @@ def fill_to_shape(value: Value, shape: Shape) -> Value:
     return value if aval_of(value).shape == shape else ops.full(shape, value)
 
 
-def cast_for_assignment(value: Any, dtype: DType) -> Value:
+def cast_for_assignment(value: ArrayOrList, dtype: DType) -> Value:
     """`value` converted to `dtype` by the rules of assignment."""
     value = operand(value)
     aval = aval_of(value)
@@ -387,7 +387,7 @@ def cast_for_assignment(value: Any, dtype: DType) -> Value:
             fix="Write its real part, or convert the array with astype.",
         )
     if type(value) in PYTHON_SCALARS:
-        if is_inexact(dtype) or type(value) is int:
+        if is_inexact(dtype) or isinstance(value, int):
             return number_literal(value, dtype)
         if isinstance(value, float) and not isfinite(value):
             raise DTypeError(
@@ -399,7 +399,7 @@ def cast_for_assignment(value: Any, dtype: DType) -> Value:
     return ops.convert_element_type(value, dtype)
 
 
-def make_indexer(x: ArrayLike, idx: Any, mode: IndexingOptions) -> Indexer:
+def make_indexer(x: ArrayLike, idx: Index, mode: IndexingOptions) -> Indexer:
     """The indexer of `x[idx]`."""
     shape = aval_of(x).shape
     items = [parse_index_item(item) for item in (idx if type(idx) is tuple else (idx,))]

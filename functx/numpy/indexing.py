@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypedDict, Unpack
 
 import jax
 import numpy as np
@@ -15,7 +15,7 @@ from functx.core.primitive import Primitive
 from functx.core.tracer import Tracer, aval_of
 from functx.core.tracing import bind
 from functx.core.types import Shape
-from functx.core.typing import ArrayLike, ArrayOrList, Out, Value
+from functx.core.typing import ArrayLike, ArrayOrList, Index, Out, Value
 from functx.numpy.boolean_masks import masked_elements, parse_mask_index
 from functx.numpy.index_parsing import (
     IndexingOptions,
@@ -46,7 +46,7 @@ from functx.transforms.control.loops import fori_loop
 COUNT_DTYPE = np.dtype("int32")
 
 
-def getitem(x: ArrayLike, idx: Any) -> Any:
+def getitem(x: ArrayLike, idx: Index) -> Any:
     """`x[idx]` by NumPy's rules.
 
     A known integer out of bounds raises IndexingError; a traced one is clipped. A boolean mask
@@ -74,7 +74,7 @@ def getitem(x: ArrayLike, idx: Any) -> Any:
         return masked
 
 
-def static_index_key(idx: Any) -> tuple[Any, ...] | None:
+def static_index_key(idx: Index) -> tuple[Any, ...] | None:
     """A hashable key of `idx`, if it has only ints, slices of ints, None and Ellipsis; else None."""
     if type(idx) is int:
         return (idx,)
@@ -105,6 +105,17 @@ IndexMode: TypeAlias = str | jax.lax.GatherScatterMode | None
 """The mode of a gather or scatter for indices out of bounds; None for the default."""
 
 
+class IndexKeywords(TypedDict, total=False):
+    """The keywords of the methods of `x.at[idx]`."""
+
+    mode: IndexMode
+    indices_are_sorted: bool
+    unique_indices: bool
+    fill_value: complex | None
+    out_sharding: object
+    wrap_negative_indices: bool
+
+
 class At:
     """The property `x.at`, as in JAX: `x.at[idx]` selects elements to read or to write.
 
@@ -117,7 +128,7 @@ class At:
     def __init__(self, x: ArrayOrList):
         self.x = x
 
-    def __getitem__(self, idx: Any) -> IndexUpdateRef:
+    def __getitem__(self, idx: Index) -> IndexUpdateRef:
         return IndexUpdateRef(self.x, idx)
 
     def __repr__(self) -> str:
@@ -136,7 +147,7 @@ class IndexUpdateRef:
 
     __slots__ = ("idx", "x")
 
-    def __init__(self, x: ArrayOrList, idx: Any):
+    def __init__(self, x: ArrayOrList, idx: Index):
         self.x = operand(x)
         self.idx = idx
 
@@ -159,47 +170,47 @@ class IndexUpdateRef:
         options = _indexing_options(mode, *flags, **keywords)
         return copy_if_shared(make_indexer(self.x, self.idx, options).read(self.x), self.x)
 
-    def set(self, values: ArrayOrList, **keywords: Any) -> Value:
+    def set(self, values: ArrayOrList, **keywords: Unpack[IndexKeywords]) -> Value:
         """`x` after `x[idx] = values`, in the dtype of `x`; of repeated indices the last write remains."""
         return self._write(values, SET, **keywords)
 
-    def add(self, values: ArrayOrList, **keywords: Any) -> Value:
+    def add(self, values: ArrayOrList, **keywords: Unpack[IndexKeywords]) -> Value:
         """`x` after `x[idx] += values`; repeated indices accumulate."""
         return self._write(values, ADD, **keywords)
 
-    def subtract(self, values: ArrayOrList, **keywords: Any) -> Value:
+    def subtract(self, values: ArrayOrList, **keywords: Unpack[IndexKeywords]) -> Value:
         """`x` after `x[idx] -= values`; repeated indices accumulate."""
         return self._write(
             arithmetic.neg(cast_for_assignment(values, aval_of(self.x).dtype)), ADD, **keywords
         )
 
-    def multiply(self, values: ArrayOrList, **keywords: Any) -> Value:
+    def multiply(self, values: ArrayOrList, **keywords: Unpack[IndexKeywords]) -> Value:
         """`x` after `x[idx] *= values`; repeated indices accumulate."""
         return self._write(values, MULTIPLY, **keywords)
 
     mul = multiply
 
-    def divide(self, values: ArrayOrList, **keywords: Any) -> Value:
+    def divide(self, values: ArrayOrList, **keywords: Unpack[IndexKeywords]) -> Value:
         """`x` after `x[idx] /= values`, as a float array; repeated indices divide again."""
         from functx.numpy.operators import true_divide
 
         return true_divide(self.x, self._factors(values, **keywords))
 
-    def power(self, values: ArrayOrList, **keywords: Any) -> Value:
+    def power(self, values: ArrayOrList, **keywords: Unpack[IndexKeywords]) -> Value:
         """`x` after `x[idx] **= values`; repeated indices raise to the power again."""
         from functx.numpy.operators import power
 
         return power(self.x, self._factors(values, **keywords))
 
-    def min(self, values: ArrayOrList, **keywords: Any) -> Value:
+    def min(self, values: ArrayOrList, **keywords: Unpack[IndexKeywords]) -> Value:
         """`x` after `x[idx] = minimum(x[idx], values)`, the least for repeated indices."""
         return self._write(values, MIN, **keywords)
 
-    def max(self, values: ArrayOrList, **keywords: Any) -> Value:
+    def max(self, values: ArrayOrList, **keywords: Unpack[IndexKeywords]) -> Value:
         """`x` after `x[idx] = maximum(x[idx], values)`, the largest for repeated indices."""
         return self._write(values, MAX, **keywords)
 
-    def apply(self, fun: Callable[[Any], Any], **keywords: Any) -> Value:
+    def apply(self, fun: Callable[[Any], Any], **keywords: Unpack[IndexKeywords]) -> Value:
         """`x` after `x[idx] = fun(x[idx])`; repeated indices apply `fun` again."""
         mode = _indexing_options(**keywords)
         shape, dtype = aval_of(self.x).shape, aval_of(self.x).dtype
@@ -227,18 +238,24 @@ class IndexUpdateRef:
         )
         return indexer.write(self.x, updated, SET)
 
-    def _factors(self, values: ArrayOrList, **keywords: Any) -> Value:
+    def _factors(self, values: ArrayOrList, **keywords: Unpack[IndexKeywords]) -> Value:
         """Ones in the shape of `x`, multiplied by `values` at the index."""
         return IndexUpdateRef(ops.constant_like(self.x, 1), self.idx).multiply(values, **keywords)
 
-    def _write(self, values: ArrayOrList, update: ScatterUpdate, **keywords: Any) -> Value:
+    def _write(
+        self, values: ArrayOrList, update: ScatterUpdate, **keywords: Unpack[IndexKeywords]
+    ) -> Value:
         return copy_if_shared(
             scatter_update(self.x, self.idx, values, update, **keywords), self.x, values
         )
 
 
 def scatter_update(
-    x: Value, idx: Any, values: ArrayOrList, update: ScatterUpdate = SET, **keywords: Any
+    x: Value,
+    idx: Index,
+    values: ArrayOrList,
+    update: ScatterUpdate = SET,
+    **keywords: Unpack[IndexKeywords],
 ) -> Value:
     """`x` with `values` written to `x[idx]`; may return `x` or `values` itself."""
     mode = _indexing_options(**keywords)
@@ -433,8 +450,8 @@ def _along_axis_gather(
 def _integer_indices(name: str, indices: ArrayOrList) -> Position:
     """`indices`, checked: an int, a NumPy array of known integers, or a traced array."""
     parsed = parse_index_item(indices)
-    if (not is_static_index(parsed) and not hasattr(parsed, "dtype")) or (
-        type(parsed) is not int and parsed.dtype == bool
+    if not isinstance(parsed, (int, np.ndarray, jax.Array)) or (
+        not isinstance(parsed, int) and parsed.dtype == bool
     ):
         raise IndexingError(f"{name}: indices must be integers; got {type_name(indices)}")
     return parsed

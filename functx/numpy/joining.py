@@ -255,7 +255,7 @@ def unstack(x: ArrayOrList, /, *, axis: int = 0) -> tuple[Value, ...]:
     return tuple([shapes.reshape(part, slice_shape) for part in parts])
 
 
-def gather_along(x: Value, indices: ArrayLike, axis: int) -> Value:
+def gather_along(x: ArrayLike, indices: ArrayLike, axis: int) -> Value:
     """The slices of `x` at a vector of integers along `axis`; indices are clipped."""
     aval, count = aval_of(x), aval_of(indices).shape[0]
     if not count:

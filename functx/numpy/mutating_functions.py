@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from functx.core.errors import ArgumentError, ImmutableArrayError, ShapeError, t
 from functx.core.primitive import View
 from functx.core.program import Atom, Equation
 from functx.core.tracer import Tracer, aval_of, current_builder
-from functx.core.typing import ArrayOrList, Value
+from functx.core.typing import ArrayLike, ArrayOrList, Index, NumPyArray, ShapeLike, Value
 from functx.numpy import floating_point, indexing, joining, shapes, sorting_and_searching, ufuncs
 from functx.numpy.array_creation import asarray, zeros
 from functx.numpy.indexer import cast_for_assignment, drop_leading_ones
@@ -26,7 +26,11 @@ from functx.ops.views import Copy
 __all__ = ["copyto", "fill_diagonal", "place", "put", "put_along_axis", "putmask"]
 
 
-def check_assignable(name: str, x: object) -> Any:
+Assignable: TypeAlias = Value | NumPyArray
+"""An array that can be written to, if it is traced or of NumPy."""
+
+
+def check_assignable(name: str, x: object) -> Tracer | NumPyArray:
     """`x`, which must be a traced or a NumPy array; raises ImmutableArrayError for others."""
     if type(x) is Tracer or isinstance(x, np.ndarray):
         return x
@@ -36,7 +40,7 @@ def check_assignable(name: str, x: object) -> Any:
     )
 
 
-def _assign_or_return(name: str, a: Any, new: Value, inplace: bool) -> Value | None:
+def _assign_or_return(name: str, a: object, new: Value, inplace: bool) -> Assignable | None:
     """None after `new` is written to `a`, if `inplace`; else `new`."""
     if not inplace:
         return new
@@ -44,14 +48,14 @@ def _assign_or_return(name: str, a: Any, new: Value, inplace: bool) -> Value | N
     return None
 
 
-def _cast(value: ArrayOrList, x: Value) -> Value:
+def _cast(value: ArrayOrList, x: ArrayLike) -> Value:
     return cast_for_assignment(
         value if type(value) in PYTHON_SCALARS else asarray(value), aval_of(x).dtype
     )
 
 
 def copyto(
-    dst: Any, src: ArrayOrList, casting: str = "same_kind", where: ArrayOrList = True
+    dst: Assignable, src: ArrayOrList, casting: str = "same_kind", where: ArrayOrList = True
 ) -> None:
     """Write `src`, broadcast to the shape of `dst`, to `dst` where the mask `where` is True.
 
@@ -71,8 +75,8 @@ def copyto(
 
 
 def put(
-    a: Any, ind: ArrayOrList, v: ArrayOrList, mode: str = "raise", *, inplace: bool = True
-) -> Value | None:
+    a: Assignable, ind: ArrayOrList, v: ArrayOrList, mode: str = "raise", *, inplace: bool = True
+) -> Assignable | None:
     """Write the values `v`, repeated as needed, to the indices `ind` of the flattened `a`.
 
     By default a known index out of bounds raises IndexingError; "wrap" takes indices modulo
@@ -112,7 +116,9 @@ def _repeat_values(name: str, values: ArrayOrList, count: int) -> Value:
     return indexing.take(values, np.arange(count) % size)
 
 
-def place(arr: Any, mask: ArrayOrList, vals: ArrayOrList, *, inplace: bool = True) -> Value | None:
+def place(
+    arr: Assignable, mask: ArrayOrList, vals: ArrayOrList, *, inplace: bool = True
+) -> Assignable | None:
     """Write the values `vals`, in order and repeated as needed, to `arr` where the mask is True.
 
     Without `inplace`, the result is a new array.
@@ -135,7 +141,7 @@ def place(arr: Any, mask: ArrayOrList, vals: ArrayOrList, *, inplace: bool = Tru
     return _assign_or_return("place", arr, shapes.reshape(flat, aval_of(arr).shape), inplace)
 
 
-def putmask(a: Any, mask: ArrayOrList, values: ArrayOrList) -> None:
+def putmask(a: Assignable, mask: ArrayOrList, values: ArrayOrList) -> None:
     """Write to each element of `a` where the mask is True the element of `values` at its position.
 
     Positions are those in the flattened array, modulo the number of values.
@@ -150,8 +156,8 @@ def putmask(a: Any, mask: ArrayOrList, values: ArrayOrList) -> None:
 
 
 def fill_diagonal(
-    a: Any, val: ArrayOrList, wrap: bool = False, *, inplace: bool = True
-) -> Value | None:
+    a: Assignable, val: ArrayOrList, wrap: bool = False, *, inplace: bool = True
+) -> Assignable | None:
     """Write `val`, an array repeated as needed, to the main diagonal of `a`.
 
     With `wrap`, the diagonal of a tall matrix continues from the top after one skipped row.
@@ -170,14 +176,14 @@ def fill_diagonal(
 
 
 def put_along_axis(
-    arr: Any,
+    arr: Assignable,
     indices: ArrayOrList,
     values: ArrayOrList,
     axis: int | None,
     mode: str | None = None,
     *,
     inplace: bool = True,
-) -> Value | None:
+) -> Assignable | None:
     """Write `values` to the elements that `take_along_axis(arr, indices, axis)` reads.
 
     A traced index out of bounds writes nothing. Without `inplace`, the result is a new array.
@@ -187,7 +193,7 @@ def put_along_axis(
 
 
 def _sort(
-    self: Tracer, axis: int = -1, kind: str | None = None, order: None = None, **options: Any
+    self: Tracer, axis: int = -1, kind: str | None = None, order: None = None, **options: bool
 ) -> None:
     """Sort the array in place along `axis`."""
     assign_array(
@@ -218,7 +224,7 @@ def _itemset(self: Tracer, *args: Any) -> None:
     set_item(self, index, value)
 
 
-def _resize(self: Tracer, *shape: Any, refcheck: bool = True) -> None:
+def _resize(self: Tracer, *shape: ShapeLike, refcheck: bool = True) -> None:
     """Change the shape of the array in place, and truncate its elements or append zeros.
 
     Raises ImmutableArrayError for an argument, for a view, and for an array that has views,
@@ -273,10 +279,10 @@ class FlatIterator:
         flat = shapes.reshape(self.x, -1)
         return (flat[i] for i in range(self.x.size))
 
-    def __getitem__(self, idx: Any) -> Value:
+    def __getitem__(self, idx: Index) -> Value:
         return Copy()(shapes.reshape(self.x, -1)[idx])
 
-    def __setitem__(self, idx: Any, value: ArrayOrList) -> None:
+    def __setitem__(self, idx: Index, value: ArrayOrList) -> None:
         elements, values = shapes.reshape(self.x, -1), shapes.reshape(asarray(value), -1)
         if aval_of(values).size > 1:
             # Fewer values than elements are repeated.

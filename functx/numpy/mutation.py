@@ -26,7 +26,7 @@ from functx.core.source_info import user_frame
 from functx.core.tracer import Tracer, aval_of, current_builder
 from functx.core.tracing import Builder
 from functx.core.types import DType, ShapedArray, kind
-from functx.core.typing import ArrayOrList, Out, Value
+from functx.core.typing import ArrayOrList, Index, Out, Value
 from functx.numpy.boolean_masks import MaskedElements, is_same_mask, parse_mask_index
 from functx.numpy.index_parsing import IndexingOptions
 from functx.numpy.indexer import fill_to_shape, make_indexer
@@ -142,12 +142,12 @@ def captured_write_error(
     )
 
 
-def set_item(x: Tracer, idx: Any, value: Any) -> None:
+def set_item(x: Tracer, idx: Index, value: ArrayOrList | MaskedElements) -> None:
     """Write `value` to `x[idx]` in the dtype of `x`; of repeated indices the last write remains."""
     if is_own_view(x, idx, value):
         return
     check_writable(x, "x[...] =")
-    if type(value) is MaskedElements:
+    if isinstance(value, MaskedElements):
         same = parse_mask_index(idx, x.shape)
         if same is None or not is_same_mask(same.mask, value.axes.mask):
             raise value.error
@@ -158,7 +158,7 @@ def set_item(x: Tracer, idx: Any, value: Any) -> None:
     Write()(x, ops.convert_element_type(new, x.dtype, x.weak_type))
 
 
-def check_value_rank(x: Tracer, idx: Any, value: ArrayOrList) -> None:
+def check_value_rank(x: Tracer, idx: Index, value: ArrayOrList) -> None:
     """Raise for an array written to a single element, and for lists nested deeper than the target."""
     items = idx if type(idx) is tuple else (idx,)
     is_element = 0 < x.ndim == len(items) and all([is_scalar_index(item) for item in items])
@@ -180,14 +180,14 @@ def check_value_rank(x: Tracer, idx: Any, value: ArrayOrList) -> None:
         )
 
 
-def is_scalar_index(item: Any) -> bool:
+def is_scalar_index(item: object) -> bool:
     """Whether an item of an index is one integer."""
     if type(item) is int:
         return True
-    return getattr(item, "shape", None) == () and item.dtype != bool
+    return getattr(item, "shape", None) == () and getattr(item, "dtype", bool) != bool
 
 
-def is_own_view(x: Tracer, idx: Any, value: object) -> bool:
+def is_own_view(x: Tracer, idx: Index, value: object) -> bool:
     """Whether `value` is the view `x[idx]`, to which `x[idx] += y` has already written."""
     key = static_index_key(idx)
     if key is None or type(value) is not Tracer or value.builder is not x.builder:
@@ -287,7 +287,7 @@ def accept_out(function: Callable[P, Value]) -> Callable[P, Value]:
     return call
 
 
-def assign_array(target: Any, value: ArrayOrList, operation: str) -> Any:
+def assign_array(target: object, value: ArrayOrList, operation: str) -> Any:
     """`target`, a traced or NumPy array, after `value` is written to it."""
     if type(target) is Tracer:
         write_array(target, value, operation)
@@ -325,7 +325,7 @@ def caller_variable_name(value: object) -> str:
     return ""
 
 
-def _select_where(where: ArrayOrList, result: Value, out: Any) -> Value:
+def _select_where(where: ArrayOrList, result: Value, out: ArrayOrList) -> Value:
     from functx.numpy.ufuncs import where as select_where
 
     return select_where(where, result, out)

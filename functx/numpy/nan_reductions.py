@@ -62,7 +62,7 @@ def _ignoring_nan(reduce: ReductionFunction[P], doc: str) -> ReductionFunction[P
     parameters = code.co_varnames[2 : code.co_argcount + code.co_kwonlyargcount]
 
     @wraps(function)
-    def reduce_valid(a: Value, axis: Shape, *args: Any, **options: Any) -> Value:
+    def reduce_valid(a: Value, axis: Shape, *args: object, **options: Any) -> Value:
         options.update(zip(parameters, args, strict=False))
         if "correction" in options:
             options["ddof"] = resolve_ddof(name, options.get("ddof", 0), options.pop("correction"))

@@ -17,7 +17,7 @@ from functx.core.ndarray import FUNCTX_ARRAY_TYPES, as_numpy_array, memory_owner
 from functx.core.tracer import Tracer, aval_of, current_builder
 from functx.core.tracing import Builder, trace
 from functx.core.types import SHORT_NAMES, canonical_dtype
-from functx.core.typing import DTypeLike, Value
+from functx.core.typing import DTypeLike, Index, NumPyArray, Value
 from functx.numpy import indexing, mutation
 from functx.numpy.boolean_masks import OPERATOR_SYMBOLS
 from functx.numpy.indexer import cast_for_assignment
@@ -43,7 +43,7 @@ def _define_in_place_operator(name: str, symbol: str) -> None:
     operation, general = f"x {symbol}= y", getattr(Tracer, f"__i{name}__")
     compute = getattr(ndarray, f"__{name}__")
 
-    def method(self: ndarray, other: Any) -> Value:
+    def method(self: ndarray, other: object) -> Value:
         builder = current_builder.get()
         if builder is not None:
             return general(tracer_in(self, builder), other)
@@ -59,7 +59,7 @@ def _define_numpy_method(name: str) -> None:
     """Define the method `name` of ndarray: NumPy's method outside a trace, with functx's errors."""
     numpy_method, general = getattr(np.ndarray, name), getattr(Tracer, name)
 
-    def method(self: ndarray, *args: Any, **kwargs: Any) -> Value:
+    def method(self: ndarray, *args: object, **kwargs: object) -> Value:
         builder = current_builder.get()
         if builder is not None:
             return general(tracer_in(self, builder), *args, **kwargs)
@@ -101,7 +101,9 @@ def _define_numpy_property(name: str) -> None:
     setattr(ndarray, name, property(read, write, doc=general.__doc__))
 
 
-def raise_traced_error(fun: Callable[..., Any], x: ndarray, *args: Any, **kwargs: Any) -> None:
+def raise_traced_error(
+    fun: Callable[..., Any], x: ndarray, *args: object, **kwargs: object
+) -> None:
     """Trace `fun` on the type of `x`, to raise the error that it raises under `jit`, if any."""
 
     def body(tracer: Tracer) -> list[Any]:
@@ -111,11 +113,12 @@ def raise_traced_error(fun: Callable[..., Any], x: ndarray, *args: Any, **kwargs
     trace(body, [aval_of(x)])
 
 
-_get, _set = np.ndarray.__getitem__, np.ndarray.__setitem__
+_get: Callable[..., Any] = np.ndarray.__getitem__
+_set: Callable[..., None] = np.ndarray.__setitem__
 _STATIC_INDEX_TYPES = frozenset([int, slice, type(None), type(Ellipsis)])
 
 
-def _getitem(self: ndarray, idx: Any) -> Any:
+def _getitem(self: ndarray, idx: Index) -> Any:
     """`x[idx]` by NumPy, whose views it keeps; an element is an array without dimensions."""
     if current_builder.get() is not None:
         return indexing.getitem(self, idx)
@@ -136,7 +139,7 @@ def _getitem(self: ndarray, idx: Any) -> Any:
     return np.ndarray.view(np.asarray(result), type(self))
 
 
-def _numpy_index(idx: Any) -> tuple[Any, bool]:
+def _numpy_index(idx: Index) -> tuple[Any, Any]:
     """`idx` as NumPy accepts it, and whether it is basic; (None, idx) with a JAX array in it.
 
     An integer `ndarray` without dimensions is converted to an int, since NumPy would copy.
@@ -155,7 +158,7 @@ def _numpy_index(idx: Any) -> tuple[Any, bool]:
     return items, all([type(item) in _STATIC_INDEX_TYPES for item in items])
 
 
-def _setitem(self: ndarray, idx: Any, value: Value) -> None:
+def _setitem(self: ndarray, idx: Index, value: Value) -> None:
     builder = current_builder.get()
     if builder is not None:
         mutation.set_item(tracer_in(self, builder), idx, value)
@@ -172,7 +175,7 @@ def _setitem(self: ndarray, idx: Any, value: Value) -> None:
 _NUMBERS = frozenset([bool, int, float])
 
 
-def _astype(self: ndarray, dtype: DTypeLike = None, *args: Any, **options: Any) -> Any:
+def _astype(self: ndarray, dtype: DTypeLike = None, *args: Any, **options: Any) -> Value:
     """The elements in `dtype`; a NumPy array for a dtype that functx does not have."""
     is_foreign = canonical_dtype(float if dtype is None else dtype) not in SHORT_NAMES
     if current_builder.get() is None and (is_foreign or args or not options.keys() <= {"copy"}):
@@ -181,7 +184,9 @@ def _astype(self: ndarray, dtype: DTypeLike = None, *args: Any, **options: Any) 
     return Tracer.astype(self, dtype, *args, **options)  # type: ignore[arg-type]
 
 
-def _view(self: ndarray, dtype: DTypeLike = None, type: Any = None) -> Any:
+def _view(
+    self: ndarray, dtype: DTypeLike = None, type: type[NumPyArray] | None = None
+) -> Value | NumPyArray:
     """The memory of the array as another dtype, or as another class of arrays."""
     requested = dtype if type is None else type
     builder = current_builder.get()

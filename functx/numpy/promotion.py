@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 
@@ -34,9 +33,9 @@ def operand(x: ArrayOrList) -> Value:
     return x  # type: ignore[return-value]
 
 
-def copy_if_same_memory(out: Value, x: Any) -> Value:
+def copy_if_same_memory(out: Value, x: ArrayOrList) -> Value:
     """`out`, copied if it is `x` or an item of the list `x`, or a view of its memory."""
-    for y in x if type(x) in _LISTS else (x,):
+    for y in x if isinstance(x, (list, tuple)) else (x,):
         if out is y or (type(out) is Tracer is type(y) and out.atom is y.atom):
             return copy_array(out)
         arrays = isinstance(out, np.ndarray) and isinstance(y, np.ndarray)
@@ -148,7 +147,7 @@ def promoted_dtype(*args: ArrayOrList) -> tuple[DType, bool]:
     return promoted
 
 
-def number_literal_like(value: complex, x: Value | Literal) -> Value:
+def number_literal_like(value: object, x: Value | Literal) -> Value:
     """The Python number `value` in the dtype of `x`, weak if `x` is."""
     aval = aval_of(x)
     return number_literal(value, aval.dtype, aval.weak_type)

@@ -355,7 +355,12 @@ def resize(a: ArrayOrList, new_shape: ShapeLike) -> Value:
 
 
 @returns_new_array
-def pad(array: ArrayOrList, pad_width: Any, mode: str = "constant", **kwargs: Any) -> Value:
+def pad(
+    array: ArrayOrList,
+    pad_width: ArrayOrList | dict[int, Any],
+    mode: str = "constant",
+    **kwargs: ArrayOrList,
+) -> Value:
     """`array` with `pad_width` elements added before and after along each axis.
 
     `pad_width` is one number, one pair, a pair for each axis, or a dict of them by axis.
@@ -410,7 +415,7 @@ _PAD_OPTIONS: dict[str, set[str]] = {
 }
 
 
-def _pairs_per_axis(value: Any, ndim: int, what: str) -> list[tuple[Any, Any]]:
+def _pairs_per_axis(value: object, ndim: int, what: str) -> list[tuple[Any, Any]]:
     """A pair for each axis, from one value, one pair, or a value or pair for each axis."""
     if not is_sequence(value):
         return [(value, value)] * ndim
@@ -431,7 +436,7 @@ def _pairs_per_axis(value: Any, ndim: int, what: str) -> list[tuple[Any, Any]]:
     return [(pair[0], pair[-1]) for pair in pairs]
 
 
-def _pad_constant(array: Value, widths: list[tuple[int, int]], values: Any) -> Value:
+def _pad_constant(array: Value, widths: list[tuple[int, int]], values: ArrayOrList) -> Value:
     if not is_sequence(values):
         config_all = tuple([(low, high, 0) for low, high in widths])
         return concatenation.pad(array, _fill_value(values, array), config_all)
@@ -444,7 +449,7 @@ def _pad_constant(array: Value, widths: list[tuple[int, int]], values: Any) -> V
     return array
 
 
-def _fill_value(value: Any, like: Value) -> Value:
+def _fill_value(value: ArrayOrList, like: Value) -> Value:
     if type(value) in PYTHON_SCALARS:
         value = np.asarray(value).astype(aval_of(like).dtype).item()
         return promotion.number_literal_like(value, like)

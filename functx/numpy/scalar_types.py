@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TypeGuard
 
 import ml_dtypes
 import numpy as np
@@ -136,17 +136,17 @@ int_, uint, float_, complex_ = int64, uint64, float64, complex128
 half, single, double, csingle, cdouble = float16, float32, float64, complex64, complex128
 
 
-def finfo(dtype: Any) -> ml_dtypes.finfo:
+def finfo(dtype: object) -> ml_dtypes.finfo:
     """The limits of a floating or complex dtype, or of the dtype of an array."""
     return ml_dtypes.finfo(_dtype_of(dtype))
 
 
-def iinfo(dtype: Any) -> ml_dtypes.iinfo:
+def iinfo(dtype: object) -> ml_dtypes.iinfo:
     """The limits of an integer dtype, or of the dtype of an array."""
     return ml_dtypes.iinfo(_dtype_of(dtype))
 
 
-def issubdtype(arg1: Any, arg2: Any) -> bool:
+def issubdtype(arg1: object, arg2: object) -> bool:
     """Whether the dtype `arg1` is `arg2` or a subtype of it; `bfloat16` is floating."""
     if not _is_abstract_scalar_type(arg2):
         return not _is_abstract_scalar_type(arg1) and _dtype_of(arg1) == _dtype_of(arg2)
@@ -158,7 +158,7 @@ def issubdtype(arg1: Any, arg2: Any) -> bool:
             arg1 = np.signedinteger if _kind(dtype) == "i" else np.unsignedinteger
         else:
             arg1 = dtype.type
-    return issubclass(arg1, arg2)
+    return issubclass(arg1, arg2)  # type: ignore[arg-type]
 
 
 _KINDS = {
@@ -172,7 +172,7 @@ _KINDS = {
 }
 
 
-def isdtype(dtype: Any, kind: Any) -> bool:
+def isdtype(dtype: object, kind: object) -> bool:
     """Whether `dtype` is of `kind`: a kind of the array API, a dtype, or a tuple of them."""
     if isinstance(kind, tuple):
         return any(isdtype(dtype, item) for item in kind)
@@ -181,7 +181,7 @@ def isdtype(dtype: Any, kind: Any) -> bool:
     return _dtype_of(dtype) == _dtype_of(kind)
 
 
-def result_type(*arrays_and_dtypes: Any) -> DType:
+def result_type(*arrays_and_dtypes: ArrayOrList | DTypeLike) -> DType:
     """The dtype to which arrays, numbers and dtypes promote."""
     if not arrays_and_dtypes:
         raise ArgumentError("result_type: at least one array or dtype must be given; got none")
@@ -190,7 +190,7 @@ def result_type(*arrays_and_dtypes: Any) -> DType:
         if _is_dtype_like(x):
             types.append((canonical_dtype(x), any([x is t for t in (int, float, complex)])))
         else:
-            aval = aval_of(operand(x))
+            aval = aval_of(operand(x))  # type: ignore[arg-type]
             types.append((aval.dtype, aval.weak_type))
     promoted = _promote(tuple(types))
     if promoted is None:
@@ -207,7 +207,7 @@ def promote_types(a: DTypeLike, b: DTypeLike) -> DType:
     return promoted[0]
 
 
-def can_cast(from_: Any, to: DTypeLike, casting: str = "safe") -> bool:
+def can_cast(from_: object, to: DTypeLike, casting: str = "safe") -> bool:
     """Whether a dtype, or that of an array, may be cast to `to` by NumPy's rule `casting`."""
     return np.can_cast(_dtype_of(from_), _dtype_of(to), casting=casting)  # type: ignore[arg-type]
 
@@ -238,7 +238,7 @@ def isrealobj(x: ArrayOrList) -> bool:
     return not iscomplexobj(x)
 
 
-def isscalar(element: Any) -> bool:
+def isscalar(element: object) -> bool:
     """Whether `element` is a number, or an array without dimensions."""
     if isinstance(element, (list, tuple)) or element is None:
         return False
@@ -252,13 +252,13 @@ def _is_abstract_scalar_type(x: object) -> bool:
     return isinstance(x, type) and issubclass(x, np.generic) and x.__subclasses__() != []
 
 
-def _is_dtype_like(x: object) -> bool:
+def _is_dtype_like(x: object) -> TypeGuard[DTypeLike]:
     return isinstance(x, (str, type, np.dtype, ScalarType)) or (
         callable(x) and hasattr(x, "dtype") and not hasattr(x, "shape")
     )
 
 
-def _dtype_of(x: Any) -> DType:
+def _dtype_of(x: object) -> DType:
     dtype: DType = np.dtype(
         x if _is_dtype_like(x) else x.dtype if hasattr(x, "dtype") else aval_of(x).dtype
     )

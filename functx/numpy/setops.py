@@ -62,7 +62,7 @@ class SortedUnique(NamedTuple):
 
     values: Value
     is_first: Value
-    permutation: Any
+    permutation: Value | NumPyArray
 
 
 def _sort_unique(rows: Value, equal_nan: bool = True) -> SortedUnique:
@@ -194,7 +194,7 @@ def _unique_of_empty(
     return results[0] if len(results) == 1 else tuple(results)
 
 
-def _inverse(first: Value, permutation: Any) -> Value:
+def _inverse(first: Value, permutation: Value | NumPyArray) -> Value:
     """The index of each element of the vector among the distinct ones."""
     rank = ops.sub(ops.cumsum(ops.convert_element_type(first, INT), 0), 1)
     inverse_permutation = ops.Sort(0, 1, True, True)(permutation)[-1]

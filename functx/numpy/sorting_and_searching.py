@@ -189,7 +189,7 @@ def digitize(
     if n < 2:
         return searchsorted(bins, x, side, method=search_method)
     if type(bins) is not Tracer:
-        ascending: Any = bool(bins[-1] >= bins[0])
+        ascending: Value | bool = bool(bins[-1] >= bins[0])
         if ascending:
             return searchsorted(bins, x, side, method=search_method)
     descending = ops.sub(n, searchsorted(shapes.rev(bins, (0,)), x, side, method=search_method))
@@ -199,7 +199,7 @@ def digitize(
     return ops.select(ascending, searchsorted(bins, x, side, method=search_method), descending)
 
 
-def take_from_vector(x: Value, indices: ArrayLike) -> Value:
+def take_from_vector(x: ArrayLike, indices: ArrayLike) -> Value:
     """The elements of the vector `x` at `indices`, an int or an array of integers."""
     if isinstance(indices, int):
         return shapes.reshape(ops.slice(x, (indices,), (indices + 1,)), ())
@@ -210,8 +210,8 @@ def interp(
     x: ArrayOrList,
     xp: ArrayOrList,
     fp: ArrayOrList,
-    left: Any = None,
-    right: Any = None,
+    left: ArrayLike | str | None = None,
+    right: ArrayLike | str | None = None,
     period: ArrayLike | None = None,
 ) -> Value:
     """The piecewise linear interpolation at `x` of the points `xp`, ascending, with values `fp`.
@@ -323,7 +323,7 @@ def true_indices(mask: Value, size: int) -> tuple[Value, Value]:
 
 
 def nonzero(
-    a: ArrayOrList, *, size: int | None = None, fill_value: Any = None
+    a: ArrayOrList, *, size: int | None = None, fill_value: ArrayOrList | None = None
 ) -> tuple[Value, ...]:
     """The indices of the nonzero elements of `a`: an array for each dimension.
 
@@ -334,7 +334,7 @@ def nonzero(
 
 
 def nonzero_indices(
-    name: str, a: ArrayOrList, size: int | None, fill_value: Any
+    name: str, a: ArrayOrList, size: int | None, fill_value: ArrayOrList | None
 ) -> tuple[Value, ...]:
     """The indices of the nonzero elements; errors name the function `name`."""
     a = ensure_array(a)

@@ -357,7 +357,7 @@ def _quantile_values(
     q = asarray(q)
     dtype = np.dtype("float64") if aval.dtype == np.float64 else np.dtype("float32")
     fractions = ops.reshape(ops.convert_element_type(q, dtype), (aval_of(q).size,))
-    last: Any = float(n - 1)
+    last: ArrayLike = float(n - 1)
     if nans:
         valid = ops.convert_element_type(ops.eq(sorted_elements, sorted_elements), dtype)
         last = ops.sub(ops.reduce_sum(valid, (aval.ndim - 1,)), 1.0)

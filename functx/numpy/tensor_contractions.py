@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from operator import index
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, SupportsIndex, TypeAlias
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from functx import ops
 from functx.core.errors import ArgumentError, AxisError, ShapeError, ValueRangeError
 from functx.core.tracer import Tracer, aval_of
 from functx.core.types import DType, Shape, ShapedArray, canonical_dtype, is_complex
-from functx.core.typing import ArrayOrList, DTypeLike, Out, Value
+from functx.core.typing import ArrayOrList, Axes, DTypeLike, Out, Value
 from functx.numpy.mutation import accept_out
 from functx.numpy.promotion import operand, promote
 from functx.ops.contraction import PrecisionLike
@@ -310,10 +310,14 @@ def vdot(
     )
 
 
+Optimize: TypeAlias = bool | str | Sequence[Any]
+"""How the order of the contractions of `einsum` is found, or that order itself."""
+
+
 def tensordot(
     a: ArrayOrList,
     b: ArrayOrList,
-    axes: Any = 2,
+    axes: SupportsIndex | tuple[Axes, Axes] | list[Axes] = 2,
     *,
     precision: PrecisionLike = None,
     preferred_element_type: DTypeLike = None,
@@ -379,8 +383,8 @@ class EinsumPlan(NamedTuple):
 def einsum(
     subscripts: str | ArrayOrList,
     /,
-    *operands: Any,
-    optimize: Any = "auto",
+    *operands: ArrayOrList,
+    optimize: Optimize = "auto",
     precision: PrecisionLike = None,
     preferred_element_type: DTypeLike = None,
     out: Out = None,
@@ -404,7 +408,7 @@ def einsum(
 
 
 def einsum_path(
-    subscripts: str | ArrayOrList, /, *operands: Any, optimize: Any = "auto"
+    subscripts: str | ArrayOrList, /, *operands: ArrayOrList, optimize: Optimize = "auto"
 ) -> tuple[Value, Value]:
     """The order of the contractions of `einsum`, and a printable report of its cost."""
     import opt_einsum
@@ -434,7 +438,7 @@ def _from_interleaved(args: tuple[Any, ...]) -> tuple[str, tuple[Any, ...]]:
     return (f"{inputs}->{terms[-1]}" if out else inputs), operands
 
 
-def _label_letter(label: Any) -> str:
+def _label_letter(label: SupportsIndex) -> str:
     # The order of the characters is that of the numbers, which decides implicit outputs.
     number = index(label)
     return chr(ord("a") + number) if 0 <= number < 26 else chr(0x4E00 + number)
@@ -488,7 +492,7 @@ def _ellipsis_labels(count: int) -> str:
 def _einsum_plan(
     subscripts: str,
     shapes: tuple[Shape, ...],
-    optimize: Any,
+    optimize: Optimize,
     precision: Precisions,
     preferred: DType | None,
 ) -> EinsumPlan:
@@ -558,7 +562,7 @@ def _dot_general_order(left: str, right: str, needed: set[str]) -> str:
 
 
 def _contraction_path(
-    terms: list[str], output: str, sizes: dict[str, int], optimize: Any
+    terms: list[str], output: str, sizes: dict[str, int], optimize: Optimize
 ) -> Sequence[Any]:
     """The operands of each step of the contraction, as positions among the remaining ones."""
     if len(terms) < 3:

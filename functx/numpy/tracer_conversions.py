@@ -23,7 +23,7 @@ from functx.core.program import Atom, Equation, Literal, Program, Var, subprogra
 from functx.core.rewriting import cached_rewrite
 from functx.core.tracer import Tracer, current_builder
 from functx.core.tracing import Builder
-from functx.core.typing import DTypeLike
+from functx.core.typing import DTypeLike, Index
 from functx.numpy import indexing
 from functx.transforms.call_primitive import Call
 from functx.transforms.vmap import Batch
@@ -104,14 +104,14 @@ def _format(self: Tracer, spec: str) -> str:
     return format_tracer(self, spec) if spec else repr(self)
 
 
-def _item(self: Tracer, *args: Any) -> complex:
+def _item(self: Tracer, *args: Index) -> complex:
     """The one element as a Python number."""
     check_not_differentiated(self, ".item()")
     element = self if not args else indexing.getitem(self, args[0] if len(args) == 1 else args)
     return _concrete_scalar(element, ".item()", _FLOAT_FIX).item()
 
 
-def _tolist(self: Tracer) -> Any:
+def _tolist(self: Tracer) -> complex | list[Any]:
     """The elements as nested lists of Python numbers."""
     check_not_differentiated(self, ".tolist()")
     return concretize(self, ".tolist()").tolist()

@@ -52,7 +52,7 @@ def make_operator_pair(
     returns NotImplemented.
     """
 
-    def method(self: Any, other: Any) -> Any:
+    def method(self: object, other: object) -> object:
         try:
             return fun(self, other)
         except ArgumentError:
@@ -60,7 +60,7 @@ def make_operator_pair(
                 return NotImplemented
             raise
 
-    def reflection(self: Any, other: Any) -> Any:
+    def reflection(self: object, other: object) -> object:
         out = fun(other, self)
         if type(other) not in PYTHON_SCALARS and isinstance(other, jax.Array):
             # Like a result of JAX's own operator, it is immutable.
@@ -80,7 +80,7 @@ def _define_tracer_operator(
     OPERATORS[name] = fun
     general, reflection = make_operator_pair(fun, reflected)
 
-    def method(self: Tracer, other: Any) -> Any:
+    def method(self: Tracer, other: object) -> object:
         if type(other) is Tracer and other.atom.aval is self.atom.aval:
             return bind(primitive, (self, other))  # type: ignore[arg-type]
         return general(self, other)
@@ -121,7 +121,7 @@ for _name, _symbol in OPERATOR_SYMBOLS.items():
 
 
 def _define_method(name: str, fun: Callable[..., Any]) -> None:
-    def method(self: Tracer, *args: Any, **kwargs: Any) -> Any:
+    def method(self: Tracer, *args: object, **kwargs: object) -> object:
         return fun(self, *args, **kwargs)
 
     method.__name__ = name
@@ -242,7 +242,7 @@ def _view(self: Tracer, dtype: DTypeLike = None) -> Value:
     return ops.bitcast_convert_type(parts, dtype)
 
 
-def _complex_count(parts: Any) -> int:
+def _complex_count(parts: Value) -> int:
     """The number of complex numbers in real and imaginary parts along the last dimension."""
     if parts.shape[-1] % 2:
         raise ShapeError(
@@ -303,7 +303,7 @@ _PYTORCH_METHODS = {
 }
 
 
-def _getattr(self: Tracer, name: str) -> Any:
+def _getattr(self: Tracer, name: str) -> object:
     try:
         return _jax_getattr(self, name)
     except AttributeError:

@@ -10,18 +10,18 @@ import numpy as np
 from functx import ops
 from functx.core.errors import ShapeError, type_name
 from functx.core.tracer import aval_of
-from functx.core.typing import ArrayLike, ArrayOrList, Axes, DTypeLike, Out, Value
+from functx.core.typing import ArrayLike, ArrayOrList, Axes, DTypeLike, Index, Out, Value
 from functx.numpy import cumulative, floating_point, operators, reductions, shapes, ufuncs
 from functx.numpy.array_creation import asarray
 from functx.numpy.indexing import IndexUpdateRef
-from functx.numpy.mutating_functions import check_assignable
+from functx.numpy.mutating_functions import Assignable, check_assignable
 from functx.numpy.mutation import assign_array, check_same_kind_cast, write_out_exact
 from functx.ops.operands import canonical_axis
 from functx.transforms.control.scan import scan
 
 
 def _at(name: str, fun: Callable[..., Any], method: str | None) -> Callable[..., None]:
-    def at(a: Any, indices: Any, b: ArrayOrList) -> None:
+    def at(a: Assignable, indices: Index, b: ArrayOrList) -> None:
         operation = f"{name}.at"
         check_assignable(operation, a)
         dtype = aval_of(a).dtype
@@ -39,7 +39,7 @@ def _at(name: str, fun: Callable[..., Any], method: str | None) -> Callable[...,
 
 
 def _unary_at(name: str, fun: Callable[..., Any]) -> Callable[..., None]:
-    def at(a: Any, indices: Any) -> None:
+    def at(a: Assignable, indices: Index) -> None:
         check_assignable(f"{name}.at", a)
         assign_array(a, _sequential_update(f"{name}.at", fun, a, indices), f"{name}.at")
 
@@ -48,8 +48,8 @@ def _unary_at(name: str, fun: Callable[..., Any]) -> Callable[..., None]:
 
 
 def _sequential_update(
-    operation: str, fun: Callable[..., Any], a: Any, indices: Any, *args: Value
-) -> Value:
+    operation: str, fun: Callable[..., Any], a: Assignable, indices: Index, *args: Value
+) -> Assignable:
     """`a` with `fun` applied to the elements at `indices`, one after the other, in a scan."""
     aval = aval_of(a)
     positions = np.arange(aval.size, dtype=np.int32).reshape(aval.shape)
@@ -130,7 +130,7 @@ def _reduce_in_order(name: str, fun: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _outer(name: str, fun: Callable[..., Any]) -> Callable[..., Any]:
-    def outer(a: ArrayOrList, b: ArrayOrList, **options: Any) -> Value:
+    def outer(a: ArrayOrList, b: ArrayOrList, **options: object) -> Value:
         b = asarray(b)
         a = asarray(a)
         return fun(shapes.reshape(a, (*a.shape, *[1] * b.ndim)), b, **options)

@@ -111,14 +111,14 @@ def ufunc(compute: Callable[..., Any]) -> Callable[..., Any]:
     """`compute`, of one argument or two, with the arguments `out` and `where` of NumPy's ufuncs."""
     name = compute.__name__
 
-    def unary(x: ArrayOrList, /, out: Out = None, *, where: ArrayOrList = True) -> Any:
+    def unary(x: ArrayOrList, /, out: Out = None, *, where: ArrayOrList = True) -> Value:
         if out is None and where is True:
             return compute(x)
         return write_out(name, compute(x), out, where)
 
     def binary(
         x: ArrayOrList, y: ArrayOrList, /, out: Out = None, *, where: ArrayOrList = True
-    ) -> Any:
+    ) -> Value:
         if out is None and where is True:
             return compute(x, y)
         return write_out(name, compute(x, y), out, where)
@@ -396,7 +396,7 @@ def _dtype_bounds(dtype: DType) -> tuple[Any, Any]:
 
 @overload
 def where(
-    condition: ArrayOrList, /, *, size: int | None = None, fill_value: Any = None
+    condition: ArrayOrList, /, *, size: int | None = None, fill_value: ArrayOrList | None = None
 ) -> tuple[Value, ...]: ...
 @overload
 def where(
@@ -406,16 +406,16 @@ def where(
     /,
     *,
     size: int | None = None,
-    fill_value: Any = None,
+    fill_value: ArrayOrList | None = None,
 ) -> Value: ...
 def where(
     condition: ArrayOrList,
-    x: Any = None,
-    y: Any = None,
+    x: ArrayOrList | None = None,
+    y: ArrayOrList | None = None,
     /,
     *,
     size: int | None = None,
-    fill_value: Any = None,
+    fill_value: ArrayOrList | None = None,
 ) -> Value | tuple[Value, ...]:
     """`x` where `condition` is not zero, else `y`; elements not taken do not affect derivatives.
 
@@ -453,7 +453,7 @@ def select(condlist: Sequence[Any], choicelist: Sequence[Any], default: ArrayOrL
 
 
 def piecewise(
-    x: ArrayOrList, condlist: ArrayOrList, funclist: Sequence[Any], *args: Any, **kw: Any
+    x: ArrayOrList, condlist: ArrayOrList, funclist: Sequence[Any], *args: object, **kw: object
 ) -> Value:
     """`funclist[i](x, *args, **kw)` where the condition i is the last that is True.
 
@@ -476,7 +476,7 @@ def piecewise(
         )
     dtype = aval_of(x).dtype
 
-    def value(function: Any) -> Value:
+    def value(function: Callable[..., ArrayOrList] | ArrayOrList) -> Value:
         out = operand(function(x, *args, **kw) if callable(function) else function)
         has_dtype = aval_of(out).dtype == dtype and type(out) not in PYTHON_SCALARS
         return out if has_dtype else asarray(out, dtype)

@@ -228,11 +228,7 @@ class ReadBeforeWrite(Primitive):
         return (cts[0],)
 
     def vjp(
-        self,
-        cts: Cotangents,
-        outs: Sequence[Value],
-        args: Sequence[Value],
-        active: Sequence[bool],
+        self, cts: Cotangents, outs: Sequence[Value], args: Sequence[Value], active: Sequence[bool]
     ) -> Cotangents:
         return (cts[0],)
 

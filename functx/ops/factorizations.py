@@ -227,11 +227,7 @@ class Eigh(MatrixFunction):
         return outs, [ops.real_if_complex(ops.extract_diagonal(rotation)), dv]
 
     def vjp(
-        self,
-        cts: Cotangents,
-        outs: Sequence[Value],
-        args: Sequence[Value],
-        active: Sequence[bool],
+        self, cts: Cotangents, outs: Sequence[Value], args: Sequence[Value], active: Sequence[bool]
     ) -> Cotangents:
         (dw, dv), (w, v) = cts, outs
         terms = []
@@ -336,11 +332,7 @@ class Svd(MatrixFunction):
         return outs, [du, ops.real_if_complex(ops.extract_diagonal(symmetric)), dvh]
 
     def vjp(
-        self,
-        cts: Cotangents,
-        outs: Sequence[Value],
-        args: Sequence[Value],
-        active: Sequence[bool],
+        self, cts: Cotangents, outs: Sequence[Value], args: Sequence[Value], active: Sequence[bool]
     ) -> Cotangents:
         (du, ds, dvh), (whole_u, _, whole_vh) = cts, outs
         u, s, vh = thin_svd(outs)

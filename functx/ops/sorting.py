@@ -147,11 +147,7 @@ class TopK(Primitive):
         return [values, indices], [take_along_axis(t, indices, x.ndim - 1), None]
 
     def vjp(
-        self,
-        cts: Cotangents,
-        outs: Values,
-        args: Values,
-        active: Sequence[bool],
+        self, cts: Cotangents, outs: Values, args: Values, active: Sequence[bool]
     ) -> Cotangents:
         (x,) = args
         axis = x.ndim - 1

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from operator import index
-from typing import Any, TypeGuard
 
 from functx.core.errors import ShapeError, type_name
 from functx.core.tracer import aval_of
-from functx.core.typing import ArrayOrList, Axes, Value
+from functx.core.typing import ArrayOrList, Axes, ShapeLike, Value
 from functx.numpy.shapes import broadcast_arrays as broadcast_arrays
 from functx.numpy.shapes import broadcast_shapes as broadcast_shapes
 from functx.numpy.shapes import broadcast_to as broadcast_to
 from functx.numpy.shapes import ensure_array
-from functx.ops.operands import canonical_axis
+from functx.ops.operands import canonical_axis, is_sequence_of_ints
 from functx.ops.views import AsStrided
 
 __all__ = ["broadcast_arrays", "broadcast_shapes", "broadcast_to", "sliding_window_view"]
@@ -21,7 +19,7 @@ __all__ = ["broadcast_arrays", "broadcast_shapes", "broadcast_to", "sliding_wind
 
 def sliding_window_view(
     x: ArrayOrList,
-    window_shape: Any,
+    window_shape: ShapeLike,
     axis: Axes = None,
     *,
     subok: bool = False,
@@ -37,8 +35,10 @@ def sliding_window_view(
     """
     x = ensure_array(x)
     shape = aval_of(x).shape
-    sizes = [index(n) for n in (window_shape if _is_sequence(window_shape) else (window_shape,))]
-    axes = range(len(shape)) if axis is None else axis if _is_sequence(axis) else (axis,)
+    sizes = [
+        index(n) for n in (window_shape if is_sequence_of_ints(window_shape) else (window_shape,))
+    ]
+    axes = range(len(shape)) if axis is None else axis if is_sequence_of_ints(axis) else (axis,)
     axes = [canonical_axis(a, len(shape), "sliding_window_view: axis") for a in axes]
     if len(sizes) != len(axes):
         raise ShapeError(
@@ -59,7 +59,3 @@ def sliding_window_view(
         )
     steps = [tuple([int(d == a) for d in range(len(shape))]) for a in (*range(len(shape)), *axes)]
     return AsStrided((*lengths, *sizes), (0,) * len(shape), tuple(steps), writable=False)(x)
-
-
-def _is_sequence(x: object) -> TypeGuard[Sequence[Any]]:
-    return isinstance(x, Sequence)
