@@ -38,7 +38,7 @@ class Backend:
     """The program with its repeated equations as calls of shared programs; transforms rewrite it."""
     jax_aval: Callable[[ShapedArray], Any]
     """JAX's aval of the same type."""
-    jax_trace: Any
+    jax_trace: object
     """The trace of JAX that traced values belong to."""
     call_traced: Callable[[Callable[..., Any], Sequence[Any]], Any]
     """Calls a function such that operations of JAX append equations to the current builder."""
@@ -65,7 +65,7 @@ class Backend:
     axis_names: Callable[[], Sequence[Any]]
     """The names of the axes that JAX maps over devices around the current code."""
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         import_module("functx.api")
         return object.__getattribute__(self, name)
 

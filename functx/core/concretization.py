@@ -15,7 +15,7 @@ from functx.core.program import Atom, Equation, Literal, Var
 from functx.core.tracer import Tracer, check_not_escaped, current_builder
 from functx.core.tracing import Builder, eval_context
 from functx.core.types import is_inexact
-from functx.core.typing import ArrayLike
+from functx.core.typing import ArrayLike, NumPyArray
 
 
 class Guard(NamedTuple):
@@ -43,7 +43,7 @@ class SymbolicScalar:
 
     __slots__ = ("guards", "position", "program_id", "value")
 
-    def __init__(self, value: Any, position: int, program_id: int, guards: list[Guard]):
+    def __init__(self, value: complex, position: int, program_id: int, guards: list[Guard]):
         self.value, self.position, self.guards = value, position, guards
         # Distinguishes it from scalars of other programs in the same tables.
         self.program_id = program_id
@@ -95,7 +95,7 @@ def _finite(number: complex, _: None) -> np.bool:
     return np.isfinite(number)
 
 
-def concretize(tracer: Tracer, operation: str) -> Any:
+def concretize(tracer: Tracer, operation: str) -> NumPyArray:
     """The value of `tracer` as a NumPy array; evaluates only the equations that it needs.
 
     Raises ConcretizationError, which begins with `operation`, if it depends on an unknown input.

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from functx.core.source_info import Source, source_line, user_source
 from functx.core.tracebacks import hide_callers
+from functx.core.tracer import Tracer
 
 if TYPE_CHECKING:
     from functx.core.tracing import Builder
@@ -499,12 +500,12 @@ class RecompilationWarning(FunctxError, UserWarning):
     """
 
 
-def short_repr(value: Any) -> str:
+def short_repr(value: object) -> str:
     """The repr of an argument for messages; traced arrays are shown by type, without their values."""
     described = getattr(value, "describe", None)
     if described is not None and hasattr(value, "builder"):
         return str(described())
-    if type(value) in (tuple, list):
+    if type(value) is tuple or type(value) is list:
         ends = "()" if type(value) is tuple else "[]"
         comma = "," if ends == "()" and len(value) == 1 else ""
         return f"{ends[0]}{', '.join(map(short_repr, value))}{comma}{ends[1]}"
@@ -521,9 +522,9 @@ def type_name(value: object) -> str:
     return type(value).__name__
 
 
-def describe_input(builder: Builder, tracer: Any) -> str:
+def describe_input(builder: Builder, tracer: Tracer) -> str:
     """`argument x: f32[3] of jit(f)`: the input `tracer` of a builder, for messages."""
-    position = builder.inputs.index(tracer.atom)
+    position = builder.inputs.index(tracer.atom)  # type: ignore[arg-type]
     names = builder.in_names
     given = names() if names is not None else []
     name = f"`{given[position]}`" if position < len(given) else f"number {position}"

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from importlib.util import find_spec
 from types import ModuleType
-from typing import Any
+from typing import Any, NoReturn
 
 
 def load_on_first_use(
@@ -42,7 +42,7 @@ def suggest_alternatives(original: str, module: str) -> None:
 
 
 def _missing_attribute_hook(original: str, module: str) -> Callable[[str], Any]:
-    def refuse(name: str) -> Any:
+    def refuse(name: str) -> NoReturn:
         message = f"module {module!r} has no attribute {name!r}"
         path = f"{original}.{name}"
         of_jax = import_module(original)

@@ -97,7 +97,7 @@ HOST_ARRAY_TYPES: frozenset[type] = FUNCTX_ARRAY_TYPES | {np.ndarray}
 """The types of arrays in host memory, without other subclasses of `numpy.ndarray`."""
 
 
-def as_ndarray(x: Any, weak_type: bool = False) -> Any:
+def as_ndarray(x: object, weak_type: bool = False) -> Any:
     """A NumPy array as an `ndarray` on the same memory; anything else unchanged."""
     return _view(x, WeakNdarray if weak_type else ndarray) if isinstance(x, np.ndarray) else x
 
@@ -143,7 +143,7 @@ class _IgnoredFloatErrors(threading.local):
 ignored_float_errors = _IgnoredFloatErrors()
 
 
-def evaluate_binary_on_host(primitive: Primitive, x: object, y: object) -> Any:
+def evaluate_binary_on_host(primitive: Primitive, x: object, y: object) -> ndarray | None:
     """`primitive.host_kernel(x, y)` of two `ndarray`s of one dtype, or of one and a Python number.
 
     None for all other operands, for shapes that do not broadcast, and for numbers that do not fit.
@@ -175,7 +175,7 @@ def evaluate_binary_on_host(primitive: Primitive, x: object, y: object) -> Any:
 _SCALAR_TYPES_BY_KIND: dict[str, tuple[type, ...]] = {"f": (float, int), "i": (int,), "u": (int,)}
 
 
-def evaluate_unary_on_host(primitive: Primitive, x: object) -> Any:
+def evaluate_unary_on_host(primitive: Primitive, x: object) -> ndarray | None:
     """`primitive.host_kernel(x)`, a NumPy ufunc, of an `ndarray`; None for all other operands."""
     fun = primitive.host_kernel
     if type(x) is not ndarray or type(fun) is not np.ufunc:
@@ -189,7 +189,7 @@ def evaluate_unary_on_host(primitive: Primitive, x: object) -> Any:
 
 def evaluate_on_host(
     primitive: Primitive, args: Sequence[Any], avals: tuple[ShapedArray, ...]
-) -> Any:
+) -> ndarray | None:
     """`primitive.host_kernel(*args)` of host arrays and literals; None for all other operands."""
     kinds, operands = primitive.host_kernel_kinds, []
     for x, aval in zip(args, avals, strict=True):

@@ -14,6 +14,7 @@ from functx.core.errors import FunctxError, ParseError
 from functx.core.primitive import Primitive
 from functx.core.printing import effects_text, find_opaque_value, is_record, resolve_name
 from functx.core.program import Atom, Effect, Effects, Equation, Program, Var, scalar_literal
+from functx.core.records import T
 from functx.core.types import DTYPES_BY_SHORT_NAME, DType, ShapedArray
 
 _TOKEN = re.compile(
@@ -357,9 +358,7 @@ class _Parser:
         primitive: Primitive = self.construct(token, cls, **params)
         return primitive
 
-    def construct(
-        self, token: Token, make: Callable[..., Any], *args: object, **kwargs: object
-    ) -> Any:
+    def construct(self, token: Token, make: Callable[..., T], *args: object, **kwargs: object) -> T:
         """`make(*args, **kwargs)`; raises ParseError at `token` if that raises."""
         try:
             return make(*args, **kwargs)
@@ -457,7 +456,7 @@ class _Parser:
             _did_you_mean(token, [*self.programs, *DTYPES_BY_SHORT_NAME, *_CONSTANTS]),
         )
 
-    def call(self, cls: type[Primitive], make: Callable[..., Any], token: Token) -> Any:
+    def call(self, cls: type[Primitive], make: Callable[..., T], token: Token) -> T:
         """`make` called with the arguments in the following parentheses."""
         self.expect("(", "and arguments")
         positional: list[Any] = []
@@ -499,7 +498,7 @@ class _Parser:
             raise self.problem(problem, token)
         return literal
 
-    def scalar(self, token: Token) -> Any:
+    def scalar(self, token: Token) -> complex:
         if token.kind == "number":
             return _number(token.text)
         if token.kind == "complex":

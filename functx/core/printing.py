@@ -267,7 +267,7 @@ def _names_by_source(equations: list[Equation]) -> dict[int, tuple[str, ...]]:
 def value_text(value: Any, primitive: Primitive, program_name: Callable[[Program], str]) -> str:
     """The text of a parameter of `primitive`, or of an item in one."""
 
-    def show(part: Any) -> str:
+    def show(part: object) -> str:
         return value_text(part, primitive, program_name)
 
     kind = type(value)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from enum import Enum
 from functools import cached_property, lru_cache, partial
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, TypeAlias, final
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from functx.core.typing import PyTree
 if TYPE_CHECKING:
     from functx.core.primitive import Primitive
     from functx.core.source_info import Source
+    from functx.core.tree import TreeDef, TreeDefWithStatic
     from functx.core.types import DType
 
 
@@ -132,6 +133,12 @@ class DefUse:
         return users
 
 
+InNames: TypeAlias = Callable[[], list[str]] | None
+"""Gives the names of the first inputs of a program, which are found when they are asked for."""
+Trees: TypeAlias = "tuple[TreeDef, TreeDef | TreeDefWithStatic] | None"
+"""The structures of the arguments and of the result of a program; None if both are flat lists."""
+
+
 class Program:
     """The program of one function: `outputs` computed from `inputs` by `equations`.
 
@@ -166,15 +173,15 @@ class Program:
         equations: Sequence[Equation],
         outputs: Sequence[Atom],
         *,
-        in_names: Any = None,
-        trees: Any = None,
+        in_names: InNames = None,
+        trees: Trees = None,
         captured: Sequence[Any] = (),
     ):
         self.name = name
         self.inputs = list(inputs)
         self.equations = list(equations)
         self.outputs = list(outputs)
-        self.in_names = in_names
+        self.in_names: Any = in_names
         self.trees = trees
         self.captured = list(captured)
         self.memo: dict[Any, Any] = {}
@@ -348,7 +355,7 @@ def _unpickle_program(
     equations: list[Any],
     outputs: list[Atom],
     names: list[str] | None,
-    trees: Any,
+    trees: Trees,
     captured: list[Any],
 ) -> Program:
     """The program of a pickle."""

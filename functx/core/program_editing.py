@@ -110,7 +110,7 @@ def retype_program(program: Program, args: Sequence[Any]) -> Program:
     return cached_rewrite(Retype(avals), program)  # type: ignore[no-any-return]
 
 
-def check_argument_type(x: ArrayLike, aval: ShapedArray, program: Program, i: int) -> Any:
+def check_argument_type(x: ArrayLike, aval: ShapedArray, program: Program, i: int) -> ArrayLike:
     """`x` as input `i` of `program`: a Python number is cast to `aval`, an array must have its type."""
     x = cast_scalar(x, aval)
     actual = aval_of(x)
@@ -297,7 +297,7 @@ def map_subprograms(program: Program, change: Callable[[Program], Program]) -> P
 def inline(program: Program, names: Sequence[str]) -> Program:
     """`program` with the body of the called program in place of each primitive in `names`."""
 
-    def rule(eqn: Equation, *args: Value) -> Any:
+    def rule(eqn: Equation, *args: Value) -> object:
         if eqn.primitive.name not in names:
             return NotImplemented
         # The equations of the body keep their own sources.

@@ -61,7 +61,7 @@ class Record:
     if TYPE_CHECKING:
         _values: tuple[Any, ...]
 
-    def __init_subclass__(cls, **kwargs: Any):
+    def __init_subclass__(cls, **kwargs: object):
         super().__init_subclass__(**kwargs)
         new_fields = [name for name in annotated_fields(cls) if name not in cls.fields]
         fields = (*cls.fields, *new_fields)
@@ -70,7 +70,7 @@ class Record:
         keyword_only = [name for name in fields if type(cls.defaults.get(name)) is _Factory]
         cls.fields = (*[name for name in fields if name not in keyword_only], *keyword_only)
 
-    def __init__(self, *args: Any, **kwargs: Any):
+    def __init__(self, *args: object, **kwargs: object):
         fields = self.fields
         if kwargs or len(args) != len(fields):
             args = self._with_defaults(args, kwargs)

@@ -146,12 +146,14 @@ def draw_operands(
     ]
 
 
-def _given_operand(random: np.random.RandomState, value: Any, aval: ShapedArray) -> NumPyArray:
-    value = value(random) if isinstance(value, Callable) else value  # type: ignore[arg-type]
+def _given_operand(random: np.random.RandomState, value: object, aval: ShapedArray) -> NumPyArray:
+    value = value(random) if callable(value) else value
     return np.asarray(value).astype(aval.dtype).reshape(aval.shape)
 
 
-def _random_operand(random: Any, case: Sample, i: int, aval: ShapedArray) -> NumPyArray:
+def _random_operand(
+    random: np.random.RandomState, case: Sample, i: int, aval: ShapedArray
+) -> NumPyArray:
     low, high = case.domain_of(i)
     dtype_kind = kind(aval.dtype)
     if dtype_kind == "b":
@@ -160,13 +162,15 @@ def _random_operand(random: Any, case: Sample, i: int, aval: ShapedArray) -> Num
         start = max(int(np.ceil(low)), 0) if dtype_kind == "u" else int(np.ceil(low))
         x = random.randint(start, int(high) + 1, aval.shape)
         return np.asarray(np.where(x == 0, 1, x) if i in case.nonzero else x).astype(aval.dtype)
-    x = _random_reals(random, case, i, aval)
+    reals = _random_reals(random, case, i, aval)
     if dtype_kind == "c":
-        x = x + 1j * _random_reals(random, case, i, aval)
-    return np.asarray(x).astype(aval.dtype)
+        reals = reals + 1j * _random_reals(random, case, i, aval)
+    return np.asarray(reals).astype(aval.dtype)
 
 
-def _random_reals(random: Any, case: Sample, i: int, aval: ShapedArray) -> NumPyArray:
+def _random_reals(
+    random: np.random.RandomState, case: Sample, i: int, aval: ShapedArray
+) -> NumPyArray:
     low, high = case.domain_of(i)
     x = random.uniform(low, high, aval.shape)
     if case.distinct and aval.size:

@@ -20,7 +20,7 @@ Source = tuple[CodeType, int]
 _LONGEST_CHAIN = 100
 
 
-def unwrap_function(fun: object, *attributes: str) -> Any:
+def unwrap_function(fun: Any, *attributes: str) -> Any:
     """The innermost function that `fun` wraps, by `__wrapped__` or one of `attributes`.
 
     `fun` itself if the chain does not end, as for objects that have every attribute.

@@ -43,17 +43,17 @@ class Tracer(jax.core.Tracer):  # type: ignore[type-arg]
         self.builder = builder
 
     @property
-    def aval(self) -> Any:  # type: ignore[override]
+    def aval(self) -> object:  # type: ignore[override]
         return backend.jax_aval(self.atom.aval)
 
     @property
-    def _trace(self) -> Any:  # type: ignore[override]
+    def _trace(self) -> object:  # type: ignore[override]
         if not self.builder.is_open:
             check_not_escaped(self, None)
         return backend.jax_trace
 
     @property
-    def _line_info(self) -> Any:  # type: ignore[override]
+    def _line_info(self) -> None:  # type: ignore[override]
         # JAX reads this for the message that a value has escaped.
         check_not_escaped(self, current_builder.innermost())
 
@@ -98,12 +98,12 @@ class PRNGKeyTracer(jax.core.Tracer):  # type: ignore[type-arg]
 
     __slots__ = ("key_data",)
 
-    def __init__(self, key_data: Tracer, aval: Any):
+    def __init__(self, key_data: Tracer, aval: jax.core.AbstractValue):
         self.key_data = key_data
         self.aval = aval
 
     @property
-    def _trace(self) -> Any:  # type: ignore[override]
+    def _trace(self) -> object:  # type: ignore[override]
         return self.key_data._trace
 
 

@@ -12,7 +12,7 @@ import jax.core
 from functx.core.backend import InnerJaxTrace, backend
 from functx.core.errors import FunctxError
 from functx.core.garbage_collection import garbage_collection
-from functx.core.program import Atom, Equation, Literal, Program, Var, dce_equations
+from functx.core.program import (Atom, Equation, InNames, Literal, Program, Var, dce_equations)
 from functx.core.source_info import FUNCTX_OR_JAX, USER_CODE, Source, file_owner, frame_source
 from functx.core.tracer import (
     PRNGKeyTracer,
@@ -28,6 +28,7 @@ from functx.core.types import ShapedArray
 from functx.core.typing import Value
 
 if TYPE_CHECKING:
+    from functx.core.functionalization import IncrementalFunctionalizer
     from functx.core.masks import RuleMasks
     from functx.core.primitive import Primitive
 
@@ -61,12 +62,12 @@ class Builder:
         self.axis: Any = None
         self.printed_values: dict[Any, Any] = {}
         self.differentiated: frozenset[Var] = frozenset()
-        self.in_names: Any = None
+        self.in_names: InNames = None
         self.source: Source | None = None if parent is None else parent.source
         self.is_open = True
         self.writes = False
         self.has_copies = False
-        self.functionalizer: Any = None
+        self.functionalizer: IncrementalFunctionalizer | None = None
         self.rule_masks: RuleMasks | None = None
         self._producers: dict[Atom, int] = {}
         self._indexed = 0

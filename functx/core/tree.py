@@ -6,7 +6,7 @@ import builtins
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from jax import tree_util
 
@@ -14,9 +14,10 @@ from functx.core.backend import backend
 from functx.core.errors import TreeError
 from functx.core.typing import PyTree
 
-_flatten: Any = tree_util.tree_flatten
-structure: Any = tree_util.tree_structure
-leaves: Any = tree_util.tree_leaves
+TreeDef: TypeAlias = tree_util.PyTreeDef
+_flatten = tree_util.tree_flatten
+structure: Callable[..., TreeDef] = tree_util.tree_structure
+leaves = tree_util.tree_leaves
 map = tree_util.tree_map
 map_with_path = tree_util.tree_map_with_path
 transpose = tree_util.tree_transpose
@@ -25,10 +26,9 @@ all = tree_util.tree_all
 reduce = tree_util.tree_reduce
 leaves_with_path = tree_util.tree_leaves_with_path
 flatten_with_path = tree_util.tree_flatten_with_path
-keystr: Any = tree_util.keystr
+keystr = tree_util.keystr
 treedef_tuple = tree_util.treedef_tuple
 Partial = tree_util.Partial
-TreeDef = Any
 T = TypeVar("T")
 
 
@@ -112,7 +112,7 @@ class PRNGKeyNode:
     Unflattened from any other leaf, such as an axis or None, the node returns that leaf.
     """
 
-    def __init__(self, dtype: Any):
+    def __init__(self, dtype: object):
         self.dtype = dtype
 
 

@@ -207,7 +207,7 @@ Shape = tuple[int, ...]
 class _InternedAvalType(type):
     """The metaclass that makes equal avals one object, so that comparing and hashing them is free."""
 
-    def __call__(cls, shape: Any, dtype: Any, weak_type: bool = False) -> Any:
+    def __call__(cls, shape: Shape, dtype: DType, weak_type: bool = False) -> ShapedArray:
         return _interned_aval(shape, dtype, weak_type)
 
 
@@ -229,12 +229,14 @@ class ShapedArray(metaclass=_InternedAvalType):
 
         def __init__(self, shape: Shape, dtype: DType, weak_type: bool = False): ...
 
-    def update(self, **changes: Any) -> ShapedArray:
+    def update(
+        self, shape: Shape | None = None, dtype: DType | None = None, weak_type: bool | None = None
+    ) -> ShapedArray:
         """This aval with some of `shape`, `dtype` and `weak_type` replaced."""
         return ShapedArray(
-            changes.get("shape", self.shape),
-            changes.get("dtype", self.dtype),
-            changes.get("weak_type", self.weak_type),
+            self.shape if shape is None else shape,
+            self.dtype if dtype is None else dtype,
+            self.weak_type if weak_type is None else weak_type,
         )
 
     def __repr__(self) -> str:

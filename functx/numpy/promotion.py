@@ -72,7 +72,7 @@ def bind_binary(primitive: Primitive, x: ArrayOrList, y: ArrayOrList) -> Value:
     elif current_builder.get() is None:
         out = evaluate_binary_on_host(primitive, x, y)
         if out is not None:
-            return out
+            return out  # type: ignore[return-value]
     return bind(primitive, broadcast(*promote(x, y)))
 
 

@@ -15,8 +15,8 @@ from functx.core.errors import ShapeError
 from functx.core.primitive import Primitive
 from functx.core.samples import EXACT, Rounding, bool_, c64, f32, i32, sample
 from functx.core.tracer import aval_of
-from functx.core.types import ShapedArray, accumulation_dtype, is_complex, kind, real_dtype
-from functx.core.typing import ArrayLike, Cotangents, Dim, DTypeLike, IRValue, Mask, Tangent, Value
+from functx.core.types import DType, ShapedArray, accumulation_dtype, is_complex, kind, real_dtype
+from functx.core.typing import ArrayLike, Cotangents, Dim, IRValue, Mask, Tangent, Value
 from functx.ops.families import Linear, align_batch_dims, check_same_dtype
 from functx.ops.operands import canonical_axis, check_axes
 
@@ -55,7 +55,7 @@ class Cumulative(Primitive, abstract=True):
         x: IRValue,
         operation: Callable[..., ir.OpView],
         start: complex,
-        dtype: DTypeLike = None,
+        dtype: DType | None = None,
     ) -> IRValue:
         """The cumulative reduction of `x` by an operation class, computed in `dtype`.
 

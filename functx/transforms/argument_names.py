@@ -90,7 +90,7 @@ class InputNames(NamedTuple):
             else:
                 i = argument.idx
                 base = positional[i] if i < len(positional) else f"args[{i}]"
-            names.append(base + tree.keystr(path))
+            names.append(base + tree.keystr(tuple(path)))
         return names
 
 
