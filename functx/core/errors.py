@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from functx.core.source_info import Source, source_line, user_source
 from functx.core.tracebacks import hide_callers
-from functx.core.tracer import Tracer
 
 if TYPE_CHECKING:
+    from functx.core.tracer import Tracer
     from functx.core.tracing import Builder
 
 

@@ -13,7 +13,16 @@ from functx.core.primitive import LinearInput, Primitive
 from functx.core.program import Equation
 from functx.core.samples import EXACT, f32, i32, sample
 from functx.core.types import ShapedArray
-from functx.core.typing import ArrayLike, Cotangents, Dim, IRValue, NumPyArray, Tangent, Value
+from functx.core.typing import (
+    ArrayLike,
+    Cotangent,
+    Cotangents,
+    Dim,
+    IRValue,
+    NumPyArray,
+    Tangent,
+    Value,
+)
 from functx.ops.families import Linear
 from functx.ops.operands import batch_size
 
