@@ -184,7 +184,7 @@ def is_scalar_index(item: object) -> bool:
     """Whether an item of an index is one integer."""
     if type(item) is int:
         return True
-    return getattr(item, "shape", None) == () and getattr(item, "dtype", bool) != bool
+    return getattr(item, "shape", None) == () and getattr(item, "dtype", np.bool_) != np.bool_
 
 
 def is_own_view(x: Tracer, idx: Index, value: object) -> bool:
