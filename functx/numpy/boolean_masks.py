@@ -87,7 +87,7 @@ def parse_mask_index(idx: Index, shape: Shape) -> BooleanMaskIndex | None:
 def _is_mask(item: object) -> bool:
     if type(item) is Tracer:
         return item.dtype == bool
-    return getattr(item, "ndim", 0) > 0 and getattr(item, "dtype", None) == np.bool_
+    return getattr(item, "ndim", 0) > 0 and getattr(item, "dtype", None) == ops.BOOL
 
 
 def _is_full(item: object) -> bool:
