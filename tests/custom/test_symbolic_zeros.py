@@ -189,5 +189,23 @@ def test_symbolic_zeros_have_a_type():
     zeros = of_functx.zero_from_primal({"x": ROW, "n": 3})
     onp.testing.assert_array_equal(zeros["x"], onp.zeros(3))
     assert zeros["n"].dtype == fx.float0
-    values = of_functx.custom_vjp_primal_tree_values((CustomVJPPrimal(1.0, True), 2.0))
+    values = of_fx.custom_vjp_primal_tree_values((CustomVJPPrimal(1.0, True), 2.0))
     assert values == (1.0, 2.0)
+
+
+@pytest.mark.parametrize("within", ["checkpoint", "jit", "cond", "scan"])
+def test_a_zero_less_a_cotangent_is_its_negative(within):
+    pair = fx.custom_vjp(lambda x: (x * 3.0, x * 5.0))
+    pair.defvjp(lambda x: (pair(x), None), lambda _, cts: (cts[0] * 3.0 - cts[1] * 5.0,))
+    wrapped = {
+        "checkpoint": fx.checkpoint(pair),
+        "jit": fx.jit(pair),
+        "cond": lambda x: fx.lax.cond(x > 0, pair, lambda x: (x, x), x),
+        "scan": lambda x: [
+            y[0] for y in fx.lax.scan(lambda c, x: (c, pair(x)), 0.0, x[None])[1]
+        ],
+    }[within]
+    for i, slope in ((0, 3.0), (1, -5.0)):
+        # The other result is needed, so that it is no dead code.
+        loss = fx.grad(lambda x, i=i: wrapped(x)[:: 1 - 2 * i], has_aux=True)
+        assert float(loss(onp.float32(2.0))[0]) == slope

@@ -168,6 +168,19 @@ def test_groups_are_axes_of_their_own():
     np.testing.assert_array_equal(twice, Y * 2)
 
 
+def test_each_group_shares_the_derivatives_of_its_own_extrema():
+    def lane(v):
+        return lax.pmax(v, "i", axis_index_groups=[[0, 3], [2, 1]])
+
+    f = functx.vmap(lane, axis_name="i")
+    x, weights = np.array([[2, 5, 7, 2], [1, 2, 3, 4]], "f")
+    np.testing.assert_array_equal(f(x), [2, 7, 7, 2])
+    slope = functx.grad(lambda x: (f(x) * weights).sum())(x)
+    np.testing.assert_array_equal(slope, [2.5, 0, 5, 2.5])
+    inside = functx.vmap(lambda v, w: functx.grad(lambda v: lane(v) * w)(v), axis_name="i")
+    np.testing.assert_array_equal(inside(x, weights), slope)
+
+
 def test_several_names_count_as_one_axis():
     rows = np.arange(6, dtype="f").reshape(2, 3)
 
