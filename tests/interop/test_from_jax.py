@@ -348,3 +348,25 @@ def test_programs_go_with_the_caches():
 
 def test_the_primitive_is_registered():
     assert Primitive.registry["jax_call"] is JaxCall
+
+
+@pytest.mark.parametrize("left_side", [False, True])
+def test_every_flag_of_a_triangular_solve_keeps_its_meaning(left_side):
+    random = onp.random.RandomState(1)
+    a, b = (
+        (random.uniform(0.5, 1, (3, 3)) + 1j * random.uniform(0.5, 1, (3, 3))).astype("complex64")
+        for _ in range(2)
+    )
+    flags = "lower", "transpose_a", "conjugate_a", "unit_diagonal"
+
+    def solutions(a, b):
+        return [
+            jax.lax.linalg.triangular_solve(
+                a, b, left_side=left_side, **{f: bool(n >> i & 1) for i, f in enumerate(flags)}
+            )
+            for n in range(16)
+        ]
+
+    program = fx.make_ir(fx.from_jax(solutions))(a, b)
+    assert names(program).count("triangular_solve") == 16
+    close(fx.jit(program)(a, b), jax.jit(solutions)(a, b), 1e-4)
