@@ -281,6 +281,18 @@ def test_checkpoints_mark_recomputed_values_and_their_boundary_is_saved():
         assert names(backward).index("tanh") < 3 < names(backward)[3:].index("tanh") + 3
 
 
+def test_a_value_between_two_checkpoints_is_saved_although_both_use_it():
+    def f(x, w, v):
+        again = fx.checkpoint(lambda x, w: np.tanh(x @ w))
+        return again(again(x, w), v)
+
+    joint = joint_program(f)(ROWS, W, W)
+    between = next(e.outputs[0] for e in joint.program if e.primitive.name == "tanh")
+    assert joint.recompute and between not in joint.recompute
+    for forward, backward in (default_partition(joint), cut(f, ROWS, W, W)):
+        assert between.aval in forward.out_avals[1:] and names(backward).count("tanh") == 1
+
+
 def test_the_backward_program_does_again_just_before_it_uses():
     def f(x, w):
         for _ in range(3):

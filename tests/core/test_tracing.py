@@ -7,7 +7,15 @@ import numpy as np
 import pytest
 
 import functx
+from functx.core.config import memory_plan
 from functx.core.errors import ArgumentError, EscapedTracerError, MissingRuleError
+from functx.core.named_axes import (
+    Axis,
+    batched_axis,
+    bind_named_axes,
+    bound_axes,
+    set_batched_axis,
+)
 from functx.core.program import Program
 from functx.core.rewriting import apply, interpret
 from functx.core.samples import f32
@@ -18,6 +26,7 @@ from functx.ops.families import Unary
 from functx.ops.reductions import reduce_sum
 from functx.ops.shapes import full
 from functx.ops.transcendental import cos, sin
+from functx.passes.rematerialization import MIN_CUT_PLAN, use_memory_plan
 
 from .programs import Halves, program_of
 
@@ -216,6 +225,30 @@ class TestConcurrency:
         for thread in threads:
             thread.join()
         assert found == alone
+
+    def test_threads_do_not_mix_their_axes_and_options(self):
+        barrier = threading.Barrier(2, timeout=30)
+        found = {}
+
+        def seen():
+            return batched_axis(), bound_axes(), memory_plan()
+
+        def work(name, plan):
+            axis = Axis(name, 3)
+            with set_batched_axis(axis), bind_named_axes([axis]), use_memory_plan(plan):
+                barrier.wait()
+                found[name] = seen() == (axis, (axis,), plan)
+                barrier.wait()
+            found[name] &= seen() == before
+
+        before = seen()
+        pairs = [("i", "off"), ("j", MIN_CUT_PLAN)]
+        threads = [threading.Thread(target=work, args=pair) for pair in pairs]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert found == {"i": True, "j": True} and seen() == before
 
     def test_a_thread_computes_while_another_traces(self):
         computed = []

@@ -201,9 +201,7 @@ def test_a_zero_less_a_cotangent_is_its_negative(within):
         "checkpoint": fx.checkpoint(pair),
         "jit": fx.jit(pair),
         "cond": lambda x: fx.lax.cond(x > 0, pair, lambda x: (x, x), x),
-        "scan": lambda x: [
-            y[0] for y in fx.lax.scan(lambda c, x: (c, pair(x)), 0.0, x[None])[1]
-        ],
+        "scan": lambda x: [y[0] for y in fx.lax.scan(lambda c, x: (c, pair(x)), 0.0, x[None])[1]],
     }[within]
     for i, slope in ((0, 3.0), (1, -5.0)):
         # The other result is needed, so that it is no dead code.

@@ -47,6 +47,19 @@ def test_half_floats_are_added_up_in_single_precision(dtype):
     assert not numpy.any(mean)
 
 
+@pytest.mark.parametrize("dtype", [numpy.float16, ml_dtypes.bfloat16])
+def test_running_sums_of_half_floats_keep_small_terms(dtype):
+    # A half float does not change when 1 is added to the first term.
+    x = numpy.ones(9, dtype)
+    x[0] = 2 / ml_dtypes.finfo(dtype).eps
+    sums = numpy.cumsum(x, dtype="float32").astype(dtype)
+    assert float(sums[2]) == float(x[0]) + 2
+    slope = functx.grad(lambda y: (np.cumsum(y) * x[::-1]).sum())(x)
+    found = np.cumsum(x), lax.cumsum(x[::-1], reverse=True)[::-1], slope[::-1]
+    for each in found:
+        numpy.testing.assert_array_equal(numpy.asarray(each), sums)
+
+
 def test_small_entries_of_derivatives_of_softmax_are_as_precise_as_large_ones(x64):
     x, small = numpy.array([37.5, 0.0]), numpy.exp(-37.5)
     along = numpy.array([1.0, 0.0])
