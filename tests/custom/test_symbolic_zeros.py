@@ -189,7 +189,7 @@ def test_symbolic_zeros_have_a_type():
     zeros = of_functx.zero_from_primal({"x": ROW, "n": 3})
     onp.testing.assert_array_equal(zeros["x"], onp.zeros(3))
     assert zeros["n"].dtype == fx.float0
-    values = of_fx.custom_vjp_primal_tree_values((CustomVJPPrimal(1.0, True), 2.0))
+    values = of_functx.custom_vjp_primal_tree_values((CustomVJPPrimal(1.0, True), 2.0))
     assert values == (1.0, 2.0)
 
 
