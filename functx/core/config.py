@@ -13,7 +13,6 @@ from functx.core.backend import backend
 from functx.core.caches import invalidate_caches
 from functx.core.errors import ArgumentError, ValueRangeError, type_name
 from functx.core.garbage_collection import GARBAGE_COLLECTION_MODES, garbage_collection
-from functx.core.records import Record
 from functx.core.tracebacks import TRACEBACK_FILTERING_MODES, traceback_filter
 from functx.core.tracing import program_checks
 
@@ -26,7 +25,7 @@ _UNITS = {"b": 1} | {
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?i?b)\s*", re.IGNORECASE)
 
 
-class MemoryBudget(Record):
+class MemoryBudget(NamedTuple):
     """The largest memory for temporaries of a derivative: `bytes`, or a `fraction` of the unplanned memory."""
 
     bytes: int = 0

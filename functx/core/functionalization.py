@@ -12,12 +12,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from functx.core.errors import ImmutableArrayError, type_name
-from functx.core.ndarray import as_numpy_array
 from functx.core.primitive import View
 from functx.core.program import Atom, Effect, Equation, Program, Var, dce_equations
-from functx.core.records import Rewrite
-from functx.core.rewriting import bind_equation, cached_rewrite
-from functx.core.tracer import Tracer, current_builder
+from functx.core.rewriting import Rewrite, bind_equation, cached_rewrite
+from functx.core.tracer import Tracer, as_numpy_array, current_builder
 from functx.core.tracing import Builder, run_and_finish, trace_closed
 from functx.core.typing import ArrayLike
 

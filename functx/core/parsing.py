@@ -14,7 +14,7 @@ from functx.core.errors import FunctxError, ParseError
 from functx.core.primitive import Primitive
 from functx.core.printing import effects_text, find_opaque_value, is_record, resolve_name
 from functx.core.program import Atom, Effect, Effects, Equation, Program, Var, scalar_literal
-from functx.core.records import T
+from functx.core.rewriting import T
 from functx.core.types import DTYPES_BY_SHORT_NAME, DType, ShapedArray
 
 _TOKEN = re.compile(

@@ -14,7 +14,7 @@ import numpy as np
 
 from functx.core.errors import ArgumentError, FunctxError, MissingRuleError, RuleError
 from functx.core.program import NO_EFFECTS, Effects, Program, programs_in_parameter
-from functx.core.records import annotated_fields
+from functx.core.rewriting import annotated_fields
 from functx.core.samples import Rounding
 from functx.core.tracing import bind
 from functx.core.types import HasAval, ShapedArray

@@ -24,7 +24,7 @@ import numpy as np
 
 from functx.core.primitive import Primitive
 from functx.core.program import Effects, Equation, Literal, Program, Var
-from functx.core.records import Record
+from functx.core.rewriting import Record
 from functx.core.source_info import DerivedSource, assigned_names, describe_source
 from functx.core.types import DTYPES_BY_SHORT_NAME, SHORT_NAMES, ShapedArray
 

@@ -27,8 +27,7 @@ from functx.core.functionalization import (
 )
 from functx.core.primitive import HasPrograms, Primitive
 from functx.core.program import Atom, Equation, Program, Var, subprograms
-from functx.core.records import Rewrite
-from functx.core.rewriting import apply, bind_equation, cached_rewrite, interpret
+from functx.core.rewriting import Rewrite, apply, bind_equation, cached_rewrite, interpret
 from functx.core.source_info import Source
 from functx.core.tracer import Tracer, aval_of, current_builder, literal_of
 from functx.core.tracing import bind, trace, trace_closed

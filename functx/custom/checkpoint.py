@@ -16,11 +16,17 @@ from functx import ops
 from functx.core import tree
 from functx.core.checking import check_operands
 from functx.core.errors import ArgnumsError, ArgumentError, EffectError, type_name
-from functx.core.masks import mask_of
+from functx.core.masks import (
+    inexact_mask,
+    linear_mask,
+    mask_of,
+    scatter_where,
+    select_where,
+    select_where_not,
+)
 from functx.core.program import Atom, Equation, Program, Var, dce_equations, subprograms
 from functx.core.program_editing import inline, replace_program_fields
-from functx.core.records import Rewrite
-from functx.core.rewriting import cached_rewrite
+from functx.core.rewriting import Rewrite, cached_rewrite
 from functx.core.samples import LazySamples, f32, sample
 from functx.core.tracer import current_builder
 from functx.core.tracing import trace_closed
@@ -49,14 +55,6 @@ from functx.transforms.control.scan import Scan
 from functx.transforms.dce import DropZeroInputs, RemoveEffects, nonzero_output_mask
 from functx.transforms.decompose import decompose_missing_rules
 from functx.transforms.forward_mode import JVPRewrite, Linearize
-from functx.transforms.operand_masks import (
-    inexact_cotangents,
-    inexact_mask,
-    linear_mask,
-    scatter_where,
-    select_where,
-    select_where_not,
-)
 from functx.transforms.tracing_api import avals_of, trace_function
 
 if TYPE_CHECKING:
@@ -211,7 +209,7 @@ class Checkpoint(ProgramCall):
         backward = self.partial_eval(SelectMaskedVJP(tuple(active), masked)).unknown
         inexact = inexact_mask(self.program.out_avals)
         if masked:
-            out_cts = inexact_cotangents(cts, self.program.out_avals)
+            out_cts = ops.inexact_cotangents(cts, self.program.out_avals)
             out_cts = [*out_cts, *broadcast_masks(select_where(masks, inexact), out_cts)]
         else:
             nonzero = tuple([ct is not None for ct in select_where(cts, inexact)])
@@ -227,7 +225,7 @@ class Checkpoint(ProgramCall):
         program = cached_rewrite(
             TransposeLinearInputs(linear), decompose_missing_rules(self.program, "transpose")
         )
-        out_cts = inexact_cotangents(cts, self.program.out_avals)
+        out_cts = ops.inexact_cotangents(cts, self.program.out_avals)
         pullback = self.with_program(program, differentiated=True)
         return scatter_where(pullback(*out_cts, *select_where_not(args, linear)), linear)
 

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from functx import ops
 from functx.core.errors import ArgumentError, type_name
 from functx.core.primitive import Primitive
-from functx.core.records import Record
+from functx.core.rewriting import Record
 from functx.core.types import ShapedArray
 from functx.passes.memory_cost_model import is_cheap_to_recompute
 

@@ -19,12 +19,12 @@ from functx.core.errors import (
     GradientError,
     MissingRuleError,
 )
+from functx.core.masks import inexact_mask, select_where
 from functx.core.named_axes import AxisNames, batched_axis_names
 from functx.core.primitive import Primitive
 from functx.core.program import Program
 from functx.core.program_editing import apply_program
-from functx.core.records import Record, Rewrite, field
-from functx.core.rewriting import cached_rewrite
+from functx.core.rewriting import Record, Rewrite, cached_rewrite, field
 from functx.core.tracebacks import api_boundary
 from functx.core.tracer import current_builder
 from functx.core.tracing import trace_closed
@@ -45,7 +45,6 @@ from functx.custom.rule_tracing import (
 from functx.ops.operands import batch_size
 from functx.transforms.aliasing import call_outside_trace
 from functx.transforms.argument_names import check_callable, copy_function_metadata, function_name
-from functx.transforms.operand_masks import inexact_mask, select_where
 from functx.transforms.tracing_api import avals_of, trace_function
 from functx.transforms.vmap import Batch, BatchWithInferredOutDims
 

@@ -8,11 +8,19 @@ from typing import Any
 from functx import ops
 from functx.core import tree
 from functx.core.errors import ArgumentError, RuleError
+from functx.core.masks import (
+    indices_where,
+    inexact_mask,
+    linear_mask,
+    scatter_where,
+    select_where,
+    select_where_not,
+    unflatten_tangents,
+)
 from functx.core.primitive import Primitive
 from functx.core.program import Atom, Program, Var, dce_equations
 from functx.core.program_editing import apply_program
-from functx.core.records import Rewrite
-from functx.core.rewriting import cached_rewrite
+from functx.core.rewriting import Rewrite, cached_rewrite
 from functx.core.samples import LazySamples, f32, sample
 from functx.core.tracing import trace_closed
 from functx.core.types import ShapedArray, is_inexact
@@ -44,16 +52,6 @@ from functx.transforms.dce import (
 )
 from functx.transforms.decompose import decompose_missing_rules
 from functx.transforms.linear_transpose import transpose_program
-from functx.transforms.operand_masks import (
-    indices_where,
-    inexact_cotangents,
-    inexact_mask,
-    linear_mask,
-    scatter_where,
-    select_where,
-    select_where_not,
-    unflatten_tangents,
-)
 from functx.transforms.rule_checks import check_linear
 
 
@@ -309,7 +307,7 @@ def transpose_primal(program: Program, cts: Cotangents, args: Values) -> list[Co
     pullback = cached_rewrite(
         TransposeLinearInputs(linear), decompose_missing_rules(program, "transpose")
     )
-    operands = [*inexact_cotangents(cts, program.out_avals), *select_where_not(args, linear)]
+    operands = [*ops.inexact_cotangents(cts, program.out_avals), *select_where_not(args, linear)]
     return scatter_where(apply_program(pullback, operands), linear)
 
 

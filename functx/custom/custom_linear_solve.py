@@ -13,11 +13,11 @@ from functx import ops
 from functx.core import tree
 from functx.core.checking import check_operands
 from functx.core.errors import DTypeError, MissingRuleError, ShapeError, TreeError
+from functx.core.masks import scatter_where
 from functx.core.primitive import Primitive, is_linear_input
 from functx.core.program import Program
 from functx.core.program_editing import apply_program
-from functx.core.records import Rewrite
-from functx.core.rewriting import apply, cached_rewrite
+from functx.core.rewriting import Rewrite, apply, cached_rewrite
 from functx.core.samples import LazySamples, f64, sample
 from functx.core.tracebacks import api_boundary
 from functx.core.tracing import trace_closed
@@ -46,7 +46,6 @@ from functx.transforms.dce import active_outputs, take_first_outputs
 from functx.transforms.forward_mode import Linearize
 from functx.transforms.grad import convert_ints_to_floats
 from functx.transforms.linear_transpose import LinearTranspose
-from functx.transforms.operand_masks import instantiate_zeros, scatter_where
 from functx.transforms.reverse_mode import SplitVJP
 from functx.transforms.tracing_api import TracedFunction, avals_of, trace_function
 from functx.transforms.vmap import Batch
@@ -169,7 +168,7 @@ def instantiate_cotangents(
     """The cotangents of outputs with the types of `like`, zeros for None; None if all are None."""
     if all(ct is None for ct in cts):
         return None
-    return instantiate_zeros(cts, like)
+    return ops.instantiate_zeros(cts, like)
 
 
 class PartialDerivative(Rewrite[Program]):
@@ -373,7 +372,7 @@ class CustomLinearSolve(Primitive):
         dmatvec = consts_jvp(self.matvec, x, consts, dconsts)
         if dmatvec is None and all(t is None for t in db):
             return outs, [None] * len(outs)
-        rhs = instantiate_zeros(db, b)
+        rhs = ops.instantiate_zeros(db, b)
         if dmatvec is not None:
             rhs = [
                 ops.neg(dm) if t is None else ops.sub(t, dm)

@@ -10,6 +10,15 @@ from functx import ops
 from functx.core import tree
 from functx.core.checking import check_operands
 from functx.core.errors import FunctxError
+from functx.core.masks import (
+    indices_where,
+    inexact_mask,
+    linear_mask,
+    scatter_where,
+    select_where,
+    select_where_not,
+    unflatten_tangents,
+)
 from functx.core.primitive import Primitive
 from functx.core.program import Program
 from functx.core.program_editing import apply_program, replace_program_fields
@@ -48,17 +57,6 @@ from functx.transforms.argument_names import as_decorator, check_callable
 from functx.transforms.dce import Subprogram, dependents_of, used_variables
 from functx.transforms.decompose import decompose_missing_rules
 from functx.transforms.linear_transpose import transpose_program
-from functx.transforms.operand_masks import (
-    indices_where,
-    inexact_cotangents,
-    inexact_mask,
-    instantiate_zeros,
-    linear_mask,
-    scatter_where,
-    select_where,
-    select_where_not,
-    unflatten_tangents,
-)
 from functx.transforms.rule_checks import check_linear
 
 
@@ -304,7 +302,7 @@ class CustomVJP(CustomDerivativeCall):
         self, cts: Cotangents, residuals: Values, args: Values, active: Sequence[bool]
     ) -> Cotangents:
         backward = self.backward_program(args, active, cts)
-        out_cts = inexact_cotangents(cts, self.primal.out_avals)
+        out_cts = ops.inexact_cotangents(cts, self.primal.out_avals)
         return scatter_where(apply_program(backward, [*out_cts, *residuals]), active)
 
     def activity(
@@ -422,6 +420,6 @@ class CustomVJPTangent(Primitive):
         count, linear = len(self.backward.outputs), linear_mask(args)
         if any(linear[count:]):
             return transpose_primal(self.tangent_program(args), cts, args)
-        out_cts = instantiate_zeros(cts, self.backward.in_avals[: len(cts)])
+        out_cts = ops.instantiate_zeros(cts, self.backward.in_avals[: len(cts)])
         in_cts = apply_program(self.backward, [*out_cts, *args[count:]])
         return [*in_cts, *[None] * len(args[count:])]

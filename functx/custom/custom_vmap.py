@@ -11,6 +11,14 @@ from functx import ops
 from functx.core import tree
 from functx.core.checking import check_operands
 from functx.core.errors import ArgumentError, MissingRuleError, TreeError, type_name
+from functx.core.masks import (
+    inexact_mask,
+    linear_mask,
+    replace_where,
+    scatter_where,
+    select_where,
+    select_where_not,
+)
 from functx.core.primitive import Primitive
 from functx.core.program import Program
 from functx.core.rewriting import apply, cached_rewrite, user_rule_runs
@@ -38,15 +46,6 @@ from functx.transforms.aliasing import call_outside_trace, capture_key
 from functx.transforms.argument_names import check_callable, function_name
 from functx.transforms.control.loops import map as map_rows
 from functx.transforms.dce import active_outputs
-from functx.transforms.operand_masks import (
-    inexact_cotangents,
-    inexact_mask,
-    linear_mask,
-    replace_where,
-    scatter_where,
-    select_where,
-    select_where_not,
-)
 from functx.transforms.tracing_api import avals_of, trace_function
 from functx.transforms.vmap import Batch, add_axis, remove_axis
 
@@ -211,7 +210,7 @@ class CustomVmap(Primitive):
         program = cached_rewrite(RecomputingTranspose(linear), self.program)
         linear_avals = tuple([x.aval for x in select_where(args, linear)])
         pullback = CustomVmap(program, TransposeVmapRule(self.rule, linear, linear_avals))
-        out_cts = inexact_cotangents(cts, self.program.out_avals)
+        out_cts = ops.inexact_cotangents(cts, self.program.out_avals)
         return scatter_where(pullback(*out_cts, *select_where_not(args, linear)), linear)
 
     def batch(self, args: Values, dims: Dims) -> tuple[Values, Dims]:

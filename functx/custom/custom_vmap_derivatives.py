@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from functx import ops
+from functx.core.masks import scatter_where, select_where
 from functx.core.named_axes import AxisNames, batched_axis_names
 from functx.core.program import Program
-from functx.core.records import Record, Rewrite, field
-from functx.core.rewriting import apply, cached_rewrite
+from functx.core.rewriting import Record, Rewrite, apply, cached_rewrite, field
 from functx.core.tracer import aval_of
 from functx.core.tracing import trace_closed
 from functx.core.types import ShapedArray
@@ -21,7 +21,6 @@ from functx.transforms.call_primitive import TransposeLinearInputs
 from functx.transforms.dce import RemoveEffects, with_io
 from functx.transforms.decompose import decompose_missing_rules
 from functx.transforms.forward_mode import JVPRewrite, canonicalize_for_ad
-from functx.transforms.operand_masks import scatter_where, select_where
 from functx.transforms.reverse_mode import backward_sweep, forward_sweep
 from functx.transforms.vmap import Batch, add_axis, remove_axis
 

@@ -13,7 +13,8 @@ import numpy as np
 from functx import ops
 from functx.core import tree
 from functx.core.errors import ArgumentError, RuleError, type_name
-from functx.core.records import Record
+from functx.core.masks import inexact_mask, is_float0, scatter_where, tangent_avals
+from functx.core.rewriting import Record
 from functx.core.source_info import Source, unwrap_function
 from functx.core.tracer import aval_of
 from functx.core.tree import TreeDef
@@ -21,7 +22,6 @@ from functx.core.types import HasAval, ShapedArray, float0, is_inexact, kind
 from functx.core.typing import Function, PyTree, Value, Values
 from functx.ops.operands import PYTHON_SCALARS, literal
 from functx.transforms.argument_names import function_name, key_path_strings
-from functx.transforms.operand_masks import inexact_mask, is_float0, scatter_where, tangent_avals
 
 
 class SymbolicZero(HasAval):

@@ -19,7 +19,7 @@ from functx.core.named_axes import (
     named_axis_size,
 )
 from functx.core.primitive import Primitive
-from functx.core.records import Record
+from functx.core.rewriting import Record
 from functx.core.tracer import aval_of
 from functx.core.tracing import trace, trace_closed
 from functx.core.types import ShapedArray

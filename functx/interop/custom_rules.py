@@ -13,6 +13,12 @@ from jax.custom_derivatives import SymbolicZero
 from jax.extend.linear_util import WrappedFun
 from jax.interpreters.ad import Zero
 
+from functx import ops
+from functx.core.masks import (
+    inexact_mask,
+    scatter_where,
+    select_where,
+)
 from functx.core.program import Program, Var
 from functx.core.tracer import Tracer, aval_of
 from functx.core.tracing import eval_context, trace, trace_closed
@@ -44,12 +50,6 @@ from functx.interop.translation import (
 )
 from functx.transforms.argument_names import function_name
 from functx.transforms.dce import with_io
-from functx.transforms.operand_masks import (
-    inexact_mask,
-    instantiate_zeros,
-    scatter_where,
-    select_where,
-)
 
 
 class JaxJVPFunction(CustomJVPFunction):
@@ -345,7 +345,7 @@ class JaxVJPRule(JaxDerivativeRule):
 
         def backward(*xs: Value) -> list[Value]:
             found = scatter_where(second.call_with_constants(xs), activity.varying)
-            return instantiate_zeros(
+            return ops.instantiate_zeros(
                 found, select_where(self.argument_avals, inexact_mask(self.argument_avals))
             )
 

@@ -15,6 +15,7 @@ from jax.extend.core import Var, find_top_trace, new_jaxpr_eqn, set_current_trac
 from functx.core import tree
 from functx.core.backend import backend
 from functx.core.caches import Cache
+from functx.core.masks import select_where
 from functx.core.named_axes import bound_axes
 from functx.core.program import scalar_literal
 from functx.core.source_info import Source, source_line, user_source
@@ -48,7 +49,6 @@ from functx.interop.translation import (
 from functx.lowering.jax_bridge import JaxAval, prng_key_type
 from functx.transforms.aliasing import copy_if_aliased
 from functx.transforms.argument_names import check_callable, function_name, wrap_transform
-from functx.transforms.operand_masks import select_where
 
 VALUE_ERRORS = (
     jax.errors.ConcretizationTypeError,

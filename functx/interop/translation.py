@@ -22,6 +22,14 @@ from functx.core.errors import (
     MissingRuleError,
     ShapeError,
 )
+from functx.core.masks import (
+    inexact_mask,
+    linear_mask,
+    replace_where,
+    scatter_where,
+    select_where,
+    select_where_not,
+)
 from functx.core.primitive import Primitive
 from functx.core.program import NO_EFFECTS, Effect, Effects, Program
 from functx.core.program import Literal as FunctxLiteral
@@ -61,14 +69,6 @@ from functx.ops.families import Elementwise
 from functx.ops.operands import batch_size
 from functx.transforms.call_primitive import Call
 from functx.transforms.control.body_tracing import is_linearizing
-from functx.transforms.operand_masks import (
-    inexact_mask,
-    linear_mask,
-    replace_where,
-    scatter_where,
-    select_where,
-    select_where_not,
-)
 
 if TYPE_CHECKING:
     from functx.lowering.stablehlo_emitter import LoweringContext

@@ -1,4 +1,4 @@
-"""Arguments of `jit`: static ones by value, and checks of arrays that no program can take."""
+"""Arguments of `jit`: static ones, checks of arrays, and functions compiled ahead for their types."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Hashable, Iterable, Sequence
 from functools import partial
 from operator import index
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -24,8 +25,11 @@ from functx.core.errors import (
 from functx.core.tracer import Tracer, aval_of
 from functx.core.types import canonical_dtype
 from functx.core.typing import ArrayLike, Function, PyTree, Values
+from functx.lowering.callbacks import call_reraising_callback_errors
 from functx.lowering.recompilation import code_of_function
+from functx.transforms.aliasing import write_back_arguments
 from functx.transforms.argument_names import copy_function_metadata, function_name
+from functx.transforms.tracing_api import abstractify
 
 ArgNames = str | Sequence[str] | None
 ArgNums = int | Sequence[int] | None
@@ -240,3 +244,114 @@ def check_donated_once(
                     f"got one array for `{names[i]}`, which is donated, and for `{names[j]}`",
                     fix="Pass a copy of it, or do not donate it.",
                 )
+
+
+class Lowered:
+    """A function lowered to StableHLO for one set of argument types, not yet compiled."""
+
+    def __init__(self, call: CallingConvention, lowered: Any):
+        self._call, self._lowered = call, lowered
+
+    def compile(self, compiler_options: Any = None) -> Compiled:
+        """The executable."""
+        return Compiled(self._call, self._lowered.compile(compiler_options))
+
+    def as_text(self, dialect: str | None = None, **options: Any) -> str:
+        """The module as text, StableHLO by default, or in another `dialect` that JAX knows."""
+        return str(self._lowered.as_text(dialect, **options))
+
+    def compiler_ir(self, dialect: str | None = None) -> Any:
+        """The module itself, StableHLO by default, or in another `dialect` that JAX knows."""
+        return self._lowered.compiler_ir(dialect)
+
+    def cost_analysis(self) -> Any:
+        """XLA's estimate of what the module costs to run: flops, bytes accessed, and more."""
+        return self._lowered.cost_analysis()
+
+    @property
+    def out_info(self) -> PyTree:
+        """The shapes and dtypes of the results."""
+        info = self._lowered.out_info
+        return info[0] if self._call.writes else info
+
+
+class Compiled:
+    """A function compiled for one set of argument types; call it with such arguments.
+
+    Static arguments are part of the executable, and left out of the call.
+    """
+
+    def __init__(self, call: CallingConvention, compiled: Any):
+        self._call, self._compiled = call, compiled
+
+    def __call__(self, *args: PyTree, **kwargs: PyTree) -> PyTree:
+        try:
+            out = call_reraising_callback_errors(
+                self._compiled, self._call.captured, *args, **kwargs
+            )
+        except (TypeError, ValueError, OverflowError, RuntimeError):
+            self._call.check(args, kwargs)
+            raise
+        if not self._call.writes:
+            return out
+        write_back_arguments(tree.leaves((args, kwargs)), out[1])
+        return out[0]
+
+    def as_text(self) -> str:
+        """The optimised module as text."""
+        return str(self._compiled.as_text())
+
+    def cost_analysis(self) -> Any:
+        """XLA's estimate of what a run costs: flops, bytes accessed, and more."""
+        return self._compiled.cost_analysis()
+
+    def memory_analysis(self) -> Any:
+        """The bytes that arguments, results, temporaries and code take."""
+        return self._compiled.memory_analysis()
+
+
+class CallingConvention(NamedTuple):
+    """The hidden and the visible arguments of a compiled function.
+
+    `captured` are the hidden arguments; `in_names` gives the names of the leaves of the visible ones;
+    `args_info` is JAX's description of both, captured first.
+    """
+
+    name: str
+    in_names: Any
+    captured: tuple[Any, ...]
+    args_info: PyTree
+    writes: bool = False
+
+    def check(self, args: PyTree, kwargs: PyTree) -> None:
+        """Raises ArgumentError for arguments of other types than the function was compiled for."""
+        what = f"compiled {self.name}"
+        expected, in_tree = tree.flatten((tuple(self.args_info[0][1:]), self.args_info[1]))
+        leaves, given_tree = tree.flatten((args, kwargs))
+        tree.check_same_structure(
+            in_tree, given_tree, f"{what}: the arguments", "those it was compiled for"
+        )
+        names = self.in_names()
+        for name, x, wanted in zip(names, leaves, expected, strict=True):
+            given = _type_text(x)
+            if isinstance(x, jax.core.Tracer):
+                raise ArgumentError(
+                    f"{what}: arguments must be arrays, since no trace can look into what is "
+                    f"compiled; got a traced {given} for `{name}`",
+                    fix="Call the function itself in place of the compiled one.",
+                )
+            if given != _type_text(wanted):
+                raise ArgumentError(
+                    f"{what}: arguments must have the types that it was compiled for; "
+                    f"got {given} for `{name}`: {_type_text(wanted)}",
+                    fix="Lower and compile the function for these types too.",
+                )
+        check_usable(what, names, leaves)
+
+
+def _type_text(x: object) -> str:
+    """`f32[3]` for an array or its aval, else the name of the class."""
+    try:
+        return repr(abstractify(x).update(weak_type=False))
+    except ArgumentError:
+        return type_name(x)

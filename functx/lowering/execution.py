@@ -16,18 +16,19 @@ from functx.core.caches import Cache
 from functx.core.concretization import Guard
 from functx.core.config import config, contextual_key, outline_mode
 from functx.core.errors import EffectError
-from functx.core.ndarray import (
-    HOST_ARRAY_TYPES,
-    as_ndarray,
-    copy_as_ndarray,
-    evaluate_on_host,
-    evaluate_unary_on_host,
-)
 from functx.core.primitive import HasPrograms, Primitive, View
 from functx.core.program import Equation, Literal, Program, Var
 from functx.core.program_editing import hoist_captures
 from functx.core.rewriting import cached_rewrite, user_rule_runs
-from functx.core.tracer import aval_of, is_jax_tracer
+from functx.core.tracer import (
+    HOST_ARRAY_TYPES,
+    as_ndarray,
+    aval_of,
+    copy_as_ndarray,
+    evaluate_on_host,
+    evaluate_unary_on_host,
+    is_jax_tracer,
+)
 from functx.core.types import ShapedArray, real_dtype, x64_enabled
 from functx.core.typing import ArrayLike, Function, NumPyArray, Value, Values
 from functx.lowering.arguments import check_usable

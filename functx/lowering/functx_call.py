@@ -14,10 +14,10 @@ from functx.core.backend import backend
 from functx.core.config import outline_mode
 from functx.core.errors import ArgumentError, LinearityError, NonFiniteError
 from functx.core.garbage_collection import garbage_collection
+from functx.core.masks import indices_where, select_where
 from functx.core.named_axes import AxisNames
 from functx.core.program import Atom, Effect, Equation, Program, Var
-from functx.core.records import Rewrite
-from functx.core.rewriting import cached_rewrite
+from functx.core.rewriting import Rewrite, cached_rewrite
 from functx.core.tracing import hoist_captures_into_args
 from functx.core.types import is_inexact
 from functx.core.typing import ArrayLike, Dims, IRValue, PyTree, Tangent, Value, Values
@@ -37,7 +37,6 @@ from functx.transforms.call_primitive import TransposeLinearInputs
 from functx.transforms.dce import dce_program, dependents_of
 from functx.transforms.decompose import decompose_missing_rules
 from functx.transforms.forward_mode import Linearize
-from functx.transforms.operand_masks import indices_where, select_where
 from functx.transforms.vmap import BatchWithInferredOutDims
 
 functx_call = JaxPrimitive("functx_call")

@@ -27,7 +27,7 @@ from functx.core.functionalization import Strides
 from functx.core.garbage_collection import garbage_collection
 from functx.core.named_axes import bound_axes
 from functx.core.program_editing import hoist_captures
-from functx.core.records import Record
+from functx.core.rewriting import Record
 from functx.core.tracebacks import api_boundary, filter_traceback
 from functx.core.tracer import check_no_escaped_tracers, current_builder
 from functx.core.tree import TreeDef
@@ -37,6 +37,8 @@ from functx.lowering import callbacks
 from functx.lowering.arguments import (
     ArgNames,
     ArgNums,
+    CallingConvention,
+    Lowered,
     StaticArguments,
     check_divisible,
     check_donated_once,
@@ -47,7 +49,6 @@ from functx.lowering.captured_arrays import CapturedArrays, Retrace, freeze_capt
 from functx.lowering.execution import current_target
 from functx.lowering.functx_call import bind_functx_call
 from functx.lowering.recompilation import code_of_function, record_compilation
-from functx.lowering.stages import CallingConvention, Lowered
 from functx.passes.pipeline import Stage, run_passes
 from functx.transforms.aliasing import (
     SharedBuffer,

@@ -16,8 +16,7 @@ from functx.core.errors import CollectiveError, UnboundAxisError
 from functx.core.primitive import Primitive
 from functx.core.program import Atom, Equation, Program, Var, scalar_literal, subprograms
 from functx.core.program_editing import map_primitive_programs, replace_program_fields
-from functx.core.records import Rewrite
-from functx.core.rewriting import cached_rewrite
+from functx.core.rewriting import Rewrite, cached_rewrite
 from functx.core.source_info import Source
 from functx.core.tracer import aval_of
 from functx.core.types import is_complex, kind

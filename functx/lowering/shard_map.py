@@ -20,6 +20,13 @@ from functx.core.errors import (
     TreeError,
     type_name,
 )
+from functx.core.masks import (
+    inexact_mask,
+    linear_mask,
+    scatter_where,
+    select_where,
+    select_where_not,
+)
 from functx.core.named_axes import (
     Axis,
     batched_axis,
@@ -30,8 +37,7 @@ from functx.core.named_axes import (
 from functx.core.primitive import Primitive
 from functx.core.program import Effect, Program
 from functx.core.program_editing import apply_program
-from functx.core.records import Rewrite
-from functx.core.rewriting import apply, cached_rewrite
+from functx.core.rewriting import Rewrite, apply, cached_rewrite
 from functx.core.samples import LazySamples, f64, sample
 from functx.core.tracer import Tracer
 from functx.core.tracing import trace_closed
@@ -64,14 +70,6 @@ from functx.transforms.call_primitive import RematerializedCall, TransposeLinear
 from functx.transforms.dce import active_outputs, dce_program
 from functx.transforms.decompose import decompose_missing_rules
 from functx.transforms.forward_mode import Linearize
-from functx.transforms.operand_masks import (
-    inexact_cotangents,
-    inexact_mask,
-    linear_mask,
-    scatter_where,
-    select_where,
-    select_where_not,
-)
 from functx.transforms.reverse_mode import SplitVJP, policy
 from functx.transforms.tracing_api import TracedFunction, avals_of, trace_function
 from functx.transforms.vmap import BatchWithInferredOutDims
@@ -213,7 +211,7 @@ class ShardMap(Primitive):
         if policy.recomputes_forward(split, self.program):
             backward = cached_rewrite(WrapInRematerialize(), backward)
         specs = [self.residual_spec(a) for a in values.out_avals[len(cts) :]]
-        given = inexact_cotangents(cts, self.program.out_avals)
+        given = ops.inexact_cotangents(cts, self.program.out_avals)
         back = cached_rewrite(DropShardAxis(len(given)), backward)
         return scatter_where(self.run_backward(back, active, given, residuals, specs), active)
 
@@ -222,7 +220,7 @@ class ShardMap(Primitive):
         back = cached_rewrite(
             TransposeLinearInputs(linear), decompose_missing_rules(self.program, "transpose")
         )
-        given = inexact_cotangents(cts, self.program.out_avals)
+        given = ops.inexact_cotangents(cts, self.program.out_avals)
         rest = select_where_not(args, linear)
         return scatter_where(
             self.run_backward(back, linear, given, rest, select_where_not(self.in_specs, linear)),

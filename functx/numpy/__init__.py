@@ -5,8 +5,8 @@ from functx.numpy import fft, lib, linalg
 from functx.numpy import tracer_methods as _methods  # isort: split
 
 from functx.numpy import array_protocols as _protocols
+from functx.numpy import array_protocols as _ufunc_methods
 from functx.numpy import tracer_conversions as _conversions
-from functx.numpy import ufunc_methods as _ufunc_methods
 from functx.numpy.array_creation import *
 from functx.numpy.cumulative import *
 from functx.numpy.floating_point import *

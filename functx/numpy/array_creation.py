@@ -12,17 +12,20 @@ from functx import ops
 from functx.core.concretization import check_not_differentiated, concretize
 from functx.core.errors import ArgumentError, DTypeError, ShapeError, ValueRangeError, short_repr
 from functx.core.functionalization import is_contiguous
-from functx.core.ndarray import (
-    FUNCTX_ARRAY_TYPES,
-    HOST_ARRAY_TYPES,
-    as_ndarray,
-    copy_as_ndarray,
-    filled_ndarray,
-    ndarray,
-)
 from functx.core.program import Literal
 from functx.core.rewriting import apply
-from functx.core.tracer import Tracer, aval_of, current_builder, literal_of
+from functx.core.tracer import (
+    FUNCTX_ARRAY_TYPES,
+    HOST_ARRAY_TYPES,
+    Tracer,
+    as_ndarray,
+    aval_of,
+    copy_as_ndarray,
+    current_builder,
+    filled_ndarray,
+    literal_of,
+    ndarray,
+)
 from functx.core.tracing import bind, trace
 from functx.core.types import (
     DType,

@@ -12,8 +12,7 @@ import numpy as np
 from functx import ops
 from functx.core.concretization import concretize
 from functx.core.errors import ConcretizationError, IndexingError, type_name
-from functx.core.ndarray import as_numpy_array
-from functx.core.tracer import Tracer, aval_of
+from functx.core.tracer import Tracer, as_numpy_array, aval_of
 from functx.core.types import Shape, kind
 from functx.core.typing import ArrayLike, Index, NumPyArray, Value
 from functx.numpy.promotion import operand

@@ -10,9 +10,8 @@ import numpy as np
 
 from functx import ops
 from functx.core.errors import DTypeError, ShapeError, ValueRangeError
-from functx.core.ndarray import as_ndarray
-from functx.core.records import T
-from functx.core.tracer import aval_of
+from functx.core.rewriting import T
+from functx.core.tracer import as_ndarray, aval_of
 from functx.core.types import canonical_dtype
 from functx.core.typing import ArrayOrList, DTypeLike, ShapeLike, Value
 from functx.numpy.array_creation import INT, arange, linspace, zeros

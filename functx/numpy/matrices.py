@@ -10,8 +10,7 @@ import numpy as np
 
 from functx import ops
 from functx.core.errors import ShapeError
-from functx.core.ndarray import as_ndarray
-from functx.core.tracer import aval_of, current_builder
+from functx.core.tracer import as_ndarray, aval_of, current_builder
 from functx.core.types import canonical_dtype, kind
 from functx.core.typing import ArrayLike, ArrayOrList, DTypeLike, Out, Value
 from functx.numpy.array_creation import FLOAT, arange, asarray, sample_count, zeros

@@ -20,10 +20,9 @@ from functx.core.errors import (
     type_name,
 )
 from functx.core.functionalization import storage_base, view_base
-from functx.core.ndarray import as_numpy_array
 from functx.core.program import Literal
 from functx.core.source_info import user_frame
-from functx.core.tracer import Tracer, aval_of, current_builder
+from functx.core.tracer import Tracer, as_numpy_array, aval_of, current_builder
 from functx.core.tracing import Builder
 from functx.core.types import DType, ShapedArray, kind
 from functx.core.typing import ArrayOrList, Index, Out, Value

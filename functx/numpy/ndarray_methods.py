@@ -13,8 +13,15 @@ import jax
 import numpy as np
 
 from functx import ops
-from functx.core.ndarray import FUNCTX_ARRAY_TYPES, as_numpy_array, memory_owner, ndarray
-from functx.core.tracer import Tracer, aval_of, current_builder
+from functx.core.tracer import (
+    FUNCTX_ARRAY_TYPES,
+    Tracer,
+    as_numpy_array,
+    aval_of,
+    current_builder,
+    memory_owner,
+    ndarray,
+)
 from functx.core.tracing import Builder, trace
 from functx.core.types import SHORT_NAMES, canonical_dtype
 from functx.core.typing import DTypeLike, Index, NumPyArray, Value

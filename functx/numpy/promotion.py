@@ -9,10 +9,16 @@ import numpy as np
 
 from functx import ops
 from functx.core.errors import DTypeError, ShapeError
-from functx.core.ndarray import as_ndarray, as_numpy_array, evaluate_binary_on_host
 from functx.core.primitive import Primitive
 from functx.core.program import Literal, scalar_literal
-from functx.core.tracer import Tracer, aval_of, current_builder
+from functx.core.tracer import (
+    Tracer,
+    as_ndarray,
+    as_numpy_array,
+    aval_of,
+    current_builder,
+    evaluate_binary_on_host,
+)
 from functx.core.tracing import bind
 from functx.core.types import DType, Shape, inexact_dtype, is_complex, is_inexact, promote_types
 from functx.core.typing import ArrayOrList, Value

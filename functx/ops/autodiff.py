@@ -1,4 +1,4 @@
-"""Operations that only derivatives see: stopped ones, named values, sums over devices, refusals."""
+"""Operations that only derivatives see: stopped ones, named values, sums over devices, refusals, zeros."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from functx import ops
 from functx.core import tree
 from functx.core.errors import ArgumentError, FunctxError, type_name
+from functx.core.masks import inexact_mask, select_where
 from functx.core.primitive import LinearInput, Primitive
 from functx.core.program import Equation
 from functx.core.samples import EXACT, f32, i32, sample
@@ -206,3 +207,16 @@ def raise_refusal(programs: Iterable[Iterable[Equation]]) -> None:
     for eqn in chain(*programs):
         if type(eqn.primitive) is Refused:
             raise eqn.primitive.error
+
+
+def instantiate_zeros(
+    values: Sequence[Value | None], like: Sequence[Value | ShapedArray]
+) -> list[Value]:
+    """`values` with zeros of the types of `like` in place of None."""
+    return [ops.zeros_like(a) if x is None else x for x, a in zip(values, like, strict=True)]
+
+
+def inexact_cotangents(cts: Sequence[Cotangent], avals: Sequence[ShapedArray]) -> list[Value]:
+    """The cotangents of the inexact outputs, with zeros for None."""
+    mask = inexact_mask(avals)
+    return instantiate_zeros(select_where(cts, mask), select_where(avals, mask))

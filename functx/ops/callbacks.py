@@ -23,7 +23,7 @@ from functx.core.errors import (
 )
 from functx.core.primitive import Primitive
 from functx.core.program import Effect, Effects
-from functx.core.records import Record
+from functx.core.rewriting import Record
 from functx.core.samples import f32, i32, sample
 from functx.core.tracer import aval_of
 from functx.core.types import (

@@ -12,11 +12,10 @@ from jax.extend.mlir.dialects import stablehlo
 
 from functx import ops
 from functx.core.errors import DTypeError, ShapeError, ValueRangeError
-from functx.core.ndarray import HOST_ARRAY_TYPES, as_ndarray
 from functx.core.primitive import View, is_linear_input
 from functx.core.program import Atom
 from functx.core.samples import EXACT, Rounding, bool_, c64, f32, i32, sample, u8
-from functx.core.tracer import aval_of, current_builder
+from functx.core.tracer import HOST_ARRAY_TYPES, as_ndarray, aval_of, current_builder
 from functx.core.types import (
     DType,
     ShapedArray,

@@ -25,10 +25,9 @@ from functx.core.errors import (
     short_repr,
 )
 from functx.core.named_axes import batched_axis
-from functx.core.ndarray import as_ndarray
 from functx.core.program import Atom, Equation, Literal, scalar_literal
-from functx.core.records import T
-from functx.core.tracer import Tracer, aval_of, current_builder
+from functx.core.rewriting import T
+from functx.core.tracer import Tracer, as_ndarray, aval_of, current_builder
 from functx.core.types import (
     DType,
     Shape,

@@ -13,7 +13,7 @@ from functx import ops
 from functx.core.errors import IndexingError
 from functx.core.primitive import LinearInput, ReadsPart, View
 from functx.core.program import Atom
-from functx.core.records import T
+from functx.core.rewriting import T
 from functx.core.samples import EXACT, f32, sample
 from functx.core.tracer import aval_of
 from functx.core.types import Shape, ShapedArray

@@ -18,8 +18,7 @@ import numpy as np
 from functx import ops
 from functx.core.program import Atom, Equation, Literal, Program, Var
 from functx.core.program_editing import replace_program_fields
-from functx.core.records import Rewrite
-from functx.core.rewriting import bind_equation, cached_rewrite, interpret
+from functx.core.rewriting import Rewrite, bind_equation, cached_rewrite, interpret
 from functx.core.tracer import Tracer
 from functx.core.tracing import trace_closed
 from functx.core.types import ShapedArray

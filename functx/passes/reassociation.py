@@ -13,8 +13,7 @@ from functx import ops
 from functx.core.primitive import Primitive
 from functx.core.program import Atom, Equation, Program, Var, dce_equations
 from functx.core.program_editing import replace_program_fields
-from functx.core.records import Record, Rewrite
-from functx.core.rewriting import bind_equation, cached_rewrite, interpret
+from functx.core.rewriting import Record, Rewrite, bind_equation, cached_rewrite, interpret
 from functx.core.tracer import Tracer
 from functx.core.tracing import trace_closed
 from functx.core.typing import Values

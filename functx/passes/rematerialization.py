@@ -19,8 +19,7 @@ from functx.core.config import MemoryBudget, format_bytes, memory_plan, trace_op
 from functx.core.errors import MemoryBudgetWarning
 from functx.core.program import Atom, Equation, Program, Var
 from functx.core.program_editing import apply_program, replace_program_fields
-from functx.core.records import Record, Rewrite
-from functx.core.rewriting import cached_rewrite
+from functx.core.rewriting import Record, Rewrite, cached_rewrite
 from functx.core.source_info import line_number, user_line, user_source
 from functx.core.tracer import current_builder
 from functx.core.types import is_inexact

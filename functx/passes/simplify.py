@@ -14,8 +14,7 @@ from functx import ops
 from functx.core.primitive import Primitive
 from functx.core.program import Atom, Equation, Literal, Program, Var, dce_equations, scalar_literal
 from functx.core.program_editing import map_primitive_programs
-from functx.core.records import Rewrite
-from functx.core.rewriting import cached_rewrite
+from functx.core.rewriting import Rewrite, cached_rewrite
 from functx.core.types import DType, is_complex, kind
 from functx.ops.families import Elementwise
 from functx.ops.operands import RewriteContext

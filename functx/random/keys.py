@@ -9,8 +9,7 @@ import numpy as np
 from functx import ops
 from functx.core.backend import backend
 from functx.core.errors import ArgumentError, DTypeError, ShapeError, ValueRangeError, type_name
-from functx.core.ndarray import as_ndarray
-from functx.core.tracer import Tracer, aval_of, current_builder
+from functx.core.tracer import Tracer, as_ndarray, aval_of, current_builder
 from functx.core.types import DType, ShapedArray, canonical_dtype, is_integer, x64_enabled
 from functx.core.typing import ArrayLike, DTypeLike, ShapeLike, Value
 from functx.lowering.jax_bridge import threefry_key_data

@@ -7,11 +7,19 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from functx import ops
 from functx.core.errors import DTypeError
-from functx.core.masks import mask_of, set_result_masks
+from functx.core.masks import (
+    indices_where,
+    inexact_mask,
+    linear_mask,
+    mask_of,
+    scatter_where,
+    select_where,
+    select_where_not,
+    set_result_masks,
+)
 from functx.core.primitive import HasPrograms, Primitive
 from functx.core.program import Atom, Literal, Program
-from functx.core.records import Rewrite
-from functx.core.rewriting import cached_rewrite
+from functx.core.rewriting import Rewrite, cached_rewrite
 from functx.core.samples import LazySamples, f64, sample
 from functx.core.tracer import aval_of
 from functx.core.tracing import trace_closed
@@ -28,15 +36,6 @@ from functx.transforms.dce import (
 )
 from functx.transforms.forward_mode import Linearize
 from functx.transforms.linear_transpose import Transpose
-from functx.transforms.operand_masks import (
-    indices_where,
-    inexact_cotangents,
-    inexact_mask,
-    linear_mask,
-    scatter_where,
-    select_where,
-    select_where_not,
-)
 from functx.transforms.reverse_mode import policy, trace_vjp_split
 from functx.transforms.vmap import BatchWithInferredOutDims
 
@@ -269,7 +268,7 @@ class Call(ProgramCall):
     def transpose(self, cts: Sequence[Cotangent], *args: Any) -> Sequence[Cotangent]:
         linear = linear_mask(args)
         program = cached_rewrite(TransposeLinearInputs(linear), self.program)
-        given = inexact_cotangents(cts, self.program.out_avals)
+        given = ops.inexact_cotangents(cts, self.program.out_avals)
         return scatter_where(
             self.with_program(program)(*given, *select_where_not(args, linear)), linear
         )

@@ -9,6 +9,7 @@ import numpy as np
 
 from functx import ops
 from functx.core.errors import ValueRangeError
+from functx.core.masks import select_where, select_where_not
 from functx.core.named_axes import AxisNames
 from functx.core.program import Program
 from functx.core.rewriting import apply, cached_rewrite
@@ -19,7 +20,6 @@ from functx.core.typing import Value
 from functx.ops.operands import literal
 from functx.transforms.control.scan import Scan
 from functx.transforms.dce import with_io
-from functx.transforms.operand_masks import select_where, select_where_not
 from functx.transforms.vmap import Batch, BatchedOutputError, BatchWithInferredOutDims, add_axis
 
 

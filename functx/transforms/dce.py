@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from functx import ops
 from functx.core.errors import EffectError
+from functx.core.masks import inexact_mask, select_where, select_where_not
 from functx.core.primitive import Primitive
 from functx.core.program import (
     Atom,
@@ -21,13 +22,11 @@ from functx.core.program import (
     subprograms,
 )
 from functx.core.program_editing import map_primitive_programs, replace_program_fields
-from functx.core.records import Rewrite
-from functx.core.rewriting import cached_rewrite
+from functx.core.rewriting import Rewrite, cached_rewrite
 from functx.core.tracer import Tracer
 from functx.core.types import ShapedArray, is_inexact
 from functx.core.typing import Cotangent, Value
 from functx.ops.operands import literal
-from functx.transforms.operand_masks import inexact_mask, select_where, select_where_not
 
 State = TypeVar("State")
 Result = TypeVar("Result")

@@ -27,8 +27,14 @@ from functx.core.errors import ArgumentError, DecompositionError, FunctxError, t
 from functx.core.primitive import Primitive
 from functx.core.program import Equation, Program
 from functx.core.program_editing import cast_scalar, close_over
-from functx.core.records import Rewrite
-from functx.core.rewriting import apply, bind_equation, cached_rewrite, interpret, user_rule_runs
+from functx.core.rewriting import (
+    Rewrite,
+    apply,
+    bind_equation,
+    cached_rewrite,
+    interpret,
+    user_rule_runs,
+)
 from functx.core.tracer import aval_of, current_builder
 from functx.core.tracing import trace_closed
 from functx.core.types import ShapedArray, x64_enabled

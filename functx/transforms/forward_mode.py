@@ -11,10 +11,9 @@ from functools import partial
 from typing import Any
 
 from functx import ops
-from functx.core.masks import run_rule
+from functx.core.masks import run_rule, scatter_where, select_where
 from functx.core.program import Atom, Equation, Literal, Program, Var, pad_input_names
-from functx.core.records import Rewrite
-from functx.core.rewriting import bind_equation, cached_rewrite, interpret, user_rule_runs
+from functx.core.rewriting import Rewrite, bind_equation, cached_rewrite, interpret, user_rule_runs
 from functx.core.tracer import aval_of, current_builder
 from functx.core.tracing import LinearBuilder, run_and_finish, trace_closed
 from functx.core.types import ShapedArray, is_floating, is_inexact
@@ -22,7 +21,6 @@ from functx.core.typing import Mask, Tangent, Value
 from functx.ops.families import Elementwise
 from functx.transforms.dce import varying_output_mask
 from functx.transforms.decompose import decompose_missing_rules
-from functx.transforms.operand_masks import scatter_where, select_where
 from functx.transforms.rule_checks import check_jvp_result
 
 _SUM_PRESERVING = (

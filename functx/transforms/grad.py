@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from functx.core import tree
 from functx.core.errors import ArgnumsError, GradientError
+from functx.core.masks import unflatten_tangents
 from functx.core.rewriting import apply
 from functx.core.types import DType, ShapedArray, is_complex, is_inexact
 from functx.core.typing import Function, PyTree, Value
@@ -19,7 +20,6 @@ from functx.transforms.argument_names import (
     function_name,
     wrap_transform,
 )
-from functx.transforms.operand_masks import unflatten_tangents
 from functx.transforms.reverse_mode import policy
 from functx.transforms.tracing_api import TracedFunction, partition_static_arguments, trace_function
 

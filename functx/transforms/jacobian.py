@@ -10,10 +10,10 @@ from typing import Any
 from functx import ops
 from functx.core import tree
 from functx.core.errors import ArgumentError, GradientError, type_name
+from functx.core.masks import select_where, split_list
 from functx.core.named_axes import AxisNames
 from functx.core.program import Program
-from functx.core.records import Rewrite
-from functx.core.rewriting import apply
+from functx.core.rewriting import Rewrite, apply
 from functx.core.tracebacks import api_boundary
 from functx.core.tracer import aval_of
 from functx.core.tracing import trace_closed
@@ -42,7 +42,6 @@ from functx.transforms.grad import (
     make_gradient_function,
 )
 from functx.transforms.jvp import jvp
-from functx.transforms.operand_masks import select_where, split_list
 from functx.transforms.reverse_mode import policy
 from functx.transforms.vmap import Batch
 

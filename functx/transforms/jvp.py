@@ -9,6 +9,14 @@ from typing import Any, NamedTuple
 from functx import ops
 from functx.core import tree
 from functx.core.errors import ArgumentError, GradientError, TangentError, type_name
+from functx.core.masks import (
+    indices_where,
+    inexact_mask,
+    is_float0,
+    scatter_where,
+    select_where,
+    unflatten_tangents,
+)
 from functx.core.rewriting import apply, rewrite_by_structure
 from functx.core.tracebacks import api_boundary
 from functx.core.tracer import aval_of, current_builder
@@ -24,15 +32,6 @@ from functx.transforms.argument_names import (
 from functx.transforms.dce import dependents_of
 from functx.transforms.forward_mode import JVPRewrite, Linearize
 from functx.transforms.grad import convert_ints_to_floats
-from functx.transforms.operand_masks import (
-    indices_where,
-    inexact_mask,
-    instantiate_zeros,
-    is_float0,
-    scatter_where,
-    select_where,
-    unflatten_tangents,
-)
 from functx.transforms.reverse_mode import policy
 from functx.transforms.tracing_api import TracedFunction, avals_of, trace_function
 
@@ -118,7 +117,7 @@ def linearize(fun: Function, *primals: PyTree, has_aux: bool = False) -> PyTree:
         label = f"linearize({function_name(fun)}): tangents"
         leaves = tree.flatten_up_to(in_tree, (tangents, {}), label, "primals")
         leaves = _check_tangents(fun, in_tree, avals, leaves, "linearize")
-        filled = instantiate_zeros(select_where(leaves, inexact), select_where(avals, inexact))
+        filled = ops.instantiate_zeros(select_where(leaves, inexact), select_where(avals, inexact))
         outs = apply(None, tangent_program, [*filled, *residuals])
         outs = copy_transform_results(outs, [*filled, *residuals])
         return _output_tangent(traced, outs, has_aux)

@@ -17,8 +17,13 @@ from functx.core.errors import (
 )
 from functx.core.program import Atom, Equation, Program, Var, dce_equations
 from functx.core.program_editing import inline
-from functx.core.records import Rewrite
-from functx.core.rewriting import apply, bind_equation, cached_rewrite, rewrite_by_structure
+from functx.core.rewriting import (
+    Rewrite,
+    apply,
+    bind_equation,
+    cached_rewrite,
+    rewrite_by_structure,
+)
 from functx.core.tracebacks import api_boundary
 from functx.core.tracer import aval_of, current_builder
 from functx.core.tracing import trace_closed

@@ -10,13 +10,11 @@ import numpy as np
 
 from functx.core import tree
 from functx.core.errors import FunctionalizeError
-from functx.core.ndarray import HOST_ARRAY_TYPES
 from functx.core.primitive import View
 from functx.core.program import Equation, Program
-from functx.core.records import Rewrite
-from functx.core.rewriting import apply, bind_equation, cached_rewrite, interpret
+from functx.core.rewriting import Rewrite, apply, bind_equation, cached_rewrite, interpret
 from functx.core.tracebacks import api_boundary
-from functx.core.tracer import Tracer, current_builder
+from functx.core.tracer import HOST_ARRAY_TYPES, Tracer, current_builder
 from functx.core.tracing import trace_closed
 from functx.core.typing import Function, PyTree, Value
 from functx.ops.views import Copy

@@ -8,12 +8,16 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 from functx import ops
 from functx.core.errors import RuleError
-from functx.core.masks import run_rule
+from functx.core.masks import (
+    inexact_mask,
+    run_rule,
+    scatter_where,
+    select_where,
+)
 from functx.core.primitive import LinearInput, Primitive, ReadsPart, is_linear_input
 from functx.core.program import Atom, Equation, Program, Var
 from functx.core.program_editing import replace_program_fields
-from functx.core.records import Rewrite
-from functx.core.rewriting import bind_equation, interpret, user_rule_runs
+from functx.core.rewriting import Rewrite, bind_equation, interpret, user_rule_runs
 from functx.core.source_info import BackwardSource, Source, backward_source, expression_key
 from functx.core.tracer import Tracer, aval_of, current_builder
 from functx.core.tracing import LinearBuilder, trace, trace_closed
@@ -25,12 +29,6 @@ from functx.transforms.dce import (
     varying_output_mask,
 )
 from functx.transforms.forward_mode import canonicalize_for_ad, instantiate_masks
-from functx.transforms.operand_masks import (
-    inexact_mask,
-    instantiate_zeros,
-    scatter_where,
-    select_where,
-)
 from functx.transforms.rule_checks import apply_linear_rule, check_jvp_result, check_rule_is_linear
 
 
@@ -174,7 +172,7 @@ class Cotangents:
 
     def take(self, variables: Sequence[Var]) -> list[Value]:
         """Removes and returns the cotangents of `variables`, with zeros for None."""
-        return instantiate_zeros([self.pop(v) for v in variables], [v.aval for v in variables])
+        return ops.instantiate_zeros([self.pop(v) for v in variables], [v.aval for v in variables])
 
     def add(self, atom: Atom, ct: Cotangent, mask: Mask = None) -> None:
         """Adds `ct`, zero where `mask` is false, to the cotangent of `atom`."""

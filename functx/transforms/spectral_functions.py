@@ -20,8 +20,7 @@ from functx.core.checking import check_operands
 from functx.core.errors import DTypeError
 from functx.core.primitive import Primitive, is_linear_input
 from functx.core.program import Program
-from functx.core.records import Rewrite
-from functx.core.rewriting import cached_rewrite
+from functx.core.rewriting import Rewrite, cached_rewrite
 from functx.core.samples import Rounding, f64, sample
 from functx.core.tracer import aval_of, current_builder
 from functx.core.tracing import trace

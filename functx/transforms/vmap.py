@@ -37,8 +37,7 @@ from functx.core.named_axes import (
     set_batched_axis,
 )
 from functx.core.program import Equation, Program, pad_input_names
-from functx.core.records import Rewrite, field
-from functx.core.rewriting import apply, bind_equation, interpret, user_rule_runs
+from functx.core.rewriting import Rewrite, apply, bind_equation, field, interpret, user_rule_runs
 from functx.core.tracer import aval_of
 from functx.core.tracing import trace_closed
 from functx.core.types import ShapedArray

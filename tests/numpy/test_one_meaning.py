@@ -22,9 +22,8 @@ from functx.core.errors import (
     IndexingError,
     ShapeError,
 )
-from functx.core.ndarray import as_ndarray, evaluate_on_host
 from functx.core.primitive import Primitive
-from functx.core.tracer import aval_of
+from functx.core.tracer import as_ndarray, aval_of, evaluate_on_host
 from functx.ops.conversion import ConvertElementType
 from functx.ops.reductions import ReduceAnd, ReduceOr
 from functx.ops.views import Copy

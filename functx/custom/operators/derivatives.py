@@ -14,6 +14,12 @@ from typing import NamedTuple, TypeAlias
 from functx import ops
 from functx.core.concretization import is_being_differentiated
 from functx.core.errors import NoAutogradFormulaError, OperatorRuleError, RegistrationError
+from functx.core.masks import (
+    inexact_mask,
+    linear_mask,
+    scatter_where,
+    select_where,
+)
 from functx.core.primitive import Primitive
 from functx.core.rewriting import apply
 from functx.core.tracer import Tracer, aval_of
@@ -34,13 +40,6 @@ from functx.custom.operators.registry import (
 from functx.custom.rule_results import RuleResult
 from functx.custom.rule_tracing import Residuals, inline_rule
 from functx.ops.autodiff import refused
-from functx.transforms.operand_masks import (
-    inexact_mask,
-    instantiate_zeros,
-    linear_mask,
-    scatter_where,
-    select_where,
-)
 from functx.transforms.reverse_mode import transpose_jvp_rule
 
 
@@ -286,7 +285,7 @@ class DifferentiableCall(OperatorPrimitive, abstract=True):
         avals = list(types.avals)
         result = RuleResult(self.operator.qualname, rule.fun)
         inexact = inexact_mask(primals)
-        in_tangents = instantiate_zeros(
+        in_tangents = ops.instantiate_zeros(
             select_where(tangents, inexact), select_where(primals, inexact)
         )
 
@@ -309,7 +308,9 @@ class DifferentiableCall(OperatorPrimitive, abstract=True):
         def body(*xs: Value) -> list[Value]:
             cts = scatter_where(xs, differentiable)
             in_cts = self.apply_backward(rule, residuals, cts, primals)
-            return instantiate_zeros(select_where(in_cts, active), select_where(primals, active))
+            return ops.instantiate_zeros(
+                select_where(in_cts, active), select_where(primals, active)
+            )
 
         program, captured = trace(body, avals, name=f"{self.operator.__name__}_pullback")
         tangent_program = transpose_backward_rule(

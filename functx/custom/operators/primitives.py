@@ -14,6 +14,7 @@ from functx import ops
 from functx.core import tree
 from functx.core.config import config, contextual_key
 from functx.core.errors import MissingRuleError, TreeError, type_name
+from functx.core.masks import replace_where
 from functx.core.rewriting import apply
 from functx.core.source_info import line_number, user_line, user_source
 from functx.core.tracer import aval_of, current_builder
@@ -31,7 +32,6 @@ from functx.custom.rule_tracing import inline_rule
 from functx.ops.operands import batch_size
 from functx.transforms.control.loops import map as map_rows
 from functx.transforms.decompose import builtin_decomposition
-from functx.transforms.operand_masks import replace_where
 from functx.transforms.vmap import add_axis, remove_axis
 
 if TYPE_CHECKING:

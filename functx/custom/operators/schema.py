@@ -8,7 +8,7 @@ from ast import literal_eval
 import numpy as np
 
 from functx.core.errors import SchemaError
-from functx.core.records import Record
+from functx.core.rewriting import Record
 from functx.core.types import DTYPES_BY_SHORT_NAME, SHORT_NAMES
 
 ARRAY = "Array"

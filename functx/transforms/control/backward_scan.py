@@ -12,17 +12,16 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from functx import ops
+from functx.core.masks import select_where, split_list
 from functx.core.program import Atom, Equation, Literal, Program, Var
 from functx.core.program_editing import apply_program
-from functx.core.records import Rewrite, Uncompared
-from functx.core.rewriting import apply
+from functx.core.rewriting import Rewrite, Uncompared, apply
 from functx.core.tracing import trace_closed
 from functx.core.types import ShapedArray
 from functx.core.typing import Value
 from functx.ops.families import Linear
 from functx.ops.operands import upcast_aval, upcast_half
 from functx.transforms.dce import ZeroPropagation, is_zero_array, loop_invariant_variables, with_io
-from functx.transforms.operand_masks import select_where, split_list
 
 Accumulation = tuple[Callable[..., Any], Sequence[Atom]]
 """A function that adds a term to a sum, and the operands that it takes after the sum."""

@@ -19,13 +19,11 @@ from functx.core.errors import (
     CarryTypeError,
     type_name,
 )
-from functx.core.ndarray import as_ndarray
 from functx.core.program import Atom, Program, Var, pad_input_names
 from functx.core.program_editing import replace_program_fields
-from functx.core.records import Rewrite
-from functx.core.rewriting import apply
+from functx.core.rewriting import Rewrite, apply
 from functx.core.source_info import Source, source_line, unwrap_function
-from functx.core.tracer import aval_of, current_builder
+from functx.core.tracer import as_ndarray, aval_of, current_builder
 from functx.core.tracing import Builder, LinearBuilder, trace_closed
 from functx.core.types import ShapedArray, promote_types
 from functx.core.typing import ArrayLike, Function, Value

@@ -6,22 +6,20 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from functx import ops
+from functx.core.masks import (
+    inexact_mask,
+    scatter_where,
+    select_where,
+    split_list,
+)
 from functx.core.program import Program, Var
-from functx.core.records import Rewrite
-from functx.core.rewriting import apply, cached_rewrite
+from functx.core.rewriting import Rewrite, apply, cached_rewrite
 from functx.core.tracing import trace_closed
 from functx.core.types import ShapedArray
 from functx.core.typing import ArrayLike, Cotangent, Value
 from functx.ops.operands import cast_like_input, literal, upcast_aval, upcast_half
 from functx.transforms.control.checkpoint_schedule import STEP_DTYPE
 from functx.transforms.dce import with_io
-from functx.transforms.operand_masks import (
-    inexact_cotangents,
-    inexact_mask,
-    scatter_where,
-    select_where,
-    split_list,
-)
 from functx.transforms.reverse_mode import Split
 
 if TYPE_CHECKING:
@@ -141,7 +139,7 @@ class SplitForCarries(Rewrite[tuple[Program, Program]]):
 
         def body(*args: Value) -> list[Value]:
             cts, residuals = split_list(args, [len(ct_avals)])
-            out_cts = inexact_cotangents(scatter_where(cts, self.mask), avals)
+            out_cts = ops.inexact_cotangents(scatter_where(cts, self.mask), avals)
             return apply(None, unknown, [*out_cts, *residuals])
 
         in_avals = [*ct_avals, *unknown.in_avals[sum(inexact) :]]

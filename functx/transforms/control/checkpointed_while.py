@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from functx import ops
+from functx.core.masks import select_where, split_list
 from functx.core.program import Program, Var, subprograms
-from functx.core.records import Rewrite
-from functx.core.rewriting import apply, cached_rewrite
+from functx.core.rewriting import Rewrite, apply, cached_rewrite
 from functx.core.tracing import trace_closed
 from functx.core.types import ShapedArray
 from functx.core.typing import Cotangent, Value
@@ -35,7 +35,6 @@ from functx.transforms.control.checkpoint_schedule import (
 from functx.transforms.control.cond import Cond
 from functx.transforms.control.partial_eval import LoopPartialEval
 from functx.transforms.dce import RemoveEffects, fixed_point, used_inputs, with_io
-from functx.transforms.operand_masks import select_where, split_list
 
 if TYPE_CHECKING:
     from functx.transforms.control.while_loop import While

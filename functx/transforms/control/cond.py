@@ -12,11 +12,19 @@ from functx import ops
 from functx.core import tree
 from functx.core.checking import check_operands
 from functx.core.errors import ArgumentError, CollectiveError, DTypeError, ShapeError, type_name
+from functx.core.masks import (
+    T,
+    indices_where,
+    inexact_mask,
+    linear_mask,
+    scatter_where,
+    select_where,
+    select_where_not,
+)
 from functx.core.named_axes import batched_axis_names
 from functx.core.primitive import HasPrograms, Primitive
 from functx.core.program import BATCHED_EFFECTS, Atom, Literal, Program, Var
-from functx.core.records import Rewrite
-from functx.core.rewriting import apply, cached_rewrite
+from functx.core.rewriting import Rewrite, apply, cached_rewrite
 from functx.core.samples import LazySamples, f64, i32, sample
 from functx.core.tracebacks import api_boundary
 from functx.core.tracer import Tracer, aval_of, current_builder
@@ -58,16 +66,6 @@ from functx.transforms.dce import (
 )
 from functx.transforms.decompose import decompose_missing_rules
 from functx.transforms.forward_mode import JVPRewrite, Linearize
-from functx.transforms.operand_masks import (
-    T,
-    indices_where,
-    inexact_cotangents,
-    inexact_mask,
-    linear_mask,
-    scatter_where,
-    select_where,
-    select_where_not,
-)
 from functx.transforms.reverse_mode import Split, SplitVJP, policy
 from functx.transforms.vmap import Batch, BatchWithInferredOutDims, interpret_batched
 
@@ -221,7 +219,7 @@ class Cond(HasPrograms):
         branches_transposed = tuple(
             [cached_rewrite(TransposeLinearInputs(linear[1:]), b) for b in branches]
         )
-        out_cts = inexact_cotangents(cts, self.branches[0].out_avals)
+        out_cts = ops.inexact_cotangents(cts, self.branches[0].out_avals)
         known_operands = select_where_not(args[1:], linear[1:])
         return scatter_where(Cond(branches_transposed)(args[0], *out_cts, *known_operands), linear)
 

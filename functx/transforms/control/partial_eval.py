@@ -12,11 +12,18 @@ from enum import Enum
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from functx import ops
+from functx.core.masks import (
+    indices_where,
+    inexact_mask,
+    scatter_where,
+    select_where,
+    select_where_not,
+    split_list,
+)
 from functx.core.printing import variable_names
 from functx.core.program import Atom, Equation, Program, Var, dce_equations
 from functx.core.program_editing import replace_program_fields
-from functx.core.records import Record, Rewrite
-from functx.core.rewriting import apply, cached_rewrite
+from functx.core.rewriting import Record, Rewrite, apply, cached_rewrite
 from functx.core.tracing import trace_closed
 from functx.core.types import ShapedArray, is_inexact
 from functx.core.typing import Value
@@ -32,15 +39,6 @@ from functx.transforms.dce import (
 )
 from functx.transforms.decompose import decompose_missing_rules
 from functx.transforms.forward_mode import JVPRewrite
-from functx.transforms.operand_masks import (
-    indices_where,
-    inexact_mask,
-    instantiate_zeros,
-    scatter_where,
-    select_where,
-    select_where_not,
-    split_list,
-)
 from functx.transforms.reverse_mode import Split
 
 Programs = TypeVar("Programs", Program, tuple[Program, ...])
@@ -340,7 +338,7 @@ def _with_residual_slots(
         outs = apply(None, known, args)
         residuals = dict(zip(sources, outs[count:], strict=True))
         slot_values = [residuals.get(Residual(ResidualKind.OUTPUT, i)) for i in range(len(slots))]
-        return [*outs[:count], *instantiate_zeros(slot_values, slots)]
+        return [*outs[:count], *ops.instantiate_zeros(slot_values, slots)]
 
     return trace_closed(body, known.in_avals, name=known.name)
 

@@ -48,10 +48,10 @@ import numpy as np
 
 from functx import ops
 from functx.core.errors import DTypeError, ShapeError
+from functx.core.masks import split_list
 from functx.core.primitive import Primitive
 from functx.core.program import Atom, Equation, Literal, Program, Var
-from functx.core.records import Rewrite
-from functx.core.rewriting import apply, bind_equation, cached_rewrite, interpret
+from functx.core.rewriting import Rewrite, apply, bind_equation, cached_rewrite, interpret
 from functx.core.samples import EXACT, bool_, f32, i32, sample
 from functx.core.tracer import Tracer, aval_of
 from functx.core.tracing import trace_closed
@@ -59,7 +59,6 @@ from functx.core.types import ShapedArray, is_inexact, kind
 from functx.core.typing import Cotangent, Dim, IRValue, NumPyArray, Tangent, Value
 from functx.ops.operands import batch_size, literal
 from functx.transforms.control.scan import Scan
-from functx.transforms.operand_masks import split_list
 
 if TYPE_CHECKING:
     from functx.lowering.stablehlo_emitter import LoweringContext

@@ -18,6 +18,7 @@ from functx.core.errors import (
     TreeError,
     type_name,
 )
+from functx.core.masks import T, split_list
 from functx.core.primitive import Primitive
 from functx.core.program import Literal, Program
 from functx.core.rewriting import apply, cached_rewrite
@@ -36,7 +37,6 @@ from functx.transforms.control.body_tracing import (
     common_aval,
 )
 from functx.transforms.decompose import builtin_decomposition
-from functx.transforms.operand_masks import T, split_list
 from functx.transforms.tracing_api import trace_function
 from functx.transforms.vmap import Batch, BatchWithInferredOutDims
 

@@ -12,11 +12,19 @@ from functx import ops
 from functx.core import tree
 from functx.core.checking import check_operands
 from functx.core.errors import ArgumentError, AxisSizeError, ValueRangeError, short_repr, type_name
+from functx.core.masks import (
+    T,
+    inexact_mask,
+    linear_mask,
+    scatter_where,
+    select_where,
+    select_where_not,
+    split_list,
+)
 from functx.core.primitive import HasPrograms, Primitive
 from functx.core.program import Program
 from functx.core.program_editing import apply_program
-from functx.core.records import Uncompared
-from functx.core.rewriting import cached_rewrite
+from functx.core.rewriting import Uncompared, cached_rewrite
 from functx.core.samples import LazySamples, f64, i32, sample
 from functx.core.tracebacks import api_boundary
 from functx.core.tracer import current_builder
@@ -50,16 +58,6 @@ from functx.transforms.control.partial_eval import (
 )
 from functx.transforms.dce import active_outputs, fixed_point, with_io
 from functx.transforms.forward_mode import Linearize
-from functx.transforms.operand_masks import (
-    T,
-    inexact_mask,
-    instantiate_zeros,
-    linear_mask,
-    scatter_where,
-    select_where,
-    select_where_not,
-    split_list,
-)
 from functx.transforms.reverse_mode import Split, SplitVJP, policy
 from functx.transforms.tracing_api import TracedFunction, avals_of, trace_function
 from functx.transforms.vmap import Batch, BatchWithInferredOutDims
@@ -166,7 +164,7 @@ class Scan(HasPrograms):
     ) -> tuple[Sequence[Value], Sequence[Tangent]]:
         varying, out_varying = self.varying([t is not None for t in tangents])
         like = select_where(primals, varying)
-        tangents = instantiate_zeros(select_where(tangents, varying), like)
+        tangents = ops.instantiate_zeros(select_where(tangents, varying), like)
         dconsts, dcarry, dxs = (
             [t for t in group if t is not None]
             for group in self.split_operands(scatter_where(tangents, varying))
@@ -285,7 +283,7 @@ class Scan(HasPrograms):
             ),
             backward,
         )
-        carry_cts = instantiate_zeros(select_where(cts, carried), select_where(avals, carried))
+        carry_cts = ops.instantiate_zeros(select_where(cts, carried), select_where(avals, carried))
         stacked_cts = [ct for ct, on in zip(cts, stacked, strict=True) if on and ct is not None]
         rows = [*stacked_cts, *per_step]
         sums = [ops.zeros_like(aval) for aval in loop.sums]

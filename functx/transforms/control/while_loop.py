@@ -8,11 +8,19 @@ from typing import TYPE_CHECKING, Any
 from functx import ops
 from functx.core.checking import check_operands
 from functx.core.errors import CollectiveError
+from functx.core.masks import (
+    T,
+    indices_where,
+    inexact_mask,
+    linear_mask,
+    scatter_where,
+    select_where,
+    split_list,
+)
 from functx.core.named_axes import batched_axis_names
 from functx.core.primitive import HasPrograms, Primitive
 from functx.core.program import BATCHED_EFFECTS, Program
-from functx.core.records import Rewrite
-from functx.core.rewriting import apply, cached_rewrite
+from functx.core.rewriting import Rewrite, apply, cached_rewrite
 from functx.core.samples import LazySamples, f64, i32, sample
 from functx.core.tracer import aval_of
 from functx.core.tracing import trace_closed
@@ -49,16 +57,6 @@ from functx.transforms.dce import (
     with_io,
 )
 from functx.transforms.forward_mode import JVPRewrite, Linearize
-from functx.transforms.operand_masks import (
-    T,
-    indices_where,
-    inexact_mask,
-    instantiate_zeros,
-    linear_mask,
-    scatter_where,
-    select_where,
-    split_list,
-)
 from functx.transforms.reverse_mode import Split, SplitVJP, policy
 from functx.transforms.vmap import Batch, BatchWithInferredOutDims
 
@@ -185,7 +183,7 @@ class While(HasPrograms):
         if not any(varying):
             return self(*primals), [None] * len(carry)
         like = select_where(carry, out_varying)
-        dcarry = instantiate_zeros(select_where(dcarry, out_varying), like)
+        dcarry = ops.instantiate_zeros(select_where(dcarry, out_varying), like)
         dconsts = [t for t in dconsts if t is not None]
         if is_linearizing() and self.max_steps is not None:
             outs, results = self.run_linearized(varying, primals, dconsts, dcarry)
@@ -227,7 +225,7 @@ class While(HasPrograms):
     def carry_cotangents(self, cts: Sequence[Cotangent], varying: Sequence[bool]) -> list[Value]:
         """The cotangents of the carries that vary, None replaced by zeros."""
         avals, carry_mask = self.body.out_avals, varying[self.body_consts :]
-        return instantiate_zeros(select_where(cts, carry_mask), select_where(avals, carry_mask))
+        return ops.instantiate_zeros(select_where(cts, carry_mask), select_where(avals, carry_mask))
 
     def backward_partial_eval(
         self,
