@@ -226,8 +226,10 @@ class Primitive(metaclass=_PrimitiveType):
 
     def __init_subclass__(cls, abstract: bool = False, **kwargs: object):
         super().__init_subclass__(**kwargs)
-        new_fields = [field for field in annotated_fields(cls) if field not in cls.fields]
-        cls.fields = (*cls.fields, *new_fields)
+        inherited = [
+            field for base in reversed(cls.__bases__) for field in getattr(base, "fields", ())
+        ]
+        cls.fields = tuple(dict.fromkeys([*inherited, *annotated_fields(cls)]))
         cls.defaults = {f: getattr(cls, f) for f in cls.fields if hasattr(cls, f)}
         # In tuples, the cache does not tell numbers of different types apart.
         may_be_inexact = any(name in kind for kind in _field_types(cls) for name in _MAY_BE_INEXACT)

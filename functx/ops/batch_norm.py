@@ -24,6 +24,40 @@ from functx.ops.operands import batch_size, broadcast_along, check_axes, tuple_d
 from functx.ops.statistics import check_real, mean_along, working_dtype
 
 
+class BatchNormBackward(BackwardNormalization):
+    """The cotangents of the operands of `batch_norm`, given that of its output."""
+
+    axes: tuple[int, ...]
+    can_share_affine = False
+    samples = (
+        sample(
+            f32[3, 2, 2],
+            f32[3, 2, 2],
+            eps=1e-2,
+            weighted=False,
+            output_mask=(True, False, True),
+            axes=(0, 2),
+        ),
+        sample(
+            f32[4, 3],
+            f32[4, 3],
+            f32[3],
+            eps=None,
+            weighted=False,
+            output_mask=(True, True, True),
+            axes=(0,),
+            domain={2: (0.5, 1.0)},
+            gradients={2: [0.0, 0.0, 0.0]},
+        ),
+    )
+
+    def layout_of(self, x: Value | ShapedArray) -> NormalizationLayout:
+        return channel_layout(self, x)
+
+    def batched_primitive(self, shared: bool) -> tuple[Primitive, int]:
+        return self.replace(axes=tuple([d + 1 for d in self.axes])), 0
+
+
 class BatchNorm(ForwardNormalization):
     """x normalized to mean 0 and variance 1 over `axes` in each channel, then scaled and shifted.
 
@@ -33,6 +67,7 @@ class BatchNorm(ForwardNormalization):
     variance of x.
     """
 
+    backward = BatchNormBackward
     axes: tuple[int, ...]
     momentum: float = 0.1
     tracked: bool = False
@@ -177,40 +212,6 @@ class BatchNorm(ForwardNormalization):
         if not self.tracked or any(used[1:]):
             return None
         return self.replace(tracked=False), range(1 + self.weighted + self.biased), [0]
-
-
-class BatchNormBackward(BackwardNormalization):
-    """The cotangents of the operands of `batch_norm`, given that of its output."""
-
-    axes: tuple[int, ...]
-    can_share_affine = False
-    samples = (
-        sample(
-            f32[3, 2, 2],
-            f32[3, 2, 2],
-            eps=1e-2,
-            weighted=False,
-            output_mask=(True, False, True),
-            axes=(0, 2),
-        ),
-        sample(
-            f32[4, 3],
-            f32[4, 3],
-            f32[3],
-            eps=None,
-            weighted=False,
-            output_mask=(True, True, True),
-            axes=(0,),
-            domain={2: (0.5, 1.0)},
-            gradients={2: [0.0, 0.0, 0.0]},
-        ),
-    )
-
-    def layout_of(self, x: Value | ShapedArray) -> NormalizationLayout:
-        return channel_layout(self, x)
-
-    def batched_primitive(self, shared: bool) -> tuple[Primitive, int]:
-        return self.replace(axes=tuple([d + 1 for d in self.axes])), 0
 
 
 class FixedStatisticsNormalization(Normalization, abstract=True):
@@ -383,6 +384,3 @@ def channel_layout(
     return NormalizationLayout(
         x.shape, x.shape, primitive.axes, tuple_delete(range(x.ndim), primitive.axes)
     )
-
-
-BatchNorm.backward = BatchNormBackward

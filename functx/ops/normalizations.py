@@ -67,7 +67,7 @@ class Normalization(Primitive, abstract=True):
         """The layout of `x`; raises AxisError or ShapeError if there is none."""
         raise NotImplementedError
 
-    def batched_primitive(self, shared: bool) -> tuple[Any, int]:
+    def batched_primitive(self, shared: bool) -> tuple[Primitive, int]:
         """The primitive for a batch, and the batch dimension of x.
 
         If `shared`, the batch shares the weight and the bias; otherwise their batch dimension is 0.
@@ -81,7 +81,10 @@ class Normalization(Primitive, abstract=True):
 
 
 class ForwardNormalization(Normalization, abstract=True):
-    """x standardized, times the weight if `weighted`, plus the bias if `biased`."""
+    """x standardized, times the weight if `weighted`, plus the bias if `biased`.
+
+    The NumPy definitions are the functions named as the classes in `functx/testing/reference/nn.py`.
+    """
 
     biased: bool
     backward: ClassVar[type[BackwardNormalization]]
@@ -301,74 +304,67 @@ class BackwardNormalization(Normalization, abstract=True):
         if all(used):
             return None
         places = self.select_outputs(range(3))
-        statistics_shape = [p for p, is_needed in zip(places, used, strict=True) if is_needed]
-        smaller = self.replace(output_mask=tuple([p in statistics_shape for p in range(3)]))
+        remaining = [p for p, is_needed in zip(places, used, strict=True) if is_needed]
+        smaller = self.replace(output_mask=tuple([p in remaining for p in range(3)]))
         operands = range(2 + (self.eps is None) + self.weighted)
         return smaller, operands, [i for i, is_needed in enumerate(used) if is_needed]
 
 
-class LastDimsLayout:
-    """The last `rank` dimensions together; weight and bias have them, and the first `lead`."""
+class LastDimsNormalization(Normalization, abstract=True):
+    """Normalizes over the last `normalized_ndim` dimensions together.
 
-    def layout_of(self: Any, x: Value | ShapedArray) -> NormalizationLayout:
-        rank, lead, ndim = self.normalized_ndim, self.affine_batch_ndim, x.ndim
-        if not 1 <= rank <= ndim - lead:
-            raise AxisError(
-                f"{self.name}: the operand must have at least the {rank} dimensions to normalize "
-                f"over, and at least one; got {x!r}"
-            )
-        axes = tuple(range(ndim - rank, ndim))
-        return NormalizationLayout(x.shape, x.shape, axes, (*range(lead), *axes))
-
-    def batched_primitive(self: Any, shared: bool) -> tuple[Any, int]:
-        return self.replace(
-            affine_batch_ndim=self.affine_batch_ndim + (not shared)
-        ), self.affine_batch_ndim * shared
-
-
-class ChannelGroupsLayout:
-    """Each of `groups` groups of the channels along `axis`, and what follows, together.
-
-    Weight and bias have the dimension of the channels, and the first `lead`.
+    The weight and the bias have those dimensions, and the first `affine_batch_ndim` of x.
     """
 
-    def layout_of(self: Any, x: Value | ShapedArray) -> NormalizationLayout:
-        groups, axis, lead = self.groups, self.axis, self.affine_batch_ndim
-        if not lead <= axis < x.ndim or groups < 1 or x.shape[axis] % groups:
+    normalized_ndim: int
+    affine_batch_ndim: int = 0
+
+    def layout_of(self, x: Value | ShapedArray) -> NormalizationLayout:
+        normalized_ndim, batch_ndim, ndim = self.normalized_ndim, self.affine_batch_ndim, x.ndim
+        if not 1 <= normalized_ndim <= ndim - batch_ndim:
+            raise AxisError(
+                f"{self.name}: the operand must have at least the {normalized_ndim} dimensions to "
+                f"normalize over, and at least one; got {x!r}"
+            )
+        axes = tuple(range(ndim - normalized_ndim, ndim))
+        return NormalizationLayout(x.shape, x.shape, axes, (*range(batch_ndim), *axes))
+
+    def batched_primitive(self, shared: bool) -> tuple[Primitive, int]:
+        batch_ndim = self.affine_batch_ndim
+        return self.replace(affine_batch_ndim=batch_ndim + (not shared)), batch_ndim * shared
+
+
+class ChannelGroupsNormalization(Normalization, abstract=True):
+    """Normalizes each of `groups` groups of the channels along `axis`, with what follows `axis`.
+
+    The weight and the bias have the dimension of the channels, and the first `affine_batch_ndim`
+    of x.
+    """
+
+    groups: int
+    axis: int = 1
+    affine_batch_ndim: int = 0
+
+    def layout_of(self, x: Value | ShapedArray) -> NormalizationLayout:
+        groups, axis, batch_ndim = self.groups, self.axis, self.affine_batch_ndim
+        if not batch_ndim <= axis < x.ndim or groups < 1 or x.shape[axis] % groups:
             raise ShapeError(
                 f"{self.name}: the channels, along axis {axis}, must be a multiple of {groups} "
                 f"groups; got {x!r}"
             )
         # One dimension for a whole group: XLA sums it faster than several.
         split = (*x.shape[:axis], groups, prod(x.shape[axis:]) // groups)
-        return NormalizationLayout(x.shape, split, (axis + 1,), (*range(lead), axis))
+        return NormalizationLayout(x.shape, split, (axis + 1,), (*range(batch_ndim), axis))
 
-    def batched_primitive(self: Any, shared: bool) -> tuple[Any, int]:
-        batched = self.replace(
-            axis=self.axis + 1, affine_batch_ndim=self.affine_batch_ndim + (not shared)
-        )
-        return batched, self.affine_batch_ndim * shared
-
-
-class LayerNorm(LastDimsLayout, ForwardNormalization):
-    """Over the last `rank` dimensions together: mean 0 and variance 1, scaled and shifted.
-
-    The weight and the bias have those dimensions, and the first `lead` of x.
-    """
-
-    normalized_ndim: int
-    affine_batch_ndim: int = 0
-    samples = (
-        sample(f32[3, 4], f32[4], f32[4], eps=1e-2, weighted=True, biased=True, normalized_ndim=1),
-        sample(f32[0, 2, 2], eps=1e-2, weighted=False, biased=False, normalized_ndim=2),
-    )
+    def batched_primitive(self, shared: bool) -> tuple[Primitive, int]:
+        batch_ndim = self.affine_batch_ndim
+        batched = self.replace(axis=self.axis + 1, affine_batch_ndim=batch_ndim + (not shared))
+        return batched, batch_ndim * shared
 
 
-class LayerNormBackward(LastDimsLayout, BackwardNormalization):
+class LayerNormBackward(LastDimsNormalization, BackwardNormalization):
     """The cotangents of the operands of `layer_norm`, given that of its output."""
 
-    normalized_ndim: int
-    affine_batch_ndim: int = 0
     samples = (
         sample(
             f32[3, 4],
@@ -393,24 +389,19 @@ class LayerNormBackward(LastDimsLayout, BackwardNormalization):
     )
 
 
-class RMSNorm(LastDimsLayout, ForwardNormalization):
-    """Over the last `rank` dimensions together: mean square 1, scaled and shifted.
+class LayerNorm(LastDimsNormalization, ForwardNormalization):
+    """Mean 0 and variance 1 over the last `normalized_ndim` dimensions, then scaled and shifted."""
 
-    The weight and the bias have those dimensions, and the first `lead` of x.
-    """
-
-    normalized_ndim: int
-    affine_batch_ndim: int = 0
-    centered = False
-    name = "rms_norm"
-    samples = (sample(f32[3, 4], f32[4], eps=1e-2, weighted=True, biased=False, normalized_ndim=1),)
+    backward = LayerNormBackward
+    samples = (
+        sample(f32[3, 4], f32[4], f32[4], eps=1e-2, weighted=True, biased=True, normalized_ndim=1),
+        sample(f32[0, 2, 2], eps=1e-2, weighted=False, biased=False, normalized_ndim=2),
+    )
 
 
-class RMSNormBackward(LastDimsLayout, BackwardNormalization):
+class RMSNormBackward(LastDimsNormalization, BackwardNormalization):
     """The cotangents of the operands of `rms_norm`, given that of its output."""
 
-    normalized_ndim: int
-    affine_batch_ndim: int = 0
     centered = False
     name = "rms_norm_backward"
     samples = (
@@ -425,25 +416,18 @@ class RMSNormBackward(LastDimsLayout, BackwardNormalization):
     )
 
 
-class GroupNorm(ChannelGroupsLayout, ForwardNormalization):
-    """Over each of `groups` groups of channels and what follows: mean 0 and variance 1.
+class RMSNorm(LastDimsNormalization, ForwardNormalization):
+    """Mean square 1 over the last `normalized_ndim` dimensions, then scaled and shifted."""
 
-    The channels lie along `axis`, and are scaled and shifted each: the weight and the bias
-    have that dimension, and the first `lead` of x.
-    """
-
-    groups: int
-    axis: int = 1
-    affine_batch_ndim: int = 0
-    samples = (sample(f32[2, 4, 3], f32[4], eps=1e-2, weighted=False, biased=True, groups=2),)
+    backward = RMSNormBackward
+    centered = False
+    name = "rms_norm"
+    samples = (sample(f32[3, 4], f32[4], eps=1e-2, weighted=True, biased=False, normalized_ndim=1),)
 
 
-class GroupNormBackward(ChannelGroupsLayout, BackwardNormalization):
+class GroupNormBackward(ChannelGroupsNormalization, BackwardNormalization):
     """The cotangents of the operands of `group_norm`, given that of its output."""
 
-    groups: int
-    axis: int = 1
-    affine_batch_ndim: int = 0
     samples = (
         sample(
             f32[2, 4, 3],
@@ -456,6 +440,8 @@ class GroupNormBackward(ChannelGroupsLayout, BackwardNormalization):
     )
 
 
-LayerNorm.backward = LayerNormBackward
-RMSNorm.backward = RMSNormBackward
-GroupNorm.backward = GroupNormBackward
+class GroupNorm(ChannelGroupsNormalization, ForwardNormalization):
+    """Mean 0 and variance 1 over each of `groups` groups of channels; each channel scaled and shifted."""
+
+    backward = GroupNormBackward
+    samples = (sample(f32[2, 4, 3], f32[4], eps=1e-2, weighted=False, biased=True, groups=2),)
