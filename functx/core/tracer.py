@@ -222,7 +222,8 @@ class Tracer(jax.core.Tracer):  # type: ignore[type-arg]
     """A traced array: a variable (or a literal) and the builder that owns it.
 
     It is also a tracer of JAX, so that JAX functions accept it. `aval` is JAX's aval;
-    `atom.aval` is functx's.
+    `atom.aval` is functx's. Its operators (`__iadd__`, `__setitem__`) and NumPy's methods and
+    attributes are set by `numpy/tracer_methods.py`.
     """
 
     __slots__ = ("atom", "builder")

@@ -223,12 +223,12 @@ class ModuleEmitter:
     def emit(self, program: Program, values: IRValues, is_function: bool = False) -> list[IRValue]:
         """The outputs of `program` on `values`, emitted at the insertion point."""
         rewrites = self.function_rewrites if is_function else self.rewrites
-        return FunctionEmitter(self).program(program, values, rewrites)
+        return FunctionEmitter(self).emit_program(program, values, rewrites)
 
     def call(self, program: Program, values: IRValues, apart: bool = False) -> list[IRValue]:
         function = self.functions.get(program)
         if function is None:
-            function = self.functions[program] = self.function(program)
+            function = self.functions[program] = self.emit_function(program)
         ordered = Effect.ORDERED in program.effects
         call = func.CallOp(function, [*values, self.token] if ordered else list(values))
         if apart and self.target.allows_noinline:
@@ -259,8 +259,8 @@ class ModuleEmitter:
         mark_noinline(call)
         return list(call.results)
 
-    def function(self, program: Program) -> Any:
-        """A private function of the module for `program`.
+    def emit_function(self, program: Program) -> Any:
+        """Emits `program` as a private function of the module.
 
         With ordered effects it takes and returns a token after the arrays.
         """
@@ -301,13 +301,15 @@ class FunctionEmitter:
         self.templates: dict[Any, Template | None] = {}
         self.ctx = LoweringContext(module, self)
 
-    def program(self, program: Program, values: IRValues, rewrites: Sequence[Any]) -> list[IRValue]:
-        """The outputs of `program` on `values`, after `rewrites`."""
+    def emit_program(
+        self, program: Program, values: IRValues, rewrites: Sequence[Any]
+    ) -> list[IRValue]:
+        """Emits `program` on `values`, after `rewrites`; its outputs."""
         for rewrite in rewrites:
             program = cached_rewrite(rewrite, program)
         outer, self.env = self.env, dict(zip(program.inputs, values, strict=True))
         for eqn in program.equations:
-            self.equation(eqn)
+            self.emit_equation(eqn)
         outs = [self.read(atom) for atom in program.outputs]
         self.env = outer
         return outs
@@ -326,7 +328,7 @@ class FunctionEmitter:
             found = self.constants[key] = self.ctx.module.constant(value, aval)
         return found
 
-    def equation(self, eqn: Equation) -> None:
+    def emit_equation(self, eqn: Equation) -> None:
         """Emits one equation: as a copy of an equal one on the same types, else by its rule."""
         primitive, env = eqn.primitive, self.env
         avals = [atom.aval for atom in eqn.inputs]
@@ -341,7 +343,7 @@ class FunctionEmitter:
                 env[eqn.outputs[0]] = results[0]
                 return
         elif (opened := lowering_decomposition(primitive, tuple(avals))) is not None:
-            results = self.program(opened, operands, self.ctx.module.rewrites)
+            results = self.emit_program(opened, operands, self.ctx.module.rewrites)
         else:
             ctx = self.ctx
             ctx.avals_in, ctx.avals_out = avals, [v.aval for v in eqn.outputs]

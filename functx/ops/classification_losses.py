@@ -225,9 +225,9 @@ def batched_weights(
         elif dim is None:
             result.append(weight)
         else:
-            all_lanes = (*shape[: batch_ndim + 1], weight.shape[1 - dim])
+            batched_shape = (*shape[: batch_ndim + 1], weight.shape[1 - dim])
             weight = ops.batch_dim_at(weight, dim, 0, shape[0])
-            result.append(ops.broadcast_in_dim(weight, all_lanes, (0, batch_ndim + 1)))
+            result.append(ops.broadcast_in_dim(weight, batched_shape, (0, batch_ndim + 1)))
     return result
 
 

@@ -71,7 +71,7 @@ class LiteralHoister:
     def __init__(self) -> None:
         self.bodies: dict[tuple[int, IndexSet], tuple[Program, Program, list[Literal]]] = {}
 
-    def program(
+    def hoist(
         self, program: Program, indices: IndexSet, replace: Callable[[Literal], Any]
     ) -> tuple[list[Equation], list[Any]]:
         """The equations and outputs of `program` with `replace(literal)` for literals at `indices`.
@@ -117,7 +117,7 @@ class LiteralHoister:
                 inputs.append(Var(a.aval))
                 return inputs[-1]
 
-            equations, outputs = self.program(program, indices, read)
+            equations, outputs = self.hoist(program, indices, read)
             changed = Program(program.name, [*inputs, *program.inputs], equations, outputs)
             hoisted = self.bodies[id(program), indices] = program, changed, literals
         return hoisted[1], hoisted[2]
@@ -147,7 +147,7 @@ def lift_literals(
         return Literal(unknown, literal.aval)
 
     # A rewrite depends on the number of inputs, so literals become inputs after it.
-    equations, outputs = LiteralHoister().program(program, frozenset(indices), number)
+    equations, outputs = LiteralHoister().hoist(program, frozenset(indices), number)
     try:
         result = rewrite(Program(program.name, program.inputs, equations, outputs))
     except TypeError:
@@ -155,7 +155,7 @@ def lift_literals(
 
     scalars = _PackedScalars([a.aval for a in numbers])
     remaining = frozenset([i for i, a in enumerate(collect_literals(result)) if _is_symbolic(a)])
-    equations, outputs = LiteralHoister().program(result, remaining, scalars.scalar_of)
+    equations, outputs = LiteralHoister().hoist(result, remaining, scalars.scalar_of)
     inputs = [*result.inputs, *scalars.arrays.values()]
     final = Program(result.name, inputs, [*scalars.equations, *equations], outputs)
     # Literals in subprograms of primitives that are not a `HasPrograms`.

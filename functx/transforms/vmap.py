@@ -243,17 +243,17 @@ def vmap(
         by_place = dict(zip(places, on_axes.values(), strict=True))
         dims = tuple([by_place.get(i) for i in range(len(leaves))])
         size = _common_size(avals, dims, axis_size, fun, in_tree)
-        lanes = [
+        element_avals = [
             aval if dim is None else aval.update(shape=aval.shape[:dim] + aval.shape[dim + 1 :])
             for aval, dim in zip(avals, dims, strict=True)
         ]
         named = () if axis_name is None else (names.with_size(size),)
         mapped = names.with_size(size), [*zip(leaves, dims, strict=True)]
         with bind_named_axes((*bound_axes(), *named)):
-            traced = trace_function(fun, in_tree, lanes, "vmap", batched_from=mapped)
+            traced = trace_function(fun, in_tree, element_avals, "vmap", batched_from=mapped)
             if traced.layout_dependent and any(layouts := _element_strides(leaves, dims)):
                 traced = trace_function(
-                    fun, in_tree, lanes, "vmap", layouts=layouts, batched_from=mapped
+                    fun, in_tree, element_avals, "vmap", layouts=layouts, batched_from=mapped
                 )
         operands = [*leaves, *traced.captured]
         if traced.written and written_shared_buffers(operands, traced.written):

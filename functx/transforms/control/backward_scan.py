@@ -47,14 +47,14 @@ class BuildBackwardScan(Rewrite[BackwardScan]):
     """Rewrites the backward program of a body to the body of a scan in reverse.
 
     The program takes cotangents, then residuals. Cotangents in `carried` come from the step
-    before, those in `stacked` are rows, all others are zero. The first `invariants` residuals are
+    before, those where `ct_is_row` are rows, all others are zero. The first `invariants` residuals are
     consts, the others rows. `nonzero_results` are the results that can be nonzero; the first
     `num_consts` results are cotangents of consts, summed over the steps. `names` gives the
     names of the inputs.
     """
 
     carried: tuple[bool, ...]
-    stacked: tuple[bool, ...]
+    ct_is_row: tuple[bool, ...]
     invariants: int
     num_consts: int
     nonzero_results: tuple[bool, ...]
@@ -65,7 +65,7 @@ class BuildBackwardScan(Rewrite[BackwardScan]):
             backward.inputs, [len(self.carried), self.invariants]
         )
         carried = select_where(cts, self.carried)
-        rows = [*select_where(cts, self.stacked), *row_residuals]
+        rows = [*select_where(cts, self.ct_is_row), *row_residuals]
         zeros = [v for v in cts if v not in carried and v not in rows]
         if zeros:
             nonzero = ZeroPropagation(backward.equations, cts, zeros)

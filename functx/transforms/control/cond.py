@@ -184,8 +184,8 @@ class Cond(HasPrograms):
         results, count = Cond(split.known)(*args), len(self.branches[0].outputs)
         operands, saved = args[1:], results[count:]
         residuals = [
-            operands[position] if kind is ResidualKind.OPERAND else saved[position]
-            for kind, position, _ in split.residuals
+            operands[r.position] if r.kind is ResidualKind.OPERAND else saved[r.position]
+            for r in split.residuals
         ]
         return results[:count], residuals
 

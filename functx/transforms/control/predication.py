@@ -123,7 +123,7 @@ class MaskedOperand(Primitive):
             return x, None
         return self(mask, ops.batch_dim_at(x, dim, 0, size)), 0
 
-    def numpy(self, live: NumPyArray, x: NumPyArray) -> NumPyArray:
+    def numpy(self, mask: NumPyArray, x: NumPyArray) -> NumPyArray:
         return x
 
     def lower(self, ctx: LoweringContext, mask: IRValue, x: IRValue) -> IRValue:
@@ -154,8 +154,8 @@ class AnyActive(Primitive):
     def batch(self, args: Sequence[Value], dims: Sequence[int]) -> tuple[Value, Dim]:
         return ops.reduce_or(args[0], dims), None
 
-    def numpy(self, live: NumPyArray) -> NumPyArray:
-        return live
+    def numpy(self, mask: NumPyArray) -> NumPyArray:
+        return mask
 
     def lower(self, ctx: LoweringContext, mask: IRValue) -> IRValue:
         return mask

@@ -206,13 +206,13 @@ class Scan(HasPrograms):
         outs = loop(*args) if split.known.outputs or split.known.effects else []
         invariants = apply_program(split.invariant, args[: self.consts + self.carries])
         ys, per_step = outs[self.carries :], []
-        for kind, position, i in split.residuals:
-            if kind is ResidualKind.OPERAND:
-                per_step.append(xs[position])
-            elif kind is ResidualKind.OUTPUT:
-                per_step.append(ys[position])
-            elif kind is ResidualKind.CARRY_BEFORE:
-                per_step.append(carry_history(carry[i], ys[position], self.reverse))
+        for r in split.residuals:
+            if r.kind is ResidualKind.OPERAND:
+                per_step.append(xs[r.position])
+            elif r.kind is ResidualKind.OUTPUT:
+                per_step.append(ys[r.position])
+            elif r.kind is ResidualKind.CARRY_BEFORE:
+                per_step.append(carry_history(carry[r.carry], ys[r.position], self.reverse))
         return outs[: len(self.program.outputs)], (invariants, per_step)
 
     def vjp_partial_eval(self, active: Sequence[bool]) -> tuple[LoopPartialEval, tuple[bool, ...]]:
@@ -270,12 +270,12 @@ class Scan(HasPrograms):
         ct_mask = [ct is not None for ct in cts]
         carry_mask, nonzero = self.cotangent_carries(backward, varying, ct_mask)
         carried = [*carry_mask, *[False] * (len(avals) - n)]
-        stacked = [i >= n and ct_mask[i] and inexact[i] for i in range(len(avals))]
+        ct_is_row = [i >= n and ct_mask[i] and inexact[i] for i in range(len(avals))]
         num_consts = sum(varying[: self.consts])
         loop = cached_rewrite(
             BuildBackwardScan(
                 tuple(select_where(carried, inexact)),
-                tuple(select_where(stacked, inexact)),
+                tuple(select_where(ct_is_row, inexact)),
                 len(invariants),
                 num_consts,
                 nonzero,
@@ -284,8 +284,8 @@ class Scan(HasPrograms):
             backward,
         )
         carry_cts = ops.instantiate_zeros(select_where(cts, carried), select_where(avals, carried))
-        stacked_cts = [ct for ct, on in zip(cts, stacked, strict=True) if on and ct is not None]
-        rows = [*stacked_cts, *per_step]
+        row_cts = [ct for ct, on in zip(cts, ct_is_row, strict=True) if on and ct is not None]
+        rows = [*row_cts, *per_step]
         sums = [ops.zeros_like(aval) for aval in loop.sums]
         scan = self.with_program(
             loop.body, len(invariants), len(sums) + len(carry_cts), flipped=True
