@@ -444,6 +444,38 @@ class DynamicShapeError(FunctxError, RuntimeError):
     """
 
 
+class AutogradError(FunctxError, RuntimeError):
+    """A Variable, or a walk backwards, does not allow the request.
+
+    Smallest failing code: `functx.autograd.Variable(1.0).backward()`.
+    Cure: the message states it; most often `requires_grad=True`, or `retain_graph=True`.
+    """
+
+
+class EmptyInputsError(AutogradError, ValueError):
+    """`autograd.grad` or `backward` was asked for the gradients of no inputs.
+
+    Smallest failing code: `functx.autograd.grad(y, [])`.
+    Cure: pass at least one input; `backward` without `inputs` takes all leaves.
+    """
+
+
+class GradientTypeError(AutogradError, TypeError):
+    """A gradient that a user gave, or that a hook returned, is no array.
+
+    Smallest failing code: `y.backward("one")`.
+    Cure: return or pass an array, a Variable, or None.
+    """
+
+
+class SavedValueError(AutogradError):
+    """A value that a derivative needs was written to, or freed, before the walk.
+
+    Smallest failing code: `y = x * x; y.sum().backward(); y.sum().backward()`.
+    Cure: walk with `retain_graph=True`, or write to a copy.
+    """
+
+
 class GradcheckError(FunctxError, RuntimeError):
     """`functx.testing.gradcheck` found a derivative that differs from finite differences.
 

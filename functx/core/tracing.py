@@ -342,7 +342,11 @@ def bind(primitive: Primitive, args: Sequence[Any]) -> Any:
     if builder is None or not builder.is_open:
         builder = current_builder.innermost()
         if builder is None:
-            check_no_escaped_tracers(args)
+            for x in args:
+                if isinstance(x, Tracer):
+                    if type(x) is not Tracer:
+                        return x.record(primitive, args)
+                    check_not_escaped(x, None)
             return backend.evaluate(primitive, args)
     untraced = not args or (type(args[0]) is not Tracer and type(args[-1]) is not Tracer)
     if (untraced or primitive.is_context_dependent) and backend.inside_jax_trace():

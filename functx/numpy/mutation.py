@@ -80,6 +80,10 @@ def check_same_kind_cast(given: ShapedArray, dtype: DType, operation: str) -> No
 
 def check_writable(x: Tracer, operation: str) -> None:
     """Raise for a read-only array, and for one that a transform captures."""
+    if type(x) is not Tracer:
+        # A Variable knows its own memory.
+        x.check_writable(operation)
+        return
     builder, atom = x.builder, x.atom
     check_not_captured(x, builder, operation)
     while True:
@@ -288,7 +292,7 @@ def accept_out(function: Callable[P, Value]) -> Callable[P, Value]:
 
 def assign_array(target: object, value: ArrayOrList, operation: str) -> Any:
     """`target`, a traced or NumPy array, after `value` is written to it."""
-    if type(target) is Tracer:
+    if isinstance(target, Tracer):
         write_array(target, value, operation)
     elif isinstance(target, np.ndarray) and type(value) is not Tracer:
         check_same_kind_cast(aval_of(value), target.dtype, operation)

@@ -36,6 +36,8 @@ class Write(Primitive):
 
     def __call__(self, *args: object) -> Value:
         builder = current_builder.get()
+        if builder is None and isinstance(args[0], Tracer) and type(args[0]) is not Tracer:
+            return super().__call__(*args)
         if builder is None:
             raise CapturedWriteError(
                 "a function that JAX traces must not write to an array from outside it, which JAX "

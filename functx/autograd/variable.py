@@ -1,0 +1,483 @@
+"""`Variable`: an array that remembers how it was computed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+from weakref import ref
+
+import jax
+import numpy as np
+
+from functx import numpy as fnp
+from functx.autograd.modes import is_grad_enabled
+from functx.autograd.nodes import (
+    AccumulateGrad,
+    Edge,
+    Node,
+    OperationNode,
+    OperationSplit,
+    SavedValue,
+    split_operation,
+    split_program,
+)
+from functx.autograd.recording import Recorded, constant, current_recording
+from functx.core.errors import AutogradError, ImmutableArrayError, short_repr
+from functx.core.functionalization import row_major_strides
+from functx.core.primitive import Primitive, View
+from functx.core.program import Atom, Program
+from functx.core.tracer import Tracer, aval_of, current_builder
+from functx.core.types import ShapedArray, is_inexact
+from functx.core.typing import ArrayOrList, DTypeLike, NumPyArray
+from functx.numpy import indexing, mutation
+from functx.numpy.boolean_masks import OPERATOR_SYMBOLS
+from functx.ops.views import Write
+
+if TYPE_CHECKING:
+    from functx.autograd.hooks import NodeHooks
+
+
+class Storage:
+    """The memory that a Variable shares with its views: the current value of the whole, and its version."""
+
+    __slots__ = ("edge", "recorded", "version")
+
+    def __init__(self, recorded: Recorded, edge: Edge | None):
+        self.recorded = recorded
+        self.edge = edge
+        self.version = 0
+
+
+class ViewOf(NamedTuple):
+    """A view: output number `output` of `primitive` on `base` and other operands.
+
+    Without a primitive it is the whole base, without its history.
+    """
+
+    base: Variable
+    primitive: View | None
+    others: tuple[Any, ...] = ()
+    output: int = 0
+
+
+class Variable(Tracer):
+    """An array that records what is done with it, so that `backward` can differentiate it.
+
+    It has NumPy's operators and methods, and all functions of functx take it. Operations are
+    recorded, and run when a value is looked at. With `requires_grad` it is a leaf, whose `grad`
+    collects gradients. Like a NumPy array it can be written to, and views share its memory.
+
+    Raises AutogradError for `requires_grad` of integers or booleans.
+
+    >>> from functx.autograd import Variable
+    >>> x = Variable([1.0, 2.0], requires_grad=True)
+    >>> (x * x).sum().backward()
+    >>> print(x.grad)
+    [2. 4.]
+    """
+
+    __slots__ = (
+        "_edge",
+        "_grad",
+        "_hooks",
+        "_leaf",
+        "_recorded",
+        "_storage",
+        "_strides",
+        "_version_read",
+        "_view",
+    )
+
+    def __init__(
+        self, value: ArrayOrList, requires_grad: bool = False, dtype: DTypeLike = None
+    ):
+        if isinstance(value, Variable):
+            recorded = value.read()
+        else:
+            # A copy, since its owner may write to a NumPy array.
+            recorded = constant(fnp.array(value, dtype))
+        self._set(recorded, None)
+        if requires_grad:
+            self.requires_grad_()
+
+    def _set(self, recorded: Recorded, edge: Edge | None) -> None:
+        self._storage = Storage(recorded, edge)
+        self._view: ViewOf | None = None
+        self._recorded, self._edge, self._version_read = recorded, edge, 0
+        self._strides: tuple[int, ...] | None = None
+        self._leaf: ref[Node] | None = None
+        self._hooks: NodeHooks | None = None
+        self._grad: Variable | None = None
+
+    @property
+    def atom(self) -> Atom:  # type: ignore[override]
+        return self._recorded.atom
+
+    @property
+    def builder(self) -> Any:  # type: ignore[override]
+        return current_recording()
+
+    @property
+    def aval_(self) -> ShapedArray:
+        return self._recorded.atom.aval
+
+    def read(self) -> Recorded:
+        """The current value."""
+        if self._version_read != self._storage.version:
+            self._read_again()
+        return self._recorded
+
+    @property
+    def edge(self) -> Edge | None:
+        """Where the gradient of the current value goes; None if it has no gradient."""
+        if self._version_read != self._storage.version:
+            self._read_again()
+        if self._leaf is None:
+            return self._edge
+        node = self._leaf()
+        if node is None:
+            node = AccumulateGrad(self)
+            self._leaf = ref(node)
+        return Edge(node, 0)
+
+    def _read_again(self) -> None:
+        """Reads the storage, or takes the view again, after a write."""
+        version, view = self._storage.version, self._view
+        if view is None:
+            self._recorded, self._edge = self._storage.recorded, self._storage.edge
+        elif view.primitive is None:
+            self._recorded, self._edge = view.base.read(), None
+        else:
+            new = record_outputs(view.primitive, (view.base, *view.others))[view.output]
+            self._recorded, self._edge = new._recorded, new._edge
+        self._version_read = version
+
+    def compute(self) -> Any:
+        """The value as an array; runs what is recorded."""
+        return self.read().compute()
+
+    def record(self, primitive: Primitive, args: Sequence[Any]) -> Any:
+        """The output of an operation with this operand, or a list of them, as Variables."""
+        outs = record_outputs(primitive, args)
+        return outs if primitive.multiple_results else outs[0]
+
+    @property
+    def requires_grad(self) -> bool:
+        """Whether `backward` computes a gradient of this value; set it on leaves."""
+        return self._leaf is not None or self.edge is not None
+
+    @requires_grad.setter
+    def requires_grad(self, requires_grad: bool) -> None:
+        self.requires_grad_(requires_grad)
+
+    @property
+    def is_leaf(self) -> bool:
+        """Whether it is not the result of a recorded operation with a gradient."""
+        return self._leaf is not None or self.edge is None
+
+    @property
+    def grad_fn(self) -> Node | None:
+        """The node of the operation that computed it; None for a leaf."""
+        edge = self.edge
+        return None if edge is None or self._leaf is not None else edge.node
+
+    @property
+    def output_nr(self) -> int:
+        """The number of this output among those of `grad_fn`."""
+        edge = self.edge
+        return 0 if edge is None else edge.index
+
+    def requires_grad_(self, requires_grad: bool = True) -> Variable:
+        """Lets a leaf require a gradient, or not; returns it.
+
+        Raises AutogradError for integers and booleans, and for turning it off on a value that was
+        computed.
+        """
+        if requires_grad and not is_inexact(self.dtype):
+            raise AutogradError(
+                "requires_grad: only arrays of floating point or complex numbers can require "
+                f"gradients; got {self.aval_!r}",
+                fix="Convert it first (x.astype(float)).",
+            )
+        if not self.is_leaf:
+            if not requires_grad:
+                raise AutogradError(
+                    "requires_grad: only that of a leaf can be turned off; got a result of "
+                    f"{self.grad_fn!r}",
+                    fix="Use x.detach(), which has no history.",
+                )
+            return self
+        if not requires_grad:
+            self._leaf = None
+        elif self._leaf is None:
+            self._leaf = _no_node
+        return self
+
+    @property
+    def grad(self) -> Variable | None:
+        """The gradient that `backward` has added up for this leaf; None before."""
+        return self._grad
+
+    @grad.setter
+    def grad(self, grad: Variable | None) -> None:
+        if grad is self:
+            raise AutogradError("x.grad =: the gradient must be another array; got x itself")
+        if grad is not None:
+            if not isinstance(grad, Variable):
+                grad = Variable(grad)
+            if grad.shape != self.shape or grad.dtype != self.dtype:
+                raise AutogradError(
+                    "x.grad =: the gradient must have the shape and dtype of the array; got "
+                    f"{grad.aval_!r} for {self.aval_!r}"
+                )
+        self._grad = grad
+
+    def detach(self) -> Variable:
+        """The same memory without history."""
+        x = make_variable(self.read(), None)
+        x._storage, x._version_read = self._storage, self._storage.version
+        x._view, x._strides = ViewOf(self, None), self._strides
+        return x
+
+    @property
+    def _version(self) -> int:
+        """The number of writes to the memory of this array."""
+        return self._storage.version
+
+    def strides_(self) -> tuple[int, ...]:
+        """The distance in elements between neighbours along each dimension."""
+        return row_major_strides(self.shape) if self._strides is None else self._strides
+
+    def write(self, new: Variable, operation: str) -> None:
+        """Write `new`, of the same shape and dtype; all views of the memory see it."""
+        view = self._view
+        self._assign(new)
+        self._storage.version += 1
+        if view is None:
+            self._read_again()
+
+    def _assign(self, new: Variable) -> None:
+        view = self._view
+        if view is None:
+            self._storage.recorded, self._storage.edge = new.read(), new.edge
+        elif view.primitive is None:
+            view.base._assign(make_variable(new.read(), view.base.edge))
+        else:
+            view.base._assign(
+                view.primitive.scatter_into_base(new, view.output, view.base, *view.others)
+            )
+
+    def check_writable(self, operation: str) -> None:
+        """Raises AutogradError for a leaf in grad mode, ImmutableArrayError for a read-only view."""
+        if current_builder.get() is not None:
+            mutation.check_not_captured(self, None, operation, self)
+        x = self
+        while x._view is not None and x._view.primitive is not None:
+            if x._view.primitive.is_read_only_view(x._view.base.aval_):
+                raise ImmutableArrayError(
+                    f"{operation}: a view that repeats elements or is read-only must not be written "
+                    f"to; got {self.aval_!r}",
+                    fix="Copy it first (.copy()).",
+                )
+            x = x._view.base
+        if x._leaf is not None and is_grad_enabled():
+            which = "a leaf" if x is self else "a view of a leaf"
+            raise AutogradError(
+                f"{operation}: {which} that requires a gradient must not be written to; got "
+                f"{self.aval_!r}",
+                fix="Write under functx.autograd.no_grad(), or to a copy (x.copy()).",
+            )
+
+    def __setitem__(self, idx: Any, value: Any) -> None:
+        if isinstance(value, Variable) and value._storage is self._storage:
+            part = self[idx]
+            if isinstance(part, Variable) and part._chain() == value._chain():
+                # `x[idx] += y` has written to this view already.
+                return
+        mutation.set_item(self, idx, value)
+
+    def _chain(self) -> list[Any]:
+        """The views that lead to this one, the last first."""
+        steps: list[Any] = []
+        x = self
+        while x._view is not None:
+            steps.append((x._view.primitive, x._view.output, *map(id, x._view.others)))
+            x = x._view.base
+        return steps
+
+    __hash__ = object.__hash__  # type: ignore[assignment]
+
+    def __array__(self, dtype: DTypeLike = None, copy: bool | None = None) -> NumPyArray:
+        return np.array(self.compute(), dtype)
+
+    def __float__(self) -> float:
+        return float(np.asarray(self.compute()).item())
+
+    def __int__(self) -> int:
+        return int(np.asarray(self.compute()).item())
+
+    def __complex__(self) -> complex:
+        return complex(np.asarray(self.compute()).item())
+
+    def __bool__(self) -> bool:
+        return bool(np.asarray(self.compute()))
+
+    def __index__(self) -> int:
+        return np.asarray(self.compute()).__index__()
+
+    def __format__(self, spec: str) -> str:
+        value = np.asarray(self.compute())
+        return format(value.item() if not value.ndim else value, spec)
+
+    def backward(self, gradient: Any = None, retain_graph: bool | None = None, create_graph: bool = False, inputs: Any = None) -> None:
+        from functx.autograd.backward import backward
+        backward(self, gradient, retain_graph, create_graph, inputs=inputs)
+
+    def item(self, *args: Any) -> Any:
+        """The one element, or the one at an index, as a Python number."""
+        return np.asarray(self.compute()).item(*args)
+
+    def tolist(self) -> Any:
+        """The elements as nested lists of Python numbers."""
+        return np.asarray(self.compute()).tolist()
+
+    def numpy(self) -> NumPyArray:
+        """The value as a new NumPy array."""
+        return np.array(self.compute())
+
+    def block_until_ready(self) -> Variable:
+        """This array, once its value is computed."""
+        jax.block_until_ready(self.compute())
+        return self
+
+    def __str__(self) -> str:
+        return str(np.asarray(self.compute()))
+
+    def __repr__(self) -> str:
+        text = np.array2string(np.asarray(self.compute()), separator=", ", prefix="Variable(")
+        grad_fn = self.grad_fn
+        note = f", grad_fn=<{grad_fn.label}>" if grad_fn is not None else ""
+        if self._leaf is not None:
+            note = ", requires_grad=True"
+        return f"Variable({text}{note})"
+
+    describe = __repr__
+
+
+def _no_node() -> None:
+    """The reference of a leaf whose node was not made yet."""
+
+
+def _in_place_operator(symbol: str, name: str) -> Any:
+    fun = getattr(Tracer, f"__{name}__")
+
+    def method(self: Variable, other: ArrayOrList) -> Variable:
+        mutation.write_array(self, fun(self, other), f"x {symbol}= y")
+        return self
+
+    return method
+
+
+for _name, _symbol in OPERATOR_SYMBOLS.items():
+    setattr(Variable, f"__i{_name}__", _in_place_operator(_symbol, _name))
+
+
+def make_variable(recorded: Recorded, edge: Edge | None) -> Variable:
+    """A Variable of a recorded value."""
+    x: Variable = Variable.__new__(Variable)
+    x._set(recorded, edge)
+    return x
+
+
+def record_outputs(primitive: Primitive, args: Sequence[Any]) -> list[Variable]:
+    """The outputs of an operation, at least one of whose operands is a Variable."""
+    if type(primitive) is Write:
+        args[0].write(as_variable(args[1]), "x[...] =")
+        return []
+    operands = [x.read() if isinstance(x, Variable) else x for x in args]
+    outs = None
+    if primitive.differentiable and is_grad_enabled():
+        edges = [operand_edge(x) for x in args]
+        if any([edge is not None for edge in edges]):
+            active = tuple([edge is not None for edge in edges])
+            avals = tuple([x.aval if type(x) is Recorded else aval_of(x) for x in operands])
+            split = split_operation(primitive, avals, active)
+            outs = record_with_node(split, args, operands, edges)
+    if outs is None:
+        found = current_recording().record(primitive, operands)
+        outs = [make_variable(x, None) for x in found]
+    if isinstance(primitive, View) and isinstance(args[0], Variable):
+        share_memory(primitive, args, outs)
+    return outs
+
+
+def operand_edge(x: Any) -> Edge | None:
+    """The edge of an operand; None if it is no Variable or has no gradient."""
+    if isinstance(x, Variable) and (x._leaf is not None or x._edge is not None):
+        return x.edge
+    return None
+
+
+def record_with_node(
+    split: OperationSplit,
+    args: Sequence[Any],
+    operands: Sequence[Any],
+    edges: Sequence[Edge | None],
+) -> list[Variable]:
+    """The outputs of an operation on `args`, whose values are `operands`, with a new node."""
+    found = current_recording().record_program(split.programs.values, operands)
+    count = len(split.out_avals)
+    saved: list[Any] = found[count:]
+    inputs = None
+    if split.recomputes:
+        inputs = [
+            SavedValue(operands[i], edges[i], x._storage, x._storage.version)
+            if isinstance(x, Variable)
+            else x
+            for i, x in enumerate(args)
+        ]
+    node = OperationNode(
+        split, [e for e, on in zip(edges, split.active, strict=True) if on], saved, inputs
+    )
+    outs = [make_variable(x, None) for x in found[:count]]
+    for i in split.differentiable:
+        outs[i]._edge = outs[i]._storage.edge = Edge(node, i)
+    origins = zip(split.operand_residuals, split.output_residuals, strict=True)
+    for k, (i, j) in enumerate(origins):
+        if i is not None:
+            x = args[i]
+            if isinstance(x, Variable):
+                saved[k] = SavedValue(saved[k], edges[i], x._storage, x._storage.version)
+        elif j is not None:
+            # Without its edge, which would be a cycle.
+            saved[k] = SavedValue(saved[k], None, outs[j]._storage, 0)
+    return outs
+
+
+def share_memory(primitive: View, args: Sequence[Any], outs: Sequence[Variable]) -> None:
+    """Makes the outputs of a view share the memory of its first operand, where NumPy's do."""
+    base = args[0]
+    strides = primitive.view_strides(base.aval_, base.strides_())
+    if strides is None:
+        return
+    for i, out in enumerate(outs):
+        out._storage, out._version_read = base._storage, base._storage.version
+        out._view = ViewOf(base, primitive, tuple(args[1:]), i)
+        out._strides = strides
+
+
+def record_program(program: Program, args: Sequence[Any]) -> list[Variable]:
+    """The outputs of a program, at least one of whose operands is a Variable: one node."""
+    operands = [x.read() if isinstance(x, Variable) else x for x in args]
+    edges: Sequence[Edge | None] = []
+    if is_grad_enabled():
+        edges = [operand_edge(x) for x in args]
+    if any([edge is not None for edge in edges]):
+        split = split_program(program, tuple([edge is not None for edge in edges]))
+        return record_with_node(split, args, operands, edges)
+    return [make_variable(x, None) for x in current_recording().record_program(program, operands)]
+
+
+def as_variable(x: Any) -> Variable:
+    """`x`, or a Variable of its value."""
+    return x if isinstance(x, Variable) else make_variable(constant(x), None)
