@@ -8,7 +8,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from functx.autograd.engine import Walk, array_of_gradient
+from functx.autograd.engine import Walk, add_to_grad, array_of_gradient
 from functx.autograd.nodes import Edge
 from functx.autograd.recording import constant
 from functx.autograd.variable import Variable, make_variable, record_outputs
@@ -112,7 +112,12 @@ def walk_backward(
     if edges is None:
         return []
     found = [walk.captured[edge] for edge in edges]
-    return [None if g is None else walk.variable_of(g) for g in found]
+    gradients = [None if g is None else walk.variable_of(g) for g in found]
+    if accumulate:
+        for x, gradient in zip(wanted or (), gradients, strict=True):
+            if gradient is not None and isinstance(x, Variable) and not x.is_leaf:
+                add_to_grad(x, gradient, create_graph)
+    return gradients
 
 
 def edge_of_input(x: Any, i: int) -> Edge:

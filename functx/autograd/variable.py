@@ -22,11 +22,11 @@ from functx.autograd.nodes import (
     split_program,
 )
 from functx.autograd.recording import Recorded, constant, current_recording
-from functx.core.errors import AutogradError, ImmutableArrayError, short_repr
+from functx.core.errors import AutogradError, ForeignCodeError, ImmutableArrayError
 from functx.core.functionalization import row_major_strides
 from functx.core.primitive import Primitive, View
 from functx.core.program import Atom, Program
-from functx.core.tracer import Tracer, aval_of, current_builder
+from functx.core.tracer import Tracer, aval_of, current_builder, variables
 from functx.core.types import ShapedArray, is_inexact
 from functx.core.typing import ArrayOrList, DTypeLike, NumPyArray
 from functx.numpy import indexing, mutation
@@ -101,6 +101,7 @@ class Variable(Tracer):
             self.requires_grad_()
 
     def _set(self, recorded: Recorded, edge: Edge | None) -> None:
+        variables.exist = True
         self._storage = Storage(recorded, edge)
         self._view: ViewOf | None = None
         self._recorded, self._edge, self._version_read = recorded, edge, 0
@@ -116,6 +117,15 @@ class Variable(Tracer):
     @property
     def builder(self) -> Any:  # type: ignore[override]
         return current_recording()
+
+    @property
+    def _line_info(self) -> Any:  # type: ignore[override]
+        # JAX reads this for the message about a tracer that it cannot take.
+        raise ForeignCodeError(
+            f"functions of JAX do not take Variables; got {self.aval_!r}",
+            fix="Use functx.numpy, functx.lax and functx.nn, or functx.from_jax(f), which names a "
+            "function of JAX as one operation.",
+        )
 
     @property
     def aval_(self) -> ShapedArray:
@@ -160,6 +170,10 @@ class Variable(Tracer):
         """The output of an operation with this operand, or a list of them, as Variables."""
         outs = record_outputs(primitive, args)
         return outs if primitive.multiple_results else outs[0]
+
+    def record_program(self, program: Program, args: Sequence[Any]) -> list[Variable]:
+        """The outputs of a program with this operand, as Variables: one node."""
+        return record_program(program, args)
 
     @property
     def requires_grad(self) -> bool:

@@ -22,7 +22,7 @@ from functx.core.errors import ArgumentError
 from functx.core.garbage_collection import garbage_collection
 from functx.core.program import Equation, Program, Var, programs_in_parameter
 from functx.core.source_info import derived_source
-from functx.core.tracer import Tracer, check_no_escaped_tracers, current_builder
+from functx.core.tracer import Tracer, current_builder, recording_operand
 from functx.core.typing import ArrayLike
 
 if TYPE_CHECKING:
@@ -233,8 +233,12 @@ def apply(
     """
     builder = current_builder.get()
     if builder is None:
-        check_no_escaped_tracers(args)
-        return backend.run(rewrite, program, args)
+        variable = recording_operand(args)
+        if variable is None:
+            return backend.run(rewrite, program, args)
+        if rewrite is not None:
+            program = cached_rewrite(rewrite, backend.outline_repeats(program))
+        return variable.record_program(program, args)  # type: ignore[no-any-return]
     emit = getattr(rewrite, "emit", None)
     with garbage_collection.paused():
         if rewrite is not None:

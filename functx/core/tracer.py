@@ -299,7 +299,7 @@ class PRNGKeyTracer(jax.core.Tracer):  # type: ignore[type-arg]
 
 def is_jax_tracer(x: object) -> bool:
     """Whether `x` is a tracer of JAX, and none of functx."""
-    return isinstance(x, jax.core.Tracer) and type(x) is not Tracer and type(x) is not PRNGKeyTracer
+    return isinstance(x, jax.core.Tracer) and not isinstance(x, (Tracer, PRNGKeyTracer))
 
 
 _current_builder: ContextVar[Builder | None] = ContextVar("current_builder", default=None)
@@ -339,6 +339,25 @@ def check_no_escaped_tracers(args: Sequence[Any]) -> None:
     for x in args:
         if type(x) is Tracer:
             check_not_escaped(x, current_builder.innermost())
+
+
+class variables:  # noqa: N801 - a switch
+    """Whether the program has made a Variable, so that jitted functions look for them."""
+
+    exist = False
+
+
+def recording_operand(args: Sequence[Any]) -> Any:
+    """The first operand that records its operations, a Variable of `functx.autograd`; None without one.
+
+    Raises EscapedTracerError for a traced value whose trace is not active.
+    """
+    for x in args:
+        if isinstance(x, Tracer):
+            if type(x) is not Tracer:
+                return x
+            check_not_escaped(x, current_builder.innermost())
+    return None
 
 
 def check_not_escaped(x: Tracer, inner: Builder | None) -> None:

@@ -18,7 +18,7 @@ from functx.core.tracer import (
     PRNGKeyTracer,
     Tracer,
     aval_of,
-    check_no_escaped_tracers,
+    recording_operand,
     check_not_escaped,
     context_builder,
     current_builder,
@@ -342,11 +342,9 @@ def bind(primitive: Primitive, args: Sequence[Any]) -> Any:
     if builder is None or not builder.is_open:
         builder = current_builder.innermost()
         if builder is None:
-            for x in args:
-                if isinstance(x, Tracer):
-                    if type(x) is not Tracer:
-                        return x.record(primitive, args)
-                    check_not_escaped(x, None)
+            variable = recording_operand(args)
+            if variable is not None:
+                return variable.record(primitive, args)
             return backend.evaluate(primitive, args)
     untraced = not args or (type(args[0]) is not Tracer and type(args[-1]) is not Tracer)
     if (untraced or primitive.is_context_dependent) and backend.inside_jax_trace():

@@ -23,7 +23,7 @@ from functx.core.tracer import (
     PRNGKeyTracer,
     Tracer,
     aval_of,
-    check_no_escaped_tracers,
+    recording_operand,
     current_builder,
 )
 from functx.core.tree import TreeDef
@@ -48,6 +48,7 @@ from functx.interop.translation import (
 )
 from functx.lowering.jax_bridge import JaxAval, prng_key_type
 from functx.transforms.aliasing import copy_if_aliased
+from functx.transforms.tracing_api import call_as_program
 from functx.transforms.argument_names import check_callable, function_name, wrap_transform
 
 VALUE_ERRORS = (
@@ -302,7 +303,8 @@ def from_jax(fun: Function) -> Function:
 
     def wrapper(*args: PyTree, **kwargs: PyTree) -> PyTree:
         if current_builder.get() is None:
-            check_no_escaped_tracers(tree.leaves((args, kwargs)))
+            if recording_operand(tree.leaves((args, kwargs))) is not None:
+                return call_as_program(wrapper, args, kwargs, "from_jax")
             return fun(*args, **kwargs)
         return traced.call_in_trace(args, kwargs)
 

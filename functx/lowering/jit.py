@@ -29,7 +29,15 @@ from functx.core.named_axes import bound_axes
 from functx.core.program_editing import hoist_captures
 from functx.core.rewriting import Record
 from functx.core.tracebacks import api_boundary, filter_traceback
-from functx.core.tracer import check_no_escaped_tracers, current_builder
+from functx.core.rewriting import apply
+from functx.core.tracer import (
+    check_no_escaped_tracers,
+    Tracer,
+    current_builder,
+    is_jax_tracer,
+    recording_operand,
+    variables,
+)
 from functx.core.tree import TreeDef
 from functx.core.types import ShapedArray, x64_enabled
 from functx.core.typing import Function, PyTree
@@ -145,7 +153,9 @@ def jit(
     def wrapper(*args: PyTree, **kwargs: PyTree) -> PyTree:
         # `api_boundary` inlined, to save a call.
         try:
-            if get_builder() is not None:
+            if get_builder() is not None or (
+                variables.exist and compiled.has_variables(args, kwargs)
+            ):
                 return compiled.bind(args, kwargs, inline)
             if static:
                 args, kwargs = compiled.static.as_hashable(args, kwargs)
@@ -159,6 +169,8 @@ def jit(
                     return dispatch(hidden, *args, **kwargs)
                 except Retrace as retrace:
                     retrace.prepare((args, kwargs))
+                    if compiled.captures_variables:
+                        return compiled.bind(args, kwargs, inline)
                 except (TypeError, ValueError, OverflowError, RuntimeError) as error:
                     if isinstance(error, jax.errors.JaxRuntimeError):
                         callbacks.reraise_callback_error(error)
@@ -204,7 +216,7 @@ class JittedFunction:
         self.fun, self.static, self.options, self.own_options = fun, static, options, own_options
         self.id = next(JittedFunction.ids)
         self.captured = CapturedArrays()
-        self.writes = self.layout_dependent = False
+        self.writes = self.layout_dependent = self.captures_variables = False
         self.traced = Cache("jit", 256)
         self.verified: set[Any] = set()
 
@@ -219,6 +231,14 @@ class JittedFunction:
         self.dispatch: Any = jax.jit(call, **options)
         JittedFunction.instances.add(self)
 
+    def has_variables(self, args: PyTree, kwargs: PyTree) -> bool:
+        """Whether a call has a Variable among its arguments, or captures one."""
+        return self.captures_variables or recording_operand(tree.leaves((args, kwargs))) is not None
+
+    def enable_variables(self, _call: object) -> None:
+        """Makes calls operations on Variables."""
+        self.captures_variables = True
+
     def trace_for_jax(self, hidden: Sequence[PyTree], args: PyTree, kwargs: PyTree) -> PyTree:
         """The results on JAX's tracers, computed by one equation that holds the program.
 
@@ -232,6 +252,8 @@ class JittedFunction:
         avals = avals_of(leaves, "jit", self.fun, in_tree)
         traced = self.trace(fun, in_tree, avals, dispatch_key)
         key = dispatch_key, *self.key(args, kwargs, in_tree, avals)
+        if recording_operand(traced.captured) is not None:
+            raise Retrace(self.enable_variables)
         values = self.captured.in_trace(traced.captured, hidden, key)
         if config.verify and traced.program.key not in self.verified:
             raise Retrace(partial(self.verify, traced))
@@ -321,7 +343,6 @@ class JittedFunction:
 
     def bind(self, args: PyTree, kwargs: PyTree, inline: bool) -> PyTree:
         """The function inside a trace: a call of its program, or its equations."""
-        builder = current_builder.require()
         args, kwargs = self.static.as_hashable(args, kwargs)
         fun, dynamic, keywords = self.static.bind(args, kwargs)
         leaves, in_tree = tree.flatten_with_key_data((dynamic, keywords))
@@ -332,7 +353,7 @@ class JittedFunction:
             with self.tracing():
                 traced = trace_function(fun, in_tree, avals, "jit")
             # Captured values of a trace do not outlive it.
-            if not any([isinstance(x, jax.core.Tracer) for x in traced.captured]):
+            if not any([type(x) is Tracer or is_jax_tracer(x) for x in traced.captured]):
                 self.traced.put(key, traced)
         operands = [*leaves, *traced.captured]
         if (traced.written and have_aliased_pair(operands, traced.written)) or (
@@ -341,7 +362,7 @@ class JittedFunction:
             # Inlined, a write to one view is seen by the other.
             return fun(*dynamic, **keywords)
         if inline:
-            outs = builder.inline(traced.program, operands)
+            outs = apply(None, traced.program, operands)
         else:
             outs = Call(traced.program)(*operands)
         return tree.unflatten(traced.out_tree, traced.finish_call(operands, outs))

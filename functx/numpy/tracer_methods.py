@@ -177,7 +177,9 @@ def _jax_array(self: Tracer) -> Callable[[], None] | None:
     JAX's operators convert an operand that has `__jax_array__`. Without an array they leave
     `w @ x` to the reflected operator of `x`, at a fifth of the cost of the operation in JAX.
     """
-    declined = _is_jax_operator(sys._getframe(1)) and not backend.inside_jax_trace()
+    declined = _is_jax_operator(sys._getframe(1)) and (
+        type(self) is not Tracer or not backend.inside_jax_trace()
+    )
     return _no_array if declined else None
 
 

@@ -20,6 +20,7 @@ from functx.core.errors import (
 from functx.core.named_axes import tracked_mesh_axes
 from functx.core.program import Program, pad_input_names
 from functx.core.program_editing import replace_program_fields
+from functx.core.rewriting import apply
 from functx.core.source_info import (
     is_raise_instruction,
     line_text,
@@ -29,7 +30,7 @@ from functx.core.source_info import (
 from functx.core.tracer import Tracer, aval_of, current_builder
 from functx.core.tracing import trace
 from functx.core.types import ShapedArray, canonical_dtype
-from functx.core.typing import ArrayLike, Function, Value
+from functx.core.typing import ArrayLike, Function, PyTree, Value
 from functx.ops.views import Write
 from functx.transforms.aliasing import (
     ArgumentStrides,
@@ -161,6 +162,16 @@ def trace_function(
     return TracedFunction(
         pure.program, pure.captured, call.out_tree, pure.written, pure.layout_dependent
     )
+
+
+def call_as_program(fun: Function, args: Sequence[PyTree], kwargs: PyTree, kind: str) -> PyTree:
+    """`fun(*args, **kwargs)` as one program, applied to the arrays among the arguments."""
+    leaves, in_tree = tree.flatten_with_key_data((args, kwargs))
+    leaves, in_tree, avals, _ = partition_static_arguments(leaves, in_tree, kind, fun, ())
+    traced = trace_function(fun, in_tree, avals, kind)
+    operands = [*leaves, *traced.captured]
+    outs = apply(None, traced.program, operands)
+    return tree.unflatten(traced.out_tree, traced.finish_call(operands, outs))
 
 
 class FlatFunction:
