@@ -21,6 +21,7 @@ if _TYPE_CHECKING:
     from functx import (
         aot,
         aten,
+        autograd,
         custom_batching,
         custom_derivatives,
         debug,
@@ -47,6 +48,7 @@ __all__ = [
     "ShapedArray",
     "aot",
     "aten",
+    "autograd",
     "cache_info",
     "checkpoint",
     "checkpoint_name",
@@ -103,7 +105,16 @@ _suggest_alternatives("jax", __name__)
 _load_on_first_use(
     __name__,
     modules=(
-        *("aot", "aten", "custom", "custom_batching", "custom_derivatives", "debug", "decomp"),
+        *(
+            "aot",
+            "aten",
+            "autograd",
+            "custom",
+            "custom_batching",
+            "custom_derivatives",
+            "debug",
+            "decomp",
+        ),
         *("interop", "lax", "library", "lowering", "nn", "numpy", "ops", "passes", "random"),
         *("scipy", "testing", "tools", "transforms"),
     ),

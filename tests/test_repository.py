@@ -42,6 +42,7 @@ LAYERS = [
     "custom_derivatives",
     "library",
     "interop",  # JAX functions as programs, and programs inside JAX
+    "autograd",  # PyTorch's imperative autograd
     "api",  # the public functions
     "__init__",  # the public names
 ]

@@ -8,14 +8,14 @@ from typing import Any
 
 import jax.numpy as jnp
 
+from functx import ops
 from functx.autograd.engine import Walk, add_to_grad, array_of_gradient
 from functx.autograd.nodes import Edge
 from functx.autograd.recording import constant
 from functx.autograd.variable import Variable, make_variable, record_outputs
-from functx.core.errors import AutogradError, EmptyInputsError, type_name
+from functx.core.errors import AutogradError, EmptyInputsError
 from functx.core.tracebacks import api_boundary
 from functx.core.types import is_complex
-from functx import ops
 
 Arrays = Variable | Sequence[Variable]
 
@@ -88,7 +88,11 @@ def walk_backward(
     accumulate: bool,
 ) -> list[Variable | None]:
     """Walks from `roots`; the gradients of `wanted`."""
-    given = [None] * len(roots) if grad_outputs is None else as_list(grad_outputs, "grad", "grad_outputs")
+    given = (
+        [None] * len(roots)
+        if grad_outputs is None
+        else as_list(grad_outputs, "grad", "grad_outputs")
+    )
     if len(given) != len(roots):
         raise AutogradError(
             f"backward: there must be a gradient or None for each output; got {len(given)} for "

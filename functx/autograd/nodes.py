@@ -41,11 +41,18 @@ class Node:
     later have a larger `number`, so an operation comes after those that it depends on.
     """
 
-    __slots__ = ("__weakref__", "_metadata", "edges", "hooks", "label", "number", "out_avals", "source")
+    __slots__ = (
+        "__weakref__",
+        "_metadata",
+        "edges",
+        "hooks",
+        "label",
+        "number",
+        "out_avals",
+        "source",
+    )
 
-    def __init__(
-        self, label: str, edges: Sequence[Edge | None], out_avals: Sequence[ShapedArray]
-    ):
+    def __init__(self, label: str, edges: Sequence[Edge | None], out_avals: Sequence[ShapedArray]):
         self.label = label
         self.edges = tuple(edges)
         self.out_avals = out_avals

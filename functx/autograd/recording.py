@@ -87,7 +87,9 @@ class Recording(Builder):
     def record_program(self, program: Program, args: Sequence[object]) -> list[Recorded]:
         """The outputs of a program, whose equations join the recording."""
         operands = [Tracer(self.atom(x), self) for x in args]
-        known = {x.atom: arg for x, arg in zip(operands, args, strict=True) if type(arg) is Recorded}
+        known = {
+            x.atom: arg for x, arg in zip(operands, args, strict=True) if type(arg) is Recorded
+        }
         outs = []
         for out in self.inline(program, operands):
             same = known.get(out.atom)
@@ -175,7 +177,9 @@ def evaluate_equations(program: Program, args: Sequence[Any]) -> list[Any]:
     for i, eqn in enumerate(program.equations):
         operands = [env[a] if type(a) is Var else a for a in eqn.inputs]
         outs = backend.evaluate(eqn.primitive, operands)
-        env.update(zip(eqn.outputs, outs if eqn.primitive.multiple_results else [outs], strict=True))
+        env.update(
+            zip(eqn.outputs, outs if eqn.primitive.multiple_results else [outs], strict=True)
+        )
         for atom in eqn.inputs:
             if last[atom] == i and atom not in kept:
                 env.pop(atom, None)

@@ -29,7 +29,7 @@ from functx.core.program import Atom, Program
 from functx.core.tracer import Tracer, aval_of, current_builder, variables
 from functx.core.types import ShapedArray, is_inexact
 from functx.core.typing import ArrayOrList, DTypeLike, NumPyArray
-from functx.numpy import indexing, mutation
+from functx.numpy import mutation
 from functx.numpy.boolean_masks import OPERATOR_SYMBOLS
 from functx.ops.views import Write
 
@@ -88,9 +88,7 @@ class Variable(Tracer):
         "_view",
     )
 
-    def __init__(
-        self, value: ArrayOrList, requires_grad: bool = False, dtype: DTypeLike = None
-    ):
+    def __init__(self, value: ArrayOrList, requires_grad: bool = False, dtype: DTypeLike = None):
         if isinstance(value, Variable):
             recorded = value.read()
         else:
@@ -343,8 +341,15 @@ class Variable(Tracer):
         value = np.asarray(self.compute())
         return format(value.item() if not value.ndim else value, spec)
 
-    def backward(self, gradient: Any = None, retain_graph: bool | None = None, create_graph: bool = False, inputs: Any = None) -> None:
+    def backward(
+        self,
+        gradient: Any = None,
+        retain_graph: bool | None = None,
+        create_graph: bool = False,
+        inputs: Any = None,
+    ) -> None:
         from functx.autograd.backward import backward
+
         backward(self, gradient, retain_graph, create_graph, inputs=inputs)
 
     def item(self, *args: Any) -> Any:

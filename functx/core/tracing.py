@@ -18,11 +18,11 @@ from functx.core.tracer import (
     PRNGKeyTracer,
     Tracer,
     aval_of,
-    recording_operand,
     check_not_escaped,
     context_builder,
     current_builder,
     literal_of,
+    recording_operand,
 )
 from functx.core.types import ShapedArray
 from functx.core.typing import Value

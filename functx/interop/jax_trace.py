@@ -23,8 +23,8 @@ from functx.core.tracer import (
     PRNGKeyTracer,
     Tracer,
     aval_of,
-    recording_operand,
     current_builder,
+    recording_operand,
 )
 from functx.core.tree import TreeDef
 from functx.core.types import SHORT_NAMES, ShapedArray, is_inexact
@@ -48,8 +48,8 @@ from functx.interop.translation import (
 )
 from functx.lowering.jax_bridge import JaxAval, prng_key_type
 from functx.transforms.aliasing import copy_if_aliased
-from functx.transforms.tracing_api import call_as_program
 from functx.transforms.argument_names import check_callable, function_name, wrap_transform
+from functx.transforms.tracing_api import call_as_program
 
 VALUE_ERRORS = (
     jax.errors.ConcretizationTypeError,

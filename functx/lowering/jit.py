@@ -27,12 +27,11 @@ from functx.core.functionalization import Strides
 from functx.core.garbage_collection import garbage_collection
 from functx.core.named_axes import bound_axes
 from functx.core.program_editing import hoist_captures
-from functx.core.rewriting import Record
+from functx.core.rewriting import Record, apply
 from functx.core.tracebacks import api_boundary, filter_traceback
-from functx.core.rewriting import apply
 from functx.core.tracer import (
-    check_no_escaped_tracers,
     Tracer,
+    check_no_escaped_tracers,
     current_builder,
     is_jax_tracer,
     recording_operand,

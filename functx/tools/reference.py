@@ -29,6 +29,7 @@ NAMESPACES = (
     "numpy.fft",
     "lax",
     "aten",
+    "autograd",
     "library",
     "nn",
     "random",
