@@ -9,9 +9,8 @@ from typing import Any
 import jax.numpy as jnp
 
 from functx import ops
-from functx.autograd.engine import Walk, add_to_grad, array_of_gradient
-from functx.autograd.nodes import Edge
-from functx.autograd.recording import constant
+from functx.autograd.engine import Walk, add_to_grad, array_of_gradient, filled
+from functx.autograd.nodes import GradientEdge
 from functx.autograd.variable import Variable, make_variable, record_outputs
 from functx.core.errors import AutogradError, EmptyInputsError
 from functx.core.tracebacks import api_boundary
@@ -35,10 +34,10 @@ def backward(
         if grad_tensors is not None:
             raise AutogradError("backward: pass grad_tensors alone; got grad_variables too")
         grad_tensors = grad_variables
-    roots = as_list(tensors, "backward", "tensors")
+    roots = as_list(tensors)
     wanted = None
     if inputs is not None:
-        wanted = as_list(inputs, "backward", "inputs")
+        wanted = as_list(inputs)
         if not wanted:
             raise EmptyInputsError("backward: inputs must not be empty; got none")
     walk_backward(roots, grad_tensors, retain_graph, create_graph, wanted, accumulate=True)
@@ -57,8 +56,8 @@ def grad(
     materialize_grads: bool = False,
 ) -> tuple[Variable | None, ...]:
     """The gradients of `outputs` in `inputs`, as a tuple; no `.grad` changes."""
-    roots = as_list(outputs, "grad", "outputs")
-    wanted = as_list(inputs, "grad", "inputs")
+    roots = as_list(outputs)
+    wanted = as_list(inputs)
     if not roots:
         raise AutogradError("grad: outputs must not be empty; got none")
     if not wanted:
@@ -88,11 +87,7 @@ def walk_backward(
     accumulate: bool,
 ) -> list[Variable | None]:
     """Walks from `roots`; the gradients of `wanted`."""
-    given = (
-        [None] * len(roots)
-        if grad_outputs is None
-        else as_list(grad_outputs, "grad", "grad_outputs")
-    )
+    given = [None] * len(roots) if grad_outputs is None else as_list(grad_outputs)
     if len(given) != len(roots):
         raise AutogradError(
             f"backward: there must be a gradient or None for each output; got {len(given)} for "
@@ -124,8 +119,8 @@ def walk_backward(
     return gradients
 
 
-def edge_of_input(x: Any, i: int) -> Edge:
-    if isinstance(x, Edge):
+def edge_of_input(x: Any, i: int) -> GradientEdge:
+    if isinstance(x, GradientEdge):
         return x
     edge = x.edge
     if edge is None:
@@ -146,7 +141,7 @@ def root_gradient(root: Variable, value: Any, i: int, create_graph: bool) -> Any
                 f"got number {i}, {aval!r}",
                 fix="Reduce it to a real number (y.sum()), or pass its gradient.",
             )
-        gradient = make_variable(constant(jnp.ones(aval.shape, aval.dtype)), None)
+        gradient = make_variable(filled(aval, 1), None)
     else:
         gradient = array_of_gradient(value, f"backward: gradient number {i}")
         if gradient.shape != aval.shape:
@@ -164,6 +159,7 @@ def root_gradient(root: Variable, value: Any, i: int, create_graph: bool) -> Any
     return gradient if create_graph else gradient.read()
 
 
-def as_list(x: Any, label: str, name: str) -> list[Any]:
+def as_list(x: Any) -> list[Any]:
     """One array or several, as a list."""
-    return [x] if isinstance(x, (Variable, Edge)) else list(x)
+    several = isinstance(x, (list, tuple)) and not isinstance(x, GradientEdge)
+    return list(x) if several else [x]

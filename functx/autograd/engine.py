@@ -7,20 +7,18 @@ from contextvars import ContextVar
 from heapq import heappop, heappush
 from typing import Any, NamedTuple
 
-import jax.numpy as jnp
-
 from functx import ops
 from functx.autograd.hooks import NodeHooks
 from functx.autograd.modes import grad_mode
 from functx.autograd.nodes import (
     AccumulateGrad,
-    Edge,
+    GradientEdge,
     Node,
     OperationNode,
     Pullback,
     SavedValue,
 )
-from functx.autograd.recording import Recorded, constant, current_recording
+from functx.autograd.recording import Recorded, current_recording
 from functx.autograd.variable import (
     Variable,
     make_variable,
@@ -58,22 +56,22 @@ class Walk:
         self,
         create_graph: bool,
         retain_graph: bool,
-        wanted: Sequence[Edge] | None = None,
+        wanted: Sequence[GradientEdge] | None = None,
         accumulate: bool = True,
     ):
         self.create_graph, self.retain_graph = create_graph, retain_graph
         self.accumulate = accumulate
         self.wanted = wanted
-        self.captured: dict[Edge, Gradient | None] = dict.fromkeys(wanted or ())
+        self.captured: dict[GradientEdge, Gradient | None] = dict.fromkeys(wanted or ())
         self.pending: dict[Node, list[Gradient | None]] = {}
         self.queue: list[tuple[int, Node]] = []
         self.needed: set[Node] | None = None
         self.capturing: dict[Node, list[int]] = {}
         for edge in self.captured:
-            self.capturing.setdefault(edge.node, []).append(edge.index)
+            self.capturing.setdefault(edge.node, []).append(edge.output_nr)
         self.callbacks: list[Callable[[], object]] = []
 
-    def run(self, roots: Sequence[tuple[Edge, Any]]) -> None:
+    def run(self, roots: Sequence[tuple[GradientEdge, Any]]) -> None:
         """Walks from roots with their gradients."""
         if self.wanted is not None:
             self.needed = nodes_leading_to(set(self.capturing), [edge.node for edge, _ in roots])
@@ -90,8 +88,8 @@ class Walk:
         finally:
             running_walk.reset(token)
 
-    def send(self, edge: Edge, gradient: Gradient) -> None:
-        """Adds to the gradient of output `edge.index` of a node, which will be visited."""
+    def send(self, edge: GradientEdge, gradient: Gradient) -> None:
+        """Adds to the gradient of output `edge.output_nr` of a node, which will be visited."""
         node, index = edge
         if self.needed is not None and node not in self.needed:
             return
@@ -120,7 +118,7 @@ class Walk:
             gradients = self.run_value_hooks(node, hooks, gradients)
         for index in self.capturing.get(node, ()):
             gradient = gradients[index]
-            self.captured[Edge(node, index)] = gradient
+            self.captured[GradientEdge(node, index)] = gradient
         if self.wanted is not None and not self.continues(node):
             return
         if hooks is not None and hooks.pre:
@@ -167,18 +165,18 @@ class Walk:
         given = [gradients[i] for i in split.differentiable]
         avals = [split.out_avals[i] for i in split.differentiable]
         values = [
-            constant(jnp.zeros(aval.shape, aval.dtype)) if g is None else g.value
-            for g, aval in zip(given, avals, strict=True)
+            filled(aval, 0) if g is None else g.value for g, aval in zip(given, avals, strict=True)
         ]
         masks: list[Any] = []
         if any([g is not None and g.mask is not None for g in given]):
             masks = [
-                constant(jnp.full(aval.shape, g is not None))
+                filled(aval.update(dtype=ops.BOOL), g is not None)
                 if g is None or g.mask is None
                 else g.mask
                 for g, aval in zip(given, avals, strict=True)
             ]
         residuals = [self.unpack(node, x) for x in saved]
+        outs: Sequence[Any]
         if not self.create_graph:
             program = split.programs.masked if masks else split.programs.unmasked
             outs = current_recording().record_program(program, [*values, *masks, *residuals])
@@ -189,14 +187,14 @@ class Walk:
         else:
             for k, j in enumerate(split.output_residuals):
                 if j is not None and split.operand_residuals[k] is None:
-                    residuals[k] = make_variable(residuals[k].read(), Edge(node, j))
+                    residuals[k] = make_variable(residuals[k].read(), GradientEdge(node, j))
             program = split.programs.masked if masks else split.programs.unmasked
             outs = self.record_pullback(program, [*values, *masks, *residuals])
         if not self.retain_graph and saved:
             node.saved = node.operands = None
         count = sum(split.active)
         known = split.knows_mask if masks else (False,) * count
-        found = outs[count:] or [None] * count
+        found: Sequence[Any] = outs[count:] or [None] * count
         return [
             Gradient(value, (m.read() if isinstance(m, Variable) else m) if on else None)
             for value, m, on in zip(outs[:count], found, known, strict=True)
@@ -275,7 +273,7 @@ class Walk:
             given = tuple([None if g is None else self.variable_of(g) for g in results])
             found = hook(given, outputs)
             if found is not None:
-                avals = [None if e is None else e.node.out_avals[e.index] for e in node.edges]
+                avals = [None if e is None else e.node.out_avals[e.output_nr] for e in node.edges]
                 results = self.replaced(hook, "posthook", found, avals, results, given)
         return results
 
@@ -324,6 +322,11 @@ class Walk:
 def record(primitive: Any, args: Sequence[Any]) -> Recorded:
     """The output of an operation on recorded values."""
     return current_recording().record(primitive, args)[0]
+
+
+def filled(aval: ShapedArray, value: float) -> Recorded:
+    """An array of the type `aval`, filled with a number."""
+    return record(ops.Full(aval.shape), (ops.literal(value, aval.dtype),))
 
 
 running_walk: ContextVar[Walk | None] = ContextVar("running_walk", default=None)

@@ -10,7 +10,7 @@ from functx.autograd.recording import Recorded
 from functx.core.caches import Cache, clear_on_rule_change
 from functx.core.config import contextual_key
 from functx.core.primitive import Primitive
-from functx.core.program import Equation, Program, Var
+from functx.core.program import Atom, Equation, Program, Var
 from functx.core.program_editing import apply_program
 from functx.core.records import Rewrite
 from functx.core.rewriting import cached_rewrite
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 _numbers = count()
 
 
-class Edge(NamedTuple):
-    """Output number `index` of a node: where the gradient of a value goes."""
+class GradientEdge(NamedTuple):
+    """Output number `output_nr` of a node: where the gradient of a value goes."""
 
     node: Node
-    index: int
+    output_nr: int
 
 
 class Node:
@@ -52,7 +52,9 @@ class Node:
         "source",
     )
 
-    def __init__(self, label: str, edges: Sequence[Edge | None], out_avals: Sequence[ShapedArray]):
+    def __init__(
+        self, label: str, edges: Sequence[GradientEdge | None], out_avals: Sequence[ShapedArray]
+    ):
         self.label = label
         self.edges = tuple(edges)
         self.out_avals = out_avals
@@ -75,7 +77,7 @@ class Node:
     @property
     def next_functions(self) -> tuple[tuple[Node | None, int], ...]:
         """The node and the number of its output for each operand; `(None, 0)` without a gradient."""
-        return tuple([(None, 0) if e is None else (e.node, e.index) for e in self.edges])
+        return tuple([(None, 0) if e is None else (e.node, e.output_nr) for e in self.edges])
 
     def __repr__(self) -> str:
         return f"<{self.label} node {self.number}>"
@@ -96,7 +98,7 @@ class SavedValue(NamedTuple):
     """A residual that is an operand or a result: its value, its edge, and the version of its storage."""
 
     recorded: Recorded
-    edge: Edge | None
+    edge: GradientEdge | None
     storage: Storage | None
     version: int
 
@@ -113,7 +115,7 @@ class OperationNode(Node):
     def __init__(
         self,
         split: OperationSplit,
-        edges: Sequence[Edge | None],
+        edges: Sequence[GradientEdge | None],
         saved: list[Any],
         operands: Sequence[Any] | None,
     ):
@@ -163,7 +165,7 @@ def split_program(program: Program, active: tuple[bool, ...]) -> OperationSplit:
     avals = program.out_avals
     values = programs.values
     residuals = values.outputs[len(avals) :]
-    inputs = {v: i for i, v in enumerate(values.inputs)}
+    inputs: dict[Atom, int] = {v: i for i, v in enumerate(values.inputs)}
     outputs = {a: i for i, a in reversed([*enumerate(values.outputs[: len(avals)])])}
     masks = programs.masked.outputs[sum(active) :]
     return OperationSplit(
@@ -172,7 +174,7 @@ def split_program(program: Program, active: tuple[bool, ...]) -> OperationSplit:
         avals,
         active,
         tuple([i for i, aval in enumerate(avals) if is_inexact(aval.dtype)]),
-        tuple([inputs.get(a) for a in residuals]),  # type: ignore[call-overload]
+        tuple([inputs.get(a) for a in residuals]),
         tuple([outputs.get(a) for a in residuals]),
         tuple([type(a) is Var for a in masks]) or (False,) * sum(active),
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import ref
 
@@ -13,7 +13,7 @@ from functx import numpy as fnp
 from functx.autograd.modes import is_grad_enabled
 from functx.autograd.nodes import (
     AccumulateGrad,
-    Edge,
+    GradientEdge,
     Node,
     OperationNode,
     OperationSplit,
@@ -42,7 +42,7 @@ class Storage:
 
     __slots__ = ("edge", "recorded", "version")
 
-    def __init__(self, recorded: Recorded, edge: Edge | None):
+    def __init__(self, recorded: Recorded, edge: GradientEdge | None):
         self.recorded = recorded
         self.edge = edge
         self.version = 0
@@ -93,18 +93,18 @@ class Variable(Tracer):
             recorded = value.read()
         else:
             # A copy, since its owner may write to a NumPy array.
-            recorded = constant(fnp.array(value, dtype))
+            recorded = constant(strong(fnp.array(value, dtype)))
         self._set(recorded, None)
         if requires_grad:
             self.requires_grad_()
 
-    def _set(self, recorded: Recorded, edge: Edge | None) -> None:
+    def _set(self, recorded: Recorded, edge: GradientEdge | None) -> None:
         variables.exist = True
         self._storage = Storage(recorded, edge)
         self._view: ViewOf | None = None
         self._recorded, self._edge, self._version_read = recorded, edge, 0
         self._strides: tuple[int, ...] | None = None
-        self._leaf: ref[Node] | None = None
+        self._leaf: Callable[[], Node | None] | None = None
         self._hooks: NodeHooks | None = None
         self._grad: Variable | None = None
 
@@ -136,7 +136,7 @@ class Variable(Tracer):
         return self._recorded
 
     @property
-    def edge(self) -> Edge | None:
+    def edge(self) -> GradientEdge | None:
         """Where the gradient of the current value goes; None if it has no gradient."""
         if self._version_read != self._storage.version:
             self._read_again()
@@ -146,7 +146,7 @@ class Variable(Tracer):
         if node is None:
             node = AccumulateGrad(self)
             self._leaf = ref(node)
-        return Edge(node, 0)
+        return GradientEdge(node, 0)
 
     def _read_again(self) -> None:
         """Reads the storage, or takes the view again, after a write."""
@@ -197,7 +197,7 @@ class Variable(Tracer):
     def output_nr(self) -> int:
         """The number of this output among those of `grad_fn`."""
         edge = self.edge
-        return 0 if edge is None else edge.index
+        return 0 if edge is None else edge.output_nr
 
     def requires_grad_(self, requires_grad: bool = True) -> Variable:
         """Lets a leaf require a gradient, or not; returns it.
@@ -222,6 +222,8 @@ class Variable(Tracer):
         if not requires_grad:
             self._leaf = None
         elif self._leaf is None:
+            if self.weak_type:
+                self._storage.recorded = self._recorded = constant(strong(self.compute()))
             self._leaf = _no_node
         return self
 
@@ -319,7 +321,9 @@ class Variable(Tracer):
 
     __hash__ = object.__hash__  # type: ignore[assignment]
 
-    def __array__(self, dtype: DTypeLike = None, copy: bool | None = None) -> NumPyArray:
+    def __array__(  # type: ignore[override]
+        self, dtype: DTypeLike = None, copy: bool | None = None
+    ) -> NumPyArray:
         return np.array(self.compute(), dtype)
 
     def __float__(self) -> float:
@@ -383,6 +387,11 @@ class Variable(Tracer):
     describe = __repr__
 
 
+def strong(x: Any) -> Any:
+    """An array that is not weakly typed, so that all gradients have one type."""
+    return x.astype(x.dtype) if aval_of(x).weak_type else x
+
+
 def _no_node() -> None:
     """The reference of a leaf whose node was not made yet."""
 
@@ -401,7 +410,7 @@ for _name, _symbol in OPERATOR_SYMBOLS.items():
     setattr(Variable, f"__i{_name}__", _in_place_operator(_symbol, _name))
 
 
-def make_variable(recorded: Recorded, edge: Edge | None) -> Variable:
+def make_variable(recorded: Recorded, edge: GradientEdge | None) -> Variable:
     """A Variable of a recorded value."""
     x: Variable = Variable.__new__(Variable)
     x._set(recorded, edge)
@@ -430,7 +439,7 @@ def record_outputs(primitive: Primitive, args: Sequence[Any]) -> list[Variable]:
     return outs
 
 
-def operand_edge(x: Any) -> Edge | None:
+def operand_edge(x: Any) -> GradientEdge | None:
     """The edge of an operand; None if it is no Variable or has no gradient."""
     if isinstance(x, Variable) and (x._leaf is not None or x._edge is not None):
         return x.edge
@@ -441,7 +450,7 @@ def record_with_node(
     split: OperationSplit,
     args: Sequence[Any],
     operands: Sequence[Any],
-    edges: Sequence[Edge | None],
+    edges: Sequence[GradientEdge | None],
 ) -> list[Variable]:
     """The outputs of an operation on `args`, whose values are `operands`, with a new node."""
     found = current_recording().record_program(split.programs.values, operands)
@@ -459,8 +468,8 @@ def record_with_node(
         split, [e for e, on in zip(edges, split.active, strict=True) if on], saved, inputs
     )
     outs = [make_variable(x, None) for x in found[:count]]
-    for i in split.differentiable:
-        outs[i]._edge = outs[i]._storage.edge = Edge(node, i)
+    for n in split.differentiable:
+        outs[n]._edge = outs[n]._storage.edge = GradientEdge(node, n)
     origins = zip(split.operand_residuals, split.output_residuals, strict=True)
     for k, (i, j) in enumerate(origins):
         if i is not None:
@@ -488,7 +497,7 @@ def share_memory(primitive: View, args: Sequence[Any], outs: Sequence[Variable])
 def record_program(program: Program, args: Sequence[Any]) -> list[Variable]:
     """The outputs of a program, at least one of whose operands is a Variable: one node."""
     operands = [x.read() if isinstance(x, Variable) else x for x in args]
-    edges: Sequence[Edge | None] = []
+    edges: Sequence[GradientEdge | None] = []
     if is_grad_enabled():
         edges = [operand_edge(x) for x in args]
     if any([edge is not None for edge in edges]):

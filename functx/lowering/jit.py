@@ -360,10 +360,8 @@ class JittedFunction:
         ):
             # Inlined, a write to one view is seen by the other.
             return fun(*dynamic, **keywords)
-        if inline:
-            outs = apply(None, traced.program, operands)
-        else:
-            outs = Call(traced.program)(*operands)
+        program = traced.program
+        outs = apply(None, program, operands) if inline else Call(program)(*operands)
         return tree.unflatten(traced.out_tree, traced.finish_call(operands, outs))
 
     def key(

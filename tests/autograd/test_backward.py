@@ -1,0 +1,231 @@
+"""`backward` and `grad` of Variables: values, history, writes and views, calls of transformed functions."""
+
+import numpy as onp
+import pytest
+
+import functx
+import functx.numpy as np
+from functx import lax
+from functx.autograd import Variable, grad, no_grad
+from functx.core.errors import (
+    AutogradError,
+    EmptyInputsError,
+    ForeignCodeError,
+    SavedValueError,
+)
+
+POINT = onp.array([1.0, 2.0, 0.5], "float32")
+
+
+def leaf(value=POINT):
+    return Variable(value, requires_grad=True)
+
+
+def scaled(y, factor):
+    return y * factor
+
+
+@functx.custom_vjp
+def hundredfold(x):
+    return x * 2
+
+
+hundredfold.defvjp(lambda x: (x * 2, x), lambda x, ct: (ct * 100 * x,))
+
+
+@functx.custom_jvp
+def sevenfold(x):
+    return x * 2
+
+
+sevenfold.defjvp(lambda primals, tangents: (primals[0] * 2, tangents[0] * 7 * primals[0]))
+
+
+def write_to_views(x):
+    y = x * 2
+    y[1:] *= 3
+    y[0] = y[1] * x[2]
+    return y
+
+
+def write_out(x):
+    out = x * 0
+    np.add(x, x * x, out=out)
+    return out
+
+
+FUNCTIONS = {
+    "arithmetic": lambda x: np.sin(x) * np.exp(x) / x + x**3 - 2,
+    "values that where does not choose": lambda x: np.where(x > 0.7, np.log(x - 0.7), x),
+    "a matrix product": lambda x: np.outer(x, x) @ x,
+    "an inverse": lambda x: np.linalg.inv(np.outer(x, x) + np.eye(3, dtype="float32")),
+    "a loop over elements": lambda x: sum(y * y for y in x),
+    "a stack": lambda x: np.stack([x, x * x]),
+    "a list of elements": lambda x: np.array([x[0], x[1] * x[2]]),
+    "a gather": lambda x: x[onp.array([0, 0, 2])] * x,
+    "a sort": lambda x: np.sort(x) * np.arange(3),
+    "writes to views": write_to_views,
+    "out=": write_out,
+    "softmax": functx.nn.softmax,
+    "scan": lambda x: lax.scan(lambda c, y: (c * y, c + y), x[0], x)[1],
+    "cond": lambda x: lax.cond(x[0] > 0, lambda y: y * y, lambda y: y, x),
+    "fori_loop": lambda x: lax.fori_loop(0, 3, lambda i, y: y * y, x),
+    "vmap": lambda x: functx.vmap(lambda y: np.sin(y) * y)(x),
+    "vmap that captures": lambda x: functx.vmap(lambda y: (np.sin(y) * x).sum())(POINT),
+    "grad": functx.grad(lambda x: (np.sin(x) * x).sum()),
+    "jvp": lambda x: functx.jvp(np.sin, (x,), (x,))[1],
+    "jit": functx.jit(lambda x: np.sin(x) * x),
+    "jit that captures": lambda x: functx.jit(lambda y: y * x)(POINT),
+    "checkpoint": functx.checkpoint(lambda x: np.sin(np.sin(x))),
+    "custom_vjp": hundredfold,
+    "custom_jvp": sevenfold,
+    "a function of NumPy": onp.sin,
+    "an array of NumPy on the left": lambda x: POINT * x,
+    "a reduction and a comparison": lambda x: (x > 1) * x.max(),
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_the_walk_gives_the_gradient_that_grad_gives(name):
+    fun, x = FUNCTIONS[name], leaf()
+
+    def loss(x):
+        return (fun(x) * 1.5).sum()
+
+    value = loss(x)
+    value.backward()
+    expected, slope = functx.value_and_grad(loss)(POINT)
+    onp.testing.assert_allclose(onp.asarray(value), expected, rtol=2e-5)
+    onp.testing.assert_allclose(onp.asarray(x.grad), slope, rtol=2e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["arithmetic", "values that where does not choose", "jit", "scan"])
+def test_a_differentiable_walk_gives_derivatives_of_every_order(name):
+    fun, x = FUNCTIONS[name], leaf()
+    found, reference = (fun(x) * x).sum(), lambda x: (fun(x) * x).sum()
+    for _ in range(3):
+        (found,) = grad(found.sum(), x, create_graph=True)
+        reference = functx.grad(lambda x, f=reference: f(x).sum())
+        onp.testing.assert_allclose(onp.asarray(found), reference(POINT), rtol=1e-3, atol=1e-4)
+
+
+def test_gradients_are_added_to_the_same_object():
+    x = leaf()
+    (x * x).sum().backward()
+    first = x.grad
+    (x * x).sum().backward()
+    assert x.grad is first
+    onp.testing.assert_allclose(onp.asarray(first), 4 * POINT)
+
+
+def test_gradients_of_chosen_inputs_leave_the_others_alone():
+    x, w = leaf(2.0), leaf(3.0)
+    y = x * w
+    (y * y).backward(inputs=[y, w])
+    assert x.grad is None
+    assert float(w.grad) == 24 and float(y.grad) == 12
+
+
+def test_grad_of_an_unused_input_is_refused_or_none_or_zero():
+    x, w = leaf(), leaf()
+    with pytest.raises(AutogradError, match="input number 1"):
+        grad((x * x).sum(), [x, w])
+    assert grad((x * x).sum(), [w], allow_unused=True) == (None,)
+    (zero,) = grad((x * x).sum(), [w], materialize_grads=True)
+    assert zero.requires_grad and not onp.asarray(zero).any()
+
+
+def test_mistakes_of_a_walk_are_named():
+    x = leaf()
+    with pytest.raises(AutogradError, match="one real element"):
+        (x * x).backward()
+    with pytest.raises(AutogradError, match="without history"):
+        Variable(1.0).backward()
+    with pytest.raises(EmptyInputsError):
+        grad((x * x).sum(), [])
+    with pytest.raises(AutogradError, match="shape of its output"):
+        (x * x).backward(onp.ones(2))
+    with pytest.raises(ForeignCodeError, match="do not take Variables"):
+        __import__("jax").numpy.sin(x)
+
+
+def test_a_second_walk_needs_the_values_that_the_first_one_freed():
+    x = leaf()
+    y = (x * x).sum()
+    y.backward()
+    with pytest.raises(SavedValueError, match="retain_graph"):
+        y.backward()
+    z = (x + 1).sum()
+    z.backward()
+    z.backward()
+
+
+def test_a_saved_value_must_not_be_written_to():
+    x = leaf()
+    y = x * 2
+    z = y * y
+    y *= 3
+    with pytest.raises(SavedValueError, match="version 1, expected version 0"):
+        z.sum().backward()
+    z = np.exp(y)
+    z += 1
+    with pytest.raises(SavedValueError, match="`exp`"):
+        z.sum().backward()
+    z = np.sin(y)
+    z += 1
+    z.sum().backward()
+    onp.testing.assert_allclose(onp.asarray(x.grad), 6 * onp.cos(6 * POINT), rtol=1e-5)
+
+
+def test_a_leaf_is_written_to_only_without_gradients():
+    x = leaf()
+    with pytest.raises(AutogradError, match="a leaf that requires"):
+        x[0] = 3
+    with pytest.raises(AutogradError, match="a view of a leaf"):
+        x[1:] += 1
+    with no_grad():
+        x -= 1
+        assert not (x * x).requires_grad
+    assert x.requires_grad and x.is_leaf
+    onp.testing.assert_array_equal(onp.asarray(x), POINT - 1)
+
+
+def test_all_views_see_a_write():
+    x = Variable(onp.zeros((2, 3)))
+    row, column, flat = x[0], x[:, 1], x.reshape(6)
+    row += 1
+    flat[4] = 5
+    onp.testing.assert_array_equal(onp.asarray(x), [[1, 1, 1], [0, 5, 0]])
+    onp.testing.assert_array_equal(onp.asarray(column), [1, 5])
+    detached = x.detach()
+    detached[1] = 7
+    onp.testing.assert_array_equal(onp.asarray(flat), [1, 1, 1, 7, 7, 7])
+    assert x._version == row._version == 3
+
+
+def test_an_array_of_numpy_is_read_when_it_is_used():
+    factor = onp.ones(3, "float32")
+    y = Variable(POINT) * factor
+    factor[:] = 7
+    onp.testing.assert_array_equal(onp.asarray(y), POINT)
+
+
+def test_only_what_is_held_is_computed():
+    x = Variable(POINT)
+    y = np.sin(x)
+    np.cos(y)
+    z = y + 1
+    assert [eqn.primitive.name for eqn in functx.autograd.recorded()][-3:] == ["sin", "cos", "add"]
+    del y
+    float(z.sum())
+    assert not functx.autograd.recorded().equations
+
+
+def test_deep_graphs_are_walked_and_freed_without_recursion():
+    x = leaf(1.0)
+    y = x
+    for _ in range(100_000):
+        y = y + 1
+    y.backward()
+    assert float(x.grad) == 1
+    del y
