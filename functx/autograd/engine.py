@@ -29,6 +29,7 @@ from functx.core.errors import AutogradError, GradientTypeError, SavedValueError
 from functx.core.program import Program
 from functx.core.rewriting import cached_rewrite
 from functx.core.types import ShapedArray
+from functx.ops.operands import literal
 
 _add = ops.Add()
 _or = ops.Or()
@@ -326,7 +327,7 @@ def record(primitive: Any, args: Sequence[Any]) -> Recorded:
 
 def filled(aval: ShapedArray, value: float) -> Recorded:
     """An array of the type `aval`, filled with a number."""
-    return record(ops.Full(aval.shape), (ops.literal(value, aval.dtype),))
+    return record(ops.Full(aval.shape), (literal(value, aval.dtype),))
 
 
 running_walk: ContextVar[Walk | None] = ContextVar("running_walk", default=None)

@@ -12,8 +12,7 @@ from functx.core.config import contextual_key
 from functx.core.primitive import Primitive
 from functx.core.program import Atom, Equation, Program, Var
 from functx.core.program_editing import apply_program
-from functx.core.records import Rewrite
-from functx.core.rewriting import cached_rewrite
+from functx.core.rewriting import Rewrite, cached_rewrite
 from functx.core.source_info import Source
 from functx.core.tracing import trace_closed
 from functx.core.types import ShapedArray, is_inexact
