@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING as _TYPE_CHECKING
 
 from jax import Array as Array
 
-from functx.core.garbage_collection import garbage_collection as _garbage_collection
+from functx.core.caches import garbage_collection as _garbage_collection
 
 with _garbage_collection.paused_for_import():
     from functx.core import errors, tree

@@ -9,7 +9,7 @@ from functx.core.errors import ArgumentError, GradientError, ValueRangeError, ty
 from functx.core.masks import inexact_mask
 from functx.core.typing import Function, PyTree
 from functx.passes import min_cut
-from functx.passes.joint_programs import JointProgram, inline_checkpoints, join_split
+from functx.passes.memory_planning import JointProgram, inline_checkpoints, join_split
 from functx.passes.min_cut import MinCutConfig, Partition
 from functx.transforms.argument_names import check_callable, function_name, wrap_transform
 from functx.transforms.make_ir import functionalize, make_ir

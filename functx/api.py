@@ -1,6 +1,6 @@
 """The public functions of functx, and the hooks of the core. The first use of one imports this module."""
 
-from functx.core.garbage_collection import garbage_collection as _garbage_collection
+from functx.core.caches import garbage_collection as _garbage_collection
 
 with _garbage_collection.paused_for_import():
     from functx import lax, lowering, numpy, ops  # noqa: F401 - set hooks and register primitives
@@ -10,7 +10,7 @@ with _garbage_collection.paused_for_import():
     from functx.custom.custom_vjp import custom_vjp
     from functx.custom.custom_vmap import custom_vmap
     from functx.interop import jax_trace  # noqa: F401 - sets hooks
-    from functx.lowering.callbacks import effects_barrier
+    from functx.lowering.jax_bridge import effects_barrier
     from functx.lowering.jit import jit
     from functx.ops.autodiff import checkpoint_name, stop_gradient
     from functx.ops.callbacks import io_callback, pure_callback

@@ -10,9 +10,8 @@ from decimal import Decimal
 from typing import Any, NamedTuple
 
 from functx.core.backend import backend
-from functx.core.caches import invalidate_caches
+from functx.core.caches import GARBAGE_COLLECTION_MODES, garbage_collection, invalidate_caches
 from functx.core.errors import ArgumentError, ValueRangeError, type_name
-from functx.core.garbage_collection import GARBAGE_COLLECTION_MODES, garbage_collection
 from functx.core.tracebacks import TRACEBACK_FILTERING_MODES, traceback_filter
 from functx.core.tracing import program_checks
 

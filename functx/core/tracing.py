@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import jax.core
 
 from functx.core.backend import InnerJaxTrace, backend
+from functx.core.caches import garbage_collection
 from functx.core.errors import FunctxError
-from functx.core.garbage_collection import garbage_collection
 from functx.core.program import Atom, Equation, InNames, Literal, Program, Var, dce_equations
 from functx.core.source_info import FUNCTX_OR_JAX, USER_CODE, Source, file_owner, frame_source
 from functx.core.tracer import (

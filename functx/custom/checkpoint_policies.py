@@ -16,7 +16,7 @@ from functx.core.errors import ArgumentError, type_name
 from functx.core.primitive import Primitive
 from functx.core.rewriting import Record
 from functx.core.types import ShapedArray
-from functx.passes.memory_cost_model import is_cheap_to_recompute
+from functx.passes.memory_planning import is_cheap_to_recompute
 
 Policy = Callable[..., bool]
 

@@ -39,8 +39,8 @@ from functx.interop.translation import (
     register_translation,
     translate_jaxpr,
 )
-from functx.lowering.callbacks import ordered_effect
 from functx.lowering.functx_call import functx_call
+from functx.lowering.jax_bridge import ordered_effect
 from functx.lowering.shard_map import ShardMap, dim_specs_of
 from functx.transforms.control.cond import Cond
 from functx.transforms.control.scan import Scan

@@ -25,7 +25,7 @@ from functx.core.errors import (
 from functx.core.tracer import Tracer, aval_of
 from functx.core.types import canonical_dtype
 from functx.core.typing import ArrayLike, Function, PyTree, Values
-from functx.lowering.callbacks import call_reraising_callback_errors
+from functx.lowering.jax_bridge import call_reraising_callback_errors
 from functx.lowering.recompilation import code_of_function
 from functx.transforms.aliasing import write_back_arguments
 from functx.transforms.argument_names import copy_function_metadata, function_name

@@ -32,8 +32,8 @@ from functx.core.tracer import (
 from functx.core.types import ShapedArray, real_dtype, x64_enabled
 from functx.core.typing import ArrayLike, Function, NumPyArray, Value, Values
 from functx.lowering.arguments import check_usable
-from functx.lowering.callbacks import call_reraising_callback_errors, jax_is_tracing, run_callback
 from functx.lowering.functx_call import jit_program
+from functx.lowering.jax_bridge import call_reraising_callback_errors, jax_is_tracing, run_callback
 from functx.lowering.recompilation import code_of_program, record_compilation
 from functx.passes.outlining import MIN_EQUATIONS
 from functx.passes.pipeline import Stage, Target, run_passes

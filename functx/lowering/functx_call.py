@@ -11,9 +11,9 @@ from jax.extend.core import Primitive as JaxPrimitive
 from jax.interpreters import ad, batching, mlir, partial_eval
 
 from functx.core.backend import backend
+from functx.core.caches import garbage_collection
 from functx.core.config import outline_mode
 from functx.core.errors import ArgumentError, LinearityError, NonFiniteError
-from functx.core.garbage_collection import garbage_collection
 from functx.core.masks import indices_where, select_where
 from functx.core.named_axes import AxisNames
 from functx.core.program import Atom, Effect, Equation, Program, Var
@@ -21,8 +21,7 @@ from functx.core.rewriting import Rewrite, cached_rewrite
 from functx.core.tracing import hoist_captures_into_args
 from functx.core.types import is_inexact
 from functx.core.typing import ArrayLike, Dims, IRValue, PyTree, Tangent, Value, Values
-from functx.lowering.callbacks import jax_effects, ordered_effect
-from functx.lowering.jax_bridge import jax_aval
+from functx.lowering.jax_bridge import jax_aval, jax_effects, ordered_effect
 from functx.lowering.meshes import (
     bind_on_mesh,
     constrain_to_devices,

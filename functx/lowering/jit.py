@@ -13,7 +13,7 @@ import jax
 
 from functx.core import tree
 from functx.core.backend import backend
-from functx.core.caches import Cache, clear_on_rule_change
+from functx.core.caches import Cache, clear_on_rule_change, garbage_collection
 from functx.core.config import (
     OUTLINE_MODES,
     TraceOptions,
@@ -24,7 +24,6 @@ from functx.core.config import (
 )
 from functx.core.errors import ArgumentError, type_name
 from functx.core.functionalization import Strides
-from functx.core.garbage_collection import garbage_collection
 from functx.core.named_axes import bound_axes
 from functx.core.program_editing import hoist_captures
 from functx.core.rewriting import Record, apply
@@ -40,7 +39,7 @@ from functx.core.tracer import (
 from functx.core.tree import TreeDef
 from functx.core.types import ShapedArray, x64_enabled
 from functx.core.typing import Function, PyTree
-from functx.lowering import callbacks
+from functx.lowering import jax_bridge
 from functx.lowering.arguments import (
     ArgNames,
     ArgNums,
@@ -172,7 +171,7 @@ def jit(
                         return compiled.bind(args, kwargs, inline)
                 except (TypeError, ValueError, OverflowError, RuntimeError) as error:
                     if isinstance(error, jax.errors.JaxRuntimeError):
-                        callbacks.reraise_callback_error(error)
+                        jax_bridge.reraise_callback_error(error)
                     compiled.check_arguments(args, kwargs)
                     raise
         except Exception as error:

@@ -18,7 +18,7 @@ from functx.core.rewriting import cached_rewrite
 from functx.core.source_info import Source
 from functx.core.types import DType, ShapedArray, is_complex, kind
 from functx.core.typing import Function, IRValue, IRValues, NumPyArray
-from functx.lowering import callbacks, control_flow, meshes
+from functx.lowering import control_flow, jax_bridge, meshes
 from functx.ops.families import Elementwise
 from functx.passes.pipeline import Stage, lowering_target, rewrites_for, selected_passes
 from functx.transforms.decompose import lowering_decomposition
@@ -171,7 +171,7 @@ class LoweringContext:
 
     def callback(self, primitive: Any, values: IRValues) -> list[IRValue]:
         """The outputs of a `HostPrimitive`, computed by a call from the device to Python."""
-        return callbacks.emit_callback(self, primitive, values)
+        return jax_bridge.emit_callback(self, primitive, values)
 
 
 def _unwrap_single(value: complex) -> Any:

@@ -24,7 +24,7 @@ from functx.core.tracing import trace_closed
 from functx.core.types import ShapedArray
 from functx.core.typing import Value, Values
 from functx.ops.families import Elementwise
-from functx.passes.joint_programs import backward_slice
+from functx.passes.memory_planning import backward_slice
 from functx.transforms.control.scan import Scan
 from functx.transforms.control.while_loop import While
 

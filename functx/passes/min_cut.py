@@ -17,10 +17,11 @@ from functx.core.errors import ArgumentError, ProgramError, ValueRangeError, typ
 from functx.core.primitive import Primitive
 from functx.core.printing import variable_names
 from functx.core.program import Atom, Equation, Program, Var, dce_equations
-from functx.passes.joint_programs import JointDataflow, JointProgram
-from functx.passes.memory_cost_model import (
+from functx.passes.memory_planning import (
     RANDOM_PRIMITIVES,
     VIEW_PRIMITIVES,
+    JointDataflow,
+    JointProgram,
     bytes_of,
     compute_cost,
     is_cheap_to_recompute,

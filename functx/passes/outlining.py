@@ -16,8 +16,8 @@ from functx.core.primitive import Primitive
 from functx.core.program import Atom, Equation, Literal, Program
 from functx.core.program_editing import replace_program_fields
 from functx.core.rewriting import Record, Rewrite, cached_rewrite
-from functx.passes.joint_programs import backward_slice
 from functx.passes.loop_rerolling import accumulates_cotangent, consecutive_runs, reroll
+from functx.passes.memory_planning import backward_slice
 from functx.passes.repeat_detection import (
     EquationDataflow,
     PeriodicRepeat,

@@ -24,8 +24,7 @@ from functx.core.source_info import line_number, user_line, user_source
 from functx.core.tracer import current_builder
 from functx.core.types import is_inexact
 from functx.core.typing import Value
-from functx.passes.joint_programs import join_split
-from functx.passes.memory_cost_model import bytes_of, temporary_bytes
+from functx.passes.memory_planning import bytes_of, join_split, temporary_bytes
 from functx.passes.min_cut import MinCutConfig, min_cut_partition
 from functx.transforms.call_primitive import Call, RematerializedCall
 from functx.transforms.dce import DropZeroInputs, loop_invariant_variables, with_io

@@ -30,7 +30,7 @@ from functx.core.program import (
 )
 from functx.core.rewriting import cached_rewrite
 from functx.core.typing import NumPyArray
-from functx.passes.memory_cost_model import bytes_of
+from functx.passes.memory_planning import bytes_of
 from functx.transforms.call_primitive import Call
 
 

@@ -25,7 +25,7 @@ from functx.core.source_info import BackwardSource, backward_source, describe_so
 from functx.core.tracer import current_builder
 from functx.core.types import ShapedArray
 from functx.core.typing import Function, PyTree, Value, Values
-from functx.passes.memory_cost_model import MemoryTimeline, bytes_of
+from functx.passes.memory_planning import MemoryTimeline, bytes_of
 from functx.transforms.call_primitive import Call, RematerializedCall
 from functx.transforms.make_ir import functionalize, make_ir
 

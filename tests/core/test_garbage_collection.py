@@ -10,8 +10,8 @@ from contextlib import contextmanager
 import pytest
 
 import functx
+from functx.core.caches import garbage_collection
 from functx.core.errors import ValueRangeError
-from functx.core.garbage_collection import garbage_collection
 
 
 @pytest.fixture(autouse=True)

@@ -9,7 +9,7 @@ import functx as fx
 import functx.numpy as np
 from functx.core.config import parse_memory_mode
 from functx.core.errors import ArgumentError, MemoryBudgetWarning, ValueRangeError
-from functx.passes.memory_cost_model import temporary_bytes
+from functx.passes.memory_planning import temporary_bytes
 from functx.passes.rematerialization import SplitIntoSegments
 from functx.transforms.call_primitive import RematerializedCall
 from tests.lowering.test_outlining import lines_run

@@ -30,7 +30,7 @@ from functx.custom.operators.dispatch import kernels_by_platform
 from functx.custom.operators.outputs import OutputTypes, flatten_outputs
 from functx.custom.operators.registry import Registration
 from functx.custom.operators.schema import Return
-from functx.lowering.callbacks import DeviceCallback
+from functx.lowering.jax_bridge import DeviceCallback
 
 if TYPE_CHECKING:
     from functx.core.typing import IRValue

@@ -1,12 +1,14 @@
-"""Callbacks on the values of a running program: `debug.callback`, `debug.print`, `debug.breakpoint`."""
+"""Inspection of values while a program runs: prints, callbacks and breakpoints."""
 
 from __future__ import annotations
 
+import pdb
 import sys
+from bdb import BdbQuit
 from collections.abc import Mapping
 from functools import partial
 from string import Formatter
-from types import CodeType
+from types import CodeType, FrameType, TracebackType
 from typing import Any
 
 import numpy as np
@@ -18,6 +20,8 @@ from functx.core.source_info import user_frame
 from functx.core.tracer import Tracer, aval_of
 from functx.core.typing import Function, PyTree, Values
 from functx.numpy.tracer_conversions import tracer_value
+
+__all__ = ["breakpoint", "callback", "print"]
 
 
 def callback(
@@ -218,8 +222,6 @@ def breakpoint(*, ordered: bool = False) -> None:
     traced = {k: x for k, x in variables.items() if any(map(_is_open_tracer, tree.leaves(x)))}
     leaves = [x for x in tree.leaves(traced) if _is_open_tracer(x)]
     if all(tracer_value(x) is not None for x in leaves):
-        from functx.debug.debugger import Debugger
-
         Debugger().set_trace(frame)
         return
     known = {k: x for k, x in variables.items() if k not in traced}
@@ -242,8 +244,6 @@ class BreakpointCallback:
         self.__name__ = "breakpoint"
 
     def __call__(self, traced: Mapping[str, Any]) -> None:
-        from functx.debug.debugger import FrozenFrameDebugger
-
         # The code runs at that line, in a frame whose locals are the values.
         prompt = FrozenFrameDebugger()
         prompt.reset()
@@ -256,3 +256,45 @@ class BreakpointCallback:
 
 _PROMPT_NAME = "__prompt__"
 _CURRENT_FRAME = "__import__('sys')._getframe()"
+
+
+class Debugger(pdb.Pdb):
+    """Python's debugger; it continues at the end of its input, and skips functx and JAX."""
+
+    def __init__(self) -> None:
+        replaced = sys.stdin is not sys.__stdin__
+        streams = {"stdin": sys.stdin, "stdout": sys.stdout} if replaced else {}
+        super().__init__(skip=["functx.*", "jax.*", "jax"], **streams)  # type: ignore[arg-type]
+
+    def do_EOF(self, arg: str) -> bool | None:  # noqa: N802 - the name that cmd.Cmd looks for
+        """Continue, as `continue` does."""
+        return self.do_continue(arg)
+
+
+class FrozenFrameDebugger(Debugger):
+    """A debugger at a frame that is not running: it shows values, continues or ends the program."""
+
+    def get_stack(
+        self, f: FrameType | None, t: TracebackType | None
+    ) -> tuple[list[tuple[FrameType, int]], int]:
+        assert f is not None
+        return [(f, f.f_lineno)], 0
+
+    def do_continue(self, arg: str) -> bool | None:
+        """Continue the program."""
+        return True
+
+    do_c = do_cont = do_n = do_next = do_s = do_step = do_r = do_return = do_continue
+    do_u = do_until = do_unt = do_continue
+
+    def do_quit(self, arg: str) -> bool | None:
+        """End the program."""
+        self.quitting = True
+        return True
+
+    do_q = do_exit = do_quit
+
+    def end(self) -> None:
+        """Raise BdbQuit if the user quit."""
+        if self.quitting:
+            raise BdbQuit
