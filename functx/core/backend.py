@@ -1,16 +1,22 @@
-"""The backend: the hooks through which the core runs programs and asks JAX about its traces."""
+"""The backend: the hooks through which lower layers use higher ones: lowering, passes, traces of JAX."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 if TYPE_CHECKING:
     from functx.core.primitive import Primitive
     from functx.core.program import Program
     from functx.core.types import ShapedArray
+
+Programs = TypeVar("Programs", bound="tuple[Program, ...]")
+Split = Callable[["Program"], Programs]
+"""A rewrite to a forward program, which returns the outputs and then the residuals, and to one or more
+backward programs, which take the residuals last.
+"""
 
 
 class InnerJaxTrace(Exception):
@@ -22,8 +28,17 @@ def _verify_before_compile(program: Program, args: Sequence[Any]) -> None:
     import_module("functx.testing.verification").verify_before_compile(program, args)
 
 
+class LimitResiduals(Protocol):
+    """The type of `Backend.limit_residuals`."""
+
+    def __call__(
+        self, split: Split[Programs], free_to_save: tuple[int, ...] = (), consts: int = 0
+    ) -> Split[Programs]:
+        """The split that saves few residuals."""
+
+
 class Backend:
-    """The hooks that `functx.lowering` and `functx.interop` set when they are imported.
+    """The hooks that `functx.lowering`, `functx.passes` and `functx.interop` set when imported.
 
     The first use of a hook imports them, through `functx.api`.
     """
@@ -36,6 +51,18 @@ class Backend:
     """Runs `rewrite(program)` on concrete operands; compiles once per structure."""
     outline_repeats: Callable[[Program], Program]
     """The program with its repeated equations as calls of shared programs; transforms rewrite it."""
+    limit_residuals: LimitResiduals
+    """A split that saves the residuals of the memory plan; set in `functx/passes/rematerialization.py`.
+
+    The inputs at the indices `free_to_save` cost nothing to save. The first `consts` inputs are the same
+    in every run of the program.
+    """
+    recomputes_forward: Callable[[Callable[[Program], tuple[Program, ...]], Program], bool]
+    """Whether the backward programs of a split of `limit_residuals` repeat forward equations."""
+    vjp_split: Callable[[tuple[bool, ...]], Split[tuple[Program, Program]]]
+    """`SplitVJP` under the memory plan; set in `functx/passes/rematerialization.py`."""
+    gradient_rewrite: Callable[[tuple[bool, ...], bool], Callable[[Program], Program]]
+    """`ValueAndGrad` under the memory plan; set in `functx/passes/rematerialization.py`."""
     jax_aval: Callable[[ShapedArray], Any]
     """JAX's aval of the same type."""
     jax_trace: object

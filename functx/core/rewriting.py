@@ -142,9 +142,11 @@ class Rewrite(Record, Generic[T]):
     """A function of a program, as a record: `Batch(8, (0, None))(program)` is the batched program.
 
     The result is a program, several programs, or an analysis. Results are cached by the fields of the
-    rewrite (`functx.core.rewriting`). A rewrite with a method `emit(program, *args)` appends its
-    equations directly to the current builder.
+    rewrite.
     """
+
+    emit: ClassVar[Callable[..., list[Any]] | None] = None
+    """Optional: `emit(program, *args)` appends the equations of the result directly to the current builder."""
 
     def __call__(self, program: Program) -> T:
         raise NotImplementedError(f"{type(self).__name__} must define __call__")
@@ -238,14 +240,12 @@ def apply(
         if rewrite is not None:
             program = cached_rewrite(rewrite, backend.outline_repeats(program))
         return variable.record_program(program, args)  # type: ignore[no-any-return]
-    emit = getattr(rewrite, "emit", None)
     with garbage_collection.paused():
         if rewrite is not None:
             program = backend.outline_repeats(program)
-        if emit is None:
+        if not isinstance(rewrite, Rewrite) or rewrite.emit is None:
             return builder.inline(cached_rewrite(rewrite, program), args)
-        outs: list[Any] = emit(program, *[Tracer(builder.atom(x), builder) for x in args])
-        return outs
+        return rewrite.emit(program, *[Tracer(builder.atom(x), builder) for x in args])
 
 
 @overload

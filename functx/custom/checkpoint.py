@@ -310,7 +310,7 @@ class RematPartialEval(Rewrite[RematSplit]):
         )
         with use_memory_plan(MIN_CUT_PLAN):
             programs = cached_rewrite(split, program).programs
-        known, unknown = rule.select(programs) if isinstance(rule, SelectMaskedVJP) else programs
+        known, unknown = rule.select(*programs) if isinstance(rule, SelectMaskedVJP) else programs
         inputs = [*unknown.inputs, *[Var(aval) for aval in program.in_avals]]
         return RematSplit(known, replace_program_fields(unknown, inputs=inputs))
 

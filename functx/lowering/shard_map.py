@@ -11,6 +11,7 @@ from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 
 from functx import ops
 from functx.core import tree
+from functx.core.backend import backend
 from functx.core.errors import (
     ArgumentError,
     DTypeError,
@@ -70,7 +71,7 @@ from functx.transforms.call_primitive import RematerializedCall, TransposeLinear
 from functx.transforms.dce import active_outputs, dce_program
 from functx.transforms.decompose import decompose_missing_rules
 from functx.transforms.forward_mode import Linearize
-from functx.transforms.reverse_mode import SplitVJP, policy
+from functx.transforms.reverse_mode import SplitVJP
 from functx.transforms.tracing_api import TracedFunction, avals_of, trace_function
 from functx.transforms.vmap import BatchWithInferredOutDims
 
@@ -199,16 +200,16 @@ class ShardMap(Primitive):
         return found[:count], found[count:], specs
 
     def forward(self, args: Values, active: Sequence[bool]) -> tuple[Values, PyTree]:
-        values, _ = cached_rewrite(policy.limit_residuals(SplitVJP(tuple(active))), self.program)
+        values, _ = cached_rewrite(backend.limit_residuals(SplitVJP(tuple(active))), self.program)
         outs, residuals, _ = self.run_known(values, args)
         return outs, residuals
 
     def vjp(
         self, cts: Cotangents, residuals: PyTree, args: Values, active: Sequence[bool]
     ) -> Cotangents:
-        split = policy.limit_residuals(SplitVJP(tuple(active)))
+        split = backend.limit_residuals(SplitVJP(tuple(active)))
         values, backward = cached_rewrite(split, self.program)
-        if policy.recomputes_forward(split, self.program):
+        if backend.recomputes_forward(split, self.program):
             backward = cached_rewrite(WrapInRematerialize(), backward)
         specs = [self.residual_spec(a) for a in values.out_avals[len(cts) :]]
         given = ops.inexact_cotangents(cts, self.program.out_avals)

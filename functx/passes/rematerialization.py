@@ -1,8 +1,8 @@
 """Rematerialization: splits of programs that save few residuals, and recompute the others.
 
 A plan says which residuals are saved; a memory budget tries plans until one fits. Gradients under a
-plan recompute the segments of a program one by one. The end of the file installs this policy in
-`functx.transforms.reverse_mode`.
+plan recompute the segments of a program one by one. The end of the file sets the hooks by which
+derivatives follow the plan.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
 from functx import ops
+from functx.core.backend import Split, backend
 from functx.core.config import MemoryBudget, format_bytes, memory_plan, trace_options
 from functx.core.errors import MemoryBudgetWarning
 from functx.core.program import Atom, Equation, Program, Var
@@ -28,7 +29,7 @@ from functx.passes.memory_planning import bytes_of, join_split, temporary_bytes
 from functx.passes.min_cut import MinCutConfig, min_cut_partition
 from functx.transforms.call_primitive import Call, RematerializedCall
 from functx.transforms.dce import DropZeroInputs, loop_invariant_variables, with_io
-from functx.transforms.reverse_mode import Split, SplitVJP, ValueAndGrad, policy
+from functx.transforms.reverse_mode import SplitVJP, ValueAndGrad
 
 Indices = tuple[int, ...]
 
@@ -60,7 +61,7 @@ def use_memory_plan(plan: object) -> Iterator[None]:
 class MinCutSplitResult(NamedTuple):
     """The programs of a split, and whether the backward ones recompute forward equations."""
 
-    programs: Any
+    programs: tuple[Program, ...]
     recomputes: bool
 
 
@@ -89,10 +90,11 @@ class MinCutSplit(Rewrite[MinCutSplitResult]):
             if self.consts
             else set()
         )
-        free = frozenset([*invariant, *[inputs[i] for i in self.free_to_save]])
-        partition = min_cut_partition(joint._replace(free_to_save=free), self.plan.config)
+        free_to_save = frozenset([*invariant, *[inputs[i] for i in self.free_to_save]])
+        partition = min_cut_partition(joint._replace(free_to_save=free_to_save), self.plan.config)
         saved = partition.forward.outputs[count:]
-        if residual_bytes(saved, free) >= residual_bytes(values.outputs[count:], free):
+        before = values.outputs[count:]
+        if residual_bytes(saved, free_to_save) >= residual_bytes(before, free_to_save):
             return MinCutSplitResult(programs, False)
         ct_counts = [
             len(backward.inputs) - (len(values.outputs) - count) for backward in backward_programs
@@ -101,14 +103,12 @@ class MinCutSplit(Rewrite[MinCutSplitResult]):
             partition.forward,
             *distribute_backward(partition.backward, backward_programs, ct_counts),
         ]
-        return MinCutSplitResult(
-            type(programs)(*limited) if hasattr(programs, "_fields") else tuple(limited), True
-        )
+        return MinCutSplitResult(tuple(limited), True)
 
 
-def residual_bytes(saved: Sequence[Atom], free: Collection[Atom]) -> int:
-    """The bytes of the `saved` variables that are not `free`."""
-    return sum([bytes_of(a.aval) for a in {*saved} if type(a) is Var and a not in free])
+def residual_bytes(saved: Sequence[Atom], free_to_save: Collection[Atom]) -> int:
+    """The bytes of the `saved` variables that are not `free_to_save`."""
+    return sum([bytes_of(a.aval) for a in {*saved} if type(a) is Var and a not in free_to_save])
 
 
 def distribute_backward(
@@ -140,13 +140,13 @@ class RematerializedSplit(Rewrite[Any]):
         return cached_rewrite(self.min_cut_split, program).programs
 
 
-def limit_residuals(split: Any, free: Indices = (), consts: int = 0) -> Any:
+def limit_residuals(split: Any, free_to_save: Indices = (), consts: int = 0) -> Any:
     """`split` under the current memory plan: with a minimum cut, or as it is for "off"."""
     plan = memory_plan()
     if plan == "off":
         return split
     return RematerializedSplit(
-        MinCutSplit(split, plan if type(plan) is MemoryPlan else MIN_CUT_PLAN, free, consts)
+        MinCutSplit(split, plan if type(plan) is MemoryPlan else MIN_CUT_PLAN, free_to_save, consts)
     )
 
 
@@ -382,7 +382,7 @@ class GradientUnderPlan(Rewrite[Program]):
         return gradient_rewrite(self.active, self.with_value)(program)
 
 
-policy.limit_residuals = limit_residuals
-policy.recomputes_forward = recomputes_forward
-policy.vjp_split = vjp_split
-policy.gradient_rewrite = gradient_rewrite
+backend.limit_residuals = limit_residuals
+backend.recomputes_forward = recomputes_forward
+backend.vjp_split = vjp_split
+backend.gradient_rewrite = gradient_rewrite

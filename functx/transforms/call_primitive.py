@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from functx import ops
+from functx.core.backend import backend
 from functx.core.errors import DTypeError
 from functx.core.masks import (
     indices_where,
@@ -36,54 +37,49 @@ from functx.transforms.dce import (
 )
 from functx.transforms.forward_mode import Linearize
 from functx.transforms.linear_transpose import Transpose
-from functx.transforms.reverse_mode import policy, trace_vjp_split
+from functx.transforms.reverse_mode import trace_vjp_split
 from functx.transforms.vmap import BatchWithInferredOutDims
 
 if TYPE_CHECKING:
     from functx.lowering.stablehlo_emitter import LoweringContext
 
 
-class MaskedVJPPrograms(NamedTuple):
-    """The forward program of a call and its two backward programs.
+class SplitMaskedVJP(Rewrite[tuple[Program, Program, Program]]):
+    """The split of a program into a forward, an unmasked and a masked backward program.
 
-    The forward program `values` returns the outputs, then the residuals. The backward program
-    `unmasked` takes the cotangents of the inexact outputs, then the residuals. `masked` takes
-    behind the cotangents their masks, which mark the elements that can be nonzero. Both return
-    the cotangents of the active inputs, then the masks of these: a literal for an unknown mask,
-    and no masks at all if all are unknown.
+    The forward program returns the outputs, then the residuals. The unmasked backward program takes
+    the cotangents of the inexact outputs, then the residuals. The masked one takes behind the
+    cotangents their masks, which mark the elements that can be nonzero. Both return the cotangents
+    of the inputs marked `active`, then the masks of these: a literal for an unknown mask, and no
+    masks at all if all are unknown.
     """
-
-    values: Program
-    unmasked: Program
-    masked: Program
-
-
-class SplitMaskedVJP(Rewrite[MaskedVJPPrograms]):
-    """The split of a program into `MaskedVJPPrograms`, for the inputs marked `active`."""
 
     active: tuple[bool, ...]
 
-    def __call__(self, program: Program) -> MaskedVJPPrograms:
-        return MaskedVJPPrograms(*trace_vjp_split(program, self.active, (False, True), True))
+    def __call__(self, program: Program) -> tuple[Program, Program, Program]:
+        values, unmasked, masked = trace_vjp_split(program, self.active, (False, True), True)
+        return values, unmasked, masked
 
 
 class SelectMaskedVJP(Rewrite[tuple[Program, Program]]):
-    """The forward program of `MaskedVJPPrograms`, and the `masked` or the unmasked backward one."""
+    """The forward program of `SplitMaskedVJP`, and the `masked` or the unmasked backward one."""
 
     active: tuple[bool, ...]
     masked: bool
 
     def __call__(self, program: Program) -> tuple[Program, Program]:
-        return self.select(cached_rewrite(self.split, program))
+        return self.select(*cached_rewrite(self.split, program))
 
     @property
     def split(self) -> SplitMaskedVJP:
         """The split that gives both."""
         return SplitMaskedVJP(self.active)
 
-    def select(self, programs: MaskedVJPPrograms) -> tuple[Program, Program]:
+    def select(
+        self, values: Program, unmasked: Program, masked: Program
+    ) -> tuple[Program, Program]:
         """The forward program and the selected backward program."""
-        return programs.values, programs.masked if self.masked else programs.unmasked
+        return values, masked if self.masked else unmasked
 
 
 def select_pullback(
@@ -93,7 +89,8 @@ def select_pullback(
 
     It is the masked one if a mask is known.
     """
-    programs = cached_rewrite(policy.limit_residuals(SplitMaskedVJP(tuple(active))), program)
+    split = backend.limit_residuals(SplitMaskedVJP(tuple(active)))
+    _, unmasked, masked = cached_rewrite(split, program)
     inexact = inexact_mask(program.out_avals)
     cts, masks = select_where(cts, inexact), select_where(masks, inexact)
     if any([mask is not None for mask in masks]):
@@ -101,9 +98,9 @@ def select_pullback(
         instantiated = [
             ops.constant_like(a, 0) if ct is None else ct for ct, a in zip(cts, avals, strict=True)
         ]
-        return programs.masked, [*instantiated, *broadcast_masks(masks, instantiated)]
+        return masked, [*instantiated, *broadcast_masks(masks, instantiated)]
     nonzero = tuple([ct is not None for ct in cts])
-    backward = cached_rewrite(DropZeroInputs(nonzero), programs.unmasked)
+    backward = cached_rewrite(DropZeroInputs(nonzero), unmasked)
     return backward, [ct for ct in cts if ct is not None]
 
 
@@ -202,7 +199,7 @@ class Call(ProgramCall):
         """A call of `backward`, a program of `split`; a `RematerializedCall` if it recomputes."""
         return (
             RematerializedCall(backward, True)
-            if policy.recomputes_forward(split, self.program)
+            if backend.recomputes_forward(split, self.program)
             else self.with_program(backward)
         )
 
@@ -244,9 +241,8 @@ class Call(ProgramCall):
         return found[:count], scatter_where(pushed, inexact)
 
     def forward(self, args: Sequence[Value], active: Sequence[bool]) -> tuple[Sequence[Value], Any]:
-        values = cached_rewrite(
-            policy.limit_residuals(SplitMaskedVJP(tuple(active))), self.program
-        ).values
+        split = backend.limit_residuals(SplitMaskedVJP(tuple(active)))
+        values, *_ = cached_rewrite(split, self.program)
         outs = self.call_with_forwarding(values, args)
         count = len(self.program.outputs)
         return outs[:count], outs[count:]
@@ -261,7 +257,7 @@ class Call(ProgramCall):
         masks = [mask_of(ct) for ct in cts]
         backward, operands = select_pullback(active, self.program, cts, masks)
         pullback = self.backward_call(
-            backward, policy.limit_residuals(SplitMaskedVJP(tuple(active)))
+            backward, backend.limit_residuals(SplitMaskedVJP(tuple(active)))
         )
         return unpack_cotangents(active, backward, pullback(*operands, *residuals))
 

@@ -7,6 +7,7 @@ from operator import index
 from typing import Any, NamedTuple
 
 from functx.core import tree
+from functx.core.backend import backend
 from functx.core.errors import ArgnumsError, GradientError
 from functx.core.masks import unflatten_tangents
 from functx.core.rewriting import apply
@@ -20,7 +21,6 @@ from functx.transforms.argument_names import (
     function_name,
     wrap_transform,
 )
-from functx.transforms.reverse_mode import policy
 from functx.transforms.tracing_api import TracedFunction, partition_static_arguments, trace_function
 
 Argnums = int | Sequence[int]
@@ -108,7 +108,7 @@ def make_gradient_function(
         call = differentiated.trace(args, kwargs)
         traced, operands = call.traced, call.operands
         _check_scalar(traced, kind, fun, has_aux, holomorphic)
-        rewrite = policy.gradient_rewrite(call.active, with_value)
+        rewrite = backend.gradient_rewrite(call.active, with_value)
         outs = apply(rewrite, traced.program, operands)
         count = len(outs) - len(call.varying)
         # Copied before the arguments are written to: a gradient may be one of them.

@@ -9,6 +9,7 @@ from typing import Any
 
 from functx import ops
 from functx.core import tree
+from functx.core.backend import backend
 from functx.core.errors import ArgumentError, GradientError, type_name
 from functx.core.masks import select_where, split_list
 from functx.core.named_axes import AxisNames
@@ -42,7 +43,6 @@ from functx.transforms.grad import (
     make_gradient_function,
 )
 from functx.transforms.jvp import jvp
-from functx.transforms.reverse_mode import policy
 from functx.transforms.vmap import Batch
 
 
@@ -199,7 +199,7 @@ class ReverseJacobian(Rewrite[Program]):
     chunk: int | None = None
 
     def __call__(self, program: Program) -> Program:
-        forward, backward = policy.vjp_split(self.active)(program)
+        forward, backward = backend.vjp_split(self.active)(program)
 
         def body(*args: Value) -> list[Value]:
             outs, residuals = split_list(apply(None, forward, args), [len(program.outputs)])

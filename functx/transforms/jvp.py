@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from functx import ops
 from functx.core import tree
+from functx.core.backend import backend
 from functx.core.errors import ArgumentError, GradientError, TangentError, type_name
 from functx.core.masks import (
     indices_where,
@@ -32,7 +33,6 @@ from functx.transforms.argument_names import (
 from functx.transforms.dce import dependents_of
 from functx.transforms.forward_mode import JVPRewrite, Linearize
 from functx.transforms.grad import convert_ints_to_floats
-from functx.transforms.reverse_mode import policy
 from functx.transforms.tracing_api import TracedFunction, avals_of, trace_function
 
 
@@ -219,7 +219,7 @@ def vjp(fun: Function, *primals: PyTree, has_aux: bool = False) -> PyTree:
     out_avals = traced.out_avals
     out_tree = traced.tree_without_aux(has_aux)
     own = out_tree.num_leaves
-    forward, backward = rewrite_by_structure(policy.vjp_split(at_primals.varying), traced.program)
+    forward, backward = rewrite_by_structure(backend.vjp_split(at_primals.varying), traced.program)
     operands = [*at_primals.leaves, *traced.captured]
     outs = apply(None, forward, operands)
     count = len(traced.program.outputs)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from functx import ops
+from functx.core.backend import Split
 from functx.core.masks import (
     inexact_mask,
     scatter_where,
@@ -20,7 +21,6 @@ from functx.core.typing import ArrayLike, Cotangent, Value
 from functx.ops.operands import cast_like_input, literal, upcast_aval, upcast_half
 from functx.transforms.control.checkpoint_schedule import STEP_DTYPE
 from functx.transforms.dce import with_io
-from functx.transforms.reverse_mode import Split
 
 if TYPE_CHECKING:
     from functx.transforms.control.while_loop import While

@@ -10,6 +10,7 @@ import numpy as np
 
 from functx import ops
 from functx.core import tree
+from functx.core.backend import Split, backend
 from functx.core.checking import check_operands
 from functx.core.errors import ArgumentError, CollectiveError, DTypeError, ShapeError, type_name
 from functx.core.masks import (
@@ -66,7 +67,7 @@ from functx.transforms.dce import (
 )
 from functx.transforms.decompose import decompose_missing_rules
 from functx.transforms.forward_mode import JVPRewrite, Linearize
-from functx.transforms.reverse_mode import Split, SplitVJP, policy
+from functx.transforms.reverse_mode import SplitVJP
 from functx.transforms.vmap import Batch, BatchWithInferredOutDims, interpret_batched
 
 if TYPE_CHECKING:
@@ -191,7 +192,7 @@ class Cond(HasPrograms):
 
     def vjp_partial_eval(self, active: Sequence[bool]) -> PartialEval[tuple[Program, ...]]:
         """The split for reverse mode."""
-        return self.partial_eval(policy.limit_residuals(SplitVJP(tuple(active[1:]))))
+        return self.partial_eval(backend.limit_residuals(SplitVJP(tuple(active[1:]))))
 
     def forward(self, args: Sequence[Value], active: Sequence[bool]) -> tuple[Sequence[Value], Any]:
         return self.run_known(self.vjp_partial_eval(active), args)

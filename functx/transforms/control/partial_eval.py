@@ -12,6 +12,7 @@ from enum import Enum
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from functx import ops
+from functx.core.backend import Split
 from functx.core.masks import (
     indices_where,
     inexact_mask,
@@ -39,7 +40,6 @@ from functx.transforms.dce import (
 )
 from functx.transforms.decompose import decompose_missing_rules
 from functx.transforms.forward_mode import JVPRewrite
-from functx.transforms.reverse_mode import Split
 
 Programs = TypeVar("Programs", Program, tuple[Program, ...])
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from functx import ops
 from functx.core import tree
+from functx.core.backend import Split, backend
 from functx.core.checking import check_operands
 from functx.core.errors import ArgumentError, AxisSizeError, ValueRangeError, short_repr, type_name
 from functx.core.masks import (
@@ -58,7 +59,7 @@ from functx.transforms.control.partial_eval import (
 )
 from functx.transforms.dce import active_outputs, fixed_point, with_io
 from functx.transforms.forward_mode import Linearize
-from functx.transforms.reverse_mode import Split, SplitVJP, policy
+from functx.transforms.reverse_mode import SplitVJP
 from functx.transforms.tracing_api import TracedFunction, avals_of, trace_function
 from functx.transforms.vmap import Batch, BatchWithInferredOutDims
 
@@ -222,8 +223,8 @@ class Scan(HasPrograms):
         """
         varying, _ = self.varying(active)
         carries_end = self.consts + self.carries
-        free = (*range(self.consts), *range(carries_end, len(varying)))
-        split = policy.limit_residuals(SplitVJP(varying), free, self.consts)
+        free_to_save = (*range(self.consts), *range(carries_end, len(varying)))
+        split = backend.limit_residuals(SplitVJP(varying), free_to_save, self.consts)
         return self.partial_eval(split), varying
 
     def forward(self, args: Sequence[Value], active: Sequence[bool]) -> tuple[Sequence[Value], Any]:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from functx import ops
+from functx.core.backend import Split, backend
 from functx.core.checking import check_operands
 from functx.core.errors import CollectiveError
 from functx.core.masks import (
@@ -57,7 +58,7 @@ from functx.transforms.dce import (
     with_io,
 )
 from functx.transforms.forward_mode import JVPRewrite, Linearize
-from functx.transforms.reverse_mode import Split, SplitVJP, policy
+from functx.transforms.reverse_mode import SplitVJP
 from functx.transforms.vmap import Batch, BatchWithInferredOutDims
 
 if TYPE_CHECKING:
@@ -244,7 +245,7 @@ class While(HasPrograms):
     def vjp_partial_eval(self, varying: tuple[bool, ...]) -> LoopPartialEval:
         """The split for reverse mode."""
         n = self.body_consts
-        rewrite = policy.limit_residuals(SplitVJP(varying), consts=n)
+        rewrite = backend.limit_residuals(SplitVJP(varying), consts=n)
         return self.backward_partial_eval(rewrite, varying, n, len(self.body.outputs))
 
     def forward(self, args: Sequence[Value], active: Sequence[bool]) -> tuple[Sequence[Value], Any]:
