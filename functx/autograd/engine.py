@@ -179,7 +179,7 @@ class Walk:
         residuals = [self.unpack(node, x) for x in saved]
         outs: Sequence[Any]
         if not self.create_graph:
-            program = split.programs.masked if masks else split.programs.unmasked
+            program = split.masked if masks else split.unmasked
             outs = current_recording().record_program(program, [*values, *masks, *residuals])
         elif split.recomputes:
             program = cached_rewrite(Pullback(split.active, bool(masks)), split.program)
@@ -189,7 +189,7 @@ class Walk:
             for k, j in enumerate(split.output_residuals):
                 if j is not None and split.operand_residuals[k] is None:
                     residuals[k] = make_variable(residuals[k].read(), GradientEdge(node, j))
-            program = split.programs.masked if masks else split.programs.unmasked
+            program = split.masked if masks else split.unmasked
             outs = self.record_pullback(program, [*values, *masks, *residuals])
         if not self.retain_graph and saved:
             node.saved = node.operands = None

@@ -17,7 +17,7 @@ from functx.core.source_info import Source
 from functx.core.tracing import trace_closed
 from functx.core.types import ShapedArray, is_inexact
 from functx.core.typing import Value
-from functx.transforms.call_primitive import MaskedVJPPrograms, SplitMaskedVJP
+from functx.transforms.call_primitive import SplitMaskedVJP
 
 if TYPE_CHECKING:
     from functx.autograd.hooks import NodeHooks
@@ -127,14 +127,17 @@ class OperationNode(Node):
 class OperationSplit(NamedTuple):
     """How an operation is recorded, and differentiated in its active operands.
 
-    `values` of `programs` returns the outputs, then the residuals. `differentiable` are the
+    `values` returns the outputs, then the residuals, which the backward programs `unmasked` and
+    `masked` take (`SplitMaskedVJP`). `differentiable` are the
     positions of the outputs that have a gradient. `operand_residuals` holds, for each residual, the
     position of the operand that it is, else None; `output_residuals` that of the output. Masks of
     results are known where `knows_mask` is true.
     """
 
     program: Program
-    programs: MaskedVJPPrograms
+    values: Program
+    unmasked: Program
+    masked: Program
     out_avals: list[ShapedArray]
     active: tuple[bool, ...]
     differentiable: tuple[int, ...]
@@ -160,16 +163,17 @@ clear_on_rule_change(_splits.clear)
 
 def split_program(program: Program, active: tuple[bool, ...]) -> OperationSplit:
     """The split of a program for the operands marked `active`."""
-    programs = cached_rewrite(SplitMaskedVJP(active), program)
+    values, unmasked, masked = cached_rewrite(SplitMaskedVJP(active), program)
     avals = program.out_avals
-    values = programs.values
     residuals = values.outputs[len(avals) :]
     inputs: dict[Atom, int] = {v: i for i, v in enumerate(values.inputs)}
     outputs = {a: i for i, a in reversed([*enumerate(values.outputs[: len(avals)])])}
-    masks = programs.masked.outputs[sum(active) :]
+    masks = masked.outputs[sum(active) :]
     return OperationSplit(
         program,
-        programs,
+        values,
+        unmasked,
+        masked,
         avals,
         active,
         tuple([i for i, aval in enumerate(avals) if is_inexact(aval.dtype)]),
@@ -210,13 +214,13 @@ class Pullback(Rewrite[Program]):
     masked: bool
 
     def __call__(self, program: Program) -> Program:
-        programs = cached_rewrite(SplitMaskedVJP(self.active), program)
-        backward = programs.masked if self.masked else programs.unmasked
-        own = len(programs.values.outputs) - len(program.outputs)
+        values, unmasked, masked = cached_rewrite(SplitMaskedVJP(self.active), program)
+        backward = masked if self.masked else unmasked
+        own = len(values.outputs) - len(program.outputs)
         count = len(backward.inputs) - own
 
         def body(*args: Value) -> list[Value]:
-            outs = apply_program(programs.values, args[count:])
+            outs = apply_program(values, args[count:])
             return apply_program(backward, [*args[:count], *outs[len(program.outputs) :]])
 
         avals = [*backward.in_avals[:count], *program.in_avals]

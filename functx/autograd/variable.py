@@ -453,7 +453,7 @@ def record_with_node(
     edges: Sequence[GradientEdge | None],
 ) -> list[Variable]:
     """The outputs of an operation on `args`, whose values are `operands`, with a new node."""
-    found = current_recording().record_program(split.programs.values, operands)
+    found = current_recording().record_program(split.values, operands)
     count = len(split.out_avals)
     saved: list[Any] = found[count:]
     inputs = None
