@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 import jax.numpy as jnp
@@ -17,7 +18,7 @@ from functx import ops
 from functx.core.errors import MissingRuleError
 from functx.core.samples import Rounding, c64, f32, i32, sample
 from functx.core.types import ShapedArray, is_complex, is_integer
-from functx.core.typing import ArrayLike, IRValue, NumPyArray, Tangent, Value
+from functx.core.typing import ArrayLike, Function, IRValue, NumPyArray, Tangent, Value
 from functx.ops.arithmetic import replace_zero_by_one
 from functx.ops.families import (
     Binary,
@@ -96,11 +97,34 @@ class Ndtri(Inexact):
         return ops.mul(ops.exp(ops.mul(ops.square(out), 0.5)), math.sqrt(2.0 * math.pi))
 
     def lower(self, ctx: LoweringContext, x: IRValue) -> IRValue:
-        def ndtri(x: Value) -> Value:
-            return jax_special.ndtri(x.astype("float32")).astype(x.dtype)
+        return lower_at_least_in_single(ctx, jax_special.ndtri, x)
 
-        upcast = ctx.avals_in[0].dtype.itemsize >= 4
-        return ctx.via_jax(jax_special.ndtri if upcast else ndtri, x)
+
+class Spence(Inexact):
+    """The integral of log(t) / (1 - t) from 1 to x, the dilogarithm of 1 - x."""
+
+    accepts = "f"
+    rounding = Rounding(ulps=64.0)
+    samples = (
+        sample(f32[3, 4], domain=(0.1, 4.0)),
+        sample(f32[2], values={0: [0.0, 1.0]}, gradients={0: [-math.inf, -1.0]}),
+    )
+
+    def derivative(self, out: Value, x: Value) -> Value:
+        # With u = x - 1, -log(1 + u) / u is minus the integral of 1 / (1 + t u) for t from 0 to 1.
+        u = ops.sub(x, 1.0)
+        is_near_one = ops.lt(ops.abs(u), 0.5)
+        near, far = ops.select(is_near_one, u, 0.0), ops.select(is_near_one, 1.0, u)
+        nodes, weights = [x.tolist() for x in np.polynomial.legendre.leggauss(12)]
+        terms = [
+            ops.div(weight / 2, ops.add(ops.mul(near, (1 + node) / 2), 1.0))
+            for node, weight in zip(nodes, weights, strict=True)
+        ]
+        log = ops.log(ops.select(is_near_one, 1.0, x))
+        return ops.neg(ops.select(is_near_one, reduce(ops.add, terms), ops.div(log, far)))
+
+    def lower(self, ctx: LoweringContext, x: IRValue) -> IRValue:
+        return lower_at_least_in_single(ctx, jax_special.spence, x)
 
 
 class Lgamma(Inexact):
@@ -289,6 +313,15 @@ class BesselI1e(Inexact):
 
     def lower(self, ctx: LoweringContext, x: IRValue) -> IRValue:
         return ctx.via_jax(lax.bessel_i1e, x)
+
+
+def lower_at_least_in_single(ctx: LoweringContext, function: Function, x: IRValue) -> IRValue:
+    """The JAX function `function` of `x`, computed in single precision for half floats."""
+
+    def upcast(x: Value) -> Value:
+        return function(x.astype("float32")).astype(x.dtype)
+
+    return ctx.via_jax(upcast if ctx.avals_in[0].dtype.itemsize < 4 else function, x)
 
 
 def undo_exponential_scaling(
@@ -509,6 +542,7 @@ erf = unary_function(Erf)
 erfc = unary_function(Erfc)
 erf_inv = unary_function(ErfInv)
 ndtri = unary_function(Ndtri)
+spence = unary_function(Spence)
 lgamma = unary_function(Lgamma)
 digamma = unary_function(Digamma)
 bessel_i0 = unary_function(BesselI0)

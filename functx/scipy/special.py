@@ -48,6 +48,7 @@ __all__ = [
     "polygamma",
     "rel_entr",
     "softmax",
+    "spence",
     "xlog1py",
     "xlogy",
 ]
@@ -158,6 +159,11 @@ def log_ndtr(x: ArrayLike, series_order: int = 3) -> Value:
     return ops.select(
         ops.gt(x, high), ops.neg(ndtr(ops.neg(x))), ops.select(ops.gt(x, low), near, tail)
     )
+
+
+def spence(x: ArrayLike) -> Value:
+    """The integral of log(t) / (1 - t) from 1 to x, the dilogarithm of 1 - x; nan for negative x."""
+    return special.spence(as_inexact(x))
 
 
 def gammaln(x: ArrayLike) -> Value:

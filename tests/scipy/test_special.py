@@ -43,6 +43,7 @@ POINTS = {
     "betaln": [POSITIVE, POSITIVE[::-1]],
     "kl_div": [[0.0, 0.0, 0.3, 2.0, -1.0, 1.0], [0.0, 2.0, 0.4, 2.0, 1.0, 0.0]],
     "rel_entr": [[0.0, 0.0, 0.3, 2.0, -1.0, 1.0], [0.0, 2.0, 0.4, 2.0, 1.0, 0.0]],
+    "spence": [[0.0, 1e-30, *POSITIVE, 1e30, INF]],
     "xlog1py": [[0.0, 0.0, 2.0, 1.0], [-1.0, 3.0, 0.5, math.nan]],
     "xlogy": [[0.0, 0.0, 2.0, 0.0], [0.0, 3.0, 0.5, math.nan]],
 }
@@ -92,6 +93,8 @@ AT = [
     ("erfinv", [0.0], [math.sqrt(math.pi) / 2]),
     ("expit", [-800.0], [0.0]),
     ("gammaln", [1.0], [-0.5772156649]),
+    ("spence", [0.0], [-INF]),
+    ("spence", [1.0], [-1.0]),
 ]
 
 
@@ -133,6 +136,17 @@ def test_beta_functions_of_large_arguments_keep_their_digits():
     with jax.enable_x64(True):
         mixed = fx.vmap(fx.grad(fx.grad(ours.betaln), 1))(a, b)
         np.testing.assert_allclose(mixed, -reference.polygamma(1, a + b), 1e-9)
+
+
+def test_the_dilogarithm_has_all_its_derivatives_at_one():
+    with jax.enable_x64(True):
+        slope = fx.grad(ours.spence)
+        for z in (1e-30, 0.3, 0.49, 0.51, 1 - 1e-9, 1 + 1e-7, 1.4, 1.6, 1e30):
+            np.testing.assert_allclose(
+                slope(z), np.log1p(z - 1) / (1 - z) if z > 0.1 else np.log(z), 1e-15
+            )
+        np.testing.assert_allclose(fx.grad(slope)(1.0), 1 / 2, 1e-15)
+        np.testing.assert_allclose(fx.grad(fx.grad(slope))(1.0), -2 / 3, 1e-15)
 
 
 def test_entropies_of_ratios_that_overflow_are_finite():

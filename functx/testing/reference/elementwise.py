@@ -26,6 +26,7 @@ Erf = scipy.special.erf
 ErfInv = scipy.special.erfinv
 Erfc = scipy.special.erfc
 Ndtri = scipy.special.ndtri
+Spence = scipy.special.spence
 Xlog1py = scipy.special.xlog1py
 Xlogy = scipy.special.xlogy
 
