@@ -326,7 +326,7 @@ def logmeanexp(
     shape, dtype = aval_of(operand(x)).shape, aval_of(total).dtype
     mask = broadcast_to(True if where is None else where, shape)
     count = sum(mask, axis=axis, keepdims=keepdims, dtype=dtype)
-    return ops.sub(total, ops.log(count))
+    return ops.sub(total, ops.log(count))  # type: ignore[arg-type]
 
 
 def standardize(

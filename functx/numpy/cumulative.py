@@ -272,5 +272,5 @@ def _gradient_along(x: Value, spacing: ArrayOrList, axis: int) -> Value:
         operators.divide(step, ops.slice_in_dim(h, i, i + 1, 1, axis))
         for step, i in ((first, 0), (last, n - 2))
     ]
-    inner = [arithmetic.add(slope, center)] if n > 2 else []
-    return ops.concatenate([boundary[0], *inner, boundary[1]], axis)
+    between = [arithmetic.add(slope, center)] if n > 2 else []
+    return ops.concatenate([boundary[0], *between, boundary[1]], axis)

@@ -207,8 +207,8 @@ def _roll_along(a: Value, shift: ArrayOrList, axis: int) -> Value:
     if type(shift) is Tracer:
         if not n:
             return a
-        shift = ops.widen_index(shapes.reshape(shift, ()), 2 * n)
-        start = ops.sub(n, ops.rem(ops.add(ops.rem(shift, n), n), n))
+        steps = ops.widen_index(shapes.reshape(shift, ()), 2 * n)
+        start = ops.sub(n, ops.rem(ops.add(ops.rem(steps, n), n), n))
         starts = [start if d == axis else 0 for d in range(aval_of(a).ndim)]
         return ops.dynamic_slice(concatenation.concatenate([a, a], axis), starts, aval_of(a).shape)
     offset = shift if type(shift) is int else static_integers(shift, "roll: the shift").item()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -64,7 +64,7 @@ class LogSumExp(Reduction):
         )
         return self(x), cast_like_input(tangent, x)
 
-    def forward(self, args: Values, active: Sequence[bool]) -> tuple[Any, Any]:
+    def forward(self, args: Values, active: Sequence[bool]) -> tuple[Values, Values]:
         # Kept, since a loop in reverse would compute the exponentials again.
         (x,) = args
         return (self(x),), (self.derivative_weights(upcast_half(x)),)
@@ -73,7 +73,7 @@ class LogSumExp(Reduction):
         (x,) = args
         return (cast_like_input(ops.mul(self.broadcast_back(upcast_half(ct), x), weights), x),)
 
-    def exponentials(self, x: Value) -> tuple[Any, Any, Any]:
+    def exponentials(self, x: Value) -> tuple[Value, Value, Value]:
         """exp(x - largest), its sum, and the largest element, or 0 if that is -inf."""
         largest = ops.stop_gradient(ops.reduce_max(x, self.axes))
         largest = ops.select(ops.eq(largest, -INFINITY), 0, largest)
@@ -82,7 +82,7 @@ class LogSumExp(Reduction):
         powers = ops.select(ops.eq(x, INFINITY), 1.0, powers)
         return powers, ops.reduce_sum(powers, self.axes), largest
 
-    def derivative_weights(self, x: Value) -> Value | None:
+    def derivative_weights(self, x: Value) -> Value:
         # Its subexpressions are those of the output; XLA computes them once.
         return LogSumExpDerivative(self.axes)(x)
 

@@ -200,7 +200,7 @@ class Sign(Unary):
     ) -> Sequence[bool]:
         return [is_complex(avals[0].dtype)]
 
-    def jvp(self, primals: Sequence[Value], tangents: Sequence[Tangent]) -> tuple[Value, Tangent]:
+    def jvp(self, primals: Sequence[Value], tangents: Sequence[Value]) -> tuple[Value, Tangent]:
         (x,), (t,) = primals, tangents
         out = self(x)
         if not is_complex(x.dtype):
@@ -246,7 +246,7 @@ class Abs(Unary):
     def out_dtype(self, dtype: DType) -> DType:
         return real_dtype(dtype)
 
-    def jvp(self, primals: Sequence[Value], tangents: Sequence[Tangent]) -> tuple[Value, Tangent]:
+    def jvp(self, primals: Sequence[Value], tangents: Sequence[Value]) -> tuple[Value, Tangent]:
         (x,), (t,) = primals, tangents
         slope = sign(x)
         if not is_complex(x.dtype):

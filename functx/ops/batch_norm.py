@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import reduce
 from math import prod
 from typing import Any
 
@@ -142,7 +143,7 @@ class BatchNorm(ForwardNormalization):
 
     def vjp(self, cts: Cotangents, out: Value, args: Values, active: Sequence[bool]) -> Cotangents:
         ct, *running_out_cts = cts
-        found: list[Any] = [None] * (1 + self.weighted + self.biased)
+        found: list[Cotangent] = [None] * (1 + self.weighted + self.biased)
         if ct is not None:
             found = self.input_cotangents(ct, args, active)
         if not self.tracked:
@@ -158,8 +159,8 @@ class BatchNorm(ForwardNormalization):
         return [*found, *running_cts]
 
     def add_running_cotangents(
-        self, found: list[Cotangent], cts: Cotangents, x: Value, args: Values
-    ) -> list[Cotangent]:
+        self, found: Cotangent, cts: Cotangents, x: Value, args: Values
+    ) -> Cotangent:
         """The cotangent of x plus the contributions of the running statistics' cotangents `cts`."""
         dtype = working_dtype(*args)
         count = prod([x.shape[d] for d in self.axes])
@@ -176,8 +177,8 @@ class BatchNorm(ForwardNormalization):
             mean_ct = ops.mul(ops.convert_element_type(cts[1], dtype), factor)
             terms.append(ops.mul(centered_x, broadcast_along(mean_ct, x, self.axes)))
         for term in terms:
-            term = ops.convert_element_type(term, x.dtype)
-            found = term if found is None else ops.add(found, term)
+            narrowed = ops.convert_element_type(term, x.dtype)
+            found = narrowed if found is None else ops.add(found, narrowed)
         return found
 
     def running_statistics(self, values: Tangents) -> Sequence[Any]:
@@ -194,15 +195,11 @@ class BatchNorm(ForwardNormalization):
         if not x.size:
             return old
         terms = [
-            ops.mul(ops.convert_element_type(old, like.dtype), 1 - self.momentum)
-            if old is not None
-            else None,
-            ops.mul(ops.convert_element_type(new, like.dtype), self.momentum)
-            if new is not None
-            else None,
+            ops.mul(ops.convert_element_type(value, like.dtype), factor)
+            for value, factor in ((old, 1 - self.momentum), (new, self.momentum))
+            if value is not None
         ]
-        terms = [term for term in terms if term is not None]
-        return ops.add(*terms) if len(terms) == 2 else terms[0] if terms else None
+        return reduce(ops.add, terms) if terms else None
 
     def batch(self, args: Values, dims: Sequence[Dim]) -> tuple[Values, Sequence[Dim]]:
         outs, _ = super().batch(args, dims)
@@ -222,7 +219,9 @@ class FixedStatisticsNormalization(Normalization, abstract=True):
     def layout_of(self, x: Value | ShapedArray) -> NormalizationLayout:
         return channel_layout(self, x)
 
-    def batch(self, args: Values, dims: Sequence[Dim]) -> tuple[Any, Any]:
+    def batch(
+        self, args: Values, dims: Sequence[Dim]
+    ) -> tuple[Value | Values, Dim | Sequence[Dim]]:
         size = batch_size(args, dims)
         args = [ops.batch_dim_at(x, d, 0, size) for x, d in zip(args, dims, strict=True)]
         outs = self.replace(axes=tuple([d + 1 for d in self.axes]))(*args)
@@ -266,6 +265,7 @@ class BatchNormInference(FixedStatisticsNormalization):
         return x.update(weak_type=False)
 
     def decompose(self, x: Value, mean: Value, variance: Value, *affine: Value) -> Value:
+        assert self.eps is not None
         layout, dtype = self.layout_of(x), working_dtype(x, mean, variance, *affine)
         centered_x = ops.sub(
             ops.convert_element_type(x, dtype), layout.broadcast_affine(mean, dtype)
@@ -351,6 +351,7 @@ class BatchNormInferenceBackward(FixedStatisticsNormalization):
     def decompose(
         self, ct: Value, x: Value, mean: Value, variance: Value, *weight: Value
     ) -> Values:
+        assert self.eps is not None
         layout, dtype = self.layout_of(x), working_dtype(ct, x, mean, variance, *weight)
         ct = ops.convert_element_type(ct, dtype)
         rstd = ops.rsqrt(ops.add(ops.convert_element_type(variance, dtype), self.eps))

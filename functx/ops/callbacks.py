@@ -236,7 +236,9 @@ class HostCallback(HostPrimitive, abstract=True):
             for x, on in zip(args, active, strict=True)
         ]
 
-    def sequential_params(self, args: Sequence[Any], dims: Sequence[int | None]) -> dict[str, Any]:
+    def sequential_params(
+        self, args: Sequence[Value], dims: Sequence[int | None]
+    ) -> dict[str, Any]:
         """The parameters of one call that runs the callback for each element of a batch."""
         size = batch_size(args, dims)
         return {

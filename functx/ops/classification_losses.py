@@ -14,7 +14,7 @@ from functx.core.errors import DTypeError, ShapeError, ValueRangeError
 from functx.core.primitive import rule
 from functx.core.samples import Rounding, f32, i32, sample
 from functx.core.types import DType, Shape, ShapedArray, is_integer
-from functx.core.typing import Cotangents, Dim, Value, Values
+from functx.core.typing import Cotangent, Cotangents, Dim, Value, Values
 from functx.ops.activations import log_softmax, softmax
 from functx.ops.families import check_same_dtype
 from functx.ops.indexing import Gather
@@ -61,7 +61,7 @@ class ClassIndexPrimitive(Loss, abstract=True):
             raise ShapeError(f"{self.name}: there must be at least one class; got {x!r}")
         check_class_weights(self, x, weights)
 
-    def batch_operands(self, args: Values, dims: Sequence[Dim], size: int) -> list[Any]:
+    def batch_operands(self, args: Values, dims: Sequence[Dim], size: int) -> list[Value]:
         """Scores, target and weights with their batch dimension first."""
         x, target = [ops.batch_dim_at(y, d, 0, size) for y, d in zip(args[:2], dims, strict=False)]
         return [x, target, *batched_weights(args[2:], dims[2:], x.shape, self.batch_ndim)]
@@ -216,7 +216,7 @@ class TargetRows(NamedTuple):
 
 def batched_weights(
     weights: Values, dims: Sequence[Dim], shape: Shape, batch_ndim: int
-) -> list[Any]:
+) -> list[Value]:
     """Weights with the batch dimension first, if they have one; `shape` begins with the batch dimensions."""
     result = []
     for weight, dim in zip(weights, dims, strict=True):
@@ -250,7 +250,7 @@ def not_ignored_mask(target: Value, ignore_index: int) -> Value | None:
     return ops.ne(target, literal(ignore_index, target.dtype))
 
 
-def class_gather(x: Value | ShapedArray, classes: Value, axis: int) -> tuple[Gather, Any]:
+def class_gather(x: Value | ShapedArray, classes: Value, axis: int) -> tuple[Gather, Value]:
     """The gather of one element of `x` along `axis` for each of `classes`, and its indices.
 
     The other dimensions of `x` are the first ones of `classes`.
@@ -413,7 +413,7 @@ class CrossEntropy(ClassIndexLoss):
     def unweighted_terms(self, x: Value, rows: TargetRows) -> Value:
         return ops.mul(self.log_softmax_parts(x, rows)[0], 1.0 - self.label_smoothing)
 
-    def log_softmax_parts(self, x: Value, rows: TargetRows) -> tuple[Any, Any, Any]:
+    def log_softmax_parts(self, x: Value, rows: TargetRows) -> tuple[Value, Value, Value]:
         """-log(softmax(x)) at each row's class; x minus its maximum m; log(sum(exp(x - m)))."""
         # Gathered from x, which exists, not from log(softmax(x)), which would have to be computed.
         largest = ops.stop_gradient(ops.reduce_max(x, (self.axis,)))
@@ -558,7 +558,7 @@ class ClassProbabilityPrimitive(Loss, abstract=True):
         ct = ops.broadcast_in_dim(ct, rows, tuple(range(ct.ndim)))
         return ops.broadcast_in_dim(ct, shape, tuple_delete(range(len(shape)), (self.axis,)))
 
-    def batch_operands(self, args: Values, dims: Sequence[Dim], size: int) -> list[Any]:
+    def batch_operands(self, args: Values, dims: Sequence[Dim], size: int) -> list[Value]:
         """Scores, target and weights with their batch dimension first."""
         x, target = [ops.batch_dim_at(y, d, 0, size) for y, d in zip(args[:2], dims, strict=False)]
         return [x, target, *batched_weights(args[2:], dims[2:], x.shape, self.batch_ndim)]
@@ -599,7 +599,7 @@ class SoftTargetCrossEntropy(ClassProbabilityPrimitive):
         return cast_like_input(terms, x)
 
     def vjp(self, ct: Value, out: Value, args: Values, active: Sequence[bool]) -> Cotangents:
-        result: list[Any] = [None] * len(args)
+        result: list[Cotangent] = [None] * len(args)
         if active[0]:
             fields = [getattr(self, name) for name in self.fields]
             result[0] = SoftTargetCrossEntropyBackward(*fields)(ct, *args)

@@ -49,7 +49,7 @@ class Collective(Primitive, abstract=True):
         """The axes along which the output varies, if the operand varies along `axes`."""
         return axes | self.named_axes
 
-    def batch(self, args: Sequence[Any], dims: Sequence[int | None]) -> BatchedValue:
+    def batch(self, args: Values, dims: Sequence[int | None]) -> BatchedValue:
         axis = batched_axis()
         (x,), (dim,) = args, dims
         if axis is None or axis.name not in self.axes:
@@ -62,7 +62,7 @@ class Collective(Primitive, abstract=True):
             return self.batch_over_axis(x, dim, axis.size)
         # Each group is treated as an axis.
         x = broadcast_new_dim(x, axis.size) if dim is None else ops.moveaxis(x, dim, 0)
-        outs: list[Any] = []
+        outs: list[Value] = []
         for group in groups:
             out, out_dim = self.batch_over_axis(take_or_zero(x, 0, group), 0, len(group))
             outs.append(

@@ -17,7 +17,17 @@ from functx.core.program import Atom
 from functx.core.samples import EXACT, f32, sample
 from functx.core.tracer import aval_of
 from functx.core.types import Shape, ShapedArray
-from functx.core.typing import ArrayLike, Cotangents, Dim, IRValue, Mask, NumPyArray, Value, Values
+from functx.core.typing import (
+    ArrayLike,
+    Cotangent,
+    Cotangents,
+    Dim,
+    IRValue,
+    Mask,
+    NumPyArray,
+    Value,
+    Values,
+)
 from functx.ops.families import Linear
 from functx.ops.operands import (
     RewriteContext,
@@ -76,7 +86,7 @@ class Concatenate(Linear):
     def vjp(self, ct: Value, out: Value, args: Values, active: Sequence[bool]) -> Cotangents:
         return self.operand_slices(ct, args, active)
 
-    def tangent_mask(self, masks: Sequence[Any], args: Values) -> Mask:
+    def tangent_mask(self, masks: Sequence[Mask | bool], args: Values) -> Mask:
         if all([mask is None for mask in masks]):
             return None
         return self(
@@ -88,14 +98,14 @@ class Concatenate(Linear):
             return [mask] * len(args)
         return self.operand_slices(mask, args, [True] * len(args))
 
-    def operand_slices(self, ct: Value, args: Sequence[Any], needed: Sequence[bool]) -> list[Any]:
+    def operand_slices(self, ct: Value, args: Values, needed: Sequence[bool]) -> list[Cotangent]:
         """The slice of `ct` for each operand that needs one, None for the others."""
         if len(args) == 1:
             return [ct]
         sizes = tuple([x.shape[self.axis] for x in args])
         if all(needed):
             return Split(sizes, self.axis)(ct)  # type: ignore[no-any-return]
-        parts: list[Any] = []
+        parts: list[Cotangent] = []
         end = 0
         for size, is_needed in zip(sizes, needed, strict=True):
             start, end = end, end + size
@@ -227,14 +237,14 @@ class Pad(Linear):
 
     def operand_cotangents(
         self, ct: Value, x: Value, to_x: bool, to_value: bool
-    ) -> tuple[Any, Any]:
+    ) -> tuple[Cotangent, Cotangent]:
         return (self.unpad(ct, x) if to_x else None), (
             ops.reduce_sum(ops.select(self.padding_mask(x), ct, ops.zeros_like(ct)))
             if to_value
             else None
         )
 
-    def tangent_mask(self, masks: Sequence[Any], args: Values) -> Mask:
+    def tangent_mask(self, masks: Sequence[Mask | bool], args: Values) -> Mask:
         mask, filled = masks
         if filled is not False:
             return None
@@ -287,7 +297,7 @@ class Pad(Linear):
         )
 
 
-def concatenate(operands: Sequence[Any], dimension: int) -> Value:
+def concatenate(operands: Values, dimension: int) -> Value:
     """The arrays `operands`, all of one dtype, one after another along `dimension`."""
     if not operands:
         raise ShapeError("concatenate: there must be at least one operand; got none")
@@ -295,7 +305,7 @@ def concatenate(operands: Sequence[Any], dimension: int) -> Value:
     return operands[0] if len(operands) == 1 else Concatenate(axis)(*operands)
 
 
-def split(operand: ArrayLike, sizes: Sequence[int], axis: int = 0) -> list[Any]:
+def split(operand: ArrayLike, sizes: Sequence[int], axis: int = 0) -> list[Value]:
     """`operand` in consecutive pieces of lengths `sizes` along `axis`."""
     sizes = canonical_shape(sizes, "split: sizes")
     return Split(sizes, canonical_axis(axis, aval_of(operand).ndim))(operand)  # type: ignore[no-any-return]
@@ -349,7 +359,7 @@ def join_tiles_along(
     tiles: Sequence[SliceTile], axis: int, length: int, use: Callable[[SliceTile], Any]
 ) -> list[SliceTile]:
     """`tiles` with those of equal `use` that are adjacent along `axis` joined."""
-    groups: dict[Any, list[SliceTile]] = {}
+    groups: dict[object, list[SliceTile]] = {}
     for tile in tiles:
         bounds = tuple_delete(tile.start, (axis,)), tuple_delete(tile.limit, (axis,))
         groups.setdefault((bounds, use(tile)), []).append(tile)

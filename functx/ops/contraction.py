@@ -251,7 +251,7 @@ def dot_general(
     return out if dtype is None else ops.convert_element_type(out, dtype)
 
 
-def promote_operands(lhs: ArrayLike, rhs: ArrayLike) -> tuple[Any, Any]:
+def promote_operands(lhs: ArrayLike, rhs: ArrayLike) -> tuple[ArrayLike, ArrayLike]:
     """The operands, converted to one dtype if they have two that promote to one."""
     x, y = aval_of(lhs), aval_of(rhs)
     promoted = None
@@ -380,7 +380,7 @@ class Fft(Linear):
         # The matrix of the transform is symmetric.
         return (self(ct),)
 
-    def batch(self, args: Values, dims: Sequence[Any]) -> tuple[Value, Dim]:
+    def batch(self, args: Values, dims: Sequence[int]) -> tuple[Value, Dim]:
         return self(ops.moveaxis(args[0], dims[0], 0)), 0
 
     def numpy(self, x: NumPyArray) -> ArrayLike:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import ml_dtypes
 import numpy as np
@@ -28,6 +28,7 @@ from functx.core.types import (
 )
 from functx.core.typing import (
     ArrayLike,
+    Cotangent,
     Cotangents,
     Dim,
     DTypeLike,
@@ -87,7 +88,7 @@ class ConvertElementType(Linear):
     def transpose(self, ct: Value, x: Value) -> Cotangents:
         return (convert_element_type(ct, x.dtype),)
 
-    def tangent_mask(self, masks: Sequence[Any], args: Values) -> Mask:
+    def tangent_mask(self, masks: Sequence[Mask], args: Values) -> Mask:
         return masks[0]
 
     def cotangent_masks(self, mask: Mask, args: Values) -> Sequence[Mask]:
@@ -186,7 +187,7 @@ class BitcastConvertType(View):
             return None if last != 1 else tuple([n * old // new for n in leading])
         return strides if old == new else (*[n * old // new for n in strides], 1)
 
-    def batch(self, args: Values, dims: Sequence[Any]) -> tuple[Value, Dim]:
+    def batch(self, args: Values, dims: Sequence[int]) -> tuple[Value, Dim]:
         x = ops.moveaxis(args[0], dims[0], 0)
         return self(x), 0
 
@@ -356,7 +357,9 @@ class Complex(Binary):
     def transpose(self, ct: Value, re: Value, im: Value) -> Cotangents:
         return self._operand_cotangents(ct, (re, im), (is_linear_input(re), is_linear_input(im)))
 
-    def _operand_cotangents(self, ct: Value, args: Values, active: Sequence[bool]) -> list[Any]:
+    def _operand_cotangents(
+        self, ct: Value, args: Values, active: Sequence[bool]
+    ) -> list[Cotangent]:
         # re(ct * (re + i im)) = real(ct) re - imag(ct) im
         re, im = args
         return [

@@ -287,7 +287,7 @@ def cast_to_cotangent(x: Value, ct: Value) -> Value:
     return x if x.dtype == ct.dtype else ops.convert_element_type(x, ct.dtype)
 
 
-def split_dim_out_of(x: Value, dim: int, count: int, inner: int) -> tuple[Any, int]:
+def split_dim_out_of(x: Value, dim: int, count: int, inner: int) -> tuple[Value, int]:
     """`x` with `dim` split into `inner` groups of `count`, and where the `count` then lies."""
     n = x.shape[dim] // (count * inner)
     shape = (*x.shape[:dim], inner, count, n, *x.shape[dim + 1 :])

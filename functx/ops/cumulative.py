@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 from jax import lax
@@ -100,7 +100,7 @@ class CumSum(Cumulative, Linear):
     def transpose(self, ct: Value, x: Value) -> Cotangents:
         return (CumSum(self.axis, not self.reverse)(ct),)
 
-    def tangent_mask(self, masks: Sequence[Any], args: Sequence[Value]) -> Mask:
+    def tangent_mask(self, masks: Sequence[Mask], args: Sequence[Value]) -> Mask:
         (mask,) = masks
         return mask if mask is None or not mask.shape else cummax(mask, self.axis, self.reverse)
 
@@ -118,7 +118,7 @@ class CumProd(Cumulative):
         sample(c64[3], axis=0),
     )
 
-    def jvp(self, primals: Sequence[Value], tangents: Sequence[Tangent]) -> tuple[Value, Tangent]:
+    def jvp(self, primals: Sequence[Value], tangents: Sequence[Value]) -> tuple[Value, Tangent]:
         # dout[i] = x[i] * dout[i - 1] + dx[i] * out[i - 1], without division, right for zeros too
         (x,), (t,) = primals, tangents
         out = self(x)
@@ -208,7 +208,7 @@ class CumLogSumExp(Cumulative):
         ),
     )
 
-    def jvp(self, primals: Sequence[Value], tangents: Sequence[Tangent]) -> tuple[Value, Tangent]:
+    def jvp(self, primals: Sequence[Value], tangents: Sequence[Value]) -> tuple[Value, Tangent]:
         # dout[i] = e^(out[i - 1] - out[i]) * dout[i - 1] + e^(x[i] - out[i]) * dx[i]
         (x,), (t,) = primals, tangents
         out = self(x)
@@ -312,7 +312,7 @@ def _blocked_recurrence(factor: Value, x: Value, axis: int) -> Value:
     config[axis] = (0, blocks * length - n, 0)
     shape = (*x.shape[:axis], blocks, length, *x.shape[axis + 1 :])
 
-    def places(x: Value) -> list[Any]:
+    def places(x: Value) -> list[Value]:
         x = lax.pad(x, np.zeros((), x.dtype), config).reshape(shape)
         return [lax.index_in_dim(x, i, axis + 1, keepdims=False) for i in range(length)]
 

@@ -66,7 +66,7 @@ class DynamicSlice(ReadsPart, View):
     ) -> Cotangents:
         return self.transpose(ct, *args)
 
-    def tangent_mask(self, masks: Sequence[Any], args: Sequence[Value]) -> Mask:
+    def tangent_mask(self, masks: Sequence[Mask], args: Sequence[Value]) -> Mask:
         mask, (_, *indices) = masks[0], args
         return mask if mask is None or not mask.shape else self(mask, *indices)
 
@@ -159,7 +159,7 @@ class DynamicUpdateSlice(Primitive):
         operand_ct = self(ct, zeros, *indices) if active[0] else None
         return (operand_ct, update_ct, *[None] * len(indices))
 
-    def tangent_mask(self, masks: Sequence[Any], args: Sequence[Value]) -> Mask:
+    def tangent_mask(self, masks: Sequence[Mask | bool], args: Sequence[Value]) -> Mask:
         x, update, *indices = args
         if masks[0] is not False and (masks[0] is None or is_small_part(update, x)):
             return None
@@ -279,8 +279,8 @@ def zero_index(indices: Sequence[Value]) -> Literal:
 
 
 def promote_index_dtypes(
-    ctx: LoweringContext, values: Sequence[Any], avals: Sequence[ShapedArray]
-) -> list[Any]:
+    ctx: LoweringContext, values: Sequence[IRValue], avals: Sequence[ShapedArray]
+) -> list[IRValue]:
     """The index values in one dtype that can hold every length: XLA clamps in that dtype."""
     if len({aval.dtype for aval in avals}) <= 1 and all(a.dtype.itemsize >= 4 for a in avals):
         return list(values)
@@ -288,7 +288,7 @@ def promote_index_dtypes(
     return [ctx.convert(value, aval, int64) for value, aval in zip(values, avals, strict=True)]
 
 
-def stack_index_vectors(indices: Sequence[Any], dims: Sequence[int | None]) -> Value:
+def stack_index_vectors(indices: Sequence[Value], dims: Sequence[int | None]) -> Value:
     """Scalar indices, some of them batched, as one index vector for each batch element."""
     size = next(i.shape[0] for i, d in zip(indices, dims, strict=True) if d is not None)
     dtype = indices[0].dtype
@@ -305,7 +305,7 @@ def batched_gather(
     x: Value,
     dim: int | None,
     sizes: Shape,
-    indices: Sequence[Any],
+    indices: Sequence[Value],
     index_dims: Sequence[int | None],
 ) -> Value:
     """The parts of `x` of shape `sizes` at batched indices, with the batch dimension first."""
@@ -324,7 +324,7 @@ def batched_gather(
 
 
 def batched_scatter(
-    x: Value, update: Value, indices: Sequence[Any], index_dims: Sequence[int | None]
+    x: Value, update: Value, indices: Sequence[Value], index_dims: Sequence[int | None]
 ) -> Value:
     """The batch `x` with each element of the batch `update` at its own indices."""
     rank = x.ndim - 1
@@ -382,7 +382,7 @@ def dynamic_slice_in_dim(
     """The part of `operand`, `slice_size` long, that begins at `start_index` along `axis`."""
     sizes = list(aval_of(operand).shape)
     axis = canonical_axis(axis, len(sizes), "dynamic_slice_in_dim: axis")
-    starts: list[Any] = [0] * len(sizes)
+    starts: list[ArrayLike] = [0] * len(sizes)
     starts[axis], sizes[axis] = _scalar_index(start_index), slice_size
     return dynamic_slice(operand, starts, sizes, allow_negative_indices=allow_negative_indices)
 
@@ -415,7 +415,7 @@ def dynamic_update_slice_in_dim(
     """`operand` with the part that begins at `start_index` along `axis` replaced by `update`."""
     ndim = aval_of(operand).ndim
     axis = canonical_axis(axis, ndim, "dynamic_update_slice_in_dim: axis")
-    starts: list[Any] = [0] * ndim
+    starts: list[ArrayLike] = [0] * ndim
     starts[axis] = _scalar_index(start_index)
     return dynamic_update_slice(
         operand, update, starts, allow_negative_indices=allow_negative_indices
@@ -449,7 +449,7 @@ def normalize_start_indices(
     x: ArrayLike,
     indices: Sequence[ArrayLike] | ArrayLike,
     allow_negative: bool | Sequence[bool] = True,
-) -> list[Any]:
+) -> list[ArrayLike]:
     """The start `indices` of a part of `x` as scalars, with negative ones normalized.
 
     `indices` are scalars or one vector. Raises IndexingError unless there is one for each dimension.

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import reduce
 from math import nan
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -392,7 +392,7 @@ class Svd(MatrixFunction):
         return ctx.via_jax(lambda x: tuple(jnp.linalg.svd(x, full_matrices=self.full_matrices)), x)
 
 
-def thin_svd(outs: Sequence[Value]) -> tuple[Any, Any, Any]:
+def thin_svd(outs: Sequence[Value]) -> tuple[Value, Value, Value]:
     """The u, s, vh of a decomposition without the vectors that have no singular value."""
     u, s, vh = outs
     k = s.shape[-1]
@@ -485,13 +485,13 @@ def cholesky(x: ArrayLike) -> Value:
     return Cholesky()(x)
 
 
-def eigh(x: Value) -> tuple[Any, Any]:
+def eigh(x: Value) -> tuple[Value, Value]:
     """The eigenvalues, ascending, and eigenvectors, as columns, of the Hermitian part of `x`."""
     values, vectors = Eigh()(x)
     return values, vectors
 
 
-def svd(x: Value, full: bool = False) -> tuple[Any, Any, Any]:
+def svd(x: Value, full: bool = False) -> tuple[Value, Value, Value]:
     """The u, s, vh with `x` == (u * s) @ vh, with as many columns of u as the smaller dimension.
 
     The singular values s descend. With `full`, u and vh are square.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, Protocol
+from typing import ClassVar, Protocol
 
 from functx import ops
 from functx.core.errors import DTypeError, ShapeError
@@ -11,7 +11,7 @@ from functx.core.masks import mask_of
 from functx.core.primitive import LinearInput, Primitive, is_linear_input, rule
 from functx.core.tracer import aval_of
 from functx.core.types import DType, ShapedArray, is_inexact, kind
-from functx.core.typing import ArrayLike, Cotangents, Function, Mask, Tangent, Value
+from functx.core.typing import ArrayLike, Cotangent, Cotangents, Function, Mask, Tangent, Value
 from functx.ops.operands import batch_size, literal, promote_scalars
 
 
@@ -59,7 +59,8 @@ class Elementwise(Primitive, abstract=True):
     def out_dtype(self, dtype: DType) -> DType:
         return dtype
 
-    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+    @rule
+    def jvp(self, primals: Sequence[Value], tangents: Sequence[Tangent]) -> tuple[Value, Tangent]:
         out = self(*primals)
         total = None
         for i, t in enumerate(tangents):
@@ -71,28 +72,30 @@ class Elementwise(Primitive, abstract=True):
                 total = term if total is None else ops.add(total, term)
         return out, total
 
-    def tangent_mask(self, masks: Sequence[Any], args: Sequence[Any]) -> Mask:
+    def tangent_mask(self, masks: Sequence[Mask | bool], args: Sequence[Value]) -> Mask:
         varying_masks = [mask for mask, x in zip(masks, args, strict=True) if is_inexact(x.dtype)]
         # Where no operand has a mask, the output is taken to vary everywhere.
         if len(args) > 1 and all(mask is None for mask in varying_masks):
             return None
         total = None
         for i, mask in enumerate(masks):
-            if mask is not False:
+            if not isinstance(mask, bool):
                 mask = combine_masks(mask, self.nonzero_derivative_mask(i, *args))
                 if mask is None:
                     return None
                 total = mask if total is None else ops.bitwise_or(total, mask)
         return total
 
-    def masked_tangent(self, mask: Mask, t: Value, primals: Sequence[Any]) -> Value:
+    def masked_tangent(self, mask: Mask, t: Value, primals: Sequence[Value]) -> Value:
         """`t`, zero where `mask` is false, if a subclass computed it by its own `jvp`."""
         if type(self).jvp is Elementwise.jvp or self.preserves_zero(0, *primals):
             return t
         return apply_mask(mask, t)
 
     @rule
-    def vjp(self, ct: Value, out: Value, args: Sequence[Any], active: Sequence[bool]) -> list[Any]:
+    def vjp(
+        self, ct: Value, out: Value, args: Sequence[Value], active: Sequence[bool]
+    ) -> list[Cotangent]:
         # An infinite derivative times a zero cotangent gives no nan under the mask.
         mask, cts = mask_of(ct), []
         for i, x in enumerate(args):
@@ -113,7 +116,7 @@ class Elementwise(Primitive, abstract=True):
             for ct in cts
         ]
 
-    def cotangent_masks(self, mask: Mask, args: Sequence[Any]) -> list[Any]:
+    def cotangent_masks(self, mask: Mask, args: Sequence[Value]) -> list[Mask]:
         operand_masks = [
             combine_masks(mask, self.nonzero_derivative_mask(i, *args)) for i in range(len(args))
         ]
@@ -125,13 +128,13 @@ class Elementwise(Primitive, abstract=True):
         ]
 
     @rule
-    def transpose(self, ct: Value, *args: Value) -> list[Any]:
+    def transpose(self, ct: Value, *args: Value) -> list[Cotangent]:
         return [
             unbroadcast_scalar(self.partial(i, ct, None, *args), x) if is_linear_input(x) else None
             for i, x in enumerate(args)
         ]
 
-    def batch(self, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, int]:
+    def batch(self, args: Sequence[Value], dims: Sequence[int | None]) -> tuple[Value, int]:
         args, dim = align_batch_dims(args, dims)
         return self(*args), dim
 
@@ -181,23 +184,23 @@ class Linear(Primitive, abstract=True):
     is_element_mapping: ClassVar[bool] = False
     """Whether the operation has one operand and each element of it goes to one output element."""
 
-    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+    def jvp(self, primals: Sequence[Value], tangents: Sequence[Tangent]) -> tuple[Value, Tangent]:
         tangents = [
             ops.zeros_like(x) if t is None else t for x, t in zip(primals, tangents, strict=True)
         ]
         return self(*primals), self(*tangents)
 
     def vjp(
-        self, ct: Value, out: Value, args: Sequence[Any], active: Sequence[bool]
-    ) -> Sequence[Any]:
+        self, ct: Value, out: Value, args: Sequence[Value], active: Sequence[bool]
+    ) -> Sequence[Cotangent]:
         return self.transpose(ct, *[LinearInput(aval_of(x)) for x in args])
 
-    def tangent_mask(self, masks: Sequence[Any], args: Sequence[Any]) -> Mask:
+    def tangent_mask(self, masks: Sequence[Mask], args: Sequence[Value]) -> Mask:
         if masks[0] is None or not self.is_element_mapping or not masks[0].shape:
             return masks[0] if self.is_element_mapping else None
         return self(masks[0])
 
-    def cotangent_masks(self, mask: Mask, args: Sequence[Any]) -> Sequence[Any]:
+    def cotangent_masks(self, mask: Mask, args: Sequence[Value]) -> Sequence[Mask]:
         if mask is None or not self.is_element_mapping or not mask.shape:
             return [mask if self.is_element_mapping else None] * len(args)
         return self.transpose(mask, LinearInput(aval_of(args[0]).update(dtype=ops.BOOL)))
@@ -247,7 +250,7 @@ def elementwise_shape(primitive: Primitive, avals: Sequence[ShapedArray]) -> tup
     return shape
 
 
-def align_batch_dims(args: Sequence[Any], dims: Sequence[int | None]) -> tuple[list[Any], int]:
+def align_batch_dims(args: Sequence[Value], dims: Sequence[int | None]) -> tuple[list[Value], int]:
     """The operands of an elementwise operation with one common batch dimension, which is returned too.
 
     Unbatched operands are broadcast, except scalars. Batched scalars are broadcast to the shape.
@@ -302,7 +305,7 @@ def unbroadcast_scalar(x: Value, like: Value) -> Value:
     return ops.reduce_sum(x, tuple(range(x.ndim)))
 
 
-def unary_function(primitive: type[Primitive], name: str = "") -> Callable[[Any], Any]:
+def unary_function(primitive: type[Primitive], name: str = "") -> Callable[[ArrayLike], Value]:
     """The public function of an elementwise primitive of one operand, with the primitive's docstring.
 
     It is called `name`, by default as the primitive is.
@@ -314,7 +317,9 @@ def unary_function(primitive: type[Primitive], name: str = "") -> Callable[[Any]
     return _document(function, primitive, name)
 
 
-def binary_function(primitive: type[Primitive], name: str = "") -> Callable[[Any, Any], Any]:
+def binary_function(
+    primitive: type[Primitive], name: str = ""
+) -> Callable[[ArrayLike, ArrayLike], Value]:
     """The public function of an elementwise primitive of two operands, as `unary_function`.
 
     A Python scalar gets the dtype of the other operand.

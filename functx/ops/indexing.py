@@ -282,7 +282,7 @@ class Gather(GatherScatter, ReadsPart):
     ) -> Cotangents:
         return self.transpose(ct, *args)
 
-    def tangent_mask(self, masks: Sequence[Any], args: Sequence[Value]) -> Mask:
+    def tangent_mask(self, masks: Sequence[Mask], args: Sequence[Value]) -> Mask:
         (mask, _) = masks
         if mask is None or not mask.shape:
             return mask

@@ -6,7 +6,7 @@ The last two dimensions of an array are matrices, the dimensions before them are
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import jax.numpy as jnp
 import numpy as np
@@ -17,7 +17,16 @@ from functx.core.errors import DTypeError, ShapeError
 from functx.core.primitive import Primitive
 from functx.core.samples import Rounding, f32, sample
 from functx.core.types import ShapedArray, is_complex, real_dtype
-from functx.core.typing import ArrayLike, Cotangents, Dim, IRValue, NumPyArray, Tangent, Value
+from functx.core.typing import (
+    ArrayLike,
+    Cotangents,
+    Dim,
+    IRValue,
+    NumPyArray,
+    Tangent,
+    Value,
+    Values,
+)
 from functx.ops.operands import batch_size, literal
 
 if TYPE_CHECKING:
@@ -26,7 +35,7 @@ if TYPE_CHECKING:
 _LAPACK_DTYPES = tuple([np.dtype(t) for t in ("float32", "float64", "complex64", "complex128")])
 
 
-def positive_definite(shape: tuple[int, ...]) -> Callable[[Any], Any]:
+def positive_definite(shape: tuple[int, ...]) -> Callable[[np.random.RandomState], NumPyArray]:
     """A sampler of symmetric positive definite matrices."""
 
     def draw(random: np.random.RandomState) -> NumPyArray:
@@ -36,7 +45,7 @@ def positive_definite(shape: tuple[int, ...]) -> Callable[[Any], Any]:
     return draw
 
 
-def well_conditioned(shape: tuple[int, ...]) -> Callable[[Any], Any]:
+def well_conditioned(shape: tuple[int, ...]) -> Callable[[np.random.RandomState], NumPyArray]:
     """A sampler of well-conditioned matrices with distinct singular values."""
 
     def draw(random: np.random.RandomState) -> NumPyArray:
@@ -65,7 +74,9 @@ class MatrixFunction(Primitive, abstract=True):
             kind = "square matrices" if self.square else "matrices"
             raise ShapeError(f"{self.name}: the operand must hold {kind}; got {first!r}")
 
-    def batch(self, args: Sequence[Value], dims: Sequence[Dim]) -> tuple[Any, Any]:
+    def batch(
+        self, args: Sequence[Value], dims: Sequence[Dim]
+    ) -> tuple[Value | Values, Dim | Sequence[Dim]]:
         log_abs_det = batch_size(args, dims)
         outs = self(
             *[ops.batch_dim_at(x, d, 0, log_abs_det) for x, d in zip(args, dims, strict=True)]
@@ -112,7 +123,7 @@ def cast_like(x: Value, like: Value) -> Value:
     return x if x.dtype == like.dtype else ops.convert_element_type(x, like.dtype)
 
 
-def position_mask(shape: tuple[int, ...], relation: Callable[[Any, Any], Any]) -> Value:
+def position_mask(shape: tuple[int, ...], relation: Callable[[Value, Value], Value]) -> Value:
     """The mask of matrices of `shape` where `relation(row, column)` holds."""
     n = len(shape)
     rows, columns = [ops.broadcasted_iota(np.int32, shape, axis) for axis in (n - 2, n - 1)]
@@ -275,7 +286,7 @@ def _check_right_hand_side(primitive: Primitive, a: ShapedArray, b: ShapedArray)
         )
 
 
-def _strict_relation(relation: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+def _strict_relation(relation: Callable[[Value, Value], Value]) -> Callable[[Value, Value], Value]:
     return ops.gt if relation is ops.ge else ops.lt
 
 
@@ -315,7 +326,7 @@ class Det(MatrixFunction):
         self.check(x)
         return x.update(shape=x.shape[:-2])
 
-    def jvp(self, primals: Sequence[Value], tangents: Sequence[Tangent]) -> tuple[Value, Tangent]:
+    def jvp(self, primals: Sequence[Value], tangents: Sequence[Value]) -> tuple[Value, Tangent]:
         (x,), (dx,) = primals, tangents
         return self(x), ops.reduce_sum(ops.mul(Cofactors()(x), dx), (x.ndim - 2, x.ndim - 1))
 
@@ -431,7 +442,7 @@ def det(x: ArrayLike) -> Value:
     return Det()(x)
 
 
-def slogdet(x: Value) -> tuple[Any, Any]:
+def slogdet(x: Value) -> tuple[Value, Value]:
     """The sign of the determinant, and the logarithm of its absolute value."""
     sign, log_abs_det = Slogdet()(x)
     return sign, log_abs_det

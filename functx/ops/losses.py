@@ -6,14 +6,14 @@ import math
 from collections.abc import Sequence
 from functools import reduce
 from math import prod
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from functx import ops
 from functx.core.errors import ShapeError, ValueRangeError
 from functx.core.primitive import Primitive, rule
 from functx.core.samples import f32, sample
 from functx.core.types import Shape, ShapedArray
-from functx.core.typing import ArrayLike, Cotangents, Dim, Tangent, Value, Values
+from functx.core.typing import ArrayLike, Cotangent, Cotangents, Dim, Tangent, Value, Values
 from functx.ops.activations import softplus
 from functx.ops.families import check_same_dtype, unbroadcast_scalar
 from functx.ops.operands import batch_size, cast_like_input, upcast_half
@@ -103,7 +103,7 @@ class PointwiseLoss(Loss, abstract=True):
         return self(*primals), cast_like_input(tangent, primals[0])
 
     def vjp(self, ct: Value, out: Value, args: Values, active: Sequence[bool]) -> Cotangents:
-        cts: list[Any] = [None] * len(args)
+        cts: list[Cotangent] = [None] * len(args)
         if active[0]:
             fields = [getattr(self, name) for name in self.fields]
             cts[0] = self.backward(*fields)(ct, *args)
@@ -281,7 +281,7 @@ class HuberLossBackward(PointwiseLossBackward):
     samples = (sample(f32[3, 2], f32[3, 2], f32[3, 2], reduction="none", delta=0.8),)
 
 
-def batch_loss_operands(args: Sequence[Any], dims: Sequence[int | None], size: int) -> list[Any]:
+def batch_loss_operands(args: Values, dims: Sequence[int | None], size: int) -> list[Value]:
     """The operands of a loss with the batch dimension, of length `size`, first.
 
     Scalars stay scalars if they are not batched.

@@ -12,7 +12,7 @@ from functx.core.masks import mask_of
 from functx.core.primitive import Primitive, rule
 from functx.core.samples import f32, sample
 from functx.core.types import DType, Shape, ShapedArray
-from functx.core.typing import Cotangents, Dim, Mask, Tangent, Tangents, Value, Values
+from functx.core.typing import Cotangent, Cotangents, Dim, Mask, Tangent, Tangents, Value, Values
 from functx.ops.families import apply_mask
 from functx.ops.operands import batch_size, broadcast_along, tuple_delete
 from functx.ops.statistics import (
@@ -182,7 +182,7 @@ class ForwardNormalization(Normalization, abstract=True):
             total = ops.add(total, term)
         return ops.convert_element_type(total, x.dtype)
 
-    def input_cotangents(self, ct: Value, args: Values, active: Sequence[bool]) -> list[Any]:
+    def input_cotangents(self, ct: Value, args: Values, active: Sequence[bool]) -> list[Cotangent]:
         """The cotangents of x, weight and bias, given that of the output."""
         x, layout = args[0], self.layout_of(args[0])
         weight, bias = self.affine(args)

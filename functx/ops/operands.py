@@ -189,7 +189,7 @@ def tuple_delete(items: Sequence[int], left_out: Sequence[int]) -> tuple[int, ..
     return tuple(n for i, n in enumerate(items) if i not in left_out)
 
 
-def batch_size(args: Sequence[Any], dims: Sequence[int | None]) -> int:
+def batch_size(args: Sequence[Value], dims: Sequence[int | None]) -> int:
     """The length of the batch dimensions `dims` of the operands, or of the axis being batched."""
     for x, d in zip(args, dims, strict=True):
         if d is not None:
@@ -319,8 +319,8 @@ Simplified: TypeAlias = "Atom | complex | tuple[Primitive, Sequence[Atom]] | Non
 class RewriteContext(NamedTuple):
     """The context of a `simplify` rule: the equation that defines each variable, and its uses so far."""
 
-    producers: dict[Any, Equation]
-    uses: dict[Any, int]
+    producers: dict[Atom, Equation]
+    uses: dict[Atom, int]
 
     def defining_equation(self, atom: Atom, primitive: type[Primitive]) -> Any:
         """The equation that defines `atom`, if it has this primitive; else None."""

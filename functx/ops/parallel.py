@@ -52,7 +52,7 @@ class ShardingConstraint(Linear):
     def transpose(self, ct: Value, x: Value) -> Cotangents:
         return (self(ct),)
 
-    def tangent_mask(self, masks: Sequence[Any], args: Sequence[Value]) -> Mask:
+    def tangent_mask(self, masks: Sequence[Mask], args: Sequence[Value]) -> Mask:
         return masks[0]
 
     def cotangent_masks(self, mask: Mask, args: Sequence[Value]) -> Sequence[Mask]:

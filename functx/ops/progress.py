@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from time import monotonic
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 from jax.extend.mlir import ir
@@ -98,7 +98,7 @@ class ShowProgress(HostPrimitive):
     def display_name(self) -> str:
         return f"progress of {self.label}"
 
-    def run(self, *arrays: NumPyArray) -> list[Any]:
+    def run(self, *arrays: NumPyArray) -> list[NumPyArray]:
         key = self.label, self.total
         bar = ProgressBar.instances.get(key) or ProgressBar.instances.setdefault(
             key, ProgressBar(*key)

@@ -118,7 +118,7 @@ class RandomSplit(Primitive):
         check_key(self, key)
         return ShapedArray((*key.shape[:-1], *self.shape, 2), UINT32)
 
-    def batch(self, args: Values, dims: Sequence[Any]) -> tuple[Value, Dim]:
+    def batch(self, args: Values, dims: Sequence[int]) -> tuple[Value, Dim]:
         return self(ops.moveaxis(args[0], dims[0], 0)), 0
 
     def lower(self, ctx: LoweringContext, key: IRValue) -> IRValue:
@@ -142,7 +142,7 @@ class RandomBits(Primitive):
         check_key(self, key)
         return ShapedArray((*key.shape[:-1], *self.shape), self.dtype)
 
-    def batch(self, args: Values, dims: Sequence[Any]) -> tuple[Value, Dim]:
+    def batch(self, args: Values, dims: Sequence[int]) -> tuple[Value, Dim]:
         return self(ops.moveaxis(args[0], dims[0], 0)), 0
 
     def lower(self, ctx: LoweringContext, key: IRValue) -> IRValue:
@@ -175,7 +175,7 @@ def stack_words(
 
 def threefry_words(
     ctx: LoweringContext, key: IRValue, shape: Shape
-) -> tuple[ShapedArray, Any, Any]:
+) -> tuple[ShapedArray, IRValue, IRValue]:
     """The type of an array of words, and the two words at each position of `shape` for each key."""
     (keys,) = ctx.avals_in
     batch_ndim = keys.ndim - 1
@@ -219,7 +219,7 @@ def threefry_2x32(
     Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (2011).
     """
     schedule = key_schedule(ctx, key, keys, words)
-    shifts: dict[int, Any] = {}
+    shifts: dict[int, IRValue] = {}
 
     def by(bits: int) -> IRValue:
         if bits not in shifts:
@@ -241,7 +241,7 @@ def threefry_2x32(
 
 def key_schedule(
     ctx: LoweringContext, key: IRValue, keys: ShapedArray, words: ShapedArray
-) -> list[Any]:
+) -> list[IRValue]:
     """The two words of the keys and their parity word, broadcast to the shape of `words`."""
     batch_shape = keys.shape[:-1]
     word_aval = ShapedArray(batch_shape, UINT32)
@@ -302,7 +302,7 @@ class StandardDistribution(Primitive, abstract=True):
         check_key(self, key)
         return ShapedArray((*key.shape[:-1], *self.shape), self.dtype)
 
-    def batch(self, args: Values, dims: Sequence[Any]) -> tuple[Value, Dim]:
+    def batch(self, args: Values, dims: Sequence[int]) -> tuple[Value, Dim]:
         return self(ops.moveaxis(args[0], dims[0], 0)), 0
 
 
@@ -524,7 +524,7 @@ def subkey(key: Value, i: int) -> Value:
     return random_fold_in(key, ops.full(batch_shape, position) if batch_shape else position)
 
 
-def uniform_pair(key: Value, shape: Shape, dtype: DType) -> list[Any]:
+def uniform_pair(key: Value, shape: Shape, dtype: DType) -> list[Value]:
     """Two independent arrays of `shape` of uniform numbers in [0, 1)."""
     batch_ndim = aval_of(key).ndim - 1
     both = random_uniform(key, (2, *shape), dtype)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import prod
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import ml_dtypes
 import numpy as np
@@ -109,7 +109,7 @@ class ReduceSum(Reduction, Linear):
     def transpose(self, ct: Value, x: Value) -> Cotangents:
         return (self.broadcast_back(ct, x),)
 
-    def tangent_mask(self, masks: Sequence[Any], args: Values) -> Mask:
+    def tangent_mask(self, masks: Sequence[Mask], args: Values) -> Mask:
         (mask,) = masks
         return mask if mask is None or not mask.shape else reduce_or(mask, self.axes)
 
@@ -136,7 +136,7 @@ class ReduceProd(Reduction):
         sample(c64[3], axes=(0,)),
     )
 
-    def jvp(self, primals: Values, tangents: Sequence[Tangent]) -> tuple[Value, Tangent]:
+    def jvp(self, primals: Values, tangents: Values) -> tuple[Value, Tangent]:
         (x,), (t,) = primals, tangents
         return self(x), reduce_sum(ops.mul(t, self.products_of_others(x)), self.axes)
 
@@ -200,7 +200,7 @@ class ReduceExtremum(Reduction, abstract=True):
         ct = self.broadcast_back(ops.mul(ct, self.tie_weight(is_extremum, x.dtype)), x)
         return (ops.select(is_extremum, ct, ops.zeros_like(ct)),)
 
-    def tangent_mask(self, masks: Sequence[Any], args: Values) -> Mask:
+    def tangent_mask(self, masks: Sequence[Mask], args: Values) -> Mask:
         (x,), (mask,) = args, masks
         if mask is None or x.size == 0:
             return None

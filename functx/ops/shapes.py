@@ -83,7 +83,7 @@ class BroadcastInDim(Linear, View):
         stretched = [d for n, d in zip(x.shape, self.dims, strict=True) if n == 1 != self.shape[d]]
         return tuple(sorted(repeated + stretched))
 
-    def tangent_mask(self, masks: Sequence[Any], args: Sequence[Value]) -> Mask:
+    def tangent_mask(self, masks: Sequence[Mask], args: Sequence[Value]) -> Mask:
         (mask,) = masks
         return mask if mask is None or not mask.shape else self(mask)
 
@@ -145,7 +145,7 @@ class Full(Linear):
     def transpose(self, ct: Value, x: Value) -> Cotangents:
         return (ops.reduce_sum(ct, tuple(range(ct.ndim))),)
 
-    def tangent_mask(self, masks: Sequence[Any], args: Sequence[Value]) -> Mask:
+    def tangent_mask(self, masks: Sequence[Mask], args: Sequence[Value]) -> Mask:
         return masks[0]
 
     def cotangent_masks(self, mask: Mask, args: Sequence[Value]) -> Sequence[Mask]:

@@ -17,7 +17,7 @@ from functx.core.rewriting import T
 from functx.core.samples import EXACT, f32, sample
 from functx.core.tracer import aval_of
 from functx.core.types import Shape, ShapedArray
-from functx.core.typing import ArrayLike, Cotangents, Dim, IRValue, Mask, Value, Values
+from functx.core.typing import ArrayLike, Dim, IRValue, Mask, Value, Values
 from functx.ops.families import Linear
 from functx.ops.operands import (
     RewriteContext,
@@ -64,7 +64,7 @@ class Slice(Linear, ReadsPart, View):
         shape = [(b - a + s - 1) // s for a, b, s in zip(start, limit, strides, strict=True)]
         return x.update(shape=tuple(shape))
 
-    def transpose(self, ct: Value, x: Value | LinearInput) -> Cotangents:
+    def transpose(self, ct: Value, x: Value | LinearInput) -> Values:
         strides = self.full_strides
         if ct.size == 0:
             return (ops.zeros_like(x),)
@@ -94,7 +94,7 @@ class Slice(Linear, ReadsPart, View):
         limit = tuple([a + n for a, n in zip(self.start, ct.shape, strict=True)])
         return ops.SliceTile(self.start, limit, ct, use)
 
-    def tangent_mask(self, masks: Sequence[Any], args: Values) -> Mask:
+    def tangent_mask(self, masks: Sequence[Mask], args: Values) -> Mask:
         (mask,) = masks
         return mask if mask is None or not mask.shape else self(mask)
 

@@ -82,7 +82,7 @@ class Sort(Primitive):
         ]
         return (outs, [*out_tangents, None]) if self.permutation else (outs[:-1], out_tangents)
 
-    def forward(self, args: Values, active: Sequence[bool]) -> tuple[Any, Any]:
+    def forward(self, args: Values, active: Sequence[bool]) -> tuple[Values, Values]:
         outs = self.with_permutation()(*args)
         return outs[: len(args) + self.permutation], outs
 
@@ -213,10 +213,9 @@ def sort(operand: Any, dimension: int = -1, is_stable: bool = True, num_keys: in
 
 def sort_key_val(
     keys: ArrayLike, values: Value, dimension: int = -1, is_stable: bool = True
-) -> tuple[Any, Any]:
+) -> tuple[Value, Value]:
     """`keys` in ascending order along `dimension`, and `values` in the order of the keys."""
-    keys, values = sort((keys, values), dimension, is_stable)
-    return keys, values
+    return sort((keys, values), dimension, is_stable)
 
 
 def argsort(x: ArrayLike, axis: int = -1, stable: bool = True) -> Value:
@@ -224,7 +223,7 @@ def argsort(x: ArrayLike, axis: int = -1, stable: bool = True) -> Value:
     return Sort(canonical_axis(axis, aval_of(x).ndim), 1, stable, True)(x)[-1]
 
 
-def top_k(operand: Value, k: int, *, axis: int = -1) -> tuple[Any, Any]:
+def top_k(operand: Value, k: int, *, axis: int = -1) -> tuple[Value, Value]:
     """The `k` largest elements along `axis` in descending order, and their indices.
 
     Of elements that tie, the first comes first.

@@ -508,12 +508,12 @@ class Sinc(Inexact):
             value = ops.div(ops.sub(slope, ops.mul(value, float(k))), safe)
         return value
 
-    def near_zero(self, z: Value) -> Any:
+    def near_zero(self, z: Value) -> Value:
         # The sum over even n of (-1)^(n/2) z^(n-k) / ((n-k)! (n+1))
         k = self.order
         first = k + k % 2
         square = ops.mul(z, z)
-        total = None
+        total: Any = None
         for n in reversed(range(first, first + 3 * k + 27, 2)):
             term = (-1.0) ** (n // 2) / (math.factorial(n - k) * (n + 1))
             total = term if total is None else ops.add(ops.mul(total, square), term)

@@ -36,7 +36,7 @@ class Standardized(NamedTuple):
 
     x: Value
     mean: Value | None
-    variance: Value | None
+    variance: Value
     rstd: Value
 
 
@@ -71,6 +71,7 @@ def standardize(
     centered_x = ops.sub(x, broadcast_along(mean, x, axes)) if mean is not None else x
     variance = mean_along(ops.square(centered_x), axes)
     if eps is None:
+        assert rstd is not None
         # Rounding may make it negative; the sum below is accurate nevertheless.
         recovered = ops.stop_gradient(ops.sub(ops.div(1.0, ops.square(rstd)), variance))
         rstd = ops.rsqrt(ops.add(variance, recovered))

@@ -226,7 +226,7 @@ class WindowReduction(Primitive, abstract=True):
         `out` is the type of the result, by default that of the equation.
         """
 
-        def combine(pair: Sequence[Any]) -> list[Any]:
+        def combine(pair: Sequence[IRValue]) -> list[IRValue]:
             return [operation(*pair).result]
 
         return lower_window(
@@ -403,7 +403,7 @@ class WindowArgExtremum(WindowReduction, abstract=True):
         )
         worst = ops.lowest(aval.dtype) if self.direction == "GT" else ops.highest(aval.dtype)
 
-        def combine(pairs: Sequence[Any]) -> list[Any]:
+        def combine(pairs: Sequence[IRValue]) -> list[IRValue]:
             return ops.select_first_extremum(ctx, self.direction, pairs, value, position)
 
         starts = [worst, element_aval.size]
@@ -430,11 +430,11 @@ def _index_dtype(x: ShapedArray) -> np.dtype[Any]:
 def lower_window(
     ctx: LoweringContext,
     window: Window,
-    operands: Sequence[Any],
+    operands: Sequence[IRValue],
     starts: Sequence[Any],
-    combine: Callable[[Sequence[Any]], Sequence[Any]],
+    combine: Callable[[Sequence[IRValue]], Sequence[IRValue]],
     avals: Sequence[ShapedArray] | None = None,
-) -> list[Any]:
+) -> list[IRValue]:
     """The combination of the elements of `operands` in each window, with padding of `starts`.
 
     `starts` are numbers or scalar values. `combine` takes an element of each operand, then another of
@@ -468,8 +468,8 @@ def lower_window(
 
 
 def pad_for_window(
-    ctx: LoweringContext, window: Window, xs: Sequence[Any], starts: Sequence[Any]
-) -> list[Any]:
+    ctx: LoweringContext, window: Window, xs: Sequence[IRValue], starts: Sequence[Any]
+) -> list[IRValue]:
     """The values `xs` with the base dilation and the padding of `window`, filled with `starts`."""
     low, high, inner = [
         ctx.i64_array(amounts) for amounts in zip(*window.pad_config(), strict=True)
@@ -480,11 +480,11 @@ def pad_for_window(
 def lower_window_program(
     ctx: LoweringContext,
     window: Window,
-    xs: Sequence[Any],
+    xs: Sequence[IRValue],
     starts: Sequence[Any],
     program: Program,
     begin: Program,
-) -> list[Any]:
+) -> list[IRValue]:
     """The combination of the elements of `xs` in each window by `program`, starting with `starts`.
 
     `begin` combines the scalars `starts` with all results, as vectors, as `program` does elements.
@@ -495,7 +495,7 @@ def lower_window_program(
 
     # XLA assumes that the initial value of a reduction is neutral and may use it any number of times.
     # So the initial value has a false flag, and only elements with a true flag are combined.
-    def combine(pair: Sequence[Any]) -> list[Any]:
+    def combine(pair: Sequence[IRValue]) -> list[IRValue]:
         (*left, a), (*right, b) = pair[: n + 1], pair[n + 1 :]
         both = ctx.module.emit(program, [*left, *right])
         kept = [

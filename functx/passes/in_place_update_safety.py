@@ -185,7 +185,7 @@ class OrderLoopBody(Rewrite[Program]):
         dependent = {write: equations_feeding(program, write) for write in writer.values()}
         zeros: dict[Var, list[Tracer]] = {}
 
-        def step(eqn: Equation, *args: Tracer) -> Sequence[Tracer]:
+        def step(eqn: Equation, *args: Value) -> Sequence[Tracer]:
             if eqn in reads:
                 source = eqn.inputs[0]
                 read, zero = ops.ReadBeforeWrite()(*bind_equation(eqn, *args))
@@ -199,13 +199,13 @@ class OrderLoopBody(Rewrite[Program]):
                 args = (*args[:i], with_data_dependence(args[i], dependences), *args[i + 1 :])
             return bind_equation(eqn, *args)
 
-        def body(*args: Tracer) -> list[Tracer]:
+        def body(*args: Value) -> list[Tracer]:
             return interpret(program, args, step, constant=lambda c: c)
 
         return trace_closed(body, program.in_avals, name=program.name, in_names=program.in_names)
 
 
-def with_data_dependence(index: Tracer, zeros: Sequence[Tracer]) -> Tracer:
+def with_data_dependence(index: Value, zeros: Sequence[Tracer]) -> Value:
     """`index` plus zeros, which XLA computes only after all of `zeros`."""
     for zero in zeros:
         scalar = ops.reshape(ops.slice(ops.reshape(zero, (zero.size,)), [0], [1]), ())

@@ -308,7 +308,7 @@ class EigenvalueFunction(NamedTuple):
         builder, is_odd = current_builder.require(), len({*self.sum.outputs}) == 2
         places = ops.broadcasted_iota("int32", w.shape, w.ndim - 1)
         signs = ops.select(ops.lt(places, self.width), literal(1, w.dtype), literal(-1, w.dtype))
-        (f,) = builder.inline(plain, [ops.mul(signs, w), *parameters])
+        f: Value = builder.inline(plain, [ops.mul(signs, w), *parameters])[0]
         if not self.sum.outputs:
             f = ops.mul(f, 0.5)
         elif is_odd:

@@ -79,13 +79,13 @@ class WithTripLimit(Rewrite[Program]):
     avals: tuple[ShapedArray, ...]
 
     def __call__(self, condition: Program) -> Program:
-        if self.limit is None:
+        limit, count = self.limit, len(condition.inputs)
+        if limit is None:
             return WithUnusedInputs(self.avals)(condition)
-        count = len(condition.inputs)
 
         def limited(*args: Value) -> list[Value]:
             (goes_on,) = apply(None, condition, args[:count])
-            return [ops.bitwise_and(goes_on, ops.lt(args[count], self.limit))]
+            return [ops.bitwise_and(goes_on, ops.lt(args[count], limit))]
 
         return trace_closed(limited, [*condition.in_avals, *self.avals], name=condition.name)
 
