@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeAlias
 
 from functx.core import tree
 from functx.core.caches import invalidate_caches, scoped_table
@@ -20,9 +20,11 @@ from functx.core.errors import (
 )
 from functx.core.primitive import Primitive
 from functx.core.source_info import describe_source, user_source
-from functx.core.typing import Function, PyTree, Value
+from functx.core.typing import Function, Value
 
 PrimitiveClass = type[Primitive]
+Primitives: TypeAlias = PrimitiveClass | str | Function | Iterable[Any]
+"""A primitive's class or name, a base class, a function of functx, or a pytree of those."""
 
 _TABLES: dict[str, dict[PrimitiveClass, Decomposition]] = {
     name: scoped_table() for name in ("general", "jvp", "vmap", "rng")
@@ -132,7 +134,7 @@ def _signature(function: Function) -> inspect.Signature | None:
 
 
 def register(
-    op: PyTree, *, table: str = "general", exist_ok: bool = False
+    op: Primitives, *, table: str = "general", exist_ok: bool = False
 ) -> Callable[[Function], Function]:
     """A decorator that registers a function as the decomposition of a primitive; returns the function.
 
@@ -184,7 +186,7 @@ def register(
     return decorator
 
 
-def remove(op: PyTree, *, table: str = "general") -> None:
+def remove(op: Primitives, *, table: str = "general") -> None:
     """Remove what was registered for `op`, as in `register`, from a table.
 
     The definitions of functx are used again. Nothing happens if nothing was registered.
@@ -208,7 +210,7 @@ def _update_table(
         invalidate_caches()
 
 
-def lookup(op: PyTree, table: str = "general") -> Function:
+def lookup(op: PrimitiveClass | str | Function, table: str = "general") -> Function:
     """The decomposition of `op` in a table, called as `function(*operands, **params)`.
 
     Falls back to the table "general", then to the decomposition of functx. Raises MissingRuleError
@@ -224,7 +226,7 @@ def lookup(op: PyTree, table: str = "general") -> Function:
     return entry.function
 
 
-def get_jvp_decomposition(op: PyTree) -> Function:
+def get_jvp_decomposition(op: PrimitiveClass | str | Function) -> Function:
     """The decomposition of `op` for forward mode: from the table "jvp", else from "general".
 
     Raises MissingRuleError if there is none.
@@ -232,7 +234,7 @@ def get_jvp_decomposition(op: PyTree) -> Function:
     return lookup(op, "jvp")
 
 
-def get_decompositions(ops: PyTree, table: str = "general") -> dict[PrimitiveClass, Function]:
+def get_decompositions(ops: Primitives, table: str = "general") -> dict[PrimitiveClass, Function]:
     """The decompositions of `ops`, a pytree as in `register`, in a table; missing ones are left out.
 
     "general" includes the decompositions of functx.
@@ -246,7 +248,7 @@ def get_decompositions(ops: PyTree, table: str = "general") -> dict[PrimitiveCla
     return {cls: entry.function for cls, entry in found.items() if entry is not None}
 
 
-def remove_decompositions(decompositions: dict[PrimitiveClass, Function], ops: PyTree) -> None:
+def remove_decompositions(decompositions: dict[PrimitiveClass, Function], ops: Primitives) -> None:
     """Remove `ops` from a dictionary that `get_decompositions` returned; missing ones are ignored."""
     for cls in resolve_primitives(ops, "decomp.remove_decompositions"):
         decompositions.pop(cls, None)
@@ -316,7 +318,7 @@ def decomposition_table(name: object, what: str) -> dict[PrimitiveClass, Decompo
     return entries
 
 
-def resolve_primitives(ops: PyTree, what: str, families: bool = True) -> list[PrimitiveClass]:
+def resolve_primitives(ops: Primitives, what: str, families: bool = True) -> list[PrimitiveClass]:
     """The primitive classes in a pytree of classes, names, base classes and functions of functx."""
     leaves = list(ops) if isinstance(ops, (set, frozenset)) else tree.leaves(ops)
     return list(

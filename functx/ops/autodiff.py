@@ -14,16 +14,7 @@ from functx.core.primitive import LinearInput, Primitive
 from functx.core.program import Equation
 from functx.core.samples import EXACT, f32, i32, sample
 from functx.core.types import ShapedArray
-from functx.core.typing import (
-    ArrayLike,
-    Cotangent,
-    Cotangents,
-    Dim,
-    IRValue,
-    NumPyArray,
-    Tangent,
-    Value,
-)
+from functx.core.typing import ArrayLike, Cotangents, Dim, IRValue, NumPyArray, Tangent, Value
 from functx.ops.families import Linear
 from functx.ops.operands import batch_size
 
@@ -181,7 +172,7 @@ class Refused(Primitive, abstract=True):
     def jvp(self, primals: Sequence[Value], tangents: Sequence[Tangent]) -> tuple[Value, Tangent]:
         return self(*primals), self(*[t for t in tangents if t is not None])
 
-    def transpose(self, ct: Value, *args: LinearInput) -> Sequence[Cotangent]:
+    def transpose(self, ct: Value, *args: LinearInput) -> Cotangents:
         return [Refused(self.error, x.aval)(ct) for x in args]
 
     def batch(self, args: Sequence[Value], dims: Sequence[Dim]) -> tuple[Value, Dim]:
@@ -216,7 +207,7 @@ def instantiate_zeros(
     return [ops.zeros_like(a) if x is None else x for x, a in zip(values, like, strict=True)]
 
 
-def inexact_cotangents(cts: Sequence[Cotangent], avals: Sequence[ShapedArray]) -> list[Value]:
+def inexact_cotangents(cts: Cotangents, avals: Sequence[ShapedArray]) -> list[Value]:
     """The cotangents of the inexact outputs, with zeros for None."""
     mask = inexact_mask(avals)
     return instantiate_zeros(select_where(cts, mask), select_where(avals, mask))

@@ -35,7 +35,17 @@ from functx.core.types import (
     narrow_dtype,
     x64_enabled,
 )
-from functx.core.typing import Cotangent, Dim, Function, IRValue, NumPyArray, PyTree, Tangent, Value
+from functx.core.typing import (
+    Cotangents,
+    Dim,
+    Function,
+    IRValue,
+    NumPyArray,
+    PyTree,
+    Tangent,
+    Value,
+    Values,
+)
 from functx.ops.operands import batch_size
 
 if TYPE_CHECKING:
@@ -216,9 +226,7 @@ class HostCallback(HostPrimitive, abstract=True):
     def run(self, *arrays: NumPyArray) -> list[Any]:
         return self.callback(arrays, self.results)
 
-    def jvp(
-        self, primals: Sequence[Value], tangents: Sequence[Tangent]
-    ) -> tuple[Sequence[Value], Sequence[Tangent]]:
+    def jvp(self, primals: Values, tangents: Sequence[Tangent]) -> tuple[Values, Sequence[Tangent]]:
         tangents_given = [t for t in tangents if t is not None]
         return self(*primals), [
             NoDerivative(self.name, self.callback, a)(*tangents_given)
@@ -228,17 +236,15 @@ class HostCallback(HostPrimitive, abstract=True):
         ]
 
     def vjp(
-        self, cts: Sequence[Cotangent], saved: object, args: Sequence[Value], active: Sequence[bool]
-    ) -> Sequence[Cotangent]:
+        self, cts: Cotangents, saved: object, args: Values, active: Sequence[bool]
+    ) -> Cotangents:
         tangents_given = [ct for ct in cts if ct is not None]
         return [
             NoDerivative(self.name, self.callback, aval_of(x))(*tangents_given) if on else None
             for x, on in zip(args, active, strict=True)
         ]
 
-    def sequential_params(
-        self, args: Sequence[Value], dims: Sequence[int | None]
-    ) -> dict[str, Any]:
+    def sequential_params(self, args: Values, dims: Sequence[int | None]) -> dict[str, Any]:
         """The parameters of one call that runs the callback for each element of a batch."""
         size = batch_size(args, dims)
         return {
@@ -271,9 +277,7 @@ class PureCallback(HostCallback):
         ),
     )  # fmt: skip
 
-    def batch(
-        self, args: Sequence[Value], dims: Sequence[Dim]
-    ) -> tuple[Sequence[Value], Sequence[Dim]]:
+    def batch(self, args: Values, dims: Sequence[Dim]) -> tuple[Values, Sequence[Dim]]:
         method = self.vmap_method
         if method is None:
             raise MissingRuleError(
@@ -311,9 +315,7 @@ class IoCallback(HostCallback):
     def effects(self) -> Effects:  # type: ignore[override]
         return _ORDERED if self.ordered else _UNORDERED
 
-    def batch(
-        self, args: Sequence[Value], dims: Sequence[Dim]
-    ) -> tuple[Sequence[Value], Sequence[Dim]]:
+    def batch(self, args: Values, dims: Sequence[Dim]) -> tuple[Values, Sequence[Dim]]:
         params = self.sequential_params(args, dims)
         return IoCallback(ordered=self.ordered, **params)(*args), [0] * len(self.results)
 
@@ -332,9 +334,7 @@ class DebugCallback(HostCallback):
     def effects(self) -> Effects:  # type: ignore[override]
         return _ORDERED if self.ordered else _UNORDERED
 
-    def batch(
-        self, args: Sequence[Value], dims: Sequence[Dim]
-    ) -> tuple[Sequence[Value], Sequence[Dim]]:
+    def batch(self, args: Values, dims: Sequence[Dim]) -> tuple[Values, Sequence[Dim]]:
         return DebugCallback(ordered=self.ordered, **self.sequential_params(args, dims))(*args), []
 
 
@@ -355,14 +355,14 @@ class NoDerivative(Primitive, abstract=True):
     def abstract_eval(self, *avals: ShapedArray) -> ShapedArray:
         return self.result
 
-    def jvp(self, primals: Sequence[Value], tangents: Sequence[Tangent]) -> tuple[Value, Tangent]:
+    def jvp(self, primals: Values, tangents: Sequence[Tangent]) -> tuple[Value, Tangent]:
         tangents_given = [t for t in tangents if t is not None]
         return self(*primals), self(*tangents_given)
 
-    def transpose(self, ct: Value, *args: Value) -> Sequence[Cotangent]:
+    def transpose(self, ct: Value, *args: Value) -> Cotangents:
         raise no_derivative_error(self.operation, self.callback)
 
-    def batch(self, args: Sequence[Value], dims: Sequence[Dim]) -> tuple[Value, Dim]:
+    def batch(self, args: Values, dims: Sequence[Dim]) -> tuple[Value, Dim]:
         size = batch_size(args, dims)
         result = self.result.update(shape=(size, *self.result.shape))
         return NoDerivative(self.operation, self.callback, result)(*args), 0

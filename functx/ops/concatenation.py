@@ -17,17 +17,7 @@ from functx.core.program import Atom
 from functx.core.samples import EXACT, f32, sample
 from functx.core.tracer import aval_of
 from functx.core.types import Shape, ShapedArray
-from functx.core.typing import (
-    ArrayLike,
-    Cotangent,
-    Cotangents,
-    Dim,
-    IRValue,
-    Mask,
-    NumPyArray,
-    Value,
-    Values,
-)
+from functx.core.typing import ArrayLike, Cotangent, Dim, IRValue, Mask, NumPyArray, Value, Values
 from functx.ops.families import Linear
 from functx.ops.operands import (
     RewriteContext,
@@ -80,10 +70,12 @@ class Concatenate(Linear):
         )
         return ShapedArray(shape, first.dtype, all(x.weak_type for x in operands))
 
-    def transpose(self, ct: Value, *args: Value) -> Cotangents:
+    def transpose(self, ct: Value, *args: Value) -> Sequence[Cotangent]:
         return self.operand_slices(ct, args, [is_linear_input(x) for x in args])
 
-    def vjp(self, ct: Value, out: Value, args: Values, active: Sequence[bool]) -> Cotangents:
+    def vjp(
+        self, ct: Value, out: Value, args: Values, active: Sequence[bool]
+    ) -> Sequence[Cotangent]:
         return self.operand_slices(ct, args, active)
 
     def tangent_mask(self, masks: Sequence[Mask | bool], args: Values) -> Mask:
@@ -150,7 +142,7 @@ class Split(Linear, View):
         before, after = x.shape[: self.axis], x.shape[self.axis + 1 :]
         return [x.update(shape=(*before, size, *after)) for size in self.sizes]
 
-    def transpose(self, cts: Cotangents, x: Value) -> Cotangents:
+    def transpose(self, cts: Sequence[Cotangent], x: Value) -> Sequence[Cotangent]:
         before, after = x.shape[: self.axis], x.shape[self.axis + 1 :]
         parts = [
             ops.zeros_like(x.aval.update(shape=(*before, size, *after))) if ct is None else ct
@@ -229,10 +221,12 @@ class Pad(Linear):
             raise ShapeError(f"pad: no length may become negative; got {self.config} for {x!r}")
         return ShapedArray(shape, x.dtype, x.weak_type and value.weak_type)
 
-    def transpose(self, ct: Value, x: Value, value: Value) -> Cotangents:
+    def transpose(self, ct: Value, x: Value, value: Value) -> Sequence[Cotangent]:
         return self.operand_cotangents(ct, x, is_linear_input(x), is_linear_input(value))
 
-    def vjp(self, ct: Value, out: Value, args: Values, active: Sequence[bool]) -> Cotangents:
+    def vjp(
+        self, ct: Value, out: Value, args: Values, active: Sequence[bool]
+    ) -> Sequence[Cotangent]:
         return self.operand_cotangents(ct, args[0], *active)
 
     def operand_cotangents(

@@ -16,7 +16,7 @@ from functx.core.primitive import Primitive
 from functx.core.samples import EXACT, Rounding, bool_, c64, f32, i32, sample
 from functx.core.tracer import aval_of
 from functx.core.types import DType, ShapedArray, accumulation_dtype, is_complex, kind, real_dtype
-from functx.core.typing import ArrayLike, Cotangents, Dim, IRValue, Mask, Tangent, Value
+from functx.core.typing import ArrayLike, Cotangents, Dim, IRValue, Mask, Tangent, Value, Values
 from functx.ops.families import Linear, align_batch_dims, check_same_dtype
 from functx.ops.operands import canonical_axis, check_axes
 
@@ -35,7 +35,7 @@ class Cumulative(Primitive, abstract=True):
     def from_jax_params(cls, axis: int, reverse: bool) -> Cumulative:
         return cls(int(axis), bool(reverse))
 
-    def cotangent_masks(self, mask: Mask, args: Sequence[Value]) -> Sequence[Mask]:
+    def cotangent_masks(self, mask: Mask, args: Values) -> Sequence[Mask]:
         if mask is None or not mask.shape:
             return [mask]
         return [cummax(mask, self.axis, not self.reverse)]
@@ -45,7 +45,7 @@ class Cumulative(Primitive, abstract=True):
         check_axes(self.name, self.axis, x.ndim)
         return x
 
-    def batch(self, args: Sequence[Value], dims: Sequence[int]) -> tuple[Value, Dim]:
+    def batch(self, args: Values, dims: Sequence[int]) -> tuple[Value, Dim]:
         (x,), (dim,) = args, dims
         return type(self)(self.axis + (self.axis >= dim), self.reverse)(x), dim
 
@@ -100,7 +100,7 @@ class CumSum(Cumulative, Linear):
     def transpose(self, ct: Value, x: Value) -> Cotangents:
         return (CumSum(self.axis, not self.reverse)(ct),)
 
-    def tangent_mask(self, masks: Sequence[Mask], args: Sequence[Value]) -> Mask:
+    def tangent_mask(self, masks: Sequence[Mask], args: Values) -> Mask:
         (mask,) = masks
         return mask if mask is None or not mask.shape else cummax(mask, self.axis, self.reverse)
 
@@ -118,7 +118,7 @@ class CumProd(Cumulative):
         sample(c64[3], axis=0),
     )
 
-    def jvp(self, primals: Sequence[Value], tangents: Sequence[Value]) -> tuple[Value, Tangent]:
+    def jvp(self, primals: Values, tangents: Values) -> tuple[Value, Tangent]:
         # dout[i] = x[i] * dout[i - 1] + dx[i] * out[i - 1], without division, right for zeros too
         (x,), (t,) = primals, tangents
         out = self(x)
@@ -141,7 +141,7 @@ class CumExtremum(Cumulative, abstract=True):
         sample(bool_[5], axis=0),
     )
 
-    def jvp(self, primals: Sequence[Value], tangents: Sequence[Value]) -> tuple[Value, Tangent]:
+    def jvp(self, primals: Values, tangents: Values) -> tuple[Value, Tangent]:
         (x,), (t,) = primals, tangents
         out = self(x)
         # Positions with one extremum are adjacent: the tangents and the count of the elements that
@@ -208,7 +208,7 @@ class CumLogSumExp(Cumulative):
         ),
     )
 
-    def jvp(self, primals: Sequence[Value], tangents: Sequence[Value]) -> tuple[Value, Tangent]:
+    def jvp(self, primals: Values, tangents: Values) -> tuple[Value, Tangent]:
         # dout[i] = e^(out[i - 1] - out[i]) * dout[i - 1] + e^(x[i] - out[i]) * dx[i]
         (x,), (t,) = primals, tangents
         out = self(x)
@@ -256,7 +256,7 @@ class LinearRecurrence(Primitive):
         check_axes(self.name, self.axis, x.ndim)
         return x
 
-    def jvp(self, primals: Sequence[Value], tangents: Sequence[Tangent]) -> tuple[Value, Tangent]:
+    def jvp(self, primals: Values, tangents: Sequence[Tangent]) -> tuple[Value, Tangent]:
         (factor, x), (dfactor, dx) = primals, tangents
         out = self(factor, x)
         if dfactor is not None:
@@ -267,9 +267,7 @@ class LinearRecurrence(Primitive):
     def transpose(self, ct: Value, factor: Value, x: Value) -> Cotangents:
         return None, self.term_cotangent(ct, factor)
 
-    def vjp(
-        self, ct: Value, out: Value, args: Sequence[Value], active: Sequence[bool]
-    ) -> Cotangents:
+    def vjp(self, ct: Value, out: Value, args: Values, active: Sequence[bool]) -> Cotangents:
         dx = self.term_cotangent(ct, args[0])
         if not active[0]:
             return None, dx
@@ -280,7 +278,7 @@ class LinearRecurrence(Primitive):
         reverse = not self.reverse
         return LinearRecurrence(self.axis, reverse)(shift_along(factor, self.axis, reverse, 0), ct)
 
-    def batch(self, args: Sequence[Value], dims: Sequence[Dim]) -> tuple[Value, Dim]:
+    def batch(self, args: Values, dims: Sequence[Dim]) -> tuple[Value, Dim]:
         (factor, x), dim = align_batch_dims(args, dims)
         return LinearRecurrence(self.axis + (self.axis >= dim), self.reverse)(factor, x), dim
 

@@ -11,7 +11,7 @@ from functx.core.masks import mask_of
 from functx.core.primitive import LinearInput, Primitive, is_linear_input, rule
 from functx.core.tracer import aval_of
 from functx.core.types import DType, ShapedArray, is_inexact, kind
-from functx.core.typing import ArrayLike, Cotangent, Cotangents, Function, Mask, Tangent, Value
+from functx.core.typing import ArrayLike, Cotangent, Function, Mask, Tangent, Value, Values
 from functx.ops.operands import batch_size, literal, promote_scalars
 
 
@@ -60,7 +60,7 @@ class Elementwise(Primitive, abstract=True):
         return dtype
 
     @rule
-    def jvp(self, primals: Sequence[Value], tangents: Sequence[Tangent]) -> tuple[Value, Tangent]:
+    def jvp(self, primals: Values, tangents: Sequence[Tangent]) -> tuple[Value, Tangent]:
         out = self(*primals)
         total = None
         for i, t in enumerate(tangents):
@@ -72,7 +72,7 @@ class Elementwise(Primitive, abstract=True):
                 total = term if total is None else ops.add(total, term)
         return out, total
 
-    def tangent_mask(self, masks: Sequence[Mask | bool], args: Sequence[Value]) -> Mask:
+    def tangent_mask(self, masks: Sequence[Mask | bool], args: Values) -> Mask:
         varying_masks = [mask for mask, x in zip(masks, args, strict=True) if is_inexact(x.dtype)]
         # Where no operand has a mask, the output is taken to vary everywhere.
         if len(args) > 1 and all(mask is None for mask in varying_masks):
@@ -86,16 +86,14 @@ class Elementwise(Primitive, abstract=True):
                 total = mask if total is None else ops.bitwise_or(total, mask)
         return total
 
-    def masked_tangent(self, mask: Mask, t: Value, primals: Sequence[Value]) -> Value:
+    def masked_tangent(self, mask: Mask, t: Value, primals: Values) -> Value:
         """`t`, zero where `mask` is false, if a subclass computed it by its own `jvp`."""
         if type(self).jvp is Elementwise.jvp or self.preserves_zero(0, *primals):
             return t
         return apply_mask(mask, t)
 
     @rule
-    def vjp(
-        self, ct: Value, out: Value, args: Sequence[Value], active: Sequence[bool]
-    ) -> list[Cotangent]:
+    def vjp(self, ct: Value, out: Value, args: Values, active: Sequence[bool]) -> list[Cotangent]:
         # An infinite derivative times a zero cotangent gives no nan under the mask.
         mask, cts = mask_of(ct), []
         for i, x in enumerate(args):
@@ -107,7 +105,7 @@ class Elementwise(Primitive, abstract=True):
             cts.append(term)
         return cts
 
-    def masked_cotangents(self, mask: Value, cts: Cotangents) -> Cotangents:
+    def masked_cotangents(self, mask: Value, cts: Sequence[Cotangent]) -> Sequence[Cotangent]:
         """`cts`, zero where `mask` is false, if a rule computed them that knows no masks."""
         if type(self).vjp is Elementwise.vjp and not self.is_user_defined:
             return cts
@@ -116,7 +114,7 @@ class Elementwise(Primitive, abstract=True):
             for ct in cts
         ]
 
-    def cotangent_masks(self, mask: Mask, args: Sequence[Value]) -> list[Mask]:
+    def cotangent_masks(self, mask: Mask, args: Values) -> list[Mask]:
         operand_masks = [
             combine_masks(mask, self.nonzero_derivative_mask(i, *args)) for i in range(len(args))
         ]
@@ -134,7 +132,7 @@ class Elementwise(Primitive, abstract=True):
             for i, x in enumerate(args)
         ]
 
-    def batch(self, args: Sequence[Value], dims: Sequence[int | None]) -> tuple[Value, int]:
+    def batch(self, args: Values, dims: Sequence[int | None]) -> tuple[Value, int]:
         args, dim = align_batch_dims(args, dims)
         return self(*args), dim
 
@@ -184,23 +182,23 @@ class Linear(Primitive, abstract=True):
     is_element_mapping: ClassVar[bool] = False
     """Whether the operation has one operand and each element of it goes to one output element."""
 
-    def jvp(self, primals: Sequence[Value], tangents: Sequence[Tangent]) -> tuple[Value, Tangent]:
+    def jvp(self, primals: Values, tangents: Sequence[Tangent]) -> tuple[Value, Tangent]:
         tangents = [
             ops.zeros_like(x) if t is None else t for x, t in zip(primals, tangents, strict=True)
         ]
         return self(*primals), self(*tangents)
 
     def vjp(
-        self, ct: Value, out: Value, args: Sequence[Value], active: Sequence[bool]
+        self, ct: Value, out: Value, args: Values, active: Sequence[bool]
     ) -> Sequence[Cotangent]:
         return self.transpose(ct, *[LinearInput(aval_of(x)) for x in args])
 
-    def tangent_mask(self, masks: Sequence[Mask], args: Sequence[Value]) -> Mask:
+    def tangent_mask(self, masks: Sequence[Mask], args: Values) -> Mask:
         if masks[0] is None or not self.is_element_mapping or not masks[0].shape:
             return masks[0] if self.is_element_mapping else None
         return self(masks[0])
 
-    def cotangent_masks(self, mask: Mask, args: Sequence[Value]) -> Sequence[Mask]:
+    def cotangent_masks(self, mask: Mask, args: Values) -> Sequence[Mask]:
         if mask is None or not self.is_element_mapping or not mask.shape:
             return [mask if self.is_element_mapping else None] * len(args)
         return self.transpose(mask, LinearInput(aval_of(args[0]).update(dtype=ops.BOOL)))
@@ -250,7 +248,7 @@ def elementwise_shape(primitive: Primitive, avals: Sequence[ShapedArray]) -> tup
     return shape
 
 
-def align_batch_dims(args: Sequence[Value], dims: Sequence[int | None]) -> tuple[list[Value], int]:
+def align_batch_dims(args: Values, dims: Sequence[int | None]) -> tuple[list[Value], int]:
     """The operands of an elementwise operation with one common batch dimension, which is returned too.
 
     Unbatched operands are broadcast, except scalars. Batched scalars are broadcast to the shape.

@@ -17,16 +17,7 @@ from functx.core.errors import DTypeError, ShapeError
 from functx.core.primitive import Primitive
 from functx.core.samples import Rounding, f32, sample
 from functx.core.types import ShapedArray, is_complex, real_dtype
-from functx.core.typing import (
-    ArrayLike,
-    Cotangents,
-    Dim,
-    IRValue,
-    NumPyArray,
-    Tangent,
-    Value,
-    Values,
-)
+from functx.core.typing import ArrayLike, Cotangents, Dim, IRValue, NumPyArray, Tangent, Value
 from functx.ops.operands import batch_size, literal
 
 if TYPE_CHECKING:
@@ -76,7 +67,7 @@ class MatrixFunction(Primitive, abstract=True):
 
     def batch(
         self, args: Sequence[Value], dims: Sequence[Dim]
-    ) -> tuple[Value | Values, Dim | Sequence[Dim]]:
+    ) -> tuple[Value | Sequence[Value], Dim | Sequence[Dim]]:
         log_abs_det = batch_size(args, dims)
         outs = self(
             *[ops.batch_dim_at(x, d, 0, log_abs_det) for x, d in zip(args, dims, strict=True)]

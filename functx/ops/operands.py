@@ -38,7 +38,7 @@ from functx.core.types import (
     is_integer,
     kind,
 )
-from functx.core.typing import ArrayLike, Axes, ShapeLike, Value
+from functx.core.typing import ArrayLike, Axes, ShapeLike, Value, Values
 
 if TYPE_CHECKING:
     from typing_extensions import TypeIs
@@ -189,7 +189,7 @@ def tuple_delete(items: Sequence[int], left_out: Sequence[int]) -> tuple[int, ..
     return tuple(n for i, n in enumerate(items) if i not in left_out)
 
 
-def batch_size(args: Sequence[Value], dims: Sequence[int | None]) -> int:
+def batch_size(args: Values, dims: Sequence[int | None]) -> int:
     """The length of the batch dimensions `dims` of the operands, or of the axis being batched."""
     for x, d in zip(args, dims, strict=True):
         if d is not None:
