@@ -133,9 +133,19 @@ def _getitem(self: ndarray, idx: Index) -> Any:
         type(idx) is tuple and _STATIC_INDEX_TYPES.issuperset(map(type, idx))
     )
     if not basic:
-        idx, basic = _numpy_index(idx)
-        if idx is None:
-            return indexing.getitem(self, basic)
+        items = idx if type(idx) is tuple else (idx,)
+        if any([isinstance(item, jax.Array) for item in items]):
+            return indexing.getitem(self, idx)
+        # An integer `ndarray` without dimensions becomes an int, since NumPy would copy.
+        idx = tuple(
+            [
+                int(item)
+                if type(item) in FUNCTX_ARRAY_TYPES and not item.ndim and item.dtype.kind in "iu"
+                else item
+                for item in items
+            ]
+        )
+        basic = _STATIC_INDEX_TYPES.issuperset(map(type, idx))
     try:
         result = _get(self, idx)
     except IndexError:
@@ -144,25 +154,6 @@ def _getitem(self: ndarray, idx: Index) -> Any:
         # Computed results are in row-major order.
         return result if basic or result.flags.c_contiguous else np.ndarray.copy(result)
     return np.ndarray.view(np.asarray(result), type(self))
-
-
-def _numpy_index(idx: Index) -> tuple[Any, Any]:
-    """`idx` as NumPy accepts it, and whether it is basic; (None, idx) with a JAX array in it.
-
-    An integer `ndarray` without dimensions is converted to an int, since NumPy would copy.
-    """
-    items = idx if type(idx) is tuple else (idx,)
-    if any([isinstance(item, jax.Array) for item in items]):
-        return None, idx
-    items = tuple(
-        [
-            int(item)
-            if type(item) in FUNCTX_ARRAY_TYPES and not item.ndim and item.dtype.kind in "iu"
-            else item
-            for item in items
-        ]
-    )
-    return items, all([type(item) in _STATIC_INDEX_TYPES for item in items])
 
 
 def _setitem(self: ndarray, idx: Index, value: Value) -> None:
