@@ -17,7 +17,7 @@ from functx.core.errors import ArgumentError, ShapeError
 from functx.core.primitive import Primitive
 from functx.core.tracer import aval_of
 from functx.core.types import DType, Shape, accumulation_dtype, canonical_dtype
-from functx.core.typing import ArrayLike, Axes, Cotangent, DTypeLike, Value
+from functx.core.typing import ArrayLike, Axes, Cotangent, DTypeLike, Flags, Value
 from functx.ops.activations import LogSoftmaxBackward, SoftmaxBackward, log_sigmoid
 from functx.ops.batch_norm import BatchNormBackward, BatchNormInferenceBackward
 from functx.ops.classification_losses import NllLossBackward
@@ -73,7 +73,7 @@ def native_layer_norm_backward(
     rstd: ArrayLike,
     weight: ArrayLike | None,
     bias: ArrayLike | None,
-    output_mask: Sequence[bool],
+    output_mask: Flags,
 ) -> tuple[Value, Value, Value]:
     """The cotangents of the input, the weight and the bias of a layer norm, given that of its output.
 
@@ -120,7 +120,7 @@ def native_batch_norm_backward(
     save_invstd: ArrayLike | None,
     train: bool,
     eps: float,
-    output_mask: Sequence[bool],
+    output_mask: Flags,
 ) -> tuple[Value, Value, Value]:
     """The cotangents of the input, the weight and the bias of a batch norm, given that of its output.
 
@@ -181,7 +181,7 @@ def batch_norm_backward(
     save_var: ArrayLike | None,
     update: bool,
     eps: float,
-    output_mask: Sequence[bool],
+    output_mask: Flags,
     reserve: ArrayLike | None,
 ) -> tuple[Value, Value, Value]:
     """`native_batch_norm_backward` with `update` as `train` and `save_var` as `save_invstd`.
@@ -493,7 +493,7 @@ def _dtype_or_none(dtype: DTypeLike) -> DType | None:
     return None if dtype is None else canonical_dtype(dtype)
 
 
-def _canonical_output_mask(name: str, mask: Sequence[bool]) -> tuple[bool, bool, bool]:
+def _canonical_output_mask(name: str, mask: Flags) -> tuple[bool, bool, bool]:
     try:
         flags = tuple(mask)
     except TypeError:
@@ -512,9 +512,7 @@ def _check_shapes(name: str, shape: Shape, **arrays: ArrayLike | None) -> None:
             raise ShapeError(f"{name}: {argument} must have the shape {shape}; got {aval_of(x)!r}")
 
 
-def _cotangents_by_mask(
-    backward: Primitive, mask: Sequence[bool], *operands: ArrayLike | None
-) -> list[Any]:
+def _cotangents_by_mask(backward: Primitive, mask: Flags, *operands: ArrayLike | None) -> list[Any]:
     """The outputs of `backward` at the true entries of `mask`, None at the others."""
     if not any(mask):
         return [None] * len(mask)

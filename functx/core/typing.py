@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from jax.extend.mlir import ir
 
     from functx.core.program import Literal
+    from functx.core.types import ShapedArray
 
 PyTree: TypeAlias = Any
 """A pytree of arrays, numbers and static values: arguments and results of a user's function."""
@@ -33,6 +34,9 @@ Values: TypeAlias = Sequence[Value]
 Tangents: TypeAlias = Sequence[Tangent]
 Cotangents: TypeAlias = Sequence[Cotangent]
 Dims: TypeAlias = Sequence[Dim]
+Flags: TypeAlias = Sequence[bool]
+"""One boolean for each operand, output or equation."""
+Avals: TypeAlias = "Sequence[ShapedArray]"
 ArrayLike: TypeAlias = "jax.Array | np.ndarray[Any, Any] | np.generic | complex | Literal"
 """An array, a number, or a literal of a program, as an argument of functions of arrays."""
 ArrayOrList: TypeAlias = "ArrayLike | Sequence[Any]"

@@ -31,7 +31,7 @@ from functx.core.samples import LazySamples, f32, sample
 from functx.core.tracer import current_builder
 from functx.core.tracing import trace_closed
 from functx.core.types import ShapedArray
-from functx.core.typing import Cotangents, Function, PyTree, Tangents, Value, Values
+from functx.core.typing import Avals, Cotangents, Flags, Function, PyTree, Tangents, Value, Values
 from functx.custom.checkpoint_policies import MinCut, Policy, everything_saveable
 from functx.custom.custom_function import bind_arguments, has_jax_tracers
 from functx.passes.rematerialization import MIN_CUT_PLAN, MinCutSplit, use_memory_plan
@@ -167,7 +167,7 @@ class Checkpoint(ProgramCall):
         )
     )
 
-    def abstract_eval(self, *avals: ShapedArray) -> Sequence[ShapedArray]:
+    def abstract_eval(self, *avals: ShapedArray) -> Avals:
         check_operands(self, avals, self.program.in_avals)
         return self.program.out_avals
 
@@ -195,15 +195,13 @@ class Checkpoint(ProgramCall):
         outs = outs[:count]
         return outs, scatter_where(out_tangents, inexact_mask(outs))
 
-    def forward(self, args: Values, active: Sequence[bool]) -> tuple[Values, PyTree]:
+    def forward(self, args: Values, active: Flags) -> tuple[Values, PyTree]:
         split = self.partial_eval(SelectMaskedVJP(tuple(active), False))
         outs = self.with_program(split.known)(*args)
         count = len(self.program.outputs)
         return outs[:count], outs[count:]
 
-    def vjp(
-        self, cts: Cotangents, saved: PyTree, args: Values, active: Sequence[bool]
-    ) -> Cotangents:
+    def vjp(self, cts: Cotangents, saved: PyTree, args: Values, active: Flags) -> Cotangents:
         masks = [mask_of(ct) for ct in cts]
         masked = any([mask is not None for mask in masks])
         backward = self.partial_eval(SelectMaskedVJP(tuple(active), masked)).unknown

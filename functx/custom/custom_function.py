@@ -30,7 +30,7 @@ from functx.core.tracer import current_builder
 from functx.core.tracing import trace_closed
 from functx.core.tree import TreeDef
 from functx.core.types import ShapedArray
-from functx.core.typing import Dim, Dims, Function, PyTree, Value, Values
+from functx.core.typing import Avals, Dim, Dims, Flags, Function, PyTree, Value, Values
 from functx.custom.rule_tracing import (
     Activity,
     Captures,
@@ -59,8 +59,8 @@ class CallInfo(NamedTuple):
     nondiff: tuple[PyTree, ...]
     num_args: int
     in_tree: TreeDef
-    avals: Sequence[ShapedArray]
-    out_avals: Sequence[ShapedArray]
+    avals: Avals
+    out_avals: Avals
     out_tree: TreeDef
 
 
@@ -254,9 +254,7 @@ def has_jax_tracers(args: PyTree) -> bool:
     return any(isinstance(x, jax.core.Tracer) for x in tree.leaves(args))
 
 
-def check_captures_not_differentiated(
-    primitive: CustomDerivativeCall, active: Sequence[bool]
-) -> None:
+def check_captures_not_differentiated(primitive: CustomDerivativeCall, active: Flags) -> None:
     """Raise GradientError if a captured value is active: no rule gives its derivative."""
     if primitive.num_consts and any(active[-primitive.num_consts :]):
         raise GradientError(
@@ -283,9 +281,7 @@ class CustomDerivativeCall(Primitive, abstract=True):
         """The operands that are not captured."""
         return args[: len(args) - self.num_consts]
 
-    def varying(
-        self, args: Values | Sequence[ShapedArray], active: Sequence[bool]
-    ) -> tuple[bool, ...]:
+    def varying(self, args: Values | Avals, active: Flags) -> tuple[bool, ...]:
         """For each inexact operand that is not captured, whether it is active."""
         return tuple(
             select_where(self.explicit_operands(active), inexact_mask(self.explicit_operands(args)))
@@ -297,7 +293,7 @@ class CustomDerivativeCall(Primitive, abstract=True):
         """The rewrite of the rule's programs to those for batches of `size` along `dims`."""
         raise NotImplementedError
 
-    def abstract_eval(self, *avals: ShapedArray) -> Sequence[ShapedArray]:
+    def abstract_eval(self, *avals: ShapedArray) -> Avals:
         check_operands(self, avals, self.primal.in_avals)
         return self.primal.out_avals
 

@@ -23,9 +23,11 @@ from functx.core.tracebacks import api_boundary
 from functx.core.tracing import trace_closed
 from functx.core.types import ShapedArray, is_inexact
 from functx.core.typing import (
+    Avals,
     Cotangent,
     Cotangents,
     Dims,
+    Flags,
     Function,
     PyTree,
     Tangents,
@@ -150,7 +152,7 @@ def consts_jvp(
 
 
 def negated_consts_vjp(
-    program: Program, xs: Values, consts: Values, active: Sequence[bool], cts: Cotangents
+    program: Program, xs: Values, consts: Values, active: Flags, cts: Cotangents
 ) -> list[Cotangent]:
     """The negated cotangents of the `active` consts, for `cts` of the outputs."""
     varying = (*[False] * len(xs), *active)
@@ -162,9 +164,7 @@ def negated_consts_vjp(
     return scatter_where([ops.neg(ct) for ct in const_cts], active)
 
 
-def instantiate_cotangents(
-    cts: Cotangents, like: Values | Sequence[ShapedArray]
-) -> list[Value] | None:
+def instantiate_cotangents(cts: Cotangents, like: Values | Avals) -> list[Value] | None:
     """The cotangents of outputs with the types of `like`, zeros for None; None if all are None."""
     if all(ct is None for ct in cts):
         return None
@@ -332,7 +332,7 @@ class CustomLinearSolve(Primitive):
         lambda: (sample(f64[3], f64[3], dtypes=("f64",), domain={1: (1.5, 3.0)}, **_examples()),)
     )
 
-    def abstract_eval(self, *avals: ShapedArray) -> Sequence[ShapedArray]:
+    def abstract_eval(self, *avals: ShapedArray) -> Avals:
         check_operands(self, avals, self.solve.in_avals)
         return self.solve.out_avals
 
@@ -381,9 +381,7 @@ class CustomLinearSolve(Primitive):
         dx = self.without_aux()(*rhs, *consts)
         return outs, [*dx, *[None] * (len(outs) - len(x))]
 
-    def vjp(
-        self, cts: Cotangents, outs: Values, args: Values, active: Sequence[bool]
-    ) -> Cotangents:
+    def vjp(self, cts: Cotangents, outs: Values, args: Values, active: Flags) -> Cotangents:
         # The cotangent of b is the y with vecmat y = ct; that of consts, the vjp of matvec(x) at -y.
         b, consts = self.split_operands(args)
         x = outs[: len(b)]

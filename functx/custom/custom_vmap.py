@@ -27,7 +27,17 @@ from functx.core.tracer import PRNGKeyTracer, Tracer, aval_of, current_builder
 from functx.core.tracing import trace_closed
 from functx.core.tree import TreeDef
 from functx.core.types import ShapedArray
-from functx.core.typing import Cotangents, Dims, Function, PyTree, Tangents, Value, Values
+from functx.core.typing import (
+    Avals,
+    Cotangents,
+    Dims,
+    Flags,
+    Function,
+    PyTree,
+    Tangents,
+    Value,
+    Values,
+)
 from functx.custom.custom_function import CustomFunction, has_jax_tracers
 from functx.custom.custom_vmap_derivatives import (
     JVPVmapRule,
@@ -146,12 +156,10 @@ class CustomVmapFunction(CustomFunction):
 class _ExampleRule:
     """A batching rule that maps the example."""
 
-    def applies_to(self, flags: Sequence[bool]) -> bool:
+    def applies_to(self, flags: Flags) -> bool:
         return any(flags)
 
-    def __call__(
-        self, size: int, flags: Sequence[bool], args: Values
-    ) -> tuple[list[Value], list[bool]]:
+    def __call__(self, size: int, flags: Flags, args: Values) -> tuple[list[Value], list[bool]]:
         dims = tuple([0 if on else None for on in flags])
         return apply(Batch(size, dims, (0,)), _example(), args), [True]
 
@@ -178,13 +186,11 @@ class CustomVmap(Primitive):
         lambda: (sample(f32[3], f32[3], dtypes=("f32",), program=_example(), rule=_ExampleRule()),)
     )
 
-    def abstract_eval(self, *avals: ShapedArray) -> Sequence[ShapedArray]:
+    def abstract_eval(self, *avals: ShapedArray) -> Avals:
         check_operands(self, avals, self.program.in_avals)
         return self.program.out_avals
 
-    def varying_outputs(
-        self, avals: Sequence[ShapedArray], active: Sequence[bool]
-    ) -> Sequence[bool]:
+    def varying_outputs(self, avals: Avals, active: Flags) -> Flags:
         return active_outputs(self.program, active)
 
     def jvp(self, primals: Values, tangents: Tangents) -> tuple[Values, Tangents]:
@@ -194,12 +200,10 @@ class CustomVmap(Primitive):
         out_tangents = tangent_call(*primals, *select_where(tangents, varying))
         return self(*primals), scatter_where(out_tangents, inexact_mask(self.program.out_avals))
 
-    def forward(self, args: Values, active: Sequence[bool]) -> tuple[Values, PyTree]:
+    def forward(self, args: Values, active: Flags) -> tuple[Values, PyTree]:
         return self(*args), ()
 
-    def vjp(
-        self, cts: Cotangents, saved: PyTree, args: Values, active: Sequence[bool]
-    ) -> Cotangents:
+    def vjp(self, cts: Cotangents, saved: PyTree, args: Values, active: Flags) -> Cotangents:
         active, has_cotangent = tuple(active), tuple([ct is not None for ct in cts])
         program = cached_rewrite(RecomputingVJP(active, has_cotangent), self.program)
         pullback = CustomVmap(program, VJPVmapRule(self.rule, active, has_cotangent))
@@ -297,12 +301,10 @@ class UserVmapRule:
     def __name__(self) -> str:
         return function_name(self.rule)
 
-    def applies_to(self, flags: Sequence[bool]) -> bool:
+    def applies_to(self, flags: Flags) -> bool:
         return any(flags)
 
-    def __call__(
-        self, size: int, flags: Sequence[bool], args: Values
-    ) -> tuple[list[Value], list[bool]]:
+    def __call__(self, size: int, flags: Flags, args: Values) -> tuple[list[Value], list[bool]]:
         num_args = len(args) - len(self.captures.values)
         if any(flags[num_args:]):
             return self.map_over_captures(size, flags, args), [True] * len(self.out_avals)
@@ -310,7 +312,7 @@ class UserVmapRule:
         program, out_flags = self.trace_rule(size, flags[:num_args], avals)
         return apply(None, program, args), out_flags
 
-    def map_over_captures(self, size: int, flags: Sequence[bool], args: Values) -> list[Value]:
+    def map_over_captures(self, size: int, flags: Flags, args: Values) -> list[Value]:
         """The outputs for batched captured values: the rule of a batch of one, mapped.
 
         The rule itself takes no batch of captured values: it is another function for each.
@@ -333,9 +335,7 @@ class UserVmapRule:
         program = trace_closed(call_on_batch_of_one, avals, name=function_name(self.rule))
         return apply(None, Batch(size, dims, (0,) * len(self.out_avals))(program), args)
 
-    def trace_rule(
-        self, size: int, flags: Sequence[bool], avals: Sequence[ShapedArray]
-    ) -> tuple[Program, list[bool]]:
+    def trace_rule(self, size: int, flags: Flags, avals: Avals) -> tuple[Program, list[bool]]:
         """The program of the rule, which takes captured values last, and the flags of its outputs."""
         user_rule_runs.record()
         out_flags: list[bool] = []

@@ -5,7 +5,6 @@ The derivatives recompute their residuals from the operands.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Protocol
 
 from functx import ops
@@ -16,7 +15,7 @@ from functx.core.rewriting import Record, Rewrite, apply, cached_rewrite, field
 from functx.core.tracer import aval_of
 from functx.core.tracing import trace_closed
 from functx.core.types import ShapedArray
-from functx.core.typing import Dim, PyTree, Value, Values
+from functx.core.typing import Avals, Dim, Flags, PyTree, Value, Values
 from functx.transforms.call_primitive import TransposeLinearInputs
 from functx.transforms.dce import RemoveEffects, with_io
 from functx.transforms.decompose import decompose_missing_rules
@@ -83,13 +82,11 @@ class RecomputingTranspose(Rewrite[Program]):
 class VmapRule(Protocol):
     """A batching rule of a function, or of a derivative of one; compared by value."""
 
-    def applies_to(self, flags: Sequence[bool]) -> bool:
+    def applies_to(self, flags: Flags) -> bool:
         """Whether the rule is used if the operands marked in `flags` are batched."""
         ...
 
-    def __call__(
-        self, size: int, flags: Sequence[bool], args: Values
-    ) -> tuple[list[Value], list[bool]]:
+    def __call__(self, size: int, flags: Flags, args: Values) -> tuple[list[Value], list[bool]]:
         """The outputs, and their flags, for operands batched along the first axis by `flags`.
 
         Runs inside a trace.
@@ -97,9 +94,7 @@ class VmapRule(Protocol):
         ...
 
 
-def trace_vmap_rule(
-    rule: VmapRule, size: int, flags: Sequence[bool], avals: Sequence[ShapedArray]
-) -> Program:
+def trace_vmap_rule(rule: VmapRule, size: int, flags: Flags, avals: Avals) -> Program:
     """The program of `rule` on operands of `avals`, batched by `flags`; all outputs are batched."""
 
     def body(*args: PyTree) -> list[Value]:
@@ -117,9 +112,7 @@ def broadcast_along_batch(x: Value, size: int) -> Value:
     return ops.broadcast_in_dim(x, (size, *x.shape), tuple(range(1, x.ndim + 1)))
 
 
-def materialize_batch_dims(
-    args: Values, flags: Sequence[bool], required: Sequence[bool], size: int
-) -> list[Value]:
+def materialize_batch_dims(args: Values, flags: Flags, required: Flags, size: int) -> list[Value]:
     """`args`, batched by `flags`, with those that are `required` to be batched repeated."""
     return [
         broadcast_along_batch(x, size) if need and not on else x
@@ -137,12 +130,10 @@ class JVPVmapRule(Record):
     base: VmapRule
     varying: tuple[bool, ...]
 
-    def applies_to(self, flags: Sequence[bool]) -> bool:
+    def applies_to(self, flags: Flags) -> bool:
         return self.base.applies_to(flags[: len(self.varying)])
 
-    def __call__(
-        self, size: int, flags: Sequence[bool], args: Values
-    ) -> tuple[list[Value], list[bool]]:
+    def __call__(self, size: int, flags: Flags, args: Values) -> tuple[list[Value], list[bool]]:
         n = len(self.varying)
         tangent_flags = scatter_where(flags[n:], self.varying)
         required = [on or bool(t) for on, t in zip(flags, tangent_flags, strict=False)]
@@ -162,12 +153,10 @@ class VJPVmapRule(Record):
     active: tuple[bool, ...]
     has_cotangent: tuple[bool, ...]
 
-    def applies_to(self, flags: Sequence[bool]) -> bool:
+    def applies_to(self, flags: Flags) -> bool:
         return self.base.applies_to(flags[sum(self.has_cotangent) :])
 
-    def __call__(
-        self, size: int, flags: Sequence[bool], args: Values
-    ) -> tuple[list[Value], list[bool]]:
+    def __call__(self, size: int, flags: Flags, args: Values) -> tuple[list[Value], list[bool]]:
         n = sum(self.has_cotangent)
         # The cotangent of an operand that is not batched is a batch, not its sum.
         required = [a or b for a, b in zip(flags[n:], self.active, strict=True)]
@@ -188,18 +177,16 @@ class TransposeVmapRule(Record):
     linear: tuple[bool, ...]
     avals: tuple[ShapedArray, ...]
 
-    def operand_flags(self, flags: Sequence[bool]) -> list[bool]:
+    def operand_flags(self, flags: Flags) -> list[bool]:
         """The flags of all operands of the function; the linear ones are batched."""
         known = iter(flags[len(flags) - (len(self.linear) - sum(self.linear)) :])
         return [on or next(known) for on in self.linear]
 
-    def applies_to(self, flags: Sequence[bool]) -> bool:
+    def applies_to(self, flags: Flags) -> bool:
         pairs = zip(self.operand_flags(flags), self.linear, strict=True)
         return self.base.applies_to([on and not is_linear for on, is_linear in pairs])
 
-    def __call__(
-        self, size: int, flags: Sequence[bool], args: Values
-    ) -> tuple[list[Value], list[bool]]:
+    def __call__(self, size: int, flags: Flags, args: Values) -> tuple[list[Value], list[bool]]:
         n = len(args) - (len(self.linear) - sum(self.linear))
         own = iter([add_axis(a, 0, size) for a in self.avals])
         known = iter(avals_of_tracers(args[n:]))
@@ -221,12 +208,10 @@ class NestedVmapRule(Record):
     dims: tuple[Dim, ...]
     names: AxisNames = field(default_factory=batched_axis_names, kw_only=True)
 
-    def applies_to(self, flags: Sequence[bool]) -> bool:
+    def applies_to(self, flags: Flags) -> bool:
         return self.base.applies_to(flags)
 
-    def __call__(
-        self, size: int, flags: Sequence[bool], args: Values
-    ) -> tuple[list[Value], list[bool]]:
+    def __call__(self, size: int, flags: Flags, args: Values) -> tuple[list[Value], list[bool]]:
         dims = tuple(
             [None if d is None else d + on for d, on in zip(self.dims, flags, strict=True)]
         )

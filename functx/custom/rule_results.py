@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dis
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from types import CodeType
 from typing import Any, NamedTuple
@@ -19,7 +19,7 @@ from functx.core.source_info import Source, unwrap_function
 from functx.core.tracer import aval_of
 from functx.core.tree import TreeDef
 from functx.core.types import HasAval, ShapedArray, float0, is_inexact, kind
-from functx.core.typing import Function, PyTree, Value, Values
+from functx.core.typing import Avals, Flags, Function, PyTree, Value, Values
 from functx.ops.operands import PYTHON_SCALARS, literal
 from functx.transforms.argument_names import function_name, key_path_strings
 
@@ -98,7 +98,7 @@ def zero_from_primal(x: PyTree, symbolic_zeros: bool = False) -> PyTree:
 
 
 def with_symbolic_zeros(
-    structure: TreeDef, avals: Sequence[ShapedArray], values: Values, nonzero: Sequence[bool] | None
+    structure: TreeDef, avals: Avals, values: Values, nonzero: Flags | None
 ) -> list[Value | None]:
     """The tangents or cotangents of the leaves of a structure, of types `avals`, for a rule.
 
@@ -147,9 +147,7 @@ class RuleResult(Record):
             raise self.error(f"must be a pair {parts}; got {describe_type(out)}")
         return out[0], out[1]
 
-    def check_output(
-        self, out: PyTree, structure: TreeDef, avals: Sequence[ShapedArray]
-    ) -> list[Value]:
+    def check_output(self, out: PyTree, structure: TreeDef, avals: Avals) -> list[Value]:
         """The leaves of `out`, which must have the structure and types of the function's output."""
         leaves, out_structure = tree.flatten_with_key_data(out)
         if out_structure != structure:
@@ -163,9 +161,7 @@ class RuleResult(Record):
             for i, (x, aval) in enumerate(zip(leaves, avals, strict=True))
         ]
 
-    def check_jvp(
-        self, out: PyTree, structure: TreeDef, avals: Sequence[ShapedArray]
-    ) -> list[Value]:
+    def check_jvp(self, out: PyTree, structure: TreeDef, avals: Avals) -> list[Value]:
         """The leaves of `out`, a pair of the function's output and its tangent."""
         value, tangent = self.check_pair(out, "(output, output tangent)")
         return [
@@ -176,12 +172,7 @@ class RuleResult(Record):
         ]
 
     def check_tangents(
-        self,
-        tangent: PyTree,
-        structure: TreeDef,
-        avals: Sequence[ShapedArray],
-        like: str,
-        any_width: bool = False,
+        self, tangent: PyTree, structure: TreeDef, avals: Avals, like: str, any_width: bool = False
     ) -> list[Value]:
         """The leaves of `tangent`, a tangent or cotangent, at the inexact leaves of `structure`.
 
@@ -263,7 +254,7 @@ def describe_type(out: object) -> str:
     return type_name(out) + (f" of {len(out)}" if isinstance(out, (tuple, list)) else "")
 
 
-def _leaf_location(structure: TreeDef, avals: Sequence[ShapedArray], i: int) -> str:
+def _leaf_location(structure: TreeDef, avals: Avals, i: int) -> str:
     """The path of leaf `i` of a structure, for messages."""
     text = key_path_strings(structure, avals)[i]
     return f", at {text}" if text else ""

@@ -24,8 +24,7 @@ from functx.core.rewriting import cached_rewrite, user_rule_runs
 from functx.core.tracer import Tracer, aval_of, current_builder
 from functx.core.tracing import Builder, run_and_finish
 from functx.core.tree import TreeDef
-from functx.core.types import ShapedArray
-from functx.core.typing import Function, PyTree, Value, Values
+from functx.core.typing import Avals, Function, PyTree, Value, Values
 from functx.transforms.aliasing import capture_key
 from functx.transforms.argument_names import function_name
 
@@ -82,7 +81,7 @@ class RuleTrace:
         self,
         rule: Function,
         body: Callable[..., Values],
-        avals: Sequence[ShapedArray],
+        avals: Avals,
         values: Sequence[Value | None] = (),
     ) -> TracedRule:
         """The program of `body`, which calls `rule`; `values` are those known of its inputs, or None."""

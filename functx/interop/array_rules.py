@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from typing import Any
 
 import jax
 import numpy as np
@@ -12,7 +11,7 @@ from jax import lax
 from functx import ops
 from functx.core.tracer import aval_of
 from functx.core.typing import Value
-from functx.interop.jaxprs import JaxprEqn, int_tuple
+from functx.interop.jaxprs import JaxprAtom, JaxprEqn, int_tuple
 from functx.interop.translation import Translated, broadcast_unit_dims, register_translation
 from functx.lowering.jax_bridge import prng_key_type
 from functx.ops import indexing, scattering
@@ -208,7 +207,7 @@ def translate_scatter(eqn: JaxprEqn, x: Value, indices: Value, updates: Value) -
     )
 
 
-def _out_of_bounds_mode(mode: Any, outside: str) -> str | None:
+def _out_of_bounds_mode(mode: object, outside: str) -> str | None:
     """functx's name of a JAX mode for indices; `outside` is its name for FILL_OR_DROP."""
     return {"CLIP": "clip", "FILL_OR_DROP": outside, "PROMISE_IN_BOUNDS": "promise_in_bounds"}.get(
         getattr(mode, "name", str(mode))
@@ -306,7 +305,7 @@ def _symmetrize_lower(x: Value) -> Value:
     return ops.add(lower, ops.conj(upper) if aval.dtype.kind == "c" else upper)
 
 
-def is_threefry(variable: Any) -> bool:
+def is_threefry(variable: JaxprAtom) -> bool:
     """Whether a variable holds keys of the generator that functx implements, partitionable Threefry."""
     kind = prng_key_type(variable.aval.dtype)
     return (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from functx.core.named_axes import (
     named_axis_size,
 )
 from functx.core.primitive import Primitive
+from functx.core.program import Program
 from functx.core.rewriting import Record
 from functx.core.tracer import aval_of
 from functx.core.tracing import trace, trace_closed
@@ -101,7 +102,7 @@ class JaxPolicy(Record):
     It gets the JAX primitive of the same name, and for matrix products JAX's dimension numbers.
     """
 
-    policy: Any
+    policy: Callable[..., bool]
 
     def __call__(self, primitive: Primitive, *avals: ShapedArray, **params: object) -> bool:
         theirs = getattr(primitives, f"{primitive.name}_p", None) or JaxPrimitive(primitive.name)
@@ -145,7 +146,7 @@ def branches_outside_kernels(eqn: JaxprEqn) -> Sequence[JaxprLike] | None:
 
 def append_captures(
     inner: TranslatedJaxpr, types: Sequence[JaxprLike], captured: list[int], own: int
-) -> Any:
+) -> Program:
     """The program of a branch with the arrays that any branch captured as its last operands."""
     program = inner.program
     if len(program.inputs) == len(types):
@@ -211,7 +212,7 @@ def translate_while(eqn: JaxprEqn, *args: Value) -> Translated:
 
 def while_with_batched_condition(
     condition: TranslatedJaxpr, body: TranslatedJaxpr, args: Values, m: int, n: int
-) -> Any:
+) -> list[Value]:
     """A loop batched by `jax.vmap`, in which each lane runs as long as its own condition holds."""
 
     def runs(*xs: Value) -> list[Value]:

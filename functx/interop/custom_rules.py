@@ -14,17 +14,14 @@ from jax.extend.linear_util import WrappedFun
 from jax.interpreters.ad import Zero
 
 from functx import ops
-from functx.core.masks import (
-    inexact_mask,
-    scatter_where,
-    select_where,
-)
+from functx.core.masks import inexact_mask, scatter_where, select_where
 from functx.core.program import Program, Var
 from functx.core.tracer import Tracer, aval_of
 from functx.core.tracing import eval_context, trace, trace_closed
 from functx.core.tree import TreeDef
 from functx.core.types import ShapedArray, is_inexact
 from functx.core.typing import (
+    ArrayLike,
     Cotangent,
     Cotangents,
     Function,
@@ -142,12 +139,12 @@ def made_by_jax(args: Values) -> list[Value]:
     return list(args)
 
 
-def to_jax_tangent(t: Tangent, shape: tuple[int, ...]) -> Any:
+def to_jax_tangent(t: Tangent, shape: tuple[int, ...]) -> ArrayLike:
     """A tangent or cotangent for a rule of JAX; None stands for that of an integer."""
     return np.zeros(shape, jax.dtypes.float0) if t is None else t
 
 
-def from_jax_tangent(t: Any) -> Tangent:
+def from_jax_tangent(t: Tangent | Zero | SymbolicZero) -> Tangent:
     """A tangent or cotangent that a rule of JAX gave, with None for a zero."""
     return None if isinstance(t, (Zero, SymbolicZero)) else t
 
@@ -370,7 +367,7 @@ def bind_custom_call(
     rule: type[JaxDerivativeRule],
     eqn: JaxprEqn,
     args: Values,
-) -> Any:
+) -> list[Value]:
     """The outputs of a call of a function with a custom rule."""
     program, captured = translate_jaxpr(eqn.params["call_jaxpr"], [aval_of(x) for x in args])
     count, end = eqn.params["num_consts"], len(args)

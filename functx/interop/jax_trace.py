@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.core
 import numpy as np
-from jax.extend.core import Var, find_top_trace, new_jaxpr_eqn, set_current_trace
+from jax.extend.core import Primitive, Var, find_top_trace, new_jaxpr_eqn, set_current_trace
+from jax.extend.linear_util import WrappedFun
 
 from functx.core import tree
 from functx.core.backend import backend
@@ -27,8 +28,8 @@ from functx.core.tracer import (
     recording_operand,
 )
 from functx.core.tree import TreeDef
-from functx.core.types import SHORT_NAMES, ShapedArray, is_inexact
-from functx.core.typing import Function, PyTree, Value, Values
+from functx.core.types import SHORT_NAMES, is_inexact
+from functx.core.typing import Avals, Function, PyTree, Value, Values
 from functx.interop import array_rules, control_rules  # noqa: F401 - register rules
 from functx.interop.custom_rules import JaxJVPFunction, JaxVJPFunction, made_by_jax, reset_stores
 from functx.interop.jaxprs import (
@@ -67,20 +68,22 @@ class FunctxTrace(jax.core.Trace):  # type: ignore[type-arg]
     """
 
     __slots__ = ("outer_trace",)
-    outer_trace: Any
+    outer_trace: jax.core.Trace | None
 
-    def __init__(self, outer: Any):
+    def __init__(self, outer: jax.core.Trace | None):
         super().__init__()
         self.outer_trace = outer.outer_trace if type(outer) is FunctxTrace else outer
 
-    def stage_value(self, val: Any) -> Any:
+    def stage_value(self, val: Value) -> Value:
         if not should_stage([val]):
             return val
         with set_current_trace(self):
             builder = current_builder.require()
             return Tracer(builder.atom(to_functx_value(val)), builder)
 
-    def process_primitive(self, primitive: Any, args: Any, params: Any, /) -> Any:
+    def process_primitive(
+        self, primitive: Primitive, args: Values, params: dict[str, Any], /
+    ) -> Value | list[Value]:
         if current_builder.innermost() is None or not should_stage(args):
             with set_current_trace(self.outer_trace):
                 return primitive.bind(*args, **params)
@@ -93,13 +96,15 @@ class FunctxTrace(jax.core.Trace):  # type: ignore[type-arg]
         )
         return outs if primitive.multiple_results else outs[0]
 
-    def process_call(self, primitive: Any, fun: Any, args: Any, params: Any, /) -> Any:
+    def process_call(
+        self, primitive: Primitive, fun: WrappedFun, args: Values, params: dict[str, Any], /
+    ) -> list[Value]:
         with set_current_trace(self):
             return fun.call_wrapped(*args)
 
     def process_custom_jvp_call(
-        self, primitive: Any, fun: Any, jvp: Any, args: Any, /, **params: Any
-    ) -> Any:
+        self, primitive: Primitive, fun: WrappedFun, jvp: WrappedFun, args: Values, /, **params: Any
+    ) -> list[Value]:
         return self.stage_call(
             primitive,
             args,
@@ -109,8 +114,8 @@ class FunctxTrace(jax.core.Trace):  # type: ignore[type-arg]
         )
 
     def process_custom_vjp_call(
-        self, primitive: Any, fun: Any, fwd: Any, bwd: Any, args: Any, /, **params: Any
-    ) -> Any:
+        self, primitive: Primitive, fun: Any, fwd: Any, bwd: Any, args: Values, /, **params: Any
+    ) -> list[Value]:
         return self.stage_call(
             primitive,
             args,
@@ -119,16 +124,18 @@ class FunctxTrace(jax.core.Trace):  # type: ignore[type-arg]
             **params,
         )
 
-    def process_shard_map(self, primitive: Any, fun: Any, args: Any, /, **params: Any) -> Any:
+    def process_shard_map(
+        self, primitive: Primitive, fun: WrappedFun, args: Values, /, **params: Any
+    ) -> list[Value]:
         return self.stage_call(primitive, args, subfuns=(fun,), **params)
 
     def stage_call(
         self,
-        primitive: Any,
+        primitive: Primitive,
         args: Values,
         with_values: Callable[[], Function] | None = None,
         **params: Any,
-    ) -> Any:
+    ) -> list[Value]:
         """A call with functions among its parameters, translated from the jaxpr that JAX makes of it.
 
         While JAX makes a jaxpr, arrays have no values. Where the Python code of the user reads some,
@@ -190,7 +197,7 @@ def should_stage(args: Values) -> bool:
     return all(aval_from_jax_or_none(jax.typeof(x)) is not None for x in args)
 
 
-def to_functx_value(x: Any) -> Any:
+def to_functx_value(x: Value) -> Value:
     """A JAX value as a value of the program being traced."""
     if type(x) is Tracer:
         return x
@@ -207,7 +214,7 @@ def to_functx_value(x: Any) -> Any:
     return Tracer(scalar_literal(number, aval.dtype, bool(aval.weak_type), repr(number)), builder)
 
 
-def to_jax_value(x: Any, aval: JaxAval) -> Any:
+def to_jax_value(x: Value, aval: JaxAval) -> Value:
     """A value of the program being traced as a JAX value of type `aval`."""
     if type(x) is not Tracer:
         builder = current_builder.require()
@@ -218,7 +225,7 @@ def to_jax_value(x: Any, aval: JaxAval) -> Any:
     return x
 
 
-def run_in_functx_trace(fun: Function, args: Values) -> Any:
+def run_in_functx_trace(fun: Function, args: Values) -> PyTree:
     """`fun(*args)`, with operations of JAX as equations of the program being built."""
     trace = FunctxTrace(find_top_trace(()))
     axes = bound_axes()
@@ -363,7 +370,7 @@ class FlatJaxFunction:
 
     def __init__(self, fun: Function, in_tree: TreeDef, static: Sequence[PyTree]):
         self.results: OutputStructure | None = None
-        self.jitted: Any = None
+        self.jitted: jax.stages.Wrapped | None = None
         self.traces: dict[int, tuple[JaxprLike, OutputStructure]] = {}
 
         def flat(*arrays: Value) -> list[Value]:
@@ -381,7 +388,7 @@ class FlatJaxFunction:
         """Let JAX cache its traces of this function."""
         self.jitted = jax.jit(self.function)
 
-    def jaxpr(self, avals: Sequence[ShapedArray]) -> tuple[JaxprLike, OutputStructure]:
+    def jaxpr(self, avals: Avals) -> tuple[JaxprLike, OutputStructure]:
         """The jaxpr for arguments of `avals`, and the structure of the result that its outputs are in."""
         if self.jitted is None or bound_axes():
             # JAX needs the axes that functx binds, and does not cache by them.

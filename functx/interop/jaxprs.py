@@ -20,7 +20,7 @@ from functx.core.named_axes import bound_axes
 from functx.core.program import scalar_literal
 from functx.core.tracer import PRNGKeyTracer, Tracer, current_builder
 from functx.core.types import SHORT_NAMES, ShapedArray
-from functx.core.typing import ArrayLike, Function, Value
+from functx.core.typing import ArrayLike, Avals, Function, Value
 from functx.lowering.jax_bridge import KEY_DATA_DTYPE, JaxAval, jax_aval, prng_key_type
 
 Shape = tuple[int, ...]
@@ -80,7 +80,7 @@ def literal_value(literal: JaxprAtom) -> ArrayLike:
     return Tracer(number, builder)
 
 
-def jaxpr_of(fun: Function, avals: Sequence[ShapedArray]) -> ClosedJaxpr:
+def jaxpr_of(fun: Function, avals: Avals) -> ClosedJaxpr:
     """The jaxpr of a JAX function of arrays of `avals`, which are functx's or JAX's.
 
     Tracers in the closure of `fun` are among its constants.
@@ -89,7 +89,7 @@ def jaxpr_of(fun: Function, avals: Sequence[ShapedArray]) -> ClosedJaxpr:
     return jax.make_jaxpr(fun, axis_env=axes or None)(*jax_avals(avals))
 
 
-def jax_avals(avals: Sequence[ShapedArray]) -> list[JaxAval]:
+def jax_avals(avals: Avals) -> list[JaxAval]:
     """Avals of functx or of JAX, as avals of JAX."""
     return [jax_aval(a) if type(a) is ShapedArray else a for a in avals]
 

@@ -40,9 +40,11 @@ from functx.core.tracing import trace
 from functx.core.tree import TreeDef
 from functx.core.types import ShapedArray
 from functx.core.typing import (
+    Avals,
     Cotangents,
     Dim,
     Dims,
+    Flags,
     Function,
     IRValue,
     IRValues,
@@ -139,9 +141,7 @@ class TranslatedJaxpr(NamedTuple):
 _programs = Cache("from_jax", 2048)
 
 
-def translate_jaxpr(
-    closed: JaxprLike, avals: Sequence[ShapedArray], name: str = ""
-) -> TranslatedJaxpr:
+def translate_jaxpr(closed: JaxprLike, avals: Avals, name: str = "") -> TranslatedJaxpr:
     """The program of a closed jaxpr on operands of `avals`, cached by the jaxpr object."""
     key = closed, tuple(avals), name
     found: TranslatedJaxpr | None = _programs.get(key)
@@ -160,7 +160,7 @@ def translate_jaxpr(
     return found
 
 
-def translate_function(fun: Function, avals: Sequence[ShapedArray], name: str) -> TranslatedJaxpr:
+def translate_function(fun: Function, avals: Avals, name: str) -> TranslatedJaxpr:
     """The program of a JAX function that takes arrays of `avals` and returns a list of arrays."""
     return translate_jaxpr(jaxpr_of(fun, avals), avals, name)
 
@@ -338,7 +338,7 @@ def dense_constant(x: Value) -> Value:
 
 
 def fix_unmarked(
-    function: JaxprFunction, args: Sequence[Value | None], marks: Sequence[bool]
+    function: JaxprFunction, args: Sequence[Value | None], marks: Flags
 ) -> Callable[..., list[Value]]:
     """`function` of the marked arguments, with `args` at the other positions."""
     return lambda *given: function(*replace_where(args, marks, given))
@@ -467,7 +467,7 @@ def translated_batch(
         out_dims[:] = [0 if getattr(x, "_trace", None) is here else None for x in outs]
         return outs
 
-    def mapped(fun: Function, out_axes: Any) -> Function:
+    def mapped(fun: Function, out_axes: Dim | Dims) -> Function:
         return jax.vmap(fun, in_axes=dims, out_axes=out_axes, axis_size=size)
 
     jaxpr_of(mapped(noted, 0), avals)
@@ -496,13 +496,11 @@ class JaxCall(Primitive):
     def effects(self) -> Effects:  # type: ignore[override]
         return self.function.effects
 
-    def abstract_eval(self, *avals: ShapedArray) -> Sequence[ShapedArray]:
+    def abstract_eval(self, *avals: ShapedArray) -> Avals:
         check_operands(self, avals, self.function.in_avals)
         return self.function.out_avals
 
-    def varying_outputs(
-        self, avals: Sequence[ShapedArray], active: Sequence[bool]
-    ) -> Sequence[bool]:
+    def varying_outputs(self, avals: Avals, active: Flags) -> Flags:
         translated = translated_linearization if is_linearizing() else translated_jvp
         with reraise_missing_rule(self):
             return translated(self.function, active)[-1]

@@ -28,7 +28,7 @@ from functx.core.typing import ArrayLike, Function, PyTree, Values
 from functx.lowering.jax_bridge import call_reraising_callback_errors
 from functx.lowering.recompilation import code_of_function
 from functx.transforms.aliasing import write_back_arguments
-from functx.transforms.argument_names import copy_function_metadata, function_name
+from functx.transforms.argument_names import InputNames, copy_function_metadata, function_name
 from functx.transforms.tracing_api import abstractify
 
 ArgNames = str | Sequence[str] | None
@@ -249,10 +249,10 @@ def check_donated_once(
 class Lowered:
     """A function lowered to StableHLO for one set of argument types, not yet compiled."""
 
-    def __init__(self, call: CallingConvention, lowered: Any):
+    def __init__(self, call: CallingConvention, lowered: jax.stages.Lowered):
         self._call, self._lowered = call, lowered
 
-    def compile(self, compiler_options: Any = None) -> Compiled:
+    def compile(self, compiler_options: jax.stages.CompilerOptions | None = None) -> Compiled:
         """The executable."""
         return Compiled(self._call, self._lowered.compile(compiler_options))
 
@@ -281,7 +281,7 @@ class Compiled:
     Static arguments are part of the executable, and left out of the call.
     """
 
-    def __init__(self, call: CallingConvention, compiled: Any):
+    def __init__(self, call: CallingConvention, compiled: jax.stages.Compiled):
         self._call, self._compiled = call, compiled
 
     def __call__(self, *args: PyTree, **kwargs: PyTree) -> PyTree:
@@ -318,7 +318,7 @@ class CallingConvention(NamedTuple):
     """
 
     name: str
-    in_names: Any
+    in_names: InputNames
     captured: tuple[Any, ...]
     args_info: PyTree
     writes: bool = False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from jax.extend.mlir import ir
@@ -16,6 +16,8 @@ from functx.core.typing import Function, IRValue, IRValues
 
 if TYPE_CHECKING:
     from functx.lowering.stablehlo_emitter import LoweringContext, ModuleEmitter
+    from functx.transforms.control.scan import Scan
+    from functx.transforms.control.while_loop import While
 
 
 _COUNTER_AVAL = ShapedArray((), np.dtype("int32"))
@@ -39,7 +41,7 @@ def case(
     return outs
 
 
-def while_loop(ctx: LoweringContext, loop: Any, values: IRValues) -> list[IRValue]:
+def while_loop(ctx: LoweringContext, loop: While, values: IRValues) -> list[IRValue]:
     """The carry of a `While` after its last step."""
     module = ctx.module
     condition_consts = loop.condition_consts
@@ -68,7 +70,7 @@ def while_loop(ctx: LoweringContext, loop: Any, values: IRValues) -> list[IRValu
     ]
 
 
-def scan(ctx: LoweringContext, loop: Any, values: IRValues) -> list[IRValue]:
+def scan(ctx: LoweringContext, loop: Scan, values: IRValues) -> list[IRValue]:
     """The last carry of a `Scan`, and its stacked outputs."""
     module, program, length = ctx.module, loop.program, loop.length
     first, last = loop.consts, loop.consts + loop.carries

@@ -30,7 +30,7 @@ from functx.core.tracer import (
     is_jax_tracer,
 )
 from functx.core.types import ShapedArray, real_dtype, x64_enabled
-from functx.core.typing import ArrayLike, Function, NumPyArray, Value, Values
+from functx.core.typing import ArrayLike, Avals, Function, NumPyArray, Value, Values
 from functx.lowering.arguments import check_usable
 from functx.lowering.functx_call import jit_program
 from functx.lowering.jax_bridge import call_reraising_callback_errors, jax_is_tracing, run_callback
@@ -198,7 +198,7 @@ def outline_repeats(program: Program) -> Program:
     return run_passes(Stage.TRANSFORM, current_target()._replace(is_transformed=True), program)
 
 
-def evaluate(primitive: Primitive, args: Values) -> Any:
+def evaluate(primitive: Primitive, args: Values) -> ArrayLike | list[Any]:
     """`primitive(*args)` outside of a trace: an `ndarray` for NumPy arrays and numbers, else JAX arrays."""
     if len(args) == 1 and type(args[0]) in HOST_ARRAY_TYPES and isinstance(primitive, View):
         views = numpy_view(primitive, cast(NumPyArray, args[0]))
@@ -226,7 +226,7 @@ def evaluate(primitive: Primitive, args: Values) -> Any:
 
     elif compiled is None:
         host = isinstance(primitive, ops.HostPrimitive)
-        if host and not jax_is_tracing():
+        if isinstance(primitive, ops.HostPrimitive) and not jax_is_tracing():
             return _call_host_function(primitive, args, avals)
         compiled = jit_program(_single_equation_program(primitive, avals))
         if not host:
@@ -303,7 +303,7 @@ class _ArrayInterface:
 
 
 def _call_host_function(
-    primitive: Any, args: Sequence[Value | Literal], avals: Sequence[ShapedArray]
+    primitive: ops.HostPrimitive, args: Sequence[Value | Literal], avals: Avals
 ) -> list[ArrayLike]:
     """The results of the host function; they are JAX arrays if an operand is one.
 
@@ -319,7 +319,7 @@ def _call_host_function(
     return [as_ndarray(np.array(out)) for out in outs]
 
 
-def _operand_value(x: Value | Literal) -> Any:
+def _operand_value(x: Value | Literal) -> ArrayLike:
     if type(x) is Literal:
         return x.value if x.aval.weak_type else np.asarray(x.value, x.aval.dtype)[()]
     return x
@@ -336,16 +336,16 @@ def _single_equation_program(primitive: Primitive, avals: tuple[ShapedArray, ...
     )
 
 
-def evaluate_eagerly(primitive: Primitive, args: Values) -> Any:
+def evaluate_eagerly(primitive: Primitive, args: Values) -> ArrayLike | list[Any]:
     """As `evaluate`, but concrete for concrete operands also while JAX is tracing."""
     if primitive.effects:
         primitive = _without_effects(primitive)
     out = evaluate(primitive, args)
-    if not _any_jax_tracer(out if type(out) is list else [out]) or _any_jax_tracer(args):
+    if not _any_jax_tracer(out if isinstance(out, list) else [out]) or _any_jax_tracer(args):
         return out
     wide = x64_enabled()
 
-    def in_other_thread() -> Any:
+    def in_other_thread() -> ArrayLike | list[Any]:
         with jax.enable_x64(wide):
             return evaluate(primitive, args)
 
@@ -368,7 +368,7 @@ def _without_effects(primitive: Primitive) -> Primitive:
     return eqn.primitive
 
 
-def _any_jax_tracer(values: Values) -> bool:
+def _any_jax_tracer(values: Sequence[ArrayLike]) -> bool:
     return any(is_jax_tracer(x) for x in values)
 
 

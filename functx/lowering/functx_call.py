@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -20,8 +20,8 @@ from functx.core.program import Atom, Effect, Equation, Program, Var
 from functx.core.rewriting import Rewrite, cached_rewrite
 from functx.core.tracing import hoist_captures_into_args
 from functx.core.types import is_inexact
-from functx.core.typing import ArrayLike, Dims, IRValue, PyTree, Tangent, Value, Values
-from functx.lowering.jax_bridge import jax_aval, jax_effects, ordered_effect
+from functx.core.typing import ArrayLike, Cotangent, Dims, IRValue, PyTree, Tangent, Value, Values
+from functx.lowering.jax_bridge import JaxAval, jax_aval, jax_effects, ordered_effect
 from functx.lowering.meshes import (
     bind_on_mesh,
     constrain_to_devices,
@@ -73,7 +73,9 @@ class ProgramParam:
         return str(self.program)
 
 
-def _abstract_eval_functx_call(*avals: Any, program: ProgramParam) -> tuple[list[Any], Any]:
+def _abstract_eval_functx_call(
+    *avals: JaxAval, program: ProgramParam
+) -> tuple[list[JaxAval], frozenset[Hashable]]:
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.empty:
         outs = [jax_aval(aval) for aval in program.program.out_avals]
@@ -85,7 +87,9 @@ def _abstract_eval_functx_call(*avals: Any, program: ProgramParam) -> tuple[list
 functx_call.def_effectful_abstract_eval(_abstract_eval_functx_call)
 
 
-def _lower_functx_call(ctx: Any, *values: IRValue, program: ProgramParam) -> list[IRValue]:
+def _lower_functx_call(
+    ctx: mlir.LoweringRuleContext, *values: IRValue, program: ProgramParam
+) -> list[IRValue]:
     emitter = ModuleEmitter(ctx, program.outline or outline_mode())
     ordered = Effect.ORDERED in program.program.effects
     if ordered:
@@ -281,7 +285,9 @@ class TransposeForJax(Rewrite[JaxTransposition]):
         return JaxTransposition(transposed, known, [i for i in kept if self.linear[i]])
 
 
-def _transpose_functx_call(cts: Sequence[Any], *args: PyTree, program: ProgramParam) -> Any:
+def _transpose_functx_call(
+    cts: Sequence[Any], *args: PyTree, program: ProgramParam
+) -> list[Cotangent]:
     linear = tuple([ad.is_undefined_primal(x) for x in args])
     with_cotangent = tuple(
         [

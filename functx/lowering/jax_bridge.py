@@ -139,7 +139,7 @@ def threefry_key_data(key: Any) -> Any:
     return raw_key_data(key)
 
 
-def typed_key_array(words: Any, dtype: Any) -> Any:
+def typed_key_array(words: Any, dtype: object) -> Any:
     """The typed keys of `dtype` that hold `words`, an array or its type; any other value as it is."""
     kind = prng_key_type(dtype)
     assert kind is not None

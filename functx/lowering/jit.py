@@ -37,8 +37,8 @@ from functx.core.tracer import (
     variables,
 )
 from functx.core.tree import TreeDef
-from functx.core.types import ShapedArray, x64_enabled
-from functx.core.typing import Function, PyTree
+from functx.core.types import x64_enabled
+from functx.core.typing import Avals, Function, PyTree
 from functx.lowering import jax_bridge
 from functx.lowering.arguments import (
     ArgNames,
@@ -83,8 +83,8 @@ def jit(
     static_argnames: ArgNames = None,
     donate_argnums: ArgNums = None,
     donate_argnames: ArgNames = None,
-    in_shardings: Any = None,
-    out_shardings: Any = None,
+    in_shardings: PyTree = None,
+    out_shardings: PyTree = None,
     inline: bool = False,
     keep_unused: bool = False,
     outline: str | None = None,
@@ -274,11 +274,7 @@ class JittedFunction:
         return (out, dict(zip(traced.written, outs[count:], strict=True))) if self.writes else out
 
     def trace(
-        self,
-        fun: Function,
-        in_tree: TreeDef,
-        avals: Sequence[ShapedArray],
-        dispatch_key: DispatchKey,
+        self, fun: Function, in_tree: TreeDef, avals: Avals, dispatch_key: DispatchKey
     ) -> TracedFunction:
         """The program of a call, with the decompositions that users registered applied."""
         with self.tracing():
@@ -363,9 +359,7 @@ class JittedFunction:
         outs = apply(None, program, operands) if inline else Call(program)(*operands)
         return tree.unflatten(traced.out_tree, traced.finish_call(operands, outs))
 
-    def key(
-        self, args: PyTree, kwargs: PyTree, in_tree: TreeDef, avals: Sequence[ShapedArray]
-    ) -> tuple[Any, ...]:
+    def key(self, args: PyTree, kwargs: PyTree, in_tree: TreeDef, avals: Avals) -> tuple[Any, ...]:
         """The key of the program of a call, which also depends on what the function captured."""
         return (
             in_tree,

@@ -14,7 +14,7 @@ from functx import ops
 from functx.core.backend import backend
 from functx.core.errors import CollectiveError, UnboundAxisError
 from functx.core.primitive import Primitive
-from functx.core.program import Atom, Equation, Program, Var, scalar_literal, subprograms
+from functx.core.program import Atom, Equation, Literal, Program, Var, scalar_literal, subprograms
 from functx.core.program_editing import map_primitive_programs, replace_program_fields
 from functx.core.rewriting import Rewrite, cached_rewrite
 from functx.core.source_info import Source
@@ -28,6 +28,8 @@ from functx.transforms.control.while_loop import While
 from functx.transforms.dce import fixed_point
 
 if TYPE_CHECKING:
+    from jax.interpreters import mlir
+
     from functx.lowering.functx_call import ProgramParam
 
 
@@ -142,7 +144,7 @@ def replacements_for(
 
 
 def sum_over_axes(
-    names: Sequence[Any], x: Any, varying: AxisSet, sizes: dict[Hashable, int]
+    names: Sequence[Hashable], x: Value, varying: AxisSet, sizes: dict[Hashable, int]
 ) -> Sequence[Replacement]:
     """The sum of `x` over named axes; along those where it is replicated, a product."""
     replicated = [name for name in names if name in sizes and name not in varying]
@@ -155,7 +157,7 @@ def sum_over_axes(
     return replacements
 
 
-def literal_like(x: Any, value: Any) -> Any:
+def literal_like(x: Value, value: Any) -> Literal:
     """The literal `value` of the type of `x`."""
     aval = aval_of(x)
     value = complex(value) if is_complex(aval.dtype) else value
@@ -290,7 +292,7 @@ backend.axis_size = axis_size
 backend.axis_names = axis_names
 
 
-def manual_axes(module_context: Any) -> dict[Hashable, int]:
+def manual_axes(module_context: mlir.ModuleContext) -> dict[Hashable, int]:
     """The manual axes of the module that is being lowered, with their sizes."""
     context = module_context.axis_context
     names = getattr(context, "manual_axes", ())

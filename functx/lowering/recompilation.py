@@ -27,7 +27,7 @@ from functx.core.source_info import (
 )
 from functx.core.tree import TreeDef
 from functx.core.types import ShapedArray, x64_enabled
-from functx.core.typing import Function
+from functx.core.typing import Avals, Function
 from functx.transforms.argument_names import InputNames
 
 COMPILATIONS_BEFORE_WARNING = 5
@@ -47,7 +47,7 @@ class CompilationRecord(NamedTuple):
     settings: dict[str, object]
     num_arguments: int
     names: Sequence[str]
-    avals: Sequence[ShapedArray]
+    avals: Avals
     primitive_types: frozenset[type]
     length: int
     operations: Sequence[tuple[str, Source | None]]
@@ -59,7 +59,7 @@ class CompilationRecord(NamedTuple):
         jit_id: int | None = None,
         structure: TreeDef = None,
         static: dict[str, str] | None = None,
-        avals: Sequence[ShapedArray] | None = None,
+        avals: Avals | None = None,
     ) -> CompilationRecord:
         """The record of a compilation of `program`, which messages call `label`.
 

@@ -44,9 +44,11 @@ from functx.core.tracer import Tracer
 from functx.core.tracing import trace_closed
 from functx.core.types import ShapedArray
 from functx.core.typing import (
+    Avals,
     Cotangent,
     Cotangents,
     Dims,
+    Flags,
     Function,
     IRValue,
     IRValues,
@@ -134,7 +136,7 @@ class ShardMap(Primitive):
         """The product of the sizes of mesh axes."""
         return prod([self.mesh.shape[name] for name in names])
 
-    def abstract_eval(self, *avals: ShapedArray) -> Sequence[ShapedArray]:
+    def abstract_eval(self, *avals: ShapedArray) -> Avals:
         pairs = zip(self.program.in_avals, self.in_specs, strict=True)
         wanted = [self.global_aval(aval, spec) for aval, spec in pairs]
         if [(a.shape, a.dtype) for a in avals] != [(a.shape, a.dtype) for a in wanted]:
@@ -160,7 +162,7 @@ class ShardMap(Primitive):
         """The axes along which all devices have the same shard."""
         return tuple([name for name in self.axes if all(name not in entry for entry in spec)])
 
-    def dce(self, used: Sequence[bool]) -> Any:
+    def dce(self, used: Flags) -> tuple[ShardMap, tuple[int, ...], tuple[int, ...]] | None:
         if all(used):
             return None
         outputs = tuple([i for i, on in enumerate(used) if on])
@@ -173,7 +175,7 @@ class ShardMap(Primitive):
             outputs,
         )
 
-    def varying_outputs(self, avals: Sequence[ShapedArray], active: Sequence[bool]) -> list[bool]:
+    def varying_outputs(self, avals: Avals, active: Flags) -> list[bool]:
         return active_outputs(self.program, active)
 
     def jvp(self, primals: Values, tangents: Tangents) -> tuple[Values, Tangents]:
@@ -199,14 +201,12 @@ class ShardMap(Primitive):
         found = first(*args)
         return found[:count], found[count:], specs
 
-    def forward(self, args: Values, active: Sequence[bool]) -> tuple[Values, PyTree]:
+    def forward(self, args: Values, active: Flags) -> tuple[Values, PyTree]:
         values, _ = cached_rewrite(backend.limit_residuals(SplitVJP(tuple(active))), self.program)
         outs, residuals, _ = self.run_known(values, args)
         return outs, residuals
 
-    def vjp(
-        self, cts: Cotangents, residuals: PyTree, args: Values, active: Sequence[bool]
-    ) -> Cotangents:
+    def vjp(self, cts: Cotangents, residuals: PyTree, args: Values, active: Flags) -> Cotangents:
         split = backend.limit_residuals(SplitVJP(tuple(active)))
         values, backward = cached_rewrite(split, self.program)
         if backend.recomputes_forward(split, self.program):
@@ -216,7 +216,7 @@ class ShardMap(Primitive):
         back = cached_rewrite(DropShardAxis(len(given)), backward)
         return scatter_where(self.run_backward(back, active, given, residuals, specs), active)
 
-    def transpose(self, cts: Cotangents, *args: Any) -> Cotangents:
+    def transpose(self, cts: Cotangents, *args: Value) -> Cotangents:
         linear = linear_mask(args)
         back = cached_rewrite(
             TransposeLinearInputs(linear), decompose_missing_rules(self.program, "transpose")
@@ -229,12 +229,7 @@ class ShardMap(Primitive):
         )
 
     def run_backward(
-        self,
-        back: Program,
-        active: Sequence[bool],
-        cts: Cotangents,
-        rest: Values,
-        specs: Sequence[DimSpecs],
+        self, back: Program, active: Flags, cts: Cotangents, rest: Values, specs: Sequence[DimSpecs]
     ) -> list[Cotangent]:
         """The cotangents of the operands marked `active`, by the backward program of one device."""
         ct_specs = select_where(self.out_specs, inexact_mask(self.program.out_avals))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import jax
 import numpy as np
@@ -13,7 +13,7 @@ from jax.interpreters import mlir
 
 from functx import ops
 from functx.core.errors import RuleError
-from functx.core.program import Atom, Effect, Equation, Program, Var
+from functx.core.program import Atom, Effect, Equation, Literal, Program, Var
 from functx.core.rewriting import cached_rewrite
 from functx.core.source_info import Source
 from functx.core.types import DType, ShapedArray, is_complex, kind
@@ -22,6 +22,18 @@ from functx.lowering import control_flow, jax_bridge, meshes
 from functx.ops.families import Elementwise
 from functx.passes.pipeline import Stage, lowering_target, rewrites_for, selected_passes
 from functx.transforms.decompose import lowering_decomposition
+
+if TYPE_CHECKING:
+    from functx.transforms.control.scan import Scan
+    from functx.transforms.control.while_loop import While
+
+
+func_ops: Any = func
+"""The module `func`, whose stubs lack what the bindings have."""
+
+
+Constants = dict[tuple[str, ShapedArray], IRValue]
+"""The constants of a function, by the text of the number and the type."""
 
 
 class LoweringContext:
@@ -95,8 +107,8 @@ class LoweringContext:
         It is computed in `dtype`, by default that of `x`.
         """
         (aval,), (out,) = self.avals_in, self.avals_out
-        given = dtype is not None and dtype != aval.dtype
-        scalar = ShapedArray((), dtype if given else aval.dtype)
+        dtype = aval.dtype if dtype is None else dtype
+        given, scalar = dtype != aval.dtype, ShapedArray((), dtype)
         if given:
             x = self.convert(x, aval, aval.update(dtype=dtype))
         out_types = [self.type(out.update(dtype=dtype))] if given else self.out_types
@@ -161,15 +173,15 @@ class LoweringContext:
         """The outputs of `branches[index]` on `values`; only that branch runs."""
         return control_flow.case(self, index, branches, values)
 
-    def scan(self, loop: Any, values: IRValues) -> list[IRValue]:
+    def scan(self, loop: Scan, values: IRValues) -> list[IRValue]:
         """The outputs of the primitive `Scan` on `values`."""
         return control_flow.scan(self, loop, values)
 
-    def while_loop(self, loop: Any, values: IRValues) -> list[IRValue]:
+    def while_loop(self, loop: While, values: IRValues) -> list[IRValue]:
         """The outputs of the primitive `While` on `values`."""
         return control_flow.while_loop(self, loop, values)
 
-    def callback(self, primitive: Any, values: IRValues) -> list[IRValue]:
+    def callback(self, primitive: ops.HostPrimitive, values: IRValues) -> list[IRValue]:
         """The outputs of a `HostPrimitive`, computed by a call from the device to Python."""
         return jax_bridge.emit_callback(self, primitive, values)
 
@@ -181,7 +193,7 @@ def _unwrap_single(value: complex) -> Any:
 class ModuleEmitter:
     """The emission of programs into the module that a JAX lowering rule builds."""
 
-    def __init__(self, jax_context: Any, outline: str = "never"):
+    def __init__(self, jax_context: mlir.LoweringRuleContext, outline: str = "never"):
         self.jax_context = jax_context
         module_context = jax_context.module_context
         self.module_context = module_context
@@ -217,7 +229,8 @@ class ModuleEmitter:
         if is_complex(aval.dtype):
             # The bindings cannot read a complex splat.
             return stablehlo.broadcast_in_dim(self.type(aval), scalar, ir.DenseI64ArrayAttr.get([]))
-        element = ir.DenseElementsAttr(scalar.owner.attributes["value"]).get_splat_value()
+        number = cast(ir.OpView, scalar.owner).attributes["value"]
+        element = ir.DenseElementsAttr(number).get_splat_value()
         return stablehlo.constant(ir.DenseElementsAttr.get_splat(self.type(aval), element))
 
     def emit(self, program: Program, values: IRValues, is_function: bool = False) -> list[IRValue]:
@@ -230,7 +243,7 @@ class ModuleEmitter:
         if function is None:
             function = self.functions[program] = self.emit_function(program)
         ordered = Effect.ORDERED in program.effects
-        call = func.CallOp(function, [*values, self.token] if ordered else list(values))
+        call = func_ops.CallOp(function, [*values, self.token] if ordered else list(values))
         if apart and self.target.allows_noinline:
             mark_noinline(call)
         outs: list[IRValue] = list(call.results)
@@ -248,18 +261,18 @@ class ModuleEmitter:
         if function is None:
             pair = [self.type(aval)] * 2
             with ir.InsertionPoint(self.module_context.module.body):
-                function = func.FuncOp(
+                function = func_ops.FuncOp(
                     "in_order", ir.FunctionType.get(pair, pair), visibility="private"
                 )
             self.module_context.symbol_table.insert(function)
             with ir.InsertionPoint(function.add_entry_block()):
-                func.ReturnOp(list(function.arguments))
+                func_ops.ReturnOp(list(function.arguments))
             self.identity_functions[aval] = function
-        call = func.CallOp(function, [x, y])
+        call = func_ops.CallOp(function, [x, y])
         mark_noinline(call)
         return list(call.results)
 
-    def emit_function(self, program: Program) -> Any:
+    def emit_function(self, program: Program) -> func.FuncOp:
         """Emits `program` as a private function of the module.
 
         With ordered effects it takes and returns a token after the arrays.
@@ -272,7 +285,7 @@ class ModuleEmitter:
         )
         body = self.module_context.module.body
         with ir.InsertionPoint(body):
-            function = func.FuncOp(program.name or "call", signature, visibility="private")
+            function = func_ops.FuncOp(program.name or "call", signature, visibility="private")
         self.module_context.symbol_table.insert(function)
         block = function.add_entry_block()
         before = self.token
@@ -281,12 +294,12 @@ class ModuleEmitter:
             if ordered:
                 self.token = args.pop()
             outs = self.emit(program, args, is_function=True)
-            func.ReturnOp([*outs, self.token] if ordered else outs)
+            func_ops.ReturnOp([*outs, self.token] if ordered else outs)
         self.token = before
         return function
 
 
-def mark_noinline(call: Any) -> None:
+def mark_noinline(call: func.CallOp) -> None:
     """Forbids XLA to inline a call."""
     kept = ir.DictAttr.get({"inlineable": ir.StringAttr.get("false")})
     call.operation.attributes["mhlo.frontend_attributes"] = kept
@@ -297,7 +310,7 @@ class FunctionEmitter:
 
     def __init__(self, module: ModuleEmitter):
         self.env: dict[Atom, IRValue] = {}
-        self.constants: dict[Any, Any] = {}
+        self.constants: Constants = {}
         self.templates: dict[Any, Template | None] = {}
         self.ctx = LoweringContext(module, self)
 
@@ -317,7 +330,7 @@ class FunctionEmitter:
     def read(self, atom: Atom) -> IRValue:
         return self.env[atom] if type(atom) is Var else self.literal(atom, atom.aval)
 
-    def literal(self, atom: Atom, aval: ShapedArray) -> IRValue:
+    def literal(self, atom: Literal, aval: ShapedArray) -> IRValue:
         """An array of `aval` filled with the number of a literal."""
         return self.constants.get((atom.key[0], aval)) or self.constant(atom.value, aval)
 
@@ -408,7 +421,7 @@ class Template:
 
     __slots__ = ("is_plain", "name", "operation", "positions", "types")
 
-    def __init__(self, operation: Any, positions: list[tuple[int, int]]):
+    def __init__(self, operation: ir.Operation, positions: list[tuple[int, int]]):
         self.operation = operation
         self.positions = positions
         self.name = operation.name
@@ -419,7 +432,7 @@ class Template:
         self.is_plain = in_order and plain
 
     @staticmethod
-    def of(results: IRValues, operands: IRValues, constants: Any) -> Template | None:
+    def of(results: IRValues, operands: IRValues, constants: Constants) -> Template | None:
         """The template of the results of a rule, if they are all those of one operation.
 
         Its operands must be those of the equation, or constants of the same function.

@@ -21,7 +21,7 @@ from functx.core.primitive import Primitive
 from functx.core.samples import bool_, f32, sample
 from functx.core.tracer import aval_of
 from functx.core.types import Shape, ShapedArray, accumulation_dtype, is_floating
-from functx.core.typing import ArrayLike, Cotangent, Cotangents, Dim, Value, Values
+from functx.core.typing import ArrayLike, Cotangent, Cotangents, Dim, Dims, Flags, Value, Values
 from functx.numpy.promotion import is_broadcastable, promote_inexact
 from functx.ops.operands import as_bool, as_float, as_int, batch_size
 from functx.transforms.control.scan import scan
@@ -182,7 +182,7 @@ class AttentionBase(Primitive, abstract=True):
         return masks
 
     def merge_batch(
-        self, args: Sequence[Any], dims: Sequence[Dim], shared: Sequence[int]
+        self, args: Sequence[Any], dims: Dims, shared: Sequence[int]
     ) -> tuple[int, list[Value]]:
         """The size of a batch, and the operands with it merged into the first dimension.
 
@@ -258,13 +258,11 @@ class DotProductAttention(AttentionBase):
         )
         return largest, np.sum(powers, axis=-1, keepdims=True), weighted
 
-    def batch(self, args: Values, dims: Sequence[Dim]) -> tuple[list[Value], list[Dim]]:
+    def batch(self, args: Values, dims: Dims) -> tuple[list[Value], list[Dim]]:
         size, merged = self.merge_batch(args, dims, range(3, len(args)))
         return [unmerge_batch(x, size) for x in self(*merged)], [0, 0]
 
-    def vjp(
-        self, cts: Cotangents, saved: Values, args: Values, active: Sequence[bool]
-    ) -> list[Cotangent]:
+    def vjp(self, cts: Cotangents, saved: Values, args: Values, active: Flags) -> list[Cotangent]:
         out, logs = saved
         ct, ct_logs = cts
         if ct is None:
@@ -360,7 +358,7 @@ class DotProductAttentionBackward(AttentionBase):
         dk = np.einsum("bktgs,btkgh->bskh", ds, q)
         return dq, dk, dv, dbias
 
-    def batch(self, args: Values, dims: Sequence[Dim]) -> tuple[list[Value], list[Dim]]:
+    def batch(self, args: Values, dims: Dims) -> tuple[list[Value], list[Dim]]:
         # The cotangent of a bias is batched, even if the bias is not.
         size, merged = self.merge_batch(
             args, dims, range(3 + self.biased, 3 + self.biased + self.masked)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from math import inf, prod
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -34,11 +34,19 @@ MAX_FACTORS = 7
 """The most factors that are ordered; each one more triples the time of the search."""
 
 
+Order: TypeAlias = "int | tuple[Order, Order] | None"
+"""The position of a factor, or the trees of two factors that are contracted."""
+
+
+PrecisionNames: TypeAlias = tuple[str, str] | None
+"""The precisions of the two operands of a matrix product; None for the default."""
+
+
 class ContractionOrder(NamedTuple):
     """A cost, and the tree of pairwise contractions: a factor's position, or two subtrees."""
 
     cost: float
-    tree: Any
+    tree: Order
 
 
 def best_contraction_order(
@@ -128,19 +136,22 @@ class Einsum:
     `squared_outer_factors` are those of a squared value.
     """
 
-    def __init__(self, aval: ShapedArray, out: Labels, precision: Any):
+    def __init__(self, aval: ShapedArray, out: Labels, precision: PrecisionNames):
         self.aval, self.out, self.precision = aval, out, precision
         self.terms: list[Term] = []
         self.squared_terms: list[tuple[Term, Labels]] = []
         self.outer_factors: list[Factor] = []
         self.squared_outer_factors: list[Factor] = []
         self.repeat_count = 1
-        self.order: Any = None
+        self.order: Order = None
         self.cost = 0.0
 
     @staticmethod
     def from_product(
-        product: ProductExpression, groups: LabelGroups, aval: ShapedArray, precision: Any = None
+        product: ProductExpression,
+        groups: LabelGroups,
+        aval: ShapedArray,
+        precision: PrecisionNames = None,
     ) -> Einsum | None:
         """The sum of `product` over the labels not in `groups`, those of the result's axes.
 
@@ -270,7 +281,7 @@ class LabeledArray(NamedTuple):
 class _EinsumEmitter:
     """Emits the equations of one sum."""
 
-    def __init__(self, read: Callable[[Any], Any], dtype: DType, out: Labels, precision: Any):
+    def __init__(self, read: Function, dtype: DType, out: Labels, precision: PrecisionNames):
         self.read, self.dtype, self.out, self.precision = read, dtype, out, precision
 
     def factor(self, factor: Factor) -> tuple[LabeledArray, bool]:
@@ -375,7 +386,7 @@ class _EinsumEmitter:
             labels,
         )
 
-    def contract_in_order(self, tree: Any, values: Sequence[LabeledArray]) -> LabeledArray | None:
+    def contract_in_order(self, tree: Order, values: Sequence[LabeledArray]) -> LabeledArray | None:
         """The product of `values` in the order of `tree`, summed over labels not in the result."""
         if tree is None:
             return None
@@ -385,7 +396,7 @@ class _EinsumEmitter:
                 users[label] = users.get(label, 0) + 1
 
         def contract(tree: Any) -> LabeledArray:
-            if type(tree) is int:
+            if not isinstance(tree, tuple):
                 return self.sum_unused_labels(values[tree], users)
             x, y = contract(tree[0]), contract(tree[1])
             for label in x.labels:

@@ -221,7 +221,11 @@ class ProductExpression:
         return self.expand_elementwise(inputs, groups)
 
     def expand_dot_general(
-        self, primitive: ops.DotGeneral, inputs: list[Atom], groups: LabelGroups, shapes: Any = None
+        self,
+        primitive: ops.DotGeneral,
+        inputs: list[Atom],
+        groups: LabelGroups,
+        shapes: Sequence[tuple[int, ...]] | None = None,
     ) -> bool:
         if primitive.precision is not None or primitive.preferred_element_type is not None:
             return False
@@ -274,9 +278,7 @@ class ProductExpression:
         self.multiply(x, regrouped)
         return True
 
-    def expand_scatter_add(
-        self, primitive: ops.ScatterAdd, inputs: list[Atom], groups: LabelGroups
-    ) -> bool:
+    def expand_scatter_add(self, primitive: Any, inputs: list[Atom], groups: LabelGroups) -> bool:
         x, indices, updates = inputs
         row_axis = scatter_row_axis(primitive, x, indices, updates)
         label = () if row_axis is None else resolve_labels(groups[row_axis])
@@ -291,7 +293,7 @@ class ProductExpression:
         return True
 
     def add_scattered_rows(
-        self, primitive: ops.ScatterAdd, inputs: list[Atom], groups: LabelGroups, row_axis: int
+        self, primitive: Any, inputs: list[Atom], groups: LabelGroups, row_axis: int
     ) -> None:
         """Multiply by updates that are added to rows of zeros along axis `row_axis`."""
         x, indices, updates = inputs

@@ -15,7 +15,7 @@ from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
 from functx import ops
-from functx.core.backend import Split, backend
+from functx.core.backend import Programs, Split, backend
 from functx.core.config import MemoryBudget, format_bytes, memory_plan, trace_options
 from functx.core.errors import MemoryBudgetWarning
 from functx.core.program import Atom, Equation, Program, Var
@@ -74,7 +74,7 @@ class MinCutSplit(Rewrite[MinCutSplitResult]):
     saved once.
     """
 
-    split: Any
+    split: Split[Any]
     plan: MemoryPlan
     free_to_save: Indices = ()
     consts: int = 0
@@ -140,7 +140,9 @@ class RematerializedSplit(Rewrite[Any]):
         return cached_rewrite(self.min_cut_split, program).programs
 
 
-def limit_residuals(split: Any, free_to_save: Indices = (), consts: int = 0) -> Any:
+def limit_residuals(
+    split: Split[Programs], free_to_save: Indices = (), consts: int = 0
+) -> Split[Programs]:
     """`split` under the current memory plan: with a minimum cut, or as it is for "off"."""
     plan = memory_plan()
     if plan == "off":

@@ -8,7 +8,7 @@ the dataflow between their equations, and `RepeatGroup` builds one program for a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -171,7 +171,7 @@ def tokenize(equations: Sequence[Equation]) -> tuple[list[int], list[int]]:
     for i, eqn in enumerate(equations):
         primitive = eqn.primitive
         avals = tuple([atom.aval for atom in eqn.inputs])
-        key: Any = primitive, avals
+        key: Hashable = primitive, avals
         if type(primitive) is ops.Slice and has_unit_strides(primitive):
             key = ops.Slice, eqn.outputs[0].aval.shape, avals
         elif primitive.effects and not _PINNED_EFFECTS.isdisjoint(primitive.effects):

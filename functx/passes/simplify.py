@@ -326,7 +326,7 @@ class _LocalSimplifier(UniqueEquations):
             eqn = eqn.replace(primitive=primitive, inputs=list(inputs))
         return eqn
 
-    def with_scalars(self, eqn: Equation) -> Any:
+    def with_scalars(self, eqn: Equation) -> tuple[Primitive, list[Atom]] | None:
         """An elementwise operation with scalars in place of arrays that repeat them, if any are."""
         shape = eqn.outputs[0].aval.shape
         full_equations = [self.context.defining_equation(a, ops.Full) for a in eqn.inputs]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from math import inf
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from functx import ops
 from functx.core.program import Atom, Equation, Literal, Program
@@ -33,6 +33,9 @@ class ConjugatedAtom(NamedTuple):
     atom: Atom
 
 
+FactorAtom: TypeAlias = Atom | ConjugatedAtom
+
+
 class EigenvalueTerm(NamedTuple):
     """The eigenvalues themselves."""
 
@@ -53,7 +56,12 @@ class ElementwiseTerm(NamedTuple):
     """An elementwise operation on expressions and literals."""
 
     operation: Function
-    operands: tuple[Any, ...]
+    operands: tuple[Term, ...]
+
+
+Term: TypeAlias = (
+    float | Literal | EigenvalueTerm | EigenvalueIndices | ParameterTerm | ElementwiseTerm
+)
 
 
 class ExpressionBuilder:
@@ -72,10 +80,10 @@ class ExpressionBuilder:
         self.producers, self.values, self.label, self.window = producers, values, label, window
         self.whole = window == (0, values.aval.shape[-1])
         self.batch = batch
-        self.parameters: list[tuple[Any, LabelGroups]] = []
-        self.memo: dict[tuple[Any, LabelGroups, bool], Any] = {}
+        self.parameters: list[tuple[FactorAtom, LabelGroups]] = []
+        self.memo: dict[tuple[FactorAtom, LabelGroups, bool], Term | None] = {}
 
-    def build(self, atom: Any, groups: LabelGroups, inside: bool = False) -> Any:
+    def build(self, atom: FactorAtom, groups: LabelGroups, inside: bool = False) -> Term | None:
         """The expression of `atom` with labels along its dimensions; None if there is none.
 
         With `inside`, the label stands for all eigenvalues, not those in the window.
@@ -88,8 +96,8 @@ class ExpressionBuilder:
             self.memo[key] = self.expression(atom, groups, inside)
         return self.memo[key]
 
-    def expression(self, atom: Any, groups: LabelGroups, inside: bool) -> Any:
-        if type(atom) is ConjugatedAtom:
+    def expression(self, atom: FactorAtom, groups: LabelGroups, inside: bool) -> Term | None:
+        if isinstance(atom, ConjugatedAtom):
             inner = self.build(atom.atom, groups, inside)
             return None if inner is None else ElementwiseTerm(ops.conj, (inner,))
         labels = [label for group in groups for label in group]
@@ -107,12 +115,13 @@ class ExpressionBuilder:
         eqn = self.producers.get(atom)
         return None if eqn is None else self.elementwise_term(eqn, groups, inside)
 
-    def elementwise_term(self, eqn: Equation, groups: LabelGroups, inside: bool) -> Any:
+    def elementwise_term(self, eqn: Equation, groups: LabelGroups, inside: bool) -> Term | None:
         primitive: Any = eqn.primitive
         kind = type(primitive)
         if isinstance(primitive, Elementwise) or kind is ops.ConvertElementType:
             operands = [self.build(x, groups if x.aval.ndim else (), inside) for x in eqn.inputs]
-            return None if None in operands else ElementwiseTerm(primitive, tuple(operands))
+            terms = tuple([x for x in operands if x is not None])
+            return ElementwiseTerm(primitive, terms) if len(terms) == len(operands) else None
         if kind is ops.Iota:
             along = groups[primitive.dimension] == (self.label,) and (inside or self.whole)
             alone = sum(map(len, groups)) == 1
@@ -156,20 +165,20 @@ class ExpressionEvaluator:
 
     def __init__(self, w: Value, places: Value | None, parameters: Values):
         self.w, self.places, self.parameters = w, places, parameters
-        self.memo: dict[int, Any] = {}
+        self.memo: dict[int, Value] = {}
 
-    def evaluate(self, x: Any) -> Any:
+    def evaluate(self, x: Term) -> Any:
         """The value of an expression: an array, or a scalar that is broadcast."""
-        if type(x) is float:
+        if isinstance(x, float):
             return x
-        if type(x) is Literal:
+        if isinstance(x, Literal):
             return Tracer(x, current_builder.require())
-        if type(x) is EigenvalueTerm:
+        if isinstance(x, EigenvalueTerm):
             return self.w
-        if type(x) is ParameterTerm:
+        if isinstance(x, ParameterTerm):
             return self.parameters[x.place]
         if id(x) not in self.memo:
-            if type(x) is EigenvalueIndices:
+            if isinstance(x, EigenvalueIndices):
                 assert self.places is not None
                 self.memo[id(x)] = ops.convert_element_type(self.places, x.aval.dtype)
             else:
@@ -177,9 +186,9 @@ class ExpressionEvaluator:
         return self.memo[id(x)]
 
 
-def product_expression(factors: Iterable[tuple[Any, bool]]) -> Any:
+def product_expression(factors: Iterable[tuple[Term, bool]]) -> Term | None:
     """The product of expressions, of which some divide; None for no factors."""
-    product: Any = None
+    product: Term | None = None
     for x, divides in sorted(factors, key=lambda pair: pair[1]):
         if product is None:
             product = ElementwiseTerm(ops.div, (1.0, x)) if divides else x
@@ -209,8 +218,8 @@ class SpectralSum(NamedTuple):
 
     eqn: Equation
     outputs: tuple[int, ...]
-    expression: Any
-    parameters: list[tuple[Any, LabelGroups]]
+    expression: Term | None
+    parameters: list[tuple[FactorAtom, LabelGroups]]
     equation_batch: LabelGroup
     batch: LabelGroup
     window: IndexRange
@@ -242,7 +251,7 @@ class SpectralSum(NamedTuple):
                 result = ops.slice_in_dim(result, start, end, axis=axis)
         return ops.extract_diagonal(result) if self.diagonal else result
 
-    def parameter(self, atom: Atom, groups: LabelGroups, read: Callable[[Any], Any]) -> Value:
+    def parameter(self, atom: FactorAtom, groups: LabelGroups, read: Callable[[Any], Any]) -> Value:
         """A parameter along the batch."""
         labels = resolve_labels([label for group in groups for label in group])
         x = ops.reshape(read(atom), label_sizes(labels))

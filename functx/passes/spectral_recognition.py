@@ -12,7 +12,7 @@ from functx.core.rewriting import bind_equation, interpret
 from functx.core.tracer import Tracer
 from functx.core.tracing import trace
 from functx.core.types import is_complex
-from functx.core.typing import Values
+from functx.core.typing import Value, Values
 from functx.ops.families import Elementwise
 from functx.ops.operands import literal
 from functx.passes.einsum import Einsum
@@ -61,7 +61,7 @@ def recognize_spectral_functions(program: Program) -> Program:
         return program
     values: dict[Any, Any] = {}
 
-    def read(atom: Any) -> Any:
+    def read(atom: Any) -> Value:
         if type(atom) is ConjugatedAtom:
             return ops.conj(read(atom.atom))
         return atom.emit(read) if type(atom) is SpectralSum else values[atom]
@@ -404,7 +404,8 @@ class EigenvectorElimination:
         values = eqn.outputs[eigenvalue_output_index(eqn)]
         expressions = ExpressionBuilder(self.search.producers, values, label[0], window, own)
         found = [(expressions.build(f.atom, f.groups), f.is_divisor) for f in factors]
-        if any([x is None for x, _ in found]) or expressions.batch is None:
+        terms = [(x, divides) for x, divides in found if x is not None]
+        if len(terms) < len(found) or expressions.batch is None:
             return None
         own, parameters = expressions.batch, expressions.parameters
         labels = [[x for group in groups for x in group] for _, groups in parameters]
@@ -412,7 +413,7 @@ class EigenvectorElimination:
             return None
         more = tuple(dict.fromkeys([x for each in labels for x in each if x not in own]))
         return SpectralSum(
-            eqn, (), product_expression(found), parameters, own, (*more, *own), window
+            eqn, (), product_expression(terms), parameters, own, (*more, *own), window
         )
 
     def replace_factors(

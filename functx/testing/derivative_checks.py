@@ -16,8 +16,8 @@ from functx.core.primitive import Primitive
 from functx.core.program import Equation, Program
 from functx.core.tracer import current_builder
 from functx.core.tracing import trace
-from functx.core.types import ShapedArray, is_inexact
-from functx.core.typing import ArrayLike, Value, Values
+from functx.core.types import is_inexact
+from functx.core.typing import ArrayLike, Avals, Value, Values
 from functx.ops.autodiff import Refused
 from functx.testing.numerical_derivatives import (
     central_difference,
@@ -106,9 +106,7 @@ def derivative_programs(program: Program, args: Sequence[ArrayLike]) -> Derivati
     )
 
 
-def trace_derivative(
-    body: Callable[..., list[Value]], avals: Sequence[ShapedArray], name: str
-) -> Program | None:
+def trace_derivative(body: Callable[..., list[Value]], avals: Avals, name: str) -> Program | None:
     """The program of a derivative, or None if functx refuses it."""
     try:
         program = trace(body, avals, name=name)[0]
@@ -360,7 +358,7 @@ def run_perturbed(
     if step:
         return outs
     marked = [x if t is None else nan_where_step_is_lost(x, t) for x, t in pairs]
-    runs = [(NanWithoutDerivative(), marked)]
+    runs: list[tuple[RoundingErrors, Sequence[Array]]] = [(NanWithoutDerivative(), marked)]
     if any(type(eqn.primitive) is MaskedOperand for each in program.walk() for eqn in each):
         runs += [(InactiveReplaced(filler), args) for filler in (-0.75, 1.25)]
     try:

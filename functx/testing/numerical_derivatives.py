@@ -223,7 +223,7 @@ def forward_jacobian(
         batched_tangents = vmap(tangents_along)(np.stack(directions))
         tangents = [[np.asarray(t)[k] for t in batched_tangents] for k in range(len(directions))]
     else:
-        tangents = [tangents_along(unit) for unit in directions]
+        tangents = [[*tangents_along(unit)] for unit in directions]
     columns = [[real_vector(t) for t in ts] for ts in tangents]
     return matrices_from_columns(columns, [real_vector(out).size for out in outs])
 

@@ -103,9 +103,7 @@ def identity_through_jax(x: Value) -> Value:
     return functx.from_jax(_jax_identity)(x)
 
 
-@identity_through_jax.defjvp
-def _(primals: Values, tangents: Values) -> tuple[Value, Value]:
-    return identity_through_jax(*primals), tangents[0]
+identity_through_jax.defjvp(lambda xs, ts: (identity_through_jax(*xs), ts[0]))
 
 
 @functx.custom_jvp
@@ -114,10 +112,12 @@ def with_jvp_rule(x: Value) -> Value:
     return x * fnp.sin(x)
 
 
-@with_jvp_rule.defjvp
-def _(primals: Values, tangents: Values) -> tuple[Value, Value]:
-    (x,), (t,) = primals, tangents
-    return x * fnp.sin(x), t * (fnp.sin(x) + x * fnp.cos(x))
+with_jvp_rule.defjvp(
+    lambda xs, ts: (
+        xs[0] * fnp.sin(xs[0]),
+        ts[0] * (fnp.sin(xs[0]) + xs[0] * fnp.cos(xs[0])),
+    )
+)
 
 
 @functx.custom_vjp

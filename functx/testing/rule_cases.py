@@ -28,7 +28,7 @@ from functx.core.types import (
     is_inexact,
     kind,
 )
-from functx.core.typing import Cotangents, Dim, Tangent, Tangents, Value, Values
+from functx.core.typing import Avals, Cotangents, Dim, Flags, Tangent, Tangents, Value, Values
 from functx.testing.numerical_derivatives import Array, central_difference, widen
 from functx.testing.rule_evaluation import (
     BATCH_SIZES,
@@ -142,7 +142,7 @@ class RuleCase:
     def _draw(self, seed: int) -> list[Array]:
         return draw_operands(self.sample, seed, self.dtype if self.avals else None)
 
-    def trace_primitive(self, avals: Sequence[ShapedArray]) -> Program:
+    def trace_primitive(self, avals: Avals) -> Program:
         """The program of one equation, the primitive on operands of `avals`."""
         return trace(lambda *xs: self.bind(*xs), avals, name=self.primitive.name)[0]
 
@@ -347,7 +347,7 @@ def perturb_array(x: Array, direction: Array, step: float) -> Array:
     return np.asarray(widen(x) + step * widen(direction)).astype(x.dtype)
 
 
-def _least_precise(avals: Sequence[ShapedArray]) -> tuple[str, float]:
+def _least_precise(avals: Avals) -> tuple[str, float]:
     """The name of the least precise real dtype of `avals`, and its tolerance."""
     real = {"c128": "f64", "c64": "f32"}
     names = [SHORT_NAMES[a.dtype] for a in avals if SHORT_NAMES[a.dtype] in TOLERANCES]
@@ -407,7 +407,7 @@ class NamedAxisMap(Primitive):
         outs = self.run_batched(program, operands)
         return outs[0], outs[1] if len(outs) > 1 else None
 
-    def vjp(self, ct: Value, out: Value, args: Values, active: Sequence[bool]) -> Cotangents:
+    def vjp(self, ct: Value, out: Value, args: Values, active: Flags) -> Cotangents:
         forward, backward = cached_rewrite(
             SplitVJP(tuple(active)), self.program(*[aval_of(x) for x in args])
         )

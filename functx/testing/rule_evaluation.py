@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -14,7 +15,7 @@ import jax
 import numpy as np
 
 from functx import ops
-from functx.core.decompositions import registered_decompositions
+from functx.core.decompositions import Decomposition, registered_decompositions
 from functx.core.primitive import LinearInput, Primitive
 from functx.core.program import Program
 from functx.core.tracer import current_builder
@@ -139,45 +140,45 @@ def rule_evaluations(case: RuleCase) -> dict[EvaluationName, RuleEvaluation]:
     evaluations: dict[EvaluationName, RuleEvaluation] = {}
     registered = registered_decompositions(type(primitive))
     for entry in registered:
-        evaluations["decompose", entry.table] = lambda inputs, entry=entry: inline(
-            trace_decomposition(entry, primitive, tuple(case.avals), x64_enabled()), inputs.args
-        )
-    if primitive.decompose is not None and (primitive.has_rule("lower") or registered):
-        evaluations["decompose"] = lambda inputs: as_list(
-            primitive, primitive.decompose(*inputs.args)
-        )  # type: ignore[misc]
+        evaluations["decompose", entry.table] = partial(_evaluate_decomposition, case, entry)
+    decompose = primitive.decompose
+    if decompose is not None and (primitive.has_rule("lower") or registered):
+        evaluations["decompose"] = lambda inputs: as_list(primitive, decompose(*inputs.args))
     for dims in case.batchings:
-        evaluations["batch", dims] = lambda _, dims=dims: _evaluate_batch(case, dims)
+        evaluations["batch", dims] = partial(_evaluate_batch, case, dims, None)
     for inner, outer in case.nested_batchings:
-        evaluations["batch", inner, outer] = lambda _, i=inner, o=outer: _evaluate_batch(case, i, o)
+        evaluations["batch", inner, outer] = partial(_evaluate_batch, case, inner, outer)
     if not case.inexact or not case.inexact_outs:
         return evaluations
     for varying in case.varying_subsets:
-        evaluations["jvp", varying] = lambda inputs, s=varying: _evaluate_jvp(case, inputs, s)
-        evaluations["vjp", varying] = lambda inputs, s=varying: _evaluate_vjp(case, inputs, s)
+        evaluations["jvp", varying] = partial(_evaluate_jvp, case, varying)
+        evaluations["vjp", varying] = partial(_evaluate_vjp, case, varying)
     for varying, zero in case.linear_sets:
-        evaluations["transpose", varying] = lambda inputs, s=varying, z=zero: _evaluate_transpose(
-            case, inputs, s, z
-        )
+        evaluations["transpose", varying] = partial(_evaluate_transpose, case, varying, zero)
     if primitive.vjp is not None and primitive.has_rule("jvp") and primitive.differentiable:
-        evaluations["vjp from jvp"] = lambda inputs: _derived_vjp(case, inputs)
+        evaluations["vjp from jvp"] = partial(_derived_vjp, case)
     if len(case.inexact_outs) > 1:
         for i in range(len(case.inexact_outs)):
-            evaluations["vjp of output", i] = lambda inputs, i=i: _vjp_of_one_output(
-                case, inputs, i
-            )
+            evaluations["vjp of output", i] = partial(_vjp_of_one_output, case, i)
     if primitive.has_rule("cotangent_masks") and len(case.out_avals) == 1:
-        evaluations["masks", "everywhere"] = lambda inputs: _masked_cotangents(case, inputs, None)
+        evaluations["masks", "everywhere"] = partial(_masked_cotangents, case, None)
         # A random mask of the output.
         mask = np.asarray(np.random.RandomState(3).rand(*case.out_avals[0].shape) < 0.5)
-        evaluations["masks", "random"] = lambda inputs: _masked_cotangents(case, inputs, mask)
+        evaluations["masks", "random"] = partial(_masked_cotangents, case, mask)
     if not case.has_stated_gradients:
-        evaluations["jvp of vjp"] = lambda inputs: _jvp_of_vjp(case, inputs)
-        evaluations["vjp of vjp"] = lambda inputs: _vjp_of_vjp(case, inputs)
+        evaluations["jvp of vjp"] = partial(_jvp_of_vjp, case)
+        evaluations["vjp of vjp"] = partial(_vjp_of_vjp, case)
     return evaluations
 
 
-def _evaluate_batch(case: RuleCase, inner: Dims, outer: Dims | None = None) -> Values:
+def _evaluate_decomposition(case: RuleCase, entry: Decomposition, inputs: TracedInputs) -> Values:
+    program = trace_decomposition(entry, case.primitive, tuple(case.avals), x64_enabled())
+    return inline(program, inputs.args)
+
+
+def _evaluate_batch(
+    case: RuleCase, inner: Dims, outer: Dims | None, inputs: TracedInputs
+) -> Values:
     outs = (0,) * len(case.out_avals)
     program = case.rewritten(Batch(BATCH_SIZES[0], inner, outs), case.program)
     if outer is not None:
@@ -192,14 +193,14 @@ def _evaluate_batch(case: RuleCase, inner: Dims, outer: Dims | None = None) -> V
     return inline(program, stacked)
 
 
-def _evaluate_jvp(case: RuleCase, inputs: TracedInputs, varying: Sequence[int]) -> Values:
+def _evaluate_jvp(case: RuleCase, varying: Sequence[int], inputs: TracedInputs) -> Values:
     mask = tuple([i in varying for i in range(len(case.avals))])
     program = case.rewritten(JVPRewrite(mask), case.program)
     tangents = [t for i, t in zip(case.inexact, inputs.tangents, strict=True) if i in varying]
     return inline(program, [*inputs.args, *tangents])
 
 
-def _evaluate_vjp(case: RuleCase, inputs: TracedInputs, varying: Sequence[int]) -> list[Value]:
+def _evaluate_vjp(case: RuleCase, varying: Sequence[int], inputs: TracedInputs) -> list[Value]:
     mask = tuple([i in varying for i in range(len(case.avals))])
     return _run_vjp(case, case.program, mask, inputs.args, inputs.cts)
 
@@ -212,7 +213,7 @@ def _run_vjp(
     return inline(backward, [*cts, *outs[len(program.outputs) :]])
 
 
-def _vjp_of_one_output(case: RuleCase, inputs: TracedInputs, output: int) -> list[Value]:
+def _vjp_of_one_output(case: RuleCase, output: int, inputs: TracedInputs) -> list[Value]:
     """The cotangents of the operands when only one output has a cotangent."""
     k = case.inexact_outs[output]
     program, _ = trace(lambda *xs: [case.bind(*xs)[k]], case.avals)
@@ -228,7 +229,7 @@ def _derived_vjp(case: RuleCase, inputs: TracedInputs) -> list[Value]:
 
 
 def _evaluate_transpose(
-    case: RuleCase, inputs: TracedInputs, varying: Sequence[int], zero: bool
+    case: RuleCase, varying: Sequence[int], zero: bool, inputs: TracedInputs
 ) -> list[Value]:
     args: list[Any] = []
     for i, x in enumerate(inputs.args):
@@ -251,7 +252,7 @@ def _evaluate_transpose(
     return [_or_zeros(results[i], case.avals[i]) for i in varying]
 
 
-def _masked_cotangents(case: RuleCase, inputs: TracedInputs, mask: Any) -> list[ArrayLike]:
+def _masked_cotangents(case: RuleCase, mask: Any, inputs: TracedInputs) -> list[ArrayLike]:
     """The cotangents of the operands and their masks, for an output cotangent that is zero outside `mask`."""
     (ct,) = inputs.cts
     args = inputs.args

@@ -18,6 +18,7 @@ from functx.core.types import (
     canonical_dtype,
     is_inexact,
 )
+from functx.core.typing import Avals
 from functx.testing.numerical_derivatives import Array, central_difference, widen
 from functx.testing.reference import apply_primitive, narrow_array, numpy_definition
 from functx.testing.rule_cases import RuleCase, is_within_tolerance, make_rule_cases, perturb_array
@@ -426,12 +427,12 @@ def _aval(x: Array) -> ShapedArray:
     return ShapedArray(x.shape, x.dtype)
 
 
-def _check_types(subject: str, got: Iterable[ShapedArray], expected: Sequence[ShapedArray]) -> None:
+def _check_types(subject: str, got: Iterable[ShapedArray], expected: Avals) -> None:
     got = list(got)
     assert [(a.shape, a.dtype) for a in got] == [(a.shape, a.dtype) for a in expected], (
         f"{subject} must be {_describe_types(expected)}; got {_describe_types(got)}"
     )
 
 
-def _describe_types(avals: Sequence[ShapedArray]) -> str:
+def _describe_types(avals: Avals) -> str:
     return ", ".join([f"{SHORT_NAMES[a.dtype]}{list(a.shape)}" for a in avals])

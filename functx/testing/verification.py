@@ -23,10 +23,7 @@ from functx.core.types import is_inexact
 from functx.core.typing import ArrayLike, PyTree, Value
 from functx.lowering.functx_call import bind_functx_call
 from functx.passes.pipeline import ALL_PASSES, OPTIONAL_PASSES, REQUIRED_PASSES, select_passes
-from functx.testing.derivative_checks import (
-    derivative_programs,
-    find_derivative_mismatch,
-)
+from functx.testing.derivative_checks import derivative_programs, find_derivative_mismatch
 from functx.testing.reference.interpreter import (
     Array,
     NumpyInterpreter,

@@ -28,6 +28,7 @@ from functx.core.types import ShapedArray, is_inexact
 from functx.core.typing import (
     ArrayLike,
     Cotangent,
+    Flags,
     Function,
     Mask,
     NumPyArray,
@@ -355,11 +356,7 @@ def _describe_nonfinite(x: NumPyArray) -> str:
 
 
 def explain_derivative(
-    name: str,
-    program: Program,
-    args: Values,
-    outputs: Sequence[Any],
-    differentiated: Sequence[bool],
+    name: str, program: Program, args: Values, outputs: Sequence[Any], differentiated: Flags
 ) -> Explanation | None:
     """The explanation of the derivative of the sum of `outputs`; None if it is finite.
 
@@ -451,7 +448,7 @@ class RecordingCotangents(Cotangents):
 
 
 def local_derivatives(
-    primitive: Primitive, operands: Sequence[Any], active: Sequence[bool]
+    primitive: Primitive, operands: Sequence[Any], active: Flags
 ) -> list[Value | None]:
     """The derivative at one element in each active operand, None for the others.
 

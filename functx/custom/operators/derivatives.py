@@ -14,18 +14,13 @@ from typing import NamedTuple, TypeAlias
 from functx import ops
 from functx.core.concretization import is_being_differentiated
 from functx.core.errors import NoAutogradFormulaError, OperatorRuleError, RegistrationError
-from functx.core.masks import (
-    inexact_mask,
-    linear_mask,
-    scatter_where,
-    select_where,
-)
+from functx.core.masks import inexact_mask, linear_mask, scatter_where, select_where
 from functx.core.primitive import Primitive
 from functx.core.rewriting import apply
 from functx.core.tracer import Tracer, aval_of
 from functx.core.tracing import trace
 from functx.core.types import is_inexact
-from functx.core.typing import Cotangent, Cotangents, PyTree, Tangents, Value, Values
+from functx.core.typing import Cotangent, Cotangents, Flags, PyTree, Tangents, Value, Values
 from functx.custom.custom_vjp import transpose_backward_rule
 from functx.custom.operators.arguments import OperatorPrimitive
 from functx.custom.operators.outputs import GradientChecker, Gradients, OutputTypes
@@ -81,7 +76,7 @@ class BackwardByName(NamedTuple):
     rule: Registration
 
     def saved_values(
-        self, call: OperatorPrimitive, operands: Values, output: PyTree, active: Sequence[bool]
+        self, call: OperatorPrimitive, operands: Values, output: PyTree, active: Flags
     ) -> PyTree:
         """The result of `save_for_backward` for the operands and the output of a call."""
         return self.save_rule(call.named_arguments(operands), output)
@@ -99,7 +94,7 @@ class BackwardByContext(NamedTuple):
     rule: Registration
 
     def saved_values(
-        self, call: OperatorPrimitive, operands: Values, output: PyTree, active: Sequence[bool]
+        self, call: OperatorPrimitive, operands: Values, output: PyTree, active: Flags
     ) -> PyTree:
         """The attributes of the context after `setup_context`."""
         flags = call.unflatten(active, lambda _: False)[: call.num_passed()]
@@ -201,7 +196,7 @@ class DifferentiableCall(OperatorPrimitive, abstract=True):
                 )
         return [a and b for a, b in zip(inexact, types.per_leaf(stated), strict=True)]
 
-    def forward(self, args: Values, active: Sequence[bool]) -> tuple[Values, PyTree]:
+    def forward(self, args: Values, active: Flags) -> tuple[Values, PyTree]:
         rule = self.backward_rule()
         if rule is None:
             self.check_not_declaration_only()
@@ -221,9 +216,7 @@ class DifferentiableCall(OperatorPrimitive, abstract=True):
         arrays, _ = inline_rule(f"{self.operator.__name__}_save", body, operands)
         return outs, (rule, residuals._replace(arrays=arrays))
 
-    def vjp(
-        self, cts: Cotangents, saved: PyTree, args: Values, active: Sequence[bool]
-    ) -> Cotangents:
+    def vjp(self, cts: Cotangents, saved: PyTree, args: Values, active: Flags) -> Cotangents:
         if saved is not None:
             rule, residuals = saved
             return self.apply_backward(rule, residuals, cts, args)

@@ -24,7 +24,7 @@ from functx.core.rewriting import cached_rewrite
 from functx.core.tracer import Tracer, aval_of
 from functx.core.tracing import eval_context, trace
 from functx.core.types import ShapedArray, narrow_dtype, x64_enabled
-from functx.core.typing import ArrayLike, Dim, Function, NumPyArray, PyTree, Value, Values
+from functx.core.typing import ArrayLike, Avals, Dim, Function, NumPyArray, PyTree, Value, Values
 from functx.custom.operators.arguments import OperatorPrimitive
 from functx.custom.operators.dispatch import kernels_by_platform
 from functx.custom.operators.outputs import OutputTypes, flatten_outputs
@@ -275,7 +275,7 @@ def _pad_to_aval(x: NumPyArray, aval: ShapedArray, axes: Sequence[int]) -> NumPy
 def check_kernel_outputs(
     rule: Registration,
     values: Sequence[Concrete],
-    avals: Sequence[ShapedArray],
+    avals: Avals,
     narrow: bool,
     leaves: Sequence[PyTree],
 ) -> list[Concrete]:
@@ -339,9 +339,7 @@ def lower_kernel(
     return outs if isinstance(outs, (list, tuple)) else [outs]
 
 
-def kernel_as_jax_function(
-    call: OperatorPrimitive, rule: Registration, avals: Sequence[ShapedArray]
-) -> Function:
+def kernel_as_jax_function(call: OperatorPrimitive, rule: Registration, avals: Avals) -> Function:
     """A JAX kernel as a function of the flat operands."""
 
     def function(*xs: Value) -> PyTree:
@@ -466,9 +464,7 @@ class TracedBody(NamedTuple):
     lengths: tuple[Dim, ...]
 
 
-def trace_body(
-    call: OperatorPrimitive, body: Registration, avals: Sequence[ShapedArray]
-) -> TracedBody:
+def trace_body(call: OperatorPrimitive, body: Registration, avals: Avals) -> TracedBody:
     """The pure program of a decomposition on operands of `avals`.
 
     It gives the results, then the new values of the mutated operands. Raises ImmutableArrayError

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable
 from contextlib import AbstractContextManager
 from functools import partial
 from types import FunctionType
@@ -13,7 +13,7 @@ from functx.core.errors import ArgumentError, RegistrationError
 from functx.core.program import NO_EFFECTS, Effect
 from functx.core.source_info import user_source
 from functx.core.tracer import current_builder
-from functx.core.typing import Function, PyTree, Values
+from functx.core.typing import Flags, Function, PyTree, Values
 from functx.custom.custom_function import has_jax_tracers
 from functx.custom.operators import dispatch, registry
 from functx.custom.operators.arguments import ArgumentBinder, OperatorPrimitive
@@ -176,7 +176,7 @@ class Operator(registry.RegisteredOperator):
         return register_rule(self, SAVE_RULE, fun)
 
     def backward(
-        self, fun: Function | None = None, *, output_differentiability: Sequence[bool] | None = None
+        self, fun: Function | None = None, *, output_differentiability: Flags | None = None
     ) -> Function:
         """Register the pullback of cotangents, and return it; or a decorator.
 

@@ -20,7 +20,7 @@ from functx.core.errors import (
 from functx.core.tracer import aval_of
 from functx.core.tracing import eval_context
 from functx.core.types import SHORT_NAMES, ShapedArray, canonical_dtype, is_inexact
-from functx.core.typing import Cotangent, Dim, PyTree, Value, Values
+from functx.core.typing import Avals, Cotangent, Dim, Flags, PyTree, Value, Values
 from functx.custom.operators.arguments import OperatorPrimitive
 from functx.custom.operators.registry import ABSTRACT_RULE, Registration, get_rule
 from functx.custom.operators.schema import Argument, Return, Schema
@@ -60,7 +60,7 @@ class OutputTypes(NamedTuple):
             for length in self.lengths
         ]
 
-    def per_leaf(self, per_result: Sequence[bool]) -> list[bool]:
+    def per_leaf(self, per_result: Flags) -> list[bool]:
         """One flag for each leaf, from one for each result."""
         return [
             on
@@ -190,7 +190,7 @@ def get_ctx() -> AbstractContext:
     return context
 
 
-def infer_output_types(call: OperatorPrimitive, avals: Sequence[ShapedArray]) -> OutputTypes:
+def infer_output_types(call: OperatorPrimitive, avals: Avals) -> OutputTypes:
     """The types of the results of `call` on operands of `avals`, by the abstract rule.
 
     An operator that returns nothing needs no rule.

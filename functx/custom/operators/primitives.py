@@ -20,7 +20,7 @@ from functx.core.source_info import line_number, user_line, user_source
 from functx.core.tracer import aval_of, current_builder
 from functx.core.tracing import eval_context
 from functx.core.types import ShapedArray, x64_enabled
-from functx.core.typing import Dim, Dims, PyTree, Value, Values
+from functx.core.typing import Avals, Dim, Dims, PyTree, Value, Values
 from functx.custom.operators.arguments import OperatorPrimitive
 from functx.custom.operators.derivatives import DifferentiableCall
 from functx.custom.operators.dispatch import find_kernel
@@ -56,7 +56,7 @@ class OperatorCall(DifferentiableCall, abstract=True):
             types = self.operator.cache_types(key, infer_output_types(self, avals))
         return types
 
-    def abstract_eval(self, *avals: ShapedArray) -> Sequence[ShapedArray]:
+    def abstract_eval(self, *avals: ShapedArray) -> Avals:
         mutated = [avals[i] for i in self.mutated_operands()]
         return [*self.output_types(avals).avals, *mutated]
 
@@ -141,7 +141,7 @@ class CompositeCall(OperatorPrimitive, abstract=True):
         count = len(program.outputs) - len(self.mutated_operands())
         return OutputTypes(tuple(program.out_avals[:count]), lengths)
 
-    def abstract_eval(self, *avals: ShapedArray) -> Sequence[ShapedArray]:
+    def abstract_eval(self, *avals: ShapedArray) -> Avals:
         return self.traced_body(avals).program.out_avals
 
     def decompose(self, *args: Value) -> Values:
@@ -169,7 +169,7 @@ def _warn_sequential(qualname: str) -> None:
 
 
 def _check_out_dims(
-    rule: Registration, structure: tree.TreeDef, avals: Sequence[ShapedArray], out_dims: PyTree
+    rule: Registration, structure: tree.TreeDef, avals: Avals, out_dims: PyTree
 ) -> list[Dim]:
     """The batch dimension of each result, from a pytree like the output or a prefix of one."""
     if isinstance(out_dims, list) and tree.root_node_type(structure) is tuple:
@@ -194,12 +194,7 @@ def _check_out_dims(
 
 
 def _check_batched_outputs(
-    rule: Registration,
-    expected: tree.TreeDef,
-    avals: Sequence[ShapedArray],
-    out: PyTree,
-    out_dims: Dims,
-    size: int,
+    rule: Registration, expected: tree.TreeDef, avals: Avals, out: PyTree, out_dims: Dims, size: int
 ) -> list[Value]:
     """The leaves of the output `out` of a rule; OperatorRuleError for other shapes or dtypes."""
     leaves, structure = tree.flatten(out)

@@ -19,7 +19,7 @@ from functx.core.errors import (
 )
 from functx.core.primitive import Primitive
 from functx.core.source_info import Source, describe_source, user_source
-from functx.core.typing import Function, PyTree
+from functx.core.typing import Flags, Function, PyTree
 from functx.custom.operators.schema import Schema, is_functional_schema
 from functx.custom.rule_results import rule_source
 from functx.transforms.argument_names import check_callable
@@ -363,9 +363,7 @@ def check_device_argument(label: str, schema: Schema, platforms: Sequence[str]) 
         )
 
 
-def check_differentiability(
-    operator: Operator, flags: Sequence[bool] | None
-) -> tuple[bool, ...] | None:
+def check_differentiability(operator: Operator, flags: Flags | None) -> tuple[bool, ...] | None:
     """`output_differentiability` as a tuple; RegistrationError unless it is one bool per result."""
     if flags is None:
         return None

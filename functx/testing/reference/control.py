@@ -2,19 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Sequence
 from functools import lru_cache
+from typing import Any
 
 import jax
 import numpy as np
 
-from functx.testing.reference.interpreter import exact_dtypes, numpy_definition, runs_subprograms
+from functx.core.primitive import Primitive
+from functx.core.program import Program
+from functx.core.types import Shape, x64_enabled
+from functx.core.typing import Function
+from functx.testing.reference.interpreter import (
+    Array,
+    Definition,
+    Run,
+    exact_dtypes,
+    numpy_definition,
+    runs_subprograms,
+    takes_primitive,
+)
 from functx.testing.reference.reductions import sliding_windows
+from functx.transforms.control import reduce, scan, while_loop
 
 # ruff: noqa: N802 - a definition has the name of the primitive class
 
 
 @runs_subprograms
-def Call(run, *args, program, **others):
+def Call(run: Run, *args: Array, program: Program, **others: object) -> list[Array]:
     return run(program, args)
 
 
@@ -22,17 +37,17 @@ Checkpoint = CustomVmap = RematerializedCall = Call
 
 
 @runs_subprograms
-def CustomJVP(run, *args, primal, **others):
+def CustomJVP(run: Run, *args: Array, primal: Program, **others: object) -> list[Array]:
     return run(primal, args)
 
 
 @runs_subprograms
-def CustomVJP(run, *args, primal, **others):
+def CustomVJP(run: Run, *args: Array, primal: Program, **others: object) -> list[Array]:
     return run(primal, args)
 
 
 @runs_subprograms
-def CustomVJPTangent(run, *args, backward, function):
+def CustomVJPTangent(run: Run, *args: Array, backward: Program, function: object) -> list[Array]:
     # Each element is the product of the tangents with the cotangents that its basis vector gives.
     tangents, residuals = args[: len(backward.outputs)], args[len(backward.outputs) :]
     avals = backward.in_avals[: len(backward.inputs) - len(residuals)]
@@ -47,42 +62,42 @@ def CustomVJPTangent(run, *args, backward, function):
 
 
 @runs_subprograms
-def Cond(run, index, *args, branches):
+def Cond(run: Run, index: Array, *args: Array, branches: Sequence[Program]) -> list[Array]:
     return run(branches[int(index)], args)
 
 
 @runs_subprograms
-def Scan(run, *args, program, consts, carries, length, reverse, unroll):
-    constants, carry, xs = args[:consts], args[consts : consts + carries], args[consts + carries :]
-    steps = []
-    for i in reversed(range(length)) if reverse else range(length):
-        outs = run(program, [*constants, *carry, *[x[i] for x in xs]])
+@takes_primitive
+def Scan(run: Run, loop: scan.Scan, *args: Array) -> list[Array]:
+    constants, carry, xs = loop.split_operands(args)
+    steps, length, carries = [], loop.length, loop.carries
+    for i in reversed(range(length)) if loop.reverse else range(length):
+        outs = run(loop.program, [*constants, *carry, *[x[i] for x in xs]])
         carry = outs[:carries]
         steps.append(outs[carries:])
-    steps = steps[::-1] if reverse else steps
+    steps = steps[::-1] if loop.reverse else steps
     ys = [
         np.array([step[k] for step in steps], None if steps else y.aval.dtype).reshape(
             length, *y.aval.shape
         )
-        for k, y in enumerate(program.outputs[carries:])
+        for k, y in enumerate(loop.program.outputs[carries:])
     ]
     return [*carry, *ys]
 
 
 @runs_subprograms
-def While(run, *args, condition, body, condition_consts, body_consts, checkpoints, max_steps):
-    end = condition_consts + body_consts
-    condition_operands, body_operands = args[:condition_consts], args[condition_consts:end]
-    carry = args[end:]
-    while run(condition, [*condition_operands, *carry])[0]:
-        carry = run(body, [*body_operands, *carry])
+@takes_primitive
+def While(run: Run, loop: while_loop.While, *args: Array) -> Sequence[Array]:
+    condition_operands, body_operands, carry = loop.split_operands(args)
+    while run(loop.condition, [*condition_operands, *carry])[0]:
+        carry = run(loop.body, [*body_operands, *carry])
     return carry
 
 
 @runs_subprograms
-def Reduce(run, *args, program, axes):
+def Reduce(run: Run, *args: Array, program: Program, axes: Shape) -> list[Array]:
     n = len(program.outputs)
-    xs, inits, consts = args[:n], args[n : 2 * n], args[2 * n :]
+    xs, inits, consts = [*args[:n]], [*args[n : 2 * n]], args[2 * n :]
     out_axes = [d for d in range(xs[0].ndim) if d not in axes]
     xs = [np.transpose(x, (*out_axes, *sorted(axes))) for x in xs]
     shape = xs[0].shape[: len(out_axes)]
@@ -97,67 +112,74 @@ def Reduce(run, *args, program, axes):
 
 
 @runs_subprograms
-def ReduceWindow(run, *args, program, **window):
-    n = len(program.outputs)
+@takes_primitive
+def ReduceWindow(run: Run, window: reduce.ReduceWindow, *args: Array) -> list[Array]:
+    n = len(window.program.outputs)
     xs, inits = args[:n], args[n : 2 * n]
-    windows = [sliding_windows(x, **window, fill=init) for x, init in zip(xs, inits, strict=True)]
-    return Reduce(run, *windows, *args[n:], program=program, axes=(windows[0].ndim - 1,))
+    windows = [sliding_windows(x, window, init) for x, init in zip(xs, inits, strict=True)]
+    return Reduce(run, *windows, *args[n:], program=window.program, axes=(windows[0].ndim - 1,))
 
 
 @runs_subprograms
-def CustomLinearSolve(run, *args, solve, **others):
+def CustomLinearSolve(run: Run, *args: Array, solve: Program, **others: object) -> list[Array]:
     return run(solve, args)
 
 
 @runs_subprograms
-def CustomRoot(run, *args, solve, **others):
+def CustomRoot(run: Run, *args: Array, solve: Program, **others: object) -> list[Array]:
     return run(solve, args)
 
 
 @exact_dtypes
-def PureCallback(*args, callback, results, **others):
+def PureCallback(
+    *args: Array, callback: Function, results: object, **others: object
+) -> list[Array]:
     return callback(args, results)
 
 
 @exact_dtypes
-def IoCallback(*args, callback, results, ordered):
+def IoCallback(*args: Array, callback: Function, results: object, ordered: bool) -> list[Array]:
     return callback(args, results)
 
 
 @exact_dtypes
-def DebugCallback(*args, callback, results, ordered):
+def DebugCallback(*args: Array, callback: Function, results: object, ordered: bool) -> list[Array]:
     return callback(args, results)
 
 
 @exact_dtypes
-def ShowProgress(*args, label, total, done):
+def ShowProgress(*args: Array, label: str, total: int, done: int) -> list[Array]:
     return []
 
 
 @exact_dtypes
-def JaxCall(*args, function):
+def JaxCall(*args: Array, function: Function) -> Array:
     return compiled(function)(*args)
 
 
 @lru_cache(maxsize=1024)
-def compiled(function):
+def compiled(function: Function) -> Function:
     """`function` compiled by JAX, because a loop may call it many times."""
     return jax.jit(function)
 
 
-def NamedAxisMap(*xs, primitive, axes):
+def NamedAxisMap(*xs: Array, primitive: Primitive, axes: Sequence[tuple[Hashable, int]]) -> Array:
     count = len(axes)
-    xs = [x.reshape(-1, *x.shape[count:]) for x in xs] or [np.zeros(axes[0][1])]
-    out = numpy_definition(primitive)(*xs)
+    rows = [x.reshape(-1, *x.shape[count:]) for x in xs] or [np.zeros(axes[0][1])]
+    definition = numpy_definition(primitive)
+    assert definition is not None
+    out = definition(*rows)
     return out.reshape(*[n for _, n in axes], *out.shape[1:])
 
 
-def grouped_collective(function):
+def grouped_collective(function: Function) -> Definition:
     """The definition of a collective: `function` maps the operands of a group of devices to the results."""
 
-    def apply(x, axes, groups=None, **params):
+    def apply(
+        x: Array, axes: object, groups: Sequence[Shape] | None = None, **params: Any
+    ) -> Array:
         groups = groups or (tuple(range(len(x))),)
-        results = {}
+        results: dict[int, Array] = {}
         for group in groups:
             outs = function(x[list(group)], **params)
             results.update(zip(group, outs, strict=True))
@@ -167,38 +189,38 @@ def grouped_collective(function):
 
 
 @grouped_collective
-def Psum(x):
+def Psum(x: Array) -> list[Array]:
     return [x.sum(0)] * len(x)
 
 
 @grouped_collective
-def Pmax(x):
+def Pmax(x: Array) -> list[Array]:
     return [x.max(0)] * len(x)
 
 
 @grouped_collective
-def Pmin(x):
+def Pmin(x: Array) -> list[Array]:
     return [x.min(0)] * len(x)
 
 
 @grouped_collective
-def AllGather(x, axis, sizes, invariant):
+def AllGather(x: Array, axis: int, sizes: object, invariant: bool) -> list[Array]:
     return [np.concatenate(list(x), axis)] * len(x)
 
 
 @grouped_collective
-def PsumScatter(x, axis, sizes):
+def PsumScatter(x: Array, axis: int, sizes: object) -> list[Array]:
     return np.split(x.sum(0), len(x), axis)
 
 
 @grouped_collective
-def AllToAll(x, split, concat, sizes):
+def AllToAll(x: Array, split: int, concat: int, sizes: object) -> list[Array]:
     parts = [np.split(operand, len(x), split) for operand in x]
     return [np.concatenate([p[index] for p in parts], concat) for index in range(len(x))]
 
 
 @grouped_collective
-def Ppermute(x, perm):
+def Ppermute(x: Array, perm: Sequence[Shape]) -> Array:
     out = np.zeros_like(x)
     for source, destination in perm:
         out[destination] = x[source]
@@ -206,20 +228,22 @@ def Ppermute(x, perm):
 
 
 @grouped_collective
-def Pvary(x):
+def Pvary(x: Array) -> Array:
     return x
 
 
-def AxisIndex(x, axis, size):
+def AxisIndex(x: Array, axis: object, size: int) -> Array:
     return np.arange(size)
 
 
-def vectorize_over_keys(function):
+def vectorize_over_keys(function: Function) -> Definition:
     """The definition that maps `function(key, *operands, **params)` over a batch of keys."""
 
-    def vectorized(key, *operands, **params):
+    def vectorized(key: Array, *operands: Array, **params: Any) -> Array:
         draws = [
-            np.asarray(function(jax.random.wrap_key_data(words), *operands, **params))
+            np.asarray(
+                function(jax.random.wrap_key_data(jax.numpy.asarray(words)), *operands, **params)
+            )
             for words in key.reshape(-1, 2)
         ]
         return np.stack(draws).reshape(*key.shape[:-1], *draws[0].shape)
@@ -228,20 +252,24 @@ def vectorize_over_keys(function):
 
 
 @exact_dtypes
-def RandomSeed(seed):
+def RandomSeed(seed: Array) -> Array:
     with jax.enable_x64(seed.dtype.itemsize == 8):
         rows = [np.asarray(jax.random.key_data(jax.random.key(s))) for s in seed.ravel()]
     return np.stack(rows).reshape(*seed.shape, 2)
 
 
 @exact_dtypes
-def RandomFoldIn(key, data):
+def RandomFoldIn(key: Array, data: Array) -> Array:
     # The first dimensions of `data` are those of the keys.
     keys = np.broadcast_to(
         np.expand_dims(key, tuple(range(key.ndim - 1, data.ndim))), (*data.shape, 2)
     )
     rows = [
-        np.asarray(jax.random.key_data(jax.random.fold_in(jax.random.wrap_key_data(k), d)))
+        np.asarray(
+            jax.random.key_data(
+                jax.random.fold_in(jax.random.wrap_key_data(jax.numpy.asarray(k)), d)
+            )
+        )
         for k, d in zip(keys.reshape(-1, 2), data.ravel(), strict=True)
     ]
     return np.stack(rows).reshape(keys.shape)
@@ -279,7 +307,7 @@ RandomShuffle = vectorize_over_keys(
 )
 
 
-def Dropout(x, key, rate):
-    wide = np.float64 if jax.config.jax_enable_x64 else np.float32
+def Dropout(x: Array, key: Array, rate: float) -> Array:
+    wide = np.float64 if x64_enabled() else np.float32
     mask = jax.random.bernoulli(key, np.asarray(1 - rate, wide), x.shape)
     return np.where(mask, x / max(1 - rate, 0.1), 0)

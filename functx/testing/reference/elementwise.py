@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import jax
 import numpy as np
 import scipy.special
 
-from functx.core.types import is_inexact
-from functx.testing.reference.interpreter import exact_dtypes
+from functx.core.types import DType, Shape, ShapedArray, is_inexact
+from functx.testing.reference.interpreter import Array, exact_dtypes
 
 # ruff: noqa: N802 - a definition has the name of the primitive class
 
 
-def BesselI0(x):
+def BesselI0(x: Array) -> Array:
     return np.where(np.isinf(x), np.abs(x), scipy.special.i0(x))
 
 
-def BesselI1(x):
+def BesselI1(x: Array) -> Array:
     return np.where(np.isinf(x), x, scipy.special.i1(x))
 
 
@@ -31,7 +33,7 @@ Xlog1py = scipy.special.xlog1py
 Xlogy = scipy.special.xlogy
 
 
-def Div(x, y):
+def Div(x: Array, y: Array) -> Array:
     if x.dtype.kind == "f" or x.dtype.kind == "c":
         return x / y
     quotient = x // y
@@ -40,7 +42,7 @@ def Div(x, y):
     return np.where(y == 0, ~np.zeros_like(x), quotient)
 
 
-def Pow(x, y):
+def Pow(x: Array, y: Array) -> Array:
     if x.dtype.kind in "fc":
         return x**y
     # Integer powers wrap; a negative exponent gives the reciprocal, rounded towards zero.
@@ -50,42 +52,42 @@ def Pow(x, y):
     return np.where(y >= 0, powers, reciprocal * sign).astype(x.dtype)
 
 
-def Logistic(x):
+def Logistic(x: Array) -> Array:
     return 1 / (1 + np.exp(-x)) if np.iscomplexobj(x) else scipy.special.expit(x)
 
 
-def Complex(real, imag):
+def Complex(real: Array, imag: Array) -> Array:
     # Not real + 1j * imag, which is nan where imag is infinite.
     out = np.empty(np.broadcast_shapes(real.shape, imag.shape), np.complex128)
     out.real, out.imag = real, imag
     return out
 
 
-def Silu(x):
+def Silu(x: Array) -> Array:
     return x * scipy.special.expit(x)
 
 
-def Gelu(x, approximate):
+def Gelu(x: Array, approximate: bool) -> Array:
     if approximate:
         # (1 + tanh(u)) / 2 cancels for very negative u; it is expit(2 u).
         return x * scipy.special.expit(2 * np.sqrt(2 / np.pi) * (x + 0.044715 * x**3))
     return x * scipy.special.ndtr(x)
 
 
-def Logaddexp(x, y):
+def Logaddexp(x: Array, y: Array) -> Array:
     return np.log(np.exp(x) + np.exp(y)) if np.iscomplexobj(x) else np.logaddexp(x, y)
 
 
-def Lgamma(x):
+def Lgamma(x: Array) -> Array:
     return np.where(x == -np.inf, np.inf, scipy.special.gammaln(x))
 
 
-def Digamma(x):
+def Digamma(x: Array) -> Array:
     # The value at the pole 0 is nan, as at the other poles.
     return np.where(x == 0, np.nan, scipy.special.digamma(x))
 
 
-def Sinc(x, order):
+def Sinc(x: Array, order: int) -> Array:
     # The derivatives of s(z) = sin(z) / z, which is the integral of cos(z t) over t in [0, 1]:
     # by quadrature, or far out by s^(k) z + k s^(k-1) = sin^(k).
     nodes, weights = np.polynomial.legendre.leggauss(48)
@@ -100,43 +102,43 @@ def Sinc(x, order):
     return np.pi**order * np.where(near, inside, outside)
 
 
-def nth_derivative(n, z):
+def nth_derivative(n: int, z: Array) -> Array:
     """The derivative of order n of the sine at z."""
     return (np.cos(z) if n % 2 else np.sin(z)) * (-1 if n % 4 in (2, 3) else 1)
 
 
-def Polygamma(m, x):
+def Polygamma(m: Array, x: Array) -> Array:
     return np.where(m == 0, Digamma(x), scipy.special.polygamma(m, x))
 
 
-def Round(x, to_even):
+def Round(x: Array, to_even: bool) -> Array:
     return np.round(x) if to_even else np.trunc(x + np.copysign(np.nextafter(0.5, 0.0), x))
 
 
-def bits_of(x):
+def bits_of(x: Array) -> int:
     """The number of bits of an element."""
     return x.dtype.itemsize * 8
 
 
-def ShiftLeft(x, y):
+def ShiftLeft(x: Array, y: Array) -> Array:
     inside = (y >= 0) & (y < bits_of(x))
     return np.where(inside, np.left_shift(x, np.where(inside, y, 0)), 0).astype(x.dtype)
 
 
-def ShiftRightLogical(x, y):
+def ShiftRightLogical(x: Array, y: Array) -> Array:
     unsigned = np.dtype(f"u{x.dtype.itemsize}")
     inside = (y >= 0) & (y < bits_of(x))
     shifted = np.right_shift(x.astype(unsigned), np.where(inside, y, 0).astype(unsigned))
     return np.where(inside, shifted, 0).astype(x.dtype)
 
 
-def ShiftRightArithmetic(x, y):
+def ShiftRightArithmetic(x: Array, y: Array) -> Array:
     signed = np.dtype(f"i{x.dtype.itemsize}")
     steps = np.where((y >= 0) & (y < bits_of(x)), y, bits_of(x) - 1)
     return np.right_shift(x.astype(signed), steps.astype(signed)).astype(x.dtype)
 
 
-def CountLeadingZeros(x):
+def CountLeadingZeros(x: Array) -> Array:
     unsigned = x.astype(f"u{x.dtype.itemsize}")
     count = np.vectorize(lambda n: bits_of(x) - int(n).bit_length(), otypes=[x.dtype])
     return count(unsigned)
@@ -145,7 +147,7 @@ def CountLeadingZeros(x):
 NextAfter = exact_dtypes(np.nextafter)
 
 
-def ConvertElementType(x, dtype, weak):
+def ConvertElementType(x: Array, dtype: DType, weak: bool) -> Array:
     dtype = np.dtype(dtype)
     if np.iscomplexobj(x) and dtype.kind not in "cb":
         x = x.real
@@ -163,7 +165,7 @@ def ConvertElementType(x, dtype, weak):
 
 
 @exact_dtypes
-def BitcastConvertType(x, dtype):
+def BitcastConvertType(x: Array, dtype: DType) -> Array:
     dtype = np.dtype(dtype)
     old, new = x.dtype.itemsize, dtype.itemsize
     if old == new:
@@ -174,18 +176,18 @@ def BitcastConvertType(x, dtype):
 
 
 @exact_dtypes
-def ReducePrecision(x, exponent_bits, mantissa_bits):
-    return jax.lax.reduce_precision(x, exponent_bits, mantissa_bits)
+def ReducePrecision(x: Array, exponent_bits: int, mantissa_bits: int) -> Array:
+    return np.asarray(jax.lax.reduce_precision(x, exponent_bits, mantissa_bits))
 
 
-def BroadcastInDim(x, shape, dims):
+def BroadcastInDim(x: Array, shape: Shape, dims: Shape) -> Array:
     unit = [1] * len(shape)
     for n, d in zip(x.shape, dims, strict=True):
         unit[d] = n
     return np.broadcast_to(x.reshape(unit), shape)
 
 
-def Pad(x, fill, config):
+def Pad(x: Array, fill: complex, config: Sequence[Shape]) -> Array:
     dilated = [n + max(0, n - 1) * inner for n, (_, _, inner) in zip(x.shape, config, strict=True)]
     padded = np.full(dilated, fill)
     padded[tuple([slice(None, None, inner + 1) for _, _, inner in config])] = x
@@ -201,11 +203,13 @@ def Pad(x, fill, config):
     return padded[tuple(cropped)]
 
 
-def ViewAsComplex(x):
+def ViewAsComplex(x: Array) -> Array:
     return np.ascontiguousarray(x).view(np.result_type(x.dtype, np.complex64))[..., 0]
 
 
-def AsStrided(x, shape, start, steps, writable):
+def AsStrided(
+    x: Array, shape: Shape, start: Shape, steps: Sequence[Shape], writable: bool
+) -> Array:
     if 0 in shape:
         return np.zeros(shape, x.dtype)
     strides = [sum(k * n for k, n in zip(step, x.strides, strict=True)) for step in steps]
@@ -213,11 +217,11 @@ def AsStrided(x, shape, start, steps, writable):
     return np.lib.stride_tricks.as_strided(base, shape, strides)
 
 
-def Slice(x, start, limit, strides):
+def Slice(x: Array, start: Shape, limit: Shape, strides: Shape | None) -> Array:
     return x[tuple(map(slice, start, limit, strides or (1,) * x.ndim))]
 
 
-def clamped_slice(x, sizes, indices):
+def clamped_slice(x: Array, sizes: Shape, indices: Sequence[Array]) -> tuple[slice, ...]:
     """The slices of the given sizes at `indices`, moved into the bounds of `x`."""
     starts = [
         min(max(int(i), 0), n - size) for i, n, size in zip(indices, x.shape, sizes, strict=True)
@@ -225,16 +229,16 @@ def clamped_slice(x, sizes, indices):
     return tuple([slice(i, i + size) for i, size in zip(starts, sizes, strict=True)])
 
 
-def DynamicSlice(x, *indices, sizes):
+def DynamicSlice(x: Array, *indices: Array, sizes: Shape) -> Array:
     return x[clamped_slice(x, sizes, indices)]
 
 
-def DynamicUpdateSlice(x, update, *indices):
+def DynamicUpdateSlice(x: Array, update: Array, *indices: Array) -> Array:
     out = x.copy()
     out[clamped_slice(x, update.shape, indices)] = update
     return out
 
 
 @exact_dtypes
-def DenseConstant(aval, data):
+def DenseConstant(aval: ShapedArray, data: bytes) -> Array:
     return np.frombuffer(data, aval.dtype).reshape(aval.shape)

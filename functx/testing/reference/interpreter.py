@@ -33,7 +33,9 @@ MODULES = ("control", "elementwise", "linear_algebra", "nn", "reductions")
 Such a definition is a function with the name of the class: `DotGeneral(*operands, **parameters)`.
 """
 
+Array = np.ndarray[Any, Any]
 Definition = Callable[..., Any]
+Run = Callable[[Program, Sequence[Array]], list[Array]]
 DefinitionT = TypeVar("DefinitionT", bound=Definition)
 
 EXACT_DTYPE_DEFINITIONS: set[Definition] = set()
@@ -41,6 +43,9 @@ EXACT_DTYPE_DEFINITIONS: set[Definition] = set()
 
 SUBPROGRAM_DEFINITIONS: set[Definition] = set()
 """Definitions that take `run(program, args)` as the first argument."""
+
+PRIMITIVE_DEFINITIONS: set[Definition] = set()
+"""Definitions that take the primitive itself, before the operands, in place of its parameters."""
 
 
 def exact_dtypes(definition: DefinitionT) -> DefinitionT:
@@ -52,6 +57,12 @@ def exact_dtypes(definition: DefinitionT) -> DefinitionT:
 def runs_subprograms(definition: DefinitionT) -> DefinitionT:
     """`definition`, noted as one that runs subprograms."""
     SUBPROGRAM_DEFINITIONS.add(definition)
+    return definition
+
+
+def takes_primitive(definition: DefinitionT) -> DefinitionT:
+    """`definition`, noted as one that takes the primitive in place of its parameters."""
+    PRIMITIVE_DEFINITIONS.add(definition)
     return definition
 
 
@@ -79,13 +90,11 @@ def numpy_definition(primitive: Primitive, *first: Definition) -> Definition | N
     definition = definition_by_class(type(primitive))
     if definition is None:
         return None
-    parameters = {field: getattr(primitive, field) for field in primitive.fields}
-    return partial(
-        definition, *(first if definition in SUBPROGRAM_DEFINITIONS else ()), **parameters
-    )
+    first = first if definition in SUBPROGRAM_DEFINITIONS else ()
+    if definition in PRIMITIVE_DEFINITIONS:
+        return partial(definition, *first, primitive)
+    return partial(definition, *first, **{f: getattr(primitive, f) for f in primitive.fields})
 
-
-Array = np.ndarray[Any, Any]
 
 Compute = Callable[[Sequence[Array]], list[Array]]
 

@@ -2,32 +2,42 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
-from functx.testing.reference.interpreter import runs_subprograms
+from functx import ops
+from functx.core.program import Program
+from functx.core.typing import Function
+from functx.nn import attention
+from functx.ops import convolution
+from functx.testing.reference.interpreter import Array, Run, runs_subprograms, takes_primitive
 from functx.transforms.spectral_functions import elementwise_derivative
 
 # ruff: noqa: N802 - a definition has the name of the primitive class
 
 
-def DotGeneral(x, y, contracting_dims, batch_dims, precision, preferred_element_type):
-    if preferred_element_type is not None and x.dtype.kind in "iu":
-        x, y = x.astype(preferred_element_type), y.astype(preferred_element_type)
+@takes_primitive
+def DotGeneral(dot: ops.DotGeneral, x: Array, y: Array) -> Array:
+    if dot.preferred_element_type is not None and x.dtype.kind in "iu":
+        x, y = x.astype(dot.preferred_element_type), y.astype(dot.preferred_element_type)
     letters = iter("abcdefghijklmnop")
-    left, right = [None] * x.ndim, [None] * y.ndim
-    for i, j in (*zip(*batch_dims, strict=True), *zip(*contracting_dims, strict=True)):
+    left, right = [""] * x.ndim, [""] * y.ndim
+    for i, j in (*zip(*dot.batch_dims, strict=True), *zip(*dot.contracting_dims, strict=True)):
         left[i] = right[j] = next(letters)
-    batch = "".join([left[i] for i in batch_dims[0]])
+    batch = "".join([left[i] for i in dot.batch_dims[0]])
     free = ["", ""]
     for k, labels in enumerate((left, right)):
         for i, label in enumerate(labels):
-            if label is None:
+            if not label:
                 labels[i] = next(letters)
                 free[k] += labels[i]
     return np.einsum(f"{''.join(left)},{''.join(right)}->{batch}{free[0]}{free[1]}", x, y)
 
 
-def Convolution(x, k, window, layouts, groups, precision, preferred_element_type):
+@takes_primitive
+def Convolution(conv: convolution.Convolution, x: Array, k: Array) -> Array:
+    window, layouts, groups = conv.window, conv.layouts, conv.groups
     x, k = np.transpose(x, layouts.array), np.transpose(k, layouts.kernel)
     (n, c), (o, i), space = x.shape[:2], k.shape[:2], x.shape[2:]
     widths = [
@@ -40,12 +50,12 @@ def Convolution(x, k, window, layouts, groups, precision, preferred_element_type
         np.s_[max(low, 0) : max(low, 0) + size : hole]
         for (low, size, _), hole in zip(widths, window.base_dilation, strict=True)
     ]
-    wide[(..., *places)] = x
+    wide[(np.s_[:], np.s_[:], *places)] = x
     cut = [
         np.s_[max(-low, 0) : end - max(-high, 0)]
         for (low, _, high), end in zip(widths, around, strict=True)
     ]
-    wide = wide[(..., *cut)]
+    wide = wide[(np.s_[:], np.s_[:], *cut)]
     out = np.zeros((n // groups.batch, o, *window.result_shape(space)), x.dtype)
     for at in np.ndindex(*out.shape):
         b, channel, *place = at
@@ -62,16 +72,17 @@ def Convolution(x, k, window, layouts, groups, precision, preferred_element_type
     return np.transpose(out, np.argsort(layouts.out))
 
 
-def attention_scores(q, k, bias, mask, scale, causal, window):
+def attention_scores(op: attention.AttentionBase, operands: AttentionOperands) -> Array:
     """The scores of attention, (B, K, T, G, S); -inf where a key is masked."""
-    s = np.einsum("btkgh,bskh->bktgs", q, k) * scale + (0 if bias is None else bias)
+    q, k, _, bias, mask, _ = operands
+    s = np.einsum("btkgh,bskh->bktgs", q, k) * op.scale + (0 if bias is None else bias)
     rows, columns = np.arange(q.shape[1])[:, None, None], np.arange(k.shape[1])
-    left, right = window or (len(columns) + len(rows),) * 2
-    visible = (columns >= rows - left) & (columns <= (rows if causal else rows + right))
+    left, right = op.window or (len(columns) + len(rows),) * 2
+    visible = (columns >= rows - left) & (columns <= (rows if op.causal else rows + right))
     return np.where(visible & (True if mask is None else mask), s, -np.inf)
 
 
-def attention_weights(s):
+def attention_weights(s: Array) -> tuple[Array, Array]:
     """The softmax of scores, and the logarithms of the sums of their exponentials."""
     maximum = s.max(-1, initial=-np.inf, keepdims=True)
     shift = np.where(maximum == -np.inf, 0, maximum)
@@ -81,23 +92,29 @@ def attention_weights(s):
         return exponentials / np.where(sums == 0, 1, sums), (np.log(sums) + shift)[..., 0]
 
 
-def attention_operands(args, biased, masked):
-    """The operands of attention: queries, keys, values, bias or None, mask or None, residuals."""
+AttentionOperands = tuple[Array, Array, Array, Array | None, Array | None, list[Array]]
+"""The operands of attention: queries, keys, values, bias or None, mask or None, residuals."""
+
+
+def attention_operands(op: attention.AttentionBase, args: Sequence[Array]) -> AttentionOperands:
     q, k, v, *residuals = args
-    bias = residuals.pop(0) if biased else None
-    mask = residuals.pop(0) if masked else None
+    bias = residuals.pop(0) if op.biased else None
+    mask = residuals.pop(0) if op.masked else None
     return q, k, v, bias, mask, residuals
 
 
-def DotProductAttention(*args, scale, causal, window, biased, masked, block_size):
-    q, k, v, bias, mask, _ = attention_operands(args, biased, masked)
-    weights, logs = attention_weights(attention_scores(q, k, bias, mask, scale, causal, window))
-    return np.einsum("bktgs,bskv->btkgv", weights, v), logs
+@takes_primitive
+def DotProductAttention(op: attention.DotProductAttention, *args: Array) -> tuple[Array, Array]:
+    operands = attention_operands(op, args)
+    weights, logs = attention_weights(attention_scores(op, operands))
+    return np.einsum("bktgs,bskv->btkgv", weights, operands[2]), logs
 
 
-def DotProductAttentionBackward(*args, scale, causal, window, biased, masked, block_size):
-    q, k, v, bias, mask, (logs, products, ct) = attention_operands(args, biased, masked)
-    s = attention_scores(q, k, bias, mask, scale, causal, window)
+@takes_primitive
+def DotProductAttentionBackward(op: attention.AttentionBase, *args: Array) -> list[Array]:
+    operands = attention_operands(op, args)
+    q, k, v, bias, _, (logs, products, ct) = operands
+    s, scale = attention_scores(op, operands), op.scale
     p = np.where(s == -np.inf, 0, np.exp(s - logs[..., None]))
     ds = p * (np.einsum("btkgv,bskv->bktgs", ct, v) - products[..., None])
     cotangents = [
@@ -105,39 +122,40 @@ def DotProductAttentionBackward(*args, scale, causal, window, biased, masked, bl
         np.einsum("bktgs,btkgh->bskh", ds, q) * scale,
         np.einsum("bktgs,btkgv->bskv", p, ct),
     ]
-    if biased:
+    if bias is not None:
         axes = tuple(i for i, n in enumerate(bias.shape) if n == 1)
         cotangents.append(ds.sum(axes, keepdims=True))
     return cotangents
 
 
-def adjoint(x):
+def adjoint(x: Array) -> Array:
     """The conjugate transpose."""
     return np.conj(np.swapaxes(x, -1, -2))
 
 
-def TriangularSolve(a, b, lower_triangle, transposed, conjugated, unit_diagonal):
-    a = np.tril(a) if lower_triangle else np.triu(a)
-    if unit_diagonal:
+@takes_primitive
+def TriangularSolve(solve: ops.TriangularSolve, a: Array, b: Array) -> Array:
+    a = np.tril(a) if solve.lower_triangle else np.triu(a)
+    if solve.unit_diagonal:
         a = np.where(np.eye(a.shape[-1], dtype=bool), 1, a)
-    a = np.swapaxes(a, -1, -2) if transposed else a
-    a = np.conj(a) if conjugated else a
+    a = np.swapaxes(a, -1, -2) if solve.transposed else a
+    a = np.conj(a) if solve.conjugated else a
     rows = range(a.shape[-1])
     out = np.zeros_like(b)
-    for i in rows if lower_triangle != transposed else reversed(rows):
+    for i in rows if solve.lower_triangle != solve.transposed else reversed(rows):
         known_terms = np.einsum("...j,...jk->...k", a[..., i, :], out)
         out[..., i, :] = (b[..., i, :] - known_terms) / a[..., i, i, None]
     return out
 
 
-def Cofactors(x):
+def Cofactors(x: Array) -> Array:
     rows = range(x.shape[-1])
     minors = [[np.delete(np.delete(x, i, -2), j, -1) for j in rows] for i in rows]
     cofactors = [[(-1) ** (i + j) * np.linalg.det(minors[i][j]) for j in rows] for i in rows]
     return np.moveaxis(np.array(cofactors), (0, 1), (-2, -1))
 
 
-def eigendecomposition(a, rows):
+def eigendecomposition(a: Array, rows: int) -> Array | tuple[Array, Array]:
     """The eigenvalues and eigenvectors of Hermitian matrices, or of [[0, x], [x^H, 0]]."""
     if not rows:
         return np.linalg.eigh((a + adjoint(a)) / 2)
@@ -159,12 +177,14 @@ def eigendecomposition(a, rows):
     return values, np.swapaxes(vectors, -1, -2)
 
 
-def pairwise(operation, x):
+def pairwise(operation: Function, x: Array) -> Array:
     """`operation(x_j, x_i)` in row i and column j."""
     return operation(x[..., None, :], x[..., None])
 
 
-def divided_differences(w, f, slopes, curvatures):
+def divided_differences(
+    w: Array, f: Array, slopes: Array, curvatures: Array
+) -> tuple[Array, Array]:
     """f[w_i, w_j] at [i, j] and f[w_i, w_k, w_j] at [i, k, j], from f and its derivatives at w.
 
     They are quotients, or means of derivatives for points so close that these are more precise:
@@ -209,7 +229,9 @@ def divided_differences(w, f, slopes, curvatures):
 
 
 @runs_subprograms
-def SpectralFunction(run, a, *others, program, rows, order):
+def SpectralFunction(
+    run: Run, a: Array, *others: Array, program: Program, rows: int, order: int
+) -> Array:
     w, v = eigendecomposition(a, rows)
     f, first_derivatives, second_derivatives = [
         run(p, [w, *others[order:]])[0]
@@ -229,9 +251,9 @@ def SpectralFunction(run, a, *others, program, rows, order):
 
 
 @runs_subprograms
-def SpectralTrace(run, a, *parameters, program, rows):
+def SpectralTrace(run: Run, a: Array, *parameters: Array, program: Program, rows: int) -> Array:
     return run(program, [eigendecomposition(a, rows)[0], *parameters])[0].sum(-1)
 
 
-def Cholesky(x):
+def Cholesky(x: Array) -> Array:
     return np.linalg.cholesky((x + adjoint(x)) / 2)

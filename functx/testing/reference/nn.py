@@ -2,25 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
 import scipy.special
+
+from functx.core.types import Shape
+from functx.core.typing import Function
+from functx.ops import batch_norm, normalizations
+from functx.ops import classification_losses as losses
+from functx.testing.reference.interpreter import Array, Definition, takes_primitive
 
 # ruff: noqa: N802 - a definition has the name of the primitive class
 
 
-def SoftmaxBackward(ct, out, axes, dtype):
+def SoftmaxBackward(ct: Array, out: Array, axes: Shape, dtype: object) -> Array:
     weight = out.sum(axes, keepdims=True)
     mean = (out * ct).sum(axes, keepdims=True) / np.where(weight == 0, 1, weight)
     return out * (ct - mean)
 
 
-def LogSoftmaxBackward(ct, out, axes, dtype):
+def LogSoftmaxBackward(ct: Array, out: Array, axes: Shape, dtype: object) -> Array:
     weights = np.exp(out - out.max(axes, keepdims=True, initial=-np.inf))
     p = weights / weights.sum(axes, keepdims=True)
     return ct - p * ct.sum(axes, keepdims=True)
 
 
-def reduce_terms(terms, reduction, batch_ndim):
+def reduce_terms(terms: Array, reduction: str, batch_ndim: int) -> Array:
     """The reduction of the terms of a loss, for each batch element."""
     rows = terms.reshape((*terms.shape[:batch_ndim], -1))
     if reduction == "batchmean":
@@ -28,40 +37,40 @@ def reduce_terms(terms, reduction, batch_ndim):
     return {"none": terms, "sum": rows.sum(-1), "mean": rows.mean(-1)}[reduction]
 
 
-def distribute_cotangent(ct, x, reduction, batch_ndim):
+def distribute_cotangent(ct: Array, x: Array, reduction: str, batch_ndim: int) -> Array:
     """The cotangent of each term of a loss from that of the reduced loss."""
     count = {"mean": x[(0,) * batch_ndim].size, "batchmean": x.shape[min(batch_ndim, x.ndim - 1)]}
     reduced_ndim = x.ndim - ct.ndim if reduction != "none" else 0
     return (ct / count.get(reduction, 1)).reshape(ct.shape + (1,) * reduced_ndim)
 
 
-def softplus(x):
+def softplus(x: Array) -> Array:
     return np.logaddexp(0.0, x)
 
 
-def clamp_log(log):
+def clamp_log(log: Array) -> Array:
     """A logarithm of at least -100, as in PyTorch."""
     return np.maximum(log, -100.0)
 
 
-def zero_safe_product(weight, x):
+def zero_safe_product(weight: Array, x: Array) -> Array:
     """weight * x, and 0 for a weight of 0 whatever `x` is."""
     return np.where(weight == 0, 0.0, weight * x)
 
 
-def loss(terms):
+def loss(terms: Function) -> Definition:
     """The definition of a loss with the terms `terms(*operands, **parameters)`."""
 
-    def reduced(*args, reduction, batch_ndim, **params):
+    def reduced(*args: Array, reduction: str, batch_ndim: int, **params: Any) -> Array:
         return reduce_terms(terms(*args, **params), reduction, batch_ndim)
 
     return reduced
 
 
-def loss_backward(derivative):
+def loss_backward(derivative: Function) -> Definition:
     """The definition of the backward operation of a loss with the derivative `derivative` of its terms."""
 
-    def backward(ct, *args, reduction, batch_ndim, **params):
+    def backward(ct: Array, *args: Array, reduction: str, batch_ndim: int, **params: Any) -> Array:
         ct = distribute_cotangent(ct, args[0], reduction, batch_ndim)
         return ct * derivative(*args, **params)
 
@@ -104,9 +113,11 @@ KlDiv = loss(
 KlDivBackward = loss_backward(lambda x, y, log_target: -np.exp(y) if log_target else -y)
 
 
-def one_hot_rows(target, weights, classes, axis, batch_ndim, ignore_index):
+def one_hot_rows(
+    op: losses.ClassIndexPrimitive, target: Array, weights: Sequence[Array], classes: int
+) -> tuple[Array, Array, Array]:
     """Along the last axis, true at the class of each row; the class weights; and the weight of each row."""
-    counts = target != ignore_index
+    counts = target != op.ignore_index
     one_hot = counts[..., None] & (target[..., None] == np.arange(classes))
     weight = np.ones(classes) if not weights else weights[0]
     weight = weight.reshape(weight.shape[:-1] + (1,) * (target.ndim - weight.ndim + 1) + (classes,))
@@ -114,212 +125,241 @@ def one_hot_rows(target, weights, classes, axis, batch_ndim, ignore_index):
     return one_hot, weight, np.where(counts, row_weight, 0.0)
 
 
-def nan_for_unknown_class(terms, target, classes, ignore_index):
-    """The terms of a loss, with nan for a class out of range."""
-    is_unknown = (target != ignore_index) & ((target < 0) | (target >= classes))
+def nan_for_unknown_class(
+    op: losses.ClassIndexPrimitive, terms: Array, target: Array, x: Array
+) -> Array:
+    """The terms of a loss of `x`, with nan for a class out of range."""
+    is_unknown = (target != op.ignore_index) & ((target < 0) | (target >= x.shape[op.axis]))
     return np.where(is_unknown, np.nan, terms)
 
 
-def weighted_mean(total, weight, batch_ndim, empty_value):
+def weighted_mean(total: Array, weight: Array, batch_ndim: int, empty_value: float) -> Array:
     """total / sum of weights for each batch element, and `empty_value` for a sum of 0."""
     weight = weight.reshape((*weight.shape[:batch_ndim], -1)).sum(-1)
     return np.where(weight == 0, empty_value, total / np.where(weight == 0, 1, weight))
 
 
-def reduce_weighted_terms(terms, weight, reduction, batch_ndim):
+def reduce_weighted_terms(op: losses.ClassIndexPrimitive, terms: Array, weight: Array) -> Array:
     """The reduction of weighted terms; a mean divides by the sum of the weights."""
-    if reduction != "mean":
-        return reduce_terms(terms, reduction, batch_ndim)
-    return weighted_mean(reduce_terms(terms, "sum", batch_ndim), weight, batch_ndim, np.nan)
+    if op.reduction != "mean":
+        return reduce_terms(terms, op.reduction, op.batch_ndim)
+    return weighted_mean(reduce_terms(terms, "sum", op.batch_ndim), weight, op.batch_ndim, np.nan)
 
 
-def distribute_weighted_cotangent(ct, weight, reduction, batch_ndim):
-    """The cotangent of each weighted term from that of the reduced loss."""
-    ct = weighted_mean(ct, weight, batch_ndim, 0.0) if reduction == "mean" else ct
-    return ct.reshape(ct.shape + (1,) * (weight.ndim - ct.ndim)) * weight
+def distribute_weighted_cotangent(
+    op: losses.ClassIndexPrimitive, ct: Array, weight: Array, ndim: int
+) -> Array:
+    """The cotangent of each weighted term, of rank `ndim`, from that of the reduced loss."""
+    ct = weighted_mean(ct, weight, op.batch_ndim, 0.0) if op.reduction == "mean" else ct
+    return ct.reshape(ct.shape + (1,) * (ndim - ct.ndim))
 
 
-def NllLoss(x, target, *weights, reduction, batch_ndim, axis, ignore_index):
-    one_hot, _, weight = one_hot_rows(
-        target, weights, x.shape[axis], axis, batch_ndim, ignore_index
-    )
-    terms = -zero_safe_product(weight, np.where(one_hot, np.moveaxis(x, axis, -1), 0).sum(-1))
-    terms = nan_for_unknown_class(terms, target, x.shape[axis], ignore_index)
-    return reduce_weighted_terms(terms, weight, reduction, batch_ndim)
+@takes_primitive
+def NllLoss(op: losses.ClassIndexPrimitive, x: Array, target: Array, *weights: Array) -> Array:
+    one_hot, _, weight = one_hot_rows(op, target, weights, x.shape[op.axis])
+    terms = -zero_safe_product(weight, np.where(one_hot, np.moveaxis(x, op.axis, -1), 0).sum(-1))
+    return reduce_weighted_terms(op, nan_for_unknown_class(op, terms, target, x), weight)
 
 
-def NllLossBackward(ct, target, *weights, reduction, batch_ndim, axis, ignore_index, classes):
-    one_hot, _, weight = one_hot_rows(target, weights, classes, axis, batch_ndim, ignore_index)
-    cotangent = -zero_safe_product(
-        one_hot, distribute_weighted_cotangent(ct, weight, reduction, batch_ndim)[..., None]
-    )
-    return np.moveaxis(cotangent, -1, axis)
+@takes_primitive
+def NllLossBackward(op: losses.NllLossBackward, ct: Array, target: Array, *weights: Array) -> Array:
+    one_hot, _, weight = one_hot_rows(op, target, weights, op.classes)
+    ct = distribute_weighted_cotangent(op, ct, weight, weight.ndim) * weight
+    return np.moveaxis(-zero_safe_product(one_hot, ct[..., None]), -1, op.axis)
 
 
-def class_distribution(target, weights, x, axis, batch_ndim, ignore_index, label_smoothing):
+def class_distribution(
+    op: losses.CrossEntropy | losses.CrossEntropyBackward,
+    x: Array,
+    target: Array,
+    weights: Sequence[Array],
+) -> tuple[Array, Array]:
     """Along the last axis, the smoothed and weighted target of each class; and the weight of each row."""
-    classes = x.shape[axis]
-    one_hot, class_weight, weight = one_hot_rows(
-        target, weights, classes, axis, batch_ndim, ignore_index
-    )
-    counts = (target != ignore_index)[..., None]
-    smooth = label_smoothing / classes * class_weight
-    return counts * ((1 - label_smoothing) * one_hot * weight[..., None] + smooth), weight
+    classes = x.shape[op.axis]
+    one_hot, class_weight, weight = one_hot_rows(op, target, weights, classes)
+    counts = (target != op.ignore_index)[..., None]
+    smooth = op.label_smoothing / classes * class_weight
+    return counts * ((1 - op.label_smoothing) * one_hot * weight[..., None] + smooth), weight
 
 
-def softmax_minus_target(x, target, axis):
+def softmax_minus_target(x: Array, target: Array, axis: int) -> Array:
     """The derivative of the cross entropy in the logits, with classes along the last axis."""
     weight = target.sum(-1, keepdims=True)
     return zero_safe_product(weight, np.moveaxis(scipy.special.softmax(x, axis), axis, -1)) - target
 
 
-def CrossEntropy(x, target, *weights, reduction, batch_ndim, axis, ignore_index, label_smoothing):
-    distribution, weight = class_distribution(
-        target, weights, x, axis, batch_ndim, ignore_index, label_smoothing
-    )
-    logs = np.moveaxis(scipy.special.log_softmax(x, axis), axis, -1)
-    terms = nan_for_unknown_class(
-        -zero_safe_product(distribution, logs).sum(-1), target, x.shape[axis], ignore_index
-    )
-    return reduce_weighted_terms(terms, weight, reduction, batch_ndim)
+@takes_primitive
+def CrossEntropy(op: losses.CrossEntropy, x: Array, target: Array, *weights: Array) -> Array:
+    distribution, weight = class_distribution(op, x, target, weights)
+    logs = np.moveaxis(scipy.special.log_softmax(x, op.axis), op.axis, -1)
+    terms = -zero_safe_product(distribution, logs).sum(-1)
+    return reduce_weighted_terms(op, nan_for_unknown_class(op, terms, target, x), weight)
 
 
-def CrossEntropyBackward(ct, x, target, *weights, reduction, batch_ndim, axis, **others):
-    distribution, weight = class_distribution(target, weights, x, axis, batch_ndim, **others)
-    ct = weighted_mean(ct, weight, batch_ndim, 0.0) if reduction == "mean" else ct
-    ct = ct.reshape(ct.shape + (1,) * (x.ndim - ct.ndim))
-    return np.moveaxis(ct * softmax_minus_target(x, distribution, axis), -1, axis)
+@takes_primitive
+def CrossEntropyBackward(
+    op: losses.CrossEntropyBackward, ct: Array, x: Array, target: Array, *weights: Array
+) -> Array:
+    distribution, weight = class_distribution(op, x, target, weights)
+    ct = distribute_weighted_cotangent(op, ct, weight, x.ndim)
+    return np.moveaxis(ct * softmax_minus_target(x, distribution, op.axis), -1, op.axis)
 
 
-def smoothed_target(target, weights, axis, label_smoothing):
+def smoothed_target(
+    op: losses.ClassProbabilityPrimitive, target: Array, weights: Sequence[Array]
+) -> Array:
     """The class probabilities, smoothed and weighted, along the last axis."""
-    weight = weights[0] if weights else np.ones(())
-    target = np.moveaxis(target, axis, -1)
+    weight, label_smoothing = weights[0] if weights else np.ones(()), op.label_smoothing
+    target = np.moveaxis(target, op.axis, -1)
     weight = weight.reshape(
         weight.shape[:-1] + (1,) * (target.ndim - weight.ndim) + weight.shape[-1:]
     )
     return weight * (target * (1 - label_smoothing) + label_smoothing / target.shape[-1])
 
 
-def SoftTargetCrossEntropy(x, target, *weights, reduction, batch_ndim, axis, label_smoothing):
-    distribution = smoothed_target(target, weights, axis, label_smoothing)
-    logs = np.moveaxis(scipy.special.log_softmax(x, axis), axis, -1)
-    return reduce_terms(-(distribution * logs).sum(-1), reduction, batch_ndim)
+@takes_primitive
+def SoftTargetCrossEntropy(
+    op: losses.SoftTargetCrossEntropy, x: Array, target: Array, *weights: Array
+) -> Array:
+    distribution = smoothed_target(op, target, weights)
+    logs = np.moveaxis(scipy.special.log_softmax(x, op.axis), op.axis, -1)
+    return reduce_terms(-(distribution * logs).sum(-1), op.reduction, op.batch_ndim)
 
 
+@takes_primitive
 def SoftTargetCrossEntropyBackward(
-    ct, x, target, *weights, reduction, batch_ndim, axis, label_smoothing
-):
-    cotangent = softmax_minus_target(
-        x, smoothed_target(target, weights, axis, label_smoothing), axis
-    )
-    ct = distribute_cotangent(ct, cotangent[..., 0], reduction, batch_ndim)[..., None]
-    return np.moveaxis(ct * cotangent, -1, axis)
+    op: losses.ClassProbabilityPrimitive, ct: Array, x: Array, target: Array, *weights: Array
+) -> Array:
+    cotangent = softmax_minus_target(x, smoothed_target(op, target, weights), op.axis)
+    ct = distribute_cotangent(ct, cotangent[..., 0], op.reduction, op.batch_ndim)[..., None]
+    return np.moveaxis(ct * cotangent, -1, op.axis)
 
 
-def normalize(x, shape, axes, eps, centered=True, rstd=None):
-    """`x` in `shape`, standardized over `axes`, and the reciprocal of the standard deviation."""
-    x = x.reshape(shape)
-    count = max(int(np.prod([shape[d] for d in axes])), 1)
-    mean = x.sum(axes, keepdims=True) / count if centered else 0.0
+Layout = tuple[Shape, Shape, Shape]
+"""The shape and axes in which a normalization computes, and the shape of weight and bias."""
+
+
+def layer_layout(op: normalizations.LayerNorm, x: Array) -> Layout:
+    """The layout of layer norm: the last dimensions are normalized."""
+    first = x.ndim - op.normalized_ndim
+    affine_shape = [
+        n if d < op.affine_batch_ndim or d >= first else 1 for d, n in enumerate(x.shape)
+    ]
+    return x.shape, tuple(range(first, x.ndim)), tuple(affine_shape)
+
+
+def group_layout(op: normalizations.GroupNorm, x: Array) -> Layout:
+    """The layout of group norm: channels in groups, normalized with the dimensions after them."""
+    axis, channels = op.axis, x.shape[op.axis]
+    shape = (*x.shape[:axis], op.groups, channels // op.groups, *x.shape[axis + 1 :])
+    affine_shape = [
+        n if d < op.affine_batch_ndim or d == axis else 1 for d, n in enumerate(x.shape)
+    ]
+    return shape, tuple(range(axis + 1, len(shape))), tuple(affine_shape)
+
+
+def batch_layout(
+    op: batch_norm.BatchNorm | batch_norm.FixedStatisticsNormalization, x: Array
+) -> Layout:
+    """The layout of batch norm: `axes` are normalized."""
+    return x.shape, op.axes, tuple([1 if d in op.axes else n for d, n in enumerate(x.shape)])
+
+
+def normalize(
+    op: normalizations.Normalization, x: Array, layout: Layout, rstd: Array | None = None
+) -> tuple[Array, Array]:
+    """`x` in the shape of `layout`, standardized, and the reciprocal of the standard deviation."""
+    shape, axes, _ = layout
+    x, count = x.reshape(shape), max(int(np.prod([shape[d] for d in axes])), 1)
+    mean = x.sum(axes, keepdims=True) / count if op.centered else 0.0
     variance = ((x - mean) ** 2).sum(axes, keepdims=True) / count
-    rstd = 1 / np.sqrt(variance + eps) if rstd is None else rstd.reshape(variance.shape)
+    rstd = 1 / np.sqrt(variance + op.eps) if rstd is None else rstd.reshape(variance.shape)
     return (x - mean) * rstd, rstd
 
 
-def normalization(layout, centered=True):
-    """The rule of a normalization; `layout` gives the shape, the normalized axes and the affine shape."""
-
-    def norm(x, *affine, eps, weighted=False, biased=False, **params):
-        shape, axes, affine_shape = layout(x, **params)
-        out = normalize(x, shape, axes, eps, centered)[0].reshape(x.shape)
-        affine = [a.reshape(affine_shape) for a in affine]
-        out = out * affine[0] if weighted else out
-        return out + affine[-1] if biased else out
-
-    return norm
+def scale_and_shift(
+    op: normalizations.ForwardNormalization | batch_norm.BatchNormInference,
+    out: Array, affine_shape: Shape, affine: Sequence[Array],
+) -> Array:  # fmt: skip
+    """The standardized array times the weight, plus the bias."""
+    out = out * affine[0].reshape(affine_shape) if op.weighted else out
+    return out + affine[-1].reshape(affine_shape) if op.biased else out
 
 
-def normalization_backward(layout, centered=True):
-    """The rule of the backward operation of a normalization."""
+def normalization(layout_of: Function) -> Definition:
+    """The definition of a normalization with the layout `layout_of(op, x)`."""
 
-    def backward(ct, x, *operands, eps, weighted=False, output_mask=(True, True, True), **params):
-        shape, axes, affine_shape = layout(x, **params)
-        stated_rstd = None if eps is not None else operands[0]
-        out, rstd = normalize(x, shape, axes, eps, centered, stated_rstd)
+    def norm(op: normalizations.ForwardNormalization, x: Array, *affine: Array) -> Array:
+        layout = layout_of(op, x)
+        out = normalize(op, x, layout)[0].reshape(x.shape)
+        return scale_and_shift(op, out, layout[2], affine)
+
+    return takes_primitive(norm)
+
+
+def normalization_backward(layout_of: Function) -> Definition:
+    """The definition of the backward operation of a normalization."""
+
+    def backward(
+        op: normalizations.BackwardNormalization, ct: Array, x: Array, *operands: Array
+    ) -> list[Array]:
+        layout = shape, axes, affine_shape = layout_of(op, x)
+        out, rstd = normalize(op, x, layout, None if op.eps is not None else operands[0])
         ones = np.ones([n for n in affine_shape if n != 1] or 1, x.dtype)
-        weight = operands[-1] if weighted else ones
+        weight = operands[-1] if op.weighted else ones
         g = (ct * weight.reshape(affine_shape)).reshape(shape)
         count = max(int(np.prod([shape[d] for d in axes])), 1)
-        mean = g.sum(axes, keepdims=True) / count if centered else 0.0
+        mean = g.sum(axes, keepdims=True) / count if op.centered else 0.0
         x_cotangent = rstd * (g - mean - out * (g * out).sum(axes, keepdims=True) / count)
         summed = tuple(d for d, n in enumerate(affine_shape) if n == 1)
         sizes = [n for d, n in enumerate(x.shape) if d not in summed]
         sums = [t.sum(summed).reshape(sizes) for t in (ct * out.reshape(x.shape), ct)]
         cotangents = x_cotangent.reshape(x.shape), *sums
-        return [c for c, is_output in zip(cotangents, output_mask, strict=True) if is_output]
+        return [c for c, is_output in zip(cotangents, op.output_mask, strict=True) if is_output]
 
-    return backward
-
-
-def layer_layout(x, normalized_ndim, affine_batch_ndim=0):
-    """The layout of layer norm: the last dimensions are normalized."""
-    affine_shape = [
-        n if d < affine_batch_ndim or d >= x.ndim - normalized_ndim else 1
-        for d, n in enumerate(x.shape)
-    ]
-    return x.shape, tuple(range(x.ndim - normalized_ndim, x.ndim)), affine_shape
+    return takes_primitive(backward)
 
 
-def group_layout(x, groups, axis=1, affine_batch_ndim=0):
-    """The layout of group norm: channels in groups, normalized with the dimensions after them."""
-    channels = x.shape[axis]
-    shape = (*x.shape[:axis], groups, channels // groups, *x.shape[axis + 1 :])
-    affine_shape = [n if d < affine_batch_ndim or d == axis else 1 for d, n in enumerate(x.shape)]
-    return shape, tuple(range(axis + 1, len(shape))), affine_shape
-
-
-def batch_layout(x, axes):
-    """The layout of batch norm: `axes` are normalized."""
-    return x.shape, axes, [1 if d in axes else n for d, n in enumerate(x.shape)]
-
-
-LayerNorm = normalization(layer_layout)
-LayerNormBackward = normalization_backward(layer_layout)
-RMSNorm = normalization(layer_layout, centered=False)
-RMSNormBackward = normalization_backward(layer_layout, centered=False)
+LayerNorm = RMSNorm = normalization(layer_layout)
+LayerNormBackward = RMSNormBackward = normalization_backward(layer_layout)
 GroupNorm = normalization(group_layout)
 GroupNormBackward = normalization_backward(group_layout)
 BatchNormBackward = normalization_backward(batch_layout)
+normalize_batch = normalization(batch_layout)
 
 
-def BatchNorm(x, *operands, axes, momentum=0.1, tracked=False, **params):
-    affine = operands[: len(operands) - 2 * tracked]
-    out = normalization(batch_layout)(x, *affine, axes=axes, **params)
-    if not tracked:
+@takes_primitive
+def BatchNorm(op: batch_norm.BatchNorm, x: Array, *operands: Array) -> list[Array]:
+    affine = operands[: len(operands) - 2 * op.tracked]
+    out = normalize_batch(op, x, *affine)
+    if not op.tracked:
         return [out]
     if not x.size:
         return [out, *operands[-2:]]
-    statistics = x.mean(axes), x.var(axes, ddof=1)
+    statistics = x.mean(op.axes), x.var(op.axes, ddof=1)
     running = [
-        (1 - momentum) * old + momentum * new
+        (1 - op.momentum) * old + op.momentum * new
         for old, new in zip(operands[-2:], statistics, strict=True)
     ]
     return [out, *running]
 
 
-def BatchNormInference(x, mean, variance, *affine, eps, axes, weighted=False, biased=False):
-    affine_shape = batch_layout(x, axes)[2]
-    out = (x - mean.reshape(affine_shape)) / np.sqrt(variance.reshape(affine_shape) + eps)
-    out = out * affine[0].reshape(affine_shape) if weighted else out
-    return out + affine[-1].reshape(affine_shape) if biased else out
+@takes_primitive
+def BatchNormInference(
+    op: batch_norm.BatchNormInference, x: Array, mean: Array, variance: Array, *affine: Array
+) -> Array:
+    shape = batch_layout(op, x)[2]
+    out = (x - mean.reshape(shape)) / np.sqrt(variance.reshape(shape) + op.eps)
+    return scale_and_shift(op, out, shape, affine)
 
 
+@takes_primitive
 def BatchNormInferenceBackward(
-    ct, x, mean, variance, *weight, eps, axes, output_mask=(True,) * 5, **_
-):
-    affine_shape = batch_layout(x, axes)[2]
-    rstd = 1 / np.sqrt(variance + eps)
+    op: batch_norm.BatchNormInferenceBackward, ct: Array, x: Array, mean: Array, variance: Array,
+    *weight: Array,
+) -> list[Array]:  # fmt: skip
+    affine_shape, axes = batch_layout(op, x)[2], op.axes
+    rstd = 1 / np.sqrt(variance + op.eps)
     scale = rstd * weight[0] if weight else rstd
     ct_sum, product_sum = ct.sum(axes), (ct * (x - mean.reshape(affine_shape))).sum(axes)
     cotangents = (
@@ -329,4 +369,4 @@ def BatchNormInferenceBackward(
         product_sum * rstd,
         ct_sum,
     )
-    return [c for c, is_output in zip(cotangents, output_mask, strict=True) if is_output]
+    return [c for c, is_output in zip(cotangents, op.output_mask, strict=True) if is_output]
