@@ -515,6 +515,30 @@ class ReadsPart(Primitive, abstract=True):
         raise self.missing_rule_error("add_to_cotangent")
 
 
+class UpdatesInPlace(Primitive, abstract=True):
+    """An operation with outputs that are operands with some elements replaced, which XLA does in place.
+
+    Inside a predicated program (`transforms/control/predication.py`) an update depends on a mask.
+    """
+
+    def in_place_operand(self, output: int) -> int | None:
+        """The operand that is updated to get an output; None if there is none."""
+        return 0
+
+    def self_masked_operands(self, count: int) -> Sequence[int]:
+        """The positions of those of `count` operands that `masked_update` takes without `MaskedOperand`."""
+        return (0,)
+
+    def masked_update(
+        self, mask: Value, changed: Sequence[bool], borrow_active: bool, args: Sequence[Value]
+    ) -> Sequence[Value]:
+        """The outputs on `args`; those in `changed` are updated only if the scalar `mask` holds.
+
+        `borrow_active` is as in `Predicated`.
+        """
+        raise self.missing_rule_error("masked_update")
+
+
 class HasPrograms(Primitive, abstract=True):
     """An operation that runs sub-programs, and takes the values that these capture as operands."""
 

@@ -254,18 +254,20 @@ def cached_rewrite(rewrite: None, program: Program) -> Program: ...
 def cached_rewrite(rewrite: Callable[[Program], T], program: Program) -> T: ...
 @overload
 def cached_rewrite(rewrite: Callable[[Program], T] | None, program: Program) -> T | Program: ...
-def cached_rewrite(rewrite: Callable[[Program], Any] | None, program: Program) -> Any:
-    """`rewrite(program)`, cached on the program until rules change, unless rules of users ran."""
+@overload
+def cached_rewrite(rewrite: Callable[..., T], program: Program, *others: Program) -> T: ...
+def cached_rewrite(rewrite: Callable[..., Any] | None, program: Program, *others: Program) -> Any:
+    """`rewrite(program, *others)`, cached on `program` until rules change, unless rules of users ran."""
     if rewrite is None:
         return program
     if program.rule_version != rule_version.count:
         program.rule_version, program.memo = rule_version.count, {}
     memo = program.memo
-    key = contextual_key(rewrite)
+    key = contextual_key((rewrite, *others) if others else rewrite)
     result = memo.get(key)
     if result is None:
         count = user_rule_runs.count
-        result = rewrite(program)
+        result = rewrite(program, *others)
         if user_rule_runs.count != count or has_captured_values(result):
             return result
         if len(memo) >= 512:

@@ -10,7 +10,14 @@ from jax.extend.mlir.dialects import stablehlo
 
 from functx import ops
 from functx.core.errors import DTypeError, IndexingError, ShapeError
-from functx.core.primitive import LinearInput, Primitive, ReadsPart, View, is_linear_input
+from functx.core.primitive import (
+    LinearInput,
+    Primitive,
+    ReadsPart,
+    UpdatesInPlace,
+    View,
+    is_linear_input,
+)
 from functx.core.program import Atom, Literal
 from functx.core.samples import EXACT, f32, i32, sample
 from functx.core.tracer import aval_of
@@ -113,7 +120,7 @@ class DynamicSlice(ReadsPart, View):
         return stablehlo.dynamic_slice(x, starts, ctx.i64_array(self.sizes))
 
 
-class DynamicUpdateSlice(Primitive):
+class DynamicUpdateSlice(UpdatesInPlace):
     """`x` with the part that begins at scalar indices, the other operands, replaced by `update`.
 
     Start indices are clamped so that the update fits.
@@ -195,6 +202,13 @@ class DynamicUpdateSlice(Primitive):
             return self(x, update, *ops.tuple_insert(indices, target, zero_index(indices))), target
         x, update = ops.batch_dim_at(x, dim, 0, size), ops.batch_dim_at(update, update_dim, 0, size)
         return batched_scatter(x, update, indices, index_dims), 0
+
+    def masked_update(
+        self, mask: Value, changed: Sequence[bool], borrow_active: bool, args: Sequence[Value]
+    ) -> Sequence[Value]:
+        x, update, *indices = args
+        current = DynamicSlice(update.shape)(x, *indices)
+        return [self(x, ops.select(mask, update, current), *indices)]
 
     def lower(
         self, ctx: LoweringContext, x: IRValue, update: IRValue, *indices: IRValue

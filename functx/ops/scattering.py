@@ -13,10 +13,11 @@ from jax.extend.mlir.dialects import stablehlo
 
 from functx import ops
 from functx.core.errors import ShapeError
-from functx.core.primitive import is_linear_input
+from functx.core.primitive import UpdatesInPlace, is_linear_input
+from functx.core.program import Literal
 from functx.core.samples import EXACT, Rounding, Sample, f32, i32, sample
 from functx.core.tracing import trace_closed
-from functx.core.types import DType, ShapedArray, accumulation_dtype, is_inexact
+from functx.core.types import DType, ShapedArray, accumulation_dtype, is_inexact, kind
 from functx.core.typing import ArrayLike, Cotangents, Dim, IRValue, Mask, Tangent, Value, Values
 from functx.ops.families import check_same_dtype, combine_masks
 from functx.ops.indexing import (
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from functx.lowering.stablehlo_emitter import LoweringContext
 
 
-class Scatter(GatherScatter, abstract=True):
+class Scatter(GatherScatter, UpdatesInPlace, abstract=True):
     """The operand with the window at each index vector combined with an update."""
 
     mode: str = "drop"
@@ -72,6 +73,16 @@ class Scatter(GatherScatter, abstract=True):
             fill_value if self.mode == "drop" else None,
         )
         return read(x, indices)
+
+    def masked_update(
+        self, mask: Value, changed: Sequence[bool], borrow_active: bool, args: Values
+    ) -> Values:
+        x, indices, updates = args
+        return [self(x, indices, ops.select(mask, updates, self.neutral_updates(*args)))]
+
+    def neutral_updates(self, x: Value, indices: Value, updates: Value) -> Value | Literal:
+        """Updates that change no element of `x`."""
+        return self.gather_written(x, indices, updates)
 
     def cotangent_masks(self, mask: Mask, args: Values) -> Sequence[Mask]:
         return [None, None, self.update_mask(mask, *args)]
@@ -213,6 +224,11 @@ class ScatterAdd(Scatter):
     def cotangent_masks(self, mask: Mask, args: Values) -> Sequence[Mask]:
         return [mask, None, self.update_mask(mask, *args)]
 
+    def neutral_updates(self, x: Value, indices: Value, updates: Value) -> Value | Literal:
+        # Adding -0.0 changes no number, not even the sign of zero.
+        neutral = {"f": -0.0, "c": complex(-0.0, -0.0)}
+        return literal(neutral.get(kind(x.dtype), 0), x.dtype)
+
     def accumulation_dtype(self, x: ShapedArray, indices: ShapedArray) -> DType:
         return x.dtype if self.has_unique_indices(x, indices) else accumulation_dtype(x.dtype)
 
@@ -283,6 +299,9 @@ class ScatterMul(Scatter):
 
     def transpose(self, ct: Value, x: Value, indices: Value, updates: Value) -> Cotangents:
         return self(ct, indices, updates), None, None
+
+    def neutral_updates(self, x: Value, indices: Value, updates: Value) -> Value | Literal:
+        return literal(1, x.dtype)
 
     def product_of_others(self, x: Value, indices: Value, updates: Value) -> Value:
         """For each element of the updates, the product of the other updates of its target.

@@ -17,7 +17,6 @@ from functx.passes.in_place_update_safety import FixOverlappingUpdates, OrderRea
 from functx.passes.outlining import DeduplicateCalls, Outline
 from functx.passes.simplify import Simplify
 from functx.transforms.decompose import apply_user_decompositions
-from functx.transforms.literal_lifting import collect_literals, lift_literals
 
 ProgramRewrite = Callable[[Program], Program]
 
@@ -37,8 +36,7 @@ class Target(NamedTuple):
 
     `outline` and `simplify` are modes of `functx.config`. `allows_noinline` says that calls may be
     kept from XLA's inliner; `is_function` that the program becomes a function of the module, which
-    XLA may inline anywhere; `is_transformed` that a transform follows; `lifts_literals` that an
-    earlier program differed in its literals alone.
+    XLA may inline anywhere; `is_transformed` that a transform follows.
     """
 
     platforms: tuple[str, ...]
@@ -47,7 +45,6 @@ class Target(NamedTuple):
     allows_noinline: bool = False
     is_function: bool = False
     is_transformed: bool = False
-    lifts_literals: bool = False
 
     @property
     def is_cpu(self) -> bool:
@@ -57,28 +54,25 @@ class Target(NamedTuple):
 class Pass(NamedTuple):
     """A pass: `rewrite(target)` runs at its stage where `when(target)` holds.
 
+    `runs_in` names the code that runs a pass in place of `run_passes` and the emitter, since it needs
+    more than the program; `rewrite` is then what it does to a program alone, or None.
+
     A pass that `is_required` makes a program what the next stage can take, or keeps XLA on CPUs
     from overwriting memory that it has yet to read. Without the others programs compute the same.
-    The rewrite is None for a pass that acts while the equations are emitted.
     """
 
     name: str
     purpose: str
     stage: Stage
-    rewrite: Callable[[Target], ProgramRewrite | None]
+    rewrite: Callable[[Target], ProgramRewrite | None] = lambda target: None
     when: Callable[[Target], bool] = lambda target: True
     is_required: bool = False
+    runs_in: str | None = None
 
 
 def functionalized(program: Program) -> Program:
     """`program` without writes, with the new values of the inputs that it writes to."""
     return cached_rewrite(Functionalize(), program).program if program.writes else program
-
-
-def with_lifted_literals(program: Program) -> Program:
-    """`program` with its literals as further inputs, where none has to be known."""
-    lifted = lift_literals(lambda p: p, program, range(len(collect_literals(program))))
-    return program if lifted is None else lifted.program
 
 
 PASSES = (
@@ -88,13 +82,13 @@ PASSES = (
         Stage.TRACE,
         lambda target: functionalized,
         is_required=True,
+        runs_in="functx.transforms.aliasing.functionalize_trace",
     ),
     Pass(
         "lift_literals",
         "literals that differ between programs become inputs",
         Stage.LOOKUP,
-        lambda target: with_lifted_literals,
-        when=lambda target: target.lifts_literals,
+        runs_in="functx.lowering.execution.ParametrizedExecutable",
     ),
     Pass(
         "outline_before_transforms",
@@ -155,7 +149,7 @@ PASSES = (
         "reuse_operations",
         "equal equations are emitted as copies of one StableHLO operation",
         Stage.EMISSION,
-        lambda target: None,
+        runs_in="functx.lowering.stablehlo_emitter.FunctionEmitter.emit_equation",
     ),
 )
 """All passes between a trace and XLA, in the order in which they run."""

@@ -92,7 +92,7 @@ def passes(fun: Function) -> Callable[..., PassTable]:
             if each.stage is Stage.EMISSION:
                 continue
             seconds = None
-            if each.when(target):
+            if each.when(target) and each.rewrite(target) is not None:
                 program = run_deeply(each, target._replace(is_function=True), program)
                 seconds = clock.lap()
             rows.append(PassRow(each.name, count_equations(program), seconds, program))

@@ -1,6 +1,7 @@
 """`functx.tools.passes`: each pass with the size of the program after it, and the list in the docs."""
 
 from pathlib import Path
+from pkgutil import resolve_name
 
 import numpy as onp
 import pytest
@@ -19,6 +20,11 @@ def steps(x):
     for _ in range(80):
         x = np.sin(x * 1.0) * 0.5 + x / 3.0
     return x
+
+
+def test_the_code_that_runs_a_pass_in_place_of_the_list_exists():
+    places = [each.runs_in for each in PASSES if each.runs_in is not None]
+    assert len(places) == 3 and all(callable(resolve_name(place)) for place in places)
 
 
 def test_the_table_has_a_row_for_each_pass_with_the_equations_after_it():

@@ -23,7 +23,7 @@ from functx.core.masks import (
     select_where_not,
 )
 from functx.core.named_axes import batched_axis_names
-from functx.core.primitive import HasPrograms, Primitive
+from functx.core.primitive import HasPrograms, Primitive, UpdatesInPlace
 from functx.core.program import BATCHED_EFFECTS, Atom, Literal, Program, Var
 from functx.core.rewriting import Rewrite, apply, cached_rewrite
 from functx.core.samples import LazySamples, f64, i32, sample
@@ -51,10 +51,7 @@ from functx.transforms.control.predication import (
     batch_sequentially,
     has_unbounded_loop,
     in_place_input,
-    in_place_operand,
-    masked_update,
     must_borrow_active,
-    self_masked_operands,
 )
 from functx.transforms.dce import (
     DropZeroInputs,
@@ -85,7 +82,7 @@ def _sample_branches() -> tuple[Program, ...]:
     return tuple(trace_closed(f, avals, name=f.__name__) for f in (product, first))
 
 
-class Cond(HasPrograms):
+class Cond(HasPrograms, UpdatesInPlace):
     """The outputs of `branches[index]` on the operands that follow the int32 scalar `index`.
 
     The index must be in range.
@@ -176,7 +173,7 @@ class Cond(HasPrograms):
         self, rewrite: Split[tuple[Program, Program]]
     ) -> PartialEval[tuple[Program, ...]]:
         """The branches split by `rewrite`, with residuals of common types."""
-        return cached_rewrite(PartialEvalBranches(rewrite, self.branches), self.branches[0])
+        return cached_rewrite(PartialEvalBranches(rewrite), *self.branches)
 
     def run_known(
         self, split: PartialEval[tuple[Program, ...]], args: Sequence[Value]
@@ -241,9 +238,7 @@ class Cond(HasPrograms):
             borrow_active = [
                 must_borrow_active(b, [d is None for d in in_dims]) for b in self.branches
             ]
-            program = cached_rewrite(
-                CondToSelect(self.branches, tuple(borrow_active)), self.branches[0]
-            )
+            program = cached_rewrite(CondToSelect(tuple(borrow_active)), *self.branches)
             outs = interpret_batched(program, args, dims)
             return [x for x, _ in outs], [d for _, d in outs]
         body_dims = [
@@ -259,31 +254,44 @@ class Cond(HasPrograms):
         )
         return Cond(branches)(index, *operands), out_dims
 
+    def in_place_operand(self, output: int) -> int | None:
+        root = common_in_place_inputs(self.branches)[output]
+        return None if root is None else 1 + root
+
+    def self_masked_operands(self, count: int) -> Sequence[int]:
+        return range(1, count)
+
+    def masked_update(
+        self, mask: Value, changed: Sequence[bool], borrow_active: bool, args: Sequence[Value]
+    ) -> Sequence[Value]:
+        roots = common_in_place_inputs(self.branches)
+        updated = tuple([root if on else None for root, on in zip(roots, changed, strict=True)])
+        predicated = Predicated(updated, borrow_active)
+        branches = tuple([cached_rewrite(predicated, branch) for branch in self.branches])
+        return Cond(branches)(args[0], mask, *args[1:])
+
     def lower(self, ctx: LoweringContext, index: IRValue, *operands: IRValue) -> Sequence[IRValue]:
         return ctx.case(index, self.branches, operands)
 
 
 class CondToSelect(Rewrite[Program]):
-    """Rewrites a conditional to a program that runs all `branches` and selects from their outputs.
+    """Rewrites the branches of a conditional to a program that runs all and selects from the outputs.
 
     The program takes the index and the operands, and is batched along the index. Batch elements
     that do not take a branch are masked in it (`Predicated`); `borrow_active` says for which
     branches they borrow operands. A branch with loops is skipped if no element takes it.
     """
 
-    branches: tuple[Program, ...]
     borrow_active: tuple[bool, ...]
 
-    def __call__(self, first: Program) -> Program:
-        in_place_inputs = common_in_place_inputs(self.branches)
+    def __call__(self, *branches: Program) -> Program:
+        in_place_inputs = common_in_place_inputs(branches)
 
         def body(index: Value, *operands: Value) -> list[Value]:
             # Arrays that every branch updates pass from one to the next; inactive ones leave them.
             state = list(operands)
             outs: list[Any] = []
-            for i, (branch, borrows) in enumerate(
-                zip(self.branches, self.borrow_active, strict=True)
-            ):
+            for i, (branch, borrows) in enumerate(zip(branches, self.borrow_active, strict=True)):
                 mask = ops.eq(index, i)
                 predicated = cached_rewrite(Predicated(in_place_inputs, borrows), branch)
                 if has_unbounded_loop(branch):
@@ -303,8 +311,8 @@ class CondToSelect(Rewrite[Program]):
                 outs = branch_outs
             return outs
 
-        avals = [i32[()], *first.in_avals]
-        return trace_closed(body, avals, name=f"chosen_{first.name}")
+        avals = [i32[()], *branches[0].in_avals]
+        return trace_closed(body, avals, name=f"chosen_{branches[0].name}")
 
 
 class InactiveBranch(Rewrite[Program]):
@@ -341,12 +349,6 @@ def common_in_place_inputs(branches: Sequence[Program]) -> tuple[int | None, ...
     )
 
 
-@in_place_operand.register
-def _in_place_operand_of_cond(primitive: Cond, output: int) -> int | None:
-    root = common_in_place_inputs(primitive.branches)[output]
-    return None if root is None else 1 + root
-
-
 @programs_run.register
 def _branches_of_cond(primitive: Cond) -> Sequence[Program]:
     return primitive.branches
@@ -355,26 +357,6 @@ def _branches_of_cond(primitive: Cond) -> Sequence[Program]:
 @with_programs.register
 def _cond_of_branches(primitive: Cond, programs: Sequence[Program]) -> Cond:
     return Cond(tuple(programs))
-
-
-@self_masked_operands.register
-def _self_masked_operands_of_cond(primitive: Cond, operands: Sequence[Atom]) -> Sequence[int]:
-    return range(1, len(operands))
-
-
-@masked_update.register
-def _masked_update_of_cond(
-    primitive: Cond, mask: Any, changed: Sequence[bool], borrow_active: bool, args: Sequence[Value]
-) -> list[Value]:
-    roots = common_in_place_inputs(primitive.branches)
-    in_place_inputs = tuple([root if on else None for root, on in zip(roots, changed, strict=True)])
-    branches = tuple(
-        [
-            cached_rewrite(Predicated(in_place_inputs, borrow_active), branch)
-            for branch in primitive.branches
-        ]
-    )
-    return Cond(branches)(args[0], mask, *args[1:])
 
 
 class _NotGiven:

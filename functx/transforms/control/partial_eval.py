@@ -275,25 +275,24 @@ class SplitTranspose(Rewrite[tuple[Program, Program]]):
 
 
 class PartialEvalBranches(Rewrite[PartialEval[tuple[Program, ...]]]):
-    """Partially evaluates all `branches` by `rewrite`, with residuals of common types.
+    """Partially evaluates all branches by `rewrite`, with residuals of common types.
 
     The residuals are operands, then outputs. Branches share output slots of one type, since
     only one of them runs, and fill the slots of others with zeros.
     """
 
     rewrite: Split[tuple[Program, Program]]
-    branches: tuple[Program, ...]
 
-    def __call__(self, first: Program) -> PartialEval[tuple[Program, ...]]:
-        splits = [cached_rewrite(self.rewrite, branch) for branch in self.branches]
-        count = len(first.outputs)
+    def __call__(self, *branches: Program) -> PartialEval[tuple[Program, ...]]:
+        splits = [cached_rewrite(self.rewrite, branch) for branch in branches]
+        count = len(branches[0].outputs)
         slots: list[ShapedArray] = []
         sources = [_residual_sources(known, count, slots) for known, _ in splits]
         operands = [r for each in sources for r in each if r.kind is ResidualKind.OPERAND]
         outputs = [Residual(ResidualKind.OUTPUT, slot) for slot in range(len(slots))]
         residuals = (*dict.fromkeys(operands), *outputs)
         avals = [
-            (slots if r.kind is ResidualKind.OUTPUT else first.in_avals)[r.position]
+            (slots if r.kind is ResidualKind.OUTPUT else branches[0].in_avals)[r.position]
             for r in residuals
         ]
         known_branches, unknown_branches = [], []

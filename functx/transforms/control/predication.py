@@ -41,7 +41,6 @@ the loop runs while any does (`AnyActive`).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import singledispatch
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -49,13 +48,13 @@ import numpy as np
 from functx import ops
 from functx.core.errors import DTypeError, ShapeError
 from functx.core.masks import split_list
-from functx.core.primitive import Primitive
+from functx.core.primitive import Primitive, UpdatesInPlace
 from functx.core.program import Atom, Equation, Literal, Program, Var
 from functx.core.rewriting import Rewrite, apply, bind_equation, cached_rewrite, interpret
 from functx.core.samples import EXACT, bool_, f32, i32, sample
 from functx.core.tracer import Tracer, aval_of
 from functx.core.tracing import trace_closed
-from functx.core.types import ShapedArray, is_inexact, kind
+from functx.core.types import ShapedArray, is_inexact
 from functx.core.typing import Cotangent, Dim, IRValue, NumPyArray, Tangent, Value
 from functx.ops.operands import batch_size, literal
 from functx.transforms.control.scan import Scan
@@ -204,7 +203,8 @@ class Predicated(Rewrite[Program]):
                 ]
                 changed = [v in updates.updated for v in eqn.outputs]
                 if any(changed):
-                    outs = masked_update(eqn.primitive, mask, changed, self.borrow_active, xs)
+                    update: Any = eqn.primitive
+                    outs = update.masked_update(mask, changed, self.borrow_active, xs)
                     return [(x, None if on else x) for x, on in zip(outs, changed, strict=True)]
                 outs = [*bind_equation(eqn, *xs)]
                 if unmasked and self.needs_masking(aval_of(outs[0])):
@@ -241,17 +241,12 @@ class _InPlaceUpdates:
             for j, i in enumerate(in_place_inputs)
         ]
         self.updated = {v for chain in self.chains for v in chain or ()}
-        self.bases = set()
-        for v in self.updated:
-            eqn = program.def_use.producers[v]
-            position = in_place_operand(eqn.primitive, eqn.outputs.index(v))
-            assert position is not None
-            self.bases.add(eqn.inputs[position])
+        self.bases = {updated_atom(program.def_use.producers[v], v) for v in self.updated}
 
     def unmasked_operands(self, eqn: Equation) -> Sequence[int]:
         """The positions of the operands that an equation takes as they are."""
-        if not self.updated.isdisjoint(eqn.outputs):
-            return self_masked_operands(eqn.primitive, eqn.inputs)
+        if isinstance(eqn.primitive, UpdatesInPlace) and not self.updated.isdisjoint(eqn.outputs):
+            return eqn.primitive.self_masked_operands(len(eqn.inputs))
         reads_base = isinstance(eqn.primitive, READ_PRIMITIVES) and eqn.inputs[0] in self.bases
         return (0,) if reads_base else ()
 
@@ -259,45 +254,12 @@ class _InPlaceUpdates:
 READ_PRIMITIVES = ops.DynamicSlice, ops.Gather, ops.Slice
 
 
-@singledispatch
-def in_place_operand(primitive: Primitive, output: int) -> int | None:
-    """The operand that an equation updates in place to get an output; None if there is none."""
-    return 0 if isinstance(primitive, (ops.DynamicUpdateSlice, ops.Scatter)) else None
-
-
-@singledispatch
-def self_masked_operands(primitive: Primitive, operands: Sequence[Atom]) -> Sequence[int]:
-    """The positions of the operands that `masked_update` takes without `MaskedOperand`."""
-    return (0,)
-
-
-@singledispatch
-def masked_update(
-    primitive: Primitive,
-    mask: Value,
-    changed: Sequence[bool],
-    borrow_active: bool,
-    args: Sequence[Value],
-) -> list[Value]:
-    """The outputs of `primitive` on `args`; those in `changed` are updated only if `mask` holds."""
-    x, *others = args
-    if isinstance(primitive, ops.DynamicUpdateSlice):
-        update, *indices = others
-        current = ops.DynamicSlice(update.shape)(x, *indices)
-        return [primitive(x, ops.select(mask, update, current), *indices)]
-    start, updates = others
-    if isinstance(primitive, ops.ScatterAdd):
-        current = literal(ADDITIVE_IDENTITIES.get(kind(x.dtype), 0), x.dtype)
-    elif isinstance(primitive, ops.ScatterMul):
-        current = literal(1, x.dtype)
-    else:
-        assert isinstance(primitive, ops.Scatter)
-        current = primitive.gather_written(x, start, updates)
-    return [primitive(x, start, ops.select(mask, updates, current))]
-
-
-# Adding it changes no number, not even the sign of zero.
-ADDITIVE_IDENTITIES = {"f": -0.0, "c": complex(-0.0, -0.0)}
+def updated_atom(eqn: Equation, output: Var) -> Atom | None:
+    """The operand that an equation updates in place to get `output`; None if there is none."""
+    if not isinstance(eqn.primitive, UpdatesInPlace):
+        return None
+    position = eqn.primitive.in_place_operand(eqn.outputs.index(output))
+    return None if position is None else eqn.inputs[position]
 
 
 def in_place_update_chain(
@@ -311,11 +273,11 @@ def in_place_update_chain(
     chain: list[Var] = []
     atom: Any = program.outputs[output]
     while (eqn := producer_of.get(atom)) is not None:
-        position = in_place_operand(eqn.primitive, eqn.outputs.index(atom))
-        if position is None:
+        updated = updated_atom(eqn, atom)
+        if updated is None:
             return None
         chain.append(atom)
-        atom = eqn.inputs[position]
+        atom = updated
     if root is None:
         return [*chain, atom] if type(atom) is Var else None
     return chain if atom is root else None
