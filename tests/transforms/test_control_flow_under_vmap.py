@@ -229,6 +229,17 @@ def test_an_empty_batch_has_no_element_to_borrow_from():
     assert functx.vmap(loop_in_a_branch, (0, None))(np.ones((0, 2)), W).shape == (0,)
 
 
+def test_an_array_that_a_branch_returns_changed_and_as_it_was_is_two_arrays():
+    def f(p, x):
+        first = lambda x: (x.at[0].set(5.0), x, x * 2.0)  # noqa: E731
+        second = lambda x: (x.at[1].set(6.0), x, x.at[2].set(7.0))  # noqa: E731
+        return lax.cond(p, first, second, x)
+
+    chosen, xs = np.array([True, False]), np.arange(6.0).reshape(2, 3)
+    for i, rows in enumerate(functx.vmap(f)(chosen, xs)):
+        same(rows, [f(p, x)[i] for p, x in zip(chosen, xs, strict=True)])
+
+
 # Loops and elements that do not run them
 
 
