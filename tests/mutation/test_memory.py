@@ -390,6 +390,18 @@ def test_a_write_to_a_view_of_a_64_bit_array_reaches_the_array_in_32_bit_mode():
         assert transform(f)(x) == 7.0 and x[0] == 7.0
 
 
+def test_an_argument_that_repeats_elements_of_another_is_not_written_to():
+    def f(x, rows):
+        rows[0] = x + 1.0
+        return rows
+
+    x = ramp(3)
+    rows = numpy.lib.stride_tricks.as_strided(x, (2, 3), (0, x.itemsize))
+    with pytest.raises(ImmutableArrayError, match="repeats elements"):
+        jit(f)(x, rows)
+    assert x.tolist() == [0.0, 1.0, 2.0]
+
+
 def test_branches_see_writes_to_operands_that_share_memory():
     def f(flag, x):
         def overwrite(u, v):

@@ -107,6 +107,16 @@ def test_the_derivative_inside_a_loop_is_that_of_its_step():
     )
 
 
+def test_the_rows_of_a_reversed_loop_stay_in_their_order():
+    def f(x):
+        rows = fx.lax.scan(lambda c, r: (c + r, c * r), 1.0, x, reverse=True)[1]
+        return np.sqrt(rows - 2.0)
+
+    (origin,) = explain_nan(f)(onp.array([4.0, 3.0, 0.5], "float32")).origins
+    # The products with the sums so far are 18, 4.5 and 0.5.
+    assert origin.index == (2,)
+
+
 def test_gradients_of_the_user_are_values_with_lines():
     found = explain_nan(fx.grad(length))(ZEROS)
     assert found.summary.startswith("the result of grad_length is nan")

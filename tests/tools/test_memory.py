@@ -52,6 +52,15 @@ def test_the_operands_of_a_value_computed_where_it_is_used_stay_in_memory_until_
     assert use.peak_bytes == 3 * WIDE and live["dot_general"] == WIDE and live["sort"] == WIDE
 
 
+def test_each_result_of_a_branch_shows_the_operation_that_computes_it():
+    def f(x, w):
+        both = fx.lax.cond(x[0, 0] > 0, lambda: (np.sort(x, 0), x @ w), lambda: (x, x))
+        return fx.checkpoint(lambda a, b: np.sum(a @ w) + np.sum(b @ w))(*both)
+
+    made = [v.operation for v in memory(f)(X, W).live_at_peak]
+    assert {"sort", "dot_general"} <= {*made}
+
+
 def test_it_prints_as_a_table():
     text = str(memory(fx.grad(loss))(X, W))
     assert text.startswith("memory of grad_loss: at most about ")
