@@ -2,24 +2,39 @@
 
 from functx.autograd.backward import backward as backward
 from functx.autograd.backward import grad as grad
+from functx.autograd.engine import is_checkpoint_valid as _is_checkpoint_valid  # noqa: F401
+from functx.autograd.engine import queue_callback as queue_callback
 from functx.autograd.modes import enable_grad as enable_grad
+from functx.autograd.modes import force_original_view_tracking as force_original_view_tracking
 from functx.autograd.modes import inference_mode as inference_mode
 from functx.autograd.modes import is_grad_enabled as is_grad_enabled
 from functx.autograd.modes import is_inference_mode_enabled as is_inference_mode_enabled
+from functx.autograd.modes import is_multithreading_enabled as is_multithreading_enabled
+from functx.autograd.modes import is_view_replay_enabled as is_view_replay_enabled
 from functx.autograd.modes import no_grad as no_grad
 from functx.autograd.modes import set_grad_enabled as set_grad_enabled
+from functx.autograd.modes import set_multithreading_enabled as set_multithreading_enabled
+from functx.autograd.nodes import GradientEdge as GradientEdge
 from functx.autograd.recording import recorded as recorded
 from functx.autograd.variable import Variable as Variable
+from functx.autograd.variable import variable as variable
 
 __all__ = [
+    "GradientEdge",
     "Variable",
     "backward",
     "enable_grad",
+    "force_original_view_tracking",
     "grad",
     "inference_mode",
     "is_grad_enabled",
     "is_inference_mode_enabled",
+    "is_multithreading_enabled",
+    "is_view_replay_enabled",
     "no_grad",
+    "queue_callback",
     "recorded",
     "set_grad_enabled",
+    "set_multithreading_enabled",
+    "variable",
 ]

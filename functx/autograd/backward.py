@@ -4,110 +4,246 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from typing import Any
-
-import jax.numpy as jnp
+from typing import Any, TypeAlias
 
 from functx import ops
-from functx.autograd.engine import Walk, add_to_grad, array_of_gradient, filled
-from functx.autograd.nodes import GradientEdge
-from functx.autograd.variable import Variable, make_variable, record_outputs
-from functx.core.errors import AutogradError, EmptyInputsError
+from functx.autograd.engine import Walk, add_to_grad, array_of_gradient
+from functx.autograd.nodes import GradientEdge, Pullback
+from functx.autograd.variable import Variable, as_variable
+from functx.core.errors import AutogradError, EmptyInputsError, type_name
+from functx.core.functionalization import functionalized_atom
+from functx.core.program import Atom, Program, Var, dce_equations
+from functx.core.rewriting import apply, cached_rewrite
 from functx.core.tracebacks import api_boundary
-from functx.core.types import is_complex
+from functx.core.tracer import Tracer, current_builder
+from functx.core.tracing import bind
+from functx.core.types import ShapedArray, is_complex, is_inexact
+from functx.core.typing import ArrayLike
+from functx.transforms.vmap import vmap
 
-Arrays = Variable | Sequence[Variable]
+Inputs: TypeAlias = "Variable | GradientEdge | Sequence[Variable | GradientEdge]"
+Gradients: TypeAlias = "ArrayLike | Sequence[ArrayLike | None] | None"
 
 
 @api_boundary
 def backward(
-    tensors: Arrays,
-    grad_tensors: Any = None,
+    tensors: Variable | Sequence[Variable],
+    grad_tensors: Gradients = None,
     retain_graph: bool | None = None,
     create_graph: bool = False,
-    grad_variables: Any = None,
-    inputs: Any = None,
+    grad_variables: Gradients = None,
+    inputs: Inputs | None = None,
 ) -> None:
-    """Adds the gradients of `tensors` to `.grad` of the leaves that they depend on."""
+    """Add the gradients of `tensors` to `.grad` of the leaves that they were computed from.
+
+    `grad_tensors` are the gradients of `tensors`, by default one for each of a single real element.
+    With `inputs`, only these get gradients, also if they are no leaves. The values that a gradient
+    needs are freed by the walk unless `retain_graph`, which is `create_graph` by default. With
+    `create_graph` the gradients are differentiable themselves. The gradient of a complex value is
+    the direction of steepest ascent, as in PyTorch: the conjugate of that of `functx.grad`.
+
+    Raises AutogradError for tensors without history and gradients that do not fit,
+    EmptyInputsError for no inputs, GradientTypeError for a gradient that is no array, and
+    SavedValueError for a second walk over freed values.
+
+    >>> from functx.autograd import Variable, backward
+    >>> x = Variable(3.0, requires_grad=True)
+    >>> backward(x * x)
+    >>> print(x.grad)
+    6.0
+    """
     if grad_variables is not None:
-        warnings.warn("grad_variables is now grad_tensors", FutureWarning, stacklevel=2)
+        warnings.warn(
+            "backward: grad_variables has the name grad_tensors now", FutureWarning, stacklevel=3
+        )
         if grad_tensors is not None:
-            raise AutogradError("backward: pass grad_tensors alone; got grad_variables too")
+            raise AutogradError(
+                "backward: pass gradients by grad_tensors alone; got grad_variables too"
+            )
         grad_tensors = grad_variables
+    if create_graph:
+        warnings.warn(
+            "backward(create_graph=True): gradients and leaves refer to each other, which keeps "
+            "memory until the garbage collector runs; use functx.autograd.grad",
+            UserWarning,
+            stacklevel=3,
+        )
+    wanted = None if inputs is None else as_list(inputs)
+    if wanted == []:
+        raise EmptyInputsError("backward: inputs must not be empty; got none")
     roots = as_list(tensors)
-    wanted = None
-    if inputs is not None:
-        wanted = as_list(inputs)
-        if not wanted:
-            raise EmptyInputsError("backward: inputs must not be empty; got none")
-    walk_backward(roots, grad_tensors, retain_graph, create_graph, wanted, accumulate=True)
+    refuse_traced("backward", roots)
+    starts = root_gradients("backward", roots, grad_tensors, batched=False)
+    walk_backward(starts, retain_graph, create_graph, wanted, accumulate=True)
 
 
 @api_boundary
 def grad(
-    outputs: Arrays,
-    inputs: Any,
-    grad_outputs: Any = None,
+    outputs: Variable | Sequence[Variable],
+    inputs: Inputs,
+    grad_outputs: Gradients = None,
     retain_graph: bool | None = None,
     create_graph: bool = False,
     only_inputs: bool = True,
     allow_unused: bool | None = None,
     is_grads_batched: bool = False,
     materialize_grads: bool = False,
-) -> tuple[Variable | None, ...]:
-    """The gradients of `outputs` in `inputs`, as a tuple; no `.grad` changes."""
-    roots = as_list(outputs)
-    wanted = as_list(inputs)
+) -> tuple[Any, ...]:
+    """The gradients of `outputs` in `inputs`, as a tuple; no `.grad` changes.
+
+    `grad_outputs`, `retain_graph` and `create_graph` are as in `backward`. An input that the outputs
+    do not use is refused unless `allow_unused`, which is `materialize_grads` by default: its gradient
+    is None, or with `materialize_grads` zeros that require gradients. With `is_grads_batched`, each
+    given gradient has a leading batch axis, and so have the results. Arrays that a transform traces,
+    such as the argument of a function under `functx.grad`, are differentiated in its trace.
+
+    Raises AutogradError, EmptyInputsError (a ValueError), GradientTypeError and SavedValueError as
+    `backward` does, and for `allow_unused=False` with `materialize_grads`.
+
+    >>> from functx.autograd import Variable, grad
+    >>> x = Variable(3.0, requires_grad=True)
+    >>> (slope,) = grad(x**3, x, create_graph=True)
+    >>> (curvature,) = grad(slope, x)
+    >>> print(slope, curvature)
+    27.0 18.0
+    """
+    roots, wanted = as_list(outputs), as_list(inputs)
+    options = {
+        "grad_outputs": grad_outputs,
+        "retain_graph": retain_graph,
+        "create_graph": create_graph,
+        "only_inputs": only_inputs,
+        "allow_unused": allow_unused,
+        "is_grads_batched": is_grads_batched,
+        "materialize_grads": materialize_grads,
+    }
+    for x in (*roots, *wanted):
+        override = getattr(type(x), "__functx_function__", None)
+        if override is not None:
+            return x.__functx_function__(grad, (outputs, inputs), options)  # type: ignore[no-any-return]
+    if not only_inputs:
+        warnings.warn(
+            "grad: only_inputs=False has no effect; use backward to add to all leaves",
+            FutureWarning,
+            stacklevel=3,
+        )
     if not roots:
         raise AutogradError("grad: outputs must not be empty; got none")
     if not wanted:
         raise EmptyInputsError("grad: inputs must not be empty; got none")
-    if allow_unused is None:
-        allow_unused = materialize_grads
-    found = walk_backward(roots, grad_outputs, retain_graph, create_graph, wanted, False)
-    results: list[Variable | None] = []
-    for i, (x, gradient) in enumerate(zip(wanted, found, strict=True)):
-        if gradient is None and not allow_unused:
+    if materialize_grads and allow_unused is False:
+        raise EmptyInputsError(
+            "grad: materialize_grads gives zeros for unused inputs, which allow_unused=False "
+            "refuses; got both"
+        )
+    allow_unused = materialize_grads if allow_unused is None else allow_unused
+    if any([type(x) is Tracer for x in roots]):
+        starts = root_gradients("grad", roots, grad_outputs, is_grads_batched)
+        found: Sequence[Any] = grad_of_traced(starts, wanted)
+    elif is_grads_batched:
+        found = batched_gradients(roots, grad_outputs, retain_graph, create_graph, wanted)
+    else:
+        starts = root_gradients("grad", roots, grad_outputs, batched=False)
+        found = walk_backward(starts, retain_graph, create_graph, wanted, accumulate=False)
+    return tuple(
+        [
+            unused_gradient(i, x, allow_unused, materialize_grads) if gradient is None else gradient
+            for i, (x, gradient) in enumerate(zip(wanted, found, strict=True))
+        ]
+    )
+
+
+def unused_gradient(i: int, x: Any, allow_unused: bool, materialize: bool) -> Any:
+    """The gradient of input number `i`, which the outputs do not use."""
+    if not allow_unused:
+        raise AutogradError(
+            f"grad: each input must be used by the outputs; got input number {i}, which is not",
+            fix="Pass allow_unused=True, which gives None for it.",
+        )
+    if not materialize:
+        return None
+    if isinstance(x, GradientEdge):
+        raise AutogradError(
+            f"grad: materialize_grads needs arrays, whose shapes zeros take; got an edge as input "
+            f"number {i}",
+            fix="Pass the array itself, or allow_unused=True alone.",
+        )
+    zeros = ops.zeros_like(x.atom.aval)
+    return zeros if type(x) is Tracer else Variable(zeros, requires_grad=True)
+
+
+Roots = Sequence[tuple[Any, Any]]
+"""Arrays and their gradients, Variables or traced values."""
+
+
+def root_gradients(label: str, roots: Sequence[Any], given: Any, batched: bool) -> Roots:
+    """Each root with its gradient: the one given, or one for a single real element."""
+    values = [None] * len(roots) if given is None else as_list(given)
+    if len(values) != len(roots):
+        raise AutogradError(
+            f"{label}: there must be a gradient or None for each output; got {len(values)} for "
+            f"{len(roots)}"
+        )
+    return [
+        (root, root_gradient(label, i, root, value, batched))
+        for i, (root, value) in enumerate(zip(roots, values, strict=True))
+    ]
+
+
+def root_gradient(label: str, i: int, root: Any, value: Any, batched: bool) -> Any:
+    """The gradient of root number `i`, in the dtype of the root."""
+    if not isinstance(root, Tracer):
+        raise AutogradError(
+            f"{label}: outputs must be Variables; got {type_name(root)} as number {i}",
+            fix="Compute it from functx.autograd.Variable(x, requires_grad=True).",
+        )
+    aval: ShapedArray = root.atom.aval
+    if type(root) is not Tracer and not root.requires_grad:  # type: ignore[attr-defined]
+        raise AutogradError(
+            f"{label}: an output must require a gradient; got number {i}, {aval!r}, without "
+            "history",
+            fix="Make a leaf with requires_grad=True before computing it.",
+        )
+    if value is None:
+        if aval.size != 1 or is_complex(aval.dtype):
             raise AutogradError(
-                f"grad: each input must be used by the outputs; got input number {i}, which is not",
-                fix="Pass allow_unused=True, which gives None for it.",
+                f"{label}: the gradient can be left out only for an output of one real element; "
+                f"got number {i}, {aval!r}",
+                fix="Reduce it to a real number (y.sum()), or pass its gradient.",
             )
-        if gradient is None and materialize_grads:
-            gradient = Variable(jnp.zeros(x.shape, x.dtype), requires_grad=True)
-        results.append(gradient)
-    return tuple(results)
+        one = ops.constant_like(aval, 1)
+        return one if type(root) is Tracer else Variable(one)
+    gradient = array_of_gradient(value, f"{label}: gradient number {i}")
+    own = gradient.shape[1:] if batched else gradient.shape
+    if own != aval.shape or (batched and not gradient.shape):
+        batch = ", after its first axis, the batch that vmap maps over" if batched else ""
+        raise AutogradError(
+            f"{label}: a gradient must have the shape of its output{batch}; got "
+            f"{gradient.atom.aval!r} as number {i} for output number {i}, {aval!r}"
+        )
+    if is_complex(gradient.dtype) != is_complex(aval.dtype):
+        raise AutogradError(
+            f"{label}: a gradient must be complex exactly if its output is; got "
+            f"{gradient.dtype} as number {i} for output number {i}, of {aval.dtype}"
+        )
+    if gradient.dtype != aval.dtype or gradient.weak_type:
+        gradient = bind(ops.ConvertElementType(aval.dtype), (gradient,))
+    return gradient
 
 
 def walk_backward(
-    roots: Sequence[Variable],
-    grad_outputs: Any,
+    roots: Roots,
     retain_graph: bool | None,
     create_graph: bool,
     wanted: Sequence[Any] | None,
     accumulate: bool,
-) -> list[Variable | None]:
+) -> list[Any]:
     """Walks from `roots`; the gradients of `wanted`."""
-    given = [None] * len(roots) if grad_outputs is None else as_list(grad_outputs)
-    if len(given) != len(roots):
-        raise AutogradError(
-            f"backward: there must be a gradient or None for each output; got {len(given)} for "
-            f"{len(roots)}"
-        )
-    starts = []
-    for i, (root, value) in enumerate(zip(roots, given, strict=True)):
-        edge = root.edge
-        if edge is None:
-            raise AutogradError(
-                f"backward: an output must require a gradient; got number {i}, {root.aval_!r}, "
-                "without history",
-                fix="Make a leaf with requires_grad=True before computing it.",
-            )
-        starts.append((edge, root_gradient(root, value, i, create_graph)))
     edges = None if wanted is None else [edge_of_input(x, i) for i, x in enumerate(wanted)]
     walk = Walk(
         create_graph, create_graph if retain_graph is None else retain_graph, edges, accumulate
     )
-    walk.run(starts)
+    walk.run([(root.edge, walk.gradient_of(gradient).value) for root, gradient in roots])
     if edges is None:
         return []
     found = [walk.captured[edge] for edge in edges]
@@ -120,43 +256,84 @@ def walk_backward(
 
 
 def edge_of_input(x: Any, i: int) -> GradientEdge:
+    """The edge of an input; AutogradError if it does not require a gradient."""
     if isinstance(x, GradientEdge):
         return x
-    edge = x.edge
+    edge = x.edge if isinstance(x, Variable) else None
     if edge is None:
+        shown = repr(x.atom.aval) if isinstance(x, Variable) else type_name(x)
         raise AutogradError(
-            f"grad: an input must require a gradient; got number {i}, {x.aval_!r}, which does not",
+            f"grad: an input must require a gradient; got number {i}, {shown}, which does not",
             fix="Make it with requires_grad=True before computing the outputs.",
         )
-    return edge  # type: ignore[no-any-return]
+    return edge
 
 
-def root_gradient(root: Variable, value: Any, i: int, create_graph: bool) -> Any:
-    """The gradient of a root: one for a single real element, unless given."""
-    aval = root.aval_
-    if value is None:
-        if aval.size != 1 or is_complex(aval.dtype):
-            raise AutogradError(
-                "backward: the gradient can be left out only for an output of one real element; "
-                f"got number {i}, {aval!r}",
-                fix="Reduce it to a real number (y.sum()), or pass its gradient.",
-            )
-        gradient = make_variable(filled(aval, 1), None)
-    else:
-        gradient = array_of_gradient(value, f"backward: gradient number {i}")
-        if gradient.shape != aval.shape:
-            raise AutogradError(
-                f"backward: a gradient must have the shape of its output; got {gradient.aval_!r} for "
-                f"output number {i}, {aval!r}"
-            )
-        if is_complex(gradient.dtype) != is_complex(aval.dtype):
-            raise AutogradError(
-                "backward: a gradient must be complex exactly if its output is; got "
-                f"{gradient.aval_!r} for output number {i}, {aval!r}"
-            )
-        if gradient.dtype != aval.dtype:
-            gradient = record_outputs(ops.ConvertElementType(aval.dtype), [gradient])[0]
-    return gradient if create_graph else gradient.read()
+def batched_gradients(
+    roots: Sequence[Any],
+    given: Any,
+    retain_graph: bool | None,
+    create_graph: bool,
+    wanted: Sequence[Any],
+) -> list[Any]:
+    """The gradients of `wanted`, with a leading axis, by a walk under `vmap`."""
+    starts = root_gradients("grad", roots, given, batched=True)
+    batches = [
+        gradient
+        for (_, gradient), value in zip(starts, as_list(given), strict=True)
+        if value is not None
+    ]
+    used: list[bool] = []
+
+    def one(*gradients: Any) -> list[Any]:
+        remaining = iter(gradients)
+        own = [
+            (root, gradient if value is None else next(remaining))
+            for (root, gradient), value in zip(starts, as_list(given), strict=True)
+        ]
+        found = walk_backward(own, retain_graph, create_graph, wanted, accumulate=False)
+        used[:] = [g is not None for g in found]
+        return [g for g in found if g is not None]
+
+    results = iter(vmap(one)(*batches))
+    return [as_variable(next(results)) if on else None for on in used]
+
+
+def grad_of_traced(roots: Roots, wanted: Sequence[Any]) -> list[Any]:
+    """The gradients of traced values in traced values, as equations of their trace."""
+    builder = current_builder.require()
+    atoms: list[Atom] = []
+    for x in [*[root for root, _ in roots], *wanted]:
+        builder, atom = functionalized_atom(builder, builder.atom(x))
+        atoms.append(atom)
+    outputs, inputs = atoms[: len(roots)], atoms[len(roots) :]
+    known = {v for v in inputs if type(v) is Var}
+    equations = [
+        eqn for eqn in dce_equations(builder.equations, outputs) if known.isdisjoint(eqn.outputs)
+    ]
+    equations = dce_equations(equations, outputs)
+    computed = {v for eqn in equations for v in eqn.outputs}
+    read = dict.fromkeys(a for eqn in equations for a in eqn.inputs if type(a) is Var)
+    others = [v for v in read if v not in computed and v not in known]
+    varying = list(dict.fromkeys(v for v in inputs if type(v) is Var and is_inexact(v.aval.dtype)))
+    program = Program("traced", [*varying, *others], equations, outputs)
+    active = (*[True] * len(varying), *[False] * len(others))
+    pullback = cached_rewrite(Pullback(active, masked=False), program)
+    cts = [gradient for _, gradient in roots]
+    found = apply(None, pullback, [*cts, *[Tracer(v, builder) for v in program.inputs]])
+    by_input = dict(zip(varying, found, strict=True))
+    used = {*read, *outputs}
+    return [by_input[v] if v in by_input and v in used else None for v in inputs]  # type: ignore[index]
+
+
+def refuse_traced(label: str, values: Sequence[Any]) -> None:
+    """Raise AutogradError inside a transform, where gradients cannot be added to leaves."""
+    if current_builder.get() is not None or any([type(x) is Tracer for x in values]):
+        raise AutogradError(
+            f"{label}: it must not be called inside a transform, whose values are traced; got a call "
+            f"in {current_builder.require().owner}",
+            fix="Use functx.grad or functx.vjp of a function, which nest.",
+        )
 
 
 def as_list(x: Any) -> list[Any]:

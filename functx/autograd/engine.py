@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextvars import ContextVar
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import ContextVar, copy_context
 from heapq import heappop, heappush
 from typing import Any, NamedTuple
 
@@ -18,27 +19,29 @@ from functx.autograd.nodes import (
     Pullback,
     SavedValue,
 )
-from functx.autograd.recording import Recorded, current_recording
-from functx.autograd.variable import (
-    Variable,
-    make_variable,
-    record_outputs,
-    record_program,
-)
+from functx.autograd.recording import Recorded, continue_recording, current_recording
+from functx.autograd.variable import Variable, make_variable, record_outputs
 from functx.core.errors import AutogradError, GradientTypeError, SavedValueError, type_name
+from functx.core.primitive import Primitive
 from functx.core.program import Program
-from functx.core.rewriting import cached_rewrite
-from functx.core.types import ShapedArray
+from functx.core.rewriting import apply, cached_rewrite
+from functx.core.tracer import current_builder
+from functx.core.tracing import bind
+from functx.core.types import ShapedArray, is_complex
 from functx.ops.operands import literal
 
 _add = ops.Add()
 _or = ops.Or()
+_conj = ops.Conj()
+_DEPTH_OF_A_THREAD = 20
+"""The number of walks that run inside one another in one thread, which bounds its stack."""
 
 
 class Gradient(NamedTuple):
-    """The gradient of a value during a walk: Recorded, or a Variable if the walk is differentiable.
+    """The gradient of a value during a walk.
 
-    It is zero where `mask` is false, also if the pullback is infinite there.
+    It is zero where `mask` is false, also if the pullback is infinite there. That of a complex value
+    is the conjugate of the gradient that users see, by PyTorch's convention.
     """
 
     value: Any
@@ -51,6 +54,9 @@ class Walk:
     With `create_graph` the pullbacks are operations with nodes themselves. `wanted` are the edges
     whose gradients are returned; only nodes that lead to them run, and leaves are left alone. With
     `accumulate` gradients are added to `.grad` of the leaves, only of those wanted if there are any.
+
+    Values are Recorded in a `plain` walk, else arrays that `bind` and `apply` take: Variables, or
+    traced values where a walk is batched.
     """
 
     def __init__(
@@ -71,9 +77,20 @@ class Walk:
         for edge in self.captured:
             self.capturing.setdefault(edge.node, []).append(edge.output_nr)
         self.callbacks: list[Callable[[], object]] = []
+        self.depth = 0
+        self.plain = not create_graph and current_builder.get() is None
 
     def run(self, roots: Sequence[tuple[GradientEdge, Any]]) -> None:
         """Walks from roots with their gradients."""
+        outer = running_walk.get()
+        self.depth = 0 if outer is None else outer.depth + 1
+        if self.depth and self.depth % _DEPTH_OF_A_THREAD == 0:
+            run_in_thread(lambda: self.run_here(roots))
+        else:
+            self.run_here(roots)
+
+    def run_here(self, roots: Sequence[tuple[GradientEdge, Any]]) -> None:
+        """As `run`, in this thread."""
         if self.wanted is not None:
             self.needed = nodes_leading_to(set(self.capturing), [edge.node for edge, _ in roots])
         token = running_walk.set(self)
@@ -104,13 +121,25 @@ class Walk:
             return
         mask = None
         if before.mask is not None and gradient.mask is not None:
-            mask = record(_or, (before.mask, gradient.mask))
+            mask = self.bind(_or, (before.mask, gradient.mask))
         buffer[index] = Gradient(self.bind(_add, (before.value, gradient.value)), mask)
 
-    def bind(self, primitive: Any, args: Sequence[Any]) -> Any:
-        if self.create_graph:
-            return record_outputs(primitive, args)[0]
-        return record(primitive, args)
+    def bind(self, primitive: Primitive, args: Sequence[Any]) -> Any:
+        """The output of an operation on values of the walk."""
+        return record(primitive, args) if self.plain else bind(primitive, args)
+
+    def apply(self, program: Program, args: Sequence[Any]) -> Sequence[Any]:
+        """The outputs of a program on values of the walk."""
+        if self.plain:
+            return current_recording().record_program(program, args)
+        return apply(None, program, args)
+
+    def filled(self, aval: ShapedArray, value: float) -> Any:
+        """An array of the type `aval`, filled with a number."""
+        number = literal(value, aval.dtype)
+        if self.plain or current_builder.get() is not None:
+            return self.bind(ops.Full(aval.shape), (number,))
+        return make_variable(record(ops.Full(aval.shape), (number,)), None)
 
     def visit(self, node: Node, gradients: list[Gradient | None]) -> None:
         """Runs the hooks and the pullback of a node, and sends the results on."""
@@ -148,66 +177,64 @@ class Walk:
         if gradient is not None:
             add_to_grad(leaf, self.variable_of(gradient), self.create_graph)
 
-    def variable_of(self, gradient: Gradient) -> Variable:
+    def variable_of(self, gradient: Gradient) -> Any:
         """A gradient as the Variable that hooks and users see."""
-        value = gradient.value
-        return value if isinstance(value, Variable) else make_variable(value, None)
+        x = gradient.value
+        if type(x) is Recorded:
+            x = make_variable(x, None)
+        return bind(_conj, (x,)) if is_complex(x.dtype) else x
 
-    def gradient_of(self, value: Variable) -> Gradient:
-        return Gradient(value if self.create_graph else value.read())
+    def gradient_of(self, x: Any) -> Gradient:
+        """The gradient that a hook or a user gave."""
+        if is_complex(x.dtype):
+            x = bind(_conj, (x,))
+        return Gradient(x.read() if self.plain else x)
 
     def pull_back(self, node: Node, gradients: list[Gradient | None]) -> list[Gradient | None]:
         """The gradients of the operands of a node."""
         if not isinstance(node, OperationNode):
             return node.pull_back(self, gradients)  # type: ignore[attr-defined, no-any-return]
         split, saved = node.split, node.saved
-        if saved is None or (self.create_graph and split.recomputes and node.operands is None):
+        if saved is None:
             raise freed_error(node)
+        if split.refusal is not None:
+            raise split.refusal.with_traceback(None)
         given = [gradients[i] for i in split.differentiable]
         avals = [split.out_avals[i] for i in split.differentiable]
         values = [
-            filled(aval, 0) if g is None else g.value for g, aval in zip(given, avals, strict=True)
+            self.filled(aval, 0) if g is None else g.value
+            for g, aval in zip(given, avals, strict=True)
         ]
         masks: list[Any] = []
         if any([g is not None and g.mask is not None for g in given]):
             masks = [
-                filled(aval.update(dtype=ops.BOOL), g is not None)
+                self.filled(aval.update(dtype=ops.BOOL), g is not None)
                 if g is None or g.mask is None
                 else g.mask
                 for g, aval in zip(given, avals, strict=True)
             ]
-        residuals = [self.unpack(node, x) for x in saved]
-        outs: Sequence[Any]
-        if not self.create_graph:
-            program = split.masked if masks else split.unmasked
-            outs = current_recording().record_program(program, [*values, *masks, *residuals])
-        elif split.recomputes:
+        residuals: Sequence[Any] = saved
+        if split.pullbacks is None or (self.create_graph and split.recomputes):
             program = cached_rewrite(Pullback(split.active, bool(masks)), split.program)
-            operands = [self.unpack(node, x) for x in node.operands or ()]
-            outs = self.record_pullback(program, [*values, *masks, *operands])
+            residuals = node.operands or ()
         else:
-            for k, j in enumerate(split.output_residuals):
-                if j is not None and split.operand_residuals[k] is None:
-                    residuals[k] = make_variable(residuals[k].read(), GradientEdge(node, j))
-            program = split.masked if masks else split.unmasked
-            outs = self.record_pullback(program, [*values, *masks, *residuals])
+            program = split.pullbacks[bool(masks)]
+        operands = [self.unpack(node, x) for x in residuals]
+        outs = self.apply(program, [*values, *masks, *operands])
         if not self.retain_graph and saved:
             node.saved = node.operands = None
         count = sum(split.active)
         known = split.knows_mask if masks else (False,) * count
         found: Sequence[Any] = outs[count:] or [None] * count
         return [
-            Gradient(value, (m.read() if isinstance(m, Variable) else m) if on else None)
-            for value, m, on in zip(outs[:count], found, known, strict=True)
+            Gradient(value, mask if on else None)
+            for value, mask, on in zip(outs[:count], found, known, strict=True)
         ]
 
-    def record_pullback(self, program: Program, args: Sequence[Any]) -> list[Variable]:
-        """The outputs of a pullback as an operation with a node of its own."""
-        args = [make_variable(x, None) if type(x) is Recorded else x for x in args]
-        return record_program(program, args)
-
     def unpack(self, node: OperationNode, saved: Any) -> Any:
-        """A residual; SavedValueError if it was written to since."""
+        """A residual as a value of the walk; SavedValueError if it was written to since."""
+        if type(saved) is Recorded:
+            return saved if self.plain else make_variable(saved, None)
         if type(saved) is not SavedValue:
             return saved
         storage = saved.storage
@@ -218,9 +245,10 @@ class Walk:
                 f"{saved.version}",
                 fix="Write to a copy (x = x + y in place of x += y), or after backward().",
             )
-        if self.create_graph:
-            return make_variable(saved.recorded, saved.edge)
-        return saved.recorded
+        if self.plain:
+            return saved.recorded
+        edge = saved.edge if saved.output is None else GradientEdge(node, saved.output)
+        return make_variable(saved.recorded, edge if self.create_graph else None)
 
     def run_value_hooks(
         self, node: Node, hooks: NodeHooks, gradients: list[Gradient | None]
@@ -320,18 +348,47 @@ class Walk:
                 )
 
 
-def record(primitive: Any, args: Sequence[Any]) -> Recorded:
+def record(primitive: Primitive, args: Sequence[Any]) -> Recorded:
     """The output of an operation on recorded values."""
     return current_recording().record(primitive, args)[0]
 
 
-def filled(aval: ShapedArray, value: float) -> Recorded:
-    """An array of the type `aval`, filled with a number."""
-    return record(ops.Full(aval.shape), (literal(value, aval.dtype),))
-
-
 running_walk: ContextVar[Walk | None] = ContextVar("running_walk", default=None)
 """The walk that runs in this context."""
+
+
+def run_in_thread(work: Callable[[], None]) -> None:
+    """`work()` in another thread, which has a stack of its own, with the recording of this one."""
+    context, recording = copy_context(), current_recording()
+
+    def run() -> None:
+        continue_recording(recording)
+        try:
+            context.run(work)
+        finally:
+            continue_recording(None)
+
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(run).result()
+
+
+def queue_callback(callback: Callable[[], object]) -> None:
+    """Call `callback()` once at the end of the walk that runs now.
+
+    Raises AutogradError outside a walk.
+    """
+    walk = running_walk.get()
+    if walk is None:
+        raise AutogradError(
+            "queue_callback: it must be called by a hook or a backward rule; got no walk that runs"
+        )
+    walk.callbacks.append(callback)
+
+
+def is_checkpoint_valid() -> bool:
+    """Whether no walk for chosen inputs runs, in which a re-entrant checkpoint is not valid."""
+    walk = running_walk.get()
+    return walk is None or walk.wanted is None
 
 
 def add_to_grad(x: Variable, gradient: Variable, create_graph: bool) -> None:

@@ -201,3 +201,45 @@ class inference_mode(Mode):  # noqa: N801 - PyTorch's name
 
     def fresh(self) -> Mode:
         return inference_mode(self.mode)
+
+
+_flags: dict[str, ContextVar[bool]] = {
+    "multithreading": ContextVar("multithreading", default=True),
+    "view replay": ContextVar("view replay", default=False),
+}
+is_multithreading_enabled = _flags["multithreading"].get
+"""`is_multithreading_enabled()`: the flag alone; walks run in one thread."""
+is_view_replay_enabled = _flags["view replay"].get
+"""`is_view_replay_enabled()`: the flag alone; views are always taken again from their base."""
+
+
+class _Flag(Mode):
+    """A flag that is set at once, until the end of the context."""
+
+    flag: ContextVar[bool]
+
+    def __init__(self, mode: bool):
+        super().__init__()
+        self.mode = bool(mode)
+        self._before = self.flag.get()
+        self.flag.set(self.mode)
+
+    def enter(self) -> Callable[[], None]:
+        before = self._before
+        self.flag.set(self.mode)
+        return lambda: cast(None, self.flag.set(before))
+
+    def fresh(self) -> Mode:
+        return type(self)(self.mode)
+
+
+class set_multithreading_enabled(_Flag):  # noqa: N801 - PyTorch's name
+    """Sets the flag `is_multithreading_enabled`, which changes nothing else."""
+
+    flag = _flags["multithreading"]
+
+
+class force_original_view_tracking(_Flag):  # noqa: N801 - PyTorch's name
+    """Sets the flag `is_view_replay_enabled`, which changes nothing else."""
+
+    flag = _flags["view replay"]

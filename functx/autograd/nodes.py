@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from itertools import count
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -10,13 +11,14 @@ from functx.autograd.recording import Recorded
 from functx.core.caches import Cache, clear_on_rule_change
 from functx.core.config import contextual_key
 from functx.core.primitive import Primitive
-from functx.core.program import Atom, Equation, Program, Var
+from functx.core.program import Atom, Equation, Program, Var, subprograms
 from functx.core.program_editing import apply_program
 from functx.core.rewriting import Rewrite, cached_rewrite
 from functx.core.source_info import Source
 from functx.core.tracing import trace_closed
 from functx.core.types import ShapedArray, is_inexact
 from functx.core.typing import Value
+from functx.ops.autodiff import Refused
 from functx.transforms.call_primitive import SplitMaskedVJP
 
 if TYPE_CHECKING:
@@ -94,12 +96,17 @@ class AccumulateGrad(Node):
 
 
 class SavedValue(NamedTuple):
-    """A residual that is an operand or a result: its value, its edge, and the version of its storage."""
+    """A residual that is the value of a Variable, with the version of its storage.
+
+    `edge` is that of an operand; of a result of the node itself, which `output` numbers, it is not
+    kept, since it would be a cycle.
+    """
 
     recorded: Recorded
     edge: GradientEdge | None
-    storage: Storage | None
+    storage: Storage
     version: int
+    output: int | None = None
 
 
 class OperationNode(Node):
@@ -127,23 +134,22 @@ class OperationNode(Node):
 class OperationSplit(NamedTuple):
     """How an operation is recorded, and differentiated in its active operands.
 
-    `values` returns the outputs, then the residuals, which the backward programs `unmasked` and
-    `masked` take (`SplitMaskedVJP`). `differentiable` are the
-    positions of the outputs that have a gradient. `operand_residuals` holds, for each residual, the
-    position of the operand that it is, else None; `output_residuals` that of the output. Masks of
-    results are known where `knows_mask` is true.
+    `values` returns the outputs, then the residuals that `pullbacks` take, which are None if a
+    derivative rule raises; `refusal` is the error of a user's rule. `differentiable` are the positions of the outputs that have a gradient.
+    `operand_residuals` holds, for each residual, the position of the operand that it is, else None;
+    `output_residuals` that of the output. Masks of results are known where `knows_mask` is true.
     """
 
     program: Program
     values: Program
-    unmasked: Program
-    masked: Program
+    pullbacks: tuple[Program, Program] | None
     out_avals: list[ShapedArray]
     active: tuple[bool, ...]
     differentiable: tuple[int, ...]
     operand_residuals: tuple[int | None, ...]
     output_residuals: tuple[int | None, ...]
     knows_mask: tuple[bool, ...]
+    refusal: Exception | None
 
     @property
     def name(self) -> str:
@@ -151,10 +157,12 @@ class OperationSplit(NamedTuple):
 
     @property
     def recomputes(self) -> bool:
-        """Whether a residual is neither an operand nor an output, so that a derivative of the pullback
-        computes the residuals again."""
+        """Whether a residual is neither an operand nor an output.
+
+        Then a derivative of the pullback computes the residuals again.
+        """
         pairs = zip(self.operand_residuals, self.output_residuals, strict=True)
-        return any([i is None and j is None for i, j in pairs])
+        return self.pullbacks is None or any([i is None and j is None for i, j in pairs])
 
 
 _splits: Cache = Cache("autograd", 4096)
@@ -163,24 +171,40 @@ clear_on_rule_change(_splits.clear)
 
 def split_program(program: Program, active: tuple[bool, ...]) -> OperationSplit:
     """The split of a program for the operands marked `active`."""
-    values, unmasked, masked = cached_rewrite(SplitMaskedVJP(active), program)
-    avals = program.out_avals
+    avals, values = program.out_avals, program
+    pullbacks, masks = None, (False,) * sum(active)
+    # A rule that raises does so when a walk needs it.
+    with suppress(Exception):
+        values, *backward = cached_rewrite(SplitMaskedVJP(active), program)
+        pullbacks = backward[0], backward[1]
+        found = pullbacks[1].outputs[len(masks) :]
+        masks = tuple([type(a) is Var for a in found]) or masks
     residuals = values.outputs[len(avals) :]
     inputs: dict[Atom, int] = {v: i for i, v in enumerate(values.inputs)}
     outputs = {a: i for i, a in reversed([*enumerate(values.outputs[: len(avals)])])}
-    masks = masked.outputs[sum(active) :]
     return OperationSplit(
         program,
         values,
-        unmasked,
-        masked,
+        pullbacks,
         avals,
         active,
         tuple([i for i, aval in enumerate(avals) if is_inexact(aval.dtype)]),
         tuple([inputs.get(a) for a in residuals]),
         tuple([outputs.get(a) for a in residuals]),
-        tuple([type(a) is Var for a in masks]) or (False,) * sum(active),
+        masks,
+        None if pullbacks is None else refusal_in(pullbacks[0]),
     )
+
+
+def refusal_in(program: Program) -> Exception | None:
+    """The error of a rule that a program would raise."""
+    for eqn in program.equations:
+        if isinstance(eqn.primitive, Refused):
+            return eqn.primitive.error
+        for inner in subprograms(eqn.primitive):
+            if (error := refusal_in(inner)) is not None:
+                return error
+    return None
 
 
 def split_operation(

@@ -28,7 +28,9 @@ class Recorded:
 
     __slots__ = ("__weakref__", "atom", "recording", "value")
 
-    def __init__(self, atom: Atom, recording: Recording | None, value: Any = None):
+    def __init__(
+        self, atom: Atom, recording: Recording | FailedOperation | None, value: Any = None
+    ):
         self.atom = atom
         self.recording = recording
         self.value = value
@@ -47,14 +49,13 @@ class Recorded:
 class Recording(Builder):
     """The program of the operations that were recorded and not yet run.
 
-    Only those results are computed that somebody still holds: `results` are weak references. If
-    running it raises, each look at one of its results raises the same error.
+    Only those results are computed that somebody still holds: `results` are weak references. If an
+    operation raises, each look at a result that depends on it raises the same error.
     """
 
     def __init__(self) -> None:
         super().__init__("recording", "autograd")
         self.results: list[ref[Recorded]] = []
-        self.error: Exception | None = None
 
     def result(self, atom: Atom) -> Recorded:
         """A new result of the recording."""
@@ -81,6 +82,8 @@ class Recording(Builder):
         operands = [Tracer(self.atom(x), self) for x in args]
         outs = self.append(primitive, operands)
         found = [self.result(x.atom) for x in (outs if primitive.multiple_results else [outs])]
+        if primitive.effects:
+            self.run()
         self.run_if_long()
         return found
 
@@ -96,6 +99,8 @@ class Recording(Builder):
             if same is None:
                 same = known[out.atom] = self.result(out.atom)
             outs.append(same)
+        if program.effects:
+            self.run()
         self.run_if_long()
         return outs
 
@@ -106,8 +111,6 @@ class Recording(Builder):
 
     def run(self) -> None:
         """Computes all results that are still held; the thread then begins another recording."""
-        if self.error is not None:
-            raise self.error
         if _thread.recording is self:
             _thread.recording = None
         held = [x for x in [reference() for reference in self.results] if x is not None]
@@ -116,10 +119,28 @@ class Recording(Builder):
         try:
             values = run_program(program, captured)
         except Exception as error:
-            self.error = error
-            raise
+            # Effects must not happen twice.
+            values = (
+                [FailedOperation(error)] * len(held)
+                if program.effects
+                else evaluate_equations(program, captured)
+            )
         for x, value in zip(held, values, strict=True):
-            x.value, x.recording = value, None
+            if isinstance(value, FailedOperation):
+                x.recording = value
+            else:
+                x.value, x.recording = value, None
+
+
+class FailedOperation:
+    """What stands for the results of an operation that raised: to run it raises the error."""
+
+    def __init__(self, error: Exception):
+        self.error = error
+
+    def run(self) -> None:
+        """Raises the error."""
+        raise self.error
 
 
 class limits:  # noqa: N801 - settings, not instantiated
@@ -138,9 +159,14 @@ _thread = _Thread()
 def current_recording() -> Recording:
     """The recording of this thread."""
     recording = _thread.recording
-    if recording is None:
+    if recording is None or not recording.is_open:
         recording = _thread.recording = Recording()
     return recording
+
+
+def continue_recording(recording: Recording | None) -> None:
+    """Let this thread continue a recording, whose own thread waits."""
+    _thread.recording = recording
 
 
 def recorded() -> Program:
@@ -170,16 +196,25 @@ def run_program(program: Program, args: Sequence[Any]) -> Sequence[Any]:
 
 
 def evaluate_equations(program: Program, args: Sequence[Any]) -> list[Any]:
-    """The outputs of a program, whose operations run one after the other."""
+    """The outputs of a program, whose operations run one after the other.
+
+    A FailedOperation stands for each result that depends on an operation that raised.
+    """
     last = {atom: i for i, eqn in enumerate(program.equations) for atom in eqn.inputs}
     kept = set(program.outputs)
     env: dict[Atom, Any] = dict(zip(program.inputs, args, strict=True))
     for i, eqn in enumerate(program.equations):
         operands = [env[a] if type(a) is Var else a for a in eqn.inputs]
-        outs = backend.evaluate(eqn.primitive, operands)
-        env.update(
-            zip(eqn.outputs, outs if eqn.primitive.multiple_results else [outs], strict=True)
-        )
+        outs: Any = next((x for x in operands if isinstance(x, FailedOperation)), None)
+        try:
+            outs = outs or backend.evaluate(eqn.primitive, operands)
+        except Exception as error:
+            outs = FailedOperation(error)
+        if isinstance(outs, FailedOperation):
+            outs = [outs] * len(eqn.outputs)
+        elif not eqn.primitive.multiple_results:
+            outs = [outs]
+        env.update(zip(eqn.outputs, outs, strict=True))
         for atom in eqn.inputs:
             if last[atom] == i and atom not in kept:
                 env.pop(atom, None)

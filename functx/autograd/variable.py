@@ -410,6 +410,14 @@ for _name, _symbol in OPERATOR_SYMBOLS.items():
     setattr(Variable, f"__i{_name}__", _in_place_operator(_symbol, _name))
 
 
+def variable(*_: object, **__: object) -> Variable:
+    """Raises AutogradError: PyTorch's deprecated function of this name is `Variable`."""
+    raise AutogradError(
+        "variable: the function has no use any more; got a call of it",
+        fix="Write functx.autograd.Variable(value, requires_grad=True).",
+    )
+
+
 def make_variable(recorded: Recorded, edge: GradientEdge | None) -> Variable:
     """A Variable of a recorded value."""
     x: Variable = Variable.__new__(Variable)
@@ -477,8 +485,7 @@ def record_with_node(
             if isinstance(x, Variable):
                 saved[k] = SavedValue(saved[k], edges[i], x._storage, x._storage.version)
         elif j is not None:
-            # Without its edge, which would be a cycle.
-            saved[k] = SavedValue(saved[k], None, outs[j]._storage, 0)
+            saved[k] = SavedValue(saved[k], None, outs[j]._storage, 0, j)
     return outs
 
 

@@ -1,0 +1,258 @@
+"""The arguments of `backward` and `grad`, walks inside walks and inside transforms, modes and flags."""
+
+import asyncio
+import gc
+import threading
+import weakref
+
+import numpy as onp
+import pytest
+
+import functx
+import functx.numpy as np
+from functx import autograd
+from functx.autograd import Variable, backward, enable_grad, grad, no_grad, set_grad_enabled
+from functx.autograd.variable import make_variable
+from functx.core.errors import AutogradError, EmptyInputsError, GradientTypeError
+
+
+def leaf(value):
+    return Variable(onp.asarray(value, "float32"), requires_grad=True)
+
+
+def test_roots_may_repeat_and_depend_on_each_other():
+    x = leaf(2.0)
+    y = x * x
+    z = y * 3
+    backward([y, y, z])
+    assert float(x.grad) == 4 + 4 + 12
+
+
+def test_given_gradients_are_cast_and_never_written_to():
+    x = leaf([1.0, 2.0])
+    given = onp.array([1, 2])
+    (x * x).backward(given)
+    onp.testing.assert_array_equal(x.grad, [2, 8])
+    x.grad += 1
+    onp.testing.assert_array_equal(given, [1, 2])
+
+
+@pytest.mark.parametrize(
+    "given, message",
+    [
+        (onp.ones(3), "shape of its output"),
+        ([onp.ones(2), onp.ones(2)], "got 2 for 1"),
+        ([], "got 0 for 1"),
+        (onp.ones(2, "complex64"), "complex exactly if"),
+    ],
+)
+def test_gradients_that_do_not_fit_are_refused(given, message):
+    x = leaf([1.0, 2.0])
+    with pytest.raises(AutogradError, match=message):
+        grad(x * x, x, given)
+
+
+def test_a_gradient_that_is_no_array_is_a_type_error():
+    x = leaf([1.0])
+    with pytest.raises(GradientTypeError, match="str"):
+        backward(x * x, "one")
+
+
+def test_batched_gradients_are_those_of_each_element_of_the_batch():
+    x = leaf([0.0, 1.0, 2.0])
+    (rows,) = grad(x * x, x, onp.eye(3, dtype="float32"), is_grads_batched=True)
+    onp.testing.assert_array_equal(rows, onp.diag([0, 2, 4]))
+    with pytest.raises(AutogradError, match="batch"):
+        grad(x * x, x, onp.ones(3, "float32"), is_grads_batched=True)
+    y = x * x
+    (rows,) = grad(y, x, onp.eye(3, dtype="float32"), is_grads_batched=True, create_graph=True)
+    (curvature,) = grad(rows.sum(), x)
+    onp.testing.assert_array_equal(curvature, [2, 2, 2])
+
+
+def test_contradicting_and_old_options_are_named():
+    x = leaf(2.0)
+    with pytest.raises(ValueError, match="allow_unused=False"):
+        grad(x * x, x, allow_unused=False, materialize_grads=True)
+    with pytest.raises(EmptyInputsError):
+        backward(x * x, inputs=[])
+    with pytest.raises(AutogradError, match="outputs must not be empty"):
+        grad([], x)
+    with pytest.warns(FutureWarning, match="only_inputs"):
+        grad(x * x, x, only_inputs=False)
+    with pytest.warns(FutureWarning, match="grad_tensors"):
+        backward(x * x, grad_variables=onp.float32(2))
+    assert float(x.grad) == 8
+    with pytest.warns(UserWarning, match="refer to each other"):
+        (x * x).backward(create_graph=True)
+    with pytest.raises(AutogradError, match="Variable"):
+        autograd.variable(1.0)
+
+
+def test_edges_are_inputs_of_grad():
+    x = leaf(3.0)
+    y = x * x
+    edge = autograd.GradientEdge(y.grad_fn, y.output_nr)
+    z = y * y
+    assert float(grad(z, edge)[0]) == 18
+    other = leaf(1.0) * 2
+    with pytest.raises(AutogradError, match="edge"):
+        grad(y * y, [autograd.GradientEdge(other.grad_fn, 0)], materialize_grads=True)
+
+
+def test_an_override_takes_over_with_all_keywords():
+    class Own:
+        def __functx_function__(self, function, args, kwargs):
+            return function, kwargs["create_graph"]
+
+    assert grad(Own(), Own(), create_graph=True) == (grad, True)
+
+
+def test_rules_that_lead_to_no_input_do_not_run():
+    @functx.custom_vjp
+    def refuse(x):
+        return x
+
+    def rule(_, ct):
+        raise ZeroDivisionError
+
+    refuse.defvjp(lambda x: (x, None), rule)
+    x, w = leaf(1.0), leaf(2.0)
+    assert float(grad(refuse(x * 1) + w * w, w)[0]) == 4
+    with pytest.raises(ZeroDivisionError):
+        refuse(x * 1).backward()
+
+
+def test_complex_gradients_follow_the_convention_of_pytorch():
+    z = Variable(onp.complex64(1 + 1j), requires_grad=True)
+    (z * z.conj()).real.backward()
+    assert complex(z.grad) == 2 + 2j
+    slope = functx.grad(lambda z: (z * z.conj()).real)(onp.complex64(1 + 1j))
+    assert complex(slope) == 2 - 2j
+
+
+def test_grad_of_traced_values_differentiates_the_trace():
+    def cube_slope(x):
+        return grad(x**3, x)[0]
+
+    assert float(functx.grad(cube_slope)(1.0)) == 6
+    onp.testing.assert_allclose(functx.vmap(cube_slope)(onp.arange(3.0)), [0, 3, 12])
+    assert float(functx.jit(cube_slope)(2.0)) == 12
+
+
+def test_backward_inside_a_transform_names_the_functional_way():
+    x = leaf(1.0)
+
+    def f(y):
+        x.backward()
+        return y
+
+    with pytest.raises(AutogradError, match=r"functx\.grad or functx\.vjp"):
+        functx.jit(f)(1.0)
+    with pytest.raises(AttributeError, match=r"functx\.grad\(f\)\(x\)"):
+        functx.jit(lambda y: (x * y).backward())(1.0)
+
+
+def test_walks_inside_walks_are_as_deep_as_users_like():
+    calls = []
+
+    class Nested(autograd.nodes.Node):
+        __slots__ = ("left",)
+
+        def pull_back(self, walk, gradients):
+            calls.append(self.left)
+            if self.left:
+                with enable_grad():
+                    inner = nested(self.left - 1)
+                backward(inner)
+            return [gradients[0]]
+
+    x = leaf(1.0)
+
+    def nested(left):
+        y = x * 1
+        node = Nested("nested", [y.edge], [y.atom.aval])
+        node.left = left
+        return make_variable(y.read(), autograd.GradientEdge(node, 0))
+
+    backward(nested(150))
+    assert len(calls) == 151
+    assert float(x.grad) == 151
+
+
+def test_callbacks_run_at_the_end_of_the_walk_that_queued_them():
+    with pytest.raises(AutogradError, match="no walk"):
+        autograd.queue_callback(print)
+
+
+def test_modes_hold_in_functions_generators_and_coroutines_while_they_run():
+    @no_grad
+    def f():
+        return autograd.is_grad_enabled()
+
+    @no_grad()
+    def generate():
+        for _ in range(2):
+            yield autograd.is_grad_enabled()
+
+    @no_grad()
+    async def wait():
+        await asyncio.sleep(0)
+        return autograd.is_grad_enabled()
+
+    assert f() is False
+    for inside in generate():
+        assert inside is False and autograd.is_grad_enabled()
+    assert asyncio.run(wait()) is False
+    with no_grad(), enable_grad():
+        assert autograd.is_grad_enabled()
+    assert autograd.is_grad_enabled()
+    with pytest.warns(FutureWarning, match="class"):
+        no_grad(type("Own", (), {}))
+
+
+def test_set_grad_enabled_acts_when_it_is_made():
+    mode = set_grad_enabled(False)
+    assert not autograd.is_grad_enabled() and repr(mode) == "set_grad_enabled(mode=False)"
+    set_grad_enabled(True)
+    with set_grad_enabled(False):
+        assert not autograd.is_grad_enabled()
+    assert autograd.is_grad_enabled()
+
+    @set_grad_enabled(False)
+    def f():
+        return autograd.is_grad_enabled()
+
+    assert autograd.is_grad_enabled() and f() is False
+
+
+def test_modes_belong_to_a_thread():
+    found = []
+    with no_grad():
+        thread = threading.Thread(target=lambda: found.append(autograd.is_grad_enabled()))
+        thread.start()
+        thread.join()
+    assert found == [True]
+
+
+def test_flags_are_restored_after_errors():
+    with pytest.raises(ZeroDivisionError), autograd.set_multithreading_enabled(False):
+        assert not autograd.is_multithreading_enabled()
+        raise ZeroDivisionError
+    assert autograd.is_multithreading_enabled()
+    with autograd.force_original_view_tracking(True):
+        assert autograd.is_view_replay_enabled()
+    assert not autograd.is_view_replay_enabled()
+
+
+def test_nothing_is_kept_without_the_garbage_collector():
+    gc.disable()
+    try:
+        x = leaf([1.0, 2.0])
+        y = (np.exp(x) * x).sum()
+        node = weakref.ref(y.grad_fn)
+        y.backward()
+        del y
+        assert node() is None
+    finally:
+        gc.enable()
