@@ -65,7 +65,7 @@ class Builder:
         self.in_names: InNames = None
         self.source: Source | None = None if parent is None else parent.source
         self.is_open = True
-        self.writes = False
+        self.writes = self.carries_writes = False
         self.has_copies = False
         self.functionalizer: IncrementalFunctionalizer | None = None
         self.rule_masks: RuleMasks | None = None
@@ -79,6 +79,7 @@ class Builder:
         copy.inputs, copy.captures, copy.values = self.inputs, self.captures, self.values
         copy.differentiated, copy.in_names = self.differentiated, self.in_names
         copy.batched_inputs, copy.axis = self.batched_inputs, self.axis
+        copy.carries_writes = self.carries_writes
         return copy
 
     def producer(self, var: Atom) -> int | None:
@@ -368,6 +369,7 @@ def trace(
     capture_bases: bool = False,
     layouts: Sequence[tuple[int, ...] | None] = (),
     batched_from: tuple[Any, Sequence[tuple[Any, int | None]]] | None = None,
+    carries_writes: bool = False,
 ) -> tuple[Program, list[Any]]:
     """The program of `fun`, which takes and returns flat sequences, and the values that it captures.
 
@@ -376,11 +378,13 @@ def trace(
     derivative is taken in. With `capture_bases`, a view from outside is captured as its base.
     `layouts` gives the strides of inputs that are not in row-major order. `batched_from` is a named
     axis and, for each input, the whole batch and its batch dimension; an input whose dimension is
-    None is the same for the whole batch, so its value is known.
+    None is the same for the whole batch, so its value is known. With `carries_writes`, the function
+    may write to captured arrays, since the caller carries their new values out.
     """
     builder = Builder(name, kind, current_builder.innermost())
     builder.source = source or builder.source
     builder.in_names = in_names
+    builder.carries_writes = carries_writes
     builder.imported_views = {} if capture_bases else None
     tracers = [builder.add_input(aval) for aval in avals]
     if layouts:

@@ -126,7 +126,9 @@ def checkpoint(
             if wrong := [flag for flag in flags if not isinstance(flag, bool)]:
                 raise ArgumentError(f"{label} must be made of True and False; got {wrong[0]!r}")
             barrier = any(flags)
-        traced = trace_function(function, in_tree, avals, "checkpoint", values=leaves)
+        traced = trace_function(
+            function, in_tree, avals, "checkpoint", values=leaves, carries_writes=True
+        )
         operands = [*leaves, *traced.captured]
         outs = Checkpoint(traced.program, barrier, False, policy)(*operands)
         return tree.unflatten(

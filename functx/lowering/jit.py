@@ -23,7 +23,6 @@ from functx.core.config import (
     trace_options,
 )
 from functx.core.errors import ArgumentError, type_name
-from functx.core.functionalization import Strides
 from functx.core.named_axes import bound_axes
 from functx.core.program_editing import hoist_captures
 from functx.core.rewriting import Record, apply
@@ -57,7 +56,8 @@ from functx.lowering.functx_call import bind_functx_call
 from functx.lowering.recompilation import code_of_function, record_compilation
 from functx.passes.pipeline import Stage, run_passes
 from functx.transforms.aliasing import (
-    SharedBuffer,
+    ROW_MAJOR,
+    MemoryLayout,
     argument_strides,
     have_aliased_pair,
     shared_buffers,
@@ -188,13 +188,12 @@ def jit(
 
 @jax.tree_util.register_static
 class DispatchKey(Record):
-    """The part of JAX's dispatch key besides argument types: layouts, shared memory, active modes.
+    """The part of JAX's dispatch key besides argument types: the memory of arguments, active modes.
 
     JAX sees it as a static part of the arguments.
     """
 
-    blocks: tuple[SharedBuffer, ...] = ()
-    layouts: tuple[Strides | None, ...] = ()
+    memory: MemoryLayout = ROW_MAJOR
     modes: tuple[Any, ...] = ()
 
 
@@ -278,14 +277,7 @@ class JittedFunction:
     ) -> TracedFunction:
         """The program of a call, with the decompositions that users registered applied."""
         with self.tracing():
-            traced = trace_function(
-                fun,
-                in_tree,
-                avals,
-                "jit",
-                shared_buffers=dispatch_key.blocks,
-                layouts=dispatch_key.layouts or [None] * len(avals),
-            )
+            traced = trace_function(fun, in_tree, avals, "jit", memory=dispatch_key.memory)
             decomposed = run_passes(Stage.LOOKUP, current_target(), traced.program)
         program, captured = hoist_captures(decomposed)
         return traced._replace(program=program, captured=[*traced.captured, *captured])
@@ -316,17 +308,18 @@ class JittedFunction:
         """The result of a call that also writes to NumPy arrays among the arguments."""
         _, *dynamic = self.static.bind(args, kwargs)
         leaves = tree.leaves(tuple(dynamic))
-        layouts = tuple(argument_strides(leaves)) if self.layout_dependent else ()
-        hidden = self.hidden_arguments(tuple(shared_buffers(leaves)), layouts)
+        strides = tuple(argument_strides(leaves)) if self.layout_dependent else ()
+        memory = MemoryLayout(tuple(shared_buffers(leaves)), strides=strides)
+        hidden = self.hidden_arguments(memory)
         out, new = self.dispatch(hidden, *args, **kwargs)
         write_back_arguments(leaves, new)
         return out
 
     def hidden_arguments(
-        self, blocks: tuple[SharedBuffer, ...] = (), layouts: tuple[Strides | None, ...] = ()
+        self, memory: MemoryLayout = ROW_MAJOR
     ) -> tuple[tuple[Any, ...], DispatchKey]:
         """The captured arrays, and the rest of the dispatch key, for a call that JAX dispatches."""
-        return self.captured.arguments, DispatchKey(blocks, layouts, trace_options.get().key.modes)
+        return self.captured.arguments, DispatchKey(memory, trace_options.get().key.modes)
 
     def effective_options(self) -> TraceOptions:
         """The options while the function is traced: its own, else those of the trace around it."""

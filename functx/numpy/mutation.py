@@ -35,9 +35,6 @@ from functx.ops.operands import PYTHON_SCALARS
 from functx.ops.views import Write
 
 P = ParamSpec("P")
-_CONTROL_FLOW_KINDS = {"cond", "switch", "scan", "while_loop", "fori_loop", "map", "checkpoint"}
-"""The kinds of builders whose functions may write to captured arrays, which are then carried."""
-
 _KIND_ORDER = "buifc"
 
 
@@ -96,7 +93,7 @@ def check_writable(x: Tracer, operation: str) -> None:
             captured = builder.captured_value(atom)
             if captured is None:
                 return
-            if builder.kind not in _CONTROL_FLOW_KINDS:
+            if not builder.carries_writes:
                 raise captured_write_error(x, builder, captured, operation)
             if type(captured) is not Tracer:
                 check_not_captured(x, None, operation, captured)
@@ -125,7 +122,7 @@ def check_not_captured(
     """
     builder = current_builder.get()
     while builder is not None and builder is not owner:
-        if builder.kind not in _CONTROL_FLOW_KINDS:
+        if not builder.carries_writes:
             raise captured_write_error(x, builder, x if captured is None else captured, operation)
         builder = builder.parent
 

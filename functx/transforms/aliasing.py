@@ -26,7 +26,7 @@ from functx.core.functionalization import (
     storage_base,
     write_to_numpy_arrays,
 )
-from functx.core.program import Atom, Program, Var
+from functx.core.program import Atom, Var
 from functx.core.rewriting import cached_rewrite
 from functx.core.tracer import Tracer, current_builder
 from functx.core.typing import ArrayLike, Function, NumPyArray, PyTree, Value
@@ -34,7 +34,7 @@ from functx.ops.operands import literal
 from functx.ops.views import AsStrided, Copy, Write
 
 if TYPE_CHECKING:
-    from functx.transforms.tracing_api import FlatFunction, TracedFunction
+    from functx.transforms.tracing_api import TracedFunction
 
 ArgumentStrides = Sequence[Strides | None]
 """The strides of arguments; None for those in row-major order."""
@@ -103,42 +103,40 @@ class MemoryLayout(NamedTuple):
         return MemoryLayout(buffers, bases, strides)
 
 
-class FunctionalizedTrace(NamedTuple):
-    """A pure program with its captured values and the indices of the inputs that are written to."""
-
-    program: Program
-    captured: list[Value]
-    written: tuple[int, ...] = ()
-    layout_dependent: bool = False
+ROW_MAJOR = MemoryLayout()
+"""The layout of arguments in row-major order that share no memory."""
 
 
 def functionalize_trace(
-    call: FlatFunction,
-    trace_in: Callable[[MemoryLayout], tuple[Program, list[Any]]],
+    traced: TracedFunction,
+    trace_in: Callable[[MemoryLayout], tuple[TracedFunction, bool]],
     memory: MemoryLayout,
     values: Sequence[ArrayLike] | None,
-    program: Program,
-    captured: list[Value],
-) -> FunctionalizedTrace:
-    """The pure form of `program`, the trace of `call` that `trace_in(memory)` made.
+) -> TracedFunction:
+    """The pure form of `traced`, a function with writes that `trace_in(memory)` traced.
 
     A trace assumes a memory layout. If the writes of the program, or its dependence on strides, show
-    that the arguments `values` lie in memory otherwise, the call is traced again.
+    that the arguments `values` lie in memory otherwise, the function is traced again: `trace_in`
+    returns the traced function, and whether it writes.
     """
-    while call.writes:
+    writes = True
+    while writes:
+        program, captured = traced.program, traced.captured
         count = len(program.inputs) - len(captured)
         strides = memory.strides or (None,) * count
         strides = *strides, *[noncontiguous_strides(x) for x in captured]
         pure: FunctionalizedProgram = cached_rewrite(Functionalize(strides), program)
-        layout_dependent = call.layout_dependent or pure.layout_dependent
+        layout_dependent = traced.layout_dependent or pure.layout_dependent
         found = memory.corrected(values, captured, pure.written, layout_dependent, count)
         if found == memory:
             if values is not None:
                 check_captures_not_aliased(values, captured, pure.written)
-            return FunctionalizedTrace(pure.program, captured, pure.written, layout_dependent)
+            return traced._replace(
+                program=pure.program, written=pure.written, layout_dependent=layout_dependent
+            )
         memory = found
-        program, captured = trace_in(memory)
-    return FunctionalizedTrace(program, captured)
+        traced, writes = trace_in(memory)
+    return traced
 
 
 def with_shared_buffers(
@@ -272,20 +270,22 @@ def have_aliased_pair(args: Sequence[Value | None], written: Collection[int]) ->
 
 
 def trace_with_shared_captures(
-    trace: Callable[[bool], list[TracedFunction]],
+    trace: Callable[[MemoryLayout], list[TracedFunction]], memory: MemoryLayout = ROW_MAJOR
 ) -> list[TracedFunction]:
-    """The calls `trace(capture_bases)` of functions that see each other's writes to captures.
+    """The calls `trace(memory)` of functions that see each other's writes to captures.
 
     Views are captured as their bases only if one is written to.
     """
-    calls = trace(False)
+    calls = trace(memory)
     captured = {capture_key(x): x for call in calls for x in call.captured}
     indices = {key: i for i, key in enumerate(captured)}
     written = set()
     for call in calls:
         own = len(call.program.inputs) - len(call.captured)
         written |= {indices[capture_key(call.captured[i - own])] for i in call.written if i >= own}
-    return trace(True) if _captures_alias(list(captured.values()), written) else calls
+    if not _captures_alias(list(captured.values()), written):
+        return calls
+    return trace(memory._replace(capture_bases=True))
 
 
 def capture_key(x: Any) -> Any:

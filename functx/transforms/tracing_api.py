@@ -33,9 +33,8 @@ from functx.core.types import ShapedArray, canonical_dtype
 from functx.core.typing import ArrayLike, Function, PyTree, Value
 from functx.ops.views import Write
 from functx.transforms.aliasing import (
-    ArgumentStrides,
+    ROW_MAJOR,
     MemoryLayout,
-    SharedBuffer,
     copy_if_aliased,
     copy_transform_results,
     functionalize_trace,
@@ -124,24 +123,23 @@ def trace_function(
     values: Sequence[ArrayLike] | None = None,
     differentiated: Sequence[int] = (),
     has_aux: bool = False,
-    shared_buffers: Sequence[SharedBuffer] = (),
-    capture_bases: bool = False,
-    layouts: ArgumentStrides = (),
+    memory: MemoryLayout = ROW_MAJOR,
     batched_from: Any = None,
+    carries_writes: bool = False,
 ) -> TracedFunction:
     """Traces `fun(*args, **kwargs)`, where `(args, kwargs)` has the structure `in_tree`.
 
     `kind` is the transform that messages name. `values` are the concrete arguments if they are
     known, and `differentiated` the indices of the leaves that a derivative is taken in. With
     `has_aux`, `fun` returns a pair `(output, aux)`, flattened one after the other; leaves of `aux`
-    that are not traced stay in `out_tree`. `batched_from` is as in `trace`. `shared_buffers`,
-    `capture_bases` and `layouts` are a `MemoryLayout`, which `values` complete.
+    that are not traced stay in `out_tree`. `memory` is that of the arguments, as far as `values`
+    do not show it. `batched_from` and `carries_writes` are as in `trace`.
     """
     call = FlatFunction(fun, in_tree, kind, has_aux)
     flat = with_derivative_boundaries(call, differentiated) if differentiated else call
 
-    def trace_in(memory: MemoryLayout) -> tuple[Program, list[Value]]:
-        return trace(
+    def trace_in(memory: MemoryLayout) -> tuple[TracedFunction, bool]:
+        program, captured = trace(
             with_shared_buffers(flat, memory.buffers, differentiated) if memory.buffers else flat,
             avals,
             name=function_name(fun),
@@ -152,16 +150,15 @@ def trace_function(
             capture_bases=memory.capture_bases,
             layouts=memory.strides,
             batched_from=batched_from,
+            carries_writes=carries_writes,
         )
+        depends = call.writes and call.layout_dependent
+        return TracedFunction(program, captured, call.out_tree, (), depends), call.writes
 
-    memory = MemoryLayout(tuple(shared_buffers), capture_bases, tuple(layouts))
-    program, captured = trace_in(memory)
-    if not call.writes or kind == "make_ir":
-        return TracedFunction(program, captured, call.out_tree)
-    pure = functionalize_trace(call, trace_in, memory, values, program, captured)
-    return TracedFunction(
-        pure.program, pure.captured, call.out_tree, pure.written, pure.layout_dependent
-    )
+    traced, writes = trace_in(memory)
+    if not writes or kind == "make_ir":
+        return traced
+    return functionalize_trace(traced, trace_in, memory, values)
 
 
 def call_as_program(fun: Function, args: Sequence[PyTree], kwargs: PyTree, kind: str) -> PyTree:

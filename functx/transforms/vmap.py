@@ -42,7 +42,7 @@ from functx.core.tracer import aval_of
 from functx.core.tracing import trace_closed
 from functx.core.types import ShapedArray
 from functx.core.typing import Function, PyTree, Value
-from functx.transforms.aliasing import ArgumentStrides, written_shared_buffers
+from functx.transforms.aliasing import ArgumentStrides, MemoryLayout, written_shared_buffers
 from functx.transforms.argument_names import (
     argument_names,
     as_decorator,
@@ -251,9 +251,10 @@ def vmap(
         mapped = names.with_size(size), [*zip(leaves, dims, strict=True)]
         with bind_named_axes((*bound_axes(), *named)):
             traced = trace_function(fun, in_tree, element_avals, "vmap", batched_from=mapped)
-            if traced.layout_dependent and any(layouts := _element_strides(leaves, dims)):
+            if traced.layout_dependent and any(strides := _element_strides(leaves, dims)):
+                memory = MemoryLayout(strides=tuple(strides))
                 traced = trace_function(
-                    fun, in_tree, element_avals, "vmap", layouts=layouts, batched_from=mapped
+                    fun, in_tree, element_avals, "vmap", memory=memory, batched_from=mapped
                 )
         operands = [*leaves, *traced.captured]
         if traced.written and written_shared_buffers(operands, traced.written):

@@ -30,6 +30,7 @@ from functx.core.typing import ArrayLike, Function, Value
 from functx.ops.operands import PYTHON_SCALARS, literal
 from functx.ops.progress import ShowProgress
 from functx.transforms.aliasing import (
+    MemoryLayout,
     argument_strides,
     capture_key,
     copy_if_aliased,
@@ -356,15 +357,15 @@ def trace_branches(
     leaves, in_tree = tree.flatten_with_key_data((operands, {}))
     functions = list(branches.values())
 
-    def trace(capture_bases: bool, **memory: Any) -> list[TracedFunction]:
+    def trace(memory: MemoryLayout) -> list[TracedFunction]:
         return [
             trace_function(
                 f,
                 in_tree,
                 avals_of(leaves, caller, f, in_tree),
                 caller,
-                capture_bases=capture_bases,
-                **memory,
+                memory=memory,
+                carries_writes=True,
             )
             for f in functions
         ]
@@ -375,8 +376,8 @@ def trace_branches(
     blocks = written_shared_buffers(leaves, written_operands) if written_operands else ()
     if blocks or any(layouts):
         # A branch depends on the memory layout of the operands, or writes to memory that they share.
-        memory = {"shared_buffers": blocks, "layouts": layouts}
-        traced = trace_with_shared_captures(lambda capture_bases: trace(capture_bases, **memory))
+        memory = MemoryLayout(blocks, strides=tuple(layouts))
+        traced = trace_with_shared_captures(trace, memory)
     out_tree = traced[0].out_tree
     first, *others = branches
     for name, each in zip(others, traced[1:], strict=True):

@@ -26,7 +26,7 @@ from functx.core.tracebacks import api_boundary
 from functx.core.tracer import Tracer, aval_of
 from functx.core.types import ShapedArray, is_complex, is_inexact, is_integer, promote_types
 from functx.core.typing import Function, PyTree, Value
-from functx.transforms.aliasing import capture_key, trace_with_shared_captures
+from functx.transforms.aliasing import MemoryLayout, capture_key, trace_with_shared_captures
 from functx.transforms.argument_names import copy_function_metadata, function_name
 from functx.transforms.control.body_tracing import (
     COUNTER_AVAL,
@@ -101,10 +101,14 @@ def while_loop(
 
     carry = avals
 
-    def both(capture_bases: bool) -> list[TracedFunction]:
+    def both(memory: MemoryLayout) -> list[TracedFunction]:
         nonlocal carry
         call = partial(
-            trace_function, in_tree=in_tree, kind="while_loop", capture_bases=capture_bases
+            trace_function,
+            in_tree=in_tree,
+            kind="while_loop",
+            memory=memory,
+            carries_writes=True,
         )
         body, carry = trace_until_carry_types_settle(
             lambda types: call(body_fun, avals=types),
@@ -268,7 +272,7 @@ def fori_loop(
     step.__name__ = function_name(body_fun)
 
     def trace_with(carry: Sequence[ShapedArray]) -> TracedFunction:
-        return trace_function(step, in_tree, [*carry, counter], "fori_loop")
+        return trace_function(step, in_tree, [*carry, counter], "fori_loop", carries_writes=True)
 
     traced, carry = trace_until_carry_types_settle(
         trace_with, avals, carry_tree, lambda t: t.children()[0], caller, body_fun

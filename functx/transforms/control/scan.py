@@ -407,7 +407,7 @@ def scan(
     copy_function_metadata(step, f, "scan").__name__ = getattr(f, "__name__", "body")
 
     def trace_with(carry: Any) -> TracedFunction:
-        return trace_function(step, in_tree, [*carry, *rows], "scan")
+        return trace_function(step, in_tree, [*carry, *rows], "scan", carries_writes=True)
 
     traced, carry = trace_until_carry_types_settle(
         trace_with, leaf_avals[:count], carry_tree, lambda t: t.children()[0], caller, f
