@@ -4,6 +4,8 @@ from functx.autograd.backward import backward as backward
 from functx.autograd.backward import grad as grad
 from functx.autograd.engine import is_checkpoint_valid as _is_checkpoint_valid  # noqa: F401
 from functx.autograd.engine import queue_callback as queue_callback
+from functx.autograd.graph import get_gradient_edge as get_gradient_edge
+from functx.autograd.graph import register_multi_grad_hook as register_multi_grad_hook
 from functx.autograd.modes import enable_grad as enable_grad
 from functx.autograd.modes import force_original_view_tracking as force_original_view_tracking
 from functx.autograd.modes import inference_mode as inference_mode
@@ -25,6 +27,7 @@ __all__ = [
     "backward",
     "enable_grad",
     "force_original_view_tracking",
+    "get_gradient_edge",
     "grad",
     "inference_mode",
     "is_grad_enabled",
@@ -34,6 +37,7 @@ __all__ = [
     "no_grad",
     "queue_callback",
     "recorded",
+    "register_multi_grad_hook",
     "set_grad_enabled",
     "set_multithreading_enabled",
     "variable",

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 from functx import ops
-from functx.autograd.engine import Walk, add_to_grad, array_of_gradient
+from functx.autograd.engine import Walk, array_of_gradient
 from functx.autograd.nodes import GradientEdge, Pullback
 from functx.autograd.variable import Variable, as_variable
 from functx.core.errors import AutogradError, EmptyInputsError, type_name
@@ -240,6 +240,10 @@ def walk_backward(
 ) -> list[Any]:
     """Walks from `roots`; the gradients of `wanted`."""
     edges = None if wanted is None else [edge_of_input(x, i) for i, x in enumerate(wanted)]
+    if accumulate:
+        for x in wanted or ():
+            if isinstance(x, Variable):
+                x.retain_grad()
     walk = Walk(
         create_graph, create_graph if retain_graph is None else retain_graph, edges, accumulate
     )
@@ -247,12 +251,7 @@ def walk_backward(
     if edges is None:
         return []
     found = [walk.captured[edge] for edge in edges]
-    gradients = [None if g is None else walk.variable_of(g) for g in found]
-    if accumulate:
-        for x, gradient in zip(wanted or (), gradients, strict=True):
-            if gradient is not None and isinstance(x, Variable) and not x.is_leaf:
-                add_to_grad(x, gradient, create_graph)
-    return gradients
+    return [None if g is None else walk.variable_of(g) for g in found]
 
 
 def edge_of_input(x: Any, i: int) -> GradientEdge:

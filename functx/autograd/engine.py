@@ -9,7 +9,7 @@ from heapq import heappop, heappush
 from typing import Any, NamedTuple
 
 from functx import ops
-from functx.autograd.hooks import NodeHooks
+from functx.autograd.hooks import NodeHooks, hook_name
 from functx.autograd.modes import grad_mode
 from functx.autograd.nodes import (
     AccumulateGrad,
@@ -21,7 +21,14 @@ from functx.autograd.nodes import (
 )
 from functx.autograd.recording import Recorded, continue_recording, current_recording
 from functx.autograd.variable import Variable, make_variable, record_outputs
-from functx.core.errors import AutogradError, GradientTypeError, SavedValueError, type_name
+from functx.core.errors import (
+    AutogradError,
+    GradientTypeError,
+    HookResultError,
+    SavedValueError,
+    type_name,
+)
+from functx.core.masks import scatter_where
 from functx.core.primitive import Primitive
 from functx.core.program import Program
 from functx.core.rewriting import apply, cached_rewrite
@@ -29,10 +36,12 @@ from functx.core.tracer import current_builder
 from functx.core.tracing import bind
 from functx.core.types import ShapedArray, is_complex
 from functx.ops.operands import literal
+from functx.transforms.call_primitive import known_masks
 
 _add = ops.Add()
 _or = ops.Or()
 _conj = ops.Conj()
+_not_equal = ops.Ne()
 _DEPTH_OF_A_THREAD = 20
 """The number of walks that run inside one another in one thread, which bounds its stack."""
 
@@ -77,6 +86,7 @@ class Walk:
         for edge in self.captured:
             self.capturing.setdefault(edge.node, []).append(edge.output_nr)
         self.callbacks: list[Callable[[], object]] = []
+        self.roots: list[Node] = []
         self.depth = 0
         self.plain = not create_graph and current_builder.get() is None
 
@@ -91,8 +101,9 @@ class Walk:
 
     def run_here(self, roots: Sequence[tuple[GradientEdge, Any]]) -> None:
         """As `run`, in this thread."""
+        self.roots = [edge.node for edge, _ in roots]
         if self.wanted is not None:
-            self.needed = nodes_leading_to(set(self.capturing), [edge.node for edge, _ in roots])
+            self.needed = nodes_leading_to(set(self.capturing), self.roots)
         token = running_walk.set(self)
         try:
             with grad_mode(self.create_graph):
@@ -123,6 +134,12 @@ class Walk:
         if before.mask is not None and gradient.mask is not None:
             mask = self.bind(_or, (before.mask, gradient.mask))
         buffer[index] = Gradient(self.bind(_add, (before.value, gradient.value)), mask)
+
+    def visited_nodes(self) -> set[Node]:
+        """The nodes that the walk visits in all."""
+        if self.needed is None:
+            self.needed = reachable_nodes(self.roots)
+        return self.needed
 
     def bind(self, primitive: Primitive, args: Sequence[Any]) -> Any:
         """The output of an operation on values of the walk."""
@@ -159,7 +176,7 @@ class Walk:
         else:
             results = self.pull_back(node, gradients)
         if hooks is not None:
-            if hooks.accumulated and isinstance(node, AccumulateGrad):
+            if isinstance(node, AccumulateGrad) and gradients[0] is not None:
                 self.run_accumulated_hooks(node, hooks)
             if hooks.post:
                 results = self.run_posthooks(node, hooks, results, gradients)
@@ -224,12 +241,11 @@ class Walk:
         if not self.retain_graph and saved:
             node.saved = node.operands = None
         count = sum(split.active)
-        known = split.knows_mask if masks else (False,) * count
-        found: Sequence[Any] = outs[count:] or [None] * count
-        return [
-            Gradient(value, mask if on else None)
-            for value, mask, on in zip(outs[:count], found, known, strict=True)
+        result_masks = known_masks(program.outputs[count:], outs[count:]) or [None] * count
+        results = [
+            Gradient(value, mask) for value, mask in zip(outs[:count], result_masks, strict=True)
         ]
+        return scatter_where(results, split.active)
 
     def unpack(self, node: OperationNode, saved: Any) -> Any:
         """A residual as a value of the walk; SavedValueError if it was written to since."""
@@ -253,41 +269,56 @@ class Walk:
     def run_value_hooks(
         self, node: Node, hooks: NodeHooks, gradients: list[Gradient | None]
     ) -> list[Gradient | None]:
+        """The gradients after the hooks of the values; adds them to `.grad` of those that retain it."""
         gradients = list(gradients)
         for index, table in hooks.values.items():
-            for hook in list(table.values()):
+            for hook in table.each():
                 gradient = gradients[index]
                 if gradient is None:
-                    continue
-                before = self.variable_of(gradient)
-                after = hook(before)
-                if after is not None:
-                    gradients[index] = self.replacement(hook, after, node.out_avals[index])
+                    break
+                value = hook(self.variable_of(gradient))
+                if value is not None:
+                    label = f"hook `{hook_name(hook)}`"
+                    gradients[index] = self.replaced(label, value, node.out_avals[index], gradient)
         for index, reference in hooks.retained.items():
             x, gradient = reference(), gradients[index]
-            if x is not None and gradient is not None:
+            if x is not None and gradient is not None and x.is_current:
                 add_to_grad(x, self.variable_of(gradient), self.create_graph)
         return gradients
 
-    def replacement(self, hook: Any, value: Any, aval: ShapedArray) -> Gradient:
-        """The gradient that a hook returned."""
-        name = getattr(hook, "__name__", type(hook).__name__)
-        x = array_of_gradient(value, f"hook `{name}`")
+    def replaced(
+        self, label: str, value: Any, aval: ShapedArray, before: Gradient | None
+    ) -> Gradient:
+        """The gradient that a hook returned in place of `before`.
+
+        Where that was masked, the new one is masked as long as the hook leaves it zero.
+        """
+        x = array_of_gradient(value, label)
         if x.shape != aval.shape or x.dtype != aval.dtype:
-            raise AutogradError(
-                f"hook `{name}`: a gradient must have the shape and dtype of its value; got "
+            raise HookResultError(
+                f"{label}: a gradient must have the shape and dtype of its value; got "
                 f"{x.aval_!r} for {aval!r}"
             )
-        return self.gradient_of(x)
+        gradient = self.gradient_of(x)
+        if before is None or before.mask is None:
+            return gradient
+        changed = self.bind(_not_equal, (gradient.value, literal(0, aval.dtype)))
+        return gradient._replace(mask=self.bind(_or, (before.mask, changed)))
 
     def run_prehooks(
         self, node: Node, hooks: NodeHooks, gradients: list[Gradient | None]
     ) -> list[Gradient | None]:
-        for hook in list(hooks.pre.values()):
-            given = tuple([None if g is None else self.variable_of(g) for g in gradients])
-            found = hook(given)
-            if found is not None:
-                gradients = self.replaced(hook, "prehook", found, node.out_avals, gradients, given)
+        for hook in hooks.pre.each():
+            given = self.variables_of(gradients)
+            values = hook(given)
+            if values is not None:
+                label = f"prehook `{hook_name(hook)}`"
+                if not isinstance(values, tuple):
+                    raise GradientTypeError(
+                        f"{label}: the result must be a tuple of gradients or None; got "
+                        f"{type_name(values)}"
+                    )
+                gradients = self.all_replaced(label, values, given, node.out_avals, gradients)
         return gradients
 
     def run_posthooks(
@@ -297,54 +328,52 @@ class Walk:
         results: list[Gradient | None],
         gradients: list[Gradient | None],
     ) -> list[Gradient | None]:
-        outputs = tuple([None if g is None else self.variable_of(g) for g in gradients])
-        for hook in list(hooks.post.values()):
-            given = tuple([None if g is None else self.variable_of(g) for g in results])
-            found = hook(given, outputs)
-            if found is not None:
-                avals = [None if e is None else e.node.out_avals[e.output_nr] for e in node.edges]
-                results = self.replaced(hook, "posthook", found, avals, results, given)
+        avals = [None if e is None else e.node.out_avals[e.output_nr] for e in node.edges]
+        outputs = self.variables_of(gradients)
+        for hook in hooks.post.each():
+            given = self.variables_of(results)
+            values = hook(given, outputs)
+            if values is not None:
+                values = values if isinstance(values, tuple) else (values,)
+                label = f"posthook `{hook_name(hook)}`"
+                results = self.all_replaced(label, values, given, avals, results)
         return results
 
-    def replaced(
+    def variables_of(self, gradients: Sequence[Gradient | None]) -> tuple[Variable | None, ...]:
+        """Gradients as the Variables that hooks and users see."""
+        return tuple([None if g is None else self.variable_of(g) for g in gradients])
+
+    def all_replaced(
         self,
-        hook: Any,
-        kind: str,
-        found: Any,
+        label: str,
+        values: tuple[Any, ...],
+        given: Sequence[Variable | None],
         avals: Sequence[ShapedArray | None],
         before: list[Gradient | None],
-        given: Sequence[Any],
     ) -> list[Gradient | None]:
-        """The gradients that a hook of a node returned."""
-        name = getattr(hook, "__name__", type(hook).__name__)
-        if not isinstance(found, tuple):
-            if kind == "posthook" and len(before) == 1:
-                found = (found,)
-            else:
-                raise GradientTypeError(
-                    f"{kind} `{name}`: the result must be a tuple of gradients or None; got "
-                    f"{type_name(found)}"
-                )
-        if len(found) != len(before):
-            raise AutogradError(
-                f"{kind} `{name}`: there must be a gradient or None for each of "
-                f"{len(before)}; got {len(found)}"
+        """The gradients that a hook of a node returned in place of `before`, which it got as `given`."""
+        if len(values) != len(before):
+            raise HookResultError(
+                f"{label}: there must be a gradient or None for each of {len(before)}; got "
+                f"{len(values)}"
             )
-        new: list[Gradient | None] = []
-        for value, aval, old, shown in zip(found, avals, before, given, strict=True):
-            if value is None or aval is None:
-                new.append(None)
+        results: list[Gradient | None] = []
+        for value, shown, aval, old in zip(values, given, avals, before, strict=True):
+            if value is shown:
+                results.append(old)
+            elif value is None or aval is None:
+                results.append(None)
             else:
-                new.append(old if value is shown else self.replacement(hook, value, aval))
-        return new
+                results.append(self.replaced(label, value, aval, old))
+        return results
 
     def run_accumulated_hooks(self, node: AccumulateGrad, hooks: NodeHooks) -> None:
-        for hook in list(hooks.accumulated.values()):
+        for hook in hooks.accumulated.each():
             result = hook(node.variable)
             if result is not None:
-                name = getattr(hook, "__name__", type(hook).__name__)
-                raise AutogradError(
-                    f"post-accumulate hook `{name}`: it must return None; got {type_name(result)}"
+                raise HookResultError(
+                    f"post-accumulate hook `{hook_name(hook)}`: it must return None; got "
+                    f"{type_name(result)}"
                 )
 
 
@@ -403,8 +432,8 @@ def add_to_grad(x: Variable, gradient: Variable, create_graph: bool) -> None:
         before.write(total, "backward")
 
 
-def nodes_leading_to(targets: set[Node], roots: Sequence[Node]) -> set[Node]:
-    """The nodes, among those that `roots` depend on, from which a walk reaches one of `targets`."""
+def reachable_nodes(roots: Sequence[Node]) -> set[Node]:
+    """`roots` and all nodes that they depend on."""
     reached: set[Node] = set()
     pending = list(roots)
     while pending:
@@ -412,6 +441,12 @@ def nodes_leading_to(targets: set[Node], roots: Sequence[Node]) -> set[Node]:
         if node not in reached:
             reached.add(node)
             pending += [e.node for e in node.edges if e is not None]
+    return reached
+
+
+def nodes_leading_to(targets: set[Node], roots: Sequence[Node]) -> set[Node]:
+    """The nodes, among those that `roots` depend on, from which a walk reaches one of `targets`."""
+    reached = reachable_nodes(roots)
     needed = targets & reached
     for node in sorted(reached, key=lambda node: node.number):
         if any([e is not None and e.node in needed for e in node.edges]):

@@ -2,13 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from itertools import count
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import ref
 
-Hooks = dict[int, Callable[..., Any]]
+if TYPE_CHECKING:
+    from functx.autograd.nodes import GradientEdge
+    from functx.autograd.variable import Variable
+
 _ids = count()
+
+
+class Hooks(dict[int, Callable[..., Any]]):
+    """A table of hooks, which run in the order of registration."""
+
+    __slots__ = ("__weakref__",)
+
+    def each(self) -> Iterator[Callable[..., Any]]:
+        """The hooks; one that is removed meanwhile, or added, does not run."""
+        for key, hook in list(self.items()):
+            if key in self:
+                yield hook
 
 
 class NodeHooks:
@@ -21,22 +36,27 @@ class NodeHooks:
 
     def __init__(self) -> None:
         self.values: dict[int, Hooks] = {}
-        self.retained: dict[int, ref[Any]] = {}
-        self.pre: Hooks = {}
-        self.post: Hooks = {}
-        self.accumulated: Hooks = {}
+        self.retained: dict[int, ref[Variable]] = {}
+        self.pre = Hooks()
+        self.post = Hooks()
+        self.accumulated = Hooks()
 
 
 class RemovableHandle:
-    """The registration of a hook, which `remove()` ends; also a context that ends it."""
+    """The registration of a hook, which `remove()` ends; also a context that ends it.
 
-    def __init__(self, *tables: tuple[Hooks, int]):
-        self._tables = tables
+    It does not keep the hook alive.
+    """
+
+    def __init__(self, *registrations: tuple[Hooks, int]):
+        self._registrations = [(ref(table), key) for table, key in registrations]
 
     def remove(self) -> None:
-        """End the registration; doing so twice is fine."""
-        for table, key in self._tables:
-            table.pop(key, None)
+        """End the registration, also during a walk; doing so twice is fine."""
+        for reference, key in self._registrations:
+            table = reference()
+            if table is not None:
+                table.pop(key, None)
 
     def __enter__(self) -> RemovableHandle:
         return self
@@ -45,8 +65,37 @@ class RemovableHandle:
         self.remove()
 
 
+def joined(handles: Sequence[RemovableHandle]) -> RemovableHandle:
+    """One handle that ends several registrations."""
+    handle = RemovableHandle()
+    handle._registrations = [pair for one in handles for pair in one._registrations]
+    return handle
+
+
 def register(table: Hooks, hook: Callable[..., Any]) -> RemovableHandle:
-    """Add `hook` to a table of hooks, which run in the order of registration."""
+    """Adds `hook` to a table."""
     key = next(_ids)
     table[key] = hook
     return RemovableHandle((table, key))
+
+
+def hook_name(hook: Callable[..., Any]) -> str:
+    """The name of a hook for messages."""
+    name = getattr(hook, "__name__", None)
+    return name if isinstance(name, str) else type(hook).__name__
+
+
+def retain(x: Variable, edge: GradientEdge) -> None:
+    """Lets walks add the gradient of output `edge` to `x.grad`."""
+    edge.node.add_hooks().retained[edge.output_nr] = ref(x)
+
+
+def move_retained(x: Variable, before: GradientEdge | None, after: GradientEdge | None) -> None:
+    """Lets walks add the gradient of the value after a write to `x.grad`, and not that of the one before."""
+    if before is not None:
+        table = before.node.add_hooks().retained
+        reference = table.get(before.output_nr)
+        if reference is not None and reference() is x:
+            del table[before.output_nr]
+    if after is not None:
+        retain(x, after)

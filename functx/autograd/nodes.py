@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import count
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from functx.autograd.hooks import NodeHooks, RemovableHandle, register
 from functx.autograd.recording import Recorded
 from functx.core.caches import Cache, clear_on_rule_change
 from functx.core.config import contextual_key
@@ -19,10 +20,10 @@ from functx.core.tracing import trace_closed
 from functx.core.types import ShapedArray, is_inexact
 from functx.core.typing import Value
 from functx.ops.autodiff import Refused
+from functx.transforms.argument_names import check_callable
 from functx.transforms.call_primitive import SplitMaskedVJP
 
 if TYPE_CHECKING:
-    from functx.autograd.hooks import NodeHooks
     from functx.autograd.variable import Storage, Variable
 
 _numbers = count()
@@ -75,6 +76,31 @@ class Node:
             self._metadata = {}
         return self._metadata
 
+    def add_hooks(self) -> NodeHooks:
+        """The hooks of the node, of which there may be none yet."""
+        if self.hooks is None:
+            self.hooks = NodeHooks()
+        return self.hooks
+
+    def register_prehook(self, hook: Callable[[tuple[Any, ...]], Any]) -> RemovableHandle:
+        """Call `hook(grad_outputs)` before the pullback; a tuple that it returns replaces them.
+
+        There is a gradient, or None, for each output. Each hook gets the tuple that those before left.
+        """
+        check_callable(hook, "register_prehook")
+        return register(self.add_hooks().pre, hook)
+
+    def register_hook(
+        self, hook: Callable[[tuple[Any, ...], tuple[Any, ...]], Any]
+    ) -> RemovableHandle:
+        """Call `hook(grad_inputs, grad_outputs)` after the pullback.
+
+        There is a gradient, or None, for each operand and each output. A tuple that it returns replaces
+        `grad_inputs`. Of a leaf, `grad_inputs` is the empty tuple.
+        """
+        check_callable(hook, "register_hook")
+        return register(self.add_hooks().post, hook)
+
     @property
     def next_functions(self) -> tuple[tuple[Node | None, int], ...]:
         """The node and the number of its output for each operand; `(None, 0)` without a gradient."""
@@ -93,6 +119,11 @@ class AccumulateGrad(Node):
         super().__init__("AccumulateGrad", (), [variable.aval_])
         self.variable = variable
         self.hooks = variable._hooks
+
+    def add_hooks(self) -> NodeHooks:
+        """The hooks of the leaf, which outlive the node."""
+        self.variable._hooks = super().add_hooks()
+        return self.variable._hooks
 
 
 class SavedValue(NamedTuple):
@@ -135,9 +166,9 @@ class OperationSplit(NamedTuple):
     """How an operation is recorded, and differentiated in its active operands.
 
     `values` returns the outputs, then the residuals that `pullbacks` take, which are None if a
-    derivative rule raises; `refusal` is the error of a user's rule. `differentiable` are the positions of the outputs that have a gradient.
-    `operand_residuals` holds, for each residual, the position of the operand that it is, else None;
-    `output_residuals` that of the output. Masks of results are known where `knows_mask` is true.
+    derivative rule raises; `refusal` is the error of a user's rule. `differentiable` are the
+    positions of the outputs that have a gradient. `operand_residuals` holds, for each residual, the
+    position of the operand that it is, else None; `output_residuals` that of the output.
     """
 
     program: Program
@@ -148,7 +179,6 @@ class OperationSplit(NamedTuple):
     differentiable: tuple[int, ...]
     operand_residuals: tuple[int | None, ...]
     output_residuals: tuple[int | None, ...]
-    knows_mask: tuple[bool, ...]
     refusal: Exception | None
 
     @property
@@ -172,13 +202,11 @@ clear_on_rule_change(_splits.clear)
 def split_program(program: Program, active: tuple[bool, ...]) -> OperationSplit:
     """The split of a program for the operands marked `active`."""
     avals, values = program.out_avals, program
-    pullbacks, masks = None, (False,) * sum(active)
+    pullbacks = None
     # A rule that raises does so when a walk needs it.
     with suppress(Exception):
         values, *backward = cached_rewrite(SplitMaskedVJP(active), program)
         pullbacks = backward[0], backward[1]
-        found = pullbacks[1].outputs[len(masks) :]
-        masks = tuple([type(a) is Var for a in found]) or masks
     residuals = values.outputs[len(avals) :]
     inputs: dict[Atom, int] = {v: i for i, v in enumerate(values.inputs)}
     outputs = {a: i for i, a in reversed([*enumerate(values.outputs[: len(avals)])])}
@@ -191,7 +219,6 @@ def split_program(program: Program, active: tuple[bool, ...]) -> OperationSplit:
         tuple([i for i, aval in enumerate(avals) if is_inexact(aval.dtype)]),
         tuple([inputs.get(a) for a in residuals]),
         tuple([outputs.get(a) for a in residuals]),
-        masks,
         None if pullbacks is None else refusal_in(pullbacks[0]),
     )
 

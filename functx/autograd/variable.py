@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 from weakref import ref
 
 import jax
 import numpy as np
 
 from functx import numpy as fnp
-from functx.autograd.modes import is_grad_enabled
+from functx.autograd.hooks import (
+    Hooks,
+    NodeHooks,
+    RemovableHandle,
+    move_retained,
+    register,
+    retain,
+)
+from functx.autograd.modes import grad_mode, is_grad_enabled
 from functx.autograd.nodes import (
     AccumulateGrad,
     GradientEdge,
@@ -22,7 +30,12 @@ from functx.autograd.nodes import (
     split_program,
 )
 from functx.autograd.recording import Recorded, constant, current_recording
-from functx.core.errors import AutogradError, ForeignCodeError, ImmutableArrayError
+from functx.core.errors import (
+    AutogradError,
+    ForeignCodeError,
+    HookTargetError,
+    ImmutableArrayError,
+)
 from functx.core.functionalization import row_major_strides
 from functx.core.primitive import Primitive, View
 from functx.core.program import Atom, Program
@@ -32,20 +45,20 @@ from functx.core.typing import ArrayOrList, DTypeLike, NumPyArray
 from functx.numpy import mutation
 from functx.numpy.boolean_masks import OPERATOR_SYMBOLS
 from functx.ops.views import Write
-
-if TYPE_CHECKING:
-    from functx.autograd.hooks import NodeHooks
+from functx.transforms.argument_names import check_callable
 
 
 class Storage:
-    """The memory that a Variable shares with its views: the current value of the whole, and its version."""
+    """The memory that a Variable shares with its views.
 
-    __slots__ = ("edge", "recorded", "version")
+    `writes` counts the writes to it. `version` does so too, but users may change it: a saved value
+    is valid while its version stays.
+    """
 
-    def __init__(self, recorded: Recorded, edge: GradientEdge | None):
-        self.recorded = recorded
-        self.edge = edge
-        self.version = 0
+    __slots__ = ("version", "writes")
+
+    def __init__(self) -> None:
+        self.version = self.writes = 0
 
 
 class ViewOf(NamedTuple):
@@ -82,10 +95,11 @@ class Variable(Tracer):
         "_hooks",
         "_leaf",
         "_recorded",
+        "_retains_grad",
         "_storage",
         "_strides",
-        "_version_read",
         "_view",
+        "_writes_read",
     )
 
     def __init__(self, value: ArrayOrList, requires_grad: bool = False, dtype: DTypeLike = None):
@@ -100,13 +114,14 @@ class Variable(Tracer):
 
     def _set(self, recorded: Recorded, edge: GradientEdge | None) -> None:
         variables.exist = True
-        self._storage = Storage(recorded, edge)
+        self._storage = Storage()
         self._view: ViewOf | None = None
-        self._recorded, self._edge, self._version_read = recorded, edge, 0
+        self._recorded, self._edge, self._writes_read = recorded, edge, 0
         self._strides: tuple[int, ...] | None = None
         self._leaf: Callable[[], Node | None] | None = None
         self._hooks: NodeHooks | None = None
         self._grad: Variable | None = None
+        self._retains_grad = False
 
     @property
     def atom(self) -> Atom:  # type: ignore[override]
@@ -131,14 +146,14 @@ class Variable(Tracer):
 
     def read(self) -> Recorded:
         """The current value."""
-        if self._version_read != self._storage.version:
+        if self._writes_read != self._storage.writes:
             self._read_again()
         return self._recorded
 
     @property
     def edge(self) -> GradientEdge | None:
         """Where the gradient of the current value goes; None if it has no gradient."""
-        if self._version_read != self._storage.version:
+        if self._writes_read != self._storage.writes:
             self._read_again()
         if self._leaf is None:
             return self._edge
@@ -149,16 +164,27 @@ class Variable(Tracer):
         return GradientEdge(node, 0)
 
     def _read_again(self) -> None:
-        """Reads the storage, or takes the view again, after a write."""
-        version, view = self._storage.version, self._view
-        if view is None:
-            self._recorded, self._edge = self._storage.recorded, self._storage.edge
-        elif view.primitive is None:
-            self._recorded, self._edge = view.base.read(), None
+        """Takes the view again, after a write."""
+        writes, view = self._storage.writes, self._view
+        assert view is not None
+        if view.primitive is None:
+            self._replace(view.base.read(), None)
         else:
-            new = record_outputs(view.primitive, (view.base, *view.others))[view.output]
-            self._recorded, self._edge = new._recorded, new._edge
-        self._version_read = version
+            with grad_mode(self._edge is not None or is_grad_enabled()):
+                new = record_outputs(view.primitive, (view.base, *view.others))[view.output]
+            self._replace(new._recorded, new._edge)
+        self._writes_read = writes
+
+    def _replace(self, recorded: Recorded, edge: GradientEdge | None) -> None:
+        """Sets the value, after a write."""
+        before, self._recorded, self._edge = self._edge, recorded, edge
+        if self._retains_grad:
+            move_retained(self, before, edge)
+
+    @property
+    def is_current(self) -> bool:
+        """Whether there was no write since the value was last read."""
+        return self._writes_read == self._storage.writes
 
     def compute(self) -> Any:
         """The value as an array; runs what is recorded."""
@@ -223,7 +249,7 @@ class Variable(Tracer):
             self._leaf = None
         elif self._leaf is None:
             if self.weak_type:
-                self._storage.recorded = self._recorded = constant(strong(self.compute()))
+                self._recorded = constant(strong(self.compute()))
             self._leaf = _no_node
         return self
 
@@ -246,10 +272,77 @@ class Variable(Tracer):
                 )
         self._grad = grad
 
+    @property
+    def retains_grad(self) -> bool:
+        """Whether walks keep the gradient of this value, which is no leaf, in `grad`."""
+        return self._retains_grad and not self.is_leaf
+
+    def retain_grad(self) -> None:
+        """Let walks add the gradient of this value to `grad`, which they do for leaves alone.
+
+        It is the gradient that the hooks of the value left. After a write, it is that of the new value.
+
+        Raises HookTargetError for a value without a gradient.
+        """
+        edge = self.edge_for("retain_grad")
+        if self._leaf is None and not self._retains_grad:
+            self._retains_grad = True
+            retain(self, edge)
+
+    def register_hook(self, hook: Callable[[Variable], Any]) -> RemovableHandle:
+        """Call `hook(gradient)` in each walk, with the whole gradient of this value.
+
+        An array that it returns replaces the gradient; None leaves it. Hooks run in the order of
+        registration. A hook belongs to the value that the array has now: after a write, the new value
+        has none.
+
+        Raises HookTargetError for a value without a gradient.
+
+        >>> from functx.autograd import Variable
+        >>> x = Variable(2.0, requires_grad=True)
+        >>> handle = x.register_hook(lambda gradient: gradient * 10)
+        >>> (x * x).backward()
+        >>> print(x.grad)
+        40.0
+        """
+        check_callable(hook, "register_hook")
+        node, output = self.edge_for("register_hook")
+        return register(node.add_hooks().values.setdefault(output, Hooks()), hook)
+
+    def register_post_accumulate_grad_hook(
+        self, hook: Callable[[Variable], None]
+    ) -> RemovableHandle:
+        """Call `hook(x)`, for this leaf `x`, after each walk's gradient was added to `x.grad`.
+
+        The hook may write to the leaf and to its gradient, and must return None.
+
+        Raises HookTargetError unless this is a leaf that requires a gradient.
+        """
+        name = "register_post_accumulate_grad_hook"
+        check_callable(hook, name)
+        node, _ = self.edge_for(name)
+        if self._leaf is None:
+            raise HookTargetError(
+                f"{name}: only a leaf adds up gradients; got the result of `{node.label}`, "
+                f"{self.aval_!r}",
+                fix="Register it with register_hook, or on the leaves.",
+            )
+        return register(node.add_hooks().accumulated, hook)
+
+    def edge_for(self, function: str) -> GradientEdge:
+        """The edge of this value; HookTargetError if it has no gradient."""
+        edge = self.edge
+        if edge is None:
+            raise HookTargetError(
+                f"{function}: the array must require a gradient; got {self.aval_!r}, which does not",
+                fix="Make a leaf with requires_grad=True before computing it.",
+            )
+        return edge
+
     def detach(self) -> Variable:
         """The same memory without history."""
         x = make_variable(self.read(), None)
-        x._storage, x._version_read = self._storage, self._storage.version
+        x._storage, x._writes_read = self._storage, self._storage.writes
         x._view, x._strides = ViewOf(self, None), self._strides
         return x
 
@@ -264,16 +357,20 @@ class Variable(Tracer):
 
     def write(self, new: Variable, operation: str) -> None:
         """Write `new`, of the same shape and dtype; all views of the memory see it."""
-        view = self._view
         self._assign(new)
-        self._storage.version += 1
-        if view is None:
-            self._read_again()
+        x: Variable | None = self
+        while x is not None:
+            if x._retains_grad:
+                x.read()
+            x = x._view and x._view.base
 
     def _assign(self, new: Variable) -> None:
         view = self._view
         if view is None:
-            self._storage.recorded, self._storage.edge = new.read(), new.edge
+            self._replace(new.read(), None if self._leaf is not None else new.edge)
+            self._storage.version += 1
+            self._storage.writes += 1
+            self._writes_read = self._storage.writes
         elif view.primitive is None:
             view.base._assign(make_variable(new.read(), view.base.edge))
         else:
@@ -308,6 +405,9 @@ class Variable(Tracer):
             if isinstance(part, Variable) and part._chain() == value._chain():
                 # `x[idx] += y` has written to this view already.
                 return
+        if isinstance(value, Variable) and value.shape == self.shape:
+            # The value written is a node of its own, with a gradient and hooks of its own.
+            value = value.copy()
         mutation.set_item(self, idx, value)
 
     def _chain(self) -> list[Any]:
@@ -472,12 +572,10 @@ def record_with_node(
             else x
             for i, x in enumerate(args)
         ]
-    node = OperationNode(
-        split, [e for e, on in zip(edges, split.active, strict=True) if on], saved, inputs
-    )
+    node = OperationNode(split, edges, saved, inputs)
     outs = [make_variable(x, None) for x in found[:count]]
     for n in split.differentiable:
-        outs[n]._edge = outs[n]._storage.edge = GradientEdge(node, n)
+        outs[n]._edge = GradientEdge(node, n)
     origins = zip(split.operand_residuals, split.output_residuals, strict=True)
     for k, (i, j) in enumerate(origins):
         if i is not None:
@@ -496,7 +594,7 @@ def share_memory(primitive: View, args: Sequence[Any], outs: Sequence[Variable])
     if strides is None:
         return
     for i, out in enumerate(outs):
-        out._storage, out._version_read = base._storage, base._storage.version
+        out._storage, out._writes_read = base._storage, base._storage.writes
         out._view = ViewOf(base, primitive, tuple(args[1:]), i)
         out._strides = strides
 

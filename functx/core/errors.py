@@ -468,6 +468,30 @@ class GradientTypeError(AutogradError, TypeError):
     """
 
 
+class HookTargetError(AutogradError):
+    """A hook was registered, or `retain_grad` called, where there is no gradient for it.
+
+    Smallest failing code: `functx.autograd.Variable(1.0).register_hook(print)`.
+    Cure: make a leaf with `requires_grad=True`; post-accumulate hooks are for leaves alone.
+    """
+
+
+class HookResultError(AutogradError):
+    """A hook returned a gradient of another shape or dtype, or another number of gradients.
+
+    Smallest failing code: `x.register_hook(lambda gradient: gradient[:1])`, and a walk.
+    Cure: return gradients of the types that the hook gets, or None to leave them.
+    """
+
+
+class HookModeError(AutogradError, ValueError):
+    """The mode of `register_multi_grad_hook` is neither "all" nor "any".
+
+    Smallest failing code: `functx.autograd.register_multi_grad_hook([x], print, mode="one")`.
+    Cure: pass "all" to wait for all gradients, "any" to see the first one.
+    """
+
+
 class SavedValueError(AutogradError):
     """A value that a derivative needs was written to, or freed, before the walk.
 
