@@ -18,11 +18,9 @@ from functx.core.checking import check_operands
 from functx.core.errors import ArgnumsError, ArgumentError, EffectError, type_name
 from functx.core.masks import (
     inexact_mask,
-    linear_mask,
     mask_of,
     scatter_where,
     select_where,
-    select_where_not,
 )
 from functx.core.program import Atom, Equation, Program, Var, dce_equations, subprograms
 from functx.core.program_editing import inline, replace_program_fields
@@ -46,15 +44,14 @@ from functx.transforms.call_primitive import (
     Call,
     ProgramCall,
     SelectMaskedVJP,
-    TransposeLinearInputs,
     broadcast_masks,
     unpack_cotangents,
 )
 from functx.transforms.control.body_tracing import is_linearizing
 from functx.transforms.control.scan import Scan
 from functx.transforms.dce import DropZeroInputs, RemoveEffects, nonzero_output_mask
-from functx.transforms.decompose import decompose_missing_rules
 from functx.transforms.forward_mode import JVPRewrite, Linearize
+from functx.transforms.linear_transpose import transpose_call
 from functx.transforms.tracing_api import avals_of, trace_function
 
 if TYPE_CHECKING:
@@ -221,13 +218,10 @@ class Checkpoint(ProgramCall):
         return unpack_cotangents(active, backward, in_cts)
 
     def transpose(self, cts: Cotangents, *args: Value) -> Cotangents:
-        linear = linear_mask(args)
-        program = cached_rewrite(
-            TransposeLinearInputs(linear), decompose_missing_rules(self.program, "transpose")
-        )
-        out_cts = ops.inexact_cotangents(cts, self.program.out_avals)
-        pullback = self.with_program(program, differentiated=True)
-        return scatter_where(pullback(*out_cts, *select_where_not(args, linear)), linear)
+        def run(pullback: Program, operands: Values) -> Values:
+            return self.with_program(pullback, differentiated=True)(*operands)  # type: ignore[no-any-return]
+
+        return transpose_call(self.program, cts, args, run)
 
     def lower(self, ctx: LoweringContext, *values: IRValue) -> Sequence[IRValue]:
         if self.differentiated and self.prevent_cse and values:

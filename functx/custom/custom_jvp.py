@@ -11,7 +11,6 @@ from functx.core.errors import ArgumentError, RuleError
 from functx.core.masks import (
     indices_where,
     inexact_mask,
-    linear_mask,
     scatter_where,
     select_where,
     select_where_not,
@@ -24,7 +23,7 @@ from functx.core.rewriting import Rewrite, cached_rewrite
 from functx.core.samples import LazySamples, f32, sample
 from functx.core.tracing import trace_closed
 from functx.core.types import ShapedArray, is_inexact
-from functx.core.typing import Cotangent, Cotangents, Dim, Function, PyTree, Tangents, Value, Values
+from functx.core.typing import Cotangents, Dim, Function, PyTree, Tangents, Value, Values
 from functx.custom.custom_function import (
     BatchJVPRule,
     CallInfo,
@@ -42,7 +41,6 @@ from functx.custom.rule_tracing import (
     rule_programs,
 )
 from functx.transforms.argument_names import as_decorator, check_callable, function_name
-from functx.transforms.call_primitive import TransposeLinearInputs
 from functx.transforms.dce import (
     Subprogram,
     ZeroPropagation,
@@ -51,7 +49,7 @@ from functx.transforms.dce import (
     zero_filled_variables,
 )
 from functx.transforms.decompose import decompose_missing_rules
-from functx.transforms.linear_transpose import transpose_program
+from functx.transforms.linear_transpose import transpose_call, transpose_program
 from functx.transforms.rule_checks import check_linear
 
 
@@ -295,20 +293,10 @@ class CustomJVP(CustomDerivativeCall):
         check_linear(rule, tangents, out_tangents, self.linearity_requirement)
 
     def transpose(self, cts: Cotangents, *args: Value) -> Cotangents:
-        return transpose_primal(self.primal, cts, args)
+        return transpose_call(self.primal, cts, args, apply_program)
 
     def batched_rule(self, size: int, dims: tuple[Dim, ...], inexact: tuple[bool, ...]) -> Function:
         return BatchJVPRule(size, dims, inexact)
-
-
-def transpose_primal(program: Program, cts: Cotangents, args: Values) -> list[Cotangent]:
-    """The cotangents of the linear operands of `program`, which is linear in them."""
-    linear = linear_mask(args)
-    pullback = cached_rewrite(
-        TransposeLinearInputs(linear), decompose_missing_rules(program, "transpose")
-    )
-    operands = [*ops.inexact_cotangents(cts, program.out_avals), *select_where_not(args, linear)]
-    return scatter_where(apply_program(pullback, operands), linear)
 
 
 class SplitJVPRule(Rewrite[tuple[Program, Program, tuple[bool, ...]]]):

@@ -36,7 +36,7 @@ from functx.custom.custom_function import (
     CustomFunction,
     check_captures_not_differentiated,
 )
-from functx.custom.custom_jvp import CustomJVP, full_activity, trace_jvp_rule, transpose_primal
+from functx.custom.custom_jvp import CustomJVP, full_activity, trace_jvp_rule
 from functx.custom.rule_results import (
     CustomVJPPrimal,
     RuleResult,
@@ -56,7 +56,7 @@ from functx.ops.autodiff import raise_refusal, refused
 from functx.transforms.argument_names import as_decorator, check_callable
 from functx.transforms.dce import Subprogram, dependents_of, used_variables
 from functx.transforms.decompose import decompose_missing_rules
-from functx.transforms.linear_transpose import transpose_program
+from functx.transforms.linear_transpose import transpose_call, transpose_program
 from functx.transforms.rule_checks import check_linear
 
 
@@ -342,7 +342,7 @@ class CustomVJP(CustomDerivativeCall):
         residual_inputs = backward.inputs[len(backward.inputs) - len(saved) :]
         used = used_variables(backward.equations, backward.outputs)
         if any(a in linear_vars and v in used for a, v in zip(saved, residual_inputs, strict=True)):
-            return transpose_primal(self.primal, cts, args)
+            return transpose_call(self.primal, cts, args, apply_program)
         known_program = Program(
             forward.name,
             select_where_not(forward.inputs, linear),
@@ -419,7 +419,7 @@ class CustomVJPTangent(Primitive):
     def transpose(self, cts: Cotangents, *args: Value) -> Cotangents:
         count, linear = len(self.backward.outputs), linear_mask(args)
         if any(linear[count:]):
-            return transpose_primal(self.tangent_program(args), cts, args)
+            return transpose_call(self.tangent_program(args), cts, args, apply_program)
         out_cts = ops.instantiate_zeros(cts, self.backward.in_avals[: len(cts)])
         in_cts = apply_program(self.backward, [*out_cts, *args[count:]])
         return [*in_cts, *[None] * len(args[count:])]

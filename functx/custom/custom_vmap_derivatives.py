@@ -16,10 +16,9 @@ from functx.core.tracer import aval_of
 from functx.core.tracing import trace_closed
 from functx.core.types import ShapedArray
 from functx.core.typing import Avals, Dim, Flags, PyTree, Value, Values
-from functx.transforms.call_primitive import TransposeLinearInputs
 from functx.transforms.dce import RemoveEffects, with_io
-from functx.transforms.decompose import decompose_missing_rules
 from functx.transforms.forward_mode import JVPRewrite, canonicalize_for_ad
+from functx.transforms.linear_transpose import Transpose
 from functx.transforms.reverse_mode import backward_sweep, forward_sweep
 from functx.transforms.vmap import Batch, add_axis, remove_axis
 
@@ -74,9 +73,7 @@ class RecomputingTranspose(Rewrite[Program]):
     linear: tuple[bool, ...]
 
     def __call__(self, program: Program) -> Program:
-        return TransposeLinearInputs(self.linear)(
-            decompose_missing_rules(effect_free_program(program), "transpose")
-        )
+        return Transpose(self.linear)(effect_free_program(program))
 
 
 class VmapRule(Protocol):

@@ -32,10 +32,9 @@ from functx.lowering.meshes import (
     psum_replicated_cotangents,
 )
 from functx.lowering.stablehlo_emitter import ModuleEmitter
-from functx.transforms.call_primitive import TransposeLinearInputs
 from functx.transforms.dce import dce_program, dependents_of
-from functx.transforms.decompose import decompose_missing_rules
 from functx.transforms.forward_mode import Linearize
+from functx.transforms.linear_transpose import Transpose
 from functx.transforms.vmap import BatchWithInferredOutDims
 
 functx_call = JaxPrimitive("functx_call")
@@ -274,7 +273,7 @@ class TransposeForJax(Rewrite[JaxTransposition]):
         part, kept = dce_program(program, self.with_cotangent)
         marks = tuple([self.linear[i] for i in kept])
         try:
-            transposed = TransposeLinearInputs(marks)(decompose_missing_rules(part, "transpose"))
+            transposed = Transpose(marks)(part)
         except (ArgumentError, AttributeError) as error:
             # A rule that used an operand nonlinearly.
             raise LinearityError(

@@ -69,10 +69,10 @@ from functx.transforms.argument_names import (
     key_path_strings,
     wrap_transform,
 )
-from functx.transforms.call_primitive import RematerializedCall, TransposeLinearInputs
+from functx.transforms.call_primitive import RematerializedCall
 from functx.transforms.dce import active_outputs, dce_program
-from functx.transforms.decompose import decompose_missing_rules
 from functx.transforms.forward_mode import Linearize
+from functx.transforms.linear_transpose import Transpose
 from functx.transforms.reverse_mode import SplitVJP
 from functx.transforms.tracing_api import TracedFunction, avals_of, trace_function
 from functx.transforms.vmap import BatchWithInferredOutDims
@@ -218,9 +218,7 @@ class ShardMap(Primitive):
 
     def transpose(self, cts: Cotangents, *args: Value) -> Cotangents:
         linear = linear_mask(args)
-        back = cached_rewrite(
-            TransposeLinearInputs(linear), decompose_missing_rules(self.program, "transpose")
-        )
+        back = cached_rewrite(Transpose(linear), self.program)
         given = ops.inexact_cotangents(cts, self.program.out_avals)
         rest = select_where_not(args, linear)
         return scatter_where(

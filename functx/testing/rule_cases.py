@@ -41,8 +41,8 @@ from functx.testing.rule_evaluation import (
     lower_side_by_side,
     pullback_program,
 )
-from functx.transforms.call_primitive import TransposeLinearInputs
 from functx.transforms.forward_mode import JVPRewrite
+from functx.transforms.linear_transpose import Transpose
 from functx.transforms.reverse_mode import SplitVJP
 from functx.transforms.vmap import Batch, BatchWithInferredOutDims
 
@@ -418,7 +418,7 @@ class NamedAxisMap(Primitive):
     def transpose(self, ct: Value, *args: Value) -> Cotangents:
         linear = tuple([is_linear_input(x) for x in args])
         program = cached_rewrite(
-            TransposeLinearInputs(linear),
+            Transpose(linear),
             self.program(
                 *[
                     x.aval if is_linear else aval_of(x)

@@ -11,11 +11,9 @@ from functx.core.errors import DTypeError
 from functx.core.masks import (
     indices_where,
     inexact_mask,
-    linear_mask,
     mask_of,
     scatter_where,
     select_where,
-    select_where_not,
     set_result_masks,
 )
 from functx.core.primitive import HasPrograms, Primitive
@@ -36,7 +34,7 @@ from functx.transforms.dce import (
     with_programs,
 )
 from functx.transforms.forward_mode import Linearize
-from functx.transforms.linear_transpose import Transpose
+from functx.transforms.linear_transpose import transpose_call
 from functx.transforms.reverse_mode import trace_vjp_split
 from functx.transforms.vmap import BatchWithInferredOutDims
 
@@ -262,12 +260,10 @@ class Call(ProgramCall):
         return unpack_cotangents(active, backward, pullback(*operands, *residuals))
 
     def transpose(self, cts: Sequence[Cotangent], *args: Any) -> Sequence[Cotangent]:
-        linear = linear_mask(args)
-        program = cached_rewrite(TransposeLinearInputs(linear), self.program)
-        given = ops.inexact_cotangents(cts, self.program.out_avals)
-        return scatter_where(
-            self.with_program(program)(*given, *select_where_not(args, linear)), linear
-        )
+        def run(pullback: Program, operands: Sequence[Value]) -> Sequence[Value]:
+            return self.with_program(pullback)(*operands)  # type: ignore[no-any-return]
+
+        return transpose_call(self.program, cts, args, run)
 
     def lower(self, ctx: LoweringContext, *values: IRValue) -> Sequence[IRValue]:
         return ctx.call(self.program, values, self.noinline)
@@ -283,20 +279,6 @@ class RematerializedCall(Call):
 
     def lower(self, ctx: LoweringContext, *values: IRValue) -> Sequence[IRValue]:
         return ctx.call(self.program, ctx.barrier(values), True)
-
-
-class TransposeLinearInputs(Rewrite[Program]):
-    """The rewrite to the transpose of a program that is linear in the inputs marked `linear`."""
-
-    linear: tuple[bool, ...]
-
-    def __call__(self, program: Program) -> Program:
-        inputs = [
-            *select_where(program.inputs, self.linear),
-            *select_where_not(program.inputs, self.linear),
-        ]
-        first = Program(program.name, inputs, program.equations, program.outputs)
-        return Transpose(sum(self.linear))(first)
 
 
 @programs_run.register

@@ -15,6 +15,7 @@ from functx.core.errors import (
     TangentError,
     type_name,
 )
+from functx.core.masks import linear_mask, scatter_where, select_where, select_where_not
 from functx.core.program import Atom, Equation, Program, Var, dce_equations
 from functx.core.program_editing import inline
 from functx.core.rewriting import (
@@ -28,7 +29,7 @@ from functx.core.tracebacks import api_boundary
 from functx.core.tracer import aval_of, current_builder
 from functx.core.tracing import trace_closed
 from functx.core.types import ShapedArray, is_inexact, kind
-from functx.core.typing import Function, PyTree, Value
+from functx.core.typing import Cotangent, Function, PyTree, Value
 from functx.ops.autodiff import raise_refusal
 from functx.transforms.argument_names import (
     argument_names,
@@ -127,31 +128,32 @@ _DTYPE_KIND_ORDER = "buifc"
 
 
 class Transpose(Rewrite[Program]):
-    """The rewrite to the transpose of a program that is linear in its first inputs.
+    """The rewrite to the transpose of a program that is linear in the inputs marked `linear`.
 
     The result takes the cotangents of the inexact outputs, then the other inputs, and returns the
-    cotangents of the first `linear` inputs.
+    cotangents of the linear ones.
     """
 
-    linear: int
+    linear: tuple[bool, ...]
 
     def __call__(self, program: Program) -> Program:
+        program = decompose_missing_rules(program, "transpose")
         outputs = [a for a in program.outputs if is_inexact(a.aval.dtype)]
         return trace_transpose(program, self.linear, outputs, transpose_equations)
 
 
 def trace_transpose(
     program: Program,
-    linear: int,
+    linear: Sequence[bool],
     outputs: Sequence[Atom],
     sweep: Callable[[Sequence[Equation], dict[Var, Any], Cotangents], None],
 ) -> Program:
-    """The transpose of `program` in its first `linear` inputs.
+    """The transpose of `program` in the inputs marked `linear`.
 
     It takes the cotangents of `outputs`, then the other inputs. `sweep` propagates the cotangents,
     as `transpose_equations` does.
     """
-    inputs, others = program.inputs[:linear], program.inputs[linear:]
+    others = select_where_not(program.inputs, linear)
 
     def body(*args: Value) -> list[Value]:
         count = len(outputs)
@@ -159,10 +161,31 @@ def trace_transpose(
         cts = Cotangents()
         cts.seed(outputs, args[:count])
         sweep(evaluate_known(program, known), known, cts)
-        return cts.take(inputs)
+        return cts.take(select_where(program.inputs, linear))
 
     avals = [a.aval for a in (*outputs, *others)]
     return trace_closed(body, avals, name=f"transpose_{program.name}")
+
+
+def transpose_call(
+    program: Program,
+    cts: Sequence[Cotangent],
+    args: Sequence[Any],
+    run: Callable[[Program, list[Value]], Sequence[Value]],
+) -> list[Cotangent]:
+    """The cotangents of the linear operands among `args` of a call of `program`.
+
+    `run` runs the transpose of the program on its operands.
+    """
+    linear = linear_mask(args)
+    transposed = cached_rewrite(Transpose(linear), program)
+    operands = [*ops.inexact_cotangents(cts, program.out_avals), *select_where_not(args, linear)]
+    return scatter_where(run(transposed, operands), linear)
+
+
+def first_inputs(program: Program, count: int) -> tuple[bool, ...]:
+    """The mask of the first `count` inputs of `program`."""
+    return tuple([i < count for i in range(len(program.inputs))])
 
 
 def evaluate_known(program: Program, known: dict[Var, Any]) -> list[Equation]:
@@ -204,8 +227,8 @@ class LinearTranspose(Rewrite[Program]):
     def __call__(self, program: Program) -> Program:
         program = decompose_missing_rules(inline(program, ("call",)), "transpose")
         self.check_linearity(program)
-
-        return trace_transpose(program, self.linear, program.outputs, self.transpose_equations)
+        linear = first_inputs(program, self.linear)
+        return trace_transpose(program, linear, program.outputs, self.transpose_equations)
 
     def transpose_equations(
         self, equations: Sequence[Equation], known: dict[Var, Any], cts: Cotangents
@@ -251,7 +274,7 @@ def transpose_program(program: Program, linear: int, problem: str, fix: str = ""
     Raises LinearityError with `problem` if it is not linear in them.
     """
     try:
-        transposed: Program = cached_rewrite(Transpose(linear), program)
+        transposed = cached_rewrite(Transpose(first_inputs(program, linear)), program)
         raise_refusal(transposed.walk())
     except MissingRuleError:
         raise

@@ -35,7 +35,7 @@ from functx.core.typing import Cotangent, Dim, Function, IRValue, PyTree, Tangen
 from functx.ops.operands import RewriteContext, batch_size
 from functx.transforms.aliasing import copy_if_aliased, write_back_arguments
 from functx.transforms.argument_names import copy_function_metadata
-from functx.transforms.call_primitive import Call, TransposeLinearInputs
+from functx.transforms.call_primitive import Call
 from functx.transforms.control.body_tracing import (
     TracedBranches,
     check_callables,
@@ -62,8 +62,8 @@ from functx.transforms.dce import (
     programs_run,
     with_programs,
 )
-from functx.transforms.decompose import decompose_missing_rules
 from functx.transforms.forward_mode import JVPRewrite, Linearize
+from functx.transforms.linear_transpose import Transpose
 from functx.transforms.reverse_mode import SplitVJP
 from functx.transforms.vmap import Batch, BatchWithInferredOutDims, interpret_batched
 
@@ -213,13 +213,10 @@ class Cond(HasPrograms, UpdatesInPlace):
 
     def transpose(self, cts: Sequence[Cotangent], *args: Any) -> Sequence[Cotangent]:
         linear = linear_mask(args)
-        branches = [decompose_missing_rules(b, "transpose") for b in self.branches]
-        branches_transposed = tuple(
-            [cached_rewrite(TransposeLinearInputs(linear[1:]), b) for b in branches]
-        )
+        transposed = tuple([cached_rewrite(Transpose(linear[1:]), b) for b in self.branches])
         out_cts = ops.inexact_cotangents(cts, self.branches[0].out_avals)
         known_operands = select_where_not(args[1:], linear[1:])
-        return scatter_where(Cond(branches_transposed)(args[0], *out_cts, *known_operands), linear)
+        return scatter_where(Cond(transposed)(args[0], *out_cts, *known_operands), linear)
 
     def batch(
         self, args: Sequence[Value], dims: Sequence[Dim]

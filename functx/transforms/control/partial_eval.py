@@ -28,7 +28,6 @@ from functx.core.rewriting import Record, Rewrite, apply, cached_rewrite
 from functx.core.tracing import trace_closed
 from functx.core.types import ShapedArray, is_inexact
 from functx.core.typing import Value
-from functx.transforms.call_primitive import TransposeLinearInputs
 from functx.transforms.dce import (
     RemoveEffects,
     fixed_point,
@@ -38,8 +37,8 @@ from functx.transforms.dce import (
     used_variables,
     with_io,
 )
-from functx.transforms.decompose import decompose_missing_rules
 from functx.transforms.forward_mode import JVPRewrite
+from functx.transforms.linear_transpose import Transpose
 
 Programs = TypeVar("Programs", Program, tuple[Program, ...])
 
@@ -261,8 +260,7 @@ class SplitTranspose(Rewrite[tuple[Program, Program]]):
     carries: int
 
     def __call__(self, body: Program) -> tuple[Program, Program]:
-        pure = decompose_missing_rules(cached_rewrite(RemoveEffects(), body), "transpose")
-        backward = cached_rewrite(TransposeLinearInputs(self.varying), pure)
+        backward = cached_rewrite(Transpose(self.varying), cached_rewrite(RemoveEffects(), body))
         inputs = select_where_not(body.inputs, self.varying)
         lead = len(backward.inputs) - len(inputs)
         used = used_inputs(backward)[lead:]
