@@ -340,3 +340,18 @@ def test_a_backward_rule_tells_the_values_that_it_captures_apart():
     assert float(functx.grad(loss)(3.0, 5.0, 7.0)) == 31.0
     lanes = functx.vmap(functx.grad(loss), (0, 0, None))(X, V, 7.0)
     np.testing.assert_allclose(lanes, 2 * V + 7 * X)
+
+
+def test_a_batching_rule_uses_the_value_that_its_variable_has_at_the_call():
+    @functx.jit
+    def f(x, y, rows):
+        w = x
+        fun = functx.custom_vmap(lambda v: v * w)
+        fun.def_vmap(lambda size, batched, v: (v * w, True))
+        first = functx.vmap(fun)(rows)
+        w = y
+        return first, functx.vmap(fun)(rows)
+
+    first, second = f(2.0, 3.0, X)
+    np.testing.assert_allclose(first, 2 * X)
+    np.testing.assert_allclose(second, 3 * X)

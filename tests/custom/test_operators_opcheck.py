@@ -150,6 +150,14 @@ def test_an_implementation_that_depends_on_something_else_is_found():
     assert not failures(op, x, atol=1e6)
 
 
+def test_writes_that_depend_on_something_else_are_found():
+    count = iter(range(1000))
+    op = of(lambda x: x.__setitem__(0, 1.0 + next(count)), "(Array(a!) x) -> ()", lambda x: None)
+    found = failures(op, x)
+    assert set(found) == {"test_aot_dispatch_static", "test_aot_dispatch_dynamic"}
+    assert "a program must write what a call writes" in str(found["test_aot_dispatch_static"])
+
+
 def test_gradients_that_depend_on_something_else_are_found():
     count = iter(range(1000))
     op = of(lambda x: x + 1)

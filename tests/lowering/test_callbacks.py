@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from functools import partial
 
 import jax
 import numpy as np
@@ -18,6 +19,7 @@ from functx.core.errors import (
     MissingRuleError,
     ValueRangeError,
 )
+from functx.core.program import Effect
 from functx.ops.callbacks import VMAP_METHODS
 
 X = np.float32(2)
@@ -218,6 +220,15 @@ def test_print_formats_values(wrap, capsys):
     assert sorted(capsys.readouterr().out.splitlines()) == sorted(
         [wanted, "no fields [0. 1. 2.]", "{'a': (array(2., dtype=float32), None)}"]
     )
+
+
+def test_prints_are_ordered_on_request_alone(ordered):
+    for shows in (
+        partial(debug.print, "{}", ordered=ordered),
+        partial(debug.print(ordered=ordered), "{}"),
+    ):
+        program = functx.make_ir(lambda x, shows=shows: shows(x))(X)
+        assert (Effect.ORDERED in program.effects) == ordered
 
 
 def test_print_uses_the_print_options_of_the_call(capsys):

@@ -150,6 +150,18 @@ class TransposesToTwice(Total):
         return (broadcast_in_dim(mul(ct, 2.0), x.shape, ()),)
 
 
+@mistake("`transpose` must be that of the primitive in operands (0,)")
+class TransposesToNan(Total):
+    def transpose(self, ct, x):
+        return (broadcast_in_dim(mul(ct, np.nan), x.shape, ()),)
+
+
+@mistake("`vjp` must be the transpose of `jvp` when operands (0,) vary")
+class PullsNan(Sine):
+    def vjp(self, ct, out, args, active):
+        return [mul(ct, np.nan)]
+
+
 @mistake("the results of `transpose` for operands (0,) must be f64[3]")
 class TransposesToAScalar(Total):
     def transpose(self, ct, x):
