@@ -370,3 +370,14 @@ def test_every_flag_of_a_triangular_solve_keeps_its_meaning(left_side):
     program = fx.make_ir(fx.from_jax(solutions))(a, b)
     assert names(program).count("triangular_solve") == 16
     close(fx.jit(program)(a, b), jax.jit(solutions)(a, b), 1e-4)
+
+
+def test_each_lane_of_a_loop_that_jax_batches_stops_on_its_own():
+    def doubled(n, x):
+        return jax.lax.while_loop(lambda c: c[0] < n, lambda c: (c[0] + 1, c[1] * 2), (0, x))[1]
+
+    f = fx.from_jax(jax.vmap(doubled))
+    n, x = onp.array([1, 0, 3], "int32"), onp.array([1.0, 5.0, 2.0], "float32")
+    wanted = onp.array([2.0, 5.0, 16.0])
+    close(fx.jit(f)(n, x), wanted)
+    close(fx.jvp(lambda x: f(n, x), (x,), (x,))[1], wanted)
