@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from contextlib import AbstractContextManager
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from functx.core.typing import ArrayLike
 
 if TYPE_CHECKING:
     from functx.core.primitive import Primitive
@@ -23,7 +25,7 @@ class InnerJaxTrace(Exception):
     """Raised for an operation of a JAX trace that began inside the trace of the builder."""
 
 
-def _verify_before_compile(program: Program, args: Sequence[Any]) -> None:
+def _verify_before_compile(program: Program, args: Sequence[ArrayLike]) -> None:
     # Imported at its first use, since it needs SciPy.
     import_module("functx.testing.verification").verify_before_compile(program, args)
 
@@ -75,21 +77,21 @@ class Backend:
     """Whether JAX's own trace is active inside the innermost trace of functx."""
     aval_of_jax_array: Callable[[Any], ShapedArray | None]
     """The aval of an array of a type that the core does not know; None for other values."""
-    verify: Callable[[Program, Sequence[Any]], None] = staticmethod(_verify_before_compile)
+    verify: Callable[[Program, Sequence[ArrayLike]], None] = staticmethod(_verify_before_compile)
     """Checks a new program on its first arguments if `functx.config.verify` is set."""
-    concrete_or_none: Callable[[Any], Any]
+    concrete_or_none: Callable[[object], Any]
     """The concrete value of an array; None if JAX is tracing it."""
     jax_option: Callable[[str], Any]
     """The value of a JAX option that `functx.config` shows under another name."""
-    set_jax_option: Callable[[str, Any], None]
+    set_jax_option: Callable[[str, object], None]
     """Sets such an option."""
-    raw_key_data: Callable[[Any], Any]
+    raw_key_data: Callable[[object], Any]
     """The key data of JAX's typed keys; any other value unchanged."""
     typed_key_array: Callable[[Any, Any], Any]
     """Typed keys from key data and a key dtype of JAX; any other value as it is."""
     axis_size: Callable[[Any], int | None]
     """The size of a named axis that JAX binds around the current code; None if it binds none."""
-    axis_names: Callable[[], Sequence[Any]]
+    axis_names: Callable[[], Sequence[Hashable]]
     """The names of the axes that JAX maps over devices around the current code."""
 
     def __getattr__(self, name: str) -> object:

@@ -30,7 +30,7 @@ def invalidate_caches() -> None:
         clear()
 
 
-def clear_on_rule_change(clear: Callable[[], Any]) -> Callable[[], Any]:
+def clear_on_rule_change(clear: Callable[[], object]) -> Callable[[], object]:
     """Register `clear()`, which empties a cache, to be called whenever rules change; returns it."""
     _clear_functions.append(clear)
     return clear
@@ -64,7 +64,7 @@ def scoped() -> Iterator[None]:
             invalidate_caches()
 
 
-_clear_functions: list[Callable[[], Any]] = []
+_clear_functions: list[Callable[[], object]] = []
 _scoped_tables: list[dict[Any, Any]] = []
 
 
@@ -101,8 +101,8 @@ class Cache:
     def __init__(self, name: str, limit: int):
         self.name, self.limit = name, limit
         # When young entries fill half of the table, old entries are dropped: a hit updates no order.
-        self.young_entries: dict[Any, Any] = {}
-        self.old_entries: dict[Any, Any] = {}
+        self.young_entries: dict[Hashable, object] = {}
+        self.old_entries: dict[Hashable, object] = {}
         self.hits = self.misses = 0
         Cache.instances.add(self)
 

@@ -6,7 +6,6 @@ import inspect
 from collections.abc import Sequence
 from functools import lru_cache
 from math import inf
-from typing import Any
 
 import numpy as np
 
@@ -41,7 +40,7 @@ def check_program(program: Program) -> None:
     the types that its primitive infers, and each literal a value of its dtype. Sub-programs are
     checked too, each once.
     """
-    defined: set[Any] = set()
+    defined: set[Var] = set()
     for i, v in enumerate(program.inputs):
         if type(v) is not Var or v in defined:
             raise ProgramError(
@@ -85,7 +84,7 @@ def _program_error(program: Program, eqn: Equation, problem: str) -> ProgramErro
     return ProgramError(f"{program.name}: {problem}", *shown, source=eqn.source)
 
 
-def _equation_problem(eqn: Equation, defined: set[Any]) -> str:
+def _equation_problem(eqn: Equation, defined: set[Var]) -> str:
     """The fault of an equation as text, empty without one; adds the outputs to `defined`."""
     primitive = eqn.primitive
     if not isinstance(primitive, Primitive):
@@ -118,7 +117,7 @@ def _equation_problem(eqn: Equation, defined: set[Any]) -> str:
     return ""
 
 
-def _atom_problem(atom: object, defined: set[Any]) -> str:
+def _atom_problem(atom: object, defined: set[Var]) -> str:
     if type(atom) is Var:
         return "" if atom in defined else f"must be defined before its use; got {atom.aval!r}"
     if type(atom) is Literal:

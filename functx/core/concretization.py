@@ -29,7 +29,7 @@ class Guard(NamedTuple):
     operand: object
     expected: bool
 
-    def holds(self, numbers: Sequence[Any]) -> bool:
+    def holds(self, numbers: Sequence[complex]) -> bool:
         """Whether the comparison has the same result for the number at `position` in `numbers`."""
         return bool(self.predicate(numbers[self.position], self.operand)) == self.expected
 

@@ -51,7 +51,7 @@ class Decomposition:
         self.is_user_defined = True
         self.check_parameters()
 
-    def __call__(self, primitive: Primitive, args: Sequence[Any]) -> Any:
+    def __call__(self, primitive: Primitive, args: Sequence[Value]) -> Any:
         """The result of the function for these operands and the parameters of `primitive`."""
         params = {name: getattr(primitive, name) for name in primitive.fields}
         if self.signature is None:
@@ -101,7 +101,7 @@ class ClassDecomposition(Decomposition):
         self.location, self.signature = function_location(cls.decompose), None
         self.is_user_defined = cls.is_user_defined
 
-    def __call__(self, primitive: Primitive, args: Sequence[Any]) -> Any:
+    def __call__(self, primitive: Primitive, args: Sequence[Value]) -> Any:
         return primitive.decompose(*args)  # type: ignore[misc]
 
 

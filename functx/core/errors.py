@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sys import _getframe
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from functx.core.source_info import Source, source_line, user_source
 from functx.core.tracebacks import hide_callers
@@ -30,7 +30,7 @@ class FunctxError(Exception):
         super().__init__(problem)
         hide_callers(_getframe(1))
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         # Code objects cannot be pickled; the text of the user's line can.
         return _unpickle_error, (type(self), self.problem, self.details, self.fix, self.location)
 

@@ -17,7 +17,7 @@ from functx.core.program import Atom, Effect, Equation, Program, Var, dce_equati
 from functx.core.rewriting import Rewrite, bind_equation, cached_rewrite
 from functx.core.tracer import Tracer, as_numpy_array, current_builder
 from functx.core.tracing import Builder, run_and_finish, trace_closed
-from functx.core.typing import ArrayLike
+from functx.core.typing import ArrayLike, Value
 
 Strides = tuple[int, ...]
 """The distance in elements between neighbours along each dimension."""
@@ -79,7 +79,7 @@ class Storage:
     def __init__(self, value: Tracer):
         self.initial_value = self.value = value
         self.cached_views: dict[int, Tracer] = {}
-        self.view_chains: dict[Any, int] = {}
+        self.view_chains: dict[tuple[int, Hashable], int] = {}
 
 
 class ViewStep(NamedTuple):
@@ -361,7 +361,7 @@ class Functionalize(Rewrite[FunctionalizedProgram]):
         return FunctionalizedProgram(result, tuple(written), layout_dependent)
 
 
-def write_to_numpy_arrays(args: Sequence[Any], new: dict[int, Any]) -> None:
+def write_to_numpy_arrays(args: Sequence[Any], new: dict[int, Value]) -> None:
     """Write `new[i]` to `args[i]` for each NumPy array `args[i]`.
 
     Raises ImmutableArrayError, before it writes to any, if one of them is read-only.

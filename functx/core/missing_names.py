@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from importlib.util import find_spec
 from types import ModuleType
-from typing import Any, NoReturn
+from typing import NoReturn
 
 
 def load_on_first_use(
@@ -41,7 +41,7 @@ def suggest_alternatives(original: str, module: str) -> None:
     vars(sys.modules[module])["__getattr__"] = _missing_attribute_hook(original, module)
 
 
-def _missing_attribute_hook(original: str, module: str) -> Callable[[str], Any]:
+def _missing_attribute_hook(original: str, module: str) -> Callable[[str], NoReturn]:
     def refuse(name: str) -> NoReturn:
         message = f"module {module!r} has no attribute {name!r}"
         path = f"{original}.{name}"

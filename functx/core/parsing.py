@@ -151,9 +151,9 @@ class _Parser:
     def problem(self, problem: str, token: Token, fix: str = "") -> ParseError:
         return parse_error_at(self.text, token, problem, fix)
 
-    def separated(self, item: Callable[[], Any], end: str) -> list[Any]:
+    def separated(self, item: Callable[[], T], end: str) -> list[T]:
         """Items separated by commas, up to the mark `end`."""
-        items: list[Any] = []
+        items: list[T] = []
         while not self.at(end):
             items.append(item())
             if not self.skip(","):
@@ -459,8 +459,8 @@ class _Parser:
     def call(self, cls: type[Primitive], make: Callable[..., T], token: Token) -> T:
         """`make` called with the arguments in the following parentheses."""
         self.expect("(", "and arguments")
-        positional: list[Any] = []
-        keywords: dict[str, Any] = {}
+        positional: list[object] = []
+        keywords: dict[str, object] = {}
 
         def argument() -> None:
             following = self.tokens[self.position + 1]
@@ -508,8 +508,8 @@ class _Parser:
         raise self.error("a number before `:`", token)
 
 
-_CONSTANTS: dict[str, Any] = {"None": None, "True": True, "False": False}
-_BUILT_IN: dict[str, Any] = {"slice": slice, "range": range}
+_CONSTANTS: dict[str, object] = {"None": None, "True": True, "False": False}
+_BUILT_IN: dict[str, Callable[..., object]] = {"slice": slice, "range": range}
 
 
 def _number(text: str) -> int | float:

@@ -18,7 +18,7 @@ from functx.core.rewriting import annotated_fields
 from functx.core.samples import Rounding
 from functx.core.tracing import bind
 from functx.core.types import HasAval, ShapedArray
-from functx.core.typing import Cotangent, IRValue, IRValues, Mask, Value
+from functx.core.typing import Cotangent, IRValue, IRValues, Mask, Tangent, Value
 
 if TYPE_CHECKING:
     from _collections_abc import dict_items, dict_keys, dict_values
@@ -73,7 +73,7 @@ class _InstanceTable:
     """
 
     def __init__(self) -> None:
-        self.buckets: dict[int, list[ref[Any]]] = {}
+        self.buckets: dict[int, list[ref[Primitive]]] = {}
         self.was_used = False
 
     def find(self, key: Hashable) -> Primitive | None:
@@ -83,7 +83,7 @@ class _InstanceTable:
                 return instance
         return None
 
-    def values(self) -> list[Any]:
+    def values(self) -> list[Primitive]:
         """All live instances."""
         instances = [reference() for bucket in list(self.buckets.values()) for reference in bucket]
         return [instance for instance in instances if instance is not None]
@@ -92,7 +92,7 @@ class _InstanceTable:
         self.was_used = True
         key_hash = hash(instance._key)
 
-        def remove(reference: ref[Any]) -> None:
+        def remove(reference: ref[Primitive]) -> None:
             bucket = self.buckets[key_hash]
             bucket.remove(reference)
             if not bucket:
@@ -191,7 +191,7 @@ class Primitive(metaclass=_PrimitiveType):
     """
     not_executed: ClassVar[tuple[str, ...]] = ()
     """The names of parameters whose programs the operation does not run."""
-    named_axes: ClassVar[frozenset[Any]] = frozenset()
+    named_axes: ClassVar[frozenset[Hashable]] = frozenset()
     """The named axes that the operation or its sub-programs communicate over."""
     has_captures: ClassVar[bool] = False
     """Whether the operation is `captured`, or its sub-programs have such equations."""
@@ -314,7 +314,7 @@ class Primitive(metaclass=_PrimitiveType):
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"{self.name}: parameters are fixed; make another instance")
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return type(self), tuple(getattr(self, field) for field in self.fields)
 
     def replace(self, **fields: object) -> Self:
@@ -350,7 +350,7 @@ class Primitive(metaclass=_PrimitiveType):
         raise self.missing_rule_error("abstract_eval")
 
     @rule
-    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+    def jvp(self, primals: Sequence[Value], tangents: Sequence[Tangent]) -> tuple[Any, Any]:
         """The output and its tangent, which must be linear in the tangents.
 
         A tangent is None if its operand does not vary; at least one is not None. The tangent of the
@@ -359,7 +359,7 @@ class Primitive(metaclass=_PrimitiveType):
         raise self.missing_rule_error("jvp")
 
     @rule
-    def transpose(self, ct: Cotangent, *args: Value | LinearInput) -> Sequence[Any]:
+    def transpose(self, ct: Cotangent, *args: Value | LinearInput) -> Sequence[Cotangent]:
         """The cotangent of each linear operand, given the cotangent of the output.
 
         Called with a `LinearInput` (a type without a value) for each linear operand, and values for
@@ -376,7 +376,7 @@ class Primitive(metaclass=_PrimitiveType):
     """
 
     @rule
-    def cotangent_masks(self, mask: Mask, args: Sequence[Any]) -> Sequence[Any]:
+    def cotangent_masks(self, mask: Mask, args: Sequence[Value]) -> Sequence[Mask]:
         """A boolean array for each operand, False where its cotangent is zero.
 
         `mask` is that of the cotangent of the output. A mask None means that no element is
@@ -420,7 +420,7 @@ class Primitive(metaclass=_PrimitiveType):
     """
 
     @rule
-    def batch(self, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
+    def batch(self, args: Sequence[Value], dims: Sequence[int | None]) -> tuple[Any, Any]:
         """The output for a whole batch, and its batch dimension.
 
         `dims[i]` is the batch dimension of `args[i]`, None for an operand that is the same for the
@@ -510,7 +510,7 @@ class ReadsPart(Primitive, abstract=True):
         """Whether the cotangent `ct` of the output is better added to others of `x` than by `vjp`."""
         return True
 
-    def add_to_cotangent(self, total: Value, ct: Value, args: Sequence[Any]) -> Value:
+    def add_to_cotangent(self, total: Value, ct: Value, args: Sequence[Value]) -> Value:
         """`total` plus the cotangent of the first operand, which changes only the part that is read."""
         raise self.missing_rule_error("add_to_cotangent")
 

@@ -184,7 +184,7 @@ class Program:
         self.in_names: Any = in_names
         self.trees = trees
         self.captured = list(captured)
-        self.memo: dict[Any, Any] = {}
+        self.memo: dict[Hashable, Any] = {}
         self.rule_version = rule_version.count
         self._key: ProgramKey | None = None
 
@@ -220,7 +220,7 @@ class Program:
         return found
 
     @property
-    def named_axes(self) -> frozenset[Any]:
+    def named_axes(self) -> frozenset[Hashable]:
         """The named axes that the equations communicate over."""
         found: frozenset[Any] | None = self.memo.get("named axes")
         if found is None:
@@ -255,7 +255,7 @@ class Program:
     def __hash__(self) -> int:
         return self.key.hash
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         # Sources are left out, since code objects cannot be pickled.
         equations = [(eqn.primitive, eqn.inputs, eqn.outputs) for eqn in self.equations]
         names = None if self.in_names is None else list(self.in_names())
@@ -400,7 +400,7 @@ class ProgramKey:
 
     __slots__ = ("form", "hash")
 
-    def __init__(self, form: tuple[Any, ...]):
+    def __init__(self, form: tuple[object, ...]):
         self.form = form
         self.hash = hash(form)
 
@@ -415,14 +415,14 @@ class ProgramKey:
 
 def canonical_form(
     program: Program, literal: Callable[[Atom], Hashable] | None = None
-) -> tuple[Any, ...]:
+) -> tuple[object, ...]:
     """The program as a flat tuple in which variables are numbers in order of definition.
 
     `literal(x)` stands for each literal `x`; by default the literal itself.
     """
     number = {v: i for i, v in enumerate(program.inputs)}
     count = len(number)
-    form: list[Any] = [count, *program.in_avals]
+    form: list[object] = [count, *program.in_avals]
     append = form.append
     for eqn in program.equations:
         append(eqn.primitive)

@@ -48,13 +48,13 @@ class Retype(Rewrite[Program]):
             outs = eqn.primitive(*args)
             return outs if eqn.primitive.multiple_results else [outs]
 
-        def body(*args: Value) -> list[Any]:
+        def body(*args: Value) -> list[Value]:
             return interpret(program, args, step, constant=lambda c: c)
 
         return trace_closed(body, self.avals, name=program.name, in_names=program.in_names)
 
 
-def call_program(program: Program, args: Sequence[Any], kwargs: dict[str, Any]) -> PyTree:
+def call_program(program: Program, args: Sequence[ArrayLike], kwargs: dict[str, Any]) -> PyTree:
     """The outputs of `program`: inlined inside a trace, computed outside one.
 
     Takes and returns pytrees if the program has `trees`; otherwise takes one argument for each
@@ -77,7 +77,7 @@ def call_program(program: Program, args: Sequence[Any], kwargs: dict[str, Any]) 
     return tree.unflatten(out_tree, call_program_flat(program, leaves))
 
 
-def call_program_flat(program: Program, args: Sequence[Any]) -> list[Any]:
+def call_program_flat(program: Program, args: Sequence[ArrayLike]) -> list[Value]:
     """The outputs of `program` on `args`, one for each input without a captured value."""
     count = len(program.inputs) - len(program.captured)
     if len(args) != count:
@@ -96,12 +96,12 @@ def call_program_flat(program: Program, args: Sequence[Any]) -> list[Any]:
     return outs[:count]
 
 
-def apply_program(program: Program, args: Sequence[Any]) -> list[Any]:
+def apply_program(program: Program, args: Sequence[Any]) -> list[Value]:
     """The outputs of `program` on `args`, whose weak types may differ from those of the inputs."""
     return apply(None, retype_program(program, args), args)
 
 
-def retype_program(program: Program, args: Sequence[Any]) -> Program:
+def retype_program(program: Program, args: Sequence[ArrayLike]) -> Program:
     """`program` rewritten for the types of `args`."""
     avals = tuple([aval_of(x) for x in args])
     if avals == tuple(program.in_avals):
@@ -136,7 +136,7 @@ def cast_scalar(x: ArrayLike, aval: ShapedArray) -> Any:
     return _SCALAR_TYPES[rank](x) if aval.weak_type else number
 
 
-_SCALAR_TYPES: tuple[Any, ...] = (bool, int, float, complex)
+_SCALAR_TYPES: tuple[type, ...] = (bool, int, float, complex)
 _SCALAR_RANKS = {"b": 0, "u": 1, "i": 1, "f": 2, "c": 3}
 
 
@@ -168,7 +168,7 @@ def replace_equation(program: Program, old: Equation, new: Sequence[Equation]) -
             f"got one of {old.primitive.name}"
         )
     defined = {v for eqn in new for v in eqn.outputs}
-    replacements: dict[Any, Atom] = {}
+    replacements: dict[Atom, Atom] = {}
     if new and len(new[-1].outputs) == len(old.outputs):
         pairs = zip(old.outputs, new[-1].outputs, strict=True)
         replacements = {v: w for v, w in pairs if v not in defined}
@@ -218,7 +218,7 @@ def rewrite(program: Program, rule: Callable[..., Any]) -> Program:
 def _rewrite_by_rule(
     program: Program, rule: Callable[..., Any], rewrite_subprogram: Callable[[Program], Program]
 ) -> Program:
-    def step(eqn: Equation, *args: Value) -> Sequence[Any]:
+    def step(eqn: Equation, *args: Value) -> Values:
         outs = rule(eqn, *args)
         if outs is NotImplemented:
             primitive = map_primitive_programs(eqn.primitive, rewrite_subprogram)
@@ -229,7 +229,7 @@ def _rewrite_by_rule(
             outs = primitive(*args)
         return _check_rule_outputs(eqn, tuple(outs) if eqn.primitive.multiple_results else (outs,))
 
-    def body(*args: Value) -> list[Any]:
+    def body(*args: Value) -> list[Value]:
         return interpret(program, args, step, constant=lambda c: c)
 
     result, captured = trace(body, program.in_avals, name=program.name, kind="rewrite")
@@ -338,7 +338,7 @@ class Captured(Primitive, abstract=True):
         return ctx.dense(np.asarray(value, self.abstract_eval().dtype))
 
 
-def close_over(program: Program, values: Sequence[Any]) -> Program:
+def close_over(program: Program, values: Sequence[ArrayLike]) -> Program:
     """`program` with `captured` equations in place of its last inputs, which stand for `values`."""
     count = len(program.inputs) - len(values)
     captured = [
@@ -351,7 +351,7 @@ def close_over(program: Program, values: Sequence[Any]) -> Program:
 
 def split_captured(program: Program) -> tuple[dict[Var, Any], list[Equation]]:
     """The values of the `captured` equations by their variables, and all other equations."""
-    captured: dict[Var, Any] = {}
+    captured: dict[Var, object] = {}
     equations = []
     for eqn in program.equations:
         if type(eqn.primitive) is Captured:
@@ -392,7 +392,7 @@ def _hoist_into(
     program: Program, hoisted: dict[Captured, Var]
 ) -> tuple[list[Equation], list[Atom]]:
     """The equations and outputs of `program` with variables for its captured values, added to `hoisted`."""
-    env: dict[Any, Any] = {}
+    env: dict[Atom, Atom] = {}
     equations = []
 
     def hoist(captured: Captured) -> Var:
@@ -402,7 +402,7 @@ def _hoist_into(
 
     for eqn in program.equations:
         primitive = eqn.primitive
-        inputs: Sequence[Any] = [env.get(a, a) for a in eqn.inputs]
+        inputs: Sequence[Atom] = [env.get(a, a) for a in eqn.inputs]
         if type(primitive) is Captured:
             env[eqn.outputs[0]] = hoist(primitive)
             continue

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 
 class _Factory(NamedTuple):
-    make: Callable[[], Any]
+    make: Callable[[], object]
 
 
 def field(*, default_factory: Callable[[], T], kw_only: bool) -> T:
@@ -71,7 +71,7 @@ class Record:
     fields: ClassVar[tuple[str, ...]] = ()
     defaults: ClassVar[dict[str, Any]] = {}
     if TYPE_CHECKING:
-        _values: tuple[Any, ...]
+        _values: tuple[object, ...]
 
     def __init_subclass__(cls, **kwargs: object):
         super().__init_subclass__(**kwargs)
@@ -90,7 +90,9 @@ class Record:
         attributes.update(zip(fields, args, strict=True))
         attributes["_values"] = args
 
-    def _with_defaults(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+    def _with_defaults(
+        self, args: tuple[object, ...], kwargs: dict[str, Any]
+    ) -> tuple[object, ...]:
         """The values of all fields, from positional and keyword arguments and defaults."""
         cls, fields = type(self).__name__, self.fields
         if len(args) > len(fields):
@@ -130,11 +132,11 @@ class Record:
         pairs = zip(self.fields, self._values, strict=True)
         return f"{type(self).__qualname__}({', '.join([f'{n}={v!r}' for n, v in pairs])})"
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return _record, (type(self), self._values)
 
 
-def _record(cls: type[Record], values: tuple[Any, ...]) -> Record:
+def _record(cls: type[Record], values: tuple[object, ...]) -> Record:
     return cls(*values)
 
 
@@ -303,5 +305,5 @@ def rewrite_by_structure(rewrite: Callable[[Program], T], program: Program) -> T
     return result
 
 
-_rewrites_by_structure: dict[Any, Any] = {}
+_rewrites_by_structure: dict[Hashable, Any] = {}
 clear_on_rule_change(_rewrites_by_structure.clear)

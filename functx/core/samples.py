@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -53,7 +53,7 @@ class Sample(NamedTuple):
     gradients: dict[int, Any] | None = None
     dtypes: Sequence[str] | None = None
     tolerance: tuple[float, str] | None = None
-    across: tuple[tuple[Any, int], ...] = ()
+    across: tuple[tuple[Hashable, int], ...] = ()
 
     def domain_of(self, i: int) -> Domain:
         """The bounds of operand `i`."""
@@ -86,7 +86,7 @@ def sample(
     gradients: dict[int, Any] | None = None,
     dtypes: Sequence[str] | None = None,
     tolerance: tuple[float, str] | None = None,
-    across: tuple[tuple[Any, int], ...] = (),
+    across: tuple[tuple[Hashable, int], ...] = (),
     **params: object,
 ) -> Sample:
     """A sample of a primitive: `sample(f32[3, 4], axes=(0,))`.
@@ -131,9 +131,7 @@ def avals_with_dtype(case: Sample, dtype: DType) -> tuple[ShapedArray, ...]:
     return tuple([change(aval) for aval in case.avals])
 
 
-def draw_operands(
-    case: Sample, seed: int = 0, dtype: DTypeLike = None
-) -> list[np.ndarray[Any, Any]]:
+def draw_operands(case: Sample, seed: int = 0, dtype: DTypeLike = None) -> list[NumPyArray]:
     """Random operand values for a sample, with `dtype` in place of its main dtype if given."""
     random = np.random.RandomState(seed)
     avals = case.avals if dtype is None else avals_with_dtype(case, np.dtype(dtype))

@@ -24,7 +24,7 @@ from functx.core.types import (
     narrow_dtype,
     x64_enabled,
 )
-from functx.core.typing import ArrayLike
+from functx.core.typing import ArrayLike, NumPyArray
 
 if TYPE_CHECKING:
     from functx.core.primitive import Primitive
@@ -94,7 +94,7 @@ class WeakNdarray(ndarray):
     __slots__ = ()
     weak_type = True
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return as_ndarray(self).__reduce__()
 
 
@@ -131,7 +131,7 @@ def filled_ndarray(
     return array
 
 
-def memory_owner(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def memory_owner(x: NumPyArray) -> NumPyArray:
     """The array that owns the memory of `x`: itself, or the base of the view."""
     while isinstance(x.base, np.ndarray):
         x = x.base
@@ -334,7 +334,7 @@ class _CurrentBuilder:
 current_builder = _CurrentBuilder()
 
 
-def check_no_escaped_tracers(args: Sequence[Any]) -> None:
+def check_no_escaped_tracers(args: Sequence[ArrayLike]) -> None:
     """Raise EscapedTracerError for a traced value whose trace is not active."""
     for x in args:
         if type(x) is Tracer:
@@ -347,7 +347,7 @@ class variables:  # noqa: N801 - a switch
     exist = False
 
 
-def recording_operand(args: Sequence[Any]) -> Any:
+def recording_operand(args: Sequence[ArrayLike]) -> Any:
     """The first operand that records its operations, a Variable of `functx.autograd`; None without one.
 
     Raises EscapedTracerError for a traced value whose trace is not active.

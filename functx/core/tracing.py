@@ -25,7 +25,7 @@ from functx.core.tracer import (
     recording_operand,
 )
 from functx.core.types import ShapedArray
-from functx.core.typing import Value
+from functx.core.typing import ArrayLike, Value
 
 if TYPE_CHECKING:
     from functx.core.functionalization import IncrementalFunctionalizer
@@ -60,7 +60,7 @@ class Builder:
         self.values: dict[Var, Any] = {}
         self.batched_inputs: dict[Var, tuple[Any, int | None]] = {}
         self.axis: Any = None
-        self.printed_values: dict[Any, Any] = {}
+        self.printed_values: dict[Atom, Any] = {}
         self.differentiated: frozenset[Var] = frozenset()
         self.in_names: InNames = None
         self.source: Source | None = None if parent is None else parent.source
@@ -173,7 +173,7 @@ class Builder:
             found = self.captures[key] = Var(aval), value
         return found[0]
 
-    def append(self, primitive: Primitive, args: Sequence[Any]) -> Any:
+    def append(self, primitive: Primitive, args: Sequence[ArrayLike]) -> Any:
         """Append the equation `primitive(*args)`; its output as a tracer, or a list of them."""
         # A loop, since a comprehension costs a call.
         inputs: list[Atom] = []
@@ -198,7 +198,7 @@ class Builder:
         self.equations.append(Equation(primitive, inputs, [var], source))
         return Tracer(var, self)
 
-    def copy_equation(self, eqn: Equation, args: Sequence[Any]) -> list[Tracer]:
+    def copy_equation(self, eqn: Equation, args: Sequence[ArrayLike]) -> list[Tracer]:
         """Append `eqn` on other operands of the same types, without calling `abstract_eval`."""
         inputs: list[Atom] = [
             x.atom if type(x) is Tracer and x.builder is self else self.atom(x) for x in args
@@ -207,11 +207,11 @@ class Builder:
         self.equations.append(Equation(eqn.primitive, inputs, outputs, self.source or eqn.source))
         return [Tracer(v, self) for v in outputs]
 
-    def inline(self, program: Program, args: Sequence[Any]) -> list[Tracer]:
+    def inline(self, program: Program, args: Sequence[ArrayLike]) -> list[Tracer]:
         """Append the equations of `program` on `args`; returns its outputs."""
         if program.has_captures:
             program, args = hoist_captures_into_args(program, args)
-        env: dict[Any, Atom] = {v: self.atom(x) for v, x in zip(program.inputs, args, strict=True)}
+        env: dict[Atom, Atom] = {v: self.atom(x) for v, x in zip(program.inputs, args, strict=True)}
         equations = self.equations
         source = self.source
         self.writes = self.writes or program.writes
@@ -224,7 +224,7 @@ class Builder:
             equations.append(Equation(eqn.primitive, inputs, outputs, source or eqn.source))
         return [Tracer(env[a] if type(a) is Var else a, self) for a in program.outputs]
 
-    def finish(self, outputs: Sequence[Any], **names: Any) -> tuple[Program, list[Any]]:
+    def finish(self, outputs: Sequence[ArrayLike], **names: Any) -> tuple[Program, list[Any]]:
         """The program with these outputs, and the captured values, which its last inputs stand for."""
         atoms = [self.atom(x) for x in outputs]
         captured = list(self.captures.values())
@@ -247,19 +247,19 @@ class LinearBuilder(Builder):
 
     is_linear = True
 
-    def append(self, primitive: Primitive, args: Sequence[Any]) -> Any:
+    def append(self, primitive: Primitive, args: Sequence[ArrayLike]) -> Any:
         if self.owns_any(args):
             return super().append(primitive, args)
         with self.in_parent() as builder:
             return builder.append(primitive, args)
 
-    def copy_equation(self, eqn: Equation, args: Sequence[Any]) -> list[Tracer]:
+    def copy_equation(self, eqn: Equation, args: Sequence[ArrayLike]) -> list[Tracer]:
         if self.owns_any(args):
             return super().copy_equation(eqn, args)
         with self.in_parent() as builder:
             return builder.copy_equation(eqn, args)
 
-    def inline(self, program: Program, args: Sequence[Any]) -> list[Tracer]:
+    def inline(self, program: Program, args: Sequence[ArrayLike]) -> list[Tracer]:
         if program.has_captures:
             program, args = hoist_captures_into_args(program, args)
         env: dict[Any, Any] = dict(zip(program.inputs, args, strict=True))
@@ -272,7 +272,7 @@ class LinearBuilder(Builder):
             env.update(zip(eqn.outputs, outs, strict=True))
         return [read(a) for a in program.outputs]
 
-    def owns_any(self, args: Sequence[Any]) -> bool:
+    def owns_any(self, args: Sequence[ArrayLike]) -> bool:
         for x in args:
             if type(x) is Tracer and x.builder is self and type(x.atom) is Var:
                 return True
@@ -303,7 +303,9 @@ def infer_out_avals(
         raise
 
 
-def hoist_captures_into_args(program: Program, args: Sequence[Any]) -> tuple[Program, list[Any]]:
+def hoist_captures_into_args(
+    program: Program, args: Sequence[ArrayLike]
+) -> tuple[Program, list[Any]]:
     """`program` with its captured values as last inputs, and `args` followed by those values."""
     from functx.core.program_editing import hoist_captures
 

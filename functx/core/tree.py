@@ -65,7 +65,7 @@ def _check_sortable_keys(tree: PyTree) -> None:
             pending += part
 
 
-def unflatten(structure: TreeDef | TreeDefWithStatic, leaves: Iterable[Any]) -> PyTree:
+def unflatten(structure: TreeDef | TreeDefWithStatic, leaves: Iterable[object]) -> PyTree:
     """The pytree of a structure with these leaves."""
     return structure.unflatten(leaves)
 
@@ -81,11 +81,11 @@ class TreeDefWithStatic(NamedTuple):
         """The number of leaves that are not static."""
         return int(self.structure.num_leaves) - len(self.static_leaves)
 
-    def unflatten(self, leaves: Iterable[Any]) -> PyTree:
+    def unflatten(self, leaves: Iterable[object]) -> PyTree:
         """The pytree with `leaves` for the leaves that are not static."""
         return self.structure.unflatten(self.merge_static(leaves))
 
-    def merge_static(self, leaves: Iterable[Any]) -> list[Any]:
+    def merge_static(self, leaves: Iterable[object]) -> list[Any]:
         """All leaves in order, given the `leaves` that are not static."""
         traced, static = iter(leaves), self.static_leaves
         return [
@@ -244,7 +244,7 @@ def call_treedef(*arguments: TreeDef) -> TreeDef:
 class StructureDifference(NamedTuple):
     """The first path at which two structures differ, and the subtrees there."""
 
-    path: tuple[Any, ...]
+    path: tuple[object, ...]
     expected: TreeDef
     given: TreeDef
 
@@ -261,7 +261,7 @@ class StructureDifference(NamedTuple):
 
 
 def first_difference(
-    expected: TreeDef, given: TreeDef, prefix: bool = False, path: tuple[Any, ...] = ()
+    expected: TreeDef, given: TreeDef, prefix: bool = False, path: tuple[object, ...] = ()
 ) -> StructureDifference | None:
     """The first difference of two structures, None if they are equal.
 

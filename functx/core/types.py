@@ -243,7 +243,7 @@ class ShapedArray(metaclass=_InternedAvalType):
         dims = ",".join(map(str, self.shape))
         return f"{'~' if self.weak_type else ''}{SHORT_NAMES[self.dtype]}[{dims}]"
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return ShapedArray, (self.shape, self.dtype, self.weak_type)
 
 

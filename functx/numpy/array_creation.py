@@ -29,6 +29,7 @@ from functx.core.tracer import (
 from functx.core.tracing import bind, trace
 from functx.core.types import (
     DType,
+    Shape,
     accumulation_dtype,
     canonical_dtype,
     inexact_dtype,
@@ -143,7 +144,7 @@ def ascontiguousarray(a: ArrayOrList, dtype: DTypeLike = None) -> Value:
     return a if aval_of(a).shape else ops.reshape(a, (1,))
 
 
-def _array_from_list(items: Sequence[Any], dtype: DTypeLike) -> Value:
+def _array_from_list(items: Sequence[ArrayOrList], dtype: DTypeLike) -> Value:
     """The array of nested lists: by NumPy if all leaves are concrete, else by concatenation."""
     leaves: list[Any] = []
     shape = _collect_leaves(items, leaves)
@@ -186,11 +187,11 @@ def _collect_leaves(items: ArrayOrList, leaves: list[Any]) -> tuple[int, ...]:
     return (len(items), *(shapes[0] if shapes else ()))
 
 
-def _describe_shapes(shapes: Sequence[Any]) -> str:
+def _describe_shapes(shapes: Sequence[Shape]) -> str:
     return " and ".join(map(str, dict.fromkeys(shapes)))
 
 
-def _list_dtype(leaves: Sequence[Any], dtype: DTypeLike) -> DType:
+def _list_dtype(leaves: Sequence[ArrayOrList], dtype: DTypeLike) -> DType:
     if dtype is not None:
         return canonical_dtype(dtype)
     return promoted_dtype(*leaves)[0] if leaves else canonical_dtype(FLOAT)
@@ -203,7 +204,7 @@ def _full(shape: ShapeLike, value: ArrayLike, dtype: DType, weak: bool = False) 
     if builder is None:
         return filled_ndarray(value, shape, dtype, weak)
     fill = literal_of(value) if weak else literal(value, dtype)
-    return builder.append(ops.Full(shape), (fill,))
+    return builder.append(ops.Full(shape), (fill,))  # type: ignore[arg-type]
 
 
 def zeros(
@@ -273,7 +274,7 @@ def full_like(
     return copy_array(broadcast_to(asarray(fill_value, target_dtype), target_shape))
 
 
-def _matching_array_type(like: ArrayOrList, make: Callable[[], Any]) -> Value:
+def _matching_array_type(like: ArrayOrList, make: Callable[[], Value]) -> Value:
     """The array that `make` returns, as a JAX array outside a trace if `like` is one."""
     if (
         current_builder.get() is not None

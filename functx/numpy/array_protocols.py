@@ -111,7 +111,7 @@ def _array_function(
     self: Tracer | ndarray,
     func: Callable[..., Any],
     types: object,
-    args: Sequence[Any],
+    args: Sequence[object],
     kwargs: dict[str, Any],
 ) -> object:
     """Calls the function of functx with the name of a NumPy function, or that one if there is none.

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from functx import ops
 from functx.core.errors import IndexingError
-from functx.core.program import Literal
+from functx.core.program import Atom, Literal
 from functx.core.tracer import Tracer, aval_of
 from functx.core.types import Shape
 from functx.core.typing import ArrayLike, Index, Value
@@ -135,7 +135,7 @@ def is_same_mask(mask: ArrayLike, other: ArrayLike) -> bool:
         return mask is other
     builder = mask.builder
     pending: list[tuple[Any, Any]] = [(mask.atom, other.atom)]
-    compared: set[Any] = set()
+    compared: set[tuple[Atom, Atom]] = set()
     equation_positions: list[int] = []
     while pending:
         a, b = pending.pop()
@@ -171,7 +171,7 @@ def masked_elements(x: ArrayLike, idx: Index, error: IndexingError) -> MaskedEle
 
 
 def _masked_operator(
-    fun: Callable[[Any, Any], Any], in_place: bool, reflected: bool
+    fun: Callable[[ArrayLike, ArrayLike], Value], in_place: bool, reflected: bool
 ) -> Callable[[MaskedElements, Value | MaskedElements], MaskedElements]:
     def method(self: MaskedElements, other: Value | MaskedElements) -> MaskedElements:
         other = self.unmasked_operand(other)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
@@ -48,7 +47,7 @@ def cumprod(
 
 def _cumulative_reduction(
     name: str,
-    scan: Callable[..., Any],
+    scan: Callable[..., Value],
     a: ArrayOrList,
     axis: int | None,
     dtype: DTypeLike,
@@ -98,7 +97,7 @@ def cumulative_prod(
 
 
 def _with_initial(
-    scan: Callable[..., Any],
+    scan: Callable[..., Value],
     first: int,
     x: ArrayOrList,
     axis: int | None,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 from ml_dtypes import finfo, iinfo
@@ -92,7 +91,7 @@ nextafter = inexact_binary_ufunc(
 
 def _float_predicate(
     x: ArrayOrList,
-    test: Callable[[Any], Any],
+    test: Callable[[Value], Value],
     otherwise: bool,
     join: Callable[..., Value] = ops.bitwise_or,
 ) -> Value:

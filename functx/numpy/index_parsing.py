@@ -50,6 +50,10 @@ class ArrayIndex(NamedTuple):
     position: Position
 
 
+IndexEntry: TypeAlias = SliceIndex | ScalarIndex | ArrayIndex | EllipsisType | None
+"""A parsed item of an index; None inserts an axis."""
+
+
 class IndexingOptions(NamedTuple):
     """The out-of-bounds mode of an index, and promises about it.
 
@@ -94,7 +98,7 @@ def _index_array(item: Index) -> Value | NumPyArray:
     return np.asarray(integer(item) if hasattr(item, "__index__") and not boolean else item)  # type: ignore[arg-type]
 
 
-def concrete_index_mask(mask: ArrayLike) -> np.ndarray[Any, Any]:
+def concrete_index_mask(mask: ArrayLike) -> NumPyArray:
     """The value of a boolean mask; raises IndexingError if it is not known."""
     if type(mask) is not Tracer:
         return np.asarray(mask)
@@ -110,7 +114,7 @@ def concrete_index_mask(mask: ArrayLike) -> np.ndarray[Any, Any]:
         ) from None
 
 
-def parse_index(shape: Shape, items: Sequence[Any], mode: IndexingOptions) -> list[Any]:
+def parse_index(shape: Shape, items: Sequence[Any], mode: IndexingOptions) -> list[IndexEntry]:
     """The entries of an index into an array of `shape`: one for each axis, None for a new axis.
 
     Ellipsis is kept as an entry, also if it stands for no axis.
@@ -122,7 +126,7 @@ def parse_index(shape: Shape, items: Sequence[Any], mode: IndexingOptions) -> li
             f"x[...]: an array of {len(shape)} dimensions takes at most {len(shape)} indices and "
             f"one Ellipsis; got {used} and {ellipses}"
         )
-    entries: list[Any] = []
+    entries: list[IndexEntry] = []
     axis = 0
     for item in items if ellipses else (*items, _IMPLICIT_ELLIPSIS):
         if item is None:
@@ -177,7 +181,7 @@ def _slice_index(item: slice, axis: int, size: int) -> SliceIndex:
     return SliceIndex(axis, start if step > 0 else start + (count - 1) * step, count, step)
 
 
-def _mask_indices(mask: np.ndarray[Any, Any], axis: int, shape: Shape) -> list[ArrayIndex]:
+def _mask_indices(mask: NumPyArray, axis: int, shape: Shape) -> list[ArrayIndex]:
     if not mask.ndim:
         return [ArrayIndex(None, np.zeros(int(mask), np.int32))]
     if mask.shape != shape[axis : axis + mask.ndim]:

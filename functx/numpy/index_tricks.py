@@ -13,7 +13,7 @@ from functx.core.errors import DTypeError, ShapeError, ValueRangeError
 from functx.core.rewriting import T
 from functx.core.tracer import as_ndarray, aval_of
 from functx.core.types import canonical_dtype
-from functx.core.typing import ArrayOrList, DTypeLike, ShapeLike, Value
+from functx.core.typing import ArrayOrList, DTypeLike, NumPyArray, ShapeLike, Value
 from functx.numpy.array_creation import INT, arange, linspace, zeros
 from functx.numpy.promotion import broadcast_to, copy_array, promote
 from functx.numpy.shapes import ensure_array, static_integers
@@ -90,7 +90,7 @@ def diag_indices_from(arr: ArrayOrList) -> tuple[Value, ...]:
     return diag_indices(shape[0], len(shape))
 
 
-def _index_array(indices: np.ndarray[Any, Any]) -> Value:
+def _index_array(indices: NumPyArray) -> Value:
     return as_ndarray(indices.astype(canonical_dtype(INT)))
 
 
@@ -221,7 +221,7 @@ def unravel_index(indices: ArrayOrList, shape: ShapeLike) -> tuple[Value, ...]:
 
 
 def ravel_multi_index(
-    multi_index: Sequence[Any],
+    multi_index: Sequence[ArrayOrList],
     dims: ShapeLike,
     mode: str | tuple[str, ...] = "raise",
     order: str = "C",

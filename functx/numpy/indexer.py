@@ -19,6 +19,7 @@ from functx.core.types import DType, Shape, is_complex, is_inexact, kind
 from functx.core.typing import ArrayLike, ArrayOrList, Index, Value
 from functx.numpy.index_parsing import (
     ArrayIndex,
+    IndexEntry,
     IndexingOptions,
     ScalarIndex,
     SliceIndex,
@@ -55,7 +56,7 @@ class Indexer:
     `index_shape` is None without index arrays.
     """
 
-    def __init__(self, shape: Shape, entries: Sequence[Any], mode: IndexingOptions):
+    def __init__(self, shape: Shape, entries: Sequence[IndexEntry], mode: IndexingOptions):
         self.shape = shape
         self.entries = entries
         self.mode = mode
@@ -67,7 +68,7 @@ class Indexer:
         for entry in entries:
             if type(entry) is SliceIndex:
                 self._add_slice(entry)
-            elif type(entry) in (ScalarIndex, ArrayIndex) and entry.axis is not None:
+            elif isinstance(entry, (ScalarIndex, ArrayIndex)) and entry.axis is not None:
                 self.starts[entry.axis] = entry.position
                 self.indexed_axes.append(entry.axis)
         self.index_shape = _index_array_shape(

@@ -78,7 +78,7 @@ def static_index_key(idx: Index) -> tuple[Any, ...] | None:
     """A hashable key of `idx`, if it has only ints, slices of ints, None and Ellipsis; else None."""
     if type(idx) is int:
         return (idx,)
-    key: list[Any] = []
+    key: list[object] = []
     for item in idx if type(idx) is tuple else (idx,):
         if type(item) is slice:
             bounds = item.start, item.stop, item.step
@@ -93,7 +93,7 @@ def static_index_key(idx: Index) -> tuple[Any, ...] | None:
 
 
 @lru_cache(maxsize=8192)
-def static_index_primitives(shape: Shape, key: tuple[Any, ...]) -> tuple[Primitive, ...]:
+def static_index_primitives(shape: Shape, key: tuple[object, ...]) -> tuple[Primitive, ...]:
     """The primitives that read the elements that `key` selects from an array of `shape`."""
     items = [slice(*item) if type(item) is tuple else item for item in key]
     return Indexer(
@@ -210,7 +210,9 @@ class IndexUpdateRef:
         """`x` after `x[idx] = maximum(x[idx], values)`, the largest for repeated indices."""
         return self._write(values, MAX, **keywords)
 
-    def apply(self, fun: Callable[[Any], Any], **keywords: Unpack[IndexKeywords]) -> Value:
+    def apply(
+        self, fun: Callable[[Value], ArrayOrList], **keywords: Unpack[IndexKeywords]
+    ) -> Value:
         """`x` after `x[idx] = fun(x[idx])`; repeated indices apply `fun` again."""
         mode = _indexing_options(**keywords)
         shape, dtype = aval_of(self.x).shape, aval_of(self.x).dtype

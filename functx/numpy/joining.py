@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 
@@ -61,7 +60,7 @@ def _promote_arrays(
     return tuple([ops.convert_element_type(x, canonical_dtype(dtype)) for x in promoted])
 
 
-def _array_sequence(arrays: ArrayOrList) -> Sequence[Any]:
+def _array_sequence(arrays: ArrayOrList) -> Sequence[ArrayOrList]:
     """The arrays of a sequence, or the slices of an array along its first axis."""
     return arrays if isinstance(arrays, (list, tuple)) else unstack(arrays)
 

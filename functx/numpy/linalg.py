@@ -273,7 +273,9 @@ def matrix_power(a: ArrayOrList, n: int) -> Value:
 
 
 @accept_out
-def multi_dot(arrays: Sequence[Any], *, precision: PrecisionLike = None, out: Out = None) -> Value:
+def multi_dot(
+    arrays: Sequence[ArrayOrList], *, precision: PrecisionLike = None, out: Out = None
+) -> Value:
     """The product of several matrices, in the order with the fewest operations.
 
     The first and the last operand may be vectors.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from operator import index
-from typing import Any
 
 import numpy as np
 
@@ -74,7 +73,7 @@ def _matrix_shape(name: str, rows: int, columns: int | None) -> tuple[int, int]:
     return rows, columns
 
 
-def _compare_indices(compare: Callable[..., Any], shape: tuple[int, ...], k: ArrayLike) -> Value:
+def _compare_indices(compare: Callable[..., Value], shape: tuple[int, ...], k: ArrayLike) -> Value:
     """`compare(row + k, column)` for the row and column indices of the last two dimensions."""
     row = ops.broadcasted_iota(np.int32, shape, len(shape) - 2)
     column = ops.broadcasted_iota(np.int32, shape, len(shape) - 1)

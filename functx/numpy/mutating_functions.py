@@ -275,7 +275,7 @@ class FlatIterator:
     def __len__(self) -> int:
         return self.x.size
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[Value]:
         flat = shapes.reshape(self.x, -1)
         return (flat[i] for i in range(self.x.size))
 

@@ -114,8 +114,8 @@ def nanmin(
 
 
 def _nan_extremum(
-    reduce: Callable[..., Any],
-    start: Callable[[DType], Any],
+    reduce: Callable[..., Value],
+    start: Callable[[DType], complex],
     x: Value,
     axes: Shape,
     initial: ArrayOrList | None,
@@ -143,7 +143,7 @@ def nanargmin(a: Value, axis: Shape, out: Out = None, keepdims: bool = False) ->
 
 
 def _nan_arg_extremum(
-    find: Callable[..., Any], start: Callable[[DType], Any], x: Value, axes: Shape
+    find: Callable[..., Value], start: Callable[[DType], complex], x: Value, axes: Shape
 ) -> Value:
     valid = _not_nan(x)
     if valid is None:

@@ -33,7 +33,7 @@ from functx.numpy.tracer_methods import OPERATORS, make_operator_pair
 __all__ = ["ndarray"]
 
 
-def tracer_in(x: np.ndarray[Any, Any], builder: Builder) -> Tracer:
+def tracer_in(x: NumPyArray, builder: Builder) -> Tracer:
     """The tracer of the captured array `x` in the program of `builder`."""
     return Tracer(builder.atom(x), builder)
 
@@ -113,7 +113,7 @@ def raise_traced_error(
 ) -> None:
     """Trace `fun` on the type of `x`, to raise the error that it raises under `jit`, if any."""
 
-    def body(tracer: Tracer) -> list[Any]:
+    def body(tracer: Tracer) -> list[Value]:
         fun(tracer, *args, **kwargs)
         return []
 

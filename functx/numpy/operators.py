@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from functx import ops
@@ -113,7 +111,7 @@ def _compare_general(primitive: Primitive, x: ArrayOrList, y: ArrayOrList) -> Va
     return logic.select(ops.eq(*re), bind(primitive, im), bind(primitive, re))
 
 
-def _out_of_range_operands(x: ArrayOrList, number: int) -> tuple[Any, Any]:
+def _out_of_range_operands(x: ArrayOrList, number: int) -> tuple[ArrayLike, ArrayLike]:
     """Operands that compare as the integers `x` with a `number` out of the range of their dtype."""
     x = operand(x)
     if aval_of(x).dtype.kind not in "iu":

@@ -17,7 +17,7 @@ from functx.core.errors import (
     ValueRangeError,
 )
 from functx.core.tracer import Tracer, aval_of
-from functx.core.typing import ArrayOrList, Axes, ShapeLike, Value
+from functx.core.typing import ArrayOrList, Axes, NumPyArray, ShapeLike, Value
 from functx.numpy import promotion
 from functx.numpy.indexer import drop_leading_ones
 from functx.numpy.joining import (
@@ -220,7 +220,7 @@ def _roll_along(a: Value, shift: ArrayOrList, axis: int) -> Value:
     )
 
 
-def _static_positions(name: str, obj: slice | ArrayOrList, n: int) -> np.ndarray[Any, Any]:
+def _static_positions(name: str, obj: slice | ArrayOrList, n: int) -> NumPyArray:
     """`obj`, an int, a slice, integers or a mask, as non-negative indices into an axis of length `n`."""
     if isinstance(obj, slice):
         return np.arange(n)[obj]

@@ -202,8 +202,8 @@ def prod(
 
 
 def _sum_or_prod(
-    reduce: Callable[..., Any],
-    combine: Callable[..., Any],
+    reduce: Callable[..., Value],
+    combine: Callable[..., Value],
     neutral: int,
     x: Value,
     axes: Shape,
@@ -263,9 +263,9 @@ amax, amin = max, min
 
 def _extremum(
     name: str,
-    reduce: Callable[..., Any],
-    combine: Callable[..., Any],
-    start: Callable[[DType], Any],
+    reduce: Callable[..., Value],
+    combine: Callable[..., Value],
+    start: Callable[[DType], complex],
     x: Value,
     axes: Shape,
     initial: ArrayOrList | None,
@@ -326,7 +326,7 @@ def argmin(a: Value, axis: Shape, out: Out = None, keepdims: bool = False) -> Va
     return arg_extremum(ops.argmin, a, axis)
 
 
-def arg_extremum(find: Callable[..., Any], x: Value, axes: Shape) -> Value:
+def arg_extremum(find: Callable[..., Value], x: Value, axes: Shape) -> Value:
     """The index that `find` returns along one axis, or along all axes in row-major order."""
     if len(axes) != 1:
         x, axes = ops.reshape(x, (aval_of(x).size,)), (0,)
@@ -467,7 +467,7 @@ def _unmasked_variance(
 
 
 def _masked_variance(
-    finish: Callable[[Any], Any],
+    finish: Callable[[Value], Value],
     x: Value,
     axes: Shape,
     dtype: DTypeLike,

@@ -22,7 +22,7 @@ from functx.core.program import Literal
 from functx.core.tracer import Tracer, aval_of
 from functx.core.tracing import bind
 from functx.core.types import Shape, ShapedArray
-from functx.core.typing import ArrayOrList, Axes, DTypeLike, ShapeLike, Value
+from functx.core.typing import ArrayOrList, Axes, DTypeLike, NumPyArray, ShapeLike, Value
 from functx.numpy import promotion
 from functx.numpy.promotion import copy_array, copy_if_same_memory, operand
 from functx.ops import shapes
@@ -69,7 +69,7 @@ def ensure_array(x: ArrayOrList) -> Value:
     return operand(x)
 
 
-def static_integers(x: ArrayOrList, requested_by: str) -> np.ndarray[Any, Any]:
+def static_integers(x: ArrayOrList, requested_by: str) -> NumPyArray:
     """The value of `x`, integers or booleans known while tracing.
 
     Raises ConcretizationError, which names `requested_by`, if the value is not known, and

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, SupportsIndex
+from typing import SupportsIndex
 
 import numpy as np
 from ml_dtypes import finfo
@@ -19,7 +19,7 @@ from functx.core.errors import (
 )
 from functx.core.tracer import Tracer, aval_of
 from functx.core.types import canonical_dtype, complex_dtype
-from functx.core.typing import ArrayLike, ArrayOrList, Axes, DTypeLike, Out, Value
+from functx.core.typing import ArrayLike, ArrayOrList, Axes, DTypeLike, NumPyArray, Out, Value
 from functx.numpy import floating_point, operators, ufuncs
 from functx.numpy.array_creation import INT
 from functx.numpy.indexing import getitem
@@ -289,7 +289,7 @@ def _periodic_points(
     return x, concatenate(ends(xp, period)), concatenate(ends(fp, None))
 
 
-def concrete_mask(mask: Value, name: str, fix: str = "") -> np.ndarray[Any, Any]:
+def concrete_mask(mask: Value, name: str, fix: str = "") -> NumPyArray:
     """The value of `mask`, which decides the number of results; `fix` overrides the advice."""
     if type(mask) is not Tracer:
         return np.asarray(mask)

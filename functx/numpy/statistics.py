@@ -5,7 +5,6 @@ from __future__ import annotations
 import builtins
 import math
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
@@ -23,7 +22,7 @@ from functx.core.types import (
     kind,
     real_dtype,
 )
-from functx.core.typing import ArrayLike, ArrayOrList, Axes, DTypeLike, Out, Value
+from functx.core.typing import ArrayLike, ArrayOrList, Axes, DTypeLike, NumPyArray, Out, Value
 from functx.numpy import floating_point, operators, ufuncs
 from functx.numpy.array_creation import asarray, linspace
 from functx.numpy.cumulative import diff
@@ -377,9 +376,7 @@ def _quantile_values(
     return q, _INTERPOLATIONS[method](*neighbours, ops.convert_element_type(weight, aval.dtype))
 
 
-def _static_quantile_values(
-    sorted_elements: Value, positions: np.ndarray[Any, Any], method: str
-) -> Value:
+def _static_quantile_values(sorted_elements: Value, positions: NumPyArray, method: str) -> Value:
     """The quantiles at `positions` known while tracing, by slices."""
     low, high = np.floor(positions).astype(int), np.ceil(positions).astype(int)
     if method == "nearest":
@@ -407,7 +404,7 @@ def _linear_interpolation(low: Value, high: Value, weight: ArrayLike) -> Value:
     return ufuncs.where(ops.eq(weight, 0.0), low, interpolated)
 
 
-_INTERPOLATIONS: dict[str, Callable[..., Any]] = {
+_INTERPOLATIONS: dict[str, Callable[..., Value]] = {
     "linear": _linear_interpolation,
     "lower": lambda low, high, weight: low,
     "higher": lambda low, high, weight: high,

@@ -41,8 +41,8 @@ PairwiseContraction = Callable[[Value, Value], Value]
 
 
 def pairwise_contraction(
-    x: dict[Any, int],
-    y: dict[Any, int],
+    x: dict[str, int],
+    y: dict[str, int],
     out: Labels,
     precision: Precisions = None,
     preferred: DType | None = None,
@@ -102,7 +102,7 @@ def label_positions(labels: Iterable[Any], selected: Labels) -> tuple[int, ...]:
     return tuple([labels.index(label) for label in selected])
 
 
-def _output_order(labels: dict[Any, int], out: Labels) -> tuple[int, ...]:
+def _output_order(labels: dict[str, int], out: Labels) -> tuple[int, ...]:
     return label_positions(labels, tuple([label for label in out if label in labels]))
 
 
@@ -369,10 +369,10 @@ class EinsumPlan(NamedTuple):
     results of earlier steps.
     """
 
-    prepare: tuple[Callable[[Any], Any], ...]
+    prepare: tuple[Callable[[Value], Value], ...]
     steps: tuple[tuple[int, int, PairwiseContraction], ...]
 
-    def __call__(self, operands: Sequence[Any]) -> Value:
+    def __call__(self, operands: Sequence[Value]) -> Value:
         terms = [f(x) for f, x in zip(self.prepare, operands, strict=True)]
         for i, j, multiply in self.steps:
             terms.append(multiply(terms[i], terms[j]))
@@ -563,7 +563,7 @@ def _dot_general_order(left: str, right: str, needed: set[str]) -> str:
 
 def _contraction_path(
     terms: list[str], output: str, sizes: dict[str, int], optimize: Optimize
-) -> Sequence[Any]:
+) -> Sequence[tuple[int, ...]]:
     """The operands of each step of the contraction, as positions among the remaining ones."""
     if len(terms) < 3:
         return []
@@ -573,7 +573,7 @@ def _contraction_path(
         return [(0, 1), *[(0, len(terms) - 1 - i) for i in range(1, len(terms) - 1)]]
     import opt_einsum
 
-    path: Sequence[Any]
+    path: Sequence[tuple[int, ...]]
     path, _ = opt_einsum.contract_path(
         f"{','.join(terms)}->{output}",
         *[tuple([sizes[c] for c in term]) for term in terms],
@@ -585,7 +585,7 @@ def _contraction_path(
 
 def _prepare_operand(
     term: str, shape: Shape, others: str, output: str | None
-) -> tuple[Callable[[Any], Any], str]:
+) -> tuple[Callable[[Value], Value], str]:
     """The preparation of an operand: diagonals of repeated labels, sums over labels of this operand only.
 
     Returns the function and the labels of its result, which are in the order of `output` if it

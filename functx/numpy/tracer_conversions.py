@@ -23,7 +23,7 @@ from functx.core.program import Atom, Equation, Literal, Program, Var, subprogra
 from functx.core.rewriting import cached_rewrite
 from functx.core.tracer import Tracer, current_builder
 from functx.core.tracing import Builder
-from functx.core.typing import DTypeLike, Index
+from functx.core.typing import DTypeLike, Index, NumPyArray
 from functx.numpy import indexing
 from functx.transforms.call_primitive import Call
 from functx.transforms.vmap import Batch
@@ -117,7 +117,7 @@ def _tolist(self: Tracer) -> complex | list[Any]:
     return concretize(self, ".tolist()").tolist()
 
 
-def _array(self: Tracer, dtype: DTypeLike = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+def _array(self: Tracer, dtype: DTypeLike = None, copy: bool | None = None) -> NumPyArray:
     _check_not_assigned(self)
     check_not_differentiated(self, "numpy.asarray()")
     try:

@@ -284,7 +284,7 @@ def _len(self: Tracer) -> int:
     return self.shape[0]
 
 
-def _iter(self: Tracer) -> Iterator[Any]:
+def _iter(self: Tracer) -> Iterator[Value]:
     if not self.shape:
         raise ShapeError(
             f"iteration: the array must have a dimension; got {self.atom.aval!r}",

@@ -206,7 +206,7 @@ def inexact_binary_ufunc(name: str, primitive: Primitive, doc: str) -> BinaryUfu
     return with_name_and_doc(function, name, doc)
 
 
-def map_real_and_imag(function: Callable[..., Any], x: Value) -> Value:
+def map_real_and_imag(function: Callable[..., Value], x: Value) -> Value:
     """`function` applied to `x`, or to the real and the imaginary part of complex `x`."""
     if is_complex(aval_of(x).dtype):
         return conversion.complex(function(conversion.real(x)), function(conversion.imag(x)))
@@ -350,7 +350,7 @@ def fmin(x: ArrayOrList, y: ArrayOrList, /) -> Value:
     return _nan_ignoring_extremum(arithmetic.min, x, y)
 
 
-def _nan_ignoring_extremum(extremum: Callable[..., Any], x: ArrayOrList, y: ArrayOrList) -> Value:
+def _nan_ignoring_extremum(extremum: Callable[..., Value], x: ArrayOrList, y: ArrayOrList) -> Value:
     x, y = broadcast(*promote(x, y))
     out = extremum(x, y)
     if not is_inexact(aval_of(x).dtype):
@@ -386,7 +386,7 @@ def clip(
     return write_out("clip", logic.clamp(bounds[0], a, bounds[1]), out)
 
 
-def _dtype_bounds(dtype: DType) -> tuple[Any, Any]:
+def _dtype_bounds(dtype: DType) -> tuple[complex, complex]:
     """The least and the largest value of a dtype."""
     if is_floating(dtype):
         return -math.inf, math.inf
@@ -438,7 +438,9 @@ def where(
     return bind(ops.Select(), (condition, y, x))
 
 
-def select(condlist: Sequence[Any], choicelist: Sequence[Any], default: ArrayOrList = 0) -> Value:
+def select(
+    condlist: Sequence[ArrayOrList], choicelist: Sequence[ArrayOrList], default: ArrayOrList = 0
+) -> Value:
     """For each element the choice whose condition is the first that is True, or `default`."""
     if len(condlist) != len(choicelist) or not len(condlist):
         raise ValueRangeError(

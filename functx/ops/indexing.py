@@ -171,9 +171,7 @@ class GatherScatter(Primitive, abstract=True):
             "offset_dims must give a place to every dimension that windows keep",
         )
 
-    def start_limits(
-        self, x: Value | ShapedArray, sizes: Dims, dtype: DType
-    ) -> np.ndarray[Any, Any]:
+    def start_limits(self, x: Value | ShapedArray, sizes: Dims, dtype: DType) -> NumPyArray:
         """The largest start of a window inside the operand, for each indexed dimension."""
         largest = np.iinfo(dtype).max
         return np.array([min(x.shape[d] - sizes[d], largest) for d in self.start_index_map], dtype)

@@ -340,7 +340,7 @@ class DenseConstant(Constant):
     def abstract_eval(self) -> ShapedArray:
         return self.aval
 
-    def array(self) -> np.ndarray[Any, Any]:
+    def array(self) -> NumPyArray:
         """The value."""
         return np.frombuffer(self.data, self.aval.dtype).reshape(self.aval.shape)
 
