@@ -23,6 +23,8 @@ from functx.core.typing import Cotangent, IRValue, IRValues, Mask, Tangent, Valu
 if TYPE_CHECKING:
     from _collections_abc import dict_items, dict_keys, dict_values
 
+    from typing_extensions import TypeIs
+
     from functx.lowering.stablehlo_emitter import LoweringContext
 
 
@@ -570,6 +572,6 @@ class LinearInput(HasAval):
         self.aval = aval
 
 
-def is_linear_input(x: object) -> bool:
+def is_linear_input(x: object) -> TypeIs[LinearInput]:
     """Whether `x` stands for a linear operand in a transpose rule."""
     return type(x) is LinearInput

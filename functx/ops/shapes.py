@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from jax.extend.mlir.dialects import stablehlo
@@ -13,7 +13,7 @@ from jax.interpreters import mlir
 from functx import ops
 from functx.core.errors import AxisError, DTypeError, ShapeError
 from functx.core.functionalization import reshape_strides
-from functx.core.primitive import View, is_linear_input
+from functx.core.primitive import LinearInput, View, is_linear_input
 from functx.core.program import Atom
 from functx.core.samples import EXACT, f32, i32, sample
 from functx.core.tracer import Tracer, aval_of, current_builder
@@ -409,7 +409,7 @@ def empty(shape: ShapeLike, dtype: DTypeLike) -> Value:
     return full(shape, 0, dtype)
 
 
-def constant_like(x: Any, value: complex) -> Value:
+def constant_like(x: ArrayLike | ShapedArray | LinearInput, value: complex) -> Value:
     """An array of the shape and dtype of `x`, a value or an aval, filled with the number `value`.
 
     It is not weakly typed.
@@ -422,7 +422,7 @@ def constant_like(x: Any, value: complex) -> Value:
     return Full(aval.shape)(fill)
 
 
-def zeros_like(x: Any) -> Value:
+def zeros_like(x: ArrayLike | ShapedArray | LinearInput) -> Value:
     """Zeros of the shape and dtype of `x`, a value or an aval."""
     return constant_like(x, 0)
 

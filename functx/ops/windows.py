@@ -15,9 +15,8 @@ from functx.core.errors import ArgumentError, ShapeError, ValueRangeError
 from functx.core.primitive import Primitive
 from functx.core.program import Program
 from functx.core.samples import EXACT, bool_, c64, f32, i32, sample
-from functx.core.tracer import aval_of
 from functx.core.types import Shape, ShapedArray
-from functx.core.typing import ArrayLike, Cotangents, Dim, IRValue, Tangent, Value, Values
+from functx.core.typing import Cotangents, Dim, IRValue, Tangent, Value, Values
 from functx.ops.families import Linear, check_same_dtype
 from functx.ops.operands import Dims, upcast_aval
 
@@ -513,36 +512,3 @@ def lower_window_program(
     flat = [stablehlo.reshape(t, x) for t, x in zip(vectors, found, strict=True)]
     results = ctx.module.emit(begin, [*starts, *flat])
     return [stablehlo.reshape(t, x) for t, x in zip(types, results, strict=True)]
-
-
-def reduce_window_sum(
-    x: ArrayLike, window_dimensions: Sequence[int], *window: Any, **more: Any
-) -> Value:
-    """The sum of the elements of `x` in each window; see `make_window` for the arguments."""
-    shape = aval_of(x).shape
-    fields = make_window("reduce_window_sum", shape, window_dimensions, *window, **more)
-    return ReduceWindowSum(*fields)(x)
-
-
-def reduce_window_max(
-    x: ArrayLike, window_dimensions: Sequence[int], *window: Any, **more: Any
-) -> Value:
-    """The largest element of `x` in each window; see `make_window` for the arguments.
-
-    The first of elements that tie has the derivative.
-    """
-    shape = aval_of(x).shape
-    fields = make_window("reduce_window_max", shape, window_dimensions, *window, **more)
-    return ReduceWindowMax(*fields)(x)
-
-
-def reduce_window_min(
-    x: ArrayLike, window_dimensions: Sequence[int], *window: Any, **more: Any
-) -> Value:
-    """The smallest element of `x` in each window; see `make_window` for the arguments.
-
-    The first of elements that tie has the derivative.
-    """
-    shape = aval_of(x).shape
-    fields = make_window("reduce_window_min", shape, window_dimensions, *window, **more)
-    return ReduceWindowMin(*fields)(x)
