@@ -28,7 +28,6 @@ from functx.ops.operands import (
     RewriteContext,
     Simplified,
     all_ones,
-    identity_result,
     is_literal_equal,
     is_same_value,
     literal,
@@ -343,7 +342,7 @@ def select_n(which: ArrayLike, *cases: ArrayLike) -> Value:
             fix="Convert `which` to an integer.",
         )
     if len(cases) == 1:
-        return identity_result(cases[0])
+        return cases[0]  # type: ignore[return-value]
     cases = promote_scalars(*cases)
     if aval.dtype == bool:
         on_false, on_true = cases
