@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import compress
 from sys import _getframe
 from typing import TYPE_CHECKING, Any
 
@@ -365,7 +366,7 @@ def trace(
     name: str = "f",
     kind: str = "trace",
     values: Sequence[Any] | None = None,
-    differentiated: Sequence[int] = (),
+    active: Sequence[bool] = (),
     in_names: Any = None,
     source: Source | None = None,
     capture_bases: bool = False,
@@ -376,8 +377,8 @@ def trace(
     """The program of `fun`, which takes and returns flat sequences, and the values that it captures.
 
     The last inputs of the program stand for the captured values. `values` are the known values of
-    inputs, on which Python can branch. `differentiated` holds the positions of inputs that a
-    derivative is taken in. With `capture_bases`, a view from outside is captured as its base.
+    inputs, on which Python can branch. `active` is the mask of the inputs that a derivative
+    is taken in. With `capture_bases`, a view from outside is captured as its base.
     `layouts` gives the strides of inputs that are not in row-major order. `batched_from` is a named
     axis and, for each input, the whole batch and its batch dimension; an input whose dimension is
     None is the same for the whole batch, so its value is known. With `carries_writes`, the function
@@ -398,7 +399,7 @@ def trace(
         pairs = [*zip(builder.inputs, batches, strict=True)]
         builder.batched_inputs.update(pairs)
         builder.values.update([(v, x) for v, (x, dim) in pairs if dim is None])
-    builder.differentiated = frozenset([builder.inputs[i] for i in differentiated])
+    builder.differentiated = frozenset(compress(builder.inputs, active))
     return run_and_finish(builder, fun, tracers)
 
 

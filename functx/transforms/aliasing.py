@@ -26,6 +26,7 @@ from functx.core.functionalization import (
     storage_base,
     write_to_numpy_arrays,
 )
+from functx.core.masks import indices_where
 from functx.core.program import Atom, Var
 from functx.core.rewriting import cached_rewrite
 from functx.core.tracer import Tracer, current_builder
@@ -140,14 +141,14 @@ def functionalize_trace(
 
 
 def with_shared_buffers(
-    flat: Callable[..., list[Value]], buffers: Sequence[SharedBuffer], differentiated: Sequence[int]
+    flat: Callable[..., list[Value]], buffers: Sequence[SharedBuffer], active: Sequence[bool]
 ) -> Callable[..., list[Value]]:
     """`flat` applied to arguments that are views of `buffers`; writes go back to the arguments."""
 
     def body(*tracers: Tracer) -> list[Value]:
         leaves: list[Value] = list(tracers)
         for buffer in buffers:
-            leaves = buffer.rebase_members(leaves, differentiated)
+            leaves = buffer.rebase_members(leaves, indices_where(active))
         outs = flat(*leaves)
         if current_builder.require().writes:
             for i in [i for buffer in buffers for i, _ in buffer.members]:

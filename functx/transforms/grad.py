@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 from functx.core import tree
 from functx.core.backend import backend
 from functx.core.errors import ArgnumsError, GradientError
-from functx.core.masks import unflatten_tangents
+from functx.core.masks import scatter_where, unflatten_tangents
 from functx.core.rewriting import apply
-from functx.core.types import DType, ShapedArray, is_complex, is_inexact
+from functx.core.types import DType, Shape, is_complex, is_inexact
 from functx.core.typing import Function, PyTree, Value
 from functx.transforms.aliasing import copy_transform_results
 from functx.transforms.argument_names import (
@@ -87,22 +87,19 @@ def make_gradient_function(
     kind: str = "grad",
 ) -> Function:
     """The result of `grad` or `value_and_grad` of `fun`; messages name the transform `kind`."""
-    argnums = canonical_argnums(argnums, kind)
-    with_value = kind == "value_and_grad"
-    accepts = is_complex if holomorphic else is_inexact
-
-    def refusal(aval: ShapedArray, name: str) -> GradientError:
-        wanted = "complex (holomorphic=True)" if holomorphic else "of a floating point dtype"
-        return GradientError(
-            f"{kind}({function_name(fun)}): differentiated arguments must be {wanted}; "
-            f"got {aval!r} for `{name}`",
-            fix=f"Convert it (`functx.numpy.asarray({name}, float)`), choose other argnums, or pass "
-            "allow_int=True.",
-        )
-
     differentiated = DifferentiatedFunction(
-        fun, fun, kind, argnums, accepts, refusal, has_aux, allow_int
+        fun,
+        fun,
+        kind,
+        canonical_argnums(argnums, kind),
+        is_complex if holomorphic else is_inexact,
+        "complex (holomorphic=True)" if holomorphic else "of a floating point dtype",
+        "Convert it (`functx.numpy.asarray({name}, float)`), choose other argnums, or pass "
+        "allow_int=True.",
+        has_aux,
+        allow_int,
     )
+    with_value = kind == "value_and_grad"
 
     def wrapper(*args: PyTree, **kwargs: PyTree) -> PyTree:
         call = differentiated.trace(args, kwargs)
@@ -110,11 +107,10 @@ def make_gradient_function(
         _check_scalar(traced, kind, fun, has_aux, holomorphic)
         rewrite = backend.gradient_rewrite(call.active, with_value)
         outs = apply(rewrite, traced.program, operands)
-        count = len(outs) - len(call.varying)
+        count = len(outs) - sum(call.active)
         # Copied before the arguments are written to: a gradient may be one of them.
-        gradients = copy_transform_results(outs[count:], operands)
+        grads = call.unflatten(copy_transform_results(outs[count:], operands))
         results = traced.finish_call(operands, outs[:count])
-        grads = call.unflatten(gradients, call.avals)
         if has_aux:
             primal = tree.unflatten(traced.out_tree, results if with_value else [None, *results])
             return (primal, grads) if with_value else (grads, primal[1])
@@ -126,36 +122,31 @@ def make_gradient_function(
 class DifferentiatedCall(NamedTuple):
     """A traced call of a function, to be differentiated in some arguments.
 
-    `positions` are those of the leaves of these arguments, `avals` their types, and `structure`
-    the structure of the derivatives. `varying` are the indices of the inputs of the program to
-    differentiate in: of the leaves that are not integers.
+    `active` is the mask of the inputs of the program to differentiate in. `arg_leaves` are the
+    positions of the leaves of these arguments, which may also be integers, among the inputs, and
+    `structure` is the structure of the derivatives.
     """
 
     traced: TracedFunction
     operands: list[Value]
-    positions: Sequence[int]
-    avals: list[ShapedArray]
-    structure: Any
-    varying: list[int]
+    active: tuple[bool, ...]
+    arg_leaves: Sequence[int]
+    structure: tree.TreeDef
 
-    @property
-    def active(self) -> tuple[bool, ...]:
-        """The mask of the inputs of the program to differentiate in."""
-        varying = set(self.varying)
-        return tuple([i in varying for i in range(len(self.traced.program.inputs))])
-
-    def unflatten(self, derivatives: Sequence[Value], avals: Sequence[ShapedArray]) -> PyTree:
-        """The derivatives in the inputs `varying` as a pytree, with None for integers."""
-        by_input = dict(zip(self.varying, derivatives, strict=True))
-        return unflatten_tangents(self.structure, avals, [by_input.get(i) for i in self.positions])
+    def unflatten(self, derivatives: Sequence[Value], out_shape: Shape = ()) -> PyTree:
+        """The derivatives of an output in the active inputs as a pytree, with None for integers."""
+        by_input = scatter_where(derivatives, self.active)
+        in_avals = [self.traced.program.inputs[i].aval for i in self.arg_leaves]
+        avals = [a.update(shape=out_shape + a.shape) for a in in_avals] if out_shape else in_avals
+        return unflatten_tangents(self.structure, avals, [by_input[i] for i in self.arg_leaves])
 
 
 class DifferentiatedFunction(NamedTuple):
     """A function to differentiate in the arguments at `argnums`; messages name `shown` instead.
 
-    `accepts` holds for the dtypes of these, and `refusal` is the error for a leaf of another, of
-    which it takes the type and the name. With `allow_int`, integers are accepted too; without it,
-    Python ints count as floats.
+    The dtypes of these must satisfy `accepts`, which the error for another describes as `wanted`;
+    in its cure, `fix`, "{name}" stands for the name of the leaf. With `allow_int`, integers are
+    accepted too; without it, Python ints count as floats.
     """
 
     fun: Function
@@ -163,35 +154,38 @@ class DifferentiatedFunction(NamedTuple):
     kind: str
     argnums: int | tuple[int, ...]
     accepts: Callable[[DType], bool]
-    refusal: Callable[[ShapedArray, str], GradientError]
+    wanted: str
+    fix: str
     has_aux: bool
     allow_int: bool
 
     def trace(self, args: Sequence[Value], kwargs: dict[str, Any]) -> DifferentiatedCall:
         """The traced call for these arguments."""
-        fun, shown, kind, argnums, *_ = self
+        fun, shown, kind = self.fun, self.shown, self.kind
         leaves, in_tree = tree.flatten_with_key_data((args, kwargs))
-        found, trees = argnums_leaves(args, argnums, kind, shown)
+        arg_leaves, structure = argnums_leaves(args, self.argnums, kind, shown)
         if not self.allow_int:
-            convert_ints_to_floats(leaves, found)
-        leaves, in_tree, avals, positions = partition_static_arguments(
-            leaves, in_tree, kind, shown, found
+            convert_ints_to_floats(leaves, arg_leaves)
+        leaves, in_tree, avals, arg_leaves = partition_static_arguments(
+            leaves, in_tree, kind, shown, arg_leaves
         )
-        varying = []
-        for i in positions:
+        active = [False] * len(leaves)
+        for i in arg_leaves:
             dtype = avals[i].dtype
-            inexact = is_inexact(dtype)
-            if not (self.accepts(dtype) or (self.allow_int and not inexact)):
-                raise self.refusal(avals[i], argument_names(fun, in_tree, avals)()[i])
-            if inexact:
-                varying.append(i)
-        varying.sort()
+            active[i] = is_inexact(dtype)
+            if not (self.accepts(dtype) or (self.allow_int and not active[i])):
+                name = argument_names(fun, in_tree, avals)()[i]
+                raise GradientError(
+                    f"{kind}({function_name(shown)}): differentiated arguments must be {self.wanted}; "
+                    f"got {avals[i]!r} for `{name}`",
+                    fix=self.fix.format(name=name),
+                )
         traced = trace_function(
-            fun, in_tree, avals, kind, values=leaves, differentiated=varying, has_aux=self.has_aux
+            fun, in_tree, avals, kind, values=leaves, active=active, has_aux=self.has_aux
         )
-        structure = tree.treedef_tuple(trees) if isinstance(argnums, tuple) else trees[0]
-        operands, avals = [*leaves, *traced.captured], [avals[i] for i in positions]
-        return DifferentiatedCall(traced, operands, positions, avals, structure, varying)
+        operands = [*leaves, *traced.captured]
+        mask = (*active, *[False] * len(traced.captured))
+        return DifferentiatedCall(traced, operands, mask, arg_leaves, structure)
 
 
 def canonical_argnums(argnums: Argnums, kind: str) -> int | tuple[int, ...]:
@@ -206,14 +200,14 @@ def canonical_argnums(argnums: Argnums, kind: str) -> int | tuple[int, ...]:
             f"{kind}: argnums must be an int or a non-empty tuple of ints; got {argnums!r}",
             fix="Give the position of the argument, which counts from 0.",
         )
-    found = tuple([index(n) for n in numbers])
-    return found if several else found[0]
+    positions = tuple([index(n) for n in numbers])
+    return positions if several else positions[0]
 
 
 def argnums_leaves(
     args: Sequence[Value], argnums: Argnums, kind: str, fun: Function
-) -> tuple[list[int], list[Any]]:
-    """The positions of the leaves of the arguments at `argnums`, and the structures of these.
+) -> tuple[Sequence[int], tree.TreeDef]:
+    """The positions of the leaves of the arguments at `argnums`, and the structure of these.
 
     Raises ArgnumsError if `argnums` names no positional argument, or one twice.
     """
@@ -232,8 +226,10 @@ def argnums_leaves(
     starts = [0]
     for each in trees:
         starts.append(starts[-1] + each.num_leaves)
-    positions = [i for n in numbers for i in range(starts[n], starts[n + 1])]
-    return positions, [trees[n] for n in numbers]
+    arg_leaves = [i for n in numbers for i in range(starts[n], starts[n + 1])]
+    if isinstance(argnums, tuple):
+        return arg_leaves, tree.treedef_tuple([trees[n] for n in numbers])
+    return arg_leaves, trees[numbers[0]]
 
 
 def convert_ints_to_floats(leaves: list[Any], positions: Sequence[int]) -> list[Any]:

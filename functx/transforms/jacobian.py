@@ -275,15 +275,16 @@ def _jacobian(
     label = f"{kind}({function_name(shown)})"
     check_chunk_size(label, chunk_size)
 
-    def refusal(aval: ShapedArray, name: str) -> GradientError:
-        return GradientError(
-            f"{label}: differentiated arguments must be {_DTYPE_DESCRIPTIONS[accepts]}; "
-            f"got {aval!r} for `{name}`",
-            fix="Convert it, or pass holomorphic=True for a complex function.",
-        )
-
     differentiated = DifferentiatedFunction(
-        fun, shown, kind, argnums, accepts, refusal, has_aux, allow_int
+        fun,
+        shown,
+        kind,
+        argnums,
+        accepts,
+        _DTYPE_DESCRIPTIONS[accepts],
+        "Convert it, or pass holomorphic=True for a complex function.",
+        has_aux,
+        allow_int,
     )
 
     def wrapper(*args: PyTree, **kwargs: PyTree) -> PyTree:
@@ -303,10 +304,11 @@ def _jacobian(
         count = len(traced.program.outputs)
         blocks = copy_transform_results(outs[count:], operands)
         outs = traced.finish_call(operands, outs[:count])
-        rows, count = [], len(call.varying)
-        for i, out in enumerate(out_avals):
-            block_avals = [a.update(shape=out.shape + a.shape) for a in call.avals]
-            rows.append(call.unflatten(blocks[i * count : (i + 1) * count], block_avals))
+        count = sum(call.active)
+        rows = [
+            call.unflatten(blocks[i * count : (i + 1) * count], out.shape)
+            for i, out in enumerate(out_avals)
+        ]
         jacobian = tree.unflatten(out_tree, rows)
         if has_aux:
             return jacobian, tree.unflatten(traced.out_tree, outs)[1]

@@ -11,7 +11,6 @@ from functx.core import tree
 from functx.core.backend import backend
 from functx.core.errors import ArgumentError, GradientError, TangentError, type_name
 from functx.core.masks import (
-    indices_where,
     inexact_mask,
     is_float0,
     scatter_where,
@@ -75,15 +74,14 @@ def jvp(
     leaves, in_tree = tree.keys_to_key_data(leaves, in_tree)
     avals = avals_of(leaves, "jvp", fun, in_tree)
     tangent_leaves = _check_tangents(fun, in_tree, avals, tangent_leaves, "jvp")
-    varying = tuple([t is not None for t in tangent_leaves])
-    positions = [i for i, v in enumerate(varying) if v]
+    active = tuple([t is not None for t in tangent_leaves])
     traced = trace_function(
-        fun, in_tree, avals, "jvp", values=leaves, differentiated=positions, has_aux=has_aux
+        fun, in_tree, avals, "jvp", values=leaves, active=active, has_aux=has_aux
     )
     if strict:
-        _check_outputs_depend(traced, varying, fun)
+        _check_outputs_depend(traced, active, fun)
     operands = [*leaves, *traced.captured, *[t for t in tangent_leaves if t is not None]]
-    rewrite = JVPRewrite(varying + (False,) * len(traced.captured))
+    rewrite = JVPRewrite(active + (False,) * len(traced.captured))
     outs = apply(rewrite, traced.program, operands)
     count = len(traced.program.outputs)
     tangent = _output_tangent(traced, copy_transform_results(outs[count:], operands), has_aux)
@@ -107,7 +105,7 @@ def linearize(fun: Function, *primals: PyTree, has_aux: bool = False) -> PyTree:
     at_primals = trace_at_primals(fun, primals, "linearize", has_aux)
     in_tree, avals, traced = tree.structure((primals, {})), at_primals.avals, at_primals.traced
     inexact = inexact_mask(avals)
-    values, tangent_program = rewrite_by_structure(Linearize(at_primals.varying), traced.program)
+    values, tangent_program = rewrite_by_structure(Linearize(at_primals.active), traced.program)
     operands = [*at_primals.leaves, *traced.captured]
     outs = apply(None, values, operands)
     count = len(traced.program.outputs)
@@ -136,7 +134,7 @@ class TracedAtPrimals(NamedTuple):
     traced: TracedFunction
 
     @property
-    def varying(self) -> tuple[bool, ...]:
+    def active(self) -> tuple[bool, ...]:
         """The mask of the inputs of the program that it is differentiated in."""
         return (*inexact_mask(self.avals), *[False] * len(self.traced.captured))
 
@@ -147,9 +145,9 @@ def trace_at_primals(
     """`fun` traced at `primals`; messages name the transform `kind`."""
     leaves, in_tree = tree.flatten_with_key_data((primals, {}))
     avals = avals_of(leaves, kind, fun, in_tree)
-    inexact = indices_where(inexact_mask(avals))
+    active = inexact_mask(avals)
     traced = trace_function(
-        fun, in_tree, avals, kind, values=leaves, differentiated=inexact, has_aux=has_aux
+        fun, in_tree, avals, kind, values=leaves, active=active, has_aux=has_aux
     )
     return TracedAtPrimals(leaves, in_tree, avals, traced)
 
@@ -219,7 +217,7 @@ def vjp(fun: Function, *primals: PyTree, has_aux: bool = False) -> PyTree:
     out_avals = traced.out_avals
     out_tree = traced.tree_without_aux(has_aux)
     own = out_tree.num_leaves
-    forward, backward = rewrite_by_structure(backend.vjp_split(at_primals.varying), traced.program)
+    forward, backward = rewrite_by_structure(backend.vjp_split(at_primals.active), traced.program)
     operands = [*at_primals.leaves, *traced.captured]
     outs = apply(None, forward, operands)
     count = len(traced.program.outputs)

@@ -17,6 +17,7 @@ from functx.core.errors import (
     FunctxError,
     type_name,
 )
+from functx.core.masks import indices_where
 from functx.core.named_axes import tracked_mesh_axes
 from functx.core.program import Program, pad_input_names
 from functx.core.program_editing import replace_program_fields
@@ -121,7 +122,7 @@ def trace_function(
     kind: str,
     *,
     values: Sequence[ArrayLike] | None = None,
-    differentiated: Sequence[int] = (),
+    active: Sequence[bool] = (),
     has_aux: bool = False,
     memory: MemoryLayout = ROW_MAJOR,
     batched_from: Any = None,
@@ -130,22 +131,22 @@ def trace_function(
     """Traces `fun(*args, **kwargs)`, where `(args, kwargs)` has the structure `in_tree`.
 
     `kind` is the transform that messages name. `values` are the concrete arguments if they are
-    known, and `differentiated` the indices of the leaves that a derivative is taken in. With
+    known, and `active` the mask of the leaves that a derivative is taken in. With
     `has_aux`, `fun` returns a pair `(output, aux)`, flattened one after the other; leaves of `aux`
     that are not traced stay in `out_tree`. `memory` is that of the arguments, as far as `values`
     do not show it. `batched_from` and `carries_writes` are as in `trace`.
     """
     call = FlatFunction(fun, in_tree, kind, has_aux)
-    flat = with_derivative_boundaries(call, differentiated) if differentiated else call
+    flat = with_derivative_boundaries(call, active) if any(active) else call
 
     def trace_in(memory: MemoryLayout) -> tuple[TracedFunction, bool]:
         program, captured = trace(
-            with_shared_buffers(flat, memory.buffers, differentiated) if memory.buffers else flat,
+            with_shared_buffers(flat, memory.buffers, active) if memory.buffers else flat,
             avals,
             name=function_name(fun),
             kind=kind,
             values=values,
-            differentiated=differentiated,
+            active=active,
             in_names=argument_names(fun, in_tree, avals),
             capture_bases=memory.capture_bases,
             layouts=memory.strides,
@@ -233,11 +234,11 @@ class FlatFunction:
 
 
 def with_derivative_boundaries(
-    flat: Callable[..., list[Value]], differentiated: Sequence[int]
+    flat: Callable[..., list[Value]], active: Sequence[bool]
 ) -> Callable[..., list[Value]]:
     """`flat` with a `DerivativeBoundary` around it where mesh axes track replication.
 
-    The boundaries are at the arguments at the indices `differentiated` and at all results.
+    The boundaries are at the arguments marked `active` and at all results.
     """
 
     def body(*tracers: Tracer) -> list[Value]:
@@ -245,11 +246,11 @@ def with_derivative_boundaries(
         if not axes:
             return flat(*tracers)
         leaves = list(tracers)
-        for i in differentiated:
+        for i in indices_where(active):
             leaves[i] = ops.DerivativeBoundary("argument", axes)(leaves[i], leaves[i])
         outs = [ops.DerivativeBoundary("result", axes)(x, x) for x in flat(*leaves)]
         if current_builder.require().writes:
-            for i in [i for i in differentiated if is_written_to(leaves[i])]:
+            for i in [i for i in indices_where(active) if is_written_to(leaves[i])]:
                 Write()(tracers[i], leaves[i])
         return outs
 
@@ -282,14 +283,14 @@ def avals_of(
 class TracedArguments(NamedTuple):
     """The leaves of a call's arguments that are traced, their avals and structure.
 
-    The structure `in_tree` holds the static leaves. `indices` are those of the leaves that must
-    be traced.
+    The structure `in_tree` holds the static leaves. `required` are the positions of the leaves
+    that must be traced.
     """
 
     leaves: list[Value]
     in_tree: tree.TreeDef
     avals: list[ShapedArray]
-    indices: Sequence[int]
+    required: Sequence[int]
 
 
 def partition_static_arguments(
@@ -297,24 +298,24 @@ def partition_static_arguments(
     in_tree: tree.TreeDef,
     kind: str,
     fun: Function,
-    used: Sequence[int],
+    required: Sequence[int],
 ) -> TracedArguments:
-    """The traced leaves of a call; the leaves at the indices `used` must be arrays or numbers.
+    """The traced leaves of a call; the leaves at the positions `required` must be arrays or numbers.
 
     Other leaves may be of any type. Those that are no arrays are static: `fun` gets them as they
     are.
     """
     try:
-        return TracedArguments(leaves, in_tree, [aval_of(x) for x in leaves], used)
+        return TracedArguments(leaves, in_tree, [aval_of(x) for x in leaves], required)
     except ArgumentError:
         leaves = [backend.raw_key_data(x) for x in leaves]
-    must_trace = set(used)
+    must_trace = set(required)
     static = {i: x for i, x in enumerate(leaves) if i not in must_trace and not has_aval(x)}
-    indices = [i for i in range(len(leaves)) if i not in static]
-    traced, structure = [leaves[i] for i in indices], tree.treedef_with_static(in_tree, static)
+    remaining = [i for i in range(len(leaves)) if i not in static]
+    traced, structure = [leaves[i] for i in remaining], tree.treedef_with_static(in_tree, static)
     avals = avals_of(traced, kind, fun, structure)
-    new_index = {old: i for i, old in enumerate(indices)}
-    return TracedArguments(traced, structure, avals, [new_index[i] for i in used])
+    new_position = {old: i for i, old in enumerate(remaining)}
+    return TracedArguments(traced, structure, avals, [new_position[i] for i in required])
 
 
 def has_aval(x: Any) -> bool:
