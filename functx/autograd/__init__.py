@@ -1,5 +1,6 @@
 """PyTorch's imperative autograd: arrays that remember, `backward`, hooks and modes, on functx's programs."""
 
+from functx.autograd import forward_ad as forward_ad
 from functx.autograd.backward import backward as backward
 from functx.autograd.backward import grad as grad
 from functx.autograd.engine import is_checkpoint_valid as _is_checkpoint_valid  # noqa: F401
@@ -27,6 +28,7 @@ __all__ = [
     "backward",
     "enable_grad",
     "force_original_view_tracking",
+    "forward_ad",
     "get_gradient_edge",
     "grad",
     "inference_mode",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextvars import ContextVar
 from typing import Any, NamedTuple
 from weakref import ref
 
@@ -26,6 +27,7 @@ from functx.autograd.nodes import (
     OperationNode,
     OperationSplit,
     SavedValue,
+    program_of_operation,
     split_operation,
     split_program,
 )
@@ -39,6 +41,7 @@ from functx.core.errors import (
 from functx.core.functionalization import row_major_strides
 from functx.core.primitive import Primitive, View
 from functx.core.program import Atom, Program
+from functx.core.rewriting import cached_rewrite
 from functx.core.tracer import Tracer, aval_of, current_builder, variables
 from functx.core.types import ShapedArray, is_inexact
 from functx.core.typing import ArrayOrList, DTypeLike, NumPyArray
@@ -46,6 +49,7 @@ from functx.numpy import mutation
 from functx.numpy.boolean_masks import OPERATOR_SYMBOLS
 from functx.ops.views import Write
 from functx.transforms.argument_names import check_callable
+from functx.transforms.forward_mode import JVPRewrite
 
 
 class Storage:
@@ -59,6 +63,13 @@ class Storage:
 
     def __init__(self) -> None:
         self.version = self.writes = 0
+
+
+class Dual(NamedTuple):
+    """A tangent, and the level of `forward_ad` that it belongs to."""
+
+    level: int
+    tangent: Variable
 
 
 class ViewOf(NamedTuple):
@@ -90,6 +101,7 @@ class Variable(Tracer):
     """
 
     __slots__ = (
+        "_dual",
         "_edge",
         "_grad",
         "_hooks",
@@ -117,6 +129,7 @@ class Variable(Tracer):
         self._storage = Storage()
         self._view: ViewOf | None = None
         self._recorded, self._edge, self._writes_read = recorded, edge, 0
+        self._dual: Dual | None = None
         self._strides: tuple[int, ...] | None = None
         self._leaf: Callable[[], Node | None] | None = None
         self._hooks: NodeHooks | None = None
@@ -168,16 +181,16 @@ class Variable(Tracer):
         writes, view = self._storage.writes, self._view
         assert view is not None
         if view.primitive is None:
-            self._replace(view.base.read(), None)
+            self._replace(view.base.read(), None, None)
         else:
             with grad_mode(self._edge is not None or is_grad_enabled()):
                 new = record_outputs(view.primitive, (view.base, *view.others))[view.output]
-            self._replace(new._recorded, new._edge)
+            self._replace(new._recorded, new._edge, new._dual)
         self._writes_read = writes
 
-    def _replace(self, recorded: Recorded, edge: GradientEdge | None) -> None:
+    def _replace(self, recorded: Recorded, edge: GradientEdge | None, dual: Dual | None) -> None:
         """Sets the value, after a write."""
-        before, self._recorded, self._edge = self._edge, recorded, edge
+        before, self._recorded, self._edge, self._dual = self._edge, recorded, edge, dual
         if self._retains_grad:
             move_retained(self, before, edge)
 
@@ -198,6 +211,14 @@ class Variable(Tracer):
     def record_program(self, program: Program, args: Sequence[Any]) -> list[Variable]:
         """The outputs of a program with this operand, as Variables: one node."""
         return record_program(program, args)
+
+    @property
+    def tangent(self) -> Variable | None:
+        """The tangent at the open level of `forward_ad`; None without one."""
+        if not self.is_current:
+            self._read_again()
+        dual = self._dual
+        return None if dual is None or dual.level != open_level.get() else dual.tangent
 
     @property
     def requires_grad(self) -> bool:
@@ -367,7 +388,7 @@ class Variable(Tracer):
     def _assign(self, new: Variable) -> None:
         view = self._view
         if view is None:
-            self._replace(new.read(), None if self._leaf is not None else new.edge)
+            self._replace(new.read(), None if self._leaf is not None else new.edge, new._dual)
             self._storage.version += 1
             self._storage.writes += 1
             self._writes_read = self._storage.writes
@@ -532,7 +553,10 @@ def record_outputs(primitive: Primitive, args: Sequence[Any]) -> list[Variable]:
         return []
     operands = [x.read() if isinstance(x, Variable) else x for x in args]
     outs = None
-    if primitive.differentiable and is_grad_enabled():
+    if open_level.get() is not None and primitive.differentiable and has_tangent(args):
+        avals = tuple([x.aval if type(x) is Recorded else aval_of(x) for x in operands])
+        outs = record_program(program_of_operation(primitive, avals), args)
+    elif primitive.differentiable and is_grad_enabled():
         edges = [operand_edge(x) for x in args]
         if any([edge is not None for edge in edges]):
             active = tuple([edge is not None for edge in edges])
@@ -601,6 +625,8 @@ def share_memory(primitive: View, args: Sequence[Any], outs: Sequence[Variable])
 
 def record_program(program: Program, args: Sequence[Any]) -> list[Variable]:
     """The outputs of a program, at least one of whose operands is a Variable: one node."""
+    if open_level.get() is not None and has_tangent(args):
+        return record_duals(program, args)
     operands = [x.read() if isinstance(x, Variable) else x for x in args]
     edges: Sequence[GradientEdge | None] = []
     if is_grad_enabled():
@@ -609,6 +635,34 @@ def record_program(program: Program, args: Sequence[Any]) -> list[Variable]:
         split = split_program(program, tuple([edge is not None for edge in edges]))
         return record_with_node(split, args, operands, edges)
     return [make_variable(x, None) for x in current_recording().record_program(program, operands)]
+
+
+open_level: ContextVar[int | None] = ContextVar("open_level", default=None)
+"""The level of `forward_ad` that is open in this context."""
+
+
+def has_tangent(args: Sequence[Any]) -> bool:
+    """Whether an operand is dual at the open level of `forward_ad`."""
+    return any([isinstance(x, Variable) and x.tangent is not None for x in args])
+
+
+def record_duals(program: Program, args: Sequence[Any]) -> list[Variable]:
+    """The outputs of a program with their tangents, from operands with tangents."""
+    level = open_level.get()
+    tangents = [x.tangent if isinstance(x, Variable) else None for x in args]
+    varying = tuple([t is not None for t in tangents])
+    rewritten = cached_rewrite(JVPRewrite(varying), program)
+    token = open_level.set(None)
+    try:
+        outs = record_program(rewritten, [*args, *[t for t in tangents if t is not None]])
+    finally:
+        open_level.reset(token)
+    count = len(program.outputs)
+    remaining = iter(outs[count:])
+    for x in outs[:count]:
+        if is_inexact(x.dtype):
+            x._dual = Dual(level, next(remaining))  # type: ignore[arg-type]
+    return outs[:count]
 
 
 def as_variable(x: Any) -> Variable:

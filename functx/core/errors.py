@@ -452,6 +452,22 @@ class AutogradError(FunctxError, RuntimeError):
     """
 
 
+class DualLevelError(AutogradError):
+    """A level of `autograd.forward_ad` is not open, is not the open one, or is opened twice.
+
+    Smallest failing code: `functx.autograd.forward_ad.exit_dual_level()`.
+    Cure: work inside one `with functx.autograd.forward_ad.dual_level():`.
+    """
+
+
+class DualValueError(AutogradError, ValueError):
+    """The two parts of a dual number do not fit each other, or are no inexact arrays.
+
+    Smallest failing code: `forward_ad.make_dual(x, t)` inside a level, for an `x` of integers.
+    Cure: give a tangent of the shape and dtype of the primal.
+    """
+
+
 class EmptyInputsError(AutogradError, ValueError):
     """`autograd.grad` or `backward` was asked for the gradients of no inputs.
 

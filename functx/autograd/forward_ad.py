@@ -1,0 +1,115 @@
+"""Forward mode by dual numbers: Variables that carry a tangent while a level is open."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import count
+from typing import NamedTuple
+
+from functx import ops
+from functx.autograd.modes import Mode, is_inference_mode_enabled
+from functx.autograd.variable import Dual, Variable, as_variable, open_level, record_outputs
+from functx.core.errors import DualLevelError, DualValueError
+from functx.core.types import is_inexact
+from functx.core.typing import ArrayLike
+
+_levels = count()
+Level = int
+
+
+class UnpackedDual(NamedTuple):
+    """The two parts of a dual number; the tangent is None for an array that is not dual."""
+
+    primal: Variable
+    tangent: Variable | None
+
+
+def enter_dual_level() -> Level:
+    """Open a level, and return it; DualLevelError inside another one.
+
+    >>> from functx.autograd import Variable, forward_ad
+    >>> level = forward_ad.enter_dual_level()
+    >>> x = forward_ad.make_dual(Variable(3.0), Variable(1.0))
+    >>> print(*forward_ad.unpack_dual(x * x))
+    9.0 6.0
+    >>> forward_ad.exit_dual_level(level=level)
+    """
+    if open_level.get() is not None:
+        raise DualLevelError(
+            "enter_dual_level: one level can be open at a time; got a second one",
+            fix="Nest functx.jvp of functions instead.",
+        )
+    level = next(_levels)
+    open_level.set(level)
+    return level
+
+
+def exit_dual_level(*, level: Level | None = None) -> None:
+    """Close the open level, which deletes its tangents; DualLevelError for any other."""
+    current = open_level.get()
+    if current is None or level not in (None, current):
+        got = "no open level" if current is None else f"level {level}, while {current} is open"
+        raise DualLevelError(f"exit_dual_level: the open level must be closed; got {got}")
+    open_level.set(None)
+
+
+class dual_level(Mode):  # noqa: N801 - PyTorch's name
+    """A context, and a decorator, in which a level is open."""
+
+    def enter(self) -> Callable[[], None]:
+        level = enter_dual_level()
+        return lambda: exit_dual_level(level=level)
+
+
+def make_dual(tensor: ArrayLike, tangent: ArrayLike, *, level: Level | None = None) -> Variable:
+    """The value of `tensor` with `tangent`; it shares the memory and the history of `tensor`.
+
+    Results of operations on it are dual too, and both parts can be differentiated backwards.
+
+    Raises DualLevelError without an open level, and DualValueError for integers, a tangent of
+    another shape or dtype, and one that is dual itself.
+    """
+    current = open_level.get()
+    if current is None or level not in (None, current):
+        raise DualLevelError(
+            "make_dual: a level must be open; got none"
+            if current is None
+            else f"make_dual: the level must be the open one, {current}; got {level}",
+            fix="Call it inside `with functx.autograd.forward_ad.dual_level():`.",
+        )
+    primal, t = as_variable(tensor), as_variable(tangent)
+    if not is_inexact(primal.dtype) or not is_inexact(t.dtype):
+        raise DualValueError(
+            "make_dual: both parts must be of floating point or complex numbers; got "
+            f"{primal.aval_!r} and {t.aval_!r}",
+            fix="Convert them first (x.astype(float)).",
+        )
+    if primal.shape != t.shape or primal.dtype != t.dtype:
+        raise DualValueError(
+            "make_dual: the tangent must have the shape and dtype of the primal; got "
+            f"{t.aval_!r} for {primal.aval_!r}"
+        )
+    if t.tangent is not None:
+        raise DualValueError("make_dual: the tangent must not be dual itself; got one that is")
+    dual = alias(primal)
+    if not is_inference_mode_enabled():
+        dual._dual = Dual(current, t)
+    return dual
+
+
+def unpack_dual(tensor: ArrayLike, *, level: Level | None = None) -> UnpackedDual:
+    """The primal of an array, and its tangent at the open level, None without one."""
+    x = as_variable(tensor)
+    tangent = x.tangent if level is None or level == open_level.get() else None
+    if tangent is None:
+        return UnpackedDual(x, None)
+    return UnpackedDual(alias(x), tangent)
+
+
+def alias(x: Variable) -> Variable:
+    """The whole of `x` as a view of it, without its tangent."""
+    token = open_level.set(None)
+    try:
+        return record_outputs(ops.Reshape(x.shape), [x])[0]
+    finally:
+        open_level.reset(token)

@@ -1,0 +1,109 @@
+"""Dual numbers: values, views and writes, levels, and their mistakes."""
+
+import numpy as onp
+import pytest
+
+import functx
+import functx.numpy as np
+from functx.autograd import Variable, forward_ad, grad, inference_mode, no_grad
+from functx.autograd.forward_ad import dual_level, make_dual, unpack_dual
+from functx.core.errors import DualLevelError, DualValueError
+
+POINT = onp.array([0.5, 2.0], "float32")
+DIRECTION = onp.array([1.0, -3.0], "float32")
+
+
+def function(x):
+    return np.sin(x) * x[::-1] + functx.jit(np.exp)(x)
+
+
+def test_results_of_duals_are_duals():
+    with dual_level():
+        x = make_dual(Variable(2.0), Variable(1.0))
+        y = unpack_dual(x * x)
+    assert (float(y.primal), float(y.tangent)) == (4, 4)
+
+
+def test_tangents_are_those_of_jvp_and_ignore_no_grad():
+    with dual_level(), no_grad():
+        _, tangent = unpack_dual(function(make_dual(POINT, DIRECTION)))
+    expected = functx.jvp(function, (POINT,), (DIRECTION,))[1]
+    onp.testing.assert_allclose(tangent, expected, rtol=1e-5)
+
+
+def test_both_parts_are_differentiable_backwards():
+    x, t = (Variable(a, requires_grad=True) for a in (POINT, DIRECTION))
+    with dual_level():
+        primal, tangent = unpack_dual(np.sin(make_dual(x, t)))
+        value, slope = grad(primal.sum() + 2 * tangent.sum(), [x, t])
+    onp.testing.assert_allclose(value, np.cos(POINT) - 2 * np.sin(POINT) * DIRECTION, rtol=1e-5)
+    onp.testing.assert_allclose(slope, 2 * np.cos(POINT), rtol=1e-5)
+
+
+def test_the_tangent_is_taken_as_it_is_and_lives_as_long_as_the_level():
+    t = Variable(DIRECTION)
+    with dual_level():
+        x = make_dual(Variable(POINT), t)
+        assert unpack_dual(x).tangent is t
+        assert unpack_dual(Variable(POINT)).tangent is None
+    assert unpack_dual(x).tangent is None
+    with dual_level():
+        assert unpack_dual(x).tangent is None
+
+
+def test_a_dual_shares_the_memory_of_its_primal_and_views_have_views_of_the_tangent():
+    x = Variable(POINT)
+    with dual_level():
+        dual = make_dual(x, DIRECTION)
+        first = unpack_dual(dual[:1])
+        assert float(first.tangent[0]) == 1
+        dual *= 2
+        primal, tangent = unpack_dual(dual)
+        onp.testing.assert_array_equal(primal, 2 * POINT)
+        onp.testing.assert_array_equal(tangent, 2 * DIRECTION)
+    onp.testing.assert_array_equal(x, 2 * POINT)
+
+
+def test_levels_are_opened_and_closed_one_at_a_time():
+    with pytest.raises(DualLevelError, match="must be open"):
+        make_dual(POINT, DIRECTION)
+    with pytest.raises(DualLevelError, match="no open level"):
+        forward_ad.exit_dual_level()
+    level = forward_ad.enter_dual_level()
+    with pytest.raises(DualLevelError, match="second one") as error:
+        forward_ad.enter_dual_level()
+    assert "functx.jvp" in str(error.value)
+    with pytest.raises(DualLevelError, match="while"):
+        forward_ad.exit_dual_level(level=level + 1)
+    forward_ad.exit_dual_level(level=level)
+    with pytest.raises(ZeroDivisionError), dual_level():
+        raise ZeroDivisionError
+    with pytest.raises(DualLevelError):
+        forward_ad.exit_dual_level()
+
+
+def test_parts_that_do_not_fit_are_named():
+    with dual_level():
+        with pytest.raises(DualValueError, match="shape and dtype"):
+            make_dual(POINT, DIRECTION[:1])
+        with pytest.raises(ValueError, match="floating point"):
+            make_dual(onp.array([1, 2]), onp.array([1, 2]))
+        with pytest.raises(DualValueError, match="dual itself"):
+            make_dual(POINT, make_dual(POINT, DIRECTION))
+
+
+def test_inference_mode_switches_dual_numbers_off():
+    with dual_level(), inference_mode():
+        assert unpack_dual(make_dual(POINT, DIRECTION)).tangent is None
+
+
+def test_a_rule_for_cotangents_gives_tangents_as_under_jvp():
+    @functx.custom_vjp
+    def f(x):
+        return x * 2
+
+    f.defvjp(lambda x: (x * 2, None), lambda _, ct: (ct * 5,))
+    with dual_level():
+        tangent = unpack_dual(f(make_dual(POINT, DIRECTION))).tangent
+    onp.testing.assert_array_equal(tangent, 5 * DIRECTION)
+    onp.testing.assert_array_equal(functx.jvp(f, (POINT,), (DIRECTION,))[1], 5 * DIRECTION)
