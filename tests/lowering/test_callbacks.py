@@ -315,6 +315,24 @@ def test_an_io_callback_in_a_loop_is_called_once_a_step(seen, ordered):
     assert seen == [2.0, 3.0, 4.0, 2.0, 3.0, 2.0, 3.0]
 
 
+@pytest.mark.parametrize("loop", ["scan", "while"])
+def test_a_derivative_uses_what_an_io_callback_without_operands_gives_each_step(loop):
+    def f(x):
+        numbers = iter([2.0, 3.0, 5.0])
+
+        def step(c):
+            return c * functx.io_callback(lambda: np.float32(next(numbers)), SCALAR, ordered=True)
+
+        if loop == "scan":
+            return lax.scan(lambda c, _: (step(c), None), x, length=3)[0]
+        return lax.while_loop(
+            lambda c: c[0] < 3, lambda c: (c[0] + 1, step(c[1])), (0, x), max_steps=4
+        )[1]
+
+    assert float(functx.jit(functx.grad(f))(X)) == 30.0
+    assert float(functx.jit(lambda x: functx.jvp(f, (x,), (x,))[1])(X)) == 60.0
+
+
 def test_an_io_callback_whose_result_nobody_uses_is_called(seen, ordered):
     run(functx.jit(lambda x: (counting(seen, ordered)(x), x)[1]), X)
     run(functx.grad(lambda x: (counting(seen, ordered)(x), x)[1]), X)

@@ -67,6 +67,7 @@ SUMS = {
     "all": lambda g: fnp.sum(g),
     "transposed": lambda g: fnp.sum(fnp.transpose(g, (2, 0, 1)), axis=1),
     "flat sum": lambda g: fnp.sum(g.reshape(B, -1) * X[:, :1], axis=0).reshape(I, O),
+    "repeated": lambda g: fnp.sum(fnp.broadcast_to(g[..., None], (B, I, O, 4)), axis=(1, 3)),
     "product of two": lambda g: fnp.sum(g * (2.0 * g[..., None][..., 0]), axis=(1, 2)),
     "with a vector": lambda g: fnp.einsum("bio,o->bi", g, Y[0]),
     "both": lambda g: (
