@@ -194,13 +194,13 @@ class Checkpoint(ProgramCall):
         outs = outs[:count]
         return outs, scatter_where(out_tangents, inexact_mask(outs))
 
-    def forward(self, args: Values, active: Flags) -> tuple[Values, PyTree]:
+    def forward(self, args: Values, active: Flags) -> tuple[Values, Values]:
         split = self.partial_eval(SelectMaskedVJP(tuple(active), False))
         outs = self.with_program(split.known)(*args)
         count = len(self.program.outputs)
         return outs[:count], outs[count:]
 
-    def vjp(self, cts: Cotangents, saved: PyTree, args: Values, active: Flags) -> Cotangents:
+    def vjp(self, cts: Cotangents, saved: Values, args: Values, active: Flags) -> Cotangents:
         masks = [mask_of(ct) for ct in cts]
         masked = any([mask is not None for mask in masks])
         backward = self.partial_eval(SelectMaskedVJP(tuple(active), masked)).unknown

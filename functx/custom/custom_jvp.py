@@ -254,7 +254,7 @@ class CustomJVP(CustomDerivativeCall):
         out_tangents = apply_program(tangent_program, [*nonzero_tangents, *outs[count:]])
         return outs[:count], scatter_where(out_tangents, nonzero)
 
-    def forward(self, args: Values, active: Sequence[bool]) -> tuple[Values, PyTree]:
+    def forward(self, args: Values, active: Sequence[bool]) -> tuple[Values, Values]:
         values, _, _ = self.split_rule(args, active)
         outs = apply_program(values, args)
         count = len(self.primal.outputs)

@@ -291,7 +291,7 @@ class CustomVJP(CustomDerivativeCall):
         )
     )
 
-    def forward(self, args: Values, active: Sequence[bool]) -> tuple[Values, PyTree]:
+    def forward(self, args: Values, active: Sequence[bool]) -> tuple[Values, Values]:
         check_captures_not_differentiated(self, active)
         forward, *_ = rule_programs(self.rule, self.activity(args, active))
         outs = apply_program(forward, args)

@@ -200,10 +200,10 @@ class CustomVmap(Primitive):
         out_tangents = tangent_call(*primals, *select_where(tangents, varying))
         return self(*primals), scatter_where(out_tangents, inexact_mask(self.program.out_avals))
 
-    def forward(self, args: Values, active: Flags) -> tuple[Values, PyTree]:
+    def forward(self, args: Values, active: Flags) -> tuple[Values, Values]:
         return self(*args), ()
 
-    def vjp(self, cts: Cotangents, saved: PyTree, args: Values, active: Flags) -> Cotangents:
+    def vjp(self, cts: Cotangents, saved: Values, args: Values, active: Flags) -> Cotangents:
         active, has_cotangent = tuple(active), tuple([ct is not None for ct in cts])
         program = cached_rewrite(RecomputingVJP(active, has_cotangent), self.program)
         pullback = CustomVmap(program, VJPVmapRule(self.rule, active, has_cotangent))

@@ -116,7 +116,7 @@ class JaxVJPFunction(CustomVJPFunction):
 def primal_function(fun: WrappedFun) -> Function:
     """`fun` as a function of arrays that follow the rules of JAX."""
 
-    def primal(*args: Value) -> PyTree:
+    def primal(*args: Value) -> list[Value]:
         reset_stores(fun)
         return list(fun.call_wrapped(*made_by_jax(args)))
 

@@ -309,12 +309,12 @@ class JaxprFunction:
         return select_where(outs, inexact_mask(self.out_avals))
 
 
-def bind_jax_equation(eqn: JaxprEqn, args: Values) -> PyTree:
+def bind_jax_equation(eqn: JaxprEqn, args: Values) -> list[Value]:
     """The outputs of an equation of a jaxpr on `args`, as a `jax_call`."""
     return JaxCall(JaxprFunction.of_equation(eqn))(*args)
 
 
-def bind_jaxpr(jaxpr: JaxprLike, args: Values) -> PyTree:
+def bind_jaxpr(jaxpr: JaxprLike, args: Values) -> list[Value]:
     """The outputs of an open jaxpr on its constants and operands, as one `jax_call`."""
     # References are made and read inside.
     made = {v for eqn in jaxpr.eqns for v in eqn.outvars}
@@ -547,7 +547,7 @@ class JaxCall(Primitive):
     def lower(self, ctx: LoweringContext, *values: IRValue) -> IRValues:
         single = len(self.function.out_avals) == 1
 
-        def fun(*args: Value) -> PyTree:
+        def fun(*args: Value) -> Value | Values:
             outs = self.function(*args)
             return outs[0] if single else outs
 

@@ -20,7 +20,17 @@ from functx.core.program import Atom, Effect, Equation, Program, Var
 from functx.core.rewriting import Rewrite, cached_rewrite
 from functx.core.tracing import hoist_captures_into_args
 from functx.core.types import is_inexact
-from functx.core.typing import ArrayLike, Cotangent, Dims, IRValue, PyTree, Tangent, Value, Values
+from functx.core.typing import (
+    ArrayLike,
+    Cotangent,
+    Dims,
+    IRValue,
+    NumPyArray,
+    PyTree,
+    Tangent,
+    Value,
+    Values,
+)
 from functx.lowering.jax_bridge import JaxAval, jax_aval, jax_effects, ordered_effect
 from functx.lowering.meshes import (
     bind_on_mesh,
@@ -155,7 +165,7 @@ def _read_atom(env: dict[Atom, ArrayLike], atom: Atom) -> ArrayLike:
     return env[atom] if type(atom) is Var else np.asarray(atom.value, atom.aval.dtype)
 
 
-def check_finite(eqn: Equation, out: PyTree, kinds: Sequence[str]) -> None:
+def check_finite(eqn: Equation, out: NumPyArray, kinds: Sequence[str]) -> None:
     if not is_inexact(out.dtype):
         return
     for kind in kinds:

@@ -201,12 +201,12 @@ class ShardMap(Primitive):
         found = first(*args)
         return found[:count], found[count:], specs
 
-    def forward(self, args: Values, active: Flags) -> tuple[Values, PyTree]:
+    def forward(self, args: Values, active: Flags) -> tuple[Values, Values]:
         values, _ = cached_rewrite(backend.limit_residuals(SplitVJP(tuple(active))), self.program)
         outs, residuals, _ = self.run_known(values, args)
         return outs, residuals
 
-    def vjp(self, cts: Cotangents, residuals: PyTree, args: Values, active: Flags) -> Cotangents:
+    def vjp(self, cts: Cotangents, residuals: Values, args: Values, active: Flags) -> Cotangents:
         split = backend.limit_residuals(SplitVJP(tuple(active)))
         values, backward = cached_rewrite(split, self.program)
         if backend.recomputes_forward(split, self.program):

@@ -6,7 +6,7 @@ arguments really have. A trace without writes and views needs nothing of this fi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -30,7 +30,7 @@ from functx.core.masks import indices_where
 from functx.core.program import Atom, Var
 from functx.core.rewriting import cached_rewrite
 from functx.core.tracer import Tracer, current_builder
-from functx.core.typing import ArrayLike, Function, NumPyArray, PyTree, Value
+from functx.core.typing import ArrayLike, Function, NumPyArray, PyTree, Value, Values
 from functx.ops.operands import literal
 from functx.ops.views import AsStrided, Copy, Write
 
@@ -84,7 +84,7 @@ class MemoryLayout(NamedTuple):
     def corrected(
         self,
         values: Sequence[ArrayLike] | None,
-        captured: Sequence[Value],
+        captured: Values,
         written: Sequence[int],
         layout_dependent: bool,
         count: int,
@@ -190,7 +190,7 @@ def shared_buffers(args: Sequence[Any]) -> list[SharedBuffer]:
     return [_shared_buffer({i: arrays[i] for i in group}) for group in groups if len(group) > 1]
 
 
-def _placeholder_arrays(args: Sequence[Value]) -> dict[int, NumPyArray]:
+def _placeholder_arrays(args: Values) -> dict[int, NumPyArray]:
     """NumPy arrays that overlap as the traced arguments with one base do, by index."""
     by_base: dict[Atom, list[tuple[int, Tracer, MemoryLocation]]] = {}
     for i, x in enumerate(args):
@@ -289,7 +289,7 @@ def trace_with_shared_captures(
     return trace(memory._replace(capture_bases=True))
 
 
-def capture_key(x: Any) -> Any:
+def capture_key(x: object) -> Hashable:
     """A key that two captured values share exactly when they are one value."""
     return x.atom if type(x) is Tracer else id(x)
 
@@ -319,7 +319,7 @@ def is_written_to(x: Tracer) -> bool:
     )
 
 
-def write_back_arguments(args: Sequence[Value], new: dict[int, Any]) -> None:
+def write_back_arguments(args: Values, new: dict[int, Any]) -> None:
     """Write the values of `new` to the arguments at its keys.
 
     Raises ImmutableArrayError, before any is changed, if one is a read-only NumPy array.
@@ -334,7 +334,7 @@ def write_back_arguments(args: Sequence[Value], new: dict[int, Any]) -> None:
         Write()(args[i], value)
 
 
-def copy_if_aliased(values: Sequence[Value], args: Sequence[Value]) -> list[Value]:
+def copy_if_aliased(values: Values, args: Values) -> list[Value]:
     """`values`, with a copy of each that is one of the operands `args`, captured, or a view."""
     operands = {x.atom for x in args if type(x) is Tracer}
     if not operands:
@@ -345,7 +345,7 @@ def copy_if_aliased(values: Sequence[Value], args: Sequence[Value]) -> list[Valu
     ]
 
 
-def copy_transform_results(values: Sequence[Value], args: Sequence[Value]) -> list[Value]:
+def copy_transform_results(values: Values, args: Values) -> list[Value]:
     """The results of a transform of operands `args`: `values`, copied where they are aliases.
 
     Outside a trace they are JAX arrays. So `x += y` binds a new value to `x` inside a trace too.
@@ -361,7 +361,7 @@ def call_outside_trace(fun: Function, *args: PyTree, **kwargs: PyTree) -> PyTree
     """`fun(*args, **kwargs)` outside a trace; results that alias a NumPy argument are copied."""
     arrays = [x for x in tree.leaves((args, kwargs)) if isinstance(x, np.ndarray)]
 
-    def copy_result(x: Any) -> Any:
+    def copy_result(x: PyTree) -> PyTree:
         shared = isinstance(x, np.ndarray) and any([np.may_share_memory(x, y) for y in arrays])
         return x.copy() if shared else x
 

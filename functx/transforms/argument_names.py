@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import WRAPPER_ASSIGNMENTS, partial
-from types import FunctionType, MethodType
+from types import CodeType, FunctionType, MethodType
 from typing import Any, NamedTuple
 
 from functx.core import tree
@@ -41,7 +41,7 @@ def as_decorator(transform: Function, options: dict[str, Any]) -> Function:
     return partial(transform, **{name: options[name] for name in named})
 
 
-def wrap_transform(wrapper: Any, fun: Function, transform: str) -> Function:
+def wrap_transform(wrapper: Function, fun: Function, transform: str) -> Function:
     """`wrapper` as the public result of `transform(fun)`: named, and a boundary of tracebacks."""
     return copy_function_metadata(unnamed_api_boundary(wrapper), fun, transform)
 
@@ -75,7 +75,7 @@ class InputNames(NamedTuple):
     `code` is the code object of the function, of which the first `skip` parameters are bound.
     """
 
-    code: Any
+    code: CodeType | None
     skip: int
     in_tree: tree.TreeDef
     leaves: Sequence[Any] | None = None

@@ -23,7 +23,18 @@ from functx.core.samples import LazySamples, f64, sample
 from functx.core.tracer import aval_of
 from functx.core.tracing import trace_closed
 from functx.core.types import ShapedArray
-from functx.core.typing import Cotangent, Dim, IRValue, Mask, Tangent, Value
+from functx.core.typing import (
+    Avals,
+    Cotangent,
+    Cotangents,
+    Dims,
+    Flags,
+    IRValue,
+    Mask,
+    Tangents,
+    Value,
+    Values,
+)
 from functx.ops.operands import batch_size
 from functx.transforms.dce import (
     DropZeroInputs,
@@ -81,7 +92,7 @@ class SelectMaskedVJP(Rewrite[tuple[Program, Program]]):
 
 
 def select_pullback(
-    active: Sequence[bool], program: Program, cts: Sequence[Cotangent], masks: Sequence[Mask]
+    active: Flags, program: Program, cts: Cotangents, masks: Sequence[Mask]
 ) -> tuple[Program, list[Value]]:
     """The backward program for `cts`, and its operands without the residuals.
 
@@ -102,14 +113,12 @@ def select_pullback(
     return backward, [ct for ct in cts if ct is not None]
 
 
-def broadcast_masks(masks: Sequence[Mask], cts: Sequence[Value]) -> list[Value]:
+def broadcast_masks(masks: Sequence[Mask], cts: Values) -> list[Value]:
     """The masks as arrays of the shapes of the cotangents."""
     return [ops.instantiate_mask(mask, ct.shape) for mask, ct in zip(masks, cts, strict=True)]
 
 
-def unpack_cotangents(
-    active: Sequence[bool], program: Program, outs: Sequence[Cotangent]
-) -> list[Cotangent]:
+def unpack_cotangents(active: Flags, program: Program, outs: Cotangents) -> list[Cotangent]:
     """The cotangents in `outs`, the outputs of a backward `program`, by operand; states their masks."""
     count = sum(active)
     mask_atoms = program.outputs[count:]
@@ -146,21 +155,17 @@ class ProgramCall(HasPrograms, abstract=True):
         """A call of another program with the other parameters of this one."""
         return self.replace(program=program)
 
-    def dce(self, used: Sequence[bool]) -> tuple[Primitive, Sequence[int], Sequence[int]] | None:
+    def dce(self, used: Flags) -> tuple[Primitive, Sequence[int], Sequence[int]] | None:
         if all(used):
             return None
         outputs = indices_where(used)
         program, inputs = dce_program(self.program, outputs)
         return self.with_program(program), inputs, outputs
 
-    def varying_outputs(
-        self, avals: Sequence[ShapedArray], active: Sequence[bool]
-    ) -> Sequence[bool]:
+    def varying_outputs(self, avals: Avals, active: Flags) -> Flags:
         return active_outputs(self.program, active)
 
-    def batch(
-        self, args: Sequence[Value], dims: Sequence[Dim]
-    ) -> tuple[Sequence[Value], Sequence[Dim]]:
+    def batch(self, args: Values, dims: Dims) -> tuple[Values, Dims]:
         size = batch_size(args, dims)
         program, out_dims = cached_rewrite(
             BatchWithInferredOutDims(size, tuple(dims)), self.program
@@ -182,7 +187,7 @@ class Call(ProgramCall):
     noinline: bool = False
     samples = LazySamples(lambda: (sample(f64[3], f64[3], program=_example()),))
 
-    def abstract_eval(self, *avals: ShapedArray) -> Sequence[ShapedArray]:
+    def abstract_eval(self, *avals: ShapedArray) -> Avals:
         expected = self.program.in_avals
         if [(a.shape, a.dtype) for a in avals] != [(a.shape, a.dtype) for a in expected]:
             raise DTypeError(
@@ -201,7 +206,7 @@ class Call(ProgramCall):
             else self.with_program(backward)
         )
 
-    def call_with_forwarding(self, program: Program, args: Sequence[Value]) -> list[Value]:
+    def call_with_forwarding(self, program: Program, args: Values) -> list[Value]:
         """The outputs of `program` on `args`.
 
         Outputs that are inputs are forwarded; a call computes the others.
@@ -216,9 +221,7 @@ class Call(ProgramCall):
         outs = iter(self.with_program(cached_rewrite(Subprogram(outputs=computed), program))(*args))
         return [next(outs) if index is None else args[index] for index in forwarded]
 
-    def jvp(
-        self, primals: Sequence[Value], tangents: Sequence[Tangent]
-    ) -> tuple[Sequence[Value], Sequence[Tangent]]:
+    def jvp(self, primals: Values, tangents: Tangents) -> tuple[Values, Tangents]:
         varying = tuple([t is not None for t in tangents])
         given_masks = [mask_of(t) for t in tangents]
         masked = tuple([mask is not None for mask in given_masks])
@@ -238,20 +241,14 @@ class Call(ProgramCall):
         set_result_masks(scatter_where(out_masks, inexact))
         return found[:count], scatter_where(pushed, inexact)
 
-    def forward(self, args: Sequence[Value], active: Sequence[bool]) -> tuple[Sequence[Value], Any]:
+    def forward(self, args: Values, active: Flags) -> tuple[Values, Any]:
         split = backend.limit_residuals(SplitMaskedVJP(tuple(active)))
         values, *_ = cached_rewrite(split, self.program)
         outs = self.call_with_forwarding(values, args)
         count = len(self.program.outputs)
         return outs[:count], outs[count:]
 
-    def vjp(
-        self,
-        cts: Sequence[Cotangent],
-        residuals: Any,
-        args: Sequence[Value],
-        active: Sequence[bool],
-    ) -> Sequence[Cotangent]:
+    def vjp(self, cts: Cotangents, residuals: Values, args: Values, active: Flags) -> Cotangents:
         masks = [mask_of(ct) for ct in cts]
         backward, operands = select_pullback(active, self.program, cts, masks)
         pullback = self.backward_call(
@@ -259,8 +256,8 @@ class Call(ProgramCall):
         )
         return unpack_cotangents(active, backward, pullback(*operands, *residuals))
 
-    def transpose(self, cts: Sequence[Cotangent], *args: Any) -> Sequence[Cotangent]:
-        def run(pullback: Program, operands: Sequence[Value]) -> Sequence[Value]:
+    def transpose(self, cts: Cotangents, *args: Value) -> Cotangents:
+        def run(pullback: Program, operands: Values) -> Values:
             return self.with_program(pullback)(*operands)  # type: ignore[no-any-return]
 
         return transpose_call(self.program, cts, args, run)

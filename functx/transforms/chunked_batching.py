@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, TypeGuard
+from typing import TypeGuard
 
 import numpy as np
 
@@ -15,15 +14,14 @@ from functx.core.program import Program
 from functx.core.rewriting import apply, cached_rewrite
 from functx.core.tracer import aval_of
 from functx.core.tracing import trace_closed
-from functx.core.types import ShapedArray
-from functx.core.typing import Value
+from functx.core.typing import Avals, Value, Values
 from functx.ops.operands import literal
 from functx.transforms.control.scan import Scan
 from functx.transforms.dce import with_io
 from functx.transforms.vmap import Batch, BatchedOutputError, BatchWithInferredOutDims, add_axis
 
 
-def check_chunk_size(label: str, chunk_size: Any) -> None:
+def check_chunk_size(label: str, chunk_size: object) -> None:
     """Raise ValueRangeError unless `chunk_size` is None or a positive int."""
     if chunk_size is not None and (type(chunk_size) is not int or chunk_size < 1):
         raise ValueRangeError(
@@ -76,7 +74,7 @@ class ChunkedBatch(Batch):
         ]
 
     def scan_chunks(
-        self, element: Program, consts: Sequence[Value], rows: Sequence[Value], count: int
+        self, element: Program, consts: Values, rows: Values, count: int
     ) -> list[Value]:
         """The outputs for the first `count` elements, a multiple of the chunk, by a scan."""
         steps = count // self.chunk
@@ -88,7 +86,7 @@ class ChunkedBatch(Batch):
         outs = Scan(cached_rewrite(batch, element), len(consts), 0, steps)(*consts, *chunks)
         return [ops.reshape(y, (count, *y.shape[2:])) for y in outs]
 
-    def unbatched_outputs(self, program: Program, args: Sequence[Value]) -> list[Value]:
+    def unbatched_outputs(self, program: Program, args: Values) -> list[Value]:
         """The outputs without a batch dimension; BatchedOutputError if one depends on it."""
         if None not in self.out_dims:
             return []
@@ -108,7 +106,7 @@ def batch_leading_axis(element: Program, consts: int, size: int) -> Batch:
 
 
 def standard_basis(
-    avals: Sequence[ShapedArray], first: Any = None, count: int | None = None
+    avals: Avals, first: Value | int | None = None, count: int | None = None
 ) -> list[Value]:
     """The standard basis of the product space of `avals`: for each, a batch of components.
 
@@ -130,11 +128,7 @@ def standard_basis(
 
 
 def map_over_basis(
-    program: Program,
-    avals: Sequence[ShapedArray],
-    residuals: Sequence[Value],
-    chunk: int,
-    axis_last: bool = False,
+    program: Program, avals: Avals, residuals: Values, chunk: int, axis_last: bool = False
 ) -> list[Value]:
     """The outputs of `program` for each vector of the standard basis of `avals`, along a new axis.
 

@@ -25,7 +25,7 @@ from functx.core.program_editing import map_primitive_programs, replace_program_
 from functx.core.rewriting import Rewrite, cached_rewrite
 from functx.core.tracer import Tracer
 from functx.core.types import ShapedArray, is_inexact
-from functx.core.typing import Cotangent, Value
+from functx.core.typing import Avals, Cotangent, Cotangents, Flags, Value
 from functx.ops.operands import literal
 
 State = TypeVar("State")
@@ -153,7 +153,7 @@ class ActivityAnalysis(Rewrite[tuple[bool, ...]]):
         return tuple([atom in reached for atom in program.outputs])
 
 
-def active_outputs(program: Program, active: Sequence[bool]) -> list[bool]:
+def active_outputs(program: Program, active: Flags) -> list[bool]:
     """The mask of the outputs that depend differentiably on the inputs marked `active`."""
     return list(cached_rewrite(ActivityAnalysis(tuple(active)), program))
 
@@ -169,10 +169,7 @@ def varied(eqn: Equation, active: Container[Any]) -> list[Var]:
 
 
 def varying_output_mask(
-    primitive: Primitive,
-    avals: Sequence[ShapedArray],
-    active: Sequence[bool],
-    outs: Sequence[Value | ShapedArray],
+    primitive: Primitive, avals: Avals, active: Flags, outs: Sequence[Value | ShapedArray]
 ) -> list[bool]:
     """The mask of the outputs of one operation that depend differentiably on its operands."""
     if primitive.varying_outputs is None:
@@ -317,7 +314,7 @@ def zero_filled_variables(equations: Iterable[Equation]) -> set[Atom]:
     }
 
 
-def symbolize_zeros(values: Sequence[Cotangent], equations: Iterable[Equation]) -> list[Cotangent]:
+def symbolize_zeros(values: Cotangents, equations: Iterable[Equation]) -> list[Cotangent]:
     """`values` with None for the literal 0, and for arrays that `equations` fill with 0."""
     zeros = zero_filled_variables(equations)
     return [
@@ -411,7 +408,7 @@ def programs_run(primitive: Primitive) -> Sequence[Program] | None:
 
 
 @singledispatch
-def with_programs(primitive: Primitive, programs: Sequence[Program]) -> Any:
+def with_programs(primitive: Primitive, programs: Sequence[Program]) -> Primitive:
     """`primitive` with other programs in place of `programs_run`."""
     raise NotImplementedError
 

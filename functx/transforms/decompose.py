@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from contextvars import ContextVar
 from functools import lru_cache, partial
 from typing import Any, ClassVar
@@ -15,6 +15,7 @@ from functx.core.config import contextual_key
 from functx.core.decompositions import (
     Decomposition,
     PrimitiveClass,
+    Primitives,
     class_decomposition,
     decomposition_table,
     fallback_decomposition,
@@ -38,7 +39,7 @@ from functx.core.rewriting import (
 from functx.core.tracer import aval_of, current_builder
 from functx.core.tracing import trace_closed
 from functx.core.types import ShapedArray, x64_enabled
-from functx.core.typing import Function, PyTree, Value
+from functx.core.typing import Function, PyTree, Value, Values
 from functx.transforms.argument_names import check_callable, wrap_transform
 from functx.transforms.tracing_api import avals_of, trace_function
 
@@ -97,7 +98,7 @@ def apply_decompositions(
     if not chosen:
         return program
 
-    def step(eqn: Equation, *args: Value) -> Any:
+    def step(eqn: Equation, *args: Value) -> Values:
         entry = chosen.get(eqn.primitive)
         if entry is None:
             return bind_equation(eqn, *args)
@@ -165,7 +166,7 @@ def lowering_decomposition(primitive: Primitive, avals: tuple[ShapedArray, ...])
 
 @lru_cache(maxsize=4096)
 def _cached_lowering_decomposition(
-    primitive: Primitive, avals: tuple[ShapedArray, ...], _context: Any
+    primitive: Primitive, avals: tuple[ShapedArray, ...], _context: Hashable
 ) -> Program | None:
     entry = fallback_decomposition(type(primitive), ("lower",))
     return (
@@ -186,7 +187,7 @@ def builtin_decomposition(primitive: Primitive, avals: tuple[ShapedArray, ...]) 
 
 
 def trace_decomposition(
-    entry: Decomposition, primitive: Primitive, avals: tuple[ShapedArray, ...], context: Any
+    entry: Decomposition, primitive: Primitive, avals: tuple[ShapedArray, ...], context: Hashable
 ) -> Program:
     """The program of the decomposition `entry` of `primitive` on operands of `avals`.
 
@@ -200,7 +201,7 @@ def trace_decomposition(
 
 @lru_cache(maxsize=1024)
 def _cached_trace(
-    entry: Decomposition, primitive: Primitive, avals: tuple[ShapedArray, ...], _context: Any
+    entry: Decomposition, primitive: Primitive, avals: tuple[ShapedArray, ...], _context: Hashable
 ) -> Program:
     return _trace_checked(entry, primitive, avals)
 
@@ -272,7 +273,7 @@ def check_decomposition_results(
     ]
 
 
-def _without_weak_type(aval: Any) -> Any:
+def _without_weak_type(aval: ShapedArray) -> ShapedArray:
     return aval.update(weak_type=False) if type(aval) is ShapedArray else aval
 
 
@@ -287,16 +288,16 @@ def not_functional_error(
     )
 
 
-def _avals_text(avals: Any) -> str:
+def _avals_text(avals: Iterable[object]) -> str:
     return ", ".join(map(str, avals)) or "nothing"
 
 
 def decompose(
     fun: Function | None = None,
     *,
-    table: Any = "general",
-    only: Any = None,
-    keep: Any = None,
+    table: str | Mapping[Any, Function] = "general",
+    only: Primitives | None = None,
+    keep: Primitives | None = None,
 ) -> Function:
     """`fun`, whose program has each composite replaced by its decomposition, with the same results.
 
@@ -367,7 +368,7 @@ class DecomposeSelected(Decompose):
         return next((entry for entry in self.entries if entry.cls is cls), None)
 
 
-def _table_entries(table: Any) -> Any:
+def _table_entries(table: str | Mapping[Any, Function]) -> str | tuple[Decomposition, ...]:
     if not isinstance(table, Mapping):
         decomposition_table(table, "decompose")
         return table
@@ -375,5 +376,5 @@ def _table_entries(table: Any) -> Any:
     return tuple([Decomposition(cls, f, "general", function_location(f)) for cls, f in named])
 
 
-def _primitive_set(ops: Any, option: str) -> frozenset[PrimitiveClass] | None:
+def _primitive_set(ops: Primitives | None, option: str) -> frozenset[PrimitiveClass] | None:
     return None if ops is None else frozenset(resolve_primitives(ops, f"decompose: {option}"))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
 
 from functx import ops
 from functx.core.masks import run_rule, scatter_where, select_where
@@ -17,7 +16,7 @@ from functx.core.rewriting import Rewrite, bind_equation, cached_rewrite, interp
 from functx.core.tracer import aval_of, current_builder
 from functx.core.tracing import LinearBuilder, run_and_finish, trace_closed
 from functx.core.types import ShapedArray, is_floating, is_inexact
-from functx.core.typing import Mask, Tangent, Value
+from functx.core.typing import Flags, Mask, Tangent, Tangents, Value, Values
 from functx.ops.families import Elementwise
 from functx.transforms.dce import varying_output_mask
 from functx.transforms.decompose import decompose_missing_rules
@@ -116,7 +115,7 @@ class SumOfSquaresAnalysis:
             )
         return False
 
-    def is_same_value(self, x: Any, y: Any) -> bool:
+    def is_same_value(self, x: Atom, y: Atom) -> bool:
         """Whether two operands are one variable, or outputs of equal equations."""
         if x is y or type(x) is Literal or type(y) is Literal:
             return x is y
@@ -175,7 +174,7 @@ class JVPRewrite(Rewrite[Program]):
 
 
 def tangent_names(
-    program: Program, varying: Sequence[bool], with_primals: bool
+    program: Program, varying: Flags, with_primals: bool
 ) -> Callable[[], list[str]] | None:
     """The names `dx` of the tangents of inputs `x`; with `with_primals`, behind the primals'."""
     in_names = program.in_names
@@ -191,10 +190,7 @@ def tangent_names(
 
 
 def jvp_program(
-    program: Program,
-    args: Sequence[Value],
-    tangents: Sequence[Tangent],
-    masks: Sequence[Mask] | None = None,
+    program: Program, args: Values, tangents: Tangents, masks: Sequence[Mask] | None = None
 ) -> list[MaskedDual]:
     """The outputs of `program` with their tangents and masks, from those of the inputs."""
     duals = list(zip(args, tangents, masks or [None] * len(args), strict=True))
@@ -227,7 +223,7 @@ def jvp_equation(eqn: Equation, *operands: MaskedDual) -> list[MaskedDual]:
 
 
 def only_varying(
-    eqn: Equation, primals: Sequence[Value], tangents: Sequence[Tangent], duals: list[MaskedDual]
+    eqn: Equation, primals: Values, tangents: Tangents, duals: list[MaskedDual]
 ) -> list[MaskedDual]:
     """The outputs of an equation, without tangents for those that `varying_outputs` excludes."""
     if eqn.primitive.varying_outputs is None:
@@ -288,7 +284,7 @@ class Linearize(Rewrite[tuple[Program, Program]]):
         return values, linear[0]
 
 
-def instantiate_masks(masks: Sequence[Mask], values: Sequence[Value]) -> list[Value]:
+def instantiate_masks(masks: Sequence[Mask], values: Values) -> list[Value]:
     """The masks of tangents or cotangents of `values`, with a literal for an unknown mask."""
     unknown = ops.constant_like(ShapedArray((), ops.BOOL), True)
     return [

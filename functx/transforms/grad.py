@@ -12,7 +12,7 @@ from functx.core.errors import ArgnumsError, GradientError
 from functx.core.masks import scatter_where, unflatten_tangents
 from functx.core.rewriting import apply
 from functx.core.types import DType, Shape, is_complex, is_inexact
-from functx.core.typing import Function, PyTree, Value
+from functx.core.typing import Function, PyTree, Value, Values
 from functx.transforms.aliasing import copy_transform_results
 from functx.transforms.argument_names import (
     argument_names,
@@ -133,7 +133,7 @@ class DifferentiatedCall(NamedTuple):
     arg_leaves: Sequence[int]
     structure: tree.TreeDef
 
-    def unflatten(self, derivatives: Sequence[Value], out_shape: Shape = ()) -> PyTree:
+    def unflatten(self, derivatives: Values, out_shape: Shape = ()) -> PyTree:
         """The derivatives of an output in the active inputs as a pytree, with None for integers."""
         by_input = scatter_where(derivatives, self.active)
         in_avals = [self.traced.program.inputs[i].aval for i in self.arg_leaves]
@@ -159,7 +159,7 @@ class DifferentiatedFunction(NamedTuple):
     has_aux: bool
     allow_int: bool
 
-    def trace(self, args: Sequence[Value], kwargs: dict[str, Any]) -> DifferentiatedCall:
+    def trace(self, args: Values, kwargs: dict[str, Any]) -> DifferentiatedCall:
         """The traced call for these arguments."""
         fun, shown, kind = self.fun, self.shown, self.kind
         leaves, in_tree = tree.flatten_with_key_data((args, kwargs))
@@ -205,7 +205,7 @@ def canonical_argnums(argnums: Argnums, kind: str) -> int | tuple[int, ...]:
 
 
 def argnums_leaves(
-    args: Sequence[Value], argnums: Argnums, kind: str, fun: Function
+    args: Values, argnums: Argnums, kind: str, fun: Function
 ) -> tuple[Sequence[int], tree.TreeDef]:
     """The positions of the leaves of the arguments at `argnums`, and the structure of these.
 

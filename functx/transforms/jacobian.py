@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import chain
 from math import prod
-from typing import Any
 
 from functx import ops
 from functx.core import tree
@@ -18,8 +17,8 @@ from functx.core.rewriting import Rewrite, apply
 from functx.core.tracebacks import api_boundary
 from functx.core.tracer import aval_of
 from functx.core.tracing import trace_closed
-from functx.core.types import DType, ShapedArray, is_complex, is_inexact
-from functx.core.typing import Function, PyTree, Value
+from functx.core.types import DType, is_complex, is_inexact
+from functx.core.typing import Avals, Function, PyTree, Value, Values
 from functx.transforms.aliasing import copy_transform_results
 from functx.transforms.argument_names import (
     as_decorator,
@@ -221,11 +220,7 @@ class ReverseJacobian(Rewrite[Program]):
 
 
 def apply_to_basis(
-    program: Program,
-    avals: Sequence[ShapedArray],
-    others: Sequence[Value],
-    size: int,
-    out_dims: tuple[int, ...],
+    program: Program, avals: Avals, others: Values, size: int, out_dims: tuple[int, ...]
 ) -> list[Value]:
     """The outputs of `program`, batched along `out_dims`, for all vectors of a standard basis.
 
@@ -256,9 +251,9 @@ def _jacobian(
     has_aux: bool,
     holomorphic: bool,
     kind: str,
-    rewrite: Any,
+    rewrite: type[ForwardJacobian | ReverseJacobian],
     chunk_size: int | None,
-    shown: Any = None,
+    shown: Function | None = None,
     allow_int: bool = False,
 ) -> Function:
     """The function that computes the Jacobian of `fun`; messages name `shown` instead.

@@ -21,7 +21,7 @@ from functx.core.rewriting import apply, rewrite_by_structure
 from functx.core.tracebacks import api_boundary
 from functx.core.tracer import aval_of, current_builder
 from functx.core.types import ShapedArray, is_complex, is_inexact
-from functx.core.typing import Function, PyTree, Tangent, Value
+from functx.core.typing import Avals, Flags, Function, PyTree, Tangent, Tangents, Value, Values
 from functx.transforms.aliasing import copy_if_aliased, copy_transform_results
 from functx.transforms.argument_names import (
     argument_names,
@@ -111,7 +111,7 @@ def linearize(fun: Function, *primals: PyTree, has_aux: bool = False) -> PyTree:
     count = len(traced.program.outputs)
     residuals = copy_if_aliased(outs[count:], operands)
 
-    def push(residuals: Any, *tangents: Value) -> PyTree:
+    def push(residuals: Values, *tangents: Value) -> PyTree:
         label = f"linearize({function_name(fun)}): tangents"
         leaves = tree.flatten_up_to(in_tree, (tangents, {}), label, "primals")
         leaves = _check_tangents(fun, in_tree, avals, leaves, "linearize")
@@ -152,7 +152,7 @@ def trace_at_primals(
     return TracedAtPrimals(leaves, in_tree, avals, traced)
 
 
-def _output_tangent(traced: TracedFunction, tangents: Sequence[Tangent], has_aux: bool) -> PyTree:
+def _output_tangent(traced: TracedFunction, tangents: Tangents, has_aux: bool) -> PyTree:
     """The tangent of the output without aux, from the tangents of all inexact leaves."""
     out_tree = traced.tree_without_aux(has_aux)
     leaves = scatter_where(tangents, inexact_mask(traced.out_avals))
@@ -162,11 +162,7 @@ def _output_tangent(traced: TracedFunction, tangents: Sequence[Tangent], has_aux
 
 
 def _check_tangents(
-    fun: Function,
-    in_tree: tree.TreeDef,
-    avals: Sequence[ShapedArray],
-    tangents: Sequence[Tangent],
-    kind: str,
+    fun: Function, in_tree: tree.TreeDef, avals: Avals, tangents: Tangents, kind: str
 ) -> list[Tangent]:
     """The tangent of each primal leaf, None for zero and for integers."""
     must = f"{kind}({function_name(fun)}): a tangent must have the shape and dtype of its primal"
@@ -182,7 +178,7 @@ def _check_tangents(
     ]
 
 
-def _check_outputs_depend(traced: TracedFunction, varying: Sequence[bool], fun: Function) -> None:
+def _check_outputs_depend(traced: TracedFunction, varying: Flags, fun: Function) -> None:
     program = traced.program
     outputs = program.outputs[: len(traced.out_avals)]
     primals = select_where(program.inputs[: len(varying)], varying)
@@ -222,7 +218,7 @@ def vjp(fun: Function, *primals: PyTree, has_aux: bool = False) -> PyTree:
     outs = apply(None, forward, operands)
     count = len(traced.program.outputs)
 
-    def pullback(residuals: Any, *ct: Value) -> PyTree:
+    def pullback(residuals: Values, *ct: Value) -> PyTree:
         if len(ct) != 1:
             raise ArgumentError(
                 f"pullback of {function_name(fun)}: pass one cotangent, a pytree like the output; "
@@ -242,7 +238,9 @@ def vjp(fun: Function, *primals: PyTree, has_aux: bool = False) -> PyTree:
     return (out[0], pull, out[1]) if has_aux else (out, pull)
 
 
-def _check_cotangents(fun: Function, out_tree: tree.TreeDef, avals: Any, ct: Any) -> list[Value]:
+def _check_cotangents(
+    fun: Function, out_tree: tree.TreeDef, avals: Avals, ct: PyTree
+) -> list[Value]:
     """The cotangents of the inexact outputs, with zeros for None."""
     label = f"pullback of {function_name(fun)}"
     leaves = tree.flatten_up_to(out_tree, ct, f"{label}: the cotangent", "the output")
@@ -258,7 +256,7 @@ def _check_cotangents(fun: Function, out_tree: tree.TreeDef, avals: Any, ct: Any
     ]
 
 
-def check_tangent(x: Any, aval: ShapedArray, problem: Callable[[], tuple[str, str]]) -> Value:
+def check_tangent(x: PyTree, aval: ShapedArray, problem: Callable[[], tuple[str, str]]) -> Value:
     """`x` as a tangent or cotangent of `aval`; TangentError if it has another shape or dtype.
 
     `problem` gives the requirement and the name of the value, for the message. A weak dtype, that

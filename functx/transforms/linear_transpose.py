@@ -29,7 +29,7 @@ from functx.core.tracebacks import api_boundary
 from functx.core.tracer import aval_of, current_builder
 from functx.core.tracing import trace_closed
 from functx.core.types import ShapedArray, is_inexact, kind
-from functx.core.typing import Cotangent, Function, PyTree, Value
+from functx.core.typing import Avals, Cotangent, Function, PyTree, Value, Values
 from functx.ops.autodiff import raise_refusal
 from functx.transforms.argument_names import (
     argument_names,
@@ -39,11 +39,7 @@ from functx.transforms.argument_names import (
 )
 from functx.transforms.dce import RemoveEffects, used_variables, varied
 from functx.transforms.decompose import decompose_missing_rules
-from functx.transforms.reverse_mode import (
-    Cotangents,
-    transpose_equations,
-    transpose_operand,
-)
+from functx.transforms.reverse_mode import Cotangents, transpose_equations, transpose_operand
 from functx.transforms.rule_checks import find_nonlinear_term
 from functx.transforms.tracing_api import abstractify, trace_function
 
@@ -79,7 +75,7 @@ def linear_transpose(fun: Function, *primals: PyTree) -> Function:
         )
     pull = rewrite_by_structure(LinearTranspose(label, len(avals)), traced.program)
 
-    def transpose(captured: Any, ct: Any) -> PyTree:
+    def transpose(captured: Values, ct: PyTree) -> PyTree:
         cts = _check_output_cotangents(label, traced.out_tree, out_avals, ct)
         args, _ = tree.unflatten(in_tree, apply(None, pull, [*cts, *captured]))
         return args
@@ -88,7 +84,7 @@ def linear_transpose(fun: Function, *primals: PyTree) -> Function:
 
 
 def _abstractify_primal(
-    i: int, fun: Function, in_tree: tree.TreeDef, leaves: Sequence[Value]
+    i: int, fun: Function, in_tree: tree.TreeDef, leaves: Values
 ) -> ShapedArray:
     x = leaves[i]
     try:
@@ -101,7 +97,7 @@ def _abstractify_primal(
 
 
 def _check_output_cotangents(
-    label: str, out_tree: tree.TreeDef, avals: Sequence[ShapedArray], ct: Any
+    label: str, out_tree: tree.TreeDef, avals: Avals, ct: PyTree
 ) -> list[Value]:
     """The cotangents of the outputs, with zeros for None."""
     leaves = tree.flatten_up_to(out_tree, ct, f"{label}: the cotangent", "the output")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from itertools import count
 from typing import Any, NamedTuple
 
@@ -14,7 +14,7 @@ from functx.core.concretization import Guard, SymbolicScalar
 from functx.core.primitive import HasPrograms, Primitive
 from functx.core.program import Atom, Equation, Literal, Program, ProgramKey, Var, subprograms
 from functx.core.types import ShapedArray
-from functx.core.typing import NumPyArray
+from functx.core.typing import Avals, NumPyArray
 
 IndexSet = frozenset[int]
 
@@ -47,7 +47,7 @@ def _literal_free_form(program: Program) -> tuple[Any, ...]:
     return tuple(form)
 
 
-def _parameter_form(value: Any) -> Any:
+def _parameter_form(value: Hashable) -> Hashable:
     if type(value) is Program:
         return _literal_free_form(value)
     return tuple(map(_parameter_form, value)) if type(value) is tuple else value
@@ -80,7 +80,7 @@ class LiteralHoister:
         """
         at = 0
 
-        def read(atom: Atom) -> Any:
+        def read(atom: Atom) -> Atom:
             nonlocal at
             if type(atom) is not Literal:
                 return atom
@@ -174,7 +174,7 @@ def _is_symbolic(atom: Atom) -> bool:
 class _PackedScalars:
     """Variables for scalars of types `avals`, which are elements of one array for each type."""
 
-    def __init__(self, avals: Sequence[ShapedArray]):
+    def __init__(self, avals: Avals):
         counts = Counter(avals)
         self.arrays = {a: Var(ShapedArray((n,), a.dtype)) for a, n in counts.items()}
         self.equations: list[Equation] = []

@@ -16,7 +16,7 @@ from functx.core.rewriting import Rewrite, apply, bind_equation, cached_rewrite,
 from functx.core.tracebacks import api_boundary
 from functx.core.tracer import HOST_ARRAY_TYPES, Tracer, current_builder
 from functx.core.tracing import trace_closed
-from functx.core.typing import Function, PyTree, Value
+from functx.core.typing import Avals, Function, PyTree, Value, Values
 from functx.ops.views import Copy
 from functx.transforms.argument_names import check_callable, copy_function_metadata, wrap_transform
 from functx.transforms.decompose import decompose
@@ -73,7 +73,7 @@ class FunctionalizedFunction:
         outs = traced.finish_call(operands, apply(None, traced.program, operands))
         return tree.unflatten(traced.out_tree, outs)
 
-    def trace(self, leaves: Any, avals: Any, in_tree: tree.TreeDef) -> TracedFunction:
+    def trace(self, leaves: Values | None, avals: Avals, in_tree: tree.TreeDef) -> TracedFunction:
         """The pure program of a call."""
         traced = trace_function(self.fun, in_tree, avals, "functionalize", values=leaves)
         if self.remove == "mutations":

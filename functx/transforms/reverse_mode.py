@@ -8,12 +8,7 @@ from typing import Any, NamedTuple
 
 from functx import ops
 from functx.core.errors import RuleError
-from functx.core.masks import (
-    inexact_mask,
-    run_rule,
-    scatter_where,
-    select_where,
-)
+from functx.core.masks import inexact_mask, run_rule, scatter_where, select_where
 from functx.core.primitive import LinearInput, Primitive, ReadsPart, is_linear_input
 from functx.core.program import Atom, Equation, Program, Var
 from functx.core.program_editing import replace_program_fields
@@ -22,12 +17,9 @@ from functx.core.source_info import BackwardSource, Source, backward_source, exp
 from functx.core.tracer import Tracer, aval_of, current_builder
 from functx.core.tracing import LinearBuilder, trace, trace_closed
 from functx.core.types import is_inexact
-from functx.core.typing import Cotangent, Mask, Value
+from functx.core.typing import Cotangent, Flags, Mask, PyTree, Value, Values
 from functx.ops.families import Elementwise
-from functx.transforms.dce import (
-    symbolize_zeros,
-    varying_output_mask,
-)
+from functx.transforms.dce import symbolize_zeros, varying_output_mask
 from functx.transforms.forward_mode import canonicalize_for_ad, instantiate_masks
 from functx.transforms.rule_checks import apply_linear_rule, check_jvp_result, check_rule_is_linear
 
@@ -36,13 +28,13 @@ class TapeEntry(NamedTuple):
     """An equation that the derivative goes through, with its operands and residuals."""
 
     eqn: Equation
-    args: Sequence[Value]
+    args: Values
     saved: Any
     active: tuple[bool, ...]
 
 
 def forward_sweep(
-    program: Program, args: Sequence[Value], active: Sequence[bool]
+    program: Program, args: Values, active: Flags
 ) -> tuple[list[Value], list[TapeEntry]]:
     """The outputs of `program`, and the tape of the equations that its derivative goes through."""
     tape: list[TapeEntry] = []
@@ -72,7 +64,7 @@ def backward_sweep(
     program: Program,
     tape: Sequence[TapeEntry],
     out_cts: Sequence[Cotangent],
-    active: Sequence[bool],
+    active: Flags,
     cts: Cotangents | None = None,
     out_masks: Sequence[Mask] | None = None,
 ) -> list[Value]:
@@ -125,7 +117,7 @@ class SparseCotangent(NamedTuple):
 
     primitive: ReadsPart
     ct: Value
-    args: Sequence[Value]
+    args: Values
     source: Source | BackwardSource | None
 
     @property
@@ -222,11 +214,7 @@ class Cotangents:
 
 
 def apply_vjp_rule(
-    primitive: Primitive,
-    cts: list[Cotangent],
-    saved: Any,
-    args: Sequence[Value],
-    active: Sequence[bool],
+    primitive: Primitive, cts: list[Cotangent], saved: PyTree, args: Values, active: Flags
 ) -> Sequence[Cotangent]:
     """The cotangents of the operands of one equation."""
     if primitive.vjp is None:
@@ -235,7 +223,7 @@ def apply_vjp_rule(
         rule: Any = primitive.vjp
         several = primitive.multiple_results
 
-        def body(cts: Sequence[Cotangent]) -> Any:
+        def body(cts: Sequence[Cotangent]) -> Sequence[Cotangent]:
             return rule(cts if several else cts[0], saved if several else saved[0], args, active)
 
         return apply_linear_rule(primitive, "vjp", body, cts, args)
@@ -247,8 +235,8 @@ def apply_vjp_rule(
 def transpose_jvp_rule(
     primitive: Primitive,
     cts: Sequence[Cotangent],
-    args: Sequence[Value],
-    active: Sequence[bool],
+    args: Values,
+    active: Flags,
     is_users_rule: bool = False,
 ) -> list[Cotangent]:
     """The cotangents of the operands, by the transpose of the primitive's `jvp` rule.
@@ -302,7 +290,9 @@ def transpose_equations(
         args = [transpose_operand(atom, known) for atom in eqn.inputs]
         if primitive.is_user_defined:
 
-            def rule(cts: Sequence[Cotangent], primitive: Any = primitive, args: Any = args) -> Any:
+            def rule(
+                cts: Sequence[Cotangent], primitive: Primitive = primitive, args: Any = args
+            ) -> Sequence[Cotangent]:
                 return primitive.transpose(cts if primitive.multiple_results else cts[0], *args)
 
             results: Sequence[Cotangent] = apply_linear_rule(
@@ -370,8 +360,8 @@ class SplitVJP(Rewrite[tuple[Program, Program]]):
 
 def trace_vjp_split(
     program: Program,
-    active: Sequence[bool],
-    takes_masks: Sequence[bool] = (False,),
+    active: Flags,
+    takes_masks: Flags = (False,),
     returns_masks: bool = False,
 ) -> list[Program]:
     """The forward program of `program`, and a backward program for each entry of `takes_masks`.

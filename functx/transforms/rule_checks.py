@@ -13,15 +13,13 @@ from functx.core.rewriting import user_rule_runs
 from functx.core.source_info import BackwardSource, Source
 from functx.core.tracer import Tracer, aval_of, current_builder
 from functx.core.tracing import trace
-from functx.core.types import ShapedArray, is_inexact
-from functx.core.typing import Cotangent, Function, Value
+from functx.core.types import is_inexact
+from functx.core.typing import Avals, Cotangent, Cotangents, Function, Value, Values
 from functx.ops.families import Linear
 from functx.transforms.dce import varied
 
 
-def check_jvp_result(
-    primitive: Primitive, avals: Sequence[ShapedArray], result: Any
-) -> tuple[Any, Any]:
+def check_jvp_result(primitive: Primitive, avals: Avals, result: object) -> tuple[Any, Any]:
     """The `result` of a `jvp` rule; RuleError unless it fits outputs of `avals`."""
     if not isinstance(result, tuple) or len(result) != 2:
         raise rule_error(
@@ -36,12 +34,7 @@ def check_jvp_result(
 
 
 def check_types(
-    primitive: Primitive,
-    rule: str,
-    label: str,
-    values: Any,
-    avals: Sequence[ShapedArray],
-    of: str = "",
+    primitive: Primitive, rule: str, label: str, values: object, avals: Avals, of: str = ""
 ) -> None:
     """Raise RuleError unless `values`, which `rule` returned, are of `avals`, or None for zero."""
     if not isinstance(values, (list, tuple)) or len(values) != len(avals):
@@ -58,9 +51,7 @@ def check_types(
             raise rule_error(primitive, rule, f"give {place} {like}; got {given!r}")
 
 
-def check_batch_result(
-    primitive: Primitive, size: int, avals: Sequence[ShapedArray], outs: Any, dims: Any
-) -> None:
+def check_batch_result(primitive: Primitive, size: int, avals: Avals, outs: Any, dims: Any) -> None:
     """Raise RuleError unless `outs` are outputs of `avals` in batches of `size` along `dims`."""
     if not primitive.multiple_results:
         outs, dims = [outs], [dims]
@@ -82,7 +73,7 @@ def check_batch_result(
 
 
 def apply_linear_rule(
-    primitive: Primitive, rule: str, body: Function, cts: Sequence[Cotangent], args: Any
+    primitive: Primitive, rule: str, body: Function, cts: Cotangents, args: Values
 ) -> list[Cotangent]:
     """The cotangents of `args` by `body(cts)`; RuleError unless they are linear in `cts`."""
     user_rule_runs.record()

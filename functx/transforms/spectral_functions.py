@@ -8,7 +8,6 @@ E = v^H e v, that of f(a) is v (f[w_i, w_j] E_ij) v^H.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import reduce
 from math import nan
 from typing import Any, NamedTuple
@@ -25,7 +24,7 @@ from functx.core.samples import Rounding, f64, sample
 from functx.core.tracer import aval_of, current_builder
 from functx.core.tracing import trace
 from functx.core.types import ShapedArray, is_complex, real_dtype
-from functx.core.typing import Cotangent, Dim, Tangent, Value
+from functx.core.typing import Avals, Cotangents, Dim, Dims, Tangent, Tangents, Value, Values
 from functx.ops.operands import batch_size, literal
 from functx.transforms.decompose import builtin_decomposition, decompose_missing_rules
 from functx.transforms.forward_mode import jvp_program
@@ -53,7 +52,7 @@ def elementwise_derivative(program: Program, place: int = 0) -> Program:
     return cached_rewrite(ElementwiseDerivative(place), program)
 
 
-def inline_single_output(program: Program, args: Sequence[Value]) -> Value:
+def inline_single_output(program: Program, args: Values) -> Value:
     """The single output of `program` on `args`, inlined into the current trace."""
     return current_builder.require().inline(program, args)[0]
 
@@ -77,7 +76,7 @@ class SpectralPrimitive(ops.MatrixFunction, abstract=True):
     program: Program
     rows: int = 0
 
-    def check(self, *operands: ShapedArray, parameters: Sequence[ShapedArray] = ()) -> None:
+    def check(self, *operands: ShapedArray, parameters: Avals = ()) -> None:
         super().check(*operands)
         eigenvalues, dtype = self.program.in_avals[0], real_dtype(operands[0].dtype)
         if eigenvalues.dtype != dtype:
@@ -115,7 +114,7 @@ class SpectralPrimitive(ops.MatrixFunction, abstract=True):
             values.append(ops.zeros_like(aval_of(s).update(shape=(*s.shape[:-1], rest.shape[-1]))))
         return ops.concatenate(values, last - 1), ops.concatenate(sides, last)
 
-    def parameter_tangents(self, args: Sequence[Value], tangents: Sequence[Tangent]) -> list[Value]:
+    def parameter_tangents(self, args: Values, tangents: Tangents) -> list[Value]:
         """The terms of the tangent that come from those of the parameters."""
         first = len(args) - len(self.program.inputs)
         terms = []
@@ -131,7 +130,7 @@ class SpectralPrimitive(ops.MatrixFunction, abstract=True):
         """The same operation for another function."""
         raise NotImplementedError
 
-    def batch(self, args: Sequence[Value], dims: Sequence[Dim]) -> tuple[Value, Dim]:
+    def batch(self, args: Values, dims: Dims) -> tuple[Value, Dim]:
         size = batch_size(args, dims)
         given = [ops.batch_dim_at(x, d, 0, size) for x, d in zip(args, dims, strict=True)]
         fields = Batch(size, (0,) * len(self.program.inputs), (0,))
@@ -185,7 +184,7 @@ class SpectralFunction(SpectralPrimitive):
     def with_program(self, program: Program, order: int | None = None) -> Primitive:
         return SpectralFunction(program, self.rows, self.order if order is None else order)
 
-    def jvp(self, primals: Sequence[Value], tangents: Sequence[Tangent]) -> tuple[Value, Tangent]:
+    def jvp(self, primals: Values, tangents: Tangents) -> tuple[Value, Tangent]:
         if self.order == 2:
             return self.jvp_by_decomposition(primals, tangents)
         terms = self.parameter_tangents(primals, tangents)
@@ -202,16 +201,14 @@ class SpectralFunction(SpectralPrimitive):
                 terms.append(self(a, *rest[:k], t, *rest[k + 1 :]))
         return self(*primals), reduce(ops.add, terms)
 
-    def jvp_by_decomposition(
-        self, primals: Sequence[Value], tangents: Sequence[Tangent]
-    ) -> tuple[Value, Tangent]:
+    def jvp_by_decomposition(self, primals: Values, tangents: Tangents) -> tuple[Value, Tangent]:
         program = decompose_missing_rules(
             builtin_decomposition(self, tuple([aval_of(x) for x in primals])), "jvp"
         )
         ((out, t, _),) = jvp_program(program, primals, tangents)
         return out, t
 
-    def transpose(self, ct: Value, a: Any, *others: Any) -> Sequence[Cotangent]:
+    def transpose(self, ct: Value, a: Value, *others: Value) -> Cotangents:
         (k,) = [i for i, x in enumerate(others) if is_linear_input(x)]
         # The trace of a product is invariant under cyclic permutation.
         given = [*others[k + 1 : self.order], ops.matrix_transpose(ct), *others[:k]]
@@ -261,7 +258,7 @@ class SpectralTrace(SpectralPrimitive):
     def with_program(self, program: Program) -> Primitive:
         return SpectralTrace(program, self.rows)
 
-    def jvp(self, primals: Sequence[Value], tangents: Sequence[Tangent]) -> tuple[Value, Tangent]:
+    def jvp(self, primals: Values, tangents: Tangents) -> tuple[Value, Tangent]:
         out, terms = self(*primals), self.parameter_tangents(primals, tangents)
         if tangents[0] is not None:
             function = SpectralFunction(elementwise_derivative(self.program), self.rows)(*primals)
@@ -289,7 +286,7 @@ class DividedDifferences(NamedTuple):
     points: Value
     gaps: Value
     quotients: Value
-    derivatives: Sequence[Value]
+    derivatives: Values
     """f', f'' and, for second differences, f''' at the points."""
     tied: Value
     """The mask of pairs of points that are equal within rounding error of the largest."""
@@ -299,7 +296,7 @@ class DividedDifferences(NamedTuple):
     """The errors of the quotients, in units of rounding."""
 
     @staticmethod
-    def of(w: Value, f: Value, derivatives: Sequence[Value]) -> DividedDifferences:
+    def of(w: Value, f: Value, derivatives: Values) -> DividedDifferences:
         """The divided differences of a function at `w`, from its values `f` and its derivatives."""
         slopes, curvatures, *thirds = derivatives
         gaps, changes = pairwise_differences(w), pairwise_differences(f)

@@ -22,16 +22,11 @@ from functx.core.named_axes import tracked_mesh_axes
 from functx.core.program import Program, pad_input_names
 from functx.core.program_editing import replace_program_fields
 from functx.core.rewriting import apply
-from functx.core.source_info import (
-    is_raise_instruction,
-    line_text,
-    source_line,
-    traceback_source,
-)
+from functx.core.source_info import is_raise_instruction, line_text, source_line, traceback_source
 from functx.core.tracer import Tracer, aval_of, current_builder
 from functx.core.tracing import trace
 from functx.core.types import ShapedArray, canonical_dtype
-from functx.core.typing import ArrayLike, Function, PyTree, Value
+from functx.core.typing import ArrayLike, Avals, Function, PyTree, Value, Values
 from functx.ops.views import Write
 from functx.transforms.aliasing import (
     ROW_MAJOR,
@@ -70,9 +65,7 @@ class TracedFunction(NamedTuple):
         """The structure of the output, without the auxiliary data."""
         return self.out_tree.children()[0] if has_aux else self.out_tree
 
-    def finish_call(
-        self, args: Sequence[Value], outs: Sequence[Value], of_transform: bool = True
-    ) -> list[Value]:
+    def finish_call(self, args: Values, outs: Values, of_transform: bool = True) -> list[Value]:
         """Writes the new values in `outs` to the operands `args`, and returns the results.
 
         Inside a trace, a result that is an operand or a view of one is copied.
@@ -118,7 +111,7 @@ class TracedFunction(NamedTuple):
 def trace_function(
     fun: Function,
     in_tree: tree.TreeDef,
-    avals: Sequence[ShapedArray],
+    avals: Avals,
     kind: str,
     *,
     values: Sequence[ArrayLike] | None = None,
@@ -200,7 +193,7 @@ class FlatFunction:
         self.writes, self.layout_dependent = builder.writes, builder.layout_dependent
         return outs
 
-    def flatten_result(self, out: Any) -> list[Value]:
+    def flatten_result(self, out: PyTree) -> list[Value]:
         """The traced leaves of a result; ArgumentError for a leaf that is no array."""
         if self.has_aux and not (isinstance(out, (tuple, list)) and len(out) == 2):
             raise ArgumentError(
@@ -220,7 +213,7 @@ class FlatFunction:
         self.out_tree = out_tree
         return outs
 
-    def check_output(self, x: Any, out: Any) -> None:
+    def check_output(self, x: PyTree, out: PyTree) -> None:
         """Raise ArgumentError unless the leaf `x` of the result `out` is an array or a number."""
         if has_aval(x):
             return
@@ -318,7 +311,7 @@ def partition_static_arguments(
     return TracedArguments(traced, structure, avals, [new_position[i] for i in required])
 
 
-def has_aval(x: Any) -> bool:
+def has_aval(x: object) -> bool:
     """Whether `x` is an array or a number, which can be traced."""
     try:
         aval_of(x)

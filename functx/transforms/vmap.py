@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 from operator import index
 from typing import Any
@@ -41,7 +41,7 @@ from functx.core.rewriting import Rewrite, apply, bind_equation, field, interpre
 from functx.core.tracer import aval_of
 from functx.core.tracing import trace_closed
 from functx.core.types import ShapedArray
-from functx.core.typing import Function, PyTree, Value
+from functx.core.typing import Avals, Function, PyTree, Value, Values
 from functx.transforms.aliasing import ArgumentStrides, MemoryLayout, written_shared_buffers
 from functx.transforms.argument_names import (
     argument_names,
@@ -81,7 +81,7 @@ class Batch(Rewrite[Program]):
             for i, ((x, dim), out_dim) in enumerate(zip(outs, self.out_dims, strict=True))
         ]
 
-    def move_batch_dim(self, i: int, x: Any, dim: int | None, out_dim: int | None) -> Value:
+    def move_batch_dim(self, i: int, x: Value, dim: int | None, out_dim: int | None) -> Value:
         if out_dim is None:
             if dim is not None:
                 raise BatchedOutputError(i)
@@ -121,10 +121,7 @@ def trace_batched(
 
 
 def interpret_batched(
-    program: Program,
-    args: Sequence[Value],
-    in_dims: Sequence[int | None],
-    axis: Axis | None = None,
+    program: Program, args: Values, in_dims: Sequence[int | None], axis: Axis | None = None
 ) -> list[tuple[Any, int | None]]:
     """The outputs of `program` on batches along `in_dims`, each with its batch dimension.
 
@@ -178,11 +175,11 @@ def remove_axis(aval: ShapedArray, dim: int | None) -> ShapedArray:
 
 def vmap(
     fun: Function | None = None,
-    in_axes: Any = 0,
-    out_axes: Any = 0,
-    axis_name: Any = None,
+    in_axes: PyTree = 0,
+    out_axes: PyTree = 0,
+    axis_name: Hashable = None,
     axis_size: int | None = None,
-    spmd_axis_name: Any = None,
+    spmd_axis_name: Hashable = None,
     *,
     chunk_size: int | None = None,
 ) -> Function:
@@ -278,7 +275,7 @@ def vmap(
     return wrap_transform(wrapper, fun, "vmap")
 
 
-def _element_strides(leaves: Sequence[Value], dims: Sequence[int | None]) -> ArgumentStrides:
+def _element_strides(leaves: Values, dims: Sequence[int | None]) -> ArgumentStrides:
     """The strides of one element of each mapped argument; None for row-major order."""
     element_strides: list[Any] = []
     for x, dim in zip(leaves, dims, strict=True):
@@ -294,7 +291,7 @@ def _element_strides(leaves: Sequence[Value], dims: Sequence[int | None]) -> Arg
     return element_strides
 
 
-def _check_axis_leaves(axes: Any, label: str, fun: Function) -> None:
+def _check_axis_leaves(axes: PyTree, label: str, fun: Function) -> None:
     for axis in tree.leaves(axes):
         if isinstance(axis, bool) or not isinstance(axis, int):
             raise InAxesError(
@@ -303,7 +300,9 @@ def _check_axis_leaves(axes: Any, label: str, fun: Function) -> None:
             )
 
 
-def _in_axes_of_leaves(in_axes: Any, args: Any, kwargs: Any, fun: Function) -> list[Value]:
+def _in_axes_of_leaves(
+    in_axes: PyTree, args: tuple[PyTree, ...], kwargs: dict[str, PyTree], fun: Function
+) -> list[Value]:
     if not args and not kwargs:
         raise AxisSizeError(
             f"vmap({function_name(fun)}): there must be an argument to map over; got a call without any"
@@ -362,7 +361,7 @@ def _canonical_dims(
 
 
 def _common_size(
-    avals: Sequence[ShapedArray],
+    avals: Avals,
     dims: Sequence[int | None],
     axis_size: int | None,
     fun: Function,
@@ -397,7 +396,7 @@ def _common_size(
 
 
 def _out_dims_of_leaves(
-    out_axes: Any, traced: TracedFunction, fun: Function
+    out_axes: PyTree, traced: TracedFunction, fun: Function
 ) -> tuple[int | None, ...]:
     out_tree = traced.out_tree
     if out_tree.num_nodes == 1 and isinstance(out_axes, (tuple, list)) and len(out_axes) == 1:

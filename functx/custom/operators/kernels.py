@@ -46,7 +46,7 @@ Concrete = TypeVar("Concrete", Value, NumPyArray)
 class KernelOutputs(NamedTuple):
     """The leaves of a kernel's results, the lengths of lists, and the new values of mutated operands."""
 
-    leaves: list[PyTree]
+    leaves: list[ArrayLike]
     lengths: tuple[Dim, ...]
     written: list[ArrayLike]
 
@@ -214,7 +214,7 @@ def read_only(x: NumPyArray) -> NumPyArray:
     return view
 
 
-def _as_output(x: Value, as_jax: bool) -> ArrayLike:
+def _as_output(x: ArrayLike, as_jax: bool) -> ArrayLike:
     """A result of a kernel, in 32 bits if the 64-bit switch is off.
 
     A copy if it is a NumPy array: a kernel may keep its result, or return it twice.
@@ -228,7 +228,7 @@ def _as_output(x: Value, as_jax: bool) -> ArrayLike:
     return array if x64_enabled() else array.astype(narrow_dtype(array.dtype), copy=False)
 
 
-def _as_python_scalar(x: Value) -> ArrayLike:
+def _as_python_scalar(x: Any) -> ArrayLike:
     traced = isinstance(x, jax.core.Tracer)
     return x if traced or isinstance(x, (bool, int, float, complex)) else x.item()
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable
 
 from functx import ops
 from functx.core import tree
 from functx.core.errors import ArgumentError, DTypeError, ShapeError, TreeError, type_name
 from functx.core.tracebacks import api_boundary
 from functx.core.tracer import aval_of
-from functx.core.typing import Function, PyTree, Value
+from functx.core.types import ShapedArray
+from functx.core.typing import Function, PyTree, Value, Values
 from functx.ops.operands import canonical_axis
 from functx.ops.views import copy_if_shared
 from functx.transforms.control.body_tracing import body_name, check_callables
@@ -55,7 +55,7 @@ def associative_scan(fn: Function, elems: PyTree, reverse: bool = False, axis: i
             + " and ".join([f"elems{path}: {a!r}" for path, a in zip(paths, avals, strict=True)])
         )
 
-    def combine(xs: Sequence[Value], ys: Sequence[Value]) -> list[Value]:
+    def combine(xs: Values, ys: Values) -> list[Value]:
         combined = fn(tree.unflatten(structure, xs), tree.unflatten(structure, ys))
         outs, out_tree = tree.flatten(combined)
         tree.check_same_structure(structure, out_tree, f"{caller}: what fn returns", "elems")
@@ -72,11 +72,8 @@ def associative_scan(fn: Function, elems: PyTree, reverse: bool = False, axis: i
 
 
 def _scan_recursively(
-    combine: Callable[[Sequence[Value], Sequence[Value]], list[Value]],
-    xs: Sequence[Value],
-    count: int,
-    axis: int,
-) -> Sequence[Value]:
+    combine: Callable[[Values, Values], list[Value]], xs: Values, count: int, axis: int
+) -> Values:
     """The prefix reductions of `count` elements, from those of half as many pairs."""
     if count < 2:
         return xs
@@ -110,7 +107,7 @@ def _interleave(even: Value, odd: Value, axis: int) -> Value:
     return ops.concatenate([both, ops.slice_in_dim(even, n, n + 1, 1, axis)], axis)
 
 
-def _check_same_type(caller: str, path: str, out: Any, expected: Any) -> None:
+def _check_same_type(caller: str, path: str, out: PyTree, expected: ShapedArray) -> None:
     """Raise unless a result of `fn` has the shape and dtype of its operand."""
     try:
         actual = aval_of(out)

@@ -17,8 +17,8 @@ from functx.core.program import Atom, Equation, Literal, Program, Var
 from functx.core.program_editing import apply_program
 from functx.core.rewriting import Rewrite, Uncompared, apply
 from functx.core.tracing import trace_closed
-from functx.core.types import ShapedArray
-from functx.core.typing import Value
+from functx.core.types import DType, ShapedArray
+from functx.core.typing import ArrayLike, Value, Values
 from functx.ops.families import Linear
 from functx.ops.operands import upcast_aval, upcast_half
 from functx.transforms.dce import ZeroPropagation, is_zero_array, loop_invariant_variables, with_io
@@ -147,7 +147,7 @@ class AccumulatedSum(NamedTuple):
     """A sum of `dtype` that the loop accumulates, half floats in single precision."""
 
     position: int
-    dtype: Any
+    dtype: DType | None
 
     def evaluate(self, final: FinalValues) -> Value:
         total = final.sums[self.position]
@@ -387,9 +387,7 @@ class ReductionPlan:
 
 
 def add_terms(
-    sums: Sequence[Value],
-    accumulations: Sequence[Sequence[Accumulation]],
-    operands: Sequence[Value],
+    sums: Values, accumulations: Sequence[Sequence[Accumulation]], operands: Values
 ) -> list[Value]:
     """The `sums` with the terms of one step added; `operands` are those of the terms, in order."""
     remaining = iter(operands)
@@ -401,7 +399,7 @@ def add_terms(
     return new_sums
 
 
-def add_to_slice(total: Value, part: Value, *indices: Any) -> Value:
+def add_to_slice(total: Value, part: Value, *indices: ArrayLike) -> Value:
     """`total` with `part` added at `indices`."""
     current = ops.DynamicSlice(part.shape)(total, *indices)
     return ops.DynamicUpdateSlice()(total, ops.add(current, part), *indices)

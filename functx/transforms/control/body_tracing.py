@@ -13,20 +13,16 @@ import numpy as np
 from functx import ops
 from functx.core import tree
 from functx.core.backend import backend
-from functx.core.errors import (
-    ArgumentError,
-    BranchTypeError,
-    CarryTypeError,
-    type_name,
-)
+from functx.core.errors import ArgumentError, BranchTypeError, CarryTypeError, type_name
 from functx.core.program import Atom, Program, Var, pad_input_names
 from functx.core.program_editing import replace_program_fields
 from functx.core.rewriting import Rewrite, apply
 from functx.core.source_info import Source, source_line, unwrap_function
 from functx.core.tracer import as_ndarray, aval_of, current_builder
 from functx.core.tracing import Builder, LinearBuilder, trace_closed
+from functx.core.tree import TreeDef
 from functx.core.types import ShapedArray, promote_types
-from functx.core.typing import ArrayLike, Function, Value
+from functx.core.typing import ArrayLike, Avals, Flags, Function, PyTree, Value, Values
 from functx.ops.operands import PYTHON_SCALARS, literal
 from functx.ops.progress import ShowProgress
 from functx.transforms.aliasing import (
@@ -78,10 +74,7 @@ class LoopBody(NamedTuple):
 
     @staticmethod
     def of(
-        traced: TracedFunction,
-        leaves: Sequence[Value],
-        carry: Sequence[ShapedArray],
-        fun: Function | None = None,
+        traced: TracedFunction, leaves: Values, carry: Avals, fun: Function | None = None
     ) -> LoopBody:
         """The body of a traced function, with `leaves` as initial carry of the types `carry`.
 
@@ -95,7 +88,7 @@ class LoopBody(NamedTuple):
             program, traced.captured[: len(traced.captured) - len(written)], written, start
         )
 
-    def results(self, outs: Sequence[Value]) -> list[Value]:
+    def results(self, outs: Values) -> list[Value]:
         """The results of the loop, after its first outputs are written back to arrays."""
         count = len(self.written)
         if not count:
@@ -105,7 +98,7 @@ class LoopBody(NamedTuple):
         return results
 
 
-def closure_variable_names(fun: Function | None, values: Sequence[Value]) -> list[str]:
+def closure_variable_names(fun: Function | None, values: Values) -> list[str]:
     """For each of `values`, the closure variable of `fun` that holds it, or an empty string."""
     fun = unwrap_function(fun)
     name_of = {}
@@ -120,8 +113,8 @@ def closure_variable_names(fun: Function | None, values: Sequence[Value]) -> lis
 
 
 def trace_until_carry_types_settle(
-    trace_with: Callable[[Sequence[ShapedArray]], TracedFunction],
-    avals: Sequence[ShapedArray],
+    trace_with: Callable[[Avals], TracedFunction],
+    avals: Avals,
     carry_tree: tree.TreeDef,
     carry_of: Callable[[Any], Any],
     caller: str,
@@ -153,7 +146,7 @@ def trace_until_carry_types_settle(
 def _carry_type_error(
     caller: str,
     carry_tree: tree.TreeDef,
-    avals: Sequence[ShapedArray],
+    avals: Avals,
     promoted: Sequence[ShapedArray | None],
     traced: TracedFunction,
     fun: Function | None,
@@ -185,7 +178,7 @@ def _carry_type_error(
 
 
 def carry_structure_error(
-    caller: str, expected: Any, actual: Any, fun: Function | None
+    caller: str, expected: TreeDef, actual: TreeDef, fun: Function | None
 ) -> CarryTypeError:
     """The error for a body that returns a carry of another structure than it takes."""
     before, after = key_path_strings(expected), key_path_strings(actual)
@@ -218,7 +211,7 @@ def output_source(program: Program, atom: Atom) -> Source | None:
     return next((eqn.source for eqn in program.equations if atom in eqn.outputs), None)
 
 
-def common_aval(avals: Sequence[ShapedArray], *fixed: ShapedArray) -> ShapedArray | None:
+def common_aval(avals: Avals, *fixed: ShapedArray) -> ShapedArray | None:
     """The type that values of `avals` are promoted to, None if there is none.
 
     Only weak types are promoted: those of `fixed` that are not weak must have that type already.
@@ -236,7 +229,7 @@ def common_aval(avals: Sequence[ShapedArray], *fixed: ShapedArray) -> ShapedArra
     return ShapedArray(first.shape, dtype, weak)
 
 
-def cast_outputs(program: Program, avals: Sequence[ShapedArray]) -> Program:
+def cast_outputs(program: Program, avals: Avals) -> Program:
     """`program` with its first outputs converted to the dtypes of `avals`."""
     if all(atom.aval.dtype == a.dtype for atom, a in zip(program.outputs, avals, strict=False)):
         return program
@@ -248,7 +241,7 @@ def cast_outputs(program: Program, avals: Sequence[ShapedArray]) -> Program:
     return trace_closed(body, program.in_avals, name=program.name)
 
 
-def cast_to(x: Any, aval: ShapedArray) -> Any:
+def cast_to(x: ArrayLike, aval: ShapedArray) -> Any:
     """`x` converted to the dtype of `aval`, to which it can be promoted."""
     if aval_of(x).dtype == aval.dtype:
         return x
@@ -257,7 +250,7 @@ def cast_to(x: Any, aval: ShapedArray) -> Any:
     return ops.convert_element_type(x, aval.dtype)
 
 
-def cast_to_strong(x: Any, aval: ShapedArray) -> Any:
+def cast_to_strong(x: ArrayLike, aval: ShapedArray) -> Any:
     """`x` converted to the dtype of `aval`, to which it can be promoted, without a weak type."""
     if type(x) in PYTHON_SCALARS:
         return literal(x, aval.dtype)
@@ -268,7 +261,7 @@ def cast_to_strong(x: Any, aval: ShapedArray) -> Any:
 
 
 def carry_dependence(
-    program: Program, start: int, count: int, mask: Sequence[bool]
+    program: Program, start: int, count: int, mask: Flags
 ) -> tuple[tuple[bool, ...], list[bool]]:
     """The inputs of a loop body that vary when those of `mask` do before the loop; the outputs.
 
@@ -297,7 +290,7 @@ def is_linearizing() -> bool:
     return builder is not None and type(builder) is not LinearBuilder and builder.is_linear
 
 
-def inline_or_run(program: Program, args: Sequence[Value], *others: Any) -> list[Value]:
+def inline_or_run(program: Program, args: Values, *others: ArrayLike) -> list[Value]:
     """The outputs of `program`: inlined while tracing, else computed like a single operation.
 
     Computed outputs are `ndarray`s, unless a JAX array is among `args` or `others`.
@@ -310,7 +303,7 @@ def inline_or_run(program: Program, args: Sequence[Value], *others: Any) -> list
     return [as_ndarray(to_numpy(out), out.weak_type) for out in outs]
 
 
-def to_numpy(x: Any) -> Any:
+def to_numpy(x: ArrayLike) -> ArrayLike:
     """`x` as a new NumPy array; `x` itself while JAX traces it, for then it has no value."""
     try:
         return np.array(x)
@@ -330,7 +323,7 @@ def body_name(kind: str, fun: Function) -> str:
     return f"{kind}({function_name(fun)})"
 
 
-def check_callables(caller: str, **functions: Any) -> None:
+def check_callables(caller: str, **functions: object) -> None:
     """Raise ArgumentError unless each of the `functions`, arguments of `caller`, is callable."""
     for name, fun in functions.items():
         if not callable(fun):
@@ -351,7 +344,7 @@ class TracedBranches(NamedTuple):
 
 
 def trace_branches(
-    branches: dict[str, Callable[..., Any]], operands: Any, caller: str
+    branches: dict[str, Callable[..., Any]], operands: PyTree, caller: str
 ) -> TracedBranches:
     """The functions `branches` on `operands`, traced."""
     leaves, in_tree = tree.flatten_with_key_data((operands, {}))
@@ -408,7 +401,7 @@ def trace_branches(
     return TracedBranches(cast, captured, out_tree, written)
 
 
-def _describe_types(branches: Iterable[str], avals: Sequence[ShapedArray]) -> list[str]:
+def _describe_types(branches: Iterable[str], avals: Avals) -> list[str]:
     """`f32[] of true_fun`, for each type that branches return."""
     by_type: dict[ShapedArray, list[str]] = {}
     for name, aval in zip(branches, avals, strict=True):
@@ -514,7 +507,7 @@ class WithProgress(Rewrite[Program]):
         return trace_closed(body, avals, name=program.name, in_names=in_names)
 
 
-def show_completion(label: str, total: int | None, step: Any, outs: Sequence[Value]) -> None:
+def show_completion(label: str, total: int | None, step: ArrayLike, outs: Values) -> None:
     """Show that the loop is done after `step` steps, once its results `outs` are computed."""
     nonempty = [x for x in outs if aval_of(x).size][:4]
     # XLA may know the number of steps in advance, so the line waits for an element of the results.
@@ -525,7 +518,7 @@ def show_completion(label: str, total: int | None, step: Any, outs: Sequence[Val
     ShowProgress(label, total, True)(step, *elements)
 
 
-def check_progress(caller: str, progress: Any) -> None:
+def check_progress(caller: str, progress: object) -> None:
     """Raise ArgumentError unless `progress` is a name or None."""
     if progress is not None and not (isinstance(progress, str) and progress):
         raise ArgumentError(

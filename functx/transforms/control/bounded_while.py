@@ -7,17 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from functx import ops
 from functx.core.backend import Split
-from functx.core.masks import (
-    inexact_mask,
-    scatter_where,
-    select_where,
-    split_list,
-)
+from functx.core.masks import inexact_mask, scatter_where, select_where, split_list
 from functx.core.program import Program, Var
 from functx.core.rewriting import Rewrite, apply, cached_rewrite
 from functx.core.tracing import trace_closed
 from functx.core.types import ShapedArray
-from functx.core.typing import ArrayLike, Cotangent, Value
+from functx.core.typing import ArrayLike, Avals, Cotangents, Value, Values
 from functx.ops.operands import cast_like_input, literal, upcast_aval, upcast_half
 from functx.transforms.control.checkpoint_schedule import STEP_DTYPE
 from functx.transforms.dce import with_io
@@ -28,7 +23,7 @@ if TYPE_CHECKING:
 STEP_AVAL = ShapedArray((), STEP_DTYPE)
 
 
-def write_rows(stacks: Sequence[Value], rows: Sequence[Value], position: Value) -> list[Value]:
+def write_rows(stacks: Values, rows: Values, position: Value) -> list[Value]:
     """Each of `stacks` with the next of `rows` written at `position`."""
     return [
         ops.DynamicUpdateSlice()(
@@ -38,7 +33,7 @@ def write_rows(stacks: Sequence[Value], rows: Sequence[Value], position: Value) 
     ]
 
 
-def read_rows(stacks: Sequence[Value], position: Value) -> list[Value]:
+def read_rows(stacks: Values, position: Value) -> list[Value]:
     """The row of each of `stacks` at `position`."""
     return [
         ops.reshape(
@@ -54,7 +49,7 @@ def _row_indices(position: Value, ndim: int) -> list[Any]:
     return [position, *[literal(0, STEP_DTYPE)] * ndim]
 
 
-def stacked_avals(avals: Sequence[ShapedArray], size: int) -> list[ShapedArray]:
+def stacked_avals(avals: Avals, size: int) -> list[ShapedArray]:
     """The types of stacks of `size` rows of types `avals`."""
     return [a.update(shape=(size, *a.shape)) for a in avals]
 
@@ -174,7 +169,7 @@ def zero_sums(backward: Program, carries: int) -> list[Value]:
     return [ops.zeros_like(upcast_aval(a)) for a in avals]
 
 
-def add_to_sums(sums: Sequence[Value], terms: Sequence[Value]) -> list[Value]:
+def add_to_sums(sums: Values, terms: Values) -> list[Value]:
     """The `sums` with the first of `terms` added to each."""
     return [ops.add(x, upcast_half(t)) for x, t in zip(sums, terms, strict=False)]
 
@@ -245,8 +240,8 @@ class LinearizedWhileBody(Rewrite[Program]):
 def run_with_stacks(
     loop: While,
     known: Program,
-    condition_consts: Sequence[Value],
-    consts: Sequence[Value],
+    condition_consts: Values,
+    consts: Values,
     carry: Sequence[ArrayLike],
     limited: bool = False,
 ) -> tuple[list[Value], list[Value]]:
@@ -267,11 +262,7 @@ def run_with_stacks(
 
 
 def backward_from_stacks(
-    loop: While,
-    backward: Program,
-    cts: Sequence[Cotangent],
-    consts: Sequence[Value],
-    residuals: Sequence[Value],
+    loop: While, backward: Program, cts: Cotangents, consts: Values, residuals: Values
 ) -> list[Value]:
     """The sums over the steps of results of `backward`, then the cotangents of the initial carry.
 

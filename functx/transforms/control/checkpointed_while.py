@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from functx import ops
@@ -11,7 +10,7 @@ from functx.core.program import Program, Var, subprograms
 from functx.core.rewriting import Rewrite, apply, cached_rewrite
 from functx.core.tracing import trace_closed
 from functx.core.types import ShapedArray
-from functx.core.typing import Cotangent, Value
+from functx.core.typing import Avals, Cotangents, Value, Values
 from functx.ops.operands import cast_like_input, literal, upcast_aval
 from functx.transforms.control import checkpoint_schedule
 from functx.transforms.control.bounded_while import (
@@ -183,7 +182,7 @@ class StepBlock(Rewrite[Program]):
         return trace_closed(body, avals, name=program.name)
 
 
-def _total_bytes(avals: Sequence[ShapedArray]) -> int:
+def _total_bytes(avals: Avals) -> int:
     """The bytes of arrays of types `avals`."""
     return sum([a.size * a.dtype.itemsize for a in avals])
 
@@ -284,11 +283,7 @@ class CheckpointedBackwardBody(Rewrite[Program]):
 
 
 def run_with_checkpoints(
-    loop: While,
-    split: LoopPartialEval,
-    condition_consts: Sequence[Value],
-    consts: Sequence[Value],
-    carry: Sequence[Value],
+    loop: While, split: LoopPartialEval, condition_consts: Values, consts: Values, carry: Values
 ) -> tuple[list[Value], list[Value]]:
     """The outputs of `loop`; the number of blocks, and the saved states with their steps."""
     plan = cached_rewrite(PlanRecomputation(loop, split), loop.body)
@@ -313,11 +308,7 @@ def run_with_checkpoints(
 
 
 def backward_from_checkpoints(
-    loop: While,
-    split: LoopPartialEval,
-    cts: Sequence[Cotangent],
-    consts: Sequence[Value],
-    residuals: Sequence[Value],
+    loop: While, split: LoopPartialEval, cts: Cotangents, consts: Values, residuals: Values
 ) -> list[Value]:
     """The sums over the steps of cotangents of consts, then the cotangents of the initial carry.
 
@@ -338,11 +329,7 @@ def backward_from_checkpoints(
 
 
 def while_forward(
-    loop: While,
-    split: LoopPartialEval,
-    condition_consts: Sequence[Value],
-    consts: Sequence[Value],
-    carry: Sequence[Value],
+    loop: While, split: LoopPartialEval, condition_consts: Values, consts: Values, carry: Values
 ) -> tuple[list[Value], list[Value]]:
     """The outputs of `loop`, and the residuals that `while_backward` takes."""
     if _uses_checkpoints(loop, split):
@@ -353,10 +340,10 @@ def while_forward(
 def while_backward(
     loop: While,
     split: LoopPartialEval,
-    cts: Sequence[Cotangent],
-    condition_consts: Sequence[Value],
-    consts: Sequence[Value],
-    residuals: Sequence[Value],
+    cts: Cotangents,
+    condition_consts: Values,
+    consts: Values,
+    residuals: Values,
 ) -> list[Value]:
     """The sums over the steps of cotangents of consts, then the cotangents of the initial carry."""
     if _uses_checkpoints(loop, split):

@@ -31,7 +31,19 @@ from functx.core.tracebacks import api_boundary
 from functx.core.tracer import Tracer, aval_of, current_builder
 from functx.core.tracing import trace_closed
 from functx.core.types import ShapedArray, is_complex, is_integer
-from functx.core.typing import Cotangent, Dim, Function, IRValue, PyTree, Tangent, Value
+from functx.core.typing import (
+    ArrayLike,
+    Avals,
+    Cotangents,
+    Dims,
+    Flags,
+    Function,
+    IRValue,
+    PyTree,
+    Tangents,
+    Value,
+    Values,
+)
 from functx.ops.operands import RewriteContext, batch_size
 from functx.transforms.aliasing import copy_if_aliased, write_back_arguments
 from functx.transforms.argument_names import copy_function_metadata
@@ -101,7 +113,7 @@ class Cond(HasPrograms, UpdatesInPlace):
         ),
     ))  # fmt: skip
 
-    def abstract_eval(self, index: ShapedArray, *avals: ShapedArray) -> Sequence[ShapedArray]:
+    def abstract_eval(self, index: ShapedArray, *avals: ShapedArray) -> Avals:
         if index.shape != () or index.dtype != np.int32:
             raise ShapeError(f"cond: the index must be an int32 scalar; got {index!r}")
         for branch in self.branches:
@@ -136,9 +148,7 @@ class Cond(HasPrograms, UpdatesInPlace):
             return None
         return Call(self.branches[index.value]), operands
 
-    def jvp(
-        self, primals: Sequence[Value], tangents: Sequence[Tangent]
-    ) -> tuple[Sequence[Value], Sequence[Tangent]]:
+    def jvp(self, primals: Values, tangents: Tangents) -> tuple[Values, Tangents]:
         index, *operands = primals
         varying = tuple([t is not None for t in tangents[1:]])
         operand_tangents = [t for t in tangents if t is not None]
@@ -154,13 +164,11 @@ class Cond(HasPrograms, UpdatesInPlace):
             outs, out_tangents = results[:count], results[count:]
         return outs, scatter_where(out_tangents, inexact_mask(avals))
 
-    def varying_outputs(
-        self, avals: Sequence[ShapedArray], active: Sequence[bool]
-    ) -> Sequence[bool]:
+    def varying_outputs(self, avals: Avals, active: Flags) -> Flags:
         masks = [active_outputs(b, active[1:]) for b in self.branches]
         return [any(on) for on in zip(*masks, strict=True)]
 
-    def dce(self, used: Sequence[bool]) -> tuple[Primitive, Sequence[int], Sequence[int]] | None:
+    def dce(self, used: Flags) -> tuple[Primitive, Sequence[int], Sequence[int]] | None:
         if all(used):
             return None
         outputs = indices_where(used)
@@ -176,7 +184,7 @@ class Cond(HasPrograms, UpdatesInPlace):
         return cached_rewrite(PartialEvalBranches(rewrite), *self.branches)
 
     def run_known(
-        self, split: PartialEval[tuple[Program, ...]], args: Sequence[Value]
+        self, split: PartialEval[tuple[Program, ...]], args: Values
     ) -> tuple[list[Value], list[Value]]:
         """The outputs and the residuals."""
         results, count = Cond(split.known)(*args), len(self.branches[0].outputs)
@@ -187,20 +195,14 @@ class Cond(HasPrograms, UpdatesInPlace):
         ]
         return results[:count], residuals
 
-    def vjp_partial_eval(self, active: Sequence[bool]) -> PartialEval[tuple[Program, ...]]:
+    def vjp_partial_eval(self, active: Flags) -> PartialEval[tuple[Program, ...]]:
         """The split for reverse mode."""
         return self.partial_eval(backend.limit_residuals(SplitVJP(tuple(active[1:]))))
 
-    def forward(self, args: Sequence[Value], active: Sequence[bool]) -> tuple[Sequence[Value], Any]:
+    def forward(self, args: Values, active: Flags) -> tuple[Values, Any]:
         return self.run_known(self.vjp_partial_eval(active), args)
 
-    def vjp(
-        self,
-        cts: Sequence[Cotangent],
-        residuals: Any,
-        args: Sequence[Value],
-        active: Sequence[bool],
-    ) -> Sequence[Cotangent]:
+    def vjp(self, cts: Cotangents, residuals: Values, args: Values, active: Flags) -> Cotangents:
         split = self.vjp_partial_eval(active)
         cts = select_where(cts, inexact_mask(self.branches[0].out_avals))
         mask = tuple([ct is not None for ct in cts])
@@ -211,16 +213,14 @@ class Cond(HasPrograms, UpdatesInPlace):
             [ct if on else None for ct, on in zip(in_cts, nonzero, strict=True)], active
         )
 
-    def transpose(self, cts: Sequence[Cotangent], *args: Any) -> Sequence[Cotangent]:
+    def transpose(self, cts: Cotangents, *args: Value) -> Cotangents:
         linear = linear_mask(args)
         transposed = tuple([cached_rewrite(Transpose(linear[1:]), b) for b in self.branches])
         out_cts = ops.inexact_cotangents(cts, self.branches[0].out_avals)
         known_operands = select_where_not(args[1:], linear[1:])
         return scatter_where(Cond(transposed)(args[0], *out_cts, *known_operands), linear)
 
-    def batch(
-        self, args: Sequence[Value], dims: Sequence[Dim]
-    ) -> tuple[Sequence[Value], Sequence[Dim]]:
+    def batch(self, args: Values, dims: Dims) -> tuple[Values, Dims]:
         size = batch_size(args, dims)
         (index, *operands), (index_dim, *in_dims) = args, dims
         if index_dim is not None and self.effects & BATCHED_EFFECTS:
@@ -415,7 +415,7 @@ def cond(
 
 @api_boundary
 def switch(
-    index: Any,
+    index: ArrayLike,
     branches: Sequence[Callable[..., Any]],
     *operands: PyTree,
     operand: PyTree = _NOT_GIVEN,
@@ -454,7 +454,7 @@ def switch(
 
 
 def _run_branch(
-    traced: TracedBranches, operands: PyTree, index: Any, known: int | None = None
+    traced: TracedBranches, operands: PyTree, index: ArrayLike, known: int | None = None
 ) -> PyTree:
     """The result of the branch at `index`, of that at `known` if it is known while tracing."""
     programs, captured, out_tree, written = traced
@@ -470,7 +470,7 @@ def _run_branch(
     return tree.unflatten(out_tree, results)
 
 
-def _resolve_operands(operands: tuple[Any, ...], operand: Any, caller: str) -> tuple[Any, ...]:
+def _resolve_operands(operands: tuple[Any, ...], operand: PyTree, caller: str) -> tuple[Any, ...]:
     """The operands, given by position or one as the keyword `operand`."""
     if operand is _NOT_GIVEN:
         return operands
@@ -482,7 +482,7 @@ def _resolve_operands(operands: tuple[Any, ...], operand: Any, caller: str) -> t
     return (operand,)
 
 
-def _scalar_aval(x: Any, caller: str, role: str) -> ShapedArray:
+def _scalar_aval(x: object, caller: str, role: str) -> ShapedArray:
     """The type of an argument; raises unless it is a scalar."""
     try:
         aval = aval_of(x)
@@ -497,7 +497,7 @@ def _scalar_aval(x: Any, caller: str, role: str) -> ShapedArray:
     return aval
 
 
-def _static_value(x: Any) -> Any:
+def _static_value(x: ArrayLike) -> Any:
     """The value of a scalar that is known now, else None.
 
     While tracing these are Python and NumPy scalars and literals, otherwise all scalars.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 from operator import index
 from typing import Any
@@ -25,7 +24,7 @@ from functx.core.rewriting import cached_rewrite
 from functx.core.tracebacks import api_boundary
 from functx.core.tracer import Tracer, aval_of
 from functx.core.types import ShapedArray, is_complex, is_inexact, is_integer, promote_types
-from functx.core.typing import Function, PyTree, Value
+from functx.core.typing import ArrayLike, Avals, Function, PyTree, Value, Values
 from functx.transforms.aliasing import MemoryLayout, capture_key, trace_with_shared_captures
 from functx.transforms.argument_names import copy_function_metadata, function_name
 from functx.transforms.control.body_tracing import (
@@ -130,7 +129,7 @@ def while_loop(
 
 
 def _carry_written_arrays(
-    condition: TracedFunction, captures: Sequence[Value]
+    condition: TracedFunction, captures: Values
 ) -> tuple[Program, list[Value]]:
     """The condition with the arrays that the body writes to as carries, and its other captures."""
     program, num_own = condition.program, len(condition.program.inputs) - len(condition.captured)
@@ -147,7 +146,7 @@ def _carry_written_arrays(
 def run_while(
     condition: Program,
     body: LoopBody,
-    condition_consts: Sequence[Value],
+    condition_consts: Values,
     reverse_options: tuple[int, int | None],
     progress: tuple[str, int | None] | None = None,
 ) -> list[Value]:
@@ -229,7 +228,7 @@ def _check_condition(traced: TracedFunction, cond_fun: Function) -> None:
 @api_boundary
 def fori_loop(
     lower: Any,
-    upper: Any,
+    upper: ArrayLike,
     body_fun: Function,
     init_val: PyTree,
     *,
@@ -266,12 +265,12 @@ def fori_loop(
     avals = avals_of(leaves, "fori_loop", body_fun, tree.call_treedef(one, carry_tree))[1:]
     del leaves[0]
 
-    def step(value: Any, i: Any) -> tuple[Any, Any]:
+    def step(value: PyTree, i: Value) -> tuple[Any, Any]:
         return body_fun(i, value), ops.add(i, 1)
 
     step.__name__ = function_name(body_fun)
 
-    def trace_with(carry: Sequence[ShapedArray]) -> TracedFunction:
+    def trace_with(carry: Avals) -> TracedFunction:
         return trace_function(step, in_tree, [*carry, counter], "fori_loop", carries_writes=True)
 
     traced, carry = trace_until_carry_types_settle(
@@ -299,7 +298,7 @@ def fori_loop(
     return tree.unflatten(carry_tree, body.results(outs)[:-1])
 
 
-def _counter_aval(lower: Any, upper: Any) -> ShapedArray:
+def _counter_aval(lower: ArrayLike, upper: ArrayLike) -> ShapedArray:
     """The integer type of the counter for loop bounds of these types."""
     avals = []
     for name, x in (("lower", lower), ("upper", upper)):
@@ -323,7 +322,7 @@ def _counter_aval(lower: Any, upper: Any) -> ShapedArray:
     return ShapedArray((), *promoted)
 
 
-def _integral_bound(name: str, x: Any) -> Any:
+def _integral_bound(name: str, x: ArrayLike) -> Any:
     """A loop bound; a float of known integral value becomes an integer."""
     if not (has_aval(x) and is_inexact((aval := aval_of(x)).dtype)):
         return x

@@ -27,7 +27,7 @@ from functx.core.program_editing import replace_program_fields
 from functx.core.rewriting import Record, Rewrite, apply, cached_rewrite
 from functx.core.tracing import trace_closed
 from functx.core.types import ShapedArray, is_inexact
-from functx.core.typing import Value
+from functx.core.typing import Avals, Flags, Value
 from functx.transforms.dce import (
     RemoveEffects,
     fixed_point,
@@ -327,7 +327,7 @@ def _residual_sources(known: Program, count: int, slots: list[ShapedArray]) -> l
 
 
 def _with_residual_slots(
-    known: Program, count: int, sources: Sequence[Residual], slots: Sequence[ShapedArray]
+    known: Program, count: int, sources: Sequence[Residual], slots: Avals
 ) -> Program:
     """`known` with its residuals, the outputs behind the first `count`, in `slots`."""
 
@@ -431,14 +431,14 @@ class JVPScanBody(Rewrite[Program]):
 
 
 def _none_unless_marked(
-    program: Program, tangents: Sequence[Atom], mask: Sequence[bool]
+    program: Program, tangents: Sequence[Atom], mask: Flags
 ) -> list[Atom | None]:
     """The tangents of the outputs, with None for those that are not in `mask`."""
     out_tangents = scatter_where(tangents, inexact_mask(program.out_avals))
     return [t if on else None for t, on in zip(out_tangents, mask, strict=True)]
 
 
-def carry_history(initial: Any, after: Any, reverse: bool) -> Value:
+def carry_history(initial: Value, after: Value, reverse: bool) -> Value:
     """The values of a carry before each step, from its initial value and those after each step."""
     length = after.shape[0]
     if not length:

@@ -55,7 +55,18 @@ from functx.core.samples import EXACT, bool_, f32, i32, sample
 from functx.core.tracer import Tracer, aval_of
 from functx.core.tracing import trace_closed
 from functx.core.types import ShapedArray, is_inexact
-from functx.core.typing import Cotangent, Dim, IRValue, NumPyArray, Tangent, Value
+from functx.core.typing import (
+    Cotangents,
+    Dim,
+    Dims,
+    Flags,
+    IRValue,
+    NumPyArray,
+    Tangent,
+    Tangents,
+    Value,
+    Values,
+)
 from functx.ops.operands import batch_size, literal
 from functx.transforms.control.scan import Scan
 
@@ -97,18 +108,16 @@ class MaskedOperand(Primitive):
             )
         return x
 
-    def jvp(self, primals: Sequence[Value], tangents: Sequence[Tangent]) -> tuple[Value, Tangent]:
+    def jvp(self, primals: Values, tangents: Tangents) -> tuple[Value, Tangent]:
         return self(*primals), zero_inactive(primals[0], tangents[1])
 
-    def vjp(
-        self, ct: Value, out: Value, args: Sequence[Value], active: Sequence[bool]
-    ) -> Sequence[Cotangent]:
+    def vjp(self, ct: Value, out: Value, args: Values, active: Flags) -> Cotangents:
         return None, zero_inactive(args[0], ct)
 
-    def transpose(self, ct: Value, mask: Any, x: Any) -> Sequence[Cotangent]:
+    def transpose(self, ct: Value, mask: Value, x: Value) -> Cotangents:
         return None, zero_inactive(mask, ct)
 
-    def batch(self, args: Sequence[Value], dims: Sequence[Dim]) -> tuple[Value, Dim]:
+    def batch(self, args: Values, dims: Dims) -> tuple[Value, Dim]:
         (mask, x), (mask_dim, dim) = args, dims
         size = next(a.shape[d] for a, d in zip(args, dims, strict=True) if d is not None)
         if (mask_dim is None and not mask.ndim) or (size == 0 and self.borrow_active):
@@ -150,7 +159,7 @@ class AnyActive(Primitive):
             raise DTypeError(f"any_active: `mask` must be boolean; got {mask!r}")
         return mask
 
-    def batch(self, args: Sequence[Value], dims: Sequence[int]) -> tuple[Value, Dim]:
+    def batch(self, args: Values, dims: Sequence[int]) -> tuple[Value, Dim]:
         return ops.reduce_or(args[0], dims), None
 
     def numpy(self, mask: NumPyArray) -> NumPyArray:
@@ -289,7 +298,7 @@ def in_place_input(program: Program, output: int) -> int | None:
     return None if chain is None else program.inputs.index(chain[-1])
 
 
-def must_borrow_active(program: Program, shared: Sequence[bool]) -> bool:
+def must_borrow_active(program: Program, shared: Flags) -> bool:
     """Whether inactive batch elements must borrow the operands of an active one.
 
     They must if `program` has a loop whose condition may never fail for them, or reads an
@@ -359,8 +368,8 @@ class PredicatedLoop(Rewrite[tuple[Program, Program]]):
 
 
 def batch_sequentially(
-    primitive: Primitive, args: Sequence[Value], dims: Sequence[int | None]
-) -> Any:
+    primitive: Primitive, args: Values, dims: Sequence[int | None]
+) -> tuple[Values, Dims]:
     """The batched outputs of `primitive`, run for one element at a time; their dimensions."""
     size = batch_size(args, dims)
     shared = [x for x, d in zip(args, dims, strict=True) if d is None]

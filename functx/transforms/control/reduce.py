@@ -27,7 +27,7 @@ from functx.core.tracebacks import api_boundary
 from functx.core.tracer import Tracer, aval_of
 from functx.core.tracing import trace_closed
 from functx.core.types import ShapedArray, kind
-from functx.core.typing import Dim, Function, IRValue, PyTree, Value
+from functx.core.typing import ArrayLike, Avals, Dims, Function, IRValue, PyTree, Value, Values
 from functx.ops.operands import batch_size, canonical_axis_sequence, check_axes, tuple_delete
 from functx.transforms.control.body_tracing import (
     body_name,
@@ -68,7 +68,7 @@ class ProgramReduction(Primitive, abstract=True):
         """The same operation on arrays with one more dimension, the first."""
         raise NotImplementedError
 
-    def abstract_eval(self, *avals: ShapedArray) -> Sequence[ShapedArray]:
+    def abstract_eval(self, *avals: ShapedArray) -> Avals:
         xs, init_values, consts = self.split_operands(avals)
         shape, elements = xs[0].shape, self.program.in_avals[: len(xs)]
         types = [(a.shape, a.dtype) for a in (*xs, *init_values, *consts)]
@@ -82,9 +82,7 @@ class ProgramReduction(Primitive, abstract=True):
         out_shape = self.result_shape(shape)
         return [x.update(shape=out_shape, weak_type=False) for x in xs]
 
-    def batch(
-        self, args: Sequence[Value], dims: Sequence[Dim]
-    ) -> tuple[Sequence[Value], Sequence[Dim]]:
+    def batch(self, args: Values, dims: Dims) -> tuple[Values, Dims]:
         size = batch_size(args, dims)
         xs, *others = self.split_operands(args)
         x_dims, *other_dims = self.split_operands(dims)
@@ -146,7 +144,7 @@ class Reduce(ProgramReduction):
     def with_batch_dim(self) -> Primitive:
         return Reduce(self.program, tuple([axis + 1 for axis in self.axes]))
 
-    def decompose(self, *args: Value) -> Sequence[Value]:
+    def decompose(self, *args: Value) -> Values:
         xs, init_values, consts = self.split_operands(args)
         shape = xs[0].shape
         other_axes = tuple_delete(range(len(shape)), self.axes)
@@ -165,9 +163,7 @@ class Reduce(ProgramReduction):
         return [ops.reshape(x, out_shape) for x in outs]
 
 
-def tree_reduce(
-    program: Program, rows: Sequence[Value], consts: Sequence[Value]
-) -> Sequence[Value]:
+def tree_reduce(program: Program, rows: Values, consts: Values) -> Values:
     """One row that combines all rows of arrays, by combining neighbours until one is left."""
     count, num_columns = rows[0].shape
     n, none = len(rows), (None,) * len(consts)
@@ -236,7 +232,7 @@ class ReduceWindow(ProgramReduction):
     def with_batch_dim(self) -> Primitive:
         return ReduceWindow(self.program, *self.window.with_batch_dim(0))
 
-    def decompose(self, *args: Value) -> Sequence[Value]:
+    def decompose(self, *args: Value) -> Values:
         xs, init_values, consts = self.split_operands(args)
         patches = [
             window_patches(x, init_value, self.window)
@@ -259,7 +255,7 @@ class ReduceWindow(ProgramReduction):
         )
 
 
-def window_patches(x: Any, init_value: Any, window: ops.Window) -> Value:
+def window_patches(x: Value, init_value: ArrayLike, window: ops.Window) -> Value:
     """For each position in a window, in row-major order, the elements there of all windows."""
     counts = window.result_shape(x.shape)
     x = ops.pad(x, init_value, window.pad_config())
@@ -339,7 +335,7 @@ class ReduceCall(NamedTuple):
         return operation, reduction, init_value
 
 
-def _equals_number(x: Any, number: Any) -> bool:
+def _equals_number(x: object, number: complex) -> bool:
     """Whether `x` is known to equal `number`."""
     if type(x) is Tracer:
         x = x.atom
@@ -351,10 +347,7 @@ def _equals_number(x: Any, number: Any) -> bool:
 
 @api_boundary
 def reduce(
-    operands: PyTree,
-    init_values: PyTree,
-    computation: Function,
-    dimensions: Sequence[int],
+    operands: PyTree, init_values: PyTree, computation: Function, dimensions: Sequence[int]
 ) -> PyTree:
     """Combine the elements of `operands` along `dimensions` by `computation`, two at a time.
 
@@ -390,11 +383,11 @@ def reduce(
 @api_boundary
 def reduce_window(
     operand: PyTree,
-    init_value: Any,
+    init_value: PyTree,
     computation: Function,
     window_dimensions: Sequence[int],
     window_strides: Sequence[int],
-    padding: Any,
+    padding: str | Sequence[tuple[int, int]],
     base_dilation: Sequence[int] | None = None,
     window_dilation: Sequence[int] | None = None,
 ) -> PyTree:
@@ -438,7 +431,7 @@ def reduce_window(
 
 
 def _check_reduce_call(
-    caller: str, operands: Any, init_values: Any, computation: Function
+    caller: str, operands: PyTree, init_values: PyTree, computation: Function
 ) -> ReduceCall:
     """The arguments of `reduce` or `reduce_window`, checked, with `computation` traced."""
     check_callables(caller, computation=computation)
@@ -494,7 +487,7 @@ def _check_reduce_call(
     return ReduceCall(xs, init_scalars, program, traced.captured, structure)
 
 
-def _operand_aval(caller: str, role: str, path: str, x: Any) -> ShapedArray:
+def _operand_aval(caller: str, role: str, path: str, x: object) -> ShapedArray:
     """The type of an operand or initial value; raises unless it is an array or a number."""
     try:
         return aval_of(x)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from operator import index
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, SupportsIndex
 
 import numpy as np
 
@@ -31,7 +31,20 @@ from functx.core.tracebacks import api_boundary
 from functx.core.tracer import current_builder
 from functx.core.tracing import trace_closed
 from functx.core.types import ShapedArray
-from functx.core.typing import ArrayLike, Cotangent, Dim, Function, IRValue, PyTree, Tangent, Value
+from functx.core.typing import (
+    ArrayLike,
+    Avals,
+    Cotangent,
+    Cotangents,
+    Dims,
+    Flags,
+    Function,
+    IRValue,
+    PyTree,
+    Tangents,
+    Value,
+    Values,
+)
 from functx.ops.operands import batch_size
 from functx.ops.views import Copy
 from functx.transforms.argument_names import copy_function_metadata, key_path_strings
@@ -114,7 +127,7 @@ class Scan(HasPrograms):
         ),
     ))  # fmt: skip
 
-    def abstract_eval(self, *avals: ShapedArray) -> Sequence[ShapedArray]:
+    def abstract_eval(self, *avals: ShapedArray) -> Avals:
         n, length = self.consts + self.carries, self.length
         in_avals, outs = self.program.in_avals, self.program.out_avals
         stacked = [a.update(shape=(length, *a.shape)) for a in in_avals[n:]]
@@ -128,13 +141,11 @@ class Scan(HasPrograms):
         consts, carry, xs = split_list(items, [self.consts, self.carries])
         return consts, carry, xs
 
-    def varying(self, mask: Sequence[bool]) -> tuple[tuple[bool, ...], list[bool]]:
+    def varying(self, mask: Flags) -> tuple[tuple[bool, ...], list[bool]]:
         """The operands that vary in the loop if those of `mask` do before it; the outputs."""
         return carry_dependence(self.program, self.consts, self.carries, mask)
 
-    def varying_outputs(
-        self, avals: Sequence[ShapedArray], active: Sequence[bool]
-    ) -> Sequence[bool]:
+    def varying_outputs(self, avals: Avals, active: Flags) -> Flags:
         return self.varying(active)[1]
 
     def with_program(
@@ -149,7 +160,7 @@ class Scan(HasPrograms):
         loop = self.with_program(programs[0], self.consts + len(extras[0]), self.carries)
         return loop, [*extras[0], *operands]
 
-    def dce(self, used: Sequence[bool]) -> tuple[Primitive, Sequence[int], Sequence[int]] | None:
+    def dce(self, used: Flags) -> tuple[Primitive, Sequence[int], Sequence[int]] | None:
         rewritten = cached_rewrite(
             DCEScanBody(self.consts, self.carries, tuple(used)), self.program
         )
@@ -160,9 +171,7 @@ class Scan(HasPrograms):
         carries = sum([i < self.carries for i in outputs])
         return self.with_program(program, consts, carries), inputs, outputs
 
-    def jvp(
-        self, primals: Sequence[Value], tangents: Sequence[Tangent]
-    ) -> tuple[Sequence[Value], Sequence[Tangent]]:
+    def jvp(self, primals: Values, tangents: Tangents) -> tuple[Values, Tangents]:
         varying, out_varying = self.varying([t is not None for t in tangents])
         like = select_where(primals, varying)
         tangents = ops.instantiate_zeros(select_where(tangents, varying), like)
@@ -199,7 +208,7 @@ class Scan(HasPrograms):
         return cached_rewrite(split, self.program)
 
     def run_known(
-        self, split: LoopPartialEval, args: Sequence[Value]
+        self, split: LoopPartialEval, args: Values
     ) -> tuple[list[Value], tuple[list[Value], list[Value]]]:
         """The outputs; the loop-invariant residuals, and arrays with the others of all steps."""
         _, carry, xs = self.split_operands(args)
@@ -216,7 +225,7 @@ class Scan(HasPrograms):
                 per_step.append(carry_history(carry[r.carry], ys[r.position], self.reverse))
         return outs[: len(self.program.outputs)], (invariants, per_step)
 
-    def vjp_partial_eval(self, active: Sequence[bool]) -> tuple[LoopPartialEval, tuple[bool, ...]]:
+    def vjp_partial_eval(self, active: Flags) -> tuple[LoopPartialEval, tuple[bool, ...]]:
         """The split for reverse mode, and the operands that vary.
 
         Residuals that are consts or rows of `xs` cost no memory.
@@ -227,21 +236,17 @@ class Scan(HasPrograms):
         split = backend.limit_residuals(SplitVJP(varying), free_to_save, self.consts)
         return self.partial_eval(split), varying
 
-    def forward(self, args: Sequence[Value], active: Sequence[bool]) -> tuple[Sequence[Value], Any]:
+    def forward(self, args: Values, active: Flags) -> tuple[Values, tuple[Values, Values]]:
         split, _ = self.vjp_partial_eval(active)
         return self.run_known(split, args)
 
     def vjp(
-        self,
-        cts: Sequence[Cotangent],
-        residuals: Any,
-        args: Sequence[Value],
-        active: Sequence[bool],
-    ) -> Sequence[Cotangent]:
+        self, cts: Cotangents, residuals: tuple[Values, Values], args: Values, active: Flags
+    ) -> Cotangents:
         split, varying = self.vjp_partial_eval(active)
         return self.run_backward(split.unknown, varying, cts, residuals, split.names)
 
-    def transpose(self, cts: Sequence[Cotangent], *args: Any) -> Sequence[Cotangent]:
+    def transpose(self, cts: Cotangents, *args: Value) -> Cotangents:
         linear = linear_mask(args)
         varying, _ = self.varying(linear)
         consts, carries, _ = (group.count(False) for group in self.split_operands(varying))
@@ -255,9 +260,9 @@ class Scan(HasPrograms):
     def run_backward(
         self,
         backward: Program,
-        varying: Sequence[bool],
-        cts: Sequence[Cotangent],
-        residuals: tuple[Sequence[Value], Sequence[Value]],
+        varying: Flags,
+        cts: Cotangents,
+        residuals: tuple[Values, Values],
         names: Callable[[], list[str]] | None = None,
     ) -> list[Cotangent]:
         """The cotangents of the operands that vary, by a scan of `backward` in reverse.
@@ -300,7 +305,7 @@ class Scan(HasPrograms):
         return scatter_where(in_cts, varying)
 
     def cotangent_carries(
-        self, backward: Program, varying: Sequence[bool], ct_mask: Sequence[bool]
+        self, backward: Program, varying: Flags, ct_mask: Flags
     ) -> tuple[list[bool], tuple[bool, ...]]:
         """The carries with a cotangent in the backward loop, and the nonzero results."""
         consts_mask, carry_mask, _ = self.split_operands(varying)
@@ -319,9 +324,7 @@ class Scan(HasPrograms):
         nonzero[carries] = select_where(carried, carry_mask)
         return carried, tuple(nonzero)
 
-    def batch(
-        self, args: Sequence[Value], dims: Sequence[Dim]
-    ) -> tuple[Sequence[Value], Sequence[Dim]]:
+    def batch(self, args: Values, dims: Dims) -> tuple[Values, Dims]:
         size = batch_size(args, dims)
         n = self.consts + self.carries
 
@@ -358,8 +361,8 @@ class Scan(HasPrograms):
 @api_boundary
 def scan(
     f: Function,
-    init: Any,
-    xs: Any = None,
+    init: PyTree,
+    xs: PyTree = None,
     length: int | None = None,
     reverse: bool = False,
     unroll: int | bool = 1,
@@ -395,7 +398,7 @@ def scan(
     length = scan_length(caller, leaf_avals[count:], x_tree, length)
     rows = [a.update(shape=a.shape[1:]) for a in leaf_avals[count:]]
 
-    def step(carry: Any, x: Value) -> PyTree:
+    def step(carry: PyTree, x: Value) -> PyTree:
         out = f(carry, x)
         if not isinstance(out, (tuple, list)) or len(out) != 2:
             raise ArgumentError(
@@ -406,7 +409,7 @@ def scan(
 
     copy_function_metadata(step, f, "scan").__name__ = getattr(f, "__name__", "body")
 
-    def trace_with(carry: Any) -> TracedFunction:
+    def trace_with(carry: Sequence[PyTree]) -> TracedFunction:
         return trace_function(step, in_tree, [*carry, *rows], "scan", carries_writes=True)
 
     traced, carry = trace_until_carry_types_settle(
@@ -462,7 +465,7 @@ def run_scan(loop: Scan, args: Sequence[ArrayLike], progress: str | None = None)
 
 
 def scan_length(
-    caller: str, avals: Sequence[ShapedArray], x_tree: tree.TreeDef, length: Any
+    caller: str, avals: Avals, x_tree: tree.TreeDef, length: SupportsIndex | None
 ) -> int:
     """The common length of the leading axes of `xs`, which must equal `length` if that is given."""
     for i, aval in enumerate(avals):
@@ -498,7 +501,7 @@ def scan_length(
     return size
 
 
-def unroll_factor(caller: str, unroll: Any, length: int) -> int:
+def unroll_factor(caller: str, unroll: object, length: int) -> int:
     """The number of the `length` steps that one iteration of the compiled loop runs."""
     if isinstance(unroll, bool):
         return max(length, 1) if unroll else 1

@@ -26,7 +26,7 @@ from functx.core.samples import LazySamples, f64, i32, sample
 from functx.core.tracer import aval_of
 from functx.core.tracing import trace_closed
 from functx.core.types import ShapedArray
-from functx.core.typing import Cotangent, Dim, IRValue, Tangent, Value
+from functx.core.typing import Avals, Cotangents, Dims, Flags, IRValue, Tangents, Value, Values
 from functx.ops.operands import batch_size, literal
 from functx.transforms.control.body_tracing import carry_dependence, is_linearizing
 from functx.transforms.control.bounded_while import (
@@ -72,7 +72,7 @@ def _sample_programs(x: ShapedArray) -> tuple[Program, Program]:
     def condition(limit: Value, n: Value, x: Value) -> list[Value]:
         return [ops.lt(n, limit)]
 
-    def body(factor: Any, n: Value, x: Value) -> list[Value]:
+    def body(factor: Value, n: Value, x: Value) -> list[Value]:
         return [ops.add(n, 1), ops.mul(x, factor)]
 
     return (
@@ -111,7 +111,7 @@ class While(HasPrograms):
         )
     ))  # fmt: skip
 
-    def abstract_eval(self, *avals: ShapedArray) -> Sequence[ShapedArray]:
+    def abstract_eval(self, *avals: ShapedArray) -> Avals:
         m, n = self.condition_consts, self.condition_consts + self.body_consts
         carry = self.body.in_avals[self.body_consts :]
         check_operands(self, avals[:m] + avals[n:], self.condition.in_avals)
@@ -151,18 +151,16 @@ class While(HasPrograms):
             steps,
         )
 
-    def varying(self, mask: Sequence[bool]) -> tuple[tuple[bool, ...], list[bool]]:
+    def varying(self, mask: Flags) -> tuple[tuple[bool, ...], list[bool]]:
         """The inputs of the body that vary if the operands of `mask` do; the outputs."""
         count = self.body_consts
         body_mask = mask[self.condition_consts :]
         return carry_dependence(self.body, count, len(self.body.outputs), body_mask)
 
-    def varying_outputs(
-        self, avals: Sequence[ShapedArray], active: Sequence[bool]
-    ) -> Sequence[bool]:
+    def varying_outputs(self, avals: Avals, active: Flags) -> Flags:
         return self.varying(active)[1]
 
-    def dce(self, used: Sequence[bool]) -> tuple[Primitive, Sequence[int], Sequence[int]] | None:
+    def dce(self, used: Flags) -> tuple[Primitive, Sequence[int], Sequence[int]] | None:
         m, n = self.condition_consts, self.body_consts
         read_by_condition = cached_rewrite(UsedInputs(), self.condition)
         needed = tuple([on or m + i in read_by_condition for i, on in enumerate(used)])
@@ -175,9 +173,7 @@ class While(HasPrograms):
         loop = self.with_program(condition, body, m, sum([i < n for i in inputs]))
         return loop, [*range(m), *[m + i for i in inputs]], outputs
 
-    def jvp(
-        self, primals: Sequence[Value], tangents: Sequence[Tangent]
-    ) -> tuple[Sequence[Value], Sequence[Tangent]]:
+    def jvp(self, primals: Values, tangents: Tangents) -> tuple[Values, Tangents]:
         condition_consts, consts, carry = self.split_operands(primals)
         _, dconsts, dcarry = self.split_operands(tangents)
         varying, out_varying = self.varying([t is not None for t in tangents])
@@ -190,7 +186,7 @@ class While(HasPrograms):
             outs, results = self.run_linearized(varying, primals, dconsts, dcarry)
             return outs, scatter_where(results, out_varying)
         program, condition, outs = self.body, self.condition, []
-        jvp_rewrite: Any = JVPRewrite(varying)
+        jvp_rewrite: JVPRewrite | SeparateJVP = JVPRewrite(varying)
         if is_linearizing():
             # The loop on tangents will be transposed: outputs and effects come from another loop.
             outs = self(*primals)
@@ -204,7 +200,7 @@ class While(HasPrograms):
         return outs or results[: len(carry)], scatter_where(results[len(carry) :], out_varying)
 
     def run_linearized(
-        self, varying: tuple[bool, ...], primals: Any, dconsts: Sequence[Any], dcarry: Sequence[Any]
+        self, varying: tuple[bool, ...], primals: Values, dconsts: Tangents, dcarry: Tangents
     ) -> tuple[list[Value], list[Value]]:
         """The outputs, and their tangents by a loop over the stacked residuals of the steps."""
         condition_consts, consts, carry = self.split_operands(primals)
@@ -223,17 +219,13 @@ class While(HasPrograms):
         results = loop(steps, *dconsts, *invariants, *stacks, literal(0, STEP_DTYPE), *dcarry)
         return outs, results[1:]
 
-    def carry_cotangents(self, cts: Sequence[Cotangent], varying: Sequence[bool]) -> list[Value]:
+    def carry_cotangents(self, cts: Cotangents, varying: Flags) -> list[Value]:
         """The cotangents of the carries that vary, None replaced by zeros."""
         avals, carry_mask = self.body.out_avals, varying[self.body_consts :]
         return ops.instantiate_zeros(select_where(cts, carry_mask), select_where(avals, carry_mask))
 
     def backward_partial_eval(
-        self,
-        rewrite: Split[tuple[Program, Program]],
-        varying: Sequence[bool],
-        consts: int,
-        carries: int,
+        self, rewrite: Split[tuple[Program, Program]], varying: Flags, consts: int, carries: int
     ) -> LoopPartialEval:
         """The body split by `rewrite`, whose known program takes `consts` and `carries`.
 
@@ -248,20 +240,14 @@ class While(HasPrograms):
         rewrite = backend.limit_residuals(SplitVJP(varying), consts=n)
         return self.backward_partial_eval(rewrite, varying, n, len(self.body.outputs))
 
-    def forward(self, args: Sequence[Value], active: Sequence[bool]) -> tuple[Sequence[Value], Any]:
+    def forward(self, args: Values, active: Flags) -> tuple[Values, Any]:
         varying, _ = self.varying(active)
         if not any(varying):
             return self(*args), None
         split = self.vjp_partial_eval(varying)
         return while_forward(self, split, *self.split_operands(args))
 
-    def vjp(
-        self,
-        cts: Sequence[Cotangent],
-        residuals: Any,
-        args: Sequence[Value],
-        active: Sequence[bool],
-    ) -> Sequence[Cotangent]:
+    def vjp(self, cts: Cotangents, residuals: Values, args: Values, active: Flags) -> Cotangents:
         varying, _ = self.varying(active)
         if not any(varying):
             return [None] * len(args)
@@ -271,7 +257,7 @@ class While(HasPrograms):
         in_cts = while_backward(self, split, carry_cts, condition_consts, consts, residuals)
         return [*[None] * self.condition_consts, *scatter_where(in_cts, varying)]
 
-    def transpose(self, cts: Sequence[Cotangent], *args: Any) -> Sequence[Cotangent]:
+    def transpose(self, cts: Cotangents, *args: Value) -> Cotangents:
         linear = linear_mask(args)
         varying, _ = self.varying(linear)
         m, n = self.condition_consts, self.body_consts
@@ -292,9 +278,7 @@ class While(HasPrograms):
         in_cts = [*[None] * m, *scatter_where(body_cts, varying)]
         return [ct if on else None for ct, on in zip(in_cts, linear, strict=True)]
 
-    def batch(
-        self, args: Sequence[Value], dims: Sequence[Dim]
-    ) -> tuple[Sequence[Value], Sequence[Dim]]:
+    def batch(self, args: Values, dims: Dims) -> tuple[Values, Dims]:
         size = batch_size(args, dims)
         is_batched = [d is not None for d in dims]
         condition_mask, consts_mask, initially_batched = self.split_operands(is_batched)
@@ -325,7 +309,9 @@ class While(HasPrograms):
         loop = self.with_program(condition, body, len(condition_mask), len(consts_mask))
         return loop(*args), out_dims
 
-    def batch_predicated(self, size: int, args: Sequence[Value], dims: Sequence[int | None]) -> Any:
+    def batch_predicated(
+        self, size: int, args: Values, dims: Sequence[int | None]
+    ) -> tuple[Values, Dims]:
         """The batched outputs and their dimensions if each element stops on its own."""
         if (name := batched_axis_names().name) in self.named_axes:
             raise CollectiveError(
@@ -365,7 +351,7 @@ class JVPWhileBody(Rewrite[Program]):
     """Rewrites a body to one with tangents: consts, their tangents, carry, its tangents."""
 
     consts: int
-    jvp_rewrite: Any
+    jvp_rewrite: JVPRewrite | SeparateJVP
 
     def __call__(self, program: Program) -> Program:
         jvp_program, varying = cached_rewrite(self.jvp_rewrite, program), self.jvp_rewrite.varying
