@@ -24,6 +24,7 @@ from functx.core.typing import (
     ArrayLike,
     Cotangent,
     Dims,
+    Flags,
     IRValue,
     NumPyArray,
     PyTree,
@@ -339,7 +340,7 @@ def _batch_functx_call(
     return bind_functx_call(batched, args), out_dims
 
 
-def _dce_functx_call(used: Sequence[bool], eqn: Any) -> tuple[list[bool], Any]:
+def _dce_functx_call(used: Flags, eqn: Any) -> tuple[list[bool], Any]:
     if not any(used) and not eqn.effects:
         return [False] * len(eqn.invars), None
     whole = eqn.params["program"].program

@@ -28,11 +28,7 @@ from functx.ops.random import (
     StandardDistribution,
 )
 from functx.ops.views import Copy
-from functx.transforms.dce import (
-    UniqueEquations,
-    dependents_of,
-    eliminate_common_subexpressions,
-)
+from functx.transforms.dce import UniqueEquations, dependents_of, eliminate_common_subexpressions
 from functx.transforms.decompose import lowering_decomposition
 
 

@@ -30,7 +30,7 @@ from functx.core.masks import indices_where
 from functx.core.program import Atom, Var
 from functx.core.rewriting import cached_rewrite
 from functx.core.tracer import Tracer, current_builder
-from functx.core.typing import ArrayLike, Function, NumPyArray, PyTree, Value, Values
+from functx.core.typing import ArrayLike, Flags, Function, NumPyArray, PyTree, Value, Values
 from functx.ops.operands import literal
 from functx.ops.views import AsStrided, Copy, Write
 
@@ -141,7 +141,7 @@ def functionalize_trace(
 
 
 def with_shared_buffers(
-    flat: Callable[..., list[Value]], buffers: Sequence[SharedBuffer], active: Sequence[bool]
+    flat: Callable[..., list[Value]], buffers: Sequence[SharedBuffer], active: Flags
 ) -> Callable[..., list[Value]]:
     """`flat` applied to arguments that are views of `buffers`; writes go back to the arguments."""
 

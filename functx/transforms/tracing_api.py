@@ -26,7 +26,7 @@ from functx.core.source_info import is_raise_instruction, line_text, source_line
 from functx.core.tracer import Tracer, aval_of, current_builder
 from functx.core.tracing import trace
 from functx.core.types import ShapedArray, canonical_dtype
-from functx.core.typing import ArrayLike, Avals, Function, PyTree, Value, Values
+from functx.core.typing import ArrayLike, Avals, Flags, Function, PyTree, Value, Values
 from functx.ops.views import Write
 from functx.transforms.aliasing import (
     ROW_MAJOR,
@@ -115,7 +115,7 @@ def trace_function(
     kind: str,
     *,
     values: Sequence[ArrayLike] | None = None,
-    active: Sequence[bool] = (),
+    active: Flags = (),
     has_aux: bool = False,
     memory: MemoryLayout = ROW_MAJOR,
     batched_from: Any = None,
@@ -227,7 +227,7 @@ class FlatFunction:
 
 
 def with_derivative_boundaries(
-    flat: Callable[..., list[Value]], active: Sequence[bool]
+    flat: Callable[..., list[Value]], active: Flags
 ) -> Callable[..., list[Value]]:
     """`flat` with a `DerivativeBoundary` around it where mesh axes track replication.
 
@@ -287,11 +287,7 @@ class TracedArguments(NamedTuple):
 
 
 def partition_static_arguments(
-    leaves: list[Value],
-    in_tree: tree.TreeDef,
-    kind: str,
-    fun: Function,
-    required: Sequence[int],
+    leaves: list[Value], in_tree: tree.TreeDef, kind: str, fun: Function, required: Sequence[int]
 ) -> TracedArguments:
     """The traced leaves of a call; the leaves at the positions `required` must be arrays or numbers.
 

@@ -259,8 +259,8 @@ class Cond(HasPrograms, UpdatesInPlace):
         return range(1, count)
 
     def masked_update(
-        self, mask: Value, changed: Sequence[bool], borrow_active: bool, args: Sequence[Value]
-    ) -> Sequence[Value]:
+        self, mask: Value, changed: Flags, borrow_active: bool, args: Values
+    ) -> Values:
         roots = common_in_place_inputs(self.branches)
         updated = tuple([root if on else None for root, on in zip(roots, changed, strict=True)])
         predicated = Predicated(updated, borrow_active)
