@@ -5,6 +5,8 @@ from functx.autograd.backward import backward as backward
 from functx.autograd.backward import grad as grad
 from functx.autograd.engine import is_checkpoint_valid as _is_checkpoint_valid  # noqa: F401
 from functx.autograd.engine import queue_callback as queue_callback
+from functx.autograd.function import Function as Function
+from functx.autograd.function import once_differentiable as once_differentiable
 from functx.autograd.graph import get_gradient_edge as get_gradient_edge
 from functx.autograd.graph import register_multi_grad_hook as register_multi_grad_hook
 from functx.autograd.modes import enable_grad as enable_grad
@@ -17,13 +19,16 @@ from functx.autograd.modes import is_view_replay_enabled as is_view_replay_enabl
 from functx.autograd.modes import no_grad as no_grad
 from functx.autograd.modes import set_grad_enabled as set_grad_enabled
 from functx.autograd.modes import set_multithreading_enabled as set_multithreading_enabled
+from functx.autograd.nested_function import NestedIOFunction as NestedIOFunction
 from functx.autograd.nodes import GradientEdge as GradientEdge
 from functx.autograd.recording import recorded as recorded
 from functx.autograd.variable import Variable as Variable
 from functx.autograd.variable import variable as variable
 
 __all__ = [
+    "Function",
     "GradientEdge",
+    "NestedIOFunction",
     "Variable",
     "backward",
     "enable_grad",
@@ -37,6 +42,7 @@ __all__ = [
     "is_multithreading_enabled",
     "is_view_replay_enabled",
     "no_grad",
+    "once_differentiable",
     "queue_callback",
     "recorded",
     "register_multi_grad_hook",

@@ -213,7 +213,7 @@ class Walk:
             return node.pull_back(self, gradients)  # type: ignore[attr-defined, no-any-return]
         split, saved = node.split, node.saved
         if saved is None:
-            raise freed_error(node)
+            raise freed_error(node.label)
         if split.refusal is not None:
             raise split.refusal.with_traceback(None)
         given = [gradients[i] for i in split.differentiable]
@@ -253,14 +253,7 @@ class Walk:
             return saved if self.plain else make_variable(saved, None)
         if type(saved) is not SavedValue:
             return saved
-        storage = saved.storage
-        if storage is not None and storage.version != saved.version:
-            raise SavedValueError(
-                f"backward: a value that the gradient of `{node.label}` needs was written to; got "
-                f"{saved.recorded.aval!r} at version {storage.version}, expected version "
-                f"{saved.version}",
-                fix="Write to a copy (x = x + y in place of x += y), or after backward().",
-            )
+        saved.check_not_written(node.label)
         if self.plain:
             return saved.recorded
         edge = saved.edge if saved.output is None else GradientEdge(node, saved.output)
@@ -454,9 +447,9 @@ def nodes_leading_to(targets: set[Node], roots: Sequence[Node]) -> set[Node]:
     return needed
 
 
-def freed_error(node: Node) -> SavedValueError:
+def freed_error(label: str) -> SavedValueError:
     return SavedValueError(
-        f"backward: the values that the gradient of `{node.label}` needs were freed by the walk "
+        f"backward: the values that the gradient of `{label}` needs were freed by the walk "
         "before; got a second walk",
         fix="Pass retain_graph=True to the first walk.",
     )

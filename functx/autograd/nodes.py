@@ -11,6 +11,7 @@ from functx.autograd.hooks import NodeHooks, RemovableHandle, register
 from functx.autograd.recording import Recorded
 from functx.core.caches import Cache, clear_on_rule_change
 from functx.core.config import contextual_key
+from functx.core.errors import SavedValueError
 from functx.core.primitive import Primitive
 from functx.core.program import Atom, Equation, Program, Var, subprograms
 from functx.core.program_editing import apply_program
@@ -138,6 +139,16 @@ class SavedValue(NamedTuple):
     storage: Storage
     version: int
     output: int | None = None
+
+    def check_not_written(self, label: str) -> None:
+        """Raise SavedValueError if the value, which the gradient of `label` needs, was written to."""
+        version = self.storage.version
+        if version != self.version:
+            raise SavedValueError(
+                f"backward: a value that the gradient of `{label}` needs was written to; got "
+                f"{self.recorded.aval!r} at version {version}, expected version {self.version}",
+                fix="Write to a copy (x = x + y in place of x += y), or after backward().",
+            )
 
 
 class OperationNode(Node):

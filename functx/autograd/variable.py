@@ -388,7 +388,9 @@ class Variable(Tracer):
     def _assign(self, new: Variable) -> None:
         view = self._view
         if view is None:
-            self._replace(new.read(), None if self._leaf is not None else new.edge, new._dual)
+            # A write that no derivative sees leaves the history as it is.
+            edge = new.edge if is_grad_enabled() and self._leaf is None else self._edge
+            self._replace(new.read(), edge, new._dual)
             self._storage.version += 1
             self._storage.writes += 1
             self._writes_read = self._storage.writes

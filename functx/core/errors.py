@@ -516,6 +516,46 @@ class SavedValueError(AutogradError):
     """
 
 
+class FunctionError(AutogradError):
+    """A subclass of `autograd.Function` is not used, or not defined, as it must be.
+
+    Smallest failing code: `functx.autograd.Function()()`.
+    Cure: call `apply` of the class, and define what the message names.
+    """
+
+
+class FunctionMethodError(FunctionError, NotImplementedError):
+    """A subclass of `autograd.Function` lacks a method that is needed.
+
+    Smallest failing code: `functx.autograd.Function.apply(1.0)`.
+    Cure: define the static method that the message names.
+    """
+
+
+class FunctionGradientError(AutogradError):
+    """`backward` or `jvp` of a `Function` returned a wrong number of gradients, or a wrong shape.
+
+    Smallest failing code: a `backward` that returns two gradients for one input.
+    Cure: return one gradient, or None, for each input, of the shape of the input.
+    """
+
+
+class FunctionContextError(AutogradError):
+    """A `Function` marked an array in a way that is not possible.
+
+    Smallest failing code: a `forward` that calls `ctx.mark_dirty(x)` and does not return `x`.
+    Cure: mark and save inputs and outputs as the message states.
+    """
+
+
+class OnceDifferentiableError(AutogradError):
+    """A `Function` whose `backward` is marked `once_differentiable` was differentiated twice.
+
+    Smallest failing code: `grad` of a gradient that `grad(y, x, create_graph=True)` returned.
+    Cure: take `once_differentiable` away, if all that `backward` does can be differentiated.
+    """
+
+
 class GradcheckError(FunctxError, RuntimeError):
     """`functx.testing.gradcheck` found a derivative that differs from finite differences.
 

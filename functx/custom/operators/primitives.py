@@ -7,7 +7,7 @@ decomposition. Batching is by the operator's vmap rule, or a loop over the batch
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from functx import ops
@@ -113,8 +113,10 @@ class OperatorCall(DifferentiableCall, abstract=True):
             if not isinstance(pair, tuple) or len(pair) != 2:
                 raise rule.error(f"return a pair (output, out_dims); got {describe_type(pair)}")
             expected = results.structure(arguments.schema)
-            out_dims[:] = _check_out_dims(rule, expected, results.avals, pair[1])
-            return _check_batched_outputs(rule, expected, results.avals, pair[0], out_dims, size)
+            out_dims[:] = check_out_dims(rule.error, expected, results.avals, pair[1])
+            return check_batched_outputs(
+                rule.error, expected, results.avals, pair[0], out_dims, size
+            )
 
         outs, _ = inline_rule(f"{self.operator.__name__}_vmap", body, args)
         return outs, out_dims
@@ -168,8 +170,11 @@ def _warn_sequential(qualname: str) -> None:
     )
 
 
-def _check_out_dims(
-    rule: Registration, structure: tree.TreeDef, avals: Avals, out_dims: PyTree
+def check_out_dims(
+    error: Callable[[str], Exception],
+    structure: tree.TreeDef,
+    avals: Avals,
+    out_dims: PyTree,
 ) -> list[Dim]:
     """The batch dimension of each result, from a pytree like the output or a prefix of one."""
     if isinstance(out_dims, list) and tree.root_node_type(structure) is tuple:
@@ -178,7 +183,7 @@ def _check_out_dims(
         dims = tree.broadcast_prefix(out_dims, structure, "out_dims")
     except TreeError:
         got = tree.structure(out_dims, is_leaf=lambda x: x is None)
-        raise rule.error(
+        raise error(
             f"return out_dims of the structure of its output, {structure}, or a "
             f"prefix of it; got {got}"
         ) from None
@@ -186,24 +191,29 @@ def _check_out_dims(
     for aval, dim in zip(avals, dims, strict=True):
         rank = aval.ndim + 1
         if dim is not None and (not isinstance(dim, int) or not -rank <= dim < rank):
-            raise rule.error(
+            raise error(
                 f"return dimensions from {-rank} to {rank - 1}, or None, as out_dims; got {dim!r}"
             )
         checked.append(None if dim is None else dim % rank)
     return checked
 
 
-def _check_batched_outputs(
-    rule: Registration, expected: tree.TreeDef, avals: Avals, out: PyTree, out_dims: Dims, size: int
+def check_batched_outputs(
+    error: Callable[[str], Exception],
+    expected: tree.TreeDef,
+    avals: Avals,
+    out: PyTree,
+    out_dims: Dims,
+    size: int,
 ) -> list[Value]:
     """The leaves of the output `out` of a rule; OperatorRuleError for other shapes or dtypes."""
     leaves, structure = tree.flatten(out)
     if structure != expected:
-        raise rule.error(f"return outputs of the structure {expected}; got {structure}")
+        raise error(f"return outputs of the structure {expected}; got {structure}")
     outs = []
     for i, (x, aval, dim) in enumerate(zip(leaves, avals, out_dims, strict=True)):
         aval, actual = add_axis(aval, dim, size), aval_of(x)
         if actual.shape != aval.shape or actual.dtype != aval.dtype:
-            raise rule.error(f"return {aval!r} as output {i}; got {actual!r} ({type_name(x)})")
+            raise error(f"return {aval!r} as output {i}; got {actual!r} ({type_name(x)})")
         outs.append(x if actual is aval else ops.ConvertElementType(aval.dtype, aval.weak_type)(x))
     return outs

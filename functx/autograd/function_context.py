@@ -1,0 +1,163 @@
+"""The context of a call of a `Function`, and the checks of the gradients and tangents of its rules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from functx.autograd.engine import freed_error
+from functx.autograd.nodes import GradientEdge, Node, SavedValue
+from functx.autograd.variable import Variable, as_variable, make_variable
+from functx.core.errors import (
+    FunctionContextError,
+    GradientTypeError,
+    type_name,
+)
+from functx.core.tracer import aval_of
+from functx.core.typing import Value
+from functx.custom.operators.derivatives import AutogradContext
+from functx.custom.rule_tracing import is_array
+
+
+class CallState:
+    """What the context of a call of a `Function` holds beside saved arrays and the user's attributes.
+
+    `node()` is the node of the call, None without one. `out_tree` is the structure of the output of a
+    NestedIOFunction.
+    """
+
+    __slots__ = ("dirty", "materialize", "name", "node", "non_differentiable", "out_tree")
+
+    def __init__(self, name: str):
+        self.name = name
+        self.dirty: tuple[Any, ...] = ()
+        self.non_differentiable: tuple[Any, ...] = ()
+        self.materialize = True
+        self.node: Callable[[], Node | None] = _no_node
+        self.out_tree: Any = None
+
+    def check_dirty(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
+        """Raise FunctionContextError for a dirty array that is no input or no output."""
+        for x in self.dirty:
+            for role, arrays in (("an input", inputs), ("an output", outputs)):
+                if not is_among(x, arrays):
+                    raise FunctionContextError(
+                        f"{self.name}: an array that is marked dirty must be an input and an output; "
+                        f"got {aval_of(x)!r}, which is not {role}",
+                        fix="Mark the inputs that forward writes to, and return them.",
+                    )
+
+
+class FunctionContext(AutogradContext):
+    """The first argument of the rules of a `Function`: saved arrays, marks, and the user's attributes."""
+
+    def __init__(self, name: str, needs_input_grad: tuple[bool, ...]):
+        super().__init__(needs_input_grad)
+        self.__dict__["_functx_saved_forward"] = None
+        self.__dict__["_functx_state"] = CallState(name)
+
+    @property
+    def saved_tensors(self) -> tuple[Value, ...]:
+        """The arrays that were passed to `save_for_backward`; in `jvp`, to `save_for_forward`.
+
+        Raises SavedValueError if one was written to since, or if the walk before freed them.
+        """
+        saved, state = self.__dict__["_functx_saved"], state_of(self)
+        if saved is None:
+            raise freed_error(state.name)
+        return tuple([unpack(state, x) if type(x) is SavedValue else x for x in saved])
+
+    def save_for_backward(self, *arrays: Value) -> None:
+        """Save arrays, or None, for `backward`, which reads them as `saved_tensors`.
+
+        Raises GradientTypeError for anything else.
+        """
+        self.__dict__["_functx_saved"] = check_saved(self, arrays, "save_for_backward")
+
+    def save_for_forward(self, *arrays: Value) -> None:
+        """Save arrays, or None, for `jvp`, which reads them as `saved_tensors`."""
+        self.__dict__["_functx_saved_forward"] = check_saved(self, arrays, "save_for_forward")
+
+    def mark_dirty(self, *arrays: Value) -> None:
+        """State the inputs that `forward` writes to, each of which it returns."""
+        state_of(self).dirty = arrays
+
+    def mark_non_differentiable(self, *arrays: Value) -> None:
+        """State the outputs without a gradient, for which `backward` gets zeros."""
+        state_of(self).non_differentiable = arrays
+
+    def set_materialize_grads(self, value: bool) -> None:
+        """Set whether a missing gradient is zeros, as by default, or None."""
+        state_of(self).materialize = bool(value)
+
+
+def _no_node() -> None:
+    """The node of a call without one."""
+
+
+def state_of(context: FunctionContext) -> CallState:
+    """The state of the call of a context."""
+    return context.__dict__["_functx_state"]  # type: ignore[no-any-return]
+
+
+def check_saved(
+    context: FunctionContext, arrays: tuple[Value, ...], method: str
+) -> tuple[Value, ...]:
+    """`arrays`; GradientTypeError if one is neither an array nor None."""
+    for i, x in enumerate(arrays):
+        if x is not None and not is_array(x):
+            raise GradientTypeError(
+                f"{state_of(context).name}: {method} takes arrays and None; got {type_name(x)} as "
+                f"number {i}",
+                fix="Keep it as an attribute (ctx.name = value).",
+            )
+    return arrays
+
+
+def unpack(state: CallState, saved: SavedValue) -> Variable:
+    """A saved value with its history; SavedValueError if it was written to since."""
+    saved.check_not_written(state.name)
+    edge = saved.edge
+    if saved.output is not None and (node := state.node()) is not None:
+        edge = GradientEdge(node, saved.output)
+    return make_variable(saved.recorded, edge)
+
+
+def free_saved(context: FunctionContext) -> None:
+    """Frees the saved values, if there are any."""
+    if context.__dict__["_functx_saved"]:
+        context.__dict__["_functx_saved"] = None
+
+
+def keep_saved(
+    context: FunctionContext,
+    edges: dict[int, GradientEdge | None],
+    numbers: dict[int, int],
+    results: dict[int, Any],
+) -> None:
+    """Saves values in place of the arrays that the user saved.
+
+    `edges` are those of the inputs before the call. Outputs have `numbers` and are the `results` of
+    the call; their edges would be cycles. All are by the identity of what the user saw.
+    """
+
+    def keep(x: Any) -> Any:
+        if x is None:
+            return None
+        key = id(x)
+        result = results.get(key)
+        if result is not None and (key not in edges or result is x):
+            storage, number = result._storage, numbers[key] if result.requires_grad else None
+            return SavedValue(result.read(), None, storage, storage.version, number)
+        x = as_variable(x.copy() if isinstance(x, np.ndarray) else x)
+        edge = edges.get(key, x.edge)
+        return SavedValue(x.read(), edge, x._storage, x._storage.version)
+
+    context.__dict__["_functx_saved"] = [keep(x) for x in context.__dict__["_functx_saved"]]
+
+
+def is_among(x: Any, arrays: Sequence[Any]) -> bool:
+    """Whether `x` is one of `arrays`, the same object."""
+    return any([x is y for y in arrays])
