@@ -6,7 +6,7 @@ import inspect
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import lru_cache, partial, wraps
+from functools import partial, wraps
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
@@ -23,6 +23,7 @@ from functx.autograd.function_methods import (
     backward_rule,
     check_gradients,
     defines,
+    memoize,
     missing_method,
     once_error,
 )
@@ -114,11 +115,6 @@ class Function(FunctionMethods):
         return apply_to_variables(cls, inputs, keywords)
 
 
-@lru_cache(maxsize=1024)
-def signature_of(forward: Callable[..., Any]) -> inspect.Signature:
-    return inspect.signature(forward)
-
-
 def bind_arguments(
     function: type[Function], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -128,7 +124,7 @@ def bind_arguments(
     the latter, which would have no gradient.
     """
     split = defines(function, "setup_context")
-    signature = signature_of(function.forward)
+    signature = memoize(function, "signature", lambda: inspect.signature(function.forward))
     bound = signature.bind(*(() if split else (None,)), *args, **kwargs)
     if split:
         bound.apply_defaults()
@@ -256,8 +252,8 @@ def apply_to_variables(
             results[id(x)] = written_input(x, edge, versions[id(x)])
         else:
             results[id(x)] = new_output(x, edge)
-            if edge is not None and isinstance(x, Variable) and not is_among(x, inputs):
-                edge.node.originals.append((ref(x), i))
+            if node and edge and isinstance(x, Variable) and not is_among(x, inputs):
+                node.originals.append((ref(x), i))
     if node is not None:
         keep_saved(context, dict(zip(map(id, inputs), edges, strict=True)), numbers, results)
     state.dirty = state.non_differentiable = ()
@@ -281,7 +277,11 @@ def written_input(x: Any, edge: GradientEdge | None, version: int) -> Any:
             x._assign(make_variable(x.read(), edge))
         if x._storage.version == version:
             x._storage.version += 1
-        x._read_again()
+        bases = [x]
+        while bases[-1]._view is not None:
+            bases.append(bases[-1]._view.base)
+        for base in reversed(bases):
+            base._read_again()
     return x
 
 

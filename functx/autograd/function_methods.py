@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Hashable, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from functx import ops
 from functx.core.errors import (
@@ -29,6 +29,11 @@ class FunctionMethods:
     """The methods that a subclass of `Function` defines; those here raise FunctionMethodError."""
 
     generate_vmap_rule = False
+    _memo: ClassVar[dict[Hashable, Any]] = {}
+
+    def __init_subclass__(cls, **kwargs: Any):
+        super().__init_subclass__(**kwargs)
+        cls._memo = {}
 
     @staticmethod
     def forward(*args: Any, **kwargs: Any) -> Any:
@@ -56,6 +61,14 @@ class FunctionMethods:
     def vmap(info: VmapInfo, in_dims: tuple[int | None, ...], *args: Any) -> Any:
         """The outputs for a batch and their batch dimensions, given those of the arguments."""
         raise missing_method("vmap")
+
+
+def memoize(function: type[FunctionMethods], key: Hashable, make: Callable[[], Any]) -> Any:
+    """`make()`, which is called once for each class and key."""
+    memo = function._memo
+    if key not in memo:
+        memo[key] = make()
+    return memo[key]
 
 
 def missing_method(method: str, name: str = "Function") -> FunctionMethodError:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache, partial
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 from jax import tree_util
@@ -15,6 +16,7 @@ from functx.autograd.function_methods import (
     backward_rule,
     check_gradients,
     defines,
+    memoize,
     missing_method,
     once_error,
     output_tangents,
@@ -39,33 +41,34 @@ from functx.ops.autodiff import refused
 from functx.ops.operands import batch_size
 
 
-class OutputLayout(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class OutputLayout:
     """What `forward` returned beside arrays.
 
-    `static` has each other output by its position among `count`, None for the single output of no
-    tuple. `inputs` has, for each array, the position of the input that it is, or None.
+    `length` is that of the tuple, None for a single output. `static` has each output that is no array
+    by its position. `inputs` has, for each array, the position of the input that it is, or None.
     """
 
-    count: int | None
+    length: int | None
     static: dict[int, Any]
     inputs: tuple[int | None, ...]
 
     def __eq__(self, other: object) -> bool:
         return (
             isinstance(other, OutputLayout)
-            and self.count == other.count
+            and self.length == other.length
             and self.static.keys() == other.static.keys()
         )
 
     def __hash__(self) -> int:
-        return hash((self.count, *self.static))
+        return hash((self.length, *self.static))
 
     def merge(self, arrays: Sequence[Any], static: dict[int, Any] | None = None) -> list[Any]:
         """One item for each output: those of `arrays`, and those of `static`, or None, between them."""
         remaining = iter(arrays)
         return [
             (static[i] if static else None) if i in self.static else next(remaining)
-            for i in range(1 if self.count is None else self.count)
+            for i in range(1 if self.length is None else self.length)
         ]
 
 
@@ -82,13 +85,13 @@ class FunctionOutput:
         arrays = [x for x in outputs if is_array(x)]
         positions = [next((i for i, y in enumerate(inputs) if x is y), None) for x in arrays]
         static = {i: x for i, x in enumerate(outputs) if not is_array(x)}
-        count = len(output) if isinstance(output, tuple) else None
-        return FunctionOutput(arrays, OutputLayout(count, static, tuple(positions)))
+        length = len(output) if isinstance(output, tuple) else None
+        return FunctionOutput(arrays, OutputLayout(length, static, tuple(positions)))
 
     def value(self, static: dict[int, Any] | None = None) -> Any:
         """The output as the user sees it; with None for what is no array unless `static` holds it."""
         values = self.layout.merge(self.arrays, static)
-        return values[0] if self.layout.count is None else tuple(values)
+        return values[0] if self.layout.length is None else tuple(values)
 
 
 tree_util.register_pytree_node(
@@ -269,12 +272,6 @@ def restored_context(attributes: dict[str, Any]) -> FunctionContext:
     return context
 
 
-@lru_cache(maxsize=1024)
-def rules_of(function: type[FunctionMethods], static: tuple[int, ...]) -> FunctionRules:
-    """The rules of a class for arguments of which those in `static` are no arrays."""
-    return FunctionRules(function, static)
-
-
 def apply_traced(
     function: type[FunctionMethods], inputs: tuple[Any, ...], keywords: dict[str, Any]
 ) -> Any:
@@ -289,7 +286,8 @@ def apply_traced(
             fix="Split it: forward(*args), and setup_context(ctx, inputs, output).",
         )
     static = (0, *[i for i, x in enumerate(inputs, 1) if not is_array(x)])
-    output = rules_of(function, static)(tuple(sorted(keywords.items())), *inputs)
+    rules = memoize(function, static, lambda: FunctionRules(function, static))
+    output = rules(tuple(sorted(keywords.items())), *inputs)
     return output.value(output.layout.static)
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import lru_cache
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from functx.autograd.function import Function, bind_arguments
 from functx.autograd.function_context import FunctionContext, state_of
-from functx.autograd.function_methods import backward_rule, defines
+from functx.autograd.function_methods import backward_rule, defines, memoize
 from functx.core import tree
 from functx.core.errors import FunctionGradientError
 from functx.core.tracebacks import api_boundary
@@ -44,11 +43,12 @@ class NestedIOFunction(Function):
         """The output of `forward`, whose derivatives are those of the class."""
         inputs, keywords = bind_arguments(cls, args, kwargs)
         leaves, in_tree = tree.flatten(inputs)
-        *outs, out_tree = flat_function(cls, in_tree).apply(*leaves, **keywords)
+        *outs, out_tree = memoize(cls, in_tree, lambda: flat_function(cls, in_tree)).apply(
+            *leaves, **keywords
+        )
         return tree.unflatten(out_tree, outs)
 
 
-@lru_cache(maxsize=1024)
 def flat_function(function: type[NestedIOFunction], in_tree: TreeDef) -> type[Function]:
     """The Function of the leaves of arguments of one structure.
 
@@ -108,10 +108,12 @@ def flat_function(function: type[NestedIOFunction], in_tree: TreeDef) -> type[Fu
         return leaves
 
     members: dict[str, Any] = {"generate_vmap_rule": function.generate_vmap_rule}
-    is_split = defines(function, "setup_context")
-    members["forward"] = staticmethod(forward if is_split else combined_forward)
+    optional: dict[str, Callable[..., Any]]
     optional = {"setup_context": setup_context, "jvp": jvp, "vmap": vmap}
     members |= {k: staticmethod(f) for k, f in optional.items() if defines(function, k)}
+    members["forward"] = staticmethod(combined_forward)
+    if defines(function, "setup_context"):
+        members["forward"] = staticmethod(forward)
     if backward_rule(function) is not None:
         members["backward"] = staticmethod(backward)
     return type(function.__name__, (Function,), members)

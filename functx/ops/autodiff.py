@@ -172,8 +172,10 @@ class Refused(Primitive, abstract=True):
     def jvp(self, primals: Sequence[Value], tangents: Sequence[Tangent]) -> tuple[Value, Tangent]:
         return self(*primals), self(*[t for t in tangents if t is not None])
 
-    def transpose(self, ct: Value, *args: LinearInput) -> Cotangents:
-        return [Refused(self.error, x.aval)(ct) for x in args]
+    def transpose(self, ct: Value, *args: Value | LinearInput) -> Cotangents:
+        return [
+            Refused(self.error, x.aval)(ct) if isinstance(x, LinearInput) else None for x in args
+        ]
 
     def batch(self, args: Sequence[Value], dims: Sequence[Dim]) -> tuple[Value, Dim]:
         size = batch_size(args, dims)

@@ -271,9 +271,9 @@ def transpose_program(program: Program, linear: int, problem: str, fix: str = ""
     """
     try:
         transposed = cached_rewrite(Transpose(first_inputs(program, linear)), program)
-        raise_refusal(transposed.walk())
     except MissingRuleError:
         raise
     except Exception as error:  # Rules may fail in any way on equations that are not linear.
         raise LinearityError(problem, fix=fix) from error
+    raise_refusal(transposed.walk())
     return transposed

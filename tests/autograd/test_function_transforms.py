@@ -1,0 +1,312 @@
+"""`Function` under transforms: its rules are those of a custom rule."""
+
+import numpy as onp
+import pytest
+
+import functx
+import functx.numpy as np
+from functx.autograd import Function, NestedIOFunction, Variable, grad, once_differentiable
+from functx.core.errors import (
+    FunctionContextError,
+    FunctionError,
+    FunctionGradientError,
+    FunctionMethodError,
+    KeywordOnlyArrayError,
+    OnceDifferentiableError,
+)
+
+POINT = onp.array([1.0, 2.0], "float32")
+
+
+class Product(Function):
+    """x * y * n, whose rules have factors of their own: 10 backwards, 100 forwards."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x, y, n=1):
+        return x * y * n, "label", (x * 0).astype("int32")
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        x, y, ctx.n = inputs
+        ctx.save_for_backward(x, y, None)
+        ctx.save_for_forward(y, x)
+        ctx.label = output[1]
+
+    @staticmethod
+    def backward(ctx, gradient, label, index):
+        assert label is None and ctx.label == "label" and index.dtype.kind == "i"
+        x, y, nothing = ctx.saved_tensors
+        assert nothing is None
+        return 10 * gradient * y * ctx.n, 10 * gradient * x * ctx.n, None, None
+
+    @staticmethod
+    def jvp(ctx, dx, dy, dn):
+        y, x = ctx.saved_tensors
+        assert dn is None
+        return 100 * (dx * y + x * dy) * ctx.n, None, None
+
+
+def product(x, y=2 * POINT):
+    return Product.apply(x, y, 3)[0]
+
+
+def total(x):
+    return product(x).sum()
+
+
+def test_transforms_use_the_rules():
+    onp.testing.assert_allclose(functx.jit(product)(POINT), 6 * POINT**2)
+    onp.testing.assert_allclose(functx.jit(functx.grad(total))(POINT), 60 * POINT)
+    onp.testing.assert_allclose(functx.jvp(product, (POINT,), (POINT,))[1], 600 * POINT**2)
+    onp.testing.assert_allclose(
+        functx.vmap(lambda x, y: Product.apply(x, y)[0])(POINT, POINT), POINT**2
+    )
+    rows = onp.stack([POINT, 2 * POINT])
+    onp.testing.assert_allclose(functx.vmap(functx.grad(total))(rows), [60 * POINT] * 2)
+    onp.testing.assert_allclose(
+        functx.grad(lambda x: functx.vmap(product)(x).sum())(rows), 60 * POINT + 0 * rows
+    )
+    assert functx.jit(lambda x: Product.apply(x, x)[1] == "label" and x)(POINT) is not None
+    x = Variable(POINT, requires_grad=True)
+    onp.testing.assert_allclose(onp.asarray(grad(functx.jit(total)(x), x)[0]), 60 * POINT)
+
+
+def test_a_second_derivative_is_the_derivative_of_the_rule():
+    def twice(x):
+        return functx.grad(lambda x: Product.apply(x, x)[0].sum())(x).sum()
+
+    onp.testing.assert_allclose(functx.grad(twice)(POINT), 20)
+    onp.testing.assert_allclose(
+        functx.grad(lambda x: functx.value_and_grad(lambda x: total(x))(x)[0])(POINT), 60 * POINT
+    )
+
+
+class Missing(Function):
+    """Its gradients are numbers that say which inputs need one, and how many gradients are None."""
+
+    @staticmethod
+    def forward(x, y, materialize):
+        return x * 2, y * 3, x * 5
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.set_materialize_grads(inputs[2])
+        ctx.mark_non_differentiable(output[2])
+
+    @staticmethod
+    def backward(ctx, *gradients):
+        needs_x, needs_y, _ = ctx.needs_input_grad
+        number = needs_x + 2 * needs_y + 10 * sum(g is None for g in gradients)
+        return np.full(2, number), np.full(2, number), None
+
+
+@pytest.mark.parametrize(("materialize", "missing"), [(True, 0), (False, 2)])
+def test_backward_knows_which_inputs_need_a_gradient_and_which_outputs_have_none(
+    materialize, missing
+):
+    def loss(x, y):
+        a, b, c = Missing.apply(x, y, materialize)
+        return (a * c).sum()
+
+    for argnums, needs in ((0, 1), (1, 2)):
+        slope = functx.grad(loss, argnums)(POINT, POINT)
+        onp.testing.assert_allclose(slope, needs + 10 * missing + (5 * 0) * POINT)
+    slopes = functx.grad(loss, (0, 1))(POINT, POINT)
+    onp.testing.assert_allclose(slopes, onp.full((2, 2), 3 + 10 * missing))
+
+
+def test_without_jvp_forward_mode_raises():
+    class Reverse(Function):
+        @staticmethod
+        def forward(x):
+            return x * 2
+
+        @staticmethod
+        def setup_context(ctx, inputs, output):
+            pass
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return 3 * gradient
+
+    with pytest.raises(NotImplementedError, match="Reverse: the static method jvp"):
+        functx.jvp(Reverse.apply, (POINT,), (POINT,))
+    with pytest.raises(FunctionMethodError, match="static method vmap, or generate_vmap_rule"):
+        functx.vmap(Reverse.apply)(POINT)
+    # Nothing is batched.
+    onp.testing.assert_allclose(
+        functx.vmap(lambda x: x + Reverse.apply(POINT))(POINT)[0], 1 + 2 * POINT
+    )
+    lacking = type(
+        "Lacking",
+        (Function,),
+        {"forward": staticmethod(lambda x: x * 2), "setup_context": Reverse.setup_context},
+    )
+    onp.testing.assert_allclose(functx.jit(lacking.apply)(POINT), 2 * POINT)
+    with pytest.raises(NotImplementedError, match="Lacking: the static method backward"):
+        functx.grad(lambda x: lacking.apply(x).sum())(POINT)
+
+
+def test_the_combined_form_is_refused_under_transforms():
+    class Combined(Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x * 2
+
+    for transform in (functx.jit, functx.vmap, lambda f: lambda x: functx.jvp(f, (x,), (x,))):
+        with pytest.raises(FunctionError, match=r"Combined: .*setup_context"):
+            transform(Combined.apply)(POINT)
+
+
+class Mapped(Function):
+    """Twice x, with a rule for batches."""
+
+    @staticmethod
+    def forward(x, y, n):
+        return x * 2, n, y
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        pass
+
+    @staticmethod
+    def backward(ctx, gradient, n, h):
+        return gradient * 2, h, None
+
+    @staticmethod
+    def vmap(info, in_dims, x, y, n):
+        Mapped.seen = info.batch_size, info.randomness, in_dims, x.shape, n
+        return Mapped.result(x, y, n, in_dims)
+
+
+def test_a_batching_rule_gets_dimensions_and_returns_them():
+    Mapped.result = lambda x, y, n, dims: ((x * 20, n, y * 3), (dims[0], None, None))
+    matrix = onp.ones((4, 3), "float32")
+    call = functx.vmap(lambda x: Mapped.apply(x, POINT, "n")[::2], in_axes=1, out_axes=(1, None))
+    a, b = call(matrix)
+    assert Mapped.seen == (3, "error", (1, None, None), (4, 3), "n")
+    onp.testing.assert_allclose(a, 20 * matrix)
+    onp.testing.assert_allclose(b, 3 * POINT)
+    slope = functx.grad(lambda x: call(x)[0].sum())(matrix)
+    onp.testing.assert_allclose(slope, 20 * matrix)
+
+
+def test_wrong_batching_rules_are_named():
+    def call(result):
+        Mapped.result = result
+        functx.vmap(lambda x: Mapped.apply(x, POINT, 1)[0])(POINT)
+
+    with pytest.raises(FunctionError, match=r"pair \(output, out_dims\); got .*tuple of 3"):
+        call(lambda x, y, n, dims: (x, n, y))
+    with pytest.raises(FunctionError, match=r"\(\*, None, \*\).*got.*\(\*, \*\)"):
+        call(lambda x, y, n, dims: ((x, n, y), (0, None)))
+    with pytest.raises(FunctionError, match="outputs like forward"):
+        call(lambda x, y, n, dims: (x, 0))
+    both = type("Both", (Mapped,), {"generate_vmap_rule": True})
+    with pytest.raises(FunctionError, match=r"Both: .*got both"):
+        functx.vmap(lambda x: both.apply(x, POINT, 1)[0])(POINT)
+
+    class Keyword(Mapped):
+        @staticmethod
+        def forward(x, *, y):
+            return x * y
+
+    with pytest.raises(KeywordOnlyArrayError, match="`y`"):
+        functx.vmap(lambda x: Keyword.apply(x, y=x))(POINT)
+
+
+def test_a_derivative_of_a_once_differentiable_gradient_is_refused():
+    class Once(Function):
+        @staticmethod
+        def forward(x):
+            return x * x
+
+        @staticmethod
+        def setup_context(ctx, inputs, output):
+            ctx.save_for_backward(*inputs)
+
+        @staticmethod
+        @once_differentiable
+        def backward(ctx, gradient):
+            return 2 * gradient * ctx.saved_tensors[0]
+
+    slope = functx.grad(lambda x: Once.apply(x).sum())
+    onp.testing.assert_allclose(slope(POINT), 2 * POINT)
+    with pytest.raises(OnceDifferentiableError, match="Once: its backward"):
+        functx.grad(lambda x: slope(x).sum())(POINT)
+    with pytest.raises(OnceDifferentiableError):
+        functx.jvp(slope, (POINT,), (POINT,))
+
+
+def test_a_saved_input_must_not_be_returned_and_wrong_gradients_are_named():
+    class Same(Function):
+        @staticmethod
+        def forward(x):
+            return x
+
+        @staticmethod
+        def setup_context(ctx, inputs, output):
+            ctx.save_for_backward(*inputs)
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return gradient
+
+    with pytest.raises(FunctionContextError, match=r"Same: .*must not be returned as it is"):
+        functx.grad(lambda x: Same.apply(x).sum())(POINT)
+    wrong = type("Wrong", (Product,), {"backward": staticmethod(lambda ctx, *g: g)})
+    with pytest.raises(FunctionGradientError, match=r"position 3|input 0"):
+        functx.grad(lambda x: wrong.apply(x, x)[0].sum())(POINT)
+
+
+def test_gradients_of_complex_values_are_conjugates_under_transforms():
+    class Square(Function):
+        @staticmethod
+        def forward(z):
+            return z * z
+
+        @staticmethod
+        def setup_context(ctx, inputs, output):
+            ctx.save_for_backward(*inputs)
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return gradient * np.conj(2 * ctx.saved_tensors[0])
+
+    z = onp.array([1 + 2j, 3 - 1j], "complex64")
+    expected = functx.grad(lambda z: (z * z).real.sum())(z)
+    onp.testing.assert_allclose(functx.grad(lambda z: Square.apply(z).real.sum())(z), expected)
+    x = Variable(z, requires_grad=True)
+    Square.apply(x).real.sum().backward()
+    onp.testing.assert_allclose(onp.asarray(x.grad), onp.conj(expected))
+
+
+def test_nested_functions_have_rules_under_transforms():
+    class Nested(NestedIOFunction):
+        generate_vmap_rule = True
+
+        @staticmethod
+        def forward(pair):
+            return {"product": pair[0] * pair[1]}
+
+        @staticmethod
+        def setup_context(ctx, inputs, output):
+            ctx.save_for_backward(*inputs[0])
+
+        @staticmethod
+        def backward(ctx, gradients):
+            x, y = ctx.saved_tensors
+            return [10 * gradients["product"] * y, 10 * gradients["product"] * x]
+
+        @staticmethod
+        def jvp(ctx, pair):
+            x, y = ctx.saved_tensors
+            return {"product": 100 * (pair[0] * y + pair[1] * x)}
+
+    def call(x):
+        return Nested.apply([x, 3 * x])["product"]
+
+    onp.testing.assert_allclose(functx.vmap(functx.grad(call))(POINT), 60 * POINT)
+    onp.testing.assert_allclose(functx.jvp(call, (POINT,), (POINT,))[1], 600 * POINT**2)
