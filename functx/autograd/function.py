@@ -210,13 +210,13 @@ class FunctionNode(Node):
         originals = [(x(), i) for x, i in self.originals] if create_graph else []
         for x, i in originals:
             if x is not None:
-                x._edge = x._storage.edge = GradientEdge(self, i)
+                x._edge = GradientEdge(self, i)
         try:
             yield
         finally:
             for x, _ in originals:
                 if x is not None:
-                    x._edge = x._storage.edge = None
+                    x._edge = None
 
 
 def apply_to_variables(
@@ -266,22 +266,17 @@ def new_output(x: Any, edge: GradientEdge | None) -> Variable:
     if isinstance(x, Variable):
         return make_variable(x.read(), edge)
     out = Variable(x)
-    out._edge = out._storage.edge = edge
+    out._edge = edge
     return out
 
 
 def written_input(x: Any, edge: GradientEdge | None, version: int) -> Any:
     """An input that `forward` wrote to, whose history is now the call; `version` is that before it."""
     if isinstance(x, Variable):
+        after = max(x._version, version + 1)
         if edge is not None:
-            x._assign(make_variable(x.read(), edge))
-        if x._storage.version == version:
-            x._storage.version += 1
-        bases = [x]
-        while bases[-1]._view is not None:
-            bases.append(bases[-1]._view.base)
-        for base in reversed(bases):
-            base._read_again()
+            x.write(make_variable(x.read(), edge), "mark_dirty")
+        x._storage.version = after
     return x
 
 

@@ -263,7 +263,11 @@ def test_a_dirty_input_is_the_output():
     base.sum().backward()
     onp.testing.assert_allclose(onp.asarray(x.grad), [1, 20])
     y = x * 1
-    assert in_place.apply(y) is y and y._version == 1
+    with no_grad():
+        assert in_place.apply(y) is y and y._version == 1
+    (y * y).sum().backward(inputs=[x])
+    onp.testing.assert_allclose(onp.asarray(x.grad), [1 + 4, 20 + 8])
+    assert in_place.apply(y) is y and y._version == 2
     assert y.grad_fn.name() == "CustomBackward"
     with pytest.raises(AutogradError, match="a leaf that requires a gradient"):
         in_place.apply(leaf())
