@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import accumulate
 from operator import index
 from typing import Any, NamedTuple
 
@@ -222,10 +223,8 @@ def argnums_leaves(
     numbers = tuple([n % count for n in numbers])
     if len(set(numbers)) != len(numbers):
         raise ArgnumsError(f"{kind}({function_name(fun)}): argnums must be distinct; got {argnums}")
-    trees = [tree.structure(args[n]) for n in range(max(numbers) + 1)]
-    starts = [0]
-    for each in trees:
-        starts.append(starts[-1] + each.num_leaves)
+    trees = [tree.structure(x) for x in args[: max(numbers) + 1]]
+    starts = [0, *accumulate([each.num_leaves for each in trees])]
     arg_leaves = [i for n in numbers for i in range(starts[n], starts[n + 1])]
     if isinstance(argnums, tuple):
         return arg_leaves, tree.treedef_tuple([trees[n] for n in numbers])
