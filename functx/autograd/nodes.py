@@ -7,6 +7,7 @@ from contextlib import suppress
 from itertools import count
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from functx import ops
 from functx.autograd.hooks import NodeHooks, RemovableHandle, register
 from functx.autograd.recording import Recorded
 from functx.core.caches import Cache, clear_on_rule_change
@@ -23,6 +24,7 @@ from functx.core.typing import Value
 from functx.ops.autodiff import Refused
 from functx.transforms.argument_names import check_callable
 from functx.transforms.call_primitive import SplitMaskedVJP
+from functx.transforms.forward_mode import SumOfSquaresAnalysis
 
 if TYPE_CHECKING:
     from functx.autograd.variable import Storage, Variable
@@ -287,3 +289,38 @@ class Pullback(Rewrite[Program]):
 
         avals = [*backward.in_avals[:count], *program.in_avals]
         return trace_closed(body, avals, name=backward.name)
+
+
+def is_root_of_squares(primitive: Primitive, edge: GradientEdge | None) -> bool:
+    """Whether an operation on the value of `edge` is the root of a sum of squares, a norm."""
+    if type(primitive) is not ops.Sqrt or edge is None or not isinstance(edge.node, OperationNode):
+        return False
+    variables: dict[GradientEdge, Var] = {}
+    equations: list[Equation] = []
+    pending, seen = [edge.node], {edge.node}
+    while pending and len(equations) < _LONGEST_SUM_OF_SQUARES:
+        node = pending.pop()
+        edges = iter(node.edges)
+        operands = [next(edges) if on else None for on in node.split.active]
+        inputs = [
+            Var(v.aval) if e is None else variables.setdefault(e, Var(v.aval))
+            for e, v in zip(operands, node.split.program.inputs, strict=True)
+        ]
+        outputs = [
+            variables.setdefault(GradientEdge(node, i), Var(aval))
+            for i, aval in enumerate(node.out_avals)
+        ]
+        if len(node.split.program.equations) == 1:
+            (eqn,) = node.split.program.equations
+            equations.append(eqn.replace(inputs=inputs, outputs=outputs))
+        for e in operands:
+            if e is not None and isinstance(e.node, OperationNode) and e.node not in seen:
+                seen.add(e.node)
+                pending.append(e.node)
+    x = variables[edge]
+    root = Equation(primitive, [x], [Var(x.aval)], None)
+    return SumOfSquaresAnalysis(Program("squares", [], equations, [x])).is_norm(root)
+
+
+_LONGEST_SUM_OF_SQUARES = 64
+"""The number of operations before a root that are looked at."""

@@ -11,6 +11,7 @@ import jax
 import numpy as np
 
 from functx import numpy as fnp
+from functx import ops
 from functx.autograd.hooks import (
     Hooks,
     NodeHooks,
@@ -27,6 +28,7 @@ from functx.autograd.nodes import (
     OperationNode,
     OperationSplit,
     SavedValue,
+    is_root_of_squares,
     program_of_operation,
     split_operation,
     split_program,
@@ -563,6 +565,8 @@ def record_outputs(primitive: Primitive, args: Sequence[Any]) -> list[Variable]:
         if any([edge is not None for edge in edges]):
             active = tuple([edge is not None for edge in edges])
             avals = tuple([x.aval if type(x) is Recorded else aval_of(x) for x in operands])
+            if is_root_of_squares(primitive, edges[0]):
+                primitive = ops.SafeSqrt()
             split = split_operation(primitive, avals, active)
             outs = record_with_node(split, args, operands, edges)
     if outs is None:

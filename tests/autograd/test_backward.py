@@ -229,3 +229,24 @@ def test_deep_graphs_are_walked_and_freed_without_recursion():
     y.backward()
     assert float(x.grad) == 1
     del y
+
+
+@pytest.mark.parametrize(
+    "norm",
+    [
+        np.linalg.norm,
+        lambda x: np.sqrt((x * x).sum()),
+        lambda x: np.sqrt(x[0] ** 2 + x[1] ** 2 + np.dot(x[2:], x[2:])),
+    ],
+)
+def test_the_gradient_of_a_norm_at_zero_is_that_of_grad(norm):
+    zero, x = onp.zeros(3, "float32"), leaf(onp.zeros(3))
+    norm(x).backward()
+    onp.testing.assert_array_equal(x.grad, functx.grad(norm)(zero))
+    assert onp.isfinite(x.grad).all()
+
+
+def test_a_root_of_anything_else_has_an_infinite_slope_at_zero():
+    x = leaf(0.0)
+    np.sqrt(x * 2).backward()
+    assert float(x.grad) == onp.inf
