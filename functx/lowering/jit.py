@@ -252,8 +252,9 @@ class JittedFunction:
         if recording_operand(traced.captured) is not None:
             raise Retrace(self.enable_variables)
         values = self.captured.in_trace(traced.captured, hidden, key)
-        if config.verify and traced.program.key not in self.verified:
-            raise Retrace(partial(self.verify, traced))
+        # The key of a program would not do: another trace may make other callbacks.
+        if config.verify and key not in self.verified:
+            raise Retrace(partial(self.verify, traced, key))
         record_compilation(
             code_of_function(self.fun),
             f"jit({function_name(self.fun)})",
@@ -297,12 +298,14 @@ class JittedFunction:
         self.writes = True
         self.layout_dependent |= layout_dependent
 
-    def verify(self, traced: TracedFunction, call: tuple[PyTree, PyTree] | None) -> None:
+    def verify(
+        self, traced: TracedFunction, key: object, call: tuple[PyTree, PyTree] | None
+    ) -> None:
         """Verifies a new program on the arguments of a call, if they have values."""
         if call is not None:
             _, *dynamic = self.static.bind(*call)
             backend.verify(traced.program, [*tree.leaves(tuple(dynamic)), *traced.captured])
-        self.verified.add(traced.program.key)
+        self.verified.add(key)
 
     def call_and_write_back(self, args: PyTree, kwargs: PyTree) -> PyTree:
         """The result of a call that also writes to NumPy arrays among the arguments."""

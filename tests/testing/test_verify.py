@@ -161,6 +161,20 @@ def test_the_switch_checks_every_new_program_of_jit_and_of_transforms(monkeypatc
     np.testing.assert_allclose(functx.jit(lambda x: x + 3.0)(X), X + 3.0)
 
 
+def test_the_switch_checks_a_function_that_makes_a_new_callback_in_each_trace_once():
+    seen = []
+
+    @functx.jit
+    def f(x):
+        functx.debug.callback(lambda x: seen.append(float(x)), x[0, 0])
+        return x * 2
+
+    with functx.config.set(verify=True):
+        np.testing.assert_array_equal(f(X), 2 * X)
+    jax.effects_barrier()
+    assert seen == [X[0, 0]]
+
+
 def test_the_reference_knows_functions_of_the_zero_matrix():
     program = functx.Program.parse(
         """program f(a: f32[2,2], b: f32[2,2]):
