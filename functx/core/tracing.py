@@ -26,11 +26,12 @@ from functx.core.tracer import (
     recording_operand,
 )
 from functx.core.types import ShapedArray
-from functx.core.typing import ArrayLike, Value
+from functx.core.typing import ArrayLike, Dim, Value
 
 if TYPE_CHECKING:
     from functx.core.functionalization import IncrementalFunctionalizer
     from functx.core.masks import RuleMasks
+    from functx.core.named_axes import Axis
     from functx.core.primitive import Primitive
 
 
@@ -59,7 +60,7 @@ class Builder:
         self.made_by_jax: set[Atom] = set()
         self.layout_dependent = False
         self.values: dict[Var, Any] = {}
-        self.batched_inputs: dict[Var, tuple[Any, int | None]] = {}
+        self.batched_inputs: dict[Var, tuple[ArrayLike, Dim]] = {}
         self.axis: Any = None
         self.printed_values: dict[Atom, Any] = {}
         self.differentiated: frozenset[Var] = frozenset()
@@ -371,7 +372,7 @@ def trace(
     source: Source | None = None,
     capture_bases: bool = False,
     layouts: Sequence[tuple[int, ...] | None] = (),
-    batched_from: tuple[Any, Sequence[tuple[Any, int | None]]] | None = None,
+    batched_from: tuple[Axis, Sequence[tuple[ArrayLike, Dim]]] | None = None,
     carries_writes: bool = False,
 ) -> tuple[Program, list[Any]]:
     """The program of `fun`, which takes and returns flat sequences, and the values that it captures.

@@ -54,9 +54,6 @@ def copy_if_same_memory(out: Value, x: ArrayOrList) -> Value:
     return out
 
 
-_LISTS = (list, tuple)
-
-
 def bind_binary(primitive: Primitive, x: ArrayOrList, y: ArrayOrList) -> Value:
     """`primitive(x, y)` with operands promoted and broadcast."""
     # The frequent cases first: equal types, and a Python number that takes the dtype of the array.

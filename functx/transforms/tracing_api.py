@@ -18,7 +18,7 @@ from functx.core.errors import (
     type_name,
 )
 from functx.core.masks import indices_where
-from functx.core.named_axes import tracked_mesh_axes
+from functx.core.named_axes import Axis, tracked_mesh_axes
 from functx.core.program import Program, pad_input_names
 from functx.core.program_editing import replace_program_fields
 from functx.core.rewriting import apply
@@ -26,7 +26,7 @@ from functx.core.source_info import is_raise_instruction, line_text, source_line
 from functx.core.tracer import Tracer, aval_of, current_builder
 from functx.core.tracing import trace
 from functx.core.types import ShapedArray, canonical_dtype
-from functx.core.typing import ArrayLike, Avals, Flags, Function, PyTree, Value, Values
+from functx.core.typing import ArrayLike, Avals, Dim, Flags, Function, PyTree, Value, Values
 from functx.ops.views import Write
 from functx.transforms.aliasing import (
     ROW_MAJOR,
@@ -118,7 +118,7 @@ def trace_function(
     active: Flags = (),
     has_aux: bool = False,
     memory: MemoryLayout = ROW_MAJOR,
-    batched_from: Any = None,
+    batched_from: tuple[Axis, Sequence[tuple[ArrayLike, Dim]]] | None = None,
     carries_writes: bool = False,
 ) -> TracedFunction:
     """Traces `fun(*args, **kwargs)`, where `(args, kwargs)` has the structure `in_tree`.
