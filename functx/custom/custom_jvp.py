@@ -238,7 +238,7 @@ class CustomJVP(CustomDerivativeCall):
         varying = self.varying(args, active)
         (rule,) = rule_programs(self.rule, Activity(varying, ()))
         split = SplitJVPRule(len(self.explicit_operands(args)), varying, len(self.primal.outputs))
-        return cached_rewrite(split, decompose_missing_rules(rule, "transpose"))  # type: ignore[return-value]
+        return cached_rewrite(split, decompose_missing_rules(rule, "transpose"))
 
     def varying_outputs(
         self, avals: Sequence[ShapedArray], active: Sequence[bool]

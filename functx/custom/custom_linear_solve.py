@@ -211,7 +211,7 @@ def batch_solver(
         # Between the unknowns and the consts, a program may take further values like unknowns.
         leading_dims = (0,) * (len(program.inputs) - len(const_dims))
         batch = Batch(size, (*leading_dims, *const_dims), (0,) * len(program.outputs))
-        return cached_rewrite(batch, program)  # type: ignore[no-any-return]
+        return cached_rewrite(batch, program)
 
     programs = [batch_program(getattr(primitive, field)) for field in primitive.fields]
     outs = type(primitive)(*programs)(*batched_args)

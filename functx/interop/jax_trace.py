@@ -60,7 +60,7 @@ VALUE_ERRORS = (
 """The errors of JAX for Python code that reads the value of an array that has none."""
 
 
-class FunctxTrace(jax.core.Trace):  # type: ignore[type-arg]
+class FunctxTrace(jax.core.Trace):
     """The trace of JAX that is current while functx traces.
 
     It appends the operations that JAX binds to the innermost program being built. `outer_trace`
@@ -249,7 +249,7 @@ def outer_jax_trace() -> AbstractContextManager[None]:
     trace = find_top_trace(())
     if type(trace) is not FunctxTrace:
         return nullcontext()
-    return set_current_trace(trace.outer_trace)  # type: ignore[no-any-return]
+    return set_current_trace(trace.outer_trace)
 
 
 def is_in_jax_trace() -> bool:

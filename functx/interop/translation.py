@@ -135,7 +135,7 @@ class TranslatedJaxpr(NamedTuple):
 
     def bind_call(self, args: Values) -> list[Value]:
         """The outputs on `args`, as one `call`."""
-        return Call(self.program)(*args, *self.captured)  # type: ignore[no-any-return]
+        return Call(self.program)(*args, *self.captured)
 
 
 _programs = Cache("from_jax", 2048)

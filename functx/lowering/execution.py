@@ -65,7 +65,7 @@ def run(rewrite: Function | None, program: Program, args: Values) -> list[Value]
     """
     try:
         compiled, literals = find_executable(rewrite, program, args)
-        return call_reraising_callback_errors(compiled, *args, *literals)  # type: ignore[no-any-return]
+        return call_reraising_callback_errors(compiled, *args, *literals)
     except (OverflowError, ValueError, RuntimeError):
         check_usable(program.name, program.input_names(), args)
         raise

@@ -344,7 +344,7 @@ def constrain_to_devices(program: Program, values: Values) -> list[Value]:
 def varying_manual_axes(x: Value | JaxAval) -> frozenset[Hashable]:
     """The manual axes of a mesh that a JAX value, or its aval, varies over."""
     aval = x if hasattr(x, "manual_axis_type") else jax.typeof(x)
-    return aval.manual_axis_type.varying  # type: ignore[no-any-return]
+    return aval.manual_axis_type.varying
 
 
 def tracks_varying(program: Program, operands: Values) -> bool:

@@ -235,7 +235,7 @@ class ShardMap(Primitive):
         shares = tuple([self.num_shards(self.replicated_axes(spec)) for spec in ct_specs])
         sums = tuple([self.replicated_axes(spec) for spec in own])
         program = cached_rewrite(ReduceReplicatedCotangents(shares, sums), back)
-        return self.with_program(program, [*ct_specs, *specs], own)(*cts, *rest)  # type: ignore[no-any-return]
+        return self.with_program(program, [*ct_specs, *specs], own)(*cts, *rest)
 
     def batch(self, args: Values, dims: Dims) -> tuple[Values, Dims]:
         size, axis = batch_size(args, dims), batched_axis()
@@ -322,7 +322,7 @@ class WrapInRematerialize(Rewrite[Program]):
 
     def __call__(self, program: Program) -> Program:
         def body(*args: Value) -> list[Value]:
-            return RematerializedCall(program, True)(*args)  # type: ignore[no-any-return]
+            return RematerializedCall(program, True)(*args)
 
         return trace_closed(body, program.in_avals, name=program.name)
 

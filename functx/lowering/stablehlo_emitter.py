@@ -455,9 +455,9 @@ class Template:
     def instantiate(self, operands: IRValues) -> IRValues:
         if self.is_plain:
             made = ir.Operation.create(self.name, results=self.types, operands=operands)
-            return made.results  # type: ignore[no-any-return]
+            return made.results
         operation = self.operation.clone()
         target = operation.operands
         for i, j in self.positions:
             target[i] = operands[j]
-        return operation.results  # type: ignore[no-any-return]
+        return operation.results

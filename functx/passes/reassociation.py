@@ -175,7 +175,7 @@ class _ProductHoister:
             zip(batched.inputs, [env[v] for v in needed], strict=True)
         )
         self.copy_equations(batched.equations, batched_env)
-        env.update(zip(outputs, [batched_env[a] for a in batched.outputs], strict=True))  # type: ignore[arg-type]
+        env.update(zip(outputs, [batched_env[a] for a in batched.outputs], strict=True))
 
     def inline(self, eqn: Equation) -> None:
         """Append the equations of the called program."""

@@ -321,7 +321,7 @@ def dtypes_survive_each_transform(case: RuleCase) -> None:
                 continue
             tangents = cached_rewrite(JVPRewrite(mask), program).out_avals[len(program.outputs) :]
             _check_types(f"{case!r} in {name}: the tangents", tangents, outs)
-            cotangents = cached_rewrite(SplitVJP(mask), program)[1].out_avals  # type: ignore[index]
+            cotangents = cached_rewrite(SplitVJP(mask), program)[1].out_avals
             inexact_avals = [a for a in avals if is_inexact(a.dtype)]
             _check_types(f"{case!r} in {name}: the cotangents", cotangents, inexact_avals)
 

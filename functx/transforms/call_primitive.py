@@ -217,7 +217,7 @@ class Call(ProgramCall):
         ]
         computed = tuple([n for n, index in enumerate(forwarded) if index is None])
         if len(computed) == len(forwarded):
-            return self.with_program(program)(*args)  # type: ignore[no-any-return]
+            return self.with_program(program)(*args)
         outs = iter(self.with_program(cached_rewrite(Subprogram(outputs=computed), program))(*args))
         return [next(outs) if index is None else args[index] for index in forwarded]
 
@@ -258,7 +258,7 @@ class Call(ProgramCall):
 
     def transpose(self, cts: Cotangents, *args: Value) -> Cotangents:
         def run(pullback: Program, operands: Values) -> Values:
-            return self.with_program(pullback)(*operands)  # type: ignore[no-any-return]
+            return self.with_program(pullback)(*operands)
 
         return transpose_call(self.program, cts, args, run)
 
@@ -285,4 +285,4 @@ def _program_of_call(primitive: ProgramCall) -> Sequence[Program]:
 
 @with_programs.register
 def _call_of_program(primitive: ProgramCall, programs: Sequence[Program]) -> Primitive:
-    return primitive.with_program(programs[0])  # type: ignore[no-any-return]
+    return primitive.with_program(programs[0])

@@ -228,8 +228,8 @@ def apply_vjp_rule(
 
         return apply_linear_rule(primitive, "vjp", body, cts, args)
     if primitive.multiple_results:
-        return primitive.vjp(cts, saved, args, active)  # type: ignore[no-any-return]
-    return primitive.vjp(cts[0], saved[0], args, active)  # type: ignore[no-any-return]
+        return primitive.vjp(cts, saved, args, active)
+    return primitive.vjp(cts[0], saved[0], args, active)
 
 
 def transpose_jvp_rule(

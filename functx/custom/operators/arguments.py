@@ -70,7 +70,7 @@ class ArgumentBinder:
     def namedtuple_class(self) -> Callable[..., tuple[PyTree, ...]]:
         """Named tuples with a field for each argument."""
         name = f"{self.qualname.replace('::', '_')}_inputs"
-        return namedtuple(name, self.names, rename=True)  # type: ignore[misc]
+        return namedtuple(name, self.names, rename=True)
 
     def bind(self, args: Sequence[PyTree], kwargs: dict[str, PyTree]) -> BoundArguments:
         """The operands and parameters of a call; ArgumentError if it does not fit the schema."""

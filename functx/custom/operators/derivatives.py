@@ -57,12 +57,12 @@ class AutogradContext:
 
         A list of arrays has a list of flags.
         """
-        return self.__dict__["_functx_needs"]  # type: ignore[no-any-return]
+        return self.__dict__["_functx_needs"]
 
     @property
     def saved_tensors(self) -> tuple[Value, ...]:
         """The arrays that were passed to `save_for_backward`."""
-        return self.__dict__["_functx_saved"]  # type: ignore[no-any-return]
+        return self.__dict__["_functx_saved"]
 
     def save_for_backward(self, *arrays: Value) -> None:
         """Save arrays for the backward rule, which reads them as `saved_tensors`."""

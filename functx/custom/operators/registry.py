@@ -193,7 +193,7 @@ def resolve_operator(op: Operator | Primitive | str, label: str = "library") -> 
             )
         return operator
     if isinstance(op, RegisteredOperator):
-        return op  # type: ignore[return-value]
+        return op
     if isinstance(op, Primitive) or (isinstance(op, type) and issubclass(op, Primitive)):
         operator = getattr(op, "operator", None)
         if operator is not None:

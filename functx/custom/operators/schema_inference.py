@@ -182,7 +182,7 @@ def _parameter_type(annotation: Annotation) -> Type | None:
     if base == ARRAY and not optional:
         return Type(base, is_list=True, optional_elements=optional_elements)
     if base in SCALARS and not optional_elements:
-        return Type(base, is_list=True, optional=optional)  # type: ignore[arg-type]
+        return Type(base, is_list=True, optional=optional)
     return None
 
 
