@@ -22,6 +22,12 @@ from functx.autograd.modes import set_multithreading_enabled as set_multithreadi
 from functx.autograd.nested_function import NestedIOFunction as NestedIOFunction
 from functx.autograd.nodes import GradientEdge as GradientEdge
 from functx.autograd.recording import recorded as recorded
+from functx.autograd.saved import allow_mutation_on_saved_tensors as allow_mutation_on_saved_tensors
+from functx.autograd.saved import disable_saved_tensors_hooks as disable_saved_tensors_hooks
+from functx.autograd.saved import increment_version as increment_version
+from functx.autograd.saved import save_on_cpu as save_on_cpu
+from functx.autograd.saved import saved_tensors_hooks as saved_tensors_hooks
+from functx.autograd.saved import unsafe_preserve_version_counter as unsafe_preserve_version_counter
 from functx.autograd.variable import Variable as Variable
 from functx.autograd.variable import variable as variable
 
@@ -30,12 +36,15 @@ __all__ = [
     "GradientEdge",
     "NestedIOFunction",
     "Variable",
+    "allow_mutation_on_saved_tensors",
     "backward",
+    "disable_saved_tensors_hooks",
     "enable_grad",
     "force_original_view_tracking",
     "forward_ad",
     "get_gradient_edge",
     "grad",
+    "increment_version",
     "inference_mode",
     "is_grad_enabled",
     "is_inference_mode_enabled",
@@ -46,7 +55,10 @@ __all__ = [
     "queue_callback",
     "recorded",
     "register_multi_grad_hook",
+    "save_on_cpu",
+    "saved_tensors_hooks",
     "set_grad_enabled",
     "set_multithreading_enabled",
+    "unsafe_preserve_version_counter",
     "variable",
 ]

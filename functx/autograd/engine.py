@@ -18,14 +18,15 @@ from functx.autograd.nodes import (
     OperationNode,
     Pullback,
     SavedValue,
+    freed_error,
 )
 from functx.autograd.recording import Recorded, continue_recording, current_recording
+from functx.autograd.saved import PackedValue
 from functx.autograd.variable import Variable, make_variable, record_outputs
 from functx.core.errors import (
     AutogradError,
     GradientTypeError,
     HookResultError,
-    SavedValueError,
     type_name,
 )
 from functx.core.masks import scatter_where
@@ -251,13 +252,13 @@ class Walk:
         """A residual as a value of the walk; SavedValueError if it was written to since."""
         if type(saved) is Recorded:
             return saved if self.plain else make_variable(saved, None)
-        if type(saved) is not SavedValue:
+        if not isinstance(saved, (SavedValue, PackedValue)):
             return saved
-        saved.check_not_written(node.label)
+        recorded = saved.load(node.label)
         if self.plain:
-            return saved.recorded
+            return recorded
         edge = saved.edge if saved.output is None else GradientEdge(node, saved.output)
-        return make_variable(saved.recorded, edge if self.create_graph else None)
+        return make_variable(recorded, edge if self.create_graph else None)
 
     def run_value_hooks(
         self, node: Node, hooks: NodeHooks, gradients: list[Gradient | None]
@@ -445,14 +446,6 @@ def nodes_leading_to(targets: set[Node], roots: Sequence[Node]) -> set[Node]:
         if any([e is not None and e.node in needed for e in node.edges]):
             needed.add(node)
     return needed
-
-
-def freed_error(label: str) -> SavedValueError:
-    return SavedValueError(
-        f"backward: the values that the gradient of `{label}` needs were freed by the walk "
-        "before; got a second walk",
-        fix="Pass retain_graph=True to the first walk.",
-    )
 
 
 def array_of_gradient(x: Any, label: str) -> Variable:

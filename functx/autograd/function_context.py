@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from functx.autograd.engine import freed_error
-from functx.autograd.nodes import GradientEdge, Node, SavedValue
-from functx.autograd.variable import Variable, as_variable, make_variable
+from functx.autograd.nodes import GradientEdge, Node, SavedValue, freed_error
+from functx.autograd.saved import PackedValue, pack_saved
+from functx.autograd.variable import as_variable, make_variable
 from functx.core.errors import (
     FunctionContextError,
     GradientTypeError,
@@ -67,7 +67,7 @@ class FunctionContext(AutogradContext):
         saved, state = self.__dict__["_functx_saved"], state_of(self)
         if saved is None:
             raise freed_error(state.name)
-        return tuple([unpack(state, x) if type(x) is SavedValue else x for x in saved])
+        return tuple([unpack(state, x) for x in saved])
 
     def save_for_backward(self, *arrays: Value) -> None:
         """Save arrays, or None, for `backward`, which reads them as `saved_tensors`.
@@ -116,13 +116,14 @@ def check_saved(
     return arrays
 
 
-def unpack(state: CallState, saved: SavedValue) -> Variable:
+def unpack(state: CallState, saved: Any) -> Any:
     """A saved value with its history; SavedValueError if it was written to since."""
-    saved.check_not_written(state.name)
-    edge = saved.edge
+    if not isinstance(saved, (SavedValue, PackedValue)):
+        return saved
+    recorded, edge = saved.load(state.name), saved.edge
     if saved.output is not None and (node := state.node()) is not None:
         edge = GradientEdge(node, saved.output)
-    return make_variable(saved.recorded, edge)
+    return make_variable(recorded, edge)
 
 
 def free_saved(context: FunctionContext) -> None:
@@ -150,10 +151,10 @@ def keep_saved(
         result = results.get(key)
         if result is not None and (key not in edges or result is x):
             storage, number = result._storage, numbers[key] if result.requires_grad else None
-            return SavedValue(result.read(), None, storage, storage.version, number)
+            return pack_saved(SavedValue(result.read(), None, storage, storage.version, number))
         x = as_variable(x.copy() if isinstance(x, np.ndarray) else x)
         edge = edges.get(key, x.edge)
-        return SavedValue(x.read(), edge, x._storage, x._storage.version)
+        return pack_saved(SavedValue(x.read(), edge, x._storage, x._storage.version))
 
     context.__dict__["_functx_saved"] = [keep(x) for x in context.__dict__["_functx_saved"]]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from contextvars import ContextVar
 from itertools import count
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -27,6 +28,7 @@ from functx.transforms.call_primitive import SplitMaskedVJP
 from functx.transforms.forward_mode import SumOfSquaresAnalysis
 
 if TYPE_CHECKING:
+    from functx.autograd.saved import SavedSlot, SavingHooks
     from functx.autograd.variable import Storage, Variable
 
 _numbers = count()
@@ -142,22 +144,27 @@ class SavedValue(NamedTuple):
     version: int
     output: int | None = None
 
-    def check_not_written(self, label: str) -> None:
-        """Raise SavedValueError if the value, which the gradient of `label` needs, was written to."""
-        version = self.storage.version
-        if version != self.version:
+    def load(self, label: str) -> Recorded:
+        """The value, for the node `label`; SavedValueError if it was written to since."""
+        if self.storage.version != self.version:
             raise SavedValueError(
                 f"backward: a value that the gradient of `{label}` needs was written to; got "
-                f"{self.recorded.aval!r} at version {version}, expected version {self.version}",
+                f"{self.recorded.aval!r} at version {self.storage.version}, expected version "
+                f"{self.version}",
                 fix="Write to a copy (x = x + y in place of x += y), or after backward().",
             )
+        return self.recorded
+
+
+saving_hooks: ContextVar[SavingHooks | None] = ContextVar("saving_hooks", default=None)
+"""The pair that packs the values that nodes save in this context."""
 
 
 class OperationNode(Node):
     """The node of an operation, or of a program.
 
-    `saved` holds the residuals that its pullback reads: each Recorded, or a SavedValue where it
-    is the value of a Variable. It is None once they are freed.
+    `saved` holds the residuals that its pullback reads: each Recorded, a SavedValue where it
+    is the value of a Variable, or a PackedValue under `saved_tensors_hooks`. It is None once they are freed.
     """
 
     __slots__ = ("operands", "saved", "split")
@@ -173,6 +180,23 @@ class OperationNode(Node):
         self.split = split
         self.saved: list[Any] | None = saved
         self.operands = operands
+
+    @property
+    def saved_values(self) -> tuple[SavedSlot, ...]:
+        """The values that the pullback reads; SavedValueError if they were freed."""
+        from functx.autograd.saved import SavedSlot
+
+        if self.saved is None:
+            raise freed_error(self.label)
+        return tuple([SavedSlot(self, k) for k in range(len(self.saved))])
+
+
+def freed_error(label: str) -> SavedValueError:
+    return SavedValueError(
+        f"backward: the values that the gradient of `{label}` needs were freed by the walk "
+        "before; got a second walk",
+        fix="Pass retain_graph=True to the first walk.",
+    )
 
 
 class OperationSplit(NamedTuple):

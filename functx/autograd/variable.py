@@ -30,6 +30,7 @@ from functx.autograd.nodes import (
     SavedValue,
     is_root_of_squares,
     program_of_operation,
+    saving_hooks,
     split_operation,
     split_program,
 )
@@ -614,6 +615,9 @@ def record_with_node(
                 saved[k] = SavedValue(saved[k], edges[i], x._storage, x._storage.version)
         elif j is not None:
             saved[k] = SavedValue(saved[k], None, outs[j]._storage, 0, j)
+    hooks = saving_hooks.get()
+    if hooks is not None:
+        hooks.pack_node(node)
     return outs
 
 

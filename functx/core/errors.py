@@ -508,6 +508,22 @@ class HookModeError(AutogradError, ValueError):
     """
 
 
+class SavedValueHooksError(AutogradError):
+    """A pair of hooks for saved values is not allowed there, or a hook does what it must not.
+
+    Smallest failing code: `with disable_saved_tensors_hooks("no"): save_on_cpu().__enter__()`.
+    Cure: the message states it; a saved value has one pair, and contexts that allow writes do not nest.
+    """
+
+
+class UnpackedTypeError(AutogradError, TypeError):
+    """The `unpack` of `saved_tensors_hooks` did not return an array.
+
+    Smallest failing code: a walk of `x * x`, recorded in `saved_tensors_hooks(str, len)`.
+    Cure: return a Variable or an array of the shape and dtype of the value that `pack` got.
+    """
+
+
 class SavedValueError(AutogradError):
     """A value that a derivative needs was written to, or freed, before the walk.
 

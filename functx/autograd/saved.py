@@ -1,0 +1,353 @@
+"""Saved values: how users store what nodes keep for their pullbacks, and versions of arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from contextvars import ContextVar
+from typing import Any, cast
+
+import jax
+import numpy as np
+
+from functx.autograd.modes import Mode, grad_mode
+from functx.autograd.nodes import (
+    GradientEdge,
+    OperationNode,
+    SavedValue,
+    freed_error,
+    saving_hooks,
+)
+from functx.autograd.recording import Recorded, constant
+from functx.autograd.variable import Storage, Variable, make_variable, strong
+from functx.core.errors import (
+    AutogradError,
+    SavedValueHooksError,
+    UnpackedTypeError,
+    type_name,
+)
+from functx.core.tracer import current_builder
+from functx.core.types import ShapedArray
+from functx.core.typing import ArrayLike
+from functx.transforms.argument_names import check_callable
+
+_allowing: ContextVar[bool] = ContextVar("allow_mutation_on_saved_tensors", default=False)
+_disabled: ContextVar[str | None] = ContextVar("saved_tensors_hooks_disabled", default=None)
+
+
+class SavingHooks(Mode):
+    """A context in which the values that nodes save are stored as `pack` returns them."""
+
+    def pack(self, x: Variable) -> Any:
+        """What is stored for a saved value."""
+        raise NotImplementedError
+
+    def unpack(self, packed: Any) -> Any:
+        """The saved value, from what `pack` returned."""
+        raise NotImplementedError
+
+    def enter(self) -> Callable[[], None]:
+        message = _disabled.get()
+        if message is not None:
+            raise SavedValueHooksError(message)
+        if (builder := current_builder.get()) is not None:
+            raise AutogradError(
+                f"{type(self).__name__}: it must not be entered inside a transform, whose values are "
+                f"traced; got an entry in {builder.owner}",
+                fix="Write functx.checkpoint(f, policy=...), whose policies choose what is saved.",
+            )
+        token = saving_hooks.set(self)
+        return lambda: saving_hooks.reset(token)
+
+    def pack_node(self, node: OperationNode) -> None:
+        """Packs what a new node saved, except constants."""
+        saved, packed = node.saved or [], {}
+        for k, (x, i) in enumerate(zip(saved, node.split.operand_residuals, strict=True)):
+            if i is None or type(x) is SavedValue:
+                saved[k] = packed[x] = self.pack_value(x)
+        if node.operands is not None:
+            node.operands = [
+                packed.get(x) or self.pack_value(x) if type(x) is SavedValue else x
+                for x in node.operands
+            ]
+
+    def pack_value(self, x: SavedValue | Recorded) -> PackedValue:
+        """A saved value, packed."""
+        edge = output = None
+        if isinstance(x, SavedValue):
+            x, edge, output = x.recorded, x.edge, x.output
+        # The user's pair gets memory of its own, so that later writes to the value do not reach it.
+        operand = make_variable(x, None)
+        with grad_mode(False), no_saving_hooks():
+            packed = self.pack(operand)
+        if operand._storage.writes:
+            raise SavedValueHooksError(
+                f"{type(self).__name__}: pack must not write to its operand; got a write to "
+                f"{operand.aval_!r}",
+                fix="Write to a copy (x = x * 2 in place of x *= 2).",
+            )
+        return PackedValue(self, packed, operand.aval_, edge, output)
+
+
+def pack_saved(x: SavedValue) -> SavedValue | PackedValue:
+    """A saved value, packed by the pair that is active, if there is one."""
+    hooks = saving_hooks.get()
+    return x if hooks is None else hooks.pack_value(x)
+
+
+class no_saving_hooks(Mode):  # noqa: N801 - a context, named like a function
+    """A context in which no pair packs."""
+
+    def enter(self) -> Callable[[], None]:
+        token = saving_hooks.set(None)
+        return lambda: saving_hooks.reset(token)
+
+
+class PackedValue:
+    """A saved value as a pair packed it, and its edge, as in `SavedValue`."""
+
+    __slots__ = ("aval", "edge", "hooks", "output", "packed")
+
+    def __init__(
+        self,
+        hooks: SavingHooks,
+        packed: Any,
+        aval: ShapedArray,
+        edge: GradientEdge | None,
+        output: int | None,
+    ):
+        self.hooks, self.packed, self.aval = hooks, packed, aval
+        self.edge, self.output = edge, output
+
+    def load(self, label: str) -> Recorded:
+        """The value; UnpackedTypeError if `unpack` does not return an array."""
+        with grad_mode(False), no_saving_hooks():
+            x = self.hooks.unpack(self.packed)
+        if not isinstance(x, (Variable, np.ndarray, np.generic, jax.Array)):
+            raise UnpackedTypeError(
+                f"{type(self.hooks).__name__}: unpack must return an array; got {type_name(x)} for a "
+                f"value that `{label}` saved, {self.aval!r}"
+            )
+        recorded = x.read() if isinstance(x, Variable) else constant(strong(jax.numpy.array(x)))
+        if (recorded.aval.shape, recorded.aval.dtype) != (self.aval.shape, self.aval.dtype):
+            raise SavedValueHooksError(
+                f"{type(self.hooks).__name__}: unpack must return an array of the shape and dtype of "
+                f"the saved value; got {recorded.aval!r} for {self.aval!r}"
+            )
+        return recorded
+
+
+class saved_tensors_hooks(SavingHooks):  # noqa: N801 - PyTorch's name
+    """A context, and a decorator, in which nodes store `pack(x)` in place of a value `x` that they save.
+
+    A walk that reads the value calls `unpack` with what `pack` returned, and gets an array of the
+    shape and dtype of `x`. Of nested pairs the innermost one is used. `pack` is called once for each
+    value that a node saves, when the operation is recorded; constants that are no Variables, as in
+    `x / 3`, are not packed. `unpack` is called once for each value that a pullback reads. Both run
+    without hooks and gradients.
+
+    For `y = x**3`, `y` packs one value. A walk with `create_graph` unpacks it and packs what the
+    pullback saves in turn: 3 packs and 1 unpack in all. A walk from the derivative then unpacks 2.
+
+    Raises SavedValueHooksError on entry while `disable_saved_tensors_hooks` holds, and where `pack`
+    writes to its operand; UnpackedTypeError where `unpack` returns no array.
+
+    >>> from functx.autograd import Variable, saved_tensors_hooks
+    >>> x = Variable(2.0, requires_grad=True)
+    >>> with saved_tensors_hooks(lambda x: x.numpy(), lambda packed: packed):
+    ...     y = x**3
+    >>> y.backward()
+    >>> print(x.grad)
+    12.0
+    """
+
+    def __init__(self, pack_hook: Callable[[Variable], Any], unpack_hook: Callable[[Any], Any]):
+        super().__init__()
+        check_callable(pack_hook, "saved_tensors_hooks")
+        check_callable(unpack_hook, "saved_tensors_hooks")
+        self.pack_hook, self.unpack_hook = pack_hook, unpack_hook
+
+    def pack(self, x: Variable) -> Any:
+        return self.pack_hook(x)
+
+    def unpack(self, packed: Any) -> Any:
+        return self.unpack_hook(packed)
+
+    def fresh(self) -> Mode:
+        return saved_tensors_hooks(self.pack_hook, self.unpack_hook)
+
+
+class save_on_cpu(SavingHooks):  # noqa: N801 - PyTorch's name
+    """A context, and a decorator, in which nodes keep the values that they save in host memory.
+
+    They are computed when they are saved, and go back to their device for the pullback. With
+    `pin_memory` they are in memory that the device copies from directly.
+    """
+
+    def __init__(self, pin_memory: bool = False):
+        super().__init__()
+        self.pin_memory = pin_memory
+
+    def fresh(self) -> Mode:
+        return save_on_cpu(self.pin_memory)
+
+    def pack(self, x: Variable) -> tuple[Any, Any]:
+        value = x.compute()
+        if not isinstance(value, jax.Array):
+            return None, value
+        if self.pin_memory:
+            pinned = value.sharding.with_memory_kind("pinned_host")
+            return value.sharding, jax.device_put(value, pinned)
+        return value.sharding, np.asarray(value)
+
+    def unpack(self, packed: tuple[Any, Any]) -> ArrayLike:
+        sharding, value = packed
+        return cast(ArrayLike, value if sharding is None else jax.device_put(value, sharding))
+
+
+class allow_mutation_on_saved_tensors(SavingHooks):  # noqa: N801 - PyTorch's name
+    """A context, and a decorator, in which values that nodes saved may be written to.
+
+    Pullbacks read the values before the writes. A graph that is recorded in it must be walked in it.
+
+    Raises SavedValueHooksError for a context inside another one, and for a walk outside.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_open = False
+
+    def enter(self) -> Callable[[], None]:
+        if _allowing.get():
+            raise SavedValueHooksError(
+                "allow_mutation_on_saved_tensors: the context must not be inside another one; got two"
+            )
+        leave, token = super().enter(), _allowing.set(True)
+        self.is_open = True
+
+        def restore() -> None:
+            self.is_open = False
+            _allowing.reset(token)
+            leave()
+
+        return restore
+
+    def pack(self, x: Variable) -> Variable:
+        return x
+
+    def unpack(self, packed: Variable) -> Variable:
+        if not self.is_open:
+            raise SavedValueHooksError(
+                "allow_mutation_on_saved_tensors: a graph that is recorded in the context must be "
+                "walked in it; got a walk outside",
+                fix="Call backward() inside the with block.",
+            )
+        return packed
+
+
+class disable_saved_tensors_hooks(Mode):  # noqa: N801 - PyTorch's name
+    """A context, and a decorator, in which entering `saved_tensors_hooks` raises an error with `message`.
+
+    Raises it at once inside a pair.
+    """
+
+    def __init__(self, error_message: str):
+        super().__init__()
+        self.message = error_message
+
+    def enter(self) -> Callable[[], None]:
+        if saving_hooks.get() is not None:
+            raise SavedValueHooksError(self.message)
+        token = _disabled.set(self.message)
+        return lambda: _disabled.reset(token)
+
+    def fresh(self) -> Mode:
+        return disable_saved_tensors_hooks(self.message)
+
+
+class SavedSlot:
+    """One of the values that a node saved."""
+
+    def __init__(self, node: OperationNode, index: int):
+        self._node, self._index = node, index
+
+    @property
+    def _saved(self) -> Any:
+        if self._node.saved is None:
+            raise freed_error(self._node.label)
+        return self._node.saved[self._index]
+
+    @property
+    def value(self) -> Variable:
+        """The value, as the pullback reads it; SavedValueError if it was freed or written to.
+
+        Of a leaf it is the leaf itself.
+        """
+        saved = self._saved
+        if type(saved) is Recorded:
+            return make_variable(saved, None)
+        recorded, edge = saved.load(self._node.label), saved.edge
+        if edge is not None and type(saved) is SavedValue and not edge.node.edges:
+            leaf = getattr(edge.node, "variable", None)
+            if leaf is not None:
+                return cast(Variable, leaf)
+        if saved.output is not None:
+            edge = GradientEdge(self._node, saved.output)
+        return make_variable(recorded, edge)
+
+    def register_hooks(
+        self, pack_hook: Callable[[Variable], Any], unpack_hook: Callable[[Any], Any]
+    ) -> None:
+        """Store `pack_hook(value)` from now on, as under `saved_tensors_hooks`.
+
+        Raises SavedValueHooksError if the value is packed already.
+        """
+        saved = self._saved
+        if type(saved) is PackedValue:
+            raise SavedValueHooksError(
+                "register_hooks: a saved value has one pair at most; got a second pair for "
+                f"{saved.aval!r}"
+            )
+        saved = saved_tensors_hooks(pack_hook, unpack_hook).pack_value(saved)
+        assert self._node.saved is not None
+        self._node.saved[self._index] = saved
+
+
+def increment_version(tensor: Variable | Iterable[Variable]) -> None:
+    """Count one more write to each array, as if it had been written to.
+
+    A walk that needs a value that was saved before then raises SavedValueError.
+    """
+    for storage in storages(tensor):
+        storage.version += 1
+
+
+class unsafe_preserve_version_counter(Mode):  # noqa: N801 - PyTorch's name
+    """A context, and a decorator, whose writes to the arrays do not count.
+
+    Afterwards the arrays have the versions from before, also after an error. Pullbacks read the values
+    from before the writes.
+    """
+
+    def __init__(self, tensors: Variable | Iterable[Variable]):
+        super().__init__()
+        self.tensors = [tensors] if isinstance(tensors, Variable) else list(tensors)
+
+    def enter(self) -> Callable[[], None]:
+        before = [(storage, storage.version) for storage in storages(self.tensors)]
+
+        def restore() -> None:
+            for storage, version in before:
+                storage.version = version
+
+        return restore
+
+    def fresh(self) -> Mode:
+        return unsafe_preserve_version_counter(self.tensors)
+
+
+def storages(tensors: Variable | Iterable[Variable]) -> list[Storage]:
+    """The memory of arrays that have versions."""
+    found = [tensors] if isinstance(tensors, Variable) else list(tensors)
+    for x in found:
+        _ = x._version
+    return [x._storage for x in found]
