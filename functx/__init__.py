@@ -72,6 +72,7 @@ __all__ = [
     "functionalize",
     "grad",
     "hessian",
+    "hook_grad",
     "hvp",
     "io_callback",
     "jacfwd",

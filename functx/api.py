@@ -9,6 +9,7 @@ with _garbage_collection.paused_for_import():
     from functx.custom.custom_jvp import custom_jvp
     from functx.custom.custom_vjp import custom_vjp
     from functx.custom.custom_vmap import custom_vmap
+    from functx.custom.hook_grad import hook_grad
     from functx.interop import jax_trace  # noqa: F401 - sets hooks
     from functx.lowering.jax_bridge import effects_barrier
     from functx.lowering.jit import jit
@@ -35,6 +36,7 @@ __all__ = [
     "functionalize",
     "grad",
     "hessian",
+    "hook_grad",
     "hvp",
     "io_callback",
     "jacfwd",

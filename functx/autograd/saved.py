@@ -72,11 +72,9 @@ class SavingHooks(Mode):
 
     def pack_value(self, x: SavedValue | Recorded) -> PackedValue:
         """A saved value, packed."""
-        edge = output = None
-        if isinstance(x, SavedValue):
-            x, edge, output = x.recorded, x.edge, x.output
+        recorded, edge, output = (x, None, None) if isinstance(x, Recorded) else x[:2] + x[4:]
         # The user's pair gets memory of its own, so that later writes to the value do not reach it.
-        operand = make_variable(x, None)
+        operand = make_variable(recorded, None)
         with grad_mode(False), no_saving_hooks():
             packed = self.pack(operand)
         if operand._storage.writes:
