@@ -3,6 +3,7 @@
 from functx.autograd import forward_ad as forward_ad
 from functx.autograd.backward import backward as backward
 from functx.autograd.backward import grad as grad
+from functx.autograd.checkpoint import checkpoint as checkpoint
 from functx.autograd.engine import is_checkpoint_valid as _is_checkpoint_valid  # noqa: F401
 from functx.autograd.engine import queue_callback as queue_callback
 from functx.autograd.function import Function as Function
@@ -38,6 +39,7 @@ __all__ = [
     "Variable",
     "allow_mutation_on_saved_tensors",
     "backward",
+    "checkpoint",
     "disable_saved_tensors_hooks",
     "enable_grad",
     "force_original_view_tracking",

@@ -158,6 +158,10 @@ class SavedValue(NamedTuple):
 
 saving_hooks: ContextVar[SavingHooks | None] = ContextVar("saving_hooks", default=None)
 """The pair that packs the values that nodes save in this context."""
+operand_watch: ContextVar[Callable[[Sequence[Any]], None] | None] = ContextVar(
+    "operand_watch", default=None
+)
+"""The function that gets the operands of each operation on Variables in this context."""
 
 
 class OperationNode(Node):

@@ -37,6 +37,11 @@ _disabled: ContextVar[str | None] = ContextVar("saved_tensors_hooks_disabled", d
 class SavingHooks(Mode):
     """A context in which the values that nodes save are stored as `pack` returns them."""
 
+    @property
+    def label(self) -> str:
+        """The name of the context for messages."""
+        return type(self).__name__
+
     def pack(self, x: Variable) -> Any:
         """What is stored for a saved value."""
         raise NotImplementedError
@@ -51,7 +56,7 @@ class SavingHooks(Mode):
             raise SavedValueHooksError(message)
         if (builder := current_builder.get()) is not None:
             raise AutogradError(
-                f"{type(self).__name__}: it must not be entered inside a transform, whose values are "
+                f"{self.label}: it must not be entered inside a transform, whose values are "
                 f"traced; got an entry in {builder.owner}",
                 fix="Write functx.checkpoint(f, policy=...), whose policies choose what is saved.",
             )
@@ -79,7 +84,7 @@ class SavingHooks(Mode):
             packed = self.pack(operand)
         if operand._storage.writes:
             raise SavedValueHooksError(
-                f"{type(self).__name__}: pack must not write to its operand; got a write to "
+                f"{self.label}: pack must not write to its operand; got a write to "
                 f"{operand.aval_!r}",
                 fix="Write to a copy (x = x * 2 in place of x *= 2).",
             )
@@ -122,13 +127,13 @@ class PackedValue:
             x = self.hooks.unpack(self.packed)
         if not isinstance(x, (Variable, np.ndarray, np.generic, jax.Array)):
             raise UnpackedTypeError(
-                f"{type(self.hooks).__name__}: unpack must return an array; got {type_name(x)} for a "
+                f"{self.hooks.label}: unpack must return an array; got {type_name(x)} for a "
                 f"value that `{label}` saved, {self.aval!r}"
             )
         recorded = x.read() if isinstance(x, Variable) else constant(strong(jax.numpy.array(x)))
         if (recorded.aval.shape, recorded.aval.dtype) != (self.aval.shape, self.aval.dtype):
             raise SavedValueHooksError(
-                f"{type(self.hooks).__name__}: unpack must return an array of the shape and dtype of "
+                f"{self.hooks.label}: unpack must return an array of the shape and dtype of "
                 f"the saved value; got {recorded.aval!r} for {self.aval!r}"
             )
         return recorded

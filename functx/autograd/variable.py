@@ -29,6 +29,7 @@ from functx.autograd.nodes import (
     OperationSplit,
     SavedValue,
     is_root_of_squares,
+    operand_watch,
     program_of_operation,
     saving_hooks,
     split_operation,
@@ -553,6 +554,8 @@ def make_variable(recorded: Recorded, edge: GradientEdge | None) -> Variable:
 
 def record_outputs(primitive: Primitive, args: Sequence[Any]) -> list[Variable]:
     """The outputs of an operation, at least one of whose operands is a Variable."""
+    if (watch := operand_watch.get()) is not None:
+        watch(args)
     if type(primitive) is Write:
         args[0].write(as_variable(args[1]), "x[...] =")
         return []
@@ -635,6 +638,8 @@ def share_memory(primitive: View, args: Sequence[Any], outs: Sequence[Variable])
 
 def record_program(program: Program, args: Sequence[Any]) -> list[Variable]:
     """The outputs of a program, at least one of whose operands is a Variable: one node."""
+    if (watch := operand_watch.get()) is not None:
+        watch(args)
     if open_level.get() is not None and has_tangent(args):
         return record_duals(program, args)
     operands = [x.read() if isinstance(x, Variable) else x for x in args]

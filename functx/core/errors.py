@@ -508,6 +508,15 @@ class HookModeError(AutogradError, ValueError):
     """
 
 
+class CheckpointError(AutogradError):
+    """The second call of a function under `autograd.checkpoint` differs from the first, or is refused.
+
+    Smallest failing code: `checkpoint(f, x).backward()`, where `f` counts its calls and computes
+    `x * x` in the first and `x` in the second.
+    Cure: let the function compute the same each time; pass `use_reentrant=False` with `autograd.grad`.
+    """
+
+
 class SavedValueHooksError(AutogradError):
     """A pair of hooks for saved values is not allowed there, or a hook does what it must not.
 

@@ -1,0 +1,339 @@
+"""`checkpoint`: calls whose nodes compute the values that they save again, instead of keeping them."""
+
+from __future__ import annotations
+
+import random
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+from weakref import WeakKeyDictionary, ref
+
+import numpy as np
+
+from functx.autograd.backward import backward
+from functx.autograd.engine import Gradient, Walk, is_checkpoint_valid, running_walk
+from functx.autograd.modes import grad_mode, is_grad_enabled
+from functx.autograd.nodes import (
+    GradientEdge,
+    Node,
+    SavedValue,
+    freed_error,
+    operand_watch,
+)
+from functx.autograd.recording import Recorded, current_recording
+from functx.autograd.saved import PackedValue, SavingHooks, pack_saved
+from functx.autograd.variable import Variable, make_variable
+from functx.core import tree
+from functx.core.errors import ArgumentError, CheckpointError, SavedValueError
+from functx.core.program import Program, Var
+from functx.core.types import ShapedArray, is_inexact
+from functx.core.typing import Function, PyTree
+from functx.custom.checkpoint import Checkpoint
+from functx.transforms.argument_names import check_callable
+
+
+def checkpoint(
+    function: Function,
+    *args: PyTree,
+    use_reentrant: bool = False,
+    preserve_rng_state: bool = True,
+    **kwargs: PyTree,
+) -> PyTree:
+    """`function(*args, **kwargs)`, whose intermediate values are computed again during the walk.
+
+    In place of the values that its nodes save, the call keeps its arguments as they are now. A walk
+    that needs one of the values calls `function` once more, up to the last value that was saved. With
+    `preserve_rng_state` this call repeats the draws of Python's and NumPy's global generators; those of
+    `functx.random` depend on their keys alone. Calls may be nested.
+
+    With `use_reentrant` the walk calls `function` and `backward` inside the walk, which also adds
+    gradients to the leaves that `function` captures. Then there are no keywords, no `autograd.grad`,
+    no `inputs` of `backward` and no second derivatives.
+
+    Raises CheckpointError in a walk where the second call saves fewer values or values of other types,
+    and for a walk that the re-entrant form does not support; SavedValueError where a Variable that
+    `function` captures was written to since.
+
+    >>> from functx import numpy as np
+    >>> from functx.autograd import Variable, checkpoint
+    >>> x = Variable(0.0, requires_grad=True)
+    >>> checkpoint(lambda x: np.sin(np.sin(x)), x).backward()
+    >>> print(x.grad)
+    1.0
+    """
+    check_callable(function, "checkpoint")
+    state = random_state() if preserve_rng_state else None
+    if use_reentrant:
+        if kwargs:
+            raise ArgumentError(
+                f"checkpoint: the re-entrant form takes no keywords; got {', '.join(kwargs)}",
+                fix="Pass use_reentrant=False.",
+            )
+        return call_reentrant(function, args, state)
+    with CheckpointedCall(function, args, kwargs, state) as call, call.watch_captures():
+        return function(*args, **kwargs)
+
+
+class Arguments:
+    """The arguments of a call as they were, for another call."""
+
+    def __init__(self, args: PyTree):
+        leaves, self.structure = tree.flatten(args)
+        self.leaves = [self.saved(x) for x in leaves]
+
+    @staticmethod
+    def saved(x: Any) -> Any:
+        """An argument with its value of now, packed if a pair of hooks is active."""
+        if isinstance(x, np.ndarray):
+            return np.array(x)
+        if not isinstance(x, Variable):
+            return x
+        return pack_saved(SavedValue(x.read(), x.edge, x._storage, x._storage.version))
+
+    @property
+    def edges(self) -> list[GradientEdge | None]:
+        """The edges of the arguments."""
+        return [getattr(x, "edge", None) for x in self.leaves]
+
+    def load(self, make: Callable[[Recorded, GradientEdge | None], Variable]) -> PyTree:
+        """The arguments, whose Variables are those that `make` returns."""
+        variables = [x for x in self.leaves if isinstance(x, (SavedValue, PackedValue))]
+        values = [x.recorded if type(x) is SavedValue else x.load("checkpoint") for x in variables]
+        edges = [x.edge for x in variables]
+        made = iter(map(make, behind_barrier(values), edges))
+        return tree.unflatten(
+            self.structure,
+            [next(made) if isinstance(x, (SavedValue, PackedValue)) else x for x in self.leaves],
+        )
+
+
+def behind_barrier(values: Sequence[Recorded]) -> list[Recorded]:
+    """The values, such that the compiler does not merge what is computed from them with what was before."""
+    if not values:
+        return []
+    inputs = [Var(x.aval) for x in values]
+    program = Program("arguments", inputs, [], inputs)
+    return current_recording().record(Checkpoint(program, True, True), values)
+
+
+class CheckpointedCall(SavingHooks):
+    """A call whose saved values are computed again: their types, the arguments and captured Variables."""
+
+    @property
+    def label(self) -> str:
+        return "checkpoint"
+
+    def __init__(self, function: Function, args: PyTree, kwargs: PyTree, state: Any):
+        super().__init__()
+        self.function, self.state = function, state
+        self.arguments = Arguments((args, kwargs))
+        self.avals: list[ShapedArray] = []
+        self.captures: dict[int, tuple[ref[Variable], int]] = {}
+        self.computed: WeakKeyDictionary[Walk, list[Recorded | None]] = WeakKeyDictionary()
+
+    def __enter__(self) -> CheckpointedCall:  # type: ignore[override]
+        super().__enter__()
+        return self
+
+    def pack(self, x: Variable) -> int:
+        self.avals.append(x.aval_)
+        return len(self.avals) - 1
+
+    def unpack(self, packed: int) -> Variable:
+        walk = running_walk.get()
+        values = None if walk is None else self.computed.get(walk)
+        if values is None or values[packed] is None:
+            values = self.compute_again()
+            if walk is not None:
+                self.computed[walk] = values
+        value, values[packed] = values[packed], None
+        assert value is not None
+        return make_variable(value, None)
+
+    @contextmanager
+    def watch_captures(self) -> Iterator[None]:
+        """A context that notes how often the operands of operations were written to."""
+
+        def watch(args: Sequence[Any]) -> None:
+            for x in args:
+                if isinstance(x, Variable):
+                    self.captures.setdefault(id(x), (ref(x), x._storage.writes))
+
+        with watching(watch):
+            yield
+        # Only those that outlive the call can be captured.
+        self.captures = {key: pair for key, pair in self.captures.items() if pair[0]() is not None}
+
+    def check_captures(self, args: Sequence[Any]) -> None:
+        """Raises SavedValueError for an operand of both calls that was written to."""
+        for x in [x for x in args if isinstance(x, Variable)]:
+            noted = self.captures.get(id(x))
+            if noted is not None and noted[0]() is x and noted[1] != x._storage.writes:
+                raise SavedValueError(
+                    "checkpoint: a Variable that the function captures must keep its value until the "
+                    f"walk, which calls the function again; got a write to {x.aval_!r}",
+                    fix="Pass it as an argument, or write to it after backward().",
+                )
+
+    def compute_again(self) -> list[Recorded | None]:
+        """The saved values, by another call of the function."""
+        args, kwargs = self.arguments.load(make_variable)
+        second = SecondCall(self.avals)
+        with random_state_of(self.state), grad_mode(True), watching(self.check_captures), second:
+            try:
+                self.function(*args, **kwargs)
+            except EnoughValues:
+                pass
+            else:
+                raise CheckpointError(
+                    "checkpoint: the second call of the function must save as many values as the first; "
+                    f"got {len(second.values)}, expected {len(self.avals)}",
+                    fix="The function must compute the same each time: no global state, no counters.",
+                )
+        return second.values
+
+
+class SecondCall(SavingHooks):
+    """The pair that collects the saved values of a second call, and ends it once all have come."""
+
+    @property
+    def label(self) -> str:
+        return "checkpoint"
+
+    def __init__(self, avals: Sequence[ShapedArray]):
+        super().__init__()
+        self.avals = avals
+        self.values: list[Recorded | None] = []
+
+    def pack(self, x: Variable) -> Variable:
+        position = len(self.values)
+        first = self.avals[position]
+        if (x.shape, x.dtype) != (first.shape, first.dtype):
+            raise CheckpointError(
+                "checkpoint: the second call of the function must save values of the types of the "
+                f"first; got {x.aval_!r} at position {position}, expected {first!r}",
+                fix="The function must compute the same each time: no global state, no counters.",
+            )
+        self.values.append(x.read())
+        if len(self.values) == len(self.avals):
+            raise EnoughValues
+        return x
+
+    def unpack(self, packed: Variable) -> Variable:
+        return packed
+
+
+class EnoughValues(BaseException):
+    """Ends the second call; the functions of the user do not catch it as an Exception."""
+
+
+@contextmanager
+def watching(watch: Callable[[Sequence[Any]], None]) -> Iterator[None]:
+    """A context in which `watch` gets the operands of each operation on Variables."""
+    token = operand_watch.set(watch)
+    try:
+        yield
+    finally:
+        operand_watch.reset(token)
+
+
+def random_state() -> tuple[Any, Any]:
+    """The states of Python's and NumPy's global generators."""
+    return random.getstate(), np.random.get_state()
+
+
+def set_random_state(state: tuple[Any, Any]) -> None:
+    random.setstate(state[0])
+    np.random.set_state(state[1])
+
+
+@contextmanager
+def random_state_of(state: tuple[Any, Any] | None) -> Iterator[None]:
+    """A context in which the generators continue from `state`, if it is known."""
+    if state is None:
+        yield
+        return
+    before = random_state()
+    set_random_state(state)
+    try:
+        yield
+    finally:
+        set_random_state(before)
+
+
+def call_reentrant(function: Function, args: PyTree, state: Any) -> PyTree:
+    """The result of a call as that of one node, which walks through another call."""
+    arguments = Arguments((args, {}))
+    if not any(arguments.edges):
+        warnings.warn(
+            "checkpoint: no argument requires a gradient, so the re-entrant form gives none; pass "
+            "use_reentrant=False",
+            UserWarning,
+            stacklevel=3,
+        )
+    with grad_mode(False):
+        leaves, structure = tree.flatten(function(*args))
+    outs = [x for x in leaves if isinstance(x, Variable)]
+    node = ReentrantNode(function, arguments, state, [x.aval_ for x in outs])
+    results = iter([node.result(i, x) for i, x in enumerate(outs)])
+    return tree.unflatten(
+        structure, [next(results) if isinstance(x, Variable) else x for x in leaves]
+    )
+
+
+class ReentrantNode(Node):
+    """The node of a re-entrant checkpoint: its pullback calls the function, and walks, inside the walk."""
+
+    __slots__ = ("arguments", "differentiable", "function", "state")
+
+    def __init__(
+        self,
+        function: Function,
+        arguments: Arguments,
+        state: Any,
+        outs: Sequence[ShapedArray],
+    ):
+        super().__init__("checkpoint", arguments.edges, outs)
+        self.function, self.state = function, state
+        self.arguments: Arguments | None = arguments
+
+    def result(self, i: int, x: Variable) -> Variable:
+        """Output number `i`, with the history of this node."""
+        differentiable = any(self.edges) and is_grad_enabled() and is_inexact(x.dtype)
+        return make_variable(x.read(), GradientEdge(self, i) if differentiable else None)
+
+    def pull_back(self, walk: Walk, gradients: Sequence[Gradient | None]) -> list[Gradient | None]:
+        """The gradients of the arguments, by a walk of its own."""
+        if not is_checkpoint_valid() or walk.create_graph:
+            raise CheckpointError(
+                "checkpoint: the re-entrant form works with backward() alone; got a walk for chosen "
+                "inputs (autograd.grad, or inputs=), or one with create_graph",
+                fix="Pass use_reentrant=False.",
+            )
+        if self.arguments is None:
+            raise freed_error(self)
+        leaves: list[Variable] = []
+        args, _ = self.arguments.load(lambda x, edge: leaf_of(x, edge, leaves))
+        if not walk.retain_graph:
+            self.arguments = None
+        with random_state_of(self.state), grad_mode(True):
+            results = [x for x in tree.leaves(self.function(*args)) if isinstance(x, Variable)]
+        pairs = [
+            (x, walk.variable_of(gradient))
+            for x, gradient in zip(results, gradients, strict=True)
+            if gradient is not None and x.requires_grad
+        ]
+        if pairs:
+            roots, values = zip(*pairs, strict=True)
+            backward(roots, values)
+        found = iter([None if x.grad is None else walk.gradient_of(x.grad) for x in leaves])
+        return [None if edge is None else next(found) for edge in self.edges]
+
+
+def leaf_of(x: Recorded, edge: GradientEdge | None, leaves: list[Variable]) -> Variable:
+    """An argument of the second call; one with a gradient is a leaf, and is added to `leaves`."""
+    argument = make_variable(x, None)
+    if edge is not None:
+        leaves.append(argument.requires_grad_())
+    return argument
