@@ -15,7 +15,7 @@ from jax import lax
 from functx import ops
 from functx.core.errors import DTypeError, ShapeError
 from functx.core.primitive import Primitive
-from functx.core.samples import Rounding, f32, sample
+from functx.core.samples import Rounding, c64, f32, sample
 from functx.core.types import ShapedArray, is_complex, real_dtype
 from functx.core.typing import ArrayLike, Cotangents, Dim, IRValue, NumPyArray, Tangent, Value
 from functx.ops.operands import batch_size, literal
@@ -174,6 +174,7 @@ class TriangularSolve(MatrixFunction):
             values={0: positive_definite((3, 3))},
         ),
         sample(f32[3, 3], f32[3, 2], unit_diagonal=True, domain=(-1.0, 1.0)),
+        sample(c64[3, 3], c64[3, 2], conjugated=True, values={0: well_conditioned((3, 3))}),
     )
 
     def abstract_eval(self, a: ShapedArray, b: ShapedArray) -> ShapedArray:

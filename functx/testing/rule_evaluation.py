@@ -160,6 +160,9 @@ def rule_evaluations(case: RuleCase) -> dict[EvaluationName, RuleEvaluation]:
     if len(case.inexact_outs) > 1:
         for i in range(len(case.inexact_outs)):
             evaluations["vjp of output", i] = partial(_vjp_of_one_output, case, i)
+    has_jvp = primitive.differentiable and primitive.has_rule("jvp")
+    if has_jvp and primitive.has_rule("tangent_mask") and not primitive.multiple_results:
+        evaluations["masks", "tangent"] = partial(_masked_tangent, case)
     if primitive.has_rule("cotangent_masks") and len(case.out_avals) == 1:
         evaluations["masks", "everywhere"] = partial(_masked_cotangents, case, None)
         # A random mask of the output.
@@ -250,6 +253,20 @@ def _evaluate_transpose(
             f"`transpose` must return None for operand {i}, which has a value"
         )
     return [_or_zeros(results[i], case.avals[i]) for i in varying]
+
+
+def _masked_tangent(case: RuleCase, inputs: TracedInputs) -> list[Any]:
+    """The tangent of the output and its mask, for tangents of which every second element is zero."""
+    tangents: list[Any] = [None] * len(case.avals)
+    masks: list[Any] = [False] * len(case.avals)
+    for i, t in zip(case.inexact, inputs.tangents, strict=True):
+        aval = case.avals[i]
+        masks[i] = (np.arange(aval.size) % 2 == 0).reshape(aval.shape)
+        tangents[i] = apply_mask(masks[i], t)
+    _, tangent = case.primitive.jvp(inputs.args, tangents)
+    assert case.primitive.tangent_mask is not None
+    mask = case.primitive.tangent_mask(masks, inputs.args)
+    return [_or_zeros(tangent, case.out_avals[0]), np.array(True) if mask is None else mask]
 
 
 def _masked_cotangents(case: RuleCase, mask: Any, inputs: TracedInputs) -> list[ArrayLike]:

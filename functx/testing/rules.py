@@ -231,6 +231,18 @@ def cotangents_are_zero_outside_their_masks(case: RuleCase) -> None:
             )
 
 
+def the_tangent_is_zero_outside_its_mask(case: RuleCase) -> None:
+    """3b. The tangent of the output is zero outside the mask of `tangent_mask`."""
+    if ("masks", "tangent") not in case.results:
+        return
+    tangent, mask = case.result(("masks", "tangent"))
+    outside = ~np.broadcast_to(mask, tangent.shape) & ~np.isnan(tangent)
+    assert not np.any(tangent[outside]), (
+        f"{case!r}: the tangent must be zero outside its mask from `tangent_mask`; "
+        f"got\n{tangent}\nwith mask\n{mask}"
+    )
+
+
 def batch_matches_a_loop(case: RuleCase) -> None:
     """5. `batch` matches a loop, for every choice of batch dimensions and for two nested batches."""
     for dims in case.batchings:
@@ -370,6 +382,7 @@ CHECKS: tuple[Callable[[RuleCase], None], ...] = (
     gradients_at_kinks_are_those_stated,
     vjp_is_the_transpose_of_jvp,
     cotangents_are_zero_outside_their_masks,
+    the_tangent_is_zero_outside_its_mask,
     transpose_matches_the_linear_map,
     batch_matches_a_loop,
     overridden_rules_match_derived_rules,

@@ -95,6 +95,11 @@ def test_cotangents_vanish_where_nothing_lives(case):
 
 
 @each_sample
+def test_tangents_vanish_outside_their_masks(case):
+    run(rules.the_tangent_is_zero_outside_its_mask, case)
+
+
+@each_sample
 def test_transpose_receives_and_returns_what_is_linear(case):
     run(rules.transpose_matches_the_linear_map, case)
 

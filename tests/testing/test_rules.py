@@ -138,6 +138,12 @@ class PullsBySign(Sine):
         return [mul(ct, neg(cos(args[0])))]
 
 
+@mistake("the tangent must be zero outside its mask from `tangent_mask`")
+class PushesNowhere(Sine):
+    def tangent_mask(self, masks, args):
+        return ne(args[0], args[0])
+
+
 @mistake("the cotangent of operand 0 must be zero outside its mask from `cotangent_masks`")
 class LivesNowhere(Sine):
     def cotangent_masks(self, live, args):
