@@ -296,11 +296,11 @@ class RematPartialEval(Rewrite[RematSplit]):
         )
 
     def min_cut_partial_eval(self, program: Program) -> RematSplit:
-        """The two programs with the cheapest saved values by a minimum cut; the inputs are free."""
+        """The two programs with the cheapest saved values by a minimum cut; inputs cost nothing to save."""
         rule = self.partial_eval
-        free = tuple(range(len(program.inputs)))
+        free_to_save = tuple(range(len(program.inputs)))
         split = MinCutSplit(
-            rule.split if isinstance(rule, SelectMaskedVJP) else rule, MIN_CUT_PLAN, free
+            rule.split if isinstance(rule, SelectMaskedVJP) else rule, MIN_CUT_PLAN, free_to_save
         )
         with use_memory_plan(MIN_CUT_PLAN):
             programs = cached_rewrite(split, program).programs
