@@ -8,7 +8,14 @@ from typing import NamedTuple
 
 from functx import ops
 from functx.autograd.modes import Mode, is_inference_mode_enabled
-from functx.autograd.variable import Dual, Variable, as_variable, open_level, record_outputs
+from functx.autograd.variable import (
+    Dual,
+    Variable,
+    as_variable,
+    closed_level,
+    open_level,
+    record_outputs,
+)
 from functx.core.errors import DualLevelError, DualValueError
 from functx.core.types import is_inexact
 from functx.core.typing import ArrayLike
@@ -108,8 +115,5 @@ def unpack_dual(tensor: ArrayLike, *, level: Level | None = None) -> UnpackedDua
 
 def alias(x: Variable) -> Variable:
     """The whole of `x` as a view of it, without its tangent."""
-    token = open_level.set(None)
-    try:
+    with closed_level():
         return record_outputs(ops.Reshape(x.shape), [x])[0]
-    finally:
-        open_level.reset(token)

@@ -4,46 +4,24 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from functools import partial, wraps
-from typing import TYPE_CHECKING, Any
-from weakref import ref
+from typing import Any
 
 from functx.autograd.engine import Gradient, Walk
-from functx.autograd.function_context import (
-    FunctionContext,
-    free_saved,
-    is_among,
-    keep_saved,
-    state_of,
-)
-from functx.autograd.function_methods import (
-    FunctionMethods,
-    backward_rule,
-    check_gradients,
-    defines,
-    memoize,
-    missing_method,
-    once_error,
-)
+from functx.autograd.function_calls import apply_to_variables, run_forward
+from functx.autograd.function_context import FunctionContext, state_of
+from functx.autograd.function_methods import FunctionMethods, defines, memoize, once_error
 from functx.autograd.function_rules import apply_traced, mark_differentiated_once
 from functx.autograd.modes import grad_mode, is_grad_enabled
 from functx.autograd.nodes import GradientEdge, Node
 from functx.autograd.variable import Variable, as_variable, make_variable
-from functx.core.errors import (
-    FunctionError,
-    KeywordOnlyArrayError,
-)
+from functx.core.errors import FunctionError, KeywordOnlyArrayError
 from functx.core.tracebacks import api_boundary
-from functx.core.tracer import aval_of, current_builder
-from functx.core.types import ShapedArray, is_inexact
+from functx.core.tracer import current_builder
 from functx.custom.custom_function import has_jax_tracers
 from functx.custom.rule_tracing import is_array
 from functx.transforms.aliasing import call_outside_trace
-
-if TYPE_CHECKING:
-    pass
 
 
 class Function(FunctionMethods):
@@ -136,148 +114,6 @@ def bind_arguments(
                 fix="Let forward take it by position.",
             )
     return bound.args if split else bound.args[1:], bound.kwargs
-
-
-def run_forward(
-    function: type[Function], context: FunctionContext, keywords: dict[str, Any], *inputs: Any
-) -> Any:
-    """The output of `forward`, after the context is set up."""
-    if not defines(function, "setup_context"):
-        return function.forward(context, *inputs, **keywords)
-    output = function.forward(*inputs, **keywords)
-    function.setup_context(context, inputs, output)
-    return output
-
-
-class FunctionNode(Node):
-    """The node of a call of a Function.
-
-    `is_array` marks the outputs that are arrays, which are numbered alone. `originals` are the
-    arrays that `forward` returned and that have a gradient, with their numbers.
-    """
-
-    __slots__ = ("context", "function", "in_avals", "is_array", "originals")
-
-    def __init__(
-        self,
-        function: type[Function],
-        context: FunctionContext,
-        edges: Sequence[GradientEdge | None],
-        in_avals: Sequence[ShapedArray | None],
-        outputs: Sequence[Any],
-    ):
-        self.is_array = [is_array(x) for x in outputs]
-        arrays = [x for x in outputs if is_array(x)]
-        super().__init__(f"{function.__name__}Backward", edges, [aval_of(x) for x in arrays])
-        self.function, self.context, self.in_avals = function, context, in_avals
-        self.originals: list[tuple[ref[Variable], int]] = []
-
-    def pull_back(self, walk: Walk, gradients: list[Gradient | None]) -> list[Gradient | None]:
-        """The gradients of the inputs by the rule of the class."""
-        name, context = self.function.__name__, self.context
-        rule = backward_rule(self.function)
-        if rule is None:
-            raise missing_method("backward", name)
-        with self.history_of_outputs(walk.create_graph):
-            results = rule(context, *self.output_gradients(walk, gradients))
-        checked = check_gradients(name, rule, results, self.in_avals)
-        if not walk.retain_graph:
-            free_saved(context)
-        if current_builder.get() is None:
-            checked = [x if x is None else as_variable(x) for x in checked]
-        return [
-            None if x is None or edge is None else walk.gradient_of(x)
-            for x, edge in zip(checked, self.edges, strict=True)
-        ]
-
-    def output_gradients(self, walk: Walk, gradients: list[Gradient | None]) -> list[Any]:
-        """The arguments of the rule: the gradient of each output, None for what is no array."""
-        materialize = state_of(self.context).materialize
-        arrays = []
-        for aval, gradient in zip(self.out_avals, gradients, strict=True):
-            if gradient is None and materialize:
-                gradient = Gradient(walk.filled(aval, 0))
-            arrays.append(None if gradient is None else walk.variable_of(gradient))
-        remaining = iter(arrays)
-        return [next(remaining) if on else None for on in self.is_array]
-
-    @contextmanager
-    def history_of_outputs(self, create_graph: bool) -> Iterator[None]:
-        """Gives the arrays that `forward` returned, and the user kept, their history meanwhile.
-
-        If they had it always, the context would be part of a cycle.
-        """
-        originals = [(x(), i) for x, i in self.originals] if create_graph else []
-        for x, i in originals:
-            if x is not None:
-                x._edge = GradientEdge(self, i)
-        try:
-            yield
-        finally:
-            for x, _ in originals:
-                if x is not None:
-                    x._edge = None
-
-
-def apply_to_variables(
-    function: type[Function], inputs: tuple[Any, ...], keywords: dict[str, Any]
-) -> Any:
-    """The output of a call, at least one of whose arguments is a Variable: one node."""
-    needs = tuple([isinstance(x, Variable) and x.requires_grad for x in inputs])
-    edges = [x.edge if on else None for x, on in zip(inputs, needs, strict=True)]
-    versions = {id(x): x._version if isinstance(x, Variable) else 0 for x in inputs}
-    avals = [aval_of(x) if is_array(x) else None for x in inputs]
-    context = FunctionContext(function.__name__, needs)
-    with grad_mode(False):
-        output = run_forward(function, context, keywords, *inputs)
-    outputs = output if isinstance(output, tuple) else (output,)
-    state = state_of(context)
-    state.check_dirty(inputs, outputs)
-    node = None
-    if is_grad_enabled() and any(needs):
-        for x in state.dirty:
-            if isinstance(x, Variable):
-                x.check_writable(f"{function.__name__}: mark_dirty")
-        node = FunctionNode(function, context, edges, avals, outputs)
-        state.node = ref(node)
-    results: dict[int, Any] = {}
-    numbers: dict[int, int] = {}
-    for i, x in enumerate([x for x in outputs if is_array(x)]):
-        if id(x) in results:
-            continue
-        numbers[id(x)] = i
-        is_differentiable = is_inexact(x.dtype) and not is_among(x, state.non_differentiable)
-        edge = GradientEdge(node, i) if node is not None and is_differentiable else None
-        if is_among(x, state.dirty):
-            results[id(x)] = written_input(x, edge, versions[id(x)])
-        else:
-            results[id(x)] = new_output(x, edge)
-            if node and edge and isinstance(x, Variable) and not is_among(x, inputs):
-                node.originals.append((ref(x), i))
-    if node is not None:
-        keep_saved(context, dict(zip(map(id, inputs), edges, strict=True)), numbers, results)
-    state.dirty = state.non_differentiable = ()
-    found = [results[id(x)] if is_array(x) else x for x in outputs]
-    return tuple(found) if isinstance(output, tuple) else found[0]
-
-
-def new_output(x: Any, edge: GradientEdge | None) -> Variable:
-    """A Variable of the value of an output."""
-    if isinstance(x, Variable):
-        return make_variable(x.read(), edge)
-    out = Variable(x)
-    out._edge = edge
-    return out
-
-
-def written_input(x: Any, edge: GradientEdge | None, version: int) -> Any:
-    """An input that `forward` wrote to, whose history is now the call; `version` is that before it."""
-    if isinstance(x, Variable):
-        after = max(x._version, version + 1)
-        if edge is not None:
-            x.write(make_variable(x.read(), edge), "mark_dirty")
-        x._storage.version = after
-    return x
 
 
 class OnceNode(Node):

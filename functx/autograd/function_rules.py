@@ -33,10 +33,10 @@ from functx.core.tracer import aval_of
 from functx.core.types import ShapedArray, is_inexact
 from functx.core.typing import Dim, Dims, Tangent, Tangents, Value, Values
 from functx.custom.custom_jvp import custom_jvp
-from functx.custom.custom_vjp import CustomVJP, CustomVJPFunction
+from functx.custom.custom_vjp import CustomVJP, CustomVJPFunction, CustomVJPTangent
 from functx.custom.operators.primitives import VmapInfo, check_batched_outputs, check_out_dims
 from functx.custom.rule_results import CustomVJPPrimal, SymbolicZero, describe_type, rule_source
-from functx.custom.rule_tracing import LazyRules, Rules, inline_rule, is_array
+from functx.custom.rule_tracing import LazyRules, Rules, TransformedRules, inline_rule, is_array
 from functx.ops.autodiff import refused
 from functx.ops.operands import batch_size
 
@@ -128,7 +128,9 @@ class FunctionRules(CustomVJPFunction):
         forward.__name__ = function.__name__
         super().__init__(forward, static)
         self.function = function
-        self.fwd, self.bwd, self.jvp = self.forward_rule, self.backward_rule, self.jvp_rule
+        self.fwd, self.bwd = self.forward_rule, self.backward_rule
+        if defines(function, "jvp"):
+            self.jvp = self.jvp_rule
 
     def __repr__(self) -> str:
         return self.function.__name__
@@ -232,11 +234,6 @@ class FunctionRules(CustomVJPFunction):
         in_tangents = self.all_inputs([None] * len(static), tangents)
         active = tuple([t is not None for t in in_tangents])
         output, context, types = self.call(keywords, inputs, active)
-        if not defines(self.function, "jvp"):
-            operands = [t for t in in_tangents if t is not None]
-            error = missing_method("jvp", self.function.__name__)
-            arrays = refused(error, operands, types.out_avals, types.differentiable)
-            return output, FunctionOutput(arrays, output.layout)
         avals = types.layout.merge(types.out_avals)
         checked = output_tangents(self.function, context, in_tangents, avals)
         found = [x for i, x in enumerate(checked) if i not in types.layout.static]
@@ -251,18 +248,7 @@ class FunctionRules(CustomVJPFunction):
         return tuple([known[i] if i in known else next(remaining) for i in range(1, count + 1)])
 
     def make_primitive(self, primal: Program, rule: Rules, num_consts: int) -> Primitive:
-        if self.function.generate_vmap_rule:
-            self.check_one_vmap_rule()
-            return CustomVJP(primal, rule, num_consts)
         return FunctionCall(primal, rule, num_consts)
-
-    def check_one_vmap_rule(self) -> None:
-        """Raise FunctionError if a class has both a `vmap` and `generate_vmap_rule`."""
-        if defines(self.function, "vmap"):
-            raise FunctionError(
-                f"{self!r}: a Function has either a static method vmap or generate_vmap_rule; got both",
-                fix="Take one of them away.",
-            )
 
 
 def restored_context(attributes: dict[str, Any]) -> FunctionContext:
@@ -292,21 +278,30 @@ def apply_traced(
 
 
 class FunctionCall(CustomVJP, abstract=True):
-    """A call of a `Function`, whose batches are those of its static method `vmap`."""
+    """A call of a `Function`, whose batches are those of its static method `vmap`, if it has one."""
 
     name = "autograd_function"
 
+    def tangent_call(self, backward: Program) -> CustomVJPTangent:
+        return FunctionTangent(backward, self.primal.name)
+
     def batch(self, args: Values, dims: Dims) -> tuple[Values, Dims]:
-        assert isinstance(self.rule, LazyRules)
-        rules, call = self.rule.custom_function, self.rule.call
+        rule = self.rule
+        while isinstance(rule, TransformedRules):
+            rule = rule.rule
+        assert isinstance(rule, LazyRules)
+        rules, call = rule.custom_function, rule.call
         assert isinstance(rules, FunctionRules)
         function, name = rules.function, rules.function.__name__
-        if not defines(function, "vmap"):
+        has_rule = defines(function, "vmap")
+        if has_rule == function.generate_vmap_rule:
             raise FunctionMethodError(
-                f"{name}: to be mapped, a Function must have a static method vmap, or "
-                "generate_vmap_rule = True; got neither",
+                f"{name}: to be mapped, a Function must have either a static method vmap or "
+                f"generate_vmap_rule = True; got {'both' if has_rule else 'neither'}",
                 fix="With generate_vmap_rule the other methods are mapped.",
             )
+        if not has_rule:
+            return super().batch(args, dims)
         explicit = self.explicit_operands(args)
         if any([d is not None for d in dims[len(explicit) :]]):
             raise FunctionError(
@@ -340,6 +335,15 @@ class FunctionCall(CustomVJP, abstract=True):
 
         outs, _ = inline_rule(f"{name}_vmap", body, explicit)
         return outs, out_dims
+
+
+class FunctionTangent(CustomVJPTangent, abstract=True):
+    """The tangents of a Function without `jvp`, which are only transposed: to its `backward`."""
+
+    name = "autograd_function_tangent"
+
+    def tangent_program(self, operands: Values) -> Program:
+        raise missing_method("jvp", self.function)
 
 
 def mark_differentiated_once(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, NamedTuple
 from weakref import ref
@@ -656,6 +657,16 @@ open_level: ContextVar[int | None] = ContextVar("open_level", default=None)
 """The level of `forward_ad` that is open in this context."""
 
 
+@contextmanager
+def closed_level() -> Iterator[None]:
+    """A context in which no level of `forward_ad` is open, so that tangents are left alone."""
+    token = open_level.set(None)
+    try:
+        yield
+    finally:
+        open_level.reset(token)
+
+
 def has_tangent(args: Sequence[Any]) -> bool:
     """Whether an operand is dual at the open level of `forward_ad`."""
     return any([isinstance(x, Variable) and x.tangent is not None for x in args])
@@ -667,11 +678,8 @@ def record_duals(program: Program, args: Sequence[Any]) -> list[Variable]:
     tangents = [x.tangent if isinstance(x, Variable) else None for x in args]
     varying = tuple([t is not None for t in tangents])
     rewritten = cached_rewrite(JVPRewrite(varying), program)
-    token = open_level.set(None)
-    try:
+    with closed_level():
         outs = record_program(rewritten, [*args, *[t for t in tangents if t is not None]])
-    finally:
-        open_level.reset(token)
     count = len(program.outputs)
     remaining = iter(outs[count:])
     for x in outs[:count]:

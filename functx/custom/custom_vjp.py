@@ -329,9 +329,13 @@ class CustomVJP(CustomDerivativeCall):
         if jvp_rules:
             return CustomJVP(self.primal, tuple(jvp_rules), self.num_consts).jvp(primals, tangents)
         outs, residuals = self.forward(primals, active)
-        tangent = CustomVJPTangent(self.backward_program(primals, active), self.primal.name)
+        tangent = self.tangent_call(self.backward_program(primals, active))
         out_tangents = tangent(*select_where(tangents, active), *residuals)
         return outs, scatter_where(out_tangents, inexact_mask(self.primal.out_avals))
+
+    def tangent_call(self, backward: Program) -> CustomVJPTangent:
+        """The primitive of the tangents, the transpose of `backward`."""
+        return CustomVJPTangent(backward, self.primal.name)
 
     def transpose(self, cts: Cotangents, *args: Value) -> Cotangents:
         linear = linear_mask(args)

@@ -1,11 +1,19 @@
 """`Function` under transforms: its rules are those of a custom rule."""
 
+import jax
 import numpy as onp
 import pytest
 
 import functx
 import functx.numpy as np
-from functx.autograd import Function, NestedIOFunction, Variable, grad, once_differentiable
+from functx.autograd import (
+    Function,
+    NestedIOFunction,
+    Variable,
+    forward_ad,
+    grad,
+    once_differentiable,
+)
 from functx.core.errors import (
     FunctionContextError,
     FunctionError,
@@ -73,6 +81,56 @@ def test_transforms_use_the_rules():
     onp.testing.assert_allclose(onp.asarray(grad(functx.jit(total)(x), x)[0]), 60 * POINT)
 
 
+def test_results_of_duals_have_the_tangents_of_jvp():
+    x, t = (Variable(v, requires_grad=True) for v in (POINT, 2 * POINT))
+    with forward_ad.dual_level():
+        dual = forward_ad.make_dual(x, t)
+        out, _, index = Product.apply(dual, x, 3)
+        tangent = forward_ad.unpack_dual(out).tangent
+        assert forward_ad.unpack_dual(index).tangent is None
+        with pytest.raises(NotImplementedError, match="Missing: the static method jvp"):
+            Missing.apply(dual, x, True)
+    onp.testing.assert_allclose(onp.asarray(tangent), 600 * POINT**2)
+    for found, expected in zip(
+        grad(tangent.sum(), [x, t]), (600 * POINT, 300 * POINT), strict=True
+    ):
+        onp.testing.assert_allclose(onp.asarray(found), expected)
+    out.sum().backward()
+    onp.testing.assert_allclose(onp.asarray(x.grad), 60 * POINT)
+
+
+class Doubled(Function):
+    """Doubles its operand in place, and its tangent too if `writes`."""
+
+    @staticmethod
+    def forward(ctx, x, writes):
+        ctx.mark_dirty(x)
+        ctx.writes = writes
+        x *= 2
+        return x
+
+    @staticmethod
+    def jvp(ctx, tangent, writes):
+        if not ctx.writes:
+            return tangent * 2
+        tangent *= 2
+        return tangent
+
+
+def test_the_tangent_of_a_dirty_dual_is_written_to():
+    with forward_ad.dual_level():
+        t = Variable(onp.ones(2, "float32"))
+        x = forward_ad.make_dual(Variable(POINT), t).copy()
+        given = forward_ad.unpack_dual(x).tangent
+        assert Doubled.apply(x, True) is x
+        assert forward_ad.unpack_dual(x).tangent is given
+        onp.testing.assert_allclose(onp.asarray(given), 2)
+        with pytest.raises(FunctionContextError, match="got another tangent"):
+            Doubled.apply(x, False)
+        with pytest.raises(FunctionContextError, match="got a view"):
+            Doubled.apply(forward_ad.make_dual(Variable(POINT), t)[:1], True)
+
+
 def test_a_second_derivative_is_the_derivative_of_the_rule():
     def twice(x):
         return functx.grad(lambda x: Product.apply(x, x)[0].sum())(x).sum()
@@ -131,9 +189,11 @@ def test_without_jvp_forward_mode_raises():
         def backward(ctx, gradient):
             return 3 * gradient
 
+    slope = jax.grad(lambda x: Reverse.apply(x).sum())
+    onp.testing.assert_allclose(slope(POINT), [3, 3])
     with pytest.raises(NotImplementedError, match="Reverse: the static method jvp"):
         functx.jvp(Reverse.apply, (POINT,), (POINT,))
-    with pytest.raises(FunctionMethodError, match="static method vmap, or generate_vmap_rule"):
+    with pytest.raises(FunctionMethodError, match="static method vmap or generate_vmap_rule = True; got neither"):
         functx.vmap(Reverse.apply)(POINT)
     # Nothing is batched.
     onp.testing.assert_allclose(

@@ -1,0 +1,234 @@
+"""Calls of a `Function` on Variables: one node, and tangents of duals."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from typing import Any
+from weakref import ref
+
+from functx import ops
+from functx.autograd.engine import Gradient, Walk
+from functx.autograd.function_context import (
+    FunctionContext,
+    free_saved,
+    is_among,
+    keep_saved,
+    state_of,
+)
+from functx.autograd.function_methods import (
+    FunctionMethods,
+    backward_rule,
+    check_gradients,
+    defines,
+    missing_method,
+    output_tangents,
+)
+from functx.autograd.modes import grad_mode, is_grad_enabled
+from functx.autograd.nodes import GradientEdge, Node
+from functx.autograd.variable import (
+    Dual,
+    Variable,
+    as_variable,
+    closed_level,
+    make_variable,
+    open_level,
+)
+from functx.core.errors import FunctionContextError
+from functx.core.tracer import aval_of, current_builder
+from functx.core.types import ShapedArray, is_inexact
+from functx.custom.rule_tracing import is_array
+
+
+def run_forward(
+    function: type[FunctionMethods],
+    context: FunctionContext,
+    keywords: dict[str, Any],
+    *inputs: Any,
+) -> Any:
+    """The output of `forward`, after the context is set up."""
+    if not defines(function, "setup_context"):
+        return function.forward(context, *inputs, **keywords)
+    output = function.forward(*inputs, **keywords)
+    function.setup_context(context, inputs, output)
+    return output
+
+
+class FunctionNode(Node):
+    """The node of a call of a Function.
+
+    `is_array` marks the outputs that are arrays, which are numbered alone. `originals` are the
+    arrays that `forward` returned and that have a gradient, with their numbers.
+    """
+
+    __slots__ = ("context", "function", "in_avals", "is_array", "originals")
+
+    def __init__(
+        self,
+        function: type[FunctionMethods],
+        context: FunctionContext,
+        edges: Sequence[GradientEdge | None],
+        in_avals: Sequence[ShapedArray | None],
+        outputs: Sequence[Any],
+    ):
+        self.is_array = [is_array(x) for x in outputs]
+        arrays = [x for x in outputs if is_array(x)]
+        super().__init__(f"{function.__name__}Backward", edges, [aval_of(x) for x in arrays])
+        self.function, self.context, self.in_avals = function, context, in_avals
+        self.originals: list[tuple[ref[Variable], int]] = []
+
+    def pull_back(self, walk: Walk, gradients: list[Gradient | None]) -> list[Gradient | None]:
+        """The gradients of the inputs by the rule of the class."""
+        name, context = self.function.__name__, self.context
+        rule = backward_rule(self.function)
+        if rule is None:
+            raise missing_method("backward", name)
+        with self.history_of_outputs() if walk.create_graph else nullcontext():
+            results = rule(context, *self.output_gradients(walk, gradients))
+        checked = check_gradients(name, rule, results, self.in_avals)
+        if not walk.retain_graph:
+            free_saved(context)
+        if current_builder.get() is None:
+            checked = [x if x is None else as_variable(x) for x in checked]
+        return [
+            None if x is None or edge is None else walk.gradient_of(x)
+            for x, edge in zip(checked, self.edges, strict=True)
+        ]
+
+    def output_gradients(self, walk: Walk, gradients: list[Gradient | None]) -> list[Any]:
+        """The arguments of the rule: the gradient of each output, None for what is no array."""
+        materialize = state_of(self.context).materialize
+        arrays = []
+        for aval, gradient in zip(self.out_avals, gradients, strict=True):
+            if gradient is None and materialize:
+                gradient = Gradient(walk.filled(aval, 0))
+            arrays.append(None if gradient is None else walk.variable_of(gradient))
+        remaining = iter(arrays)
+        return [next(remaining) if on else None for on in self.is_array]
+
+    @contextmanager
+    def history_of_outputs(self) -> Iterator[None]:
+        """Gives the arrays that `forward` returned, and the user kept, their history meanwhile.
+
+        If they had it always, the context would be part of a cycle.
+        """
+        originals = [(x(), i) for x, i in self.originals]
+        for x, i in originals:
+            if x is not None:
+                x._edge = GradientEdge(self, i)
+        try:
+            yield
+        finally:
+            for x, _ in originals:
+                if x is not None:
+                    x._edge = None
+
+
+def apply_to_variables(
+    function: type[FunctionMethods], inputs: tuple[Any, ...], keywords: dict[str, Any]
+) -> Any:
+    """The output of a call, at least one of whose arguments is a Variable: one node."""
+    needs = tuple([isinstance(x, Variable) and x.requires_grad for x in inputs])
+    edges = [x.edge if on else None for x, on in zip(inputs, needs, strict=True)]
+    versions = {id(x): x._version if isinstance(x, Variable) else 0 for x in inputs}
+    avals = [aval_of(x) if is_array(x) else None for x in inputs]
+    tangents = [x.tangent if isinstance(x, Variable) else None for x in inputs]
+    context = FunctionContext(function.__name__, needs)
+    with grad_mode(False), closed_level():
+        output = run_forward(function, context, keywords, *inputs)
+    outputs = output if isinstance(output, tuple) else (output,)
+    state = state_of(context)
+    state.check_dirty(inputs, outputs)
+    node = None
+    if is_grad_enabled() and any(needs):
+        for x in state.dirty:
+            if isinstance(x, Variable):
+                x.check_writable(f"{function.__name__}: mark_dirty")
+        node = FunctionNode(function, context, edges, avals, outputs)
+        state.node = ref(node)
+    results: dict[int, Any] = {}
+    numbers: dict[int, int] = {}
+    for i, x in enumerate([x for x in outputs if is_array(x)]):
+        if id(x) in results:
+            continue
+        numbers[id(x)] = i
+        is_differentiable = is_inexact(x.dtype) and not is_among(x, state.non_differentiable)
+        edge = GradientEdge(node, i) if node is not None and is_differentiable else None
+        if is_among(x, state.dirty):
+            results[id(x)] = written_input(x, edge, versions[id(x)])
+        else:
+            results[id(x)] = new_output(x, edge)
+            if node and edge and isinstance(x, Variable) and not is_among(x, inputs):
+                node.originals.append((ref(x), i))
+    if any([t is not None for t in tangents]):
+        with node.history_of_outputs() if node is not None else nullcontext():
+            set_tangents(function, context, inputs, tangents, outputs, results)
+    if node is not None:
+        keep_saved(context, dict(zip(map(id, inputs), edges, strict=True)), numbers, results)
+    state.dirty = state.non_differentiable = ()
+    found = [results[id(x)] if is_array(x) else x for x in outputs]
+    return tuple(found) if isinstance(output, tuple) else found[0]
+
+
+def new_output(x: Any, edge: GradientEdge | None) -> Variable:
+    """A Variable of the value of an output."""
+    if isinstance(x, Variable):
+        return make_variable(x.read(), edge)
+    out = Variable(x)
+    out._edge = edge
+    return out
+
+
+def written_input(x: Any, edge: GradientEdge | None, version: int) -> Any:
+    """An input that `forward` wrote to, whose history is now the call; `version` is that before it."""
+    if isinstance(x, Variable):
+        after = max(x._version, version + 1)
+        if edge is not None:
+            x.write(make_variable(x.read(), edge), "mark_dirty")
+        x._storage.version = after
+    return x
+
+
+def set_tangents(
+    function: type[FunctionMethods],
+    context: FunctionContext,
+    inputs: Sequence[Any],
+    tangents: Sequence[Variable | None],
+    outputs: Sequence[Any],
+    results: dict[int, Any],
+) -> None:
+    """Gives the results of a call the tangents by `jvp`, at the open level of `forward_ad`.
+
+    The tangent of a dirty input must be the object that was its tangent, which `jvp` writes to.
+    """
+    name, state, level = function.__name__, state_of(context), open_level.get()
+    assert level is not None
+    if not defines(function, "jvp"):
+        raise missing_method("jvp", name)
+    avals = [aval_of(x) if is_array(x) else None for x in outputs]
+    saved = context.__dict__["_functx_saved"]
+    with closed_level():
+        given = [
+            as_variable(ops.zeros_like(aval_of(x)))
+            if t is None and state.materialize and is_array(x) and is_inexact(x.dtype)
+            else t
+            for x, t in zip(inputs, tangents, strict=True)
+        ]
+        found = output_tangents(function, context, given, avals)
+    context.__dict__["_functx_saved"] = saved
+    for x, t in zip(outputs, found, strict=True):
+        out = results.get(id(x))
+        if t is None or not isinstance(out, Variable) or not is_inexact(x.dtype):
+            continue
+        if is_among(x, state.non_differentiable):
+            continue
+        if is_among(x, state.dirty):
+            before = next(t for y, t in zip(inputs, given, strict=True) if y is x)
+            if t is not before or out._view is not None:
+                raise FunctionContextError(
+                    f"{name}: the tangent of an input that is marked dirty must be its tangent, which "
+                    "jvp writes to, and the input must be no view; got "
+                    + ("another tangent" if t is not before else f"a view, {x.aval_!r}"),
+                    fix="Write to the tangent (t *= 2) and return it, or do not write to the input.",
+                )
+        out._dual = Dual(level, as_variable(t))
