@@ -193,7 +193,9 @@ def test_without_jvp_forward_mode_raises():
     onp.testing.assert_allclose(slope(POINT), [3, 3])
     with pytest.raises(NotImplementedError, match="Reverse: the static method jvp"):
         functx.jvp(Reverse.apply, (POINT,), (POINT,))
-    with pytest.raises(FunctionMethodError, match="static method vmap or generate_vmap_rule = True; got neither"):
+    with pytest.raises(
+        FunctionMethodError, match="static method vmap or generate_vmap_rule = True; got neither"
+    ):
         functx.vmap(Reverse.apply)(POINT)
     # Nothing is batched.
     onp.testing.assert_allclose(
