@@ -48,5 +48,7 @@ x = Variable(images[:8], requires_grad=True)
 (slope,) = grad(loss_of(parameters, x, digits[:8]), x, create_graph=True)
 penalty = (slope**2).sum()
 (of_weights,) = grad(penalty, parameters[0])
-print(f"penalty: {float(penalty):.4f}, its gradient has the norm {float(np.linalg.norm(of_weights)):.4f}")
+print(
+    f"penalty: {float(penalty):.4f}, its gradient has the norm {float(np.linalg.norm(of_weights)):.4f}"
+)
 assert of_weights.shape == (64, 32)
