@@ -3,8 +3,10 @@
 Look at `descend`: each leaf is updated as soon as its gradient is there, and the gradient is freed.
 """
 
+import gzip
+from pathlib import Path
+
 import numpy as onp
-from digits import load
 
 import functx.numpy as np
 from functx import nn
@@ -25,7 +27,9 @@ def loss_of(parameters, x, y):
     return -np.mean(nn.log_softmax(logits)[onp.arange(len(y)), y])
 
 
-images, digits = load()
+with gzip.open(Path(__file__).parent / "data" / "digits.csv.gz", "rt") as file:
+    table = onp.loadtxt(file, delimiter=",", dtype="float32")
+images, digits = table[:, :64] / 16, table[:, 64].astype("int32")
 random = onp.random.RandomState(0)
 shapes = (64, 32), (32,), (32, 10)
 parameters = [
