@@ -312,7 +312,7 @@ class ReentrantNode(Node):
                 fix="Pass use_reentrant=False.",
             )
         if self.arguments is None:
-            raise freed_error(self)
+            raise freed_error(self.label)
         leaves: list[Variable] = []
         args, _ = self.arguments.load(lambda x, edge: leaf_of(x, edge, leaves))
         if not walk.retain_graph:

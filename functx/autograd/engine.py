@@ -33,7 +33,7 @@ from functx.core.masks import scatter_where
 from functx.core.primitive import Primitive
 from functx.core.program import Program
 from functx.core.rewriting import apply, cached_rewrite
-from functx.core.tracer import current_builder
+from functx.core.tracer import Tracer, aval_of, current_builder
 from functx.core.tracing import bind
 from functx.core.types import ShapedArray, is_complex
 from functx.ops.operands import literal
@@ -277,6 +277,12 @@ class Walk:
         for index, reference in hooks.retained.items():
             x, gradient = reference(), gradients[index]
             if x is not None and gradient is not None and x.is_current:
+                if current_builder.get() is not None:
+                    raise AutogradError(
+                        "retain_grad: a walk for a batch of gradients (is_grads_batched) must not keep "
+                        f"gradients; got one that passes {x!r}",
+                        fix="Pass the value as an input of grad.",
+                    )
                 add_to_grad(x, self.variable_of(gradient), self.create_graph)
         return gradients
 
@@ -291,7 +297,7 @@ class Walk:
         if x.shape != aval.shape or x.dtype != aval.dtype:
             raise HookResultError(
                 f"{label}: a gradient must have the shape and dtype of its value; got "
-                f"{x.aval_!r} for {aval!r}"
+                f"{aval_of(x)!r} for {aval!r}"
             )
         gradient = self.gradient_of(x)
         if before is None or before.mask is None:
@@ -448,9 +454,9 @@ def nodes_leading_to(targets: set[Node], roots: Sequence[Node]) -> set[Node]:
     return needed
 
 
-def array_of_gradient(x: Any, label: str) -> Variable:
+def array_of_gradient(x: Any, label: str) -> Any:
     """A gradient that a user gave; GradientTypeError if it is no array."""
-    if isinstance(x, Variable):
+    if isinstance(x, Tracer):
         return x
     try:
         return Variable(x)

@@ -10,7 +10,7 @@ from functx.autograd.engine import Walk, running_walk
 from functx.autograd.hooks import RemovableHandle, joined
 from functx.autograd.nodes import GradientEdge, Node
 from functx.autograd.variable import Variable
-from functx.core.errors import ArgumentError, HookModeError, type_name
+from functx.core.errors import ArgumentError, HookModeError, HookTargetError, type_name
 
 
 def get_gradient_edge(x: Variable) -> GradientEdge:
@@ -20,7 +20,7 @@ def get_gradient_edge(x: Variable) -> GradientEdge:
 
     Raises HookTargetError for a value without a gradient.
     """
-    return x.edge_for("get_gradient_edge")
+    return edge_of(x, "get_gradient_edge")
 
 
 def register_multi_grad_hook(
@@ -37,8 +37,20 @@ def register_multi_grad_hook(
         raise HookModeError(f'register_multi_grad_hook: mode must be "all" or "any"; got {mode!r}')
     if not callable(fn):
         raise ArgumentError(f"register_multi_grad_hook: fn must be a function; got {type_name(fn)}")
+    for x in tensors:
+        edge_of(x, "register_multi_grad_hook")
     several = SeveralGradients(tensors, fn, mode == "any")
     return joined([x.register_hook(several.hook(i)) for i, x in enumerate(tensors)])
+
+
+def edge_of(x: Any, function: str) -> GradientEdge:
+    """The edge of a Variable; HookTargetError if it has none."""
+    if not isinstance(x, Variable):
+        raise HookTargetError(
+            f"{function}: the array must be a Variable; got {type_name(x)}",
+            fix="Inside a transform, write functx.hook_grad(x, fn).",
+        )
+    return x.edge_for(function)
 
 
 class SeveralGradients:

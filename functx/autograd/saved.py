@@ -17,8 +17,8 @@ from functx.autograd.nodes import (
     freed_error,
     saving_hooks,
 )
-from functx.autograd.recording import Recorded, constant
-from functx.autograd.variable import Storage, Variable, make_variable, strong
+from functx.autograd.recording import Recorded
+from functx.autograd.variable import Storage, Variable, make_variable
 from functx.core.errors import (
     AutogradError,
     SavedValueHooksError,
@@ -26,6 +26,7 @@ from functx.core.errors import (
     type_name,
 )
 from functx.core.tracer import current_builder
+from functx.core.tracing import eval_context
 from functx.core.types import ShapedArray
 from functx.core.typing import ArrayLike
 from functx.transforms.argument_names import check_callable
@@ -123,14 +124,17 @@ class PackedValue:
 
     def load(self, label: str) -> Recorded:
         """The value; UnpackedTypeError if `unpack` does not return an array."""
-        with grad_mode(False), no_saving_hooks():
+        # A walk for a batch of gradients is traced, but the saved values are not.
+        with grad_mode(False), no_saving_hooks(), eval_context():
             x = self.hooks.unpack(self.packed)
-        if not isinstance(x, (Variable, np.ndarray, np.generic, jax.Array)):
+            if isinstance(x, (np.ndarray, np.generic, jax.Array)):
+                x = Variable(x)
+        if not isinstance(x, Variable):
             raise UnpackedTypeError(
-                f"{self.hooks.label}: unpack must return an array; got {type_name(x)} for a "
-                f"value that `{label}` saved, {self.aval!r}"
+                f"{self.hooks.label}: unpack must return an array; got {type_name(x)} for a value that "
+                f"`{label}` saved, {self.aval!r}"
             )
-        recorded = x.read() if isinstance(x, Variable) else constant(strong(jax.numpy.array(x)))
+        recorded = x.read()
         if (recorded.aval.shape, recorded.aval.dtype) != (self.aval.shape, self.aval.dtype):
             raise SavedValueHooksError(
                 f"{self.hooks.label}: unpack must return an array of the shape and dtype of "
@@ -352,5 +356,6 @@ def storages(tensors: Variable | Iterable[Variable]) -> list[Storage]:
     """The memory of arrays that have versions."""
     found = [tensors] if isinstance(tensors, Variable) else list(tensors)
     for x in found:
+        # Raises for arrays without a version.
         _ = x._version
     return [x._storage for x in found]

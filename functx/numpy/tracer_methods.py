@@ -302,6 +302,10 @@ _PYTORCH_METHODS = {
     "float": "x.astype(float)",
     "long": "x.astype(int)",
     "backward": "functx.grad(f)(x)",
+    "requires_grad_": "functx.grad(f)(x)",
+    "register_hook": "functx.hook_grad(x, fn)",
+    "register_post_accumulate_grad_hook": "functx.hook_grad(x, fn)",
+    "retain_grad": "functx.grad(f, has_aux=True), or functx.hook_grad(x, fn)",
 }
 
 

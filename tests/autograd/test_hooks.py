@@ -17,11 +17,14 @@ from functx.autograd import (
     register_multi_grad_hook,
 )
 from functx.core.errors import (
+    AutogradError,
     GradientTypeError,
     HookModeError,
     HookResultError,
     HookTargetError,
 )
+
+POINT = onp.array([1.0, 2.0], "float32")
 
 
 def leaf(value=2.0):
@@ -409,3 +412,41 @@ def test_mistakes_of_hooks_are_named_and_leave_the_engine_usable(register, error
     z = leaf()
     (z * z).backward()
     assert float(z.grad) == 4
+
+
+def test_hooks_run_in_batched_walks_which_keep_no_gradients():
+    x = leaf(POINT)
+    y = x * 3
+    y.register_hook(lambda g: g * 2)
+    y.grad_fn.register_prehook(lambda gs: (gs[0] * 10,))
+    batch = onp.eye(2, dtype="float32")
+    (found,) = grad(y * y, x, batch, is_grads_batched=True)
+    onp.testing.assert_array_equal(onp.asarray(found), onp.diag(360 * POINT))
+    y = x * 3
+    y.retain_grad()
+    with pytest.raises(AutogradError, match="batch of gradients"):
+        grad(y * y, x, batch, is_grads_batched=True)
+
+
+def test_hooks_of_complex_values_get_the_gradient_of_the_convention():
+    z, seen = leaf(onp.array([1 + 1j], "complex64")), []
+    w = z * 1
+    w.retain_grad()
+    w.register_hook(lambda g: seen.append(g.tolist()))
+    (np.abs(w) ** 2).sum().backward()
+    onp.testing.assert_allclose(seen[0], [2 + 2j], rtol=1e-6)
+    onp.testing.assert_allclose(onp.asarray(w.grad), [2 + 2j], rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "register",
+    [
+        lambda x: x.register_hook(print),
+        lambda x: x.retain_grad(),
+        lambda x: get_gradient_edge(x),
+        lambda x: register_multi_grad_hook([x], print),
+    ],
+)
+def test_hooks_of_traced_values_are_refused_and_the_functional_way_is_named(register):
+    with pytest.raises((AttributeError, HookTargetError), match=r"functx\.hook_grad"):
+        functx.grad(register)(1.0)

@@ -12,6 +12,7 @@ from functx.autograd import (
     Function,
     Variable,
     allow_mutation_on_saved_tensors,
+    checkpoint,
     disable_saved_tensors_hooks,
     grad,
     increment_version,
@@ -246,3 +247,13 @@ def test_values_that_a_function_saves_are_packed():
     y.sum().backward()
     assert counting.counts == (2, 2)
     onp.testing.assert_allclose(onp.asarray(x.grad), 3 * POINT**2)
+
+
+def test_walks_for_a_batch_of_gradients_unpack_values_of_pairs_and_checkpoints():
+    x, batch = leaf(), onp.eye(2, dtype="float32")
+    with save_on_cpu():
+        y = np.sin(x) * x
+    expected = onp.diag(onp.sin(POINT) + POINT * onp.cos(POINT))
+    for z in (y, checkpoint(lambda x: np.sin(x) * x, x)):
+        (found,) = grad(z, x, batch, is_grads_batched=True)
+        onp.testing.assert_allclose(onp.asarray(found), expected, rtol=1e-6)
