@@ -93,6 +93,15 @@ class Function(FunctionMethods):
         return apply_to_variables(cls, inputs, keywords)
 
 
+def signature_of(function: type[Function]) -> tuple[inspect.Signature, int | None]:
+    """The signature of `forward`, and the number of its arguments if all are positional."""
+    signature = inspect.signature(function.forward)
+    kinds = [p.kind for p in signature.parameters.values()]
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    count = len(kinds) - (not defines(function, "setup_context"))
+    return signature, count if all([kind in positional for kind in kinds]) else None
+
+
 def bind_arguments(
     function: type[Function], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -102,7 +111,9 @@ def bind_arguments(
     the latter, which would have no gradient.
     """
     split = defines(function, "setup_context")
-    signature = memoize(function, "signature", lambda: inspect.signature(function.forward))
+    signature, count = memoize(function, "signature", lambda: signature_of(function))
+    if not kwargs and len(args) == count:
+        return args, kwargs
     bound = signature.bind(*(() if split else (None,)), *args, **kwargs)
     if split:
         bound.apply_defaults()

@@ -15,6 +15,7 @@ from functx.autograd import (
     once_differentiable,
 )
 from functx.core.errors import (
+    ArgumentWriteError,
     FunctionContextError,
     FunctionError,
     FunctionGradientError,
@@ -321,6 +322,27 @@ def test_a_saved_input_must_not_be_returned_and_wrong_gradients_are_named():
     wrong = type("Wrong", (Product,), {"backward": staticmethod(lambda ctx, *g: g)})
     with pytest.raises(FunctionGradientError, match=r"position 3|input 0"):
         functx.grad(lambda x: wrong.apply(x, x)[0].sum())(POINT)
+
+
+def test_wrong_tangents_and_writes_to_arguments_are_named():
+    def call(jvp):
+        custom = type("Custom", (Product,), {"jvp": staticmethod(jvp)})
+        functx.jvp(lambda x: custom.apply(x, x)[0], (POINT,), (POINT,))
+
+    with pytest.raises(FunctionGradientError, match="got 1, expected 3"):
+        call(lambda ctx, dx, dy, dn: dx)
+    with pytest.raises(FunctionGradientError, match=r"got f32\[\] for output 0, expected f32\[2\]"):
+        call(lambda ctx, dx, dy, dn: (dx.sum(), None, None))
+    with pytest.raises(FunctionGradientError, match="for output 1, expected None"):
+        call(lambda ctx, dx, dy, dn: (dx, dx, None))
+    written = type("Written", (Mapped,), {"forward": staticmethod(write_to_operand)})
+    with pytest.raises(ArgumentWriteError, match="Written: the function must not write"):
+        functx.jit(lambda x: written.apply(x * 1))(POINT)
+
+
+def write_to_operand(x):
+    x *= 2
+    return x
 
 
 def test_gradients_of_complex_values_are_conjugates_under_transforms():
