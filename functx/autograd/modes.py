@@ -5,18 +5,42 @@ from __future__ import annotations
 import inspect
 import warnings
 from collections.abc import Callable
-from contextvars import ContextVar, Token
+from contextvars import ContextVar
 from functools import wraps
-from typing import Any, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_grad_enabled: ContextVar[bool] = ContextVar("grad_enabled", default=True)
-_inference: ContextVar[bool] = ContextVar("inference", default=False)
-is_grad_enabled = _grad_enabled.get
-"""`is_grad_enabled()`: whether operations on Variables that require gradients get nodes."""
-is_inference_mode_enabled = _inference.get
-"""`is_inference_mode_enabled()`: whether results are inference arrays."""
+
+class Modes(NamedTuple):
+    """The modes that hold; `records_gradients` says whether operations on Variables get nodes."""
+
+    grad: bool
+    inference: bool
+    records_gradients: bool
+
+
+_modes: ContextVar[Modes] = ContextVar("modes", default=Modes(True, False, True))  # noqa: B039
+current_modes = _modes.get
+"""`current_modes()`: the modes that hold in this context."""
+
+
+def is_grad_enabled() -> bool:
+    """Whether operations on Variables that require gradients get nodes."""
+    return current_modes().grad
+
+
+def is_inference_mode_enabled() -> bool:
+    """Whether results are inference arrays."""
+    return current_modes().inference
+
+
+def _switch(grad: bool, inference: bool | None = None) -> Callable[[], None]:
+    """Sets the modes; returns the function that restores them."""
+    before = current_modes()
+    inference = before.inference if inference is None else inference
+    _modes.set(Modes(grad, inference, grad and not inference))
+    return lambda: cast(None, _modes.set(before))
 
 
 class Mode:
@@ -60,30 +84,14 @@ def decorate(fun: Callable[..., Any], make: Callable[[], Mode]) -> Callable[...,
 
         @wraps(fun)
         def generator(*args: Any, **kwargs: Any) -> Any:
-            inner = fun(*args, **kwargs)
-            step, value = inner.send, None
-            while True:
-                try:
-                    with make():
-                        item = step(value)
-                except StopIteration as stop:
-                    return stop.value
-                try:
-                    step, value = inner.send, (yield item)
-                except GeneratorExit:
-                    with make():
-                        inner.close()
-                    raise
-                except BaseException as error:
-                    step, value = inner.throw, error
+            return (yield from run_in_steps(fun(*args, **kwargs), make))
 
         return generator
     if inspect.iscoroutinefunction(fun):
 
         @wraps(fun)
         async def coroutine(*args: Any, **kwargs: Any) -> Any:
-            with make():
-                return await fun(*args, **kwargs)
+            return await _Awaitable(run_in_steps(fun(*args, **kwargs), make))
 
         return coroutine
 
@@ -95,31 +103,44 @@ def decorate(fun: Callable[..., Any], make: Callable[[], Mode]) -> Callable[...,
     return call
 
 
-def _set(grad: bool, inference: bool | None = None) -> Callable[[], None]:
-    """Sets the modes; returns the function that restores them."""
-    token: Token[bool] = _grad_enabled.set(grad)
-    other = None if inference is None else _inference.set(inference)
+def run_in_steps(inner: Any, make: Callable[[], Mode]) -> Any:
+    """A generator that runs a generator or coroutine, each step in the mode that `make()` gives."""
+    step, value = inner.send, None
+    while True:
+        try:
+            with make():
+                item = step(value)
+        except StopIteration as stop:
+            return stop.value
+        try:
+            step, value = inner.send, (yield item)
+        except GeneratorExit:
+            with make():
+                inner.close()
+            raise
+        except BaseException as error:
+            step, value = inner.throw, error
 
-    def restore() -> None:
-        _grad_enabled.reset(token)
-        if other is not None:
-            _inference.reset(other)
 
-    return restore
+class _Awaitable(NamedTuple):
+    steps: Any
+
+    def __await__(self) -> Any:
+        return self.steps
 
 
 class grad_mode(Mode):  # noqa: N801 - a context, named like a function
-    """A context in which operations get nodes, or not."""
+    """A context in which operations get nodes, or not; `inference` None leaves that mode."""
 
-    def __init__(self, enabled: bool):
+    def __init__(self, enabled: bool, inference: bool | None = None):
         super().__init__()
-        self.enabled = enabled
+        self.enabled, self.inference = enabled, inference
 
     def enter(self) -> Callable[[], None]:
-        return _set(self.enabled)
+        return _switch(self.enabled, self.inference)
 
     def fresh(self) -> Mode:
-        return grad_mode(self.enabled)
+        return grad_mode(self.enabled, self.inference)
 
 
 class _FunctionOrContext(Mode):
@@ -144,14 +165,14 @@ class no_grad(_FunctionOrContext):  # noqa: N801 - PyTorch's name
     """
 
     def enter(self) -> Callable[[], None]:
-        return _set(False)
+        return _switch(False)
 
 
 class enable_grad(_FunctionOrContext):  # noqa: N801 - PyTorch's name
     """A context, and a decorator, in which results require gradients where an operand does."""
 
     def enter(self) -> Callable[[], None]:
-        return _set(True)
+        return _switch(True)
 
 
 class set_grad_enabled(Mode):  # noqa: N801 - PyTorch's name
@@ -163,16 +184,14 @@ class set_grad_enabled(Mode):  # noqa: N801 - PyTorch's name
     def __init__(self, mode: bool):
         super().__init__()
         self.mode = bool(mode)
-        self._before = is_grad_enabled()
-        _grad_enabled.set(self.mode)
+        self._restore = _switch(self.mode)
 
     def enter(self) -> Callable[[], None]:
-        before = self._before
-        _grad_enabled.set(self.mode)
-        return lambda: cast(None, _grad_enabled.set(before))
+        _switch(self.mode)
+        return self._restore
 
     def __call__(self, fun: F) -> F:
-        _grad_enabled.set(self._before)
+        self._restore()
         return super().__call__(fun)
 
     def fresh(self) -> Mode:
@@ -185,8 +204,16 @@ class set_grad_enabled(Mode):  # noqa: N801 - PyTorch's name
 class inference_mode(Mode):  # noqa: N801 - PyTorch's name
     """A context, and a decorator, without derivatives, whose results are inference arrays.
 
-    These have no version, and can neither be saved for a derivative nor be written to outside. With
-    `mode=False`, normal mode holds again.
+    They have no version. Outside the mode they can be operands, but they cannot be saved for a
+    derivative, written to or made to require gradients; a copy (`x.copy()`) can. Forward mode is off.
+    With `mode=False`, normal mode holds again.
+
+    >>> from functx.autograd import Variable, inference_mode
+    >>> x = Variable(2.0, requires_grad=True)
+    >>> with inference_mode():
+    ...     y = x * x
+    >>> y.is_inference(), y.requires_grad
+    (True, False)
     """
 
     def __new__(cls, mode: bool | Callable[..., Any] = True) -> Any:
@@ -197,7 +224,7 @@ class inference_mode(Mode):  # noqa: N801 - PyTorch's name
         self.mode = bool(mode)
 
     def enter(self) -> Callable[[], None]:
-        return _set(False if self.mode else is_grad_enabled(), self.mode)
+        return _switch(not self.mode, self.mode)
 
     def fresh(self) -> Mode:
         return inference_mode(self.mode)

@@ -21,7 +21,7 @@ from functx.autograd.hooks import (
     register,
     retain,
 )
-from functx.autograd.modes import grad_mode, is_grad_enabled
+from functx.autograd.modes import current_modes, grad_mode
 from functx.autograd.nodes import (
     AccumulateGrad,
     GradientEdge,
@@ -42,6 +42,7 @@ from functx.core.errors import (
     ForeignCodeError,
     HookTargetError,
     ImmutableArrayError,
+    InferenceArrayError,
 )
 from functx.core.functionalization import row_major_strides
 from functx.core.primitive import Primitive, View
@@ -61,13 +62,14 @@ class Storage:
     """The memory that a Variable shares with its views.
 
     `writes` counts the writes to it. `version` does so too, but users may change it: a saved value
-    is valid while its version stays.
+    is valid while its version stays. That of an inference array has no version for users.
     """
 
-    __slots__ = ("version", "writes")
+    __slots__ = ("is_inference", "version", "writes")
 
     def __init__(self) -> None:
         self.version = self.writes = 0
+        self.is_inference = current_modes().inference
 
 
 class Dual(NamedTuple):
@@ -188,7 +190,7 @@ class Variable(Tracer):
         if view.primitive is None:
             self._replace(view.base.read(), None, None)
         else:
-            with grad_mode(self._edge is not None or is_grad_enabled()):
+            with grad_mode(self._edge is not None or current_modes().grad, inference=False):
                 new = record_outputs(view.primitive, (view.base, *view.others))[view.output]
             self._replace(new._recorded, new._edge, new._dual)
         self._writes_read = writes
@@ -263,6 +265,8 @@ class Variable(Tracer):
                 f"gradients; got {self.aval_!r}",
                 fix="Convert it first (x.astype(float)).",
             )
+        if requires_grad and not current_modes().inference:
+            self._check_not_inference("requires_grad", "require a gradient outside")
         if not self.is_leaf:
             if not requires_grad:
                 raise AutogradError(
@@ -372,17 +376,41 @@ class Variable(Tracer):
         x._view, x._strides = ViewOf(self, None), self._strides
         return x
 
+    def _without_history(self) -> Variable:
+        """The value with its tangent, in other memory."""
+        x = make_variable(self.read(), None)
+        x._dual = self._dual
+        return x
+
     @property
     def _version(self) -> int:
-        """The number of writes to the memory of this array."""
+        """The number of writes to the memory of this array; an inference array has none."""
+        self._check_not_inference("x._version", "have a version")
         return self._storage.version
+
+    def is_inference(self) -> bool:
+        """Whether it, or the array that it is a view of, was made under `inference_mode`."""
+        return self._storage.is_inference
+
+    def _check_not_inference(self, operation: str, verb: str) -> None:
+        if self._storage.is_inference:
+            raise InferenceArrayError(
+                f"{operation}: an array made under inference_mode must not {verb}; got "
+                f"{self.aval_!r}",
+                fix="Use a clone of it, made outside that mode (x.copy()).",
+            )
 
     def strides_(self) -> tuple[int, ...]:
         """The distance in elements between neighbours along each dimension."""
         return row_major_strides(self.shape) if self._strides is None else self._strides
 
     def write(self, new: Variable, operation: str) -> None:
-        """Write `new`, of the same shape and dtype; all views of the memory see it."""
+        """Write `new`, of the same shape and dtype; all views of the memory see it.
+
+        Where gradients are not recorded `new` has none, and elements that are not written keep theirs.
+        """
+        if not current_modes().records_gradients:
+            new = new._without_history()
         self._assign(new)
         x: Variable | None = self
         while x is not None:
@@ -402,14 +430,16 @@ class Variable(Tracer):
         elif view.primitive is None:
             view.base._assign(make_variable(new.read(), view.base.edge))
         else:
-            view.base._assign(
-                view.primitive.scatter_into_base(new, view.output, view.base, *view.others)
-            )
+            with grad_mode(True, inference=False):
+                part = view.primitive.scatter_into_base(new, view.output, view.base, *view.others)
+            view.base._assign(part)
 
     def check_writable(self, operation: str) -> None:
         """Raises AutogradError for a leaf in grad mode, ImmutableArrayError for a read-only view."""
         if current_builder.get() is not None:
             mutation.check_not_captured(self, None, operation, self)
+        if not current_modes().inference:
+            self._check_not_inference(operation, "be written to outside")
         x = self
         while x._view is not None and x._view.primitive is not None:
             if x._view.primitive.is_read_only_view(x._view.base.aval_):
@@ -419,7 +449,7 @@ class Variable(Tracer):
                     fix="Copy it first (.copy()).",
                 )
             x = x._view.base
-        if x._leaf is not None and is_grad_enabled():
+        if x._leaf is not None and current_modes().records_gradients:
             which = "a leaf" if x is self else "a view of a leaf"
             raise AutogradError(
                 f"{operation}: {which} that requires a gradient must not be written to; got "
@@ -436,7 +466,21 @@ class Variable(Tracer):
         if isinstance(value, Variable) and value.shape == self.shape:
             # The value written is a node of its own, with a gradient and hooks of its own.
             value = value.copy()
-        mutation.set_item(self, idx, value)
+        if current_modes().records_gradients or not self._has_history():
+            mutation.set_item(self, idx, value)
+            return
+        # The elements that are not written keep their gradients.
+        if isinstance(value, Variable):
+            value = value._without_history()
+        with grad_mode(True, inference=False):
+            mutation.set_item(self, idx, value)
+
+    def _has_history(self) -> bool:
+        """Whether the array that owns the memory is computed with a gradient."""
+        x = self
+        while x._view is not None:
+            x = x._view.base
+        return x._edge is not None
 
     def _chain(self) -> list[Any]:
         """The views that lead to this one, the last first."""
@@ -565,7 +609,7 @@ def record_outputs(primitive: Primitive, args: Sequence[Any]) -> list[Variable]:
     if open_level.get() is not None and primitive.differentiable and has_tangent(args):
         avals = tuple([x.aval if type(x) is Recorded else aval_of(x) for x in operands])
         outs = record_program(program_of_operation(primitive, avals), args)
-    elif primitive.differentiable and is_grad_enabled():
+    elif primitive.differentiable and current_modes().records_gradients:
         edges = [operand_edge(x) for x in args]
         if any([edge is not None for edge in edges]):
             active = tuple([edge is not None for edge in edges])
@@ -616,6 +660,7 @@ def record_with_node(
         if i is not None:
             x = args[i]
             if isinstance(x, Variable):
+                x._check_not_inference(split.name, "be saved for a derivative")
                 saved[k] = SavedValue(saved[k], edges[i], x._storage, x._storage.version)
         elif j is not None:
             saved[k] = SavedValue(saved[k], None, outs[j]._storage, 0, j)
@@ -645,7 +690,7 @@ def record_program(program: Program, args: Sequence[Any]) -> list[Variable]:
         return record_duals(program, args)
     operands = [x.read() if isinstance(x, Variable) else x for x in args]
     edges: Sequence[GradientEdge | None] = []
-    if is_grad_enabled():
+    if current_modes().records_gradients:
         edges = [operand_edge(x) for x in args]
     if any([edge is not None for edge in edges]):
         split = split_program(program, tuple([edge is not None for edge in edges]))
@@ -668,8 +713,10 @@ def closed_level() -> Iterator[None]:
 
 
 def has_tangent(args: Sequence[Any]) -> bool:
-    """Whether an operand is dual at the open level of `forward_ad`."""
-    return any([isinstance(x, Variable) and x.tangent is not None for x in args])
+    """Whether an operand is dual at the open level of `forward_ad`, and forward mode is on."""
+    return not current_modes().inference and any(
+        [isinstance(x, Variable) and x.tangent is not None for x in args]
+    )
 
 
 def record_duals(program: Program, args: Sequence[Any]) -> list[Variable]:

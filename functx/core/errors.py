@@ -500,6 +500,14 @@ class HookResultError(AutogradError):
     """
 
 
+class InferenceArrayError(AutogradError):
+    """An array made under `autograd.inference_mode` was used where only normal arrays can be.
+
+    Smallest failing code: `y._version`, for a `y` computed under `functx.autograd.inference_mode()`.
+    Cure: use a copy made outside the mode (`y.copy()`).
+    """
+
+
 class HookModeError(AutogradError, ValueError):
     """The mode of `register_multi_grad_hook` is neither "all" nor "any".
 

@@ -1,0 +1,229 @@
+"""Modes: what they switch off, as contexts and decorators, and inference arrays."""
+
+import warnings
+
+import numpy as onp
+import pytest
+
+import functx
+import functx.numpy as np
+from functx.autograd import (
+    Variable,
+    enable_grad,
+    forward_ad,
+    grad,
+    inference_mode,
+    is_grad_enabled,
+    is_inference_mode_enabled,
+    no_grad,
+    set_grad_enabled,
+)
+from functx.core.errors import InferenceArrayError
+
+
+def leaf(value=2.0):
+    return Variable(value, requires_grad=True)
+
+
+def test_results_under_no_grad_have_no_node_but_leaves_made_there_keep_their_flag():
+    x = leaf()
+    with no_grad():
+        y, z = x * x, leaf(3.0)
+        assert not is_grad_enabled()
+        with enable_grad():
+            w = x * x
+    assert is_grad_enabled()
+    assert not y.requires_grad and y.grad_fn is None and y.is_leaf
+    assert z.requires_grad and w.requires_grad
+    with pytest.raises(ZeroDivisionError), no_grad():
+        raise ZeroDivisionError
+    assert is_grad_enabled()
+
+
+def test_dual_numbers_ignore_no_grad_but_not_inference_mode():
+    x = leaf()
+    with forward_ad.dual_level():
+        dual = forward_ad.make_dual(x, Variable(1.0))
+        with no_grad():
+            y = dual * dual
+        with inference_mode():
+            z = dual * dual
+        assert float(forward_ad.unpack_dual(y).tangent) == 4.0 and not y.requires_grad
+        assert forward_ad.unpack_dual(z).tangent is None
+
+
+def test_a_decorated_function_generator_or_coroutine_runs_in_the_mode_and_its_caller_does_not():
+    @no_grad
+    def plain():
+        return is_grad_enabled()
+
+    @no_grad()
+    def values():
+        got = yield is_grad_enabled()
+        try:
+            yield is_grad_enabled(), got
+        except KeyError:
+            yield is_grad_enabled()
+        finally:
+            ends.append(is_grad_enabled())
+        return "end"
+
+    class Pause:
+        def __await__(self):
+            got = yield is_grad_enabled()
+            return got
+
+    @inference_mode
+    async def waits():
+        got = await Pause()
+        return got, is_inference_mode_enabled()
+
+    ends = []
+    assert plain() is False and is_grad_enabled()
+    steps = values()
+    assert next(steps) is False and is_grad_enabled()
+    assert steps.send(7) == (False, 7) and is_grad_enabled()
+    assert steps.throw(KeyError) is False and is_grad_enabled()
+    with pytest.raises(StopIteration) as stop:
+        next(steps)
+    assert stop.value.value == "end"
+    early = values()
+    next(early), next(early)
+    early.close()
+    assert ends == [False, False]
+
+    waiting = waits()
+    assert waiting.send(None) is False and is_grad_enabled() and not is_inference_mode_enabled()
+    with pytest.raises(StopIteration) as stop:
+        waiting.send(5)
+    assert stop.value.value == (5, True)
+
+
+@pytest.mark.parametrize("decorate", [no_grad, no_grad(), enable_grad, inference_mode])
+def test_decorating_a_class_warns_at_the_line_of_the_user(decorate):
+    with pytest.warns(FutureWarning, match="decorate its methods") as record:
+
+        @decorate
+        class Model:
+            pass
+
+    assert record[0].filename == __file__
+
+
+def test_set_grad_enabled_acts_when_made_and_restores_the_mode_before_that():
+    mode = set_grad_enabled(0)
+    assert not is_grad_enabled() and repr(mode) == "set_grad_enabled(mode=False)"
+    for _ in range(2):
+        with mode:
+            assert not is_grad_enabled()
+        assert is_grad_enabled()
+
+    @set_grad_enabled([])
+    def enabled():
+        return is_grad_enabled()
+
+    assert is_grad_enabled() and not enabled() and is_grad_enabled()
+
+
+def test_inference_mode_switches_gradients_off_and_its_opposite_on_again():
+    x = leaf()
+    with inference_mode():
+        assert is_inference_mode_enabled() and not is_grad_enabled()
+        with enable_grad():
+            y = x * x
+            assert y.is_inference() and not y.requires_grad
+        with inference_mode(False):
+            z = x * x
+            assert not z.is_inference() and z.requires_grad and is_grad_enabled()
+        with inference_mode(mode=0):
+            assert not is_inference_mode_enabled()
+        assert is_inference_mode_enabled()
+    assert not is_inference_mode_enabled() and is_grad_enabled() and not x.is_inference()
+
+
+def test_an_inference_array_cannot_be_saved_written_to_or_made_to_require_a_gradient_outside():
+    x = leaf([1.0, 2.0])
+    with inference_mode():
+        y = np.ones(2) * x.detach()
+        y = Variable([3.0, 4.0]) + 0 * y
+        y[0] = 5.0
+        y.requires_grad_(False)
+        inside = Variable([1.0, 1.0], requires_grad=True)
+    view = y[1:]
+    assert y.is_inference() and view.is_inference() and inside.is_inference()
+    assert not y.copy().is_inference() and not (y + 1).is_inference()
+    (y * y).sum()
+    (x + y).sum().backward()
+    onp.testing.assert_array_equal(x.grad, [1.0, 1.0])
+    message = r"array made under inference_mode must not .*got f32\[[12]\]"
+    for use, verb in [
+        (lambda: x * y, "be saved"),
+        (lambda: y._version, "have a version"),
+        (lambda: y.requires_grad_(), "require a gradient"),
+        (lambda: y.__setitem__(0, 1.0), "be written to"),
+        (lambda: y.__iadd__(1.0), "be written to"),
+    ]:
+        with pytest.raises(InferenceArrayError, match=message) as error:
+            use()
+        assert verb in str(error.value) and "copy()" in str(error.value)
+        assert isinstance(error.value, RuntimeError)
+    with pytest.raises(InferenceArrayError, match="written to"):
+        view[...] = 0.0
+    (x * y.copy()).sum().backward()
+    onp.testing.assert_array_equal(x.grad, [6.0, 5.0])
+
+
+def test_normal_arrays_in_inference_mode_can_be_written_to_and_their_views_are_normal():
+    base = Variable([1.0, 2.0])
+    with inference_mode():
+        view = base[1:]
+        view *= 10
+        base += 1
+    assert not view.is_inference() and base._version == 2
+    onp.testing.assert_array_equal(base, [2.0, 21.0])
+
+
+def test_transforms_work_inside_inference_mode_and_around_it():
+    def cube(x):
+        return x**3
+
+    def inner(x):
+        with inference_mode():
+            assert is_inference_mode_enabled()
+            return functx.grad(cube)(x)
+
+    with inference_mode():
+        slope = functx.grad(cube)(Variable(2.0))
+        assert functx.vmap(functx.grad(cube))(onp.array([1.0, 2.0], "float32")).shape == (2,)
+        assert slope.is_inference()
+        assert functx.jvp(cube, (2.0,), (1.0,))[1] == 12.0
+        assert functx.jacrev(cube)(2.0) == 12.0
+    assert float(slope) == 12.0
+    assert inner(2.0) == 12.0 and not is_inference_mode_enabled()
+
+
+def test_a_write_under_no_grad_leaves_gradients_to_the_elements_that_are_not_written():
+    x, y = leaf([1.0, 2.0]), leaf(3.0)
+    a = x * 2
+    view = a[:1]
+    with no_grad():
+        a[1] = y
+    assert a.requires_grad
+    assert view.requires_grad
+    assert [
+        None if g is None else g.tolist() for g in grad(a.sum(), (x, y), allow_unused=True)
+    ] == [
+        [2.0, 0.0],
+        None,
+    ]
+    with no_grad():
+        a[...] = y
+    assert not a.requires_grad
+
+
+def test_modes_give_no_warning_and_leave_no_state_behind():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with no_grad(), enable_grad(), inference_mode(), set_grad_enabled(True):
+            pass
+    assert is_grad_enabled() and not is_inference_mode_enabled()
