@@ -24,7 +24,7 @@ from functx.autograd.function_methods import (
     missing_method,
     output_tangents,
 )
-from functx.autograd.modes import grad_mode, is_grad_enabled
+from functx.autograd.modes import current_modes, grad_mode
 from functx.autograd.nodes import GradientEdge, Node
 from functx.autograd.variable import (
     Dual,
@@ -130,7 +130,7 @@ def apply_to_variables(
     """The output of a call, at least one of whose arguments is a Variable: one node."""
     needs = tuple([isinstance(x, Variable) and x.requires_grad for x in inputs])
     edges = [x.edge if on else None for x, on in zip(inputs, needs, strict=True)]
-    versions = {id(x): x._version if isinstance(x, Variable) else 0 for x in inputs}
+    versions = {id(x): x._storage.version if isinstance(x, Variable) else 0 for x in inputs}
     avals = [aval_of(x) if is_array(x) else None for x in inputs]
     tangents = [x.tangent if isinstance(x, Variable) else None for x in inputs]
     context = FunctionContext(function.__name__, needs)
@@ -140,7 +140,7 @@ def apply_to_variables(
     state = state_of(context)
     state.check_dirty(inputs, outputs)
     node = None
-    if is_grad_enabled() and any(needs):
+    if current_modes().records_gradients and any(needs):
         for x in state.dirty:
             if isinstance(x, Variable):
                 x.check_writable(f"{function.__name__}: mark_dirty")
@@ -182,7 +182,7 @@ def new_output(x: Any, edge: GradientEdge | None) -> Variable:
 def written_input(x: Any, edge: GradientEdge | None, version: int) -> Any:
     """An input that `forward` wrote to, whose history is now the call; `version` is that before it."""
     if isinstance(x, Variable):
-        after = max(x._version, version + 1)
+        after = max(x._storage.version, version + 1)
         if edge is not None:
             x.write(make_variable(x.read(), edge), "mark_dirty")
         x._storage.version = after

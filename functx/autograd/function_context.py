@@ -154,6 +154,7 @@ def keep_saved(
             return pack_saved(SavedValue(result.read(), None, storage, storage.version, number))
         x = as_variable(x.copy() if isinstance(x, np.ndarray) else x)
         edge = edges.get(key, x.edge)
+        x._check_not_inference("save_for_backward", "be saved for a derivative")
         return pack_saved(SavedValue(x.read(), edge, x._storage, x._storage.version))
 
     context.__dict__["_functx_saved"] = [keep(x) for x in context.__dict__["_functx_saved"]]

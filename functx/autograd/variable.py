@@ -376,12 +376,6 @@ class Variable(Tracer):
         x._view, x._strides = ViewOf(self, None), self._strides
         return x
 
-    def _without_history(self) -> Variable:
-        """The value with its tangent, in other memory."""
-        x = make_variable(self.read(), None)
-        x._dual = self._dual
-        return x
-
     @property
     def _version(self) -> int:
         """The number of writes to the memory of this array; an inference array has none."""
@@ -405,12 +399,7 @@ class Variable(Tracer):
         return row_major_strides(self.shape) if self._strides is None else self._strides
 
     def write(self, new: Variable, operation: str) -> None:
-        """Write `new`, of the same shape and dtype; all views of the memory see it.
-
-        Where gradients are not recorded `new` has none, and elements that are not written keep theirs.
-        """
-        if not current_modes().records_gradients:
-            new = new._without_history()
+        """Write `new`, of the same shape and dtype; all views of the memory see it."""
         self._assign(new)
         x: Variable | None = self
         while x is not None:
@@ -422,7 +411,9 @@ class Variable(Tracer):
         view = self._view
         if view is None:
             # A write that no derivative sees leaves the history as it is.
-            edge = new.edge if is_grad_enabled() and self._leaf is None else self._edge
+            edge = (
+                new.edge if current_modes().records_gradients and self._leaf is None else self._edge
+            )
             self._replace(new.read(), edge, new._dual)
             self._storage.version += 1
             self._storage.writes += 1
@@ -430,9 +421,9 @@ class Variable(Tracer):
         elif view.primitive is None:
             view.base._assign(make_variable(new.read(), view.base.edge))
         else:
-            with grad_mode(True, inference=False):
-                part = view.primitive.scatter_into_base(new, view.output, view.base, *view.others)
-            view.base._assign(part)
+            view.base._assign(
+                view.primitive.scatter_into_base(new, view.output, view.base, *view.others)
+            )
 
     def check_writable(self, operation: str) -> None:
         """Raises AutogradError for a leaf in grad mode, ImmutableArrayError for a read-only view."""
@@ -466,21 +457,7 @@ class Variable(Tracer):
         if isinstance(value, Variable) and value.shape == self.shape:
             # The value written is a node of its own, with a gradient and hooks of its own.
             value = value.copy()
-        if current_modes().records_gradients or not self._has_history():
-            mutation.set_item(self, idx, value)
-            return
-        # The elements that are not written keep their gradients.
-        if isinstance(value, Variable):
-            value = value._without_history()
-        with grad_mode(True, inference=False):
-            mutation.set_item(self, idx, value)
-
-    def _has_history(self) -> bool:
-        """Whether the array that owns the memory is computed with a gradient."""
-        x = self
-        while x._view is not None:
-            x = x._view.base
-        return x._edge is not None
+        mutation.set_item(self, idx, value)
 
     def _chain(self) -> list[Any]:
         """The views that lead to this one, the last first."""

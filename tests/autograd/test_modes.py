@@ -8,6 +8,7 @@ import pytest
 import functx
 import functx.numpy as np
 from functx.autograd import (
+    Function,
     Variable,
     enable_grad,
     forward_ad,
@@ -173,6 +174,28 @@ def test_an_inference_array_cannot_be_saved_written_to_or_made_to_require_a_grad
     onp.testing.assert_array_equal(x.grad, [6.0, 5.0])
 
 
+def test_a_function_with_rules_records_no_node_in_inference_mode_and_saves_no_array_of_it():
+    class Product(Function):
+        @staticmethod
+        def forward(ctx, x, y):
+            ctx.save_for_backward(x, y)
+            return x * y
+
+        @staticmethod
+        def backward(ctx, gradient):
+            x, y = ctx.saved_tensors
+            return gradient * y, gradient * x
+
+    x = leaf()
+    with inference_mode():
+        y = Product.apply(x, x)
+        with enable_grad():
+            assert not Product.apply(x, x).requires_grad
+    assert y.is_inference() and not y.requires_grad
+    with pytest.raises(InferenceArrayError, match="save_for_backward: .* must not be saved"):
+        Product.apply(x, y)
+
+
 def test_normal_arrays_in_inference_mode_can_be_written_to_and_their_views_are_normal():
     base = Variable([1.0, 2.0])
     with inference_mode():
@@ -202,23 +225,18 @@ def test_transforms_work_inside_inference_mode_and_around_it():
     assert inner(2.0) == 12.0 and not is_inference_mode_enabled()
 
 
-def test_a_write_under_no_grad_leaves_gradients_to_the_elements_that_are_not_written():
+def test_a_write_under_no_grad_or_in_inference_mode_leaves_the_history_as_in_pytorch():
     x, y = leaf([1.0, 2.0]), leaf(3.0)
     a = x * 2
     view = a[:1]
     with no_grad():
         a[1] = y
-    assert a.requires_grad
-    assert view.requires_grad
-    assert [
-        None if g is None else g.tolist() for g in grad(a.sum(), (x, y), allow_unused=True)
-    ] == [
-        [2.0, 0.0],
-        None,
-    ]
-    with no_grad():
-        a[...] = y
-    assert not a.requires_grad
+    with inference_mode():
+        a += y
+    onp.testing.assert_array_equal(a, [5.0, 6.0])
+    assert a.requires_grad and view.requires_grad and not a.is_inference()
+    along_x, along_y = grad(a.sum() + view.sum(), (x, y), allow_unused=True)
+    assert along_x.tolist() == [4.0, 2.0] and along_y is None
 
 
 def test_modes_give_no_warning_and_leave_no_state_behind():
