@@ -1,6 +1,10 @@
 """PyTorch's imperative autograd: arrays that remember, `backward`, hooks and modes, on functx's programs."""
 
 from functx.autograd import forward_ad as forward_ad
+from functx.autograd.anomaly import detect_anomaly as detect_anomaly
+from functx.autograd.anomaly import is_anomaly_check_nan_enabled as is_anomaly_check_nan_enabled
+from functx.autograd.anomaly import is_anomaly_enabled as is_anomaly_enabled
+from functx.autograd.anomaly import set_detect_anomaly as set_detect_anomaly
 from functx.autograd.backward import backward as backward
 from functx.autograd.backward import grad as grad
 from functx.autograd.checkpoint import checkpoint as checkpoint
@@ -40,6 +44,7 @@ __all__ = [
     "allow_mutation_on_saved_tensors",
     "backward",
     "checkpoint",
+    "detect_anomaly",
     "disable_saved_tensors_hooks",
     "enable_grad",
     "force_original_view_tracking",
@@ -48,6 +53,8 @@ __all__ = [
     "grad",
     "increment_version",
     "inference_mode",
+    "is_anomaly_check_nan_enabled",
+    "is_anomaly_enabled",
     "is_grad_enabled",
     "is_inference_mode_enabled",
     "is_multithreading_enabled",
@@ -59,6 +66,7 @@ __all__ = [
     "register_multi_grad_hook",
     "save_on_cpu",
     "saved_tensors_hooks",
+    "set_detect_anomaly",
     "set_grad_enabled",
     "set_multithreading_enabled",
     "unsafe_preserve_version_counter",

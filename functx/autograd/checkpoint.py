@@ -13,7 +13,7 @@ import numpy as np
 
 from functx.autograd.backward import backward
 from functx.autograd.engine import Gradient, Walk, is_checkpoint_valid, running_walk
-from functx.autograd.modes import grad_mode, is_grad_enabled
+from functx.autograd.modes import current_modes, grad_mode
 from functx.autograd.nodes import (
     GradientEdge,
     Node,
@@ -300,7 +300,9 @@ class ReentrantNode(Node):
 
     def result(self, i: int, x: Variable) -> Variable:
         """Output number `i`, with the history of this node."""
-        differentiable = any(self.edges) and is_grad_enabled() and is_inexact(x.dtype)
+        differentiable = (
+            any(self.edges) and current_modes().records_gradients and is_inexact(x.dtype)
+        )
         return make_variable(x.read(), GradientEdge(self, i) if differentiable else None)
 
     def pull_back(self, walk: Walk, gradients: Sequence[Gradient | None]) -> list[Gradient | None]:

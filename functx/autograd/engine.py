@@ -9,6 +9,7 @@ from heapq import heappop, heappush
 from typing import Any, NamedTuple
 
 from functx import ops
+from functx.autograd.anomaly import current_anomalies, pull_back_with_origin
 from functx.autograd.hooks import NodeHooks, hook_name
 from functx.autograd.modes import grad_mode
 from functx.autograd.nodes import (
@@ -89,6 +90,7 @@ class Walk:
         self.callbacks: list[Callable[[], object]] = []
         self.roots: list[Node] = []
         self.depth = 0
+        self.detects_anomalies = current_anomalies().enabled
         self.plain = not create_graph and current_builder.get() is None
 
     def run(self, roots: Sequence[tuple[GradientEdge, Any]]) -> None:
@@ -175,7 +177,12 @@ class Walk:
             self.accumulate_grad(node.variable, gradients[0])
             results: list[Gradient | None] = []
         else:
-            results = self.pull_back(node, gradients)
+            given = gradients
+            results = (
+                pull_back_with_origin(node, lambda: self.pull_back(node, given))
+                if self.detects_anomalies
+                else self.pull_back(node, given)
+            )
         if hooks is not None:
             if isinstance(node, AccumulateGrad) and gradients[0] is not None:
                 self.run_accumulated_hooks(node, hooks)

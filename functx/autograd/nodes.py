@@ -9,6 +9,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from functx import ops
+from functx.autograd.anomaly import current_anomalies, current_origin
 from functx.autograd.hooks import NodeHooks, RemovableHandle, register
 from functx.autograd.recording import Recorded
 from functx.core.caches import Cache, clear_on_rule_change
@@ -18,7 +19,6 @@ from functx.core.primitive import Primitive
 from functx.core.program import Atom, Equation, Program, Var, subprograms
 from functx.core.program_editing import apply_program
 from functx.core.rewriting import Rewrite, cached_rewrite
-from functx.core.source_info import Source
 from functx.core.tracing import trace_closed
 from functx.core.types import ShapedArray, is_inexact
 from functx.core.typing import Value
@@ -45,7 +45,8 @@ class Node:
     """An operation that the derivative goes through.
 
     `edges` are those of the operands, None for an operand without a gradient. Nodes that were made
-    later have a larger `number`, so an operation comes after those that it depends on.
+    later have a larger `number`, so an operation comes after those that it depends on. `origin` is where
+    it was made, known if anomalies were detected then.
     """
 
     __slots__ = (
@@ -55,8 +56,8 @@ class Node:
         "hooks",
         "label",
         "number",
+        "origin",
         "out_avals",
-        "source",
     )
 
     def __init__(
@@ -66,7 +67,7 @@ class Node:
         self.edges = tuple(edges)
         self.out_avals = out_avals
         self.number = next(_numbers)
-        self.source: Source | None = None
+        self.origin = current_origin() if current_anomalies().enabled else None
         self.hooks: NodeHooks | None = None
         self._metadata: dict[Any, Any] | None = None
 

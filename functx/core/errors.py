@@ -452,6 +452,15 @@ class AutogradError(FunctxError, RuntimeError):
     """
 
 
+class AnomalyError(AutogradError):
+    """A pullback gave nan while `autograd.detect_anomaly` was on.
+
+    Smallest failing code: under `functx.autograd.detect_anomaly()`, `(functx.numpy.sqrt(x) * 0).backward()`
+    for an `x` that is 0.
+    Cure: look at the forward line in the warning before it; often a `where` before the operation helps.
+    """
+
+
 class DualLevelError(AutogradError):
     """A level of `autograd.forward_ad` is not open, is not the open one, or is opened twice.
 

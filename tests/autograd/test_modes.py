@@ -192,7 +192,7 @@ def test_a_function_with_rules_records_no_node_in_inference_mode_and_saves_no_ar
         with enable_grad():
             assert not Product.apply(x, x).requires_grad
     assert y.is_inference() and not y.requires_grad
-    with pytest.raises(InferenceArrayError, match="save_for_backward: .* must not be saved"):
+    with pytest.raises(InferenceArrayError, match=r"save_for_backward: .* must not be saved"):
         Product.apply(x, y)
 
 
