@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 from weakref import WeakKeyDictionary, ref
 
@@ -71,7 +71,7 @@ def checkpoint(
                 fix="Pass use_reentrant=False.",
             )
         return call_reentrant(function, args, state)
-    with CheckpointedCall(function, args, kwargs, state) as call, call.watch_captures():
+    with CheckpointedCall(function, args, kwargs, state) as call, call.captures.noted():
         return function(*args, **kwargs)
 
 
@@ -129,7 +129,7 @@ class CheckpointedCall(SavingHooks):
         self.function, self.state = function, state
         self.arguments = Arguments((args, kwargs))
         self.avals: list[ShapedArray] = []
-        self.captures: dict[int, tuple[ref[Variable], int]] = {}
+        self.captures = Captures()
         self.computed: WeakKeyDictionary[Walk, list[Recorded | None]] = WeakKeyDictionary()
 
     def __enter__(self) -> CheckpointedCall:  # type: ignore[override]
@@ -151,36 +151,11 @@ class CheckpointedCall(SavingHooks):
         assert value is not None
         return make_variable(value, None)
 
-    @contextmanager
-    def watch_captures(self) -> Iterator[None]:
-        """A context that notes how often the operands of operations were written to."""
-
-        def watch(args: Sequence[Any]) -> None:
-            for x in args:
-                if isinstance(x, Variable):
-                    self.captures.setdefault(id(x), (ref(x), x._storage.writes))
-
-        with watching(watch):
-            yield
-        # Only those that outlive the call can be captured.
-        self.captures = {key: pair for key, pair in self.captures.items() if pair[0]() is not None}
-
-    def check_captures(self, args: Sequence[Any]) -> None:
-        """Raises SavedValueError for an operand of both calls that was written to."""
-        for x in [x for x in args if isinstance(x, Variable)]:
-            noted = self.captures.get(id(x))
-            if noted is not None and noted[0]() is x and noted[1] != x._storage.writes:
-                raise SavedValueError(
-                    "checkpoint: a Variable that the function captures must keep its value until the "
-                    f"walk, which calls the function again; got a write to {x.aval_!r}",
-                    fix="Pass it as an argument, or write to it after backward().",
-                )
-
     def compute_again(self) -> list[Recorded | None]:
         """The saved values, by another call of the function."""
         args, kwargs = self.arguments.load(make_variable)
         second = SecondCall(self.avals)
-        with random_state_of(self.state), grad_mode(True), watching(self.check_captures), second:
+        with random_state_of(self.state), grad_mode(True), self.captures.checked(), second:
             try:
                 self.function(*args, **kwargs)
             except EnoughValues:
@@ -228,10 +203,51 @@ class EnoughValues(BaseException):
     """Ends the second call; the functions of the user do not catch it as an Exception."""
 
 
+class Captures:
+    """The Variables that both calls of a function use, which must not be written to in between."""
+
+    def __init__(self) -> None:
+        self._writes: dict[int, tuple[ref[Variable], int]] = {}
+
+    @contextmanager
+    def noted(self) -> Iterator[None]:
+        """The context of the first call, which notes how often its operands were written to."""
+        with watching(self._note):
+            yield
+        # Captured are only those that outlive the call.
+        self._writes = {i: pair for i, pair in self._writes.items() if pair[0]() is not None}
+
+    def checked(self) -> AbstractContextManager[None]:
+        """The context of the second call, which raises SavedValueError for an operand that changed."""
+        return watching(self._check)
+
+    def _find(self, x: Variable) -> int | None:
+        reference, writes = self._writes.get(id(x), (_nothing, None))
+        return writes if reference() is x else None
+
+    def _note(self, operands: Sequence[Variable]) -> None:
+        for x in operands:
+            if self._find(x) is None:
+                self._writes[id(x)] = ref(x), x._storage.writes
+
+    def _check(self, operands: Sequence[Variable]) -> None:
+        for x in operands:
+            if self._find(x) not in (None, x._storage.writes):
+                raise SavedValueError(
+                    "checkpoint: a Variable that the function captures must keep its value until the "
+                    f"walk, which calls the function again; got a write to {x.aval_!r}",
+                    fix="Pass it as an argument, or write to it after backward().",
+                )
+
+
+def _nothing() -> None:
+    """The reference of a Variable that was not noted."""
+
+
 @contextmanager
-def watching(watch: Callable[[Sequence[Any]], None]) -> Iterator[None]:
-    """A context in which `watch` gets the operands of each operation on Variables."""
-    token = operand_watch.set(watch)
+def watching(watch: Callable[[Sequence[Variable]], None]) -> Iterator[None]:
+    """A context in which `watch` gets the Variables among the operands of each operation."""
+    token = operand_watch.set(lambda args: watch([x for x in args if isinstance(x, Variable)]))
     try:
         yield
     finally:
@@ -272,10 +288,11 @@ def call_reentrant(function: Function, args: PyTree, state: Any) -> PyTree:
             UserWarning,
             stacklevel=3,
         )
-    with grad_mode(False):
+    captures = Captures()
+    with grad_mode(False), captures.noted():
         leaves, structure = tree.flatten(function(*args))
     outs = [x for x in leaves if isinstance(x, Variable)]
-    node = ReentrantNode(function, arguments, state, [x.aval_ for x in outs])
+    node = ReentrantNode(function, arguments, captures, state, [x.aval_ for x in outs])
     results = iter([node.result(i, x) for i, x in enumerate(outs)])
     return tree.unflatten(
         structure, [next(results) if isinstance(x, Variable) else x for x in leaves]
@@ -285,17 +302,18 @@ def call_reentrant(function: Function, args: PyTree, state: Any) -> PyTree:
 class ReentrantNode(Node):
     """The node of a re-entrant checkpoint: its pullback calls the function, and walks, inside the walk."""
 
-    __slots__ = ("arguments", "differentiable", "function", "state")
+    __slots__ = ("arguments", "captures", "function", "state")
 
     def __init__(
         self,
         function: Function,
         arguments: Arguments,
+        captures: Captures,
         state: Any,
         outs: Sequence[ShapedArray],
     ):
         super().__init__("checkpoint", arguments.edges, outs)
-        self.function, self.state = function, state
+        self.function, self.captures, self.state = function, captures, state
         self.arguments: Arguments | None = arguments
 
     def result(self, i: int, x: Variable) -> Variable:
@@ -319,7 +337,7 @@ class ReentrantNode(Node):
         args, _ = self.arguments.load(lambda x, edge: leaf_of(x, edge, leaves))
         if not walk.retain_graph:
             self.arguments = None
-        with random_state_of(self.state), grad_mode(True):
+        with random_state_of(self.state), grad_mode(True), self.captures.checked():
             results = [x for x in tree.leaves(self.function(*args)) if isinstance(x, Variable)]
         pairs = [
             (x, walk.variable_of(gradient))

@@ -130,15 +130,29 @@ def test_arguments_keep_the_values_that_they_had_in_the_call():
     onp.testing.assert_allclose(onp.asarray(x.grad), POINT * onp.cos(POINT**2), rtol=1e-5)
 
 
-def test_a_captured_variable_must_keep_its_value_until_the_walk():
+@pytest.mark.parametrize("use_reentrant", [False, True])
+def test_a_captured_variable_must_keep_its_value_until_the_walk(use_reentrant):
     x, shift = leaf(), Variable(POINT)
-    z = checkpoint(lambda x: np.sin(x + shift), x)
+    z = checkpoint(lambda x: np.sin(x + shift), x, use_reentrant=use_reentrant)
     shift += 1
     with pytest.raises(SavedValueError, match="captures must keep its value"):
         z.sum().backward()
     weight = leaf()
-    checkpoint(lambda x: np.sin(x * weight), x).sum().backward()
+    z = checkpoint(lambda x: np.sin(x * weight), x, use_reentrant=use_reentrant)
+    z.sum().backward()
     onp.testing.assert_allclose(onp.asarray(weight.grad), POINT * onp.cos(POINT**2), rtol=1e-5)
+
+
+def test_the_function_may_take_derivatives_itself():
+    def fun(x):
+        (slope,) = grad((np.sin(x) * x).sum(), x, create_graph=True)
+        return slope * x
+
+    x = leaf()
+    checkpoint(fun, x).sum().backward()
+    found, x.grad = onp.asarray(x.grad), None
+    fun(x).sum().backward()
+    onp.testing.assert_allclose(found, onp.asarray(x.grad), rtol=1e-5)
 
 
 def changing(*functions):
