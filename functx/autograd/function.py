@@ -9,7 +9,7 @@ from functools import partial, wraps
 from typing import Any
 
 from functx.autograd.engine import Gradient, Walk
-from functx.autograd.function_calls import apply_to_variables, run_forward
+from functx.autograd.function_calls import apply_to_variables, run_forward, set_up
 from functx.autograd.function_context import FunctionContext, state_of
 from functx.autograd.function_methods import FunctionMethods, defines, memoize, once_error
 from functx.autograd.function_rules import apply_traced, mark_differentiated_once
@@ -39,9 +39,9 @@ class Function(FunctionMethods):
       with `generate_vmap_rule = True` the other methods are mapped instead.
 
     On Variables `forward` runs without gradients. Its outputs are new arrays, except for inputs that
-    it marks dirty. Only inputs and outputs have a history when `backward` is differentiated: what
-    `forward` computes in between and keeps has none, so return it as a further output. Gradients of
-    complex values are by PyTorch's convention, also under transforms.
+    it marks dirty. What `setup_context` keeps has a history when `backward` is differentiated; what
+    `forward` computes and keeps in `ctx`, but does not return, has none. Gradients of complex values
+    are by PyTorch's convention, also under transforms.
 
     >>> import functx
     >>> from functx.autograd import Function, Variable
@@ -89,7 +89,9 @@ class Function(FunctionMethods):
         if not any([isinstance(x, Variable) for x in inputs]):
             context = FunctionContext(cls.__name__, (False,) * len(inputs))
             with grad_mode(False):
-                return call_outside_trace(partial(run_forward, cls, context, keywords), *inputs)
+                output = call_outside_trace(partial(run_forward, cls, context, keywords), *inputs)
+                set_up(cls, context, inputs, output)
+                return output
         return apply_to_variables(cls, inputs, keywords)
 
 

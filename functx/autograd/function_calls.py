@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 from weakref import ref
 
@@ -46,22 +46,29 @@ def run_forward(
     keywords: dict[str, Any],
     *inputs: Any,
 ) -> Any:
-    """The output of `forward`, after the context is set up."""
-    if not defines(function, "setup_context"):
-        return function.forward(context, *inputs, **keywords)
-    output = function.forward(*inputs, **keywords)
-    function.setup_context(context, inputs, output)
-    return output
+    """The output of `forward`."""
+    if defines(function, "setup_context"):
+        return function.forward(*inputs, **keywords)
+    return function.forward(context, *inputs, **keywords)
+
+
+def set_up(
+    function: type[FunctionMethods], context: FunctionContext, inputs: tuple[Any, ...], output: Any
+) -> None:
+    """Sets up the context of a call, unless `forward` has done so."""
+    if defines(function, "setup_context"):
+        function.setup_context(context, inputs, output)
 
 
 class FunctionNode(Node):
     """The node of a call of a Function.
 
-    `is_array` marks the outputs that are arrays, which are numbered alone. `originals` are the
-    arrays that `forward` returned and that have a gradient, with their numbers.
+    `is_array` marks the outputs that are arrays, which are numbered alone, and `differentiable` those
+    of them that have a gradient. `originals` are the Variables that `forward` made or wrote to, and
+    returned, with their numbers.
     """
 
-    __slots__ = ("context", "function", "in_avals", "is_array", "originals")
+    __slots__ = ("context", "differentiable", "function", "in_avals", "is_array", "originals")
 
     def __init__(
         self,
@@ -70,12 +77,14 @@ class FunctionNode(Node):
         edges: Sequence[GradientEdge | None],
         in_avals: Sequence[ShapedArray | None],
         outputs: Sequence[Any],
+        originals: list[tuple[ref[Variable], int]],
     ):
         self.is_array = [is_array(x) for x in outputs]
         arrays = [x for x in outputs if is_array(x)]
         super().__init__(f"{function.__name__}Backward", edges, [aval_of(x) for x in arrays])
         self.function, self.context, self.in_avals = function, context, in_avals
-        self.originals: list[tuple[ref[Variable], int]] = []
+        self.differentiable = [is_inexact(x.dtype) for x in arrays]
+        self.originals = originals
 
     def pull_back(self, walk: Walk, gradients: list[Gradient | None]) -> list[Gradient | None]:
         """The gradients of the inputs by the rule of the class."""
@@ -83,7 +92,7 @@ class FunctionNode(Node):
         rule = backward_rule(self.function)
         if rule is None:
             raise missing_method("backward", name)
-        with self.history_of_outputs() if walk.create_graph else nullcontext():
+        with history_of(self if walk.create_graph else None):
             results = rule(context, *self.output_gradients(walk, gradients))
         checked = check_gradients(name, rule, results, self.in_avals)
         if not walk.retain_graph:
@@ -99,29 +108,43 @@ class FunctionNode(Node):
         """The arguments of the rule: the gradient of each output, None for what is no array."""
         materialize = state_of(self.context).materialize
         arrays = []
-        for aval, gradient in zip(self.out_avals, gradients, strict=True):
+        for aval, gradient, on in zip(self.out_avals, gradients, self.differentiable, strict=True):
+            if not on:
+                gradient = None
             if gradient is None and materialize:
                 gradient = Gradient(walk.filled(aval, 0))
             arrays.append(None if gradient is None else walk.variable_of(gradient))
         remaining = iter(arrays)
         return [next(remaining) if on else None for on in self.is_array]
 
+    def set_differentiable(self, differentiable: list[bool], inputs: Sequence[Any]) -> None:
+        """Keeps the marks of the outputs; the originals are those with a gradient that are no inputs."""
+        self.differentiable = differentiable
+        self.originals = [
+            (x, i) for x, i in self.originals if differentiable[i] and not is_among(x(), inputs)
+        ]
+
     @contextmanager
     def history_of_outputs(self) -> Iterator[None]:
-        """Gives the arrays that `forward` returned, and the user kept, their history meanwhile.
+        """Gives the arrays that `forward` returned their history meanwhile.
 
-        If they had it always, the context would be part of a cycle.
+        If they had it always, a context that keeps them would be part of a cycle.
         """
-        originals = [(x(), i) for x, i in self.originals]
-        for x, i in originals:
-            if x is not None:
+        before = []
+        for reference, i in self.originals:
+            if (x := reference()) is not None:
+                before.append((x, x.edge))
                 x._edge = GradientEdge(self, i)
         try:
             yield
         finally:
-            for x, _ in originals:
-                if x is not None:
-                    x._edge = None
+            for x, edge in reversed(before):
+                x._edge = edge
+
+
+def history_of(node: FunctionNode | None) -> AbstractContextManager[None]:
+    """A context in which the arrays that `forward` returned have a history, if there is a node."""
+    return nullcontext() if node is None else node.history_of_outputs()
 
 
 def apply_to_variables(
@@ -134,34 +157,46 @@ def apply_to_variables(
     avals = [aval_of(x) if is_array(x) else None for x in inputs]
     tangents = [x.tangent if isinstance(x, Variable) else None for x in inputs]
     context = FunctionContext(function.__name__, needs)
+    writes = {id(x): x._storage.writes for x in inputs if isinstance(x, Variable)}
     with grad_mode(False), closed_level():
         output = run_forward(function, context, keywords, *inputs)
     outputs = output if isinstance(output, tuple) else (output,)
-    state = state_of(context)
-    state.check_dirty(inputs, outputs)
-    node = None
+    arrays = [x for x in outputs if is_array(x)]
+    state, node = state_of(context), None
     if current_modes().records_gradients and any(needs):
+        originals = [
+            (ref(x), i)
+            for i, x in enumerate(arrays)
+            if isinstance(x, Variable)
+            and is_inexact(x.dtype)
+            and (x._storage.writes != writes[id(x)] if id(x) in writes else not x.requires_grad)
+        ]
+        node = FunctionNode(function, context, edges, avals, outputs, originals)
+        state.node = ref(node)
+    with closed_level(), history_of(node), grad_mode(node is not None):
+        set_up(function, context, inputs, output)
+    state.check_dirty(inputs, outputs)
+    if node is not None:
         for x in state.dirty:
             if isinstance(x, Variable):
                 x.check_writable(f"{function.__name__}: mark_dirty")
-        node = FunctionNode(function, context, edges, avals, outputs)
-        state.node = ref(node)
+        node.set_differentiable(
+            [is_inexact(x.dtype) and not is_among(x, state.non_differentiable) for x in arrays],
+            inputs,
+        )
     results: dict[int, Any] = {}
     numbers: dict[int, int] = {}
-    for i, x in enumerate([x for x in outputs if is_array(x)]):
+    for i, x in enumerate(arrays):
         if id(x) in results:
             continue
         numbers[id(x)] = i
-        is_differentiable = is_inexact(x.dtype) and not is_among(x, state.non_differentiable)
-        edge = GradientEdge(node, i) if node is not None and is_differentiable else None
+        edge = GradientEdge(node, i) if node is not None and node.differentiable[i] else None
         if is_among(x, state.dirty):
             results[id(x)] = written_input(x, edge, versions[id(x)])
         else:
             results[id(x)] = new_output(x, edge)
-            if node and edge and isinstance(x, Variable) and not is_among(x, inputs):
-                node.originals.append((ref(x), i))
     if any([t is not None for t in tangents]):
-        with node.history_of_outputs() if node is not None else nullcontext():
+        with history_of(node):
             set_tangents(function, context, inputs, tangents, outputs, results)
     if node is not None:
         keep_saved(context, dict(zip(map(id, inputs), edges, strict=True)), numbers, results)

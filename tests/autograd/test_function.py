@@ -323,6 +323,36 @@ def test_derivatives_of_derivatives_go_through_kept_outputs_without_cycles(saved
         gc.enable()
 
 
+class Tanh(Function):
+    """tanh, whose derivative `setup_context` computes from the output."""
+
+    @staticmethod
+    def forward(x):
+        return np.tanh(x), x * 1
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.mark_non_differentiable(output[1])
+        ctx.save_for_backward(1 - output[0] ** 2, output[1] * inputs[0])
+
+    @staticmethod
+    def backward(ctx, gradient, other):
+        slope, square = ctx.saved_tensors
+        return gradient * slope + 0 * square
+
+
+def test_what_setup_context_computes_has_a_history():
+    x = leaf()
+    (found,) = grad(Tanh.apply(x)[0].sum(), x, create_graph=True)
+    (found,) = grad(found.sum(), x)
+    slope = 1 - onp.tanh(POINT) ** 2
+    onp.testing.assert_allclose(onp.asarray(found), -2 * onp.tanh(POINT) * slope, rtol=1e-5)
+    outer = leaf() * 1
+    both = function(lambda ctx, x: (x * 1, outer), lambda ctx, g, h: g)
+    grad(both.apply(x)[0].sum(), x, create_graph=True)
+    assert outer.requires_grad
+
+
 def test_once_differentiable_gradients_look_differentiable():
     @once_differentiable
     def backward(ctx, gradient):
