@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from functx.autograd.nodes import GradientEdge, Node, SavedValue, freed_error
-from functx.autograd.saved import PackedValue, pack_saved
-from functx.autograd.variable import as_variable, make_variable
+from functx.autograd.saved import PackedValue, load_variable, pack_saved
+from functx.autograd.variable import as_variable
 from functx.core.errors import (
     FunctionContextError,
     GradientTypeError,
@@ -67,7 +67,14 @@ class FunctionContext(AutogradContext):
         saved, state = self.__dict__["_functx_saved"], state_of(self)
         if saved is None:
             raise freed_error(state.name)
-        return tuple([unpack(state, x) for x in saved])
+        return tuple(
+            [
+                load_variable(x, state.node(), state.name)
+                if isinstance(x, (SavedValue, PackedValue))
+                else x
+                for x in saved
+            ]
+        )
 
     def save_for_backward(self, *arrays: Value) -> None:
         """Save arrays, or None, for `backward`, which reads them as `saved_tensors`.
@@ -114,16 +121,6 @@ def check_saved(
                 fix="Keep it as an attribute (ctx.name = value).",
             )
     return arrays
-
-
-def unpack(state: CallState, saved: Any) -> Any:
-    """A saved value with its history; SavedValueError if it was written to since."""
-    if not isinstance(saved, (SavedValue, PackedValue)):
-        return saved
-    recorded, edge = saved.load(state.name), saved.edge
-    if saved.output is not None and (node := state.node()) is not None:
-        edge = GradientEdge(node, saved.output)
-    return make_variable(recorded, edge)
 
 
 def free_saved(context: FunctionContext) -> None:

@@ -11,7 +11,9 @@ import numpy as np
 
 from functx.autograd.modes import Mode, grad_mode
 from functx.autograd.nodes import (
+    AccumulateGrad,
     GradientEdge,
+    Node,
     OperationNode,
     SavedValue,
     freed_error,
@@ -96,6 +98,21 @@ def pack_saved(x: SavedValue) -> SavedValue | PackedValue:
     """A saved value, packed by the pair that is active, if there is one."""
     hooks = saving_hooks.get()
     return x if hooks is None else hooks.pack_value(x)
+
+
+def load_variable(saved: SavedValue | PackedValue, node: Node | None, label: str) -> Variable:
+    """A value that `node` saved, with its history; a leaf is the leaf itself.
+
+    Raises SavedValueError if it was written to since.
+    """
+    recorded, edge = saved.load(label), saved.edge
+    if edge is not None and type(edge.node) is AccumulateGrad:
+        leaf = edge.node.variable
+        if leaf.read() is recorded:
+            return leaf
+    if saved.output is not None and node is not None:
+        edge = GradientEdge(node, saved.output)
+    return make_variable(recorded, edge)
 
 
 class no_saving_hooks(Mode):  # noqa: N801 - a context, named like a function
@@ -292,14 +309,7 @@ class SavedSlot:
         saved = self._saved
         if type(saved) is Recorded:
             return make_variable(saved, None)
-        recorded, edge = saved.load(self._node.label), saved.edge
-        if edge is not None and type(saved) is SavedValue and not edge.node.edges:
-            leaf = getattr(edge.node, "variable", None)
-            if leaf is not None:
-                return cast(Variable, leaf)
-        if saved.output is not None:
-            edge = GradientEdge(self._node, saved.output)
-        return make_variable(recorded, edge)
+        return load_variable(saved, self._node, self._node.label)
 
     def register_hooks(
         self, pack_hook: Callable[[Variable], Any], unpack_hook: Callable[[Any], Any]

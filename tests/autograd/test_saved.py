@@ -226,6 +226,10 @@ def test_packed_values_go_with_their_node():
         gc.enable()
 
 
+read = []
+"""The values of `x` that the rule of `Cubed` read."""
+
+
 class Cubed(Function):
     @staticmethod
     def forward(ctx, x):
@@ -236,6 +240,7 @@ class Cubed(Function):
     @staticmethod
     def backward(ctx, gradient):
         x, y = ctx.saved_tensors
+        read.append(x)
         return gradient * (2 * y + x * x)
 
 
@@ -247,6 +252,8 @@ def test_values_that_a_function_saves_are_packed():
     y.sum().backward()
     assert counting.counts == (2, 2)
     onp.testing.assert_allclose(onp.asarray(x.grad), 3 * POINT**2)
+    Cubed.apply(x).sum().backward()
+    assert read[-1] is x
 
 
 def test_walks_for_a_batch_of_gradients_unpack_values_of_pairs_and_checkpoints():
