@@ -301,6 +301,8 @@ def batched_gradients(
 def grad_of_traced(roots: Roots, wanted: Sequence[Any]) -> list[Any]:
     """The gradients of traced values in traced values, as equations of their trace."""
     builder = current_builder.require()
+    if builder.gradient_stop is not None:
+        builder.gradient_stop.apply()
     atoms: list[Atom] = []
     for x in [*[root for root, _ in roots], *wanted]:
         builder, atom = functionalized_atom(builder, builder.atom(x))
@@ -308,11 +310,14 @@ def grad_of_traced(roots: Roots, wanted: Sequence[Any]) -> list[Any]:
     outputs, inputs = atoms[: len(roots)], atoms[len(roots) :]
     known = {v for v in inputs if type(v) is Var}
     equations = [
-        eqn for eqn in dce_equations(builder.equations, outputs) if known.isdisjoint(eqn.outputs)
+        eqn
+        for eqn in dce_equations(builder.equations, outputs)
+        if known.isdisjoint(eqn.outputs) and not eqn.primitive.is_constant_in_reverse_mode
     ]
     equations = dce_equations(equations, outputs)
     computed = {v for eqn in equations for v in eqn.outputs}
-    read = dict.fromkeys(a for eqn in equations for a in eqn.inputs if type(a) is Var)
+    atoms_read = [*[a for eqn in equations for a in eqn.inputs], *outputs]
+    read = dict.fromkeys(a for a in atoms_read if type(a) is Var)
     others = [v for v in read if v not in computed and v not in known]
     varying = list(dict.fromkeys(v for v in inputs if type(v) is Var and is_inexact(v.aval.dtype)))
     program = Program("traced", [*varying, *others], equations, outputs)
@@ -321,8 +326,7 @@ def grad_of_traced(roots: Roots, wanted: Sequence[Any]) -> list[Any]:
     cts = [gradient for _, gradient in roots]
     found = apply(None, pullback, [*cts, *[Tracer(v, builder) for v in program.inputs]])
     by_input = dict(zip(varying, found, strict=True))
-    used = {*read, *outputs}
-    return [by_input[v] if v in by_input and v in used else None for v in inputs]  # type: ignore[index]
+    return [by_input[v] if v in by_input and v in read else None for v in inputs]  # type: ignore[index]
 
 
 def refuse_traced(label: str, values: Sequence[Any]) -> None:

@@ -9,6 +9,9 @@ from contextvars import ContextVar
 from functools import wraps
 from typing import Any, NamedTuple, TypeVar, cast
 
+from functx.core.gradient_stop import set_gradient_stop
+from functx.core.tracer import current_builder
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -26,8 +29,18 @@ current_modes = _modes.get
 
 
 def is_grad_enabled() -> bool:
-    """Whether operations on Variables that require gradients get nodes."""
-    return current_modes().grad
+    """Whether operations on Variables that require gradients get nodes.
+
+    Inside a derivative, modes that were entered outside do not count.
+    """
+    if current_modes().grad:
+        return True
+    builder = current_builder.get()
+    while builder is not None and builder.gradient_stop is None:
+        if builder.differentiated:
+            return True
+        builder = builder.parent
+    return False
 
 
 def is_inference_mode_enabled() -> bool:
@@ -35,12 +48,25 @@ def is_inference_mode_enabled() -> bool:
     return current_modes().inference
 
 
-def _switch(grad: bool, inference: bool | None = None) -> Callable[[], None]:
-    """Sets the modes; returns the function that restores them."""
+def _switch(
+    grad: bool, inference: bool | None = None, stops_traced: bool = True
+) -> Callable[[], None]:
+    """Sets the modes, also for what is traced if `stops_traced`; returns the function that restores them."""
     before = current_modes()
     inference = before.inference if inference is None else inference
-    _modes.set(Modes(grad, inference, grad and not inference))
-    return lambda: cast(None, _modes.set(before))
+    records = grad and not inference
+    _modes.set(Modes(grad, inference, records))
+    builder = current_builder.get() if stops_traced else None
+    if builder is None:
+        return lambda: cast(None, _modes.set(before))
+    stop = set_gradient_stop(builder, None if records else not inference)
+
+    def restore() -> None:
+        _modes.set(before)
+        if builder.is_open:
+            set_gradient_stop(builder, stop)
+
+    return restore
 
 
 class Mode:
@@ -130,14 +156,14 @@ class _Awaitable(NamedTuple):
 
 
 class grad_mode(Mode):  # noqa: N801 - a context, named like a function
-    """A context in which operations get nodes, or not; `inference` None leaves that mode."""
+    """A context in which operations on Variables get nodes, or not; `inference` None leaves that mode."""
 
     def __init__(self, enabled: bool, inference: bool | None = None):
         super().__init__()
         self.enabled, self.inference = enabled, inference
 
     def enter(self) -> Callable[[], None]:
-        return _switch(self.enabled, self.inference)
+        return _switch(self.enabled, self.inference, stops_traced=False)
 
     def fresh(self) -> Mode:
         return grad_mode(self.enabled, self.inference)
@@ -155,6 +181,9 @@ class _FunctionOrContext(Mode):
 
 class no_grad(_FunctionOrContext):  # noqa: N801 - PyTorch's name
     """A context, and a decorator, in which results do not require gradients.
+
+    In a function that is traced, what is computed in the context is a constant for reverse mode, as by
+    `functx.stop_gradient`; forward mode ignores it. A context outside a transform does not reach into it.
 
     >>> from functx.autograd import Variable, no_grad
     >>> x = Variable(2.0, requires_grad=True)
@@ -195,7 +224,7 @@ class set_grad_enabled(Mode):  # noqa: N801 - PyTorch's name
         return super().__call__(fun)
 
     def fresh(self) -> Mode:
-        return grad_mode(self.mode)
+        return enable_grad() if self.mode else no_grad()
 
     def __repr__(self) -> str:
         return f"set_grad_enabled(mode={self.mode})"

@@ -393,6 +393,8 @@ class Primitive(metaclass=_PrimitiveType):
     zero, False for an operand that does not vary. The result is an array or None.
     """
 
+    is_constant_in_reverse_mode: ClassVar[bool] = False
+    """Whether cotangents never reach the operands, though forward mode may have a tangent."""
     varying_outputs: ClassVar[Callable[..., Any] | None] = None
     """Optional `varying_outputs(self, avals, active)`: a bool for each output, False if its tangent is zero.
 

@@ -30,6 +30,7 @@ from functx.core.typing import ArrayLike, Dim, Value
 
 if TYPE_CHECKING:
     from functx.core.functionalization import IncrementalFunctionalizer
+    from functx.core.gradient_stop import GradientStop
     from functx.core.masks import RuleMasks
     from functx.core.named_axes import Axis
     from functx.core.primitive import Primitive
@@ -71,6 +72,7 @@ class Builder:
         self.has_copies = False
         self.functionalizer: IncrementalFunctionalizer | None = None
         self.rule_masks: RuleMasks | None = None
+        self.gradient_stop: GradientStop | None = None
         self._producers: dict[Atom, int] = {}
         self._indexed = 0
         self._followed = 0
@@ -91,6 +93,13 @@ class Builder:
                 self._producers[v] = i
         self._indexed = len(self.equations)
         return self._producers.get(var)
+
+    def replace_equations(self, start: int, equations: Sequence[Equation]) -> None:
+        """Replace the equations from `start` by others, which define the same variables and more."""
+        self.equations[start:] = equations
+        self._indexed = min(self._indexed, start)
+        self._followed = min(self._followed, start)
+        self.functionalizer = None
 
     def mark_made_by_jax(self, atom: Atom) -> None:
         """Mark `atom` as an array made by JAX, which must not be written to."""
@@ -229,6 +238,8 @@ class Builder:
     def finish(self, outputs: Sequence[ArrayLike], **names: Any) -> tuple[Program, list[Any]]:
         """The program with these outputs, and the captured values, which its last inputs stand for."""
         atoms = [self.atom(x) for x in outputs]
+        if self.gradient_stop is not None:
+            self.gradient_stop.apply()
         captured = list(self.captures.values())
         inputs = [*self.inputs, *(var for var, _ in captured)]
         equations = self.equations

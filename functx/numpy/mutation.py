@@ -12,6 +12,7 @@ import numpy as np
 from functx import ops
 from functx.core.errors import (
     ArgumentError,
+    AutogradError,
     CapturedWriteError,
     DTypeError,
     ImmutableArrayError,
@@ -20,6 +21,7 @@ from functx.core.errors import (
     type_name,
 )
 from functx.core.functionalization import storage_base, view_base
+from functx.core.gradient_stop import outside_gradient_stop
 from functx.core.program import Literal
 from functx.core.source_info import user_frame
 from functx.core.tracer import Tracer, as_numpy_array, aval_of, current_builder
@@ -110,6 +112,12 @@ def check_writable(x: Tracer, operation: str) -> None:
                 f"to; got {x.atom.aval!r}, a view of {base.aval!r}",
                 fix="Copy it first (.copy()).",
             )
+        if eqn.primitive.is_constant_in_reverse_mode and builder.gradient_stop is None:
+            raise AutogradError(
+                f"{operation}: a view made under no_grad must be written to under no_grad; got "
+                f"{x.atom.aval!r}, a view of {base.aval!r}",
+                fix="Take the view outside no_grad, or copy it (.copy()).",
+            )
         atom = base
 
 
@@ -147,15 +155,16 @@ def set_item(x: Tracer, idx: Index, value: ArrayOrList | MaskedElements) -> None
     if is_own_view(x, idx, value):
         return
     check_writable(x, "x[...] =")
-    if isinstance(value, MaskedElements):
-        same = parse_mask_index(idx, x.shape)
-        if same is None or not is_same_mask(same.mask, value.axes.mask):
-            raise value.error
-        new = value.select_into(x)
-    else:
-        check_value_rank(x, idx, value)
-        new = scatter_update(x, idx, value)
-    Write()(x, ops.convert_element_type(new, x.dtype, x.weak_type))
+    with outside_gradient_stop() as constant:
+        if isinstance(value, MaskedElements):
+            same = parse_mask_index(idx, x.shape)
+            if same is None or not is_same_mask(same.mask, value.axes.mask):
+                raise value.error
+            new = MaskedElements(constant(value.array), value.axes, value.error).select_into(x)
+        else:
+            check_value_rank(x, idx, value)
+            new = scatter_update(x, idx, constant(value))
+        Write()(x, ops.convert_element_type(new, x.dtype, x.weak_type))
 
 
 def check_value_rank(x: Tracer, idx: Index, value: ArrayOrList) -> None:

@@ -10,11 +10,11 @@ from functx import ops
 from functx.core import tree
 from functx.core.errors import ArgumentError, FunctxError, type_name
 from functx.core.masks import inexact_mask, select_where
-from functx.core.primitive import LinearInput, Primitive
+from functx.core.primitive import LinearInput, Primitive, View
 from functx.core.program import Equation
 from functx.core.samples import EXACT, f32, i32, sample
 from functx.core.types import ShapedArray
-from functx.core.typing import ArrayLike, Cotangents, Dim, IRValue, NumPyArray, Tangent, Value
+from functx.core.typing import ArrayLike, Cotangents, Dim, IRValue, Mask, NumPyArray, Tangent, Value
 from functx.ops.families import Linear
 from functx.ops.operands import batch_size
 
@@ -34,6 +34,54 @@ class StopGradient(Primitive):
 
     def batch(self, args: Sequence[Value], dims: Sequence[Dim]) -> tuple[Value, Dim]:
         return self(*args), dims[0]
+
+    def numpy(self, x: NumPyArray) -> ArrayLike:
+        return x
+
+    def lower(self, ctx: LoweringContext, x: IRValue) -> IRValue:
+        return x
+
+
+class Detach(View):
+    """`x`, a constant for reverse mode; with `shares_memory` a view of it.
+
+    Forward mode takes it as a constant too, unless `keeps_tangent`.
+    """
+
+    shares_memory: bool
+    keeps_tangent: bool = False
+    is_constant_in_reverse_mode = True
+    linear = (0,)
+    rounding = EXACT
+    samples = (
+        sample(f32[3], shares_memory=True, gradients={0: [0.0, 0.0, 0.0]}),
+        sample(f32[3], shares_memory=False, gradients={0: [0.0, 0.0, 0.0]}),
+    )
+
+    @property
+    def differentiable(self) -> bool:  # type: ignore[override]
+        return self.keeps_tangent
+
+    def abstract_eval(self, x: ShapedArray) -> ShapedArray:
+        return x
+
+    def jvp(self, primals: Sequence[Value], tangents: Sequence[Tangent]) -> tuple[Value, Tangent]:
+        return self(*primals), None if tangents[0] is None else self(tangents[0])
+
+    def tangent_mask(self, masks: Sequence[Mask], args: Sequence[Value]) -> Mask:
+        return masks[0]
+
+    def transpose(self, ct: Value, x: Value) -> Cotangents:
+        return (None,)
+
+    def batch(self, args: Sequence[Value], dims: Sequence[Dim]) -> tuple[Value, Dim]:
+        return self(*args), dims[0]
+
+    def scatter_into_base(self, part: Value, index: int, x: Value, *args: Value) -> Value:
+        return part
+
+    def view_strides(self, x: ShapedArray, strides: tuple[int, ...]) -> tuple[int, ...] | None:
+        return strides if self.shares_memory else None
 
     def numpy(self, x: NumPyArray) -> ArrayLike:
         return x

@@ -43,7 +43,7 @@ def forward_sweep(
         args = [x for x, _ in operands]
         flags = tuple([on for _, on in operands])
         primitive = eqn.primitive
-        if not primitive.differentiable or not any(flags):
+        if not primitive.differentiable or primitive.is_constant_in_reverse_mode or not any(flags):
             return [(out, False) for out in bind_equation(eqn, *args)]
         if primitive.forward is None:
             outs = saved = bind_equation(eqn, *args)
