@@ -9,8 +9,8 @@ from contextvars import ContextVar
 from functools import wraps
 from typing import Any, NamedTuple, TypeVar, cast
 
-from functx.core.gradient_stop import set_gradient_stop
 from functx.core.tracer import current_builder
+from functx.ops.gradient_stop import set_gradient_stop
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -30,10 +30,10 @@ from functx.core.typing import ArrayLike, Dim, Value
 
 if TYPE_CHECKING:
     from functx.core.functionalization import IncrementalFunctionalizer
-    from functx.core.gradient_stop import GradientStop
     from functx.core.masks import RuleMasks
     from functx.core.named_axes import Axis
     from functx.core.primitive import Primitive
+    from functx.ops.gradient_stop import GradientStop
 
 
 class Builder:

@@ -21,7 +21,6 @@ from functx.core.errors import (
     type_name,
 )
 from functx.core.functionalization import storage_base, view_base
-from functx.core.gradient_stop import outside_gradient_stop
 from functx.core.program import Literal
 from functx.core.source_info import user_frame
 from functx.core.tracer import Tracer, as_numpy_array, aval_of, current_builder
@@ -33,6 +32,7 @@ from functx.numpy.index_parsing import IndexingOptions
 from functx.numpy.indexer import fill_to_shape, make_indexer
 from functx.numpy.indexing import scatter_update, static_index_key, static_index_primitives
 from functx.numpy.promotion import broadcast_to, number_literal, operand
+from functx.ops.gradient_stop import outside_gradient_stop
 from functx.ops.operands import PYTHON_SCALARS
 from functx.ops.views import Write
 

@@ -51,7 +51,6 @@ class Detach(View):
     shares_memory: bool
     keeps_tangent: bool = False
     is_constant_in_reverse_mode = True
-    linear = (0,)
     rounding = EXACT
     samples = (
         sample(f32[3], shares_memory=True, gradients={0: [0.0, 0.0, 0.0]}),

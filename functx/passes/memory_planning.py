@@ -179,7 +179,7 @@ class CheckpointInliner(UniqueEquations):
 
 
 VIEW_PRIMITIVES = (
-    ops.BroadcastInDim, Copy, ops.DynamicSlice, ops.CheckpointName, ops.PermuteDims, ops.Reshape, ops.Rev, ops.Slice, ops.Split, ops.StopGradient,
+    ops.BroadcastInDim, Copy, ops.DynamicSlice, ops.CheckpointName, ops.PermuteDims, ops.Reshape, ops.Rev, ops.Slice, ops.Split, ops.StopGradient, ops.Detach,
 )  # fmt: skip
 """Primitives that show an array in another way, which cost nothing to recompute."""
 _POINTWISE = (

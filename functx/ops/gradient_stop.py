@@ -11,6 +11,7 @@ from functx.core.program import Atom, Effect, Equation, Var, subprograms
 from functx.core.tracer import Tracer, current_builder
 from functx.core.tracing import Builder
 from functx.core.types import is_inexact
+from functx.ops.autodiff import Detach
 
 
 class GradientStop:
@@ -27,14 +28,10 @@ class GradientStop:
 
     def detach(self, atom: Atom, out: Var, eqn: Equation, shares_memory: bool) -> Equation:
         """The equation that detaches `atom`, computed or written by `eqn`, as `out`."""
-        from functx.ops.autodiff import Detach
-
         return Equation(Detach(shares_memory, self.keeps_tangent), [atom], [out], eqn.source)
 
     def constant(self, x: Any) -> Any:
         """`x`, detached if it is traced."""
-        from functx.ops.autodiff import Detach
-
         if type(x) is not Tracer or not is_inexact(x.dtype):
             return x
         return Detach(False, self.keeps_tangent)(x)
