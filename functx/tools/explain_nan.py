@@ -47,7 +47,7 @@ from functx.transforms.control.while_loop import While
 from functx.transforms.forward_mode import canonicalize_for_ad
 from functx.transforms.grad import argnums_leaves, canonical_argnums
 from functx.transforms.jvp import jvp
-from functx.transforms.reverse_mode import Cotangents, TapeEntry, backward_sweep, forward_sweep
+from functx.transforms.reverse_mode import CotangentSums, TapeEntry, backward_sweep, forward_sweep
 from functx.transforms.tracing_api import avals_of, trace_function
 
 Index = tuple[int, ...]
@@ -386,7 +386,7 @@ def explain_derivative(
     return None
 
 
-class RecordingCotangents(Cotangents):
+class RecordingCotangents(CotangentSums):
     """Cotangents that record, for each equation of the backward sweep, the step it belongs to."""
 
     def __init__(self) -> None:

@@ -39,7 +39,7 @@ from functx.transforms.argument_names import (
 )
 from functx.transforms.dce import RemoveEffects, used_variables, varied
 from functx.transforms.decompose import decompose_missing_rules
-from functx.transforms.reverse_mode import Cotangents, transpose_equations, transpose_operand
+from functx.transforms.reverse_mode import CotangentSums, transpose_equations, transpose_operand
 from functx.transforms.rule_checks import find_nonlinear_term
 from functx.transforms.tracing_api import abstractify, trace_function
 
@@ -142,7 +142,7 @@ def trace_transpose(
     program: Program,
     linear: Sequence[bool],
     outputs: Sequence[Atom],
-    sweep: Callable[[Sequence[Equation], dict[Var, Any], Cotangents], None],
+    sweep: Callable[[Sequence[Equation], dict[Var, Any], CotangentSums], None],
 ) -> Program:
     """The transpose of `program` in the inputs marked `linear`.
 
@@ -154,7 +154,7 @@ def trace_transpose(
     def body(*args: Value) -> list[Value]:
         count = len(outputs)
         known: dict[Var, Any] = dict(zip(others, args[count:], strict=True))
-        cts = Cotangents()
+        cts = CotangentSums()
         cts.seed(outputs, args[:count])
         sweep(evaluate_known(program, known), known, cts)
         return cts.take(select_where(program.inputs, linear))
@@ -227,7 +227,7 @@ class LinearTranspose(Rewrite[Program]):
         return trace_transpose(program, linear, program.outputs, self.transpose_equations)
 
     def transpose_equations(
-        self, equations: Sequence[Equation], known: dict[Var, Any], cts: Cotangents
+        self, equations: Sequence[Equation], known: dict[Var, Any], cts: CotangentSums
     ) -> None:
         """As the function of this name; LinearityError for an equation that is not linear."""
         made = current_builder.require().equations

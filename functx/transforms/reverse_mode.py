@@ -65,7 +65,7 @@ def backward_sweep(
     tape: Sequence[TapeEntry],
     out_cts: Sequence[Cotangent],
     active: Flags,
-    cts: Cotangents | None = None,
+    cts: CotangentSums | None = None,
     out_masks: Sequence[Mask] | None = None,
 ) -> list[Value]:
     """The cotangents of the active inputs, from those of the outputs (None for zero).
@@ -73,7 +73,7 @@ def backward_sweep(
     With `cts`, the caller sees the cotangents that are left and the masks.
     """
     builder = current_builder.require()
-    cts = Cotangents() if cts is None else cts
+    cts = CotangentSums() if cts is None else cts
     cts.seed(program.outputs, out_cts, out_masks)
     outer = builder.source
     for eqn, args, saved, flags in reversed(tape):
@@ -143,7 +143,7 @@ def group_by_primitive(
     return groups
 
 
-class Cotangents:
+class CotangentSums:
     """The accumulated cotangents of variables, with masks of the elements that can be nonzero.
 
     Sparse cotangents wait in `sparse`, and are added to the sum of the others in place: so a slice
@@ -259,7 +259,7 @@ def transpose_jvp_rule(
     _, out_tangents = result
     if not primitive.multiple_results:
         out_tangents = [out_tangents]
-    found = Cotangents()
+    found = CotangentSums()
     for t, ct in zip(out_tangents, cts, strict=True):
         if t is not None:
             found.add(builder.atom(t), ct)
@@ -275,7 +275,7 @@ def transpose_jvp_rule(
 
 
 def transpose_equations(
-    equations: Sequence[Equation], known: dict[Var, Any], cts: Cotangents
+    equations: Sequence[Equation], known: dict[Var, Any], cts: CotangentSums
 ) -> None:
     """Propagates cotangents through linear equations, from the last to the first.
 
@@ -381,7 +381,7 @@ def trace_vjp_split(
         count = len(avals)
 
         def pull(*cts_and_masks: Value) -> list[Value]:
-            cts = Cotangents()
+            cts = CotangentSums()
             out_cts = scatter_where(cts_and_masks[:count], inexact)
             out_masks = scatter_where(cts_and_masks[count:] or [None] * count, inexact)
             grads = backward_sweep(program, tape, out_cts, active, cts, out_masks)
