@@ -164,13 +164,7 @@ def apply_to_variables(
     arrays = [x for x in outputs if is_array(x)]
     state, node = state_of(context), None
     if current_modes().records_gradients and any(needs):
-        originals = [
-            (ref(x), i)
-            for i, x in enumerate(arrays)
-            if isinstance(x, Variable)
-            and is_inexact(x.dtype)
-            and (x._storage.writes != writes[id(x)] if id(x) in writes else not x.requires_grad)
-        ]
+        originals = [(ref(x), i) for i, x in enumerate(arrays) if is_made_by_call(x, writes)]
         node = FunctionNode(function, context, edges, avals, outputs, originals)
         state.node = ref(node)
     with closed_level(), history_of(node), grad_mode(node is not None):
@@ -203,6 +197,13 @@ def apply_to_variables(
     state.dirty = state.non_differentiable = ()
     found = [results[id(x)] if is_array(x) else x for x in outputs]
     return tuple(found) if isinstance(output, tuple) else found[0]
+
+
+def is_made_by_call(x: Any, writes: dict[int, int]) -> bool:
+    """Whether `forward` made the output `x`, or wrote to it; `writes` counts those to inputs before."""
+    if not isinstance(x, Variable) or not is_inexact(x.dtype):
+        return False
+    return x._storage.writes != writes[id(x)] if id(x) in writes else not x.requires_grad
 
 
 def new_output(x: Any, edge: GradientEdge | None) -> Variable:
