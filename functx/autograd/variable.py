@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from typing import Any, NamedTuple
 from weakref import ref
@@ -49,6 +49,7 @@ from functx.core.primitive import Primitive, View
 from functx.core.program import Atom, Program
 from functx.core.rewriting import cached_rewrite
 from functx.core.tracer import Tracer, aval_of, current_builder, variables
+from functx.core.tracing import eval_context
 from functx.core.types import ShapedArray, is_inexact
 from functx.core.typing import ArrayOrList, DTypeLike, NumPyArray
 from functx.numpy import mutation
@@ -98,7 +99,8 @@ class Variable(Tracer):
     recorded, and run when a value is looked at. With `requires_grad` it is a leaf, whose `grad`
     collects gradients. Like a NumPy array it can be written to, and views share its memory.
 
-    Raises AutogradError for `requires_grad` of integers or booleans.
+    Raises AutogradError for `requires_grad` of integers or booleans, and for the traced values of a
+    transform.
 
     >>> from functx.autograd import Variable
     >>> x = Variable([1.0, 2.0], requires_grad=True)
@@ -124,9 +126,15 @@ class Variable(Tracer):
     def __init__(self, value: ArrayOrList, requires_grad: bool = False, dtype: DTypeLike = None):
         if isinstance(value, Variable):
             recorded = value.read()
+        elif isinstance(value, jax.core.Tracer):
+            raise AutogradError(
+                f"Variable: the value must be known; got a traced one, {aval_of(value)!r}",
+                fix="Inside a transform, use the traced array itself; functx.grad differentiates it.",
+            )
         else:
             # A copy, since its owner may write to a NumPy array.
-            recorded = constant(strong(fnp.array(value, dtype)))
+            with eval_context() if current_builder.get() is not None else nullcontext():
+                recorded = constant(strong(fnp.array(value, dtype)))
         self._set(recorded, None)
         if requires_grad:
             self.requires_grad_()
