@@ -1,6 +1,7 @@
 """PyTorch's imperative autograd: arrays that remember, `backward`, hooks and modes, on functx's programs."""
 
 from functx.autograd import forward_ad as forward_ad
+from functx.autograd import functional as functional
 from functx.autograd.anomaly import detect_anomaly as detect_anomaly
 from functx.autograd.anomaly import is_anomaly_check_nan_enabled as is_anomaly_check_nan_enabled
 from functx.autograd.anomaly import is_anomaly_enabled as is_anomaly_enabled
@@ -49,6 +50,7 @@ __all__ = [
     "enable_grad",
     "force_original_view_tracking",
     "forward_ad",
+    "functional",
     "get_gradient_edge",
     "grad",
     "increment_version",

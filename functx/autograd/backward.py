@@ -323,9 +323,10 @@ def grad_of_traced(roots: Roots, wanted: Sequence[Any]) -> list[Any]:
     program = Program("traced", [*varying, *others], equations, outputs)
     active = (*[True] * len(varying), *[False] * len(others))
     pullback = cached_rewrite(Pullback(active, masked=False), program)
-    cts = [gradient for _, gradient in roots]
+    # Cotangents are conjugates of the gradients that users see.
+    cts = [ops.conj_if_complex(gradient) for _, gradient in roots]
     found = apply(None, pullback, [*cts, *[Tracer(v, builder) for v in program.inputs]])
-    by_input = dict(zip(varying, found, strict=True))
+    by_input = dict(zip(varying, map(ops.conj_if_complex, found), strict=True))
     return [by_input[v] if v in by_input and v in read else None for v in inputs]  # type: ignore[index]
 
 

@@ -598,6 +598,46 @@ class OnceDifferentiableError(AutogradError):
     """
 
 
+class FunctionalArgumentError(AutogradError):
+    """The arguments of a function of `autograd.functional`, or what its function returns, do not fit.
+
+    Smallest failing code: `functx.autograd.functional.hessian(lambda x: x, numpy.ones(2))`.
+    Cure: give a vector of the shape that the message names, or return one array of one element.
+    """
+
+
+class FunctionalTypeError(AutogradError, TypeError):
+    """An argument of a function of `autograd.functional`, or a result of its function, is no array.
+
+    Smallest failing code: `functx.autograd.functional.vjp(lambda x: "one", numpy.ones(2))`.
+    Cure: pass and return arrays or tuples of arrays; make them of numbers with `autograd.Variable`.
+    """
+
+
+class IndependenceError(AutogradError):
+    """With `strict`, a derivative in `autograd.functional` is zero since nothing depends on the input.
+
+    Smallest failing code: `jacobian(lambda x: numpy.ones(2), x, strict=True)`.
+    Cure: let the function use the input, or leave `strict` out, which gives zeros.
+    """
+
+
+class StrategyError(AutogradError, ValueError):
+    """The strategy of a function of `autograd.functional` is neither "forward-mode" nor "reverse-mode".
+
+    Smallest failing code: `functx.autograd.functional.jacobian(f, x, strategy="backward")`.
+    Cure: pass one of the two names.
+    """
+
+
+class UnsupportedStrategyError(AutogradError, NotImplementedError):
+    """Forward mode in `autograd.functional` was asked for what it does not do.
+
+    Smallest failing code: `functx.autograd.functional.jacobian(f, x, strategy="forward-mode")`.
+    Cure: pass `vectorize=True` without `create_graph`, or `strategy="reverse-mode"`.
+    """
+
+
 class GradcheckError(FunctxError, RuntimeError):
     """`functx.testing.gradcheck` found a derivative that differs from finite differences.
 

@@ -129,6 +129,8 @@ def test_complex_gradients_follow_the_convention_of_pytorch():
     assert complex(z.grad) == 2 + 2j
     slope = functx.grad(lambda z: (z * z.conj()).real)(onp.complex64(1 + 1j))
     assert complex(slope) == 2 - 2j
+    traced = functx.jit(lambda z: grad((z * z.conj()).real, [z])[0])(onp.complex64(1 + 1j))
+    assert complex(traced) == 2 + 2j
 
 
 def test_grad_of_traced_values_differentiates_the_trace():
