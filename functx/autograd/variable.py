@@ -137,7 +137,7 @@ class Variable(Tracer):
                 recorded = constant(strong(fnp.array(value, dtype)))
         self._set(recorded, None)
         if requires_grad:
-            self.requires_grad_()
+            self._require_grad(True)
 
     def _set(self, recorded: Recorded, edge: GradientEdge | None) -> None:
         variables.exist = True
@@ -264,9 +264,18 @@ class Variable(Tracer):
     def requires_grad_(self, requires_grad: bool = True) -> Variable:
         """Lets a leaf require a gradient, or not; returns it.
 
-        Raises AutogradError for integers and booleans, and for turning it off on a value that was
-        computed.
+        Raises AutogradError for integers and booleans, for turning it off on a value that was
+        computed, and inside a transform.
         """
+        if (builder := current_builder.get()) is not None:
+            raise AutogradError(
+                "requires_grad: it must not be changed inside a transform; got a change in "
+                f"{builder.owner}",
+                fix="Use functx.grad or functx.vjp of a function, or change it outside.",
+            )
+        return self._require_grad(requires_grad)
+
+    def _require_grad(self, requires_grad: bool) -> Variable:
         if requires_grad and not is_inexact(self.dtype):
             raise AutogradError(
                 "requires_grad: only arrays of floating point or complex numbers can require "

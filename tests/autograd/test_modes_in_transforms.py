@@ -302,3 +302,17 @@ def test_values_of_variables_through_functions_with_blocks():
     x = Variable(2.0, requires_grad=True)
     product_with_constant(x).backward()
     assert float(x.grad) == 13.0
+
+
+def test_requires_grad_is_not_changed_inside_a_transform():
+    captured = Variable(2.0)
+
+    def f(x):
+        captured.requires_grad_()
+        return x * captured
+
+    for transform in (functx.grad(f), functx.jit(f)):
+        with pytest.raises(AutogradError, match="must not be changed inside a transform") as error:
+            transform(1.0)
+        assert "functx.grad" in str(error.value)
+    assert not captured.requires_grad
