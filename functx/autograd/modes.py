@@ -9,7 +9,9 @@ from contextvars import ContextVar
 from functools import wraps
 from typing import Any, NamedTuple, TypeVar, cast
 
+from functx.core.errors import AutogradError
 from functx.core.tracer import current_builder
+from functx.lowering.jax_bridge import jax_is_tracing
 from functx.ops.gradient_stop import set_gradient_stop
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -55,6 +57,12 @@ def _switch(
     before = current_modes()
     inference = before.inference if inference is None else inference
     records = grad and not inference
+    if not records and stops_traced and current_builder.innermost() is None and jax_is_tracing():
+        raise AutogradError(
+            "no_grad: it must not be entered where JAX alone traces, since JAX would differentiate "
+            "what is computed in it; got a function under a transform of JAX",
+            fix="Use the transform of functx in place of JAX's, or functx.stop_gradient(x).",
+        )
     _modes.set(Modes(grad, inference, records))
     builder = current_builder.get() if stops_traced else None
     if builder is None:

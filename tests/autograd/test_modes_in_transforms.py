@@ -2,6 +2,7 @@
 
 import contextlib
 
+import jax
 import numpy as onp
 import pytest
 
@@ -316,3 +317,14 @@ def test_requires_grad_is_not_changed_inside_a_transform():
             transform(1.0)
         assert "functx.grad" in str(error.value)
     assert not captured.requires_grad
+
+
+def test_under_a_transform_of_jax_alone_no_grad_is_refused():
+    def f(x):
+        with no_grad():
+            y = np.square(x)
+        return x * y
+
+    with pytest.raises(AutogradError, match="JAX alone traces"):
+        jax.grad(f)(2.0)
+    assert float(functx.grad(f)(2.0)) == 4
