@@ -221,7 +221,10 @@ def simplify_and_or(x: Atom, y: Atom, neutral: int, final: int) -> Simplified:
 
 
 class Select(Elementwise):
-    """`on_true` where `pred` holds, else `on_false`; the other operand has no influence."""
+    """`on_true` where `pred` holds, else `on_false`; the other operand has no influence.
+
+    The operands are `pred, on_false, on_true`; the function `select` takes `pred, on_true, on_false`.
+    """
 
     has_finite_derivative = True
     linear = (1, 2)

@@ -86,7 +86,7 @@ PASSES = (
     ),
     Pass(
         "lift_literals",
-        "literals that differ between programs become inputs",
+        "outside `jit`, literals that differ between programs become inputs",
         Stage.LOOKUP,
         runs_in="functx.lowering.execution.ParametrizedExecutable",
     ),
