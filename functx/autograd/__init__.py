@@ -13,6 +13,8 @@ from functx.autograd.engine import is_checkpoint_valid as _is_checkpoint_valid  
 from functx.autograd.engine import queue_callback as queue_callback
 from functx.autograd.function import Function as Function
 from functx.autograd.function import once_differentiable as once_differentiable
+from functx.autograd.gradcheck import gradcheck as gradcheck
+from functx.autograd.gradcheck import gradgradcheck as gradgradcheck
 from functx.autograd.graph import get_gradient_edge as get_gradient_edge
 from functx.autograd.graph import register_multi_grad_hook as register_multi_grad_hook
 from functx.autograd.modes import enable_grad as enable_grad
@@ -53,6 +55,8 @@ __all__ = [
     "functional",
     "get_gradient_edge",
     "grad",
+    "gradcheck",
+    "gradgradcheck",
     "increment_version",
     "inference_mode",
     "is_anomaly_check_nan_enabled",

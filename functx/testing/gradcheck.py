@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -12,30 +12,30 @@ import numpy as np
 
 from functx.core import tree
 from functx.core.errors import ArgumentError, GradcheckError, GradcheckModeError, ValueRangeError
-from functx.core.tracer import aval_of
-from functx.core.types import is_inexact
 from functx.core.typing import ArrayLike, Function, PyTree, Value, Values
 from functx.ops.operands import as_float
 from functx.testing import numerical_derivatives
-from functx.testing.numerical_derivatives import Array, real_vector
+from functx.testing.numerical_derivatives import Array, Differentiation, real_vector
 from functx.transforms.argument_names import check_callable
-from functx.transforms.jvp import jvp, vjp
-from functx.transforms.vmap import vmap
+from functx.transforms.jvp import vjp
 
 
 @dataclass(frozen=True)
-class _GradcheckOptions:
-    eps: float
-    atol: float
-    rtol: float
-    nondet_tol: float
-    check_undefined_grad: bool
-    check_grad_dtypes: bool
-    check_batched_grad: bool
-    check_batched_forward_grad: bool
-    check_forward_ad: bool
-    check_backward_ad: bool
-    fast_mode: bool
+class GradcheckOptions:
+    """The options of `gradcheck`."""
+
+    eps: float = 1e-6
+    atol: float = 1e-5
+    rtol: float = 1e-3
+    raise_exception: bool = True
+    nondet_tol: float = 0.0
+    check_undefined_grad: bool = True
+    check_grad_dtypes: bool = False
+    check_batched_grad: bool = False
+    check_batched_forward_grad: bool = False
+    check_forward_ad: bool = False
+    check_backward_ad: bool = True
+    fast_mode: bool = False
 
 
 def gradcheck(
@@ -80,23 +80,31 @@ def gradcheck(
     >>> gradcheck(lambda x: x * x, numpy.array([1.0, 2.0]))
     True
     """
+    options = GradcheckOptions(
+        eps, atol, rtol, raise_exception, nondet_tol, check_undefined_grad, check_grad_dtypes,
+        check_batched_grad, check_batched_forward_grad, check_forward_ad, check_backward_ad, fast_mode,
+    )  # fmt: skip
+    return run_gradcheck(func, inputs, options, Differentiation())
+
+
+def run_gradcheck(
+    func: Function, inputs: PyTree, options: GradcheckOptions, differentiation: Differentiation
+) -> bool:
+    """`gradcheck`, of derivatives as `differentiation` computes them."""
     eps, atol, rtol, nondet_tol = [
-        as_float(f"gradcheck: {name}", x)
-        for name, x in (("eps", eps), ("atol", atol), ("rtol", rtol), ("nondet_tol", nondet_tol))
+        as_float(f"gradcheck: {name}", getattr(options, name))
+        for name in ("eps", "atol", "rtol", "nondet_tol")
     ]
     if not 0 < eps < float("inf"):
         raise ValueRangeError(f"gradcheck: eps must be positive and finite; got {eps}")
-    options = _GradcheckOptions(
-        eps, atol, rtol, nondet_tol, check_undefined_grad, check_grad_dtypes, check_batched_grad,
-        check_batched_forward_grad, check_forward_ad, check_backward_ad, fast_mode,
-    )  # fmt: skip
+    options = replace(options, eps=eps, atol=atol, rtol=rtol, nondet_tol=nondet_tol)
     _check_modes(options)
     with jax.enable_x64():
-        check = _GradientCheck(func, inputs, options)
+        check = GradientCheck(func, inputs, options, differentiation)
         try:
             check.run()
         except GradcheckError:
-            if raise_exception:
+            if options.raise_exception:
                 raise
             return False
     return True
@@ -117,12 +125,12 @@ def gradgradcheck(
     True
     """
     with jax.enable_x64():
-        check = _GradientCheck(func, inputs, None)
+        check = GradientCheck(func, inputs, None, Differentiation())
         if not check.inexact_outputs:
             raise ArgumentError(
                 f"gradgradcheck({check.name}): at least one output must be inexact; got none"
             )
-        cts = [_random_like(out, seed) for seed, out in enumerate(check.flat(*check.xs))]
+        cts = [random_like(out, seed) for seed, out in enumerate(check.flat(*check.xs))]
         if grad_outputs is not None:
             cts = [np.asarray(x) for x in tree.leaves(grad_outputs)]
         count = len(check.xs)
@@ -134,7 +142,7 @@ def gradgradcheck(
         return gradcheck(gradients, (*check.xs, *cts), **options)
 
 
-def _check_modes(options: _GradcheckOptions) -> None:
+def _check_modes(options: GradcheckOptions) -> None:
     """Raise GradcheckModeError for contradictory switches."""
     requirements = [("check_batched_grad", "check_backward_ad")]
     requirements.append(("check_batched_forward_grad", "check_forward_ad"))
@@ -149,7 +157,7 @@ def _check_modes(options: _GradcheckOptions) -> None:
         )
 
 
-def _random_like(like: Value | Array, seed: int) -> Array:
+def random_like(like: Value | Array, seed: int) -> Array:
     """A random array with the shape and the dtype of `like` and parts between -1 and 1."""
     like = np.asarray(like)
     draw = np.random.default_rng(seed).uniform
@@ -159,34 +167,39 @@ def _random_like(like: Value | Array, seed: int) -> Array:
     return np.asarray(x, like.dtype)
 
 
-class _GradientCheck:
+class GradientCheck:
     """The checks of a function, taken as a function `flat` of its varying leaves."""
 
-    def __init__(self, func: Function, inputs: PyTree, options: Any):
+    def __init__(
+        self, func: Function, inputs: PyTree, options: Any, differentiation: Differentiation
+    ):
         check_callable(func, "gradcheck")
         self.name = getattr(func, "__name__", "the function")
-        self.options: _GradcheckOptions = options
+        self.options: GradcheckOptions = options
+        self.differentiation = differentiation
         leaves, in_tree = tree.flatten(
             tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,)
         )
-        self.varying = [i for i, x in enumerate(leaves) if is_inexact(aval_of(x).dtype)]
+        self.varying = [i for i, x in enumerate(leaves) if differentiation.varies(x)]
         if not self.varying:
             raise ArgumentError(
                 "gradcheck: at least one input must be an inexact array; got none",
                 fix="Convert an input to float64.",
             )
-        self.xs = [self.check_input(i, leaves[i]) for i in self.varying]
+        self.xs: list[Array] = []
+        for i in self.varying:
+            self.xs.append(self.check_input(i, leaves[i]))
 
         def all_outputs(*xs: ArrayLike) -> list[Value]:
             inputs = list(leaves)
             for i, x in zip(self.varying, xs, strict=True):
-                inputs[i] = x
+                inputs[i] = differentiation.argument(x)
             return tree.leaves(
                 func(*tree.unflatten(in_tree, numerical_derivatives.copy_arrays(inputs)))
             )
 
         self.all_outputs = all_outputs
-        mask = [is_inexact(aval_of(out).dtype) for out in all_outputs(*self.xs)]
+        mask = [differentiation.varies(out) for out in all_outputs(*self.xs)]
         self.inexact_outputs = [k for k, is_output in enumerate(mask) if is_output]
 
     def flat(self, *xs: ArrayLike) -> list[Value]:
@@ -208,7 +221,7 @@ class _GradientCheck:
                 f"gradcheck: input {i} is {x.dtype}; differences of it are too coarse to check "
                 "with the usual tolerances, which are for float64",
                 UserWarning,
-                stacklevel=4,
+                stacklevel=5,
             )
         return x
 
@@ -263,7 +276,7 @@ class _GradientCheck:
     def check_jacobians(self, mode: str) -> None:
         """Check each Jacobian by `mode` against differences."""
         reverse = (
-            numerical_derivatives.reverse_jacobians(self.flat, self.xs)
+            numerical_derivatives.reverse_jacobians(self.differentiation, self.flat, self.xs)
             if mode == "reverse"
             else None
         )
@@ -276,7 +289,9 @@ class _GradientCheck:
             else:
                 batched = mode == "batched forward"
                 try:
-                    got = numerical_derivatives.forward_jacobian(self.flat, self.xs, i, batched)
+                    got = numerical_derivatives.forward_jacobian(
+                        self.differentiation, self.flat, self.xs, i, batched
+                    )
                 except Exception as error:
                     if not batched:
                         raise
@@ -292,26 +307,28 @@ class _GradientCheck:
 
     def check_directional(self, mode: str) -> None:
         """Check u J v for random u and v; on a mismatch, check whole Jacobians to explain it."""
-        directions = [_random_like(x, i) for i, x in enumerate(self.xs)]
+        directions = [random_like(x, i) for i, x in enumerate(self.xs)]
         eps = self.options.eps
         forward, backward = [
             self.flat(*[x + step * v for x, v in zip(self.xs, directions, strict=True)])
             for step in (eps, -eps)
         ]
-        weights = [_random_like(out, 100 + k) for k, out in enumerate(forward)]
+        weights = [random_like(out, 100 + k) for k, out in enumerate(forward)]
         differences = [
             (real_vector(a) - real_vector(b)) / (2 * eps)
             for a, b in zip(forward, backward, strict=True)
         ]
         expected = sum(real_vector(u) @ s for u, s in zip(weights, differences, strict=True))
         if mode == "forward":
-            tangents = jvp(self.flat, self.xs, directions)[1]
+            tangents = self.differentiation.jvp(self.flat, self.xs, directions)
             got = sum(
                 real_vector(u) @ real_vector(t) for u, t in zip(weights, tangents, strict=True)
             )
         else:
             # Re(conj(u) y) is the sum of products of the parts of u and y.
-            gradients = vjp(self.flat, *self.xs)[1]([np.conj(u) for u in weights])
+            gradients = self.differentiation.vjp(self.flat, self.xs)[1](
+                [np.conj(u) for u in weights]
+            )
             got = sum(
                 numerical_derivatives.gradient_row(g) @ real_vector(v)
                 for g, v in zip(gradients, directions, strict=True)
@@ -327,7 +344,8 @@ class _GradientCheck:
     def check_reentrant(self) -> None:
         """Check that a second run of reverse mode gives the same."""
         first, second = [
-            numerical_derivatives.reverse_jacobians(self.flat, self.xs) for _ in range(2)
+            numerical_derivatives.reverse_jacobians(self.differentiation, self.flat, self.xs)
+            for _ in range(2)
         ]
         for k, (xs, ys) in enumerate(zip(first, second, strict=True)):
             for i, (x, y) in enumerate(zip(xs, ys, strict=True)):
@@ -342,7 +360,7 @@ class _GradientCheck:
 
     def check_zero_cotangents(self) -> None:
         """Check that zero cotangents give zeros with the shape and the dtype of the input."""
-        outs, pullback = vjp(self.flat, *self.xs)
+        outs, pullback = self.differentiation.vjp(self.flat, self.xs)
         gradients = pullback([np.zeros(out.shape, out.dtype) for out in outs])
         for i, (x, g) in enumerate(zip(self.xs, gradients, strict=True)):
             subject = f"the gradient of input {self.varying[i]}"
@@ -358,7 +376,7 @@ class _GradientCheck:
 
     def check_missing_cotangents(self) -> None:
         """Check that None is a cotangent of zero, for all outputs at once and for each alone."""
-        outs, pullback = vjp(self.flat, *self.xs)
+        outs, pullback = self.differentiation.vjp(self.flat, self.xs)
         cts = [np.ones(out.shape, out.dtype) for out in outs]
         cases: list[Sequence[int]] = (
             [range(len(cts))]
@@ -385,19 +403,19 @@ class _GradientCheck:
 
     def check_batched_gradients(self) -> None:
         """Check that two cotangents under `vmap` give the same gradients as one by one."""
-        outs, pullback = vjp(self.flat, *self.xs)
+        outs, pullback = self.differentiation.vjp(self.flat, self.xs)
         for k in range(len(outs)):
             cts = [
                 np.stack(
                     [
-                        _random_like(out, seed) if j == k else np.zeros(out.shape, out.dtype)
+                        random_like(out, seed) if j == k else np.zeros(out.shape, out.dtype)
                         for seed in (k, k + 100)
                     ]
                 )
                 for j, out in enumerate(outs)
             ]
             try:
-                batched = vmap(lambda *cts: pullback(list(cts)))(*cts)
+                batched = self.differentiation.batched(pullback, cts)
             except Exception as error:
                 raise self.failure(
                     f"reverse mode must work under vmap, for output {self.inexact_outputs[k]}; got "

@@ -192,6 +192,35 @@ def _copy_if_ndarray(x: ArrayLike) -> ArrayLike:
     return x.copy() if isinstance(x, np.ndarray) else x
 
 
+class Differentiation:
+    """The way in which a check differentiates functions: here by the transforms of functx."""
+
+    def varies(self, x: ArrayLike) -> bool:
+        """Whether an input, or an output, has a derivative."""
+        return is_inexact(aval_of(x).dtype)
+
+    def argument(self, x: ArrayLike) -> ArrayLike:
+        """The argument for a varying array, which the function is called with."""
+        return x
+
+    def vjp(self, flat: ArrayFunction, xs: Sequence[ArrayLike]) -> tuple[list[Value], Any]:
+        """The outputs, and the function from a list of cotangents to the gradients."""
+        outs, pullback = vjp(flat, *xs)
+        return outs, pullback
+
+    def batched(self, pullback: Any, cts: Sequence[Array]) -> Sequence[Value]:
+        """The gradients for cotangents with a leading axis."""
+        gradients: Sequence[Value] = vmap(lambda *cts: pullback(list(cts)))(*cts)
+        return gradients
+
+    def jvp(
+        self, flat: ArrayFunction, xs: Sequence[ArrayLike], tangents: Sequence[Any]
+    ) -> Sequence[Value]:
+        """The tangents of the outputs; a tangent of None is zero."""
+        out_tangents: Sequence[Value] = jvp(flat, xs, tangents)[1]
+        return out_tangents
+
+
 def numerical_jacobian(flat: ArrayFunction, xs: Sequence[Array], i: int, eps: float) -> list[Array]:
     """The Jacobian of each output in `xs[i]` by differences, with real vectors as rows and columns."""
     columns = []
@@ -210,13 +239,17 @@ def numerical_jacobian(flat: ArrayFunction, xs: Sequence[Array], i: int, eps: fl
 
 
 def forward_jacobian(
-    flat: ArrayFunction, xs: Sequence[Array], i: int, batched: bool = False
+    differentiation: Differentiation,
+    flat: ArrayFunction,
+    xs: Sequence[Array],
+    i: int,
+    batched: bool = False,
 ) -> list[Array]:
-    """The Jacobians of `numerical_jacobian` by forward mode; with `batched`, under `vmap`."""
+    """The Jacobians of `numerical_jacobian` by forward mode; with `batched`, those of `vmap`."""
 
     def tangents_along(unit: ArrayLike) -> Values:
         tangents = [unit if j == i else None for j in range(len(xs))]
-        return jvp(flat, xs, tangents)[1]
+        return jvp(flat, xs, tangents)[1] if batched else differentiation.jvp(flat, xs, tangents)
 
     outs, directions = flat(*xs), basis_directions(xs[i])
     if batched and directions:
@@ -228,9 +261,11 @@ def forward_jacobian(
     return matrices_from_columns(columns, [real_vector(out).size for out in outs])
 
 
-def reverse_jacobians(flat: ArrayFunction, xs: Sequence[Array]) -> list[list[Array]]:
+def reverse_jacobians(
+    differentiation: Differentiation, flat: ArrayFunction, xs: Sequence[Array]
+) -> list[list[Array]]:
     """For each output, its Jacobian in each of `xs` as in `numerical_jacobian`, by reverse mode."""
-    outs, pullback = vjp(flat, *xs)
+    outs, pullback = differentiation.vjp(flat, xs)
     jacobians = []
     for k, out in enumerate(outs):
         rows = []
