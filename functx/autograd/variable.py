@@ -485,6 +485,12 @@ class Variable(Tracer):
             x = x._view.base
         return steps
 
+    def __eq__(self, other: object) -> Any:
+        return False if other is None else Tracer.__eq__(self, other)
+
+    def __ne__(self, other: object) -> Any:
+        return True if other is None else Tracer.__ne__(self, other)
+
     __hash__ = object.__hash__  # type: ignore[assignment]
 
     def __array__(  # type: ignore[override]
@@ -550,7 +556,18 @@ class Variable(Tracer):
             note = ", requires_grad=True"
         return f"Variable({text}{note})"
 
-    describe = __repr__
+    def describe(self) -> str:
+        """`Variable<f32[3]>`: the type, for messages, which compute nothing."""
+        return f"Variable<{self.aval_!r}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if not self.is_leaf:
+            raise AutogradError(
+                "pickle: a Variable with a history cannot be pickled; got a result of "
+                f"{self.grad_fn!r}",
+                fix="Pickle x.detach(), its value.",
+            )
+        return Variable, (self.numpy(), self.requires_grad)
 
 
 def strong(x: Any) -> Any:

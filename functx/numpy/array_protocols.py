@@ -154,7 +154,15 @@ def is_foreign_array(x: object) -> bool:
 
 
 def unwrap_nested(value: Any) -> Any:
-    """`value` with each `ndarray` in it as a plain NumPy array."""
+    """`value` with each `ndarray` and Variable in it as a plain NumPy array."""
+    if isinstance(value, Tracer):
+        if value.requires_grad:
+            raise ForeignCodeError(
+                "functions of NumPy that functx lacks give no gradient; got a Variable that requires "
+                f"one, {value.atom.aval!r}",
+                fix="Pass x.detach(), or write it with the functions of functx.numpy.",
+            )
+        return np.asarray(value)
     if type(value) in (list, tuple):
         return type(value)(map(unwrap_nested, value))
     if type(value) is dict:

@@ -212,6 +212,11 @@ def _view(self: Tracer, dtype: DTypeLike = None) -> Value:
     Raises ShapeError if the last dimension is not contiguous, or does not hold a whole number
     of elements of `dtype`.
     """
+    if isinstance(dtype, (int, tuple)):
+        raise DTypeError(
+            f"x.view(): it takes a dtype, whose elements the memory is to hold; got {dtype!r}",
+            fix="For another shape, x.reshape(shape).",
+        )
     if dtype is None or canonical_dtype(dtype) == self.dtype:
         return self
     target = canonical_dtype(dtype)
@@ -302,6 +307,17 @@ _PYTORCH_METHODS = {
     "float": "x.astype(float)",
     "long": "x.astype(int)",
     "backward": "functx.grad(f)(x)",
+    "clone": "x.copy()",
+    "data": "x.detach()",
+    "zero_": "x[...] = 0",
+    "fill_": "x[...] = value",
+    "copy_": "x[...] = y",
+    "add_": "x += y",
+    "mul_": "x *= y",
+    "numel": "x.size",
+    "dim": "x.ndim",
+    "t": "x.T",
+    "masked_fill": "functx.numpy.where(mask, value, x)",
     "requires_grad_": "functx.grad(f)(x)",
     "register_hook": "functx.hook_grad(x, fn)",
     "register_post_accumulate_grad_hook": "functx.hook_grad(x, fn)",
@@ -319,7 +335,8 @@ def _getattr(self: Tracer, name: str) -> object:
     for module in ("numpy", "nn", "lax"):
         if suggestion is None and callable(vars(import_module(f"functx.{module}")).get(name)):
             suggestion = f"functx.{module}.{name}(x)"
-    message = f"a traced array has no attribute {name!r}; got {self.describe()}"
+    kind = "a traced array" if type(self) is Tracer else "a Variable"
+    message = f"{kind} has no attribute {name!r}; got {self.describe()}"
     raise AttributeError(
         message + (f"; write {suggestion}" if suggestion else ""), name=name, obj=self
     ) from None

@@ -1,5 +1,7 @@
 """`backward` and `grad` of Variables: values, history, writes and views, calls of transformed functions."""
 
+import pickle
+
 import numpy as onp
 import pytest
 
@@ -9,6 +11,7 @@ from functx import lax
 from functx.autograd import Variable, grad, no_grad
 from functx.core.errors import (
     AutogradError,
+    DTypeError,
     EmptyInputsError,
     ForeignCodeError,
     FunctxError,
@@ -260,3 +263,35 @@ def test_a_root_of_anything_else_has_an_infinite_slope_at_zero():
     x = leaf(0.0)
     np.sqrt(x * 2).backward()
     assert float(x.grad) == onp.inf
+
+
+def test_a_variable_is_pickled_by_its_value():
+    x = pickle.loads(pickle.dumps(leaf()))
+    assert x.requires_grad
+    onp.testing.assert_array_equal(x, POINT)
+    with pytest.raises(AutogradError, match="history"):
+        pickle.dumps(x * 2)
+
+
+def test_functions_that_only_numpy_has_take_variables_without_gradients(tmp_path):
+    onp.save(tmp_path / "x.npy", leaf().detach())
+    onp.testing.assert_array_equal(onp.load(tmp_path / "x.npy"), POINT)
+    with pytest.raises(ForeignCodeError, match="no gradient"):
+        onp.save(tmp_path / "y.npy", leaf())
+
+
+def test_a_missing_attribute_runs_nothing():
+    y = Variable(POINT) * 2
+    with pytest.raises(AttributeError, match=r"a Variable has no attribute 'clone'.*x\.copy\(\)"):
+        y.clone()
+    assert functx.autograd.recorded().equations
+
+
+def test_no_variable_equals_none():
+    x = leaf()
+    assert (x == None) is False and (x != None) is True  # noqa: E711 - users write it
+
+
+def test_another_shape_is_no_dtype():
+    with pytest.raises(DTypeError, match=r"x\.reshape"):
+        leaf().view(-1)
