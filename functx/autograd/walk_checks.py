@@ -1,0 +1,96 @@
+"""The way in which `gradcheck` differentiates functions that run on Variables, and its arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import fields
+from typing import Any
+
+from functx import ops
+from functx.autograd.forward_ad import dual_level, make_dual, unpack_dual
+from functx.autograd.functional_calls import gradients, zeros_like
+from functx.autograd.variable import Variable, as_variable
+from functx.core import tree
+from functx.core.errors import ArgumentError, AutogradError, EmptyInputsError
+from functx.core.tracer import Tracer
+from functx.core.typing import PyTree, Value
+from functx.testing.gradcheck import GradcheckOptions
+from functx.testing.numerical_derivatives import Differentiation
+
+
+class Walks(Differentiation):
+    """Differentiation by walks and dual numbers: of Variables that require gradients."""
+
+    def varies(self, x: Any) -> bool:
+        return isinstance(x, Variable) and x.requires_grad
+
+    def argument(self, x: Any) -> Any:
+        return x if isinstance(x, Tracer) else Variable(x, requires_grad=True)
+
+    def vjp(self, flat: Callable[..., list[Value]], xs: Sequence[Any]) -> tuple[list[Value], Any]:
+        leaves = [self.argument(x) for x in xs]
+        outs = flat(*leaves)
+
+        def pullback(cts: Sequence[Any], is_batched: bool = False) -> list[Value]:
+            pairs = [(y, ct) for y, ct in zip(outs, cts, strict=True) if ct is not None]
+            # Cotangents are conjugates of the gradients that users see.
+            found = gradients(
+                [y for y, _ in pairs],
+                leaves,
+                [ops.conj_if_complex(as_variable(ct)) for _, ct in pairs],
+                create_graph=False,
+                is_batched=is_batched,
+            )
+            return [
+                zeros_like(x) if g is None else ops.conj_if_complex(g)
+                for g, x in zip(found, leaves, strict=True)
+            ]
+
+        return outs, pullback
+
+    def batched(self, pullback: Any, cts: Sequence[Any]) -> Sequence[Value]:
+        found: Sequence[Value] = pullback(cts, is_batched=True)
+        return found
+
+    def jvp(
+        self, flat: Callable[..., list[Value]], xs: Sequence[Any], tangents: Sequence[Any]
+    ) -> Sequence[Value]:
+        with dual_level():
+            duals = [
+                Variable(x) if t is None else make_dual(Variable(x), Variable(t))
+                for x, t in zip(xs, tangents, strict=True)
+            ]
+            parts = [unpack_dual(y) for y in flat(*duals)]
+            return [zeros_like(y) if t is None else t for y, t in parts]
+
+
+def options_of(function: str, options: dict[str, Any]) -> GradcheckOptions:
+    """The options of a check; ArgumentError for a name that is none."""
+    names = [field.name for field in fields(GradcheckOptions)]
+    unknown = [name for name in options if name not in names]
+    if unknown:
+        raise ArgumentError(
+            f"{function}: the options are {', '.join(names)}; got {', '.join(unknown)}"
+        )
+    return GradcheckOptions(**options)
+
+
+def check_inputs(function: str, inputs: PyTree) -> None:
+    """Raise an error unless an input requires a gradient, and each that does has its own elements."""
+    varying = [
+        (i, x)
+        for i, x in enumerate(tree.leaves(inputs))
+        if isinstance(x, Variable) and x.requires_grad
+    ]
+    if not varying:
+        raise EmptyInputsError(
+            f"{function}: at least one input must require a gradient; got none",
+            fix="Make it with functx.autograd.Variable(x, requires_grad=True).",
+        )
+    for i, x in varying:
+        if x.size and 0 in [s for s, n in zip(x.strides_(), x.shape, strict=True) if n > 1]:
+            raise AutogradError(
+                f"{function}: each element of an input must have memory of its own; got input {i}, "
+                "which repeats elements (a stride of 0)",
+                fix="Pass a copy of it.",
+            )
