@@ -1,11 +1,13 @@
 """What keeps the repository honest: layers, documentation, examples."""
 
 import ast
+import io
 import os
 import re
 import runpy
 import subprocess
 import sys
+import tokenize
 from collections import defaultdict
 from pathlib import Path
 
@@ -162,6 +164,23 @@ def test_every_term_of_the_glossary_exists_where_it_says():
     for term, row in rows:
         name, file = re.search(r"`([\w.]+)` in `([\w/]+\.py)`", row).groups()
         assert name in defined_names(PACKAGE / file), f"{term}: no {name} in {file}"
+
+
+def prose_of(path):
+    """The text of a page, or the docstrings, comments and messages of a module, without code in backticks."""
+    text = path.read_text()
+    if path.suffix == ".py":
+        tokens = tokenize.generate_tokens(io.StringIO(text).readline)
+        prose = (tokenize.STRING, tokenize.COMMENT)
+        text = "\n".join(
+            t.string for t in tokens if t.type in prose and not t.string.startswith("f")
+        )
+    return re.sub(r"```.*?```|`[^`]*`", "", text, flags=re.DOTALL)
+
+
+def test_prose_writes_sub_program_with_a_hyphen():
+    for path in [*FILES, *(ROOT / "docs").rglob("*.md")]:
+        assert not re.findall(r".*\bsubprogram.*", prose_of(path)), path
 
 
 def test_every_public_name_has_a_docstring():

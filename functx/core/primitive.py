@@ -169,8 +169,8 @@ class Primitive(metaclass=_PrimitiveType):
 
     A subclass annotates its static parameters as fields and defines rules. Calling an instance
     binds it: inside a trace it appends an equation, outside it computes. Equal instances are
-    identical, and print in snake_case: `ReduceSum((0,))` is `reduce_sum[axes=(0,)]`. Defining a
-    class registers it; `functx.testing` checks each registered primitive on its `samples`.
+    identical, and print in snake_case, without fields at their defaults: `ReduceSum((0,))` is
+    `reduce_sum[axes=(0,)]`. Defining a class registers it; `functx.testing` checks each registered primitive on its `samples`.
 
     Rules get traced values (`Tracer`) with shapes, dtypes and operators, and call ops on them. The
     rules of a primitive with `multiple_results` take and return a sequence of outputs instead of one.
@@ -192,7 +192,10 @@ class Primitive(metaclass=_PrimitiveType):
     The effects of sub-programs are included, except those of parameters in `not_executed`.
     """
     not_executed: ClassVar[tuple[str, ...]] = ()
-    """The names of parameters whose programs the operation does not run."""
+    """The names of parameters whose programs the operation does not run: derivative rules.
+
+    A rewrite chooses whether to change them; `map_subprograms` does.
+    """
     named_axes: ClassVar[frozenset[Hashable]] = frozenset()
     """The named axes that the operation or its sub-programs communicate over."""
     has_captures: ClassVar[bool] = False

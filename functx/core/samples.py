@@ -42,7 +42,7 @@ c64, c128, bool_ = map(_DTypeShorthand, ("c64", "c128", "bool"))
 
 
 class Sample(NamedTuple):
-    """ArrayLike types, parameters and constraints on operand values; see `sample`."""
+    """Operand types, parameters and constraints on operand values; see `sample`."""
 
     avals: tuple[ShapedArray, ...]
     params: dict[str, Any]

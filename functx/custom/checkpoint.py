@@ -389,7 +389,7 @@ class RematPartialEval(Rewrite[RematSplit]):
         )
 
     def is_saved(self, eqn: Equation, out: Atom) -> bool:
-        """Whether to save the output `out`; of a subprogram, by the equation there that defines it."""
+        """Whether to save the output `out`; of a sub-program, by the equation there that defines it."""
         primitive = eqn.primitive
         # An operation with effects may give another value the next time.
         if (primitive.effects and not subprograms(primitive)) or self.policy_saves(eqn):

@@ -166,7 +166,7 @@ def literal_like(x: Value, value: Any) -> Literal:
 
 
 def resolve_subprogram_boundaries(primitive: Primitive, input_axes: Sequence[AxisSet]) -> Primitive:
-    """`primitive` with the boundaries in its subprograms resolved."""
+    """`primitive` with the boundaries in its sub-programs resolved."""
     sets = subprogram_input_axes(primitive, input_axes)
     if sets is None:
         raise CollectiveError(
@@ -184,7 +184,7 @@ def resolve_subprogram_boundaries(primitive: Primitive, input_axes: Sequence[Axi
 def subprogram_input_axes(
     primitive: Primitive, input_axes: Sequence[AxisSet]
 ) -> Sequence[Sequence[AxisSet]] | None:
-    """The axes along which the inputs of each subprogram of an equation vary; None if not known."""
+    """The axes along which the inputs of each sub-program of an equation vary; None if not known."""
     programs = subprograms(primitive)
     one = len(programs) == 1 and len(programs[0].inputs) == len(input_axes)
     return [input_axes] if one else None

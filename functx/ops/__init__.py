@@ -1,4 +1,8 @@
-"""The primitives, one file for each family, with their rules and the functions that bind them."""
+"""The primitives, one file for each family, with their rules and the functions that bind them.
+
+Files that only `functx.nn` or `functx.random` need, such as `activations`, are not imported here, and
+load with these packages.
+"""
 
 from functx.core.missing_names import suggest_alternatives as _suggest_alternatives
 from functx.ops.families import (

@@ -27,7 +27,11 @@ class Elementwise(Primitive, abstract=True):
     linear: ClassVar[tuple[int, ...]] = ()
     """The operands in which the operation is linear while the others are fixed."""
     has_finite_derivative: ClassVar[bool] = False
-    """Whether derivatives are finite wherever the operands and the output are."""
+    """Whether derivatives are finite wherever the operands and the output are.
+
+    `passes/loop_rerolling.py` reads it: a loop of such operations gets no masks. If it is True by
+    mistake, gradients are nan where a later selection drops a result.
+    """
 
     @rule
     def partial(self, i: int, t: Value, out: Value, *args: Value) -> Tangent:
@@ -150,7 +154,10 @@ class Unary(Elementwise, abstract=True):
 
 
 class Inexact(Unary, abstract=True):
-    """An elementwise function of one real or complex floating point operand."""
+    """An elementwise function of one real or complex floating point operand.
+
+    A subclass narrows it to real operands with `accepts = "f"`.
+    """
 
     accepts = "fc"
 

@@ -322,7 +322,7 @@ class MemoryTimeline:
 
     @cached_property
     def own_bytes(self) -> list[int]:
-        """The bytes that each equation needs for its subprograms."""
+        """The bytes that each equation needs for its sub-programs."""
         return [subprogram_bytes(eqn) for eqn in self.program]
 
     @cached_property
@@ -362,7 +362,7 @@ def temporary_and_result_bytes(program: Program) -> int:
 
 
 def subprogram_bytes(eqn: Equation) -> int:
-    """The bytes that the subprograms of an equation, or its decomposition, need."""
+    """The bytes that the sub-programs of an equation, or its decomposition, need."""
     primitive = eqn.primitive
     programs: Sequence[Program] = subprograms(primitive)
     if programs:

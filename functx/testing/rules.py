@@ -145,7 +145,8 @@ def jvp_matches_differences(case: RuleCase) -> None:
             differences = zip(*[case.differences[i] for i in varying], strict=True)
             assert_close(
                 case,
-                f"`jvp` must match differences when operands {varying} vary",
+                f"`jvp` must match differences when operands {varying} vary, or each sample must "
+                "state `gradients`",
                 results[len(values) :],
                 [np.asarray(sum(parts)) for parts in differences],
                 case.difference_tolerance,

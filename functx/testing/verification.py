@@ -14,7 +14,7 @@ from ml_dtypes import finfo
 
 from functx.core import tree
 from functx.core.backend import backend
-from functx.core.errors import EffectError, VerificationError
+from functx.core.errors import ArgumentError, EffectError, VerificationError
 from functx.core.functionalization import Functionalize
 from functx.core.program import Effect, Program
 from functx.core.program_editing import replace_program_fields
@@ -236,10 +236,11 @@ def functionalized_in_numpy(program: Program, args: Sequence[ArrayLike]) -> list
     return interpret_in_numpy(cached_rewrite(Functionalize(), program).program, *args)
 
 
-def verify(fun: Callable[..., Any]) -> Callable[..., Any]:
+def verify(fun: Callable[..., Any], *misplaced: object) -> Callable[..., Any]:
     """`fun`, verified at each call: its program runs in several ways, which must agree.
 
-    `fun` is a function of arrays, transformed or not, or a `Program`. The reference is
+    `fun` is a function of arrays, transformed or not, or a `Program`; its arguments go to the
+    result, as in `verify(f)(x)`, and `verify(f, x)` is an ArgumentError. The reference is
     `functx.testing.interpret_in_numpy`, which runs the program equation by equation in NumPy, in
     float64 and complex128. It is compared with
 
@@ -265,6 +266,11 @@ def verify(fun: Callable[..., Any]) -> Callable[..., Any]:
     7.0
     """
     check_callable(fun, "verify")
+    if misplaced:
+        raise ArgumentError(
+            f"verify: the function must be the only argument; got {len(misplaced)} more",
+            fix="Write verify(f)(*args).",
+        )
 
     def wrapper(*args: PyTree, **kwargs: PyTree) -> PyTree:
         program = fun if type(fun) is Program else make_ir(fun)(*args, **kwargs)

@@ -206,7 +206,7 @@ def inline_control_flow(program: Program, args: Sequence[Tracer]) -> list[Tracer
 
 @singledispatch
 def unroll_equation(primitive: Primitive, *args: Tracer) -> list[Tracer] | None:
-    """The outputs of an equation with subprograms, which are inlined; None for other equations."""
+    """The outputs of an equation with sub-programs, which are inlined; None for other equations."""
     return None
 
 

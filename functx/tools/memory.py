@@ -64,7 +64,7 @@ def describe_array(eqn: Equation, v: Var) -> LiveArray:
 
 
 def inner_definition(eqn: Equation, v: Var) -> tuple[Equation, Var] | None:
-    """The equation of a subprogram of `eqn` that computes `v`, and its variable; None if none does."""
+    """The equation of a sub-program of `eqn` that computes `v`, and its variable; None if none does."""
     index = eqn.outputs.index(v)
     for program in subprograms(eqn.primitive):
         if len(program.outputs) == len(eqn.outputs):

@@ -383,7 +383,7 @@ class ZeroPropagation:
             self.equations.append(eqn.replace(inputs=[self.read(a) for a in eqn.inputs]))
 
     def inside(self, eqn: Equation) -> Equation | None:
-        """`eqn` with its subprograms simplified; None if it does not run them as they are."""
+        """`eqn` with its sub-programs simplified; None if it does not run them as they are."""
         programs = programs_run(eqn.primitive)
         if programs is None:
             return None

@@ -47,7 +47,7 @@ FindDecomposition = Callable[[Primitive], Decomposition | None]
 
 
 class Decompose(Rewrite[Program]):
-    """A rewrite that replaces primitives by decompositions; with `at_any_depth`, in subprograms too."""
+    """A rewrite that replaces primitives by decompositions; with `at_any_depth`, in sub-programs too."""
 
     at_any_depth: ClassVar[bool] = True
 

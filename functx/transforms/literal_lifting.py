@@ -54,7 +54,7 @@ def _parameter_form(value: Hashable) -> Hashable:
 
 
 def collect_literals(program: Program) -> list[Literal]:
-    """The literals of `program` and of its subprograms, in the order of the equations."""
+    """The literals of `program` and of its sub-programs, in the order of the equations."""
     literals: list[Literal] = []
     for eqn in program.equations:
         if isinstance(eqn.primitive, HasPrograms):
@@ -66,7 +66,7 @@ def collect_literals(program: Program) -> list[Literal]:
 
 
 class LiteralHoister:
-    """Hoists literals of subprograms to operands of the equations that run them."""
+    """Hoists literals of sub-programs to operands of the equations that run them."""
 
     def __init__(self) -> None:
         self.bodies: dict[tuple[int, IndexSet], tuple[Program, Program, list[Literal]]] = {}
@@ -76,7 +76,7 @@ class LiteralHoister:
     ) -> tuple[list[Equation], list[Any]]:
         """The equations and outputs of `program` with `replace(literal)` for literals at `indices`.
 
-        The indices are those of `collect_literals`; literals of subprograms become operands.
+        The indices are those of `collect_literals`; literals of sub-programs become operands.
         """
         at = 0
 
@@ -158,7 +158,7 @@ def lift_literals(
     equations, outputs = LiteralHoister().hoist(result, remaining, scalars.scalar_of)
     inputs = [*result.inputs, *scalars.arrays.values()]
     final = Program(result.name, inputs, [*scalars.equations, *equations], outputs)
-    # Literals in subprograms of primitives that are not a `HasPrograms`.
+    # Literals in sub-programs of primitives that are not a `HasPrograms`.
     if any([_is_symbolic(a) for each in final.walk() for eqn in each for a in eqn.inputs]):
         return None
     return LiftedProgram(final, tuple(dict.fromkeys(guards)))

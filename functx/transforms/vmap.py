@@ -330,12 +330,18 @@ def _in_axes_of_leaves(
     return axes + [0] * tree.structure(kwargs).num_leaves
 
 
+_BIND_KEYWORD = (
+    "Bind a keyword argument that every call shares: vmap(functools.partial(f, name=x))."
+)
+
+
 def _canonical_dims(
     leaves: list[Value], axes: Sequence[Any], fun: Function, in_tree: tree.TreeDef
 ) -> tuple[int | None, ...]:
     """The mapped axis of each leaf, counted from 0."""
     dims: list[int | None] = []
     leaf_axes = zip(leaves, axes, tree.key_leaves(in_tree), strict=True)
+    num_positional = in_tree.children()[0].num_leaves
     for i, (x, axis, is_key) in enumerate(leaf_axes):
         if axis is None:
             dims.append(None)
@@ -347,14 +353,16 @@ def _canonical_dims(
             name = name.format(argument_names(fun, in_tree, leaves)()[i])
             raise InAxesError(
                 f"{name} must be an array to be mapped on axis {axis}; got {type_name(x)}",
-                fix="Pass None in in_axes for it.",
+                fix="Pass None in in_axes for it." if i < num_positional else _BIND_KEYWORD,
             ) from None
         if not -rank <= index(axis) < rank:
             name = name.format(argument_names(fun, in_tree, leaves)()[i])
             legal = f"an axis in [{-rank}, {rank})" if rank else "at least one dimension"
             raise AxisError(
                 f"{name} must have {legal} to be mapped on axis {axis}; got {aval_of(x)!r}",
-                fix="Pass None in in_axes for an argument that every call shares.",
+                fix="Pass None in in_axes for an argument that every call shares."
+                if i < num_positional
+                else _BIND_KEYWORD,
             )
         dims.append(axis % rank)
     return tuple(dims)

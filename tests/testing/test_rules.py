@@ -103,7 +103,9 @@ class DerivativeOfAnother(Sine):
         return neg(cos(x))
 
 
-@mistake("`jvp` must match differences when operands (0, 1) vary")
+@mistake(
+    "`jvp` must match differences when operands (0, 1) vary, or each sample must state `gradients`"
+)
 class ForgetsOneOfTwo(Unary):
     samples = (sample(f32[3], f32[3]),)
 

@@ -7,7 +7,7 @@ import scipy.linalg
 
 import functx
 import functx.numpy as fnp
-from functx.core.errors import VerificationError
+from functx.core.errors import ArgumentError, VerificationError
 from functx.core.primitive import Primitive
 from functx.core.samples import EXACT
 from functx.lowering import stablehlo_emitter
@@ -239,3 +239,10 @@ def test_the_reference_perturbs_no_control_flow_and_no_exact_draws():
     rounded = ["add", "random_uniform_between", "dot_general"]
     assert {rounding_of(Primitive.registry[name]) for name in exact} == {EXACT}
     assert EXACT not in {rounding_of(Primitive.registry[name]) for name in rounded}
+
+
+def test_arguments_beside_the_function_are_refused():
+    with pytest.raises(
+        ArgumentError, match=r"the only argument; got 1 more\n[^`]*verify\(f\)\(\*args\)"
+    ):
+        verify(fnp.sin, 1.0)

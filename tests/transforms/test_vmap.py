@@ -108,6 +108,8 @@ def test_bad_in_axes_are_refused_in_order():
     refused(InAxesError, lambda: vmap(f, in_axes=(0, 0))("text", row), "`x`", "None")
     refused(AxisError, lambda: vmap(f, in_axes=(1, 0))(row, row), "`x`", "[-1, 1)", "f32[3]")
     refused(AxisError, lambda: vmap(f)(1.0, row), "`x`", "~f32[]", "None")
+    refused(InAxesError, lambda: vmap(f)(row, y="text"), "`y`", "functools.partial(f, name=x)")
+    refused(AxisError, lambda: vmap(f)(row, y=1.0), "`y`", "functools.partial(f, name=x)")
     refused(AxisSizeError, lambda: vmap(f, in_axes=None)(row, row), "at least one")
 
 

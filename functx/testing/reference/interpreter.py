@@ -55,7 +55,7 @@ def exact_dtypes(definition: DefinitionT) -> DefinitionT:
 
 
 def runs_subprograms(definition: DefinitionT) -> DefinitionT:
-    """`definition`, noted as one that runs subprograms."""
+    """`definition`, noted as one that runs sub-programs."""
     SUBPROGRAM_DEFINITIONS.add(definition)
     return definition
 
@@ -83,7 +83,7 @@ def definition_by_class(cls: type[Primitive]) -> Definition | None:
 def numpy_definition(primitive: Primitive, *first: Definition) -> Definition | None:
     """The function of operands that defines `primitive`; None if it has no definition.
 
-    `first` is the argument of definitions that run subprograms.
+    `first` is the argument of definitions that run sub-programs.
     """
     if primitive.numpy is not None:
         return primitive.numpy
