@@ -170,7 +170,8 @@ class Primitive(metaclass=_PrimitiveType):
     A subclass annotates its static parameters as fields and defines rules. Calling an instance
     binds it: inside a trace it appends an equation, outside it computes. Equal instances are
     identical, and print in snake_case, without fields at their defaults: `ReduceSum((0,))` is
-    `reduce_sum[axes=(0,)]`. Defining a class registers it; `functx.testing` checks each registered primitive on its `samples`.
+    `reduce_sum[axes=(0,)]`. Defining a class registers it; `functx.testing` checks each
+    registered primitive on its `samples`.
 
     Rules get traced values (`Tracer`) with shapes, dtypes and operators, and call ops on them. The
     rules of a primitive with `multiple_results` take and return a sequence of outputs instead of one.
