@@ -486,10 +486,10 @@ class Variable(Tracer):
         return steps
 
     def __eq__(self, other: object) -> Any:
-        return False if other is None else Tracer.__eq__(self, other)
+        return False if other is None else super().__eq__(other)
 
     def __ne__(self, other: object) -> Any:
-        return True if other is None else Tracer.__ne__(self, other)
+        return True if other is None else super().__ne__(other)
 
     __hash__ = object.__hash__  # type: ignore[assignment]
 
