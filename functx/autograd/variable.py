@@ -486,10 +486,10 @@ class Variable(Tracer):
         return steps
 
     def __eq__(self, other: object) -> Any:
-        return False if other is None else super().__eq__(other)
+        return False if other is None else super().__eq__(other)  # type: ignore[operator]
 
     def __ne__(self, other: object) -> Any:
-        return True if other is None else super().__ne__(other)
+        return True if other is None else super().__ne__(other)  # type: ignore[operator]
 
     __hash__ = object.__hash__  # type: ignore[assignment]
 
