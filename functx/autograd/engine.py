@@ -23,7 +23,7 @@ from functx.autograd.nodes import (
 )
 from functx.autograd.recording import Recorded, continue_recording, current_recording
 from functx.autograd.saved import PackedValue
-from functx.autograd.variable import Variable, make_variable, record_outputs
+from functx.autograd.variable import Variable, make_variable, open_level, record_outputs
 from functx.core.errors import (
     AutogradError,
     GradientTypeError,
@@ -91,7 +91,9 @@ class Walk:
         self.roots: list[Node] = []
         self.depth = 0
         self.detects_anomalies = current_anomalies().enabled
-        self.plain = not create_graph and current_builder.get() is None
+        # Gradients of dual numbers are dual, whether they are recorded for a walk or not.
+        self.is_differentiated = create_graph or open_level.get() is not None
+        self.plain = not self.is_differentiated and current_builder.get() is None
 
     def run(self, roots: Sequence[tuple[GradientEdge, Any]]) -> None:
         """Walks from roots with their gradients."""
@@ -239,7 +241,7 @@ class Walk:
                 for g, aval in zip(given, avals, strict=True)
             ]
         residuals: Sequence[Any] = saved
-        if split.pullbacks is None or (self.create_graph and split.recomputes):
+        if split.pullbacks is None or (self.is_differentiated and node.recomputes):
             program = cached_rewrite(Pullback(split.active, bool(masks)), split.program)
             residuals = node.operands or ()
         else:
@@ -265,7 +267,9 @@ class Walk:
         if self.plain:
             return recorded
         edge = saved.edge if saved.output is None else GradientEdge(node, saved.output)
-        return make_variable(recorded, edge if self.create_graph else None)
+        x = make_variable(recorded, edge if self.create_graph else None)
+        x._dual = saved.dual
+        return x
 
     def run_value_hooks(
         self, node: Node, hooks: NodeHooks, gradients: list[Gradient | None]

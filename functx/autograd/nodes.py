@@ -29,7 +29,7 @@ from functx.transforms.forward_mode import SumOfSquaresAnalysis
 
 if TYPE_CHECKING:
     from functx.autograd.saved import SavedSlot, SavingHooks
-    from functx.autograd.variable import Storage, Variable
+    from functx.autograd.variable import Dual, Storage, Variable
 
 _numbers = count()
 
@@ -136,7 +136,7 @@ class SavedValue(NamedTuple):
     """A residual that is the value of a Variable, with the version of its storage.
 
     `edge` is that of an operand; of a result of the node itself, which `output` numbers, it is not
-    kept, since it would be a cycle.
+    kept, since it would be a cycle. `dual` is the tangent of an operand.
     """
 
     recorded: Recorded
@@ -144,6 +144,7 @@ class SavedValue(NamedTuple):
     storage: Storage
     version: int
     output: int | None = None
+    dual: Dual | None = None
 
     def load(self, label: str) -> Recorded:
         """The value, for the node `label`; SavedValueError if it was written to since."""
@@ -172,7 +173,7 @@ class OperationNode(Node):
     is the value of a Variable, or a PackedValue under `saved_tensors_hooks`. It is None once they are freed.
     """
 
-    __slots__ = ("operands", "saved", "split")
+    __slots__ = ("operands", "recomputes", "saved", "split")
 
     def __init__(
         self,
@@ -185,6 +186,7 @@ class OperationNode(Node):
         self.split = split
         self.saved: list[Any] | None = saved
         self.operands = operands
+        self.recomputes = operands is not None
 
     @property
     def saved_values(self) -> tuple[SavedSlot, ...]:

@@ -20,7 +20,7 @@ from functx.autograd.nodes import (
     saving_hooks,
 )
 from functx.autograd.recording import Recorded
-from functx.autograd.variable import Storage, Variable, make_variable
+from functx.autograd.variable import Dual, Storage, Variable, make_variable
 from functx.core.errors import (
     AutogradError,
     SavedValueHooksError,
@@ -80,7 +80,9 @@ class SavingHooks(Mode):
 
     def pack_value(self, x: SavedValue | Recorded) -> PackedValue:
         """A saved value, packed."""
-        recorded, edge, output = (x, None, None) if isinstance(x, Recorded) else x[:2] + x[4:]
+        if isinstance(x, Recorded):
+            x = SavedValue(x, None, Storage(), 0)
+        recorded = x.recorded
         # The user's pair gets memory of its own, so that later writes to the value do not reach it.
         operand = make_variable(recorded, None)
         with grad_mode(False), no_saving_hooks():
@@ -91,7 +93,7 @@ class SavingHooks(Mode):
                 f"{operand.aval_!r}",
                 fix="Write to a copy (x = x * 2 in place of x *= 2).",
             )
-        return PackedValue(self, packed, operand.aval_, edge, output)
+        return PackedValue(self, packed, operand.aval_, x.edge, x.output, x.dual)
 
 
 def pack_saved(x: SavedValue) -> SavedValue | PackedValue:
@@ -126,7 +128,7 @@ class no_saving_hooks(Mode):  # noqa: N801 - a context, named like a function
 class PackedValue:
     """A saved value as a pair packed it, and its edge, as in `SavedValue`."""
 
-    __slots__ = ("aval", "edge", "hooks", "output", "packed")
+    __slots__ = ("aval", "dual", "edge", "hooks", "output", "packed")
 
     def __init__(
         self,
@@ -135,9 +137,10 @@ class PackedValue:
         aval: ShapedArray,
         edge: GradientEdge | None,
         output: int | None,
+        dual: Dual | None,
     ):
         self.hooks, self.packed, self.aval = hooks, packed, aval
-        self.edge, self.output = edge, output
+        self.edge, self.output, self.dual = edge, output, dual
 
     def load(self, label: str) -> Recorded:
         """The value; UnpackedTypeError if `unpack` does not return an array."""

@@ -655,9 +655,9 @@ def record_with_node(
     count = len(split.out_avals)
     saved: list[Any] = found[count:]
     inputs = None
-    if split.recomputes:
+    if split.recomputes or any([isinstance(x, Variable) and x._dual is not None for x in args]):
         inputs = [
-            SavedValue(operands[i], edges[i], x._storage, x._storage.version)
+            SavedValue(operands[i], edges[i], x._storage, x._storage.version, None, x._dual)
             if isinstance(x, Variable)
             else x
             for i, x in enumerate(args)
@@ -672,7 +672,9 @@ def record_with_node(
             x = args[i]
             if isinstance(x, Variable):
                 x._check_not_inference(split.name, "be saved for a derivative")
-                saved[k] = SavedValue(saved[k], edges[i], x._storage, x._storage.version)
+                saved[k] = SavedValue(
+                    saved[k], edges[i], x._storage, x._storage.version, None, x._dual
+                )
         elif j is not None:
             saved[k] = SavedValue(saved[k], None, outs[j]._storage, 0, j)
     hooks = saving_hooks.get()

@@ -57,7 +57,7 @@ class Walks(Differentiation):
     ) -> Sequence[Value]:
         with dual_level():
             duals = [
-                Variable(x) if t is None else make_dual(Variable(x), Variable(t))
+                self.argument(x) if t is None else make_dual(self.argument(x), Variable(t))
                 for x, t in zip(xs, tangents, strict=True)
             ]
             parts = [unpack_dual(y) for y in flat(*duals)]

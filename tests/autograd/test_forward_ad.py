@@ -1,11 +1,13 @@
 """Dual numbers: values, views and writes, levels, and their mistakes."""
 
+from contextlib import nullcontext
+
 import numpy as onp
 import pytest
 
 import functx
 import functx.numpy as np
-from functx.autograd import Variable, forward_ad, grad, inference_mode, no_grad
+from functx.autograd import Variable, forward_ad, grad, inference_mode, no_grad, saved_tensors_hooks
 from functx.autograd.forward_ad import dual_level, make_dual, unpack_dual
 from functx.core.errors import DualLevelError, DualValueError
 
@@ -107,3 +109,18 @@ def test_a_rule_for_cotangents_gives_tangents_as_under_jvp():
         tangent = unpack_dual(f(make_dual(POINT, DIRECTION))).tangent
     onp.testing.assert_array_equal(tangent, 5 * DIRECTION)
     onp.testing.assert_array_equal(functx.jvp(f, (POINT,), (DIRECTION,))[1], 5 * DIRECTION)
+
+
+@pytest.mark.parametrize(("create_graph", "packs"), [(True, False), (False, False), (True, True)])
+def test_gradients_of_duals_are_dual(create_graph, packs):
+    def function(x):
+        return (np.sin(x) * x[::-1] + functx.jit(np.exp)(x) * x**3).sum()
+
+    expected = functx.hvp(function, (POINT,), (DIRECTION,))[0]
+    x = Variable(POINT, requires_grad=True)
+    with dual_level(), saved_tensors_hooks(lambda x: x, lambda x: x) if packs else nullcontext():
+        dual = make_dual(x, DIRECTION)
+        (gradient,) = grad(function(dual), dual, create_graph=create_graph)
+        primal, tangent = unpack_dual(gradient)
+    onp.testing.assert_allclose(primal, functx.grad(function)(POINT), rtol=1e-5)
+    onp.testing.assert_allclose(tangent, expected, rtol=1e-5)
