@@ -310,7 +310,7 @@ def from_jax(fun: Function) -> Function:
 
     def wrapper(*args: PyTree, **kwargs: PyTree) -> PyTree:
         if current_builder.get() is None:
-            if recording_operand(tree.leaves((args, kwargs))) is not None:
+            if recording_operand(tree.flatten((args, kwargs))[0]) is not None:
                 return call_as_program(wrapper, args, kwargs, "from_jax")
             return fun(*args, **kwargs)
         return traced.call_in_trace(args, kwargs)

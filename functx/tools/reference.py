@@ -9,6 +9,7 @@ import inspect
 import re
 import textwrap
 from collections.abc import Callable, Iterator
+from enum import EnumType
 from operator import attrgetter
 from pathlib import Path
 from types import ModuleType
@@ -227,6 +228,9 @@ def _fill(text: str, indent: str = "") -> str:
 
 
 def _signature(value: Function) -> str:
+    if isinstance(value, EnumType):
+        # That of making a new enumeration, which changes with Python.
+        return ""
     try:
         signature = inspect.signature(value)
     except (ValueError, TypeError):
