@@ -230,7 +230,10 @@ class JittedFunction:
 
     def has_variables(self, args: PyTree, kwargs: PyTree) -> bool:
         """Whether a call has a Variable among its arguments, or captures one."""
-        return self.captures_variables or recording_operand(tree.flatten((args, kwargs))[0]) is not None
+        return (
+            self.captures_variables
+            or recording_operand(tree.flatten((args, kwargs))[0]) is not None
+        )
 
     def enable_variables(self, _call: object) -> None:
         """Makes calls operations on Variables."""
