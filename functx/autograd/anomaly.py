@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 
-from functx.autograd.modes import Mode
+from functx.autograd.modes import ModeContext
 from functx.core.errors import AnomalyError
 from functx.core.source_info import USER_CODE, Source, file_owner, line_number, source_line
 from functx.core.tracer import Tracer
@@ -133,7 +133,7 @@ def _switch(enabled: bool, check_nan: bool) -> Callable[[], None]:
     return lambda: cast(None, _anomalies.set(before))
 
 
-class detect_anomaly(Mode):  # noqa: N801 - PyTorch's name
+class detect_anomaly(ModeContext):  # noqa: N801 - PyTorch's name
     """A context that shows the forward lines of a pullback that raises, or gives nan.
 
     Nodes made in it keep the lines of the user's code. If a pullback raises in a walk in it, these
@@ -166,11 +166,11 @@ class detect_anomaly(Mode):  # noqa: N801 - PyTorch's name
     def enter(self) -> Callable[[], None]:
         return _switch(True, self.check_nan)
 
-    def fresh(self) -> Mode:
+    def fresh(self) -> ModeContext:
         return _AnomalyMode(self.check_nan)
 
 
-class _AnomalyMode(Mode):
+class _AnomalyMode(ModeContext):
     """`detect_anomaly` without its warning, for calls of a decorated function."""
 
     def __init__(self, check_nan: bool):
@@ -181,7 +181,7 @@ class _AnomalyMode(Mode):
         return _switch(True, self.check_nan)
 
 
-class set_detect_anomaly(Mode):  # noqa: N801 - PyTorch's name
+class set_detect_anomaly(ModeContext):  # noqa: N801 - PyTorch's name
     """Sets at once whether anomalies are detected, as by `detect_anomaly`; as a context, until its end.
 
     It does not warn.

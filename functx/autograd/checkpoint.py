@@ -129,7 +129,7 @@ class CheckpointedCall(SavingHooks):
         self.function, self.state = function, state
         self.arguments = Arguments((args, kwargs))
         self.avals: list[ShapedArray] = []
-        self.captures = Captures()
+        self.captures = CapturedVariables()
         self.computed: WeakKeyDictionary[Walk, list[Recorded | None]] = WeakKeyDictionary()
 
     def __enter__(self) -> CheckpointedCall:  # type: ignore[override]
@@ -203,7 +203,7 @@ class EnoughValues(BaseException):
     """Ends the second call; the functions of the user do not catch it as an Exception."""
 
 
-class Captures:
+class CapturedVariables:
     """The Variables that both calls of a function use, which must not be written to in between."""
 
     def __init__(self) -> None:
@@ -288,7 +288,7 @@ def call_reentrant(function: Function, args: PyTree, state: Any) -> PyTree:
             UserWarning,
             stacklevel=3,
         )
-    captures = Captures()
+    captures = CapturedVariables()
     with grad_mode(False), captures.noted():
         leaves, structure = tree.flatten(function(*args))
     outs = [x for x in leaves if isinstance(x, Variable)]
@@ -308,7 +308,7 @@ class ReentrantNode(Node):
         self,
         function: Function,
         arguments: Arguments,
-        captures: Captures,
+        captures: CapturedVariables,
         state: Any,
         outs: Sequence[ShapedArray],
     ):

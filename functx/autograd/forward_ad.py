@@ -7,7 +7,7 @@ from itertools import count
 from typing import NamedTuple
 
 from functx import ops
-from functx.autograd.modes import Mode, is_inference_mode_enabled
+from functx.autograd.modes import ModeContext, is_inference_mode_enabled
 from functx.autograd.variable import (
     Dual,
     Variable,
@@ -60,7 +60,7 @@ def exit_dual_level(*, level: Level | None = None) -> None:
     open_level.set(None)
 
 
-class dual_level(Mode):  # noqa: N801 - PyTorch's name
+class dual_level(ModeContext):  # noqa: N801 - PyTorch's name
     """A context, and a decorator, in which a level is open."""
 
     def enter(self) -> Callable[[], None]:

@@ -142,7 +142,7 @@ class OnceNode(Node):
 def once_differentiable(backward: Callable[..., Any]) -> Callable[..., Any]:
     """A decorator of `backward` of a `Function`: it runs without gradients.
 
-    What it returns looks differentiable, and a derivative of it raises OnceDifferentiableError.
+    Its gradients require gradients, but a derivative of them raises OnceDifferentiableError.
 
     >>> from functx.autograd import Function, Variable, grad, once_differentiable
     >>> class Double(Function):

@@ -22,7 +22,7 @@ from functx.custom.rule_tracing import is_array
 
 
 class CallState:
-    """What the context of a call of a `Function` holds beside saved arrays and the user's attributes.
+    """The state of a call of a `Function`: its marks, its node, and the structure of its output.
 
     `node()` is the node of the call, None without one. `out_tree` is the structure of the output of a
     NestedIOFunction.

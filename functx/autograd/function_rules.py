@@ -43,7 +43,7 @@ from functx.ops.operands import batch_size
 
 @dataclass(frozen=True, eq=False)
 class OutputLayout:
-    """What `forward` returned beside arrays.
+    """The structure of the output of `forward`: its length, static parts, and inputs returned.
 
     `length` is that of the tuple, None for a single output. `static` has each output that is no array
     by its position. `inputs` has, for each array, the position of the input that it is, or None.
@@ -80,7 +80,7 @@ class FunctionOutput:
 
     @staticmethod
     def of(output: Any, inputs: Sequence[Any]) -> FunctionOutput:
-        """What `forward` returned for the inputs."""
+        """The arrays and the layout of the output of `forward`."""
         outputs = output if isinstance(output, tuple) else (output,)
         arrays = [x for x in outputs if is_array(x)]
         positions = [next((i for i, y in enumerate(inputs) if x is y), None) for x in arrays]
@@ -170,7 +170,7 @@ class FunctionRules(CustomVJPFunction):
                 ]
             ),
         )
-        # What a context holds besides arrays does not change with the values.
+        # The marks of a context do not depend on the values.
         state.dirty = state.non_differentiable = ()
         return output, context, types
 

@@ -17,7 +17,7 @@ from typing import Any
 from functx import numpy as fnp
 from functx.autograd.forward_ad import dual_level, make_dual, unpack_dual
 from functx.autograd.functional_calls import (
-    Call,
+    FunctionalCall,
     arrays,
     basis_of,
     check_scalar,
@@ -56,7 +56,7 @@ def vjp(
     [1. 4.] [2. 4.]
     """
     with gradients_enabled():
-        call = Call("vjp", func, inputs, create_graph, strict)
+        call = FunctionalCall("vjp", func, inputs, create_graph, strict)
         cts = vector_for(call.name, v, call.outputs, "output")
         found = gradients(call.outputs, call.inputs, cts, create_graph)
         products = call.filled(found, call.inputs, "input", "first derivative")
@@ -92,7 +92,7 @@ def jvp(
     with gradients_enabled():
         if strategy == FORWARD:
             return jvp_by_duals(func, inputs, v, create_graph)
-        call = Call("jvp", func, inputs, create_graph, strict)
+        call = FunctionalCall("jvp", func, inputs, create_graph, strict)
         vector = vector_for(call.name, v, call.inputs, "input")
         pulled, tangents = pushed_forward(call.outputs, call.inputs, vector, create_graph)
         call.check_gradient(pulled)
@@ -121,7 +121,7 @@ def jvp_by_duals(func: Function, inputs: Any, v: Any, create_graph: bool) -> tup
         return outputs
 
     with dual_level():
-        call = Call("jvp", on_duals, inputs, create_graph, strict=False)
+        call = FunctionalCall("jvp", on_duals, inputs, create_graph, strict=False)
         return (
             call.results(call.outputs, call.is_single_output),
             call.results(tangents, call.is_single_output),
@@ -208,7 +208,7 @@ def vhp(
     9.0 [ 6. 12.]
     """
     with gradients_enabled():
-        call = Call("vhp", func, inputs, create_graph, strict)
+        call = FunctionalCall("vhp", func, inputs, create_graph, strict)
         vector = vector_for(call.name, v, call.inputs, "input")
         found = gradients(call.scalar_gradient(), call.inputs, vector, create_graph)
         products = call.filled(found, call.inputs, "input", "second derivative")
@@ -234,7 +234,7 @@ def hvp(
     [ 6. 12.]
     """
     with gradients_enabled():
-        call = Call("hvp", func, inputs, create_graph, strict)
+        call = FunctionalCall("hvp", func, inputs, create_graph, strict)
         vector = vector_for(call.name, v, call.inputs, "input")
         slopes = call.scalar_gradient()
         pulled, tangents = pushed_forward(slopes, call.inputs, vector, create_graph)
@@ -263,7 +263,7 @@ def table(
             f"vectorize={vectorize} and create_graph={create_graph}",
             fix='Pass strategy="reverse-mode".',
         )
-    call = Call(name, func, inputs, create_graph, strict)
+    call = FunctionalCall(name, func, inputs, create_graph, strict)
     columns = (
         [forward_columns(name, func, call, j) for j in range(len(call.inputs))]
         if strategy == FORWARD
@@ -289,7 +289,7 @@ def table(
     return rows[0] if call.is_single_output else tuple(rows)
 
 
-def forward_columns(name: str, func: Function, call: Call, j: int) -> list[Any]:
+def forward_columns(name: str, func: Function, call: FunctionalCall, j: int) -> list[Any]:
     """The Jacobian of each output in input `j`, with columns along the last axis; None for zeros."""
     x = call.inputs[j]
     is_varying = [is_inexact(y.dtype) for y in call.outputs]

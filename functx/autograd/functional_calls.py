@@ -34,7 +34,7 @@ def gradients_enabled() -> Iterator[None]:
         yield
 
 
-class Call:
+class FunctionalCall:
     """A call of `func` by the function `name`, on inputs made anew, so that captured copies are constant.
 
     With `create_graph`, inputs with a history keep it. With `strict`, each output must depend on

@@ -77,7 +77,7 @@ def _switch(
     return restore
 
 
-class Mode:
+class ModeContext:
     """A context, and a decorator, in which a mode holds.
 
     A decorated function, generator or coroutine runs in the mode; between the values of a generator the
@@ -91,7 +91,7 @@ class Mode:
         """Switches the mode on; returns the function that restores what was before."""
         raise NotImplementedError
 
-    def fresh(self) -> Mode:
+    def fresh(self) -> ModeContext:
         """A mode of the same kind, for one call of a decorated function."""
         return type(self)()
 
@@ -105,7 +105,7 @@ class Mode:
         return cast(F, decorate(fun, self.fresh))
 
 
-def decorate(fun: Callable[..., Any], make: Callable[[], Mode]) -> Callable[..., Any]:
+def decorate(fun: Callable[..., Any], make: Callable[[], ModeContext]) -> Callable[..., Any]:
     """`fun`, whose body runs in the mode that `make()` gives for each call."""
     if inspect.isclass(fun):
         warnings.warn(
@@ -137,7 +137,7 @@ def decorate(fun: Callable[..., Any], make: Callable[[], Mode]) -> Callable[...,
     return call
 
 
-def run_in_steps(inner: Any, make: Callable[[], Mode]) -> Any:
+def run_in_steps(inner: Any, make: Callable[[], ModeContext]) -> Any:
     """A generator that runs a generator or coroutine, each step in the mode that `make()` gives."""
     step, value = inner.send, None
     while True:
@@ -163,7 +163,7 @@ class _Awaitable(NamedTuple):
         return self.steps
 
 
-class grad_mode(Mode):  # noqa: N801 - a context, named like a function
+class grad_mode(ModeContext):  # noqa: N801 - a context, named like a function
     """A context in which operations on Variables get nodes, or not; `inference` None leaves that mode."""
 
     def __init__(self, enabled: bool, inference: bool | None = None):
@@ -173,11 +173,11 @@ class grad_mode(Mode):  # noqa: N801 - a context, named like a function
     def enter(self) -> Callable[[], None]:
         return _switch(self.enabled, self.inference, stops_traced=False)
 
-    def fresh(self) -> Mode:
+    def fresh(self) -> ModeContext:
         return grad_mode(self.enabled, self.inference)
 
 
-class _FunctionOrContext(Mode):
+class _FunctionOrContext(ModeContext):
     """A mode whose class decorates a function directly, without parentheses."""
 
     def __new__(cls, fun: Callable[..., Any] | None = None) -> Any:
@@ -212,7 +212,7 @@ class enable_grad(_FunctionOrContext):  # noqa: N801 - PyTorch's name
         return _switch(True)
 
 
-class set_grad_enabled(Mode):  # noqa: N801 - PyTorch's name
+class set_grad_enabled(ModeContext):  # noqa: N801 - PyTorch's name
     """Sets at once whether results require gradients; as a context, until its end.
 
     As a decorator it takes back what making it did, and holds during each call.
@@ -231,14 +231,14 @@ class set_grad_enabled(Mode):  # noqa: N801 - PyTorch's name
         self._restore()
         return super().__call__(fun)
 
-    def fresh(self) -> Mode:
+    def fresh(self) -> ModeContext:
         return enable_grad() if self.mode else no_grad()
 
     def __repr__(self) -> str:
         return f"set_grad_enabled(mode={self.mode})"
 
 
-class inference_mode(Mode):  # noqa: N801 - PyTorch's name
+class inference_mode(ModeContext):  # noqa: N801 - PyTorch's name
     """A context, and a decorator, without derivatives, whose results are inference arrays.
 
     They have no version. Outside the mode they can be operands, but they cannot be saved for a
@@ -263,7 +263,7 @@ class inference_mode(Mode):  # noqa: N801 - PyTorch's name
     def enter(self) -> Callable[[], None]:
         return _switch(not self.mode, self.mode)
 
-    def fresh(self) -> Mode:
+    def fresh(self) -> ModeContext:
         return inference_mode(self.mode)
 
 
@@ -277,7 +277,7 @@ is_view_replay_enabled = _flags["view replay"].get
 """`is_view_replay_enabled()`: the flag alone; views are always taken again from their base."""
 
 
-class _Flag(Mode):
+class _Flag(ModeContext):
     """A flag that is set at once, until the end of the context."""
 
     flag: ContextVar[bool]
@@ -293,7 +293,7 @@ class _Flag(Mode):
         self.flag.set(self.mode)
         return lambda: cast(None, self.flag.set(before))
 
-    def fresh(self) -> Mode:
+    def fresh(self) -> ModeContext:
         return type(self)(self.mode)
 
 

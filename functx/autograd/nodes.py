@@ -29,7 +29,7 @@ from functx.transforms.forward_mode import SumOfSquaresAnalysis
 
 if TYPE_CHECKING:
     from functx.autograd.saved import SavedSlot, SavingHooks
-    from functx.autograd.variable import Dual, Storage, Variable
+    from functx.autograd.variable import Dual, Variable, VersionCounter
 
 _numbers = count()
 
@@ -141,7 +141,7 @@ class SavedValue(NamedTuple):
 
     recorded: Recorded
     edge: GradientEdge | None
-    storage: Storage
+    storage: VersionCounter
     version: int
     output: int | None = None
     dual: Dual | None = None

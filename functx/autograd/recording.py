@@ -133,7 +133,7 @@ class Recording(Builder):
 
 
 class FailedOperation:
-    """What stands for the results of an operation that raised: to run it raises the error."""
+    """The placeholder for the results of an operation that raised; to run it raises the error."""
 
     def __init__(self, error: Exception):
         self.error = error

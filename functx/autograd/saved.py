@@ -9,7 +9,7 @@ from typing import Any, cast
 import jax
 import numpy as np
 
-from functx.autograd.modes import Mode, grad_mode
+from functx.autograd.modes import ModeContext, grad_mode
 from functx.autograd.nodes import (
     AccumulateGrad,
     GradientEdge,
@@ -20,7 +20,7 @@ from functx.autograd.nodes import (
     saving_hooks,
 )
 from functx.autograd.recording import Recorded
-from functx.autograd.variable import Dual, Storage, Variable, make_variable
+from functx.autograd.variable import Dual, Variable, VersionCounter, make_variable
 from functx.core.errors import (
     AutogradError,
     SavedValueHooksError,
@@ -37,7 +37,7 @@ _allowing: ContextVar[bool] = ContextVar("allow_mutation_on_saved_tensors", defa
 _disabled: ContextVar[str | None] = ContextVar("saved_tensors_hooks_disabled", default=None)
 
 
-class SavingHooks(Mode):
+class SavingHooks(ModeContext):
     """A context in which the values that nodes save are stored as `pack` returns them."""
 
     @property
@@ -46,7 +46,7 @@ class SavingHooks(Mode):
         return type(self).__name__
 
     def pack(self, x: Variable) -> Any:
-        """What is stored for a saved value."""
+        """The object to store for a saved value."""
         raise NotImplementedError
 
     def unpack(self, packed: Any) -> Any:
@@ -81,7 +81,7 @@ class SavingHooks(Mode):
     def pack_value(self, x: SavedValue | Recorded) -> PackedValue:
         """A saved value, packed."""
         if isinstance(x, Recorded):
-            x = SavedValue(x, None, Storage(), 0)
+            x = SavedValue(x, None, VersionCounter(), 0)
         recorded = x.recorded
         # The user's pair gets memory of its own, so that later writes to the value do not reach it.
         operand = make_variable(recorded, None)
@@ -117,7 +117,7 @@ def load_variable(saved: SavedValue | PackedValue, node: Node | None, label: str
     return make_variable(recorded, edge)
 
 
-class no_saving_hooks(Mode):  # noqa: N801 - a context, named like a function
+class no_saving_hooks(ModeContext):  # noqa: N801 - a context, named like a function
     """A context in which no pair packs."""
 
     def enter(self) -> Callable[[], None]:
@@ -199,7 +199,7 @@ class saved_tensors_hooks(SavingHooks):  # noqa: N801 - PyTorch's name
     def unpack(self, packed: Any) -> Any:
         return self.unpack_hook(packed)
 
-    def fresh(self) -> Mode:
+    def fresh(self) -> ModeContext:
         return saved_tensors_hooks(self.pack_hook, self.unpack_hook)
 
 
@@ -214,7 +214,7 @@ class save_on_cpu(SavingHooks):  # noqa: N801 - PyTorch's name
         super().__init__()
         self.pin_memory = pin_memory
 
-    def fresh(self) -> Mode:
+    def fresh(self) -> ModeContext:
         return save_on_cpu(self.pin_memory)
 
     def pack(self, x: Variable) -> tuple[Any, Any]:
@@ -271,7 +271,7 @@ class allow_mutation_on_saved_tensors(SavingHooks):  # noqa: N801 - PyTorch's na
         return packed
 
 
-class disable_saved_tensors_hooks(Mode):  # noqa: N801 - PyTorch's name
+class disable_saved_tensors_hooks(ModeContext):  # noqa: N801 - PyTorch's name
     """A context, and a decorator, in which entering `saved_tensors_hooks` raises an error with `message`.
 
     Raises it at once inside a pair.
@@ -287,7 +287,7 @@ class disable_saved_tensors_hooks(Mode):  # noqa: N801 - PyTorch's name
         token = _disabled.set(self.message)
         return lambda: _disabled.reset(token)
 
-    def fresh(self) -> Mode:
+    def fresh(self) -> ModeContext:
         return disable_saved_tensors_hooks(self.message)
 
 
@@ -341,7 +341,7 @@ def increment_version(tensor: Variable | Iterable[Variable]) -> None:
         storage.version += 1
 
 
-class unsafe_preserve_version_counter(Mode):  # noqa: N801 - PyTorch's name
+class unsafe_preserve_version_counter(ModeContext):  # noqa: N801 - PyTorch's name
     """A context, and a decorator, whose writes to the arrays do not count.
 
     Afterwards the arrays have the versions from before, also after an error. Pullbacks read the values
@@ -361,11 +361,11 @@ class unsafe_preserve_version_counter(Mode):  # noqa: N801 - PyTorch's name
 
         return restore
 
-    def fresh(self) -> Mode:
+    def fresh(self) -> ModeContext:
         return unsafe_preserve_version_counter(self.tensors)
 
 
-def storages(tensors: Variable | Iterable[Variable]) -> list[Storage]:
+def storages(tensors: Variable | Iterable[Variable]) -> list[VersionCounter]:
     """The memory of arrays that have versions."""
     found = [tensors] if isinstance(tensors, Variable) else list(tensors)
     for x in found:

@@ -59,8 +59,8 @@ from functx.transforms.argument_names import check_callable
 from functx.transforms.forward_mode import JVPRewrite
 
 
-class Storage:
-    """The memory that a Variable shares with its views.
+class VersionCounter:
+    """The count of writes to the memory that a Variable shares with its views.
 
     `writes` counts the writes to it. `version` does so too, but users may change it: a saved value
     is valid while its version stays. That of an inference array has no version for users.
@@ -141,7 +141,7 @@ class Variable(Tracer):
 
     def _set(self, recorded: Recorded, edge: GradientEdge | None) -> None:
         variables.exist = True
-        self._storage = Storage()
+        self._storage = VersionCounter()
         self._view: ViewOf | None = None
         self._recorded, self._edge, self._writes_read = recorded, edge, 0
         self._dual: Dual | None = None

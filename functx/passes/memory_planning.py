@@ -1,4 +1,4 @@
-"""What memory plans are made of: joint programs, and the cost of their values in memory and work."""
+"""The parts of memory plans: joint programs, and the cost of their values in memory and work."""
 
 from __future__ import annotations
 
