@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from tests.benchmarks import repeats, tasks
+from tests.benchmarks import imperative, repeats, tasks
 from tests.benchmarks.frameworks import FUNCTX, JAX
 from tests.benchmarks.limits import lines_of
 from tests.benchmarks.measures import Calls, Options, Row, growth, shown
@@ -69,3 +69,30 @@ def test_a_task_that_takes_too_long_or_fails_leaves_the_others():
     assert found["slow"] == "over 2 s"
     assert found["wrong"] == "ended with 1: AssertionError: it is wrong"
     assert found["last"] == [{"task": "last"}]
+
+
+def test_training_steps_on_variables_follow_the_gradient_in_both_forms():
+    fx = imperative.functx_names()
+    net = imperative.NETWORKS["small"]
+    losses = [
+        [step().item() for _ in range(3)]
+        for step in (imperative.loop_step(fx, net), imperative.jitted_step(fx, net))
+    ]
+
+    def loss(params):
+        return net.loss(FUNCTX, params, *net.data)
+
+    params = net.params
+    for found, again in zip(*losses, strict=True):
+        np.testing.assert_allclose([found, again], loss(params), rtol=1e-4)
+        params = imperative.updated(params, FUNCTX.grad(loss)(params))
+
+
+def test_imperative_tasks_give_rows_with_and_without_another_library():
+    ours = imperative.functx_names()
+    (row,) = imperative.TASKS["record_number_grad"]([ours, ours], 0.01)
+    assert all(0 < x < 0.1 for x in row.found)
+    assert str(row).startswith("| `record_number_grad`")
+    assert str(row).endswith("|  4.00 us |")
+    (alone,) = imperative.TASKS["operation_and_value"]([ours], 0.01)
+    assert len(alone.found) == 1
