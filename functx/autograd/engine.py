@@ -21,9 +21,16 @@ from functx.autograd.nodes import (
     SavedValue,
     freed_error,
 )
-from functx.autograd.recording import Recorded, continue_recording, current_recording
+from functx.autograd.operations import record_outputs
+from functx.autograd.recording import (
+    Operation,
+    Recorded,
+    continue_recording,
+    current_recording,
+    operation_of,
+)
 from functx.autograd.saved import PackedValue
-from functx.autograd.variable import Variable, make_variable, open_level, record_outputs
+from functx.autograd.variable import Variable, make_variable, open_level
 from functx.core.errors import (
     AutogradError,
     GradientTypeError,
@@ -32,7 +39,6 @@ from functx.core.errors import (
 )
 from functx.core.masks import scatter_where
 from functx.core.primitive import Primitive
-from functx.core.program import Program
 from functx.core.rewriting import apply, cached_rewrite
 from functx.core.tracer import Tracer, aval_of, current_builder
 from functx.core.tracing import bind
@@ -150,11 +156,11 @@ class Walk:
         """The output of an operation on values of the walk."""
         return record(primitive, args) if self.plain else bind(primitive, args)
 
-    def apply(self, program: Program, args: Sequence[Any]) -> Sequence[Any]:
-        """The outputs of a program on values of the walk."""
+    def apply(self, operation: Operation, args: Sequence[Any]) -> Sequence[Any]:
+        """The outputs of an operation on values of the walk."""
         if self.plain:
-            return current_recording().record_program(program, args)
-        return apply(None, program, args)
+            return operation.outputs_of(args, current_recording().call(operation, args))
+        return apply(None, operation.program, [*args, *operation.captured])
 
     def filled(self, aval: ShapedArray, value: float) -> Any:
         """An array of the type `aval`, filled with a number."""
@@ -243,15 +249,16 @@ class Walk:
         residuals: Sequence[Any] = saved
         if split.pullbacks is None or (self.is_differentiated and node.recomputes):
             program = cached_rewrite(Pullback(split.active, bool(masks)), split.program)
+            pullback = operation_of(program)
             residuals = node.operands or ()
         else:
-            program = split.pullbacks[bool(masks)]
+            pullback = split.pullbacks[bool(masks)]
         operands = [self.unpack(node, x) for x in residuals]
-        outs = self.apply(program, [*values, *masks, *operands])
+        outs = self.apply(pullback, [*values, *masks, *operands])
         if not self.retain_graph and saved:
             node.saved = node.operands = None
         count = sum(split.active)
-        result_masks = known_masks(program.outputs[count:], outs[count:]) or [None] * count
+        result_masks = known_masks(pullback.program.outputs[count:], outs[count:]) or [None] * count
         results = [
             Gradient(value, mask) for value, mask in zip(outs[:count], result_masks, strict=True)
         ]

@@ -8,13 +8,13 @@ from typing import NamedTuple
 
 from functx import ops
 from functx.autograd.modes import ModeContext, is_inference_mode_enabled
+from functx.autograd.operations import record_outputs
 from functx.autograd.variable import (
     Dual,
     Variable,
     as_variable,
     closed_level,
     open_level,
-    record_outputs,
 )
 from functx.core.errors import DualLevelError, DualValueError
 from functx.core.types import is_inexact

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from contextvars import ContextVar
+from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from functx import ops
-from functx.autograd.anomaly import current_anomalies, current_origin
+from functx.autograd.anomaly import Origin, current_anomalies, current_origin
 from functx.autograd.hooks import NodeHooks, RemovableHandle, register
-from functx.autograd.recording import Recorded
+from functx.autograd.recording import Operation, Recorded, operation_of, program_of_operation
 from functx.core.caches import Cache, clear_on_rule_change
 from functx.core.config import contextual_key
 from functx.core.errors import SavedValueError
-from functx.core.primitive import Primitive
 from functx.core.program import Atom, Equation, Program, Var, subprograms
 from functx.core.program_editing import apply_program
 from functx.core.rewriting import Rewrite, cached_rewrite
@@ -49,27 +49,19 @@ class Node:
     it was made, known if anomalies were detected then.
     """
 
-    __slots__ = (
-        "__weakref__",
-        "_metadata",
-        "edges",
-        "hooks",
-        "label",
-        "number",
-        "origin",
-        "out_avals",
-    )
+    hooks: NodeHooks | None = None
+    origin: Origin | None = None
+    _metadata: dict[Any, Any] | None = None
 
     def __init__(
         self, label: str, edges: Sequence[GradientEdge | None], out_avals: Sequence[ShapedArray]
     ):
         self.label = label
-        self.edges = tuple(edges)
+        self.edges = edges
         self.out_avals = out_avals
         self.number = next(_numbers)
-        self.origin = current_origin() if current_anomalies().enabled else None
-        self.hooks: NodeHooks | None = None
-        self._metadata: dict[Any, Any] | None = None
+        if current_anomalies().enabled:
+            self.origin = current_origin()
 
     def name(self) -> str:
         """The name of the operation."""
@@ -119,8 +111,6 @@ class Node:
 class AccumulateGrad(Node):
     """The node of a leaf, where its gradient is added to `.grad`."""
 
-    __slots__ = ("variable",)
-
     def __init__(self, variable: Variable):
         super().__init__("AccumulateGrad", (), [variable.aval_])
         self.variable = variable
@@ -158,6 +148,11 @@ class SavedValue(NamedTuple):
         return self.recorded
 
 
+make_edge = partial(tuple.__new__, GradientEdge)
+"""`GradientEdge(*fields)` in half the time."""
+make_saved_value = partial(tuple.__new__, SavedValue)
+"""`SavedValue(*fields)` in half the time."""
+
 saving_hooks: ContextVar[SavingHooks | None] = ContextVar("saving_hooks", default=None)
 """The pair that packs the values that nodes save in this context."""
 operand_watch: ContextVar[Callable[[Sequence[Any]], None] | None] = ContextVar(
@@ -173,20 +168,20 @@ class OperationNode(Node):
     is the value of a Variable, or a PackedValue under `saved_tensors_hooks`. It is None once they are freed.
     """
 
-    __slots__ = ("operands", "recomputes", "saved", "split")
+    operands: Sequence[Any] | None = None
+    saved: list[Any] | None
 
     def __init__(
-        self,
-        split: OperationSplit,
-        edges: Sequence[GradientEdge | None],
-        saved: list[Any],
-        operands: Sequence[Any] | None,
+        self, split: OperationSplit, edges: Sequence[GradientEdge | None], saved: list[Any]
     ):
         super().__init__(split.name, edges, split.out_avals)
         self.split = split
-        self.saved: list[Any] | None = saved
-        self.operands = operands
-        self.recomputes = operands is not None
+        self.saved = saved
+
+    @property
+    def recomputes(self) -> bool:
+        """Whether a derivative of its pullback computes the residuals again, from the operands."""
+        return self.operands is not None
 
     @property
     def saved_values(self) -> tuple[SavedSlot, ...]:
@@ -212,31 +207,23 @@ class OperationSplit(NamedTuple):
     `values` returns the outputs, then the residuals that `pullbacks` take, which are None if a
     derivative rule raises; `refusal` is the error of a user's rule. `differentiable` are the
     positions of the outputs that have a gradient. `operand_residuals` holds, for each residual, the
-    position of the operand that it is, else None; `output_residuals` that of the output.
+    position of the operand that it is, else None; `saved_variables` the position of each residual that is
+    an operand or an output, with that of the operand, or of the output. `recomputes` says whether there
+    are others, so that a derivative of the pullback computes them again.
     """
 
     program: Program
-    values: Program
-    pullbacks: tuple[Program, Program] | None
+    values: Operation
+    pullbacks: tuple[Operation, Operation] | None
+    name: str
     out_avals: list[ShapedArray]
     active: tuple[bool, ...]
+    is_active: bool
     differentiable: tuple[int, ...]
     operand_residuals: tuple[int | None, ...]
-    output_residuals: tuple[int | None, ...]
+    saved_variables: tuple[tuple[int, int | None, int | None], ...]
+    recomputes: bool
     refusal: Exception | None
-
-    @property
-    def name(self) -> str:
-        return self.program.name
-
-    @property
-    def recomputes(self) -> bool:
-        """Whether a residual is neither an operand nor an output.
-
-        Then a derivative of the pullback computes the residuals again.
-        """
-        pairs = zip(self.operand_residuals, self.output_residuals, strict=True)
-        return self.pullbacks is None or any([i is None and j is None for i, j in pairs])
 
 
 _splits: Cache = Cache("autograd", 4096)
@@ -245,25 +232,40 @@ clear_on_rule_change(_splits.clear)
 
 def split_program(program: Program, active: tuple[bool, ...]) -> OperationSplit:
     """The split of a program for the operands marked `active`."""
+    key = contextual_key((OperationSplit, active))
+    found: OperationSplit | None = program.memo.get(key)
+    if found is None:
+        found = program.memo[key] = _split_program(program, active)
+    return found
+
+
+def _split_program(program: Program, active: tuple[bool, ...]) -> OperationSplit:
     avals, values = program.out_avals, program
-    pullbacks = None
-    # A rule that raises does so when a walk needs it.
-    with suppress(Exception):
-        values, *backward = cached_rewrite(SplitMaskedVJP(active), program)
-        pullbacks = backward[0], backward[1]
+    pullbacks = refusal = None
+    if any(active):
+        # A rule that raises does so when a walk needs it.
+        with suppress(Exception):
+            values, *backward = cached_rewrite(SplitMaskedVJP(active), program)
+            pullbacks = operation_of(backward[0]), operation_of(backward[1])
+            refusal = refusal_in(backward[0])
     residuals = values.outputs[len(avals) :]
     inputs: dict[Atom, int] = {v: i for i, v in enumerate(values.inputs)}
     outputs = {a: i for i, a in reversed([*enumerate(values.outputs[: len(avals)])])}
+    origins = [(k, inputs.get(a), outputs.get(a)) for k, a in enumerate(residuals)]
+    saved = tuple([(k, i, j) for k, i, j in origins if i is not None or j is not None])
     return OperationSplit(
         program,
-        values,
+        operation_of(values),
         pullbacks,
+        program.name,
         avals,
         active,
+        any(active),
         tuple([i for i, aval in enumerate(avals) if is_inexact(aval.dtype)]),
-        tuple([inputs.get(a) for a in residuals]),
-        tuple([outputs.get(a) for a in residuals]),
-        None if pullbacks is None else refusal_in(pullbacks[0]),
+        tuple([i for _, i, _ in origins]),
+        saved,
+        any(active) and (pullbacks is None or len(saved) < len(origins)),
+        refusal,
     )
 
 
@@ -278,25 +280,15 @@ def refusal_in(program: Program) -> Exception | None:
     return None
 
 
-def split_operation(
-    primitive: Primitive, avals: tuple[ShapedArray, ...], active: tuple[bool, ...]
-) -> OperationSplit:
-    """The split of one operation on operands of these types."""
-    key = contextual_key((primitive, avals, active))
-    found: OperationSplit | None = _splits.get(key)
+def split_operation(key: tuple[Any, ...]) -> OperationSplit:
+    """The split of an operation: `key` is the primitive, then the type of each operand and whether it is active."""
+    contextual = contextual_key(key)
+    found: OperationSplit | None = _splits.get(contextual)
     if found is None:
-        found = split_program(program_of_operation(primitive, avals), active)
-        _splits.put(key, found)
+        program = program_of_operation(key[0], key[1::2])
+        found = split_program(program, key[2::2])
+        _splits.put(contextual, found)
     return found
-
-
-def program_of_operation(primitive: Primitive, avals: tuple[ShapedArray, ...]) -> Program:
-    """The program of one operation on operands of these types."""
-    inputs = [Var(aval) for aval in avals]
-    found = primitive.out_avals_memo.get(avals) or primitive.infer_out_avals(avals)
-    outputs = [Var(aval) for aval in found]
-    equation = Equation(primitive, list(inputs), outputs, None)
-    return Program(primitive.name, inputs, [equation], outputs)
 
 
 class Pullback(Rewrite[Program]):
@@ -322,9 +314,9 @@ class Pullback(Rewrite[Program]):
         return trace_closed(body, avals, name=backward.name)
 
 
-def is_root_of_squares(primitive: Primitive, edge: GradientEdge | None) -> bool:
-    """Whether an operation on the value of `edge` is the root of a sum of squares, a norm."""
-    if type(primitive) is not ops.Sqrt or edge is None or not isinstance(edge.node, OperationNode):
+def is_sum_of_squares(edge: GradientEdge | None) -> bool:
+    """Whether the value of `edge` is a sum of squares, so that its root is a norm."""
+    if edge is None or not isinstance(edge.node, OperationNode):
         return False
     variables: dict[GradientEdge, Var] = {}
     equations: list[Equation] = []
@@ -349,7 +341,7 @@ def is_root_of_squares(primitive: Primitive, edge: GradientEdge | None) -> bool:
                 seen.add(e.node)
                 pending.append(e.node)
     x = variables[edge]
-    root = Equation(primitive, [x], [Var(x.aval)], None)
+    root = Equation(ops.Sqrt(), [x], [Var(x.aval)], None)
     return SumOfSquaresAnalysis(Program("squares", [], equations, [x])).is_norm(root)
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from threading import local
+from itertools import islice
+from threading import RLock, local
 from typing import Any
 from weakref import ref
 
@@ -11,33 +12,32 @@ import jax.numpy as jnp
 import numpy as np
 
 from functx.core.backend import backend
-from functx.core.caches import Cache
+from functx.core.caches import Cache, clear_on_rule_change
+from functx.core.config import contextual_key
 from functx.core.primitive import Primitive
-from functx.core.program import Atom, Literal, Program, Var
-from functx.core.tracer import Tracer, aval_of
+from functx.core.program import Atom, Equation, Literal, Program, Var
+from functx.core.program_editing import hoist_captures
+from functx.core.tracer import aval_of, literal_of, variables
 from functx.core.tracing import Builder
 from functx.core.types import ShapedArray
 from functx.core.typing import ArrayLike
+from functx.transforms.literal_lifting import literal_free_key
 
 
 class Recorded:
     """An array that a recording will compute, or has computed.
 
-    `atom` stands for it in `recording`, which is None once `value` is known.
+    It is value `number` of `recording`, which is None once `value` is known.
     """
 
-    __slots__ = ("__weakref__", "atom", "recording", "value")
+    __slots__ = ("__weakref__", "aval", "number", "recording", "value")
 
     def __init__(
-        self, atom: Atom, recording: Recording | FailedOperation | None, value: Any = None
+        self, aval: ShapedArray, recording: Recording | FailedOperation | None, number: int
     ):
-        self.atom = atom
+        self.aval = aval
         self.recording = recording
-        self.value = value
-
-    @property
-    def aval(self) -> ShapedArray:
-        return self.atom.aval
+        self.number = number
 
     def compute(self) -> Any:
         """The value; runs the recording if it is not known."""
@@ -46,90 +46,214 @@ class Recorded:
         return self.value
 
 
-class Recording(Builder):
-    """The program of the operations that were recorded and not yet run.
+def constant(x: ArrayLike) -> Recorded:
+    """An array with a value."""
+    variables.exist = True
+    recorded = Recorded(aval_of(x), None, 0)
+    recorded.value = x
+    return recorded
 
-    Only those results are computed that somebody still holds: `results` are weak references. If an
-    operation raises, each look at a result that depends on it raises the same error.
+
+Operand = Recorded | Literal
+
+
+def operand_of(x: Any) -> Operand:
+    """An array or a number as an operand."""
+    literal = literal_of(x)
+    if literal is not None:
+        return literal
+    # The user may write to a NumPy array before the recording runs.
+    return constant(jnp.array(x) if isinstance(x, np.ndarray) else x)
+
+
+class Operation:
+    """A program that recordings call.
+
+    `new_avals` are the types of its new values: the outputs that are no operands, each once. `outputs`
+    holds the position of each output among the operands, the captured values and the new values;
+    None if the outputs are the new values.
+    """
+
+    __slots__ = ("arity", "captured", "effects", "new", "new_avals", "outputs", "program", "size")
+
+    def __init__(self, program: Program):
+        program, captured = hoist_captures(program)
+        positions: dict[Atom, int] = {v: i for i, v in enumerate(program.inputs)}
+        self.new = []
+        for i, atom in enumerate(program.outputs):
+            if atom not in positions:
+                positions[atom] = len(positions)
+                self.new.append(i)
+        self.program = program
+        self.captured = [constant(x) for x in captured]
+        self.new_avals = [program.outputs[i].aval for i in self.new]
+        outputs = [positions[atom] for atom in program.outputs]
+        count = len(program.inputs)
+        self.outputs = None if outputs == [*range(count, count + len(outputs))] else outputs
+        self.effects = bool(program.effects)
+        self.size = len(program.equations)
+        self.arity = len(program.inputs)
+
+    def outputs_of(self, operands: Sequence[Operand], new: list[Recorded]) -> Sequence[Operand]:
+        """The outputs, of which those that are operands are the operands themselves."""
+        if self.outputs is None:
+            return new
+        values = [*operands, *self.captured, *new]
+        return [values[i] for i in self.outputs]
+
+
+def operation_of(program: Program) -> Operation:
+    """The operation that a program is."""
+    found: Operation | None = program.memo.get(Operation)
+    if found is None:
+        found = program.memo[Operation] = Operation(program)
+    return found
+
+
+_operations: Cache = Cache("recorded operations", 4096)
+clear_on_rule_change(_operations.clear)
+
+
+def operation_of_primitive(primitive: Primitive, avals: tuple[ShapedArray, ...]) -> Operation:
+    """The operation that a primitive is on operands of these types."""
+    found: Operation | None = _operations.get((primitive, avals))
+    if found is None:
+        found = operation_of(program_of_operation(primitive, avals))
+        _operations.put((primitive, avals), found)
+    return found
+
+
+def program_of_operation(primitive: Primitive, avals: tuple[ShapedArray, ...]) -> Program:
+    """The program of one operation on operands of these types."""
+    inputs = [Var(aval) for aval in avals]
+    found = primitive.out_avals_memo.get(avals) or primitive.infer_out_avals(avals)
+    outputs = [Var(aval) for aval in found]
+    equation = Equation(primitive, list(inputs), outputs, None)
+    return Program(primitive.name, inputs, [equation], outputs)
+
+
+class Recording:
+    """The operations that were recorded and not yet run.
+
+    `calls` holds each operation, then its operands: the numbers of values of this recording, where -1 is
+    the first captured value, and literals. Only those values are computed that somebody still
+    holds: `results` are weak references. If an operation raises, each look at a result that depends
+    on it raises the same error.
     """
 
     def __init__(self) -> None:
-        super().__init__("recording", "autograd")
+        self.calls: list[Operation | int | Literal] = []
+        self.captured: list[Any] = []
+        self.captured_avals: list[ShapedArray] = []
+        self.captured_numbers: dict[int, int] = {}
         self.results: list[ref[Recorded]] = []
+        self.count = self.size = 0
+        self.has_effects = False
+        self.is_open = True
+        self._running = RLock()
 
-    def result(self, atom: Atom) -> Recorded:
-        """A new result of the recording."""
-        if type(atom) is Literal:
-            return constant(np.asarray(atom.value, atom.aval.dtype))
-        recorded = Recorded(atom, self)
-        self.results.append(ref(recorded))
-        return recorded
-
-    def atom(self, x: object) -> Atom:
-        """The atom of an operand, which is captured if it has a value."""
-        if type(x) is Recorded:
-            if x.recording is self:
-                return x.atom
-            value = x.compute()
-            return self.capture(id(value), value, x.atom.aval)
-        if isinstance(x, np.ndarray):
-            # The user may write to the array before the recording runs.
-            x = jnp.array(x)
-        return super().atom(x)
-
-    def record(self, primitive: Primitive, args: Sequence[object]) -> list[Recorded]:
-        """The outputs of an operation on operands, each `Recorded`, an array or a number."""
-        operands = [Tracer(self.atom(x), self) for x in args]
-        outs = self.append(primitive, operands)
-        found = [self.result(x.atom) for x in (outs if primitive.multiple_results else [outs])]
-        if primitive.effects:
+    def call(self, operation: Operation, operands: Sequence[Operand]) -> list[Recorded]:
+        """The new values of an operation."""
+        call: list[Operation | int | Literal] = [operation]
+        for x in operands:
+            if type(x) is Recorded and x.recording is self:
+                call.append(x.number)
+            else:
+                call.append(self.capture(x))
+        if operation.captured:
+            call += [self.capture(x) for x in operation.captured]
+        self.calls += call
+        new = []
+        number = self.count
+        for aval in operation.new_avals:
+            x = Recorded(aval, self, number)
+            self.results.append(ref(x))
+            new.append(x)
+            number += 1
+        self.count = number
+        self.size += operation.size
+        if not self.is_open:
+            # Another thread has begun to run it, perhaps without this call.
+            return current_recording().call(operation, operands)
+        if operation.effects or self.size >= limits.operations:
+            self.has_effects = self.has_effects or operation.effects
             self.run()
-        self.run_if_long()
-        return found
+        return new
 
-    def record_program(self, program: Program, args: Sequence[object]) -> list[Recorded]:
-        """The outputs of a program, whose equations join the recording."""
-        operands = [Tracer(self.atom(x), self) for x in args]
-        known = {
-            x.atom: arg for x, arg in zip(operands, args, strict=True) if type(arg) is Recorded
-        }
-        outs = []
-        for out in self.inline(program, operands):
-            same = known.get(out.atom)
-            if same is None:
-                same = known[out.atom] = self.result(out.atom)
-            outs.append(same)
-        if program.effects:
-            self.run()
-        self.run_if_long()
-        return outs
+    def capture(self, x: Recorded | Literal) -> int | Literal:
+        """The number of an operand from outside."""
+        if type(x) is Literal:
+            return x
+        value = x.compute()  # type: ignore[union-attr]
+        number = self.captured_numbers.get(id(value))
+        if number is None:
+            self.captured.append(value)
+            self.captured_avals.append(x.aval)
+            number = self.captured_numbers[id(value)] = -len(self.captured)
+        return number
 
-    def run_if_long(self) -> None:
-        """Runs a recording of more operations than the limit."""
-        if len(self.equations) >= limits.operations:
-            self.run()
+    def record(self, primitive: Primitive, args: Sequence[Operand]) -> list[Recorded]:
+        """The outputs of a primitive on operands."""
+        avals = tuple([x.aval for x in args])
+        return self.call(operation_of_primitive(primitive, avals), args)
+
+    def trace(self) -> tuple[Builder, list[Any]]:
+        """The equations of the calls, and the traced values by their numbers."""
+        builder = Builder("recording", "autograd")
+        inputs = [builder.add_input(aval) for aval in self.captured_avals]
+        values: list[Any] = []
+        calls = iter([*self.calls])
+        for operation in calls:
+            assert type(operation) is Operation
+            operands = [
+                x if type(x) is Literal else values[x] if x >= 0 else inputs[-1 - x]  # type: ignore[operator, index]
+                for x in islice(calls, operation.arity)
+            ]
+            outs = builder.inline(operation.program, operands)
+            values += [outs[i] for i in operation.new]
+        return builder, values
+
+    def held(self) -> list[Recorded]:
+        """The values that somebody still holds."""
+        return [x for reference in self.results if (x := reference()) is not None]
 
     def run(self) -> None:
         """Computes all results that are still held; the thread then begins another recording."""
-        if _thread.recording is self:
-            _thread.recording = None
-        held = [x for x in [reference() for reference in self.results] if x is not None]
-        program, captured = self.finish([Tracer(x.atom, self) for x in held])
-        self.results, self.captures, self.equations = [], {}, []
+        with self._running:
+            if not self.is_open:
+                return
+            self.is_open = False
+            if _thread.recording is self:
+                _thread.recording = None
+            held = self.held()
+            if held or self.has_effects:
+                for x, value in zip(held, self.values_of(held), strict=True):
+                    if type(value) is FailedOperation:
+                        x.recording = value
+                    else:
+                        x.value, x.recording = value, None
+            self.calls, self.captured, self.results = [], [], []
+
+    def values_of(self, held: Sequence[Recorded]) -> Sequence[Any]:
+        """The values of results: operation by operation at first, compiled when they are met again."""
+        numbers = tuple([x.number for x in held])
+        key = contextual_key((tuple(self.calls), tuple(self.captured_avals), numbers))
+        program: Program | None = _programs.get(key)
+        if program is None:
+            builder, values = self.trace()
+            program, _ = builder.finish([values[x.number] for x in held])
+            form = hash(literal_free_key(program))
+            if _met.get(form) is None:
+                _met.put(form, True)
+                return evaluate_equations(program, self.captured)
+            _programs.put(key, program)
         try:
-            values = run_program(program, captured)
+            return backend.run(None, program, self.captured)
         except Exception as error:
-            # Effects must not happen twice.
-            values = (
-                [FailedOperation(error)] * len(held)
-                if program.effects
-                else evaluate_equations(program, captured)
-            )
-        for x, value in zip(held, values, strict=True):
-            if isinstance(value, FailedOperation):
-                x.recording = value
-            else:
-                x.value, x.recording = value, None
+            if self.has_effects:
+                # Effects must not happen twice.
+                return [FailedOperation(error)] * len(held)
+            return evaluate_equations(program, self.captured)
 
 
 class FailedOperation:
@@ -141,6 +265,13 @@ class FailedOperation:
     def run(self) -> None:
         """Raises the error."""
         raise self.error
+
+
+_met: Cache = Cache("met recordings", 4096)
+"""The hashes of the programs that have run, without their literals."""
+_programs: Cache = Cache("recordings", 512)
+"""The programs that have run at least twice."""
+clear_on_rule_change(_programs.clear)
 
 
 class limits:  # noqa: N801 - settings, not instantiated
@@ -172,27 +303,9 @@ def continue_recording(recording: Recording | None) -> None:
 def recorded() -> Program:
     """The operations recorded in this thread that were not run yet, as a program."""
     recording = current_recording()
-    held = [x for x in [reference() for reference in recording.results] if x is not None]
-    inputs = [var for var, _ in recording.captures.values()]
-    return Program("recording", inputs, recording.equations, [x.atom for x in held])
-
-
-def constant(x: ArrayLike) -> Recorded:
-    """An array with a value."""
-    return Recorded(Var(aval_of(x)), None, x)
-
-
-_met: Cache = Cache("autograd", 4096)
-
-
-def run_program(program: Program, args: Sequence[Any]) -> Sequence[Any]:
-    """The outputs of a program: operation by operation at first, compiled when it is met again."""
-    if not program.outputs and not program.effects:
-        return []
-    if _met.get(program.key) is None:
-        _met.put(program.key, True)
-        return evaluate_equations(program, args)
-    return backend.run(None, program, args)
+    builder, values = recording.trace()
+    outputs = [values[x.number].atom for x in recording.held()]
+    return Program("recording", builder.inputs, builder.equations, outputs)
 
 
 def evaluate_equations(program: Program, args: Sequence[Any]) -> list[Any]:
@@ -205,12 +318,12 @@ def evaluate_equations(program: Program, args: Sequence[Any]) -> list[Any]:
     env: dict[Atom, Any] = dict(zip(program.inputs, args, strict=True))
     for i, eqn in enumerate(program.equations):
         operands = [env[a] if type(a) is Var else a for a in eqn.inputs]
-        outs: Any = next((x for x in operands if isinstance(x, FailedOperation)), None)
+        outs: Any = next((x for x in operands if type(x) is FailedOperation), None)
         try:
             outs = outs or backend.evaluate(eqn.primitive, operands)
         except Exception as error:
             outs = FailedOperation(error)
-        if isinstance(outs, FailedOperation):
+        if type(outs) is FailedOperation:
             outs = [outs] * len(eqn.outputs)
         elif not eqn.primitive.multiple_results:
             outs = [outs]

@@ -27,6 +27,7 @@ from functx.core.errors import (
     UnpackedTypeError,
     type_name,
 )
+from functx.core.program import Literal
 from functx.core.tracer import current_builder
 from functx.core.tracing import eval_context
 from functx.core.types import ShapedArray
@@ -81,7 +82,7 @@ class SavingHooks(ModeContext):
     def pack_value(self, x: SavedValue | Recorded) -> PackedValue:
         """A saved value, packed."""
         if isinstance(x, Recorded):
-            x = SavedValue(x, None, VersionCounter(), 0)
+            x = SavedValue(x, None, VersionCounter(False), 0)
         recorded = x.recorded
         # The user's pair gets memory of its own, so that later writes to the value do not reach it.
         operand = make_variable(recorded, None)
@@ -310,6 +311,8 @@ class SavedSlot:
         Of a leaf it is the leaf itself.
         """
         saved = self._saved
+        if type(saved) is Literal:
+            return Variable(saved.value, dtype=saved.aval.dtype)
         if type(saved) is Recorded:
             return make_variable(saved, None)
         return load_variable(saved, self._node, self._node.label)

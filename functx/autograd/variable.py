@@ -12,7 +12,6 @@ import jax
 import numpy as np
 
 from functx import numpy as fnp
-from functx import ops
 from functx.autograd.hooks import (
     Hooks,
     NodeHooks,
@@ -22,21 +21,8 @@ from functx.autograd.hooks import (
     retain,
 )
 from functx.autograd.modes import current_modes, grad_mode
-from functx.autograd.nodes import (
-    AccumulateGrad,
-    GradientEdge,
-    Node,
-    OperationNode,
-    OperationSplit,
-    SavedValue,
-    is_root_of_squares,
-    operand_watch,
-    program_of_operation,
-    saving_hooks,
-    split_operation,
-    split_program,
-)
-from functx.autograd.recording import Recorded, constant, current_recording
+from functx.autograd.nodes import AccumulateGrad, GradientEdge, Node
+from functx.autograd.recording import Recorded, constant
 from functx.core.errors import (
     AutogradError,
     ForeignCodeError,
@@ -46,17 +32,14 @@ from functx.core.errors import (
 )
 from functx.core.functionalization import row_major_strides
 from functx.core.primitive import Primitive, View
-from functx.core.program import Atom, Program
-from functx.core.rewriting import cached_rewrite
-from functx.core.tracer import Tracer, aval_of, current_builder, variables
-from functx.core.tracing import eval_context
+from functx.core.program import Atom, Program, Var
+from functx.core.tracer import Tracer, aval_of, current_builder
+from functx.core.tracing import Builder, eval_context
 from functx.core.types import ShapedArray, is_inexact
 from functx.core.typing import ArrayOrList, DTypeLike, NumPyArray
 from functx.numpy import mutation
 from functx.numpy.boolean_masks import OPERATOR_SYMBOLS
-from functx.ops.views import Write
 from functx.transforms.argument_names import check_callable
-from functx.transforms.forward_mode import JVPRewrite
 
 
 class VersionCounter:
@@ -68,9 +51,9 @@ class VersionCounter:
 
     __slots__ = ("is_inference", "version", "writes")
 
-    def __init__(self) -> None:
+    def __init__(self, is_inference: bool):
         self.version = self.writes = 0
-        self.is_inference = current_modes().inference
+        self.is_inference = is_inference
 
 
 class Dual(NamedTuple):
@@ -78,6 +61,20 @@ class Dual(NamedTuple):
 
     level: int
     tangent: Variable
+
+
+open_level: ContextVar[int | None] = ContextVar("open_level", default=None)
+"""The level of `forward_ad` that is open in this context."""
+
+
+@contextmanager
+def closed_level() -> Iterator[None]:
+    """A context in which no level of `forward_ad` is open, so that tangents are left alone."""
+    token = open_level.set(None)
+    try:
+        yield
+    finally:
+        open_level.reset(token)
 
 
 class ViewOf(NamedTuple):
@@ -109,19 +106,17 @@ class Variable(Tracer):
     [2. 4.]
     """
 
-    __slots__ = (
-        "_dual",
-        "_edge",
-        "_grad",
-        "_hooks",
-        "_leaf",
-        "_recorded",
-        "_retains_grad",
-        "_storage",
-        "_strides",
-        "_view",
-        "_writes_read",
-    )
+    _recorded: Recorded
+    _edge: GradientEdge | None
+    _counter: VersionCounter | None = None
+    _writes_read: int = 0
+    _view: ViewOf | None = None
+    _strides: tuple[int, ...] | None = None
+    _leaf: Callable[[], Node | None] | None = None
+    _hooks: NodeHooks | None = None
+    _grad: Variable | None = None
+    _retains_grad: bool = False
+    _dual: Dual | None = None
 
     def __init__(self, value: ArrayOrList, requires_grad: bool = False, dtype: DTypeLike = None):
         if isinstance(value, Variable):
@@ -135,29 +130,30 @@ class Variable(Tracer):
             # A copy, since its owner may write to a NumPy array.
             with eval_context() if current_builder.get() is not None else nullcontext():
                 recorded = constant(strong(fnp.array(value, dtype)))
-        self._set(recorded, None)
+        self._recorded, self._edge = recorded, None
+        if current_modes().inference:
+            self._counter = VersionCounter(True)
         if requires_grad:
             self._require_grad(True)
 
-    def _set(self, recorded: Recorded, edge: GradientEdge | None) -> None:
-        variables.exist = True
-        self._storage = VersionCounter()
-        self._view: ViewOf | None = None
-        self._recorded, self._edge, self._writes_read = recorded, edge, 0
-        self._dual: Dual | None = None
-        self._strides: tuple[int, ...] | None = None
-        self._leaf: Callable[[], Node | None] | None = None
-        self._hooks: NodeHooks | None = None
-        self._grad: Variable | None = None
-        self._retains_grad = False
+    @property
+    def _storage(self) -> VersionCounter:
+        """The count of writes to its memory, which is made when it is first needed."""
+        if self._counter is None:
+            self._counter = VersionCounter(False)
+        return self._counter
+
+    @_storage.setter
+    def _storage(self, counter: VersionCounter) -> None:
+        self._counter = counter
 
     @property
     def atom(self) -> Atom:  # type: ignore[override]
-        return self._recorded.atom
+        return Var(self._recorded.aval)
 
     @property
-    def builder(self) -> Any:  # type: ignore[override]
-        return current_recording()
+    def builder(self) -> Builder:  # type: ignore[override]
+        return _no_builder
 
     @property
     def _line_info(self) -> Any:  # type: ignore[override]
@@ -170,18 +166,18 @@ class Variable(Tracer):
 
     @property
     def aval_(self) -> ShapedArray:
-        return self._recorded.atom.aval
+        return self._recorded.aval
 
     def read(self) -> Recorded:
         """The current value."""
-        if self._writes_read != self._storage.writes:
+        if not self.is_current:
             self._read_again()
         return self._recorded
 
     @property
     def edge(self) -> GradientEdge | None:
         """Where the gradient of the current value goes; None if it has no gradient."""
-        if self._writes_read != self._storage.writes:
+        if not self.is_current:
             self._read_again()
         if self._leaf is None:
             return self._edge
@@ -199,7 +195,8 @@ class Variable(Tracer):
             self._replace(view.base.read(), None, None)
         else:
             with grad_mode(self._edge is not None or current_modes().grad, inference=False):
-                new = record_outputs(view.primitive, (view.base, *view.others))[view.output]
+                outs = self.record(view.primitive, (view.base, *view.others))
+                new = outs[view.output] if view.primitive.multiple_results else outs
             self._replace(new._recorded, new._edge, new._dual)
         self._writes_read = writes
 
@@ -212,20 +209,16 @@ class Variable(Tracer):
     @property
     def is_current(self) -> bool:
         """Whether there was no write since the value was last read."""
-        return self._writes_read == self._storage.writes
+        return self._counter is None or self._writes_read == self._counter.writes
 
     def compute(self) -> Any:
         """The value as an array; runs what is recorded."""
         return self.read().compute()
 
-    def record(self, primitive: Primitive, args: Sequence[Any]) -> Any:
-        """The output of an operation with this operand, or a list of them, as Variables."""
-        outs = record_outputs(primitive, args)
-        return outs if primitive.multiple_results else outs[0]
-
-    def record_program(self, program: Program, args: Sequence[Any]) -> list[Variable]:
-        """The outputs of a program with this operand, as Variables: one node."""
-        return record_program(program, args)
+    record: Callable[[Primitive, Sequence[Any]], Any]
+    """The output of an operation with this operand, or a list of them, as Variables."""
+    record_program: Callable[[Program, Sequence[Any]], list[Variable]]
+    """The outputs of a program with this operand, as Variables: one node."""
 
     @property
     def tangent(self) -> Variable | None:
@@ -401,10 +394,10 @@ class Variable(Tracer):
 
     def is_inference(self) -> bool:
         """Whether it, or the array that it is a view of, was made under `inference_mode`."""
-        return self._storage.is_inference
+        return self._counter is not None and self._counter.is_inference
 
     def _check_not_inference(self, operation: str, verb: str) -> None:
-        if self._storage.is_inference:
+        if self.is_inference():
             raise InferenceArrayError(
                 f"{operation}: an array made under inference_mode must not {verb}; got "
                 f"{self.aval_!r}",
@@ -604,148 +597,13 @@ def variable(*_: object, **__: object) -> Variable:
 def make_variable(recorded: Recorded, edge: GradientEdge | None) -> Variable:
     """A Variable of a recorded value."""
     x: Variable = Variable.__new__(Variable)
-    x._set(recorded, edge)
+    x._recorded, x._edge = recorded, edge
+    if current_modes().inference:
+        x._counter = VersionCounter(True)
     return x
 
 
-def record_outputs(primitive: Primitive, args: Sequence[Any]) -> list[Variable]:
-    """The outputs of an operation, at least one of whose operands is a Variable."""
-    if (watch := operand_watch.get()) is not None:
-        watch(args)
-    if type(primitive) is Write:
-        args[0].write(as_variable(args[1]), "x[...] =")
-        return []
-    operands = [x.read() if isinstance(x, Variable) else x for x in args]
-    outs = None
-    if open_level.get() is not None and primitive.differentiable and has_tangent(args):
-        avals = tuple([x.aval if type(x) is Recorded else aval_of(x) for x in operands])
-        outs = record_program(program_of_operation(primitive, avals), args)
-    elif primitive.differentiable and current_modes().records_gradients:
-        edges = [operand_edge(x) for x in args]
-        if any([edge is not None for edge in edges]):
-            active = tuple([edge is not None for edge in edges])
-            avals = tuple([x.aval if type(x) is Recorded else aval_of(x) for x in operands])
-            if is_root_of_squares(primitive, edges[0]):
-                primitive = ops.SafeSqrt()
-            split = split_operation(primitive, avals, active)
-            outs = record_with_node(split, args, operands, edges)
-    if outs is None:
-        found = current_recording().record(primitive, operands)
-        outs = [make_variable(x, None) for x in found]
-    if isinstance(primitive, View) and isinstance(args[0], Variable):
-        share_memory(primitive, args, outs)
-    return outs
-
-
-def operand_edge(x: Any) -> GradientEdge | None:
-    """The edge of an operand; None if it is no Variable or has no gradient."""
-    if isinstance(x, Variable) and (x._leaf is not None or x._edge is not None):
-        return x.edge
-    return None
-
-
-def record_with_node(
-    split: OperationSplit,
-    args: Sequence[Any],
-    operands: Sequence[Any],
-    edges: Sequence[GradientEdge | None],
-) -> list[Variable]:
-    """The outputs of an operation on `args`, whose values are `operands`, with a new node."""
-    found = current_recording().record_program(split.values, operands)
-    count = len(split.out_avals)
-    saved: list[Any] = found[count:]
-    inputs = None
-    if split.recomputes or any([isinstance(x, Variable) and x._dual is not None for x in args]):
-        inputs = [
-            SavedValue(operands[i], edges[i], x._storage, x._storage.version, None, x._dual)
-            if isinstance(x, Variable)
-            else x
-            for i, x in enumerate(args)
-        ]
-    node = OperationNode(split, edges, saved, inputs)
-    outs = [make_variable(x, None) for x in found[:count]]
-    for n in split.differentiable:
-        outs[n]._edge = GradientEdge(node, n)
-    origins = zip(split.operand_residuals, split.output_residuals, strict=True)
-    for k, (i, j) in enumerate(origins):
-        if i is not None:
-            x = args[i]
-            if isinstance(x, Variable):
-                x._check_not_inference(split.name, "be saved for a derivative")
-                saved[k] = SavedValue(
-                    saved[k], edges[i], x._storage, x._storage.version, None, x._dual
-                )
-        elif j is not None:
-            saved[k] = SavedValue(saved[k], None, outs[j]._storage, 0, j)
-    hooks = saving_hooks.get()
-    if hooks is not None:
-        hooks.pack_node(node)
-    return outs
-
-
-def share_memory(primitive: View, args: Sequence[Any], outs: Sequence[Variable]) -> None:
-    """Makes the outputs of a view share the memory of its first operand, where NumPy's do."""
-    base = args[0]
-    strides = primitive.view_strides(base.aval_, base.strides_())
-    if strides is None:
-        return
-    for i, out in enumerate(outs):
-        out._storage, out._writes_read = base._storage, base._storage.writes
-        out._view = ViewOf(base, primitive, tuple(args[1:]), i)
-        out._strides = strides
-
-
-def record_program(program: Program, args: Sequence[Any]) -> list[Variable]:
-    """The outputs of a program, at least one of whose operands is a Variable: one node."""
-    if (watch := operand_watch.get()) is not None:
-        watch(args)
-    if open_level.get() is not None and has_tangent(args):
-        return record_duals(program, args)
-    operands = [x.read() if isinstance(x, Variable) else x for x in args]
-    edges: Sequence[GradientEdge | None] = []
-    if current_modes().records_gradients:
-        edges = [operand_edge(x) for x in args]
-    if any([edge is not None for edge in edges]):
-        split = split_program(program, tuple([edge is not None for edge in edges]))
-        return record_with_node(split, args, operands, edges)
-    return [make_variable(x, None) for x in current_recording().record_program(program, operands)]
-
-
-open_level: ContextVar[int | None] = ContextVar("open_level", default=None)
-"""The level of `forward_ad` that is open in this context."""
-
-
-@contextmanager
-def closed_level() -> Iterator[None]:
-    """A context in which no level of `forward_ad` is open, so that tangents are left alone."""
-    token = open_level.set(None)
-    try:
-        yield
-    finally:
-        open_level.reset(token)
-
-
-def has_tangent(args: Sequence[Any]) -> bool:
-    """Whether an operand is dual at the open level of `forward_ad`, and forward mode is on."""
-    return not current_modes().inference and any(
-        [isinstance(x, Variable) and x.tangent is not None for x in args]
-    )
-
-
-def record_duals(program: Program, args: Sequence[Any]) -> list[Variable]:
-    """The outputs of a program with their tangents, from operands with tangents."""
-    level = open_level.get()
-    tangents = [x.tangent if isinstance(x, Variable) else None for x in args]
-    varying = tuple([t is not None for t in tangents])
-    rewritten = cached_rewrite(JVPRewrite(varying), program)
-    with closed_level():
-        outs = record_program(rewritten, [*args, *[t for t in tangents if t is not None]])
-    count = len(program.outputs)
-    remaining = iter(outs[count:])
-    for x in outs[:count]:
-        if is_inexact(x.dtype):
-            x._dual = Dual(level, next(remaining))  # type: ignore[arg-type]
-    return outs[:count]
+_no_builder = Builder("recording", "autograd")
 
 
 def as_variable(x: Any) -> Variable:

@@ -1,0 +1,201 @@
+"""Operations on Variables: what is recorded, the node that is made, and the memory that views share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from functx import ops
+from functx.autograd.modes import current_modes
+from functx.autograd.nodes import (
+    GradientEdge,
+    OperationNode,
+    OperationSplit,
+    SavedValue,
+    is_sum_of_squares,
+    make_edge,
+    make_saved_value,
+    operand_watch,
+    saving_hooks,
+    split_operation,
+    split_program,
+)
+from functx.autograd.recording import (
+    Operand,
+    current_recording,
+    operand_of,
+    program_of_operation,
+)
+from functx.autograd.variable import (
+    Dual,
+    Variable,
+    VersionCounter,
+    ViewOf,
+    as_variable,
+    closed_level,
+    open_level,
+)
+from functx.core.primitive import Primitive, View
+from functx.core.program import Literal, Program
+from functx.core.rewriting import cached_rewrite
+from functx.core.tracer import aval_of
+from functx.core.types import is_inexact
+from functx.ops.views import Write
+from functx.transforms.forward_mode import JVPRewrite
+
+_new = object.__new__
+
+
+def record_outputs(primitive: Primitive, args: Sequence[Any]) -> list[Variable]:
+    """The outputs of an operation, at least one of whose operands is a Variable."""
+    if (watch := operand_watch.get()) is not None:
+        watch(args)
+    if type(primitive) is Write:
+        args[0].write(as_variable(args[1]), "x[...] =")
+        return []
+    if open_level.get() is not None and primitive.differentiable and has_tangent(args):
+        avals = tuple([x.read().aval if isinstance(x, Variable) else aval_of(x) for x in args])
+        outs = record_duals(program_of_operation(primitive, avals), args)
+    else:
+        records = primitive.differentiable and current_modes().records_gradients
+        operands: list[Operand] = []
+        edges: list[GradientEdge | None] = []
+        key: list[Any] = [primitive]
+        for x in args:
+            edge = None
+            if type(x) is Variable:
+                if x._counter is not None:
+                    x.read()
+                recorded = x._recorded
+                operands.append(recorded)
+                key.append(recorded.aval)
+                if records:
+                    edge = x._edge if x._leaf is None else x.edge
+            else:
+                operand = x if type(x) is Literal else operand_of(x)
+                operands.append(operand)
+                key.append(operand.aval)
+            edges.append(edge)
+            key.append(edge is not None)
+        if type(primitive) is ops.Sqrt and is_sum_of_squares(edges[0]):
+            key[0] = ops.SafeSqrt()
+        outs = record_split(split_operation(tuple(key)), args, operands, edges)
+    if isinstance(primitive, View) and isinstance(args[0], Variable):
+        share_memory(primitive, args, outs)
+    return outs
+
+
+def record_program(program: Program, args: Sequence[Any]) -> list[Variable]:
+    """The outputs of a program, at least one of whose operands is a Variable: one node."""
+    if (watch := operand_watch.get()) is not None:
+        watch(args)
+    if open_level.get() is not None and has_tangent(args):
+        return record_duals(program, args)
+    operands = [x.read() if isinstance(x, Variable) else operand_of(x) for x in args]
+    edges: list[GradientEdge | None] = [None] * len(args)
+    if current_modes().records_gradients:
+        edges = [x.edge if isinstance(x, Variable) else None for x in args]
+    split = split_program(program, tuple([edge is not None for edge in edges]))
+    return record_split(split, args, operands, edges)
+
+
+def record_split(
+    split: OperationSplit,
+    args: Sequence[Any],
+    operands: Sequence[Operand],
+    edges: Sequence[GradientEdge | None],
+) -> list[Variable]:
+    """The outputs of an operation on `args`, whose values are `operands`; with a node if it is active."""
+    operation = split.values
+    values = operation.outputs_of(operands, current_recording().call(operation, operands))
+    is_inference = current_modes().inference
+    outs: list[Variable] = []
+    count = len(split.out_avals)
+    for value in values[:count]:
+        # As `make_variable`, without a call.
+        x: Variable = _new(Variable)
+        x._recorded, x._edge = value, None
+        if is_inference:
+            x._counter = VersionCounter(True)
+        outs.append(x)
+    if split.is_active:
+        node = OperationNode(split, edges, values[count:])
+        for n in split.differentiable:
+            outs[n]._edge = make_edge((node, n))
+        save_residuals(node, args, operands, outs)
+    return outs
+
+
+def save_residuals(
+    node: OperationNode, args: Sequence[Any], operands: Sequence[Operand], outs: Sequence[Variable]
+) -> None:
+    """Notes the versions of the values that `node` saved, and saves the operands if it needs all."""
+    split, edges, saved = node.split, node.edges, node.saved
+    for k, i, j in split.saved_variables:
+        if i is None:
+            saved[k] = make_saved_value((saved[k], None, outs[j]._storage, 0, j, None))
+        elif type(x := args[i]) is Variable:
+            counter = x._storage
+            if counter.is_inference:
+                x._check_not_inference(split.name, "be saved for a derivative")
+            saved[k] = make_saved_value(
+                (saved[k], edges[i], counter, counter.version, None, x._dual)
+            )
+    if split.recomputes or any([type(x) is Variable and x._dual is not None for x in args]):
+        node.operands = [
+            SavedValue(operands[i], edges[i], x._storage, x._storage.version, None, x._dual)
+            if type(x) is Variable
+            else operands[i]
+            for i, x in enumerate(args)
+        ]
+    if (hooks := saving_hooks.get()) is not None:
+        hooks.pack_node(node)
+
+
+def share_memory(primitive: View, args: Sequence[Any], outs: Sequence[Variable]) -> None:
+    """Makes the outputs of a view share the memory of its first operand, where NumPy's do."""
+    base = args[0]
+    strides = primitive.view_strides(base.aval_, base.strides_())
+    if strides is None:
+        return
+    for i, out in enumerate(outs):
+        out._storage, out._writes_read = base._storage, base._storage.writes
+        out._view = ViewOf(base, primitive, tuple(args[1:]), i)
+        out._strides = strides
+
+
+def has_tangent(args: Sequence[Any]) -> bool:
+    """Whether an operand is dual at the open level of `forward_ad`, and forward mode is on."""
+    return not current_modes().inference and any(
+        [isinstance(x, Variable) and x.tangent is not None for x in args]
+    )
+
+
+def record_duals(program: Program, args: Sequence[Any]) -> list[Variable]:
+    """The outputs of a program with their tangents, from operands with tangents."""
+    level = open_level.get()
+    tangents = [x.tangent if isinstance(x, Variable) else None for x in args]
+    varying = tuple([t is not None for t in tangents])
+    rewritten = cached_rewrite(JVPRewrite(varying), program)
+    with closed_level():
+        outs = record_program(rewritten, [*args, *[t for t in tangents if t is not None]])
+    count = len(program.outputs)
+    remaining = iter(outs[count:])
+    for x in outs[:count]:
+        if is_inexact(x.dtype):
+            x._dual = Dual(level, next(remaining))  # type: ignore[arg-type]
+    return outs[:count]
+
+
+def _record(self: Variable, primitive: Primitive, args: Sequence[Any]) -> Any:
+    """The output of an operation with this operand, or a list of them, as Variables."""
+    outs = record_outputs(primitive, args)
+    return outs if primitive.multiple_results else outs[0]
+
+
+def _record_program(self: Variable, program: Program, args: Sequence[Any]) -> list[Variable]:
+    """The outputs of a program with this operand, as Variables: one node."""
+    return record_program(program, args)
+
+
+Variable.record, Variable.record_program = _record, _record_program  # type: ignore[assignment]
