@@ -207,9 +207,9 @@ class OperationSplit(NamedTuple):
     `values` returns the outputs, then the residuals that `pullbacks` take, which are None if a
     derivative rule raises; `refusal` is the error of a user's rule. `differentiable` are the
     positions of the outputs that have a gradient. `operand_residuals` holds, for each residual, the
-    position of the operand that it is, else None; `saved_variables` the position of each residual that is
-    an operand or an output, with that of the operand, or of the output. `recomputes` says whether there
-    are others, so that a derivative of the pullback computes them again.
+    position of the operand that it is, else None. `saved_operands` are the pairs of positions of the
+    residuals that are operands, and of these operands; `saved_outputs` those of outputs. `recomputes` says
+    whether there are other residuals, so that a derivative of the pullback computes them again.
     """
 
     program: Program
@@ -221,7 +221,8 @@ class OperationSplit(NamedTuple):
     is_active: bool
     differentiable: tuple[int, ...]
     operand_residuals: tuple[int | None, ...]
-    saved_variables: tuple[tuple[int, int | None, int | None], ...]
+    saved_operands: tuple[tuple[int, int], ...]
+    saved_outputs: tuple[tuple[int, int], ...]
     recomputes: bool
     refusal: Exception | None
 
@@ -251,8 +252,9 @@ def _split_program(program: Program, active: tuple[bool, ...]) -> OperationSplit
     residuals = values.outputs[len(avals) :]
     inputs: dict[Atom, int] = {v: i for i, v in enumerate(values.inputs)}
     outputs = {a: i for i, a in reversed([*enumerate(values.outputs[: len(avals)])])}
-    origins = [(k, inputs.get(a), outputs.get(a)) for k, a in enumerate(residuals)]
-    saved = tuple([(k, i, j) for k, i, j in origins if i is not None or j is not None])
+    numbered = [*enumerate(residuals)]
+    saved_operands = [(k, inputs[a]) for k, a in numbered if a in inputs]
+    saved_outputs = [(k, outputs[a]) for k, a in numbered if a in outputs and a not in inputs]
     return OperationSplit(
         program,
         operation_of(values),
@@ -262,9 +264,11 @@ def _split_program(program: Program, active: tuple[bool, ...]) -> OperationSplit
         active,
         any(active),
         tuple([i for i, aval in enumerate(avals) if is_inexact(aval.dtype)]),
-        tuple([i for _, i, _ in origins]),
-        saved,
-        any(active) and (pullbacks is None or len(saved) < len(origins)),
+        tuple([inputs.get(a) for a in residuals]),
+        tuple(saved_operands),
+        tuple(saved_outputs),
+        any(active)
+        and (pullbacks is None or len(saved_operands) + len(saved_outputs) < len(residuals)),
         refusal,
     )
 

@@ -131,19 +131,21 @@ def save_residuals(
 ) -> None:
     """Notes the versions of the values that `node` saved, and saves the operands if it needs all."""
     split, edges, saved = node.split, node.edges, node.saved
-    for k, i, j in split.saved_variables:
-        if i is None:
-            saved[k] = make_saved_value((saved[k], None, outs[j]._storage, 0, j, None))
-        elif type(x := args[i]) is Variable:
+    assert saved is not None
+    for k, i in split.saved_operands:
+        x = args[i]
+        if type(x) is Variable:
             counter = x._storage
             if counter.is_inference:
                 x._check_not_inference(split.name, "be saved for a derivative")
             saved[k] = make_saved_value(
                 (saved[k], edges[i], counter, counter.version, None, x._dual)
             )
+    for k, i in split.saved_outputs:
+        saved[k] = make_saved_value((saved[k], None, outs[i]._storage, 0, i, None))
     if split.recomputes or any([type(x) is Variable and x._dual is not None for x in args]):
         node.operands = [
-            SavedValue(operands[i], edges[i], x._storage, x._storage.version, None, x._dual)
+            SavedValue(x._recorded, edges[i], x._storage, x._storage.version, None, x._dual)
             if type(x) is Variable
             else operands[i]
             for i, x in enumerate(args)

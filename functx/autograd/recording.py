@@ -31,6 +31,7 @@ class Recorded:
     """
 
     __slots__ = ("__weakref__", "aval", "number", "recording", "value")
+    value: Any
 
     def __init__(
         self, aval: ShapedArray, recording: Recording | FailedOperation | None, number: int
@@ -94,7 +95,7 @@ class Operation:
         self.size = len(program.equations)
         self.arity = len(program.inputs)
 
-    def outputs_of(self, operands: Sequence[Operand], new: list[Recorded]) -> Sequence[Operand]:
+    def outputs_of(self, operands: Sequence[Operand], new: list[Recorded]) -> list[Any]:
         """The outputs, of which those that are operands are the operands themselves."""
         if self.outputs is None:
             return new
