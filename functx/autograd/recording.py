@@ -13,7 +13,7 @@ import numpy as np
 
 from functx.core.backend import backend
 from functx.core.caches import Cache, clear_on_rule_change
-from functx.core.config import contextual_key
+from functx.core.config import contextual_key, recording_limits
 from functx.core.primitive import Primitive
 from functx.core.program import Atom, Equation, Literal, Program, Var
 from functx.core.program_editing import hoist_captures
@@ -21,6 +21,7 @@ from functx.core.tracer import aval_of, literal_of, variables
 from functx.core.tracing import Builder
 from functx.core.types import ShapedArray
 from functx.core.typing import ArrayLike
+from functx.passes.memory_planning import bytes_of
 from functx.transforms.literal_lifting import literal_free_key
 
 
@@ -75,7 +76,17 @@ class Operation:
     None if the outputs are the new values.
     """
 
-    __slots__ = ("arity", "captured", "effects", "new", "new_avals", "outputs", "program", "size")
+    __slots__ = (
+        "arity",
+        "bytes",
+        "captured",
+        "effects",
+        "new",
+        "new_avals",
+        "outputs",
+        "program",
+        "size",
+    )
 
     def __init__(self, program: Program):
         program, captured = hoist_captures(program)
@@ -93,6 +104,7 @@ class Operation:
         self.outputs = None if outputs == [*range(count, count + len(outputs))] else outputs
         self.effects = bool(program.effects)
         self.size = len(program.equations)
+        self.bytes = sum(map(bytes_of, self.new_avals))
         self.arity = len(program.inputs)
 
     def outputs_of(self, operands: Sequence[Operand], new: list[Recorded]) -> list[Any]:
@@ -148,7 +160,7 @@ class Recording:
         self.captured_avals: list[ShapedArray] = []
         self.captured_numbers: dict[int, int] = {}
         self.results: list[ref[Recorded]] = []
-        self.count = self.size = 0
+        self.count = self.size = self.bytes = 0
         self.has_effects = False
         self.is_open = True
         self._running = RLock()
@@ -173,10 +185,12 @@ class Recording:
             number += 1
         self.count = number
         self.size += operation.size
+        self.bytes += operation.bytes
         if not self.is_open:
             # Another thread has begun to run it, perhaps without this call.
             return current_recording().call(operation, operands)
-        if operation.effects or self.size >= limits.operations:
+        limits = recording_limits
+        if operation.effects or self.size >= limits.operations or self.bytes >= limits.bytes:
             self.has_effects = self.has_effects or operation.effects
             self.run()
         return new
@@ -190,6 +204,7 @@ class Recording:
         if number is None:
             self.captured.append(value)
             self.captured_avals.append(x.aval)
+            self.bytes += bytes_of(x.aval)
             number = self.captured_numbers[id(value)] = -len(self.captured)
         return number
 
@@ -273,12 +288,6 @@ _met: Cache = Cache("met recordings", 4096)
 _programs: Cache = Cache("recordings", 512)
 """The programs that have run at least twice."""
 clear_on_rule_change(_programs.clear)
-
-
-class limits:  # noqa: N801 - settings, not instantiated
-    """When a recording runs although no value was looked at."""
-
-    operations = 20_000
 
 
 class _Thread(local):

@@ -47,10 +47,10 @@ def parse_memory_mode(label: str, memory: object) -> str | MemoryBudget | None:
     if isinstance(memory, str):
         if memory in MEMORY_MODES:
             return memory
-        size = _SIZE.fullmatch(memory)
+        size = parse_bytes(memory)
         if size is None:
             raise ValueRangeError(f"{must}; got {memory!r}", fix=fix)
-        return MemoryBudget(int(Decimal(size[1]) * _UNITS[size[2].lower()]))
+        return MemoryBudget(size)
     if isinstance(memory, bool) or not isinstance(memory, int | float):
         raise ArgumentError(f"{must}; got {type_name(memory)}", fix=fix)
     if isinstance(memory, int):
@@ -62,6 +62,12 @@ def parse_memory_mode(label: str, memory: object) -> str | MemoryBudget | None:
             f"{must}, of which a float is a fraction from 0 to 1; got {memory}", fix=fix
         )
     return MemoryBudget(fraction=memory)
+
+
+def parse_bytes(text: str) -> int | None:
+    """The number of bytes of a size such as "2GiB" or "500MB"; None for any other text."""
+    size = _SIZE.fullmatch(text)
+    return None if size is None else int(Decimal(size[1]) * _UNITS[size[2].lower()])
 
 
 def format_bytes(count: float) -> str:
@@ -108,6 +114,37 @@ def _jax_option(name: str) -> property:
     return property(
         lambda _: backend.jax_option(name),
         lambda _, value: backend.set_jax_option(name, value),
+    )
+
+
+class _RecordingLimits:
+    """The size at which the operations recorded on Variables run although no value was looked at."""
+
+    operations = 20_000
+    bytes = 4 * 2**30
+
+
+recording_limits = _RecordingLimits()
+
+
+def _check_limit(name: str, value: object) -> int:
+    """A limit of recordings that a user gave; raises ArgumentError and ValueRangeError."""
+    must, fix, number = f"config: recording_{name} must be a positive int", "", value
+    if name == "bytes":
+        must, fix = f"{must} or a size", 'Give a size as "2GiB" or "500MB", or an int of bytes.'
+        number = (parse_bytes(value) or 0) if isinstance(value, str) else value
+    if isinstance(number, bool) or not isinstance(number, int):
+        raise ArgumentError(f"{must}; got {type_name(value)}", fix=fix)
+    if number < 1:
+        raise ValueRangeError(f"{must}; got {value!r}", fix=fix)
+    return number
+
+
+def _limit_option(name: str) -> property:
+    """The option for the attribute `name` of `recording_limits`; it changes no program."""
+    return property(
+        lambda _: getattr(recording_limits, name),
+        lambda _, value: setattr(recording_limits, name, _check_limit(name, value)),
     )
 
 
@@ -188,6 +225,9 @@ class Config:
     - `garbage_collection`: whether Python's garbage collector runs less often in traces, and not at all
       in rewrites and during the import ("tune"), or as the process has set it ("leave"). The
       environment variable `FUNCTX_GARBAGE_COLLECTION` sets it before the import.
+    - `recording_operations`, `recording_bytes`: how many operations on Variables are recorded, and how
+      many bytes their operands and results have in all, until they run although no value was looked
+      at. A limit of 1 runs each operation at once. Bytes are an int or a size such as "2GiB".
 
     Set an option by assignment, by `update(name, value)`, or within a block by
     `with functx.config.set(outline="never")`. A change of `operator_vmap`, `operator_aliases`,
@@ -231,6 +271,9 @@ class Config:
     )
     simplify = _enum_option("simplify", *SIMPLIFY_MODES)
     verify = _option(False, bool)
+
+    recording_operations = _limit_option("operations")
+    recording_bytes = _limit_option("bytes")
 
     compilation_cache = _jax_option("compilation_cache")
     compilation_cache_min_seconds = _jax_option("compilation_cache_min_seconds")
