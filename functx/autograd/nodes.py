@@ -174,9 +174,12 @@ class OperationNode(Node):
     def __init__(
         self, split: OperationSplit, edges: Sequence[GradientEdge | None], saved: list[Any]
     ):
-        super().__init__(split.name, edges, split.out_avals)
-        self.split = split
-        self.saved = saved
+        # As the base class, without a call.
+        self.label, self.edges, self.out_avals = split.name, edges, split.out_avals
+        self.number = next(_numbers)
+        if current_anomalies().enabled:
+            self.origin = current_origin()
+        self.split, self.saved = split, saved
 
     @property
     def recomputes(self) -> bool:

@@ -57,32 +57,38 @@ def record_outputs(primitive: Primitive, args: Sequence[Any]) -> list[Variable]:
         avals = tuple([x.read().aval if isinstance(x, Variable) else aval_of(x) for x in args])
         outs = record_duals(program_of_operation(primitive, avals), args)
     else:
-        records = primitive.differentiable and current_modes().records_gradients
-        operands: list[Operand] = []
-        edges: list[GradientEdge | None] = []
-        key: list[Any] = [primitive]
-        for x in args:
-            edge = None
-            if type(x) is Variable:
-                if x._counter is not None:
-                    x.read()
-                recorded = x._recorded
-                operands.append(recorded)
-                key.append(recorded.aval)
-                if records:
-                    edge = x._edge if x._leaf is None else x.edge
-            else:
-                operand = x if type(x) is Literal else operand_of(x)
-                operands.append(operand)
-                key.append(operand.aval)
-            edges.append(edge)
-            key.append(edge is not None)
+        operands, edges, key = operands_of(primitive, args, primitive.differentiable)
         if type(primitive) is ops.Sqrt and is_sum_of_squares(edges[0]):
             key[0] = ops.SafeSqrt()
         outs = record_split(split_operation(tuple(key)), args, operands, edges)
     if isinstance(primitive, View) and isinstance(args[0], Variable):
         share_memory(primitive, args, outs)
     return outs
+
+
+def operands_of(
+    function: Any, args: Sequence[Any], differentiable: bool
+) -> tuple[list[Operand], list[GradientEdge | None], list[Any]]:
+    """The operands and edges of a call, and its key: `function`, each type and whether it is active."""
+    records = differentiable and current_modes().records_gradients
+    operands: list[Operand] = []
+    edges: list[GradientEdge | None] = []
+    key = [function]
+    for x in args:
+        edge = None
+        if type(x) is Variable:
+            if x._counter is not None:
+                x.read()
+            operand: Operand = x._recorded
+            if records:
+                edge = x._edge if x._leaf is None else x.edge
+        else:
+            operand = x if type(x) is Literal else operand_of(x)
+        operands.append(operand)
+        edges.append(edge)
+        key.append(operand.aval)
+        key.append(edge is not None)
+    return operands, edges, key
 
 
 def record_program(program: Program, args: Sequence[Any]) -> list[Variable]:
@@ -143,7 +149,10 @@ def save_residuals(
             )
     for k, i in split.saved_outputs:
         saved[k] = make_saved_value((saved[k], None, outs[i]._storage, 0, i, None))
-    if split.recomputes or any([type(x) is Variable and x._dual is not None for x in args]):
+    is_dual = False
+    for x in args:
+        is_dual = is_dual or (type(x) is Variable and x._dual is not None)
+    if split.recomputes or is_dual:
         node.operands = [
             SavedValue(x._recorded, edges[i], x._storage, x._storage.version, None, x._dual)
             if type(x) is Variable

@@ -33,12 +33,11 @@ from functx.core.errors import (
 from functx.core.functionalization import row_major_strides
 from functx.core.primitive import Primitive, View
 from functx.core.program import Atom, Program, Var
-from functx.core.tracer import Tracer, aval_of, current_builder
+from functx.core.tracer import Tracer, aval_of, current_builder, variables
 from functx.core.tracing import Builder, eval_context
 from functx.core.types import ShapedArray, is_inexact
 from functx.core.typing import ArrayOrList, DTypeLike, NumPyArray
 from functx.numpy import mutation
-from functx.numpy.boolean_masks import OPERATOR_SYMBOLS
 from functx.transforms.argument_names import check_callable
 
 
@@ -572,20 +571,6 @@ def _no_node() -> None:
     """The reference of a leaf whose node was not made yet."""
 
 
-def _in_place_operator(symbol: str, name: str) -> Any:
-    fun = getattr(Tracer, f"__{name}__")
-
-    def method(self: Variable, other: ArrayOrList) -> Variable:
-        mutation.write_array(self, fun(self, other), f"x {symbol}= y")
-        return self
-
-    return method
-
-
-for _name, _symbol in OPERATOR_SYMBOLS.items():
-    setattr(Variable, f"__i{_name}__", _in_place_operator(_symbol, _name))
-
-
 def variable(*_: object, **__: object) -> Variable:
     """Raises AutogradError: PyTorch's deprecated function of this name is `Variable`."""
     raise AutogradError(
@@ -604,6 +589,7 @@ def make_variable(recorded: Recorded, edge: GradientEdge | None) -> Variable:
 
 
 _no_builder = Builder("recording", "autograd")
+variables.type = Variable
 
 
 def as_variable(x: Any) -> Variable:

@@ -342,8 +342,12 @@ def check_no_escaped_tracers(args: Sequence[ArrayLike]) -> None:
 
 
 class variables:  # noqa: N801 - a switch
-    """Whether the program has made a Variable, so that jitted functions look for them."""
+    """The class Variable, once imported, and whether the program has made one.
 
+    Only then do jitted functions look for them.
+    """
+
+    type: type | None = None
     exist = False
 
 
@@ -410,6 +414,8 @@ def aval_of(x: Any) -> ShapedArray:
             dtype = narrow_dtype(dtype)
         if dtype in SHORT_NAMES:
             return ShapedArray(x.shape, dtype, kind is WeakNdarray)
+    elif kind is variables.type:
+        return x.aval_  # type: ignore[no-any-return]
     else:
         aval = backend.aval_of_jax_array(x)
         if aval is not None:

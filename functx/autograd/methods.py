@@ -1,0 +1,238 @@
+"""The operators and methods of Variables, whose operations are found by the types of the operands.
+
+What a method records depends on the types of its arrays and on its other arguments alone, so it is
+traced once for these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from functools import lru_cache, partial
+from types import EllipsisType, NoneType
+from typing import Any
+
+import numpy as np
+
+from functx import ops
+from functx.autograd.nodes import GradientEdge, OperationSplit, operand_watch, split_program
+from functx.autograd.operations import operands_of, record_outputs, record_split
+from functx.autograd.variable import Variable, open_level
+from functx.core.caches import Cache, clear_on_rule_change
+from functx.core.config import contextual_key
+from functx.core.primitive import Primitive, View
+from functx.core.program import Atom, Literal, Program
+from functx.core.program_editing import replace_program_fields
+from functx.core.tracer import Tracer, context_builder, current_builder
+from functx.core.tracing import trace
+from functx.core.types import DType, x64_enabled
+from functx.core.typing import ArrayOrList
+from functx.numpy import mutation, operators
+from functx.numpy.boolean_masks import OPERATOR_SYMBOLS
+from functx.numpy.tracer_methods import OPERATORS
+from functx.ops.operands import literal
+
+_methods: Cache = Cache("recorded methods", 4096)
+clear_on_rule_change(_methods.clear)
+NO_OPTIONS: dict[str, Any] = {}
+
+
+def record_function(
+    fun: Callable[..., Any],
+    args: Sequence[Variable],
+    static: tuple[Any, ...] = (),
+    options: dict[str, Any] = NO_OPTIONS,
+) -> Any:
+    """`fun(*args, *static, **options)`, by the operations that it was for such arguments before."""
+    if context_builder() is not None or open_level.get() is not None or operand_watch.get():
+        return fun(*args, *static, **options)
+    operands, edges, key = operands_of(fun, args, True)
+    key.append(args[0]._strides)
+    key.append(x64_enabled())
+    if static or options:
+        try:
+            key.append(static_key((*static, *options.items())))
+        except TypeError:
+            return fun(*args, *static, **options)
+    contextual = contextual_key(tuple(key))
+    found = _methods.get(contextual)
+    if found is None:
+        call = partial(fun, **options)
+        found = trace_method(fun.__name__, call, args, static, edges)
+        _methods.put(contextual, found)
+    if type(found) is OperationSplit:
+        return record_split(found, args, operands, edges)[0]
+    return replay(found, args) if type(found) is Program else fun(*args, *static, **options)
+
+
+def static_key(x: Any) -> Hashable:
+    """A key for an argument that is no array, by type and value; TypeError for one that has none."""
+    kind = type(x)
+    if kind is tuple:
+        return (kind, *[static_key(part) for part in x])
+    if kind is slice:
+        return kind, static_key(x.start), static_key(x.stop), static_key(x.step)
+    if kind is float or kind is complex:
+        return kind, repr(x)
+    if kind in _STATIC_TYPES or isinstance(x, (type, np.dtype)):
+        return kind, x
+    raise TypeError
+
+
+_STATIC_TYPES = frozenset([bool, int, str, NoneType, EllipsisType])
+
+
+def trace_method(
+    name: str,
+    fun: Callable[..., Any],
+    args: Sequence[Variable],
+    static: tuple[Any, ...],
+    edges: Sequence[GradientEdge | None],
+) -> OperationSplit | Program | bool:
+    """What `fun` records: one operation, or a program of several; False if the types do not say.
+
+    Views that are returned are operations of their own, since they share memory.
+    """
+    copies = False
+
+    def body(*xs: Tracer) -> list[Any]:
+        nonlocal copies
+        out = fun(*xs, *static)
+        # The program will lack its copies, which new memory needs.
+        copies = current_builder.require().has_copies
+        return [out]
+
+    try:
+        avals, layouts = [x.aval_ for x in args], [x.strides_() for x in args]
+        program, captured = trace(body, avals, name=name, layouts=layouts)
+    except Exception:
+        return False
+    if captured or copies or program.has_captures or program.effects or not program.equations:
+        return False
+    primitives = [eqn.primitive for eqn in program.equations]
+    views = [v for eqn in program.equations if isinstance(eqn.primitive, View) for v in eqn.outputs]
+    if type(primitives[0]) is ops.Sqrt or not set(views).isdisjoint(program.outputs):
+        return program
+    if len(primitives) == 1:
+        program = replace_program_fields(program, name=primitives[0].name)
+    return split_program(program, tuple([e is not None for e in edges]))
+
+
+def replay(program: Program, args: Sequence[Variable]) -> Any:
+    """The output of a program on Variables, whose equations are operations of their own."""
+    env: dict[Atom, Any] = dict(zip(program.inputs, args, strict=True))
+    for eqn in program.equations:
+        outs = record_outputs(eqn.primitive, [env.get(a, a) for a in eqn.inputs])
+        env.update(zip(eqn.outputs, outs, strict=True))
+    (out,) = program.outputs
+    return env[out]
+
+
+def _define_operator(
+    name: str, fun: Callable[[Any, Any], Any], primitive: Primitive | None = None
+) -> None:
+    """Define the operator `__name__` of Variables, and its reflection.
+
+    `primitive` is what `fun` binds for an array of floating-point numbers and a Python number.
+    """
+    general = getattr(Tracer, f"__{name}__")
+
+    def method(self: Variable, other: Any) -> Any:
+        kind = type(other)
+        if kind is Variable:
+            return record_function(fun, (self, other))
+        if primitive is not None and (kind is float or kind is int) and takes_number(self):
+            return record_outputs(primitive, (self, number_operand(other, self.dtype)))[0]
+        return general(self, other)
+
+    setattr(Variable, f"__{name}__", method)
+    reflected = getattr(Tracer, f"__r{name}__", None)
+    if primitive is None or reflected is None:
+        return
+
+    def reflection(self: Variable, other: Any) -> Any:
+        if (type(other) is float or type(other) is int) and takes_number(self):
+            return record_outputs(primitive, (number_operand(other, self.dtype), self))[0]
+        return reflected(self, other)
+
+    setattr(Variable, f"__r{name}__", reflection)
+
+
+def takes_number(x: Variable) -> bool:
+    """Whether a Python number takes the dtype of `x`, which is recorded."""
+    aval = x._recorded.aval
+    return aval.dtype.kind == "f" and not aval.weak_type and context_builder() is None
+
+
+def number_operand(number: float, dtype: DType) -> Literal:
+    """A Python number as an operand of a floating-point dtype."""
+    return _nonzero_operand(number, dtype) if number else literal(number, dtype)
+
+
+# -0.0 equals 0.0, so that zeros must not be keys.
+_nonzero_operand = lru_cache(maxsize=4096, typed=True)(literal)
+
+
+def _define_method(name: str) -> None:
+    fun = getattr(Tracer, name)
+
+    def method(self: Variable, *args: Any, **kwargs: Any) -> Any:
+        return record_function(fun, (self,), args, kwargs)
+
+    method.__name__ = name
+    method.__doc__ = fun.__doc__
+    setattr(Variable, name, method)
+
+
+_define_operator("add", operators.add, ops.Add())
+_define_operator("sub", operators.subtract, ops.Sub())
+_define_operator("mul", operators.multiply, ops.Mul())
+_define_operator("truediv", operators.divide, ops.Div())
+_define_operator("lt", operators.less, ops.Lt())
+_define_operator("le", operators.less_equal, ops.Le())
+_define_operator("gt", operators.greater, ops.Gt())
+_define_operator("ge", operators.greater_equal, ops.Ge())
+for _name in ("floordiv", "mod", "matmul"):
+    _define_operator(_name, OPERATORS[_name])
+
+for _name in [
+    "__neg__",
+    "__abs__",
+    "__invert__",
+    "__getitem__",
+    "__pow__",
+    "sum",
+    "prod",
+    "max",
+    "min",
+    "mean",
+    "any",
+    "all",
+    "argmax",
+    "argmin",
+    "var",
+    "std",
+    "cumsum",
+    "cumprod",
+    "ravel",
+    "reshape",
+    "transpose",
+    "squeeze",
+    "swapaxes",
+    "astype",
+    "clip",
+]:
+    _define_method(_name)
+
+
+def _in_place_operator(symbol: str, name: str) -> Callable[[Variable, Any], Variable]:
+    fun = getattr(Variable, f"__{name}__")
+
+    def method(self: Variable, other: ArrayOrList) -> Variable:
+        mutation.write_array(self, fun(self, other), f"x {symbol}= y")
+        return self
+
+    return method
+
+
+for _name, _symbol in OPERATOR_SYMBOLS.items():
+    setattr(Variable, f"__i{_name}__", _in_place_operator(_symbol, _name))
