@@ -11,9 +11,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 
-from functx.autograd.modes import ModeContext
+from functx.autograd.modes import ImmediateMode, ModeContext
 from functx.core.errors import AnomalyError
-from functx.core.source_info import USER_CODE, Source, file_owner, line_number, source_line
+from functx.core.source_info import (
+    USER_CODE,
+    Source,
+    file_owner,
+    source_line,
+    warn_at_user_line,
+)
 from functx.core.tracer import Tracer
 from functx.core.types import is_inexact
 
@@ -112,9 +118,7 @@ def warn_of_origin(node: Node) -> None:
     while node.origin is not None and node.origin.parent is not None:
         node = node.origin.parent
         parts.append(f"It is part of the pullback of `{node.label}`. " + described(node.origin))
-    line = next(user_lines(), None)
-    where = ("functx", 0) if line is None else (line[0].co_filename, line_number(line))
-    warnings.warn_explicit("\n".join(parts), UserWarning, *where)
+    warn_at_user_line("\n".join(parts), UserWarning)
 
 
 def described(origin: Origin | None) -> str:
@@ -181,17 +185,18 @@ class _AnomalyMode(ModeContext):
         return _switch(True, self.check_nan)
 
 
-class set_detect_anomaly(ModeContext):  # noqa: N801 - PyTorch's name
+class set_detect_anomaly(ImmediateMode):  # noqa: N801 - PyTorch's name
     """Sets at once whether anomalies are detected, as by `detect_anomaly`; as a context, until its end.
 
     It does not warn.
     """
 
     def __init__(self, mode: bool, check_nan: bool = True):
-        super().__init__()
         self.mode, self.check_nan = bool(mode), bool(check_nan)
-        self._restore = _switch(self.mode, self.check_nan)
+        super().__init__()
 
-    def enter(self) -> Callable[[], None]:
-        _switch(self.mode, self.check_nan)
-        return self._restore
+    def switch(self) -> Callable[[], None]:
+        return _switch(self.mode, self.check_nan)
+
+    def fresh(self) -> ModeContext:
+        return set_detect_anomaly(self.mode, self.check_nan)

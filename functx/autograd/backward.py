@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
+from functools import cache
 from typing import Any, TypeAlias
 
 from functx import ops
 from functx.autograd.engine import Walk, array_of_gradient
 from functx.autograd.nodes import GradientEdge, Pullback
 from functx.autograd.variable import Variable, as_variable
-from functx.core.errors import AutogradError, EmptyInputsError, type_name
+from functx.core.errors import (
+    AutogradInTransformError,
+    ContradictingOptionsError,
+    EmptyInputsError,
+    EmptyOutputsError,
+    GradientCountError,
+    GradientMismatchError,
+    ImplicitGradientError,
+    NoHistoryError,
+    UnusedInputError,
+    type_name,
+)
 from functx.core.functionalization import functionalized_atom
 from functx.core.program import Atom, Program, Var, dce_equations
 from functx.core.rewriting import apply, cached_rewrite
+from functx.core.source_info import warn_at_user_line
 from functx.core.tracebacks import api_boundary
 from functx.core.tracer import Tracer, current_builder
 from functx.core.tracing import bind
@@ -42,9 +54,11 @@ def backward(
     `create_graph` the gradients are differentiable themselves. The gradient of a complex value is
     the direction of steepest ascent, as in PyTorch: the conjugate of that of `functx.grad`.
 
-    Raises AutogradError for tensors without history and gradients that do not fit,
-    EmptyInputsError for no inputs, GradientTypeError for a gradient that is no array, and
-    SavedValueError for a second walk over freed values.
+    Raises NoHistoryError for a tensor that requires no gradient, ImplicitGradientError for a gradient
+    that must not be left out, GradientMismatchError and GradientCountError for gradients that do not
+    fit, GradientTypeError for one that is no array, EmptyInputsError for no inputs, FreedValueError for
+    a second walk over freed values, SavedValueError for a saved value that was written to since, and
+    AutogradInTransformError inside a transform.
 
     >>> from functx.autograd import Variable, backward
     >>> x = Variable(3.0, requires_grad=True)
@@ -53,21 +67,14 @@ def backward(
     6.0
     """
     if grad_variables is not None:
-        warnings.warn(
-            "backward: grad_variables has the name grad_tensors now", FutureWarning, stacklevel=3
-        )
+        warn_at_user_line("backward: grad_variables has the name grad_tensors now", FutureWarning)
         if grad_tensors is not None:
-            raise AutogradError(
+            raise ContradictingOptionsError(
                 "backward: pass gradients by grad_tensors alone; got grad_variables too"
             )
         grad_tensors = grad_variables
     if create_graph:
-        warnings.warn(
-            "backward(create_graph=True): gradients and leaves refer to each other, which keeps "
-            "memory until the garbage collector runs; use functx.autograd.grad",
-            UserWarning,
-            stacklevel=3,
-        )
+        warn_of_cycles()
     wanted = None if inputs is None else as_list(inputs)
     if wanted == []:
         raise EmptyInputsError("backward: inputs must not be empty; got none")
@@ -75,6 +82,16 @@ def backward(
     refuse_traced("backward", roots)
     starts = root_gradients("backward", roots, grad_tensors, batched=False)
     walk_backward(starts, retain_graph, create_graph, wanted, accumulate=True)
+
+
+@cache
+def warn_of_cycles() -> None:
+    """Warns, the first time, that gradients with a history and leaves refer to each other."""
+    warn_at_user_line(
+        "backward(create_graph=True): gradients and leaves refer to each other, which keeps "
+        "memory until the garbage collector runs; use functx.autograd.grad",
+        UserWarning,
+    )
 
 
 @api_boundary
@@ -97,8 +114,9 @@ def grad(
     given gradient has a leading batch axis, and so have the results. Arrays that a transform traces,
     such as the argument of a function under `functx.grad`, are differentiated in its trace.
 
-    Raises AutogradError, EmptyInputsError (a ValueError), GradientTypeError and SavedValueError as
-    `backward` does, and for `allow_unused=False` with `materialize_grads`.
+    Raises UnusedInputError for such an input, EmptyInputsError (a ValueError) and EmptyOutputsError,
+    ContradictingOptionsError (a ValueError) for `allow_unused=False` with `materialize_grads`, and the
+    other errors of `backward`.
 
     >>> from functx.autograd import Variable, grad
     >>> x = Variable(3.0, requires_grad=True)
@@ -122,17 +140,16 @@ def grad(
         if override is not None:
             return x.__functx_function__(grad, (outputs, inputs), options)  # type: ignore[no-any-return]
     if not only_inputs:
-        warnings.warn(
+        warn_at_user_line(
             "grad: only_inputs=False has no effect; use backward to add to all leaves",
             FutureWarning,
-            stacklevel=3,
         )
     if not roots:
-        raise AutogradError("grad: outputs must not be empty; got none")
+        raise EmptyOutputsError("grad: outputs must not be empty; got none")
     if not wanted:
         raise EmptyInputsError("grad: inputs must not be empty; got none")
     if materialize_grads and allow_unused is False:
-        raise EmptyInputsError(
+        raise ContradictingOptionsError(
             "grad: materialize_grads gives zeros for unused inputs, which allow_unused=False "
             "refuses; got both"
         )
@@ -156,14 +173,14 @@ def grad(
 def unused_gradient(i: int, x: Any, allow_unused: bool, materialize: bool) -> Any:
     """The gradient of input number `i`, which the outputs do not use."""
     if not allow_unused:
-        raise AutogradError(
+        raise UnusedInputError(
             f"grad: each input must be used by the outputs; got input number {i}, which is not",
             fix="Pass allow_unused=True, which gives None for it.",
         )
     if not materialize:
         return None
     if isinstance(x, GradientEdge):
-        raise AutogradError(
+        raise UnusedInputError(
             f"grad: materialize_grads needs arrays, whose shapes zeros take; got an edge as input "
             f"number {i}",
             fix="Pass the array itself, or allow_unused=True alone.",
@@ -180,7 +197,7 @@ def root_gradients(label: str, roots: Sequence[Any], given: Any, batched: bool) 
     """Each root with its gradient: the one given, or one for a single real element."""
     values = [None] * len(roots) if given is None else as_list(given)
     if len(values) != len(roots):
-        raise AutogradError(
+        raise GradientCountError(
             f"{label}: there must be a gradient or None for each output; got {len(values)} for "
             f"{len(roots)}"
         )
@@ -193,20 +210,20 @@ def root_gradients(label: str, roots: Sequence[Any], given: Any, batched: bool) 
 def root_gradient(label: str, i: int, root: Any, value: Any, batched: bool) -> Any:
     """The gradient of root number `i`, in the dtype of the root."""
     if not isinstance(root, Tracer):
-        raise AutogradError(
+        raise NoHistoryError(
             f"{label}: outputs must be Variables; got {type_name(root)} as number {i}",
             fix="Compute it from functx.autograd.Variable(x, requires_grad=True).",
         )
     aval: ShapedArray = root.atom.aval
     if type(root) is not Tracer and not root.requires_grad:  # type: ignore[attr-defined]
-        raise AutogradError(
+        raise NoHistoryError(
             f"{label}: an output must require a gradient; got number {i}, {aval!r}, without "
             "history",
             fix="Make a leaf with requires_grad=True before computing it.",
         )
     if value is None:
         if aval.size != 1 or is_complex(aval.dtype):
-            raise AutogradError(
+            raise ImplicitGradientError(
                 f"{label}: the gradient can be left out only for an output of one real element; "
                 f"got number {i}, {aval!r}",
                 fix="Reduce it to a real number (y.sum()), or pass its gradient.",
@@ -217,12 +234,12 @@ def root_gradient(label: str, i: int, root: Any, value: Any, batched: bool) -> A
     own = gradient.shape[1:] if batched else gradient.shape
     if own != aval.shape or (batched and not gradient.shape):
         batch = ", after its first axis, the batch that vmap maps over" if batched else ""
-        raise AutogradError(
+        raise GradientMismatchError(
             f"{label}: a gradient must have the shape of its output{batch}; got "
             f"{gradient.atom.aval!r} as number {i} for output number {i}, {aval!r}"
         )
     if is_complex(gradient.dtype) != is_complex(aval.dtype):
-        raise AutogradError(
+        raise GradientMismatchError(
             f"{label}: a gradient must be complex exactly if its output is; got "
             f"{gradient.dtype} as number {i} for output number {i}, of {aval.dtype}"
         )
@@ -239,7 +256,8 @@ def walk_backward(
     accumulate: bool,
 ) -> list[Any]:
     """Walks from `roots`; the gradients of `wanted`."""
-    edges = None if wanted is None else [edge_of_input(x, i) for i, x in enumerate(wanted)]
+    label = "backward" if accumulate else "grad"
+    edges = None if wanted is None else [edge_of_input(label, i, x) for i, x in enumerate(wanted)]
     if accumulate:
         for x in wanted or ():
             if isinstance(x, Variable):
@@ -254,15 +272,15 @@ def walk_backward(
     return [None if g is None else walk.variable_of(g) for g in found]
 
 
-def edge_of_input(x: Any, i: int) -> GradientEdge:
-    """The edge of an input; AutogradError if it does not require a gradient."""
+def edge_of_input(label: str, i: int, x: Any) -> GradientEdge:
+    """The edge of input number `i`; NoHistoryError if it does not require a gradient."""
     if isinstance(x, GradientEdge):
         return x
     edge = x.edge if isinstance(x, Variable) else None
     if edge is None:
         shown = repr(x.atom.aval) if isinstance(x, Variable) else type_name(x)
-        raise AutogradError(
-            f"grad: an input must require a gradient; got number {i}, {shown}, which does not",
+        raise NoHistoryError(
+            f"{label}: an input must require a gradient; got number {i}, {shown}, which does not",
             fix="Make it with requires_grad=True before computing the outputs.",
         )
     return edge
@@ -277,18 +295,22 @@ def batched_gradients(
 ) -> list[Any]:
     """The gradients of `wanted`, with a leading axis, by a walk under `vmap`."""
     starts = root_gradients("grad", roots, given, batched=True)
+    values = as_list(given) if given is not None else [None] * len(roots)
     batches = [
-        gradient
-        for (_, gradient), value in zip(starts, as_list(given), strict=True)
-        if value is not None
+        gradient for (_, gradient), value in zip(starts, values, strict=True) if value is not None
     ]
+    if not batches:
+        raise GradientCountError(
+            "grad: is_grads_batched must get at least one batch of gradients; got None for all of "
+            f"{len(roots)} outputs"
+        )
     used: list[bool] = []
 
     def one(*gradients: Any) -> list[Any]:
         remaining = iter(gradients)
         own = [
             (root, gradient if value is None else next(remaining))
-            for (root, gradient), value in zip(starts, as_list(given), strict=True)
+            for (root, gradient), value in zip(starts, values, strict=True)
         ]
         found = walk_backward(own, retain_graph, create_graph, wanted, accumulate=False)
         used[:] = [g is not None for g in found]
@@ -331,9 +353,9 @@ def grad_of_traced(roots: Roots, wanted: Sequence[Any]) -> list[Any]:
 
 
 def refuse_traced(label: str, values: Sequence[Any]) -> None:
-    """Raise AutogradError inside a transform, where gradients cannot be added to leaves."""
+    """Raise AutogradInTransformError inside a transform, where gradients cannot be added to leaves."""
     if current_builder.get() is not None or any([type(x) is Tracer for x in values]):
-        raise AutogradError(
+        raise AutogradInTransformError(
             f"{label}: it must not be called inside a transform, whose values are traced; got a call "
             f"in {current_builder.require().owner}",
             fix="Use functx.grad or functx.vjp of a function, which nest.",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from contextvars import ContextVar, copy_context
 from heapq import heappop, heappush
 from typing import Any, NamedTuple
@@ -14,6 +15,7 @@ from functx.autograd.hooks import NodeHooks, hook_name
 from functx.autograd.modes import grad_mode
 from functx.autograd.nodes import (
     AccumulateGrad,
+    CotangentsUsed,
     GradientEdge,
     Node,
     OperationNode,
@@ -33,6 +35,7 @@ from functx.autograd.saved import PackedValue
 from functx.autograd.variable import Variable, make_variable, open_level
 from functx.core.errors import (
     AutogradError,
+    CallbackError,
     GradientTypeError,
     HookResultError,
     type_name,
@@ -96,6 +99,7 @@ class Walk:
         self.callbacks: list[Callable[[], object]] = []
         self.roots: list[Node] = []
         self.depth = 0
+        self.allows_checkpoint = True
         self.detects_anomalies = current_anomalies().enabled
         # Gradients of dual numbers are dual, whether they are recorded for a walk or not.
         self.is_differentiated = create_graph or open_level.get() is not None
@@ -105,6 +109,7 @@ class Walk:
         """Walks from roots with their gradients."""
         outer = running_walk.get()
         self.depth = 0 if outer is None else outer.depth + 1
+        self.allows_checkpoint = self.wanted is None and is_checkpoint_valid()
         if self.depth and self.depth % _DEPTH_OF_A_THREAD == 0:
             run_in_thread(lambda: self.run_here(roots))
         else:
@@ -182,7 +187,8 @@ class Walk:
         if hooks is not None and hooks.pre:
             gradients = self.run_prehooks(node, hooks, gradients)
         if isinstance(node, AccumulateGrad):
-            self.accumulate_grad(node.variable, gradients[0])
+            if gradients[0] is not None and node.variable.requires_grad:
+                self.accumulate_grad(node, gradients[0])
             results: list[Gradient | None] = []
         else:
             given = gradients
@@ -191,11 +197,8 @@ class Walk:
                 if self.detects_anomalies
                 else self.pull_back(node, given)
             )
-        if hooks is not None:
-            if isinstance(node, AccumulateGrad) and gradients[0] is not None:
-                self.run_accumulated_hooks(node, hooks)
-            if hooks.post:
-                results = self.run_posthooks(node, hooks, results, gradients)
+        if hooks is not None and hooks.post:
+            results = self.run_posthooks(node, hooks, results, gradients)
         for edge, gradient in zip(node.edges, results, strict=True):
             if edge is not None and gradient is not None:
                 self.send(edge, gradient)
@@ -206,15 +209,19 @@ class Walk:
             return self.accumulate and node in self.capturing
         return any([e is not None and e.node in self.needed for e in node.edges])  # type: ignore[operator]
 
-    def accumulate_grad(self, leaf: Variable, gradient: Gradient | None) -> None:
-        if gradient is not None:
-            add_to_grad(leaf, self.variable_of(gradient), self.create_graph)
+    def accumulate_grad(self, node: AccumulateGrad, gradient: Gradient) -> None:
+        add_to_grad(node.variable, self.variable_of(gradient), self.create_graph)
+        if node.hooks is not None:
+            self.run_accumulated_hooks(node, node.hooks)
 
     def variable_of(self, gradient: Gradient) -> Any:
-        """A gradient as the Variable that hooks and users see."""
+        """A gradient as the Variable that hooks and users see, which they may write to."""
         x = gradient.value
         if type(x) is Recorded:
             x = make_variable(x, None)
+        elif isinstance(x, Variable):
+            x, dual = make_variable(x.read(), x.edge), x._dual
+            x._dual = dual
         return bind(_conj, (x,)) if is_complex(x.dtype) else x
 
     def gradient_of(self, x: Any) -> Gradient:
@@ -233,6 +240,9 @@ class Walk:
         if split.refusal is not None:
             raise split.refusal.with_traceback(None)
         given = [gradients[i] for i in split.differentiable]
+        if not any(given):
+            # A hook took all gradients away.
+            return [None] * len(node.edges)
         avals = [split.out_avals[i] for i in split.differentiable]
         values = [
             self.filled(aval, 0) if g is None else g.value
@@ -259,9 +269,16 @@ class Walk:
             node.saved = node.operands = None
         count = sum(split.active)
         result_masks = known_masks(pullback.program.outputs[count:], outs[count:]) or [None] * count
-        results = [
+        results: list[Gradient | None] = [
             Gradient(value, mask) for value, mask in zip(outs[:count], result_masks, strict=True)
         ]
+        if None in given:
+            known = {i for i, g in enumerate(given) if g is not None}
+            used = cached_rewrite(CotangentsUsed(len(given)), pullback.program)
+            results = [
+                None if known.isdisjoint(cts) else g
+                for g, cts in zip(results, used[:count], strict=True)
+            ]
         return scatter_where(results, split.active)
 
     def unpack(self, node: OperationNode, saved: Any) -> Any:
@@ -288,7 +305,10 @@ class Walk:
                 gradient = gradients[index]
                 if gradient is None:
                     break
-                value = hook(self.variable_of(gradient))
+                shown = self.variable_of(gradient)
+                value = hook(shown)
+                if value is None and is_written(shown):
+                    value = shown
                 if value is not None:
                     label = f"hook `{hook_name(hook)}`"
                     gradients[index] = self.replaced(label, value, node.out_avals[index], gradient)
@@ -301,7 +321,8 @@ class Walk:
                         f"gradients; got one that passes {x!r}",
                         fix="Pass the value as an input of grad.",
                     )
-                add_to_grad(x, self.variable_of(gradient), self.create_graph)
+                # Always a new object: the one before may have a history.
+                add_to_grad(x, self.variable_of(gradient), create_graph=True)
         return gradients
 
     def replaced(
@@ -329,6 +350,8 @@ class Walk:
         for hook in hooks.pre.each():
             given = self.variables_of(gradients)
             values = hook(given)
+            if values is None and any(map(is_written, given)):
+                values = given
             if values is not None:
                 label = f"prehook `{hook_name(hook)}`"
                 if not isinstance(values, tuple):
@@ -351,6 +374,8 @@ class Walk:
         for hook in hooks.post.each():
             given = self.variables_of(results)
             values = hook(given, outputs)
+            if values is None and any(map(is_written, given)):
+                values = given
             if values is not None:
                 values = values if isinstance(values, tuple) else (values,)
                 label = f"posthook `{hook_name(hook)}`"
@@ -377,7 +402,7 @@ class Walk:
             )
         results: list[Gradient | None] = []
         for value, shown, aval, old in zip(values, given, avals, before, strict=True):
-            if value is shown:
+            if value is shown and not is_written(shown):
                 results.append(old)
             elif value is None or aval is None:
                 results.append(None)
@@ -422,20 +447,23 @@ def run_in_thread(work: Callable[[], None]) -> None:
 def queue_callback(callback: Callable[[], object]) -> None:
     """Call `callback()` once at the end of the walk that runs now.
 
-    Raises AutogradError outside a walk.
+    Raises CallbackError outside a walk.
     """
     walk = running_walk.get()
     if walk is None:
-        raise AutogradError(
+        raise CallbackError(
             "queue_callback: it must be called by a hook or a backward rule; got no walk that runs"
         )
     walk.callbacks.append(callback)
 
 
 def is_checkpoint_valid() -> bool:
-    """Whether no walk for chosen inputs runs, in which a re-entrant checkpoint is not valid."""
+    """Whether neither the walk that runs nor one around it is for chosen inputs.
+
+    In such a walk a re-entrant checkpoint is not valid.
+    """
     walk = running_walk.get()
-    return walk is None or walk.wanted is None
+    return walk is None or walk.allows_checkpoint
 
 
 def add_to_grad(x: Variable, gradient: Variable, create_graph: bool) -> None:
@@ -476,9 +504,12 @@ def array_of_gradient(x: Any, label: str) -> Any:
     """A gradient that a user gave; GradientTypeError if it is no array."""
     if isinstance(x, Tracer):
         return x
-    try:
-        return Variable(x)
-    except Exception:
-        raise GradientTypeError(
-            f"{label}: a gradient must be an array or None; got {type_name(x)}"
-        ) from None
+    if not isinstance(x, (list, tuple)):
+        with suppress(Exception):
+            return Variable(x)
+    raise GradientTypeError(f"{label}: a gradient must be an array or None; got {type_name(x)}")
+
+
+def is_written(x: object) -> bool:
+    """Whether a Variable was written to since it was made."""
+    return isinstance(x, Variable) and x._storage.writes > 0

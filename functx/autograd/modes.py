@@ -67,6 +67,9 @@ def _switch(
     builder = current_builder.get() if stops_traced else None
     if builder is None:
         return lambda: cast(None, _modes.set(before))
+    if builder.restore_modes is None:
+        # A call of a compiled function would not switch again, so neither does its trace.
+        builder.restore_modes = lambda: cast(None, _modes.set(before))
     stop = set_gradient_stop(builder, None if records else not inference)
 
     def restore() -> None:
@@ -80,8 +83,8 @@ def _switch(
 class ModeContext:
     """A context, and a decorator, in which a mode holds.
 
-    A decorated function, generator or coroutine runs in the mode; between the values of a generator the
-    mode of its caller holds.
+    A decorated function, generator or coroutine, also an asynchronous generator, runs in the mode;
+    between the values of a generator the mode of its caller holds.
     """
 
     def __init__(self) -> None:
@@ -105,6 +108,29 @@ class ModeContext:
         return cast(F, decorate(fun, self.fresh))
 
 
+class ImmediateMode(ModeContext):
+    """A mode that holds as soon as it is made, until the end of the context if it is used as one.
+
+    As a decorator it takes back what making it did, and holds during each call.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._restore = self.switch()
+
+    def switch(self) -> Callable[[], None]:
+        """Switches the mode on; returns the function that restores what was before."""
+        raise NotImplementedError
+
+    def enter(self) -> Callable[[], None]:
+        self.switch()
+        return self._restore
+
+    def __call__(self, fun: F) -> F:
+        self._restore()
+        return super().__call__(fun)
+
+
 def decorate(fun: Callable[..., Any], make: Callable[[], ModeContext]) -> Callable[..., Any]:
     """`fun`, whose body runs in the mode that `make()` gives for each call."""
     if inspect.isclass(fun):
@@ -121,6 +147,26 @@ def decorate(fun: Callable[..., Any], make: Callable[[], ModeContext]) -> Callab
             return (yield from run_in_steps(fun(*args, **kwargs), make))
 
         return generator
+    if inspect.isasyncgenfunction(fun):
+
+        @wraps(fun)
+        async def async_generator(*args: Any, **kwargs: Any) -> Any:
+            inner = fun(*args, **kwargs)
+            step, value = inner.asend, None
+            while True:
+                try:
+                    item = await _Awaitable(run_in_steps(step(value), make))
+                except StopAsyncIteration:
+                    return
+                try:
+                    step, value = inner.asend, (yield item)
+                except GeneratorExit:
+                    await _Awaitable(run_in_steps(inner.aclose(), make))
+                    raise
+                except BaseException as error:
+                    step, value = inner.athrow, error
+
+        return async_generator
     if inspect.iscoroutinefunction(fun):
 
         @wraps(fun)
@@ -212,24 +258,19 @@ class enable_grad(_FunctionOrContext):  # noqa: N801 - PyTorch's name
         return _switch(True)
 
 
-class set_grad_enabled(ModeContext):  # noqa: N801 - PyTorch's name
+class set_grad_enabled(ImmediateMode):  # noqa: N801 - PyTorch's name
     """Sets at once whether results require gradients; as a context, until its end.
 
-    As a decorator it takes back what making it did, and holds during each call.
+    As a decorator it takes back what making it did, and holds during each call. In a function that is
+    traced, the mode holds until the end of the trace at the latest.
     """
 
     def __init__(self, mode: bool):
-        super().__init__()
         self.mode = bool(mode)
-        self._restore = _switch(self.mode)
+        super().__init__()
 
-    def enter(self) -> Callable[[], None]:
-        _switch(self.mode)
-        return self._restore
-
-    def __call__(self, fun: F) -> F:
-        self._restore()
-        return super().__call__(fun)
+    def switch(self) -> Callable[[], None]:
+        return _switch(self.mode)
 
     def fresh(self) -> ModeContext:
         return enable_grad() if self.mode else no_grad()
@@ -277,19 +318,17 @@ is_view_replay_enabled = _flags["view replay"].get
 """`is_view_replay_enabled()`: the flag alone; views are always taken again from their base."""
 
 
-class _Flag(ModeContext):
+class _Flag(ImmediateMode):
     """A flag that is set at once, until the end of the context."""
 
     flag: ContextVar[bool]
 
     def __init__(self, mode: bool):
-        super().__init__()
         self.mode = bool(mode)
-        self._before = self.flag.get()
-        self.flag.set(self.mode)
+        super().__init__()
 
-    def enter(self) -> Callable[[], None]:
-        before = self._before
+    def switch(self) -> Callable[[], None]:
+        before = self.flag.get()
         self.flag.set(self.mode)
         return lambda: cast(None, self.flag.set(before))
 

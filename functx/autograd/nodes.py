@@ -15,7 +15,7 @@ from functx.autograd.hooks import NodeHooks, RemovableHandle, register
 from functx.autograd.recording import Operation, Recorded, operation_of, program_of_operation
 from functx.core.caches import Cache, clear_on_rule_change
 from functx.core.config import contextual_key
-from functx.core.errors import SavedValueError
+from functx.core.errors import FreedValueError, SavedValueError
 from functx.core.program import Atom, Equation, Program, Var, subprograms
 from functx.core.program_editing import apply_program
 from functx.core.rewriting import Rewrite, cached_rewrite
@@ -188,7 +188,7 @@ class OperationNode(Node):
 
     @property
     def saved_values(self) -> tuple[SavedSlot, ...]:
-        """The values that the pullback reads; SavedValueError if they were freed."""
+        """The values that the pullback reads; FreedValueError if they were freed."""
         from functx.autograd.saved import SavedSlot
 
         if self.saved is None:
@@ -196,8 +196,8 @@ class OperationNode(Node):
         return tuple([SavedSlot(self, k) for k in range(len(self.saved))])
 
 
-def freed_error(label: str) -> SavedValueError:
-    return SavedValueError(
+def freed_error(label: str) -> FreedValueError:
+    return FreedValueError(
         f"backward: the values that the gradient of `{label}` needs were freed by the walk "
         "before; got a second walk",
         fix="Pass retain_graph=True to the first walk.",
@@ -319,6 +319,21 @@ class Pullback(Rewrite[Program]):
 
         avals = [*backward.in_avals[:count], *program.in_avals]
         return trace_closed(body, avals, name=backward.name)
+
+
+class CotangentsUsed(Rewrite[tuple[frozenset[int], ...]]):
+    """For each output of a pullback, the positions of those of its `count` cotangents that it depends on."""
+
+    count: int
+
+    def __call__(self, program: Program) -> tuple[frozenset[int], ...]:
+        used: dict[Atom, frozenset[int]] = {
+            v: frozenset([i]) for i, v in enumerate(program.inputs[: self.count])
+        }
+        for eqn in program.equations:
+            found = frozenset[int]().union(*[used.get(a, ()) for a in eqn.inputs])
+            used.update(dict.fromkeys(eqn.outputs, found))
+        return tuple([used.get(a, frozenset()) for a in program.outputs])
 
 
 def is_sum_of_squares(edge: GradientEdge | None) -> bool:

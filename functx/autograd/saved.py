@@ -22,7 +22,7 @@ from functx.autograd.nodes import (
 from functx.autograd.recording import Recorded
 from functx.autograd.variable import Dual, Variable, VersionCounter, make_variable
 from functx.core.errors import (
-    AutogradError,
+    AutogradInTransformError,
     SavedValueHooksError,
     UnpackedTypeError,
     type_name,
@@ -59,7 +59,7 @@ class SavingHooks(ModeContext):
         if message is not None:
             raise SavedValueHooksError(message)
         if (builder := current_builder.get()) is not None:
-            raise AutogradError(
+            raise AutogradInTransformError(
                 f"{self.label}: it must not be entered inside a transform, whose values are "
                 f"traced; got an entry in {builder.owner}",
                 fix="Write functx.checkpoint(f, policy=...), whose policies choose what is saved.",

@@ -25,10 +25,15 @@ from functx.autograd.nodes import AccumulateGrad, GradientEdge, Node
 from functx.autograd.recording import Recorded, constant
 from functx.core.errors import (
     AutogradError,
+    AutogradInTransformError,
     ForeignCodeError,
+    GradAssignmentError,
     HookTargetError,
-    ImmutableArrayError,
     InferenceArrayError,
+    LeafWriteError,
+    OverlappingViewError,
+    RequiresGradError,
+    ViewWriteError,
 )
 from functx.core.functionalization import row_major_strides
 from functx.core.primitive import Primitive, View
@@ -95,8 +100,8 @@ class Variable(Tracer):
     recorded, and run when a value is looked at. With `requires_grad` it is a leaf, whose `grad`
     collects gradients. Like a NumPy array it can be written to, and views share its memory.
 
-    Raises AutogradError for `requires_grad` of integers or booleans, and for the traced values of a
-    transform.
+    Raises RequiresGradError for `requires_grad` of integers or booleans, and AutogradError for the
+    traced values of a transform.
 
     >>> from functx.autograd import Variable
     >>> x = Variable([1.0, 2.0], requires_grad=True)
@@ -256,11 +261,11 @@ class Variable(Tracer):
     def requires_grad_(self, requires_grad: bool = True) -> Variable:
         """Lets a leaf require a gradient, or not; returns it.
 
-        Raises AutogradError for integers and booleans, for turning it off on a value that was
-        computed, and inside a transform.
+        Raises RequiresGradError for integers and booleans, and for turning it off on a value that was
+        computed; AutogradInTransformError inside a transform.
         """
         if (builder := current_builder.get()) is not None:
-            raise AutogradError(
+            raise AutogradInTransformError(
                 "requires_grad: it must not be changed inside a transform; got a change in "
                 f"{builder.owner}",
                 fix="Use functx.grad or functx.vjp of a function, or change it outside.",
@@ -269,7 +274,7 @@ class Variable(Tracer):
 
     def _require_grad(self, requires_grad: bool) -> Variable:
         if requires_grad and not is_inexact(self.dtype):
-            raise AutogradError(
+            raise RequiresGradError(
                 "requires_grad: only arrays of floating point or complex numbers can require "
                 f"gradients; got {self.aval_!r}",
                 fix="Convert it first (x.astype(float)).",
@@ -278,7 +283,7 @@ class Variable(Tracer):
             self._check_not_inference("requires_grad", "require a gradient outside")
         if not self.is_leaf:
             if not requires_grad:
-                raise AutogradError(
+                raise RequiresGradError(
                     "requires_grad: only that of a leaf can be turned off; got a result of "
                     f"{self.grad_fn!r}",
                     fix="Use x.detach(), which has no history.",
@@ -300,16 +305,20 @@ class Variable(Tracer):
     @grad.setter
     def grad(self, grad: Variable | None) -> None:
         if grad is self:
-            raise AutogradError("x.grad =: the gradient must be another array; got x itself")
+            raise GradAssignmentError("x.grad =: the gradient must be another array; got x itself")
         if grad is not None:
             if not isinstance(grad, Variable):
                 grad = Variable(grad)
             if grad.shape != self.shape or grad.dtype != self.dtype:
-                raise AutogradError(
+                raise GradAssignmentError(
                     "x.grad =: the gradient must have the shape and dtype of the array; got "
                     f"{grad.aval_!r} for {self.aval_!r}"
                 )
         self._grad = grad
+
+    @grad.deleter
+    def grad(self) -> None:
+        self._grad = None
 
     @property
     def retains_grad(self) -> bool:
@@ -420,9 +429,12 @@ class Variable(Tracer):
         view = self._view
         if view is None:
             # A write that no derivative sees leaves the history as it is.
-            edge = (
-                new.edge if current_modes().records_gradients and self._leaf is None else self._edge
-            )
+            edge = self._edge
+            if current_modes().records_gradients and self._leaf is None:
+                if edge is not None and new.edge is None:
+                    # The value before gets a gradient of zero.
+                    (new,) = record_outputs(ops.Select(), (np.True_, self, new))
+                edge = new.edge
             self._replace(new.read(), edge, new._dual)
             self._storage.version += 1
             self._storage.writes += 1
@@ -435,26 +447,44 @@ class Variable(Tracer):
             )
 
     def check_writable(self, operation: str) -> None:
-        """Raises AutogradError for a leaf in grad mode, ImmutableArrayError for a read-only view."""
+        """Raises LeafWriteError for a leaf in grad mode, OverlappingViewError for a read-only view."""
         if current_builder.get() is not None:
             mutation.check_not_captured(self, None, operation, self)
         if not current_modes().inference:
             self._check_not_inference(operation, "be written to outside")
         x = self
         while x._view is not None and x._view.primitive is not None:
-            if x._view.primitive.is_read_only_view(x._view.base.aval_):
-                raise ImmutableArrayError(
+            view = x._view
+            if view.primitive.is_read_only_view(view.base.aval_):
+                raise OverlappingViewError(
                     f"{operation}: a view that repeats elements or is read-only must not be written "
                     f"to; got {self.aval_!r}",
                     fix="Copy it first (.copy()).",
                 )
-            x = x._view.base
+            if current_modes().records_gradients and view.base.grad_fn is not None:
+                x.check_history_of_view(view, operation)
+            x = view.base
         if x._leaf is not None and current_modes().records_gradients:
             which = "a leaf" if x is self else "a view of a leaf"
-            raise AutogradError(
+            raise LeafWriteError(
                 f"{operation}: {which} that requires a gradient must not be written to; got "
                 f"{self.aval_!r}",
                 fix="Write under functx.autograd.no_grad(), or to a copy (x.copy()).",
+            )
+
+    def check_history_of_view(self, view: ViewOf, operation: str) -> None:
+        """Raises ViewWriteError for a view that must not be written to in grad mode."""
+        if self.edge is None:
+            raise ViewWriteError(
+                f"{operation}: a view made under no_grad must be written to under no_grad; got "
+                f"{self.aval_!r}, a view of {view.base.aval_!r}",
+                fix="Take the view outside no_grad, or copy it (.copy()).",
+            )
+        if view.primitive is not None and view.primitive.multiple_results:
+            raise ViewWriteError(
+                f"{operation}: one of several results of `{view.primitive.name}` must not be written "
+                f"to in grad mode; got {self.aval_!r}, a view of {view.base.aval_!r}",
+                fix="Take the view with an index (x[:n]), or copy it (.copy()).",
             )
 
     def __setitem__(self, idx: Any, value: Any) -> None:

@@ -452,6 +452,113 @@ class AutogradError(FunctxError, RuntimeError):
     """
 
 
+class NoHistoryError(AutogradError):
+    """An output or an input of a walk does not require a gradient.
+
+    Smallest failing code: `functx.autograd.Variable(1.0).backward()`.
+    Cure: make a leaf with `requires_grad=True`, and compute the output from it with gradients on.
+    """
+
+
+class EmptyOutputsError(AutogradError):
+    """`autograd.grad` got no outputs.
+
+    Smallest failing code: `functx.autograd.grad([], x)`.
+    Cure: pass at least one output.
+    """
+
+
+class UnusedInputError(AutogradError):
+    """The outputs of `autograd.grad` do not depend on an input.
+
+    Smallest failing code: `functx.autograd.grad(x * x, [y])`, for another leaf `y`.
+    Cure: pass `allow_unused=True`, which gives None for it, or `materialize_grads=True`, which gives zeros.
+    """
+
+
+class ImplicitGradientError(AutogradError):
+    """The gradient of an output that is not one real element was left out.
+
+    Smallest failing code: `(x * x).backward()`, for an `x` of two elements.
+    Cure: reduce the output to a real number (`y.sum()`), or pass its gradient.
+    """
+
+
+class GradientMismatchError(AutogradError):
+    """A gradient that was given has not the shape of its output, or only one of the two is complex.
+
+    Smallest failing code: `functx.autograd.grad(x * x, x, numpy.ones(3))`, for an `x` of two elements.
+    Cure: pass a gradient of the shape that the message names; with `is_grads_batched`, the batch is its
+    first axis.
+    """
+
+
+class GradientCountError(AutogradError):
+    """There are more or fewer gradients than outputs.
+
+    Smallest failing code: `functx.autograd.grad([y, z], x, [gradient])`.
+    Cure: pass a gradient or None for each output.
+    """
+
+
+class ContradictingOptionsError(AutogradError, ValueError):
+    """Two arguments of `autograd.grad` or `backward` contradict each other.
+
+    Smallest failing code: `functx.autograd.grad(y, x, allow_unused=False, materialize_grads=True)`.
+    Cure: leave one of the two out.
+    """
+
+
+class AutogradInTransformError(AutogradError, AttributeError):
+    """What changes gradients or their graph was called inside a transform, where values are traced.
+
+    Smallest failing code: `functx.grad(lambda x: (x * x).backward())(1.0)`.
+    Cure: use the function that the message names: `functx.grad`, `functx.vjp` or `functx.hook_grad`.
+    """
+
+
+class LeafWriteError(AutogradError):
+    """A leaf that requires a gradient, or a view of one, is written to in grad mode.
+
+    Smallest failing code: `x[0] = 1.0`, for `x = Variable([1.0, 2.0], requires_grad=True)`.
+    Cure: write under `functx.autograd.no_grad()`, or to a copy (`x.copy()`).
+    """
+
+
+class ViewWriteError(AutogradError):
+    """A view whose history does not allow it is written to in grad mode.
+
+    It was made under `no_grad`, or by an operation with several results such as `split`.
+
+    Smallest failing code: `first, second = numpy.split(x * 2, 2); first += 1`, for a leaf `x`.
+    Cure: take the view with an index, outside `no_grad`, or write to a copy.
+    """
+
+
+class GradAssignmentError(AutogradError):
+    """What was assigned to `x.grad` has not the shape and dtype of `x`, or is `x` itself.
+
+    Smallest failing code: `x.grad = numpy.ones(3)`, for an `x` of two elements.
+    Cure: assign an array of the shape and dtype of `x`, or None.
+    """
+
+
+class RequiresGradError(AutogradError):
+    """`requires_grad` was set for integers, or switched off for a value that was computed.
+
+    Smallest failing code: `functx.autograd.Variable([1, 2], requires_grad=True)`.
+    Cure: convert the array to floating point first; `x.detach()` has no history.
+    """
+
+
+class CallbackError(AutogradError):
+    """`autograd.queue_callback` was called while no walk runs.
+
+    Smallest failing code: `functx.autograd.queue_callback(print)`.
+    Cure: call it in a hook, or in the `backward` of a `Function`.
+    """
+
+
 class AnomalyError(AutogradError):
     """A pullback gave nan while `autograd.detect_anomaly` was on.
 
@@ -478,7 +585,7 @@ class DualValueError(AutogradError, ValueError):
 
 
 class EmptyInputsError(AutogradError, ValueError):
-    """`autograd.grad` or `backward` was asked for the gradients of no inputs.
+    """`autograd.grad`, `backward` or `gradcheck` was asked for the gradients of no inputs.
 
     Smallest failing code: `functx.autograd.grad(y, [])`.
     Cure: pass at least one input; `backward` without `inputs` takes all leaves.
@@ -553,8 +660,24 @@ class UnpackedTypeError(AutogradError, TypeError):
 class SavedValueError(AutogradError):
     """A value that a derivative needs was written to, or freed, before the walk.
 
-    Smallest failing code: `y = x * x; y.sum().backward(); y.sum().backward()`.
-    Cure: walk with `retain_graph=True`, or write to a copy.
+    Smallest failing code: `y = x * 2; z = (y * y).sum(); y += 1; z.backward()`.
+    Cure: write to a copy (`y = y + 1`), or after the walk.
+    """
+
+
+class FreedValueError(SavedValueError):
+    """A value that a derivative needs was freed by the walk before.
+
+    Smallest failing code: `y = (x * x).sum(); y.backward(); y.backward()`.
+    Cure: walk with `retain_graph=True` the first time.
+    """
+
+
+class OverlappingViewError(ImmutableArrayError, AutogradError):
+    """A view of a Variable that repeats elements, or is read-only, is written to.
+
+    Smallest failing code: `numpy.broadcast_to(x, (2, 2))[0] = 1.0`, for a Variable `x`.
+    Cure: write to a copy (`x.copy()`).
     """
 
 

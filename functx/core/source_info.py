@@ -8,6 +8,7 @@ import linecache
 import os
 import re
 import sys
+import warnings
 from bisect import bisect_right
 from functools import cached_property, lru_cache
 from itertools import islice
@@ -148,6 +149,14 @@ def user_source(depth: int = 1) -> Source | None:
     """The source of the innermost caller outside functx and JAX."""
     frame = user_frame(sys._getframe(depth))
     return None if frame is None else frame_source(frame)
+
+
+def warn_at_user_line(warning: str | Warning, category: type[Warning]) -> None:
+    """Warn at the line of the user's code that runs now."""
+    found = user_source(2)
+    line = None if found is None else user_line(found)
+    where = ("functx", 0) if line is None else (line[0].co_filename, line_number(line))
+    warnings.warn_explicit(warning, category, *where)
 
 
 def frame_source(frame: FrameType) -> Source:

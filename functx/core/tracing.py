@@ -73,6 +73,7 @@ class Builder:
         self.functionalizer: IncrementalFunctionalizer | None = None
         self.rule_masks: RuleMasks | None = None
         self.gradient_stop: GradientStop | None = None
+        self.restore_modes: Callable[[], None] | None = None
         self._producers: dict[Atom, int] = {}
         self._indexed = 0
         self._followed = 0
@@ -439,6 +440,8 @@ def run_and_finish(
     finally:
         garbage_collection.end_trace()
         builder.is_open = False
+        if builder.restore_modes is not None:
+            builder.restore_modes()
         current_builder.reset(token)
 
 

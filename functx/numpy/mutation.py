@@ -12,11 +12,11 @@ import numpy as np
 from functx import ops
 from functx.core.errors import (
     ArgumentError,
-    AutogradError,
     CapturedWriteError,
     DTypeError,
     ImmutableArrayError,
     ShapeError,
+    ViewWriteError,
     describe_input,
     type_name,
 )
@@ -113,7 +113,7 @@ def check_writable(x: Tracer, operation: str) -> None:
                 fix="Copy it first (.copy()).",
             )
         if eqn.primitive.is_constant_in_reverse_mode and builder.gradient_stop is None:
-            raise AutogradError(
+            raise ViewWriteError(
                 f"{operation}: a view made under no_grad must be written to under no_grad; got "
                 f"{x.atom.aval!r}, a view of {base.aval!r}",
                 fix="Take the view outside no_grad, or copy it (.copy()).",

@@ -14,7 +14,13 @@ import numpy as np
 
 from functx import ops
 from functx.core.backend import backend
-from functx.core.errors import ArgumentError, DTypeError, ImmutableArrayError, ShapeError
+from functx.core.errors import (
+    ArgumentError,
+    AutogradInTransformError,
+    DTypeError,
+    ImmutableArrayError,
+    ShapeError,
+)
 from functx.core.functionalization import is_contiguous, is_row_major, strides_of
 from functx.core.primitive import Primitive
 from functx.core.tracer import Tracer, aval_of
@@ -306,7 +312,6 @@ _PYTORCH_METHODS = {
     "to": "x.astype(dtype)",
     "float": "x.astype(float)",
     "long": "x.astype(int)",
-    "backward": "functx.grad(f)(x)",
     "clone": "x.copy()",
     "data": "x.detach()",
     "zero_": "x[...] = 0",
@@ -318,10 +323,18 @@ _PYTORCH_METHODS = {
     "dim": "x.ndim",
     "t": "x.T",
     "masked_fill": "functx.numpy.where(mask, value, x)",
+}
+_AUTOGRAD_ATTRIBUTES = {
+    "backward": "functx.grad(f)(x)",
+    "grad": "functx.grad(f)(x), which returns it",
+    "grad_fn": "functx.make_ir(f)(x), whose equations are the graph",
+    "is_leaf": "functx.grad(f, argnums), whose arguments are the leaves",
+    "requires_grad": "functx.grad(f, argnums), which chooses by argument",
     "requires_grad_": "functx.grad(f)(x)",
     "register_hook": "functx.hook_grad(x, fn)",
     "register_post_accumulate_grad_hook": "functx.hook_grad(x, fn)",
     "retain_grad": "functx.grad(f, has_aux=True), or functx.hook_grad(x, fn)",
+    "retains_grad": "functx.hook_grad(x, fn)",
 }
 
 
@@ -331,6 +344,8 @@ def _getattr(self: Tracer, name: str) -> object:
     except AttributeError:
         if name.startswith("_"):
             raise
+    if name in _AUTOGRAD_ATTRIBUTES:
+        raise in_transform_error(self, name) from None
     suggestion = _PYTORCH_METHODS.get(name)
     for module in ("numpy", "nn", "lax"):
         if suggestion is None and callable(vars(import_module(f"functx.{module}")).get(name)):
@@ -340,6 +355,28 @@ def _getattr(self: Tracer, name: str) -> object:
     raise AttributeError(
         message + (f"; write {suggestion}" if suggestion else ""), name=name, obj=self
     ) from None
+
+
+def in_transform_error(x: Tracer, name: str) -> AutogradInTransformError:
+    """The error for an attribute that Variables have, and traced arrays have not."""
+    return AutogradInTransformError(
+        f"x.{name}: it must not be used inside a transform, whose values are traced; got "
+        f"{x.describe()}",
+        fix=f"Write {_AUTOGRAD_ATTRIBUTES[name]}.",
+    )
+
+
+def _refuse_attribute_of_variables(name: str) -> property:
+    """A property of traced arrays that can be neither read nor set; `__getattr__` says why."""
+
+    def refuse(self: Tracer, value: object) -> None:
+        raise in_transform_error(self, name)
+
+    return property(None, refuse)
+
+
+Tracer.grad = _refuse_attribute_of_variables("grad")  # type: ignore[attr-defined]
+Tracer.requires_grad = _refuse_attribute_of_variables("requires_grad")  # type: ignore[attr-defined]
 
 
 def _delete(self: Tracer, idx: object) -> None:

@@ -7,7 +7,6 @@ derivatives follow the plan.
 
 from __future__ import annotations
 
-import warnings
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
@@ -21,7 +20,7 @@ from functx.core.errors import MemoryBudgetWarning
 from functx.core.program import Atom, Equation, Program, Var
 from functx.core.program_editing import apply_program, replace_program_fields
 from functx.core.rewriting import Record, Rewrite, cached_rewrite
-from functx.core.source_info import line_number, user_line, user_source
+from functx.core.source_info import warn_at_user_line
 from functx.core.tracer import current_builder
 from functx.core.types import is_inexact
 from functx.core.typing import Value
@@ -203,17 +202,10 @@ def plan_within_budget(
             f"{format_bytes(least * _MARGIN)} for temporaries; got {format_bytes(limit)}",
             f"It takes the least; with nothing computed again it is {format_bytes(plain * _MARGIN)}.",
             fix="Raise the budget, or differentiate smaller batches.",
-        )
+        ),
+        MemoryBudgetWarning,
     )
     return best
-
-
-def warn_at_user_line(warning: MemoryBudgetWarning) -> None:
-    """Warns at the user's line."""
-    location = user_source()
-    source = None if location is None else user_line(location)
-    where = ("functx", 0) if source is None else (source[0].co_filename, line_number(source))
-    warnings.warn_explicit(warning, MemoryBudgetWarning, *where)
 
 
 def fits_budget(need: int, budget: MemoryBudget, plain: int) -> bool:
