@@ -67,11 +67,11 @@ def backward(
     6.0
     """
     if grad_variables is not None:
-        warn_at_user_line("backward: grad_variables has the name grad_tensors now", FutureWarning)
         if grad_tensors is not None:
             raise ContradictingOptionsError(
                 "backward: pass gradients by grad_tensors alone; got grad_variables too"
             )
+        warn_at_user_line("backward: grad_variables has the name grad_tensors now", FutureWarning)
         grad_tensors = grad_variables
     if create_graph:
         warn_of_cycles()

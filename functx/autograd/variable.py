@@ -453,8 +453,7 @@ class Variable(Tracer):
         if not current_modes().inference:
             self._check_not_inference(operation, "be written to outside")
         x = self
-        while x._view is not None and x._view.primitive is not None:
-            view = x._view
+        while (view := x._view) is not None and view.primitive is not None:
             if view.primitive.is_read_only_view(view.base.aval_):
                 raise OverlappingViewError(
                     f"{operation}: a view that repeats elements or is read-only must not be written "

@@ -1,6 +1,7 @@
 """`backward` and `grad` of Variables: values, history, writes and views, calls of transformed functions."""
 
 import pickle
+import weakref
 
 import numpy as onp
 import pytest
@@ -8,7 +9,8 @@ import pytest
 import functx
 import functx.numpy as np
 from functx import lax
-from functx.autograd import Variable, grad, no_grad
+from functx.autograd import GradientEdge, Variable, grad, no_grad
+from functx.autograd.nodes import Node
 from functx.core.errors import (
     AutogradError,
     DTypeError,
@@ -16,6 +18,7 @@ from functx.core.errors import (
     ForeignCodeError,
     FunctxError,
     SavedValueError,
+    ViewWriteError,
 )
 
 POINT = onp.array([1.0, 2.0, 0.5], "float32")
@@ -203,6 +206,31 @@ def test_a_leaf_is_written_to_only_without_gradients():
     onp.testing.assert_array_equal(onp.asarray(x), POINT - 1)
 
 
+def test_an_array_that_a_constant_replaces_keeps_its_history_with_a_gradient_of_zero():
+    x, w = leaf(), leaf()
+    y, z = x * onp.inf, w * 2
+    y[...] = 7
+    z[:] = onp.array([4.0, 5.0, 6.0], "float32")
+    assert y.tolist() == [7, 7, 7] and z.tolist() == [4, 5, 6]
+    (y + z).sum().backward()
+    assert x.grad.tolist() == w.grad.tolist() == [0, 0, 0]
+
+
+def test_a_part_of_a_split_is_written_to_only_without_gradients():
+    x = leaf(onp.ones((2, 2), "float32"))
+    y = x * 1
+    for part in (np.split(y, 2)[0], np.unstack(y)[1]):
+        with pytest.raises(ViewWriteError, match="results of `split`"):
+            part += 1
+        with no_grad():
+            part += 1
+    assert y.tolist() == [[2, 2], [2, 2]]
+    constant = Variable([1.0, 2.0])
+    first, _ = np.split(constant, 2)
+    first += 1
+    assert constant.tolist() == [2, 2]
+
+
 def test_all_views_see_a_write():
     x = Variable(onp.zeros((2, 3)))
     row, column, flat = x[0], x[:, 1], x.reshape(6)
@@ -242,6 +270,13 @@ def test_deep_graphs_are_walked_and_freed_without_recursion():
     y.backward()
     assert float(x.grad) == 1
     del y
+    node = Node("first", [], [])
+    for _ in range(100_000):
+        edge = GradientEdge(node, 0)
+        node = Node("next", [edge, None, edge], [])
+    gone = weakref.ref(edge.node)
+    del node, edge
+    assert gone() is None
 
 
 @pytest.mark.parametrize(

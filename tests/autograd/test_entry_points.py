@@ -12,8 +12,15 @@ import functx
 import functx.numpy as np
 from functx import autograd
 from functx.autograd import Variable, backward, enable_grad, grad, no_grad, set_grad_enabled
+from functx.autograd.backward import warn_of_cycles
 from functx.autograd.variable import make_variable
-from functx.core.errors import AutogradError, EmptyInputsError, GradientTypeError
+from functx.core.errors import (
+    AutogradError,
+    EmptyInputsError,
+    FreedValueError,
+    GradientTypeError,
+    UnusedInputError,
+)
 
 
 def leaf(value):
@@ -83,10 +90,57 @@ def test_contradicting_and_old_options_are_named():
     with pytest.warns(FutureWarning, match="grad_tensors"):
         backward(x * x, grad_variables=onp.float32(2))
     assert float(x.grad) == 8
-    with pytest.warns(UserWarning, match="refer to each other"):
-        (x * x).backward(create_graph=True)
     with pytest.raises(AutogradError, match="Variable"):
         autograd.variable(1.0)
+
+
+def test_a_derivative_that_is_zero_by_its_structure_is_none_or_zeros_that_require_gradients():
+    x, a = leaf(0.5), leaf(1.0)
+    (slope,) = grad(x * a, x, create_graph=True)
+    assert float(slope) == 1
+    assert grad(slope, x, create_graph=True, allow_unused=True) == (None,)
+    with pytest.raises(UnusedInputError, match="input number 0"):
+        grad(slope, x, create_graph=True)
+    (curvature,) = grad(slope, x, create_graph=True, materialize_grads=True)
+    (third,) = grad(curvature, x, materialize_grads=True)
+    assert curvature.requires_grad and float(curvature) == float(third) == 0
+    y = x * x * a
+    for expected in (1, 2, 0, 0):
+        (y,) = grad(y, x, create_graph=True, materialize_grads=True)
+        assert float(y) == expected
+
+
+def test_a_walk_that_keeps_the_graph_warns_once_at_the_line_of_the_user():
+    x = leaf(2.0)
+    warn_of_cycles.cache_clear()
+    with pytest.warns(UserWarning, match="refer to each other") as record:
+        (x * x).backward(create_graph=True)
+        backward(x * x, create_graph=True)
+    assert len(record) == 1 and record[0].filename == __file__
+
+
+def test_a_gradient_can_be_deleted_and_a_leaf_switched_off():
+    x = leaf(2.0)
+    y, z, seen = x * 3, x * 5, []
+    x.register_post_accumulate_grad_hook(lambda x: seen.append(float(x.grad)))
+    y.backward()
+    del x.grad
+    assert x.grad is None
+    x.requires_grad = False
+    z.backward()
+    assert x.grad is None and seen == [3]
+
+
+def test_walks_go_on_from_values_that_an_earlier_walk_did_not_pass():
+    x, w = leaf(2.0), leaf(3.0)
+    y = x * x
+    z = y * y
+    assert float(grad(z + w * w, y)[0]) == 8
+    assert float(grad(y, x)[0]) == 4
+    with pytest.raises(FreedValueError):
+        grad(z, y)
+    (slope,) = grad((x**3).sum(), x, create_graph=True, retain_graph=False)
+    assert float(grad(slope, x)[0]) == 12
 
 
 def test_edges_are_inputs_of_grad():
@@ -98,6 +152,10 @@ def test_edges_are_inputs_of_grad():
     other = leaf(1.0) * 2
     with pytest.raises(AutogradError, match="edge"):
         grad(y * y, [autograd.GradientEdge(other.grad_fn, 0)], materialize_grads=True)
+    (y * y).backward(inputs=[autograd.get_gradient_edge(x), y.edge])
+    assert float(x.grad) == 108 and y.grad is None
+    with pytest.raises(AutogradError, match="backward: an input must require"):
+        (y * y).backward(inputs=[Variable(1.0)])
 
 
 def test_an_override_takes_over_with_all_keywords():
@@ -177,14 +235,71 @@ def test_walks_inside_walks_are_as_deep_as_users_like():
         node.left = left
         return make_variable(y.read(), autograd.GradientEdge(node, 0))
 
-    backward(nested(150))
-    assert len(calls) == 151
-    assert float(x.grad) == 151
+    backward(nested(300))
+    assert len(calls) == 301
+    assert float(x.grad) == 301
 
 
 def test_callbacks_run_at_the_end_of_the_walk_that_queued_them():
-    with pytest.raises(AutogradError, match="no walk"):
-        autograd.queue_callback(print)
+    x, w, log = leaf(2.0), leaf(3.0), []
+
+    def queue(name, then=()):
+        autograd.queue_callback(lambda: (log.append(name), [queue(n) for n in then]))
+
+    def walk_inside(gradient):
+        queue("outer", then=["queued by a callback"])
+        inner = w * 2
+        inner.register_hook(lambda g: queue("inner"))
+        inner.backward()
+        log.append("inner walk returned")
+
+    y = x * 3
+    y.register_hook(enable_grad()(walk_inside))
+    x.register_hook(lambda g: log.append("leaf"))
+    y.backward()
+    assert log == ["inner", "inner walk returned", "leaf", "outer", "queued by a callback"]
+    assert float(x.grad) == 3 and float(w.grad) == 2
+
+
+def test_an_error_in_a_callback_or_deep_inside_leaves_the_engine_usable():
+    x = leaf(2.0)
+
+    def fail():
+        raise KeyError("callback")
+
+    def deep(left):
+        y = x * 1
+        y.register_hook(enable_grad()(lambda g: deep(left - 1).backward() if left else fail()))
+        return y
+
+    for walk in (deep(45), deep(0)):
+        with pytest.raises(KeyError):
+            walk.backward()
+        assert not autograd.engine.running_walk.get()
+    x.register_hook(lambda g: autograd.queue_callback(fail))
+    with pytest.raises(KeyError):
+        x.backward()
+    w = leaf(3.0)
+    (w * w).backward()
+    assert float(w.grad) == 6 and float(x.grad) == 1
+
+
+def test_a_walk_inside_one_for_chosen_inputs_is_no_place_for_a_checkpoint():
+    x, found = leaf(2.0), []
+    y = x * 3
+    y.register_hook(lambda g: found.append(autograd._is_checkpoint_valid()))
+
+    def walk(inner):
+        z = x * 2
+        z.register_hook(enable_grad()(lambda g: inner()))
+        return z
+
+    y.backward(retain_graph=True)
+    grad(y, x, retain_graph=True)
+    y.backward(inputs=[x], retain_graph=True)
+    grad(walk(lambda: y.backward(retain_graph=True)), x)
+    walk(lambda: y.backward(retain_graph=True)).backward()
+    assert found == [True, False, False, False, True] and autograd._is_checkpoint_valid()
 
 
 def test_modes_hold_in_functions_generators_and_coroutines_while_they_run():
@@ -245,6 +360,12 @@ def test_flags_are_restored_after_errors():
     with autograd.force_original_view_tracking(True):
         assert autograd.is_view_replay_enabled()
     assert not autograd.is_view_replay_enabled()
+    for mode, flag in [
+        (autograd.force_original_view_tracking(True), autograd.is_view_replay_enabled),
+        (autograd.set_detect_anomaly(True), autograd.is_anomaly_enabled),
+    ]:
+        decorated = mode(flag)
+        assert (flag(), decorated(), flag()) == (False, True, False)
 
 
 def test_nothing_is_kept_without_the_garbage_collector():

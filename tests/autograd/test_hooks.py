@@ -118,6 +118,40 @@ def test_a_hook_that_doubles_acts_once_in_grad():
     assert numbers(grad(y * y, [x])) == [720] and ran == ["pre", "post"]
 
 
+@pytest.mark.parametrize("create_graph", [False, True])
+def test_a_hook_may_write_to_the_gradient_that_it_gets_and_no_other_changes(create_graph):
+    def tenfold(gradient):
+        gradient *= 10
+
+    x, w, given = leaf(POINT), leaf(POINT), Variable(onp.ones(2, "float32"))
+    y = x * 1
+    y.register_hook(tenfold)
+    total = y + w
+    total.grad_fn.register_prehook(lambda gs: tenfold(gs[0]))
+    y.grad_fn.register_hook(lambda inputs, outputs: tenfold(inputs[0]))
+    found = grad(total, (x, w), given, create_graph=create_graph)
+    assert [g.tolist() for g in found] == [[1000, 1000], [10, 10]]
+    assert given.tolist() == [1, 1]
+
+
+def test_a_prehook_that_takes_the_gradient_away_leaves_none_behind():
+    x = leaf()
+    y = x * 3
+    y.grad_fn.register_prehook(lambda gs: (None,))
+    y.backward()
+    assert x.grad is None
+
+
+def test_a_retained_gradient_with_a_history_is_not_written_to_by_a_later_walk():
+    x = leaf()
+    y = x * 3
+    y.retain_grad()
+    grad(y * y, x, create_graph=True)
+    first = y.grad
+    assert numbers(grad(first, x)) == [6]
+    assert float(first) == 12 and float(y.grad) == 14
+
+
 def test_hooks_without_a_name_are_fine_and_none_leaves_the_gradient():
     class Tripling:
         def __call__(self, gradient):

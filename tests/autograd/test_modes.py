@@ -1,5 +1,7 @@
 """Modes: what they switch off, as contexts and decorators, and inference arrays."""
 
+import asyncio
+import inspect
 import warnings
 
 import numpy as onp
@@ -98,6 +100,36 @@ def test_a_decorated_function_generator_or_coroutine_runs_in_the_mode_and_its_ca
     with pytest.raises(StopIteration) as stop:
         waiting.send(5)
     assert stop.value.value == (5, True)
+
+
+def test_a_decorated_asynchronous_generator_runs_in_the_mode_and_its_caller_does_not():
+    ends = []
+
+    @no_grad()
+    async def values():
+        try:
+            got = yield is_grad_enabled()
+            await asyncio.sleep(0)
+            yield is_grad_enabled(), got
+        except KeyError:
+            yield is_grad_enabled()
+        finally:
+            await asyncio.sleep(0)
+            ends.append(is_grad_enabled())
+
+    async def use():
+        found = [await anext(steps := values()), is_grad_enabled()]
+        found += [await steps.asend(7), is_grad_enabled(), await steps.athrow(KeyError)]
+        with pytest.raises(StopAsyncIteration):
+            await anext(steps)
+        early = values()
+        await anext(early)
+        await early.aclose()
+        return found, [x async for x in values()], is_grad_enabled()
+
+    found, every, outside = asyncio.run(use())
+    assert found == [False, True, (False, 7), True, False] and every == [False, (False, None)]
+    assert outside and ends == [False] * 3 and inspect.isasyncgenfunction(values)
 
 
 @pytest.mark.parametrize("decorate", [no_grad, no_grad(), enable_grad, inference_mode])

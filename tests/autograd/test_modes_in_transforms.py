@@ -111,11 +111,23 @@ def test_set_grad_enabled_without_a_context_holds_until_the_end_of_the_trace():
         set_grad_enabled(False)
         return kept, x * 5 + kept
 
-    try:
-        assert functx.grad(lambda x: f(x)[0])(2.0) == 3 * 2.0**2 * 6.0
-        assert functx.grad(lambda x: f(x)[1])(2.0) == 0.0
-    finally:
-        set_grad_enabled(True)
+    assert functx.grad(lambda x: f(x)[0])(2.0) == 3 * 2.0**2 * 6.0
+    assert functx.grad(lambda x: f(x)[1])(2.0) == 0.0 and is_grad_enabled()
+    with no_grad():
+        functx.jit(lambda x: set_grad_enabled(True) and x)(1.0)
+        assert not is_grad_enabled()
+
+    def step(carry, row):
+        set_grad_enabled(False)
+        return carry * row, row
+
+    def loss(x):
+        return lax.scan(step, np.array(1.0, "float32"), x)[0] * x[0]
+
+    onp.testing.assert_allclose(functx.grad(loss)(X), [24.0, 0.0, 0.0])
+    with pytest.raises(ZeroDivisionError):
+        functx.jit(lambda x: set_grad_enabled(False) and x / (1 // 0))(1.0)
+    assert is_grad_enabled()
 
 
 def test_writes_in_a_block_keep_the_gradients_of_other_elements():
@@ -151,6 +163,26 @@ def test_writes_in_a_block_keep_the_gradients_of_other_elements():
         onp.testing.assert_allclose(along_y, [0.0, 0.0, 0.0])
     onp.testing.assert_allclose(functx.jit(through_view)(X, X), [2.0, 9.0, 12.0])
     onp.testing.assert_allclose(functx.jit(by_item)(X, X), [2.0, 9.0, 4.0])
+
+
+def test_a_write_in_a_block_is_a_constant_in_a_trace_and_leaves_the_history_of_a_variable():
+    def whole(x):
+        a = x * 2
+        with no_grad():
+            a[...] = x * 5
+        return a.sum()
+
+    def in_place(x):
+        a = x * 2
+        with no_grad():
+            a *= 5
+        return a.sum()
+
+    for fun in (whole, in_place):
+        assert functx.grad(fun)(X).tolist() == [0, 0, 0]
+        x = Variable(X, requires_grad=True)
+        fun(x).backward()
+        assert x.grad.tolist() == [2, 2, 2]
 
 
 def test_arrays_made_in_a_block_take_gradients_by_later_writes():
