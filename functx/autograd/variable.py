@@ -12,6 +12,7 @@ import jax
 import numpy as np
 
 from functx import numpy as fnp
+from functx import ops
 from functx.autograd.hooks import (
     Hooks,
     NodeHooks,
@@ -433,7 +434,7 @@ class Variable(Tracer):
             if current_modes().records_gradients and self._leaf is None:
                 if edge is not None and new.edge is None:
                     # The value before gets a gradient of zero.
-                    (new,) = record_outputs(ops.Select(), (np.True_, self, new))
+                    new = ops.select(np.True_, new, self)  # type: ignore[assignment]
                 edge = new.edge
             self._replace(new.read(), edge, new._dual)
             self._storage.version += 1
