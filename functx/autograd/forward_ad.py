@@ -21,6 +21,7 @@ from functx.core.types import is_inexact
 from functx.core.typing import ArrayLike
 
 _levels = count()
+_kept: dict[int, list[Variable]] = {}
 Level = int
 
 
@@ -48,6 +49,7 @@ def enter_dual_level() -> Level:
         )
     level = next(_levels)
     open_level.set(level)
+    _kept[level] = []
     return level
 
 
@@ -58,6 +60,13 @@ def exit_dual_level(*, level: Level | None = None) -> None:
         got = "no open level" if current is None else f"level {level}, while {current} is open"
         raise DualLevelError(f"exit_dual_level: the open level must be closed; got {got}")
     open_level.set(None)
+    _kept.pop(current, None)
+
+
+def keep_until_exit(x: Variable) -> None:
+    """Keeps a dual number while its level is open, for nodes that hold a weak reference to it."""
+    assert x._dual is not None
+    _kept.get(x._dual.level, []).append(x)
 
 
 class dual_level(ModeContext):  # noqa: N801 - PyTorch's name

@@ -13,7 +13,7 @@ from functx.autograd.function_calls import apply_to_variables, run_forward, set_
 from functx.autograd.function_context import FunctionContext, state_of
 from functx.autograd.function_methods import FunctionMethods, defines, memoize, once_error
 from functx.autograd.function_rules import apply_traced, mark_differentiated_once
-from functx.autograd.modes import current_modes, grad_mode
+from functx.autograd.modes import current_modes, grad_mode, no_grad
 from functx.autograd.nodes import GradientEdge, Node
 from functx.autograd.variable import Variable, as_variable, make_variable
 from functx.core.errors import FunctionError, KeywordOnlyArrayError
@@ -160,9 +160,9 @@ def once_differentiable(backward: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(backward)
     def rule(context: FunctionContext, *gradients: Any) -> Any:
-        with grad_mode(False):
-            results = backward(context, *gradients)
         traced = current_builder.get() is not None
+        with no_grad() if traced else grad_mode(False):
+            results = backward(context, *gradients)
         if not traced and not current_modes().records_gradients:
             return results
         several = isinstance(results, (tuple, list))

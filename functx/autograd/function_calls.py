@@ -9,6 +9,7 @@ from weakref import ref
 
 from functx import ops
 from functx.autograd.engine import Gradient, Walk
+from functx.autograd.forward_ad import alias, keep_until_exit
 from functx.autograd.function_context import (
     FunctionContext,
     free_saved,
@@ -29,6 +30,7 @@ from functx.autograd.nodes import GradientEdge, Node
 from functx.autograd.variable import (
     Dual,
     Variable,
+    ViewOf,
     as_variable,
     closed_level,
     make_variable,
@@ -180,23 +182,27 @@ def apply_to_variables(
         )
     results: dict[int, Any] = {}
     numbers: dict[int, int] = {}
+    found: list[Any] = []
     for i, x in enumerate(arrays):
-        if id(x) in results:
-            continue
-        numbers[id(x)] = i
-        edge = GradientEdge(node, i) if node is not None and node.differentiable[i] else None
-        if is_among(x, state.dirty):
-            results[id(x)] = written_input(x, edge, versions[id(x)])
-        else:
-            results[id(x)] = new_output(x, edge)
+        is_dirty = is_among(x, state.dirty)
+        if id(x) not in results or (not is_dirty and is_among(x, inputs)):
+            numbers[id(x)] = i
+            edge = GradientEdge(node, i) if node is not None and node.differentiable[i] else None
+            results[id(x)] = (
+                written_input(x, edge, versions[id(x)])
+                if is_dirty
+                else new_output(function.__name__, x, edge, inputs)
+            )
+        found.append(results[id(x)])
     if any([t is not None for t in tangents]):
         with history_of(node):
-            set_tangents(function, context, inputs, tangents, outputs, results)
+            set_tangents(function, context, inputs, tangents, outputs, found)
     if node is not None:
         keep_saved(context, dict(zip(map(id, inputs), edges, strict=True)), numbers, results)
     state.dirty = state.non_differentiable = ()
-    found = [results[id(x)] if is_array(x) else x for x in outputs]
-    return tuple(found) if isinstance(output, tuple) else found[0]
+    remaining = iter(found)
+    merged = [next(remaining) if is_array(x) else x for x in outputs]
+    return tuple(merged) if isinstance(output, tuple) else merged[0]
 
 
 def is_made_by_call(x: Any, writes: dict[int, int]) -> bool:
@@ -206,13 +212,31 @@ def is_made_by_call(x: Any, writes: dict[int, int]) -> bool:
     return x._storage.writes != writes[id(x)] if id(x) in writes else not x.requires_grad
 
 
-def new_output(x: Any, edge: GradientEdge | None) -> Variable:
-    """A Variable of the value of an output."""
-    if isinstance(x, Variable):
+def new_output(
+    function: str, x: Any, edge: GradientEdge | None, inputs: Sequence[Any]
+) -> Variable:
+    """A Variable of the value of an output; a view if the output is an input, or shares its memory."""
+    if not isinstance(x, Variable):
+        out = Variable(x)
+        out._edge = edge
+        return out
+    base = base_among(x, inputs)
+    if base is None:
         return make_variable(x.read(), edge)
-    out = Variable(x)
-    out._edge = edge
+    if edge is None and not base.requires_grad:
+        return alias(x)
+    out = x.detach()
+    if edge is not None:
+        out._edge, out._view = edge, ViewOf(x, None, function=function)
     return out
+
+
+def base_among(x: Variable, inputs: Sequence[Any]) -> Variable | None:
+    """The input whose memory `x` shares."""
+    for y in inputs:
+        if isinstance(y, Variable) and y._storage is x._storage:
+            return y
+    return None
 
 
 def written_input(x: Any, edge: GradientEdge | None, version: int) -> Any:
@@ -231,17 +255,23 @@ def set_tangents(
     inputs: Sequence[Any],
     tangents: Sequence[Variable | None],
     outputs: Sequence[Any],
-    results: dict[int, Any],
+    results: Sequence[Any],
 ) -> None:
     """Gives the results of a call the tangents by `jvp`, at the open level of `forward_ad`.
 
-    The tangent of a dirty input must be the object that was its tangent, which `jvp` writes to.
+    The tangent of a dirty input must be the object that was its tangent, which `jvp` writes to, and
+    that of a view of an input must share the memory of the tangent of the input.
     """
     name, state, level = function.__name__, state_of(context), open_level.get()
     assert level is not None
     if not defines(function, "jvp"):
         raise missing_method("jvp", name)
-    avals = [aval_of(x) if is_array(x) else None for x in outputs]
+    avals = [
+        aval_of(x)
+        if is_array(x) and is_inexact(x.dtype) and not is_among(x, state.non_differentiable)
+        else None
+        for x in outputs
+    ]
     saved = context.__dict__["_functx_saved"]
     with closed_level():
         given = [
@@ -252,14 +282,15 @@ def set_tangents(
         ]
         found = output_tangents(function, context, given, avals)
     context.__dict__["_functx_saved"] = saved
+    by_input = {id(x): t for x, t in zip(inputs, given, strict=True)}
+    remaining = iter(results)
     for x, t in zip(outputs, found, strict=True):
-        out = results.get(id(x))
-        if t is None or not isinstance(out, Variable) or not is_inexact(x.dtype):
+        out = next(remaining) if is_array(x) else None
+        if t is None or not isinstance(out, Variable):
             continue
-        if is_among(x, state.non_differentiable):
-            continue
+        base = base_among(x, inputs) if isinstance(x, Variable) else None
         if is_among(x, state.dirty):
-            before = next(t for y, t in zip(inputs, given, strict=True) if y is x)
+            before = by_input[id(x)]
             if t is not before or out._view is not None:
                 raise FunctionContextError(
                     f"{name}: the tangent of an input that is marked dirty must be its tangent, which "
@@ -267,4 +298,12 @@ def set_tangents(
                     + ("another tangent" if t is not before else f"a view, {x.aval_!r}"),
                     fix="Write to the tangent (t *= 2) and return it, or do not write to the input.",
                 )
+        elif base is not None and (before := by_input[id(base)]) is not None:
+            if not isinstance(t, Variable) or t._storage is not before._storage:
+                raise FunctionContextError(
+                    f"{name}: the tangent of an input that is returned, or of a view of it, must be "
+                    f"that view of its tangent; got a tangent with memory of its own, {t.aval_!r}",
+                    fix="Take the same view of the tangent in jvp, or return a copy from forward.",
+                )
         out._dual = Dual(level, as_variable(t))
+        keep_until_exit(out)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Any
+from weakref import ref
 
 import numpy as np
 
@@ -69,10 +70,10 @@ class FunctionContext(AutogradContext):
             raise freed_error(state.name)
         return tuple(
             [
-                load_variable(x, state.node(), state.name)
+                load_variable(saved, k, state.node(), state.name)
                 if isinstance(x, (SavedValue, PackedValue))
                 else x
-                for x in saved
+                for k, x in enumerate(saved)
             ]
         )
 
@@ -148,11 +149,17 @@ def keep_saved(
         result = results.get(key)
         if result is not None and (key not in edges or result is x):
             storage, number = result._storage, numbers[key] if result.requires_grad else None
-            return pack_saved(SavedValue(result.read(), None, storage, storage.version, number))
+            saved = SavedValue(
+                result.read(), None, storage, storage.version, number, None, ref(result)
+            )
+            return pack_saved(saved)
         x = as_variable(x.copy() if isinstance(x, np.ndarray) else x)
         edge = edges.get(key, x.edge)
         x._check_not_inference("save_for_backward", "be saved for a derivative")
-        return pack_saved(SavedValue(x.read(), edge, x._storage, x._storage.version))
+        storage = x._storage
+        return pack_saved(
+            SavedValue(x.read(), edge, storage, storage.version, None, x._dual, ref(x))
+        )
 
     context.__dict__["_functx_saved"] = [keep(x) for x in context.__dict__["_functx_saved"]]
 

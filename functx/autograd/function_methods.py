@@ -169,7 +169,10 @@ def output_tangents(
     tangents: Sequence[Value | None],
     avals: Sequence[ShapedArray | None],
 ) -> list[Value | None]:
-    """The tangents by `jvp` of outputs of types `avals`, None for what is no array and for zero."""
+    """The tangents by `jvp` of outputs of types `avals`, None for zero.
+
+    The type of what is no array, and of an output without a derivative, is None.
+    """
     name, rule = function.__name__, function.jvp
     if (saved := context.__dict__["_functx_saved_forward"]) is not None:
         context.__dict__["_functx_saved"] = saved
@@ -185,10 +188,10 @@ def output_tangents(
         if x is None:
             continue
         given = repr(aval_of(x)) if is_array(x) else type_name(x)
-        if aval is None or not is_array(x) or x.shape != aval.shape:
+        if aval is None or not is_array(x) or (x.shape, x.dtype) != (aval.shape, aval.dtype):
             raise FunctionGradientError(
-                f"{name}: jvp must return a tangent of the shape of each output, or None; got {given} "
-                f"for output {i}, expected {aval or None!r}",
+                f"{name}: jvp must return a tangent of the shape and dtype of each output, or None, as "
+                f"for one without a derivative; got {given} for output {i}, expected {aval or None!r}",
                 source=rule_source(rule),
             )
     return list(results)

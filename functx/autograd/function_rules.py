@@ -119,7 +119,7 @@ class FunctionRules(CustomVJPFunction):
     Argument 0 holds the keyword-only arguments.
     """
 
-    symbolic_zeros = True
+    symbolic_zeros = jvp_symbolic_zeros = True
 
     def __init__(self, function: type[FunctionMethods], static: tuple[int, ...]):
         def forward(keywords: tuple[tuple[str, Any], ...], *inputs: Any) -> FunctionOutput:
@@ -231,14 +231,23 @@ class FunctionRules(CustomVJPFunction):
         """The output and its tangents."""
         (keywords, *static), (primals, tangents) = args[:-2], args[-2:]
         inputs = self.all_inputs(static, primals)
-        in_tangents = self.all_inputs([None] * len(static), tangents)
+        in_tangents = self.all_inputs(
+            [None] * len(static), [None if isinstance(t, SymbolicZero) else t for t in tangents]
+        )
         active = tuple([t is not None for t in in_tangents])
         output, context, types = self.call(keywords, inputs, active)
-        avals = types.layout.merge(types.out_avals)
-        checked = output_tangents(self.function, context, in_tangents, avals)
+        materialize = state_of(context).materialize
+        given = [
+            ops.zeros_like(aval)
+            if t is None and materialize and aval is not None and is_inexact(aval.dtype)
+            else t
+            for t, aval in zip(in_tangents, types.in_avals, strict=True)
+        ]
+        pairs = zip(types.out_avals, types.differentiable, strict=True)
+        avals = types.layout.merge([aval if on else None for aval, on in pairs])
+        checked = output_tangents(self.function, context, given, avals)
         found = [x for i, x in enumerate(checked) if i not in types.layout.static]
-        arrays = [x if on else None for x, on in zip(found, types.differentiable, strict=True)]
-        return output, FunctionOutput(arrays, output.layout)
+        return output, FunctionOutput(found, output.layout)
 
     def all_inputs(self, static: Sequence[Any], dynamic: Sequence[Any]) -> tuple[Any, ...]:
         """All arguments after the first, from those that are no arrays and the others."""

@@ -8,6 +8,7 @@ from contextvars import ContextVar
 from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any, NamedTuple
+from weakref import ref
 
 from functx import ops
 from functx.autograd.anomaly import Origin, current_anomalies, current_origin
@@ -15,7 +16,7 @@ from functx.autograd.hooks import NodeHooks, RemovableHandle, register
 from functx.autograd.recording import Operation, Recorded, operation_of, program_of_operation
 from functx.core.caches import Cache, clear_on_rule_change
 from functx.core.config import contextual_key
-from functx.core.errors import FreedValueError, SavedValueError
+from functx.core.errors import AutogradError, FreedValueError, SavedValueError
 from functx.core.program import Atom, Equation, Program, Var, subprograms
 from functx.core.program_editing import apply_program
 from functx.core.rewriting import Rewrite, cached_rewrite
@@ -122,11 +123,28 @@ class AccumulateGrad(Node):
         return self.variable._hooks
 
 
+class OverwrittenNode(Node):
+    """The node of a view that a call of `Function` returned, after a write to the memory of the view."""
+
+    __slots__ = ()
+
+    def __init__(self, label: str, out_avals: Sequence[ShapedArray]):
+        super().__init__(label, (), out_avals)
+
+    def pull_back(self, walk: object, gradients: Sequence[object]) -> list[object]:
+        """Raises AutogradError: the rule of the class is for the value before the write."""
+        raise AutogradError(
+            f"backward: the memory of a view that {self.label} returned must not be written to before "
+            f"the walk, since its rule is for the value before; got a write to {self.out_avals[0]!r}",
+            fix="Return a copy from forward (x.copy()), or write to a copy.",
+        )
+
+
 class SavedValue(NamedTuple):
     """A residual that is the value of a Variable, with the version of its storage.
 
     `edge` is that of an operand; of a result of the node itself, which `output` numbers, it is not
-    kept, since it would be a cycle. `dual` is the tangent of an operand.
+    kept, since it would be a cycle. `dual` is the tangent of an operand, `variable` the operand itself.
     """
 
     recorded: Recorded
@@ -135,6 +153,7 @@ class SavedValue(NamedTuple):
     version: int
     output: int | None = None
     dual: Dual | None = None
+    variable: ref[Variable] | None = None
 
     def load(self, label: str) -> Recorded:
         """The value, for the node `label`; SavedValueError if it was written to since."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
+from weakref import ref
 
 from functx import ops
 from functx.autograd.modes import current_modes
@@ -145,16 +146,18 @@ def save_residuals(
             if counter.is_inference:
                 x._check_not_inference(split.name, "be saved for a derivative")
             saved[k] = make_saved_value(
-                (saved[k], edges[i], counter, counter.version, None, x._dual)
+                (saved[k], edges[i], counter, counter.version, None, x._dual, ref(x))
             )
     for k, i in split.saved_outputs:
-        saved[k] = make_saved_value((saved[k], None, outs[i]._storage, 0, i, None))
+        saved[k] = make_saved_value((saved[k], None, outs[i]._storage, 0, i, None, None))
     is_dual = False
     for x in args:
         is_dual = is_dual or (type(x) is Variable and x._dual is not None)
     if split.recomputes or is_dual:
         node.operands = [
-            SavedValue(x._recorded, edges[i], x._storage, x._storage.version, None, x._dual)
+            SavedValue(
+                x._recorded, edges[i], x._storage, x._storage.version, None, x._dual, ref(x)
+            )
             if type(x) is Variable
             else operands[i]
             for i, x in enumerate(args)

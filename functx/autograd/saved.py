@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from contextvars import ContextVar
 from typing import Any, cast
+from weakref import ref
 
 import jax
 import numpy as np
 
 from functx.autograd.modes import ModeContext, grad_mode
 from functx.autograd.nodes import (
-    AccumulateGrad,
     GradientEdge,
     Node,
     OperationNode,
@@ -94,7 +94,7 @@ class SavingHooks(ModeContext):
                 f"{operand.aval_!r}",
                 fix="Write to a copy (x = x * 2 in place of x *= 2).",
             )
-        return PackedValue(self, packed, operand.aval_, x.edge, x.output, x.dual)
+        return PackedValue(self, packed, operand.aval_, x)
 
 
 def pack_saved(x: SavedValue) -> SavedValue | PackedValue:
@@ -103,19 +103,25 @@ def pack_saved(x: SavedValue) -> SavedValue | PackedValue:
     return x if hooks is None else hooks.pack_value(x)
 
 
-def load_variable(saved: SavedValue | PackedValue, node: Node | None, label: str) -> Variable:
-    """A value that `node` saved, with its history; a leaf is the leaf itself.
+def load_variable(values: list[Any], k: int, node: Node | None, label: str) -> Variable:
+    """Value number `k` of those that `node` saved, with its history; an operand is the operand itself.
 
     Raises SavedValueError if it was written to since.
     """
+    saved: SavedValue | PackedValue = values[k]
     recorded, edge = saved.load(label), saved.edge
-    if edge is not None and type(edge.node) is AccumulateGrad:
-        leaf = edge.node.variable
-        if leaf.read() is recorded:
-            return leaf
     if saved.output is not None and node is not None:
         edge = GradientEdge(node, saved.output)
-    return make_variable(recorded, edge)
+    original = saved.variable and saved.variable()
+    is_packed = type(saved) is PackedValue
+    if original is not None and original.read() is recorded and not is_packed:
+        if original.edge == edge:
+            return original
+    x = make_variable(recorded, edge)
+    x._dual = saved.dual if original is None else original._dual
+    if type(saved) is SavedValue:
+        values[k] = saved._replace(variable=ref(x))
+    return x
 
 
 class no_saving_hooks(ModeContext):  # noqa: N801 - a context, named like a function
@@ -127,21 +133,13 @@ class no_saving_hooks(ModeContext):  # noqa: N801 - a context, named like a func
 
 
 class PackedValue:
-    """A saved value as a pair packed it, and its edge, as in `SavedValue`."""
+    """The saved value `x` as a pair packed it, with its other fields."""
 
-    __slots__ = ("aval", "dual", "edge", "hooks", "output", "packed")
+    __slots__ = ("aval", "dual", "edge", "hooks", "output", "packed", "variable")
 
-    def __init__(
-        self,
-        hooks: SavingHooks,
-        packed: Any,
-        aval: ShapedArray,
-        edge: GradientEdge | None,
-        output: int | None,
-        dual: Dual | None,
-    ):
+    def __init__(self, hooks: SavingHooks, packed: Any, aval: ShapedArray, x: SavedValue):
         self.hooks, self.packed, self.aval = hooks, packed, aval
-        self.edge, self.output, self.dual = edge, output, dual
+        self.edge, self.output, self.dual, self.variable = x.edge, x.output, x.dual, x.variable
 
     def load(self, label: str) -> Recorded:
         """The value; UnpackedTypeError if `unpack` does not return an array."""
@@ -308,14 +306,15 @@ class SavedSlot:
     def value(self) -> Variable:
         """The value, as the pullback reads it; SavedValueError if it was freed or written to.
 
-        Of a leaf it is the leaf itself.
+        Of an operand it is the operand itself.
         """
         saved = self._saved
         if type(saved) is Literal:
             return Variable(saved.value, dtype=saved.aval.dtype)
         if type(saved) is Recorded:
             return make_variable(saved, None)
-        return load_variable(saved, self._node, self._node.label)
+        assert self._node.saved is not None
+        return load_variable(self._node.saved, self._index, self._node, self._node.label)
 
     def register_hooks(
         self, pack_hook: Callable[[Variable], Any], unpack_hook: Callable[[Any], Any]

@@ -22,7 +22,7 @@ from functx.autograd.hooks import (
     retain,
 )
 from functx.autograd.modes import current_modes, grad_mode
-from functx.autograd.nodes import AccumulateGrad, GradientEdge, Node
+from functx.autograd.nodes import AccumulateGrad, GradientEdge, Node, OverwrittenNode
 from functx.autograd.recording import Recorded, constant
 from functx.core.errors import (
     AutogradError,
@@ -85,13 +85,15 @@ def closed_level() -> Iterator[None]:
 class ViewOf(NamedTuple):
     """A view: output number `output` of `primitive` on `base` and other operands.
 
-    Without a primitive it is the whole base, without its history.
+    Without a primitive it is the whole base, without its history: detached, or the output of a call
+    of `function`, a `Function`, whose rule is its history until a write.
     """
 
     base: Variable
     primitive: View | None
     others: tuple[Any, ...] = ()
     output: int = 0
+    function: str | None = None
 
 
 class Variable(Tracer):
@@ -197,7 +199,10 @@ class Variable(Tracer):
         writes, view = self._storage.writes, self._view
         assert view is not None
         if view.primitive is None:
-            self._replace(view.base.read(), None, None)
+            edge = self._edge
+            if edge is not None:
+                edge = GradientEdge(OverwrittenNode(str(view.function), [self.aval_]), 0)
+            self._replace(view.base.read(), edge, view.base._dual if view.function else None)
         else:
             with grad_mode(self._edge is not None or current_modes().grad, inference=False):
                 outs = self.record(view.primitive, (view.base, *view.others))
@@ -464,7 +469,15 @@ class Variable(Tracer):
             if current_modes().records_gradients and view.base.grad_fn is not None:
                 x.check_history_of_view(view, operation)
             x = view.base
-        if x._leaf is not None and current_modes().records_gradients:
+        if not current_modes().records_gradients:
+            return
+        if view is not None and view.function is not None and x.requires_grad:
+            raise ViewWriteError(
+                f"{operation}: a view that the Function {view.function} returned must not be written to "
+                f"in grad mode; got {self.aval_!r}",
+                fix="Write to the array that it shows, before the call, or to a copy (x.copy()).",
+            )
+        if x._leaf is not None:
             which = "a leaf" if x is self else "a view of a leaf"
             raise LeafWriteError(
                 f"{operation}: {which} that requires a gradient must not be written to; got "

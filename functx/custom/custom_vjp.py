@@ -20,7 +20,7 @@ from functx.core.masks import (
     unflatten_tangents,
 )
 from functx.core.primitive import Primitive
-from functx.core.program import Program
+from functx.core.program import Atom, Equation, Program
 from functx.core.program_editing import apply_program, replace_program_fields
 from functx.core.rewriting import cached_rewrite
 from functx.core.samples import LazySamples, f32, sample
@@ -54,7 +54,7 @@ from functx.custom.rule_tracing import (
 )
 from functx.ops.autodiff import raise_refusal, refused
 from functx.transforms.argument_names import as_decorator, check_callable
-from functx.transforms.dce import Subprogram, dependents_of, used_variables
+from functx.transforms.dce import Subprogram, dependents_of, is_zero_array, used_variables
 from functx.transforms.decompose import decompose_missing_rules
 from functx.transforms.linear_transpose import transpose_call, transpose_program
 from functx.transforms.rule_checks import check_linear
@@ -93,6 +93,8 @@ class CustomVJPFunction(CustomFunction):
     fwd: Function | None = None
     bwd: Function | None = None
     jvp: Function | None = None
+    jvp_symbolic_zeros = False
+    """Whether the rule for forward mode gets symbolic zeros, too."""
 
     def defvjp(
         self,
@@ -141,7 +143,15 @@ class CustomVJPFunction(CustomFunction):
         bwd = trace_bwd_rule(repr(self), self.bwd, residuals, call, trace, values, activity)
         if self.jvp is None:
             return [fwd, bwd]
-        return [fwd, bwd, trace_jvp_rule(repr(self), self.jvp, call, trace, values, None)]
+        jvp = trace_jvp_rule(
+            repr(self),
+            self.jvp,
+            call,
+            trace,
+            values,
+            activity if self.jvp_symbolic_zeros else None,
+        )
+        return [fwd, bwd, jvp]
 
     def assemble_rules(
         self, traced: Sequence[TracedRule], captures: Captures
@@ -303,7 +313,12 @@ class CustomVJP(CustomDerivativeCall):
     ) -> Cotangents:
         backward = self.backward_program(args, active, cts)
         out_cts = ops.inexact_cotangents(cts, self.primal.out_avals)
-        return scatter_where(apply_program(backward, [*out_cts, *residuals]), active)
+        in_cts = apply_program(backward, [*out_cts, *residuals])
+        # A cotangent of zero, which may be None in the rule, ends the derivative there.
+        producers: dict[Atom, Equation] = {v: e for e in backward.equations for v in e.outputs}
+        is_zero = [is_zero_array(a, producers) for a in backward.outputs]
+        found = [None if zero else ct for ct, zero in zip(in_cts, is_zero, strict=True)]
+        return scatter_where(found, active)
 
     def activity(
         self, args: Values, active: Sequence[bool], cts: Cotangents | None = None

@@ -167,9 +167,13 @@ class Reader(Function):
         return gradient * y, gradient * x
 
 
-def test_saved_values_are_checked_and_freed():
+def test_saved_values_keep_their_identity_are_checked_and_freed():
     x, y = leaf(), leaf()
+    for other in (y * 2, Variable(POINT)):
+        z = Reader.apply(x, other)
+        assert Reader.context.saved_tensors[0] is x and Reader.context.saved_tensors[1] is other
     z = Reader.apply(x, y * 2)
+    assert Reader.context.saved_tensors[1] is Reader.context.saved_tensors[1]
     z.sum().backward()
     with pytest.raises(SavedValueError, match="freed by the walk"):
         Reader.context.saved_tensors  # noqa: B018
@@ -279,12 +283,56 @@ def test_a_dirty_input_is_the_output():
             wrong.apply(x * 1)
 
 
-def test_an_input_that_is_returned_is_another_array():
+def padded(ctx, gradient):
+    return np.concatenate([np.zeros(1, "float32"), 5 * gradient])
+
+
+same = function(lambda ctx, x: x, lambda ctx, g: g * 5)
+end = function(lambda ctx, x: x[1:], padded)
+
+
+@pytest.mark.parametrize(("custom", "slope"), [(same, [5, 5]), (end, [0, 5])])
+def test_an_input_that_is_returned_or_its_view_shares_the_memory_but_not_the_history(custom, slope):
+    seen = []
     x = leaf()
-    y = function(lambda ctx, x: x, lambda ctx, g: g * 5).apply(x)
-    assert y is not x
+    y = x * 1
+    y.register_hook(lambda gradient: seen.append(gradient.tolist()))
+    out = custom.apply(y)
+    assert out is not y and out.grad_fn.name() == "CustomBackward"
+    out.register_hook(lambda gradient: seen.append(gradient.tolist()))
+    for view in (out, out[-1:]):
+        with pytest.raises(AutogradError, match="a view that the Function Custom returned"):
+            view *= 2
+    out.sum().backward()
+    assert seen == [[1] * out.size, slope] and x.grad.tolist() == slope
+    out = custom.apply(y)
+    with no_grad():
+        out *= 3
+    assert y.tolist()[1] == 6 and out._version == 1
+    y += 1
+    assert out.tolist() == y.tolist()[-out.size :]
+    with pytest.raises(AutogradError, match="a view that Custom returned must not be written to"):
+        out.sum().backward()
+
+
+def test_an_input_without_a_gradient_that_is_returned_is_a_view_with_the_gradients_of_writes():
+    x, y = leaf(), Variable(POINT)
+    out = same.apply(y)
+    assert out is not y
+    out += x
     y.sum().backward()
-    onp.testing.assert_allclose(onp.asarray(x.grad), 5)
+    assert x.grad.tolist() == [1, 1]
+    with no_grad():
+        assert not same.apply(x).requires_grad
+
+
+def test_an_input_that_is_returned_twice_is_two_views():
+    twice = function(lambda ctx, x: (x, x), lambda ctx, g, h: 2 * g + 3 * h)
+    x = leaf()
+    a, b = twice.apply(x)
+    assert a is not b
+    (a + 10 * b).sum().backward()
+    assert x.grad.tolist() == [32, 32]
 
 
 class Exp(Function):

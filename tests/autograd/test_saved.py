@@ -122,9 +122,15 @@ def test_pairs_of_one_value_can_be_registered_once():
         _ = first.value
 
 
-def test_saved_leaves_keep_their_identity_and_saved_results_their_history():
+def test_saved_operands_keep_their_identity_and_saved_results_their_history():
     x = leaf()
     assert np.sin(x).grad_fn.saved_values[0].value is x
+    y, factor = x * 1, Variable(POINT)
+    assert {id(saved.value) for saved in (y * y).grad_fn.saved_values} == {id(y)}
+    (saved,) = (y * factor).grad_fn.saved_values
+    assert saved.value is factor
+    (saved,) = np.sin(y * 2).grad_fn.saved_values
+    assert saved.value is saved.value
     y = np.exp(x)
     (saved,) = y.grad_fn.saved_values
     assert saved.value.grad_fn is y.grad_fn
