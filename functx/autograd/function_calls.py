@@ -212,9 +212,7 @@ def is_made_by_call(x: Any, writes: dict[int, int]) -> bool:
     return x._storage.writes != writes[id(x)] if id(x) in writes else not x.requires_grad
 
 
-def new_output(
-    function: str, x: Any, edge: GradientEdge | None, inputs: Sequence[Any]
-) -> Variable:
+def new_output(function: str, x: Any, edge: GradientEdge | None, inputs: Sequence[Any]) -> Variable:
     """A Variable of the value of an output; a view if the output is an input, or shares its memory."""
     if not isinstance(x, Variable):
         out = Variable(x)
@@ -288,7 +286,6 @@ def set_tangents(
         out = next(remaining) if is_array(x) else None
         if t is None or not isinstance(out, Variable):
             continue
-        base = base_among(x, inputs) if isinstance(x, Variable) else None
         if is_among(x, state.dirty):
             before = by_input[id(x)]
             if t is not before or out._view is not None:
@@ -298,12 +295,14 @@ def set_tangents(
                     + ("another tangent" if t is not before else f"a view, {x.aval_!r}"),
                     fix="Write to the tangent (t *= 2) and return it, or do not write to the input.",
                 )
-        elif base is not None and (before := by_input[id(base)]) is not None:
-            if not isinstance(t, Variable) or t._storage is not before._storage:
-                raise FunctionContextError(
-                    f"{name}: the tangent of an input that is returned, or of a view of it, must be "
-                    f"that view of its tangent; got a tangent with memory of its own, {t.aval_!r}",
-                    fix="Take the same view of the tangent in jvp, or return a copy from forward.",
-                )
-        out._dual = Dual(level, as_variable(t))
+        base = base_among(x, inputs) if isinstance(x, Variable) else None
+        before = None if base is None else by_input[id(base)]
+        tangent = as_variable(t)
+        if before is not None and tangent._storage is not before._storage:
+            raise FunctionContextError(
+                f"{name}: the tangent of an input that is returned, or of a view of it, must be "
+                f"that view of its tangent; got a tangent with memory of its own, {tangent.aval_!r}",
+                fix="Take the same view of the tangent in jvp, or return a copy from forward.",
+            )
+        out._dual = Dual(level, tangent)
         keep_until_exit(out)

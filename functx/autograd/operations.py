@@ -155,9 +155,7 @@ def save_residuals(
         is_dual = is_dual or (type(x) is Variable and x._dual is not None)
     if split.recomputes or is_dual:
         node.operands = [
-            SavedValue(
-                x._recorded, edges[i], x._storage, x._storage.version, None, x._dual, ref(x)
-            )
+            SavedValue(x._recorded, edges[i], x._storage, x._storage.version, None, x._dual, ref(x))
             if type(x) is Variable
             else operands[i]
             for i, x in enumerate(args)

@@ -20,7 +20,7 @@ from functx.autograd.nodes import (
     saving_hooks,
 )
 from functx.autograd.recording import Recorded
-from functx.autograd.variable import Dual, Variable, VersionCounter, make_variable
+from functx.autograd.variable import Variable, VersionCounter, make_variable
 from functx.core.errors import (
     AutogradInTransformError,
     SavedValueHooksError,
@@ -112,14 +112,12 @@ def load_variable(values: list[Any], k: int, node: Node | None, label: str) -> V
     recorded, edge = saved.load(label), saved.edge
     if saved.output is not None and node is not None:
         edge = GradientEdge(node, saved.output)
-    original = saved.variable and saved.variable()
-    is_packed = type(saved) is PackedValue
-    if original is not None and original.read() is recorded and not is_packed:
-        if original.edge == edge:
-            return original
+    original = None if saved.variable is None else saved.variable()
     x = make_variable(recorded, edge)
     x._dual = saved.dual if original is None else original._dual
     if type(saved) is SavedValue:
+        if original is not None and (original.read(), original.edge) == (recorded, edge):
+            return original
         values[k] = saved._replace(variable=ref(x))
     return x
 
