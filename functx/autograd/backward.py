@@ -7,7 +7,7 @@ from functools import cache
 from typing import Any, TypeAlias
 
 from functx import ops
-from functx.autograd.engine import Walk, array_of_gradient
+from functx.autograd.engine import Walk, array_of_gradient, reachable_nodes, running_walk
 from functx.autograd.nodes import GradientEdge, Pullback
 from functx.autograd.variable import Variable, as_variable
 from functx.core.errors import (
@@ -18,17 +18,18 @@ from functx.core.errors import (
     GradientCountError,
     GradientMismatchError,
     ImplicitGradientError,
+    LostDerivativeError,
     NoHistoryError,
     UnusedInputError,
     type_name,
 )
 from functx.core.functionalization import functionalized_atom
-from functx.core.program import Atom, Program, Var, dce_equations
+from functx.core.program import Atom, Equation, Program, Var, dce_equations
 from functx.core.rewriting import apply, cached_rewrite
 from functx.core.source_info import warn_at_user_line
 from functx.core.tracebacks import api_boundary
 from functx.core.tracer import Tracer, current_builder
-from functx.core.tracing import bind
+from functx.core.tracing import Builder, bind
 from functx.core.types import ShapedArray, is_complex, is_inexact
 from functx.core.typing import ArrayLike
 from functx.transforms.vmap import vmap
@@ -154,7 +155,7 @@ def grad(
             "refuses; got both"
         )
     allow_unused = materialize_grads if allow_unused is None else allow_unused
-    if any([type(x) is Tracer for x in roots]):
+    if is_traced(roots):
         starts = root_gradients("grad", roots, grad_outputs, is_grads_batched)
         found: Sequence[Any] = grad_of_traced(starts, wanted)
     elif is_grads_batched:
@@ -229,7 +230,7 @@ def root_gradient(label: str, i: int, root: Any, value: Any, batched: bool) -> A
                 fix="Reduce it to a real number (y.sum()), or pass its gradient.",
             )
         one = ops.constant_like(aval, 1)
-        return one if type(root) is Tracer else Variable(one)
+        return one if isinstance(one, Tracer) else Variable(one)
     gradient = array_of_gradient(value, f"{label}: gradient number {i}")
     own = gradient.shape[1:] if batched else gradient.shape
     if own != aval.shape or (batched and not gradient.shape):
@@ -325,6 +326,12 @@ def grad_of_traced(roots: Roots, wanted: Sequence[Any]) -> list[Any]:
     builder = current_builder.require()
     if builder.gradient_stop is not None:
         builder.gradient_stop.apply()
+    for i, x in enumerate(wanted):
+        if not isinstance(x, Tracer):
+            raise AutogradInTransformError(
+                f"grad: inside a transform, inputs must be arrays; got {type_name(x)} as number {i}",
+                fix="Pass the array itself.",
+            )
     atoms: list[Atom] = []
     for x in [*[root for root, _ in roots], *wanted]:
         builder, atom = functionalized_atom(builder, builder.atom(x))
@@ -337,6 +344,7 @@ def grad_of_traced(roots: Roots, wanted: Sequence[Any]) -> list[Any]:
         if known.isdisjoint(eqn.outputs) and not eqn.primitive.is_constant_in_reverse_mode
     ]
     equations = dce_equations(equations, outputs)
+    check_not_computed_outside(builder, equations, outputs, inputs)
     computed = {v for eqn in equations for v in eqn.outputs}
     atoms_read = [*[a for eqn in equations for a in eqn.inputs], *outputs]
     read = dict.fromkeys(a for a in atoms_read if type(a) is Var)
@@ -350,6 +358,58 @@ def grad_of_traced(roots: Roots, wanted: Sequence[Any]) -> list[Any]:
     found = apply(None, pullback, [*cts, *[Tracer(v, builder) for v in program.inputs]])
     by_input = dict(zip(varying, map(ops.conj_if_complex, found), strict=True))
     return [by_input[v] if v in by_input and v in read else None for v in inputs]  # type: ignore[index]
+
+
+def is_traced(roots: Sequence[Any]) -> bool:
+    """Whether gradients of `roots` are taken in a trace, as its equations.
+
+    Inside a transform that is so for Variables too, but not in the walk of another one.
+    """
+    return any([type(x) is Tracer for x in roots]) or (
+        current_builder.get() is not None and running_walk.get() is None
+    )
+
+
+def check_not_computed_outside(
+    builder: Builder, equations: Sequence[Equation], outputs: Sequence[Atom], inputs: Sequence[Atom]
+) -> None:
+    """Raise LostDerivativeError if the trace captures a value that depends on an input outside of it."""
+    read = {a for eqn in equations for a in eqn.inputs} | set(outputs)
+    captured = [(v, x) for v, x in builder.captures.values() if isinstance(x, Tracer)]
+    sources = [x for v, x in captured if v in inputs]
+    for v, x in captured:
+        if v in read and v not in inputs and is_inexact(x.dtype) and depends_on(x, sources):
+            raise LostDerivativeError(
+                "grad: inside a transform, values are differentiated that are computed in it; got "
+                f"{x.describe()}, which is computed from an input outside {builder.owner}",
+                fix="Compute it inside, or call functx.autograd.grad outside the transform.",
+            )
+
+
+def depends_on(x: Tracer, sources: Sequence[Tracer]) -> bool:
+    """Whether a Variable or a traced value was computed from one of `sources`, or is one."""
+    if any([x is y for y in sources]):
+        return True
+    if isinstance(x, Variable):
+        nodes = {y.edge.node for y in sources if isinstance(y, Variable) and y.edge is not None}
+        return x.edge is not None and not nodes.isdisjoint(reachable_nodes([x.edge.node]))
+    builder, atom = functionalized_atom(x.builder, x.atom)
+    atoms: set[Atom] = {v for v, y in builder.captures.values() if any([y is s for s in sources])}
+    atoms |= {
+        functionalized_atom(x.builder, y.atom)[1]
+        for y in sources
+        if type(y) is Tracer and y.builder is x.builder
+    }
+    if atom in atoms:
+        return True
+    read = {a for eqn in dce_equations(builder.equations, [atom]) for a in eqn.inputs} | {atom}
+    return not atoms.isdisjoint(read) or any(
+        [
+            depends_on(y, sources)
+            for v, y in builder.captures.values()
+            if v in read and isinstance(y, Tracer)
+        ]
+    )
 
 
 def refuse_traced(label: str, values: Sequence[Any]) -> None:

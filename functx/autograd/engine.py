@@ -269,6 +269,10 @@ class Walk:
             node.saved = node.operands = None
         count = sum(split.active)
         result_masks = known_masks(pullback.program.outputs[count:], outs[count:]) or [None] * count
+        for i in split.zeros:
+            # Whatever the nodes behind multiply the zeros with, as infinity, the gradient is zero.
+            aval = pullback.program.outputs[i].aval
+            result_masks[i] = self.filled(aval.update(dtype=ops.BOOL, weak_type=False), False)
         results: list[Gradient | None] = [
             Gradient(value, mask) for value, mask in zip(outs[:count], result_masks, strict=True)
         ]

@@ -7,7 +7,7 @@ from itertools import count
 from typing import NamedTuple
 
 from functx import ops
-from functx.autograd.modes import ModeContext, is_inference_mode_enabled
+from functx.autograd.modes import ModeContext, check_outside_transforms, is_inference_mode_enabled
 from functx.autograd.operations import record_outputs
 from functx.autograd.variable import (
     Dual,
@@ -23,6 +23,7 @@ from functx.core.typing import ArrayLike
 _levels = count()
 _kept: dict[int, list[Variable]] = {}
 Level = int
+_IN_TRANSFORMS = "Use functx.jvp of a function, which nests."
 
 
 class UnpackedDual(NamedTuple):
@@ -42,6 +43,7 @@ def enter_dual_level() -> Level:
     9.0 6.0
     >>> forward_ad.exit_dual_level(level=level)
     """
+    check_outside_transforms("enter_dual_level", _IN_TRANSFORMS)
     if open_level.get() is not None:
         raise DualLevelError(
             "enter_dual_level: one level can be open at a time; got a second one",
@@ -85,6 +87,7 @@ def make_dual(tensor: ArrayLike, tangent: ArrayLike, *, level: Level | None = No
     Raises DualLevelError without an open level, and DualValueError for integers, a tangent of
     another shape or dtype, and one that is dual itself.
     """
+    check_outside_transforms("make_dual", _IN_TRANSFORMS)
     current = open_level.get()
     if current is None or level not in (None, current):
         raise DualLevelError(
@@ -115,6 +118,7 @@ def make_dual(tensor: ArrayLike, tangent: ArrayLike, *, level: Level | None = No
 
 def unpack_dual(tensor: ArrayLike, *, level: Level | None = None) -> UnpackedDual:
     """The primal of an array, and its tangent at the open level, None without one."""
+    check_outside_transforms("unpack_dual", _IN_TRANSFORMS)
     x = as_variable(tensor)
     tangent = x.tangent if level is None or level == open_level.get() else None
     if tangent is None:

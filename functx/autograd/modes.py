@@ -9,7 +9,7 @@ from contextvars import ContextVar
 from functools import wraps
 from typing import Any, NamedTuple, TypeVar, cast
 
-from functx.core.errors import AutogradError
+from functx.core.errors import AutogradError, AutogradInTransformError
 from functx.core.tracer import current_builder
 from functx.lowering.jax_bridge import jax_is_tracing
 from functx.ops.gradient_stop import set_gradient_stop
@@ -78,6 +78,16 @@ def _switch(
             set_gradient_stop(builder, stop)
 
     return restore
+
+
+def check_outside_transforms(function: str, fix: str, verb: str = "called") -> None:
+    """Raise AutogradInTransformError inside a transform, where `function` would act in the first call alone."""
+    if (builder := current_builder.get()) is not None:
+        raise AutogradInTransformError(
+            f"{function}: it must not be {verb} inside a transform, whose values are traced; got it in "
+            f"{builder.owner}",
+            fix=fix,
+        )
 
 
 class ModeContext:

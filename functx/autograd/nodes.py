@@ -26,6 +26,7 @@ from functx.core.typing import Value
 from functx.ops.autodiff import Refused
 from functx.transforms.argument_names import check_callable
 from functx.transforms.call_primitive import SplitMaskedVJP
+from functx.transforms.dce import nonzero_output_mask
 from functx.transforms.forward_mode import SumOfSquaresAnalysis
 
 if TYPE_CHECKING:
@@ -232,6 +233,7 @@ class OperationSplit(NamedTuple):
     position of the operand that it is, else None. `saved_operands` are the pairs of positions of the
     residuals that are operands, and of these operands; `saved_outputs` those of outputs. `recomputes` says
     whether there are other residuals, so that a derivative of the pullback computes them again.
+    `zeros` are the positions, among the active operands, of those whose gradient is always zero.
     """
 
     program: Program
@@ -246,6 +248,7 @@ class OperationSplit(NamedTuple):
     saved_operands: tuple[tuple[int, int], ...]
     saved_outputs: tuple[tuple[int, int], ...]
     recomputes: bool
+    zeros: tuple[int, ...]
     refusal: Exception | None
 
 
@@ -265,11 +268,13 @@ def split_program(program: Program, active: tuple[bool, ...]) -> OperationSplit:
 def _split_program(program: Program, active: tuple[bool, ...]) -> OperationSplit:
     avals, values = program.out_avals, program
     pullbacks = refusal = None
+    zeros: tuple[int, ...] = ()
     if any(active):
         # A rule that raises does so when a walk needs it.
         with suppress(Exception):
             values, *backward = cached_rewrite(SplitMaskedVJP(active), program)
             pullbacks = operation_of(backward[0]), operation_of(backward[1])
+            zeros = zero_outputs(backward[0], sum(active))
             refusal = refusal_in(backward[0])
     residuals = values.outputs[len(avals) :]
     inputs: dict[Atom, int] = {v: i for i, v in enumerate(values.inputs)}
@@ -291,8 +296,14 @@ def _split_program(program: Program, active: tuple[bool, ...]) -> OperationSplit
         tuple(saved_outputs),
         any(active)
         and (pullbacks is None or len(saved_operands) + len(saved_outputs) < len(residuals)),
+        zeros,
         refusal,
     )
+
+
+def zero_outputs(program: Program, count: int) -> tuple[int, ...]:
+    """The positions, among the first `count` outputs, of those that are known to be zero."""
+    return tuple([i for i, on in enumerate(nonzero_output_mask(program)[:count]) if not on])
 
 
 def refusal_in(program: Program) -> Exception | None:

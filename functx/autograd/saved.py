@@ -10,7 +10,7 @@ from weakref import ref
 import jax
 import numpy as np
 
-from functx.autograd.modes import ModeContext, grad_mode
+from functx.autograd.modes import ModeContext, check_outside_transforms, grad_mode
 from functx.autograd.nodes import (
     GradientEdge,
     Node,
@@ -22,13 +22,11 @@ from functx.autograd.nodes import (
 from functx.autograd.recording import Recorded
 from functx.autograd.variable import Variable, VersionCounter, make_variable
 from functx.core.errors import (
-    AutogradInTransformError,
     SavedValueHooksError,
     UnpackedTypeError,
     type_name,
 )
 from functx.core.program import Literal
-from functx.core.tracer import current_builder
 from functx.core.tracing import eval_context
 from functx.core.types import ShapedArray
 from functx.core.typing import ArrayLike
@@ -58,12 +56,11 @@ class SavingHooks(ModeContext):
         message = _disabled.get()
         if message is not None:
             raise SavedValueHooksError(message)
-        if (builder := current_builder.get()) is not None:
-            raise AutogradInTransformError(
-                f"{self.label}: it must not be entered inside a transform, whose values are "
-                f"traced; got an entry in {builder.owner}",
-                fix="Write functx.checkpoint(f, policy=...), whose policies choose what is saved.",
-            )
+        check_outside_transforms(
+            self.label,
+            "Write functx.checkpoint(f, policy=...), whose policies choose what is saved.",
+            "entered",
+        )
         token = saving_hooks.set(self)
         return lambda: saving_hooks.reset(token)
 
@@ -337,6 +334,7 @@ def increment_version(tensor: Variable | Iterable[Variable]) -> None:
 
     A walk that needs a value that was saved before then raises SavedValueError.
     """
+    check_outside_transforms("increment_version", "Call it outside.")
     for storage in storages(tensor):
         storage.version += 1
 

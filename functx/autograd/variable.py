@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
+from copy import deepcopy
 from typing import Any, NamedTuple
 from weakref import ref
 
@@ -21,17 +22,18 @@ from functx.autograd.hooks import (
     register,
     retain,
 )
-from functx.autograd.modes import current_modes, grad_mode
+from functx.autograd.modes import check_outside_transforms, current_modes, grad_mode
 from functx.autograd.nodes import AccumulateGrad, GradientEdge, Node, OverwrittenNode
 from functx.autograd.recording import Recorded, constant
 from functx.core.errors import (
     AutogradError,
-    AutogradInTransformError,
+    ConcretizationError,
     ForeignCodeError,
     GradAssignmentError,
     HookTargetError,
     InferenceArrayError,
     LeafWriteError,
+    LostDerivativeError,
     OverlappingViewError,
     RequiresGradError,
     ViewWriteError,
@@ -222,8 +224,25 @@ class Variable(Tracer):
         return self._counter is None or self._writes_read == self._counter.writes
 
     def compute(self) -> Any:
-        """The value as an array; runs what is recorded."""
+        """The value as an array; runs what is recorded. ConcretizationError in a jitted function."""
+        self.check_not_in_jit(
+            "the value of a Variable",
+            "Read it before the call and pass it as an argument, a static one for a Python number; or "
+            "choose with functx.numpy.where or functx.lax.cond.",
+        )
         return self.read().compute()
+
+    def check_not_in_jit(self, subject: str, fix: str) -> None:
+        """Raises ConcretizationError in a jitted function, which would keep what it reads."""
+        builder = current_builder.get()
+        while builder is not None:
+            if builder.kind == "jit":
+                raise ConcretizationError(
+                    f"{subject} must not be read by a jitted function, which would keep that of its "
+                    f"first call; got {self.describe()} in {builder.owner}",
+                    fix=fix,
+                )
+            builder = builder.parent
 
     record: Callable[[Primitive, Sequence[Any]], Any]
     """The output of an operation with this operand, or a list of them, as Variables."""
@@ -270,12 +289,11 @@ class Variable(Tracer):
         Raises RequiresGradError for integers and booleans, and for turning it off on a value that was
         computed; AutogradInTransformError inside a transform.
         """
-        if (builder := current_builder.get()) is not None:
-            raise AutogradInTransformError(
-                "requires_grad: it must not be changed inside a transform; got a change in "
-                f"{builder.owner}",
-                fix="Use functx.grad or functx.vjp of a function, or change it outside.",
-            )
+        check_outside_transforms(
+            "requires_grad",
+            "Use functx.grad or functx.vjp of a function, or change it outside.",
+            "changed",
+        )
         return self._require_grad(requires_grad)
 
     def _require_grad(self, requires_grad: bool) -> Variable:
@@ -306,10 +324,12 @@ class Variable(Tracer):
     @property
     def grad(self) -> Variable | None:
         """The gradient that `backward` has added up for this leaf; None before."""
+        self.check_not_in_jit("x.grad", "Pass x.grad to the function as an argument.")
         return self._grad
 
     @grad.setter
     def grad(self, grad: Variable | None) -> None:
+        check_outside_transforms("x.grad =", "Return the gradient, and set it outside.", "set")
         if grad is self:
             raise GradAssignmentError("x.grad =: the gradient must be another array; got x itself")
         if grad is not None:
@@ -384,7 +404,8 @@ class Variable(Tracer):
         return register(node.add_hooks().accumulated, hook)
 
     def edge_for(self, function: str) -> GradientEdge:
-        """The edge of this value; HookTargetError if it has no gradient."""
+        """The edge of this value, for hooks on it; HookTargetError if it has no gradient."""
+        check_outside_transforms(function, "Write functx.hook_grad(x, fn), or call it outside.")
         edge = self.edge
         if edge is None:
             raise HookTargetError(
@@ -417,6 +438,22 @@ class Variable(Tracer):
                 f"{self.aval_!r}",
                 fix="Use a clone of it, made outside that mode (x.copy()).",
             )
+
+    def check_gradient_kept(self, operation: str) -> None:
+        """Raises LostDerivativeError if a write to an array without history would lose a derivative."""
+        modes = current_modes()
+        is_dual = self.tangent is not None and not modes.inference
+        if is_dual or (modes.records_gradients and self.requires_grad):
+            raise LostDerivativeError(
+                f"{operation}: a value with a derivative must not be written to an array without "
+                f"history, which would lose it; got {self.describe()}",
+                fix="Make that array a Variable first (Variable(x)), or write y.detach() to it.",
+            )
+
+    @property
+    def memory(self) -> object:
+        """An object that arrays which share memory have in common."""
+        return self._storage
 
     def strides_(self) -> tuple[int, ...]:
         """The distance in elements between neighbours along each dimension."""
@@ -528,6 +565,21 @@ class Variable(Tracer):
 
     __hash__ = object.__hash__  # type: ignore[assignment]
 
+    def __contains__(self, item: object) -> bool:
+        return bool(np.any(self == item))
+
+    def __deepcopy__(self, memo: Any) -> Variable:
+        if not self.is_leaf:
+            raise AutogradError(
+                "deepcopy: a Variable with a history cannot be copied with it; got a result of "
+                f"{self.grad_fn!r}",
+                fix="Copy x.detach(), its value.",
+            )
+        x = make_variable(self.read(), None)
+        x._leaf = None if self._leaf is None else _no_node
+        x._grad = deepcopy(self._grad, memo)
+        return x
+
     def __array__(  # type: ignore[override]
         self, dtype: DTypeLike = None, copy: bool | None = None
     ) -> NumPyArray:
@@ -581,10 +633,12 @@ class Variable(Tracer):
         return self
 
     def __str__(self) -> str:
-        return str(np.asarray(self.compute()))
+        return str(np.asarray(self.read().compute()))
 
     def __repr__(self) -> str:
-        text = np.array2string(np.asarray(self.compute()), separator=", ", prefix="Variable(")
+        text = np.array2string(
+            np.asarray(self.read().compute()), separator=", ", prefix="Variable("
+        )
         grad_fn = self.grad_fn
         note = f", grad_fn=<{grad_fn.label}>" if grad_fn is not None else ""
         if self._leaf is not None:

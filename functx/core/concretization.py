@@ -152,7 +152,7 @@ def evaluate_needed(builder: Builder, atom: Atom) -> Tracer | None:
         a = pending.pop()
         if isinstance(a, Literal) or a in needed:
             continue
-        if a in values and type(values[a]) is not Tracer:
+        if a in values and not isinstance(values[a], Tracer):
             continue
         needed.add(a)
         position = builder.producer(a)
@@ -181,6 +181,8 @@ def _evaluate_input(builder: Builder, var: Var) -> Tracer | None:
         if missing is not None:
             return missing
         source = _known_value(outer, atom)
+    elif isinstance(source, Tracer):
+        source = source.compute()  # type: ignore[attr-defined]
     builder.values[var] = source
     return None
 

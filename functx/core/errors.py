@@ -517,6 +517,16 @@ class AutogradInTransformError(AutogradError, AttributeError):
     """
 
 
+class LostDerivativeError(AutogradError):
+    """An array without history is to hold a value with a derivative, or a gradient inside a transform
+    would lack a part that belongs outside.
+
+    Smallest failing code: `functx.numpy.ones(2)[:] = x`, for `x = Variable([1.0, 2.0],
+    requires_grad=True)`.
+    Cure: make that array a Variable, or write `x.detach()`; compute all of it inside the transform.
+    """
+
+
 class LeafWriteError(AutogradError):
     """A leaf that requires a gradient, or a view of one, is written to in grad mode.
 

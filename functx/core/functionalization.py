@@ -15,7 +15,7 @@ from functx.core.errors import ImmutableArrayError, type_name
 from functx.core.primitive import View
 from functx.core.program import Atom, Effect, Equation, Program, Var, dce_equations
 from functx.core.rewriting import Rewrite, bind_equation, cached_rewrite
-from functx.core.tracer import Tracer, as_numpy_array, current_builder
+from functx.core.tracer import Tracer, as_numpy_array, check_gradient_kept, current_builder
 from functx.core.tracing import Builder, run_and_finish, trace_closed
 from functx.core.typing import ArrayLike, Value
 
@@ -374,6 +374,8 @@ def write_to_numpy_arrays(args: Sequence[Any], new: dict[int, Value]) -> None:
                 f"{type_name(x)}",
                 fix="Pass a copy of it.",
             )
+    for i in arrays:
+        check_gradient_kept(new[i], "a write to an argument")
     for i, array in arrays.items():
         x, value = as_numpy_array(array), np.asarray(new[i])
         if value.dtype == x.dtype:

@@ -364,6 +364,12 @@ def recording_operand(args: Sequence[ArrayLike]) -> Any:
     return None
 
 
+def check_gradient_kept(x: object, operation: str) -> None:
+    """Raise LostDerivativeError for a Variable with a derivative, which a NumPy array would lose."""
+    if isinstance(x, Tracer) and type(x) is not Tracer:
+        x.check_gradient_kept(operation)  # type: ignore[attr-defined]
+
+
 def check_not_escaped(x: Tracer, inner: Builder | None) -> None:
     """Raise EscapedTracerError unless the builder of `x` is `inner` or one of its parents, and open."""
     owner, builder = x.builder, inner

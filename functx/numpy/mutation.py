@@ -23,7 +23,13 @@ from functx.core.errors import (
 from functx.core.functionalization import storage_base, view_base
 from functx.core.program import Literal
 from functx.core.source_info import user_frame
-from functx.core.tracer import Tracer, as_numpy_array, aval_of, current_builder
+from functx.core.tracer import (
+    Tracer,
+    as_numpy_array,
+    aval_of,
+    check_gradient_kept,
+    current_builder,
+)
 from functx.core.tracing import Builder
 from functx.core.types import DType, ShapedArray, kind
 from functx.core.typing import ArrayOrList, Index, Out, Value
@@ -301,6 +307,7 @@ def assign_array(target: object, value: ArrayOrList, operation: str) -> Any:
     if isinstance(target, Tracer):
         write_array(target, value, operation)
     elif isinstance(target, np.ndarray) and type(value) is not Tracer:
+        check_gradient_kept(value, operation)
         check_same_kind_cast(aval_of(value), target.dtype, operation)
         try:
             np.copyto(as_numpy_array(target), np.asarray(value), casting="unsafe")

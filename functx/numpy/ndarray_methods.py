@@ -18,6 +18,7 @@ from functx.core.tracer import (
     Tracer,
     as_numpy_array,
     aval_of,
+    check_gradient_kept,
     current_builder,
     memory_owner,
     ndarray,
@@ -163,6 +164,8 @@ def _setitem(self: ndarray, idx: Index, value: Value) -> None:
         return
     if getattr(value, "dtype", None) != self.dtype and type(value) not in _NUMBERS:
         value = cast_for_assignment(value, aval_of(self).dtype)
+    if isinstance(value, Tracer):
+        check_gradient_kept(value, "x[...] =")
     try:
         _set(self, idx, value)
     except (TypeError, ValueError, IndexError, OverflowError):

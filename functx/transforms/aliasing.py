@@ -163,9 +163,10 @@ def written_shared_buffers(
 ) -> tuple[SharedBuffer, ...]:
     """The buffers that several of `args` share, of which at least one has an index in `written`.
 
-    Raises ArgumentError for arguments that overlap there and have several dtypes, and for traced
-    arguments whose offset in the buffer is not known.
+    Raises ArgumentError for arguments that overlap there and have several dtypes, for traced
+    arguments whose offset in the buffer is not known, and for Variables.
     """
+    check_variables_not_aliased(args, written)
     found = tuple([b for b in shared_buffers(args) if any(i in written for i, _ in b.members)])
     for i, _ in [member for buffer in found for member in buffer.members]:
         x = args[i]
@@ -176,6 +177,24 @@ def written_shared_buffers(
                 fix="Pass a copy of it.",
             )
     return found
+
+
+def check_variables_not_aliased(args: Sequence[Any], written: Collection[int]) -> None:
+    """Raise ArgumentError if Variables share memory and one of them has an index in `written`."""
+    targets = {id(x.memory): x for i, x in enumerate(args) if i in written and is_variable(x)}
+    for x in args if targets else ():
+        target = targets.get(id(x.memory), x) if is_variable(x) else x
+        if target is not x:
+            raise ArgumentError(
+                "a function that is transformed must not write to a Variable that shares memory with "
+                f"another one that it uses; got {target.describe()} and {x.describe()}",
+                fix="Take the view inside the function, or pass a copy of one of them.",
+            )
+
+
+def is_variable(x: object) -> bool:
+    """Whether `x` is a Variable of `functx.autograd`."""
+    return isinstance(x, Tracer) and type(x) is not Tracer
 
 
 def shared_buffers(args: Sequence[Any]) -> list[SharedBuffer]:
@@ -260,13 +279,17 @@ def check_captures_not_aliased(
 
 
 def have_aliased_pair(args: Sequence[Value | None], written: Collection[int]) -> bool:
-    """Whether two traced arguments are views of one array, and one of them is written to."""
-    by_base: dict[Atom, int] = {}
+    """Whether two traced arguments or Variables share memory, and one of them is written to."""
+    by_memory: dict[object, int] = {}
     for i, x in enumerate(args):
         if type(x) is Tracer and type(x.atom) is Var:
-            j = by_base.setdefault(storage_base(x).atom, i)
-            if j != i and (i in written or j in written):
-                return True
+            j = by_memory.setdefault(storage_base(x).atom, i)
+        elif is_variable(x):
+            j = by_memory.setdefault(x.memory, i)  # type: ignore[union-attr]
+        else:
+            continue
+        if j != i and (i in written or j in written):
+            return True
     return False
 
 
@@ -322,10 +345,14 @@ def is_written_to(x: Tracer) -> bool:
 def write_back_arguments(args: Values, new: dict[int, Any]) -> None:
     """Write the values of `new` to the arguments at its keys.
 
-    Raises ImmutableArrayError, before any is changed, if one is a read-only NumPy array.
+    Raises ImmutableArrayError, before any is changed, if one is a read-only NumPy array, and
+    AutogradError for a Variable that must not be written to.
     """
+    for i in new:
+        if is_variable(args[i]):
+            args[i].check_writable("a write to an argument")  # type: ignore[attr-defined]
     write_to_numpy_arrays(args, new)
-    traced = [i for i in new if type(args[i]) is Tracer]
+    traced = [i for i in new if isinstance(args[i], Tracer)]
     values = [new[i] for i in traced]
     if len(traced) > 1:
         # A value may be a view of an argument that another one overwrites.

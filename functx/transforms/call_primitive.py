@@ -41,6 +41,7 @@ from functx.transforms.dce import (
     Subprogram,
     active_outputs,
     dce_program,
+    nonzero_output_mask,
     programs_run,
     with_programs,
 )
@@ -119,12 +120,17 @@ def broadcast_masks(masks: Sequence[Mask], cts: Values) -> list[Value]:
 
 
 def unpack_cotangents(active: Flags, program: Program, outs: Cotangents) -> list[Cotangent]:
-    """The cotangents in `outs`, the outputs of a backward `program`, by operand; states their masks."""
+    """The cotangents in `outs`, the outputs of a backward `program`, by operand; states their masks.
+
+    Those that the program fills with zeros are None, so that nothing is multiplied with them.
+    """
     count = sum(active)
     mask_atoms = program.outputs[count:]
     if mask_atoms:
         set_result_masks(scatter_where(known_masks(mask_atoms, outs[count:]), active))
-    return scatter_where(outs[:count], active)
+    nonzero = cached_rewrite(nonzero_output_mask, program)[:count]
+    cts = [x if on else None for x, on in zip(outs[:count], nonzero, strict=True)]
+    return scatter_where(cts, active)
 
 
 def known_masks(atoms: Sequence[Atom], masks: Sequence[Mask]) -> list[Mask]:
