@@ -42,9 +42,11 @@ class Recorded:
         self.number = number
 
     def compute(self) -> Any:
-        """The value; runs the recording if it is not known."""
+        """The value; runs the recording if it is not known, and raises the error of one that failed."""
         if self.recording is not None:
             self.recording.run()
+            if type(self.recording) is FailedOperation:
+                self.recording.run()
         return self.value
 
 

@@ -1,0 +1,73 @@
+"""How recordings run: operation by operation at first, compiled when they are met again."""
+
+import numpy as np
+import pytest
+
+import functx
+import functx.numpy as fnp
+from functx.autograd import Variable
+from tests.lowering.compiling import compilations
+
+
+def network(x, count, factor):
+    w = Variable(0.5, requires_grad=True)
+    for _ in range(count):
+        x = fnp.tanh(x * w) * factor
+    x.sum().backward()
+    return w.grad
+
+
+def test_a_length_that_was_never_met_compiles_nothing_and_one_that_was_met_is_compiled_once():
+    x = Variable([0.5, 1.0])
+    for count in (1, 2):
+        network(x, count, 0.9).item()
+    with compilations() as count:
+        lengths = {n: network(x, n, 0.9).item() for n in range(3, 8)}
+    assert count.n == 0
+    with compilations() as count:
+        again = [network(x, 5, factor).item() for factor in (0.9, 0.9, 0.9)]
+    assert count.n <= 1
+    np.testing.assert_allclose(again, lengths[5], rtol=1e-5)
+
+
+def test_numbers_that_change_have_their_own_results():
+    x = Variable(1.0)
+    signs = [np.signbit((x * zero).item()) for zero in (0.0, 0.0, 0.0, -0.0, -0.0, 0.0)]
+    assert signs == [False, False, False, True, True, False]
+    found = [network(Variable([0.5]), 2, n / 4).item() for n in range(1, 5)]
+    exact = [
+        functx.grad(lambda w, f: (fnp.tanh(fnp.tanh(0.5 * w) * f * w) * f).sum())(0.5, n / 4)
+        for n in range(1, 5)
+    ]
+    np.testing.assert_allclose(found, exact, rtol=1e-5)
+
+
+def refuse(x):
+    raise ZeroDivisionError("refused")
+
+
+def test_only_held_values_are_computed_and_an_error_belongs_to_those_that_depend_on_it():
+    x = Variable([1.0, 2.0])
+    for _ in range(3):
+        y = x * 2
+        lost = functx.pure_callback(refuse, y, y)
+        del lost
+        assert y.tolist() == [2.0, 4.0]
+    for _ in range(3):
+        y = x * 2
+        wrong = functx.pure_callback(refuse, y, y)
+        after, beside = wrong + 1, fnp.exp(y)
+        for value in (after, wrong, after):
+            with pytest.raises(Exception, match="refused"):
+                value.tolist()
+        np.testing.assert_allclose(beside.tolist(), np.exp([2.0, 4.0]), rtol=1e-6)
+
+
+def test_effects_happen_once_and_in_order_although_no_result_is_held(capsys):
+    x = Variable([3.0])
+    for _ in range(3):
+        functx.debug.print("first {}", x * 1, ordered=True)
+        functx.debug.print("second {}", x * 2, ordered=True)
+    functx.effects_barrier()
+    lines = [line.split()[0] for line in capsys.readouterr().out.splitlines()]
+    assert lines == ["first", "second"] * 3
