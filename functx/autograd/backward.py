@@ -28,7 +28,7 @@ from functx.core.program import Atom, Equation, Program, Var, dce_equations
 from functx.core.rewriting import apply, cached_rewrite
 from functx.core.source_info import warn_at_user_line
 from functx.core.tracebacks import api_boundary
-from functx.core.tracer import Tracer, current_builder
+from functx.core.tracer import Tracer, aval_of, current_builder
 from functx.core.tracing import Builder, bind
 from functx.core.types import ShapedArray, is_complex, is_inexact
 from functx.core.typing import ArrayLike
@@ -156,8 +156,7 @@ def grad(
         )
     allow_unused = materialize_grads if allow_unused is None else allow_unused
     if is_traced(roots):
-        starts = root_gradients("grad", roots, grad_outputs, is_grads_batched)
-        found: Sequence[Any] = grad_of_traced(starts, wanted)
+        found: Sequence[Any] = grad_of_traced(roots, grad_outputs, is_grads_batched, wanted)
     elif is_grads_batched:
         found = batched_gradients(roots, grad_outputs, retain_graph, create_graph, wanted)
     else:
@@ -216,7 +215,8 @@ def root_gradient(label: str, i: int, root: Any, value: Any, batched: bool) -> A
             fix="Compute it from functx.autograd.Variable(x, requires_grad=True).",
         )
     aval: ShapedArray = root.atom.aval
-    if type(root) is not Tracer and not root.requires_grad:  # type: ignore[attr-defined]
+    has_gradient = is_inexact(aval.dtype) if type(root) is Tracer else root.requires_grad  # type: ignore[attr-defined]
+    if not has_gradient:
         raise NoHistoryError(
             f"{label}: an output must require a gradient; got number {i}, {aval!r}, without "
             "history",
@@ -296,44 +296,54 @@ def batched_gradients(
 ) -> list[Any]:
     """The gradients of `wanted`, with a leading axis, by a walk under `vmap`."""
     starts = root_gradients("grad", roots, given, batched=True)
-    values = as_list(given) if given is not None else [None] * len(roots)
-    batches = [
-        gradient for (_, gradient), value in zip(starts, values, strict=True) if value is not None
-    ]
-    if not batches:
-        raise GradientCountError(
-            "grad: is_grads_batched must get at least one batch of gradients; got None for all of "
-            f"{len(roots)} outputs"
-        )
     used: list[bool] = []
 
     def one(*gradients: Any) -> list[Any]:
-        remaining = iter(gradients)
-        own = [
-            (root, gradient if value is None else next(remaining))
-            for (root, gradient), value in zip(starts, values, strict=True)
-        ]
+        own = [(root, gradient) for (root, _), gradient in zip(starts, gradients, strict=True)]
         found = walk_backward(own, retain_graph, create_graph, wanted, accumulate=False)
         used[:] = [g is not None for g in found]
         return [g for g in found if g is not None]
 
-    results = iter(vmap(one)(*batches))
+    results = iter(vmap(one, batched_dims(roots, given))(*[gradient for _, gradient in starts]))
     return [as_variable(next(results)) if on else None for on in used]
 
 
-def grad_of_traced(roots: Roots, wanted: Sequence[Any]) -> list[Any]:
+def batched_dims(roots: Sequence[Any], given: Any) -> tuple[int | None, ...]:
+    """The batch axis of each gradient, None where it was left out; GradientCountError if all were."""
+    values = [None] * len(roots) if given is None else as_list(given)
+    if all([value is None for value in values]):
+        raise GradientCountError(
+            "grad: is_grads_batched must get at least one batch of gradients; got None for all of "
+            f"{len(roots)} outputs"
+        )
+    return tuple([None if value is None else 0 for value in values])
+
+
+def grad_of_traced(
+    roots: Sequence[Any], given: Any, batched: bool, wanted: Sequence[Any]
+) -> list[Any]:
     """The gradients of traced values in traced values, as equations of their trace."""
-    builder = current_builder.require()
-    if builder.gradient_stop is not None:
-        builder.gradient_stop.apply()
     for i, x in enumerate(wanted):
         if not isinstance(x, Tracer):
             raise AutogradInTransformError(
                 f"grad: inside a transform, inputs must be arrays; got {type_name(x)} as number {i}",
                 fix="Pass the array itself.",
             )
+        if not is_inexact(x.dtype):
+            raise NoHistoryError(
+                "grad: an input must be of floating point or complex numbers; got number "
+                f"{i}, {aval_of(x)!r}"
+            )
+    # Cotangents are conjugates of the gradients that users see.
+    cts = [
+        ops.conj_if_complex(gradient)
+        for _, gradient in root_gradients("grad", roots, given, batched)
+    ]
+    builder = current_builder.require()
+    if builder.gradient_stop is not None:
+        builder.gradient_stop.apply()
     atoms: list[Atom] = []
-    for x in [*[root for root, _ in roots], *wanted]:
+    for x in [*roots, *wanted]:
         builder, atom = functionalized_atom(builder, builder.atom(x))
         atoms.append(atom)
     outputs, inputs = atoms[: len(roots)], atoms[len(roots) :]
@@ -353,9 +363,12 @@ def grad_of_traced(roots: Roots, wanted: Sequence[Any]) -> list[Any]:
     program = Program("traced", [*varying, *others], equations, outputs)
     active = (*[True] * len(varying), *[False] * len(others))
     pullback = cached_rewrite(Pullback(active, masked=False), program)
-    # Cotangents are conjugates of the gradients that users see.
-    cts = [ops.conj_if_complex(gradient) for _, gradient in roots]
-    found = apply(None, pullback, [*cts, *[Tracer(v, builder) for v in program.inputs]])
+    operands = [Tracer(v, builder) for v in program.inputs]
+
+    def pull_back(*cts: Any) -> Sequence[Any]:
+        return apply(None, pullback, [*cts, *operands])
+
+    found = (vmap(pull_back, batched_dims(roots, given)) if batched else pull_back)(*cts)
     by_input = dict(zip(varying, map(ops.conj_if_complex, found), strict=True))
     return [by_input[v] if v in by_input and v in read else None for v in inputs]  # type: ignore[index]
 

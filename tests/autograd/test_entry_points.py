@@ -18,7 +18,9 @@ from functx.core.errors import (
     AutogradError,
     EmptyInputsError,
     FreedValueError,
+    GradientCountError,
     GradientTypeError,
+    NoHistoryError,
     UnusedInputError,
 )
 
@@ -379,3 +381,28 @@ def test_nothing_is_kept_without_the_garbage_collector():
         assert node() is None
     finally:
         gc.enable()
+
+
+def test_grad_of_traced_values_takes_batches_of_gradients_and_refuses_what_has_none():
+    def jacobian(x):
+        return grad([x**3, x.sum()], x, [np.eye(2), None], is_grads_batched=True)[0]
+
+    x = onp.array([1.0, 2.0], "float32")
+    onp.testing.assert_array_equal(functx.jit(jacobian)(x), onp.diag(3 * x**2) + 1)
+    onp.testing.assert_array_equal(functx.grad(lambda x: jacobian(x).sum())(x), 6 * x)
+    onp.testing.assert_array_equal(functx.vmap(jacobian)(onp.stack([x, x]))[1], jacobian_of(x))
+    n = onp.array([1, 2])
+    for use, shown in [
+        (lambda x: grad((x * n).sum(), [x, np.array(n) + (x > 0)]), r"number 1, i32\[2\]"),
+        (lambda x: grad((x > 0).sum(), x), r"number 0, i32\[\]"),
+    ]:
+        with pytest.raises(NoHistoryError, match=shown):
+            functx.jit(use)(x)
+    with pytest.raises(GradientCountError, match="None for all of 1"):
+        functx.jit(lambda x: grad(x.sum(), x, is_grads_batched=True))(x)
+
+
+def jacobian_of(x):
+    v = leaf(x)
+    gradients = [Variable(onp.eye(2, dtype="float32")), None]
+    return grad([v**3, v.sum()], v, gradients, is_grads_batched=True)[0]
