@@ -70,7 +70,8 @@ def backward(
     if grad_variables is not None:
         if grad_tensors is not None:
             raise ContradictingOptionsError(
-                "backward: pass gradients by grad_tensors alone; got grad_variables too"
+                "backward: pass gradients by grad_tensors alone; got grad_variables too",
+                fix="Leave grad_variables out, the old name.",
             )
         warn_at_user_line("backward: grad_variables has the name grad_tensors now", FutureWarning)
         grad_tensors = grad_variables
@@ -78,7 +79,10 @@ def backward(
         warn_of_cycles()
     wanted = None if inputs is None else as_list(inputs)
     if wanted == []:
-        raise EmptyInputsError("backward: inputs must not be empty; got none")
+        raise EmptyInputsError(
+            "backward: inputs must not be empty; got none",
+            fix="Leave inputs out, for the gradients of all leaves.",
+        )
     roots = as_list(tensors)
     refuse_traced("backward", roots)
     starts = root_gradients("backward", roots, grad_tensors, batched=False)
@@ -146,13 +150,18 @@ def grad(
             FutureWarning,
         )
     if not roots:
-        raise EmptyOutputsError("grad: outputs must not be empty; got none")
+        raise EmptyOutputsError(
+            "grad: outputs must not be empty; got none", fix="Pass at least one output."
+        )
     if not wanted:
-        raise EmptyInputsError("grad: inputs must not be empty; got none")
+        raise EmptyInputsError(
+            "grad: inputs must not be empty; got none", fix="Pass at least one input."
+        )
     if materialize_grads and allow_unused is False:
         raise ContradictingOptionsError(
             "grad: materialize_grads gives zeros for unused inputs, which allow_unused=False "
-            "refuses; got both"
+            "refuses; got both",
+            fix="Leave allow_unused out.",
         )
     allow_unused = materialize_grads if allow_unused is None else allow_unused
     if is_traced(roots):
@@ -199,7 +208,8 @@ def root_gradients(label: str, roots: Sequence[Any], given: Any, batched: bool) 
     if len(values) != len(roots):
         raise GradientCountError(
             f"{label}: there must be a gradient or None for each output; got {len(values)} for "
-            f"{len(roots)}"
+            f"{len(roots)}",
+            fix="Pass a list of as many gradients as outputs; None stands for one of a real number.",
         )
     return [
         (root, root_gradient(label, i, root, value, batched))
@@ -237,12 +247,14 @@ def root_gradient(label: str, i: int, root: Any, value: Any, batched: bool) -> A
         batch = ", after its first axis, the batch that vmap maps over" if batched else ""
         raise GradientMismatchError(
             f"{label}: a gradient must have the shape of its output{batch}; got "
-            f"{gradient.atom.aval!r} as number {i} for output number {i}, {aval!r}"
+            f"{gradient.atom.aval!r} as number {i} for output number {i}, {aval!r}",
+            fix=f"Pass one of shape {(*(['batch'] if batched else []), *aval.shape)}.",
         )
     if is_complex(gradient.dtype) != is_complex(aval.dtype):
         raise GradientMismatchError(
             f"{label}: a gradient must be complex exactly if its output is; got "
-            f"{gradient.dtype} as number {i} for output number {i}, of {aval.dtype}"
+            f"{gradient.dtype} as number {i} for output number {i}, of {aval.dtype}",
+            fix=f"Convert the gradient to {aval.dtype}.",
         )
     if gradient.dtype != aval.dtype or gradient.weak_type:
         gradient = bind(ops.ConvertElementType(aval.dtype), (gradient,))
@@ -314,7 +326,8 @@ def batched_dims(roots: Sequence[Any], given: Any) -> tuple[int | None, ...]:
     if all([value is None for value in values]):
         raise GradientCountError(
             "grad: is_grads_batched must get at least one batch of gradients; got None for all of "
-            f"{len(roots)} outputs"
+            f"{len(roots)} outputs",
+            fix="Pass a gradient with a leading batch axis, or leave is_grads_batched out.",
         )
     return tuple([None if value is None else 0 for value in values])
 
@@ -332,7 +345,8 @@ def grad_of_traced(
         if not is_inexact(x.dtype):
             raise NoHistoryError(
                 "grad: an input must be of floating point or complex numbers; got number "
-                f"{i}, {aval_of(x)!r}"
+                f"{i}, {aval_of(x)!r}",
+                fix="Convert it first (x.astype(float)).",
             )
     # Cotangents are conjugates of the gradients that users see.
     cts = [

@@ -340,7 +340,8 @@ class Walk:
         if x.shape != aval.shape or x.dtype != aval.dtype:
             raise HookResultError(
                 f"{label}: a gradient must have the shape and dtype of its value; got "
-                f"{aval_of(x)!r} for {aval!r}"
+                f"{aval_of(x)!r} for {aval!r}",
+                fix="Return one of the type of the gradient that the hook gets, or None.",
             )
         gradient = self.gradient_of(x)
         if before is None or before.mask is None:
@@ -361,7 +362,8 @@ class Walk:
                 if not isinstance(values, tuple):
                     raise GradientTypeError(
                         f"{label}: the result must be a tuple of gradients or None; got "
-                        f"{type_name(values)}"
+                        f"{type_name(values)}",
+                        fix="Return a tuple, (gradient,) for one output.",
                     )
                 gradients = self.all_replaced(label, values, given, node.out_avals, gradients)
         return gradients
@@ -402,7 +404,8 @@ class Walk:
         if len(values) != len(before):
             raise HookResultError(
                 f"{label}: there must be a gradient or None for each of {len(before)}; got "
-                f"{len(values)}"
+                f"{len(values)}",
+                fix="Return as many gradients as the hook gets, or None.",
             )
         results: list[Gradient | None] = []
         for value, shown, aval, old in zip(values, given, avals, before, strict=True):
@@ -420,7 +423,8 @@ class Walk:
             if result is not None:
                 raise HookResultError(
                     f"post-accumulate hook `{hook_name(hook)}`: it must return None; got "
-                    f"{type_name(result)}"
+                    f"{type_name(result)}",
+                    fix="Write to x.grad in place of returning a gradient.",
                 )
 
 
@@ -456,7 +460,8 @@ def queue_callback(callback: Callable[[], object]) -> None:
     walk = running_walk.get()
     if walk is None:
         raise CallbackError(
-            "queue_callback: it must be called by a hook or a backward rule; got no walk that runs"
+            "queue_callback: it must be called by a hook or a backward rule; got no walk that runs",
+            fix="Call it in a hook, such as that of x.register_hook, or call the function at once.",
         )
     walk.callbacks.append(callback)
 
@@ -511,7 +516,10 @@ def array_of_gradient(x: Any, label: str) -> Any:
     if not isinstance(x, (list, tuple)):
         with suppress(Exception):
             return Variable(x)
-    raise GradientTypeError(f"{label}: a gradient must be an array or None; got {type_name(x)}")
+    raise GradientTypeError(
+        f"{label}: a gradient must be an array or None; got {type_name(x)}",
+        fix="Make an array of it with functx.numpy.array.",
+    )
 
 
 def is_written(x: object) -> bool:

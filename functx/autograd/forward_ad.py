@@ -60,7 +60,10 @@ def exit_dual_level(*, level: Level | None = None) -> None:
     current = open_level.get()
     if current is None or level not in (None, current):
         got = "no open level" if current is None else f"level {level}, while {current} is open"
-        raise DualLevelError(f"exit_dual_level: the open level must be closed; got {got}")
+        raise DualLevelError(
+            f"exit_dual_level: the open level must be closed; got {got}",
+            fix="Work inside `with functx.autograd.forward_ad.dual_level():`.",
+        )
     open_level.set(None)
     _kept.pop(current, None)
 
@@ -106,10 +109,14 @@ def make_dual(tensor: ArrayLike, tangent: ArrayLike, *, level: Level | None = No
     if primal.shape != t.shape or primal.dtype != t.dtype:
         raise DualValueError(
             "make_dual: the tangent must have the shape and dtype of the primal; got "
-            f"{t.aval_!r} for {primal.aval_!r}"
+            f"{t.aval_!r} for {primal.aval_!r}",
+            fix="Broadcast or convert the tangent first.",
         )
     if t.tangent is not None:
-        raise DualValueError("make_dual: the tangent must not be dual itself; got one that is")
+        raise DualValueError(
+            "make_dual: the tangent must not be dual itself; got one that is",
+            fix="Pass its primal, as unpack_dual gives it.",
+        )
     dual = alias(primal)
     if not is_inference_mode_enabled():
         dual._dual = Dual(current, t)

@@ -34,7 +34,10 @@ def register_multi_grad_hook(
     Raises HookModeError for another mode, HookTargetError for a value without a gradient.
     """
     if mode not in ("all", "any"):
-        raise HookModeError(f'register_multi_grad_hook: mode must be "all" or "any"; got {mode!r}')
+        raise HookModeError(
+            f'register_multi_grad_hook: mode must be "all" or "any"; got {mode!r}',
+            fix='Pass "all" for one call with all gradients, "any" for one with the first.',
+        )
     if not callable(fn):
         raise ArgumentError(f"register_multi_grad_hook: fn must be a function; got {type_name(fn)}")
     for x in tensors:

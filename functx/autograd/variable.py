@@ -331,14 +331,18 @@ class Variable(Tracer):
     def grad(self, grad: Variable | None) -> None:
         check_outside_transforms("x.grad =", "Return the gradient, and set it outside.", "set")
         if grad is self:
-            raise GradAssignmentError("x.grad =: the gradient must be another array; got x itself")
+            raise GradAssignmentError(
+                "x.grad =: the gradient must be another array; got x itself",
+                fix="Assign a copy (x.copy()).",
+            )
         if grad is not None:
             if not isinstance(grad, Variable):
                 grad = Variable(grad)
             if grad.shape != self.shape or grad.dtype != self.dtype:
                 raise GradAssignmentError(
                     "x.grad =: the gradient must have the shape and dtype of the array; got "
-                    f"{grad.aval_!r} for {self.aval_!r}"
+                    f"{grad.aval_!r} for {self.aval_!r}",
+                    fix="Reduce or convert the gradient first, or assign None.",
                 )
         self._grad = grad
 
