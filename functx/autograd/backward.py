@@ -32,6 +32,7 @@ from functx.core.tracer import Tracer, aval_of, current_builder
 from functx.core.tracing import Builder, bind
 from functx.core.types import ShapedArray, is_complex, is_inexact
 from functx.core.typing import ArrayLike
+from functx.ops.operands import literal
 from functx.transforms.vmap import vmap
 
 Inputs: TypeAlias = "Variable | GradientEdge | Sequence[Variable | GradientEdge]"
@@ -239,6 +240,8 @@ def root_gradient(label: str, i: int, root: Any, value: Any, batched: bool) -> A
                 f"got number {i}, {aval!r}",
                 fix="Reduce it to a real number (y.sum()), or pass its gradient.",
             )
+        if type(root) is not Tracer and not aval.shape:
+            return literal(1, aval.dtype)
         one = ops.constant_like(aval, 1)
         return one if isinstance(one, Tracer) else Variable(one)
     gradient = array_of_gradient(value, f"{label}: gradient number {i}")

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from contextvars import ContextVar, copy_context
+from functools import partial
 from heapq import heappop, heappush
 from typing import Any, NamedTuple
 
@@ -19,6 +20,7 @@ from functx.autograd.nodes import (
     GradientEdge,
     Node,
     OperationNode,
+    OperationSplit,
     Pullback,
     SavedValue,
     freed_error,
@@ -32,7 +34,7 @@ from functx.autograd.recording import (
     operation_of,
 )
 from functx.autograd.saved import PackedValue
-from functx.autograd.variable import Variable, make_variable, open_level
+from functx.autograd.variable import Variable, make_variable, open_level, variable_of_literal
 from functx.core.errors import (
     AutogradError,
     CallbackError,
@@ -40,8 +42,8 @@ from functx.core.errors import (
     HookResultError,
     type_name,
 )
-from functx.core.masks import scatter_where
 from functx.core.primitive import Primitive
+from functx.core.program import Literal
 from functx.core.rewriting import apply, cached_rewrite
 from functx.core.tracer import Tracer, aval_of, current_builder
 from functx.core.tracing import bind
@@ -179,9 +181,9 @@ class Walk:
         hooks = node.hooks
         if hooks is not None:
             gradients = self.run_value_hooks(node, hooks, gradients)
-        for index in self.capturing.get(node, ()):
-            gradient = gradients[index]
-            self.captured[GradientEdge(node, index)] = gradient
+        if self.capturing:
+            for index in self.capturing.get(node, ()):
+                self.captured[GradientEdge(node, index)] = gradients[index]
         if self.wanted is not None and not self.continues(node):
             return
         if hooks is not None and hooks.pre:
@@ -190,13 +192,10 @@ class Walk:
             if gradients[0] is not None and node.variable.requires_grad:
                 self.accumulate_grad(node, gradients[0])
             results: list[Gradient | None] = []
+        elif self.detects_anomalies:
+            results = pull_back_with_origin(node, partial(self.pull_back, node, gradients))
         else:
-            given = gradients
-            results = (
-                pull_back_with_origin(node, lambda: self.pull_back(node, given))
-                if self.detects_anomalies
-                else self.pull_back(node, given)
-            )
+            results = self.pull_back(node, gradients)
         if hooks is not None and hooks.post:
             results = self.run_posthooks(node, hooks, results, gradients)
         for edge, gradient in zip(node.edges, results, strict=True):
@@ -210,14 +209,20 @@ class Walk:
         return any([e is not None and e.node in self.needed for e in node.edges])  # type: ignore[operator]
 
     def accumulate_grad(self, node: AccumulateGrad, gradient: Gradient) -> None:
-        add_to_grad(node.variable, self.variable_of(gradient), self.create_graph)
+        leaf, value = node.variable, gradient.value
+        if leaf._grad is None and type(value) is Recorded and value.aval.dtype.kind != "c":
+            leaf._grad = make_variable(value, None)
+        else:
+            add_to_grad(leaf, self.variable_of(gradient), self.create_graph)
         if node.hooks is not None:
             self.run_accumulated_hooks(node, node.hooks)
 
     def variable_of(self, gradient: Gradient) -> Any:
         """A gradient as the Variable that hooks and users see, which they may write to."""
         x = gradient.value
-        if type(x) is Recorded:
+        if type(x) is Literal:
+            x = variable_of_literal(x)
+        elif type(x) is Recorded:
             x = make_variable(x, None)
         elif isinstance(x, Variable):
             x, dual = make_variable(x.read(), x.edge), x._dual
@@ -226,6 +231,8 @@ class Walk:
 
     def gradient_of(self, x: Any) -> Gradient:
         """The gradient that a hook or a user gave."""
+        if type(x) is Literal:
+            return Gradient(x if self.plain else variable_of_literal(x))
         if is_complex(x.dtype):
             x = bind(_conj, (x,))
         return Gradient(x.read() if self.plain else x)
@@ -239,51 +246,64 @@ class Walk:
             raise freed_error(node.label)
         if split.refusal is not None:
             raise split.refusal.with_traceback(None)
-        given = [gradients[i] for i in split.differentiable]
-        if not any(given):
+        cotangents: list[Any] = []
+        masked, missing = False, 0
+        for i in split.differentiable:
+            g = gradients[i]
+            if g is None:
+                missing += 1
+                cotangents.append(self.filled(split.out_avals[i], 0))
+            else:
+                cotangents.append(g.value)
+                masked = masked or g.mask is not None
+        if missing == len(split.differentiable):
             # A hook took all gradients away.
             return [None] * len(node.edges)
-        avals = [split.out_avals[i] for i in split.differentiable]
-        values = [
-            self.filled(aval, 0) if g is None else g.value
-            for g, aval in zip(given, avals, strict=True)
-        ]
-        masks: list[Any] = []
-        if any([g is not None and g.mask is not None for g in given]):
-            masks = [
-                self.filled(aval.update(dtype=ops.BOOL), g is not None)
-                if g is None or g.mask is None
+        if masked:
+            cotangents += [
+                self.filled(split.out_avals[i].update(dtype=ops.BOOL), g is not None)
+                if (g := gradients[i]) is None or g.mask is None
                 else g.mask
-                for g, aval in zip(given, avals, strict=True)
+                for i in split.differentiable
             ]
         residuals: Sequence[Any] = saved
         if split.pullbacks is None or (self.is_differentiated and node.recomputes):
-            program = cached_rewrite(Pullback(split.active, bool(masks)), split.program)
+            program = cached_rewrite(Pullback(split.active, masked), split.program)
             pullback = operation_of(program)
             residuals = node.operands or ()
         else:
-            pullback = split.pullbacks[bool(masks)]
-        operands = [self.unpack(node, x) for x in residuals]
-        outs = self.apply(pullback, [*values, *masks, *operands])
+            pullback = split.pullbacks[masked]
+        for x in residuals:
+            cotangents.append(x if type(x) is Recorded and self.plain else self.unpack(node, x))
+        outs = self.apply(pullback, cotangents)
         if not self.retain_graph and saved:
             node.saved = node.operands = None
-        count = sum(split.active)
-        result_masks = known_masks(pullback.program.outputs[count:], outs[count:]) or [None] * count
-        for i in split.zeros:
+        count = len(split.active_positions)
+        masks = known_masks(pullback.program.outputs[count:], outs[count:]) or [None] * count
+        for k in split.zeros:
             # Whatever the nodes behind multiply the zeros with, as infinity, the gradient is zero.
-            aval = pullback.program.outputs[i].aval
-            result_masks[i] = self.filled(aval.update(dtype=ops.BOOL, weak_type=False), False)
-        results: list[Gradient | None] = [
-            Gradient(value, mask) for value, mask in zip(outs[:count], result_masks, strict=True)
-        ]
-        if None in given:
-            known = {i for i, g in enumerate(given) if g is not None}
-            used = cached_rewrite(CotangentsUsed(len(given)), pullback.program)
-            results = [
-                None if known.isdisjoint(cts) else g
-                for g, cts in zip(results, used[:count], strict=True)
-            ]
-        return scatter_where(results, split.active)
+            aval = pullback.program.outputs[k].aval
+            masks[k] = self.filled(aval.update(dtype=ops.BOOL, weak_type=False), False)
+        results: list[Gradient | None] = [None] * len(split.active)
+        for k, i in enumerate(split.active_positions):
+            results[i] = Gradient(outs[k], masks[k])
+        if missing:
+            self.drop_independent(results, split, pullback, gradients)
+        return results
+
+    def drop_independent(
+        self,
+        results: list[Gradient | None],
+        split: OperationSplit,
+        pullback: Operation,
+        gradients: Sequence[Gradient | None],
+    ) -> None:
+        """Drops the results that depend only on cotangents that are missing."""
+        known = {k for k, i in enumerate(split.differentiable) if gradients[i] is not None}
+        used = cached_rewrite(CotangentsUsed(len(split.differentiable)), pullback.program)
+        for k, i in enumerate(split.active_positions):
+            if known.isdisjoint(used[k]):
+                results[i] = None
 
     def unpack(self, node: OperationNode, saved: Any) -> Any:
         """A residual as a value of the walk; SavedValueError if it was written to since."""

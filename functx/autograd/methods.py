@@ -225,10 +225,14 @@ for _name in [
 
 
 def _in_place_operator(symbol: str, name: str) -> Callable[[Variable, Any], Variable]:
-    fun = getattr(Variable, f"__{name}__")
+    fun, operation = getattr(Variable, f"__{name}__"), f"x {symbol}= y"
 
     def method(self: Variable, other: ArrayOrList) -> Variable:
-        mutation.write_array(self, fun(self, other), f"x {symbol}= y")
+        value = fun(self, other)
+        if self.takes_whole(value, operation):
+            self.write(value, operation)
+        else:
+            mutation.write_array(self, value, operation)
         return self
 
     return method

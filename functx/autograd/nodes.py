@@ -242,6 +242,7 @@ class OperationSplit(NamedTuple):
     name: str
     out_avals: list[ShapedArray]
     active: tuple[bool, ...]
+    active_positions: tuple[int, ...]
     is_active: bool
     differentiable: tuple[int, ...]
     operand_residuals: tuple[int | None, ...]
@@ -289,6 +290,7 @@ def _split_program(program: Program, active: tuple[bool, ...]) -> OperationSplit
         program.name,
         avals,
         active,
+        tuple([i for i, on in enumerate(active) if on]),
         any(active),
         tuple([i for i, aval in enumerate(avals) if is_inexact(aval.dtype)]),
         tuple([inputs.get(a) for a in residuals]),

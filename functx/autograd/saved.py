@@ -20,7 +20,12 @@ from functx.autograd.nodes import (
     saving_hooks,
 )
 from functx.autograd.recording import Recorded
-from functx.autograd.variable import Variable, VersionCounter, make_variable
+from functx.autograd.variable import (
+    Variable,
+    VersionCounter,
+    make_variable,
+    variable_of_literal,
+)
 from functx.core.errors import (
     SavedValueHooksError,
     UnpackedTypeError,
@@ -305,7 +310,7 @@ class SavedSlot:
         """
         saved = self._saved
         if type(saved) is Literal:
-            return Variable(saved.value, dtype=saved.aval.dtype)
+            return variable_of_literal(saved)
         if type(saved) is Recorded:
             return make_variable(saved, None)
         assert self._node.saved is not None

@@ -40,7 +40,7 @@ from functx.core.errors import (
 )
 from functx.core.functionalization import row_major_strides
 from functx.core.primitive import Primitive, View
-from functx.core.program import Atom, Program, Var
+from functx.core.program import Atom, Literal, Program, Var
 from functx.core.tracer import Tracer, aval_of, current_builder, variables
 from functx.core.tracing import Builder, eval_context
 from functx.core.types import ShapedArray, is_inexact
@@ -542,15 +542,30 @@ class Variable(Tracer):
             )
 
     def __setitem__(self, idx: Any, value: Any) -> None:
-        if isinstance(value, Variable) and value._storage is self._storage:
-            part = self[idx]
-            if isinstance(part, Variable) and part._chain() == value._chain():
-                # `x[idx] += y` has written to this view already.
-                return
-        if isinstance(value, Variable) and value.shape == self.shape:
-            # The value written is a node of its own, with a gradient and hooks of its own.
-            value = value.copy()
+        if isinstance(value, Variable):
+            if value._counter is not None and value._counter is self._counter:
+                part = self[idx]
+                if isinstance(part, Variable) and part._chain() == value._chain():
+                    # `x[idx] += y` has written to this view already.
+                    return
+            if value.shape == self.shape and current_modes().records_gradients:
+                # The value written is a node of its own, with a gradient and hooks of its own.
+                value = value.copy()
+            if idx is Ellipsis and self.takes_whole(value, "x[...] ="):
+                return self.write(value, "x[...] =")
         mutation.set_item(self, idx, value)
+        return None
+
+    def takes_whole(self, value: Any, operation: str) -> bool:
+        """Whether a value can be written to the whole array as it is; the array is writable then."""
+        if (
+            type(value) is not Variable
+            or value._recorded.aval is not self._recorded.aval
+            or current_builder.innermost() is not None
+        ):
+            return False
+        self.check_writable(operation)
+        return True
 
     def _chain(self) -> list[Any]:
         """The views that lead to this one, the last first."""
@@ -691,6 +706,11 @@ def make_variable(recorded: Recorded, edge: GradientEdge | None) -> Variable:
 
 _no_builder = Builder("recording", "autograd")
 variables.type = Variable
+
+
+def variable_of_literal(x: Literal) -> Variable:
+    """A Variable of the value of a literal."""
+    return Variable(x.value, dtype=x.aval.dtype)
 
 
 def as_variable(x: Any) -> Variable:
