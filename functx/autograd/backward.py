@@ -271,7 +271,7 @@ def walk_backward(
     wanted: Sequence[Any] | None,
     accumulate: bool,
 ) -> list[Any]:
-    """Walks from `roots`; the gradients of `wanted`."""
+    """Walks from `roots`, whose gradients may be None; the gradients of `wanted`."""
     label = "backward" if accumulate else "grad"
     edges = None if wanted is None else [edge_of_input(label, i, x) for i, x in enumerate(wanted)]
     if accumulate:
@@ -281,7 +281,7 @@ def walk_backward(
     walk = Walk(
         create_graph, create_graph if retain_graph is None else retain_graph, edges, accumulate
     )
-    walk.run([(root.edge, walk.gradient_of(gradient).value) for root, gradient in roots])
+    walk.run([(root.edge, g if g is None else walk.gradient_of(g).value) for root, g in roots])
     if edges is None:
         return []
     found = [walk.captured[edge] for edge in edges]

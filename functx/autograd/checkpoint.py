@@ -13,7 +13,7 @@ import numpy as np
 
 from functx.autograd.backward import backward
 from functx.autograd.engine import Gradient, Walk, is_checkpoint_valid, running_walk
-from functx.autograd.modes import current_modes, grad_mode
+from functx.autograd.modes import check_outside_transforms, current_modes, grad_mode
 from functx.autograd.nodes import (
     GradientEdge,
     Node,
@@ -22,7 +22,7 @@ from functx.autograd.nodes import (
     operand_watch,
 )
 from functx.autograd.recording import Recorded, current_recording
-from functx.autograd.saved import PackedValue, SavingHooks, pack_saved
+from functx.autograd.saved import CURE_IN_TRANSFORMS, PackedValue, SavingHooks, pack_saved
 from functx.autograd.variable import Variable, make_variable
 from functx.core import tree
 from functx.core.errors import ArgumentError, CheckpointError, SavedValueError
@@ -63,6 +63,7 @@ def checkpoint(
     1.0
     """
     check_callable(function, "checkpoint")
+    check_outside_transforms("checkpoint", CURE_IN_TRANSFORMS)
     state = random_state() if preserve_rng_state else None
     if use_reentrant:
         if kwargs:
@@ -89,7 +90,8 @@ class Arguments:
             return np.array(x)
         if not isinstance(x, Variable):
             return x
-        return pack_saved(SavedValue(x.read(), x.edge, x._storage, x._storage.version))
+        counter = x._storage
+        return pack_saved(SavedValue(x.read(), x.edge, counter, counter.version, None, x._dual))
 
     @property
     def edges(self) -> list[GradientEdge | None]:
@@ -101,10 +103,16 @@ class Arguments:
         variables = [x for x in self.leaves if isinstance(x, (SavedValue, PackedValue))]
         values = [x.recorded if type(x) is SavedValue else x.load("checkpoint") for x in variables]
         edges = [x.edge for x in variables]
-        made = iter(map(make, behind_barrier(values), edges))
+        made = [make(x, edge) for x, edge in zip(behind_barrier(values), edges, strict=True)]
+        for argument, x in zip(made, variables, strict=True):
+            argument._dual = x.dual
+        remaining = iter(made)
         return tree.unflatten(
             self.structure,
-            [next(made) if isinstance(x, (SavedValue, PackedValue)) else x for x in self.leaves],
+            [
+                next(remaining) if isinstance(x, (SavedValue, PackedValue)) else x
+                for x in self.leaves
+            ],
         )
 
 

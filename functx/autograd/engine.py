@@ -24,6 +24,7 @@ from functx.autograd.nodes import (
     Pullback,
     SavedValue,
     freed_error,
+    operands_read,
 )
 from functx.autograd.operations import record_outputs
 from functx.autograd.recording import (
@@ -126,7 +127,7 @@ class Walk:
         try:
             with grad_mode(self.create_graph):
                 for edge, value in roots:
-                    self.send(edge, Gradient(value))
+                    self.send(edge, None if value is None else Gradient(value))
                 while self.queue:
                     _, node = heappop(self.queue)
                     self.visit(node, self.pending.pop(node))
@@ -135,8 +136,11 @@ class Walk:
         finally:
             running_walk.reset(token)
 
-    def send(self, edge: GradientEdge, gradient: Gradient) -> None:
-        """Adds to the gradient of output `edge.output_nr` of a node, which will be visited."""
+    def send(self, edge: GradientEdge, gradient: Gradient | None) -> None:
+        """Adds to the gradient of output `edge.output_nr` of a node, which will be visited.
+
+        None, which the rule of a Function may return, adds nothing.
+        """
         node, index = edge
         if self.needed is not None and node not in self.needed:
             return
@@ -145,8 +149,8 @@ class Walk:
             buffer = self.pending[node] = [None] * len(node.out_avals)
             heappush(self.queue, (-node.number, node))
         before = buffer[index]
-        if before is None:
-            buffer[index] = gradient
+        if before is None or gradient is None:
+            buffer[index] = before or gradient
             return
         mask = None
         if before.mask is not None and gradient.mask is not None:
@@ -199,7 +203,7 @@ class Walk:
         if hooks is not None and hooks.post:
             results = self.run_posthooks(node, hooks, results, gradients)
         for edge, gradient in zip(node.edges, results, strict=True):
-            if edge is not None and gradient is not None:
+            if edge is not None:
                 self.send(edge, gradient)
 
     def continues(self, node: Node) -> bool:
@@ -270,7 +274,7 @@ class Walk:
         if split.pullbacks is None or (self.is_differentiated and node.recomputes):
             program = cached_rewrite(Pullback(split.active, masked), split.program)
             pullback = operation_of(program)
-            residuals = node.operands or ()
+            residuals = operands_read(program, node.operands or ())
         else:
             pullback = split.pullbacks[masked]
         for x in residuals:

@@ -75,7 +75,19 @@ def keep_until_exit(x: Variable) -> None:
 
 
 class dual_level(ModeContext):  # noqa: N801 - PyTorch's name
-    """A context, and a decorator, in which a level is open."""
+    """A context, and a decorator, in which a level is open; `with dual_level() as level` gives it.
+
+    >>> from functx.autograd import Variable, forward_ad
+    >>> with forward_ad.dual_level():
+    ...     print(forward_ad.unpack_dual(forward_ad.make_dual(Variable(3.0), Variable(1.0)) ** 2).tangent)
+    6.0
+    """
+
+    def __enter__(self) -> Level:  # type: ignore[override]
+        super().__enter__()
+        level = open_level.get()
+        assert level is not None
+        return level
 
     def enter(self) -> Callable[[], None]:
         level = enter_dual_level()
@@ -87,8 +99,9 @@ def make_dual(tensor: ArrayLike, tangent: ArrayLike, *, level: Level | None = No
 
     Results of operations on it are dual too, and both parts can be differentiated backwards.
 
-    Raises DualLevelError without an open level, and DualValueError for integers, a tangent of
-    another shape or dtype, and one that is dual itself.
+    Raises DualLevelError without an open level, DualValueError for integers, a tangent of another
+    shape or dtype, and a part that is dual itself, and AutogradInTransformError inside a
+    transform.
     """
     check_outside_transforms("make_dual", _IN_TRANSFORMS)
     current = open_level.get()
@@ -112,11 +125,12 @@ def make_dual(tensor: ArrayLike, tangent: ArrayLike, *, level: Level | None = No
             f"{t.aval_!r} for {primal.aval_!r}",
             fix="Broadcast or convert the tangent first.",
         )
-    if t.tangent is not None:
-        raise DualValueError(
-            "make_dual: the tangent must not be dual itself; got one that is",
-            fix="Pass its primal, as unpack_dual gives it.",
-        )
+    for part, x in (("primal", primal), ("tangent", t)):
+        if x.tangent is not None:
+            raise DualValueError(
+                f"make_dual: the {part} must not be dual itself; got one that is",
+                fix="Pass its primal, as unpack_dual gives it.",
+            )
     dual = alias(primal)
     if not is_inference_mode_enabled():
         dual._dual = Dual(current, t)
@@ -124,7 +138,10 @@ def make_dual(tensor: ArrayLike, tangent: ArrayLike, *, level: Level | None = No
 
 
 def unpack_dual(tensor: ArrayLike, *, level: Level | None = None) -> UnpackedDual:
-    """The primal of an array, and its tangent at the open level, None without one."""
+    """The primal of an array, and its tangent at the open level, None without one.
+
+    Raises AutogradInTransformError inside a transform.
+    """
     check_outside_transforms("unpack_dual", _IN_TRANSFORMS)
     x = as_variable(tensor)
     tangent = x.tangent if level is None or level == open_level.get() else None

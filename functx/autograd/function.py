@@ -39,7 +39,8 @@ class Function(FunctionMethods):
       with `generate_vmap_rule = True` the other methods are mapped instead.
 
     On Variables `forward` runs without gradients. Its outputs are new arrays, except for inputs that
-    it marks dirty. What `setup_context` keeps has a history when `backward` is differentiated; what
+    it marks dirty; an input that it returns as it is, or a view of one, is another view of the same
+    memory with the history of the call, which must not be written to in grad mode. What `setup_context` keeps has a history when `backward` is differentiated; what
     `forward` computes and keeps in `ctx`, but does not return, has none. Gradients of complex values
     are by PyTorch's convention, also under transforms.
 

@@ -12,7 +12,12 @@ import jax
 from functx.autograd.functional_calls import gradients, zeros_like
 from functx.autograd.variable import Variable
 from functx.core import tree
-from functx.core.errors import ArgumentError, GradcheckError, OnceDifferentiableError
+from functx.core.errors import (
+    ArgumentError,
+    GradcheckError,
+    GradientCountError,
+    OnceDifferentiableError,
+)
 from functx.core.typing import Function, PyTree
 
 
@@ -44,14 +49,23 @@ def gradcheck(func: Function, inputs: PyTree, **options: Any) -> bool:
 
 
 def gradgradcheck(
-    func: Function, inputs: PyTree, grad_outputs: PyTree = None, **options: Any
+    func: Function,
+    inputs: PyTree,
+    grad_outputs: PyTree = None,
+    gen_non_contig_grad_outputs: bool = False,
+    check_rev_over_rev: bool = True,
+    check_fwd_over_rev: bool = False,
+    **options: Any,
 ) -> bool:
     """Compare the second derivatives of `func`, by walks of walks, with central differences.
 
     This is `gradcheck` of the function from the inputs and `grad_outputs` to the gradients.
-    `grad_outputs` are the gradients of the outputs that require some, by default random. Options,
-    results and errors are those of `gradcheck`; a gradient that is marked `once_differentiable` is a
-    failure, too.
+    `grad_outputs` are the gradients of the outputs that require some, by default random.
+    `gen_non_contig_grad_outputs` has no effect, since gradients in a walk are no views. Options,
+    results and errors are those of `gradcheck`, where `check_rev_over_rev` and `check_fwd_over_rev`
+    stand for `check_backward_ad` and `check_forward_ad`; a gradient that is marked
+    `once_differentiable` is a failure, too. Raises GradientCountError for more or fewer `grad_outputs`
+    than outputs that require a gradient.
 
     >>> import jax
     >>> from functx.autograd import Variable, gradgradcheck
@@ -62,7 +76,8 @@ def gradgradcheck(
     from functx.autograd.walk_checks import Walks, check_inputs, options_of
     from functx.testing.gradcheck import GradientCheck, random_like, run_gradcheck
 
-    chosen = options_of("gradgradcheck", options)
+    modes = {"check_backward_ad": check_rev_over_rev, "check_forward_ad": check_fwd_over_rev}
+    chosen = options_of("gradgradcheck", modes | options)
     check_inputs("gradgradcheck", inputs)
     with jax.enable_x64():
         check = GradientCheck(func, inputs, None, Walks())
@@ -76,6 +91,11 @@ def gradgradcheck(
             if grad_outputs is None
             else tree.leaves(grad_outputs)
         )
+        if len(given) != len(check.inexact_outputs):
+            raise GradientCountError(
+                "gradgradcheck: grad_outputs must have an entry for each output that requires a "
+                f"gradient; got {len(given)} for {len(check.inexact_outputs)}"
+            )
         cts = [Variable(x, requires_grad=True) for x in given]
 
         def gradient(*values: Any) -> list[Any]:
@@ -92,3 +112,6 @@ def gradgradcheck(
             raise GradcheckError(
                 f"gradgradcheck({check.name}): the gradient must be differentiable; got {error}"
             ) from error
+
+
+Variable.gradient_checks = {"gradcheck": gradcheck, "gradgradcheck": gradgradcheck}

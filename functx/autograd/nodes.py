@@ -17,7 +17,7 @@ from functx.autograd.recording import Operation, Recorded, operation_of, program
 from functx.core.caches import Cache, clear_on_rule_change
 from functx.core.config import contextual_key
 from functx.core.errors import AutogradError, FreedValueError, SavedValueError
-from functx.core.program import Atom, Equation, Program, Var, subprograms
+from functx.core.program import Atom, Equation, Program, Var, dce_equations, subprograms
 from functx.core.program_editing import apply_program
 from functx.core.rewriting import Rewrite, cached_rewrite
 from functx.core.tracing import trace_closed
@@ -26,7 +26,7 @@ from functx.core.typing import Value
 from functx.ops.autodiff import Refused
 from functx.transforms.argument_names import check_callable
 from functx.transforms.call_primitive import SplitMaskedVJP
-from functx.transforms.dce import nonzero_output_mask
+from functx.transforms.dce import nonzero_output_mask, used_variables
 from functx.transforms.forward_mode import SumOfSquaresAnalysis
 
 if TYPE_CHECKING:
@@ -351,6 +351,25 @@ class Pullback(Rewrite[Program]):
 
         avals = [*backward.in_avals[:count], *program.in_avals]
         return trace_closed(body, avals, name=backward.name)
+
+
+class InputsRead(Rewrite[frozenset[int]]):
+    """The rewrite to the positions of the inputs that the outputs of a program depend on."""
+
+    def __call__(self, program: Program) -> frozenset[int]:
+        equations = dce_equations(program.equations, program.outputs)
+        read = used_variables(equations, program.outputs)
+        return frozenset([i for i, v in enumerate(program.inputs) if v in read])
+
+
+def operands_read(pullback: Program, operands: Sequence[Any]) -> list[Any]:
+    """The saved operands, the last inputs of `pullback`; one that is not read may be written to."""
+    read = cached_rewrite(InputsRead(), pullback)
+    first = len(pullback.inputs) - len(operands)
+    return [
+        x.recorded if type(x) is SavedValue and i not in read else x
+        for i, x in enumerate(operands, first)
+    ]
 
 
 class CotangentsUsed(Rewrite[tuple[frozenset[int], ...]]):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from typing import Any, cast
 from weakref import ref
@@ -27,6 +27,7 @@ from functx.autograd.variable import (
     variable_of_literal,
 )
 from functx.core.errors import (
+    ArgumentError,
     SavedValueHooksError,
     UnpackedTypeError,
     type_name,
@@ -37,6 +38,7 @@ from functx.core.types import ShapedArray
 from functx.core.typing import ArrayLike
 from functx.transforms.argument_names import check_callable
 
+CURE_IN_TRANSFORMS = "Write functx.checkpoint(f, policy=...), whose policies choose what is saved."
 _allowing: ContextVar[bool] = ContextVar("allow_mutation_on_saved_tensors", default=False)
 _disabled: ContextVar[str | None] = ContextVar("saved_tensors_hooks_disabled", default=None)
 
@@ -61,11 +63,7 @@ class SavingHooks(ModeContext):
         message = _disabled.get()
         if message is not None:
             raise SavedValueHooksError(message)
-        check_outside_transforms(
-            self.label,
-            "Write functx.checkpoint(f, policy=...), whose policies choose what is saved.",
-            "entered",
-        )
+        check_outside_transforms(self.label, CURE_IN_TRANSFORMS, "entered")
         token = saving_hooks.set(self)
         return lambda: saving_hooks.reset(token)
 
@@ -169,7 +167,8 @@ class saved_tensors_hooks(SavingHooks):  # noqa: N801 - PyTorch's name
     shape and dtype of `x`. Of nested pairs the innermost one is used. `pack` is called once for each
     value that a node saves, when the operation is recorded; constants that are no Variables, as in
     `x / 3`, are not packed. `unpack` is called once for each value that a pullback reads. Both run
-    without hooks and gradients.
+    without hooks and gradients. A call of a transformed function on Variables (`jit`, `grad`, `vmap`) is
+    one node; on arrays alone there is no node, and nothing is packed.
 
     For `y = x**3`, `y` packs one value. A walk with `create_graph` unpacks it and packs what the
     pullback saves in turn: 3 packs and 1 unpack in all. A walk from the derivative then unpacks 2.
@@ -334,7 +333,7 @@ class SavedSlot:
         self._node.saved[self._index] = saved
 
 
-def increment_version(tensor: Variable | Iterable[Variable]) -> None:
+def increment_version(tensor: Variable | Sequence[Variable]) -> None:
     """Count one more write to each array, as if it had been written to.
 
     A walk that needs a value that was saved before then raises SavedValueError.
@@ -351,9 +350,9 @@ class unsafe_preserve_version_counter(ModeContext):  # noqa: N801 - PyTorch's na
     from before the writes.
     """
 
-    def __init__(self, tensors: Variable | Iterable[Variable]):
+    def __init__(self, tensors: Variable | Sequence[Variable]):
         super().__init__()
-        self.tensors = [tensors] if isinstance(tensors, Variable) else list(tensors)
+        self.tensors = tensors
 
     def enter(self) -> Callable[[], None]:
         before = [(storage, storage.version) for storage in storages(self.tensors)]
@@ -368,10 +367,15 @@ class unsafe_preserve_version_counter(ModeContext):  # noqa: N801 - PyTorch's na
         return unsafe_preserve_version_counter(self.tensors)
 
 
-def storages(tensors: Variable | Iterable[Variable]) -> list[VersionCounter]:
+def storages(tensors: Variable | Sequence[Variable]) -> list[VersionCounter]:
     """The memory of arrays that have versions."""
-    found = [tensors] if isinstance(tensors, Variable) else list(tensors)
+    found: list[Any] = [*tensors] if isinstance(tensors, (list, tuple)) else [tensors]
     for x in found:
+        if not isinstance(x, Variable):
+            raise ArgumentError(
+                f"only Variables have versions; got {type_name(x)}",
+                fix="Make one with functx.autograd.Variable(x).",
+            )
         # Raises for arrays without a version.
         _ = x._version
     return [x._storage for x in found]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from copy import deepcopy
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 from weakref import ref
 
 import jax
@@ -125,6 +125,9 @@ class Variable(Tracer):
     _hooks: NodeHooks | None = None
     _grad: Variable | None = None
     _retains_grad: bool = False
+
+    gradient_checks: ClassVar[dict[str, Callable[..., bool]]] = {}
+    """The functions that `gradcheck` and `gradgradcheck` of `functx.testing` call for Variables."""
     _dual: Dual | None = None
 
     def __init__(self, value: ArrayOrList, requires_grad: bool = False, dtype: DTypeLike = None):

@@ -7,6 +7,7 @@ from dataclasses import fields
 from typing import Any
 
 from functx import ops
+from functx.autograd.backward import walk_backward
 from functx.autograd.forward_ad import dual_level, make_dual, unpack_dual
 from functx.autograd.functional_calls import gradients, zeros_like
 from functx.autograd.variable import Variable, as_variable
@@ -32,15 +33,13 @@ class Walks(Differentiation):
         outs = flat(*leaves)
 
         def pullback(cts: Sequence[Any], is_batched: bool = False) -> list[Value]:
-            pairs = [(y, ct) for y, ct in zip(outs, cts, strict=True) if ct is not None]
             # Cotangents are conjugates of the gradients that users see.
-            found = gradients(
-                [y for y, _ in pairs],
-                leaves,
-                [ops.conj_if_complex(as_variable(ct)) for _, ct in pairs],
-                create_graph=False,
-                is_batched=is_batched,
-            )
+            given = [None if ct is None else ops.conj_if_complex(as_variable(ct)) for ct in cts]
+            if any([ct is None for ct in given]):
+                roots = list(zip(outs, given, strict=True))
+                found = walk_backward(roots, True, False, leaves, accumulate=False)
+            else:
+                found = gradients(outs, leaves, given, create_graph=False, is_batched=is_batched)
             return [
                 zeros_like(x) if g is None else ops.conj_if_complex(g)
                 for g, x in zip(found, leaves, strict=True)

@@ -32,7 +32,7 @@ Assignable: TypeAlias = Value | NumPyArray
 
 def check_assignable(name: str, x: object) -> Tracer | NumPyArray:
     """`x`, which must be a traced or a NumPy array; raises ImmutableArrayError for others."""
-    if type(x) is Tracer or isinstance(x, np.ndarray):
+    if isinstance(x, (Tracer, np.ndarray)):
         return x
     raise ImmutableArrayError(
         f"{name}: the target must be a NumPy array or a traced one; got {type_name(x)}",

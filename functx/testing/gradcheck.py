@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,6 +11,9 @@ import numpy as np
 
 from functx.core import tree
 from functx.core.errors import ArgumentError, GradcheckError, GradcheckModeError, ValueRangeError
+from functx.core.source_info import warn_at_user_line
+from functx.core.tracer import Tracer, aval_of
+from functx.core.types import kind
 from functx.core.typing import ArrayLike, Function, PyTree, Value, Values
 from functx.ops.operands import as_float
 from functx.testing import numerical_derivatives
@@ -71,6 +73,8 @@ def gradcheck(
     With `fast_mode`, Jacobians are compared along one random direction on each side, and in full
     only to explain a failure. Runs in 64-bit mode.
 
+    If inputs are Variables that require gradients, these vary, and this is `functx.autograd.gradcheck`.
+
     Returns True. On a mismatch raises GradcheckError, or returns False with
     `raise_exception=False`. Raises ArgumentError for inputs that it cannot check, GradcheckModeError
     for contradictory switches, and ValueRangeError for an `eps` that is not positive and finite.
@@ -84,6 +88,9 @@ def gradcheck(
         eps, atol, rtol, raise_exception, nondet_tol, check_undefined_grad, check_grad_dtypes,
         check_batched_grad, check_batched_forward_grad, check_forward_ad, check_backward_ad, fast_mode,
     )  # fmt: skip
+    check = imperative_check("gradcheck", inputs)
+    if check is not None:
+        return check(func, inputs, **vars(options))
     return run_gradcheck(func, inputs, options, Differentiation())
 
 
@@ -124,6 +131,9 @@ def gradgradcheck(
     >>> gradgradcheck(lambda x: x * x * x, numpy.array([1.0, 2.0]))
     True
     """
+    imperative = imperative_check("gradgradcheck", inputs)
+    if imperative is not None:
+        return imperative(func, inputs, grad_outputs, **options)
     with jax.enable_x64():
         check = GradientCheck(func, inputs, None, Differentiation())
         if not check.inexact_outputs:
@@ -155,6 +165,23 @@ def _check_modes(options: GradcheckOptions) -> None:
         raise GradcheckModeError(
             "gradcheck: check_forward_ad or check_backward_ad must be on; got both off"
         )
+
+
+def imperative_check(function: str, inputs: PyTree) -> Callable[..., bool] | None:
+    """The check of this name for Variables, if some of `inputs` are Variables that require gradients."""
+    for x in tree.leaves(inputs):
+        if isinstance(x, Tracer) and type(x) is not Tracer and x.requires_grad:  # type: ignore[attr-defined]
+            found: Callable[..., bool] = x.gradient_checks[function]  # type: ignore[attr-defined]
+            return found
+    return None
+
+
+def is_numeric(x: object) -> bool:
+    """Whether `x` is a number or an array of numbers."""
+    try:
+        return kind(aval_of(x).dtype) in "biufc"
+    except ArgumentError:
+        return False
 
 
 def random_like(like: Value | Array, seed: int) -> Array:
@@ -217,11 +244,10 @@ class GradientCheck:
                 fix="Pass a copy of it.",
             )
         if self.options is not None and x.dtype not in (np.float64, np.complex128):
-            warnings.warn(
+            warn_at_user_line(
                 f"gradcheck: input {i} is {x.dtype}; differences of it are too coarse to check "
                 "with the usual tolerances, which are for float64",
                 UserWarning,
-                stacklevel=5,
             )
         return x
 
@@ -261,16 +287,21 @@ class GradientCheck:
 
     def check_constant_outputs(self) -> None:
         """Check that outputs without a derivative do not vary."""
-        outs = range(len(self.all_outputs(*self.xs)))
+        numbers = [k for k, y in enumerate(self.all_outputs(*self.xs)) if is_numeric(y)]
+
+        def outputs(*xs: ArrayLike) -> list[Value]:
+            outs = self.all_outputs(*xs)
+            return [outs[k] for k in numbers]
+
         for i in range(len(self.xs)):
             jacobians = numerical_derivatives.numerical_jacobian(
-                self.all_outputs, self.xs, i, self.options.eps
+                outputs, self.xs, i, self.options.eps
             )
-            for k in outs:
-                if jacobians[k].any():
+            for k, jacobian in zip(numbers, jacobians, strict=True):
+                if jacobian.any():
                     raise self.failure(
                         f"output {k} has no derivative, so it must be constant; got "
-                        f"a numerical Jacobian in input {self.varying[i]} of\n{jacobians[k]}"
+                        f"a numerical Jacobian in input {self.varying[i]} of\n{jacobian}"
                     )
 
     def check_jacobians(self, mode: str) -> None:

@@ -244,6 +244,26 @@ def test_all_views_see_a_write():
     assert x._version == row._version == 3
 
 
+def test_functions_that_write_take_variables():
+    def write(xnp, x):
+        row = x[0]
+        xnp.copyto(row, 1.0)
+        xnp.put(x, [4, 5], 7.0)
+        xnp.putmask(x, x > 5, [2.0, 3.0])
+        xnp.place(x, x == 0, [8.0])
+        xnp.fill_diagonal(x[:, 1:], 4.0)
+        xnp.put_along_axis(x, onp.array([[0], [0]]), 6.0, 1)
+        return x
+
+    y = Variable(onp.zeros((2, 3)))
+    assert write(np, y).tolist() == write(onp, onp.zeros((2, 3))).tolist()
+    x = leaf()
+    y = x * 1
+    np.put(y, [0], 9.0)
+    y.sum().backward()
+    assert x.grad.tolist() == [0, 1, 1]
+
+
 def test_an_array_of_numpy_is_read_when_it_is_used():
     factor = onp.ones(3, "float32")
     y = Variable(POINT) * factor

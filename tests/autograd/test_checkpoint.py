@@ -9,8 +9,13 @@ import pytest
 
 import functx
 import functx.numpy as np
-from functx.autograd import Variable, checkpoint, grad, no_grad, save_on_cpu
-from functx.core.errors import ArgumentError, AutogradError, CheckpointError, SavedValueError
+from functx.autograd import Variable, checkpoint, forward_ad, grad, no_grad, save_on_cpu
+from functx.core.errors import (
+    ArgumentError,
+    AutogradInTransformError,
+    CheckpointError,
+    SavedValueError,
+)
 
 POINT = onp.array([0.5, 1.0, 2.0], "float32")
 
@@ -203,5 +208,16 @@ def test_the_reentrant_form_reaches_captured_leaves_and_refuses_what_it_cannot_d
 def test_without_gradients_nothing_is_saved_and_inside_transforms_the_function_is_named():
     with no_grad():
         assert not checkpoint(block, leaf()).requires_grad
-    with pytest.raises(AutogradError, match=r"functx\.checkpoint"):
-        functx.grad(lambda x: checkpoint(block, x).sum())(POINT)
+    for reentrant in (False, True):
+        with pytest.raises(AutogradInTransformError, match=r"functx\.checkpoint"):
+            functx.grad(lambda x, r=reentrant: checkpoint(block, x, use_reentrant=r).sum())(POINT)
+
+
+def test_arguments_may_be_dual():
+    found = []
+    for call in (checkpoint, plain):
+        with forward_ad.dual_level():
+            x = forward_ad.make_dual(leaf(), POINT)
+            (slope,) = grad(call(block, x).sum(), x)
+            found.append(onp.asarray(forward_ad.unpack_dual(slope).tangent))
+    onp.testing.assert_allclose(*found, rtol=1e-4)

@@ -9,7 +9,7 @@ import functx
 import functx.numpy as np
 from functx.autograd import Variable, forward_ad, grad, inference_mode, no_grad, saved_tensors_hooks
 from functx.autograd.forward_ad import dual_level, make_dual, unpack_dual
-from functx.core.errors import DualLevelError, DualValueError
+from functx.core.errors import AutogradInTransformError, DualLevelError, DualValueError
 
 POINT = onp.array([0.5, 2.0], "float32")
 DIRECTION = onp.array([1.0, -3.0], "float32")
@@ -90,8 +90,24 @@ def test_parts_that_do_not_fit_are_named():
             make_dual(POINT, DIRECTION[:1])
         with pytest.raises(ValueError, match="floating point"):
             make_dual(onp.array([1, 2]), onp.array([1, 2]))
-        with pytest.raises(DualValueError, match="dual itself"):
-            make_dual(POINT, make_dual(POINT, DIRECTION))
+
+
+def test_duals_are_made_of_known_values_that_are_not_dual():
+    with dual_level() as level:
+        dual = make_dual(POINT, DIRECTION, level=level)
+        assert unpack_dual(dual, level=level + 1).tangent is None
+        for parts in ((dual, DIRECTION), (POINT, dual)):
+            with pytest.raises(DualValueError, match="must not be dual itself"):
+                make_dual(*parts)
+        for transform in (functx.jit, functx.vmap, functx.grad):
+            with pytest.raises(AutogradInTransformError, match=r"functx\.jvp"):
+                transform(lambda x: unpack_dual(make_dual(x, x)).tangent)(POINT)
+            with pytest.raises(
+                AutogradInTransformError, match="unpack_dual: it must not be called"
+            ):
+                transform(lambda x: unpack_dual(x).primal)(POINT)
+        tangent = unpack_dual(functx.jit(lambda x: x * dual)(POINT)).tangent
+    onp.testing.assert_allclose(tangent, POINT * DIRECTION)
 
 
 def test_inference_mode_switches_dual_numbers_off():

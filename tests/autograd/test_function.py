@@ -212,8 +212,15 @@ def test_needs_input_grad_and_missing_gradients():
         out.sum().backward()
     assert seen == [((False, True, False, False), 0.0), ((False, True, False, False), None)]
     out, _ = both.apply(x, y, 3, True)
-    # None that backward returns is no gradient, not zeros.
+    # None that backward returns is no gradient, not zeros, also for the node before.
     assert grad(out.sum(), x, allow_unused=True) == (None,)
+    for materialize in (True, False):
+        seen.clear()
+        first, _ = both.apply(POINT, y, 3, materialize)
+        out, _ = both.apply(first, x, 3, True)
+        (slope,) = grad(out.sum(), y, allow_unused=True)
+        assert seen[1][0] == (False, True, False, False)
+        assert slope.tolist() == [0, 0] if materialize else slope is None
 
 
 def test_marked_outputs_have_no_gradient():

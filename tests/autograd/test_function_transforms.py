@@ -1,5 +1,9 @@
 """`Function` under transforms: its rules are those of a custom rule."""
 
+import gc
+import weakref
+from contextlib import nullcontext
+
 import jax
 import numpy as onp
 import pytest
@@ -12,7 +16,9 @@ from functx.autograd import (
     Variable,
     forward_ad,
     grad,
+    is_grad_enabled,
     once_differentiable,
+    saved_tensors_hooks,
 )
 from functx.core.errors import (
     ArgumentWriteError,
@@ -57,6 +63,27 @@ class Product(Function):
         return 100 * (dx * y + x * dy) * ctx.n, None, None
 
 
+class Square(Function):
+    """The square, also of complex numbers, by reverse mode and forward mode."""
+
+    @staticmethod
+    def forward(z):
+        return z * z
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(*inputs)
+        ctx.save_for_forward(*inputs)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * np.conj(2 * ctx.saved_tensors[0])
+
+    @staticmethod
+    def jvp(ctx, tangent):
+        return 2 * ctx.saved_tensors[0] * tangent
+
+
 def product(x, y=2 * POINT):
     return Product.apply(x, y, 3)[0]
 
@@ -98,6 +125,115 @@ def test_results_of_duals_have_the_tangents_of_jvp():
         onp.testing.assert_allclose(onp.asarray(found), expected)
     out.sum().backward()
     onp.testing.assert_allclose(onp.asarray(x.grad), 60 * POINT)
+
+
+def test_gradients_of_duals_go_through_saved_inputs_and_outputs():
+    class Exp(Function):
+        @staticmethod
+        def forward(x):
+            return np.exp(x)
+
+        @staticmethod
+        def setup_context(ctx, inputs, output):
+            ctx.save_for_backward(output)
+            ctx.save_for_forward(output)
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return gradient * ctx.saved_tensors[0]
+
+        jvp = backward
+
+    for custom, curvature in ((Square, 2), (Exp, onp.exp(POINT))):
+        for packs in (False, True):
+            gc.disable()
+            with (
+                forward_ad.dual_level(),
+                saved_tensors_hooks(lambda x: x, lambda x: x) if packs else nullcontext(),
+            ):
+                x = forward_ad.make_dual(Variable(POINT, requires_grad=True), POINT)
+                y = custom.apply(x * 1)
+                gone = weakref.ref(y.grad_fn)
+                (slope,) = grad(y.sum(), x)
+                tangent = forward_ad.unpack_dual(slope).tangent
+                del y
+            assert gone() is None
+            gc.enable()
+            onp.testing.assert_allclose(onp.asarray(tangent), curvature * POINT, rtol=1e-5)
+
+
+def test_the_tangent_of_a_view_is_that_view_of_the_tangent():
+    class End(Function):
+        @staticmethod
+        def forward(x, n):
+            return x[n:] if n else x
+
+        @staticmethod
+        def setup_context(ctx, inputs, output):
+            ctx.n = inputs[1]
+
+        @staticmethod
+        def jvp(ctx, tangent, n):
+            return tangent[ctx.n :] if ctx.n < 2 else tangent[ctx.n :] * 1
+
+    with forward_ad.dual_level():
+        t = Variable(POINT)
+        x = forward_ad.make_dual(Variable(POINT), t)
+        for n in (0, 1):
+            tangent = forward_ad.unpack_dual(End.apply(x, n)).tangent
+            t += 1
+            assert tangent.tolist() == t.tolist()[n:]
+        with pytest.raises(FunctionContextError, match="a tangent with memory of its own"):
+            End.apply(x, 2)
+
+
+def test_jvp_gets_none_for_a_missing_tangent_that_is_not_materialized():
+    seen = []
+
+    class Sum(Function):
+        @staticmethod
+        def forward(x, y, materialize):
+            return x + y
+
+        @staticmethod
+        def setup_context(ctx, inputs, output):
+            ctx.set_materialize_grads(inputs[2])
+
+        @staticmethod
+        def jvp(ctx, dx, dy, dm):
+            seen.append((ctx.needs_input_grad, dy is None))
+            return dx
+
+    for materialize in (True, False):
+        expected = (True, False, False), not materialize
+        with forward_ad.dual_level():
+            Sum.apply(forward_ad.make_dual(POINT, POINT), Variable(POINT), materialize)
+        assert seen[-1][1] == expected[1]
+        functx.jvp(lambda x, m=materialize: Sum.apply(x, POINT, m), (POINT,), (POINT,))
+        assert seen[-1] == expected
+
+
+def test_none_that_backward_returns_ends_the_derivative():
+    class Broken(Square):
+        @staticmethod
+        def backward(ctx, gradient):
+            raise ZeroDivisionError
+
+    class Second(Function):
+        @staticmethod
+        def forward(x, y):
+            return x + y
+
+        @staticmethod
+        def setup_context(ctx, inputs, output):
+            pass
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return None, gradient
+
+    slope = functx.grad(lambda x: Second.apply(Broken.apply(x), 3 * x).sum())
+    onp.testing.assert_allclose(slope(POINT), 3)
 
 
 class Doubled(Function):
@@ -281,22 +417,16 @@ def test_wrong_batching_rules_are_named():
 
 
 def test_a_derivative_of_a_once_differentiable_gradient_is_refused():
-    class Once(Function):
-        @staticmethod
-        def forward(x):
-            return x * x
+    modes = []
 
-        @staticmethod
-        def setup_context(ctx, inputs, output):
-            ctx.save_for_backward(*inputs)
+    def backward(ctx, gradient):
+        modes.append(is_grad_enabled())
+        return Square.backward(ctx, gradient)
 
-        @staticmethod
-        @once_differentiable
-        def backward(ctx, gradient):
-            return 2 * gradient * ctx.saved_tensors[0]
-
-    slope = functx.grad(lambda x: Once.apply(x).sum())
+    once = type("Once", (Square,), {"backward": staticmethod(once_differentiable(backward))})
+    slope = functx.grad(lambda x: once.apply(x).sum())
     onp.testing.assert_allclose(slope(POINT), 2 * POINT)
+    assert set(modes) == {False}
     with pytest.raises(OnceDifferentiableError, match="Once: its backward"):
         functx.grad(lambda x: slope(x).sum())(POINT)
     with pytest.raises(OnceDifferentiableError):
@@ -331,8 +461,16 @@ def test_wrong_tangents_and_writes_to_arguments_are_named():
 
     with pytest.raises(FunctionGradientError, match="got 1, expected 3"):
         call(lambda ctx, dx, dy, dn: dx)
-    with pytest.raises(FunctionGradientError, match=r"got f32\[\] for output 0, expected f32\[2\]"):
-        call(lambda ctx, dx, dy, dn: (dx.sum(), None, None))
+    for change, given in (
+        (lambda t: t.sum(), "[]"),
+        (lambda t: t.astype("float16"), "f16[2]"),
+        (lambda t: t.astype("complex64"), "c64[2]"),
+    ):
+        with pytest.raises(
+            FunctionGradientError, match=r"for output 0, expected f32\[2\]"
+        ) as error:
+            call(lambda ctx, dx, dy, dn, change=change: (change(dx), None, None))
+        assert given in str(error.value)
     with pytest.raises(FunctionGradientError, match="for output 1, expected None"):
         call(lambda ctx, dx, dy, dn: (dx, dx, None))
     written = type("Written", (Mapped,), {"forward": staticmethod(write_to_operand)})
@@ -346,19 +484,6 @@ def write_to_operand(x):
 
 
 def test_gradients_of_complex_values_are_conjugates_under_transforms():
-    class Square(Function):
-        @staticmethod
-        def forward(z):
-            return z * z
-
-        @staticmethod
-        def setup_context(ctx, inputs, output):
-            ctx.save_for_backward(*inputs)
-
-        @staticmethod
-        def backward(ctx, gradient):
-            return gradient * np.conj(2 * ctx.saved_tensors[0])
-
     z = onp.array([1 + 2j, 3 - 1j], "complex64")
     expected = functx.grad(lambda z: (z * z).real.sum())(z)
     onp.testing.assert_allclose(functx.grad(lambda z: Square.apply(z).real.sum())(z), expected)

@@ -5,6 +5,7 @@ import numpy as onp
 import pytest
 
 import functx.numpy as np
+import functx.testing
 from functx.autograd import Function, Variable, gradcheck, gradgradcheck, once_differentiable
 from functx.core.errors import (
     ArgumentError,
@@ -12,6 +13,7 @@ from functx.core.errors import (
     EmptyInputsError,
     GradcheckError,
     GradcheckModeError,
+    GradientCountError,
 )
 
 ALL = {
@@ -57,8 +59,20 @@ def test_right_derivatives_pass_every_check(fast_mode):
 
 def test_right_second_derivatives_pass():
     assert gradgradcheck(lambda x: x**3, leaf(0.5, 1.5), check_forward_ad=True)
+    options = {"gen_non_contig_grad_outputs": True, "check_fwd_over_rev": True}
+    assert gradgradcheck(lambda x: x**3, leaf(0.5, 1.5), **options)
     assert gradgradcheck(lambda z: z * z * np.conj(z), leaf(1.0 + 2.0j))
     assert gradgradcheck(lambda x: x**2, leaf(0.5, 1.5), Variable([1.0, -2.0]))
+    with pytest.raises(GradientCountError, match="got 1 for 2"):
+        gradgradcheck(lambda x: (x**2, x), leaf(0.5, 1.5), Variable([1.0, -2.0]))
+
+
+def test_the_checks_of_testing_are_those_of_the_walk_for_variables(monkeypatch):
+    assert functx.testing.gradgradcheck(Square.apply, leaf(0.5, 1.5))
+    monkeypatch.setattr(Square, "factor", 3.0)
+    with pytest.raises(GradcheckError, match="output 0 in input 0 by reverse mode"):
+        functx.testing.gradcheck(Square.apply, leaf(0.5, 1.5))
+    assert functx.testing.gradcheck(np.sin, Variable([0.5, 1.5]))
 
 
 def test_inputs_that_do_not_require_gradients_pass_through():
@@ -84,6 +98,7 @@ def test_outputs_that_do_not_require_gradients_are_not_compared():
     assert gradcheck(lambda x: (x * x, x.detach(), np.argmax(x)), leaf(0.5, 1.5))
     with pytest.raises(GradcheckError, match="output 0 has no derivative"):
         gradcheck(lambda x: x.detach(), leaf(0.5, 1.5))
+    assert gradcheck(lambda x: ("a label", None, 3), leaf(0.5, 1.5))
 
 
 def test_the_rules_of_functions_are_those_of_the_walk(monkeypatch):
@@ -108,6 +123,21 @@ def test_a_rule_that_fails_on_a_missing_gradient_is_a_failure_with_a_hint():
     with pytest.raises(GradcheckError, match=r"must take None, .*got TypeError"):
         gradcheck(Both.apply, leaf(0.5, 1.5))
     assert gradcheck(Both.apply, leaf(0.5, 1.5), check_undefined_grad=False)
+
+
+def test_a_rule_must_take_none_for_its_only_output():
+    class Single(Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.set_materialize_grads(False)
+            return x * 2
+
+        @staticmethod
+        def backward(ctx, a):
+            return onp.full(1, 7.0) if a is None else a * 2
+
+    with pytest.raises(GradcheckError, match="the same for None as for zeros"):
+        gradcheck(Single.apply, leaf(0.5))
 
 
 def test_a_gradient_that_is_marked_once_differentiable_fails_the_second_check():

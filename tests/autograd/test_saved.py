@@ -21,6 +21,7 @@ from functx.autograd import (
     unsafe_preserve_version_counter,
 )
 from functx.core.errors import (
+    ArgumentError,
     AutogradError,
     SavedValueError,
     SavedValueHooksError,
@@ -207,6 +208,8 @@ def test_versions_can_be_raised_and_kept():
     z, view = y * y, y[:1]
     increment_version([y, y])
     assert y._version == view._version == 2
+    with pytest.raises(ArgumentError, match="only Variables have versions; got ndarray"):
+        increment_version([y, onp.ones(2)])
     with pytest.raises(SavedValueError, match="version 2, expected version 0"):
         z.sum().backward()
     y = x * 2
