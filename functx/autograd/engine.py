@@ -548,4 +548,4 @@ def array_of_gradient(x: Any, label: str) -> Any:
 
 def is_written(x: object) -> bool:
     """Whether a Variable was written to since it was made."""
-    return isinstance(x, Variable) and x._storage.writes > 0
+    return isinstance(x, Variable) and x._counter is not None and x._counter.writes > 0

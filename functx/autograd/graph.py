@@ -90,8 +90,8 @@ class SeveralGradients:
     def indices_in(self, walk: Walk) -> set[int]:
         """The indices of the values whose nodes the walk visits."""
         found = [reference() for reference in self.values]
-        nodes = [get_gradient_edge(x).node if isinstance(x, Variable) else x for x in found]
-        return {i for i, node in enumerate(nodes) if node in walk.visited_nodes()}
+        edges = [x.edge if isinstance(x, Variable) else x and GradientEdge(x, 0) for x in found]
+        return {i for i, e in enumerate(edges) if e and e.node in walk.visited_nodes()}
 
     def call(self, arrived: Arrived, gradient: Variable | None = None) -> None:
         if not arrived.called:

@@ -228,7 +228,7 @@ def _in_place_operator(symbol: str, name: str) -> Callable[[Variable, Any], Vari
     fun, operation = getattr(Variable, f"__{name}__"), f"x {symbol}= y"
 
     def method(self: Variable, other: ArrayOrList) -> Variable:
-        value = fun(self, other)
+        value = fun(self.before_write(other), other)
         if self.takes_whole(value, operation):
             self.write(value, operation)
         else:

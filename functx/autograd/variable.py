@@ -553,11 +553,22 @@ class Variable(Tracer):
                     return
             if value.shape == self.shape and current_modes().records_gradients:
                 # The value written is a node of its own, with a gradient and hooks of its own.
-                value = value.copy()
+                keeps_history = self.requires_grad and value.dtype == self.dtype
+                value = ops.select(np.True_, value, self) if keeps_history else value.copy()
             if idx is Ellipsis and self.takes_whole(value, "x[...] ="):
                 return self.write(value, "x[...] =")
         mutation.set_item(self, idx, value)
         return None
+
+    def before_write(self, other: Any) -> Variable:
+        """The value as an array of its own, which nodes can save while this one is written to."""
+        if not current_modes().records_gradients or not (
+            self.requires_grad or (isinstance(other, Variable) and other.requires_grad)
+        ):
+            return self
+        x = make_variable(self.read(), self.edge)
+        x._dual = self._dual
+        return x
 
     def takes_whole(self, value: Any, operation: str) -> bool:
         """Whether a value can be written to the whole array as it is; the array is writable then."""
