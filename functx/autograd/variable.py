@@ -205,7 +205,7 @@ class Variable(Tracer):
         assert view is not None
         if view.primitive is None:
             edge = self._edge
-            if edge is not None:
+            if edge is not None and view.function is not None:
                 edge = GradientEdge(OverwrittenNode(str(view.function), [self.aval_]), 0)
             self._replace(view.base.read(), edge, view.base._dual if view.function else None)
         else:
@@ -477,24 +477,27 @@ class Variable(Tracer):
 
     def _assign(self, new: Variable) -> None:
         view = self._view
-        if view is None:
-            # A write that no derivative sees leaves the history as it is.
-            edge = self._edge
-            if current_modes().records_gradients and self._leaf is None:
-                if edge is not None and new.edge is None:
-                    # The value before gets a gradient of zero.
-                    new = ops.select(np.True_, new, self)  # type: ignore[assignment]
-                edge = new.edge
-            self._replace(new.read(), edge, new._dual)
-            self._storage.version += 1
-            self._storage.writes += 1
-            self._writes_read = self._storage.writes
-        elif view.primitive is None:
-            view.base._assign(make_variable(new.read(), view.base.edge))
-        else:
+        if view is not None and view.primitive is not None:
             view.base._assign(
                 view.primitive.scatter_into_base(new, view.output, view.base, *view.others)
             )
+            return
+        # A write that no derivative sees leaves the history as it is.
+        edge = self._edge
+        if current_modes().records_gradients and self._leaf is None:
+            if edge is not None and new.edge is None:
+                # The value before gets a gradient of zero.
+                new = ops.select(np.True_, new, self)  # type: ignore[assignment]
+            edge = new.edge
+        if view is None:
+            self._storage.version += 1
+            self._storage.writes += 1
+        else:
+            view.base._assign(make_variable(new.read(), view.base.edge))
+            if view.function is not None:
+                return
+        self._replace(new.read(), edge, new._dual)
+        self._writes_read = self._storage.writes
 
     def check_writable(self, operation: str) -> None:
         """Raises LeafWriteError for a leaf in grad mode, OverlappingViewError for a read-only view."""

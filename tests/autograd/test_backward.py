@@ -216,6 +216,48 @@ def test_an_array_that_a_constant_replaces_keeps_its_history_with_a_gradient_of_
     assert x.grad.tolist() == w.grad.tolist() == [0, 0, 0]
 
 
+def test_what_an_array_replaces_gets_a_gradient_of_zero():
+    x, w = leaf(), leaf()
+    y = x * onp.inf
+    y[:] = w * 3
+    along_x, along_w = grad(y.sum(), (x, w))
+    assert along_x.tolist() == [0, 0, 0] and along_w.tolist() == [3, 3, 3]
+
+
+def test_in_place_operations_differentiate_by_the_value_before():
+    x, w = leaf(), leaf()
+    y = x * 2
+    y *= w
+    y **= 2
+    y[:1] /= w[:1]
+    y += 1
+    along_x, along_w = grad(y.sum(), (x, w), create_graph=True)
+    # The loss is 4 x x w for the first element, and 4 x x w w for the others.
+    onp.testing.assert_allclose(along_x, [8, 64, 1], rtol=1e-6)
+    onp.testing.assert_allclose(along_w, [4, 64, 1], rtol=1e-6)
+    assert onp.isfinite(onp.asarray(grad(along_x.sum(), w)[0])).all()
+    constant = Variable(POINT)
+    constant *= w
+    assert grad(constant.sum(), w)[0].tolist() == POINT.tolist()
+    y = x * 2
+    y *= y
+    with pytest.raises(SavedValueError, match="version 1, expected version 0"):
+        y.sum().backward()
+
+
+def test_a_write_to_a_detached_array_has_a_history_that_the_array_that_shares_memory_has_not():
+    x, constant, w = leaf(), Variable(POINT), leaf()
+    detached, other = x.detach(), constant.detach()
+    detached *= w
+    part = other[1:]
+    part *= w[1:]
+    assert x.is_leaf and not constant.requires_grad and other.requires_grad
+    onp.testing.assert_array_equal(x, detached)
+    constant += 1
+    (detached.sum() + (other + part.sum()).sum()).backward()
+    assert w.grad.tolist() == [1, 2 + 4 * 2, 0.5 + 4 * 0.5] and x.grad is None
+
+
 def test_a_part_of_a_split_is_written_to_only_without_gradients():
     x = leaf(onp.ones((2, 2), "float32"))
     y = x * 1

@@ -344,6 +344,15 @@ def test_multi_grad_hooks_do_not_wait_for_a_value_that_gets_no_gradient():
     assert calls == [[2, None]]
 
 
+def test_multi_grad_hooks_do_not_wait_for_a_leaf_that_was_switched_off():
+    a, b, calls = leaf(), leaf(), []
+    total = a * 2 + b * 3
+    register_multi_grad_hook([a, b], lambda gs: calls.append(numbers(gs)))
+    a.requires_grad = False
+    total.backward()
+    assert calls == [[None, 3]]
+
+
 def test_a_multi_grad_hook_runs_once_in_each_of_nested_walks():
     x, w, calls = leaf(), leaf(3.0), []
     inner = w * 5
