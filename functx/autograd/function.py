@@ -40,8 +40,10 @@ class Function(FunctionMethods):
 
     On Variables `forward` runs without gradients. Its outputs are new arrays, except for inputs that
     it marks dirty; an input that it returns as it is, or a view of one, is another view of the same
-    memory with the history of the call, which must not be written to in grad mode. What `setup_context` keeps has a history when `backward` is differentiated; what
-    `forward` computes and keeps in `ctx`, but does not return, has none. Gradients of complex values
+    memory with the history of the call, which must not be written to in grad mode. What
+    `setup_context` computes and keeps has a history when `backward` is differentiated, for which it
+    is called once more. What `forward` computes and keeps in `ctx`, but does not return, has neither a
+    history nor a tangent. Gradients of complex values
     are by PyTorch's convention, also under transforms.
 
     >>> import functx

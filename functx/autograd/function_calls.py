@@ -14,7 +14,9 @@ from functx.autograd.function_context import (
     FunctionContext,
     free_saved,
     is_among,
-    keep_saved,
+    keeps_computed_values,
+    load_values,
+    saved_values,
     state_of,
 )
 from functx.autograd.function_methods import (
@@ -26,7 +28,7 @@ from functx.autograd.function_methods import (
     output_tangents,
 )
 from functx.autograd.modes import current_modes, grad_mode
-from functx.autograd.nodes import GradientEdge, Node
+from functx.autograd.nodes import GradientEdge, Node, freed_error
 from functx.autograd.variable import (
     Dual,
     Variable,
@@ -67,10 +69,20 @@ class FunctionNode(Node):
 
     `is_array` marks the outputs that are arrays, which are numbered alone, and `differentiable` those
     of them that have a gradient. `originals` are the Variables that `forward` made or wrote to, and
-    returned, with their numbers.
+    returned, with their numbers. If `setup_context` computes what it keeps, `operands` are the saved
+    inputs and outputs, for another call of it that gives these values a history; empty once freed.
     """
 
-    __slots__ = ("context", "differentiable", "function", "in_avals", "is_array", "originals")
+    __slots__ = (
+        "context",
+        "differentiable",
+        "function",
+        "in_avals",
+        "is_array",
+        "operands",
+        "originals",
+        "returns_tuple",
+    )
 
     def __init__(
         self,
@@ -87,6 +99,8 @@ class FunctionNode(Node):
         self.function, self.context, self.in_avals = function, context, in_avals
         self.differentiable = [is_inexact(x.dtype) for x in arrays]
         self.originals = originals
+        self.operands: list[Any] | None = None
+        self.returns_tuple = False
 
     def pull_back(self, walk: Walk, gradients: list[Gradient | None]) -> list[Gradient | None]:
         """The gradients of the inputs by the rule of the class."""
@@ -94,17 +108,31 @@ class FunctionNode(Node):
         rule = backward_rule(self.function)
         if rule is None:
             raise missing_method("backward", name)
+        if self.operands is not None and walk.is_differentiated:
+            context = self.set_up_again(self.operands)
         with history_of(self if walk.create_graph else None):
             results = rule(context, *self.output_gradients(walk, gradients))
         checked = check_gradients(name, rule, results, self.in_avals)
         if not walk.retain_graph:
-            free_saved(context)
+            free_saved(self.context)
+            self.operands = self.operands and []
         if current_builder.get() is None:
             checked = [x if x is None else as_variable(x) for x in checked]
         return [
             None if x is None or edge is None else walk.gradient_of(x)
             for x, edge in zip(checked, self.edges, strict=True)
         ]
+
+    def set_up_again(self, operands: list[Any]) -> FunctionContext:
+        """The context whose values have a history, and tangents at the open level of `forward_ad`."""
+        name = self.function.__name__
+        if not operands:
+            raise freed_error(name)
+        loaded = load_values(operands, self, name)
+        inputs, outputs = tuple(loaded[: len(self.edges)]), tuple(loaded[len(self.edges) :])
+        context = FunctionContext(name, self.context.needs_input_grad)
+        self.function.setup_context(context, inputs, outputs if self.returns_tuple else outputs[0])
+        return context
 
     def output_gradients(self, walk: Walk, gradients: list[Gradient | None]) -> list[Any]:
         """The arguments of the rule: the gradient of each output, None for what is no array."""
@@ -169,7 +197,7 @@ def apply_to_variables(
         originals = [(ref(x), i) for i, x in enumerate(arrays) if is_made_by_call(x, writes)]
         node = FunctionNode(function, context, edges, avals, outputs, originals)
         state.node = ref(node)
-    with closed_level(), history_of(node), grad_mode(node is not None):
+    with closed_level(), grad_mode(False):
         set_up(function, context, inputs, output)
     state.check_dirty(inputs, outputs)
     if node is not None:
@@ -194,11 +222,23 @@ def apply_to_variables(
                 else new_output(function.__name__, x, edge, inputs)
             )
         found.append(results[id(x)])
+    is_split = defines(function, "setup_context")
     if any([t is not None for t in tangents]):
         with history_of(node):
-            set_tangents(function, context, inputs, tangents, outputs, found)
+            dual_context = context
+            if is_split:
+                dual_context = FunctionContext(function.__name__, needs)
+                with closed_level(), grad_mode(node is not None):
+                    set_up(function, dual_context, inputs, output)
+            set_tangents(function, dual_context, inputs, tangents, outputs, found)
     if node is not None:
-        keep_saved(context, dict(zip(map(id, inputs), edges, strict=True)), numbers, results)
+        known = dict(zip(map(id, inputs), edges, strict=True)), numbers, results
+        operands = (*inputs, *outputs)
+        if is_split and keeps_computed_values(context, operands):
+            node.operands = saved_values(operands, *known)
+            node.returns_tuple = isinstance(output, tuple)
+        attributes = context.__dict__
+        attributes["_functx_saved"] = saved_values(attributes["_functx_saved"], *known)
     state.dirty = state.non_differentiable = ()
     remaining = iter(found)
     merged = [next(remaining) if is_array(x) else x for x in outputs]

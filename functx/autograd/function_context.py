@@ -10,13 +10,15 @@ import numpy as np
 
 from functx.autograd.nodes import GradientEdge, Node, SavedValue, freed_error
 from functx.autograd.saved import PackedValue, load_variable, pack_saved
-from functx.autograd.variable import as_variable
+from functx.autograd.variable import Variable, as_variable
+from functx.core import tree
 from functx.core.errors import (
     FunctionContextError,
     GradientTypeError,
     type_name,
 )
 from functx.core.tracer import aval_of
+from functx.core.types import is_inexact
 from functx.core.typing import Value
 from functx.custom.operators.derivatives import AutogradContext
 from functx.custom.rule_tracing import is_array
@@ -68,14 +70,7 @@ class FunctionContext(AutogradContext):
         saved, state = self.__dict__["_functx_saved"], state_of(self)
         if saved is None:
             raise freed_error(state.name)
-        return tuple(
-            [
-                load_variable(saved, k, state.node(), state.name)
-                if isinstance(x, (SavedValue, PackedValue))
-                else x
-                for k, x in enumerate(saved)
-            ]
-        )
+        return tuple(load_values(saved, state.node(), state.name))
 
     def save_for_backward(self, *arrays: Value) -> None:
         """Save arrays, or None, for `backward`, which reads them as `saved_tensors`.
@@ -124,27 +119,46 @@ def check_saved(
     return arrays
 
 
+def load_values(values: list[Any], node: Node | None, label: str) -> list[Any]:
+    """The arrays that `saved_values` replaced, with their history; SavedValueError after a write."""
+    return [
+        load_variable(values, k, node, label) if isinstance(x, (SavedValue, PackedValue)) else x
+        for k, x in enumerate(values)
+    ]
+
+
 def free_saved(context: FunctionContext) -> None:
     """Frees the saved values, if there are any."""
     if context.__dict__["_functx_saved"]:
         context.__dict__["_functx_saved"] = None
 
 
-def keep_saved(
-    context: FunctionContext,
+def keeps_computed_values(context: FunctionContext, known: Sequence[Any]) -> bool:
+    """Whether the user keeps an array that is none of `known`, the inputs and outputs of the call."""
+    kept = [v for k, v in context.__dict__.items() if k != "_functx_saved_forward"]
+    return any(
+        [
+            isinstance(x, Variable) and is_inexact(x.dtype) and not is_among(x, known)
+            for x in tree.leaves(kept)
+        ]
+    )
+
+
+def saved_values(
+    arrays: Sequence[Any],
     edges: dict[int, GradientEdge | None],
     numbers: dict[int, int],
     results: dict[int, Any],
-) -> None:
-    """Saves values in place of the arrays that the user saved.
+) -> list[Any]:
+    """Saved values in place of arrays; what is no array stays.
 
     `edges` are those of the inputs before the call. Outputs have `numbers` and are the `results` of
     the call; their edges would be cycles. All are by the identity of what the user saw.
     """
 
     def keep(x: Any) -> Any:
-        if x is None:
-            return None
+        if not is_array(x):
+            return x
         key = id(x)
         result = results.get(key)
         if result is not None and (key not in edges or result is x):
@@ -161,7 +175,7 @@ def keep_saved(
             SavedValue(x.read(), edge, storage, storage.version, None, x._dual, ref(x))
         )
 
-    context.__dict__["_functx_saved"] = [keep(x) for x in context.__dict__["_functx_saved"]]
+    return [keep(x) for x in arrays]
 
 
 def is_among(x: Any, arrays: Sequence[Any]) -> bool:

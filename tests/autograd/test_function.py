@@ -402,6 +402,18 @@ def test_what_setup_context_computes_has_a_history():
     (found,) = grad(found.sum(), x)
     slope = 1 - onp.tanh(POINT) ** 2
     onp.testing.assert_allclose(onp.asarray(found), -2 * onp.tanh(POINT) * slope, rtol=1e-5)
+    y = Tanh.apply(x)[0]
+    gone = weakref.ref(y.grad_fn)
+    gc.disable()
+    try:
+        grad(y.sum(), x, retain_graph=True)
+        y.sum().backward()
+        with pytest.raises(SavedValueError, match="freed"):
+            grad(y.sum(), x, create_graph=True)
+        del y
+        assert gone() is None
+    finally:
+        gc.enable()
     outer = leaf() * 1
     both = function(lambda ctx, x: (x * 1, outer), lambda ctx, g, h: g)
     grad(both.apply(x)[0].sum(), x, create_graph=True)

@@ -144,7 +144,13 @@ def test_gradients_of_duals_go_through_saved_inputs_and_outputs():
 
         jvp = backward
 
-    for custom, curvature in ((Square, 2), (Exp, onp.exp(POINT))):
+    class Computed(Exp):
+        @staticmethod
+        def setup_context(ctx, inputs, output):
+            ctx.save_for_backward(np.exp(inputs[0]) + 0)
+            ctx.save_for_forward(output * 1)
+
+    for custom, curvature in ((Square, 2), (Exp, onp.exp(POINT)), (Computed, onp.exp(POINT))):
         for packs in (False, True):
             gc.disable()
             with (
@@ -154,12 +160,14 @@ def test_gradients_of_duals_go_through_saved_inputs_and_outputs():
                 x = forward_ad.make_dual(Variable(POINT, requires_grad=True), POINT)
                 y = custom.apply(x * 1)
                 gone = weakref.ref(y.grad_fn)
-                (slope,) = grad(y.sum(), x)
+                (slope,) = grad(y.sum(), x, retain_graph=True)
                 tangent = forward_ad.unpack_dual(slope).tangent
+                (of_tangent,) = grad(forward_ad.unpack_dual(y).tangent.sum(), x)
                 del y
             assert gone() is None
             gc.enable()
-            onp.testing.assert_allclose(onp.asarray(tangent), curvature * POINT, rtol=1e-5)
+            for found in (tangent, of_tangent):
+                onp.testing.assert_allclose(onp.asarray(found), curvature * POINT, rtol=1e-5)
 
 
 def test_the_tangent_of_a_view_is_that_view_of_the_tangent():
