@@ -117,7 +117,7 @@ class RuleCase:
         self.avals = avals_with_dtype(sample, self.dtype)
         self.args = self._draw(0)
         self.has_stated_gradients = sample.gradients is not None
-        self.rewrites: list[tuple[Any, Program, Any]] = []
+        self.rewrites: dict[tuple[Any, Program], Any] = {}
         self.program = self.trace_primitive(self.avals)
         self.out_avals = self.program.out_avals
         self.inexact_mask = tuple([is_inexact(a.dtype) for a in self.avals])
@@ -166,7 +166,7 @@ class RuleCase:
     def rewritten(self, rewrite: Any, program: Program) -> Any:
         """The result of a rewrite, recorded in `rewrites` for the check that it is reproducible."""
         result = cached_rewrite(rewrite, program)
-        self.rewrites.append((rewrite, program, result))
+        self.rewrites[rewrite, program] = result
         return result
 
     @cached_property
@@ -306,6 +306,25 @@ class RuleCase:
     def batch_element(self, m: int, n: int) -> list[Array]:
         """The operands at one index of the inner and of the outer batch."""
         return self._batch_elements[m + BATCH_SIZES[0] * n]
+
+    def batched_operand(self, i: int, inner: Dim, outer: Dim) -> Array:
+        """An operand stacked along the inner and the outer batch dimension, each unless None.
+
+        One array for all choices of the other operands' dimensions, so that it is one input.
+        """
+        if (i, inner, outer) not in self._batched_operands:
+            rows = [
+                [self.batch_element(m, n)[i] for m in range(BATCH_SIZES[0])]
+                for n in range(BATCH_SIZES[1])
+            ]
+            row = [xs[0] if inner is None else np.stack(xs, inner) for xs in rows]
+            stacked = row[0] if outer is None else np.stack(row, outer)
+            self._batched_operands[i, inner, outer] = np.asarray(stacked)
+        return self._batched_operands[i, inner, outer]
+
+    @cached_property
+    def _batched_operands(self) -> dict[tuple[int, Dim, Dim], Array]:
+        return {}
 
     @cached_property
     def _batch_elements(self) -> list[list[Array]]:

@@ -186,13 +186,10 @@ def _evaluate_batch(
     program = case.rewritten(Batch(BATCH_SIZES[0], inner, outs), case.program)
     if outer is not None:
         program = case.rewritten(Batch(BATCH_SIZES[1], outer, outs), program)
-    stacked = []
-    for i, (d, e) in enumerate(zip(inner, outer or [None] * len(inner), strict=True)):
-        rows = [
-            [case.batch_element(m, n)[i] for m in range(BATCH_SIZES[0])]
-            for n in range(BATCH_SIZES[1])
-        ]
-        stacked.append(_stack(rows, d, e))
+    stacked = [
+        case.batched_operand(i, d, e)
+        for i, (d, e) in enumerate(zip(inner, outer or [None] * len(inner), strict=True))
+    ]
     return inline(program, stacked)
 
 
@@ -358,9 +355,3 @@ def as_list(primitive: Primitive, out: PyTree) -> list[Value]:
 
 def _or_zeros(ct: Cotangent, aval: ShapedArray) -> Value:
     return ops.zeros_like(aval) if ct is None else ct
-
-
-def _stack(rows: Sequence[Sequence[Array]], inner: int | None, outer: int | None) -> Array:
-    """The elements of `rows` stacked along the inner and the outer batch dimension, each unless None."""
-    row = [elements[0] if inner is None else np.stack(elements, inner) for elements in rows]
-    return np.asarray(row[0] if outer is None else np.stack(row, outer))

@@ -55,16 +55,25 @@ def check_rules(primitive_class: type[Primitive], sample: Sample | int | None = 
         samples = [samples[sample] if isinstance(sample, int) else sample]
     problems = []
     for number, case_sample in enumerate(samples):
-        for case in make_rule_cases(primitive_class, case_sample, complex_too=number == 0):
-            for check in CHECKS:
-                try:
-                    check(case)
-                except AssertionError as error:
-                    problems.append(str(error))
-                except Exception as error:
-                    problems.append(f"{case!r}: {type(error).__name__}: {error}")
+        problems += find_problems(
+            make_rule_cases(primitive_class, case_sample, complex_too=number == 0)
+        )
     if problems:
         raise AssertionError("\n".join(problems))
+
+
+def find_problems(cases: Iterable[RuleCase]) -> list[str]:
+    """What each of `CHECKS` finds wrong with each case, as sentences."""
+    problems = []
+    for case in cases:
+        for check in CHECKS:
+            try:
+                check(case)
+            except AssertionError as error:
+                problems.append(str(error))
+            except Exception as error:
+                problems.append(f"{case!r}: {type(error).__name__}: {error}")
+    return problems
 
 
 def abstract_eval_states_the_types_that_lower_produces(case: RuleCase) -> None:
@@ -352,7 +361,7 @@ def programs_are_well_formed_and_print_and_hash_stably(case: RuleCase) -> None:
     for name in case.results:
         case.result(name)
     with checked_tracing():
-        for rewrite, source, result in case.rewrites:
+        for (rewrite, source), result in case.rewrites.items():
             again = rewrite(source)
             if isinstance(result, tuple):
                 for program, second in zip(result, again, strict=True):

@@ -44,25 +44,30 @@ def operands(layout, options):
 @pytest.mark.parametrize("options", GEOMETRIES.values(), ids=GEOMETRIES)
 def test_values_gradients_and_batches_are_those_of_jax(options, layout):
     x, k = operands(layout, options)
-    found = {}
-    for framework in (fx, jax):
 
-        def conv(x, k, framework=framework):
+    def results(framework):
+        def conv(x, k):
             return framework.lax.conv_general_dilated(x, k, dimension_numbers=layout, **options)
 
-        def pulled(x, k, framework=framework, conv=conv):
+        def pulled(x, k):
             return framework.grad(lambda x, k: (conv(x, k) ** 2).sum(), (0, 1))(x, k)
 
-        lanes = onp.stack([x, -x]), onp.stack([k, 2 * k])
-        found[framework] = [
-            conv(x, k),
-            *pulled(x, k),
-            framework.vmap(conv)(*lanes),
-            *framework.vmap(pulled)(*lanes),
-            *framework.vmap(pulled, (None, 0))(x, lanes[1]),
-            *framework.vmap(pulled, (3, None))(onp.moveaxis(lanes[0], 0, 3), k),
-        ]
-    for ours, theirs in zip(found[fx], found[jax], strict=True):
+        # One program: compiled alone, each of these would cost as much as all of them.
+        @framework.jit
+        def together(x, k, xs, ks, moved):
+            return [
+                conv(x, k),
+                *pulled(x, k),
+                framework.vmap(conv)(xs, ks),
+                *framework.vmap(pulled)(xs, ks),
+                *framework.vmap(pulled, (None, 0))(x, ks),
+                *framework.vmap(pulled, (3, None))(moved, k),
+            ]
+
+        xs, ks = onp.stack([x, -x]), onp.stack([k, 2 * k])
+        return together(x, k, xs, ks, onp.moveaxis(xs, 0, 3))
+
+    for ours, theirs in zip(results(fx), results(jax), strict=True):
         onp.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-3)
 
 

@@ -16,7 +16,7 @@ from functx.core.errors import (
 )
 from functx.lowering.jit import jit
 from functx.transforms.grad import grad
-from tests.numpy.agreement import agree, agree_at_once, agree_in_derivatives, label
+from tests.numpy.agreement import Agreement, agree_at_once, derivatives, label
 
 FLOATS = (
     "abs acosh asinh atan cbrt ceil cos cosh digamma erf erfc exp exp2 expm1 floor is_finite lgamma "
@@ -211,9 +211,12 @@ PARTS = [
 CALLS = [*ELEMENTWISE, *ARRAYS, *PRODUCTS, *REDUCTIONS, *PARTS]
 
 
-@pytest.mark.parametrize("call", CALLS, ids=label)
+VALUES = Agreement(lax, jax.lax, CALLS)
+
+
+@pytest.mark.parametrize("call", VALUES.calls, ids=label)
 def test_calls_agree_with_jax(call):
-    agree(lax, jax.lax, *call)
+    VALUES.check(call)
 
 
 @pytest.mark.parametrize("call", CALLS[::8], ids=label)
@@ -221,11 +224,17 @@ def test_calls_agree_with_jax_step_by_step(call):
     agree_at_once(lax, jax.lax, *call)
 
 
-@pytest.mark.parametrize("call", CALLS[::7], ids=label)
+def wider(text):
+    types = {"f32": "f64", "i32": "i64", "c64": "c128"}
+    return next((text.replace(a, b) for a, b in types.items() if a in text), text)
+
+
+WIDE = Agreement(lax, jax.lax, [(call[0], *map(wider, call[1:])) for call in CALLS[::7]])
+
+
+@pytest.mark.parametrize("call", WIDE.calls, ids=label)
 def test_calls_agree_with_jax_in_64_bits(call, x64):
-    wider = {"f32": "f64", "i32": "i64", "c64": "c128"}
-    types = [next((t.replace(a, b) for a, b in wider.items() if a in t), t) for t in call[1:]]
-    agree(lax, jax.lax, call[0], *types)
+    WIDE.check(call)
 
 
 DISCRETE = ("int32", "uint8", "arg", "stop_gradient", "is_finite", "nextafter", "reduce_precision")
@@ -238,9 +247,12 @@ VARYING = [
 ]
 
 
-@pytest.mark.parametrize("call", VARYING[::2], ids=label)
+DERIVATIVES = Agreement(lax, jax.lax, VARYING[::2], derivatives, weak=False)
+
+
+@pytest.mark.parametrize("call", DERIVATIVES.calls, ids=label)
 def test_derivatives_agree_with_jax(call):
-    agree_in_derivatives(lax, jax.lax, *call)
+    DERIVATIVES.check(call)
 
 
 def test_stop_gradient_stops_it_in_trees():

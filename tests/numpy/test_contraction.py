@@ -11,7 +11,7 @@ from functx.core.errors import AxisError, ShapeError, ValueRangeError
 from functx.lowering.jit import jit
 from functx.transforms.grad import grad
 from functx.transforms.make_ir import make_ir
-from tests.numpy.agreement import agree, agree_at_once, agree_in_derivatives, agree_mapped, label
+from tests.numpy.agreement import Agreement, agree_at_once, derivatives, label, values_of_a_batch
 
 CALLS = [
     *[
@@ -194,9 +194,12 @@ LINALG = [
 ]
 
 
-@pytest.mark.parametrize("call", CALLS, ids=label)
+PRODUCTS = Agreement(fnp, jnp, CALLS)
+
+
+@pytest.mark.parametrize("call", PRODUCTS.calls, ids=label)
 def test_products_agree_with_jax(call):
-    agree(fnp, jnp, *call)
+    PRODUCTS.check(call)
 
 
 @pytest.mark.parametrize("call", CALLS[::12], ids=label)
@@ -204,27 +207,48 @@ def test_products_agree_with_jax_step_by_step(call):
     agree_at_once(fnp, jnp, *call)
 
 
-@pytest.mark.parametrize("call", LINALG, ids=label)
+CHAINS = Agreement(fnp.linalg, jnp.linalg, LINALG)
+
+
+@pytest.mark.parametrize("call", CHAINS.calls, ids=label)
 def test_chains_and_powers_agree_with_jax(call):
-    agree(fnp.linalg, jnp.linalg, *call)
+    CHAINS.check(call)
 
 
-@pytest.mark.parametrize("call", [call for call in CALLS if len(call) > 1][::10], ids=label)
+BATCHES = Agreement(
+    fnp, jnp, [call for call in CALLS if len(call) > 1][::10], values_of_a_batch, weak=False
+)
+
+
+@pytest.mark.parametrize("call", BATCHES.calls, ids=label)
 def test_products_map_over_batches(call):
-    agree_mapped(fnp, jnp, *call)
+    BATCHES.check(call)
 
 
-@pytest.mark.parametrize("call", CALLS[::11] + EINSUMS[:0] + CALLS[-9:-7], ids=label)
+WIDE = Agreement(
+    fnp,
+    jnp,
+    [
+        tuple([part.replace("f32", "f64").replace("c64", "c128") for part in call])
+        for call in CALLS[::11] + CALLS[-9:-7]
+    ],
+)
+
+
+@pytest.mark.parametrize("call", WIDE.calls, ids=label)
 def test_products_agree_with_jax_in_64_bits(call, x64):
-    agree(fnp, jnp, *[part.replace("f32", "f64").replace("c64", "c128") for part in call])
+    WIDE.check(call)
 
 
 INEXACT = [c for c in CALLS if all(t[0] in "fc" and "0" not in t.split("[")[1] for t in c[1:])]
 
 
-@pytest.mark.parametrize("call", INEXACT[::3], ids=label)
+DERIVATIVES = Agreement(fnp, jnp, INEXACT[::3], derivatives, weak=False)
+
+
+@pytest.mark.parametrize("call", DERIVATIVES.calls, ids=label)
 def test_derivatives_of_products_agree_with_jax(call):
-    agree_in_derivatives(fnp, jnp, *call)
+    DERIVATIVES.check(call)
 
 
 def equations(call, *shapes):

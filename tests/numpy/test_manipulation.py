@@ -15,7 +15,7 @@ from functx.core.errors import (
 )
 from functx.lowering.jit import jit
 from functx.transforms.make_ir import make_ir
-from tests.numpy.agreement import agree, agree_at_once, agree_in_derivatives, agree_mapped, label
+from tests.numpy.agreement import Agreement, agree_at_once, derivatives, label, values_of_a_batch
 
 SHAPES = [
     ("np.reshape(x, (3, 2))", "f32[2,3]"),
@@ -253,9 +253,12 @@ CHANGED = [
 CALLS = [*SHAPES, *JOINED, *REPEATED, *PADDED, *CHANGED]
 
 
-@pytest.mark.parametrize("call", CALLS, ids=label)
+REARRANGEMENTS = Agreement(fnp, jnp, CALLS)
+
+
+@pytest.mark.parametrize("call", REARRANGEMENTS.calls, ids=label)
 def test_rearrangements_agree_with_jax(call):
-    agree(fnp, jnp, *call)
+    REARRANGEMENTS.check(call)
 
 
 @pytest.mark.parametrize("call", CALLS[::7], ids=label)
@@ -263,14 +266,29 @@ def test_rearrangements_agree_with_jax_step_by_step(call):
     agree_at_once(fnp, jnp, *call)
 
 
-@pytest.mark.parametrize("call", [call for call in CALLS if len(call) > 1][::10], ids=label)
+BATCHES = Agreement(
+    fnp, jnp, [call for call in CALLS if len(call) > 1][::10], values_of_a_batch, weak=False
+)
+
+
+@pytest.mark.parametrize("call", BATCHES.calls, ids=label)
 def test_rearrangements_map_over_batches(call):
-    agree_mapped(fnp, jnp, *call)
+    BATCHES.check(call)
 
 
-@pytest.mark.parametrize("call", CALLS[::9], ids=label)
+WIDE = Agreement(
+    fnp,
+    jnp,
+    [
+        tuple([part.replace("f32", "f64").replace("i32", "i64") for part in call])
+        for call in CALLS[::9]
+    ],
+)
+
+
+@pytest.mark.parametrize("call", WIDE.calls, ids=label)
 def test_rearrangements_agree_with_jax_in_64_bits(call, x64):
-    agree(fnp, jnp, *[part.replace("f32", "f64").replace("i32", "i64") for part in call])
+    WIDE.check(call)
 
 
 INEXACT = [
@@ -282,9 +300,12 @@ INEXACT = [
 ]
 
 
-@pytest.mark.parametrize("call", INEXACT[::4], ids=label)
+DERIVATIVES = Agreement(fnp, jnp, INEXACT[::4], derivatives, weak=False)
+
+
+@pytest.mark.parametrize("call", DERIVATIVES.calls, ids=label)
 def test_derivatives_of_rearrangements_agree_with_jax(call):
-    agree_in_derivatives(fnp, jnp, *call)
+    DERIVATIVES.check(call)
 
 
 def test_broadcast_shapes_takes_ints_and_tuples():

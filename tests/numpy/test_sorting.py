@@ -17,7 +17,7 @@ from functx.ops.sorting import SearchSorted
 from functx.testing import check_rules
 from functx.transforms.grad import grad
 from functx.transforms.vmap import vmap
-from tests.numpy.agreement import agree, agree_at_once, agree_in_derivatives, agree_mapped, label
+from tests.numpy.agreement import Agreement, agree_at_once, derivatives, label, values_of_a_batch
 
 SORTED = [
     *[
@@ -142,9 +142,12 @@ KNOWN = [
 ]
 
 
-@pytest.mark.parametrize("call", [*SORTED, *SIZED], ids=label)
+CALLS = Agreement(fnp, jnp, [*SORTED, *SIZED])
+
+
+@pytest.mark.parametrize("call", CALLS.calls, ids=label)
 def test_calls_agree_with_jax(call):
-    agree(fnp, jnp, *call)
+    CALLS.check(call)
 
 
 @pytest.mark.parametrize("call", [*KNOWN, *SORTED[::9], *SIZED[::9]], ids=label)
@@ -152,20 +155,38 @@ def test_calls_agree_with_jax_step_by_step(call):
     agree_at_once(fnp, jnp, *call)
 
 
-@pytest.mark.parametrize(
-    "call", [call for call in [*SORTED, *SIZED] if len(call) > 1][::10], ids=label
+BATCHES = Agreement(
+    fnp,
+    jnp,
+    [call for call in [*SORTED, *SIZED] if len(call) > 1][::10],
+    values_of_a_batch,
+    weak=False,
 )
+
+
+@pytest.mark.parametrize("call", BATCHES.calls, ids=label)
 def test_calls_map_over_batches(call):
-    agree_mapped(fnp, jnp, *call)
+    BATCHES.check(call)
 
 
-@pytest.mark.parametrize("call", [*SORTED[::6], *SIZED[::6]], ids=label)
+WIDE = Agreement(
+    fnp,
+    jnp,
+    [
+        tuple([part.replace("f32", "f64").replace("i32", "i64") for part in call])
+        for call in [*SORTED[::6], *SIZED[::6]]
+    ],
+)
+
+
+@pytest.mark.parametrize("call", WIDE.calls, ids=label)
 def test_calls_agree_with_jax_in_64_bits(call, x64):
-    agree(fnp, jnp, *[part.replace("f32", "f64").replace("i32", "i64") for part in call])
+    WIDE.check(call)
 
 
-@pytest.mark.parametrize(
-    "call",
+DERIVATIVES = Agreement(
+    fnp,
+    jnp,
     [
         ("np.sort(x, axis=0)", "f32[5,2]"),
         ("np.sort(x, descending=True)", "f32[5]"),
@@ -175,10 +196,14 @@ def test_calls_agree_with_jax_in_64_bits(call, x64):
         ("np.extract(numpy.array([True, False, True]), x, size=2)", "f32[3]"),
         ("np.unique(x, size=4)", "f32[3]"),
     ],
-    ids=label,
+    derivatives,
+    weak=False,
 )
+
+
+@pytest.mark.parametrize("call", DERIVATIVES.calls, ids=label)
 def test_derivatives_agree_with_jax(call):
-    agree_in_derivatives(fnp, jnp, *call)
+    DERIVATIVES.check(call)
 
 
 def test_partition_puts_each_kth_element_at_its_sorted_position():
