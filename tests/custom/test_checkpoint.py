@@ -149,7 +149,7 @@ MORE = {
 )
 def test_a_policy_changes_no_gradient(policy):
     f = fx.jit(fx.grad(fx.checkpoint(network(np, fx.checkpoint_name), policy=policy), (0, 1)))
-    want = jax.grad(PLAIN, (0, 1))(WEIGHTS, ROW)
+    want = jax.jit(jax.grad(PLAIN, (0, 1)))(WEIGHTS, ROW)
     for a, b in zip(f(WEIGHTS, ROW), want, strict=True):
         onp.testing.assert_allclose(a, b, rtol=1e-5)
 
@@ -157,11 +157,11 @@ def test_a_policy_changes_no_gradient(policy):
 @pytest.mark.parametrize("policy", [policies.dots_saveable, policies.save_only_these_names("g")])
 def test_a_policy_changes_no_derivative(policy):
     f = fx.checkpoint(network(np, fx.checkpoint_name), policy=policy)
-    want = jax.hessian(PLAIN, 1)(WEIGHTS, ROW)
+    want = jax.jit(jax.hessian(PLAIN, 1))(WEIGHTS, ROW)
     for second in (fx.hessian, lambda f, i: fx.jacrev(fx.jacrev(f, i), i)):
         onp.testing.assert_allclose(second(f, 1)(WEIGHTS, ROW), want, rtol=1e-4, atol=1e-5)
     rows = onp.stack([ROW, 2 * ROW])
-    want = jax.vmap(jax.grad(PLAIN, 1), (None, 0))(WEIGHTS, rows)
+    want = jax.jit(jax.vmap(jax.grad(PLAIN, 1), (None, 0)))(WEIGHTS, rows)
     onp.testing.assert_allclose(fx.vmap(fx.grad(f, 1), (None, 0))(WEIGHTS, rows), want, rtol=1e-5)
     slope = jax.jvp(PLAIN, (WEIGHTS, ROW), (WEIGHTS, ROW))[1]
     onp.testing.assert_allclose(fx.jvp(f, (WEIGHTS, ROW), (WEIGHTS, ROW))[1], slope, rtol=1e-4)
@@ -245,7 +245,7 @@ def test_a_policy_reaches_into_loops():
     assert sorted([e.primitive.name for e in repeated]) == ["sin", "tanh"]
     for got, want in zip(
         fx.jit(fx.grad(mine, (0, 1)))(WEIGHTS, ROW),
-        jax.grad(theirs, (0, 1))(WEIGHTS, ROW),
+        jax.jit(jax.grad(theirs, (0, 1)))(WEIGHTS, ROW),
         strict=True,
     ):
         onp.testing.assert_allclose(got, want, rtol=1e-4)

@@ -249,11 +249,11 @@ def test_rules_of_jax_may_use_traced_values_around_them():
 
     orders = jnp.array([2.0, 2.0, 3.0])
     for f in (closing_over, static, expn):
-        want = jax.grad(f)(X, orders)
+        want = jax.jit(jax.grad(f))(X, orders)
         close(fx.grad(f)(X, orders), want, "grad")
         close(fx.jit(fx.grad(f))(X, orders), want, "jit(grad)")
         rows = jnp.stack([orders, orders + 1])
-        want = jax.vmap(jax.grad(f))(ROWS, rows)
+        want = jax.jit(jax.vmap(jax.grad(f)))(ROWS, rows)
         close(fx.vmap(fx.grad(f))(ROWS, rows), want, "vmap(grad)")
 
 
@@ -586,11 +586,12 @@ def test_typed_keys_are_keys_inside_and_as_results(generator):
         same(found, {name: uses[name] for name in found})
     both = [fun for fun, _ in KEYS.values()]
     together = fx.jit(lambda key: [fx.from_jax(fun)(key) for fun in both])
-    wanted = [fun(key) for fun in both]
+    wanted = jax.jit(lambda key: [fun(key) for fun in both])(key)
     same(together(key), wanted)
     same(together.lower(key).compile()(key), wanted)
     keys = jax.random.split(key, 2)
-    same(jax.jit(jax.vmap(together))(keys), jax.vmap(lambda k: [fun(k) for fun in both])(keys))
+    wanted = jax.jit(jax.vmap(lambda k: [fun(k) for fun in both]))(keys)
+    same(jax.jit(jax.vmap(together))(keys), wanted)
     assert fx.eval_shape(jax.random.split, key) == jax.eval_shape(jax.random.split, key)
 
 
@@ -647,8 +648,8 @@ def test_functions_return_values_of_a_trace_of_jax_around_them():
         for module, numpy in ((jax, jnp), (fx, np))
     ]
     for verb in (jax.jit, jax.jacfwd, jax.jacrev):
-        onp.testing.assert_allclose(verb(ours)(x), verb(theirs)(x), rtol=1e-6)
-    onp.testing.assert_allclose(jax.vmap(ours)(wide), jax.vmap(theirs)(wide), rtol=1e-6)
+        onp.testing.assert_allclose(verb(ours)(x), jax.jit(verb(theirs))(x), rtol=1e-6)
+    onp.testing.assert_allclose(jax.vmap(ours)(wide), jax.jit(jax.vmap(theirs))(wide), rtol=1e-6)
 
 
 def test_what_a_jitted_function_of_jax_makes_of_arrays_alone_is_its_own():
@@ -669,6 +670,6 @@ def test_jax_takes_arrays_of_functx_around_the_function_as_its_own():
         return jax.ops.segment_sum(x * staged, rows, 3).sum() + jnp.take(table, rows) @ x
 
     x = onp.arange(4.0, dtype="float32") + 1.0
-    wanted = jax.grad(f)(jnp.asarray(x))
+    wanted = jax.jit(jax.grad(f))(x)
     for call in (fx.grad(f), fx.jit(fx.grad(f)), lambda x: fx.vmap(fx.grad(f))(x[None])[0]):
         onp.testing.assert_allclose(call(x), wanted, rtol=1e-6)

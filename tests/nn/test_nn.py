@@ -1,5 +1,7 @@
 """functx.nn against jax.nn: values, derivatives to second order, and extreme values."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -51,6 +53,11 @@ def points(dtype="float64"):
     return np.concatenate([np.linspace(-7.1, 7.3, 29), [30.0, -30.0]]).astype(dtype)
 
 
+def of_each(library, f):
+    """The values of `f` at each array of a list, compiled together."""
+    return library.jit(lambda arrays: [f(x) for x in arrays])
+
+
 def rows(*shape, seed=0):
     return np.random.RandomState(seed).normal(size=shape) * 3
 
@@ -61,24 +68,30 @@ def rows(*shape, seed=0):
 @pytest.mark.parametrize("name", ACTIVATIONS)
 def test_activations_have_jaxs_values(name):
     ours, theirs = getattr(nn, name), getattr(jax.nn, name)
-    for dtype in ("float32", "bfloat16", "float16"):
-        x = points(dtype)
-        close(functx.jit(ours)(x), theirs(jnp.asarray(x)))
-    x = points("float32")
-    close(ours(x), theirs(x))
     special = np.array([0.0, -0.0, np.nan, 1e30, -1e30], "float32")
-    close(ours(special), theirs(special))
+    arrays = [*map(points, ("float32", "bfloat16", "float16")), special]
+    expected = of_each(jax, theirs)(arrays)
+    for x, y in zip(of_each(functx, ours)(arrays), expected, strict=True):
+        close(x, y)
+    close(ours(special), expected[-1])
 
 
 @pytest.mark.parametrize("name", ACTIVATIONS)
 def test_activations_have_jaxs_derivatives_to_second_order(x64, name):
     ours, theirs = getattr(nn, name), getattr(jax.nn, name)
-    x = points()
-    close(functx.vmap(functx.grad(ours))(x), jax.vmap(jax.grad(theirs))(x))
-    wanted = jax.vmap(jax.grad(jax.grad(theirs)))(x)
-    close(functx.vmap(functx.grad(functx.grad(ours)))(x), wanted, 1e-11)
-    forward = functx.vmap(lambda x: functx.jvp(functx.grad(ours), (x,), (np.float64(1.0),))[1])(x)
-    close(forward, wanted, 1e-11)
+
+    def derivatives(library, f):
+        slope = library.grad(f)
+        functions = [
+            slope,
+            library.grad(slope),
+            lambda x: library.jvp(slope, (x,), (np.float64(1.0),))[1],
+        ]
+        return library.jit(lambda x: [library.vmap(f)(x) for f in functions])(points())
+
+    found, wanted = derivatives(functx, ours), derivatives(jax, theirs)
+    for x, y, tolerance in zip(found, wanted, (None, 1e-11, 1e-11), strict=True):
+        close(x, y, tolerance)
 
 
 @pytest.mark.parametrize("approximate", [True, False])
@@ -87,7 +100,7 @@ def test_gelu(x64, approximate):
     close(nn.gelu(x, approximate), jax.nn.gelu(x, approximate))
     close(
         functx.vmap(functx.grad(lambda x: nn.gelu(x, approximate)))(x),
-        jax.vmap(jax.grad(lambda x: jax.nn.gelu(x, approximate)))(x),
+        jax.jit(jax.vmap(jax.grad(lambda x: jax.nn.gelu(x, approximate))))(x),
     )
 
 
@@ -100,7 +113,7 @@ def test_parameters_of_activations():
     slope = np.float32(0.3)
     close(
         functx.grad(lambda s: nn.leaky_relu(x, s).sum())(slope),
-        jax.grad(lambda s: jax.nn.leaky_relu(x, s).sum())(slope),
+        jax.jit(jax.grad(lambda s: jax.nn.leaky_relu(x, s).sum()))(slope),
     )
     pairs = rows(3, 8).astype("float32")
     for axis in (-1, 1):
@@ -111,7 +124,7 @@ def test_parameters_of_activations():
     close(nn.log1mexp(positive), jax.nn.log1mexp(positive))
     close(
         functx.vmap(functx.grad(nn.log1mexp))(positive),
-        jax.vmap(jax.grad(jax.nn.log1mexp))(positive),
+        jax.jit(jax.vmap(jax.grad(jax.nn.log1mexp)))(positive),
     )
 
 
@@ -149,13 +162,19 @@ FUNCTIONS = ["softmax", "log_softmax", "logsumexp"]
 @pytest.mark.parametrize("axis", [-1, 0, (0, 2), None])
 def test_functions_along_axes_have_jaxs_values(name, axis):
     ours, theirs = getattr(nn, name), getattr(jax.nn, name)
-    for dtype in ("float32", "bfloat16", "float16"):
-        x = rows(2, 3, 4).astype(dtype)
-        close(functx.jit(lambda x: ours(x, axis))(x), theirs(jnp.asarray(x), axis))
-    x = rows(2, 3, 4).astype("float32")
+    arrays = [rows(2, 3, 4).astype(dtype) for dtype in ("float32", "bfloat16", "float16")]
+    for x, y in zip(
+        of_each(functx, lambda x: ours(x, axis))(arrays),
+        of_each(jax, lambda x: theirs(x, axis))(arrays),
+        strict=True,
+    ):
+        close(x, y)
+    x = arrays[0]
     where = rows(2, 3, 4, seed=1) > 0
-    close(ours(x, axis, where=where), theirs(x, axis, where=where))
-    close(ours(x, axis, where=where[:, :, :1]), theirs(x, axis, where=where[:, :, :1]))
+    masks = [where, where[:, :, :1]]
+    expected = of_each(jax, lambda where: theirs(x, axis, where=where))(masks)
+    for mask, y in zip(masks, expected, strict=True):
+        close(ours(x, axis, where=mask), y)
 
 
 @pytest.mark.parametrize("name", [*FUNCTIONS, "standardize", "logmeanexp"])
@@ -178,8 +197,8 @@ def test_functions_along_axes_have_jaxs_derivatives_to_second_order(x64, name, m
         return f
 
     ours, theirs = total(nn), total(jax.nn)
-    close(functx.grad(ours)(x), jax.grad(theirs)(x))
-    wanted = jax.jvp(jax.grad(theirs), (x,), (direction,))[1]
+    slopes, wanted = jax.jit(lambda x: jax.jvp(jax.grad(theirs), (x,), (direction,)))(x)
+    close(functx.grad(ours)(x), slopes)
     close(functx.jvp(functx.grad(ours), (x,), (direction,))[1], wanted, 1e-11)
     close(functx.hvp(ours, (x,), (direction,))[0], wanted, 1e-11)
     reverse = functx.grad(lambda x: (functx.grad(ours)(x) * direction).sum())(x)
@@ -193,7 +212,7 @@ def test_functions_along_axes_in_a_batch(name):
     for dim in range(3):
         close(
             functx.vmap(lambda x: ours(x, 0), dim, 1 if name != "logsumexp" else 0)(x),
-            jax.vmap(lambda x: theirs(x, 0), dim, 1 if name != "logsumexp" else 0)(x),
+            jax.jit(jax.vmap(lambda x: theirs(x, 0), dim, 1 if name != "logsumexp" else 0))(x),
         )
 
 
@@ -208,7 +227,7 @@ def test_logsumexp_with_factors_signs_and_complex_numbers():
     ):
         for keepdims in (False, True):
             ours = nn.logsumexp(a, 1, keepdims=keepdims, **kwargs)
-            theirs = jax.nn.logsumexp(a, 1, keepdims=keepdims, **kwargs)
+            theirs = jax.jit(partial(jax.nn.logsumexp, axis=1, keepdims=keepdims, **kwargs))(a)
             for x, y in zip(
                 *[o if type(o) is tuple else (o,) for o in (ours, theirs)], strict=True
             ):
@@ -216,7 +235,7 @@ def test_logsumexp_with_factors_signs_and_complex_numbers():
     b = np.abs(b)
     close(
         functx.grad(lambda a, b: nn.logsumexp(a, 1, b).sum(), (0, 1))(a, b)[0],
-        jax.grad(lambda a, b: jax.nn.logsumexp(a, 1, b).sum(), (0, 1))(a, b)[0],
+        jax.jit(jax.grad(lambda a, b: jax.nn.logsumexp(a, 1, b).sum()))(a, b),
     )
     z = (a + 1j * b).astype("complex64")
     np.testing.assert_allclose(nn.logsumexp(z, 1), jax.nn.logsumexp(z, 1), 1e-5)
@@ -284,7 +303,7 @@ def test_standardize(algorithm):
     ):
         close(
             nn.standardize(x, **kwargs, algorithm=algorithm),
-            jax.nn.standardize(x, **kwargs, algorithm=algorithm),
+            jax.jit(partial(jax.nn.standardize, **kwargs, algorithm=algorithm))(x),
             1e-5,
         )
     constant = np.full((2, 4), 3.0, "float32")

@@ -320,7 +320,9 @@ def test_an_array_is_numpys_to_everybody_else():
     assert type(numpy.asarray(x)) is type(x.view(numpy.ndarray)) is numpy.ndarray
     assert memoryview(x).shape == (2, 3) and x.tobytes() == numpy.asarray(x).tobytes()
     assert (
-        jnp.sin(x).shape == jax.jit(jnp.sin)(x).shape == jax.grad(lambda y: (y * y).sum())(x).shape
+        jnp.sin(x).shape
+        == jax.jit(jnp.sin)(x).shape
+        == jax.jit(jax.grad(lambda y: (y * y).sum()))(x).shape
     )
     assert jax.tree.leaves({"a": x})[0] is x and isinstance(x, functx.Array | numpy.ndarray)
     assert {x[0, 1]: 1}[np.float32(0.5)] == 1 and len(set(np.array([1, 2, 1]))) == 2

@@ -314,7 +314,7 @@ def test_vmap_over_keys_draws_for_each_key(name):
     args = {"truncated_normal": (-1.0, 1.0, (3,)), "bernoulli": (0.3, (3,))}.get(name, ((3,),))
     same(
         functx.vmap(lambda k: getattr(random, name)(k, *args))(ours),
-        jax.vmap(lambda k: getattr(jax.random, name)(k, *args))(theirs),
+        jax.jit(jax.vmap(lambda k: getattr(jax.random, name)(k, *args)))(theirs),
     )
 
 
@@ -322,25 +322,31 @@ def test_vmap_over_seeds_keys_and_parameters():
     ours, theirs = keys()
     ours, theirs = random.split(ours, (4, 3)), jax.random.split(theirs, (4, 3))
     seeds, data = np.arange(4, dtype="int32"), np.arange(4, dtype="int32")
-    same(functx.vmap(random.key)(seeds), jax.vmap(lambda s: words(jax.random.key(s)))(seeds))
+    same(
+        functx.vmap(random.key)(seeds), jax.jit(jax.vmap(lambda s: words(jax.random.key(s))))(seeds)
+    )
     same(
         functx.vmap(functx.vmap(random.split))(ours),
-        words(jax.vmap(jax.vmap(jax.random.split))(theirs)),
+        words(jax.jit(jax.vmap(jax.vmap(jax.random.split)))(theirs)),
     )
     for axes in [(0, 0), (None, 0), (0, None)]:
         mine, other = (ours[:, 0], theirs[:, 0]) if axes[0] == 0 else (ours[0, 0], theirs[0, 0])
         number = data if axes[1] == 0 else data[3]
         same(
             functx.vmap(random.fold_in, axes)(mine, number),
-            words(jax.vmap(jax.random.fold_in, axes)(other, number)),
+            words(jax.jit(jax.vmap(jax.random.fold_in, axes))(other, number)),
         )
         same(
             functx.vmap(lambda k, n: random.randint(k, (2,), 0, n + 3), axes)(mine, number),
-            jax.vmap(lambda k, n: jax.random.randint(k, (2,), 0, n + 3), axes)(other, number),
+            jax.jit(jax.vmap(lambda k, n: jax.random.randint(k, (2,), 0, n + 3), axes))(
+                other, number
+            ),
         )
     same(
         functx.vmap(random.permutation, (0, None), 1)(ours[0], np.arange(9, dtype="int32")),
-        jax.vmap(jax.random.permutation, (0, None), 1)(theirs[0], np.arange(9, dtype="int32")),
+        jax.jit(jax.vmap(jax.random.permutation, (0, None), 1))(
+            theirs[0], np.arange(9, dtype="int32")
+        ),
     )
 
 
@@ -359,10 +365,10 @@ def test_derivatives_flow_to_parameters_and_not_through_bits():
     at = np.float32(-1.0), np.float32(2.0)
     for function in (gauss, bounds, truncated):
         got = functx.grad(function(random, ours), (0, 1))(*at)
-        wanted = jax.grad(function(jax.random, theirs), (0, 1))(*at)
+        wanted = jax.jit(jax.grad(function(jax.random, theirs), (0, 1)))(*at)
         np.testing.assert_allclose(got, wanted, 2e-5)
     second = functx.hessian(gauss(random, ours), (0, 1))(*at)
-    expected = jax.hessian(gauss(jax.random, theirs), (0, 1))(*at)
+    expected = jax.jit(jax.hessian(gauss(jax.random, theirs), (0, 1)))(*at)
     np.testing.assert_allclose(second, expected, 1e-5)
 
 

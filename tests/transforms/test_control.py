@@ -97,7 +97,7 @@ def of(lib, function):
 
 @each_function
 def test_values_agree_with_jax_in_and_out_of_jit(function):
-    wanted = function(JAX, H, XS, W)
+    wanted = jax.jit(of(JAX, function))(H, XS, W)
     same(function(FUNCTX, H, XS, W), wanted)
     same(functx.jit(of(FUNCTX, function))(H, XS, W), wanted)
 
@@ -105,7 +105,7 @@ def test_values_agree_with_jax_in_and_out_of_jit(function):
 @each_function
 def test_first_derivatives_agree_with_jax_in_every_mode(function):
     f, args = of(FUNCTX, function), (H, XS, W)
-    wanted = jax.grad(of(JAX, function), (0, 1, 2))(*args)
+    wanted = jax.jit(jax.grad(of(JAX, function), (0, 1, 2)))(*args)
     same(functx.grad(f, (0, 1, 2))(*args), wanted)
     same(functx.jacfwd(f, (0, 1, 2))(*args), wanted)
     along = sum((g * x).sum() for g, x in zip(wanted, args, strict=True))
@@ -130,11 +130,11 @@ def test_batches_of_gradients_agree_with_jax(function, axes):
     batches = RANDOM.randn(2, 3), RANDOM.randn(4, 2, 3), RANDOM.randn(3, 3, 2)
     args = [b if a is not None else x for b, a, x in zip(batches, axes, (H, XS, W), strict=True)]
     got = functx.jit(functx.vmap(functx.grad(of(FUNCTX, function), (0, 1, 2)), axes))(*args)
-    same(got, jax.vmap(jax.grad(of(JAX, function), (0, 1, 2)), axes)(*args))
+    same(got, jax.jit(jax.vmap(jax.grad(of(JAX, function), (0, 1, 2)), axes))(*args))
     total = functx.grad(lambda *a: functx.vmap(of(FUNCTX, function), axes)(*a).sum(), (0, 1, 2))
     same(
         total(*args),
-        jax.grad(lambda *a: jax.vmap(of(JAX, function), axes)(*a).sum(), (0, 1, 2))(*args),
+        jax.jit(jax.grad(lambda *a: jax.vmap(of(JAX, function), axes)(*a).sum(), (0, 1, 2)))(*args),
     )
 
 
@@ -317,8 +317,8 @@ def test_a_while_loop_agrees_with_jax_in_forward_mode():
     args = START, 20.0, 1.1
     f, g = (lambda *a: grow(FUNCTX, *a)), (lambda *a: grow(JAX, *a))
     same(f(*args), g(*args))
-    same(functx.jit(functx.jacfwd(f, (0, 2)))(*args), jax.jacfwd(g, (0, 2))(*args))
-    same(functx.jacfwd(functx.jacfwd(f))(*args), jax.jacfwd(jax.jacfwd(g))(*args))
+    same(functx.jit(functx.jacfwd(f, (0, 2)))(*args), jax.jit(jax.jacfwd(g, (0, 2)))(*args))
+    same(functx.jacfwd(functx.jacfwd(f))(*args), jax.jit(jax.jacfwd(jax.jacfwd(g)))(*args))
     pushed = functx.linearize(lambda x: f(x, 20.0, 1.1), START)[1](START)
     same(pushed, jax.jvp(lambda x: g(x, 20.0, 1.1), (START,), (START,))[1])
 
@@ -328,8 +328,11 @@ def test_lanes_of_a_while_loop_stop_by_themselves(axes):
     batches = RANDOM.rand(3, 3), LIMITS, np.array([0.5, 1.0, 2.0])
     args = [b if a == 0 else x for b, a, x in zip(batches, axes, (START, 9.0, 1.1), strict=True)]
     f, g = (lambda *a: grow(FUNCTX, *a)), (lambda *a: grow(JAX, *a))
-    same(functx.vmap(f, axes)(*args), jax.vmap(g, axes)(*args))
-    same(functx.vmap(functx.jacfwd(f, 2), axes)(*args), jax.vmap(jax.jacfwd(g, 2), axes)(*args))
+    same(functx.vmap(f, axes)(*args), jax.jit(jax.vmap(g, axes))(*args))
+    same(
+        functx.vmap(functx.jacfwd(f, 2), axes)(*args),
+        jax.jit(jax.vmap(jax.jacfwd(g, 2), axes))(*args),
+    )
 
 
 def test_a_lane_that_has_stopped_is_left_alone():
