@@ -24,7 +24,7 @@ from functx.core.errors import (
     type_name,
 )
 from functx.core.functionalization import functionalized_atom
-from functx.core.program import Atom, Equation, Program, Var, dce_equations
+from functx.core.program import Atom, Equation, Literal, Program, Var, dce_equations
 from functx.core.rewriting import apply, cached_rewrite
 from functx.core.source_info import warn_at_user_line
 from functx.core.tracebacks import api_boundary
@@ -353,7 +353,7 @@ def grad_of_traced(
             )
     # Cotangents are conjugates of the gradients that users see.
     cts = [
-        ops.conj_if_complex(gradient)
+        gradient if type(gradient) is Literal else ops.conj_if_complex(gradient)
         for _, gradient in root_gradients("grad", roots, given, batched)
     ]
     builder = current_builder.require()

@@ -113,10 +113,17 @@ class Node:
 class AccumulateGrad(Node):
     """The node of a leaf, where its gradient is added to `.grad`."""
 
+    label, edges = "AccumulateGrad", ()
+
     def __init__(self, variable: Variable):
-        super().__init__("AccumulateGrad", (), [variable.aval_])
+        self.number = next(_numbers)
         self.variable = variable
         self.hooks = variable._hooks
+
+    @property
+    def out_avals(self) -> Sequence[ShapedArray]:  # type: ignore[override]
+        """The type of the leaf."""
+        return [self.variable.aval_]
 
     def add_hooks(self) -> NodeHooks:
         """The hooks of the leaf, which outlive the node."""

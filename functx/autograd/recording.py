@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from threading import RLock, local
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import ref
 
 import jax.numpy as jnp
@@ -22,17 +23,19 @@ from functx.core.tracing import Builder
 from functx.core.types import ShapedArray
 from functx.core.typing import ArrayLike
 from functx.passes.memory_planning import bytes_of
-from functx.transforms.literal_lifting import literal_free_key
 
 
 class Recorded:
     """An array that a recording will compute, or has computed.
 
-    It is value `number` of `recording`, which is None once `value` is known.
+    It is value `number` of `recording`, which is None once `value` is known. `is_private` says whether
+    nobody else holds the array `value`, whose memory a recording may then reuse; `captured_by` is the last
+    recording that captured it.
     """
 
-    __slots__ = ("__weakref__", "aval", "number", "recording", "value")
+    __slots__ = ("__weakref__", "aval", "captured_by", "is_private", "number", "recording", "value")
     value: Any
+    is_private: bool
 
     def __init__(
         self, aval: ShapedArray, recording: Recording | FailedOperation | None, number: int
@@ -40,9 +43,25 @@ class Recorded:
         self.aval = aval
         self.recording = recording
         self.number = number
+        self.captured_by: Recording | None = None
 
     def compute(self) -> Any:
-        """The value; runs the recording if it is not known, and raises the error of one that failed."""
+        """The value, for a caller that may keep it.
+
+        Runs the recording if it is not known, and raises the error of one that failed.
+        """
+        value = self.look()
+        self.share()
+        return value
+
+    def share(self) -> None:
+        """Lets others hold the value: no recording may reuse its memory."""
+        self.is_private = False
+        if self.captured_by is not None:
+            self.captured_by.reusable.pop(id(self.value), None)
+
+    def look(self) -> Any:
+        """As `compute`, for a caller that does not keep the value."""
         if self.recording is not None:
             self.recording.run()
             if type(self.recording) is FailedOperation:
@@ -50,11 +69,11 @@ class Recorded:
         return self.value
 
 
-def constant(x: ArrayLike) -> Recorded:
+def constant(x: ArrayLike, is_private: bool = False) -> Recorded:
     """An array with a value."""
     variables.exist = True
     recorded = Recorded(aval_of(x), None, 0)
-    recorded.value = x
+    recorded.value, recorded.is_private = x, is_private
     return recorded
 
 
@@ -118,10 +137,14 @@ class Operation:
 
 
 def operation_of(program: Program) -> Operation:
-    """The operation that a program is."""
+    """The operation that a program is; equal programs are one."""
     found: Operation | None = program.memo.get(Operation)
     if found is None:
-        found = program.memo[Operation] = Operation(program)
+        found = None if program.has_captures else _operations.get(program.key)
+        if found is None:
+            found = Operation(program)
+            _operations.put(program.key, found)
+        program.memo[Operation] = found
     return found
 
 
@@ -153,7 +176,7 @@ class Recording:
     `calls` holds each operation, then its operands: the numbers of values of this recording, where -1 is
     the first captured value, and literals. Only those values are computed that somebody still
     holds: `results` are weak references. If an operation raises, each look at a result that depends
-    on it raises the same error.
+    on it raises the same error. `reusable` holds the captured values that are private, by identity.
     """
 
     def __init__(self) -> None:
@@ -161,10 +184,11 @@ class Recording:
         self.captured: list[Any] = []
         self.captured_avals: list[ShapedArray] = []
         self.captured_numbers: dict[int, int] = {}
+        self.reusable: dict[int, ref[Recorded]] = {}
         self.results: list[ref[Recorded]] = []
         self.count = self.size = self.bytes = 0
         self.has_effects = False
-        self.is_open = True
+        self.is_open, self.has_run = True, False
         self._running = RLock()
 
     def call(self, operation: Operation, operands: Sequence[Operand]) -> list[Recorded]:
@@ -201,11 +225,18 @@ class Recording:
         """The number of an operand from outside."""
         if type(x) is Literal:
             return x
-        value = x.compute()  # type: ignore[union-attr]
+        value = x.look()  # type: ignore[union-attr]
+        if x.captured_by is not self:
+            if x.captured_by is not None and not x.captured_by.has_run:
+                # Both recordings are to read it.
+                x.share()
+            x.captured_by = self
         number = self.captured_numbers.get(id(value))
         if number is None:
             self.captured.append(value)
             self.captured_avals.append(x.aval)
+            if x.is_private:
+                self.reusable[id(value)] = ref(x)
             self.bytes += bytes_of(x.aval)
             number = self.captured_numbers[id(value)] = -len(self.captured)
         return number
@@ -220,11 +251,10 @@ class Recording:
         builder = Builder("recording", "autograd")
         inputs = [builder.add_input(aval) for aval in self.captured_avals]
         values: list[Any] = []
-        calls = iter([*self.calls])
+        calls: Iterator[Any] = iter([*self.calls])
         for operation in calls:
-            assert type(operation) is Operation
             operands = [
-                x if type(x) is Literal else values[x] if x >= 0 else inputs[-1 - x]  # type: ignore[operator, index]
+                x if type(x) is Literal else values[x] if x >= 0 else inputs[-1 - x]
                 for x in islice(calls, operation.arity)
             ]
             outs = builder.inline(operation.program, operands)
@@ -249,29 +279,100 @@ class Recording:
                     if type(value) is FailedOperation:
                         x.recording = value
                     else:
-                        x.value, x.recording = value, None
+                        x.value, x.is_private, x.recording = value, True, None
             self.calls, self.captured, self.results = [], [], []
+            self.has_run = True
 
     def values_of(self, held: Sequence[Recorded]) -> Sequence[Any]:
         """The values of results: operation by operation at first, compiled when they are met again."""
         numbers = tuple([x.number for x in held])
-        key = contextual_key((tuple(self.calls), tuple(self.captured_avals), numbers))
+        types = tuple(self.captured_avals)
+        key = contextual_key((tuple(self.calls), types, numbers))
         program: Program | None = _programs.get(key)
         if program is None:
-            builder, values = self.trace()
-            program, _ = builder.finish([values[x.number] for x in held])
-            form = hash(literal_free_key(program))
+            calls = [x.aval if type(x) is Literal else x for x in self.calls]
+            form = hash((tuple(calls), types, numbers))
             if _met.get(form) is None:
                 _met.put(form, True)
-                return evaluate_equations(program, self.captured)
+                return self.evaluate(held)
+            builder, values = self.trace()
+            program, _ = builder.finish([values[x.number] for x in held])
             _programs.put(key, program)
+        donated = self.donated_positions(held)
         try:
-            return backend.run(None, program, self.captured)
+            return backend.run(None, program, self.captured, donated)
         except Exception as error:
-            if self.has_effects:
-                # Effects must not happen twice.
+            # Effects must not happen twice, and donated values are gone.
+            if self.has_effects or any([self.captured[i].is_deleted() for i in donated]):
                 return [FailedOperation(error)] * len(held)
-            return evaluate_equations(program, self.captured)
+            return self.evaluate(held)
+
+    def donated_positions(self, held: Sequence[Recorded]) -> tuple[int, ...]:
+        """The positions of captured values that nobody holds, each with the type of a result of its own."""
+        if not any([reference() is None for reference in self.reusable.values()]):
+            return ()
+        donated = []
+        room = Counter([x.aval for x in held])
+        for i, (value, aval) in enumerate(zip(self.captured, self.captured_avals, strict=True)):
+            reference = self.reusable.get(id(value))
+            if reference is not None and reference() is None and room[aval]:
+                room[aval] -= 1
+                donated.append(i)
+        return tuple(donated)
+
+    def evaluate(self, held: Sequence[Recorded]) -> list[Any]:
+        """The values of results, whose operations run one after the other.
+
+        A FailedOperation stands for each result that depends on an operation that raised.
+        """
+        values: dict[int, Any] = {-1 - i: x for i, x in enumerate(self.captured)}
+        for operation, operands, first, last in self.steps(held):
+            args = [_runtime_value(x) if type(x) is Literal else values[x] for x in operands]
+            outs: Any = next((x for x in args if type(x) is FailedOperation), None)
+            try:
+                outs = outs or backend.run(None, operation.program, args)
+            except Exception as error:
+                outs = FailedOperation(error)
+            for k, i in enumerate(operation.new):
+                values[first + k] = outs if type(outs) is FailedOperation else outs[i]
+            for number in last:
+                del values[number]
+        return [values[x.number] for x in held]
+
+    def steps(self, held: Sequence[Recorded]) -> list[Step]:
+        """The calls that `held` and effects need, in order."""
+        calls: list[tuple[Operation, list[Any], int]] = []
+        first = 0
+        remaining: Iterator[Any] = iter(self.calls)
+        for operation in remaining:
+            calls.append((operation, [*islice(remaining, operation.arity)], first))
+            first += len(operation.new)
+        needed = {x.number for x in held}
+        steps = []
+        for operation, operands, first in reversed(calls):
+            results = range(first, first + len(operation.new))
+            if operation.effects or not needed.isdisjoint(results):
+                last = {x for x in operands if type(x) is int and x >= 0} - needed
+                needed |= last
+                last.update([x for x in results if x not in needed])
+                steps.append(Step(operation, operands, first, last))
+        return steps[::-1]
+
+
+class Step(NamedTuple):
+    """A call in the order of evaluation, whose first result has the number `first`.
+
+    The values with the numbers `last` are not needed after it.
+    """
+
+    operation: Operation
+    operands: Sequence[int | Literal]
+    first: int
+    last: set[int]
+
+
+def _runtime_value(x: Literal) -> Any:
+    return x.value if x.aval.weak_type else np.asarray(x.value, x.aval.dtype)[()]
 
 
 class FailedOperation:
@@ -318,32 +419,3 @@ def recorded() -> Program:
     builder, values = recording.trace()
     outputs = [values[x.number].atom for x in recording.held()]
     return Program("recording", builder.inputs, builder.equations, outputs)
-
-
-def evaluate_equations(program: Program, args: Sequence[Any]) -> list[Any]:
-    """The outputs of a program, whose operations run one after the other.
-
-    A FailedOperation stands for each result that depends on an operation that raised.
-    """
-    last = {atom: i for i, eqn in enumerate(program.equations) for atom in eqn.inputs}
-    kept = set(program.outputs)
-    env: dict[Atom, Any] = dict(zip(program.inputs, args, strict=True))
-    for i, eqn in enumerate(program.equations):
-        operands = [env[a] if type(a) is Var else a for a in eqn.inputs]
-        outs: Any = next((x for x in operands if type(x) is FailedOperation), None)
-        try:
-            outs = outs or backend.evaluate(eqn.primitive, operands)
-        except Exception as error:
-            outs = FailedOperation(error)
-        if type(outs) is FailedOperation:
-            outs = [outs] * len(eqn.outputs)
-        elif not eqn.primitive.multiple_results:
-            outs = [outs]
-        env.update(zip(eqn.outputs, outs, strict=True))
-        for atom in eqn.inputs:
-            if last[atom] == i and atom not in kept:
-                env.pop(atom, None)
-    return [
-        env[a] if type(a) is Var else jnp.asarray(a.value, a.aval.dtype)  # type: ignore[union-attr]
-        for a in program.outputs
-    ]

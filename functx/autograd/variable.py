@@ -23,7 +23,7 @@ from functx.autograd.hooks import (
     retain,
 )
 from functx.autograd.modes import check_outside_transforms, current_modes, grad_mode
-from functx.autograd.nodes import AccumulateGrad, GradientEdge, Node, OverwrittenNode
+from functx.autograd.nodes import AccumulateGrad, GradientEdge, Node, OverwrittenNode, make_edge
 from functx.autograd.recording import Recorded, constant
 from functx.core.errors import (
     AutogradError,
@@ -141,7 +141,8 @@ class Variable(Tracer):
         else:
             # A copy, since its owner may write to a NumPy array.
             with eval_context() if current_builder.get() is not None else nullcontext():
-                recorded = constant(strong(fnp.array(value, dtype)))
+                array = strong(fnp.array(value, dtype))
+            recorded = constant(array, isinstance(array, jax.Array))
         self._recorded, self._edge = recorded, None
         if current_modes().inference:
             self._counter = VersionCounter(True)
@@ -197,7 +198,7 @@ class Variable(Tracer):
         if node is None:
             node = AccumulateGrad(self)
             self._leaf = ref(node)
-        return GradientEdge(node, 0)
+        return make_edge((node, 0))
 
     def _read_again(self) -> None:
         """Takes the view again, after a write."""
@@ -228,12 +229,18 @@ class Variable(Tracer):
 
     def compute(self) -> Any:
         """The value as an array; runs what is recorded. ConcretizationError in a jitted function."""
+        value = self.look()
+        self._recorded.share()
+        return value
+
+    def look(self) -> Any:
+        """As `compute`, for a caller that does not keep the array."""
         self.check_not_in_jit(
             "the value of a Variable",
             "Read it before the call and pass it as an argument, a static one for a Python number; or "
             "choose with functx.numpy.where or functx.lax.cond.",
         )
-        return self.read().compute()
+        return self.read().look()
 
     def check_not_in_jit(self, subject: str, fix: str) -> None:
         """Raises ConcretizationError in a jitted function, which would keep what it reads."""
@@ -619,25 +626,25 @@ class Variable(Tracer):
     def __array__(  # type: ignore[override]
         self, dtype: DTypeLike = None, copy: bool | None = None
     ) -> NumPyArray:
-        return np.array(self.compute(), dtype)
+        return np.array(self.look(), dtype)
 
     def __float__(self) -> float:
-        return float(np.asarray(self.compute()).item())
+        return float(np.asarray(self.look()).item())
 
     def __int__(self) -> int:
-        return int(np.asarray(self.compute()).item())
+        return int(np.asarray(self.look()).item())
 
     def __complex__(self) -> complex:
-        return complex(np.asarray(self.compute()).item())
+        return complex(np.asarray(self.look()).item())
 
     def __bool__(self) -> bool:
-        return bool(np.asarray(self.compute()))
+        return bool(np.asarray(self.look()))
 
     def __index__(self) -> int:
-        return np.asarray(self.compute()).__index__()
+        return np.asarray(self.look()).__index__()
 
     def __format__(self, spec: str) -> str:
-        value = np.asarray(self.compute())
+        value = np.asarray(self.look())
         return format(value.item() if not value.ndim else value, spec)
 
     def backward(
@@ -653,19 +660,19 @@ class Variable(Tracer):
 
     def item(self, *args: Any) -> Any:
         """The one element, or the one at an index, as a Python number."""
-        return np.asarray(self.compute()).item(*args)
+        return np.asarray(self.look()).item(*args)
 
     def tolist(self) -> Any:
         """The elements as nested lists of Python numbers."""
-        return np.asarray(self.compute()).tolist()
+        return np.asarray(self.look()).tolist()
 
     def numpy(self) -> NumPyArray:
         """The value as a new NumPy array."""
-        return np.array(self.compute())
+        return np.array(self.look())
 
     def block_until_ready(self) -> Variable:
         """This array, once its value is computed."""
-        jax.block_until_ready(self.compute())
+        jax.block_until_ready(self.look())
         return self
 
     def __str__(self) -> str:

@@ -49,8 +49,11 @@ class Backend:
     """Evaluates one operation on concrete operands."""
     evaluate_eagerly: Callable[[Primitive, Sequence[Any]], Any]
     """As `evaluate`, also while JAX traces."""
-    run: Callable[[Any, Program, Sequence[Any]], list[Any]]
-    """Runs `rewrite(program)` on concrete operands; compiles once per structure."""
+    run: Callable[..., list[Any]]
+    """`run(rewrite, program, args, donated=())` runs `rewrite(program)`; compiles once per structure.
+
+    The memory of the arguments at the positions `donated` may be reused.
+    """
     outline_repeats: Callable[[Program], Program]
     """The program with its repeated equations as calls of shared programs; transforms rewrite it."""
     limit_residuals: LimitResiduals

@@ -58,13 +58,17 @@ operation_cache = Cache("operations", 512)
 Executable = Callable[..., list[Value]]
 
 
-def run(rewrite: Function | None, program: Program, args: Values) -> list[Value]:
+def run(
+    rewrite: Function | None, program: Program, args: Values, donated: tuple[int, ...] = ()
+) -> list[Value]:
     """The outputs of `rewrite(program)` on concrete `args`, as JAX arrays.
+
+    The memory of the arguments at the positions `donated` may be reused.
 
     Raises DonationError for a deleted array and ValueRangeError for an int that is too large.
     """
     try:
-        compiled, literals = find_executable(rewrite, program, args)
+        compiled, literals = find_executable(rewrite, program, args, donated)
         return call_reraising_callback_errors(compiled, *args, *literals)
     except (OverflowError, ValueError, RuntimeError):
         check_usable(program.name, program.input_names(), args)
@@ -72,7 +76,7 @@ def run(rewrite: Function | None, program: Program, args: Values) -> list[Value]
 
 
 def find_executable(
-    rewrite: Function | None, program: Program, args: Values
+    rewrite: Function | None, program: Program, args: Values, donated: tuple[int, ...] = ()
 ) -> tuple[Executable, Sequence[ArrayLike]]:
     """The executable of `rewrite(program)`, and its further arguments: captured values, literals.
 
@@ -81,14 +85,14 @@ def find_executable(
     new outcome of the guards on them. A program on which a user's rule runs is rewritten each time,
     and found by the structure of the result.
     """
-    key = contextual_key((rewrite, program.key))
+    key = contextual_key((rewrite, program.key, donated))
     compiled: Executable | None = program_cache.get(key)
     if compiled is not None:
         return compiled, ()
-    form = contextual_key((rewrite, literal_free_key(program)))
+    form = contextual_key((rewrite, literal_free_key(program), donated))
     parametrized: ParametrizedExecutable | None = specialization_cache.get(form)
     if parametrized is None:
-        specialization_cache.put(form, ParametrizedExecutable(collect_literals(program)))
+        specialization_cache.put(form, ParametrizedExecutable(collect_literals(program), donated))
     else:
         found = parametrized.find_executable(rewrite, program, args)
         if found is not None:
@@ -99,7 +103,7 @@ def find_executable(
         return _find_executable_with_captures(rewritten, args)
     if config.verify:
         backend.verify(rewritten, args)
-    compiled = jit_program(rewritten)
+    compiled = jit_program(rewritten, donate_argnums=donated)
     program_cache.put(key, compiled)
     record_compilation(
         code_of_program(program),
@@ -128,8 +132,8 @@ MAX_SPECIALIZATIONS = 8
 class ParametrizedExecutable:
     """The executables of programs that differ in their literals alone."""
 
-    def __init__(self, first: Sequence[Literal]):
-        self.first_literals = first
+    def __init__(self, first: Sequence[Literal], donated: tuple[int, ...]):
+        self.first_literals, self.donated = first, donated
         self.varying_positions: set[int] = set()
         self.specializations: list[Specialization] = []
 
@@ -154,7 +158,7 @@ class ParametrizedExecutable:
         if config.verify:
             backend.verify(_rewrite_to_compile(rewrite, program), args)
         fixed = [None if i in self.varying_positions else a for i, a in enumerate(literals)]
-        compiled = jit_program(lifted.program)
+        compiled = jit_program(lifted.program, donate_argnums=self.donated)
         self.specializations.append(Specialization(fixed, lifted.guards, compiled))
         return compiled, pack_literals([literals[i] for i in positions])
 

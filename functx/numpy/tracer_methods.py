@@ -339,6 +339,9 @@ _AUTOGRAD_ATTRIBUTES = {
 
 
 def _getattr(self: Tracer, name: str) -> object:
+    if name.startswith("__array_"):
+        # NumPy asks for its protocols, which are methods of the class; the message would be slow.
+        raise AttributeError(name)
     try:
         return _jax_getattr(self, name)
     except AttributeError:
