@@ -1,11 +1,13 @@
 """How recordings run: operation by operation at first, compiled when they are met again."""
 
+import threading
+
 import numpy as np
 import pytest
 
 import functx
 import functx.numpy as fnp
-from functx.autograd import Variable
+from functx.autograd import Variable, no_grad
 from tests.lowering.compiling import compilations
 
 
@@ -71,3 +73,65 @@ def test_effects_happen_once_and_in_order_although_no_result_is_held(capsys):
     functx.effects_barrier()
     lines = [line.split()[0] for line in capsys.readouterr().out.splitlines()]
     assert lines == ["first", "second"] * 3
+
+
+def step_in_place(p, x):
+    """A step of gradient descent that writes to the leaf `p`."""
+    loss = (fnp.tanh(x @ p) ** 2).sum()
+    loss.backward()
+    with no_grad():
+        p -= 0.1 * p.grad
+        p.grad = None
+    return loss.item()
+
+
+def parameter_and_data():
+    return Variable(np.ones((8, 8), "float32"), requires_grad=True), Variable(
+        np.full((2, 8), 0.1, "float32")
+    )
+
+
+def test_a_parameter_is_updated_in_the_memory_that_it_had():
+    p, x = parameter_and_data()
+    losses = [step_in_place(p, x) for _ in range(3)]
+    before = p.look().unsafe_buffer_pointer()
+    losses.append(step_in_place(p, x))
+    assert p.look().unsafe_buffer_pointer() == before
+    assert losses == sorted(losses, reverse=True)
+
+
+def test_values_that_somebody_holds_stay_when_their_array_is_written_to():
+    p, x = parameter_and_data()
+    kept = []
+    for _ in range(4):
+        kept += [(p.compute(), p.numpy()), (p.detach().copy(), p.numpy())]
+        with no_grad():
+            pending = p * 2
+        expected = 2 * p.numpy()
+        step_in_place(p, x)
+        np.testing.assert_array_equal(pending.numpy(), expected)
+    for held, value in kept:
+        np.testing.assert_array_equal(np.asarray(held), value)
+
+
+def test_a_value_stays_for_the_recording_of_another_thread():
+    p, x = parameter_and_data()
+    for _ in range(3):
+        step_in_place(p, x)
+    recorded, go_on = threading.Event(), threading.Event()
+    found = []
+    expected = 3 * p.numpy()
+
+    def other():
+        y = p.detach() * 3
+        recorded.set()
+        go_on.wait(60)
+        found.append(y.numpy())
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    assert recorded.wait(60)
+    step_in_place(p, x)
+    go_on.set()
+    thread.join(60)
+    np.testing.assert_array_equal(found[0], expected)
