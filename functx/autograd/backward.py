@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 
 from functx import ops
 from functx.autograd.engine import Walk, array_of_gradient, reachable_nodes, running_walk
+from functx.autograd.modes import grad_mode
 from functx.autograd.nodes import GradientEdge, Pullback
 from functx.autograd.variable import Variable, as_variable
 from functx.core.errors import (
@@ -319,7 +320,9 @@ def batched_gradients(
         used[:] = [g is not None for g in found]
         return [g for g in found if g is not None]
 
-    results = iter(vmap(one, batched_dims(roots, given))(*[gradient for _, gradient in starts]))
+    mapped = vmap(one, batched_dims(roots, given))
+    with grad_mode(create_graph):
+        results = iter(mapped(*[gradient for _, gradient in starts]))
     return [as_variable(next(results)) if on else None for on in used]
 
 

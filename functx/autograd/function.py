@@ -43,8 +43,8 @@ class Function(FunctionMethods):
     memory with the history of the call, which must not be written to in grad mode. What
     `setup_context` computes and keeps has a history when `backward` is differentiated, for which it
     is called once more. What `forward` computes and keeps in `ctx`, but does not return, has neither a
-    history nor a tangent. Gradients of complex values
-    are by PyTorch's convention, also under transforms.
+    history nor a tangent. Gradients of complex values are by PyTorch's convention, also under
+    transforms.
 
     >>> import functx
     >>> from functx.autograd import Function, Variable

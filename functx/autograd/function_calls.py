@@ -130,7 +130,7 @@ class FunctionNode(Node):
             raise freed_error(name)
         loaded = load_values(operands, self, name)
         inputs, outputs = tuple(loaded[: len(self.edges)]), tuple(loaded[len(self.edges) :])
-        context = FunctionContext(name, self.context.needs_input_grad)
+        context = FunctionContext(name, tuple([edge is not None for edge in self.edges]))
         self.function.setup_context(context, inputs, outputs if self.returns_tuple else outputs[0])
         return context
 

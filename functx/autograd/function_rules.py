@@ -29,7 +29,7 @@ from functx.core.errors import (
 )
 from functx.core.primitive import Primitive
 from functx.core.program import Program
-from functx.core.tracer import aval_of
+from functx.core.tracer import Tracer, aval_of
 from functx.core.types import ShapedArray, is_inexact
 from functx.core.typing import Dim, Dims, Tangent, Tangents, Value, Values
 from functx.custom.custom_jvp import custom_jvp
@@ -123,7 +123,16 @@ class FunctionRules(CustomVJPFunction):
 
     def __init__(self, function: type[FunctionMethods], static: tuple[int, ...]):
         def forward(keywords: tuple[tuple[str, Any], ...], *inputs: Any) -> FunctionOutput:
-            return FunctionOutput.of(function.forward(*inputs, **dict(keywords)), inputs)
+            output = FunctionOutput.of(function.forward(*inputs, **dict(keywords)), inputs)
+            for x in output.layout.static.values():
+                if any([isinstance(leaf, Tracer) for leaf in tree.leaves(x)]):
+                    raise FunctionError(
+                        f"{function.__name__}: under a transform forward must return an array or a tuple "
+                        f"of arrays; got arrays in {describe_type(x)}",
+                        fix="Return a tuple, or use NestedIOFunction, whose outputs are pytrees.",
+                        source=rule_source(function.forward),
+                    )
+            return output
 
         forward.__name__ = function.__name__
         super().__init__(forward, static)

@@ -67,7 +67,8 @@ def _switch(
     builder = current_builder.get() if stops_traced else None
     if builder is None:
         return lambda: cast(None, _modes.set(before))
-    if builder.restore_modes is None:
+    is_first = builder.restore_modes is None
+    if is_first:
         # A call of a compiled function would not switch again, so neither does its trace.
         builder.restore_modes = lambda: cast(None, _modes.set(before))
     stop = set_gradient_stop(builder, None if records else not inference)
@@ -76,6 +77,8 @@ def _switch(
         _modes.set(before)
         if builder.is_open:
             set_gradient_stop(builder, stop)
+            if is_first:
+                builder.restore_modes = None
 
     return restore
 

@@ -439,6 +439,13 @@ def test_a_derivative_of_a_once_differentiable_gradient_is_refused():
         functx.grad(lambda x: slope(x).sum())(POINT)
     with pytest.raises(OnceDifferentiableError):
         functx.jvp(slope, (POINT,), (POINT,))
+    x = Variable(POINT, requires_grad=True)
+    (rows,) = grad(once.apply(x), x, onp.eye(2), is_grads_batched=True)
+    onp.testing.assert_allclose(rows, onp.diag(2 * POINT))
+    assert is_grad_enabled() and not rows.requires_grad
+    (rows,) = grad(once.apply(x), x, onp.eye(2), is_grads_batched=True, create_graph=True)
+    with pytest.raises(OnceDifferentiableError):
+        rows.sum().backward()
 
 
 def test_a_saved_input_must_not_be_returned_and_wrong_gradients_are_named():
@@ -481,6 +488,9 @@ def test_wrong_tangents_and_writes_to_arguments_are_named():
         assert given in str(error.value)
     with pytest.raises(FunctionGradientError, match="for output 1, expected None"):
         call(lambda ctx, dx, dy, dn: (dx, dx, None))
+    listed = type("Listed", (Mapped,), {"forward": staticmethod(lambda x: [x * 2])})
+    with pytest.raises(FunctionError, match=r"Listed: .*got arrays in list of 1"):
+        functx.jit(listed.apply)(POINT)
     written = type("Written", (Mapped,), {"forward": staticmethod(write_to_operand)})
     with pytest.raises(ArgumentWriteError, match="Written: the function must not write"):
         functx.jit(lambda x: written.apply(x * 1))(POINT)
