@@ -77,7 +77,7 @@ def operands_of(
     key = [function]
     for x in args:
         edge = None
-        if type(x) is Variable:
+        if isinstance(x, Variable):
             if x._counter is not None:
                 x.read()
             operand: Operand = x._recorded
@@ -141,7 +141,7 @@ def save_residuals(
     assert saved is not None
     for k, i in split.saved_operands:
         x = args[i]
-        if type(x) is Variable:
+        if isinstance(x, Variable):
             counter = x._storage
             if counter.is_inference:
                 x._check_not_inference(split.name, "be saved for a derivative")
@@ -152,11 +152,11 @@ def save_residuals(
         saved[k] = make_saved_value((saved[k], None, outs[i]._storage, 0, i, None, None))
     is_dual = False
     for x in args:
-        is_dual = is_dual or (type(x) is Variable and x._dual is not None)
+        is_dual = is_dual or (isinstance(x, Variable) and x._dual is not None)
     if split.recomputes or is_dual:
         node.operands = [
             SavedValue(x._recorded, edges[i], x._storage, x._storage.version, None, x._dual, ref(x))
-            if type(x) is Variable
+            if isinstance(x, Variable)
             else operands[i]
             for i, x in enumerate(args)
         ]

@@ -105,3 +105,22 @@ def test_python_asks_a_variable_for_its_elements():
     first, second = v
     assert grad(first * second, v)[0].tolist() == [2.0, 1.0]
     assert grad(sum(v), v)[0].tolist() == [1.0, 1.0]
+
+
+class Parameter(Variable):
+    """A subclass, as users make it for the arrays of a model."""
+
+
+def test_a_subclass_is_differentiated_like_a_variable():
+    p, w = Parameter([1.0, 2.0], requires_grad=True), leaf(3.0, 4.0)
+    for y, gradient in (
+        ((p * w).sum(), [3, 4]),
+        ((2 * p).sum() + p[0] + p.T @ w, [6, 6]),
+        (np.where(p > 1, p * p, 0).sum(), [0, 4]),
+    ):
+        assert grad(y, p)[0].tolist() == gradient
+    (p**2).sum().backward()
+    with no_grad():
+        p -= 0.5 * p.grad
+    assert type(p) is Parameter
+    assert p.tolist() == [0.0, 0.0]
