@@ -467,7 +467,12 @@ class Variable(Tracer):
     @property
     def memory(self) -> object:
         """An object that arrays which share memory have in common."""
-        return self._storage
+        return self if self._counter is None else self._counter
+
+    @property
+    def is_view(self) -> bool:
+        """Whether it was made as a view of another array."""
+        return self._view is not None
 
     def strides_(self) -> tuple[int, ...]:
         """The distance in elements between neighbours along each dimension."""

@@ -15,7 +15,13 @@ from functx.core.errors import ImmutableArrayError, type_name
 from functx.core.primitive import View
 from functx.core.program import Atom, Effect, Equation, Program, Var, dce_equations
 from functx.core.rewriting import Rewrite, bind_equation, cached_rewrite
-from functx.core.tracer import Tracer, as_numpy_array, check_gradient_kept, current_builder
+from functx.core.tracer import (
+    Tracer,
+    as_numpy_array,
+    check_gradient_kept,
+    current_builder,
+    is_variable,
+)
 from functx.core.tracing import Builder, run_and_finish, trace_closed
 from functx.core.typing import ArrayLike, Value
 
@@ -260,6 +266,8 @@ def strides_of(builder: Builder, atom: Atom) -> Strides:
 
 def is_contiguous(x: ArrayLike) -> bool:
     """Whether an array is contiguous in row-major order."""
+    if is_variable(x):
+        return is_row_major(x.shape, x.strides_())  # type: ignore[union-attr]
     if type(x) is not Tracer:
         return not isinstance(x, np.ndarray) or x.flags.c_contiguous
     record_layout_dependence(x)

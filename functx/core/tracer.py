@@ -364,9 +364,14 @@ def recording_operand(args: Sequence[ArrayLike]) -> Any:
     return None
 
 
+def is_variable(x: object) -> bool:
+    """Whether `x` is a Variable of `functx.autograd`."""
+    return isinstance(x, Tracer) and type(x) is not Tracer
+
+
 def check_gradient_kept(x: object, operation: str) -> None:
     """Raise LostDerivativeError for a Variable with a derivative, which a NumPy array would lose."""
-    if isinstance(x, Tracer) and type(x) is not Tracer:
+    if is_variable(x):
         x.check_gradient_kept(operation)  # type: ignore[attr-defined]
 
 

@@ -86,7 +86,7 @@ def asarray(
         return copy_if_same_memory(array, a) if copy else array
     if isinstance(a, (list, tuple)):
         array = _array_from_list(a, dtype)
-        return copy_array(array) if type(array) is Tracer else array
+        return copy_array(array) if isinstance(array, Tracer) else array
     builder = current_builder.get()
     if type(a) in PYTHON_SCALARS or isinstance(a, (np.generic, Literal)):
         number = literal_of(a)
@@ -112,7 +112,8 @@ def asarray(
     aval_of(a)
     if builder is not None:
         a = Tracer(builder.atom(a), builder)
-    return a if dtype is None else ops.convert_element_type(a, dtype)  # type: ignore[return-value, arg-type]
+    array = a if dtype is None else ops.convert_element_type(a, dtype)  # type: ignore[assignment, arg-type]
+    return copy_if_same_memory(array, a) if copy else array
 
 
 def array(
@@ -125,7 +126,7 @@ def array(
     """A copy of `object` as an array of at least `ndmin` dimensions, new ones in front."""
     result = asarray(object, dtype)
     # Outside a trace, the array of a list is new.
-    if copy and (not isinstance(object, (list, tuple)) or current_builder.get() is not None):
+    if copy and not (isinstance(object, (list, tuple)) and isinstance(result, np.ndarray)):
         result = copy_array(result)
     missing = ndmin - aval_of(result).ndim
     return ops.reshape(result, (1,) * missing + aval_of(result).shape) if missing > 0 else result

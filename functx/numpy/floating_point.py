@@ -172,7 +172,7 @@ def nan_to_num(
         return x
 
     result = map_real_and_imag(replaced, x)
-    in_place = not copy and (type(given) is Tracer or isinstance(given, np.ndarray))
+    in_place = not copy and isinstance(given, (Tracer, np.ndarray))
     return assign_array(given, result, "nan_to_num(copy=False)") if in_place else result
 
 

@@ -18,6 +18,7 @@ from functx.core.tracer import (
     aval_of,
     current_builder,
     evaluate_binary_on_host,
+    is_variable,
 )
 from functx.core.tracing import bind
 from functx.core.types import DType, Shape, inexact_dtype, is_complex, is_inexact, promote_types
@@ -43,6 +44,8 @@ def copy_if_same_memory(out: Value, x: ArrayOrList) -> Value:
     """`out`, copied if it is `x` or an item of the list `x`, or a view of its memory."""
     for y in x if isinstance(x, (list, tuple)) else (x,):
         if out is y or (type(out) is Tracer is type(y) and out.atom is y.atom):
+            return copy_array(out)
+        if is_variable(out) and is_variable(y) and out.memory is y.memory:  # type: ignore[union-attr]
             return copy_array(out)
         arrays = isinstance(out, np.ndarray) and isinstance(y, np.ndarray)
         if (

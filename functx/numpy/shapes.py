@@ -19,7 +19,7 @@ from functx.core.functionalization import (
     storage_base,
 )
 from functx.core.program import Literal
-from functx.core.tracer import Tracer, aval_of
+from functx.core.tracer import Tracer, aval_of, is_variable
 from functx.core.tracing import bind
 from functx.core.types import Shape, ShapedArray
 from functx.core.typing import ArrayOrList, Axes, DTypeLike, NumPyArray, ShapeLike, Value
@@ -119,6 +119,8 @@ def _copy_or_check_shared(a: ArrayOrList, reshaped: Value, copy: bool) -> Value:
         return copy_array(reshaped)
     if type(reshaped) is Tracer:
         shares = type(a) is Tracer and storage_base(reshaped).atom is storage_base(a).atom
+    elif is_variable(reshaped):
+        shares = is_variable(a) and reshaped.memory is a.memory  # type: ignore[union-attr]
     else:
         shares = not isinstance(a, np.ndarray) or np.may_share_memory(reshaped, a)
     if not shares:

@@ -335,7 +335,7 @@ def _part(x: Value, i: int) -> Value:
 
 def copy_array(x: Value) -> Value:
     """A copy of the array `x`; inside a trace a traced one."""
-    if type(x) is Tracer or current_builder.get() is not None:
+    if isinstance(x, Tracer) or current_builder.get() is not None:
         return Copy()(x)
     if not isinstance(x, np.ndarray):
         return x
@@ -350,6 +350,9 @@ def copy_if_shared(out: Value, *arrays: object) -> Value:
             [type(x) is Tracer and x.atom is out.atom for x in arrays]
         )
         return copy_array(out) if shared else out
+    if isinstance(out, Tracer):
+        # A Variable, whose views know their base.
+        return copy_array(out) if out.is_view or any([x is out for x in arrays]) else out  # type: ignore[attr-defined]
     shared = isinstance(out, np.ndarray) and (
         out.base is not None or any([x is out for x in arrays])
     )

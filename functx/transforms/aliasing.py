@@ -29,7 +29,7 @@ from functx.core.functionalization import (
 from functx.core.masks import indices_where
 from functx.core.program import Atom, Var
 from functx.core.rewriting import cached_rewrite
-from functx.core.tracer import Tracer, current_builder
+from functx.core.tracer import Tracer, current_builder, is_variable
 from functx.core.typing import ArrayLike, Flags, Function, NumPyArray, PyTree, Value, Values
 from functx.ops.operands import literal
 from functx.ops.views import AsStrided, Copy, Write
@@ -192,11 +192,6 @@ def check_variables_not_aliased(args: Sequence[Any], written: Collection[int]) -
             )
 
 
-def is_variable(x: object) -> bool:
-    """Whether `x` is a Variable of `functx.autograd`."""
-    return isinstance(x, Tracer) and type(x) is not Tracer
-
-
 def shared_buffers(args: Sequence[Any]) -> list[SharedBuffer]:
     """The buffers that arrays among `args` share with arrays that they overlap."""
     arrays = {i: x for i, x in enumerate(args) if isinstance(x, np.ndarray) and x.size}
@@ -285,7 +280,7 @@ def have_aliased_pair(args: Sequence[Value | None], written: Collection[int]) ->
         if type(x) is Tracer and type(x.atom) is Var:
             j = by_memory.setdefault(storage_base(x).atom, i)
         elif is_variable(x):
-            j = by_memory.setdefault(x.memory, i)  # type: ignore[union-attr]
+            j = by_memory.setdefault(id(x.memory), i)  # type: ignore[union-attr]
         else:
             continue
         if j != i and (i in written or j in written):

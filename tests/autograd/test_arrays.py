@@ -124,3 +124,69 @@ def test_a_subclass_is_differentiated_like_a_variable():
         p -= 0.5 * p.grad
     assert type(p) is Parameter
     assert p.tolist() == [0.0, 0.0]
+
+
+COPIES = {
+    "array": np.array,
+    "asarray(copy=True)": lambda x: np.asarray(x, copy=True),
+    "copy": lambda x: x.copy(),
+    "copy of a view": lambda x: np.copy(x[:]),
+    "flatten": lambda x: x.flatten(),
+    "flatten of a view": lambda x: x[:].flatten(),
+    "concatenate": lambda x: np.concatenate([x.ravel()]),
+    "list": lambda x: np.array([x])[0],
+    "broadcast": lambda x: np.ascontiguousarray(np.broadcast_to(x, (2, 3)))[0],
+    "reshape(copy=True)": lambda x: np.reshape(x, (3,), copy=True),
+    "astype": lambda x: x.astype(x.dtype),
+    "clip": lambda x: x.clip(-9, 9),
+    "nan_to_num": np.nan_to_num,
+    "sum over no axis": lambda x: x.sum(axis=()),
+    "arithmetic": lambda x: +x,
+    "repeat": lambda x: np.repeat(x, 1),
+    "tile": lambda x: np.tile(x, 1),
+    "roll": lambda x: np.roll(x, 0),
+    "take": lambda x: x[onp.array([0, 1, 2])],
+    "mask": lambda x: x[onp.array([True, True, True])],
+    "sort": np.sort,
+    "real of a copy": lambda x: np.real(np.array(x)),
+    "pad": lambda x: np.pad(x, 0),
+    "where": lambda x: np.where(True, x, x),
+    "delete": lambda x: np.delete(x, []),
+}
+
+
+@pytest.mark.parametrize("copied", COPIES.values(), ids=COPIES)
+def test_a_copy_of_a_variable_has_memory_of_its_own(copied):
+    u = leaf(1.0, 2.0, 3.0)
+    x = u * 1
+    y = copied(x)
+    x[0] = 7.0
+    assert y.tolist() == [1.0, 2.0, 3.0]
+    y[1] = 8.0
+    assert x.tolist() == [7.0, 2.0, 3.0]
+    assert grad((x * 10 + y).sum(), u)[0].tolist() == [1.0, 10.0, 11.0]
+
+
+def test_functions_that_write_take_variables():
+    u = leaf(1.0, 2.0, 3.0)
+    table = (u * 1).reshape(1, 3)
+    np.put_along_axis(table, onp.array([[0]]), 5.0, axis=1)
+    np.copyto(table, np.array([[9.0, 9.0, 9.0]]), where=onp.array([[False, False, True]]))
+    np.multiply.at(table, (0, [1, 1]), 2.0)
+    assert table.tolist() == [[5.0, 8.0, 9.0]]
+    assert grad(table.sum(), u)[0].tolist() == [0.0, 4.0, 0.0]
+    x = u * 1
+    np.put(x, [0], 4.0)
+    np.place(x, x > 3.5, [6.0])
+    np.putmask(x, x == 3.0, 0.0)
+    assert x.tolist() == [6.0, 2.0, 0.0]
+    assert grad(x.sum(), u)[0].tolist() == [0.0, 1.0, 0.0]
+    square = Variable([[1.0, 2.0], [3.0, float("nan")]])
+    np.fill_diagonal(square.T, 5.0)
+    assert square.tolist() == [[5.0, 2.0], [3.0, 5.0]]
+    odd = Variable([float("nan"), 1.0])
+    assert np.nan_to_num(odd, copy=False) is odd
+    assert odd.tolist() == [0.0, 1.0]
+    with pytest.raises(ShapeError, match="with copy=False the layout"):
+        np.reshape(square.T, (4,), copy=False)
+    assert np.reshape(square, (4,), copy=False).shape == (4,)
