@@ -45,7 +45,7 @@ def copy_if_same_memory(out: Value, x: ArrayOrList) -> Value:
     for y in x if isinstance(x, (list, tuple)) else (x,):
         if out is y or (type(out) is Tracer is type(y) and out.atom is y.atom):
             return copy_array(out)
-        if is_variable(out) and is_variable(y) and out.memory is y.memory:  # type: ignore[union-attr]
+        if is_variable(out) and is_variable(y) and out.memory is y.memory:  # type: ignore[attr-defined, union-attr]
             return copy_array(out)
         arrays = isinstance(out, np.ndarray) and isinstance(y, np.ndarray)
         if (

@@ -120,7 +120,7 @@ def _copy_or_check_shared(a: ArrayOrList, reshaped: Value, copy: bool) -> Value:
     if type(reshaped) is Tracer:
         shares = type(a) is Tracer and storage_base(reshaped).atom is storage_base(a).atom
     elif is_variable(reshaped):
-        shares = is_variable(a) and reshaped.memory is a.memory  # type: ignore[union-attr]
+        shares = is_variable(a) and reshaped.memory is a.memory  # type: ignore[attr-defined, union-attr]
     else:
         shares = not isinstance(a, np.ndarray) or np.may_share_memory(reshaped, a)
     if not shares:
