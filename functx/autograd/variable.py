@@ -501,14 +501,16 @@ class Variable(Tracer):
                 # The value before gets a gradient of zero.
                 new = ops.select(np.True_, new, self)  # type: ignore[assignment]
             edge = new.edge
+        # It may lie in this memory, and must be read before that counts the write.
+        recorded, dual = new.read(), new._dual
         if view is None:
             self._storage.version += 1
             self._storage.writes += 1
         else:
-            view.base._assign(make_variable(new.read(), view.base.edge))
+            view.base._assign(make_variable(recorded, view.base.edge))
             if view.function is not None:
                 return
-        self._replace(new.read(), edge, new._dual)
+        self._replace(recorded, edge, dual)
         self._writes_read = self._storage.writes
 
     def check_writable(self, operation: str) -> None:
@@ -576,13 +578,18 @@ class Variable(Tracer):
         return None
 
     def before_write(self, other: Any) -> Variable:
-        """The value as an array of its own, which nodes can save while this one is written to."""
-        if not current_modes().records_gradients or not (
-            self.requires_grad or (isinstance(other, Variable) and other.requires_grad)
+        """The value as an array of its own, which nodes can save while this one is written to.
+
+        In a trace it is the array itself, which the trace captures.
+        """
+        if (
+            not current_modes().records_gradients
+            or current_builder.innermost() is not None
+            or not (self.requires_grad or (isinstance(other, Variable) and other.requires_grad))
         ):
             return self
         x = make_variable(self.read(), self.edge)
-        x._dual = self._dual
+        x._dual, x._strides = self._dual, self._strides
         return x
 
     def takes_whole(self, value: Any, operation: str) -> bool:

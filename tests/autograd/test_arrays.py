@@ -213,3 +213,17 @@ def test_an_operation_whose_result_is_written_to_its_operand_keeps_what_its_grad
     b *= 3
     with pytest.raises(SavedValueError, match="version 1, expected version 0"):
         grad(c.sum(), x)
+
+
+def test_a_value_in_the_memory_that_it_is_written_to_is_read_before():
+    u = leaf(1.0, 2.0, 3.0)
+    x = u * 1
+    x[3:] **= 2
+    assert x.tolist() == [1.0, 2.0, 3.0]
+    np.copyto(x, x[::-1])
+    assert x.tolist() == [3.0, 2.0, 1.0]
+    x[...] = x
+    np.copyto(x, x)
+    x[:2] = x[1:]
+    assert x.tolist() == [2.0, 1.0, 1.0]
+    assert grad((x * onp.array([1.0, 10.0, 100.0])).sum(), u)[0].tolist() == [110.0, 1.0, 0.0]

@@ -16,6 +16,7 @@ from functx.autograd.recording import program_of_operation
 from functx.core.backend import backend
 from functx.core.errors import ArgumentError, FunctxError, ViewWriteError
 from functx.core.program import Literal
+from functx.core.rewriting import cached_rewrite
 from functx.core.tracer import Tracer, aval_of
 from functx.core.types import is_inexact
 from functx.testing import random_functions, reference
@@ -24,7 +25,6 @@ from functx.transforms.make_ir import make_ir
 from tests.mutation.agreement import (
     Outcome,
     TracedFlow,
-    by_reference,
     compare,
     loss_of,
     traced,
@@ -41,18 +41,22 @@ TOO_LARGE = 1e6
 def interpreted(x64, monkeypatch):
     """Programs and operations are run by the NumPy interpreter, in place of compiling them."""
 
-    def evaluate(primitive, args):
-        program = program_of_operation(primitive, tuple(map(aval_of, args)))
+    def interpret(program, args):
         values = [x.value if isinstance(x, Literal) else x for x in args]
         outs = reference.interpret_in_numpy(program, *values)
-        outs = [
-            jax.numpy.asarray(x, v.aval.dtype) for x, v in zip(outs, program.outputs, strict=True)
-        ]
+        return [jax.numpy.asarray(x, a.dtype) for x, a in zip(outs, program.out_avals, strict=True)]
+
+    def run(rewrite, program, args, *_, **__):
+        return interpret(cached_rewrite(rewrite, program), args)
+
+    def evaluate(primitive, args):
+        outs = interpret(program_of_operation(primitive, tuple(map(aval_of, args))), args)
         return outs if primitive.multiple_results else outs[0]
 
+    monkeypatch.setattr(backend, "run", run)
     monkeypatch.setattr(backend, "evaluate", evaluate)
     monkeypatch.setattr(random_functions, "DTYPES", ("f64",) * 10 + ("c128", "i32", "bool", "i64"))
-    with by_reference(), onp.errstate(all="ignore"):
+    with onp.errstate(all="ignore"):
         yield
 
 

@@ -184,6 +184,17 @@ def test_loops_and_branches_write_to_captured_variables():
     assert w._version == 1
     assert grad(w.sum(), u, retain_graph=True)[0].tolist() == [8.0, 16.0, 24.0]
 
+    v = u * 2
+
+    def scale(i, carry):
+        nonlocal v
+        v *= 3.0
+        return carry
+
+    lax.fori_loop(0, 2, scale, 0)
+    assert v.tolist() == [18.0, 36.0, 54.0]
+    assert grad(v.sum(), u)[0].tolist() == [18.0, 18.0, 18.0]
+
     part = w[1:]
 
     def replace():
