@@ -69,7 +69,7 @@ class FunctionNode(Node):
 
     `is_array` marks the outputs that are arrays, which are numbered alone, and `differentiable` those
     of them that have a gradient. `originals` are the Variables that `forward` made or wrote to, and
-    returned, with their numbers. If `setup_context` computes what it keeps, `operands` are the saved
+    returned, with their numbers; `results` are those that the caller got. If `setup_context` computes what it keeps, `operands` are the saved
     inputs and outputs, for another call of it that gives these values a history; empty once freed.
     """
 
@@ -81,6 +81,7 @@ class FunctionNode(Node):
         "is_array",
         "operands",
         "originals",
+        "results",
         "returns_tuple",
     )
 
@@ -99,6 +100,7 @@ class FunctionNode(Node):
         self.function, self.context, self.in_avals = function, context, in_avals
         self.differentiable = [is_inexact(x.dtype) for x in arrays]
         self.originals = originals
+        self.results: list[ref[Variable]] = []
         self.operands: list[Any] | None = None
         self.returns_tuple = False
 
@@ -110,7 +112,7 @@ class FunctionNode(Node):
             raise missing_method("backward", name)
         if self.operands is not None and walk.is_differentiated:
             context = self.set_up_again(self.operands)
-        with history_of(self if walk.create_graph else None):
+        with history_of(self if walk.is_differentiated else None):
             results = rule(context, *self.output_gradients(walk, gradients))
         checked = check_gradients(name, rule, results, self.in_avals)
         if not walk.retain_graph:
@@ -156,20 +158,22 @@ class FunctionNode(Node):
 
     @contextmanager
     def history_of_outputs(self) -> Iterator[None]:
-        """Gives the arrays that `forward` returned their history meanwhile.
+        """Gives the arrays that `forward` returned their history and tangents meanwhile.
 
-        If they had it always, a context that keeps them would be part of a cycle.
+        If they had these always, a context that keeps them would be part of a cycle.
         """
         before = []
         for reference, i in self.originals:
             if (x := reference()) is not None:
-                before.append((x, x.edge))
+                before.append((x, x.edge, x._dual))
                 x._edge = GradientEdge(self, i)
+                if self.results and (result := self.results[i]()) is not None:
+                    x._dual = result._dual
         try:
             yield
         finally:
-            for x, edge in reversed(before):
-                x._edge = edge
+            for x, edge, dual in reversed(before):
+                x._edge, x._dual = edge, dual
 
 
 def history_of(node: FunctionNode | None) -> AbstractContextManager[None]:
@@ -222,6 +226,8 @@ def apply_to_variables(
                 else new_output(function.__name__, x, edge, inputs)
             )
         found.append(results[id(x)])
+        if node is not None:
+            node.results.append(ref(found[i]))
     is_split = defines(function, "setup_context")
     if any([t is not None for t in tangents]):
         with history_of(node):

@@ -150,7 +150,19 @@ def test_gradients_of_duals_go_through_saved_inputs_and_outputs():
             ctx.save_for_backward(np.exp(inputs[0]) + 0)
             ctx.save_for_forward(output * 1)
 
-    for custom, curvature in ((Square, 2), (Exp, onp.exp(POINT)), (Computed, onp.exp(POINT))):
+    class Attribute(Exp):
+        @staticmethod
+        def setup_context(ctx, inputs, output):
+            ctx.output = output
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return gradient * ctx.output
+
+        jvp = backward
+
+    exp = onp.exp(POINT)
+    for custom, curvature in ((Square, 2), (Exp, exp), (Computed, exp), (Attribute, exp)):
         for packs in (False, True):
             gc.disable()
             with (
