@@ -233,6 +233,27 @@ def test_jvp_gets_none_for_a_missing_tangent_that_is_not_materialized():
         assert seen[-1] == expected
 
 
+def test_the_rules_hold_in_loops_branches_and_checkpoints():
+    class Tenfold(Square):
+        @staticmethod
+        def backward(ctx, gradient):
+            return 10 * Square.backward(ctx, gradient)
+
+    def loss(x):
+        y, _ = functx.lax.scan(lambda c, _: (Tenfold.apply(c), None), x, None, length=2)
+        y = functx.lax.cond(y.sum() > 0, Tenfold.apply, lambda y: y, y)
+        return functx.checkpoint(Tenfold.apply)(y).sum()
+
+    expected = 10**4 * 16 * POINT**15
+    onp.testing.assert_allclose(functx.grad(loss)(POINT), expected)
+    x = Variable(POINT, requires_grad=True)
+    loss(x).backward()
+    onp.testing.assert_allclose(onp.asarray(x.grad), expected)
+    with forward_ad.dual_level():
+        tangent = forward_ad.unpack_dual(loss(forward_ad.make_dual(POINT, POINT))).tangent
+    onp.testing.assert_allclose(float(tangent), (16 * POINT**16).sum())
+
+
 def test_none_that_backward_returns_ends_the_derivative():
     class Broken(Square):
         @staticmethod
