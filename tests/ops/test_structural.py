@@ -135,28 +135,31 @@ REDUCTIONS = {
     "reduce_or": (reduce_or, jax.lax.reduce_or_p, ("int32", "uint8", "bool")),
     "reduce_xor": (reduce_xor, jax.lax.reduce_xor_p, ("int32", "uint8", "bool")),
 }
-REDUCTION_CASES = [
-    (name, dtype, shape, axes)
-    for name, (_, _, dtypes) in REDUCTIONS.items()
-    for dtype in dtypes
-    for shape, axes in [((3, 5, 2), (0, 2)), ((2, 600), (1,)), ((0, 3), (0,))]
-    if dtype in SOME or shape != (3, 5, 2)
-]
+REDUCTION_CASES = [(name, dtype) for name, (_, _, dtypes) in REDUCTIONS.items() for dtype in dtypes]
+REDUCED = [((3, 5, 2), (0, 2)), ((2, 600), (1,)), ((0, 3), (0,))]
 
 
-@pytest.mark.parametrize(("name", "dtype", "shape", "axes"), REDUCTION_CASES)
-def test_reductions_give_what_jax_gives(name, dtype, shape, axes):
+@pytest.mark.parametrize(("name", "dtype"), REDUCTION_CASES)
+def test_reductions_give_what_jax_gives(name, dtype):
     ours, theirs, _ = REDUCTIONS[name]
-    x = array(shape, dtype)
+    arrays = [array(shape, dtype) for shape, _ in REDUCED]
     more = {"out_sharding": None} if name in ("reduce_sum", "reduce_max", "reduce_min") else {}
-    bound = jax.jit(lambda x: theirs.bind(x, axes=axes, **more))
     once = name in ("reduce_sum", "reduce_prod")
-    wanted = rounded_once(bound, x) if once else bound(x)
-    if dtype == "complex64" and not x.size and not once:
-        # JAX's infinity has no imaginary part, and so there are numbers beyond it.
-        infinity = np.inf if name == "reduce_min" else -np.inf
-        wanted = np.full(wanted.shape, complex(infinity, infinity), dtype)
-    same(ours(x, axes), wanted)
+
+    def wanted(x, axes):
+        bound = partial(theirs.bind, axes=axes, **more)
+        return rounded_once(bound, x) if once else bound(x)
+
+    found, expected = [
+        library.jit(lambda xs, f=f: [f(x, axes) for x, (_, axes) in zip(xs, REDUCED, strict=True)])
+        for library, f in ((functx, ours), (jax, wanted))
+    ]
+    for x, got, want in zip(arrays, found(arrays), expected(arrays), strict=True):
+        if dtype == "complex64" and not x.size and not once:
+            # JAX's infinity has no imaginary part, and so there are numbers beyond it.
+            infinity = np.inf if name == "reduce_min" else -np.inf
+            want = np.full(want.shape, complex(infinity, infinity), dtype)
+        same(got, want)
 
 
 def test_no_axes_reduce_nothing_and_none_reduces_all():
@@ -171,9 +174,13 @@ def test_no_axes_reduce_nothing_and_none_reduces_all():
 @pytest.mark.parametrize("axis", (0, 1))
 def test_argmax_and_argmin_give_the_first(axis, dtype):
     x = array((6, 50), dtype)
-    for ours, theirs in ((argmax, lax.argmax), (argmin, lax.argmin)):
-        for index in (np.int32, np.uint8):
-            same(ours(x, axis, index), theirs(x, axis, index))
+
+    def places(*functions):
+        return lambda x: [f(x, axis, index) for f in functions for index in (np.int32, np.uint8)]
+
+    found = functx.jit(places(argmax, argmin))(x)
+    for got, want in zip(found, jax.jit(places(lax.argmax, lax.argmin))(x), strict=True):
+        same(got, want)
 
 
 def test_argmax_finds_the_first_nan_and_refuses_the_empty():

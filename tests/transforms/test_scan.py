@@ -185,7 +185,7 @@ def test_loops_of_every_dtype_agree_with_jax(length, wide):
         names = [*DTYPES, "float64", "int64"] if wide else DTYPES
         carry = {k: jax.numpy.ones(2, k) for k in names}
         rows = {k: jax.numpy.arange(2 * length).reshape(length, 2).astype(k) for k in names}
-        got, wanted = f(functx)(carry, rows), f(jax)(carry, rows)
+        got, wanted = f(functx)(carry, rows), jax.jit(f(jax))(carry, rows)
     for x, y in zip(jax.tree.leaves(got), jax.tree.leaves(wanted), strict=True):
         assert x.dtype == y.dtype
         np.testing.assert_array_equal(x, y)
