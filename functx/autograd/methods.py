@@ -176,7 +176,11 @@ def _define_method(name: str) -> None:
     fun = getattr(Tracer, name)
 
     def method(self: Variable, *args: Any, **kwargs: Any) -> Any:
-        return record_function(fun, (self,), args, kwargs)
+        out = record_function(fun, (self,), args, kwargs)
+        if out is self and context_builder() is None:
+            # A view of all elements has a node and hooks of its own.
+            return record_outputs(ops.Reshape(self.shape), (self,))[0]
+        return out
 
     method.__name__ = name
     method.__doc__ = fun.__doc__

@@ -206,6 +206,22 @@ def test_a_leaf_is_written_to_only_without_gradients():
     onp.testing.assert_array_equal(onp.asarray(x), POINT - 1)
 
 
+def test_a_view_of_all_elements_is_an_array_of_its_own_with_the_memory_of_its_base():
+    x, seen = leaf(), []
+    for view in (x[:], x[...], x.reshape(3), x.squeeze(), x.transpose()):
+        assert view is not x and not view.is_leaf
+        view.register_hook(lambda g: seen.append(g.tolist()))
+        view.retain_grad()
+        (view * 2 + x).sum().backward()
+        assert view.grad.tolist() == seen.pop() == [2, 2, 2]
+    y = x * 1
+    y[...] += 1
+    view = y[:]
+    view *= 2
+    assert y.tolist() == view.tolist() == (2 * (POINT + 1)).tolist()
+    assert grad(y.sum(), x)[0].tolist() == [2, 2, 2]
+
+
 def test_an_array_that_a_constant_replaces_keeps_its_history_with_a_gradient_of_zero():
     x, w = leaf(), leaf()
     y, z = x * onp.inf, w * 2
