@@ -268,8 +268,9 @@ class Recording:
     def run(self) -> None:
         """Computes all results that are still held; the thread then begins another recording."""
         with self._running:
-            if not self.is_open:
+            if self.has_run:
                 return
+            # A run that was interrupted is run again.
             self.is_open = False
             if _thread.recording is self:
                 _thread.recording = None
