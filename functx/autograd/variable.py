@@ -14,6 +14,7 @@ import numpy as np
 
 from functx import numpy as fnp
 from functx import ops
+from functx.autograd.conversions import ConvertibleArray
 from functx.autograd.hooks import (
     Hooks,
     NodeHooks,
@@ -41,10 +42,10 @@ from functx.core.errors import (
 from functx.core.functionalization import row_major_strides
 from functx.core.primitive import Primitive, View
 from functx.core.program import Atom, Literal, Program, Var
-from functx.core.tracer import Tracer, aval_of, current_builder, variables
+from functx.core.tracer import aval_of, current_builder, variables
 from functx.core.tracing import Builder, eval_context
 from functx.core.types import ShapedArray, is_inexact
-from functx.core.typing import ArrayOrList, DTypeLike, NumPyArray
+from functx.core.typing import ArrayOrList, DTypeLike
 from functx.numpy import mutation
 from functx.transforms.argument_names import check_callable
 
@@ -98,7 +99,7 @@ class ViewOf(NamedTuple):
     function: str | None = None
 
 
-class Variable(Tracer):
+class Variable(ConvertibleArray):
     """An array that records what is done with it, so that `backward` can differentiate it.
 
     It has NumPy's operators and methods, and all functions of functx take it. Operations are
@@ -635,30 +636,6 @@ class Variable(Tracer):
         x._grad = deepcopy(self._grad, memo)
         return x
 
-    def __array__(  # type: ignore[override]
-        self, dtype: DTypeLike = None, copy: bool | None = None
-    ) -> NumPyArray:
-        return np.array(self.look(), dtype)
-
-    def __float__(self) -> float:
-        return float(np.asarray(self.look()).item())
-
-    def __int__(self) -> int:
-        return int(np.asarray(self.look()).item())
-
-    def __complex__(self) -> complex:
-        return complex(np.asarray(self.look()).item())
-
-    def __bool__(self) -> bool:
-        return bool(np.asarray(self.look()))
-
-    def __index__(self) -> int:
-        return np.asarray(self.look()).__index__()
-
-    def __format__(self, spec: str) -> str:
-        value = np.asarray(self.look())
-        return format(value.item() if not value.ndim else value, spec)
-
     def backward(
         self,
         gradient: Any = None,
@@ -670,30 +647,16 @@ class Variable(Tracer):
 
         backward(self, gradient, retain_graph, create_graph, inputs=inputs)
 
-    def item(self, *args: Any) -> Any:
-        """The one element, or the one at an index, as a Python number."""
-        return np.asarray(self.look()).item(*args)
-
-    def tolist(self) -> Any:
-        """The elements as nested lists of Python numbers."""
-        return np.asarray(self.look()).tolist()
-
-    def numpy(self) -> NumPyArray:
-        """The value as a new NumPy array."""
-        return np.array(self.look())
-
     def block_until_ready(self) -> Variable:
         """This array, once its value is computed."""
         jax.block_until_ready(self.look())
         return self
 
     def __str__(self) -> str:
-        return str(np.asarray(self.read().compute()))
+        return str(np.asarray(self.read().look()))
 
     def __repr__(self) -> str:
-        text = np.array2string(
-            np.asarray(self.read().compute()), separator=", ", prefix="Variable("
-        )
+        text = np.array2string(np.asarray(self.read().look()), separator=", ", prefix="Variable(")
         grad_fn = self.grad_fn
         note = f", grad_fn=<{grad_fn.label}>" if grad_fn is not None else ""
         if self._leaf is not None:
