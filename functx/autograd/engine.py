@@ -245,6 +245,9 @@ class Walk:
         """The gradients of the operands of a node."""
         if not isinstance(node, OperationNode):
             return node.pull_back(self, gradients)  # type: ignore[attr-defined, no-any-return]
+        if not any(gradients):
+            # A hook took all gradients away, or the rule of a Function gave none.
+            return [None] * len(node.edges)
         split, saved = node.split, node.saved
         if saved is None:
             raise freed_error(node.label)
@@ -260,9 +263,6 @@ class Walk:
             else:
                 cotangents.append(g.value)
                 masked = masked or g.mask is not None
-        if missing == len(split.differentiable):
-            # A hook took all gradients away.
-            return [None] * len(node.edges)
         if masked:
             cotangents += [
                 self.filled(split.out_avals[i].update(dtype=ops.BOOL), g is not None)

@@ -221,6 +221,10 @@ def test_needs_input_grad_and_missing_gradients():
         (slope,) = grad(out.sum(), y, allow_unused=True)
         assert seen[1][0] == (False, True, False, False)
         assert slope.tolist() == [0, 0] if materialize else slope is None
+    # An operation without a gradient needs no saved values.
+    z = np.sin(x)
+    z.sum().backward()
+    assert grad(both.apply(z, y, 3, True)[0].sum(), x, allow_unused=True) == (None,)
 
 
 def test_marked_outputs_have_no_gradient():
