@@ -18,7 +18,7 @@ from functx.core.caches import Cache, clear_on_rule_change
 from functx.core.config import contextual_key
 from functx.core.errors import AutogradError, FreedValueError, SavedValueError
 from functx.core.program import Atom, Equation, Program, Var, dce_equations, subprograms
-from functx.core.program_editing import apply_program
+from functx.core.program_editing import apply_program, replace_program_fields
 from functx.core.rewriting import Rewrite, cached_rewrite
 from functx.core.tracing import trace_closed
 from functx.core.types import ShapedArray, is_inexact
@@ -291,7 +291,8 @@ def _split_program(program: Program, active: tuple[bool, ...]) -> OperationSplit
     saved_operands = [(k, inputs[a]) for k, a in numbered if a in inputs]
     saved_outputs = [(k, outputs[a]) for k, a in numbered if a in outputs and a not in inputs]
     return OperationSplit(
-        program,
+        # A copy, since the memo of `program` holds the split, and a cycle would keep both.
+        replace_program_fields(program),
         operation_of(values),
         pullbacks,
         program.name,

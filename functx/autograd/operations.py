@@ -25,7 +25,7 @@ from functx.autograd.recording import (
     Operand,
     current_recording,
     operand_of,
-    program_of_operation,
+    operation_of_primitive,
 )
 from functx.autograd.variable import (
     Dual,
@@ -56,7 +56,7 @@ def record_outputs(primitive: Primitive, args: Sequence[Any]) -> list[Variable]:
         return []
     if open_level.get() is not None and primitive.differentiable and has_tangent(args):
         avals = tuple([x.read().aval if isinstance(x, Variable) else aval_of(x) for x in args])
-        outs = record_duals(program_of_operation(primitive, avals), args)
+        outs = record_duals(operation_of_primitive(primitive, avals).program, args)
     else:
         operands, edges, key = operands_of(primitive, args, primitive.differentiable)
         if type(primitive) is ops.Sqrt and is_sum_of_squares(edges[0]):

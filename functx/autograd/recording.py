@@ -17,7 +17,7 @@ from functx.core.caches import Cache, clear_on_rule_change
 from functx.core.config import contextual_key, recording_limits
 from functx.core.primitive import Primitive
 from functx.core.program import Atom, Equation, Literal, Program, Var
-from functx.core.program_editing import hoist_captures
+from functx.core.program_editing import hoist_captures, replace_program_fields
 from functx.core.tracer import aval_of, literal_of, variables
 from functx.core.tracing import Builder
 from functx.core.types import ShapedArray
@@ -110,7 +110,8 @@ class Operation:
     )
 
     def __init__(self, program: Program):
-        program, captured = hoist_captures(program)
+        # A copy, since the memo of `program` holds the operation, and a cycle would keep both.
+        program, captured = hoist_captures(replace_program_fields(program))
         positions: dict[Atom, int] = {v: i for i, v in enumerate(program.inputs)}
         self.new = []
         for i, atom in enumerate(program.outputs):

@@ -45,13 +45,15 @@ def with_captures_first(traced: TracedFunction, fun: Function | None = None) -> 
     The inputs take the names of the closure variables of `fun` that hold them, if it is given.
     """
     program = traced.program
-    num_own = len(program.inputs) - len(traced.captured)
+    # `names` must not hold the program that holds it.
+    count = len(program.inputs)
+    num_own = count - len(traced.captured)
     outer_names = closure_variable_names(fun, traced.captured)
     in_names = program.in_names
     if outer_names and in_names is not None:
 
         def names() -> list[str]:
-            known = pad_input_names(in_names(), len(program.inputs))
+            known = pad_input_names(in_names(), count)
             return [
                 *known[:num_own],
                 *[a or b for a, b in zip(outer_names, known[num_own:], strict=True)],
