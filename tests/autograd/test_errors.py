@@ -466,5 +466,6 @@ def test_a_mistake_has_a_class_of_its_own_that_names_the_cure(name):
     text = " ".join(str(raised.value).split())
     assert shown(raised.type) == kind
     assert re.search(message, text), text
+    assert re.search(r" at test_errors\.py:\d+ in ", text), text
     assert raised.value.fix and "Cure:" in inspect.getdoc(raised.type)
     assert text.endswith(f"python -m functx.errors {raised.type.__name__}")
