@@ -334,7 +334,7 @@ def set_tangents(
             continue
         if is_among(x, state.dirty):
             before = by_input[id(x)]
-            if t is not before or out._view is not None:
+            if t is not before or out.is_view:
                 raise FunctionContextError(
                     f"{name}: the tangent of an input that is marked dirty must be its tangent, which "
                     "jvp writes to, and the input must be no view; got "

@@ -431,9 +431,23 @@ class Variable(ConvertibleArray):
 
     def detach(self) -> Variable:
         """The same memory without history."""
+        view = self._view
+        if view is not None and view.function is not None:
+            return view.base.detach()
+        x = self.without_history()
+        if view is None:
+            # The memory is that of an array without history, lest the result keep the graph of this one.
+            view = self._view = ViewOf(self.without_history(), None)
+        elif view.primitive is not None:
+            view = view._replace(base=view.base.detach())
+        x._view = view
+        return x
+
+    def without_history(self) -> Variable:
+        """An array with the value and the count of writes of this one."""
         x = make_variable(self.read(), None)
         x._storage, x._writes_read = self._storage, self._storage.writes
-        x._view, x._strides = ViewOf(self, None), self._strides
+        x._strides = self._strides
         return x
 
     @property
@@ -473,7 +487,8 @@ class Variable(ConvertibleArray):
     @property
     def is_view(self) -> bool:
         """Whether it was made as a view of another array."""
-        return self._view is not None
+        view = self._view
+        return view is not None and (view.primitive is not None or view.function is not None)
 
     def strides_(self) -> tuple[int, ...]:
         """The distance in elements between neighbours along each dimension."""

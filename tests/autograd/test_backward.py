@@ -1,5 +1,6 @@
 """`backward` and `grad` of Variables: values, history, writes and views, calls of transformed functions."""
 
+import gc
 import pickle
 import weakref
 
@@ -272,6 +273,32 @@ def test_a_write_to_a_detached_array_has_a_history_that_the_array_that_shares_me
     constant += 1
     (detached.sum() + (other + part.sum()).sum()).backward()
     assert w.grad.tolist() == [1, 2 + 4 * 2, 0.5 + 4 * 0.5] and x.grad is None
+
+
+def test_a_detached_array_keeps_the_memory_but_not_the_graph():
+    x = leaf(onp.ones((2, 3), "float32"))
+    y = x * 2
+    row, node = y[0], weakref.ref(y.grad_fn)
+    detached, part, again = y.detach(), row.detach(), y.detach().detach()
+    part += 1
+    again[1] = 5
+    y *= 10
+    expected = [[30, 30, 30], [50, 50, 50]]
+    assert y.tolist() == detached.tolist() == again.tolist() == expected
+    assert row.tolist() == part.tolist() == expected[0] and y._version == again._version == 3
+    assert grad(y.sum(), x)[0].tolist() == [[20] * 3] * 2
+    gc.disable()
+    try:
+        del y, row
+        assert node() is None
+    finally:
+        gc.enable()
+    detached += 1
+    assert part.tolist() == again[0].tolist() == [31, 31, 31]
+    for _ in range(2_000):
+        detached = detached.detach()
+    detached += 1
+    assert part.tolist() == [32, 32, 32]
 
 
 def test_a_part_of_a_split_is_written_to_only_without_gradients():
