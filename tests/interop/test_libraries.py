@@ -34,7 +34,7 @@ def check(loss, params, rows, mapped=True):
     if not mapped:
         return
     every = fx.vmap(fx.grad(loss), in_axes=(None, 0))(params, rows)
-    close(every, jax.vmap(jax.grad(loss), in_axes=(None, 0))(params, rows), "vmap(grad)")
+    close(every, jax.jit(jax.vmap(jax.grad(loss), in_axes=(None, 0)))(params, rows), "vmap(grad)")
 
 
 def loss(params, row):
@@ -71,7 +71,7 @@ def test_optimizers_of_optax(name):
     close(train(fx.grad, fx.jit, PARAMS), want, "steps")
     close(fx.jit(partial(train, fx.grad, lambda f: f))(PARAMS), want, "a loop")
     outer = lambda train: lambda params: loss(train(params), ROWS[1])  # noqa: E731
-    meta = jax.grad(outer(partial(train, jax.grad, lambda f: f)))(PARAMS)
+    meta = jax.jit(jax.grad(outer(partial(train, jax.grad, lambda f: f))))(PARAMS)
     close(fx.grad(outer(partial(train, fx.grad, lambda f: f)))(PARAMS), meta, "through training")
 
 

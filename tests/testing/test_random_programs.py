@@ -21,7 +21,6 @@ def quiet():
         warnings.simplefilter("ignore", RuntimeWarning)
         yield
     functx.clear_caches()
-    jax.clear_caches()
 
 
 @pytest.mark.parametrize("first", range(0, 300, 20))
