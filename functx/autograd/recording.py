@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from itertools import islice
 from threading import RLock, local
 from typing import Any, NamedTuple
 from weakref import ref
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -20,7 +22,7 @@ from functx.core.program import Atom, Equation, Literal, Program, Var
 from functx.core.program_editing import hoist_captures, replace_program_fields
 from functx.core.tracer import aval_of, literal_of, variables
 from functx.core.tracing import Builder
-from functx.core.types import ShapedArray
+from functx.core.types import ShapedArray, narrow_dtype, x64_enabled
 from functx.core.typing import ArrayLike
 from functx.passes.memory_planning import bytes_of
 
@@ -107,6 +109,7 @@ class Operation:
         "outputs",
         "program",
         "size",
+        "wide",
     )
 
     def __init__(self, program: Program):
@@ -127,6 +130,8 @@ class Operation:
         self.effects = bool(program.effects)
         self.size = len(program.equations)
         self.bytes = sum(map(bytes_of, self.new_avals))
+        made = [v for eqn in program.equations for v in eqn.outputs]
+        self.wide = any([is_wide(v.aval) for v in (*program.inputs, *made)])
         self.arity = len(program.inputs)
 
     def outputs_of(self, operands: Sequence[Operand], new: list[Recorded]) -> list[Any]:
@@ -135,6 +140,11 @@ class Operation:
             return new
         values = [*operands, *self.captured, *new]
         return [values[i] for i in self.outputs]
+
+
+def is_wide(aval: ShapedArray) -> bool:
+    """Whether a type is one of those that only 64-bit mode has."""
+    return aval.dtype != narrow_dtype(aval.dtype)
 
 
 def operation_of(program: Program) -> Operation:
@@ -188,7 +198,7 @@ class Recording:
         self.reusable: dict[int, ref[Recorded]] = {}
         self.results: list[ref[Recorded]] = []
         self.count = self.size = self.bytes = 0
-        self.has_effects = False
+        self.has_effects = self.wide = False
         self.is_open, self.has_run = True, False
         self._running = RLock()
 
@@ -212,6 +222,7 @@ class Recording:
             number += 1
         self.count = number
         self.size += operation.size
+        self.wide = self.wide or operation.wide
         self.bytes += operation.bytes
         if not self.is_open:
             # Another thread has begun to run it, perhaps without this call.
@@ -277,7 +288,10 @@ class Recording:
                 _thread.recording = None
             held = self.held()
             if held or self.has_effects:
-                for x, value in zip(held, self.values_of(held), strict=True):
+                # The types are known: 64-bit values stay so where the switch is off by now.
+                with jax.enable_x64(True) if self.wide and not x64_enabled() else nullcontext():
+                    values = self.values_of(held)
+                for x, value in zip(held, values, strict=True):
                     if type(value) is FailedOperation:
                         x.recording = value
                     else:

@@ -71,6 +71,8 @@ def _define_numpy_method(name: str) -> None:
         builder = current_builder.get()
         if builder is not None:
             return general(tracer_in(self, builder), *args, **kwargs)
+        for x in args:
+            check_gradient_kept(x, f"x.{name}()")
         try:
             result = numpy_method(self, *args, **kwargs)
         except (TypeError, ValueError, IndexError):
@@ -102,6 +104,7 @@ def _define_numpy_property(name: str) -> None:
     def write(self: ndarray, value: Value) -> None:
         builder = current_builder.get()
         if builder is None:
+            check_gradient_kept(value, f"x.{name} =")
             numpy_property.__set__(self, as_numpy_array(value))
         else:
             general.__set__(tracer_in(self, builder), value)

@@ -30,6 +30,8 @@ WRITES = {
     "copyto": lambda x, y: onp.copyto(x, y),
     "ufunc.at": lambda x, y: onp.add.at(x, [0], y[0]),
     "put": lambda x, y: np.put(x, [0], y[:1]),
+    "x.real = y": lambda x, y: np.asarray(x).__class__.real.__set__(np.asarray(x), y),
+    "x.fill(y[0])": lambda x, y: np.asarray(x).fill(y[0]),
 }
 
 
@@ -227,3 +229,19 @@ def test_a_value_in_the_memory_that_it_is_written_to_is_read_before():
     x[:2] = x[1:]
     assert x.tolist() == [2.0, 1.0, 1.0]
     assert grad((x * onp.array([1.0, 10.0, 100.0])).sum(), u)[0].tolist() == [110.0, 1.0, 0.0]
+
+
+def test_64_bit_variables_stay_so_where_64_bit_mode_is_off_by_then():
+    with jax.enable_x64():
+        x, n = leaf(0.1, 0.2), Variable([1, 2])
+        y = x * x
+    assert y.tolist() == [0.1 * 0.1, 0.2 * 0.2]
+    z = y * 2.0
+    assert z.dtype == "float64"
+    assert z.tolist() == [2.0 * (0.1 * 0.1), 2.0 * (0.2 * 0.2)]
+    assert grad(z.sum(), x)[0].tolist() == [0.4, 0.8]
+    assert (n * 3).tolist() == [3, 6]
+    narrow = leaf(1.0, 2.0)
+    with jax.enable_x64():
+        assert (narrow * narrow).dtype == "float32"
+        assert (narrow * x).tolist() == [0.1, 0.4]
