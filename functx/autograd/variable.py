@@ -728,5 +728,7 @@ def variable_of_literal(x: Literal) -> Variable:
 
 
 def as_variable(x: Any) -> Variable:
-    """`x`, or a Variable of its value."""
-    return x if isinstance(x, Variable) else make_variable(constant(x), None)
+    """`x`, or a Variable of its value, with memory of its own."""
+    if isinstance(x, Variable):
+        return x
+    return make_variable(constant(jax.numpy.array(x) if isinstance(x, np.ndarray) else x), None)

@@ -245,3 +245,16 @@ def test_64_bit_variables_stay_so_where_64_bit_mode_is_off_by_then():
     with jax.enable_x64():
         assert (narrow * narrow).dtype == "float32"
         assert (narrow * x).tolist() == [0.1, 0.4]
+
+
+def test_a_numpy_array_that_was_written_to_a_variable_is_not_shared_with_it():
+    for given in (np.ones(3), onp.ones(3, "float32"), np.ones(6)[::2]):
+        x, y, z = Variable([5.0, 6.0, 7.0]), Variable([5.0, 6.0, 7.0]), Variable(given)
+        x[...] = given
+        np.copyto(y, given)
+        with forward_ad.dual_level():
+            dual = forward_ad.make_dual(given, given)
+            given[0] = 9.0
+            assert dual.tolist() == [1.0, 1.0, 1.0]
+            assert forward_ad.unpack_dual(dual).tangent.tolist() == [1.0, 1.0, 1.0]
+        assert x.tolist() == y.tolist() == z.tolist() == [1.0, 1.0, 1.0]
