@@ -188,7 +188,7 @@ def problem_of(program, flow):
     except ArgumentError as error:
         return None if "shares memory" in error.problem else f"{type(error).__name__}: {error}"
     except (AssertionError, FunctxError, TypeError, ValueError) as error:
-        if "JAX arrays are immutable" in str(error):
+        if "JAX arrays are immutable" in str(error) or "got ShapedArray" in str(error):
             # The results of the interpreter are arrays of JAX.
             return None
         return f"{type(error).__name__}: {error}"
