@@ -1,6 +1,6 @@
 """Train on digits with `backward()`: an optimizer in hooks of the leaves, and a penalty on a gradient.
 
-Look at `descend`: each leaf is updated as soon as its gradient is there, and the gradient is freed.
+Look at `descend`: each leaf is updated as soon as its gradient is accumulated, and the gradient is freed.
 """
 
 import gzip

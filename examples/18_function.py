@@ -19,17 +19,17 @@ class Solve(Function):
     def setup_context(ctx, inputs, output):
         ctx.save_for_backward(inputs[0], output)
 
-    # The gradient of b solves the transposed system; that of the matrix follows from it.
     @staticmethod
     def backward(ctx, gradient):
+        """The gradient of b solves the transposed system; that of the matrix follows from it."""
         matrix, x = ctx.saved_tensors
         of_b = Solve.apply(matrix.T, gradient)
         of_matrix = -np.outer(of_b, x) if x.ndim == 1 else -of_b @ x.T
         return of_matrix, of_b
 
-    # A matrix that is not batched is factorized once: the vectors of the batch become the columns of b.
     @staticmethod
     def vmap(info, in_dims, matrix, b):
+        """One matrix is factorized once: the vectors of the batch become the columns of b."""
         of_matrix, of_b = in_dims
         print(f"{info.batch_size} systems at once, along dimensions {in_dims}")
         if of_matrix is not None or b.ndim != 2:

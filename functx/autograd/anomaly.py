@@ -1,4 +1,4 @@
-"""Anomaly detection: the forward lines of a node whose pullback raises or gives nan."""
+"""Anomaly detection: source lines of a forward operation whose pullback raises or gives nan."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 
 
 class Anomalies(NamedTuple):
-    """Whether forward lines are kept, and whether results of pullbacks are searched for nan."""
+    """Whether nodes keep source lines, and whether results of pullbacks are searched for nan."""
 
     enabled: bool
     check_nan: bool
 
 
 class Origin(NamedTuple):
-    """Where a node was made: the user's lines, outermost first, and the node whose pullback made it."""
+    """The user's lines that made a node, outermost first, and the node whose pullback made it."""
 
     lines: tuple[Source, ...]
     parent: Node | None
@@ -48,7 +48,7 @@ pulled_back: ContextVar[Node | None] = ContextVar("pulled_back", default=None)
 
 
 def is_anomaly_enabled() -> bool:
-    """Whether nodes keep the lines of their operations, by `detect_anomaly` or `set_detect_anomaly`."""
+    """Whether nodes keep the source lines of their operations."""
     return current_anomalies().enabled
 
 
@@ -74,7 +74,7 @@ def user_lines() -> Iterator[Source]:
 def pull_back_with_origin(node: Node, pull_back: Callable[[], Any]) -> Any:
     """The gradients that `pull_back` gives for the operands of a node.
 
-    If it raises, or gives nan, the lines of the forward operation are shown as a warning first.
+    If it raises, or gives nan, a warning first shows the source lines of the forward operation.
     """
     token = pulled_back.set(node)
     try:
@@ -107,44 +107,48 @@ def check_not_nan(node: Node, results: Any) -> None:
             raise AnomalyError(
                 f"backward: the gradient of `{node.label}` must not be nan; got nan in output "
                 f"number {i} of its pullback",
-                fix="Look at the forward line in the warning; detect_anomaly(check_nan=False) lets "
+                fix="Look at the source lines in the warning; detect_anomaly(check_nan=False) lets "
                 "nan pass.",
             )
 
 
 def warn_of_origin(node: Node) -> None:
-    """Warns with the forward lines of a node, and of those whose pullbacks made it."""
-    parts = [f"backward: the pullback of `{node.label}` failed. " + described(node.origin)]
+    """Warns with the source lines of a node, and of the nodes whose pullbacks made it."""
+    parts = [f"backward: the pullback of `{node.label}` failed. " + describe_origin(node.origin)]
     while node.origin is not None and node.origin.parent is not None:
         node = node.origin.parent
-        parts.append(f"It is part of the pullback of `{node.label}`. " + described(node.origin))
+        parts.append(
+            f"It is part of the pullback of `{node.label}`. " + describe_origin(node.origin)
+        )
     warn_at_user_line("\n".join(parts), UserWarning)
 
 
-def described(origin: Origin | None) -> str:
+def describe_origin(origin: Origin | None) -> str:
+    """The source lines of the forward operation, as part of a warning."""
     if origin is None or not origin.lines:
         return (
-            "No forward line is known; compute the forward values under "
+            "No source line of it is known; compute the forward values under "
             "functx.autograd.detect_anomaly() too."
         )
     lines = "".join([f"\n  at {source_line(line)}" for line in origin.lines])
     return f"Its forward operation was called here, innermost last:{lines}"
 
 
-def _switch(enabled: bool, check_nan: bool) -> Callable[[], None]:
+def set_anomalies(enabled: bool, check_nan: bool) -> Callable[[], None]:
+    """Sets the mode; returns the function that restores the previous one."""
     before = current_anomalies()
     _anomalies.set(Anomalies(enabled, check_nan))
     return lambda: cast(None, _anomalies.set(before))
 
 
 class detect_anomaly(ModeContext):  # noqa: N801 - PyTorch's name
-    """A context that shows the forward lines of a pullback that raises, or gives nan.
+    """A context that shows the forward operation of a pullback that raises or gives nan.
 
-    Nodes made in it keep the lines of the user's code. If a pullback raises in a walk in it, these
-    lines are shown as a UserWarning; then the error goes on. With `check_nan`, a nan among the
+    Nodes made in it keep the source lines of the user's code. If a pullback raises in a walk in it,
+    a UserWarning shows these lines; then the error goes on. With `check_nan`, a nan among the
     gradients of operands raises AnomalyError. For a derivative of a derivative, the lines of the first
-    forward operation are shown too. Walks look at each gradient, which makes them slow; making the
-    context warns of it.
+    forward operation are shown too. Walks read each gradient, which makes them slow; the constructor
+    warns of it.
 
     >>> import functx.numpy as np
     >>> from functx.autograd import Variable, detect_anomaly
@@ -162,33 +166,22 @@ class detect_anomaly(ModeContext):  # noqa: N801 - PyTorch's name
         super().__init__()
         self.check_nan = bool(check_nan)
         warnings.warn(
-            "detect_anomaly: walks look at each gradient, which is slow; use it to debug alone",
+            "detect_anomaly: walks read each gradient, which is slow; use it for debugging alone",
             UserWarning,
             stacklevel=2,
         )
 
     def enter(self) -> Callable[[], None]:
-        return _switch(True, self.check_nan)
+        return set_anomalies(True, self.check_nan)
 
     def fresh(self) -> ModeContext:
-        return _AnomalyMode(self.check_nan)
-
-
-class _AnomalyMode(ModeContext):
-    """`detect_anomaly` without its warning, for calls of a decorated function."""
-
-    def __init__(self, check_nan: bool):
-        super().__init__()
-        self.check_nan = check_nan
-
-    def enter(self) -> Callable[[], None]:
-        return _switch(True, self.check_nan)
+        return set_detect_anomaly(True, self.check_nan)
 
 
 class set_detect_anomaly(ImmediateMode):  # noqa: N801 - PyTorch's name
-    """Sets at once whether anomalies are detected, as by `detect_anomaly`; as a context, until its end.
+    """Sets at once whether anomalies are detected; as a context, until its end.
 
-    It does not warn.
+    It is `detect_anomaly` without the warning.
     """
 
     def __init__(self, mode: bool, check_nan: bool = True):
@@ -196,7 +189,7 @@ class set_detect_anomaly(ImmediateMode):  # noqa: N801 - PyTorch's name
         super().__init__()
 
     def switch(self) -> Callable[[], None]:
-        return _switch(self.mode, self.check_nan)
+        return set_anomalies(self.mode, self.check_nan)
 
     def fresh(self) -> ModeContext:
         return set_detect_anomaly(self.mode, self.check_nan)

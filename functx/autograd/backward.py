@@ -51,15 +51,15 @@ def backward(
 ) -> None:
     """Add the gradients of `tensors` to `.grad` of the leaves that they were computed from.
 
-    `grad_tensors` are the gradients of `tensors`, by default one for each of a single real element.
-    With `inputs`, only these get gradients, also if they are no leaves. The values that a gradient
-    needs are freed by the walk unless `retain_graph`, which is `create_graph` by default. With
-    `create_graph` the gradients are differentiable themselves. The gradient of a complex value is
-    the direction of steepest ascent, as in PyTorch: the conjugate of that of `functx.grad`.
+    `grad_tensors` are the gradients of `tensors`, by default 1 for each of a single real element.
+    With `inputs`, only these get gradients, also if they are not leaves. The walk frees the values that
+    gradients need unless `retain_graph`, which is `create_graph` by default. With `create_graph` the
+    gradients are differentiable themselves. The gradient of a complex value is the direction of
+    steepest ascent, as in PyTorch: the conjugate of that of `functx.grad`.
 
     Raises NoHistoryError for a tensor that requires no gradient, ImplicitGradientError for a gradient
     that must not be left out, GradientMismatchError and GradientCountError for gradients that do not
-    fit, GradientTypeError for one that is no array, EmptyInputsError for no inputs, FreedValueError for
+    fit, GradientTypeError for one that is not an array, EmptyInputsError for no inputs, FreedValueError for
     a second walk over freed values, SavedValueError for a saved value that was written to since, and
     AutogradInTransformError inside a transform.
 
@@ -73,27 +73,27 @@ def backward(
         if grad_tensors is not None:
             raise ContradictingOptionsError(
                 "backward: pass gradients by grad_tensors alone; got grad_variables too",
-                fix="Leave grad_variables out, the old name.",
+                fix="Leave out grad_variables, which is the old name.",
             )
         warn_at_user_line("backward: grad_variables has the name grad_tensors now", FutureWarning)
         grad_tensors = grad_variables
     if create_graph:
         warn_of_cycles()
-    wanted = None if inputs is None else as_list(inputs)
-    if wanted == []:
+    input_list = None if inputs is None else as_list(inputs)
+    if input_list == []:
         raise EmptyInputsError(
             "backward: inputs must not be empty; got none",
             fix="Leave inputs out, for the gradients of all leaves.",
         )
     roots = as_list(tensors)
     refuse_traced("backward", roots)
-    starts = root_gradients("backward", roots, grad_tensors, batched=False)
-    walk_backward(starts, retain_graph, create_graph, wanted, accumulate=True)
+    roots_with_gradients = root_gradients("backward", roots, grad_tensors, batched=False)
+    walk_backward(roots_with_gradients, retain_graph, create_graph, input_list, accumulate=True)
 
 
 @cache
 def warn_of_cycles() -> None:
-    """Warns, the first time, that gradients with a history and leaves refer to each other."""
+    """Warns once that gradients with a history and leaves refer to each other."""
     warn_at_user_line(
         "backward(create_graph=True): gradients and leaves refer to each other, which keeps "
         "memory until the garbage collector runs; use functx.autograd.grad",
@@ -201,17 +201,17 @@ def unused_gradient(i: int, x: Any, allow_unused: bool, materialize: bool) -> An
 
 
 Roots = Sequence[tuple[Any, Any]]
-"""Arrays and their gradients, Variables or traced values."""
+"""Variables or traced values, each with its gradient."""
 
 
-def root_gradients(label: str, roots: Sequence[Any], given: Any, batched: bool) -> Roots:
-    """Each root with its gradient: the one given, or one for a single real element."""
-    values = [None] * len(roots) if given is None else as_list(given)
+def root_gradients(label: str, roots: Sequence[Any], gradients: Any, batched: bool) -> Roots:
+    """Each root with its gradient, which is 1 by default for a single real element."""
+    values = [None] * len(roots) if gradients is None else as_list(gradients)
     if len(values) != len(roots):
         raise GradientCountError(
             f"{label}: there must be a gradient or None for each output; got {len(values)} for "
             f"{len(roots)}",
-            fix="Pass a list of as many gradients as outputs; None stands for one of a real number.",
+            fix="Pass a list of as many gradients as outputs; None stands for 1.",
         )
     return [
         (root, root_gradient(label, i, root, value, batched))
@@ -246,8 +246,8 @@ def root_gradient(label: str, i: int, root: Any, value: Any, batched: bool) -> A
         one = ops.constant_like(aval, 1)
         return one if isinstance(one, Tracer) else Variable(one)
     gradient = array_of_gradient(value, f"{label}: gradient number {i}")
-    own = gradient.shape[1:] if batched else gradient.shape
-    if own != aval.shape or (batched and not gradient.shape):
+    shape = gradient.shape[1:] if batched else gradient.shape
+    if shape != aval.shape or (batched and not gradient.shape):
         batch = ", after its first axis, the batch that vmap maps over" if batched else ""
         raise GradientMismatchError(
             f"{label}: a gradient must have the shape of its output{batch}; got "
@@ -269,14 +269,14 @@ def walk_backward(
     roots: Roots,
     retain_graph: bool | None,
     create_graph: bool,
-    wanted: Sequence[Any] | None,
+    inputs: Sequence[Any] | None,
     accumulate: bool,
 ) -> list[Any]:
-    """Walks from `roots`, whose gradients may be None; the gradients of `wanted`."""
+    """The gradients of `inputs`, by a walk from `roots`, whose gradients may be None."""
     label = "backward" if accumulate else "grad"
-    edges = None if wanted is None else [edge_of_input(label, i, x) for i, x in enumerate(wanted)]
+    edges = None if inputs is None else [edge_of_input(label, i, x) for i, x in enumerate(inputs)]
     if accumulate:
-        for x in wanted or ():
+        for x in inputs or ():
             if isinstance(x, Variable):
                 x.retain_grad()
     walk = Walk(
@@ -285,8 +285,8 @@ def walk_backward(
     walk.run([(root.edge, g if g is None else walk.gradient_of(g).value) for root, g in roots])
     if edges is None:
         return []
-    found = [walk.captured[edge] for edge in edges]
-    return [None if g is None else walk.variable_of(g) for g in found]
+    gradients = [walk.captured[edge] for edge in edges]
+    return [None if g is None else walk.variable_of(g) for g in gradients]
 
 
 def edge_of_input(label: str, i: int, x: Any) -> GradientEdge:
@@ -305,30 +305,30 @@ def edge_of_input(label: str, i: int, x: Any) -> GradientEdge:
 
 def batched_gradients(
     roots: Sequence[Any],
-    given: Any,
+    grad_outputs: Any,
     retain_graph: bool | None,
     create_graph: bool,
-    wanted: Sequence[Any],
+    inputs: Sequence[Any],
 ) -> list[Any]:
-    """The gradients of `wanted`, with a leading axis, by a walk under `vmap`."""
-    starts = root_gradients("grad", roots, given, batched=True)
-    used: list[bool] = []
+    """The gradients of `inputs`, with a leading axis, by a walk under `vmap`."""
+    _, batches = zip(*root_gradients("grad", roots, grad_outputs, batched=True), strict=True)
+    is_used: list[bool] = []
 
-    def one(*gradients: Any) -> list[Any]:
-        own = [(root, gradient) for (root, _), gradient in zip(starts, gradients, strict=True)]
-        found = walk_backward(own, retain_graph, create_graph, wanted, accumulate=False)
-        used[:] = [g is not None for g in found]
-        return [g for g in found if g is not None]
+    def walk_once(*gradients: Any) -> list[Any]:
+        pairs = list(zip(roots, gradients, strict=True))
+        results = walk_backward(pairs, retain_graph, create_graph, inputs, accumulate=False)
+        is_used[:] = [g is not None for g in results]
+        return [g for g in results if g is not None]
 
-    mapped = vmap(one, batched_dims(roots, given))
+    mapped = vmap(walk_once, batched_dims(roots, grad_outputs))
     with grad_mode(create_graph):
-        results = iter(mapped(*[gradient for _, gradient in starts]))
-    return [as_variable(next(results)) if on else None for on in used]
+        results = iter(mapped(*batches))
+    return [as_variable(next(results)) if used else None for used in is_used]
 
 
-def batched_dims(roots: Sequence[Any], given: Any) -> tuple[int | None, ...]:
-    """The batch axis of each gradient, None where it was left out; GradientCountError if all were."""
-    values = [None] * len(roots) if given is None else as_list(given)
+def batched_dims(roots: Sequence[Any], grad_outputs: Any) -> tuple[int | None, ...]:
+    """The batch axis of each gradient, None if it was left out; GradientCountError if all were."""
+    values = [None] * len(roots) if grad_outputs is None else as_list(grad_outputs)
     if all([value is None for value in values]):
         raise GradientCountError(
             "grad: is_grads_batched must get at least one batch of gradients; got None for all of "
@@ -396,7 +396,7 @@ def grad_of_traced(
 def is_traced(roots: Sequence[Any]) -> bool:
     """Whether gradients of `roots` are taken in a trace, as its equations.
 
-    Inside a transform that is so for Variables too, but not in the walk of another one.
+    Inside a transform they are, also for Variables, unless a walk runs.
     """
     return any([type(x) is Tracer for x in roots]) or (
         current_builder.get() is not None and running_walk.get() is None
@@ -406,7 +406,7 @@ def is_traced(roots: Sequence[Any]) -> bool:
 def check_not_computed_outside(
     builder: Builder, equations: Sequence[Equation], outputs: Sequence[Atom], inputs: Sequence[Atom]
 ) -> None:
-    """Raise LostDerivativeError if the trace captures a value that depends on an input outside of it."""
+    """Raise LostDerivativeError if the trace captures a value that was computed from an input outside."""
     read = {a for eqn in equations for a in eqn.inputs} | set(outputs)
     captured = [(v, x) for v, x in builder.captures.values() if isinstance(x, Tracer)]
     sources = [x for v, x in captured if v in inputs]
@@ -420,7 +420,7 @@ def check_not_computed_outside(
 
 
 def depends_on(x: Tracer, sources: Sequence[Tracer]) -> bool:
-    """Whether a Variable or a traced value was computed from one of `sources`, or is one."""
+    """Whether a Variable or a traced value is one of `sources`, or was computed from one."""
     if any([x is y for y in sources]):
         return True
     if isinstance(x, Variable):
@@ -457,5 +457,5 @@ def refuse_traced(label: str, values: Sequence[Any]) -> None:
 
 def as_list(x: Any) -> list[Any]:
     """One array or several, as a list."""
-    several = isinstance(x, (list, tuple)) and not isinstance(x, GradientEdge)
-    return list(x) if several else [x]
+    is_sequence = isinstance(x, (list, tuple)) and not isinstance(x, GradientEdge)
+    return list(x) if is_sequence else [x]

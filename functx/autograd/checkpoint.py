@@ -1,4 +1,4 @@
-"""`checkpoint`: calls whose nodes compute the values that they save again, instead of keeping them."""
+"""`checkpoint`: calls whose saved values are recomputed in the walk."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from functx.autograd.nodes import (
     operand_watch,
 )
 from functx.autograd.recording import Recorded, current_recording
-from functx.autograd.saved import CURE_IN_TRANSFORMS, PackedValue, SavingHooks, pack_saved
+from functx.autograd.saved import CURE_IN_TRANSFORMS, PackedValue, SavedTensorHooks, pack_saved
 from functx.autograd.variable import Variable, make_variable
 from functx.core import tree
 from functx.core.errors import ArgumentError, CheckpointError, SavedValueError
@@ -40,20 +40,20 @@ def checkpoint(
     preserve_rng_state: bool = True,
     **kwargs: PyTree,
 ) -> PyTree:
-    """`function(*args, **kwargs)`, whose intermediate values are computed again during the walk.
+    """`function(*args, **kwargs)`, whose intermediate values are recomputed during the walk.
 
     In place of the values that its nodes save, the call keeps its arguments as they are now. A walk
     that needs one of the values calls `function` once more, up to the last value that was saved. With
-    `preserve_rng_state` this call repeats the draws of Python's and NumPy's global generators; those of
-    `functx.random` depend on their keys alone. Calls may be nested.
+    `preserve_rng_state` the recomputation repeats the draws of Python's and NumPy's global generators;
+    those of `functx.random` depend on their keys alone. Calls may be nested.
 
     With `use_reentrant` the walk calls `function` and `backward` inside the walk, which also adds
     gradients to the leaves that `function` captures. Then there are no keywords, no `autograd.grad`,
     no `inputs` of `backward` and no second derivatives.
 
-    Raises CheckpointError in a walk where the second call saves fewer values or values of other types,
-    and for a walk that the re-entrant form does not support; SavedValueError where a Variable that
-    `function` captures was written to since.
+    Raises CheckpointError in a walk where the recomputation saves fewer values, or values of other
+    types, and for a walk that the re-entrant form does not support; SavedValueError where a Variable
+    that `function` captures was written to since.
 
     >>> from functx import numpy as np
     >>> from functx.autograd import Variable, checkpoint
@@ -77,7 +77,7 @@ def checkpoint(
 
 
 class Arguments:
-    """The arguments of a call as they were, for another call."""
+    """The arguments of a call, saved for its recomputation."""
 
     def __init__(self, args: PyTree):
         leaves, self.structure = tree.flatten(args)
@@ -85,7 +85,7 @@ class Arguments:
 
     @staticmethod
     def saved(x: Any) -> Any:
-        """An argument with its value of now, packed if a pair of hooks is active."""
+        """An argument with its present value, packed if saved-tensor hooks are active."""
         if isinstance(x, np.ndarray):
             return np.array(x)
         if not isinstance(x, Variable):
@@ -99,7 +99,7 @@ class Arguments:
         return [getattr(x, "edge", None) for x in self.leaves]
 
     def load(self, make: Callable[[Recorded, GradientEdge | None], Variable]) -> PyTree:
-        """The arguments, whose Variables are those that `make` returns."""
+        """The arguments, whose Variables come from `make`."""
         variables = [x for x in self.leaves if isinstance(x, (SavedValue, PackedValue))]
         values = [x.recorded if type(x) is SavedValue else x.load("checkpoint") for x in variables]
         edges = [x.edge for x in variables]
@@ -117,16 +117,17 @@ class Arguments:
 
 
 def behind_barrier(values: Sequence[Recorded]) -> list[Recorded]:
-    """The values, such that the compiler does not merge what is computed from them with what was before."""
+    """The values; the compiler does not merge the recomputation from them with the first call."""
     if not values:
         return []
     inputs = [Var(x.aval) for x in values]
     program = Program("arguments", inputs, [], inputs)
-    return current_recording().record(Checkpoint(program, True, True), values)
+    barrier = Checkpoint(program, prevent_cse=True, differentiated=True)
+    return current_recording().record(barrier, values)
 
 
-class CheckpointedCall(SavingHooks):
-    """A call whose saved values are computed again: their types, the arguments and captured Variables."""
+class CheckpointedCall(SavedTensorHooks):
+    """The hooks of a call whose saved values are recomputed: they keep its arguments and types."""
 
     @property
     def label(self) -> str:
@@ -138,7 +139,7 @@ class CheckpointedCall(SavingHooks):
         self.arguments = Arguments((args, kwargs))
         self.avals: list[ShapedArray] = []
         self.captures = CapturedVariables()
-        self.computed: WeakKeyDictionary[Walk, list[Recorded | None]] = WeakKeyDictionary()
+        self.recomputed: WeakKeyDictionary[Walk, list[Recorded | None]] = WeakKeyDictionary()
 
     def __enter__(self) -> CheckpointedCall:  # type: ignore[override]
         super().__enter__()
@@ -150,35 +151,35 @@ class CheckpointedCall(SavingHooks):
 
     def unpack(self, packed: int) -> Variable:
         walk = running_walk.get()
-        values = None if walk is None else self.computed.get(walk)
+        values = None if walk is None else self.recomputed.get(walk)
         if values is None or values[packed] is None:
-            values = self.compute_again()
+            values = self.recompute()
             if walk is not None:
-                self.computed[walk] = values
+                self.recomputed[walk] = values
         value, values[packed] = values[packed], None
         assert value is not None
         return make_variable(value, None)
 
-    def compute_again(self) -> list[Recorded | None]:
+    def recompute(self) -> list[Recorded | None]:
         """The saved values, by another call of the function."""
         args, kwargs = self.arguments.load(make_variable)
-        second = SecondCall(self.avals)
-        with random_state_of(self.state), grad_mode(True), self.captures.checked(), second:
+        recomputation = Recomputation(self.avals)
+        with random_state_of(self.state), grad_mode(True), self.captures.checked(), recomputation:
             try:
                 self.function(*args, **kwargs)
-            except EnoughValues:
+            except StopRecomputation:
                 pass
             else:
                 raise CheckpointError(
-                    "checkpoint: the second call of the function must save as many values as the first; "
-                    f"got {len(second.values)}, expected {len(self.avals)}",
+                    "checkpoint: the recomputation must save as many values as the first call; "
+                    f"got {len(recomputation.values)}, expected {len(self.avals)}",
                     fix="The function must compute the same each time: no global state, no counters.",
                 )
-        return second.values
+        return recomputation.values
 
 
-class SecondCall(SavingHooks):
-    """The pair that collects the saved values of a second call, and ends it once all have come."""
+class Recomputation(SavedTensorHooks):
+    """The hooks that collect the values of a recomputation, and stop it once it has all."""
 
     @property
     def label(self) -> str:
@@ -194,39 +195,39 @@ class SecondCall(SavingHooks):
         first = self.avals[position]
         if (x.shape, x.dtype) != (first.shape, first.dtype):
             raise CheckpointError(
-                "checkpoint: the second call of the function must save values of the types of the "
-                f"first; got {x.aval_!r} at position {position}, expected {first!r}",
+                "checkpoint: the recomputation must save values of the types of the first call; "
+                f"got {x.aval_!r} at position {position}, expected {first!r}",
                 fix="The function must compute the same each time: no global state, no counters.",
             )
         self.values.append(x.read())
         if len(self.values) == len(self.avals):
-            raise EnoughValues
+            raise StopRecomputation
         return x
 
     def unpack(self, packed: Variable) -> Variable:
         return packed
 
 
-class EnoughValues(BaseException):
-    """Ends the second call; the functions of the user do not catch it as an Exception."""
+class StopRecomputation(BaseException):
+    """Stops a recomputation; functions of the user do not catch it as an Exception."""
 
 
 class CapturedVariables:
-    """The Variables that both calls of a function use, which must not be written to in between."""
+    """The Variables that a function captures, which must not be written to before the recomputation."""
 
     def __init__(self) -> None:
         self._writes: dict[int, tuple[ref[Variable], int]] = {}
 
     @contextmanager
     def noted(self) -> Iterator[None]:
-        """The context of the first call, which notes how often its operands were written to."""
+        """The context of the first call, which notes the number of writes to its operands."""
         with watching(self._note):
             yield
-        # Captured are only those that outlive the call.
+        # A captured Variable outlives the call.
         self._writes = {i: pair for i, pair in self._writes.items() if pair[0]() is not None}
 
     def checked(self) -> AbstractContextManager[None]:
-        """The context of the second call, which raises SavedValueError for an operand that changed."""
+        """The context of the recomputation; SavedValueError for an operand that changed."""
         return watching(self._check)
 
     def _find(self, x: Variable) -> int | None:
@@ -243,7 +244,7 @@ class CapturedVariables:
             if self._find(x) not in (None, x._storage.writes):
                 raise SavedValueError(
                     "checkpoint: a Variable that the function captures must keep its value until the "
-                    f"walk, which calls the function again; got a write to {x.aval_!r}",
+                    f"walk, which recomputes the function; got a write to {x.aval_!r}",
                     fix="Pass it as an argument, or write to it after backward().",
                 )
 
@@ -268,6 +269,7 @@ def random_state() -> tuple[Any, Any]:
 
 
 def set_random_state(state: tuple[Any, Any]) -> None:
+    """Sets the states of Python's and NumPy's global generators."""
     random.setstate(state[0])
     np.random.set_state(state[1])
 
@@ -287,7 +289,7 @@ def random_state_of(state: tuple[Any, Any] | None) -> Iterator[None]:
 
 
 def call_reentrant(function: Function, args: PyTree, state: Any) -> PyTree:
-    """The result of a call as that of one node, which walks through another call."""
+    """The result of a call as one node, whose pullback recomputes the call and walks through it."""
     arguments = Arguments((args, {}))
     if not any(arguments.edges):
         warnings.warn(
@@ -308,7 +310,7 @@ def call_reentrant(function: Function, args: PyTree, state: Any) -> PyTree:
 
 
 class ReentrantNode(Node):
-    """The node of a re-entrant checkpoint: its pullback calls the function, and walks, inside the walk."""
+    """The node of a re-entrant checkpoint: its pullback recomputes the call inside the walk."""
 
     __slots__ = ("arguments", "captures", "function", "state")
 
@@ -360,7 +362,7 @@ class ReentrantNode(Node):
 
 
 def leaf_of(x: Recorded, edge: GradientEdge | None, leaves: list[Variable]) -> Variable:
-    """An argument of the second call; one with a gradient is a leaf, and is added to `leaves`."""
+    """An argument of the recomputation; one with a gradient is a leaf, and is added to `leaves`."""
     argument = make_variable(x, None)
     if edge is not None:
         leaves.append(argument.requires_grad_())

@@ -1,4 +1,4 @@
-"""What the values of Variables convert to: numbers and lists of Python, arrays of NumPy."""
+"""Conversions of Variables to Python numbers, lists and NumPy arrays."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from functx.core.typing import DTypeLike, NumPyArray
 
 
 class ConvertibleArray(Tracer):
-    """An array whose value can be looked at, which computes it."""
+    """An array whose value can be read, which computes it."""
 
     def look(self) -> Any:
         """The value as an array, which the caller does not keep."""

@@ -27,14 +27,14 @@ _IN_TRANSFORMS = "Use functx.jvp of a function, which nests."
 
 
 class UnpackedDual(NamedTuple):
-    """The two parts of a dual number; the tangent is None for an array that is not dual."""
+    """The primal and the tangent of a dual number; the tangent is None for another array."""
 
     primal: Variable
     tangent: Variable | None
 
 
 def enter_dual_level() -> Level:
-    """Open a level, and return it; DualLevelError inside another one.
+    """Open a dual level, and return it; DualLevelError if one is open.
 
     >>> from functx.autograd import Variable, forward_ad
     >>> level = forward_ad.enter_dual_level()
@@ -56,7 +56,7 @@ def enter_dual_level() -> Level:
 
 
 def exit_dual_level(*, level: Level | None = None) -> None:
-    """Close the open level, which deletes its tangents; DualLevelError for any other."""
+    """Close the open dual level, which deletes its tangents; DualLevelError for any other."""
     current = open_level.get()
     if current is None or level not in (None, current):
         got = "no open level" if current is None else f"level {level}, while {current} is open"
@@ -75,7 +75,7 @@ def keep_until_exit(x: Variable) -> None:
 
 
 class dual_level(ModeContext):  # noqa: N801 - PyTorch's name
-    """A context, and a decorator, in which a level is open; `with dual_level() as level` gives it.
+    """A context, and a decorator, in which a dual level is open; `as` gives the level.
 
     >>> from functx.autograd import Variable, forward_ad
     >>> with forward_ad.dual_level():
@@ -95,9 +95,9 @@ class dual_level(ModeContext):  # noqa: N801 - PyTorch's name
 
 
 def make_dual(tensor: ArrayLike, tangent: ArrayLike, *, level: Level | None = None) -> Variable:
-    """The value of `tensor` with `tangent`; it shares the memory and the history of `tensor`.
+    """The dual number of `tensor` and `tangent`, with the memory and the history of `tensor`.
 
-    Results of operations on it are dual too, and both parts can be differentiated backwards.
+    Results of operations on it are dual too, and `backward` differentiates both parts.
 
     Raises DualLevelError without an open level, DualValueError for integers, a tangent of another
     shape or dtype, and a part that is dual itself, and AutogradInTransformError inside a
@@ -138,7 +138,7 @@ def make_dual(tensor: ArrayLike, tangent: ArrayLike, *, level: Level | None = No
 
 
 def unpack_dual(tensor: ArrayLike, *, level: Level | None = None) -> UnpackedDual:
-    """The primal of an array, and its tangent at the open level, None without one.
+    """The primal of an array, and its tangent at the open level, or None.
 
     Raises AutogradInTransformError inside a transform.
     """

@@ -1,4 +1,4 @@
-"""`Function`: an operation whose derivatives and batches are static methods of a class of the user."""
+"""`Function`: an operation with derivatives and a batching rule that the user defines."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from functools import partial, wraps
 from typing import Any
 
 from functx.autograd.engine import Gradient, Walk
-from functx.autograd.function_calls import apply_to_variables, run_forward, set_up
+from functx.autograd.function_calls import apply_to_variables, call_setup_context, run_forward
 from functx.autograd.function_context import FunctionContext, state_of
 from functx.autograd.function_methods import FunctionMethods, defines, memoize, once_error
 from functx.autograd.function_rules import apply_traced, mark_differentiated_once
@@ -25,26 +25,26 @@ from functx.transforms.aliasing import call_outside_trace
 
 
 class Function(FunctionMethods):
-    """The base class of operations with derivatives of the user's own, called by `apply`.
+    """The base class of operations with derivatives that the user defines, called by `apply`.
 
     A subclass defines static methods (or class methods) and is not instantiated:
 
     * `forward(*args)` computes the output, an array or a tuple, and `setup_context(ctx, inputs,
       output)` keeps in `ctx` what the derivatives need. Or `forward(ctx, *args)` does both, which
       transforms (`jit`, `grad`, `vmap`, ...) refuse.
-    * `backward(ctx, *gradients)`, or `vjp`, gets the gradient of each output, None for what is no
-      array, and returns that of each argument, None for what is no array.
+    * `backward(ctx, *gradients)`, or `vjp`, gets the gradient of each output and returns that of each
+      argument, with None for an output or argument that is not an array.
     * `jvp(ctx, *tangents)` returns the tangent of each output.
     * `vmap(info, in_dims, *args)` returns the outputs for a batch and their batch dimensions;
       with `generate_vmap_rule = True` the other methods are mapped instead.
 
     On Variables `forward` runs without gradients. Its outputs are new arrays, except for inputs that
     it marks dirty; an input that it returns as it is, or a view of one, is another view of the same
-    memory with the history of the call, which must not be written to in grad mode. What
-    `setup_context` computes and keeps has a history when `backward` is differentiated, for which it
-    is called once more. What `forward` computes and keeps in `ctx`, but does not return, has neither a
-    history nor a tangent. Gradients of complex values are by PyTorch's convention, also under
-    transforms.
+    memory with the history of the call, which must not be written to in grad mode. Values that
+    `setup_context` computes and keeps have a history when `backward` is differentiated, for which it
+    is called once more. Values that `forward` computes and keeps in `ctx`, but does not return, have
+    neither a history nor a tangent. Gradients of complex values are by PyTorch's convention, also
+    under transforms.
 
     >>> import functx
     >>> from functx.autograd import Function, Variable
@@ -93,7 +93,7 @@ class Function(FunctionMethods):
             context = FunctionContext(cls.__name__, (False,) * len(inputs))
             with grad_mode(False):
                 output = call_outside_trace(partial(run_forward, cls, context, keywords), *inputs)
-                set_up(cls, context, inputs, output)
+                call_setup_context(cls, context, inputs, output)
                 return output
         return apply_to_variables(cls, inputs, keywords)
 
@@ -112,8 +112,8 @@ def bind_arguments(
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """The positional arguments of `forward` and its keyword-only ones.
 
-    With `setup_context`, defaults are filled in. Raises KeywordOnlyArrayError for an array among
-    the latter, which would have no gradient.
+    With `setup_context`, defaults are filled in. Raises KeywordOnlyArrayError for a keyword-only
+    array, which would have no gradient.
     """
     split = defines(function, "setup_context")
     signature, count = memoize(function, "signature", lambda: signature_of(function))
@@ -143,9 +143,9 @@ class OnceNode(Node):
 
 
 def once_differentiable(backward: Callable[..., Any]) -> Callable[..., Any]:
-    """A decorator of `backward` of a `Function`: it runs without gradients.
+    """A decorator of `backward` of a `Function`, which then runs without gradients.
 
-    Its gradients require gradients, but a derivative of them raises OnceDifferentiableError.
+    Its results require gradients, but a derivative of them raises OnceDifferentiableError.
 
     >>> from functx.autograd import Function, Variable, grad, once_differentiable
     >>> class Double(Function):
@@ -168,14 +168,14 @@ def once_differentiable(backward: Callable[..., Any]) -> Callable[..., Any]:
             results = backward(context, *gradients)
         if not traced and not current_modes().records_gradients:
             return results
-        several = isinstance(results, (tuple, list))
-        values = results if several else (results,)
+        is_sequence = isinstance(results, (tuple, list))
+        values = results if is_sequence else (results,)
         if traced:
             dependencies = [x for x in (*gradients, *context.saved_tensors) if is_array(x)]
-            found = mark_differentiated_once(state_of(context).name, values, dependencies)
+            marked = mark_differentiated_once(state_of(context).name, values, dependencies)
         else:
-            found = with_once_node(context, values, gradients)
-        return tuple(found) if several else found[0]
+            marked = with_once_node(context, values, gradients)
+        return tuple(marked) if is_sequence else marked[0]
 
     return rule
 

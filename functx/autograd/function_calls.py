@@ -56,10 +56,10 @@ def run_forward(
     return function.forward(context, *inputs, **keywords)
 
 
-def set_up(
+def call_setup_context(
     function: type[FunctionMethods], context: FunctionContext, inputs: tuple[Any, ...], output: Any
 ) -> None:
-    """Sets up the context of a call, unless `forward` has done so."""
+    """Calls `setup_context`, unless `forward` takes the context."""
     if defines(function, "setup_context"):
         function.setup_context(context, inputs, output)
 
@@ -67,10 +67,11 @@ def set_up(
 class FunctionNode(Node):
     """The node of a call of a Function.
 
-    `is_array` marks the outputs that are arrays, which are numbered alone, and `differentiable` those
-    of them that have a gradient. `originals` are the Variables that `forward` made or wrote to, and
-    returned, with their numbers; `results` are those that the caller got. If `setup_context` computes what it keeps, `operands` are the saved
-    inputs and outputs, for another call of it that gives these values a history; empty once freed.
+    `is_array` marks the outputs that are arrays, which alone have numbers, and `differentiable` the
+    arrays that have a gradient. `originals` are the Variables that `forward` made or wrote to, and
+    returned, with their numbers; `results` are the Variables that the caller got. `operands` are the
+    saved inputs and outputs, empty once freed, if values that `setup_context` computes need a history;
+    None otherwise.
     """
 
     __slots__ = (
@@ -111,7 +112,7 @@ class FunctionNode(Node):
         if rule is None:
             raise missing_method("backward", name)
         if self.operands is not None and walk.is_differentiated:
-            context = self.set_up_again(self.operands)
+            context = self.recompute_context(self.operands)
         with history_of(self if walk.is_differentiated else None):
             results = rule(context, *self.output_gradients(walk, gradients))
         checked = check_gradients(name, rule, results, self.in_avals)
@@ -125,7 +126,7 @@ class FunctionNode(Node):
             for x, edge in zip(checked, self.edges, strict=True)
         ]
 
-    def set_up_again(self, operands: list[Any]) -> FunctionContext:
+    def recompute_context(self, operands: list[Any]) -> FunctionContext:
         """The context whose values have a history, and tangents at the open level of `forward_ad`."""
         name = self.function.__name__
         if not operands:
@@ -137,7 +138,7 @@ class FunctionNode(Node):
         return context
 
     def output_gradients(self, walk: Walk, gradients: list[Gradient | None]) -> list[Any]:
-        """The arguments of the rule: the gradient of each output, None for what is no array."""
+        """The arguments of the rule: the gradient of each output, None if it is not an array."""
         materialize = state_of(self.context).materialize
         arrays = []
         for aval, gradient, on in zip(self.out_avals, gradients, self.differentiable, strict=True):
@@ -150,7 +151,7 @@ class FunctionNode(Node):
         return [next(remaining) if on else None for on in self.is_array]
 
     def set_differentiable(self, differentiable: list[bool], inputs: Sequence[Any]) -> None:
-        """Keeps the marks of the outputs; the originals are those with a gradient that are no inputs."""
+        """Sets the marks of the outputs, and keeps the originals that have a gradient and are new."""
         self.differentiable = differentiable
         self.originals = [
             (x, i) for x, i in self.originals if differentiable[i] and not is_among(x(), inputs)
@@ -158,9 +159,9 @@ class FunctionNode(Node):
 
     @contextmanager
     def history_of_outputs(self) -> Iterator[None]:
-        """Gives the arrays that `forward` returned their history and tangents meanwhile.
+        """A context in which the arrays that `forward` returned have their history and tangents.
 
-        If they had these always, a context that keeps them would be part of a cycle.
+        Outside it they have none, since a context object that keeps them would be part of a cycle.
         """
         before = []
         for reference, i in self.originals:
@@ -177,14 +178,14 @@ class FunctionNode(Node):
 
 
 def history_of(node: FunctionNode | None) -> AbstractContextManager[None]:
-    """A context in which the arrays that `forward` returned have a history, if there is a node."""
+    """`history_of_outputs` of a node, if there is one."""
     return nullcontext() if node is None else node.history_of_outputs()
 
 
 def apply_to_variables(
     function: type[FunctionMethods], inputs: tuple[Any, ...], keywords: dict[str, Any]
 ) -> Any:
-    """The output of a call, at least one of whose arguments is a Variable: one node."""
+    """The output of a call with a Variable among its arguments, as one node."""
     needs = tuple([isinstance(x, Variable) and x.requires_grad for x in inputs])
     edges = [x.edge if on else None for x, on in zip(inputs, needs, strict=True)]
     versions = {id(x): x._storage.version if isinstance(x, Variable) else 0 for x in inputs}
@@ -202,7 +203,7 @@ def apply_to_variables(
         node = FunctionNode(function, context, edges, avals, outputs, originals)
         state.node = ref(node)
     with closed_level(), grad_mode(False):
-        set_up(function, context, inputs, output)
+        call_setup_context(function, context, inputs, output)
     state.check_dirty(inputs, outputs)
     if node is not None:
         for x in state.dirty:
@@ -235,7 +236,7 @@ def apply_to_variables(
             if is_split:
                 dual_context = FunctionContext(function.__name__, needs)
                 with closed_level(), grad_mode(node is not None):
-                    set_up(function, dual_context, inputs, output)
+                    call_setup_context(function, dual_context, inputs, output)
             set_tangents(function, dual_context, inputs, tangents, outputs, found)
     if node is not None:
         known = dict(zip(map(id, inputs), edges, strict=True)), numbers, results
@@ -252,14 +253,17 @@ def apply_to_variables(
 
 
 def is_made_by_call(x: Any, writes: dict[int, int]) -> bool:
-    """Whether `forward` made the output `x`, or wrote to it; `writes` counts those to inputs before."""
+    """Whether `forward` made the output `x`, or wrote to it.
+
+    `writes` has the number of writes to each input before the call.
+    """
     if not isinstance(x, Variable) or not is_inexact(x.dtype):
         return False
     return x._storage.writes != writes[id(x)] if id(x) in writes else not x.requires_grad
 
 
 def new_output(function: str, x: Any, edge: GradientEdge | None, inputs: Sequence[Any]) -> Variable:
-    """A Variable of the value of an output; a view if the output is an input, or shares its memory."""
+    """A Variable of an output; a view if the output is an input, or shares memory with one."""
     if not isinstance(x, Variable):
         out = Variable(x)
         out._edge = edge
@@ -284,7 +288,10 @@ def base_among(x: Variable, inputs: Sequence[Any]) -> Variable | None:
 
 
 def written_input(x: Any, edge: GradientEdge | None, version: int) -> Any:
-    """An input that `forward` wrote to, whose history is now the call; `version` is that before it."""
+    """An input that `forward` wrote to, with the history of the call.
+
+    `version` is its version before the call.
+    """
     if isinstance(x, Variable):
         after = max(x._storage.version, version + 1)
         if edge is not None:

@@ -1,4 +1,4 @@
-"""The context of a call of a `Function`, and the checks of the gradients and tangents of its rules."""
+"""The context of a call of a `Function`, and the values that it saves."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class CallState:
         self.out_tree: Any = None
 
     def check_dirty(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
-        """Raise FunctionContextError for a dirty array that is no input or no output."""
+        """Raise FunctionContextError for a dirty array that is not both an input and an output."""
         for x in self.dirty:
             for role, arrays in (("an input", inputs), ("an output", outputs)):
                 if not is_among(x, arrays):
@@ -84,11 +84,11 @@ class FunctionContext(AutogradContext):
         self.__dict__["_functx_saved_forward"] = check_saved(self, arrays, "save_for_forward")
 
     def mark_dirty(self, *arrays: Value) -> None:
-        """State the inputs that `forward` writes to, each of which it returns."""
+        """Declare the inputs that `forward` writes to, each of which it returns."""
         state_of(self).dirty = arrays
 
     def mark_non_differentiable(self, *arrays: Value) -> None:
-        """State the outputs without a gradient, for which `backward` gets zeros."""
+        """Declare the outputs without a gradient, for which `backward` gets zeros."""
         state_of(self).non_differentiable = arrays
 
     def set_materialize_grads(self, value: bool) -> None:
@@ -120,7 +120,7 @@ def check_saved(
 
 
 def load_values(values: list[Any], node: Node | None, label: str) -> list[Any]:
-    """The arrays that `saved_values` replaced, with their history; SavedValueError after a write."""
+    """Saved values as arrays with their history; SavedValueError after a write."""
     return [
         load_variable(values, k, node, label) if isinstance(x, (SavedValue, PackedValue)) else x
         for k, x in enumerate(values)
@@ -134,12 +134,12 @@ def free_saved(context: FunctionContext) -> None:
 
 
 def keeps_computed_values(context: FunctionContext, known: Sequence[Any]) -> bool:
-    """Whether the user keeps an array that is none of `known`, the inputs and outputs of the call."""
-    kept = [v for k, v in context.__dict__.items() if k != "_functx_saved_forward"]
+    """Whether the context keeps an array that is none of `known`, the inputs and outputs."""
+    attributes = [v for k, v in context.__dict__.items() if k != "_functx_saved_forward"]
     return any(
         [
             isinstance(x, Variable) and is_inexact(x.dtype) and not is_among(x, known)
-            for x in tree.leaves(kept)
+            for x in tree.leaves(attributes)
         ]
     )
 
@@ -150,32 +150,32 @@ def saved_values(
     numbers: dict[int, int],
     results: dict[int, Any],
 ) -> list[Any]:
-    """Saved values in place of arrays; what is no array stays.
+    """The objects that a call saves, with a SavedValue for each array.
 
-    `edges` are those of the inputs before the call. Outputs have `numbers` and are the `results` of
-    the call; their edges would be cycles. All are by the identity of what the user saw.
+    `edges` are those of the inputs before the call, and `results` and `numbers` are its outputs and
+    their numbers, by the `id` of the array that `forward` saw. Edges of outputs would be cycles.
     """
 
-    def keep(x: Any) -> Any:
+    def save(x: Any) -> Any:
         if not is_array(x):
             return x
         key = id(x)
         result = results.get(key)
         if result is not None and (key not in edges or result is x):
-            storage, number = result._storage, numbers[key] if result.requires_grad else None
+            counter, number = result._storage, numbers[key] if result.requires_grad else None
             saved = SavedValue(
-                result.read(), None, storage, storage.version, number, None, ref(result)
+                result.read(), None, counter, counter.version, number, None, ref(result)
             )
             return pack_saved(saved)
         x = as_variable(x.copy() if isinstance(x, np.ndarray) else x)
         edge = edges.get(key, x.edge)
         x._check_not_inference("save_for_backward", "be saved for a derivative")
-        storage = x._storage
+        counter = x._storage
         return pack_saved(
-            SavedValue(x.read(), edge, storage, storage.version, None, x._dual, ref(x))
+            SavedValue(x.read(), edge, counter, counter.version, None, x._dual, ref(x))
         )
 
-    return [keep(x) for x in arrays]
+    return [save(x) for x in arrays]
 
 
 def is_among(x: Any, arrays: Sequence[Any]) -> bool:

@@ -1,4 +1,4 @@
-"""The static methods of a `Function`: their defaults, and the checks of what they return."""
+"""The static methods of a `Function`: their defaults, and the checks of their results."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ class FunctionMethods:
 
     @staticmethod
     def forward(*args: Any, **kwargs: Any) -> Any:
-        """The output for the arguments, before which the context comes unless `setup_context` is defined."""
+        """The output; without `setup_context`, the context is the first argument."""
         raise missing_method("forward")
 
     @staticmethod
     def setup_context(ctx: FunctionContext, inputs: tuple[Any, ...], output: Any) -> None:
-        """Keep in `ctx` what the derivatives need of the inputs and of the output."""
+        """Save the inputs and outputs that the derivatives need in `ctx`."""
         raise missing_method("setup_context")
 
     @staticmethod
@@ -72,6 +72,7 @@ def memoize(function: type[FunctionMethods], key: Hashable, make: Callable[[], A
 
 
 def missing_method(method: str, name: str = "Function") -> FunctionMethodError:
+    """The error of a Function without a method that it needs."""
     return FunctionMethodError(
         f"{name}: the static method {method} must be defined for this; got none",
         fix=f"Define it in the subclass (@staticmethod, def {method}).",
@@ -79,6 +80,7 @@ def missing_method(method: str, name: str = "Function") -> FunctionMethodError:
 
 
 def once_error(name: str) -> OnceDifferentiableError:
+    """The error of a second derivative of a rule that is marked `once_differentiable`."""
     return OnceDifferentiableError(
         f"{name}: its backward is marked once_differentiable; got a second derivative",
         fix="Take once_differentiable away, if all that backward does can be differentiated.",
@@ -104,9 +106,9 @@ def backward_rule(function: type[FunctionMethods]) -> Callable[..., Any] | None:
 def check_gradients(
     name: str, rule: Callable[..., Any], results: Any, avals: Sequence[ShapedArray | None]
 ) -> list[Value | None]:
-    """The gradients that `rule` returned for inputs of types `avals`, None for what is no array.
+    """The gradients that `rule` returned for inputs of types `avals`, None if it is not an array.
 
-    A gradient to whose shape the input broadcasts is summed to the input's, another floating-point
+    A gradient of a shape that the input broadcasts to is summed, and one of another floating-point
     dtype is converted. Further results must be None.
     """
     results = tuple(results) if isinstance(results, (tuple, list)) else (results,)
@@ -171,7 +173,7 @@ def output_tangents(
 ) -> list[Value | None]:
     """The tangents by `jvp` of outputs of types `avals`, None for zero.
 
-    The type of what is no array, and of an output without a derivative, is None.
+    The type of an output that is not an array, or has no derivative, is None.
     """
     name, rule = function.__name__, function.jvp
     if (saved := context.__dict__["_functx_saved_forward"]) is not None:

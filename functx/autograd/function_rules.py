@@ -45,8 +45,8 @@ from functx.ops.operands import batch_size
 class OutputLayout:
     """The structure of the output of `forward`: its length, static parts, and inputs returned.
 
-    `length` is that of the tuple, None for a single output. `static` has each output that is no array
-    by its position. `inputs` has, for each array, the position of the input that it is, or None.
+    `length` is that of the tuple, None for a single output. `static` has the outputs that are not
+    arrays, by position. `inputs` has, for each array, the position of the input that it is, or None.
     """
 
     length: int | None
@@ -64,7 +64,7 @@ class OutputLayout:
         return hash((self.length, *self.static))
 
     def merge(self, arrays: Sequence[Any], static: dict[int, Any] | None = None) -> list[Any]:
-        """One item for each output: those of `arrays`, and those of `static`, or None, between them."""
+        """An item for each output: `arrays` in order, and the items of `static`, or None."""
         remaining = iter(arrays)
         return [
             (static[i] if static else None) if i in self.static else next(remaining)
@@ -89,7 +89,7 @@ class FunctionOutput:
         return FunctionOutput(arrays, OutputLayout(length, static, tuple(positions)))
 
     def value(self, static: dict[int, Any] | None = None) -> Any:
-        """The output as the user sees it; with None for what is no array unless `static` holds it."""
+        """The output as the user sees it; an output that is not an array is None without `static`."""
         values = self.layout.merge(self.arrays, static)
         return values[0] if self.layout.length is None else tuple(values)
 
@@ -102,7 +102,7 @@ tree_util.register_pytree_node(
 
 
 class CallTypes(NamedTuple):
-    """The types of the inputs of a call, None for what is no array, and its outputs.
+    """The types of the inputs of a call, None for one that is not an array, and of its outputs.
 
     `differentiable` marks the arrays among the outputs that have a gradient.
     """
@@ -114,7 +114,7 @@ class CallTypes(NamedTuple):
 
 
 class FunctionRules(CustomVJPFunction):
-    """The rules of a `Function` for arguments of which those numbered in `static` are no arrays.
+    """The rules of a `Function`; `static` are the numbers of arguments that are not arrays.
 
     Argument 0 holds the keyword-only arguments.
     """
@@ -148,7 +148,7 @@ class FunctionRules(CustomVJPFunction):
         return isinstance(other, FunctionRules) and self.function is other.function
 
     def forward_rule(self, keywords: Any, *args: Any) -> tuple[FunctionOutput, dict[str, Any]]:
-        """The output, and what the context holds."""
+        """The output, and the attributes of the context."""
         perturbed = tuple([isinstance(x, CustomVJPPrimal) and x.perturbed for x in args])
         inputs = tuple([x.value if isinstance(x, CustomVJPPrimal) else x for x in args])
         output, context, types = self.call(keywords, inputs, perturbed)
@@ -259,7 +259,7 @@ class FunctionRules(CustomVJPFunction):
         return output, FunctionOutput(found, output.layout)
 
     def all_inputs(self, static: Sequence[Any], dynamic: Sequence[Any]) -> tuple[Any, ...]:
-        """All arguments after the first, from those that are no arrays and the others."""
+        """All arguments after the first, from the `static` and the `dynamic` ones."""
         known = dict(zip(self.nondiff_argnums[1:], static, strict=True))
         remaining = iter(dynamic)
         count = len(static) + len(dynamic)
@@ -296,7 +296,7 @@ def apply_traced(
 
 
 class FunctionCall(CustomVJP, abstract=True):
-    """A call of a `Function`, whose batches are those of its static method `vmap`, if it has one."""
+    """A call of a `Function`, which its static method `vmap` batches, if it has one."""
 
     name = "autograd_function"
 
@@ -324,7 +324,7 @@ class FunctionCall(CustomVJP, abstract=True):
         if any([d is not None for d in dims[len(explicit) :]]):
             raise FunctionError(
                 f"{name}: its vmap rule maps arrays that are arguments; got a batch of a value that "
-                "forward captures, or that lies in an argument which is no array",
+                "forward captures, or that lies in an argument which is not an array",
                 fix="Pass the array as an argument.",
             )
         size = batch_size(args, dims)
@@ -356,7 +356,7 @@ class FunctionCall(CustomVJP, abstract=True):
 
 
 class FunctionTangent(CustomVJPTangent, abstract=True):
-    """The tangents of a Function without `jvp`, which are only transposed: to its `backward`."""
+    """The tangents of a Function without `jvp`, whose transpose is its `backward`."""
 
     name = "autograd_function_tangent"
 
@@ -367,7 +367,7 @@ class FunctionTangent(CustomVJPTangent, abstract=True):
 def mark_differentiated_once(
     name: str, values: Sequence[Any], dependencies: Sequence[Value]
 ) -> list[Any]:
-    """The gradients `values` of a rule, whose derivative in `dependencies` is refused."""
+    """The gradients `values` of a rule; their derivative in `dependencies` is refused."""
     return [_differentiable_once(name, x, *dependencies) if is_array(x) else x for x in values]
 
 

@@ -1,10 +1,10 @@
 """Products of derivatives with vectors, Jacobians and Hessians, of functions that run on Variables.
 
-Each function calls `func` once, on Variables made anew from `inputs`, which are an array or a tuple
-of arrays. The results have that structure too: one for one array, a tuple for a tuple. Without
-`create_graph` they have no history; with it they can be differentiated. Zeros stand for derivatives
-of what does not depend on an input; with `strict` that is an error. Inside a transform, use those of
-functx (`functx.vjp`, `jvp`, `jacrev`, `hessian`).
+Each function calls `func` once, on new Variables of `inputs`, an array or a tuple of arrays. The
+results have that structure too: one for one array, a tuple for a tuple. Without `create_graph` they
+have no history; with it they can be differentiated. The derivative of a value that does not depend
+on an input is zero; with `strict` it is an error. Inside a transform, use the functions of functx
+(`functx.vjp`, `jvp`, `jacrev`, `hessian`).
 
 Gradients of complex values are those of `autograd`: rows of Jacobians in reverse mode are conjugates
 of derivatives, columns in forward mode the derivatives along the real axis.
@@ -18,7 +18,7 @@ from functx import numpy as fnp
 from functx.autograd.forward_ad import dual_level, make_dual, unpack_dual
 from functx.autograd.functional_calls import (
     FunctionalCall,
-    arrays,
+    as_arrays,
     basis_of,
     check_scalar,
     gradients,
@@ -47,8 +47,8 @@ def vjp(
 
     `v` has the structure and shapes of the outputs; it can be left out for one output of one element.
 
-    Raises FunctionalTypeError for what is no array, FunctionalArgumentError for a `v` that does not
-    fit, and with `strict` IndependenceError for an input on which no output depends.
+    Raises FunctionalTypeError for an object that is not an array, FunctionalArgumentError for a `v`
+    that does not fit, and with `strict` IndependenceError for an input on which no output depends.
 
     >>> from functx.autograd import Variable, functional
     >>> outputs, products = functional.vjp(lambda x: x * x, Variable([1.0, 2.0]), Variable([1.0, 1.0]))
@@ -58,8 +58,8 @@ def vjp(
     with gradients_enabled():
         call = FunctionalCall("vjp", func, inputs, create_graph, strict)
         cts = vector_for(call.name, v, call.outputs, "output")
-        found = gradients(call.outputs, call.inputs, cts, create_graph)
-        products = call.filled(found, call.inputs, "input", "first derivative")
+        products = gradients(call.outputs, call.inputs, cts, create_graph)
+        products = call.with_zeros(products, call.inputs, "input", "first derivative")
         return (
             call.results(call.outputs, call.is_single_output),
             call.results(products, call.is_single_input),
@@ -96,7 +96,7 @@ def jvp(
         vector = vector_for(call.name, v, call.inputs, "input")
         pulled, tangents = pushed_forward(call.outputs, call.inputs, vector, create_graph)
         call.check_gradient(pulled)
-        products = call.filled(tangents, call.outputs, "output", "first derivative")
+        products = call.with_zeros(tangents, call.outputs, "output", "first derivative")
         return (
             call.results(call.outputs, call.is_single_output),
             call.results(products, call.is_single_output),
@@ -116,7 +116,7 @@ def jvp_by_duals(func: Function, inputs: Any, v: Any, create_graph: bool) -> tup
             for x, t in zip(xs, vector, strict=True)
         ]
         outputs = func(*duals)
-        parts = [unpack_dual(y) for y in arrays("jvp", "the result of func", outputs)[0]]
+        parts = [unpack_dual(y) for y in as_arrays("jvp", "the result of func", outputs)[0]]
         tangents[:] = [zeros_like(y) if t is None else t for y, t in parts]
         return outputs
 
@@ -140,7 +140,7 @@ def jacobian(
     """The Jacobian of `func` at `inputs`: `jacobian[i][j]` is that of output i in input j.
 
     Its shape is that of the output, followed by that of the input. One output or one input has no
-    tuple around it. Each row is a walk backwards; with `vectorize`, one walk under `vmap` gives all
+    tuple around it. A walk computes each row; with `vectorize`, one walk under `vmap` computes all
     rows. The strategy "forward-mode" computes columns, under `vmap` alone.
 
     Raises the errors of `vjp`, StrategyError for an unknown strategy, UnsupportedStrategyError for
@@ -153,7 +153,7 @@ def jacobian(
      [0. 4.]]
     """
     with gradients_enabled():
-        return table("jacobian", func, inputs, create_graph, strict, vectorize, strategy)
+        return jacobian_of("jacobian", func, inputs, create_graph, strict, vectorize, strategy)
 
 
 @api_boundary
@@ -180,14 +180,14 @@ def hessian(
     is_single = not isinstance(inputs, tuple)
 
     def gradient(*xs: Any) -> Any:
-        outputs, is_single_output = arrays("hessian", "the result of func", func(*xs))
+        outputs, is_single_output = as_arrays("hessian", "the result of func", func(*xs))
         check_scalar("hessian", outputs, is_single_output)
-        found = gradients(outputs, xs, [None], create_graph=True)
-        filled = [zeros_like(x) if g is None else g for g, x in zip(found, xs, strict=True)]
-        return filled[0] if is_single else tuple(filled)
+        slopes = gradients(outputs, xs, [None], create_graph=True)
+        slopes = [zeros_like(x) if g is None else g for g, x in zip(slopes, xs, strict=True)]
+        return slopes[0] if is_single else tuple(slopes)
 
     with gradients_enabled():
-        return table(
+        return jacobian_of(
             "hessian", gradient, inputs, create_graph, strict, vectorize, outer_jacobian_strategy
         )
 
@@ -210,8 +210,8 @@ def vhp(
     with gradients_enabled():
         call = FunctionalCall("vhp", func, inputs, create_graph, strict)
         vector = vector_for(call.name, v, call.inputs, "input")
-        found = gradients(call.scalar_gradient(), call.inputs, vector, create_graph)
-        products = call.filled(found, call.inputs, "input", "second derivative")
+        products = gradients(call.scalar_gradient(), call.inputs, vector, create_graph)
+        products = call.with_zeros(products, call.inputs, "input", "second derivative")
         return (
             call.results(call.outputs, call.is_single_output),
             call.results(products, call.is_single_input),
@@ -239,14 +239,14 @@ def hvp(
         slopes = call.scalar_gradient()
         pulled, tangents = pushed_forward(slopes, call.inputs, vector, create_graph)
         call.check_gradient(pulled)
-        products = call.filled(tangents, call.inputs, "input", "second derivative")
+        products = call.with_zeros(tangents, call.inputs, "input", "second derivative")
         return (
             call.results(call.outputs, call.is_single_output),
             call.results(products, call.is_single_input),
         )
 
 
-def table(
+def jacobian_of(
     name: str,
     func: Function,
     inputs: Any,
@@ -271,33 +271,34 @@ def table(
     )
     rows = []
     for i, y in enumerate(call.outputs):
-        found = (
+        blocks = (
             reverse_rows(y, call.inputs, create_graph, vectorize)
             if columns is None
             else [column[i] for column in columns]
         )
-        shaped = []
-        for j, (x, found_row) in enumerate(zip(call.inputs, found, strict=True)):
-            if found_row is None:
+        row = []
+        for j, (x, block) in enumerate(zip(call.inputs, blocks, strict=True)):
+            if block is None:
                 if y.size:
-                    call.refuse(f"output {i} and input {j}, which do not")
-                found_row = fnp.zeros(y.shape + x.shape, x.dtype)
-            elif create_graph and not found_row.requires_grad:
-                call.refuse(f"the derivative of output {i} in input {j}, which depends on no input")
-            shaped.append(as_variable(found_row.reshape(y.shape + x.shape)))
-        rows.append(call.results(shaped, call.is_single_input))
+                    call.refuse_if_strict(f"output {i} and input {j}, which do not")
+                block = fnp.zeros(y.shape + x.shape, x.dtype)
+            elif create_graph and not block.requires_grad:
+                got = f"the derivative of output {i} in input {j}, which depends on no input"
+                call.refuse_if_strict(got)
+            row.append(as_variable(block.reshape(y.shape + x.shape)))
+        rows.append(call.results(row, call.is_single_input))
     return rows[0] if call.is_single_output else tuple(rows)
 
 
 def forward_columns(name: str, func: Function, call: FunctionalCall, j: int) -> list[Any]:
-    """The Jacobian of each output in input `j`, with columns along the last axis; None for zeros."""
+    """The Jacobian of each output in input `j`, columns along the last axis; None for zeros."""
     x = call.inputs[j]
     is_varying = [is_inexact(y.dtype) for y in call.outputs]
     if not x.size or not is_inexact(x.dtype) or not any(is_varying):
         return [None] * len(call.outputs)
 
     def varying(*xs: Any) -> list[Any]:
-        outputs, _ = arrays(name, "the result of func", func(*xs))
+        outputs, _ = as_arrays(name, "the result of func", func(*xs))
         return [y for y, keep in zip(outputs, is_varying, strict=True) if keep]
 
     def column(unit: Any) -> Any:
@@ -309,7 +310,7 @@ def forward_columns(name: str, func: Function, call: FunctionalCall, j: int) -> 
 
 
 def check_strategy(name: str, strategy: str, strict: bool, is_batched: bool) -> None:
-    """Raise StrategyError for an unknown strategy, FunctionalArgumentError for one without `strict`."""
+    """Raise an error for an unknown strategy, or one that cannot be `strict`."""
     if strategy not in (FORWARD, REVERSE):
         raise StrategyError(
             f'{name}: the strategy must be "{FORWARD}" or "{REVERSE}"; got {strategy!r}'
@@ -317,7 +318,7 @@ def check_strategy(name: str, strategy: str, strict: bool, is_batched: bool) -> 
     if strict and (is_batched or strategy == FORWARD):
         got = "vectorize=True" if is_batched else f'strategy="{FORWARD}"'
         raise FunctionalArgumentError(
-            f"{name}: strict=True needs separate walks backwards; got {got} too"
+            f"{name}: strict=True needs a separate walk for each row; got {got} too"
         )
 
 

@@ -29,34 +29,34 @@ from functx.transforms.argument_names import check_callable
 
 @contextmanager
 def gradients_enabled() -> Iterator[None]:
-    """A context in which operations get nodes, whatever modes the caller is in."""
+    """A context in which operations get nodes, in all modes of the caller."""
     with inference_mode(False), enable_grad():
         yield
 
 
 class FunctionalCall:
-    """A call of `func` by the function `name`, on inputs made anew, so that captured copies are constant.
+    """A call of `func` on new Variables of its inputs, for the function `name`.
 
-    With `create_graph`, inputs with a history keep it. With `strict`, each output must depend on
-    something that requires a gradient.
+    An input that `func` captures is another Variable, and constant. With `create_graph`, inputs keep
+    their history. With `strict`, each output must depend on a value that requires a gradient.
     """
 
     def __init__(self, name: str, func: Function, inputs: Any, create_graph: bool, strict: bool):
         check_callable(func, name)
         self.name, self.create_graph, self.strict = name, create_graph, strict
-        given, self.is_single_input = arrays(name, "inputs", inputs)
-        refuse_traced(name, given)
+        arrays, self.is_single_input = as_arrays(name, "inputs", inputs)
+        refuse_traced(name, arrays)
         self.inputs = [
-            alias(x) if create_graph and depends(x) else Variable(x, is_inexact(x.dtype))
-            for x in given
+            alias(x) if create_graph and may_have_gradient(x) else Variable(x, is_inexact(x.dtype))
+            for x in arrays
         ]
         outputs = func(*self.inputs)
-        self.outputs, self.is_single_output = arrays(name, "the result of func", outputs)
+        self.outputs, self.is_single_output = as_arrays(name, "the result of func", outputs)
         for i, y in enumerate(self.outputs):
-            if not depends(y):
-                self.refuse(f"output {i}, which depends on no input")
+            if not may_have_gradient(y):
+                self.refuse_if_strict(f"output {i}, which depends on no input")
 
-    def refuse(self, got: str) -> None:
+    def refuse_if_strict(self, got: str) -> None:
         """Raises IndependenceError with `strict`."""
         if self.strict:
             raise IndependenceError(
@@ -67,33 +67,34 @@ class FunctionalCall:
     def scalar_gradient(self) -> list[Any]:
         """The differentiable gradient of the output, which must be one element; None for zeros."""
         check_scalar(self.name, self.outputs, self.is_single_output)
-        found = gradients(self.outputs, self.inputs, [None], create_graph=True)
-        self.check_gradient(found)
-        return found
+        slopes = gradients(self.outputs, self.inputs, [None], create_graph=True)
+        self.check_gradient(slopes)
+        return slopes
 
-    def check_gradient(self, found: Sequence[Any]) -> None:
-        """Checks that gradients in the inputs depend on something, with `strict`."""
-        for j, g in enumerate(found):
+    def check_gradient(self, slopes: Sequence[Any]) -> None:
+        """With `strict`, raise IndependenceError for a gradient that depends on no input."""
+        for j, g in enumerate(slopes):
             if g is None:
-                self.refuse(f"input {j}, on which no output depends")
-            elif not depends(g):
-                self.refuse(f"a derivative in input {j} that depends on no input")
+                self.refuse_if_strict(f"input {j}, on which no output depends")
+            elif not may_have_gradient(g):
+                self.refuse_if_strict(f"a derivative in input {j} that depends on no input")
 
-    def filled(
-        self, found: Sequence[Any], likes: Sequence[Any], kind: str, order: str
+    def with_zeros(
+        self, derivatives: Sequence[Any], templates: Sequence[Any], kind: str, order: str
     ) -> list[Any]:
-        """Derivatives, one for each of `likes`, with zeros for None.
+        """Derivatives, one for each of `templates`, with zeros for None.
 
-        Errors name the derivative `order`, and the number of the input or output, its `kind`.
+        Errors name the `order` of the derivative, and the number of the input or output, its `kind`.
         """
-        for i, g in enumerate(found):
+        for i, g in enumerate(derivatives):
             if g is None:
-                self.refuse(
+                self.refuse_if_strict(
                     f"{kind} {i}, for which the {order} is zero since nothing depends on it"
                 )
-            elif self.create_graph and not depends(g):
-                self.refuse(f"a {order} for {kind} {i} that depends on no input")
-        return [zeros_like(x) if g is None else g for g, x in zip(found, likes, strict=True)]
+            elif self.create_graph and not may_have_gradient(g):
+                self.refuse_if_strict(f"a {order} for {kind} {i} that depends on no input")
+        pairs = zip(derivatives, templates, strict=True)
+        return [zeros_like(x) if g is None else g for g, x in pairs]
 
     def results(self, values: Sequence[Any], is_single: bool) -> Any:
         """Values as the user gets them: one or a tuple, without history unless `create_graph`."""
@@ -102,11 +103,14 @@ class FunctionalCall:
         return values[0] if is_single else tuple(values)
 
 
-def arrays(function: str, argument: str, values: Any) -> tuple[list[Any], bool]:
-    """An array or a tuple of arrays as a list, and whether it is one; traced values stay as they are."""
+def as_arrays(function: str, argument: str, values: Any) -> tuple[list[Any], bool]:
+    """An array or a tuple of arrays as a list of Variables, and whether it is one array.
+
+    Traced values stay as they are.
+    """
     is_single = not isinstance(values, tuple)
-    found = [values] if is_single else [*values]
-    for i, x in enumerate(found):
+    arrays = [values] if is_single else [*values]
+    for i, x in enumerate(arrays):
         if not isinstance(x, (Tracer, jax.Array, np.ndarray, np.generic)):
             place = "" if is_single else f" at place {i} of the tuple"
             raise FunctionalTypeError(
@@ -114,37 +118,37 @@ def arrays(function: str, argument: str, values: Any) -> tuple[list[Any], bool]:
                 f"{type_name(x)}{place}",
                 fix="Make an array of numbers with functx.autograd.Variable(x).",
             )
-    return [x if isinstance(x, Tracer) else as_variable(x) for x in found], is_single
+    return [x if isinstance(x, Tracer) else as_variable(x) for x in arrays], is_single
 
 
-def vector_for(name: str, v: Any, likes: Sequence[Any], kind: str) -> list[Any]:
-    """The vector `v` with an entry for each of `likes`, which are of the `kind` input or output.
+def vector_for(name: str, v: Any, templates: Sequence[Any], kind: str) -> list[Any]:
+    """The entries of the vector `v`, one for each of `templates`, of the `kind` input or output.
 
-    It may be left out for one of a single element: the entry is None.
+    For one template of a single element, `v` may be left out: the entry is None.
     """
     if v is None:
-        if len(likes) != 1 or likes[0].size != 1:
-            shown = ", ".join([repr(x.atom.aval) for x in likes])
+        if len(templates) != 1 or templates[0].size != 1:
+            shown = ", ".join([repr(x.atom.aval) for x in templates])
             raise FunctionalArgumentError(
                 f"{name}: v can be left out only for one {kind} of one element; got {shown}",
                 fix=f"Pass a vector with the shape of each {kind}.",
             )
         return [None]
-    entries, _ = arrays(name, "v", v)
-    if len(entries) != len(likes):
+    entries, _ = as_arrays(name, "v", v)
+    if len(entries) != len(templates):
         raise FunctionalArgumentError(
-            f"{name}: v must have an entry for each {kind}, {len(likes)}; got {len(entries)}"
+            f"{name}: v must have an entry for each {kind}, {len(templates)}; got {len(entries)}"
         )
-    for i, (x, like) in enumerate(zip(entries, likes, strict=True)):
-        if x.shape != like.shape:
+    for i, (x, template) in enumerate(zip(entries, templates, strict=True)):
+        if x.shape != template.shape:
             raise FunctionalArgumentError(
-                f"{name}: entry {i} of v must have the shape {like.shape} of its {kind}; "
+                f"{name}: entry {i} of v must have the shape {template.shape} of its {kind}; "
                 f"got {x.shape}"
             )
     return entries
 
 
-def depends(x: Any) -> bool:
+def may_have_gradient(x: Any) -> bool:
     """Whether a value may have a gradient; None has none."""
     if x is None:
         return False
@@ -174,14 +178,14 @@ def gradients(
     is_batched: bool = False,
 ) -> list[Any]:
     """The gradients in `inputs`, None where no output depends on them; an output may be None."""
-    roots = [(y, ct) for y, ct in zip(outputs, cotangents, strict=True) if depends(y)]
-    wanted = [x for x in inputs if depends(x)]
-    if not roots or not wanted:
+    roots = [(y, ct) for y, ct in zip(outputs, cotangents, strict=True) if may_have_gradient(y)]
+    differentiable = [x for x in inputs if may_have_gradient(x)]
+    if not roots or not differentiable:
         return [None] * len(inputs)
-    found = iter(
+    results = iter(
         grad(
             [y for y, _ in roots],
-            wanted,
+            differentiable,
             [ct for _, ct in roots],
             retain_graph=True,
             create_graph=create_graph,
@@ -189,7 +193,7 @@ def gradients(
             is_grads_batched=is_batched,
         )
     )
-    return [next(found) if depends(x) else None for x in inputs]
+    return [next(results) if may_have_gradient(x) else None for x in inputs]
 
 
 def pushed_forward(
@@ -199,7 +203,10 @@ def pushed_forward(
 
     The gradients are linear in the cotangents, so their derivative in these is the transposed map.
     """
-    cts = [Variable(zeros_like(x), requires_grad=True) if depends(x) else None for x in outputs]
+    cts = [
+        Variable(zeros_like(x), requires_grad=True) if may_have_gradient(x) else None
+        for x in outputs
+    ]
     pulled = gradients(outputs, inputs, cts, create_graph=True)
     return pulled, gradients(pulled, cts, vector, create_graph)
 
@@ -210,7 +217,7 @@ def basis_of(x: Any) -> Any:
 
 
 def reverse_rows(y: Any, inputs: Sequence[Any], create_graph: bool, vectorize: bool) -> list[Any]:
-    """The Jacobian of `y` in each of the inputs, with all rows along one axis; None for zeros."""
+    """The Jacobian of `y` in each input, rows along the first axis; None for zeros."""
     basis = basis_of(y)
     if vectorize and y.size:
         return gradients([y], inputs, [basis], create_graph, is_batched=True)

@@ -1,4 +1,4 @@
-"""`gradcheck` and `gradgradcheck` of functions that run on Variables: walks compared with differences.
+"""`gradcheck` and `gradgradcheck` on Variables: gradients compared with central differences.
 
 The checks of `functx.testing` are imported when one runs, since few programs run one.
 """
@@ -22,7 +22,7 @@ from functx.core.typing import Function, PyTree
 
 
 def gradcheck(func: Function, inputs: PyTree, **options: Any) -> bool:
-    """Compare the Jacobians of `func` by walks with central differences.
+    """Compare the Jacobians that walks compute for `func` with central differences.
 
     This is `functx.testing.gradcheck`, with its options and checks, for a function that runs on
     Variables: those of `inputs` that require gradients vary, all others are passed as they are.
@@ -32,7 +32,8 @@ def gradcheck(func: Function, inputs: PyTree, **options: Any) -> bool:
 
     Returns True. On a mismatch raises GradcheckError, or returns False with
     `raise_exception=False`. Raises EmptyInputsError (a ValueError) if no input requires a gradient,
-    AutogradError for one that repeats elements of its memory, and GradcheckModeError and ArgumentError as `functx.testing.gradcheck` does.
+    AutogradError for one that repeats elements of its memory, and GradcheckModeError and ArgumentError
+    as `functx.testing.gradcheck` does.
 
     >>> import jax
     >>> from functx.autograd import Variable, gradcheck
@@ -57,7 +58,7 @@ def gradgradcheck(
     check_fwd_over_rev: bool = False,
     **options: Any,
 ) -> bool:
-    """Compare the second derivatives of `func`, by walks of walks, with central differences.
+    """Compare the second derivatives of `func` with central differences of its gradients.
 
     This is `gradcheck` of the function from the inputs and `grad_outputs` to the gradients.
     `grad_outputs` are the gradients of the outputs that require some, by default random.

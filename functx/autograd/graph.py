@@ -1,4 +1,4 @@
-"""Edges of the graph of the derivative, and hooks on several values."""
+"""Gradient edges, and hooks on the gradients of several values."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from functx.core.errors import ArgumentError, HookModeError, HookTargetError, ty
 
 
 def get_gradient_edge(x: Variable) -> GradientEdge:
-    """The node and the output number that the gradient of `x` goes to.
+    """The node that gets the gradient of `x`, and the number of its output.
 
     `functx.autograd.grad` takes it as an input, also after `x` was written to.
 
@@ -26,10 +26,10 @@ def get_gradient_edge(x: Variable) -> GradientEdge:
 def register_multi_grad_hook(
     tensors: Sequence[Variable], fn: Callable[[Any], object], mode: str = "all"
 ) -> RemovableHandle:
-    """Call `fn` once in each walk, for the gradients of several values.
+    """Call `fn` once in each walk, with the gradients of several values.
 
-    With the mode "all", `fn` gets a list of them, once all have come that the walk computes; the
-    others are None. With "any", `fn` gets the first one. The result of `fn` is ignored.
+    With the mode "all", `fn` gets a list of all gradients that the walk computes, with None for the
+    others. With "any", `fn` gets the first one. The result of `fn` is ignored.
 
     Raises HookModeError for another mode, HookTargetError for a value without a gradient.
     """
@@ -42,8 +42,8 @@ def register_multi_grad_hook(
         raise ArgumentError(f"register_multi_grad_hook: fn must be a function; got {type_name(fn)}")
     for x in tensors:
         edge_of(x, "register_multi_grad_hook")
-    several = SeveralGradients(tensors, fn, mode == "any")
-    return joined([x.register_hook(several.hook(i)) for i, x in enumerate(tensors)])
+    hook = MultiGradHook(tensors, fn, mode == "any")
+    return joined([x.register_hook(hook.of_value(i)) for i, x in enumerate(tensors)])
 
 
 def edge_of(x: Any, function: str) -> GradientEdge:
@@ -56,8 +56,8 @@ def edge_of(x: Any, function: str) -> GradientEdge:
     return x.edge_for(function)
 
 
-class SeveralGradients:
-    """The gradients of several values in each walk, for one call of `fn`.
+class MultiGradHook:
+    """A hook that calls `fn` once in each walk, with the gradients of several values.
 
     Its references are weak, since the hooks of the values keep it alive.
     """
@@ -68,39 +68,40 @@ class SeveralGradients:
         self.values: list[Callable[[], Variable | Node | None]] = [
             ref(x if x.is_leaf else get_gradient_edge(x).node) for x in tensors
         ]
-        self.arrived: WeakKeyDictionary[Walk, Arrived] = WeakKeyDictionary()
+        self.pending: WeakKeyDictionary[Walk, PendingGradients] = WeakKeyDictionary()
 
-    def hook(self, i: int) -> Callable[[Variable], None]:
+    def of_value(self, i: int) -> Callable[[Variable], None]:
         """The hook of value `i`."""
         return lambda gradient: self.receive(i, gradient)
 
     def receive(self, i: int, gradient: Variable) -> None:
         walk = running_walk.get()
         assert walk is not None
-        arrived = self.arrived.get(walk)
-        if arrived is None:
-            arrived = self.arrived[walk] = Arrived(self.indices_in(walk), [None] * len(self.values))
+        pending = self.pending.get(walk)
+        if pending is None:
+            pending = PendingGradients(self.indices_in(walk), [None] * len(self.values))
+            self.pending[walk] = pending
             # A value that the walk reaches may turn out to have no gradient.
-            walk.callbacks.append(lambda: self.call(arrived))
-        arrived.gradients[i] = gradient
-        arrived.missing.discard(i)
-        if self.first or not arrived.missing:
-            self.call(arrived, gradient)
+            walk.callbacks.append(lambda: self.call(pending))
+        pending.gradients[i] = gradient
+        pending.missing.discard(i)
+        if self.first or not pending.missing:
+            self.call(pending, gradient)
 
     def indices_in(self, walk: Walk) -> set[int]:
         """The indices of the values whose nodes the walk visits."""
-        found = [reference() for reference in self.values]
-        edges = [x.edge if isinstance(x, Variable) else x and GradientEdge(x, 0) for x in found]
+        values = [reference() for reference in self.values]
+        edges = [x.edge if isinstance(x, Variable) else x and GradientEdge(x, 0) for x in values]
         return {i for i, e in enumerate(edges) if e and e.node in walk.visited_nodes()}
 
-    def call(self, arrived: Arrived, gradient: Variable | None = None) -> None:
-        if not arrived.called:
-            arrived.called = True
-            self.fn(gradient if self.first else arrived.gradients)
+    def call(self, pending: PendingGradients, gradient: Variable | None = None) -> None:
+        if not pending.called:
+            pending.called = True
+            self.fn(gradient if self.first else pending.gradients)
 
 
-class Arrived:
-    """The gradients of several values that came in one walk, and the indices of those to wait for."""
+class PendingGradients:
+    """The gradients of several values in one walk so far, and the indices of the missing ones."""
 
     def __init__(self, missing: set[int], gradients: list[Variable | None]):
         self.missing, self.gradients = missing, gradients

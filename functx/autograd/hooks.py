@@ -20,16 +20,16 @@ class Hooks(dict[int, Callable[..., Any]]):
     __slots__ = ("__weakref__",)
 
     def each(self) -> Iterator[Callable[..., Any]]:
-        """The hooks; one that is removed meanwhile, or added, does not run."""
+        """The hooks; one that is added or removed meanwhile does not run."""
         for key, hook in list(self.items()):
             if key in self:
                 yield hook
 
 
 class NodeHooks:
-    """The hooks of a node: by the number of the output for values, and those of the node itself.
+    """The hooks of a node, and those of its outputs (`values`) by number.
 
-    `retained` are the values whose gradient is kept.
+    `retained` are the outputs whose gradient is added to `.grad`.
     """
 
     __slots__ = ("accumulated", "post", "pre", "retained", "values")
@@ -43,7 +43,7 @@ class NodeHooks:
 
 
 class RemovableHandle:
-    """The registration of a hook, which `remove()` ends; also a context that ends it.
+    """The registration of a hook; `remove()`, or the end of a `with` block, ends it.
 
     It does not keep the hook alive.
     """
@@ -91,7 +91,7 @@ def retain(x: Variable, edge: GradientEdge) -> None:
 
 
 def move_retained(x: Variable, before: GradientEdge | None, after: GradientEdge | None) -> None:
-    """Lets walks add the gradient of the value after a write to `x.grad`, and not that of the one before."""
+    """Lets walks add to `x.grad` the gradient of its value after a write, not of that before."""
     if before is not None:
         table = before.node.add_hooks().retained
         reference = table.get(before.output_nr)

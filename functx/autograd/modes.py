@@ -1,4 +1,4 @@
-"""Modes, per thread and context: whether operations get nodes, and inference arrays."""
+"""The modes of a context: whether operations get nodes, and whether results are inference arrays."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Modes(NamedTuple):
-    """The modes that hold; `records_gradients` says whether operations on Variables get nodes."""
+    """The active modes; `records_gradients` says whether operations on Variables get nodes."""
 
     grad: bool
     inference: bool
@@ -27,7 +27,7 @@ class Modes(NamedTuple):
 
 _modes: ContextVar[Modes] = ContextVar("modes", default=Modes(True, False, True))  # noqa: B039
 current_modes = _modes.get
-"""`current_modes()`: the modes that hold in this context."""
+"""`current_modes()`: the modes that are active in this context."""
 
 
 def is_grad_enabled() -> bool:
@@ -50,10 +50,13 @@ def is_inference_mode_enabled() -> bool:
     return current_modes().inference
 
 
-def _switch(
+def set_modes(
     grad: bool, inference: bool | None = None, stops_traced: bool = True
 ) -> Callable[[], None]:
-    """Sets the modes, also for what is traced if `stops_traced`; returns the function that restores them."""
+    """Sets the modes; returns the function that restores the previous ones.
+
+    With `stops_traced` they act on the values of the current trace too.
+    """
     before = current_modes()
     inference = before.inference if inference is None else inference
     records = grad and not inference
@@ -84,7 +87,7 @@ def _switch(
 
 
 def check_outside_transforms(function: str, fix: str, verb: str = "called") -> None:
-    """Raise AutogradInTransformError inside a transform, where `function` would act in the first call alone."""
+    """Raise AutogradInTransformError inside a transform, where `function` would act only once."""
     if (builder := current_builder.get()) is not None:
         raise AutogradInTransformError(
             f"{function}: it must not be {verb} inside a transform, whose values are traced; got it in "
@@ -94,17 +97,17 @@ def check_outside_transforms(function: str, fix: str, verb: str = "called") -> N
 
 
 class ModeContext:
-    """A context, and a decorator, in which a mode holds.
+    """A context, and a decorator, in which a mode is active.
 
     A decorated function, generator or coroutine, also an asynchronous generator, runs in the mode;
-    between the values of a generator the mode of its caller holds.
+    between the values of a generator the mode of its caller is active.
     """
 
     def __init__(self) -> None:
         self._entered: list[Callable[[], None]] = []
 
     def enter(self) -> Callable[[], None]:
-        """Switches the mode on; returns the function that restores what was before."""
+        """Switches the mode on; returns the function that restores the previous mode."""
         raise NotImplementedError
 
     def fresh(self) -> ModeContext:
@@ -122,9 +125,9 @@ class ModeContext:
 
 
 class ImmediateMode(ModeContext):
-    """A mode that holds as soon as it is made, until the end of the context if it is used as one.
+    """A mode that is active from its construction, as a context until its end.
 
-    As a decorator it takes back what making it did, and holds during each call.
+    A decorator undoes the switch of its construction, and is active during each call.
     """
 
     def __init__(self) -> None:
@@ -132,7 +135,7 @@ class ImmediateMode(ModeContext):
         self._restore = self.switch()
 
     def switch(self) -> Callable[[], None]:
-        """Switches the mode on; returns the function that restores what was before."""
+        """Switches the mode on; returns the function that restores the previous mode."""
         raise NotImplementedError
 
     def enter(self) -> Callable[[], None]:
@@ -148,7 +151,7 @@ def decorate(fun: Callable[..., Any], make: Callable[[], ModeContext]) -> Callab
     """`fun`, whose body runs in the mode that `make()` gives for each call."""
     if inspect.isclass(fun):
         warnings.warn(
-            f"{fun.__name__}: decorating a class with a mode holds for making instances alone; "
+            f"{fun.__name__}: a mode that decorates a class is active in its constructor alone; "
             "decorate its methods",
             FutureWarning,
             stacklevel=3,
@@ -223,14 +226,17 @@ class _Awaitable(NamedTuple):
 
 
 class grad_mode(ModeContext):  # noqa: N801 - a context, named like a function
-    """A context in which operations on Variables get nodes, or not; `inference` None leaves that mode."""
+    """A context in which operations on Variables get nodes, or not.
+
+    With `inference` None, inference mode stays as it is.
+    """
 
     def __init__(self, enabled: bool, inference: bool | None = None):
         super().__init__()
         self.enabled, self.inference = enabled, inference
 
     def enter(self) -> Callable[[], None]:
-        return _switch(self.enabled, self.inference, stops_traced=False)
+        return set_modes(self.enabled, self.inference, stops_traced=False)
 
     def fresh(self) -> ModeContext:
         return grad_mode(self.enabled, self.inference)
@@ -261,21 +267,21 @@ class no_grad(_FunctionOrContext):  # noqa: N801 - PyTorch's name
     """
 
     def enter(self) -> Callable[[], None]:
-        return _switch(False)
+        return set_modes(False)
 
 
 class enable_grad(_FunctionOrContext):  # noqa: N801 - PyTorch's name
     """A context, and a decorator, in which results require gradients where an operand does."""
 
     def enter(self) -> Callable[[], None]:
-        return _switch(True)
+        return set_modes(True)
 
 
 class set_grad_enabled(ImmediateMode):  # noqa: N801 - PyTorch's name
     """Sets at once whether results require gradients; as a context, until its end.
 
-    As a decorator it takes back what making it did, and holds during each call. In a function that is
-    traced, the mode holds until the end of the trace at the latest.
+    A decorator undoes the switch of its construction, and is active during each call. In a function
+    that is traced, the mode ends with the trace at the latest.
     """
 
     def __init__(self, mode: bool):
@@ -283,7 +289,7 @@ class set_grad_enabled(ImmediateMode):  # noqa: N801 - PyTorch's name
         super().__init__()
 
     def switch(self) -> Callable[[], None]:
-        return _switch(self.mode)
+        return set_modes(self.mode)
 
     def fresh(self) -> ModeContext:
         return enable_grad() if self.mode else no_grad()
@@ -297,7 +303,7 @@ class inference_mode(ModeContext):  # noqa: N801 - PyTorch's name
 
     They have no version. Outside the mode they can be operands, but they cannot be saved for a
     derivative, written to or made to require gradients; a copy (`x.copy()`) can. Forward mode is off.
-    With `mode=False`, normal mode holds again.
+    With `mode=False`, normal mode is active again.
 
     >>> from functx.autograd import Variable, inference_mode
     >>> x = Variable(2.0, requires_grad=True)
@@ -315,7 +321,7 @@ class inference_mode(ModeContext):  # noqa: N801 - PyTorch's name
         self.mode = bool(mode)
 
     def enter(self) -> Callable[[], None]:
-        return _switch(not self.mode, self.mode)
+        return set_modes(not self.mode, self.mode)
 
     def fresh(self) -> ModeContext:
         return inference_mode(self.mode)
@@ -328,11 +334,11 @@ _flags: dict[str, ContextVar[bool]] = {
 is_multithreading_enabled = _flags["multithreading"].get
 """`is_multithreading_enabled()`: the flag alone; walks run in one thread."""
 is_view_replay_enabled = _flags["view replay"].get
-"""`is_view_replay_enabled()`: the flag alone; views are always taken again from their base."""
+"""`is_view_replay_enabled()`: the flag alone; views are always recomputed from their base."""
 
 
 class _Flag(ImmediateMode):
-    """A flag that is set at once, until the end of the context."""
+    """A flag that is set at once, and as a context restored at its end."""
 
     flag: ContextVar[bool]
 

@@ -18,8 +18,8 @@ from functx.custom.rule_results import rule_source
 class NestedIOFunction(Function):
     """A `Function` whose arguments and output are pytrees: nested tuples, lists and dictionaries.
 
-    Its methods get pytrees of gradients and tangents, and return them; None stands for a part or
-    for all of one.
+    Its methods get and return pytrees of gradients and tangents, in which None stands for zeros of a
+    whole subtree.
 
     >>> from functx.autograd import NestedIOFunction, Variable
     >>> class Products(NestedIOFunction):
@@ -102,7 +102,7 @@ def flat_function(function: type[NestedIOFunction], in_tree: TreeDef) -> type[Fu
         if isinstance(leaves, tree.StructureDifference):
             raise FunctionGradientError(
                 f"{function.__name__}: the results of `{rule.__name__}` must have the structure of "
-                f"what they are gradients or tangents of; got {leaves}",
+                f"the arguments or the output; got {leaves}",
                 source=rule_source(rule),
             )
         return leaves

@@ -30,7 +30,7 @@ from functx.transforms.dce import nonzero_output_mask, used_variables
 from functx.transforms.forward_mode import SumOfSquaresAnalysis
 
 if TYPE_CHECKING:
-    from functx.autograd.saved import SavedSlot, SavingHooks
+    from functx.autograd.saved import SavedTensor, SavedTensorHooks
     from functx.autograd.variable import Dual, Variable, VersionCounter
 
 _numbers = count()
@@ -180,7 +180,7 @@ make_edge = partial(tuple.__new__, GradientEdge)
 make_saved_value = partial(tuple.__new__, SavedValue)
 """`SavedValue(*fields)` in half the time."""
 
-saving_hooks: ContextVar[SavingHooks | None] = ContextVar("saving_hooks", default=None)
+saving_hooks: ContextVar[SavedTensorHooks | None] = ContextVar("saving_hooks", default=None)
 """The pair that packs the values that nodes save in this context."""
 operand_watch: ContextVar[Callable[[Sequence[Any]], None] | None] = ContextVar(
     "operand_watch", default=None
@@ -214,13 +214,13 @@ class OperationNode(Node):
         return self.operands is not None
 
     @property
-    def saved_values(self) -> tuple[SavedSlot, ...]:
+    def saved_values(self) -> tuple[SavedTensor, ...]:
         """The values that the pullback reads; FreedValueError if they were freed."""
-        from functx.autograd.saved import SavedSlot
+        from functx.autograd.saved import SavedTensor
 
         if self.saved is None:
             raise freed_error(self.label)
-        return tuple([SavedSlot(self, k) for k in range(len(self.saved))])
+        return tuple([SavedTensor(self, k) for k in range(len(self.saved))])
 
 
 def freed_error(label: str) -> FreedValueError:

@@ -1,4 +1,4 @@
-"""Saved values: how users store what nodes keep for their pullbacks, and versions of arrays."""
+"""Hooks of saved values, and versions of arrays."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ _allowing: ContextVar[bool] = ContextVar("allow_mutation_on_saved_tensors", defa
 _disabled: ContextVar[str | None] = ContextVar("saved_tensors_hooks_disabled", default=None)
 
 
-class SavingHooks(ModeContext):
-    """A context in which the values that nodes save are stored as `pack` returns them."""
+class SavedTensorHooks(ModeContext):
+    """A context whose `pack` stores the values that nodes save, and whose `unpack` loads them."""
 
     @property
     def label(self) -> str:
@@ -68,7 +68,7 @@ class SavingHooks(ModeContext):
         return lambda: saving_hooks.reset(token)
 
     def pack_node(self, node: OperationNode) -> None:
-        """Packs what a new node saved, except constants."""
+        """Packs the values that a new node saved, except constants."""
         saved, packed = node.saved or [], {}
         for k, (x, i) in enumerate(zip(saved, node.split.operand_residuals, strict=True)):
             if i is None or type(x) is SavedValue:
@@ -84,9 +84,9 @@ class SavingHooks(ModeContext):
         if isinstance(x, Recorded):
             x = SavedValue(x, None, VersionCounter(False), 0)
         recorded = x.recorded
-        # The user's pair gets memory of its own, so that later writes to the value do not reach it.
+        # The user's hook gets memory of its own, so that later writes to the value do not reach it.
         operand = make_variable(recorded, None)
-        with grad_mode(False), no_saving_hooks():
+        with grad_mode(False), no_saved_tensor_hooks():
             packed = self.pack(operand)
         if operand._storage.writes:
             raise SavedValueHooksError(
@@ -98,15 +98,16 @@ class SavingHooks(ModeContext):
 
 
 def pack_saved(x: SavedValue) -> SavedValue | PackedValue:
-    """A saved value, packed by the pair that is active, if there is one."""
+    """A saved value, packed if saved-tensor hooks are active."""
     hooks = saving_hooks.get()
     return x if hooks is None else hooks.pack_value(x)
 
 
 def load_variable(values: list[Any], k: int, node: Node | None, label: str) -> Variable:
-    """Value number `k` of those that `node` saved, with its history; an operand is the operand itself.
+    """Saved value number `k` of `node`, with its history.
 
-    Raises SavedValueError if it was written to since.
+    For an operand that is unchanged this is the operand itself. Raises SavedValueError if it was
+    written to since.
     """
     saved: SavedValue | PackedValue = values[k]
     recorded, edge = saved.load(label), saved.edge
@@ -122,8 +123,8 @@ def load_variable(values: list[Any], k: int, node: Node | None, label: str) -> V
     return x
 
 
-class no_saving_hooks(ModeContext):  # noqa: N801 - a context, named like a function
-    """A context in which no pair packs."""
+class no_saved_tensor_hooks(ModeContext):  # noqa: N801 - a context, named like a function
+    """A context without saved-tensor hooks."""
 
     def enter(self) -> Callable[[], None]:
         token = saving_hooks.set(None)
@@ -131,18 +132,18 @@ class no_saving_hooks(ModeContext):  # noqa: N801 - a context, named like a func
 
 
 class PackedValue:
-    """The saved value `x` as a pair packed it, with its other fields."""
+    """The saved value `x` as hooks packed it, with its other fields."""
 
     __slots__ = ("aval", "dual", "edge", "hooks", "output", "packed", "variable")
 
-    def __init__(self, hooks: SavingHooks, packed: Any, aval: ShapedArray, x: SavedValue):
+    def __init__(self, hooks: SavedTensorHooks, packed: Any, aval: ShapedArray, x: SavedValue):
         self.hooks, self.packed, self.aval = hooks, packed, aval
         self.edge, self.output, self.dual, self.variable = x.edge, x.output, x.dual, x.variable
 
     def load(self, label: str) -> Recorded:
         """The value; UnpackedTypeError if `unpack` does not return an array."""
         # A walk for a batch of gradients is traced, but the saved values are not.
-        with grad_mode(False), no_saving_hooks(), eval_context():
+        with grad_mode(False), no_saved_tensor_hooks(), eval_context():
             x = self.hooks.unpack(self.packed)
             if isinstance(x, (np.ndarray, np.generic, jax.Array)):
                 x = Variable(x)
@@ -160,11 +161,11 @@ class PackedValue:
         return recorded
 
 
-class saved_tensors_hooks(SavingHooks):  # noqa: N801 - PyTorch's name
-    """A context, and a decorator, in which nodes store `pack(x)` in place of a value `x` that they save.
+class saved_tensors_hooks(SavedTensorHooks):  # noqa: N801 - PyTorch's name
+    """A context, and a decorator, in which nodes store `pack(x)` in place of a saved value `x`.
 
-    A walk that reads the value calls `unpack` with what `pack` returned, and gets an array of the
-    shape and dtype of `x`. Of nested pairs the innermost one is used. `pack` is called once for each
+    A walk that reads the value calls `unpack` with the result of `pack`, and gets an array of the
+    shape and dtype of `x`. Of nested contexts the innermost one is used. `pack` is called once for each
     value that a node saves, when the operation is recorded; constants that are no Variables, as in
     `x / 3`, are not packed. `unpack` is called once for each value that a pullback reads. Both run
     without hooks and gradients. A call of a transformed function on Variables (`jit`, `grad`, `vmap`) is
@@ -173,7 +174,7 @@ class saved_tensors_hooks(SavingHooks):  # noqa: N801 - PyTorch's name
     For `y = x**3`, `y` packs one value. A walk with `create_graph` unpacks it and packs what the
     pullback saves in turn: 3 packs and 1 unpack in all. A walk from the derivative then unpacks 2.
 
-    Raises SavedValueHooksError on entry while `disable_saved_tensors_hooks` holds, and where `pack`
+    Raises SavedValueHooksError on entry while `disable_saved_tensors_hooks` is active, and where `pack`
     writes to its operand; UnpackedTypeError where `unpack` returns no array.
 
     >>> from functx.autograd import Variable, saved_tensors_hooks
@@ -201,8 +202,8 @@ class saved_tensors_hooks(SavingHooks):  # noqa: N801 - PyTorch's name
         return saved_tensors_hooks(self.pack_hook, self.unpack_hook)
 
 
-class save_on_cpu(SavingHooks):  # noqa: N801 - PyTorch's name
-    """A context, and a decorator, in which nodes keep the values that they save in host memory.
+class save_on_cpu(SavedTensorHooks):  # noqa: N801 - PyTorch's name
+    """A context, and a decorator, in which nodes keep saved values in host memory.
 
     They are computed when they are saved, and go back to their device for the pullback. With
     `pin_memory` they are in memory that the device copies from directly.
@@ -229,10 +230,11 @@ class save_on_cpu(SavingHooks):  # noqa: N801 - PyTorch's name
         return cast(ArrayLike, value if sharding is None else jax.device_put(value, sharding))
 
 
-class allow_mutation_on_saved_tensors(SavingHooks):  # noqa: N801 - PyTorch's name
+class allow_mutation_on_saved_tensors(SavedTensorHooks):  # noqa: N801 - PyTorch's name
     """A context, and a decorator, in which values that nodes saved may be written to.
 
-    Pullbacks read the values before the writes. A graph that is recorded in it must be walked in it.
+    Pullbacks read the values before the writes. `backward` of a graph that is recorded in the context
+    must be called in it.
 
     Raises SavedValueHooksError for a context inside another one, and for a walk outside.
     """
@@ -262,17 +264,17 @@ class allow_mutation_on_saved_tensors(SavingHooks):  # noqa: N801 - PyTorch's na
     def unpack(self, packed: Variable) -> Variable:
         if not self.is_open:
             raise SavedValueHooksError(
-                "allow_mutation_on_saved_tensors: a graph that is recorded in the context must be "
-                "walked in it; got a walk outside",
+                "allow_mutation_on_saved_tensors: backward of a graph that is recorded in the context "
+                "must be called in it; got a walk outside",
                 fix="Call backward() inside the with block.",
             )
         return packed
 
 
 class disable_saved_tensors_hooks(ModeContext):  # noqa: N801 - PyTorch's name
-    """A context, and a decorator, in which entering `saved_tensors_hooks` raises an error with `message`.
+    """A context, and a decorator, in which saved-tensor hooks are refused with `error_message`.
 
-    Raises it at once inside a pair.
+    Raises SavedValueHooksError at once if hooks are active.
     """
 
     def __init__(self, error_message: str):
@@ -289,8 +291,8 @@ class disable_saved_tensors_hooks(ModeContext):  # noqa: N801 - PyTorch's name
         return disable_saved_tensors_hooks(self.message)
 
 
-class SavedSlot:
-    """One of the values that a node saved."""
+class SavedTensor:
+    """A value that a node saved."""
 
     def __init__(self, node: OperationNode, index: int):
         self._node, self._index = node, index
@@ -303,9 +305,9 @@ class SavedSlot:
 
     @property
     def value(self) -> Variable:
-        """The value, as the pullback reads it; SavedValueError if it was freed or written to.
+        """The value as the pullback reads it; for an operand, the operand itself.
 
-        Of an operand it is the operand itself.
+        Raises FreedValueError if it was freed, SavedValueError if it was written to.
         """
         saved = self._saved
         if type(saved) is Literal:
@@ -325,7 +327,7 @@ class SavedSlot:
         saved = self._saved
         if type(saved) is PackedValue:
             raise SavedValueHooksError(
-                "register_hooks: a saved value has one pair at most; got a second pair for "
+                "register_hooks: a saved value takes one pair of hooks; got a second pair for "
                 f"{saved.aval!r}"
             )
         saved = saved_tensors_hooks(pack_hook, unpack_hook).pack_value(saved)
@@ -334,13 +336,13 @@ class SavedSlot:
 
 
 def increment_version(tensor: Variable | Sequence[Variable]) -> None:
-    """Count one more write to each array, as if it had been written to.
+    """Raise the version of each array, as if it had been written to.
 
     A walk that needs a value that was saved before then raises SavedValueError.
     """
     check_outside_transforms("increment_version", "Call it outside.")
-    for storage in storages(tensor):
-        storage.version += 1
+    for counter in version_counters(tensor):
+        counter.version += 1
 
 
 class unsafe_preserve_version_counter(ModeContext):  # noqa: N801 - PyTorch's name
@@ -355,11 +357,11 @@ class unsafe_preserve_version_counter(ModeContext):  # noqa: N801 - PyTorch's na
         self.tensors = tensors
 
     def enter(self) -> Callable[[], None]:
-        before = [(storage, storage.version) for storage in storages(self.tensors)]
+        before = [(counter, counter.version) for counter in version_counters(self.tensors)]
 
         def restore() -> None:
-            for storage, version in before:
-                storage.version = version
+            for counter, version in before:
+                counter.version = version
 
         return restore
 
@@ -367,10 +369,10 @@ class unsafe_preserve_version_counter(ModeContext):  # noqa: N801 - PyTorch's na
         return unsafe_preserve_version_counter(self.tensors)
 
 
-def storages(tensors: Variable | Sequence[Variable]) -> list[VersionCounter]:
-    """The memory of arrays that have versions."""
-    found: list[Any] = [*tensors] if isinstance(tensors, (list, tuple)) else [tensors]
-    for x in found:
+def version_counters(tensors: Variable | Sequence[Variable]) -> list[VersionCounter]:
+    """The version counters of arrays."""
+    arrays: list[Any] = [*tensors] if isinstance(tensors, (list, tuple)) else [tensors]
+    for x in arrays:
         if not isinstance(x, Variable):
             raise ArgumentError(
                 f"only Variables have versions; got {type_name(x)}",
@@ -378,4 +380,4 @@ def storages(tensors: Variable | Sequence[Variable]) -> list[VersionCounter]:
             )
         # Raises for arrays without a version.
         _ = x._version
-    return [x._storage for x in found]
+    return [x._storage for x in arrays]

@@ -1,4 +1,4 @@
-"""The way in which `gradcheck` differentiates functions that run on Variables, and its arguments."""
+"""Differentiation of functions on Variables for `gradcheck.py`, which imports this when a check runs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from functx.testing.numerical_derivatives import Differentiation
 
 
 class Walks(Differentiation):
-    """Differentiation by walks and dual numbers: of Variables that require gradients."""
+    """Differentiation in Variables that require gradients, by walks and dual numbers."""
 
     def varies(self, x: Any) -> bool:
         return isinstance(x, Variable) and x.requires_grad
@@ -34,22 +34,22 @@ class Walks(Differentiation):
 
         def pullback(cts: Sequence[Any], is_batched: bool = False) -> list[Value]:
             # Cotangents are conjugates of the gradients that users see.
-            given = [None if ct is None else ops.conj_if_complex(as_variable(ct)) for ct in cts]
-            if any([ct is None for ct in given]):
-                roots = list(zip(outs, given, strict=True))
-                found = walk_backward(roots, True, False, leaves, accumulate=False)
+            grads = [None if ct is None else ops.conj_if_complex(as_variable(ct)) for ct in cts]
+            if any([g is None for g in grads]):
+                roots = list(zip(outs, grads, strict=True))
+                results = walk_backward(roots, True, False, leaves, accumulate=False)
             else:
-                found = gradients(outs, leaves, given, create_graph=False, is_batched=is_batched)
+                results = gradients(outs, leaves, grads, create_graph=False, is_batched=is_batched)
             return [
                 zeros_like(x) if g is None else ops.conj_if_complex(g)
-                for g, x in zip(found, leaves, strict=True)
+                for g, x in zip(results, leaves, strict=True)
             ]
 
         return outs, pullback
 
     def batched(self, pullback: Any, cts: Sequence[Any]) -> Sequence[Value]:
-        found: Sequence[Value] = pullback(cts, is_batched=True)
-        return found
+        batches: Sequence[Value] = pullback(cts, is_batched=True)
+        return batches
 
     def jvp(
         self, flat: Callable[..., list[Value]], xs: Sequence[Any], tangents: Sequence[Any]
@@ -64,7 +64,7 @@ class Walks(Differentiation):
 
 
 def options_of(function: str, options: dict[str, Any]) -> GradcheckOptions:
-    """The options of a check; ArgumentError for a name that is none."""
+    """The options of a check; ArgumentError for an unknown name."""
     names = [field.name for field in fields(GradcheckOptions)]
     unknown = [name for name in options if name not in names]
     if unknown:

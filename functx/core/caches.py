@@ -149,8 +149,10 @@ def cache_info() -> CacheTable:
     "programs" holds executables of programs that run outside `jit`, "numbers" executables that take
     the numbers of a program as inputs, "operations" executables of single operations, "jit" the
     programs of jitted functions that are called inside a trace, and "from_jax" translated functions of
-    JAX. "primitives" and "details" each sum many small tables. JAX counts the executables of jitted
-    functions that are called outside a trace.
+    JAX. "autograd" holds what nodes of Variables compute forward and backward, "recorded operations"
+    and "recorded methods" the programs that recordings call, "recordings" compiled recordings and "met
+    recordings" those that ran once, uncompiled. "primitives" and "details" each sum many small tables.
+    JAX counts the executables of jitted functions that are called outside a trace.
 
     >>> import functx
     >>> functx.clear_caches()

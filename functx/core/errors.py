@@ -574,7 +574,7 @@ class AnomalyError(AutogradError):
 
     Smallest failing code: under `functx.autograd.detect_anomaly()`, `(functx.numpy.sqrt(x) * 0).backward()`
     for an `x` that is 0.
-    Cure: look at the forward line in the warning before it; often a `where` before the operation helps.
+    Cure: look at the source lines in the warning before it; often a `where` before the operation helps.
     """
 
 
@@ -643,7 +643,7 @@ class HookModeError(AutogradError, ValueError):
 
 
 class CheckpointError(AutogradError):
-    """The second call of a function under `autograd.checkpoint` differs from the first, or is refused.
+    """A recomputation under `autograd.checkpoint` differs from the first call, or is refused.
 
     Smallest failing code: `checkpoint(f, x).backward()`, where `f` counts its calls and computes
     `x * x` in the first and `x` in the second.

@@ -1,4 +1,4 @@
-"""Anomaly detection: warnings with forward lines, nan from pullbacks, and the flags."""
+"""Anomaly detection: warnings with source lines, nan from pullbacks, and the flags."""
 
 import inspect
 import warnings
@@ -68,7 +68,7 @@ def texts(record):
 
 
 def test_detect_anomaly_warns_when_made_at_the_line_of_the_user():
-    with pytest.warns(UserWarning, match="debug alone") as record:
+    with pytest.warns(UserWarning, match="debugging alone") as record:
         detect_anomaly()
     assert len(record) == 1 and record[0].filename == __file__
 
@@ -96,7 +96,7 @@ def test_without_forward_lines_the_warning_says_how_to_get_them():
         detect_anomaly(),
     ):
         y.backward()
-    assert "No forward line is known" in texts(record)[1]
+    assert "No source line of it is known" in texts(record)[1]
 
 
 def test_a_nan_from_a_pullback_names_rule_and_output_number():

@@ -233,7 +233,7 @@ def test_an_array_that_a_constant_replaces_keeps_its_history_with_a_gradient_of_
     assert x.grad.tolist() == w.grad.tolist() == [0, 0, 0]
 
 
-def test_what_an_array_replaces_gets_a_gradient_of_zero():
+def test_an_overwritten_value_gets_a_zero_gradient():
     x, w = leaf(), leaf()
     y = x * onp.inf
     y[:] = w * 3
@@ -356,7 +356,7 @@ def test_an_array_of_numpy_is_read_when_it_is_used():
     onp.testing.assert_array_equal(onp.asarray(y), POINT)
 
 
-def test_only_what_is_held_is_computed():
+def test_only_live_results_are_computed():
     x = Variable(POINT)
     y = np.sin(x)
     np.cos(y)

@@ -1,4 +1,4 @@
-"""`autograd.checkpoint`: saved values that are computed again, draws, nesting and mistakes."""
+"""`autograd.checkpoint`: recomputed values, draws, nesting and mistakes."""
 
 import gc
 import random
@@ -166,7 +166,7 @@ def changing(*functions):
     return lambda x: remaining.pop(0)(x)
 
 
-def test_a_second_call_that_differs_is_refused_unless_it_saves_more():
+def test_a_recomputation_that_differs_is_refused_unless_it_saves_more():
     def saved_more(x):
         return np.cos(np.sin(np.sin(x)))
 

@@ -304,7 +304,7 @@ def test_a_walk_inside_one_for_chosen_inputs_is_no_place_for_a_checkpoint():
     assert found == [True, False, False, False, True] and autograd._is_checkpoint_valid()
 
 
-def test_modes_hold_in_functions_generators_and_coroutines_while_they_run():
+def test_modes_are_active_in_functions_generators_and_coroutines_while_they_run():
     @no_grad
     def f():
         return autograd.is_grad_enabled()
@@ -370,7 +370,7 @@ def test_flags_are_restored_after_errors():
         assert (flag(), decorated(), flag()) == (False, True, False)
 
 
-def test_nothing_is_kept_without_the_garbage_collector():
+def test_graphs_are_freed_by_reference_counts():
     gc.disable()
     try:
         x = leaf([1.0, 2.0])

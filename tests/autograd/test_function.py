@@ -400,7 +400,7 @@ class Tanh(Function):
         return gradient * slope + 0 * square
 
 
-def test_what_setup_context_computes_has_a_history():
+def test_values_computed_in_setup_context_have_a_history():
     x = leaf()
     (found,) = grad(Tanh.apply(x)[0].sum(), x, create_graph=True)
     (found,) = grad(found.sum(), x)

@@ -165,7 +165,7 @@ def test_integers_and_arrays_without_elements_have_zeros():
         assert jacobian(lambda x: x.sum(), empty, **options).shape == (0,)
 
 
-def test_strict_names_what_does_not_depend_on_each_other():
+def test_strict_names_independent_inputs_and_outputs():
     x, options = Variable(X), {"strict": True}
     for call in (
         lambda f: vjp(f, (X, X), V, **options),

@@ -157,7 +157,7 @@ def test_a_gradient_that_is_marked_once_differentiable_fails_the_second_check():
     assert gradgradcheck(Once.apply, leaf(0.5), raise_exception=False) is False
 
 
-def test_a_function_that_gives_something_else_each_time_is_found():
+def test_a_function_of_random_results_is_found():
     calls = []
 
     class Drifting(Function):

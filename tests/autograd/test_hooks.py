@@ -62,7 +62,7 @@ class Log:
         return hook
 
 
-def everything_hooked():
+def product_with_all_hooks():
     """A leaf, a value and their product with all kinds of hooks, and the log."""
     log, x = Log(), leaf()
     y = x * 3
@@ -80,7 +80,7 @@ def everything_hooked():
 
 
 def test_hooks_run_in_the_documented_order_with_the_documented_values():
-    x, y, log = everything_hooked()
+    x, y, log = product_with_all_hooks()
     (y * y).backward()
     assert log.calls == [
         ("t1", 12),
@@ -96,7 +96,7 @@ def test_hooks_run_in_the_documented_order_with_the_documented_values():
 
 
 def test_grad_runs_the_hooks_of_a_captured_value_but_not_those_of_its_node():
-    x, y, log = everything_hooked()
+    x, y, log = product_with_all_hooks()
     (found,) = grad(y * y, [y])
     assert float(found) == 25 and [name for name, *_ in log.calls] == ["t1", "t2"]
     assert float(y.grad) == 25

@@ -99,7 +99,7 @@ def test_forward_mode_ignores_no_grad_and_obeys_inference_mode():
     assert functx.jacrev(functx.jacfwd(lambda x: x * stopped(x)))(2.0) == 4.0
 
 
-def test_set_grad_enabled_without_a_context_holds_until_the_end_of_the_trace():
+def test_set_grad_enabled_without_a_context_is_active_until_the_end_of_the_trace():
     def f(x):
         y = x * x
         mode = set_grad_enabled(False)

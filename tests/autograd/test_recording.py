@@ -19,7 +19,7 @@ def network(x, count, factor):
     return w.grad
 
 
-def test_a_length_that_was_never_met_compiles_nothing_and_one_that_was_met_is_compiled_once():
+def test_a_new_length_compiles_nothing_and_a_repeated_length_compiles_once():
     x = Variable([0.5, 1.0])
     for count in (1, 2):
         network(x, count, 0.9).item()
@@ -100,7 +100,7 @@ def test_a_parameter_is_updated_in_the_memory_that_it_had():
     assert losses == sorted(losses, reverse=True)
 
 
-def test_values_that_somebody_holds_stay_when_their_array_is_written_to():
+def test_referenced_values_are_not_donated():
     p, x = parameter_and_data()
     kept = []
     for _ in range(4):
