@@ -21,7 +21,8 @@ from functx.autograd.nodes import (
     freed_error,
     operand_watch,
 )
-from functx.autograd.recording import Recorded, current_recording
+from functx.autograd.recorded import Recorded
+from functx.autograd.recording import current_recording
 from functx.autograd.saved import CURE_IN_TRANSFORMS, PackedValue, SavedTensorHooks, pack_saved
 from functx.autograd.variable import Variable, make_variable
 from functx.core import tree

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from functx.core.tracer import Tracer
 from functx.core.typing import DTypeLike, NumPyArray
 
@@ -13,42 +11,39 @@ from functx.core.typing import DTypeLike, NumPyArray
 class ConvertibleArray(Tracer):
     """An array whose value can be read, which computes it."""
 
-    def look(self) -> Any:
-        """The value as an array, which the caller does not keep."""
+    def numpy(self) -> NumPyArray:
+        """The value as a new NumPy array."""
         raise NotImplementedError
 
     def __array__(  # type: ignore[override]
         self, dtype: DTypeLike = None, copy: bool | None = None
     ) -> NumPyArray:
-        return np.array(self.look(), dtype)
+        value = self.numpy()
+        return value if dtype is None else value.astype(dtype, copy=False)
 
     def __float__(self) -> float:
-        return float(np.asarray(self.look()).item())
+        return float(self.numpy().item())
 
     def __int__(self) -> int:
-        return int(np.asarray(self.look()).item())
+        return int(self.numpy().item())
 
     def __complex__(self) -> complex:
-        return complex(np.asarray(self.look()).item())
+        return complex(self.numpy().item())
 
     def __bool__(self) -> bool:
-        return bool(np.asarray(self.look()))
+        return bool(self.numpy())
 
     def __index__(self) -> int:
-        return np.asarray(self.look()).__index__()
+        return self.numpy().__index__()
 
     def __format__(self, spec: str) -> str:
-        value = np.asarray(self.look())
+        value = self.numpy()
         return format(value.item() if not value.ndim else value, spec)
 
     def item(self, *args: Any) -> Any:
         """The one element, or the one at an index, as a Python number."""
-        return np.asarray(self.look()).item(*args)
+        return self.numpy().item(*args)
 
     def tolist(self) -> Any:
         """The elements as nested lists of Python numbers."""
-        return np.asarray(self.look()).tolist()
-
-    def numpy(self) -> NumPyArray:
-        """The value as a new NumPy array."""
-        return np.array(self.look())
+        return self.numpy().tolist()

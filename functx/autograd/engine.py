@@ -10,6 +10,8 @@ from functools import partial
 from heapq import heappop, heappush
 from typing import Any, NamedTuple
 
+import jax
+
 from functx import ops
 from functx.autograd.anomaly import current_anomalies, pull_back_with_origin
 from functx.autograd.hooks import NodeHooks, hook_name
@@ -27,13 +29,9 @@ from functx.autograd.nodes import (
     operands_read,
 )
 from functx.autograd.operations import record_outputs
-from functx.autograd.recording import (
-    Operation,
-    Recorded,
-    continue_recording,
-    current_recording,
-    operation_of,
-)
+from functx.autograd.recorded import Recorded
+from functx.autograd.recorded_operations import Operation, operation_of
+from functx.autograd.recording import continue_recording, current_recording
 from functx.autograd.saved import PackedValue
 from functx.autograd.variable import Variable, make_variable, open_level, variable_of_literal
 from functx.core.errors import (
@@ -48,7 +46,7 @@ from functx.core.program import Literal
 from functx.core.rewriting import apply, cached_rewrite
 from functx.core.tracer import Tracer, aval_of, current_builder
 from functx.core.tracing import bind
-from functx.core.types import ShapedArray, is_complex
+from functx.core.types import ShapedArray, is_complex, x64_enabled
 from functx.ops.operands import literal
 from functx.transforms.call_primitive import known_masks
 
@@ -464,11 +462,14 @@ running_walk: ContextVar[Walk | None] = ContextVar("running_walk", default=None)
 def run_in_thread(work: Callable[[], None]) -> None:
     """`work()` in another thread, which has a stack of its own, with the recording of this one."""
     context, recording = copy_context(), current_recording()
+    wide, precision = x64_enabled(), jax.config.jax_default_matmul_precision  # type: ignore[attr-defined]
 
     def run() -> None:
         continue_recording(recording)
         try:
-            context.run(work)
+            # JAX's options belong to a thread.
+            with jax.enable_x64(wide), jax.default_matmul_precision(precision):
+                context.run(work)
         finally:
             continue_recording(None)
 

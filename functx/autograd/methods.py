@@ -17,11 +17,12 @@ from functx import ops
 from functx.autograd.nodes import GradientEdge, OperationSplit, operand_watch, split_program
 from functx.autograd.operations import operands_of, record_outputs, record_split
 from functx.autograd.variable import Variable, open_level
-from functx.core.caches import Cache, clear_on_rule_change
+from functx.core.caches import Cache
 from functx.core.config import contextual_key
 from functx.core.primitive import Primitive, View
 from functx.core.program import Atom, Literal, Program
 from functx.core.program_editing import replace_program_fields
+from functx.core.rewriting import user_rule_runs
 from functx.core.tracer import Tracer, context_builder, current_builder
 from functx.core.tracing import trace
 from functx.core.types import DType, x64_enabled
@@ -32,7 +33,6 @@ from functx.numpy.tracer_methods import OPERATORS
 from functx.ops.operands import literal
 
 _methods: Cache = Cache("recorded methods", 4096)
-clear_on_rule_change(_methods.clear)
 NO_OPTIONS: dict[str, Any] = {}
 
 
@@ -57,8 +57,10 @@ def record_function(
     found = _methods.get(contextual)
     if found is None:
         call = partial(fun, **options)
+        count = user_rule_runs.count
         found = trace_method(fun.__name__, call, args, static, edges)
-        _methods.put(contextual, found)
+        if user_rule_runs.count == count:
+            _methods.put(contextual, found)
     if type(found) is OperationSplit:
         return record_split(found, args, operands, edges)[0]
     return replay(found, args) if type(found) is Program else fun(*args, *static, **options)

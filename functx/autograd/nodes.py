@@ -13,13 +13,14 @@ from weakref import ref
 from functx import ops
 from functx.autograd.anomaly import Origin, current_anomalies, current_origin
 from functx.autograd.hooks import NodeHooks, RemovableHandle, register
-from functx.autograd.recording import Operation, Recorded, operation_of, program_of_operation
-from functx.core.caches import Cache, clear_on_rule_change
+from functx.autograd.recorded import Recorded
+from functx.autograd.recorded_operations import Operation, operation_of, program_of_operation
+from functx.core.caches import Cache
 from functx.core.config import contextual_key
 from functx.core.errors import AutogradError, FreedValueError, SavedValueError
 from functx.core.program import Atom, Equation, Program, Var, dce_equations, subprograms
 from functx.core.program_editing import apply_program, replace_program_fields
-from functx.core.rewriting import Rewrite, cached_rewrite
+from functx.core.rewriting import Rewrite, cached_rewrite, user_rule_runs
 from functx.core.tracing import trace_closed
 from functx.core.types import ShapedArray, is_inexact
 from functx.core.typing import Value
@@ -261,16 +262,20 @@ class OperationSplit(NamedTuple):
 
 
 _splits: Cache = Cache("autograd", 4096)
-clear_on_rule_change(_splits.clear)
+
+
+class SplitOperation(Rewrite[OperationSplit]):
+    """The rewrite of a program to its split for the operands marked `active`."""
+
+    active: tuple[bool, ...]
+
+    def __call__(self, program: Program) -> OperationSplit:
+        return _split_program(program, self.active)
 
 
 def split_program(program: Program, active: tuple[bool, ...]) -> OperationSplit:
     """The split of a program for the operands marked `active`."""
-    key = contextual_key((OperationSplit, active))
-    found: OperationSplit | None = program.memo.get(key)
-    if found is None:
-        found = program.memo[key] = _split_program(program, active)
-    return found
+    return cached_rewrite(SplitOperation(active), program)
 
 
 def _split_program(program: Program, active: tuple[bool, ...]) -> OperationSplit:
@@ -333,8 +338,10 @@ def split_operation(key: tuple[Any, ...]) -> OperationSplit:
     found: OperationSplit | None = _splits.get(contextual)
     if found is None:
         program = program_of_operation(key[0], key[1::2])
+        count = user_rule_runs.count
         found = split_program(program, key[2::2])
-        _splits.put(contextual, found)
+        if user_rule_runs.count == count:
+            _splits.put(contextual, found)
     return found
 
 

@@ -21,12 +21,9 @@ from functx.autograd.nodes import (
     split_operation,
     split_program,
 )
-from functx.autograd.recording import (
-    Operand,
-    current_recording,
-    operand_of,
-    operation_of_primitive,
-)
+from functx.autograd.recorded import Operand, operand_of
+from functx.autograd.recorded_operations import operation_of_primitive
+from functx.autograd.recording import current_recording
 from functx.autograd.variable import (
     Dual,
     Variable,
@@ -38,6 +35,7 @@ from functx.autograd.variable import (
 )
 from functx.core.primitive import Primitive, View
 from functx.core.program import Literal, Program
+from functx.core.program_editing import hoist_captures
 from functx.core.rewriting import cached_rewrite
 from functx.core.tracer import aval_of
 from functx.core.types import is_inexact
@@ -78,7 +76,7 @@ def operands_of(
     for x in args:
         edge = None
         if isinstance(x, Variable):
-            if x._counter is not None:
+            if x._view is not None:
                 x.read()
             operand: Operand = x._recorded
             if records:
@@ -96,6 +94,8 @@ def record_program(program: Program, args: Sequence[Any]) -> list[Variable]:
     """The outputs of a program, at least one of whose operands is a Variable: one node."""
     if (watch := operand_watch.get()) is not None:
         watch(args)
+    program, captured = hoist_captures(program)
+    args = [*args, *captured]
     if open_level.get() is not None and has_tangent(args):
         return record_duals(program, args)
     operands = [x.read() if isinstance(x, Variable) else operand_of(x) for x in args]

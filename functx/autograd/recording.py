@@ -11,174 +11,19 @@ from typing import Any, NamedTuple
 from weakref import ref
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
+from functx.autograd.recorded import Operand, Recorded, operand_of, ownership
+from functx.autograd.recorded_operations import Operation, operation_of_primitive
 from functx.core.backend import backend
-from functx.core.caches import Cache, clear_on_rule_change
+from functx.core.caches import Cache
 from functx.core.config import contextual_key, recording_limits
+from functx.core.errors import AutogradError
 from functx.core.primitive import Primitive
-from functx.core.program import Atom, Equation, Literal, Program, Var
-from functx.core.program_editing import hoist_captures, replace_program_fields
-from functx.core.tracer import aval_of, literal_of, variables
+from functx.core.program import Literal, Program
 from functx.core.tracing import Builder
-from functx.core.types import ShapedArray, narrow_dtype, x64_enabled
-from functx.core.typing import ArrayLike
+from functx.core.types import ShapedArray, x64_enabled
 from functx.passes.memory_planning import bytes_of
-
-
-class Recorded:
-    """An array that a recording will compute, or has computed.
-
-    It is value `number` of `recording`, which is None once `value` is known. `is_private` says whether
-    nobody else holds the array `value`, whose memory a recording may then reuse; `captured_by` is the last
-    recording that captured it.
-    """
-
-    __slots__ = ("__weakref__", "aval", "captured_by", "is_private", "number", "recording", "value")
-    value: Any
-    is_private: bool
-
-    def __init__(
-        self, aval: ShapedArray, recording: Recording | FailedOperation | None, number: int
-    ):
-        self.aval = aval
-        self.recording = recording
-        self.number = number
-        self.captured_by: Recording | None = None
-
-    def compute(self) -> Any:
-        """The value, for a caller that may keep it.
-
-        Runs the recording if it is not known, and raises the error of one that failed.
-        """
-        value = self.look()
-        self.share()
-        return value
-
-    def share(self) -> None:
-        """Lets others hold the value: no recording may reuse its memory."""
-        self.is_private = False
-        if self.captured_by is not None:
-            self.captured_by.reusable.pop(id(self.value), None)
-
-    def look(self) -> Any:
-        """As `compute`, for a caller that does not keep the value."""
-        if self.recording is not None:
-            self.recording.run()
-            if type(self.recording) is FailedOperation:
-                self.recording.run()
-        return self.value
-
-
-def constant(x: ArrayLike, is_private: bool = False) -> Recorded:
-    """An array with a value."""
-    variables.exist = True
-    recorded = Recorded(aval_of(x), None, 0)
-    recorded.value, recorded.is_private = x, is_private
-    return recorded
-
-
-Operand = Recorded | Literal
-
-
-def operand_of(x: Any) -> Operand:
-    """An array or a number as an operand."""
-    literal = literal_of(x)
-    if literal is not None:
-        return literal
-    # The user may write to a NumPy array before the recording runs.
-    return constant(jnp.array(x) if isinstance(x, np.ndarray) else x)
-
-
-class Operation:
-    """A program that recordings call.
-
-    `new_avals` are the types of its new values: the outputs that are no operands, each once. `outputs`
-    holds the position of each output among the operands, the captured values and the new values;
-    None if the outputs are the new values.
-    """
-
-    __slots__ = (
-        "arity",
-        "bytes",
-        "captured",
-        "effects",
-        "new",
-        "new_avals",
-        "outputs",
-        "program",
-        "size",
-        "wide",
-    )
-
-    def __init__(self, program: Program):
-        # A copy, since the memo of `program` holds the operation, and a cycle would keep both.
-        program, captured = hoist_captures(replace_program_fields(program))
-        positions: dict[Atom, int] = {v: i for i, v in enumerate(program.inputs)}
-        self.new = []
-        for i, atom in enumerate(program.outputs):
-            if atom not in positions:
-                positions[atom] = len(positions)
-                self.new.append(i)
-        self.program = program
-        self.captured = [constant(x) for x in captured]
-        self.new_avals = [program.outputs[i].aval for i in self.new]
-        outputs = [positions[atom] for atom in program.outputs]
-        count = len(program.inputs)
-        self.outputs = None if outputs == [*range(count, count + len(outputs))] else outputs
-        self.effects = bool(program.effects)
-        self.size = len(program.equations)
-        self.bytes = sum(map(bytes_of, self.new_avals))
-        made = [v for eqn in program.equations for v in eqn.outputs]
-        self.wide = any([is_wide(v.aval) for v in (*program.inputs, *made)])
-        self.arity = len(program.inputs)
-
-    def outputs_of(self, operands: Sequence[Operand], new: list[Recorded]) -> list[Any]:
-        """The outputs, of which those that are operands are the operands themselves."""
-        if self.outputs is None:
-            return new
-        values = [*operands, *self.captured, *new]
-        return [values[i] for i in self.outputs]
-
-
-def is_wide(aval: ShapedArray) -> bool:
-    """Whether a type is one of those that only 64-bit mode has."""
-    return aval.dtype != narrow_dtype(aval.dtype)
-
-
-def operation_of(program: Program) -> Operation:
-    """The operation that a program is; equal programs are one."""
-    found: Operation | None = program.memo.get(Operation)
-    if found is None:
-        found = None if program.has_captures else _operations.get(program.key)
-        if found is None:
-            found = Operation(program)
-            _operations.put(program.key, found)
-        program.memo[Operation] = found
-    return found
-
-
-_operations: Cache = Cache("recorded operations", 4096)
-clear_on_rule_change(_operations.clear)
-
-
-def operation_of_primitive(primitive: Primitive, avals: tuple[ShapedArray, ...]) -> Operation:
-    """The operation that a primitive is on operands of these types."""
-    found: Operation | None = _operations.get((primitive, avals))
-    if found is None:
-        found = operation_of(program_of_operation(primitive, avals))
-        _operations.put((primitive, avals), found)
-    return found
-
-
-def program_of_operation(primitive: Primitive, avals: tuple[ShapedArray, ...]) -> Program:
-    """The program of one operation on operands of these types."""
-    inputs = [Var(aval) for aval in avals]
-    found = primitive.out_avals_memo.get(avals) or primitive.infer_out_avals(avals)
-    outputs = [Var(aval) for aval in found]
-    equation = Equation(primitive, list(inputs), outputs, None)
-    return Program(primitive.name, inputs, [equation], outputs)
 
 
 class Recording:
@@ -199,19 +44,20 @@ class Recording:
         self.results: list[ref[Recorded]] = []
         self.count = self.size = self.bytes = 0
         self.has_effects = self.wide = False
-        self.is_open, self.has_run = True, False
-        self._running = RLock()
+        self.is_open, self.is_running, self.has_run = True, False, False
+        self.effect_error: Exception | None = None
+        self._lock = RLock()
 
     def call(self, operation: Operation, operands: Sequence[Operand]) -> list[Recorded]:
         """The new values of an operation."""
-        call: list[Operation | int | Literal] = [operation]
+        call: list[Operation | int | Literal] = [operation.structure]
         for x in operands:
             if type(x) is Recorded and x.recording is self:
                 call.append(x.number)
             else:
                 call.append(self.capture(x))
-        if operation.captured:
-            call += [self.capture(x) for x in operation.captured]
+        for value in operation.captured:
+            call.append(self.capture(operand_of(value)))
         self.calls += call
         new = []
         number = self.count
@@ -231,6 +77,9 @@ class Recording:
         if operation.effects or self.size >= limits.operations or self.bytes >= limits.bytes:
             self.has_effects = self.has_effects or operation.effects
             self.run()
+            for x in new:
+                if x.error is not None:
+                    raise x.error.with_traceback(None)
         return new
 
     def capture(self, x: Recorded | Literal) -> int | Literal:
@@ -238,20 +87,26 @@ class Recording:
         if type(x) is Literal:
             return x
         value = x.look()  # type: ignore[union-attr]
-        if x.captured_by is not self:
-            if x.captured_by is not None and not x.captured_by.has_run:
-                # Both recordings are to read it.
-                x.share()
-            x.captured_by = self
         number = self.captured_numbers.get(id(value))
         if number is None:
             self.captured.append(value)
             self.captured_avals.append(x.aval)
             if x.is_private:
-                self.reusable[id(value)] = ref(x)
+                self.note_reusable(x)  # type: ignore[arg-type]
             self.bytes += bytes_of(x.aval)
             number = self.captured_numbers[id(value)] = -len(self.captured)
         return number
+
+    def note_reusable(self, x: Recorded) -> None:
+        """Notes that the memory of a captured value may be reused, unless another recording is to read it."""
+        with ownership:
+            other = x.captured_by
+            if other is not None and not other.has_run:
+                x.is_private = False
+                other.reusable.pop(id(x.value), None)
+            else:
+                x.captured_by = self
+                self.reusable[id(x.value)] = ref(x)
 
     def record(self, primitive: Primitive, args: Sequence[Operand]) -> list[Recorded]:
         """The outputs of a primitive on operands."""
@@ -278,34 +133,76 @@ class Recording:
         return [x for reference in self.results if (x := reference()) is not None]
 
     def run(self) -> None:
-        """Computes all results that are still held; the thread then begins another recording."""
-        with self._running:
+        """Computes all results that are still held; the thread then begins another recording.
+
+        Raises the error of an operation with effects.
+        """
+        with self._lock:
             if self.has_run:
                 return
+            if self.is_running:
+                raise AutogradError(
+                    "callback: it must not look at a Variable that is computed together with the "
+                    "operation that calls it; got a look at one",
+                    fix="Look at it before (x.block_until_ready()), or pass it to the callback.",
+                )
             # A run that was interrupted is run again.
-            self.is_open = False
+            self.is_open, self.is_running = False, True
             if _thread.recording is self:
                 _thread.recording = None
-            held = self.held()
-            if held or self.has_effects:
+            try:
+                self.run_held(self.held())
+            finally:
+                self.is_running = False
+        if self.effect_error is not None:
+            raise self.effect_error.with_traceback(None)
+
+    def run_held(self, held: Sequence[Recorded]) -> None:
+        """Computes `held`, and frees the recording."""
+        if held or self.has_effects:
+            try:
                 # The types are known: 64-bit values stay so where the switch is off by now.
                 with jax.enable_x64(True) if self.wide and not x64_enabled() else nullcontext():
                     values = self.values_of(held)
-                for x, value in zip(held, values, strict=True):
-                    if type(value) is FailedOperation:
-                        x.recording = value
-                    else:
-                        x.value, x.is_private, x.recording = value, True, None
-            self.calls, self.captured, self.results = [], [], []
-            self.has_run = True
+            except BaseException:
+                if self.has_effects or self.has_donated():
+                    self.finish(held, [self.interruption()] * len(held))
+                raise
+            self.finish(held, values)
+        else:
+            self.finish((), ())
+
+    def finish(self, held: Sequence[Recorded], values: Sequence[Any]) -> None:
+        """Gives results their values, or their errors."""
+        for x, value in zip(held, values, strict=True):
+            if isinstance(value, Exception):
+                x.error = value
+            else:
+                x.value, x.is_private = value, True
+            x.recording = None
+        self.has_run = True
+        self.calls, self.captured, self.captured_avals, self.results = [], [], [], []
+        self.captured_numbers, self.reusable = {}, {}
+
+    def has_donated(self) -> bool:
+        """Whether captured values are gone, since their memory was given to an executable."""
+        return any([isinstance(x, jax.Array) and x.is_deleted() for x in self.captured])
+
+    def interruption(self) -> AutogradError:
+        """The error of results whose computation was interrupted, and must not happen again."""
+        return AutogradError(
+            "recording: it was interrupted after effects, or after the memory of operands was reused; "
+            "got a look at a result that was not computed",
+            fix="Compute it anew, from values that were kept.",
+        )
 
     def values_of(self, held: Sequence[Recorded]) -> Sequence[Any]:
-        """The values of results: operation by operation at first, compiled when they are met again."""
+        """The values of results, or errors: operation by operation at first, compiled when met again."""
         numbers = tuple([x.number for x in held])
         types = tuple(self.captured_avals)
         key = contextual_key((tuple(self.calls), types, numbers))
-        program: Program | None = _programs.get(key)
-        if program is None:
+        found: tuple[Program, frozenset[int]] | None = _programs.get(key)
+        if found is None:
             calls = [x.aval if type(x) is Literal else x for x in self.calls]
             form = hash((tuple(calls), types, numbers))
             if _met.get(form) is None:
@@ -313,44 +210,54 @@ class Recording:
                 return self.evaluate(held)
             builder, values = self.trace()
             program, _ = builder.finish([values[x.number] for x in held])
-            _programs.put(key, program)
-        donated = self.donated_positions(held)
+            found = program, self.donatable_positions(held)
+            _programs.put(key, found)
+        program, donated = found
+        if donated and not donated <= self.donatable_positions(held):
+            # One more executable, not one for each set of values that are held.
+            donated = frozenset()
         try:
-            return backend.run(None, program, self.captured, donated)
+            return backend.run(None, program, self.captured, tuple(sorted(donated)))
         except Exception as error:
-            # Effects must not happen twice, and donated values are gone.
-            if self.has_effects or any([self.captured[i].is_deleted() for i in donated]):
-                return [FailedOperation(error)] * len(held)
+            if self.has_donated():
+                return [error] * len(held)
+            # Effects must not happen twice.
+            self.effect_error = error if self.has_effects else None
             return self.evaluate(held)
 
-    def donated_positions(self, held: Sequence[Recorded]) -> tuple[int, ...]:
+    def donatable_positions(self, held: Sequence[Recorded]) -> frozenset[int]:
         """The positions of captured values that nobody holds, each with the type of a result of its own."""
-        if not any([reference() is None for reference in self.reusable.values()]):
-            return ()
-        donated = []
-        room = Counter([x.aval for x in held])
+        with ownership:
+            free = {key for key, reference in self.reusable.items() if reference() is None}
+        donatable = []
+        room = Counter([x.aval for x in held]) if free else Counter()
         for i, (value, aval) in enumerate(zip(self.captured, self.captured_avals, strict=True)):
-            reference = self.reusable.get(id(value))
-            if reference is not None and reference() is None and room[aval]:
+            if id(value) in free and room[aval]:
                 room[aval] -= 1
-                donated.append(i)
-        return tuple(donated)
+                donatable.append(i)
+        return frozenset(donatable)
 
     def evaluate(self, held: Sequence[Recorded]) -> list[Any]:
         """The values of results, whose operations run one after the other.
 
-        A FailedOperation stands for each result that depends on an operation that raised.
+        A result that depends on an operation that raised is its error. Operations with effects do
+        not run if one has raised before.
         """
         values: dict[int, Any] = {-1 - i: x for i, x in enumerate(self.captured)}
         for operation, operands, first, last in self.steps(held):
             args = [_runtime_value(x) if type(x) is Literal else values[x] for x in operands]
-            outs: Any = next((x for x in args if type(x) is FailedOperation), None)
+            outs: Any = next((x for x in args if isinstance(x, Exception)), None)
+            if outs is None and operation.effects:
+                outs = self.effect_error
             try:
                 outs = outs or backend.run(None, operation.program, args)
             except Exception as error:
-                outs = FailedOperation(error)
-            for k, i in enumerate(operation.new):
-                values[first + k] = outs if type(outs) is FailedOperation else outs[i]
+                outs = error
+            if isinstance(outs, Exception):
+                if operation.effects:
+                    self.effect_error = self.effect_error or outs
+                outs = [outs] * len(operation.program.outputs)
+            values.update([(first + k, outs[i]) for k, i in enumerate(operation.new)])
             for number in last:
                 del values[number]
         return [values[x.number] for x in held]
@@ -391,22 +298,10 @@ def _runtime_value(x: Literal) -> Any:
     return x.value if x.aval.weak_type else np.asarray(x.value, x.aval.dtype)[()]
 
 
-class FailedOperation:
-    """The placeholder for the results of an operation that raised; to run it raises the error."""
-
-    def __init__(self, error: Exception):
-        self.error = error
-
-    def run(self) -> None:
-        """Raises the error."""
-        raise self.error
-
-
 _met: Cache = Cache("met recordings", 4096)
-"""The hashes of the programs that have run, without their literals."""
+"""The hashes of the recordings that have run, without their literals."""
 _programs: Cache = Cache("recordings", 512)
-"""The programs that have run at least twice."""
-clear_on_rule_change(_programs.clear)
+"""The programs of recordings that have run at least twice, and the positions of donated operands."""
 
 
 class _Thread(local):

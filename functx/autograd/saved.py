@@ -19,7 +19,7 @@ from functx.autograd.nodes import (
     freed_error,
     saving_hooks,
 )
-from functx.autograd.recording import Recorded
+from functx.autograd.recorded import Recorded
 from functx.autograd.variable import (
     Variable,
     VersionCounter,

@@ -25,7 +25,7 @@ from functx.autograd.hooks import (
 )
 from functx.autograd.modes import check_outside_transforms, current_modes, grad_mode
 from functx.autograd.nodes import AccumulateGrad, GradientEdge, Node, OverwrittenNode, make_edge
-from functx.autograd.recording import Recorded, constant
+from functx.autograd.recorded import Recorded, constant
 from functx.core.errors import (
     AutogradError,
     ConcretizationError,
@@ -45,7 +45,7 @@ from functx.core.program import Atom, Literal, Program, Var
 from functx.core.tracer import aval_of, current_builder, variables
 from functx.core.tracing import Builder, eval_context
 from functx.core.types import ShapedArray, is_inexact
-from functx.core.typing import ArrayOrList, DTypeLike
+from functx.core.typing import ArrayOrList, DTypeLike, NumPyArray
 from functx.numpy import mutation
 from functx.transforms.argument_names import check_callable
 
@@ -226,22 +226,26 @@ class Variable(ConvertibleArray):
     @property
     def is_current(self) -> bool:
         """Whether there was no write since the value was last read."""
-        return self._counter is None or self._writes_read == self._counter.writes
+        return self._view is None or self._writes_read == self._storage.writes
 
     def compute(self) -> Any:
         """The value as an array; runs what is recorded. ConcretizationError in a jitted function."""
-        value = self.look()
-        self._recorded.share()
-        return value
+        return self.readable().compute()
 
-    def look(self) -> Any:
-        """As `compute`, for a caller that does not keep the array."""
+    def numpy(self) -> NumPyArray:
+        """The value as a new NumPy array. ConcretizationError in a jitted function."""
+        # While it is held here, no recording reuses the memory of the value.
+        recorded = self.readable()
+        return np.array(recorded.look())
+
+    def readable(self) -> Recorded:
+        """The current value, which the caller looks at. ConcretizationError in a jitted function."""
         self.check_not_in_jit(
             "the value of a Variable",
             "Read it before the call and pass it as an argument, a static one for a Python number; or "
             "choose with functx.numpy.where or functx.lax.cond.",
         )
-        return self.read().look()
+        return self.read()
 
     def check_not_in_jit(self, subject: str, fix: str) -> None:
         """Raises ConcretizationError in a jitted function, which would keep what it reads."""
@@ -664,14 +668,17 @@ class Variable(ConvertibleArray):
 
     def block_until_ready(self) -> Variable:
         """This array, once its value is computed."""
-        jax.block_until_ready(self.look())
+        recorded = self.readable()
+        jax.block_until_ready(recorded.look())
         return self
 
     def __str__(self) -> str:
-        return str(np.asarray(self.read().look()))
+        recorded = self.read()
+        return str(np.array(recorded.look()))
 
     def __repr__(self) -> str:
-        text = np.array2string(np.asarray(self.read().look()), separator=", ", prefix="Variable(")
+        recorded = self.read()
+        text = np.array2string(np.array(recorded.look()), separator=", ", prefix="Variable(")
         grad_fn = self.grad_fn
         note = f", grad_fn=<{grad_fn.label}>" if grad_fn is not None else ""
         if self._leaf is not None:

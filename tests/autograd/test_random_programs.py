@@ -12,7 +12,7 @@ import pytest
 import functx
 import functx.numpy as np
 from functx.autograd import Variable, allow_mutation_on_saved_tensors, grad
-from functx.autograd.recording import program_of_operation
+from functx.autograd.recorded_operations import program_of_operation
 from functx.core.backend import backend
 from functx.core.errors import ArgumentError, FunctxError, LostDerivativeError, ViewWriteError
 from functx.core.program import Literal

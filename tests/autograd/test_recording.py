@@ -1,13 +1,17 @@
 """How recordings run: operation by operation at first, compiled when they are met again."""
 
+import sys
 import threading
+import traceback
 
+import jax
 import numpy as np
 import pytest
 
 import functx
 import functx.numpy as fnp
-from functx.autograd import Variable, no_grad
+from functx.autograd import Variable, grad, no_grad
+from functx.core.errors import AutogradError
 from tests.lowering.compiling import compilations
 
 
@@ -94,9 +98,9 @@ def parameter_and_data():
 def test_a_parameter_is_updated_in_the_memory_that_it_had():
     p, x = parameter_and_data()
     losses = [step_in_place(p, x) for _ in range(3)]
-    before = p.look().unsafe_buffer_pointer()
+    before = p.read().look().unsafe_buffer_pointer()
     losses.append(step_in_place(p, x))
-    assert p.look().unsafe_buffer_pointer() == before
+    assert p.read().look().unsafe_buffer_pointer() == before
     assert losses == sorted(losses, reverse=True)
 
 
@@ -135,3 +139,83 @@ def test_a_value_stays_for_the_recording_of_another_thread():
     go_on.set()
     thread.join(60)
     np.testing.assert_array_equal(found[0], expected)
+
+
+def test_a_rule_that_reads_a_variable_of_the_user_is_asked_for_each_derivative():
+    scale = {"s": 1.0}
+
+    @functx.custom_op("recording::scaled", mutates_args=())
+    def scaled(x: jax.Array) -> jax.Array:
+        return x * 2
+
+    scaled.def_abstract(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype))
+    scaled.register_autograd(lambda ctx, g: g * scale["s"])
+    x = Variable([1.0, 2.0], requires_grad=True)
+    found = []
+    for scale["s"] in (1.0, 2.0, np.array([3.0, 4.0], "float32")):
+        (gradient,) = grad(scaled(x).sum(), x, create_graph=True)
+        found.append(gradient.tolist())
+    assert found == [[1, 1], [2, 2], [3, 4]]
+
+
+def test_the_error_of_an_effect_is_raised_at_the_call_and_pure_results_stay():
+    x = Variable([1.0, 2.0])
+    for _ in range(3):
+        y = x * 2
+        with pytest.raises(ZeroDivisionError):
+            functx.debug.callback(refuse, y)
+        assert y.tolist() == [2.0, 4.0]
+
+
+def test_a_callback_must_not_look_at_what_is_computed_together_with_it():
+    x = Variable([1.0, 2.0])
+    for _ in range(3):
+        other = x * 3
+        y = functx.pure_callback(lambda v, other=other: np.asarray(v) * other.numpy(), x, x * 2)
+        with pytest.raises(AutogradError, match="together with the operation"):
+            y.tolist()
+
+
+def test_with_a_limit_of_one_operation_an_error_is_raised_where_it_happens():
+    x = Variable([1.0])
+    with functx.config.set(recording_operations=1), pytest.raises(ZeroDivisionError):
+        functx.pure_callback(refuse, x, x)
+
+
+def test_a_failed_value_raises_with_a_traceback_that_does_not_grow():
+    y = functx.pure_callback(refuse, Variable([1.0]), Variable([1.0]))
+    depths = []
+    for _ in range(3):
+        try:
+            y.tolist()
+        except ZeroDivisionError as error:
+            depths.append(len(list(traceback.walk_tb(error.__traceback__))))
+    assert depths[1] == depths[2]
+
+
+def test_one_thread_reads_what_another_writes_in_place():
+    p = Variable(np.ones((32, 32), "float32"))
+    torn, interval = [], sys.getswitchinterval()
+
+    def read():
+        while thread.is_alive():
+            value = p.numpy()
+            if value.min() != value.max():
+                torn.append(value)
+
+    def write():
+        for _ in range(200):
+            with no_grad():
+                p.__iadd__(1.0)
+            p.read().look()
+
+    thread = threading.Thread(target=write)
+    sys.setswitchinterval(1e-6)
+    try:
+        thread.start()
+        read()
+        thread.join(60)
+    finally:
+        sys.setswitchinterval(interval)
+    assert not torn
+    assert p[0, 0].item() == 201

@@ -403,7 +403,7 @@ def updated_in_place(fx: Namespace) -> float:
         loss.item()
 
     def addresses() -> set[int]:
-        return {x.look().unsafe_buffer_pointer() for x in (*params, *momenta)}
+        return {x.read().look().unsafe_buffer_pointer() for x in (*params, *momenta)}
 
     for _ in range(3):
         step()

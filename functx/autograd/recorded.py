@@ -1,0 +1,95 @@
+"""Values that recordings compute, and the operands of recorded operations."""
+
+from __future__ import annotations
+
+from threading import Lock
+from typing import TYPE_CHECKING, Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from functx.core.program import Literal
+from functx.core.tracer import aval_of, literal_of, variables
+from functx.core.types import ShapedArray
+from functx.core.typing import ArrayLike
+
+if TYPE_CHECKING:
+    from functx.autograd.recording import Recording
+
+
+class Recorded:
+    """An array that a recording will compute, or has computed.
+
+    It is value `number` of `recording`, which is None once `value` is known. `is_private` says whether
+    nobody else holds the array `value`, whose memory a recording may then reuse; `captured_by` is the last
+    recording that captured it.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "aval",
+        "captured_by",
+        "error",
+        "is_private",
+        "number",
+        "recording",
+        "value",
+    )
+    value: Any
+    is_private: bool
+
+    def __init__(self, aval: ShapedArray, recording: Recording | None, number: int):
+        self.aval = aval
+        self.recording = recording
+        self.number = number
+        self.error: Exception | None = None
+        self.captured_by: Recording | None = None
+
+    def compute(self) -> Any:
+        """The value, for a caller that may keep it.
+
+        Runs the recording if it is not known, and raises the error of one that failed.
+        """
+        value = self.look()
+        self.share()
+        return value
+
+    def share(self) -> None:
+        """Lets others hold the value: no recording may reuse its memory."""
+        with ownership:
+            self.is_private = False
+            if self.captured_by is not None:
+                self.captured_by.reusable.pop(id(self.value), None)
+
+    def look(self) -> Any:
+        """As `compute`, for a caller that does not keep the value, and holds this object meanwhile."""
+        if self.recording is not None:
+            self.recording.run()
+        if self.error is not None:
+            # The traceback would grow with each look.
+            raise self.error.with_traceback(None)
+        return self.value
+
+
+ownership = Lock()
+"""Guards which values are private, and which of them a recording may reuse."""
+
+
+def constant(x: ArrayLike, is_private: bool = False) -> Recorded:
+    """An array with a value."""
+    variables.exist = True
+    recorded = Recorded(aval_of(x), None, 0)
+    recorded.value, recorded.is_private = x, is_private
+    return recorded
+
+
+Operand = Recorded | Literal
+
+
+def operand_of(x: Any) -> Operand:
+    """An array or a number as an operand."""
+    literal = literal_of(x)
+    if literal is not None:
+        return literal
+    # The user may write to a NumPy array before the recording runs.
+    return constant(jnp.array(x) if isinstance(x, np.ndarray) else x)
