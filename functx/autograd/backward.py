@@ -87,8 +87,8 @@ def backward(
         )
     roots = as_list(tensors)
     refuse_traced("backward", roots)
-    roots_with_gradients = root_gradients("backward", roots, grad_tensors, batched=False)
-    walk_backward(roots_with_gradients, retain_graph, create_graph, input_list, accumulate=True)
+    pairs = root_gradients("backward", roots, grad_tensors, batched=False)
+    walk_backward(pairs, retain_graph, create_graph, input_list, accumulate=True)
 
 
 @cache
@@ -132,7 +132,7 @@ def grad(
     >>> print(slope, curvature)
     27.0 18.0
     """
-    roots, wanted = as_list(outputs), as_list(inputs)
+    roots, input_list = as_list(outputs), as_list(inputs)
     options = {
         "grad_outputs": grad_outputs,
         "retain_graph": retain_graph,
@@ -142,11 +142,31 @@ def grad(
         "is_grads_batched": is_grads_batched,
         "materialize_grads": materialize_grads,
     }
-    for x in (*roots, *wanted):
+    for x in (*roots, *input_list):
         override = getattr(type(x), "__functx_function__", None)
         if override is not None:
             return x.__functx_function__(grad, (outputs, inputs), options)  # type: ignore[no-any-return]
-    if not only_inputs:
+    check_grad_options(roots, input_list, options)
+    allow_unused = materialize_grads if allow_unused is None else allow_unused
+    gradients: Sequence[Any]
+    if is_traced(roots):
+        gradients = grad_of_traced(roots, grad_outputs, is_grads_batched, input_list)
+    elif is_grads_batched:
+        gradients = batched_gradients(roots, grad_outputs, retain_graph, create_graph, input_list)
+    else:
+        pairs = root_gradients("grad", roots, grad_outputs, batched=False)
+        gradients = walk_backward(pairs, retain_graph, create_graph, input_list, accumulate=False)
+    return tuple(
+        [
+            unused_gradient(i, x, allow_unused, materialize_grads) if g is None else g
+            for i, (x, g) in enumerate(zip(input_list, gradients, strict=True))
+        ]
+    )
+
+
+def check_grad_options(roots: list[Any], inputs: list[Any], options: dict[str, Any]) -> None:
+    """Raise an error for no outputs, no inputs, or options that contradict each other."""
+    if not options["only_inputs"]:
         warn_at_user_line(
             "grad: only_inputs=False has no effect; use backward to add to all leaves",
             FutureWarning,
@@ -155,30 +175,16 @@ def grad(
         raise EmptyOutputsError(
             "grad: outputs must not be empty; got none", fix="Pass at least one output."
         )
-    if not wanted:
+    if not inputs:
         raise EmptyInputsError(
             "grad: inputs must not be empty; got none", fix="Pass at least one input."
         )
-    if materialize_grads and allow_unused is False:
+    if options["materialize_grads"] and options["allow_unused"] is False:
         raise ContradictingOptionsError(
             "grad: materialize_grads gives zeros for unused inputs, which allow_unused=False "
             "refuses; got both",
             fix="Leave allow_unused out.",
         )
-    allow_unused = materialize_grads if allow_unused is None else allow_unused
-    if is_traced(roots):
-        found: Sequence[Any] = grad_of_traced(roots, grad_outputs, is_grads_batched, wanted)
-    elif is_grads_batched:
-        found = batched_gradients(roots, grad_outputs, retain_graph, create_graph, wanted)
-    else:
-        starts = root_gradients("grad", roots, grad_outputs, batched=False)
-        found = walk_backward(starts, retain_graph, create_graph, wanted, accumulate=False)
-    return tuple(
-        [
-            unused_gradient(i, x, allow_unused, materialize_grads) if gradient is None else gradient
-            for i, (x, gradient) in enumerate(zip(wanted, found, strict=True))
-        ]
-    )
 
 
 def unused_gradient(i: int, x: Any, allow_unused: bool, materialize: bool) -> Any:
@@ -339,10 +345,40 @@ def batched_dims(roots: Sequence[Any], grad_outputs: Any) -> tuple[int | None, .
 
 
 def grad_of_traced(
-    roots: Sequence[Any], given: Any, batched: bool, wanted: Sequence[Any]
+    roots: Sequence[Any], grad_outputs: Any, batched: bool, inputs: Sequence[Any]
 ) -> list[Any]:
     """The gradients of traced values in traced values, as equations of their trace."""
-    for i, x in enumerate(wanted):
+    check_traced_inputs(inputs)
+    # Cotangents are conjugates of the gradients that users see.
+    cts = [
+        gradient if type(gradient) is Literal else ops.conj_if_complex(gradient)
+        for _, gradient in root_gradients("grad", roots, grad_outputs, batched)
+    ]
+    builder = current_builder.require()
+    if builder.gradient_stop is not None:
+        builder.gradient_stop.apply()
+    atoms: list[Atom] = []
+    for x in [*roots, *inputs]:
+        builder, atom = functionalized_atom(builder, builder.atom(x))
+        atoms.append(atom)
+    in_atoms = atoms[len(roots) :]
+    program, varying = program_between(builder, in_atoms, atoms[: len(roots)])
+    active = tuple([v in varying for v in program.inputs])
+    pullback = cached_rewrite(Pullback(active, masked=False), program)
+    operands = [Tracer(v, builder) for v in program.inputs]
+
+    def pull_back(*cts: Any) -> Sequence[Any]:
+        return apply(None, pullback, [*cts, *operands])
+
+    dims = batched_dims(roots, grad_outputs) if batched else None
+    gradients = (pull_back if dims is None else vmap(pull_back, dims))(*cts)
+    by_input = dict(zip(varying, map(ops.conj_if_complex, gradients), strict=True))
+    return [by_input[v] if type(v) is Var and varying[v] else None for v in in_atoms]
+
+
+def check_traced_inputs(inputs: Sequence[Any]) -> None:
+    """Raise an error for an input that is not an array, or not differentiable."""
+    for i, x in enumerate(inputs):
         if not isinstance(x, Tracer):
             raise AutogradInTransformError(
                 f"grad: inside a transform, inputs must be arrays; got {type_name(x)} as number {i}",
@@ -354,19 +390,16 @@ def grad_of_traced(
                 f"{i}, {aval_of(x)!r}",
                 fix="Convert it first (x.astype(float)).",
             )
-    # Cotangents are conjugates of the gradients that users see.
-    cts = [
-        gradient if type(gradient) is Literal else ops.conj_if_complex(gradient)
-        for _, gradient in root_gradients("grad", roots, given, batched)
-    ]
-    builder = current_builder.require()
-    if builder.gradient_stop is not None:
-        builder.gradient_stop.apply()
-    atoms: list[Atom] = []
-    for x in [*roots, *wanted]:
-        builder, atom = functionalized_atom(builder, builder.atom(x))
-        atoms.append(atom)
-    outputs, inputs = atoms[: len(roots)], atoms[len(roots) :]
+
+
+def program_between(
+    builder: Builder, inputs: Sequence[Atom], outputs: Sequence[Atom]
+) -> tuple[Program, dict[Var, bool]]:
+    """The equations of a trace from `inputs` to `outputs`, as a program.
+
+    Its first inputs are the differentiable ones of `inputs`, which come back with whether the program
+    reads them; the others are the values from before that it reads.
+    """
     known = {v for v in inputs if type(v) is Var}
     equations = [
         eqn
@@ -379,18 +412,8 @@ def grad_of_traced(
     atoms_read = [*[a for eqn in equations for a in eqn.inputs], *outputs]
     read = dict.fromkeys(a for a in atoms_read if type(a) is Var)
     others = [v for v in read if v not in computed and v not in known]
-    varying = list(dict.fromkeys(v for v in inputs if type(v) is Var and is_inexact(v.aval.dtype)))
-    program = Program("traced", [*varying, *others], equations, outputs)
-    active = (*[True] * len(varying), *[False] * len(others))
-    pullback = cached_rewrite(Pullback(active, masked=False), program)
-    operands = [Tracer(v, builder) for v in program.inputs]
-
-    def pull_back(*cts: Any) -> Sequence[Any]:
-        return apply(None, pullback, [*cts, *operands])
-
-    found = (vmap(pull_back, batched_dims(roots, given)) if batched else pull_back)(*cts)
-    by_input = dict(zip(varying, map(ops.conj_if_complex, found), strict=True))
-    return [by_input[v] if v in by_input and v in read else None for v in inputs]  # type: ignore[index]
+    varying = {v: v in read for v in inputs if type(v) is Var and is_inexact(v.aval.dtype)}
+    return Program("traced", [*varying, *others], equations, outputs), varying
 
 
 def is_traced(roots: Sequence[Any]) -> bool:

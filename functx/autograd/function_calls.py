@@ -11,6 +11,7 @@ from functx import ops
 from functx.autograd.engine import Gradient, Walk
 from functx.autograd.forward_ad import alias, keep_until_exit
 from functx.autograd.function_context import (
+    CallState,
     FunctionContext,
     free_saved,
     is_among,
@@ -150,12 +151,27 @@ class FunctionNode(Node):
         remaining = iter(arrays)
         return [next(remaining) if on else None for on in self.is_array]
 
-    def set_differentiable(self, differentiable: list[bool], inputs: Sequence[Any]) -> None:
-        """Sets the marks of the outputs, and keeps the originals that have a gradient and are new."""
-        self.differentiable = differentiable
+    def set_differentiable(self, inputs: Sequence[Any], arrays: Sequence[Any]) -> None:
+        """Marks the differentiable outputs, and keeps the originals that are among them and new."""
+        marked = state_of(self.context).non_differentiable
+        self.differentiable = [is_inexact(x.dtype) and not is_among(x, marked) for x in arrays]
         self.originals = [
-            (x, i) for x, i in self.originals if differentiable[i] and not is_among(x(), inputs)
+            (x, i)
+            for x, i in self.originals
+            if self.differentiable[i] and not is_among(x(), inputs)
         ]
+
+    def save(self, inputs: Sequence[Any], output: Any, results: dict[int, tuple[Any, int]]) -> None:
+        """Saves the arrays of the context, and the operands if its other values need a history."""
+        self.returns_tuple = isinstance(output, tuple)
+        edges = dict(zip(map(id, inputs), self.edges, strict=True))
+        operands = (*inputs, *(output if self.returns_tuple else (output,)))
+        if defines(self.function, "setup_context") and keeps_computed_values(
+            self.context, operands
+        ):
+            self.operands = saved_values(operands, edges, results)
+        attributes = self.context.__dict__
+        attributes["_functx_saved"] = saved_values(attributes["_functx_saved"], edges, results)
 
     @contextmanager
     def history_of_outputs(self) -> Iterator[None]:
@@ -187,18 +203,45 @@ def apply_to_variables(
 ) -> Any:
     """The output of a call with a Variable among its arguments, as one node."""
     needs = tuple([isinstance(x, Variable) and x.requires_grad for x in inputs])
-    edges = [x.edge if on else None for x, on in zip(inputs, needs, strict=True)]
     versions = {id(x): x._storage.version if isinstance(x, Variable) else 0 for x in inputs}
-    avals = [aval_of(x) if is_array(x) else None for x in inputs]
     tangents = [x.tangent if isinstance(x, Variable) else None for x in inputs]
     context = FunctionContext(function.__name__, needs)
+    output, node = call_forward(function, context, inputs, keywords)
+    outputs, state = output if isinstance(output, tuple) else (output,), state_of(context)
+    arrays = [x for x in outputs if is_array(x)]
+    new_arrays, by_id = results_of_call(arrays, inputs, versions, state, node)
+    remaining = iter(new_arrays)
+    results = [next(remaining) if is_array(x) else x for x in outputs]
+    if any([t is not None for t in tangents]):
+        with history_of(node):
+            dual_context = context
+            if defines(function, "setup_context"):
+                dual_context = FunctionContext(function.__name__, needs)
+                with closed_level(), grad_mode(node is not None):
+                    call_setup_context(function, dual_context, inputs, output)
+            set_tangents(function, dual_context, inputs, tangents, outputs, results)
+    if node is not None:
+        node.save(inputs, output, by_id)
+    state.dirty = state.non_differentiable = ()
+    return tuple(results) if isinstance(output, tuple) else results[0]
+
+
+def call_forward(
+    function: type[FunctionMethods],
+    context: FunctionContext,
+    inputs: tuple[Any, ...],
+    keywords: dict[str, Any],
+) -> tuple[Any, FunctionNode | None]:
+    """The output of `forward`, and the node of the call, whose context is set up."""
     writes = {id(x): x._storage.writes for x in inputs if isinstance(x, Variable)}
+    edges = [x.edge if on else None for x, on in zip(inputs, context.needs_input_grad, strict=True)]
+    avals = [aval_of(x) if is_array(x) else None for x in inputs]
     with grad_mode(False), closed_level():
         output = run_forward(function, context, keywords, *inputs)
     outputs = output if isinstance(output, tuple) else (output,)
     arrays = [x for x in outputs if is_array(x)]
     state, node = state_of(context), None
-    if current_modes().records_gradients and any(needs):
+    if current_modes().records_gradients and any(edges):
         originals = [(ref(x), i) for i, x in enumerate(arrays) if is_made_by_call(x, writes)]
         node = FunctionNode(function, context, edges, avals, outputs, originals)
         state.node = ref(node)
@@ -209,47 +252,35 @@ def apply_to_variables(
         for x in state.dirty:
             if isinstance(x, Variable):
                 x.check_writable(f"{function.__name__}: mark_dirty")
-        node.set_differentiable(
-            [is_inexact(x.dtype) and not is_among(x, state.non_differentiable) for x in arrays],
-            inputs,
-        )
-    results: dict[int, Any] = {}
-    numbers: dict[int, int] = {}
-    found: list[Any] = []
+        node.set_differentiable(inputs, arrays)
+    return output, node
+
+
+def results_of_call(
+    arrays: Sequence[Any],
+    inputs: Sequence[Any],
+    versions: dict[int, int],
+    state: CallState,
+    node: FunctionNode | None,
+) -> tuple[list[Any], dict[int, tuple[Any, int]]]:
+    """The result for each array that `forward` returned; results and numbers by the array's `id`.
+
+    `versions` are those of the inputs before the call.
+    """
+    results: list[Any] = []
+    by_id: dict[int, tuple[Any, int]] = {}
     for i, x in enumerate(arrays):
         is_dirty = is_among(x, state.dirty)
-        if id(x) not in results or (not is_dirty and is_among(x, inputs)):
-            numbers[id(x)] = i
+        if id(x) not in by_id or (not is_dirty and is_among(x, inputs)):
             edge = GradientEdge(node, i) if node is not None and node.differentiable[i] else None
-            results[id(x)] = (
-                written_input(x, edge, versions[id(x)])
-                if is_dirty
-                else new_output(function.__name__, x, edge, inputs)
-            )
-        found.append(results[id(x)])
-        if node is not None:
-            node.results.append(ref(found[i]))
-    is_split = defines(function, "setup_context")
-    if any([t is not None for t in tangents]):
-        with history_of(node):
-            dual_context = context
-            if is_split:
-                dual_context = FunctionContext(function.__name__, needs)
-                with closed_level(), grad_mode(node is not None):
-                    call_setup_context(function, dual_context, inputs, output)
-            set_tangents(function, dual_context, inputs, tangents, outputs, found)
+            if is_dirty:
+                by_id[id(x)] = written_input(x, edge, versions[id(x)]), i
+            else:
+                by_id[id(x)] = new_output(state.name, x, edge, inputs), i
+        results.append(by_id[id(x)][0])
     if node is not None:
-        known = dict(zip(map(id, inputs), edges, strict=True)), numbers, results
-        operands = (*inputs, *outputs)
-        if is_split and keeps_computed_values(context, operands):
-            node.operands = saved_values(operands, *known)
-            node.returns_tuple = isinstance(output, tuple)
-        attributes = context.__dict__
-        attributes["_functx_saved"] = saved_values(attributes["_functx_saved"], *known)
-    state.dirty = state.non_differentiable = ()
-    remaining = iter(found)
-    merged = [next(remaining) if is_array(x) else x for x in outputs]
-    return tuple(merged) if isinstance(output, tuple) else merged[0]
+        node.results = [ref(x) for x in results]
+    return results, by_id
 
 
 def is_made_by_call(x: Any, writes: dict[int, int]) -> bool:
@@ -325,37 +356,43 @@ def set_tangents(
     ]
     saved = context.__dict__["_functx_saved"]
     with closed_level():
-        given = [
+        in_tangents = [
             as_variable(ops.zeros_like(aval_of(x)))
             if t is None and state.materialize and is_array(x) and is_inexact(x.dtype)
             else t
             for x, t in zip(inputs, tangents, strict=True)
         ]
-        found = output_tangents(function, context, given, avals)
+        out_tangents = output_tangents(function, context, in_tangents, avals)
     context.__dict__["_functx_saved"] = saved
-    by_input = {id(x): t for x, t in zip(inputs, given, strict=True)}
-    remaining = iter(results)
-    for x, t in zip(outputs, found, strict=True):
-        out = next(remaining) if is_array(x) else None
+    by_input = {id(x): t for x, t in zip(inputs, in_tangents, strict=True)}
+    for x, out, t in zip(outputs, results, out_tangents, strict=True):
         if t is None or not isinstance(out, Variable):
             continue
         if is_among(x, state.dirty):
-            before = by_input[id(x)]
-            if t is not before or out.is_view:
-                raise FunctionContextError(
-                    f"{name}: the tangent of an input that is marked dirty must be its tangent, which "
-                    "jvp writes to, and the input must be no view; got "
-                    + ("another tangent" if t is not before else f"a view, {x.aval_!r}"),
-                    fix="Write to the tangent (t *= 2) and return it, or do not write to the input.",
-                )
+            check_dirty_tangent(name, out, t, by_input[id(x)])
         base = base_among(x, inputs) if isinstance(x, Variable) else None
-        before = None if base is None else by_input[id(base)]
         tangent = as_variable(t)
-        if before is not None and tangent._storage is not before._storage:
-            raise FunctionContextError(
-                f"{name}: the tangent of an input that is returned, or of a view of it, must be "
-                f"that view of its tangent; got a tangent with memory of its own, {tangent.aval_!r}",
-                fix="Take the same view of the tangent in jvp, or return a copy from forward.",
-            )
+        check_view_tangent(name, tangent, None if base is None else by_input[id(base)])
         out._dual = Dual(level, tangent)
         keep_until_exit(out)
+
+
+def check_dirty_tangent(name: str, x: Variable, tangent: Any, before: Any) -> None:
+    """Raise FunctionContextError unless the tangent of a dirty input is the one that it had."""
+    if tangent is not before or x.is_view:
+        raise FunctionContextError(
+            f"{name}: the tangent of an input that is marked dirty must be its tangent, which "
+            "jvp writes to, and the input must be no view; got "
+            + ("another tangent" if tangent is not before else f"a view, {x.aval_!r}"),
+            fix="Write to the tangent (t *= 2) and return it, or do not write to the input.",
+        )
+
+
+def check_view_tangent(name: str, tangent: Variable, base: Variable | None) -> None:
+    """Raise FunctionContextError unless the tangent shares the memory of that of the input, `base`."""
+    if base is not None and tangent._storage is not base._storage:
+        raise FunctionContextError(
+            f"{name}: the tangent of an input that is returned, or of a view of it, must be "
+            f"that view of its tangent; got a tangent with memory of its own, {tangent.aval_!r}",
+            fix="Take the same view of the tangent in jvp, or return a copy from forward.",
+        )

@@ -12,11 +12,7 @@ from functx.autograd.nodes import GradientEdge, Node, SavedValue, freed_error
 from functx.autograd.saved import PackedValue, load_variable, pack_saved
 from functx.autograd.variable import Variable, as_variable
 from functx.core import tree
-from functx.core.errors import (
-    FunctionContextError,
-    GradientTypeError,
-    type_name,
-)
+from functx.core.errors import FunctionContextError, GradientTypeError, type_name
 from functx.core.tracer import aval_of
 from functx.core.types import is_inexact
 from functx.core.typing import Value
@@ -38,7 +34,7 @@ class CallState:
         self.dirty: tuple[Any, ...] = ()
         self.non_differentiable: tuple[Any, ...] = ()
         self.materialize = True
-        self.node: Callable[[], Node | None] = _no_node
+        self.node: Callable[[], Node | None] = lambda: None
         self.out_tree: Any = None
 
     def check_dirty(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
@@ -96,10 +92,6 @@ class FunctionContext(AutogradContext):
         state_of(self).materialize = bool(value)
 
 
-def _no_node() -> None:
-    """The node of a call without one."""
-
-
 def state_of(context: FunctionContext) -> CallState:
     """The state of the call of a context."""
     return context.__dict__["_functx_state"]  # type: ignore[no-any-return]
@@ -147,22 +139,21 @@ def keeps_computed_values(context: FunctionContext, known: Sequence[Any]) -> boo
 def saved_values(
     arrays: Sequence[Any],
     edges: dict[int, GradientEdge | None],
-    numbers: dict[int, int],
-    results: dict[int, Any],
+    results: dict[int, tuple[Any, int]],
 ) -> list[Any]:
     """The objects that a call saves, with a SavedValue for each array.
 
-    `edges` are those of the inputs before the call, and `results` and `numbers` are its outputs and
-    their numbers, by the `id` of the array that `forward` saw. Edges of outputs would be cycles.
+    `edges` are those of the inputs before the call, and `results` its outputs with their numbers, by
+    the `id` of the array that `forward` saw. Edges of outputs would be cycles.
     """
 
     def save(x: Any) -> Any:
         if not is_array(x):
             return x
         key = id(x)
-        result = results.get(key)
+        result, number = results.get(key, (None, None))
         if result is not None and (key not in edges or result is x):
-            counter, number = result._storage, numbers[key] if result.requires_grad else None
+            counter, number = result._storage, number if result.requires_grad else None
             saved = SavedValue(
                 result.read(), None, counter, counter.version, number, None, ref(result)
             )

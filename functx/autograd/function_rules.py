@@ -22,16 +22,13 @@ from functx.autograd.function_methods import (
     output_tangents,
 )
 from functx.core import tree
-from functx.core.errors import (
-    FunctionContextError,
-    FunctionError,
-    FunctionMethodError,
-)
+from functx.core.errors import FunctionContextError, FunctionError, FunctionMethodError
 from functx.core.primitive import Primitive
 from functx.core.program import Program
 from functx.core.tracer import Tracer, aval_of
 from functx.core.types import ShapedArray, is_inexact
 from functx.core.typing import Dim, Dims, Tangent, Tangents, Value, Values
+from functx.custom.custom_function import CallInfo
 from functx.custom.custom_jvp import custom_jvp
 from functx.custom.custom_vjp import CustomVJP, CustomVJPFunction, CustomVJPTangent
 from functx.custom.operators.primitives import VmapInfo, check_batched_outputs, check_out_dims
@@ -246,7 +243,7 @@ class FunctionRules(CustomVJPFunction):
         active = tuple([t is not None for t in in_tangents])
         output, context, types = self.call(keywords, inputs, active)
         materialize = state_of(context).materialize
-        given = [
+        filled = [
             ops.zeros_like(aval)
             if t is None and materialize and aval is not None and is_inexact(aval.dtype)
             else t
@@ -254,9 +251,9 @@ class FunctionRules(CustomVJPFunction):
         ]
         pairs = zip(types.out_avals, types.differentiable, strict=True)
         avals = types.layout.merge([aval if on else None for aval, on in pairs])
-        checked = output_tangents(self.function, context, given, avals)
-        found = [x for i, x in enumerate(checked) if i not in types.layout.static]
-        return output, FunctionOutput(found, output.layout)
+        checked = output_tangents(self.function, context, filled, avals)
+        out_tangents = [x for i, x in enumerate(checked) if i not in types.layout.static]
+        return output, FunctionOutput(out_tangents, output.layout)
 
     def all_inputs(self, static: Sequence[Any], dynamic: Sequence[Any]) -> tuple[Any, ...]:
         """All arguments after the first, from the `static` and the `dynamic` ones."""
@@ -327,32 +324,40 @@ class FunctionCall(CustomVJP, abstract=True):
                 "forward captures, or that lies in an argument which is not an array",
                 fix="Pass the array as an argument.",
             )
-        size = batch_size(args, dims)
         out_dims: list[Dim] = []
-        layout: OutputLayout = call.out_tree.node_data()[1]
-        structure = tree.structure(FunctionOutput([0] * len(call.out_avals), layout).value())
-
-        def error(problem: str) -> FunctionError:
-            return FunctionError(
-                f"{name}: its static method vmap must {problem}", source=rule_source(function.vmap)
-            )
-
-        def body(*xs: Value) -> list[Value]:
-            dynamic, _ = tree.unflatten(call.in_tree, xs)
-            inputs = rules.all_inputs(call.nondiff[1:], dynamic)
-            in_dims = rules.all_inputs([None] * (len(call.nondiff) - 1), dims[: len(explicit)])
-            pair = function.vmap(VmapInfo(size, "error"), in_dims, *inputs)
-            if not isinstance(pair, tuple) or len(pair) != 2:
-                raise error(f"return a pair (output, out_dims); got {describe_type(pair)}")
-            output = FunctionOutput.of(pair[0], ())
-            if output.layout != layout:
-                raise error(f"return outputs like forward; got {describe_type(pair[0])}")
-            out_dims[:] = check_out_dims(error, structure, call.out_avals, pair[1])
-            flat = tree.structure(output.arrays)
-            return check_batched_outputs(error, flat, call.out_avals, output.arrays, out_dims, size)
-
+        body = partial(
+            call_vmap, rules, call, batch_size(args, dims), dims[: len(explicit)], out_dims
+        )
         outs, _ = inline_rule(f"{name}_vmap", body, explicit)
         return outs, out_dims
+
+
+def call_vmap(
+    rules: FunctionRules, call: CallInfo, size: int, dims: Dims, out_dims: list[Dim], *xs: Value
+) -> list[Value]:
+    """The outputs of the static method `vmap` for operands batched along `dims`; sets `out_dims`."""
+    function = rules.function
+
+    def error(problem: str) -> FunctionError:
+        return FunctionError(
+            f"{function.__name__}: its static method vmap must {problem}",
+            source=rule_source(function.vmap),
+        )
+
+    layout: OutputLayout = call.out_tree.node_data()[1]
+    structure = tree.structure(FunctionOutput([0] * len(call.out_avals), layout).value())
+    dynamic, _ = tree.unflatten(call.in_tree, xs)
+    inputs = rules.all_inputs(call.nondiff[1:], dynamic)
+    in_dims = rules.all_inputs([None] * (len(call.nondiff) - 1), dims)
+    pair = function.vmap(VmapInfo(size, "error"), in_dims, *inputs)
+    if not isinstance(pair, tuple) or len(pair) != 2:
+        raise error(f"return a pair (output, out_dims); got {describe_type(pair)}")
+    output = FunctionOutput.of(pair[0], ())
+    if output.layout != layout:
+        raise error(f"return outputs like forward; got {describe_type(pair[0])}")
+    out_dims[:] = check_out_dims(error, structure, call.out_avals, pair[1])
+    flat = tree.structure(output.arrays)
+    return check_batched_outputs(error, flat, call.out_avals, output.arrays, out_dims, size)
 
 
 class FunctionTangent(CustomVJPTangent, abstract=True):

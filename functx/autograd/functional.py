@@ -59,11 +59,7 @@ def vjp(
         call = FunctionalCall("vjp", func, inputs, create_graph, strict)
         cts = vector_for(call.name, v, call.outputs, "output")
         products = gradients(call.outputs, call.inputs, cts, create_graph)
-        products = call.with_zeros(products, call.inputs, "input", "first derivative")
-        return (
-            call.results(call.outputs, call.is_single_output),
-            call.results(products, call.is_single_input),
-        )
+        return call.results_with(products, "input", "first derivative")
 
 
 @api_boundary
@@ -96,11 +92,7 @@ def jvp(
         vector = vector_for(call.name, v, call.inputs, "input")
         pulled, tangents = pushed_forward(call.outputs, call.inputs, vector, create_graph)
         call.check_gradient(pulled)
-        products = call.with_zeros(tangents, call.outputs, "output", "first derivative")
-        return (
-            call.results(call.outputs, call.is_single_output),
-            call.results(products, call.is_single_output),
-        )
+        return call.results_with(tangents, "output", "first derivative")
 
 
 def jvp_by_duals(func: Function, inputs: Any, v: Any, create_graph: bool) -> tuple[Any, Any]:
@@ -211,11 +203,7 @@ def vhp(
         call = FunctionalCall("vhp", func, inputs, create_graph, strict)
         vector = vector_for(call.name, v, call.inputs, "input")
         products = gradients(call.scalar_gradient(), call.inputs, vector, create_graph)
-        products = call.with_zeros(products, call.inputs, "input", "second derivative")
-        return (
-            call.results(call.outputs, call.is_single_output),
-            call.results(products, call.is_single_input),
-        )
+        return call.results_with(products, "input", "second derivative")
 
 
 @api_boundary
@@ -239,11 +227,7 @@ def hvp(
         slopes = call.scalar_gradient()
         pulled, tangents = pushed_forward(slopes, call.inputs, vector, create_graph)
         call.check_gradient(pulled)
-        products = call.with_zeros(tangents, call.inputs, "input", "second derivative")
-        return (
-            call.results(call.outputs, call.is_single_output),
-            call.results(products, call.is_single_input),
-        )
+        return call.results_with(tangents, "input", "second derivative")
 
 
 def jacobian_of(

@@ -79,13 +79,14 @@ class FunctionalCall:
             elif not may_have_gradient(g):
                 self.refuse_if_strict(f"a derivative in input {j} that depends on no input")
 
-    def with_zeros(
-        self, derivatives: Sequence[Any], templates: Sequence[Any], kind: str, order: str
-    ) -> list[Any]:
-        """Derivatives, one for each of `templates`, with zeros for None.
+    def results_with(self, derivatives: Sequence[Any], kind: str, order: str) -> tuple[Any, Any]:
+        """The outputs, and derivatives for each input or output, the `kind`, with zeros for None.
 
-        Errors name the `order` of the derivative, and the number of the input or output, its `kind`.
+        Errors name the `order` of the derivative.
         """
+        templates, is_single = self.outputs, self.is_single_output
+        if kind == "input":
+            templates, is_single = self.inputs, self.is_single_input
         for i, g in enumerate(derivatives):
             if g is None:
                 self.refuse_if_strict(
@@ -94,7 +95,9 @@ class FunctionalCall:
             elif self.create_graph and not may_have_gradient(g):
                 self.refuse_if_strict(f"a {order} for {kind} {i} that depends on no input")
         pairs = zip(derivatives, templates, strict=True)
-        return [zeros_like(x) if g is None else g for g, x in pairs]
+        values = [zeros_like(x) if g is None else g for g, x in pairs]
+        outputs = self.results(self.outputs, self.is_single_output)
+        return outputs, self.results(values, is_single)
 
     def results(self, values: Sequence[Any], is_single: bool) -> Any:
         """Values as the user gets them: one or a tuple, without history unless `create_graph`."""

@@ -9,15 +9,8 @@ from typing import Any
 
 import jax
 
-from functx.autograd.functional_calls import gradients, zeros_like
 from functx.autograd.variable import Variable
-from functx.core import tree
-from functx.core.errors import (
-    ArgumentError,
-    GradcheckError,
-    GradientCountError,
-    OnceDifferentiableError,
-)
+from functx.core.errors import GradcheckError, OnceDifferentiableError
 from functx.core.typing import Function, PyTree
 
 
@@ -74,39 +67,17 @@ def gradgradcheck(
     ...     gradgradcheck(lambda x: x**3, Variable([1.0, 2.0], requires_grad=True))
     True
     """
-    from functx.autograd.walk_checks import Walks, check_inputs, options_of
-    from functx.testing.gradcheck import GradientCheck, random_like, run_gradcheck
+    from functx.autograd.walk_checks import Walks, check_inputs, gradient_of, options_of
+    from functx.testing.gradcheck import GradientCheck, run_gradcheck
 
     modes = {"check_backward_ad": check_rev_over_rev, "check_forward_ad": check_fwd_over_rev}
     chosen = options_of("gradgradcheck", modes | options)
     check_inputs("gradgradcheck", inputs)
     with jax.enable_x64():
         check = GradientCheck(func, inputs, None, Walks())
-        xs = [Variable(x, requires_grad=True) for x in check.xs]
-        if not check.inexact_outputs:
-            raise ArgumentError(
-                f"gradgradcheck({check.name}): at least one output must require a gradient; got none"
-            )
-        given = (
-            [random_like(out, seed) for seed, out in enumerate(check.flat(*xs))]
-            if grad_outputs is None
-            else tree.leaves(grad_outputs)
-        )
-        if len(given) != len(check.inexact_outputs):
-            raise GradientCountError(
-                "gradgradcheck: grad_outputs must have an entry for each output that requires a "
-                f"gradient; got {len(given)} for {len(check.inexact_outputs)}"
-            )
-        cts = [Variable(x, requires_grad=True) for x in given]
-
-        def gradient(*values: Any) -> list[Any]:
-            inputs, cts = values[: len(xs)], values[len(xs) :]
-            found = gradients(check.flat(*inputs), inputs, cts, create_graph=True)
-            return [zeros_like(x) if g is None else g for g, x in zip(found, inputs, strict=True)]
-
-        gradient.__name__ = f"the gradient of {check.name}"
+        gradient, arguments = gradient_of(check, grad_outputs)
         try:
-            return run_gradcheck(gradient, (*xs, *cts), chosen, Walks())
+            return run_gradcheck(gradient, arguments, chosen, Walks())
         except OnceDifferentiableError as error:
             if not chosen.raise_exception:
                 return False

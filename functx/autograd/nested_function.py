@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from functx.autograd.function import Function, bind_arguments
@@ -43,77 +43,85 @@ class NestedIOFunction(Function):
         """The output of `forward`, whose derivatives are those of the class."""
         inputs, keywords = bind_arguments(cls, args, kwargs)
         leaves, in_tree = tree.flatten(inputs)
-        *outs, out_tree = memoize(cls, in_tree, lambda: flat_function(cls, in_tree)).apply(
-            *leaves, **keywords
-        )
+        flat = memoize(cls, in_tree, lambda: FlatFunction(cls, in_tree).as_function())
+        *outs, out_tree = flat.apply(*leaves, **keywords)
         return tree.unflatten(out_tree, outs)
 
 
-def flat_function(function: type[NestedIOFunction], in_tree: TreeDef) -> type[Function]:
-    """The Function of the leaves of arguments of one structure.
+class FlatFunction:
+    """The methods of a `NestedIOFunction` on the leaves of arguments of one structure.
 
-    Its outputs are the leaves of the output, then the structure of the output.
+    Their outputs are the leaves of the output, then the structure of the output.
     """
 
-    def flatten_output(output: Any) -> tuple[Any, ...]:
-        leaves, out_tree = tree.flatten(output)
-        return *leaves, out_tree
+    def __init__(self, function: type[NestedIOFunction], in_tree: TreeDef):
+        self.function, self.in_tree = function, in_tree
 
-    def forward(*leaves: Any, **keywords: Any) -> Any:
-        return flatten_output(function.forward(*tree.unflatten(in_tree, leaves), **keywords))
+    def forward(self, *leaves: Any, **keywords: Any) -> Any:
+        inputs = tree.unflatten(self.in_tree, leaves)
+        return flatten_output(self.function.forward(*inputs, **keywords))
 
-    def combined_forward(context: FunctionContext, *leaves: Any, **keywords: Any) -> Any:
-        inputs = tree.unflatten(in_tree, leaves)
-        output = flatten_output(function.forward(context, *inputs, **keywords))
+    def combined_forward(self, context: FunctionContext, *leaves: Any, **keywords: Any) -> Any:
+        inputs = tree.unflatten(self.in_tree, leaves)
+        output = flatten_output(self.function.forward(context, *inputs, **keywords))
         state_of(context).out_tree = output[-1]
         return output
 
-    def setup_context(context: FunctionContext, inputs: Sequence[Any], output: Any) -> None:
+    def setup_context(self, context: FunctionContext, inputs: Sequence[Any], output: Any) -> None:
         *outs, out_tree = output
         state_of(context).out_tree = out_tree
-        function.setup_context(
-            context, tree.unflatten(in_tree, inputs), tree.unflatten(out_tree, outs)
+        self.function.setup_context(
+            context, tree.unflatten(self.in_tree, inputs), tree.unflatten(out_tree, outs)
         )
 
-    def backward(context: FunctionContext, *gradients: Any) -> tuple[Any, ...]:
-        rule = backward_rule(function)
+    def backward(self, context: FunctionContext, *gradients: Any) -> tuple[Any, ...]:
+        rule = backward_rule(self.function)
         assert rule is not None
         nested = tree.unflatten(state_of(context).out_tree, gradients[:-1])
         results = rule(context, *(nested if isinstance(nested, tuple) else (nested,)))
-        if not isinstance(results, tuple) or len(results) != len(in_tree.children()):
+        if not isinstance(results, tuple) or len(results) != len(self.in_tree.children()):
             results = (results,)
-        return tuple(flatten_like(rule, in_tree, results))
+        return tuple(self.flatten_like(rule, self.in_tree, results))
 
-    def jvp(context: FunctionContext, *tangents: Any) -> tuple[Any, ...]:
+    def jvp(self, context: FunctionContext, *tangents: Any) -> tuple[Any, ...]:
         out_tree = state_of(context).out_tree
-        results = function.jvp(context, *tree.unflatten(in_tree, tangents))
-        return *flatten_like(function.jvp, out_tree, results), None
+        results = self.function.jvp(context, *tree.unflatten(self.in_tree, tangents))
+        return *self.flatten_like(self.function.jvp, out_tree, results), None
 
-    def vmap(info: Any, in_dims: Any, *leaves: Any) -> tuple[Any, Any]:
-        output, out_dims = function.vmap(
-            info, tree.unflatten(in_tree, in_dims), *tree.unflatten(in_tree, leaves)
+    def vmap(self, info: Any, in_dims: Any, *leaves: Any) -> tuple[Any, Any]:
+        output, out_dims = self.function.vmap(
+            info, tree.unflatten(self.in_tree, in_dims), *tree.unflatten(self.in_tree, leaves)
         )
         *outs, out_tree = flatten_output(output)
         dims = tree.broadcast_prefix(out_dims, out_tree, "out_dims")
         return (*outs, out_tree), (*dims, None)
 
-    def flatten_like(rule: Any, structure: TreeDef, results: Any) -> list[Any]:
+    def flatten_like(self, rule: Any, structure: TreeDef, results: Any) -> list[Any]:
+        """The leaves of the results of a rule; FunctionGradientError for another structure."""
         leaves = tree.flatten_with_nones(structure, results)
         if isinstance(leaves, tree.StructureDifference):
             raise FunctionGradientError(
-                f"{function.__name__}: the results of `{rule.__name__}` must have the structure of "
-                f"the arguments or the output; got {leaves}",
+                f"{self.function.__name__}: the results of `{rule.__name__}` must have the structure "
+                f"of the arguments or the output; got {leaves}",
                 source=rule_source(rule),
             )
         return leaves
 
-    members: dict[str, Any] = {"generate_vmap_rule": function.generate_vmap_rule}
-    optional: dict[str, Callable[..., Any]]
-    optional = {"setup_context": setup_context, "jvp": jvp, "vmap": vmap}
-    members |= {k: staticmethod(f) for k, f in optional.items() if defines(function, k)}
-    members["forward"] = staticmethod(combined_forward)
-    if defines(function, "setup_context"):
-        members["forward"] = staticmethod(forward)
-    if backward_rule(function) is not None:
-        members["backward"] = staticmethod(backward)
-    return type(function.__name__, (Function,), members)
+    def as_function(self) -> type[Function]:
+        """A `Function` with these methods, of those that the user defined."""
+        function = self.function
+        members: dict[str, Any] = {"generate_vmap_rule": function.generate_vmap_rule}
+        for name in ("setup_context", "jvp", "vmap"):
+            if defines(function, name):
+                members[name] = staticmethod(getattr(self, name))
+        is_split = defines(function, "setup_context")
+        members["forward"] = staticmethod(self.forward if is_split else self.combined_forward)
+        if backward_rule(function) is not None:
+            members["backward"] = staticmethod(self.backward)
+        return type(function.__name__, (Function,), members)
+
+
+def flatten_output(output: Any) -> tuple[Any, ...]:
+    """The leaves of an output, then its structure."""
+    leaves, out_tree = tree.flatten(output)
+    return *leaves, out_tree

@@ -12,10 +12,10 @@ from functx.autograd.forward_ad import dual_level, make_dual, unpack_dual
 from functx.autograd.functional_calls import gradients, zeros_like
 from functx.autograd.variable import Variable, as_variable
 from functx.core import tree
-from functx.core.errors import ArgumentError, AutogradError, EmptyInputsError
+from functx.core.errors import ArgumentError, AutogradError, EmptyInputsError, GradientCountError
 from functx.core.tracer import Tracer
-from functx.core.typing import PyTree, Value
-from functx.testing.gradcheck import GradcheckOptions
+from functx.core.typing import Function, PyTree, Value
+from functx.testing.gradcheck import GradcheckOptions, GradientCheck, random_like
 from functx.testing.numerical_derivatives import Differentiation
 
 
@@ -61,6 +61,33 @@ class Walks(Differentiation):
             ]
             parts = [unpack_dual(y) for y in flat(*duals)]
             return [zeros_like(y) if t is None else t for y, t in parts]
+
+
+def gradient_of(check: GradientCheck, grad_outputs: PyTree) -> tuple[Function, list[Variable]]:
+    """The gradient of the function of a check, and its arguments: the inputs and `grad_outputs`."""
+    xs = [Variable(x, requires_grad=True) for x in check.xs]
+    if not check.inexact_outputs:
+        raise ArgumentError(
+            f"gradgradcheck({check.name}): at least one output must require a gradient; got none"
+        )
+    values = (
+        [random_like(out, seed) for seed, out in enumerate(check.flat(*xs))]
+        if grad_outputs is None
+        else tree.leaves(grad_outputs)
+    )
+    if len(values) != len(check.inexact_outputs):
+        raise GradientCountError(
+            "gradgradcheck: grad_outputs must have an entry for each output that requires a "
+            f"gradient; got {len(values)} for {len(check.inexact_outputs)}"
+        )
+
+    def gradient(*arguments: Any) -> list[Any]:
+        inputs, cts = arguments[: len(xs)], arguments[len(xs) :]
+        slopes = gradients(check.flat(*inputs), inputs, cts, create_graph=True)
+        return [zeros_like(x) if g is None else g for g, x in zip(slopes, inputs, strict=True)]
+
+    gradient.__name__ = f"the gradient of {check.name}"
+    return gradient, [*xs, *[Variable(x, requires_grad=True) for x in values]]
 
 
 def options_of(function: str, options: dict[str, Any]) -> GradcheckOptions:
