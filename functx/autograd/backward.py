@@ -368,7 +368,8 @@ def grad_of_traced(
     operands = [Tracer(v, builder) for v in program.inputs]
 
     def pull_back(*cts: Any) -> Sequence[Any]:
-        return apply(None, pullback, [*cts, *operands])
+        # The masks of the gradients follow them, which are zero where these are false.
+        return apply(None, pullback, [*cts, *operands])[: len(varying)]
 
     dims = batched_dims(roots, grad_outputs) if batched else None
     gradients = (pull_back if dims is None else vmap(pull_back, dims))(*cts)

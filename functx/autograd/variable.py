@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from copy import deepcopy
+from threading import Lock, RLock
 from typing import Any, ClassVar, NamedTuple
 from weakref import ref
 
@@ -123,6 +124,7 @@ class Variable(ConvertibleArray):
     _view: ViewOf | None = None
     _strides: tuple[int, ...] | None = None
     _leaf: Callable[[], Node | None] | None = None
+    _lock: Any = None
     _hooks: NodeHooks | None = None
     _grad: Variable | None = None
     _retains_grad: bool = False
@@ -197,9 +199,25 @@ class Variable(ConvertibleArray):
             return self._edge
         node = self._leaf()
         if node is None:
-            node = AccumulateGrad(self)
-            self._leaf = ref(node)
+            with _making:
+                # Another thread may have made it meanwhile.
+                node = self._leaf()
+                if node is None:
+                    node = AccumulateGrad(self)
+                    self._leaf = ref(node)
         return make_edge((node, 0))
+
+    @property
+    def lock(self) -> Any:
+        """The lock of its memory and its gradient, for walks in several threads."""
+        x = self
+        while x._view is not None:
+            x = x._view.base
+        if x._lock is None:
+            with _making:
+                if x._lock is None:
+                    x._lock = RLock()
+        return x._lock
 
     def _read_again(self) -> None:
         """Takes the view again, after a write."""
@@ -702,6 +720,10 @@ class Variable(ConvertibleArray):
 def strong(x: Any) -> Any:
     """An array that is not weakly typed, so that all gradients have one type."""
     return x.astype(x.dtype) if aval_of(x).weak_type else x
+
+
+_making = Lock()
+"""The lock of what is made for a Variable when it is first needed."""
 
 
 def _no_node() -> None:

@@ -229,6 +229,16 @@ def test_a_value_in_the_memory_that_it_is_written_to_is_read_before():
     x[:2] = x[1:]
     assert x.tolist() == [2.0, 1.0, 1.0]
     assert grad((x * onp.array([1.0, 10.0, 100.0])).sum(), u)[0].tolist() == [110.0, 1.0, 0.0]
+    matrix, result = Variable([[1.0, 2.0], [3.0, 4.0]], requires_grad=True), u * 1
+    with no_grad():
+        matrix[...] = matrix.T
+        assert matrix.tolist() == [[1.0, 3.0], [2.0, 4.0]]
+        np.copyto(matrix, matrix.T)
+        u[:] = u[::-1]
+        result[:] = result[::-1]
+    assert matrix.tolist() == [[1.0, 2.0], [3.0, 4.0]]
+    assert u.tolist() == result.tolist() == [3.0, 2.0, 1.0]
+    assert grad((result * u).sum(), u)[0].tolist() == [6.0, 4.0, 2.0]
 
 
 def test_64_bit_variables_stay_so_where_64_bit_mode_is_off_by_then():

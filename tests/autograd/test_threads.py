@@ -119,19 +119,24 @@ def test_modes_levels_anomalies_and_hooks_belong_to_a_thread():
     assert not is_anomaly_enabled()
 
 
-def test_threads_add_to_leaves_that_others_read():
-    x = leaf(1.0, 2.0)
-    lock = threading.Lock()
+def test_walks_in_several_threads_add_all_gradients_to_the_leaves():
+    x, parts = leaf(1.0, 2.0), [leaf(1.0, 2.0), leaf(3.0, 4.0)]
+    buffer = Variable(onp.zeros(4))
+    for i, part in enumerate(parts):
+        part.grad = buffer[2 * i : 2 * i + 2]
+    y = leaf(1.0, 2.0) * 2
+    y.retain_grad()
 
     def work(i):
         for _ in range(5):
-            y = (x * (i + 1)).sum()
-            with lock:
-                y.backward()
+            (x * (i + 1)).sum().backward()
+            (parts[i % 2] * (i + 1)).sum().backward()
+            (y * (i + 1)).sum().backward(retain_graph=True)
         return x.grad.shape
 
     assert in_threads(work) == [(2,)] * THREADS
-    assert x.grad.tolist() == [5.0 * 21] * 2
+    assert x.grad.tolist() == y.grad.tolist() == [5.0 * 21] * 2
+    assert buffer.tolist() == [45.0, 45.0, 60.0, 60.0]
 
 
 class Broken(Exception):

@@ -5,7 +5,7 @@ import pytest
 
 import functx
 import functx.numpy as np
-from functx import lax
+from functx import lax, nn
 from functx.autograd import (
     Variable,
     backward,
@@ -230,6 +230,27 @@ def test_loops_and_branches_write_to_captured_variables():
         lax.fori_loop(0, 2, lambda i, carry: (u.__setitem__(i, 0.0), carry)[1], 0)
     with pytest.raises(CapturedWriteError, match="a function under jit must not write"):
         functx.jit(lambda x: lax.fori_loop(0, 2, square, x))(1)
+
+
+def test_gradients_of_traced_values_in_several_inputs_are_right_where_the_loss_selects():
+    def loss(a, b):
+        c = a + b
+        root = np.where(c > 0, np.sqrt(c), 0.0)
+        return (nn.relu(c) + np.abs(c) + root + np.maximum(c, 1.0) + c.clip(-1, 3)).sum() + c.max()
+
+    def slopes(a, b):
+        return grad(loss(a, b), [a, b])
+
+    a, b = onp.array([0.5, 2.0, -3.0], "float32"), onp.array([-0.5, 2.0, 1.0], "float32")
+    expected = functx.grad(loss, (0, 1))(a, b)
+    onp.testing.assert_allclose(expected[0], [1.0, 4.25, -1.0])
+    onp.testing.assert_allclose(functx.jit(slopes)(a, b), expected)
+    x, y = Variable(a, requires_grad=True), Variable(b, requires_grad=True)
+    onp.testing.assert_allclose(functx.jit(slopes)(x, y), expected)
+    mapped = functx.vmap(slopes)(a[None], b[None])
+    onp.testing.assert_allclose(mapped, onp.stack(expected)[:, None])
+    second = functx.grad(lambda a, b: (slopes(a, b)[0] * slopes(a, b)[1]).sum())(a, b)
+    onp.testing.assert_allclose(second, [0.0, 2 * 4.25 * -0.25 * 4**-1.5, 0.0])
 
 
 def test_functions_write_to_variables_among_their_arguments():
