@@ -9,6 +9,8 @@ from importlib.util import find_spec
 from types import ModuleType
 from typing import NoReturn
 
+from functx.core.pytorch_names import FUNCTIONS
+
 
 def load_on_first_use(
     package: str, modules: Sequence[str], names: Mapping[str, str], others: str
@@ -48,12 +50,18 @@ def _missing_attribute_hook(original: str, module: str) -> Callable[[str], NoRet
         of_jax = import_module(original)
         found = None if name.startswith("_") else vars(of_jax).get(name)
         functx = sys.modules["functx"]
-        if path in _SUGGESTIONS:
+        if name in FUNCTIONS.get(module, ()):
+            message += f"; {FUNCTIONS[module][name]}"
+        elif path in _SUGGESTIONS:
             message += f"; {_SUGGESTIONS[path]}"
         elif found is not None:
             message += f"; {_suggestion(path, found)}"
         elif module != "functx" and isinstance(getattr(functx, name, None), ModuleType):
             message += f"; there is functx.{name}"
+        elif module == "functx.nn" and (function := _function_of_module(name)):
+            message += f"; there are no modules, write the function functx.nn.{function}"
+        elif module == "functx.numpy" and name in _functions_of_nn().values():
+            message += f"; there is functx.nn.{name}"
         elif name.startswith("tree_") and hasattr(sys.modules["functx.core.tree"], name[5:]):
             message += f"; there is functx.tree.{name[5:]}"
         elif name[0] != "_" and hasattr(of_jax, "__path__") and find_spec(path):
@@ -61,6 +69,24 @@ def _missing_attribute_hook(original: str, module: str) -> Callable[[str], NoRet
         raise AttributeError(message, name=name, obj=sys.modules[module])
 
     return refuse
+
+
+def _functions_of_nn() -> dict[str, str]:
+    """The functions of `functx.nn`, by their names without underscores."""
+    functions = [
+        name
+        for name, value in vars(import_module("functx.nn")).items()
+        if callable(value) and not name.startswith("_")
+    ]
+    return {name.replace("_", ""): name for name in functions}
+
+
+def _function_of_module(name: str) -> str | None:
+    """The function of `functx.nn` that a module of PyTorch calls, by the name of the module."""
+    functions, lower = _functions_of_nn(), name.lower()
+    if lower == name:
+        return None
+    return functions.get(lower) or functions.get(lower.removesuffix("loss"))
 
 
 def _suggestion(path: str, found: object) -> str:

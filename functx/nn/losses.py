@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from functx.core.errors import ArgumentError, ShapeError
+from functx.core.errors import ArgumentError, DTypeError, ShapeError
 from functx.core.tracer import aval_of
 from functx.core.types import is_inexact
 from functx.core.typing import ArrayLike, Value
@@ -169,6 +169,7 @@ def cross_entropy(
                 f"{name}: ignore_index must be left out beside probabilities of classes; got "
                 f"{ignored}"
             )
+        _check_no_class_numbers(name, operand(input), target)
         x, target, *weights = _promote_loss_operands(name, input, target, weight)
         loss = SoftTargetCrossEntropy(
             reduction, axis=_class_axis(name, x), label_smoothing=smoothing
@@ -208,6 +209,17 @@ def _class_axis(name: str, x: Value) -> int:
     if not ndim:
         raise ShapeError(f"{name}: the input must have an axis of classes; got {aval_of(x)!r}")
     return min(ndim - 1, 1)
+
+
+def _check_no_class_numbers(name: str, x: Value, target: Value) -> None:
+    """Raises DTypeError for floats in the shape of the numbers of classes."""
+    axis, shape = _class_axis(name, x), aval_of(x).shape
+    if aval_of(target).shape == shape[:axis] + shape[axis + 1 :]:
+        raise DTypeError(
+            f"{name}: the target must hold the numbers of classes, integers, or probabilities in the "
+            f"shape of the input; got {aval_of(target)!r} for {aval_of(x)!r}",
+            fix="Convert the numbers of classes with astype(int).",
+        )
 
 
 def _check_weights(name: str, x: Value, **weights: list[Value]) -> list[Value]:

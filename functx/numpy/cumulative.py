@@ -8,6 +8,7 @@ import numpy as np
 
 from functx import ops
 from functx.core.errors import ArgumentError, AxisError, ShapeError, ValueRangeError
+from functx.core.pytorch_names import explain_arguments
 from functx.core.tracer import aval_of
 from functx.core.typing import ArrayOrList, Axes, DTypeLike, Out, Value
 from functx.numpy import operators
@@ -31,6 +32,7 @@ __all__ = [
 ]
 
 
+@explain_arguments
 def cumsum(
     a: ArrayOrList, axis: int | None = None, dtype: DTypeLike = None, out: Out = None
 ) -> Value:
@@ -38,6 +40,7 @@ def cumsum(
     return _cumulative_reduction("cumsum", cumulative.cumsum, a, axis, dtype, out)
 
 
+@explain_arguments
 def cumprod(
     a: ArrayOrList, axis: int | None = None, dtype: DTypeLike = None, out: Out = None
 ) -> Value:

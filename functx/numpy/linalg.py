@@ -15,6 +15,7 @@ import numpy as np
 from functx import ops
 from functx.core.errors import ArgumentError, ShapeError, ValueRangeError
 from functx.core.missing_names import suggest_alternatives as _suggest_alternatives
+from functx.core.pytorch_names import explain_arguments
 from functx.core.tracer import aval_of
 from functx.core.types import real_dtype
 from functx.core.typing import ArrayLike, ArrayOrList, Axes, Out, Value
@@ -171,6 +172,7 @@ def svdvals(a: ArrayOrList) -> Value:
     return factorizations.svd(as_inexact(a))[1]
 
 
+@explain_arguments
 def norm(
     x: ArrayOrList, ord: ArrayLike | str | None = None, axis: Axes = None, keepdims: bool = False
 ) -> Value:

@@ -22,6 +22,7 @@ from functx.core.errors import (
 )
 from functx.core.functionalization import storage_base, view_base
 from functx.core.program import Literal
+from functx.core.pytorch_names import check_argument_names
 from functx.core.source_info import user_frame
 from functx.core.tracer import (
     Tracer,
@@ -293,7 +294,11 @@ def accept_out(function: Callable[P, Value]) -> Callable[P, Value]:
 
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> Value:
-        result = function(*args, **kwargs)
+        try:
+            result = function(*args, **kwargs)
+        except TypeError:
+            check_argument_names(function, kwargs)
+            raise
         out: Any = kwargs.get("out")
         if position < code.co_argcount and position < len(args):
             out = args[position]

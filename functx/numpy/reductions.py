@@ -12,6 +12,7 @@ import numpy as np
 
 from functx import ops
 from functx.core.errors import ArgumentError, ShapeError, ValueRangeError, short_repr
+from functx.core.pytorch_names import check_argument_names
 from functx.core.tracer import Tracer, aval_of
 from functx.core.tracing import bind
 from functx.core.types import (
@@ -121,7 +122,11 @@ def reduction(
                 axes: Shape = (canonical_axis(axis, aval.ndim),)
             else:
                 axes = canonical_axes(axis, aval.ndim)
-            result = function(x, axes, *args, **options)
+            try:
+                result = function(x, axes, *args, **options)
+            except TypeError:
+                check_argument_names(function, options)
+                raise
             out = None
             if args or options:
                 out = args[out_position] if len(args) > out_position else options.get("out")

@@ -17,6 +17,7 @@ from functx.core.errors import (
     ValueRangeError,
     short_repr,
 )
+from functx.core.pytorch_names import explain_arguments
 from functx.core.tracer import Tracer, aval_of
 from functx.core.types import canonical_dtype, complex_dtype
 from functx.core.typing import ArrayLike, ArrayOrList, Axes, DTypeLike, NumPyArray, Out, Value
@@ -62,6 +63,7 @@ def _sort_operand(
     return array_and_axis(name, a, axis)
 
 
+@explain_arguments
 def sort(
     a: ArrayOrList,
     axis: int | None = -1,
@@ -80,6 +82,7 @@ def sort(
     return shapes.rev(result, (along,)) if descending else result
 
 
+@explain_arguments
 def argsort(
     a: ArrayOrList,
     axis: int | None = -1,

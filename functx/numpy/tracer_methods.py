@@ -23,6 +23,7 @@ from functx.core.errors import (
 )
 from functx.core.functionalization import is_contiguous, is_row_major, strides_of
 from functx.core.primitive import Primitive
+from functx.core.pytorch_names import METHODS, check_argument_names
 from functx.core.tracer import Tracer, aval_of
 from functx.core.tracing import bind
 from functx.core.types import canonical_dtype, is_complex, real_dtype
@@ -128,7 +129,11 @@ for _name, _symbol in OPERATOR_SYMBOLS.items():
 
 def _define_method(name: str, fun: Callable[..., Any]) -> None:
     def method(self: Tracer, *args: object, **kwargs: object) -> object:
-        return fun(self, *args, **kwargs)
+        try:
+            return fun(self, *args, **kwargs)
+        except TypeError:
+            check_argument_names(fun, kwargs)
+            raise
 
     method.__name__ = name
     method.__doc__ = fun.__doc__
@@ -212,15 +217,16 @@ def _is_jax_operator(frame: FrameType) -> bool:
     return True
 
 
-def _view(self: Tracer, dtype: DTypeLike = None) -> Value:
+def _view(self: Tracer, dtype: DTypeLike = None, *lengths: int) -> Value:
     """The memory of the array as another dtype, with the last dimension scaled to its size.
 
     Raises ShapeError if the last dimension is not contiguous, or does not hold a whole number
     of elements of `dtype`.
     """
-    if isinstance(dtype, (int, tuple)):
+    if lengths or isinstance(dtype, (int, tuple)):
+        got = (dtype, *lengths) if lengths else dtype
         raise DTypeError(
-            f"x.view(): it takes a dtype, whose elements the memory is to hold; got {dtype!r}",
+            f"x.view(): it takes a dtype, whose elements the memory is to hold; got {got!r}",
             fix="For another shape, x.reshape(shape).",
         )
     if dtype is None or canonical_dtype(dtype) == self.dtype:
@@ -305,25 +311,6 @@ def _iter(self: Tracer) -> Iterator[Value]:
 
 
 _jax_getattr = Tracer.__getattr__
-_PYTORCH_METHODS = {
-    "detach": "functx.stop_gradient(x)",
-    "unsqueeze": "functx.numpy.expand_dims(x, axis)",
-    "permute": "x.transpose(axes)",
-    "to": "x.astype(dtype)",
-    "float": "x.astype(float)",
-    "long": "x.astype(int)",
-    "clone": "x.copy()",
-    "data": "x.detach()",
-    "zero_": "x[...] = 0",
-    "fill_": "x[...] = value",
-    "copy_": "x[...] = y",
-    "add_": "x += y",
-    "mul_": "x *= y",
-    "numel": "x.size",
-    "dim": "x.ndim",
-    "t": "x.T",
-    "masked_fill": "functx.numpy.where(mask, value, x)",
-}
 _AUTOGRAD_ATTRIBUTES = {
     "backward": "functx.grad(f)(x)",
     "grad": "functx.grad(f)(x), which returns it",
@@ -349,7 +336,7 @@ def _getattr(self: Tracer, name: str) -> object:
             raise
     if name in _AUTOGRAD_ATTRIBUTES:
         raise in_transform_error(self, name) from None
-    suggestion = _PYTORCH_METHODS.get(name)
+    suggestion = METHODS.get(name)
     for module in ("numpy", "nn", "lax"):
         if suggestion is None and callable(vars(import_module(f"functx.{module}")).get(name)):
             suggestion = f"functx.{module}.{name}(x)"
@@ -394,7 +381,7 @@ def _immutable_attribute_setter(name: str, cure: str) -> Callable[[Tracer, Any],
 
     def refuse(self: Tracer, value: object) -> None:
         raise ImmutableArrayError(
-            f"x.{name} =: a traced array keeps its {name}; got {self.atom.aval!r} for {value!r}",
+            f"x.{name} =: an array keeps its {name}; got {self.atom.aval!r} for {value!r}",
             fix=f"Write {cure}.",
         )
 
@@ -403,6 +390,13 @@ def _immutable_attribute_setter(name: str, cure: str) -> Callable[[Tracer, Any],
 
 Tracer.shape = Tracer.shape.setter(_immutable_attribute_setter("shape", "x = x.reshape(shape)"))  # type: ignore
 Tracer.dtype = Tracer.dtype.setter(_immutable_attribute_setter("dtype", "x = x.view(dtype)"))  # type: ignore
+Tracer.data = property(  # type: ignore[attr-defined]
+    None,
+    _immutable_attribute_setter(
+        "data",
+        "x[...] = value, under functx.autograd.no_grad() for a leaf that requires a gradient",
+    ),
+)
 for _name, _fun in {
     "__len__": _len,
     "__iter__": _iter,

@@ -1,0 +1,140 @@
+"""Errors for PyTorch's names of methods, functions and arguments, with what functx has for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import wraps
+from inspect import unwrap
+from typing import ParamSpec, TypeVar
+
+from functx.core.errors import ArgumentError
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+METHODS = {
+    "detach": "functx.stop_gradient(x)",
+    "detach_": "x = x.detach()",
+    "data": "x.detach()",
+    "clone": "x.copy()",
+    "contiguous": "x, or x.copy() for memory of its own",
+    "size": "x.shape",
+    "numel": "x.size",
+    "dim": "x.ndim",
+    "t": "x.T",
+    "permute": "x.transpose(axes)",
+    "unsqueeze": "functx.numpy.expand_dims(x, axis)",
+    "expand": "functx.numpy.broadcast_to(x, shape)",
+    "chunk": "functx.numpy.split(x, chunks, axis)",
+    "split": "functx.numpy.split(x, positions of the cuts, axis)",
+    "select": "functx.numpy.take(x, index, axis)",
+    "gather": "functx.numpy.take_along_axis(x, indices, axis)",
+    "scatter": "functx.numpy.put_along_axis(x, indices, values, axis) on a copy",
+    "scatter_add": "x.at[indices].add(values)",
+    "to": "x.astype(dtype)",
+    "type": "x.astype(dtype)",
+    "bool": "x.astype(bool)",
+    "int": "x.astype('int32')",
+    "long": "x.astype(int)",
+    "half": "x.astype('float16')",
+    "bfloat16": "x.astype('bfloat16')",
+    "float": "x.astype('float32')",
+    "double": "x.astype('float64') inside jax.enable_x64()",
+    "cdouble": "x.astype('complex128') inside jax.enable_x64()",
+    "cpu": "numpy.asarray(x)",
+    "cuda": "jax.device_put(value, device) where the array is made",
+    "device": "jax.device_put(value, device) where the array is made",
+    "clamp": "x.clip(min, max)",
+    "pow": "x ** n",
+    "matmul": "x @ y",
+    "mm": "x @ y",
+    "bmm": "x @ y",
+    "norm": "functx.numpy.linalg.norm(x, ord, axis)",
+    "cross": "functx.numpy.cross(x, y, axis=axis)",
+    "where": "functx.numpy.where(condition, x, y)",
+    "masked_fill": "functx.numpy.where(mask, value, x)",
+    "nan_to_num": "functx.numpy.nan_to_num(x, nan=value)",
+    "polygamma": "functx.lax.polygamma(n, x)",
+    "topk": "functx.lax.top_k(x, k)",
+    "cummax": "functx.lax.cummax(x, axis), which returns the values",
+    "cummin": "functx.lax.cummin(x, axis), which returns the values",
+    "zero_": "x[...] = 0",
+    "fill_": "x[...] = value",
+    "copy_": "x[...] = y",
+    "add_": "x += y",
+    "mul_": "x *= y",
+}
+"""The expression for each method that functx lacks, or has as a function with other arguments."""
+
+_MODULES = "modules are left to you: keep arrays in a dictionary, and write a function of them"
+FUNCTIONS = {
+    "functx.numpy": {
+        "cat": "write functx.numpy.concatenate(arrays, axis)",
+        "chunk": "write functx.numpy.split(x, chunks, axis)",
+        "clamp": "write functx.numpy.clip(x, min, max)",
+        "topk": "write functx.lax.top_k(x, k)",
+        "mm": "write x @ y",
+        "bmm": "write x @ y",
+        "norm": "write functx.numpy.linalg.norm(x, ord, axis)",
+        "tensor": "write functx.numpy.array(x), or functx.autograd.Variable(x)",
+        "from_numpy": "write functx.numpy.asarray(x), or functx.autograd.Variable(x)",
+        "unsqueeze": "write functx.numpy.expand_dims(x, axis)",
+        "gather": "write functx.numpy.take_along_axis(x, indices, axis)",
+        "rand": "write functx.random.uniform(key, shape)",
+        "randn": "write functx.random.normal(key, shape)",
+    },
+    "functx.nn": {
+        "functional": "its functions are those of functx.nn",
+        "Module": _MODULES,
+        "Sequential": _MODULES,
+        "Linear": "write x @ weight + bias, with Variables as parameters",
+        "linear": "write x @ weight.T + bias",
+        "Parameter": "write functx.autograd.Variable(x, requires_grad=True)",
+        "conv2d": "write functx.lax.conv_general_dilated(x, weight, strides, padding)",
+        "BatchNorm1d": "write functx.nn.batch_norm",
+        "BatchNorm2d": "write functx.nn.batch_norm",
+        "MaxPool2d": "write functx.nn.max_pool, whose channels are last",
+        "max_pool2d": "write functx.nn.max_pool, whose channels are last",
+        "avg_pool2d": "write functx.nn.avg_pool, whose channels are last",
+        "AvgPool2d": "write functx.nn.avg_pool, whose channels are last",
+        "Conv2d": "write functx.lax.conv_general_dilated(x, weight, strides, padding)",
+    },
+}
+"""The alternative for each function of PyTorch, by the module where it is looked for."""
+
+_ARGUMENTS = {
+    "dim": {"axis": "axis=dim"},
+    "dims": {"axis": "axis=dims"},
+    "keepdim": {"keepdims": "keepdims=keepdim"},
+    "p": {"rate": "rate=p", "ord": "ord=p"},
+    "training": {"deterministic": "deterministic=not training"},
+    "unbiased": {"correction": "correction=1 for unbiased=True, the default of PyTorch"},
+}
+"""What to write for an argument, by the parameter that a function has in its place."""
+
+
+def check_argument_names(function: Callable[..., object], names: Iterable[str]) -> None:
+    """Raise ArgumentError if one of `names` is PyTorch's for a parameter of `function`."""
+    code = unwrap(function).__code__
+    parameters = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+    for name in names:
+        for parameter, cure in _ARGUMENTS.get(name, {}).items():
+            if name not in parameters and parameter in parameters:
+                raise ArgumentError(
+                    f"{function.__name__}: the argument must be named {parameter}; got {name}",
+                    fix=f"Write {cure}.",
+                ) from None
+
+
+def explain_arguments(function: Callable[P, R]) -> Callable[P, R]:
+    """`function`, whose error for an argument with PyTorch's name has the name to write."""
+
+    @wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return function(*args, **kwargs)
+        except TypeError:
+            check_argument_names(function, kwargs)
+            raise
+
+    return call
