@@ -18,7 +18,7 @@ from functx.autograd.recorded_operations import Operation, operation_of, program
 from functx.core.caches import Cache
 from functx.core.config import contextual_key
 from functx.core.errors import AutogradError, FreedValueError, SavedValueError
-from functx.core.program import Atom, Equation, Program, Var, dce_equations, subprograms
+from functx.core.program import Atom, Equation, Literal, Program, Var, dce_equations, subprograms
 from functx.core.program_editing import apply_program, replace_program_fields
 from functx.core.rewriting import Rewrite, cached_rewrite, user_rule_runs
 from functx.core.tracing import trace_closed
@@ -213,6 +213,13 @@ class OperationNode(Node):
     def recomputes(self) -> bool:
         """Whether a derivative of its pullback computes the residuals again, from the operands."""
         return self.operands is not None
+
+    @property
+    def saved_literals(self) -> dict[int, Literal]:
+        """The operands that are literals, by their positions, as far as the pullback reads them."""
+        saved = self.saved or []
+        pairs = [(i, x) for x, i in zip(saved, self.split.operand_residuals, strict=False)]
+        return {i: x for i, x in pairs if i is not None and type(x) is Literal}
 
     @property
     def saved_values(self) -> tuple[SavedTensor, ...]:
@@ -411,11 +418,10 @@ def is_sum_of_squares(edge: GradientEdge | None) -> bool:
     pending, seen = [edge.node], {edge.node}
     while pending and len(equations) < _LONGEST_SUM_OF_SQUARES:
         node = pending.pop()
-        edges = iter(node.edges)
-        operands = [next(edges) if on else None for on in node.split.active]
+        literals = node.saved_literals
         inputs = [
-            Var(v.aval) if e is None else variables.setdefault(e, Var(v.aval))
-            for e, v in zip(operands, node.split.program.inputs, strict=True)
+            literals.get(i) or Var(v.aval) if e is None else variables.setdefault(e, Var(v.aval))
+            for i, (e, v) in enumerate(zip(node.edges, node.split.program.inputs, strict=True))
         ]
         outputs = [
             variables.setdefault(GradientEdge(node, i), Var(aval))
@@ -424,7 +430,7 @@ def is_sum_of_squares(edge: GradientEdge | None) -> bool:
         if len(node.split.program.equations) == 1:
             (eqn,) = node.split.program.equations
             equations.append(eqn.replace(inputs=inputs, outputs=outputs))
-        for e in operands:
+        for e in node.edges:
             if e is not None and isinstance(e.node, OperationNode) and e.node not in seen:
                 seen.add(e.node)
                 pending.append(e.node)

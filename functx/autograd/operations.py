@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 from weakref import ref
 
+import numpy as np
+
 from functx import ops
 from functx.autograd.modes import current_modes
 from functx.autograd.nodes import (
@@ -39,10 +41,12 @@ from functx.core.program_editing import hoist_captures
 from functx.core.rewriting import cached_rewrite
 from functx.core.tracer import aval_of
 from functx.core.types import is_inexact
+from functx.ops.operands import literal
 from functx.ops.views import Write
 from functx.transforms.forward_mode import JVPRewrite
 
 _new = object.__new__
+_INT32 = np.dtype(np.int32)
 
 
 def record_outputs(primitive: Primitive, args: Sequence[Any]) -> list[Variable]:
@@ -52,6 +56,11 @@ def record_outputs(primitive: Primitive, args: Sequence[Any]) -> list[Variable]:
     if type(primitive) is Write:
         args[0].write(as_variable(args[1]), "x[...] =")
         return []
+    if type(primitive) is ops.Slice and primitive.strides is None:
+        # Its start is an operand, so that slices that start elsewhere have the same program.
+        sizes = [b - a for a, b in zip(primitive.start, primitive.limit, strict=True)]
+        args = [args[0], *[literal(start, _INT32) for start in primitive.start]]
+        primitive = ops.DynamicSlice(tuple(sizes))
     if open_level.get() is not None and primitive.differentiable and has_tangent(args):
         avals = tuple([x.read().aval if isinstance(x, Variable) else aval_of(x) for x in args])
         outs = record_duals(operation_of_primitive(primitive, avals).program, args)

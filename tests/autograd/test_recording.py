@@ -219,3 +219,19 @@ def test_one_thread_reads_what_another_writes_in_place():
         sys.setswitchinterval(interval)
     assert not torn
     assert p[0, 0].item() == 201
+
+
+def test_rows_and_batches_that_start_elsewhere_compile_nothing():
+    data = np.arange(24.0, dtype="float32").reshape(8, 3)
+    x, w = Variable(data), Variable(np.ones(3, "float32"), requires_grad=True)
+
+    def step(i):
+        (x[i : i + 2] @ w).sum().backward()
+        gradient, w.grad = w.grad, None
+        return gradient.tolist(), int(x[i].argmin())
+
+    first = [step(i) for i in range(3)]
+    with compilations() as count:
+        later = [step(i) for i in range(3, 7)]
+    assert count.n == 0
+    assert first + later == [([*data[i : i + 2].sum(0)], 0) for i in range(7)]
