@@ -179,9 +179,12 @@ def share_memory(primitive: View, args: Sequence[Any], outs: Sequence[Variable])
     strides = primitive.view_strides(base.aval_, base.strides_())
     if strides is None:
         return
+    hidden: tuple[Any, ...] = ()
+    if not current_modes().records_gradients:
+        hidden = None, True, base.owner._edge
     for i, out in enumerate(outs):
         out._storage, out._writes_read = base._storage, base._storage.writes
-        out._view = ViewOf(base, primitive, tuple(args[1:]), i)
+        out._view = ViewOf(base, primitive, tuple(args[1:]), i, *hidden)
         out._strides = strides
 
 

@@ -90,7 +90,8 @@ class ViewOf(NamedTuple):
     """A view: output number `output` of `primitive` on `base` and other operands.
 
     Without a primitive it is the whole base, without its history: detached, or the output of a call
-    of `function`, a `Function`, whose rule is its history until a write.
+    of `function`, a `Function`, whose rule is its history until a write. One made under `no_grad` has
+    none of the history that the memory had then, `memory_edge`.
     """
 
     base: Variable
@@ -98,6 +99,8 @@ class ViewOf(NamedTuple):
     others: tuple[Any, ...] = ()
     output: int = 0
     function: str | None = None
+    under_no_grad: bool = False
+    memory_edge: GradientEdge | None = None
 
 
 class Variable(ConvertibleArray):
@@ -227,13 +230,43 @@ class Variable(ConvertibleArray):
             edge = self._edge
             if edge is not None and view.function is not None:
                 edge = GradientEdge(OverwrittenNode(str(view.function), [self.aval_]), 0)
-            self._replace(view.base.read(), edge, view.base._dual if view.function else None)
+            # Of the base, which `forward` may have made under no_grad, only the value is read.
+            with grad_mode(False):
+                recorded = view.base.read()
+            self._replace(recorded, edge, view.base._dual if view.function else None)
         else:
-            with grad_mode(self._edge is not None or current_modes().grad, inference=False):
+            with grad_mode(self.has_history_of(view), inference=False):
                 outs = self.record(view.primitive, (view.base, *view.others))
                 new = outs[view.output] if view.primitive.multiple_results else outs
             self._replace(new._recorded, new._edge, new._dual)
         self._writes_read = writes
+
+    def has_history_of(self, view: ViewOf) -> bool:
+        """Whether this view, taken again after a write, has the history of its base.
+
+        Raises ViewWriteError for a view made under no_grad after a write that has a history.
+        """
+        if not view.under_no_grad:
+            return True
+        memory = self.owner
+        memory.read()
+        if memory._edge is view.memory_edge:
+            return False
+        if view.memory_edge is not None and current_modes().records_gradients:
+            raise ViewWriteError(
+                "a view made under no_grad must not be read in grad mode after a write to its memory "
+                f"that has a derivative; got {self.aval_!r}, a view of {view.base.aval_!r}",
+                fix="Take the view outside no_grad, or copy it (.copy()).",
+            )
+        return True
+
+    @property
+    def owner(self) -> Variable:
+        """The array that this one is a view of, at the end of the chain of views; or itself."""
+        x = self
+        while x._view is not None and x._view.primitive is not None:
+            x = x._view.base
+        return x
 
     def _replace(self, recorded: Recorded, edge: GradientEdge | None, dual: Dual | None) -> None:
         """Sets the value, after a write."""
@@ -461,7 +494,7 @@ class Variable(ConvertibleArray):
             # The memory is that of an array without history, lest the result keep the graph of this one.
             view = self._view = ViewOf(self.without_history(), None)
         elif view.primitive is not None:
-            view = view._replace(base=view.base.detach())
+            view = ViewOf(view.base.detach(), view.primitive, view.others, view.output)
         x._view = view
         return x
 

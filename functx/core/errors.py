@@ -538,7 +538,8 @@ class LeafWriteError(AutogradError):
 class ViewWriteError(AutogradError):
     """A view whose history does not allow it is written to in grad mode.
 
-    It was made under `no_grad`, or by an operation with several results such as `split`.
+    It was made under `no_grad`, or by an operation with several results such as `split`. One made under
+    `no_grad` must not be read in grad mode either, after a write to its memory that has a derivative.
 
     Smallest failing code: `first, second = numpy.split(x * 2, 2); first += 1`, for a leaf `x`.
     Cure: take the view with an index, outside `no_grad`, or write to a copy.

@@ -21,7 +21,7 @@ from functx.autograd import (
     no_grad,
     set_grad_enabled,
 )
-from functx.core.errors import InferenceArrayError
+from functx.core.errors import InferenceArrayError, ViewWriteError
 
 
 def leaf(value=2.0):
@@ -269,6 +269,35 @@ def test_a_write_under_no_grad_or_in_inference_mode_leaves_the_history_as_in_pyt
     assert a.requires_grad and view.requires_grad and not a.is_inference()
     along_x, along_y = grad(a.sum() + view.sum(), (x, y), allow_unused=True)
     assert along_x.tolist() == [4.0, 2.0] and along_y is None
+
+
+def test_a_view_made_under_no_grad_has_no_history_after_a_write_either():
+    x = leaf([1.0, 2.0])
+    a = x * 1
+    rows = a[:]
+    with no_grad():
+        of_leaf, of_result = x[::-1], rows[::-1]
+        x *= 2
+        a *= 3
+        of_result[0] = 9.0
+    assert of_leaf.tolist() == [4.0, 2.0] and of_result.tolist() == [9.0, 3.0]
+    assert not of_leaf.requires_grad and not of_result.requires_grad
+    assert rows.requires_grad and of_leaf.grad_fn is None
+    a *= 2
+    with pytest.raises(ViewWriteError, match=r"(?s)made under no_grad.*got f32\[2\].*copy"):
+        of_result.sum()
+    assert grad(a.sum(), x)[0].tolist() == [2.0, 2.0]
+
+
+def test_a_view_first_read_under_no_grad_after_a_write_keeps_the_derivative():
+    x, buffer = leaf([1.0, 2.0]), Variable([3.0, 4.0])
+    view = buffer[:1]
+    with no_grad():
+        hidden = buffer[1:]
+    buffer *= x
+    with no_grad():
+        assert view.requires_grad and view.item() == 3.0
+    assert grad(view.sum() + hidden.sum(), x)[0].tolist() == [3.0, 4.0]
 
 
 def test_modes_give_no_warning_and_leave_no_state_behind():
