@@ -58,7 +58,7 @@ def is_anomaly_check_nan_enabled() -> bool:
 
 
 def current_origin() -> Origin:
-    """The origin of a node that is made now."""
+    """The origin of a new node."""
     return Origin(tuple([*user_lines()][::-1]), pulled_back.get())
 
 

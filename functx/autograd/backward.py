@@ -118,8 +118,8 @@ def grad(
     `grad_outputs`, `retain_graph` and `create_graph` are as in `backward`. An input that the outputs
     do not use is refused unless `allow_unused`, which is `materialize_grads` by default: its gradient
     is None, or with `materialize_grads` zeros that require gradients. With `is_grads_batched`, each
-    given gradient has a leading batch axis, and so have the results. Arrays that a transform traces,
-    such as the argument of a function under `functx.grad`, are differentiated in its trace.
+    gradient of an output has a leading batch axis, and so have the results. Arrays that a transform
+    traces, such as the argument of a function under `functx.grad`, are differentiated in its trace.
 
     Raises UnusedInputError for such an input, EmptyInputsError (a ValueError) and EmptyOutputsError,
     ContradictingOptionsError (a ValueError) for `allow_unused=False` with `materialize_grads`, and the
@@ -398,8 +398,8 @@ def program_between(
 ) -> tuple[Program, dict[Var, bool]]:
     """The equations of a trace from `inputs` to `outputs`, as a program.
 
-    Its first inputs are the differentiable ones of `inputs`, which come back with whether the program
-    reads them; the others are the values from before that it reads.
+    Its first inputs are the differentiable ones of `inputs`, each returned with whether the program
+    reads it; its other inputs are values that earlier equations computed.
     """
     known = {v for v in inputs if type(v) is Var}
     equations = [
@@ -430,7 +430,7 @@ def is_traced(roots: Sequence[Any]) -> bool:
 def check_not_computed_outside(
     builder: Builder, equations: Sequence[Equation], outputs: Sequence[Atom], inputs: Sequence[Atom]
 ) -> None:
-    """Raise LostDerivativeError if the trace captures a value that was computed from an input outside."""
+    """Raise LostDerivativeError if the trace captures a value computed from an input outside it."""
     read = {a for eqn in equations for a in eqn.inputs} | set(outputs)
     captured = [(v, x) for v, x in builder.captures.values() if isinstance(x, Tracer)]
     sources = [x for v, x in captured if v in inputs]
@@ -470,7 +470,7 @@ def depends_on(x: Tracer, sources: Sequence[Tracer]) -> bool:
 
 
 def refuse_traced(label: str, values: Sequence[Any]) -> None:
-    """Raise AutogradInTransformError inside a transform, where gradients cannot be added to leaves."""
+    """Raise AutogradInTransformError inside a transform, whose values have no leaves."""
     if current_builder.get() is not None or any([type(x) is Tracer for x in values]):
         raise AutogradInTransformError(
             f"{label}: it must not be called inside a transform, whose values are traced; got a call "

@@ -104,10 +104,10 @@ class Arguments:
         variables = [x for x in self.leaves if isinstance(x, (SavedValue, PackedValue))]
         values = [x.recorded if type(x) is SavedValue else x.load("checkpoint") for x in variables]
         edges = [x.edge for x in variables]
-        made = [make(x, edge) for x, edge in zip(behind_barrier(values), edges, strict=True)]
-        for argument, x in zip(made, variables, strict=True):
+        loaded = [make(x, edge) for x, edge in zip(behind_barrier(values), edges, strict=True)]
+        for argument, x in zip(loaded, variables, strict=True):
             argument._dual = x.dual
-        remaining = iter(made)
+        remaining = iter(loaded)
         return tree.unflatten(
             self.structure,
             [
@@ -214,7 +214,7 @@ class StopRecomputation(BaseException):
 
 
 class CapturedVariables:
-    """The Variables that a function captures, which must not be written to before the recomputation."""
+    """The captured Variables of a function, which must keep their values until the recomputation."""
 
     def __init__(self) -> None:
         self._writes: dict[int, tuple[ref[Variable], int]] = {}
@@ -290,7 +290,7 @@ def random_state_of(state: tuple[Any, Any] | None) -> Iterator[None]:
 
 
 def call_reentrant(function: Function, args: PyTree, state: Any) -> PyTree:
-    """The result of a call as one node, whose pullback recomputes the call and walks through it."""
+    """The result of a call as one node, whose pullback recomputes the call."""
     arguments = Arguments((args, {}))
     if not any(arguments.edges):
         warnings.warn(
@@ -335,7 +335,7 @@ class ReentrantNode(Node):
         return make_variable(x.read(), GradientEdge(self, i) if differentiable else None)
 
     def pull_back(self, walk: Walk, gradients: Sequence[Gradient | None]) -> list[Gradient | None]:
-        """The gradients of the arguments, by a walk of its own."""
+        """The gradients of the arguments, by a nested walk."""
         if not is_checkpoint_valid() or walk.create_graph:
             raise CheckpointError(
                 "checkpoint: the re-entrant form works with backward() alone; got a walk for chosen "
@@ -358,12 +358,12 @@ class ReentrantNode(Node):
         if pairs:
             roots, values = zip(*pairs, strict=True)
             backward(roots, values)
-        found = iter([None if x.grad is None else walk.gradient_of(x.grad) for x in leaves])
-        return [None if edge is None else next(found) for edge in self.edges]
+        results = iter([None if x.grad is None else walk.gradient_of(x.grad) for x in leaves])
+        return [None if edge is None else next(results) for edge in self.edges]
 
 
 def leaf_of(x: Recorded, edge: GradientEdge | None, leaves: list[Variable]) -> Variable:
-    """An argument of the recomputation; one with a gradient is a leaf, and is added to `leaves`."""
+    """An argument of the recomputation; if it has a gradient, a leaf, which `leaves` collects."""
     argument = make_variable(x, None)
     if edge is not None:
         leaves.append(argument.requires_grad_())

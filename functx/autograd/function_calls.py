@@ -128,7 +128,7 @@ class FunctionNode(Node):
         ]
 
     def recompute_context(self, operands: list[Any]) -> FunctionContext:
-        """The context whose values have a history, and tangents at the open level of `forward_ad`."""
+        """The context with values that have a history, and tangents at the open dual level."""
         name = self.function.__name__
         if not operands:
             raise freed_error(name)
@@ -152,7 +152,7 @@ class FunctionNode(Node):
         return [next(remaining) if on else None for on in self.is_array]
 
     def set_differentiable(self, inputs: Sequence[Any], arrays: Sequence[Any]) -> None:
-        """Marks the differentiable outputs, and keeps the originals that are among them and new."""
+        """Marks the differentiable outputs; only new ones among them remain originals."""
         marked = state_of(self.context).non_differentiable
         self.differentiable = [is_inexact(x.dtype) and not is_among(x, marked) for x in arrays]
         self.originals = [
@@ -382,14 +382,14 @@ def check_dirty_tangent(name: str, x: Variable, tangent: Any, before: Any) -> No
     if tangent is not before or x.is_view:
         raise FunctionContextError(
             f"{name}: the tangent of an input that is marked dirty must be its tangent, which "
-            "jvp writes to, and the input must be no view; got "
+            "jvp writes to, and the input must not be a view; got "
             + ("another tangent" if tangent is not before else f"a view, {x.aval_!r}"),
             fix="Write to the tangent (t *= 2) and return it, or do not write to the input.",
         )
 
 
 def check_view_tangent(name: str, tangent: Variable, base: Variable | None) -> None:
-    """Raise FunctionContextError unless the tangent shares the memory of that of the input, `base`."""
+    """Raise FunctionContextError unless the tangent shares the memory of `base`, the input's tangent."""
     if base is not None and tangent._storage is not base._storage:
         raise FunctionContextError(
             f"{name}: the tangent of an input that is returned, or of a view of it, must be "

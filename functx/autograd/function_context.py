@@ -50,7 +50,7 @@ class CallState:
 
 
 class FunctionContext(AutogradContext):
-    """The first argument of the rules of a `Function`: saved arrays, marks, and the user's attributes."""
+    """The first argument of the rules of a `Function`: its saved arrays, marks and attributes."""
 
     def __init__(self, name: str, needs_input_grad: tuple[bool, ...]):
         super().__init__(needs_input_grad)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class FunctionMethods:
-    """The methods that a subclass of `Function` defines; those here raise FunctionMethodError."""
+    """The methods that a subclass of `Function` defines; the defaults raise FunctionMethodError."""
 
     generate_vmap_rule = False
     _memo: ClassVar[dict[Hashable, Any]] = {}
@@ -88,7 +88,7 @@ def once_error(name: str) -> OnceDifferentiableError:
 
 
 def defines(function: type[FunctionMethods], method: str) -> bool:
-    """Whether a subclass of Function has a method of its own."""
+    """Whether a subclass of Function defines a method."""
     return getattr(function, method) is not getattr(FunctionMethods, method)
 
 
@@ -139,28 +139,28 @@ def check_gradient(
         )
     if aval is None:
         raise FunctionGradientError(
-            f"{name}: backward must return None for an input that is no array; got a gradient at "
+            f"{name}: backward must return None for an input that is not an array; got a gradient at "
             f"position {i + 1}",
             source=rule_source(rule),
         )
     if not is_inexact(aval.dtype):
         return None
-    given = aval_of(x)
-    if not broadcasts_to(aval.shape, given.shape) or (
-        is_complex(given.dtype) and not is_complex(aval.dtype)
+    x_aval = aval_of(x)
+    if not broadcasts_to(aval.shape, x_aval.shape) or (
+        is_complex(x_aval.dtype) and not is_complex(aval.dtype)
     ):
         raise FunctionGradientError(
             f"{name}: a gradient must have the shape of its input, or one that the input broadcasts "
-            f"to, and be real where it is; got {given!r} for input {i}, expected {aval!r}",
+            f"to, and be real where it is; got {x_aval!r} for input {i}, expected {aval!r}",
             source=rule_source(rule),
         )
-    if given.shape != aval.shape:
-        added = len(given.shape) - len(aval.shape)
+    if x_aval.shape != aval.shape:
+        added = len(x_aval.shape) - len(aval.shape)
         axes = tuple(
-            [i for i, n in enumerate(given.shape) if i < added or aval.shape[i - added] != n]
+            [i for i, n in enumerate(x_aval.shape) if i < added or aval.shape[i - added] != n]
         )
         x = ops.reshape(ops.reduce_sum(x, axes), aval.shape)
-    if given.dtype != aval.dtype:
+    if x_aval.dtype != aval.dtype:
         x = ops.convert_element_type(x, aval.dtype)
     return x
 
@@ -189,11 +189,11 @@ def output_tangents(
     for i, (x, aval) in enumerate(zip(results, avals, strict=True)):
         if x is None:
             continue
-        given = repr(aval_of(x)) if is_array(x) else type_name(x)
+        got = repr(aval_of(x)) if is_array(x) else type_name(x)
         if aval is None or not is_array(x) or (x.shape, x.dtype) != (aval.shape, aval.dtype):
             raise FunctionGradientError(
                 f"{name}: jvp must return a tangent of the shape and dtype of each output, or None, as "
-                f"for one without a derivative; got {given} for output {i}, expected {aval or None!r}",
+                f"for one without a derivative; got {got} for output {i}, expected {aval or None!r}",
                 source=rule_source(rule),
             )
     return list(results)

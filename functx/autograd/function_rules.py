@@ -86,7 +86,7 @@ class FunctionOutput:
         return FunctionOutput(arrays, OutputLayout(length, static, tuple(positions)))
 
     def value(self, static: dict[int, Any] | None = None) -> Any:
-        """The output as the user sees it; an output that is not an array is None without `static`."""
+        """The output as the user sees it, with None for objects that are not arrays or `static`."""
         values = self.layout.merge(self.arrays, static)
         return values[0] if self.layout.length is None else tuple(values)
 
@@ -187,7 +187,7 @@ class FunctionRules(CustomVJPFunction):
     def check_saved_inputs(
         self, context: FunctionContext, inputs: Sequence[Any], output: FunctionOutput
     ) -> None:
-        """Raise FunctionContextError if an input that is saved is returned as it is, and not dirty."""
+        """Raise FunctionContextError for an input that is saved and returned, but not dirty."""
         saved, dirty = context.saved_tensors, state_of(context).dirty
         for x in self.returned_inputs(inputs, output):
             if is_among(x, saved) and not is_among(x, dirty):

@@ -1,4 +1,4 @@
-"""Products of derivatives with vectors, Jacobians and Hessians, of functions that run on Variables.
+"""Jacobians, Hessians and their products with vectors, of functions that run on Variables.
 
 Each function calls `func` once, on new Variables of `inputs`, an array or a tuple of arrays. The
 results have that structure too: one for one array, a tuple for a tuple. Without `create_graph` they

@@ -55,7 +55,7 @@ def gradgradcheck(
 
     This is `gradcheck` of the function from the inputs and `grad_outputs` to the gradients.
     `grad_outputs` are the gradients of the outputs that require some, by default random.
-    `gen_non_contig_grad_outputs` has no effect, since gradients in a walk are no views. Options,
+    `gen_non_contig_grad_outputs` has no effect, since gradients in a walk are not views. Options,
     results and errors are those of `gradcheck`, where `check_rev_over_rev` and `check_fwd_over_rev`
     stand for `check_backward_ad` and `check_forward_ad`; a gradient that is marked
     `once_differentiable` is a failure, too. Raises GradientCountError for more or fewer `grad_outputs`

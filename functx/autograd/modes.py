@@ -1,4 +1,4 @@
-"""The modes of a context: whether operations get nodes, and whether results are inference arrays."""
+"""Modes: whether operations get nodes, and whether results are inference arrays."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def set_modes(
     if not records and stops_traced and current_builder.innermost() is None and jax_is_tracing():
         raise AutogradError(
             "no_grad: it must not be entered where JAX alone traces, since JAX would differentiate "
-            "what is computed in it; got a function under a transform of JAX",
+            "the operations in it; got a function under a transform of JAX",
             fix="Use the transform of functx in place of JAX's, or functx.stop_gradient(x).",
         )
     _modes.set(Modes(grad, inference, records))
@@ -200,7 +200,7 @@ def decorate(fun: Callable[..., Any], make: Callable[[], ModeContext]) -> Callab
 
 
 def run_in_steps(inner: Any, make: Callable[[], ModeContext]) -> Any:
-    """A generator that runs a generator or coroutine, each step in the mode that `make()` gives."""
+    """A generator that runs a generator or coroutine, each step in a mode of `make()`."""
     step, value = inner.send, None
     while True:
         try:
@@ -255,7 +255,7 @@ class _FunctionOrContext(ModeContext):
 class no_grad(_FunctionOrContext):  # noqa: N801 - PyTorch's name
     """A context, and a decorator, in which results do not require gradients.
 
-    In a function that is traced, what is computed in the context is a constant for reverse mode, as by
+    In a function that is traced, values computed in the context are constants for reverse mode, as by
     `functx.stop_gradient`; forward mode ignores it. A context outside a transform does not reach into it.
 
     >>> from functx.autograd import Variable, no_grad

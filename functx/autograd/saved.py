@@ -56,7 +56,7 @@ class SavedTensorHooks(ModeContext):
         raise NotImplementedError
 
     def unpack(self, packed: Any) -> Any:
-        """The saved value, from what `pack` returned."""
+        """The saved value, from the result of `pack`."""
         raise NotImplementedError
 
     def enter(self) -> Callable[[], None]:
@@ -84,7 +84,7 @@ class SavedTensorHooks(ModeContext):
         if isinstance(x, Recorded):
             x = SavedValue(x, None, VersionCounter(False), 0)
         recorded = x.recorded
-        # The user's hook gets memory of its own, so that later writes to the value do not reach it.
+        # The user's hook gets another Variable, so that later writes to the value do not reach it.
         operand = make_variable(recorded, None)
         with grad_mode(False), no_saved_tensor_hooks():
             packed = self.pack(operand)
@@ -166,16 +166,16 @@ class saved_tensors_hooks(SavedTensorHooks):  # noqa: N801 - PyTorch's name
 
     A walk that reads the value calls `unpack` with the result of `pack`, and gets an array of the
     shape and dtype of `x`. Of nested contexts the innermost one is used. `pack` is called once for each
-    value that a node saves, when the operation is recorded; constants that are no Variables, as in
+    value that a node saves, when the operation is recorded; constants that are not Variables, as in
     `x / 3`, are not packed. `unpack` is called once for each value that a pullback reads. Both run
     without hooks and gradients. A call of a transformed function on Variables (`jit`, `grad`, `vmap`) is
     one node; on arrays alone there is no node, and nothing is packed.
 
-    For `y = x**3`, `y` packs one value. A walk with `create_graph` unpacks it and packs what the
-    pullback saves in turn: 3 packs and 1 unpack in all. A walk from the derivative then unpacks 2.
+    For `y = x**3`, `y` packs one value. A walk with `create_graph` unpacks it and packs the values
+    that the pullback saves: 3 packs and 1 unpack in all. A walk from the derivative then unpacks 2.
 
     Raises SavedValueHooksError on entry while `disable_saved_tensors_hooks` is active, and where `pack`
-    writes to its operand; UnpackedTypeError where `unpack` returns no array.
+    writes to its operand; UnpackedTypeError where `unpack` does not return an array.
 
     >>> from functx.autograd import Variable, saved_tensors_hooks
     >>> x = Variable(2.0, requires_grad=True)

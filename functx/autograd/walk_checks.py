@@ -1,4 +1,4 @@
-"""Differentiation of functions on Variables for `gradcheck.py`, which imports this when a check runs."""
+"""Differentiation on Variables for `gradcheck.py`, which imports this when a check runs."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Walks(Differentiation):
 
 
 def gradient_of(check: GradientCheck, grad_outputs: PyTree) -> tuple[Function, list[Variable]]:
-    """The gradient of the function of a check, and its arguments: the inputs and `grad_outputs`."""
+    """The gradient of the function of a check, and its arguments: inputs and `grad_outputs`."""
     xs = [Variable(x, requires_grad=True) for x in check.xs]
     if not check.inexact_outputs:
         raise ArgumentError(
@@ -102,7 +102,7 @@ def options_of(function: str, options: dict[str, Any]) -> GradcheckOptions:
 
 
 def check_inputs(function: str, inputs: PyTree) -> None:
-    """Raise an error unless an input requires a gradient, and each that does has its own elements."""
+    """Raise an error unless an input requires a gradient, or if one repeats elements."""
     varying = [
         (i, x)
         for i, x in enumerate(tree.leaves(inputs))
