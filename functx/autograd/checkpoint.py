@@ -358,8 +358,8 @@ class ReentrantNode(Node):
         if pairs:
             roots, values = zip(*pairs, strict=True)
             backward(roots, values)
-        results = iter([None if x.grad is None else walk.gradient_of(x.grad) for x in leaves])
-        return [None if edge is None else next(results) for edge in self.edges]
+        of_leaves = iter([None if x.grad is None else walk.gradient_of(x.grad) for x in leaves])
+        return [None if edge is None else next(of_leaves) for edge in self.edges]
 
 
 def leaf_of(x: Recorded, edge: GradientEdge | None, leaves: list[Variable]) -> Variable:
