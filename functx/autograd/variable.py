@@ -110,6 +110,9 @@ class Variable(ConvertibleArray):
     recorded, and run when a value is looked at. With `requires_grad` it is a leaf, whose `grad`
     collects gradients. Like a NumPy array it can be written to, and views share its memory.
 
+    The value is copied as by `functx.numpy.array`: outside `jax.enable_x64()`, 64-bit numbers of
+    arrays become 32-bit ones, also with a 64-bit `dtype`.
+
     Raises RequiresGradError for `requires_grad` of integers or booleans, and AutogradError for the
     traced values of a transform.
 
