@@ -587,7 +587,11 @@ class Variable(ConvertibleArray):
         self._replace(recorded, edge, dual)
         self._writes_read = self._storage.writes
 
-    def check_writable(self, operation: str) -> None:
+    def check_writable(
+        self,
+        operation: str,
+        fix: str = "Write under functx.autograd.no_grad(), or to a copy (x.copy()).",
+    ) -> None:
         """Raises LeafWriteError for a leaf in grad mode, OverlappingViewError for a read-only view."""
         if current_builder.get() is not None:
             mutation.check_not_captured(self, None, operation, self)
@@ -617,7 +621,7 @@ class Variable(ConvertibleArray):
             raise LeafWriteError(
                 f"{operation}: {which} that requires a gradient must not be written to; got "
                 f"{self.aval_!r}",
-                fix="Write under functx.autograd.no_grad(), or to a copy (x.copy()).",
+                fix=fix,
             )
 
     def check_history_of_view(self, view: ViewOf, operation: str) -> None:

@@ -345,7 +345,12 @@ def write_back_arguments(args: Values, new: dict[int, Any]) -> None:
     """
     for i in new:
         if is_variable(args[i]):
-            args[i].check_writable("a write to an argument")  # type: ignore[attr-defined]
+            # What is written inside no_grad is a constant in a trace, but not in the history of a leaf.
+            args[i].check_writable(  # type: ignore[attr-defined]
+                "a write to an argument",
+                fix="Enter functx.autograd.no_grad() around the call of the transformed function or the "
+                "loop, not only inside it, or write to a copy (x.copy()).",
+            )
     write_to_numpy_arrays(args, new)
     traced = [i for i in new if isinstance(args[i], Tracer)]
     values = [new[i] for i in traced]

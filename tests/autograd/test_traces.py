@@ -270,6 +270,25 @@ def test_functions_write_to_variables_among_their_arguments():
     with pytest.raises(AutogradError, match="a leaf that requires a gradient must not be written"):
         functx.jit(write)(u)
 
+    def write_under_no_grad(x):
+        with no_grad():
+            x -= 1
+        return x.sum()
+
+    def in_loop(f):
+        return lambda x: lax.fori_loop(0, 1, lambda i, carry: carry + f(x), 0.0)
+
+    for transform in (functx.jit, functx.checkpoint, in_loop):
+        v = leaf(1.0, 2.0)
+        with pytest.raises(AutogradError, match=r"must not be written to.*") as error:
+            transform(write_under_no_grad)(v)
+        assert "no_grad() around the call" in str(error.value)
+        with no_grad():
+            total = transform(write_under_no_grad)(v)
+        assert total.item() == 1.0
+        assert v.tolist() == [0.0, 1.0]
+        assert v.requires_grad
+
     def write_and_read(x, y):
         x[1] = 9.0
         return y * 1
