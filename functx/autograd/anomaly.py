@@ -7,11 +7,11 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from types import FrameType
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from functx.autograd.modes import ImmediateMode, ModeContext
+from functx.autograd.modes import ImmediateMode, ModeContext, set_var
 from functx.core.errors import AnomalyError
 from functx.core.source_info import (
     USER_CODE,
@@ -136,9 +136,7 @@ def describe_origin(origin: Origin | None) -> str:
 
 def set_anomalies(enabled: bool, check_nan: bool) -> Callable[[], None]:
     """Sets the mode; returns the function that restores the previous one."""
-    before = current_anomalies()
-    _anomalies.set(Anomalies(enabled, check_nan))
-    return lambda: cast(None, _anomalies.set(before))
+    return set_var(_anomalies, Anomalies(enabled, check_nan))
 
 
 class detect_anomaly(ModeContext):  # noqa: N801 - PyTorch's name
@@ -163,7 +161,6 @@ class detect_anomaly(ModeContext):  # noqa: N801 - PyTorch's name
     """
 
     def __init__(self, check_nan: bool = True):
-        super().__init__()
         self.check_nan = bool(check_nan)
         warnings.warn(
             "detect_anomaly: walks read each gradient, which is slow; use it for debugging alone",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
 from typing import Any, TypeAlias
 
 from functx import ops
@@ -52,8 +51,8 @@ def backward(
     """Add the gradients of `tensors` to `.grad` of the leaves that they were computed from.
 
     `grad_tensors` are the gradients of `tensors`, by default 1 for each of a single real element.
-    With `inputs`, only these get gradients, also if they are not leaves. The walk frees the values that
-    gradients need unless `retain_graph`, which is `create_graph` by default. With `create_graph` the
+    With `inputs`, only these get gradients, also if they are not leaves; an edge stands for a leaf, or for
+    a value that retains its gradient. The walk frees the values that gradients need unless `retain_graph`, which is `create_graph` by default. With `create_graph` the
     gradients are differentiable themselves. The gradient of a complex value is the direction of
     steepest ascent, as in PyTorch: the conjugate of that of `functx.grad`.
 
@@ -91,9 +90,15 @@ def backward(
     walk_backward(pairs, retain_graph, create_graph, input_list, accumulate=True)
 
 
-@cache
+_has_warned_of_cycles = False
+
+
 def warn_of_cycles() -> None:
     """Warns once that gradients with a history and leaves refer to each other."""
+    global _has_warned_of_cycles
+    if _has_warned_of_cycles:
+        return
+    _has_warned_of_cycles = True
     warn_at_user_line(
         "backward(create_graph=True): gradients and leaves refer to each other, which keeps "
         "memory until the garbage collector runs; use functx.autograd.grad",

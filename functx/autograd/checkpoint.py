@@ -135,7 +135,6 @@ class CheckpointedCall(SavedTensorHooks):
         return "checkpoint"
 
     def __init__(self, function: Function, args: PyTree, kwargs: PyTree, state: Any):
-        super().__init__()
         self.function, self.state = function, state
         self.arguments = Arguments((args, kwargs))
         self.avals: list[ShapedArray] = []
@@ -187,12 +186,14 @@ class Recomputation(SavedTensorHooks):
         return "checkpoint"
 
     def __init__(self, avals: Sequence[ShapedArray]):
-        super().__init__()
         self.avals = avals
         self.values: list[Recorded | None] = []
 
     def pack(self, x: Variable) -> Variable:
         position = len(self.values)
+        if position == len(self.avals):
+            # The function computes while its recomputation ends.
+            raise StopRecomputation
         first = self.avals[position]
         if (x.shape, x.dtype) != (first.shape, first.dtype):
             raise CheckpointError(

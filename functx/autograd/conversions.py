@@ -18,8 +18,20 @@ class ConvertibleArray(Tracer):
     def __array__(  # type: ignore[override]
         self, dtype: DTypeLike = None, copy: bool | None = None
     ) -> NumPyArray:
+        if copy is False:
+            raise ValueError("Variable: its memory must not be shared with NumPy; got copy=False")
         value = self.numpy()
         return value if dtype is None else value.astype(dtype, copy=False)
+
+    def __dlpack__(self, *, copy: bool | None = None, **options: Any) -> Any:
+        """A capsule of a copy, which the consumer may write to."""
+        if copy is False:
+            raise BufferError("Variable: its memory must not be shared by DLPack; got copy=False")
+        return self.numpy().__dlpack__(**options)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        # The CPU, by the numbers of DLPack.
+        return 1, 0
 
     def __float__(self) -> float:
         return float(self.numpy().item())

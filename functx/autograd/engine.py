@@ -15,7 +15,7 @@ import jax
 from functx import ops
 from functx.autograd.anomaly import current_anomalies, pull_back_with_origin
 from functx.autograd.hooks import NodeHooks, hook_name
-from functx.autograd.modes import grad_mode
+from functx.autograd.modes import current_modes, grad_mode
 from functx.autograd.nodes import (
     AccumulateGrad,
     CotangentsUsed,
@@ -330,7 +330,7 @@ class Walk:
     ) -> list[Gradient | None]:
         """The gradients after the hooks of the values; adds them to `.grad` of those that retain it."""
         gradients = list(gradients)
-        for index, table in hooks.values.items():
+        for index, table in list(hooks.values.items()):
             for hook in table.each():
                 gradient = gradients[index]
                 if gradient is None:
@@ -342,7 +342,7 @@ class Walk:
                 if value is not None:
                     label = f"hook `{hook_name(hook)}`"
                     gradients[index] = self.replaced(label, value, node.out_avals[index], gradient)
-        for index, reference in hooks.retained.items():
+        for index, reference in list(hooks.retained.items()):
             x, gradient = reference(), gradients[index]
             if x is not None and gradient is not None and x.is_current:
                 if current_builder.get() is not None:
@@ -516,6 +516,8 @@ def add_to_grad(x: Variable, gradient: Variable, create_graph: bool) -> None:
         elif create_graph:
             x._grad = record_outputs(_add, (before, gradient))[0]
         else:
+            if not current_modes().inference:
+                before._check_not_inference("backward", "be added to outside")
             # Gradients of several leaves may be views of one array.
             with before.lock:
                 total = make_variable(record(_add, (before.read(), gradient.read())), None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextvars import ContextVar
 from itertools import count
 from typing import NamedTuple
 
@@ -21,7 +22,8 @@ from functx.core.types import is_inexact
 from functx.core.typing import ArrayLike
 
 _levels = count()
-_kept: dict[int, list[Variable]] = {}
+_kept: ContextVar[list[Variable] | None] = ContextVar("kept", default=None)
+"""The dual numbers that nodes hold weak references to, while a level is open in this context."""
 Level = int
 _IN_TRANSFORMS = "Use functx.jvp of a function, which nests."
 
@@ -51,7 +53,7 @@ def enter_dual_level() -> Level:
         )
     level = next(_levels)
     open_level.set(level)
-    _kept[level] = []
+    _kept.set([])
     return level
 
 
@@ -65,13 +67,14 @@ def exit_dual_level(*, level: Level | None = None) -> None:
             fix="Work inside `with functx.autograd.forward_ad.dual_level():`.",
         )
     open_level.set(None)
-    _kept.pop(current, None)
+    _kept.set(None)
 
 
 def keep_until_exit(x: Variable) -> None:
     """Keeps a dual number while its level is open, for nodes that hold a weak reference to it."""
-    assert x._dual is not None
-    _kept.get(x._dual.level, []).append(x)
+    kept = _kept.get()
+    assert kept is not None
+    kept.append(x)
 
 
 class dual_level(ModeContext):  # noqa: N801 - PyTorch's name

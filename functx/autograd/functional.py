@@ -33,6 +33,7 @@ from functx.core.errors import FunctionalArgumentError, StrategyError, Unsupport
 from functx.core.tracebacks import api_boundary
 from functx.core.types import is_complex, is_inexact
 from functx.core.typing import Function
+from functx.transforms.argument_names import check_callable
 from functx.transforms.jvp import jvp as traced_jvp
 from functx.transforms.vmap import vmap
 
@@ -84,6 +85,7 @@ def jvp(
     >>> print(products)
     [2. 4.]
     """
+    check_callable(func, "jvp")
     check_strategy("jvp", strategy, strict, is_batched=False)
     with gradients_enabled():
         if strategy == FORWARD:

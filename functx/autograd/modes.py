@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable
 from contextvars import ContextVar
 from functools import wraps
+from threading import get_ident
 from typing import Any, NamedTuple, TypeVar, cast
 
 from functx.core.errors import AutogradError, AutogradInTransformError
@@ -15,6 +16,7 @@ from functx.lowering.jax_bridge import jax_is_tracing
 from functx.ops.gradient_stop import set_gradient_stop
 
 F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T")
 
 
 class Modes(NamedTuple):
@@ -96,15 +98,20 @@ def check_outside_transforms(function: str, fix: str, verb: str = "called") -> N
         )
 
 
+def set_var(var: ContextVar[T], value: T) -> Callable[[], None]:
+    """Sets a context variable; returns the function that gives it the value from before."""
+    before = var.get()
+    var.set(value)
+    return lambda: cast(None, var.set(before))
+
+
 class ModeContext:
     """A context, and a decorator, in which a mode is active.
 
     A decorated function, generator or coroutine, also an asynchronous generator, runs in the mode;
     between the values of a generator the mode of its caller is active.
+    Several threads and tasks may use one object at once.
     """
-
-    def __init__(self) -> None:
-        self._entered: list[Callable[[], None]] = []
 
     def enter(self) -> Callable[[], None]:
         """Switches the mode on; returns the function that restores the previous mode."""
@@ -115,13 +122,26 @@ class ModeContext:
         return type(self)()
 
     def __enter__(self) -> None:
-        self._entered.append(self.enter())
+        restore = self.enter()
+        _entered.set((*_entered.get(), (self, restore)))
 
     def __exit__(self, *_: object) -> None:
-        self._entered.pop()()
+        entered = _entered.get()
+        for i in reversed(range(len(entered))):
+            mode, restore = entered[i]
+            if mode is self:
+                _entered.set(entered[:i] + entered[i + 1 :])
+                restore()
+                return
 
     def __call__(self, fun: F) -> F:
         return cast(F, decorate(fun, self.fresh))
+
+
+_entered: ContextVar[tuple[tuple[ModeContext, Callable[[], None]], ...]] = ContextVar(
+    "entered", default=()
+)
+"""The modes that were entered in this context, in order, with the functions that restore those before."""
 
 
 class ImmediateMode(ModeContext):
@@ -131,16 +151,15 @@ class ImmediateMode(ModeContext):
     """
 
     def __init__(self) -> None:
-        super().__init__()
-        self._restore = self.switch()
+        self._restore, self._thread = self.switch(), get_ident()
 
     def switch(self) -> Callable[[], None]:
         """Switches the mode on; returns the function that restores the previous mode."""
         raise NotImplementedError
 
     def enter(self) -> Callable[[], None]:
-        self.switch()
-        return self._restore
+        restore = self.switch()
+        return self._restore if self._thread == get_ident() else restore
 
     def __call__(self, fun: F) -> F:
         self._restore()
@@ -232,7 +251,6 @@ class grad_mode(ModeContext):  # noqa: N801 - a context, named like a function
     """
 
     def __init__(self, enabled: bool, inference: bool | None = None):
-        super().__init__()
         self.enabled, self.inference = enabled, inference
 
     def enter(self) -> Callable[[], None]:
@@ -249,7 +267,7 @@ class _FunctionOrContext(ModeContext):
         return super().__new__(cls) if fun is None else decorate(fun, cls)
 
     def __init__(self, fun: Callable[..., Any] | None = None):
-        super().__init__()
+        pass
 
 
 class no_grad(_FunctionOrContext):  # noqa: N801 - PyTorch's name
@@ -303,6 +321,7 @@ class inference_mode(ModeContext):  # noqa: N801 - PyTorch's name
 
     They have no version. Outside the mode they can be operands, but they cannot be saved for a
     derivative, written to or made to require gradients; a copy (`x.copy()`) can. Forward mode is off.
+    A `.grad` that `backward` makes in it is one too, as in PyTorch.
     With `mode=False`, normal mode is active again.
 
     >>> from functx.autograd import Variable, inference_mode
@@ -317,7 +336,6 @@ class inference_mode(ModeContext):  # noqa: N801 - PyTorch's name
         return decorate(mode, cls) if callable(mode) else super().__new__(cls)
 
     def __init__(self, mode: bool = True):
-        super().__init__()
         self.mode = bool(mode)
 
     def enter(self) -> Callable[[], None]:
@@ -347,9 +365,7 @@ class _Flag(ImmediateMode):
         super().__init__()
 
     def switch(self) -> Callable[[], None]:
-        before = self.flag.get()
-        self.flag.set(self.mode)
-        return lambda: cast(None, self.flag.set(before))
+        return set_var(self.flag, self.mode)
 
     def fresh(self) -> ModeContext:
         return type(self)(self.mode)

@@ -10,7 +10,7 @@ from weakref import ref
 import jax
 import numpy as np
 
-from functx.autograd.modes import ModeContext, check_outside_transforms, grad_mode
+from functx.autograd.modes import ModeContext, check_outside_transforms, grad_mode, set_var
 from functx.autograd.nodes import (
     GradientEdge,
     Node,
@@ -39,7 +39,9 @@ from functx.core.typing import ArrayLike
 from functx.transforms.argument_names import check_callable
 
 CURE_IN_TRANSFORMS = "Write functx.checkpoint(f, policy=...), whose policies choose what is saved."
-_allowing: ContextVar[bool] = ContextVar("allow_mutation_on_saved_tensors", default=False)
+_allowing: ContextVar[allow_mutation_on_saved_tensors | None] = ContextVar(
+    "allow_mutation_on_saved_tensors", default=None
+)
 _disabled: ContextVar[str | None] = ContextVar("saved_tensors_hooks_disabled", default=None)
 
 
@@ -64,8 +66,7 @@ class SavedTensorHooks(ModeContext):
         if message is not None:
             raise SavedValueHooksError(message)
         check_outside_transforms(self.label, CURE_IN_TRANSFORMS, "entered")
-        token = saving_hooks.set(self)
-        return lambda: saving_hooks.reset(token)
+        return set_var(saving_hooks, self)
 
     def pack_node(self, node: OperationNode) -> None:
         """Packs the values that a new node saved, except constants."""
@@ -127,8 +128,7 @@ class no_saved_tensor_hooks(ModeContext):  # noqa: N801 - a context, named like 
     """A context without saved-tensor hooks."""
 
     def enter(self) -> Callable[[], None]:
-        token = saving_hooks.set(None)
-        return lambda: saving_hooks.reset(token)
+        return set_var(saving_hooks, None)
 
 
 class PackedValue:
@@ -187,7 +187,6 @@ class saved_tensors_hooks(SavedTensorHooks):  # noqa: N801 - PyTorch's name
     """
 
     def __init__(self, pack_hook: Callable[[Variable], Any], unpack_hook: Callable[[Any], Any]):
-        super().__init__()
         check_callable(pack_hook, "saved_tensors_hooks")
         check_callable(unpack_hook, "saved_tensors_hooks")
         self.pack_hook, self.unpack_hook = pack_hook, unpack_hook
@@ -210,7 +209,6 @@ class save_on_cpu(SavedTensorHooks):  # noqa: N801 - PyTorch's name
     """
 
     def __init__(self, pin_memory: bool = False):
-        super().__init__()
         self.pin_memory = pin_memory
 
     def fresh(self) -> ModeContext:
@@ -239,21 +237,15 @@ class allow_mutation_on_saved_tensors(SavedTensorHooks):  # noqa: N801 - PyTorch
     Raises SavedValueHooksError for a context inside another one, and for a walk outside.
     """
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.is_open = False
-
     def enter(self) -> Callable[[], None]:
-        if _allowing.get():
+        if _allowing.get() is not None:
             raise SavedValueHooksError(
                 "allow_mutation_on_saved_tensors: the context must not be inside another one; got two"
             )
-        leave, token = super().enter(), _allowing.set(True)
-        self.is_open = True
+        leave, forbid = super().enter(), set_var(_allowing, self)
 
         def restore() -> None:
-            self.is_open = False
-            _allowing.reset(token)
+            forbid()
             leave()
 
         return restore
@@ -262,7 +254,7 @@ class allow_mutation_on_saved_tensors(SavedTensorHooks):  # noqa: N801 - PyTorch
         return x
 
     def unpack(self, packed: Variable) -> Variable:
-        if not self.is_open:
+        if _allowing.get() is not self:
             raise SavedValueHooksError(
                 "allow_mutation_on_saved_tensors: backward of a graph that is recorded in the context "
                 "must be called in it; got a walk outside",
@@ -278,14 +270,12 @@ class disable_saved_tensors_hooks(ModeContext):  # noqa: N801 - PyTorch's name
     """
 
     def __init__(self, error_message: str):
-        super().__init__()
         self.message = error_message
 
     def enter(self) -> Callable[[], None]:
         if saving_hooks.get() is not None:
             raise SavedValueHooksError(self.message)
-        token = _disabled.set(self.message)
-        return lambda: _disabled.reset(token)
+        return set_var(_disabled, self.message)
 
     def fresh(self) -> ModeContext:
         return disable_saved_tensors_hooks(self.message)
@@ -353,7 +343,6 @@ class unsafe_preserve_version_counter(ModeContext):  # noqa: N801 - PyTorch's na
     """
 
     def __init__(self, tensors: Variable | Sequence[Variable]):
-        super().__init__()
         self.tensors = tensors
 
     def enter(self) -> Callable[[], None]:

@@ -232,7 +232,7 @@ class Variable(ConvertibleArray):
         if view.primitive is None:
             edge = self._edge
             if edge is not None and view.function is not None:
-                edge = GradientEdge(OverwrittenNode(str(view.function), [self.aval_]), 0)
+                edge = GradientEdge(OverwrittenNode(view.function, [self.aval_]), 0)
             # Of the base, which `forward` may have made under no_grad, only the value is read.
             with grad_mode(False):
                 recorded = view.base.read()
@@ -417,7 +417,7 @@ class Variable(ConvertibleArray):
 
     @grad.deleter
     def grad(self) -> None:
-        self._grad = None
+        self.grad = None
 
     @property
     def retains_grad(self) -> bool:
@@ -787,6 +787,7 @@ def make_variable(recorded: Recorded, edge: GradientEdge | None) -> Variable:
     return x
 
 
+_leaf_lock = RLock()
 _no_builder = Builder("recording", "autograd")
 variables.type = Variable
 

@@ -268,3 +268,13 @@ def test_a_numpy_array_that_was_written_to_a_variable_is_not_shared_with_it():
             assert dual.tolist() == [1.0, 1.0, 1.0]
             assert forward_ad.unpack_dual(dual).tangent.tolist() == [1.0, 1.0, 1.0]
         assert x.tolist() == y.tolist() == z.tolist() == [1.0, 1.0, 1.0]
+
+
+def test_numpy_gets_copies_alone():
+    x = Variable([1.0, 2.0])
+    for made in (onp.asarray(x), onp.array(x), onp.from_dlpack(x), onp.from_dlpack(x, copy=True)):
+        made += 1
+        assert x.tolist() == [1.0, 2.0]
+    for function, error in ((onp.asarray, ValueError), (onp.from_dlpack, BufferError)):
+        with pytest.raises(error, match="Variable: its memory must not be shared"):
+            function(x, copy=False)

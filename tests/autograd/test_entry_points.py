@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import importlib
 import threading
 import weakref
 
@@ -12,7 +13,6 @@ import functx
 import functx.numpy as np
 from functx import autograd
 from functx.autograd import Variable, backward, enable_grad, grad, no_grad, set_grad_enabled
-from functx.autograd.backward import warn_of_cycles
 from functx.autograd.variable import make_variable
 from functx.core.errors import (
     AutogradError,
@@ -112,9 +112,10 @@ def test_a_derivative_that_is_zero_by_its_structure_is_none_or_zeros_that_requir
         assert float(y) == expected
 
 
-def test_a_walk_that_keeps_the_graph_warns_once_at_the_line_of_the_user():
+def test_a_walk_that_keeps_the_graph_warns_once_at_the_line_of_the_user(monkeypatch):
     x = leaf(2.0)
-    warn_of_cycles.cache_clear()
+    module = importlib.import_module("functx.autograd.backward")
+    monkeypatch.setattr(module, "_has_warned_of_cycles", False)
     with pytest.warns(UserWarning, match="refer to each other") as record:
         (x * x).backward(create_graph=True)
         backward(x * x, create_graph=True)
@@ -406,3 +407,11 @@ def jacobian_of(x):
     v = leaf(x)
     gradients = [Variable(onp.eye(2, dtype="float32")), None]
     return grad([v**3, v.sum()], v, gradients, is_grads_batched=True)[0]
+
+
+def test_an_edge_as_input_of_backward_stands_for_a_value_that_retains_its_gradient():
+    x = leaf(3.0)
+    y = x * x
+    y.retain_grad()
+    backward(y * y, inputs=[autograd.get_gradient_edge(y)])
+    assert float(y.grad) == 18 and x.grad is None

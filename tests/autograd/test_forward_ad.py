@@ -1,5 +1,7 @@
 """Dual numbers: values, views and writes, levels, and their mistakes."""
 
+import threading
+import weakref
 from contextlib import nullcontext
 
 import numpy as onp
@@ -140,3 +142,18 @@ def test_gradients_of_duals_are_dual(create_graph, packs):
         primal, tangent = unpack_dual(gradient)
     onp.testing.assert_allclose(primal, functx.grad(function)(POINT), rtol=1e-5)
     onp.testing.assert_allclose(tangent, expected, rtol=1e-5)
+
+
+def test_a_level_that_a_thread_leaves_open_goes_with_the_thread():
+    kept = []
+
+    def work():
+        forward_ad.enter_dual_level()
+        dual = make_dual(Variable(3.0), Variable(1.0))
+        forward_ad.keep_until_exit(dual)
+        kept.append(weakref.ref(dual))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert kept[0]() is None

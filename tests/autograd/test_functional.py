@@ -8,6 +8,7 @@ import functx.numpy as np
 from functx.autograd import Variable, functional, grad, inference_mode, no_grad
 from functx.autograd.functional import hessian, hvp, jacobian, jvp, vhp, vjp
 from functx.core.errors import (
+    ArgumentError,
     AutogradError,
     FunctionalArgumentError,
     FunctionalTypeError,
@@ -52,6 +53,12 @@ def test_the_result_has_the_structure_of_inputs_and_outputs():
     assert isinstance(output, Variable) and isinstance(product, Variable)
     (output,), (product,) = vjp(lambda x: (x * x,), (X,), (V,))
     assert_close(product, 2 * X * V)
+
+
+@pytest.mark.parametrize("strategy", ["reverse-mode", "forward-mode"])
+def test_a_number_in_place_of_the_function_is_refused_by_each_strategy(strategy):
+    with pytest.raises(ArgumentError, match="jvp: "):
+        jvp(3, X, V, strategy=strategy)
 
 
 @pytest.mark.parametrize("strategy", ["reverse-mode", "forward-mode"])

@@ -493,3 +493,17 @@ def test_hooks_of_complex_values_get_the_gradient_of_the_convention():
 def test_hooks_of_traced_values_are_refused_and_the_functional_way_is_named(register):
     with pytest.raises((AttributeError, HookTargetError), match=r"functx\.hook_grad"):
         functx.grad(register)(1.0)
+
+
+def test_a_hook_may_register_hooks_on_other_outputs_of_its_node():
+    x, seen = leaf(POINT), []
+    first, second = np.split(x * 2, 2)
+
+    def hook(gradient):
+        second.register_hook(seen.append)
+        second.retain_grad()
+
+    first.register_hook(hook)
+    (first.sum() + second.sum()).backward()
+    assert seen == [] and x.grad.tolist() == [2.0, 2.0]
+    assert second.grad.tolist() == [1.0]

@@ -306,3 +306,22 @@ def test_modes_give_no_warning_and_leave_no_state_behind():
         with no_grad(), enable_grad(), inference_mode(), set_grad_enabled(True):
             pass
     assert is_grad_enabled() and not is_inference_mode_enabled()
+
+
+def test_a_gradient_made_in_inference_mode_is_an_inference_array_and_is_added_to_there_alone():
+    x = leaf(2.0)
+    y = x * x
+    with inference_mode():
+        y.backward(retain_graph=True)
+        y.backward(retain_graph=True)
+        (slope,) = grad(y, x, retain_graph=True)
+    assert x.grad.is_inference() and slope.is_inference() and x.grad.item() == 8.0
+    for add in (y.backward, lambda: x.grad.__iadd__(1)):
+        with pytest.raises(InferenceArrayError):
+            add()
+    assert x.grad.item() == 8.0
+    x.grad = x.grad.copy()
+    y = x * x
+    with inference_mode():
+        y.backward()
+    assert not x.grad.is_inference() and x.grad.item() == 12.0

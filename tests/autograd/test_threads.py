@@ -1,6 +1,9 @@
 """Threads that record, walk and use modes side by side; errors that leave the engine usable."""
 
+import asyncio
+import sys
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as onp
@@ -11,6 +14,7 @@ import functx.numpy as np
 from functx.autograd import (
     Function,
     Variable,
+    allow_mutation_on_saved_tensors,
     backward,
     enable_grad,
     forward_ad,
@@ -24,7 +28,11 @@ from functx.autograd import (
     recorded,
     saved_tensors_hooks,
     set_detect_anomaly,
+    set_grad_enabled,
 )
+from functx.autograd.nodes import AccumulateGrad, saving_hooks
+from functx.autograd.variable import open_level
+from functx.core.errors import SavedValueError
 
 THREADS = 6
 
@@ -287,3 +295,105 @@ def test_an_interrupted_run_is_run_again(monkeypatch):
             ys[0].item()
     assert ys[0].item() == 15.0
     assert grad(ys[1], x)[0].tolist() == [6.0, 12.0]
+
+
+def used_by_two(mode, use):
+    """`use()` of two overlapping threads inside `mode`, then outside; the first leaves it first."""
+    entered, left = threading.Barrier(2, timeout=5), threading.Event()
+
+    def first():
+        with mode:
+            entered.wait()
+            found = use()
+        left.set()
+        return found, use()
+
+    def second():
+        with enable_grad(), no_grad(), mode:
+            entered.wait()
+            left.wait(5)
+            found = use()
+        return found, use()
+
+    with ThreadPoolExecutor(2) as pool:
+        return [x.result(20) for x in (pool.submit(first), pool.submit(second))]
+
+
+def is_saving_allowed():
+    """Whether a value may be written to after a node saved it."""
+    x = leaf(2.0)
+    y = x * 1
+    z = (y * y).sum()
+    with no_grad():
+        y += 1
+    try:
+        z.backward()
+    except SavedValueError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize(
+    "make, use, inside",
+    [
+        (no_grad, is_grad_enabled, False),
+        (inference_mode, is_inference_mode_enabled, True),
+        (lambda: set_grad_enabled(False), is_grad_enabled, False),
+        (lambda: set_detect_anomaly(True), is_anomaly_enabled, True),
+        (forward_ad.dual_level, lambda: open_level.get() is not None, True),
+        (lambda: saved_tensors_hooks(id, id), lambda: saving_hooks.get() is not None, True),
+    ],
+)
+def test_two_threads_use_one_context_object_at_once(make, use, inside):
+    before = use()
+    mode = make()
+    if isinstance(mode, (set_grad_enabled, set_detect_anomaly)):
+        assert use() == inside
+        with mode:
+            pass
+    assert use() == before == (not inside)
+    assert used_by_two(mode, use) == [(inside, not inside)] * 2
+    assert use() == before
+
+
+def test_a_thread_may_write_to_saved_values_until_it_leaves_the_context_itself():
+    def use():
+        with enable_grad():
+            return is_saving_allowed()
+
+    assert used_by_two(allow_mutation_on_saved_tensors(), use) == [(True, False)] * 2
+
+
+def test_two_tasks_use_one_context_object_at_once():
+    mode, packed = saved_tensors_hooks(lambda x: packed.append(1) or x, lambda x: x), []
+    x = leaf(2.0)
+
+    async def work(entered, other, left, other_left):
+        with mode:
+            entered.set()
+            await other.wait()
+            if other_left is not None:
+                await other_left.wait()
+            x * x
+        left.set()
+        return saving_hooks.get()
+
+    async def both():
+        a, b, a_left, b_left = [asyncio.Event() for _ in range(4)]
+        return await asyncio.gather(work(a, b, a_left, None), work(b, a, b_left, a_left))
+
+    assert asyncio.run(both()) == [None, None]
+    assert len(packed) == 4
+
+
+def test_threads_that_need_the_node_of_a_leaf_at_once_get_one(monkeypatch):
+    class Slow(AccumulateGrad):
+        def __init__(self, x):
+            time.sleep(0.02)
+            super().__init__(x)
+
+    monkeypatch.setattr(sys.modules[Variable.__module__], "AccumulateGrad", Slow)
+    x = leaf(2.0)
+    parts = in_threads(lambda i: (x * (i + 1)).sum())
+    assert len({y.grad_fn.edges[0].node.edges[0].node for y in parts}) == 1
+    assert grad(sum(parts), x)[0].tolist() == [21.0]

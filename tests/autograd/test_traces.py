@@ -113,6 +113,9 @@ def test_calls_that_would_act_only_while_tracing_are_refused_inside_a_transform(
     def set_grad(x):
         v.grad = None
 
+    def delete_grad(x):
+        del v.grad
+
     def enter_hooks(x):
         with saved_tensors_hooks(lambda x: x, lambda x: x):
             return x
@@ -134,6 +137,7 @@ def test_calls_that_would_act_only_while_tracing_are_refused_inside_a_transform(
         ),
         "register_multi_grad_hook: ": lambda x: register_multi_grad_hook([v], lambda g: None),
         "x.grad =: ": set_grad,
+        "x.grad =: it must not be set": delete_grad,
         "increment_version: ": lambda x: increment_version(v),
         "saved_tensors_hooks: ": enter_hooks,
         "enter_dual_level: ": enter_level,
