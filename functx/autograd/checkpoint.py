@@ -13,6 +13,7 @@ import numpy as np
 
 from functx.autograd.backward import backward
 from functx.autograd.engine import Gradient, Walk, is_checkpoint_valid, running_walk
+from functx.autograd.hooks import dead_reference
 from functx.autograd.modes import check_outside_transforms, current_modes, grad_mode
 from functx.autograd.nodes import (
     GradientEdge,
@@ -233,7 +234,7 @@ class CapturedVariables:
         return watching(self._check)
 
     def _find(self, x: Variable) -> int | None:
-        reference, writes = self._writes.get(id(x), (_nothing, None))
+        reference, writes = self._writes.get(id(x), (dead_reference, None))
         return writes if reference() is x else None
 
     def _note(self, operands: Sequence[Variable]) -> None:
@@ -249,10 +250,6 @@ class CapturedVariables:
                     f"walk, which recomputes the function; got a write to {x.aval_!r}",
                     fix="Pass it as an argument, or write to it after backward().",
                 )
-
-
-def _nothing() -> None:
-    """The reference of a Variable that was not noted."""
 
 
 @contextmanager

@@ -99,8 +99,9 @@ class Walk:
             self.capturing.setdefault(edge.node, []).append(edge.output_nr)
         self.callbacks: list[Callable[[], object]] = []
         self.roots: list[Node] = []
-        self.depth = 0
-        self.allows_checkpoint = True
+        outer = running_walk.get()
+        self.depth: int = 0 if outer is None else outer.depth + 1
+        self.allows_checkpoint = wanted is None and is_checkpoint_valid()
         self.detects_anomalies = current_anomalies().enabled
         # Gradients of dual numbers are dual, whether they are recorded for a walk or not.
         self.is_differentiated = create_graph or open_level.get() is not None
@@ -108,9 +109,6 @@ class Walk:
 
     def run(self, roots: Sequence[tuple[GradientEdge, Any]]) -> None:
         """Walks from roots with their gradients."""
-        outer = running_walk.get()
-        self.depth = 0 if outer is None else outer.depth + 1
-        self.allows_checkpoint = self.wanted is None and is_checkpoint_valid()
         if self.depth and self.depth % _DEPTH_OF_A_THREAD == 0:
             run_in_thread(lambda: self.run_here(roots))
         else:

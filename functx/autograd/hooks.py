@@ -14,6 +14,10 @@ if TYPE_CHECKING:
 _ids = count()
 
 
+def dead_reference() -> None:
+    """A weak reference to an object that is gone, or was not made yet."""
+
+
 class Hooks(dict[int, Callable[..., Any]]):
     """A table of hooks, which run in the order of registration."""
 

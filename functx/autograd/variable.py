@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from copy import deepcopy
-from threading import Lock, RLock
+from threading import RLock
 from typing import Any, ClassVar, NamedTuple
 from weakref import ref
 
@@ -20,6 +20,7 @@ from functx.autograd.hooks import (
     Hooks,
     NodeHooks,
     RemovableHandle,
+    dead_reference,
     move_retained,
     register,
     retain,
@@ -387,7 +388,7 @@ class Variable(ConvertibleArray):
         elif self._leaf is None:
             if self.weak_type:
                 self._recorded = constant(strong(self.compute()))
-            self._leaf = _no_node
+            self._leaf = dead_reference
         return self
 
     @property
@@ -651,9 +652,9 @@ class Variable(ConvertibleArray):
                 keeps_history = self.requires_grad and value.dtype == self.dtype
                 value = ops.select(np.True_, value, self) if keeps_history else value.copy()
             if idx is Ellipsis and self.takes_whole(value, "x[...] ="):
-                return self.write(value, "x[...] =")
+                self.write(value, "x[...] =")
+                return
         mutation.set_item(self, idx, value)
-        return None
 
     def before_write(self, other: Any) -> Variable:
         """The value as an array of its own, which nodes can save while this one is written to.
@@ -709,7 +710,7 @@ class Variable(ConvertibleArray):
                 fix="Copy x.detach(), its value.",
             )
         x = make_variable(self.read(), None)
-        x._leaf = None if self._leaf is None else _no_node
+        x._leaf = None if self._leaf is None else dead_reference
         x._grad = deepcopy(self._grad, memo)
         return x
 
@@ -762,12 +763,8 @@ def strong(x: Any) -> Any:
     return x.astype(x.dtype) if aval_of(x).weak_type else x
 
 
-_making = Lock()
+_making = RLock()
 """The lock of what is made for a Variable when it is first needed."""
-
-
-def _no_node() -> None:
-    """The reference of a leaf whose node was not made yet."""
 
 
 def variable(*_: object, **__: object) -> Variable:
