@@ -440,4 +440,4 @@ def is_sum_of_squares(edge: GradientEdge | None) -> bool:
 
 
 _LONGEST_SUM_OF_SQUARES = 64
-"""The number of operations before a root that are looked at."""
+"""The number of operations before a root that are searched."""

@@ -21,7 +21,7 @@ class Recorded:
     """An array that a recording will compute, or has computed.
 
     It is value `number` of `recording`, which is None once `value` is known. `is_private` says whether
-    nobody else holds the array `value`, whose memory a recording may then reuse; `captured_by` is the last
+    nothing else refers to the array `value`, whose memory a recording may then reuse; `captured_by` is the last
     recording that captured it.
     """
 
@@ -55,18 +55,18 @@ class Recorded:
         return value
 
     def share(self) -> None:
-        """Lets others hold the value: no recording may reuse its memory."""
+        """Lets others refer to the value: no recording may reuse its memory."""
         with ownership:
             self.is_private = False
             if self.captured_by is not None:
                 self.captured_by.reusable.pop(id(self.value), None)
 
     def look(self) -> Any:
-        """As `compute`, for a caller that does not keep the value, and holds this object meanwhile."""
+        """As `compute`, for a caller that does not keep the value, and refers to this object meanwhile."""
         if self.recording is not None:
             self.recording.run()
         if self.error is not None:
-            # The traceback would grow with each look.
+            # The traceback would grow with each read.
             raise self.error.with_traceback(None)
         return self.value
 

@@ -1,4 +1,4 @@
-"""Recordings: the operations on Variables of one thread, run together when a value is looked at."""
+"""Recordings: the operations on Variables of one thread, run together when a value is read."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ class Recording:
     """The operations that were recorded and not yet run.
 
     `calls` holds each operation, then its operands: the numbers of values of this recording, where -1 is
-    the first captured value, and literals. Only those values are computed that somebody still
-    holds: `results` are weak references. If an operation raises, each look at a result that depends
-    on it raises the same error. `reusable` holds the captured values that are private, by identity.
+    the first captured value, and literals. Only values that are still referenced are
+    computed: `results` are weak references. If an operation raises, reading a result that depends on it
+    raises the same error. `reusable` holds the captured values that are private, by identity.
     """
 
     def __init__(self) -> None:
@@ -129,11 +129,11 @@ class Recording:
         return builder, values
 
     def held(self) -> list[Recorded]:
-        """The values that somebody still holds."""
+        """The values that are still referenced."""
         return [x for reference in self.results if (x := reference()) is not None]
 
     def run(self) -> None:
-        """Computes all results that are still held; the thread then begins another recording.
+        """Computes all results that are still referenced; the thread then begins another recording.
 
         Raises the error of an operation with effects.
         """
@@ -142,9 +142,9 @@ class Recording:
                 return
             if self.is_running:
                 raise AutogradError(
-                    "callback: it must not look at a Variable that is computed together with the "
-                    "operation that calls it; got a look at one",
-                    fix="Look at it before (x.block_until_ready()), or pass it to the callback.",
+                    "callback: it must not read a Variable that is computed together with the "
+                    "operation that calls it; got a read of one",
+                    fix="Read it before (x.block_until_ready()), or pass it to the callback.",
                 )
             # A run that was interrupted is run again.
             self.is_open, self.is_running = False, True
@@ -192,12 +192,12 @@ class Recording:
         """The error of results whose computation was interrupted, and must not happen again."""
         return AutogradError(
             "recording: it was interrupted after effects, or after the memory of operands was reused; "
-            "got a look at a result that was not computed",
+            "got a read of a result that was not computed",
             fix="Compute it anew, from values that were kept.",
         )
 
     def values_of(self, held: Sequence[Recorded]) -> Sequence[Any]:
-        """The values of results, or errors: operation by operation at first, compiled when met again."""
+        """The values of results, or errors: operation by operation at first, compiled when seen again."""
         numbers = tuple([x.number for x in held])
         types = tuple(self.captured_avals)
         key = contextual_key((tuple(self.calls), types, numbers))
@@ -205,8 +205,8 @@ class Recording:
         if found is None:
             calls = [x.aval if type(x) is Literal else x for x in self.calls]
             form = hash((tuple(calls), types, numbers))
-            if _met.get(form) is None:
-                _met.put(form, True)
+            if _seen.get(form) is None:
+                _seen.put(form, True)
                 return self.evaluate(held)
             builder, values = self.trace()
             program, _ = builder.finish([values[x.number] for x in held])
@@ -226,7 +226,7 @@ class Recording:
             return self.evaluate(held)
 
     def donatable_positions(self, held: Sequence[Recorded]) -> frozenset[int]:
-        """The positions of captured values that nobody holds, each with the type of a result of its own."""
+        """The positions of captured values without references, each with the type of a result of its own."""
         with ownership:
             free = {key for key, reference in self.reusable.items() if reference() is None}
         donatable = []
@@ -298,7 +298,7 @@ def _runtime_value(x: Literal) -> Any:
     return x.value if x.aval.weak_type else np.asarray(x.value, x.aval.dtype)[()]
 
 
-_met: Cache = Cache("met recordings", 4096)
+_seen: Cache = Cache("seen recordings", 4096)
 """The hashes of the recordings that have run, without their literals."""
 _programs: Cache = Cache("recordings", 512)
 """The programs of recordings that have run at least twice, and the positions of donated operands."""

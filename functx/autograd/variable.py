@@ -108,7 +108,7 @@ class Variable(ConvertibleArray):
     """An array that records what is done with it, so that `backward` can differentiate it.
 
     It has NumPy's operators and methods, and all functions of functx take it. Operations are
-    recorded, and run when a value is looked at. With `requires_grad` it is a leaf, whose `grad`
+    recorded, and run when a value is read. With `requires_grad` it is a leaf, whose `grad`
     collects gradients. Like a NumPy array it can be written to, and views share its memory.
 
     The value is copied as by `functx.numpy.array`: outside `jax.enable_x64()`, 64-bit numbers of
@@ -294,7 +294,7 @@ class Variable(ConvertibleArray):
         return np.array(recorded.look())
 
     def readable(self) -> Recorded:
-        """The current value, which the caller looks at. ConcretizationError in a jitted function."""
+        """The current value, which the caller reads. ConcretizationError in a jitted function."""
         self.check_not_in_jit(
             "the value of a Variable",
             "Read it before the call and pass it as an argument, a static one for a Python number; or "

@@ -118,7 +118,7 @@ def _jax_option(name: str) -> property:
 
 
 class _RecordingLimits:
-    """The size at which the operations recorded on Variables run although no value was looked at."""
+    """The size at which the operations recorded on Variables run although no value was read."""
 
     operations = 20_000
     bytes = 4 * 2**30

@@ -1,4 +1,4 @@
-"""How recordings run: operation by operation at first, compiled when they are met again."""
+"""How recordings run: operation by operation at first, compiled when they are seen again."""
 
 import sys
 import threading
