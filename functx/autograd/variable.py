@@ -784,7 +784,6 @@ def make_variable(recorded: Recorded, edge: GradientEdge | None) -> Variable:
     return x
 
 
-_leaf_lock = RLock()
 _no_builder = Builder("recording", "autograd")
 variables.type = Variable
 
