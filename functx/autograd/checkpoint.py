@@ -92,7 +92,7 @@ class Arguments:
             return np.array(x)
         if not isinstance(x, Variable):
             return x
-        counter = x._storage
+        counter = x.version_counter
         return pack_saved(SavedValue(x.read(), x.edge, counter, counter.version, None, x._dual))
 
     @property
@@ -240,11 +240,11 @@ class CapturedVariables:
     def _note(self, operands: Sequence[Variable]) -> None:
         for x in operands:
             if self._find(x) is None:
-                self._writes[id(x)] = ref(x), x._storage.writes
+                self._writes[id(x)] = ref(x), x.version_counter.writes
 
     def _check(self, operands: Sequence[Variable]) -> None:
         for x in operands:
-            if self._find(x) not in (None, x._storage.writes):
+            if self._find(x) not in (None, x.version_counter.writes):
                 raise SavedValueError(
                     "checkpoint: a Variable that the function captures must keep its value until the "
                     f"walk, which recomputes the function; got a write to {x.aval_!r}",

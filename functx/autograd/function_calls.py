@@ -203,7 +203,7 @@ def apply_to_variables(
 ) -> Any:
     """The output of a call with a Variable among its arguments, as one node."""
     needs = tuple([isinstance(x, Variable) and x.requires_grad for x in inputs])
-    versions = {id(x): x._storage.version if isinstance(x, Variable) else 0 for x in inputs}
+    versions = {id(x): x.version_counter.version if isinstance(x, Variable) else 0 for x in inputs}
     tangents = [x.tangent if isinstance(x, Variable) else None for x in inputs]
     context = FunctionContext(function.__name__, needs)
     output, node = call_forward(function, context, inputs, keywords)
@@ -233,7 +233,7 @@ def call_forward(
     keywords: dict[str, Any],
 ) -> tuple[Any, FunctionNode | None]:
     """The output of `forward`, and the node of the call, whose context is set up."""
-    writes = {id(x): x._storage.writes for x in inputs if isinstance(x, Variable)}
+    writes = {id(x): x.version_counter.writes for x in inputs if isinstance(x, Variable)}
     edges = [x.edge if on else None for x, on in zip(inputs, context.needs_input_grad, strict=True)]
     avals = [aval_of(x) if is_array(x) else None for x in inputs]
     with grad_mode(False), closed_level():
@@ -290,7 +290,7 @@ def is_made_by_call(x: Any, writes: dict[int, int]) -> bool:
     """
     if not isinstance(x, Variable) or not is_inexact(x.dtype):
         return False
-    return x._storage.writes != writes[id(x)] if id(x) in writes else not x.requires_grad
+    return x.version_counter.writes != writes[id(x)] if id(x) in writes else not x.requires_grad
 
 
 def new_output(function: str, x: Any, edge: GradientEdge | None, inputs: Sequence[Any]) -> Variable:
@@ -313,7 +313,7 @@ def new_output(function: str, x: Any, edge: GradientEdge | None, inputs: Sequenc
 def base_among(x: Variable, inputs: Sequence[Any]) -> Variable | None:
     """The input whose memory `x` shares."""
     for y in inputs:
-        if isinstance(y, Variable) and y._storage is x._storage:
+        if isinstance(y, Variable) and y.version_counter is x.version_counter:
             return y
     return None
 
@@ -324,10 +324,10 @@ def written_input(x: Any, edge: GradientEdge | None, version: int) -> Any:
     `version` is its version before the call.
     """
     if isinstance(x, Variable):
-        after = max(x._storage.version, version + 1)
+        after = max(x.version_counter.version, version + 1)
         if edge is not None:
             x.write(make_variable(x.read(), edge), "mark_dirty")
-        x._storage.version = after
+        x.version_counter.version = after
     return x
 
 
@@ -390,7 +390,7 @@ def check_dirty_tangent(name: str, x: Variable, tangent: Any, before: Any) -> No
 
 def check_view_tangent(name: str, tangent: Variable, base: Variable | None) -> None:
     """Raise FunctionContextError unless the tangent shares the memory of `base`, the input's tangent."""
-    if base is not None and tangent._storage is not base._storage:
+    if base is not None and tangent.version_counter is not base.version_counter:
         raise FunctionContextError(
             f"{name}: the tangent of an input that is returned, or of a view of it, must be "
             f"that view of its tangent; got a tangent with memory of its own, {tangent.aval_!r}",

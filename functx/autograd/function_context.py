@@ -153,7 +153,7 @@ def saved_values(
         key = id(x)
         result, number = results.get(key, (None, None))
         if result is not None and (key not in edges or result is x):
-            counter, number = result._storage, number if result.requires_grad else None
+            counter, number = result.version_counter, number if result.requires_grad else None
             saved = SavedValue(
                 result.read(), None, counter, counter.version, number, None, ref(result)
             )
@@ -161,7 +161,7 @@ def saved_values(
         x = as_variable(x.copy() if isinstance(x, np.ndarray) else x)
         edge = edges.get(key, x.edge)
         x._check_not_inference("save_for_backward", "be saved for a derivative")
-        counter = x._storage
+        counter = x.version_counter
         return pack_saved(
             SavedValue(x.read(), edge, counter, counter.version, None, x._dual, ref(x))
         )

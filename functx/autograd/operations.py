@@ -151,20 +151,28 @@ def save_residuals(
     for k, i in split.saved_operands:
         x = args[i]
         if isinstance(x, Variable):
-            counter = x._storage
+            counter = x.version_counter
             if counter.is_inference:
                 x._check_not_inference(split.name, "be saved for a derivative")
             saved[k] = make_saved_value(
                 (saved[k], edges[i], counter, counter.version, None, x._dual, ref(x))
             )
     for k, i in split.saved_outputs:
-        saved[k] = make_saved_value((saved[k], None, outs[i]._storage, 0, i, None, None))
+        saved[k] = make_saved_value((saved[k], None, outs[i].version_counter, 0, i, None, None))
     is_dual = False
     for x in args:
         is_dual = is_dual or (isinstance(x, Variable) and x._dual is not None)
     if split.recomputes or is_dual:
         node.operands = [
-            SavedValue(x._recorded, edges[i], x._storage, x._storage.version, None, x._dual, ref(x))
+            SavedValue(
+                x._recorded,
+                edges[i],
+                x.version_counter,
+                x.version_counter.version,
+                None,
+                x._dual,
+                ref(x),
+            )
             if isinstance(x, Variable)
             else operands[i]
             for i, x in enumerate(args)
@@ -183,7 +191,7 @@ def share_memory(primitive: View, args: Sequence[Any], outs: Sequence[Variable])
     if not current_modes().records_gradients:
         hidden = None, True, base.owner._edge
     for i, out in enumerate(outs):
-        out._storage, out._writes_read = base._storage, base._storage.writes
+        out.version_counter, out._writes_read = base.version_counter, base.version_counter.writes
         out._view = ViewOf(base, primitive, tuple(args[1:]), i, *hidden)
         out._strides = strides
 

@@ -89,7 +89,7 @@ class SavedTensorHooks(ModeContext):
         operand = make_variable(recorded, None)
         with grad_mode(False), no_saved_tensor_hooks():
             packed = self.pack(operand)
-        if operand._storage.writes:
+        if operand.version_counter.writes:
             raise SavedValueHooksError(
                 f"{self.label}: pack must not write to its operand; got a write to "
                 f"{operand.aval_!r}",
@@ -369,4 +369,4 @@ def version_counters(tensors: Variable | Sequence[Variable]) -> list[VersionCoun
             )
         # Raises for arrays without a version.
         _ = x._version
-    return [x._storage for x in arrays]
+    return [x.version_counter for x in arrays]

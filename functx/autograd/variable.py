@@ -160,14 +160,14 @@ class Variable(ConvertibleArray):
             self._require_grad(True)
 
     @property
-    def _storage(self) -> VersionCounter:
+    def version_counter(self) -> VersionCounter:
         """The count of writes to its memory, which is made when it is first needed."""
         if self._counter is None:
             self._counter = VersionCounter(False)
         return self._counter
 
-    @_storage.setter
-    def _storage(self, counter: VersionCounter) -> None:
+    @version_counter.setter
+    def version_counter(self, counter: VersionCounter) -> None:
         self._counter = counter
 
     @property
@@ -228,7 +228,7 @@ class Variable(ConvertibleArray):
 
     def _read_again(self) -> None:
         """Takes the view again, after a write."""
-        writes, view = self._storage.writes, self._view
+        writes, view = self.version_counter.writes, self._view
         assert view is not None
         if view.primitive is None:
             edge = self._edge
@@ -281,7 +281,7 @@ class Variable(ConvertibleArray):
     @property
     def is_current(self) -> bool:
         """Whether there was no write since the value was last read."""
-        return self._view is None or self._writes_read == self._storage.writes
+        return self._view is None or self._writes_read == self.version_counter.writes
 
     def compute(self) -> Any:
         """The value as an array; runs what is recorded. ConcretizationError in a jitted function."""
@@ -505,7 +505,7 @@ class Variable(ConvertibleArray):
     def without_history(self) -> Variable:
         """An array with the value and the count of writes of this one."""
         x = make_variable(self.read(), None)
-        x._storage, x._writes_read = self._storage, self._storage.writes
+        x.version_counter, x._writes_read = self.version_counter, self.version_counter.writes
         x._strides = self._strides
         return x
 
@@ -513,7 +513,7 @@ class Variable(ConvertibleArray):
     def _version(self) -> int:
         """The number of writes to the memory of this array; an inference array has none."""
         self._check_not_inference("x._version", "have a version")
-        return self._storage.version
+        return self.version_counter.version
 
     def is_inference(self) -> bool:
         """Whether it, or the array that it is a view of, was made under `inference_mode`."""
@@ -579,14 +579,14 @@ class Variable(ConvertibleArray):
         # It may lie in this memory, and must be read before that counts the write.
         recorded, dual = new.read(), new._dual
         if view is None:
-            self._storage.version += 1
-            self._storage.writes += 1
+            self.version_counter.version += 1
+            self.version_counter.writes += 1
         else:
             view.base._assign(make_variable(recorded, view.base.edge))
             if view.function is not None:
                 return
         self._replace(recorded, edge, dual)
-        self._writes_read = self._storage.writes
+        self._writes_read = self.version_counter.writes
 
     def check_writable(
         self,
