@@ -49,9 +49,7 @@ class Operation:
                 positions[atom] = len(positions)
                 self.new.append(i)
         self.program = program
-        self.structure = _structures.get(program.key) or self
-        if self.structure is self:
-            _structures.put(program.key, self)
+        self.structure = self.find_structure()
         self.new_avals = [program.outputs[i].aval for i in self.new]
         outputs = [positions[atom] for atom in program.outputs]
         count = len(program.inputs)
@@ -62,6 +60,15 @@ class Operation:
         made = [v for eqn in program.equations for v in eqn.outputs]
         self.wide = any([is_wide(v.aval) for v in (*program.inputs, *made)])
         self.arity = len(program.inputs)
+
+    def find_structure(self) -> Operation:
+        """The operation that stands for all of equal programs; it has no captured values."""
+        if self.captured:
+            return operation_of(self.program).structure
+        found: Operation | None = _structures.get(self.program.key)
+        if found is None:
+            _structures.put(self.program.key, self)
+        return found or self
 
     def outputs_of(self, operands: Sequence[Operand], new: list[Recorded]) -> list[Any]:
         """The outputs, of which those that are operands are the operands themselves."""

@@ -113,16 +113,16 @@ class Recording:
         avals = tuple([x.aval for x in args])
         return self.call(operation_of_primitive(primitive, avals), args)
 
-    def trace(self) -> tuple[Builder, list[Any]]:
-        """The equations of the calls, and the traced values by their numbers."""
+    def trace(self, calls: Sequence[Operation | int | Literal]) -> tuple[Builder, list[Any]]:
+        """The equations of `calls`, and the traced values by their numbers."""
         builder = Builder("recording", "autograd")
         inputs = [builder.add_input(aval) for aval in self.captured_avals]
         values: list[Any] = []
-        calls: Iterator[Any] = iter([*self.calls])
-        for operation in calls:
+        remaining: Iterator[Any] = iter(calls)
+        for operation in remaining:
             operands = [
                 x if type(x) is Literal else values[x] if x >= 0 else inputs[-1 - x]
-                for x in islice(calls, operation.arity)
+                for x in islice(remaining, operation.arity)
             ]
             outs = builder.inline(operation.program, operands)
             values += [outs[i] for i in operation.new]
@@ -199,31 +199,34 @@ class Recording:
     def values_of(self, held: Sequence[Recorded]) -> Sequence[Any]:
         """The values of results, or errors: operation by operation at first, compiled when seen again."""
         numbers = tuple([x.number for x in held])
-        types = tuple(self.captured_avals)
-        key = contextual_key((tuple(self.calls), types, numbers))
+        # The thread of the recording may be adding a call, which does not count.
+        calls, types = tuple(self.calls), tuple(self.captured_avals)
+        captured = self.captured[: len(types)]
+        key = contextual_key((calls, types, numbers))
         found: tuple[Program, frozenset[int]] | None = _programs.get(key)
         if found is None:
-            calls = [x.aval if type(x) is Literal else x for x in self.calls]
-            form = hash((tuple(calls), types, numbers))
+            form = hash(
+                (tuple([x.aval if type(x) is Literal else x for x in calls]), types, numbers)
+            )
             if _seen.get(form) is None:
                 _seen.put(form, True)
-                return self.evaluate(held)
-            builder, values = self.trace()
+                return self.evaluate(calls, held)
+            builder, values = self.trace(calls)
             program, _ = builder.finish([values[x.number] for x in held])
             found = program, self.donatable_positions(held)
             _programs.put(key, found)
         program, donated = found
         if donated and not donated <= self.donatable_positions(held):
-            # One more executable, not one for each set of values that are held.
+            # One more executable, not one for each set of values that are referenced.
             donated = frozenset()
         try:
-            return backend.run(None, program, self.captured, tuple(sorted(donated)))
+            return backend.run(None, program, captured, tuple(sorted(donated)))
         except Exception as error:
             if self.has_donated():
                 return [error] * len(held)
             # Effects must not happen twice.
             self.effect_error = error if self.has_effects else None
-            return self.evaluate(held)
+            return self.evaluate(calls, held)
 
     def donatable_positions(self, held: Sequence[Recorded]) -> frozenset[int]:
         """The positions of captured values without references, each with the type of a result of its own."""
@@ -231,20 +234,22 @@ class Recording:
             free = {key for key, reference in self.reusable.items() if reference() is None}
         donatable = []
         room = Counter([x.aval for x in held]) if free else Counter()
-        for i, (value, aval) in enumerate(zip(self.captured, self.captured_avals, strict=True)):
+        for i, (value, aval) in enumerate(zip(self.captured, self.captured_avals, strict=False)):
             if id(value) in free and room[aval]:
                 room[aval] -= 1
                 donatable.append(i)
         return frozenset(donatable)
 
-    def evaluate(self, held: Sequence[Recorded]) -> list[Any]:
+    def evaluate(
+        self, calls: Sequence[Operation | int | Literal], held: Sequence[Recorded]
+    ) -> list[Any]:
         """The values of results, whose operations run one after the other.
 
         A result that depends on an operation that raised is its error. Operations with effects do
         not run if one has raised before.
         """
         values: dict[int, Any] = {-1 - i: x for i, x in enumerate(self.captured)}
-        for operation, operands, first, last in self.steps(held):
+        for operation, operands, first, last in steps_of(calls, held):
             args = [_runtime_value(x) if type(x) is Literal else values[x] for x in operands]
             outs: Any = next((x for x in args if isinstance(x, Exception)), None)
             if outs is None and operation.effects:
@@ -262,25 +267,6 @@ class Recording:
                 del values[number]
         return [values[x.number] for x in held]
 
-    def steps(self, held: Sequence[Recorded]) -> list[Step]:
-        """The calls that `held` and effects need, in order."""
-        calls: list[tuple[Operation, list[Any], int]] = []
-        first = 0
-        remaining: Iterator[Any] = iter(self.calls)
-        for operation in remaining:
-            calls.append((operation, [*islice(remaining, operation.arity)], first))
-            first += len(operation.new)
-        needed = {x.number for x in held}
-        steps = []
-        for operation, operands, first in reversed(calls):
-            results = range(first, first + len(operation.new))
-            if operation.effects or not needed.isdisjoint(results):
-                last = {x for x in operands if type(x) is int and x >= 0} - needed
-                needed |= last
-                last.update([x for x in results if x not in needed])
-                steps.append(Step(operation, operands, first, last))
-        return steps[::-1]
-
 
 class Step(NamedTuple):
     """A call in the order of evaluation, whose first result has the number `first`.
@@ -292,6 +278,26 @@ class Step(NamedTuple):
     operands: Sequence[int | Literal]
     first: int
     last: set[int]
+
+
+def steps_of(calls: Sequence[Operation | int | Literal], held: Sequence[Recorded]) -> list[Step]:
+    """The calls that `held` and effects need, in order."""
+    parsed: list[tuple[Operation, list[Any], int]] = []
+    first = 0
+    remaining: Iterator[Any] = iter(calls)
+    for operation in remaining:
+        parsed.append((operation, [*islice(remaining, operation.arity)], first))
+        first += len(operation.new)
+    needed = {x.number for x in held}
+    steps = []
+    for operation, operands, first in reversed(parsed):
+        results = range(first, first + len(operation.new))
+        if operation.effects or not needed.isdisjoint(results):
+            last = {x for x in operands if type(x) is int and x >= 0} - needed
+            needed |= last
+            last.update([x for x in results if x not in needed])
+            steps.append(Step(operation, operands, first, last))
+    return steps[::-1]
 
 
 def _runtime_value(x: Literal) -> Any:
@@ -327,6 +333,6 @@ def continue_recording(recording: Recording | None) -> None:
 def recorded() -> Program:
     """The operations recorded in this thread that were not run yet, as a program."""
     recording = current_recording()
-    builder, values = recording.trace()
+    builder, values = recording.trace(recording.calls)
     outputs = [values[x.number].atom for x in recording.held()]
     return Program("recording", builder.inputs, builder.equations, outputs)
