@@ -209,15 +209,7 @@ class Walk:
         return any([e is not None and e.node in self.needed for e in node.edges])  # type: ignore[operator]
 
     def accumulate_grad(self, node: AccumulateGrad, gradient: Gradient) -> None:
-        leaf, value, is_first = node.variable, gradient.value, False
-        if leaf._grad is None and type(value) is Recorded and value.aval.dtype.kind != "c":
-            # Walks in other threads may add to it too.
-            with leaf.lock:
-                is_first = leaf._grad is None
-                if is_first:
-                    leaf._grad = make_variable(value, None)
-        if not is_first:
-            add_to_grad(leaf, self.variable_of(gradient), self.create_graph)
+        add_to_grad(node.variable, self.variable_of(gradient), self.create_graph)
         if node.hooks is not None:
             self.run_accumulated_hooks(node, node.hooks)
 
@@ -503,14 +495,17 @@ def is_checkpoint_valid() -> bool:
 
 
 def add_to_grad(x: Variable, gradient: Variable, create_graph: bool) -> None:
-    """Adds to `.grad`: into the same object, but for a differentiable walk.
+    """Adds a new Variable to `.grad`: into the same object, but for a differentiable walk.
 
     Walks in several threads may do so at the same time.
     """
     with x.lock:
         before = x._grad
         if before is None:
-            x._grad = make_variable(gradient.read(), gradient.edge if create_graph else None)
+            if gradient.edge is not None or gradient._dual is not None:
+                edge = gradient.edge if create_graph else None
+                gradient = make_variable(gradient.read(), edge)
+            x._grad = gradient
         elif create_graph:
             x._grad = record_outputs(_add, (before, gradient))[0]
         else:

@@ -90,7 +90,7 @@ def trace_method(
     static: tuple[Any, ...],
     edges: Sequence[GradientEdge | None],
 ) -> OperationSplit | Program | bool:
-    """What `fun` records: one operation, or a program of several; False if the types do not say.
+    """The operation that `fun` records, or the program of several; False if the types do not tell.
 
     Views that are returned are operations of their own, since they share memory.
     """

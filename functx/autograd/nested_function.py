@@ -43,12 +43,12 @@ class NestedIOFunction(Function):
         """The output of `forward`, whose derivatives are those of the class."""
         inputs, keywords = bind_arguments(cls, args, kwargs)
         leaves, in_tree = tree.flatten(inputs)
-        flat = memoize(cls, in_tree, lambda: FlatFunction(cls, in_tree).as_function())
+        flat = memoize(cls, in_tree, lambda: LeavesFunction(cls, in_tree).as_function())
         *outs, out_tree = flat.apply(*leaves, **keywords)
         return tree.unflatten(out_tree, outs)
 
 
-class FlatFunction:
+class LeavesFunction:
     """The methods of a `NestedIOFunction` on the leaves of arguments of one structure.
 
     Their outputs are the leaves of the output, then the structure of the output.

@@ -268,7 +268,7 @@ class OperationSplit(NamedTuple):
     refusal: Exception | None
 
 
-_splits: Cache = Cache("autograd", 4096)
+_splits: Cache = Cache("splits", 4096)
 
 
 class SplitOperation(Rewrite[OperationSplit]):

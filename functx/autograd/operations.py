@@ -107,12 +107,8 @@ def record_program(program: Program, args: Sequence[Any]) -> list[Variable]:
     args = [*args, *captured]
     if open_level.get() is not None and has_tangent(args):
         return record_duals(program, args)
-    operands = [x.read() if isinstance(x, Variable) else operand_of(x) for x in args]
-    edges: list[GradientEdge | None] = [None] * len(args)
-    if current_modes().records_gradients:
-        edges = [x.edge if isinstance(x, Variable) else None for x in args]
-    split = split_program(program, tuple([edge is not None for edge in edges]))
-    return record_split(split, args, operands, edges)
+    operands, edges, key = operands_of(program, args, True)
+    return record_split(split_program(program, tuple(key[2::2])), args, operands, edges)
 
 
 def record_split(
@@ -187,12 +183,11 @@ def share_memory(primitive: View, args: Sequence[Any], outs: Sequence[Variable])
     strides = primitive.view_strides(base.aval_, base.strides_())
     if strides is None:
         return
-    hidden: tuple[Any, ...] = ()
-    if not current_modes().records_gradients:
-        hidden = None, True, base.owner._edge
+    under_no_grad = not current_modes().records_gradients
+    memory_edge = base.owner._edge if under_no_grad else None
     for i, out in enumerate(outs):
         out.version_counter, out._writes_read = base.version_counter, base.version_counter.writes
-        out._view = ViewOf(base, primitive, tuple(args[1:]), i, *hidden)
+        out._view = ViewOf(base, primitive, tuple(args[1:]), i, None, under_no_grad, memory_edge)
         out._strides = strides
 
 

@@ -149,7 +149,7 @@ def cache_info() -> CacheTable:
     "programs" holds executables of programs that run outside `jit`, "numbers" executables that take
     the numbers of a program as inputs, "operations" executables of single operations, "jit" the
     programs of jitted functions that are called inside a trace, and "from_jax" translated functions
-    of JAX. "autograd" holds the splits of operations on Variables, "recorded operations", "recorded
+    of JAX. "splits" holds the splits of operations on Variables, "recorded operations", "recorded
     programs" and "recorded methods" the programs that recordings call, "recordings" compiled
     recordings, and "seen recordings" the keys of those that ran once, uncompiled. "primitives" and
     "details" each sum many small tables. JAX counts the executables of jitted functions that are

@@ -510,7 +510,7 @@ class ContradictingOptionsError(AutogradError, ValueError):
 
 
 class AutogradInTransformError(AutogradError, AttributeError):
-    """What changes gradients or their graph was called inside a transform, where values are traced.
+    """A method that changes gradients or their graph was called inside a transform, on traced values.
 
     Smallest failing code: `functx.grad(lambda x: (x * x).backward())(1.0)`.
     Cure: use the function that the message names: `functx.grad`, `functx.vjp` or `functx.hook_grad`.
@@ -547,7 +547,7 @@ class ViewWriteError(AutogradError):
 
 
 class GradAssignmentError(AutogradError):
-    """What was assigned to `x.grad` has not the shape and dtype of `x`, or is `x` itself.
+    """The array assigned to `x.grad` differs from `x` in shape or dtype, or is `x` itself.
 
     Smallest failing code: `x.grad = numpy.ones(3)`, for an `x` of two elements.
     Cure: assign an array of the shape and dtype of `x`, or None.

@@ -113,7 +113,7 @@ _ARGUMENTS = {
     "training": {"deterministic": "deterministic=not training"},
     "unbiased": {"correction": "correction=1 for unbiased=True, the default of PyTorch"},
 }
-"""What to write for an argument, by the parameter that a function has in its place."""
+"""The spelling in functx of an argument of PyTorch, by the parameter that a function has for it."""
 
 
 def check_argument_names(function: Callable[..., object], names: Iterable[str]) -> None:

@@ -63,7 +63,7 @@ def check_rules(primitive_class: type[Primitive], sample: Sample | int | None = 
 
 
 def find_problems(cases: Iterable[RuleCase]) -> list[str]:
-    """What each of `CHECKS` finds wrong with each case, as sentences."""
+    """The messages of those of `CHECKS` that fail, for each case."""
     problems = []
     for case in cases:
         for check in CHECKS:

@@ -345,7 +345,7 @@ def write_back_arguments(args: Values, new: dict[int, Any]) -> None:
     """
     for i in new:
         if is_variable(args[i]):
-            # What is written inside no_grad is a constant in a trace, but not in the history of a leaf.
+            # A trace takes values written inside no_grad as constants; the history of a leaf does not.
             args[i].check_writable(  # type: ignore[attr-defined]
                 "a write to an argument",
                 fix="Enter functx.autograd.no_grad() around the call of the transformed function or the "

@@ -122,7 +122,7 @@ def broadcast_masks(masks: Sequence[Mask], cts: Values) -> list[Value]:
 def unpack_cotangents(active: Flags, program: Program, outs: Cotangents) -> list[Cotangent]:
     """The cotangents in `outs`, the outputs of a backward `program`, by operand; states their masks.
 
-    Those that the program fills with zeros are None, so that nothing is multiplied with them.
+    A cotangent that the program fills with zeros is None, so that no rule multiplies with it.
     """
     count = sum(active)
     mask_atoms = program.outputs[count:]

@@ -346,7 +346,7 @@ def test_an_input_that_is_returned_twice_is_two_views():
     assert x.grad.tolist() == [32, 32]
 
 
-class Exp(Function):
+class KeptExponential(Function):
     """exp, whose derivative is the output: saved, or kept as an attribute."""
 
     @staticmethod
@@ -367,11 +367,11 @@ class Exp(Function):
 @pytest.mark.parametrize("saved", [True, False])
 def test_derivatives_of_derivatives_go_through_kept_outputs_without_cycles(saved):
     x = leaf()
-    found = Exp.apply(x, saved)
+    found = KeptExponential.apply(x, saved)
     for _ in range(3):
         (found,) = grad(found.sum(), x, create_graph=True)
     onp.testing.assert_allclose(onp.asarray(found), onp.exp(POINT), rtol=1e-5)
-    y = Exp.apply(x, saved)
+    y = KeptExponential.apply(x, saved)
     gone = weakref.ref(y.grad_fn)
     gc.disable()
     try:

@@ -35,7 +35,7 @@ def numbers(gradients):
     return [None if x is None else float(x) for x in gradients]
 
 
-class Log:
+class HookCalls:
     """Hooks that note the gradients that they get, and change them."""
 
     def __init__(self):
@@ -64,7 +64,7 @@ class Log:
 
 def product_with_all_hooks():
     """A leaf, a value and their product with all kinds of hooks, and the log."""
-    log, x = Log(), leaf()
+    log, x = HookCalls(), leaf()
     y = x * 3
     y.retain_grad()
     y.register_hook(log.value("t1", lambda g: g * 2))
