@@ -75,11 +75,11 @@ ownership = Lock()
 """Guards which values are private, and which of them a recording may reuse."""
 
 
-def constant(x: ArrayLike, is_private: bool = False) -> Recorded:
-    """An array with a value."""
+def constant(x: ArrayLike) -> Recorded:
+    """An array from outside, which others may refer to."""
     variables.exist = True
     recorded = Recorded(aval_of(x), None, 0)
-    recorded.value, recorded.is_private = x, is_private
+    recorded.value, recorded.is_private = x, False
     return recorded
 
 

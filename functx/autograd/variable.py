@@ -151,8 +151,7 @@ class Variable(ConvertibleArray):
         else:
             # A copy, since its owner may write to a NumPy array.
             with eval_context() if current_builder.get() is not None else nullcontext():
-                array = strong(fnp.array(value, dtype))
-            recorded = constant(array, isinstance(array, jax.Array))
+                recorded = constant(strong(fnp.array(value, dtype)))
         self._recorded, self._edge = recorded, None
         if current_modes().inference:
             self._counter = VersionCounter(True)

@@ -118,6 +118,18 @@ def test_referenced_values_are_not_donated():
         np.testing.assert_array_equal(np.asarray(held), value)
 
 
+@pytest.mark.parametrize("make", [jax.numpy.ones, fnp.ones, np.ones])
+def test_the_array_that_a_variable_is_made_of_stays(make):
+    given = make((8, 8), dtype="float32")
+    p, other = Variable(given, requires_grad=True), Variable(given)
+    taken = Variable(p.compute(), requires_grad=True)
+    for _ in range(4):
+        for leaf in (p, taken):
+            step_in_place(leaf, parameter_and_data()[1])
+    for x in (given, other, Variable(given)):
+        np.testing.assert_array_equal(np.asarray(x), np.ones((8, 8)))
+
+
 def test_a_value_stays_for_the_recording_of_another_thread():
     p, x = parameter_and_data()
     for _ in range(3):
