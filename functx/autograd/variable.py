@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from copy import deepcopy
+from operator import attrgetter
 from threading import RLock
 from typing import Any, ClassVar, NamedTuple
 from weakref import ref
@@ -186,20 +187,24 @@ class Variable(ConvertibleArray):
             "function of JAX as one operation.",
         )
 
-    @property
-    def aval_(self) -> ShapedArray:
-        return self._recorded.aval
+    # In C: each operation and each write reads several.
+    aval_ = property(attrgetter("_recorded.aval"))
+    shape = property(attrgetter("_recorded.aval.shape"))  # type: ignore[assignment]
+    dtype = property(attrgetter("_recorded.aval.dtype"))  # type: ignore[assignment]
+    ndim = property(attrgetter("_recorded.aval.ndim"))  # type: ignore[assignment]
+    size = property(attrgetter("_recorded.aval.size"))  # type: ignore[assignment]
+    weak_type = property(attrgetter("_recorded.aval.weak_type"))  # type: ignore[assignment]
 
     def read(self) -> Recorded:
         """The current value."""
-        if not self.is_current:
+        if self._view is not None and not self.is_current:
             self._read_again()
         return self._recorded
 
     @property
     def edge(self) -> GradientEdge | None:
         """Where the gradient of the current value goes; None if it has no gradient."""
-        if not self.is_current:
+        if self._view is not None and not self.is_current:
             self._read_again()
         if self._leaf is None:
             return self._edge
@@ -577,15 +582,16 @@ class Variable(ConvertibleArray):
             edge = new.edge
         # It may lie in this memory, and must be read before that counts the write.
         recorded, dual = new.read(), new._dual
+        counter = self.version_counter
         if view is None:
-            self.version_counter.version += 1
-            self.version_counter.writes += 1
+            counter.version += 1
+            counter.writes += 1
         else:
             view.base._assign(make_variable(recorded, view.base.edge))
             if view.function is not None:
                 return
         self._replace(recorded, edge, dual)
-        self._writes_read = self.version_counter.writes
+        self._writes_read = counter.writes
 
     def check_writable(
         self,

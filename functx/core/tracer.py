@@ -321,6 +321,8 @@ class _CurrentBuilder:
 
     def get(self) -> Builder | None:
         """The innermost open builder; None inside a trace of JAX that began later."""
+        if context_builder() is None:
+            return None
         builder = self.innermost()
         return None if builder is None or backend.inside_jax_trace() else builder
 

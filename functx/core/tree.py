@@ -141,7 +141,12 @@ def keys_to_key_data(leaves: list[Any], structure: TreeDef) -> tuple[list[Any], 
 
 
 _keyless_types: set[type] = set()
-_CONCRETE = frozenset(["builtins", "numpy", "jaxlib._jax", "functx.numpy", "functx.core.tracer"])
+_CONCRETE = frozenset(
+    [
+        *("builtins", "numpy", "jaxlib._jax"),
+        *("functx.numpy", "functx.core.tracer", "functx.autograd.variable"),
+    ]
+)
 """The modules whose types are never typed keys."""
 
 

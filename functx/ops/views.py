@@ -15,7 +15,7 @@ from functx.core.functionalization import Strides, is_computed, row_major_stride
 from functx.core.primitive import Primitive, View
 from functx.core.program import Effect
 from functx.core.samples import EXACT, c64, f32, sample
-from functx.core.tracer import Tracer, aval_of, copy_as_ndarray, current_builder
+from functx.core.tracer import Tracer, aval_of, copy_as_ndarray, current_builder, is_variable
 from functx.core.types import ShapedArray, complex_dtype, is_complex, kind, real_dtype
 from functx.core.typing import ArrayLike, Cotangents, Dim, IRValue, NumPyArray, Tangents, Value
 from functx.ops.families import Linear
@@ -36,8 +36,8 @@ class Write(Primitive):
 
     def __call__(self, *args: object) -> Value:
         builder = current_builder.get()
-        if builder is None and isinstance(args[0], Tracer) and type(args[0]) is not Tracer:
-            return super().__call__(*args)
+        if builder is None and is_variable(args[0]):
+            return args[0].record(self, args)  # type: ignore[attr-defined]
         if builder is None:
             raise CapturedWriteError(
                 "a function that JAX traces must not write to an array from outside it, which JAX "

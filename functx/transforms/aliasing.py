@@ -279,8 +279,8 @@ def have_aliased_pair(args: Sequence[Value | None], written: Collection[int]) ->
     for i, x in enumerate(args):
         if type(x) is Tracer and type(x.atom) is Var:
             j = by_memory.setdefault(storage_base(x).atom, i)
-        elif is_variable(x):
-            j = by_memory.setdefault(id(x.memory), i)  # type: ignore[union-attr]
+        elif isinstance(x, Tracer):
+            j = by_memory.setdefault(id(x.memory), i)  # type: ignore[attr-defined]
         else:
             continue
         if j != i and (i in written or j in written):
@@ -357,8 +357,9 @@ def write_back_arguments(args: Values, new: dict[int, Any]) -> None:
     if len(traced) > 1:
         # A value may be a view of an argument that another one overwrites.
         values = copy_if_aliased(values, [args[i] for i in traced])
+    write = Write()
     for i, value in zip(traced, values, strict=True):
-        Write()(args[i], value)
+        write(args[i], value)
 
 
 def copy_if_aliased(values: Values, args: Values) -> list[Value]:
