@@ -52,12 +52,15 @@ class Recording:
         """The new values of an operation."""
         call: list[Operation | int | Literal] = [operation.structure]
         for x in operands:
-            if type(x) is Recorded and x.recording is self:
+            if type(x) is Literal:
+                call.append(x)
+            elif x.recording is self:
                 call.append(x.number)
             else:
                 call.append(self.capture(x))
         for value in operation.captured:
-            call.append(self.capture(operand_of(value)))
+            operand = operand_of(value)
+            call.append(operand if type(operand) is Literal else self.capture(operand))
         self.calls += call
         new = []
         number = self.count
@@ -82,17 +85,16 @@ class Recording:
                     raise x.error.with_traceback(None)
         return new
 
-    def capture(self, x: Recorded | Literal) -> int | Literal:
+    def capture(self, x: Recorded) -> int:
         """The number of an operand from outside."""
-        if type(x) is Literal:
-            return x
-        value = x.look()  # type: ignore[union-attr]
+        # As `look`, without a call.
+        value = x.value if x.recording is None and x.error is None else x.look()
         number = self.captured_numbers.get(id(value))
         if number is None:
             self.captured.append(value)
             self.captured_avals.append(x.aval)
             if x.is_private:
-                self.note_reusable(x)  # type: ignore[arg-type]
+                self.note_reusable(x)
             self.bytes += bytes_of(x.aval)
             number = self.captured_numbers[id(value)] = -len(self.captured)
         return number
@@ -203,7 +205,7 @@ class Recording:
         calls, types = tuple(self.calls), tuple(self.captured_avals)
         captured = self.captured[: len(types)]
         key = contextual_key((calls, types, numbers))
-        found: tuple[Program, frozenset[int]] | None = _programs.get(key)
+        found: tuple[Program, tuple[int, ...]] | None = _programs.get(key)
         if found is None:
             form = hash(
                 (tuple([x.aval if type(x) is Literal else x for x in calls]), types, numbers)
@@ -216,11 +218,11 @@ class Recording:
             found = program, self.donatable_positions(held)
             _programs.put(key, found)
         program, donated = found
-        if donated and not donated <= self.donatable_positions(held):
+        if not self.may_donate(donated):
             # One more executable, not one for each set of values that are referenced.
-            donated = frozenset()
+            donated = ()
         try:
-            return backend.run(None, program, captured, tuple(sorted(donated)))
+            return backend.run(None, program, captured, donated)
         except Exception as error:
             if self.has_donated():
                 return [error] * len(held)
@@ -228,7 +230,13 @@ class Recording:
             self.effect_error = error if self.has_effects else None
             return self.evaluate(calls, held)
 
-    def donatable_positions(self, held: Sequence[Recorded]) -> frozenset[int]:
+    def may_donate(self, positions: Sequence[int]) -> bool:
+        """Whether nothing refers to the captured values at these positions."""
+        with ownership:
+            references = [self.reusable.get(id(self.captured[i])) for i in positions]
+            return all([r is not None and r() is None for r in references])
+
+    def donatable_positions(self, held: Sequence[Recorded]) -> tuple[int, ...]:
         """The positions of captured values without references, each with the type of a result of its own."""
         with ownership:
             free = {key for key, reference in self.reusable.items() if reference() is None}
@@ -238,7 +246,7 @@ class Recording:
             if id(value) in free and room[aval]:
                 room[aval] -= 1
                 donatable.append(i)
-        return frozenset(donatable)
+        return tuple(donatable)
 
     def evaluate(
         self, calls: Sequence[Operation | int | Literal], held: Sequence[Recorded]

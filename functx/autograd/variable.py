@@ -47,7 +47,7 @@ from functx.core.primitive import Primitive, View
 from functx.core.program import Atom, Literal, Program, Var
 from functx.core.tracer import aval_of, current_builder, variables
 from functx.core.tracing import Builder, eval_context
-from functx.core.types import ShapedArray, is_inexact
+from functx.core.types import is_inexact
 from functx.core.typing import ArrayOrList, DTypeLike, NumPyArray
 from functx.numpy import mutation
 from functx.transforms.argument_names import check_callable
