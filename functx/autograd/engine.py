@@ -514,7 +514,7 @@ def add_to_grad(x: Variable, gradient: Variable, create_graph: bool) -> None:
             # Gradients of several leaves may be views of one array.
             with before.lock:
                 total = make_variable(record(_add, (before.read(), gradient.read())), None)
-                before.write(total, "backward")
+                before.write(total)
 
 
 def reachable_nodes(roots: Sequence[Node]) -> set[Node]:

@@ -326,7 +326,7 @@ def written_input(x: Any, edge: GradientEdge | None, version: int) -> Any:
     if isinstance(x, Variable):
         after = max(x.version_counter.version, version + 1)
         if edge is not None:
-            x.write(make_variable(x.read(), edge), "mark_dirty")
+            x.write(make_variable(x.read(), edge))
         x.version_counter.version = after
     return x
 

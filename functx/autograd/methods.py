@@ -236,7 +236,7 @@ def _in_place_operator(symbol: str, name: str) -> Callable[[Variable, Any], Vari
     def method(self: Variable, other: ArrayOrList) -> Variable:
         value = fun(self.before_write(other), other)
         if self.takes_whole(value, operation):
-            self.write(value, operation)
+            self.write(value)
         else:
             mutation.write_array(self, value, operation)
         return self

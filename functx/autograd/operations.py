@@ -14,7 +14,6 @@ from functx.autograd.nodes import (
     GradientEdge,
     OperationNode,
     OperationSplit,
-    SavedValue,
     is_sum_of_squares,
     make_edge,
     make_saved_value,
@@ -54,7 +53,7 @@ def record_outputs(primitive: Primitive, args: Sequence[Any]) -> list[Variable]:
     if (watch := operand_watch.get()) is not None:
         watch(args)
     if type(primitive) is Write:
-        args[0].write(as_variable(args[1]), "x[...] =")
+        args[0].write(as_variable(args[1]))
         return []
     if type(primitive) is ops.Slice and primitive.strides is None:
         # Its start is an operand, so that slices that start elsewhere have the same program.
@@ -147,7 +146,7 @@ def save_residuals(
     for k, i in split.saved_operands:
         x = args[i]
         if isinstance(x, Variable):
-            counter = x.version_counter
+            counter = x._counter or x.version_counter
             if counter.is_inference:
                 x._check_not_inference(split.name, "be saved for a derivative")
             saved[k] = make_saved_value(
@@ -159,20 +158,13 @@ def save_residuals(
     for x in args:
         is_dual = is_dual or (isinstance(x, Variable) and x._dual is not None)
     if split.recomputes or is_dual:
-        node.operands = [
-            SavedValue(
-                x._recorded,
-                edges[i],
-                x.version_counter,
-                x.version_counter.version,
-                None,
-                x._dual,
-                ref(x),
-            )
-            if isinstance(x, Variable)
-            else operands[i]
-            for i, x in enumerate(args)
-        ]
+        node.operands = [*operands]
+        for i, x in enumerate(args):
+            if isinstance(x, Variable):
+                counter = x._counter or x.version_counter
+                node.operands[i] = make_saved_value(
+                    (x._recorded, edges[i], counter, counter.version, None, x._dual, ref(x))
+                )
     if (hooks := saving_hooks.get()) is not None:
         hooks.pack_node(node)
 

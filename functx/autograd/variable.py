@@ -162,9 +162,8 @@ class Variable(ConvertibleArray):
     @property
     def version_counter(self) -> VersionCounter:
         """The count of writes to its memory, which is made when it is first needed."""
-        if self._counter is None:
-            self._counter = VersionCounter(False)
-        return self._counter
+        # Atomic: several threads may need it first.
+        return self._counter or self.__dict__.setdefault("_counter", VersionCounter(False))
 
     @version_counter.setter
     def version_counter(self, counter: VersionCounter) -> None:
@@ -206,9 +205,10 @@ class Variable(ConvertibleArray):
         """Where the gradient of the current value goes; None if it has no gradient."""
         if self._view is not None and not self.is_current:
             self._read_again()
-        if self._leaf is None:
+        leaf = self._leaf
+        if leaf is None:
             return self._edge
-        node = self._leaf()
+        node = leaf()
         if node is None:
             with _making:
                 # Another thread may have made it meanwhile.
@@ -524,7 +524,7 @@ class Variable(ConvertibleArray):
         return self._counter is not None and self._counter.is_inference
 
     def _check_not_inference(self, operation: str, verb: str) -> None:
-        if self.is_inference():
+        if self._counter is not None and self._counter.is_inference:
             raise InferenceArrayError(
                 f"{operation}: an array made under inference_mode must not {verb}; got "
                 f"{self.aval_!r}",
@@ -557,7 +557,7 @@ class Variable(ConvertibleArray):
         """The distance in elements between neighbours along each dimension."""
         return row_major_strides(self.shape) if self._strides is None else self._strides
 
-    def write(self, new: Variable, operation: str) -> None:
+    def write(self, new: Variable) -> None:
         """Write `new`, of the same shape and dtype; all views of the memory see it."""
         self._assign(new)
         x: Variable | None = self
@@ -601,7 +601,8 @@ class Variable(ConvertibleArray):
         """Raises LeafWriteError for a leaf in grad mode, OverlappingViewError for a read-only view."""
         if current_builder.get() is not None:
             mutation.check_not_captured(self, None, operation, self)
-        if not current_modes().inference:
+        modes = current_modes()
+        if not modes.inference:
             self._check_not_inference(operation, "be written to outside")
         x = self
         while (view := x._view) is not None and view.primitive is not None:
@@ -611,10 +612,10 @@ class Variable(ConvertibleArray):
                     f"to; got {self.aval_!r}",
                     fix="Copy it first (.copy()).",
                 )
-            if current_modes().records_gradients and view.base.grad_fn is not None:
+            if modes.records_gradients and view.base.grad_fn is not None:
                 x.check_history_of_view(view, operation)
             x = view.base
-        if not current_modes().records_gradients:
+        if not modes.records_gradients:
             return
         if view is not None and view.function is not None and x.requires_grad:
             raise ViewWriteError(
@@ -657,7 +658,7 @@ class Variable(ConvertibleArray):
                 keeps_history = self.requires_grad and value.dtype == self.dtype
                 value = ops.select(np.True_, value, self) if keeps_history else value.copy()
             if idx is Ellipsis and self.takes_whole(value, "x[...] ="):
-                self.write(value, "x[...] =")
+                self.write(value)
                 return
         mutation.set_item(self, idx, value)
 

@@ -330,6 +330,8 @@ class JittedFunction:
     def effective_options(self) -> TraceOptions:
         """The options while the function is traced: its own, else those of the trace around it."""
         outer, own = trace_options.get(), self.own_options
+        if own.outline is None and own.memory is None:
+            return outer
         return outer._replace(
             outline=own.outline or outer.outline, memory=own.memory or outer.memory
         )
@@ -341,21 +343,22 @@ class JittedFunction:
         leaves, in_tree = tree.flatten_with_key_data((dynamic, keywords))
         avals = avals_of(leaves, "jit", self.fun, in_tree)
         key = self.key(args, kwargs, in_tree, avals)
-        traced: TracedFunction | None = self.traced.get(key)
-        if traced is None:
+        found: tuple[TracedFunction, Call] | None = self.traced.get(key)
+        if found is None:
             with self.tracing():
                 traced = trace_function(fun, in_tree, avals, "jit")
+            found = traced, Call(traced.program)
             # Captured values of a trace do not outlive it.
             if not any([type(x) is Tracer or is_jax_tracer(x) for x in traced.captured]):
-                self.traced.put(key, traced)
+                self.traced.put(key, found)
+        traced, call = found
         operands = [*leaves, *traced.captured]
         if (traced.written and have_aliased_pair(operands, traced.written)) or (
             traced.layout_dependent and any(argument_strides(leaves))
         ):
             # Inlined, a write to one view is seen by the other.
             return fun(*dynamic, **keywords)
-        program = traced.program
-        outs = apply(None, program, operands) if inline else Call(program)(*operands)
+        outs = apply(None, traced.program, operands) if inline else call(*operands)
         return tree.unflatten(traced.out_tree, traced.finish_call(operands, outs))
 
     def key(self, args: PyTree, kwargs: PyTree, in_tree: TreeDef, avals: Avals) -> tuple[Any, ...]:

@@ -6,6 +6,7 @@ arguments really have. A trace without writes and views needs nothing of this fi
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -275,17 +276,14 @@ def check_captures_not_aliased(
 
 def have_aliased_pair(args: Sequence[Value | None], written: Collection[int]) -> bool:
     """Whether two traced arguments or Variables share memory, and one of them is written to."""
-    by_memory: dict[object, int] = {}
-    for i, x in enumerate(args):
-        if type(x) is Tracer and type(x.atom) is Var:
-            j = by_memory.setdefault(storage_base(x).atom, i)
-        elif isinstance(x, Tracer):
-            j = by_memory.setdefault(id(x.memory), i)  # type: ignore[attr-defined]
+    memories: list[int | None] = []
+    for x in args:
+        if type(x) is Tracer:
+            memories.append(id(storage_base(x).atom) if type(x.atom) is Var else None)
         else:
-            continue
-        if j != i and (i in written or j in written):
-            return True
-    return False
+            memories.append(id(x.memory) if isinstance(x, Tracer) else None)  # type: ignore[attr-defined]
+    shared = {memory for memory, times in Counter(memories).items() if times > 1} - {None}
+    return any([memories[i] in shared for i in written if i >= 0])
 
 
 def trace_with_shared_captures(
@@ -357,9 +355,12 @@ def write_back_arguments(args: Values, new: dict[int, Any]) -> None:
     if len(traced) > 1:
         # A value may be a view of an argument that another one overwrites.
         values = copy_if_aliased(values, [args[i] for i in traced])
-    write = Write()
+    in_trace, write = current_builder.get() is not None, Write()
     for i, value in zip(traced, values, strict=True):
-        write(args[i], value)
+        if in_trace:
+            write(args[i], value)
+        else:
+            args[i].write(value)  # type: ignore[attr-defined]
 
 
 def copy_if_aliased(values: Values, args: Values) -> list[Value]:
