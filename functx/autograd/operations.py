@@ -118,7 +118,9 @@ def record_split(
 ) -> list[Variable]:
     """The outputs of an operation on `args`, whose values are `operands`; with a node if it is active."""
     operation = split.values
-    values = operation.outputs_of(operands, current_recording().call(operation, operands))
+    values: list[Any] = current_recording().call(operation, operands)
+    if operation.outputs is not None:
+        values = operation.outputs_of(operands, values)
     is_inference = current_modes().inference
     outs: list[Variable] = []
     count = len(split.out_avals)

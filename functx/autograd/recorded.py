@@ -22,14 +22,13 @@ class Recorded:
 
     It is value `number` of `recording`, which is None once `value` is known. `is_private` says whether
     nothing else refers to the array `value`, whose memory a recording may then reuse; `captured_by` is the last
-    recording that captured it.
+    recording that captured it. Both are set with `value`.
     """
 
     __slots__ = (
         "__weakref__",
         "aval",
         "captured_by",
-        "error",
         "is_private",
         "number",
         "recording",
@@ -37,13 +36,12 @@ class Recorded:
     )
     value: Any
     is_private: bool
+    captured_by: Recording | None
 
-    def __init__(self, aval: ShapedArray, recording: Recording | None, number: int):
+    def __init__(self, aval: ShapedArray, recording: Recording | Failure | None, number: int):
         self.aval = aval
         self.recording = recording
         self.number = number
-        self.error: Exception | None = None
-        self.captured_by: Recording | None = None
 
     def compute(self) -> Any:
         """The value, for a caller that may keep it.
@@ -63,12 +61,26 @@ class Recorded:
 
     def look(self) -> Any:
         """As `compute`, for a caller that does not keep the value, and refers to this object meanwhile."""
-        if self.recording is not None:
-            self.recording.run()
-        if self.error is not None:
-            # The traceback would grow with each read.
-            raise self.error.with_traceback(None)
+        recording = self.recording
+        if recording is not None:
+            recording.run()
+            if type(self.recording) is Failure:
+                self.recording.run()
         return self.value
+
+
+class Failure:
+    """In place of the recording of a value that could not be computed; to run it raises the error."""
+
+    __slots__ = ("error",)
+
+    def __init__(self, error: Exception):
+        self.error = error
+
+    def run(self) -> None:
+        """Raises the error."""
+        # The traceback would grow with each read.
+        raise self.error.with_traceback(None)
 
 
 ownership = Lock()
@@ -79,7 +91,7 @@ def constant(x: ArrayLike) -> Recorded:
     """An array from outside, which others may refer to."""
     variables.exist = True
     recorded = Recorded(aval_of(x), None, 0)
-    recorded.value, recorded.is_private = x, False
+    recorded.value, recorded.is_private, recorded.captured_by = x, False, None
     return recorded
 
 

@@ -13,7 +13,7 @@ from weakref import ref
 import jax
 import numpy as np
 
-from functx.autograd.recorded import Operand, Recorded, operand_of, ownership
+from functx.autograd.recorded import Failure, Operand, Recorded, operand_of, ownership
 from functx.autograd.recorded_operations import Operation, operation_of_primitive
 from functx.core.backend import backend
 from functx.core.caches import Cache
@@ -71,8 +71,9 @@ class Recording:
             number += 1
         self.count = number
         self.size += operation.size
-        self.wide = self.wide or operation.wide
         self.bytes += operation.bytes
+        if operation.wide:
+            self.wide = True
         if not self.is_open:
             # Another thread has begun to run it, perhaps without this call.
             return current_recording().call(operation, operands)
@@ -81,14 +82,13 @@ class Recording:
             self.has_effects = self.has_effects or operation.effects
             self.run()
             for x in new:
-                if x.error is not None:
-                    raise x.error.with_traceback(None)
+                x.look()
         return new
 
     def capture(self, x: Recorded) -> int:
         """The number of an operand from outside."""
         # As `look`, without a call.
-        value = x.value if x.recording is None and x.error is None else x.look()
+        value = x.value if x.recording is None else x.look()
         number = self.captured_numbers.get(id(value))
         if number is None:
             self.captured.append(value)
@@ -178,10 +178,10 @@ class Recording:
         """Gives results their values, or their errors."""
         for x, value in zip(held, values, strict=True):
             if isinstance(value, Exception):
-                x.error = value
+                x.recording = Failure(value)
             else:
-                x.value, x.is_private = value, True
-            x.recording = None
+                x.value, x.is_private, x.captured_by = value, True, None
+                x.recording = None
         self.has_run = True
         self.calls, self.captured, self.captured_avals, self.results = [], [], [], []
         self.captured_numbers, self.reusable = {}, {}

@@ -276,14 +276,15 @@ def check_captures_not_aliased(
 
 def have_aliased_pair(args: Sequence[Value | None], written: Collection[int]) -> bool:
     """Whether two traced arguments or Variables share memory, and one of them is written to."""
-    memories: list[int | None] = []
-    for x in args:
-        if type(x) is Tracer:
-            memories.append(id(storage_base(x).atom) if type(x.atom) is Var else None)
-        else:
-            memories.append(id(x.memory) if isinstance(x, Tracer) else None)  # type: ignore[attr-defined]
-    shared = {memory for memory, times in Counter(memories).items() if times > 1} - {None}
-    return any([memories[i] in shared for i in written if i >= 0])
+    memories: dict[int, int] = {}
+    for i, x in enumerate(args):
+        if type(x) is not Tracer:
+            if isinstance(x, Tracer):
+                memories[i] = id(x.memory)  # type: ignore[attr-defined]
+        elif type(x.atom) is Var:
+            memories[i] = id(storage_base(x).atom)
+    counts = Counter(memories.values())
+    return len(counts) < len(memories) and any([counts[memories.get(i)] > 1 for i in written])
 
 
 def trace_with_shared_captures(

@@ -23,7 +23,7 @@ from functx.core.program import Program, pad_input_names
 from functx.core.program_editing import replace_program_fields
 from functx.core.rewriting import apply
 from functx.core.source_info import is_raise_instruction, line_text, source_line, traceback_source
-from functx.core.tracer import Tracer, aval_of, current_builder
+from functx.core.tracer import Tracer, aval_of, current_builder, variables
 from functx.core.tracing import trace
 from functx.core.types import ShapedArray, canonical_dtype
 from functx.core.typing import ArrayLike, Avals, Dim, Flags, Function, PyTree, Value, Values
@@ -257,8 +257,10 @@ def avals_of(
 
     Typed keys among the leaves are replaced by their data, in place.
     """
+    recorded = variables.type
     try:
-        return [aval_of(x) for x in leaves]
+        # In place for Variables, of which there may be many in each call.
+        return [x.aval_ if type(x) is recorded else aval_of(x) for x in leaves]
     except ArgumentError:
         leaves[:] = [backend.raw_key_data(x) for x in leaves]
         for name, x in zip(argument_names(fun, in_tree, leaves)(), leaves, strict=True):
