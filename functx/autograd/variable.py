@@ -212,7 +212,7 @@ class Variable(ConvertibleArray):
         if node is None:
             with _making:
                 # Another thread may have made it meanwhile.
-                node = self._leaf()
+                node = self._leaf()  # type: ignore[misc]
                 if node is None:
                     node = AccumulateGrad(self)
                     self._leaf = ref(node)
@@ -582,7 +582,7 @@ class Variable(ConvertibleArray):
             edge = new.edge
         # It may lie in this memory, and must be read before that counts the write.
         recorded, dual = new.read(), new._dual
-        counter = self.version_counter
+        counter = self._counter or self.version_counter
         if view is None:
             counter.version += 1
             counter.writes += 1

@@ -151,10 +151,11 @@ def jit(
     def wrapper(*args: PyTree, **kwargs: PyTree) -> PyTree:
         # `api_boundary` inlined, to save a call.
         try:
+            flat = None
             if get_builder() is not None or (
-                variables.exist and compiled.has_variables(args, kwargs)
+                variables.exist and (flat := compiled.flatten_variables(args, kwargs)) is not None
             ):
-                return compiled.bind(args, kwargs, inline)
+                return compiled.bind(args, kwargs, inline, flat)
             if static:
                 args, kwargs = compiled.static.as_hashable(args, kwargs)
             while True:
@@ -228,12 +229,11 @@ class JittedFunction:
         self.dispatch: Any = jax.jit(call, **options)
         JittedFunction.instances.add(self)
 
-    def has_variables(self, args: PyTree, kwargs: PyTree) -> bool:
-        """Whether a call has a Variable among its arguments, or captures one."""
-        return (
-            self.captures_variables
-            or recording_operand(tree.flatten((args, kwargs))[0]) is not None
-        )
+    def flatten_variables(self, args: PyTree, kwargs: PyTree) -> tuple[list[Any], TreeDef] | None:
+        """The flat arguments of a call that takes or captures a Variable; None for other calls."""
+        flat = tree.flatten((args, kwargs))
+        has_variables = self.captures_variables or recording_operand(flat[0]) is not None
+        return flat if has_variables else None
 
     def enable_variables(self, _call: object) -> None:
         """Makes calls operations on Variables."""
@@ -336,11 +336,22 @@ class JittedFunction:
             outline=own.outline or outer.outline, memory=own.memory or outer.memory
         )
 
-    def bind(self, args: PyTree, kwargs: PyTree, inline: bool) -> PyTree:
-        """The function inside a trace: a call of its program, or its equations."""
+    def bind(
+        self,
+        args: PyTree,
+        kwargs: PyTree,
+        inline: bool,
+        flat: tuple[list[Any], TreeDef] | None = None,
+    ) -> PyTree:
+        """The function inside a trace: a call of its program, or its equations.
+
+        `flat` are the arguments, if they were flattened before.
+        """
         args, kwargs = self.static.as_hashable(args, kwargs)
         fun, dynamic, keywords = self.static.bind(args, kwargs)
-        leaves, in_tree = tree.flatten_with_key_data((dynamic, keywords))
+        if flat is None or not self.static.is_empty:
+            flat = tree.flatten((dynamic, keywords))
+        leaves, in_tree = tree.keys_to_key_data(*flat)
         avals = avals_of(leaves, "jit", self.fun, in_tree)
         key = self.key(args, kwargs, in_tree, avals)
         found: tuple[TracedFunction, Call] | None = self.traced.get(key)

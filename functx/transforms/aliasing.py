@@ -284,7 +284,7 @@ def have_aliased_pair(args: Sequence[Value | None], written: Collection[int]) ->
         elif type(x.atom) is Var:
             memories[i] = id(storage_base(x).atom)
     counts = Counter(memories.values())
-    return len(counts) < len(memories) and any([counts[memories.get(i)] > 1 for i in written])
+    return len(counts) < len(memories) and any([counts[memories.get(i, -1)] > 1 for i in written])
 
 
 def trace_with_shared_captures(

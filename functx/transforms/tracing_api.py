@@ -260,7 +260,7 @@ def avals_of(
     recorded = variables.type
     try:
         # In place for Variables, of which there may be many in each call.
-        return [x.aval_ if type(x) is recorded else aval_of(x) for x in leaves]
+        return [x.aval_ if type(x) is recorded else aval_of(x) for x in leaves]  # type: ignore[attr-defined]
     except ArgumentError:
         leaves[:] = [backend.raw_key_data(x) for x in leaves]
         for name, x in zip(argument_names(fun, in_tree, leaves)(), leaves, strict=True):
