@@ -2,6 +2,7 @@
 
 from functx.autograd import forward_ad as forward_ad
 from functx.autograd import functional as functional
+from functx.autograd import jitted_steps as _jitted_steps  # noqa: F401 - defines steps under `jit`
 from functx.autograd import methods as _methods  # noqa: F401 - defines the operators of Variables
 from functx.autograd.anomaly import detect_anomaly as detect_anomaly
 from functx.autograd.anomaly import is_anomaly_check_nan_enabled as is_anomaly_check_nan_enabled

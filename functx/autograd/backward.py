@@ -29,7 +29,7 @@ from functx.core.rewriting import apply, cached_rewrite
 from functx.core.source_info import warn_at_user_line
 from functx.core.tracebacks import api_boundary
 from functx.core.tracer import Tracer, aval_of, current_builder
-from functx.core.tracing import Builder, bind
+from functx.core.tracing import Builder, bind, refuse_in_transform, refuse_of_traced
 from functx.core.types import ShapedArray, is_complex, is_inexact
 from functx.core.typing import ArrayLike
 from functx.ops.operands import literal
@@ -386,10 +386,11 @@ def check_traced_inputs(inputs: Sequence[Any]) -> None:
     """Raise an error for an input that is not an array, or not differentiable."""
     for i, x in enumerate(inputs):
         if not isinstance(x, Tracer):
-            raise AutogradInTransformError(
+            error = AutogradInTransformError(
                 f"grad: inside a transform, inputs must be arrays; got {type_name(x)} as number {i}",
                 fix="Pass the array itself.",
             )
+            refuse_in_transform(error, current_builder.innermost())
         if not is_inexact(x.dtype):
             raise NoHistoryError(
                 "grad: an input must be of floating point or complex numbers; got number "
@@ -441,11 +442,12 @@ def check_not_computed_outside(
     sources = [x for v, x in captured if v in inputs]
     for v, x in captured:
         if v in read and v not in inputs and is_inexact(x.dtype) and depends_on(x, sources):
-            raise LostDerivativeError(
+            error = LostDerivativeError(
                 "grad: inside a transform, values are differentiated that are computed in it; got "
                 f"{x.describe()}, which is computed from an input outside {builder.owner}",
                 fix="Compute it inside, or call functx.autograd.grad outside the transform.",
             )
+            refuse_in_transform(error, builder)
 
 
 def depends_on(x: Tracer, sources: Sequence[Tracer]) -> bool:
@@ -476,12 +478,20 @@ def depends_on(x: Tracer, sources: Sequence[Tracer]) -> bool:
 
 def refuse_traced(label: str, values: Sequence[Any]) -> None:
     """Raise AutogradInTransformError inside a transform, whose values have no leaves."""
-    if current_builder.get() is not None or any([type(x) is Tracer for x in values]):
-        raise AutogradInTransformError(
-            f"{label}: it must not be called inside a transform, whose values are traced; got a call "
-            f"in {current_builder.require().owner}",
-            fix="Use functx.grad or functx.vjp of a function, which nest.",
-        )
+    builder = current_builder.get()
+    if builder is None and not any([type(x) is Tracer for x in values]):
+        return
+    builder = builder or current_builder.require()
+    error = AutogradInTransformError(
+        f"{label}: it must not be called inside a transform, whose values are traced; got a call "
+        f"in {builder.owner}",
+        fix="Use functx.grad or functx.vjp of a function, which nest; under functx.jit, a Variable that "
+        "gets a gradient is read from around the function, not passed to it.",
+    )
+    for x in values:
+        if type(x) is Tracer:
+            refuse_of_traced(error, x)
+    refuse_in_transform(error, builder)
 
 
 def as_list(x: Any) -> list[Any]:

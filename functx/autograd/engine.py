@@ -27,6 +27,7 @@ from functx.autograd.nodes import (
     SavedValue,
     freed_error,
     operands_read,
+    outside_node_error,
 )
 from functx.autograd.operations import record_outputs
 from functx.autograd.recorded import Recorded
@@ -106,6 +107,7 @@ class Walk:
         # Gradients of dual numbers are dual, whether they are recorded for a walk or not.
         self.is_differentiated = create_graph or open_level.get() is not None
         self.plain = not self.is_differentiated and current_builder.get() is None
+        self.first_node = current_recording().first_node
 
     def run(self, roots: Sequence[tuple[GradientEdge, Any]]) -> None:
         """Walks from roots with their gradients."""
@@ -235,6 +237,8 @@ class Walk:
 
     def pull_back(self, node: Node, gradients: list[Gradient | None]) -> list[Gradient | None]:
         """The gradients of the operands of a node."""
+        if node.number < self.first_node:
+            raise outside_node_error(node)
         if not isinstance(node, OperationNode):
             return node.pull_back(self, gradients)  # type: ignore[attr-defined, no-any-return]
         if not any(gradients):
@@ -500,7 +504,7 @@ def add_to_grad(x: Variable, gradient: Variable, create_graph: bool) -> None:
     Walks in several threads may do so at the same time.
     """
     with x.lock:
-        before = x._grad
+        before = x.read_grad()
         if before is None:
             if gradient.edge is not None or gradient._dual is not None:
                 edge = gradient.edge if create_graph else None

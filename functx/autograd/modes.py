@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 
 from functx.core.errors import AutogradError, AutogradInTransformError
 from functx.core.tracer import current_builder
+from functx.core.tracing import refuse_in_transform
 from functx.lowering.jax_bridge import jax_is_tracing
 from functx.ops.gradient_stop import set_gradient_stop
 
@@ -91,11 +92,12 @@ def set_modes(
 def check_outside_transforms(function: str, fix: str, verb: str = "called") -> None:
     """Raise AutogradInTransformError inside a transform, where `function` would act only once."""
     if (builder := current_builder.get()) is not None:
-        raise AutogradInTransformError(
+        error = AutogradInTransformError(
             f"{function}: it must not be {verb} inside a transform, whose values are traced; got it in "
             f"{builder.owner}",
             fix=fix,
         )
+        refuse_in_transform(error, builder)
 
 
 def set_var(var: ContextVar[T], value: T) -> Callable[[], None]:

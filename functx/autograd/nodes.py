@@ -17,7 +17,12 @@ from functx.autograd.recorded import Recorded
 from functx.autograd.recorded_operations import Operation, operation_of, program_of_operation
 from functx.core.caches import Cache
 from functx.core.config import contextual_key
-from functx.core.errors import AutogradError, FreedValueError, SavedValueError
+from functx.core.errors import (
+    AutogradError,
+    FreedValueError,
+    LostDerivativeError,
+    SavedValueError,
+)
 from functx.core.program import Atom, Equation, Literal, Program, Var, dce_equations, subprograms
 from functx.core.program_editing import apply_program, replace_program_fields
 from functx.core.rewriting import Rewrite, cached_rewrite, user_rule_runs
@@ -35,6 +40,8 @@ if TYPE_CHECKING:
     from functx.autograd.variable import Dual, Variable, VersionCounter
 
 _numbers = count()
+next_node_number = partial(next, _numbers)
+"""The number of a node that is made now."""
 
 
 class GradientEdge(NamedTuple):
@@ -236,6 +243,14 @@ def freed_error(label: str) -> FreedValueError:
         f"backward: the values that the gradient of `{label}` needs were freed by the walk "
         "before; got a second walk",
         fix="Pass retain_graph=True to the first walk.",
+    )
+
+
+def outside_node_error(node: Node) -> LostDerivativeError:
+    return LostDerivativeError(
+        "backward: in a jitted function, values are differentiated that are computed in it; got the "
+        f"result of `{node.label}`, which is computed from an input outside",
+        fix="Compute it inside, or differentiate outside of jit.",
     )
 
 

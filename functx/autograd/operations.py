@@ -22,7 +22,7 @@ from functx.autograd.nodes import (
     split_operation,
     split_program,
 )
-from functx.autograd.recorded import Operand, operand_of
+from functx.autograd.recorded import Operand, note_read, operand_of, step_traces
 from functx.autograd.recorded_operations import operation_of_primitive
 from functx.autograd.recording import current_recording
 from functx.autograd.variable import (
@@ -77,6 +77,10 @@ def operands_of(
     function: Any, args: Sequence[Any], differentiable: bool
 ) -> tuple[list[Operand], list[GradientEdge | None], list[Any]]:
     """The operands and edges of a call, and its key: `function`, each type and whether it is active."""
+    if step_traces.count:
+        for x in args:
+            if isinstance(x, Variable):
+                note_read(x)
     records = differentiable and current_modes().records_gradients
     operands: list[Operand] = []
     edges: list[GradientEdge | None] = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,8 @@ from functx.core.typing import ArrayLike
 
 if TYPE_CHECKING:
     from functx.autograd.recording import Recording
+    from functx.autograd.step_trace import StepTrace
+    from functx.autograd.variable import Variable
 
 
 class Recorded:
@@ -83,6 +86,23 @@ class Failure:
         raise self.error.with_traceback(None)
 
 
+class step_traces:  # noqa: N801 - a switch, as `variables` is
+    """How many steps under `jit` are traced now, in all threads, and the function that gives this thread's.
+
+    Only then do Variables look for it.
+    """
+
+    count = 0
+    of_thread: Callable[[], StepTrace | None]
+
+
+def note_read(x: Variable) -> None:
+    """Lets the step that this thread traces, if any, know a Variable that it reads or changes."""
+    trace = step_traces.of_thread()
+    if trace is not None and x._recorded.recording is not trace:
+        trace.note(x)
+
+
 ownership = Lock()
 """Guards which values are private, and which of them a recording may reuse."""
 
@@ -90,6 +110,8 @@ ownership = Lock()
 def constant(x: ArrayLike) -> Recorded:
     """An array from outside, which others may refer to."""
     variables.exist = True
+    if step_traces.count and (trace := step_traces.of_thread()) is not None:
+        return trace.constant(x)
     recorded = Recorded(aval_of(x), None, 0)
     recorded.value, recorded.is_private, recorded.captured_by = x, False, None
     return recorded

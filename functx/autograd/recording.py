@@ -35,6 +35,9 @@ class Recording:
     raises the same error. `reusable` holds the captured values that are private, by identity.
     """
 
+    first_node = 0
+    """The number of the first node that a walk in this recording may pass."""
+
     def __init__(self) -> None:
         self.calls: list[Operation | int | Literal] = []
         self.captured: list[Any] = []

@@ -27,10 +27,18 @@ from functx.autograd.hooks import (
     retain,
 )
 from functx.autograd.modes import check_outside_transforms, current_modes, grad_mode
-from functx.autograd.nodes import AccumulateGrad, GradientEdge, Node, OverwrittenNode, make_edge
-from functx.autograd.recorded import Recorded, constant
+from functx.autograd.nodes import (
+    AccumulateGrad,
+    GradientEdge,
+    Node,
+    OverwrittenNode,
+    make_edge,
+    outside_node_error,
+)
+from functx.autograd.recorded import Recorded, constant, note_read, step_traces
 from functx.core.errors import (
     AutogradError,
+    CapturedWriteError,
     ConcretizationError,
     ForeignCodeError,
     GradAssignmentError,
@@ -46,7 +54,7 @@ from functx.core.functionalization import row_major_strides
 from functx.core.primitive import Primitive, View
 from functx.core.program import Atom, Literal, Program, Var
 from functx.core.tracer import aval_of, current_builder, variables
-from functx.core.tracing import Builder, eval_context
+from functx.core.tracing import Builder, eval_context, refuse_in_transform
 from functx.core.types import is_inexact
 from functx.core.typing import ArrayOrList, DTypeLike, NumPyArray
 from functx.numpy import mutation
@@ -145,10 +153,11 @@ class Variable(ConvertibleArray):
         if isinstance(value, Variable):
             recorded = value.read()
         elif isinstance(value, jax.core.Tracer):
-            raise AutogradError(
+            error = AutogradError(
                 f"Variable: the value must be known; got a traced one, {aval_of(value)!r}",
                 fix="Inside a transform, use the traced array itself; functx.grad differentiates it.",
             )
+            refuse_in_transform(error, getattr(value, "builder", None))
         else:
             # A copy, since its owner may write to a NumPy array.
             with eval_context() if current_builder.get() is not None else nullcontext():
@@ -196,6 +205,8 @@ class Variable(ConvertibleArray):
 
     def read(self) -> Recorded:
         """The current value."""
+        if step_traces.count:
+            note_read(self)
         if self._view is not None and not self.is_current:
             self._read_again()
         return self._recorded
@@ -203,6 +214,8 @@ class Variable(ConvertibleArray):
     @property
     def edge(self) -> GradientEdge | None:
         """Where the gradient of the current value goes; None if it has no gradient."""
+        if step_traces.count:
+            note_read(self)
         if self._view is not None and not self.is_current:
             self._read_again()
         leaf = self._leaf
@@ -299,24 +312,15 @@ class Variable(ConvertibleArray):
 
     def readable(self) -> Recorded:
         """The current value, which the caller reads. ConcretizationError in a jitted function."""
-        self.check_not_in_jit(
-            "the value of a Variable",
-            "Read it before the call and pass it as an argument, a static one for a Python number; or "
-            "choose with functx.numpy.where or functx.lax.cond.",
-        )
+        traced_by = (step_traces.of_thread() if step_traces.count else None) or jit_builder()
+        if traced_by is not None:
+            raise ConcretizationError(
+                "the value of a Variable must not be read by a jitted function, which would keep that "
+                f"of its first call; got {self.describe()} in {traced_by.owner}",
+                fix="Read it before the call and pass it as an argument, a static one for a Python "
+                "number; or choose with functx.numpy.where or functx.lax.cond.",
+            )
         return self.read()
-
-    def check_not_in_jit(self, subject: str, fix: str) -> None:
-        """Raises ConcretizationError in a jitted function, which would keep what it reads."""
-        builder = current_builder.get()
-        while builder is not None:
-            if builder.kind == "jit":
-                raise ConcretizationError(
-                    f"{subject} must not be read by a jitted function, which would keep that of its "
-                    f"first call; got {self.describe()} in {builder.owner}",
-                    fix=fix,
-                )
-            builder = builder.parent
 
     record: Callable[[Primitive, Sequence[Any]], Any]
     """The output of an operation with this operand, or a list of them, as Variables."""
@@ -326,6 +330,8 @@ class Variable(ConvertibleArray):
     @property
     def tangent(self) -> Variable | None:
         """The tangent at the open level of `forward_ad`; None without one."""
+        if step_traces.count:
+            note_read(self)
         if not self.is_current:
             self._read_again()
         dual = self._dual
@@ -334,6 +340,8 @@ class Variable(ConvertibleArray):
     @property
     def requires_grad(self) -> bool:
         """Whether `backward` computes a gradient of this value; set it on leaves."""
+        if step_traces.count:
+            note_read(self)
         return self._leaf is not None or self.edge is not None
 
     @requires_grad.setter
@@ -343,6 +351,8 @@ class Variable(ConvertibleArray):
     @property
     def is_leaf(self) -> bool:
         """Whether it is not the result of a recorded operation with a gradient."""
+        if step_traces.count:
+            note_read(self)
         return self._leaf is not None or self.edge is None
 
     @property
@@ -398,8 +408,14 @@ class Variable(ConvertibleArray):
     @property
     def grad(self) -> Variable | None:
         """The gradient that `backward` has added up for this leaf; None before."""
-        self.check_not_in_jit("x.grad", "Pass x.grad to the function as an argument.")
-        return self._grad
+        if (builder := jit_builder()) is not None:
+            error = ConcretizationError(
+                "x.grad must not be read by a jitted function, which would keep that of its first "
+                f"call; got that of {self.describe()} in {builder.owner}",
+                fix="Pass x.grad to the function as an argument.",
+            )
+            refuse_in_transform(error, builder)
+        return self.read_grad()
 
     @grad.setter
     def grad(self, grad: Variable | None) -> None:
@@ -418,11 +434,21 @@ class Variable(ConvertibleArray):
                     f"{grad.aval_!r} for {self.aval_!r}",
                     fix="Reduce or convert the gradient first, or assign None.",
                 )
+        if step_traces.count and (trace := step_traces.of_thread()) is not None:
+            note_read(self)
+            trace.note_new_grad(self)
         self._grad = grad
 
     @grad.deleter
     def grad(self) -> None:
         self.grad = None
+
+    def read_grad(self) -> Variable | None:
+        """The gradient, also where that of a jitted function is computed."""
+        if step_traces.count and (trace := step_traces.of_thread()) is not None:
+            note_read(self)
+            trace.note_grad(self)
+        return self._grad
 
     @property
     def retains_grad(self) -> bool:
@@ -485,6 +511,10 @@ class Variable(ConvertibleArray):
         """The edge of this value, for hooks on it; HookTargetError if it has no gradient."""
         check_outside_transforms(function, "Write functx.hook_grad(x, fn), or call it outside.")
         edge = self.edge
+        if step_traces.count and edge is not None and self._leaf is None:
+            trace = step_traces.of_thread()
+            if trace is not None and edge.node.number < trace.first_node:
+                raise outside_node_error(edge.node)
         if edge is None:
             raise HookTargetError(
                 f"{function}: the array must require a gradient; got {self.aval_!r}, which does not",
@@ -516,6 +546,8 @@ class Variable(ConvertibleArray):
     @property
     def _version(self) -> int:
         """The number of writes to the memory of this array; an inference array has none."""
+        if step_traces.count:
+            note_read(self)
         self._check_not_inference("x._version", "have a version")
         return self.version_counter.version
 
@@ -567,6 +599,8 @@ class Variable(ConvertibleArray):
             x = x._view and x._view.base
 
     def _assign(self, new: Variable) -> None:
+        if step_traces.count:
+            note_read(self)
         view = self._view
         if view is not None and view.primitive is not None:
             view.base._assign(
@@ -599,8 +633,15 @@ class Variable(ConvertibleArray):
         fix: str = "Write under functx.autograd.no_grad(), or to a copy (x.copy()).",
     ) -> None:
         """Raises LeafWriteError for a leaf in grad mode, OverlappingViewError for a read-only view."""
-        if current_builder.get() is not None:
-            mutation.check_not_captured(self, None, operation, self)
+        builder = current_builder.get()
+        if builder is not None:
+            try:
+                mutation.check_not_captured(self, None, operation, self)
+            except CapturedWriteError as error:
+                outer: Builder | None = builder
+                while outer is not None and outer.carries_writes:
+                    outer = outer.parent
+                refuse_in_transform(error, outer)
         modes = current_modes()
         if not modes.inference:
             self._check_not_inference(operation, "be written to outside")
@@ -717,7 +758,7 @@ class Variable(ConvertibleArray):
             )
         x = make_variable(self.read(), None)
         x._leaf = None if self._leaf is None else dead_reference
-        x._grad = deepcopy(self._grad, memo)
+        x._grad = deepcopy(self.read_grad(), memo)
         return x
 
     def backward(
@@ -739,10 +780,14 @@ class Variable(ConvertibleArray):
 
     def __str__(self) -> str:
         recorded = self.read()
+        if recorded.recording is not None and recorded.recording.first_node:
+            return self.describe()
         return str(np.array(recorded.look()))
 
     def __repr__(self) -> str:
         recorded = self.read()
+        if recorded.recording is not None and recorded.recording.first_node:
+            return self.describe()
         text = np.array2string(np.array(recorded.look()), separator=", ", prefix="Variable(")
         grad_fn = self.grad_fn
         note = f", grad_fn=<{grad_fn.label}>" if grad_fn is not None else ""
@@ -762,6 +807,14 @@ class Variable(ConvertibleArray):
                 fix="Pickle x.detach(), its value.",
             )
         return Variable, (self.numpy(), self.requires_grad)
+
+
+def jit_builder() -> Builder | None:
+    """The builder of the innermost jitted function that is traced now."""
+    builder = current_builder.get()
+    while builder is not None and builder.kind != "jit":
+        builder = builder.parent
+    return builder
 
 
 def strong(x: Any) -> Any:

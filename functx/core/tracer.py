@@ -346,10 +346,12 @@ def check_no_escaped_tracers(args: Sequence[ArrayLike]) -> None:
 class variables:  # noqa: N801 - a switch
     """The class Variable, once imported, and whether the program has made one.
 
-    Only then do jitted functions look for them.
+    Only then do jitted functions look for them. `jitted_steps` is the class of the steps of a jitted
+    function that changes Variables.
     """
 
     type: type | None = None
+    jitted_steps: Any = None
     exist = False
 
 

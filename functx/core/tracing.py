@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import compress
 from sys import _getframe
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import jax.core
 
@@ -22,6 +22,7 @@ from functx.core.tracer import (
     check_not_escaped,
     context_builder,
     current_builder,
+    is_variable,
     literal_of,
     recording_operand,
 )
@@ -347,6 +348,30 @@ class program_checks:  # noqa: N801 - a switch, set through `functx.config`
     """Whether each new program is checked (`functx.core.checking`)."""
 
     enabled = False
+
+
+class StepNeeded(BaseException):
+    """Ends the trace of a jitted function that does what is possible on Variables alone.
+
+    It is traced again as a step, or raises `error` where that is not possible.
+    """
+
+    def __init__(self, error: FunctxError):
+        self.error = error
+
+
+def refuse_in_transform(error: FunctxError, builder: Builder | None) -> NoReturn:
+    """Raises `error`; StepNeeded where `builder` is that of a jitted function outside of transforms."""
+    if builder is not None and builder.kind == "jit" and builder.parent is None:
+        raise StepNeeded(error)
+    raise error
+
+
+def refuse_of_traced(error: FunctxError, x: Tracer) -> NoReturn:
+    """As `refuse_in_transform`, for a traced value, which has no history unless a Variable was read."""
+    if any([is_variable(y) for _, y in x.builder.captures.values()]):
+        refuse_in_transform(error, x.builder)
+    raise error
 
 
 def bind(primitive: Primitive, args: Sequence[Any]) -> Any:

@@ -22,7 +22,7 @@ from functx.core.config import (
     parse_memory_mode,
     trace_options,
 )
-from functx.core.errors import ArgumentError, type_name
+from functx.core.errors import ArgumentError, FunctxError, type_name
 from functx.core.named_axes import bound_axes
 from functx.core.program_editing import hoist_captures
 from functx.core.rewriting import Record, apply
@@ -35,6 +35,7 @@ from functx.core.tracer import (
     recording_operand,
     variables,
 )
+from functx.core.tracing import StepNeeded
 from functx.core.tree import TreeDef
 from functx.core.types import x64_enabled
 from functx.core.typing import Avals, Function, PyTree
@@ -169,12 +170,13 @@ def jit(
                 except Retrace as retrace:
                     retrace.prepare((args, kwargs))
                     if compiled.captures_variables:
-                        return compiled.bind(args, kwargs, inline)
+                        break
                 except (TypeError, ValueError, OverflowError, RuntimeError) as error:
                     if isinstance(error, jax.errors.JaxRuntimeError):
                         jax_bridge.reraise_callback_error(error)
                     compiled.check_arguments(args, kwargs)
                     raise
+            return compiled.bind(args, kwargs, inline)
         except Exception as error:
             filter_traceback(error)
             raise
@@ -215,6 +217,8 @@ class JittedFunction:
         self.id = next(JittedFunction.ids)
         self.captured = CapturedArrays()
         self.writes = self.layout_dependent = self.captures_variables = False
+        # The steps of a function that changes Variables.
+        self.steps: Any = None
         self.traced = Cache("jit", 256)
         self.verified: set[Any] = set()
 
@@ -238,6 +242,13 @@ class JittedFunction:
     def enable_variables(self, _call: object) -> None:
         """Makes calls operations on Variables."""
         self.captures_variables = True
+
+    def enable_steps(self, error: FunctxError, call: object) -> None:
+        """Makes calls steps, which change Variables; raises `error` where they cannot be."""
+        if call is None or not is_outermost():
+            raise error from None
+        self.captures_variables = True
+        self.steps = self.steps or variables.jitted_steps(self.tracing)
 
     def trace_for_jax(self, hidden: Sequence[PyTree], args: PyTree, kwargs: PyTree) -> PyTree:
         """The results on JAX's tracers, computed by one equation that holds the program.
@@ -281,7 +292,10 @@ class JittedFunction:
     ) -> TracedFunction:
         """The program of a call, with the decompositions that users registered applied."""
         with self.tracing():
-            traced = trace_function(fun, in_tree, avals, "jit", memory=dispatch_key.memory)
+            try:
+                traced = trace_function(fun, in_tree, avals, "jit", memory=dispatch_key.memory)
+            except StepNeeded as needed:
+                raise Retrace(partial(self.enable_steps, needed.error)) from None
             decomposed = run_passes(Stage.LOOKUP, current_target(), traced.program)
         program, captured = hoist_captures(decomposed)
         return traced._replace(program=program, captured=[*traced.captured, *captured])
@@ -355,10 +369,19 @@ class JittedFunction:
         avals = avals_of(leaves, "jit", self.fun, in_tree)
         key = self.key(args, kwargs, in_tree, avals)
         found: tuple[TracedFunction, Call] | None = self.traced.get(key)
+        if found is None and self.steps is not None and is_outermost():
+            out = self.steps(fun, leaves, in_tree, avals, key)
+            if out is not NotImplemented:
+                return out
         if found is None:
-            with self.tracing():
-                traced = trace_function(fun, in_tree, avals, "jit")
-            found = traced, Call(traced.program)
+            try:
+                with self.tracing():
+                    traced = trace_function(fun, in_tree, avals, "jit")
+                found = traced, Call(traced.program)
+            except StepNeeded as needed:
+                self.enable_steps(needed.error, (args, kwargs))
+            if found is None:
+                return self.steps(fun, leaves, in_tree, avals, key)
             # Captured values of a trace do not outlive it.
             if not any([type(x) is Tracer or is_jax_tracer(x) for x in traced.captured]):
                 self.traced.put(key, found)
@@ -453,8 +476,15 @@ class JittedFunction:
         """Forgets all traces and executables."""
         self.dispatch.clear_cache()
         self.traced.clear()
+        if self.steps is not None:
+            self.steps.clear()
         self.captured.positions_by_key.clear()
         self.verified.clear()
+
+
+def is_outermost() -> bool:
+    """Whether no transform of functx or JAX traces now."""
+    return current_builder.innermost() is None and not jax_bridge.jax_is_tracing()
 
 
 @clear_on_rule_change

@@ -25,7 +25,7 @@ from functx.core.functionalization import is_contiguous, is_row_major, strides_o
 from functx.core.primitive import Primitive
 from functx.core.pytorch_names import METHODS, check_argument_names
 from functx.core.tracer import Tracer, aval_of
-from functx.core.tracing import bind
+from functx.core.tracing import bind, refuse_of_traced
 from functx.core.types import canonical_dtype, is_complex, real_dtype
 from functx.core.typing import ArrayOrList, DTypeLike, Out, Value
 from functx.numpy import (
@@ -312,7 +312,8 @@ def _iter(self: Tracer) -> Iterator[Value]:
 
 _jax_getattr = Tracer.__getattr__
 _AUTOGRAD_ATTRIBUTES = {
-    "backward": "functx.grad(f)(x)",
+    "backward": "functx.grad(f)(x); or, under functx.jit alone, read the Variables from around the "
+    "function",
     "grad": "functx.grad(f)(x), which returns it",
     "grad_fn": "functx.make_ir(f)(x), whose equations are the graph",
     "is_leaf": "functx.grad(f, argnums), whose arguments are the leaves",
@@ -335,7 +336,7 @@ def _getattr(self: Tracer, name: str) -> object:
         if name.startswith("_"):
             raise
     if name in _AUTOGRAD_ATTRIBUTES:
-        raise in_transform_error(self, name) from None
+        refuse_of_traced(in_transform_error(self, name), self)
     suggestion = METHODS.get(name)
     for module in ("numpy", "nn", "lax"):
         if suggestion is None and callable(vars(import_module(f"functx.{module}")).get(name)):
@@ -360,7 +361,7 @@ def _refuse_attribute_of_variables(name: str) -> property:
     """A property of traced arrays that can be neither read nor set; `__getattr__` says why."""
 
     def refuse(self: Tracer, value: object) -> None:
-        raise in_transform_error(self, name)
+        refuse_of_traced(in_transform_error(self, name), self)
 
     return property(None, refuse)
 

@@ -178,9 +178,16 @@ class FlatFunction:
         self.writes = self.layout_dependent = False
 
     def __call__(self, *leaves: Value) -> list[Value]:
+        outs = self.flatten_result(self.call(leaves))
+        builder = current_builder.require()
+        self.writes, self.layout_dependent = builder.writes, builder.layout_dependent
+        return outs
+
+    def call(self, leaves: Sequence[Value]) -> PyTree:
+        """The result of the function; its errors say if other code did not take a traced value."""
         args, kwargs = self.in_tree.unflatten(leaves)
         try:
-            out = self.fun(*args, **kwargs)
+            return self.fun(*args, **kwargs)
         except (IndexError, TypeError, ValueError) as error:
             if isinstance(error.__cause__, FunctxError) and not isinstance(error, FunctxError):
                 # NumPy wraps the errors of a traced element in its own.
@@ -188,10 +195,6 @@ class FlatFunction:
             raise_foreign_code_error(error)
             add_source_note(error)
             raise
-        outs = self.flatten_result(out)
-        builder = current_builder.require()
-        self.writes, self.layout_dependent = builder.writes, builder.layout_dependent
-        return outs
 
     def flatten_result(self, out: PyTree) -> list[Value]:
         """The traced leaves of a result; ArgumentError for a leaf that is no array."""

@@ -145,9 +145,8 @@ def test_grad_of_an_unused_input_is_refused_or_none_or_zero():
 
 def test_a_variable_that_is_made_inside_a_transform_has_a_known_value():
     assert float(functx.jit(lambda x: Variable(3.0, requires_grad=True) * x)(2.0)) == 6
-    for transform in (functx.jit, functx.grad):
-        with pytest.raises(AutogradError, match="the value must be known; got a traced one"):
-            transform(lambda x: Variable(x) * 2)(1.0)
+    with pytest.raises(AutogradError, match="the value must be known; got a traced one"):
+        functx.grad(lambda x: Variable(x) * 2)(1.0)
     with pytest.raises(FunctxError):
         functx.jit(lambda x: Variable([x, 1.0]))(1.0)
 

@@ -211,9 +211,11 @@ def test_backward_inside_a_transform_names_the_functional_way():
         return y
 
     with pytest.raises(AutogradError, match=r"functx\.grad or functx\.vjp"):
-        functx.jit(f)(1.0)
+        functx.grad(functx.jit(f))(1.0)
     with pytest.raises(AttributeError, match=r"functx\.grad\(f\)\(x\)"):
-        functx.jit(lambda y: (x * y).backward())(1.0)
+        functx.grad(lambda y: (x * y).backward())(1.0)
+    with pytest.raises(AutogradError, match="read the Variables from around the function"):
+        functx.jit(lambda x: (x * x).backward())(x)
 
 
 def test_walks_inside_walks_are_as_deep_as_users_like():

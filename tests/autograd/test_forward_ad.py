@@ -11,7 +11,12 @@ import functx
 import functx.numpy as np
 from functx.autograd import Variable, forward_ad, grad, inference_mode, no_grad, saved_tensors_hooks
 from functx.autograd.forward_ad import dual_level, make_dual, unpack_dual
-from functx.core.errors import AutogradInTransformError, DualLevelError, DualValueError
+from functx.core.errors import (
+    AutogradError,
+    AutogradInTransformError,
+    DualLevelError,
+    DualValueError,
+)
 
 POINT = onp.array([0.5, 2.0], "float32")
 DIRECTION = onp.array([1.0, -3.0], "float32")
@@ -101,7 +106,9 @@ def test_duals_are_made_of_known_values_that_are_not_dual():
         for parts in ((dual, DIRECTION), (POINT, dual)):
             with pytest.raises(DualValueError, match="must not be dual itself"):
                 make_dual(*parts)
-        for transform in (functx.jit, functx.vmap, functx.grad):
+        with pytest.raises(AutogradError, match="while a dual level is open; got level"):
+            functx.jit(lambda x: make_dual(x, x))(POINT)
+        for transform in (functx.vmap, functx.grad):
             with pytest.raises(AutogradInTransformError, match=r"functx\.jvp"):
                 transform(lambda x: unpack_dual(make_dual(x, x)).tangent)(POINT)
             with pytest.raises(

@@ -344,7 +344,7 @@ def test_requires_grad_is_not_changed_inside_a_transform():
         captured.requires_grad_()
         return x * captured
 
-    for transform in (functx.grad(f), functx.jit(f)):
+    for transform in (functx.grad(f), functx.grad(functx.jit(f))):
         with pytest.raises(AutogradError, match="must not be changed inside a transform") as error:
             transform(1.0)
         assert "functx.grad" in str(error.value)

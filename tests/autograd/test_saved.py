@@ -153,7 +153,7 @@ def test_mistakes_of_pairs_are_named():
         with pytest.raises(error, match=message):
             y.sum().backward()
     with pytest.raises(AutogradError, match="inside a transform"):
-        functx.jit(lambda y: save_on_cpu().__enter__())(POINT)
+        functx.vmap(lambda y: save_on_cpu().__enter__())(POINT)
 
 
 def test_a_value_that_is_packed_does_not_see_later_writes():

@@ -1,0 +1,404 @@
+"""The trace of a step under `jit`: what it computes, and what it changes of the Variables around it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple, NoReturn
+from weakref import ref
+
+import jax.numpy as jnp
+
+from functx.autograd.hooks import Hooks
+from functx.autograd.nodes import next_node_number
+from functx.autograd.recorded import Operand, Recorded, step_traces
+from functx.autograd.recorded_operations import Operation, is_wide
+from functx.autograd.recording import Recording, continue_recording, current_recording
+from functx.autograd.variable import Variable, make_variable
+from functx.core.errors import AutogradError, ConcretizationError, EscapedTracerError
+from functx.core.program import Atom, Literal, Program
+from functx.core.program_editing import replace_program_fields
+from functx.core.source_info import user_source
+from functx.core.tracer import Tracer
+from functx.core.tracing import Builder
+from functx.core.types import ShapedArray
+from functx.transforms.dce import used_variables
+
+HookKeys = dict[Any, dict[int, Callable[..., Any]]]
+"""The hooks of a leaf by kind, and their keys, which no two registrations have in common."""
+
+_FIELDS = (
+    "_recorded",
+    "_edge",
+    "_counter",
+    "_writes_read",
+    "_view",
+    "_leaf",
+    "_hooks",
+    "_grad",
+    "_retains_grad",
+    "_dual",
+)
+
+
+class VariableState:
+    """A Variable from around a step, and its state when the step first used it.
+
+    `value` is the value that it had then; None for a view. `grad_of` is the
+    position of the Variable whose `.grad` it was found as.
+    """
+
+    def __init__(self, x: Variable, grad_of: int | None):
+        self.variable, self.grad_of = x, grad_of
+        self.value: Recorded | None = None
+        self.reads_grad = self.sets_grad = False
+        fields = vars(x)
+        self.fields = {name: fields[name] for name in _FIELDS if name in fields}
+        counter = x._counter
+        self.counts = (0, 0) if counter is None else (counter.version, counter.writes)
+        self.hooks = hooks_of(x)
+
+    def restore(self) -> None:
+        """Gives the Variable its state back."""
+        x = self.variable
+        restore_hooks(x, self.hooks)
+        fields = vars(x)
+        for name in _FIELDS:
+            fields.pop(name, None)
+        fields.update(self.fields)
+        if x._counter is not None:
+            x._counter.version, x._counter.writes = self.counts
+
+
+def hooks_of(x: Variable) -> HookKeys:
+    """The hooks of a leaf."""
+    return {name: dict(table) for name, table in hook_tables(x).items() if table}
+
+
+def hook_tables(x: Variable) -> dict[Any, Hooks]:
+    hooks = x._hooks
+    if hooks is None:
+        return {}
+    tables: dict[Any, Hooks] = {**hooks.values}
+    return tables | {"pre": hooks.pre, "post": hooks.post, "accumulated": hooks.accumulated}
+
+
+def restore_hooks(x: Variable, before: HookKeys) -> None:
+    """Gives a leaf the hooks that it had; handles keep their meaning."""
+    for name, table in hook_tables(x).items():
+        if table != before.get(name, {}):
+            table.clear()
+            table.update(before.get(name, {}))
+
+
+class Slot(NamedTuple):
+    """How a call finds a Variable, and what must hold for the traced program to be right.
+
+    It is the `.grad` of the Variable number `grad_of`, or else the one that `reference` refers to.
+    `grad` is the number of its `.grad`, None if it had none, and -1 if the step did not read it.
+    """
+
+    reference: ref[Variable]
+    grad_of: int | None
+    grad: int | None
+    aval: ShapedArray
+    is_root: bool
+    is_leaf: bool
+    has_history: bool
+    is_inference: bool
+    hooks: HookKeys
+
+    def find(self, variables: Sequence[Variable]) -> Variable | None:
+        """The Variable of a call, which follows `variables`; None if the program is not for it."""
+        x = self.reference()
+        if self.grad_of is not None:
+            grad = variables[self.grad_of]._grad
+            if x is not None and x is not grad:
+                # The step may have found it under another name too.
+                return None
+            x = grad
+        if (
+            x is None
+            or x._recorded.aval is not self.aval
+            or (x._view is None) is not self.is_root
+            or (x._leaf is not None) is not self.is_leaf
+            or x.is_inference() is not self.is_inference
+            or (self.is_root and (x._edge is not None) is not self.has_history)
+            or ((x._hooks is not None or self.hooks) and hooks_of(x) != self.hooks)
+        ):
+            return None
+        return x
+
+
+class NewGrad(NamedTuple):
+    """A `.grad` that a step makes: its value, and its counts of versions and writes."""
+
+    value: Any
+    counts: tuple[int, int]
+
+
+class Change(NamedTuple):
+    """What a step changes of the Variable number `slot`.
+
+    `value` is its new value, if any; `counts` are the versions and writes to add. With `sets_grad`, the
+    Variable number `grad` becomes its `.grad`, or None; -1 is the first new one, and others are below.
+    """
+
+    slot: int
+    value: Any
+    counts: tuple[int, int]
+    sets_grad: bool
+    grad: int | None
+    is_leaf: bool | None
+
+
+class TracedStep(NamedTuple):
+    """The program of a step.
+
+    Its inputs are, at the positions `operands`, the arguments, the values of the Variables `roots`, and
+    `constants`. A value is the number of an output of the program, or, if it is one of these, -1 for the first
+    and so on downwards. `written` are the new values of arguments. `has_history` says whether a
+    result has a derivative.
+    """
+
+    slots: list[Slot]
+    roots: list[int]
+    constants: list[Any]
+    program: Program
+    operands: list[int]
+    results: list[int]
+    written: dict[int, int]
+    changes: list[Change]
+    new_grads: list[NewGrad]
+    has_history: bool
+    is_wide: bool
+
+
+class StepTrace(Recording):
+    """The recording of a step while it is traced, whose operations are equations of a program.
+
+    Variables from around it get traced values until it ends, when all have their states back.
+    """
+
+    def __init__(self, name: str):
+        super().__init__()
+        self.builder = Builder(name, "jit")
+        self.values: list[Tracer] = []
+        self.arguments: list[Recorded] = []
+        self.states: list[VariableState] = []
+        self.positions: dict[int, int] = {}
+        self.first_node = next_node_number()
+
+    @property
+    def owner(self) -> str:
+        """`jit(step)`, for messages."""
+        return self.builder.owner
+
+    @contextmanager
+    def active(self) -> Iterator[None]:
+        """The context in which this thread traces the step."""
+        before = current_recording()
+        continue_recording(self)
+        step_traces.count += 1
+        try:
+            yield
+        finally:
+            step_traces.count -= 1
+            continue_recording(before)
+            self.is_open = False
+            for state in reversed(self.states):
+                state.restore()
+            self.states, self.values = [], []
+
+    def add_argument(self, aval: ShapedArray) -> Variable:
+        """An argument of the step, as a Variable."""
+        self.arguments.append(self.recorded(self.builder.add_input(aval)))
+        return make_variable(self.arguments[-1], None)
+
+    def recorded(self, value: Tracer) -> Recorded:
+        """A traced value as a value of this recording."""
+        self.values.append(value)
+        return Recorded(value.atom.aval, self, len(self.values) - 1)
+
+    def constant(self, x: Any) -> Recorded:
+        """The value of an array that the step makes, or finds around it."""
+        return self.recorded(self.builder.tracer(x))
+
+    def traced(self, x: Operand) -> Tracer | Literal:
+        """The traced value of an operand."""
+        if type(x) is Literal:
+            return x
+        assert isinstance(x, Recorded) and x.recording is self, "Variables are noted when read"
+        return self.values[x.number]
+
+    def call(self, operation: Operation, operands: Sequence[Operand]) -> list[Recorded]:
+        self.builder.source = user_source(2)
+        args = [*map(self.traced, operands), *operation.captured]
+        outs = self.builder.inline(operation.program, args)
+        return [self.recorded(outs[i]) for i in operation.new]
+
+    def run(self) -> NoReturn:
+        """Raises an error: the values are not known."""
+        if self.is_open:
+            raise ConcretizationError(
+                "the value of a Variable must not be read by a jitted function, which would keep that "
+                f"of its first call; got a read in {self.owner}",
+                fix="Return it from the function, or choose with functx.numpy.where or "
+                "functx.lax.cond.",
+            )
+        raise EscapedTracerError(
+            "a Variable that a jitted function makes must be used inside it; got one of "
+            f"{self.owner}, which has ended",
+            fix="Return the value from the function, or make the Variable outside.",
+        )
+
+    def note(self, x: Variable, grad_of: int | None = None) -> None:
+        """Gives a Variable from around the step a traced value."""
+        state = VariableState(x, grad_of)
+        self.positions[id(x)] = len(self.states)
+        self.states.append(state)
+        x._retains_grad = False
+        if x._view is None:
+            state.value = x._recorded = self.recorded(self.builder.add_input(x.aval_))
+            x._dual = None
+        else:
+            x._writes_read = -1
+            x._read_again()
+
+    def note_grad(self, x: Variable) -> None:
+        """Notes that the step reads `.grad` of a Variable."""
+        position = self.positions.get(id(x))
+        if position is None:
+            return
+        state, grad = self.states[position], x._grad
+        state.reads_grad |= not state.sets_grad
+        if grad is not None and grad._recorded.recording is not self:
+            self.note(grad, position)
+
+    def note_new_grad(self, x: Variable) -> None:
+        """Notes that the step sets `.grad` of a Variable."""
+        position = self.positions.get(id(x))
+        if position is not None:
+            self.states[position].sets_grad = True
+
+    def complete(self, args: Sequence[Variable], results: Sequence[Any]) -> TracedStep:
+        """The program of the step, which is complete."""
+        outputs: dict[Atom, Tracer] = {}
+
+        def atom_of(x: Any) -> Atom:
+            value = self.traced(x.read()) if isinstance(x, Variable) else x
+            tracer = self.builder.tracer(value)
+            return outputs.setdefault(tracer.atom, tracer).atom
+
+        has_history = any([isinstance(x, Variable) and x.requires_grad for x in results])
+        result_atoms = list(map(atom_of, results))
+        pairs = zip(args, self.arguments, strict=True)
+        written = {i: atom_of(x) for i, (x, first) in enumerate(pairs) if x.read() is not first}
+        changes, new_grads = self.changes(atom_of)
+        whole, constants = self.builder.finish(list(outputs.values()))
+        numbers: dict[Atom, int] = {v: -1 - i for i, v in enumerate(whole.inputs)}
+        computed = [a for a in outputs if a not in numbers]
+        numbers.update({a: i for i, a in enumerate(computed)})
+        used = used_variables(whole.equations, computed)
+        operands = [i for i, v in enumerate(whole.inputs) if v in used]
+        inputs = [whole.inputs[i] for i in operands]
+        made = [v for eqn in whole.equations for v in eqn.outputs]
+        return TracedStep(
+            slots=list(map(self.slot, self.states)),
+            roots=[i for i, state in enumerate(self.states) if state.value is not None],
+            constants=[jnp.array(x) for x in constants],
+            program=replace_program_fields(whole, inputs=inputs, outputs=computed),
+            operands=operands,
+            results=[numbers[a] for a in result_atoms],
+            written={i: numbers[a] for i, a in written.items()},
+            changes=[c._replace(value=numbers.get(c.value)) for c in changes],
+            new_grads=[g._replace(value=numbers[g.value]) for g in new_grads],
+            has_history=has_history,
+            is_wide=any([is_wide(v.aval) for v in (*inputs, *made)]),
+        )
+
+    def slot(self, state: VariableState) -> Slot:
+        """How a call finds the Variable of a state."""
+        fields = state.fields
+        grad, counter = fields.get("_grad"), fields.get("_counter")
+        number = None if grad is None else self.positions.get(id(grad))
+        return Slot(
+            reference=ref(state.variable),
+            grad_of=state.grad_of,
+            grad=number if state.reads_grad else -1,
+            aval=fields["_recorded"].aval,
+            is_root=state.value is not None,
+            is_leaf=fields.get("_leaf") is not None,
+            has_history=fields["_edge"] is not None,
+            is_inference=counter is not None and counter.is_inference,
+            hooks=state.hooks,
+        )
+
+    def changes(self, atom_of: Callable[[Any], Atom]) -> tuple[list[Change], list[NewGrad]]:
+        """What the step changes of Variables from around it, and the new gradients among that."""
+        changes = []
+        new_grads: dict[int, tuple[int, NewGrad]] = {}
+
+        def number_of_grad(grad: Variable | None) -> int | None:
+            if grad is None:
+                return None
+            if grad._recorded.recording is not self:
+                self.note(grad)
+            position = self.positions.get(id(grad))
+            if position is not None:
+                return position
+            self.check_own_memory(grad)
+            counter = grad.version_counter
+            new = NewGrad(atom_of(grad), (counter.version, counter.writes))
+            number, _ = new_grads.setdefault(id(grad), (-1 - len(new_grads), new))
+            return number
+
+        # Those that become gradients are noted meanwhile.
+        for i, state in enumerate(self.states):
+            x, fields, value, counts = state.variable, state.fields, None, (0, 0)
+            if hooks_of(x) != state.hooks:
+                raise AutogradError(
+                    f"{self.owner}: a hook that the function registers on a Variable from around it, or "
+                    f"removes, must not outlast it; got one of {x.describe()}",
+                    fix="Remove it in the function (handle.remove()), or register it outside.",
+                )
+            if state.value is not None:
+                value = None if x.read() is state.value else atom_of(x)
+                counter, (version, writes) = x.version_counter, state.counts
+                counts = counter.version - version, counter.writes - writes
+                if x._edge is not fields["_edge"]:
+                    raise AutogradError(
+                        f"{self.owner}: a Variable from around the function must not get a history "
+                        f"from it; got a write to {x.describe()} of a value with a derivative",
+                        fix="Write y.detach(), or under functx.autograd.no_grad(), or return the value.",
+                    )
+            sets_grad = x._grad is not fields.get("_grad")
+            grad = number_of_grad(x._grad) if sets_grad else None
+            is_leaf = x._leaf is not None
+            leaf = None if is_leaf is (fields.get("_leaf") is not None) else is_leaf
+            change = Change(i, value, counts, sets_grad, grad, leaf)
+            if change[1:] != _NO_CHANGE:
+                changes.append(change)
+        return changes, [new for _, new in new_grads.values()]
+
+    def check_own_memory(self, grad: Variable) -> None:
+        """Raises AutogradError for a new gradient that is a view of a Variable from around the step."""
+        counter = grad._counter
+        if counter is not None and any([counter is s.variable._counter for s in self.states]):
+            raise AutogradError(
+                f"{self.owner}: a view that the function makes of a Variable from around it must not "
+                f"become a gradient; got {grad.describe()}",
+                fix="Make the view, and set x.grad to it, outside.",
+            )
+
+
+_NO_CHANGE = (None, (0, 0), False, None, None)
+
+
+def trace_of_thread() -> StepTrace | None:
+    """The trace of the step that this thread runs."""
+    recording = current_recording()
+    return recording if isinstance(recording, StepTrace) else None
+
+
+step_traces.of_thread = trace_of_thread
