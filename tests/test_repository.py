@@ -45,6 +45,7 @@ LAYERS = [
     "library",
     "interop",  # JAX functions as programs, and programs inside JAX
     "autograd",  # PyTorch's imperative autograd
+    "compiled_autograd",  # its walks as programs
     "api",  # the public functions
     "__init__",  # the public names
 ]

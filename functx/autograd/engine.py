@@ -124,15 +124,31 @@ class Walk:
         token = running_walk.set(self)
         try:
             with grad_mode(self.create_graph):
-                for edge, value in roots:
-                    self.send(edge, None if value is None else Gradient(value))
-                while self.queue:
-                    _, node = heappop(self.queue)
-                    self.visit(node, self.pending.pop(node))
-                while self.callbacks:
-                    self.callbacks.pop(0)()
+                compiler = walk_compiler.get()
+                if compiler is None:
+                    self.visit_from(roots)
+                else:
+                    compiler(self, roots)
+                self.run_callbacks()
         finally:
             running_walk.reset(token)
+
+    def visit_from(self, roots: Sequence[tuple[GradientEdge, Any]]) -> None:
+        """Visits all nodes that roots with their gradients lead to."""
+        for edge, value in roots:
+            self.send(edge, None if value is None else Gradient(value))
+        self.visit_pending()
+
+    def visit_pending(self) -> None:
+        """Visits all nodes that have gradients, and those that get some meanwhile."""
+        while self.queue:
+            _, node = heappop(self.queue)
+            self.visit(node, self.pending.pop(node))
+
+    def run_callbacks(self) -> None:
+        """Calls what `queue_callback` has queued."""
+        while self.callbacks:
+            self.callbacks.pop(0)()
 
     def send(self, edge: GradientEdge, gradient: Gradient | None) -> None:
         """Adds to the gradient of output `edge.output_nr` of a node, which will be visited.
@@ -190,6 +206,10 @@ class Walk:
             return
         if hooks is not None and hooks.pre:
             gradients = self.run_prehooks(node, hooks, gradients)
+        self.run_rule(node, gradients)
+
+    def run_rule(self, node: Node, gradients: list[Gradient | None]) -> None:
+        """Visits a node after its prehooks."""
         if isinstance(node, AccumulateGrad):
             if gradients[0] is not None and node.variable.requires_grad:
                 self.accumulate_grad(node, gradients[0])
@@ -198,8 +218,19 @@ class Walk:
             results = pull_back_with_origin(node, partial(self.pull_back, node, gradients))
         else:
             results = self.pull_back(node, gradients)
+        self.finish_visit(node, results, gradients)
+
+    def finish_visit(
+        self, node: Node, results: list[Gradient | None], gradients: list[Gradient | None]
+    ) -> None:
+        """Visits a node after its pullback, which gave `results`."""
+        hooks = node.hooks
         if hooks is not None and hooks.post:
             results = self.run_posthooks(node, hooks, results, gradients)
+        self.send_results(node, results)
+
+    def send_results(self, node: Node, results: list[Gradient | None]) -> None:
+        """Sends the gradients of the operands of a node on."""
         for edge, gradient in zip(node.edges, results, strict=True):
             if edge is not None:
                 self.send(edge, gradient)
@@ -266,13 +297,7 @@ class Walk:
                 else g.mask
                 for i in split.differentiable
             ]
-        residuals: Sequence[Any] = saved
-        if split.pullbacks is None or (self.is_differentiated and node.recomputes):
-            program = cached_rewrite(Pullback(split.active, masked), split.program)
-            pullback = operation_of(program)
-            residuals = operands_read(program, node.operands or ())
-        else:
-            pullback = split.pullbacks[masked]
+        pullback, residuals = self.pullback_of(node, saved, masked)
         for x in residuals:
             cotangents.append(x if type(x) is Recorded and self.plain else self.unpack(node, x))
         outs = self.apply(pullback, cotangents)
@@ -290,6 +315,16 @@ class Walk:
         if missing:
             self.drop_independent(results, split, pullback, gradients)
         return results
+
+    def pullback_of(
+        self, node: OperationNode, saved: Sequence[Any], masked: bool
+    ) -> tuple[Operation, Sequence[Any]]:
+        """The pullback of a node, and what it saved that the pullback takes after the cotangents."""
+        split = node.split
+        if split.pullbacks is None or (self.is_differentiated and node.recomputes):
+            program = cached_rewrite(Pullback(split.active, masked), split.program)
+            return operation_of(program), operands_read(program, node.operands or ())
+        return split.pullbacks[masked], saved
 
     def drop_independent(
         self,
@@ -455,6 +490,10 @@ def record(primitive: Primitive, args: Sequence[Any]) -> Recorded:
 
 running_walk: ContextVar[Walk | None] = ContextVar("running_walk", default=None)
 """The walk that runs in this context."""
+walk_compiler: ContextVar[Callable[[Walk, Sequence[tuple[GradientEdge, Any]]], None] | None] = (
+    ContextVar("walk_compiler", default=None)
+)
+"""The function that runs walks in this context from their roots."""
 
 
 def run_in_thread(work: Callable[[], None]) -> None:
@@ -498,10 +537,19 @@ def is_checkpoint_valid() -> bool:
     return walk is None or walk.allows_checkpoint
 
 
-def add_to_grad(x: Variable, gradient: Variable, create_graph: bool) -> None:
+class Total(NamedTuple):
+    """The sum of `before`, a value of `.grad`, and of the gradient that is added to it."""
+
+    before: Recorded
+    value: Any
+
+
+def add_to_grad(
+    x: Variable, gradient: Variable, create_graph: bool, total: Total | None = None
+) -> None:
     """Adds a new Variable to `.grad`: into the same object, but for a differentiable walk.
 
-    Walks in several threads may do so at the same time.
+    `total` is the sum, if it is known. Walks in several threads may do so at the same time.
     """
     with x.lock:
         before = x.read_grad()
@@ -517,8 +565,12 @@ def add_to_grad(x: Variable, gradient: Variable, create_graph: bool) -> None:
                 before._check_not_inference("backward", "be added to outside")
             # Gradients of several leaves may be views of one array.
             with before.lock:
-                total = make_variable(record(_add, (before.read(), gradient.read())), None)
-                before.write(total)
+                recorded = before.read()
+                if total is not None and total.before is recorded:
+                    value = total.value
+                else:
+                    value = record(_add, (recorded, gradient.read()))
+                before.write(make_variable(value, None))
 
 
 def reachable_nodes(roots: Sequence[Node]) -> set[Node]:

@@ -106,6 +106,10 @@ class FunctionNode(Node):
         self.operands: list[Any] | None = None
         self.returns_tuple = False
 
+    @property
+    def structure(self) -> object:
+        return self.function
+
     def pull_back(self, walk: Walk, gradients: list[Gradient | None]) -> list[Gradient | None]:
         """The gradients of the inputs by the rule of the class."""
         name, context = self.function.__name__, self.context

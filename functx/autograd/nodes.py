@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
 from contextvars import ContextVar
 from functools import partial
@@ -75,6 +75,11 @@ class Node:
 
     def name(self) -> str:
         """The name of the operation."""
+        return self.label
+
+    @property
+    def structure(self) -> object:
+        """The rule of the node, by which captured walks know it."""
         return self.label
 
     @property
@@ -264,6 +269,7 @@ class OperationSplit(NamedTuple):
     residuals that are operands, and of these operands; `saved_outputs` those of outputs. `recomputes` says
     whether there are other residuals, so that a derivative of the pullback computes them again.
     `zeros` are the positions, among the active operands, of those whose gradient is always zero.
+    `memo` holds what is computed from the split when it is first needed.
     """
 
     program: Program
@@ -281,6 +287,7 @@ class OperationSplit(NamedTuple):
     recomputes: bool
     zeros: tuple[int, ...]
     refusal: Exception | None
+    memo: dict[Hashable, Any]
 
 
 _splits: Cache = Cache("splits", 4096)
@@ -335,6 +342,7 @@ def _split_program(program: Program, active: tuple[bool, ...]) -> OperationSplit
         and (pullbacks is None or len(saved_operands) + len(saved_outputs) < len(residuals)),
         zeros,
         refusal,
+        {},
     )
 
 

@@ -517,6 +517,32 @@ class AutogradInTransformError(AutogradError, AttributeError):
     """
 
 
+class CapturedWalkError(AutogradError):
+    """The program of a captured walk is used in a way that does not run its hooks and accumulations.
+
+    Smallest failing code: `functx.compiled_autograd.reset()` in a hook of a compiled walk.
+    Cure: call the compiled program with the five lists that it is given, or run the walk under
+    `functx.compiled_autograd.disable()`.
+    """
+
+
+class WalkCompilerError(AutogradError, TypeError):
+    """The compiler function of compiled autograd is no function, or returns none.
+
+    Smallest failing code: `functx.compiled_autograd.enable(3)`.
+    Cure: pass a function that takes a captured program and returns a function of its five lists.
+    """
+
+
+class WalkResultError(AutogradError):
+    """The function that a compiler function returned gave results of another number, shape or dtype.
+
+    Smallest failing code: `autograd.grad(x * x, x)` for `x = Variable(1.0, requires_grad=True)`, under
+    `functx.compiled_autograd.enable(lambda program: lambda *lists: [])`.
+    Cure: return the gradients that the program returns, in its order.
+    """
+
+
 class LostDerivativeError(AutogradError):
     """An array without history is to hold a value with a derivative, or a gradient inside a transform
     would lack a part that belongs outside.

@@ -197,6 +197,11 @@ class Primitive(metaclass=_PrimitiveType):
 
     A rewrite chooses whether to change them; `map_subprograms` does.
     """
+    size_fields: ClassVar[tuple[str, ...]] = ()
+    """The names of parameters that follow from the sizes of arrays: shapes, limits of slices.
+
+    Captured walks that differ in these alone have one structure.
+    """
     named_axes: ClassVar[frozenset[Hashable]] = frozenset()
     """The named axes that the operation or its sub-programs communicate over."""
     has_captures: ClassVar[bool] = False

@@ -42,9 +42,9 @@ _WIDEST_LINE = 84
 _WIDEST_HEADER = 100
 
 
-def program_text(program: Program) -> str:
-    """The text of `program`, which `parse_program` parses."""
-    printer = _Printer()
+def program_text(program: Program, note: Callable[[Equation], str] | None = None) -> str:
+    """The text of `program`, which `parse_program` parses; comments begin with `note(eqn)`."""
+    printer = _Printer(note)
     printer.show(program, printer.programs.unique(program.name), "")
     column = max([len(line) for line, _ in printer.lines if len(line) <= _WIDEST_LINE], default=0)
     return "\n".join(
@@ -84,7 +84,8 @@ def _program_name(program: Program) -> str:
 class _Printer:
     """The lines of one text, and the names of the programs in it."""
 
-    def __init__(self) -> None:
+    def __init__(self, note: Callable[[Equation], str] | None = None) -> None:
+        self.note = note
         self.lines: list[tuple[str, str]] = []
         self.programs = UniqueNames()
         self.known: dict[Program, str] = {}
@@ -109,7 +110,7 @@ class _Printer:
             # In the order of the text, since sub-programs are named and shown at their first use.
             left, right = _equation_sides(eqn, names, self.program_name)
             programs, self.pending = self.pending, []
-            comment = describe_source(eqn.source) if eqn.source is not None else self.comment
+            comment = self.comment_of(eqn)
             self.lines.append(
                 (f"{indent}  {left:{width}} = {right}", comment if comment != self.comment else "")
             )
@@ -121,6 +122,13 @@ class _Printer:
                     self.lines[header] = self.lines[header][0], f"{subprogram_name} x {times}"
         outs = ", ".join([atom_text(atom, names) for atom in program.outputs])
         self.lines.append((f"{indent}  return {outs}".rstrip(), ""))
+
+    def comment_of(self, eqn: Equation) -> str:
+        """The note on an equation, and the user's line that it comes from; without either, as before."""
+        line = describe_source(eqn.source) if eqn.source is not None else ""
+        if self.note is None:
+            return line or self.comment
+        return ", ".join([part for part in (self.note(eqn), line) if part])
 
     def header(self, program: Program, name: str, names: dict[Var, str], indent: str) -> None:
         inputs = [f"{names[v]}: {v.aval!r}" for v in program.inputs]

@@ -128,6 +128,7 @@ class Split(Linear, View):
 
     sizes: tuple[int, ...]
     axis: int
+    size_fields = ("sizes",)
     multiple_results = True
     rounding = EXACT
     samples = sample(f32[2, 5], sizes=(2, 0, 3), axis=1), sample(f32[3], sizes=(3,), axis=0)
@@ -192,6 +193,7 @@ class Pad(Linear):
     """
 
     config: tuple[tuple[int, int, int], ...]
+    size_fields = ("config",)
     rounding = EXACT
     samples = (
         sample(f32[2, 3], f32[()], config=((1, 2, 0), (0, 1, 2))),

@@ -44,6 +44,7 @@ class DynamicSlice(ReadsPart, View):
     """
 
     sizes: Shape
+    size_fields = ("sizes",)
     rounding = EXACT
     samples = (
         sample(f32[4, 5], i32[()], i32[()], sizes=(2, 3), values={1: 1, 2: 2}),

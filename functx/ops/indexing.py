@@ -226,6 +226,7 @@ class Gather(GatherScatter, ReadsPart):
 
     slice_sizes: Dims = ()
     fill_value: complex | None = None
+    size_fields = ("slice_sizes",)
     rounding = EXACT
     samples = (
         sample(
@@ -475,6 +476,7 @@ class EmbeddingBackward(Primitive):
 
     rows: int
     padding: int | None = None
+    size_fields = ("rows",)
     samples = (sample(f32[2, 2, 3], i32[2, 2], rows=4, padding=0, values={1: [[1, 3], [3, 0]]}),)
 
     def abstract_eval(self, ct: ShapedArray, indices: ShapedArray) -> ShapedArray:

@@ -107,6 +107,7 @@ class RandomSplit(Primitive):
     """An array of `shape` of keys, at the positions 0, 1, ... under `key`."""
 
     shape: Shape
+    size_fields = ("shape",)
     differentiable = False
     samples = (
         sample(u32[2], shape=(2,)),
@@ -130,6 +131,7 @@ class RandomBits(Primitive):
     """An array of `shape` of random unsigned integers of `dtype`."""
 
     shape: Shape
+    size_fields = ("shape",)
     dtype: DType
     differentiable = False
     samples = (
@@ -290,6 +292,7 @@ class StandardDistribution(Primitive, abstract=True):
     """Numbers of `dtype`, one drawn at each index of `shape` for each key of a batch."""
 
     shape: Shape
+    size_fields = ("shape",)
     dtype: DType
     differentiable = False
     samples: ClassVar[tuple[Sample, ...]] = (
@@ -314,6 +317,7 @@ class ParametricDistribution(Primitive, abstract=True):
     """
 
     shape: Shape
+    size_fields = ("shape",)
     accepts: ClassVar[str] = "f"
 
     def abstract_eval(self, key: ShapedArray, *parameters: ShapedArray) -> ShapedArray:

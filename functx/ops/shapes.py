@@ -55,6 +55,7 @@ class BroadcastInDim(Linear, View):
 
     shape: tuple[int, ...]
     dims: tuple[int, ...]
+    size_fields = ("shape",)
     rounding = EXACT
     samples = (
         sample(f32[3], shape=(2, 3), dims=(1,)),
@@ -134,6 +135,7 @@ class Full(Linear):
     """An array of `shape` filled with the scalar operand."""
 
     shape: tuple[int, ...]
+    size_fields = ("shape",)
     rounding = EXACT
     samples = (sample(f32[()], shape=(2, 3)), sample(f32[()], shape=(0,)))
 
@@ -169,6 +171,7 @@ class Reshape(Linear, View):
     """The elements of `x`, in row-major order, as an array of `shape`."""
 
     shape: tuple[int, ...]
+    size_fields = ("shape",)
     is_element_mapping = True
     rounding = EXACT
     samples = sample(f32[2, 6], shape=(3, 4)), sample(f32[1], shape=())
@@ -308,6 +311,7 @@ class Iota(Constant):
     dtype: DType
     shape: tuple[int, ...]
     dimension: int = 0
+    size_fields = ("shape",)
     samples = sample(dtype="int32", shape=(3, 4), dimension=1), sample(dtype="float32", shape=(0,))
 
     def abstract_eval(self) -> ShapedArray:

@@ -41,6 +41,7 @@ class Slice(Linear, ReadsPart, View):
     start: Shape
     limit: Shape
     strides: Shape | None = None
+    size_fields = ("start", "limit")
     rounding = EXACT
     samples = (
         sample(f32[4, 5], start=(1, 0), limit=(3, 5)),

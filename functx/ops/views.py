@@ -123,6 +123,7 @@ class AsStrided(View):
     start: tuple[int, ...]
     steps: tuple[tuple[int, ...], ...]
     writable: bool = True
+    size_fields = ("shape", "start", "steps")
     rounding = EXACT
     samples = (
         sample(f32[12], shape=(3, 2), start=(1,), steps=((4,), (-1,))),

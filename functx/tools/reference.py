@@ -31,6 +31,7 @@ NAMESPACES = (
     "lax",
     "aten",
     "autograd",
+    "compiled_autograd",
     "library",
     "nn",
     "random",

@@ -110,6 +110,7 @@ class Scan(HasPrograms):
     length: int
     reverse: bool = False
     unroll: int = 1
+    size_fields = ("length",)
     multiple_results = True
     samples = LazySamples(lambda: (
         sample(

@@ -1,0 +1,339 @@
+"""Capture: the walk of a graph as one program, by the same walk on traced values."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from functx import ops
+from functx.autograd.compiled.calls import (
+    CallAccumulate,
+    CallAccumulatedHooks,
+    CallCallbacks,
+    CallPosthooks,
+    CallPrehooks,
+    CallRule,
+    CallUnpack,
+    CallValueHooks,
+    Gradients,
+    WalkCall,
+    gradients_of,
+    layout_of,
+    values_of,
+)
+from functx.autograd.compiled.graphs import SCALAR, WalkGraph, aval_of, edge_aval
+from functx.autograd.compiled.primitives import (
+    AddToGrad,
+    CallBackward,
+    CallHook,
+    PythonCall,
+    RunCallbacks,
+)
+from functx.autograd.compiled.programs import CapturedProgram, Groups, Origin
+from functx.autograd.compiled.stages import Pullbacks
+from functx.autograd.engine import Gradient, Walk
+from functx.autograd.hooks import NodeHooks
+from functx.autograd.nodes import AccumulateGrad, GradientEdge, Node, OperationNode
+from functx.autograd.recorded import Operand, Recorded
+from functx.autograd.recorded_operations import Operation
+from functx.autograd.recording import Recording, continue_recording, current_recording
+from functx.autograd.saved import PackedValue
+from functx.core.program import Atom, Literal, Program, Var, dce_equations
+from functx.core.tracer import Tracer
+from functx.core.tracing import Builder
+from functx.core.types import ShapedArray, is_complex
+from functx.transforms.call_primitive import Call
+
+
+class Capture(NamedTuple):
+    """A captured walk.
+
+    `inputs` are the numbers of the values of the graph that the program takes. `calls` are the calls
+    of Python by their index, `outputs` the positions of the wanted gradients that the walk reaches, and
+    `freed` those of the nodes whose saved values are read. `pullbacks` numbers and names the pullbacks
+    that variables come from.
+    """
+
+    program: CapturedProgram
+    inputs: list[int]
+    calls: list[WalkCall]
+    outputs: list[int]
+    freed: list[int]
+    pullbacks: Pullbacks
+
+
+class NotCapturedError(Exception):
+    """A walk reads an array that is not among the values of its graph, so it is not captured."""
+
+
+class TracedRecording(Recording):
+    """A recording whose operations become equations of a trace at once.
+
+    `constants` are the traced values of the arrays that programs have captured, by identity, and
+    `pullbacks` the number of the operation, and its name, that each variable comes from.
+    """
+
+    def __init__(self, builder: Builder):
+        super().__init__()
+        self.builder = builder
+        self.constants: dict[int, Tracer] = {}
+        self.pullbacks: Pullbacks = {}
+        self.operations = 0
+
+    def call(self, operation: Operation, operands: Sequence[Operand]) -> list[Any]:
+        args = [*map(self.traced, operands)]
+        for x in operation.captured:
+            if id(x) not in self.constants:
+                raise NotCapturedError
+            args.append(self.constants[id(x)])
+        start = len(self.builder.equations)
+        outs = self.builder.inline(operation.program, args)
+        self.operations += 1
+        pullback = self.operations, operation.program.name
+        for eqn in self.builder.equations[start:]:
+            self.pullbacks.update(dict.fromkeys(eqn.outputs, pullback))
+        return [known(outs[i]) for i in operation.new]
+
+    def traced(self, x: Operand) -> Tracer:
+        """The traced value of an operand."""
+        if type(x) is Literal:
+            return Tracer(x, self.builder)
+        if x.recording is not None or type(x.value) is not Tracer:
+            raise NotCapturedError
+        return x.value
+
+
+def known(x: Tracer) -> Recorded | Literal:
+    """A traced value as one of the walk."""
+    if type(x.atom) is Literal:
+        return x.atom
+    recorded = Recorded(x.atom.aval, None, 0)
+    recorded.value, recorded.is_private = x, False
+    return recorded
+
+
+def called_function(node: Node) -> str | None:
+    """The name of the jitted function whose call a node is; None for any other node."""
+    if not isinstance(node, OperationNode):
+        return None
+    names = [
+        eqn.primitive.program.name
+        for eqn in node.split.program.equations
+        if isinstance(eqn.primitive, Call)
+    ]
+    return names[0] if names else None
+
+
+class CapturingWalk(Walk):
+    """A walk on traced values, which calls neither hooks nor rules of users.
+
+    Each of these calls is an equation, and an entry of `calls`.
+    """
+
+    def __init__(self, walk: Walk, graph: WalkGraph):
+        super().__init__(walk.create_graph, True, walk.wanted, walk.accumulate)
+        self.plain, self.is_differentiated = True, walk.is_differentiated
+        self.records_history = not walk.plain
+        self.needed, self.roots = walk.needed, walk.roots
+        self.graph = graph
+        self.position = {node: i for i, node in enumerate(graph.nodes)}
+        self.builder = Builder("CompiledAutograd", "autograd")
+        self.recording = TracedRecording(self.builder)
+        self.inputs: dict[int, Tracer] = {}
+        self.calls: list[WalkCall] = []
+        self.freed: list[int] = []
+        self.functions = 0
+        self.origins: dict[Var, Origin] = {}
+
+    def capture(self, edges: Sequence[GradientEdge], sizes: tuple[int, ...]) -> Capture:
+        """The program of the walk from roots with these edges; `sizes` are those that are dynamic."""
+        outer = current_recording()
+        continue_recording(self.recording)
+        try:
+            for number, edge in enumerate(edges):
+                is_known = self.graph.values[number] is not None
+                self.send(edge, Gradient(self.input(number)) if is_known else None)
+            self.note_origins(0, Origin("root", 0))
+            self.visit_pending()
+            self.call(RunCallbacks, CallCallbacks(0), [])
+        finally:
+            continue_recording(outer)
+        reached = [(i, g) for i, g in enumerate(self.captured.values()) if g is not None]
+        outputs = [self.atom(g.value) for _, g in reached]
+        numbers = sorted(self.inputs, key=lambda n: (self.is_scalar(n), n))
+        variables = [self.inputs[n].atom for n in numbers]
+        names = [self.input_name(n) for n in numbers]
+        kept = [
+            a
+            for call in self.calls
+            for _, _, atoms in (*call.pending, *call.captured)
+            for a in atoms
+        ]
+        arrays = len(numbers) - sum(map(self.is_scalar, numbers))
+        program = Program(
+            "CompiledAutograd",
+            variables,  # type: ignore[arg-type]
+            dce_equations(self.builder.equations, [*outputs, *kept]),
+            outputs,
+            in_names=lambda: names,
+        )
+        groups = Groups(
+            tuple(names[:arrays]),
+            sizes,
+            tuple(names[arrays:]),
+            tuple([call.describe(self.graph.nodes) for call in self.calls]),
+            tuple([call.number for call in self.calls if isinstance(call, CallUnpack)]),
+        )
+        return Capture(
+            CapturedProgram(program, groups, self.origins),
+            numbers,
+            self.calls,
+            [i for i, _ in reached],
+            self.freed,
+            self.recording.pullbacks,
+        )
+
+    def is_scalar(self, number: int) -> bool:
+        """Whether a value of the graph is a number."""
+        return self.graph.canonical[number] == SCALAR
+
+    def input_name(self, number: int) -> str:
+        """The name of an input: `root0`, `saved3`, `grad1`, `scalar2`."""
+        position = bisect_right(self.graph.firsts, number) - 1
+        if self.is_scalar(number):
+            kind = "scalar"
+        elif position < 0:
+            kind = "root"
+        else:
+            is_leaf = isinstance(self.graph.nodes[position], AccumulateGrad)
+            kind = "grad" if is_leaf else "saved"
+        return f"{kind}{number}"
+
+    def input(self, number: int) -> Any:
+        """Value number `number` of the graph, as a traced value."""
+        same = self.graph.canonical[number]
+        number = number if same < 0 else same
+        if number not in self.inputs:
+            self.inputs[number] = self.builder.add_input(aval_of(self.graph.values[number]))
+        return known(self.inputs[number])
+
+    def atom(self, x: Any) -> Atom:
+        """The atom of a value of the walk."""
+        return x if type(x) is Literal else x.value.atom  # type: ignore[no-any-return]
+
+    def call(
+        self,
+        primitive: type[PythonCall],
+        call: WalkCall,
+        operands: Sequence[Any],
+        types: Sequence[ShapedArray] = (),
+        **params: Any,
+    ) -> list[Any]:
+        """The outputs of a call of Python: an equation."""
+        index = len(self.calls)
+        self.calls.append(call)
+        if call.may_change_layout:
+            call.pending = [
+                (self.position[node], layout_of(buffer), [*map(self.atom, values_of(buffer))])
+                for node, buffer in self.pending.items()
+            ]
+            call.captured = [
+                (i, layout_of([g]), [*map(self.atom, values_of([g]))])
+                for i, g in enumerate(self.captured.values())
+                if g is not None
+            ]
+        equation = primitive(index=index, types=tuple(types), **params)
+        args = [x if type(x) is Literal else x.value for x in operands]
+        return [known(x) for x in self.builder.append(equation, self.tracers(args))]
+
+    def tracers(self, args: Sequence[Any]) -> list[Tracer]:
+        return [Tracer(x, self.builder) if type(x) is Literal else x for x in args]
+
+    def note_origins(self, start: int, origin: Origin) -> None:
+        """Notes where the equations from number `start` on come from."""
+        for eqn in self.builder.equations[start:]:
+            for v in eqn.outputs:
+                self.origins.setdefault(v, origin)
+
+    def visit(self, node: Node, gradients: Gradients) -> None:
+        start = len(self.builder.equations)
+        super().visit(node, gradients)
+        self.note_origins(start, Origin(node.label, self.position[node] + 1))
+        function = called_function(node)
+        if function is not None:
+            name = f"{function}{self.functions}"
+            self.functions += 1
+            for eqn in self.builder.equations[start:]:
+                for v in eqn.outputs:
+                    v.name = name
+
+    def pullback_of(
+        self, node: OperationNode, saved: Sequence[Any], masked: bool
+    ) -> tuple[Operation, Sequence[Any]]:
+        pullback, residuals = super().pullback_of(node, saved, masked)
+        position = self.position[node]
+        self.freed.append(position)
+        first = self.graph.firsts[position]
+        if residuals is not saved:
+            first += len(saved)
+        constants = [x for each in node.split.pullbacks or () for x in each.captured]
+        for number, x in enumerate(constants, first + len(saved)):
+            self.recording.constants[id(x)] = self.recording.traced(self.input(number))
+        return pullback, [self.residual(node, x, first + k) for k, x in enumerate(residuals)]
+
+    def residual(self, node: OperationNode, x: Any, number: int) -> Any:
+        """A value that a node saved: an input, or the result of unpacking it."""
+        if type(x) is not PackedValue:
+            return self.input(number)
+        call = CallUnpack(self.position[node], number)
+        (value,) = self.call(CallHook, call, [], [x.aval], kind="unpack")
+        return value
+
+    def accumulate_grad(self, node: AccumulateGrad, gradient: Gradient) -> None:
+        x, position = node.variable, self.position[node]
+        value = gradient.value
+        if is_complex(x.dtype):
+            value = self.bind(ops.Conj(), (value,))
+        operands = [value]
+        if x._grad is not None and not self.records_history:
+            operands = [self.input(self.graph.firsts[position]), value]
+        self.call(AddToGrad, CallAccumulate(position), operands)
+        if node.hooks is not None and node.hooks.accumulated:
+            self.call(CallHook, CallAccumulatedHooks(position), [], kind="accumulated")
+
+    def hooked(
+        self, call: WalkCall, kind: str, gradients: Gradients, others: Gradients | None = None
+    ) -> Gradients:
+        """The gradients that hooks return for `gradients`; they get `others` too."""
+        operands = values_of(gradients)
+        types = [] if others is None else [x.aval for x in operands]
+        outs = self.call(CallHook, call, [*operands, *values_of(others or ())], types, kind=kind)
+        return gradients_of(layout_of(gradients), iter(outs))
+
+    def run_value_hooks(self, node: Node, hooks: NodeHooks, gradients: Gradients) -> Gradients:
+        if not any(hooks.values.values()) and not hooks.retained:
+            return gradients
+        call = CallValueHooks(self.position[node], layout_of(gradients))
+        return self.hooked(call, "value", gradients)
+
+    def run_prehooks(self, node: Node, hooks: NodeHooks, gradients: Gradients) -> Gradients:
+        call = CallPrehooks(self.position[node], layout_of(gradients))
+        return self.hooked(call, "pre", gradients)
+
+    def run_posthooks(
+        self, node: Node, hooks: NodeHooks, results: Gradients, gradients: Gradients
+    ) -> Gradients:
+        call = CallPosthooks(self.position[node], layout_of(results), layout_of(gradients))
+        return self.hooked(call, "post", results, gradients)
+
+    def pull_back(self, node: Node, gradients: Gradients) -> Gradients:
+        if isinstance(node, OperationNode):
+            return super().pull_back(node, gradients)
+        types = [None if edge is None else edge_aval(edge) for edge in node.edges]
+        expected = tuple([int(aval is not None) for aval in types])
+        call = CallRule(self.position[node], layout_of(gradients), expected)
+        outs = self.call(
+            CallBackward, call, values_of(gradients), [aval for aval in types if aval is not None]
+        )
+        return gradients_of(expected, iter(outs))

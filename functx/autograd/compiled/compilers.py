@@ -1,0 +1,168 @@
+"""The compiler of walks: it finds captured walks by structure, and captures new ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from contextvars import ContextVar
+from typing import Any, ClassVar
+
+from functx.autograd.compiled import logs
+from functx.autograd.compiled.capture import Capture, CapturingWalk, NotCapturedError
+from functx.autograd.compiled.counters import counters
+from functx.autograd.compiled.graphs import WalkGraph, read_graph
+from functx.autograd.compiled.run import WalkRun
+from functx.autograd.compiled.splits import Structure, structure_of
+from functx.autograd.compiled.stages import Stages, cut_into_stages
+from functx.autograd.engine import Walk
+from functx.autograd.nodes import GradientEdge
+from functx.core.caches import Cache
+from functx.core.config import contextual_key
+from functx.core.errors import WalkCompilerError, type_name
+from functx.core.tracer import current_builder
+
+Roots = Sequence[tuple[GradientEdge, Any]]
+Compiled = Callable[..., Sequence[Any]]
+
+in_region: ContextVar[bool] = ContextVar("in_compiled_autograd_region", default=False)
+"""Whether a compiled walk runs in this context."""
+
+
+class CompiledWalk:
+    """A captured walk, and how it runs: in stages, or by what a compiler function returned.
+
+    Stages are cut when the walk is met again.
+    """
+
+    def __init__(self, capture: Capture, function: Compiled | None):
+        self.capture, self.function = capture, function
+        self.stages: Stages | None = None
+
+
+class KnownStructure:
+    """A structure of walks that was met: the sizes of the last walk, and whether they are dynamic."""
+
+    def __init__(self, compiler: object, structure: Structure, dynamic: bool):
+        self.compiler, self.structure, self.dynamic = compiler, structure, dynamic
+
+
+_walks: Cache = Cache("captured walks", 512)
+"""The compiled walks, by the keys of their graphs."""
+_structures: Cache = Cache("structures of walks", 64)
+"""The structures that were met, by compiler and structure apart from sizes."""
+
+
+def clear_walks() -> None:
+    """Forgets all captured walks."""
+    _walks.clear()
+    _structures.clear()
+    counters.clear()
+
+
+class WalkCompiler:
+    """Runs walks by captured programs, which `compiler_fn` compiles; the default cuts them into stages.
+
+    With `dynamic`, sizes count as dynamic from the start.
+    """
+
+    runs_first_walk: ClassVar[bool] = False
+    """Whether the default compiler also compiles a walk that was not met before; tests set it."""
+
+    def __init__(self, compiler_fn: Callable[[Any], Any] | None = None, dynamic: bool = False):
+        if compiler_fn is not None and not callable(compiler_fn):
+            raise WalkCompilerError(
+                "enable: compiler_fn must be a function of a captured program; got "
+                f"{type_name(compiler_fn)}",
+                fix="Pass a function, or nothing for the default compiler.",
+            )
+        self.compiler_fn, self.dynamic = compiler_fn, bool(dynamic)
+        name = getattr(compiler_fn, "__name__", None) or type(compiler_fn).__name__
+        self.name = "default" if compiler_fn is None else name
+        self.levels = logs.current_levels()
+
+    def __call__(self, walk: Walk, roots: Roots) -> None:
+        """Runs a walk from its roots."""
+        if walk.detects_anomalies or current_builder.get() is not None:
+            walk.visit_from(roots)
+            return
+        graph = read_graph(walk, roots)
+        if graph is None:
+            walk.visit_from(roots)
+            return
+        key = contextual_key((self.compiler_fn, walk.plain, walk.create_graph, graph.key))
+        compiled: CompiledWalk | None = _walks.get(key)
+        is_new = compiled is None
+        if compiled is None:
+            try:
+                compiled = self.capture(walk, graph, [edge for edge, _ in roots], key)
+            except NotCapturedError:
+                walk.visit_from(roots)
+                return
+        counters.add(self.name, **({"misses": 1} if is_new else {"hits": 1}))
+        token = in_region.set(True)
+        try:
+            if compiled.function is not None:
+                WalkRun(walk, graph, compiled.capture).run_function(graph, compiled.function)
+            elif is_new and not self.runs_first_walk:
+                walk.visit_from(roots)
+            else:
+                stages = compiled.stages or self.cut(walk, compiled)
+                WalkRun(walk, graph, compiled.capture).run_stages(graph, stages)
+        finally:
+            in_region.reset(token)
+
+    def cut(self, walk: Walk, compiled: CompiledWalk) -> Stages:
+        """The stages of a captured walk."""
+        capture = compiled.capture
+        # Pullbacks that are differentiated are operations with nodes of their own.
+        pullbacks = None if walk.plain else capture.pullbacks
+        compiled.stages = cut_into_stages(capture.program, capture.calls, pullbacks)
+        counters.add(self.name, compiles=1, stages=compiled.stages.compiled)
+        return compiled.stages
+
+    def capture(
+        self, walk: Walk, graph: WalkGraph, edges: Sequence[GradientEdge], key: Hashable
+    ) -> CompiledWalk:
+        """The compiled walk of a graph that was not met before."""
+        structure = structure_of(graph.key[0], graph.marks)
+        form = contextual_key(
+            (self.compiler_fn, walk.plain, walk.create_graph, structure.form, graph.key[1])
+        )
+        known: KnownStructure | None = _structures.get(form)
+        is_captured = known is None or not known.dynamic or known.structure.sizes == structure.sizes
+        dynamic = self.dynamic
+        if known is not None:
+            changed = structure.changes_from(known.structure)
+            dynamic = known.dynamic or bool(changed)
+            if changed and not known.dynamic:
+                self.levels.log_sizes(graph.nodes, changed)
+        else:
+            self.levels.log_miss(graph.nodes, structure, known_structures(self.compiler_fn))
+        capture = CapturingWalk(walk, graph).capture(edges, structure.sizes if dynamic else ())
+        if is_captured:
+            counters.add(self.name, captures=1)
+            self.levels.log_program(capture.program)
+        compiled = CompiledWalk(capture, self.compile(capture))
+        _structures.put(form, KnownStructure(self.compiler_fn, structure, dynamic))
+        _walks.put(key, compiled)
+        return compiled
+
+    def compile(self, capture: Capture) -> Compiled | None:
+        """What the compiler function makes of a captured program."""
+        if self.compiler_fn is None:
+            return None
+        function = self.compiler_fn(capture.program)
+        if not callable(function):
+            raise WalkCompilerError(
+                f"{self.name}: a compiler function must return a function of the lists (inputs, sizes, "
+                f"scalars, hooks, packed); got {type_name(function)}",
+                fix="Return functx.compiled_autograd.compile_stages(program) for the default.",
+            )
+        counters.add(self.name, compiles=1)
+        return function  # type: ignore[no-any-return]
+
+
+def known_structures(compiler: object) -> list[Structure]:
+    """The structures that a compiler met."""
+    tables = _structures.young_entries, _structures.old_entries
+    found = [x for table in tables for x in table.values() if isinstance(x, KnownStructure)]
+    return [x.structure for x in found if x.compiler is compiler]

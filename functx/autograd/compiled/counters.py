@@ -1,0 +1,78 @@
+"""Counts of captures, compilations, hits and misses of captured walks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+
+class Counts:
+    """The counts of one compiler, or of all.
+
+    `captures` counts new structures of walks, and structures whose sizes have become dynamic; `compiles`
+    counts programs that were compiled, one for each set of sizes. A walk is a hit if its program was
+    there, else a miss. `stages` counts the parts that the default compiler has cut programs into.
+    """
+
+    fields = "captures", "compiles", "hits", "misses", "stages"
+
+    def __init__(self) -> None:
+        self.captures = self.compiles = self.hits = self.misses = self.stages = 0
+
+    def clear(self) -> None:
+        """Sets all counts to zero."""
+        self.captures = self.compiles = self.hits = self.misses = self.stages = 0
+
+    def as_dict(self) -> dict[str, int]:
+        """The counts by name."""
+        return {name: getattr(self, name) for name in self.fields}
+
+    def __repr__(self) -> str:
+        return ", ".join([f"{name} {count}" for name, count in self.as_dict().items()])
+
+
+class Counters(Counts, Mapping[str, Counts]):
+    """The counts of all compilers together; by the name of a compiler, those of one.
+
+    The name is that of the compiler function, "default" without one.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._by_name: dict[str, Counts] = {}
+
+    def of(self, name: str) -> Counts:
+        """The counts of a compiler, which are added to."""
+        return self._by_name.setdefault(name, Counts())
+
+    def add(self, name: str, **counts: int) -> None:
+        """Adds to the counts of a compiler."""
+        for each in (self, self.of(name)):
+            for field, count in counts.items():
+                setattr(each, field, getattr(each, field) + count)
+
+    def clear(self) -> None:
+        """Sets all counts to zero, and forgets the compilers."""
+        super().clear()
+        self._by_name.clear()
+
+    def __getitem__(self, name: str) -> Counts:
+        return self._by_name[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._by_name)
+
+    def __len__(self) -> int:
+        return len(self._by_name)
+
+    def __bool__(self) -> bool:
+        return True
+
+    def __eq__(self, other: object) -> Any:
+        return self is other
+
+    __hash__ = object.__hash__
+
+
+counters = Counters()
+"""The counts of this process."""

@@ -1,0 +1,183 @@
+"""The graph that a walk goes through, read in the order of the walk, and the key of its structure."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+from functx.autograd.compiled.splits import split_key
+from functx.autograd.engine import Walk, reachable_nodes
+from functx.autograd.hooks import NodeHooks
+from functx.autograd.nodes import (
+    AccumulateGrad,
+    GradientEdge,
+    Node,
+    OperationNode,
+    SavedValue,
+)
+from functx.autograd.recorded import Recorded, operand_of
+from functx.autograd.saved import PackedValue
+from functx.autograd.variable import Variable
+from functx.core.program import Literal
+from functx.core.types import ShapedArray
+
+SCALAR, PACKED = -1, -2
+"""In `WalkGraph.canonical`: a number, which may differ in the next walk, and a packed value."""
+
+
+class WalkGraph:
+    """The nodes of a walk in order, the values that they saved, and the key of its structure.
+
+    `values` holds the gradients of the roots, then what each node saved, from number `firsts[i]` for
+    node i; for a leaf, the value of its `.grad`. `canonical` has for each the number of the first value
+    that is the same array. The key, whose part for node i begins at `marks[i]`, holds no values
+    and no hooks.
+    """
+
+    __slots__ = ("canonical", "firsts", "key", "marks", "nodes", "values")
+
+    def __init__(self, nodes: list[Node]):
+        self.nodes = nodes
+        self.values: list[Any] = []
+        self.canonical: list[int] = []
+        self.firsts: list[int] = []
+        self.marks: list[int] = []
+        self.key: tuple[tuple[Hashable, ...], tuple[int, ...]] = (), ()
+
+
+def read_graph(walk: Walk, roots: Sequence[tuple[GradientEdge, Any]]) -> WalkGraph | None:
+    """The graph of a walk; None if a value that a node saved is gone, or a rule raises."""
+    nodes = nodes_in_order(walk)
+    graph = WalkGraph(nodes)
+    position = {node: i for i, node in enumerate(nodes)}
+    structure: list[Hashable] = []
+    reader = _Values(graph, walk.plain)
+    for edge, value in roots:
+        structure += (
+            position.get(edge.node, -1),
+            edge.output_nr,
+            None if value is None else aval_of(value),
+        )
+        reader.add(value)
+    if walk.wanted is not None:
+        wanted = [(position.get(e.node, -1), e.output_nr) for e in walk.wanted]
+        structure.append((walk.accumulate, *wanted))
+    for node in nodes:
+        graph.firsts.append(len(graph.values))
+        graph.marks.append(len(structure))
+        if node.hooks is not None:
+            structure.append(hooks_key(node.hooks))
+        if type(node) is OperationNode:
+            split, saved = node.split, node.saved
+            if saved is None or split.pullbacks is None:
+                return None
+            structure.append(split_key(split))
+            for e in node.edges:
+                if e is None:
+                    structure.append(None)
+                else:
+                    structure.append(position.get(e[0], -1))
+                    structure.append(e[1])
+            for x in saved:
+                if not reader.add(x):
+                    return None
+            if not walk.plain and node.operands is not None:
+                for x in node.operands:
+                    if not reader.add(x):
+                        return None
+            for pullback in split.pullbacks:
+                if pullback.captured and not walk.plain:
+                    return None
+                for constant in pullback.captured:
+                    reader.add_constant(constant)
+        elif type(node) is AccumulateGrad:
+            x = node.variable
+            before = x._grad
+            structure += (AccumulateGrad, x.aval_, x.requires_grad, before is None)
+            if before is not None and walk.plain:
+                reader.add(before.read())
+        else:
+            structure += (type(node), node.structure, tuple(node.out_avals))  # type: ignore[arg-type]
+            for e in node.edges:
+                structure.append(e and (position.get(e.node, -1), e.output_nr, edge_aval(e)))
+    graph.key = tuple(structure), tuple(graph.canonical)
+    return graph
+
+
+def aval_of(x: Any) -> ShapedArray:
+    """The type of a value of a walk, or of one that a node saved."""
+    if isinstance(x, Variable):
+        return x.aval_
+    return x.recorded.aval if type(x) is SavedValue else x.aval  # type: ignore[no-any-return]
+
+
+def edge_aval(edge: GradientEdge) -> Any:
+    """The type of the gradient that an edge takes."""
+    return edge.node.out_avals[edge.output_nr]
+
+
+def nodes_in_order(walk: Walk) -> list[Node]:
+    """The nodes that a walk visits, the newest first."""
+    nodes = reachable_nodes(walk.roots) if walk.needed is None else walk.needed
+    return sorted(nodes, key=_number, reverse=True)
+
+
+def _number(node: Node) -> int:
+    return node.number
+
+
+class _Values:
+    """Collects the values of a graph, each array with the number of its first occurrence."""
+
+    def __init__(self, graph: WalkGraph, plain: bool):
+        self.values, self.canonical, self.plain = graph.values, graph.canonical, plain
+        self.known: dict[Any, int] = {}
+
+    def add(self, x: Any) -> bool:
+        """Adds a value; False if it is a saved one that was written to since."""
+        kind = type(x)
+        number = len(self.values)
+        if kind is Literal:
+            self.canonical.append(SCALAR)
+        elif kind is PackedValue:
+            self.canonical.append(PACKED)
+        elif self.plain:
+            if kind is SavedValue:
+                if x.storage.version != x.version:
+                    return False
+                x = x.recorded
+            self.canonical.append(self.known.setdefault(id(x), number))
+        else:
+            same: Any = id(x)
+            if kind is SavedValue:
+                if x.storage.version != x.version:
+                    return False
+                # Arrays of equal values may have histories of their own.
+                edge = x.edge
+                same = id(x.recorded), x.output, edge and (id(edge.node), edge.output_nr)
+                if x.dual is not None or x.output is not None:
+                    same = number, same
+            self.canonical.append(self.known.setdefault(same, number))
+        self.values.append(x)
+        return True
+
+    def add_constant(self, x: Any) -> None:
+        """Adds an array that a pullback has captured."""
+        operand = operand_of(x)
+        if type(operand) is Recorded:
+            self.canonical.append(self.known.setdefault(id(x), len(self.values)))
+        else:
+            self.canonical.append(SCALAR)
+        self.values.append(operand)
+
+
+def hooks_key(hooks: NodeHooks) -> Hashable:
+    """The numbers of hooks of each kind."""
+    values = tuple([(i, len(table)) for i, table in sorted(hooks.values.items()) if table])
+    return (
+        values,
+        tuple(sorted(hooks.retained)),
+        len(hooks.pre),
+        len(hooks.post),
+        len(hooks.accumulated),
+    )

@@ -1,0 +1,69 @@
+"""The equations of captured walks that call Python, between the parts that are compiled."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from functx.core.errors import CapturedWalkError
+from functx.core.primitive import Primitive
+from functx.core.program import Effect, Effects
+from functx.core.types import ShapedArray
+
+
+class PythonCall(Primitive, abstract=True):
+    """A call of number `index` of the hooks that a walk is run with.
+
+    `types` are those of the outputs, where they do not follow from the operands.
+
+    Such equations are neither moved nor dropped, and refer to a walk, so they are not compiled.
+    """
+
+    index: int
+    types: tuple[ShapedArray, ...] = ()
+    multiple_results = True
+    differentiable = False
+    no_cse = True
+    effects: ClassVar[Effects] = frozenset([Effect.ORDERED])
+
+    def abstract_eval(self, *avals: ShapedArray) -> Sequence[ShapedArray]:
+        return self.types
+
+    def lower(self, ctx: Any, *values: Any) -> Any:
+        raise CapturedWalkError(
+            f"{self.name}: a captured walk calls Python between its compiled parts; got it to compile "
+            "as a whole",
+            fix="Return functx.compiled_autograd.compile_stages(program) from the compiler function.",
+        )
+
+
+class CallHook(PythonCall, abstract=True):
+    """Calls the hooks of a node, which may replace the gradients that are the operands.
+
+    `kind` says which hooks: "value", "pre", "post", "accumulated"; "unpack" loads a saved value.
+    """
+
+    kind: str = "value"
+
+    def abstract_eval(self, *avals: ShapedArray) -> Sequence[ShapedArray]:
+        return avals if self.kind in ("value", "pre") else self.types
+
+
+class AddToGrad(PythonCall, abstract=True):
+    """Adds a gradient to `.grad` of a leaf; the output is the new value of `.grad`.
+
+    The operands are `.grad` before, unless that is None, and the gradient.
+    """
+
+    name = "accumulate_grad"
+
+    def abstract_eval(self, *avals: ShapedArray) -> Sequence[ShapedArray]:
+        return avals[-1:]
+
+
+class CallBackward(PythonCall, abstract=True):
+    """Calls the backward rule of a node on the gradients of its outputs."""
+
+
+class RunCallbacks(PythonCall, abstract=True):
+    """Calls the functions that `queue_callback` queued in the walk."""

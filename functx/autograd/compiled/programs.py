@@ -1,0 +1,117 @@
+"""The program of a captured walk, as compiler functions get it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from functx.autograd.compiled.stages import CallStep, Stage, cut_into_stages
+from functx.autograd.variable import as_variable, variable_of_literal
+from functx.core.errors import CapturedWalkError
+from functx.core.program import Equation, Literal, Program, Var
+from functx.core.rewriting import apply
+from functx.ops.operands import literal
+
+
+class Origin(NamedTuple):
+    """The rule that an equation of a captured walk comes from, and the number of its call; the root is 0."""
+
+    name: str
+    number: int
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.number})"
+
+
+class Groups(NamedTuple):
+    """The groups of inputs of a captured walk, each a list in a call of its compiled form.
+
+    `inputs` are the names of the arrays: gradients of roots, saved values and `.grad` of leaves. `sizes`
+    are the sizes that may differ from walk to walk, `scalars` the names of numbers. `hooks` says for each
+    call of Python what it calls, and `packed` numbers the values that hooks of saved values have packed.
+    """
+
+    inputs: tuple[str, ...]
+    sizes: tuple[int, ...]
+    scalars: tuple[str, ...]
+    hooks: tuple[str, ...]
+    packed: tuple[int, ...]
+
+
+class CapturedProgram(Program):
+    """The program of a captured walk; its inputs are arrays, then numbers, by `groups`.
+
+    Called with a list for each group, it runs the walk: it calls hooks, adds to `.grad`, and returns
+    the gradients that are asked for. It empties the list of arrays.
+    """
+
+    __slots__ = ("groups", "origins")
+
+    def __init__(self, program: Program, groups: Groups, origins: dict[Var, Origin]):
+        super().__init__(
+            program.name,
+            program.inputs,
+            program.equations,
+            program.outputs,
+            in_names=program.in_names,
+        )
+        self.groups, self.origins = groups, origins
+
+    def origin(self, eqn: Equation) -> Origin | None:
+        """The rule that an equation comes from, and the number of its call; None for the last equation."""
+        return self.origins.get(eqn.outputs[0]) if eqn.outputs else None
+
+    def __str__(self) -> str:
+        from functx.core.printing import program_text
+
+        return program_text(self, lambda eqn: str(self.origin(eqn) or ""))
+
+    __repr__ = __str__
+
+    def __call__(self, *lists: Any, **_: Any) -> list[Any]:
+        return compile_stages(self)(*lists)
+
+
+def compile_stages(program: Program) -> Callable[..., list[Any]]:
+    """The default compiler: a function that runs a captured walk, cut at its hooks into stages.
+
+    It takes the lists `(inputs, sizes, scalars, hooks, packed)`, empties the first, and returns the
+    gradients that were asked for. Stages are recorded: a stage is compiled together with what is
+    recorded around it, unless a hook reads a value. `program` may be one that was made of a captured
+    walk, whose inputs are as before.
+    """
+    stages = cut_into_stages(program)
+
+    def run(
+        inputs: list[Any],
+        sizes: Sequence[int],
+        scalars: Sequence[Any],
+        hooks: Sequence[Callable[..., Any]],
+        packed: Sequence[Any],
+    ) -> list[Any]:
+        count = len(inputs) + len(scalars)
+        if count != len(program.inputs):
+            raise CapturedWalkError(
+                "a captured walk: the lists of arrays and numbers must be of the lengths of "
+                f"program.groups; got {count} values for {len(program.inputs)} inputs",
+                fix="Pass the lists on as they are given.",
+            )
+        avals = program.in_avals[len(inputs) :]
+        env: list[Any] = [*map(as_variable, inputs)]
+        env += [literal(x, aval.dtype) for x, aval in zip(scalars, avals, strict=True)]
+        inputs.clear()
+        for step in stages.steps:
+            operands = [env[n] if type(n) is int else n for n in step.operands]
+            if type(step) is Stage:
+                outs: Any = apply(None, step.operation.program, operands)
+            else:
+                assert type(step) is CallStep
+                outs = hooks[step.number](*operands)
+            for n in step.last:
+                env[n] = None
+            env += map(as_variable, outs)
+        return [
+            variable_of_literal(n) if isinstance(n, Literal) else env[n] for n in stages.outputs
+        ]
+
+    return run

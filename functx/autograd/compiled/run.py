@@ -1,0 +1,194 @@
+"""Runs of captured walks."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from heapq import heappush
+from typing import Any
+
+from functx import ops
+from functx.autograd.compiled.calls import (
+    CallAccumulate,
+    CallUnpack,
+    Layout,
+    LayoutChanged,
+    WalkCall,
+    array_of,
+    gradients_of,
+)
+from functx.autograd.compiled.capture import Capture
+from functx.autograd.compiled.graphs import WalkGraph
+from functx.autograd.compiled.stages import CallStep, Slot, Stage, Stages
+from functx.autograd.engine import Gradient, Walk
+from functx.autograd.variable import Variable, as_variable, variable_of_literal
+from functx.core.errors import CapturedWalkError, WalkResultError, type_name
+from functx.core.program import Literal
+from functx.core.types import ShapedArray
+
+Freed = list[tuple[int, Any, Any]]
+"""Positions of nodes, with the values and the operands that they had saved."""
+
+
+class WalkRun:
+    """One run of a captured walk: its nodes, and the values that saved-value hooks packed, by number."""
+
+    def __init__(self, walk: Walk, graph: WalkGraph, capture: Capture):
+        self.walk, self.nodes, self.capture = walk, graph.nodes, capture
+        values = graph.values
+        self.packed = {
+            call.number: values[call.number]
+            for call in capture.calls
+            if isinstance(call, CallUnpack)
+        }
+
+    def inputs(self, graph: WalkGraph) -> list[Any]:
+        """The values that the program takes, as those of the walk; `graph` keeps none."""
+        values, graph.values = graph.values, []
+        if self.walk.plain:
+            return [values[n] for n in self.capture.inputs]
+        return [self.with_history(values[n], n, graph.firsts) for n in self.capture.inputs]
+
+    def with_history(self, x: Any, number: int, firsts: Sequence[int]) -> Any:
+        """Value number `number`, as one of a walk that is differentiable."""
+        position = bisect_right(firsts, number) - 1
+        return x if position < 0 else self.walk.unpack(self.nodes[position], x)  # type: ignore[arg-type]
+
+    def free(self) -> Freed:
+        """Frees what the nodes saved, unless the graph is kept; returns it."""
+        freed: Freed = []
+        if not self.walk.retain_graph:
+            for position in self.capture.freed:
+                node: Any = self.nodes[position]
+                if node.saved:
+                    freed.append((position, node.saved, node.operands))
+                    node.saved = node.operands = None
+        return freed
+
+    def run_stages(self, graph: WalkGraph, stages: Stages) -> None:
+        """Runs the walk in stages."""
+        env = self.inputs(graph)
+        freed = self.free()
+        if not stages.calls_users:
+            freed = []
+        walk = self.walk
+        for step in stages.steps:
+            operands = [env[n] if type(n) is int else n for n in step.operands]
+            if type(step) is Stage:
+                outs = walk.apply(step.operation, operands)
+                if not walk.plain:
+                    outs = [*map(as_variable, outs)]
+            else:
+                assert type(step) is CallStep
+                call = self.capture.calls[step.number]
+                while freed and freed[0][0] < call.position:
+                    del freed[0]
+                try:
+                    outs = call(self, operands)
+                except LayoutChanged as change:
+                    self.leave(step, env, freed)
+                    change.visit_rest(walk)
+                    walk.visit_pending()
+                    return
+                except BaseException:
+                    restore(self.nodes, freed)
+                    raise
+            for n in step.last:
+                env[n] = None
+            env += outs
+        self.finish([env[n] if type(n) is int else n for n in stages.outputs])
+
+    def run_function(self, graph: WalkGraph, function: Callable[..., Sequence[Any]]) -> None:
+        """Runs the walk by the result of a compiler function, on lists."""
+        capture, groups = self.capture, self.capture.program.groups
+        values = self.inputs(graph)
+        self.free()
+        count = len(groups.inputs)
+        inputs = [*map(array_of, values[:count])]
+        scalars = [x.value if type(x) is Literal else x for x in values[count:]]
+        del values
+        hooks = [HookOfList(self, call) for call in capture.calls]
+        packed = list(self.packed.values())
+        outputs = function(inputs, list(groups.sizes), scalars, hooks, packed)
+        inputs.clear()
+        arrays = check_results(outputs, capture.program.out_avals)
+        self.finish([x.read() if self.walk.plain else x for x in arrays])
+
+    def finish(self, outputs: Sequence[Any]) -> None:
+        """Gives the walk the gradients of the wanted edges."""
+        edges = list(self.walk.captured)
+        for i, value in zip(self.capture.outputs, outputs, strict=True):
+            self.walk.captured[edges[i]] = Gradient(value)
+
+    def leave(self, step: CallStep, env: Sequence[Any], freed: Freed) -> None:
+        """Gives the walk the gradients that nodes have by then, so that it goes on without the program."""
+        walk = self.walk
+        visited = self.capture.calls[step.number].position
+        restore(self.nodes, [each for each in freed if each[0] > visited])
+
+        def gradients(layout: Layout, slots: Sequence[Slot]) -> list[Gradient | None]:
+            return gradients_of(layout, iter([env[n] if type(n) is int else n for n in slots]))
+
+        for position, layout, slots in step.pending:
+            node = self.nodes[position]
+            walk.pending[node] = gradients(layout, slots)
+            heappush(walk.queue, (-node.number, node))
+        edges = list(walk.captured)
+        for i, layout, slots in step.captured:
+            (walk.captured[edges[i]],) = gradients(layout, slots)
+
+
+class HookOfList:
+    """A call of Python, as an entry of the list of hooks of a run: a function of arrays, to Variables."""
+
+    def __init__(self, run: WalkRun, call: WalkCall):
+        self.run, self.call = run, call
+
+    def __call__(self, *arrays: Any) -> list[Variable]:
+        values = [self.value_of(x) for x in arrays]
+        is_accumulation = isinstance(self.call, CallAccumulate)
+        if is_accumulation and len(values) == 2:
+            values.append(self.run.walk.bind(ops.Add(), values))
+        try:
+            outs = self.call(self.run, values)
+        except LayoutChanged:
+            raise CapturedWalkError(
+                "compiled_autograd: with a compiler function, hooks and rules must return gradients for "
+                "the values that had some when the walk was captured, and None for the others; got "
+                f"another choice by the {self.call.describe(self.run.nodes)}",
+                fix="Use the default compiler, or functx.compiled_autograd.disable() around the walk.",
+            ) from None
+        if is_accumulation and len(arrays) == 2:
+            outs = [values[2]]
+        return [*map(array_of, outs)]
+
+    def value_of(self, x: Any) -> Any:
+        """An array as a value of the walk."""
+        array = variable_of_literal(x) if type(x) is Literal else as_variable(x)
+        return array.read() if self.run.walk.plain else array
+
+
+def check_results(outputs: Any, avals: Sequence[ShapedArray]) -> list[Variable]:
+    """The results of a compiled walk; WalkResultError unless they are of these types."""
+    if not isinstance(outputs, (list, tuple)) or len(outputs) != len(avals):
+        count = len(outputs) if isinstance(outputs, (list, tuple)) else type_name(outputs)
+        raise WalkResultError(
+            f"compiled_autograd: a compiled walk must return a list of {len(avals)} gradients; got "
+            f"{count}"
+        )
+    arrays = []
+    for i, (x, aval) in enumerate(zip(outputs, avals, strict=True)):
+        array = as_variable(x)
+        if (array.shape, array.dtype) != (aval.shape, aval.dtype):
+            raise WalkResultError(
+                "compiled_autograd: a compiled walk must return gradients of the types of the program; "
+                f"got {array.aval_!r} as number {i}, expected {aval!r}"
+            )
+        arrays.append(array)
+    return arrays
+
+
+def restore(nodes: Sequence[Any], freed: Freed) -> None:
+    """Gives nodes back what they had saved."""
+    for position, saved, operands in freed:
+        nodes[position].saved, nodes[position].operands = saved, operands

@@ -1,0 +1,180 @@
+"""Keys of the splits of nodes: equal for operations of equal structure, and apart from sizes."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Hashable, Sequence
+from typing import Any, NamedTuple
+
+from functx.autograd.nodes import OperationSplit
+from functx.core.caches import clear_on_rule_change
+from functx.core.primitive import Primitive
+from functx.core.program import Program, Var
+from functx.core.types import ShapedArray
+
+
+class SplitKey:
+    """The key of all splits that have equal programs; keys are compared by identity."""
+
+    __slots__ = ("_form", "name", "program")
+
+    def __init__(self, split: OperationSplit):
+        self.name = split.name
+        self.program = split.program
+        self._form: tuple[Hashable, tuple[int, ...]] | None = None
+
+    @property
+    def form(self) -> Hashable:
+        """The structure of the operation without its sizes."""
+        return self._separate()[0]
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The sizes in the operation, in order."""
+        return self._separate()[1]
+
+    def _separate(self) -> tuple[Hashable, tuple[int, ...]]:
+        if self._form is None:
+            sizes: list[int] = []
+            form = (self.name, separate_sizes(self.program, sizes))
+            self._form = form, tuple(sizes)
+        return self._form
+
+
+_interned: dict[Hashable, SplitKey] = {}
+_MOST_KEYS = 8192
+clear_on_rule_change(_interned.clear)
+
+
+def split_key(split: OperationSplit) -> SplitKey:
+    """The key of a split whose rules do not raise."""
+    key: SplitKey | None = split.memo.get(SplitKey)
+    if key is None:
+        assert split.pullbacks is not None
+        content = (
+            split.name,
+            split.program,
+            split.values.structure,
+            *[pullback.structure for pullback in split.pullbacks],
+            split.active,
+            split.saved_outputs,
+            split.zeros,
+        )
+        if len(_interned) >= _MOST_KEYS:
+            _interned.clear()
+        key = split.memo[SplitKey] = _interned.setdefault(content, SplitKey(split))
+    return key
+
+
+class Structure:
+    """The structure of a walk apart from sizes, and the sizes.
+
+    `form` has a part for the roots, then one for each node; `sizes` are all sizes, in order, of which
+    those of part i begin at `marks[i]`.
+    """
+
+    def __init__(self, parts: list[Hashable], sizes: list[int], marks: list[int], length: int):
+        self.form, self.sizes, self.marks, self.length = tuple(parts), tuple(sizes), marks, length
+
+    def first_difference(self, others: Sequence[Structure]) -> int:
+        """The position of the first node at which no other structure is like this one; -1 for the roots."""
+        common = 0
+        for other in others:
+            pairs = zip(self.form, other.form, strict=False)
+            count = next((i for i, (a, b) in enumerate(pairs) if a != b), len(other.form))
+            common = max(common, count)
+        return min(common, len(self.form) - 1) - 1
+
+    def changes_from(self, other: Structure) -> list[SizeChange]:
+        """Each size that differs from that of another walk of the same form."""
+        changes = []
+        for i, (old, new) in enumerate(zip(other.sizes, self.sizes, strict=True)):
+            if old != new:
+                part = bisect_right(self.marks, i) - 1
+                changes.append(SizeChange(part - 1, i - self.marks[part], old, new))
+        return changes
+
+
+class SizeChange(NamedTuple):
+    """Size number `number` of the node at `position`, which was `old` and is `new`."""
+
+    position: int
+    number: int
+    old: int
+    new: int
+
+
+def structure_of(key: Sequence[Hashable], marks: Sequence[int]) -> Structure:
+    """The structure of a walk, from its key, whose part for node i begins at `marks[i]`."""
+    parts: list[Hashable] = []
+    sizes: list[int] = []
+    starts: list[int] = []
+    for first, last in zip([0, *marks], [*marks, len(key)], strict=True):
+        starts.append(len(sizes))
+        parts.append(tuple([without_sizes(x, sizes) for x in key[first:last]]))
+    return Structure(parts, sizes, starts, len(key))
+
+
+def without_sizes(x: Any, sizes: list[int]) -> Hashable:
+    """An entry of the key of a walk without sizes, which are added to `sizes`."""
+    if type(x) is SplitKey:
+        sizes += x.sizes
+        return x.form
+    if type(x) is ShapedArray:
+        return type_without_sizes(x, sizes)
+    if type(x) is tuple:
+        return tuple([without_sizes(part, sizes) for part in x])
+    return x  # type: ignore[no-any-return]
+
+
+def separate_sizes(program: Program, sizes: list[int]) -> Hashable:
+    """The structure of a program without sizes, which are added to `sizes`."""
+    number = {v: i for i, v in enumerate(program.inputs)}
+    form: list[Hashable] = [type_without_sizes(v.aval, sizes) for v in program.inputs]
+    for eqn in program.equations:
+        form.append(type(eqn.primitive))
+        for field in eqn.primitive.fields:
+            form.append(_field_form(eqn.primitive, field, sizes))
+        for atom in eqn.inputs:
+            form.append(number[atom] if type(atom) is Var else _literal_form(atom))
+        for v in eqn.outputs:
+            number[v] = len(number)
+            form.append(type_without_sizes(v.aval, sizes))
+    form.append(tuple([number[a] if type(a) is Var else _literal_form(a) for a in program.outputs]))
+    return tuple(form)
+
+
+def type_without_sizes(aval: ShapedArray, sizes: list[int]) -> Hashable:
+    """A type with the number of dimensions in place of the shape, which is added to `sizes`."""
+    sizes += aval.shape
+    return aval.dtype, aval.weak_type, len(aval.shape)
+
+
+def _literal_form(atom: Any) -> Hashable:
+    # Numbers may follow from sizes, as in a mean.
+    return atom.aval  # type: ignore[no-any-return]
+
+
+def _field_form(primitive: Primitive, field: str, sizes: list[int]) -> Hashable:
+    value = getattr(primitive, field)
+    if field in primitive.size_fields:
+        return numbers_without_values(value, sizes)
+    return _without_programs(value, sizes)
+
+
+def _without_programs(value: Any, sizes: list[int]) -> Hashable:
+    if type(value) is Program:
+        return separate_sizes(value, sizes)
+    if type(value) is tuple:
+        return tuple([_without_programs(part, sizes) for part in value])
+    return value  # type: ignore[no-any-return]
+
+
+def numbers_without_values(value: Any, sizes: list[int]) -> Hashable:
+    """A parameter with `int` in place of each int, which is added to `sizes`."""
+    if type(value) is int:
+        sizes.append(value)
+        return int
+    if type(value) is tuple:
+        return tuple([numbers_without_values(part, sizes) for part in value])
+    return value  # type: ignore[no-any-return]
