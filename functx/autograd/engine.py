@@ -70,6 +70,10 @@ class Gradient(NamedTuple):
     mask: Any = None
 
 
+make_gradient = partial(tuple.__new__, Gradient)
+"""`Gradient(*fields)` in half the time."""
+
+
 class Walk:
     """One walk from roots to leaves.
 
@@ -184,7 +188,8 @@ class Walk:
     def apply(self, operation: Operation, args: Sequence[Any]) -> Sequence[Any]:
         """The outputs of an operation on values of the walk."""
         if self.plain:
-            return operation.outputs_of(args, current_recording().call(operation, args))
+            new = current_recording().call(operation, args)
+            return new if operation.outputs is None else operation.outputs_of(args, new)
         return apply(None, operation.program, [*args, *operation.captured])
 
     def filled(self, aval: ShapedArray, value: float) -> Any:
@@ -304,14 +309,16 @@ class Walk:
         if not self.retain_graph and saved:
             node.saved = node.operands = None
         count = len(split.active_positions)
-        masks = known_masks(pullback.program.outputs[count:], outs[count:]) or [None] * count
+        masks: list[Any] = [None] * count
+        if len(outs) > count:
+            masks = known_masks(pullback.program.outputs[count:], outs[count:])
         for k in split.zeros:
             # Whatever the nodes behind multiply the zeros with, as infinity, the gradient is zero.
             aval = pullback.program.outputs[k].aval
             masks[k] = self.filled(aval.update(dtype=ops.BOOL, weak_type=False), False)
         results: list[Gradient | None] = [None] * len(split.active)
         for k, i in enumerate(split.active_positions):
-            results[i] = Gradient(outs[k], masks[k])
+            results[i] = make_gradient((outs[k], masks[k]))
         if missing:
             self.drop_independent(results, split, pullback, gradients)
         return results

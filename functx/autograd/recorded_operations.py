@@ -71,9 +71,8 @@ class Operation:
         return found or self
 
     def outputs_of(self, operands: Sequence[Operand], new: list[Recorded]) -> list[Any]:
-        """The outputs, of which those that are operands are the operands themselves."""
-        if self.outputs is None:
-            return new
+        """The outputs if there are some besides the new values: operands, or captured."""
+        assert self.outputs is not None
         values = [*operands, *map(operand_of, self.captured), *new]
         return [values[i] for i in self.outputs]
 
