@@ -164,7 +164,8 @@ class Walk:
             return
         buffer = self.pending.get(node)
         if buffer is None:
-            buffer = self.pending[node] = [None] * len(node.out_avals)
+            count = 1 if type(node) is AccumulateGrad else len(node.out_avals)
+            buffer = self.pending[node] = [None] * count
             heappush(self.queue, (-node.number, node))
         before = buffer[index]
         if before is None or gradient is None:
@@ -216,7 +217,7 @@ class Walk:
     def run_rule(self, node: Node, gradients: list[Gradient | None]) -> None:
         """Visits a node after its prehooks."""
         if isinstance(node, AccumulateGrad):
-            if gradients[0] is not None and node.variable.requires_grad:
+            if gradients[0] is not None:
                 self.accumulate_grad(node, gradients[0])
             results: list[Gradient | None] = []
         elif self.detects_anomalies:
@@ -247,7 +248,11 @@ class Walk:
         return any([e is not None and e.node in self.needed for e in node.edges])  # type: ignore[operator]
 
     def accumulate_grad(self, node: AccumulateGrad, gradient: Gradient) -> None:
-        add_to_grad(node.variable, self.variable_of(gradient), self.create_graph)
+        x = node.variable
+        # It may have been made constant meanwhile.
+        if x._leaf is None and not x.requires_grad:
+            return
+        add_to_grad(x, self.variable_of(gradient), self.create_graph)
         if node.hooks is not None:
             self.run_accumulated_hooks(node, node.hooks)
 
@@ -558,12 +563,12 @@ def add_to_grad(
 
     `total` is the sum, if it is known. Walks in several threads may do so at the same time.
     """
-    with x.lock:
+    with x._lock or x.lock:
         before = x.read_grad()
         if before is None:
-            if gradient.edge is not None or gradient._dual is not None:
-                edge = gradient.edge if create_graph else None
-                gradient = make_variable(gradient.read(), edge)
+            if gradient._edge is not None or gradient._dual is not None:
+                edge = gradient._edge if create_graph else None
+                gradient = make_variable(gradient._recorded, edge)
             x._grad = gradient
         elif create_graph:
             x._grad = record_outputs(_add, (before, gradient))[0]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
 from itertools import islice
 from threading import RLock, local
 from typing import Any, NamedTuple
@@ -166,8 +165,11 @@ class Recording:
         """Computes `held`, and frees the recording."""
         if held or self.has_effects:
             try:
-                # The types are known: 64-bit values stay so where the switch is off by now.
-                with jax.enable_x64(True) if self.wide and not x64_enabled() else nullcontext():
+                if self.wide and not x64_enabled():
+                    # The types are known: 64-bit values stay so where the switch is off by now.
+                    with jax.enable_x64(True):
+                        values = self.values_of(held)
+                else:
                     values = self.values_of(held)
             except BaseException:
                 if self.has_effects or self.has_donated():

@@ -171,8 +171,14 @@ class Variable(ConvertibleArray):
     @property
     def version_counter(self) -> VersionCounter:
         """The count of writes to its memory, which is made when it is first needed."""
-        # Atomic: several threads may need it first.
-        return self._counter or self.__dict__.setdefault("_counter", VersionCounter(False))
+        counter = self._counter
+        if counter is None:
+            with _making:
+                # Another thread may have made it meanwhile.
+                counter = self._counter
+                if counter is None:
+                    counter = self._counter = VersionCounter(False)
+        return counter
 
     @version_counter.setter
     def version_counter(self, counter: VersionCounter) -> None:

@@ -342,8 +342,9 @@ def write_back_arguments(args: Values, new: dict[int, Any]) -> None:
     Raises ImmutableArrayError, before any is changed, if one is a read-only NumPy array, and
     AutogradError for a Variable that must not be written to.
     """
-    for i in new:
-        if is_variable(args[i]):
+    traced = [i for i in new if isinstance(args[i], Tracer)]
+    for i in traced:
+        if type(args[i]) is not Tracer:
             # A trace takes values written inside no_grad as constants; the history of a leaf does not.
             args[i].check_writable(  # type: ignore[attr-defined]
                 "a write to an argument",
@@ -351,7 +352,6 @@ def write_back_arguments(args: Values, new: dict[int, Any]) -> None:
                 "loop, not only inside it, or write to a copy (x.copy()).",
             )
     write_to_numpy_arrays(args, new)
-    traced = [i for i in new if isinstance(args[i], Tracer)]
     values = [new[i] for i in traced]
     if len(traced) > 1:
         # A value may be a view of an argument that another one overwrites.
