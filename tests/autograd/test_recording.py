@@ -64,8 +64,9 @@ def test_only_held_values_are_computed_and_an_error_belongs_to_those_that_depend
         wrong = functx.pure_callback(refuse, y, y)
         after, beside = wrong + 1, fnp.exp(y)
         for value in (after, wrong, after):
-            with pytest.raises(Exception, match="refused"):
-                value.tolist()
+            for read in (Variable.tolist, repr):
+                with pytest.raises(Exception, match="refused"):
+                    read(value)
         np.testing.assert_allclose(beside.tolist(), np.exp([2.0, 4.0]), rtol=1e-6)
 
 
