@@ -587,13 +587,13 @@ def add_to_grad(
 
 def reachable_nodes(roots: Sequence[Node]) -> set[Node]:
     """`roots` and all nodes that they depend on."""
-    reached: set[Node] = set()
-    pending = list(roots)
+    reached = set(roots)
+    pending = list(reached)
     while pending:
-        node = pending.pop()
-        if node not in reached:
-            reached.add(node)
-            pending += [e.node for e in node.edges if e is not None]
+        for edge in pending.pop().edges:
+            if edge is not None and edge[0] not in reached:
+                reached.add(edge[0])
+                pending.append(edge[0])
     return reached
 
 

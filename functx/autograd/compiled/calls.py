@@ -165,11 +165,13 @@ class CallAccumulate(WalkCall):
     calls_user = False
 
     def __call__(self, run: WalkRun, values: Sequence[Any]) -> Sequence[Any]:
-        x = leaf_node(run.nodes[self.position]).variable
-        before, gradient, total = values if len(values) == 3 else (None, values[0], None)
-        known = Total(before, total) if type(before) is Recorded else None
-        add_to_grad(x, array_of(gradient), run.walk.create_graph, known)
-        return [gradient] if total is None else ()
+        node: Any = run.nodes[self.position]
+        gradient, total = values[0], None
+        if len(values) == 3:
+            before, gradient, value = values
+            total = Total(before, value)
+        add_to_grad(node.variable, array_of(gradient), run.walk.create_graph, total)
+        return ()
 
 
 class CallUnpack(WalkCall):

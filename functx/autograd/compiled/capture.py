@@ -144,7 +144,7 @@ class CapturingWalk(Walk):
         self.calls: list[WalkCall] = []
         self.freed: list[int] = []
         self.functions = 0
-        self.origins: dict[Var, Origin] = {}
+        self.origins: dict[Var | int, Origin] = {}
 
     def capture(self, edges: Sequence[GradientEdge], sizes: tuple[int, ...]) -> Capture:
         """The program of the walk from roots with these edges; `sizes` are those that are dynamic."""
@@ -253,8 +253,9 @@ class CapturingWalk(Walk):
     def note_origins(self, start: int, origin: Origin) -> None:
         """Notes where the equations from number `start` on come from."""
         for eqn in self.builder.equations[start:]:
-            for v in eqn.outputs:
-                self.origins.setdefault(v, origin)
+            called = isinstance(eqn.primitive, PythonCall)
+            for key in [eqn.primitive.index] if called else eqn.outputs:  # type: ignore[attr-defined]
+                self.origins.setdefault(key, origin)
 
     def visit(self, node: Node, gradients: Gradients) -> None:
         start = len(self.builder.equations)

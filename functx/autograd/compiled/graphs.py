@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from operator import attrgetter
 from typing import Any
 
-from functx.autograd.compiled.splits import split_key
+from functx.autograd.compiled.splits import SplitKey, split_key
 from functx.autograd.engine import Walk, reachable_nodes
 from functx.autograd.hooks import NodeHooks
 from functx.autograd.nodes import (
@@ -16,6 +17,7 @@ from functx.autograd.nodes import (
     SavedValue,
 )
 from functx.autograd.recorded import Recorded, operand_of
+from functx.autograd.recorded_operations import Operation
 from functx.autograd.saved import PackedValue
 from functx.autograd.variable import Variable
 from functx.core.program import Literal
@@ -62,6 +64,7 @@ def read_graph(walk: Walk, roots: Sequence[tuple[GradientEdge, Any]]) -> WalkGra
     if walk.wanted is not None:
         wanted = [(position.get(e.node, -1), e.output_nr) for e in walk.wanted]
         structure.append((walk.accumulate, *wanted))
+    plain, number_of, add = walk.plain, position.get, reader.add
     for node in nodes:
         graph.firsts.append(len(graph.values))
         graph.marks.append(len(structure))
@@ -71,35 +74,31 @@ def read_graph(walk: Walk, roots: Sequence[tuple[GradientEdge, Any]]) -> WalkGra
             split, saved = node.split, node.saved
             if saved is None or split.pullbacks is None:
                 return None
-            structure.append(split_key(split))
+            key = split.memo.get(SplitKey) or split_key(split)
+            structure.append(key)
             for e in node.edges:
                 if e is None:
                     structure.append(None)
                 else:
-                    structure.append(position.get(e[0], -1))
+                    structure.append(number_of(e[0], -1))
                     structure.append(e[1])
             for x in saved:
-                if not reader.add(x):
+                if not add(x):
                     return None
-            if not walk.plain and node.operands is not None:
-                for x in node.operands:
-                    if not reader.add(x):
-                        return None
-            for pullback in split.pullbacks:
-                if pullback.captured and not walk.plain:
-                    return None
-                for constant in pullback.captured:
-                    reader.add_constant(constant)
+            if not plain and not all(map(add, node.operands or ())):
+                return None
+            if key.has_captures and not reader.add_captured(split.pullbacks):
+                return None
         elif type(node) is AccumulateGrad:
             x = node.variable
             before = x._grad
-            structure += (AccumulateGrad, x.aval_, x.requires_grad, before is None)
-            if before is not None and walk.plain:
-                reader.add(before.read())
+            structure += (AccumulateGrad, x._recorded.aval, x._leaf is None, before is None)
+            if before is not None and plain:
+                add(before.read())
         else:
             structure += (type(node), node.structure, tuple(node.out_avals))  # type: ignore[arg-type]
             for e in node.edges:
-                structure.append(e and (position.get(e.node, -1), e.output_nr, edge_aval(e)))
+                structure.append(e and (number_of(e.node, -1), e.output_nr, edge_aval(e)))
     graph.key = tuple(structure), tuple(graph.canonical)
     return graph
 
@@ -119,11 +118,7 @@ def edge_aval(edge: GradientEdge) -> Any:
 def nodes_in_order(walk: Walk) -> list[Node]:
     """The nodes that a walk visits, the newest first."""
     nodes = reachable_nodes(walk.roots) if walk.needed is None else walk.needed
-    return sorted(nodes, key=_number, reverse=True)
-
-
-def _number(node: Node) -> int:
-    return node.number
+    return sorted(nodes, key=attrgetter("number"), reverse=True)
 
 
 class _Values:
@@ -136,39 +131,45 @@ class _Values:
     def add(self, x: Any) -> bool:
         """Adds a value; False if it is a saved one that was written to since."""
         kind = type(x)
-        number = len(self.values)
-        if kind is Literal:
+        same: Any
+        if kind is SavedValue:
+            if x.storage.version != x.version:
+                return False
+            if self.plain:
+                x = x.recorded
+                same = id(x)
+            else:
+                same = self.with_history(x)
+        elif kind is Literal:
+            same = None
             self.canonical.append(SCALAR)
         elif kind is PackedValue:
+            same = None
             self.canonical.append(PACKED)
-        elif self.plain:
-            if kind is SavedValue:
-                if x.storage.version != x.version:
-                    return False
-                x = x.recorded
-            self.canonical.append(self.known.setdefault(id(x), number))
         else:
-            same: Any = id(x)
-            if kind is SavedValue:
-                if x.storage.version != x.version:
-                    return False
-                # Arrays of equal values may have histories of their own.
-                edge = x.edge
-                same = id(x.recorded), x.output, edge and (id(edge.node), edge.output_nr)
-                if x.dual is not None or x.output is not None:
-                    same = number, same
-            self.canonical.append(self.known.setdefault(same, number))
+            same = id(x)
+        if same is not None:
+            self.canonical.append(self.known.setdefault(same, len(self.values)))
         self.values.append(x)
         return True
 
-    def add_constant(self, x: Any) -> None:
-        """Adds an array that a pullback has captured."""
-        operand = operand_of(x)
-        if type(operand) is Recorded:
-            self.canonical.append(self.known.setdefault(id(x), len(self.values)))
-        else:
-            self.canonical.append(SCALAR)
-        self.values.append(operand)
+    def with_history(self, x: SavedValue) -> object:
+        """What a saved value has in common with another one of the same value and history."""
+        if x.dual is not None or x.output is not None:
+            return object()
+        edge = x.edge
+        return id(x.recorded), edge and (id(edge.node), edge.output_nr)
+
+    def add_captured(self, pullbacks: Sequence[Operation]) -> bool:
+        """Adds the arrays that pullbacks have captured; False for ones that are differentiated."""
+        for pullback in pullbacks if self.plain else ():
+            for x in pullback.captured:
+                operand = operand_of(x)
+                is_array = type(operand) is Recorded
+                number = self.known.setdefault(id(x), len(self.values)) if is_array else SCALAR
+                self.canonical.append(number)
+                self.values.append(operand)
+        return self.plain
 
 
 def hooks_key(hooks: NodeHooks) -> Hashable:

@@ -50,15 +50,12 @@ class CallHook(PythonCall, abstract=True):
 
 
 class AddToGrad(PythonCall, abstract=True):
-    """Adds a gradient to `.grad` of a leaf; the output is the new value of `.grad`.
+    """Adds a gradient to `.grad` of a leaf.
 
     The operands are `.grad` before, unless that is None, and the gradient.
     """
 
     name = "accumulate_grad"
-
-    def abstract_eval(self, *avals: ShapedArray) -> Sequence[ShapedArray]:
-        return avals[-1:]
 
 
 class CallBackward(PythonCall, abstract=True):

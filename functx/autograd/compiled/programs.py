@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from functx.autograd.compiled.stages import CallStep, Stage, cut_into_stages
+from functx.autograd.compiled.primitives import PythonCall
+from functx.autograd.compiled.stages import Accumulations, CallStep, Slot, Stage, cut_into_stages
 from functx.autograd.variable import as_variable, variable_of_literal
 from functx.core.errors import CapturedWalkError
 from functx.core.program import Equation, Literal, Program, Var
@@ -47,7 +48,7 @@ class CapturedProgram(Program):
 
     __slots__ = ("groups", "origins")
 
-    def __init__(self, program: Program, groups: Groups, origins: dict[Var, Origin]):
+    def __init__(self, program: Program, groups: Groups, origins: dict[Var | int, Origin]):
         super().__init__(
             program.name,
             program.inputs,
@@ -59,6 +60,8 @@ class CapturedProgram(Program):
 
     def origin(self, eqn: Equation) -> Origin | None:
         """The rule that an equation comes from, and the number of its call; None for the last equation."""
+        if isinstance(eqn.primitive, PythonCall):
+            return self.origins.get(eqn.primitive.index)
         return self.origins.get(eqn.outputs[0]) if eqn.outputs else None
 
     def __str__(self) -> str:
@@ -101,12 +104,15 @@ def compile_stages(program: Program) -> Callable[..., list[Any]]:
         env += [literal(x, aval.dtype) for x, aval in zip(scalars, avals, strict=True)]
         inputs.clear()
         for step in stages.steps:
-            operands = [env[n] if type(n) is int else n for n in step.operands]
+            outs: Any = ()
             if type(step) is Stage:
-                outs: Any = apply(None, step.operation.program, operands)
+                outs = apply(None, step.operation.program, values_of(step.operands, env))
+            elif type(step) is CallStep:
+                outs = hooks[step.number](*values_of(step.operands, env))
             else:
-                assert type(step) is CallStep
-                outs = hooks[step.number](*operands)
+                assert type(step) is Accumulations
+                for number, slots in zip(step.numbers, step.operands, strict=True):
+                    hooks[number](*values_of(slots, env))
             for n in step.last:
                 env[n] = None
             env += map(as_variable, outs)
@@ -115,3 +121,8 @@ def compile_stages(program: Program) -> Callable[..., list[Any]]:
         ]
 
     return run
+
+
+def values_of(slots: Sequence[Slot], env: Sequence[Any]) -> list[Any]:
+    """The values of a run at slots."""
+    return [env[n] if type(n) is int else n for n in slots]

@@ -19,7 +19,8 @@ from functx.autograd.compiled.calls import (
 )
 from functx.autograd.compiled.capture import Capture
 from functx.autograd.compiled.graphs import WalkGraph
-from functx.autograd.compiled.stages import CallStep, Slot, Stage, Stages
+from functx.autograd.compiled.programs import values_of
+from functx.autograd.compiled.stages import Accumulations, CallStep, Slot, Stage, Stages
 from functx.autograd.engine import Gradient, Walk
 from functx.autograd.variable import Variable, as_variable, variable_of_literal
 from functx.core.errors import CapturedWalkError, WalkResultError, type_name
@@ -71,16 +72,21 @@ class WalkRun:
         freed = self.free()
         if not stages.calls_users:
             freed = []
-        walk = self.walk
+        walk, calls = self.walk, self.capture.calls
         for step in stages.steps:
-            operands = [env[n] if type(n) is int else n for n in step.operands]
             if type(step) is Stage:
-                outs = walk.apply(step.operation, operands)
+                operands = values_of(step.operands, env)
+                outs: Sequence[Any] = walk.apply(step.operation, operands)
                 if not walk.plain:
                     outs = [*map(as_variable, outs)]
+            elif type(step) is Accumulations:
+                outs = ()
+                for number, slots in zip(step.numbers, step.operands, strict=True):
+                    calls[number](self, values_of(slots, env))
             else:
                 assert type(step) is CallStep
-                call = self.capture.calls[step.number]
+                call = calls[step.number]
+                operands = values_of(step.operands, env)
                 while freed and freed[0][0] < call.position:
                     del freed[0]
                 try:
@@ -96,7 +102,7 @@ class WalkRun:
             for n in step.last:
                 env[n] = None
             env += outs
-        self.finish([env[n] if type(n) is int else n for n in stages.outputs])
+        self.finish(values_of(stages.outputs, env))
 
     def run_function(self, graph: WalkGraph, function: Callable[..., Sequence[Any]]) -> None:
         """Runs the walk by the result of a compiler function, on lists."""
@@ -127,7 +133,7 @@ class WalkRun:
         restore(self.nodes, [each for each in freed if each[0] > visited])
 
         def gradients(layout: Layout, slots: Sequence[Slot]) -> list[Gradient | None]:
-            return gradients_of(layout, iter([env[n] if type(n) is int else n for n in slots]))
+            return gradients_of(layout, iter(values_of(slots, env)))
 
         for position, layout, slots in step.pending:
             node = self.nodes[position]
@@ -146,8 +152,7 @@ class HookOfList:
 
     def __call__(self, *arrays: Any) -> list[Variable]:
         values = [self.value_of(x) for x in arrays]
-        is_accumulation = isinstance(self.call, CallAccumulate)
-        if is_accumulation and len(values) == 2:
+        if isinstance(self.call, CallAccumulate) and len(values) == 2:
             values.append(self.run.walk.bind(ops.Add(), values))
         try:
             outs = self.call(self.run, values)
@@ -158,8 +163,6 @@ class HookOfList:
                 f"another choice by the {self.call.describe(self.run.nodes)}",
                 fix="Use the default compiler, or functx.compiled_autograd.disable() around the walk.",
             ) from None
-        if is_accumulation and len(arrays) == 2:
-            outs = [values[2]]
         return [*map(array_of, outs)]
 
     def value_of(self, x: Any) -> Any:

@@ -16,11 +16,12 @@ from functx.core.types import ShapedArray
 class SplitKey:
     """The key of all splits that have equal programs; keys are compared by identity."""
 
-    __slots__ = ("_form", "name", "program")
+    __slots__ = ("_form", "has_captures", "name", "program")
 
     def __init__(self, split: OperationSplit):
         self.name = split.name
         self.program = split.program
+        self.has_captures = any([pullback.captured for pullback in split.pullbacks or ()])
         self._form: tuple[Hashable, tuple[int, ...]] | None = None
 
     @property

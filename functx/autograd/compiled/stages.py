@@ -35,10 +35,18 @@ class CallStep(NamedTuple):
     captured: Sequence[tuple[int, Any, Sequence[Slot]]] = ()
 
 
+class Accumulations(NamedTuple):
+    """Calls that add to `.grad` of leaves: their numbers, and the slots that each one reads."""
+
+    numbers: Sequence[int]
+    operands: Sequence[Sequence[Slot]]
+    last: Sequence[int]
+
+
 class Stages(NamedTuple):
     """The steps of a walk: they append their results to the values of a run, which begin with the inputs."""
 
-    steps: Sequence[Stage | CallStep]
+    steps: Sequence[Stage | CallStep | Accumulations]
     outputs: Sequence[Slot]
     calls_users: bool
 
@@ -75,10 +83,17 @@ def cut_into_stages(
 
 
 class _Part:
-    """Equations, or one that calls Python, in a step."""
+    """The equations of a step: ones to compile, accumulations, or one that calls Python."""
 
-    def __init__(self, name: str, equations: list[Equation], call: Equation | None = None):
-        self.name, self.equations, self.call = name, equations, call
+    def __init__(
+        self,
+        name: str,
+        equations: Sequence[Equation] = (),
+        accumulations: Sequence[Equation] = (),
+        call: Equation | None = None,
+    ):
+        self.name, self.equations = name, list(equations)
+        self.accumulations, self.call = list(accumulations), call
         self.outputs: list[Var] = []
 
     @property
@@ -93,11 +108,16 @@ class _Cutter:
     def __init__(self, calls: Sequence[WalkCall]):
         self.calls = calls
         self.slots: dict[Var, int] = {}
-        self.steps: list[Stage | CallStep] = []
+        self.steps: list[Stage | CallStep | Accumulations] = []
 
     def add_step(self, part: _Part, read: Sequence[Var], last: Sequence[Var]) -> None:
         """Adds the step of a part that reads the variables `read`, of which `last` are not read again."""
         last_slots = [self.slots[v] for v in last]
+        if part.accumulations:
+            operands = [self.slots_of(eqn.inputs) for eqn in part.accumulations]
+            numbers = [number_of(eqn) for eqn in part.accumulations]
+            self.steps.append(Accumulations(numbers, operands, last_slots))
+            return
         if part.call is not None:
             self.steps.append(self.call_step(part.call, last_slots))
             self.add_slots(part.call.outputs)
@@ -111,7 +131,8 @@ class _Cutter:
         """The atoms from outside that a step needs, also if the walk goes on without the program."""
         if part.call is None:
             made = set(part.made)
-            return [a for eqn in part.equations for a in eqn.inputs if a not in made]
+            equations = [*part.equations, *part.accumulations]
+            return [a for eqn in equations for a in eqn.inputs if a not in made]
         atoms = list(part.call.inputs)
         call = self.call_of(part.call)
         if call is not None:
@@ -121,14 +142,14 @@ class _Cutter:
 
     def call_of(self, eqn: Equation) -> WalkCall | None:
         """The call of an equation, if it is known."""
-        index = eqn.primitive.index  # type: ignore[attr-defined]
-        return self.calls[index] if index < len(self.calls) else None
+        number = number_of(eqn)
+        return self.calls[number] if number < len(self.calls) else None
 
     def call_step(self, eqn: Equation, last: Sequence[int]) -> CallStep:
         call = self.call_of(eqn)
         pending, captured = ((), ()) if call is None else (call.pending, call.captured)
         return CallStep(
-            eqn.primitive.index,  # type: ignore[attr-defined]
+            number_of(eqn),
             self.slots_of(eqn.inputs),
             last,
             [(i, layout, self.slots_of(atoms)) for i, layout, atoms in pending],
@@ -145,6 +166,11 @@ class _Cutter:
         return [self.slots[a] if type(a) is Var else a for a in atoms]  # type: ignore[misc]
 
 
+def number_of(eqn: Equation) -> int:
+    """The number of the call that an equation makes."""
+    return eqn.primitive.index  # type: ignore[attr-defined, no-any-return]
+
+
 def variables_in(atoms: Sequence[Atom]) -> list[Var]:
     """The variables among atoms."""
     return [a for a in atoms if type(a) is Var]
@@ -158,29 +184,31 @@ def split_at_calls(program: Program, pullbacks: Pullbacks) -> list[_Part]:
     """
     parts: list[_Part] = []
     part: list[Equation] = []
-    accumulations: list[_Part] = []
+    accumulations: list[Equation] = []
     current = 0, program.name
 
     def end_part() -> None:
         if part:
-            parts.append(_Part(current[1], list(part)))
-        parts.extend(accumulations)
+            parts.append(_Part(current[1], part))
+        if accumulations:
+            parts.append(_Part("", accumulations=accumulations))
         part.clear()
         accumulations.clear()
 
     for eqn in program.equations:
         if isinstance(eqn.primitive, AddToGrad):
             if len(eqn.inputs) == 2:
-                part.append(Equation(ops.Add(), list(eqn.inputs), list(eqn.outputs), eqn.source))
-                eqn = eqn.replace(inputs=[*eqn.inputs, *eqn.outputs], outputs=[])
-            accumulations.append(_Part("", [], eqn))
+                total = Equation.of(ops.Add(), eqn.inputs, eqn.source)
+                part.append(total)
+                eqn = eqn.replace(inputs=[*eqn.inputs, *total.outputs])
+            accumulations.append(eqn)
             continue
         pullback = pullbacks.get(eqn.outputs[0], current) if eqn.outputs else current
         if isinstance(eqn.primitive, PythonCall) or pullback != current:
             end_part()
             current = pullback
         if isinstance(eqn.primitive, PythonCall):
-            parts.append(_Part("", [], eqn))
+            parts.append(_Part("", call=eqn))
         else:
             part.append(eqn)
     end_part()
