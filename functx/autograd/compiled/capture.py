@@ -293,6 +293,8 @@ class CapturingWalk(Walk):
 
     def accumulate_grad(self, node: AccumulateGrad, gradient: Gradient) -> None:
         x, position = node.variable, self.position[node]
+        if not x.requires_grad:
+            return
         value = gradient.value
         if is_complex(x.dtype):
             value = self.bind(ops.Conj(), (value,))

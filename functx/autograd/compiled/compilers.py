@@ -15,6 +15,7 @@ from functx.autograd.compiled.splits import Structure, structure_of
 from functx.autograd.compiled.stages import Stages, cut_into_stages
 from functx.autograd.engine import Walk
 from functx.autograd.nodes import GradientEdge
+from functx.autograd.recording import Recording, current_recording
 from functx.core.caches import Cache
 from functx.core.config import contextual_key
 from functx.core.errors import WalkCompilerError, type_name
@@ -81,10 +82,8 @@ class WalkCompiler:
 
     def __call__(self, walk: Walk, roots: Roots) -> None:
         """Runs a walk from its roots."""
-        if walk.detects_anomalies or current_builder.get() is not None:
-            walk.visit_from(roots)
-            return
-        graph = read_graph(walk, roots)
+        is_traced = current_builder.get() is not None or type(current_recording()) is not Recording
+        graph = None if is_traced or walk.detects_anomalies else read_graph(walk, roots)
         if graph is None:
             walk.visit_from(roots)
             return

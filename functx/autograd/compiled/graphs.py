@@ -92,7 +92,8 @@ def read_graph(walk: Walk, roots: Sequence[tuple[GradientEdge, Any]]) -> WalkGra
         elif type(node) is AccumulateGrad:
             x = node.variable
             before = x._grad
-            structure += (AccumulateGrad, x._recorded.aval, x._leaf is None, before is None)
+            adds = x._leaf is not None or x.requires_grad
+            structure += (AccumulateGrad, x._recorded.aval, adds, before is None)
             if before is not None and plain:
                 add(before.read())
         else:
