@@ -101,7 +101,10 @@ def compile_stages(program: Program) -> Callable[..., list[Any]]:
             )
         avals = program.in_avals[len(inputs) :]
         env: list[Any] = [*map(as_variable, inputs)]
-        env += [literal(x, aval.dtype) for x, aval in zip(scalars, avals, strict=True)]
+        env += [
+            variable_of_literal(literal(x, aval.dtype))
+            for x, aval in zip(scalars, avals, strict=True)
+        ]
         inputs.clear()
         for step in stages.steps:
             outs: Any = ()
