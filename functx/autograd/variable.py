@@ -36,6 +36,7 @@ from functx.autograd.nodes import (
     outside_node_error,
 )
 from functx.autograd.recorded import Recorded, constant, note_read, step_traces
+from functx.autograd.recording import Recording
 from functx.core.errors import (
     AutogradError,
     CapturedWriteError,
@@ -786,13 +787,13 @@ class Variable(ConvertibleArray):
 
     def __str__(self) -> str:
         recorded = self.read()
-        if recorded.recording is not None and recorded.recording.first_node:
+        if isinstance(recorded.recording, Recording) and recorded.recording.first_node:
             return self.describe()
         return str(np.array(recorded.look()))
 
     def __repr__(self) -> str:
         recorded = self.read()
-        if recorded.recording is not None and recorded.recording.first_node:
+        if isinstance(recorded.recording, Recording) and recorded.recording.first_node:
             return self.describe()
         text = np.array2string(np.array(recorded.look()), separator=", ", prefix="Variable(")
         grad_fn = self.grad_fn

@@ -1,5 +1,8 @@
 """A whole step under `jit`: it does to Variables what the step does without, and what it refuses."""
 
+from weakref import ref
+
+import jax
 import numpy as onp
 import pytest
 
@@ -18,6 +21,13 @@ from functx.autograd import (
     saved_tensors_hooks,
 )
 from functx.core import tree
+from functx.core.errors import (
+    AutogradError,
+    AutogradInTransformError,
+    ConcretizationError,
+    EscapedTracerError,
+    LostDerivativeError,
+)
 
 X = onp.array([1.0, -2.0, 0.5], "float32")
 
@@ -324,3 +334,282 @@ def step_that_switches():
 )
 def test_a_step_changes_variables_as_without_jit(build):
     check_equal(build)
+
+
+def test_a_step_is_traced_again_where_what_it_finds_has_changed():
+    w, unrelated = leaf(1.0, 2.0, 3.0), leaf(1.0)
+    traces = []
+
+    @functx.jit
+    def step(x, sign=1):
+        traces.append(len(traces))
+        loss = (w * x).sum() * sign
+        if w.requires_grad:
+            loss.backward()
+        with no_grad():
+            w[...] = w - 1
+        return loss
+
+    def traces_of(*args, **kwargs):
+        before = len(traces)
+        step(*args, **kwargs)
+        return len(traces) - before
+
+    # The first attempt finds that it is a step.
+    assert traces_of(X) == 2
+    assert (traces_of(X), traces_of(X), w._version) == (1, 0, 3)
+    onp.testing.assert_allclose(w.grad.numpy(), 3 * X)
+    w.grad = None
+    assert traces_of(X) == 0
+    handle = w.register_hook(lambda g: 2 * g)
+    assert (traces_of(X), traces_of(X)) == (1, 0)
+    onp.testing.assert_allclose(w.grad.numpy(), 5 * X)
+    handle.remove()
+    assert traces_of(X) == 0
+    w.requires_grad_(False)
+    assert (traces_of(X), traces_of(X)) == (1, 0)
+    onp.testing.assert_allclose(w.grad.numpy(), 6 * X)
+    w.requires_grad_(True)
+    assert traces_of(X) == 0
+    assert (traces_of(X[:1]), traces_of(onp.stack([X, X])), traces_of(X, sign=2)) == (1, 1, 1)
+    unrelated.requires_grad_(False)
+    with no_grad():
+        w.requires_grad_(False)
+        assert (traces_of(X), traces_of(X)) == (1, 0)
+    assert traces_of(X) == 0
+    functx.clear_caches()
+    assert traces_of(X) == 1
+
+
+def test_a_gradient_is_found_through_its_variable_unless_it_has_another_name():
+    w, log = leaf(1.0, 2.0), []
+
+    @functx.jit
+    def step():
+        log.append("traced")
+        before = w.grad
+        w.grad = None
+        (w * w).sum().backward()
+        with no_grad():
+            w.grad += 0.5 * before
+
+    w.grad = buffer(0.0, 0.0)
+    for _ in range(3):
+        step()
+    assert w.grad.tolist() == [3.5, 7.0] and len(log) == 2
+    # The first object is alive: the function may know it by another name.
+    kept = w.grad
+    step()
+    other = buffer(1.0, 1.0)
+    w.grad = other
+    step()
+    assert w.grad.tolist() == [2.5, 4.5] and kept.tolist() == [3.5, 7.0]
+
+    v = leaf(1.0, 2.0)
+    v.grad = named = buffer(0.0, 0.0)
+
+    @functx.jit
+    def read_both():
+        (v * v).sum().backward()
+        with no_grad():
+            v.grad *= 2
+        return named + v.grad
+
+    assert read_both().tolist() == [8.0, 16.0]
+    v.grad = buffer(1.0, 1.0)
+    assert read_both().tolist() == [10.0, 18.0]
+    assert (named.tolist(), v.grad.tolist()) == ([4.0, 8.0], [6.0, 10.0])
+
+
+def snapshot(*variables):
+    return [
+        (x.numpy().tolist(), x.grad, x._version, x.requires_grad, x._hooks and len(x._hooks.values))
+        for x in variables
+    ]
+
+
+def test_a_step_that_raises_leaves_all_variables_as_they_were():
+    w, v, u, m = leaf(1.0, 2.0), leaf(1.0), leaf(1.0), buffer(0.0, 0.0)
+    v.grad = buffer(5.0)
+    part, fails, seen = w[:1], True, []
+
+    @functx.jit
+    def step():
+        v.register_hook(lambda g: seen.append(g))
+        w.register_post_accumulate_grad_hook(lambda p: None)
+        loss = (w * v * u.detach()).sum() * part.sum()
+        loss.backward()
+        w.retain_grad()
+        u.requires_grad_(False)
+        with no_grad():
+            w[...] = w - w.grad
+            m[...] = m + 1
+            v.grad = None
+            part[...] = 3.0
+        if fails:
+            raise KeyError("a mistake")
+
+    before = snapshot(w, v, u, m, part)
+    for _ in range(2):
+        with pytest.raises(KeyError):
+            step()
+        assert snapshot(w, v, u, m, part) == before
+    (w.sum() * v).sum().backward()
+    assert len(seen) == 2
+    assert (w.grad.tolist(), v.grad.tolist()) == ([1.0, 1.0], [8.0])
+
+
+def test_a_value_is_not_read_in_a_step_nor_in_its_hooks():
+    w, m = leaf(1.0, 2.0), buffer(1.0)
+
+    def step_with(hook):
+        def step():
+            y = w * w
+            y.register_hook(hook)
+            y.sum().backward()
+            descend(w)
+
+        return functx.jit(step)
+
+    def look(gradient):
+        if gradient[0] > 1:
+            return gradient
+        return None
+
+    for hook in (look, lambda g: g.numpy(), lambda g: float(g[0]), lambda g: m.item()):
+        with pytest.raises(
+            ConcretizationError, match=r"(?s)Variable<.*in jit\(step\).*at test_step"
+        ):
+            step_with(hook)()
+    shown = []
+    step_with(lambda g: shown.append(f"{g!r} {g!s}"))()
+    assert shown == ["Variable<f32[2]> Variable<f32[2]>"]
+    assert w._version == 1
+
+
+def test_backward_stays_refused_inside_other_transforms_within_and_around():
+    w = leaf(1.0, 2.0)
+
+    def step(x):
+        (w * x).sum().backward()
+        return x
+
+    def around(transform):
+        return lambda: transform(functx.jit(step))
+
+    def within(transform):
+        return lambda: functx.jit(lambda: transform(step))()
+
+    x = onp.ones(2, "float32")
+    transforms = {
+        "grad": lambda f: functx.grad(lambda x: f(x).sum())(x),
+        "vjp": lambda f: functx.vjp(f, x),
+        "jvp": lambda f: functx.jvp(f, (x,), (x,)),
+        "vmap": lambda f: functx.vmap(f)(x),
+        "make_ir": lambda f: functx.make_ir(f)(x),
+    }
+    for transform in transforms.values():
+        for call in (around(transform), within(transform)):
+            with pytest.raises(AutogradInTransformError, match="inside a transform"):
+                call()
+    with pytest.raises(AutogradInTransformError, match="inside a transform"):
+        jax.jit(functx.jit(step))(x)
+    with pytest.raises(AutogradInTransformError, match="inside a transform"):
+        functx.jit(step).lower(x)
+    jitted = functx.jit(step)
+    jitted(x)
+    for transform in transforms.values():
+        with pytest.raises(AutogradInTransformError, match="inside a transform"):
+            transform(jitted)
+    with pytest.raises(AutogradInTransformError, match="inside a transform"):
+        jax.jit(jitted)(x)
+    assert w.grad.tolist() == [1.0, 1.0]
+    with pytest.raises(AutogradInTransformError, match="read the Variables from around"):
+        functx.jit(lambda w: (w * w).sum().backward())(w)
+
+
+def test_a_variable_that_a_step_makes_is_used_inside_it_alone():
+    w, kept = leaf(1.0, 2.0), []
+
+    @functx.jit
+    def step():
+        y = w * w
+        y.sum().backward()
+        kept.extend([w[:1], y, w.grad, Variable(1.0), w.detach()])
+        descend(w)
+        w.grad = None
+
+    step()
+    step()
+    part, *others = kept
+    assert part.tolist() == w[:1].tolist()
+    for x in others:
+        for use in (lambda x: x + 1, lambda x: x.numpy(), lambda x: (x * w).sum().backward()):
+            with pytest.raises(
+                EscapedTracerError, match=r"must be used inside it; got one of jit\(step\)"
+            ):
+                use(x)
+        assert "Variable<f32" in repr(x)
+    with pytest.raises(EscapedTracerError):
+        functx.jit(lambda: others[0] + w)()
+
+
+def test_a_step_keeps_no_variable_alive():
+    class Model:
+        def __init__(self):
+            self.w = leaf(1.0, 2.0)
+            self.w.grad = buffer(0.0, 0.0)
+
+    models = [Model()]
+
+    @functx.jit
+    def step():
+        (models[0].w ** 2).sum().backward()
+        descend(models[0].w)
+
+    step()
+    step()
+    dead = [ref(models[0].w), ref(models[0].w.grad)]
+    models[0] = Model()
+    assert [r() for r in dead] == [None, None]
+    step()
+    onp.testing.assert_allclose(models[0].w.numpy(), [0.8, 1.6])
+
+
+def test_mistakes_of_steps_are_named():
+    w, y = leaf(1.0, 2.0), leaf(1.0, 2.0) * 3
+    total, flat = buffer(0.0, 0.0), buffer(0.0, 0.0, 0.0)
+
+    def add_to_total():
+        total[...] = total + w
+
+    def leave_a_hook():
+        w.register_hook(lambda g: g)
+
+    def take_a_view_as_gradient():
+        w.grad = flat[:2]
+
+    def take_a_detached_one_as_gradient():
+        w.grad = total.detach()
+
+    cases = [
+        (lambda: (w * y).sum().backward(), LostDerivativeError, "`mul`, which is computed from an"),
+        (lambda: y.sum().backward(), LostDerivativeError, "`mul`, which is computed from an"),
+        (
+            lambda: y.register_hook(lambda g: g),
+            LostDerivativeError,
+            "`mul`, which is computed from",
+        ),
+        (add_to_total, AutogradError, r"jit\(.*must not get a history from it; got a write to Var"),
+        (leave_a_hook, AutogradError, "a hook that the function registers on a Variable from"),
+        (take_a_view_as_gradient, AutogradError, "a view that the function makes of a Variable"),
+        (take_a_detached_one_as_gradient, AutogradError, "a view that the function makes of a Var"),
+        (lambda: w.__setitem__(0, 1.0), AutogradError, "a leaf that requires a gradient must not"),
+    ]
+    before = snapshot(w, total, flat)
+    for f, error, message in cases:
+        with pytest.raises(error, match=message) as caught:
+            functx.jit(f)()
+        assert "at test_step_under_jit.py" in str(caught.value)
+        assert caught.value.__suppress_context__ or caught.value.__context__ is None
+        assert snapshot(w, total, flat) == before

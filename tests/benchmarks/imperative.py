@@ -295,6 +295,30 @@ def jitted_step(fx: Namespace, net: Network) -> Step:
     return step
 
 
+def whole_jitted_step(fx: Namespace, net: Network) -> Step:
+    """Such a step as one program, which writes to the parameters."""
+    step: Step = fx.jit(loop_step(fx, net))
+    return step
+
+
+def pure_step(_: Namespace, net: Network) -> Step:
+    """Such a step in JAX: a function of the parameters, whose memory it takes for the new ones."""
+    names = Namespace(np=jax.numpy)
+    params, data = [[jax.numpy.array(x) for x in xs] for xs in (net.params, net.data)]
+
+    @partial(jax.jit, donate_argnums=0)
+    def pure(params: list[Any], *data: Any) -> Any:
+        loss, grads = jax.value_and_grad(partial(net.loss, names))(params, *data)
+        return [p - RATE * g for p, g in zip(params, grads, strict=True)], loss
+
+    def step() -> Any:
+        nonlocal params
+        params, loss = pure(params, *data)
+        return loss
+
+    return step
+
+
 def training(make: Callable[[Namespace, Network], Step], net: Network) -> Build:
     """A training step, with the loss read."""
 
@@ -465,6 +489,15 @@ def time_rows(task: str, libraries: Sequence[Namespace], seconds: float) -> Iter
     yield Row(task, least_times([build(fx) for fx in libraries], seconds), most, part)
 
 
+def whole_step_rows(
+    name: str, libraries: Sequence[Namespace], seconds: float
+) -> Iterator[Row]:
+    ours, net = libraries[0], NETWORKS[name]
+    runs = [training(make, net)(ours) for make in (whole_jitted_step, pure_step)]
+    found, pure = least_times(runs, seconds)
+    yield Row(f"{name}_step_jit", [found], pure + 30e-6)
+
+
 def run_met_rows(libraries: Sequence[Namespace], seconds: float) -> Iterator[Row]:
     yield Row("run_met", least_times([run_met(libraries[0])], seconds), most=1e-6)
 
@@ -492,6 +525,7 @@ def memory_rows(libraries: Sequence[Namespace], _: float) -> Iterator[Row]:
 
 TASKS: dict[str, TaskRows] = {
     **{name: partial(time_rows, name) for name in TIMES},
+    **{f"{k}_step_jit": partial(whole_step_rows, k) for k in ("small", "deep", "digits")},
     "run_met": run_met_rows,
     "operation_and_value": operation_and_value_rows,
     "lengths": length_rows,
