@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from contextvars import copy_context
 from threading import RLock
@@ -19,13 +19,13 @@ from functx.autograd.hooks import dead_reference
 from functx.autograd.modes import current_modes
 from functx.autograd.nodes import operand_watch, saving_hooks
 from functx.autograd.recorded import Failure, Recorded, constant, ownership, step_traces
-from functx.autograd.step_trace import StepTrace, TracedStep
+from functx.autograd.step_trace import StepTrace, TracedStep, hooks_of
 from functx.autograd.variable import Variable, make_variable, open_level
 from functx.core import tree
 from functx.core.caches import Cache
 from functx.core.errors import AutogradError
-from functx.core.tracer import variables
-from functx.core.types import x64_enabled
+from functx.core.tracer import HOST_ARRAY_TYPES, variables
+from functx.core.types import ShapedArray, x64_enabled
 from functx.core.typing import Avals, Function, PyTree
 from functx.lowering.execution import find_executable
 from functx.lowering.jax_bridge import call_reraising_callback_errors
@@ -128,7 +128,11 @@ def trace_step(fun: Function, in_tree: tree.TreeDef, avals: Avals) -> Step:
 
 
 class Step:
-    """A traced step of a jitted function, and its executable once it has run."""
+    """A traced step of a jitted function, and its executable once it has run.
+
+    `donated` are the inputs whose memory is reused: the position of each, the number of its Variable,
+    which gets a new value, and what stands for its value meanwhile.
+    """
 
     def __init__(self, traced: TracedStep, out_tree: tree.TreeDef, num_args: int):
         self.traced, self.out_tree = traced, out_tree
@@ -136,37 +140,59 @@ class Step:
         self.literals: Sequence[Any] = ()
         # Whether it changes nothing, and cannot be one node, which would not know what it does to derivatives.
         self.needs_history = False
+        self.out_avals = traced.program.out_avals
         self.finds_grads = any([slot.grad_of is not None for slot in traced.slots])
-        self.donated = self.donated_positions(num_args)
-        positions = [k for k, i in enumerate(traced.operands) if i in self.donated]
-        self.donated_operands = tuple(positions)
+        self.reads_grads = [(i, s.grad) for i, s in enumerate(traced.slots) if s.grad != -1]
+        self.donated = [
+            (i, slot, Recorded(traced.slots[slot].aval, _taken, 0))
+            for i, slot in self.donated_inputs(num_args)
+        ]
+        changes = traced.changes
+        self.writes = [(c.slot, c.value, *c.counts) for c in changes if c.value is not None]
+        self.changes_more = len(self.writes) < len(changes) or any(
+            [c.sets_grad or c.is_leaf is not None for c in changes]
+        )
+        positions = {i for i, _, _ in self.donated}
+        self.donated_operands = tuple([k for k, i in enumerate(traced.operands) if i in positions])
 
-    def donated_positions(self, num_args: int) -> dict[int, int]:
-        """The inputs whose memory is reused, by position: the numbers of their Variables, which get new values."""
+    def donated_inputs(self, num_args: int) -> Iterator[tuple[int, int]]:
+        """The position and the number of the Variable of each input that is donated."""
         traced = self.traced
         numbers = [c.value for c in traced.changes] + [g.value for g in traced.new_grads]
-        kept = {
-            -1 - k for k in (*numbers, *traced.results, *traced.written.values()) if k and k < 0
-        }
-        new = [c for c in traced.changes if c.value is not None and c.value >= 0]
-        # A value that becomes that of two Variables has one memory.
-        by_value = {c.value: c.slot for c in new}
-        position = {slot: num_args + i for i, slot in enumerate(traced.roots)}
-        found = {position[slot]: slot for slot in by_value.values()}
-        return {i: slot for i, slot in found.items() if i in traced.operands and i not in kept}
+        kept = {k for k in (*numbers, *traced.results, *traced.written.values()) if k is not None}
+        # A new value that several Variables get takes the memory of one.
+        by_value = {c.value: c.slot for c in traced.changes if c.value is not None and c.value >= 0}
+        for slot in by_value.values():
+            i = num_args + traced.roots.index(slot)
+            if i in traced.operands and -1 - i not in kept:
+                yield i, slot
 
     def find_variables(self) -> list[Variable] | None:
         """The Variables of a call now; None if it is not this step."""
         found: list[Variable] = []
-        slots = self.traced.slots
-        for slot in slots:
-            x = slot.find(found)
-            if x is None:
+        for slot in self.traced.slots:
+            reference, grad_of, _, aval, is_root, is_leaf, has_history, is_inference, hooks = slot
+            x = reference()
+            if grad_of is not None:
+                grad = found[grad_of]._grad
+                if x is not None and x is not grad:
+                    # The step may have found it under another name too.
+                    return None
+                x = grad
+            if (
+                x is None
+                or x._recorded.aval is not aval
+                or (x._leaf is None) is is_leaf
+                or (x._view is None) is not is_root
+                or (is_root and (x._edge is None) is has_history)
+                or ((counter := x._counter) is not None and counter.is_inference)
+                is not is_inference
+                or ((x._hooks is not None or hooks) and hooks_of(x) != hooks)
+            ):
                 return None
             found.append(x)
-        for x, slot in zip(found, slots, strict=True):
-            number = slot.grad
-            if number != -1 and x._grad is not (None if number is None else found[number]):
+        for i, number in self.reads_grads:
+            if found[i]._grad is not (None if number is None else found[number]):
                 return None
         if self.finds_grads and len({id(x) for x in found}) < len(found):
             return None
@@ -189,115 +215,140 @@ class Step:
 
     def run(self, leaves: Sequence[Any], found: Sequence[Variable]) -> PyTree:
         """Runs the step, and changes the Variables."""
+        if self.traced.is_wide and not x64_enabled():
+            # The types are known: 64-bit values stay so where the switch is off by now.
+            with jax.enable_x64(True):
+                return self.run(leaves, found)
         traced = self.traced
         if (watch := operand_watch.get()) is not None:
             watch(found)
-        inputs: list[Any] = [
-            *[x.read() if isinstance(x, Variable) else x for x in leaves],
-            *[found[i].read() for i in traced.roots],
-            *traced.constants,
-        ]
-        values = [x.look() if type(x) is Recorded else x for x in inputs]
-        before = self.release(inputs, values, found)
+        arguments = [x.read() if isinstance(x, Variable) else x for x in leaves]
+        roots = [found[i]._recorded for i in traced.roots]
+        of_roots = [x.value if x.recording is None else x.look() for x in roots]
+        if not HOST_ARRAY_TYPES.isdisjoint(map(type, of_roots)):
+            of_roots = list(map(on_device, roots))
+        inputs: list[Any] = [*arguments, *roots, *traced.constants]
+        values = [x.look() if type(x) is Recorded else x for x in arguments]
+        values += of_roots
+        values += traced.constants
+        del roots, of_roots
+        self.release(inputs, values, found)
         try:
             outs = self.compute([values[i] for i in traced.operands])
         except BaseException as error:
-            restore(before, error)
+            self.restore(values, found, error)
             raise
-        new = [recorded_result(x) for x in outs]
+        new = list(map(private, self.out_avals, outs))
 
-        def value_of(number: int) -> Recorded:
+        def result(number: int) -> Recorded:
             if number >= 0:
                 return new[number]
             x = inputs[-1 - number]
             return x if type(x) is Recorded else constant(x)
 
-        grads = [make_variable(value_of(value), None) for value, _ in traced.new_grads]
-        for grad, (_, counts) in zip(grads, traced.new_grads, strict=True):
-            count(grad, counts)
-        for change in traced.changes:
-            x = found[change.slot]
-            if change.value is not None:
-                x._recorded = value_of(change.value)
-            count(x, change.counts)
-            if change.sets_grad:
-                number = change.grad
-                x._grad = number if number is None else (*found, *grads[::-1])[number]
-            if change.is_leaf is not None:
-                x._leaf = dead_reference if change.is_leaf else None
-        results = [make_variable(value_of(number), None) for number in traced.results]
-        written = {
-            i: make_variable(value_of(number), None)
-            for i, number in traced.written.items()
-            if isinstance(leaves[i], (np.ndarray, Variable))
-        }
-        if written:
+        for slot, number, versions, writes in self.writes:
+            x = found[slot]
+            x._recorded = new[number] if number >= 0 else result(number)
+            counter = x._counter or x.version_counter
+            counter.version += versions
+            counter.writes += writes
+        if self.changes_more:
+            self.change_rest(found, result)
+        results = [make_variable(result(number), None) for number in traced.results]
+        if traced.written:
+            written = {
+                i: make_variable(result(number), None)
+                for i, number in traced.written.items()
+                if isinstance(leaves[i], (np.ndarray, Variable))
+            }
             write_back_arguments(leaves, written)
         return tree.unflatten(self.out_tree, results)
 
-    def release(
-        self, inputs: list[Any], values: list[Any], found: Sequence[Variable]
-    ) -> list[tuple[Any, Recorded]]:
-        """Takes the values that are donated from their Variables; those that others may read are copied.
+    def change_rest(self, found: Sequence[Variable], result: Callable[[int], Recorded]) -> None:
+        """Changes what is no value: counts, flags and gradients."""
+        grads = []
+        for value, (versions, writes) in self.traced.new_grads:
+            grad = make_variable(result(value), None)
+            if versions or writes:
+                counter = grad.version_counter
+                counter.version, counter.writes = versions, writes
+            grads.append(grad)
+        # The number of the first new one is -1.
+        variables = (*found, *grads[::-1])
+        for change in self.traced.changes:
+            x = found[change.slot]
+            if change.value is None and any(change.counts):
+                x.version_counter.version += change.counts[0]
+                x.version_counter.writes += change.counts[1]
+            if change.is_leaf is not None:
+                x._leaf = dead_reference if change.is_leaf else None
+            if change.sets_grad:
+                x._grad = None if change.grad is None else variables[change.grad]
 
-        Returns each value, and what stands for it meanwhile.
-        """
-        before = []
+    def release(self, inputs: list[Any], values: list[Any], found: Sequence[Variable]) -> None:
+        """Takes the values that are donated from their Variables; copies those that others may read."""
         with ownership:
-            for i, slot in self.donated.items():
-                x, recorded = found[slot], inputs[i]
-                is_private = recorded.is_private and (
+            for i, slot, placeholder in self.donated:
+                recorded = inputs[i]
+                if recorded.is_private and (
                     recorded.captured_by is None or recorded.captured_by.has_run
-                )
-                if is_private:
-                    reference, inputs[i] = ref(recorded), None
-                    x._recorded = placeholder = Recorded(recorded.aval, None, 0)
-                    placeholder.captured_by = None
-                    del recorded
+                ):
+                    reference = ref(recorded)
+                    inputs[i] = recorded = None
+                    found[slot]._recorded = placeholder
                     recorded = reference()
                     if recorded is None:
-                        before.append((values[i], placeholder))
                         continue
-                    x._recorded = recorded
+                    inputs[i] = found[slot]._recorded = recorded
                 values[i] = jnp.array(values[i])
-        return before
+
+    def restore(
+        self, values: Sequence[Any], found: Sequence[Variable], error: BaseException
+    ) -> None:
+        """Gives Variables their values back after an error, as far as their memory was not reused."""
+        for i, slot, placeholder in self.donated:
+            x, value = found[slot], values[i]
+            if x._recorded is not placeholder:
+                continue
+            x._recorded = private(placeholder.aval, value)
+            if isinstance(value, jax.Array) and value.is_deleted():
+                failure = AutogradError(
+                    "jit: the step was interrupted after the memory of a Variable was reused; got "
+                    f"{error!r}",
+                    fix="Give the Variable a value again (x[...] = value), under no_grad.",
+                )
+                x._recorded.recording = Failure(failure)
 
     def compute(self, operands: list[Any]) -> Sequence[Any]:
         """The outputs of the program."""
-        with jax.enable_x64(True) if self.traced.is_wide and not x64_enabled() else nullcontext():
-            if self.executable is None:
-                self.executable, self.literals = find_executable(
-                    None, self.traced.program, operands, self.donated_operands
-                )
-            return call_reraising_callback_errors(self.executable, *operands, *self.literals)  # type: ignore[no-any-return]
+        if self.executable is None:
+            self.executable, self.literals = find_executable(
+                None, self.traced.program, operands, self.donated_operands
+            )
+        return call_reraising_callback_errors(self.executable, *operands, *self.literals)  # type: ignore[no-any-return]
 
 
-def recorded_result(x: Any) -> Recorded:
-    """An output of an executable, which nobody else refers to."""
-    recorded = constant(x)
-    recorded.is_private = True
+def on_device(x: Recorded) -> Any:
+    """A value as an array of JAX, once and not in each call."""
+    value = x.look()
+    if type(value) in HOST_ARRAY_TYPES:
+        value = x.value = jnp.array(value)
+    return value
+
+
+def private(aval: ShapedArray, value: Any) -> Recorded:
+    """A value that nobody else refers to."""
+    recorded = Recorded(aval, None, 0)
+    recorded.value, recorded.is_private, recorded.captured_by = value, True, None
     return recorded
 
 
-def count(x: Variable, counts: tuple[int, int]) -> None:
-    """Adds to the counts of versions and writes."""
-    if any(counts):
-        counter = x.version_counter
-        counter.version += counts[0]
-        counter.writes += counts[1]
-
-
-def restore(before: Sequence[tuple[Any, Recorded]], error: BaseException) -> None:
-    """Gives Variables their values back after an error, as far as their memory was not reused."""
-    for value, recorded in before:
-        if isinstance(value, jax.Array) and value.is_deleted():
-            failure = AutogradError(
-                f"jit: the step was interrupted after the memory of a Variable was reused; got {error!r}",
-                fix="Give the Variable a value again (x[...] = value), under no_grad.",
-            )
-            recorded.recording = Failure(failure)
-        else:
-            recorded.value, recorded.is_private = value, True
+_taken = Failure(
+    AutogradError(
+        "jit: a Variable that a step changes must not be read meanwhile in another thread; got a read",
+        fix="Wait for the step.",
+    )
+)
 
 
 variables.jitted_steps = JittedSteps

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any, NamedTuple, NoReturn
 from weakref import ref
 
+import jax
 import jax.numpy as jnp
 
 from functx.autograd.hooks import Hooks
@@ -107,27 +108,6 @@ class Slot(NamedTuple):
     has_history: bool
     is_inference: bool
     hooks: HookKeys
-
-    def find(self, variables: Sequence[Variable]) -> Variable | None:
-        """The Variable of a call, which follows `variables`; None if the program is not for it."""
-        x = self.reference()
-        if self.grad_of is not None:
-            grad = variables[self.grad_of]._grad
-            if x is not None and x is not grad:
-                # The step may have found it under another name too.
-                return None
-            x = grad
-        if (
-            x is None
-            or x._recorded.aval is not self.aval
-            or (x._view is None) is not self.is_root
-            or (x._leaf is not None) is not self.is_leaf
-            or x.is_inference() is not self.is_inference
-            or (self.is_root and (x._edge is not None) is not self.has_history)
-            or ((x._hooks is not None or self.hooks) and hooks_of(x) != self.hooks)
-        ):
-            return None
-        return x
 
 
 class NewGrad(NamedTuple):
@@ -303,10 +283,13 @@ class StepTrace(Recording):
         operands = [i for i, v in enumerate(whole.inputs) if v in used]
         inputs = [whole.inputs[i] for i in operands]
         made = [v for eqn in whole.equations for v in eqn.outputs]
+        wide = any([is_wide(v.aval) for v in (*inputs, *made)])
+        with jax.enable_x64(True) if wide else nullcontext():
+            arrays = list(map(jnp.array, constants))
         return TracedStep(
             slots=list(map(self.slot, self.states)),
             roots=[i for i, state in enumerate(self.states) if state.value is not None],
-            constants=[jnp.array(x) for x in constants],
+            constants=arrays,
             program=replace_program_fields(whole, inputs=inputs, outputs=computed),
             operands=operands,
             results=[numbers[a] for a in result_atoms],
@@ -314,7 +297,7 @@ class StepTrace(Recording):
             changes=[c._replace(value=numbers.get(c.value)) for c in changes],
             new_grads=[g._replace(value=numbers[g.value]) for g in new_grads],
             has_history=has_history,
-            is_wide=any([is_wide(v.aval) for v in (*inputs, *made)]),
+            is_wide=wide,
         )
 
     def slot(self, state: VariableState) -> Slot:

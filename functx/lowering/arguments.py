@@ -175,6 +175,8 @@ class StaticArguments:
 
     def key(self, args: PyTree, kwargs: PyTree) -> tuple[Hashable, ...]:
         """The static arguments of a call as a part of a cache key."""
+        if self.is_empty:
+            return ()
         return (
             tuple([args[n] for n in self.nums if n < len(args)]),
             tuple([(k, kwargs[k]) for k in sorted(self.names) if k in kwargs]),

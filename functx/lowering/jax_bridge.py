@@ -143,7 +143,7 @@ def typed_key_array(words: Any, dtype: object) -> Any:
     """The typed keys of `dtype` that hold `words`, an array or its type; any other value as it is."""
     kind = prng_key_type(dtype)
     assert kind is not None
-    if type(words) is Tracer:
+    if isinstance(words, Tracer):
         return PRNGKeyTracer(
             words, jax.core.ShapedArray(words.shape[: -len(kind.key_shape)], dtype)
         )

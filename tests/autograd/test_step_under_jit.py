@@ -1,5 +1,7 @@
 """A whole step under `jit`: it does to Variables what the step does without, and what it refuses."""
 
+from concurrent.futures import ThreadPoolExecutor
+from threading import Lock
 from weakref import ref
 
 import jax
@@ -20,6 +22,7 @@ from functx.autograd import (
     no_grad,
     saved_tensors_hooks,
 )
+from functx.autograd.recorded import step_traces
 from functx.core import tree
 from functx.core.errors import (
     AutogradError,
@@ -613,3 +616,237 @@ def test_mistakes_of_steps_are_named():
         assert "at test_step_under_jit.py" in str(caught.value)
         assert caught.value.__suppress_context__ or caught.value.__context__ is None
         assert snapshot(w, total, flat) == before
+
+
+def step_that_sets_constants():
+    w, a, b = leaf(1.0, 2.0, 3.0), buffer(1.0, 2.0, 3.0), buffer(4.0, 5.0, 6.0)
+    ones = onp.ones(3, "float32")
+
+    def step(x):
+        w.grad = Variable(ones)
+        with no_grad():
+            a[...], b[...] = b.copy(), a.copy()
+            w[...] = x
+        b.grad = Variable(x)
+        a.grad = b.grad
+        return ones, a, x, 2.0, None
+
+    return step, w, a, b
+
+
+def step_with_arguments_of_all_kinds():
+    w = leaf(1.0, 2.0, 3.0)
+    key = jax.random.key(0)
+
+    def step(x, arrays, typed_key, *, scale):
+        noise = functx.random.normal(typed_key, (3,)) + functx.random.normal(key, (3,))
+        loss = (w * (x + arrays["a"][0] * scale) + noise).sum() + arrays["n"]
+        loss.backward()
+        descend(w)
+        arrays["a"][0] += 1
+        return {"loss": loss, "a": arrays["a"]}
+
+    return lambda *args: step(*args, scale=2), w
+
+
+def step_inside_a_step():
+    w = leaf(1.0, 2.0, 3.0)
+
+    def inner(x):
+        (w * w * x).sum().backward()
+        with no_grad():
+            w[...] = w - 0.1 * w.grad
+        return w * 2
+
+    def step(x):
+        w.grad = None
+        run = functx.jit(inner) if step_traces.count else inner
+        return run(run(x))
+
+    return step, w
+
+
+def step_in_modes(mode):
+    def build():
+        w, a = leaf(1.0, 2.0, 3.0), buffer(1.0, 2.0, 3.0)
+
+        def step(x):
+            with mode():
+                a[...] = w * x + a
+                return w * a
+
+        return step, w, a
+
+    return build
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        step_that_sets_constants,
+        step_inside_a_step,
+        step_in_modes(no_grad),
+        step_in_modes(inference_mode),
+    ],
+)
+def test_steps_of_steps_constants_and_modes_are_as_without_jit(build):
+    check_equal(build)
+
+
+def test_arguments_of_a_step_may_be_trees_keys_and_arrays_that_it_writes_to():
+    def calls():
+        return [
+            (X, {"a": [onp.full(3, i, "float32")], "n": i}, jax.random.key(i)) for i in range(3)
+        ]
+
+    plain, jitted = calls(), calls()
+    results = [
+        run_of(step_with_arguments_of_all_kinds, run, given)
+        for run, given in ((lambda step: step, plain), (functx.jit, jitted))
+    ]
+    tree.map(lambda a, b: onp.testing.assert_allclose(a, b, rtol=1e-5), *results)
+    assert [c[1]["a"][0][0] for c in jitted] == [1.0, 2.0, 3.0]
+
+
+def test_an_argument_that_shares_memory_with_what_a_step_writes_sees_the_writes():
+    def build(run):
+        w, m = leaf(1.0, 2.0), buffer(1.0, 2.0)
+
+        def step(x):
+            with no_grad():
+                w[...] = w + 1
+                m[...] = x * w
+            return x * 1
+
+        def write(a, b):
+            a[:] = b + np.asarray(w[0])
+            (w * 1).sum().backward()
+
+        return w, m, run(step), run(write)
+
+    for run in (lambda f: f, functx.jit):
+        w, m, step, write = build(run)
+        assert step(w).tolist() == [2.0, 3.0]
+        assert step(m[:]).tolist() == [12.0, 36.0]
+        assert step(m.detach()).tolist() == [48.0, 180.0]
+        x = onp.ones(3, "float32")
+        write(x[1:], x[:2])
+        assert x.tolist() == [1.0, 5.0, 5.0]
+
+
+def test_a_value_that_the_user_holds_is_not_overwritten_and_others_are():
+    w, m = leaf(*range(1000)), buffer(*range(1000))
+
+    @functx.jit
+    def step():
+        (w * w).sum().backward()
+        with no_grad():
+            m[...] = 0.5 * m + w.grad
+            w[...] = w - 0.1 * m
+        w.grad = None
+
+    def addresses():
+        return {x.read().look().unsafe_buffer_pointer() for x in (w, m)}
+
+    for _ in range(3):
+        step()
+    before = addresses()
+    step()
+    assert addresses() == before
+    held, sum_before = w.compute(), m.sum()
+    copy = onp.array(held)
+    step()
+    onp.testing.assert_array_equal(held, copy)
+    assert sum_before.item() != m.sum().item()
+    shared = Variable(m)
+    kept = shared.numpy()
+    step()
+    onp.testing.assert_array_equal(shared.numpy(), kept)
+
+
+def test_a_function_that_changes_nothing_keeps_its_history():
+    w = leaf(1.0, 2.0)
+
+    @functx.jit
+    def loss(x):
+        with saved_tensors_hooks(lambda y: y, lambda y: y):
+            return (w * w * x).sum()
+
+    def train_or_not(x, train):
+        out = (w * x).sum()
+        if train:
+            out.backward()
+        return out
+
+    x = onp.ones(2, "float32")
+    for _ in range(2):
+        assert grad(loss(x), w)[0].tolist() == [2.0, 4.0]
+    train_or_not = functx.jit(train_or_not, static_argnames="train")
+    train_or_not(x, train=True)
+    for _ in range(2):
+        assert grad(train_or_not(x, train=False), w)[0].tolist() == [1.0, 1.0]
+        with no_grad():
+            assert not train_or_not(x, train=False).requires_grad
+    w.grad = None
+    train_or_not(x, train=True)
+    assert not train_or_not(x, train=True).requires_grad
+    assert functx.jit(lambda: w.grad * 2)().tolist() == [4.0, 4.0]
+
+
+def test_threads_share_a_step():
+    params = [leaf(1.0, 2.0) for _ in range(4)]
+    shared = buffer(0.0)
+    lock = Lock()
+
+    @functx.jit
+    def count_up():
+        shared[...] = shared + 1
+
+    def work(w):
+        @functx.jit
+        def step(x):
+            (w * x).sum().backward()
+            descend(w)
+            w.grad = None
+
+        for _ in range(5):
+            step(onp.ones(2, "float32"))
+            with lock:
+                count_up()
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(work, params))
+    for w in params:
+        onp.testing.assert_allclose(w.numpy(), [0.5, 1.5], rtol=1e-5)
+    assert shared.item() == 20
+
+
+def test_effects_of_a_step_happen_in_each_call(capfd):
+    w = leaf(1.0)
+
+    @functx.jit
+    def step():
+        functx.debug.print("w {}", w)
+        w.sum().backward()
+        descend(w, rate=1.0)
+
+    for _ in range(3):
+        step()
+    functx.effects_barrier()
+    assert capfd.readouterr().out.split() == ["w", "[1.]", "w", "[0.]", "w", "[-2.]"]
+
+
+def test_a_step_of_64_bit_values_keeps_them():
+    with jax.enable_x64(True):
+        w = Variable(onp.array([1.0, 2.0]), requires_grad=True)
+
+    @functx.jit
+    def step():
+        (w / 3).sum().backward()
+        descend(w)
+
+    step()
+    with jax.enable_x64(True):
+        step()
+        onp.testing.assert_allclose(w.numpy(), [0.9, 1.9], rtol=1e-12)
+        assert w.dtype == w.grad.dtype == "float64"

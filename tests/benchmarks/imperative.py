@@ -489,9 +489,7 @@ def time_rows(task: str, libraries: Sequence[Namespace], seconds: float) -> Iter
     yield Row(task, least_times([build(fx) for fx in libraries], seconds), most, part)
 
 
-def whole_step_rows(
-    name: str, libraries: Sequence[Namespace], seconds: float
-) -> Iterator[Row]:
+def whole_step_rows(name: str, libraries: Sequence[Namespace], seconds: float) -> Iterator[Row]:
     ours, net = libraries[0], NETWORKS[name]
     runs = [training(make, net)(ours) for make in (whole_jitted_step, pure_step)]
     found, pure = least_times(runs, seconds)
