@@ -205,6 +205,11 @@ class Walk:
         hooks = node.hooks
         if hooks is not None:
             gradients = self.run_value_hooks(node, hooks, gradients)
+        self.visit_after_value_hooks(node, gradients)
+
+    def visit_after_value_hooks(self, node: Node, gradients: list[Gradient | None]) -> None:
+        """Visits a node whose gradients are known."""
+        hooks = node.hooks
         if self.capturing:
             for index in self.capturing.get(node, ()):
                 self.captured[GradientEdge(node, index)] = gradients[index]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from functx.autograd.engine import Gradient, Total, Walk, add_to_grad
-from functx.autograd.nodes import AccumulateGrad, Node, OperationNode
+from functx.autograd.nodes import Node
 from functx.autograd.recorded import Recorded
 from functx.autograd.variable import make_variable, variable_of_literal
 from functx.core.program import Atom, Literal
@@ -38,8 +38,8 @@ def gradients_of(layout: Layout, values: Iterator[Any]) -> Gradients:
     ]
 
 
-class LayoutChanged(Exception):
-    """A hook or a rule gave None where the captured walk has an array, or the reverse.
+class LeaveProgram(Exception):
+    """A call changed what the rest of the walk does, so that its program is not right any more.
 
     `visit_rest(walk)` finishes the visit of the node.
     """
@@ -59,8 +59,8 @@ class WalkCall:
     pending: Sequence[Snapshot] = ()
     captured: Sequence[Snapshot] = ()
     kind = ""
-    may_change_layout = False
-    calls_user = True
+    calls_user = False
+    is_after_rule = False
 
     def __init__(self, position: int):
         self.position = position
@@ -74,85 +74,84 @@ class WalkCall:
         return f"{self.kind} of {nodes[self.position].label} ({self.position + 1})"
 
 
-class CallValueHooks(WalkCall):
+class UserCall(WalkCall):
+    """A call of hooks, or of a rule, on gradients of these layouts, which gives others of layout `results`.
+
+    It leaves the program if the gradients have another layout, as where a hook returned None, or if there
+    are other hooks by then.
+    """
+
+    calls_user = True
+
+    def __init__(self, position: int, operands: Sequence[Layout], results: Layout):
+        super().__init__(position)
+        self.operands, self.results = operands, results
+
+    def __call__(self, run: WalkRun, values: Sequence[Any]) -> Sequence[Any]:
+        remaining = iter(values)
+        gradients = [gradients_of(layout, remaining) for layout in self.operands]
+        results, visit_rest = self.visit(run.walk, run.nodes[self.position], *gradients)
+        if layout_of(results) != self.results or run.has_other_hooks(self.position):
+            raise LeaveProgram(visit_rest)
+        return values_of(results)
+
+    def visit(
+        self, walk: Walk, node: Any, *gradients: Gradients
+    ) -> tuple[Gradients, Callable[[Walk], None]]:
+        """The new gradients, and the function that finishes the visit of the node."""
+        raise NotImplementedError
+
+
+class CallValueHooks(UserCall):
     """Calls the hooks of the outputs of a node."""
 
     kind = "value hooks"
 
-    def __init__(self, position: int, layout: Layout):
-        super().__init__(position)
-        self.layout = layout
-
-    def __call__(self, run: WalkRun, values: Sequence[Any]) -> Sequence[Any]:
-        node, gradients = run.nodes[self.position], gradients_of(self.layout, iter(values))
-        assert node.hooks is not None
-        return values_of(run.walk.run_value_hooks(node, node.hooks, gradients))
+    def visit(self, walk: Walk, node: Any, *gradients: Gradients) -> Any:
+        new = walk.run_value_hooks(node, node.hooks, gradients[0])
+        return new, lambda walk: walk.visit_after_value_hooks(node, new)
 
 
-class CallPrehooks(CallValueHooks):
+class CallPrehooks(UserCall):
     """Calls the prehooks of a node."""
 
     kind = "prehooks"
-    may_change_layout = True
 
-    def __call__(self, run: WalkRun, values: Sequence[Any]) -> Sequence[Any]:
-        node, gradients = run.nodes[self.position], gradients_of(self.layout, iter(values))
-        assert node.hooks is not None
-        new = run.walk.run_prehooks(node, node.hooks, gradients)
-        if layout_of(new) != self.layout:
-            raise LayoutChanged(lambda walk: walk.run_rule(node, new))
-        return values_of(new)
+    def visit(self, walk: Walk, node: Any, *gradients: Gradients) -> Any:
+        new = walk.run_prehooks(node, node.hooks, gradients[0])
+        return new, lambda walk: walk.run_rule(node, new)
 
 
-class CallPosthooks(WalkCall):
-    """Calls the posthooks of a node, on the gradients of its operands and of its outputs."""
-
-    kind = "posthooks"
-    may_change_layout = True
-
-    def __init__(self, position: int, results: Layout, layout: Layout):
-        super().__init__(position)
-        self.results, self.layout = results, layout
-
-    def __call__(self, run: WalkRun, values: Sequence[Any]) -> Sequence[Any]:
-        node, remaining = run.nodes[self.position], iter(values)
-        results = gradients_of(self.results, remaining)
-        gradients = gradients_of(self.layout, remaining)
-        assert node.hooks is not None
-        new = run.walk.run_posthooks(node, node.hooks, results, gradients)
-        if layout_of(new) != self.results:
-            raise LayoutChanged(lambda walk: walk.send_results(node, new))
-        return values_of(new)
-
-
-class CallRule(WalkCall):
+class CallRule(UserCall):
     """Calls the backward rule of a node that is not an operation."""
 
     kind = "rule"
-    may_change_layout = True
+    is_after_rule = True
 
-    def __init__(self, position: int, layout: Layout, results: Layout):
-        super().__init__(position)
-        self.layout, self.results = layout, results
-
-    def __call__(self, run: WalkRun, values: Sequence[Any]) -> Sequence[Any]:
-        node, gradients = run.nodes[self.position], gradients_of(self.layout, iter(values))
-        results = run.walk.pull_back(node, gradients)
-        if layout_of(results) != self.results:
-            raise LayoutChanged(lambda walk: walk.finish_visit(node, results, gradients))
-        return values_of(results)
+    def visit(self, walk: Walk, node: Any, *gradients: Gradients) -> Any:
+        new = walk.pull_back(node, gradients[0])
+        return new, lambda walk: walk.finish_visit(node, new, gradients[0])
 
 
-class CallAccumulatedHooks(WalkCall):
+class CallPosthooks(UserCall):
+    """Calls the posthooks of a node, on the gradients of its operands and of its outputs."""
+
+    kind = "posthooks"
+    is_after_rule = True
+
+    def visit(self, walk: Walk, node: Any, *gradients: Gradients) -> Any:
+        new = walk.run_posthooks(node, node.hooks, *gradients)
+        return new, lambda walk: walk.send_results(node, new)
+
+
+class CallAccumulatedHooks(UserCall):
     """Calls the post-accumulate hooks of a leaf."""
 
     kind = "post-accumulate hooks"
 
-    def __call__(self, run: WalkRun, values: Sequence[Any]) -> Sequence[Any]:
-        node = leaf_node(run.nodes[self.position])
-        if node.hooks is not None:
-            run.walk.run_accumulated_hooks(node, node.hooks)
-        return ()
+    def visit(self, walk: Walk, node: Any, *gradients: Gradients) -> Any:
+        walk.run_accumulated_hooks(node, node.hooks)
+        return [], lambda walk: walk.finish_visit(node, [], gradients[0])
 
 
 class CallAccumulate(WalkCall):
@@ -162,7 +161,6 @@ class CallAccumulate(WalkCall):
     """
 
     kind = "accumulation"
-    calls_user = False
 
     def __call__(self, run: WalkRun, values: Sequence[Any]) -> Sequence[Any]:
         node: Any = run.nodes[self.position]
@@ -178,14 +176,14 @@ class CallUnpack(WalkCall):
     """Loads value number `number`, which hooks of saved values have packed."""
 
     kind = "unpack"
+    calls_user = True
 
     def __init__(self, position: int, number: int):
         super().__init__(position)
         self.number = number
 
     def __call__(self, run: WalkRun, values: Sequence[Any]) -> Sequence[Any]:
-        node = run.nodes[self.position]
-        assert isinstance(node, OperationNode)
+        node: Any = run.nodes[self.position]
         return [run.walk.unpack(node, run.packed[self.number])]
 
 
@@ -193,7 +191,6 @@ class CallCallbacks(WalkCall):
     """Calls what `queue_callback` has queued."""
 
     kind = "callbacks"
-    calls_user = False
 
     def describe(self, nodes: Sequence[Node]) -> str:
         return self.kind
@@ -201,12 +198,6 @@ class CallCallbacks(WalkCall):
     def __call__(self, run: WalkRun, values: Sequence[Any]) -> Sequence[Any]:
         run.walk.run_callbacks()
         return ()
-
-
-def leaf_node(node: Node) -> AccumulateGrad:
-    """A node that is known to be that of a leaf."""
-    assert isinstance(node, AccumulateGrad)
-    return node
 
 
 def array_of(x: Any) -> Any:

@@ -17,6 +17,7 @@ from functx.autograd.compiled.calls import (
     CallUnpack,
     CallValueHooks,
     Gradients,
+    UserCall,
     WalkCall,
     gradients_of,
     layout_of,
@@ -31,7 +32,6 @@ from functx.autograd.compiled.primitives import (
     RunCallbacks,
 )
 from functx.autograd.compiled.programs import CapturedProgram, Groups, Origin
-from functx.autograd.compiled.stages import Pullbacks
 from functx.autograd.engine import Gradient, Walk
 from functx.autograd.hooks import NodeHooks
 from functx.autograd.nodes import AccumulateGrad, GradientEdge, Node, OperationNode
@@ -51,8 +51,7 @@ class Capture(NamedTuple):
 
     `inputs` are the numbers of the values of the graph that the program takes. `calls` are the calls
     of Python by their index, `outputs` the positions of the wanted gradients that the walk reaches, and
-    `freed` those of the nodes whose saved values are read. `pullbacks` numbers and names the pullbacks
-    that variables come from.
+    `freed` those of the nodes whose saved values are read.
     """
 
     program: CapturedProgram
@@ -60,7 +59,6 @@ class Capture(NamedTuple):
     calls: list[WalkCall]
     outputs: list[int]
     freed: list[int]
-    pullbacks: Pullbacks
 
 
 class NotCapturedError(Exception):
@@ -70,16 +68,13 @@ class NotCapturedError(Exception):
 class TracedRecording(Recording):
     """A recording whose operations become equations of a trace at once.
 
-    `constants` are the traced values of the arrays that programs have captured, by identity, and
-    `pullbacks` the number of the operation, and its name, that each variable comes from.
+    `constants` are the traced values of the arrays that programs have captured, by identity.
     """
 
     def __init__(self, builder: Builder):
         super().__init__()
         self.builder = builder
         self.constants: dict[int, Tracer] = {}
-        self.pullbacks: Pullbacks = {}
-        self.operations = 0
 
     def call(self, operation: Operation, operands: Sequence[Operand]) -> list[Any]:
         args = [*map(self.traced, operands)]
@@ -87,12 +82,7 @@ class TracedRecording(Recording):
             if id(x) not in self.constants:
                 raise NotCapturedError
             args.append(self.constants[id(x)])
-        start = len(self.builder.equations)
         outs = self.builder.inline(operation.program, args)
-        self.operations += 1
-        pullback = self.operations, operation.program.name
-        for eqn in self.builder.equations[start:]:
-            self.pullbacks.update(dict.fromkeys(eqn.outputs, pullback))
         return [known(outs[i]) for i in operation.new]
 
     def traced(self, x: Operand) -> Tracer:
@@ -191,7 +181,6 @@ class CapturingWalk(Walk):
             self.calls,
             [i for i, _ in reached],
             self.freed,
-            self.recording.pullbacks,
         )
 
     def is_scalar(self, number: int) -> bool:
@@ -233,7 +222,7 @@ class CapturingWalk(Walk):
         """The outputs of a call of Python: an equation."""
         index = len(self.calls)
         self.calls.append(call)
-        if call.may_change_layout:
+        if isinstance(call, UserCall):
             call.pending = [
                 (self.position[node], layout_of(buffer), [*map(self.atom, values_of(buffer))])
                 for node, buffer in self.pending.items()
@@ -303,39 +292,43 @@ class CapturingWalk(Walk):
             operands = [self.input(self.graph.firsts[position]), value]
         self.call(AddToGrad, CallAccumulate(position), operands)
         if node.hooks is not None and node.hooks.accumulated:
-            self.call(CallHook, CallAccumulatedHooks(position), [], kind="accumulated")
+            self.call_hooks(CallAccumulatedHooks, "accumulated", node, [[gradient]], [])
 
-    def hooked(
-        self, call: WalkCall, kind: str, gradients: Gradients, others: Gradients | None = None
+    def call_hooks(
+        self,
+        call: type[UserCall],
+        kind: str,
+        node: Node,
+        operands: Sequence[Gradients],
+        results: Gradients,
     ) -> Gradients:
-        """The gradients that hooks return for `gradients`; they get `others` too."""
-        operands = values_of(gradients)
-        types = [] if others is None else [x.aval for x in operands]
-        outs = self.call(CallHook, call, [*operands, *values_of(others or ())], types, kind=kind)
-        return gradients_of(layout_of(gradients), iter(outs))
+        """The gradients that hooks return in place of `results`, which are among the operands."""
+        layouts = [layout_of(gradients) for gradients in operands]
+        values = [x for gradients in operands for x in values_of(gradients)]
+        types = [x.aval for x in values_of(results)]
+        equation = call(self.position[node], layouts, layout_of(results))
+        outs = self.call(CallHook, equation, values, types, kind=kind)
+        return gradients_of(layout_of(results), iter(outs))
 
     def run_value_hooks(self, node: Node, hooks: NodeHooks, gradients: Gradients) -> Gradients:
         if not any(hooks.values.values()) and not hooks.retained:
             return gradients
-        call = CallValueHooks(self.position[node], layout_of(gradients))
-        return self.hooked(call, "value", gradients)
+        return self.call_hooks(CallValueHooks, "value", node, [gradients], gradients)
 
     def run_prehooks(self, node: Node, hooks: NodeHooks, gradients: Gradients) -> Gradients:
-        call = CallPrehooks(self.position[node], layout_of(gradients))
-        return self.hooked(call, "pre", gradients)
+        return self.call_hooks(CallPrehooks, "pre", node, [gradients], gradients)
 
     def run_posthooks(
         self, node: Node, hooks: NodeHooks, results: Gradients, gradients: Gradients
     ) -> Gradients:
-        call = CallPosthooks(self.position[node], layout_of(results), layout_of(gradients))
-        return self.hooked(call, "post", results, gradients)
+        return self.call_hooks(CallPosthooks, "post", node, [results, gradients], results)
 
     def pull_back(self, node: Node, gradients: Gradients) -> Gradients:
         if isinstance(node, OperationNode):
             return super().pull_back(node, gradients)
         types = [None if edge is None else edge_aval(edge) for edge in node.edges]
         expected = tuple([int(aval is not None) for aval in types])
-        call = CallRule(self.position[node], layout_of(gradients), expected)
+        call = CallRule(self.position[node], [layout_of(gradients)], expected)
         outs = self.call(
             CallBackward, call, values_of(gradients), [aval for aval in types if aval is not None]
         )

@@ -101,20 +101,19 @@ class WalkCompiler:
         try:
             if compiled.function is not None:
                 WalkRun(walk, graph, compiled.capture).run_function(graph, compiled.function)
-            elif is_new and not self.runs_first_walk:
+            elif not walk.plain or (is_new and not self.runs_first_walk):
+                # Pullbacks that are differentiated are operations with nodes of their own.
                 walk.visit_from(roots)
             else:
-                stages = compiled.stages or self.cut(walk, compiled)
+                stages = compiled.stages or self.cut(compiled)
                 WalkRun(walk, graph, compiled.capture).run_stages(graph, stages)
         finally:
             in_region.reset(token)
 
-    def cut(self, walk: Walk, compiled: CompiledWalk) -> Stages:
+    def cut(self, compiled: CompiledWalk) -> Stages:
         """The stages of a captured walk."""
         capture = compiled.capture
-        # Pullbacks that are differentiated are operations with nodes of their own.
-        pullbacks = None if walk.plain else capture.pullbacks
-        compiled.stages = cut_into_stages(capture.program, capture.calls, pullbacks)
+        compiled.stages = cut_into_stages(capture.program, capture.calls)
         counters.add(self.name, compiles=1, stages=compiled.stages.compiled)
         return compiled.stages
 

@@ -36,7 +36,7 @@ class WalkGraph:
     and no hooks.
     """
 
-    __slots__ = ("canonical", "firsts", "key", "marks", "nodes", "values")
+    __slots__ = ("canonical", "firsts", "hooks", "key", "marks", "nodes", "values")
 
     def __init__(self, nodes: list[Node]):
         self.nodes = nodes
@@ -44,6 +44,7 @@ class WalkGraph:
         self.canonical: list[int] = []
         self.firsts: list[int] = []
         self.marks: list[int] = []
+        self.hooks: dict[int, Hashable] = {}
         self.key: tuple[tuple[Hashable, ...], tuple[int, ...]] = (), ()
 
 
@@ -68,8 +69,9 @@ def read_graph(walk: Walk, roots: Sequence[tuple[GradientEdge, Any]]) -> WalkGra
     for node in nodes:
         graph.firsts.append(len(graph.values))
         graph.marks.append(len(structure))
-        if node.hooks is not None:
-            structure.append(hooks_key(node.hooks))
+        if node.hooks is not None and (hooks := hooks_key(node.hooks)) is not None:
+            graph.hooks[len(graph.firsts) - 1] = hooks
+            structure.append(hooks)
         if type(node) is OperationNode:
             split, saved = node.split, node.saved
             if saved is None or split.pullbacks is None:
@@ -174,12 +176,8 @@ class _Values:
 
 
 def hooks_key(hooks: NodeHooks) -> Hashable:
-    """The numbers of hooks of each kind."""
+    """The numbers of hooks of each kind; None if there are none."""
     values = tuple([(i, len(table)) for i, table in sorted(hooks.values.items()) if table])
-    return (
-        values,
-        tuple(sorted(hooks.retained)),
-        len(hooks.pre),
-        len(hooks.post),
-        len(hooks.accumulated),
-    )
+    retained = tuple(sorted(hooks.retained))
+    key = values, retained, len(hooks.pre), len(hooks.post), len(hooks.accumulated)
+    return key if any(key) else None

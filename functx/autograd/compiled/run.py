@@ -12,16 +12,17 @@ from functx.autograd.compiled.calls import (
     CallAccumulate,
     CallUnpack,
     Layout,
-    LayoutChanged,
+    LeaveProgram,
     WalkCall,
     array_of,
     gradients_of,
 )
 from functx.autograd.compiled.capture import Capture
-from functx.autograd.compiled.graphs import WalkGraph
+from functx.autograd.compiled.graphs import WalkGraph, hooks_key
 from functx.autograd.compiled.programs import values_of
 from functx.autograd.compiled.stages import Accumulations, CallStep, Slot, Stage, Stages
 from functx.autograd.engine import Gradient, Walk
+from functx.autograd.hooks import registrations
 from functx.autograd.variable import Variable, as_variable, variable_of_literal
 from functx.core.errors import CapturedWalkError, WalkResultError, type_name
 from functx.core.program import Literal
@@ -36,12 +37,21 @@ class WalkRun:
 
     def __init__(self, walk: Walk, graph: WalkGraph, capture: Capture):
         self.walk, self.nodes, self.capture = walk, graph.nodes, capture
+        self.hooks, self.registrations = graph.hooks, registrations.count
         values = graph.values
         self.packed = {
             call.number: values[call.number]
             for call in capture.calls
             if isinstance(call, CallUnpack)
         }
+
+    def has_other_hooks(self, position: int) -> bool:
+        """Whether nodes from `position` on have other numbers of hooks than when the walk began."""
+        if self.registrations == registrations.count:
+            return False
+        self.registrations = registrations.count
+        nodes = enumerate(self.nodes[position:], position)
+        return any([n.hooks and hooks_key(n.hooks) != self.hooks.get(i) for i, n in nodes])
 
     def inputs(self, graph: WalkGraph) -> list[Any]:
         """The values that the program takes, as those of the walk; `graph` keeps none."""
@@ -77,8 +87,6 @@ class WalkRun:
             if type(step) is Stage:
                 operands = values_of(step.operands, env)
                 outs: Sequence[Any] = walk.apply(step.operation, operands)
-                if not walk.plain:
-                    outs = [*map(as_variable, outs)]
             elif type(step) is Accumulations:
                 outs = ()
                 for number, slots in zip(step.numbers, step.operands, strict=True):
@@ -91,7 +99,7 @@ class WalkRun:
                     del freed[0]
                 try:
                     outs = call(self, operands)
-                except LayoutChanged as change:
+                except LeaveProgram as change:
                     self.leave(step, env, freed)
                     change.visit_rest(walk)
                     walk.visit_pending()
@@ -129,8 +137,9 @@ class WalkRun:
     def leave(self, step: CallStep, env: Sequence[Any], freed: Freed) -> None:
         """Gives the walk the gradients that nodes have by then, so that it goes on without the program."""
         walk = self.walk
-        visited = self.capture.calls[step.number].position
-        restore(self.nodes, [each for each in freed if each[0] > visited])
+        call = self.capture.calls[step.number]
+        first = call.position + call.is_after_rule
+        restore(self.nodes, [each for each in freed if each[0] >= first])
 
         def gradients(layout: Layout, slots: Sequence[Slot]) -> list[Gradient | None]:
             return gradients_of(layout, iter(values_of(slots, env)))
@@ -156,11 +165,11 @@ class HookOfList:
             values.append(self.run.walk.bind(ops.Add(), values))
         try:
             outs = self.call(self.run, values)
-        except LayoutChanged:
+        except LeaveProgram:
             raise CapturedWalkError(
-                "compiled_autograd: with a compiler function, hooks and rules must return gradients for "
-                "the values that had some when the walk was captured, and None for the others; got "
-                f"another choice by the {self.call.describe(self.run.nodes)}",
+                "compiled_autograd: with a compiler function, hooks and rules must give gradients and None "
+                "for the same values in each walk, and add no hooks to nodes that the walk goes on to; "
+                f"got a change by the {self.call.describe(self.run.nodes)}",
                 fix="Use the default compiler, or functx.compiled_autograd.disable() around the walk.",
             ) from None
         return [*map(array_of, outs)]

@@ -11,8 +11,6 @@ from functx.autograd.compiled.primitives import AddToGrad, PythonCall
 from functx.autograd.recorded_operations import Operation, operation_of
 from functx.core.program import Atom, Equation, Literal, Program, Var, dce_equations
 
-Pullbacks = dict[Var, tuple[int, str]]
-"""The number of a pullback in its walk, and its name, for each variable of its equations."""
 Slot = int | Literal
 """The number of a value of a run, or a constant."""
 
@@ -56,15 +54,10 @@ class Stages(NamedTuple):
         return sum([type(step) is Stage for step in self.steps])
 
 
-def cut_into_stages(
-    program: Program, calls: Sequence[WalkCall] = (), pullbacks: Pullbacks | None = None
-) -> Stages:
-    """The stages of a captured walk, or of a program that a compiler function made of one.
-
-    With `pullbacks`, each of them is a stage of its own.
-    """
+def cut_into_stages(program: Program, calls: Sequence[WalkCall] = ()) -> Stages:
+    """The stages of a captured walk, or of a program that a compiler function made of one."""
     cutter = _Cutter(calls)
-    parts = split_at_calls(program, pullbacks or {})
+    parts = split_at_calls(program)
     last_use: dict[Var, int] = dict.fromkeys(variables_in(program.outputs), len(parts))
     reads: list[list[Var]] = []
     for i, part in reversed([*enumerate(parts)]):
@@ -87,12 +80,11 @@ class _Part:
 
     def __init__(
         self,
-        name: str,
         equations: Sequence[Equation] = (),
         accumulations: Sequence[Equation] = (),
         call: Equation | None = None,
     ):
-        self.name, self.equations = name, list(equations)
+        self.equations = list(equations)
         self.accumulations, self.call = list(accumulations), call
         self.outputs: list[Var] = []
 
@@ -123,7 +115,7 @@ class _Cutter:
             self.add_slots(part.call.outputs)
             return
         before = [v for v in read if v in self.slots]
-        stage = Program(part.name, before, part.equations, part.outputs)
+        stage = Program("CompiledAutograd", before, part.equations, part.outputs)
         self.steps.append(Stage(operation_of(stage), [self.slots[v] for v in before], last_slots))
         self.add_slots(part.outputs)
 
@@ -176,8 +168,8 @@ def variables_in(atoms: Sequence[Atom]) -> list[Var]:
     return [a for a in atoms if type(a) is Var]
 
 
-def split_at_calls(program: Program, pullbacks: Pullbacks) -> list[_Part]:
-    """The equations between calls of Python, and the calls; also cut between `pullbacks`.
+def split_at_calls(program: Program) -> list[_Part]:
+    """The equations between calls of Python, and the calls.
 
     An accumulation is none of the user's code, so it happens at the end of the part that it is in,
     which computes the sum.
@@ -185,13 +177,12 @@ def split_at_calls(program: Program, pullbacks: Pullbacks) -> list[_Part]:
     parts: list[_Part] = []
     part: list[Equation] = []
     accumulations: list[Equation] = []
-    current = 0, program.name
 
     def end_part() -> None:
         if part:
-            parts.append(_Part(current[1], part))
+            parts.append(_Part(part))
         if accumulations:
-            parts.append(_Part("", accumulations=accumulations))
+            parts.append(_Part(accumulations=accumulations))
         part.clear()
         accumulations.clear()
 
@@ -202,13 +193,9 @@ def split_at_calls(program: Program, pullbacks: Pullbacks) -> list[_Part]:
                 part.append(total)
                 eqn = eqn.replace(inputs=[*eqn.inputs, *total.outputs])
             accumulations.append(eqn)
-            continue
-        pullback = pullbacks.get(eqn.outputs[0], current) if eqn.outputs else current
-        if isinstance(eqn.primitive, PythonCall) or pullback != current:
+        elif isinstance(eqn.primitive, PythonCall):
             end_part()
-            current = pullback
-        if isinstance(eqn.primitive, PythonCall):
-            parts.append(_Part("", call=eqn))
+            parts.append(_Part(call=eqn))
         else:
             part.append(eqn)
     end_part()
