@@ -1,6 +1,7 @@
 """The evaluations of a rule case: the results of the rules of a primitive on one sample.
 
-All are traced into one program and compiled once, because compilation takes most of the time.
+Each is a program that runs by NumPy definitions. The operations of all of them are compiled side by
+side, because compilation takes most of the time.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import jax
 import numpy as np
@@ -17,14 +18,20 @@ import numpy as np
 from functx import ops
 from functx.core.decompositions import Decomposition, registered_decompositions
 from functx.core.primitive import LinearInput, Primitive
-from functx.core.program import Program
+from functx.core.program import Atom, Equation, Program, Var
 from functx.core.tracer import current_builder
 from functx.core.tracing import program_checks, trace
-from functx.core.types import ShapedArray, x64_enabled
-from functx.core.typing import ArrayLike, Cotangent, Function, PyTree, Value, Values
+from functx.core.types import SHORT_NAMES, ShapedArray, is_inexact, x64_enabled
+from functx.core.typing import ArrayLike, Cotangent, PyTree, Value, Values
 from functx.lowering.functx_call import jit_program
 from functx.ops.families import apply_mask
 from functx.testing.numerical_derivatives import Array
+from functx.testing.reference.interpreter import (
+    NumpyInterpreter,
+    copy_arguments,
+    narrow_array,
+    read_atom,
+)
 from functx.transforms.decompose import trace_decomposition
 from functx.transforms.forward_mode import JVPRewrite
 from functx.transforms.reverse_mode import SplitVJP, transpose_jvp_rule
@@ -36,7 +43,7 @@ if TYPE_CHECKING:
 Dims = tuple[int | None, ...]
 RuleEvaluation = Callable[["TracedInputs"], Sequence[ArrayLike]]
 EvaluationName: TypeAlias = str | tuple[Hashable, ...]
-CompiledPart = tuple[Function, list[Value], dict[EvaluationName, slice | Exception]]
+TracedEvaluation: TypeAlias = tuple[Program, list[Value]]
 EvaluationResults: TypeAlias = dict[EvaluationName, Any]
 
 FAST_COMPILE_OPTIONS = {
@@ -62,6 +69,23 @@ def checked_tracing(x64: bool = True) -> Iterator[None]:
         program_checks.enabled = enabled
 
 
+class Operation(NamedTuple):
+    """A primitive, the program that applies it to operands of some types, and sets of operands."""
+
+    primitive: Primitive
+    program: Program
+    draws: list[list[Array]]
+
+    def __repr__(self) -> str:
+        return f"{self.primitive!r} on {', '.join(map(repr, self.program.in_avals))}"
+
+    @property
+    def dtype_name(self) -> str:
+        """The name of the dtype of the first inexact operand or output, or else of the first."""
+        avals = [*self.program.in_avals, *self.program.out_avals]
+        return SHORT_NAMES[next((a.dtype for a in avals if is_inexact(a.dtype)), avals[0].dtype)]
+
+
 class TracedInputs:
     """The traced operands, tangents and cotangents of a rule case."""
 
@@ -74,64 +98,59 @@ class TracedInputs:
         self.second_cts = [next(remaining) for _ in case.second_cts]
 
 
-class CompiledRules:
-    """All evaluations of a rule case in one compiled program."""
+class InterpretedRules:
+    """All evaluations of a rule case, each a program that runs by NumPy definitions.
+
+    `operations` are the distinct operations of the programs, as programs of one equation with
+    operands of that program: what must be lowered as it is defined.
+    """
 
     def __init__(self, case: RuleCase):
         self.case = case
-        evaluations = rule_evaluations(case)
-        self.compiled = [self._compile(evaluations)]
-        try:
-            self._run(self.compiled[0], case.args, case.cts)
-        except Exception:
-            # One of them does not lower: compile each alone, to name it.
-            self.compiled = [self._compile({name: one}) for name, one in evaluations.items()]
+        self.programs: dict[EvaluationName, TracedEvaluation] = {}
+        self.results: EvaluationResults = {}
+        self.operations: dict[Hashable, Operation] = {}
+        for name, evaluation in rule_evaluations(case).items():
+            try:
+                self.programs[name] = self._trace(evaluation)
+                values = self._values(name, case.args, case.cts)
+                self.results[name] = self._outputs(name, values)
+                self._note_operations(self.programs[name][0], values)
+            except Exception as error:
+                self.results[name] = error
 
-    def __call__(self, args: Sequence[Array], cts: Sequence[Array]) -> EvaluationResults:
-        """The arrays of each evaluation, or the exception that it raised."""
-        results: EvaluationResults = {}
+    def at(self, name: EvaluationName, args: Sequence[Array], cts: Sequence[Array]) -> list[Array]:
+        """The arrays of one evaluation on other operands and cotangents."""
         with checked_tracing():
-            for part in self.compiled:
-                try:
-                    results |= self._run(part, args, cts)
-                except Exception as error:
-                    results |= dict.fromkeys(part[2], error)
-        return results
+            return self._outputs(name, self._values(name, args, cts))
 
-    def _compile(self, evaluations: dict[EvaluationName, RuleEvaluation]) -> CompiledPart:
+    def _trace(self, evaluation: RuleEvaluation) -> TracedEvaluation:
         case = self.case
-        slices: dict[EvaluationName, slice | Exception] = {}
-
-        def body(*values: Value) -> list[Value]:
-            inputs = TracedInputs(case, values)
-            outs: list[Any] = []
-            for name, evaluation in evaluations.items():
-                try:
-                    results = evaluation(inputs)
-                except Exception as error:
-                    slices[name] = error
-                else:
-                    slices[name] = slice(len(outs), len(outs) + len(results))
-                    outs += results
-            return outs
-
         avals = [*case.avals]
         for group in (case.tangents, case.cts, case.ct_tangents, case.second_cts):
             avals += [ShapedArray(x.shape, x.dtype) for x in group]
-        program, captured = trace(body, avals, name=case.primitive.name)
-        return jit_program(program, compiler_options=FAST_COMPILE_OPTIONS), captured, slices
+        return trace(
+            lambda *xs: [*evaluation(TracedInputs(case, xs))], avals, name=case.primitive.name
+        )
 
-    def _run(
-        self, part: CompiledPart, args: Sequence[Array], cts: Sequence[Array]
-    ) -> EvaluationResults:
+    def _values(
+        self, name: EvaluationName, args: Sequence[Array], cts: Sequence[Array]
+    ) -> dict[Var, Array]:
+        """The value of each variable of the program of an evaluation."""
         case = self.case
-        function, captured, slices = part
-        inputs = [*args, *case.tangents, *cts, *case.ct_tangents, *case.second_cts]
-        outs = [np.asarray(x) for x in function(*inputs, *captured)]
-        return {
-            name: outs[where] if isinstance(where, slice) else where
-            for name, where in slices.items()
-        }
+        program, captured = self.programs[name]
+        inputs = [*args, *case.tangents, *cts, *case.ct_tangents, *case.second_cts, *captured]
+        return NumpyInterpreter().values(program, copy_arguments(program, inputs))
+
+    def _outputs(self, name: EvaluationName, values: dict[Var, Array]) -> list[Array]:
+        return [narrow_atom(values, atom) for atom in self.programs[name][0].outputs]
+
+    def _note_operations(self, program: Program, values: dict[Var, Array]) -> None:
+        for eqn in program.equations:
+            key = eqn.primitive, tuple([atom.aval for atom in eqn.inputs])
+            if key not in self.operations:
+                operands = [narrow_atom(values, atom) for atom in eqn.inputs]
+                self.operations[key] = Operation(eqn.primitive, one_equation(eqn), [operands])
 
 
 def rule_evaluations(case: RuleCase) -> dict[EvaluationName, RuleEvaluation]:
@@ -310,6 +329,18 @@ def _vjp_of_vjp(case: RuleCase, inputs: TracedInputs) -> list[Value]:
     return _run_vjp(case, case.pullback, mask, [*inputs.args, *inputs.cts], inputs.second_cts)
 
 
+def one_equation(eqn: Equation) -> Program:
+    """The program of one equation, whose operands are its inputs."""
+    inputs = [Var(atom.aval) for atom in eqn.inputs]
+    alone = Equation.of(eqn.primitive, inputs)
+    return Program(eqn.primitive.name, inputs, [alone], alone.outputs)
+
+
+def narrow_atom(values: dict[Var, Array], atom: Atom) -> Array:
+    """The value of a variable or of a literal, in the dtype of the program."""
+    return narrow_array(read_atom(values, atom), atom.aval.dtype)
+
+
 def inline(program: Program, args: Sequence[ArrayLike]) -> list[Value]:
     """The outputs of `program` on traced values; its equations are copied into the trace."""
     builder = current_builder.get()
@@ -318,13 +349,29 @@ def inline(program: Program, args: Sequence[ArrayLike]) -> list[Value]:
 
 
 def side_by_side(programs: Sequence[Program]) -> Program:
-    """One program that takes the inputs and returns the outputs of all `programs`."""
+    """One program that takes the inputs and returns the outputs of all `programs`.
+
+    It returns a vector for each dtype, since XLA compiles one output in half the time of many.
+    """
 
     def body(*xs: Value) -> list[Value]:
         operands = iter(xs)
-        return [out for p in programs for out in inline(p, [next(operands) for _ in p.inputs])]
+        packed: dict[np.dtype[Any], list[Value]] = {}
+        for program in programs:
+            for out in inline(program, [next(operands) for _ in program.inputs]):
+                packed.setdefault(out.dtype, []).append(ops.reshape(out, (out.size,)))
+        return [ops.concatenate(parts, 0) for parts in packed.values()]
 
     return trace(body, [aval for p in programs for aval in p.in_avals])[0]
+
+
+def unpack(programs: Sequence[Program], vectors: Sequence[Array]) -> Iterator[Array]:
+    """The outputs of all `programs`, of the vectors that `side_by_side` returns."""
+    remaining = {x.dtype: x for x in vectors}
+    for aval in [aval for p in programs for aval in p.out_avals]:
+        vector = remaining[aval.dtype]
+        yield vector[: aval.size].reshape(aval.shape)
+        remaining[aval.dtype] = vector[aval.size :]
 
 
 def lower_side_by_side(programs: Sequence[Program]) -> jax.stages.Lowered:
@@ -335,17 +382,25 @@ def lower_side_by_side(programs: Sequence[Program]) -> jax.stages.Lowered:
 
 
 def run_side_by_side(
-    programs: Sequence[Program],
-    operands: Sequence[Sequence[Array]],
-    lowered: jax.stages.Lowered | None = None,
-) -> list[list[Array]]:
-    """The outputs of each program on its operands, all compiled together.
+    operations: Sequence[Operation], lowered: jax.stages.Lowered | None = None
+) -> list[list[list[Array]]]:
+    """The outputs of each operation on each of its sets of operands, all compiled together.
 
     `lowered` is their `lower_side_by_side`, if it is known.
     """
+    programs = [operation.program for operation in operations]
     compiled = (lowered or lower_side_by_side(programs)).compile()
-    outs = iter([np.asarray(x) for x in compiled(*chain.from_iterable(operands))])
-    return [[next(outs) for _ in program.outputs] for program in programs]
+    results: list[list[list[Array]]] = [[] for _ in operations]
+    for run in range(max([len(operation.draws) for operation in operations], default=0)):
+        # One with fewer sets of operands runs on the last again.
+        operands = [draws[min(run, len(draws) - 1)] for _, _, draws in operations]
+        vectors = [np.asarray(x) for x in compiled(*chain.from_iterable(operands))]
+        outs = unpack(programs, vectors)
+        for operation, found in zip(operations, results, strict=True):
+            one = [next(outs) for _ in operation.program.outputs]
+            if run < len(operation.draws):
+                found.append(one)
+    return results
 
 
 def as_list(primitive: Primitive, out: PyTree) -> list[Value]:

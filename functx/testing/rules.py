@@ -77,20 +77,22 @@ def find_problems(cases: Iterable[RuleCase]) -> list[str]:
 
 
 def abstract_eval_states_the_types_that_lower_produces(case: RuleCase) -> None:
-    """1. `lower` produces the types that `abstract_eval` states, in every dtype of the sample."""
+    """1. `lower` produces the types that `abstract_eval` states.
+
+    In every dtype of the sample, and for each operation that the rules consist of.
+    """
     with checked_tracing():
-        programs = case.programs
         try:
-            assert case.lowered_programs
+            assert case.lowered_operations
         except Exception:
-            # One by one, to name the dtype that fails.
-            for program in programs.values():
+            # One by one, to name the operation that fails.
+            for operation in case.operations:
                 try:
-                    lower_side_by_side([program])
+                    lower_side_by_side([operation.program])
                 except Exception as error:
                     raise AssertionError(
-                        f"{case.primitive!r} on {_describe_types(program.in_avals)}: `lower` must produce "
-                        f"{_describe_types(program.out_avals)}, as `abstract_eval` states; got "
+                        f"{operation!r}: `lower` must produce "
+                        f"{_describe_types(operation.program.out_avals)}, as `abstract_eval` states; got "
                         f"{type(error).__name__}: {error}"
                     ) from error
 
@@ -116,25 +118,26 @@ def types_stay_narrow_where_the_64_bit_switch_is_off(case: RuleCase) -> None:
 
 
 def lower_matches_numpy(case: RuleCase) -> None:
-    """1, the values: `lower` matches the definition `numpy`, in every dtype of the sample."""
-    if numpy_definition(case.primitive) is None or not case.has_widest_dtype:
-        return
+    """1, the values: `lower` matches the definition `numpy`.
+
+    In every dtype of the sample, and for each operation that the rules consist of.
+    """
     factor = case.sample.tolerance[0] if case.sample.tolerance else 1.0
-    operands = [
-        draw_operands(case.sample, 1, DTYPES_BY_SHORT_NAME[name] if case.avals else None)
-        for name in case.dtype_names
-    ]
     with checked_tracing():
-        results = run_side_by_side(list(case.programs.values()), operands, case.lowered_programs)
-        for name, args, outs in zip(case.dtype_names, operands, results, strict=True):
-            for x, y in zip(outs, apply_primitive(case.primitive, args), strict=True):
-                assert_close(
-                    case,
-                    f"`lower` must agree with the definition `numpy` in {name}",
-                    [x],
-                    [narrow_array(y, x.dtype)],
-                    factor * DEFINITION_TOLERANCES.get(SHORT_NAMES[x.dtype], 0.0),
-                )
+        results = run_side_by_side(case.operations, case.lowered_operations)
+        for operation, runs in zip(case.operations, results, strict=True):
+            if numpy_definition(operation.primitive) is None:
+                continue
+            for args, outs in zip(operation.draws, runs, strict=True):
+                for x, y in zip(outs, apply_primitive(operation.primitive, args), strict=True):
+                    assert_close(
+                        case,
+                        f"`lower` must agree with the definition `numpy` in {operation.dtype_name}",
+                        [x],
+                        [narrow_array(y, x.dtype)],
+                        factor * DEFINITION_TOLERANCES.get(SHORT_NAMES[x.dtype], 0.0),
+                        repr(operation),
+                    )
 
 
 def jvp_matches_differences(case: RuleCase) -> None:
@@ -168,7 +171,7 @@ def gradients_at_kinks_are_those_stated(case: RuleCase) -> None:
         return
     name = "vjp", tuple(case.inexact)
     case.result(name)
-    gradients = case.compiled(case.args, [np.ones_like(ct) for ct in case.cts])[name]
+    gradients = case.interpreted.at(name, case.args, [np.ones_like(ct) for ct in case.cts])
     for i, stated in (case.sample.gradients or {}).items():
         assert_close(
             case,
@@ -314,8 +317,7 @@ def second_derivatives_match_differences(case: RuleCase) -> None:
 
     def at(step: float) -> Sequence[Array]:
         cts = [perturb_array(ct, d, step) for ct, d in zip(case.cts, case.ct_tangents, strict=True)]
-        outs: list[Array] = case.compiled(case.perturbed_args(case.inexact, step), cts)[name]
-        return outs
+        return case.interpreted.at(name, case.perturbed_args(case.inexact, step), cts)
 
     assert_close(
         case,
@@ -413,15 +415,20 @@ def assert_close(
     got: Sequence[Array],
     expected: Sequence[Array],
     tolerance: float | None = None,
+    subject: str | None = None,
 ) -> None:
-    """Raise AssertionError with `requirement` unless the arrays agree in number, shape and value."""
+    """Raise AssertionError with `requirement` unless the arrays agree in number, shape and value.
+
+    The requirement is one for `subject`, or else for the case.
+    """
+    subject = subject or repr(case)
     assert len(got) == len(expected), (
-        f"{case!r}: {requirement}; got {len(got)} for {len(expected)} values"
+        f"{subject}: {requirement}; got {len(got)} for {len(expected)} values"
     )
     for x, y in zip(got, expected, strict=True):
-        assert x.shape == y.shape, f"{case!r}: {requirement}; got shape {x.shape} for {y.shape}"
+        assert x.shape == y.shape, f"{subject}: {requirement}; got shape {x.shape} for {y.shape}"
         assert is_within_tolerance(x, y, case.tolerance if tolerance is None else tolerance), (
-            f"{case!r}: {requirement}; got\n{x}\nfor\n{y}"
+            f"{subject}: {requirement}; got\n{x}\nfor\n{y}"
         )
 
 

@@ -11,7 +11,7 @@ from functx.core.types import DTYPES_BY_SHORT_NAME, is_inexact, kind
 from functx.ops.families import Elementwise
 from functx.testing.reference import apply_primitive, narrow_array, widen_array
 from functx.testing.rule_cases import accepted_dtypes
-from functx.testing.rule_evaluation import checked_tracing, run_side_by_side
+from functx.testing.rule_evaluation import Operation, checked_tracing, run_side_by_side
 from functx.testing.rules import DEFINITION_TOLERANCES
 from tests.ops.registry import PRIMITIVES
 
@@ -32,7 +32,7 @@ def special_values(name):
 def special_results(dtype_name):
     """By primitive, all combinations of special values and the outputs for them."""
     values = special_values(dtype_name)
-    programs, operands = {}, []
+    operations = {}
     with checked_tracing():
         for name, cls in ELEMENTWISE.items():
             primitive, sample = cls(), cls.samples[0]
@@ -42,11 +42,12 @@ def special_results(dtype_name):
             } == {"f"}:
                 grid = [x.ravel() for x in np.meshgrid(*[values] * len(avals), indexing="ij")]
                 avals = [a.update(shape=x.shape) for a, x in zip(avals, grid, strict=True)]
-                programs[name] = trace(lambda *xs, p=primitive: [p(*xs)], avals)[0]
-                operands.append(grid)
-        results = run_side_by_side(list(programs.values()), operands)
+                program, _ = trace(lambda *xs, p=primitive: [p(*xs)], avals)
+                operations[name] = Operation(primitive, program, [grid])
+        results = run_side_by_side(list(operations.values()))
     return {
-        name: (args, out) for name, args, (out,) in zip(programs, operands, results, strict=True)
+        name: (args, out)
+        for (name, (_, _, [args])), [[out]] in zip(operations.items(), results, strict=True)
     }
 
 

@@ -172,7 +172,7 @@ def BitcastConvertType(x: Array, dtype: DType) -> Array:
         return x.view(dtype)
     if old > new:
         return x[..., np.newaxis].view(dtype)
-    return x.view(dtype)[..., 0]
+    return np.ascontiguousarray(x).view(dtype)[..., 0]
 
 
 @exact_dtypes
