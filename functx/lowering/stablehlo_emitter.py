@@ -16,6 +16,7 @@ from functx.core.errors import RuleError
 from functx.core.program import Atom, Effect, Equation, Literal, Program, Var
 from functx.core.rewriting import cached_rewrite
 from functx.core.source_info import Source
+from functx.core.tracing import program_checks
 from functx.core.types import DType, ShapedArray, is_complex, kind
 from functx.core.typing import Function, IRValue, IRValues, NumPyArray
 from functx.lowering import control_flow, jax_bridge, meshes
@@ -364,7 +365,7 @@ class FunctionEmitter:
             results = primitive.lower(ctx, *operands)
             if not primitive.multiple_results:
                 results = [results]
-            if primitive.is_user_defined:
+            if primitive.is_user_defined or program_checks.enabled:
                 self.check_types(eqn, results)
             once = primitive.effects or isinstance(primitive, ops.HostPrimitive)
             new = ctx.module.reuses_templates and not once and key not in self.templates
@@ -373,7 +374,7 @@ class FunctionEmitter:
         env.update(zip(eqn.outputs, results, strict=True))
 
     def check_types(self, eqn: Equation, results: IRValues) -> None:
-        """Raises RuleError unless `results`, of a user's `lower`, have the types of `abstract_eval`."""
+        """Raises RuleError unless `results`, of a `lower` rule, have the types of `abstract_eval`."""
         stated = [self.ctx.type(v.aval) for v in eqn.outputs]
         given = results if isinstance(results, (list, tuple)) else [results]
         types = [getattr(x, "type", type(x).__name__) for x in given]

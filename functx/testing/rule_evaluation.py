@@ -139,7 +139,8 @@ class InterpretedRules:
         """The value of each variable of the program of an evaluation."""
         case = self.case
         program, captured = self.programs[name]
-        inputs = [*args, *case.tangents, *cts, *case.ct_tangents, *case.second_cts, *captured]
+        inputs: list[ArrayLike] = [*args, *case.tangents, *cts, *case.ct_tangents, *case.second_cts]
+        inputs += captured
         return NumpyInterpreter().values(program, copy_arguments(program, inputs))
 
     def _outputs(self, name: EvaluationName, values: dict[Var, Array]) -> list[Array]:

@@ -10,7 +10,7 @@ from functx.core.decompositions import registered_decompositions
 from functx.core.primitive import Primitive
 from functx.core.program import Program
 from functx.core.rewriting import cached_rewrite
-from functx.core.samples import Sample, avals_with_dtype, draw_operands
+from functx.core.samples import Sample, avals_with_dtype
 from functx.core.types import (
     DTYPES_BY_SHORT_NAME,
     SHORT_NAMES,
