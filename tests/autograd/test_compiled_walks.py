@@ -151,6 +151,19 @@ def hooks_that_are_registered_and_removed_in_the_walk(v):
 
 
 @step
+def a_hook_that_is_the_first_of_its_node(v):
+    x, log = leaf(v), []
+    y = x * 2
+    z = np.sin(y)
+    z.register_hook(lambda g: y.grad_fn.register_prehook(lambda gs: (gs[0] * 3,)) and None)
+    z.register_hook(
+        lambda g: x.register_post_accumulate_grad_hook(lambda x: log.append(x.grad)) and None
+    )
+    z.sum().backward()
+    return log, x.grad
+
+
+@step
 def a_prehook_that_drops_a_gradient(v):
     x, y, log = leaf(v), leaf(v * 2), []
     z = x * y

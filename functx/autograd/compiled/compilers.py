@@ -103,6 +103,7 @@ class WalkCompiler:
                 WalkRun(walk, graph, compiled.capture).run_function(graph, compiled.function)
             elif not walk.plain or (is_new and not self.runs_first_walk):
                 # Pullbacks that are differentiated are operations with nodes of their own.
+                del graph  # It holds all that the nodes saved.
                 walk.visit_from(roots)
             else:
                 stages = compiled.stages or self.cut(compiled)

@@ -1,0 +1,97 @@
+"""The logs of captured walks: the programs, and why a walk was captured."""
+
+import logging
+
+import numpy as onp
+import pytest
+
+import functx.numpy as np
+from functx import compiled_autograd
+from functx.autograd import Variable
+from functx.compiled_autograd import compile_stages, enable
+
+PROGRAMS, VERBOSE = "functx.compiled_autograd", "functx.compiled_autograd.verbose"
+
+
+@pytest.fixture(autouse=True)
+def nothing_captured():
+    compiled_autograd.reset()
+    yield
+    compiled_autograd.reset()
+
+
+def leaf(*shape):
+    return Variable(onp.ones(shape, "float32"), requires_grad=True)
+
+
+def walk_net(size=2, grad=False, function=np.tanh, hook=False):
+    w = leaf(4, 5)
+    if grad:
+        w.grad = leaf(4, 5).detach()
+    h = function(onp.ones((size, 4), "float32") @ w)
+    if hook:
+        h.register_hook(lambda g: None)
+    h.sum().backward()
+
+
+@pytest.fixture
+def lines(caplog):
+    """Runs a function with a logger on, and returns its lines."""
+
+    def run(function, name=VERBOSE):
+        caplog.clear()
+        with caplog.at_level(logging.DEBUG, name):
+            function()
+        return [record.getMessage() for record in caplog.records if record.name == name]
+
+    return run
+
+
+def test_each_miss_says_which_node_is_new_or_which_size_changed(lines):
+    def walks():
+        with enable():
+            walk_net()
+            walk_net()
+            walk_net(size=3)
+            walk_net(size=7)
+            walk_net(grad=True)
+            walk_net(function=np.sin)
+            walk_net(hook=True)
+
+    assert lines(walks) == [
+        "captured: root (0) is new here; the key has 17 entries, sizes tried before: []",
+        "captured: size 0 of node reduce_sum (1) changed from 2 to 3, and is dynamic now",
+        "captured: size 0 of node tanh (2) changed from 2 to 3, and is dynamic now",
+        "captured: size 2 of node tanh (2) changed from 2 to 3, and is dynamic now",
+        "captured: size 0 of node dot_general (3) changed from 2 to 3, and is dynamic now",
+        "captured: size 4 of node dot_general (3) changed from 2 to 3, and is dynamic now",
+        "captured: node AccumulateGrad (4) is new here; the key has 17 entries, sizes tried "
+        "before: []",
+        "captured: node sin (2) is new here; the key has 17 entries, sizes tried before: []",
+        "captured: node tanh (2) is new here; the key has 18 entries, sizes tried before: []",
+    ]
+
+
+def test_each_captured_program_is_logged_once(lines):
+    programs = []
+
+    def walks():
+        with enable(lambda program: programs.append(program) or compile_stages(program)):
+            for size in (2, 2, 3, 4):
+                walk_net(size)
+
+    assert lines(walks, PROGRAMS) == [str(program) for program in programs[:2]]
+
+
+def test_levels_are_those_of_the_beginning_of_the_context(lines):
+    context = enable()
+    with context:
+        assert lines(lambda: walk_net(function=np.exp)) == []
+        assert lines(lambda: walk_net(function=np.cos), PROGRAMS) == []
+
+
+def test_nothing_is_logged_that_was_not_asked_for(caplog):
+    with enable():
+        walk_net()
+        walk_net(size=3)
+    assert not caplog.records
