@@ -11,6 +11,8 @@ from functx.autograd.hooks import RemovableHandle, joined
 from functx.autograd.nodes import GradientEdge, Node
 from functx.autograd.variable import Variable
 from functx.core.errors import ArgumentError, HookModeError, HookTargetError, type_name
+from functx.core.tracer import Tracer
+from functx.core.tracing import refuse_of_traced
 
 
 def get_gradient_edge(x: Variable) -> GradientEdge:
@@ -49,10 +51,13 @@ def register_multi_grad_hook(
 def edge_of(x: Any, function: str) -> GradientEdge:
     """The edge of a Variable; HookTargetError if it has none."""
     if not isinstance(x, Variable):
-        raise HookTargetError(
+        error = HookTargetError(
             f"{function}: the array must be a Variable; got {type_name(x)}",
             fix="Inside a transform, write functx.hook_grad(x, fn).",
         )
+        if type(x) is Tracer:
+            refuse_of_traced(error, x)
+        raise error
     return x.edge_for(function)
 
 

@@ -19,7 +19,7 @@ from functx.autograd.hooks import dead_reference
 from functx.autograd.modes import current_modes
 from functx.autograd.nodes import operand_watch, saving_hooks
 from functx.autograd.recorded import Failure, Recorded, constant, ownership, step_traces
-from functx.autograd.step_trace import StepTrace, TracedStep, hooks_of
+from functx.autograd.step_trace import StepTrace, TracedStep, hook_keys_of
 from functx.autograd.variable import Variable, make_variable, open_level
 from functx.core import tree
 from functx.core.caches import Cache
@@ -90,8 +90,10 @@ class JittedSteps:
             else:
                 with self.tracing():
                     step = trace_step(fun, in_tree, avals)
-                steps.insert(0, step)
-                del steps[STEPS_OF_A_KEY:]
+                if not step.traced.kept:
+                    # One that stores what it makes finds something else next time.
+                    steps.insert(0, step)
+                    del steps[STEPS_OF_A_KEY:]
                 found = step.find_variables()
                 assert found is not None, "the state that was traced is that of the call"
             if step.traced.has_history and not step.traced.changes and not step.needs_history:
@@ -114,17 +116,17 @@ def trace_step(fun: Function, in_tree: tree.TreeDef, avals: Avals) -> Step:
     trace = StepTrace(function_name(fun))
     flat = FlatFunction(fun, in_tree, "jit", False)
 
-    def run() -> TracedStep:
+    def run() -> Callable[[], TracedStep]:
         for variable in (running_walk, operand_watch):
             variable.set(None)
         with trace.active():
             args = [trace.add_argument(aval) for aval in avals]
             results = flat.flatten_result(flat.call(args))
-            return trace.complete(args, results)
+            return trace.gather(args, results)
 
     # Modes that the function sets end with the trace.
-    traced = copy_context().run(run)
-    return Step(traced, flat.out_tree, len(avals))
+    complete = copy_context().run(run)
+    return Step(complete(), flat.out_tree, len(avals))
 
 
 class Step:
@@ -159,19 +161,19 @@ class Step:
         """The position and the number of the Variable of each input that is donated."""
         traced = self.traced
         numbers = [c.value for c in traced.changes] + [g.value for g in traced.new_grads]
-        kept = {k for k in (*numbers, *traced.results, *traced.written.values()) if k is not None}
+        numbers += [*traced.results, *traced.written.values(), *[k for _, k in traced.kept]]
         # A new value that several Variables get takes the memory of one.
         by_value = {c.value: c.slot for c in traced.changes if c.value is not None and c.value >= 0}
         for slot in by_value.values():
             i = num_args + traced.roots.index(slot)
-            if i in traced.operands and -1 - i not in kept:
+            if i in traced.operands and -1 - i not in numbers:
                 yield i, slot
 
     def find_variables(self) -> list[Variable] | None:
         """The Variables of a call now; None if it is not this step."""
         found: list[Variable] = []
         for slot in self.traced.slots:
-            reference, grad_of, _, aval, is_root, is_leaf, has_history, is_inference, hooks = slot
+            reference, grad_of, _, aval, is_root, is_leaf, keeps, has, is_inference, hooks = slot
             x = reference()
             if grad_of is not None:
                 grad = found[grad_of]._grad
@@ -184,10 +186,10 @@ class Step:
                 or x._recorded.aval is not aval
                 or (x._leaf is None) is is_leaf
                 or (x._view is None) is not is_root
-                or (is_root and (x._edge is None) is has_history)
+                or (keeps and (x._edge is None) is has)
                 or ((counter := x._counter) is not None and counter.is_inference)
                 is not is_inference
-                or ((x._hooks is not None or hooks) and hooks_of(x) != hooks)
+                or ((x._hooks is not None or hooks) and hook_keys_of(x) != hooks)
             ):
                 return None
             found.append(x)
@@ -254,6 +256,8 @@ class Step:
             counter.writes += writes
         if self.changes_more:
             self.change_rest(found, result)
+        for stored, number in traced.kept:
+            give_value(stored, result(number))
         results = [make_variable(result(number), None) for number in traced.results]
         if traced.written:
             written = {
@@ -326,6 +330,12 @@ class Step:
                 None, self.traced.program, operands, self.donated_operands
             )
         return call_reraising_callback_errors(self.executable, *operands, *self.literals)  # type: ignore[no-any-return]
+
+
+def give_value(x: Recorded, result: Recorded) -> None:
+    """Gives a traced value that the function stored the value that it stands for."""
+    x.value, x.is_private, x.captured_by = result.compute(), False, None
+    x.recording = None
 
 
 def on_device(x: Recorded) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any, NamedTuple, NoReturn
@@ -15,7 +16,7 @@ from functx.autograd.nodes import next_node_number
 from functx.autograd.recorded import Operand, Recorded, step_traces
 from functx.autograd.recorded_operations import Operation, is_wide
 from functx.autograd.recording import Recording, continue_recording, current_recording
-from functx.autograd.variable import Variable, make_variable
+from functx.autograd.variable import Variable, ViewOf, make_variable
 from functx.core.errors import AutogradError, ConcretizationError, EscapedTracerError
 from functx.core.program import Atom, Literal, Program
 from functx.core.program_editing import replace_program_fields
@@ -25,13 +26,12 @@ from functx.core.tracing import Builder
 from functx.core.types import ShapedArray
 from functx.transforms.dce import used_variables
 
-HookKeys = dict[Any, dict[int, Callable[..., Any]]]
-"""The hooks of a leaf by kind, and their keys, which no two registrations have in common."""
+HookKeys = dict[Any, tuple[int, ...]]
+"""The keys of the hooks of a leaf, which no two registrations have in common, by kind."""
 
 _FIELDS = (
     "_recorded",
     "_edge",
-    "_counter",
     "_writes_read",
     "_view",
     "_leaf",
@@ -57,12 +57,16 @@ class VariableState:
         self.fields = {name: fields[name] for name in _FIELDS if name in fields}
         counter = x._counter
         self.counts = (0, 0) if counter is None else (counter.version, counter.writes)
-        self.hooks = hooks_of(x)
+        self.hooks = {name: dict(table) for name, table in hook_tables(x).items() if table}
+        self.hook_keys = hook_keys_of(x)
 
     def restore(self) -> None:
-        """Gives the Variable its state back."""
+        """Gives the Variable its state back; handles of hooks keep their meaning."""
         x = self.variable
-        restore_hooks(x, self.hooks)
+        for name, table in hook_tables(x).items():
+            if table != self.hooks.get(name, {}):
+                table.clear()
+                table.update(self.hooks.get(name, {}))
         fields = vars(x)
         for name in _FIELDS:
             fields.pop(name, None)
@@ -71,12 +75,8 @@ class VariableState:
             x._counter.version, x._counter.writes = self.counts
 
 
-def hooks_of(x: Variable) -> HookKeys:
-    """The hooks of a leaf."""
-    return {name: dict(table) for name, table in hook_tables(x).items() if table}
-
-
 def hook_tables(x: Variable) -> dict[Any, Hooks]:
+    """The hooks of a leaf, by kind."""
     hooks = x._hooks
     if hooks is None:
         return {}
@@ -84,19 +84,17 @@ def hook_tables(x: Variable) -> dict[Any, Hooks]:
     return tables | {"pre": hooks.pre, "post": hooks.post, "accumulated": hooks.accumulated}
 
 
-def restore_hooks(x: Variable, before: HookKeys) -> None:
-    """Gives a leaf the hooks that it had; handles keep their meaning."""
-    for name, table in hook_tables(x).items():
-        if table != before.get(name, {}):
-            table.clear()
-            table.update(before.get(name, {}))
+def hook_keys_of(x: Variable) -> HookKeys:
+    """The keys of the hooks of a leaf."""
+    return {name: tuple(table) for name, table in hook_tables(x).items() if table}
 
 
 class Slot(NamedTuple):
     """How a call finds a Variable, and what must hold for the traced program to be right.
 
     It is the `.grad` of the Variable number `grad_of`, or else the one that `reference` refers to.
-    `grad` is the number of its `.grad`, None if it had none, and -1 if the step did not read it.
+    `grad` is the number of its `.grad`, None if it had none, and -1 if the step did not read it. A
+    Variable that `keeps_history` has that of its own value, not of what it is a view of.
     """
 
     reference: ref[Variable]
@@ -105,6 +103,7 @@ class Slot(NamedTuple):
     aval: ShapedArray
     is_root: bool
     is_leaf: bool
+    keeps_history: bool
     has_history: bool
     is_inference: bool
     hooks: HookKeys
@@ -137,8 +136,8 @@ class TracedStep(NamedTuple):
 
     Its inputs are, at the positions `operands`, the arguments, the values of the Variables `roots`, and
     `constants`. A value is the number of an output of the program, or, if it is one of these, -1 for the first
-    and so on downwards. `written` are the new values of arguments. `has_history` says whether a
-    result has a derivative.
+    and so on downwards. `written` are the new values of arguments. `kept` are values that the function
+    made and stored, with their numbers. `has_history` says whether a result has a derivative.
     """
 
     slots: list[Slot]
@@ -150,6 +149,7 @@ class TracedStep(NamedTuple):
     written: dict[int, int]
     changes: list[Change]
     new_grads: list[NewGrad]
+    kept: list[tuple[Recorded, int]]
     has_history: bool
     is_wide: bool
 
@@ -188,7 +188,7 @@ class StepTrace(Recording):
             self.is_open = False
             for state in reversed(self.states):
                 state.restore()
-            self.states, self.values = [], []
+            self.states, self.arguments = [], []
 
     def add_argument(self, aval: ShapedArray) -> Variable:
         """An argument of the step, as a Variable."""
@@ -197,8 +197,10 @@ class StepTrace(Recording):
 
     def recorded(self, value: Tracer) -> Recorded:
         """A traced value as a value of this recording."""
+        x = Recorded(value.atom.aval, self, len(self.values))
         self.values.append(value)
-        return Recorded(value.atom.aval, self, len(self.values) - 1)
+        self.results.append(ref(x))
+        return x
 
     def constant(self, x: Any) -> Recorded:
         """The value of an array that the step makes, or finds around it."""
@@ -261,8 +263,26 @@ class StepTrace(Recording):
         if position is not None:
             self.states[position].sets_grad = True
 
-    def complete(self, args: Sequence[Variable], results: Sequence[Any]) -> TracedStep:
-        """The program of the step, which is complete."""
+    def split_memory(self, x: Variable, base: Variable) -> None:
+        """Notes that `x` becomes a view of `base`, a new Variable without its history, also after the step."""
+        position = self.positions.get(id(x))
+        if position is None:
+            return
+        state = self.states[position]
+        of_base = VariableState(base, None)
+        of_base.value, of_base.counts = state.value, state.counts
+        of_base.fields = {"_recorded": state.fields["_recorded"], "_edge": None}
+        of_base.fields["_writes_read"] = state.counts[1]
+        state.value = None
+        state.fields["_view"], state.fields["_writes_read"] = ViewOf(base, None), state.counts[1]
+        self.positions[id(base)] = len(self.states)
+        self.states.append(of_base)
+
+    def gather(self, args: Sequence[Variable], results: Sequence[Any]) -> Callable[[], TracedStep]:
+        """What the step returns and changes, once its function has ended.
+
+        The result is to be called when no frame of the function is left.
+        """
         outputs: dict[Atom, Tracer] = {}
 
         def atom_of(x: Any) -> Atom:
@@ -275,35 +295,55 @@ class StepTrace(Recording):
         pairs = zip(args, self.arguments, strict=True)
         written = {i: atom_of(x) for i, (x, first) in enumerate(pairs) if x.read() is not first}
         changes, new_grads = self.changes(atom_of)
-        whole, constants = self.builder.finish(list(outputs.values()))
-        numbers: dict[Atom, int] = {v: -1 - i for i, v in enumerate(whole.inputs)}
-        computed = [a for a in outputs if a not in numbers]
-        numbers.update({a: i for i, a in enumerate(computed)})
-        used = used_variables(whole.equations, computed)
-        operands = [i for i, v in enumerate(whole.inputs) if v in used]
-        inputs = [whole.inputs[i] for i in operands]
-        made = [v for eqn in whole.equations for v in eqn.outputs]
-        wide = any([is_wide(v.aval) for v in (*inputs, *made)])
-        with jax.enable_x64(True) if wide else nullcontext():
-            arrays = list(map(jnp.array, constants))
-        return TracedStep(
-            slots=list(map(self.slot, self.states)),
-            roots=[i for i, state in enumerate(self.states) if state.value is not None],
-            constants=arrays,
-            program=replace_program_fields(whole, inputs=inputs, outputs=computed),
-            operands=operands,
-            results=[numbers[a] for a in result_atoms],
-            written={i: numbers[a] for i, a in written.items()},
-            changes=[c._replace(value=numbers.get(c.value)) for c in changes],
-            new_grads=[g._replace(value=numbers[g.value]) for g in new_grads],
-            has_history=has_history,
-            is_wide=wide,
-        )
+        slots = list(map(self.slot, self.states))
+        roots = [i for i, state in enumerate(self.states) if state.value is not None]
+
+        def complete() -> TracedStep:
+            kept = self.kept_values()
+            for x in kept:
+                outputs.setdefault(self.values[x.number].atom, self.values[x.number])
+            whole, constants = self.builder.finish(list(outputs.values()))
+            numbers: dict[Atom, int] = {v: -1 - i for i, v in enumerate(whole.inputs)}
+            computed = [a for a in outputs if a not in numbers]
+            numbers.update({a: i for i, a in enumerate(computed)})
+            used = used_variables(whole.equations, computed)
+            operands = [i for i, v in enumerate(whole.inputs) if v in used]
+            inputs = [whole.inputs[i] for i in operands]
+            made = [v for eqn in whole.equations for v in eqn.outputs]
+            wide = any([is_wide(v.aval) for v in (*inputs, *made)])
+            with jax.enable_x64(True) if wide else nullcontext():
+                arrays = list(map(jnp.array, constants))
+            return TracedStep(
+                slots=slots,
+                roots=roots,
+                constants=arrays,
+                program=replace_program_fields(whole, inputs=inputs, outputs=computed),
+                operands=operands,
+                results=[numbers[a] for a in result_atoms],
+                written={i: numbers[a] for i, a in written.items()},
+                changes=[c._replace(value=numbers.get(c.value)) for c in changes],
+                new_grads=[g._replace(value=numbers[g.value]) for g in new_grads],
+                kept=[(x, numbers[self.values[x.number].atom]) for x in kept],
+                has_history=has_history,
+                is_wide=wide,
+            )
+
+        return complete
+
+    def kept_values(self) -> list[Recorded]:
+        """The values that something still refers to, though the step has ended."""
+        kept = self.held()
+        if kept:
+            # Cycles, as of gradients with a history, are no use of them.
+            del kept
+            gc.collect()
+            kept = self.held()
+        return kept
 
     def slot(self, state: VariableState) -> Slot:
         """How a call finds the Variable of a state."""
         fields = state.fields
-        grad, counter = fields.get("_grad"), fields.get("_counter")
+        grad, counter = fields.get("_grad"), state.variable._counter
         number = None if grad is None else self.positions.get(id(grad))
         return Slot(
             reference=ref(state.variable),
@@ -312,9 +352,10 @@ class StepTrace(Recording):
             aval=fields["_recorded"].aval,
             is_root=state.value is not None,
             is_leaf=fields.get("_leaf") is not None,
+            keeps_history=(view := fields.get("_view")) is None or view.primitive is None,
             has_history=fields["_edge"] is not None,
             is_inference=counter is not None and counter.is_inference,
-            hooks=state.hooks,
+            hooks=state.hook_keys,
         )
 
     def changes(self, atom_of: Callable[[Any], Atom]) -> tuple[list[Change], list[NewGrad]]:
@@ -339,7 +380,7 @@ class StepTrace(Recording):
         # Those that become gradients are noted meanwhile.
         for i, state in enumerate(self.states):
             x, fields, value, counts = state.variable, state.fields, None, (0, 0)
-            if hooks_of(x) != state.hooks:
+            if hook_keys_of(x) != state.hook_keys:
                 raise AutogradError(
                     f"{self.owner}: a hook that the function registers on a Variable from around it, or "
                     f"removes, must not outlast it; got one of {x.describe()}",
@@ -349,6 +390,8 @@ class StepTrace(Recording):
                 value = None if x.read() is state.value else atom_of(x)
                 counter, (version, writes) = x.version_counter, state.counts
                 counts = counter.version - version, counter.writes - writes
+            if x._view is None or x._view.primitive is None:
+                x.read()
                 if x._edge is not fields["_edge"]:
                     raise AutogradError(
                         f"{self.owner}: a Variable from around the function must not get a history "

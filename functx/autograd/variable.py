@@ -538,6 +538,8 @@ class Variable(ConvertibleArray):
         if view is None:
             # The memory is that of an array without history, lest the result keep the graph of this one.
             view = self._view = ViewOf(self.without_history(), None)
+            if step_traces.count and (trace := step_traces.of_thread()) is not None:
+                trace.split_memory(self, view.base)
         elif view.primitive is not None:
             view = ViewOf(view.base.detach(), view.primitive, view.others, view.output)
         x._view = view

@@ -1,5 +1,6 @@
 """A whole step under `jit`: it does to Variables what the step does without, and what it refuses."""
 
+import gc
 from concurrent.futures import ThreadPoolExecutor
 from threading import Lock
 from weakref import ref
@@ -17,11 +18,13 @@ from functx.autograd import (
     checkpoint,
     enable_grad,
     forward_ad,
+    functional,
     grad,
     inference_mode,
     no_grad,
     saved_tensors_hooks,
 )
+from functx.autograd.graph import register_multi_grad_hook
 from functx.autograd.recorded import step_traces
 from functx.core import tree
 from functx.core.errors import (
@@ -211,6 +214,28 @@ def step_with_hooks():
     return step, w
 
 
+def step_with_hooks_of_several_values():
+    w, summed = leaf(1.0, 2.0, 3.0), buffer(0.0, 0.0, 0.0)
+
+    def add(gradients):
+        summed[...] = summed + gradients[0] + gradients[1]
+
+    def step(x):
+        a, b = w * x, w * 3
+        handle = register_multi_grad_hook([a, b], add)
+        (a * b).sum().backward(inputs=[w])
+        handle.remove()
+        (g,) = grad(
+            (w**3).sum(), w, onp.eye(3, dtype="float32")[:2].sum(0).sum(), create_graph=True
+        )
+        y = w**3
+        (rows,) = grad(y, w, onp.eye(3, dtype="float32"), is_grads_batched=True)
+        descend(w, rate=0.01)
+        return g, rows, functional.hessian(lambda w: (w**3).sum(), w)
+
+    return step, w, summed
+
+
 class Cube(Function):
     @staticmethod
     def forward(ctx, x):
@@ -327,6 +352,7 @@ def step_that_switches():
         step_on_a_flat_buffer,
         step_with_tied_parameters,
         step_with_hooks,
+        step_with_hooks_of_several_values,
         step_with_functions_and_recomputation,
         step_with_a_gradient_penalty,
         step_with_duals,
@@ -531,22 +557,57 @@ def test_backward_stays_refused_inside_other_transforms_within_and_around():
         functx.jit(lambda w: (w * w).sum().backward())(w)
 
 
-def test_a_variable_that_a_step_makes_is_used_inside_it_alone():
+def step_with_state_that_is_made_when_needed():
+    w, state = leaf(1.0, 2.0, 3.0), {}
+
+    def step(x):
+        loss = (w * w * x).sum()
+        loss.backward()
+        if not state:
+            state["first"], state["m"] = w.grad.copy(), Variable(onp.zeros(3, "float32"))
+            state["old"] = w.detach()
+            state["part"] = w[:1]
+        with no_grad():
+            state["m"][...] = 0.9 * state["m"] + w.grad.detach()
+            w[...] = w - 0.1 * state["m"] - state["first"]
+        w.grad = None
+        return loss, state
+
+    return step, w
+
+
+def test_what_a_step_stores_has_its_value_and_is_found_by_the_next_trace():
+    check_equal(step_with_state_that_is_made_when_needed, traces=2)
+    for run in (lambda f: f, functx.jit):
+        w, kept = leaf(1.0, 2.0), []
+
+        def step(w=w, kept=kept):
+            y = w * w
+            y.sum().backward(retain_graph=True)
+            kept.extend([y * 3, w.grad])
+            w.grad = None
+
+        step = run(step)
+        step()
+        step()
+        assert [x.tolist() for x in kept] == [[3.0, 12.0], [2.0, 4.0]] * 2
+        kept[0].sum().backward()
+        assert w.grad.tolist() == [6.0, 12.0]
+
+
+def test_what_a_step_that_raises_has_stored_is_used_inside_it_alone():
     w, kept = leaf(1.0, 2.0), []
 
     @functx.jit
     def step():
         y = w * w
         y.sum().backward()
-        kept.extend([w[:1], y, w.grad, Variable(1.0), w.detach()])
-        descend(w)
-        w.grad = None
+        kept.extend([y, w.grad, Variable(1.0), w.detach()])
+        raise KeyError
 
-    step()
-    step()
-    part, *others = kept
-    assert part.tolist() == w[:1].tolist()
-    for x in others:
+    with pytest.raises(KeyError):
+        step()
+    for x in kept:
         for use in (lambda x: x + 1, lambda x: x.numpy(), lambda x: (x * w).sum().backward()):
             with pytest.raises(
                 EscapedTracerError, match=r"must be used inside it; got one of jit\(step\)"
@@ -554,7 +615,8 @@ def test_a_variable_that_a_step_makes_is_used_inside_it_alone():
                 use(x)
         assert "Variable<f32" in repr(x)
     with pytest.raises(EscapedTracerError):
-        functx.jit(lambda: others[0] + w)()
+        functx.jit(lambda: kept[0] + w)()
+    assert w.tolist() == [1.0, 2.0] and w.grad is None
 
 
 def test_a_step_keeps_no_variable_alive():
@@ -570,10 +632,15 @@ def test_a_step_keeps_no_variable_alive():
         (models[0].w ** 2).sum().backward()
         descend(models[0].w)
 
+    def add_hook(w):
+        w.register_hook(lambda g: g + 0 * w)
+
     step()
+    add_hook(models[0].w)
     step()
     dead = [ref(models[0].w), ref(models[0].w.grad)]
     models[0] = Model()
+    gc.collect()
     assert [r() for r in dead] == [None, None]
     step()
     onp.testing.assert_allclose(models[0].w.numpy(), [0.8, 1.6])
