@@ -88,9 +88,28 @@ def pytest_addoption(parser):
         metavar="NAME=WORD",
         help="a switch of functx.config for the whole run, such as outline=always",
     )
+    parser.addoption(
+        "--compiled-walks",
+        action="store_true",
+        help="run each test under functx.compiled_autograd.enable(), with the program of each walk",
+    )
+
+
+class CompiledWalks:
+    """Runs tests with walks as captured programs, also the first walk of a structure."""
+
+    @pytest.fixture(autouse=True)
+    def compiled_walks(self, monkeypatch):
+        from functx.autograd.compiled.compilers import WalkCompiler
+
+        monkeypatch.setattr(WalkCompiler, "runs_first_walk", True)
+        with functx.compiled_autograd.enable():
+            yield
 
 
 def pytest_configure(config):
+    if config.getoption("--compiled-walks"):
+        config.pluginmanager.register(CompiledWalks())
     for switch in config.getoption("--switch"):
         functx.config.update(*switch.split("=", 1))
 
