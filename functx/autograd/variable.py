@@ -251,28 +251,37 @@ class Variable(ConvertibleArray):
         return x._lock
 
     def _read_again(self) -> None:
-        """Takes the view again, after a write."""
-        writes, view = self.version_counter.writes, self._view
-        assert view is not None
+        """Takes the view again after a write, and first those that it is a view of."""
+        stale: list[tuple[Variable, ViewOf, bool]] = []
+        x, records = self, current_modes().records_gradients
+        while (view := x._view) is not None and not x.is_current:
+            # Of the base of another view, which `forward` may have made under no_grad, only the value is read.
+            records = view.primitive is not None and x.has_history_of(view, records)
+            stale.append((x, view, records))
+            x = view.base
+        for x, view, records in reversed(stale):
+            x._take_again(view, records)
+
+    def _take_again(self, view: ViewOf, records: bool) -> None:
+        """Takes the view of its base, which is current, again; `records` says whether with its history."""
+        writes = self.version_counter.writes
         if view.primitive is None:
             edge = self._edge
             if edge is not None and view.function is not None:
                 edge = GradientEdge(OverwrittenNode(view.function, [self.aval_]), 0)
-            # Of the base, which `forward` may have made under no_grad, only the value is read.
-            with grad_mode(False):
-                recorded = view.base.read()
-            self._replace(recorded, edge, view.base._dual if view.function else None)
+            self._replace(view.base.read(), edge, view.base._dual if view.function else None)
         else:
-            with grad_mode(self.has_history_of(view), inference=False):
+            with grad_mode(records, inference=False):
                 outs = self.record(view.primitive, (view.base, *view.others))
                 new = outs[view.output] if view.primitive.multiple_results else outs
             self._replace(new._recorded, new._edge, new._dual)
         self._writes_read = writes
 
-    def has_history_of(self, view: ViewOf) -> bool:
+    def has_history_of(self, view: ViewOf, records: bool) -> bool:
         """Whether this view, taken again after a write, has the history of its base.
 
-        Raises ViewWriteError for a view made under no_grad after a write that has a history.
+        Raises ViewWriteError for a view made under no_grad after a write that has a history, if the
+        mode `records` gradients.
         """
         if not view.under_no_grad:
             return True
@@ -280,7 +289,7 @@ class Variable(ConvertibleArray):
         memory.read()
         if memory._edge is view.memory_edge:
             return False
-        if view.memory_edge is not None and current_modes().records_gradients:
+        if view.memory_edge is not None and records:
             raise ViewWriteError(
                 "a view made under no_grad must not be read in grad mode after a write to its memory "
                 f"that has a derivative; got {self.aval_!r}, a view of {view.base.aval_!r}",
@@ -531,19 +540,23 @@ class Variable(ConvertibleArray):
 
     def detach(self) -> Variable:
         """The same memory without history."""
-        view = self._view
-        if view is not None and view.function is not None:
-            return view.base.detach()
-        x = self.without_history()
+        views: list[tuple[Variable, ViewOf]] = []
+        x, view = self, self._view
+        while view is not None and (view.primitive is not None or view.function is not None):
+            if view.primitive is not None:
+                views.append((x, view))
+            x, view = view.base, view.base._view
+        detached = x.without_history()
         if view is None:
             # The memory is that of an array without history, lest the result keep the graph of this one.
-            view = self._view = ViewOf(self.without_history(), None)
+            view = x._view = ViewOf(x.without_history(), None)
             if step_traces.count and (trace := step_traces.of_thread()) is not None:
-                trace.split_memory(self, view.base)
-        elif view.primitive is not None:
-            view = ViewOf(view.base.detach(), view.primitive, view.others, view.output)
-        x._view = view
-        return x
+                trace.split_memory(x, view.base)
+        detached._view = view
+        for x, view in reversed(views):
+            base, detached = detached, x.without_history()
+            detached._view = ViewOf(base, view.primitive, view.others, view.output)
+        return detached
 
     def without_history(self) -> Variable:
         """An array with the value and the count of writes of this one."""
@@ -600,41 +613,44 @@ class Variable(ConvertibleArray):
 
     def write(self, new: Variable) -> None:
         """Write `new`, of the same shape and dtype; all views of the memory see it."""
-        self._assign(new)
-        x: Variable | None = self
-        while x is not None:
-            if x._retains_grad:
-                x.read()
-            x = x._view and x._view.base
+        x, states = self, []
+        while True:
+            if step_traces.count:
+                note_read(x)
+            view = x._view
+            if view is not None and view.primitive is not None:
+                new = view.primitive.scatter_into_base(new, view.output, view.base, *view.others)
+            else:
+                new, edge = x._written(new)
+                # It may lie in this memory, and must be read before that counts the write.
+                recorded = new.read()
+                if view is None or view.function is None:
+                    states.append((x, recorded, edge, new._dual))
+                if view is None:
+                    break
+                new = make_variable(recorded, view.base.edge)
+            x = view.base
+        counter = x._counter or x.version_counter
+        counter.version += 1
+        counter.writes += 1
+        for x, recorded, edge, dual in reversed(states):
+            x._replace(recorded, edge, dual)
+            x._writes_read = counter.writes
+        written: Variable | None = self
+        while written is not None:
+            if written._retains_grad:
+                written.read()
+            written = written._view and written._view.base
 
-    def _assign(self, new: Variable) -> None:
-        if step_traces.count:
-            note_read(self)
-        view = self._view
-        if view is not None and view.primitive is not None:
-            view.base._assign(
-                view.primitive.scatter_into_base(new, view.output, view.base, *view.others)
-            )
-            return
-        # A write that no derivative sees leaves the history as it is.
-        edge = self._edge
-        if current_modes().records_gradients and self._leaf is None:
-            if edge is not None and new.edge is None:
-                # The value before gets a gradient of zero.
-                new = ops.select(np.True_, new, self)  # type: ignore[assignment]
-            edge = new.edge
-        # It may lie in this memory, and must be read before that counts the write.
-        recorded, dual = new.read(), new._dual
-        counter = self._counter or self.version_counter
-        if view is None:
-            counter.version += 1
-            counter.writes += 1
-        else:
-            view.base._assign(make_variable(recorded, view.base.edge))
-            if view.function is not None:
-                return
-        self._replace(recorded, edge, dual)
-        self._writes_read = counter.writes
+    def _written(self, new: Variable) -> tuple[Variable, GradientEdge | None]:
+        """What a write of `new` to this whole array writes, and the history of it after that."""
+        if not current_modes().records_gradients or self._leaf is not None:
+            # A write that no derivative sees leaves the history as it is.
+            return new, self._edge
+        if self._edge is not None and new.edge is None:
+            # The value before gets a gradient of zero.
+            new = ops.select(np.True_, new, self)  # type: ignore[assignment]
+        return new, new.edge
 
     def check_writable(
         self,

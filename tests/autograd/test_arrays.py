@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+import sys
 
 import jax
 import numpy as onp
@@ -239,6 +240,23 @@ def test_a_value_in_the_memory_that_it_is_written_to_is_read_before():
     assert matrix.tolist() == [[1.0, 2.0], [3.0, 4.0]]
     assert u.tolist() == result.tolist() == [3.0, 2.0, 1.0]
     assert grad((result * u).sum(), u)[0].tolist() == [6.0, 4.0, 2.0]
+
+
+def test_views_may_be_nested_deeper_than_python_calls():
+    u = leaf(1.0, 2.0, 3.0)
+    x = u * 1
+    views = [x]
+    for _ in range(sys.getrecursionlimit()):
+        views.append(views[-1][:])
+    last, detached = views[-1], views[-1].detach()
+    x[0] = 4.0
+    last[1] = 5.0
+    assert x.tolist() == last.tolist() == [4.0, 5.0, 3.0]
+    # Another recording than that of `last`, which would be compiled when it is met again.
+    assert (2 * detached).tolist() == [8.0, 10.0, 6.0]
+    assert grad(last.sum(), u)[0].tolist() == [0.0, 0.0, 1.0]
+    detached[2] = 6.0
+    assert x.tolist() == last.tolist() == [4.0, 5.0, 6.0]
 
 
 def test_64_bit_variables_stay_so_where_64_bit_mode_is_off_by_then():

@@ -31,7 +31,7 @@ from functx.autograd import (
     set_grad_enabled,
 )
 from functx.autograd.nodes import AccumulateGrad, saving_hooks
-from functx.autograd.variable import open_level
+from functx.autograd.variable import VersionCounter, open_level
 from functx.core.errors import SavedValueError
 
 THREADS = 6
@@ -397,3 +397,14 @@ def test_threads_that_need_the_node_of_a_leaf_at_once_get_one(monkeypatch):
     parts = in_threads(lambda i: (x * (i + 1)).sum())
     assert len({y.grad_fn.edges[0].node.edges[0].node for y in parts}) == 1
     assert grad(sum(parts), x)[0].tolist() == [21.0]
+
+
+def test_threads_that_need_the_version_counter_of_a_leaf_at_once_get_one(monkeypatch):
+    class Slow(VersionCounter):
+        def __init__(self, is_inference):
+            time.sleep(0.02)
+            super().__init__(is_inference)
+
+    monkeypatch.setattr(sys.modules[Variable.__module__], "VersionCounter", Slow)
+    x = leaf(2.0)
+    assert len({*in_threads(lambda _: x.version_counter)}) == 1
