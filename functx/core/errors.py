@@ -847,7 +847,7 @@ class MemoryBudgetWarning(FunctxError, UserWarning):
 
 
 class RecompilationWarning(FunctxError, UserWarning):
-    """One line of code has compiled a function many times.
+    """One line of code has compiled a function many times, or captured many backward walks.
 
     Smallest failing code: `for n in range(1, 9): functx.jit(f)(functx.numpy.ones(n))`.
     Cure: pass arguments of few types, and jit a function once; the message states the difference.

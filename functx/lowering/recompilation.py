@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import zip_longest
 from types import CodeType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, Self
 
 import jax
 
@@ -35,6 +35,16 @@ COMPILATIONS_BEFORE_WARNING = 5
 
 _MAX_RECORDED_OPERATIONS = 200
 """The number of operations that a record keeps, to find one that differs."""
+
+
+class Record(Protocol):
+    """One compilation or capture, as far as it is compared with the next."""
+
+    def may_be_same_function(self, before: Self) -> bool:
+        """Whether the two may be of one function, and not of two with the same code."""
+
+    def difference(self, before: Self) -> tuple[str, str]:
+        """The first difference from the compilation `before`, and advice on it."""
 
 
 class CompilationRecord(NamedTuple):
@@ -90,12 +100,10 @@ class CompilationRecord(NamedTuple):
         )
 
     def may_be_same_function(self, before: CompilationRecord) -> bool:
-        """Whether the two may be of one function, and not of two with the same code."""
         is_same = self.jit_id is not None and self.jit_id == before.jit_id
         return is_same or self.primitive_types == before.primitive_types
 
     def difference(self, before: CompilationRecord) -> tuple[str, str]:
-        """The first difference from the compilation `before`, and advice on it."""
         for name, was, now in _changed_values(before.settings, self.settings):
             return f"{name}: {was} before, {now} now", "Set it once, before anything is compiled."
         for name, was, now in _changed_values(before.static, self.static):
@@ -183,7 +191,7 @@ class _CallSite:
         # The key of the call holds the identities of these, which are kept alive here.
         self.codes = codes
         self.count = 0
-        self.last: CompilationRecord | None = None
+        self.last: Any = None
 
 
 _call_sites: dict[Any, _CallSite] = {}
@@ -201,6 +209,20 @@ def record_compilation(
     source = user_source(2)
     if code is None or source is None or file_owner[code.co_filename] is FUNCTX_OR_JAX:
         return
+    warn_of_repeats(
+        source,
+        code,
+        kind,
+        lambda: CompilationRecord.of(*parts, **more),
+        f"{parts[0]}: one call should compile a few times at most, since that takes far longer than "
+        "to run",
+    )
+
+
+def warn_of_repeats(
+    source: Source, code: CodeType, kind: object, record: Callable[[], Record], requirement: str
+) -> None:
+    """Counts a compilation or capture of `code` by the call at `source`; warns when there are too many."""
     key = id(source[0]), source[1], id(code), kind
     call = _call_sites.get(key)
     if call is None:
@@ -209,7 +231,7 @@ def record_compilation(
         call = _call_sites[key] = _CallSite(source[0], code)
     if call.count > COMPILATIONS_BEFORE_WARNING:
         return
-    last, call.last = call.last, CompilationRecord.of(*parts, **more)
+    last, call.last = call.last, record()
     if last is not None and not call.last.may_be_same_function(last):
         return
     call.count += 1
@@ -218,8 +240,7 @@ def record_compilation(
     difference, advice = call.last.difference(last)
     call.last = None
     warning = RecompilationWarning(
-        f"{parts[0]}: one call should compile a few times at most, since that takes far longer "
-        f"than to run; got {call.count} times",
+        f"{requirement}; got {call.count} times",
         f"differing: {difference}",
         fix=advice,
         source=source,

@@ -8,7 +8,10 @@ import pytest
 import functx.numpy as np
 from functx import compiled_autograd
 from functx.autograd import Variable
-from functx.compiled_autograd import compile_stages, enable
+from functx.autograd.compiled import compilers
+from functx.compiled_autograd import compile_stages, counters, disable, enable
+from functx.core.caches import Cache
+from functx.core.errors import RecompilationWarning
 
 PROGRAMS, VERBOSE = "functx.compiled_autograd", "functx.compiled_autograd.verbose"
 
@@ -70,6 +73,72 @@ def test_each_miss_says_which_node_is_new_or_which_size_changed(lines):
         "captured: node sin (2) is new here; the key has 17 entries, sizes tried before: []",
         "captured: node tanh (2) is new here; the key has 18 entries, sizes tried before: []",
     ]
+
+
+def test_a_miss_names_the_node_whose_saved_values_coincide_or_the_root(lines):
+    def walk(same=False, gradient=None):
+        x, c, d = leaf(3), leaf(3).detach(), leaf(3).detach()
+        (x * c * (c if same else d)).sum().backward(gradient)
+
+    def walks():
+        with enable():
+            walk()
+            walk(gradient=Variable(1.0))
+            walk(same=True)
+
+    _, root, same = lines(walks)
+    assert "root (0) is new here" in root
+    assert "node mul (3) is new here" in same
+
+
+def walk_layers(count, hook=False):
+    x = leaf(3)
+    for _ in range(count):
+        x = np.tanh(x)
+        if hook:
+            x.register_hook(lambda g: None)
+    x.sum().backward()
+
+
+@pytest.mark.filterwarnings("always::functx.core.errors.RecompilationWarning")
+def test_a_line_that_captures_again_and_again_is_warned_of_once_with_what_differs():
+    with enable(), pytest.warns(RecompilationWarning) as found:
+        for count in range(1, 12):
+            walk_layers(count)
+    (warning,) = found
+    text = str(warning.message)
+    assert "one backward() should capture a few walks at most" in text and "got 6 times" in text
+    assert "differing: node tanh (7), AccumulateGrad before" in text
+    assert "x.sum().backward()" in text and "compiled_autograd.disable()" in text
+    assert warning.filename == __file__
+
+
+@pytest.mark.filterwarnings("error::functx.core.errors.RecompilationWarning")
+def test_few_captures_or_many_sizes_are_not_warned_of():
+    def walks():
+        for size in range(1, 12):
+            walk_net(size)
+        for size in range(1, 4):
+            walk_layers(size, hook=True)
+
+    with enable():
+        walks()
+    with disable():
+        for count in range(1, 12):
+            walk_layers(count)
+
+
+def test_many_structures_in_turn_keep_few(monkeypatch):
+    walks, structures = Cache("", 8), Cache("", 8)
+    monkeypatch.setattr(compilers, "_walks", walks)
+    monkeypatch.setattr(compilers, "_structures", structures)
+    with enable():
+        for _ in range(2):
+            for count in range(1, 30):
+                walk_layers(count)
+    assert counters.captures == 58 and counters.hits == 0
+    for cache in (walks, structures):
+        assert len(cache.young_entries) + len(cache.old_entries) <= 16
 
 
 def test_each_captured_program_is_logged_once(lines):

@@ -122,10 +122,8 @@ class WalkCompiler:
         self, walk: Walk, graph: WalkGraph, edges: Sequence[GradientEdge], key: Hashable
     ) -> CompiledWalk:
         """The compiled walk of a graph that was not met before."""
-        structure = structure_of(graph.key[0], graph.marks)
-        form = contextual_key(
-            (self.compiler_fn, walk.plain, walk.create_graph, structure.form, graph.key[1])
-        )
+        structure = structure_of(graph.key, graph.marks, graph.firsts)
+        form = contextual_key((self.compiler_fn, walk.plain, walk.create_graph, structure.form))
         known: KnownStructure | None = _structures.get(form)
         is_captured = known is None or not known.dynamic or known.structure.sizes == structure.sizes
         dynamic = self.dynamic
@@ -139,6 +137,7 @@ class WalkCompiler:
         capture = CapturingWalk(walk, graph).capture(edges, structure.sizes if dynamic else ())
         if is_captured:
             counters.add(self.name, captures=1)
+            logs.warn_of_captures(graph.nodes, structure)
             self.levels.log_program(capture.program)
         compiled = CompiledWalk(capture, self.compile(capture))
         _structures.put(form, KnownStructure(self.compiler_fn, structure, dynamic))

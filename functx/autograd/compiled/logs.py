@@ -1,4 +1,4 @@
-"""The logs of captured walks: the programs, and the reasons of captures."""
+"""The logs of captured walks: the programs, and the reasons of captures; warnings of many captures."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 
 from functx.autograd.compiled.splits import SizeChange, Structure
 from functx.autograd.nodes import Node
+from functx.core.source_info import user_source
+from functx.lowering.recompilation import warn_of_repeats
 
 programs = logging.getLogger("functx.compiled_autograd")
 verbose = logging.getLogger("functx.compiled_autograd.verbose")
@@ -59,3 +61,44 @@ def current_levels() -> Levels:
 def describe_node(nodes: Sequence[Node], position: int) -> str:
     """`node tanh (3)`: the node at a position of a walk, or its root."""
     return "root (0)" if position < 0 else f"node {nodes[position].label} ({position + 1})"
+
+
+class CaptureRecord(NamedTuple):
+    """One capture, as far as it is compared with the next by the same call of `backward`."""
+
+    structure: Structure
+    labels: list[str]
+
+    def may_be_same_function(self, before: CaptureRecord) -> bool:
+        """Whether the two walks have the same kinds of nodes."""
+        return set(self.labels) == set(before.labels)
+
+    def difference(self, before: CaptureRecord) -> tuple[str, str]:
+        """The first node that differs, and advice on it."""
+        advice = (
+            "Walks share a capture if they have the same operations, hooks, wanted leaves and leaves with "
+            "`.grad`; around one that changes each time, use functx.compiled_autograd.disable()."
+        )
+        position = self.structure.first_difference([before.structure])
+        if position < 0:
+            return "the roots, or the leaves that are wanted", advice
+        name = f"node {self.labels[position]} ({position + 1})"
+        was = before.labels[position : position + 1]
+        if was == [self.labels[position]]:
+            return f"{name}, by its hooks, parameters, operands or `.grad`", advice
+        return f"{name}, {was[0] if was else 'nothing'} before", advice
+
+
+def warn_of_captures(nodes: Sequence[Node], structure: Structure) -> None:
+    """Counts a capture by the line of the user that calls `backward`; warns when there are too many."""
+    source = user_source()
+    if source is None:
+        return
+    warn_of_repeats(
+        source,
+        source[0],
+        "walk",
+        lambda: CaptureRecord(structure, [node.label for node in nodes]),
+        "compiled_autograd: one backward() should capture a few walks at most, since that takes far "
+        "longer than to run them",
+    )

@@ -105,15 +105,22 @@ class SizeChange(NamedTuple):
     new: int
 
 
-def structure_of(key: Sequence[Hashable], marks: Sequence[int]) -> Structure:
-    """The structure of a walk, from its key, whose part for node i begins at `marks[i]`."""
+def structure_of(
+    key: tuple[Sequence[Hashable], Sequence[int]], marks: Sequence[int], firsts: Sequence[int]
+) -> Structure:
+    """The structure of a walk, from its key, whose parts for node i begin at `marks[i]` and `firsts[i]`."""
+    entries, canonical = key
     parts: list[Hashable] = []
     sizes: list[int] = []
     starts: list[int] = []
-    for first, last in zip([0, *marks], [*marks, len(key)], strict=True):
+    ranges = zip(
+        [0, *marks], [*marks, len(entries)], [0, *firsts], [*firsts, len(canonical)], strict=True
+    )
+    for first, last, first_value, last_value in ranges:
         starts.append(len(sizes))
-        parts.append(tuple([without_sizes(x, sizes) for x in key[first:last]]))
-    return Structure(parts, sizes, starts, len(key))
+        part = [without_sizes(x, sizes) for x in entries[first:last]]
+        parts.append((*part, tuple(canonical[first_value:last_value])))
+    return Structure(parts, sizes, starts, len(entries))
 
 
 def without_sizes(x: Any, sizes: list[int]) -> Hashable:
