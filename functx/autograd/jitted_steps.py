@@ -30,7 +30,7 @@ from functx.core.typing import Avals, Function, PyTree
 from functx.lowering.execution import find_executable
 from functx.lowering.jax_bridge import call_reraising_callback_errors
 from functx.transforms.aliasing import shared_buffers, write_back_arguments
-from functx.transforms.argument_names import function_name
+from functx.transforms.argument_names import argument_names, function_name
 from functx.transforms.tracing_api import FlatFunction
 
 STEPS_OF_A_KEY = 8
@@ -113,7 +113,7 @@ def run_here(fun: Function, leaves: Sequence[Any], in_tree: tree.TreeDef) -> PyT
 
 def trace_step(fun: Function, in_tree: tree.TreeDef, avals: Avals) -> Step:
     """The step that a call is; afterwards all Variables are as they were before."""
-    trace = StepTrace(function_name(fun))
+    trace = StepTrace(function_name(fun), argument_names(fun, in_tree, avals))
     flat = FlatFunction(fun, in_tree, "jit", False)
 
     def run() -> Callable[[], TracedStep]:

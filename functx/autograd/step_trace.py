@@ -160,9 +160,10 @@ class StepTrace(Recording):
     Variables from around it get traced values until it ends, when all have their states back.
     """
 
-    def __init__(self, name: str):
+    def __init__(self, name: str, in_names: Any):
         super().__init__()
         self.builder = Builder(name, "jit")
+        self.builder.in_names = in_names
         self.values: list[Tracer] = []
         self.arguments: list[Recorded] = []
         self.states: list[VariableState] = []
@@ -284,6 +285,7 @@ class StepTrace(Recording):
         The result is to be called when no frame of the function is left.
         """
         outputs: dict[Atom, Tracer] = {}
+        num_args = len(args)
 
         def atom_of(x: Any) -> Atom:
             value = self.traced(x.read()) if isinstance(x, Variable) else x
@@ -307,7 +309,7 @@ class StepTrace(Recording):
             computed = [a for a in outputs if a not in numbers]
             numbers.update({a: i for i, a in enumerate(computed)})
             used = used_variables(whole.equations, computed)
-            operands = [i for i, v in enumerate(whole.inputs) if v in used]
+            operands = [i for i, v in enumerate(whole.inputs) if i < num_args or v in used]
             inputs = [whole.inputs[i] for i in operands]
             made = [v for eqn in whole.equations for v in eqn.outputs]
             wide = any([is_wide(v.aval) for v in (*inputs, *made)])

@@ -33,6 +33,7 @@ from functx.core.errors import (
     ConcretizationError,
     EscapedTracerError,
     LostDerivativeError,
+    RecompilationWarning,
 )
 
 X = onp.array([1.0, -2.0, 0.5], "float32")
@@ -917,3 +918,15 @@ def test_a_step_of_64_bit_values_keeps_them():
         step()
         onp.testing.assert_allclose(w.numpy(), [0.9, 1.9], rtol=1e-12)
         assert w.dtype == w.grad.dtype == "float64"
+
+
+def test_a_step_that_is_compiled_again_and_again_is_warned_of():
+    w = leaf(1.0, 2.0)
+
+    @functx.jit
+    def step(x):
+        (w * x).sum().backward()
+
+    with pytest.warns(RecompilationWarning, match=r"step: one call.*\n.*argument `x`: f32\[6,2\]"):
+        for i in range(7):
+            step(onp.ones((i + 1, 2), "float32"))
