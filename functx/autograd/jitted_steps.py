@@ -61,10 +61,11 @@ class JittedSteps:
         in_tree: tree.TreeDef,
         avals: Avals,
         key: Hashable,
+        may_be_node: bool = False,
     ) -> PyTree:
         """The result of a call, after which the Variables are changed.
 
-        NotImplemented if none is changed, and the result has a history: then one node may do.
+        NotImplemented if none is changed, the result has a history, and one node may do.
         """
         if step_traces.count and step_traces.of_thread() is not None:
             # A step inside another one is a part of it.
@@ -96,8 +97,9 @@ class JittedSteps:
                     del steps[STEPS_OF_A_KEY:]
                 found = step.find_variables()
                 assert found is not None, "the state that was traced is that of the call"
-            if step.traced.has_history and not step.traced.changes and not step.needs_history:
-                step.needs_history = True
+            if step.needs_history and may_be_node and not step.is_no_node:
+                # Another trace finds out, once.
+                step.is_no_node = True
                 return NotImplemented
             if step.needs_history or step.shares_memory(leaves, found):
                 return run_here(fun, leaves, in_tree)
@@ -140,8 +142,9 @@ class Step:
         self.traced, self.out_tree = traced, out_tree
         self.executable: Callable[..., Sequence[Any]] | None = None
         self.literals: Sequence[Any] = ()
-        # Whether it changes nothing, and cannot be one node, which would not know what it does to derivatives.
-        self.needs_history = False
+        # A node of the program would not know what the function does to derivatives.
+        self.needs_history = traced.has_history and not traced.changes
+        self.is_no_node = False
         self.out_avals = traced.program.out_avals
         self.finds_grads = any([slot.grad_of is not None for slot in traced.slots])
         self.reads_grads = [(i, s.grad) for i, s in enumerate(traced.slots) if s.grad != -1]

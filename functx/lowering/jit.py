@@ -370,7 +370,7 @@ class JittedFunction:
         key = self.key(args, kwargs, in_tree, avals)
         found: tuple[TracedFunction, Call] | None = self.traced.get(key)
         if found is None and self.steps is not None and is_outermost():
-            out = self.steps(fun, leaves, in_tree, avals, key)
+            out = self.steps(fun, leaves, in_tree, avals, key, may_be_node=True)
             if out is not NotImplemented:
                 return out
         if found is None:

@@ -847,8 +847,11 @@ def test_a_function_that_changes_nothing_keeps_its_history():
         return out
 
     x = onp.ones(2, "float32")
+    v = leaf(1.0, 1.0)
     for _ in range(2):
         assert grad(loss(x), w)[0].tolist() == [2.0, 4.0]
+        assert grad(loss(v), v)[0].tolist() == [1.0, 4.0]
+    assert grad(functx.jit(lambda v: Variable(v) * w * w)(v).sum(), w)[0].tolist() == [2.0, 4.0]
     train_or_not = functx.jit(train_or_not, static_argnames="train")
     train_or_not(x, train=True)
     for _ in range(2):
