@@ -33,12 +33,12 @@ from functx.autograd.nodes import GradientEdge, Node, freed_error
 from functx.autograd.variable import (
     Dual,
     Variable,
-    ViewOf,
     as_variable,
     closed_level,
     make_variable,
     open_level,
 )
+from functx.autograd.views import ViewOf
 from functx.core.errors import FunctionContextError
 from functx.core.tracer import aval_of, current_builder
 from functx.core.types import ShapedArray, is_inexact

@@ -14,9 +14,11 @@ from typing import Any
 import numpy as np
 
 from functx import ops
+from functx.autograd.modes import current_modes
 from functx.autograd.nodes import GradientEdge, OperationSplit, operand_watch, split_program
 from functx.autograd.operations import operands_of, record_outputs, record_split
 from functx.autograd.variable import Variable, open_level
+from functx.autograd.views import chain
 from functx.core.caches import Cache
 from functx.core.config import contextual_key
 from functx.core.primitive import Primitive, View
@@ -230,12 +232,60 @@ for _name in [
     _define_method(_name)
 
 
+def before_write(x: Variable, other: Any) -> Variable:
+    """The value as an array of its own, which nodes can save while `x` is written to.
+
+    In a trace it is the array itself, which the trace captures.
+    """
+    if (
+        not current_modes().records_gradients
+        or current_builder.innermost() is not None
+        or not (x.requires_grad or (isinstance(other, Variable) and other.requires_grad))
+    ):
+        return x
+    copy = x.with_value(x.read())
+    copy._dual, copy._strides = x._dual, x._strides
+    return copy
+
+
+def takes_whole(x: Variable, value: Any, operation: str) -> bool:
+    """Whether a value can be written to the whole array as it is; the array is writable then."""
+    if (
+        type(value) is not Variable
+        or value._recorded.aval is not x._recorded.aval
+        or current_builder.innermost() is not None
+    ):
+        return False
+    x.check_writable(operation)
+    return True
+
+
+def set_item(self: Variable, idx: Any, value: Any) -> None:
+    if isinstance(value, Variable):
+        if value._counter is not None and value._counter is self._counter:
+            part = self[idx]
+            if isinstance(part, Variable) and chain(part) == chain(value):
+                # `x[idx] += y` has written to this view already.
+                return
+        if value.shape == self.shape and current_modes().records_gradients:
+            # The value written is a node of its own, with a gradient and hooks of its own.
+            keeps_history = self.requires_grad and value.dtype == self.dtype
+            value = ops.select(np.True_, value, self) if keeps_history else value.copy()
+        if idx is Ellipsis and takes_whole(self, value, "x[...] ="):
+            self.write(value)
+            return
+    mutation.set_item(self, idx, value)
+
+
+Variable.__setitem__ = set_item  # type: ignore[assignment]
+
+
 def _in_place_operator(symbol: str, name: str) -> Callable[[Variable, Any], Variable]:
     fun, operation = getattr(Variable, f"__{name}__"), f"x {symbol}= y"
 
     def method(self: Variable, other: ArrayOrList) -> Variable:
-        value = fun(self.before_write(other), other)
-        if self.takes_whole(value, operation):
+        value = fun(before_write(self, other), other)
+        if takes_whole(self, value, operation):
             self.write(value)
         else:
             mutation.write_array(self, value, operation)

@@ -37,7 +37,8 @@ from functx.transforms.forward_mode import SumOfSquaresAnalysis
 
 if TYPE_CHECKING:
     from functx.autograd.saved import SavedTensor, SavedTensorHooks
-    from functx.autograd.variable import Dual, Variable, VersionCounter
+    from functx.autograd.variable import Dual, Variable
+    from functx.autograd.views import VersionCounter
 
 _numbers = count()
 next_node_number = partial(next, _numbers)

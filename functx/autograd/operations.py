@@ -28,12 +28,11 @@ from functx.autograd.recording import current_recording
 from functx.autograd.variable import (
     Dual,
     Variable,
-    VersionCounter,
-    ViewOf,
     as_variable,
     closed_level,
     open_level,
 )
+from functx.autograd.views import VersionCounter, ViewOf
 from functx.core.primitive import Primitive, View
 from functx.core.program import Literal, Program
 from functx.core.program_editing import hoist_captures

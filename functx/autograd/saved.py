@@ -22,10 +22,10 @@ from functx.autograd.nodes import (
 from functx.autograd.recorded import Recorded
 from functx.autograd.variable import (
     Variable,
-    VersionCounter,
     make_variable,
     variable_of_literal,
 )
+from functx.autograd.views import VersionCounter
 from functx.core.errors import (
     ArgumentError,
     SavedValueHooksError,

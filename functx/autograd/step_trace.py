@@ -16,7 +16,8 @@ from functx.autograd.nodes import next_node_number
 from functx.autograd.recorded import Operand, Recorded, step_traces
 from functx.autograd.recorded_operations import Operation, is_wide
 from functx.autograd.recording import Recording, continue_recording, current_recording
-from functx.autograd.variable import Variable, ViewOf, make_variable
+from functx.autograd.variable import Variable, make_variable
+from functx.autograd.views import ViewOf, read_again
 from functx.core.errors import AutogradError, ConcretizationError, EscapedTracerError
 from functx.core.program import Atom, Literal, Program
 from functx.core.program_editing import replace_program_fields
@@ -246,7 +247,7 @@ class StepTrace(Recording):
             x._dual = None
         else:
             x._writes_read = -1
-            x._read_again()
+            read_again(x)
 
     def note_grad(self, x: Variable) -> None:
         """Notes that the step reads `.grad` of a Variable."""

@@ -15,7 +15,7 @@ import jax
 import numpy as np
 
 from functx import numpy as fnp
-from functx import ops
+from functx.autograd import views
 from functx.autograd.conversions import ConvertibleArray
 from functx.autograd.hooks import (
     Hooks,
@@ -26,54 +26,35 @@ from functx.autograd.hooks import (
     register,
     retain,
 )
-from functx.autograd.modes import check_outside_transforms, current_modes, grad_mode
+from functx.autograd.modes import check_outside_transforms, current_modes
 from functx.autograd.nodes import (
     AccumulateGrad,
     GradientEdge,
     Node,
-    OverwrittenNode,
     make_edge,
     outside_node_error,
 )
 from functx.autograd.recorded import Recorded, constant, note_read, step_traces
 from functx.autograd.recording import Recording
+from functx.autograd.views import VersionCounter, ViewOf
 from functx.core.errors import (
     AutogradError,
-    CapturedWriteError,
     ConcretizationError,
     ForeignCodeError,
     GradAssignmentError,
     HookTargetError,
     InferenceArrayError,
-    LeafWriteError,
     LostDerivativeError,
-    OverlappingViewError,
     RequiresGradError,
-    ViewWriteError,
 )
 from functx.core.functionalization import row_major_strides
-from functx.core.primitive import Primitive, View
+from functx.core.primitive import Primitive
 from functx.core.program import Atom, Literal, Program, Var
 from functx.core.tracer import aval_of, current_builder, variables
 from functx.core.tracing import Builder, eval_context, refuse_in_transform
 from functx.core.types import is_inexact
 from functx.core.typing import ArrayOrList, DTypeLike, NumPyArray
-from functx.numpy import mutation
 from functx.transforms.argument_names import check_callable
-
-
-class VersionCounter:
-    """The count of writes to the memory that a Variable shares with its views.
-
-    `writes` counts the writes to it. `version` does so too, but users may change it: a saved value
-    is valid while its version stays. That of an inference array has no version for users.
-    """
-
-    __slots__ = ("is_inference", "version", "writes")
-
-    def __init__(self, is_inference: bool):
-        self.version = self.writes = 0
-        self.is_inference = is_inference
 
 
 class Dual(NamedTuple):
@@ -95,23 +76,6 @@ def closed_level() -> Iterator[None]:
         yield
     finally:
         open_level.reset(token)
-
-
-class ViewOf(NamedTuple):
-    """A view: output number `output` of `primitive` on `base` and other operands.
-
-    Without a primitive it is the whole base, without its history: detached, or the output of a call
-    of `function`, a `Function`, whose rule is its history until a write. One made under `no_grad` has
-    none of the history that the memory had then, `memory_edge`.
-    """
-
-    base: Variable
-    primitive: View | None
-    others: tuple[Any, ...] = ()
-    output: int = 0
-    function: str | None = None
-    under_no_grad: bool = False
-    memory_edge: GradientEdge | None = None
 
 
 class Variable(ConvertibleArray):
@@ -215,7 +179,7 @@ class Variable(ConvertibleArray):
         if step_traces.count:
             note_read(self)
         if self._view is not None and not self.is_current:
-            self._read_again()
+            views.read_again(self)
         return self._recorded
 
     @property
@@ -224,7 +188,7 @@ class Variable(ConvertibleArray):
         if step_traces.count:
             note_read(self)
         if self._view is not None and not self.is_current:
-            self._read_again()
+            views.read_again(self)
         leaf = self._leaf
         if leaf is None:
             return self._edge
@@ -249,53 +213,6 @@ class Variable(ConvertibleArray):
                 if x._lock is None:
                     x._lock = RLock()
         return x._lock
-
-    def _read_again(self) -> None:
-        """Takes the view again after a write, and first those that it is a view of."""
-        stale: list[tuple[Variable, ViewOf, bool]] = []
-        x, records = self, current_modes().records_gradients
-        while (view := x._view) is not None and not x.is_current:
-            # Of the base of another view, which `forward` may have made under no_grad, only the value is read.
-            records = view.primitive is not None and x.has_history_of(view, records)
-            stale.append((x, view, records))
-            x = view.base
-        for x, view, records in reversed(stale):
-            x._take_again(view, records)
-
-    def _take_again(self, view: ViewOf, records: bool) -> None:
-        """Takes the view of its base, which is current, again; `records` says whether with its history."""
-        writes = self.version_counter.writes
-        if view.primitive is None:
-            edge = self._edge
-            if edge is not None and view.function is not None:
-                edge = GradientEdge(OverwrittenNode(view.function, [self.aval_]), 0)
-            self._replace(view.base.read(), edge, view.base._dual if view.function else None)
-        else:
-            with grad_mode(records, inference=False):
-                outs = self.record(view.primitive, (view.base, *view.others))
-                new = outs[view.output] if view.primitive.multiple_results else outs
-            self._replace(new._recorded, new._edge, new._dual)
-        self._writes_read = writes
-
-    def has_history_of(self, view: ViewOf, records: bool) -> bool:
-        """Whether this view, taken again after a write, has the history of its base.
-
-        Raises ViewWriteError for a view made under no_grad after a write that has a history, if the
-        mode `records` gradients.
-        """
-        if not view.under_no_grad:
-            return True
-        memory = self.owner
-        memory.read()
-        if memory._edge is view.memory_edge:
-            return False
-        if view.memory_edge is not None and records:
-            raise ViewWriteError(
-                "a view made under no_grad must not be read in grad mode after a write to its memory "
-                f"that has a derivative; got {self.aval_!r}, a view of {view.base.aval_!r}",
-                fix="Take the view outside no_grad, or copy it (.copy()).",
-            )
-        return True
 
     @property
     def owner(self) -> Variable:
@@ -349,7 +266,7 @@ class Variable(ConvertibleArray):
         if step_traces.count:
             note_read(self)
         if not self.is_current:
-            self._read_again()
+            views.read_again(self)
         dual = self._dual
         return None if dual is None or dual.level != open_level.get() else dual.tangent
 
@@ -538,25 +455,7 @@ class Variable(ConvertibleArray):
             )
         return edge
 
-    def detach(self) -> Variable:
-        """The same memory without history."""
-        views: list[tuple[Variable, ViewOf]] = []
-        x, view = self, self._view
-        while view is not None and (view.primitive is not None or view.function is not None):
-            if view.primitive is not None:
-                views.append((x, view))
-            x, view = view.base, view.base._view
-        detached = x.without_history()
-        if view is None:
-            # The memory is that of an array without history, lest the result keep the graph of this one.
-            view = x._view = ViewOf(x.without_history(), None)
-            if step_traces.count and (trace := step_traces.of_thread()) is not None:
-                trace.split_memory(x, view.base)
-        detached._view = view
-        for x, view in reversed(views):
-            base, detached = detached, x.without_history()
-            detached._view = ViewOf(base, view.primitive, view.others, view.output)
-        return detached
+    write, detach, check_writable = views.write, views.detach, views.check_writable
 
     def without_history(self) -> Variable:
         """An array with the value and the count of writes of this one."""
@@ -564,6 +463,10 @@ class Variable(ConvertibleArray):
         x.version_counter, x._writes_read = self.version_counter, self.version_counter.writes
         x._strides = self._strides
         return x
+
+    def with_value(self, recorded: Recorded) -> Variable:
+        """An array with the history of this one, and memory of its own."""
+        return make_variable(recorded, self.edge)
 
     @property
     def _version(self) -> int:
@@ -610,158 +513,6 @@ class Variable(ConvertibleArray):
     def strides_(self) -> tuple[int, ...]:
         """The distance in elements between neighbours along each dimension."""
         return row_major_strides(self.shape) if self._strides is None else self._strides
-
-    def write(self, new: Variable) -> None:
-        """Write `new`, of the same shape and dtype; all views of the memory see it."""
-        x, states = self, []
-        while True:
-            if step_traces.count:
-                note_read(x)
-            view = x._view
-            if view is not None and view.primitive is not None:
-                new = view.primitive.scatter_into_base(new, view.output, view.base, *view.others)
-            else:
-                new, edge = x._written(new)
-                # It may lie in this memory, and must be read before that counts the write.
-                recorded = new.read()
-                if view is None or view.function is None:
-                    states.append((x, recorded, edge, new._dual))
-                if view is None:
-                    break
-                new = make_variable(recorded, view.base.edge)
-            x = view.base
-        counter = x._counter or x.version_counter
-        counter.version += 1
-        counter.writes += 1
-        for x, recorded, edge, dual in reversed(states):
-            x._replace(recorded, edge, dual)
-            x._writes_read = counter.writes
-        written: Variable | None = self
-        while written is not None:
-            if written._retains_grad:
-                written.read()
-            written = written._view and written._view.base
-
-    def _written(self, new: Variable) -> tuple[Variable, GradientEdge | None]:
-        """What a write of `new` to this whole array writes, and the history of it after that."""
-        if not current_modes().records_gradients or self._leaf is not None:
-            # A write that no derivative sees leaves the history as it is.
-            return new, self._edge
-        if self._edge is not None and new.edge is None:
-            # The value before gets a gradient of zero.
-            new = ops.select(np.True_, new, self)  # type: ignore[assignment]
-        return new, new.edge
-
-    def check_writable(
-        self,
-        operation: str,
-        fix: str = "Write under functx.autograd.no_grad(), or to a copy (x.copy()).",
-    ) -> None:
-        """Raises LeafWriteError for a leaf in grad mode, OverlappingViewError for a read-only view."""
-        builder = current_builder.get()
-        if builder is not None:
-            try:
-                mutation.check_not_captured(self, None, operation, self)
-            except CapturedWriteError as error:
-                outer: Builder | None = builder
-                while outer is not None and outer.carries_writes:
-                    outer = outer.parent
-                refuse_in_transform(error, outer)
-        modes = current_modes()
-        if not modes.inference:
-            self._check_not_inference(operation, "be written to outside")
-        x = self
-        while (view := x._view) is not None and view.primitive is not None:
-            if view.primitive.is_read_only_view(view.base.aval_):
-                raise OverlappingViewError(
-                    f"{operation}: a view that repeats elements or is read-only must not be written "
-                    f"to; got {self.aval_!r}",
-                    fix="Copy it first (.copy()).",
-                )
-            if modes.records_gradients and view.base.grad_fn is not None:
-                x.check_history_of_view(view, operation)
-            x = view.base
-        if not modes.records_gradients:
-            return
-        if view is not None and view.function is not None and x.requires_grad:
-            raise ViewWriteError(
-                f"{operation}: a view that the Function {view.function} returned must not be written to "
-                f"in grad mode; got {self.aval_!r}",
-                fix="Write to the array that it shows, before the call, or to a copy (x.copy()).",
-            )
-        if x._leaf is not None:
-            which = "a leaf" if x is self else "a view of a leaf"
-            raise LeafWriteError(
-                f"{operation}: {which} that requires a gradient must not be written to; got "
-                f"{self.aval_!r}",
-                fix=fix,
-            )
-
-    def check_history_of_view(self, view: ViewOf, operation: str) -> None:
-        """Raises ViewWriteError for a view that must not be written to in grad mode."""
-        if self.edge is None:
-            raise ViewWriteError(
-                f"{operation}: a view made under no_grad must be written to under no_grad; got "
-                f"{self.aval_!r}, a view of {view.base.aval_!r}",
-                fix="Take the view outside no_grad, or copy it (.copy()).",
-            )
-        if view.primitive is not None and view.primitive.multiple_results:
-            raise ViewWriteError(
-                f"{operation}: one of several results of `{view.primitive.name}` must not be written "
-                f"to in grad mode; got {self.aval_!r}, a view of {view.base.aval_!r}",
-                fix="Take the view with an index (x[:n]), or copy it (.copy()).",
-            )
-
-    def __setitem__(self, idx: Any, value: Any) -> None:
-        if isinstance(value, Variable):
-            if value._counter is not None and value._counter is self._counter:
-                part = self[idx]
-                if isinstance(part, Variable) and part._chain() == value._chain():
-                    # `x[idx] += y` has written to this view already.
-                    return
-            if value.shape == self.shape and current_modes().records_gradients:
-                # The value written is a node of its own, with a gradient and hooks of its own.
-                keeps_history = self.requires_grad and value.dtype == self.dtype
-                value = ops.select(np.True_, value, self) if keeps_history else value.copy()
-            if idx is Ellipsis and self.takes_whole(value, "x[...] ="):
-                self.write(value)
-                return
-        mutation.set_item(self, idx, value)
-
-    def before_write(self, other: Any) -> Variable:
-        """The value as an array of its own, which nodes can save while this one is written to.
-
-        In a trace it is the array itself, which the trace captures.
-        """
-        if (
-            not current_modes().records_gradients
-            or current_builder.innermost() is not None
-            or not (self.requires_grad or (isinstance(other, Variable) and other.requires_grad))
-        ):
-            return self
-        x = make_variable(self.read(), self.edge)
-        x._dual, x._strides = self._dual, self._strides
-        return x
-
-    def takes_whole(self, value: Any, operation: str) -> bool:
-        """Whether a value can be written to the whole array as it is; the array is writable then."""
-        if (
-            type(value) is not Variable
-            or value._recorded.aval is not self._recorded.aval
-            or current_builder.innermost() is not None
-        ):
-            return False
-        self.check_writable(operation)
-        return True
-
-    def _chain(self) -> list[Any]:
-        """The views that lead to this one, the last first."""
-        steps: list[Any] = []
-        x = self
-        while x._view is not None:
-            steps.append((x._view.primitive, x._view.output, *map(id, x._view.others)))
-            x = x._view.base
-        return steps
 
     def __eq__(self, other: object) -> Any:
         return False if other is None else super().__eq__(other)  # type: ignore[operator]

@@ -31,7 +31,8 @@ from functx.autograd import (
     set_grad_enabled,
 )
 from functx.autograd.nodes import AccumulateGrad, saving_hooks
-from functx.autograd.variable import VersionCounter, open_level
+from functx.autograd.variable import open_level
+from functx.autograd.views import VersionCounter
 from functx.core.errors import SavedValueError
 
 THREADS = 6
