@@ -37,6 +37,8 @@ class Function(FunctionMethods):
     * `jvp(ctx, *tangents)` returns the tangent of each output.
     * `vmap(info, in_dims, *args)` returns the outputs for a batch and their batch dimensions;
       with `generate_vmap_rule = True` the other methods are mapped instead.
+    * With `is_opaque = True`, compiled walks call `backward` each time; otherwise they trace it once,
+      unless it reads values, has side effects or refers to objects that can change.
 
     On Variables `forward` runs without gradients. Its outputs are new arrays, except for inputs that
     it marks dirty; an input that it returns as it is, or a view of one, is another view of the same

@@ -110,20 +110,36 @@ class FunctionNode(Node):
     def structure(self) -> object:
         return self.function
 
+    @property
+    def saved(self) -> Any:
+        """The values that the context saved; None once they are freed."""
+        return self.context.__dict__["_functx_saved"]
+
+    @saved.setter
+    def saved(self, saved: Any) -> None:
+        self.context.__dict__["_functx_saved"] = saved
+
     def pull_back(self, walk: Walk, gradients: list[Gradient | None]) -> list[Gradient | None]:
         """The gradients of the inputs by the rule of the class."""
-        name, context = self.function.__name__, self.context
-        rule = backward_rule(self.function)
-        if rule is None:
-            raise missing_method("backward", name)
+        context = self.context
         if self.operands is not None and walk.is_differentiated:
             context = self.recompute_context(self.operands)
         with history_of(self if walk.is_differentiated else None):
-            results = rule(context, *self.output_gradients(walk, gradients))
-        checked = check_gradients(name, rule, results, self.in_avals)
+            results = self.apply_rule(context, walk, gradients)
         if not walk.retain_graph:
             free_saved(self.context)
             self.operands = self.operands and []
+        return results
+
+    def apply_rule(
+        self, context: FunctionContext, walk: Walk, gradients: list[Gradient | None]
+    ) -> list[Gradient | None]:
+        """The gradients of the inputs by the rule of the class, with this context."""
+        name, rule = self.function.__name__, backward_rule(self.function)
+        if rule is None:
+            raise missing_method("backward", name)
+        results = rule(context, *self.output_gradients(walk, gradients))
+        checked = check_gradients(name, rule, results, self.in_avals)
         if current_builder.get() is None:
             checked = [x if x is None else as_variable(x) for x in checked]
         return [

@@ -29,6 +29,7 @@ class FunctionMethods:
     """The methods that a subclass of `Function` defines; the defaults raise FunctionMethodError."""
 
     generate_vmap_rule = False
+    is_opaque = False
     _memo: ClassVar[dict[Hashable, Any]] = {}
 
     def __init_subclass__(cls, **kwargs: Any):

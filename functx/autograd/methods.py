@@ -116,8 +116,11 @@ def trace_method(
     views = [v for eqn in program.equations if isinstance(eqn.primitive, View) for v in eqn.outputs]
     if type(primitives[0]) is ops.Sqrt or not set(views).isdisjoint(program.outputs):
         return program
+    # The method serves calls from other lines too.
+    equations = [eqn.replace(source=None) for eqn in program.equations]
     if len(primitives) == 1:
-        program = replace_program_fields(program, name=primitives[0].name)
+        name = primitives[0].name
+    program = replace_program_fields(program, name=name, equations=equations)
     return split_program(program, tuple([e is not None for e in edges]))
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import dis
 from collections.abc import Hashable, Iterator, Sequence
 from contextlib import suppress
-from functools import partial
+from functools import lru_cache, partial
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, SupportsIndex, TypeAlias
 
@@ -177,13 +178,13 @@ class MutableStateError(Exception):
     """A function reads something that may change without a trace."""
 
 
-def function_fingerprint(value: object) -> Hashable:
+def function_fingerprint(value: object, packages: frozenset[str] = IMMUTABLE_PACKAGES) -> Hashable:
     """The cache key of `value`; that of a function includes all values that it reads.
 
-    Raises MutableStateError for objects that can change in place: containers, NumPy arrays,
-    instances of users' classes.
+    Functions and modules of `packages` do not change. Raises MutableStateError for objects that can
+    change in place: containers, NumPy arrays, instances of users' classes.
     """
-    return _value_fingerprint(value, [])
+    return _value_fingerprint(value, packages, [])
 
 
 _LEAF = tree.structure(0)
@@ -239,38 +240,40 @@ class FunctionKeys:
         return fun.__code__, tuple([self.key_of(part) for part in read])
 
 
-def _value_fingerprint(value: object, callers: list[FunctionType]) -> Hashable:
+def _value_fingerprint(
+    value: object, packages: frozenset[str], callers: list[FunctionType]
+) -> Hashable:
     if isinstance(value, IMMUTABLE_TYPES):
         return type(value), value
     if isinstance(value, (float, complex, np.generic)):
         return type(value), repr(value)
     if isinstance(value, tuple) and type(value) is tuple:
-        return tuple([_value_fingerprint(part, callers) for part in value])
+        return tuple([_value_fingerprint(part, packages, callers) for part in value])
     if isinstance(value, jax.Array) and not isinstance(value, jax.core.Tracer):
         return IdentityKey(value)
     if isinstance(value, partial):
         parts = (value.func, value.args, *value.keywords.items())
-        return partial, _value_fingerprint(parts, callers)
-    if (callable(value) or isinstance(value, ModuleType)) and package_of(
-        value
-    ) in IMMUTABLE_PACKAGES:
+        return partial, _value_fingerprint(parts, packages, callers)
+    if (callable(value) or isinstance(value, ModuleType)) and package_of(value) in packages:
         return IdentityKey(value)
     if type(value) is FunctionType:
         if any([value is f for f in callers]):
             return "recursion", callers.index(value)
-        return _function_fingerprint(value, [*callers, value])
+        return _function_fingerprint(value, packages, [*callers, value])
     raise MutableStateError
 
 
-def _function_fingerprint(fun: FunctionType, callers: list[FunctionType]) -> Hashable:
+def _function_fingerprint(
+    fun: FunctionType, packages: frozenset[str], callers: list[FunctionType]
+) -> Hashable:
     code = fun.__code__
     parts: list[Hashable] = [code]
     defaults = (*(fun.__defaults__ or ()), *(fun.__kwdefaults__ or {}).values())
     for value in (*defaults, *_closure_values(fun)):
-        parts.append(_value_fingerprint(value, callers))
+        parts.append(_value_fingerprint(value, packages, callers))
     for name in _global_names(code):
         if name in fun.__globals__:
-            parts.append((name, _value_fingerprint(fun.__globals__[name], callers)))
+            parts.append((name, _value_fingerprint(fun.__globals__[name], packages, callers)))
     return tuple(parts)
 
 
@@ -282,12 +285,14 @@ def _closure_values(fun: FunctionType) -> Iterator[object]:
             raise MutableStateError from None
 
 
-def _global_names(code: CodeType) -> Iterator[str]:
-    """The names in the code and in its inner functions that may be global variables."""
-    yield from code.co_names
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from _global_names(constant)
+@lru_cache(maxsize=4096)
+def _global_names(code: CodeType) -> tuple[str, ...]:
+    """The global variables that the code and its inner functions read."""
+    loads = [op for op in dis.get_instructions(code) if op.opname in ("LOAD_GLOBAL", "LOAD_NAME")]
+    inner = [_global_names(x) for x in code.co_consts if isinstance(x, CodeType)]
+    return tuple(
+        dict.fromkeys([*[op.argval for op in loads], *[n for names in inner for n in names]])
+    )
 
 
 def package_of(value: object) -> str:

@@ -23,6 +23,7 @@ from functx.autograd.compiled.calls import (
     layout_of,
     values_of,
 )
+from functx.autograd.compiled.functions import traced_context
 from functx.autograd.compiled.graphs import SCALAR, WalkGraph, aval_of, edge_aval
 from functx.autograd.compiled.primitives import (
     AddToGrad,
@@ -33,6 +34,7 @@ from functx.autograd.compiled.primitives import (
 )
 from functx.autograd.compiled.programs import CapturedProgram, Groups, Origin
 from functx.autograd.engine import Gradient, Walk
+from functx.autograd.function_calls import FunctionNode
 from functx.autograd.hooks import NodeHooks
 from functx.autograd.nodes import AccumulateGrad, GradientEdge, Node, OperationNode
 from functx.autograd.recorded import Operand, Recorded
@@ -40,6 +42,7 @@ from functx.autograd.recorded_operations import Operation
 from functx.autograd.recording import Recording, continue_recording, current_recording
 from functx.autograd.saved import PackedValue
 from functx.core.program import Atom, Literal, Program, Var, dce_equations
+from functx.core.program_editing import close_over
 from functx.core.tracer import Tracer
 from functx.core.tracing import Builder
 from functx.core.types import ShapedArray, is_complex
@@ -68,13 +71,15 @@ class NotCapturedError(Exception):
 class TracedRecording(Recording):
     """A recording whose operations become equations of a trace at once.
 
-    `constants` are the traced values of the arrays that programs have captured, by identity.
+    `constants` are the traced values of the arrays that programs have captured, by identity. With
+    `takes_constants`, other arrays are constants of the program.
     """
 
     def __init__(self, builder: Builder):
         super().__init__()
         self.builder = builder
         self.constants: dict[int, Tracer] = {}
+        self.takes_constants = False
 
     def call(self, operation: Operation, operands: Sequence[Operand]) -> list[Any]:
         args = [*map(self.traced, operands)]
@@ -89,8 +94,12 @@ class TracedRecording(Recording):
         """The traced value of an operand."""
         if type(x) is Literal:
             return Tracer(x, self.builder)
-        if x.recording is not None or type(x.value) is not Tracer:
+        if x.recording is not None:
             raise NotCapturedError
+        if type(x.value) is not Tracer:
+            if not self.takes_constants:
+                raise NotCapturedError
+            return self.builder.tracer(x.value)
         return x.value
 
 
@@ -161,13 +170,15 @@ class CapturingWalk(Walk):
             for a in atoms
         ]
         arrays = len(numbers) - sum(map(self.is_scalar, numbers))
+        captured = self.builder.captures.values()
         program = Program(
             "CompiledAutograd",
-            variables,  # type: ignore[arg-type]
+            [*variables, *[v for v, _ in captured]],  # type: ignore[list-item]
             dce_equations(self.builder.equations, [*outputs, *kept]),
             outputs,
             in_names=lambda: names,
         )
+        program = close_over(program, [x for _, x in captured])
         groups = Groups(
             tuple(names[:arrays]),
             sizes,
@@ -280,6 +291,28 @@ class CapturingWalk(Walk):
         (value,) = self.call(CallHook, call, [], [x.aval], kind="unpack")
         return value
 
+    def traced_rule(self, node: Node, gradients: Gradients) -> Gradients | None:
+        """The gradients by the rule of a Function, as equations; None if it is not traced."""
+        position = self.position[node]
+        count = self.graph.traced.get(position)
+        if count is None or type(node) is not FunctionNode:
+            return None
+        first, start = self.graph.firsts[position], len(self.builder.equations)
+        inputs = dict(self.inputs)
+        values = [self.input(number) for number in range(first, first + count)]
+        self.recording.takes_constants = True
+        try:
+            results = node.apply_rule(traced_context(node, iter(values)), self, gradients)
+        except Exception:
+            # It reads values, or raises; called in each walk, it may, with its own message.
+            self.builder.replace_equations(start, [])
+            self.inputs = inputs
+            return None
+        finally:
+            self.recording.takes_constants = False
+        self.freed.append(position)
+        return results
+
     def accumulate_grad(self, node: AccumulateGrad, gradient: Gradient) -> None:
         x, position = node.variable, self.position[node]
         if not x.requires_grad:
@@ -326,6 +359,8 @@ class CapturingWalk(Walk):
     def pull_back(self, node: Node, gradients: Gradients) -> Gradients:
         if isinstance(node, OperationNode):
             return super().pull_back(node, gradients)
+        if (results := self.traced_rule(node, gradients)) is not None:
+            return results
         types = [None if edge is None else edge_aval(edge) for edge in node.edges]
         expected = tuple([int(aval is not None) for aval in types])
         call = CallRule(self.position[node], [layout_of(gradients)], expected)

@@ -6,8 +6,10 @@ from collections.abc import Hashable, Sequence
 from operator import attrgetter
 from typing import Any
 
+from functx.autograd.compiled.functions import rule_state
 from functx.autograd.compiled.splits import SplitKey, split_key
 from functx.autograd.engine import Walk, reachable_nodes
+from functx.autograd.function_calls import FunctionNode
 from functx.autograd.hooks import NodeHooks
 from functx.autograd.nodes import (
     AccumulateGrad,
@@ -36,7 +38,7 @@ class WalkGraph:
     and no hooks.
     """
 
-    __slots__ = ("canonical", "firsts", "hooks", "key", "marks", "nodes", "values")
+    __slots__ = ("canonical", "firsts", "hooks", "key", "marks", "nodes", "traced", "values")
 
     def __init__(self, nodes: list[Node]):
         self.nodes = nodes
@@ -45,6 +47,7 @@ class WalkGraph:
         self.firsts: list[int] = []
         self.marks: list[int] = []
         self.hooks: dict[int, Hashable] = {}
+        self.traced: dict[int, int] = {}
         self.key: tuple[tuple[Hashable, ...], tuple[int, ...]] = (), ()
 
 
@@ -98,6 +101,13 @@ def read_graph(walk: Walk, roots: Sequence[tuple[GradientEdge, Any]]) -> WalkGra
             structure += (AccumulateGrad, x._recorded.aval, adds, before is None)
             if before is not None and plain:
                 add(before.read())
+        elif type(node) is FunctionNode and plain and (state := rule_state(node)) is not None:
+            graph.traced[len(graph.firsts) - 1] = len(state.values)
+            structure += (FunctionNode, state.key)
+            for e in node.edges:
+                structure.append(e and (number_of(e.node, -1), e.output_nr))
+            if not all(map(add, state.values)):
+                return None
         else:
             structure += (type(node), node.structure, tuple(node.out_avals))  # type: ignore[arg-type]
             for e in node.edges:

@@ -6,6 +6,7 @@ from bisect import bisect_right
 from collections.abc import Hashable, Sequence
 from typing import Any, NamedTuple
 
+from functx.autograd.compiled.functions import Size
 from functx.autograd.nodes import OperationSplit
 from functx.core.caches import clear_on_rule_change
 from functx.core.primitive import Primitive
@@ -130,6 +131,9 @@ def without_sizes(x: Any, sizes: list[int]) -> Hashable:
         return x.form
     if type(x) is ShapedArray:
         return type_without_sizes(x, sizes)
+    if type(x) is Size:
+        sizes.append(x.value)
+        return Size
     if type(x) is tuple:
         return tuple([without_sizes(part, sizes) for part in x])
     return x  # type: ignore[no-any-return]
