@@ -109,7 +109,9 @@ def compile_stages(program: Program) -> Callable[..., list[Any]]:
         for step in stages.steps:
             outs: Any = ()
             if type(step) is Stage:
-                outs = apply(None, step.operation.program, values_of(step.operands, env))
+                operation = step.operation
+                args = [*values_of(step.operands, env), *operation.captured]
+                outs = apply(None, operation.program, args)
             elif type(step) is CallStep:
                 outs = hooks[step.number](*values_of(step.operands, env))
             else:
