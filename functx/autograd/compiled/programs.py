@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from functx.autograd.compiled.primitives import PythonCall
 from functx.autograd.compiled.stages import Accumulations, CallStep, Slot, Stage, cut_into_stages
+from functx.autograd.recorded_operations import Operation
 from functx.autograd.variable import as_variable, variable_of_literal
 from functx.core.errors import CapturedWalkError
 from functx.core.program import Equation, Literal, Program, Var
@@ -109,9 +110,7 @@ def compile_stages(program: Program) -> Callable[..., list[Any]]:
         for step in stages.steps:
             outs: Any = ()
             if type(step) is Stage:
-                operation = step.operation
-                args = [*values_of(step.operands, env), *operation.captured]
-                outs = apply(None, operation.program, args)
+                outs = run_operation(step.operation, values_of(step.operands, env))
             elif type(step) is CallStep:
                 outs = hooks[step.number](*values_of(step.operands, env))
             else:
@@ -126,6 +125,11 @@ def compile_stages(program: Program) -> Callable[..., list[Any]]:
         ]
 
     return run
+
+
+def run_operation(operation: Operation, args: Sequence[Any]) -> list[Any]:
+    """The outputs of an operation on arrays."""
+    return apply(None, operation.program, [*args, *operation.captured])
 
 
 def values_of(slots: Sequence[Slot], env: Sequence[Any]) -> list[Any]:
