@@ -137,7 +137,7 @@ class WalkCompiler:
         capture = CapturingWalk(walk, graph).capture(edges, structure.sizes if dynamic else ())
         if is_captured:
             counters.add(self.name, captures=1)
-            logs.warn_of_captures(graph.nodes, structure)
+            logs.warn_of_captures(self.name, graph.nodes, structure)
             self.levels.log_program(capture.program)
         compiled = CompiledWalk(capture, self.compile(capture))
         _structures.put(form, KnownStructure(self.compiler_fn, structure, dynamic))

@@ -89,15 +89,15 @@ class CaptureRecord(NamedTuple):
         return f"{name}, {was[0] if was else 'nothing'} before", advice
 
 
-def warn_of_captures(nodes: Sequence[Node], structure: Structure) -> None:
-    """Counts a capture by the line of the user that calls `backward`; warns when there are too many."""
+def warn_of_captures(compiler: str, nodes: Sequence[Node], structure: Structure) -> None:
+    """Counts a capture for a compiler by the line that calls `backward`; warns when there are too many."""
     source = user_source()
     if source is None:
         return
     warn_of_repeats(
         source,
         source[0],
-        "walk",
+        compiler,
         lambda: CaptureRecord(structure, [node.label for node in nodes]),
         "compiled_autograd: one backward() should capture a few walks at most, since that takes far "
         "longer than to run them",
