@@ -541,22 +541,23 @@ def start_xla_in_one_thread() -> None:
         os.sched_setaffinity(0, every)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="tests.benchmarks.imperative", description=__doc__)
-    parser.add_argument("tasks", nargs="*", metavar="TASK", help=", ".join(TASKS))
+def run_tasks(program: str, description: str | None, tasks: dict[str, TaskRows]) -> None:
+    """Prints the rows of the tasks that the command line names, or of all."""
+    parser = argparse.ArgumentParser(prog=program, description=description)
+    parser.add_argument("tasks", nargs="*", metavar="TASK", help=", ".join(tasks))
     parser.add_argument("--seconds", type=float, default=4.0, help="how long to time a task")
     given = parser.parse_args()
-    if unknown := {*given.tasks} - {*TASKS}:
+    if unknown := {*given.tasks} - {*tasks}:
         parser.error(f"no task is called {unknown.pop()}")
     start_xla_in_one_thread()
     expect_recompilations()
     libraries = [functx_names(), *torch_names()]
     others = "".join([f", PyTorch {fx.version}" for fx in libraries[1:]])
     print(f"{machine()}{others}\n\n{HEADER}")
-    for task in given.tasks or TASKS:
-        for row in TASKS[task](libraries, given.seconds):
+    for task in given.tasks or tasks:
+        for row in tasks[task](libraries, given.seconds):
             print(row, flush=True)
 
 
 if __name__ == "__main__":
-    main()
+    run_tasks("tests.benchmarks.imperative", __doc__, TASKS)

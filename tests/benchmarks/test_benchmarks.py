@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from tests.benchmarks import imperative, repeats, tasks
+from tests.benchmarks import compiled_walks, imperative, repeats, tasks
 from tests.benchmarks.frameworks import FUNCTX, JAX
 from tests.benchmarks.limits import lines_of
 from tests.benchmarks.measures import Calls, Options, Row, growth, shown
@@ -97,3 +97,12 @@ def test_imperative_tasks_give_rows_with_and_without_another_library():
     assert str(row).endswith("|  4.00 us |")
     (alone,) = imperative.TASKS["operation_and_value"]([ours], 0.01)
     assert len(alone.found) == 1
+
+
+def test_tasks_of_compiled_walks_give_rows():
+    ours = imperative.functx_names()
+    rows = [
+        row for task in ("walk_hit", "hook") for row in compiled_walks.TASKS[task]([ours], 0.01)
+    ]
+    assert [row.task for row in rows] == ["walk", "walk_hit", "walk_hit_node", "hook_of_hit"]
+    assert all(len(row.found) == 1 for row in rows)
