@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from contextvars import copy_context
+from sys import getrefcount
 from threading import RLock
 from typing import Any
-from weakref import ref
 
 import jax
 import jax.numpy as jnp
@@ -27,6 +27,7 @@ from functx.core.errors import AutogradError
 from functx.core.tracer import HOST_ARRAY_TYPES, variables
 from functx.core.types import ShapedArray, x64_enabled
 from functx.core.typing import Avals, Function, PyTree
+from functx.lowering.captured_arrays import COUNT_OF_LOCAL
 from functx.lowering.execution import find_executable
 from functx.lowering.jax_bridge import call_reraising_callback_errors
 from functx.transforms.aliasing import shared_buffers, write_back_arguments
@@ -101,9 +102,11 @@ class JittedSteps:
                 # Another trace finds out, once.
                 step.is_no_node = True
                 return NotImplemented
-            if step.needs_history or step.shares_memory(leaves, found):
+            if step.needs_history or (leaves and step.shares_memory(leaves, found)):
                 return run_here(fun, leaves, in_tree)
-            with self.tracing() if step.executable is None else nullcontext():
+            if step.executable is not None:
+                return step.run(leaves, found)
+            with self.tracing():
                 return step.run(leaves, found)
 
 
@@ -134,8 +137,8 @@ def trace_step(fun: Function, in_tree: tree.TreeDef, avals: Avals) -> Step:
 class Step:
     """A traced step of a jitted function, and its executable once it has run.
 
-    `donated` are the inputs whose memory is reused: the position of each, the number of its Variable,
-    which gets a new value, and what stands for its value meanwhile.
+    `donated` holds the numbers of the roots whose memory is reused, and of their new values. The Variables at
+    the numbers of `plain` are leaves or not, as it says, and have no view, history or hooks.
     """
 
     def __init__(self, traced: TracedStep, out_tree: tree.TreeDef, num_args: int):
@@ -145,57 +148,53 @@ class Step:
         # A node of the program would not know what the function does to derivatives.
         self.needs_history = traced.has_history and not traced.changes
         self.is_no_node = False
-        self.out_avals = traced.program.out_avals
-        self.finds_grads = any([slot.grad_of is not None for slot in traced.slots])
+        self.num_args, self.out_avals = num_args, traced.program.out_avals
+        self.references = [slot.reference for slot in traced.slots]
+        self.plain = [(i, slot.is_leaf) for i, slot in enumerate(traced.slots) if slot.is_plain]
+        self.others = [(i, slot) for i, slot in enumerate(traced.slots) if not slot.is_plain]
         self.reads_grads = [(i, s.grad) for i, s in enumerate(traced.slots) if s.grad != -1]
-        self.donated = [
-            (i, slot, Recorded(traced.slots[slot].aval, _taken, 0))
-            for i, slot in self.donated_inputs(num_args)
-        ]
+        self.finds_grads = any([slot.grad_of is not None for slot in traced.slots])
+        self.donated = list(self.donated_roots())
+        num_inputs = num_args + len(traced.roots) + len(traced.constants)
+        self.drops_inputs = traced.operands != [*range(num_inputs)]
         changes = traced.changes
         self.writes = [(c.slot, c.value, *c.counts) for c in changes if c.value is not None]
         self.changes_more = len(self.writes) < len(changes) or any(
             [c.sets_grad or c.is_leaf is not None for c in changes]
         )
-        positions = {i for i, _, _ in self.donated}
+        positions = {num_args + k for k, _ in self.donated}
         self.donated_operands = tuple([k for k, i in enumerate(traced.operands) if i in positions])
 
-    def donated_inputs(self, num_args: int) -> Iterator[tuple[int, int]]:
-        """The position and the number of the Variable of each input that is donated."""
+    def donated_roots(self) -> Iterator[tuple[int, int]]:
+        """The roots that the program reads and that nothing else needs after it, each with a new value."""
         traced = self.traced
         numbers = [c.value for c in traced.changes] + [g.value for g in traced.new_grads]
         numbers += [*traced.results, *traced.written.values(), *[k for _, k in traced.kept]]
         # A new value that several Variables get takes the memory of one.
         by_value = {c.value: c.slot for c in traced.changes if c.value is not None and c.value >= 0}
-        for slot in by_value.values():
-            i = num_args + traced.roots.index(slot)
-            if i in traced.operands and -1 - i not in numbers:
-                yield i, slot
+        for number, slot in by_value.items():
+            k = traced.roots.index(slot)
+            if self.num_args + k in traced.operands and -1 - self.num_args - k not in numbers:
+                yield k, number
 
     def find_variables(self) -> list[Variable] | None:
         """The Variables of a call now; None if it is not this step."""
-        found: list[Variable] = []
-        for slot in self.traced.slots:
-            reference, grad_of, _, aval, is_root, is_leaf, keeps, has, is_inference, hooks = slot
-            x = reference()
-            if grad_of is not None:
-                grad = found[grad_of]._grad
-                if x is not None and x is not grad:
-                    # The step may have found it under another name too.
-                    return None
-                x = grad
+        found: list[Any] = [reference() for reference in self.references]
+        for i, is_leaf in self.plain:
+            x = found[i]
             if (
                 x is None
-                or x._recorded.aval is not aval
                 or (x._leaf is None) is is_leaf
-                or (x._view is None) is not is_root
-                or (keeps and (x._edge is None) is has)
-                or ((counter := x._counter) is not None and counter.is_inference)
-                is not is_inference
-                or ((x._hooks is not None or hooks) and hook_keys_of(x) != hooks)
+                or x._view is not None
+                or x._edge is not None
+                or (x._hooks is not None and hook_keys_of(x))
             ):
                 return None
-            found.append(x)
+        for i, slot in self.others:
+            x = slot.find(found, found[i])
+            if x is None:
+                return None
+            found[i] = x
         for i, number in self.reads_grads:
             if found[i]._grad is not (None if number is None else found[number]):
                 return None
@@ -232,28 +231,40 @@ class Step:
         of_roots = [x.value if x.recording is None else x.look() for x in roots]
         if not HOST_ARRAY_TYPES.isdisjoint(map(type, of_roots)):
             of_roots = list(map(on_device, roots))
-        inputs: list[Any] = [*arguments, *roots, *traced.constants]
+        with ownership:
+            counts = [getrefcount(x) for x in roots]
+            owned = [counts[k] == COUNT_OF_OWNED and is_owned(roots[k]) for k, _ in self.donated]
+        for (k, _), is_free in zip(self.donated, owned, strict=True):
+            if not is_free:
+                of_roots[k] = jnp.array(of_roots[k])
         values = [x.look() if type(x) is Recorded else x for x in arguments]
         values += of_roots
         values += traced.constants
-        del roots, of_roots
-        self.release(inputs, values, found)
+        if self.drops_inputs:
+            values = [values[i] for i in traced.operands]
         try:
-            outs = self.compute([values[i] for i in traced.operands])
+            outs = self.compute(values)
         except BaseException as error:
-            self.restore(values, found, error)
+            note_interruption(roots, error)
             raise
-        new = list(map(private, self.out_avals, outs))
+        new: dict[int, Recorded] = {}
+        for (k, number), is_free in zip(self.donated, owned, strict=True):
+            if is_free:
+                new[number] = root = roots[k]
+                root.value = outs[number]
 
         def result(number: int) -> Recorded:
             if number >= 0:
-                return new[number]
-            x = inputs[-1 - number]
+                x = new.get(number)
+                if x is None:
+                    x = new[number] = private(self.out_avals[number], outs[number])
+                return x
+            x = (*arguments, *roots, *traced.constants)[-1 - number]
             return x if type(x) is Recorded else constant(x)
 
         for slot, number, versions, writes in self.writes:
             x = found[slot]
-            x._recorded = new[number] if number >= 0 else result(number)
+            x._recorded = new.get(number) or result(number)
             counter = x._counter or x.version_counter
             counter.version += versions
             counter.writes += writes
@@ -292,40 +303,6 @@ class Step:
             if change.sets_grad:
                 x._grad = None if change.grad is None else variables[change.grad]
 
-    def release(self, inputs: list[Any], values: list[Any], found: Sequence[Variable]) -> None:
-        """Takes the values that are donated from their Variables; copies those that others may read."""
-        with ownership:
-            for i, slot, placeholder in self.donated:
-                recorded = inputs[i]
-                if recorded.is_private and (
-                    recorded.captured_by is None or recorded.captured_by.has_run
-                ):
-                    reference = ref(recorded)
-                    inputs[i] = recorded = None
-                    found[slot]._recorded = placeholder
-                    recorded = reference()
-                    if recorded is None:
-                        continue
-                    inputs[i] = found[slot]._recorded = recorded
-                values[i] = jnp.array(values[i])
-
-    def restore(
-        self, values: Sequence[Any], found: Sequence[Variable], error: BaseException
-    ) -> None:
-        """Gives Variables their values back after an error, as far as their memory was not reused."""
-        for i, slot, placeholder in self.donated:
-            x, value = found[slot], values[i]
-            if x._recorded is not placeholder:
-                continue
-            x._recorded = private(placeholder.aval, value)
-            if isinstance(value, jax.Array) and value.is_deleted():
-                failure = AutogradError(
-                    "jit: the step was interrupted after the memory of a Variable was reused; got "
-                    f"{error!r}",
-                    fix="Give the Variable a value again (x[...] = value), under no_grad.",
-                )
-                x._recorded.recording = Failure(failure)
-
     def compute(self, operands: list[Any]) -> Sequence[Any]:
         """The outputs of the program."""
         if self.executable is None:
@@ -356,12 +333,25 @@ def private(aval: ShapedArray, value: Any) -> Recorded:
     return recorded
 
 
-_taken = Failure(
-    AutogradError(
-        "jit: a Variable that a step changes must not be read meanwhile in another thread; got a read",
-        fix="Wait for the step.",
-    )
-)
+def is_owned(x: Recorded) -> bool:
+    """Whether neither the user nor a recording refers to the array of a value."""
+    return x.is_private and (x.captured_by is None or x.captured_by.has_run)
+
+
+COUNT_OF_OWNED = COUNT_OF_LOCAL + 1 if COUNT_OF_LOCAL else 0
+"""The reference count of a value that only a Variable and a list hold; 0 where counts do not tell."""
+
+
+def note_interruption(roots: Sequence[Recorded], error: BaseException) -> None:
+    """Lets reads of values raise whose memory was reused before an error."""
+    for x in roots:
+        if isinstance(x.value, jax.Array) and x.value.is_deleted():
+            failure = AutogradError(
+                "jit: the step was interrupted after the memory of a Variable was reused; got "
+                f"{error!r}",
+                fix="Give the Variable a value again (x[...] = value), under no_grad.",
+            )
+            x.recording = Failure(failure)
 
 
 variables.jitted_steps = JittedSteps

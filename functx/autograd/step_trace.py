@@ -109,6 +109,32 @@ class Slot(NamedTuple):
     is_inference: bool
     hooks: HookKeys
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether it is found by its reference, and has no view, history or hooks."""
+        is_found = self.grad_of is None and not self.aval.weak_type
+        return is_found and self.is_root and not self.has_history and not self.hooks
+
+    def find(self, found: Sequence[Variable], x: Variable | None) -> Variable | None:
+        """The Variable of a call, among those that were `found`; None if the program is not for it."""
+        if self.grad_of is not None:
+            grad = found[self.grad_of]._grad
+            if x is not None and x is not grad:
+                # The step may have found it under another name too.
+                return None
+            x = grad
+        if (
+            x is None
+            or x._recorded.aval is not self.aval
+            or (x._leaf is None) is self.is_leaf
+            or (x._view is None) is not self.is_root
+            or (self.keeps_history and (x._edge is None) is self.has_history)
+            or x.is_inference() is not self.is_inference
+            or ((x._hooks is not None or self.hooks) and hook_keys_of(x) != self.hooks)
+        ):
+            return None
+        return x
+
 
 class NewGrad(NamedTuple):
     """A `.grad` that a step makes: its value, and its counts of versions and writes."""

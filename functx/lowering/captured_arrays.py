@@ -129,7 +129,7 @@ def _count_of_local() -> int:
     return local if local < more else 0
 
 
-_COUNT_OF_LOCAL = _count_of_local()
+COUNT_OF_LOCAL = _count_of_local()
 
 
 def local_mask(arrays: list[Value]) -> list[bool]:
@@ -138,9 +138,9 @@ def local_mask(arrays: list[Value]) -> list[bool]:
     False for all where the interpreter does not count references exactly. Then a second trace
     shows which arrays come again, and were there before.
     """
-    if not _COUNT_OF_LOCAL:
+    if not COUNT_OF_LOCAL:
         return [False] * len(arrays)
-    return [sys.getrefcount(x) <= _COUNT_OF_LOCAL for x in arrays]
+    return [sys.getrefcount(x) <= COUNT_OF_LOCAL for x in arrays]
 
 
 def is_bitwise_equal(x: ArrayLike, copy: jax.Array) -> bool:

@@ -308,7 +308,7 @@ def test_arrays_that_a_function_makes_do_not_make_it_compile_again():
 def locality(request, monkeypatch):
     """How `jit` tells arrays that a function makes from those that it captures."""
     if request.param == "second trace":
-        monkeypatch.setattr(captured_arrays, "_COUNT_OF_LOCAL", 0)
+        monkeypatch.setattr(captured_arrays, "COUNT_OF_LOCAL", 0)
     return request.param
 
 
