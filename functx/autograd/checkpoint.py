@@ -5,15 +5,14 @@ from __future__ import annotations
 import random
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from typing import Any
+from contextlib import contextmanager
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary, ref
 
 import numpy as np
 
 from functx.autograd.backward import backward
 from functx.autograd.engine import Gradient, Walk, is_checkpoint_valid, running_walk
-from functx.autograd.hooks import dead_reference
 from functx.autograd.modes import check_outside_transforms, current_modes, grad_mode
 from functx.autograd.nodes import (
     GradientEdge,
@@ -25,7 +24,8 @@ from functx.autograd.nodes import (
 from functx.autograd.recorded import Recorded
 from functx.autograd.recording import current_recording
 from functx.autograd.saved import CURE_IN_TRANSFORMS, PackedValue, SavedTensorHooks, pack_saved
-from functx.autograd.variable import Variable, make_variable
+from functx.autograd.variable import Dual, Variable, make_variable
+from functx.autograd.views import VersionCounter
 from functx.core import tree
 from functx.core.errors import ArgumentError, CheckpointError, SavedValueError
 from functx.core.program import Program, Var
@@ -47,7 +47,9 @@ def checkpoint(
     In place of the values that its nodes save, the call keeps its arguments as they are now. A walk
     that needs one of the values calls `function` once more, up to the last value that was saved. With
     `preserve_rng_state` the recomputation repeats the draws of Python's and NumPy's global generators;
-    those of `functx.random` depend on their keys alone. Calls may be nested.
+    those of `functx.random` depend on their keys alone. What `function` writes to Variables that it
+    captures is written once, since the recomputation finds the values that they had in the call. Calls may
+    be nested.
 
     With `use_reentrant` the walk calls `function` and `backward` inside the walk, which also adds
     gradients to the leaves that `function` captures. Then there are no keywords, no `autograd.grad`,
@@ -55,7 +57,7 @@ def checkpoint(
 
     Raises CheckpointError in a walk where the recomputation saves fewer values, or values of other
     types, and for a walk that the re-entrant form does not support; SavedValueError where a Variable
-    that `function` captures was written to since.
+    that `function` captures, and does not write to, was written to since.
 
     >>> from functx import numpy as np
     >>> from functx.autograd import Variable, checkpoint
@@ -165,7 +167,7 @@ class CheckpointedCall(SavedTensorHooks):
         """The saved values, by another call of the function."""
         args, kwargs = self.arguments.load(make_variable)
         recomputation = Recomputation(self.avals)
-        with random_state_of(self.state), grad_mode(True), self.captures.checked(), recomputation:
+        with random_state_of(self.state), grad_mode(True), self.captures.repeated(), recomputation:
             try:
                 self.function(*args, **kwargs)
             except StopRecomputation:
@@ -215,41 +217,113 @@ class StopRecomputation(BaseException):
     """Stops a recomputation; functions of the user do not catch it as an Exception."""
 
 
+class FirstUse(NamedTuple):
+    """How a function found a Variable that it captures when it first used it.
+
+    `value`, with history and tangent, is kept if the function writes to the Variable and it is no view.
+    """
+
+    variable: ref[Variable]
+    value: tuple[Recorded, GradientEdge | None, Dual | None] | None
+    version: int
+    writes: int
+    is_written: bool = True
+
+
 class CapturedVariables:
-    """The captured Variables of a function, which must keep their values until the recomputation."""
+    """The captured Variables of a function.
+
+    Those that it writes to have the values of the first call again during the recomputation; others must
+    keep their values until then.
+    """
 
     def __init__(self) -> None:
-        self._writes: dict[int, tuple[ref[Variable], int]] = {}
+        self._uses: dict[int, FirstUse] = {}
 
     @contextmanager
     def noted(self) -> Iterator[None]:
-        """The context of the first call, which notes the number of writes to its operands."""
-        with watching(self._note):
+        """The context of the first call, which notes its operands."""
+        recording = current_recording()
+        first_result = recording.count
+
+        def is_made_in_call(x: Variable) -> bool:
+            # Not known once the recording has run.
+            value = x._recorded
+            return value.recording is recording and value.number >= first_result
+
+        def note(operands: Sequence[Variable]) -> None:
+            for x in operands:
+                while self._find(x) is None and (x._view is not None or not is_made_in_call(x)):
+                    x = self._note(x)
+
+        with watching(note):
             yield
-        # A captured Variable outlives the call.
-        self._writes = {i: pair for i, pair in self._writes.items() if pair[0]() is not None}
+        for i, use in [*self._uses.items()]:
+            x = use.variable()
+            if x is None:
+                # A captured Variable outlives the call.
+                del self._uses[i]
+            elif x.version_counter.writes == use.writes:
+                self._uses[i] = use._replace(value=None, is_written=False)
 
-    def checked(self) -> AbstractContextManager[None]:
-        """The context of the recomputation; SavedValueError for an operand that changed."""
-        return watching(self._check)
+    @contextmanager
+    def repeated(self) -> Iterator[None]:
+        """The context of the recomputation; SavedValueError for an operand that changed since the call."""
+        used = [(x, use) for use in self._uses.values() if (x := use.variable()) is not None]
+        written = [(x, owner_of(x), use) for x, use in used if use.value is not None]
+        counters = {x.version_counter: new_counter(x, use) for x, _, use in written}
+        variables = [x for x, _ in used] + [owner for _, owner, _ in written]
+        states = {
+            id(x): (x, x._recorded, x._edge, x._dual, x._writes_read, x._counter)
+            for x in variables
+            if x._counter in counters
+        }
+        for x, *_ in states.values():
+            # For a view, the number of writes changes, so that it is taken again.
+            x._counter = counters[x.version_counter]
+        for x, owner, use in written:
+            owner._recorded, x._edge, x._dual = use.value  # type: ignore[misc]
+            owner._writes_read = use.writes
+        try:
+            with watching(self._check):
+                yield
+        finally:
+            for x, recorded, edge, dual, writes_read, counter in states.values():
+                x._recorded, x._edge, x._dual = recorded, edge, dual
+                x._writes_read, x._counter = writes_read, counter
 
-    def _find(self, x: Variable) -> int | None:
-        reference, writes = self._writes.get(id(x), (dead_reference, None))
-        return writes if reference() is x else None
+    def _find(self, x: Variable) -> FirstUse | None:
+        use = self._uses.get(id(x))
+        return use if use is not None and use.variable() is x else None
 
-    def _note(self, operands: Sequence[Variable]) -> None:
-        for x in operands:
-            if self._find(x) is None:
-                self._writes[id(x)] = ref(x), x.version_counter.writes
+    def _note(self, x: Variable) -> Variable:
+        """Notes an operand; returns the array that it is a view of, or itself."""
+        counter, view = x.version_counter, x._view
+        value = (x._recorded, x._edge, x._dual) if view is None else None
+        self._uses[id(x)] = FirstUse(ref(x), value, counter.version, counter.writes)
+        return x if view is None else view.base
 
     def _check(self, operands: Sequence[Variable]) -> None:
         for x in operands:
-            if self._find(x) not in (None, x.version_counter.writes):
+            use = self._find(x)
+            if use is not None and not use.is_written and x.version_counter.writes != use.writes:
                 raise SavedValueError(
                     "checkpoint: a Variable that the function captures must keep its value until the "
                     f"walk, which recomputes the function; got a write to {x.aval_!r}",
                     fix="Pass it as an argument, or write to it after backward().",
                 )
+
+
+def owner_of(x: Variable) -> Variable:
+    """The array that owns the memory of `x`, which is `x` unless it was detached."""
+    return x if x._view is None else x._view.base
+
+
+def new_counter(x: Variable, use: FirstUse) -> VersionCounter:
+    """A counter for a recomputation, whose writes do not count for what was saved before."""
+    counter = VersionCounter(x.is_inference())
+    counter.version, counter.writes = use.version, use.writes
+    return counter
 
 
 @contextmanager
@@ -346,7 +420,7 @@ class ReentrantNode(Node):
         args, _ = self.arguments.load(lambda x, edge: leaf_of(x, edge, leaves))
         if not walk.retain_graph:
             self.arguments = None
-        with random_state_of(self.state), grad_mode(True), self.captures.checked():
+        with random_state_of(self.state), grad_mode(True), self.captures.repeated():
             results = [x for x in tree.leaves(self.function(*args)) if isinstance(x, Variable)]
         pairs = [
             (x, walk.variable_of(gradient))

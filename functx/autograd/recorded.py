@@ -76,7 +76,6 @@ class Failure:
     """In place of the recording of a value that could not be computed; to run it raises the error."""
 
     __slots__ = ("error",)
-    first_node = 0
 
     def __init__(self, error: Exception):
         self.error = error

@@ -8,7 +8,7 @@ import numpy as np
 
 from functx import ops
 from functx.autograd.modes import current_modes, grad_mode
-from functx.autograd.nodes import GradientEdge, OverwrittenNode
+from functx.autograd.nodes import GradientEdge, OverwrittenNode, operand_watch
 from functx.autograd.recorded import note_read, step_traces
 from functx.core.errors import (
     CapturedWriteError,
@@ -130,6 +130,8 @@ def detach(x: Variable) -> Variable:
 def write(x: Variable, new: Variable) -> None:
     """Write `new`, of the same shape and dtype; all views of the memory see it."""
     first, states = x, []
+    if (watch := operand_watch.get()) is not None:
+        watch((x,))
     while True:
         if step_traces.count:
             note_read(x)

@@ -55,6 +55,12 @@ def test_the_values_that_nodes_save_are_not_kept_and_are_computed_once_in_a_walk
         inner.append(weakref.ref(y._recorded))
         return np.exp(y) * np.tanh(y)
 
+    def overwritten(x):
+        y = np.sin(x)
+        inner.append(weakref.ref(y._recorded))
+        y *= 2
+        return y
+
     gc.disable()
     try:
         x = leaf()
@@ -62,6 +68,8 @@ def test_the_values_that_nodes_save_are_not_kept_and_are_computed_once_in_a_walk
         assert inner[0]() is None and len(calls) == 1
         y.sum().backward()
         assert len(calls) == 2
+        y = checkpoint(overwritten, x)
+        assert inner[-1]() is None and y.shape == x.shape
     finally:
         gc.enable()
 
@@ -146,6 +154,47 @@ def test_a_captured_variable_must_keep_its_value_until_the_walk(use_reentrant):
     z = checkpoint(lambda x: np.sin(x * weight), x, use_reentrant=use_reentrant)
     z.sum().backward()
     onp.testing.assert_allclose(onp.asarray(weight.grad), POINT * onp.cos(POINT**2), rtol=1e-5)
+
+
+def add(total, x):
+    total += x
+
+
+def add_to_view(total, x):
+    total[:] += x
+
+
+def add_to_detached(total, x):
+    detached = total.detach()
+    detached += x
+
+
+def replace(total, x):
+    total *= 0
+    total[...] = x
+
+
+@pytest.mark.parametrize("use_reentrant", [False, True])
+@pytest.mark.parametrize("write", [add, add_to_view, add_to_detached, replace])
+def test_what_a_function_writes_to_what_it_captures_is_written_once(write, use_reentrant):
+    w, x, total = leaf(), leaf(), Variable(POINT)
+    outside, scales = total[1:], [w * 1, w * 1]
+
+    def weighted(x, i):
+        with no_grad():
+            write(total, x)
+            scales[i] *= 2
+        return np.sin(x) * total * scales[i]
+
+    y, z = [checkpoint(weighted, x * (i + 1), i, use_reentrant=use_reentrant) for i in range(2)]
+    (y + z).sum().backward()
+    totals = [POINT, 2 * POINT] if write is replace else [2 * POINT, 4 * POINT]
+    slopes = [onp.cos(POINT) * totals[0], 2 * onp.cos(2 * POINT) * totals[1]]
+    weights = [onp.sin(POINT) * totals[0], onp.sin(2 * POINT) * totals[1]]
+    onp.testing.assert_allclose(onp.asarray(x.grad), 2 * POINT * sum(slopes), rtol=1e-5)
+    onp.testing.assert_allclose(onp.asarray(w.grad), sum(weights), rtol=1e-5)
+    assert total.tolist() == totals[1].tolist() and outside.tolist() == totals[1][1:].tolist()
+    assert [scale.tolist() for scale in scales] == [(2 * POINT).tolist()] * 2
 
 
 def test_the_function_may_take_derivatives_itself():
