@@ -358,7 +358,7 @@ def write_back_arguments(args: Values, new: dict[int, Any]) -> None:
         values = copy_if_aliased(values, [args[i] for i in traced])
     in_trace, write = current_builder.get() is not None, Write()
     for i, value in zip(traced, values, strict=True):
-        if in_trace:
+        if in_trace or type(args[i]) is Tracer:
             write(args[i], value)
         else:
             args[i].write(value)  # type: ignore[attr-defined]
