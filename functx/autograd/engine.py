@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from contextvars import ContextVar, copy_context
 from functools import partial
-from heapq import heappop, heappush
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import jax
@@ -97,8 +97,8 @@ class Walk:
         self.wanted = wanted
         self.captured: dict[GradientEdge, Gradient | None] = dict.fromkeys(wanted or ())
         self.pending: dict[Node, list[Gradient | None]] = {}
-        self.queue: list[tuple[int, Node]] = []
-        self.needed: set[Node] | None = None
+        self.nodes: set[Node] = set()
+        self.order: list[Node] = []
         self.capturing: dict[Node, list[int]] = {}
         for edge in self.captured:
             self.capturing.setdefault(edge.node, []).append(edge.output_nr)
@@ -123,8 +123,10 @@ class Walk:
     def run_here(self, roots: Sequence[tuple[GradientEdge, Any]]) -> None:
         """As `run`, in this thread."""
         self.roots = [edge.node for edge, _ in roots]
+        self.order, self.nodes = visiting_order(self.roots)
         if self.wanted is not None:
-            self.needed = nodes_leading_to(set(self.capturing), self.roots)
+            self.nodes = nodes_leading_to(set(self.capturing), self.nodes)
+            self.order = [node for node in self.order if node in self.nodes]
         token = running_walk.set(self)
         try:
             with grad_mode(self.create_graph):
@@ -143,11 +145,12 @@ class Walk:
             self.send(edge, None if value is None else Gradient(value))
         self.visit_pending()
 
-    def visit_pending(self) -> None:
-        """Visits all nodes that have gradients, and those that get some meanwhile."""
-        while self.queue:
-            _, node = heappop(self.queue)
-            self.visit(node, self.pending.pop(node))
+    def visit_pending(self, first: int = 0) -> None:
+        """Visits the nodes that have gradients, from number `first` on, also those that get some meanwhile."""
+        for node in self.order[first:]:
+            gradients = self.pending.pop(node, None)
+            if gradients is not None:
+                self.visit(node, gradients)
 
     def run_callbacks(self) -> None:
         """Calls what `queue_callback` has queued."""
@@ -160,13 +163,12 @@ class Walk:
         None, which the rule of a Function may return, adds nothing.
         """
         node, index = edge
-        if self.needed is not None and node not in self.needed:
+        if self.wanted is not None and node not in self.nodes:
             return
         buffer = self.pending.get(node)
         if buffer is None:
             count = 1 if type(node) is AccumulateGrad else len(node.out_avals)
             buffer = self.pending[node] = [None] * count
-            heappush(self.queue, (-node.number, node))
         before = buffer[index]
         if before is None or gradient is None:
             buffer[index] = before or gradient
@@ -175,12 +177,6 @@ class Walk:
         if before.mask is not None and gradient.mask is not None:
             mask = self.bind(_or, (before.mask, gradient.mask))
         buffer[index] = Gradient(self.bind(_add, (before.value, gradient.value)), mask)
-
-    def visited_nodes(self) -> set[Node]:
-        """The nodes that the walk visits in all."""
-        if self.needed is None:
-            self.needed = reachable_nodes(self.roots)
-        return self.needed
 
     def bind(self, primitive: Primitive, args: Sequence[Any]) -> Any:
         """The output of an operation on values of the walk."""
@@ -250,7 +246,7 @@ class Walk:
         """Whether a walk for wanted edges goes through a node."""
         if isinstance(node, AccumulateGrad):
             return self.accumulate and node in self.capturing
-        return any([e is not None and e.node in self.needed for e in node.edges])  # type: ignore[operator]
+        return any([e is not None and e.node in self.nodes for e in node.edges])
 
     def accumulate_grad(self, node: AccumulateGrad, gradient: Gradient) -> None:
         x = node.variable
@@ -602,9 +598,37 @@ def reachable_nodes(roots: Sequence[Node]) -> set[Node]:
     return reached
 
 
-def nodes_leading_to(targets: set[Node], roots: Sequence[Node]) -> set[Node]:
-    """The nodes, among those that `roots` depend on, from which a walk reaches one of `targets`."""
-    reached = reachable_nodes(roots)
+def visiting_order(roots: Sequence[Node]) -> tuple[list[Node], set[Node]]:
+    """The nodes that a walk from roots reaches, in the order of its visits, and as a set.
+
+    Operations come newest first. A leaf comes behind the last operation that gives it a gradient, as in
+    PyTorch.
+    """
+    reached = {node for node in roots if type(node) is not AccumulateGrad}
+    pending = operations = list(reached)
+    for node in pending:
+        for edge in node.edges:
+            if edge is not None:
+                operand = edge[0]
+                if type(operand) is not AccumulateGrad and operand not in reached:
+                    reached.add(operand)
+                    pending.append(operand)
+    operations.sort(key=attrgetter("number"))
+    order: list[Node] = []
+    for node in operations:
+        for edge in reversed(node.edges):
+            if edge is not None and edge[0] not in reached:
+                reached.add(edge[0])
+                order.append(edge[0])
+        order.append(node)
+    order += [node for node in dict.fromkeys(roots) if node not in reached]
+    reached.update(roots)
+    order.reverse()
+    return order, reached
+
+
+def nodes_leading_to(targets: set[Node], reached: set[Node]) -> set[Node]:
+    """The nodes, among those that a walk reaches, from which it reaches one of `targets`."""
     needed = targets & reached
     for node in sorted(reached, key=lambda node: node.number):
         if any([e is not None and e.node in needed for e in node.edges]):

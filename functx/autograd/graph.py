@@ -97,7 +97,7 @@ class MultiGradHook:
         """The indices of the values whose nodes the walk visits."""
         values = [reference() for reference in self.values]
         edges = [x.edge if isinstance(x, Variable) else x and GradientEdge(x, 0) for x in values]
-        return {i for i, e in enumerate(edges) if e and e.node in walk.visited_nodes()}
+        return {i for i, e in enumerate(edges) if e and e.node in walk.nodes}
 
     def call(self, pending: PendingGradients, gradient: Variable | None = None) -> None:
         if not pending.called:

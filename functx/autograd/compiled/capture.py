@@ -134,7 +134,7 @@ class CapturingWalk(Walk):
         super().__init__(walk.create_graph, True, walk.wanted, walk.accumulate)
         self.plain, self.is_differentiated = True, walk.is_differentiated
         self.records_history = not walk.plain
-        self.needed, self.roots = walk.needed, walk.roots
+        self.nodes, self.order, self.roots = walk.nodes, walk.order, walk.roots
         self.graph = graph
         self.position = {node: i for i, node in enumerate(graph.nodes)}
         self.builder = Builder("CompiledAutograd", "autograd")

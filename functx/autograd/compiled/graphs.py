@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from operator import attrgetter
 from typing import Any
 
 from functx.autograd.compiled.functions import rule_state
 from functx.autograd.compiled.splits import SplitKey, split_key
-from functx.autograd.engine import Walk, reachable_nodes
+from functx.autograd.engine import Walk
 from functx.autograd.function_calls import FunctionNode
 from functx.autograd.hooks import NodeHooks
 from functx.autograd.nodes import (
@@ -53,7 +52,7 @@ class WalkGraph:
 
 def read_graph(walk: Walk, roots: Sequence[tuple[GradientEdge, Any]]) -> WalkGraph | None:
     """The graph of a walk; None if a value that a node saved is gone, or a rule raises."""
-    nodes = nodes_in_order(walk)
+    nodes = walk.order
     graph = WalkGraph(nodes)
     position = {node: i for i, node in enumerate(nodes)}
     structure: list[Hashable] = []
@@ -126,12 +125,6 @@ def aval_of(x: Any) -> ShapedArray:
 def edge_aval(edge: GradientEdge) -> Any:
     """The type of the gradient that an edge takes."""
     return edge.node.out_avals[edge.output_nr]
-
-
-def nodes_in_order(walk: Walk) -> list[Node]:
-    """The nodes that a walk visits, the newest first."""
-    nodes = reachable_nodes(walk.roots) if walk.needed is None else walk.needed
-    return sorted(nodes, key=attrgetter("number"), reverse=True)
 
 
 class _Values:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from heapq import heappush
 from typing import Any
 
 from functx import ops
@@ -102,7 +101,7 @@ class WalkRun:
                 except LeaveProgram as change:
                     self.leave(step, env, freed)
                     change.visit_rest(walk)
-                    walk.visit_pending()
+                    walk.visit_pending(call.position + 1)
                     return
                 except BaseException:
                     restore(self.nodes, freed)
@@ -145,9 +144,7 @@ class WalkRun:
             return gradients_of(layout, iter(values_of(slots, env)))
 
         for position, layout, slots in step.pending:
-            node = self.nodes[position]
-            walk.pending[node] = gradients(layout, slots)
-            heappush(walk.queue, (-node.number, node))
+            walk.pending[self.nodes[position]] = gradients(layout, slots)
         edges = list(walk.captured)
         for i, layout, slots in step.captured:
             (walk.captured[edges[i]],) = gradients(layout, slots)
