@@ -1,5 +1,6 @@
 """What counts as one captured walk, contexts and threads of `enable`, and errors in compiled walks."""
 
+import gc
 import threading
 import weakref
 
@@ -174,6 +175,17 @@ def test_sizes_are_captured_twice_at_most_and_compiled_apart(dynamic, monkeypatc
             onp.testing.assert_allclose(found, x.T @ slope, rtol=1e-4, atol=1e-5)
     assert (counters.captures, counters.compiles) == (1 if dynamic else 2, 9)
     assert (counters.hits, counters.misses) == (0, 9)
+
+
+def test_sizes_that_are_equal_by_chance_may_differ_later():
+    for dynamic in (False, True):
+        with enable(dynamic=dynamic):
+            for rows, columns in ((4, 4), (4, 4), (4, 5), (5, 4), (5, 4), (3, 3)):
+                x, y = leaf(array(rows, columns)), leaf(array(columns, rows))
+                (np.tanh(x @ y) * 2).sum().backward()
+                slope = 2 * (1 - onp.tanh(x.numpy() @ y.numpy()) ** 2)
+                onp.testing.assert_allclose(x.grad, slope @ y.numpy().T, rtol=1e-4, atol=1e-4)
+                onp.testing.assert_allclose(y.grad, x.numpy().T @ slope, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("shape", [(3,), ()])
@@ -598,6 +610,26 @@ def test_walks_that_look_for_anomalies_name_the_rule():
     x = leaf(onp.zeros(3, "float32"))
     with enable(), detect_anomaly(), pytest.raises(AutogradError, match="sqrt"):
         (np.sqrt(x) * 0).sum().backward()
+
+
+def test_walks_with_ever_new_closures_leave_no_objects_behind():
+    def walk(k):
+        x = leaf(array(3))
+        y = np.sin(x)
+        y.register_hook(lambda g: g * k)
+        y.grad_fn.register_prehook(lambda gs: (gs[0] + k,))
+        y.sum().backward()
+        float(x.grad[0])
+
+    with enable():
+        for k in range(5):
+            walk(float(k))
+        gc.collect()
+        before = len(gc.get_objects())
+        for k in range(300):
+            walk(float(k))
+        gc.collect()
+    assert len(gc.get_objects()) - before < 100
 
 
 def test_captured_walks_keep_neither_hooks_nor_values():

@@ -12,6 +12,7 @@ from functx.autograd.compiled import compilers
 from functx.compiled_autograd import compile_stages, counters, disable, enable
 from functx.core.caches import Cache
 from functx.core.errors import RecompilationWarning
+from functx.lowering import recompilation
 
 PROGRAMS, VERBOSE = "functx.compiled_autograd", "functx.compiled_autograd.verbose"
 
@@ -19,6 +20,7 @@ PROGRAMS, VERBOSE = "functx.compiled_autograd", "functx.compiled_autograd.verbos
 @pytest.fixture(autouse=True)
 def nothing_captured():
     compiled_autograd.reset()
+    recompilation._call_sites.clear()
     yield
     compiled_autograd.reset()
 
@@ -111,6 +113,29 @@ def test_a_line_that_captures_again_and_again_is_warned_of_once_with_what_differ
     assert "differing: node tanh (7), AccumulateGrad before" in text
     assert "x.sum().backward()" in text and "compiled_autograd.disable()" in text
     assert warning.filename == __file__
+
+
+@pytest.mark.parametrize(
+    ("change", "difference"),
+    [
+        (
+            lambda x, y, i: [y.register_hook(lambda g: None) for _ in range(i)],
+            "node tanh (2), by its",
+        ),
+        (lambda x, y, i: compiled_autograd.reset(), "what was captured before is forgotten"),
+        (lambda x, y, i: y.backward(np.ones(3), inputs=[x], retain_graph=True), None),
+    ],
+)
+@pytest.mark.filterwarnings("always::functx.core.errors.RecompilationWarning")
+def test_the_warning_says_what_differs(change, difference, recwarn):
+    for i in range(9):
+        x = leaf(3)
+        y = np.tanh(x)
+        change(x, y, i)
+        with enable():
+            y.sum().backward()
+    messages = [str(warning.message) for warning in recwarn]
+    assert not messages if difference is None else difference in messages[0]
 
 
 @pytest.mark.filterwarnings("error::functx.core.errors.RecompilationWarning")

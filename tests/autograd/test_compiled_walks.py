@@ -233,6 +233,71 @@ def optimizer_in_the_walk(v):
 
 
 @step
+def gradients_that_a_hook_keeps_while_they_are_changed(v):
+    x, kept = leaf(v), []
+    y = x * 2
+    y.register_hook(kept.append)
+    x.register_hook(kept.append)
+    (y * y).sum().backward()
+    with no_grad():
+        x.grad += 1
+        kept[0][0] = 7
+    return kept, x.grad
+
+
+@step
+def a_leaf_that_a_hook_switches_off(v):
+    x, y = leaf(v), leaf(v * 2)
+    z = np.sin(x) * y
+
+    def switch_off(g):
+        x.requires_grad = False
+
+    z.register_hook(switch_off)
+    z.sum().backward()
+    return x.grad, y.grad
+
+
+@step
+def gradients_that_a_hook_sets_and_clears(v):
+    x, y = leaf(v), leaf(v * 2)
+    y.grad = Variable(v)
+    z = np.sin(x) * y
+
+    def change(g):
+        x.grad, y.grad = Variable(v * 10), None
+
+    z.register_hook(change)
+    z.sum().backward()
+    return x.grad, y.grad
+
+
+@step
+def a_graph_that_is_walked_in_parts(v):
+    x = leaf(v)
+    y = np.sin(x)
+    z = y * y
+    (found,) = grad(z.sum(), [y], retain_graph=True)
+    y.backward(found)
+    return found, x.grad
+
+
+@step
+def many_walks_inside_one_another(v):
+    x = leaf(v)
+
+    @enable_grad()
+    def nested(depth):
+        if depth:
+            y = np.sin(x)
+            y.register_hook(lambda g: nested(depth - 1))
+            y.sum().backward()
+
+    nested(25)
+    return x.grad
+
+
+@step
 def clipping_by_a_value(v):
     x = leaf(v)
 

@@ -150,7 +150,8 @@ class CallAccumulatedHooks(UserCall):
     kind = "post-accumulate hooks"
 
     def visit(self, walk: Walk, node: Any, *gradients: Gradients) -> Any:
-        walk.run_accumulated_hooks(node, node.hooks)
+        if node.variable.requires_grad:
+            walk.run_accumulated_hooks(node, node.hooks)
         return [], lambda walk: walk.finish_visit(node, [], gradients[0])
 
 
@@ -168,7 +169,9 @@ class CallAccumulate(WalkCall):
         if len(values) == 3:
             before, gradient, value = values
             total = Total(before, value)
-        add_to_grad(node.variable, array_of(gradient), run.walk.create_graph, total)
+        # A hook may have switched the leaf off.
+        if node.variable.requires_grad:
+            add_to_grad(node.variable, array_of(gradient), run.walk.create_graph, total)
         return ()
 
 

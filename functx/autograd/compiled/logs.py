@@ -79,6 +79,8 @@ class CaptureRecord(NamedTuple):
             "Walks share a capture if they have the same operations, hooks, wanted leaves and leaves with "
             "`.grad`; around one that changes each time, use functx.compiled_autograd.disable()."
         )
+        if self.structure.form == before.structure.form:
+            return "the sizes alone, or what was captured before is forgotten", advice
         position = self.structure.first_difference([before.structure])
         if position < 0:
             return "the roots, or the leaves that are wanted", advice
