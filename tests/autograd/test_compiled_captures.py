@@ -622,12 +622,12 @@ def test_walks_with_ever_new_closures_leave_no_objects_behind():
         float(x.grad[0])
 
     with enable():
-        for k in range(5):
-            walk(float(k))
+        for _ in range(5):
+            walk(array(3))
         gc.collect()
         before = len(gc.get_objects())
-        for k in range(300):
-            walk(float(k))
+        for _ in range(300):
+            walk(array(3))
         gc.collect()
     assert len(gc.get_objects()) - before < 100
 
