@@ -15,11 +15,12 @@ from functx.autograd.hooks import Hooks
 from functx.autograd.nodes import next_node_number
 from functx.autograd.recorded import Operand, Recorded, step_traces
 from functx.autograd.recorded_operations import Operation, is_wide
-from functx.autograd.recording import Recording, continue_recording, current_recording
+from functx.autograd.recording import continue_recording, current_recording
+from functx.autograd.traced_recording import TracedRecording
 from functx.autograd.variable import Variable, make_variable
 from functx.autograd.views import ViewOf, read_again
 from functx.core.errors import AutogradError, ConcretizationError, EscapedTracerError
-from functx.core.program import Atom, Literal, Program
+from functx.core.program import Atom, Program
 from functx.core.program_editing import replace_program_fields
 from functx.core.source_info import user_source
 from functx.core.tracer import Tracer
@@ -181,17 +182,15 @@ class TracedStep(NamedTuple):
     is_wide: bool
 
 
-class StepTrace(Recording):
+class StepTrace(TracedRecording):
     """The recording of a step while it is traced, whose operations are equations of a program.
 
     Variables from around it get traced values until it ends, when all have their states back.
     """
 
     def __init__(self, name: str, in_names: Any):
-        super().__init__()
-        self.builder = Builder(name, "jit")
+        super().__init__(Builder(name, "jit"))
         self.builder.in_names = in_names
-        self.values: list[Tracer] = []
         self.arguments: list[Recorded] = []
         self.states: list[VariableState] = []
         self.positions: dict[int, int] = {}
@@ -223,29 +222,16 @@ class StepTrace(Recording):
         self.arguments.append(self.recorded(self.builder.add_input(aval)))
         return make_variable(self.arguments[-1], None)
 
-    def recorded(self, value: Tracer) -> Recorded:
-        """A traced value as a value of this recording."""
-        x = Recorded(value.atom.aval, self, len(self.values))
-        self.values.append(value)
-        self.results.append(ref(x))
-        return x
-
     def constant(self, x: Any) -> Recorded:
         """The value of an array that the step makes, or finds around it."""
         return self.recorded(self.builder.tracer(x))
 
-    def traced(self, x: Operand) -> Tracer | Literal:
-        """The traced value of an operand."""
-        if type(x) is Literal:
-            return x
-        assert isinstance(x, Recorded) and x.recording is self, "Variables are noted when read"
-        return self.values[x.number]
+    def traced_from_outside(self, x: Recorded) -> NoReturn:
+        raise AssertionError("Variables are noted when read")
 
     def call(self, operation: Operation, operands: Sequence[Operand]) -> list[Recorded]:
         self.builder.source = user_source(2)
-        args = [*map(self.traced, operands), *operation.captured]
-        outs = self.builder.inline(operation.program, args)
-        return [self.recorded(outs[i]) for i in operation.new]
+        return super().call(operation, operands)
 
     def run(self) -> NoReturn:
         """Raises an error: the values are not known."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 from functx import ops
 from functx.autograd.compiled.calls import (
@@ -37,10 +37,11 @@ from functx.autograd.engine import Gradient, Walk
 from functx.autograd.function_calls import FunctionNode
 from functx.autograd.hooks import NodeHooks
 from functx.autograd.nodes import AccumulateGrad, GradientEdge, Node, OperationNode
-from functx.autograd.recorded import Operand, Recorded
+from functx.autograd.recorded import Recorded
 from functx.autograd.recorded_operations import Operation
-from functx.autograd.recording import Recording, continue_recording, current_recording
+from functx.autograd.recording import continue_recording, current_recording
 from functx.autograd.saved import PackedValue
+from functx.autograd.traced_recording import TracedRecording
 from functx.core.program import Atom, Literal, Program, Var, dce_equations
 from functx.core.program_editing import close_over
 from functx.core.tracer import Tracer
@@ -68,48 +69,31 @@ class NotCapturedError(Exception):
     """A walk reads an array that is not among the values of its graph, so it is not captured."""
 
 
-class TracedRecording(Recording):
-    """A recording whose operations become equations of a trace at once.
+class WalkTrace(TracedRecording):
+    """The recording of a walk while it is captured.
 
-    `constants` are the traced values of the arrays that programs have captured, by identity. With
+    `constants` are the traced values of the arrays that pullbacks have captured, by identity. With
     `takes_constants`, other arrays are constants of the program.
     """
 
     def __init__(self, builder: Builder):
-        super().__init__()
-        self.builder = builder
+        super().__init__(builder)
         self.constants: dict[int, Tracer] = {}
         self.takes_constants = False
 
-    def call(self, operation: Operation, operands: Sequence[Operand]) -> list[Any]:
-        args = [*map(self.traced, operands)]
-        for x in operation.captured:
-            if id(x) not in self.constants:
-                raise NotCapturedError
-            args.append(self.constants[id(x)])
-        outs = self.builder.inline(operation.program, args)
-        return [known(outs[i]) for i in operation.new]
-
-    def traced(self, x: Operand) -> Tracer:
-        """The traced value of an operand."""
-        if type(x) is Literal:
-            return Tracer(x, self.builder)
-        if x.recording is not None:
+    def traced_from_outside(self, x: Recorded) -> Tracer:
+        if x.recording is not None or not self.takes_constants:
             raise NotCapturedError
-        if type(x.value) is not Tracer:
-            if not self.takes_constants:
-                raise NotCapturedError
-            return self.builder.tracer(x.value)
-        return x.value
+        return self.builder.tracer(x.value)
 
+    def traced_constant(self, x: Any) -> Tracer:
+        if id(x) not in self.constants:
+            raise NotCapturedError
+        return self.constants[id(x)]
 
-def known(x: Tracer) -> Recorded | Literal:
-    """A traced value as one of the walk."""
-    if type(x.atom) is Literal:
-        return x.atom
-    recorded = Recorded(x.atom.aval, None, 0)
-    recorded.value, recorded.is_private = x, False
-    return recorded
+    def run(self) -> NoReturn:
+        """Raises NotCapturedError: the values are not known."""
+        raise NotCapturedError
 
 
 def called_function(node: Node) -> str | None:
@@ -138,7 +122,7 @@ class CapturingWalk(Walk):
         self.graph = graph
         self.position = {node: i for i, node in enumerate(graph.nodes)}
         self.builder = Builder("CompiledAutograd", "autograd")
-        self.recording = TracedRecording(self.builder)
+        self.recording = WalkTrace(self.builder)
         self.inputs: dict[int, Tracer] = {}
         self.calls: list[WalkCall] = []
         self.freed: list[int] = []
@@ -210,17 +194,22 @@ class CapturingWalk(Walk):
             kind = "grad" if is_leaf else "saved"
         return f"{kind}{number}"
 
-    def input(self, number: int) -> Any:
-        """Value number `number` of the graph, as a traced value."""
+    def input(self, number: int) -> Recorded:
+        """Value number `number` of the graph, as one of the walk."""
+        return self.recording.recorded(self.traced_input(number))
+
+    def traced_input(self, number: int) -> Tracer:
+        """The input for value number `number` of the graph."""
         same = self.graph.canonical[number]
         number = number if same < 0 else same
         if number not in self.inputs:
             self.inputs[number] = self.builder.add_input(aval_of(self.graph.values[number]))
-        return known(self.inputs[number])
+        return self.inputs[number]
 
     def atom(self, x: Any) -> Atom:
         """The atom of a value of the walk."""
-        return x if type(x) is Literal else x.value.atom  # type: ignore[no-any-return]
+        traced = self.recording.traced(x)
+        return traced if type(traced) is Literal else traced.atom  # type: ignore[union-attr]
 
     def call(
         self,
@@ -244,11 +233,8 @@ class CapturingWalk(Walk):
                 if g is not None
             ]
         equation = primitive(index=index, types=tuple(types), **params)
-        args = [x if type(x) is Literal else x.value for x in operands]
-        return [known(x) for x in self.builder.append(equation, self.tracers(args))]
-
-    def tracers(self, args: Sequence[Any]) -> list[Tracer]:
-        return [Tracer(x, self.builder) if type(x) is Literal else x for x in args]
+        args = [Tracer(self.atom(x), self.builder) for x in operands]
+        return [*map(self.recording.recorded, self.builder.append(equation, args))]
 
     def note_origins(self, start: int, origin: Origin) -> None:
         """Notes where the equations from number `start` on come from."""
@@ -280,7 +266,7 @@ class CapturingWalk(Walk):
             first += len(saved)
         constants = [x for each in node.split.pullbacks or () for x in each.captured]
         for number, x in enumerate(constants, first + len(saved)):
-            self.recording.constants[id(x)] = self.recording.traced(self.input(number))
+            self.recording.constants[id(x)] = self.traced_input(number)
         return pullback, [self.residual(node, x, first + k) for k, x in enumerate(residuals)]
 
     def residual(self, node: OperationNode, x: Any, number: int) -> Any:

@@ -1,0 +1,50 @@
+"""Recordings whose operations become equations of a trace."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+from weakref import ref
+
+from functx.autograd.recorded import Operand, Recorded
+from functx.autograd.recorded_operations import Operation
+from functx.autograd.recording import Recording
+from functx.core.program import Literal
+from functx.core.tracer import Tracer
+from functx.core.tracing import Builder
+
+
+class TracedRecording(Recording):
+    """A recording whose operations become equations of a trace at once; `values` are its traced values."""
+
+    def __init__(self, builder: Builder):
+        super().__init__()
+        self.builder = builder
+        self.values: list[Tracer] = []
+
+    def recorded(self, value: Tracer) -> Recorded:
+        """A traced value as a value of this recording."""
+        x = Recorded(value.atom.aval, self, len(self.values))
+        self.values.append(value)
+        self.results.append(ref(x))
+        return x
+
+    def traced(self, x: Operand) -> Tracer | Literal:
+        """The traced value of an operand."""
+        if type(x) is Literal:
+            return x
+        assert isinstance(x, Recorded)
+        return self.values[x.number] if x.recording is self else self.traced_from_outside(x)
+
+    def traced_from_outside(self, x: Recorded) -> Tracer:
+        """The traced value of a value of another recording."""
+        raise NotImplementedError
+
+    def traced_constant(self, x: Any) -> Tracer:
+        """The traced value of an array that a program has captured."""
+        return self.builder.tracer(x)
+
+    def call(self, operation: Operation, operands: Sequence[Operand]) -> list[Recorded]:
+        args = [*map(self.traced, operands), *map(self.traced_constant, operation.captured)]
+        outs = self.builder.inline(operation.program, args)
+        return [self.recorded(outs[i]) for i in operation.new]
