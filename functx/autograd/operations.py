@@ -159,10 +159,11 @@ def save_residuals(
             )
     for k, i in split.saved_outputs:
         saved[k] = make_saved_value((saved[k], None, outs[i].version_counter, 0, i, None, None))
-    is_dual = False
+    keeps_operands = split.recomputes
     for x in args:
-        is_dual = is_dual or (isinstance(x, Variable) and x._dual is not None)
-    if split.recomputes or is_dual:
+        if isinstance(x, Variable) and x._dual is not None:
+            keeps_operands = True
+    if keeps_operands:
         node.operands = [*operands]
         for i, x in enumerate(args):
             if isinstance(x, Variable):

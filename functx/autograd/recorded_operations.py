@@ -73,7 +73,8 @@ class Operation:
     def outputs_of(self, operands: Sequence[Operand], new: list[Recorded]) -> list[Any]:
         """The outputs if there are some besides the new values: operands, or captured."""
         assert self.outputs is not None
-        values = [*operands, *map(operand_of, self.captured), *new]
+        captured = [operand_of(x) for x in self.captured] if self.captured else ()
+        values = [*operands, *captured, *new]
         return [values[i] for i in self.outputs]
 
 
