@@ -105,6 +105,10 @@ def jit(
     others ("min_cut"), or as many as fit a budget for temporaries, such as "2GiB", an int of bytes, or
     a float for a fraction of the temporaries without a budget; by default as in `functx.config.memory`.
 
+    Outside of other transforms, `fun` may be a step on Variables of `functx.autograd` that it reads from
+    around it: call `backward()`, and write to them. What it changes is written back after each call; its
+    results have no history.
+
     The result has the methods `lower(...)`, whose result has `compile()`, `as_text()` and
     `cost_analysis()`; `eval_shape(...)`; and `clear_cache()`.
 
