@@ -16,6 +16,7 @@ from functx.autograd import (
     checkpoint,
     detect_anomaly,
     grad,
+    queue_callback,
     saved_tensors_hooks,
 )
 from functx.autograd.compiled.compilers import WalkCompiler
@@ -259,6 +260,28 @@ def test_a_second_derivative_is_two_captures():
             onp.testing.assert_allclose(h, 6 * x.numpy(), rtol=1e-5)
 
     assert captures(run) == 2
+
+
+def test_hooks_of_leaves_run_behind_their_layer_in_each_step():
+    weights, log = new_net(), []
+    for i, w in enumerate(weights):
+        w.register_post_accumulate_grad_hook(lambda _, i=i: log.append(f"leaf {i}"))
+
+    def step():
+        x = array(2, 4)
+        for i, w in enumerate(weights):
+            x = np.tanh(x @ w)
+            x.register_hook(lambda g, i=i: log.append(f"layer {i}"))
+            w.grad = None
+        x.sum().backward()
+
+    order = [f"{kind} {i}" for i in (2, 1, 0) for kind in ("layer", "leaf")]
+    for context in (disable, disable, enable, enable, enable):
+        with context():
+            step()
+        assert log == order
+        log.clear()
+    assert (counters.captures, counters.hits) == (1, 2)
 
 
 def test_the_number_of_hooks_and_their_kind_are_part_of_the_structure():
@@ -505,6 +528,20 @@ def test_errors_arrive_unchanged_and_the_next_walk_works(fail, compiler):
             u = leaf(array(3))
             np.exp(u).sum().backward()
             onp.testing.assert_allclose(u.grad, onp.exp(u.numpy()), rtol=1e-5)
+
+
+def test_an_error_of_a_callback_comes_after_the_walk():
+    def register(y):
+        y.register_hook(lambda g: queue_callback(lambda: fail_at(None)))
+
+    for _ in range(3):
+        x = leaf(array(3))
+        y = np.sin(x)
+        register(y)
+        with enable(), pytest.raises(Boom):
+            y.sum().backward()
+        onp.testing.assert_allclose(x.grad, onp.cos(x.numpy()), rtol=1e-5)
+        assert not in_compiled_autograd_region()
 
 
 def test_after_an_error_what_later_nodes_saved_is_there_for_another_walk():

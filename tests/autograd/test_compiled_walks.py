@@ -541,6 +541,87 @@ def functions_of_users_twice(v):
     return g.detach(), x.grad
 
 
+class Scale(Function):
+    """x * factor, whose rule reads attributes, numbers that Python branches on, and draws."""
+
+    runs = 0
+
+    @staticmethod
+    def forward(ctx, x, factor, table):
+        ctx.factor, ctx.table = factor, table
+        return x * factor
+
+    @staticmethod
+    def backward(ctx, g):
+        Scale.runs += 1
+        scaled = g * ctx.factor if ctx.factor > 0 else g * 100
+        for key, weight in ctx.table.items():
+            scaled = scaled + weight * len(key)
+        return scaled * onp.random.rand(3).astype("float32"), None, None
+
+
+@step
+def functions_with_attributes(v):
+    onp.random.seed(0)
+    x, runs = leaf(v), Scale.runs
+    y = Scale.apply(x, float(v[0]), {"one": v, "seven": 2.0})
+    (np.sin(y) + Scale.apply(x, 3.0, {})).sum().backward()
+    return x.grad, onp.float32(Scale.runs - runs)
+
+
+class Branch(Function):
+    """x**2, whose rule looks at values."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * x
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        return 2 * x * g if float(x.sum()) > 1.2 else 2 * x * g + 1
+
+
+@step
+def functions_whose_rule_looks_at_values(v):
+    x = leaf(v)
+    np.exp(Branch.apply(np.tanh(x) * 2)).sum().backward()
+    return x.grad
+
+
+@step
+def a_root_that_is_a_leaf(v):
+    x, log = leaf(v), []
+    x.register_hook(lambda g: (log.append(g.copy()), g * 2)[1])
+    x.backward(v)
+    x.backward(v * 3)
+    return x.grad, log
+
+
+@step
+def roots_with_retained_gradients_and_views(v):
+    x = leaf(v)
+    y = np.sin(x)
+    part = y[1:]
+    for z in (y, part):
+        z.retain_grad()
+    backward([part, y], [v[1:], v])
+    return x.grad, y.grad, part.grad
+
+
+@step
+def gradients_that_come_from_one_array_are_apart(v):
+    x, y, given = leaf(v), leaf(v * 2), Variable(v * 3)
+    z = x + y
+    z.retain_grad()
+    z.backward(given)
+    with no_grad():
+        x.grad += 1
+        z.grad *= 2
+    return x.grad, y.grad, z.grad, given
+
+
 class Half(Function):
     """x * y with a rule that gives None now and then."""
 
