@@ -632,4 +632,6 @@ def as_variable(x: Any) -> Variable:
     """`x`, or a Variable of its value, with memory of its own."""
     if isinstance(x, Variable):
         return x
+    if type(x) is Literal:
+        return variable_of_literal(x)
     return make_variable(constant(jax.numpy.array(x) if isinstance(x, np.ndarray) else x), None)

@@ -266,15 +266,23 @@ def _value_fingerprint(
 def _function_fingerprint(
     fun: FunctionType, packages: frozenset[str], callers: list[FunctionType]
 ) -> Hashable:
-    code = fun.__code__
-    parts: list[Hashable] = [code]
+    parts = [_value_fingerprint(value, packages, callers) for value in values_read(fun)]
+    return fun.__code__, _globals_read(fun), *parts
+
+
+def values_read(fun: FunctionType) -> list[object]:
+    """The values that a function reads: defaults, variables of enclosing functions, and globals.
+
+    Raises MutableStateError for a variable that has no value yet.
+    """
     defaults = (*(fun.__defaults__ or ()), *(fun.__kwdefaults__ or {}).values())
-    for value in (*defaults, *_closure_values(fun)):
-        parts.append(_value_fingerprint(value, packages, callers))
-    for name in _global_names(code):
-        if name in fun.__globals__:
-            parts.append((name, _value_fingerprint(fun.__globals__[name], packages, callers)))
-    return tuple(parts)
+    read = [fun.__globals__[name] for name in _globals_read(fun)]
+    return [*defaults, *_closure_values(fun), *read]
+
+
+def _globals_read(fun: FunctionType) -> tuple[str, ...]:
+    """The names of the global variables that a function reads; others are builtins."""
+    return tuple([name for name in _global_names(fun.__code__) if name in fun.__globals__])
 
 
 def _closure_values(fun: FunctionType) -> Iterator[object]:

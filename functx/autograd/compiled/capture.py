@@ -23,7 +23,7 @@ from functx.autograd.compiled.calls import (
     layout_of,
     values_of,
 )
-from functx.autograd.compiled.functions import traced_context
+from functx.autograd.compiled.functions import has_effects, traced_context
 from functx.autograd.compiled.graphs import SCALAR, WalkGraph, aval_of, edge_aval
 from functx.autograd.compiled.primitives import (
     AddToGrad,
@@ -35,6 +35,7 @@ from functx.autograd.compiled.primitives import (
 from functx.autograd.compiled.programs import CapturedProgram, Groups, Origin
 from functx.autograd.engine import Gradient, Walk
 from functx.autograd.function_calls import FunctionNode
+from functx.autograd.function_methods import backward_rule
 from functx.autograd.hooks import NodeHooks
 from functx.autograd.nodes import AccumulateGrad, GradientEdge, Node, OperationNode
 from functx.autograd.recorded import Recorded
@@ -44,6 +45,7 @@ from functx.autograd.saved import PackedValue
 from functx.autograd.traced_recording import TracedRecording
 from functx.core.program import Atom, Literal, Program, Var, dce_equations
 from functx.core.program_editing import close_over
+from functx.core.source_info import unwrap_function
 from functx.core.tracer import Tracer
 from functx.core.tracing import Builder
 from functx.core.types import ShapedArray, is_complex
@@ -281,7 +283,11 @@ class CapturingWalk(Walk):
         """The gradients by the rule of a Function, as equations; None if it is not traced."""
         position = self.position[node]
         count = self.graph.traced.get(position)
-        if count is None or type(node) is not FunctionNode:
+        if (
+            count is None
+            or type(node) is not FunctionNode
+            or has_effects(unwrap_function(backward_rule(node.function)))
+        ):
             return None
         first, start = self.graph.firsts[position], len(self.builder.equations)
         inputs = dict(self.inputs)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dis
 from collections.abc import Hashable, Iterator
-from functools import lru_cache
+from functools import lru_cache, partial
 from types import CodeType, FunctionType
 from typing import Any, NamedTuple
 
@@ -21,6 +21,7 @@ from functx.interop.jaxprs import (
     MutableStateError,
     function_fingerprint,
     package_of,
+    values_read,
 )
 
 
@@ -40,15 +41,15 @@ class RuleState(NamedTuple):
 def rule_state(node: FunctionNode) -> RuleState | None:
     """The state of the rule of a node; None if it must be called in each walk.
 
-    That is a rule that refers to objects that can change, such as lists or instances of classes, one
-    with side effects, and one of a class with `is_opaque`.
+    That is a rule that refers to objects that can change, such as lists or instances of classes, and one
+    of a class with `is_opaque`.
     """
     saved = node.context.__dict__["_functx_saved"]
     rule: Any = backward_rule(node.function)
     if saved is None or rule is None or node.function.is_opaque:
         return None
     rule = unwrap_function(rule)
-    if type(rule) is not FunctionType or package_of(rule) == "functx" or has_effects(rule.__code__):
+    if type(rule) is not FunctionType or package_of(rule) == "functx":
         return None
     values = [x for x in saved if not is_plain(x)]
     attributes = attributes_of(node.context)
@@ -109,23 +110,42 @@ def traced_context(node: FunctionNode, values: Iterator[Recorded]) -> FunctionCo
 
 
 _PACKAGES = IMMUTABLE_PACKAGES | {"functx"}
-_STORES = ("STORE_GLOBAL", "STORE_ATTR", "STORE_DEREF", "DELETE_GLOBAL", "DELETE_ATTR")
-_EFFECTS = frozenset(
+_EFFECT_OPERATIONS = (
+    *("STORE_GLOBAL", "STORE_ATTR", "STORE_DEREF", "DELETE_GLOBAL", "DELETE_ATTR"),
+    *("IMPORT_NAME", "IMPORT_FROM"),
+)
+_EFFECT_NAMES = frozenset(
     ["print", "input", "open", "exec", "eval", "random", "time", "globals", "next"]
 )
 
 
+def has_effects(fun: Any) -> bool:
+    """Whether a function, or one that it calls, may do more than compute its result.
+
+    It prints, draws numbers, imports, or sets attributes or variables outside.
+    """
+    return any([code_has_effects(each.__code__) for each in functions_read(fun, [])])
+
+
+def functions_read(value: object, known: list[FunctionType]) -> list[FunctionType]:
+    """`value`, if it is a function of the user, and the functions that it reads, at any depth."""
+    if isinstance(value, partial):
+        for part in (value.func, *value.args, *value.keywords.values()):
+            functions_read(part, known)
+    elif type(value) is FunctionType and package_of(value) not in _PACKAGES and value not in known:
+        known.append(value)
+        for part in values_read(value):
+            functions_read(part, known)
+    return known
+
+
 @lru_cache(maxsize=1024)
-def has_effects(code: CodeType) -> bool:
-    """Whether code may do more than compute its result: it prints, draws numbers or sets attributes."""
-    if not _EFFECTS.isdisjoint(code.co_names):
+def code_has_effects(code: CodeType) -> bool:
+    """Whether code, or that of a function in it, may do more than compute its result."""
+    if not _EFFECT_NAMES.isdisjoint(code.co_names):
         return True
-    cells = code.co_cellvars
-    if any(
-        [
-            op.opname in _STORES and not (op.opname == "STORE_DEREF" and op.argval in cells)
-            for op in dis.get_instructions(code)
-        ]
-    ):
-        return True
-    return any([isinstance(x, CodeType) and has_effects(x) for x in code.co_consts])
+    for op in dis.get_instructions(code):
+        is_local = op.opname == "STORE_DEREF" and op.argval in code.co_cellvars
+        if op.opname in _EFFECT_OPERATIONS and not is_local:
+            return True
+    return any([isinstance(x, CodeType) and code_has_effects(x) for x in code.co_consts])

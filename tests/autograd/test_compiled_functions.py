@@ -1,0 +1,236 @@
+"""Backward rules of Functions in compiled walks: traced into the program, or called in each walk."""
+
+import sys
+import types
+
+import numpy as onp
+import pytest
+
+from functx import compiled_autograd
+from functx import numpy as np
+from functx.autograd import Function, Variable, once_differentiable
+from functx.compiled_autograd import counters, enable
+
+SCALE = 2.0
+CALLS: list[float] = []
+
+
+@pytest.fixture(autouse=True)
+def _reset():
+    compiled_autograd.reset()
+    CALLS.clear()
+    yield
+    compiled_autograd.reset()
+
+
+class Square(Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * x
+
+    @staticmethod
+    def backward(ctx, gradient):
+        (x,) = ctx.saved_tensors
+        return 2 * x * gradient
+
+
+class WithAttributes(Function):
+    @staticmethod
+    def forward(ctx, x, factor):
+        ctx.save_for_backward(x, None, x)
+        ctx.length, ctx.factor, ctx.double = x.shape[0], factor, x * 2
+        return factor * x * x
+
+    @staticmethod
+    def backward(ctx, gradient):
+        _, _, x = ctx.saved_tensors
+        return ctx.factor * (x + ctx.double / 2) * gradient + np.zeros(ctx.length), None
+
+
+class Once(Square):
+    backward = staticmethod(once_differentiable(Square.backward))
+
+
+def note(x):
+    CALLS.append(x)
+
+
+class Notes(Square):
+    @staticmethod
+    def backward(ctx, gradient):
+        note(1.0)
+        return Square.backward(ctx, gradient)
+
+
+class Prints(Square):
+    @staticmethod
+    def backward(ctx, gradient):
+        show()
+        (x,) = ctx.saved_tensors
+        return 2 * x * gradient
+
+
+def show():
+    print("backward")
+
+
+class ReadsValues(Square):
+    @staticmethod
+    def backward(ctx, gradient):
+        (x,) = ctx.saved_tensors
+        return 2 * x * gradient if float(x[0]) > 0 else 0 * x
+
+
+class Opaque(Square):
+    is_opaque = True
+
+    @staticmethod
+    def backward(ctx, gradient):
+        (x,) = ctx.saved_tensors
+        return 2 * x * gradient
+
+
+class ReadsGlobal(Square):
+    @staticmethod
+    def backward(ctx, gradient):
+        (x,) = ctx.saved_tensors
+        return SCALE * x * gradient
+
+
+class Imports(Square):
+    @staticmethod
+    def backward(ctx, gradient):
+        import functx_test_settings
+
+        (x,) = ctx.saved_tensors
+        return functx_test_settings.scale * x * gradient
+
+
+def numbers(n, first=1.0):
+    return Variable(onp.arange(n, dtype="float32") + onp.float32(first), requires_grad=True)
+
+
+def program_of(call):
+    """The program of a walk from `call(x).sum()`."""
+    programs = []
+
+    def compiler(program):
+        programs.append(program)
+        return program
+
+    with enable(compiler):
+        x = numbers(3)
+        call(x).sum().backward()
+        onp.testing.assert_allclose(x.grad, 2 * x.numpy())
+    return programs[0]
+
+
+CALLABLES = {
+    "saved": Square.apply,
+    "attributes": lambda x: WithAttributes.apply(x, 1.0),
+    "once": Once.apply,
+    "notes": Notes.apply,
+    "values": ReadsValues.apply,
+    "opaque": Opaque.apply,
+}
+
+
+@pytest.mark.parametrize("name", CALLABLES)
+def test_two_captures_serve_all_sizes(name):
+    with enable():
+        for n in (10, 100, 10, 15, 20, 25):
+            x = numbers(n)
+            CALLABLES[name](x).sum().backward()
+            onp.testing.assert_allclose(x.grad, 2 * x.numpy(), rtol=1e-6)
+    assert counters.captures == 2
+    assert len(CALLS) == (6 if name == "notes" else 0)
+
+
+@pytest.mark.parametrize("name", ["saved", "attributes", "once"])
+def test_a_rule_without_side_effects_is_part_of_the_program(name):
+    assert not any(eqn.primitive.name == "call_backward" for eqn in program_of(CALLABLES[name]))
+
+
+@pytest.mark.parametrize("name", ["notes", "values", "opaque"])
+def test_other_rules_are_called_in_each_walk(name):
+    assert any(eqn.primitive.name == "call_backward" for eqn in program_of(CALLABLES[name]))
+
+
+def test_what_a_rule_does_besides_happens_once_in_each_walk(capsys):
+    with enable():
+        for i in range(4):
+            Notes.apply(numbers(2)).sum().backward()
+            Prints.apply(numbers(2)).sum().backward()
+            assert len(CALLS) == i + 1
+            assert capsys.readouterr().out == "backward\n"
+
+
+def test_a_rule_sees_attributes_globals_and_modules_as_they_are(monkeypatch):
+    settings = types.ModuleType("functx_test_settings")
+    monkeypatch.setitem(sys.modules, "functx_test_settings", settings)
+    with enable():
+        for i in range(1, 6):
+            x, y, z = numbers(2), numbers(2), numbers(2)
+            monkeypatch.setattr(sys.modules[__name__], "SCALE", float(i))
+            settings.scale = float(i)
+            WithAttributes.apply(x, float(i)).sum().backward()
+            ReadsGlobal.apply(y).sum().backward()
+            Imports.apply(z).sum().backward()
+            onp.testing.assert_allclose(x.grad, 2 * i * x.numpy())
+            onp.testing.assert_allclose(y.grad, i * y.numpy())
+            onp.testing.assert_allclose(z.grad, i * z.numpy())
+
+
+def test_each_class_has_captures_of_its_own():
+    def square(scale):
+        class Scaled(Square):
+            @staticmethod
+            def backward(ctx, gradient):
+                (x,) = ctx.saved_tensors
+                return scale * x * gradient
+
+        return Scaled
+
+    with enable():
+        for scale in (2.0, 3.0, 4.0):
+            x = numbers(2)
+            square(scale).apply(x).sum().backward()
+            onp.testing.assert_allclose(x.grad, scale * x.numpy())
+        assert counters.captures == 3
+        first, second = square(2.0), square(2.0)
+        counters.clear()
+        for _ in range(3):
+            for each in (first, second):
+                each.apply(numbers(2)).sum().backward()
+    assert counters.captures == 2
+
+
+def test_saved_values_of_a_traced_rule_are_freed_and_checked():
+    with enable():
+        for _ in range(3):
+            x = numbers(2)
+            y = Square.apply(x)
+            y.sum().backward()
+            with pytest.raises(RuntimeError, match="freed"):
+                y.sum().backward()
+            a = numbers(2) * 1
+            b = Square.apply(a)
+            a += 1
+            with pytest.raises(RuntimeError, match="written to"):
+                b.sum().backward()
+
+
+def test_an_error_of_a_rule_arrives_unchanged_and_the_next_walk_works():
+    class Fails(Square):
+        @staticmethod
+        def backward(ctx, gradient):
+            raise KeyError("mine")
+
+    with enable():
+        for _ in range(3):
+            with pytest.raises(KeyError, match="mine"):
+                Fails.apply(numbers(2)).sum().backward()
+            x = numbers(2)
+            Square.apply(x).sum().backward()
+            onp.testing.assert_allclose(x.grad, 2 * x.numpy())
