@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import AbstractContextManager
 from contextvars import copy_context
 from sys import getrefcount
 from threading import RLock
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -34,6 +33,9 @@ from functx.transforms.aliasing import shared_buffers, write_back_arguments
 from functx.transforms.argument_names import argument_names, function_name
 from functx.transforms.tracing_api import FlatFunction
 
+if TYPE_CHECKING:
+    from functx.lowering.jit import JittedFunction
+
 STEPS_OF_A_KEY = 8
 """How many steps are kept of calls that differ only in what they find of Variables."""
 _lock = RLock()
@@ -43,12 +45,12 @@ _lock = RLock()
 class JittedSteps:
     """The steps of a jitted function, by the types of its arguments.
 
-    `tracing` gives the context of a trace. A step that finds other gradients, hooks or flags of
+    `function`, a weak reference, gives the context of a trace. A step that finds other gradients, hooks or flags of
     Variables than those before is traced anew.
     """
 
-    def __init__(self, tracing: Callable[[], AbstractContextManager[None]]):
-        self.tracing = tracing
+    def __init__(self, function: JittedFunction):
+        self.function = function
         self.steps = Cache("jit", 256)
 
     def clear(self) -> None:
@@ -90,7 +92,7 @@ class JittedSteps:
                         steps.insert(0, steps.pop(i))
                     break
             else:
-                with self.tracing():
+                with self.function.tracing():
                     step = trace_step(fun, in_tree, avals)
                 if not step.traced.kept:
                     # One that stores what it makes finds something else next time.
@@ -106,7 +108,7 @@ class JittedSteps:
                 return run_here(fun, leaves, in_tree)
             if step.executable is not None:
                 return step.run(leaves, found)
-            with self.tracing():
+            with self.function.tracing():
                 return step.run(leaves, found)
 
 

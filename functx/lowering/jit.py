@@ -252,7 +252,7 @@ class JittedFunction:
         if call is None or not is_outermost():
             raise error from None
         self.captures_variables = True
-        self.steps = self.steps or variables.jitted_steps(self.tracing)
+        self.steps = self.steps or variables.jitted_steps(proxy(self))
 
     def trace_for_jax(self, hidden: Sequence[PyTree], args: PyTree, kwargs: PyTree) -> PyTree:
         """The results on JAX's tracers, computed by one equation that holds the program.

@@ -35,6 +35,7 @@ from functx.core.errors import (
     LostDerivativeError,
     RecompilationWarning,
 )
+from functx.lowering.jit import JittedFunction
 
 X = onp.array([1.0, -2.0, 0.5], "float32")
 
@@ -645,6 +646,25 @@ def test_a_step_keeps_no_variable_alive():
     assert [r() for r in dead] == [None, None]
     step()
     onp.testing.assert_allclose(models[0].w.numpy(), [0.8, 1.6])
+
+
+def test_a_jitted_step_is_freed_after_its_last_use():
+    w = leaf(1.0, 2.0)
+
+    @functx.jit
+    def step():
+        (w * w).sum().backward()
+
+    step()
+    (function,) = [f for f in JittedFunction.instances if f.fun is step.__wrapped__]
+    dead = ref(function)
+    gc.collect()
+    gc.disable()
+    try:
+        del step, function
+        assert dead() is None
+    finally:
+        gc.enable()
 
 
 def test_mistakes_of_steps_are_named():
