@@ -54,6 +54,9 @@ FAST_COMPILE_OPTIONS = {
 }
 """XLA options for programs that run once: quick compilation instead of fast code."""
 
+COMPARED_OPERATIONS: set[Hashable] = set()
+"""The operations of rules whose lowering agreed with their definition in this process."""
+
 BATCH_SIZES = 2, 3
 """The sizes of the inner and of the outer batch."""
 
@@ -101,8 +104,8 @@ class TracedInputs:
 class InterpretedRules:
     """All evaluations of a rule case, each a program that runs by NumPy definitions.
 
-    `operations` are the distinct operations of the programs, as programs of one equation with
-    operands of that program: what must be lowered as it is defined.
+    `operations` are the distinct operations of the programs that are not among
+    `COMPARED_OPERATIONS`, with operands of that program: what must be lowered as it is defined.
     """
 
     def __init__(self, case: RuleCase):
@@ -149,7 +152,7 @@ class InterpretedRules:
     def _note_operations(self, program: Program, values: dict[Var, Array]) -> None:
         for eqn in program.equations:
             key = eqn.primitive, tuple([atom.aval for atom in eqn.inputs])
-            if key not in self.operations:
+            if key not in self.operations and key not in COMPARED_OPERATIONS:
                 operands = [narrow_atom(values, atom) for atom in eqn.inputs]
                 self.operations[key] = Operation(eqn.primitive, one_equation(eqn), [operands])
 

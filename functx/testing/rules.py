@@ -22,7 +22,12 @@ from functx.core.typing import Avals
 from functx.testing.numerical_derivatives import Array, central_difference, widen
 from functx.testing.reference import apply_primitive, narrow_array, numpy_definition
 from functx.testing.rule_cases import RuleCase, is_within_tolerance, make_rule_cases, perturb_array
-from functx.testing.rule_evaluation import checked_tracing, lower_side_by_side, run_side_by_side
+from functx.testing.rule_evaluation import (
+    COMPARED_OPERATIONS,
+    checked_tracing,
+    lower_side_by_side,
+    run_side_by_side,
+)
 from functx.transforms.forward_mode import JVPRewrite
 from functx.transforms.reverse_mode import SplitVJP
 from functx.transforms.vmap import Batch, add_axis
@@ -138,6 +143,7 @@ def lower_matches_numpy(case: RuleCase) -> None:
                         factor * DEFINITION_TOLERANCES.get(SHORT_NAMES[x.dtype], 0.0),
                         repr(operation),
                     )
+    COMPARED_OPERATIONS.update(case.interpreted.operations)
 
 
 def jvp_matches_differences(case: RuleCase) -> None:
@@ -380,7 +386,7 @@ def _check_stable(case: RuleCase, program: Program, second: Program) -> None:
     assert text == str(_without_sources(second)), (
         f"{case!r}: a program must print stably; got\n{text}\nand\n{second}"
     )
-    assert Program.parse(str(program)) == program, (
+    assert Program.parse(text) == program, (
         f"{case!r}: a program must parse back; got\n{text}"
     )
 
