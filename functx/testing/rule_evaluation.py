@@ -30,6 +30,7 @@ from functx.testing.reference.interpreter import (
     NumpyInterpreter,
     copy_arguments,
     narrow_array,
+    numpy_definition,
     read_atom,
 )
 from functx.transforms.decompose import trace_decomposition
@@ -152,7 +153,10 @@ class InterpretedRules:
     def _note_operations(self, program: Program, values: dict[Var, Array]) -> None:
         for eqn in program.equations:
             key = eqn.primitive, tuple([atom.aval for atom in eqn.inputs])
-            if key not in self.operations and key not in COMPARED_OPERATIONS:
+            if key in self.operations or key in COMPARED_OPERATIONS:
+                continue
+            # One without a definition was lowered to run the program.
+            if numpy_definition(eqn.primitive) is not None:
                 operands = [narrow_atom(values, atom) for atom in eqn.inputs]
                 self.operations[key] = Operation(eqn.primitive, one_equation(eqn), [operands])
 

@@ -88,7 +88,7 @@ def abstract_eval_states_the_types_that_lower_produces(case: RuleCase) -> None:
     """
     with checked_tracing():
         try:
-            assert case.lowered_operations
+            assert not case.operations or case.lowered_operations
         except Exception:
             # One by one, to name the operation that fails.
             for operation in case.operations:
@@ -105,6 +105,8 @@ def abstract_eval_states_the_types_that_lower_produces(case: RuleCase) -> None:
 def types_stay_narrow_where_the_64_bit_switch_is_off(case: RuleCase) -> None:
     """1, in 32-bit mode: operands of narrow types give results of narrow types, which lower."""
     avals = case.sample.avals
+    if not case.has_widest_dtype:
+        return  # Another case of the sample is checked.
     with checked_tracing(x64=False):
         if any(canonical_dtype(a.dtype) != a.dtype for a in avals):
             return
@@ -127,6 +129,8 @@ def lower_matches_numpy(case: RuleCase) -> None:
 
     In every dtype of the sample, and for each operation that the rules consist of.
     """
+    if not case.operations:
+        return
     factor = case.sample.tolerance[0] if case.sample.tolerance else 1.0
     with checked_tracing():
         results = run_side_by_side(case.operations, case.lowered_operations)
@@ -386,9 +390,7 @@ def _check_stable(case: RuleCase, program: Program, second: Program) -> None:
     assert text == str(_without_sources(second)), (
         f"{case!r}: a program must print stably; got\n{text}\nand\n{second}"
     )
-    assert Program.parse(text) == program, (
-        f"{case!r}: a program must parse back; got\n{text}"
-    )
+    assert Program.parse(text) == program, f"{case!r}: a program must parse back; got\n{text}"
 
 
 def _without_sources(program: Program) -> Program:
