@@ -5,7 +5,7 @@ import pytest
 
 import functx
 import functx.numpy as np
-from functx import compiled_autograd
+from functx import compiled_autograd, lax
 from functx.autograd import (
     Function,
     Variable,
@@ -319,6 +319,24 @@ def a_gradient_that_is_kept_and_added_to(v):
         (x * x).sum().backward()
     assert x.grad is kept
     return kept
+
+
+@step
+def gradients_that_share_memory(v):
+    x, y, z = leaf(v), leaf(v * 2), leaf(v * 3)
+    buffer = Variable(onp.stack([v, v * 2]))
+    x.grad = buffer[0]
+    y.grad = z.grad = Variable(v)
+    (np.sin(x) * y * z).sum().backward()
+    return buffer, x.grad, y.grad, z.grad
+
+
+@step
+def a_loss_of_gradients(v):
+    x = leaf(v)
+    (x * x).sum().backward()
+    (x.grad * x * np.sin(x)).sum().backward()
+    return x.grad
 
 
 @step
@@ -768,6 +786,37 @@ def test_first_walks_and_hits_do_what_plain_walks_do(name, running, monkeypatch)
     # The first run of a recording differs by rounding: its operations are compiled one by one.
     check_near(other, running(function, OTHER, enable))
     check_same(running(function, OTHER, enable), running(function, OTHER, enable))
+
+
+TABLE = onp.random.default_rng(1).normal(size=(4, 3)).astype("float32")
+VARIABLES = [Variable(row) for row in TABLE]
+PARAMETERS = {
+    "bounds": lambda x, k: np.clip(x, -0.3 * k, 0.4 * k),
+    "exponents": lambda x, k: (x * x + 1) ** (0.5 * k),
+    "predicates": lambda x, k: np.where(TABLE[k] > 0, x * 2, -x),
+    "numbers in calls": lambda x, k: functx.jit(lambda x: x * k + np.sin(x * k))(x),
+    "arrays in calls": lambda x, k: functx.jit(lambda x: x * TABLE[k] + np.sin(x))(x),
+    "Variables in calls": lambda x, k: functx.jit(lambda x: x * VARIABLES[k])(x),
+    "indices": lambda x, k: x[k - 1] * x + x[[k % 3, 0, 0]],
+    "shifts": lambda x, k: np.roll(x, k) * x,
+    "lengths of loops": lambda x, k: lax.fori_loop(0, k, lambda _, x: np.sin(x) * 1.1, x),
+    "branches": lambda x, k: lax.cond(k > 1, lambda x: x * x, np.sin, x),
+    "keys": lambda x, k: functx.random.normal(functx.random.key(k), (3,)) * x,
+    "shapes": lambda x, k: np.tile(x, k) * np.tile(x, k),
+}
+
+
+@pytest.mark.parametrize("name", PARAMETERS)
+def test_walks_of_other_parameters_and_captured_values_are_not_mixed_up(name):
+    def gradient(k, context):
+        x = leaf()
+        with context:
+            (PARAMETERS[name](x * x, k) ** 2).sum().backward()
+        return onp.array(x.grad)
+
+    plain = {k: gradient(k, disable()) for k in (1, 2, 3)}
+    for k in (1, 2, 3, 2, 1, 3):
+        check_near(plain[k], gradient(k, enable()))
 
 
 NEEDS_DEFAULT = {
