@@ -16,9 +16,10 @@ from functx.autograd.function_rules import apply_traced, mark_differentiated_onc
 from functx.autograd.modes import current_modes, grad_mode, no_grad
 from functx.autograd.nodes import GradientEdge, Node
 from functx.autograd.variable import Variable, as_variable, make_variable
-from functx.core.errors import FunctionError, KeywordOnlyArrayError
+from functx.core.errors import AutogradError, FunctionError, KeywordOnlyArrayError
 from functx.core.tracebacks import api_boundary
-from functx.core.tracer import current_builder
+from functx.core.tracer import Tracer, current_builder
+from functx.core.tracing import refuse_in_transform, refuse_of_traced
 from functx.custom.custom_function import has_jax_tracers
 from functx.custom.rule_tracing import is_array
 from functx.transforms.aliasing import call_outside_trace
@@ -90,7 +91,16 @@ class Function(FunctionMethods):
         if current_builder.get() is not None or has_jax_tracers(
             [x for x in inputs if not isinstance(x, Variable)]
         ):
-            return apply_traced(cls, inputs, keywords)
+            try:
+                return apply_traced(cls, inputs, keywords)
+            except AutogradError as error:
+                # In a step under jit more is possible.
+                for x in inputs:
+                    if type(x) is Tracer:
+                        refuse_of_traced(error, x)
+                    if isinstance(x, Variable):
+                        refuse_in_transform(error, current_builder.get())
+                raise
         if not any([isinstance(x, Variable) for x in inputs]):
             context = FunctionContext(cls.__name__, (False,) * len(inputs))
             with grad_mode(False):

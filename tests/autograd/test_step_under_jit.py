@@ -250,6 +250,31 @@ class Cube(Function):
         return 3 * x * x * g + 1
 
 
+class Twice(Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.mark_dirty(x)
+        x *= 2
+        return x
+
+    @staticmethod
+    def backward(ctx, g):
+        return g * 2
+
+
+def step_with_functions_that_take_a_context():
+    w, m = leaf(0.1, 0.2, 0.3), buffer(1.0, 2.0, 3.0)
+
+    def step(x):
+        loss = (Twice.apply(w * x) * Cube.apply(w)).sum()
+        loss.backward()
+        Twice.apply(m)
+        descend(w)
+        return loss
+
+    return step, w, m
+
+
 def step_with_functions_and_recomputation():
     w, v = leaf(0.1, 0.2, 0.3), leaf(1.0, 1.0, 1.0)
 
@@ -355,6 +380,7 @@ def step_that_switches():
         step_with_tied_parameters,
         step_with_hooks,
         step_with_hooks_of_several_values,
+        step_with_functions_that_take_a_context,
         step_with_functions_and_recomputation,
         step_with_a_gradient_penalty,
         step_with_duals,
