@@ -165,12 +165,49 @@ class RandomGraph:
     def scale_in_place(self, g):
         g *= 0.5
 
+    def double(self, gradients):
+        return tuple(None if g is None else g * 2 for g in gradients)
+
     def add_hook_of_leaf(self, x):
         kind = self.draw.random()
         if kind < 0.3:
             x.register_post_accumulate_grad_hook(lambda x: self.log.append(x.grad.copy()))
         elif kind < 0.6:
-            get_gradient_edge(x).node.register_prehook(lambda gs: (gs[0] * 2,))
+            get_gradient_edge(x).node.register_prehook(self.double)
+
+
+class ChangingGraph(RandomGraph):
+    """Such a graph, whose hooks drop gradients now and then, and add and remove hooks in the walk."""
+
+    def __call__(self, values):
+        self.hooked = []
+        return super().__call__(values)
+
+    def add_hook(self, x):
+        factor, kind = self.draw.uniform(0.5, 1.5), self.draw.random()
+        if kind < 0.06:
+            x.grad_fn.register_prehook(
+                lambda gs: tuple(
+                    None if g is None or float(g.sum()) > 0 else g * factor for g in gs
+                )
+            )
+        elif kind < 0.12:
+            x.grad_fn.register_hook(
+                lambda ins, outs: tuple(
+                    None if i is None or float(i.sum()) < 0 else i * factor for i in ins
+                )
+            )
+        elif kind < 0.18 and self.hooked:
+            other = self.draw.choice(self.hooked)
+            x.register_hook(lambda g: other.register_hook(lambda g: g * factor) and None)
+        elif kind < 0.22 and self.hooked:
+            node = self.draw.choice(self.hooked).grad_fn
+            x.register_hook(lambda g: node.register_prehook(self.double) and None)
+        elif kind < 0.26:
+            handle = x.register_hook(lambda g: (handle.remove(), g * factor)[1])
+        else:
+            super().add_hook(x)
+        self.hooked.append(x)
 
 
 def run(graph, values, context):
@@ -208,3 +245,16 @@ def test_plain_walks_first_walks_and_hits_have_one_result(seed, length, monkeypa
     compiled_autograd.reset()
     monkeypatch.setattr(WalkCompiler, "runs_first_walk", True)
     check_near(plain, run(graph, one, enable()))
+
+
+@pytest.mark.parametrize("runs_first_walk", [False, True])
+@pytest.mark.parametrize(("seed", "length"), [(0, 8), (1, 16), (2, 25), (3, 16)])
+def test_hits_go_on_node_by_node_where_hooks_change_what_follows(
+    seed, length, runs_first_walk, monkeypatch
+):
+    monkeypatch.setattr(WalkCompiler, "runs_first_walk", runs_first_walk)
+    graph, draw = ChangingGraph(seed, length), onp.random.default_rng(seed)
+    points = [[draw.normal(size=4) for _ in range(3)] for _ in range(3)]
+    plain = [run(graph, values, disable()) for values in points]
+    for i in (0, 1, 2, 0):
+        check_near(plain[i], run(graph, points[i], enable()))
