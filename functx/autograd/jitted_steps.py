@@ -20,9 +20,10 @@ from functx.autograd.nodes import operand_watch, saving_hooks
 from functx.autograd.recorded import Failure, Recorded, constant, ownership, step_traces
 from functx.autograd.step_trace import StepTrace, TracedStep, hook_keys_of
 from functx.autograd.variable import Variable, make_variable, open_level
+from functx.autograd.variable_places import PlaceSearch, VariablePlaces
 from functx.core import tree
 from functx.core.caches import Cache
-from functx.core.errors import AutogradError
+from functx.core.errors import AutogradError, EscapedTracerError
 from functx.core.tracer import HOST_ARRAY_TYPES, variables
 from functx.core.types import ShapedArray, x64_enabled
 from functx.core.typing import Avals, Function, PyTree
@@ -86,20 +87,19 @@ class JittedSteps:
                 steps = []
                 self.steps.put(whole_key, steps)
             for i, step in enumerate(steps):
-                found = step.find_variables()
+                found = step.find_variables(fun)
                 if found is not None:
                     if i:
                         steps.insert(0, steps.pop(i))
                     break
             else:
                 with self.function.tracing():
-                    step = trace_step(fun, in_tree, avals)
-                if not step.traced.kept:
-                    # One that stores what it makes finds something else next time.
+                    step, found = trace_step(fun, in_tree, avals)
+                if not step.traced.kept and step.places.hold(fun, found):
+                    # One that stores what it makes, or puts other Variables in place of those that it
+                    # reads, finds something else next time.
                     steps.insert(0, step)
                     del steps[STEPS_OF_A_KEY:]
-                found = step.find_variables()
-                assert found is not None, "the state that was traced is that of the call"
             if step.needs_history and may_be_node and not step.is_no_node:
                 # Another trace finds out, once.
                 step.is_no_node = True
@@ -118,10 +118,13 @@ def run_here(fun: Function, leaves: Sequence[Any], in_tree: tree.TreeDef) -> PyT
     return fun(*args, **kwargs)
 
 
-def trace_step(fun: Function, in_tree: tree.TreeDef, avals: Avals) -> Step:
-    """The step that a call is; afterwards all Variables are as they were before."""
+def trace_step(fun: Function, in_tree: tree.TreeDef, avals: Avals) -> tuple[Step, list[Variable]]:
+    """The step that a call is, and its Variables, all as they were before."""
+    search = PlaceSearch(fun)
     trace = StepTrace(function_name(fun), argument_names(fun, in_tree, avals))
     flat = FlatFunction(fun, in_tree, "jit", False)
+
+    found: list[Variable] = []
 
     def run() -> Callable[[], TracedStep]:
         for variable in (running_walk, operand_watch):
@@ -129,11 +132,22 @@ def trace_step(fun: Function, in_tree: tree.TreeDef, avals: Avals) -> Step:
         with trace.active():
             args = [trace.add_argument(aval) for aval in avals]
             results = flat.flatten_result(flat.call(args))
-            return trace.gather(args, results)
+            complete = trace.gather(args, results)
+            found.extend([state.variable for state in trace.states])
+            return complete
 
     # Modes that the function sets end with the trace.
-    complete = copy_context().run(run)
-    return Step(complete(), flat.out_tree, len(avals))
+    try:
+        complete = copy_context().run(run)
+    except EscapedTracerError as error:
+        if error.problem.endswith(f"] of {trace.owner}, which has ended") and error.details:
+            error.fix = (
+                "A function that changes Variables is traced again from its first such act (backward(), "
+                "x.grad = ..., a write), and what it stored before is of the first trace: store it "
+                "after that act, or write it to a Variable (m[...] = value)."
+            )
+        raise
+    return Step(complete(), flat.out_tree, len(avals), search.places_of(found)), found
 
 
 class Step:
@@ -143,8 +157,10 @@ class Step:
     the numbers of `plain` are leaves or not, as it says, and have no view, history or hooks.
     """
 
-    def __init__(self, traced: TracedStep, out_tree: tree.TreeDef, num_args: int):
-        self.traced, self.out_tree = traced, out_tree
+    def __init__(
+        self, traced: TracedStep, out_tree: tree.TreeDef, num_args: int, places: VariablePlaces
+    ):
+        self.traced, self.out_tree, self.places = traced, out_tree, places
         self.executable: Callable[..., Sequence[Any]] | None = None
         self.literals: Sequence[Any] = ()
         # A node of the program would not know what the function does to derivatives.
@@ -179,8 +195,8 @@ class Step:
             if self.num_args + k in traced.operands and -1 - self.num_args - k not in numbers:
                 yield k, number
 
-    def find_variables(self) -> list[Variable] | None:
-        """The Variables of a call now; None if it is not this step."""
+    def find_variables(self, fun: Function) -> list[Variable] | None:
+        """The Variables of a call of `fun` now; None if it is not this step."""
         found: list[Any] = [reference() for reference in self.references]
         for i, is_leaf in self.plain:
             x = found[i]
@@ -202,7 +218,7 @@ class Step:
                 return None
         if self.finds_grads and len({id(x) for x in found}) < len(found):
             return None
-        return found
+        return found if self.places.hold(fun, found) else None
 
     def shares_memory(self, leaves: Sequence[Any], found: Sequence[Variable]) -> bool:
         """Whether an argument shares memory that the step writes to with another array of it."""

@@ -269,7 +269,8 @@ class StepTrace(TracedRecording):
         state, grad = self.states[position], x._grad
         state.reads_grad |= not state.sets_grad
         if grad is not None and grad._recorded.recording is not self:
-            self.note(grad, position)
+            # One that the step itself has set is found by its name.
+            self.note(grad, None if state.sets_grad else position)
 
     def note_new_grad(self, x: Variable) -> None:
         """Notes that the step sets `.grad` of a Variable."""
@@ -399,7 +400,7 @@ class StepTrace(TracedRecording):
                 raise AutogradError(
                     f"{self.owner}: a hook that the function registers on a Variable from around it, or "
                     f"removes, must not outlast it; got one of {x.describe()}",
-                    fix="Remove it in the function (handle.remove()), or register it outside.",
+                    fix="Remove it in the function that registers it (handle.remove()), or do both outside.",
                 )
             if state.value is not None:
                 value = None if x.read() is state.value else atom_of(x)

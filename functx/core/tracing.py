@@ -361,15 +361,26 @@ class StepNeeded(BaseException):
 
 
 def refuse_in_transform(error: FunctxError, builder: Builder | None) -> NoReturn:
-    """Raises `error`; StepNeeded where `builder` is that of a jitted function outside of transforms."""
-    if builder is not None and builder.kind == "jit" and builder.parent is None:
+    """Raises `error`; StepNeeded where `builder` is that of a jitted function outside of transforms.
+
+    The function may be called by other jitted functions.
+    """
+    if builder is not None and all([b.kind == "jit" for b in with_parents(builder)]):
         raise StepNeeded(error)
     raise error
 
 
+def with_parents(builder: Builder) -> Iterator[Builder]:
+    """A builder and those around it."""
+    current: Builder | None = builder
+    while current is not None:
+        yield current
+        current = current.parent
+
+
 def refuse_of_traced(error: FunctxError, x: Tracer) -> NoReturn:
     """As `refuse_in_transform`, for a traced value, which has no history unless a Variable was read."""
-    if any([is_variable(y) for _, y in x.builder.captures.values()]):
+    if any([is_variable(y) for b in with_parents(x.builder) for _, y in b.captures.values()]):
         refuse_in_transform(error, x.builder)
     raise error
 

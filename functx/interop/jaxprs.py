@@ -235,7 +235,7 @@ class FunctionKeys:
             read += _closure_values(fun)
         # The modules of an installed package stay as they are.
         if "site-packages" not in fun.__code__.co_filename:
-            names = [name for name in _global_names(fun.__code__) if name in fun.__globals__]
+            names = [name for name in global_names(fun.__code__) if name in fun.__globals__]
             read += [fun.__globals__[name] for name in names]
         return fun.__code__, tuple([self.key_of(part) for part in read])
 
@@ -282,7 +282,7 @@ def values_read(fun: FunctionType) -> list[object]:
 
 def _globals_read(fun: FunctionType) -> tuple[str, ...]:
     """The names of the global variables that a function reads; others are builtins."""
-    return tuple([name for name in _global_names(fun.__code__) if name in fun.__globals__])
+    return tuple([name for name in global_names(fun.__code__) if name in fun.__globals__])
 
 
 def _closure_values(fun: FunctionType) -> Iterator[object]:
@@ -294,10 +294,10 @@ def _closure_values(fun: FunctionType) -> Iterator[object]:
 
 
 @lru_cache(maxsize=4096)
-def _global_names(code: CodeType) -> tuple[str, ...]:
+def global_names(code: CodeType) -> tuple[str, ...]:
     """The global variables that the code and its inner functions read."""
     loads = [op for op in dis.get_instructions(code) if op.opname in ("LOAD_GLOBAL", "LOAD_NAME")]
-    inner = [_global_names(x) for x in code.co_consts if isinstance(x, CodeType)]
+    inner = [global_names(x) for x in code.co_consts if isinstance(x, CodeType)]
     return tuple(
         dict.fromkeys([*[op.argval for op in loads], *[n for names in inner for n in names]])
     )

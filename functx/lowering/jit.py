@@ -383,6 +383,9 @@ class JittedFunction:
                     traced = trace_function(fun, in_tree, avals, "jit")
                 found = traced, Call(traced.program)
             except StepNeeded as needed:
+                if current_builder.innermost() is not None:
+                    # The jitted function around it is the step.
+                    raise
                 self.enable_steps(needed.error, (args, kwargs))
             if found is None:
                 return self.steps(fun, leaves, in_tree, avals, key)

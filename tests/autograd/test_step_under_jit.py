@@ -969,6 +969,226 @@ def test_a_step_of_64_bit_values_keeps_them():
         assert w.dtype == w.grad.dtype == "float64"
 
 
+class Model:
+    def __init__(self, *params):
+        self.params = list(params)
+        self.first = params[0]
+
+    def loss(self, x):
+        return sum([(p * x).sum() * 3**i for i, p in enumerate([self.first, *self.params])])
+
+
+class SlottedModel:
+    __slots__ = ("first",)
+
+    def __init__(self, first):
+        self.first = first
+
+
+module_state = {"w": None}
+
+
+def step_on_a_list(params, model, slotted):
+    def step(x):
+        (params[0] * x + 10 * params[1] * x).sum().backward()
+
+    def change():
+        params[0], params[1] = params[1], params[0]
+
+    return step, change
+
+
+def step_on_attributes(params, model, slotted):
+    def change():
+        model.first = leaf(5.0, 5.0)
+
+    return lambda x: model.loss(x).backward(), change
+
+
+def step_on_a_list_that_grows(params, model, slotted):
+    return lambda x: model.loss(x).backward(), lambda: model.params.append(leaf(1.0, 1.0))
+
+
+def step_on_slots(params, model, slotted):
+    def change():
+        slotted.first = params[1]
+
+    return lambda x: (slotted.first * x).sum().backward(), change
+
+
+def step_on_a_global(params, model, slotted):
+    module_state["w"] = params[0]
+
+    def helper(x):
+        return module_state["w"] * x
+
+    return lambda x: helper(x).sum().backward(), lambda: module_state.update(w=params[1])
+
+
+def step_on_a_variable_of_an_enclosing_function(params, model, slotted):
+    w = params[0]
+
+    def change():
+        nonlocal w
+        w = params[1]
+
+    def step(x, scale=params[1]):
+        (w * x * scale).sum().backward()
+
+    return step, change
+
+
+class BoundStep(Model):
+    def step(self, x):
+        self.loss(x).backward()
+
+
+def step_that_is_a_bound_method(params, model, slotted):
+    bound = BoundStep(*params)
+
+    def change():
+        bound.first = params[1]
+
+    return no_grad()(enable_grad()(bound.step)), change
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        step_on_a_list,
+        step_on_attributes,
+        step_on_a_list_that_grows,
+        step_on_slots,
+        step_on_a_global,
+        step_on_a_variable_of_an_enclosing_function,
+        step_that_is_a_bound_method,
+    ],
+)
+def test_a_step_uses_the_variables_that_are_where_it_reads_them_now(build):
+    def run_with(transform):
+        params, others = [leaf(1.0, 2.0), leaf(3.0, 4.0)], [leaf(5.0, 6.0), leaf(7.0, 8.0)]
+        known = [*params, *others]
+        model, slotted = Model(*others), SlottedModel(params[0])
+        step, change = build(params, model, slotted)
+        step = transform(step)
+        found = []
+        for i in range(5):
+            if i in (2, 4):
+                change()
+            step(X[:2] * (i + 1))
+            known = {id(x): x for x in (*known, *params, *model.params, model.first)}.values()
+            found.append([x.grad.numpy().tolist() if x.grad is not None else None for x in known])
+        return found
+
+    assert run_with(functx.jit) == run_with(lambda step: step)
+
+
+def test_a_step_is_traced_once_while_its_variables_stay_where_they_are():
+    models = {"one": [Model(leaf(1.0, 2.0), leaf(3.0, 4.0))]}
+    traces = []
+
+    @functx.jit
+    def step(x):
+        traces.append(1)
+        (model,) = models["one"]
+        model.loss(x).backward()
+        descend(*model.params)
+        for p in model.params:
+            p.grad = None
+
+    for _ in range(5):
+        step(X[:2])
+        models["one"][0].calls = len(traces)
+    assert len(traces) == 2
+
+
+def step_that_rebinds_state():
+    w, state = leaf(1.0, 2.0, 3.0), Model(buffer(0.0, 0.0, 0.0))
+    moments = {"m": None}
+
+    def step(x):
+        ((w * x) ** 2).sum().backward()
+        with no_grad():
+            m = moments["m"]
+            moments["m"] = w.grad * 1 if m is None else 0.9 * m + w.grad
+            w[...] = w - 0.01 * moments["m"]
+            state.first = 0.9 * state.first + 0.1 * w
+        w.grad = None
+        return state.first * 1, moments["m"] * 1
+
+    return step, w
+
+
+def step_that_exchanges_its_variables():
+    w, v = leaf(1.0, 2.0, 3.0), leaf(4.0, 5.0, 6.0)
+    params = [w, v]
+
+    def step(x):
+        (params[0] * x).sum().backward()
+        params[0], params[1] = params[1], params[0]
+
+    return step, w, v
+
+
+def step_that_accumulates_into_a_variable_from_around():
+    w, g = leaf(1.0, 2.0, 3.0), buffer(5.0, 6.0, 7.0)
+
+    def step(x):
+        w.grad = g
+        (w * x).sum().backward()
+        return w.grad * 1
+
+    return step, w, g
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        step_that_rebinds_state,
+        step_that_exchanges_its_variables,
+        step_that_accumulates_into_a_variable_from_around,
+    ],
+)
+def test_a_step_that_puts_others_in_place_of_what_it_reads_is_as_without_jit(build):
+    check_equal(build, calls=[(X * i,) for i in range(1, 6)])
+
+
+def test_a_step_may_begin_with_a_step():
+    def run_with(transform):
+        w = leaf(1.0, 2.0, 3.0)
+
+        @transform
+        def inner(x):
+            (w * x).sum().backward()
+
+        @transform
+        def middle(x):
+            inner(x)
+
+        @transform
+        def outer(x):
+            middle(x)
+            inner(2 * x)
+            return w * 1
+
+        return [outer(X * i).tolist() for i in range(3)], w.grad.tolist()
+
+    assert run_with(functx.jit) == run_with(lambda step: step)
+
+
+def test_what_is_stored_before_the_first_act_of_a_step_is_named():
+    w, state = leaf(1.0, 2.0), {"m": buffer(0.0, 0.0)}
+
+    @functx.jit
+    def step(x):
+        with no_grad():
+            state["m"] = state["m"] * 0.9 + x
+        w.grad = None
+
+    with pytest.raises(EscapedTracerError, match="store it after that act, or write it to a Var"):
+        step(X[:2])
+
+
 def test_a_step_that_is_compiled_again_and_again_is_warned_of():
     w = leaf(1.0, 2.0)
 

@@ -1,0 +1,236 @@
+"""The places where a function reads Variables: names, attributes and items, found before it is traced."""
+
+from __future__ import annotations
+
+import sys
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache, partial
+from itertools import groupby
+from operator import is_
+from types import CodeType, FunctionType, MethodType, ModuleType, SimpleNamespace
+from typing import Any, NamedTuple, TypeAlias
+
+from functx.autograd.variable import Variable
+from functx.core.typing import Function
+from functx.interop.jaxprs import IMMUTABLE_PACKAGES, global_names, package_of
+
+Reader: TypeAlias = Callable[[Sequence[Any], Any], list[object]]
+"""Reads parts of an object, items or attributes, by their keys."""
+
+_SEARCH_LIMIT = 100_000
+"""How many objects are looked at."""
+_DEPTH_LIMIT = 24
+"""How many names, attributes and items lead to a Variable; to read one of a closure takes three."""
+_KEY_TYPES = frozenset({str, int, bool, bytes, float, type(None)})
+_OTHER_PACKAGES = (IMMUTABLE_PACKAGES | {"functx", "jaxlib"} | sys.stdlib_module_names) - {
+    "__main__"
+}
+"""Packages whose classes and functions are not looked into."""
+_WRAPPERS: dict[type, tuple[str, ...]] = {
+    MethodType: ("__self__", "__func__"),
+    partial: ("func", "args", "keywords"),
+    staticmethod: ("__func__",),
+    classmethod: ("__func__",),
+    property: ("fget",),
+}
+"""The attributes of what is called as a function and is none."""
+_CONTAINERS = FunctionType, list, tuple, dict, deque, SimpleNamespace, *_WRAPPERS
+
+
+class Hop(NamedTuple):
+    """Reads parts, by their `keys`, of the object at the place number `parent`."""
+
+    read: Reader
+    parent: int
+    keys: tuple[Any, ...]
+
+
+class VariablePlaces(NamedTuple):
+    """The places of the Variables of a step.
+
+    The function itself is place 0, and hops read the next ones. The Variables at the places `variables` have
+    the numbers `numbers` in the step; `lengths` pairs places of lists and dictionaries with their lengths.
+    """
+
+    hops: list[Hop]
+    variables: list[int]
+    numbers: list[int]
+    lengths: list[tuple[int, int]]
+
+    def hold(self, fun: Function, found: Sequence[Variable]) -> bool:
+        """Whether `fun` still reads the Variables that were `found` at the same places."""
+        objects: list[Any] = [fun]
+        try:
+            for read, parent, keys in self.hops:
+                objects += read(keys, objects[parent])
+            for place, length in self.lengths:
+                if len(objects[place]) != length:
+                    return False
+        except (AttributeError, LookupError, TypeError, ValueError):
+            return False
+        variables = map(objects.__getitem__, self.variables)
+        return all(map(is_, variables, map(found.__getitem__, self.numbers)))
+
+
+class PlaceSearch:
+    """All Variables that a function can read, with the hops to them; it keeps these objects alive.
+
+    Not found are those that only a call gives, such as one of a property or a generator.
+    """
+
+    def __init__(self, fun: Function):
+        self.objects: list[Any] = [fun]
+        self.hops: list[Hop] = []
+        self.variables: list[int] = []
+        self.lengths: dict[int, int] = {}
+        depths, seen, pending = [0], {id(fun)}, deque([0])
+        while pending and len(self.objects) < _SEARCH_LIMIT:
+            place = pending.popleft()
+            if isinstance(self.objects[place], (list, dict)):
+                self.lengths[place] = len(self.objects[place])
+            for read, key, x in parts(self.objects[place]):
+                is_variable = isinstance(x, Variable)
+                if is_variable or (id(x) not in seen and not is_atom(x)):
+                    seen.add(id(x))
+                    number = len(self.objects)
+                    self.objects.append(x)
+                    self.hops.append(Hop(read, place, (key,)))
+                    depths.append(depths[place] + 1)
+                    if is_variable:
+                        self.variables.append(number)
+                    elif depths[number] < _DEPTH_LIMIT:
+                        pending.append(number)
+
+    def places_of(self, variables: Sequence[Variable]) -> VariablePlaces:
+        """The places of these Variables."""
+        numbers = {id(x): i for i, x in enumerate(variables)}
+        ends = [p for p in self.variables if id(self.objects[p]) in numbers]
+        used = {0}
+        for place in ends:
+            while place not in used:
+                used.add(place)
+                place = self.hops[place - 1].parent
+        renumbered = {place: i for i, place in enumerate(sorted(used))}
+        hops = [self.hops[place - 1] for place in renumbered if place]
+        # All parts that one object leads to follow each other.
+        groups = groupby(hops, lambda hop: (hop.read, renumbered[hop.parent]))
+        return VariablePlaces(
+            hops=[
+                Hop(*key, tuple([k for hop in group for k in hop.keys])) for key, group in groups
+            ],
+            variables=[renumbered[p] for p in ends],
+            numbers=[numbers[id(self.objects[p])] for p in ends],
+            lengths=[(renumbered[p], self.lengths[p]) for p in sorted(used & {*self.lengths})],
+        )
+
+
+def is_atom(x: object) -> bool:
+    """Whether an object cannot lead to a Variable that functions change."""
+    if type(x) in _KEY_TYPES:
+        return True
+    return not isinstance(x, _CONTAINERS) and is_of_package(x if isinstance(x, type) else type(x))
+
+
+def is_of_package(value: object) -> bool:
+    """Whether a class, function or module is one of those that are not looked into."""
+    return package_of(value) in _OTHER_PACKAGES
+
+
+def parts(x: Any) -> Iterator[tuple[Reader, Any, object]]:
+    """What an object leads to, and how."""
+    if isinstance(x, (list, tuple, deque)):
+        yield from [(read_items, i, part) for i, part in enumerate(x)]
+    elif isinstance(x, dict):
+        yield from [(read_items_of_dict, k, part) for k, part in x.items() if type(k) in _KEY_TYPES]
+    elif isinstance(x, FunctionType):
+        yield from parts_of_function(x)
+    elif type(x) in _WRAPPERS:
+        yield from attributes_of(x, *_WRAPPERS[type(x)])
+    else:
+        yield from parts_of_object(x)
+
+
+def parts_of_function(fun: FunctionType) -> Iterator[tuple[Reader, Any, object]]:
+    """What a function reads; of a wrapper of this package, what it wraps."""
+    yield from [(read_own_attributes, name, x) for name, x in vars(fun).items()]
+    if str(fun.__globals__.get("__name__")).split(".")[0] in _OTHER_PACKAGES:
+        return
+    yield from attributes_of(fun, "__defaults__", "__kwdefaults__")
+    for i, cell in enumerate(fun.__closure__ or ()):
+        try:
+            yield read_closure, i, cell.cell_contents
+        except ValueError:
+            continue
+    for name in global_names(fun.__code__):
+        x = fun.__globals__.get(name)
+        if not isinstance(x, ModuleType):
+            yield read_globals, name, x
+        elif not is_of_package(x):
+            found = vars(x)
+            names = attribute_names(fun.__code__)
+            yield from [(read_modules, (name, n), found[n]) for n in names if n in found]
+
+
+def parts_of_object(x: Any) -> Iterator[tuple[Reader, Any, object]]:
+    """The attributes of an object of a user's class, and its class; of a class, those and its bases."""
+    yield from [
+        (read_own_attributes, name, part) for name, part in getattr(x, "__dict__", {}).items()
+    ]
+    if isinstance(x, type):
+        yield from attributes_of(x, "__bases__")
+        return
+    yield from attributes_of(x, "__class__")
+    for cls in type(x).__mro__:
+        slots = cls.__dict__.get("__slots__", ())
+        yield from attributes_of(x, *([slots] if isinstance(slots, str) else slots))
+
+
+def attributes_of(x: object, *names: str) -> Iterator[tuple[Reader, Any, object]]:
+    """These attributes of an object, of those that it has."""
+    yield from [(read_attributes, name, getattr(x, name)) for name in names if hasattr(x, name)]
+
+
+def read_items(keys: Sequence[Any], x: Any) -> list[object]:
+    """Items of a list, tuple or deque."""
+    return [x[k] for k in keys]
+
+
+def read_items_of_dict(keys: Sequence[Any], x: dict[Any, Any]) -> list[object]:
+    """Items of a dictionary, None where there is none; `x[key]` would make one in a defaultdict."""
+    return [x.get(k) for k in keys]
+
+
+def read_attributes(names: Sequence[str], x: object) -> list[object]:
+    """Attributes of an object."""
+    return [getattr(x, name) for name in names]
+
+
+def read_own_attributes(names: Sequence[str], x: object) -> list[object]:
+    """Attributes that an object has itself, not through its class."""
+    found = x.__dict__
+    return [found[name] for name in names]
+
+
+def read_closure(numbers: Sequence[int], fun: FunctionType) -> list[object]:
+    """The values of variables of an enclosing function."""
+    closure = fun.__closure__ or ()
+    return [closure[i].cell_contents for i in numbers]
+
+
+def read_globals(names: Sequence[str], fun: FunctionType) -> list[object]:
+    """The values of global variables."""
+    found = fun.__globals__
+    return [found[name] for name in names]
+
+
+def read_modules(names: Sequence[tuple[str, str]], fun: FunctionType) -> list[object]:
+    """The values of variables of modules, by the global names of these and their own."""
+    return [getattr(fun.__globals__[module], name) for module, name in names]
+
+
+@lru_cache(maxsize=4096)
+def attribute_names(code: CodeType) -> tuple[str, ...]:
+    """The names of the attributes, among others, that the code and its inner functions read."""
+    inner = [attribute_names(x) for x in code.co_consts if isinstance(x, CodeType)]
+    return tuple(dict.fromkeys([*code.co_names, *[n for names in inner for n in names]]))
