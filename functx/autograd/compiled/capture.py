@@ -32,7 +32,7 @@ from functx.autograd.compiled.primitives import (
     PythonCall,
     RunCallbacks,
 )
-from functx.autograd.compiled.programs import CapturedProgram, Groups, Origin
+from functx.autograd.compiled.programs import CapturedProgram, Groups, RuleOrigin
 from functx.autograd.engine import Gradient, Walk
 from functx.autograd.function_calls import FunctionNode
 from functx.autograd.function_methods import backward_rule
@@ -129,7 +129,7 @@ class CapturingWalk(Walk):
         self.calls: list[WalkCall] = []
         self.freed: list[int] = []
         self.functions = 0
-        self.origins: dict[Var | int, Origin] = {}
+        self.origins: dict[Var | int, RuleOrigin] = {}
 
     def capture(self, edges: Sequence[GradientEdge], sizes: tuple[int, ...]) -> Capture:
         """The program of the walk from roots with these edges; `sizes` are those that are dynamic."""
@@ -139,7 +139,7 @@ class CapturingWalk(Walk):
             for number, edge in enumerate(edges):
                 is_known = self.graph.values[number] is not None
                 self.send(edge, Gradient(self.input(number)) if is_known else None)
-            self.note_origins(0, Origin("root", 0))
+            self.note_origins(0, RuleOrigin("root", 0))
             self.visit_pending()
             self.call(RunCallbacks, CallCallbacks(0), [])
         finally:
@@ -238,7 +238,7 @@ class CapturingWalk(Walk):
         args = [Tracer(self.atom(x), self.builder) for x in operands]
         return [*map(self.recording.recorded, self.builder.append(equation, args))]
 
-    def note_origins(self, start: int, origin: Origin) -> None:
+    def note_origins(self, start: int, origin: RuleOrigin) -> None:
         """Notes where the equations from number `start` on come from."""
         for eqn in self.builder.equations[start:]:
             called = isinstance(eqn.primitive, PythonCall)
@@ -248,14 +248,20 @@ class CapturingWalk(Walk):
     def visit(self, node: Node, gradients: Gradients) -> None:
         start = len(self.builder.equations)
         super().visit(node, gradients)
-        self.note_origins(start, Origin(node.label, self.position[node] + 1))
+        self.note_origins(start, RuleOrigin(node.label, self.position[node] + 1))
+        equations = self.builder.equations[start:]
         function = called_function(node)
         if function is not None:
             name = f"{function}{self.functions}"
             self.functions += 1
-            for eqn in self.builder.equations[start:]:
-                for v in eqn.outputs:
-                    v.name = name
+            for v in [v for eqn in equations for v in eqn.outputs]:
+                v.name = name
+            return
+        # The program of an operation is that of its first call, which may be on another line.
+        line = None if node.origin is None else node.origin.lines[-1]
+        for eqn in equations:
+            if not isinstance(eqn.primitive, PythonCall):
+                eqn.source = line
 
     def pullback_of(
         self, node: OperationNode, saved: Sequence[Any], masked: bool

@@ -15,7 +15,7 @@ from functx.core.rewriting import apply
 from functx.ops.operands import literal
 
 
-class Origin(NamedTuple):
+class RuleOrigin(NamedTuple):
     """The rule that an equation of a captured walk comes from, and the number of its call; the root is 0."""
 
     name: str
@@ -49,7 +49,7 @@ class CapturedProgram(Program):
 
     __slots__ = ("groups", "origins")
 
-    def __init__(self, program: Program, groups: Groups, origins: dict[Var | int, Origin]):
+    def __init__(self, program: Program, groups: Groups, origins: dict[Var | int, RuleOrigin]):
         super().__init__(
             program.name,
             program.inputs,
@@ -59,7 +59,7 @@ class CapturedProgram(Program):
         )
         self.groups, self.origins = groups, origins
 
-    def origin(self, eqn: Equation) -> Origin | None:
+    def origin(self, eqn: Equation) -> RuleOrigin | None:
         """The rule that an equation comes from, and the number of its call; None for the last equation."""
         if isinstance(eqn.primitive, PythonCall):
             return self.origins.get(eqn.primitive.index)
