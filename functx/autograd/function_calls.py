@@ -108,7 +108,7 @@ class FunctionNode(Node):
 
     @property
     def structure(self) -> object:
-        return self.function
+        return ref(self.function)
 
     @property
     def saved(self) -> Any:

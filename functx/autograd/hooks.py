@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 _ids = count()
 
 
-class registrations:  # noqa: N801 - a count, raised by `register` and `retain`
-    """The number of hooks that were registered, by which a walk knows that there may be new ones."""
+class registrations:  # noqa: N801 - set by `register` and `retain`
+    """The number of the last hook that was registered, by which a walk knows that there may be new ones."""
 
-    count = 0
+    last = 0
 
 
 def dead_reference() -> None:
@@ -84,9 +84,8 @@ def joined(handles: Sequence[RemovableHandle]) -> RemovableHandle:
 
 def register(table: Hooks, hook: Callable[..., Any]) -> RemovableHandle:
     """Adds `hook` to a table."""
-    key = next(_ids)
+    registrations.last = key = next(_ids)
     table[key] = hook
-    registrations.count += 1
     return RemovableHandle((table, key))
 
 
@@ -99,7 +98,7 @@ def hook_name(hook: Callable[..., Any]) -> str:
 def retain(x: Variable, edge: GradientEdge) -> None:
     """Lets walks add the gradient of output `edge` to `x.grad`."""
     edge.node.add_hooks().retained[edge.output_nr] = ref(x)
-    registrations.count += 1
+    registrations.last = next(_ids)
 
 
 def move_retained(x: Variable, before: GradientEdge | None, after: GradientEdge | None) -> None:

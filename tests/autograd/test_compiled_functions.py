@@ -5,10 +5,11 @@ import types
 
 import numpy as onp
 import pytest
+from numpy.random import normal
 
 from functx import compiled_autograd
 from functx import numpy as np
-from functx.autograd import Function, Variable, once_differentiable
+from functx.autograd import Function, Variable, once_differentiable, saved_tensors_hooks
 from functx.compiled_autograd import counters, enable
 
 SCALE = 2.0
@@ -234,3 +235,171 @@ def test_an_error_of_a_rule_arrives_unchanged_and_the_next_walk_works():
             x = numbers(2)
             Square.apply(x).sum().backward()
             onp.testing.assert_allclose(x.grad, 2 * x.numpy())
+
+
+class SavesByFlag(Function):
+    """Saves what a flag says, which its rule does not read; `wide` is the type of what it saves."""
+
+    narrow = False
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x[:2] if SavesByFlag.narrow else x)
+        return x.sum()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        (x,) = ctx.saved_tensors
+        return gradient * x.sum() * np.ones(3)
+
+
+class Pair(Function):
+    @staticmethod
+    def forward(ctx, x, scale):
+        ctx.pair = (Variable(scale), 2.0)
+        return x * scale
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * ctx.pair[0], None
+
+
+class WritesToAttribute(Function):
+    @staticmethod
+    def forward(ctx, x, buffer):
+        ctx.buffer = buffer
+        return x * 1
+
+    @staticmethod
+    def backward(ctx, gradient):
+        ctx.buffer[...] = ctx.buffer + gradient
+        return gradient, None
+
+
+class Config:
+    factor = 1.0
+
+
+class ClassAttribute(Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.config = Config
+        return x * 1
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * ctx.config.factor
+
+
+class AsksForFlags(Square):
+    @staticmethod
+    def backward(ctx, gradient):
+        (x,) = ctx.saved_tensors
+        return gradient * (1.0 if x.requires_grad else 2.0)
+
+
+class SavesTwice(Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x, x)
+        return x * 1
+
+    @staticmethod
+    def backward(ctx, gradient):
+        x, y = ctx.saved_tensors
+        return gradient * (1.0 if x is y else 2.0)
+
+
+def gradients(call, count=4):
+    """The gradients of `call(i, x)` in several walks, plain and compiled."""
+    found = []
+    for context in (compiled_autograd.disable, enable):
+        with context():
+            walks = []
+            for i in range(count):
+                x = numbers(3)
+                call(i, x).sum().backward()
+                walks.append(x.grad.tolist())
+            found.append(walks)
+    return found
+
+
+def test_a_traced_rule_is_for_the_types_of_what_it_saved():
+    def call(i, x):
+        SavesByFlag.narrow = i % 2 == 1
+        return SavesByFlag.apply(x)
+
+    plain, compiled = gradients(call)
+    assert compiled == plain
+
+
+def test_parts_of_a_context_that_are_arrays_or_may_change_are_read_in_each_walk():
+    plain, compiled = gradients(lambda i, x: Pair.apply(x, i + 1.0))
+    assert compiled == plain
+
+    def call(i, x):
+        Config.factor = i + 1.0
+        return ClassAttribute.apply(x)
+
+    plain, compiled = gradients(call)
+    assert compiled == plain
+
+
+def test_a_rule_that_writes_does_so_in_each_walk():
+    buffers = [Variable(onp.zeros(3, "float32")) for _ in range(2)]
+    for context, buffer in zip((compiled_autograd.disable, enable), buffers, strict=True):
+        with context():
+            for _ in range(4):
+                WritesToAttribute.apply(numbers(3), buffer).sum().backward()
+    assert buffers[1].tolist() == buffers[0].tolist() == [4.0, 4.0, 4.0]
+
+
+@pytest.mark.parametrize("function", [AsksForFlags, SavesTwice])
+def test_a_rule_sees_flags_and_identity_of_what_it_saved(function):
+    plain, compiled = gradients(lambda i, x: function.apply(x))
+    assert compiled == plain
+
+
+def test_saved_value_hooks_pack_what_a_function_saves_in_each_walk():
+    packed = []
+
+    def pack(x):
+        packed.append(x)
+        return x
+
+    with enable():
+        for i in range(1, 5):
+            x = numbers(2)
+            with saved_tensors_hooks(pack, lambda x: x):
+                y = Square.apply(x)
+            y.sum().backward()
+            assert len(packed) == i
+            onp.testing.assert_allclose(x.grad, 2 * x.numpy())
+
+
+def test_a_rule_knows_that_it_runs_in_a_compiled_walk():
+    class Asks(Square):
+        @staticmethod
+        def backward(ctx, gradient):
+            return gradient * (3.0 if compiled_autograd.in_compiled_autograd_region() else 1.0)
+
+    with enable():
+        for _ in range(4):
+            x = numbers(2)
+            Asks.apply(x).sum().backward()
+            assert x.grad.tolist() == [3.0, 3.0]
+
+
+def test_numbers_that_a_rule_draws_are_new_in_each_walk():
+    class Draws(Square):
+        @staticmethod
+        def backward(ctx, gradient):
+            return gradient * float(normal())
+
+    with enable():
+        found = set()
+        for _ in range(4):
+            x = numbers(1)
+            Draws.apply(x).sum().backward()
+            found.add(float(x.grad[0]))
+    assert len(found) == 4

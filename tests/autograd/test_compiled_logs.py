@@ -1,6 +1,8 @@
 """The logs of captured walks: the programs, and why a walk was captured."""
 
+import gc
 import logging
+import weakref
 
 import numpy as onp
 import pytest
@@ -64,16 +66,16 @@ def test_each_miss_says_which_node_is_new_or_which_size_changed(lines):
             walk_net(hook=True)
 
     assert lines(walks) == [
-        "captured: root (0) is new here; the key has 17 entries, sizes tried before: []",
+        "captured: root (0) is new here; the key has 16 entries, sizes tried before: []",
         "captured: size 0 of node reduce_sum (1) changed from 2 to 3, and is dynamic now",
         "captured: size 0 of node tanh (2) changed from 2 to 3, and is dynamic now",
         "captured: size 2 of node tanh (2) changed from 2 to 3, and is dynamic now",
         "captured: size 0 of node dot_general (3) changed from 2 to 3, and is dynamic now",
         "captured: size 4 of node dot_general (3) changed from 2 to 3, and is dynamic now",
-        "captured: node AccumulateGrad (4) is new here; the key has 17 entries, sizes tried "
+        "captured: node AccumulateGrad (4) is new here; the key has 16 entries, sizes tried "
         "before: []",
-        "captured: node sin (2) is new here; the key has 17 entries, sizes tried before: []",
-        "captured: node tanh (2) is new here; the key has 18 entries, sizes tried before: []",
+        "captured: node sin (2) is new here; the key has 16 entries, sizes tried before: []",
+        "captured: node tanh (2) is new here; the key has 17 entries, sizes tried before: []",
     ]
 
 
@@ -154,15 +156,15 @@ def test_few_captures_or_many_sizes_are_not_warned_of():
 
 
 def test_many_structures_in_turn_keep_few(monkeypatch):
-    walks, structures = Cache("", 8), Cache("", 8)
-    monkeypatch.setattr(compilers, "_walks", walks)
-    monkeypatch.setattr(compilers, "_structures", structures)
+    tables = compilers.WalkTables()
+    tables.walks, tables.forms = Cache("", 8), Cache("", 8)
+    monkeypatch.setattr(compilers, "_default_tables", tables)
     with enable():
         for _ in range(2):
             for count in range(1, 30):
                 walk_layers(count)
     assert counters.captures == 58 and counters.hits == 0
-    for cache in (walks, structures):
+    for cache in (tables.walks, tables.forms):
         assert len(cache.young_entries) + len(cache.old_entries) <= 16
 
 
@@ -189,3 +191,28 @@ def test_nothing_is_logged_that_was_not_asked_for(caplog):
         walk_net()
         walk_net(size=3)
     assert not caplog.records
+
+
+def test_a_compiler_function_and_its_programs_go_together():
+    class Compiler:
+        __hash__ = None
+
+        def __call__(self, program):
+            return program
+
+        def compile(self, program):
+            return program
+
+    alive = []
+    for _ in range(3):
+        compiler = Compiler()
+        alive.append(weakref.ref(compiler))
+        for function in (compiler, compiler.compile, compiler.compile):
+            with enable(function):
+                walk_net()
+                walk_net()
+        assert counters.captures == 2 and counters.hits == 4
+        counters.clear()
+    del compiler, function
+    gc.collect()
+    assert [reference() for reference in alive] == [None] * 3

@@ -23,8 +23,8 @@ from functx.autograd.compiled.calls import (
     layout_of,
     values_of,
 )
-from functx.autograd.compiled.functions import has_effects, traced_context
-from functx.autograd.compiled.graphs import SCALAR, WalkGraph, aval_of, edge_aval
+from functx.autograd.compiled.functions import TracedContext, aval_of, has_effects
+from functx.autograd.compiled.graphs import SCALAR, WalkGraph, edge_aval
 from functx.autograd.compiled.primitives import (
     AddToGrad,
     CallBackward,
@@ -300,7 +300,10 @@ class CapturingWalk(Walk):
         values = [self.input(number) for number in range(first, first + count)]
         self.recording.takes_constants = True
         try:
-            results = node.apply_rule(traced_context(node, iter(values)), self, gradients)
+            traced = TracedContext(node, iter(values))
+            results = node.apply_rule(traced.context, self, gradients)
+            if traced.was_changed:
+                raise NotCapturedError
         except Exception:
             # It reads values, or raises; called in each walk, it may, with its own message.
             self.builder.replace_equations(start, [])
@@ -313,8 +316,6 @@ class CapturingWalk(Walk):
 
     def accumulate_grad(self, node: AccumulateGrad, gradient: Gradient) -> None:
         x, position = node.variable, self.position[node]
-        if not x.requires_grad:
-            return
         value = gradient.value
         if is_complex(x.dtype):
             value = self.bind(ops.Conj(), (value,))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from contextvars import ContextVar
+from functools import partial
 from typing import Any, ClassVar
+from weakref import ref
 
 from functx.autograd.compiled import logs
 from functx.autograd.compiled.capture import Capture, CapturingWalk, NotCapturedError
@@ -20,6 +22,7 @@ from functx.core.caches import Cache
 from functx.core.config import contextual_key
 from functx.core.errors import WalkCompilerError, type_name
 from functx.core.tracer import current_builder
+from functx.core.types import x64_enabled
 
 Roots = Sequence[tuple[GradientEdge, Any]]
 Compiled = Callable[..., Sequence[Any]]
@@ -42,20 +45,57 @@ class CompiledWalk:
 class KnownStructure:
     """A structure of walks that was met: the sizes of the last walk, and whether they are dynamic."""
 
-    def __init__(self, compiler: object, structure: Structure, dynamic: bool):
-        self.compiler, self.structure, self.dynamic = compiler, structure, dynamic
+    def __init__(self, structure: Structure, dynamic: bool):
+        self.structure, self.dynamic = structure, dynamic
 
 
-_walks: Cache = Cache("captured walks", 512)
-"""The compiled walks, by the keys of their graphs."""
-_structures: Cache = Cache("structures of walks", 64)
-"""The structures that were met, by compiler and structure apart from sizes."""
+class WalkTables:
+    """What a compiler has met: its compiled walks by the keys of their graphs, and structures by form."""
+
+    def __init__(self) -> None:
+        self.walks = Cache("captured walks", 512)
+        self.forms = Cache("structures of walks", 64)
+
+    def structures(self) -> list[Structure]:
+        """The structures that were met."""
+        tables = self.forms.young_entries, self.forms.old_entries
+        found = [x for table in tables for x in table.values() if isinstance(x, KnownStructure)]
+        return [x.structure for x in found]
+
+
+_default_tables = WalkTables()
+_tables: dict[tuple[int, object], tuple[Callable[[], object], WalkTables]] = {}
+"""The tables of compiler functions, by identity; each goes with its function, or the object of its method."""
+_NOT_CAPTURED = object()
+
+
+def tables_of(compiler_fn: Any) -> WalkTables:
+    """The tables of a compiler function, or of the default compiler."""
+    if compiler_fn is None:
+        return _default_tables
+    owner = getattr(compiler_fn, "__self__", compiler_fn)
+    key = id(owner), getattr(compiler_fn, "__func__", None)
+    found = _tables.get(key)
+    if found is not None and found[0]() is owner:
+        return found[1]
+    try:
+        reference: Callable[[], object] = ref(owner, lambda _: _tables.pop(key, None))
+    except TypeError:
+        # It lives as long as the process, as builtin functions do.
+        reference = partial(_same, owner)
+    _tables[key] = reference, WalkTables()
+    return _tables[key][1]
+
+
+def _same(x: object) -> object:
+    return x
 
 
 def clear_walks() -> None:
     """Forgets all captured walks."""
-    _walks.clear()
-    _structures.clear()
+    for tables in (_default_tables, *[tables for _, tables in list(_tables.values())]):
+        tables.walks.clear()
+        tables.forms.clear()
     counters.clear()
 
 
@@ -78,7 +118,7 @@ class WalkCompiler:
         self.compiler_fn, self.dynamic = compiler_fn, bool(dynamic)
         name = getattr(compiler_fn, "__name__", None) or type(compiler_fn).__name__
         self.name = "default" if compiler_fn is None else name
-        self.levels = logs.current_levels()
+        self.levels, self.tables = logs.current_levels(), tables_of(compiler_fn)
 
     def __call__(self, walk: Walk, roots: Roots) -> None:
         """Runs a walk from its roots."""
@@ -87,18 +127,23 @@ class WalkCompiler:
         if graph is None:
             walk.visit_from(roots)
             return
-        key = contextual_key((self.compiler_fn, walk.plain, walk.create_graph, graph.key))
-        compiled: CompiledWalk | None = _walks.get(key)
-        is_new = compiled is None
-        if compiled is None:
-            try:
-                compiled = self.capture(walk, graph, [edge for edge, _ in roots], key)
-            except NotCapturedError:
-                walk.visit_from(roots)
-                return
-        counters.add(self.name, **({"misses": 1} if is_new else {"hits": 1}))
+        key = contextual_key((walk.plain, walk.create_graph, x64_enabled(), graph.key))
         token = in_region.set(True)
         try:
+            compiled: Any = self.tables.walks.get(key)
+            is_new = compiled is None
+            if is_new:
+                try:
+                    compiled = self.capture(walk, graph, [edge for edge, _ in roots])
+                except NotCapturedError:
+                    compiled = _NOT_CAPTURED
+                    self.levels.log_not_captured(graph.nodes)
+                self.tables.walks.put(key, compiled)
+            if compiled is _NOT_CAPTURED:
+                del graph
+                walk.visit_from(roots)
+                return
+            counters.add(self.name, **({"misses": 1} if is_new else {"hits": 1}))
             if compiled.function is not None:
                 WalkRun(walk, graph, compiled.capture).run_function(graph, compiled.function)
             elif not walk.plain or (is_new and not self.runs_first_walk):
@@ -118,13 +163,11 @@ class WalkCompiler:
         counters.add(self.name, compiles=1, stages=compiled.stages.compiled)
         return compiled.stages
 
-    def capture(
-        self, walk: Walk, graph: WalkGraph, edges: Sequence[GradientEdge], key: Hashable
-    ) -> CompiledWalk:
+    def capture(self, walk: Walk, graph: WalkGraph, edges: Sequence[GradientEdge]) -> CompiledWalk:
         """The compiled walk of a graph that was not met before."""
         structure = structure_of(graph.key, graph.marks, graph.firsts)
-        form = contextual_key((self.compiler_fn, walk.plain, walk.create_graph, structure.form))
-        known: KnownStructure | None = _structures.get(form)
+        form = contextual_key((walk.plain, walk.create_graph, x64_enabled(), structure.form))
+        known: KnownStructure | None = self.tables.forms.get(form)
         is_captured = known is None or not known.dynamic or known.structure.sizes == structure.sizes
         dynamic = self.dynamic
         if known is not None:
@@ -133,15 +176,14 @@ class WalkCompiler:
             if changed and not known.dynamic:
                 self.levels.log_sizes(graph.nodes, changed)
         else:
-            self.levels.log_miss(graph.nodes, structure, known_structures(self.compiler_fn))
+            self.levels.log_miss(graph.nodes, structure, self.tables.structures())
         capture = CapturingWalk(walk, graph).capture(edges, structure.sizes if dynamic else ())
         if is_captured:
             counters.add(self.name, captures=1)
             logs.warn_of_captures(self.name, graph.nodes, structure)
             self.levels.log_program(capture.program)
         compiled = CompiledWalk(capture, self.compile(capture))
-        _structures.put(form, KnownStructure(self.compiler_fn, structure, dynamic))
-        _walks.put(key, compiled)
+        self.tables.forms.put(form, KnownStructure(structure, dynamic))
         return compiled
 
     def compile(self, capture: Capture) -> Compiled | None:
@@ -157,10 +199,3 @@ class WalkCompiler:
             )
         counters.add(self.name, compiles=1)
         return function  # type: ignore[no-any-return]
-
-
-def known_structures(compiler: object) -> list[Structure]:
-    """The structures that a compiler met."""
-    tables = _structures.young_entries, _structures.old_entries
-    found = [x for table in tables for x in table.values() if isinstance(x, KnownStructure)]
-    return [x.structure for x in found if x.compiler is compiler]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from threading import Lock
 from typing import Any
 
 
@@ -47,9 +48,10 @@ class Counters(Counts, Mapping[str, Counts]):
 
     def add(self, name: str, **counts: int) -> None:
         """Adds to the counts of a compiler."""
-        for each in (self, self.of(name)):
-            for field, count in counts.items():
-                setattr(each, field, getattr(each, field) + count)
+        with _lock:
+            for each in (self, self.of(name)):
+                for field, count in counts.items():
+                    setattr(each, field, getattr(each, field) + count)
 
     def clear(self) -> None:
         """Sets all counts to zero, and forgets the compilers."""
@@ -74,5 +76,6 @@ class Counters(Counts, Mapping[str, Counts]):
     __hash__ = object.__hash__
 
 
+_lock = Lock()
 counters = Counters()
 """The counts of this process."""

@@ -5,9 +5,13 @@ from __future__ import annotations
 import dis
 from collections.abc import Hashable, Iterator
 from functools import lru_cache, partial
-from types import CodeType, FunctionType
+from types import CodeType, FunctionType, ModuleType
 from typing import Any, NamedTuple
+from weakref import ref
 
+import numpy as np
+
+from functx.autograd.engine import is_written
 from functx.autograd.function_calls import FunctionNode
 from functx.autograd.function_context import FunctionContext, state_of
 from functx.autograd.function_methods import backward_rule
@@ -16,6 +20,7 @@ from functx.autograd.nodes import SavedValue
 from functx.autograd.recorded import Recorded
 from functx.autograd.variable import Variable, make_variable
 from functx.core.source_info import unwrap_function
+from functx.core.types import ShapedArray
 from functx.interop.jaxprs import (
     IMMUTABLE_PACKAGES,
     MutableStateError,
@@ -51,18 +56,20 @@ def rule_state(node: FunctionNode) -> RuleState | None:
     rule = unwrap_function(rule)
     if type(rule) is not FunctionType or package_of(rule) == "functx":
         return None
-    values = [x for x in saved if not is_plain(x)]
+    values: list[Any] = [x for x in saved if type(x) is SavedValue]
     attributes = attributes_of(node.context)
     values += [x.read() for x in attributes.values() if isinstance(x, Variable)]
     try:
         key: Hashable = (
-            node.function,
+            ref(node.function),
             function_fingerprint(rule, _PACKAGES),
-            tuple([static_key(x) if is_plain(x) else None for x in saved]),
+            tuple([SavedValue if type(x) is SavedValue else static_key(x) for x in saved]),
             tuple([(name, attribute_key(x)) for name, x in attributes.items()]),
+            tuple(map(aval_of, values)),
             state_of(node.context).materialize,
             node.context.needs_input_grad,
             tuple(node.in_avals),
+            tuple(node.out_avals),
             tuple(node.is_array),
             tuple(node.differentiable),
         )
@@ -72,9 +79,11 @@ def rule_state(node: FunctionNode) -> RuleState | None:
     return RuleState(key, values)
 
 
-def is_plain(x: object) -> bool:
-    """Whether a saved value is no array."""
-    return not isinstance(x, SavedValue) and not hasattr(x, "hooks")
+def aval_of(x: Any) -> ShapedArray:
+    """The type of a value of a walk, or of one that a node saved."""
+    if isinstance(x, Variable):
+        return x.aval_
+    return x.recorded.aval if type(x) is SavedValue else x.aval  # type: ignore[no-any-return]
 
 
 def attributes_of(context: FunctionContext) -> dict[str, Any]:
@@ -86,27 +95,51 @@ def attribute_key(x: Any) -> Hashable:
     """The key of an attribute of a context; TypeError for one that can change."""
     if isinstance(x, Variable):
         return Variable
+    return plain_key(x)
+
+
+def plain_key(x: Any) -> Hashable:
+    """The key of an attribute, or of a part of one, that is no array."""
     if type(x) is int:
         return Size(x)
-    if isinstance(x, tuple):
-        return (type(x), *[attribute_key(part) for part in x])
+    if type(x) is tuple:
+        return (tuple, *map(plain_key, x))
+    if isinstance(x, type) and package_of(x) not in _PACKAGES:
+        raise TypeError
     return static_key(x)
 
 
-def traced_context(node: FunctionNode, values: Iterator[Recorded]) -> FunctionContext:
-    """A context like that of the node, with these values in place of those of its `RuleState`."""
-    context = FunctionContext(node.function.__name__, node.context.needs_input_grad)  # type: ignore[arg-type]
-    context.__dict__.update(node.context.__dict__)
-    context.__dict__["_functx_saved"] = tuple(
-        [
-            x if is_plain(x) else make_variable(next(values), None)
-            for x in node.context.__dict__["_functx_saved"]
-        ]
-    )
-    for name, x in attributes_of(node.context).items():
-        if isinstance(x, Variable):
-            context.__dict__[name] = make_variable(next(values), None)
-    return context
+class TracedContext:
+    """A context like that of a node, with traced values in place of those of its `RuleState`."""
+
+    def __init__(self, node: FunctionNode, values: Iterator[Recorded]):
+        before = node.context.__dict__
+        self.context = FunctionContext(node.function.__name__, before["_functx_needs"])
+        self.variables: dict[int, Variable] = {}
+
+        def copy_of(x: Any) -> Variable:
+            # One array that is saved twice is one object.
+            if type(x) is SavedValue and x.variable is not None:
+                original = x.variable()
+                x = x.variable if original is None else original
+            return self.variables.setdefault(id(x), make_variable(next(values), None))
+
+        attributes = self.context.__dict__
+        attributes.update(before)
+        attributes["_functx_saved"] = tuple(
+            [copy_of(x) if type(x) is SavedValue else x for x in before["_functx_saved"]]
+        )
+        for name, x in attributes_of(node.context).items():
+            if isinstance(x, Variable):
+                attributes[name] = copy_of(x)
+        self.names = set(attributes)
+
+    @property
+    def was_changed(self) -> bool:
+        """Whether the rule has written to arrays, or set attributes."""
+        return set(self.context.__dict__) != self.names or any(
+            map(is_written, self.variables.values())
+        )
 
 
 _PACKAGES = IMMUTABLE_PACKAGES | {"functx"}
@@ -115,16 +148,35 @@ _EFFECT_OPERATIONS = (
     *("IMPORT_NAME", "IMPORT_FROM"),
 )
 _EFFECT_NAMES = frozenset(
-    ["print", "input", "open", "exec", "eval", "random", "time", "globals", "next"]
+    [
+        *("print", "input", "open", "exec", "eval", "random", "time", "globals", "next"),
+        *("setattr", "delattr", "breakpoint", "queue_callback", "register_hook", "backward"),
+        *("in_compiled_autograd_region", "requires_grad", "is_leaf", "grad_fn", "grad"),
+        *("_version", "output_nr", "retains_grad", "is_inference"),
+    ]
 )
+"""Names of what acts, or of state that traced values do not have."""
 
 
 def has_effects(fun: Any) -> bool:
-    """Whether a function, or one that it calls, may do more than compute its result.
+    """Whether a function, or one that it calls, may do more than compute its result from its arguments.
 
     It prints, draws numbers, imports, or sets attributes or variables outside.
     """
-    return any([code_has_effects(each.__code__) for each in functions_read(fun, [])])
+    return any(
+        [
+            code_has_effects(each.__code__) or any(map(draws_numbers, values_read(each)))
+            for each in functions_read(fun, [])
+        ]
+    )
+
+
+def draws_numbers(x: object) -> bool:
+    """Whether an object is one of `numpy.random`."""
+    if isinstance(getattr(x, "__self__", None), np.random.RandomState):
+        return True
+    name = x.__name__ if isinstance(x, ModuleType) else getattr(x, "__module__", None)
+    return str(name).startswith("numpy.random")
 
 
 def functions_read(value: object, known: list[FunctionType]) -> list[FunctionType]:

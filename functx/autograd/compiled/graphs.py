@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from typing import Any
 
-from functx.autograd.compiled.functions import rule_state
+from functx.autograd.compiled.functions import aval_of, rule_state
 from functx.autograd.compiled.splits import SplitKey, split_key
 from functx.autograd.engine import Walk
 from functx.autograd.function_calls import FunctionNode
@@ -20,9 +20,7 @@ from functx.autograd.nodes import (
 from functx.autograd.recorded import Recorded, operand_of
 from functx.autograd.recorded_operations import Operation
 from functx.autograd.saved import PackedValue
-from functx.autograd.variable import Variable
 from functx.core.program import Literal
-from functx.core.types import ShapedArray
 
 SCALAR, PACKED = -1, -2
 """In `WalkGraph.canonical`: a number, which may differ in the next walk, and a packed value."""
@@ -96,8 +94,7 @@ def read_graph(walk: Walk, roots: Sequence[tuple[GradientEdge, Any]]) -> WalkGra
         elif type(node) is AccumulateGrad:
             x = node.variable
             before = x._grad
-            adds = x._leaf is not None or x.requires_grad
-            structure += (AccumulateGrad, x._recorded.aval, adds, before is None)
+            structure += (AccumulateGrad, x._recorded.aval, before is None)
             if before is not None and plain:
                 add(before.read())
         elif type(node) is FunctionNode and plain and (state := rule_state(node)) is not None:
@@ -113,13 +110,6 @@ def read_graph(walk: Walk, roots: Sequence[tuple[GradientEdge, Any]]) -> WalkGra
                 structure.append(e and (number_of(e.node, -1), e.output_nr, edge_aval(e)))
     graph.key = tuple(structure), tuple(graph.canonical)
     return graph
-
-
-def aval_of(x: Any) -> ShapedArray:
-    """The type of a value of a walk, or of one that a node saved."""
-    if isinstance(x, Variable):
-        return x.aval_
-    return x.recorded.aval if type(x) is SavedValue else x.aval  # type: ignore[no-any-return]
 
 
 def edge_aval(edge: GradientEdge) -> Any:

@@ -21,6 +21,13 @@ class Levels(NamedTuple):
     programs: bool
     verbose: bool
 
+    def log_not_captured(self, nodes: Sequence[Node]) -> None:
+        """Logs a walk that cannot be captured."""
+        if self.verbose:
+            verbose.debug(
+                "not captured: a walk of %d nodes reads an array that no node has saved", len(nodes)
+            )
+
     def log_program(self, program: Any) -> None:
         """Logs a captured program."""
         if self.programs:

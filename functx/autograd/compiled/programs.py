@@ -6,7 +6,15 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from functx.autograd.compiled.primitives import PythonCall
-from functx.autograd.compiled.stages import Accumulations, CallStep, Slot, Stage, cut_into_stages
+from functx.autograd.compiled.stages import (
+    Accumulations,
+    CallStep,
+    Slot,
+    Stage,
+    cut_into_stages,
+    is_call,
+    number_of,
+)
 from functx.autograd.recorded_operations import Operation
 from functx.autograd.variable import as_variable, variable_of_literal
 from functx.core.errors import CapturedWalkError
@@ -47,7 +55,7 @@ class CapturedProgram(Program):
     the gradients that are asked for. It empties the list of arrays.
     """
 
-    __slots__ = ("groups", "origins")
+    __slots__ = ("compiled", "groups", "origins")
 
     def __init__(self, program: Program, groups: Groups, origins: dict[Var | int, RuleOrigin]):
         super().__init__(
@@ -58,6 +66,7 @@ class CapturedProgram(Program):
             in_names=program.in_names,
         )
         self.groups, self.origins = groups, origins
+        self.compiled: Callable[..., list[Any]] | None = None
 
     def origin(self, eqn: Equation) -> RuleOrigin | None:
         """The rule that an equation comes from, and the number of its call; None for the last equation."""
@@ -72,8 +81,10 @@ class CapturedProgram(Program):
 
     __repr__ = __str__
 
-    def __call__(self, *lists: Any, **_: Any) -> list[Any]:
-        return compile_stages(self)(*lists)
+    def __call__(self, *lists: Any) -> list[Any]:  # type: ignore[override]
+        if self.compiled is None:
+            self.compiled = compile_stages(self)
+        return self.compiled(*lists)
 
 
 def compile_stages(program: Program) -> Callable[..., list[Any]]:
@@ -85,6 +96,10 @@ def compile_stages(program: Program) -> Callable[..., list[Any]]:
     walk, whose inputs are as before.
     """
     stages = cut_into_stages(program)
+    names = program.input_names() or []
+    num_scalars = sum([name.startswith("scalar") for name in names])
+    numbers = [number_of(eqn) for eqn in program.equations if is_call(eqn)]
+    num_hooks = 1 + max(numbers, default=-1)
 
     def run(
         inputs: list[Any],
@@ -93,11 +108,12 @@ def compile_stages(program: Program) -> Callable[..., list[Any]]:
         hooks: Sequence[Callable[..., Any]],
         packed: Sequence[Any],
     ) -> list[Any]:
-        count = len(inputs) + len(scalars)
-        if count != len(program.inputs):
+        lengths = len(inputs), len(scalars), len(hooks)
+        wanted = len(program.inputs) - num_scalars, num_scalars, num_hooks
+        if lengths != wanted:
             raise CapturedWalkError(
-                "a captured walk: the lists of arrays and numbers must be of the lengths of "
-                f"program.groups; got {count} values for {len(program.inputs)} inputs",
+                "a captured walk: there must be as many arrays, numbers and hooks as in program.groups; "
+                f"got {lengths}, expected {wanted}",
                 fix="Pass the lists on as they are given.",
             )
         avals = program.in_avals[len(inputs) :]

@@ -36,7 +36,7 @@ class WalkRun:
 
     def __init__(self, walk: Walk, graph: WalkGraph, capture: Capture):
         self.walk, self.nodes, self.capture = walk, graph.nodes, capture
-        self.hooks, self.registrations = graph.hooks, registrations.count
+        self.hooks, self.registrations = graph.hooks, registrations.last
         values = graph.values
         self.packed = {
             call.number: values[call.number]
@@ -46,9 +46,9 @@ class WalkRun:
 
     def has_other_hooks(self, position: int) -> bool:
         """Whether nodes from `position` on have other numbers of hooks than when the walk began."""
-        if self.registrations == registrations.count:
+        if self.registrations == registrations.last:
             return False
-        self.registrations = registrations.count
+        self.registrations = registrations.last
         nodes = enumerate(self.nodes[position:], position)
         return any([n.hooks and hooks_key(n.hooks) != self.hooks.get(i) for i, n in nodes])
 

@@ -158,6 +158,11 @@ class _Cutter:
         return [self.slots[a] if type(a) is Var else a for a in atoms]  # type: ignore[misc]
 
 
+def is_call(eqn: Equation) -> bool:
+    """Whether an equation calls Python."""
+    return isinstance(eqn.primitive, PythonCall)
+
+
 def number_of(eqn: Equation) -> int:
     """The number of the call that an equation makes."""
     return eqn.primitive.index  # type: ignore[attr-defined, no-any-return]
@@ -193,7 +198,7 @@ def split_at_calls(program: Program) -> list[_Part]:
                 part.append(total)
                 eqn = eqn.replace(inputs=[*eqn.inputs, *total.outputs])
             accumulations.append(eqn)
-        elif isinstance(eqn.primitive, PythonCall):
+        elif is_call(eqn):
             end_part()
             parts.append(_Part(call=eqn))
         else:
