@@ -114,6 +114,7 @@ class InterpretedRules:
         self.programs: dict[EvaluationName, TracedEvaluation] = {}
         self.results: EvaluationResults = {}
         self.operations: dict[Hashable, Operation] = {}
+        self._draws: set[Hashable] = set()
         for name, evaluation in rule_evaluations(case).items():
             try:
                 self.programs[name] = self._trace(evaluation)
@@ -151,14 +152,24 @@ class InterpretedRules:
         return [narrow_atom(values, atom) for atom in self.programs[name][0].outputs]
 
     def _note_operations(self, program: Program, values: dict[Var, Array]) -> None:
+        """Note each operation once, but on all its operands if the sample states values.
+
+        At such values an operation may fail that is right elsewhere.
+        """
+        is_special = self.case.sample.values is not None
         for eqn in program.equations:
             key = eqn.primitive, tuple([atom.aval for atom in eqn.inputs])
-            if key in self.operations or key in COMPARED_OPERATIONS:
+            if not is_special and (key in self.operations or key in COMPARED_OPERATIONS):
                 continue
             # One without a definition was lowered to run the program.
-            if numpy_definition(eqn.primitive) is not None:
-                operands = [narrow_atom(values, atom) for atom in eqn.inputs]
-                self.operations[key] = Operation(eqn.primitive, one_equation(eqn), [operands])
+            if numpy_definition(eqn.primitive) is None:
+                continue
+            operands = [narrow_atom(values, atom) for atom in eqn.inputs]
+            draw = key, tuple([x.tobytes() for x in operands])
+            if draw not in self._draws:
+                self._draws.add(draw)
+                alone = Operation(eqn.primitive, one_equation(eqn), [])
+                self.operations.setdefault(key, alone).draws.append(operands)
 
 
 def rule_evaluations(case: RuleCase) -> dict[EvaluationName, RuleEvaluation]:
